@@ -1,0 +1,27 @@
+// Lines for people, on standard error. Each carries the rank once SetLogRank was called with a world above one.
+// Thread-safe: a line is written by one write(2).
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace switchyard {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+void SetLogRank(int rank, int world);
+void SetLogLevel(LogLevel level);  // lines below it are dropped; default kInfo, or SWITCHYARD_LOG=debug|info|warning|error
+void LogLine(LogLevel level, const std::string& line);
+
+template <typename... Args>
+void LogDebug(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kDebug, fmt::format(f, std::forward<Args>(args)...)); }
+template <typename... Args>
+void LogInfo(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kInfo, fmt::format(f, std::forward<Args>(args)...)); }
+template <typename... Args>
+void LogWarning(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kWarning, fmt::format(f, std::forward<Args>(args)...)); }
+template <typename... Args>
+void LogError(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kError, fmt::format(f, std::forward<Args>(args)...)); }
+
+}  // namespace switchyard

@@ -1,0 +1,153 @@
+# Compiler settings, and the helpers that every folder uses:
+#   switchyard_library(name SOURCES ... DEPS ...)            a static library of the core, part of the installed SDK
+#   switchyard_add_backend(name SOURCES ... [DEPS ...])      a device plugin in <build>/lib/switchyard/plugins and its manifest
+#   switchyard_add_collective(name SOURCES ... [DEPS ...])   the same for a collective
+#   switchyard_test(name SOURCES ... DEPS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds])
+#   switchyard_parallel_test(name RANKS 1 2 4 SOURCES ... DEPS ... [COLLECTIVES mpi shm] [LABELS ...] [TIMEOUT seconds])
+#   switchyard_conformance_tests([TIMEOUT seconds])          `switchyard conform` on every plugin of the build
+# Options: SWITCHYARD_WERROR, SWITCHYARD_SANITIZE (address,undefined or thread), SWITCHYARD_UNITY.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)
+endif()
+option(SWITCHYARD_WERROR "treat warnings in our own code as errors" ON)
+option(SWITCHYARD_UNITY "compile each library as a few large sources" OFF)
+set(SWITCHYARD_SANITIZE "" CACHE STRING "sanitizers: address,undefined or thread; empty for none")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_UNITY_BUILD ${SWITCHYARD_UNITY})
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(SWITCHYARD_PLUGIN_DIR ${CMAKE_BINARY_DIR}/lib/switchyard/plugins)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+if(SWITCHYARD_SANITIZE)
+  add_compile_options(-fsanitize=${SWITCHYARD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${SWITCHYARD_SANITIZE})
+endif()
+
+include(SwitchyardPackages)
+include(SwitchyardOneDnn)
+
+# Includes are written from the root of the repository, in the tree and in the installed SDK alike.
+add_library(switchyard_headers INTERFACE)
+target_compile_features(switchyard_headers INTERFACE cxx_std_20)
+target_include_directories(switchyard_headers INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/switchyard>)
+
+# Warnings for our own code only; users of the SDK do not inherit them.
+add_library(switchyard_options INTERFACE)
+target_include_directories(switchyard_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(switchyard_options INTERFACE
+  -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${SWITCHYARD_WERROR}>:-Werror>)
+
+function(switchyard_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC switchyard_headers ${arg_DEPS} PRIVATE $<BUILD_INTERFACE:switchyard_options>)
+  set_property(GLOBAL APPEND PROPERTY SWITCHYARD_LIBRARIES ${name})
+endfunction()
+
+function(switchyard_add_plugin kind name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  set(target switchyard_${kind}_${name})
+  add_library(${target} MODULE ${arg_SOURCES})
+  target_link_libraries(${target} PRIVATE switchyard_options ${arg_DEPS})
+  if(NOT SWITCHYARD_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)  # a symbol that nobody defines fails here, not when it is loaded
+  endif()
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME ${target} PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${SWITCHYARD_PLUGIN_DIR}
+    INSTALL_RPATH "$ORIGIN/.." BUILD_WITH_INSTALL_RPATH ON
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  configure_file(${CMAKE_CURRENT_SOURCE_DIR}/manifest.json ${SWITCHYARD_PLUGIN_DIR}/${target}.json COPYONLY)
+  set_property(GLOBAL APPEND PROPERTY SWITCHYARD_PLUGINS ${target})
+endfunction()
+macro(switchyard_add_backend)
+  switchyard_add_plugin(backend ${ARGN})
+endmacro()
+macro(switchyard_add_collective)
+  switchyard_add_plugin(collective ${ARGN})
+endmacro()
+
+enable_testing()
+find_package(GTest)
+include(GoogleTest)
+find_program(MPIRUN mpirun)
+add_custom_target(unit_tests COMMENT "every test program labelled unit")
+
+function(switchyard_test_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE switchyard_options ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  get_property(plugins GLOBAL PROPERTY SWITCHYARD_PLUGINS)
+  if(plugins)
+    add_dependencies(${name} ${plugins})
+  endif()
+endfunction()
+
+# One GoogleTest program; every test case in it is a CTest test of its own.
+function(switchyard_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  switchyard_test_program(${name} SOURCES ${arg_SOURCES} DEPS ${arg_DEPS})
+  if(unit IN_LIST arg_LABELS)
+    add_dependencies(unit_tests ${name})
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
+
+# One GoogleTest program that every rank runs, registered once for each number of ranks as <name>_<ranks>_ranks, and with
+# COLLECTIVES once more for each plugin, which the program finds in SWITCHYARD_COLLECTIVE.
+function(switchyard_parallel_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "RANKS;SOURCES;DEPS;COLLECTIVES;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  switchyard_test_program(${name} SOURCES ${arg_SOURCES} DEPS ${arg_DEPS})
+  if(NOT MPIRUN)
+    message(STATUS "${name}: not registered, mpirun was not found (tools/setup installs Open MPI)")
+    return()
+  endif()
+  if(NOT arg_COLLECTIVES)
+    set(arg_COLLECTIVES any)
+  endif()
+  foreach(ranks ${arg_RANKS})
+    foreach(collective ${arg_COLLECTIVES})
+      set(test ${name}_${ranks}_ranks)
+      set(environment OMP_NUM_THREADS=1 ${arg_ENVIRONMENT})
+      if(NOT collective STREQUAL any)
+        string(APPEND test _${collective})
+        list(APPEND environment SWITCHYARD_COLLECTIVE=${collective})
+      endif()
+      add_test(NAME ${test} COMMAND ${MPIRUN} --bind-to none --oversubscribe --allow-run-as-root -n ${ranks}
+                                    $<TARGET_FILE:${name}>)
+      set_tests_properties(${test} PROPERTIES LABELS "parallel;${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+                           PROCESSORS ${ranks} ENVIRONMENT "${environment}")
+    endforeach()
+  endforeach()
+endfunction()
+
+function(switchyard_conformance_tests)
+  cmake_parse_arguments(arg "" "TIMEOUT" "" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  get_property(plugins GLOBAL PROPERTY SWITCHYARD_PLUGINS)
+  foreach(plugin ${plugins})
+    add_test(NAME conform_${plugin} COMMAND switchyard conform $<TARGET_FILE:${plugin}>)
+    set_tests_properties(conform_${plugin} PROPERTIES LABELS conformance TIMEOUT ${arg_TIMEOUT} PROCESSORS 2)
+  endforeach()
+endfunction()

@@ -1,0 +1,40 @@
+# cmake --install: the program, its plugins beside it in a relocatable tree, and the SDK, found by find_package(switchyard):
+#   switchyard::abi         the C headers of core/abi and nothing else: all that a plugin needs
+#   switchyard::switchyard  the C++ library with its third-party packages
+#
+#   bin/switchyard   lib/switchyard/plugins/*.so, *.json   lib/switchyard/*.a   lib/cmake/switchyard   include/switchyard/core/...
+include(CMakePackageConfigHelpers)
+set(config_dir lib/cmake/switchyard)
+get_property(libraries GLOBAL PROPERTY SWITCHYARD_LIBRARIES)
+get_property(plugins GLOBAL PROPERTY SWITCHYARD_PLUGINS)
+
+add_library(switchyard_abi INTERFACE)
+target_include_directories(switchyard_abi INTERFACE $<INSTALL_INTERFACE:include/switchyard>)
+set_target_properties(switchyard_abi PROPERTIES EXPORT_NAME abi)
+install(TARGETS switchyard_abi EXPORT abi)
+install(EXPORT abi FILE switchyardAbi.cmake NAMESPACE switchyard:: DESTINATION ${config_dir})
+
+add_library(switchyard_sdk INTERFACE)
+target_link_libraries(switchyard_sdk INTERFACE ${libraries})
+set_target_properties(switchyard_sdk PROPERTIES EXPORT_NAME switchyard)
+install(TARGETS switchyard_sdk switchyard_headers ${libraries} EXPORT library ARCHIVE DESTINATION lib/switchyard)
+install(EXPORT library FILE switchyardLibrary.cmake NAMESPACE switchyard:: DESTINATION ${config_dir})
+
+foreach(folder core models)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} DESTINATION include/switchyard FILES_MATCHING PATTERN "*.h")
+endforeach()
+foreach(plugin ${plugins})
+  install(TARGETS ${plugin} LIBRARY DESTINATION lib/switchyard/plugins)
+  install(FILES ${SWITCHYARD_PLUGIN_DIR}/${plugin}.json DESTINATION lib/switchyard/plugins)
+endforeach()
+if(TARGET switchyard)
+  install(TARGETS switchyard RUNTIME DESTINATION bin)
+endif()
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/switchyardConfig.cmake.in ${CMAKE_BINARY_DIR}/switchyardConfig.cmake
+                              INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/switchyardConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/switchyardConfig.cmake ${CMAKE_BINARY_DIR}/switchyardConfigVersion.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/SwitchyardPackages.cmake
+        DESTINATION ${config_dir})
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/switchyard)
