@@ -1,0 +1,127 @@
+// The functions that are compiled once per instruction set, and the table through which the ops call them. A range function
+// works on rows [begin, end) in one thread; the op files of the folder above split the rows over threads, so that everything here
+// is plain, serial and without state. Float tensors are (pointer, dtype) pairs: rows are widened to f32 in `scratch`, computed, and
+// rounded on the way out; f32 rows are used where they lie.
+#pragma once
+
+#include <stdint.h>
+
+#include "core/abi/base.h"
+#include "core/abi/ops.h"
+
+namespace switchyard {
+
+// A float tensor of rows: f32, bf16 or f16; data == nullptr where the op lacks it.
+struct Rows {
+  char* data;
+  sy_dtype dtype;
+};
+
+// h = x [+ residual]; y = (h − mean)·rstd·gamma + beta over rows of `columns`. scratch: 3·columns floats.
+struct LayerNormRows {
+  int64_t columns;
+  float eps;
+  Rows x, residual, gamma, beta, y, mean, rstd, sum;
+};
+// dh, and sums of dγ and dβ over the rows into the f32 arrays passed along. scratch: 4·columns floats.
+struct LayerNormGradientRows {
+  int64_t columns;
+  Rows h, gamma, mean, rstd, dy, dsum, dh;
+};
+// y = softmax(x), or dx = y·(dy − Σ y·dy). scratch: 3·columns floats.
+struct SoftmaxRows {
+  int64_t columns;
+  Rows x, y, dy, dx;
+};
+// scratch: 2·columns floats. labels XOR targets.
+struct CrossEntropyRows {
+  int64_t columns;
+  float smoothing;
+  int32_t ignore_index;
+  const int32_t* labels;
+  Rows logits, targets, loss, logsumexp, dloss, dlogits;
+};
+// `count` elements of one tensor; m and v may be nullptr. Steps: see optimizer_update in core/abi/ops.h.
+struct OptimizerStep {
+  int32_t kind, nesterov;
+  int32_t first;  // 1 at the first update
+  float lr, weight_decay, momentum, dampening, beta1, beta2, eps, gradient_scale;
+  float step_size, inverse_root_correction2;  // lr/(1−β1ᵗ) and 1/√(1−β2ᵗ)
+};
+struct OptimizerChunk {
+  const float *p, *m, *v;
+  const char* g;
+  sy_dtype g_dtype;
+  float *p_out, *m_out, *v_out;
+  int64_t count;
+};
+// Elements [begin, end) of one sample. scratch: 2·1024 floats.
+struct DropoutSample {
+  uint64_t key;
+  uint32_t sample, step0, step1;
+  float p;
+  Rows x, y;  // at element 0 of the sample
+};
+
+// Attention for one (batch, head): q, k, v, … are (tokens, head_dim) with rows `stride` elements apart; all of one dtype, f32 or bf16.
+// bias and mask are (tokens, tokens) or nullptr. `scratch` holds attention_scratch bytes, aligned to 64.
+struct AttentionHead {
+  int64_t tokens, head_dim, stride, out_stride;
+  float scale;
+  sy_dtype dtype;
+  const char *q, *k, *v, *bias, *mask;
+  sy_dtype bias_dtype, mask_dtype;
+  char* out;                 // forward: written; backward: read
+  float* logsumexp;          // (tokens)
+  const char* dout;          // backward, out_stride
+  char *dq, *dk, *dv;        // backward, stride
+  float* dbias;              // backward: (tokens, tokens), added to; or nullptr
+  char* scratch;
+};
+
+// clang-format off
+#define SY_VECTOR_KERNELS(K)                                                                                              \
+  K(void, to_float, (sy_dtype dtype, const void* from, float* to, int64_t n))                                             \
+  K(void, from_float, (sy_dtype dtype, const float* from, void* to, int64_t n))                                           \
+  K(void, instruction, (const sy_instruction& i, float* out, const float* a, const float* b, const float* c, int64_t n))  \
+  /* y = act(x); y *= act'(x) */                                                                                          \
+  K(void, activate, (int32_t activation, Rows x, Rows y, int64_t begin, int64_t end))                                     \
+  K(void, scale_by_activation_gradient, (int32_t activation, Rows x, Rows y, int64_t begin, int64_t end))                 \
+  /* One number out of n, and n numbers updated with n more; SY_REDUCE_* */                                               \
+  K(float, reduce, (int32_t reduction, const float* x, int64_t n))                                                        \
+  K(void, reduce_into, (int32_t reduction, float* accumulator, const float* x, int64_t n))                                \
+  /* accumulator[c] += Σ over `rows` rows of `stride` elements, columns [0, n) */                                         \
+  K(void, add_columns, (Rows x, int64_t rows, int64_t stride, int64_t n, float* accumulator))                             \
+  K(void, layer_norm, (const LayerNormRows& a, int64_t begin, int64_t end, float* scratch))                               \
+  K(void, layer_norm_backward, (const LayerNormGradientRows& a, int64_t begin, int64_t end, float* dgamma, float* dbeta,  \
+                                float* scratch))                                                                          \
+  K(void, softmax, (const SoftmaxRows& a, int64_t begin, int64_t end, float* scratch))                                    \
+  K(void, softmax_backward, (const SoftmaxRows& a, int64_t begin, int64_t end, float* scratch))                           \
+  K(void, cross_entropy, (const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch))                         \
+  K(void, cross_entropy_backward, (const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch))                \
+  K(void, optimizer_update, (const OptimizerStep& step, const OptimizerChunk& chunk))                                     \
+  K(void, dropout, (const DropoutSample& a, int64_t begin, int64_t end, float* scratch))                                  \
+  K(uint64_t, attention_scratch, (int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward))                       \
+  K(void, attention, (const AttentionHead& a))                                                                            \
+  K(void, attention_backward, (const AttentionHead& a))
+// clang-format on
+
+struct VectorKernels {
+  const char* isa;
+#define SY_VECTOR_KERNEL(result, name, arguments) result(*name) arguments;
+  SY_VECTOR_KERNELS(SY_VECTOR_KERNEL)
+#undef SY_VECTOR_KERNEL
+};
+
+// The table for the best instruction set that this machine has, or the one that SWITCHYARD_CPU_ISA named when the plugin was loaded.
+const VectorKernels& Vector();
+
+#if defined(SY_ISA)
+namespace SY_ISA {
+#define SY_VECTOR_KERNEL(result, name, arguments) result name arguments;
+SY_VECTOR_KERNELS(SY_VECTOR_KERNEL)
+#undef SY_VECTOR_KERNEL
+}  // namespace SY_ISA
+#endif
+
+}  // namespace switchyard

@@ -1,0 +1,77 @@
+#include "backends/cpu/vector/convert.h"
+
+namespace switchyard::SY_ISA {
+namespace {
+
+SY_INLINE Floats Combine(int32_t reduction, Floats a, Floats x) {
+  switch (reduction) {
+    case SY_REDUCE_MAX: return x > a ? x : (x != x ? x : a);  // NaN wins
+    case SY_REDUCE_MIN: return x < a ? x : (x != x ? x : a);
+    case SY_REDUCE_SUM_OF_SQUARES: return a + x * x;
+    default: return a + x;
+  }
+}
+
+template <int32_t reduction>
+float Extreme(const float* x, int64_t n) {
+  Floats best = Splat(x[0]);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) best = Combine(reduction, best, Load(x + i));
+  for (; i < n; ++i) best = Combine(reduction, best, Splat(x[i]));
+  float result = best[0];
+  for (int lane = 1; lane < kLanes; ++lane) {
+    const bool better = reduction == SY_REDUCE_MAX ? best[lane] > result : best[lane] < result;
+    if (better || best[lane] != best[lane]) result = best[lane];
+  }
+  return result;
+}
+
+template <sy_dtype dtype>
+void AddColumns(const char* data, int64_t rows, int64_t stride, int64_t n, float* accumulator) {
+  const auto row = [&](int64_t r, int64_t i, int64_t lanes) {
+    if constexpr (dtype == SY_F32) return Load(reinterpret_cast<const float*>(data) + r * stride + i, lanes);
+    const Halves h = LoadHalves(reinterpret_cast<const uint16_t*>(data) + r * stride + i, lanes);
+    return dtype == SY_BF16 ? FromBf16(h) : FromF16(h);
+  };
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {  // four rows share one load and store of the sums
+    ForEachVector(n, [&](int64_t i, int64_t lanes) {
+      const Floats sum = (row(r, i, lanes) + row(r + 1, i, lanes)) + (row(r + 2, i, lanes) + row(r + 3, i, lanes));
+      Store(accumulator + i, Load(accumulator + i, lanes) + sum, lanes);
+    });
+  }
+  for (; r < rows; ++r) {
+    ForEachVector(n, [&](int64_t i, int64_t lanes) {
+      Store(accumulator + i, Load(accumulator + i, lanes) + row(r, i, lanes), lanes);
+    });
+  }
+}
+
+}  // namespace
+
+float reduce(int32_t reduction, const float* x, int64_t n) {
+  switch (reduction) {
+    case SY_REDUCE_MAX: return Extreme<SY_REDUCE_MAX>(x, n);
+    case SY_REDUCE_MIN: return Extreme<SY_REDUCE_MIN>(x, n);
+    case SY_REDUCE_SUM_OF_SQUARES:
+      return SumOver(n, [&](int64_t i, int64_t lanes) {
+        const Floats v = Load(x + i, lanes);
+        return v * v;
+      });
+    default: return SumOver(n, [&](int64_t i, int64_t lanes) { return Load(x + i, lanes); });
+  }
+}
+
+void reduce_into(int32_t reduction, float* accumulator, const float* x, int64_t n) {
+  ForEachVector(n, [&](int64_t i, int64_t lanes) {
+    Store(accumulator + i, Combine(reduction, Load(accumulator + i, lanes), Load(x + i, lanes)), lanes);
+  });
+}
+
+void add_columns(Rows x, int64_t rows, int64_t stride, int64_t n, float* accumulator) {
+  if (x.dtype == SY_F32) return AddColumns<SY_F32>(x.data, rows, stride, n, accumulator);
+  if (x.dtype == SY_BF16) return AddColumns<SY_BF16>(x.data, rows, stride, n, accumulator);
+  AddColumns<SY_F16>(x.data, rows, stride, n, accumulator);
+}
+
+}  // namespace switchyard::SY_ISA

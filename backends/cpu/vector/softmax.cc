@@ -1,0 +1,108 @@
+// softmax and cross entropy, row by row.
+#include "backends/cpu/vector/convert.h"
+#include "backends/cpu/vector/math.h"
+
+namespace switchyard::SY_ISA {
+namespace {
+
+// y = exp(x − max x); returns Σ y and the maximum.
+struct Exponentials {
+  float sum, largest;
+};
+Exponentials Exponentiate(const float* x, float* y, int64_t n) {
+  const float largest = reduce(SY_REDUCE_MAX, x, n);
+  const float shift = largest == -__builtin_inff() ? 0.0f : largest;  // a row of −inf
+  const float sum = SumOver(n, [&](int64_t i, int64_t lanes) {
+    const Floats e = Exp(Load(x + i, lanes) - shift);
+    Store(y + i, e, lanes);
+    return Keep(e, lanes);
+  });
+  return {sum, shift};
+}
+
+float Dot(const float* a, const float* b, int64_t n) {
+  return SumOver(n, [&](int64_t i, int64_t lanes) { return Load(a + i, lanes) * Load(b + i, lanes); });
+}
+
+bool Ignored(const CrossEntropyRows& a, int64_t row) {
+  return a.labels && (a.labels[row] == a.ignore_index || a.labels[row] < 0 || a.labels[row] >= a.columns);
+}
+
+}  // namespace
+
+void softmax(const SoftmaxRows& a, int64_t begin, int64_t end, float* scratch) {
+  const int64_t n = a.columns;
+  for (int64_t r = begin; r < end; ++r) {
+    float* y = Destination(a.y, r * n, scratch);
+    const float inverse = 1.0f / Exponentiate(Widened(a.x, r * n, n, scratch), y, n).sum;
+    ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(y + i, Load(y + i, lanes) * inverse, lanes); });
+    Finish(a.y, r * n, n, y);
+  }
+}
+
+void softmax_backward(const SoftmaxRows& a, int64_t begin, int64_t end, float* scratch) {
+  const int64_t n = a.columns;
+  for (int64_t r = begin; r < end; ++r) {
+    const float *y = Widened(a.y, r * n, n, scratch), *dy = Widened(a.dy, r * n, n, scratch + n);
+    float* dx = Destination(a.dx, r * n, scratch + 2 * n);
+    const float dot = Dot(y, dy, n);
+    ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(dx + i, Load(y + i, lanes) * (Load(dy + i, lanes) - dot), lanes); });
+    Finish(a.dx, r * n, n, dx);
+  }
+}
+
+// With Y = Σ y: loss = Y·logsumexp − Σ y·x, where y = t·(1−s) + s/C.
+void cross_entropy(const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch) {
+  const int64_t n = a.columns;
+  const float s = a.smoothing;
+  for (int64_t r = begin; r < end; ++r) {
+    const float* x = Widened(a.logits, r * n, n, scratch);
+    float* exponentials = scratch + n;
+    const Exponentials e = Exponentiate(x, exponentials, n);
+    const float logsumexp = e.largest + __builtin_logf(e.sum);
+    At(a.logsumexp, r) = logsumexp;
+    // Relative to the maximum, so that large logits do not cancel.
+    const float relative = logsumexp - e.largest;
+    const auto sum_of_logits = [&] {
+      return SumOver(n, [&](int64_t i, int64_t lanes) { return Keep(Load(x + i, lanes) - e.largest, lanes); });
+    };
+    const float smooth = s == 0.0f ? 0.0f : s * (relative - sum_of_logits() / static_cast<float>(n));
+    if (a.labels) {
+      At(a.loss, r) = Ignored(a, r) ? 0.0f : (1.0f - s) * (relative - (x[a.labels[r]] - e.largest)) + smooth;
+    } else {
+      const float* t = Widened(a.targets, r * n, n, exponentials);
+      At(a.loss, r) = (1.0f - s) * SumOver(n, [&](int64_t i, int64_t lanes) {
+                        return Keep(Load(t + i, lanes) * (relative - (Load(x + i, lanes) - e.largest)), lanes);
+                      }) +
+                      smooth;
+    }
+  }
+}
+
+void cross_entropy_backward(const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch) {
+  const int64_t n = a.columns;
+  const float s = a.smoothing, floor = s / static_cast<float>(n);
+  for (int64_t r = begin; r < end; ++r) {
+    const float* x = Widened(a.logits, r * n, n, scratch);
+    float* dx = Destination(a.dlogits, r * n, scratch);
+    const float logsumexp = At(a.logsumexp, r), scale = Ignored(a, r) ? 0.0f : At(a.dloss, r);
+    if (scale == 0.0f) {
+      ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(dx + i, Floats{}, lanes); });
+    } else if (a.labels) {
+      ForEachVector(n, [&](int64_t i, int64_t lanes) {
+        Store(dx + i, scale * (Exp(Load(x + i, lanes) - logsumexp) - floor), lanes);
+      });
+      dx[a.labels[r]] -= scale * (1.0f - s);
+    } else {
+      const float* t = Widened(a.targets, r * n, n, scratch + n);
+      const float total = (1.0f - s) * reduce(SY_REDUCE_SUM, t, n) + s;
+      ForEachVector(n, [&](int64_t i, int64_t lanes) {
+        const Floats y = (1.0f - s) * Load(t + i, lanes) + floor;
+        Store(dx + i, scale * (Exp(Load(x + i, lanes) - logsumexp) * total - y), lanes);
+      });
+    }
+    Finish(a.dlogits, r * n, n, dx);
+  }
+}
+
+}  // namespace switchyard::SY_ISA

@@ -1,0 +1,155 @@
+// layer_norm (Ba et al., 2016) over the last axis and batch_norm (Ioffe and Szegedy, 2015) over all others, biased variance.
+// Both backwards are dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) with g = dy·gamma and x̂ = (x − mean)·rstd.
+#include <cmath>
+
+#include "backends/reference/operation.h"
+
+namespace switchyard {
+namespace {
+
+bool NeedChannels(Check& check, const char* name) {
+  return check.Need(!check.InputDims(0).empty(), Text(name, " must have rank 1 or more"));
+}
+
+void CheckLayerNorm(Check& check) {
+  const bool residual = check.attributes<sy_layer_norm_attributes>().residual;
+  if (!check.Operands(residual ? 4 : 3, residual ? 4 : 3) || !check.Floats() || !NeedChannels(check, "x")) return;
+  const Dims x = check.InputDims(0), channels = {x.back()}, rows = WithoutLast(x);
+  const size_t gamma = residual ? 2 : 1;
+  if (residual) check.Input("residual", 1, x) && check.Output("sum", 3, x);
+  check.Input("gamma", gamma, channels) && check.Input("beta", gamma + 1, channels) && check.Output("y", 0, x) &&
+      check.Output("mean", 1, rows) && check.Output("rstd", 2, rows);
+}
+
+void RunLayerNorm(Call& call) {
+  const auto& attr = call.attributes<sy_layer_norm_attributes>();
+  const Array &gamma = call.input(attr.residual ? 2 : 1), &beta = call.input(attr.residual ? 3 : 2);
+  const int64_t c = gamma.size();
+  Array h = call.input(0);
+  if (attr.residual) {
+    for (int64_t at = 0; at < h.size(); ++at) h[at] += call.input(1)[at];
+    call.output(3) = h;
+  }
+  for (int64_t row = 0; row < h.size() / c; ++row) {
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < c; ++i) mean += h[row * c + i] / static_cast<double>(c);
+    for (int64_t i = 0; i < c; ++i) variance += std::pow(h[row * c + i] - mean, 2) / static_cast<double>(c);
+    const double rstd = 1 / std::sqrt(variance + double{attr.eps});
+    for (int64_t i = 0; i < c; ++i) call.output(0)[row * c + i] = (h[row * c + i] - mean) * rstd * gamma[i] + beta[i];
+    call.output(1)[row] = mean;
+    call.output(2)[row] = rstd;
+  }
+}
+
+void CheckLayerNormBackward(Check& check) {
+  const bool residual = check.attributes<sy_layer_norm_attributes>().residual;
+  if (!check.Operands(residual ? 6 : 5, 3) || !check.Floats() || !NeedChannels(check, "h")) return;
+  const Dims h = check.InputDims(0), channels = {h.back()}, rows = WithoutLast(h);
+  check.Input("gamma", 1, channels) && check.Input("mean", 2, rows) && check.Input("rstd", 3, rows) && check.Input("dy", 4, h) &&
+      check.Output("dh", 0, h) && check.Output("dgamma", 1, channels) && check.Output("dbeta", 2, channels) && residual &&
+      check.Input("dsum", 5, h);
+}
+
+void RunLayerNormBackward(Call& call) {
+  const Array &h = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3), &dy = call.input(4);
+  const int64_t c = gamma.size();
+  for (int64_t row = 0; row < h.size() / c; ++row) {
+    const auto normal = [&](int64_t i) { return (h[row * c + i] - mean[row]) * rstd[row]; };
+    const auto g = [&](int64_t i) { return dy[row * c + i] * gamma[i]; };
+    double mean_g = 0, mean_gx = 0;
+    for (int64_t i = 0; i < c; ++i) {
+      mean_g += g(i) / static_cast<double>(c);
+      mean_gx += g(i) * normal(i) / static_cast<double>(c);
+      call.output(1)[i] += dy[row * c + i] * normal(i);
+      call.output(2)[i] += dy[row * c + i];
+    }
+    for (int64_t i = 0; i < c; ++i) {
+      const double dh = rstd[row] * (g(i) - mean_g - normal(i) * mean_gx);
+      call.output(0)[row * c + i] = call.input_count() == 6 ? dh + call.input(5)[row * c + i] : dh;
+    }
+  }
+}
+
+bool CheckBatchNormInputs(Check& check, size_t outputs) {
+  if (!check.Operands(5, outputs) || !check.Floats() || !NeedChannels(check, "x")) return false;
+  const Dims channels = {check.InputDims(0).back()};
+  return check.Input("gamma", 1, channels) && check.Input("beta", 2, channels) && check.Input("running_mean", 3, channels) &&
+         check.Input("running_var", 4, channels) && check.Output("y", 0, check.InputDims(0));
+}
+
+void CheckBatchNorm(Check& check) {
+  if (!CheckBatchNormInputs(check, 5)) return;
+  const Dims channels = {check.InputDims(0).back()};
+  check.Output("mean", 1, channels) && check.Output("rstd", 2, channels) && check.Output("running_mean'", 3, channels) &&
+      check.Output("running_var'", 4, channels);
+}
+
+void RunBatchNorm(Call& call) {
+  const auto& attr = call.attributes<sy_batch_norm_attributes>();
+  const Array &x = call.input(0), &gamma = call.input(1), &beta = call.input(2);
+  const int64_t c = gamma.size(), n = x.size() / c;
+  const double momentum = attr.momentum, count = static_cast<double>(n);
+  for (int64_t i = 0; i < c; ++i) {
+    double mean = 0, variance = 0;
+    for (int64_t row = 0; row < n; ++row) mean += x[row * c + i] / count;
+    for (int64_t row = 0; row < n; ++row) variance += std::pow(x[row * c + i] - mean, 2) / count;
+    const double rstd = 1 / std::sqrt(variance + double{attr.eps});
+    for (int64_t row = 0; row < n; ++row) call.output(0)[row * c + i] = (x[row * c + i] - mean) * rstd * gamma[i] + beta[i];
+    const double unbiased = n > 1 ? variance * count / (count - 1) : variance;
+    call.output(1)[i] = mean;
+    call.output(2)[i] = rstd;
+    call.output(3)[i] = (1 - momentum) * call.input(3)[i] + momentum * mean;
+    call.output(4)[i] = (1 - momentum) * call.input(4)[i] + momentum * unbiased;
+  }
+}
+
+// Outputs 3 and 4 are the next running statistics.
+int BatchNormUpdates(const Problem&, size_t o) { return o == 0 ? 0 : o >= 3 ? static_cast<int>(o) : -1; }
+
+void CheckBatchNormInference(Check& check) { CheckBatchNormInputs(check, 1); }
+
+void RunBatchNormInference(Call& call) {
+  const double eps = call.attributes<sy_batch_norm_attributes>().eps;
+  const Array &x = call.input(0), &gamma = call.input(1), &beta = call.input(2), &mean = call.input(3), &variance = call.input(4);
+  for (int64_t at = 0; at < x.size(); ++at) {
+    const int64_t i = at % gamma.size();
+    call.output(0)[at] = (x[at] - mean[i]) / std::sqrt(variance[i] + eps) * gamma[i] + beta[i];
+  }
+}
+
+void CheckBatchNormBackward(Check& check) {
+  if (!check.Operands(5, 3) || !check.Floats() || !NeedChannels(check, "x")) return;
+  const Dims x = check.InputDims(0), channels = {x.back()};
+  check.Input("gamma", 1, channels) && check.Input("mean", 2, channels) && check.Input("rstd", 3, channels) &&
+      check.Input("dy", 4, x) && check.Output("dx", 0, x) && check.Output("dgamma", 1, channels) &&
+      check.Output("dbeta", 2, channels);
+}
+
+void RunBatchNormBackward(Call& call) {
+  const Array &x = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3), &dy = call.input(4);
+  Array &dgamma = call.output(1), &dbeta = call.output(2);
+  const int64_t c = gamma.size();
+  const double count = static_cast<double>(x.size() / c);
+  const auto normal = [&](int64_t at) { return (x[at] - mean[at % c]) * rstd[at % c]; };
+  for (int64_t at = 0; at < x.size(); ++at) {
+    dgamma[at % c] += dy[at] * normal(at);
+    dbeta[at % c] += dy[at];
+  }
+  for (int64_t at = 0; at < x.size(); ++at) {
+    const int64_t i = at % c;
+    call.output(0)[at] = rstd[i] * gamma[i] * (dy[at] - dbeta[i] / count - normal(at) * dgamma[i] / count);
+  }
+}
+
+}  // namespace
+
+extern const Operation kLayerNorm{"layer_norm", sizeof(sy_layer_norm_attributes), CheckLayerNorm, RunLayerNorm};
+extern const Operation kLayerNormBackward{"layer_norm_backward", sizeof(sy_layer_norm_attributes), CheckLayerNormBackward,
+                                          RunLayerNormBackward};
+extern const Operation kBatchNorm{"batch_norm", sizeof(sy_batch_norm_attributes), CheckBatchNorm, RunBatchNorm, BatchNormUpdates};
+extern const Operation kBatchNormInference{"batch_norm_inference", sizeof(sy_batch_norm_attributes), CheckBatchNormInference,
+                                           RunBatchNormInference};
+extern const Operation kBatchNormBackward{"batch_norm_backward", sizeof(sy_batch_norm_attributes), CheckBatchNormBackward,
+                                          RunBatchNormBackward};
+
+}  // namespace switchyard

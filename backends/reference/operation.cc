@@ -1,0 +1,77 @@
+#include "backends/reference/operation.h"
+
+#include <algorithm>
+
+namespace switchyard {
+
+extern const Operation kMatmul, kAttention, kAttentionBackward, kLayerNorm, kLayerNormBackward, kBatchNorm, kBatchNormInference,
+    kBatchNormBackward, kSoftmax, kSoftmaxBackward, kCrossEntropy, kCrossEntropyBackward, kLabelRank, kPointwise, kReduce,
+    kSquaredNorm, kTranspose, kSlice, kPad, kRoll, kConcat, kGather, kScatterAdd, kDropout, kOptimizerUpdate, kConvolution,
+    kConvolutionBackwardData, kConvolutionBackwardWeights, kPool, kPoolBackward, kResize, kResizeBackward;
+
+const Operation* FindOperation(std::string_view name) {
+  static constexpr const Operation* kOperations[] = {
+      &kMatmul, &kAttention, &kAttentionBackward, &kLayerNorm, &kLayerNormBackward, &kBatchNorm, &kBatchNormInference,
+      &kBatchNormBackward, &kSoftmax, &kSoftmaxBackward, &kCrossEntropy, &kCrossEntropyBackward, &kLabelRank, &kPointwise,
+      &kReduce, &kSquaredNorm, &kTranspose, &kSlice, &kPad, &kRoll, &kConcat, &kGather, &kScatterAdd, &kDropout,
+      &kOptimizerUpdate, &kConvolution, &kConvolutionBackwardData, &kConvolutionBackwardWeights, &kPool, &kPoolBackward,
+      &kResize, &kResizeBackward};
+  for (const Operation* operation : kOperations) {
+    if (name == operation->name) return operation;
+  }
+  return nullptr;
+}
+
+bool Check::Need(bool condition, const std::string& complaint) {
+  if (ok() && !condition) complaint_ = problem_.op + ": " + complaint;
+  return ok();
+}
+
+bool Check::Operands(size_t inputs, size_t outputs) {
+  return Need(input_count() == inputs && output_count() == outputs,
+              Text("expected ", inputs, " inputs and ", outputs, " outputs, found ", input_count(), " and ", output_count()));
+}
+
+bool Check::Floats() { return FloatsExcept({}); }
+
+bool Check::FloatsExcept(std::initializer_list<size_t> integer_inputs) {
+  for (size_t i = 0; i < input_count(); ++i) {
+    const bool integer = std::find(integer_inputs.begin(), integer_inputs.end(), i) != integer_inputs.end();
+    const sy_dtype dtype = InputType(i);
+    Need(integer ? dtype == SY_I32 || dtype == SY_I64 : IsFloat(dtype),
+         Text("input ", i, " must be ", integer ? "i32" : "a float", ", found ", ToText(problem_.inputs[i])));
+  }
+  for (size_t o = 0; o < output_count(); ++o) {
+    Need(IsFloat(problem_.outputs[o].dtype), Text("output ", o, " must be a float, found ", ToText(problem_.outputs[o])));
+  }
+  return ok();
+}
+
+bool Check::Rank(const char* name, size_t input, size_t rank) {
+  return Need(InputDims(input).size() == rank, Text(name, " must have rank ", rank, ", found ", ToText(InputDims(input))));
+}
+
+bool Check::Input(const char* name, size_t i, const Dims& dims) { return Match(name, problem_.inputs[i], dims); }
+bool Check::Output(const char* name, size_t o, const Dims& dims) { return Match(name, problem_.outputs[o], dims); }
+
+bool Check::Match(const char* name, const sy_tensor& tensor, const Dims& dims) {
+  return Need(DimsOf(tensor) == dims, Text(name, " must be ", ToText(dims), ", found ", ToText(tensor)));
+}
+
+bool Check::OneElement(const char* name, const sy_tensor& tensor) {
+  return Need(Count(DimsOf(tensor)) == 1, Text(name, " must have one element, found ", ToText(tensor)));
+}
+
+Call::Call(const Problem& problem, const void* const* inputs) : problem_(problem) {
+  for (size_t i = 0; i < problem.inputs.size(); ++i) {
+    inputs_.push_back(Load(problem.inputs[i], inputs[i]));
+    double_precision_ |= problem.inputs[i].dtype == SY_F64;
+  }
+  for (const sy_tensor& tensor : problem.outputs) {
+    const Dims dims = DimsOf(tensor);
+    outputs_.push_back({dims, std::vector<double>(static_cast<size_t>(Count(dims)), 0.0)});
+    double_precision_ |= tensor.dtype == SY_F64;
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,150 @@
+#include "core/data/dataset.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "core/base/names.h"
+#include "core/data/formats.h"
+#include "core/data/location.h"
+
+namespace switchyard {
+namespace {
+
+using Opened = StatusOr<std::unique_ptr<Dataset>>;
+
+// One dataset that the program knows. To add one, write its opener (formats.h) and a row in Rows().
+struct DatasetRow {
+  const char* name;
+  const char* help;
+  bool has_files;
+  std::optional<Download> download;
+  Opened (*open)(const DatasetOptions& options, const std::string& path, Split split);
+};
+
+const std::vector<DatasetRow>& Rows() {
+  static const auto& rows = *new std::vector<DatasetRow>{
+      {"fashion-mnist", "70,000 pictures of clothes, 28 x 28 grey, 10 classes (IDX; 30 MB)", true,
+       FashionMnistDownload(),
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenIdx(
+             options.name, path, split,
+             {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"},
+             Augmentation::kCropFlip);
+       }},
+      {"mnist", "70,000 handwritten digits, 28 x 28 grey, 10 classes (IDX; 12 MB)", true, MnistDownload(),
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenIdx(options.name, path, split, {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
+                        Augmentation::kCrop);
+       }},
+      {"cifar10", "60,000 photographs, 32 x 32 colour, 10 classes (binary version; 170 MB)", true, Cifar10Download(),
+       [](const DatasetOptions&, const std::string& path, Split split) { return OpenCifar10(path, split); }},
+      {"beans", "1,255 photographs of bean leaves, 3 classes (train/validation/test folders, or a tar of them)", true,
+       std::nullopt,
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenImageFolder(options.name, path, split);
+       }},
+      {"imagefolder", "your JPEG and PNG files: --data=FOLDER or TAR with train/CLASS/*.jpg and val/CLASS/*.jpg", true,
+       std::nullopt,
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenImageFolder(options.name, path, split);
+       }},
+      {"idx", "your MNIST-like files: --data=FOLDER with train-images-idx3-ubyte[.gz] and so on", true, std::nullopt,
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenIdx(options.name, path, split, {}, Augmentation::kCropFlip);
+       }},
+      {"shapes", "drawn on the fly, learnable, needs no file: 10 kinds of shapes, 32 x 32 colour", false, std::nullopt,
+       [](const DatasetOptions& options, const std::string&, Split split) -> Opened {
+         return MakeShapes(options, split);
+       }},
+      {"synthetic", "ImageNet-shaped mock data, needs no file: measures throughput, learns nothing", false,
+       std::nullopt,
+       [](const DatasetOptions& options, const std::string&, Split split) -> Opened {
+         return MakeSynthetic(options, split);
+       }},
+  };
+  return rows;
+}
+
+StatusOr<const DatasetRow*> FindRow(const std::string& name) {
+  std::vector<std::string> names;
+  for (const DatasetRow& row : Rows()) {
+    if (row.name == name) return &row;
+    names.push_back(row.name);
+  }
+  return NotFound("unknown dataset {}{}; `switchyard datasets` lists them", name.empty() ? "(empty)" : name,
+                  DidYouMean(name, names));
+}
+
+Status CheckOptions(const DatasetOptions& options) {
+  if (options.image_size < 0 || options.image_size > 8192) {
+    return InvalidArgument("expected an image size of 1 to 8192 pixels, found {}", options.image_size);
+  }
+  if (options.classes < 0 || options.train_size < 0 || options.validation_size < 0) {
+    return InvalidArgument("expected sizes and class counts of 0 or more, found {} classes, {} and {} samples",
+                           options.classes, options.train_size, options.validation_size);
+  }
+  return OkStatus();
+}
+
+StatusOr<std::string> Locate(const DatasetRow& row, const DatasetOptions& options) {
+  if (!row.has_files) return std::string();
+  const Download* download = options.download && row.download ? &*row.download : nullptr;
+  return LocateData(row.name, options.data, download);
+}
+
+void AddToChecksum(const void* bytes, size_t count, uLong* sum) {
+  *sum = crc32_z(*sum, static_cast<const Bytef*>(bytes), count);
+}
+
+}  // namespace
+
+std::string SplitName(Split split) {
+  return split == Split::kTrain ? "train" : split == Split::kValidation ? "validation" : "test";
+}
+
+std::string Dataset::Path(int64_t index) const { return fmt::format("{}[{}]", name(), index); }
+
+StatusOr<Sample> Dataset::Get(int64_t index) const {
+  Sample sample;
+  SY_RETURN_IF_ERROR(Read(index, &sample));
+  return sample;
+}
+
+uint32_t Dataset::Checksum() const {
+  uLong sum = crc32_z(0, nullptr, 0);
+  std::string head = fmt::format("{} {}", size(), channels());
+  for (const std::string& class_name : class_names()) head += "\n" + class_name;
+  AddToChecksum(head.data(), head.size(), &sum);
+  Sample sample;
+  const int64_t count = std::min<int64_t>(size(), 64);
+  for (int64_t i = 0; i < count; ++i) {
+    // A sample that cannot be read is not an error here: the loader reports it when its turn comes.
+    if (!Read(i * size() / count, &sample).ok()) continue;
+    const int32_t shape[3] = {sample.label, sample.image.height, sample.image.width};
+    AddToChecksum(shape, sizeof shape, &sum);
+    AddToChecksum(sample.image.bytes.data(), sample.image.bytes.size(), &sum);
+  }
+  return static_cast<uint32_t>(sum);
+}
+
+StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {
+  SY_ASSIGN_OR_RETURN(const DatasetRow* row, FindRow(options.name));
+  SY_RETURN_IF_ERROR(CheckOptions(options));
+  SY_ASSIGN_OR_RETURN(const std::string path, Locate(*row, options));
+  return row->open(options, path, split);
+}
+
+StatusOr<std::string> LocateDataset(const DatasetOptions& options) {
+  SY_ASSIGN_OR_RETURN(const DatasetRow* row, FindRow(options.name));
+  return Locate(*row, options);
+}
+
+std::vector<DatasetInfo> KnownDatasets() {
+  std::vector<DatasetInfo> infos;
+  for (const DatasetRow& row : Rows()) infos.push_back({row.name, row.help});
+  return infos;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,68 @@
+// Labelled images by index, and the list of datasets that the program knows. A dataset of your own derives from
+// Dataset; one that everybody should have gets a row in dataset.cc. Thread-safe: a Dataset is immutable after it was
+// opened; any number of threads may read at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/data/augmentation.h"
+#include "core/data/image.h"
+
+namespace switchyard {
+
+struct Sample {
+  Image image;        // channels as Dataset::channels() says; sizes may differ between samples
+  int32_t label = 0;  // in [0, class_names().size())
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual std::string name() const = 0;
+  virtual int64_t size() const = 0;
+  virtual int channels() const = 0;                                 // 1 or 3
+  virtual const std::vector<std::string>& class_names() const = 0;  // by label; equal for every split
+  // Fills *sample, whose memory is reused. Requires 0 <= index < size(). Errors name the file.
+  virtual Status Read(int64_t index, Sample* sample) const = 0;
+  // Where the sample lives: a path, or "file[record]".
+  virtual std::string Path(int64_t index) const;
+  // What suits this data in training, unless the user chooses.
+  virtual Augmentation augmentation() const { return Augmentation::kResizedCrop; }
+
+  StatusOr<Sample> Get(int64_t index) const;
+  // A cheap fingerprint: CRC-32 of the size, the class names and up to 64 evenly spaced decoded samples. The same for a
+  // folder and for a tar of it.
+  uint32_t Checksum() const;
+};
+
+enum class Split { kTrain, kValidation, kTest };
+std::string SplitName(Split split);
+
+struct DatasetOptions {
+  std::string name;             // as listed by KnownDatasets()
+  std::string data;             // folder or archive; empty: searched for, see location.h
+  bool download = true;         // may fetch what is not there
+  uint64_t seed = 42;           // shapes
+  int image_size = 0;           // pixels; shapes (0: 32) and synthetic (0: 224)
+  int classes = 0;              // synthetic; 0: 1000
+  int64_t train_size = 0;       // samples; shapes (0: 10,000) and synthetic (0: 1,281,167)
+  int64_t validation_size = 0;  // samples; shapes (0: 2,000) and synthetic (0: 50,000)
+};
+
+// NotFound, with "did you mean", for an unknown name; NotFound, with where to put what, for missing data; DataLoss for
+// damaged files. Where a dataset has no separate test (validation) split, kTest (kValidation) means the other one.
+StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split);
+
+// The path that OpenDataset would read, downloaded first if need be; "" for datasets without files.
+StatusOr<std::string> LocateDataset(const DatasetOptions& options);
+
+struct DatasetInfo {
+  std::string name, help;
+};
+std::vector<DatasetInfo> KnownDatasets();
+
+}  // namespace switchyard

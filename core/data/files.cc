@@ -1,0 +1,207 @@
+#include "core/data/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "core/data/tar.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxFolderDepth = 8;  // below the root of a tree; a loop of links ends here
+
+Status CannotRead(const std::string& path) { return NotFound("{}: cannot read: {}", path, std::strerror(errno)); }
+
+bool EndsWith(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+bool LooksLikeArchive(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return EndsWith(name, ".tar") || EndsWith(name, ".tar.gz") || EndsWith(name, ".tgz");
+}
+
+// The one archive of a folder that holds no folder, or "".
+std::string OnlyArchive(const std::string& folder) {
+  std::string archive;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->is_directory(error)) return "";
+    if (!LooksLikeArchive(it->path())) continue;
+    if (!archive.empty()) return "";
+    archive = it->path().string();
+  }
+  return archive;
+}
+
+StatusOr<bool> IsGzip(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return CannotRead(path);
+  unsigned char magic[2] = {};
+  const ssize_t count = read(file, magic, sizeof magic);
+  const int code = errno;
+  close(file);
+  errno = code;
+  if (count < 0) return CannotRead(path);
+  return count == 2 && magic[0] == 0x1F && magic[1] == 0x8B;
+}
+
+}  // namespace
+
+Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes) {
+  bytes->clear();
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info;
+  if (file < 0 || fstat(file, &info) != 0) {
+    const Status status = CannotRead(path);
+    if (file >= 0) close(file);
+    return status;
+  }
+  if (!S_ISREG(info.st_mode)) {
+    close(file);
+    return InvalidArgument("{}: expected a file, found something else", path);
+  }
+  gzFile stream = gzdopen(file, "rb");  // passes plain files through
+  if (stream == nullptr) {
+    close(file);
+    return ResourceExhausted("{}: no memory to read it", path);
+  }
+  gzbuffer(stream, 1 << 18);
+  // Memory grows with what is really there; no header is trusted for a size.
+  bytes->resize(static_cast<size_t>(info.st_size) + 1);
+  size_t used = 0;
+  int count = 0;
+  for (;;) {
+    if (used == bytes->size()) bytes->resize(used * 2);
+    const size_t room = std::min<size_t>(bytes->size() - used, 1 << 24);
+    count = gzread(stream, bytes->data() + used, static_cast<unsigned>(room));
+    if (count <= 0) break;
+    used += static_cast<size_t>(count);
+  }
+  bytes->resize(used);
+  int code = Z_OK;
+  const std::string text = gzerror(stream, &code);
+  const int closed = gzclose_r(stream);
+  if (count < 0 || code != Z_OK || closed != Z_OK) {
+    const char* found = code == Z_BUF_ERROR || closed == Z_BUF_ERROR ? "it ends too early" : text.c_str();
+    return DataLoss("{}: damaged gzip file: {}; fetch it again", path, found);
+  }
+  return OkStatus();
+}
+
+FileTree::~FileTree() {
+  if (file_ >= 0) close(file_);
+}
+
+StatusOr<std::unique_ptr<FileTree>> FileTree::Open(const std::string& path) {
+  std::error_code error;
+  std::unique_ptr<FileTree> tree(new FileTree);
+  tree->root_ = path;
+  if (!fs::exists(path, error)) return NotFound("{}: no such file or folder", path);
+  if (fs::is_directory(path, error)) {
+    const std::string archive = OnlyArchive(path);
+    if (archive.empty()) {
+      SY_RETURN_IF_ERROR(tree->ListFolder());
+      return tree;
+    }
+    tree->root_ = archive;
+  }
+  tree->archive_ = true;
+  SY_RETURN_IF_ERROR(tree->ListArchive());
+  return tree;
+}
+
+Status FileTree::ListFolder() {
+  std::error_code error;
+  fs::recursive_directory_iterator it(root_, fs::directory_options::follow_directory_symlink, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const bool folder = it->is_directory(ignored);
+    if (folder && it.depth() >= kMaxFolderDepth) it.disable_recursion_pending();
+    entries_.push_back({it->path().lexically_relative(root_).generic_string(), folder, 0, 0});
+  }
+  if (error) return NotFound("{}: cannot list the folder: {}", root_, error.message());
+  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
+  return OkStatus();
+}
+
+Status FileTree::ListArchive() {
+  SY_ASSIGN_OR_RETURN(const bool gzip, IsGzip(root_));
+  if (gzip) {
+    SY_RETURN_IF_ERROR(ReadWholeFile(root_, &memory_));
+    archive_size_ = static_cast<int64_t>(memory_.size());
+  } else {
+    struct stat info;
+    file_ = open(root_.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file_ < 0 || fstat(file_, &info) != 0) return CannotRead(root_);
+    archive_size_ = info.st_size;
+  }
+  const auto read_at = [this](int64_t offset, int64_t count, uint8_t* target) { return ReadAt(offset, count, target); };
+  const auto indexed = IndexTar(read_at, archive_size_, &entries_);
+  if (!indexed.ok()) return Annotate(indexed, root_);
+  // Where a name occurs twice, the later entry counts, as it would after unpacking.
+  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
+  const auto same = [](const Entry& a, const Entry& b) { return a.name == b.name; };
+  entries_.erase(entries_.begin(), std::unique(entries_.rbegin(), entries_.rend(), same).base());
+  return OkStatus();
+}
+
+Status FileTree::ReadAt(int64_t offset, int64_t count, uint8_t* target) const {
+  if (offset < 0 || count < 0 || count > archive_size_ || offset > archive_size_ - count) {
+    return DataLoss("{}: the archive ends too early: expected {} bytes at offset {}, it has {}", root_, count, offset,
+                    archive_size_);
+  }
+  if (file_ < 0) {
+    std::memcpy(target, memory_.data() + offset, static_cast<size_t>(count));
+    return OkStatus();
+  }
+  while (count > 0) {
+    const ssize_t got = pread(file_, target, static_cast<size_t>(count), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return CannotRead(root_);
+    if (got == 0) return DataLoss("{}: the archive ends too early, at offset {}; did it change?", root_, offset);
+    target += got, offset += got, count -= got;
+  }
+  return OkStatus();
+}
+
+Status FileTree::Read(const Entry& entry, std::vector<uint8_t>* bytes) const {
+  if (archive_) {
+    bytes->resize(static_cast<size_t>(entry.size));
+    return ReadAt(entry.offset, entry.size, bytes->data());
+  }
+  const std::string path = Path(entry);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return CannotRead(path);
+  struct stat info;
+  Status status = OkStatus();
+  size_t used = 0;
+  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
+    status = InvalidArgument("{}: expected a file, found something else", path);
+  } else {
+    bytes->resize(static_cast<size_t>(info.st_size));
+    while (used < bytes->size()) {
+      const ssize_t got = read(file, bytes->data() + used, bytes->size() - used);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) status = CannotRead(path);
+      if (got <= 0) break;
+      used += static_cast<size_t>(got);
+    }
+    bytes->resize(used);
+  }
+  close(file);
+  return status;
+}
+
+std::string FileTree::Path(const Entry& entry) const { return root_ + (archive_ ? ":" : "/") + entry.name; }
+
+}  // namespace switchyard

@@ -1,0 +1,52 @@
+// Whole files in memory, gzip undone on the way, and a read-only tree of files that is a folder or a tar archive.
+// An archive is never unpacked: a plain tar is read in place by offset, a compressed one is held in memory.
+// Thread-safe: reading from an open FileTree is, from any number of threads. Every error names the file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace switchyard {
+
+// The file's bytes; where it is gzip, the bytes inside, checked against gzip's own checksum.
+Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes);
+
+class FileTree {
+ public:
+  struct Entry {
+    std::string name;  // relative, components joined by '/', no leading "./"
+    bool folder = false;
+    int64_t offset = 0, size = 0;  // bytes; inside the archive
+  };
+
+  // `path` is a folder, a .tar or a .tar.gz (told by content). A folder that holds one archive and no folder stands for
+  // that archive.
+  static StatusOr<std::unique_ptr<FileTree>> Open(const std::string& path);
+  ~FileTree();
+  FileTree(const FileTree&) = delete;
+  FileTree& operator=(const FileTree&) = delete;
+
+  const std::string& root() const { return root_; }
+  const std::vector<Entry>& entries() const { return entries_; }  // ascending by name
+  Status Read(const Entry& entry, std::vector<uint8_t>* bytes) const;
+  std::string Path(const Entry& entry) const;  // "folder/name" or "archive.tar:name", for messages
+
+ private:
+  FileTree() = default;
+  Status ListFolder();
+  Status ListArchive();
+  Status ReadAt(int64_t offset, int64_t count, uint8_t* target) const;
+
+  std::string root_;
+  bool archive_ = false;
+  int file_ = -1;                // open descriptor of a plain tar
+  std::vector<uint8_t> memory_;  // a compressed tar's content
+  int64_t archive_size_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace switchyard

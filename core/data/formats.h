@@ -1,0 +1,40 @@
+// The readers behind the rows of dataset.cc, one per format, and the IDX parser, which other readers share.
+// Thread-safe: free functions. Every error names the file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/data/dataset.h"
+
+namespace switchyard {
+
+// An IDX file (http://yann.lecun.com/exdb/mnist, "the IDX file format") of unsigned bytes, 1 to 4 dimensions, plain or
+// gzip. bytes.size() is the product of dims.
+struct IdxArray {
+  std::vector<int64_t> dims;
+  std::vector<uint8_t> bytes;
+};
+StatusOr<IdxArray> ReadIdx(const std::string& path);
+
+// <prefix>-images* and <prefix>-labels* in the folder `path`; prefix is train, or t10k, test or val. Images (N, H, W)
+// or (N, H, W, C). Without class names, the numbers up to the largest training label are.
+StatusOr<std::unique_ptr<Dataset>> OpenIdx(const std::string& name, const std::string& path, Split split,
+                                           std::vector<std::string> class_names, Augmentation augmentation);
+
+// data_batch_*.bin and test_batch.bin anywhere below the folder or archive `path`; the file size gives the record
+// count.
+StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const std::string& path, Split split);
+
+// [root/]split/class/**.{jpg,jpeg,png} in a folder or tar; split is train, or val, validation or valid, or test.
+StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, const std::string& path, Split split);
+
+// A few random images again and again, for throughput.
+std::unique_ptr<Dataset> MakeSynthetic(const DatasetOptions& options, Split split);
+
+// Ten kinds of shapes, drawn from (seed, split, index).
+std::unique_ptr<Dataset> MakeShapes(const DatasetOptions& options, Split split);
+
+}  // namespace switchyard

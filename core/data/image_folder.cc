@@ -1,0 +1,136 @@
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <set>
+
+#include "core/data/files.h"
+#include "core/data/formats.h"
+
+namespace switchyard {
+namespace {
+
+bool IsImageName(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos || name[name.rfind('/') + 1] == '.') return false;  // hidden files are not images
+  std::string end = name.substr(dot + 1);
+  std::transform(end.begin(), end.end(), end.begin(), [](unsigned char c) { return std::tolower(c); });
+  return end == "jpg" || end == "jpeg" || end == "png";
+}
+
+std::vector<std::string> SplitFolders(Split split) {
+  if (split == Split::kTrain) return {"train"};
+  if (split == Split::kValidation) return {"val", "validation", "valid", "test"};
+  return {"test", "val", "validation", "valid"};
+}
+
+bool IsSplitFolder(const std::string& name) {
+  return name == "train" || name == "val" || name == "validation" || name == "valid" || name == "test";
+}
+
+struct Placed {
+  std::string split, class_name;
+};
+
+// Reads [root/]split/class[/...] off a path; an empty split where it is laid out differently.
+Placed Place(const std::string& path) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= path.size() && parts.size() < 3;) {
+    const size_t slash = std::min(path.find('/', at), path.size());
+    parts.push_back(path.substr(at, slash - at));
+    at = slash + 1;
+  }
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    if (IsSplitFolder(parts[i])) return {parts[i], parts[i + 1]};
+  }
+  return {};
+}
+
+class ImageFolderDataset : public Dataset {
+ public:
+  std::string name() const override { return name_; }
+  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
+  int channels() const override { return 3; }
+  const std::vector<std::string>& class_names() const override { return class_names_; }
+  std::string Path(int64_t index) const override { return tree_->Path(Entry(index)); }
+
+  Status Read(int64_t index, Sample* sample) const override {
+    thread_local std::vector<uint8_t> bytes;
+    SY_RETURN_IF_ERROR(tree_->Read(Entry(index), &bytes));
+    const Status decoded = DecodeImage(bytes, &sample->image);
+    if (!decoded.ok()) return Annotate(decoded, Path(index));
+    sample->label = files_[static_cast<size_t>(index)].label;
+    return OkStatus();
+  }
+
+  struct File {
+    size_t entry;
+    int32_t label;
+  };
+  const FileTree::Entry& Entry(int64_t index) const {
+    return tree_->entries()[files_[static_cast<size_t>(index)].entry];
+  }
+
+  std::string name_;
+  std::unique_ptr<FileTree> tree_;
+  std::vector<File> files_;  // by class, then by name
+  std::vector<std::string> class_names_;
+};
+
+// split -> class -> its images, as positions in the tree's entries. Classes without images are there too.
+using Layout = std::map<std::string, std::map<std::string, std::vector<size_t>>>;
+
+Layout ReadLayout(const FileTree& tree) {
+  Layout layout;
+  for (size_t i = 0; i < tree.entries().size(); ++i) {
+    const FileTree::Entry& entry = tree.entries()[i];
+    const Placed place = Place(entry.name);
+    if (place.split.empty()) continue;
+    const std::string class_path = place.split + "/" + place.class_name;
+    const bool below_class = entry.name.find(class_path + "/") != std::string::npos;
+    if (!entry.folder && !(below_class && IsImageName(entry.name))) continue;
+    if (place.class_name.empty() || place.class_name[0] == '.') continue;
+    auto& images = layout[place.split][place.class_name];
+    if (!entry.folder) images.push_back(i);
+  }
+  return layout;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, const std::string& path, Split split) {
+  auto dataset = std::make_unique<ImageFolderDataset>();
+  dataset->name_ = name;
+  SY_ASSIGN_OR_RETURN(dataset->tree_, FileTree::Open(path));
+  const std::string& root = dataset->tree_->root();
+  const Layout layout = ReadLayout(*dataset->tree_);
+  const auto train = layout.find("train");
+  if (train == layout.end()) {
+    return NotFound(
+        "{}: expected train/CLASS/*.jpg (or .png) and val/CLASS/*.jpg in it, found no train folder with classes", root);
+  }
+  auto chosen = layout.end();
+  for (const std::string& folder : SplitFolders(split)) {
+    if (chosen == layout.end()) chosen = layout.find(folder);
+  }
+  if (chosen == layout.end()) {
+    return NotFound("{}: expected one of the folders {} beside train, found none", root,
+                    fmt::join(SplitFolders(split), ", "));
+  }
+  for (const auto& [class_name, images] : train->second) dataset->class_names_.push_back(class_name);
+  for (const auto& [class_name, images] : chosen->second) {
+    const auto& names = dataset->class_names_;
+    const auto found = std::lower_bound(names.begin(), names.end(), class_name);
+    if (found == names.end() || *found != class_name) {
+      return InvalidArgument("{}: class {} is in {} but not in train", root, class_name, chosen->first);
+    }
+    if (images.empty()) {
+      return InvalidArgument("{}: class folder {}/{} holds no .jpg, .jpeg or .png file; fill or remove it", root,
+                             chosen->first, class_name);
+    }
+    const auto label = static_cast<int32_t>(found - names.begin());
+    for (const size_t entry : images) dataset->files_.push_back({entry, label});
+  }
+  return dataset;
+}
+
+}  // namespace switchyard

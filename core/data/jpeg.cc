@@ -1,0 +1,94 @@
+// JPEG through libjpeg-turbo. The library reports by callbacks: errors leave by longjmp, and those warnings that mean
+// lost pixels become errors too, since it would otherwise fill the rest of the image with grey.
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include <csetjmp>
+#include <cstdio>
+
+#include "core/data/image.h"
+
+namespace switchyard {
+namespace {
+
+struct JpegErrors {
+  jpeg_error_mgr base;  // first, so that the library's pointer is ours
+  std::jmp_buf escape;
+  char text[JMSG_LENGTH_MAX];
+};
+
+[[noreturn]] void FailJpeg(j_common_ptr decoder) {
+  auto* errors = reinterpret_cast<JpegErrors*>(decoder->err);
+  decoder->err->format_message(decoder, errors->text);
+  std::longjmp(errors->escape, 1);
+}
+
+void JudgeJpegMessage(j_common_ptr decoder, int level) {
+  if (level >= 0) return;  // a trace, not a warning
+  switch (decoder->err->msg_code) {
+    case JWRN_ADOBE_XFORM:
+    case JWRN_BOGUS_PROGRESSION:
+    case JWRN_EXTRANEOUS_DATA:
+    case JWRN_JFIF_MAJOR:
+    case JWRN_TOO_MUCH_DATA:
+      return;  // every pixel is still there
+    default:
+      FailJpeg(decoder);
+  }
+}
+
+void DropJpegMessage(j_common_ptr) {}
+
+// Inverted CMYK, as Adobe writes it, to RGB; in place at the front of the row.
+void CmykToRgb(uint8_t* row, int width) {
+  for (int x = 0; x < width; ++x) {
+    const uint8_t* in = row + 4 * x;
+    const int c = in[0], m = in[1], y = in[2], k = in[3];
+    row[3 * x] = static_cast<uint8_t>(c * k / 255);
+    row[3 * x + 1] = static_cast<uint8_t>(m * k / 255);
+    row[3 * x + 2] = static_cast<uint8_t>(y * k / 255);
+  }
+}
+
+}  // namespace
+
+Status DecodeJpeg(std::span<const uint8_t> bytes, Image* image) {
+  thread_local std::vector<uint8_t> cmyk_row;
+  jpeg_decompress_struct decoder;
+  JpegErrors errors;
+  decoder.err = jpeg_std_error(&errors.base);
+  errors.base.error_exit = FailJpeg;
+  errors.base.emit_message = JudgeJpegMessage;
+  errors.base.output_message = DropJpegMessage;
+  if (setjmp(errors.escape) != 0) {
+    jpeg_destroy_decompress(&decoder);
+    return DataLoss("damaged JPEG: {}", static_cast<const char*>(errors.text));
+  }
+  jpeg_create_decompress(&decoder);
+  jpeg_mem_src(&decoder, bytes.data(), bytes.size());
+  jpeg_read_header(&decoder, TRUE);
+  if (int64_t{decoder.image_width} * decoder.image_height > kMaxPixels) {
+    const unsigned width = decoder.image_width, height = decoder.image_height;
+    jpeg_destroy_decompress(&decoder);
+    return ResourceExhausted("JPEG of {} x {} pixels is above the limit of {} pixels", width, height, kMaxPixels);
+  }
+  const bool cmyk = decoder.jpeg_color_space == JCS_CMYK || decoder.jpeg_color_space == JCS_YCCK;
+  decoder.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+  jpeg_start_decompress(&decoder);
+  image->Reshape(static_cast<int>(decoder.output_height), static_cast<int>(decoder.output_width), 3);
+  if (cmyk) cmyk_row.resize(size_t{decoder.output_width} * 4);
+  while (decoder.output_scanline < decoder.output_height) {
+    uint8_t* target = image->Row(static_cast<int>(decoder.output_scanline));
+    JSAMPROW row = cmyk ? cmyk_row.data() : target;
+    jpeg_read_scanlines(&decoder, &row, 1);
+    if (cmyk) {
+      CmykToRgb(row, image->width);
+      std::copy_n(row, size_t{3} * image->width, target);
+    }
+  }
+  jpeg_finish_decompress(&decoder);
+  jpeg_destroy_decompress(&decoder);
+  return OkStatus();
+}
+
+}  // namespace switchyard

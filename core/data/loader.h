@@ -1,0 +1,122 @@
+// Batches, prepared ahead by threads. The loader keeps a ring of batch buffers: threads fill the samples of the next
+// batches, Next() hands out the oldest. What a batch holds depends on (seed, epoch, position) and never on the number
+// of threads or their timing, and a run can be taken up at any batch of any epoch. Thread-safe: no; one thread calls
+// Start and Next. The dataset must outlive the loader.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/data/dataset.h"
+#include "core/data/sampler.h"
+#include "core/data/transforms.h"
+
+namespace switchyard {
+
+struct LoaderOptions {
+  int64_t batch_size = 0;  // of this rank
+  bool train = false;      // training: shuffled, the last partial batch dropped. Evaluation: in order, padded.
+  int rank = 0, world = 1;
+  uint64_t seed = 42;
+  bool drop_last = false;       // training: see DistributedSampler
+  int workers = 4;              // threads; 0: samples are prepared inside Next()
+  int prefetch = 2;             // batches prepared ahead
+  int64_t max_bad_samples = 0;  // different samples that may fail to read before Next() fails
+};
+
+// Points into the loader; valid until the next call of Next, Start or the destructor.
+struct Batch {
+  const float* images = nullptr;        // (batch_size, H, W, C), 64-byte aligned
+  const int32_t* labels = nullptr;      // (batch_size); -1 where padded or bad in evaluation, the image is zero there
+  const int32_t* sample_ids = nullptr;  // (batch_size): position in the global batch, i * world + rank
+  int64_t batch_size = 0;
+  int64_t count = 0;             // labels that are not -1
+  int64_t epoch = 0, index = 0;  // this is batch `index` of `epoch`
+  double wait_seconds = 0;       // that Next() waited for it
+};
+
+class Loader {
+ public:
+  static StatusOr<std::unique_ptr<Loader>> Create(const Dataset& dataset, const Transform& transform,
+                                                  const LoaderOptions& options);
+  ~Loader();  // at any time; waits for at most one sample per thread
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  int64_t batches_per_epoch() const { return batches_per_epoch_; }
+  const LoaderOptions& options() const { return options_; }
+
+  // From batch `first_batch` of `first_epoch` to the end of epoch `end_epoch` - 1, without a pause in between. Drops
+  // what was prepared before. InvalidArgument where that lies outside.
+  Status Start(int64_t first_epoch, int64_t first_batch, int64_t end_epoch);
+  // One epoch from its first batch: for evaluation.
+  Status StartEpoch(int64_t epoch) { return Start(epoch, 0, epoch + 1); }
+
+  // False at the end. In training a bad sample is replaced by the next good one; each is logged once with its path.
+  // Fails once more than max_bad_samples were met, and then again at every call.
+  StatusOr<bool> Next(Batch* batch);
+
+  int64_t bad_samples() const { return static_cast<int64_t>(bad_samples_.size()); }
+  double wait_seconds() const { return wait_seconds_; }  // in all calls of Next()
+
+ private:
+  struct Failure {
+    int64_t sample;
+    Status status;
+  };
+  struct FreeMemory {
+    void operator()(float* memory) const;
+  };
+  struct Slot {
+    std::unique_ptr<float[], FreeMemory> images;
+    std::vector<int32_t> labels;
+    std::vector<int64_t> samples;                // of the dataset; -1 for padding
+    std::vector<std::vector<Failure>> failures;  // by chunk
+    int64_t epoch = 0, index = 0;
+    int64_t chunks_done = 0;
+  };
+  struct Chunk {
+    Slot* slot = nullptr;
+    int64_t number = 0;
+  };
+
+  Loader(const Dataset& dataset, const Transform& transform, const LoaderOptions& options,
+         std::unique_ptr<Sampler> sampler, int64_t batches_per_epoch);
+  void Work();
+  bool ChunkAvailable() const;
+  Chunk ClaimChunk();         // with mutex_ held
+  void OpenSlot(Slot* slot);  // with mutex_ held
+  void FillChunk(const Chunk& chunk);
+  Status FillSample(int64_t epoch, int64_t sample, float* image, int32_t* label) const;
+  Status CountFailures(const Slot& slot);
+
+  const Dataset& dataset_;
+  const Transform transform_;
+  const LoaderOptions options_;
+  const int64_t batches_per_epoch_, chunks_per_batch_;
+  std::unique_ptr<Sampler> sampler_;
+  std::vector<int32_t> sample_ids_;
+  std::set<int64_t> bad_samples_;
+  Status failed_;
+  double wait_seconds_ = 0;
+  bool handed_out_ = false;  // the caller looks at the slot of batch released_
+
+  std::mutex mutex_;
+  std::condition_variable chunk_available_, batch_ready_;
+  bool stop_ = false;
+  std::vector<Slot> slots_;  // batch k of this start lives in slot k % slots
+  int64_t first_batch_ = 0;  // counted over all epochs
+  int64_t total_ = 0;        // batches of this start
+  int64_t opened_ = 0;       // batches whose last chunk was claimed
+  int64_t next_chunk_ = 0;   // of batch opened_
+  int64_t released_ = 0;     // batches that the caller is done with
+  int64_t in_flight_ = 0;    // chunks being filled
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace switchyard

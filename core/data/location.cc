@@ -1,0 +1,169 @@
+#include "core/data/location.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "core/base/environment.h"
+#include "core/base/logging.h"
+
+extern char** environ;
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool PathExists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// Runs a program of the search path and returns what it wrote; its exit status goes to *exit_status.
+StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int* exit_status) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ResourceExhausted("cannot make a pipe: {}", std::strerror(errno));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  pid_t child = 0;
+  const int spawned = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  std::string output;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = read(ends[0], buffer, sizeof buffer)) != 0;) {
+    if (got > 0) output.append(buffer, static_cast<size_t>(got));
+    if (got < 0 && errno != EINTR) break;
+  }
+  close(ends[0]);
+  if (spawned != 0) return Unavailable("cannot start {}: {}; install it", arguments[0], std::strerror(spawned));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return Internal("lost the program {}: {}", arguments[0], std::strerror(errno));
+  }
+  *exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return output;
+}
+
+Status CheckSha256(const std::string& path, const std::string& expected) {
+  int exit_status = 0;
+  SY_ASSIGN_OR_RETURN(const std::string output, RunProgram({"sha256sum", "--", path}, &exit_status));
+  if (exit_status != 0) return Unavailable("sha256sum failed on {}: {}", path, output);
+  const std::string found = output.substr(output[0] == '\\' ? 1 : 0, 64);
+  if (found != expected) return DataLoss("{}: expected SHA-256 {}, found {}", path, expected, found);
+  return OkStatus();
+}
+
+Status FetchFile(const Download& download, const Download::File& file, const std::string& folder) {
+  const std::string target = folder + "/" + file.name;
+  const std::string part = fmt::format("{}.part.{}", target, getpid());
+  Status last = Unavailable("{} has no site to be fetched from", file.name);
+  std::error_code ignored;
+  for (const std::string& site : download.sites) {
+    const std::string url = site + file.name;
+    LogInfo("fetching {}", url);
+    int exit_status = 0;
+    const auto output = RunProgram({"curl", "--fail", "--location", "--silent", "--show-error", "--connect-timeout",
+                                    "4", "--speed-limit", "1000", "--speed-time", "15", "--output", part, "--", url},
+                                   &exit_status);
+    if (!output.ok()) return output.status();
+    last = exit_status == 0 ? CheckSha256(part, file.sha256)
+                            : Unavailable("{}: {}", url, output->substr(0, output->find_last_not_of('\n') + 1));
+    if (last.ok()) {
+      if (rename(part.c_str(), target.c_str()) == 0) return OkStatus();
+      last = ResourceExhausted("cannot rename {} to {}: {}", part, target, std::strerror(errno));
+    }
+    fs::remove(part, ignored);
+  }
+  return last;
+}
+
+bool HasEveryFile(const Download& download, const std::string& folder) {
+  for (const Download::File& file : download.files) {
+    if (!PathExists(folder + "/" + file.name)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Download FashionMnistDownload() {
+  return {{"https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+           "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"},
+          {{"train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"},
+           {"train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"},
+           {"t10k-images-idx3-ubyte.gz", "57052aa7bda29b32b042eb82c0efd330bd40d8da54871c3fa667536dd7c3eb2c"},
+           {"t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"}}};
+}
+
+Download MnistDownload() {
+  return {{"https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"},
+          {{"train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
+           {"train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"},
+           {"t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"},
+           {"t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"}}};
+}
+
+Download Cifar10Download() {
+  return {{"https://www.cs.toronto.edu/~kriz/"},
+          {{"cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}}};
+}
+
+Status FetchFiles(const Download& download, const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return ResourceExhausted("cannot make the folder {}: {}", folder, error.message());
+  const std::string lock_path = folder + "/.lock";
+  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock < 0) return ResourceExhausted("cannot write {}: {}", lock_path, std::strerror(errno));
+  while (flock(lock, LOCK_EX) != 0 && errno == EINTR) {
+  }
+  Status status = OkStatus();
+  for (const Download::File& file : download.files) {
+    if (status.ok() && !PathExists(folder + "/" + file.name)) status = FetchFile(download, file, folder);
+  }
+  close(lock);
+  return status;
+}
+
+StatusOr<std::string> LocateData(const std::string& name, const std::string& data, const Download* download) {
+  if (!data.empty()) {
+    if (PathExists(data)) return data;
+    return NotFound("--data={}: no such file or folder; expected the data of {}", data, name);
+  }
+  std::string tried;
+  if (const auto shared = Environment("SWITCHYARD_DATA")) {
+    const std::string folder = *shared + "/" + name;
+    if (PathExists(folder)) return folder;
+    tried += folder + ", ";
+  }
+  const std::string cached = UserCacheFolder() + "/data/" + name;
+  if (download == nullptr ? PathExists(cached) : HasEveryFile(*download, cached)) return cached;
+  tried += cached;
+  if (download == nullptr) {
+    return NotFound("the data of {} is in none of {}; put it there, or say where it is with --data=FOLDER", name,
+                    tried);
+  }
+  const Status fetched = FetchFiles(*download, cached);
+  if (fetched.ok()) return cached;
+  std::string files;
+  for (const Download::File& file : download->files) files += (files.empty() ? "" : ", ") + file.name;
+  return NotFound(
+      "the data of {} is in none of {}, and fetching it failed ({}); put {} from {} into {}, or say where they "
+      "are with --data=FOLDER",
+      name, tried, Message(fetched), files, download->sites[0], cached);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,194 @@
+#include "core/data/transforms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/base/names.h"
+#include "core/base/random.h"
+#include "core/data/color.h"
+#include "core/data/resize.h"
+
+namespace switchyard {
+namespace {
+
+const std::vector<std::string>& AugmentationNames() {
+  static const auto& names = *new std::vector<std::string>{"none", "crop", "crop_flip", "resized_crop"};
+  return names;
+}
+
+// The shorter side becomes `side`; the longer one keeps the proportion, rounded down.
+void ResizeShorterSide(const Image& in, int side, Image* out) {
+  const int64_t shorter = std::min(in.height, in.width), longer = std::max(in.height, in.width);
+  const auto other = static_cast<int>(std::max<int64_t>(side, side * longer / shorter));
+  in.height <= in.width ? ResizeBilinear(Whole(in), side, other, out) : ResizeBilinear(Whole(in), other, side, out);
+}
+
+// The square of `side` at (top, left), which may lie partly outside; black there.
+void CropPadded(const Image& in, int top, int left, int side, Image* out) {
+  out->Reshape(side, side, in.channels);
+  const int begin = std::clamp(-left, 0, side), end = std::clamp(in.width - left, begin, side);
+  for (int y = 0; y < side; ++y) {
+    uint8_t* row = out->Row(y);
+    const int source = top + y;
+    if (source < 0 || source >= in.height || begin == end) {
+      std::memset(row, 0, static_cast<size_t>(side) * in.channels);
+      continue;
+    }
+    const size_t channels = static_cast<size_t>(in.channels);
+    std::memset(row, 0, begin * channels);
+    std::memcpy(row + begin * channels, in.Row(source) + (left + begin) * channels, (end - begin) * channels);
+    std::memset(row + end * channels, 0, (side - end) * channels);
+  }
+}
+
+void CenterCrop(const Image& in, int side, Image* out) {
+  CropPadded(in, static_cast<int>(std::nearbyint((in.height - side) / 2.0)),
+             static_cast<int>(std::nearbyint((in.width - side) / 2.0)), side, out);
+}
+
+// A part of random area and aspect (Szegedy et al., "Going deeper with convolutions", 2015, section 6), or, if ten
+// draws do not fit, the largest centred part of an allowed aspect.
+ImageView RandomPart(const Image& in, const TransformOptions& options, RandomStream* random) {
+  const float area = static_cast<float>(in.height) * static_cast<float>(in.width);
+  const float low = std::log(options.min_aspect), high = std::log(options.max_aspect);
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const float part = area * random->Uniform(options.min_scale, options.max_scale);
+    const float aspect = std::exp(random->Uniform(low, high));
+    const int width = static_cast<int>(std::lround(std::sqrt(part * aspect)));
+    const int height = static_cast<int>(std::lround(std::sqrt(part / aspect)));
+    if (width < 1 || height < 1 || width > in.width || height > in.height) continue;
+    const int top = static_cast<int>(random->Below(static_cast<uint32_t>(in.height - height + 1)));
+    const int left = static_cast<int>(random->Below(static_cast<uint32_t>(in.width - width + 1)));
+    return Crop(in, top, left, height, width);
+  }
+  const float aspect = static_cast<float>(in.width) / static_cast<float>(in.height);
+  int height = in.height, width = in.width;
+  if (aspect < options.min_aspect) height = static_cast<int>(std::lround(in.width / options.min_aspect));
+  if (aspect > options.max_aspect) width = static_cast<int>(std::lround(in.height * options.max_aspect));
+  height = std::clamp(height, 1, in.height), width = std::clamp(width, 1, in.width);
+  return Crop(in, (in.height - height) / 2, (in.width - width) / 2, height, width);
+}
+
+// Brightness, contrast, saturation and hue in random order.
+void JitterColor(const TransformOptions& options, RandomStream* random, Image* image) {
+  std::array<int, 4> order = {0, 1, 2, 3};
+  for (size_t i = order.size() - 1; i > 0; --i) {
+    std::swap(order[i], order[random->Below(static_cast<uint32_t>(i + 1))]);
+  }
+  const auto factor = [random](float range) { return random->Uniform(std::max(0.0f, 1 - range), 1 + range); };
+  for (const int change : order) {
+    if (change == 0 && options.brightness > 0) AdjustBrightness(factor(options.brightness), image);
+    if (change == 1 && options.contrast > 0) AdjustContrast(factor(options.contrast), image);
+    if (change == 2 && options.saturation > 0) AdjustSaturation(factor(options.saturation), image);
+    if (change == 3 && options.hue > 0) AdjustHue(random->Uniform(-options.hue, options.hue), image);
+  }
+}
+
+template <int kChannels>
+void Normalize(const Image& in, const std::vector<std::array<float, 256>>& tables, bool mirrored, float* out) {
+  for (int y = 0; y < in.height; ++y) {
+    const uint8_t* pixel = in.Row(y) + (mirrored ? (in.width - 1) * kChannels : 0);
+    const int step = mirrored ? -kChannels : kChannels;
+    for (int x = 0; x < in.width; ++x, pixel += step) {
+      for (int c = 0; c < kChannels; ++c) *out++ = tables[static_cast<size_t>(c)][pixel[c]];
+    }
+  }
+}
+
+Status CheckRange(const char* option, float value, float low, float high) {
+  if (value >= low && value <= high) return OkStatus();
+  return InvalidArgument("{}: expected a number from {} to {}, found {}", option, low, high, value);
+}
+
+Status CheckStatistics(const char* option, const std::vector<float>& numbers, int channels) {
+  if (numbers.size() == 1 || numbers.size() == static_cast<size_t>(channels)) return OkStatus();
+  return InvalidArgument("{}: expected one number or {} (one per channel), found {}", option, channels, numbers.size());
+}
+
+}  // namespace
+
+std::string AugmentationName(Augmentation augmentation) {
+  return AugmentationNames()[static_cast<size_t>(augmentation)];
+}
+
+StatusOr<Augmentation> ParseAugmentation(const std::string& name) {
+  const auto& names = AugmentationNames();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) return static_cast<Augmentation>(found - names.begin());
+  return InvalidArgument("unknown augmentation {}{}; expected one of {}", name, DidYouMean(name, names),
+                         fmt::join(names, ", "));
+}
+
+StatusOr<Transform> Transform::Create(const TransformOptions& options) {
+  if (options.image_size < 1 || options.image_size > 8192) {
+    return InvalidArgument("image_size: expected 1 to 8192 pixels, found {}", options.image_size);
+  }
+  if (options.channels != 1 && options.channels != 3) {
+    return InvalidArgument("channels: expected 1 or 3, found {}", options.channels);
+  }
+  SY_RETURN_IF_ERROR(CheckStatistics("mean", options.mean, options.channels));
+  SY_RETURN_IF_ERROR(CheckStatistics("std", options.std, options.channels));
+  for (const float std : options.std) SY_RETURN_IF_ERROR(CheckRange("std", std, 1e-6f, 1e6f));
+  SY_RETURN_IF_ERROR(CheckRange("crop_padding", static_cast<float>(options.crop_padding), 0, 8192));
+  SY_RETURN_IF_ERROR(CheckRange("max_scale", options.max_scale, 1e-6f, 1));
+  SY_RETURN_IF_ERROR(CheckRange("min_scale", options.min_scale, 1e-6f, options.max_scale));
+  SY_RETURN_IF_ERROR(CheckRange("max_aspect", options.max_aspect, 1e-3f, 1e3f));
+  SY_RETURN_IF_ERROR(CheckRange("min_aspect", options.min_aspect, 1e-3f, options.max_aspect));
+  SY_RETURN_IF_ERROR(CheckRange("flip_probability", options.flip_probability, 0, 1));
+  SY_RETURN_IF_ERROR(CheckRange("brightness", options.brightness, 0, 10));
+  SY_RETURN_IF_ERROR(CheckRange("contrast", options.contrast, 0, 10));
+  SY_RETURN_IF_ERROR(CheckRange("saturation", options.saturation, 0, 10));
+  SY_RETURN_IF_ERROR(CheckRange("hue", options.hue, 0, 0.5f));
+  if (options.crop_ratio != 0) SY_RETURN_IF_ERROR(CheckRange("crop_ratio", options.crop_ratio, 0.1f, 1));
+  return Transform(options);
+}
+
+Transform::Transform(const TransformOptions& options) : options_(options) {
+  if (options_.crop_ratio == 0) {
+    options_.crop_ratio = options_.augmentation == Augmentation::kResizedCrop ? 0.875f : 1;
+  }
+  for (int c = 0; c < options_.channels; ++c) {
+    const float mean = options_.mean[options_.mean.size() == 1 ? 0 : static_cast<size_t>(c)];
+    const float std = options_.std[options_.std.size() == 1 ? 0 : static_cast<size_t>(c)];
+    auto& table = normalized_.emplace_back();
+    for (int value = 0; value < 256; ++value) {
+      table[static_cast<size_t>(value)] = (static_cast<float>(value) / 255.0f - mean) / std;
+    }
+  }
+}
+
+void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) const {
+  thread_local Image resized, cropped;
+  const int side = options_.image_size;
+  const bool random_geometry = options_.train && options_.augmentation != Augmentation::kNone;
+  RandomStream random(Key(options_.seed, HashName("augment"), epoch, index));
+  ConvertChannels(options_.channels, image);
+  Image* result = &resized;
+  bool mirrored = false;
+  if (!random_geometry) {
+    ResizeShorterSide(*image, static_cast<int>(std::lround(static_cast<float>(side) / options_.crop_ratio)), &resized);
+    CenterCrop(resized, side, &cropped);
+    result = &cropped;
+  } else if (options_.augmentation == Augmentation::kResizedCrop) {
+    ResizeBilinear(RandomPart(*image, options_, &random), side, side, &resized);
+    mirrored = random.Uniform() < options_.flip_probability;
+  } else {
+    ResizeShorterSide(*image, side, &resized);
+    const int padding = options_.crop_padding;
+    const auto offset = [&](int extent) {
+      return static_cast<int>(random.Below(static_cast<uint32_t>(extent + 2 * padding - side + 1))) - padding;
+    };
+    const int top = offset(resized.height), left = offset(resized.width);
+    CropPadded(resized, top, left, side, &cropped);
+    if (options_.augmentation == Augmentation::kCropFlip) mirrored = random.Uniform() < options_.flip_probability;
+    result = &cropped;
+  }
+  const bool jitter = options_.brightness > 0 || options_.contrast > 0 || options_.saturation > 0 || options_.hue > 0;
+  if (options_.train && jitter) JitterColor(options_, &random, result);
+  options_.channels == 3 ? Normalize<3>(*result, normalized_, mirrored, out)
+                         : Normalize<1>(*result, normalized_, mirrored, out);
+}
+
+}  // namespace switchyard

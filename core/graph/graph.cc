@@ -1,0 +1,132 @@
+#include "core/graph/graph.h"
+
+#include "fmt/format.h"
+
+namespace switchyard {
+
+const TensorType& Value::type() const { return graph_->type(ref_); }
+
+int64_t Value::dim(int axis) const {
+  const Shape& s = shape();
+  return s.at(axis < 0 ? s.size() + axis : axis);
+}
+
+void ThrowBuildError(const std::string& op, const std::string& problem, const std::vector<Value>& inputs, std::source_location where) {
+  std::string text = fmt::format("{}: {}", op, problem);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i]) text += fmt::format("\n  input {}: {} {}", i, ToString(inputs[i].type()), inputs[i].graph().node(inputs[i].ref().node).name);
+  }
+  text += fmt::format("\n  built at {}:{}", where.file_name(), where.line());
+  throw BuildError(text);
+}
+
+std::string Graph::ScopedName(const std::string& name) const { return scope_.empty() ? name : scope_ + "." + name; }
+
+std::string Graph::UniqueName(const std::string& wanted) {
+  if (!names_.contains(wanted)) return wanted;
+  for (;;) {
+    const std::string name = fmt::format("{}_{}", wanted, ++suffixes_[wanted]);
+    if (!names_.contains(name)) return name;
+  }
+}
+
+Value Graph::Input(const std::string& name, const TensorType& type, const InputInfo& info, Location where) {
+  const std::string full = ScopedName(name);
+  if (names_.contains(full)) ThrowBuildError("input", fmt::format("the name {} is taken", full), {}, where);
+  Node node;
+  node.op = "input";
+  node.name = full;
+  node.outputs = {type};
+  node.input = info;
+  node.where = where;
+  names_[full] = size();
+  nodes_.push_back(std::move(node));
+  return {this, {size() - 1, 0}};
+}
+
+std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& inputs, const std::vector<TensorType>& outputs,
+                              const Attributes& attributes, Location where, const std::string& name) {
+  Node node;
+  node.op = op;
+  node.name = UniqueName(name.empty() ? ScopedName(op) : name);
+  node.attributes = attributes;
+  node.outputs = outputs;
+  node.phase = phase_;
+  node.where = where;
+  for (const Value& input : inputs) {
+    if (!input || &input.graph() != this) ThrowBuildError(op, "an input is missing or belongs to another graph", inputs, where);
+    node.inputs.push_back(input.ref());
+  }
+  names_[node.name] = size();
+  nodes_.push_back(std::move(node));
+  std::vector<Value> values;
+  for (size_t o = 0; o < outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});
+  return values;
+}
+
+void Graph::Assign(const Value& state, const Value& value, Location where) {
+  if (node(state.ref().node).op != "input") ThrowBuildError("assign", "the target is not a named input", {state, value}, where);
+  if (state.type() != value.type()) ThrowBuildError("assign", "state and value differ in type", {state, value}, where);
+  Add("assign", {state, value}, {}, {}, where, "assign/" + node(state.ref().node).name);
+}
+
+void Graph::Output(const std::string& name, const Value& value, Location where) { Add("output", {value}, {}, {}, where, name); }
+
+Value Graph::FindInput(const std::string& name) {
+  const auto found = names_.find(name);
+  if (found == names_.end() || nodes_[found->second].op != "input") return {};
+  return {this, {found->second, 0}};
+}
+
+std::vector<int> Graph::Inputs(Role role) const {
+  std::vector<int> ids;
+  for (int id = 0; id < size(); ++id) {
+    if (nodes_[id].input && nodes_[id].input->role == role) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<std::vector<int>> Graph::Users() const {
+  std::vector<std::vector<int>> users(nodes_.size());
+  for (int id = 0; id < size(); ++id) {
+    for (const Ref& input : nodes_[id].inputs) users[input.node].push_back(id);
+  }
+  return users;
+}
+
+Graph::Scope::Scope(Graph& graph, const std::string& name) : graph_(graph), length_(graph.scope_.size()) {
+  graph.scope_ = graph.ScopedName(name);
+}
+Graph::Scope::~Scope() { graph_.scope_.resize(length_); }
+
+std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& inputs) {
+  Node node = source;
+  node.control.clear();
+  node.forward = -1;
+  node.inputs.clear();
+  for (const Value& input : inputs) node.inputs.push_back(input.ref());
+  node.name = UniqueName(source.name);
+  names_[node.name] = size();
+  nodes_.push_back(std::move(node));
+  std::vector<Value> values;
+  for (size_t o = 0; o < source.outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});
+  return values;
+}
+
+std::string Graph::ToText() const {
+  std::string text;
+  for (int id = 0; id < size(); ++id) {
+    const Node& n = nodes_[id];
+    text += fmt::format("%{} {} {} (", id, n.op, n.name);
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      text += fmt::format("{}%{}", i ? ", " : "", n.inputs[i].node);
+      if (n.inputs[i].output > 0) text += fmt::format(".{}", n.inputs[i].output);
+    }
+    text += ")";
+    for (size_t o = 0; o < n.outputs.size(); ++o) text += (o ? ", " : " -> ") + ToString(n.outputs[o]);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,176 @@
+// The graph: what a training step computes, in SSA form, with static shapes and no word about devices. A model builds the forward part through
+// the builders of core/graph/ops; passes (core/graph/passes) turn graphs into graphs; core/plan turns one into launches.
+//
+// Nodes are kept in an order in which every input comes before its use. Names are stable and unique: random numbers, fixtures, checkpoints
+// and reports key on names, never on ids. Building a graph wrongly throws BuildError; nothing else here fails.
+// Not thread-safe; a finished graph may be read from any thread.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <optional>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/graph/types.h"
+
+namespace switchyard {
+
+class Graph;
+
+// A shape or dtype that does not fit, while a graph is built. what() names the op, the shapes and the source line.
+class BuildError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// One output of one node, by index. Stable while its graph only grows.
+struct Ref {
+  int node = -1, output = 0;
+  bool operator==(const Ref&) const = default;
+  auto operator<=>(const Ref&) const = default;
+};
+
+// A Ref together with its graph: what builders take and return. A default-constructed Value is "none".
+class Value {
+ public:
+  Value() = default;
+  Value(Graph* graph, Ref ref) : graph_(graph), ref_(ref) {}
+  explicit operator bool() const { return graph_ != nullptr; }
+  Graph& graph() const { return *graph_; }
+  Ref ref() const { return ref_; }
+  const TensorType& type() const;
+  const Shape& shape() const { return type().shape; }
+  DType dtype() const { return type().dtype; }
+  int64_t dim(int axis) const;  // negative counts from the end
+  int rank() const { return static_cast<int>(shape().size()); }
+
+ private:
+  Graph* graph_ = nullptr;
+  Ref ref_;
+};
+
+// The attribute struct of core/abi/ops.h that belongs to a node's op, as bytes that compare and hash.
+class Attributes {
+ public:
+  Attributes() = default;
+  template <typename T>
+  explicit Attributes(T attributes) : bytes_(sizeof(T)) {
+    attributes.header = SY_HEADER(T);
+    std::memcpy(bytes_.data(), &attributes, sizeof(T));
+  }
+  template <typename T>
+  const T& as() const {
+    if (bytes_.size() != sizeof(T)) throw std::logic_error("attributes of another op");
+    return *reinterpret_cast<const T*>(bytes_.data());
+  }
+  const void* data() const { return bytes_.empty() ? nullptr : bytes_.data(); }
+  uint32_t size() const { return static_cast<uint32_t>(bytes_.size()); }
+  bool operator==(const Attributes&) const = default;
+
+ private:
+  std::vector<unsigned char> bytes_;
+};
+
+// What a named input is for: where its memory lives and who fills it.
+enum class Role {
+  kParameter,  // trained; saved in checkpoints
+  kState,      // optimizer moments, counters, running statistics; saved
+  kConstant,   // uploaded once: tables
+  kGradient,   // gradient accumulators; not saved
+  kBatch       // filled for every step
+};
+
+// How a parameter starts (SPEC: seed fixes it, through its name).
+struct Initializer {
+  enum Kind { kZeros, kConstant, kNormal, kTruncatedNormal, kUniform } kind = kZeros;
+  float value = 0;  // kConstant: the value; kNormal, kTruncatedNormal: the standard deviation (cut at ±2, absolute, as timm); kUniform: the bound
+};
+
+struct InputInfo {
+  Role role = Role::kBatch;
+  Initializer initializer;
+  bool weight_decay = true;  // parameters only: false for biases, norms, position tables
+};
+
+enum class Phase { kForward, kBackward, kUpdate };
+
+struct Node {
+  std::string op;      // "matmul"; also "input", "assign", "output", "reshape", which no kernel runs
+  std::string name;
+  Attributes attributes;
+  std::vector<Ref> inputs;
+  std::vector<TensorType> outputs;
+  std::vector<int> control;  // nodes that must run before, beside those of the inputs
+  int forward = -1;          // for a backward op: the forward node it is paired with (may share residual bytes)
+  Phase phase = Phase::kForward;
+  std::source_location where;
+  std::optional<InputInfo> input;    // op "input"
+};
+
+class Graph {
+ public:
+  using Location = std::source_location;
+
+  // A named input; the same name again is an error.
+  Value Input(const std::string& name, const TensorType& type, const InputInfo& info, Location where = Location::current());
+  // A node. name "" derives one from the scope and the op; a taken name gets a suffix _1, _2, …
+  std::vector<Value> Add(const std::string& op, const std::vector<Value>& inputs, const std::vector<TensorType>& outputs, const Attributes& attributes = {},
+                         Location where = Location::current(), const std::string& name = "");
+  // State `state` becomes `value` at the end of the step. Types must be equal.
+  void Assign(const Value& state, const Value& value, Location where = Location::current());
+  // Makes `value` readable by the host after each run under `name`.
+  void Output(const std::string& name, const Value& value, Location where = Location::current());
+
+  // The named input, or none.
+  Value FindInput(const std::string& name);
+  // Ids of the input nodes with this role, in order of creation.
+  std::vector<int> Inputs(Role role) const;
+
+  const std::deque<Node>& nodes() const { return nodes_; }
+  const Node& node(int id) const { return nodes_[id]; }
+  Node& mutable_node(int id) { return nodes_[id]; }
+  int size() const { return static_cast<int>(nodes_.size()); }
+  const TensorType& type(Ref ref) const { return nodes_[ref.node].outputs[ref.output]; }
+  Value value(Ref ref) { return {this, ref}; }
+
+  // For every node, the nodes that read each of its outputs: users()[node] = list of reader ids (with repeats for repeated reads).
+  std::vector<std::vector<int>> Users() const;
+
+  // Name prefix of what is built inside: { Scope scope(graph, "blocks.0"); … } gives "blocks.0.attn.qkv.weight". Nested scopes join with '.'.
+  class Scope {
+   public:
+    Scope(Graph& graph, const std::string& name);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Graph& graph_;
+    size_t length_;
+  };
+  // What is built from now on belongs to this phase.
+  void SetPhase(Phase phase) { phase_ = phase; }
+  Phase phase() const { return phase_; }
+  std::string ScopedName(const std::string& name) const;
+
+  // A copy of a node with other inputs, keeping name, attributes, phase and source line: what rewriting passes use.
+  std::vector<Value> Clone(const Node& node, const std::vector<Value>& inputs);
+
+  std::string ToText() const;  // one line a node
+
+ private:
+  std::string UniqueName(const std::string& wanted);
+  std::deque<Node> nodes_;
+  std::map<std::string, int> names_;  // name → id
+  std::map<std::string, int> suffixes_;
+  std::string scope_;
+  Phase phase_ = Phase::kForward;
+};
+
+[[noreturn]] void ThrowBuildError(const std::string& op, const std::string& problem, const std::vector<Value>& inputs, std::source_location where);
+
+}  // namespace switchyard

@@ -1,0 +1,132 @@
+// attention: softmax(scale·q·kᵀ + bias + mask)·v and its gradient; decomposes into matmul and softmax.
+#include "core/graph/ops/attention.h"
+
+#include <cmath>
+
+#include "core/graph/ops/families.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/matmul.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/graph/ops/softmax.h"
+#include "fmt/format.h"
+
+namespace switchyard {
+namespace ops {
+
+Value Attention(const Value& qkv, const Value& bias, const Value& mask, float scale, Where where) {
+  if (qkv.rank() != 5 || qkv.dim(2) != 3) ThrowBuildError("attention", "qkv must be (B, T, 3, H, D)", {qkv}, where);
+  const int64_t batch = qkv.dim(0), tokens = qkv.dim(1), heads = qkv.dim(3), width = qkv.dim(4);
+  sy_attention_attributes attributes{};
+  attributes.scale = scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(width));
+  std::vector<Value> inputs = {qkv};
+  if (bias) {
+    if (bias.shape() != Shape{heads, tokens, tokens}) ThrowBuildError("attention", "bias must be (H, T, T)", {qkv, bias}, where);
+    attributes.bias = 1;
+    inputs.push_back(bias);
+  }
+  if (mask) {
+    if (mask.rank() != 3 || mask.dim(1) != tokens || mask.dim(2) != tokens || batch % mask.dim(0) != 0) {
+      ThrowBuildError("attention", "mask must be (G, T, T) with B a multiple of G", {qkv, mask}, where);
+    }
+    attributes.mask = 1;
+    inputs.push_back(mask);
+  }
+  return qkv.graph().Add("attention", inputs, {{qkv.dtype(), {batch, tokens, heads, width}}, {DType::kF32, {batch, heads, tokens}}}, Attributes(attributes), where)[0];
+}
+
+}  // namespace ops
+
+namespace {
+
+std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
+  const Node node = graph.node(id);
+  const auto a = node.attributes.as<sy_attention_attributes>();
+  std::vector<Value> inputs = {graph.value(node.inputs[0]), graph.value({id, 0}), graph.value({id, 1}), ops::Cast(dy[0], node.outputs[0].dtype)};
+  for (size_t i = 1; i < node.inputs.size(); ++i) inputs.push_back(graph.value(node.inputs[i]));
+  std::vector<TensorType> outputs = {inputs[0].type()};
+  if (a.bias) outputs.push_back({DType::kF32, inputs[4].shape()});
+  const auto results = graph.Add("attention_backward", inputs, outputs, node.attributes, node.where, node.name + "/backward");
+  graph.mutable_node(results[0].ref().node).forward = id;
+  std::vector<Value> gradients(node.inputs.size());
+  gradients[0] = results[0];
+  if (a.bias && wanted[1]) gradients[1] = results[1];
+  return gradients;
+}
+
+// (B, T, 3, H, D) → q, k, v, each (B·H, T, D)
+std::vector<Value> Split(const Value& qkv) {
+  const int64_t b = qkv.dim(0), t = qkv.dim(1), h = qkv.dim(3), d = qkv.dim(4);
+  const Value parts = ops::Transpose(qkv, {2, 0, 3, 1, 4});  // (3, B, H, T, D)
+  std::vector<Value> result;
+  for (int i = 0; i < 3; ++i) result.push_back(ops::Reshape(ops::Slice(parts, 0, i, 1), {b * h, t, d}));
+  return result;
+}
+
+Value Scores(const Value& q, const Value& k, const sy_attention_attributes& a, const Value& bias, const Value& mask, int64_t heads) {
+  const int64_t bh = q.dim(0), t = q.dim(1);
+  ops::MatmulOptions options;
+  options.transpose_b = true;
+  options.alpha = a.scale;
+  Value s = ops::Cast(ops::Matmul(q, k, options), DType::kF32);
+  if (bias) s = ops::Reshape(ops::Add(ops::Reshape(s, {bh / heads, heads, t, t}), bias), {bh, t, t});
+  if (mask) {
+    const int64_t g = mask.dim(0);
+    s = ops::Reshape(ops::Add(ops::Reshape(s, {bh / heads / g, g, heads, t, t}), ops::Reshape(mask, {g, 1, t, t})), {bh, t, t});
+  }
+  return s;
+}
+
+std::vector<Value> AttentionDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
+  const auto a = node.attributes.as<sy_attention_attributes>();
+  const int64_t b = inputs[0].dim(0), t = inputs[0].dim(1), h = inputs[0].dim(3), d = inputs[0].dim(4);
+  const auto qkv = Split(inputs[0]);
+  const Value s = Scores(qkv[0], qkv[1], a, a.bias ? inputs[1] : Value(), a.mask ? inputs.back() : Value(), h);
+  const Value largest = ops::Reduce(s, SY_REDUCE_MAX, 1u << 2, 1, true);
+  const Value sums = ops::Reduce(ops::Unary(SY_PW_EXP, ops::Sub(s, largest)), SY_REDUCE_SUM, 1u << 2, 1, true);
+  const Value lse = ops::Add(ops::Unary(SY_PW_LOG, sums), largest);
+  const Value p = ops::Cast(ops::Softmax(s), qkv[2].dtype());
+  const Value o = ops::Transpose(ops::Reshape(ops::Matmul(p, qkv[2]), {b, h, t, d}), {0, 2, 1, 3});
+  return {o, ops::Reshape(lse, {b, h, t})};
+}
+
+// p = exp(s − lse); dv = pᵀ·do; dp = do·vᵀ; ds = p·(dp − Σ dp·p); dq = scale·ds·k; dk = scale·dsᵀ·q.
+std::vector<Value> AttentionBackwardDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
+  const auto a = node.attributes.as<sy_attention_attributes>();
+  const int64_t b = inputs[0].dim(0), t = inputs[0].dim(1), h = inputs[0].dim(3), d = inputs[0].dim(4);
+  const DType dtype = inputs[0].dtype();
+  const auto qkv = Split(inputs[0]);
+  const Value s = Scores(qkv[0], qkv[1], a, a.bias ? inputs[4] : Value(), a.mask ? inputs.back() : Value(), h);
+  const Value p = ops::Unary(SY_PW_EXP, ops::Sub(s, ops::Reshape(inputs[2], {b * h, t, 1})));
+  const Value dout = ops::Reshape(ops::Transpose(inputs[3], {0, 2, 1, 3}), {b * h, t, d});
+  ops::MatmulOptions left, right, scaled, scaled_left;
+  left.transpose_a = true;
+  right.transpose_b = true;
+  scaled.alpha = scaled_left.alpha = a.scale;
+  scaled_left.transpose_a = true;
+  const Value dv = ops::Matmul(ops::Cast(p, dtype), dout, left);
+  const Value dp = ops::Cast(ops::Matmul(dout, qkv[2], right), DType::kF32);
+  const Value ds = ops::Mul(p, ops::Sub(dp, ops::Reduce(ops::Mul(dp, p), SY_REDUCE_SUM, 1u << 2, 1, true)));
+  const Value ds_half = ops::Cast(ds, dtype);
+  const Value dq = ops::Matmul(ds_half, qkv[1], scaled), dk = ops::Matmul(ds_half, qkv[0], scaled_left);
+  std::vector<Value> parts;
+  for (const Value& part : {dq, dk, dv}) parts.push_back(ops::Reshape(ops::Transpose(ops::Reshape(part, {b, h, t, d}), {0, 2, 1, 3}), {b, t, 1, h, d}));
+  std::vector<Value> results = {ops::Concat(parts, 2)};
+  if (a.bias) results.push_back(ops::Reduce(ops::Reshape(ds, {b, h, t, t}), SY_REDUCE_SUM, 1));
+  return results;
+}
+
+double AttentionFlops(const Graph& graph, const Node& node) {
+  const Shape& s = graph.type(node.inputs[0]).shape;
+  const double product = 2.0 * s[0] * s[3] * s[1] * s[1] * s[4];
+  return (node.op == "attention" ? 2 : 5) * product;
+}
+
+}  // namespace
+
+std::vector<OpDefinition> AttentionOps() {
+  return {{"attention", "scaled dot-product attention on packed qkv", AttentionGradient, AttentionDecompose, AttentionFlops},
+          {"attention_backward", "its gradient", nullptr, AttentionBackwardDecompose, AttentionFlops}};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,23 @@
+// The op families, one function each, in the file of the same name: what core/graph/op.cc puts into the table.
+#pragma once
+
+#include <vector>
+
+#include "core/graph/op.h"
+
+namespace switchyard {
+
+std::vector<OpDefinition> MatmulOps();
+std::vector<OpDefinition> AttentionOps();
+std::vector<OpDefinition> NormalizationOps();
+std::vector<OpDefinition> SoftmaxOps();
+std::vector<OpDefinition> LossOps();
+std::vector<OpDefinition> PointwiseOps();
+std::vector<OpDefinition> ReductionOps();
+std::vector<OpDefinition> LayoutOps();
+std::vector<OpDefinition> RandomOps();
+std::vector<OpDefinition> OptimizerOps();
+std::vector<OpDefinition> ConvolutionOps();
+std::vector<OpDefinition> CollectiveOps();
+
+}  // namespace switchyard

@@ -1,0 +1,90 @@
+// cross_entropy, its gradient, label_rank.
+#include "core/graph/ops/loss.h"
+
+#include "core/graph/ops/families.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/graph/ops/softmax.h"
+
+namespace switchyard {
+namespace ops {
+
+Value CrossEntropy(const Value& logits, const Value& labels, float label_smoothing, Where where) {
+  const bool soft = IsFloating(labels.dtype());
+  if (logits.rank() != 2 || labels.dim(0) != logits.dim(0) || (soft ? labels.shape() != logits.shape() : labels.rank() != 1 || labels.dtype() != DType::kI32)) {
+    ThrowBuildError("cross_entropy", "logits (N, C) need labels (N) i32 or soft targets (N, C)", {logits, labels}, where);
+  }
+  sy_cross_entropy_attributes attributes{};
+  attributes.label_smoothing = label_smoothing;
+  attributes.ignore_index = -100;
+  attributes.soft_targets = soft;
+  const TensorType rows = {DType::kF32, {logits.dim(0)}};
+  return logits.graph().Add("cross_entropy", {logits, labels}, {rows, rows}, Attributes(attributes), where)[0];
+}
+
+Value LabelRank(const Value& logits, const Value& labels, Where where) {
+  if (logits.rank() != 2 || labels.shape() != Shape{logits.dim(0)} || labels.dtype() != DType::kI32) {
+    ThrowBuildError("label_rank", "logits (N, C) need labels (N) i32", {logits, labels}, where);
+  }
+  return logits.graph().Add("label_rank", {logits, labels}, {{DType::kI32, {logits.dim(0)}}}, {}, where)[0];
+}
+
+}  // namespace ops
+
+namespace {
+
+std::vector<Value> CrossEntropyGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
+  const Node node = graph.node(id);
+  const Value logits = graph.value(node.inputs[0]);
+  const auto dx = graph.Add("cross_entropy_backward", {logits, graph.value(node.inputs[1]), graph.value({id, 1}), dy[0]}, {logits.type()}, node.attributes, node.where,
+                            node.name + "/backward");
+  graph.mutable_node(dx[0].ref().node).forward = id;
+  return {dx[0], {}};
+}
+
+// y as (N, C): a one-hot row per label (all zero where ignored), smoothed.
+Value Targets(Graph& graph, const Value& logits, const Value& labels, const sy_cross_entropy_attributes& a) {
+  const int64_t n = logits.dim(0), classes = logits.dim(1);
+  const float s = a.label_smoothing, off = s / static_cast<float>(classes);
+  if (a.soft_targets) return ops::AddScalar(ops::Scale(ops::Cast(labels, DType::kF32), 1 - s), off);
+  // Row c of the identity, built by comparing two index vectors made from padded ones.
+  Value index = ops::Full(graph, {1}, 0);
+  for (int64_t have = 1; have < classes; have *= 2) {
+    index = ops::Concat({index, ops::AddScalar(ops::Slice(index, 0, 0, std::min(have, classes - have)), static_cast<float>(have))}, 0);
+  }
+  const Value wanted = ops::Reshape(ops::Cast(labels, DType::kF32), {n, 1});
+  const Value hot = ops::AddScalar(ops::Scale(ops::Binary(SY_PW_EQUAL, wanted, ops::Reshape(index, {1, classes})), 1 - s), off);
+  return ops::Mul(hot, ops::Binary(SY_PW_LESS_EQUAL, ops::Full(graph, {1}, 0), wanted));
+}
+
+std::vector<Value> CrossEntropyDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
+  const auto a = node.attributes.as<sy_cross_entropy_attributes>();
+  const Value x = ops::Cast(inputs[0], DType::kF32);
+  const Value largest = ops::Reduce(x, SY_REDUCE_MAX, 2, 1, true);
+  const Value lse = ops::Add(ops::Unary(SY_PW_LOG, ops::Reduce(ops::Unary(SY_PW_EXP, ops::Sub(x, largest)), SY_REDUCE_SUM, 2, 1, true)), largest);
+  const Value loss = ops::Reduce(ops::Mul(Targets(graph, x, inputs[1], a), ops::Sub(lse, x)), SY_REDUCE_SUM, 2);
+  return {loss, ops::Reshape(lse, {x.dim(0)})};
+}
+
+std::vector<Value> CrossEntropyBackwardDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
+  const auto a = node.attributes.as<sy_cross_entropy_attributes>();
+  const Value x = ops::Cast(inputs[0], DType::kF32);
+  const int64_t n = x.dim(0);
+  const Value y = Targets(graph, x, inputs[1], a);
+  const Value mass = ops::Reduce(y, SY_REDUCE_SUM, 2, 1, true);
+  const Value p = ops::Unary(SY_PW_EXP, ops::Sub(x, ops::Reshape(inputs[2], {n, 1})));
+  return {ops::Cast(ops::Mul(ops::Sub(ops::Mul(p, mass), y), ops::Reshape(inputs[3], {n, 1})), node.outputs[0].dtype)};
+}
+
+double LossFlops(const Graph& graph, const Node& node) { return 5.0 * static_cast<double>(graph.type(node.inputs[0]).elements()); }
+
+}  // namespace
+
+std::vector<OpDefinition> LossOps() {
+  return {{"cross_entropy", "cross entropy with integer or soft targets", CrossEntropyGradient, CrossEntropyDecompose, LossFlops},
+          {"cross_entropy_backward", "its gradient", nullptr, CrossEntropyBackwardDecompose, LossFlops},
+          {"label_rank", "rank of the true class, for top-k accuracy", nullptr, nullptr, LossFlops}};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,28 @@
+// layer_norm, with and without a residual sum, and batch_norm.
+#pragma once
+
+#include "core/abi/ops.h"
+#include "core/graph/graph.h"
+
+namespace switchyard::ops {
+
+using Where = std::source_location;
+
+// x (…, C), gamma (C), beta (C) → (…, C)
+Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps, Where where = Where::current());
+// h = x + residual; returns {LayerNorm(h), h}. The fusion pass makes it from Add and LayerNorm.
+struct Normalized {
+  Value y, sum;
+};
+Normalized ResidualLayerNorm(const Value& x, const Value& residual, const Value& gamma, const Value& beta, float eps, Where where = Where::current());
+
+// x (…, C) and (C) vectors; training: normalises with the batch's statistics; the new running statistics are for Graph::Assign.
+struct BatchNormed {
+  Value y, running_mean, running_var;
+};
+BatchNormed BatchNorm(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean, const Value& running_var, float eps, float momentum,
+                      Where where = Where::current());
+Value BatchNormInference(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean, const Value& running_var, float eps,
+                         Where where = Where::current());
+
+}  // namespace switchyard::ops

@@ -1,0 +1,66 @@
+#include "core/graph/passes/rewrite.h"
+
+#include "core/graph/op.h"
+
+namespace switchyard {
+
+Value Rewriting::Map(Ref old) const {
+  const auto& values = mapped[old.node];
+  return old.output < static_cast<int>(values.size()) ? values[old.output] : Value();
+}
+
+std::vector<Value> Rewriting::Map(const std::vector<Ref>& old) const {
+  std::vector<Value> values;
+  for (const Ref& ref : old) values.push_back(Map(ref));
+  return values;
+}
+
+Graph Rewrite(const Graph& source, const Rule& rule) {
+  Graph result;
+  Rewriting state(source, result);
+  state.mapped.resize(source.size());
+  std::vector<int> copied(source.size(), -1);  // old id → new id of plain copies
+  for (int id = 0; id < source.size(); ++id) {
+    const Node& node = source.node(id);
+    if (node.op == "input") state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
+  }
+  for (int id = 0; id < source.size(); ++id) {
+    const Node& node = source.node(id);
+    if (node.op == "input") continue;
+    result.SetPhase(node.phase);
+    const int before = result.size();
+    auto replacement = rule(state, id);
+    if (!replacement) {
+      replacement = result.Clone(node, state.Map(node.inputs));
+      copied[id] = result.size() - 1;
+      Node& copy = result.mutable_node(copied[id]);
+      if (node.forward >= 0) copy.forward = copied[node.forward];
+    }
+    for (const int earlier : node.control) {
+      if (result.size() == before) continue;
+      for (const Value& value : state.mapped[earlier]) {
+        if (value) result.mutable_node(before).control.push_back(value.ref().node);
+      }
+    }
+    state.mapped[id] = std::move(*replacement);
+  }
+  result.SetPhase(Phase::kForward);
+  return result;
+}
+
+Graph RemoveDeadNodes(const Graph& source) {
+  std::vector<bool> live(source.size(), false);
+  for (int id = source.size() - 1; id >= 0; --id) {
+    const Node& node = source.node(id);
+    if (node.op == "output" || node.op == "assign" || IsCollective(node.op)) live[id] = true;
+    if (!live[id]) continue;
+    for (const Ref& input : node.inputs) live[input.node] = true;
+    for (const int earlier : node.control) live[earlier] = true;
+  }
+  return Rewrite(source, [&](Rewriting&, int id) -> std::optional<std::vector<Value>> {
+    if (live[id]) return std::nullopt;
+    return std::vector<Value>();
+  });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,34 @@
+// How passes are written: Rewrite copies a graph node by node and asks a rule what to put in each place. Inputs come first, phases, source
+// lines, control edges and forward/backward pairs are kept.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/graph/graph.h"
+
+namespace switchyard {
+
+// Can a backend run this node as it is? What a device-dependent pass is told of the device.
+using CanPrepare = std::function<bool(const Graph&, const Node&)>;
+
+class Rewriting {
+ public:
+  Rewriting(const Graph& source, Graph& result) : source(source), result(result) {}
+  const Graph& source;
+  Graph& result;
+  // The new value of an old output; none if it was skipped or has not been reached.
+  Value Map(Ref old) const;
+  std::vector<Value> Map(const std::vector<Ref>& old) const;
+  std::vector<std::vector<Value>> mapped;  // by old node id
+};
+// Returns the values that replace the node's outputs (an empty vector: nothing uses them any more), or nullopt: copy the node.
+using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old_id)>;
+
+Graph Rewrite(const Graph& source, const Rule& rule);
+
+// Without the nodes that no output, assignment or collective needs. Inputs of role kBatch that nothing reads go too.
+Graph RemoveDeadNodes(const Graph& source);
+
+}  // namespace switchyard

@@ -1,0 +1,31 @@
+// Opens one plugin library in this process and checks what it hands out: magic, sizes, versions and mandatory
+// functions. The checks that need no code of the plugin to run (trust, manifest) are made before, in plugin.cc; the
+// same code runs in the probe process. A library is never closed again. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/abi/plugin.h"
+#include "core/base/status.h"
+
+namespace switchyard {
+
+struct OpenedLibrary {
+  std::string name, version, vendor;
+  // By interface name ("device/1"): the plugin's struct, cut or padded with zeros to the size that this program knows,
+  // so that a function which an older plugin does not have reads as NULL.
+  std::map<std::string, std::vector<std::max_align_t>> interfaces;
+};
+
+// `stage` is told what is about to happen ("dlopen", "sy_plugin_query", "interface device/1"): the probe reports it, so
+// that a crash has a place.
+StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const std::function<void(const std::string&)>& stage);
+
+// What plugins are given: log lines, and settings from SWITCHYARD_<NAME>.
+const sy_host* Host();
+
+}  // namespace switchyard

@@ -1,0 +1,63 @@
+// One TCP connection between two ranks, carrying small framed messages. Sockets are non-blocking: Send queues, Flush and Receive move what the
+// socket takes or has. What arrives is not trusted: a frame with a wrong magic number, an unknown shape or above the size limit closes the link.
+// Also the few socket calls around it. Not thread-safe: one thread, or one lock.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace switchyard {
+
+enum class MessageType : uint32_t {
+  kHello = 1,    // rank, world, token, node identity, host name, pid
+  kWelcome,      // node identity, host name, pid of every rank in turn
+  kPut,          // key, value
+  kGet,          // key; answered by kValue once it was put
+  kValue,        // key, value
+  kHeartbeat,    // nothing
+  kFailure,      // text: the run is over for everybody
+  kGoodbye,      // nothing: the sender leaves cleanly
+  kDeparture,    // rank: rank 0 passes on a goodbye
+};
+
+struct Message {
+  MessageType type;
+  std::vector<std::string> fields;
+};
+
+class MessageLink {
+ public:
+  explicit MessageLink(int descriptor) : descriptor_(descriptor) {}
+  ~MessageLink() { Close(); }
+  MessageLink(const MessageLink&) = delete;
+  MessageLink& operator=(const MessageLink&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  bool open() const { return descriptor_ >= 0; }
+  bool wants_to_write() const { return !unsent_.empty(); }
+  void Send(MessageType type, const std::vector<std::string>& fields = {});
+  // Both answer false once the other side is gone or talks nonsense; what was received before is still in *messages.
+  bool Flush();
+  bool Receive(std::vector<Message>* messages, size_t most = ~size_t{0});  // further messages wait for the next call
+  void Close();
+
+ private:
+  bool TakeFrames(std::vector<Message>* messages, size_t most);
+  int descriptor_;
+  std::string unsent_, unparsed_;
+};
+
+// A listening socket at `address` ("" = every address of this machine), port 0 = any free one.
+StatusOr<int> ListenOn(const std::string& address, int port);
+StatusOr<int> PortOf(int listener);
+// A new connection, non-blocking; -1 when none is waiting.
+int AcceptFrom(int listener);
+// Tries every address of `host` once, each for at most timeout_ms.
+StatusOr<int> ConnectTo(const std::string& host, int port, int timeout_ms);
+// The IPv4 addresses of this machine, loopback excluded.
+std::vector<std::string> OwnAddresses();
+
+}  // namespace switchyard

@@ -1,0 +1,3 @@
+#include "core/runtime/probe.h"
+
+int main(int argc, char** argv) { return switchyard::ProbeMain(argc, argv); }

@@ -1,0 +1,80 @@
+// What a run keeps so that it can go on: a checkpoint is a folder `<run>/checkpoints/step-00000120/` with
+//
+//   model.safetensors   weights in interchange names
+//   state.safetensors   optimizer moments, counters, compression state …
+//   state.json          the caller's record {epoch, step, arch, best metric …}, and checksums of all files
+//   config.json         where the caller gives one: what Hugging Face needs beside model.safetensors
+//
+// A published checkpoint is never changed. It is written beside its place, fsynced and renamed, then the links `latest`
+// and `best` in `checkpoints/` turn to it, each in one step: at any instant, also when the machine stops, a link names
+// a whole checkpoint. Saving a step that is there already publishes `step-00000120-2`.
+//
+// SaveCheckpoint and CheckpointWriter: one process per run folder, one at a time. Loading is thread-safe and may happen
+// beside saving.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/train/tensor_file.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+
+struct CheckpointContents {
+  int64_t step = 0;                  // names the folder
+  std::vector<NamedTensor> weights;  // → model.safetensors
+  std::vector<NamedTensor> state;    // → state.safetensors
+  nlohmann::json record;  // → state.json; an object; the keys "files", "format" and "state_crc32" are taken
+  nlohmann::json config;  // → config.json; null writes none
+};
+
+struct SaveOptions {
+  bool best = false;  // `best` shall point to it too
+  int keep = 3;       // newest checkpoints kept, beside those that `latest` and `best` point to; 0 keeps all
+};
+
+struct LoadedCheckpoint {
+  std::string folder;  // absolute, links resolved
+  nlohmann::json record;
+  nlohmann::json config;  // null if there is none
+  TensorFile weights;
+  TensorFile state;
+};
+
+// Returns the folder that was published. An error names the path and the system's reason; then earlier checkpoints
+// are whole, and `latest` and `best` each name the old or the new one. A full disk is ResourceExhausted.
+StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const CheckpointContents& contents,
+                                     const SaveOptions& options);
+
+// Finds the folder that `path` means: a checkpoint, a link to one, a run folder (its latest), `<run>/best` or
+// `<run>/latest`. NotFound says what was looked for.
+StatusOr<std::string> ResolveCheckpoint(const std::string& path);
+
+// Opens what ResolveCheckpoint finds and checks all but the payloads, which TensorFile::Read checks one by one.
+// DataLoss names the file and the field that is damaged.
+StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path);
+
+// Saves in a thread of its own, one checkpoint at a time. Not thread-safe: for the training loop.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(std::string run_folder);
+  ~CheckpointWriter();  // waits; an error that nobody asked for is logged
+
+  // Copies the tensors and returns; waits first while an earlier checkpoint is still being written. If that one
+  // failed, returns its error and saves nothing.
+  Status Save(const CheckpointContents& contents, const SaveOptions& options);
+
+  // Waits for the checkpoint being written, if any, and returns its error.
+  Status Finish();
+
+ private:
+  struct Job;
+  std::string run_folder_;
+  std::unique_ptr<Job> job_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,43 @@
+// TensorBoard event files: what `tensorboard --logdir=<run>` shows. The file is a sequence of TFRecords, each
+// {uint64 length, masked CRC32C of it, payload, masked CRC32C of the payload}, little-endian; a payload is an Event
+// message (event.proto). Each record is one write(2), so that a viewer never waits for it and a crash tears at most
+// the last.
+//
+// An EventFile belongs to one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/train/picture.h"
+
+namespace switchyard {
+
+// CRC32C (Castagnoli, polynomial 0x1EDC6F41 reflected) as TFRecord stores it: rotated right by 15 plus 0xA282EAD8.
+uint32_t MaskedCrc32c(const void* data, size_t bytes);
+
+class EventFile {
+ public:
+  // Creates `folder` where needed, and in it a file "events.out.tfevents.<seconds>.<host>.<process>.<n>".
+  static StatusOr<EventFile> Create(const std::string& folder);
+
+  EventFile(EventFile&& other) noexcept;
+  EventFile& operator=(EventFile&& other) noexcept;
+  ~EventFile();
+
+  const std::string& path() const { return path_; }
+
+  // Tags with slashes are grouped by their first part: "Loss/training", "Metrics/validation/top1".
+  Status Scalar(const std::string& tag, int64_t step, double value);
+  Status Picture(const std::string& tag, int64_t step, const Image& image);
+
+ private:
+  EventFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  Status WriteRecord(const std::string& payload);
+
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,338 @@
+#include "core/train/picture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+
+#include "core/train/canvas.h"
+#include "core/train/file_calls.h"
+
+namespace switchyard {
+namespace {
+
+constexpr double kWidth = 960, kFirstHeight = 420, kNextHeight = 260;
+constexpr double kLeft = 84, kRight = 28, kTitleHeight = 44, kLegendHeight = 30, kAxisHeight = 34, kXLabelHeight = 22;
+constexpr double kTextSize = 13;
+constexpr Color kInk{31, 41, 55}, kMuted{100, 108, 122}, kGrid{229, 231, 235}, kFrame{156, 163, 175};
+constexpr Color kPalette[] = {{37, 99, 235}, {234, 88, 12}, {22, 163, 74}, {147, 51, 234},
+                              {220, 38, 38}, {8, 145, 178}, {202, 138, 4}, {219, 39, 119}};
+
+Color PaletteColor(int index) { return kPalette[static_cast<size_t>(index) % std::size(kPalette)]; }
+
+// One axis: a range of values, linear or decadic, onto a range of positions.
+struct Axis {
+  double low = 0, high = 1;  // values, or their logarithms
+  bool logarithmic = false;
+  double from = 0, to = 1;  // positions
+  std::vector<double> ticks;
+
+  double At(double value) const {
+    const double v = logarithmic ? std::log10(value) : value;
+    return from + (to - from) * ((v - low) / (high - low));
+  }
+};
+
+// A step of 1, 2 or 5 × 10^k with about `count` steps in the range.
+double NiceStep(double range, int count) {
+  const double raw = range / count, power = std::pow(10.0, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (raw <= factor * power * 1.0001) return factor * power;
+  }
+  return 10 * power;
+}
+
+Axis MakeAxis(double low, double high, bool may_be_logarithmic, int count) {
+  Axis axis;
+  if (low > high) return MakeAxis(0, 1, false, count);  // no values at all
+  if (may_be_logarithmic && low > 0 && high / low > 1000) {
+    axis.logarithmic = true;
+    axis.low = std::floor(std::log10(low) * 4) / 4;
+    axis.high = std::ceil(std::log10(high) * 4) / 4;
+    const int every = std::max(1, static_cast<int>(std::ceil((axis.high - axis.low) / count)));
+    for (int decade = static_cast<int>(std::ceil(axis.low)); decade <= axis.high; decade += every) {
+      axis.ticks.push_back(std::pow(10.0, decade));
+    }
+    return axis;
+  }
+  const double size = std::max(std::abs(low), std::abs(high));
+  if (high - low <= std::max(size * 1e-9, 1e-290)) {  // one value: room around it
+    const double room = size > 1e-280 ? size * 0.1 : 1.0;
+    low -= room;
+    high += room;
+  }
+  const double step = NiceStep(high - low, count);  // the axis ends on whole steps
+  axis.low = std::floor(low / step) * step;
+  axis.high = std::ceil(high / step) * step;
+  for (double i = 0; i < 64 && axis.low + i * step <= axis.high + step * 0.001; ++i) {
+    axis.ticks.push_back(axis.low + i * step);
+  }
+  return axis;
+}
+
+std::string TickText(double value, const Axis& axis) {
+  const double span = axis.logarithmic ? value : axis.high - axis.low;
+  if (std::abs(value) < span * 1e-9) return "0";
+  const double size = std::abs(value);
+  if (size >= 1e6 || size < 1e-3) return fmt::format("{:.3g}", value);
+  std::string text = fmt::format("{:.6f}", value);
+  text.resize(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+bool Plottable(double x, double y) {
+  // The ends of the range of doubles are left out: a chart cannot add room around them.
+  constexpr double kLimit = 1e300;
+  return std::isfinite(x) && std::isfinite(y) && std::abs(x) < kLimit && std::abs(y) < kLimit;
+}
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  void Include(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+};
+
+size_t Points(const Series& series) { return std::min(series.x.size(), series.y.size()); }
+
+// The series as lines between its gaps. Where many points fall on one unit of the x axis, its first, lowest, highest
+// and last stay.
+std::vector<std::vector<Point>> Lines(const Series& series, const Axis& x_axis, const Axis& y_axis) {
+  std::vector<std::vector<Point>> lines(1);
+  std::vector<Point> column;
+  const auto flush = [&] {
+    if (column.size() > 4) {
+      const auto by_y = [](const Point& a, const Point& b) { return a.y < b.y; };
+      auto [low, high] = std::minmax_element(column.begin(), column.end(), by_y);
+      if (high < low) std::swap(low, high);
+      lines.back().insert(lines.back().end(), {column.front(), *low, *high, column.back()});
+    } else {
+      lines.back().insert(lines.back().end(), column.begin(), column.end());
+    }
+    column.clear();
+  };
+  for (size_t i = 0; i < Points(series); ++i) {
+    if (!Plottable(series.x[i], series.y[i])) {
+      flush();
+      if (!lines.back().empty()) lines.emplace_back();
+      continue;
+    }
+    const Point point = {x_axis.At(series.x[i]), y_axis.At(series.y[i])};
+    if (!column.empty() && std::floor(column.front().x) != std::floor(point.x)) flush();
+    column.push_back(point);
+  }
+  flush();
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
+class Layout {
+ public:
+  explicit Layout(const Chart& chart) : chart_(chart) {
+    drawing_.width = kWidth;
+    drawing_.height = kFirstHeight + kNextHeight * (static_cast<double>(std::max<size_t>(chart.panels.size(), 1)) - 1);
+  }
+
+  Drawing Draw() {
+    Rectangle({0, 0}, {drawing_.width, drawing_.height}, {255, 255, 255});
+    Text({kLeft, 30}, chart_.title, 18, kInk, Align::kLeft, /*bold=*/true);
+    Range x_range;
+    for (const Panel& panel : chart_.panels) {
+      for (const Series& series : panel.series) {
+        for (size_t i = 0; i < Points(series); ++i) {
+          if (Plottable(series.x[i], series.y[i])) x_range.Include(series.x[i]);
+        }
+      }
+    }
+    Axis x_axis = MakeAxis(x_range.low, x_range.high, false, 9);
+    if (x_range.low < x_range.high) {  // the curve fills the width; ticks outside of it go
+      x_axis.low = x_range.low;
+      x_axis.high = x_range.high;
+      std::erase_if(x_axis.ticks, [&](double tick) { return tick < x_axis.low || tick > x_axis.high; });
+    }
+    x_axis.from = kLeft;
+    x_axis.to = kWidth - kRight;
+    double top = kTitleHeight;
+    for (size_t i = 0; i < chart_.panels.size(); ++i) {
+      const bool last = i + 1 == chart_.panels.size();
+      const double bottom =
+          kFirstHeight + kNextHeight * static_cast<double>(i) - kAxisHeight - (last ? kXLabelHeight : 0);
+      DrawPanel(chart_.panels[i], x_axis, top, bottom);
+      top = bottom + kAxisHeight;
+    }
+    Text({(kLeft + kWidth - kRight) / 2, drawing_.height - 12}, chart_.x_label, kTextSize, kMuted, Align::kCenter);
+    return std::move(drawing_);
+  }
+
+ private:
+  void DrawPanel(const Panel& panel, const Axis& x_axis, double top, double bottom) {
+    const double plot_top = top + kLegendHeight;
+    Range range;
+    for (const Series& series : panel.series) {
+      for (size_t i = 0; i < Points(series); ++i) {
+        if (Plottable(series.x[i], series.y[i])) range.Include(series.y[i]);
+      }
+    }
+    const bool empty = range.low > range.high;
+    Axis y_axis = MakeAxis(range.low, range.high, true, bottom - plot_top > 220 ? 6 : 4);
+    y_axis.from = bottom;
+    y_axis.to = plot_top;
+
+    for (const double tick : y_axis.ticks) {
+      const double y = y_axis.At(tick);
+      Line({{kLeft, y}, {kWidth - kRight, y}}, kGrid, 1);
+      Text({kLeft - 8, y + 4.5}, TickText(tick, y_axis), kTextSize, kMuted, Align::kRight);
+    }
+    for (const double tick : x_axis.ticks) {
+      const double x = x_axis.At(tick);
+      Line({{x, bottom}, {x, bottom + 5}}, kFrame, 1);
+      Text({x, bottom + 20}, TickText(tick, x_axis), kTextSize, kMuted, Align::kCenter);
+    }
+    Line({{kLeft, bottom}, {kWidth - kRight, bottom}}, kFrame, 1.2);
+    UpwardText({20, (plot_top + bottom) / 2}, panel.y_label);
+    if (empty)
+      Text({(kLeft + kWidth - kRight) / 2, (plot_top + bottom) / 2}, "no values yet", kTextSize, kMuted,
+           Align::kCenter);
+
+    for (const bool faint : {true, false}) {  // what is faint lies behind
+      for (const Series& series : panel.series) {
+        if (series.faint == faint) DrawSeries(series, x_axis, y_axis);
+      }
+    }
+    DrawLegend(panel, top + 16);
+  }
+
+  void DrawSeries(const Series& series, const Axis& x_axis, const Axis& y_axis) {
+    const Color color = PaletteColor(series.color);
+    const auto lines = Lines(series, x_axis, y_axis);
+    size_t points = 0;
+    for (const auto& line : lines) points += line.size();
+    for (const auto& line : lines) {
+      if (line.size() > 1) Line(line, color, series.faint ? 1.2 : 2.2, series.faint ? 0.35 : 1.0);
+      if (line.size() > 1 && (points > 40 || series.faint)) continue;
+      for (const Point& point : line) Disc(point, series.faint ? 2 : 3.2, color, series.faint ? 0.35 : 1.0);
+    }
+  }
+
+  // To the right, above the plot.
+  void DrawLegend(const Panel& panel, double y) {
+    constexpr double kSwatch = 22, kBetween = 22;
+    double x = kWidth - kRight;
+    for (auto series = panel.series.rbegin(); series != panel.series.rend(); ++series) {
+      if (series->name.empty()) continue;
+      // SVG texts are set in the viewer's font, wider or narrower than ours: the swatch keeps some distance.
+      x -= TextWidth(series->name, kTextSize) * 1.06;
+      Text({x, y + 4.5}, series->name, kTextSize, kInk, Align::kLeft);
+      x -= kSwatch + 7;
+      Line({{x, y}, {x + kSwatch, y}}, PaletteColor(series->color), series->faint ? 1.5 : 2.6,
+           series->faint ? 0.45 : 1.0);
+      x -= kBetween;
+    }
+  }
+
+  Shape& Add(ShapeKind kind, std::vector<Point> points, Color color, double size) {
+    Shape& shape = drawing_.shapes.emplace_back();
+    shape.kind = kind;
+    shape.points = std::move(points);
+    shape.color = color;
+    shape.size = size;
+    return shape;
+  }
+  void Line(std::vector<Point> points, Color color, double width, double opacity = 1.0) {
+    Add(ShapeKind::kLine, std::move(points), color, width).opacity = opacity;
+  }
+  void Rectangle(Point a, Point b, Color color) { Add(ShapeKind::kRectangle, {a, b}, color, 0); }
+  void Disc(Point center, double radius, Color color, double opacity) {
+    Add(ShapeKind::kDisc, {center}, color, radius).opacity = opacity;
+  }
+  void Text(Point at, const std::string& text, double size, Color color, Align align, bool bold = false) {
+    if (text.empty()) return;
+    Shape& shape = Add(ShapeKind::kText, {at}, color, size);
+    shape.text = text;
+    shape.align = align;
+    shape.bold = bold;
+  }
+  void UpwardText(Point at, const std::string& text) {
+    if (text.empty()) return;
+    Text(at, text, kTextSize, kMuted, Align::kCenter);
+    drawing_.shapes.back().upwards = true;
+  }
+
+  const Chart& chart_;
+  Drawing drawing_;
+};
+
+}  // namespace
+
+Drawing LayOut(const Chart& chart) { return Layout(chart).Draw(); }
+
+Series Smoothed(const Series& raw, double weight) {
+  Series smooth = raw;
+  double average = 0, share = 1;
+  for (double& value : smooth.y) {
+    if (!std::isfinite(value)) continue;
+    average = weight * average + (1 - weight) * value;
+    share *= weight;
+    value = average / (1 - share);
+  }
+  return smooth;
+}
+
+Chart LossChart(const std::string& title, const std::string& x_label, Series train_loss, Series validation_loss,
+                Series accuracy) {
+  Chart chart{title, x_label, {}};
+  Panel loss{"loss", {}};
+  train_loss.color = 0;
+  // Over about a thirtieth of the run; a short run is shown as it is.
+  const double window = static_cast<double>(train_loss.y.size()) / 30;
+  if (window > 2) {
+    Series smooth = Smoothed(train_loss, 1 - 1 / window);
+    smooth.name = "training loss";
+    train_loss.name.clear();
+    train_loss.faint = true;
+    loss.series.push_back(train_loss);
+    loss.series.push_back(smooth);
+  } else if (!train_loss.y.empty()) {
+    train_loss.name = "training loss";
+    loss.series.push_back(train_loss);
+  }
+  if (!validation_loss.y.empty()) {
+    validation_loss.name = "validation loss";
+    validation_loss.color = 1;
+    loss.series.push_back(validation_loss);
+  }
+  chart.panels.push_back(loss);
+  if (!accuracy.y.empty()) {
+    if (accuracy.name.empty()) accuracy.name = "validation accuracy";
+    accuracy.color = 2;
+    chart.panels.push_back({accuracy.name, {accuracy}});
+  }
+  return chart;
+}
+
+std::string RenderSvg(const Chart& chart) { return ToSvg(LayOut(chart)); }
+
+Image RenderImage(const Chart& chart, double scale) { return Rasterise(LayOut(chart), scale); }
+
+Status SaveChart(const Chart& chart, const std::string& path) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  std::string content;
+  if (extension == ".svg") {
+    content = RenderSvg(chart);
+  } else if (extension == ".png") {
+    SY_ASSIGN_OR_RETURN(content, EncodePng(RenderImage(chart)));
+  } else {
+    return InvalidArgument("cannot draw {}: expected a name that ends in .svg or .png", path);
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (!folder.empty()) SY_RETURN_IF_ERROR(MakeFolders(folder));
+  const std::string temporary = path + ".tmp";
+  std::remove(temporary.c_str());
+  SY_RETURN_IF_ERROR(WriteDurably(temporary, {BytesOf(content)}));
+  return RenamePath(temporary, path);
+}
+
+}  // namespace switchyard

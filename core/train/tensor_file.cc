@@ -1,0 +1,325 @@
+#include "core/train/tensor_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "core/train/file_calls.h"
+#include "fmt/ranges.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors payloads are little-endian");
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // keeps what it writes in order, but looks keys up one by one
+
+constexpr int64_t kLengthBytes = 8;
+constexpr uint64_t kLargestHeader = 100'000'000;  // as the format's own reader
+// A header of ours starts with this text and eight hexadecimal digits, which count as zeros in the checksum itself.
+constexpr char kHeaderStart[] = R"({"__metadata__":{"header_crc32":")";
+constexpr size_t kHeaderStartBytes = sizeof kHeaderStart - 1;
+constexpr char kNoChecksum[] = "00000000";
+constexpr char kTensorChecksum[] = "crc32:";
+constexpr char kWriter[] = "writer";
+constexpr char kWriterName[] = "switchyard";
+
+uint32_t Checksum(const void* data, size_t bytes, uint32_t before = 0) {
+  return static_cast<uint32_t>(crc32_z(before, static_cast<const Bytef*>(data), bytes));
+}
+
+// Names come from files: what a message repeats of them is bounded.
+std::string Quoted(const std::string& name) {
+  return name.size() <= 120 ? "'" + name + "'" : "'" + name.substr(0, 120) + "…'";
+}
+
+// shape × element bytes; false on a negative dimension or beyond 2^62.
+bool PayloadBytes(const std::vector<int64_t>& shape, int64_t element_bytes, int64_t* bytes) {
+  constexpr int64_t kLimit = int64_t{1} << 62;
+  *bytes = element_bytes;
+  bool empty = false;
+  for (const int64_t dimension : shape) {
+    if (dimension < 0) return false;
+    if (dimension == 0) empty = true;
+    if (dimension > 0 && *bytes > kLimit / dimension) return false;
+    if (dimension > 0) *bytes *= dimension;
+  }
+  if (empty) *bytes = 0;
+  return true;
+}
+
+uint32_t HeaderChecksum(const char length[kLengthBytes], std::string header) {
+  header.replace(kHeaderStartBytes, 8, kNoChecksum);
+  return Checksum(header.data(), header.size(), Checksum(length, kLengthBytes));
+}
+
+// Parses a JSON object and also finds what the parser lets pass: repeated keys and deep nesting.
+StatusOr<Json> ParseHeader(const std::string& path, const std::string& text) {
+  std::vector<std::set<std::string>> keys;
+  std::string repeated;
+  bool deep = false;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > 4) deep = true;
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.empty()) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second && repeated.empty()) repeated = Quoted(key);
+    }
+    return !deep;
+  };
+  Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (deep) return DataLoss("{}: header: nested deeper than a safetensors header can be", path);
+  if (!repeated.empty()) return DataLoss("{}: header: the key {} appears twice", path, repeated);
+  if (header.is_discarded() || !header.is_object()) {
+    return DataLoss("{}: header: expected a JSON object; the file is damaged or not a safetensors file", path);
+  }
+  return header;
+}
+
+StatusOr<TensorFile::Entry> ParseEntry(const std::string& where, const std::string& name, const Json& value) {
+  if (!value.is_object()) return DataLoss("{}: expected an object with dtype, shape, data_offsets", where);
+  for (const char* field : {"dtype", "shape", "data_offsets"}) {
+    if (!value.contains(field)) return DataLoss("{}: the field {} is missing", where, field);
+  }
+  TensorFile::Entry entry;
+  entry.name = name;
+  const Json& dtype = value["dtype"];
+  if (!dtype.is_string()) return DataLoss("{}: dtype: expected text", where);
+  entry.dtype = dtype.get<std::string>();
+  const int64_t element_bytes = ElementBytes(entry.dtype);
+  if (element_bytes == 0) return DataLoss("{}: dtype: {} is not one that can be read", where, Quoted(entry.dtype));
+  if (!value["shape"].is_array()) return DataLoss("{}: shape: expected a list", where);
+  for (const Json& dimension : value["shape"]) {
+    if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > uint64_t{1} << 62) {
+      return DataLoss("{}: shape: expected whole numbers from 0 up", where);
+    }
+    entry.shape.push_back(dimension.get<int64_t>());
+  }
+  const Json& offsets = value["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned() || offsets[0].get<uint64_t>() > offsets[1].get<uint64_t>() ||
+      offsets[1].get<uint64_t>() > uint64_t{1} << 62) {
+    return DataLoss("{}: data_offsets: expected [begin, end] with begin ≤ end", where);
+  }
+  entry.offset = offsets[0].get<int64_t>();
+  entry.bytes = offsets[1].get<int64_t>() - entry.offset;
+  int64_t expected = 0;
+  if (!PayloadBytes(entry.shape, element_bytes, &expected)) {
+    return DataLoss("{}: shape: [{}] is too large", where, fmt::join(entry.shape, ", "));
+  }
+  if (expected != entry.bytes) {
+    return DataLoss("{}: data_offsets: {} bytes, expected {} for {} [{}]", where, entry.bytes, expected, entry.dtype,
+                    fmt::join(entry.shape, ", "));
+  }
+  return entry;
+}
+
+Status PreadAll(int descriptor, const std::string& path, int64_t offset, void* destination, int64_t bytes) {
+  char* at = static_cast<char*>(destination);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(descriptor, at, static_cast<size_t>(std::min<int64_t>(bytes, 1 << 30)), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError("read", path, errno);
+    if (got == 0) return DataLoss("{}: truncated at byte {}, {} more were expected", path, offset, bytes);
+    at += got;
+    offset += got;
+    bytes -= got;
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+int64_t ElementBytes(const std::string& dtype) {
+  if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
+  if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
+  if (dtype == "F16" || dtype == "BF16" || dtype == "I16" || dtype == "U16") return 2;
+  if (dtype == "I8" || dtype == "U8" || dtype == "BOOL") return 1;
+  return 0;
+}
+
+StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors,
+                                            const std::map<std::string, std::string>& metadata) {
+  std::vector<const NamedTensor*> order;
+  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    return ElementBytes(a->dtype) > ElementBytes(b->dtype);
+  });
+
+  OrderedJson about = {{"header_crc32", kNoChecksum}, {"format", "pt"}, {kWriter, kWriterName}};
+  for (const auto& [key, value] : metadata) about[key] = value;
+  OrderedJson header = {{"__metadata__", OrderedJson::object()}};
+  std::vector<Bytes> payload;
+  int64_t offset = 0;
+  for (const NamedTensor* tensor : order) {
+    const int64_t element_bytes = ElementBytes(tensor->dtype);
+    int64_t bytes = 0;
+    if (element_bytes == 0) {
+      return InvalidArgument("{}: tensor {}: unknown dtype '{}'", path, Quoted(tensor->name), tensor->dtype);
+    }
+    if (!PayloadBytes(tensor->shape, element_bytes, &bytes)) {
+      return InvalidArgument("{}: tensor {}: the shape [{}] cannot be", path, Quoted(tensor->name),
+                             fmt::join(tensor->shape, ", "));
+    }
+    if (bytes > 0 && tensor->data == nullptr) {
+      return InvalidArgument("{}: tensor {}: no data given", path, Quoted(tensor->name));
+    }
+    if (header.contains(tensor->name)) {
+      return InvalidArgument("{}: tensor {} is given twice", path, Quoted(tensor->name));
+    }
+    header[tensor->name] = {
+        {"dtype", tensor->dtype}, {"shape", tensor->shape}, {"data_offsets", {offset, offset + bytes}}};
+    about[kTensorChecksum + tensor->name] = fmt::format("{:08x}", Checksum(tensor->data, static_cast<size_t>(bytes)));
+    if (bytes > 0) payload.push_back({static_cast<const std::byte*>(tensor->data), static_cast<size_t>(bytes)});
+    offset += bytes;
+  }
+  header["__metadata__"] = about;
+
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.append((8 - text.size() % 8) % 8, ' ');  // the payload starts on a multiple of 8
+  if (text.size() > kLargestHeader) return InvalidArgument("{}: a header of {} bytes is too large", path, text.size());
+  const uint64_t length = text.size();
+  std::string length_bytes(kLengthBytes, '\0');
+  std::memcpy(length_bytes.data(), &length, kLengthBytes);
+  TensorFileSummary summary;
+  summary.bytes = kLengthBytes + static_cast<int64_t>(text.size()) + offset;
+  summary.header_crc32 = HeaderChecksum(length_bytes.data(), text);
+  text.replace(kHeaderStartBytes, 8, fmt::format("{:08x}", summary.header_crc32));
+
+  std::vector<Bytes> pieces = {BytesOf(length_bytes), BytesOf(text)};
+  pieces.insert(pieces.end(), payload.begin(), payload.end());
+  SY_RETURN_IF_ERROR(WriteDurably(path, pieces));
+  return summary;
+}
+
+StatusOr<TensorFile> TensorFile::Open(const std::string& path) {
+  TensorFile file;
+  file.path_ = path;
+  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.descriptor_ < 0) return FileError("open", path, errno);
+  SY_RETURN_IF_ERROR(file.ReadHeader());
+  return file;
+}
+
+Status TensorFile::ReadHeader() {
+  struct stat about = {};
+  if (::fstat(descriptor_, &about) < 0) return FileError("read", path_, errno);
+  if (!S_ISREG(about.st_mode)) return FailedPrecondition("cannot read {}: expected a regular file", path_);
+  summary_.bytes = about.st_size;
+  if (summary_.bytes < kLengthBytes) {
+    return DataLoss("{}: truncated: {} bytes, a safetensors file has at least 8", path_, summary_.bytes);
+  }
+  char length_bytes[kLengthBytes];
+  SY_RETURN_IF_ERROR(PreadAll(descriptor_, path_, 0, length_bytes, kLengthBytes));
+  uint64_t length = 0;
+  std::memcpy(&length, length_bytes, kLengthBytes);
+  if (length > kLargestHeader) {
+    return DataLoss("{}: header length: {} bytes, expected at most {}; not a safetensors file, or damaged", path_,
+                    length, kLargestHeader);
+  }
+  if (length > static_cast<uint64_t>(summary_.bytes - kLengthBytes)) {
+    return DataLoss("{}: header length: {} bytes, but the file ends after {}: truncated or damaged", path_, length,
+                    summary_.bytes - kLengthBytes);
+  }
+  std::string text(length, '\0');
+  SY_RETURN_IF_ERROR(PreadAll(descriptor_, path_, kLengthBytes, text.data(), static_cast<int64_t>(length)));
+  payload_ = kLengthBytes + static_cast<int64_t>(length);
+
+  const bool checked = text.size() >= kHeaderStartBytes + 8 && text.compare(0, kHeaderStartBytes, kHeaderStart) == 0;
+  if (checked) {
+    summary_.header_crc32 = HeaderChecksum(length_bytes, text);
+    const std::string found = text.substr(kHeaderStartBytes, 8);
+    const std::string expected = fmt::format("{:08x}", summary_.header_crc32);
+    if (found != expected) {
+      return DataLoss("{}: header_crc32: the header has {}, it records {}: the file is damaged", path_, expected,
+                      found);
+    }
+  } else {
+    summary_.header_crc32 = Checksum(text.data(), text.size(), Checksum(length_bytes, kLengthBytes));
+  }
+
+  SY_ASSIGN_OR_RETURN(const Json header, ParseHeader(path_, text));
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") {
+      if (!value.is_object()) return DataLoss("{}: __metadata__: expected an object of texts", path_);
+      for (const auto& [key, item] : value.items()) {
+        if (!item.is_string()) return DataLoss("{}: __metadata__: {}: expected text", path_, Quoted(key));
+        metadata_[key] = item.get<std::string>();
+      }
+      continue;
+    }
+    SY_ASSIGN_OR_RETURN(Entry entry, ParseEntry(fmt::format("{}: tensor {}", path_, Quoted(name)), name, value));
+    entries_.push_back(std::move(entry));
+  }
+  const auto writer = metadata_.find(kWriter);
+  const auto sum = metadata_.lower_bound(kTensorChecksum);
+  const bool ours = (writer != metadata_.end() && writer->second == kWriterName) ||
+                    (sum != metadata_.end() && sum->first.compare(0, sizeof kTensorChecksum - 1, kTensorChecksum) == 0);
+  if (ours && !checked) return DataLoss("{}: header_crc32: missing from a file of ours: it is damaged", path_);
+
+  std::stable_sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+  });
+  int64_t end = 0;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].offset != end) {
+      return DataLoss("{}: tensor {}: data_offsets: begins at byte {}, expected {}: {}", path_,
+                      Quoted(entries_[i].name), entries_[i].offset, end,
+                      entries_[i].offset < end ? "it overlaps another" : "a gap before it");
+    }
+    end += entries_[i].bytes;
+    index_[entries_[i].name] = i;
+  }
+  if (end != summary_.bytes - payload_) {
+    return DataLoss("{}: payload: {} bytes, but the header describes {}: truncated or damaged", path_,
+                    summary_.bytes - payload_, end);
+  }
+  return OkStatus();
+}
+
+const TensorFile::Entry* TensorFile::Find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+Status TensorFile::Read(const Entry& entry, void* destination) const {
+  SY_RETURN_IF_ERROR(PreadAll(descriptor_, path_, payload_ + entry.offset, destination, entry.bytes));
+  const auto recorded = metadata_.find(kTensorChecksum + entry.name);
+  if (recorded == metadata_.end()) return OkStatus();
+  const std::string found = fmt::format("{:08x}", Checksum(destination, static_cast<size_t>(entry.bytes)));
+  if (found != recorded->second) {
+    return DataLoss("{}: tensor {}: the payload has checksum {}, the header records {}: the file is damaged", path_,
+                    Quoted(entry.name), found, recorded->second);
+  }
+  return OkStatus();
+}
+
+TensorFile::TensorFile(TensorFile&& other) noexcept { *this = std::move(other); }
+
+TensorFile& TensorFile::operator=(TensorFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(payload_, other.payload_);
+  std::swap(entries_, other.entries_);
+  std::swap(index_, other.index_);
+  std::swap(metadata_, other.metadata_);
+  std::swap(summary_, other.summary_);
+  return *this;
+}
+
+TensorFile::~TensorFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+}  // namespace switchyard

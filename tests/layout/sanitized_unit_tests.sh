@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The unit tests of the address- and undefined-behaviour-sanitized build, where that build was configured; else skipped (77).
+#   sanitized_unit_tests.sh path/to/cmake path/to/build-asan
+set -euo pipefail
+cmake=$1
+build=$2
+if [ ! -e "$build/CTestTestfile.cmake" ]; then
+  echo "skipped: no sanitized build in $build; make one with cmake --preset asan, or run tools/test"
+  exit 77
+fi
+"$cmake" --build "$build" --target unit_tests
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+# A run without a single test would say nothing: it fails.
+"$(dirname "$cmake")/ctest" --test-dir "$build" --label-regex '^unit$' --output-on-failure --no-tests=error -j"$(nproc)"

@@ -1,0 +1,292 @@
+#include "core/runtime/plugin.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "core/base/environment.h"
+#include "core/runtime/doctor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// A folder of plugins of its own, and a cache folder of its own.
+class PluginTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/plugin_test_XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    root_ = name;
+    folder_ = root_ + "/plugins";
+    fs::create_directory(folder_);
+    setenv("XDG_CACHE_HOME", (root_ + "/cache").c_str(), 1);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  static std::string Built(const std::string& fault) { return ProgramFolder() + "/fake_plugins/fake_" + fault + ".so"; }
+  // The fake plugin with that fault, installed with a manifest; its path.
+  std::string Install(const std::string& fault, const std::string& manifest_name = "fake") {
+    const std::string library = "switchyard_backend_" + fault + ".so";
+    fs::copy_file(Built(fault), folder_ + "/" + library);
+    WriteManifest(fault,
+                  {{"name", manifest_name}, {"kind", "backend"}, {"abi", 1}, {"priority", 5}, {"library", library}});
+    return folder_ + "/" + library;
+  }
+  void WriteManifest(const std::string& stem, const nlohmann::json& manifest) {
+    std::ofstream(folder_ + "/switchyard_backend_" + stem + ".json") << manifest;
+  }
+  // Why the only plugin of the folder is refused.
+  std::string Refusal(const std::string& name = "fake") {
+    Registry registry({folder_});
+    const auto plugin = registry.Find(PluginKind::kBackend, name);
+    return plugin.ok() ? "accepted" : Message(plugin.status());
+  }
+  std::string root_, folder_;
+};
+
+TEST_F(PluginTest, LoadsAWholePluginAndDrivesIt) {
+  Install("whole");
+  Registry registry({folder_});
+  auto plugin = registry.Find(PluginKind::kBackend, "fake");
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  EXPECT_EQ((*plugin)->version(), "1.2");
+  EXPECT_EQ(*(*plugin)->DeviceCount(), 2);
+  auto device = Device::Open(**plugin, 1, {});
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->info().uuid.substr(30), "01");
+  {
+    auto buffer = (*device)->Allocate(100);
+    ASSERT_TRUE(buffer.ok());
+    EXPECT_EQ((*device)->allocated_bytes(), 100u);
+    const char sent[] = "forty-two";
+    char received[sizeof sent] = {};
+    auto stream = (*device)->NewStream();
+    ASSERT_TRUE(stream.ok());
+    ASSERT_TRUE((*device)->Upload(buffer->at(7), sent, sizeof sent).ok());
+    ASSERT_TRUE((*device)->Download(received, buffer->at(7), sizeof sent).ok());
+    EXPECT_STREQ(received, sent);
+    ASSERT_TRUE((*device)->Fill(*stream, buffer->at(0), 0x5a, 100).ok());
+    ASSERT_TRUE((*device)->Download(received, buffer->at(91), 9).ok());
+    EXPECT_EQ(received[8], 0x5a);
+    auto event = (*device)->NewEvent();
+    ASSERT_TRUE(event.ok() && event->Record(*stream).ok());
+    EXPECT_TRUE(*event->Done());
+  }
+  EXPECT_EQ((*device)->allocated_bytes(), 0u);
+  EXPECT_EQ((*device)->peak_allocated_bytes(), 100u);
+}
+
+TEST_F(PluginTest, OutOfMemoryNamesWhatWasAskedForAndWhatIsFree) {
+  Install("whole");
+  Registry registry({folder_});
+  auto device = Device::Open(**registry.Find(PluginKind::kBackend, "fake"), 0, {});
+  ASSERT_TRUE(device.ok());
+  const auto buffer = (*device)->Allocate(3 << 20);
+  EXPECT_EQ(buffer.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(buffer.status()), HasSubstr("3145728 bytes asked for, 1048576 free"));
+  EXPECT_THAT(Message(buffer.status()), HasSubstr("the fake memory is full (native code 77) [fake.cc:1]"));
+  EXPECT_TRUE((*device)->Allocate(1000).ok());
+}
+
+TEST_F(PluginTest, RefusesEachFaultWithItsReason) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"no_symbol", "it exports no sy_plugin_query"},
+      {"refuses", "this fake needs a licence"},
+      {"throws", "threw a C++ exception across the plugin interface: no plugin today"},
+      {"throws_in_interface", "threw a C++ exception across the plugin interface: no interfaces today"},
+      {"aborts", "crashed in sy_plugin_query (signal 6"},
+      {"crashes", "crashed in sy_plugin_query (signal 11"},
+      {"crashes_in_dlopen", "crashed in dlopen (signal 11"},
+      {"crashes_in_interface", "crashed in interface device/1 (signal 6"},
+      {"exits", "called exit(0) in sy_plugin_query"},
+      {"wrong_magic", "wrong magic 0x12345678"},
+      {"wrong_version", "built for ABI version 9"},
+      {"wrong_size", "sy_plugin says that it has 8 bytes"},
+      {"no_name", "sy_plugin.name is empty"},
+      {"missing_function", "device/1 lacks the mandatory function alloc"},
+      {"interface_wrong_version", "device/1 has major version 2"},
+      {"interface_too_small", "device/1 says that it has 16 bytes"},
+      {"no_interface", "neither device/1 nor collective/1"},
+  };
+  for (const auto& [fault, reason] : faults) {
+    SCOPED_TRACE(fault);
+    Install(fault, fault);
+    EXPECT_THAT(Refusal(fault), HasSubstr(reason));
+  }
+}
+
+TEST_F(PluginTest, StopsAPluginThatHangs) {
+  Install("hangs");
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(Refusal(), HasSubstr("did not return from sy_plugin_query within 5 s"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+}
+
+TEST_F(PluginTest, RefusesFilesThatAreNoLibraries) {
+  const std::string path = Install("whole");
+  fs::resize_file(path, fs::file_size(path) / 2);
+  EXPECT_THAT(Refusal(), HasSubstr("in dlopen") /* a crash */);
+  fs::resize_file(path, 100);
+  EXPECT_THAT(Refusal(), HasSubstr("cannot be loaded"));
+  std::ofstream(path) << "hello";
+  EXPECT_THAT(Refusal(), HasSubstr("cannot be loaded"));
+  fs::remove(path);
+  EXPECT_THAT(Refusal(), HasSubstr("No such file"));
+  fs::create_directory(path);
+  EXPECT_THAT(Refusal(), HasSubstr("not a file"));
+}
+
+TEST_F(PluginTest, ReadsOnlyTheFieldsThatAPluginHas) {
+  Install("older", "older");
+  EXPECT_THAT(Refusal("older"), HasSubstr("it calls itself \"fake\", its manifest \"older\""));
+  auto plugin = Plugin::Load(folder_ + "/switchyard_backend_older.so");
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  const auto* api = (*plugin)->Interface<sy_device_v1>("device/1");
+  EXPECT_EQ(api->fill, nullptr);
+  EXPECT_NE(api->synchronize, nullptr);
+  Install("newer");
+  Registry registry({folder_});
+  EXPECT_TRUE(registry.Find(PluginKind::kBackend, "fake").ok());
+}
+
+TEST_F(PluginTest, RefusesWhatOthersCouldHaveWritten) {
+  const std::string path = Install("whole");
+  EXPECT_EQ(Refusal(), "accepted");
+  chmod(path.c_str(), 0757);
+  EXPECT_THAT(Refusal(), HasSubstr("can be written by other users (mode 0757); mend it with: chmod go-w"));
+  chmod(path.c_str(), 0755);
+  chmod(folder_.c_str(), 0777);
+  EXPECT_THAT(Refusal(), HasSubstr("can be written by other users"));
+  chmod(folder_.c_str(), 0755);
+  chmod((folder_ + "/switchyard_backend_whole.json").c_str(), 0666);
+  EXPECT_THAT(Refusal(), HasSubstr("can be written by other users"));
+  chmod((folder_ + "/switchyard_backend_whole.json").c_str(), 0644);
+  if (geteuid() != 0) return;  // only root can give files away
+  ASSERT_EQ(chown(path.c_str(), 12345, 0), 0);
+  EXPECT_THAT(Refusal(), HasSubstr("belongs to user 12345"));
+  ASSERT_EQ(chown(path.c_str(), 0, 12345), 0);
+  chmod(path.c_str(), 0775);
+  EXPECT_THAT(Refusal(), HasSubstr("can be written by other users"));
+}
+
+TEST_F(PluginTest, NamesEveryDefectOfAManifest) {
+  const std::string library = "switchyard_backend_whole.so";
+  const nlohmann::json good = {
+      {"name", "fake"}, {"kind", "backend"}, {"abi", 1}, {"priority", 5}, {"library", library}};
+  Install("whole");
+  const auto refusal = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json manifest = good;
+    manifest[key] = value;
+    WriteManifest("whole", manifest);
+    return Refusal();
+  };
+  EXPECT_THAT(refusal("kind", "frontend"), HasSubstr("\"kind\" is \"frontend\""));
+  EXPECT_THAT(refusal("abi", 2), HasSubstr("\"abi\" is 2; this program knows 1"));
+  EXPECT_THAT(refusal("abi", "1"), HasSubstr("\"abi\" is \"1\""));
+  EXPECT_THAT(refusal("library", "../evil.so"), HasSubstr("expected a file name in the same folder"));
+  EXPECT_THAT(refusal("library", "gone.so"), HasSubstr("No such file"));
+  EXPECT_THAT(refusal("priority", "high"), HasSubstr("\"priority\" is not a whole number"));
+  EXPECT_THAT(refusal("name", 5), HasSubstr("\"name\" is missing"));
+  EXPECT_THAT(refusal("name", "../x"), HasSubstr("not a plain name"));
+  std::ofstream(folder_ + "/switchyard_backend_whole.json") << "{\"name\": ";
+  EXPECT_THAT(Refusal(), HasSubstr("is not a JSON object"));
+  std::ofstream(folder_ + "/switchyard_backend_whole.json") << std::string(1 << 17, ' ');
+  EXPECT_THAT(Refusal(), HasSubstr("larger than"));
+  fs::remove(folder_ + "/switchyard_backend_whole.json");
+  EXPECT_THAT(Refusal(), HasSubstr("no manifest names it; expected switchyard_backend_whole.json beside it"));
+}
+
+TEST_F(PluginTest, SearchPathEntriesMustBeAbsoluteFolders) {
+  Install("whole");
+  Registry registry({"plugins", root_ + "/missing", folder_});
+  ASSERT_EQ(registry.candidates().size(), 3u);
+  EXPECT_THAT(Message(registry.candidates()[0].verdict), HasSubstr("is not absolute"));
+  EXPECT_THAT(Message(registry.candidates()[1].verdict), HasSubstr("is not a folder"));
+  EXPECT_TRUE(registry.candidates()[2].verdict.ok());
+}
+
+TEST_F(PluginTest, TheFirstOfANameWins) {
+  Install("whole");
+  const std::string first = folder_;
+  folder_ = root_ + "/second";
+  fs::create_directory(folder_);
+  Install("whole");
+  Registry registry({first, folder_});
+  EXPECT_THAT(Message(registry.candidates()[1].verdict), HasSubstr("hidden by " + first));
+  EXPECT_THAT((*registry.Find(PluginKind::kBackend, "fake"))->path(), HasSubstr(first));
+}
+
+TEST_F(PluginTest, LoadsNothingThatWasNotAskedFor) {
+  Install("crashes", "other");
+  Install("whole");
+  Registry registry({folder_});
+  EXPECT_TRUE(registry.Find(PluginKind::kBackend, "fake").ok());
+  for (const Candidate& candidate : registry.candidates()) EXPECT_EQ(candidate.tried, candidate.name == "fake");
+}
+
+TEST_F(PluginTest, UnknownNamesAreAnsweredWithWhatThereIs) {
+  Install("whole");
+  Registry registry({folder_});
+  const Status unknown = registry.Find(PluginKind::kBackend, "fak").status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Message(unknown), HasSubstr("did you mean fake?"));
+  EXPECT_THAT(Message(unknown), HasSubstr(folder_));
+  EXPECT_FALSE(registry.Find(PluginKind::kCollective, "fake").ok());
+  EXPECT_FALSE(registry.Find(PluginKind::kBackend, "gpu").ok());
+}
+
+TEST_F(PluginTest, AcceptsAPathThatTheUserTyped) {
+  const std::string path = Install("whole");
+  const std::string relative = fs::relative(path).string();
+  Registry registry({});
+  const auto plugin = registry.Find(PluginKind::kBackend, "./" + relative);
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  EXPECT_EQ((*plugin)->path(), fs::canonical(path).string());
+}
+
+TEST_F(PluginTest, RemembersWhatPassedUntilTheFileChanges) {
+  const std::string path = Install("whole");
+  EXPECT_EQ(Refusal(), "accepted");
+  const std::string cache = root_ + "/cache/switchyard/probe.json";
+  std::ifstream file(cache);
+  const auto remembered = nlohmann::json::parse(file);
+  ASSERT_TRUE(remembered.contains(fs::canonical(path).string()));
+  std::ofstream(cache) << "not json";  // a broken cache is no error
+  EXPECT_EQ(Refusal(), "accepted");
+  Install("crashes", "other");
+  EXPECT_THAT(Refusal("other"), HasSubstr("crashed"));
+  std::ifstream again(cache);
+  EXPECT_FALSE(nlohmann::json::parse(again, nullptr, false).dump().find("crashes") != std::string::npos);
+}
+
+TEST_F(PluginTest, DoctorTellsTheFateOfEveryCandidate) {
+  Install("whole");
+  Install("crashes", "other");
+  Registry registry({folder_, "relative"});
+  const std::string report = DoctorReport(registry);
+  EXPECT_THAT(report, HasSubstr("taken, 2 devices"));
+  EXPECT_THAT(report, HasSubstr("crashed in sy_plugin_query (signal 11"));
+  EXPECT_THAT(report, HasSubstr("is not absolute"));
+  const auto json = nlohmann::json::parse(DoctorJson(registry));
+  EXPECT_EQ(json["candidates"].size(), 3u);
+  EXPECT_THAT(DevicesReport(registry), HasSubstr("fake    1   fake"));
+  EXPECT_EQ(nlohmann::json::parse(DevicesJson(registry))["devices"].size(), 2u);
+  setenv("SWITCHYARD_FAKE_DEVICES", "0", 1);
+  EXPECT_THAT(DevicesReport(registry), HasSubstr("the fake hardware is unplugged"));
+  unsetenv("SWITCHYARD_FAKE_DEVICES");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,82 @@
+#include "core/train/event_file.h"
+
+#include <cstring>
+#include <vector>
+
+#include "core/train/event.pb.h"
+#include "gmock/gmock.h"
+#include "tests/train/scratch.h"
+
+namespace switchyard {
+namespace {
+
+using EventFileTest = Scratch;
+
+// CRC32C one bit at a time, straight from its definition, and the masking of TFRecord.
+uint32_t ReferenceCrc(const std::string& bytes) {
+  uint32_t crc = 0xFFFFFFFFu;
+  for (const char byte : bytes) {
+    crc ^= static_cast<unsigned char>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) != 0 ? (crc >> 1) ^ 0x82F63B78u : crc >> 1;
+  }
+  crc = ~crc;
+  return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u;
+}
+
+template <typename Number>
+Number NumberAt(const std::string& text, size_t offset) {
+  Number number;
+  std::memcpy(&number, text.data() + offset, sizeof number);
+  return number;
+}
+
+std::vector<event::Event> ReadEvents(const std::string& path) {
+  const std::string text = ReadText(path);
+  std::vector<event::Event> events;
+  size_t at = 0;
+  while (at + 12 <= text.size()) {
+    const auto length = NumberAt<uint64_t>(text, at);
+    EXPECT_EQ(NumberAt<uint32_t>(text, at + 8), ReferenceCrc(text.substr(at, 8)));
+    const std::string payload = text.substr(at + 12, length);
+    EXPECT_EQ(NumberAt<uint32_t>(text, at + 12 + length), ReferenceCrc(payload));
+    EXPECT_TRUE(events.emplace_back().ParseFromString(payload));
+    at += length + 16;
+  }
+  EXPECT_EQ(at, text.size());
+  return events;
+}
+
+TEST_F(EventFileTest, ChecksumHasTheKnownValue) {
+  // CRC32C("123456789") is 0xE3069283 (RFC 3720, appendix B.4 lists the polynomial's values).
+  const uint32_t crc = 0xE3069283u;
+  EXPECT_EQ(MaskedCrc32c("123456789", 9), ((crc >> 15) | (crc << 17)) + 0xA282EAD8u);
+}
+
+TEST_F(EventFileTest, RecordsReadBack) {
+  auto file = EventFile::Create(In("log/events"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(file->path(), ::testing::HasSubstr("/events.out.tfevents."));
+  ASSERT_TRUE(file->Scalar("Loss/training", 7, 2.5).ok());
+  ASSERT_TRUE(file->Scalar("Metrics/validation/top1", 1'000'000'000'000, 0.875).ok());
+  ASSERT_TRUE(file->Picture("images", 8, Image{2, 1, {255, 0, 0, 0, 0, 255}}).ok());
+  const auto events = ReadEvents(file->path());
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[0].file_version(), "brain.Event:2");
+  EXPECT_GT(events[0].wall_time(), 1.6e9);
+  EXPECT_EQ(events[1].step(), 7);
+  EXPECT_EQ(events[1].summary().value(0).tag(), "Loss/training");
+  EXPECT_EQ(events[1].summary().value(0).simple_value(), 2.5f);
+  EXPECT_EQ(events[2].step(), 1'000'000'000'000);
+  EXPECT_EQ(events[3].summary().value(0).image().width(), 2);
+  EXPECT_EQ(events[3].summary().value(0).image().height(), 1);
+  EXPECT_EQ(events[3].summary().value(0).image().encoded_image_string().substr(0, 4), "\x89PNG");
+}
+
+TEST_F(EventFileTest, TwoFilesInOneFolderDoNotMeet) {
+  const auto a = EventFile::Create(In("events")), b = EventFile::Create(In("events"));
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(a->path(), b->path());
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,182 @@
+#include "core/train/tensor_file.h"
+
+#include <sys/stat.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "tests/train/scratch.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class TensorFileTest : public Scratch {
+ protected:
+  // A file as others write it: no checksums.
+  std::string Foreign(const std::string& header, const std::string& payload) {
+    const uint64_t length = header.size();
+    std::string text(reinterpret_cast<const char*>(&length), 8);
+    WriteText(In("foreign.safetensors"), text + header + payload);
+    return In("foreign.safetensors");
+  }
+  // The message of the error that opening the file gives.
+  std::string Refusal(const std::string& header, const std::string& payload) {
+    const auto file = TensorFile::Open(Foreign(header, payload));
+    if (file.ok()) return "no error";
+    EXPECT_EQ(file.status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(Message(file.status()), HasSubstr("foreign.safetensors"));
+    return Message(file.status());
+  }
+};
+
+const std::vector<float> kWeight = {1.5f, -2.f, 3.25f, 0.f, 5.f, 6.f};
+const std::vector<uint8_t> kMask = {1, 0, 1};
+const std::vector<uint16_t> kHalf = {0x3F80, 0x4000};
+const int64_t kCount = 42;
+
+std::vector<NamedTensor> SmallTensors() {
+  return {{"mask", "U8", {3}, kMask.data()},
+          {"fc.weight", "F32", {2, 3}, kWeight.data()},
+          {"half", "BF16", {2, 1}, kHalf.data()},
+          {"count", "I64", {}, &kCount},
+          {"empty", "F32", {0, 4}, nullptr}};
+}
+
+TEST_F(TensorFileTest, ReadsBackWhatWasWritten) {
+  const auto summary = WriteTensorFile(In("a.safetensors"), SmallTensors(), {{"note", "a \"quoted\" note"}});
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  const auto file = TensorFile::Open(In("a.safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->summary().bytes, summary->bytes);
+  EXPECT_EQ(file->summary().header_crc32, summary->header_crc32);
+  EXPECT_EQ(static_cast<uintmax_t>(summary->bytes), std::filesystem::file_size(In("a.safetensors")));
+  EXPECT_EQ(file->metadata().at("note"), "a \"quoted\" note");
+  EXPECT_EQ(file->metadata().at("format"), "pt");
+  ASSERT_EQ(file->entries().size(), 5u);
+  for (const NamedTensor& tensor : SmallTensors()) {
+    const TensorFile::Entry* entry = file->Find(tensor.name);
+    ASSERT_NE(entry, nullptr) << tensor.name;
+    EXPECT_EQ(entry->dtype, tensor.dtype);
+    EXPECT_EQ(entry->shape, tensor.shape);
+    EXPECT_EQ(entry->offset % ElementBytes(tensor.dtype), 0) << "every tensor is aligned";
+    std::string bytes(static_cast<size_t>(entry->bytes), '\0');
+    ASSERT_TRUE(file->Read(*entry, bytes.data()).ok());
+    if (!bytes.empty()) {
+      EXPECT_EQ(std::memcmp(bytes.data(), tensor.data, bytes.size()), 0) << tensor.name;
+    }
+  }
+  EXPECT_EQ(file->Find("absent"), nullptr);
+}
+
+TEST_F(TensorFileTest, WritesWhatTheFormatAsksFor) {
+  ASSERT_TRUE(WriteTensorFile(In("a.safetensors"), SmallTensors()).ok());
+  const std::string text = ReadText(In("a.safetensors"));
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), 8);
+  EXPECT_EQ(length % 8, 0u);
+  EXPECT_EQ(text[8], '{');
+  EXPECT_THAT(text, HasSubstr(R"("fc.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]})"));
+}
+
+TEST_F(TensorFileTest, RefusesToWriteWhatCannotBeRead) {
+  const std::string path = In("a.safetensors");
+  EXPECT_THAT(
+      Message(WriteTensorFile(path, {{"a", "F32", {1}, kWeight.data()}, {"a", "F32", {1}, kWeight.data()}}).status()),
+      HasSubstr("'a' is given twice"));
+  EXPECT_THAT(Message(WriteTensorFile(path, {{"a", "float", {1}, kWeight.data()}}).status()),
+              HasSubstr("unknown dtype 'float'"));
+  EXPECT_THAT(Message(WriteTensorFile(path, {{"a", "F32", {-1}, kWeight.data()}}).status()), HasSubstr("[-1]"));
+  EXPECT_THAT(Message(WriteTensorFile(path, {{"a", "F32", {1}, nullptr}}).status()), HasSubstr("no data"));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(TensorFileTest, LoadsFilesOfOthersWithoutChecksums) {
+  const auto file =
+      TensorFile::Open(Foreign(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]},"__metadata__":{"format":"pt"},)"
+                               R"("a":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]}}   )",
+                               std::string("\0\0\x80\x3f\x07\x08", 6)));
+  ASSERT_TRUE(file.ok()) << file.status();
+  float a = 0;
+  uint8_t b[2] = {};
+  ASSERT_TRUE(file->Read(*file->Find("a"), &a).ok());
+  ASSERT_TRUE(file->Read(*file->Find("b"), b).ok());
+  EXPECT_EQ(a, 1.0f);
+  EXPECT_EQ(b[1], 8);
+}
+
+TEST_F(TensorFileTest, NamesTheFieldThatIsWrong) {
+  const std::string four(4, '\0'), eight(8, '\0');
+  const auto one = [](const std::string& fields) { return "{\"a\":{" + fields + "}}"; };
+  EXPECT_THAT(Refusal("{\"a\":", four), HasSubstr("expected a JSON object"));
+  EXPECT_THAT(Refusal("[1]", four), HasSubstr("expected a JSON object"));
+  EXPECT_THAT(Refusal("{\"a\":3}", four), AllOf(HasSubstr("tensor 'a'"), HasSubstr("expected an object")));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[1])"), four), HasSubstr("data_offsets is missing"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F33","shape":[1],"data_offsets":[0,4])"), four), HasSubstr("dtype: 'F33'"));
+  EXPECT_THAT(Refusal(one(R"("dtype":4,"shape":[1],"data_offsets":[0,4])"), four), HasSubstr("dtype: expected text"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":1,"data_offsets":[0,4])"), four),
+              HasSubstr("shape: expected a list"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), four),
+              HasSubstr("shape: expected whole"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[1.0],"data_offsets":[0,4])"), four),
+              HasSubstr("shape: expected whole"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4])"), four),
+              HasSubstr("too large"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), four),
+              HasSubstr("4 bytes, expected 8"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), four), HasSubstr("begin ≤ end"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[1],"data_offsets":[0])"), four), HasSubstr("begin ≤ end"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), eight), HasSubstr("payload: 8 bytes"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])"), "ab"), HasSubstr("truncated"));
+  EXPECT_THAT(Refusal(one(R"("dtype":"F32","shape":[1],"data_offsets":[4,8])"), eight), HasSubstr("a gap"));
+  const std::string a = R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+  EXPECT_THAT(Refusal("{" + a + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", eight),
+              AllOf(HasSubstr("'b'"), HasSubstr("overlaps")));
+  EXPECT_THAT(Refusal("{" + a + "," + a + "}", four), HasSubstr("'a' appears twice"));
+  EXPECT_THAT(Refusal(R"({"__metadata__":{"x":1},)" + a + "}", four), HasSubstr("__metadata__: 'x'"));
+  EXPECT_THAT(Refusal(R"({"__metadata__":7})", ""), HasSubstr("__metadata__: expected"));
+  EXPECT_THAT(Refusal(std::string(100000, '['), ""), HasSubstr("nested deeper"));
+  EXPECT_THAT(Refusal("{\"" + std::string(5000, 'x') + "\":0}", ""), HasSubstr("xxx…"));
+}
+
+TEST_F(TensorFileTest, RefusesBadLengths) {
+  WriteText(In("f"), "short");
+  EXPECT_THAT(Message(TensorFile::Open(In("f")).status()), HasSubstr("truncated: 5 bytes"));
+  WriteText(In("f"), std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10));
+  EXPECT_THAT(Message(TensorFile::Open(In("f")).status()), HasSubstr("header length: 18446744073709551615"));
+  WriteText(In("f"), std::string("\x10\0\0\0\0\0\0\0{}", 10));
+  EXPECT_THAT(Message(TensorFile::Open(In("f")).status()), HasSubstr("ends after 2"));
+  EXPECT_EQ(TensorFile::Open(In("absent")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Message(TensorFile::Open(In("")).status()), HasSubstr("expected a regular file"));
+  ASSERT_EQ(mkfifo(In("fifo").c_str(), 0600), 0);
+  EXPECT_THAT(Message(TensorFile::Open(In("fifo")).status()), HasSubstr("expected a regular file"));
+}
+
+TEST_F(TensorFileTest, FindsEveryFlippedBitAndEveryTruncation) {
+  ASSERT_TRUE(WriteTensorFile(In("a.safetensors"), SmallTensors()).ok());
+  const std::string whole = ReadText(In("a.safetensors"));
+  const auto loads = [&](const std::string& text) {
+    WriteText(In("bad"), text);
+    const auto file = TensorFile::Open(In("bad"));
+    if (!file.ok()) return false;
+    for (const auto& entry : file->entries()) {
+      std::string bytes(static_cast<size_t>(entry.bytes), '\0');
+      if (!file->Read(entry, bytes.data()).ok()) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(loads(whole));
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string bad = whole;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    ASSERT_FALSE(loads(bad)) << "bit " << bit % 8 << " of byte " << bit / 8 << " of " << whole.size();
+  }
+  for (size_t size = 0; size < whole.size(); ++size) ASSERT_FALSE(loads(whole.substr(0, size))) << size;
+  EXPECT_FALSE(loads(whole + '\0'));
+}
+
+}  // namespace
+}  // namespace switchyard
