@@ -1,5 +1,5 @@
-// Scaled dot-product attention over packed qkv (Vaswani et al., 2017), with additive bias and mask; the backward recomputes the
-// probabilities from logsumexp (Dao et al., "FlashAttention", 2022, algorithm 4).
+// Scaled dot-product attention over packed qkv (Vaswani et al., 2017), with additive bias and mask; the backward
+// recomputes the probabilities from logsumexp (Dao et al., "FlashAttention", 2022, algorithm 4).
 #include <algorithm>
 #include <cmath>
 
@@ -75,7 +75,8 @@ void RunAttention(Call& call) {
         for (const double score : s) sum += std::exp(score - largest);
         const double logsumexp = call.output(1)[l.Row(b, h, i)] = largest + std::log(sum);
         for (int64_t j = 0; j < l.t; ++j) {
-          AddScaled(call.output(0), l.Out(b, i, h), std::exp(s[static_cast<size_t>(j)] - logsumexp), qkv, l.Qkv(b, j, 2, h), l.d);
+          AddScaled(call.output(0), l.Out(b, i, h), std::exp(s[static_cast<size_t>(j)] - logsumexp), qkv,
+                    l.Qkv(b, j, 2, h), l.d);
         }
       }
     }
@@ -89,10 +90,11 @@ void CheckAttentionBackward(Check& check) {
   const Layout l(check.InputDims(0));
   const Dims out = {l.b, l.t, l.h, l.d};
   check.Input("out", 1, out) && check.Input("logsumexp", 2, {l.b, l.h, l.t}) && check.Input("dout", 3, out) &&
-      check.Output("dqkv", 0, check.InputDims(0)) && dbias && check.Output("dbias", 1, {l.h, l.t, l.t});
+      check.Output("dqkv", 0, check.InputDims(0)) && dbias&& check.Output("dbias", 1, {l.h, l.t, l.t});
 }
 
-// p = exp(s − logsumexp);  dv_j += p·dout_i;  ds = p·(dout_i·v_j − dout_i·out_i);  dq_i += scale·ds·k_j;  dk_j += scale·ds·q_i;  dbias += ds
+// p = exp(s − logsumexp);  dv_j += p·dout_i;  ds = p·(dout_i·v_j − dout_i·out_i);  dq_i += scale·ds·k_j;  dk_j +=
+// scale·ds·q_i;  dbias += ds
 void RunAttentionBackward(Call& call) {
   const Array &qkv = call.input(0), &out = call.input(1), &logsumexp = call.input(2), &dout = call.input(3);
   const double scale = call.attributes<sy_attention_attributes>().scale;

@@ -1,5 +1,5 @@
-// What every function at the plugin boundary needs: refusing with a message, and reading and filling structs whose size another version of
-// the header may have chosen. Pure functions, thread-safe.
+// What every function at the plugin boundary needs: refusing with a message, and reading and filling structs whose size
+// another version of the header may have chosen. Pure functions, thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// convolution, 2-D and 3-D, grouped, strided and dilated, channels last. Forward and both gradients visit the same triples
-// (x, w, y) and differ in which of the three they add to.
+// convolution, 2-D and 3-D, grouped, strided and dilated, channels last. Forward and both gradients visit the same
+// triples (x, w, y) and differ in which of the three they add to.
 #include "backends/reference/window.h"
 
 namespace switchyard {
@@ -20,8 +20,8 @@ void ForEachProduct(const Attributes& attr, const Dims& x, const Dims& w, const 
     for (int64_t position = 0; position < windows.Outputs(); ++position) {
       windows.ForEachTap(position, [&](int64_t tap, int64_t pixel) {
         for (int64_t filter = 0; filter < filters; ++filter) {
-          f((n * windows.Inputs() + pixel) * channels + filter / per_group * depth, (filter * windows.Taps() + tap) * depth,
-            (n * windows.Outputs() + position) * filters + filter, depth);
+          f((n * windows.Inputs() + pixel) * channels + filter / per_group * depth,
+            (filter * windows.Taps() + tap) * depth, (n * windows.Outputs() + position) * filters + filter, depth);
         }
       });
     }
@@ -39,7 +39,8 @@ void CheckShapes(Check& check, const Dims& x, const Dims& w, const Dims& y) {
 
 void CheckConvolution(Check& check) {
   const auto& attr = check.attributes<Attributes>();
-  if (!check.Operands(attr.bias ? 3 : 2, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0, 1})) return;
+  if (!check.Operands(attr.bias ? 3 : 2, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0, 1}))
+    return;
   CheckShapes(check, check.InputDims(0), check.InputDims(1), check.OutputDims(0));
   if (attr.bias) check.Input("bias", 2, {check.InputDims(1)[0]});
 }
@@ -64,9 +65,10 @@ void CheckBackwardData(Check& check) {
 void RunBackwardData(Call& call) {
   const Array &dy = call.input(0), &w = call.input(1);
   Array& dx = call.output(0);
-  ForEachProduct(call.attributes<Attributes>(), dx.dims, w.dims, dy.dims, [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
-    for (int64_t c = 0; c < count; ++c) dx[xi + c] += dy[yi] * w[wi + c];
-  });
+  ForEachProduct(call.attributes<Attributes>(), dx.dims, w.dims, dy.dims,
+                 [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
+                   for (int64_t c = 0; c < count; ++c) dx[xi + c] += dy[yi] * w[wi + c];
+                 });
 }
 
 void CheckBackwardWeights(Check& check) {
@@ -78,16 +80,18 @@ void CheckBackwardWeights(Check& check) {
 void RunBackwardWeights(Call& call) {
   const Array &x = call.input(0), &dy = call.input(1);
   Array& dw = call.output(0);
-  ForEachProduct(call.attributes<Attributes>(), x.dims, dw.dims, dy.dims, [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
-    for (int64_t c = 0; c < count; ++c) dw[wi + c] += dy[yi] * x[xi + c];
-  });
+  ForEachProduct(call.attributes<Attributes>(), x.dims, dw.dims, dy.dims,
+                 [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
+                   for (int64_t c = 0; c < count; ++c) dw[wi + c] += dy[yi] * x[xi + c];
+                 });
 }
 
 }  // namespace
 
 extern const Operation kConvolution{"convolution", sizeof(Attributes), CheckConvolution, RunConvolution};
-extern const Operation kConvolutionBackwardData{"convolution_backward_data", sizeof(Attributes), CheckBackwardData, RunBackwardData};
-extern const Operation kConvolutionBackwardWeights{"convolution_backward_weights", sizeof(Attributes), CheckBackwardWeights,
-                                                   RunBackwardWeights};
+extern const Operation kConvolutionBackwardData{"convolution_backward_data", sizeof(Attributes), CheckBackwardData,
+                                                RunBackwardData};
+extern const Operation kConvolutionBackwardWeights{"convolution_backward_weights", sizeof(Attributes),
+                                                   CheckBackwardWeights, RunBackwardWeights};
 
 }  // namespace switchyard

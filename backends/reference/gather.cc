@@ -1,4 +1,5 @@
-// gather rows of a table, and its transpose scatter_add. Both clamp an index to the table, so that one is the gradient of the other.
+// gather rows of a table, and its transpose scatter_add. Both clamp an index to the table, so that one is the gradient
+// of the other.
 #include <algorithm>
 
 #include "backends/reference/operation.h"

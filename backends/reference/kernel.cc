@@ -14,7 +14,8 @@ int SharedInput(const Operation& operation, const Problem& problem, size_t o, st
   const int first = operation.updates ? operation.updates(problem, o) : 0;
   const int last = operation.updates ? first : static_cast<int>(problem.inputs.size()) - 1;
   for (int i = std::max(first, 0); i <= last; ++i) {
-    if (taken[static_cast<size_t>(i)] || !SamePlaceFits(problem.outputs[o], problem.inputs[static_cast<size_t>(i)])) continue;
+    if (taken[static_cast<size_t>(i)] || !SamePlaceFits(problem.outputs[o], problem.inputs[static_cast<size_t>(i)]))
+      continue;
     taken[static_cast<size_t>(i)] = true;
     return i;
   }
@@ -25,7 +26,8 @@ int SharedInput(const Operation& operation, const Problem& problem, size_t o, st
 
 sy_status ReferenceKernel::Prepare(const sy_prepare_request* given, std::unique_ptr<ReferenceKernel>* result,
                                    sy_kernel_info* info, sy_error* error) {
-  if (given == nullptr || info == nullptr) return Refuse(error, SY_INVALID, "prepare: request and info must not be NULL");
+  if (given == nullptr || info == nullptr)
+    return Refuse(error, SY_INVALID, "prepare: request and info must not be NULL");
   const sy_prepare_request request = ReadStruct(given);
   if (request.op == nullptr || (request.input_count && !request.inputs) || (request.output_count && !request.outputs)) {
     return Refuse(error, SY_INVALID, "prepare: the request names no op or no tensors");
@@ -37,8 +39,9 @@ sy_status ReferenceKernel::Prepare(const sy_prepare_request* given, std::unique_
   }
   const Operation& operation = *kernel->operation_;
   if (request.attributes_size < operation.attributes_size || (operation.attributes_size && !request.attributes)) {
-    return Refuse(error, SY_INVALID, Text(request.op, ": expected ", operation.attributes_size, " bytes of attributes, found ",
-                                          request.attributes_size));
+    return Refuse(error, SY_INVALID,
+                  Text(request.op, ": expected ", operation.attributes_size, " bytes of attributes, found ",
+                       request.attributes_size));
   }
 
   Problem& problem = kernel->problem_;

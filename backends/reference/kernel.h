@@ -1,5 +1,6 @@
-// A prepared reference op: checks the request once, then computes on host addresses. Both the reference and the null plugin run their
-// kernels through it. Thread-safe: a ReferenceKernel is constant once prepared; Run may be called from several threads.
+// A prepared reference op: checks the request once, then computes on host addresses. Both the reference and the null
+// plugin run their kernels through it. Thread-safe: a ReferenceKernel is constant once prepared; Run may be called from
+// several threads.
 #pragma once
 
 #include <memory>
@@ -12,10 +13,11 @@ namespace switchyard {
 
 class ReferenceKernel {
  public:
-  // SY_UNSUPPORTED: no such op, or it cannot accumulate into an integer. SY_INVALID: attributes, shapes or dtypes that the op does not
-  // have. SY_OK also fills *info (in-place pairs, determinism, strides; no workspace, persistent or residual bytes).
-  static sy_status Prepare(const sy_prepare_request* request, std::unique_ptr<ReferenceKernel>* kernel, sy_kernel_info* info,
-                           sy_error* error);
+  // SY_UNSUPPORTED: no such op, or it cannot accumulate into an integer. SY_INVALID: attributes, shapes or dtypes that
+  // the op does not have. SY_OK also fills *info (in-place pairs, determinism, strides; no workspace, persistent or
+  // residual bytes).
+  static sy_status Prepare(const sy_prepare_request* request, std::unique_ptr<ReferenceKernel>* kernel,
+                           sy_kernel_info* info, sy_error* error);
 
   const Problem& problem() const { return problem_; }
   // Reads every input before it writes an output: any output may share its place with an input.

@@ -1,5 +1,5 @@
-// transpose, slice, pad, roll and concat: y is x seen through other strides, so each is one choice of strides and a starting offset.
-// Any dtype goes in and out; differing ones are converted.
+// transpose, slice, pad, roll and concat: y is x seen through other strides, so each is one choice of strides and a
+// starting offset. Any dtype goes in and out; differing ones are converted.
 #include "backends/reference/operation.h"
 
 namespace switchyard {
@@ -40,8 +40,8 @@ void CheckSlice(Check& check) {
   check.Need(x.size() == y.size(), Text("x and y must have the same rank, found ", ToText(x), " and ", ToText(y)));
   for (size_t i = 0; check.ok() && i < x.size(); ++i) {
     int64_t reach = 0, last = 0;
-    const bool overflow = __builtin_mul_overflow(y[i] - 1, attr.step[i], &reach) ||
-                          __builtin_add_overflow(attr.start[i], reach, &last);
+    const bool overflow =
+        __builtin_mul_overflow(y[i] - 1, attr.step[i], &reach) || __builtin_add_overflow(attr.start[i], reach, &last);
     check.Need(!overflow && attr.start[i] >= 0 && attr.start[i] < x[i] && last >= 0 && last < x[i],
                Text("axis ", i, " takes ", y[i], " elements from ", attr.start[i], " by ", attr.step[i], " of ", x[i]));
   }
@@ -57,7 +57,8 @@ void RunSlice(Call& call) {
     start += attr.start[i] * from[i];
     from[i] *= attr.step[i];
   }
-  ForEach(y.dims, from, ContiguousStrides(y.dims), [&](const Dims&, int64_t in, int64_t out) { y[out] = x[start + in]; });
+  ForEach(y.dims, from, ContiguousStrides(y.dims),
+          [&](const Dims&, int64_t in, int64_t out) { y[out] = x[start + in]; });
 }
 
 void CheckPad(Check& check) {
@@ -65,8 +66,9 @@ void CheckPad(Check& check) {
   if (!check.Operands(1, 1)) return;
   Dims y = check.InputDims(0);
   for (size_t i = 0; i < y.size(); ++i) {
-    if (!check.Need(attr.before[i] >= 0 && attr.after[i] >= 0 && attr.before[i] <= INT32_MAX && attr.after[i] <= INT32_MAX,
-                    Text("before and after must not be negative, found ", attr.before[i], " and ", attr.after[i]))) {
+    if (!check.Need(
+            attr.before[i] >= 0 && attr.after[i] >= 0 && attr.before[i] <= INT32_MAX && attr.after[i] <= INT32_MAX,
+            Text("before and after must not be negative, found ", attr.before[i], " and ", attr.after[i]))) {
       return;
     }
     y[i] += attr.before[i] + attr.after[i];
@@ -103,9 +105,11 @@ void RunRoll(Call& call) {
 
 void CheckConcat(Check& check) {
   const int32_t axis = check.attributes<sy_axes_attributes>().values[0];
-  if (!check.Need(check.input_count() >= 1, "expected at least one tensor") || !check.Operands(check.input_count(), 1)) return;
+  if (!check.Need(check.input_count() >= 1, "expected at least one tensor") || !check.Operands(check.input_count(), 1))
+    return;
   Dims y = check.InputDims(0);
-  if (!check.Need(axis >= 0 && axis < static_cast<int32_t>(y.size()), Text("no axis ", axis, " in ", ToText(y)))) return;
+  if (!check.Need(axis >= 0 && axis < static_cast<int32_t>(y.size()), Text("no axis ", axis, " in ", ToText(y))))
+    return;
   for (size_t i = 1; i < check.input_count(); ++i) {
     Dims x = check.InputDims(i), expected = check.InputDims(0);
     if (!check.Need(x.size() == expected.size(), Text("input ", i, " must have rank ", expected.size()))) return;
@@ -123,7 +127,8 @@ void RunConcat(Call& call) {
   int64_t start = 0;
   for (size_t i = 0; i < call.input_count(); ++i) {
     const Array& x = call.input(i);
-    ForEach(x.dims, ContiguousStrides(x.dims), to, [&](const Dims&, int64_t in, int64_t out) { y[start + out] = x[in]; });
+    ForEach(x.dims, ContiguousStrides(x.dims), to,
+            [&](const Dims&, int64_t in, int64_t out) { y[start + out] = x[in]; });
     start += x.dims[axis] * to[axis];
   }
 }

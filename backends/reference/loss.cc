@@ -1,4 +1,5 @@
-// cross_entropy with integer labels or soft targets and label smoothing, and the rank of the label among the classes (top-k).
+// cross_entropy with integer labels or soft targets and label smoothing, and the rank of the label among the classes
+// (top-k).
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +15,8 @@ bool CheckLogits(Check& check, size_t inputs, size_t outputs, bool soft_targets)
                       : check.FloatsExcept({1}) && check.Input("labels", 1, {logits[0]});
 }
 
-// The target distribution y of one row. An ignored row has none; a label beyond the classes makes the loss NaN rather than a plausible number.
+// The target distribution y of one row. An ignored row has none; a label beyond the classes makes the loss NaN rather
+// than a plausible number.
 struct Target {
   const Call& call;
   int64_t row, classes;
@@ -113,7 +115,8 @@ void RunLabelRank(Call& call) {
 
 }  // namespace
 
-extern const Operation kCrossEntropy{"cross_entropy", sizeof(sy_cross_entropy_attributes), CheckCrossEntropy, RunCrossEntropy};
+extern const Operation kCrossEntropy{"cross_entropy", sizeof(sy_cross_entropy_attributes), CheckCrossEntropy,
+                                     RunCrossEntropy};
 extern const Operation kCrossEntropyBackward{"cross_entropy_backward", sizeof(sy_cross_entropy_attributes),
                                              CheckCrossEntropyBackward, RunCrossEntropyBackward};
 extern const Operation kLabelRank{"label_rank", 0, CheckLabelRank, RunLabelRank};

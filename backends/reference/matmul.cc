@@ -6,7 +6,6 @@
 namespace switchyard {
 namespace {
 
-
 // Positions of the optional operands, by the order that ops.h gives them.
 struct Optional {
   size_t bias, preactivation, residual, count;
@@ -93,12 +92,16 @@ void RunMatmul(Call& call) {
 
 double Activate(int32_t activation, double x) {
   switch (activation) {
-    case SY_ACTIVATION_GELU: return 0.5 * x * (1 + std::erf(x * M_SQRT1_2));  // Hendrycks and Gimpel, 2016
+    case SY_ACTIVATION_GELU:
+      return 0.5 * x * (1 + std::erf(x * M_SQRT1_2));  // Hendrycks and Gimpel, 2016
     case SY_ACTIVATION_GELU_TANH:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case SY_ACTIVATION_RELU: return x < 0 ? 0 : x;
-    case SY_ACTIVATION_SILU: return x / (1 + std::exp(-x));
-    default: return x;
+    case SY_ACTIVATION_RELU:
+      return x < 0 ? 0 : x;
+    case SY_ACTIVATION_SILU:
+      return x / (1 + std::exp(-x));
+    default:
+      return x;
   }
 }
 
@@ -112,12 +115,14 @@ double ActivationDerivative(int32_t activation, double x) {
       const double slope = std::sqrt(2 / M_PI), t = std::tanh(slope * (x + 0.044715 * x * x * x));
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope * (1 + 3 * 0.044715 * x * x);
     }
-    case SY_ACTIVATION_RELU: return x > 0 ? 1 : 0;
+    case SY_ACTIVATION_RELU:
+      return x > 0 ? 1 : 0;
     case SY_ACTIVATION_SILU: {
       const double s = 1 / (1 + std::exp(-x));
       return s * (1 + x * (1 - s));
     }
-    default: return 1;
+    default:
+      return 1;
   }
 }
 

@@ -1,5 +1,5 @@
-// layer_norm (Ba et al., 2016) over the last axis and batch_norm (Ioffe and Szegedy, 2015) over all others, biased variance.
-// Both backwards are dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) with g = dy·gamma and x̂ = (x − mean)·rstd.
+// layer_norm (Ba et al., 2016) over the last axis and batch_norm (Ioffe and Szegedy, 2015) over all others, biased
+// variance. Both backwards are dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) with g = dy·gamma and x̂ = (x − mean)·rstd.
 #include <cmath>
 
 #include "backends/reference/operation.h"
@@ -45,13 +45,14 @@ void CheckLayerNormBackward(Check& check) {
   const bool residual = check.attributes<sy_layer_norm_attributes>().residual;
   if (!check.Operands(residual ? 6 : 5, 3) || !check.Floats() || !NeedChannels(check, "h")) return;
   const Dims h = check.InputDims(0), channels = {h.back()}, rows = WithoutLast(h);
-  check.Input("gamma", 1, channels) && check.Input("mean", 2, rows) && check.Input("rstd", 3, rows) && check.Input("dy", 4, h) &&
-      check.Output("dh", 0, h) && check.Output("dgamma", 1, channels) && check.Output("dbeta", 2, channels) && residual &&
-      check.Input("dsum", 5, h);
+  check.Input("gamma", 1, channels) && check.Input("mean", 2, rows) && check.Input("rstd", 3, rows) &&
+      check.Input("dy", 4, h) && check.Output("dh", 0, h) && check.Output("dgamma", 1, channels) &&
+      check.Output("dbeta", 2, channels) && residual&& check.Input("dsum", 5, h);
 }
 
 void RunLayerNormBackward(Call& call) {
-  const Array &h = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3), &dy = call.input(4);
+  const Array &h = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3),
+              &dy = call.input(4);
   const int64_t c = gamma.size();
   for (int64_t row = 0; row < h.size() / c; ++row) {
     const auto normal = [&](int64_t i) { return (h[row * c + i] - mean[row]) * rstd[row]; };
@@ -73,15 +74,16 @@ void RunLayerNormBackward(Call& call) {
 bool CheckBatchNormInputs(Check& check, size_t outputs) {
   if (!check.Operands(5, outputs) || !check.Floats() || !NeedChannels(check, "x")) return false;
   const Dims channels = {check.InputDims(0).back()};
-  return check.Input("gamma", 1, channels) && check.Input("beta", 2, channels) && check.Input("running_mean", 3, channels) &&
-         check.Input("running_var", 4, channels) && check.Output("y", 0, check.InputDims(0));
+  return check.Input("gamma", 1, channels) && check.Input("beta", 2, channels) &&
+         check.Input("running_mean", 3, channels) && check.Input("running_var", 4, channels) &&
+         check.Output("y", 0, check.InputDims(0));
 }
 
 void CheckBatchNorm(Check& check) {
   if (!CheckBatchNormInputs(check, 5)) return;
   const Dims channels = {check.InputDims(0).back()};
-  check.Output("mean", 1, channels) && check.Output("rstd", 2, channels) && check.Output("running_mean'", 3, channels) &&
-      check.Output("running_var'", 4, channels);
+  check.Output("mean", 1, channels) && check.Output("rstd", 2, channels) &&
+      check.Output("running_mean'", 3, channels) && check.Output("running_var'", 4, channels);
 }
 
 void RunBatchNorm(Call& call) {
@@ -94,7 +96,8 @@ void RunBatchNorm(Call& call) {
     for (int64_t row = 0; row < n; ++row) mean += x[row * c + i] / count;
     for (int64_t row = 0; row < n; ++row) variance += std::pow(x[row * c + i] - mean, 2) / count;
     const double rstd = 1 / std::sqrt(variance + double{attr.eps});
-    for (int64_t row = 0; row < n; ++row) call.output(0)[row * c + i] = (x[row * c + i] - mean) * rstd * gamma[i] + beta[i];
+    for (int64_t row = 0; row < n; ++row)
+      call.output(0)[row * c + i] = (x[row * c + i] - mean) * rstd * gamma[i] + beta[i];
     const double unbiased = n > 1 ? variance * count / (count - 1) : variance;
     call.output(1)[i] = mean;
     call.output(2)[i] = rstd;
@@ -110,7 +113,8 @@ void CheckBatchNormInference(Check& check) { CheckBatchNormInputs(check, 1); }
 
 void RunBatchNormInference(Call& call) {
   const double eps = call.attributes<sy_batch_norm_attributes>().eps;
-  const Array &x = call.input(0), &gamma = call.input(1), &beta = call.input(2), &mean = call.input(3), &variance = call.input(4);
+  const Array &x = call.input(0), &gamma = call.input(1), &beta = call.input(2), &mean = call.input(3),
+              &variance = call.input(4);
   for (int64_t at = 0; at < x.size(); ++at) {
     const int64_t i = at % gamma.size();
     call.output(0)[at] = (x[at] - mean[i]) / std::sqrt(variance[i] + eps) * gamma[i] + beta[i];
@@ -126,7 +130,8 @@ void CheckBatchNormBackward(Check& check) {
 }
 
 void RunBatchNormBackward(Call& call) {
-  const Array &x = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3), &dy = call.input(4);
+  const Array &x = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3),
+              &dy = call.input(4);
   Array &dgamma = call.output(1), &dbeta = call.output(2);
   const int64_t c = gamma.size();
   const double count = static_cast<double>(x.size() / c);
@@ -144,12 +149,13 @@ void RunBatchNormBackward(Call& call) {
 }  // namespace
 
 extern const Operation kLayerNorm{"layer_norm", sizeof(sy_layer_norm_attributes), CheckLayerNorm, RunLayerNorm};
-extern const Operation kLayerNormBackward{"layer_norm_backward", sizeof(sy_layer_norm_attributes), CheckLayerNormBackward,
-                                          RunLayerNormBackward};
-extern const Operation kBatchNorm{"batch_norm", sizeof(sy_batch_norm_attributes), CheckBatchNorm, RunBatchNorm, BatchNormUpdates};
-extern const Operation kBatchNormInference{"batch_norm_inference", sizeof(sy_batch_norm_attributes), CheckBatchNormInference,
-                                           RunBatchNormInference};
-extern const Operation kBatchNormBackward{"batch_norm_backward", sizeof(sy_batch_norm_attributes), CheckBatchNormBackward,
-                                          RunBatchNormBackward};
+extern const Operation kLayerNormBackward{"layer_norm_backward", sizeof(sy_layer_norm_attributes),
+                                          CheckLayerNormBackward, RunLayerNormBackward};
+extern const Operation kBatchNorm{"batch_norm", sizeof(sy_batch_norm_attributes), CheckBatchNorm, RunBatchNorm,
+                                  BatchNormUpdates};
+extern const Operation kBatchNormInference{"batch_norm_inference", sizeof(sy_batch_norm_attributes),
+                                           CheckBatchNormInference, RunBatchNormInference};
+extern const Operation kBatchNormBackward{"batch_norm_backward", sizeof(sy_batch_norm_attributes),
+                                          CheckBatchNormBackward, RunBatchNormBackward};
 
 }  // namespace switchyard

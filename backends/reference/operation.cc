@@ -4,18 +4,45 @@
 
 namespace switchyard {
 
-extern const Operation kMatmul, kAttention, kAttentionBackward, kLayerNorm, kLayerNormBackward, kBatchNorm, kBatchNormInference,
-    kBatchNormBackward, kSoftmax, kSoftmaxBackward, kCrossEntropy, kCrossEntropyBackward, kLabelRank, kPointwise, kReduce,
-    kSquaredNorm, kTranspose, kSlice, kPad, kRoll, kConcat, kGather, kScatterAdd, kDropout, kOptimizerUpdate, kConvolution,
-    kConvolutionBackwardData, kConvolutionBackwardWeights, kPool, kPoolBackward, kResize, kResizeBackward;
+extern const Operation kMatmul, kAttention, kAttentionBackward, kLayerNorm, kLayerNormBackward, kBatchNorm,
+    kBatchNormInference, kBatchNormBackward, kSoftmax, kSoftmaxBackward, kCrossEntropy, kCrossEntropyBackward,
+    kLabelRank, kPointwise, kReduce, kSquaredNorm, kTranspose, kSlice, kPad, kRoll, kConcat, kGather, kScatterAdd,
+    kDropout, kOptimizerUpdate, kConvolution, kConvolutionBackwardData, kConvolutionBackwardWeights, kPool,
+    kPoolBackward, kResize, kResizeBackward;
 
 const Operation* FindOperation(std::string_view name) {
-  static constexpr const Operation* kOperations[] = {
-      &kMatmul, &kAttention, &kAttentionBackward, &kLayerNorm, &kLayerNormBackward, &kBatchNorm, &kBatchNormInference,
-      &kBatchNormBackward, &kSoftmax, &kSoftmaxBackward, &kCrossEntropy, &kCrossEntropyBackward, &kLabelRank, &kPointwise,
-      &kReduce, &kSquaredNorm, &kTranspose, &kSlice, &kPad, &kRoll, &kConcat, &kGather, &kScatterAdd, &kDropout,
-      &kOptimizerUpdate, &kConvolution, &kConvolutionBackwardData, &kConvolutionBackwardWeights, &kPool, &kPoolBackward,
-      &kResize, &kResizeBackward};
+  static constexpr const Operation* kOperations[] = {&kMatmul,
+                                                     &kAttention,
+                                                     &kAttentionBackward,
+                                                     &kLayerNorm,
+                                                     &kLayerNormBackward,
+                                                     &kBatchNorm,
+                                                     &kBatchNormInference,
+                                                     &kBatchNormBackward,
+                                                     &kSoftmax,
+                                                     &kSoftmaxBackward,
+                                                     &kCrossEntropy,
+                                                     &kCrossEntropyBackward,
+                                                     &kLabelRank,
+                                                     &kPointwise,
+                                                     &kReduce,
+                                                     &kSquaredNorm,
+                                                     &kTranspose,
+                                                     &kSlice,
+                                                     &kPad,
+                                                     &kRoll,
+                                                     &kConcat,
+                                                     &kGather,
+                                                     &kScatterAdd,
+                                                     &kDropout,
+                                                     &kOptimizerUpdate,
+                                                     &kConvolution,
+                                                     &kConvolutionBackwardData,
+                                                     &kConvolutionBackwardWeights,
+                                                     &kPool,
+                                                     &kPoolBackward,
+                                                     &kResize,
+                                                     &kResizeBackward};
   for (const Operation* operation : kOperations) {
     if (name == operation->name) return operation;
   }
@@ -28,8 +55,9 @@ bool Check::Need(bool condition, const std::string& complaint) {
 }
 
 bool Check::Operands(size_t inputs, size_t outputs) {
-  return Need(input_count() == inputs && output_count() == outputs,
-              Text("expected ", inputs, " inputs and ", outputs, " outputs, found ", input_count(), " and ", output_count()));
+  return Need(
+      input_count() == inputs && output_count() == outputs,
+      Text("expected ", inputs, " inputs and ", outputs, " outputs, found ", input_count(), " and ", output_count()));
 }
 
 bool Check::Floats() { return FloatsExcept({}); }
@@ -42,13 +70,15 @@ bool Check::FloatsExcept(std::initializer_list<size_t> integer_inputs) {
          Text("input ", i, " must be ", integer ? "i32" : "a float", ", found ", ToText(problem_.inputs[i])));
   }
   for (size_t o = 0; o < output_count(); ++o) {
-    Need(IsFloat(problem_.outputs[o].dtype), Text("output ", o, " must be a float, found ", ToText(problem_.outputs[o])));
+    Need(IsFloat(problem_.outputs[o].dtype),
+         Text("output ", o, " must be a float, found ", ToText(problem_.outputs[o])));
   }
   return ok();
 }
 
 bool Check::Rank(const char* name, size_t input, size_t rank) {
-  return Need(InputDims(input).size() == rank, Text(name, " must have rank ", rank, ", found ", ToText(InputDims(input))));
+  return Need(InputDims(input).size() == rank,
+              Text(name, " must have rank ", rank, ", found ", ToText(InputDims(input))));
 }
 
 bool Check::Input(const char* name, size_t i, const Dims& dims) { return Match(name, problem_.inputs[i], dims); }

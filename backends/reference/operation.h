@@ -4,8 +4,8 @@
 //   void RunSoftmax(Call& call) { const Array& x = call.input(0); Array& y = call.output(0); … }
 //   extern const Operation kSoftmax{"softmax", 0, CheckSoftmax, RunSoftmax};
 //
-// Check keeps its first complaint; every test returns false from then on. Run is called only on what its check has let through.
-// Thread-safe: operations are constants; a Check or a Call belongs to one thread.
+// Check keeps its first complaint; every test returns false from then on. Run is called only on what its check has let
+// through. Thread-safe: operations are constants; a Check or a Call belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,9 @@ struct Problem {
   std::vector<sy_tensor> inputs, outputs;
   std::vector<std::byte> attributes;  // at least as large as the op's struct of version 1
   template <typename A>
-  const A& As() const { return *reinterpret_cast<const A*>(attributes.data()); }
+  const A& As() const {
+    return *reinterpret_cast<const A*>(attributes.data());
+  }
 };
 
 class Check {
@@ -34,7 +36,9 @@ class Check {
   explicit Check(const Problem& problem) : problem_(problem) {}
 
   template <typename A>
-  const A& attributes() const { return problem_.As<A>(); }
+  const A& attributes() const {
+    return problem_.As<A>();
+  }
   size_t input_count() const { return problem_.inputs.size(); }
   size_t output_count() const { return problem_.outputs.size(); }
   Dims InputDims(size_t i) const { return DimsOf(problem_.inputs[i]); }
@@ -43,9 +47,9 @@ class Check {
 
   // Each returns whether all is well so far; operands are looked at only after Operands said yes.
   bool Need(bool condition, const std::string& complaint);
-  bool Operands(size_t inputs, size_t outputs);                    // exact counts
-  bool Floats();                                                   // every operand is a float …
-  bool FloatsExcept(std::initializer_list<size_t> integer_inputs); // … but these, which are i32 or i64
+  bool Operands(size_t inputs, size_t outputs);                     // exact counts
+  bool Floats();                                                    // every operand is a float …
+  bool FloatsExcept(std::initializer_list<size_t> integer_inputs);  // … but these, which are i32 or i64
   bool Rank(const char* name, size_t input, size_t rank);
   bool Input(const char* name, size_t i, const Dims& dims);
   bool Output(const char* name, size_t o, const Dims& dims);
@@ -66,7 +70,9 @@ class Call {
  public:
   Call(const Problem& problem, const void* const* inputs);
   template <typename A>
-  const A& attributes() const { return problem_.As<A>(); }
+  const A& attributes() const {
+    return problem_.As<A>();
+  }
   size_t input_count() const { return inputs_.size(); }
   size_t output_count() const { return outputs_.size(); }
   const Array& input(size_t i) const { return inputs_[i]; }
@@ -91,7 +97,7 @@ struct Operation {
 // nullptr where there is no op of that name.
 const Operation* FindOperation(std::string_view name);
 
-double Activate(int32_t activation, double x);            // SY_ACTIVATION_*
+double Activate(int32_t activation, double x);  // SY_ACTIVATION_*
 double ActivationDerivative(int32_t activation, double x);
 
 }  // namespace switchyard

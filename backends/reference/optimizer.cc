@@ -1,5 +1,5 @@
-// optimizer_update: SGD with momentum (Sutskever et al., 2013), Adam (Kingma and Ba, 2014) and AdamW (Loshchilov and Hutter, 2017) on many
-// tensors at once.
+// optimizer_update: SGD with momentum (Sutskever et al., 2013), Adam (Kingma and Ba, 2014) and AdamW (Loshchilov and
+// Hutter, 2017) on many tensors at once.
 #include <cmath>
 
 #include "backends/reference/operation.h"
@@ -16,7 +16,8 @@ size_t StateCount(const sy_optimizer_attributes& attr) {
 
 void CheckOptimizerUpdate(Check& check) {
   const auto& attr = check.attributes<sy_optimizer_attributes>();
-  if (!check.Need(attr.kind >= SY_OPTIMIZER_SGD && attr.kind <= SY_OPTIMIZER_ADAMW, "unknown kind of optimizer")) return;
+  if (!check.Need(attr.kind >= SY_OPTIMIZER_SGD && attr.kind <= SY_OPTIMIZER_ADAMW, "unknown kind of optimizer"))
+    return;
   const size_t states = StateCount(attr), given = check.input_count();
   if (!check.Need(given > kScalars && (given - kScalars) % (2 + states) == 0,
                   Text("expected 4 scalars and ", 2 + states, " inputs per tensor, found ", given, " inputs"))) {
@@ -37,7 +38,8 @@ void CheckOptimizerUpdate(Check& check) {
 void RunOptimizerUpdate(Call& call) {
   const auto& attr = call.attributes<sy_optimizer_attributes>();
   const size_t states = StateCount(attr);
-  const double lr = call.input(0)[0], t = call.input(1)[0] + 1, gradient_scale = call.input(2)[0], decay = attr.weight_decay;
+  const double lr = call.input(0)[0], t = call.input(1)[0] + 1, gradient_scale = call.input(2)[0],
+               decay = attr.weight_decay;
   const double beta1 = attr.beta1, beta2 = attr.beta2, momentum = attr.momentum;
   const bool finite = call.input(3)[0] != 0;
 

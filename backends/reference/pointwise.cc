@@ -1,5 +1,5 @@
-// pointwise: a straight-line program per element over broadcast inputs. Every result is rounded to f32, as the program's arithmetic is
-// f32 by definition (so 1e30·1e30 is not finite here either), unless an operand is f64.
+// pointwise: a straight-line program per element over broadcast inputs. Every result is rounded to f32, as the
+// program's arithmetic is f32 by definition (so 1e30·1e30 is not finite here either), unless an operand is f64.
 #include <cmath>
 
 #include "backends/reference/operation.h"
@@ -19,38 +19,70 @@ double Smallest(double a, double b) { return std::isnan(a) || a < b ? a : b; }
 
 double Evaluate(int32_t op, double a, double b, double c, double value) {
   switch (op) {
-    case SY_PW_CONSTANT: return value;
-    case SY_PW_ADD: return a + b;
-    case SY_PW_SUB: return a - b;
-    case SY_PW_MUL: return a * b;
-    case SY_PW_DIV: return a / b;
-    case SY_PW_MAX: return Largest(a, b);
-    case SY_PW_MIN: return Smallest(a, b);
-    case SY_PW_POW: return std::pow(a, b);
-    case SY_PW_NEG: return -a;
-    case SY_PW_ABS: return std::abs(a);
-    case SY_PW_EXP: return std::exp(a);
-    case SY_PW_LOG: return std::log(a);
-    case SY_PW_SQRT: return std::sqrt(a);
-    case SY_PW_RSQRT: return 1 / std::sqrt(a);
-    case SY_PW_RECIPROCAL: return 1 / a;
-    case SY_PW_TANH: return std::tanh(a);
-    case SY_PW_SIGMOID: return 1 / (1 + std::exp(-a));
-    case SY_PW_ERF: return std::erf(a);
-    case SY_PW_FLOOR: return std::floor(a);
-    case SY_PW_RELU: return Activate(SY_ACTIVATION_RELU, a);
-    case SY_PW_GELU: return Activate(SY_ACTIVATION_GELU, a);
-    case SY_PW_GELU_TANH: return Activate(SY_ACTIVATION_GELU_TANH, a);
-    case SY_PW_SILU: return Activate(SY_ACTIVATION_SILU, a);
-    case SY_PW_RELU_GRAD: return ActivationDerivative(SY_ACTIVATION_RELU, a);
-    case SY_PW_GELU_GRAD: return ActivationDerivative(SY_ACTIVATION_GELU, a);
-    case SY_PW_GELU_TANH_GRAD: return ActivationDerivative(SY_ACTIVATION_GELU_TANH, a);
-    case SY_PW_SILU_GRAD: return ActivationDerivative(SY_ACTIVATION_SILU, a);
-    case SY_PW_LESS: return a < b;
-    case SY_PW_LESS_EQUAL: return a <= b;
-    case SY_PW_EQUAL: return a == b;
-    case SY_PW_SELECT: return a != 0 ? b : c;
-    default: return std::isfinite(a);  // SY_PW_IS_FINITE: the check let nothing else through
+    case SY_PW_CONSTANT:
+      return value;
+    case SY_PW_ADD:
+      return a + b;
+    case SY_PW_SUB:
+      return a - b;
+    case SY_PW_MUL:
+      return a * b;
+    case SY_PW_DIV:
+      return a / b;
+    case SY_PW_MAX:
+      return Largest(a, b);
+    case SY_PW_MIN:
+      return Smallest(a, b);
+    case SY_PW_POW:
+      return std::pow(a, b);
+    case SY_PW_NEG:
+      return -a;
+    case SY_PW_ABS:
+      return std::abs(a);
+    case SY_PW_EXP:
+      return std::exp(a);
+    case SY_PW_LOG:
+      return std::log(a);
+    case SY_PW_SQRT:
+      return std::sqrt(a);
+    case SY_PW_RSQRT:
+      return 1 / std::sqrt(a);
+    case SY_PW_RECIPROCAL:
+      return 1 / a;
+    case SY_PW_TANH:
+      return std::tanh(a);
+    case SY_PW_SIGMOID:
+      return 1 / (1 + std::exp(-a));
+    case SY_PW_ERF:
+      return std::erf(a);
+    case SY_PW_FLOOR:
+      return std::floor(a);
+    case SY_PW_RELU:
+      return Activate(SY_ACTIVATION_RELU, a);
+    case SY_PW_GELU:
+      return Activate(SY_ACTIVATION_GELU, a);
+    case SY_PW_GELU_TANH:
+      return Activate(SY_ACTIVATION_GELU_TANH, a);
+    case SY_PW_SILU:
+      return Activate(SY_ACTIVATION_SILU, a);
+    case SY_PW_RELU_GRAD:
+      return ActivationDerivative(SY_ACTIVATION_RELU, a);
+    case SY_PW_GELU_GRAD:
+      return ActivationDerivative(SY_ACTIVATION_GELU, a);
+    case SY_PW_GELU_TANH_GRAD:
+      return ActivationDerivative(SY_ACTIVATION_GELU_TANH, a);
+    case SY_PW_SILU_GRAD:
+      return ActivationDerivative(SY_ACTIVATION_SILU, a);
+    case SY_PW_LESS:
+      return a < b;
+    case SY_PW_LESS_EQUAL:
+      return a <= b;
+    case SY_PW_EQUAL:
+      return a == b;
+    case SY_PW_SELECT:
+      return a != 0 ? b : c;
+    default:
+      return std::isfinite(a);  // SY_PW_IS_FINITE: the check let nothing else through
   }
 }
 
@@ -65,10 +97,12 @@ void CheckPointwise(Check& check) {
   for (uint32_t j = 0; j < attr.instruction_count; ++j) {
     const sy_instruction& step = attr.instructions[j];
     const int32_t known = inputs + static_cast<int32_t>(j);
-    if (!check.Need(step.op >= 0 && step.op < SY_PW_OP_COUNT, Text("instruction ", j, " has the unknown op ", step.op))) return;
+    if (!check.Need(step.op >= 0 && step.op < SY_PW_OP_COUNT, Text("instruction ", j, " has the unknown op ", step.op)))
+      return;
     const int32_t operands[] = {step.a, step.b, step.c};
     for (int k = 0; k < OperandCount(step.op); ++k) {
-      check.Need(operands[k] >= 0 && operands[k] < known, Text("instruction ", j, " reads operand ", operands[k], " of ", known));
+      check.Need(operands[k] >= 0 && operands[k] < known,
+                 Text("instruction ", j, " reads operand ", operands[k], " of ", known));
     }
   }
   const Dims dims = check.OutputDims(0);

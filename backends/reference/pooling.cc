@@ -1,4 +1,5 @@
-// Maximum and average pooling, channels last. The gradient of a window goes to its first maximum in row-major order, or to all equally.
+// Maximum and average pooling, channels last. The gradient of a window goes to its first maximum in row-major order, or
+// to all equally.
 #include <cmath>
 
 #include "backends/reference/window.h"
@@ -41,9 +42,11 @@ void ForEachTerm(const Attributes& attr, const Array& x, const Dims& y, F f) {
 
 void CheckShapes(Check& check, const Dims& x, const Dims& y) {
   const auto& attr = check.attributes<Attributes>();
-  check.Need(x[0] == y[0] && x.back() == y.back(), Text("x ", ToText(x), " and y ", ToText(y), " differ in images or channels"));
+  check.Need(x[0] == y[0] && x.back() == y.back(),
+             Text("x ", ToText(x), " and y ", ToText(y), " differ in images or channels"));
   for (int i = 0; i < attr.spatial_rank; ++i) {
-    check.Need(attr.before[i] < attr.kernel[i] && attr.after[i] < attr.kernel[i], "padding must be smaller than the window");
+    check.Need(attr.before[i] < attr.kernel[i] && attr.after[i] < attr.kernel[i],
+               "padding must be smaller than the window");
   }
   if (check.ok()) MakeWindows(attr, x, y).Valid(check);
 }
@@ -57,7 +60,8 @@ void CheckPool(Check& check) {
 void RunPool(Call& call) {
   const Array& x = call.input(0);
   Array& y = call.output(0);
-  ForEachTerm(call.attributes<Attributes>(), x, y.dims, [&](int64_t in, int64_t out, double weight) { y[out] += weight * x[in]; });
+  ForEachTerm(call.attributes<Attributes>(), x, y.dims,
+              [&](int64_t in, int64_t out, double weight) { y[out] += weight * x[in]; });
 }
 
 void CheckPoolBackward(Check& check) {
@@ -70,7 +74,8 @@ void CheckPoolBackward(Check& check) {
 void RunPoolBackward(Call& call) {
   const Array &x = call.input(0), &dy = call.input(1);
   Array& dx = call.output(0);
-  ForEachTerm(call.attributes<Attributes>(), x, dy.dims, [&](int64_t in, int64_t out, double weight) { dx[in] += weight * dy[out]; });
+  ForEachTerm(call.attributes<Attributes>(), x, dy.dims,
+              [&](int64_t in, int64_t out, double weight) { dx[in] += weight * dy[out]; });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// dropout and drop_path by counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+// dropout and drop_path by counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3", 2011).
 #include <array>
 #include <cstdint>
 
@@ -38,7 +39,8 @@ void RunDropout(Call& call) {
   const int64_t size = x.size() / ids.size();
   for (int64_t at = 0; at < x.size(); ++at) {
     const auto e = static_cast<uint64_t>(attr.per_sample ? 0 : at % size);
-    const Words words = Philox(attr.key, {static_cast<uint32_t>(e / 4), Word(ids[at / size]), Word(step[0]), Word(step[1])});
+    const Words words =
+        Philox(attr.key, {static_cast<uint32_t>(e / 4), Word(ids[at / size]), Word(step[0]), Word(step[1])});
     const bool keep = (words[e % 4] >> 8) * 0x1p-24 >= double{attr.p};
     call.output(0)[at] = keep ? x[at] / (1 - double{attr.p}) : 0;
   }

@@ -28,10 +28,14 @@ void CheckReduce(Check& check) {
 
 double Combine(int32_t reduction, double sum, double x) {
   switch (reduction) {
-    case SY_REDUCE_MAX: return std::isnan(x) || x > sum ? x : sum;
-    case SY_REDUCE_MIN: return std::isnan(x) || x < sum ? x : sum;
-    case SY_REDUCE_SUM_OF_SQUARES: return sum + x * x;
-    default: return sum + x;
+    case SY_REDUCE_MAX:
+      return std::isnan(x) || x > sum ? x : sum;
+    case SY_REDUCE_MIN:
+      return std::isnan(x) || x < sum ? x : sum;
+    case SY_REDUCE_SUM_OF_SQUARES:
+      return sum + x * x;
+    default:
+      return sum + x;
   }
 }
 
@@ -46,7 +50,8 @@ void RunReduce(Call& call) {
   }
   const double start = attr.reduction == SY_REDUCE_MAX ? -INFINITY : attr.reduction == SY_REDUCE_MIN ? INFINITY : 0;
   y.values.assign(y.values.size(), start);
-  ForEach(x.dims, from, to, [&](const Dims&, int64_t in, int64_t out) { y[out] = Combine(attr.reduction, y[out], x[in]); });
+  ForEach(x.dims, from, to,
+          [&](const Dims&, int64_t in, int64_t out) { y[out] = Combine(attr.reduction, y[out], x[in]); });
   for (double& value : y.values) value *= double{attr.scale};
 }
 

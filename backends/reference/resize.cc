@@ -1,5 +1,5 @@
-// Nearest and (bi-, tri-)linear resizing as torch.nn.functional.interpolate given a size. Every output is a weighted sum of inputs, and the
-// backward is the transpose of the same sum.
+// Nearest and (bi-, tri-)linear resizing as torch.nn.functional.interpolate given a size. Every output is a weighted
+// sum of inputs, and the backward is the transpose of the same sum.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,8 +20,9 @@ struct Sources {
 Sources SourcesOf(const Attributes& attr, int64_t in, int64_t out, int64_t o) {
   if (attr.mode == SY_RESIZE_NEAREST) return {{o * in / out, 0}, {1, 0}};  // ⌊o·in/out⌋
   const double size = static_cast<double>(in);
-  const double x = attr.align_corners ? (out > 1 ? static_cast<double>(o) * (size - 1) / static_cast<double>(out - 1) : 0)
-                                      : std::max(0.0, (static_cast<double>(o) + 0.5) * size / static_cast<double>(out) - 0.5);
+  const double x = attr.align_corners
+                       ? (out > 1 ? static_cast<double>(o) * (size - 1) / static_cast<double>(out - 1) : 0)
+                       : std::max(0.0, (static_cast<double>(o) + 0.5) * size / static_cast<double>(out) - 0.5);
   const int64_t low = std::min(static_cast<int64_t>(x), in - 1);
   const double part = x - static_cast<double>(low);
   return {{low, std::min(low + 1, in - 1)}, {1 - part, part}};
@@ -51,8 +52,10 @@ void CheckShapes(Check& check, bool backward) {
   const auto& attr = check.attributes<Attributes>();
   check.Need(attr.mode == SY_RESIZE_NEAREST || attr.mode == SY_RESIZE_LINEAR, "unknown mode");
   if (!check.Operands(1, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0})) return;
-  const Dims x = backward ? check.OutputDims(0) : check.InputDims(0), y = backward ? check.InputDims(0) : check.OutputDims(0);
-  check.Need(x[0] == y[0] && x.back() == y.back(), Text("x ", ToText(x), " and y ", ToText(y), " differ in images or channels"));
+  const Dims x = backward ? check.OutputDims(0) : check.InputDims(0),
+             y = backward ? check.InputDims(0) : check.OutputDims(0);
+  check.Need(x[0] == y[0] && x.back() == y.back(),
+             Text("x ", ToText(x), " and y ", ToText(y), " differ in images or channels"));
 }
 
 void CheckResize(Check& check) { CheckShapes(check, false); }

@@ -17,7 +17,8 @@ void RunSoftmax(Call& call) {
   Array& y = call.output(0);
   const int64_t c = x.dims.back();
   for (int64_t row = 0; row < x.size(); row += c) {
-    const double largest = *std::max_element(&x.values[static_cast<size_t>(row)], &x.values[static_cast<size_t>(row)] + c);
+    const double largest =
+        *std::max_element(&x.values[static_cast<size_t>(row)], &x.values[static_cast<size_t>(row)] + c);
     double sum = 0;
     for (int64_t i = row; i < row + c; ++i) sum += y[i] = std::exp(x[i] - largest);
     for (int64_t i = row; i < row + c; ++i) y[i] /= sum;

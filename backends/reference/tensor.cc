@@ -59,7 +59,9 @@ struct F16 {
 };
 
 template <typename T>
-double Get(T stored) { return static_cast<double>(stored); }
+double Get(T stored) {
+  return static_cast<double>(stored);
+}
 double Get(Bf16 stored) { return Bf16::Get(stored); }
 double Get(F16 stored) { return F16::Get(stored); }
 
@@ -81,13 +83,20 @@ T Put(double value) {
 template <typename F>
 void WithType(sy_dtype dtype, F f) {
   switch (dtype) {
-    case SY_F32: return f(float{});
-    case SY_BF16: return f(Bf16{});
-    case SY_F16: return f(F16{});
-    case SY_F64: return f(double{});
-    case SY_I32: return f(int32_t{});
-    case SY_I64: return f(int64_t{});
-    case SY_U8: return f(uint8_t{});
+    case SY_F32:
+      return f(float{});
+    case SY_BF16:
+      return f(Bf16{});
+    case SY_F16:
+      return f(F16{});
+    case SY_F64:
+      return f(double{});
+    case SY_I32:
+      return f(int32_t{});
+    case SY_I64:
+      return f(int64_t{});
+    case SY_U8:
+      return f(uint8_t{});
   }
 }
 

@@ -1,4 +1,5 @@
-// Windows sliding over images and volumes: what convolution and pooling share. Two-dimensional problems are volumes of depth 1.
+// Windows sliding over images and volumes: what convolution and pooling share. Two-dimensional problems are volumes of
+// depth 1.
 #pragma once
 
 #include <array>
@@ -15,7 +16,9 @@ struct Windows {
   Windows(const Dims& image, const Dims& output, const Dims& window, const int32_t* strides, const int32_t* dilations,
           const int32_t* pad_before, const int32_t* pad_after)
       : in(Deep(image, 1)), out(Deep(output, 1)), kernel(Deep(window, 1)) {
-    const auto triple = [&](const int32_t* values, int64_t fill) { return Deep(Dims(values, values + image.size()), fill); };
+    const auto triple = [&](const int32_t* values, int64_t fill) {
+      return Deep(Dims(values, values + image.size()), fill);
+    };
     stride = triple(strides, 1);
     if (dilations) dilation = triple(dilations, 1);
     before = triple(pad_before, 0);
@@ -37,7 +40,8 @@ struct Windows {
     return check.ok();
   }
 
-  // f(tap, input position) for the window at an output position, all counted row-major; taps outside the image are left out.
+  // f(tap, input position) for the window at an output position, all counted row-major; taps outside the image are left
+  // out.
   template <typename F>
   void ForEachTap(int64_t position, F f) const {
     const Triple o = {position / (out[2] * out[1]), position / out[2] % out[1], position % out[2]};

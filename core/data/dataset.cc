@@ -90,8 +90,7 @@ Status CheckOptions(const DatasetOptions& options) {
 
 StatusOr<std::string> Locate(const DatasetRow& row, const DatasetOptions& options) {
   if (!row.has_files) return std::string();
-  const Download* download = options.download && row.download ? &*row.download : nullptr;
-  return LocateData(row.name, options.data, download);
+  return LocateData(row.name, options.data, row.download ? &*row.download : nullptr, options.download);
 }
 
 void AddToChecksum(const void* bytes, size_t count, uLong* sum) {

@@ -1,10 +1,13 @@
 // JPEG through libjpeg-turbo. The library reports by callbacks: errors leave by longjmp, and those warnings that mean
 // lost pixels become errors too, since it would otherwise fill the rest of the image with grey.
-#include <jerror.h>
-#include <jpeglib.h>
-
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
+
+// clang-format off
+#include <jpeglib.h>  // needs cstdio
+#include <jerror.h>   // needs jpeglib.h
+// clang-format on
 
 #include "core/data/image.h"
 

@@ -44,7 +44,7 @@ class Loader {
  public:
   static StatusOr<std::unique_ptr<Loader>> Create(const Dataset& dataset, const Transform& transform,
                                                   const LoaderOptions& options);
-  ~Loader();  // at any time; waits for at most one sample per thread
+  ~Loader();  // at any time; waits for a few samples per thread
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 

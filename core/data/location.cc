@@ -138,7 +138,8 @@ Status FetchFiles(const Download& download, const std::string& folder) {
   return status;
 }
 
-StatusOr<std::string> LocateData(const std::string& name, const std::string& data, const Download* download) {
+StatusOr<std::string> LocateData(const std::string& name, const std::string& data, const Download* download,
+                                 bool fetch) {
   if (!data.empty()) {
     if (PathExists(data)) return data;
     return NotFound("--data={}: no such file or folder; expected the data of {}", data, name);
@@ -156,12 +157,13 @@ StatusOr<std::string> LocateData(const std::string& name, const std::string& dat
     return NotFound("the data of {} is in none of {}; put it there, or say where it is with --data=FOLDER", name,
                     tried);
   }
-  const Status fetched = FetchFiles(*download, cached);
+  Status fetched = Aborted("downloads are off");
+  if (fetch) fetched = FetchFiles(*download, cached);
   if (fetched.ok()) return cached;
   std::string files;
   for (const Download::File& file : download->files) files += (files.empty() ? "" : ", ") + file.name;
   return NotFound(
-      "the data of {} is in none of {}, and fetching it failed ({}); put {} from {} into {}, or say where they "
+      "the data of {} is in none of {}, and was not fetched ({}); put {} from {} into {}, or say where they "
       "are with --data=FOLDER",
       name, tried, Message(fetched), files, download->sites[0], cached);
 }

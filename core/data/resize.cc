@@ -1,6 +1,6 @@
-// Separable: first along rows, rounded to 8 bits, then along columns. Weights are the triangle filter of half-width
-// max(1, in / out) around (o + 0.5) * in / out, normalised, in 22-bit fixed point with round-half-up, which is what
-// PIL documents as its convolution-based resampling (Pillow, "Concepts: Filters").
+// Separable: along rows, rounded to 8 bits, then along columns. Weights
+// are the triangle filter of half-width max(1, in / out) around (o + 0.5) * in / out, normalised, in 22-bit fixed point
+// with round-half-up, which is what PIL documents as its convolution-based resampling (Pillow, "Concepts: Filters").
 #include "core/data/resize.h"
 
 #include <algorithm>
@@ -76,35 +76,46 @@ void BlendRows(const uint8_t* rows, size_t row_bytes, int count, const int32_t* 
   for (size_t x = 0; x < width; ++x) out[x] = Narrow(sums[x]);
 }
 
+// Changes the width.
+void ResizeAlongRows(const ImageView& in, int width, Image* out) {
+  thread_local Axis axis;
+  FillAxis(in.width, width, &axis);
+  out->Reshape(in.height, width, in.channels);
+  for (int y = 0; y < in.height; ++y) {
+    const uint8_t* row = in.data + static_cast<size_t>(y) * in.row_bytes;
+    in.channels == 3 ? ResizeRow<3>(row, axis, width, out->Row(y)) : ResizeRow<1>(row, axis, width, out->Row(y));
+  }
+}
+
+// Changes the height.
+void ResizeAlongColumns(const ImageView& in, int height, Image* out) {
+  thread_local Axis axis;
+  thread_local std::vector<int32_t> sums;
+  FillAxis(in.height, height, &axis);
+  out->Reshape(height, in.width, in.channels);
+  const size_t width = static_cast<size_t>(in.width) * in.channels;
+  sums.resize(width);
+  for (int y = 0; y < height; ++y) {
+    BlendRows(in.data + static_cast<size_t>(axis.first[y]) * in.row_bytes, in.row_bytes, axis.count[y],
+              &axis.weights[static_cast<size_t>(y) * axis.taps], width, sums.data(), out->Row(y));
+  }
+}
+
 }  // namespace
 
 void ResizeBilinear(const ImageView& in, int height, int width, Image* out) {
-  thread_local Axis axis;
-  thread_local std::vector<uint8_t> narrowed;
-  thread_local std::vector<int32_t> sums;
-  out->Reshape(height, width, in.channels);
-  const size_t out_row_bytes = static_cast<size_t>(width) * in.channels;
-  const uint8_t* rows = in.data;
-  size_t row_bytes = in.row_bytes;
-  if (width != in.width) {
-    FillAxis(in.width, width, &axis);
-    narrowed.resize(out_row_bytes * in.height);
-    for (int y = 0; y < in.height; ++y) {
-      const uint8_t* source = in.data + static_cast<size_t>(y) * in.row_bytes;
-      uint8_t* target = narrowed.data() + static_cast<size_t>(y) * out_row_bytes;
-      in.channels == 3 ? ResizeRow<3>(source, axis, width, target) : ResizeRow<1>(source, axis, width, target);
-    }
-    rows = narrowed.data(), row_bytes = out_row_bytes;
-  }
-  if (height == in.height) {
-    for (int y = 0; y < height; ++y) std::memcpy(out->Row(y), rows + static_cast<size_t>(y) * row_bytes, out_row_bytes);
-    return;
-  }
-  FillAxis(in.height, height, &axis);
-  sums.resize(out_row_bytes);
-  for (int y = 0; y < height; ++y) {
-    BlendRows(rows + static_cast<size_t>(axis.first[y]) * row_bytes, row_bytes, axis.count[y],
-              &axis.weights[static_cast<size_t>(y) * axis.taps], out_row_bytes, sums.data(), out->Row(y));
+  thread_local Image between;
+  if (height == in.height && width == in.width) {
+    out->Reshape(height, width, in.channels);
+    const size_t count = static_cast<size_t>(width) * in.channels;
+    for (int y = 0; y < height; ++y) std::memcpy(out->Row(y), in.data + static_cast<size_t>(y) * in.row_bytes, count);
+  } else if (height == in.height) {
+    ResizeAlongRows(in, width, out);
+  } else if (width == in.width) {
+    ResizeAlongColumns(in, height, out);
+  } else {
+    ResizeAlongRows(in, width, &between);
+    ResizeAlongColumns(Whole(between), height, out);
   }
 }
 

@@ -51,7 +51,7 @@ bool ChecksumMatches(const Block& block) {
 }
 
 // pax records are "length key=value\n". Fills what is there; false where a record is malformed.
-bool ParsePax(const std::string& text, std::string* name, std::optional<int64_t>* size) {
+bool ParsePax(const std::string& text, std::string* name, int64_t* size) {
   for (size_t at = 0; at < text.size();) {
     size_t length = 0;
     const char* begin = text.data() + at;
@@ -85,7 +85,7 @@ std::string CleanName(std::string name) {
 
 Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTree::Entry>* entries) {
   std::string long_name;
-  std::optional<int64_t> long_size;
+  int64_t long_size = -1;  // bytes; below 0: the header's own holds
   for (int64_t at = 0; at < size;) {
     if (size - at < kBlock) return DataLoss("tar archive ends inside a header at offset {}; fetch it again", at);
     Block block;
@@ -101,7 +101,7 @@ Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTre
     }
     const char type = static_cast<char>(block[156]);
     const bool describes_next = type == 'L' || type == 'x';
-    const int64_t member_size = describes_next ? *header_size : long_size.value_or(*header_size);
+    const int64_t member_size = describes_next || long_size < 0 ? *header_size : long_size;
     const int64_t begin = at + kBlock;
     if (member_size > size - begin) {
       return DataLoss(
@@ -133,7 +133,7 @@ Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTre
     }
     if (type != 'g' && type != 'K') {
       long_name.clear();
-      long_size.reset();
+      long_size = -1;
     }
   }
   if (size == 0) return DataLoss("expected a tar archive, found an empty file");

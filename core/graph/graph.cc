@@ -94,10 +94,11 @@ std::vector<std::vector<int>> Graph::Users() const {
   return users;
 }
 
-Graph::Scope::Scope(Graph& graph, const std::string& name) : graph_(graph), length_(graph.scope_.size()) {
+Graph::Scope::Scope(Graph& graph, const std::string& name) : graph_(graph), before_(graph.scope_) {
   graph.scope_ = graph.ScopedName(name);
 }
-Graph::Scope::~Scope() { graph_.scope_.resize(length_); }
+Graph::Scope::Scope(Graph& graph) : graph_(graph), before_(graph.scope_) { graph.scope_.clear(); }
+Graph::Scope::~Scope() { graph_.scope_ = before_; }
 
 std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& inputs) {
   Node node = source;

@@ -109,6 +109,7 @@ struct Node {
   Phase phase = Phase::kForward;
   std::source_location where;
   std::optional<InputInfo> input;    // op "input"
+  std::string bucket;                // not "": output 0 lives in the gradients arena under this name
 };
 
 class Graph {
@@ -144,13 +145,14 @@ class Graph {
   class Scope {
    public:
     Scope(Graph& graph, const std::string& name);
+    explicit Scope(Graph& graph);  // back at the root: no prefix, wherever it is opened
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Graph& graph_;
-    size_t length_;
+    std::string before_;
   };
   // What is built from now on belongs to this phase.
   void SetPhase(Phase phase) { phase_ = phase; }

@@ -1,6 +1,8 @@
 // A group of ranks joined by a collective plugin. Adds to the plugin: sequence numbers, staging of device memory that the plugin cannot
-// touch (through host buffers made once per call site), composition of missing collectives from send_recv_batch, and waits that end when the
-// watchdog reports a dead peer. One communicator is used by one thread at a time; Abort from any thread.
+// touch (through a host buffer made when the call is prepared), composition of missing collectives from send_recv_batch, and waits that end:
+// when a peer dies or freezes (the Status names it), when a peer has said goodbye, or after the time limit of a call
+// (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error the communicator is of no more use. One communicator is used by one thread
+// at a time; Abort from any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +22,28 @@ namespace switchyard {
 class Communicator {
  public:
   // Joins all ranks of `processes`; waits for them at most timeout_ms, naming the ranks that did not come. With one rank, `plugin` may be null: every
-  // collective is then the identity. `device` may be null: only host addresses are used.
+  // collective is then the identity. `device` may be null: only host addresses are used. `rendezvous`, `device` must outlive it.
   static StatusOr<std::unique_ptr<Communicator>> Join(std::shared_ptr<Plugin> plugin, const ProcessMap& processes, Rendezvous& rendezvous,
                                                       Device* device, const std::string& name, int timeout_ms);
   ~Communicator();
+  // Ranks with equal `color` form a new communicator, ordered by `key`; null with color -1. Called by all ranks; `name` must be new in the run.
+  StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, const std::string& name);
 
   int rank() const;
   int size() const;
   const sy_collective_info& info() const;
   const std::string& plugin_name() const;  // "none" with one rank
 
-  // Host memory; each returns when it has finished.
+  // Host memory; each returns when it has finished. In place as in core/abi/collective.h.
   Status AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction);
   Status AllGather(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype);
   Status ReduceScatter(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction);
+  Status AllToAll(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype);
   Status Broadcast(const char* tag, void* address, uint64_t count, sy_dtype dtype, int root);
   Status Barrier(const char* tag);
+  Status SendReceive(const char* tag, const std::vector<sy_transfer>& transfers);
 
-  // Device memory, for plans. Prepared once: decides between the plugin's own access and staging, and allocates staging buffers.
+  // Device memory, for plans. Prepared once: decides between the plugin's own access and staging, and makes room for staging.
   // Launch performs no allocation. On a device stream (completion on stream) it only enqueues; otherwise it synchronises `stream`, performs the
   // call and returns when the result is in device memory.
   struct DeviceCall;
@@ -45,9 +51,10 @@ class Communicator {
   StatusOr<std::shared_ptr<DeviceCall>> PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset, uint64_t count, sy_dtype dtype, int root);
   Status Launch(DeviceCall& call, const Stream& stream);
 
-  // Memory that the collective owns, as a device buffer, if the plugin and the device allow it; kUnimplemented else (allocate normally then).
-  // Collective: all ranks call it with equal sizes in equal order.
-  StatusOr<Buffer> AllocateShared(uint64_t bytes);
+  // Memory that the collective owns, where it can skip a copy; kUnimplemented where the plugin (or with AllocateShared the device) does not know such:
+  // allocate normally then. Freed with the communicator. Collective: all ranks call it with equal sizes in equal order.
+  StatusOr<void*> AllocateOwned(uint64_t bytes);
+  StatusOr<Buffer> AllocateShared(uint64_t bytes);  // as a buffer of the device
 
   // Total milliseconds spent waiting in collectives since the last call of it (for the log).
   double TakeWaitMilliseconds();

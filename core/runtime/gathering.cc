@@ -176,14 +176,14 @@ class Reception {
       strangers_.push_back(std::make_unique<MessageLink>(descriptor));
     }
     for (auto& link : strangers_) {
-      std::vector<Message> messages;
+      std::vector<Frame> messages;
       const bool alive = link->Receive(&messages, 1);
       if (!messages.empty()) SY_RETURN_IF_ERROR(Admit(link, messages[0]));
       else if (!alive) link.reset();
     }
     std::erase(strangers_, nullptr);
     for (int rank = 1; rank < world_; ++rank) {
-      std::vector<Message> early;
+      std::vector<Frame> early;
       if (links_[rank] != nullptr && !links_[rank]->Receive(&early)) {
         return Unavailable("{} died while the ranks were gathering", Name(rank));
       }
@@ -196,7 +196,7 @@ class Reception {
   }
 
   // Takes the stranger behind `link` in, or sends it away (link becomes null either way).
-  Status Admit(std::unique_ptr<MessageLink>& link, const Message& hello) {
+  Status Admit(std::unique_ptr<MessageLink>& link, const Frame& hello) {
     auto visitor = std::move(link);
     const auto& fields = hello.fields;
     if (hello.type != MessageType::kHello || fields.size() != 6 || fields[2] != token_) {
@@ -249,7 +249,7 @@ StatusOr<std::unique_ptr<MessageLink>> Visit(const ProcessMap& processes, Clock:
       link->Send(MessageType::kHello, {std::to_string(processes.rank), std::to_string(processes.world), meeting.token,
                                        self.node, self.host, std::to_string(self.pid)});
       link->Flush();
-      std::vector<Message> messages;
+      std::vector<Frame> messages;
       for (bool alive = true; alive && messages.empty() && MillisecondsUntil(deadline) > 0;) {
         pollfd readable{link->descriptor(), POLLIN, 0};
         poll(&readable, 1, MillisecondsUntil(deadline));

@@ -76,7 +76,7 @@ bool MessageLink::Flush() {
   return open();
 }
 
-bool MessageLink::Receive(std::vector<Message>* messages, size_t most) {
+bool MessageLink::Receive(std::vector<Frame>* messages, size_t most) {
   char piece[16384];
   bool alive = open();
   while (alive && unparsed_.size() < 2 * kLargestFrame) {
@@ -88,7 +88,7 @@ bool MessageLink::Receive(std::vector<Message>* messages, size_t most) {
   return TakeFrames(messages, most) && alive;
 }
 
-bool MessageLink::TakeFrames(std::vector<Message>* messages, size_t most) {
+bool MessageLink::TakeFrames(std::vector<Frame>* messages, size_t most) {
   size_t at = 0;
   for (size_t taken = 0; taken < most && unparsed_.size() - at >= sizeof(FrameHeader); ++taken) {
     FrameHeader header;
@@ -97,7 +97,7 @@ bool MessageLink::TakeFrames(std::vector<Message>* messages, size_t most) {
     if (unparsed_.size() - at - sizeof header < header.bytes) break;
     const char* next = unparsed_.data() + at + sizeof header;
     uint32_t left = header.bytes;
-    Message message{static_cast<MessageType>(header.type), {}};
+    Frame message{static_cast<MessageType>(header.type), {}};
     for (uint32_t field = 0; field < header.fields; ++field) {
       uint32_t length = 0;
       if (left < sizeof length) return false;

@@ -23,7 +23,7 @@ enum class MessageType : uint32_t {
   kDeparture,    // rank: rank 0 passes on a goodbye
 };
 
-struct Message {
+struct Frame {
   MessageType type;
   std::vector<std::string> fields;
 };
@@ -41,11 +41,11 @@ class MessageLink {
   void Send(MessageType type, const std::vector<std::string>& fields = {});
   // Both answer false once the other side is gone or talks nonsense; what was received before is still in *messages.
   bool Flush();
-  bool Receive(std::vector<Message>* messages, size_t most = ~size_t{0});  // further messages wait for the next call
+  bool Receive(std::vector<Frame>* messages, size_t most = ~size_t{0});  // further messages wait for the next call
   void Close();
 
  private:
-  bool TakeFrames(std::vector<Message>* messages, size_t most);
+  bool TakeFrames(std::vector<Frame>* messages, size_t most);
   int descriptor_;
   std::string unsent_, unparsed_;
 };

@@ -6,7 +6,9 @@
 #include <pmix.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 namespace switchyard::pmix {
 namespace {
@@ -51,7 +53,12 @@ StatusOr<std::string> LookUp(const std::string& key, int rank, int timeout_ms) {
   PMIX_INFO_CONSTRUCT(&limit);
   PMIX_INFO_LOAD(&limit, PMIX_TIMEOUT, &seconds, PMIX_INT);
   pmix_value_t* value = nullptr;
-  const pmix_status_t status = PMIx_Get(&peer, key.c_str(), &limit, 1, &value);
+  // The server of our own node answers "not found" at once until the peer has published it.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  pmix_status_t status = PMIX_ERR_NOT_FOUND;
+  while ((status = PMIx_Get(&peer, key.c_str(), &limit, 1, &value)) == PMIX_ERR_NOT_FOUND && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
   PMIX_INFO_DESTRUCT(&limit);
   SY_RETURN_IF_ERROR(Check(status, "PMIx_Get"));
   std::string text = value->type == PMIX_STRING ? value->data.string : "";

@@ -81,6 +81,7 @@ struct Rendezvous::Impl {
   // Rank 0 tells the others; the first failure wins.
   void Fail(const std::string& text) {
     if (failed) return;
+    fprintf(stderr, "DEBUG rank %d: %s\n", rank, text.c_str());
     failure = Unavailable("{}", text);
     failed = true;
     pmix::Abandon();
@@ -101,13 +102,13 @@ struct Rendezvous::Impl {
     if (first_departed.empty()) first_departed = names[peer];
     changed.notify_all();
   }
-  void Handle(int peer, const Message& message);
+  void Handle(int peer, const Frame& message);
   void Serve(int peer);
   void Watch();
   bool MayStop() const;
 };
 
-void Rendezvous::Impl::Handle(int peer, const Message& message) {
+void Rendezvous::Impl::Handle(int peer, const Frame& message) {
   silent_ms[peer] = 0;
   const auto& fields = message.fields;
   const auto is = [&](MessageType type, size_t count) { return message.type == type && fields.size() == count; };
@@ -136,9 +137,9 @@ void Rendezvous::Impl::Handle(int peer, const Message& message) {
 
 void Rendezvous::Impl::Serve(int peer) {
   MessageLink& link = *links[peer];
-  std::vector<Message> messages;
+  std::vector<Frame> messages;
   const bool alive = link.Receive(&messages) && link.Flush();
-  for (const Message& message : messages) Handle(peer, message);
+  for (const Frame& message : messages) Handle(peer, message);
   if (alive) return;
   link.Close();
   if (!departed[peer]) Fail(names[peer] + " died");

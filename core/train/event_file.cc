@@ -74,7 +74,7 @@ Status EventFile::Scalar(const std::string& tag, int64_t step, double value) {
   return WriteRecord(event.SerializeAsString());
 }
 
-Status EventFile::Picture(const std::string& tag, int64_t step, const Image& image) {
+Status EventFile::Picture(const std::string& tag, int64_t step, const Raster& image) {
   SY_ASSIGN_OR_RETURN(const std::string png, EncodePng(image));
   event::Event event = EventAt(step);
   event::Summary::Value* summary = event.mutable_summary()->add_value();

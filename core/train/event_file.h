@@ -30,7 +30,7 @@ class EventFile {
 
   // Tags with slashes are grouped by their first part: "Loss/training", "Metrics/validation/top1".
   Status Scalar(const std::string& tag, int64_t step, double value);
-  Status Picture(const std::string& tag, int64_t step, const Image& image);
+  Status Picture(const std::string& tag, int64_t step, const Raster& image);
 
  private:
   EventFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}

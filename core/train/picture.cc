@@ -271,13 +271,17 @@ Drawing LayOut(const Chart& chart) { return Layout(chart).Draw(); }
 
 Series Smoothed(const Series& raw, double weight) {
   Series smooth = raw;
-  double average = 0, share = 1;
-  for (double& value : smooth.y) {
-    if (!std::isfinite(value)) continue;
-    average = weight * average + (1 - weight) * value;
-    share *= weight;
-    value = average / (1 - share);
-  }
+  const auto pass = [weight](auto begin, auto end) {
+    double average = 0, share = 1;
+    for (auto value = begin; value != end; ++value) {
+      if (!std::isfinite(*value)) continue;
+      average = weight * average + (1 - weight) * *value;
+      share *= weight;
+      *value = average / (1 - share);
+    }
+  };
+  pass(smooth.y.begin(), smooth.y.end());
+  pass(smooth.y.rbegin(), smooth.y.rend());
   return smooth;
 }
 
@@ -286,9 +290,9 @@ Chart LossChart(const std::string& title, const std::string& x_label, Series tra
   Chart chart{title, x_label, {}};
   Panel loss{"loss", {}};
   train_loss.color = 0;
-  // Over about a thirtieth of the run; a short run is shown as it is.
-  const double window = static_cast<double>(train_loss.y.size()) / 30;
-  if (window > 2) {
+  // Over about a fiftieth of the run each way; a short run is shown as it is.
+  const double window = static_cast<double>(train_loss.y.size()) / 50;
+  if (window > 1) {
     Series smooth = Smoothed(train_loss, 1 - 1 / window);
     smooth.name = "training loss";
     train_loss.name.clear();
@@ -315,7 +319,7 @@ Chart LossChart(const std::string& title, const std::string& x_label, Series tra
 
 std::string RenderSvg(const Chart& chart) { return ToSvg(LayOut(chart)); }
 
-Image RenderImage(const Chart& chart, double scale) { return Rasterise(LayOut(chart), scale); }
+Raster RenderImage(const Chart& chart, double scale) { return Rasterise(LayOut(chart), scale); }
 
 Status SaveChart(const Chart& chart, const std::string& path) {
   const std::string extension = std::filesystem::path(path).extension().string();

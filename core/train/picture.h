@@ -14,13 +14,13 @@
 
 namespace switchyard {
 
-struct Image {
+struct Raster {
   int width = 0;
   int height = 0;
   std::vector<uint8_t> rgb;  // (height, width, 3)
 };
 
-StatusOr<std::string> EncodePng(const Image& image);  // the bytes of the file
+StatusOr<std::string> EncodePng(const Raster& image);  // the bytes of the file
 
 struct Series {
   std::string name;  // "" keeps it out of the legend
@@ -41,8 +41,8 @@ struct Chart {
   std::vector<Panel> panels;
 };
 
-// Exponential moving average with weight in [0, 1), corrected for its start as in TensorBoard; values that are not
-// finite are passed over.
+// Exponential moving average with weight in [0, 1), corrected for its start, run forwards and then backwards, so that
+// the line does not lag behind its points. Values that are not finite are passed over.
 Series Smoothed(const Series& raw, double weight);
 
 // The picture at the end of a run: training loss raw and smoothed with the validation loss; below it the accuracy,
@@ -52,7 +52,7 @@ Chart LossChart(const std::string& title, const std::string& x_label, Series tra
 
 // 960 wide, 420 high for the first panel and 260 for each further one.
 std::string RenderSvg(const Chart& chart);
-Image RenderImage(const Chart& chart, double scale = 2.0);  // pixels per unit of the SVG
+Raster RenderImage(const Chart& chart, double scale = 2.0);  // pixels per unit of the SVG
 
 // By the ending of `path`: .svg or .png. The file is replaced as a whole.
 Status SaveChart(const Chart& chart, const std::string& path);

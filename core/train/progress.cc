@@ -16,8 +16,8 @@
 namespace switchyard {
 namespace {
 
-constexpr double kRedrawInterval = 0.1;  // seconds
-constexpr int kShortestBar = 10, kLongestBar = 40;
+constexpr double kRedrawInterval = 0.1;             // seconds
+constexpr int kShortestBar = 10, kLongestBar = 30;  // columns
 
 double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -53,7 +53,7 @@ std::vector<std::string> Fields(const ProgressState& state, double remaining_s) 
   };
   add(state.loss, [](double v) { return fmt::format("loss {:.4g}", v); });
   add(state.images_per_s, [](double v) { return fmt::format("{:.{}f} images/s", v, v < 10 ? 1 : 0); });
-  add(remaining_s, [](double v) { return "ETA " + DurationText(v); });
+  add(remaining_s, [](double v) { return fmt::format("ETA {}", DurationText(v)); });
   add(state.lr, [](double v) { return fmt::format("lr {:.2g}", v); });
   add(state.grad_norm, [](double v) { return fmt::format("grad {:.3g}", v); });
   add(state.loss_scale, [](double v) { return fmt::format("scale {:g}", v); });
@@ -128,7 +128,8 @@ void Progress::Draw(const ProgressState& state, int columns) {
   }
   // One column stays free: a cursor in the last one wraps on some terminals. Every field is ASCII, one column a byte.
   int room = columns - 1 - static_cast<int>(line.size());
-  const int bar_and_space = kShortestBar + (line.empty() ? 0 : 1);
+  const int bar = std::clamp(columns / 4, kShortestBar, kLongestBar);  // does not jump when a number changes its width
+  const int bar_and_space = bar + (line.empty() ? 0 : 1);
   const bool with_bar = room >= bar_and_space + 2 + static_cast<int>(fields[0].size());
   if (with_bar) room -= bar_and_space;
   std::string text;
@@ -140,16 +141,17 @@ void Progress::Draw(const ProgressState& state, int columns) {
   }
   if (with_bar) {
     const double share = state.steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.steps) : 0;
-    line += (line.empty() ? "" : " ") + Bar(share, std::min(kLongestBar, kShortestBar + room), options_.ascii);
+    if (!line.empty()) line += ' ';
+    line += Bar(share, bar, options_.ascii);
   }
   line = (line + text).substr(0, with_bar ? std::string::npos : static_cast<size_t>(std::max(columns - 1, 0)));
-  Write("\r" + line + "\x1b[K");
+  Write(fmt::format("\r{}\x1b[K", line));
   bar_on_line_ = true;
 }
 
 void Progress::Line(const std::string& text) {
   const int columns = options_.terminal_columns();
-  Write((bar_on_line_ ? "\r\x1b[K" : "") + text + "\n");
+  Write(fmt::format("{}{}\n", bar_on_line_ ? "\r\x1b[K" : "", text));
   if (bar_on_line_) Draw(last_, columns);
 }
 

@@ -73,7 +73,7 @@ class Painter {
     dirty_ = {};
   }
 
-  Image Take() { return std::move(image_); }
+  Raster Take() { return std::move(image_); }
 
  private:
   struct Box {
@@ -105,7 +105,7 @@ class Painter {
   int width_, height_;
   std::vector<float> mask_;
   Box dirty_;
-  Image image_;
+  Raster image_;
 };
 
 void PaintText(Painter* painter, const Shape& shape, double scale) {
@@ -129,7 +129,7 @@ void PaintText(Painter* painter, const Shape& shape, double scale) {
 
 }  // namespace
 
-Image Rasterise(const Drawing& drawing, double scale) {
+Raster Rasterise(const Drawing& drawing, double scale) {
   Painter painter(std::max(1, static_cast<int>(std::lround(drawing.width * scale))),
                   std::max(1, static_cast<int>(std::lround(drawing.height * scale))));
   const auto scaled = [&](const Point& point) { return Point{point.x * scale, point.y * scale}; };
@@ -155,7 +155,7 @@ Image Rasterise(const Drawing& drawing, double scale) {
   return painter.Take();
 }
 
-StatusOr<std::string> EncodePng(const Image& image) {
+StatusOr<std::string> EncodePng(const Raster& image) {
   if (image.width < 1 || image.height < 1 ||
       image.rgb.size() != static_cast<size_t>(image.width) * static_cast<size_t>(image.height) * 3) {
     return InvalidArgument("a PNG of {} × {} pixels needs 3 bytes for each, found {} bytes", image.width, image.height,

@@ -111,7 +111,9 @@ const void* Interface(const char* name) {
 __attribute__((constructor)) static void CrashEarly() { raise(SIGSEGV); }
 #endif
 
-#if !defined(FAKE_NO_SYMBOL)
+#if defined(FAKE_NO_SYMBOL)
+#define sy_plugin_query another_function
+#endif
 extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* plugin, sy_error* error) {
   host = given;
 #if defined(FAKE_REFUSES)
@@ -165,4 +167,3 @@ extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* 
 #endif
   return SY_OK;
 }
-#endif

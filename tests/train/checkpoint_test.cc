@@ -1,9 +1,12 @@
 #include "core/train/checkpoint.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "core/train/file_calls.h"
 #include "gmock/gmock.h"
@@ -57,8 +60,28 @@ int64_t WhichExample(const std::string& path) {
   return same ? expected.update : -2;
 }
 
+// Whether loading it and reading all its tensors meets an error.
+bool IsRefused(const std::string& path) {
+  const auto loaded = LoadCheckpoint(path);
+  if (!loaded.ok()) return true;
+  for (const TensorFile* file : {&loaded->weights, &loaded->state}) {
+    for (const auto& entry : file->entries()) {
+      if (ReadTensor(*file, entry.name).compare(0, 6, "error:") == 0) return true;
+    }
+  }
+  return false;
+}
+
+// The system's calls, but for fsync, for which a test need not wait.
+FileCalls CallsWithoutWaiting() {
+  FileCalls calls = SystemFileCalls();
+  calls.fsync = [](int) { return 0; };
+  return calls;
+}
+
 class CheckpointTest : public Scratch {
  protected:
+  CheckpointTest() { ReplaceFileCalls(&calls_); }
   ~CheckpointTest() override { ReplaceFileCalls(nullptr); }
   Status Save(int64_t step, SaveOptions options = {}) {
     const Example example(step);
@@ -78,14 +101,15 @@ class CheckpointTest : public Scratch {
     const auto names = Names();
     return std::any_of(names.begin(), names.end(), [](const std::string& name) { return name[0] == '.'; });
   }
+  const FileCalls calls_ = CallsWithoutWaiting();
 };
 
 // The system's calls until the n-th, which fails; the later ones work (an error), or fail too (the machine stopped).
 class FailingCalls {
  public:
   enum class After { kWorks, kStopped };
-  FailingCalls(int n, After after, int error_number) : n_(n), after_(after), error_number_(error_number) {
-    const FileCalls real = SystemFileCalls();
+  FailingCalls(const FileCalls& real, int n, After after, int error_number)
+      : real_(&real), n_(n), after_(after), error_number_(error_number) {
     calls_.open = [this, real](const char* path, int flags, mode_t mode) {
       return Fails() ? -1 : real.open(path, flags, mode);
     };
@@ -108,7 +132,7 @@ class FailingCalls {
     calls_.rmdir = [this, real](const char* path) { return Fails() ? -1 : real.rmdir(path); };
     ReplaceFileCalls(&calls_);
   }
-  ~FailingCalls() { ReplaceFileCalls(nullptr); }
+  ~FailingCalls() { ReplaceFileCalls(real_); }
   bool reached() const { return count_ >= n_; }
 
  private:
@@ -118,6 +142,7 @@ class FailingCalls {
     errno = error_number_;
     return true;
   }
+  const FileCalls* real_;
   int n_;
   After after_;
   int error_number_;
@@ -186,23 +211,13 @@ TEST_F(CheckpointTest, FindsEveryFlippedBitInEveryFile) {
     const std::string whole = ReadText(folder + name);
     ASSERT_FALSE(whole.empty()) << name;
     for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
-      std::string bad = whole;
-      bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
-      WriteText(folder + name, bad);
-      const int64_t found = WhichExample(folder);
-      ASSERT_TRUE(found == -1 || found == -2) << name << ", bit " << bit % 8 << " of byte " << bit / 8;
-      // What still opens is damaged in a payload, and reading it says so.
-      if (found != -2) continue;
-      const auto loaded = LoadCheckpoint(folder);
-      bool refused = false;
-      for (const TensorFile* file : {&loaded->weights, &loaded->state}) {
-        for (const auto& entry : file->entries()) refused |= ReadTensor(*file, entry.name).compare(0, 6, "error:") == 0;
-      }
-      ASSERT_TRUE(refused) << name << ", bit " << bit % 8 << " of byte " << bit / 8;
+      FlipBit(folder + name, bit);
+      ASSERT_TRUE(IsRefused(folder)) << name << ", bit " << bit % 8 << " of byte " << bit / 8;
+      FlipBit(folder + name, bit);
     }
-    for (size_t size = 0; size < whole.size(); size += 7) {
-      WriteText(folder + name, whole.substr(0, size));
-      ASSERT_EQ(WhichExample(folder), -1) << name << " cut to " << size;
+    for (size_t size = whole.size(); size-- > 0;) {
+      fs::resize_file(folder + name, size);
+      ASSERT_TRUE(IsRefused(folder)) << name << " cut to " << size;
     }
     WriteText(folder + name, whole);
   }
@@ -229,7 +244,7 @@ TEST_F(CheckpointTest, AnErrorAtAnyCallLeavesTheOldOrTheNewCheckpoint) {
         ASSERT_TRUE(Save(10, {.best = true, .keep = 1}).ok());
         Status status;
         {
-          FailingCalls failing(n, after, error_number);
+          FailingCalls failing(calls_, n, after, error_number);
           status = Save(20, {.best = true, .keep = 1});
           reached = failing.reached();
         }
@@ -265,9 +280,42 @@ TEST_F(CheckpointTest, AnErrorAtAnyCallLeavesTheOldOrTheNewCheckpoint) {
   }
 }
 
+TEST_F(CheckpointTest, EveryFileIsOnDiskBeforeItIsNamed) {
+  const FileCalls real = SystemFileCalls();
+  FileCalls watched = real;
+  std::set<std::string> unsynced;  // files and folders written since their last fsync
+  std::map<int, std::string> open_paths;
+  const auto parent = [](const char* path) { return fs::path(path).parent_path().string(); };
+  watched.open = [&](const char* path, int flags, mode_t mode) {
+    const int descriptor = real.open(path, flags, mode);
+    open_paths[descriptor] = path;
+    if ((flags & O_CREAT) != 0) unsynced.insert({path, parent(path)});
+    return descriptor;
+  };
+  watched.fsync = [&](int descriptor) {
+    unsynced.erase(open_paths[descriptor]);
+    return 0;
+  };
+  std::vector<std::string> named;
+  watched.rename = [&](const char* from, const char* to) {
+    EXPECT_TRUE(unsynced.empty()) << *unsynced.begin() << " is not on disk when " << to << " is named";
+    named.push_back(fs::path(to).filename().string());
+    unsynced.insert(parent(to));
+    return real.rename(from, to);
+  };
+  watched.symlink = [&](const char* target, const char* link) {
+    EXPECT_TRUE(unsynced.empty()) << *unsynced.begin() << " is not on disk when " << link << " is made";
+    return real.symlink(target, link);
+  };
+  ReplaceFileCalls(&watched);
+  ASSERT_TRUE(Save(10).ok());
+  EXPECT_THAT(named, ElementsAre("step-00000010", "latest"));
+  EXPECT_TRUE(unsynced.empty()) << *unsynced.begin();
+}
+
 TEST_F(CheckpointTest, ASignalInACallIsNoError) {
   for (int n = 1; n <= 12; ++n) {
-    FailingCalls interrupted(n, FailingCalls::After::kWorks, EINTR);
+    FailingCalls interrupted(calls_, n, FailingCalls::After::kWorks, EINTR);
     const Status status = Save(n);
     // open, write and fsync are tried again; the others are never interrupted on Linux.
     if (!status.ok()) {
@@ -295,7 +343,7 @@ TEST_F(CheckpointTest, TheWriterTellsTheErrorOnTheNextCall) {
   const Example example(10);
   CheckpointWriter writer(In("run"));
   {
-    FailingCalls failing(5, FailingCalls::After::kWorks, ENOSPC);
+    FailingCalls failing(calls_, 5, FailingCalls::After::kWorks, ENOSPC);
     ASSERT_TRUE(writer.Save(example.contents, {}).ok());
     EXPECT_EQ(writer.Save(example.contents, {}).code(), absl::StatusCode::kResourceExhausted);
   }

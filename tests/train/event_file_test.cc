@@ -58,7 +58,7 @@ TEST_F(EventFileTest, RecordsReadBack) {
   EXPECT_THAT(file->path(), ::testing::HasSubstr("/events.out.tfevents."));
   ASSERT_TRUE(file->Scalar("Loss/training", 7, 2.5).ok());
   ASSERT_TRUE(file->Scalar("Metrics/validation/top1", 1'000'000'000'000, 0.875).ok());
-  ASSERT_TRUE(file->Picture("images", 8, Image{2, 1, {255, 0, 0, 0, 0, 255}}).ok());
+  ASSERT_TRUE(file->Picture("images", 8, Raster{2, 1, {255, 0, 0, 0, 0, 255}}).ok());
   const auto events = ReadEvents(file->path());
   ASSERT_EQ(events.size(), 4u);
   EXPECT_EQ(events[0].file_version(), "brain.Event:2");

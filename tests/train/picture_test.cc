@@ -18,11 +18,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using PictureTest = Scratch;
 
-Image DecodePng(const std::string& bytes) {
+Raster DecodePng(const std::string& bytes) {
   png_image png;
   std::memset(&png, 0, sizeof png);
   png.version = PNG_IMAGE_VERSION;
-  Image image;
+  Raster image;
   if (png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()) == 0) return image;
   png.format = PNG_FORMAT_RGB;
   image.width = static_cast<int>(png.width);
@@ -87,7 +87,7 @@ TEST_F(PictureTest, DrawsTheLossCurve) {
 }
 
 TEST_F(PictureTest, PaintsTheColoursOfItsLines) {
-  const Image image = RenderImage(Example(), 1.0);
+  const Raster image = RenderImage(Example(), 1.0);
   EXPECT_EQ(image.width, 960);
   EXPECT_EQ(image.height, 680);
   int blue = 0, green = 0, white = 0;
@@ -148,16 +148,18 @@ TEST_F(PictureTest, EscapesNames) {
   EXPECT_THAT(svg, HasSubstr("a&lt;b &amp; \"c\" <"));
 }
 
-TEST_F(PictureTest, SmoothingIsCorrectedForItsStart) {
-  const Series smooth = Smoothed(Line("s", {4, 4, std::nan(""), 4, 0}), 0.5);
-  EXPECT_DOUBLE_EQ(smooth.y[0], 4);
-  EXPECT_DOUBLE_EQ(smooth.y[1], 4);
-  EXPECT_TRUE(std::isnan(smooth.y[2]));
-  EXPECT_NEAR(smooth.y[4], (0.5 * 3.5) / (1 - 0.0625), 1e-12);
+TEST_F(PictureTest, SmoothingKeepsWhatIsConstantAndDoesNotLag) {
+  const Series constant = Smoothed(Line("s", {4, 4, std::nan(""), 4}), 0.5);
+  EXPECT_DOUBLE_EQ(constant.y[0], 4);
+  EXPECT_TRUE(std::isnan(constant.y[2]));
+  EXPECT_DOUBLE_EQ(constant.y[3], 4);
+  std::vector<double> ramp(400);
+  for (size_t i = 0; i < ramp.size(); ++i) ramp[i] = static_cast<double>(i) + (i % 2 == 0 ? 1.0 : -1.0);
+  EXPECT_NEAR(Smoothed(Line("s", ramp), 0.9).y[200], 200, 0.05);
 }
 
 TEST_F(PictureTest, PngReadsBack) {
-  const Image image{2, 2, {1, 2, 3, 4, 5, 6, 7, 8, 9, 250, 251, 252}};
+  const Raster image{2, 2, {1, 2, 3, 4, 5, 6, 7, 8, 9, 250, 251, 252}};
   const auto encoded = EncodePng(image);
   ASSERT_TRUE(encoded.ok());
   EXPECT_EQ(DecodePng(*encoded).rgb, image.rgb);

@@ -54,10 +54,9 @@ TEST_F(ProgressTest, DrawsOneLineOnATerminal) {
   const std::string output = Output();
   EXPECT_EQ(Count(output, '\n'), 1);
   EXPECT_EQ(Count(output, '\r'), 2);
-  EXPECT_EQ(
-      output.substr(output.rfind('\r')),
-      "\repoch 3/10 =========================>---------------  126/200  loss 1.234  412 images/s  ETA 0:37  lr 0.0003"
-      "\x1b[K\n");
+  EXPECT_EQ(output.substr(output.rfind('\r')),
+            "\repoch 3/10 ==================>-----------  126/200  loss 1.234  412 images/s  ETA 0:37  lr 0.0003"
+            "\x1b[K\n");
 }
 
 TEST_F(ProgressTest, NeverPassesTheWidthOfTheTerminal) {

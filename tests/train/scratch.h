@@ -37,4 +37,14 @@ inline void WriteText(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
+// Flips one bit of a file in place; twice is not at all.
+inline void FlipBit(const std::string& path, size_t bit) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  const auto at = static_cast<std::streamoff>(bit / 8);
+  file.seekg(at);
+  const int byte = file.get();
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ (1 << (bit % 8))));
+}
+
 }  // namespace switchyard

@@ -47,7 +47,7 @@ target_include_directories(switchyard_headers INTERFACE
 add_library(switchyard_options INTERFACE)
 target_include_directories(switchyard_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(switchyard_options INTERFACE
-  -Wall -Wextra -Wno-missing-field-initializers -Wno-free-nonheap-object $<$<BOOL:${SWITCHYARD_WERROR}>:-Werror>)
+  -Wall -Wextra -Wno-missing-field-initializers -Wno-free-nonheap-object -Wno-restrict $<$<BOOL:${SWITCHYARD_WERROR}>:-Werror>)
 
 function(switchyard_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})

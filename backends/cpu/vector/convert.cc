@@ -4,10 +4,13 @@ namespace switchyard::SY_ISA {
 
 void to_float(sy_dtype dtype, const void* from, float* to, int64_t n) {
   switch (dtype) {
-    case SY_F32: __builtin_memcpy(to, from, n * sizeof(float)); break;
+    case SY_F32:
+      __builtin_memcpy(to, from, n * sizeof(float));
+      break;
     case SY_BF16: {
       const auto* halves = static_cast<const uint16_t*>(from);
-      ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(to + i, FromBf16(LoadHalves(halves + i, lanes)), lanes); });
+      ForEachVector(n,
+                    [&](int64_t i, int64_t lanes) { Store(to + i, FromBf16(LoadHalves(halves + i, lanes)), lanes); });
       break;
     }
     case SY_F16: {
@@ -27,17 +30,21 @@ void to_float(sy_dtype dtype, const void* from, float* to, int64_t n) {
     case SY_U8:
       for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(static_cast<const uint8_t*>(from)[i]);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
 // Integers take the value towards zero.
 void from_float(sy_dtype dtype, const float* from, void* to, int64_t n) {
   switch (dtype) {
-    case SY_F32: __builtin_memcpy(to, from, n * sizeof(float)); break;
+    case SY_F32:
+      __builtin_memcpy(to, from, n * sizeof(float));
+      break;
     case SY_BF16: {
       auto* halves = static_cast<uint16_t*>(to);
-      ForEachVector(n, [&](int64_t i, int64_t lanes) { StoreHalves(halves + i, ToBf16(Load(from + i, lanes)), lanes); });
+      ForEachVector(n,
+                    [&](int64_t i, int64_t lanes) { StoreHalves(halves + i, ToBf16(Load(from + i, lanes)), lanes); });
       break;
     }
     case SY_F16: {
@@ -55,9 +62,11 @@ void from_float(sy_dtype dtype, const float* from, void* to, int64_t n) {
       for (int64_t i = 0; i < n; ++i) static_cast<int64_t*>(to)[i] = static_cast<int64_t>(from[i]);
       break;
     case SY_U8:
-      for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(static_cast<int32_t>(from[i]));
+      for (int64_t i = 0; i < n; ++i)
+        static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(static_cast<int32_t>(from[i]));
       break;
-    default: break;
+    default:
+      break;
   }
 }
 

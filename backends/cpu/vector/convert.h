@@ -1,4 +1,5 @@
-// Rows of any float dtype as f32: used in place where they are f32, else widened into, and rounded out of, a scratch row.
+// Rows of any float dtype as f32: used in place where they are f32, else widened into, and rounded out of, a scratch
+// row.
 #pragma once
 
 #include "backends/cpu/vector/kernels.h"

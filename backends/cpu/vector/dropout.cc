@@ -42,8 +42,14 @@ void dropout(const DropoutSample& a, int64_t begin, int64_t end, float* scratch)
   uint32_t words[kBlock];
   for (int64_t first = begin; first < end; first += kBlock) {  // begin is a multiple of 4
     const int64_t n = Min(kBlock, end - first);
-    for (int64_t i = 0; i < n; i += 4 * kCounters)
-      Philox(a.key, static_cast<uint32_t>((first + i) / 4), a.sample, a.step0, a.step1, words + i);
+    if (a.per_sample) {
+      Philox(a.key, 0, a.sample, a.step0, a.step1, words);
+      const uint32_t word = words[0];
+      for (int64_t i = 0; i < n; ++i) words[i] = word;
+    } else {
+      for (int64_t i = 0; i < n; i += 4 * kCounters)
+        Philox(a.key, static_cast<uint32_t>((first + i) / 4), a.sample, a.step0, a.step1, words + i);
+    }
     const float* x = Widened(a.x, first, n, scratch);
     float* y = Destination(a.y, first, scratch + kBlock);
     for (int64_t i = 0; i < n; ++i) {

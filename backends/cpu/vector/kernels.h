@@ -1,7 +1,7 @@
-// The functions that are compiled once per instruction set, and the table through which the ops call them. A range function
-// works on rows [begin, end) in one thread; the op files of the folder above split the rows over threads, so that everything here
-// is plain, serial and without state. Float tensors are (pointer, dtype) pairs: rows are widened to f32 in `scratch`, computed, and
-// rounded on the way out; f32 rows are used where they lie.
+// The functions that are compiled once per instruction set, and the table through which the ops call them. A range
+// function works on rows [begin, end) in one thread; the op files of the folder above split the rows over threads, so
+// that everything here is plain, serial and without state. Float tensors are (pointer, dtype) pairs: rows are widened
+// to f32 in `scratch`, computed, and rounded on the way out; f32 rows are used where they lie.
 #pragma once
 
 #include <stdint.h>
@@ -60,22 +60,24 @@ struct DropoutSample {
   uint64_t key;
   uint32_t sample, step0, step1;
   float p;
+  int32_t per_sample;
   Rows x, y;  // at element 0 of the sample
 };
 
-// Attention for one (batch, head): q, k, v, … are (tokens, head_dim) with rows `stride` elements apart; all of one dtype, f32 or bf16.
-// bias and mask are (tokens, tokens) or nullptr. `scratch` holds attention_scratch bytes, aligned to 64.
+// Attention for one (batch, head): q, k, v, … are (tokens, head_dim) with rows `stride` elements apart; all of one
+// dtype, f32 or bf16. bias and mask are (tokens, tokens) or nullptr. `scratch` holds attention_scratch bytes, aligned
+// to 64.
 struct AttentionHead {
   int64_t tokens, head_dim, stride, out_stride;
   float scale;
   sy_dtype dtype;
   const char *q, *k, *v, *bias, *mask;
   sy_dtype bias_dtype, mask_dtype;
-  char* out;                 // forward: written; backward: read
-  float* logsumexp;          // (tokens)
-  const char* dout;          // backward, out_stride
-  char *dq, *dk, *dv;        // backward, stride
-  float* dbias;              // backward: (tokens, tokens), added to; or nullptr
+  char* out;           // forward: written; backward: read
+  float* logsumexp;    // (tokens)
+  const char* dout;    // backward, out_stride
+  char *dq, *dk, *dv;  // backward, stride
+  float* dbias;        // backward: (tokens, tokens), added to; or nullptr
   char* scratch;
 };
 
@@ -113,7 +115,8 @@ struct VectorKernels {
 #undef SY_VECTOR_KERNEL
 };
 
-// The table for the best instruction set that this machine has, or the one that SWITCHYARD_CPU_ISA named when the plugin was loaded.
+// The table for the best instruction set that this machine has, or the one that SWITCHYARD_CPU_ISA named when the
+// plugin was loaded.
 const VectorKernels& Vector();
 
 #if defined(SY_ISA)

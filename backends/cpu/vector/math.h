@@ -1,6 +1,7 @@
 // Elementary functions on vectors of floats, each accurate to a few units in the last place unless it says otherwise.
-// Sources: exp, log and tanh use the single-precision polynomials of S. Moshier's Cephes library; Φ uses Abramowitz and Stegun,
-// Handbook of Mathematical Functions, 7.1.26 (|error| ≤ 1.5e-7), whose exponential is the normal density that gelu' needs as well.
+// Sources: exp, log and tanh use the single-precision polynomials of S. Moshier's Cephes library; Φ uses Abramowitz and
+// Stegun, Handbook of Mathematical Functions, 7.1.26 (|error| ≤ 1.5e-7), whose exponential is the normal density that
+// gelu' needs as well.
 #pragma once
 
 #include "backends/cpu/vector/simd.h"

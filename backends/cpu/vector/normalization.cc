@@ -23,10 +23,11 @@ void layer_norm(const LayerNormRows& a, int64_t begin, int64_t end, float* scrat
       h = sum;
     }
     const float mean = SumOver(n, [&](int64_t i, int64_t lanes) { return Load(h + i, lanes); }) / static_cast<float>(n);
-    const float variance = SumOver(n, [&](int64_t i, int64_t lanes) {
-                             const Floats d = Keep(Load(h + i, lanes) - mean, lanes);
-                             return d * d;
-                           }) /
+    const float variance = SumOver(n,
+                                   [&](int64_t i, int64_t lanes) {
+                                     const Floats d = Keep(Load(h + i, lanes) - mean, lanes);
+                                     return d * d;
+                                   }) /
                            static_cast<float>(n);
     const float rstd = 1.0f / __builtin_sqrtf(variance + a.eps);
     At(a.mean, r) = mean;
@@ -65,7 +66,8 @@ void layer_norm_backward(const LayerNormGradientRows& a, int64_t begin, int64_t 
       return rstd * (Load(dy + i, lanes) * Load(gamma + i, lanes) - mean_g - x * mean_gx);
     };
     if (dsum) {
-      ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(dh + i, gradient(i, lanes) + Load(dsum + i, lanes), lanes); });
+      ForEachVector(
+          n, [&](int64_t i, int64_t lanes) { Store(dh + i, gradient(i, lanes) + Load(dsum + i, lanes), lanes); });
     } else {
       ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(dh + i, gradient(i, lanes), lanes); });
     }

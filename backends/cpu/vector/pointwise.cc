@@ -43,21 +43,31 @@ void Apply(Rows x, Rows y, int64_t begin, int64_t end, F f) {
 
 void activate(int32_t activation, Rows x, Rows y, int64_t begin, int64_t end) {
   switch (activation) {
-    case SY_ACTIVATION_GELU: return Apply<false>(x, y, begin, end, [](Floats v) { return Gelu(v); });
-    case SY_ACTIVATION_GELU_TANH: return Apply<false>(x, y, begin, end, [](Floats v) { return GeluTanh(v); });
-    case SY_ACTIVATION_RELU: return Apply<false>(x, y, begin, end, [](Floats v) { return Relu(v); });
-    case SY_ACTIVATION_SILU: return Apply<false>(x, y, begin, end, [](Floats v) { return Silu(v); });
-    default: return Apply<false>(x, y, begin, end, [](Floats v) { return v; });
+    case SY_ACTIVATION_GELU:
+      return Apply<false>(x, y, begin, end, [](Floats v) { return Gelu(v); });
+    case SY_ACTIVATION_GELU_TANH:
+      return Apply<false>(x, y, begin, end, [](Floats v) { return GeluTanh(v); });
+    case SY_ACTIVATION_RELU:
+      return Apply<false>(x, y, begin, end, [](Floats v) { return Relu(v); });
+    case SY_ACTIVATION_SILU:
+      return Apply<false>(x, y, begin, end, [](Floats v) { return Silu(v); });
+    default:
+      return Apply<false>(x, y, begin, end, [](Floats v) { return v; });
   }
 }
 
 void scale_by_activation_gradient(int32_t activation, Rows x, Rows y, int64_t begin, int64_t end) {
   switch (activation) {
-    case SY_ACTIVATION_GELU: return Apply<true>(x, y, begin, end, [](Floats v) { return GeluGradient(v); });
-    case SY_ACTIVATION_GELU_TANH: return Apply<true>(x, y, begin, end, [](Floats v) { return GeluTanhGradient(v); });
-    case SY_ACTIVATION_RELU: return Apply<true>(x, y, begin, end, [](Floats v) { return ReluGradient(v); });
-    case SY_ACTIVATION_SILU: return Apply<true>(x, y, begin, end, [](Floats v) { return SiluGradient(v); });
-    default: return;
+    case SY_ACTIVATION_GELU:
+      return Apply<true>(x, y, begin, end, [](Floats v) { return GeluGradient(v); });
+    case SY_ACTIVATION_GELU_TANH:
+      return Apply<true>(x, y, begin, end, [](Floats v) { return GeluTanhGradient(v); });
+    case SY_ACTIVATION_RELU:
+      return Apply<true>(x, y, begin, end, [](Floats v) { return ReluGradient(v); });
+    case SY_ACTIVATION_SILU:
+      return Apply<true>(x, y, begin, end, [](Floats v) { return SiluGradient(v); });
+    default:
+      return;
   }
 }
 
@@ -66,45 +76,74 @@ void instruction(const sy_instruction& in, float* out, const float* a, const flo
   switch (in.op) {
     case SY_PW_CONSTANT:
       return ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(out + i, Splat(in.value), lanes); });
-    case SY_PW_ADD: return Binary(out, a, b, n, [](Floats x, Floats y) { return x + y; });
-    case SY_PW_SUB: return Binary(out, a, b, n, [](Floats x, Floats y) { return x - y; });
-    case SY_PW_MUL: return Binary(out, a, b, n, [](Floats x, Floats y) { return x * y; });
-    case SY_PW_DIV: return Binary(out, a, b, n, [](Floats x, Floats y) { return x / y; });
-    case SY_PW_MAX: return Binary(out, a, b, n, [](Floats x, Floats y) { return Maximum(x, y); });
-    case SY_PW_MIN: return Binary(out, a, b, n, [](Floats x, Floats y) { return Minimum(x, y); });
+    case SY_PW_ADD:
+      return Binary(out, a, b, n, [](Floats x, Floats y) { return x + y; });
+    case SY_PW_SUB:
+      return Binary(out, a, b, n, [](Floats x, Floats y) { return x - y; });
+    case SY_PW_MUL:
+      return Binary(out, a, b, n, [](Floats x, Floats y) { return x * y; });
+    case SY_PW_DIV:
+      return Binary(out, a, b, n, [](Floats x, Floats y) { return x / y; });
+    case SY_PW_MAX:
+      return Binary(out, a, b, n, [](Floats x, Floats y) { return Maximum(x, y); });
+    case SY_PW_MIN:
+      return Binary(out, a, b, n, [](Floats x, Floats y) { return Minimum(x, y); });
     case SY_PW_POW:
       for (int64_t i = 0; i < n; ++i) out[i] = __builtin_powf(a[i], b[i]);
       return;
-    case SY_PW_NEG: return Unary(out, a, n, [](Floats x) { return -x; });
-    case SY_PW_ABS: return Unary(out, a, n, [](Floats x) { return Absolute(x); });
-    case SY_PW_EXP: return Unary(out, a, n, [](Floats x) { return Exp(x); });
-    case SY_PW_LOG: return Unary(out, a, n, [](Floats x) { return Log(x); });
-    case SY_PW_SQRT: return Unary(out, a, n, [](Floats x) { return SquareRoot(x); });
-    case SY_PW_RSQRT: return Unary(out, a, n, [&](Floats x) { return one / SquareRoot(x); });
-    case SY_PW_RECIPROCAL: return Unary(out, a, n, [&](Floats x) { return one / x; });
-    case SY_PW_TANH: return Unary(out, a, n, [](Floats x) { return Tanh(x); });
-    case SY_PW_SIGMOID: return Unary(out, a, n, [](Floats x) { return Sigmoid(x); });
-    case SY_PW_ERF: return Unary(out, a, n, [](Floats x) { return Erf(x); });
+    case SY_PW_NEG:
+      return Unary(out, a, n, [](Floats x) { return -x; });
+    case SY_PW_ABS:
+      return Unary(out, a, n, [](Floats x) { return Absolute(x); });
+    case SY_PW_EXP:
+      return Unary(out, a, n, [](Floats x) { return Exp(x); });
+    case SY_PW_LOG:
+      return Unary(out, a, n, [](Floats x) { return Log(x); });
+    case SY_PW_SQRT:
+      return Unary(out, a, n, [](Floats x) { return SquareRoot(x); });
+    case SY_PW_RSQRT:
+      return Unary(out, a, n, [&](Floats x) { return one / SquareRoot(x); });
+    case SY_PW_RECIPROCAL:
+      return Unary(out, a, n, [&](Floats x) { return one / x; });
+    case SY_PW_TANH:
+      return Unary(out, a, n, [](Floats x) { return Tanh(x); });
+    case SY_PW_SIGMOID:
+      return Unary(out, a, n, [](Floats x) { return Sigmoid(x); });
+    case SY_PW_ERF:
+      return Unary(out, a, n, [](Floats x) { return Erf(x); });
     case SY_PW_FLOOR:
       for (int64_t i = 0; i < n; ++i) out[i] = __builtin_floorf(a[i]);
       return;
-    case SY_PW_RELU: return Unary(out, a, n, [](Floats x) { return Relu(x); });
-    case SY_PW_GELU: return Unary(out, a, n, [](Floats x) { return Gelu(x); });
-    case SY_PW_GELU_TANH: return Unary(out, a, n, [](Floats x) { return GeluTanh(x); });
-    case SY_PW_SILU: return Unary(out, a, n, [](Floats x) { return Silu(x); });
-    case SY_PW_RELU_GRAD: return Unary(out, a, n, [](Floats x) { return ReluGradient(x); });
-    case SY_PW_GELU_GRAD: return Unary(out, a, n, [](Floats x) { return GeluGradient(x); });
-    case SY_PW_GELU_TANH_GRAD: return Unary(out, a, n, [](Floats x) { return GeluTanhGradient(x); });
-    case SY_PW_SILU_GRAD: return Unary(out, a, n, [](Floats x) { return SiluGradient(x); });
-    case SY_PW_LESS: return Binary(out, a, b, n, [&](Floats x, Floats y) { return x < y ? one : zero; });
-    case SY_PW_LESS_EQUAL: return Binary(out, a, b, n, [&](Floats x, Floats y) { return x <= y ? one : zero; });
-    case SY_PW_EQUAL: return Binary(out, a, b, n, [&](Floats x, Floats y) { return x == y ? one : zero; });
+    case SY_PW_RELU:
+      return Unary(out, a, n, [](Floats x) { return Relu(x); });
+    case SY_PW_GELU:
+      return Unary(out, a, n, [](Floats x) { return Gelu(x); });
+    case SY_PW_GELU_TANH:
+      return Unary(out, a, n, [](Floats x) { return GeluTanh(x); });
+    case SY_PW_SILU:
+      return Unary(out, a, n, [](Floats x) { return Silu(x); });
+    case SY_PW_RELU_GRAD:
+      return Unary(out, a, n, [](Floats x) { return ReluGradient(x); });
+    case SY_PW_GELU_GRAD:
+      return Unary(out, a, n, [](Floats x) { return GeluGradient(x); });
+    case SY_PW_GELU_TANH_GRAD:
+      return Unary(out, a, n, [](Floats x) { return GeluTanhGradient(x); });
+    case SY_PW_SILU_GRAD:
+      return Unary(out, a, n, [](Floats x) { return SiluGradient(x); });
+    case SY_PW_LESS:
+      return Binary(out, a, b, n, [&](Floats x, Floats y) { return x < y ? one : zero; });
+    case SY_PW_LESS_EQUAL:
+      return Binary(out, a, b, n, [&](Floats x, Floats y) { return x <= y ? one : zero; });
+    case SY_PW_EQUAL:
+      return Binary(out, a, b, n, [&](Floats x, Floats y) { return x == y ? one : zero; });
     case SY_PW_SELECT:
       return ForEachVector(n, [&](int64_t i, int64_t lanes) {
         Store(out + i, Load(a + i, lanes) != zero ? Load(b + i, lanes) : Load(c + i, lanes), lanes);
       });
-    case SY_PW_IS_FINITE: return Unary(out, a, n, [&](Floats x) { return x - x == zero ? one : zero; });
-    default: return;
+    case SY_PW_IS_FINITE:
+      return Unary(out, a, n, [&](Floats x) { return x - x == zero ? one : zero; });
+    default:
+      return;
   }
 }
 

@@ -5,10 +5,14 @@ namespace {
 
 SY_INLINE Floats Combine(int32_t reduction, Floats a, Floats x) {
   switch (reduction) {
-    case SY_REDUCE_MAX: return x > a ? x : (x != x ? x : a);  // NaN wins
-    case SY_REDUCE_MIN: return x < a ? x : (x != x ? x : a);
-    case SY_REDUCE_SUM_OF_SQUARES: return a + x * x;
-    default: return a + x;
+    case SY_REDUCE_MAX:
+      return x > a ? x : (x != x ? x : a);  // NaN wins
+    case SY_REDUCE_MIN:
+      return x < a ? x : (x != x ? x : a);
+    case SY_REDUCE_SUM_OF_SQUARES:
+      return a + x * x;
+    default:
+      return a + x;
   }
 }
 
@@ -51,14 +55,17 @@ void AddColumns(const char* data, int64_t rows, int64_t stride, int64_t n, float
 
 float reduce(int32_t reduction, const float* x, int64_t n) {
   switch (reduction) {
-    case SY_REDUCE_MAX: return Extreme<SY_REDUCE_MAX>(x, n);
-    case SY_REDUCE_MIN: return Extreme<SY_REDUCE_MIN>(x, n);
+    case SY_REDUCE_MAX:
+      return Extreme<SY_REDUCE_MAX>(x, n);
+    case SY_REDUCE_MIN:
+      return Extreme<SY_REDUCE_MIN>(x, n);
     case SY_REDUCE_SUM_OF_SQUARES:
       return SumOver(n, [&](int64_t i, int64_t lanes) {
         const Floats v = Load(x + i, lanes);
         return v * v;
       });
-    default: return SumOver(n, [&](int64_t i, int64_t lanes) { return Load(x + i, lanes); });
+    default:
+      return SumOver(n, [&](int64_t i, int64_t lanes) { return Load(x + i, lanes); });
   }
 }
 

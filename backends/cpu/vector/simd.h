@@ -1,9 +1,10 @@
-// Vectors of floats for the sources of this folder, which CMake compiles once per instruction set (SY_ISA names the namespace).
-// The width is the compiler's widest: 16 lanes with AVX-512, 8 with AVX2, else 4. GCC and Clang vector extensions carry the
-// arithmetic, so that the same text serves every architecture; intrinsics appear only where the extension has no word for it.
+// Vectors of floats for the sources of this folder, which CMake compiles once per instruction set (SY_ISA names the
+// namespace). The width is the compiler's widest: 16 lanes with AVX-512, 8 with AVX2, else 4. GCC and Clang vector
+// extensions carry the arithmetic, so that the same text serves every architecture; intrinsics appear only where the
+// extension has no word for it.
 //
-// Rule of this folder: no standard library. An inline function of a shared header compiled with AVX-512 could be the copy that the
-// linker keeps for everybody; everything here therefore lives in SY_ISA's namespace.
+// Rule of this folder: no standard library. An inline function of a shared header compiled with AVX-512 could be the
+// copy that the linker keeps for everybody; everything here therefore lives in SY_ISA's namespace.
 #pragma once
 
 #include <stdint.h>
@@ -191,7 +192,8 @@ SY_INLINE void ForEachVector(int64_t n, Body body) {
   if (i < n) body(i, n - i);
 }
 
-// Sums term(first element, lanes) over n elements in a fixed order, in four independent vectors. Lanes beyond n must be 0 in term.
+// Sums term(first element, lanes) over n elements in a fixed order, in four independent vectors. Lanes beyond n must be
+// 0 in term.
 template <typename Term>
 SY_INLINE float SumOver(int64_t n, Term term) {
   Floats s0 = {}, s1 = {}, s2 = {}, s3 = {};

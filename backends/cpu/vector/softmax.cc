@@ -46,7 +46,8 @@ void softmax_backward(const SoftmaxRows& a, int64_t begin, int64_t end, float* s
     const float *y = Widened(a.y, r * n, n, scratch), *dy = Widened(a.dy, r * n, n, scratch + n);
     float* dx = Destination(a.dx, r * n, scratch + 2 * n);
     const float dot = Dot(y, dy, n);
-    ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(dx + i, Load(y + i, lanes) * (Load(dy + i, lanes) - dot), lanes); });
+    ForEachVector(
+        n, [&](int64_t i, int64_t lanes) { Store(dx + i, Load(y + i, lanes) * (Load(dy + i, lanes) - dot), lanes); });
     Finish(a.dx, r * n, n, dx);
   }
 }
@@ -71,10 +72,12 @@ void cross_entropy(const CrossEntropyRows& a, int64_t begin, int64_t end, float*
       At(a.loss, r) = Ignored(a, r) ? 0.0f : (1.0f - s) * (relative - (x[a.labels[r]] - e.largest)) + smooth;
     } else {
       const float* t = Widened(a.targets, r * n, n, exponentials);
-      At(a.loss, r) = (1.0f - s) * SumOver(n, [&](int64_t i, int64_t lanes) {
-                        return Keep(Load(t + i, lanes) * (relative - (Load(x + i, lanes) - e.largest)), lanes);
-                      }) +
-                      smooth;
+      At(a.loss, r) =
+          (1.0f - s) * SumOver(n,
+                               [&](int64_t i, int64_t lanes) {
+                                 return Keep(Load(t + i, lanes) * (relative - (Load(x + i, lanes) - e.largest)), lanes);
+                               }) +
+          smooth;
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/matmul.h"
+#include "fmt/format.h"
 
 namespace switchyard {
 namespace {
@@ -112,7 +113,7 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
       probe.attributes = Attributes(a);
       Graph scratch;
       std::vector<Ref> refs;
-      for (const Ref& input : matmul.inputs) refs.push_back(scratch.Input("i" + std::to_string(refs.size()), source.type(input), {}).ref());
+      for (const Ref& input : matmul.inputs) refs.push_back(scratch.Input(fmt::format("i{}", refs.size()), source.type(input), {}).ref());
       refs.push_back(scratch.Input("pre", pre.type(), {}).ref());
       probe.inputs = refs;
       probe.outputs[0].dtype = node.outputs[0].dtype;

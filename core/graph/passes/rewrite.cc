@@ -15,14 +15,17 @@ std::vector<Value> Rewriting::Map(const std::vector<Ref>& old) const {
   return values;
 }
 
-Graph Rewrite(const Graph& source, const Rule& rule) {
+namespace {
+
+// Rewrite without the inputs that `keep` marks false.
+Graph RewriteKeeping(const Graph& source, const std::vector<bool>& keep, const Rule& rule) {
   Graph result;
   Rewriting state(source, result);
   state.mapped.resize(source.size());
   std::vector<int> copied(source.size(), -1);  // old id → new id of plain copies
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
-    if (node.op == "input") state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
+    if (node.op == "input" && keep[id]) state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
   }
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
@@ -48,16 +51,23 @@ Graph Rewrite(const Graph& source, const Rule& rule) {
   return result;
 }
 
+}  // namespace
+
+Graph Rewrite(const Graph& source, const Rule& rule) {
+  return RewriteKeeping(source, std::vector<bool>(source.size(), true), rule);
+}
+
 Graph RemoveDeadNodes(const Graph& source) {
   std::vector<bool> live(source.size(), false);
   for (int id = source.size() - 1; id >= 0; --id) {
     const Node& node = source.node(id);
+    if (node.input && node.input->role != Role::kBatch) live[id] = true;
     if (node.op == "output" || node.op == "assign" || IsCollective(node.op)) live[id] = true;
     if (!live[id]) continue;
     for (const Ref& input : node.inputs) live[input.node] = true;
     for (const int earlier : node.control) live[earlier] = true;
   }
-  return Rewrite(source, [&](Rewriting&, int id) -> std::optional<std::vector<Value>> {
+  return RewriteKeeping(source, live, [&](Rewriting&, int id) -> std::optional<std::vector<Value>> {
     if (live[id]) return std::nullopt;
     return std::vector<Value>();
   });

@@ -1,0 +1,280 @@
+#include "backends/cpu/device.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <string>
+
+#include "backends/cpu/vector/kernels.h"
+
+thread_local uint64_t sy_device::entered = 0;
+
+// The launching thread may run on any of the device's cores, so that threads which it starts later (data loaders) are
+// not squeezed onto one of them; each of the other OpenMP threads stays on a core of its own.
+void sy_device::EnterSlowly() const {
+  entered = serial;
+  omp_set_dynamic(0);
+  omp_set_num_threads(threads);
+  if (cores.empty()) return;
+#pragma omp parallel num_threads(threads)
+  {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const int thread = omp_get_thread_num();
+    for (int i = 0; i < threads; ++i)
+      if ((thread == 0 || i == thread) && cores[i] >= 0 && cores[i] < CPU_SETSIZE) CPU_SET(cores[i], &set);
+    sched_setaffinity(0, sizeof set, &set);  // best effort: a core that is not there leaves the thread where it was
+  }
+}
+
+namespace switchyard {
+namespace {
+
+constexpr uint64_t kAlignment = 64, kHugePage = uint64_t{2} << 20;
+const sy_host* g_host = nullptr;
+
+int64_t NumberSetting(const char* name, int64_t otherwise) {
+  const char* text = Setting(name);
+  if (text == nullptr) return otherwise;
+  char* end = nullptr;
+  const long long value = std::strtoll(text, &end, 10);
+  return end != text && *end == '\0' && value > 0 ? value : otherwise;
+}
+
+uint64_t MemoryBytes() {
+  uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  uint64_t limit = 0;
+  if (file >> limit && limit > 0) bytes = std::min(bytes, limit);
+  return static_cast<uint64_t>(NumberSetting("CPU_MEMORY", static_cast<int64_t>(bytes)));
+}
+
+int CoreCount() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+std::string ProcessorName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos)
+      return line.substr(line.find(": ") + 2);
+  return "processor";
+}
+
+// One device per local rank that shares the machine.
+int32_t DeviceCount() { return static_cast<int32_t>(std::min<int64_t>(NumberSetting("CPU_DEVICES", 64), 4096)); }
+
+sy_status Count(int32_t* count, sy_error*) {
+  *count = DeviceCount();
+  return SY_OK;
+}
+
+sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
+  if (index < 0 || index >= DeviceCount())
+    return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
+                   DeviceCount());
+  sy_device_info full = {SY_HEADER(sy_device_info)};
+  std::snprintf(full.name, sizeof full.name, "%s (%s)", ProcessorName().c_str(), Vector().isa);
+  char host[64] = {};
+  gethostname(host, sizeof host - 1);
+  uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a of the machine's name
+  for (const char* c = host; *c; ++c) hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001B3ull;
+  std::memcpy(full.uuid, &hash, sizeof hash);
+  std::memcpy(full.uuid + 8, &index, sizeof index);
+  full.memory_bytes = MemoryBytes();
+  full.free_bytes = static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  full.alignment = kAlignment;
+  full.address_kind = SY_ADDRESS_HOST;
+  full.flags = SY_DEVICE_SHAREABLE | SY_DEVICE_CPU_CORES;
+  full.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;
+  const sy_header header = info->header;
+  const size_t size = std::min<size_t>(header.size, sizeof full);
+  std::memcpy(info, &full, size);
+  info->header = header;
+  return SY_OK;
+}
+
+void Close(sy_device* device) {
+  if (device == nullptr) return;
+  if (device->stream) dnnl_stream_destroy(device->stream);
+  if (device->engine) dnnl_engine_destroy(device->engine);
+  delete device;
+}
+
+sy_status Open(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
+  *device = nullptr;
+  if (index < 0 || index >= DeviceCount())
+    return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
+                   DeviceCount());
+  sy_device* opened = new (std::nothrow) sy_device;
+  if (opened == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory to open a device");
+  opened->index = index;
+  opened->memory_limit = MemoryBytes();
+  int threads = 0;
+  if (options && SY_HAS(sy_open_options, options, threads)) threads = options->threads;
+  opened->threads = std::clamp(threads > 0 ? threads : CoreCount(), 1, 1024);
+  if (options && SY_HAS(sy_open_options, options, cores) && options->cores && threads > 0)
+    opened->cores.assign(options->cores, options->cores + opened->threads);
+  opened->Enter();
+  if (dnnl_engine_create(&opened->engine, dnnl_cpu, 0) != dnnl_success ||
+      dnnl_stream_create(&opened->stream, opened->engine, dnnl_stream_default_flags) != dnnl_success) {
+    Close(opened);
+    return SY_FAIL(error, SY_INTERNAL, "cpu: oneDNN cannot create an engine");
+  }
+  *device = opened;
+  return SY_OK;
+}
+
+sy_status Alloc(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+  *buffer = nullptr;
+  const uint64_t before = device->allocated.fetch_add(bytes);
+  if (bytes > device->memory_limit || before > device->memory_limit - bytes) {
+    device->allocated.fetch_sub(bytes);
+    return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: %llu bytes asked for, %llu of %llu in use",
+                   static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(before),
+                   static_cast<unsigned long long>(device->memory_limit));
+  }
+  auto* allocation = new (std::nothrow) sy_buffer;
+  if (allocation) {
+    allocation->bytes = bytes;
+    allocation->owned = true;
+    if (bytes >= kHugePage) {
+      // Whole huge pages, aligned to one: one page-table entry where small pages need 512.
+      const uint64_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+      void* base =
+          mmap(nullptr, mapped + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (base != MAP_FAILED) {
+        char* start = static_cast<char*>(base);
+        char* aligned =
+            reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(start) + kHugePage - 1) / kHugePage * kHugePage);
+        if (aligned > start) munmap(start, static_cast<size_t>(aligned - start));
+        const size_t behind = static_cast<size_t>(start + kHugePage - aligned);
+        if (behind > 0) munmap(aligned + mapped, behind);
+        madvise(aligned, mapped, MADV_HUGEPAGE);
+        allocation->address = aligned;
+        allocation->mapped = mapped;
+      }
+    } else {
+      const uint64_t size = (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+      allocation->address = static_cast<char*>(std::aligned_alloc(kAlignment, size));
+    }
+  }
+  if (allocation == nullptr || allocation->address == nullptr) {
+    delete allocation;
+    device->allocated.fetch_sub(bytes);
+    return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: the system refused %llu bytes",
+                   static_cast<unsigned long long>(bytes));
+  }
+  *buffer = allocation;
+  return SY_OK;
+}
+
+void Free(sy_device* device, sy_buffer* buffer) {
+  if (buffer == nullptr) return;
+  if (buffer->owned) {
+    device->allocated.fetch_sub(buffer->bytes);
+    if (buffer->mapped) {
+      munmap(buffer->address, buffer->mapped);
+    } else {
+      std::free(buffer->address);
+    }
+  }
+  delete buffer;
+}
+
+// Whether `bytes` from the place on lie inside its buffer.
+bool Fits(const sy_place& place, uint64_t bytes) {
+  return place.buffer ? place.offset <= place.buffer->bytes && bytes <= place.buffer->bytes - place.offset
+                      : place.host != nullptr;
+}
+
+sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, sy_error* error) {
+  if (bytes == 0) return SY_OK;
+  if (!Fits(destination, bytes) || !Fits(source, bytes))
+    return SY_FAIL(error, SY_INVALID, "cpu: a copy of %llu bytes leaves its buffer",
+                   static_cast<unsigned long long>(bytes));
+  std::memmove(Address(destination), Address(source), bytes);
+  return SY_OK;
+}
+
+sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint64_t bytes, sy_error* error) {
+  if (bytes == 0) return SY_OK;
+  if (!Fits(destination, bytes))
+    return SY_FAIL(error, SY_INVALID, "cpu: filling %llu bytes leaves the buffer",
+                   static_cast<unsigned long long>(bytes));
+  std::memset(Address(destination), value, bytes);
+  return SY_OK;
+}
+
+sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
+
+sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, int32_t* kind, sy_error*) {
+  *address = buffer->address;
+  *kind = SY_MEMORY_HOST;
+  return SY_OK;
+}
+
+sy_status ImportMemory(sy_device*, void* address, int32_t kind, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+  *buffer = nullptr;
+  if (kind != SY_MEMORY_HOST)
+    return SY_FAIL(error, SY_UNSUPPORTED, "cpu: only host memory can be imported, not kind %d", kind);
+  if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0)
+    return SY_FAIL(error, SY_INVALID, "cpu: imported memory must be aligned to %llu bytes",
+                   static_cast<unsigned long long>(kAlignment));
+  *buffer = new (std::nothrow) sy_buffer{static_cast<char*>(address), bytes, 0, false};
+  return *buffer ? SY_OK : SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory for a buffer");
+}
+
+sy_status HostAlloc(sy_device*, uint64_t bytes, void** address, sy_error* error) {
+  *address = std::aligned_alloc(kAlignment, (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment);
+  return *address ? SY_OK : SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no host memory");
+}
+
+void HostFree(sy_device*, void* address) { std::free(address); }
+
+}  // namespace
+
+void SetHost(const sy_host* host) { g_host = host; }
+
+const char* Setting(const char* name) {
+  return g_host && SY_HAS(sy_host, g_host, setting) && g_host->setting ? g_host->setting(name) : nullptr;
+}
+
+const sy_device_v1& DeviceInterface() {
+  static constexpr sy_device_v1 kInterface = {
+      .header = SY_HEADER(sy_device_v1),
+      .count = Count,
+      .open = Open,
+      .close = Close,
+      .query = Query,
+      .alloc = Alloc,
+      .free = Free,
+      .copy = Copy,
+      .synchronize = Synchronize,
+      .stream_create = nullptr,
+      .fill = Fill,
+  };
+  return kInterface;
+}
+
+const sy_memory_ext_v1& MemoryInterface() {
+  static constexpr sy_memory_ext_v1 kInterface = {
+      .header = SY_HEADER(sy_memory_ext_v1),
+      .native_address = NativeAddress,
+      .import_memory = ImportMemory,
+      .host_alloc = HostAlloc,
+      .host_free = HostFree,
+  };
+  return kInterface;
+}
+
+}  // namespace switchyard

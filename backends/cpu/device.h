@@ -1,0 +1,59 @@
+// A cpu device: threads, cores and a memory limit. Everything is synchronous, so that streams and events do not exist.
+// Its OpenMP threads belong to whichever host thread launches: Enter(), the first line of every prepare and launch,
+// gives the calling thread the device's thread count and pins the team once per (thread, device). Thread-safe: the
+// allocation counter is atomic, the rest is fixed at open.
+#pragma once
+
+#include <dnnl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "backends/cpu/failure.h"
+#include "core/abi/device.h"
+#include "core/abi/plugin.h"
+
+struct sy_buffer {
+  char* address = nullptr;
+  uint64_t bytes = 0;
+  uint64_t mapped = 0;  // bytes from mmap; 0: from aligned_alloc, or not ours
+  bool owned = false;
+};
+
+struct sy_device {
+  int32_t index = 0;
+  int threads = 1;
+  std::vector<int32_t> cores;  // empty: not pinned
+  uint64_t memory_limit = 0;   // bytes
+  std::atomic<uint64_t> allocated{0};
+  dnnl_engine_t engine = nullptr;
+  dnnl_stream_t stream = nullptr;
+
+  void Enter() const {
+    if (entered != serial) EnterSlowly();
+  }
+
+ private:
+  void EnterSlowly() const;
+  static inline std::atomic<uint64_t> opened{0};
+  const uint64_t serial = ++opened;      // never used again, unlike an address
+  static thread_local uint64_t entered;  // the device that this thread launched on last
+};
+
+namespace switchyard {
+
+const sy_device_v1& DeviceInterface();
+const sy_memory_ext_v1& MemoryInterface();
+
+// What the host gave to sy_plugin_query.
+void SetHost(const sy_host* host);
+// The value of SWITCHYARD_<name>, or nullptr.
+const char* Setting(const char* name);
+
+// Where a place is in this process.
+inline char* Address(const sy_place& place) {
+  return (place.buffer ? place.buffer->address : static_cast<char*>(place.host)) + place.offset;
+}
+
+}  // namespace switchyard

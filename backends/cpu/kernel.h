@@ -1,0 +1,131 @@
+// What an op file sees: a Request (one prepare call, copied and checked), and Kernel, the class that it derives. A
+// kernel is an op at fixed shapes; bound to places it becomes Arguments; Run computes. Op files register one Prepare
+// function per op in plugin.cc's table. Thread-safe: a kernel is immutable after prepare, and its bindings share
+// nothing but it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "backends/cpu/device.h"
+#include "backends/cpu/failure.h"
+#include "backends/cpu/vector/kernels.h"
+#include "core/abi/kernel.h"
+#include "core/abi/ops.h"
+
+struct sy_kernel {};
+struct sy_bound {
+  virtual ~sy_bound() = default;
+};
+
+namespace switchyard {
+
+int64_t Elements(const sy_tensor& tensor);
+int64_t DtypeBytes(sy_dtype dtype);
+inline int64_t Bytes(const sy_tensor& tensor) { return Elements(tensor) * DtypeBytes(tensor.dtype); }
+inline bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16; }
+bool SameDims(const sy_tensor& a, const sy_tensor& b);
+
+struct Request {
+  const sy_device* device = nullptr;
+  const char* op = "";
+  std::vector<sy_tensor> inputs, outputs;
+  std::vector<uint8_t> accumulate;  // one per output
+  const void* attributes = nullptr;
+  uint32_t attributes_size = 0;
+  sy_error* error = nullptr;
+
+  // The op's attributes; fields that an older caller does not know are zero.
+  template <typename T>
+  T Attributes() const {
+    T result = {};
+    if (attributes) std::memcpy(&result, attributes, attributes_size < sizeof(T) ? attributes_size : sizeof(T));
+    return result;
+  }
+  // False, with a message, unless there are between `least` and `most` inputs and exactly `outputs` outputs.
+  bool HasCounts(size_t least, size_t most, size_t outputs_wanted) const;
+  // False, with a message, if a float tensor of the op is not f32, bf16 or f16 or the statistics are not f32.
+  bool RequireFloat(const sy_tensor& tensor, const char* name) const;
+  bool RequireDtype(const sy_tensor& tensor, sy_dtype dtype, const char* name) const;
+  bool RequireElements(const sy_tensor& tensor, int64_t elements, const char* name) const;
+  bool Accumulates() const;  // any output
+};
+
+struct Arguments {
+  std::vector<char*> inputs, outputs;
+  char* workspace = nullptr;
+
+  template <typename T>
+  const T* Input(size_t i) const {
+    return reinterpret_cast<const T*>(inputs[i]);
+  }
+  template <typename T>
+  T* Output(size_t i) const {
+    return reinterpret_cast<T*>(outputs[i]);
+  }
+  template <typename T>
+  T* Workspace(uint64_t offset = 0) const {
+    return reinterpret_cast<T*>(workspace + offset);
+  }
+};
+
+class Kernel : public sy_kernel {
+ public:
+  explicit Kernel(const Request& request)
+      : device(request.device),
+        inplace(request.outputs.size(), -1),
+        inputs(request.inputs),
+        outputs(request.outputs),
+        accumulate(request.accumulate) {}
+  virtual ~Kernel() = default;
+  virtual void Run(const Arguments& arguments) const = 0;
+  // For kernels that prepare more than addresses at bind. `launch` is set to RunBound before the call.
+  virtual std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch, sy_error* error);
+
+  size_t input_count() const { return inputs.size(); }
+  // The rows view of input i or output o.
+  Rows In(const Arguments& a, size_t i) const { return {a.inputs[i], inputs[i].dtype}; }
+  Rows Out(const Arguments& a, size_t o) const { return {a.outputs[o], outputs[o].dtype}; }
+
+  const sy_device* device;
+  uint64_t workspace_bytes = 0;
+  std::vector<int32_t> inplace;
+
+ protected:
+  std::vector<sy_tensor> inputs, outputs;
+  std::vector<uint8_t> accumulate;
+};
+
+using KernelPointer = std::unique_ptr<Kernel>;
+// nullptr after having filled request.error; the status is SY_UNSUPPORTED for whatever a Prepare refuses.
+using PrepareFunction = KernelPointer (*)(const Request& request);
+
+KernelPointer PrepareMatmul(const Request&);
+KernelPointer PrepareAttention(const Request&);
+KernelPointer PrepareAttentionBackward(const Request&);
+KernelPointer PrepareLayerNorm(const Request&);
+KernelPointer PrepareLayerNormBackward(const Request&);
+KernelPointer PrepareSoftmax(const Request&);
+KernelPointer PrepareSoftmaxBackward(const Request&);
+KernelPointer PrepareCrossEntropy(const Request&);
+KernelPointer PrepareCrossEntropyBackward(const Request&);
+KernelPointer PrepareLabelRank(const Request&);
+KernelPointer PreparePointwise(const Request&);
+KernelPointer PrepareReduce(const Request&);
+KernelPointer PrepareSquaredNorm(const Request&);
+KernelPointer PrepareTranspose(const Request&);
+KernelPointer PrepareSlice(const Request&);
+KernelPointer PreparePad(const Request&);
+KernelPointer PrepareRoll(const Request&);
+KernelPointer PrepareConcat(const Request&);
+KernelPointer PrepareGather(const Request&);
+KernelPointer PrepareScatterAdd(const Request&);
+KernelPointer PrepareDropout(const Request&);
+KernelPointer PrepareOptimizerUpdate(const Request&);
+
+// Fails a Prepare.
+#define SY_REFUSE(request, ...) (SY_FAIL((request).error, SY_UNSUPPORTED, __VA_ARGS__), nullptr)
+
+}  // namespace switchyard

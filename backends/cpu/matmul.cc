@@ -1,0 +1,287 @@
+// matmul on oneDNN's matmul primitive: created at prepare, its memory objects and argument array at bind. Bias,
+// activation, residual and accumulation are post-ops. What no post-op can do (an activation whose argument is kept, or
+// an activation's gradient) is a vectorised pass over a block of rows right after the product of that block, while it
+// lies in the cache.
+#include <dnnl.hpp>
+
+#include "backends/cpu/kernel.h"
+#include "backends/cpu/parallel.h"
+
+namespace switchyard {
+namespace {
+
+using dnnl::memory;
+
+struct Shape {
+  int64_t batch, m, k, n;
+};
+
+memory::data_type OneDnnType(sy_dtype dtype) {
+  return dtype == SY_F32 ? memory::data_type::f32 : memory::data_type::bf16;
+}
+
+// (batch, rows, columns), stored as (batch, columns, rows) if transposed; the batch axis is dropped where there is
+// none.
+memory::desc Matrix(int64_t batch, int64_t rows, int64_t columns, bool transposed, sy_dtype dtype) {
+  const int64_t row = transposed ? 1 : columns, column = transposed ? rows : 1;
+  if (batch == 1) return memory::desc({rows, columns}, OneDnnType(dtype), memory::dims{row, column});
+  return memory::desc({batch, rows, columns}, OneDnnType(dtype), memory::dims{rows * columns, row, column});
+}
+
+dnnl::algorithm Eltwise(int32_t activation) {
+  switch (activation) {
+    case SY_ACTIVATION_GELU:
+      return dnnl::algorithm::eltwise_gelu_erf;
+    case SY_ACTIVATION_GELU_TANH:
+      return dnnl::algorithm::eltwise_gelu_tanh;
+    case SY_ACTIVATION_SILU:
+      return dnnl::algorithm::eltwise_swish;
+    default:
+      return dnnl::algorithm::eltwise_relu;
+  }
+}
+
+class Matmul : public Kernel {
+ public:
+  Matmul(const Request& request, const sy_matmul_attributes& attributes, const Shape& shape)
+      : Kernel(request), t_(attributes), shape_(shape), engine_(device->engine, true) {
+    size_t next = 2;
+    if (t_.bias) bias_ = next++;
+    if (t_.activation_gradient) preactivation_ = next++;
+    if (t_.residual) residual_ = next++;
+    own_pass_ = t_.save_preactivation || (t_.activation_gradient && t_.activation != SY_ACTIVATION_NONE);
+    product_ = t_.save_preactivation ? 1 : 0;
+    // Whole blocks, and the rest.
+    block_ = own_pass_ && shape_.batch == 1 && !t_.transpose_a ? std::min(kBlockRows, shape_.m) : shape_.m;
+    whole_ = Create(block_);
+    if (shape_.m % block_ != 0) rest_ = Create(shape_.m % block_);
+    scratchpad_bytes_ = std::max(whole_.scratchpad_desc().get_size(), rest_ ? rest_.scratchpad_desc().get_size() : 0);
+    scratchpad_bytes_ = (scratchpad_bytes_ + 63) / 64 * 64;
+    workspace_bytes = scratchpad_bytes_;
+    if (t_.bias_gradient && t_.transpose_a) {
+      parts_ = std::clamp<int64_t>(shape_.m * shape_.k / 65536, 1, std::min<int64_t>(16, shape_.k));
+      workspace_bytes += static_cast<uint64_t>(parts_ * shape_.m) * sizeof(float);
+    }
+  }
+
+  void Run(const Arguments&) const override {}  // bound by Bind below
+
+  std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch, sy_error*) override {
+    auto bound = std::make_unique<Bound>();
+    bound->kernel = this;
+    for (int64_t row = 0; row < shape_.m; row += block_)
+      AddBlock(*bound, arguments, row, std::min(block_, shape_.m - row));
+    bound->arguments = std::move(arguments);
+    *launch = Launch;
+    return bound;
+  }
+
+ private:
+  static constexpr int64_t kBlockRows = 512;
+
+  struct Block {
+    int64_t row, rows;
+    dnnl_primitive_t primitive;
+    std::vector<dnnl_exec_arg_t> arguments;
+  };
+  struct Bound : sy_bound {
+    const Matmul* kernel = nullptr;
+    Arguments arguments;
+    std::vector<memory> memories;
+    std::vector<Block> blocks;
+  };
+
+  static sy_status Launch(sy_bound* bound, sy_stream*, sy_error* error) {
+    const auto& b = *static_cast<const Bound*>(bound);
+    const Matmul& k = *b.kernel;
+    k.device->Enter();
+    for (const Block& block : b.blocks) {
+      const dnnl_status_t status = dnnl_primitive_execute(
+          block.primitive, k.device->stream, static_cast<int>(block.arguments.size()), block.arguments.data());
+      if (status != dnnl_success) return SY_FAIL(error, SY_INTERNAL, "matmul: oneDNN failed with status %d", status);
+      if (k.own_pass_) k.Activate(b.arguments, block.row, block.rows);
+    }
+    if (k.t_.bias_gradient) k.BiasGradient(b.arguments);
+    return SY_OK;
+  }
+
+  memory::desc LeftDesc(int64_t rows) const {
+    return Matrix(shape_.batch, rows, shape_.k, t_.transpose_a, inputs[0].dtype);
+  }
+  memory::desc RightDesc() const { return Matrix(shape_.batch, shape_.k, shape_.n, t_.transpose_b, inputs[1].dtype); }
+  memory::desc RowsDesc(int64_t rows, sy_dtype dtype) const {
+    return Matrix(shape_.batch, rows, shape_.n, false, dtype);
+  }
+  memory::desc BiasDesc() const {
+    return shape_.batch == 1 ? memory::desc({1, shape_.n}, OneDnnType(inputs[bias_].dtype), memory::format_tag::ab)
+                             : memory::desc({1, 1, shape_.n}, OneDnnType(inputs[bias_].dtype), memory::format_tag::abc);
+  }
+  bool BiasIsPostOp() const { return t_.bias && t_.alpha != 1.0f; }
+
+  dnnl::matmul::primitive_desc Create(int64_t rows) const {
+    dnnl::post_ops ops;
+    if (t_.alpha != 1.0f) ops.append_eltwise(dnnl::algorithm::eltwise_linear, t_.alpha, 0.0f);
+    if (BiasIsPostOp()) ops.append_binary(dnnl::algorithm::binary_add, BiasDesc());
+    if (!own_pass_ && t_.activation != SY_ACTIVATION_NONE && !t_.activation_gradient)
+      ops.append_eltwise(Eltwise(t_.activation), t_.activation == SY_ACTIVATION_SILU ? 1.0f : 0.0f, 0.0f);
+    if (t_.residual) ops.append_binary(dnnl::algorithm::binary_add, RowsDesc(rows, inputs[residual_].dtype));
+    if (accumulate[0]) ops.append_sum(1.0f);
+    dnnl::primitive_attr attributes;
+    attributes.set_post_ops(ops);
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const memory::desc c = RowsDesc(rows, outputs[product_].dtype);
+    if (t_.bias && !BiasIsPostOp()) return {engine_, LeftDesc(rows), RightDesc(), BiasDesc(), c, attributes};
+    return {engine_, LeftDesc(rows), RightDesc(), c, attributes};
+  }
+
+  void AddBlock(Bound& bound, const Arguments& a, int64_t row, int64_t rows) {
+    const bool whole = rows == block_;
+    dnnl::matmul& primitive = whole ? whole_primitive_ : rest_primitive_;
+    if (!primitive) primitive = dnnl::matmul(whole ? whole_ : rest_);
+    Block block = {row, rows, primitive.get(), {}};
+    const auto add = [&](int index, const memory::desc& desc, char* address) {
+      bound.memories.emplace_back(desc, engine_, address);
+      block.arguments.push_back({index, bound.memories.back().get()});
+    };
+    const auto at = [&](char* base, int64_t columns, sy_dtype dtype) {
+      return base + row * columns * DtypeBytes(dtype);
+    };
+    add(DNNL_ARG_SRC, LeftDesc(rows), at(a.inputs[0], shape_.k, inputs[0].dtype));
+    add(DNNL_ARG_WEIGHTS, RightDesc(), a.inputs[1]);
+    add(DNNL_ARG_DST, RowsDesc(rows, outputs[product_].dtype),
+        at(a.outputs[product_], shape_.n, outputs[product_].dtype));
+    int post_op = t_.alpha != 1.0f ? 1 : 0;
+    if (BiasIsPostOp()) {
+      add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op++) | DNNL_ARG_SRC_1, BiasDesc(), a.inputs[bias_]);
+    } else if (t_.bias) {
+      add(DNNL_ARG_BIAS, BiasDesc(), a.inputs[bias_]);
+    }
+    if (!own_pass_ && t_.activation != SY_ACTIVATION_NONE && !t_.activation_gradient) ++post_op;
+    if (t_.residual) {
+      const sy_dtype dtype = inputs[residual_].dtype;
+      add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op) | DNNL_ARG_SRC_1, RowsDesc(rows, dtype),
+          at(a.inputs[residual_], shape_.n, dtype));
+    }
+    if (scratchpad_bytes_ > 0) {
+      const memory::desc scratchpad = (whole ? whole_ : rest_).scratchpad_desc();
+      if (scratchpad.get_size() > 0) add(DNNL_ARG_SCRATCHPAD, scratchpad, a.workspace);
+    }
+    bound.blocks.push_back(std::move(block));
+  }
+
+  void Activate(const Arguments& a, int64_t row, int64_t rows) const {
+    // Batched matrices are one long matrix of rows: there is one block.
+    const int64_t elements = shape_.batch * rows * shape_.n, first = row * shape_.n;
+    ParallelRanges(device->threads, elements, 4096, [&](int64_t begin, int64_t end, int) {
+      if (t_.save_preactivation) {
+        Vector().activate(t_.activation, Out(a, 1), Out(a, 0), first + begin, first + end);
+      } else {
+        Vector().scale_by_activation_gradient(t_.activation, In(a, preactivation_), Out(a, 0), first + begin,
+                                              first + end);
+      }
+    });
+  }
+
+  // Output 1 (M) = the sum of op(a) over K.
+  void BiasGradient(const Arguments& a) const {
+    auto* out = a.Output<float>(1);
+    const int64_t m = shape_.m, k = shape_.k;
+    if (!t_.transpose_a) {  // rows of K elements
+      ParallelRanges(device->threads, m, RowGrain(k), [&](int64_t begin, int64_t end, int) {
+        float block[1024];
+        for (int64_t i = begin; i < end; ++i) {
+          float sum = accumulate[1] ? out[i] : 0.0f;
+          for (int64_t first = 0; first < k; first += 1024) {
+            const int64_t n = std::min<int64_t>(1024, k - first);
+            Vector().to_float(inputs[0].dtype, a.inputs[0] + (i * k + first) * DtypeBytes(inputs[0].dtype), block, n);
+            sum += Vector().reduce(SY_REDUCE_SUM, block, n);
+          }
+          out[i] = sum;
+        }
+      });
+      return;
+    }
+    // Columns of (K, M): parts of rows into partial sums, which are added in order.
+    float* partial = a.Workspace<float>(scratchpad_bytes_);
+    ParallelRanges(device->threads, parts_, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t part = begin; part < end; ++part) {
+        const int64_t first = k * part / parts_, last = k * (part + 1) / parts_;
+        std::fill_n(partial + part * m, m, 0.0f);
+        Vector().add_columns({a.inputs[0] + first * m * DtypeBytes(inputs[0].dtype), inputs[0].dtype}, last - first, m,
+                             m, partial + part * m);
+      }
+    });
+    for (int64_t part = 1; part < parts_; ++part) Vector().reduce_into(SY_REDUCE_SUM, partial, partial + part * m, m);
+    if (accumulate[1]) Vector().reduce_into(SY_REDUCE_SUM, partial, out, m);
+    std::copy_n(partial, m, out);
+  }
+
+  sy_matmul_attributes t_;
+  Shape shape_;
+  dnnl::engine engine_;
+  size_t bias_ = 0, preactivation_ = 0, residual_ = 0;  // input indices
+  size_t product_ = 0;                                  // the output that oneDNN writes
+  bool own_pass_ = false;
+  int64_t block_ = 0, parts_ = 0;
+  uint64_t scratchpad_bytes_ = 0;
+  dnnl::matmul::primitive_desc whole_, rest_;
+  dnnl::matmul whole_primitive_, rest_primitive_;
+};
+
+}  // namespace
+
+KernelPointer PrepareMatmul(const Request& r) {
+  const auto t = r.Attributes<sy_matmul_attributes>();
+  const size_t inputs = 2 + (t.bias ? 1 : 0) + (t.activation_gradient ? 1 : 0) + (t.residual ? 1 : 0);
+  if (!r.HasCounts(inputs, inputs, t.save_preactivation || t.bias_gradient ? 2 : 1)) return nullptr;
+  const sy_tensor &a = r.inputs[0], &b = r.inputs[1], &c = r.outputs[0];
+  if (a.rank < 2 || b.rank != a.rank || c.rank != a.rank)
+    return SY_REFUSE(r, "matmul: a, b and c must have one rank of at least 2");
+  if (t.activation < SY_ACTIVATION_NONE || t.activation > SY_ACTIVATION_SILU)
+    return SY_REFUSE(r, "matmul: activation %d", t.activation);
+  if (t.save_preactivation && (t.bias_gradient || t.activation_gradient))
+    return SY_REFUSE(r, "matmul: save_preactivation together with a gradient");
+  Shape shape = {1, c.dims[c.rank - 2], a.dims[a.rank - (t.transpose_a ? 2 : 1)], c.dims[c.rank - 1]};
+  for (int d = 0; d + 2 < a.rank; ++d) {
+    if (a.dims[d] != b.dims[d] || a.dims[d] != c.dims[d]) return SY_REFUSE(r, "matmul: leading dims differ");
+    shape.batch *= a.dims[d];
+  }
+  if (!r.RequireElements(a, shape.batch * shape.m * shape.k, "a") ||
+      !r.RequireElements(b, shape.batch * shape.k * shape.n, "b"))
+    return nullptr;
+  if (a.dims[a.rank - (t.transpose_a ? 1 : 2)] != shape.m || b.dims[b.rank - (t.transpose_b ? 2 : 1)] != shape.n)
+    return SY_REFUSE(r, "matmul: the inner dims do not match");
+  const bool bf16 = a.dtype == SY_BF16;
+  if ((a.dtype != SY_F32 && !bf16) || b.dtype != a.dtype)
+    return SY_REFUSE(r, "matmul: a and b must both be f32 or both bf16");
+  for (size_t i = 2; i < r.inputs.size(); ++i)
+    if (r.inputs[i].dtype != SY_F32 && r.inputs[i].dtype != SY_BF16)
+      return SY_REFUSE(r, "matmul: input %zu must be f32 or bf16", i);
+  for (size_t o = 0; o < (t.bias_gradient ? 1 : r.outputs.size()); ++o)
+    if ((r.outputs[o].dtype != SY_F32 && r.outputs[o].dtype != SY_BF16) || (!bf16 && r.outputs[o].dtype != SY_F32))
+      return SY_REFUSE(r, "matmul: output %zu of dtype %d from inputs of dtype %d", o, r.outputs[o].dtype, a.dtype);
+  size_t next = 2;
+  const int64_t elements = shape.batch * shape.m * shape.n;
+  if (t.bias && !r.RequireElements(r.inputs[next++], shape.n, "bias")) return nullptr;
+  if (t.activation_gradient && !r.RequireElements(r.inputs[next++], elements, "preactivation")) return nullptr;
+  if (t.residual && !r.RequireElements(r.inputs[next++], elements, "residual")) return nullptr;
+  const bool own_pass = t.save_preactivation || (t.activation_gradient && t.activation != SY_ACTIVATION_NONE);
+  if (own_pass && (t.residual || r.accumulate[0]))
+    return SY_REFUSE(r, "matmul: an own activation pass with a residual or accumulation");
+  if (r.accumulate[0] && c.dtype != SY_F32) return SY_REFUSE(r, "matmul: accumulates in f32 only");
+  if (t.save_preactivation && (!r.RequireElements(r.outputs[1], elements, "preactivation") || r.accumulate[1]))
+    return nullptr;
+  if (t.bias_gradient) {
+    if (shape.batch != 1) return SY_REFUSE(r, "matmul: bias_gradient of a batch");
+    if (!r.RequireDtype(r.outputs[1], SY_F32, "bias_gradient") ||
+        !r.RequireElements(r.outputs[1], shape.m, "bias_gradient"))
+      return nullptr;
+  }
+  try {
+    return std::make_unique<Matmul>(r, t, shape);
+  } catch (const dnnl::error& e) {
+    return SY_REFUSE(r, "matmul: oneDNN: %s (status %d)", e.what(), e.status);
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,304 @@
+// Attention of one head, whole rows of scores at a time, in the caches of one core. Forward: for each block of queries
+// S = Q·Kᵀ, P = exp(scale·S + bias + mask − max), O = P·V / ΣP. Backward recomputes P from logsumexp and follows
+// Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: with D = rowsum(dO∘O),
+//   dV = Pᵀ·dO,  dP = dO·Vᵀ,  dS = P∘(dP − D),  dQ = scale·dS·K,  dK = scale·dSᵀ·Q.
+#include "backends/cpu/vector/convert.h"
+#include "backends/cpu/vector/gemm.h"
+#include "backends/cpu/vector/math.h"
+
+namespace switchyard::SY_ISA {
+namespace {
+
+SY_INLINE int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Sizes in words or rows. Blocks of queries are even (pairs) and sized so that a block of scores stays in the L2 cache.
+struct Sizes {
+  int64_t tokens, dim;       // as given
+  int64_t keys, width;       // padded to whole vectors: row length of scores, and of (tokens, dim) matrices
+  int64_t depth, key_words;  // words along dim, and along tokens
+  int64_t block;             // queries
+};
+
+template <bool pairs>
+Sizes SizesOf(int64_t tokens, int64_t dim) {
+  Sizes s;
+  s.tokens = tokens;
+  s.dim = dim;
+  s.keys = RoundUp(tokens, kLanes);
+  if (s.keys % 256 == 0) s.keys += kLanes;  // rows a page apart would fall into one cache set
+  s.width = RoundUp(dim, kLanes);
+  s.depth = pairs ? dim / 2 : dim;
+  s.key_words = pairs ? (tokens + 1) / 2 : tokens;
+  const int64_t most = Min(96, Max(12, 24576 / s.keys)), blocks = (tokens + most - 1) / most;
+  s.block = RoundUp((tokens + blocks - 1) / blocks, 6);
+  return s;
+}
+
+// Takes 64-byte aligned arrays of words one after another.
+struct Arena {
+  char* at;
+  float* Take(int64_t words) {
+    float* taken = reinterpret_cast<float*>(at);
+    at += RoundUp(words * 4, 64);
+    return taken;
+  }
+};
+
+struct Workspace {
+  float *keys, *values, *scores, *out;              // forward and backward
+  float *key_rows, *dscores, *left, *dscores_rows;  // backward
+  float *query_rows, *dout_rows, *dk, *dv;
+  float *queries, *douts;  // widened copies where bf16 is computed in f32
+};
+
+template <bool pairs>
+Workspace Layout(const Sizes& s, sy_dtype dtype, bool backward, Arena* arena) {
+  Workspace w = {};
+  const bool widen = dtype != SY_F32 && !pairs;
+  w.keys = arena->Take(s.depth * s.keys);
+  w.values = arena->Take(Max(s.key_words * s.width, s.depth * s.keys));
+  w.scores = arena->Take(s.block * s.keys);
+  w.out = arena->Take(s.block * s.width);
+  if (widen) w.queries = arena->Take(s.tokens * s.dim);
+  if (!backward) return w;
+  w.key_rows = arena->Take(s.key_words * s.width);
+  w.dscores = arena->Take(s.block * s.keys);
+  if (pairs) {
+    w.left = arena->Take(s.block / 2 * s.keys);
+    w.dscores_rows = arena->Take(s.block * s.keys / 2);
+  }
+  w.query_rows = arena->Take(s.block * s.width);
+  w.dout_rows = arena->Take(s.block * s.width);
+  w.dk = arena->Take(s.tokens * s.width);
+  w.dv = arena->Take(s.tokens * s.width);
+  if (widen) w.douts = arena->Take(s.tokens * s.dim);
+  return w;
+}
+
+// Rows of (tokens, dim) as the A operand; `copy` receives them where they have to be widened.
+template <bool pairs>
+SmallMatrix Left(const char* rows, int64_t count, int64_t dim, int64_t stride, sy_dtype dtype, float* copy) {
+  if (dtype == SY_F32) return {reinterpret_cast<const float*>(rows), stride, 1};
+  if (pairs) return {reinterpret_cast<const float*>(rows), stride / 2, 1};
+  for (int64_t t = 0; t < count; ++t) to_float(dtype, rows + t * stride * 2, copy + t * dim, dim);
+  return {copy, dim, 1};
+}
+
+// words (depth, keys) = the transpose of rows (tokens, depth words); zero beyond the tokens.
+void PackTransposed(const SmallMatrix& rows, int64_t depth, int64_t tokens, int64_t keys, float* words) {
+  const auto* from = reinterpret_cast<const int32_t*>(rows.words);
+  auto* to = reinterpret_cast<int32_t*>(words);
+  for (int64_t t = 0; t < keys; t += kLanes) {
+    const int64_t count = Min(kLanes, tokens - t);
+    if (count == kLanes) {
+      for (int64_t d = 0; d < depth; ++d)
+        for (int j = 0; j < kLanes; ++j) to[d * keys + t + j] = from[(t + j) * rows.row + d];
+    } else {
+      for (int64_t d = 0; d < depth; ++d)
+        for (int64_t j = 0; j < kLanes; ++j) to[d * keys + t + j] = j < count ? from[(t + j) * rows.row + d] : 0;
+    }
+  }
+}
+
+// pairs: word (i, d) = elements (2i, d) and (2i + 1, d). Else a copy in f32. Columns padded to `width` with zeros, rows
+// to a pair.
+template <bool pairs>
+void PackRows(const char* rows, int64_t count, int64_t dim, int64_t stride, sy_dtype dtype, int64_t width,
+              float* words) {
+  if constexpr (pairs) {
+    const auto* from = reinterpret_cast<const uint16_t*>(rows);
+    auto* to = reinterpret_cast<uint32_t*>(words);
+    for (int64_t i = 0; i < count; i += 2, to += width) {
+      const uint16_t *low = from + i * stride, *high = low + stride;
+      if (i + 1 < count) {
+        for (int64_t d = 0; d < dim; ++d) to[d] = low[d] | uint32_t{high[d]} << 16;
+      } else {
+        for (int64_t d = 0; d < dim; ++d) to[d] = low[d];
+      }
+      for (int64_t d = dim; d < width; ++d) to[d] = 0;
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i, words += width) {
+      to_float(dtype, rows + i * stride * ElementBytes(dtype), words, dim);
+      for (int64_t d = dim; d < width; ++d) words[d] = 0;
+    }
+  }
+}
+
+// Two f32 rows as words of pairs: low from a, high from b (nullptr: 0).
+SY_INLINE void InterleaveRows(const float* a, const float* b, int64_t n, float* words) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const Words low = __builtin_convertvector(ToBf16(Load(a + i)), Words);
+    const Words high = b ? __builtin_convertvector(ToBf16(Load(b + i)), Words) << 16 : Words{};
+    Store(words + i, Bits<Floats>(low | high));
+  }
+}
+
+// scores = scale·scores + bias + mask, row `query`.
+void Bias(const AttentionHead& a, int64_t query, float* scores) {
+  const int64_t n = a.tokens;
+  ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(scores + i, Load(scores + i, lanes) * a.scale, lanes); });
+  const Rows addends[] = {{const_cast<char*>(a.bias), a.bias_dtype}, {const_cast<char*>(a.mask), a.mask_dtype}};
+  for (const Rows& addend : addends) {
+    if (!addend.data) continue;
+    alignas(64) float block[256];
+    for (int64_t first = 0; first < n; first += 256) {
+      const int64_t count = Min(256, n - first);
+      const float* values = Widened(addend, query * n + first, count, block);
+      ForEachVector(count, [&](int64_t i, int64_t lanes) {
+        Store(scores + first + i, Load(scores + first + i, lanes) + Load(values + i, lanes), lanes);
+      });
+    }
+  }
+}
+
+// exp(scale·(x − largest)) over a row, zero beyond the tokens; returns the sum.
+float Probabilities(float* row, const Sizes& s, float scale, float shift) {
+  const float sum = SumOver(s.tokens, [&](int64_t i, int64_t lanes) {
+    const Floats e = Keep(Exp(Load(row + i, lanes) * scale - shift), lanes);
+    Store(row + i, e);  // rows are padded to whole vectors
+    return e;
+  });
+  for (int64_t i = RoundUp(s.tokens, kLanes); i < s.keys; i += kLanes) Store(row + i, Floats{});
+  return sum;
+}
+
+// An f32 row narrowed to bf16 at its own beginning.
+void NarrowInPlace(float* row, int64_t n) {
+  auto* halves = reinterpret_cast<uint16_t*>(row);
+  for (int64_t i = 0; i < n; i += kLanes) StoreHalves(halves + i, ToBf16(Load(row + i)));
+}
+
+void StoreRow(sy_dtype dtype, float* row, float factor, char* to, int64_t dim) {
+  if (factor != 1.0f)
+    ForEachVector(dim, [&](int64_t i, int64_t lanes) { Store(row + i, Load(row + i, lanes) * factor, lanes); });
+  from_float(dtype, row, to, dim);
+}
+
+template <bool pairs>
+void Forward(const AttentionHead& a) {
+  const Sizes s = SizesOf<pairs>(a.tokens, a.head_dim);
+  Arena arena = {a.scratch};
+  const Workspace w = Layout<pairs>(s, a.dtype, false, &arena);
+  const int64_t bytes = ElementBytes(a.dtype);
+  const bool biased = a.bias || a.mask;
+
+  PackTransposed(Left<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.keys);
+  PackRows<pairs>(a.v, s.tokens, s.dim, a.stride, a.dtype, s.width, w.values);
+  const SmallMatrix queries = Left<pairs>(a.q, s.tokens, s.dim, a.stride, a.dtype, w.queries);
+
+  for (int64_t first = 0; first < s.tokens; first += s.block) {
+    const int64_t rows = Min(s.block, s.tokens - first);
+    const SmallMatrix block = {queries.words + first * queries.row, queries.row, queries.step};
+    MultiplySmall<pairs>(rows, RoundUp(s.tokens, kLanes), s.depth, block, w.keys, s.keys, w.scores, s.keys, false);
+    float sums[96 + 6];
+    for (int64_t r = 0; r < rows; ++r) {
+      float* row = w.scores + r * s.keys;
+      if (biased) Bias(a, first + r, row);
+      const float scale = biased ? 1.0f : a.scale;
+      const float extreme = reduce(scale < 0 ? SY_REDUCE_MIN : SY_REDUCE_MAX, row, s.tokens) * scale;
+      const float largest = extreme == -__builtin_inff() ? 0.0f : extreme;  // a row that is masked out altogether
+      sums[r] = Probabilities(row, s, scale, largest);
+      a.logsumexp[first + r] = largest + __builtin_logf(sums[r]);
+      if (pairs) NarrowInPlace(row, s.keys);
+    }
+    MultiplySmall<pairs>(rows, s.width, s.key_words, {w.scores, s.keys, 1}, w.values, s.width, w.out, s.width, false);
+    for (int64_t r = 0; r < rows; ++r)
+      StoreRow(a.dtype, w.out + r * s.width, 1.0f / sums[r], a.out + (first + r) * a.out_stride * bytes, s.dim);
+  }
+}
+
+template <bool pairs>
+void Backward(const AttentionHead& a) {
+  const Sizes s = SizesOf<pairs>(a.tokens, a.head_dim);
+  Arena arena = {a.scratch};
+  const Workspace w = Layout<pairs>(s, a.dtype, true, &arena);
+  const int64_t bytes = ElementBytes(a.dtype), columns = RoundUp(s.tokens, kLanes);
+  const bool biased = a.bias || a.mask;
+  const float scale = biased ? 1.0f : a.scale;
+
+  PackTransposed(Left<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.keys);
+  PackTransposed(Left<pairs>(a.v, s.tokens, s.dim, a.stride, a.dtype, w.queries), s.depth, s.tokens, s.keys, w.values);
+  PackRows<pairs>(a.k, s.tokens, s.dim, a.stride, a.dtype, s.width, w.key_rows);
+  const SmallMatrix queries = Left<pairs>(a.q, s.tokens, s.dim, a.stride, a.dtype, w.queries);
+  const SmallMatrix douts = Left<pairs>(a.dout, s.tokens, s.dim, a.out_stride, a.dtype, w.douts);
+
+  for (int64_t first = 0; first < s.tokens; first += s.block) {
+    const int64_t rows = Min(s.block, s.tokens - first), depth = pairs ? (rows + 1) / 2 : rows;
+    const char *q = a.q + first * a.stride * bytes, *dout = a.dout + first * a.out_stride * bytes;
+    MultiplySmall<pairs>(rows, columns, s.depth, {queries.words + first * queries.row, queries.row, 1}, w.keys, s.keys,
+                         w.scores, s.keys, false);
+    MultiplySmall<pairs>(rows, columns, s.depth, {douts.words + first * douts.row, douts.row, 1}, w.values, s.keys,
+                         w.dscores, s.keys, false);
+    for (int64_t r = 0; r < rows; ++r) {
+      float *row = w.scores + r * s.keys, *drow = w.dscores + r * s.keys;
+      if (biased) Bias(a, first + r, row);
+      Probabilities(row, s, scale, a.logsumexp[first + r]);
+      const Rows out = {a.out + (first + r) * a.out_stride * bytes, a.dtype};
+      const Rows gradient = {const_cast<char*>(dout) + r * a.out_stride * bytes, a.dtype};
+      float* block = w.out;  // two rows of it, free until dQ is computed
+      const float *o = Widened(out, 0, s.dim, block), *d = Widened(gradient, 0, s.dim, block + s.width);
+      const float sum =
+          SumOver(s.dim, [&](int64_t i, int64_t lanes) { return Load(o + i, lanes) * Load(d + i, lanes); });
+      float* dbias = a.dbias ? a.dbias + (first + r) * s.tokens : nullptr;
+      for (int64_t i = 0; i < columns; i += kLanes) {
+        const Floats ds = Load(row + i) * (Load(drow + i) - sum);
+        if (dbias) {
+          const int64_t lanes = Min(kLanes, s.tokens - i);
+          Store(dbias + i, Load(dbias + i, lanes) + ds, lanes);
+        }
+        Store(drow + i, ds * a.scale);
+      }
+      for (int64_t i = columns; i < s.keys; i += kLanes) Store(drow + i, Floats{});
+    }
+    PackRows<pairs>(q, rows, s.dim, a.stride, a.dtype, s.width, w.query_rows);
+    PackRows<pairs>(dout, rows, s.dim, a.out_stride, a.dtype, s.width, w.dout_rows);
+    const auto transposed = [&](float* scores) -> SmallMatrix {
+      if (!pairs) return {scores, 1, s.keys};
+      for (int64_t r = 0; r < rows; r += 2)
+        InterleaveRows(scores + r * s.keys, r + 1 < rows ? scores + (r + 1) * s.keys : nullptr, s.keys,
+                       w.left + r / 2 * s.keys);
+      return {w.left, 1, s.keys};
+    };
+    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.scores), w.dout_rows, s.width, w.dv, s.width,
+                         first > 0);
+    MultiplySmall<pairs>(s.tokens, s.width, depth, transposed(w.dscores), w.query_rows, s.width, w.dk, s.width,
+                         first > 0);
+    if (pairs)
+      for (int64_t r = 0; r < rows; ++r) NarrowInPlace(w.dscores + r * s.keys, s.keys);
+    MultiplySmall<pairs>(rows, s.width, s.key_words, {w.dscores, s.keys, 1}, w.key_rows, s.width, w.out, s.width,
+                         false);
+    for (int64_t r = 0; r < rows; ++r)
+      from_float(a.dtype, w.out + r * s.width, a.dq + (first + r) * a.stride * bytes, s.dim);
+  }
+  for (int64_t t = 0; t < s.tokens; ++t) {
+    from_float(a.dtype, w.dk + t * s.width, a.dk + t * a.stride * bytes, s.dim);
+    from_float(a.dtype, w.dv + t * s.width, a.dv + t * a.stride * bytes, s.dim);
+  }
+}
+
+bool UsesPairs(sy_dtype dtype, int64_t head_dim) { return kHasPairs && dtype == SY_BF16 && head_dim % 2 == 0; }
+
+}  // namespace
+
+uint64_t attention_scratch(int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward) {
+  Arena arena = {nullptr};
+  if (UsesPairs(dtype, head_dim)) {
+    Layout<kHasPairs>(SizesOf<kHasPairs>(tokens, head_dim), dtype, backward, &arena);
+  } else {
+    Layout<false>(SizesOf<false>(tokens, head_dim), dtype, backward, &arena);
+  }
+  return reinterpret_cast<uintptr_t>(arena.at);
+}
+
+void attention(const AttentionHead& a) {
+  if (UsesPairs(a.dtype, a.head_dim)) return Forward<kHasPairs>(a);
+  Forward<false>(a);
+}
+
+void attention_backward(const AttentionHead& a) {
+  if (UsesPairs(a.dtype, a.head_dim)) return Backward<kHasPairs>(a);
+  Backward<false>(a);
+}
+
+}  // namespace switchyard::SY_ISA

@@ -1,0 +1,203 @@
+#include "backends/null/device.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "backends/reference/boundary.h"
+
+namespace switchyard {
+
+const char* (*setting)(const char* name) = nullptr;
+
+namespace {
+
+constexpr int32_t kMostDevices = 64;
+std::array<std::atomic<uint64_t>, kMostDevices> allocated;  // bytes, per device
+
+int64_t NumberSetting(const char* name, int64_t otherwise) {
+  const char* text = setting ? setting(name) : nullptr;
+  if (text == nullptr) return otherwise;
+  char* end;
+  const long long value = std::strtoll(text, &end, 10);
+  return end == text || *end != '\0' || value < 0 ? otherwise : value;
+}
+
+int32_t DeviceCount() {
+  return static_cast<int32_t>(std::min<int64_t>(NumberSetting("NULL_DEVICES", 2), kMostDevices));
+}
+uint64_t MemoryBytes() { return static_cast<uint64_t>(NumberSetting("NULL_MEMORY", int64_t{2} << 30)); }
+
+sy_status NoSuchDevice(int32_t index, sy_error* error) {
+  return Refuse(error, SY_INVALID, Text("no device ", index, ": there are ", DeviceCount()));
+}
+
+sy_status CountDevices(int32_t* count, sy_error*) {
+  *count = DeviceCount();
+  return SY_OK;
+}
+
+sy_status OpenDevice(int32_t index, const sy_open_options*, sy_device** device, sy_error* error) {
+  if (index < 0 || index >= DeviceCount()) return NoSuchDevice(index, error);
+  return Guarded(error, [&] {
+    *device = new sy_device(index);
+    return SY_OK;
+  });
+}
+
+void CloseDevice(sy_device* device) { delete device; }
+
+sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
+  if (index < 0 || index >= DeviceCount()) return NoSuchDevice(index, error);
+  sy_device_info filled{};
+  std::snprintf(filled.name, sizeof filled.name, "null device %d", index);
+  std::memcpy(filled.uuid, "null", 4);
+  std::memcpy(filled.uuid + 4, &index, sizeof index);
+  filled.memory_bytes = MemoryBytes();
+  filled.free_bytes = filled.memory_bytes - std::min(filled.memory_bytes, allocated[static_cast<size_t>(index)].load());
+  filled.alignment = 256;
+  filled.address_kind = SY_ADDRESS_OPAQUE;
+  filled.flags = SY_DEVICE_ASYNC | SY_DEVICE_SHAREABLE;
+  filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32 | 1u << SY_I64 | 1u << SY_U8;
+  FillStruct(info, filled);
+  return SY_OK;
+}
+
+sy_status Allocate(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+  return Guarded(error, [&] { return device->memory.Allocate(bytes, buffer, error); });
+}
+
+void Free(sy_device* device, sy_buffer* buffer) { device->memory.Free(buffer); }
+
+sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
+               sy_error* error) {
+  if (!destination.buffer && !source.buffer) return Refuse(error, SY_INVALID, "copy: one side must be device memory");
+  if (bytes == 0) return SY_OK;
+  if (!device->memory.Resolve(destination, bytes, error) || !device->memory.Resolve(source, bytes, error))
+    return SY_INVALID;
+  Command command{Command::Kind::kCopy};
+  command.destination = destination;
+  command.source = source;
+  command.bytes = bytes;
+  return Submit(device, stream, std::move(command), error);
+}
+
+sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8_t value, uint64_t bytes,
+               sy_error* error) {
+  if (!destination.buffer) return Refuse(error, SY_INVALID, "fill: expected device memory");
+  if (bytes == 0) return SY_OK;
+  if (!device->memory.Resolve(destination, bytes, error)) return SY_INVALID;
+  Command command{Command::Kind::kFill};
+  command.destination = destination;
+  command.value = value;
+  command.bytes = bytes;
+  return Submit(device, stream, std::move(command), error);
+}
+
+sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+  return Guarded(error, [&] {
+    if (stream) return stream->stream->Drain(error);
+    std::vector<std::shared_ptr<Stream>> streams;
+    {
+      const std::lock_guard lock(device->mutex);
+      for (const auto& weak : device->streams) {
+        if (auto strong = weak.lock()) streams.push_back(std::move(strong));
+      }
+    }
+    sy_status first = SY_OK;
+    for (const auto& each : streams) {
+      const sy_status status = each->Drain(first == SY_OK ? error : nullptr);
+      if (first == SY_OK) first = status;
+    }
+    return first;
+  });
+}
+
+void AddStream(sy_device* device, sy_stream* stream) {
+  stream->stream = std::make_shared<Stream>(device, stream);
+  const std::lock_guard lock(device->mutex);
+  std::erase_if(device->streams, [](const auto& weak) { return weak.expired(); });
+  device->streams.push_back(stream->stream);
+}
+
+sy_status CreateStream(sy_device* device, const sy_stream_options*, sy_stream** stream, sy_error* error) {
+  return Guarded(error, [&] {
+    auto made = std::make_unique<sy_stream>();
+    AddStream(device, made.get());
+    *stream = made.release();
+    return SY_OK;
+  });
+}
+
+void DestroyStream(sy_device*, sy_stream* stream) { delete stream; }
+
+sy_status CreateEvent(sy_device*, sy_event** event, sy_error* error) {
+  return Guarded(error, [&] {
+    *event = new sy_event;
+    return SY_OK;
+  });
+}
+
+void DestroyEvent(sy_device*, sy_event* event) { delete event; }
+
+sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
+  return Guarded(error, [&] {
+    Command command{Command::Kind::kRecord};
+    command.event = event->event;
+    command.generation = event->event->Record();
+    return Submit(device, stream, std::move(command), error);
+  });
+}
+
+sy_status QueryEvent(sy_device*, sy_event* event, sy_error* error) { return event->event->Query().Tell(error); }
+
+sy_status SynchronizeEvent(sy_device*, sy_event* event, sy_error* error) {
+  return event->event->Wait(event->event->recorded()).Tell(error);
+}
+
+sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
+  Command command{Command::Kind::kWait};
+  command.event = event->event;
+  command.generation = event->event->recorded();
+  return Submit(device, stream, std::move(command), error);
+}
+
+}  // namespace
+
+sy_status Submit(sy_device* device, sy_stream* stream, Command command, sy_error* error) {
+  return Guarded(error, [&] {
+    Stream& chosen = stream ? *stream->stream : *device->own.stream;
+    const sy_status status = chosen.Enqueue(std::move(command), error);
+    return stream || status != SY_OK ? status : chosen.Drain(error);
+  });
+}
+
+const sy_device_v1 kNullDevice = {.header = SY_HEADER(sy_device_v1),
+                                  .count = CountDevices,
+                                  .open = OpenDevice,
+                                  .close = CloseDevice,
+                                  .query = QueryDevice,
+                                  .alloc = Allocate,
+                                  .free = Free,
+                                  .copy = Copy,
+                                  .synchronize = Synchronize,
+                                  .stream_create = CreateStream,
+                                  .stream_destroy = DestroyStream,
+                                  .event_create = CreateEvent,
+                                  .event_destroy = DestroyEvent,
+                                  .event_record = RecordEvent,
+                                  .event_query = QueryEvent,
+                                  .event_synchronize = SynchronizeEvent,
+                                  .stream_wait = WaitForEvent,
+                                  .fill = Fill};
+
+}  // namespace switchyard
+
+sy_device::sy_device(int32_t given)
+    : index(given),
+      delay(switchyard::NumberSetting("NULL_DELAY_US", 20)),
+      fail_at(switchyard::NumberSetting("NULL_FAIL_AT", 0)),
+      memory(switchyard::MemoryBytes(), switchyard::allocated[static_cast<size_t>(given)]) {
+  switchyard::AddStream(this, &own);
+}

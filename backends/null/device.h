@@ -1,0 +1,54 @@
+// The null device: opaque, asynchronous, delayed and slow on purpose; several of them, so that code which assumes host
+// pointers, copies that finish at once or a single device fails in the ordinary tests. Settings: NULL_DEVICES (2),
+// NULL_MEMORY (bytes per device, 2 GiB), NULL_DELAY_US (before every command, 20), NULL_FAIL_AT (n: the n-th launch of
+// an opened device fails; never). Thread-safe as device/1 demands.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/null/memory.h"
+#include "backends/null/profiler.h"
+#include "backends/null/stream.h"
+#include "core/abi/device.h"
+#include "core/abi/kernel.h"
+
+struct sy_stream {
+  std::shared_ptr<switchyard::Stream> stream;
+};
+
+struct sy_event {
+  std::shared_ptr<switchyard::Event> event = std::make_shared<switchyard::Event>();
+};
+
+struct sy_device {
+  explicit sy_device(int32_t index);
+  const int32_t index;
+  const std::chrono::microseconds delay;
+  const int64_t fail_at;
+  std::atomic<int64_t> launches{0};
+  switchyard::DeviceMemory memory;
+  switchyard::Profiler profiler;
+  std::mutex mutex;
+  std::vector<std::weak_ptr<switchyard::Stream>> streams;  // guarded by mutex
+  sy_stream own;  // for callers that pass no stream; last: its worker uses the rest
+};
+
+namespace switchyard {
+
+extern const sy_device_v1 kNullDevice;
+extern const sy_kernel_v1 kNullKernels;
+extern const sy_capture_v1 kNullCapture;
+extern const sy_profiler_v1 kNullProfiler;
+
+// Value of SWITCHYARD_<name>, or NULL; the host's callback, set by sy_plugin_query.
+extern const char* (*setting)(const char* name);
+
+// Queues on `stream`; without one, queues on the device's own stream and waits.
+sy_status Submit(sy_device* device, sy_stream* stream, Command command, sy_error* error);
+
+}  // namespace switchyard

@@ -1,0 +1,93 @@
+// Streams, events and captured graphs of the null device. A stream is a queue of commands and one worker thread that
+// runs them in order, each after a delay, so that whoever forgets to wait reads stale bytes. Host memory of a copy is
+// touched only when the copy runs. The first error of a stream stays: later commands are skipped, and events recorded
+// after it fail with it. Thread-safe, except that one stream's commands are queued by one thread at a time (device/1).
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/abi/base.h"
+
+namespace switchyard {
+
+class Bound;  // kernel.h
+
+// A status with its message.
+struct Outcome {
+  sy_status status = SY_OK;
+  sy_error error{SY_HEADER(sy_error)};
+  // Copies the message to the caller and returns the status.
+  sy_status Tell(sy_error* to) const;
+};
+
+// A point in a stream, recorded any number of times. Waiting is for the latest record at the time of asking.
+class Event {
+ public:
+  uint64_t Record();                                   // host side: the generation that will complete
+  void Complete(uint64_t generation, const Outcome&);  // worker side
+  uint64_t recorded() const;
+  Outcome Wait(uint64_t generation);
+  Outcome Query() const;  // SY_IN_PROGRESS before the latest record completed
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t recorded_ = 0, completed_ = 0;
+  Outcome first_error_;
+};
+
+struct Graph;
+
+struct Command {
+  enum class Kind { kLaunch, kCopy, kFill, kRecord, kWait, kReplay };
+  Kind kind;
+  std::shared_ptr<Bound> bound;      // kLaunch
+  sy_place destination{}, source{};  // kCopy, kFill
+  uint64_t bytes = 0;
+  uint8_t value = 0;
+  std::shared_ptr<Event> event;  // kRecord, kWait
+  uint64_t generation = 0;
+  std::shared_ptr<const Graph> graph;  // kReplay
+};
+
+// Launches, copies and fills, replayed in order.
+struct Graph {
+  std::vector<Command> commands;
+};
+
+class Stream {
+ public:
+  // `handle` names it in the profiler's spans.
+  Stream(sy_device* device, const sy_stream* handle);
+  ~Stream();  // runs what is queued first
+
+  sy_status Enqueue(Command command, sy_error* error);
+  // Waits for everything queued so far; the first error ever.
+  sy_status Drain(sy_error* error);
+  sy_status BeginCapture(sy_error* error);
+  sy_status EndCapture(std::shared_ptr<const Graph>* graph, sy_error* error);
+
+ private:
+  void Work();
+  sy_status Execute(const Command& command, sy_error* error);
+
+  sy_device* const device_;
+  const sy_stream* const handle_;
+  std::shared_ptr<Graph> capture_;  // being recorded, or null
+  bool capture_spoiled_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable queued_, executed_;
+  std::vector<Command> queue_;
+  uint64_t queued_count_ = 0, executed_count_ = 0;
+  bool closing_ = false;
+  Outcome first_error_;
+  std::thread worker_;  // last: starts when all else is there
+};
+
+}  // namespace switchyard

@@ -1,0 +1,90 @@
+// A communicator over MPI. Every call first lets the ranks compare what they call (an all-reduce of 16 bytes; SWITCHYARD_CHECK_COLLECTIVES=0 leaves it out)
+// and then starts MPI's own collective, in parts below 2^30 bytes because MPI counts in int. All are non-blocking and advance only when polled. After
+// Abort, requests are given up and nothing of MPI is waited for. One thread; Abort from any.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/abi/collective.h"
+
+namespace mpi {
+
+// What this rank calls, compared between the ranks.
+struct CallHeader {
+  uint64_t sequence, count;
+  int32_t kind, dtype, reduction, root;
+  char tag[64];
+};
+
+enum Kind { kBarrier, kAllReduce, kReduceScatter, kAllGather, kBroadcast, kAllToAll, kMessages };
+
+struct Settings {
+  uint64_t part_bytes = uint64_t{1} << 30;  // below 2^31; SWITCHYARD_MPI_PART_BYTES: largest part handed to MPI at once
+  bool check = true;
+};
+
+class Communicator {
+ public:
+  Communicator(const Settings& settings, int rank, int size, uint64_t timeout_ms)
+      : settings_(settings), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
+  ~Communicator();
+  sy_status Ready(sy_error* error);  // SY_IN_PROGRESS until MPI is up and this communicator is made
+
+  sy_status Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype, int32_t reduction, int32_t root,
+                   sy_request** request, sy_error* error);
+  sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request, sy_error* error);
+  sy_status Poll(sy_request* request, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, std::unique_ptr<Communicator>* result, sy_error* error);
+  void Abort();
+
+ private:
+  // collectives.cc: starts the requests of MPI
+  sy_status Start(sy_request& request, sy_error* error);
+  sy_status StartReduction(sy_request& request, sy_error* error);
+  sy_status StartExchange(sy_request& request, sy_error* error);
+  sy_status StartMessages(sy_request& request, sy_error* error);
+
+  sy_request* FreeRequest();
+  sy_status Advance(sy_request& request, sy_error* error);
+  sy_status AfterCheck(sy_request& request, sy_error* error);
+  sy_status Disagreement(const sy_request& request, sy_error* error);
+  sy_status Finish(sy_request& request, sy_error* error);
+
+  Settings settings_;
+  int rank_, size_;
+  uint64_t timeout_ms_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Request joining_ = MPI_REQUEST_NULL;
+  bool ready_ = false;
+  std::vector<std::unique_ptr<sy_request>> requests_;
+  std::vector<sy_request*> queue_;  // in the order of the calls; the first is in progress
+  sy_status failed_ = SY_OK;
+  sy_error failure_{SY_HEADER(sy_error)};
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace mpi
+
+struct sy_request {
+  mpi::Communicator* owner = nullptr;
+  bool used = false;
+  enum { kQueued, kChecking, kComparing, kRunning, kDone } state = kQueued;
+  mpi::CallHeader header{};
+  const char* send = nullptr;
+  char* receive = nullptr;
+  uint64_t check[2] = {}, agreed[2] = {};
+  std::vector<mpi::CallHeader> headers;  // of all ranks, fetched where they disagree
+  std::vector<sy_transfer> transfers;
+  std::vector<MPI_Request> parts;
+  std::vector<int> expected;  // messages only: bytes of each part that is received, -1 for sends
+  std::vector<MPI_Status> statuses;
+  std::vector<MPI_Datatype> types;  // to free at the end
+  int64_t began_ms = 0;
+  sy_status outcome = SY_OK;
+  sy_error error{SY_HEADER(sy_error)};
+};

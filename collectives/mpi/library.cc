@@ -1,0 +1,96 @@
+#include "collectives/mpi/library.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "collectives/mpi/failure.h"
+
+namespace mpi {
+namespace {
+
+std::atomic<int> start_code{-1};  // of MPI_Init_thread; -1: not finished
+std::atomic<bool> abandoned{false};
+
+void FinishAtExit() {
+  int initialized = 0, finalized = 0;
+  if (abandoned || start_code != MPI_SUCCESS) return;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (initialized && !finalized) MPI_Finalize();
+}
+
+}  // namespace
+
+sy_status FromMpi(const char* location, sy_error* error, int code, const char* what) {
+  if (code == MPI_SUCCESS) return SY_OK;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  FailAt(location, error, SY_INTERNAL, "%s: %s", what, text);
+  if (error != nullptr) error->native_code = code;
+  return SY_INTERNAL;
+}
+
+sy_status CheckLauncher(int size, sy_error* error) {
+  if (size == 1) return SY_OK;
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID"}) {
+    if (getenv(variable) != nullptr) return SY_OK;
+  }
+  return SY_MPI_FAIL(error, SY_UNSUPPORTED, "collective mpi needs mpirun, which did not start this process; use --collective=shm on one node, or start the ranks with mpirun");
+}
+
+void StartLibrary() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    int initialized = 0;
+    MPI_Initialized(&initialized);
+    if (initialized) {
+      start_code = MPI_SUCCESS;
+      return;
+    }
+    std::thread([] {
+      int provided = 0;
+      const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+      if (code == MPI_SUCCESS) {
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        atexit(FinishAtExit);
+      }
+      start_code = code == MPI_SUCCESS && provided != MPI_THREAD_MULTIPLE ? MPI_ERR_OTHER : code;
+    }).detach();
+  });
+}
+
+sy_status LibraryReady(sy_error* error) {
+  const int code = start_code;
+  return code == -1 ? SY_IN_PROGRESS : SY_MPI_CHECK(error, code, "MPI_Init_thread");
+}
+
+void AbandonLibrary() { abandoned = true; }
+
+sy_status RunAbortable(const std::atomic<bool>& aborted, std::function<sy_status(sy_error*)> body, sy_error* error) {
+  struct Outcome {
+    std::atomic<bool> finished{false};
+    sy_status status = SY_OK;
+    sy_error error{SY_HEADER(sy_error)};
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  std::thread([outcome, body = std::move(body)] {
+    outcome->status = body(&outcome->error);
+    outcome->finished = true;
+  }).detach();
+  while (!outcome->finished) {
+    if (aborted) return SY_MPI_FAIL(error, SY_ABORTED, "aborted");
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  if (outcome->status != SY_OK && error != nullptr) *error = outcome->error;
+  return outcome->status;
+}
+
+}  // namespace mpi

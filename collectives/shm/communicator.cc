@@ -1,0 +1,349 @@
+#include "collectives/shm/communicator.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "collectives/shm/failure.h"
+
+namespace shm {
+namespace {
+
+constexpr int kSpins = 4000;  // tens of microseconds: what a barrier takes when nobody is late
+
+uint64_t Now() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// "all_reduce "grad/0" (f32 sum, 100 elements, call 7)"
+void Describe(const CallHeader& call, char* text, size_t room) {
+  static const char* const kKinds[] = {"barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv_batch",
+                                       "buffer_alloc", "buffer_alloc", "split", "split"};
+  static const char* const kDtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
+  static const char* const kReductions[] = {" sum", " max", " min", " product"};
+  const bool reduces = call.kind == kAllReduce || call.kind == kReduceScatter;
+  snprintf(text, room, "%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)", kKinds[call.kind], call.tag, kDtypes[call.dtype],
+           reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count), call.root,
+           static_cast<unsigned long long>(call.sequence));
+}
+
+bool Agree(const CallHeader& a, const CallHeader& b) {
+  return a.sequence == b.sequence && a.count == b.count && a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
+         a.root == b.root && strncmp(a.tag, b.tag, sizeof a.tag) == 0;
+}
+
+}  // namespace
+
+sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* communicator, sy_error* error) {
+  if (request.size < 1 || request.rank < 0 || request.rank >= request.size) {
+    return SHM_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
+  }
+  for (int rank = 0; request.hosts != nullptr && rank < request.size; ++rank) {
+    if (request.hosts[rank] != request.hosts[0]) {
+      return SHM_FAIL(error, SY_INVALID, "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=mpi", rank);
+    }
+  }
+  std::unique_ptr<Communicator> made(new Communicator(request.rank, request.size, request.timeout_ms));
+  made->meeting_ = std::make_unique<Meeting>(request.rank, request.size);
+  if (request.rank == 0) {
+    if (const sy_status called = made->meeting_->Call(made->layout_.total, error); called != SY_OK) return called;
+  }
+  *communicator = std::move(made);
+  return SY_OK;
+}
+
+sy_status Communicator::Ready(sy_error* error) {
+  if (ready_) return SY_OK;
+  if (aborted_) return SHM_FAIL(error, SY_ABORTED, "aborted while joining");
+  if (joining_ == nullptr) {
+    if (const sy_status met = meeting_->Poll(&control_, error); met != SY_OK) return met;
+    if (control_.bytes() < layout_.total) {
+      return SHM_FAIL(error, SY_INVALID, "rank 0 shares %zu bytes, rank %d expects %zu; are all ranks of the same version?", control_.bytes(),
+                      rank_, layout_.total);
+    }
+    records_ = reinterpret_cast<RankRecord*>(control_.base() + layout_.ranks);
+    rings_ = reinterpret_cast<RingHeader*>(control_.base() + layout_.rings);
+    page_ = reinterpret_cast<ControlPage*>(control_.base());
+    destinations_.resize(size_);
+    sources_.resize(size_);
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+      for (int core = 0; core < 1024 && core < CPU_SETSIZE; ++core) {
+        if (CPU_ISSET(core, &allowed)) record(rank_).cores[core / 64] |= uint64_t{1} << (core % 64);
+      }
+    }
+    if (const sy_status queued = Submit(kBarrier, nullptr, nullptr, nullptr, 0, SY_U8, SY_SUM, 0, &joining_, error); queued != SY_OK) return queued;
+  }
+  if (const sy_status met = Poll(joining_, error); met != SY_OK) return met;
+  // Now that everybody has written where it may run: does each have a core of its own?
+  int cores = 0;
+  for (int word = 0; word < 16; ++word) {
+    uint64_t together = 0;
+    for (int rank = 0; rank < size_; ++rank) together |= record(rank).cores[word];
+    cores += __builtin_popcountll(together);
+  }
+  spins_ = cores >= size_ ? kSpins : 0;
+  ready_ = true;
+  return SY_OK;
+}
+
+bool Communicator::Interrupted() const { return aborted_ || page_.load()->aborted_by.load(std::memory_order_relaxed) != 0; }
+
+sy_request* Communicator::FreeRequest(sy_error* error) {
+  if (failed_ != SY_OK) {
+    if (error != nullptr) *error = failure_;
+    return nullptr;
+  }
+  sy_request& request = requests_[next_ % requests_.size()];
+  if (request.state != sy_request::kFree) {
+    SHM_FAIL(error, SY_INVALID, "more than %zu calls are pending; poll them", requests_.size());
+    return nullptr;
+  }
+  request.owner = this;
+  request.header = {};
+  request.outcome = SY_OK;
+  request.step = 0;
+  request.barriers = 1;
+  request.began_ns = 0;
+  request.arrived = request.early = request.two_phase = request.direct = false;
+  request.send = nullptr;
+  request.receive = nullptr;
+  return &request;
+}
+
+sy_status Communicator::Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype, int32_t reduction,
+                               int32_t root, sy_request** result, sy_error* error) {
+  const bool reduces = kind == kAllReduce || kind == kReduceScatter;
+  if (BytesOf(dtype) == 0 || (reduces && FindReduction(dtype, reduction) == nullptr)) {
+    return SHM_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
+  }
+  if (root < 0 || root >= size_) return SHM_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
+  sy_request* const request = FreeRequest(error);
+  if (request == nullptr) return failed_ != SY_OK ? failed_ : SY_INVALID;
+  CallHeader& own = request->header;
+  own.kind = kind;
+  own.count = count;
+  own.dtype = dtype;
+  own.reduction = reduction;
+  own.root = root;
+  if (call != nullptr) {
+    own.sequence = call->sequence;
+    snprintf(own.tag, sizeof own.tag, "%s", call->tag == nullptr ? "" : call->tag);
+  }
+  request->send = static_cast<const char*>(send);
+  request->receive = static_cast<char*>(receive);
+  request->reduce = reduces ? FindReduction(dtype, reduction) : nullptr;
+  request->state = sy_request::kQueued;
+  ++next_;
+  *result = request;
+  return SY_OK;
+}
+
+sy_status Communicator::Poll(sy_request* request, sy_error* error) {
+  Progress(true);
+  if (request->state == sy_request::kQueued) return SY_IN_PROGRESS;
+  request->state = sy_request::kFree;
+  if (request->outcome != SY_OK && error != nullptr) *error = request->error;
+  return request->outcome;
+}
+
+void Communicator::Progress(bool wait) {
+  for (; first_ < next_; ++first_) {
+    sy_request& request = requests_[first_ % requests_.size()];
+    if (request.state != sy_request::kQueued) continue;
+    if (request.began_ns == 0) request.began_ns = Now();
+    sy_status status = failed_;
+    if (failed_ != SY_OK) request.error = failure_;
+    else status = request.header.kind == kMessages ? AdvanceMessages(request, wait) : Advance(request, wait);
+    if (status == SY_IN_PROGRESS) return;
+    request.outcome = status;
+    request.state = sy_request::kDone;
+    if (status != SY_OK && failed_ == SY_OK) {
+      failed_ = status;
+      failure_ = request.error;
+    }
+  }
+}
+
+sy_status Communicator::Advance(sy_request& request, bool wait) {
+  for (;;) {
+    if (!request.arrived) {
+      if (request.step == 0) Begin(request);
+      Work(request);
+      if (request.step == request.barriers) return SY_OK;
+      Ring(record(rank_).arrived, ++generation_);
+      request.arrived = true;
+    }
+    if (const sy_status all = AllArrived(request, wait); all != SY_OK) return all;
+    request.arrived = false;
+    if (++request.step > 1) continue;
+    if (const sy_status agreed = CompareHeaders(request); agreed != SY_OK) return agreed;
+  }
+}
+
+void Communicator::Begin(sy_request& request) {
+  ++call_;
+  if (request.header.kind < kMessages && request.header.kind != kBarrier) Plan(request);
+  record(rank_).headers[call_ & 1] = request.header;
+}
+
+sy_status Communicator::AllArrived(sy_request& request, bool wait) {
+  for (int rank = 0; rank < size_; ++rank) {
+    Bell& bell = record(rank).arrived;
+    for (;;) {
+      const uint32_t reached = bell.value.load(std::memory_order_acquire);
+      if (static_cast<int32_t>(reached - generation_) >= 0) break;
+      if (const sy_status interrupted = CheckInterrupted(request); interrupted != SY_OK) return interrupted;
+      if (!wait || !WaitForChange(bell, reached, spins_)) return SY_IN_PROGRESS;
+    }
+  }
+  return SY_OK;
+}
+
+sy_status Communicator::CheckInterrupted(sy_request& request) {
+  const uint32_t by = page_.load()->aborted_by.load(std::memory_order_relaxed);
+  if (aborted_) return SHM_FAIL(&request.error, SY_ABORTED, "aborted");
+  if (by != 0) return SHM_FAIL(&request.error, SY_ABORTED, "rank %u gave up", by - 1);
+  if (timeout_ms_ == 0 || Now() - request.began_ns < timeout_ms_ * 1000000u) return SY_OK;
+  char call[256], missing[160];
+  Describe(request.header, call, sizeof call);
+  return SHM_FAIL(&request.error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_, static_cast<unsigned long long>(timeout_ms_), call,
+                  Missing(missing, sizeof missing));
+}
+
+// "rank 1, rank 3": who has not reached the barrier.
+const char* Communicator::Missing(char* text, size_t room) const {
+  size_t used = 0;
+  text[0] = '\0';
+  for (int rank = 0; rank < size_ && used + 16 < room; ++rank) {
+    if (static_cast<int32_t>(record(rank).arrived.value.load() - generation_) >= 0) continue;
+    used += static_cast<size_t>(snprintf(text + used, room - used, "%srank %d", used > 0 ? ", " : "", rank));
+  }
+  return text;
+}
+
+// Every rank finds the same: the first rank that disagrees with rank 0.
+sy_status Communicator::CompareHeaders(sy_request& request) {
+  const CallHeader& first = header(0, call_);
+  for (int rank = 1; rank < size_; ++rank) {
+    const CallHeader& other = header(rank, call_);
+    if (Agree(first, other)) continue;
+    char one[200], two[200];
+    Describe(first, one, sizeof one);
+    Describe(other, two, sizeof two);
+    return SHM_FAIL(&request.error, SY_INVALID, "ranks disagree: rank 0 calls %s, rank %d calls %s", one, rank, two);
+  }
+  return SY_OK;
+}
+
+// A call of our own, waited for. `value` and `other` are for all ranks to read.
+sy_status Communicator::RunNow(Kind kind, uint64_t count, int32_t value, int32_t other, sy_error* error) {
+  sy_request* request = nullptr;
+  if (const sy_status submitted = Submit(kind, nullptr, nullptr, nullptr, count, SY_U8, SY_SUM, 0, &request, error); submitted != SY_OK) {
+    return submitted;
+  }
+  request->header.values[0] = value;
+  request->header.values[1] = other;
+  sy_status status;
+  do status = Poll(request, error);
+  while (status == SY_IN_PROGRESS);
+  return status;
+}
+
+// Waits for the segment that rank 0 shares.
+sy_status Communicator::TakeSegment(Segment* segment, sy_error* error) {
+  const uint64_t start = Now();
+  for (int descriptor = -1;;) {
+    const sy_status taken = meeting_->Take(10, &descriptor, error);
+    if (taken == SY_OK) return segment->Map(descriptor, error);
+    if (taken != SY_IN_PROGRESS) return taken;
+    if (Interrupted()) return SHM_FAIL(error, SY_ABORTED, "aborted in buffer_alloc");
+    if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u) return SHM_FAIL(error, SY_TIMEOUT, "rank 0 did not share its segment");
+  }
+}
+
+sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
+  if (bytes == 0) return SHM_FAIL(error, SY_INVALID, "buffer_alloc of 0 bytes");
+  if (const sy_status agreed = RunNow(kAllocate, bytes, 0, 0, error); agreed != SY_OK) return agreed;
+  auto made = std::make_unique<OwnedSegment>();
+  made->bytes = bytes;
+  made->stride = (bytes + (2u << 20) - 1) / (2u << 20) * (2u << 20);  // each part may lie in huge pages of its own
+  sy_status status = SY_OK;
+  sy_error problem{SY_HEADER(sy_error)};
+  if (rank_ == 0) {
+    status = made->memory.Create(made->stride * size_, &problem);
+    // The others wait for a descriptor: without a segment they get the control segment and find it out below.
+    const sy_status given = meeting_->Give(status == SY_OK ? made->memory.descriptor() : control_.descriptor(), &problem);
+    if (status == SY_OK) status = given;
+  } else {
+    status = TakeSegment(&made->memory, &problem);
+    if (status == SY_OK && made->memory.bytes() != made->stride * size_) status = SHM_FAIL(&problem, SY_OUT_OF_MEMORY, "rank 0 has no memory for it");
+  }
+  if (status == SY_OK) status = made->memory.Reserve(made->stride * rank_, bytes, &problem);
+  if (const sy_status met = RunNow(kAllocated, bytes, status, 0, error); met != SY_OK) return met;
+  for (int rank = 0; rank < size_ && status == SY_OK; ++rank) {
+    const sy_status theirs = header(rank, call_).values[0];
+    if (theirs != SY_OK) status = SHM_FAIL(&problem, theirs, "rank %d could not take its part of %llu bytes", rank, static_cast<unsigned long long>(bytes));
+  }
+  if (status != SY_OK) {
+    if (error != nullptr) *error = problem;
+    return status;
+  }
+  *address = made->memory.base() + made->stride * rank_;
+  owned_.push_back(std::move(made));
+  return SY_OK;
+}
+
+void Communicator::Free(void* address) {
+  for (auto& segment : owned_) {
+    if (segment != nullptr && segment->memory.base() + segment->stride * rank_ == address) segment.reset();
+  }
+}
+
+sy_status Communicator::Split(int32_t color, int32_t key, std::unique_ptr<Communicator>* result, sy_error* error) {
+  if (const sy_status met = RunNow(kSplit, 0, color, key, error); met != SY_OK) return met;
+  std::vector<int> group;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (header(rank, call_).values[0] == color) group.push_back(rank);
+  }
+  std::stable_sort(group.begin(), group.end(), [&](int a, int b) { return header(a, call_).values[1] < header(b, call_).values[1]; });
+  const int size = static_cast<int>(group.size());
+  const int rank = static_cast<int>(std::find(group.begin(), group.end(), rank_) - group.begin());
+  std::unique_ptr<Communicator> made;
+  sy_status status = SY_OK;
+  if (color >= 0) {
+    made.reset(new Communicator(rank, size, timeout_ms_));
+    made->meeting_ = std::make_unique<Meeting>(rank, size);
+    if (rank == 0) status = made->meeting_->Call(made->layout_.total, error);
+    snprintf(record(rank_).socket_name, sizeof record(rank_).socket_name, "%s", status == SY_OK ? made->meeting_->name().c_str() : "");
+  }
+  if (const sy_status met = RunNow(kNamed, 0, 0, 0, error); met != SY_OK) return met;
+  if (color >= 0 && rank > 0) made->meeting_->Attend(record(group[0]).socket_name);
+  const uint64_t start = Now();
+  while (color >= 0 && status == SY_OK && (status = made->Ready(error)) == SY_IN_PROGRESS) {
+    status = SY_OK;
+    usleep(50);
+    if (Interrupted()) status = SHM_FAIL(error, SY_ABORTED, "aborted in split");
+    else if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u) status = SHM_FAIL(error, SY_TIMEOUT, "split: the group did not meet");
+  }
+  if (status == SY_OK) *result = std::move(made);
+  return status;
+}
+
+void Communicator::Abort() {
+  aborted_ = true;
+  // Others stop waiting for us. Harmless before the segment is there, for then nobody waits in it.
+  if (ControlPage* const page = page_) {
+    uint32_t nobody = 0;
+    page->aborted_by.compare_exchange_strong(nobody, static_cast<uint32_t>(rank_) + 1);
+  }
+}
+
+}  // namespace shm

@@ -1,0 +1,66 @@
+#include "collectives/shm/meeting.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "collectives/shm/failure.h"
+
+namespace shm {
+
+Meeting::~Meeting() {
+  if (listener_ >= 0) close(listener_);
+  for (const int socket : sockets_) {
+    if (socket >= 0) close(socket);
+  }
+}
+
+sy_status Meeting::Call(size_t bytes, sy_error* error) {
+  const sy_status created = segment_.Create(bytes, error);
+  return created == SY_OK ? ListenOnNewName(&listener_, &name_, error) : created;
+}
+
+sy_status Meeting::Poll(Segment* segment, sy_error* error) {
+  if (rank_ != 0) {
+    if (const sy_status received = Receive(error); received != SY_OK) return received;
+    *segment = std::move(segment_);
+    return SY_OK;
+  }
+  while (present_ < size_) {
+    const int visitor = AcceptFromOwnUser(listener_);
+    if (visitor < 0) return SY_IN_PROGRESS;
+    int rank = 0;
+    if (!ReceiveNumber(visitor, &rank) || rank < 1 || rank >= size_ || sockets_[rank] >= 0) {
+      close(visitor);
+      continue;
+    }
+    sockets_[rank] = visitor;
+    ++present_;
+    if (!SendDescriptor(visitor, segment_.descriptor())) return SHM_FAIL(error, SY_ABORTED, "rank %d left while joining", rank);
+  }
+  close(std::exchange(listener_, -1));
+  *segment = std::move(segment_);
+  return SY_OK;
+}
+
+sy_status Meeting::Receive(sy_error* error) {
+  if (name_.empty()) return SY_IN_PROGRESS;
+  if (sockets_[0] < 0) {
+    if (const sy_status connected = ConnectToName(name_, &sockets_[0], error); connected != SY_OK) return connected;
+    if (!SendNumber(sockets_[0], rank_)) return SHM_FAIL(error, SY_ABORTED, "rank 0 left while joining");
+  }
+  int descriptor = -1;
+  const sy_status taken = Take(0, &descriptor, error);
+  return taken == SY_OK ? segment_.Map(descriptor, error) : taken;
+}
+
+sy_status Meeting::Give(int descriptor, sy_error* error) {
+  for (int rank = 1; rank < size_; ++rank) {
+    if (!SendDescriptor(sockets_[rank], descriptor)) return SHM_FAIL(error, SY_ABORTED, "rank %d is gone", rank);
+  }
+  return SY_OK;
+}
+
+sy_status Meeting::Take(int wait_ms, int* descriptor, sy_error* error) { return ReceiveDescriptor(sockets_[0], wait_ms, descriptor, error); }
+
+}  // namespace shm

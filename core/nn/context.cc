@@ -1,0 +1,32 @@
+#include "core/nn/context.h"
+
+#include "fmt/format.h"
+
+namespace switchyard::nn {
+
+Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
+                bool weight_decay, Where where) {
+  const TensorType type = {DType::kF32, shape};
+  if (const Value existing = context.graph.FindInput(context.graph.ScopedName(name))) {
+    if (existing.type() == type) return existing;
+    ThrowBuildError("parameter", fmt::format("used before with another shape than {}", ToString(shape)), {existing},
+                    where);
+  }
+  return context.graph.Input(name, type, {Role::kParameter, initializer, weight_decay}, where);
+}
+
+void UseSampleInputs(Context& context, int64_t samples, Where where) {
+  const Graph::Scope root(context.graph);
+  const auto input = [&](const std::string& name, const Shape& shape) {
+    const Value existing = context.graph.FindInput(name);
+    return existing ? existing : context.graph.Input(name, {DType::kI32, shape}, {Role::kBatch}, where);
+  };
+  if (!context.sample_ids) context.sample_ids = input("sample_ids", {samples});
+  if (!context.step) context.step = input("step", {2});
+  if (context.sample_ids.shape() != Shape{samples}) {
+    ThrowBuildError("dropout", fmt::format("sample_ids must be ({}), one for each sample", samples),
+                    {context.sample_ids}, where);
+  }
+}
+
+}  // namespace switchyard::nn

@@ -1,0 +1,117 @@
+#include "core/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "core/base/names.h"
+
+namespace switchyard {
+namespace {
+
+template <typename Kind>
+StatusOr<Kind> ParseKind(const std::string& name, const char* what,
+                         const std::vector<std::pair<std::string, Kind>>& kinds) {
+  std::vector<std::string> known;
+  std::string list;
+  for (const auto& [kind_name, kind] : kinds) {
+    if (kind_name == name) return kind;
+    known.push_back(kind_name);
+    list += (list.empty() ? "" : ", ") + kind_name;
+  }
+  return InvalidArgument("unknown {} '{}'{}; there are: {}", what, name, DidYouMean(name, known), list);
+}
+
+// The rate after the warm-up; `t`, `warmup` and `steps` in units of the interval.
+double RateAt(const ScheduleOptions& o, double t, double warmup, double steps) {
+  const double lr = o.lr, min_lr = o.kind == Schedule::kCosineAnnealing ? 0 : o.min_lr;
+  const double progress = (t - warmup) / (steps - warmup);
+  const auto unit = static_cast<double>(o.interval);
+  switch (o.kind) {
+    case Schedule::kConstant:
+      return lr;
+    case Schedule::kMultistep: {
+      const auto passed = std::count_if(o.milestones.begin(), o.milestones.end(),
+                                        [&](int64_t m) { return static_cast<double>(m) <= t * unit; });
+      return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(passed));
+    }
+    case Schedule::kStep:
+      return lr * std::pow(static_cast<double>(o.gamma), std::floor(t * unit / static_cast<double>(o.step_size)));
+    case Schedule::kLinear:
+      return lr + (min_lr - lr) * progress;
+    case Schedule::kCosine:
+    case Schedule::kCosineAnnealing:
+      return min_lr + 0.5 * (lr - min_lr) * (1 + std::cos(std::numbers::pi * progress));
+  }
+  return lr;
+}
+
+double WarmupRateAt(const ScheduleOptions& o, double t, double warmup) {
+  if (o.kind == Schedule::kCosineAnnealing) return (t + 1) / warmup * o.lr;
+  return o.warmup_lr + t * (static_cast<double>(o.lr) - o.warmup_lr) / warmup;
+}
+
+}  // namespace
+
+StatusOr<Schedule> ParseSchedule(const std::string& name) {
+  return ParseKind<Schedule>(name, "schedule",
+                             {{"constant", Schedule::kConstant},
+                              {"multistep", Schedule::kMultistep},
+                              {"step", Schedule::kStep},
+                              {"linear", Schedule::kLinear},
+                              {"cosine", Schedule::kCosine},
+                              {"cosine_annealing", Schedule::kCosineAnnealing}});
+}
+
+StatusOr<RateScaling> ParseRateScaling(const std::string& name) {
+  return ParseKind<RateScaling>(
+      name, "learning-rate scaling",
+      {{"none", RateScaling::kNone}, {"linear", RateScaling::kLinear}, {"sqrt", RateScaling::kSqrt}});
+}
+
+StatusOr<int64_t> ParseWarmup(const std::string& text, int64_t steps, int64_t steps_per_epoch) {
+  const bool epochs = !text.empty() && text.back() == 'e';
+  const std::string number = epochs ? text.substr(0, text.size() - 1) : text;
+  const bool whole = number.find('.') == std::string::npos;
+  const bool digits = !number.empty() && number.find_first_not_of("0123456789.") == std::string::npos;
+  double value = 0;
+  if (!digits || !absl::SimpleAtod(number, &value) || (!whole && !epochs && value > 1)) {
+    return InvalidArgument(
+        "warm-up '{}': expected a number of steps (500), of epochs (20e), or a part of the run (0.3)", text);
+  }
+  const double unit = epochs ? static_cast<double>(steps_per_epoch) : whole ? 1.0 : static_cast<double>(steps);
+  const double warmup = std::round(value * unit);
+  if (warmup > static_cast<double>(steps)) {
+    return InvalidArgument("warm-up '{}' is {:.0f} steps, but the run has {}; shorten it, or train for more epochs",
+                           text, warmup, steps);
+  }
+  return static_cast<int64_t>(warmup);
+}
+
+std::vector<float> LearningRateTable(const ScheduleOptions& options, int64_t steps) {
+  const auto unit = static_cast<double>(options.interval);
+  const double warmup = static_cast<double>(options.warmup) / unit, total = static_cast<double>(steps) / unit;
+  std::vector<float> table;
+  table.reserve(static_cast<size_t>(steps));
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto t = static_cast<double>(step / options.interval);
+    table.push_back(
+        static_cast<float>(t < warmup ? WarmupRateAt(options, t, warmup) : RateAt(options, t, warmup, total)));
+  }
+  return table;
+}
+
+ScheduleOptions ScaleRates(ScheduleOptions options, RateScaling scaling, int64_t global_batch, int64_t base_batch,
+                           float factor) {
+  if (scaling == RateScaling::kNone) return options;
+  const double ratio = static_cast<double>(global_batch) / static_cast<double>(base_batch);
+  const auto scale = static_cast<float>(factor * (scaling == RateScaling::kLinear ? ratio : std::sqrt(ratio)));
+  options.lr *= scale;
+  options.warmup_lr *= scale;
+  options.min_lr *= scale;
+  return options;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,100 @@
+#include "core/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/pointwise.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // elements: every parameter's part starts at a multiple of 256 bytes on any device
+
+struct Bucket {
+  std::vector<size_t> members;  // indices into the gradients
+  int64_t elements = 0;
+};
+
+int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients, const DataParallelOptions& options) {
+  std::vector<size_t> order(gradients.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // A gradient finishes where its node stands in the backward pass.
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gradients[a].gradient.ref() < gradients[b].gradient.ref(); });
+  std::vector<Bucket> buckets(1);
+  for (const size_t i : order) {
+    const uint64_t limit = buckets.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
+    const int64_t size = Padded(gradients[i].parameter.type().elements());
+    Bucket& last = buckets.back();
+    if (last.elements > 0 && static_cast<uint64_t>(last.elements + size) * 4 > limit) buckets.emplace_back();
+    buckets.back().members.push_back(i);
+    buckets.back().elements += size;
+  }
+  return buckets;
+}
+
+// The members one behind the other, with zeros between where a member does not end at a multiple of the alignment.
+Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, const Bucket& bucket, const std::string& place) {
+  std::vector<Value> parts;
+  for (const size_t i : bucket.members) {
+    const int64_t elements = gradients[i].gradient.type().elements();
+    parts.push_back(ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements}));
+    if (const int64_t gap = Padded(elements) - elements; gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
+  }
+  const Value flat = graph.Add("concat", parts, {{DType::kF32, {bucket.elements}}}, Attributes(sy_axes_attributes{}))[0];
+  graph.mutable_node(flat.ref().node).bucket = place;
+  return flat;
+}
+
+}  // namespace
+
+Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& given, const DataParallelOptions& options, MicroStep micro_step, bool zero_fill) {
+  std::vector<ParameterGradient> gradients = given;
+  std::vector<std::string> unused;
+  for (ParameterGradient& g : gradients) {
+    if (g.gradient) continue;
+    unused.push_back(graph.node(g.parameter.ref().node).name);
+    if (zero_fill) g.gradient = ops::Full(graph, g.parameter.shape(), 0);
+  }
+  if (!unused.empty() && !zero_fill) {
+    throw BuildError(fmt::format("parameters that the loss does not depend on: {}; remove them, or pass --find_unused_parameters to count their gradients as zero", fmt::join(unused, ", ")));
+  }
+  graph.SetPhase(Phase::kUpdate);
+  Buckets result;
+  result.gradients.resize(gradients.size());
+  const auto buckets = FillBuckets(gradients, options);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const std::string place = fmt::format("gradients/{}", b);
+    Value flat;
+    if (micro_step == MicroStep::kOnly) {
+      flat = Flatten(graph, gradients, buckets[b], place);
+    } else {
+      const Value sum = graph.Input(place, {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false});
+      flat = Flatten(graph, gradients, buckets[b], "");
+      if (micro_step != MicroStep::kFirst) flat = ops::Add(sum, flat);
+      graph.Assign(sum, flat);
+      if (micro_step != MicroStep::kLast) continue;
+    }
+    if (options.world > 1) {
+      flat = ops::AllReduce(flat, SY_SUM, 1, 0, fmt::format("all_reduce/{}", b));
+    }
+    result.flat.push_back(flat);
+    int64_t start = 0;
+    for (const size_t i : buckets[b].members) {
+      const Shape& shape = gradients[i].parameter.shape();
+      const int64_t elements = Elements(shape);
+      result.gradients[i] = {gradients[i].parameter, ops::Reshape(ops::Slice(flat, 0, start, elements), shape)};
+      start += Padded(elements);
+    }
+  }
+  graph.SetPhase(Phase::kForward);
+  if (micro_step == MicroStep::kFirst || micro_step == MicroStep::kMiddle) result.gradients.clear();
+  return result;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,265 @@
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "core/abi/ops.h"
+#include "core/graph/op.h"
+#include "core/plan/steps.h"
+
+namespace switchyard {
+namespace {
+
+double Seconds(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+// A step with its buffers fixed.
+struct BoundStep {
+  Step::Kind kind;
+  int node;
+  BoundKernel kernel;
+  sy_place source{}, destination{};
+  uint64_t bytes = 0;
+  std::shared_ptr<Communicator::DeviceCall> call;
+  int event = -1;  // index into events: kReady and kJoin
+  int staging = -1;
+};
+
+// A node that runs on the reference plugin: host buffers beside device places.
+struct Staging {
+  std::vector<Buffer> inputs, outputs;
+  std::vector<void*> input_address, output_address;
+  std::vector<sy_place> input_place, output_place;
+  std::vector<uint64_t> input_bytes, output_bytes;
+  Buffer workspace, persistent;
+};
+
+}  // namespace
+
+struct Instance::Impl {
+  const Plan::Impl* plan = nullptr;
+  Memory* memory = nullptr;
+  Communicator* communicator = nullptr;
+  std::vector<BoundStep> steps;
+  std::vector<Staging> stagings;
+  std::vector<Event> events;
+  Stream communication;
+  sy_error error = EmptyError();
+  std::vector<std::pair<std::string, double>> timings;
+  double fallback_seconds = 0;
+
+  sy_place At(const PlanPlace& place) const { return memory->buffer(place.arena).at(place.offset); }
+
+  Status Failed(int id, const Status& status) const {
+    const Node& node = plan->graph.node(id);
+    return Annotate(status, fmt::format("{} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
+  }
+
+  StatusOr<BoundStep> BindStep(const Step& step, std::vector<int>& event_of);
+  Status BindFallback(const Step& step, BoundStep& bound);
+  Status RunFallback(Staging& staging, const BoundKernel& kernel, const Stream& stream);
+  Status RunStep(BoundStep& step, const Stream& stream);
+  Status LookForNonFinite(int id);
+};
+
+Instance::Instance() : impl_(new Impl) {}
+Instance::~Instance() = default;
+const std::vector<std::pair<std::string, double>>& Instance::timings() const { return impl_->timings; }
+double Instance::fallback_seconds() const { return impl_->fallback_seconds; }
+
+Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
+  Staging staging;
+  Device& reference = *plan->reference;
+  const Node& node = plan->graph.node(step.node);
+  std::vector<sy_place> inputs, outputs;
+  const auto add = [&](const TensorType& type, const PlanPlace& place, std::vector<Buffer>& buffers, std::vector<void*>& addresses, std::vector<sy_place>& places,
+                       std::vector<uint64_t>& sizes, std::vector<sy_place>& bindings) -> Status {
+    const uint64_t bytes = static_cast<uint64_t>(type.bytes());
+    SY_ASSIGN_OR_RETURN(Buffer buffer, reference.Allocate(std::max<uint64_t>(bytes, 1)));
+    SY_ASSIGN_OR_RETURN(const Device::NativeAddress address, reference.AddressOf(buffer));
+    bindings.push_back(buffer.at(0));
+    addresses.push_back(address.address);
+    places.push_back(At(place));
+    sizes.push_back(bytes);
+    buffers.push_back(std::move(buffer));
+    return OkStatus();
+  };
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    SY_RETURN_IF_ERROR(add(plan->graph.type(node.inputs[i]), step.inputs[i], staging.inputs, staging.input_address, staging.input_place, staging.input_bytes, inputs));
+  }
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    SY_RETURN_IF_ERROR(add(node.outputs[o], step.outputs[o], staging.outputs, staging.output_address, staging.output_place, staging.output_bytes, outputs));
+  }
+  sy_binding binding{};
+  binding.header = SY_HEADER(sy_binding);
+  binding.inputs = inputs.data();
+  binding.outputs = outputs.data();
+  const Kernel::Info& info = step.kernel->info();
+  if (info.workspace_bytes > 0) {
+    SY_ASSIGN_OR_RETURN(staging.workspace, reference.Allocate(info.workspace_bytes));
+    binding.workspace = staging.workspace.at(0);
+  }
+  if (info.persistent_bytes > 0) {
+    SY_ASSIGN_OR_RETURN(staging.persistent, reference.Allocate(info.persistent_bytes));
+    SY_RETURN_IF_ERROR(reference.Fill(Stream(), staging.persistent.at(0), 0, info.persistent_bytes));
+    binding.persistent = staging.persistent.at(0);
+  }
+  SY_ASSIGN_OR_RETURN(bound.kernel, reference.Bind(*step.kernel, binding));
+  bound.staging = static_cast<int>(stagings.size());
+  stagings.push_back(std::move(staging));
+  return OkStatus();
+}
+
+StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>& event_of) {
+  BoundStep bound;
+  bound.kind = step.kind;
+  bound.node = step.node;
+  bound.bytes = step.bytes;
+  switch (step.kind) {
+    case Step::kCopy:
+      bound.source = At(step.inputs[0]);
+      bound.destination = At(step.outputs[0]);
+      break;
+    case Step::kReady:
+    case Step::kJoin: {
+      SY_ASSIGN_OR_RETURN(Event event, plan->device->NewEvent());
+      bound.event = static_cast<int>(events.size());
+      events.push_back(std::move(event));
+      if (step.kind == Step::kReady) event_of[step.node] = bound.event;
+      break;
+    }
+    case Step::kCollective: {
+      if (communicator == nullptr || communicator->size() == 1) break;
+      const Node& node = plan->graph.node(step.node);
+      const auto& a = node.attributes.as<sy_collective_attributes>();
+      const Buffer& buffer = memory->buffer(step.outputs[0].arena);
+      const auto count = static_cast<uint64_t>(node.outputs[0].elements());
+      const auto dtype = static_cast<sy_dtype>(node.outputs[0].dtype);
+      if (node.op == "all_reduce") {
+        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareAllReduce(node.name, buffer, step.outputs[0].offset, count, dtype, a.reduction));
+      } else if (node.op == "broadcast") {
+        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareBroadcast(node.name, buffer, step.outputs[0].offset, count, dtype, a.root));
+      } else {
+        return Unimplemented("collective {} in a plan", node.op);
+      }
+      bound.event = event_of[step.node];
+      break;
+    }
+    case Step::kLaunch: {
+      std::vector<sy_place> inputs, outputs;
+      for (const PlanPlace& place : step.inputs) inputs.push_back(At(place));
+      for (const PlanPlace& place : step.outputs) outputs.push_back(At(place));
+      sy_binding binding{};
+      binding.header = SY_HEADER(sy_binding);
+      binding.inputs = inputs.data();
+      binding.outputs = outputs.data();
+      if (step.kernel->info().workspace_bytes > 0) binding.workspace = memory->buffer(Arena::kScratch).at(0);
+      if (step.kernel->info().persistent_bytes > 0) binding.persistent = At(step.persistent);
+      if (step.has_residual) binding.residual = At(step.residual);
+      SY_ASSIGN_OR_RETURN(bound.kernel, plan->device->Bind(*step.kernel, binding));
+      break;
+    }
+    case Step::kFallback: SY_RETURN_IF_ERROR(BindFallback(step, bound)); break;
+  }
+  return bound;
+}
+
+StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& memory, Communicator* communicator) {
+  std::unique_ptr<Instance> instance(new Instance);
+  Impl& impl = *instance->impl_;
+  impl.plan = plan.impl_.get();
+  impl.memory = &memory;
+  impl.communicator = communicator;
+  SY_ASSIGN_OR_RETURN(impl.communication, plan.impl_->device->NewStream(1));
+  std::vector<int> event_of(plan.impl_->graph.size(), -1);
+  for (const Step& step : plan.impl_->steps) {
+    auto bound = impl.BindStep(step, event_of);
+    if (!bound.ok()) return impl.Failed(step.node, bound.status());
+    impl.steps.push_back(std::move(*bound));
+  }
+  return instance;
+}
+
+Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const Stream& stream) {
+  const auto start = std::chrono::steady_clock::now();
+  Device& device = *plan->device;
+  for (size_t i = 0; i < s.inputs.size(); ++i) SY_RETURN_IF_ERROR(device.Copy(stream, HostPlace(s.input_address[i]), s.input_place[i], s.input_bytes[i]));
+  SY_RETURN_IF_ERROR(device.Synchronize(stream));
+  const sy_status status = kernel.Launch(nullptr, &error);
+  if (status != SY_OK) return FromAbi(status, error, "reference plugin");
+  for (size_t o = 0; o < s.outputs.size(); ++o) SY_RETURN_IF_ERROR(device.Copy(stream, s.output_place[o], HostPlace(s.output_address[o]), s.output_bytes[o]));
+  SY_RETURN_IF_ERROR(device.Synchronize(stream));
+  fallback_seconds += Seconds(start);
+  return OkStatus();
+}
+
+Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
+  switch (step.kind) {
+    case Step::kLaunch: {
+      const sy_status status = step.kernel.Launch(stream.handle(), &error);
+      return status == SY_OK ? OkStatus() : FromAbi(status, error, "launch");
+    }
+    case Step::kCopy: return plan->device->Copy(stream, step.destination, step.source, step.bytes);
+    case Step::kReady: return events[step.event].Record(stream);
+    case Step::kCollective:
+      if (!step.call) return OkStatus();
+      if (step.event >= 0) SY_RETURN_IF_ERROR(events[step.event].Before(communication));
+      return communicator->Launch(*step.call, communication);
+    case Step::kJoin:
+      SY_RETURN_IF_ERROR(events[step.event].Record(communication));
+      return events[step.event].Before(stream);
+    case Step::kFallback: return RunFallback(stagings[step.staging], step.kernel, stream);
+  }
+  return OkStatus();
+}
+
+Status Instance::Run(const Stream& stream) {
+  Impl& impl = *impl_;
+  const PlanOptions& options = impl.plan->options;
+  if (!options.debug_sync && !options.debug_nan) {
+    for (BoundStep& step : impl.steps) {
+      const Status status = impl.RunStep(step, stream);
+      if (!status.ok()) return impl.Failed(step.node, status);
+    }
+    return OkStatus();
+  }
+  impl.timings.clear();
+  for (BoundStep& step : impl.steps) {
+    const auto start = std::chrono::steady_clock::now();
+    Status status = impl.RunStep(step, stream);
+    if (status.ok()) status = impl.plan->device->Synchronize(stream);
+    impl.timings.emplace_back(impl.plan->graph.node(step.node).name, Seconds(start));
+    if (status.ok() && options.debug_nan) status = impl.LookForNonFinite(static_cast<int>(&step - impl.steps.data()));
+    if (!status.ok()) return impl.Failed(step.node, status);
+  }
+  return OkStatus();
+}
+
+// Downloads what the step has just written and names the first element that is not finite.
+Status Instance::Impl::LookForNonFinite(int index) {
+  const Step& step = plan->steps[index];
+  if (step.kind != Step::kLaunch && step.kind != Step::kFallback) return OkStatus();
+  const Node& node = plan->graph.node(step.node);
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    const TensorType& type = node.outputs[o];
+    if (type.dtype != DType::kF32 && type.dtype != DType::kBF16) continue;
+    std::vector<unsigned char> bytes(static_cast<size_t>(type.bytes()));
+    SY_RETURN_IF_ERROR(plan->device->Download(bytes.data(), At(step.outputs[o]), bytes.size()));
+    for (int64_t i = 0; i < type.elements(); ++i) {
+      uint32_t word = 0;
+      if (type.dtype == DType::kF32) {
+        std::memcpy(&word, bytes.data() + 4 * i, 4);
+      } else {
+        uint16_t half = 0;
+        std::memcpy(&half, bytes.data() + 2 * i, 2);
+        word = static_cast<uint32_t>(half) << 16;
+      }
+      if ((word & 0x7F800000u) == 0x7F800000u) {
+        return FailedPrecondition("output {} {} holds {} at element {}: the first value that is not finite", o, ToString(type), (word & 0x7FFFFFu) != 0 ? "nan" : "inf", i);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,72 @@
+#include "core/plan/kernels.h"
+
+#include "core/graph/op.h"
+
+namespace switchyard {
+namespace {
+
+void AppendType(std::string& key, const TensorType& type) {
+  key += NameOf(type.dtype);
+  for (const int64_t extent : type.shape) key += fmt::format(",{}", extent);
+  key += ';';
+}
+
+}  // namespace
+
+StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward) {
+  std::string key = node.op + '(';
+  std::vector<sy_tensor> inputs, outputs;
+  for (const Ref& input : node.inputs) {
+    AppendType(key, graph.type(input));
+    inputs.push_back(ToAbi(graph.type(input)));
+  }
+  key += ")(";
+  for (const TensorType& output : node.outputs) {
+    AppendType(key, output);
+    outputs.push_back(ToAbi(output));
+  }
+  key += fmt::format("){}{}", paired_forward, static_cast<const void*>(forward));
+  key.append(static_cast<const char*>(node.attributes.data()), node.attributes.size());
+  const auto found = kernels_.find(key);
+  if (found != kernels_.end()) return found->second.get();
+  if (!device_.has_kernels()) {
+    last_refusal_ = "the plugin has no kernel/1 interface";
+    return kernels_.emplace(key, nullptr).first->second.get();
+  }
+  sy_prepare_request request{};
+  request.header = SY_HEADER(sy_prepare_request);
+  request.op = node.op.c_str();
+  request.op_version = 1;
+  request.attributes = node.attributes.data();
+  request.attributes_size = node.attributes.size();
+  request.input_count = static_cast<uint32_t>(inputs.size());
+  request.output_count = static_cast<uint32_t>(outputs.size());
+  request.inputs = inputs.data();
+  request.outputs = outputs.data();
+  request.workspace_limit = options_.workspace_limit;
+  request.determinism = options_.deterministic ? SY_DETERMINISM_RUN : SY_DETERMINISM_ANY;
+  request.tuning = static_cast<uint32_t>(options_.tuning);
+  request.paired_forward = paired_forward;
+  request.forward = forward == nullptr ? nullptr : forward->handle();
+  request.tag = node.op.c_str();
+  auto kernel = device_.Prepare(request);
+  if (kernel.ok()) return kernels_.emplace(key, std::make_unique<Kernel>(std::move(*kernel))).first->second.get();
+  if (kernel.status().code() != absl::StatusCode::kUnimplemented) {
+    return Annotate(kernel.status(), fmt::format("preparing {} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
+  }
+  last_refusal_ = Message(kernel.status());
+  return kernels_.emplace(key, nullptr).first->second.get();
+}
+
+CanPrepare KernelCache::Predicate() {
+  return [this](const Graph& graph, const Node& node) {
+    const auto kernel = Find(graph, node);
+    if (!kernel.ok()) {
+      status_ = kernel.status();
+      return true;  // decomposing would hide the defect
+    }
+    return *kernel != nullptr;
+  };
+}
+
+}  // namespace switchyard

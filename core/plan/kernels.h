@@ -1,0 +1,45 @@
+// Asking a backend for kernels, once per distinct op, attributes and shapes: identical layers share one kernel with many bindings.
+// Not thread-safe. Must outlive the plans made with it, and be destroyed before its Device.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/graph/graph.h"
+#include "core/graph/passes/rewrite.h"
+#include "core/runtime/device.h"
+
+namespace switchyard {
+
+struct KernelOptions {
+  uint64_t workspace_limit = uint64_t{1} << 32;
+  bool deterministic = true;
+  int tuning = SY_TUNING_HEURISTIC;
+};
+
+class KernelCache {
+ public:
+  KernelCache(Device& device, const KernelOptions& options) : device_(device), options_(options) {}
+
+  // The kernel for a node; nullptr if the backend does not offer it; an error only where the plugin failed.
+  StatusOr<Kernel*> Find(const Graph& graph, const Node& node) { return Find(graph, node, false, nullptr); }
+  // For a forward/backward pair: the forward may leave residual bytes, the backward gets the forward's kernel.
+  StatusOr<Kernel*> Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward);
+  // As a predicate for passes. Failures of the plugin are kept in status().
+  CanPrepare Predicate();
+  const Status& status() const { return status_; }
+  Device& device() { return device_; }
+  int prepared() const { return static_cast<int>(kernels_.size()); }
+  // Why the backend refused the node last (its own words), or "".
+  const std::string& last_refusal() const { return last_refusal_; }
+
+ private:
+  Device& device_;
+  KernelOptions options_;
+  std::map<std::string, std::unique_ptr<Kernel>> kernels_;  // nullptr: refused
+  Status status_;
+  std::string last_refusal_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,83 @@
+#include "core/plan/memory.h"
+
+#include "core/base/logging.h"
+
+namespace switchyard {
+
+const char* NameOf(Arena arena) {
+  constexpr const char* kNames[] = {"state", "gradients", "activations", "scratch", "io"};
+  return kNames[static_cast<int>(arena)];
+}
+
+const Layout::Entry& Layout::Place(const std::string& name, Arena arena, const TensorType& type, uint64_t bytes) {
+  const auto found = entries_.find(name);
+  if (found != entries_.end()) {
+    if (found->second.bytes != bytes || found->second.arena != arena) {
+      throw BuildError(fmt::format("{} has {} bytes of {} in one plan and {} bytes of {} in another", name, found->second.bytes, NameOf(found->second.arena), bytes, NameOf(arena)));
+    }
+    return found->second;
+  }
+  uint64_t& end = bytes_[static_cast<int>(arena)];
+  const Entry entry{arena, end, bytes, type, Role::kState, {}};
+  end += Align(std::max<uint64_t>(bytes, 1));
+  return entries_.emplace(name, entry).first->second;
+}
+
+const Layout::Entry* Layout::Find(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+void Layout::Reserve(Arena arena, uint64_t bytes) {
+  uint64_t& size = bytes_[static_cast<int>(arena)];
+  size = std::max(size, Align(bytes));
+}
+
+StatusOr<std::unique_ptr<Memory>> Memory::Allocate(const Layout& layout, Device& device, Communicator* communicator) {
+  std::unique_ptr<Memory> memory(new Memory);
+  memory->layout_ = &layout;
+  memory->device_ = &device;
+  for (int i = 0; i < kArenaCount; ++i) {
+    const auto arena = static_cast<Arena>(i);
+    const uint64_t bytes = layout.bytes(arena);
+    if (bytes == 0) continue;
+    if (arena == Arena::kGradients && communicator != nullptr && communicator->size() > 1) {
+      auto shared = communicator->AllocateShared(bytes);
+      if (shared.ok()) {
+        memory->buffers_[i] = std::move(*shared);
+        memory->gradients_are_shared_ = true;
+      } else if (shared.status().code() != absl::StatusCode::kUnimplemented) {
+        return shared.status();
+      }
+    }
+    if (!memory->buffers_[i]) {
+      auto buffer = device.Allocate(bytes);
+      if (!buffer.ok()) return Annotate(buffer.status(), fmt::format("allocating {} bytes for {}", bytes, NameOf(arena)));
+      memory->buffers_[i] = std::move(*buffer);
+    }
+    // Gaps between aligned tensors take part in reductions and norms over whole buckets: they must be zero.
+    SY_RETURN_IF_ERROR(device.Fill(Stream(), memory->buffers_[i].at(0), 0, bytes));
+  }
+  SY_RETURN_IF_ERROR(device.Synchronize());
+  return memory;
+}
+
+uint64_t Memory::allocated_bytes() const {
+  uint64_t total = 0;
+  for (const Buffer& buffer : buffers_) total += buffer.bytes();
+  return total;
+}
+
+Status Memory::Upload(const std::string& name, const void* data, uint64_t bytes) {
+  const Layout::Entry* entry = layout_->Find(name);
+  if (entry == nullptr || entry->bytes != bytes) return Internal("upload of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
+  return device_->Upload(buffer(entry->arena).at(entry->offset), data, bytes);
+}
+
+Status Memory::Download(const std::string& name, void* data, uint64_t bytes) const {
+  const Layout::Entry* entry = layout_->Find(name);
+  if (entry == nullptr || entry->bytes != bytes) return Internal("download of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
+  return device_->Download(data, buffer(entry->arena).at(entry->offset), bytes);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,47 @@
+// Where every value of a graph lies: which values share storage (views, buckets, in-place updates) and at which offset each storage is put, by
+// liveness over the launch order. Pure function of the graph, the order and what the kernels declare; internal to core/plan.
+#pragma once
+
+#include <vector>
+
+#include "core/plan/kernels.h"
+#include "core/plan/memory.h"
+
+namespace switchyard {
+
+struct PlannedNode {
+  Kernel* kernel = nullptr;   // nullptr: structural, collective, or elided
+  bool fallback = false;      // the kernel is the reference plugin's
+  bool paired = false;        // forward of a pair with residual bytes
+};
+
+struct Spot {
+  int storage = -1;
+  uint64_t offset = 0;  // bytes from the start of the storage
+};
+
+struct Storage {
+  Arena arena = Arena::kActivations;
+  uint64_t bytes = 0, offset = 0;  // offset within the arena, once placed
+  int first = 0, last = 0;         // positions in the launch order; only for activations
+};
+
+struct PlannedCopy {
+  Spot source, destination;
+  uint64_t bytes = 0;
+  int node = -1;  // for messages
+};
+
+struct Placement {
+  std::vector<Storage> storages;
+  std::vector<std::vector<Spot>> spots;          // by node and output
+  std::vector<Spot> residuals;                   // by forward node
+  std::vector<bool> elided;                      // needs no launch
+  std::vector<std::vector<PlannedCopy>> copies;  // by node: done at the node's position
+  std::vector<PlannedCopy> final_copies;         // after everything: assignments and outputs that could not be written in place
+};
+
+// `order`: ids of all nodes, collectives where they will run. `planned`: by node.
+Placement PlaceValues(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned, Layout& layout);
+
+}  // namespace switchyard

@@ -1,0 +1,200 @@
+#include "core/plan/plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/graph/op.h"
+#include "core/graph/passes/decompose.h"
+#include "core/graph/passes/fusion.h"
+#include "core/plan/steps.h"
+
+namespace switchyard {
+namespace {
+
+// The launch order: as built, but collectives wait until right before the first reader of their result.
+std::vector<int> LaunchOrder(const Graph& graph) {
+  std::vector<int> order;
+  std::vector<bool> done(graph.size(), false);
+  const auto push = [&](int id) {
+    if (!done[id]) order.push_back(id);
+    done[id] = true;
+  };
+  for (int id = 0; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    if (IsCollective(node.op)) continue;
+    for (const Ref& input : node.inputs) {
+      if (IsCollective(graph.node(input.node).op)) push(input.node);
+    }
+    push(id);
+  }
+  for (int id = 0; id < graph.size(); ++id) push(id);
+  return order;
+}
+
+// Kernels for every node, forward/backward pairs together.
+Status SelectKernels(const Graph& graph, KernelCache& cache, KernelCache* reference, std::vector<PlannedNode>& planned, PlanReport& report) {
+  for (int id = 0; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    if (IsStructural(node.op) || IsCollective(node.op)) continue;
+    PlannedNode& plan = planned[id];
+    if (node.forward >= 0 && planned[node.forward].kernel != nullptr && !planned[node.forward].fallback) {
+      // A pair: the forward may leave residual bytes if the backward is there to read them.
+      const Node& forward = graph.node(node.forward);
+      SY_ASSIGN_OR_RETURN(Kernel* paired, cache.Find(graph, forward, true, nullptr));
+      if (paired != nullptr && paired->info().residual_bytes > 0) {
+        SY_ASSIGN_OR_RETURN(Kernel* backward, cache.Find(graph, node, false, paired));
+        if (backward != nullptr) {
+          planned[node.forward] = {paired, false, true};
+          plan.kernel = backward;
+          continue;
+        }
+      }
+    }
+    SY_ASSIGN_OR_RETURN(plan.kernel, cache.Find(graph, node));
+    if (plan.kernel != nullptr) continue;
+    const std::string reason = cache.last_refusal();
+    if (reference != nullptr) {
+      SY_ASSIGN_OR_RETURN(plan.kernel, reference->Find(graph, node));
+    }
+    if (plan.kernel == nullptr) {
+      return Unimplemented("{} ({}, built at {}:{}): the {} plugin does not offer it ({}), it has no decomposition that it offers, and {}", node.name, node.op,
+                           node.where.file_name(), node.where.line(), cache.device().info().plugin, reason,
+                           reference == nullptr ? "there is no reference plugin" : "the reference plugin does not offer it either (" + reference->last_refusal() + ")");
+    }
+    plan.fallback = true;
+    uint64_t bytes = 0;
+    for (const Ref& input : node.inputs) bytes += static_cast<uint64_t>(graph.type(input).bytes());
+    for (const TensorType& output : node.outputs) bytes += static_cast<uint64_t>(output.bytes());
+    report.fallbacks.push_back({node.name, node.op, reason, bytes});
+  }
+  return OkStatus();
+}
+
+Graph Lower(const Graph& source, KernelCache& cache, bool fuse) {
+  Graph graph = Decompose(RemoveDeadNodes(source), cache.Predicate());
+  return fuse ? Fuse(graph, cache.Predicate()) : std::move(graph);
+}
+
+}  // namespace
+
+Plan::Plan() : impl_(new Impl) {}
+Plan::~Plan() = default;
+const PlanReport& Plan::report() const { return impl_->report; }
+const Graph& Plan::graph() const { return impl_->graph; }
+const std::string& Plan::name() const { return impl_->name; }
+
+StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& cache, KernelCache* reference, Layout& layout, const PlanOptions& options) {
+  std::unique_ptr<Plan> plan(new Plan);
+  Impl& impl = *plan->impl_;
+  impl.device = &cache.device();
+  impl.reference = reference == nullptr ? nullptr : &reference->device();
+  impl.options = options;
+  impl.graph = Lower(source, cache, options.fuse);
+  SY_RETURN_IF_ERROR(cache.status());
+  const Graph& graph = impl.graph;
+  PlanReport& report = impl.report;
+
+  std::vector<PlannedNode> planned(graph.size());
+  SY_RETURN_IF_ERROR(SelectKernels(graph, cache, reference, planned, report));
+  if (options.max_fallback >= 0 && static_cast<double>(report.fallbacks.size()) > options.max_fallback) {
+    return FailedPrecondition("{} nodes would run on the reference plugin, more than --max_fallback={} allows; the {} plugin lacks:\n{}", report.fallbacks.size(),
+                              options.max_fallback, impl.device->info().plugin, report.FallbackList());
+  }
+
+  const std::vector<int> order = LaunchOrder(graph);
+  const Placement placement = PlaceValues(graph, order, planned, layout);
+  const auto place = [&](const Spot& spot) {
+    const Storage& storage = placement.storages[spot.storage];
+    return PlanPlace{storage.arena, storage.offset + spot.offset};
+  };
+  const auto copy_step = [&](const PlannedCopy& copy) {
+    Step step;
+    step.kind = Step::kCopy;
+    step.node = copy.node;
+    step.inputs = {place(copy.source)};
+    step.outputs = {place(copy.destination)};
+    step.bytes = copy.bytes;
+    ++report.copies;
+    return step;
+  };
+
+  // Where each collective's input is complete: after the last step, in launch order, that writes to it.
+  std::vector<std::vector<int>> ready_after(graph.size());
+  std::vector<int> position(graph.size());
+  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
+  for (int id = 0; id < graph.size(); ++id) {
+    if (IsCollective(graph.node(id).op) && placement.copies[id].empty()) ready_after[graph.node(id).inputs[0].node].push_back(id);
+  }
+
+  uint64_t scratch = 0;
+  std::set<int> joined;
+  std::map<std::string, PlanReport::OpLine> by_op;
+  for (const int id : order) {
+    const Node& node = graph.node(id);
+    for (const Ref& input : node.inputs) {
+      if (IsCollective(graph.node(input.node).op) && joined.insert(input.node).second) impl.steps.push_back({Step::kJoin, input.node});
+    }
+    for (const PlannedCopy& copy : placement.copies[id]) impl.steps.push_back(copy_step(copy));
+    if (IsCollective(node.op)) {
+      if (!placement.copies[id].empty()) impl.steps.push_back({Step::kReady, id});
+      Step step;
+      step.kind = Step::kCollective;
+      step.node = id;
+      step.outputs = {place(placement.spots[id][0])};
+      step.bytes = static_cast<uint64_t>(node.outputs[0].bytes());
+      impl.steps.push_back(step);
+      ++report.collectives;
+      report.collective_bytes += step.bytes;
+      report.wire_bytes += 2.0 * (options.world - 1) / options.world * static_cast<double>(step.bytes);
+    } else if (planned[id].kernel != nullptr && !placement.elided[id]) {
+      Step step;
+      step.kind = planned[id].fallback ? Step::kFallback : Step::kLaunch;
+      step.node = id;
+      step.kernel = planned[id].kernel;
+      for (const Ref& input : node.inputs) step.inputs.push_back(place(placement.spots[input.node][input.output]));
+      for (const Spot& spot : placement.spots[id]) step.outputs.push_back(place(spot));
+      const Kernel::Info& info = step.kernel->info();
+      if (!planned[id].fallback) scratch = std::max(scratch, info.workspace_bytes);
+      if (info.persistent_bytes > 0 && !planned[id].fallback) {
+        const auto& entry = layout.Place("persistent/" + node.name, Arena::kState, {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
+        step.persistent = {entry.arena, entry.offset};
+      }
+      const int forward = planned[id].paired ? id : node.forward;
+      if (forward >= 0 && placement.residuals[forward].storage >= 0) {
+        step.has_residual = true;
+        step.residual = place(placement.residuals[forward]);
+      }
+      impl.steps.push_back(std::move(step));
+      ++report.launches;
+      const Cost cost = CostOf(graph, node);
+      report.flops += cost.flops;
+      report.bytes += cost.bytes;
+      auto& line = by_op[node.op];
+      line.op = node.op;
+      ++line.count;
+      line.flops += cost.flops;
+      line.bytes += cost.bytes;
+    }
+    for (const int collective : ready_after[id]) impl.steps.push_back({Step::kReady, collective});
+  }
+  for (int id = 0; id < graph.size(); ++id) {
+    if (IsCollective(graph.node(id).op) && joined.insert(id).second) impl.steps.push_back({Step::kJoin, id});
+  }
+  for (const PlannedCopy& copy : placement.final_copies) impl.steps.push_back(copy_step(copy));
+
+  layout.Reserve(Arena::kScratch, scratch);
+  report.nodes = graph.size();
+  report.kernels = cache.prepared();
+  report.arena_bytes[static_cast<int>(Arena::kScratch)] = layout.Align(scratch);
+  uint64_t activations = 0;
+  for (const Storage& storage : placement.storages) {
+    if (storage.arena == Arena::kActivations) activations = std::max(activations, storage.offset + layout.Align(std::max<uint64_t>(storage.bytes, 1)));
+  }
+  report.arena_bytes[static_cast<int>(Arena::kActivations)] = activations;
+  for (const Arena arena : {Arena::kState, Arena::kGradients, Arena::kIo}) report.arena_bytes[static_cast<int>(arena)] = layout.bytes(arena);
+  for (auto& [op, line] : by_op) report.ops.push_back(line);
+  std::stable_sort(report.ops.begin(), report.ops.end(), [](const auto& a, const auto& b) { return a.flops > b.flops; });
+  return plan;
+}
+
+}  // namespace switchyard

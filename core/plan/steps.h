@@ -1,0 +1,44 @@
+// The compiled form of a plan: steps over symbolic places. Internal to core/plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/plan/placement.h"
+#include "core/plan/plan.h"
+
+namespace switchyard {
+
+struct PlanPlace {
+  Arena arena = Arena::kActivations;
+  uint64_t offset = 0;
+};
+
+struct Step {
+  enum Kind {
+    kLaunch,      // kernel on the compute stream
+    kFallback,    // kernel of the reference plugin, through host memory
+    kCopy,        // inputs[0] → outputs[0], `bytes`
+    kReady,       // the input of collective `node` is complete: record its event
+    kCollective,  // on the communication stream, after its kReady event
+    kJoin         // the compute stream waits for collective `node`
+  } kind = kLaunch;
+  int node = -1;
+  Kernel* kernel = nullptr;
+  std::vector<PlanPlace> inputs, outputs;
+  uint64_t bytes = 0;
+  bool has_residual = false;
+  PlanPlace residual, persistent;
+};
+
+struct Plan::Impl {
+  Graph graph;
+  std::string name;
+  Device* device = nullptr;
+  Device* reference = nullptr;
+  PlanOptions options;
+  std::vector<Step> steps;
+  PlanReport report;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,410 @@
+#include "core/runtime/communicator.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "core/base/environment.h"
+#include "core/runtime/composition.h"
+
+namespace switchyard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+constexpr double kDepartureGraceMs = 2000;  // what a rank that said goodbye may have left for the others to finish
+
+// What the watch thread needs to abort a communicator that may be destroyed meanwhile.
+struct AbortHandle {
+  std::mutex mutex;
+  const sy_collective_v1* api = nullptr;
+  sy_communicator* handle = nullptr;
+  void Abort() {
+    const std::lock_guard lock(mutex);
+    if (handle != nullptr) api->abort(handle);
+  }
+};
+
+}  // namespace
+
+struct Communicator::DeviceCall {
+  std::string tag;
+  bool is_broadcast = false;
+  sy_place place{};         // where the data lies on the device
+  void* address = nullptr;  // the same for the plugin; null: staged
+  uint64_t count = 0, bytes = 0;
+  sy_dtype dtype = SY_F32;
+  int reduction = SY_SUM, root = 0;
+};
+
+struct Communicator::Impl {
+  std::shared_ptr<Plugin> plugin;
+  std::string plugin_name = "none";
+  const sy_collective_v1* api = nullptr;  // null with one rank and no plugin
+  sy_communicator* handle = nullptr;
+  sy_collective_info info{SY_HEADER(sy_collective_info)};
+  std::shared_ptr<AbortHandle> abort_handle = std::make_shared<AbortHandle>();
+  Rendezvous* rendezvous = nullptr;
+  Device* device = nullptr;
+  int rank = 0, size = 1;
+  uint64_t sequence = 0, bytes_sent = 0;
+  double wait_ms = 0, call_limit_ms = 600e3;
+  std::vector<char> staging;
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(abort_handle->mutex);
+      abort_handle->handle = nullptr;
+    }
+    if (handle != nullptr) api->destroy(handle);
+  }
+
+  void Watch();
+  template <typename Start>
+  Status Run(const char* what, const char* tag, const Stream* stream, Start start);
+  sy_status Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason);
+  Status PeerFailure(int patience_ms) const;
+  Composition Composed(const char* tag);
+  template <typename Function>
+  bool Has(Function sy_collective_v1::*function) const {
+    const auto offset = reinterpret_cast<const char*>(&(api->*function)) - reinterpret_cast<const char*>(api);
+    return api->header.size >= static_cast<size_t>(offset) + sizeof(Function) && api->*function != nullptr;
+  }
+
+  Status AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction);
+  Status Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count, sy_dtype dtype, int root);
+  StatusOr<std::shared_ptr<DeviceCall>> Prepare(DeviceCall call, const Buffer& buffer, uint64_t offset);
+};
+
+void Communicator::Impl::Watch() {
+  abort_handle->api = api;
+  abort_handle->handle = handle;
+  rendezvous->OnFailure([weak = std::weak_ptr<AbortHandle>(abort_handle)](const Status&) {
+    if (const auto held = weak.lock()) held->Abort();
+  });
+}
+
+// Who failed. A plugin may see the loss of a peer a little earlier than the watch does.
+Status Communicator::Impl::PeerFailure(int patience_ms) const {
+  for (int waited = 0; waited < patience_ms && rendezvous->health().ok(); ++waited) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return rendezvous->health();
+}
+
+// Polls until the request has ended. *reason is set where the core gave up, not the plugin.
+sy_status Communicator::Impl::Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason) {
+  std::string departed;
+  Clock::time_point departed_at;
+  for (uint64_t polls = 1;; ++polls) {
+    const sy_status status = api->request_poll(request, error);
+    if (status != SY_IN_PROGRESS) return status;
+    if (polls % 64 != 0) continue;
+    sched_yield();  // ranks may outnumber cores
+    if (*reason = rendezvous->health(); !reason->ok()) break;
+    if (polls % 1024 != 0) continue;
+    if (MillisecondsSince(start) > call_limit_ms) {
+      *reason = DeadlineExceeded("not finished after {:.0f} s; another rank is stuck or in another call "
+                                 "(SWITCHYARD_COLLECTIVE_TIMEOUT changes the limit)", call_limit_ms / 1000);
+      break;
+    }
+    if (departed.empty()) {
+      departed = rendezvous->departed();
+      departed_at = Clock::now();
+    } else if (MillisecondsSince(departed_at) > kDepartureGraceMs) {
+      *reason = Unavailable("{} has left the run", departed);
+      break;
+    }
+  }
+  api->abort(handle);
+  // The plugin now gives the request up; its answer is not of interest.
+  while (api->request_poll(request, error) == SY_IN_PROGRESS && MillisecondsSince(start) < call_limit_ms + 1000) sched_yield();
+  return SY_ABORTED;
+}
+
+// One call of the plugin: start(call, request, error) begins it.
+template <typename Start>
+Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* stream, Start start) {
+  if (const Status health = rendezvous->health(); !health.ok()) return Annotate(health, fmt::format("{} \"{}\"", what, tag));
+  const sy_call call{SY_HEADER(sy_call), tag, sequence++, stream == nullptr ? nullptr : stream->handle()};
+  sy_request* request = nullptr;
+  sy_error error = EmptyError();
+  const auto began = Clock::now();
+  Status reason;
+  sy_status status = start(&call, &request, &error);
+  if (status == SY_OK && request != nullptr) status = Wait(request, began, &error, &reason);
+  wait_ms += MillisecondsSince(began);
+  if (status == SY_OK) return OkStatus();
+  if (reason.ok() && (status == SY_ABORTED || status == SY_INTERNAL)) reason = PeerFailure(status == SY_ABORTED ? 500 : 50);
+  const std::string where = fmt::format("{} \"{}\" (call {} of rank {})", what, tag, call.sequence, rank);
+  return reason.ok() ? FromAbi(status, error, fmt::format("{}: {}", plugin_name, where)) : Annotate(reason, where);
+}
+
+Composition Communicator::Impl::Composed(const char* tag) {
+  return Composition(rank, size, [this, tag](const std::vector<sy_transfer>& transfers) {
+    return Run("send_recv_batch", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+      return api->send_recv_batch(handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()), request, error);
+    });
+  });
+}
+
+Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+                                     int reduction) {
+  const uint64_t bytes = count * BytesOf(dtype);
+  bytes_sent += bytes;
+  if (api == nullptr) {
+    if (send != receive) std::memmove(receive, send, bytes);
+    return OkStatus();
+  }
+  if (!Has(&sy_collective_v1::all_reduce)) return Composed(tag).AllReduce(send, receive, count, dtype, reduction);
+  return Run("all_reduce", tag, stream, [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return api->all_reduce(handle, call, send, receive, count, dtype, reduction, request, error);
+  });
+}
+
+Status Communicator::Impl::Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count, sy_dtype dtype, int root) {
+  if (rank == root) bytes_sent += count * BytesOf(dtype);
+  if (api == nullptr) return OkStatus();
+  if (!Has(&sy_collective_v1::broadcast)) return Composed(tag).Broadcast(address, count, dtype, root);
+  return Run("broadcast", tag, stream, [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return api->broadcast(handle, call, address, count, dtype, root, request, error);
+  });
+}
+
+Communicator::Communicator() : impl_(std::make_unique<Impl>()) {}
+Communicator::~Communicator() = default;
+
+StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugin> plugin, const ProcessMap& processes, Rendezvous& rendezvous,
+                                                           Device* device, const std::string& name, int timeout_ms) {
+  std::unique_ptr<Communicator> communicator(new Communicator);
+  Impl& impl = *communicator->impl_;
+  impl.rendezvous = &rendezvous;
+  impl.device = device;
+  impl.rank = processes.rank;
+  impl.size = processes.world;
+  impl.info.memory_kinds = 1u << SY_MEMORY_HOST;
+  impl.info.completion = SY_COMPLETES_BY_POLL;
+  if (plugin == nullptr) {
+    if (processes.world == 1) return communicator;
+    return FailedPrecondition("{} ranks need a collective plugin, found none; try --collective=shm on one node or mpi under mpirun", processes.world);
+  }
+  impl.plugin = plugin;
+  impl.plugin_name = plugin->name();
+  impl.api = plugin->Interface<sy_collective_v1>("collective/1");
+  if (impl.api == nullptr) return FailedPrecondition("plugin {} at {} offers no collective/1", plugin->name(), plugin->path());
+  if (const auto seconds = EnvironmentInt("SWITCHYARD_COLLECTIVE_TIMEOUT"); seconds && *seconds > 0) impl.call_limit_ms = *seconds * 1e3;
+
+  sy_error error = EmptyError();
+  const std::string what = fmt::format("{}: joining {} ranks", plugin->name(), impl.size);
+  if (const sy_status status = impl.api->query(&impl.info, &error); status != SY_OK) return FromAbi(status, error, what);
+  SY_RETURN_IF_ERROR(rendezvous.Barrier("join/" + name, timeout_ms));  // names whoever is missing
+  const bool memory_is_hosts = device == nullptr || (impl.info.memory_kinds & ~(1u << SY_MEMORY_HOST)) == 0;
+  const std::string device_plugin = device == nullptr ? "" : device->info().plugin;
+  const sy_init_request request{SY_HEADER(sy_init_request), impl.rank, impl.size, processes.hosts.data(), name.c_str(), rendezvous.store(),
+                                static_cast<uint64_t>(impl.call_limit_ms), memory_is_hosts ? nullptr : device->handle(), device_plugin.c_str(),
+                                device == nullptr ? 0 : device->info().index};
+  const auto start = Clock::now();
+  sy_status status = impl.api->init(&request, &impl.handle, &error);
+  if (status == SY_OK) impl.Watch();
+  if (status == SY_OK) status = SY_IN_PROGRESS;
+  while (status == SY_IN_PROGRESS) {
+    status = impl.api->poll(impl.handle, &error);
+    if (status != SY_IN_PROGRESS) break;
+    if (const Status health = rendezvous.health(); !health.ok()) return Annotate(health, what);
+    if (MillisecondsSince(start) > timeout_ms) return DeadlineExceeded("{}: not all ranks came within {} ms", what, timeout_ms);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  if (status == SY_ABORTED) {
+    if (const Status failure = impl.PeerFailure(500); !failure.ok()) return Annotate(failure, what);
+  }
+  if (status != SY_OK) return FromAbi(status, error, what);
+  return communicator;
+}
+
+StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, const std::string& name) {
+  Impl& from = *impl_;
+  std::unique_ptr<Communicator> communicator(new Communicator);
+  Impl& impl = *communicator->impl_;
+  impl.rendezvous = from.rendezvous;
+  impl.device = from.device;
+  impl.info = from.info;
+  impl.plugin = from.plugin;
+  impl.plugin_name = from.plugin_name;
+  impl.call_limit_ms = from.call_limit_ms;
+  if (from.api == nullptr) return color < 0 ? nullptr : std::move(communicator);
+  if (!from.Has(&sy_collective_v1::split)) return Unimplemented("{} cannot split a communicator", from.plugin_name);
+
+  // Who is in the new group, and where: everybody learns everybody's color and key.
+  std::vector<int32_t> all(2 * static_cast<size_t>(from.size));
+  const int32_t own[2] = {color, key};
+  SY_RETURN_IF_ERROR(AllGather(name.c_str(), own, all.data(), 2, SY_I32));
+  impl.size = impl.rank = 0;
+  for (int peer = 0; peer < from.size; ++peer) {
+    if (all[2 * peer] != color) continue;
+    ++impl.size;
+    const int32_t peer_key = all[2 * peer + 1];
+    if (peer_key < key || (peer_key == key && peer < from.rank)) ++impl.rank;
+  }
+  sy_error error = EmptyError();
+  const sy_status status = from.api->split(from.handle, color, key, name.c_str(), &impl.handle, &error);
+  const std::string what = fmt::format("{}: split into \"{}\"", from.plugin_name, name);
+  if (status == SY_ABORTED) {
+    if (const Status failure = from.PeerFailure(500); !failure.ok()) return Annotate(failure, what);
+  }
+  if (status != SY_OK) return FromAbi(status, error, what);
+  if (impl.handle == nullptr) return nullptr;
+  impl.api = from.api;
+  impl.Watch();
+  return communicator;
+}
+
+int Communicator::rank() const { return impl_->rank; }
+int Communicator::size() const { return impl_->size; }
+const sy_collective_info& Communicator::info() const { return impl_->info; }
+const std::string& Communicator::plugin_name() const { return impl_->plugin_name; }
+
+Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction) {
+  return impl_->AllReduce(tag, nullptr, send, receive, count, dtype, reduction);
+}
+
+Status Communicator::AllGather(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
+  const uint64_t bytes = count * BytesOf(dtype);
+  impl_->bytes_sent += bytes;
+  if (impl_->api == nullptr) {
+    if (send != receive) std::memmove(receive, send, bytes);
+    return OkStatus();
+  }
+  if (!impl_->Has(&sy_collective_v1::all_gather)) return impl_->Composed(tag).AllGather(send, receive, count, dtype);
+  return impl_->Run("all_gather", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return impl_->api->all_gather(impl_->handle, call, send, receive, count, dtype, request, error);
+  });
+}
+
+Status Communicator::ReduceScatter(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction) {
+  const uint64_t bytes = count * BytesOf(dtype);
+  impl_->bytes_sent += bytes * impl_->size;
+  if (impl_->api == nullptr) {
+    if (send != receive) std::memmove(receive, send, bytes);
+    return OkStatus();
+  }
+  if (!impl_->Has(&sy_collective_v1::reduce_scatter)) return impl_->Composed(tag).ReduceScatter(send, receive, count, dtype, reduction);
+  return impl_->Run("reduce_scatter", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return impl_->api->reduce_scatter(impl_->handle, call, send, receive, count, dtype, reduction, request, error);
+  });
+}
+
+Status Communicator::AllToAll(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
+  const uint64_t bytes = count * BytesOf(dtype);
+  impl_->bytes_sent += bytes * impl_->size;
+  if (impl_->api == nullptr) {
+    if (send != receive) std::memmove(receive, send, bytes);
+    return OkStatus();
+  }
+  if (!impl_->Has(&sy_collective_v1::all_to_all)) return impl_->Composed(tag).AllToAll(send, receive, count, dtype);
+  return impl_->Run("all_to_all", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return impl_->api->all_to_all(impl_->handle, call, send, receive, count, dtype, request, error);
+  });
+}
+
+Status Communicator::Broadcast(const char* tag, void* address, uint64_t count, sy_dtype dtype, int root) {
+  return impl_->Broadcast(tag, nullptr, address, count, dtype, root);
+}
+
+Status Communicator::Barrier(const char* tag) {
+  if (impl_->api == nullptr) return OkStatus();
+  if (!impl_->Has(&sy_collective_v1::barrier)) return impl_->Composed(tag).Barrier();
+  return impl_->Run("barrier", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return impl_->api->barrier(impl_->handle, call, request, error);
+  });
+}
+
+Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>& transfers) {
+  if (impl_->api == nullptr) return InvalidArgument("send_recv_batch \"{}\": a single rank has no peer", tag);
+  for (const sy_transfer& transfer : transfers) impl_->bytes_sent += transfer.is_send ? transfer.bytes : 0;
+  return impl_->Run("send_recv_batch", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return impl_->api->send_recv_batch(impl_->handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()), request, error);
+  });
+}
+
+StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(DeviceCall call, const Buffer& buffer, uint64_t offset) {
+  call.bytes = call.count * BytesOf(call.dtype);
+  if (device == nullptr) return FailedPrecondition("\"{}\": this communicator was joined without a device", call.tag);
+  if (offset + call.bytes > buffer.bytes()) {
+    return InvalidArgument("\"{}\": bytes {} to {} of a buffer of {} bytes", call.tag, offset, offset + call.bytes, buffer.bytes());
+  }
+  call.place = buffer.at(offset);
+  const auto native = device->AddressOf(buffer);
+  if (native.ok() && (info.memory_kinds >> native->memory_kind & 1u) != 0) {
+    call.address = static_cast<char*>(native->address) + offset;
+  } else if ((info.memory_kinds >> SY_MEMORY_HOST & 1u) == 0) {
+    return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective", plugin_name, device->info().name);
+  } else if (staging.size() < call.bytes) {
+    staging.resize(call.bytes);
+  }
+  return std::make_shared<DeviceCall>(std::move(call));
+}
+
+StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareAllReduce(const std::string& tag, const Buffer& buffer, uint64_t offset,
+                                                                                  uint64_t count, sy_dtype dtype, int reduction) {
+  DeviceCall call{.tag = tag, .count = count, .dtype = dtype, .reduction = reduction};
+  if (impl_->api != nullptr && (impl_->info.reductions[reduction] >> dtype & 1u) == 0 && impl_->Has(&sy_collective_v1::all_reduce)) {
+    return Unimplemented("{} cannot reduce {} (all_reduce \"{}\")", impl_->plugin_name, DtypeName(dtype), tag);
+  }
+  return impl_->Prepare(std::move(call), buffer, offset);
+}
+
+StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset,
+                                                                                  uint64_t count, sy_dtype dtype, int root) {
+  return impl_->Prepare(DeviceCall{.tag = tag, .is_broadcast = true, .count = count, .dtype = dtype, .root = root}, buffer, offset);
+}
+
+Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
+  Impl& impl = *impl_;
+  if (impl.api == nullptr || call.bytes == 0) return OkStatus();
+  const auto run = [&](void* address) {
+    return call.is_broadcast ? impl.Broadcast(call.tag.c_str(), &stream, address, call.count, call.dtype, call.root)
+                             : impl.AllReduce(call.tag.c_str(), &stream, address, address, call.count, call.dtype, call.reduction);
+  };
+  if (call.address != nullptr) {
+    if (impl.info.completion == SY_COMPLETES_BY_POLL) SY_RETURN_IF_ERROR(impl.device->Synchronize(stream));
+    return run(call.address);
+  }
+  char* host = impl.staging.data();
+  SY_RETURN_IF_ERROR(impl.device->Copy(stream, HostPlace(host), call.place, call.bytes));
+  SY_RETURN_IF_ERROR(impl.device->Synchronize(stream));
+  SY_RETURN_IF_ERROR(run(host));
+  SY_RETURN_IF_ERROR(impl.device->Copy(stream, call.place, HostPlace(host), call.bytes));
+  return impl.device->Synchronize(stream);
+}
+
+StatusOr<void*> Communicator::AllocateOwned(uint64_t bytes) {
+  if (impl_->api == nullptr || !impl_->Has(&sy_collective_v1::buffer_alloc)) {
+    return Unimplemented("collective {} owns no memory", impl_->plugin_name);
+  }
+  void* address = nullptr;
+  sy_error error = EmptyError();
+  const sy_status status = impl_->api->buffer_alloc(impl_->handle, bytes, &address, &error);
+  if (status == SY_ABORTED) {
+    if (const Status failure = impl_->PeerFailure(500); !failure.ok()) return failure;
+  }
+  if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: buffer_alloc of {} bytes", impl_->plugin_name, bytes));
+  return address;
+}
+
+StatusOr<Buffer> Communicator::AllocateShared(uint64_t bytes) {
+  if (impl_->device == nullptr) return FailedPrecondition("this communicator was joined without a device");
+  SY_ASSIGN_OR_RETURN(void* const address, AllocateOwned(bytes));
+  return impl_->device->Import(address, SY_MEMORY_HOST, bytes);
+}
+
+double Communicator::TakeWaitMilliseconds() { return std::exchange(impl_->wait_ms, 0); }
+uint64_t Communicator::bytes_sent() const { return impl_->bytes_sent; }
+void Communicator::Abort() { impl_->abort_handle->Abort(); }
+
+}  // namespace switchyard

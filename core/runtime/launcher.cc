@@ -1,0 +1,247 @@
+#include "core/runtime/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "core/base/logging.h"
+#include "core/runtime/message_link.h"
+
+extern char** environ;
+
+namespace switchyard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One output of a child, passed on line by line.
+struct Pipe {
+  int from = -1, to = -1;
+  std::string prefix, line;
+
+  // False at its end.
+  bool Pass() {
+    char piece[8192];
+    const ssize_t got = read(from, piece, sizeof piece);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    line.append(piece, static_cast<size_t>(got));
+    if (got == 0 && !line.empty()) line += '\n';
+    size_t start = 0;
+    for (size_t end; (end = line.find('\n', start)) != std::string::npos; start = end + 1) {
+      // The program's own log lines name the rank already.
+      const bool named = line.compare(start, 6, "[rank ") == 0;
+      const std::string text = (named ? "" : prefix) + line.substr(start, end + 1 - start);
+      [[maybe_unused]] const ssize_t written = write(to, text.data(), text.size());
+    }
+    line.erase(0, start);
+    return got > 0;
+  }
+};
+
+struct Child {
+  int rank = 0;
+  pid_t pid = -1;
+  bool running = false;
+};
+
+// The child's environment: ours without another launcher's variables, and with ours.
+std::vector<std::string> EnvironmentOf(const LaunchOptions& options, int local_rank, int port, const std::string& token, int socket) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const auto starts = [&](const char* prefix) { return text.rfind(prefix, 0) == 0; };
+    if (!starts("OMPI_") && !starts("PMIX_") && !starts("PMI_") && !starts("RANK=") && !starts("WORLD_SIZE=") && !starts("LOCAL_RANK=") &&
+        !starts("LOCAL_WORLD_SIZE=") && !starts("MASTER_ADDR=") && !starts("MASTER_PORT=") && !starts("SWITCHYARD_MASTER_SOCKET=") &&
+        (!starts("SWITCHYARD_RUN_TOKEN=") || token.empty())) {
+      variables.push_back(text);
+    }
+  }
+  const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
+  set("RANK", options.node_rank * options.nproc_per_node + local_rank);
+  set("WORLD_SIZE", options.nnodes * options.nproc_per_node);
+  set("LOCAL_RANK", local_rank);
+  set("LOCAL_WORLD_SIZE", options.nproc_per_node);
+  set("MASTER_ADDR", options.master_address);
+  set("MASTER_PORT", port);
+  if (!token.empty()) set("SWITCHYARD_RUN_TOKEN", token);
+  if (socket >= 0) set("SWITCHYARD_MASTER_SOCKET", socket);
+  return variables;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : options_(options) {}
+  ~Launcher() {
+    for (const Pipe& pipe : pipes_) close(pipe.from);
+    if (socket_ >= 0) close(socket_);
+    if (signals_ >= 0) close(signals_);
+    sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+  }
+
+  StatusOr<int> Run() {
+    SY_RETURN_IF_ERROR(Open());
+    for (int local_rank = 0; local_rank < options_.nproc_per_node; ++local_rank) {
+      if (const Status started = Start(local_rank); !started.ok()) {
+        SignalAll(SIGKILL);
+        return started;
+      }
+    }
+    if (socket_ >= 0) close(std::exchange(socket_, -1));
+    while (Running() || !pipes_.empty()) {
+      Round();
+      if (exit_code_ != 0 && Running() && Clock::now() >= kill_at_) SignalAll(SIGKILL);
+      // A grandchild may hold a pipe open for ever.
+      if (!Running() && Clock::now() >= ended_at_ + std::chrono::seconds(1)) break;
+    }
+    return exit_code_;
+  }
+
+ private:
+  Status Open() {
+    sigset_t taken;
+    sigemptyset(&taken);
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) sigaddset(&taken, signal);
+    sigprocmask(SIG_BLOCK, &taken, &mask_before_);
+    signals_ = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals_ < 0) return Internal("signalfd: {}", std::strerror(errno));
+    if (options_.nproc_per_node < 1 || options_.nnodes < 1 || options_.node_rank < 0 || options_.node_rank >= options_.nnodes) {
+      return InvalidArgument("launch: expected nproc_per_node >= 1 and 0 <= node_rank < nnodes, found {} and {} of {}",
+                             options_.nproc_per_node, options_.node_rank, options_.nnodes);
+    }
+    if (options_.command.empty()) return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
+    port_ = options_.master_port;
+    if (options_.nnodes > 1) {
+      if (port_ == 0) return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
+      return OkStatus();
+    }
+    // Opened here and inherited by rank 0, so that no other program can take the port in between.
+    SY_ASSIGN_OR_RETURN(socket_, ListenOn(options_.master_address, port_));
+    SY_ASSIGN_OR_RETURN(port_, PortOf(socket_));
+    std::random_device random;
+    token_ = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+    return OkStatus();
+  }
+
+  Status Start(int local_rank) {
+    const int rank = options_.node_rank * options_.nproc_per_node + local_rank;
+    int outputs[2][2] = {{-1, -1}, {-1, -1}}, failure[2];
+    const bool piped = rank != 0 && options_.nproc_per_node * options_.nnodes > 1;
+    if (pipe2(failure, O_CLOEXEC) != 0 || (piped && (pipe2(outputs[0], O_CLOEXEC) != 0 || pipe2(outputs[1], O_CLOEXEC) != 0))) {
+      return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
+    }
+    const int inherited = rank == 0 ? socket_ : -1;
+    const auto variables = EnvironmentOf(options_, local_rank, port_, token_, inherited);
+    auto environment = Pointers(variables), arguments = Pointers(options_.command);
+    const pid_t launcher = getpid(), pid = fork();
+    if (pid < 0) return ResourceExhausted("launch: cannot start rank {}: {}", rank, std::strerror(errno));
+    if (pid == 0) {
+      // Its own process group, so that a signal of ours reaches what it starts, and one of the terminal does not come twice.
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != launcher) _exit(1);
+      sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+      if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
+      const int input = open("/dev/null", O_RDONLY);
+      if (input >= 0) dup2(input, STDIN_FILENO);
+      if (piped) {
+        dup2(outputs[0][1], STDOUT_FILENO);
+        dup2(outputs[1][1], STDERR_FILENO);
+      }
+      environ = environment.data();
+      execvp(arguments[0], arguments.data());
+      const int error = errno;
+      [[maybe_unused]] const ssize_t written = write(failure[1], &error, sizeof error);
+      _exit(127);
+    }
+    children_.push_back({rank, pid, true});
+    close(failure[1]);
+    for (int i = 0; piped && i < 2; ++i) {
+      close(outputs[i][1]);
+      fcntl(outputs[i][0], F_SETFL, O_NONBLOCK);
+      pipes_.push_back({outputs[i][0], i == 0 ? STDOUT_FILENO : STDERR_FILENO, fmt::format("[{}] ", rank), ""});
+    }
+    int error = 0;
+    const bool failed = read(failure[0], &error, sizeof error) == sizeof error;
+    close(failure[0]);
+    return failed ? NotFound("launch: cannot run {}: {}", options_.command[0], std::strerror(error)) : OkStatus();
+  }
+
+  bool Running() const {
+    return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+  }
+  void SignalAll(int signal) {
+    for (const Child& child : children_) {
+      if (child.running) kill(-child.pid, signal);
+    }
+  }
+
+  void Round() {
+    std::vector<pollfd> polled{{signals_, POLLIN, 0}};
+    for (const Pipe& pipe : pipes_) polled.push_back({pipe.from, POLLIN, 0});
+    const bool waits_for_time = exit_code_ != 0 || !Running();
+    poll(polled.data(), polled.size(), waits_for_time ? 50 : -1);
+    for (size_t i = pipes_.size(); i-- > 0;) {
+      if (polled[i + 1].revents != 0 && !pipes_[i].Pass()) {
+        close(pipes_[i].from);
+        pipes_.erase(pipes_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    signalfd_siginfo received;
+    while (read(signals_, &received, sizeof received) == sizeof received) {
+      const int signal = static_cast<int>(received.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      const bool again = signal == SIGINT && ++interrupts_ > 1;
+      SignalAll(again ? SIGKILL : signal);
+    }
+    Reap();
+  }
+
+  void Reap() {
+    int status = 0;
+    for (Child& child : children_) {
+      if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+      child.running = false;
+      if (!Running()) ended_at_ = Clock::now();
+      const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      if (code == 0 || exit_code_ != 0) continue;
+      exit_code_ = code;
+      kill_at_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
+      const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                                                  : fmt::format("failed with exit code {}", code);
+      LogError("launch: rank {} (pid {}) {}{}", child.rank, child.pid, how, Running() ? "; the others are stopped" : "");
+    }
+  }
+
+  LaunchOptions options_;
+  sigset_t mask_before_{};
+  int signals_ = -1, socket_ = -1, port_ = 0, exit_code_ = 0, interrupts_ = 0;
+  std::string token_;
+  std::vector<Child> children_;
+  std::vector<Pipe> pipes_;
+  Clock::time_point kill_at_, ended_at_;
+};
+
+}  // namespace
+
+StatusOr<int> Launch(const LaunchOptions& options) { return Launcher(options).Run(); }
+
+}  // namespace switchyard

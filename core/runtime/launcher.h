@@ -1,0 +1,27 @@
+// `switchyard launch`: starts the ranks of one node as child processes with the env:// variables set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+// MASTER_ADDR, MASTER_PORT), passes signals on, prefixes their output, and ends them all when one fails. Main thread only; it takes over
+// SIGTERM, SIGINT, SIGUSR1 and SIGCHLD while it runs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace switchyard {
+
+struct LaunchOptions {
+  int nproc_per_node = 1;
+  int nnodes = 1, node_rank = 0;
+  std::string master_address = "127.0.0.1";  // host of node 0
+  int master_port = 0;                       // 0: any free port; several nodes must agree on one
+  int grace_ms = 3000;                       // what the others get to end by themselves after the first failure
+  std::vector<std::string> command;          // program (searched in PATH) and arguments
+};
+
+// Runs until every rank has ended. The exit code of the first rank that failed (128 + signal where one killed it), else 0. Lines of other ranks
+// than 0 start with "[rank] "; rank 0 writes straight to our output, so that its progress bar stays one. After the first failure the others have grace_ms,
+// then they are killed; a second SIGINT kills at once.
+StatusOr<int> Launch(const LaunchOptions& options);
+
+}  // namespace switchyard

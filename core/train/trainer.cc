@@ -1,0 +1,280 @@
+#include "core/train/trainer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/logging.h"
+#include "core/nn/initialize.h"
+#include "core/optim/schedule.h"
+#include "core/train/trainer_impl.h"
+#include "zlib.h"
+
+namespace switchyard {
+namespace {
+
+StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<std::string>& words) {
+  std::vector<float> numbers;
+  for (const std::string& word : words) {
+    char* end = nullptr;
+    numbers.push_back(std::strtof(word.c_str(), &end));
+    if (word.empty() || *end != '\0') return InvalidArgument("--{}: expected numbers separated by commas, found {}", flag, word);
+  }
+  return numbers;
+}
+
+StatusOr<std::vector<float>> RateTable(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch, int world) {
+  ScheduleOptions o;
+  SY_ASSIGN_OR_RETURN(o.kind, ParseSchedule(c.schedule));
+  o.lr = c.lr;
+  o.warmup_lr = c.warmup_lr;
+  o.min_lr = c.min_lr;
+  o.gamma = c.gamma;
+  SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup.empty() ? "0" : c.warmup, updates, updates_per_epoch));
+  SY_ASSIGN_OR_RETURN(const std::vector<float> milestones, Numbers("milestones", c.milestones));
+  for (const float milestone : milestones) o.milestones.push_back(static_cast<int64_t>(milestone));
+  if (c.step_size > 0) o.step_size = c.step_size;
+  if (o.kind == Schedule::kStep && c.step_size <= 0) return InvalidArgument("--schedule=step needs --step_size, the number of updates between two falls");
+  if (c.per_epoch) o.interval = updates_per_epoch;
+  SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));
+  o = ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
+  return LearningRateTable(o, updates);
+}
+
+StatusOr<Transform> MakeTransform(const TrainConfig& c, const TrainableModel& model, const Dataset& data, bool train) {
+  TransformOptions o;
+  o.image_size = model.image_size;
+  o.channels = model.channels;
+  o.train = train;
+  o.augmentation = data.augmentation();
+  if (!c.augmentation.empty()) {
+    SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(c.augmentation));
+  }
+  o.brightness = o.contrast = o.saturation = c.color_jitter;
+  o.mean = model.mean;
+  o.std = model.std;
+  if (!c.mean.empty()) {
+    SY_ASSIGN_OR_RETURN(o.mean, Numbers("mean", c.mean));
+  }
+  if (!c.std.empty()) {
+    SY_ASSIGN_OR_RETURN(o.std, Numbers("std", c.std));
+  }
+  o.seed = c.seed;
+  return Transform::Create(o);
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const TrainableModel& model, const Dataset& data, const World& world, bool train) {
+  SY_ASSIGN_OR_RETURN(const Transform transform, MakeTransform(c, model, data, train));
+  LoaderOptions o;
+  o.batch_size = c.batch_size;
+  o.train = train;
+  o.rank = world.rank();
+  o.world = world.size();
+  o.seed = c.seed;
+  o.workers = c.workers;
+  o.prefetch = c.prefetch;
+  o.max_bad_samples = c.max_bad_samples;
+  return Loader::Create(data, transform, o);
+}
+
+Trainer::Trainer() = default;
+Trainer::~Trainer() = default;
+const PlanReport& Trainer::report() const { return impl_->update->report(); }
+const std::string& Trainer::run_folder() const { return impl_->run_folder; }
+uint64_t Trainer::allocated_bytes() const { return impl_->memory->allocated_bytes(); }
+uint64_t Trainer::planned_bytes() const {
+  uint64_t total = 0;
+  for (int i = 0; i < kArenaCount; ++i) total += impl_->layout->bytes(static_cast<Arena>(i));
+  return total;
+}
+
+StepOptions Trainer::Impl::MakeStepOptions() const {
+  StepOptions o;
+  o.batch = config.batch_size;
+  o.height = o.width = model.image_size;
+  o.channels = model.channels;
+  o.label_smoothing = config.label_smoothing;
+  o.precision = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
+  o.seed = config.seed;
+  o.accumulation = config.accumulation;
+  o.parallel.world = world_size();
+  o.parallel.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
+  o.optimizer.weight_decay = config.weight_decay;
+  o.optimizer.clip = config.clip;
+  o.optimizer.momentum = config.momentum;
+  o.optimizer.nesterov = config.nesterov;
+  o.optimizer.beta1 = config.beta1;
+  o.optimizer.beta2 = config.beta2;
+  o.optimizer.eps = config.eps;
+  o.table_length = std::max<int64_t>(1, static_cast<int64_t>(lr_table.size()));
+  o.find_unused_parameters = config.find_unused_parameters;
+  return o;
+}
+
+Status Trainer::Impl::CompilePlans() {
+  KernelOptions kernel_options;
+  kernel_options.deterministic = config.deterministic;
+  kernels = std::make_unique<KernelCache>(*world.device, kernel_options);
+  if (world.reference) reference_kernels = std::make_unique<KernelCache>(*world.reference, kernel_options);
+  layout = std::make_unique<Layout>(world.device->info().alignment);
+
+  PlanOptions plan_options;
+  plan_options.fuse = config.compile;
+  plan_options.max_fallback = config.max_fallback;
+  plan_options.world = world_size();
+  for (const std::string& word : config.debug) {
+    if (word == "sync") {
+      plan_options.debug_sync = true;
+    } else if (word == "nan") {
+      plan_options.debug_nan = true;
+    } else {
+      return InvalidArgument("--debug: expected sync, nan or both, found {}", word);
+    }
+  }
+  StepOptions step = MakeStepOptions();
+  SY_ASSIGN_OR_RETURN(step.optimizer.kind, ParseOptimizer(config.optimizer));
+  const auto compile = [&](const Graph& graph) { return Plan::Compile(graph, *kernels, reference_kernels.get(), *layout, plan_options); };
+  try {
+    if (config.accumulation > 1) {
+      SY_ASSIGN_OR_RETURN(first, compile(BuildTrainingStep(model.build, step, MicroStep::kFirst)));
+      if (config.accumulation > 2) {
+        SY_ASSIGN_OR_RETURN(middle, compile(BuildTrainingStep(model.build, step, MicroStep::kMiddle)));
+      }
+      SY_ASSIGN_OR_RETURN(update, compile(BuildTrainingStep(model.build, step, MicroStep::kLast)));
+    } else {
+      SY_ASSIGN_OR_RETURN(update, compile(BuildTrainingStep(model.build, step, MicroStep::kOnly)));
+    }
+    SY_ASSIGN_OR_RETURN(evaluation, compile(BuildEvaluation(model.build, step)));
+  } catch (const BuildError& error) {
+    return InvalidArgument("the model {} cannot be built: {}", model.name, error.what());
+  }
+
+  SY_ASSIGN_OR_RETURN(stream, world.device->NewStream());
+  SY_ASSIGN_OR_RETURN(memory, Memory::Allocate(*layout, *world.device, world.communicator.get()));
+  const auto bind = [&](const std::unique_ptr<Plan>& plan, std::unique_ptr<Instance>& instance) -> Status {
+    if (!plan) return OkStatus();
+    SY_ASSIGN_OR_RETURN(instance, Instance::Bind(*plan, *memory, world.communicator.get()));
+    return OkStatus();
+  };
+  SY_RETURN_IF_ERROR(bind(first, run_first));
+  SY_RETURN_IF_ERROR(bind(middle, run_middle));
+  SY_RETURN_IF_ERROR(bind(update, run_update));
+  return bind(evaluation, run_evaluation);
+}
+
+// Every rank must have the same parameters: compared by a checksum of names and shapes, and by name where it differs.
+Status Trainer::Impl::VerifyParameters() {
+  if (world_size() == 1) return OkStatus();
+  std::string list;
+  for (const auto& [name, entry] : layout->entries()) {
+    if (entry.role == Role::kParameter) list += fmt::format("{} {}\n", name, ToString(entry.type));
+  }
+  Rendezvous& rendezvous = *world.rendezvous;
+  SY_RETURN_IF_ERROR(rendezvous.Put(fmt::format("parameters/{}", rank()), list));
+  SY_ASSIGN_OR_RETURN(const std::string theirs, rendezvous.Get("parameters/0", config.init_timeout_ms));
+  if (theirs == list) return OkStatus();
+  size_t line = 0;
+  const auto next = [](const std::string& text, size_t from) { return text.substr(from, text.find('\n', from) - from); };
+  while (line < list.size() && line < theirs.size() && next(list, line) == next(theirs, line)) line = list.find('\n', line) + 1;
+  return FailedPrecondition("rank {} has other parameters than rank 0; the first difference: here \"{}\", on rank 0 \"{}\"; start all ranks with the same model", rank(),
+                            line < list.size() ? next(list, line) : "(none)", line < theirs.size() ? next(theirs, line) : "(none)");
+}
+
+Status Trainer::Impl::BroadcastState(std::map<std::string, std::vector<char>>& values) {
+  if (world_size() == 1) return OkStatus();
+  for (auto& [name, bytes] : values) SY_RETURN_IF_ERROR(world.communicator->Broadcast(("broadcast/" + name).c_str(), bytes.data(), bytes.size(), SY_U8, 0));
+  return OkStatus();
+}
+
+Status Trainer::Impl::InitializeState() {
+  std::map<std::string, std::vector<char>> values;
+  for (const auto& [name, entry] : layout->entries()) {
+    if (entry.role != Role::kParameter) continue;
+    const std::vector<float> initial = nn::InitialValues(name, entry.type, entry.initializer, config.seed);
+    std::vector<char>& bytes = values[name];
+    bytes.resize(entry.bytes);
+    std::memcpy(bytes.data(), initial.data(), bytes.size());
+  }
+  SY_RETURN_IF_ERROR(VerifyParameters());
+  SY_RETURN_IF_ERROR(BroadcastState(values));
+  for (const auto& [name, bytes] : values) SY_RETURN_IF_ERROR(memory->Upload(name, bytes.data(), bytes.size()));
+  // Moments, counters and accumulators start at zero, as Memory::Allocate left them.
+  return memory->Upload("lr_table", lr_table.data(), lr_table.size() * sizeof(float));
+}
+
+StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model, const Dataset& train, const Dataset& validation, World& world) {
+  if (config.batch_size < 1) return InvalidArgument("--batch_size: expected at least 1, found {}", config.batch_size);
+  if (config.accumulation < 1) return InvalidArgument("--accumulation: expected at least 1, found {}", config.accumulation);
+  if (config.precision != "fp32" && config.precision != "bf16") return InvalidArgument("--precision: expected fp32 or bf16, found {}", config.precision);
+  if (config.bucket_mb <= 0) return InvalidArgument("--bucket_mb: expected a positive size, found {}", config.bucket_mb);
+  std::unique_ptr<Trainer> trainer(new Trainer);
+  trainer->impl_ = std::make_unique<Impl>(world);
+  Impl& impl = *trainer->impl_;
+  impl.config = config;
+  impl.model = model;
+  impl.train_data = &train;
+  impl.validation_data = &validation;
+  SY_ASSIGN_OR_RETURN(impl.loader, MakeLoader(config, model, train, world, true));
+  impl.updates_per_epoch = impl.loader->batches_per_epoch() / config.accumulation;
+  if (impl.updates_per_epoch == 0) {
+    return InvalidArgument("{} training samples are fewer than one update takes ({} = batch_size {} x {} ranks x accumulation {}); lower --batch_size", train.size(),
+                           impl.samples_per_update(), config.batch_size, world.size(), config.accumulation);
+  }
+  impl.total_updates = config.steps > 0 ? config.steps : impl.updates_per_epoch * config.epochs;
+  SY_ASSIGN_OR_RETURN(impl.lr_table, RateTable(config, impl.total_updates, impl.updates_per_epoch, world.size()));
+  SY_RETURN_IF_ERROR(impl.CompilePlans());
+  SY_RETURN_IF_ERROR(impl.InitializeState());
+  return trainer;
+}
+
+Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step) {
+  const auto upload = [&](const char* name, const void* data) -> Status {
+    const Layout::Entry* entry = layout->Find(name);
+    if (entry == nullptr) return OkStatus();  // the model draws no random numbers
+    return world.device->Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(data), entry->bytes);
+  };
+  const int32_t step[2] = {static_cast<int32_t>(data_step), micro_step};
+  SY_RETURN_IF_ERROR(upload("images", images));
+  SY_RETURN_IF_ERROR(upload("labels", labels));
+  if (sample_ids != nullptr) SY_RETURN_IF_ERROR(upload("sample_ids", sample_ids));
+  SY_RETURN_IF_ERROR(upload("step", step));
+  return world.device->Synchronize(stream);  // the loader may reuse its batch
+}
+
+Status Trainer::Impl::RunMicroStep(int micro_step) {
+  if (micro_step == config.accumulation - 1) return run_update->Run(stream);
+  return micro_step == 0 ? run_first->Run(stream) : run_middle->Run(stream);
+}
+
+StatusOr<float> Trainer::Impl::Scalar(const std::string& output) {
+  float value = 0;
+  SY_RETURN_IF_ERROR(world.device->Synchronize(stream));
+  SY_RETURN_IF_ERROR(memory->Download("output/" + output, &value, sizeof value));
+  return value;
+}
+
+StatusOr<Trainer::StepResult> Trainer::Step(const float* images, const int32_t* labels) {
+  Impl& impl = *impl_;
+  const int64_t batch = impl.config.batch_size, image = int64_t{impl.model.image_size} * impl.model.image_size * impl.model.channels;
+  std::vector<int32_t> ids(batch);
+  for (int64_t i = 0; i < batch; ++i) ids[i] = static_cast<int32_t>(i * impl.world_size() + impl.rank());
+  StepResult result;
+  for (int a = 0; a < impl.config.accumulation; ++a) {
+    SY_RETURN_IF_ERROR(impl.UploadBatch(images + a * batch * image, labels + a * batch, ids.data(), a));
+    SY_RETURN_IF_ERROR(impl.RunMicroStep(a));
+    SY_ASSIGN_OR_RETURN(const float loss, impl.Scalar("loss"));
+    result.loss += loss / impl.config.accumulation;
+  }
+  SY_ASSIGN_OR_RETURN(result.lr, impl.Scalar("lr"));
+  SY_ASSIGN_OR_RETURN(result.grad_norm, impl.Scalar("grad_norm"));
+  ++impl.data_step;
+  return result;
+}
+
+StatusOr<HostTensors> Trainer::Parameters() const { return impl_->DownloadParameters(); }
+Status Trainer::SetParameters(const HostTensors& values) { return impl_->UploadParameters(values, false); }
+Status Trainer::LoadWeights(const std::string& path) { return impl_->Load(path, true); }
+Status Trainer::Resume(const std::string& path) { return impl_->Load(path, false); }
+
+}  // namespace switchyard

@@ -1,0 +1,87 @@
+// The training loop and what stands around it. A Trainer owns the plans and the memory of one run on one rank; it is given the model as a
+// function, the datasets, and the World. Every rank makes one with equal options; the calls below are collective unless they say otherwise.
+//
+//   World → Trainer::Create (graphs, plans, memory, starting weights) → Train → Evaluate, SaveCheckpoint …
+//
+// Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/data/dataset.h"
+#include "core/data/loader.h"
+#include "core/graph/host_tensor.h"
+#include "core/plan/plan.h"
+#include "core/train/checkpoint.h"
+#include "core/train/config.h"
+#include "core/train/step.h"
+#include "core/train/world.h"
+
+namespace switchyard {
+
+// A model as a run sees it. import/export translate between the graph's parameters and interchange names; absent: names are used as they are.
+struct TrainableModel {
+  std::string name;
+  nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
+  int image_size = 0, channels = 3, classes = 10;
+  ModelFunction build;
+  std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)> import_weights;  // interchange → the graph's names and shapes
+  std::function<StatusOr<HostTensors>(const HostTensors&)> export_weights;
+  std::function<StatusOr<nlohmann::json>(const std::vector<std::string>& class_names)> config_json;
+  std::vector<float> mean = {0.5f}, std = {0.5f};  // of pixels in [0, 1], where the config does not say
+};
+
+struct EvaluationResult {
+  double loss = 0, top1 = 0, top5 = 0;  // means over `count` samples; top-k in [0, 1]
+  int64_t count = 0;
+  double images_per_s = 0;
+};
+
+struct TrainingResult {
+  int64_t updates = 0, epochs = 0;
+  double train_loss = 0, images_per_s = 0, seconds = 0;  // images/s over all ranks, evaluation and saving left out
+  EvaluationResult evaluation;
+  double best_top1 = 0;
+  std::string run_folder, picture;
+  bool interrupted = false;  // by SIGTERM or SIGUSR1; a checkpoint was saved
+};
+
+class Trainer {
+ public:
+  // config must be resolved: no field left at "the recipe's". Throws nothing: a wrong graph is an error that names the source line.
+  static StatusOr<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const TrainableModel& model, const Dataset& train, const Dataset& validation, World& world);
+  ~Trainer();
+
+  StatusOr<TrainingResult> Train();
+  StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);
+  // Class probabilities (samples, classes) of a dataset whose labels do not matter, in its order. One rank.
+  StatusOr<std::vector<std::vector<double>>> Predict(const Dataset& dataset);
+
+  // Loads weights, state and position (resume), or only weights (pretrained, eval).
+  Status Resume(const std::string& path);
+  Status LoadWeights(const std::string& path);
+
+  // One update on batches given by the caller: images (A, B, H, W, C), labels (A, B). For tests and programs with loops of their own.
+  struct StepResult {
+    double loss = 0, lr = 0, grad_norm = 0;  // of this rank; loss is the mean over its micro-batches
+  };
+  StatusOr<StepResult> Step(const float* images, const int32_t* labels);
+
+  // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.
+  StatusOr<HostTensors> Parameters() const;
+  Status SetParameters(const HostTensors& values);
+  const PlanReport& report() const;  // of the step that updates
+  uint64_t planned_bytes() const;    // must equal allocated_bytes()
+  uint64_t allocated_bytes() const;
+  const std::string& run_folder() const;
+
+ private:
+  Trainer();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace switchyard

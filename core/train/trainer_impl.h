@@ -1,0 +1,73 @@
+// What a Trainer is made of. Internal to core/train: trainer.cc builds and steps, loop.cc trains and evaluates, resume.cc keeps and restores.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "core/plan/kernels.h"
+#include "core/train/trainer.h"
+
+namespace switchyard {
+
+inline double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The loader of one rank: shuffled and augmented for training, every sample once for evaluation.
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const TrainableModel& model, const Dataset& data, const World& world, bool train);
+
+struct Trainer::Impl {
+  explicit Impl(World& w) : world(w) {}
+  World& world;
+  TrainConfig config;
+  TrainableModel model;
+  const Dataset* train_data = nullptr;
+  const Dataset* validation_data = nullptr;
+
+  // Plans over one state. `update` is the step that ends a round: the only one (A = 1) or the last.
+  std::unique_ptr<KernelCache> kernels, reference_kernels;
+  std::unique_ptr<Layout> layout;
+  std::unique_ptr<Plan> first, middle, update, evaluation;
+  std::unique_ptr<Memory> memory;
+  std::unique_ptr<Instance> run_first, run_middle, run_update, run_evaluation;
+  Stream stream;
+
+  std::unique_ptr<Loader> loader;
+  int64_t updates_per_epoch = 0, total_updates = 0;
+  std::vector<float> lr_table;
+
+  // Where the run stands. The device's own counter of updates is state "update"; it differs after steps skipped for overflow.
+  int64_t data_step = 0;   // updates begun
+  int64_t epoch = 0;       // of the next batch
+  int64_t batch = 0;       // the next batch's index in its epoch
+  double best_top1 = -1;
+  std::string run_folder;
+  std::unique_ptr<CheckpointWriter> writer;
+
+  int rank() const { return world.rank(); }
+  int world_size() const { return world.size(); }
+  int64_t samples_per_update() const { return int64_t{config.batch_size} * world_size() * config.accumulation; }
+  StepOptions MakeStepOptions() const;
+
+  // trainer.cc
+  Status CompilePlans();
+  Status StartLoader();
+  Status InitializeState();
+  Status VerifyParameters();
+  Status BroadcastState(std::map<std::string, std::vector<char>>& values);
+  Status UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step);
+  Status RunMicroStep(int micro_step);
+  StatusOr<float> Scalar(const std::string& output);
+
+  // loop.cc
+  StatusOr<bool> TrainUpdate(std::vector<double>* losses, double* data_wait);
+  Status OpenRunFolder();
+
+  // resume.cc
+  Status Save(bool best, double top1);
+  Status Load(const std::string& path, bool weights_only);
+  StatusOr<HostTensors> DownloadParameters() const;
+  Status UploadParameters(const HostTensors& values, bool partial);
+};
+
+}  // namespace switchyard

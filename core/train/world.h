@@ -1,0 +1,43 @@
+// Joining a run: who this process is, which device it drives, and how it reaches the others. Everything that a trainer needs from the layers
+// below, opened in the right order and closed in the reverse one. Collective: every rank calls Join with the same request.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/runtime/communicator.h"
+#include "core/runtime/device.h"
+#include "core/runtime/device_choice.h"
+#include "core/runtime/process_map.h"
+#include "core/runtime/rendezvous.h"
+
+namespace switchyard {
+
+struct WorldRequest {
+  std::string device = "auto", device_list, collective = "auto";
+  int ranks_per_device = 0, cpu_devices = 0;
+  int threads = 0;             // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
+  bool deterministic = true;
+  int freeze_limit_ms = 30000, init_timeout_ms = 60000;
+};
+
+struct World {
+  ProcessMap processes;
+  DeviceChoice choice;
+  int threads = 0;                                 // that the device may use; 0 where it does not compute on host cores
+  std::unique_ptr<Rendezvous> rendezvous;          // null with one rank
+  std::unique_ptr<Device> device, reference;       // reference: null where the plugin is missing or is the device itself
+  std::unique_ptr<Communicator> communicator;      // one rank: every collective is the identity
+  std::string collective;                          // "none" with one rank
+  std::string collective_why;
+
+  int rank() const { return processes.rank; }
+  int size() const { return processes.world; }
+  ~World();
+
+  // When a peer dies or freezes, this process logs who it was and exits with status 3 within a second.
+  static StatusOr<std::unique_ptr<World>> Join(const WorldRequest& request);
+};
+
+}  // namespace switchyard

@@ -1,0 +1,33 @@
+// The Vision Transformer (Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021), with the names and the
+// arithmetic of timm: pre-norm blocks, one class token, learned positions, exact GELU, layer norms with eps 1e-6, the
+// head on the normed class token. Thread-safe but for the graph that is built.
+#pragma once
+
+#include "core/base/status.h"
+#include "core/nn/context.h"
+
+namespace switchyard {
+
+struct VisionTransformerConfig {
+  int image_size = 224;  // pixels, height and width
+  int channels = 3;
+  int classes = 1000;
+  int patch = 16;   // pixels
+  int width = 768;  // D
+  int depth = 12;   // blocks
+  int heads = 12;
+  float mlp_ratio = 4;  // hidden width of a block's MLP over D
+  float dropout = 0;    // behind the positions, the attention's projection and both products of an MLP
+  float drop_path = 0;  // of the last block; rises linearly from 0 at the first
+};
+
+// InvalidArgument where the numbers do not fit together: image_size % patch, width % heads, anything below 1.
+Status Check(const VisionTransformerConfig& config);
+
+// images (B, image_size, image_size, channels) → logits (B, classes). Parameters: cls_token (1, 1, D), pos_embed (1,
+// N+1, D) with N patches, patch_embed.proj, blocks.<i>.{norm1, attn.qkv, attn.proj, norm2, mlp.fc1, mlp.fc2}, norm,
+// head. Throws BuildError for other images.
+Value VisionTransformer(const VisionTransformerConfig& config, nn::Context& context, const Value& images,
+                        nn::Where where = nn::Where::current());
+
+}  // namespace switchyard

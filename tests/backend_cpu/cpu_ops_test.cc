@@ -1,0 +1,433 @@
+// Every op of the cpu plugin against the reference plugin on random tensors of odd shapes, in f32 and bf16, into
+// poisoned outputs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "tests/backends/backend.h"
+
+namespace switchyard::test {
+namespace {
+
+float FromBits(sy_dtype dtype, double value) {
+  const auto bits = static_cast<uint16_t>(value);
+  if (dtype == SY_BF16) {
+    const uint32_t word = uint32_t{bits} << 16;
+    float result;
+    std::memcpy(&result, &word, sizeof result);
+    return result;
+  }
+  if (dtype == SY_F16) {
+    const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    const float magnitude = exponent == 31  ? (fraction ? NAN : INFINITY)
+                            : exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                            : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+    return bits & 0x8000 ? -magnitude : magnitude;
+  }
+  return static_cast<float>(value);
+}
+
+// The bits of a value that the dtype holds exactly enough for a test.
+double ToBits(sy_dtype dtype, float value) {
+  uint32_t word;
+  std::memcpy(&word, &value, sizeof word);
+  if (dtype == SY_BF16) return (word + 0x7FFF + ((word >> 16) & 1)) >> 16;
+  if (dtype == SY_F16) {
+    const double magnitude = std::fabs(value), sign = value < 0 ? 0x8000 : 0;
+    if (magnitude < 0x1p-14) return sign + std::nearbyint(magnitude * 0x1p24);
+    const int exponent = static_cast<int>(std::floor(std::log2(magnitude)));
+    return sign + (exponent + 15) * 1024 + std::nearbyint(std::ldexp(magnitude, 10 - exponent)) - 1024;
+  }
+  return value;
+}
+
+class CpuOps : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    cpu_ = new Backend("cpu");
+    reference_ = new Backend("reference");
+  }
+  static void TearDownTestSuite() {
+    delete cpu_;
+    delete reference_;
+  }
+
+  Tensor Random(std::vector<int64_t> dims, sy_dtype dtype = SY_F32, double mean = 0, double deviation = 1) {
+    std::normal_distribution<float> normal(static_cast<float>(mean), static_cast<float>(deviation));
+    Tensor t{dtype, dims, {}};
+    for (int64_t i = 0; i < Count(dims); ++i) t.values.push_back(ToBits(dtype, normal(generator_)));
+    return t;
+  }
+  Tensor Indices(std::vector<int64_t> dims, int lowest, int highest) {
+    std::uniform_int_distribution<int> uniform(lowest, highest);
+    Tensor t{SY_I32, dims, {}};
+    for (int64_t i = 0; i < Count(dims); ++i) t.values.push_back(uniform(generator_));
+    return t;
+  }
+  static Tensor Empty(std::vector<int64_t> dims, sy_dtype dtype = SY_F32) { return {dtype, std::move(dims), {}}; }
+
+  // Both plugins compute the op; every output agrees within `tolerance` of its own size (or the dtype's rounding).
+  std::vector<Tensor> Agree(const Op& op, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                            double tolerance = 2e-5) {
+    const Result got = cpu_->Run(op, inputs, outputs), want = reference_->Run(op, inputs, outputs);
+    EXPECT_EQ(got.status, SY_OK) << op.name << ": " << got.message;
+    EXPECT_EQ(want.status, SY_OK) << op.name << ": " << want.message;
+    if (got.status != SY_OK || want.status != SY_OK) return {};
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      const sy_dtype dtype = outputs[o].dtype;
+      double size = 0;
+      int finite = 0;
+      for (const double v : want[o]) {
+        const double x = FromBits(dtype, v);
+        if (std::isfinite(x)) size += x * x, ++finite;
+      }
+      size = std::sqrt(size / std::max(1, finite));
+      const double relative = dtype == SY_BF16 ? 1.0 / 64 : dtype == SY_F16 ? 1.0 / 512 : tolerance;
+      for (size_t i = 0; i < want[o].size(); ++i) {
+        const double w = FromBits(dtype, want[o][i]), g = FromBits(dtype, got[o][i]);
+        const bool same = (std::isnan(w) && std::isnan(g)) || w == g;
+        if (!same && !(std::fabs(w - g) <= relative * (std::fabs(w) + size) + 1e-30)) {
+          ADD_FAILURE() << op.name << " output " << o << " element " << i << ": " << g << ", expected " << w;
+          break;
+        }
+      }
+    }
+    return got.outputs;
+  }
+
+  std::mt19937 generator_{7};
+  static inline Backend *cpu_ = nullptr, *reference_ = nullptr;
+};
+
+constexpr sy_dtype kBoth[] = {SY_F32, SY_BF16};
+
+TEST_F(CpuOps, MatmulAgreesForEveryTransposition) {
+  for (const sy_dtype dtype : kBoth)
+    for (const int ta : {0, 1})
+      for (const int tb : {0, 1})
+        for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {7, 5, 3}, {33, 17, 65}, {64, 48, 128}}) {
+          const Op op("matmul", sy_matmul_attributes{.transpose_a = ta, .transpose_b = tb, .alpha = 1});
+          const auto a = ta ? Random({k, m}, dtype) : Random({m, k}, dtype);
+          const auto b = tb ? Random({n, k}, dtype) : Random({k, n}, dtype);
+          Agree(op, {a, b}, {Empty({m, n}, dtype)});
+          Agree(op, {a, b}, {Empty({m, n})});
+        }
+}
+
+TEST_F(CpuOps, MatmulOfABatchAgrees) {
+  for (const int tb : {0, 1}) {
+    const Op op("matmul", sy_matmul_attributes{.transpose_b = tb, .alpha = 0.25f});
+    Agree(op, {Random({2, 3, 9, 8}), tb ? Random({2, 3, 5, 8}) : Random({2, 3, 8, 5})}, {Empty({2, 3, 9, 5})});
+  }
+}
+
+TEST_F(CpuOps, MatmulEpiloguesAgree) {
+  for (const sy_dtype dtype : kBoth)
+    for (const int m : {5, 700})
+      for (int activation = SY_ACTIVATION_NONE; activation <= SY_ACTIVATION_SILU; ++activation)
+        for (const float alpha : {1.0f, 0.5f}) {
+          const int n = 24, k = 16;
+          const auto a = Random({m, k}, dtype), b = Random({n, k}, dtype, 0, 0.3), bias = Random({n});
+          const auto full = Random({m, n}, dtype);
+          sy_matmul_attributes t{.transpose_b = 1, .alpha = alpha, .bias = 1, .activation = activation};
+          Agree(Op("matmul", t), {a, b, bias}, {Empty({m, n}, dtype)});
+          t.residual = 1;
+          Agree(Op("matmul", t), {a, b, bias, full}, {Empty({m, n}, dtype)});
+          t.residual = 0;
+          t.save_preactivation = 1;
+          Agree(Op("matmul", t), {a, b, bias}, {Empty({m, n}, dtype), Empty({m, n}, dtype)});
+          t = {.transpose_b = 1, .alpha = alpha, .activation = activation, .activation_gradient = 1};
+          Agree(Op("matmul", t), {a, b, full}, {Empty({m, n}, dtype)});
+        }
+}
+
+TEST_F(CpuOps, MatmulWeightGradientsAccumulateBesideTheBiasGradient) {
+  for (const sy_dtype dtype : kBoth)
+    for (const int ta : {0, 1}) {
+      Op op("matmul", sy_matmul_attributes{.transpose_a = ta, .alpha = 1, .bias_gradient = 1});
+      const auto a = ta ? Random({301, 37}, dtype) : Random({37, 301}, dtype), b = Random({301, 20}, dtype);
+      Agree(op, {a, b}, {Empty({37, 20}), Empty({37})});
+      op.accumulate = {1, 1};
+      Agree(op, {a, b}, {Random({37, 20}), Random({37})});
+    }
+}
+
+TEST_F(CpuOps, AttentionAgrees) {
+  for (const sy_dtype dtype : kBoth)
+    for (const auto& [batch, tokens, heads, dim] :
+         {std::tuple{1, 1, 1, 2}, {2, 5, 3, 8}, {1, 50, 2, 16}, {2, 197, 2, 64}, {1, 256, 1, 32}, {1, 401, 1, 24}})
+      for (const int extra : {0, 1, 2, 3}) {
+        const int bias = extra & 1, mask = extra >> 1;
+        const sy_attention_attributes t{.scale = 1 / std::sqrt(static_cast<float>(dim)), .bias = bias, .mask = mask};
+        const auto qkv = Random({batch, tokens, 3, heads, dim}, dtype),
+                   dout = Random({batch, tokens, heads, dim}, dtype);
+        std::vector<Tensor> addends;
+        if (bias) addends.push_back(Random({heads, tokens, tokens}, dtype));
+        if (mask) addends.push_back(Random({batch == 2 ? 2 : 1, tokens, tokens}));
+        std::vector<Tensor> inputs = {qkv};
+        inputs.insert(inputs.end(), addends.begin(), addends.end());
+        const auto out = Empty({batch, tokens, heads, dim}, dtype), logsumexp = Empty({batch, heads, tokens});
+        const auto forward = reference_->Run(Op("attention", t), inputs, {out, logsumexp});
+        Agree(Op("attention", t), inputs, {out, logsumexp}, dtype == SY_BF16 ? 1e-3 : 2e-5);
+        inputs = {qkv, forward.outputs[0], forward.outputs[1], dout};
+        inputs.insert(inputs.end(), addends.begin(), addends.end());
+        std::vector<Tensor> gradients = {Empty({batch, tokens, 3, heads, dim}, dtype)};
+        if (bias) gradients.push_back(Empty({heads, tokens, tokens}));
+        Agree(Op("attention_backward", t), inputs, gradients, dtype == SY_BF16 ? 2e-2 : 5e-5);
+      }
+}
+
+TEST_F(CpuOps, AttentionIgnoresWhatAMaskForbids) {
+  auto mask = Random({1, 20, 20});
+  for (size_t i = 0; i < mask.values.size(); ++i)
+    if (i % 3 == 0 || i / 20 == 4) mask.values[i] = -std::numeric_limits<float>::infinity();
+  for (size_t i = 4 * 20; i < 5 * 20; i += 7) mask.values[i] = 0;
+  Agree(Op("attention", sy_attention_attributes{.scale = 0.2f, .mask = 1}), {Random({2, 20, 3, 2, 16}), mask},
+        {Empty({2, 20, 2, 16}), Empty({2, 2, 20})});
+}
+
+TEST_F(CpuOps, LayerNormAndItsGradientAgree) {
+  for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16})
+    for (const auto& [rows, columns] : {std::pair{1, 1}, {3, 7}, {40, 192}, {197, 384}, {5, 1000}})
+      for (const int residual : {0, 1}) {
+        const sy_layer_norm_attributes t{.eps = 1e-3f, .residual = residual};
+        const auto x = Random({rows, columns}, dtype, 0.5, 2), gamma = Random({columns}, SY_F32, 1, 0.2),
+                   beta = Random({columns});
+        std::vector<Tensor> inputs = {x, gamma, beta},
+                            outputs = {Empty({rows, columns}, dtype), Empty({rows}), Empty({rows})};
+        if (residual) {
+          inputs.insert(inputs.begin() + 1, Random({rows, columns}, dtype));
+          outputs.push_back(Empty({rows, columns}, dtype));
+        }
+        // Halves: the reference's statistics may be those of the rounded sum.
+        Agree(Op("layer_norm", t), inputs, outputs, dtype == SY_F32 ? 2e-5 : 5e-3);
+        const auto mean = Random({rows}, SY_F32, 0.5, 0.1), rstd = Random({rows}, SY_F32, 1, 0.1);
+        inputs = {x, gamma, mean, rstd, Random({rows, columns}, dtype)};
+        if (residual) inputs.push_back(Random({rows, columns}, dtype));
+        Op backward("layer_norm_backward", t);
+        Agree(backward, inputs, {Empty({rows, columns}, dtype), Empty({columns}), Empty({columns})});
+        backward.accumulate = {0, 1, 1};
+        Agree(backward, inputs, {Empty({rows, columns}, dtype), Random({columns}), Random({columns})});
+      }
+}
+
+TEST_F(CpuOps, SoftmaxAndItsGradientAgree) {
+  for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16})
+    for (const auto& [rows, columns] : {std::pair{1, 1}, {3, 10}, {65, 197}, {4, 1000}}) {
+      Agree(Op("softmax"), {Random({rows, columns}, dtype, 3, 4)}, {Empty({rows, columns}, dtype)});
+      Agree(Op("softmax_backward"), {Random({rows, columns}, dtype, 0.1, 0.05), Random({rows, columns}, dtype)},
+            {Empty({rows, columns}, dtype)});
+    }
+}
+
+TEST_F(CpuOps, CrossEntropyAndItsGradientAgree) {
+  for (const sy_dtype dtype : kBoth)
+    for (const float smoothing : {0.0f, 0.1f})
+      for (const int soft : {0, 1})
+        for (const auto& [rows, columns] : {std::pair{3, 10}, {130, 37}, {8, 1000}}) {
+          const sy_cross_entropy_attributes t{.label_smoothing = smoothing, .ignore_index = 3, .soft_targets = soft};
+          const auto logits = Random({rows, columns}, dtype, 0, 3);
+          const auto y = soft ? Random({rows, columns}, dtype, 0.3, 0.1) : Indices({rows}, -1, columns - 1);
+          const auto forward = Agree(Op("cross_entropy", t), {logits, y}, {Empty({rows}), Empty({rows})});
+          Agree(Op("cross_entropy_backward", t), {logits, y, forward.at(1), Random({rows})},
+                {Empty({rows, columns}, dtype)});
+        }
+}
+
+TEST_F(CpuOps, LabelRankAgreesWithTies) {
+  auto logits = Indices({50, 12}, -3, 3);
+  logits.dtype = SY_F32;
+  Agree(Op("label_rank"), {logits, Indices({50}, -1, 13)}, {Empty({50}, SY_I32)}, 0);
+}
+
+Op Program(std::vector<sy_instruction> instructions, std::vector<int32_t> outputs) {
+  sy_pointwise_attributes t{.instruction_count = static_cast<uint32_t>(instructions.size()),
+                            .output_count = static_cast<uint32_t>(outputs.size())};
+  std::copy(instructions.begin(), instructions.end(), t.instructions);
+  std::copy(outputs.begin(), outputs.end(), t.outputs);
+  return Op("pointwise", t);
+}
+
+TEST_F(CpuOps, EveryPointwiseInstructionAgrees) {
+  for (int32_t op = SY_PW_CONSTANT; op < SY_PW_OP_COUNT; ++op) {
+    SCOPED_TRACE(op);
+    const bool positive = op == SY_PW_POW || op == SY_PW_LOG || op == SY_PW_SQRT || op == SY_PW_RSQRT;
+    auto a = Random({3, 701}, SY_F32, 0, 3), b = Random({3, 701}, SY_F32, 0, 2), c = Random({3, 701});
+    for (size_t i = 0; i < a.values.size(); i += 5) b.values[i] = a.values[i];
+    for (double& v : a.values) v = positive ? std::fabs(v) + 0.01 : v;
+    const auto out = Agree(Program({{op, 0, 1, 2, 1.5f}}, {3}), {a, b, c}, {Empty({3, 701})}, 1e-5);
+  }
+}
+
+TEST_F(CpuOps, PointwiseExtremesAgree) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor extremes = F32({14}, {0, 1e-30, 88, 89, 100, -87, -100, -110, 1e20, -1e20, 1e30, kInf, -kInf, kNan});
+  for (const int32_t op : {SY_PW_EXP, SY_PW_LOG, SY_PW_TANH, SY_PW_SIGMOID, SY_PW_ERF, SY_PW_RELU, SY_PW_IS_FINITE,
+                           SY_PW_ABS, SY_PW_SQRT, SY_PW_FLOOR, SY_PW_RECIPROCAL, SY_PW_NEG}) {
+    SCOPED_TRACE(op);
+    const auto got = cpu_->Run(Program({{op, 0, 0, 0, 0}}, {1}), {extremes}, {Empty({14})});
+    const auto want = reference_->Run(Program({{op, 0, 0, 0, 0}}, {1}), {extremes}, {Empty({14})});
+    for (size_t i = 0; i < 14; ++i) {
+      const double g = got[0][i], w = want[0][i];
+      EXPECT_TRUE((std::isnan(g) && std::isnan(w)) || g == w || std::fabs(g - w) <= 1e-5 * std::fabs(w) + 1e-37)
+          << "at " << extremes.values[i] << ": " << g << ", expected " << w;
+    }
+  }
+}
+
+TEST_F(CpuOps, PointwiseProgramsBroadcastConvertAndAccumulate) {
+  const std::vector<sy_instruction> program = {{SY_PW_MUL, 0, 1, 0, 0},         {SY_PW_ADD, 4, 2, 0, 0},
+                                               {SY_PW_CONSTANT, 0, 0, 0, 0.7f}, {SY_PW_GELU, 5, 0, 0, 0},
+                                               {SY_PW_MUL, 7, 6, 0, 0},         {SY_PW_SUB, 8, 3, 0, 0}};
+  for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16}) {
+    const std::vector<std::vector<std::vector<int64_t>>> shapes = {
+        {{4, 5, 6}, {6}, {4, 1, 1}, {1, 5, 1}},
+        {{2, 700}, {2, 700}, {1}, {700}},
+        {{3, 1, 2, 130}, {130}, {2, 1}, {3, 4, 1, 1}},
+        {{1}, {1}, {1}, {1}},
+    };
+    for (const auto& s : shapes) {
+      std::vector<int64_t> out = s[0];
+      if (out.size() == 4) out[1] = 4;
+      Op op = Program(program, {9, 5, 0});
+      const std::vector<Tensor> inputs = {Random(s[0], dtype), Random(s[1]), Random(s[2], dtype), Random(s[3])};
+      Agree(op, inputs, {Empty(out), Empty(out, dtype), Empty(out, dtype)});
+      op.accumulate = {1, 0, 1};
+      Agree(op, inputs, {Random(out), Empty(out), Random(out, dtype)});
+    }
+  }
+}
+
+TEST_F(CpuOps, PointwiseWithoutInstructionsCopiesAndConverts) {
+  Agree(Program({}, {0}), {Indices({3, 1, 5}, -1 << 30, 1 << 30)}, {Empty({3, 4, 5}, SY_I32)}, 0);
+  Agree(Program({}, {0}), {Random({64, 65})}, {Empty({64, 65}, SY_BF16)});
+  Agree(Program({}, {0}), {Random({64, 65}, SY_BF16)}, {Empty({64, 65})}, 0);
+  Agree(Program({}, {0}), {Indices({70}, 0, 255)}, {Empty({70}, SY_U8)}, 0);
+}
+
+TEST_F(CpuOps, ReductionsAgreeOverEveryChoiceOfAxes) {
+  for (const sy_dtype dtype : kBoth)
+    for (int32_t reduction = SY_REDUCE_SUM; reduction <= SY_REDUCE_SUM_OF_SQUARES; ++reduction)
+      for (uint32_t axes = 0; axes < 16; ++axes) {
+        const std::vector<int64_t> dims = {3, 5, 4, 33};
+        std::vector<int64_t> out;
+        for (size_t d = 0; d < 4; ++d) out.push_back(axes & 1u << d ? 1 : dims[d]);
+        Op op("reduce", sy_reduce_attributes{.reduction = reduction, .axes = axes, .scale = 0.5f});
+        Agree(op, {Random(dims, dtype)}, {Empty(out)});
+        op.accumulate = {1};
+        if (reduction == SY_REDUCE_SUM) Agree(op, {Random(dims, dtype)}, {Random(out)});
+      }
+  for (const auto& dims : {std::vector<int64_t>{1000, 333}, {70, 5000}})
+    for (uint32_t axes : {1u, 2u, 3u}) {
+      const std::vector<int64_t> out = {axes & 1 ? 1 : dims[0], axes & 2 ? 1 : dims[1]};
+      Agree(Op("reduce", sy_reduce_attributes{.axes = axes, .scale = 1}), {Random(dims, SY_F32, 0.1)}, {Empty(out)});
+    }
+}
+
+TEST_F(CpuOps, SquaredNormAgreesAndCarriesInfinity) {
+  Agree(Op("squared_norm"), {Random({70000}), Random({3, 5}, SY_BF16), Random({1})}, {Empty({1})});
+  auto t = Random({500});
+  t.values[123] = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(std::isfinite(cpu_->Run(Op("squared_norm"), {t}, {Empty({1})})[0][0]));
+}
+
+TEST_F(CpuOps, LayoutOpsAgree) {
+  for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_I32, SY_U8, SY_I64}) {
+    const auto x = dtype == SY_F32 || dtype == SY_BF16 ? Random({6, 5, 4, 35}, dtype) : [&] {
+      auto t = Indices({6, 5, 4, 35}, 0, 255);
+      t.dtype = dtype;
+      return t;
+    }();
+    const std::vector<int64_t> dims = x.dims;
+    for (const auto& axes :
+         {std::vector<int32_t>{0, 1, 2, 3}, {3, 2, 1, 0}, {0, 2, 1, 3}, {0, 1, 3, 2}, {2, 3, 0, 1}, {1, 3, 0, 2}}) {
+      sy_axes_attributes t{};
+      std::vector<int64_t> out;
+      for (size_t d = 0; d < 4; ++d) {
+        t.values[d] = axes[d];
+        out.push_back(dims[static_cast<size_t>(axes[d])]);
+      }
+      Agree(Op("transpose", t), {x}, {Empty(out, dtype)}, 0);
+    }
+    Agree(Op("slice", sy_slice_attributes{.start = {1, 4, 0, 3}, .step = {2, -1, 1, 4}}), {x},
+          {Empty({2, 3, 4, 7}, dtype)}, 0);
+    Agree(Op("pad", sy_pad_attributes{.before = {0, 2, 1, 3}, .after = {1, 0, 0, 2}, .value = 3}), {x},
+          {Empty({7, 7, 5, 40}, dtype)}, 0);
+    Agree(Op("roll", sy_axes_attributes{.values = {2, -1, 0, 40}}), {x}, {Empty(dims, dtype)}, 0);
+    Agree(Op("concat", sy_axes_attributes{.values = {2}}), {x, x}, {Empty({6, 5, 8, 35}, dtype)}, 0);
+    Agree(Op("concat", sy_axes_attributes{.values = {0}}), {x, x}, {Empty({12, 5, 4, 35}, dtype)}, 0);
+  }
+  Agree(Op("transpose", sy_axes_attributes{.values = {1, 0}}), {Random({300, 257})}, {Empty({257, 300})}, 0);
+}
+
+TEST_F(CpuOps, GatherAndScatterAddAgree) {
+  for (const sy_dtype dtype : kBoth) {
+    Agree(Op("gather"), {Random({9, 3, 7}, dtype), Indices({4, 5}, -2, 11)}, {Empty({4, 5, 3, 7}, dtype)}, 0);
+    Op scatter("scatter_add");
+    Agree(scatter, {Indices({40}, 0, 8), Random({40, 21}, dtype)}, {Empty({9, 21}, dtype)});
+    scatter.accumulate = {1};
+    Agree(scatter, {Indices({40}, 0, 8), Random({40, 21}, dtype)}, {Random({9, 21})});
+  }
+}
+
+TEST_F(CpuOps, DropoutDrawsTheSpecifiedWords) {
+  for (const sy_dtype dtype : kBoth)
+    for (const int per_sample : {0, 1})
+      for (const float p : {0.0f, 0.3f, 1.0f})
+        Agree(Op("dropout", sy_dropout_attributes{.key = 0x123456789ABCDEFull, .p = p, .per_sample = per_sample}),
+              {Random({5, 3, 791}, dtype), I32({5}, {7, 0, -3, 100, 2}), I32({2}, {11, 5})},
+              {Empty({5, 3, 791}, dtype)}, 1e-6);
+}
+
+TEST_F(CpuOps, OptimizersAgree) {
+  for (const sy_optimizer_attributes& t :
+       {sy_optimizer_attributes{.kind = SY_OPTIMIZER_SGD, .weight_decay = 0.1f},
+        {.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f, .dampening = 0.2f, .weight_decay = 0.1f},
+        {.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f, .nesterov = 1},
+        {.kind = SY_OPTIMIZER_ADAM, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f},
+        {.kind = SY_OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f}})
+    for (const double update : {0, 1, 999})
+      for (const double finite : {0, 1})
+        for (const sy_dtype dtype : kBoth) {
+          const size_t moments = t.kind != SY_OPTIMIZER_SGD ? 2 : t.momentum != 0 ? 1 : 0;
+          std::vector<Tensor> inputs = {F32({1}, {0.01}), I32({1}, {update}), F32({1}, {0.5}), F32({1}, {finite})},
+                              outputs;
+          for (const int64_t n : {1, 37, 40000}) {
+            inputs.push_back(Random({n}));
+            inputs.push_back(Random({n}, dtype));
+            outputs.push_back(Empty({n}));
+            for (size_t m = 0; m < moments; ++m) {
+              inputs.push_back(Random({n}, SY_F32, m ? 1.0 : 0.0, 0.1));
+              outputs.push_back(Empty({n}));
+            }
+          }
+          Agree(Op("optimizer_update", t), inputs, outputs);
+        }
+}
+
+TEST_F(CpuOps, ResultsRepeatBitForBit) {
+  const auto x = Random({500, 384}), y = Random({500, 384});
+  const Op op("matmul", sy_matmul_attributes{.transpose_a = 1, .alpha = 1, .bias_gradient = 1});
+  const auto once = cpu_->Run(op, {x, y}, {Empty({384, 384}), Empty({384})});
+  for (int i = 0; i < 3; ++i) {
+    const auto again = cpu_->Run(op, {x, y}, {Empty({384, 384}), Empty({384})});
+    EXPECT_EQ(once[0], again[0]);
+    EXPECT_EQ(once[1], again[1]);
+  }
+}
+
+TEST_F(CpuOps, WhatIsNotOfferedIsRefusedWithAReason) {
+  const auto convolution =
+      cpu_->Run(Op("convolution", sy_convolution_attributes{.spatial_rank = 2}), {Random({1})}, {Empty({1})});
+  EXPECT_EQ(convolution.status, SY_UNSUPPORTED);
+  EXPECT_NE(convolution.message.find("convolution"), std::string::npos);
+  const auto mismatch =
+      cpu_->Run(Op("matmul", sy_matmul_attributes{.alpha = 1}), {Random({2, 3}), Random({4, 2})}, {Empty({2, 2})});
+  EXPECT_EQ(mismatch.status, SY_UNSUPPORTED);
+}
+
+}  // namespace
+}  // namespace switchyard::test

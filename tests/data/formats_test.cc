@@ -1,0 +1,430 @@
+#include "core/data/formats.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/base/environment.h"
+#include "core/data/files.h"
+#include "core/data/location.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/data/files_for_tests.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+StatusOr<std::unique_ptr<Dataset>> OpenData(const std::string& name, const std::string& data, Split split) {
+  DatasetOptions options;
+  options.name = name;
+  options.data = data;
+  options.download = false;
+  return OpenDataset(options, split);
+}
+
+// The message of an error, or "no error".
+std::string Error(const Status& status) { return status.ok() ? "no error" : Message(status); }
+
+class IdxFiles : public ::testing::Test {
+ protected:
+  IdxFiles() {
+    folder_.Write("train-images-idx3-ubyte.gz", GzipBytes(IdxBytes({3, 4, 5}, Pattern(12, 5, 1).bytes)));
+    folder_.Write("train-labels-idx1-ubyte", IdxBytes({3}, {0, 9, 4}));
+    folder_.Write("t10k-images-idx3-ubyte", IdxBytes({2, 4, 5}, Pattern(8, 5, 1).bytes));
+    folder_.Write("t10k-labels-idx1-ubyte.gz", GzipBytes(IdxBytes({2}, {1, 2})));
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(IdxFiles, ReadsPlainAndCompressedFilesOfBothSplits) {
+  const auto train = OpenData("mnist", folder_.path(), Split::kTrain);
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_EQ((*train)->size(), 3);
+  EXPECT_EQ((*train)->channels(), 1);
+  EXPECT_EQ((*train)->class_names().size(), 10u);
+  const auto sample = (*train)->Get(1);
+  ASSERT_TRUE(sample.ok());
+  EXPECT_EQ(sample->label, 9);
+  const Bytes all = Pattern(12, 5, 1).bytes;
+  EXPECT_EQ(sample->image.bytes, Bytes(all.begin() + 20, all.begin() + 40));
+  const auto test = OpenData("mnist", folder_.path(), Split::kValidation);
+  ASSERT_TRUE(test.ok()) << Message(test.status());
+  EXPECT_EQ((*test)->size(), 2);
+  EXPECT_NE((*test)->Checksum(), (*train)->Checksum());
+}
+
+TEST_F(IdxFiles, NamesClassesByNumberForUnknownSets) {
+  const auto test = OpenData("idx", folder_.path(), Split::kTest);
+  ASSERT_TRUE(test.ok()) << Message(test.status());
+  EXPECT_EQ((*test)->class_names().size(), 10u);
+}
+
+TEST_F(IdxFiles, ReadsColourImagesOfFourDimensions) {
+  folder_.Write("train-images-idx3-ubyte.gz", GzipBytes(IdxBytes({3, 2, 2, 3}, Pattern(3, 4, 3).bytes)));
+  const auto train = OpenData("idx", folder_.path(), Split::kTrain);
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_EQ((*train)->channels(), 3);
+  EXPECT_EQ((*train)->Get(2)->image.bytes.size(), 12u);
+}
+
+TEST_F(IdxFiles, RefusesDamagedFilesNamingThem) {
+  const Bytes good = IdxBytes({3, 4, 5}, Pattern(12, 5, 1).bytes);
+  const auto error = [&](const Bytes& bytes) {
+    folder_.Write("train-images-idx3-ubyte.gz", bytes);
+    return Error(OpenData("mnist", folder_.path(), Split::kTrain).status());
+  };
+  const auto file = HasSubstr("train-images-idx3-ubyte.gz");
+  EXPECT_THAT(error(Bytes(good.begin(), good.end() - 1)),
+              AllOf(file, HasSubstr("expected 60 bytes"), HasSubstr("found 59")));
+  EXPECT_THAT(error(Bytes(good.begin(), good.begin() + 9)), AllOf(file, HasSubstr("header")));
+  EXPECT_THAT(error({}), AllOf(file, HasSubstr("expected an IDX file")));
+  EXPECT_THAT(error({1, 2, 3, 4, 5}), AllOf(file, HasSubstr("expected an IDX file")));
+  EXPECT_THAT(error({0, 0, 0x0D, 1, 0, 0, 0, 0}), AllOf(file, HasSubstr("type 0x0d")));
+  EXPECT_THAT(error({0, 0, 8, 5}), AllOf(file, HasSubstr("1 to 4 dimensions")));
+  EXPECT_THAT(error(IdxBytes({0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}, {1})), AllOf(file, HasSubstr("impossible")));
+  EXPECT_THAT(error(IdxBytes({0, 4, 5}, {})), AllOf(file, HasSubstr("impossible")));
+  EXPECT_THAT(error(IdxBytes({3, 2, 2, 5}, Bytes(60))), AllOf(file, HasSubstr("(3, 2, 2, 5)")));
+  EXPECT_THAT(error(IdxBytes({4, 1, 1}, Bytes(4))), AllOf(file, HasSubstr("4 images"), HasSubstr("3 labels")));
+  const Bytes packed = GzipBytes(good);
+  EXPECT_THAT(error(Bytes(packed.begin(), packed.end() - 12)), AllOf(file, HasSubstr("damaged gzip")));
+  Bytes flipped = packed;
+  flipped[flipped.size() / 2] ^= 0x40;
+  EXPECT_THAT(error(flipped), file);
+}
+
+TEST_F(IdxFiles, RefusesLabelsWithoutAClass) {
+  folder_.Write("train-labels-idx1-ubyte", IdxBytes({3}, {0, 10, 4}));
+  EXPECT_THAT(Error(OpenData("mnist", folder_.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("train-labels"), HasSubstr("found 10 in record 1")));
+}
+
+TEST_F(IdxFiles, SaysWhichFileIsMissing) {
+  std::filesystem::remove(folder_.path() + "/t10k-labels-idx1-ubyte.gz");
+  EXPECT_THAT(Error(OpenData("mnist", folder_.path(), Split::kTest).status()), HasSubstr("t10k-labels"));
+}
+
+Bytes CifarRecords(int count) {
+  Bytes bytes;
+  for (int i = 0; i < count; ++i) {
+    bytes.push_back(static_cast<uint8_t>(i % 10));
+    for (int p = 0; p < 3072; ++p) bytes.push_back(static_cast<uint8_t>(p / 1024 * 50 + p % 7 + i));
+  }
+  return bytes;
+}
+
+TEST(Cifar10, ReadsAFolderAndACompressedTarAlike) {
+  TemporaryFolder folder, archive;
+  std::vector<std::pair<std::string, Bytes>> files = {{"cifar-10-batches-bin/data_batch_1.bin", CifarRecords(3)},
+                                                      {"cifar-10-batches-bin/data_batch_2.bin", CifarRecords(2)},
+                                                      {"cifar-10-batches-bin/test_batch.bin", CifarRecords(4)}};
+  for (const auto& [name, bytes] : files) folder.Write(name, bytes);
+  archive.Write("cifar-10-binary.tar.gz", GzipBytes(TarBytes(files)));
+  const auto a = OpenData("cifar10", folder.path(), Split::kTrain),
+             b = OpenData("cifar10", archive.path(), Split::kTrain);
+  ASSERT_TRUE(a.ok()) << Message(a.status());
+  ASSERT_TRUE(b.ok()) << Message(b.status());
+  EXPECT_EQ((*a)->size(), 5);
+  EXPECT_EQ((*a)->Checksum(), (*b)->Checksum());
+  const Sample sample = *(*a)->Get(4);
+  EXPECT_EQ(sample.label, 1);
+  EXPECT_EQ(sample.image.bytes[3], 1 % 7 + 1);
+  EXPECT_EQ(sample.image.bytes[4], 50 + 1025 % 7 + 1);
+  EXPECT_EQ((*OpenData("cifar10", archive.path(), Split::kTest))->size(), 4);
+}
+
+TEST(Cifar10, RefusesFilesThatAreNoWholeNumberOfRecordsOrHaveWrongLabels) {
+  TemporaryFolder folder;
+  Bytes records = CifarRecords(2);
+  records.pop_back();
+  folder.Write("data_batch_1.bin", records);
+  EXPECT_THAT(Error(OpenData("cifar10", folder.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("data_batch_1.bin"), HasSubstr("6145 bytes")));
+  records = CifarRecords(2);
+  records[3073] = 10;
+  folder.Write("data_batch_1.bin", records);
+  EXPECT_THAT(Error(OpenData("cifar10", folder.path(), Split::kTrain).status()), HasSubstr("found 10 in record 1"));
+  EXPECT_THAT(Error(OpenData("cifar10", folder.path(), Split::kTest).status()), HasSubstr("test_batch"));
+}
+
+TEST(ImageFolder, ReadsAFolderAndEveryKindOfTarAlike) {
+  const auto files = SmallImageFolder(2, 1);
+  TemporaryFolder folder;
+  for (const auto& [name, bytes] : files) folder.Write(name, bytes);
+  const auto train = OpenData("imagefolder", folder.path(), Split::kTrain);
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_THAT((*train)->class_names(), ElementsAre("ant", "bee", "cat"));
+  EXPECT_EQ((*train)->size(), 7);
+  std::vector<int> labels;
+  for (int64_t i = 0; i < (*train)->size(); ++i) labels.push_back((*train)->Get(i)->label);
+  EXPECT_THAT(labels, ElementsAre(0, 0, 1, 1, 2, 2, 2));
+  EXPECT_EQ((*train)->Get(6)->image.bytes, Pattern(25, 25, 3).bytes);
+  EXPECT_EQ((*OpenData("imagefolder", folder.path(), Split::kValidation))->size(), 4);
+
+  // Members below a root whose name needs every way of keeping a long name.
+  auto rooted = files;
+  for (auto& [name, bytes] : rooted) name.insert(0, std::string(110, 'r') + "/");
+  int number = 0;
+  for (const TarNames names : {TarNames::kUstar, TarNames::kGnu, TarNames::kPax}) {
+    const std::string tar = folder.Write(fmt::format("out/{}.tar", number++), TarBytes(rooted, names));
+    const auto from_tar = OpenData("imagefolder", tar, Split::kTrain);
+    ASSERT_TRUE(from_tar.ok()) << Message(from_tar.status());
+    EXPECT_EQ((*from_tar)->Checksum(), (*train)->Checksum());
+    EXPECT_THAT((*from_tar)->Path(6), HasSubstr("train/cat/last.png"));
+  }
+}
+
+TEST(ImageFolder, RefusesFoldersThatAreLaidOutDifferently) {
+  TemporaryFolder folder;
+  folder.Write("ant/1.jpg", JpegBytes(Pattern(4, 4, 3)));
+  EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kTrain).status()), HasSubstr("train/CLASS"));
+  folder.Write("train/ant/1.jpg", JpegBytes(Pattern(4, 4, 3)));
+  EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kValidation).status()), HasSubstr("val, validation"));
+  folder.Write("val/bee/1.jpg", JpegBytes(Pattern(4, 4, 3)));
+  EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kValidation).status()),
+              AllOf(HasSubstr("class bee"), HasSubstr("not in train")));
+  folder.Write("train/bee/notes.txt", {1});
+  EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("train/bee"), HasSubstr("no .jpg")));
+}
+
+TEST(ImageFolder, RefusesDamagedTars) {
+  TemporaryFolder folder;
+  const Bytes good = TarBytes(SmallImageFolder(1, 1));
+  const auto error = [&](const Bytes& bytes) {
+    return Error(OpenData("imagefolder", folder.Write("x.tar", bytes), Split::kTrain).status());
+  };
+  Bytes broken = good;
+  broken[3] ^= 1;
+  EXPECT_THAT(error(broken), AllOf(HasSubstr("x.tar"), HasSubstr("no tar header")));
+  broken = good;
+  size_t second = 512 + (JpegBytes(Pattern(20, 30, 3)).size() + 511) / 512 * 512;
+  broken[second + 130] ^= 1;
+  EXPECT_THAT(error(broken),
+              AllOf(HasSubstr("x.tar"), HasSubstr(fmt::format("broken tar header at offset {}", second))));
+  EXPECT_THAT(error(Bytes(good.begin(), good.begin() + 700)), AllOf(HasSubstr("x.tar"), HasSubstr("past the end")));
+  EXPECT_THAT(error(Bytes(good.begin(), good.begin() + 100)), AllOf(HasSubstr("x.tar"), HasSubstr("inside a header")));
+  EXPECT_THAT(error({}), HasSubstr("empty"));
+  EXPECT_THAT(error(Bytes(2048, 0)), HasSubstr("zeros"));
+  const Bytes packed = GzipBytes(good);
+  EXPECT_THAT(error(Bytes(packed.begin(), packed.begin() + static_cast<long>(packed.size() / 2))),
+              HasSubstr("damaged gzip"));
+}
+
+TEST(ImageFolder, NamesTheFileThatDoesNotDecode) {
+  TemporaryFolder folder;
+  Bytes jpeg = JpegBytes(Pattern(64, 64, 3));
+  jpeg.resize(jpeg.size() / 2);
+  folder.Write("train/ant/half.jpg", jpeg);
+  const auto train = OpenData("imagefolder", folder.path(), Split::kTrain);
+  ASSERT_TRUE(train.ok());
+  EXPECT_THAT(Error((*train)->Get(0).status()), AllOf(HasSubstr("train/ant/half.jpg"), HasSubstr("damaged JPEG")));
+}
+
+TEST(Decoding, JpegIsCloseToWhatWasEncoded) {
+  Image smooth;
+  smooth.Reshape(48, 40, 3);
+  for (size_t i = 0; i < smooth.bytes.size(); ++i) smooth.bytes[i] = static_cast<uint8_t>(i % 3 * 60 + i / 120);
+  Image decoded;
+  ASSERT_TRUE(DecodeImage(JpegBytes(smooth, 98), &decoded).ok());
+  ASSERT_EQ(decoded.bytes.size(), smooth.bytes.size());
+  int worst = 0;
+  for (size_t i = 0; i < smooth.bytes.size(); ++i)
+    worst = std::max(worst, std::abs(smooth.bytes[i] - decoded.bytes[i]));
+  EXPECT_LE(worst, 8);
+}
+
+TEST(Decoding, GreyAndAlphaAndCmykBecomeRgb) {
+  Image decoded;
+  ASSERT_TRUE(DecodeImage(JpegBytes(Pattern(8, 9, 1)), &decoded).ok());
+  EXPECT_EQ(decoded.channels, 3);
+  ASSERT_TRUE(DecodeImage(JpegBytes(Pattern(8, 9, 4)), &decoded).ok());
+  EXPECT_EQ(decoded.bytes.size(), 8u * 9 * 3);
+  ASSERT_TRUE(DecodeImage(PngBytes(Pattern(8, 9, 1)), &decoded).ok());
+  Image expected = Pattern(8, 9, 1);
+  ConvertChannels(3, &expected);
+  EXPECT_EQ(decoded.bytes, expected.bytes);
+  Image opaque = Pattern(8, 9, 4);
+  ASSERT_TRUE(DecodeImage(PngBytes(opaque), &decoded).ok());
+  EXPECT_EQ(decoded.bytes[4], opaque.bytes[5]);
+}
+
+TEST(Decoding, DamagedImagesAreErrorsAtEveryLength) {
+  Image decoded;
+  for (const Bytes& good : {JpegBytes(Pattern(33, 31, 3)), PngBytes(Pattern(33, 31, 3))}) {
+    ASSERT_TRUE(DecodeImage(good, &decoded).ok());
+    for (size_t length = 0; length + 2 < good.size(); length += length < 700 ? 1 : 13) {
+      EXPECT_FALSE(DecodeImage(std::span(good).first(length), &decoded).ok()) << length << " of " << good.size();
+    }
+  }
+  EXPECT_FALSE(DecodeImage(Bytes{'G', 'I', 'F', '8'}, &decoded).ok());
+}
+
+TEST(Decoding, FlippedBitsNeverCrash) {
+  Image decoded;
+  int refused = 0;
+  for (const Bytes& good : {JpegBytes(Pattern(33, 31, 3)), PngBytes(Pattern(33, 31, 3))}) {
+    for (size_t i = 0; i < good.size(); ++i) {
+      Bytes bad = good;
+      bad[i] ^= static_cast<uint8_t>(1 << i % 8);
+      refused += !DecodeImage(bad, &decoded).ok();
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+TEST(Decoding, EnormousImagesAreRefusedBeforeMemoryIsTaken) {
+  Bytes jpeg = JpegBytes(Pattern(16, 16, 3));
+  const Bytes start_of_frame = {0xFF, 0xC0};
+  const auto at = std::search(jpeg.begin(), jpeg.end(), start_of_frame.begin(), start_of_frame.end());
+  ASSERT_NE(at, jpeg.end());
+  for (int i = 5; i < 9; ++i) at[i] = 0xFA;
+  Image decoded;
+  EXPECT_THAT(Error(DecodeImage(jpeg, &decoded)), HasSubstr("64250 x 64250"));
+}
+
+TEST(KnownDatasets, AllHaveHelpAndAMistypedNameGetsASuggestion) {
+  for (const DatasetInfo& info : KnownDatasets()) EXPECT_FALSE(info.help.empty());
+  EXPECT_THAT(Error(OpenData("fashion-mnits", "", Split::kTrain).status()), HasSubstr("did you mean fashion-mnist?"));
+}
+
+TEST(KnownDatasets, SyntheticAndShapesNeedNoFile) {
+  DatasetOptions options;
+  options.name = "synthetic";
+  options.image_size = 48;
+  options.classes = 7;
+  const auto synthetic = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(synthetic.ok());
+  EXPECT_EQ((*synthetic)->size(), 1281167);
+  EXPECT_EQ((*synthetic)->Get(13)->image.width, 48);
+  EXPECT_EQ((*synthetic)->Get(13)->label, 6);
+
+  options = {};
+  options.name = "shapes";
+  const auto train = OpenDataset(options, Split::kTrain), again = OpenDataset(options, Split::kTrain);
+  const auto validation = OpenDataset(options, Split::kValidation);
+  EXPECT_EQ((*train)->Checksum(), (*again)->Checksum());
+  EXPECT_NE((*train)->Get(5)->image.bytes, (*validation)->Get(5)->image.bytes);
+  std::vector<int> counts(10);
+  for (int64_t i = 0; i < 1000; ++i) ++counts[static_cast<size_t>((*train)->Get(i)->label)];
+  for (const int count : counts) EXPECT_GT(count, 60);
+}
+
+class Location : public ::testing::Test {
+ protected:
+  Location() {
+    for (const char* name : {"SWITCHYARD_DATA", "XDG_CACHE_HOME"}) saved_.push_back({name, Environment(name)});
+    setenv("SWITCHYARD_DATA", (folder_.path() + "/shared").c_str(), 1);
+    setenv("XDG_CACHE_HOME", (folder_.path() + "/cache").c_str(), 1);
+  }
+  ~Location() override {
+    for (const auto& [name, value] : saved_) value ? setenv(name, value->c_str(), 1) : unsetenv(name);
+  }
+  // A site in a folder, with one file.
+  Download Site(const std::string& sha256) {
+    folder_.Write("site/numbers.txt", {'1', '2', '3', '\n'});
+    return {{"file://" + folder_.path() + "/nowhere/", "file://" + folder_.path() + "/site/"},
+            {{"numbers.txt", sha256}}};
+  }
+  const std::string right_ = "181210f8f9c779c26da1d9b2075bde0127302ee0e3fca38c9a83f5b1dd8e5d3b";
+  TemporaryFolder folder_;
+  std::vector<std::pair<const char*, std::optional<std::string>>> saved_;
+};
+
+TEST_F(Location, PrefersTheFlagThenTheSharedFolderThenTheCache) {
+  EXPECT_THAT(Error(LocateData("beans", "", nullptr, true).status()),
+              AllOf(HasSubstr("/shared/beans"), HasSubstr("/cache/switchyard/data/beans"), HasSubstr("--data=")));
+  folder_.Write("cache/switchyard/data/beans/x", {1});
+  EXPECT_THAT(*LocateData("beans", "", nullptr, true), HasSubstr("/cache/"));
+  folder_.Write("shared/beans/x", {1});
+  EXPECT_THAT(*LocateData("beans", "", nullptr, true), HasSubstr("/shared/"));
+  folder_.Write("mine/x", {1});
+  EXPECT_THAT(*LocateData("beans", folder_.path() + "/mine", nullptr, true), HasSubstr("/mine"));
+  EXPECT_THAT(Error(LocateData("beans", folder_.path() + "/missing", nullptr, true).status()),
+              AllOf(HasSubstr("--data="), HasSubstr("/missing"), HasSubstr("no such")));
+}
+
+TEST_F(Location, SaysWhereToPutWhatWhenNothingMayBeFetched) {
+  const Download site = Site(right_);
+  EXPECT_THAT(Error(LocateData("numbers", "", &site, false).status()),
+              AllOf(HasSubstr("put numbers.txt from file://"), HasSubstr("/cache/switchyard/data/numbers")));
+  folder_.Write("cache/switchyard/data/numbers/.lock", {});
+  EXPECT_FALSE(LocateData("numbers", "", &site, false).ok()) << "a folder that lacks files is no data";
+}
+
+TEST_F(Location, FetchesFromTheFirstSiteThatHasTheFile) {
+  const Download site = Site(right_);
+  const auto path = LocateData("numbers", "", &site, true);
+  ASSERT_TRUE(path.ok()) << Message(path.status());
+  Bytes bytes;
+  ASSERT_TRUE(ReadWholeFile(*path + "/numbers.txt", &bytes).ok());
+  EXPECT_EQ(bytes.size(), 4u);
+}
+
+TEST_F(Location, RefusesAFileOfAnotherChecksumAndLeavesNothingBehind) {
+  const Download site = Site(std::string(64, '0'));
+  EXPECT_THAT(Error(LocateData("numbers", "", &site, true).status()),
+              AllOf(HasSubstr("expected SHA-256 000"), HasSubstr("put numbers.txt")));
+  const std::string cache = folder_.path() + "/cache/switchyard/data/numbers";
+  for (const auto& entry : std::filesystem::directory_iterator(cache)) EXPECT_EQ(entry.path().filename(), ".lock");
+}
+
+// With the real files, where they are.
+std::string RealData(const std::string& name) {
+  const auto folder = Environment("SWITCHYARD_DATA");
+  return folder && std::filesystem::exists(*folder + "/" + name) ? *folder + "/" + name : "";
+}
+
+TEST(RealData, FashionMnistHasItsCountsAndMean) {
+  const std::string path = RealData("fashion-mnist");
+  if (path.empty()) GTEST_SKIP() << "SWITCHYARD_DATA has no fashion-mnist";
+  const auto train = OpenData("fashion-mnist", path, Split::kTrain);
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_EQ((*train)->size(), 60000);
+  EXPECT_EQ((*OpenData("fashion-mnist", path, Split::kValidation))->size(), 10000);
+  double sum = 0;
+  std::vector<int> counts(10);
+  Sample sample;
+  for (int64_t i = 0; i < 60000; ++i) {
+    ASSERT_TRUE((*train)->Read(i, &sample).ok());
+    for (const uint8_t byte : sample.image.bytes) sum += byte;
+    ++counts[static_cast<size_t>(sample.label)];
+  }
+  EXPECT_NEAR(sum / (60000.0 * 784 * 255), 0.2860, 5e-5);
+  EXPECT_EQ(counts, std::vector<int>(10, 6000));
+}
+
+TEST(RealData, Cifar10CountsComeFromTheFileSizes) {
+  const std::string path = RealData("cifar10");
+  if (path.empty()) GTEST_SKIP() << "SWITCHYARD_DATA has no cifar10";
+  const auto train = OpenData("cifar10", path, Split::kTrain), test = OpenData("cifar10", path, Split::kTest);
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  std::vector<int64_t> counts(10);
+  for (int64_t i = 0; i < (*train)->size(); ++i) ++counts[static_cast<size_t>((*train)->Get(i)->label)];
+  EXPECT_EQ(counts, std::vector<int64_t>(10, (*train)->size() / 10));
+  EXPECT_EQ((*test)->class_names()[8], "ship");
+}
+
+TEST(RealData, BeansDecodeInEverySplit) {
+  const std::string path = RealData("beans");
+  if (path.empty()) GTEST_SKIP() << "SWITCHYARD_DATA has no beans";
+  const std::pair<Split, int64_t> splits[] = {{Split::kTrain, 1034}, {Split::kValidation, 133}, {Split::kTest, 88}};
+  for (const auto& [split, size] : splits) {
+    const auto beans = OpenData("beans", path, split);
+    ASSERT_TRUE(beans.ok()) << Message(beans.status());
+    EXPECT_EQ((*beans)->size(), size);
+    EXPECT_THAT((*beans)->class_names(), ElementsAre("angular_leaf_spot", "bean_rust", "healthy"));
+    for (int64_t i = 0; i < size; i += 7) {
+      const auto sample = (*beans)->Get(i);
+      ASSERT_TRUE(sample.ok()) << Message(sample.status());
+      EXPECT_EQ(sample->image.height, 256);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,288 @@
+#include "core/data/loader.h"
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <stdexcept>
+
+#include "core/base/logging.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/data/files_for_tests.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Images of one pixel whose value is the index; some indices can be bad.
+class NumberedDataset : public Dataset {
+ public:
+  explicit NumberedDataset(int64_t size, std::set<int64_t> bad = {}) : size_(size), bad_(std::move(bad)) {}
+  std::string name() const override { return "numbered"; }
+  int64_t size() const override { return size_; }
+  int channels() const override { return 1; }
+  const std::vector<std::string>& class_names() const override { return names_; }
+  Status Read(int64_t index, Sample* sample) const override {
+    if (bad_.count(index)) return DataLoss("photo{}.jpg: damaged JPEG", index);
+    if (throws_) throw std::runtime_error("a dataset that throws");
+    if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
+    sample->image.Reshape(1, 1, 1);
+    sample->image.bytes[0] = static_cast<uint8_t>(index);
+    sample->label = static_cast<int32_t>(index % 10);
+    return OkStatus();
+  }
+  int64_t size_;
+  std::set<int64_t> bad_;
+  bool throws_ = false;
+  std::chrono::microseconds delay_{0};
+  std::vector<std::string> names_ = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+};
+
+Transform OnePixel() {
+  TransformOptions options;
+  options.image_size = 1;
+  options.channels = 1;
+  options.augmentation = Augmentation::kNone;
+  options.mean = {0};
+  options.std = {1.0f / 255};
+  return *Transform::Create(options);
+}
+
+std::unique_ptr<Loader> MakeLoader(const Dataset& dataset, const Transform& transform, const LoaderOptions& options) {
+  auto loader = Loader::Create(dataset, transform, options);
+  EXPECT_TRUE(loader.ok()) << Message(loader.status());
+  return std::move(loader).value();
+}
+
+struct Taken {
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+  int64_t batches = 0, count = 0;
+  Status status;
+  bool operator==(const Taken& other) const { return images == other.images && labels == other.labels; }
+};
+
+Taken TakeAll(Loader* loader, int64_t elements = 1) {
+  Taken taken;
+  Batch batch;
+  for (;;) {
+    const auto more = loader->Next(&batch);
+    taken.status = more.status();
+    if (!more.ok() || !*more) return taken;
+    taken.images.insert(taken.images.end(), batch.images, batch.images + batch.batch_size * elements);
+    taken.labels.insert(taken.labels.end(), batch.labels, batch.labels + batch.batch_size);
+    taken.count += batch.count;
+    ++taken.batches;
+  }
+}
+
+TEST(Loader, BatchesDoNotDependOnWorkersOrPrefetch) {
+  DatasetOptions shapes;
+  shapes.name = "shapes";
+  shapes.train_size = 200;
+  const auto dataset = OpenDataset(shapes, Split::kTrain);
+  TransformOptions options;
+  options.image_size = 32;
+  options.train = true;
+  options.augmentation = Augmentation::kResizedCrop;
+  options.brightness = 0.3f;
+  const Transform transform = *Transform::Create(options);
+  std::vector<Taken> results;
+  for (const auto& [workers, prefetch] : {std::pair{0, 1}, {1, 1}, {2, 3}, {7, 2}}) {
+    const auto loader =
+        MakeLoader(**dataset, transform, {.batch_size = 20, .train = true, .workers = workers, .prefetch = prefetch});
+    ASSERT_TRUE(loader->Start(2, 3, 5).ok());
+    results.push_back(TakeAll(loader.get(), transform.elements()));
+    EXPECT_EQ(results.back().batches, 7 + 20);
+    EXPECT_TRUE(results.back() == results.front()) << workers << " workers";
+  }
+}
+
+TEST(Loader, TrainingDropsThePartialBatchAndTakesEverySampleOnceWhereItDivides) {
+  const NumberedDataset dataset(24);
+  std::multiset<float> seen;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 5, .train = true, .rank = rank, .world = 2});
+    EXPECT_EQ(loader->batches_per_epoch(), 2);
+    ASSERT_TRUE(loader->StartEpoch(0).ok());
+    const Taken taken = TakeAll(loader.get());
+    EXPECT_EQ(taken.count, 10);
+    seen.insert(taken.images.begin(), taken.images.end());
+  }
+  EXPECT_EQ(std::set<float>(seen.begin(), seen.end()).size(), seen.size());
+}
+
+TEST(Loader, EvaluationCountsEverySampleOnceForEveryWorld) {
+  for (const int64_t size : {1, 7, 23, 40}) {
+    const NumberedDataset dataset(size);
+    for (int world = 1; world <= 4; ++world) {
+      std::map<int, int> times;
+      int64_t count = 0, batches = -1;
+      for (int rank = 0; rank < world; ++rank) {
+        const auto loader =
+            MakeLoader(dataset, OnePixel(), {.batch_size = 4, .rank = rank, .world = world, .workers = 2});
+        ASSERT_TRUE(loader->StartEpoch(0).ok());
+        const Taken taken = TakeAll(loader.get());
+        if (batches >= 0) {
+          EXPECT_EQ(taken.batches, batches) << "ranks must agree, or a collective hangs";
+        }
+        batches = taken.batches;
+        count += taken.count;
+        for (size_t i = 0; i < taken.labels.size(); ++i) {
+          if (taken.labels[i] >= 0) {
+            ++times[static_cast<int>(std::lround(taken.images[i]))];
+          } else {
+            EXPECT_EQ(taken.images[i], 0);
+          }
+        }
+      }
+      EXPECT_EQ(count, size);
+      EXPECT_EQ(static_cast<int64_t>(times.size()), size);
+    }
+  }
+}
+
+TEST(Loader, ARunTakenUpInTheMiddleGoesOnAsIfNeverStopped) {
+  const NumberedDataset dataset(50);
+  const LoaderOptions options = {.batch_size = 8, .train = true, .workers = 3};
+  const auto whole = MakeLoader(dataset, OnePixel(), options);
+  ASSERT_TRUE(whole->Start(0, 0, 3).ok());
+  const Taken all = TakeAll(whole.get());
+  ASSERT_EQ(all.batches, 18);
+  for (int64_t batch = 0; batch <= 18; batch += 5) {
+    const auto loader = MakeLoader(dataset, OnePixel(), options);
+    ASSERT_TRUE(loader->Start(batch / 6, batch % 6, 3).ok());
+    EXPECT_EQ(TakeAll(loader.get()).labels, std::vector<int32_t>(all.labels.begin() + batch * 8, all.labels.end()));
+  }
+}
+
+TEST(Loader, SaysWhereEachBatchBelongs) {
+  const NumberedDataset dataset(20);
+  const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 3, .train = true, .rank = 1, .world = 2});
+  ASSERT_TRUE(loader->Start(4, 2, 6).ok());
+  Batch batch;
+  ASSERT_TRUE(*loader->Next(&batch));
+  EXPECT_EQ(batch.epoch, 4);
+  EXPECT_EQ(batch.index, 2);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(batch.images) % 64, 0u);
+  EXPECT_EQ(std::vector<int32_t>(batch.sample_ids, batch.sample_ids + 3), (std::vector<int32_t>{1, 3, 5}));
+  ASSERT_TRUE(*loader->Next(&batch));
+  EXPECT_EQ(batch.epoch, 5);
+  EXPECT_EQ(batch.index, 0);
+}
+
+TEST(Loader, UsesTheSameBuffersAgainAndAgain) {
+  const NumberedDataset dataset(64);
+  const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 4, .train = true, .workers = 2, .prefetch = 3});
+  ASSERT_TRUE(loader->Start(0, 0, 4).ok());
+  std::set<const float*> buffers;
+  Batch batch;
+  while (*loader->Next(&batch)) buffers.insert(batch.images);
+  EXPECT_EQ(buffers.size(), 4u);
+}
+
+TEST(Loader, ABadSampleStopsTheRunAndIsNamed) {
+  const NumberedDataset dataset(40, {17});
+  for (const bool train : {true, false}) {
+    for (const int workers : {0, 2}) {
+      const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 10, .train = train, .workers = workers});
+      ASSERT_TRUE(loader->StartEpoch(0).ok());
+      const Taken taken = TakeAll(loader.get());
+      EXPECT_THAT(Message(taken.status), HasSubstr("photo17.jpg"));
+      EXPECT_FALSE(TakeAll(loader.get()).status.ok()) << "stays failed";
+    }
+  }
+}
+
+TEST(Loader, ToleratedBadSamplesAreReplacedInTrainingAndMaskedInEvaluation) {
+  SetLogLevel(LogLevel::kError);
+  const NumberedDataset dataset(40, {5, 6, 17});
+  auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 10, .train = true, .workers = 2, .max_bad_samples = 3});
+  ASSERT_TRUE(loader->Start(0, 0, 3).ok());
+  const Taken train = TakeAll(loader.get());
+  EXPECT_TRUE(train.status.ok()) << Message(train.status);
+  EXPECT_EQ(train.count, 120);
+  EXPECT_EQ(loader->bad_samples(), 3);
+  EXPECT_EQ(std::count(train.images.begin(), train.images.end(), train.images[0]) % 3, 0);
+
+  loader = MakeLoader(dataset, OnePixel(), {.batch_size = 10, .workers = 2, .max_bad_samples = 3});
+  ASSERT_TRUE(loader->StartEpoch(0).ok());
+  const Taken evaluation = TakeAll(loader.get());
+  EXPECT_EQ(evaluation.count, 37);
+  EXPECT_EQ(evaluation.labels[17], -1);
+
+  loader = MakeLoader(dataset, OnePixel(), {.batch_size = 10, .workers = 2, .max_bad_samples = 2});
+  ASSERT_TRUE(loader->StartEpoch(0).ok());
+  EXPECT_THAT(Message(TakeAll(loader.get()).status), HasSubstr("--max_bad_samples=2"));
+  SetLogLevel(LogLevel::kInfo);
+}
+
+TEST(Loader, ADatasetThatIsAllBadEndsWithAnErrorHoweverManyAreTolerated) {
+  SetLogLevel(LogLevel::kError);
+  std::set<int64_t> all;
+  for (int64_t i = 0; i < 200; ++i) all.insert(i);
+  const NumberedDataset dataset(200, all);
+  const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 4, .train = true, .max_bad_samples = 100000});
+  ASSERT_TRUE(loader->StartEpoch(0).ok());
+  EXPECT_THAT(Message(TakeAll(loader.get()).status), HasSubstr("cannot be read"));
+  SetLogLevel(LogLevel::kInfo);
+}
+
+TEST(Loader, AThrowingDatasetIsAnErrorAndNoCrash) {
+  NumberedDataset dataset(10);
+  dataset.throws_ = true;
+  const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 2, .train = true, .workers = 2});
+  ASSERT_TRUE(loader->StartEpoch(0).ok());
+  EXPECT_THAT(Message(TakeAll(loader.get()).status), HasSubstr("a dataset that throws"));
+}
+
+TEST(Loader, StopsAndStartsAgainAtAnyTime) {
+  NumberedDataset dataset(1000);
+  dataset.delay_ = std::chrono::microseconds(20);
+  const LoaderOptions options = {.batch_size = 16, .train = true, .workers = 3, .prefetch = 2};
+  const auto loader = MakeLoader(dataset, OnePixel(), options);
+  Batch batch;
+  EXPECT_FALSE(*loader->Next(&batch)) << "nothing before Start";
+  for (int round = 0; round < 30; ++round) {
+    ASSERT_TRUE(loader->Start(round, round % 7, round + 2).ok());
+    for (int i = 0; i < round % 4; ++i) {
+      ASSERT_TRUE(*loader->Next(&batch));
+      EXPECT_EQ(batch.epoch, round);
+      EXPECT_EQ(batch.index, round % 7 + i);
+    }
+    const auto short_lived = MakeLoader(dataset, OnePixel(), options);
+    if (round % 2 == 1) {
+      ASSERT_TRUE(short_lived->StartEpoch(round).ok());
+    }
+  }
+}
+
+TEST(Loader, MeasuresHowLongItWasWaitedFor) {
+  NumberedDataset dataset(16);
+  dataset.delay_ = std::chrono::microseconds(2000);
+  const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 8, .train = true, .workers = 1});
+  ASSERT_TRUE(loader->StartEpoch(0).ok());
+  Batch batch;
+  ASSERT_TRUE(*loader->Next(&batch));
+  EXPECT_GE(batch.wait_seconds, 0.010);
+  EXPECT_GE(loader->wait_seconds(), batch.wait_seconds);
+}
+
+TEST(Loader, RefusesWhatCannotWork) {
+  const NumberedDataset dataset(10);
+  const auto error = [&](LoaderOptions options) {
+    const auto loader = Loader::Create(dataset, OnePixel(), options);
+    return loader.ok() ? "no error" : Message(loader.status());
+  };
+  EXPECT_THAT(error({.batch_size = 0}), HasSubstr("batch size"));
+  EXPECT_THAT(error({.batch_size = 6, .train = true, .rank = 0, .world = 2}), HasSubstr("smaller --batch_size"));
+  EXPECT_THAT(error({.batch_size = 1, .rank = 3, .world = 2}), HasSubstr("rank 3"));
+  EXPECT_THAT(error({.batch_size = 1, .workers = -1}), HasSubstr("--workers"));
+  const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 2, .train = true});
+  EXPECT_FALSE(loader->Start(0, 6, 1).ok());
+  EXPECT_FALSE(loader->Start(1, 0, 1).ok());
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,107 @@
+#include "core/graph/gradients.h"
+
+#include "core/graph/op.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/loss.h"
+#include "core/graph/ops/matmul.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/graph/steps.h"
+
+namespace switchyard {
+namespace {
+
+struct Differentiated {
+  Graph graph;
+  std::vector<Value> parameters, gradients;
+};
+
+std::unique_ptr<Differentiated> Differentiate(const ModelOptions& options) {
+  auto result = std::make_unique<Differentiated>();
+  Graph& graph = result->graph;
+  const ResolvedModel model = Resolved(options);
+  nn::Context context(graph, true);
+  const int size = model.options.image_size;
+  const Value images = graph.Input("images", {DType::kF32, {2, size, size, model.options.channels}}, {});
+  const Value labels = graph.Input("labels", {DType::kI32, {2}}, {});
+  const Value loss = ops::Mean(ops::CrossEntropy(BuildModel(model, context, images), labels));
+  for (const int id : graph.Inputs(Role::kParameter)) result->parameters.push_back(graph.value({id, 0}));
+  result->gradients = Gradients(loss, result->parameters);
+  return result;
+}
+
+TEST(GradientsTest, EveryParameterHasAGradientOfItsTypeInTheBackwardPhase) {
+  for (const char* name : {"vit_micro", "mlp"}) {
+    const auto step = Differentiate({.name = name, .dropout = 0.1f});
+    for (size_t i = 0; i < step->parameters.size(); ++i) {
+      const std::string& parameter = step->graph.node(step->parameters[i].ref().node).name;
+      ASSERT_TRUE(step->gradients[i]) << parameter;
+      EXPECT_EQ(step->gradients[i].type(), step->parameters[i].type()) << parameter;
+      EXPECT_EQ(step->graph.node(step->gradients[i].ref().node).phase, Phase::kBackward) << parameter;
+    }
+  }
+}
+
+TEST(GradientsTest, LastLayersFinishFirst) {
+  const auto step = Differentiate({.name = "vit_micro", .depth = 3});
+  std::map<std::string, int> position;
+  for (size_t i = 0; i < step->parameters.size(); ++i) {
+    position[step->graph.node(step->parameters[i].ref().node).name] = step->gradients[i].ref().node;
+  }
+  EXPECT_LT(position["head.weight"], position["blocks.2.mlp.fc2.weight"]);
+  EXPECT_LT(position["blocks.2.attn.qkv.weight"], position["blocks.1.mlp.fc2.weight"]);
+  EXPECT_LT(position["blocks.0.attn.qkv.weight"], position["patch_embed.proj.weight"]);
+}
+
+TEST(GradientsTest, BackwardNodesPointAtTheirForwardNodes) {
+  const auto step = Differentiate({.name = "vit_micro", .depth = 3});
+  int paired = 0;
+  for (const Node& node : step->graph.nodes()) {
+    if (node.op != "attention_backward" && node.op != "layer_norm_backward") continue;
+    ASSERT_GE(node.forward, 0) << node.name;
+    EXPECT_EQ(step->graph.node(node.forward).op + "_backward", node.op);
+    ++paired;
+  }
+  EXPECT_EQ(paired, 3 + 7);
+}
+
+TEST(GradientsTest, ImagesNeedNone) {
+  // The patch projection's input gradient would be the one matmul more.
+  const auto step = Differentiate({.name = "vit_micro", .depth = 1});
+  const int forward = 4 + 2, weights = 4 + 2, inputs = 4 + 1;
+  EXPECT_EQ(Count(step->graph, "matmul"), forward + weights + inputs);
+}
+
+TEST(GradientsTest, AValueThatTheLossDoesNotReadHasNone) {
+  Graph graph;
+  const Value used = graph.Input("used", {DType::kF32, {3}}, {}),
+              unused = graph.Input("unused", {DType::kF32, {3}}, {});
+  const auto gradients = Gradients(ops::Sum(ops::Mul(used, used)), {used, unused});
+  EXPECT_TRUE(gradients[0]);
+  EXPECT_FALSE(gradients[1]);
+}
+
+TEST(GradientsTest, ABroadcastInputsGradientIsSummedToItsShape) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {4, 5, 6}}, {}), b = graph.Input("b", {DType::kF32, {5, 1}}, {});
+  const auto gradients = Gradients(ops::Sum(ops::Mul(x, b)), {x, b});
+  EXPECT_EQ(gradients[0].shape(), (Shape{4, 5, 6}));
+  EXPECT_EQ(gradients[1].shape(), (Shape{5, 1}));
+}
+
+TEST(GradientsTest, AnOpWithoutARuleIsNamed) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {4}}, {});
+  const Value y = graph.Add("optimizer_update", {x}, {x.type()})[0];
+  try {
+    Gradients(ops::Sum(y), {x});
+    FAIL() << "no error";
+  } catch (const BuildError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("optimizer_update: no gradient rule"));
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,159 @@
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "core/base/random.h"
+#include "core/nn/initialize.h"
+#include "core/nn/layers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/graph/steps.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LayerTest : public ::testing::Test {
+ protected:
+  const Node& Input(const std::string& name) {
+    const Value value = graph_.FindInput(name);
+    if (!value) throw std::runtime_error("no input " + name);
+    return graph_.node(value.ref().node);
+  }
+  Value Tokens() { return graph_.Input("x", {DType::kF32, {4, 5, 12}}, {}); }
+  Graph graph_;
+  nn::Context context_{graph_, true, 42};
+};
+
+TEST_F(LayerTest, ParametersAreNamedByScopeAndKnowTheirDecay) {
+  const Value y = nn::Mlp(context_, "mlp", nn::LayerNorm(context_, "norm", Tokens(), 1e-6f), 20, 0);
+  EXPECT_EQ(y.shape(), (Shape{4, 5, 12}));
+  EXPECT_EQ(Input("mlp.fc1.weight").outputs[0].shape, (Shape{20, 12}));
+  EXPECT_EQ(Input("mlp.fc2.bias").outputs[0].shape, (Shape{12}));
+  EXPECT_TRUE(Input("mlp.fc1.weight").input->weight_decay);
+  EXPECT_FALSE(Input("mlp.fc1.bias").input->weight_decay);
+  EXPECT_FALSE(Input("norm.weight").input->weight_decay);
+  EXPECT_EQ(Input("norm.weight").input->initializer.value, 1);
+}
+
+TEST_F(LayerTest, AParameterUsedTwiceIsShared) {
+  const Value x = Tokens();
+  nn::Linear(context_, "tied", x, 12);
+  const size_t before = graph_.Inputs(Role::kParameter).size();
+  nn::Linear(context_, "tied", x, 12);
+  EXPECT_EQ(graph_.Inputs(Role::kParameter).size(), before);
+  EXPECT_THROW(nn::Linear(context_, "tied", x, 13), BuildError);
+}
+
+TEST_F(LayerTest, PatchesAreRowsOfTheGrid) {
+  const Value images = graph_.Input("images", {DType::kF32, {2, 28, 28, 3}}, {});
+  EXPECT_EQ(nn::PatchEmbed(context_, "patch_embed", images, 7, 10).shape(), (Shape{2, 16, 10}));
+  EXPECT_EQ(Input("patch_embed.proj.weight").outputs[0].shape, (Shape{10, 7, 7, 3}));
+}
+
+TEST_F(LayerTest, WrongShapesNameTheCallersLine) {
+  const Value images = graph_.Input("images", {DType::kF32, {2, 28, 28, 3}}, {});
+  const int line = __LINE__ + 2;
+  try {
+    nn::PatchEmbed(context_, "patch_embed", images, 8, 10);
+    FAIL() << "no error";
+  } catch (const BuildError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("multiples of 8"));
+    EXPECT_THAT(error.what(), HasSubstr("nn_test.cc:" + std::to_string(line)));
+  }
+  EXPECT_THROW(nn::Attention(context_, "attn", Tokens(), 5, 0), BuildError);
+}
+
+TEST_F(LayerTest, DropoutMakesItsInputsAtTheRootOnceAndOnlyInTraining) {
+  const Value x = Tokens();
+  EXPECT_EQ(nn::Dropout(context_, "drop", x, 0).ref(), x.ref());
+  EXPECT_FALSE(context_.step);
+  {
+    const Graph::Scope scope(graph_, "blocks.0");
+    nn::Dropout(context_, "drop", x, 0.5f);
+    nn::DropPath(context_, "path", x, 0.5f);
+  }
+  EXPECT_EQ(Input("sample_ids").outputs[0], (TensorType{DType::kI32, {4}}));
+  EXPECT_EQ(Input("step").outputs[0], (TensorType{DType::kI32, {2}}));
+  EXPECT_EQ(graph_.Inputs(Role::kBatch).size(), 3u);
+
+  nn::Context evaluation(graph_, false);
+  EXPECT_EQ(nn::Dropout(evaluation, "drop", x, 0.5f).ref(), x.ref());
+}
+
+TEST_F(LayerTest, EveryDropoutHasItsOwnKeyFromSeedAndName) {
+  const auto keys = [](uint64_t seed) {
+    const ResolvedModel model = Resolved({.name = "vit_micro", .depth = 3, .dropout = 0.1f, .drop_path = 0.1f});
+    Graph graph;
+    nn::Context context(graph, true, seed);
+    BuildModel(model, context, graph.Input("images", {DType::kF32, {2, 28, 28, 1}}, {}));
+    std::map<std::string, uint64_t> result;
+    for (const Node& node : graph.nodes()) {
+      if (node.op == "dropout") result[node.name] = node.attributes.as<sy_dropout_attributes>().key;
+    }
+    return result;
+  };
+  const auto first = keys(42), other = keys(43);
+  // Positions; projection and two in the MLP for each of 3 blocks; two drop paths in each block but the first, whose
+  // rate is 0.
+  EXPECT_EQ(first.size(), 1u + 3 * 3 + 2 * 2);
+  std::set<uint64_t> distinct;
+  for (const auto& [name, key] : first) {
+    EXPECT_EQ(key, Key(42, HashName(name))) << name;
+    EXPECT_NE(key, other.at(name));
+    distinct.insert(key);
+  }
+  EXPECT_EQ(distinct.size(), first.size());
+}
+
+TEST(InitialValuesTest, DependOnSeedAndNameAlone) {
+  const TensorType type = {DType::kF32, {8, 9}};
+  const auto first = nn::InitialValues("head.weight", type, nn::kTransformerWeights, 42);
+  EXPECT_EQ(first, nn::InitialValues("head.weight", {DType::kF32, {72}}, nn::kTransformerWeights, 42));
+  EXPECT_NE(first, nn::InitialValues("head.weight", type, nn::kTransformerWeights, 43));
+  EXPECT_NE(first, nn::InitialValues("norm.weight", type, nn::kTransformerWeights, 42));
+}
+
+TEST(InitialValuesTest, ConstantsAreConstant) {
+  EXPECT_THAT(nn::InitialValues("a", {DType::kF32, {3}}, {Initializer::kZeros}, 1), ::testing::Each(0));
+  EXPECT_THAT(nn::InitialValues("a", {DType::kF32, {3}}, {Initializer::kConstant, 1}, 1), ::testing::Each(1));
+  EXPECT_TRUE(nn::InitialValues("a", {DType::kF32, {0}}, {Initializer::kNormal, 1}, 1).empty());
+}
+
+struct Moments {
+  double mean = 0, deviation = 0, kurtosis = 0, largest = 0;
+};
+Moments Measure(const std::vector<float>& values) {
+  Moments m;
+  const auto n = static_cast<double>(values.size());
+  for (const float v : values) m.mean += v / n;
+  double second = 0, fourth = 0;
+  for (const float v : values) {
+    const double d = v - m.mean;
+    second += d * d / n;
+    fourth += d * d * d * d / n;
+    m.largest = std::max(m.largest, std::fabs(static_cast<double>(v)));
+  }
+  m.deviation = std::sqrt(second);
+  m.kurtosis = fourth / (second * second);
+  return m;
+}
+
+TEST(InitialValuesTest, DrawsHaveTheMomentsOfTheirDistribution) {
+  const TensorType type = {DType::kF32, {400000}};
+  const Moments normal = Measure(nn::InitialValues("w", type, {Initializer::kNormal, 0.02f}, 42));
+  EXPECT_NEAR(normal.mean, 0, 2e-4);
+  EXPECT_NEAR(normal.deviation, 0.02, 2e-4);
+  EXPECT_NEAR(normal.kurtosis, 3, 0.05);
+  const Moments uniform = Measure(nn::InitialValues("w", type, {Initializer::kUniform, 0.5f}, 42));
+  EXPECT_NEAR(uniform.deviation, 0.5 / std::sqrt(3.0), 1e-3);
+  EXPECT_LE(uniform.largest, 0.5);
+  // Standard normal cut at ±2: variance 1 − 4φ(2)/(Φ(2) − Φ(−2)) = 0.7737.
+  const Moments cut = Measure(nn::InitialValues("w", type, {Initializer::kTruncatedNormal, 1}, 42));
+  EXPECT_LE(cut.largest, 2);
+  EXPECT_NEAR(cut.deviation, std::sqrt(0.7737), 2e-3);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,252 @@
+#include <set>
+
+#include "core/graph/op.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/passes/autocast.h"
+#include "core/graph/passes/decompose.h"
+#include "core/graph/passes/fusion.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/graph/steps.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kDepth = 3;
+const ModelOptions kMicro = {.name = "vit_micro", .depth = kDepth};
+
+bool Everything(const Graph&, const Node&) { return true; }
+CanPrepare AllBut(const std::set<std::string>& refused) {
+  return [=](const Graph&, const Node& node) { return !refused.contains(node.op); };
+}
+
+template <typename Attributes>
+int CountWhere(const Graph& graph, const std::string& op, bool (*matches)(const Attributes&)) {
+  int count = 0;
+  for (const Node& node : graph.nodes()) {
+    count += node.op == op && matches(node.attributes.as<Attributes>());
+  }
+  return count;
+}
+int Matmuls(const Graph& graph, bool (*matches)(const sy_matmul_attributes&)) {
+  return CountWhere<sy_matmul_attributes>(graph, "matmul", matches);
+}
+int ResidualNorms(const Graph& graph, const std::string& op) {
+  return CountWhere<sy_layer_norm_attributes>(graph, op,
+                                              [](const sy_layer_norm_attributes& a) { return a.residual == 1; });
+}
+int PlainMatmuls(const Graph& graph) {
+  return Matmuls(graph,
+                 [](const sy_matmul_attributes& a) { return a.bias_gradient == 0 && a.activation_gradient == 0; });
+}
+
+std::multiset<std::string> Written(const Graph& graph) {
+  std::multiset<std::string> names;
+  for (const Node& node : graph.nodes()) {
+    if (node.op == "assign" || node.op == "output") names.insert(node.name);
+  }
+  return names;
+}
+
+void ExpectWellFormed(const Graph& graph) {
+  for (int id = 0; id < graph.size(); ++id) {
+    for (const Ref& input : graph.node(id).inputs) {
+      ASSERT_LT(input.node, id) << graph.node(id).name;
+      ASSERT_LT(input.output, static_cast<int>(graph.node(input.node).outputs.size())) << graph.node(id).name;
+    }
+  }
+}
+
+TEST(FusionTest, AForwardPassFusesActivationsAndResidualSums) {
+  const Graph fused = Fuse(ForwardGraph(kMicro, 2), Everything);
+  ExpectWellFormed(fused);
+  EXPECT_EQ(Count(fused, "matmul"), 4 * kDepth + 2);
+  EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.activation == SY_ACTIVATION_GELU; }), kDepth);
+  EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.save_preactivation != 0; }), 0);
+  EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.bias == 1; }), 4 * kDepth + 2);
+  // Every sum but the last (behind which the class token is cut out) feeds a norm; the first norm reads tokens +
+  // positions.
+  EXPECT_EQ(ResidualNorms(fused, "layer_norm"), 2 * kDepth - 1);
+}
+
+TEST(FusionTest, ATrainingStepFusesItsGradientsToo) {
+  const Graph source = TrainingGraph(kMicro, 2);
+  const Graph fused = Fuse(source, Everything);
+  ExpectWellFormed(fused);
+  EXPECT_EQ(Written(fused), Written(source));
+  EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.save_preactivation == 1; }), kDepth);
+  EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.activation_gradient == 1; }), kDepth);
+  EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.bias_gradient == 1; }), 4 * kDepth + 2);
+  EXPECT_EQ(Count(fused, "matmul"), Count(source, "matmul"));
+  EXPECT_EQ(ResidualNorms(fused, "layer_norm"), 2 * kDepth - 1);
+  EXPECT_EQ(ResidualNorms(fused, "layer_norm_backward"), 2 * kDepth);
+  EXPECT_LT(Count(fused, "pointwise"), Count(source, "pointwise") / 2);
+}
+
+TEST(FusionTest, NothingIsFusedThatTheBackendRefuses) {
+  const Graph source = TrainingGraph(kMicro, 2);
+  const Graph plain = Fuse(source, [](const Graph&, const Node& node) {
+    if (node.op == "layer_norm" || node.op == "layer_norm_backward") {
+      return node.attributes.as<sy_layer_norm_attributes>().residual == 0;
+    }
+    if (node.op != "matmul") return node.op != "pointwise";
+    const auto& a = node.attributes.as<sy_matmul_attributes>();
+    return !a.activation && !a.activation_gradient && !a.bias_gradient;
+  });
+  ExpectWellFormed(plain);
+  EXPECT_EQ(PlainMatmuls(plain), Count(source, "matmul"));
+  EXPECT_EQ(ResidualNorms(plain, "layer_norm") + ResidualNorms(plain, "layer_norm_backward"), 0);
+  EXPECT_EQ(Written(plain), Written(source));
+}
+
+TEST(FusionTest, ChainsOfElementwiseOpsBecomeOneProgram) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {8}}, {}), y = graph.Input("y", {DType::kF32, {8}}, {});
+  Value z = ops::Mul(ops::Add(x, y), x);
+  z = ops::AddScalar(ops::Unary(SY_PW_EXP, z), 1);
+  graph.Output("z", z);
+  const Graph fused = Fuse(graph, Everything);
+  ASSERT_EQ(Count(fused, "pointwise"), 1);
+  for (const Node& node : fused.nodes()) {
+    if (node.op != "pointwise") continue;
+    const auto& program = node.attributes.as<sy_pointwise_attributes>();
+    EXPECT_EQ(program.instruction_count, 5u);
+    EXPECT_EQ(node.inputs.size(), 2u);
+  }
+}
+
+TEST(FusionTest, AValueThatIsReadTwiceStaysWhole) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {8}}, {});
+  const Value shared = ops::Unary(SY_PW_EXP, x);
+  graph.Output("a", ops::AddScalar(shared, 1));
+  graph.Output("b", ops::AddScalar(shared, 2));
+  EXPECT_EQ(Count(Fuse(graph, Everything), "pointwise"), 3);
+}
+
+TEST(DecomposeTest, WhatTheBackendHasIsLeftAlone) {
+  const Graph source = ForwardGraph(kMicro, 2);
+  const Graph copy = Rewrite(source, [](Rewriting&, int) { return std::nullopt; });
+  EXPECT_EQ(Decompose(source, Everything).ToText(), copy.ToText());
+}
+
+TEST(DecomposeTest, RefusedAttentionBecomesProductsAndSoftmax) {
+  const Graph source = ForwardGraph(kMicro, 2);
+  const Graph lowered = Decompose(source, AllBut({"attention"}));
+  ExpectWellFormed(lowered);
+  EXPECT_EQ(Count(lowered, "attention"), 0);
+  EXPECT_EQ(Count(lowered, "softmax"), kDepth);
+  EXPECT_EQ(Count(lowered, "matmul"), Count(source, "matmul") + 2 * kDepth);
+  EXPECT_EQ(Written(lowered), Written(source));
+}
+
+TEST(DecomposeTest, ATrainingStepGoesDownToElementaryOps) {
+  const std::set<std::string> refused = {"attention",           "attention_backward", "layer_norm",
+                                         "layer_norm_backward", "cross_entropy",      "cross_entropy_backward",
+                                         "optimizer_update",    "squared_norm",       "softmax"};
+  const Graph source = TrainingGraph(kMicro, 2);
+  const Graph lowered = Decompose(source, AllBut(refused));
+  ExpectWellFormed(lowered);
+  for (const std::string& op : refused) EXPECT_EQ(Count(lowered, op), 0) << op;
+  EXPECT_EQ(Written(lowered), Written(source));
+}
+
+TEST(DecomposeTest, WhatCannotBeRebuiltStaysForTheReference) {
+  const Graph lowered = Decompose(ForwardGraph(kMicro, 2), AllBut({"attention", "transpose"}));
+  EXPECT_EQ(Count(lowered, "attention"), kDepth);
+}
+
+TEST(DecomposeTest, OutputsKeepTheirTypes) {
+  const Graph source = Autocast(ForwardGraph(kMicro, 2), DType::kBF16);
+  const Graph lowered = Decompose(source, AllBut({"attention", "layer_norm"}));
+  std::map<std::string, TensorType> types;
+  for (const Node& node : source.nodes()) {
+    if (node.op == "matmul") types[node.name] = node.outputs[0];
+  }
+  for (const Node& node : lowered.nodes()) {
+    if (types.contains(node.name)) {
+      EXPECT_EQ(node.outputs[0], types[node.name]) << node.name;
+    }
+  }
+}
+
+TEST(AutocastTest, ProductsAreHalfAndParametersAndResultsStayFull) {
+  const Graph cast = Autocast(ForwardGraph(kMicro, 2, true), DType::kBF16);
+  ExpectWellFormed(cast);
+  for (const Node& node : cast.nodes()) {
+    if (node.op == "matmul" || node.op == "attention") {
+      EXPECT_EQ(node.outputs[0].dtype, DType::kBF16) << node.name;
+      EXPECT_EQ(cast.type(node.inputs[0]).dtype, DType::kBF16) << node.name;
+    }
+    if (node.op == "layer_norm") {
+      EXPECT_EQ(node.outputs[1].dtype, DType::kF32) << node.name;
+    }
+    if (node.op == "input" || node.op == "output") {
+      for (const TensorType& type : node.outputs) EXPECT_EQ(type.dtype, DType::kF32) << node.name;
+      for (const Ref& input : node.inputs) EXPECT_EQ(cast.type(input).dtype, DType::kF32) << node.name;
+    }
+  }
+}
+
+TEST(AutocastTest, EachWeightIsCastOnce) {
+  const Graph cast = Autocast(ForwardGraph(kMicro, 2), DType::kBF16);
+  std::map<int, int> casts;
+  for (const Node& node : cast.nodes()) {
+    if (node.op != "pointwise" || node.attributes.as<sy_pointwise_attributes>().instruction_count != 0) continue;
+    const int source = node.inputs[0].node;
+    if (cast.node(source).input && node.outputs[0].dtype == DType::kBF16) ++casts[source];
+  }
+  EXPECT_EQ(casts.size(), static_cast<size_t>(4 * kDepth + 1));  // the patch projection is cast behind its reshape
+  for (const auto& [id, count] : casts) EXPECT_EQ(count, 1) << cast.node(id).name;
+}
+
+TEST(DeadNodesTest, OnlyWhatIsReadRemains) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {2}}, {Role::kParameter});
+  graph.Input("unread_batch", {DType::kI32, {2}}, {Role::kBatch});
+  graph.Input("unread_state", {DType::kI32, {2}}, {Role::kState});
+  ops::Unary(SY_PW_EXP, x);
+  graph.Output("y", ops::Unary(SY_PW_NEG, x));
+  Graph live = RemoveDeadNodes(graph);
+  EXPECT_EQ(Count(live, "pointwise"), 1);
+  EXPECT_TRUE(live.FindInput("x"));
+  EXPECT_TRUE(live.FindInput("unread_state"));
+  EXPECT_FALSE(live.FindInput("unread_batch"));
+}
+
+TEST(DeadNodesTest, ControlEdgesKeepWhatTheyName) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {2}}, {});
+  const Value first = ops::Unary(SY_PW_EXP, x), second = ops::Unary(SY_PW_NEG, x);
+  graph.mutable_node(second.ref().node).control = {first.ref().node};
+  graph.Output("y", second);
+  const Graph live = RemoveDeadNodes(graph);
+  ASSERT_EQ(Count(live, "pointwise"), 2);
+  for (const Node& node : live.nodes()) {
+    if (node.op == "output") {
+      EXPECT_EQ(live.node(node.inputs[0].node).control.size(), 1u);
+    }
+  }
+}
+
+TEST(RewriteTest, ACopyKeepsNamesPhasesLinesAndPairs) {
+  const Graph source = TrainingGraph(kMicro, 2);
+  const Graph copy = Rewrite(source, [](Rewriting&, int) { return std::nullopt; });
+  ASSERT_EQ(copy.size(), source.size());
+  std::map<std::string, int> ids;
+  for (int id = 0; id < copy.size(); ++id) ids[copy.node(id).name] = id;
+  for (const Node& node : source.nodes()) {
+    ASSERT_TRUE(ids.contains(node.name)) << node.name;
+    const Node& other = copy.node(ids[node.name]);
+    EXPECT_EQ(other.op, node.op);
+    EXPECT_EQ(other.phase, node.phase) << node.name;
+    EXPECT_EQ(other.where.line(), node.where.line()) << node.name;
+    EXPECT_EQ(other.forward >= 0, node.forward >= 0) << node.name;
+    if (node.forward >= 0) {
+      EXPECT_EQ(copy.node(other.forward).name, source.node(node.forward).name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

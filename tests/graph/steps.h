@@ -1,0 +1,21 @@
+// Graphs that several tests look at: a model's forward pass and its whole training step.
+#pragma once
+
+#include <string>
+
+#include "core/graph/graph.h"
+#include "models/model.h"
+
+namespace switchyard {
+
+ResolvedModel Resolved(const ModelOptions& options);  // a test failure where it cannot be resolved
+
+// images (batch, …) → output "logits".
+Graph ForwardGraph(const ModelOptions& options, int batch, bool training = false);
+
+// Forward, mean cross entropy (output "loss"), gradients, AdamW with clipping.
+Graph TrainingGraph(const ModelOptions& options, int batch);
+
+int Count(const Graph& graph, const std::string& op);
+
+}  // namespace switchyard

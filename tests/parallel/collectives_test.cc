@@ -1,0 +1,391 @@
+// Every rank runs this program. Values are small integers, so that sums are exact in every dtype and order, and the expected result is known.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "core/abi/collective.h"
+#include "core/base/environment.h"
+#include "core/runtime/communicator.h"
+#include "core/runtime/composition.h"
+
+namespace switchyard {
+namespace {
+
+// The communicator of all ranks, joined once.
+struct World {
+  ProcessMap processes;
+  std::unique_ptr<Rendezvous> rendezvous;
+  std::shared_ptr<Plugin> plugin;
+  std::unique_ptr<Communicator> communicator;
+};
+
+StatusOr<World> Join() {
+  World world;
+  SY_ASSIGN_OR_RETURN(world.processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(world.rendezvous, Rendezvous::Connect(world.processes, 20000, {}));
+  SY_ASSIGN_OR_RETURN(world.plugin, Registry::Get().Find(PluginKind::kCollective, Environment("SWITCHYARD_COLLECTIVE").value_or("shm")));
+  SY_ASSIGN_OR_RETURN(world.communicator, Communicator::Join(world.plugin, world.processes, *world.rendezvous, nullptr, "test", 20000));
+  return world;
+}
+
+std::unique_ptr<World> world;
+
+class JoinedWorld : public testing::Environment {
+ public:
+  void SetUp() override {
+    auto joined = Join();
+    if (!joined.ok()) {
+      fprintf(stderr, "%s\n", Message(joined.status()).c_str());
+      _exit(1);
+    }
+    world = std::make_unique<World>(std::move(*joined));
+    if (world->processes.rank != 0) delete testing::UnitTest::GetInstance()->listeners().Release(testing::UnitTest::GetInstance()->listeners().default_result_printer());
+  }
+  void TearDown() override {
+    world->communicator.reset();
+    world.reset();
+  }
+};
+[[maybe_unused]] testing::Environment* const environment = testing::AddGlobalTestEnvironment(new JoinedWorld);
+
+Communicator& World0() { return *world->communicator; }
+#define ASSERT_OK(expression)                                   \
+  do {                                                          \
+    const Status assert_status = (expression);                  \
+    if (!assert_status.ok()) {                                  \
+      fprintf(stderr, "rank %d: %s\n", World0().rank(), Message(assert_status).c_str()); \
+      FAIL() << Message(assert_status);                         \
+    }                                                           \
+  } while (false)
+// Failures of other ranks than 0 must be seen as well.
+#define ASSERT_SAME(expected, actual, what)                                                      \
+  do {                                                                                           \
+    if ((expected) != (actual)) {                                                                \
+      fprintf(stderr, "rank %d: %s differs\n", World0().rank(), std::string(what).c_str());      \
+      FAIL() << what;                                                                            \
+    }                                                                                            \
+  } while (false)
+
+// Values as bytes of a dtype.
+std::vector<char> Encode(const std::vector<double>& values, sy_dtype dtype) {
+  std::vector<char> bytes(values.size() * BytesOf(dtype));
+  const auto put = [&](size_t i, auto value) { std::memcpy(bytes.data() + i * sizeof value, &value, sizeof value); };
+  for (size_t i = 0; i < values.size(); ++i) {
+    switch (dtype) {
+      case SY_F32: put(i, static_cast<float>(values[i])); break;
+      case SY_BF16: put(i, static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(values[i])) >> 16)); break;
+      case SY_F16: put(i, static_cast<_Float16>(values[i])); break;
+      case SY_F64: put(i, values[i]); break;
+      case SY_I32: put(i, static_cast<int32_t>(values[i])); break;
+      case SY_I64: put(i, static_cast<int64_t>(values[i])); break;
+      default: put(i, static_cast<uint8_t>(values[i])); break;
+    }
+  }
+  return bytes;
+}
+
+double Value(int rank, uint64_t i, int reduction) {
+  // Products stay below 2^8, the integers that bf16 holds exactly.
+  return reduction == SY_PRODUCT ? static_cast<double>(1 + (rank + i) % 3) : static_cast<double>((rank * 7 + i * 3) % 31);
+}
+
+double Expected(uint64_t i, int reduction) {
+  double result = Value(0, i, reduction);
+  for (int rank = 1; rank < World0().size(); ++rank) {
+    const double next = Value(rank, i, reduction);
+    if (reduction == SY_SUM) result += next;
+    if (reduction == SY_PRODUCT) result *= next;
+    if (reduction == SY_MAX) result = std::max(result, next);
+    if (reduction == SY_MIN) result = std::min(result, next);
+  }
+  return result;
+}
+
+std::vector<double> Values(int rank, uint64_t from, uint64_t count, int reduction = SY_SUM) {
+  std::vector<double> values;
+  for (uint64_t i = 0; i < count; ++i) values.push_back(Value(rank, from + i, reduction));
+  return values;
+}
+std::vector<double> Results(uint64_t from, uint64_t count, int reduction = SY_SUM) {
+  std::vector<double> values;
+  for (uint64_t i = 0; i < count; ++i) values.push_back(Expected(from + i, reduction));
+  return values;
+}
+
+const uint64_t kCounts[] = {0, 1, 7, 1000, 70001};
+constexpr uint64_t kLarge = 1000003;  // more than one staging slot
+
+TEST(AllReduce, EveryDtypeAndReductionIsExactInPlaceOrNot) {
+  for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
+    for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
+      for (const uint64_t count : kCounts) {
+        const std::string what = fmt::format("{} reduction {} count {}", DtypeName(dtype), reduction, count);
+        const auto send = Encode(Values(World0().rank(), 0, count, reduction), dtype), expected = Encode(Results(0, count, reduction), dtype);
+        std::vector<char> receive(send.size() + 8, 0x5A);
+        ASSERT_OK(World0().AllReduce("out of place", send.data(), receive.data(), count, dtype, reduction));
+        ASSERT_SAME(0, std::memcmp(receive.data(), expected.data(), expected.size()), what);
+        ASSERT_SAME(receive[send.size()], 0x5A, what + " sentinel");
+        receive = send;
+        ASSERT_OK(World0().AllReduce("in place", receive.data(), receive.data(), count, dtype, reduction));
+        ASSERT_SAME(receive, expected, what + " in place");
+      }
+    }
+  }
+}
+
+TEST(AllReduce, LargeCounts) {
+  for (const sy_dtype dtype : {SY_F32, SY_BF16}) {
+    auto data = Encode(Values(World0().rank(), 0, kLarge), dtype);
+    ASSERT_OK(World0().AllReduce("large", data.data(), data.data(), kLarge, dtype, SY_SUM));
+    ASSERT_SAME(data, Encode(Results(0, kLarge), dtype), "large");
+  }
+}
+
+TEST(AllReduce, NotANumberReachesEveryRank) {
+  if (World0().plugin_name() == "mpi") GTEST_SKIP() << "MPI_MAX does not say what becomes of NaN";
+  for (const int reduction : {SY_SUM, SY_MAX, SY_MIN}) {
+    std::vector<float> data(100, 1.0f);
+    if (World0().rank() == World0().size() - 1) data[50] = std::numeric_limits<float>::quiet_NaN();
+    ASSERT_OK(World0().AllReduce("nan", data.data(), data.data(), data.size(), SY_F32, reduction));
+    ASSERT_SAME(true, data[50] != data[50], "NaN");
+    ASSERT_SAME(true, data[49] == data[49], "the rest");
+  }
+}
+
+TEST(AllReduce, AllRanksGetTheSameBitsOfInexactSums) {
+  std::vector<float> data(50021);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = 1.0f / static_cast<float>(1 + i + 31 * World0().rank());
+  ASSERT_OK(World0().AllReduce("inexact", data.data(), data.data(), data.size(), SY_F32, SY_SUM));
+  std::vector<float> zero = data;
+  ASSERT_OK(World0().Broadcast("of rank 0", zero.data(), zero.size(), SY_F32, 0));
+  ASSERT_SAME(0, std::memcmp(zero.data(), data.data(), data.size() * 4), "bits");
+}
+
+TEST(OwnedMemory, ReducesInPlaceAndBetweenBuffers) {
+  const uint64_t bytes = kLarge * 4;
+  const auto first = World0().AllocateOwned(bytes);
+  if (absl::IsUnimplemented(first.status())) GTEST_SKIP() << Message(first.status());
+  ASSERT_OK(first.status());
+  const auto second = World0().AllocateOwned(bytes);
+  ASSERT_OK(second.status());
+  for (const uint64_t count : {uint64_t{1}, uint64_t{17}, uint64_t{70001}, kLarge - 3}) {
+    for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
+      if (BytesOf(dtype) * (count + 3) > bytes) continue;
+      // From the middle of the buffer: offsets are elements.
+      char* const from = static_cast<char*>(*first) + 3 * BytesOf(dtype);
+      char* const to = static_cast<char*>(*second) + BytesOf(dtype);
+      const auto send = Encode(Values(World0().rank(), 0, count), dtype), expected = Encode(Results(0, count), dtype);
+      std::memcpy(from, send.data(), send.size());
+      ASSERT_OK(World0().AllReduce("owned to owned", from, to, count, dtype, SY_SUM));
+      ASSERT_SAME(0, std::memcmp(to, expected.data(), expected.size()), "owned to owned");
+      ASSERT_SAME(0, std::memcmp(from, send.data(), send.size()), "the source");
+      ASSERT_OK(World0().AllReduce("owned in place", from, from, count, dtype, SY_SUM));
+      ASSERT_SAME(0, std::memcmp(from, expected.data(), expected.size()), "owned in place");
+    }
+  }
+}
+
+// One rank's address is its own: all must take the staged way.
+TEST(OwnedMemory, MixesWithOrdinaryMemory) {
+  const auto owned = World0().AllocateOwned(400000);
+  if (absl::IsUnimplemented(owned.status())) GTEST_SKIP() << Message(owned.status());
+  std::vector<float> ordinary(100000);
+  float* const data = World0().rank() == 0 ? ordinary.data() : static_cast<float*>(*owned);
+  const auto send = Encode(Values(World0().rank(), 0, 100000), SY_F32), expected = Encode(Results(0, 100000), SY_F32);
+  std::memcpy(data, send.data(), send.size());
+  ASSERT_OK(World0().AllReduce("mixed", data, data, 100000, SY_F32, SY_SUM));
+  ASSERT_SAME(0, std::memcmp(data, expected.data(), expected.size()), "mixed");
+}
+
+// The other collectives, from ordinary memory and, where the plugin has it, from owned memory.
+class DataMovement : public testing::TestWithParam<bool> {
+ protected:
+  // Room for `bytes`, kept for the whole test.
+  char* Room(uint64_t bytes) {
+    if (!GetParam()) {
+      ordinary_.emplace_back(bytes + 1);
+      return ordinary_.back().data();
+    }
+    const auto owned = World0().AllocateOwned(bytes + 1);
+    return owned.ok() ? static_cast<char*>(*owned) : nullptr;
+  }
+  bool Skips() { return GetParam() && absl::IsUnimplemented(World0().AllocateOwned(64).status()); }
+  std::vector<std::vector<char>> ordinary_;
+};
+INSTANTIATE_TEST_SUITE_P(Memory, DataMovement, testing::Bool(), [](const auto& info) { return info.param ? "Owned" : "Ordinary"; });
+
+TEST_P(DataMovement, AllGather) {
+  if (Skips()) GTEST_SKIP() << "no owned memory";
+  const uint64_t size = World0().size(), rank = World0().rank();
+  char* const receive = Room(size * 300007 * 4);
+  for (const uint64_t count : {0, 1, 5, 3000, 300007}) {
+    for (const bool in_place : {false, true}) {
+      const auto send = Encode(Values(static_cast<int>(rank), 0, count), SY_F32);
+      std::memset(receive, 0x5A, size * count * 4 + 1);
+      if (in_place) std::memcpy(receive + rank * count * 4, send.data(), send.size());
+      ASSERT_OK(World0().AllGather("gather", in_place ? receive + rank * count * 4 : send.data(), receive, count, SY_F32));
+      for (uint64_t peer = 0; peer < size; ++peer) {
+        const auto expected = Encode(Values(static_cast<int>(peer), 0, count), SY_F32);
+        ASSERT_SAME(0, std::memcmp(receive + peer * count * 4, expected.data(), expected.size()), "gathered");
+      }
+      ASSERT_SAME(receive[size * count * 4], 0x5A, "sentinel");
+    }
+  }
+}
+
+TEST_P(DataMovement, ReduceScatter) {
+  if (Skips()) GTEST_SKIP() << "no owned memory";
+  const uint64_t size = World0().size(), rank = World0().rank();
+  char* const send = Room(size * 300007 * 4);
+  for (const uint64_t count : {0, 1, 5, 3000, 300007}) {
+    for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_I64}) {
+      if (dtype == SY_I64 && count > 3000) continue;
+      for (const bool in_place : {false, true}) {
+        const auto values = Encode(Values(static_cast<int>(rank), 0, size * count), dtype);
+        const auto expected = Encode(Results(rank * count, count), dtype);
+        std::memcpy(send, values.data(), values.size());
+        std::vector<char> apart(expected.size() + 1, 0x5A);
+        char* const receive = in_place ? send + rank * count * BytesOf(dtype) : apart.data();
+        ASSERT_OK(World0().ReduceScatter("scatter", send, receive, count, dtype, SY_SUM));
+        ASSERT_SAME(0, std::memcmp(receive, expected.data(), expected.size()), "scattered");
+        ASSERT_SAME(apart.back(), 0x5A, "sentinel");
+      }
+    }
+  }
+}
+
+TEST_P(DataMovement, Broadcast) {
+  if (Skips()) GTEST_SKIP() << "no owned memory";
+  char* const data = Room(kLarge * 4);
+  for (int root = 0; root < World0().size(); ++root) {
+    for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{5}, uint64_t{3000}, kLarge}) {
+      const auto values = Encode(Values(World0().rank(), 0, count), SY_F32), expected = Encode(Values(root, 0, count), SY_F32);
+      std::memcpy(data, values.data(), values.size());
+      ASSERT_OK(World0().Broadcast("broadcast", data, count, SY_F32, root));
+      ASSERT_SAME(0, std::memcmp(data, expected.data(), expected.size()), "broadcast");
+    }
+  }
+}
+
+TEST_P(DataMovement, AllToAll) {
+  if (Skips()) GTEST_SKIP() << "no owned memory";
+  const uint64_t size = World0().size(), rank = World0().rank();
+  char* const send = Room(size * 300007 * 4);
+  char* const apart = Room(size * 300007 * 4);
+  for (const uint64_t count : {0, 1, 5, 3000, 300007}) {
+    for (const bool in_place : {false, true}) {
+      const auto values = Encode(Values(static_cast<int>(rank), 0, size * count), SY_F32);
+      std::memcpy(send, values.data(), values.size());
+      char* const receive = in_place ? send : apart;
+      ASSERT_OK(World0().AllToAll("exchange", send, receive, count, SY_F32));
+      for (uint64_t peer = 0; peer < size; ++peer) {
+        const auto expected = Encode(Values(static_cast<int>(peer), rank * count, count), SY_F32);
+        ASSERT_SAME(0, std::memcmp(receive + peer * count * 4, expected.data(), expected.size()), "exchanged");
+      }
+    }
+  }
+}
+
+TEST(SendReceive, BatchesMoveTogetherInOrder) {
+  const int size = World0().size(), rank = World0().rank();
+  if (size == 1) GTEST_SKIP() << "one rank has no peer";
+  // Two messages to every peer, larger than any buffer of the plugin, and an empty one between them.
+  const uint64_t counts[] = {200003, 0, 17};
+  std::vector<std::vector<char>> sent, received;
+  std::vector<sy_transfer> transfers;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    for (int part = 0; part < 3; ++part) {
+      sent.push_back(Encode(Values(rank * size + peer + part, 0, counts[part]), SY_F64));
+      received.emplace_back(sent.back().size());
+    }
+  }
+  size_t next = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    for (int part = 0; part < 3 && peer != rank; ++part, ++next) {
+      transfers.push_back({peer, 1, sent[next].data(), sent[next].size()});
+      transfers.push_back({peer, 0, received[next].data(), received[next].size()});
+    }
+  }
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    ASSERT_OK(World0().SendReceive("messages", transfers));
+    next = 0;
+    for (int peer = 0; peer < size; ++peer) {
+      for (int part = 0; part < 3 && peer != rank; ++part, ++next) {
+        ASSERT_SAME(received[next], Encode(Values(peer * size + rank + part, 0, counts[part]), SY_F64), "message");
+        std::fill(received[next].begin(), received[next].end(), 0);
+      }
+    }
+  }
+}
+
+TEST(Composition, EqualsThePluginsOwnCollectives) {
+  const int size = World0().size(), rank = World0().rank();
+  if (size == 1) GTEST_SKIP() << "one rank has no peer";
+  Composition composed(rank, size, [](const std::vector<sy_transfer>& transfers) { return World0().SendReceive("composed", transfers); });
+  for (const uint64_t count : kCounts) {
+    for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16, SY_U8}) {
+      auto data = Encode(Values(rank, 0, count), dtype);
+      ASSERT_OK(composed.AllReduce(data.data(), data.data(), count, dtype, SY_SUM));
+      ASSERT_SAME(data, Encode(Results(0, count), dtype), "composed all_reduce");
+    }
+    std::vector<char> all(count * size * 4), own = Encode(Values(rank, 0, count), SY_F32);
+    ASSERT_OK(composed.AllGather(own.data(), all.data(), count, SY_F32));
+    for (int peer = 0; peer < size; ++peer) {
+      const auto expected = Encode(Values(peer, 0, count), SY_F32);
+      ASSERT_SAME(0, std::memcmp(all.data() + peer * count * 4, expected.data(), expected.size()), "composed all_gather");
+    }
+    ASSERT_OK(composed.ReduceScatter(all.data(), own.data(), count, SY_F32, SY_MAX));
+    ASSERT_SAME(own, Encode(Values(rank, 0, count), SY_F32), "composed reduce_scatter of equal data");
+    ASSERT_OK(composed.Broadcast(own.data(), count, SY_F32, size - 1));
+    ASSERT_SAME(own, Encode(Values(size - 1, 0, count), SY_F32), "composed broadcast");
+    ASSERT_OK(composed.Barrier());
+  }
+  std::vector<char> blocks = Encode(Values(rank, 0, 3 * size), SY_F32);
+  ASSERT_OK(composed.AllToAll(blocks.data(), blocks.data(), 3, SY_F32));
+  for (int peer = 0; peer < size; ++peer) {
+    const auto expected = Encode(Values(peer, 3 * rank, 3), SY_F32);
+    ASSERT_SAME(0, std::memcmp(blocks.data() + peer * 12, expected.data(), 12), "composed all_to_all");
+  }
+}
+
+TEST(Split, GroupsByColorAndOrdersByKey) {
+  const int size = World0().size(), rank = World0().rank();
+  // Even ranks in reverse order, odd ranks in none.
+  auto split = World0().Split(rank % 2 == 0 ? 0 : -1, -rank, "even");
+  ASSERT_OK(split.status());
+  const int evens = (size + 1) / 2;
+  if (rank % 2 == 1) {
+    ASSERT_SAME(true, *split == nullptr, "no group");
+  } else {
+    Communicator& group = **split;
+    ASSERT_SAME(group.size(), evens, "size of the group");
+    ASSERT_SAME(group.rank(), evens - 1 - rank / 2, "rank in the group");
+    int32_t sum = rank;
+    ASSERT_OK(group.AllReduce("in group", &sum, &sum, 1, SY_I32, SY_SUM));
+    ASSERT_SAME(sum, evens * (evens - 1), "sum over the group");
+  }
+  ASSERT_OK(World0().Barrier("after split"));
+}
+
+TEST(Barrier, NoRankPassesBeforeAllHaveCome) {
+  for (int repeat = 0; repeat < 200; ++repeat) ASSERT_OK(World0().Barrier("again"));
+  if (World0().rank() == 0) usleep(50000);
+  ASSERT_OK(World0().Barrier("late"));
+}
+
+TEST(Counters, CountPayloadAndWaiting) {
+  World0().TakeWaitMilliseconds();
+  const uint64_t before = World0().bytes_sent();
+  float value = 1;
+  ASSERT_OK(World0().AllReduce("counted", &value, &value, 1, SY_F32, SY_SUM));
+  EXPECT_EQ(World0().bytes_sent() - before, 4u);
+  EXPECT_GT(World0().TakeWaitMilliseconds(), 0);
+  EXPECT_EQ(World0().TakeWaitMilliseconds(), 0);
+}
+
+}  // namespace
+}  // namespace switchyard

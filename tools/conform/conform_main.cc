@@ -1,0 +1,118 @@
+#include <charconv>
+#include <cstdio>
+
+#include "core/base/names.h"
+#include "tools/conform/child.h"
+#include "tools/conform/conform.h"
+
+namespace switchyard::conform {
+namespace {
+
+constexpr char kHelp[] =
+    R"(switchyard conform [options] PLUGIN
+
+Tests a plugin against the promises of the ABI. PLUGIN is a path to a library, or the name of an installed plugin.
+Backends are compared with the reference plugin, op by op; collectives run with data on several ranks.
+The last line names the level reached (Loads, Trains, Async, Distributed, Fast) and what the next one lacks.
+
+  --device=N                which device of a backend (0)
+  --filter=TEXT             only checks whose name contains TEXT, for example op/matmul or /bf16
+  --limit=LEVEL             leave out what only higher levels ask for (Fast)
+  --ranks=1,2,4             how many ranks a collective is tried with (1,2,3,4)
+  --expected_failures=FILE  JSON object of check names (a trailing * stands for anything) and reasons
+  --seed=N                  of all test data (42)
+  --json                    the report as JSON
+  --verbose                 list the checks that passed, too
+
+Exit status: 0 without failures, 1 with failures, 2 for a wrong command line.
+)";
+
+bool ParseNumber(const std::string& text, auto& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool ParseRanks(const std::string& text, std::vector<int>& ranks) {
+  ranks.clear();
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    int size = 0;
+    if (!ParseNumber(text.substr(begin, end - begin), size) || size < 1 || size > 64) return false;
+    ranks.push_back(size);
+    begin = end + 1;
+  }
+  return true;
+}
+
+bool ParseLevel(const std::string& text, Level& level) {
+  for (int i = static_cast<int>(Level::kLoads); i <= static_cast<int>(Level::kFast); ++i) {
+    level = static_cast<Level>(i);
+    if (text == LevelName(level)) return true;
+  }
+  return false;
+}
+
+Status ParseOption(const std::string& argument, Options& options) {
+  const size_t equals = argument.find('=');
+  const std::string name = argument.substr(0, equals);
+  const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
+  bool good = true;
+  if (name == "--json" || name == "--verbose") {
+    good = equals == std::string::npos;
+    (name == "--json" ? options.json : options.verbose) = true;
+  } else if (name == "--device") {
+    good = ParseNumber(value, options.device) && options.device >= 0;
+  } else if (name == "--seed") {
+    good = ParseNumber(value, options.seed);
+  } else if (name == "--ranks") {
+    good = ParseRanks(value, options.ranks);
+  } else if (name == "--limit") {
+    good = ParseLevel(value, options.limit);
+  } else if (name == "--filter") {
+    options.filter = value;
+  } else if (name == "--expected_failures") {
+    options.expected_failures = value;
+  } else {
+    return InvalidArgument("unknown option {}{}", name,
+                           DidYouMean(name, {"--device", "--filter", "--limit", "--ranks", "--expected_failures", "--seed",
+                                             "--json", "--verbose"}));
+  }
+  return good ? OkStatus() : InvalidArgument("{}: \"{}\" is not a value of it", name, value);
+}
+
+}  // namespace
+
+int ConformMain(const std::vector<std::string>& self, const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[0] == "--child") return ChildMain(arguments[1]);
+  Options options;
+  options.self = self;
+  Status wrong;
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    }
+    if (argument.rfind("-", 0) == 0) {
+      wrong = ParseOption(argument, options);
+    } else if (options.plugin.empty()) {
+      options.plugin = argument;
+    } else {
+      wrong = InvalidArgument("expected one plugin, found {} and {}", options.plugin, argument);
+    }
+    if (!wrong.ok()) break;
+  }
+  if (wrong.ok() && options.plugin.empty()) wrong = InvalidArgument("expected a plugin: switchyard conform path/to/plugin.so");
+  if (!wrong.ok()) {
+    std::fprintf(stderr, "switchyard conform: %s\n", Message(wrong).c_str());
+    return 2;
+  }
+  const auto report = RunConformance(options);
+  if (!report.ok()) {
+    std::fprintf(stderr, "switchyard conform: %s\n", Message(report.status()).c_str());
+    return 1;
+  }
+  std::fputs((options.json ? report->Json() + "\n" : report->Text(options.verbose)).c_str(), stdout);
+  return report->passed() ? 0 : 1;
+}
+
+}  // namespace switchyard::conform

@@ -1,0 +1,301 @@
+#include "tools/conform/device_checks.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "core/base/random.h"
+#include "tools/conform/op_cases.h"
+#include "tools/conform/op_data.h"
+#include "tools/conform/op_run.h"
+
+namespace switchyard::conform {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Bytes RandomBytes(uint64_t count, uint64_t key) {
+  RandomStream random(key);
+  Bytes bytes(count);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.Next32());
+  return bytes;
+}
+
+Status CheckInfo(const Device& device) {
+  const DeviceInfo& info = device.info();
+  if (info.name.empty()) return Internal("the device has no name");
+  if (info.memory_bytes == 0) return Internal("memory_bytes is 0");
+  if (info.free_bytes > info.memory_bytes) {
+    return Internal("{} bytes are free of {}", info.free_bytes, info.memory_bytes);
+  }
+  if (device.has_kernels() && info.dtypes == 0) return Internal("it has kernels, but for no dtype");
+  return OkStatus();
+}
+
+Status CheckReopening(const Plugin& plugin, int index) {
+  for (int round = 0; round < 3; ++round) {
+    auto device = Device::Open(plugin, index, {});
+    if (!device.ok()) return device.status();
+    SY_ASSIGN_OR_RETURN(const Buffer buffer, (*device)->Allocate(100));
+  }
+  return OkStatus();
+}
+
+// Host → device at an odd offset, device → device to another, device → host; what lies around stays as it was.
+Status CheckCopies(Device& device, uint64_t seed) {
+  constexpr uint64_t kRoom = 16;
+  for (const uint64_t bytes : {0, 1, 3, 7, 63, 64, 65, 255, 4095, 4097, 65536, (1 << 20) + 3}) {
+    for (const uint64_t offset : {0, 1, 5, 16}) {
+      const Bytes data = RandomBytes(bytes, Key(seed, bytes, offset));
+      const Bytes background(bytes + 2 * kRoom, 0x3C);
+      SY_ASSIGN_OR_RETURN(const Buffer first, device.Allocate(background.size()));
+      SY_ASSIGN_OR_RETURN(const Buffer second, device.Allocate(background.size()));
+      SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+      SY_RETURN_IF_ERROR(device.Copy(stream, second.at(0), HostPlace(background.data()), background.size()));
+      SY_RETURN_IF_ERROR(device.Copy(stream, first.at(offset), HostPlace(data.data()), bytes));
+      SY_RETURN_IF_ERROR(device.Copy(stream, second.at(kRoom - offset), first.at(offset), bytes));
+      Bytes found(background.size());
+      SY_RETURN_IF_ERROR(device.Copy(stream, HostPlace(found.data()), second.at(0), found.size()));
+      SY_RETURN_IF_ERROR(device.Synchronize(stream));
+      Bytes expected = background;
+      std::copy(data.begin(), data.end(), expected.begin() + static_cast<ptrdiff_t>(kRoom - offset));
+      if (found != expected) return Internal("a copy of {} bytes at offset {} arrived changed", bytes, offset);
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckFill(Device& device) {
+  if (device.api()->fill == nullptr) return Unimplemented("no fill: the core copies a pattern instead");
+  SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(4099));
+  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+  SY_RETURN_IF_ERROR(device.Fill(stream, buffer.at(0), 0x11, 4099));
+  SY_RETURN_IF_ERROR(device.Fill(stream, buffer.at(3), 0xEE, 4093));
+  SY_RETURN_IF_ERROR(device.Fill(stream, buffer.at(7), 0x22, 0));
+  Bytes found(4099), expected(4099, 0xEE);
+  std::fill(expected.begin(), expected.begin() + 3, 0x11);
+  std::fill(expected.end() - 3, expected.end(), 0x11);
+  SY_RETURN_IF_ERROR(device.Copy(stream, HostPlace(found.data()), buffer.at(0), found.size()));
+  SY_RETURN_IF_ERROR(device.Synchronize(stream));
+  return found == expected ? OkStatus() : Internal("fill did not write exactly its 4093 bytes at offset 3");
+}
+
+Status CheckAlignment(Device& device) {
+  std::vector<Buffer> buffers;
+  std::vector<uint64_t> addresses;
+  for (const uint64_t bytes : {1, 3, 64, 100, 4097, 1}) {
+    SY_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(bytes));
+    const auto native = device.AddressOf(buffer);
+    if (native.status().code() == absl::StatusCode::kUnimplemented) return native.status();
+    if (!native.ok()) return native.status();
+    const auto address = reinterpret_cast<uint64_t>(native->address);
+    if (address % device.info().alignment != 0) {
+      return Internal("an allocation of {} bytes lies at {:#x}; the device promises alignment {}", bytes, address,
+                      device.info().alignment);
+    }
+    if (std::find(addresses.begin(), addresses.end(), address) != addresses.end()) {
+      return Internal("two live allocations have one address");
+    }
+    addresses.push_back(address);
+    buffers.push_back(std::move(buffer));
+  }
+  return OkStatus();
+}
+
+Status CheckOutOfMemory(Device& device) {
+  for (const uint64_t bytes : {device.info().memory_bytes + (uint64_t{1} << 30), uint64_t{1} << 62, UINT64_MAX - 4096}) {
+    const auto buffer = device.Allocate(bytes);
+    if (buffer.status().code() != absl::StatusCode::kResourceExhausted) {
+      return Internal("an allocation of {} bytes on a device of {}: expected out of memory, found: {}", bytes,
+                      device.info().memory_bytes, buffer.ok() ? "success" : Message(buffer.status()));
+    }
+  }
+  SY_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(1 << 20));
+  const Bytes data = RandomBytes(1 << 20, 5);
+  Bytes found(data.size());
+  SY_RETURN_IF_ERROR(device.Upload(buffer.at(0), data.data(), data.size()));
+  SY_RETURN_IF_ERROR(device.Download(found.data(), buffer.at(0), found.size()));
+  return found == data ? OkStatus() : Internal("after out of memory a copy arrived changed");
+}
+
+// Together more than the device has: memory that is not given back runs out.
+Status CheckFreeing(Device& device) {
+  const DeviceInfo& info = device.info();
+  const uint64_t room = info.free_bytes > 0 ? info.free_bytes : info.memory_bytes;
+  const uint64_t bytes = std::max<uint64_t>(1, std::min(info.largest_allocation, room) / 3);
+  for (int round = 0; round < 8; ++round) {
+    auto buffer = device.Allocate(bytes);
+    if (!buffer.ok()) return Annotate(buffer.status(), fmt::format("allocation {} of {} bytes, each freed", round, bytes));
+  }
+  for (int round = 0; round < 2000; ++round) {
+    auto buffer = device.Allocate(1 + 97 * static_cast<uint64_t>(round) % 10000);
+    if (!buffer.ok()) return buffer.status();
+  }
+  return OkStatus();
+}
+
+uint64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Host memory that prepare, bind and streams keep.
+Status CheckHostLeaks(Device& device, uint64_t seed) {
+  constexpr uint64_t kRounds = 1500, kAllowedBytesPerRound = 64;
+  const OpCase& one = OpCases().front();
+  const Problem problem = MakeProblem(one, SY_F32, seed);
+  uint64_t before = 0;
+  for (uint64_t round = 0; round < 2 * kRounds; ++round) {
+    if (round == kRounds) before = ResidentBytes();
+    SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+    SY_ASSIGN_OR_RETURN(const Event event, device.NewEvent());
+    auto kernel = PrepareOp(device, problem);
+    if (kernel.status().code() == absl::StatusCode::kUnimplemented) continue;
+    if (!kernel.ok()) return kernel.status();
+  }
+  const uint64_t after = ResidentBytes();
+  const uint64_t allowed = kRounds * kAllowedBytesPerRound + (1 << 20);
+  if (after > before + allowed) {
+    return Internal("{} rounds of prepare and release, streams and events kept {} bytes", kRounds, after - before);
+  }
+  return OkStatus();
+}
+
+Status CheckThreads(Device& device, uint64_t seed) {
+  constexpr int kThreads = 4, kRounds = 40;
+  std::vector<Status> results(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      results[t] = [&]() -> Status {
+        SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+        for (int round = 0; round < kRounds; ++round) {
+          const Bytes data = RandomBytes(1000 + 37 * static_cast<uint64_t>(round), Key(seed, t, round));
+          SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(data.size()));
+          SY_RETURN_IF_ERROR(device.Copy(stream, buffer.at(0), HostPlace(data.data()), data.size()));
+          Bytes found(data.size());
+          SY_RETURN_IF_ERROR(device.Copy(stream, HostPlace(found.data()), buffer.at(0), found.size()));
+          SY_RETURN_IF_ERROR(device.Synchronize(stream));
+          if (found != data) return Internal("thread {} round {}: a copy arrived changed", t, round);
+        }
+        return OkStatus();
+      }();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : results) SY_RETURN_IF_ERROR(status);
+  return OkStatus();
+}
+
+// A chain of copies through several buffers without any wait but the last.
+Status CheckStreamOrder(Device& device, uint64_t seed) {
+  constexpr uint64_t kBytes = 100003;
+  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream(1));
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 9; ++i) {
+    SY_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(kBytes));
+    buffers.push_back(std::move(buffer));
+  }
+  const Bytes data = RandomBytes(kBytes, seed);
+  Bytes found(kBytes);
+  SY_RETURN_IF_ERROR(device.Copy(stream, buffers[0].at(0), HostPlace(data.data()), kBytes));
+  for (size_t i = 1; i < buffers.size(); ++i) {
+    SY_RETURN_IF_ERROR(device.Copy(stream, buffers[i].at(0), buffers[i - 1].at(0), kBytes));
+  }
+  SY_RETURN_IF_ERROR(device.Copy(stream, HostPlace(found.data()), buffers.back().at(0), kBytes));
+  SY_RETURN_IF_ERROR(device.Synchronize(stream));
+  return found == data ? OkStatus() : Internal("work on one stream did not run in order");
+}
+
+// Two streams that pass one buffer to and fro by events.
+Status CheckEvents(Device& device, uint64_t seed) {
+  constexpr uint64_t kBytes = 65537;
+  SY_ASSIGN_OR_RETURN(const Stream first, device.NewStream());
+  SY_ASSIGN_OR_RETURN(const Stream second, device.NewStream());
+  SY_ASSIGN_OR_RETURN(const Buffer shared, device.Allocate(kBytes));
+  SY_ASSIGN_OR_RETURN(Event written, device.NewEvent());
+  SY_ASSIGN_OR_RETURN(Event read, device.NewEvent());
+  constexpr int kRounds = 20;
+  std::vector<Bytes> sent, found(kRounds, Bytes(kBytes));
+  for (int round = 0; round < kRounds; ++round) sent.push_back(RandomBytes(kBytes, Key(seed, round)));
+  for (int round = 0; round < kRounds; ++round) {
+    if (round > 0) SY_RETURN_IF_ERROR(read.Before(first));
+    SY_RETURN_IF_ERROR(device.Copy(first, shared.at(0), HostPlace(sent[round].data()), kBytes));
+    SY_RETURN_IF_ERROR(written.Record(first));
+    SY_RETURN_IF_ERROR(written.Before(second));
+    SY_RETURN_IF_ERROR(device.Copy(second, HostPlace(found[round].data()), shared.at(0), kBytes));
+    SY_RETURN_IF_ERROR(read.Record(second));
+  }
+  SY_RETURN_IF_ERROR(read.Wait());
+  SY_ASSIGN_OR_RETURN(const bool done, read.Done());
+  if (!done) return Internal("event_query says in progress after event_synchronize");
+  for (int round = 0; round < kRounds; ++round) {
+    if (found[round] != sent[round]) return Internal("round {}: stream_wait did not wait", round);
+  }
+  return OkStatus();
+}
+
+Status CheckNonBlocking(Device& device) {
+  constexpr uint64_t kBytes = 4 << 20;
+  SY_ASSIGN_OR_RETURN(const Buffer first, device.Allocate(kBytes));
+  SY_ASSIGN_OR_RETURN(const Buffer second, device.Allocate(kBytes));
+  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+  SY_ASSIGN_OR_RETURN(Event event, device.NewEvent());
+  const auto start = Clock::now();
+  for (int i = 0; i < 40; ++i) SY_RETURN_IF_ERROR(device.Copy(stream, second.at(0), first.at(0), kBytes));
+  SY_RETURN_IF_ERROR(event.Record(stream));
+  const std::chrono::duration<double, std::milli> enqueued = Clock::now() - start;
+  SY_RETURN_IF_ERROR(event.Wait());
+  const std::chrono::duration<double, std::milli> finished = Clock::now() - start;
+  if (finished.count() > 10 && enqueued.count() > 0.8 * finished.count()) {
+    return Internal("40 copies took {:.1f} ms, and the calls blocked the host for {:.1f} ms of them", finished.count(),
+                    enqueued.count());
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint64_t seed) {
+  recorder.Run("device/info", [&] { return CheckInfo(device); });
+  recorder.Run("device/reopening", [&] { return CheckReopening(plugin, device.info().index); });
+  recorder.Run("device/copies", [&] { return CheckCopies(device, seed); });
+  recorder.Run("device/fill", [&] { return CheckFill(device); });
+  recorder.Run("device/alignment", [&] { return CheckAlignment(device); });
+  recorder.Run("device/out_of_memory", [&] { return CheckOutOfMemory(device); });
+  recorder.Run("device/freeing", [&] { return CheckFreeing(device); });
+  recorder.Run("device/host_leaks", [&] { return CheckHostLeaks(device, seed); });
+  recorder.Run("device/threads", [&] { return CheckThreads(device, seed); });
+  const auto async = [&](const char* name, auto check) {
+    recorder.Run(std::string("async/") + name, [&]() -> Status {
+      return device.async() ? check() : Unimplemented("a synchronous device");
+    });
+  };
+  async("stream_order", [&] { return CheckStreamOrder(device, seed); });
+  async("events", [&] { return CheckEvents(device, seed); });
+  async("non_blocking", [&] { return CheckNonBlocking(device); });
+}
+
+Status CheckStickyError(Device& device) {
+  SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(64));
+  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+  Bytes data(1 << 16);
+  const Status copied = device.Copy(stream, buffer.at(0), HostPlace(data.data()), data.size());
+  if (!copied.ok()) return OkStatus();  // noticed at the call
+  const Status first = device.Synchronize(stream), second = device.Synchronize(stream);
+  if (first.ok()) return Unimplemented("a copy beyond the end of a buffer is not noticed");
+  if (second.ok()) return Internal("a failed stream forgot its error: {}", Message(first));
+  if (Message(second) != Message(first)) {
+    return Internal("the first error did not stay: \"{}\", then \"{}\"", Message(first), Message(second));
+  }
+  SY_ASSIGN_OR_RETURN(const Stream other, device.NewStream());
+  SY_RETURN_IF_ERROR(Annotate(device.Copy(other, buffer.at(0), HostPlace(data.data()), 64), "another stream"));
+  return Annotate(device.Synchronize(other), "another stream");
+}
+
+}  // namespace switchyard::conform

@@ -1,0 +1,263 @@
+#include "tools/conform/op_checks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/random.h"
+#include "core/runtime/doctor.h"
+#include "tools/conform/op_data.h"
+
+namespace switchyard::conform {
+namespace {
+
+using Values = std::vector<std::vector<double>>;
+
+// Outputs whose root mean square is below this count as this large: an error of a gradient that vanishes is absolute.
+constexpr double kSmallest = 1e-2;
+
+double Tolerance(sy_dtype tested) { return tested == SY_BF16 ? 1e-4 : tested == SY_F16 ? 1e-5 : 1e-7; }
+
+bool SameNumber(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+// Everything that a case is judged by.
+class CaseChecker {
+ public:
+  CaseChecker(const OpCase& one, sy_dtype tested, Device& device, Device& reference, uint64_t seed)
+      : case_(one), tested_(tested), device_(device), reference_(reference), seed_(seed) {}
+
+  Status Check() {
+    SY_ASSIGN_OR_RETURN(problem_, MakeWholeProblem(case_, tested_, seed_, reference_));
+    auto kernel = PrepareOp(device_, problem_);
+    if (!kernel.ok()) return kernel.status();
+    const Status status = CheckKernel(*kernel);
+    // From here on "unsupported" is no way out any more.
+    if (status.code() == absl::StatusCode::kUnimplemented) return Internal("after prepare: {}", Message(status));
+    return status;
+  }
+
+ private:
+  Status CheckKernel(const Kernel& kernel) {
+    const bool strided = std::any_of(case_.inputs.begin(), case_.inputs.end(), [](auto& i) { return i.transposed; });
+    if (strided && !kernel.info().accepts_strided) return Internal("accepted strided inputs without saying so");
+    SY_ASSIGN_OR_RETURN(expected_, Expected(problem_));
+    SY_ASSIGN_OR_RETURN(auto bound, BoundOp::Make(device_, problem_, kernel, {}));
+    SY_ASSIGN_OR_RETURN(const Values first, bound->Run());
+    SY_RETURN_IF_ERROR(Compare(first, expected_, "result"));
+    SY_ASSIGN_OR_RETURN(const Values second, bound->Run());
+    if (kernel.info().determinism >= SY_DETERMINISM_RUN) {
+      for (size_t o = 0; o < first.size(); ++o) {
+        if (!std::equal(first[o].begin(), first[o].end(), second[o].begin(), SameNumber)) {
+          return Internal("output {} of a second launch has other bits, though the kernel says it is deterministic", o);
+        }
+      }
+    }
+    SY_RETURN_IF_ERROR(Compare(second, expected_, "second launch"));
+    SY_RETURN_IF_ERROR(CheckInPlace(kernel));
+    if (tested_ != SY_F32) return OkStatus();
+    SY_RETURN_IF_ERROR(CheckSecondBinding(kernel, *bound));
+    SY_RETURN_IF_ERROR(CheckAccumulation());
+    return CheckPair();
+  }
+
+  StatusOr<Values> Expected(const Problem& problem) {
+    auto results = RunOp(reference_, InDoubles(problem));
+    if (!results.ok()) return Annotate(results.status(), "reference");
+    return results;
+  }
+
+  Status Compare(const Values& found, const Values& expected, const char* what) const {
+    for (size_t o = 0; o < found.size(); ++o) {
+      const sy_tensor& tensor = problem_.outputs[o];
+      if (case_.exact || !IsFloat(tensor.dtype)) {
+        const std::vector<double> exact = Rounded(expected[o], tensor.dtype);
+        for (size_t i = 0; i < exact.size(); ++i) {
+          if (SameNumber(found[o][i], exact[i])) continue;
+          return Internal("{}: output {} {}, element {}: expected exactly {}, found {}", what, o, DimsText(tensor), i,
+                          exact[i], found[o][i]);
+        }
+        continue;
+      }
+      double error = NormalizedError(found[o], expected[o]);
+      double square = 0;
+      for (const double v : expected[o]) square += std::isfinite(v) ? v * v : 0;
+      const double least = kSmallest * kSmallest * static_cast<double>(expected[o].size());
+      if (square < least) error = AbsoluteError(found[o], expected[o]) / least;
+      const double limit = Tolerance(tested_) * case_.looser;
+      if (error <= limit) continue;
+      size_t worst = 0;
+      for (size_t i = 0; i < expected[o].size(); ++i) {
+        const auto off = [&](size_t at) { return std::fabs(found[o][at] - expected[o][at]); };
+        if (!(off(i) <= off(worst))) worst = i;
+      }
+      return Internal("{}: output {} {}: normalised error {:.2g}, at most {:.2g} is allowed; element {}: expected {}, found {}",
+                      what, o, DimsText(tensor), error, limit, worst, expected[o][worst], found[o][worst]);
+    }
+    return OkStatus();
+  }
+
+  static double AbsoluteError(const std::vector<double>& found, const std::vector<double>& expected) {
+    double error = 0;
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (!SameNumber(found[i], expected[i])) error += (found[i] - expected[i]) * (found[i] - expected[i]);
+    }
+    return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+  }
+
+  Status CheckInPlace(const Kernel& kernel) {
+    const auto& pairs = kernel.info().inplace;
+    if (std::all_of(pairs.begin(), pairs.end(), [](int input) { return input < 0; })) return OkStatus();
+    SY_ASSIGN_OR_RETURN(auto bound, BoundOp::Make(device_, problem_, kernel, {.in_place = true}));
+    SY_ASSIGN_OR_RETURN(const Values found, bound->Run());
+    return Compare(found, expected_, "in place");
+  }
+
+  // The same kernel at other places with other numbers, launched between two launches of the first binding.
+  Status CheckSecondBinding(const Kernel& kernel, BoundOp& first) {
+    SY_ASSIGN_OR_RETURN(const Problem other, MakeWholeProblem(case_, tested_, seed_ + 1, reference_));
+    SY_ASSIGN_OR_RETURN(const Values other_expected, Expected(other));
+    SY_ASSIGN_OR_RETURN(auto second, BoundOp::Make(device_, other, kernel, {.first_lead = 2}));
+    SY_RETURN_IF_ERROR(first.Fill());
+    SY_RETURN_IF_ERROR(second->Fill());
+    SY_RETURN_IF_ERROR(first.Launch());
+    SY_RETURN_IF_ERROR(second->Launch());
+    SY_ASSIGN_OR_RETURN(const Values first_found, first.Collect());
+    SY_ASSIGN_OR_RETURN(const Values second_found, second->Collect());
+    SY_RETURN_IF_ERROR(Compare(first_found, expected_, "first of two bindings"));
+    return Compare(second_found, other_expected, "second of two bindings");
+  }
+
+  Status CheckAccumulation() {
+    PrepareMode mode;
+    BoundOp::Mode bind;
+    Values sum = expected_;
+    for (size_t o = 0; o < problem_.outputs.size(); ++o) {
+      const bool accumulates = IsFloat(problem_.outputs[o].dtype);
+      mode.accumulate.push_back(accumulates);
+      bind.initial_outputs.emplace_back();
+      if (!accumulates) continue;
+      const Fill fill = case_.exact ? Fill::kIntegers : Fill::kNormal;
+      bind.initial_outputs[o] = Random(fill, 0, problem_.outputs[o], Key(seed_, 77, o));
+      for (size_t i = 0; i < sum[o].size(); ++i) sum[o][i] += bind.initial_outputs[o][i];
+    }
+    auto kernel = PrepareOp(device_, problem_, mode);
+    if (kernel.status().code() == absl::StatusCode::kUnimplemented) return OkStatus();
+    if (!kernel.ok()) return Annotate(kernel.status(), "accumulate");
+    SY_ASSIGN_OR_RETURN(auto bound, BoundOp::Make(device_, problem_, *kernel, bind));
+    SY_ASSIGN_OR_RETURN(const Values found, bound->Run());
+    return Compare(found, sum, "accumulated");
+  }
+
+  // The forward prepared for a backward, the backward prepared with it, and the residual passed between them.
+  Status CheckPair() {
+    if (case_.forward < 0) return OkStatus();
+    const Problem forward = MakeProblem(OpCases()[static_cast<size_t>(case_.forward)], tested_, seed_);
+    auto forward_kernel = PrepareOp(device_, forward, {.paired_forward = true});
+    if (!forward_kernel.ok()) {
+      return forward_kernel.status().code() == absl::StatusCode::kUnimplemented ? OkStatus() : forward_kernel.status();
+    }
+    auto kernel = PrepareOp(device_, problem_, {.forward = &*forward_kernel});
+    if (kernel.status().code() == absl::StatusCode::kUnimplemented) return OkStatus();
+    if (!kernel.ok()) return Annotate(kernel.status(), "paired backward");
+    SY_ASSIGN_OR_RETURN(auto forward_bound, BoundOp::Make(device_, forward, *forward_kernel, {}));
+    if (auto done = forward_bound->Run(); !done.ok()) return Annotate(done.status(), "paired forward");
+    SY_ASSIGN_OR_RETURN(auto bound, BoundOp::Make(device_, problem_, *kernel, {.residual = forward_bound->residual()}));
+    SY_ASSIGN_OR_RETURN(const Values found, bound->Run());
+    return Compare(found, expected_, "paired backward");
+  }
+
+  const OpCase& case_;
+  const sy_dtype tested_;
+  Device& device_;
+  Device& reference_;
+  const uint64_t seed_;
+  Problem problem_;
+  Values expected_;
+};
+
+bool HasTestedOperand(const OpCase& one) {
+  const auto tested = [](const Operand& operand) { return operand.type == Type::kTested; };
+  return std::any_of(one.inputs.begin(), one.inputs.end(), tested) ||
+         std::any_of(one.outputs.begin(), one.outputs.end(), tested);
+}
+
+// Elements of each input that are moved to and fro; all of them where there are fewer.
+constexpr size_t kSampledElements = 10;
+constexpr double kStep = 1e-5;
+
+Status CheckGradient(const OpCase& one, Device& device, Device& reference, uint64_t seed) {
+  const OpCase& forward_case = OpCases()[static_cast<size_t>(one.forward)];
+  sy_dtype tested = SY_F64;
+  SY_ASSIGN_OR_RETURN(Problem backward, MakeWholeProblem(one, tested, seed, reference));
+  auto found = RunOp(device, backward);
+  if (!found.ok()) {  // no f64 here, as on every real device
+    tested = SY_F32;
+    SY_ASSIGN_OR_RETURN(backward, MakeWholeProblem(one, tested, seed, reference));
+    found = RunOp(device, backward);
+  }
+  if (!found.ok()) return found.status();
+  const double limit = tested == SY_F64 ? 1e-11 : 1e-7;
+
+  Problem forward = InDoubles(MakeProblem(forward_case, tested, seed));
+  SY_ASSIGN_OR_RETURN(const Kernel kernel, PrepareOp(reference, forward));
+  SY_ASSIGN_OR_RETURN(auto bound, BoundOp::Make(reference, forward, kernel, {}));
+  // Σ over the outputs of (incoming gradient · output).
+  const auto loss = [&]() -> StatusOr<double> {
+    SY_ASSIGN_OR_RETURN(const Values outputs, bound->Run());
+    double sum = 0;
+    for (size_t i = 0; i < one.inputs.size(); ++i) {
+      if (one.inputs[i].gradient_of < 0) continue;
+      const std::vector<double>& output = outputs[one.inputs[i].gradient_of];
+      for (size_t e = 0; e < output.size(); ++e) sum += backward.values[i][e] * output[e];
+    }
+    return sum;
+  };
+  for (size_t o = 0; o < one.outputs.size(); ++o) {
+    const int input = one.outputs[o].gradient_of;
+    std::vector<double>& values = forward.values[input];
+    RandomStream random(Key(seed, HashName(one.id()), o));
+    std::vector<double> slopes, gradients;
+    for (size_t sample = 0; sample < std::min(kSampledElements, values.size()); ++sample) {
+      const size_t e = values.size() <= kSampledElements ? sample : random.Below(static_cast<uint32_t>(values.size()));
+      const double before = values[e];
+      values[e] = before + kStep;
+      SY_ASSIGN_OR_RETURN(const double above, loss());
+      values[e] = before - kStep;
+      SY_ASSIGN_OR_RETURN(const double below, loss());
+      values[e] = before;
+      slopes.push_back((above - below) / (2 * kStep));
+      gradients.push_back((*found)[o][e]);
+    }
+    double error = 0, scale = 0;
+    for (size_t s = 0; s < slopes.size(); ++s) {
+      error += (slopes[s] - gradients[s]) * (slopes[s] - gradients[s]);
+      scale += slopes[s] * slopes[s];
+    }
+    const double least = kSmallest * kSmallest * static_cast<double>(slopes.size());
+    if (!(error <= limit * std::max(scale, least))) {
+      return Internal("gradient {} differs from central differences: normalised error {:.2g}, at most {:.2g} is allowed",
+                      o, error / std::max(scale, least), limit);
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+void CheckOps(Recorder& recorder, Device& device, Device& reference, uint64_t seed) {
+  for (const OpCase& one : OpCases()) {
+    for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16}) {
+      if (!(device.info().dtypes & (1u << dtype)) || (dtype != SY_F32 && !HasTestedOperand(one))) continue;
+      recorder.Run(fmt::format("op/{}/{}", one.id(), DtypeName(dtype)),
+                   [&] { return CaseChecker(one, dtype, device, reference, seed).Check(); });
+    }
+  }
+}
+
+void CheckGradients(Recorder& recorder, Device& device, Device& reference, uint64_t seed) {
+  for (const OpCase& one : OpCases()) {
+    if (one.forward < 0) continue;
+    recorder.Run("gradient/" + one.id(), [&] { return CheckGradient(one, device, reference, seed); });
+  }
+}
+
+}  // namespace switchyard::conform

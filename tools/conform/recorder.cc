@@ -1,0 +1,88 @@
+#include "tools/conform/recorder.h"
+
+#include <algorithm>
+
+#include "nlohmann/json.hpp"
+
+namespace switchyard::conform {
+namespace {
+
+bool Matches(const std::string& pattern, const std::string& name) {
+  if (pattern.empty() || pattern.back() != '*') return pattern == name;
+  return name.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0;
+}
+
+constexpr Outcome kOutcomes[] = {Outcome::kPass, Outcome::kFail, Outcome::kUnsupported, Outcome::kExpectedFailure,
+                                 Outcome::kUnexpectedPass};
+
+}  // namespace
+
+const char* OutcomeName(Outcome outcome) {
+  constexpr const char* kNames[] = {"pass", "FAIL", "unsupported", "expected failure", "unexpected pass"};
+  return kNames[static_cast<int>(outcome)];
+}
+
+const char* LevelName(Level level) {
+  constexpr const char* kNames[] = {"none", "Loads", "Trains", "Async", "Distributed", "Fast"};
+  return kNames[static_cast<int>(level)];
+}
+
+void Recorder::Add(const std::string& name, const Status& status) {
+  Check check{name, Outcome::kPass, Message(status)};
+  if (status.code() == absl::StatusCode::kUnimplemented) {
+    check.outcome = Outcome::kUnsupported;
+  } else {
+    if (!status.ok()) check.outcome = Outcome::kFail;
+    for (const auto& [pattern, reason] : expected_) {
+      if (!Matches(pattern, name)) continue;
+      check.outcome = status.ok() ? Outcome::kUnexpectedPass : Outcome::kExpectedFailure;
+      check.detail = reason + (status.ok() ? "" : ": " + check.detail);
+      break;
+    }
+  }
+  checks_.push_back(std::move(check));
+}
+
+std::string Recorder::FirstMiss(const std::vector<std::string>& prefixes, bool strict) const {
+  for (const Check& check : checks_) {
+    const bool miss = check.outcome == Outcome::kFail || (strict && check.outcome == Outcome::kUnsupported);
+    const bool named = std::any_of(prefixes.begin(), prefixes.end(),
+                                   [&](const std::string& prefix) { return check.name.rfind(prefix, 0) == 0; });
+    if (miss && named) return check.name + (check.detail.empty() ? "" : " (" + check.detail + ")");
+  }
+  return "";
+}
+
+int Report::Count(Outcome outcome) const {
+  return static_cast<int>(
+      std::count_if(checks.begin(), checks.end(), [&](const Check& check) { return check.outcome == outcome; }));
+}
+
+std::string Report::Text(bool verbose) const {
+  std::string text = fmt::format("{} {} ({})\n", plugin, version, path);
+  for (const Check& check : checks) {
+    if (check.outcome == Outcome::kPass && !verbose) continue;
+    text += fmt::format("{:<16}  {}{}{}\n", OutcomeName(check.outcome), check.name, check.detail.empty() ? "" : ": ",
+                        check.detail);
+  }
+  text += fmt::format("{} checks:", checks.size());
+  for (const Outcome outcome : kOutcomes) text += fmt::format(" {} {},", Count(outcome), OutcomeName(outcome));
+  text.back() = '\n';
+  text += fmt::format("level {}", LevelName(level));
+  if (!lacks.empty()) text += "; " + lacks;
+  return text + "\n";
+}
+
+std::string Report::Json() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Check& check : checks) {
+    list.push_back({{"name", check.name}, {"outcome", OutcomeName(check.outcome)}, {"detail", check.detail}});
+  }
+  nlohmann::json counts;
+  for (const Outcome outcome : kOutcomes) counts[OutcomeName(outcome)] = Count(outcome);
+  return nlohmann::json{{"plugin", plugin},         {"path", path},   {"version", version}, {"checks", list},
+                        {"level", LevelName(level)}, {"lacks", lacks}, {"counts", counts}}
+      .dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace switchyard::conform

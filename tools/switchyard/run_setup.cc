@@ -1,0 +1,163 @@
+#include "tools/switchyard/run_setup.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "models/weights.h"
+#include "tools/switchyard/settings.h"
+
+namespace switchyard {
+namespace {
+
+ModelOptions OptionsOf(const TrainConfig& c) {
+  ModelOptions o;
+  o.name = c.model;
+  o.image_size = c.image_size;
+  o.channels = c.channels;
+  o.classes = c.classes;
+  o.patch = c.patch;
+  o.width = c.width;
+  o.depth = c.depth;
+  o.heads = c.heads;
+  o.mlp_ratio = c.mlp_ratio;
+  if (WasGiven("dropout") || c.dropout > 0) o.dropout = c.dropout;
+  if (WasGiven("drop_path") || c.drop_path > 0) o.drop_path = c.drop_path;
+  return o;
+}
+
+// The recipe fills what was left open, and the batch is made consistent: global = batch · ranks · accumulation.
+Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
+  if (c.epochs == 0) c.epochs = recipe.epochs;
+  const int rounds = world * c.accumulation;
+  if (c.global_batch_size > 0) {
+    if (c.batch_size > 0 && int64_t{c.batch_size} * rounds != c.global_batch_size) {
+      return InvalidArgument("--batch_size={} x {} ranks x accumulation {} = {}, but --global_batch_size={}; give one of them", c.batch_size, world, c.accumulation,
+                             int64_t{c.batch_size} * rounds, c.global_batch_size);
+    }
+    if (c.global_batch_size % rounds != 0) {
+      return InvalidArgument("--global_batch_size={} is no multiple of {} ranks x accumulation {}", c.global_batch_size, world, c.accumulation);
+    }
+    c.batch_size = c.global_batch_size / rounds;
+  }
+  if (c.batch_size == 0) c.batch_size = std::max(1, recipe.global_batch / rounds);
+  c.global_batch_size = c.batch_size * rounds;
+  if (c.lr == 0) {
+    c.lr = recipe.lr;
+    if (!WasGiven("warmup_lr")) c.warmup_lr = recipe.warmup_lr;
+    if (!WasGiven("min_lr")) c.min_lr = recipe.min_lr;
+  }
+  if (c.weight_decay < 0) c.weight_decay = recipe.weight_decay;
+  if (c.clip < 0) c.clip = recipe.clip;
+  if (c.label_smoothing < 0) c.label_smoothing = recipe.label_smoothing;
+  if (c.warmup.empty()) c.warmup = recipe.warmup;
+  return OkStatus();
+}
+
+Status CheckDatasetName(const std::string& name) {
+  std::vector<std::string> names;
+  for (const DatasetInfo& info : KnownDatasets()) {
+    if (info.name == name) return OkStatus();
+  }
+  DatasetOptions options;
+  options.name = name;
+  options.download = false;
+  return LocateDataset(options).status();  // says what is known
+}
+
+}  // namespace
+
+WorldRequest WorldRequestOf(const TrainConfig& c) {
+  WorldRequest request;
+  request.device = c.device;
+  request.device_list = c.device_list;
+  request.collective = c.collective;
+  request.ranks_per_device = c.ranks_per_device;
+  request.cpu_devices = c.cpu_devices;
+  request.threads = c.threads;
+  request.deterministic = c.deterministic;
+  request.freeze_limit_ms = c.freeze_limit_ms;
+  request.init_timeout_ms = c.init_timeout_ms;
+  return request;
+}
+
+StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* dataset, int world) {
+  RunSetup setup;
+  setup.config = settings;
+  TrainConfig& c = setup.config;
+  ModelOptions options = OptionsOf(c);
+  if (dataset != nullptr) {
+    const int classes = static_cast<int>(dataset->class_names().size());
+    if (options.classes == 0) options.classes = classes;
+    if (options.classes < classes) return InvalidArgument("--classes={}: the dataset {} has {} classes", options.classes, dataset->name(), classes);
+    if (options.channels == 0) options.channels = dataset->channels();
+  }
+  SY_ASSIGN_OR_RETURN(setup.resolved, ResolveModel(options));
+  const ModelInfo& info = *setup.resolved.info;
+  const ModelOptions& o = setup.resolved.options;
+  c.image_size = o.image_size;
+  c.channels = o.channels;
+  c.classes = o.classes;
+  c.patch = o.patch;
+  c.width = o.width;
+  c.depth = o.depth;
+  c.heads = o.heads;
+  c.mlp_ratio = o.mlp_ratio;
+  c.dropout = o.dropout;
+  c.drop_path = o.drop_path;
+  SY_RETURN_IF_ERROR(ApplyRecipe(c, info.recipe, world));
+
+  setup.model.name = o.name;
+  setup.model.image_size = o.image_size;
+  setup.model.channels = o.channels;
+  setup.model.classes = o.classes;
+  setup.model.architecture = {{"model", o.name},   {"image_size", o.image_size}, {"channels", o.channels}, {"classes", o.classes},    {"patch", o.patch},
+                              {"width", o.width}, {"depth", o.depth},           {"heads", o.heads},       {"mlp_ratio", o.mlp_ratio}};
+  setup.model.mean = info.normalization.mean;
+  setup.model.std = info.normalization.std;
+  const ResolvedModel resolved = setup.resolved;
+  setup.model.build = [resolved](nn::Context& context, const Value& images) { return BuildModel(resolved, context, images); };
+  setup.model.import_weights = [resolved](HostTensors tensors, bool reset_head) { return ImportWeights(resolved, std::move(tensors), reset_head); };
+  const bool vit = info.family == "vit";
+  setup.model.export_weights = [resolved, vit](const HostTensors& tensors) {
+    return ExportWeights(resolved, tensors, vit ? WeightStyle::kHuggingFace : WeightStyle::kTimm);
+  };
+  if (vit) {
+    setup.model.config_json = [resolved](const std::vector<std::string>& names) -> StatusOr<nlohmann::json> {
+      SY_ASSIGN_OR_RETURN(const std::string text, HuggingFaceConfig(resolved, names));
+      return nlohmann::json::parse(text);
+    };
+  }
+  return setup;
+}
+
+StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, int world) {
+  SY_RETURN_IF_ERROR(CheckDatasetName(settings.dataset));
+  SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
+  DatasetOptions options;
+  options.name = settings.dataset;
+  options.data = settings.data;
+  options.download = settings.download;
+  options.seed = settings.seed;
+  options.image_size = model.options.image_size;
+  options.classes = settings.classes;
+  options.train_size = settings.train_size;
+  options.validation_size = settings.validation_size;
+  SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
+  SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), world));
+  setup.train = std::move(train);
+  setup.validation = std::move(validation);
+  return setup;
+}
+
+StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path) {
+  SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
+  CheckpointSettings settings;
+  SY_ASSIGN_OR_RETURN(const TrainConfig saved, TrainConfigFromJson(checkpoint.record.value("config", nlohmann::json::object())));
+  SY_ASSIGN_OR_RETURN(settings.config, ResolvedSettings(saved));
+  settings.config.global_batch_size = WasGiven("global_batch_size") ? settings.config.global_batch_size : 0;
+  settings.classes = checkpoint.record.value("classes", std::vector<std::string>());
+  return settings;
+}
+
+}  // namespace switchyard

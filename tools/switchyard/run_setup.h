@@ -1,0 +1,34 @@
+// From settings to a run: the model and the recipe that fill what the settings leave open, the datasets, and the model as a Trainer wants it.
+// Shared by train, eval, predict, bench, explain and ops.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/data/dataset.h"
+#include "core/train/trainer.h"
+#include "models/model.h"
+
+namespace switchyard {
+
+struct RunSetup {
+  TrainConfig config;  // resolved: nothing left open
+  ResolvedModel resolved;
+  TrainableModel model;
+  std::unique_ptr<Dataset> train, validation;
+};
+
+// The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the model).
+StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* dataset, int world);
+// Opens both splits first. The unknown model or dataset is reported before anything slow is done.
+StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, int world);
+WorldRequest WorldRequestOf(const TrainConfig& config);
+
+// The settings that a checkpoint was saved with, overridden by the flags given; its class names.
+struct CheckpointSettings {
+  TrainConfig config;
+  std::vector<std::string> classes;
+};
+StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path);
+
+}  // namespace switchyard

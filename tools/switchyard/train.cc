@@ -1,0 +1,171 @@
+// train, eval, bench: the commands that drive a Trainer.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "absl/flags/flag.h"
+#include "core/base/environment.h"
+#include "core/base/logging.h"
+#include "core/base/random.h"
+#include "fmt/ranges.h"
+#include "tools/switchyard/commands.h"
+#include "tools/switchyard/flags.h"
+#include "tools/switchyard/run_setup.h"
+#include "tools/switchyard/settings.h"
+
+namespace switchyard {
+namespace {
+
+// What every rank drives, on rank 0's standard output.
+Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) {
+  const TrainConfig& c = setup.config;
+  const DeviceInfo& device = world.device->info();
+  const std::string line = fmt::format("  rank {} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(), HostName(), getpid(), device.plugin, device.index, device.name,
+                                       world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "", world.collective);
+  std::vector<std::string> lines = {line};
+  if (world.size() > 1) {
+    SY_RETURN_IF_ERROR(world.rendezvous->Put(fmt::format("banner/{}", world.rank()), line));
+    if (world.rank() != 0) return OkStatus();
+    for (int r = 1; r < world.size(); ++r) {
+      SY_ASSIGN_OR_RETURN(const std::string other, world.rendezvous->Get(fmt::format("banner/{}", r), c.init_timeout_ms));
+      lines.push_back(other);
+    }
+  }
+  const PlanReport& report = trainer.report();
+  fmt::print("switchyard: {} on {}\n", setup.model.name, c.dataset);
+  fmt::print("  data        {} training and {} validation images, {} classes, checksum {:08x}\n", setup.train->size(), setup.validation->size(), setup.train->class_names().size(),
+             setup.train->Checksum());
+  fmt::print("  model       {:.2f} M parameters, image {} x {} x {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.image_size, c.image_size, c.channels);
+  fmt::print("  batch       {} per rank x {} rank{} x accumulation {} = {}\n", c.batch_size, world.size(), world.size() > 1 ? "s" : "", c.accumulation, c.batch_size * world.size() * c.accumulation);
+  fmt::print("  schedule    {}, {} epochs{}, peak lr {:g}, warm-up {}, weight decay {:g}, clip {:g}, {}\n", c.schedule, c.epochs, c.steps > 0 ? fmt::format(" (stops after {} updates)", c.steps) : "",
+             c.lr, c.warmup, c.weight_decay, c.clip, c.optimizer);
+  fmt::print("  precision   {}{}\n", c.precision, c.precision == "bf16" ? " with fp32 master weights" : "");
+  fmt::print("  plan        {} launches, {:.2f} GFLOP per step, {} fallbacks, {:.1f} MB of device memory\n", report.launches, report.flops / 1e9, report.fallbacks.size(),
+             static_cast<double>(trainer.allocated_bytes()) / 1e6);
+  fmt::print("  device      {}\n", world.choice.why);
+  if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
+  fmt::print("{}\n", fmt::join(lines, "\n"));
+  if (!report.fallbacks.empty()) LogWarning("{} nodes run on the reference plugin (slow):\n{}", report.fallbacks.size(), report.FallbackList());
+  std::fflush(stdout);
+  return OkStatus();
+}
+
+void PrintEvaluation(const EvaluationResult& e, bool json) {
+  if (json) {
+    fmt::print("{}\n", nlohmann::ordered_json({{"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"count", e.count}, {"images_per_s", e.images_per_s}}).dump());
+  } else {
+    fmt::print("{} images: loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} %, {:.0f} images/s\n", e.count, e.loss, 100 * e.top1, 100 * e.top5, e.images_per_s);
+  }
+}
+
+// A peer that waits for us must learn that we left: without the goodbye of a clean end it sees our sockets close.
+template <typename Body>
+Status InWorld(const TrainConfig& config, const Body& body) {
+  SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(WorldRequestOf(config)));
+  const Status status = body(*world);
+  if (!status.ok() && world->size() > 1) {
+    LogError("{}", Message(status));
+    std::fflush(nullptr);
+    _exit(1);
+  }
+  return status;
+}
+
+}  // namespace
+
+Status TrainCommand(const Arguments& arguments) {
+  if (!arguments.empty()) return InvalidArgument("train takes flags only, found \"{}\"", arguments[0]);
+  TrainConfig settings = ResolvedSettings();
+  if (!settings.resume.empty()) {
+    SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(settings.resume));
+    const std::string resume = settings.resume;
+    settings = saved.config;
+    settings.resume = resume;
+  }
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes.world));
+  return InWorld(setup.config, [&](World& world) -> Status {
+    SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
+    if (!setup.config.resume.empty()) {
+      SY_RETURN_IF_ERROR(trainer->Resume(setup.config.resume));
+    } else if (!setup.config.pretrained.empty()) {
+      SY_RETURN_IF_ERROR(trainer->LoadWeights(setup.config.pretrained));
+    }
+    SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
+    SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
+    if (world.rank() != 0 || result.interrupted) return OkStatus();
+    fmt::print("\ntrained {} updates in {:.1f} s\n", result.updates, result.seconds);
+    fmt::print("  accuracy    top-1 {:.2f} % of {} validation images (best {:.2f} %)\n", 100 * result.evaluation.top1, result.evaluation.count, 100 * result.best_top1);
+    fmt::print("  throughput  {:.0f} images/s over {} rank{}\n", result.images_per_s, world.size(), world.size() > 1 ? "s" : "");
+    fmt::print("  run         {}\n", result.run_folder);
+    fmt::print("  loss curve  {}\n", result.picture);
+    return OkStatus();
+  });
+}
+
+Status EvalCommand(const Arguments& arguments) {
+  const std::string path = !arguments.empty() ? arguments[0] : absl::GetFlag(FLAGS_checkpoint);
+  if (path.empty()) return InvalidArgument("eval needs --checkpoint=<run folder or checkpoint>");
+  SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  TrainConfig settings = saved.config;
+  if (!WasGiven("batch_size")) settings.batch_size = std::max(1, settings.batch_size);
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes.world));
+  return InWorld(setup.config, [&](World& world) -> Status {
+    SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
+    SY_RETURN_IF_ERROR(trainer->LoadWeights(path));
+    SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*setup.validation));
+    if (world.rank() == 0) PrintEvaluation(result, absl::GetFlag(FLAGS_json));
+    return OkStatus();
+  });
+}
+
+Status BenchCommand(const Arguments&) {
+  TrainConfig settings = ResolvedSettings();
+  if (!WasGiven("dataset")) settings.dataset = "synthetic";
+  if (settings.steps == 0) settings.steps = 20;
+  if (settings.classes == 0 && settings.dataset == "synthetic") settings.classes = 1000;
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes.world));
+  return InWorld(setup.config, [&](World& world) -> Status {
+    const auto start = std::chrono::steady_clock::now();
+    SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
+    const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const TrainConfig& c = setup.config;
+    const int64_t samples = int64_t{c.batch_size} * c.accumulation;
+    std::vector<float> images(static_cast<size_t>(samples) * c.image_size * c.image_size * c.channels);
+    std::vector<int32_t> labels(samples);
+    RandomStream random(c.seed);
+    for (float& pixel : images) pixel = random.Uniform(-1, 1);
+    for (int32_t& label : labels) label = static_cast<int32_t>(random.Below(static_cast<uint32_t>(c.classes)));
+    std::vector<double> ms;
+    double first_ms = 0;
+    for (int64_t i = 0; i < absl::GetFlag(FLAGS_warmup_steps) + c.steps; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      SY_RETURN_IF_ERROR(trainer->Step(images.data(), labels.data()).status());
+      const double elapsed = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      if (i == 0) first_ms = elapsed;
+      if (i >= absl::GetFlag(FLAGS_warmup_steps)) ms.push_back(elapsed);
+    }
+    std::vector<double> sorted = ms;
+    std::sort(sorted.begin(), sorted.end());
+    const double median = sorted[sorted.size() / 2];
+    const double rate = 1e3 * static_cast<double>(samples * world.size()) / median;
+    const PlanReport& report = trainer->report();
+    if (world.rank() != 0) return OkStatus();
+    if (absl::GetFlag(FLAGS_json)) {
+      fmt::print("{}\n", nlohmann::ordered_json({{"model", c.model}, {"batch_size", c.batch_size}, {"ranks", world.size()}, {"threads", world.threads}, {"device", world.device->info().plugin},
+                                                 {"precision", c.precision}, {"median_ms", median}, {"samples_ms", ms}, {"images_per_s", rate}, {"gflop_per_step", report.flops / 1e9},
+                                                 {"gflops", report.flops / 1e6 / median}, {"memory_bytes", trainer->allocated_bytes()}, {"prepare_s", prepared}, {"first_step_ms", first_ms}})
+                              .dump());
+    } else {
+      fmt::print("{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, prepared in {:.2f} s\n", c.model, c.precision, c.batch_size, world.size(),
+                 world.size() > 1 ? "s" : "", median, ms.size(), rate, report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared);
+    }
+    return OkStatus();
+  });
+}
+
+}  // namespace switchyard
