@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/runtime/composition.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
@@ -110,11 +111,6 @@ std::string Outcome(const Found& found) {
 }
 
 }  // namespace
-
-const char* DtypeName(sy_dtype dtype) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
-  return dtype >= 0 && dtype < SY_DTYPE_COUNT ? kNames[dtype] : "unknown";
-}
 
 std::string DevicesReport(Registry& registry) {
   std::vector<std::vector<std::string>> rows = {{"PLUGIN", "ID", "NAME", "MEMORY", "DTYPES", "CAPABILITIES"}};

@@ -13,6 +13,5 @@ std::string DevicesJson(Registry& registry);
 std::string DoctorReport(Registry& registry);  // the search path; every candidate and why it was taken or refused
 std::string DoctorJson(Registry& registry);
 
-const char* DtypeName(sy_dtype dtype);  // "f32", "bf16", …
 
 }  // namespace switchyard

@@ -81,7 +81,6 @@ struct Rendezvous::Impl {
   // Rank 0 tells the others; the first failure wins.
   void Fail(const std::string& text) {
     if (failed) return;
-    fprintf(stderr, "DEBUG rank %d: %s\n", rank, text.c_str());
     failure = Unavailable("{}", text);
     failed = true;
     pmix::Abandon();
@@ -142,7 +141,9 @@ void Rendezvous::Impl::Serve(int peer) {
   for (const Frame& message : messages) Handle(peer, message);
   if (alive) return;
   link.Close();
-  if (!departed[peer]) Fail(names[peer] + " died");
+  // Rank 0 may leave while our own goodbye is on its way.
+  const bool leaving = stopping && rank != 0;
+  if (!departed[peer] && !leaving) Fail(names[peer] + " died");
 }
 
 // After the goodbye: rank 0 stays until the others have left as well, so that it can pass on a failure among them.
@@ -198,7 +199,7 @@ void Rendezvous::Impl::Watch() {
       lock.lock();
       continue;
     }
-    const int wait_ms = stopping ? 20 : options.heartbeat_ms;
+    const int wait_ms = stopping ? 5 : options.heartbeat_ms;
     lock.unlock();
     poll(polled.data(), polled.size(), wait_ms);
     lock.lock();
@@ -252,7 +253,10 @@ Rendezvous::~Rendezvous() {
   if (!impl_->thread.joinable()) return;
   {
     const std::lock_guard lock(impl_->mutex);
-    if (!impl_->failed) impl_->SendToAll(MessageType::kGoodbye);
+    for (const auto& link : impl_->links) {
+      // Also to who has said it already: rank 0 lingers until it has heard it from everybody.
+      if (!impl_->failed && link != nullptr && link->open()) link->Send(MessageType::kGoodbye);
+    }
     impl_->stopping = true;
     impl_->stop_by = Clock::now() + milliseconds(impl_->failed ? 200 : 1000);
   }

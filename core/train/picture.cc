@@ -82,10 +82,10 @@ std::string TickText(double value, const Axis& axis) {
   return text;
 }
 
+// Not NaN, not infinite, and not so near the end of the range of doubles that an axis has no room around it.
 bool Plottable(double x, double y) {
-  // The ends of the range of doubles are left out: a chart cannot add room around them.
   constexpr double kLimit = 1e300;
-  return std::isfinite(x) && std::isfinite(y) && std::abs(x) < kLimit && std::abs(y) < kLimit;
+  return std::abs(x) < kLimit && std::abs(y) < kLimit;
 }
 
 struct Range {

@@ -146,7 +146,7 @@ sy_prepare_request Backend::Request(const Op& op, const std::vector<sy_tensor>& 
   request.output_count = static_cast<uint32_t>(outputs.size());
   request.inputs = inputs.data();
   request.outputs = outputs.data();
-  request.workspace_limit = 1 << 20;
+  request.workspace_limit = 1 << 28;
   request.accumulate = op.accumulate.empty() ? nullptr : op.accumulate.data();
   request.tag = op.name.c_str();
   return request;

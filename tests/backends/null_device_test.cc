@@ -58,6 +58,9 @@ class NullDevice : public testing::Test {
 };
 
 TEST_F(NullDevice, HostMemoryIsReadOnlyWhenTheCopyRuns) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "writing to the source of a running copy is the data race that this test is about";
+#endif
   sy_buffer* buffer = Allocate(4);
   int32_t host = 1, back = 0;
   ASSERT_EQ(Copy(stream(), At(buffer), Host(&host), 4), SY_OK);
@@ -120,11 +123,9 @@ TEST_F(NullDevice, EventsOrderStreams) {
 
 TEST_F(NullDevice, WithoutAnEventStreamsDoNotWaitForEachOther) {
   sy_stream* other = NewStream();
-  sy_buffer* buffer = Allocate(4);
-  int32_t host = 7, back = 0;
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(Copy(stream(), At(buffer), Host(&host), 4), SY_OK);
-  ASSERT_EQ(Copy(other, Host(&back), At(buffer), 4), SY_OK);
-  ASSERT_EQ(api().event_record(device(), NewEvent(), other, error()), SY_OK);
+  sy_buffer* buffer = Allocate(8);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(api().fill(device(), stream(), At(buffer), 0, 4, error()), SY_OK);
+  ASSERT_EQ(api().fill(device(), other, At(buffer, 4), 0, 4, error()), SY_OK);
   ASSERT_EQ(api().synchronize(device(), other, error()), SY_OK);
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(api().synchronize(device(), nullptr, error()), SY_OK);

@@ -1,4 +1,5 @@
 // The kit starts this program again for checks in processes of their own: "conform" as the first argument leads there.
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -8,7 +9,8 @@
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments[0] == "conform") {
-    return switchyard::conform::ConformMain({argv[0], "conform"}, {arguments.begin() + 1, arguments.end()});
+    const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+    return switchyard::conform::ConformMain({self, "conform"}, {arguments.begin() + 1, arguments.end()});
   }
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

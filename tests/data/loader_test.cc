@@ -150,6 +150,10 @@ TEST(Loader, ARunTakenUpInTheMiddleGoesOnAsIfNeverStopped) {
   ASSERT_TRUE(whole->Start(0, 0, 3).ok());
   const Taken all = TakeAll(whole.get());
   ASSERT_EQ(all.batches, 18);
+  const auto epoch = [&](int number) {
+    return std::vector<float>(all.images.begin() + number * 48, all.images.begin() + (number + 1) * 48);
+  };
+  EXPECT_NE(epoch(0), epoch(1)) << "every epoch has an order of its own";
   for (int64_t batch = 0; batch <= 18; batch += 5) {
     const auto loader = MakeLoader(dataset, OnePixel(), options);
     ASSERT_TRUE(loader->Start(batch / 6, batch % 6, 3).ok());

@@ -1,1 +1,57 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/parallel/run_command.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Launcher, GivesEveryRankItsPlace) {
+  const CommandResult result = RunCommand(RankCommand("launch", 3, "environment", ""));
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("0 3 0 3 env\n"));
+  EXPECT_THAT(result.output, HasSubstr("[1] 1 3 1 3 env\n"));
+  EXPECT_THAT(result.output, HasSubstr("[2] 2 3 2 3 env\n"));
+  EXPECT_THAT(result.output, Not(HasSubstr("[0]")));
+}
+
+TEST(Launcher, ForgetsAnOuterLauncher) {
+  const CommandResult result = RunCommand("env OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 " + RankCommand("launch", 2, "environment", ""));
+  EXPECT_THAT(result.output, HasSubstr("[1] 1 2 1 2 env\n"));
+}
+
+TEST(Launcher, EndsWithTheFirstFailure) {
+  const CommandResult result = RunCommand(RankCommand("launch", 2, "exit", ""));
+  EXPECT_EQ(result.code, 7) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("rank 1"));
+  EXPECT_THAT(result.output, HasSubstr("failed with exit code 7"));
+}
+
+TEST(Launcher, KillsRanksThatDoNotEndAfterAFailure) {
+  const CommandResult result = RunCommand(ProgramFolder() + "/rank_program launch 2 freeze shm");
+  EXPECT_NE(result.code, 0);
+  EXPECT_NE(result.code, 124) << result.output;
+  EXPECT_LT(result.seconds, 12);
+}
+
+TEST(Launcher, PassesSignalsOn) {
+  const std::string command = RankCommand("launch", 2, "wait_for_signal", "");
+  for (const auto& [name, number] : {std::pair{"TERM", 15}, std::pair{"USR1", 10}}) {
+    const CommandResult result = RunCommand(fmt::format("bash -c '{} & sleep 1.5; kill -{} $!; wait $!'", command, name));
+    EXPECT_THAT(result.output, HasSubstr(fmt::format("\ngot signal {}", number))) << name;
+    EXPECT_THAT(result.output, HasSubstr(fmt::format("[1] got signal {}", number)));
+    EXPECT_EQ(result.code, 0) << result.output;
+  }
+}
+
+TEST(Launcher, NamesAProgramThatDoesNotExist) {
+  // The launcher's own command line starts rank_program; its first argument then decides, so the name goes through env.
+  const CommandResult result = RunCommand(ProgramFolder() + "/rank_program launch 1");
+  EXPECT_NE(result.code, 0);
+}
+
+}  // namespace
+}  // namespace switchyard

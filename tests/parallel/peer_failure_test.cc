@@ -1,1 +1,110 @@
+// A rank dies, freezes, leaves or calls something else: the others name it and end.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <regex>
+#include <tuple>
+
+#include "tests/parallel/run_command.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+struct Setting {
+  std::string launcher, collective;
+  int ranks;
+};
+
+class PeerFailure : public testing::TestWithParam<Setting> {
+ protected:
+  void SetUp() override {
+    if (GetParam().launcher == "mpirun" && !HasMpirun()) GTEST_SKIP() << "mpirun was not found";
+    if (!HasCollective(GetParam().collective)) GTEST_SKIP() << "collective " << GetParam().collective << " was not built";
+  }
+  CommandResult Run(const std::string& scenario) {
+    return RunCommand(RankCommand(GetParam().launcher, GetParam().ranks, scenario, GetParam().collective));
+  }
+  // Milliseconds from the victim's last word to that of each survivor.
+  static std::vector<int64_t> Delays(const std::string& output) {
+    std::smatch match;
+    std::vector<int64_t> delays;
+    if (!std::regex_search(output, match, std::regex("victim at (\\d+)"))) return delays;
+    const int64_t death = std::stoll(match[1]);
+    const std::regex survivor("survivor \\d+ at (\\d+)");
+    for (std::sregex_iterator it(output.begin(), output.end(), survivor), end; it != end; ++it) delays.push_back(std::stoll((*it)[1]) - death);
+    return delays;
+  }
+  void ExpectNamed(const CommandResult& result, const std::string& what, int64_t within_ms) {
+    EXPECT_NE(result.code, 0) << result.output;
+    EXPECT_NE(result.code, 124) << "the run hung\n" << result.output;
+    const auto delays = Delays(result.output);
+    EXPECT_EQ(delays.size(), static_cast<size_t>(GetParam().ranks - 1)) << result.output;
+    for (const int64_t delay : delays) EXPECT_LE(delay, within_ms) << result.output;
+    EXPECT_THAT(result.output, ContainsRegex("survivor 0 at [0-9]+: .*" + what));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Launchers, PeerFailure,
+                         testing::Values(Setting{"launch", "shm", 2}, Setting{"launch", "shm", 3}, Setting{"mpirun", "shm", 3},
+                                         Setting{"mpirun", "mpi", 2}, Setting{"mpirun", "mpi", 3}),
+                         [](const auto& info) { return fmt::format("{}_{}_{}", info.param.launcher, info.param.collective, info.param.ranks); });
+
+TEST_P(PeerFailure, NothingHappensInAHealthyRun) {
+  const CommandResult result = Run("reduce");
+  EXPECT_EQ(result.code, 0) << result.output;
+  for (int rank = 0; rank < GetParam().ranks; ++rank) EXPECT_THAT(result.output, HasSubstr(fmt::format("rank {} finished", rank)));
+}
+
+TEST_P(PeerFailure, ADeadRankIsNamedWithinASecond) { ExpectNamed(Run("kill"), "rank 1 .pid [0-9]+ on host .*. died", 1000); }
+TEST_P(PeerFailure, ARankThatDiesInsideACollectiveIsNamed) { ExpectNamed(Run("kill_in_large"), "rank 1 .* died", 1000); }
+TEST_P(PeerFailure, ARankThatDiesWhileJoiningIsNamed) { ExpectNamed(Run("kill_before_join"), "rank 1 .* died", 1000); }
+TEST_P(PeerFailure, AReportedFailureReachesEverybody) { ExpectNamed(Run("report"), "rank 1 .* failed: train/7.jpg is not a JPEG", 1000); }
+
+TEST_P(PeerFailure, AFrozenRankIsNamedWithinTheLimit) {
+  if (GetParam().launcher == "mpirun") GTEST_SKIP() << "mpirun waits for the stopped process itself";
+  // The limit of rank_program is 1.5 s.
+  ExpectNamed(Run("freeze"), "rank 1 .* froze", 3000);
+}
+
+TEST_P(PeerFailure, ARankThatLeavesEarlyIsNamed) {
+  const CommandResult result = Run("leave");
+  EXPECT_NE(result.code, 124) << result.output;
+  EXPECT_THAT(result.output, ContainsRegex("survivor 0 at [0-9]+: .*rank 1 .* has left the run"));
+}
+
+TEST_P(PeerFailure, DisagreeingRanksAreNamedWithBothCalls) {
+  const auto expect = [&](const std::string& scenario, const std::string& pattern) {
+    const CommandResult result = Run(scenario);
+    EXPECT_NE(result.code, 0);
+    EXPECT_NE(result.code, 124) << result.output;
+    EXPECT_THAT(result.output, ContainsRegex(pattern));
+  };
+  const std::string usual = "ranks disagree: rank 0 calls all_reduce .gradient. .f32 max, 1000 elements, root 0, call 20., rank 1 calls ";
+  expect("other_count", usual + "all_reduce .gradient. .f32 sum, 999 elements");
+  expect("other_dtype", usual + "all_reduce .gradient. .i32 sum, 1000");
+  expect("other_tag", usual + "all_reduce .another.");
+  expect("other_call", usual + "broadcast .gradient.");
+}
+
+TEST(Mpi, WithoutMpirunItSaysWhatToUse) {
+  if (!HasCollective("mpi")) GTEST_SKIP() << "collective mpi was not built";
+  const CommandResult result = RunCommand(RankCommand("launch", 2, "reduce", "mpi"));
+  EXPECT_NE(result.code, 0);
+  EXPECT_THAT(result.output, HasSubstr("collective mpi needs mpirun"));
+  EXPECT_THAT(result.output, HasSubstr("--collective=shm"));
+}
+
+// Beyond a part's size MPI's counts are used up; the parts are made small here so that every call has several.
+TEST(Mpi, LargeCallsGoInParts) {
+  if (!HasMpirun() || !HasCollective("mpi")) GTEST_SKIP() << "collective mpi cannot run";
+  const CommandResult result =
+      RunCommand("env SWITCHYARD_MPI_PART_BYTES=40000 SWITCHYARD_COLLECTIVE=mpi mpirun --bind-to none --oversubscribe --allow-run-as-root -n 2 " +
+                     ProgramFolder() + "/collectives_test", 60);
+  EXPECT_EQ(result.code, 0) << result.output;
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,1 +1,112 @@
-int main() { return 0; }
+// rank_program SCENARIO [COLLECTIVE]: one rank of a small run; what happens to rank 1 is the scenario.
+// rank_program launch N SCENARIO [COLLECTIVE]: starts N ranks of it with the launcher.
+// A survivor prints "survivor R at T: MESSAGE" and a victim "victim at T", T in milliseconds of one clock, for the tests to read.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/environment.h"
+#include "core/runtime/communicator.h"
+#include "core/runtime/launcher.h"
+
+namespace switchyard {
+namespace {
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Say(const std::string& line) {
+  const std::string text = line + "\n";
+  [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+}
+
+[[noreturn]] void Die(int signal) {
+  Say(fmt::format("victim at {}", Now()));
+  raise(signal);
+  std::_Exit(9);
+}
+
+Status Play(const std::string& scenario, const std::string& collective) {
+  SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
+  const bool victim = processes.rank == 1;
+  if (scenario == "exit") std::_Exit(victim ? 7 : 0);
+  if (scenario == "environment") {
+    Say(fmt::format("{} {} {} {} {}", processes.rank, processes.world, processes.local_rank, processes.local_world, processes.launcher));
+    return OkStatus();
+  }
+  if (scenario == "wait_for_signal") {
+    sigset_t waited;
+    sigemptyset(&waited);
+    sigaddset(&waited, SIGTERM);
+    sigaddset(&waited, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &waited, nullptr);
+    Say("ready");
+    int signal = 0;
+    sigwait(&waited, &signal);
+    Say(fmt::format("got signal {}", signal));
+    return OkStatus();
+  }
+  SY_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::Connect(processes, 20000, {.heartbeat_ms = 200, .freeze_limit_ms = 1500}));
+  if (scenario == "kill_before_join" && victim) Die(SIGKILL);
+  SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, collective));
+  SY_ASSIGN_OR_RETURN(auto communicator, Communicator::Join(plugin, processes, *rendezvous, nullptr, "world", 20000));
+  std::vector<float> data(scenario == "kill_in_large" ? 8 << 20 : 1000, 1.0f);
+  const int calls = scenario == "reduce" ? 50 : 1 << 30;
+  for (int call = 0; call < calls; ++call) {
+    if (victim && call == 20) {
+      if (scenario == "kill" || scenario == "kill_in_large") Die(SIGKILL);
+      if (scenario == "freeze") Die(SIGSTOP);
+      if (scenario == "leave") return OkStatus();
+      if (scenario == "report") {
+        const Status reason = DataLoss("train/7.jpg is not a JPEG");
+        Say(fmt::format("victim at {}", Now()));
+        rendezvous->ReportFailure(reason);
+        return OkStatus();
+      }
+      if (scenario == "other_count") SY_RETURN_IF_ERROR(communicator->AllReduce("gradient", data.data(), data.data(), 999, SY_F32, SY_SUM));
+      if (scenario == "other_dtype") SY_RETURN_IF_ERROR(communicator->AllReduce("gradient", data.data(), data.data(), 1000, SY_I32, SY_SUM));
+      if (scenario == "other_tag") SY_RETURN_IF_ERROR(communicator->AllReduce("another", data.data(), data.data(), 1000, SY_F32, SY_SUM));
+      if (scenario == "other_call") SY_RETURN_IF_ERROR(communicator->Broadcast("gradient", data.data(), 1000, SY_F32, 0));
+    }
+    if (scenario == "kill_in_large" && victim && call == 19) {  // dies while the others are in the middle of it
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(7));
+        Die(SIGKILL);
+      }).detach();
+    }
+    SY_RETURN_IF_ERROR(communicator->AllReduce("gradient", data.data(), data.data(), data.size(), SY_F32, SY_MAX));
+  }
+  Say(fmt::format("rank {} finished", processes.rank));
+  return OkStatus();
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  if (arguments.size() > 3 && arguments[1] == "launch") {
+    LaunchOptions options;
+    options.nproc_per_node = std::atoi(arguments[2].c_str());
+    options.command = {arguments[0]};
+    options.command.insert(options.command.end(), arguments.begin() + 3, arguments.end());
+    const auto code = Launch(options);
+    if (!code.ok()) fprintf(stderr, "%s\n", Message(code.status()).c_str());
+    return code.ok() ? *code : 1;
+  }
+  const Status status = Play(arguments[1], arguments.size() > 2 ? arguments[2] : "shm");
+  if (status.ok()) return 0;
+  Say(fmt::format("survivor {} at {}: {}", Environment("OMPI_COMM_WORLD_RANK").value_or(Environment("RANK").value_or("0")), Now(), Message(status)));
+  std::_Exit(3);
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  return switchyard::Main({argv, argv + argc});
+}

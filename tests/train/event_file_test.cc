@@ -72,6 +72,24 @@ TEST_F(EventFileTest, RecordsReadBack) {
   EXPECT_EQ(events[3].summary().value(0).image().encoded_image_string().substr(0, 4), "\x89PNG");
 }
 
+TEST_F(EventFileTest, FieldNumbersAreThoseOfTensorFlow) {
+  // event.proto: wall_time = 1, step = 2, file_version = 3, summary = 5; summary.proto: value = 1, tag = 1,
+  // simple_value = 2, image = 4 {height = 1, width = 2, colorspace = 3, encoded_image_string = 4}.
+  using namespace std::string_literals;
+  auto file = EventFile::Create(In("events"));
+  ASSERT_TRUE(file->Scalar("loss", 7, 2.5).ok());
+  ASSERT_TRUE(file->Picture("i", 7, Raster{2, 1, {255, 0, 0, 0, 0, 255}}).ok());
+  const std::string text = ReadText(file->path());
+  EXPECT_EQ(text[12], '\x09');
+  EXPECT_THAT(text, ::testing::HasSubstr("\x1a\x0d"
+                                         "brain.Event:2"));
+  EXPECT_THAT(text, ::testing::HasSubstr("\x10\x07\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\x20\x40"s));
+  const size_t image = text.find("\x0a\x01i\x22");  // then the length of the message in one byte
+  ASSERT_NE(image, std::string::npos);
+  EXPECT_EQ(text.substr(image + 5, 7), "\x08\x01\x10\x02\x18\x03\x22");
+  EXPECT_EQ(text.substr(image + 13, 4), "\x89PNG");
+}
+
 TEST_F(EventFileTest, TwoFilesInOneFolderDoNotMeet) {
   const auto a = EventFile::Create(In("events")), b = EventFile::Create(In("events"));
   ASSERT_TRUE(a.ok() && b.ok());

@@ -47,8 +47,8 @@ ChildResults ReadResults(const std::string& path, const std::string& fate) {
   ChildResults results;
   if (!list.is_array()) return {{"", Unavailable("the process {} before it could report", fate)}};
   for (const json& entry : list) {
-    results.emplace_back(entry.value("name", ""), Status(static_cast<absl::StatusCode>(entry.value("code", 0)),
-                                                         entry.value("message", "")));
+    results.emplace_back(entry.value("name", ""),
+                         Status(static_cast<absl::StatusCode>(entry.value("code", 0)), entry.value("message", "")));
   }
   return results;
 }
@@ -59,7 +59,8 @@ std::string Fate(int status) {
 }
 
 // Waits for all; after the time limit they are killed.
-std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const ChildOptions& options, const FileStore& store) {
+std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const ChildOptions& options,
+                                    const FileStore& store) {
   const auto deadline = Clock::now() + std::chrono::seconds(options.timeout_s);
   std::vector<std::string> fates(processes.size());
   size_t running = processes.size();

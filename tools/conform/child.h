@@ -1,5 +1,5 @@
-// Processes that the kit starts: ranks of a collective, and checks that may crash. The kit starts itself with `--child FILE`, where FILE says what to do;
-// each child leaves its results in the folder that FILE names.
+// Processes that the kit starts: ranks of a collective, and checks that may crash. The kit starts itself with `--child
+// FILE`, where FILE says what to do; each child leaves its results in the folder that FILE names.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ namespace switchyard::conform {
 using ChildResults = std::vector<std::pair<std::string, Status>>;
 
 struct ChildOptions {
-  std::vector<std::string> self;    // Options::self
-  bool mpirun = false;              // start the ranks by mpirun
+  std::vector<std::string> self;  // Options::self
+  bool mpirun = false;            // start the ranks by mpirun
   int timeout_s = 60;
-  int dies = -1;                    // this rank is expected to be killed; its death is announced to the others under the key "dead"
+  int dies = -1;  // this rank is expected to be killed; its death is announced to the others under the key "dead"
 };
 
 // Starts `size` children with `task`, and "rank", "size" and "folder" added to it.

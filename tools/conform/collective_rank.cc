@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/runtime/doctor.h"
+#include "core/runtime/composition.h"
 #include "tools/conform/file_store.h"
 #include "tools/conform/values.h"
 
@@ -61,7 +61,8 @@ class Area {
       const bool inside = i >= kGuard && i < image_.size() - kGuard;
       if (!inside && image_[i] != 0xA5) return Internal("wrote outside of the receive buffer");
       if (inside && image_[i] != expected[i - kGuard]) {
-        return Internal("byte {} of {} is {}, expected {}", i - kGuard, expected.size(), image_[i], expected[i - kGuard]);
+        return Internal("byte {} of {} is {}, expected {}", i - kGuard, expected.size(), image_[i],
+                        expected[i - kGuard]);
       }
     }
     return OkStatus();
@@ -112,7 +113,8 @@ class Rank {
       }
       Add(fmt::format("all_gather/{}", DtypeName(dtype)), api_.all_gather, [&] { return AllGather(dtype); });
     }
-    Add("all_reduce/large", api_.all_reduce, [&] { return OneAllReduce(communicator_, kLargeCount, SY_F32, SY_SUM, true); });
+    Add("all_reduce/large", api_.all_reduce,
+        [&] { return OneAllReduce(communicator_, kLargeCount, SY_F32, SY_SUM, true); });
     Add("broadcast", api_.broadcast, [&] { return Broadcast(); });
     Add("all_to_all", api_.all_to_all, [&] { return AllToAll(); });
     Add("barrier", api_.barrier, [&] { return Barrier(); });
@@ -125,11 +127,11 @@ class Rank {
   // Ranks that call different things: told apart, or at least ended by abort.
   Status CheckMismatch() {
     Bytes data(400);
-    const Status status = Do(rank_ == 0 ? "one_node" : "another_node", "all_reduce",
-                             [&](const sy_call* call, sy_request** request, sy_error* error) {
-                               return api_.all_reduce(communicator_, call, data.data(), data.data(), 100, SY_F32, SY_SUM,
-                                                      request, error);
-                             });
+    const Status status =
+        Do(rank_ == 0 ? "one_node" : "another_node", "all_reduce",
+           [&](const sy_call* call, sy_request** request, sy_error* error) {
+             return api_.all_reduce(communicator_, call, data.data(), data.data(), 100, SY_F32, SY_SUM, request, error);
+           });
     if (status.ok()) return Unimplemented("calls of different nodes were not told apart");
     return status.code() == absl::StatusCode::kInvalidArgument ? OkStatus() : status;
   }
@@ -173,7 +175,9 @@ class Rank {
       results_.emplace_back(name, Unimplemented("not offered: the core composes it from send_recv_batch"));
     } else {
       const Status status = check();
-      results_.emplace_back(name, status.code() == absl::StatusCode::kUnimplemented ? status : Annotate(status, fmt::format("rank {}", rank_)));
+      results_.emplace_back(name, status.code() == absl::StatusCode::kUnimplemented
+                                      ? status
+                                      : Annotate(status, fmt::format("rank {}", rank_)));
       // After an error the ranks no longer agree on which call comes next.
       if (!status.ok() && status.code() != absl::StatusCode::kUnimplemented) broken_ = status;
     }
@@ -233,16 +237,18 @@ class Rank {
     for (const uint64_t count : kCounts) {
       for (const bool in_place : {false, true}) {
         const Bytes sent = Make(count * size_, dtype, [&](uint64_t i) { return Sent(rank_, i, reduction); });
-        const Bytes expected =
-            Make(count, dtype, [&](uint64_t i) { return Reduced(size_, i + count * static_cast<uint64_t>(rank_), reduction); });
+        const Bytes expected = Make(count, dtype, [&](uint64_t i) {
+          return Reduced(size_, i + count * static_cast<uint64_t>(rank_), reduction);
+        });
         Area send(sent), receive(expected.size());
         uint8_t* const own = send.data() + expected.size() * static_cast<uint64_t>(rank_);
         SY_RETURN_IF_ERROR(Do("reduce_scatter", "reduce_scatter", [&](auto* call, auto** request, auto* error) {
           return api_.reduce_scatter(communicator_, call, send.data(), in_place ? own : receive.data(), count, dtype,
                                      reduction, request, error);
         }));
-        const Status status = in_place ? (Bytes(own, own + expected.size()) == expected ? OkStatus() : Internal("wrong numbers"))
-                                       : receive.Expect(expected);
+        const Status status =
+            in_place ? (Bytes(own, own + expected.size()) == expected ? OkStatus() : Internal("wrong numbers"))
+                     : receive.Expect(expected);
         SY_RETURN_IF_ERROR(Annotate(status, fmt::format("{} elements{}", count, in_place ? " in place" : "")));
       }
     }
@@ -253,17 +259,17 @@ class Rank {
     for (const uint64_t count : kCounts) {
       for (const bool in_place : {false, true}) {
         const Bytes sent = Make(count, dtype, [&](uint64_t i) { return Sent(rank_, i, SY_SUM); });
-        const Bytes expected = Make(count * size_, dtype, [&](uint64_t i) {
-          return Sent(static_cast<int>(i / count), i % count, SY_SUM);
-        });
+        const Bytes expected = Make(count * size_, dtype,
+                                    [&](uint64_t i) { return Sent(static_cast<int>(i / count), i % count, SY_SUM); });
         Area send(sent), receive(expected.size());
         uint8_t* const own = receive.data() + sent.size() * static_cast<uint64_t>(rank_);
         if (in_place) std::copy(sent.begin(), sent.end(), own);
         SY_RETURN_IF_ERROR(Do("all_gather", "all_gather", [&](auto* call, auto** request, auto* error) {
-          return api_.all_gather(communicator_, call, in_place ? own : send.data(), receive.data(), count, dtype, request,
-                                 error);
+          return api_.all_gather(communicator_, call, in_place ? own : send.data(), receive.data(), count, dtype,
+                                 request, error);
         }));
-        SY_RETURN_IF_ERROR(Annotate(receive.Expect(expected), fmt::format("{} elements{}", count, in_place ? " in place" : "")));
+        SY_RETURN_IF_ERROR(
+            Annotate(receive.Expect(expected), fmt::format("{} elements{}", count, in_place ? " in place" : "")));
       }
     }
     return OkStatus();
@@ -286,9 +292,10 @@ class Rank {
   Status AllToAll() {
     for (const uint64_t count : kCounts) {
       const auto element = [&](int from, int to, uint64_t i) { return Sent(from + 3 * to, i, SY_SUM); };
-      Area send(Make(count * size_, SY_F32, [&](uint64_t i) { return element(rank_, static_cast<int>(i / count), i % count); }));
-      const Bytes expected =
-          Make(count * size_, SY_F32, [&](uint64_t i) { return element(static_cast<int>(i / count), rank_, i % count); });
+      Area send(Make(count * size_, SY_F32,
+                     [&](uint64_t i) { return element(rank_, static_cast<int>(i / count), i % count); }));
+      const Bytes expected = Make(count * size_, SY_F32,
+                                  [&](uint64_t i) { return element(static_cast<int>(i / count), rank_, i % count); });
       Area receive(expected.size());
       SY_RETURN_IF_ERROR(Do("all_to_all", "all_to_all", [&](auto* call, auto** request, auto* error) {
         return api_.all_to_all(communicator_, call, send.data(), receive.data(), count, SY_F32, request, error);
@@ -323,14 +330,13 @@ class Rank {
       return Make(bytes, SY_U8, [&](uint64_t i) { return static_cast<double>((i * 3 + from * 11 + which) % 251); });
     };
     for (const uint64_t bytes : {uint64_t{1}, uint64_t{333}, uint64_t{100003}, uint64_t{2} << 20}) {
-      Bytes first = message(rank_, bytes, 0), second = message(rank_, bytes / 2 + 1, 1), back = message(rank_, bytes + 5, 2);
+      Bytes first = message(rank_, bytes, 0), second = message(rank_, bytes / 2 + 1, 1),
+            back = message(rank_, bytes + 5, 2);
       Area from_left(bytes), second_from_left(bytes / 2 + 1), from_right(bytes + 5);
-      const sy_transfer transfers[] = {{right, 1, first.data(), first.size()},
-                                       {left, 0, from_left.data(), bytes},
-                                       {right, 1, second.data(), second.size()},
-                                       {left, 0, second_from_left.data(), bytes / 2 + 1},
-                                       {left, 1, back.data(), back.size()},
-                                       {right, 0, from_right.data(), bytes + 5}};
+      const sy_transfer transfers[] = {
+          {right, 1, first.data(), first.size()},   {left, 0, from_left.data(), bytes},
+          {right, 1, second.data(), second.size()}, {left, 0, second_from_left.data(), bytes / 2 + 1},
+          {left, 1, back.data(), back.size()},      {right, 0, from_right.data(), bytes + 5}};
       // With two ranks both neighbours are one: the order of the batch then pairs right with left.
       const uint32_t count = size_ == 2 ? 4 : 6;
       SY_RETURN_IF_ERROR(Do("send_recv_batch", "send_recv_batch", [&](auto* call, auto** request, auto* error) {
@@ -359,7 +365,8 @@ class Rank {
         return api_.all_reduce(communicator_, call, address, address, kCount, SY_F32, SY_SUM, request, e);
       }));
       const Bytes expected = Make(kCount, SY_F32, [&](uint64_t i) { return Reduced(size_, i + round, SY_SUM); });
-      if (!std::equal(expected.begin(), expected.end(), bytes)) return Internal("all_reduce in owned memory: wrong numbers");
+      if (!std::equal(expected.begin(), expected.end(), bytes))
+        return Internal("all_reduce in owned memory: wrong numbers");
     }
     api_.buffer_free(communicator_, address);
     return OkStatus();

@@ -1,5 +1,5 @@
-// One rank of a collective check: joins the others through a folder, calls every function of collective/1 with numbers whose results are exact in any order,
-// and compares. Runs in a process of its own.
+// One rank of a collective check: joins the others through a folder, calls every function of collective/1 with numbers
+// whose results are exact in any order, and compares. Runs in a process of its own.
 #pragma once
 
 #include "core/runtime/plugin.h"

@@ -66,9 +66,9 @@ StatusOr<std::map<std::string, std::string>> ReadExpectedFailures(const std::str
 }
 
 Status CheckInChild(const char* mode, const Plugin& plugin, const Options& options) {
-  SY_ASSIGN_OR_RETURN(const auto results,
-                      RunChildren({{"mode", mode}, {"plugin", plugin.path()}, {"device", options.device}}, 1,
-                                  {.self = options.self}));
+  SY_ASSIGN_OR_RETURN(
+      const auto results,
+      RunChildren({{"mode", mode}, {"plugin", plugin.path()}, {"device", options.device}}, 1, {.self = options.self}));
   for (const auto& [name, status] : results[0]) {
     // A crash of a driver on a broken call is no broken promise.
     if (status.code() == absl::StatusCode::kUnavailable) return Unimplemented("{}", Message(status));

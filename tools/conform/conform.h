@@ -1,7 +1,8 @@
-// The conformance kit: does a plugin keep the promises of core/abi? It takes any plugin by path and needs no source tree. A backend is tested for
-// its device functions, every op of ops.h against the fp64 `reference` plugin, and a short training run; a collective with data on several ranks.
-// Each check ends as pass, fail, unsupported, expected failure or unexpected pass; the last line names the level reached and what the next one lacks.
-// Not thread-safe: it starts processes and owns the plugin while it runs.
+// The conformance kit: does a plugin keep the promises of core/abi? It takes any plugin by path and needs no source
+// tree. A backend is tested for its device functions, every op of ops.h against the fp64 `reference` plugin, and a
+// short training run; a collective with data on several ranks. Each check ends as pass, fail, unsupported, expected
+// failure or unexpected pass; the last line names the level reached and what the next one lacks. Not thread-safe: it
+// starts processes and owns the plugin while it runs.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,23 @@ const char* OutcomeName(Outcome outcome);
 const char* LevelName(Level level);
 
 struct Check {
-  std::string name;    // "op/matmul/bias_gelu/f32", "device/copies", "collective/all_reduce/3_ranks"
+  std::string name;  // "op/matmul/bias_gelu/f32", "device/copies", "collective/all_reduce/3_ranks"
   Outcome outcome = Outcome::kPass;
   std::string detail;  // what was expected and found, or why it is unsupported
 };
 
 struct Options {
-  std::string plugin;                    // path, or the name of an installed plugin
+  std::string plugin;  // path, or the name of an installed plugin
   int device = 0;
   uint64_t seed = 42;
-  Level limit = Level::kFast;            // checks of higher levels are left out
-  std::string filter;                    // only checks whose name contains it; "" = all
-  std::string expected_failures;         // JSON file: {"op/softmax/*": "why", …}; a trailing * stands for anything
-  std::vector<int> ranks = {1, 2, 3, 4}; // of collective checks
+  Level limit = Level::kFast;             // checks of higher levels are left out
+  std::string filter;                     // only checks whose name contains it; "" = all
+  std::string expected_failures;          // JSON file: {"op/softmax/*": "why", …}; a trailing * stands for anything
+  std::vector<int> ranks = {1, 2, 3, 4};  // of collective checks
   bool json = false;
-  bool verbose = false;                  // list the checks that passed, too
-  std::vector<std::string> self;         // the command that starts ConformMain in a new process; needed for checks in processes of their own
+  bool verbose = false;  // list the checks that passed, too
+  std::vector<std::string>
+      self;  // the command that starts ConformMain in a new process; needed for checks in processes of their own
 };
 
 struct Report {
@@ -52,8 +54,9 @@ struct Report {
 // A status only where nothing could be tested: no such plugin, no reference plugin, a broken file of expected failures.
 StatusOr<Report> RunConformance(const Options& options);
 
-// `switchyard conform [options] PLUGIN`: arguments after "conform". `self` is the command that comes back here, for example {"/usr/bin/switchyard", "conform"}.
-// Returns the exit status: 0 without failures, 1 with, 2 for a wrong command line.
+// `switchyard conform [options] PLUGIN`: arguments after "conform". `self` is the command that comes back here, for
+// example {"/usr/bin/switchyard", "conform"}. Returns the exit status: 0 without failures, 1 with, 2 for a wrong
+// command line.
 int ConformMain(const std::vector<std::string>& self, const std::vector<std::string>& arguments);
 
 }  // namespace switchyard::conform

@@ -74,8 +74,8 @@ Status ParseOption(const std::string& argument, Options& options) {
     options.expected_failures = value;
   } else {
     return InvalidArgument("unknown option {}{}", name,
-                           DidYouMean(name, {"--device", "--filter", "--limit", "--ranks", "--expected_failures", "--seed",
-                                             "--json", "--verbose"}));
+                           DidYouMean(name, {"--device", "--filter", "--limit", "--ranks", "--expected_failures",
+                                             "--seed", "--json", "--verbose"}));
   }
   return good ? OkStatus() : InvalidArgument("{}: \"{}\" is not a value of it", name, value);
 }
@@ -101,7 +101,8 @@ int ConformMain(const std::vector<std::string>& self, const std::vector<std::str
     }
     if (!wrong.ok()) break;
   }
-  if (wrong.ok() && options.plugin.empty()) wrong = InvalidArgument("expected a plugin: switchyard conform path/to/plugin.so");
+  if (wrong.ok() && options.plugin.empty())
+    wrong = InvalidArgument("expected a plugin: switchyard conform path/to/plugin.so");
   if (!wrong.ok()) {
     std::fprintf(stderr, "switchyard conform: %s\n", Message(wrong).c_str());
     return 2;

@@ -106,7 +106,8 @@ Status CheckAlignment(Device& device) {
 }
 
 Status CheckOutOfMemory(Device& device) {
-  for (const uint64_t bytes : {device.info().memory_bytes + (uint64_t{1} << 30), uint64_t{1} << 62, UINT64_MAX - 4096}) {
+  for (const uint64_t bytes :
+       {device.info().memory_bytes + (uint64_t{1} << 30), uint64_t{1} << 62, UINT64_MAX - 4096}) {
     const auto buffer = device.Allocate(bytes);
     if (buffer.status().code() != absl::StatusCode::kResourceExhausted) {
       return Internal("an allocation of {} bytes on a device of {}: expected out of memory, found: {}", bytes,
@@ -128,7 +129,8 @@ Status CheckFreeing(Device& device) {
   const uint64_t bytes = std::max<uint64_t>(1, std::min(info.largest_allocation, room) / 3);
   for (int round = 0; round < 8; ++round) {
     auto buffer = device.Allocate(bytes);
-    if (!buffer.ok()) return Annotate(buffer.status(), fmt::format("allocation {} of {} bytes, each freed", round, bytes));
+    if (!buffer.ok())
+      return Annotate(buffer.status(), fmt::format("allocation {} of {} bytes, each freed", round, bytes));
   }
   for (int round = 0; round < 2000; ++round) {
     auto buffer = device.Allocate(1 + 97 * static_cast<uint64_t>(round) % 10000);
@@ -272,9 +274,8 @@ void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint6
   recorder.Run("device/host_leaks", [&] { return CheckHostLeaks(device, seed); });
   recorder.Run("device/threads", [&] { return CheckThreads(device, seed); });
   const auto async = [&](const char* name, auto check) {
-    recorder.Run(std::string("async/") + name, [&]() -> Status {
-      return device.async() ? check() : Unimplemented("a synchronous device");
-    });
+    recorder.Run(std::string("async/") + name,
+                 [&]() -> Status { return device.async() ? check() : Unimplemented("a synchronous device"); });
   };
   async("stream_order", [&] { return CheckStreamOrder(device, seed); });
   async("events", [&] { return CheckEvents(device, seed); });

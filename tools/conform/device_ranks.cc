@@ -12,7 +12,8 @@ constexpr uint64_t kBytes = 100003, kTimeoutMs = 20000;
 
 Bytes Message(int rank, int round) {
   Bytes bytes(kBytes);
-  for (uint64_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<uint8_t>(i * 7 + static_cast<uint64_t>(rank * 13 + round));
+  for (uint64_t i = 0; i < kBytes; ++i)
+    bytes[i] = static_cast<uint8_t>(i * 7 + static_cast<uint64_t>(rank * 13 + round));
   return bytes;
 }
 
@@ -24,8 +25,8 @@ Status CheckDeviceRanks(const Plugin& plugin, const Options& options) {
   if (count < kRanks && !(info.flags & SY_DEVICE_SHAREABLE)) {
     return Unimplemented("there is one device, and it cannot be shared");
   }
-  SY_ASSIGN_OR_RETURN(const auto ranks, RunChildren({{"mode", "device"}, {"plugin", plugin.path()}, {"count", count}}, kRanks,
-                                                    {.self = options.self}));
+  SY_ASSIGN_OR_RETURN(const auto ranks, RunChildren({{"mode", "device"}, {"plugin", plugin.path()}, {"count", count}},
+                                                    kRanks, {.self = options.self}));
   for (const ChildResults& results : ranks) {
     for (const auto& [name, status] : results) SY_RETURN_IF_ERROR(status);
   }

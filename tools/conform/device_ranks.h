@@ -1,4 +1,5 @@
-// Two processes that drive the device at once and exchange what lies in its memory: what data-parallel training asks of a backend.
+// Two processes that drive the device at once and exchange what lies in its memory: what data-parallel training asks of
+// a backend.
 #pragma once
 
 #include "core/runtime/plugin.h"

@@ -20,8 +20,8 @@ FileStore::FileStore(std::string folder) : folder_(std::move(folder)) {
     const std::string text(static_cast<const char*>(value), bytes);
     return static_cast<FileStore*>(context)->Put(key, text) ? SY_OK : SY_INTERNAL;
   };
-  interface_.get = [](void* context, const char* key, void* value, uint32_t capacity, uint32_t* bytes, uint64_t timeout_ms,
-                      sy_error*) -> sy_status {
+  interface_.get = [](void* context, const char* key, void* value, uint32_t capacity, uint32_t* bytes,
+                      uint64_t timeout_ms, sy_error*) -> sy_status {
     std::string text;
     if (!static_cast<FileStore*>(context)->Wait(key, text, timeout_ms)) return SY_TIMEOUT;
     if (text.size() > capacity) return SY_INVALID;

@@ -1,4 +1,5 @@
-// The key-value store of ranks that share a folder: how the kit bootstraps collectives without a network. Thread-safe, also between processes.
+// The key-value store of ranks that share a folder: how the kit bootstraps collectives without a network. Thread-safe,
+// also between processes.
 #pragma once
 
 #include <string>

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 namespace switchyard::conform {
 namespace {
 
-Operand T(Dims dims, Fill fill = Fill::kNormal, double value = 0) { return {Type::kTested, std::move(dims), fill, value}; }
+Operand T(Dims dims, Fill fill = Fill::kNormal, double value = 0) {
+  return {Type::kTested, std::move(dims), fill, value};
+}
 Operand F(Dims dims, Fill fill = Fill::kNormal, double value = 0) { return {Type::kF32, std::move(dims), fill, value}; }
 Operand I(Dims dims, double limit, Fill fill = Fill::kIndex) { return {Type::kI32, std::move(dims), fill, limit}; }
 
@@ -14,7 +17,8 @@ class Table {
  public:
   // A forward case, or one that stands alone.
   template <typename A>
-  OpCase& Add(const char* op, const char* name, A attributes, std::vector<Operand> inputs, std::vector<Operand> outputs) {
+  OpCase& Add(const char* op, const char* name, A attributes, std::vector<Operand> inputs,
+              std::vector<Operand> outputs) {
     attributes.header = SY_HEADER(A);
     OpCase& added = Add(op, name, std::move(inputs), std::move(outputs));
     added.attributes.resize(sizeof(A));
@@ -31,9 +35,11 @@ class Table {
     forward_ = static_cast<int>(cases_.size()) - 1;
     return cases_.back();
   }
-  // The gradient of the last case of Add, with its name and attributes. "i0" is its input 0, "o1" its output 1, "g0" the incoming gradient of
-  // output 0; the outputs are gradients of the listed inputs, f32 where the input is listed in `f32`.
-  OpCase& Gradient(const char* op, std::vector<std::string> inputs, std::vector<int> outputs, std::vector<int> f32 = {}) {
+  // The gradient of the last case of Add, with its name and attributes. "i0" is its input 0, "o1" its output 1, "g0"
+  // the incoming gradient of output 0; the outputs are gradients of the listed inputs, f32 where the input is listed in
+  // `f32`.
+  OpCase& Gradient(const char* op, std::vector<std::string> inputs, std::vector<int> outputs,
+                   std::vector<int> f32 = {}) {
     const OpCase from = cases_[forward_];
     OpCase added;
     added.op = op;
@@ -71,13 +77,15 @@ class Table {
 void AddMatmul(Table& table) {
   sy_matmul_attributes plain{};
   plain.alpha = 1;
-  const auto add = [&](const char* name, sy_matmul_attributes a, Dims lead, int64_t m, int64_t k, int64_t n) -> OpCase& {
+  const auto add = [&](const char* name, sy_matmul_attributes a, Dims lead, int64_t m, int64_t k,
+                       int64_t n) -> OpCase& {
     const auto with = [&](Dims tail) {
       Dims dims = lead;
       dims.insert(dims.end(), tail.begin(), tail.end());
       return dims;
     };
-    std::vector<Operand> inputs = {T(a.transpose_a ? with({k, m}) : with({m, k})), T(a.transpose_b ? with({n, k}) : with({k, n}))};
+    std::vector<Operand> inputs = {T(a.transpose_a ? with({k, m}) : with({m, k})),
+                                   T(a.transpose_b ? with({n, k}) : with({k, n}))};
     if (a.bias) inputs.push_back(T({n}));
     if (a.activation_gradient) inputs.push_back(T(with({m, n})));
     if (a.residual) inputs.push_back(T(with({m, n})));
@@ -92,7 +100,8 @@ void AddMatmul(Table& table) {
   add("outer_product", plain, {}, 31, 1, 29);
   add("batch", plain, {2, 3}, 5, 7, 11);
   add("large", plain, {}, 129, 193, 131);
-  table.Add("matmul", "integers_exact", plain, {T({9, 33}, Fill::kIntegers), T({33, 5}, Fill::kIntegers)}, {T({9, 5})}).exact = true;
+  table.Add("matmul", "integers_exact", plain, {T({9, 33}, Fill::kIntegers), T({33, 5}, Fill::kIntegers)}, {T({9, 5})})
+      .exact = true;
   sy_matmul_attributes a = plain;
   a.transpose_a = 1;
   add("transpose_a", a, {}, 13, 17, 19);
@@ -222,7 +231,8 @@ void AddLosses(Table& table) {
   a.ignore_index = -100;
   table.Add("cross_entropy", "negative_labels", a, {T({9, 4}), I({9}, 3, Fill::kSignedIndex)}, {F({9}), F({9})});
   table.Add("label_rank", "odd", {T({11, 7}), I({11}, 7)}, {I({11}, 0)}).exact = true;
-  table.Add("label_rank", "ties", {T({8, 5}, Fill::kConstant, 1), I({8}, 5, Fill::kSignedIndex)}, {I({8}, 0)}).exact = true;
+  table.Add("label_rank", "ties", {T({8, 5}, Fill::kConstant, 1), I({8}, 5, Fill::kSignedIndex)}, {I({8}, 0)}).exact =
+      true;
   table.Add("label_rank", "imagenet", {T({3, 1000}), I({3}, 1000)}, {I({3}, 0)}).exact = true;
 }
 
@@ -238,21 +248,32 @@ sy_pointwise_attributes Program(std::vector<sy_instruction> instructions, std::v
 
 void AddPointwise(Table& table) {
   const Dims odd = {3, 5, 7};
-  const std::pair<const char*, int> binary[] = {{"add", SY_PW_ADD}, {"sub", SY_PW_SUB}, {"mul", SY_PW_MUL}, {"div", SY_PW_DIV}, {"max", SY_PW_MAX},
-                                                {"min", SY_PW_MIN}, {"less", SY_PW_LESS}, {"less_equal", SY_PW_LESS_EQUAL}, {"equal", SY_PW_EQUAL}};
+  const std::pair<const char*, int> binary[] = {
+      {"add", SY_PW_ADD},    {"sub", SY_PW_SUB}, {"mul", SY_PW_MUL},   {"div", SY_PW_DIV},
+      {"max", SY_PW_MAX},    {"min", SY_PW_MIN}, {"less", SY_PW_LESS}, {"less_equal", SY_PW_LESS_EQUAL},
+      {"equal", SY_PW_EQUAL}};
   for (const auto& [name, op] : binary) {
     const bool whole = op == SY_PW_EQUAL || op == SY_PW_LESS_EQUAL;
     table.Add("pointwise", name, Program({{op, 0, 1, 0, 0}}, {2}),
-              {T(odd, whole ? Fill::kIntegers : Fill::kNormal), T(odd, whole ? Fill::kIntegers : op == SY_PW_DIV ? Fill::kPositive : Fill::kNormal)}, {T(odd)});
+              {T(odd, whole ? Fill::kIntegers : Fill::kNormal), T(odd, whole             ? Fill::kIntegers
+                                                                       : op == SY_PW_DIV ? Fill::kPositive
+                                                                                         : Fill::kNormal)},
+              {T(odd)});
   }
   table.Add("pointwise", "pow", Program({{SY_PW_POW, 0, 1, 0, 0}}, {2}), {T(odd, Fill::kPositive), T(odd)}, {T(odd)});
-  const std::pair<const char*, int> unary[] = {{"neg", SY_PW_NEG}, {"abs", SY_PW_ABS}, {"exp", SY_PW_EXP}, {"tanh", SY_PW_TANH}, {"sigmoid", SY_PW_SIGMOID},
-                                               {"erf", SY_PW_ERF}, {"floor", SY_PW_FLOOR}};
-  for (const auto& [name, op] : unary) table.Add("pointwise", name, Program({{op, 0, 0, 0, 0}}, {1}), {T(odd)}, {T(odd)});
-  const std::pair<const char*, int> positive[] = {{"log", SY_PW_LOG}, {"sqrt", SY_PW_SQRT}, {"rsqrt", SY_PW_RSQRT}, {"reciprocal", SY_PW_RECIPROCAL}};
-  for (const auto& [name, op] : positive) table.Add("pointwise", name, Program({{op, 0, 0, 0, 0}}, {1}), {T(odd, Fill::kPositive)}, {T(odd)});
-  const std::tuple<const char*, int, int> activations[] = {{"relu", SY_PW_RELU, SY_PW_RELU_GRAD}, {"gelu", SY_PW_GELU, SY_PW_GELU_GRAD},
-                                                           {"gelu_tanh", SY_PW_GELU_TANH, SY_PW_GELU_TANH_GRAD}, {"silu", SY_PW_SILU, SY_PW_SILU_GRAD}};
+  const std::pair<const char*, int> unary[] = {{"neg", SY_PW_NEG},    {"abs", SY_PW_ABS},         {"exp", SY_PW_EXP},
+                                               {"tanh", SY_PW_TANH},  {"sigmoid", SY_PW_SIGMOID}, {"erf", SY_PW_ERF},
+                                               {"floor", SY_PW_FLOOR}};
+  for (const auto& [name, op] : unary)
+    table.Add("pointwise", name, Program({{op, 0, 0, 0, 0}}, {1}), {T(odd)}, {T(odd)});
+  const std::pair<const char*, int> positive[] = {
+      {"log", SY_PW_LOG}, {"sqrt", SY_PW_SQRT}, {"rsqrt", SY_PW_RSQRT}, {"reciprocal", SY_PW_RECIPROCAL}};
+  for (const auto& [name, op] : positive)
+    table.Add("pointwise", name, Program({{op, 0, 0, 0, 0}}, {1}), {T(odd, Fill::kPositive)}, {T(odd)});
+  const std::tuple<const char*, int, int> activations[] = {{"relu", SY_PW_RELU, SY_PW_RELU_GRAD},
+                                                           {"gelu", SY_PW_GELU, SY_PW_GELU_GRAD},
+                                                           {"gelu_tanh", SY_PW_GELU_TANH, SY_PW_GELU_TANH_GRAD},
+                                                           {"silu", SY_PW_SILU, SY_PW_SILU_GRAD}};
   for (const auto& [name, op, gradient] : activations) {
     table.Add("pointwise", name, Program({{op, 0, 0, 0, 0}}, {1}), {T(odd)}, {T(odd)});
     OpCase& backward = table.Gradient("pointwise", {"i0", "g0"}, {0});
@@ -264,28 +285,40 @@ void AddPointwise(Table& table) {
     std::memcpy(backward.attributes.data(), &program, sizeof program);
     backward.name = std::string(name) + "_gradient";
   }
-  table.Add("pointwise", "select", Program({{SY_PW_CONSTANT, 0, 0, 0, 0.25f}, {SY_PW_LESS, 0, 3, 0, 0}, {SY_PW_SELECT, 4, 1, 2, 0}}, {5}),
+  table.Add("pointwise", "select",
+            Program({{SY_PW_CONSTANT, 0, 0, 0, 0.25f}, {SY_PW_LESS, 0, 3, 0, 0}, {SY_PW_SELECT, 4, 1, 2, 0}}, {5}),
             {T(odd), T(odd), T(odd)}, {T(odd)});
-  table.Add("pointwise", "is_finite", Program({{SY_PW_IS_FINITE, 0, 0, 0, 0}}, {1}), {T({257}, Fill::kExtreme)}, {T({257})}).exact = true;
+  table
+      .Add("pointwise", "is_finite", Program({{SY_PW_IS_FINITE, 0, 0, 0, 0}}, {1}), {T({257}, Fill::kExtreme)},
+           {T({257})})
+      .exact = true;
   table.Add("pointwise", "copy", Program({}, {0}), {T({1023})}, {T({1023})}).exact = true;
   table.Add("pointwise", "one_element", Program({{SY_PW_ADD, 0, 0, 0, 0}}, {1}), {T({1})}, {T({1})});
   table.Add("pointwise", "no_axes", Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2}), {T({}), T({})}, {T({})});
   table.Add("pointwise", "to_f32", Program({}, {0}), {T({17, 3})}, {F({17, 3})}).exact = true;
   table.Add("pointwise", "from_f32", Program({}, {0}), {F({17, 3})}, {T({17, 3})}).exact = true;
   table.Add("pointwise", "from_i32", Program({}, {0}), {I({41}, 200)}, {T({41})}).exact = true;
-  table.Add("pointwise", "from_u8", Program({}, {0}), {{Type::kU8, {2, 5, 3}, Fill::kIndex, 256}}, {T({2, 5, 3})}).exact = true;
+  table.Add("pointwise", "from_u8", Program({}, {0}), {{Type::kU8, {2, 5, 3}, Fill::kIndex, 256}}, {T({2, 5, 3})})
+      .exact = true;
   table.Add("pointwise", "broadcast", Program({}, {0}), {T({1, 5, 1})}, {T({3, 5, 7})}).exact = true;
-  table.Add("pointwise", "broadcast_row", Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2}), {T({6, 4, 13}), T({13})}, {T({6, 4, 13})});
-  table.Add("pointwise", "broadcast_column", Program({{SY_PW_MUL, 0, 1, 0, 0}}, {2}), {T({6, 5, 13}), T({6, 1, 1})}, {T({6, 5, 13})});
-  table.Add("pointwise", "broadcast_both", Program({{SY_PW_SUB, 0, 1, 0, 0}}, {2}), {T({7, 1}), T({1, 11})}, {T({7, 11})});
+  table.Add("pointwise", "broadcast_row", Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2}), {T({6, 4, 13}), T({13})},
+            {T({6, 4, 13})});
+  table.Add("pointwise", "broadcast_column", Program({{SY_PW_MUL, 0, 1, 0, 0}}, {2}), {T({6, 5, 13}), T({6, 1, 1})},
+            {T({6, 5, 13})});
+  table.Add("pointwise", "broadcast_both", Program({{SY_PW_SUB, 0, 1, 0, 0}}, {2}), {T({7, 1}), T({1, 11})},
+            {T({7, 11})});
   table.Add("pointwise", "broadcast_scalar", Program({{SY_PW_MUL, 0, 1, 0, 0}}, {2}), {T({4099}), F({1})}, {T({4099})});
-  table.Add("pointwise", "five_axes", Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2}), {T({2, 3, 1, 5, 1}), T({1, 3, 4, 1, 3})}, {T({2, 3, 4, 5, 3})});
-  table.Add("pointwise", "two_outputs", Program({{SY_PW_MUL, 0, 1, 0, 0}, {SY_PW_TANH, 2, 0, 0, 0}, {SY_PW_ADD, 3, 0, 0, 0}}, {2, 4}),
+  table.Add("pointwise", "five_axes", Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2}), {T({2, 3, 1, 5, 1}), T({1, 3, 4, 1, 3})},
+            {T({2, 3, 4, 5, 3})});
+  table.Add("pointwise", "two_outputs",
+            Program({{SY_PW_MUL, 0, 1, 0, 0}, {SY_PW_TANH, 2, 0, 0, 0}, {SY_PW_ADD, 3, 0, 0, 0}}, {2, 4}),
             {T({19, 5}), T({19, 5})}, {T({19, 5}), F({19, 5})});
   std::vector<sy_instruction> chain = {{SY_PW_CONSTANT, 0, 0, 0, 0.5f}};
-  for (int i = 1; i < SY_PW_MAX_INSTRUCTIONS; ++i) chain.push_back({i % 2 ? SY_PW_MUL : SY_PW_ADD, i, i % 2 ? 1 : 0, 0, 0});
+  for (int i = 1; i < SY_PW_MAX_INSTRUCTIONS; ++i)
+    chain.push_back({i % 2 ? SY_PW_MUL : SY_PW_ADD, i, i % 2 ? 1 : 0, 0, 0});
   table.Add("pointwise", "longest_program", Program(chain, {SY_PW_MAX_INSTRUCTIONS}), {T({67})}, {T({67})});
-  OpCase& strided = table.Add("pointwise", "strided", Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2}), {T({9, 14}), T({9, 14})}, {T({9, 14})});
+  OpCase& strided = table.Add("pointwise", "strided", Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2}), {T({9, 14}), T({9, 14})},
+                              {T({9, 14})});
   strided.inputs[1].transposed = true;
 }
 
@@ -333,7 +366,8 @@ A Axes(const V& values) {
 }
 
 void AddLayout(Table& table) {
-  const auto axes = [&](const char* op, const char* name, std::vector<int> values, std::vector<Operand> inputs, Dims out) {
+  const auto axes = [&](const char* op, const char* name, std::vector<int> values, std::vector<Operand> inputs,
+                        Dims out) {
     table.Add(op, name, Axes<sy_axes_attributes>(values), std::move(inputs), {T(out)}).exact = true;
   };
   axes("transpose", "matrix", {1, 0}, {T({13, 29})}, {29, 13});
@@ -376,7 +410,8 @@ void AddLayout(Table& table) {
   const auto gather = [&](const char* name, Dims table_dims, Dims index_dims, Fill fill) {
     Dims out = index_dims;
     out.insert(out.end(), table_dims.begin() + 1, table_dims.end());
-    table.Add("gather", name, {T(table_dims), I(index_dims, static_cast<double>(table_dims[0]), fill)}, {T(out)}).exact = true;
+    table.Add("gather", name, {T(table_dims), I(index_dims, static_cast<double>(table_dims[0]), fill)}, {T(out)})
+        .exact = true;
     if (fill == Fill::kIndex) table.Gradient("scatter_add", {"i1", "g0"}, {0});
   };
   gather("rows", {11, 7}, {5}, Fill::kIndex);
@@ -403,8 +438,10 @@ void AddDropout(Table& table) {
 }
 
 void AddOptimizer(Table& table) {
-  const auto add = [&](const char* name, sy_optimizer_attributes a, int states, std::vector<Dims> shapes, bool finite, bool first) {
-    std::vector<Operand> inputs = {F({1}, Fill::kConstant, 0.03), I({1}, 0), F({1}, Fill::kConstant, 0.25), F({1}, Fill::kConstant, finite ? 1 : 0)};
+  const auto add = [&](const char* name, sy_optimizer_attributes a, int states, std::vector<Dims> shapes, bool finite,
+                       bool first) {
+    std::vector<Operand> inputs = {F({1}, Fill::kConstant, 0.03), I({1}, 0), F({1}, Fill::kConstant, 0.25),
+                                   F({1}, Fill::kConstant, finite ? 1 : 0)};
     inputs[1].fill = Fill::kConstant;
     inputs[1].value = first ? 0 : 12;
     std::vector<Operand> outputs;
@@ -490,7 +527,8 @@ void AddConvolution(Table& table) {
 }
 
 void AddPooling(Table& table) {
-  const auto add = [&](const char* name, bool average, bool include, int64_t c, Dims image, std::vector<int> kernel, std::vector<int> stride, int pad) {
+  const auto add = [&](const char* name, bool average, bool include, int64_t c, Dims image, std::vector<int> kernel,
+                       std::vector<int> stride, int pad) {
     sy_pool_attributes a{};
     a.spatial_rank = static_cast<int32_t>(image.size());
     a.average = average;

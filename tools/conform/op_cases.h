@@ -1,6 +1,6 @@
-// The table of what every kernel is tried with: for each op of core/abi/ops.h its attributes and shapes, odd ones included. The dtype under test is a
-// parameter: Type::kTested operands take it, the others are fixed. A case with a `forward` is a gradient: its inputs are taken from a run of the forward case.
-// Built once; thread-safe to read.
+// The table of what every kernel is tried with: for each op of core/abi/ops.h its attributes and shapes, odd ones
+// included. The dtype under test is a parameter: Type::kTested operands take it, the others are fixed. A case with a
+// `forward` is a gradient: its inputs are taken from a run of the forward case. Built once; thread-safe to read.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,9 @@ struct Operand {
   Fill fill = Fill::kNormal;
   double value = 0;
   Source source = Source::kFresh;
-  int index = -1;           // kForwardInput, kForwardOutput: which one
-  int gradient_of = -1;     // input of a gradient case: the incoming gradient of this forward output. Output: the gradient for this forward input
+  int index = -1;        // kForwardInput, kForwardOutput: which one
+  int gradient_of = -1;  // input of a gradient case: the incoming gradient of this forward output. Output: the gradient
+                         // for this forward input
   bool transposed = false;  // input: stored with its last two axes exchanged, where the kernel takes strided tensors
 };
 
@@ -42,9 +43,9 @@ struct OpCase {
   std::string op, name;
   std::vector<uint8_t> attributes;
   std::vector<Operand> inputs, outputs;
-  int forward = -1;          // index of the forward case
-  bool exact = false;        // no arithmetic, or exact in f32: every bit must agree
-  double looser = 1;         // factor on the tolerated error
+  int forward = -1;    // index of the forward case
+  bool exact = false;  // no arithmetic, or exact in f32: every bit must agree
+  double looser = 1;   // factor on the tolerated error
   std::string id() const { return op + "/" + name; }
 };
 

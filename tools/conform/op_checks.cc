@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/random.h"
-#include "core/runtime/doctor.h"
+#include "core/runtime/composition.h"
 #include "tools/conform/op_data.h"
 
 namespace switchyard::conform {
@@ -89,8 +89,9 @@ class CaseChecker {
         const auto off = [&](size_t at) { return std::fabs(found[o][at] - expected[o][at]); };
         if (!(off(i) <= off(worst))) worst = i;
       }
-      return Internal("{}: output {} {}: normalised error {:.2g}, at most {:.2g} is allowed; element {}: expected {}, found {}",
-                      what, o, DimsText(tensor), error, limit, worst, expected[o][worst], found[o][worst]);
+      return Internal(
+          "{}: output {} {}: normalised error {:.2g}, at most {:.2g} is allowed; element {}: expected {}, found {}",
+          what, o, DimsText(tensor), error, limit, worst, expected[o][worst], found[o][worst]);
     }
     return OkStatus();
   }
@@ -234,8 +235,9 @@ Status CheckGradient(const OpCase& one, Device& device, Device& reference, uint6
     }
     const double least = kSmallest * kSmallest * static_cast<double>(slopes.size());
     if (!(error <= limit * std::max(scale, least))) {
-      return Internal("gradient {} differs from central differences: normalised error {:.2g}, at most {:.2g} is allowed",
-                      o, error / std::max(scale, least), limit);
+      return Internal(
+          "gradient {} differs from central differences: normalised error {:.2g}, at most {:.2g} is allowed", o,
+          error / std::max(scale, least), limit);
     }
   }
   return OkStatus();

@@ -10,11 +10,16 @@ namespace {
 
 sy_dtype DtypeOf(Type type, sy_dtype tested) {
   switch (type) {
-    case Type::kTested: return tested;
-    case Type::kF32: return tested == SY_F64 ? SY_F64 : SY_F32;
-    case Type::kI32: return SY_I32;
-    case Type::kI64: return SY_I64;
-    default: return SY_U8;
+    case Type::kTested:
+      return tested;
+    case Type::kF32:
+      return tested == SY_F64 ? SY_F64 : SY_F32;
+    case Type::kI32:
+      return SY_I32;
+    case Type::kI64:
+      return SY_I64;
+    default:
+      return SY_U8;
   }
 }
 
@@ -35,14 +40,28 @@ std::vector<double> Random(Fill fill, double value, const sy_tensor& tensor, uin
   for (size_t i = 0; i < values.size(); ++i) {
     double& v = values[i];
     switch (fill) {
-      case Fill::kNormal: v = random.Normal(); break;
+      case Fill::kNormal:
+        v = random.Normal();
+        break;
       case Fill::kPositive:
-      case Fill::kProbability: v = random.Uniform(0.5f, 2.0f); break;
-      case Fill::kIntegers: v = static_cast<double>(random.Below(7)) - 3; break;
-      case Fill::kIndex: v = value < 1 ? 0 : random.Below(static_cast<uint32_t>(value)); break;
-      case Fill::kSignedIndex: v = static_cast<double>(random.Below(static_cast<uint32_t>(value) + 2)) - 1; break;
-      case Fill::kConstant: v = value; break;
-      case Fill::kMask: v = random.Below(4) == 0 ? -100 : 0; break;
+      case Fill::kProbability:
+        v = random.Uniform(0.5f, 2.0f);
+        break;
+      case Fill::kIntegers:
+        v = static_cast<double>(random.Below(7)) - 3;
+        break;
+      case Fill::kIndex:
+        v = value < 1 ? 0 : random.Below(static_cast<uint32_t>(value));
+        break;
+      case Fill::kSignedIndex:
+        v = static_cast<double>(random.Below(static_cast<uint32_t>(value) + 2)) - 1;
+        break;
+      case Fill::kConstant:
+        v = value;
+        break;
+      case Fill::kMask:
+        v = random.Below(4) == 0 ? -100 : 0;
+        break;
       case Fill::kExtreme: {
         constexpr double kInfinity = std::numeric_limits<double>::infinity();
         constexpr double kSpecial[] = {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN(), 1e4, 0};

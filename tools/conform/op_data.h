@@ -1,5 +1,5 @@
-// Turns a row of the case table into data: the problem that the plugin under test gets, in its dtype, and the same numbers in f64 for the reference.
-// Everything is a pure function of seed, case and dtype.
+// Turns a row of the case table into data: the problem that the plugin under test gets, in its dtype, and the same
+// numbers in f64 for the reference. Everything is a pure function of seed, case and dtype.
 #pragma once
 
 #include <cstdint>

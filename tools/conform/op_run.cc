@@ -25,7 +25,9 @@ Bytes Stored(const std::vector<double>& values, const sy_tensor& tensor) {
   return Encode(stored, tensor.dtype);
 }
 
-uint64_t BytesOf(const sy_tensor& tensor) { return static_cast<uint64_t>(Elements(tensor)) * BytesOf(tensor.dtype); }
+uint64_t StoredBytes(const sy_tensor& tensor) {
+  return static_cast<uint64_t>(Elements(tensor)) * BytesOf(tensor.dtype);
+}
 
 }  // namespace
 
@@ -78,7 +80,8 @@ StatusOr<Bytes> GuardedBuffer::Read() const {
   return Bytes(image.begin() + static_cast<ptrdiff_t>(lead_), image.begin() + static_cast<ptrdiff_t>(lead_ + bytes_));
 }
 
-StatusOr<std::unique_ptr<BoundOp>> BoundOp::Make(Device& device, const Problem& problem, const Kernel& kernel, Mode mode) {
+StatusOr<std::unique_ptr<BoundOp>> BoundOp::Make(Device& device, const Problem& problem, const Kernel& kernel,
+                                                 Mode mode) {
   std::unique_ptr<BoundOp> op(new BoundOp());
   op->device_ = &device;
   op->problem_ = &problem;
@@ -86,7 +89,7 @@ StatusOr<std::unique_ptr<BoundOp>> BoundOp::Make(Device& device, const Problem& 
   int lead = op->mode_.first_lead;
   const auto allocate = [&](uint64_t bytes) { return GuardedBuffer::Make(device, bytes, 1 + lead++ % 3); };
   for (const sy_tensor& tensor : problem.inputs) {
-    SY_ASSIGN_OR_RETURN(GuardedBuffer buffer, allocate(BytesOf(tensor)));
+    SY_ASSIGN_OR_RETURN(GuardedBuffer buffer, allocate(StoredBytes(tensor)));
     op->inputs_.push_back(std::make_shared<GuardedBuffer>(std::move(buffer)));
   }
   op->shared_with_.assign(problem.outputs.size(), -1);
@@ -94,14 +97,14 @@ StatusOr<std::unique_ptr<BoundOp>> BoundOp::Make(Device& device, const Problem& 
     const int input = op->mode_.in_place ? kernel.info().inplace[o] : -1;
     const auto& taken = op->shared_with_;
     if (input >= 0 && std::find(taken.begin(), taken.end(), input) == taken.end()) {
-      if (BytesOf(problem.inputs[input]) != BytesOf(problem.outputs[o])) {
+      if (StoredBytes(problem.inputs[input]) != StoredBytes(problem.outputs[o])) {
         return Internal("declared output {} in place of input {}, which has another size", o, input);
       }
       op->shared_with_[o] = input;
       op->outputs_.push_back(op->inputs_[input]);
       continue;
     }
-    SY_ASSIGN_OR_RETURN(GuardedBuffer buffer, allocate(BytesOf(problem.outputs[o])));
+    SY_ASSIGN_OR_RETURN(GuardedBuffer buffer, allocate(StoredBytes(problem.outputs[o])));
     op->outputs_.push_back(std::make_shared<GuardedBuffer>(std::move(buffer)));
   }
   std::vector<sy_place> inputs, outputs;
@@ -155,12 +158,14 @@ StatusOr<std::vector<std::vector<double>>> BoundOp::Collect() {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     auto bytes = inputs_[i]->Read();
     if (!bytes.ok()) return Annotate(bytes.status(), fmt::format("input {}", i));
-    const bool overwritten = std::find(shared_with_.begin(), shared_with_.end(), static_cast<int>(i)) != shared_with_.end();
+    const bool overwritten =
+        std::find(shared_with_.begin(), shared_with_.end(), static_cast<int>(i)) != shared_with_.end();
     if (!overwritten && *bytes != Stored(problem_->values[i], problem_->inputs[i])) {
       return Internal("changed its input {}", i);
     }
   }
-  for (const auto& [scratch, name] : {std::pair(&workspace_, "workspace"), std::pair(&persistent_, "persistent memory")}) {
+  for (const auto& [scratch, name] :
+       {std::pair(&workspace_, "workspace"), std::pair(&persistent_, "persistent memory")}) {
     if (!scratch->has_value()) continue;
     if (auto bytes = (*scratch)->Read(); !bytes.ok()) return Annotate(bytes.status(), name);
   }

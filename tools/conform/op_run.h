@@ -1,5 +1,6 @@
-// Runs one op on one device through the ABI and watches what it touches: every buffer lies between guard bytes, outputs and scratch are poisoned
-// before the launch, inputs are compared with what was put there. Used for the plugin under test and for the reference alike. One thread.
+// Runs one op on one device through the ABI and watches what it touches: every buffer lies between guard bytes, outputs
+// and scratch are poisoned before the launch, inputs are compared with what was put there. Used for the plugin under
+// test and for the reference alike. One thread.
 #pragma once
 
 #include <memory>
@@ -47,12 +48,13 @@ class GuardedBuffer {
 class BoundOp {
  public:
   struct Mode {
-    bool in_place = false;                              // give outputs the places of the inputs that the kernel declared
-    std::vector<std::vector<double>> initial_outputs;   // accumulate: what the outputs hold before; empty: poison
-    std::shared_ptr<GuardedBuffer> residual;            // a backward's: written by its forward
-    int first_lead = 1;                                 // varies the offsets
+    bool in_place = false;                             // give outputs the places of the inputs that the kernel declared
+    std::vector<std::vector<double>> initial_outputs;  // accumulate: what the outputs hold before; empty: poison
+    std::shared_ptr<GuardedBuffer> residual;           // a backward's: written by its forward
+    int first_lead = 1;                                // varies the offsets
   };
-  static StatusOr<std::unique_ptr<BoundOp>> Make(Device& device, const Problem& problem, const Kernel& kernel, Mode mode);
+  static StatusOr<std::unique_ptr<BoundOp>> Make(Device& device, const Problem& problem, const Kernel& kernel,
+                                                 Mode mode);
   // Refreshes inputs, poisons outputs, launches, waits, checks guards and inputs; the outputs as doubles.
   StatusOr<std::vector<std::vector<double>>> Run();
   // The three parts of Run, to interleave several bindings.

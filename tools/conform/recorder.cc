@@ -80,7 +80,7 @@ std::string Report::Json() const {
   }
   nlohmann::json counts;
   for (const Outcome outcome : kOutcomes) counts[OutcomeName(outcome)] = Count(outcome);
-  return nlohmann::json{{"plugin", plugin},         {"path", path},   {"version", version}, {"checks", list},
+  return nlohmann::json{{"plugin", plugin},          {"path", path},   {"version", version}, {"checks", list},
                         {"level", LevelName(level)}, {"lacks", lacks}, {"counts", counts}}
       .dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

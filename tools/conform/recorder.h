@@ -23,7 +23,8 @@ class Recorder {
     if (Wants(name)) Add(name, check());
   }
   const std::vector<Check>& checks() const { return checks_; }
-  // The first failed (or unsupported, if `strict`) check whose name starts with one of the prefixes; "" if there is none.
+  // The first failed (or unsupported, if `strict`) check whose name starts with one of the prefixes; "" if there is
+  // none.
   std::string FirstMiss(const std::vector<std::string>& prefixes, bool strict) const;
 
  private:

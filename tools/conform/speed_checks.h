@@ -1,4 +1,5 @@
-// What the level Fast asks for: native kernels for every op, a half-precision dtype, and cheap launches. A miss counts as unsupported, not as a failure.
+// What the level Fast asks for: native kernels for every op, a half-precision dtype, and cheap launches. A miss counts
+// as unsupported, not as a failure.
 #pragma once
 
 #include "core/runtime/device.h"

@@ -73,7 +73,8 @@ void CheckStructs(Recorder& recorder, const Plugin& plugin, Device& device) {
     Sized<sy_device_info> info(offsetof(sy_device_info, largest_allocation), 0);
     SY_RETURN_IF_ERROR(Expect(api->query(index, info.get(), nullptr), {SY_OK}, "query"));
     SY_RETURN_IF_ERROR(info.Untouched("sy_device_info"));
-    return info.get()->memory_bytes == device.info().memory_bytes ? OkStatus() : Internal("memory_bytes was not filled");
+    return info.get()->memory_bytes == device.info().memory_bytes ? OkStatus()
+                                                                  : Internal("memory_bytes was not filled");
   });
   recorder.Run("struct/device_info_larger", [&]() -> Status {
     Sized<sy_device_info> info(sizeof(sy_device_info) + 64, 3);
@@ -106,7 +107,8 @@ void CheckStructs(Recorder& recorder, const Plugin& plugin, Device& device) {
     sy_open_options options{};
     options.header = SY_HEADER(sy_open_options);
     SY_RETURN_IF_ERROR(Expect(api->query(1 << 20, &info, nullptr), {SY_INVALID}, "query of device 1048576"));
-    return Expect(api->open(1 << 20, &options, &opened, nullptr), {SY_INVALID, SY_DEVICE_LOST}, "open of device 1048576");
+    return Expect(api->open(1 << 20, &options, &opened, nullptr), {SY_INVALID, SY_DEVICE_LOST},
+                  "open of device 1048576");
   });
   recorder.Run("struct/open_options_smaller_and_larger", [&]() -> Status {
     for (const uint32_t size : {uint32_t{sizeof(sy_header)}, uint32_t{sizeof(sy_open_options)} + 64}) {
@@ -170,7 +172,8 @@ void CheckStructs(Recorder& recorder, const Plugin& plugin, Device& device) {
   });
   refuses("wrong_shapes", {SY_INVALID, SY_UNSUPPORTED},
           [](Request&, AddRequest& add) { add.inputs[1] = Contiguous(SY_F32, {3}); });
-  refuses("missing_input", {SY_INVALID, SY_UNSUPPORTED}, [](Request& request, AddRequest&) { request.input_count = 1; });
+  refuses("missing_input", {SY_INVALID, SY_UNSUPPORTED},
+          [](Request& request, AddRequest&) { request.input_count = 1; });
   refuses("unknown_dtype", {SY_INVALID, SY_UNSUPPORTED}, [](Request&, AddRequest& add) { add.inputs[0].dtype = 99; });
 }
 

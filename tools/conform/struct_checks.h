@@ -1,4 +1,5 @@
-// Does the plugin read and write only what the size of a struct covers, and answer nonsense with an error? Speaks to the interfaces directly.
+// Does the plugin read and write only what the size of a struct covers, and answer nonsense with an error? Speaks to
+// the interfaces directly.
 #pragma once
 
 #include "core/runtime/device.h"

@@ -1,5 +1,6 @@
 #include "tools/conform/training_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -96,7 +97,7 @@ void Update(Machine& machine, int step, std::vector<Tensor>& weights, std::vecto
   std::vector<Tensor> inputs = {{one, {0.02}}, {Contiguous(SY_I32, {1}), {double(step)}}, {one, {1}}, {one, {1}}};
   std::vector<sy_tensor> outputs;
   for (size_t k = 0; k < weights.size(); ++k) {
-    for (const auto* tensors : {&weights, &gradients, &m, &v}) inputs.push_back((*tensors)[k]);
+    for (const Tensor& tensor : {weights[k], gradients[k], m[k], v[k]}) inputs.push_back(tensor);
     outputs.insert(outputs.end(), 3, weights[k].shape);
   }
   const auto results = machine.Run("optimizer_update", BytesOfAttributes(attributes), inputs, outputs);
@@ -149,7 +150,8 @@ std::vector<double> Train(Machine& machine, uint64_t seed) {
     const Tensor dlogits =
         machine.Run("cross_entropy_backward", loss_bytes, {logits, labels, loss[1], mean}, {logits.shape})[0];
     const Tensor dhidden = Matmul(machine, dlogits, false, weights[1], false);
-    const Tensor dbefore = Pointwise(machine, {{SY_PW_RELU_GRAD, 1, 0, 0, 0}, {SY_PW_MUL, 0, 2, 0, 0}}, {dhidden, before});
+    const Tensor dbefore =
+        Pointwise(machine, {{SY_PW_RELU_GRAD, 1, 0, 0, 0}, {SY_PW_MUL, 0, 2, 0, 0}}, {dhidden, before});
     const std::vector<Tensor> gradients = {Matmul(machine, dbefore, true, x, false),
                                            Matmul(machine, dlogits, true, hidden, false)};
     Update(machine, step, weights, m, v, gradients);

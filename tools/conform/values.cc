@@ -95,13 +95,27 @@ std::string DimsText(const sy_tensor& tensor) {
 Bytes Encode(const std::vector<double>& values, sy_dtype dtype) {
   Bytes bytes(values.size() * BytesOf(dtype));
   switch (dtype) {
-    case SY_F32: EncodeAs<float>(values, bytes, [](double v) { return static_cast<float>(v); }); break;
-    case SY_BF16: EncodeAs<uint16_t>(values, bytes, [](double v) { return ToBf16(static_cast<float>(v)); }); break;
-    case SY_F16: EncodeAs<uint16_t>(values, bytes, [](double v) { return ToF16(static_cast<float>(v)); }); break;
-    case SY_F64: EncodeAs<double>(values, bytes, [](double v) { return v; }); break;
-    case SY_I32: EncodeAs<int32_t>(values, bytes, [](double v) { return static_cast<int32_t>(v); }); break;
-    case SY_I64: EncodeAs<int64_t>(values, bytes, [](double v) { return static_cast<int64_t>(v); }); break;
-    default: EncodeAs<uint8_t>(values, bytes, [](double v) { return static_cast<uint8_t>(v); }); break;
+    case SY_F32:
+      EncodeAs<float>(values, bytes, [](double v) { return static_cast<float>(v); });
+      break;
+    case SY_BF16:
+      EncodeAs<uint16_t>(values, bytes, [](double v) { return ToBf16(static_cast<float>(v)); });
+      break;
+    case SY_F16:
+      EncodeAs<uint16_t>(values, bytes, [](double v) { return ToF16(static_cast<float>(v)); });
+      break;
+    case SY_F64:
+      EncodeAs<double>(values, bytes, [](double v) { return v; });
+      break;
+    case SY_I32:
+      EncodeAs<int32_t>(values, bytes, [](double v) { return static_cast<int32_t>(v); });
+      break;
+    case SY_I64:
+      EncodeAs<int64_t>(values, bytes, [](double v) { return static_cast<int64_t>(v); });
+      break;
+    default:
+      EncodeAs<uint8_t>(values, bytes, [](double v) { return static_cast<uint8_t>(v); });
+      break;
   }
   return bytes;
 }
@@ -110,13 +124,27 @@ std::vector<double> Decode(const Bytes& bytes, sy_dtype dtype) {
   std::vector<double> values(bytes.size() / BytesOf(dtype));
   const auto same = [](auto v) { return v; };
   switch (dtype) {
-    case SY_F32: DecodeAs<float>(bytes, values, same); break;
-    case SY_BF16: DecodeAs<uint16_t>(bytes, values, FromBf16); break;
-    case SY_F16: DecodeAs<uint16_t>(bytes, values, FromF16); break;
-    case SY_F64: DecodeAs<double>(bytes, values, same); break;
-    case SY_I32: DecodeAs<int32_t>(bytes, values, same); break;
-    case SY_I64: DecodeAs<int64_t>(bytes, values, same); break;
-    default: DecodeAs<uint8_t>(bytes, values, same); break;
+    case SY_F32:
+      DecodeAs<float>(bytes, values, same);
+      break;
+    case SY_BF16:
+      DecodeAs<uint16_t>(bytes, values, FromBf16);
+      break;
+    case SY_F16:
+      DecodeAs<uint16_t>(bytes, values, FromF16);
+      break;
+    case SY_F64:
+      DecodeAs<double>(bytes, values, same);
+      break;
+    case SY_I32:
+      DecodeAs<int32_t>(bytes, values, same);
+      break;
+    case SY_I64:
+      DecodeAs<int64_t>(bytes, values, same);
+      break;
+    default:
+      DecodeAs<uint8_t>(bytes, values, same);
+      break;
   }
   return values;
 }

@@ -137,7 +137,8 @@ SY_INLINE void InterleaveRows(const float* a, const float* b, int64_t n, float* 
 // scores = scale·scores + bias + mask, row `query`.
 void Bias(const AttentionHead& a, int64_t query, float* scores) {
   const int64_t n = a.tokens;
-  ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(scores + i, Load(scores + i, lanes) * a.scale, lanes); });
+  ForEachVector(
+      n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(scores + i, Load(scores + i, lanes) * a.scale, lanes); });
   const Rows addends[] = {{const_cast<char*>(a.bias), a.bias_dtype}, {const_cast<char*>(a.mask), a.mask_dtype}};
   for (const Rows& addend : addends) {
     if (!addend.data) continue;
@@ -145,7 +146,7 @@ void Bias(const AttentionHead& a, int64_t query, float* scores) {
     for (int64_t first = 0; first < n; first += 256) {
       const int64_t count = Min(256, n - first);
       const float* values = Widened(addend, query * n + first, count, block);
-      ForEachVector(count, [&](int64_t i, int64_t lanes) {
+      ForEachVector(count, [&](int64_t i, int64_t lanes) SY_INLINED {
         Store(scores + first + i, Load(scores + first + i, lanes) + Load(values + i, lanes), lanes);
       });
     }
@@ -154,7 +155,7 @@ void Bias(const AttentionHead& a, int64_t query, float* scores) {
 
 // exp(scale·(x − largest)) over a row, zero beyond the tokens; returns the sum.
 float Probabilities(float* row, const Sizes& s, float scale, float shift) {
-  const float sum = SumOver(s.tokens, [&](int64_t i, int64_t lanes) {
+  const float sum = SumOver(s.tokens, [&](int64_t i, int64_t lanes) SY_INLINED {
     const Floats e = Keep(Exp(Load(row + i, lanes) * scale - shift), lanes);
     Store(row + i, e);  // rows are padded to whole vectors
     return e;
@@ -171,7 +172,8 @@ void NarrowInPlace(float* row, int64_t n) {
 
 void StoreRow(sy_dtype dtype, float* row, float factor, char* to, int64_t dim) {
   if (factor != 1.0f)
-    ForEachVector(dim, [&](int64_t i, int64_t lanes) { Store(row + i, Load(row + i, lanes) * factor, lanes); });
+    ForEachVector(dim,
+                  [&](int64_t i, int64_t lanes) SY_INLINED { Store(row + i, Load(row + i, lanes) * factor, lanes); });
   from_float(dtype, row, to, dim);
 }
 
@@ -196,7 +198,7 @@ void Forward(const AttentionHead& a) {
       float* row = w.scores + r * s.keys;
       if (biased) Bias(a, first + r, row);
       const float scale = biased ? 1.0f : a.scale;
-      const float extreme = reduce(scale < 0 ? SY_REDUCE_MIN : SY_REDUCE_MAX, row, s.tokens) * scale;
+      const float extreme = (scale < 0 ? reduce(SY_REDUCE_MIN, row, s.tokens) : LargestOf(row, s.tokens)) * scale;
       const float largest = extreme == -__builtin_inff() ? 0.0f : extreme;  // a row that is masked out altogether
       sums[r] = Probabilities(row, s, scale, largest);
       a.logsumexp[first + r] = largest + __builtin_logf(sums[r]);
@@ -239,7 +241,7 @@ void Backward(const AttentionHead& a) {
       float* block = w.out;  // two rows of it, free until dQ is computed
       const float *o = Widened(out, 0, s.dim, block), *d = Widened(gradient, 0, s.dim, block + s.width);
       const float sum =
-          SumOver(s.dim, [&](int64_t i, int64_t lanes) { return Load(o + i, lanes) * Load(d + i, lanes); });
+          SumOver(s.dim, [&](int64_t i, int64_t lanes) SY_INLINED { return Load(o + i, lanes) * Load(d + i, lanes); });
       float* dbias = a.dbias ? a.dbias + (first + r) * s.tokens : nullptr;
       for (int64_t i = 0; i < columns; i += kLanes) {
         const Floats ds = Load(row + i) * (Load(drow + i) - sum);

@@ -9,13 +9,14 @@ void to_float(sy_dtype dtype, const void* from, float* to, int64_t n) {
       break;
     case SY_BF16: {
       const auto* halves = static_cast<const uint16_t*>(from);
-      ForEachVector(n,
-                    [&](int64_t i, int64_t lanes) { Store(to + i, FromBf16(LoadHalves(halves + i, lanes)), lanes); });
+      ForEachVector(n, [&](int64_t i, int64_t lanes)
+                           SY_INLINED { Store(to + i, FromBf16(LoadHalves(halves + i, lanes)), lanes); });
       break;
     }
     case SY_F16: {
       const auto* halves = static_cast<const uint16_t*>(from);
-      ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(to + i, FromF16(LoadHalves(halves + i, lanes)), lanes); });
+      ForEachVector(n, [&](int64_t i, int64_t lanes)
+                           SY_INLINED { Store(to + i, FromF16(LoadHalves(halves + i, lanes)), lanes); });
       break;
     }
     case SY_F64:
@@ -43,13 +44,14 @@ void from_float(sy_dtype dtype, const float* from, void* to, int64_t n) {
       break;
     case SY_BF16: {
       auto* halves = static_cast<uint16_t*>(to);
-      ForEachVector(n,
-                    [&](int64_t i, int64_t lanes) { StoreHalves(halves + i, ToBf16(Load(from + i, lanes)), lanes); });
+      ForEachVector(n, [&](int64_t i, int64_t lanes)
+                           SY_INLINED { StoreHalves(halves + i, ToBf16(Load(from + i, lanes)), lanes); });
       break;
     }
     case SY_F16: {
       auto* halves = static_cast<uint16_t*>(to);
-      ForEachVector(n, [&](int64_t i, int64_t lanes) { StoreHalves(halves + i, ToF16(Load(from + i, lanes)), lanes); });
+      ForEachVector(n, [&](int64_t i, int64_t lanes)
+                           SY_INLINED { StoreHalves(halves + i, ToF16(Load(from + i, lanes)), lanes); });
       break;
     }
     case SY_F64:

@@ -1,19 +1,31 @@
 // Elementary functions on vectors of floats, each accurate to a few units in the last place unless it says otherwise.
-// Sources: exp, log and tanh use the single-precision polynomials of S. Moshier's Cephes library; Φ uses Abramowitz and
-// Stegun, Handbook of Mathematical Functions, 7.1.26 (|error| ≤ 1.5e-7), whose exponential is the normal density that
-// gelu' needs as well.
+// Sources: exp, exp2, log and tanh use the single-precision polynomials of S. Moshier's Cephes library; Φ uses
+// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 (|error| ≤ 1.5e-7), whose exponential is the normal
+// density that gelu' needs as well.
 #pragma once
 
 #include "backends/cpu/vector/simd.h"
 
 namespace switchyard::SY_ISA {
 
+constexpr float kRounding = 12582912.0f;  // 1.5·2^23: adding it rounds to a whole number
+
+// p·2^n, where n is a whole number and `shifted` is n + 1.5·2^23: the integer n is then in the low bits of `shifted`.
+SY_INLINE Floats Scale(Floats p, [[maybe_unused]] Floats shifted, [[maybe_unused]] Floats n) {
+#if defined(__AVX512F__)
+  return _mm512_scalef_ps(p, n);
+#else
+  const Ints whole = Bits<Ints>(shifted) - Bits<int32_t>(kRounding), half = whole >> 1;
+  return p * Bits<Floats>((half + 127) << 23) * Bits<Floats>((whole - half + 127) << 23);
+#endif
+}
+
 // exp(x): x = n·ln2 + r, |r| ≤ ln2/2. Overflows to inf, underflows through subnormals to 0, keeps NaN.
 SY_INLINE Floats Exp(Floats x) {
-  constexpr float kMagic = 12582912.0f;  // 1.5·2^23: adding it rounds to an integer, which is then in the low bits
-  x = x > 89.0f ? Splat(89.0f) : x;
-  x = x < -104.0f ? Splat(-104.0f) : x;
-  const Floats shifted = x * 1.44269504088896341f + kMagic, n = shifted - kMagic;
+  const Floats most = Splat(89.0f), least = Splat(-104.0f);
+  x = most < x ? most : x;  // in this order the comparison is one instruction that keeps NaN
+  x = least > x ? least : x;
+  const Floats shifted = x * 1.44269504088896341f + kRounding, n = shifted - kRounding;
   const Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
   Floats p = Splat(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
@@ -21,13 +33,19 @@ SY_INLINE Floats Exp(Floats x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-#if defined(__AVX512F__)
-  return _mm512_scalef_ps(p, n);
-#else
-  const Ints whole = Bits<Ints>(shifted) - Bits<int32_t>(kMagic), half = whole >> 1;
-  return p * Bits<Floats>((half + 127) << 23) * Bits<Floats>((whole - half + 127) << 23);
-#endif
+  return Scale(p * (r * r) + r + 1.0f, shifted, n);
+}
+
+// 2^x for −150 ≤ x ≤ 128.
+SY_INLINE Floats Exp2(Floats x) {
+  const Floats shifted = x + kRounding, n = shifted - kRounding, r = x - n;
+  Floats p = Splat(1.535336188319500e-4f);
+  p = p * r + 1.339887440266574e-3f;
+  p = p * r + 9.618437357674640e-3f;
+  p = p * r + 5.550332471162809e-2f;
+  p = p * r + 2.402264791363012e-1f;
+  p = p * r + 6.931472028550421e-1f;
+  return Scale(p * r + 1.0f, shifted, n);
 }
 
 SY_INLINE Floats Log(Floats x) {
@@ -68,20 +86,28 @@ SY_INLINE Floats Tanh(Floats x) {
   return a < 0.625f ? small : (x < 0.0f ? -large : large);
 }
 
-// Φ(x) = P(X ≤ x) and the density φ(x) of the standard normal distribution.
+// Of the standard normal distribution at a ≥ 0: P(X > a) and √(2π) times the density, exp(−a²/2). NaN stays NaN.
 struct Normal {
-  Floats cumulative, density;
+  Floats tail, density;
 };
-SY_INLINE Normal NormalDistribution(Floats x) {
-  const Floats e = Exp(-0.5f * x * x);
-  const Floats t = Inverse(1.0f + (0.3275911f * 0.70710678118654752f) * Smaller(Absolute(x), Splat(1e4f)));
+SY_INLINE Normal NormalTail(Floats a) {
+  const Floats power = Splat(-150.0f), wanted = a * a * -0.721347520444481704f;  // exp(−a²/2) = 2^wanted
+  const Floats e = Exp2(power > wanted ? power : wanted);
+  const Floats t = Inverse(1.0f + (0.3275911f * 0.70710678118654752f) * a);
   Floats p = Splat(0.5f * 1.061405429f);
   p = p * t - 0.5f * 1.453152027f;
   p = p * t + 0.5f * 1.421413741f;
   p = p * t - 0.5f * 0.284496736f;
   p = p * t + 0.5f * 0.254829592f;
-  const Floats tail = p * t * e;
-  return {x < 0.0f ? tail : 1.0f - tail, 0.398942280401432678f * e};
+  return {p * t * e, e};
+}
+// |x|, at most 100: there the tail is 0, and infinity times 0 does not arise.
+SY_INLINE Floats BoundedMagnitude(Floats x) {
+  const Floats most = Splat(100.0f), a = Absolute(x);
+  return most < a ? most : a;
+}
+SY_INLINE Floats WithSignOf(Floats magnitude, Floats x) {
+  return Bits<Floats>(Bits<Ints>(magnitude) | (Bits<Ints>(x) & static_cast<int32_t>(0x80000000u)));
 }
 
 // erf(x) = 2Φ(√2·x) − 1; near 0 its Taylor series (7.1.5), which keeps relative accuracy.
@@ -94,17 +120,19 @@ SY_INLINE Floats Erf(Floats x) {
   p = p * z - 1.0f / 3;
   p = p * z + 1.0f;
   const Floats small = 1.12837916709551257f * x * p;
-  return z < 0.16f ? small : 2.0f * NormalDistribution(1.41421356237309505f * x).cumulative - 1.0f;
+  const Floats a = BoundedMagnitude(x * 1.41421356237309505f);
+  return z < 0.16f ? small : WithSignOf(1.0f - 2.0f * NormalTail(a).tail, x);
 }
 
+// x·Φ(x) = max(x, 0) − |x|·P(X > |x|), and its derivative Φ(x) + x·φ(x).
 SY_INLINE Floats Gelu(Floats x) {
-  const Floats y = x * NormalDistribution(x).cumulative;
-  return x < -1e4f ? Splat(-0.0f) : y;  // −inf · 0
+  const Floats zero = Splat(0.0f), a = BoundedMagnitude(x);
+  return (zero > x ? zero : x) - a * NormalTail(a).tail;
 }
 SY_INLINE Floats GeluGradient(Floats x) {
-  const Normal n = NormalDistribution(x);
-  const Floats y = n.cumulative + x * n.density;
-  return Absolute(x) > 1e4f ? n.cumulative : y;  // inf · 0
+  const Floats a = BoundedMagnitude(x);
+  const Normal n = NormalTail(a);
+  return 0.5f + WithSignOf(0.5f - n.tail + 0.398942280401432678f * a * n.density, x);
 }
 
 // gelu_tanh(x) = x·σ(2u), u = √(2/π)·(x + 0.044715x³): ½(1 + tanh u) = σ(2u).

@@ -6,7 +6,7 @@ namespace {
 
 template <sy_dtype dtype>
 void Sgd(const OptimizerStep& s, const OptimizerChunk& c) {
-  ForEachVector(c.count, [&](int64_t i, int64_t lanes) {
+  ForEachVector(c.count, [&](int64_t i, int64_t lanes) SY_INLINED {
     const Floats p = Load(c.p + i, lanes);
     Floats g = LoadAs<dtype>(c.g, i, lanes) * s.gradient_scale + s.weight_decay * p;
     if (c.m) {
@@ -21,7 +21,7 @@ void Sgd(const OptimizerStep& s, const OptimizerChunk& c) {
 template <sy_dtype dtype, bool decoupled>
 void Adam(const OptimizerStep& s, const OptimizerChunk& c) {
   const float keep = 1.0f - s.lr * s.weight_decay;
-  ForEachVector(c.count, [&](int64_t i, int64_t lanes) {
+  ForEachVector(c.count, [&](int64_t i, int64_t lanes) SY_INLINED {
     Floats p = Load(c.p + i, lanes), g = LoadAs<dtype>(c.g, i, lanes) * s.gradient_scale;
     if (decoupled) {
       p *= keep;

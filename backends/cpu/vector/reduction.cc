@@ -32,20 +32,20 @@ float Extreme(const float* x, int64_t n) {
 
 template <sy_dtype dtype>
 void AddColumns(const char* data, int64_t rows, int64_t stride, int64_t n, float* accumulator) {
-  const auto row = [&](int64_t r, int64_t i, int64_t lanes) {
+  const auto row = [&](int64_t r, int64_t i, int64_t lanes) SY_INLINED {
     if constexpr (dtype == SY_F32) return Load(reinterpret_cast<const float*>(data) + r * stride + i, lanes);
     const Halves h = LoadHalves(reinterpret_cast<const uint16_t*>(data) + r * stride + i, lanes);
     return dtype == SY_BF16 ? FromBf16(h) : FromF16(h);
   };
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) {  // four rows share one load and store of the sums
-    ForEachVector(n, [&](int64_t i, int64_t lanes) {
+    ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED {
       const Floats sum = (row(r, i, lanes) + row(r + 1, i, lanes)) + (row(r + 2, i, lanes) + row(r + 3, i, lanes));
       Store(accumulator + i, Load(accumulator + i, lanes) + sum, lanes);
     });
   }
   for (; r < rows; ++r) {
-    ForEachVector(n, [&](int64_t i, int64_t lanes) {
+    ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED {
       Store(accumulator + i, Load(accumulator + i, lanes) + row(r, i, lanes), lanes);
     });
   }
@@ -60,17 +60,17 @@ float reduce(int32_t reduction, const float* x, int64_t n) {
     case SY_REDUCE_MIN:
       return Extreme<SY_REDUCE_MIN>(x, n);
     case SY_REDUCE_SUM_OF_SQUARES:
-      return SumOver(n, [&](int64_t i, int64_t lanes) {
+      return SumOver(n, [&](int64_t i, int64_t lanes) SY_INLINED {
         const Floats v = Load(x + i, lanes);
         return v * v;
       });
     default:
-      return SumOver(n, [&](int64_t i, int64_t lanes) { return Load(x + i, lanes); });
+      return SumOver(n, [&](int64_t i, int64_t lanes) SY_INLINED { return Load(x + i, lanes); });
   }
 }
 
 void reduce_into(int32_t reduction, float* accumulator, const float* x, int64_t n) {
-  ForEachVector(n, [&](int64_t i, int64_t lanes) {
+  ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED {
     Store(accumulator + i, Combine(reduction, Load(accumulator + i, lanes), Load(x + i, lanes)), lanes);
   });
 }

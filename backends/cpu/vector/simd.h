@@ -16,6 +16,7 @@
 #endif
 
 #define SY_INLINE inline __attribute__((always_inline))
+#define SY_INLINED __attribute__((always_inline))  // for lambdas, after their parameters
 
 namespace switchyard::SY_ISA {
 
@@ -112,10 +113,26 @@ SY_INLINE float Sum(Floats v) {
   return s;
 #endif
 }
-SY_INLINE float Largest(Floats v) {
-  float s = v[0];
-  for (int i = 1; i < kLanes; ++i) s = v[i] > s || v[i] != v[i] ? v[i] : s;
-  return s;
+// The largest of n elements; NaN may be passed over.
+SY_INLINE float LargestOf(const float* x, int64_t n) {
+  Floats m0 = Splat(x[0]), m1 = m0, m2 = m0, m3 = m0;
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    m0 = Larger(Load(x + i), m0);
+    m1 = Larger(Load(x + i + kLanes), m1);
+    m2 = Larger(Load(x + i + 2 * kLanes), m2);
+    m3 = Larger(Load(x + i + 3 * kLanes), m3);
+  }
+  for (; i + kLanes <= n; i += kLanes) m0 = Larger(Load(x + i), m0);
+  m0 = Larger(Larger(m0, m1), Larger(m2, m3));
+  float largest = m0[0];
+#if defined(__AVX512F__)
+  largest = _mm512_reduce_max_ps(m0);
+#else
+  for (int lane = 1; lane < kLanes; ++lane) largest = m0[lane] > largest ? m0[lane] : largest;
+#endif
+  for (; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
 }
 
 // bfloat16 is the upper half of a float; rounding to nearest, ties to even, NaN stays NaN.

@@ -10,9 +10,9 @@ struct Exponentials {
   float sum, largest;
 };
 Exponentials Exponentiate(const float* x, float* y, int64_t n) {
-  const float largest = reduce(SY_REDUCE_MAX, x, n);
+  const float largest = LargestOf(x, n);
   const float shift = largest == -__builtin_inff() ? 0.0f : largest;  // a row of −inf
-  const float sum = SumOver(n, [&](int64_t i, int64_t lanes) {
+  const float sum = SumOver(n, [&](int64_t i, int64_t lanes) SY_INLINED {
     const Floats e = Exp(Load(x + i, lanes) - shift);
     Store(y + i, e, lanes);
     return Keep(e, lanes);
@@ -21,7 +21,7 @@ Exponentials Exponentiate(const float* x, float* y, int64_t n) {
 }
 
 float Dot(const float* a, const float* b, int64_t n) {
-  return SumOver(n, [&](int64_t i, int64_t lanes) { return Load(a + i, lanes) * Load(b + i, lanes); });
+  return SumOver(n, [&](int64_t i, int64_t lanes) SY_INLINED { return Load(a + i, lanes) * Load(b + i, lanes); });
 }
 
 bool Ignored(const CrossEntropyRows& a, int64_t row) {
@@ -35,7 +35,7 @@ void softmax(const SoftmaxRows& a, int64_t begin, int64_t end, float* scratch) {
   for (int64_t r = begin; r < end; ++r) {
     float* y = Destination(a.y, r * n, scratch);
     const float inverse = 1.0f / Exponentiate(Widened(a.x, r * n, n, scratch), y, n).sum;
-    ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(y + i, Load(y + i, lanes) * inverse, lanes); });
+    ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(y + i, Load(y + i, lanes) * inverse, lanes); });
     Finish(a.y, r * n, n, y);
   }
 }
@@ -46,8 +46,8 @@ void softmax_backward(const SoftmaxRows& a, int64_t begin, int64_t end, float* s
     const float *y = Widened(a.y, r * n, n, scratch), *dy = Widened(a.dy, r * n, n, scratch + n);
     float* dx = Destination(a.dx, r * n, scratch + 2 * n);
     const float dot = Dot(y, dy, n);
-    ForEachVector(
-        n, [&](int64_t i, int64_t lanes) { Store(dx + i, Load(y + i, lanes) * (Load(dy + i, lanes) - dot), lanes); });
+    ForEachVector(n, [&](int64_t i, int64_t lanes)
+                         SY_INLINED { Store(dx + i, Load(y + i, lanes) * (Load(dy + i, lanes) - dot), lanes); });
     Finish(a.dx, r * n, n, dx);
   }
 }
@@ -65,7 +65,8 @@ void cross_entropy(const CrossEntropyRows& a, int64_t begin, int64_t end, float*
     // Relative to the maximum, so that large logits do not cancel.
     const float relative = logsumexp - e.largest;
     const auto sum_of_logits = [&] {
-      return SumOver(n, [&](int64_t i, int64_t lanes) { return Keep(Load(x + i, lanes) - e.largest, lanes); });
+      return SumOver(n,
+                     [&](int64_t i, int64_t lanes) SY_INLINED { return Keep(Load(x + i, lanes) - e.largest, lanes); });
     };
     const float smooth = s == 0.0f ? 0.0f : s * (relative - sum_of_logits() / static_cast<float>(n));
     if (a.labels) {
@@ -74,7 +75,7 @@ void cross_entropy(const CrossEntropyRows& a, int64_t begin, int64_t end, float*
       const float* t = Widened(a.targets, r * n, n, exponentials);
       At(a.loss, r) =
           (1.0f - s) * SumOver(n,
-                               [&](int64_t i, int64_t lanes) {
+                               [&](int64_t i, int64_t lanes) SY_INLINED {
                                  return Keep(Load(t + i, lanes) * (relative - (Load(x + i, lanes) - e.largest)), lanes);
                                }) +
           smooth;
@@ -90,16 +91,15 @@ void cross_entropy_backward(const CrossEntropyRows& a, int64_t begin, int64_t en
     float* dx = Destination(a.dlogits, r * n, scratch);
     const float logsumexp = At(a.logsumexp, r), scale = Ignored(a, r) ? 0.0f : At(a.dloss, r);
     if (scale == 0.0f) {
-      ForEachVector(n, [&](int64_t i, int64_t lanes) { Store(dx + i, Floats{}, lanes); });
+      ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(dx + i, Floats{}, lanes); });
     } else if (a.labels) {
-      ForEachVector(n, [&](int64_t i, int64_t lanes) {
-        Store(dx + i, scale * (Exp(Load(x + i, lanes) - logsumexp) - floor), lanes);
-      });
+      ForEachVector(n, [&](int64_t i, int64_t lanes)
+                           SY_INLINED { Store(dx + i, scale * (Exp(Load(x + i, lanes) - logsumexp) - floor), lanes); });
       dx[a.labels[r]] -= scale * (1.0f - s);
     } else {
       const float* t = Widened(a.targets, r * n, n, scratch + n);
       const float total = (1.0f - s) * reduce(SY_REDUCE_SUM, t, n) + s;
-      ForEachVector(n, [&](int64_t i, int64_t lanes) {
+      ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED {
         const Floats y = (1.0f - s) * Load(t + i, lanes) + floor;
         Store(dx + i, scale * (Exp(Load(x + i, lanes) - logsumexp) * total - y), lanes);
       });

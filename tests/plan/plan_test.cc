@@ -1,0 +1,262 @@
+// The planner and the executor: placement, in-place updates, buckets, fallbacks, debugging, on every device plugin that is here.
+#include "core/plan/plan.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include "core/base/random.h"
+#include "core/graph/gradients.h"
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/matmul.h"
+#include "core/graph/ops/normalization.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/graph/ops/softmax.h"
+#include "core/train/step.h"
+#include "models/model.h"
+#include "tests/plan/world.h"
+
+namespace {
+thread_local bool counting = false;
+thread_local int64_t allocations = 0;
+}  // namespace
+
+// Every C++ allocation of this program is seen here; plugins have allocators of their own.
+void* operator new(std::size_t bytes) {
+  if (counting) ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace switchyard {
+namespace {
+
+InputInfo As(Role role) { return {role, {}, true}; }
+std::vector<float> Ramp(int64_t count, float scale = 0.1f) {
+  std::vector<float> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = scale * static_cast<float>(i % 23 - 11);
+  return values;
+}
+
+class PlanOnDevice : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    auto opened = TestDevice::Open(GetParam());
+    if (!opened.ok()) GTEST_SKIP() << "no " << GetParam() << " plugin: " << Message(opened.status());
+    test_ = std::move(*opened);
+  }
+  std::unique_ptr<TestDevice> test_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, PlanOnDevice, testing::Values("reference", "cpu", "null"), [](const auto& info) { return std::string(info.param); });
+
+TEST_P(PlanOnDevice, ComputesWhatTheGraphSays) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {3, 4}}, As(Role::kBatch));
+  const Value w = g.Input("w", {DType::kF32, {2, 4}}, As(Role::kParameter));
+  const Value b = g.Input("b", {DType::kF32, {2}}, As(Role::kParameter));
+  g.Output("y", ops::Linear(x, w, b));
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set("x", Ramp(12));
+  (*c)->Set("w", Ramp(8, 0.5f));
+  (*c)->Set("b", std::vector<float>{1, -1});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  const auto y = (*c)->Get("output/y");
+  const auto xs = Ramp(12), ws = Ramp(8, 0.5f);
+  for (int r = 0; r < 3; ++r) {
+    for (int n = 0; n < 2; ++n) {
+      double expected = n == 0 ? 1 : -1;
+      for (int k = 0; k < 4; ++k) expected += xs[r * 4 + k] * ws[n * 4 + k];
+      EXPECT_NEAR(y[r * 2 + n], expected, 1e-5);
+    }
+  }
+}
+
+TEST_P(PlanOnDevice, AllocatesExactlyTheBytesItPlanned) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {64, 65}}, As(Role::kBatch));
+  g.Output("y", ops::Sum(ops::Softmax(ops::Unary(SY_PW_EXP, x))));
+  const uint64_t before = test_->device->allocated_bytes();
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  uint64_t planned = 0;
+  for (int i = 0; i < kArenaCount; ++i) planned += (*c)->layout->bytes(static_cast<Arena>(i));
+  EXPECT_EQ((*c)->memory->allocated_bytes(), planned);
+  EXPECT_EQ(test_->device->allocated_bytes() - before, planned);
+  uint64_t reported = 0;
+  for (const uint64_t bytes : (*c)->plan->report().arena_bytes) reported += bytes;
+  EXPECT_EQ(reported, planned);
+}
+
+TEST_P(PlanOnDevice, WritesStateInPlaceAndKeepsOldReadersRight) {
+  // Both outputs read the state before it changes; the state counts up over runs.
+  Graph g;
+  const Value state = g.Input("state", {DType::kF32, {5}}, As(Role::kState));
+  const Value next = ops::AddScalar(state, 1);
+  g.Output("before", ops::Scale(state, 10));
+  g.Assign(state, next);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set("state", std::vector<float>{0, 1, 2, 3, 4});
+  for (int run = 0; run < 3; ++run) {
+    ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+    EXPECT_FLOAT_EQ((*c)->Get("output/before")[2], 10.0f * (2 + run));
+    EXPECT_FLOAT_EQ((*c)->Get("state")[4], 4.0f + run + 1);
+  }
+}
+
+TEST_P(PlanOnDevice, PutsBucketPartsWhereTheBucketLies) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {64}}, As(Role::kBatch));
+  const Value a = ops::Scale(x, 2), b = ops::Scale(x, 3);
+  const Value bucket = g.Add("concat", {a, b}, {{DType::kF32, {128}}}, Attributes(sy_axes_attributes{}))[0];
+  g.mutable_node(bucket.ref().node).bucket = "gradients/0";
+  g.Output("second", ops::Sum(ops::Slice(bucket, 0, 64, 64)));
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ((*c)->plan->report().copies, 1) << "only the output is copied";
+  EXPECT_EQ((*c)->layout->bytes(Arena::kGradients), 128 * sizeof(float));
+  (*c)->Set("x", Ramp(64));
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  const auto all = (*c)->Get("gradients/0");
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_FLOAT_EQ(all[i], 2 * Ramp(64)[i]);
+    EXPECT_FLOAT_EQ(all[64 + i], 3 * Ramp(64)[i]);
+  }
+}
+
+TEST_P(PlanOnDevice, ReusesMemoryOfDeadValues) {
+  Graph g;
+  Value x = g.Input("x", {DType::kF32, {1 << 16}}, As(Role::kBatch));
+  const int64_t one = x.type().bytes();
+  for (int i = 0; i < 10; ++i) x = ops::Reshape(ops::Softmax(ops::Reshape(x, {256, 256})), {1 << 16});
+  g.Output("y", ops::Sum(x));
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_LE((*c)->layout->bytes(Arena::kActivations), static_cast<uint64_t>(3 * one));
+}
+
+TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {
+  ModelOptions options;
+  options.name = "vit_micro";
+  const auto model = ResolveModel(options);
+  ASSERT_TRUE(model.ok()) << model.status();
+  StepOptions step;
+  step.batch = 2;
+  step.height = step.width = model->options.image_size;
+  step.channels = model->options.channels;
+  const Graph graph = BuildTrainingStep([&](nn::Context& context, const Value& images) { return BuildModel(*model, context, images); }, step, MicroStep::kOnly);
+  std::vector<std::vector<float>> parameters;
+  double losses[2] = {};
+  for (const bool fuse : {true, false}) {
+    PlanOptions plan;
+    plan.fuse = fuse;
+    const auto c = Compiled::Make(graph, *test_, plan);
+    ASSERT_TRUE(c.ok()) << c.status();
+    for (const auto& [name, entry] : (*c)->layout->entries()) {
+      if (entry.role != Role::kParameter) continue;
+      std::vector<float> values(entry.bytes / 4);
+      RandomStream random(Key(HashName(name)));
+      for (float& v : values) v = random.Uniform(-0.1f, 0.1f);
+      (*c)->Set(name, values);
+    }
+    (*c)->Set("lr_table", std::vector<float>{1e-3f});
+    (*c)->Set("images", Ramp(2 * step.height * step.width * step.channels));
+    (*c)->Set("labels", std::vector<int32_t>{1, 3});
+    ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+    losses[fuse] = (*c)->Get("output/loss")[0];
+    parameters.push_back((*c)->Get("blocks.0.attn.qkv.weight"));
+  }
+  EXPECT_NEAR(losses[0], losses[1], 1e-5);
+  ASSERT_EQ(parameters[0].size(), parameters[1].size());
+  for (size_t i = 0; i < parameters[0].size(); ++i) ASSERT_NEAR(parameters[0][i], parameters[1][i], 2.1e-3f) << i;
+}
+
+TEST_P(PlanOnDevice, WarmRunsMakeNoAllocationOfOurs) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {8, 16}}, As(Role::kBatch));
+  const Value gamma = g.Input("gamma", {DType::kF32, {16}}, As(Role::kParameter));
+  g.Output("y", ops::Sum(ops::LayerNorm(ops::Softmax(x), gamma, gamma, 1e-6f)));
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set("x", Ramp(128));
+  (*c)->Set("gamma", Ramp(16));
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  allocations = 0;
+  counting = true;
+  for (int run = 0; run < 10; ++run) {
+    const Status status = (*c)->instance->Run((*c)->stream);
+    if (!status.ok()) break;
+  }
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+  EXPECT_TRUE(test_->device->Synchronize().ok());
+}
+
+TEST_P(PlanOnDevice, DebugNanNamesTheNodeAndTheSourceLine) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {4}}, As(Role::kBatch));
+  Value y;
+  {
+    Graph::Scope scope(g, "head");
+    y = ops::Unary(SY_PW_LOG, x);
+  }
+  g.Output("y", ops::Sum(y));
+  PlanOptions options;
+  options.debug_nan = true;
+  options.fuse = false;
+  const auto c = Compiled::Make(g, *test_, options);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set("x", std::vector<float>{1, 2, -1, 3});
+  const Status status = (*c)->instance->Run((*c)->stream);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(Message(status).find("head.pointwise"), std::string::npos) << status;
+  EXPECT_NE(Message(status).find("plan_test.cc"), std::string::npos) << status;
+  EXPECT_NE(Message(status).find("element 2"), std::string::npos) << status;
+}
+
+TEST(Plan, CountsNodesThatRunOnTheReferencePlugin) {
+  const auto opened = TestDevice::Open("cpu");
+  if (!opened.ok()) GTEST_SKIP() << Message(opened.status());
+  // f64 is a dtype that only the reference plugin computes with.
+  Graph g;
+  const Value x = g.Input("x", {DType::kF64, {4, 4}}, As(Role::kBatch));
+  g.Output("y", ops::Softmax(x));
+  const auto c = Compiled::Make(g, **opened);
+  ASSERT_TRUE(c.ok()) << c.status();
+  ASSERT_GE((*c)->plan->report().fallbacks.size(), 1u);
+  (*c)->Set("x", std::vector<double>(16, 1.0));
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  std::vector<double> y(16);
+  ASSERT_TRUE((*c)->memory->Download("output/y", y.data(), 128).ok());
+  EXPECT_DOUBLE_EQ(y[5], 0.25);
+  EXPECT_GT((*c)->instance->fallback_seconds(), 0);
+
+  PlanOptions none;
+  none.max_fallback = 0;
+  const auto refused = Compiled::Make(g, **opened, none);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(Message(refused.status()).find("--max_fallback=0"), std::string::npos);
+  EXPECT_NE(Message(refused.status()).find("softmax"), std::string::npos);
+}
+
+TEST(Plan, CountsTrafficOfAWorldThatIsNotThere) {
+  const auto opened = TestDevice::Open("reference");
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {1024}}, As(Role::kBatch));
+  g.Output("y", ops::Sum(ops::AllReduce(ops::Scale(x, 2), SY_SUM, 1)));
+  PlanOptions options;
+  options.world = 64;
+  const auto c = Compiled::Make(g, **opened, options);
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ((*c)->plan->report().collective_bytes, 4096u);
+  EXPECT_DOUBLE_EQ((*c)->plan->report().wire_bytes, 2.0 * 63 / 64 * 4096);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,115 @@
+// switchyard-bench-allreduce [repeats] [largest size in MB]: all-reduce of f32 over the ranks that mpirun started, shared memory against MPI.
+// The ways are measured in turn within one run, each size `repeats` times (default 25); a time is the median over the repeats of the slowest rank's.
+// Bus bandwidth as nccl-tests defines it: bytes / time · 2(n − 1) / n. Prints a table on standard error, JSON on standard output.
+//
+//   mpirun --bind-to none --oversubscribe -n 2 build/bin/switchyard-bench-allreduce
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/base/environment.h"
+#include "core/runtime/communicator.h"
+#include "core/runtime/process_map.h"
+#include "nlohmann/json.hpp"
+#ifdef BENCH_MPI
+#include <mpi.h>
+#endif
+
+namespace switchyard {
+namespace {
+
+struct Way {
+  std::string name;
+  std::function<Status(uint64_t count)> run;  // the median counts from a common start to the end on the slowest rank
+  std::vector<double> seconds;
+};
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Measures one size in all ways; the times of a repeat are the slowest rank's.
+Status Measure(Communicator& referee, std::vector<Way>& ways, uint64_t count, int repeats) {
+  for (Way& way : ways) way.seconds.clear();
+  for (int repeat = -2; repeat < repeats; ++repeat) {  // the first two warm up
+    for (Way& way : ways) {
+      SY_RETURN_IF_ERROR(referee.Barrier("start"));
+      const double start = Seconds();
+      SY_RETURN_IF_ERROR(way.run(count));
+      double took = Seconds() - start;
+      SY_RETURN_IF_ERROR(referee.AllReduce("slowest", &took, &took, 1, SY_F64, SY_MAX));
+      if (repeat >= 0) way.seconds.push_back(took);
+    }
+  }
+  return OkStatus();
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+Status Run(int repeats, uint64_t largest) {
+  SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::Connect(processes, 30000, {}));
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (const char* name : {"shm", "mpi"}) {
+    SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, name));
+    SY_ASSIGN_OR_RETURN(auto joined, Communicator::Join(plugin, processes, *rendezvous, nullptr, name, 30000));
+    communicators.push_back(std::move(joined));
+  }
+  Communicator &shm = *communicators[0], &mpi = *communicators[1];
+  std::vector<float> ordinary(largest / 4), other(largest / 4);
+  SY_ASSIGN_OR_RETURN(void* const owned, shm.AllocateOwned(largest));
+  std::fill_n(static_cast<float*>(owned), largest / 4, 0.0f);
+  std::vector<Way> ways;
+  ways.push_back({"shm", [&](uint64_t count) { return shm.AllReduce("bench", owned, owned, count, SY_F32, SY_SUM); }, {}});
+  ways.push_back({"mpi", [&](uint64_t count) { return mpi.AllReduce("bench", ordinary.data(), ordinary.data(), count, SY_F32, SY_SUM); }, {}});
+#ifdef BENCH_MPI
+  ways.push_back({"MPI_Allreduce", [&](uint64_t count) {
+                    MPI_Allreduce(MPI_IN_PLACE, ordinary.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+                    return OkStatus();
+                  }, {}});
+#endif
+  ways.push_back({"shm, ordinary memory", [&](uint64_t count) { return shm.AllReduce("bench", other.data(), other.data(), count, SY_F32, SY_SUM); }, {}});
+
+  nlohmann::json results = nlohmann::json::array();
+  const double factor = 2.0 * (processes.world - 1) / processes.world;
+  if (processes.rank == 0) {
+    fmt::print(stderr, "{:>10}", "bytes");
+    for (const Way& way : ways) fmt::print(stderr, "  {:>28}", way.name);
+    fmt::print(stderr, "  {:>8}\n", "shm/mpi");
+  }
+  for (const uint64_t bytes : {64ull << 10, 256ull << 10, 1ull << 20, 4ull << 20, 25ull << 20, 100ull << 20}) {
+    if (bytes > largest) break;
+    SY_RETURN_IF_ERROR(Measure(shm, ways, bytes / 4, repeats));
+    if (processes.rank != 0) continue;
+    fmt::print(stderr, "{:>10}", bytes);
+    double best_mpi = 1e9;
+    for (const Way& way : ways) {
+      const double seconds = Median(way.seconds), bus = static_cast<double>(bytes) / seconds * factor / 1e9;
+      if (way.name == "mpi" || way.name == "MPI_Allreduce") best_mpi = std::min(best_mpi, seconds);
+      fmt::print(stderr, "  {:>12.1f} us {:>8.2f} GB/s", seconds * 1e6, bus);
+      results.push_back({{"bytes", bytes}, {"way", way.name}, {"median_us", seconds * 1e6}, {"bus_gb_per_s", bus},
+                         {"best_us", *std::min_element(way.seconds.begin(), way.seconds.end()) * 1e6}, {"ranks", processes.world}});
+    }
+    fmt::print(stderr, "  {:>7.2f}x\n", best_mpi / Median(ways[0].seconds));
+  }
+  if (processes.rank == 0) fmt::print("{}\n", results.dump(1));
+  return OkStatus();
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) {
+  const int repeats = argc > 1 ? std::atoi(argv[1]) : 25;
+  const uint64_t largest = (argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 100) << 20;
+  const switchyard::Status status = switchyard::Run(repeats > 0 ? repeats : 25, largest);
+  if (!status.ok()) fmt::print(stderr, "{}\n", switchyard::Message(status));
+  return status.ok() ? 0 : 1;
+}
