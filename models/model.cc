@@ -59,11 +59,10 @@ std::vector<ModelInfo> MakeModels() {
                                       .global_batch = 128,
                                       .lr = 3e-3f,
                                       .min_lr = 1e-5f,
-                                      .warmup = "0.0714",  // one epoch
+                                      .warmup = "1e",
                                       .clip = 1,
                                       .label_smoothing = 0.1f,
-                                      .random_resized_crop = false,
-                                      .horizontal_flip = false},
+                                      .augmentation = "none"},
                            .normalization = kHalf,
                            .check = CheckVit,
                            .build = BuildVit};
@@ -75,8 +74,7 @@ std::vector<ModelInfo> MakeModels() {
                                     .global_batch = 128,
                                     .lr = 1e-3f,
                                     .weight_decay = 0.01f,
-                                    .random_resized_crop = false,
-                                    .horizontal_flip = false},
+                                    .augmentation = "none"},
                          .normalization = kHalf,
                          .check = CheckMlp,
                          .build = BuildMlp};

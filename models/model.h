@@ -39,9 +39,7 @@ struct Recipe {
   float weight_decay = 0.05f;
   float clip = 0;  // global gradient norm; 0: none
   float label_smoothing = 0;
-  int crop_padding = 0;  // random crop from the image padded by so many pixels; 0 with random_resized_crop false: none
-  bool random_resized_crop = true;
-  bool horizontal_flip = true;
+  std::string augmentation;  // as --augmentation; "" what suits the dataset
 };
 
 // (x/255 − mean)/std per channel; the last entry serves further channels.

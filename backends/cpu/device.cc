@@ -71,7 +71,7 @@ std::string ProcessorName() {
 }
 
 // One device per local rank that shares the machine.
-int32_t DeviceCount() { return static_cast<int32_t>(std::min<int64_t>(NumberSetting("CPU_DEVICES", 64), 4096)); }
+int32_t DeviceCount() { return static_cast<int32_t>(std::min<int64_t>(NumberSetting("CPU_DEVICES", 1), 4096)); }
 
 sy_status Count(int32_t* count, sy_error*) {
   *count = DeviceCount();

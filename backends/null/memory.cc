@@ -1,5 +1,6 @@
 #include "backends/null/memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -9,6 +10,7 @@ namespace switchyard {
 namespace {
 
 constexpr uint64_t kAlignment = 256, kNowhere = 0x00F0'0000'0000'0000;
+constexpr uint64_t kPoisoned = 64 << 20;  // of a larger allocation no more: touching gigabytes takes seconds
 std::atomic<uint64_t> next_handle{kNowhere};
 
 char* Aligned(char* address) {
@@ -32,7 +34,7 @@ sy_status DeviceMemory::Allocate(uint64_t bytes, sy_buffer** buffer, sy_error* e
     return Refuse(error, SY_OUT_OF_MEMORY,
                   Text("alloc of ", bytes, " bytes: ", before, " of ", capacity_, " are in use"));
   }
-  std::memset(address.get(), 0xFF, bytes + kAlignment);
+  std::memset(address.get(), 0xFF, std::min(bytes, kPoisoned) + kAlignment);
   auto* handle = reinterpret_cast<sy_buffer*>(next_handle.fetch_add(1));
   const std::lock_guard lock(mutex_);
   blocks_.emplace(handle, Block{std::move(address), bytes});

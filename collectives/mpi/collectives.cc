@@ -1,5 +1,5 @@
-// Starting MPI's own collectives, in parts where they are large. A part of every block of an all_gather or all_to_all is described to MPI by a
-// datatype whose extent is the whole block.
+// Starting MPI's own collectives, in parts where they are large. A part of every block of an all_gather or all_to_all
+// is described to MPI by a datatype whose extent is the whole block.
 #include <algorithm>
 
 #include "collectives/mpi/communicator.h"
@@ -15,17 +15,21 @@ sy_status Communicator::Start(sy_request& request, sy_error* error) {
       request.parts.resize(1);
       return SY_MPI_CHECK(error, MPI_Ibarrier(comm_, request.parts.data()), "MPI_Ibarrier");
     case kAllReduce:
-    case kReduceScatter: return StartReduction(request, error);
+    case kReduceScatter:
+      return StartReduction(request, error);
     case kAllGather:
-    case kAllToAll: return StartExchange(request, error);
-    case kMessages: return StartMessages(request, error);
-    default: break;
+    case kAllToAll:
+      return StartExchange(request, error);
+    case kMessages:
+      return StartMessages(request, error);
+    default:
+      break;
   }
   const uint64_t element = BytesOf(own.dtype), most = std::max<uint64_t>(1, settings_.part_bytes / element);
   for (uint64_t start = 0; start < own.count; start += most) {
     request.parts.push_back(MPI_REQUEST_NULL);
-    const int code = MPI_Ibcast(request.receive + start * element, static_cast<int>(std::min(most, own.count - start)), DatatypeOf(own.dtype),
-                                own.root, comm_, &request.parts.back());
+    const int code = MPI_Ibcast(request.receive + start * element, static_cast<int>(std::min(most, own.count - start)),
+                                DatatypeOf(own.dtype), own.root, comm_, &request.parts.back());
     if (const sy_status started = SY_MPI_CHECK(error, code, "MPI_Ibcast"); started != SY_OK) return started;
   }
   return SY_OK;
@@ -40,7 +44,8 @@ sy_status Communicator::StartReduction(sy_request& request, sy_error* error) {
   const char* const in_place = request.send + (scatters ? static_cast<uint64_t>(rank_) * own.count * element : 0);
   if (scatters && in_place != request.receive && own.count * static_cast<uint64_t>(size_) <= most) {
     request.parts.resize(1);
-    const int code = MPI_Ireduce_scatter_block(request.send, request.receive, static_cast<int>(own.count), type, operation, comm_, request.parts.data());
+    const int code = MPI_Ireduce_scatter_block(request.send, request.receive, static_cast<int>(own.count), type,
+                                               operation, comm_, request.parts.data());
     return SY_MPI_CHECK(error, code, "MPI_Ireduce_scatter_block");
   }
   // A large or in-place reduce_scatter: a reduction of block r to rank r.
@@ -52,7 +57,8 @@ sy_status Communicator::StartReduction(sy_request& request, sy_error* error) {
       const void* const from = aliased ? MPI_IN_PLACE : block + start * element;
       char* const to = request.receive + start * element;
       request.parts.push_back(MPI_REQUEST_NULL);
-      const int code = scatters ? MPI_Ireduce(from, root == rank_ ? to : nullptr, count, type, operation, root, comm_, &request.parts.back())
+      const int code = scatters ? MPI_Ireduce(from, root == rank_ ? to : nullptr, count, type, operation, root, comm_,
+                                              &request.parts.back())
                                 : MPI_Iallreduce(from, to, count, type, operation, comm_, &request.parts.back());
       if (const sy_status started = SY_MPI_CHECK(error, code, "MPI reduction"); started != SY_OK) return started;
     }
@@ -73,7 +79,9 @@ sy_status Communicator::StartExchange(sy_request& request, sy_error* error) {
     MPI_Type_create_resized(part, 0, static_cast<MPI_Aint>(block), &spaced);
     MPI_Type_free(&part);
     request.types.push_back(spaced);
-    if (const sy_status made = SY_MPI_CHECK(error, MPI_Type_commit(&request.types.back()), "MPI_Type_commit"); made != SY_OK) return made;
+    if (const sy_status made = SY_MPI_CHECK(error, MPI_Type_commit(&request.types.back()), "MPI_Type_commit");
+        made != SY_OK)
+      return made;
     const void* const from = in_place ? MPI_IN_PLACE : request.send + start * element;
     char* const to = request.receive + start * element;
     request.parts.push_back(MPI_REQUEST_NULL);
@@ -93,8 +101,9 @@ sy_status Communicator::StartMessages(sy_request& request, sy_error* error) {
       const int bytes = static_cast<int>(std::min(most, transfer.bytes - start));
       request.parts.push_back(MPI_REQUEST_NULL);
       request.expected.push_back(transfer.is_send ? -1 : bytes);
-      const int code = transfer.is_send ? MPI_Isend(address, bytes, MPI_BYTE, transfer.peer, 0, comm_, &request.parts.back())
-                                        : MPI_Irecv(address, bytes, MPI_BYTE, transfer.peer, 0, comm_, &request.parts.back());
+      const int code = transfer.is_send
+                           ? MPI_Isend(address, bytes, MPI_BYTE, transfer.peer, 0, comm_, &request.parts.back())
+                           : MPI_Irecv(address, bytes, MPI_BYTE, transfer.peer, 0, comm_, &request.parts.back());
       if (const sy_status started = SY_MPI_CHECK(error, code, "MPI message"); started != SY_OK) return started;
     }
   }

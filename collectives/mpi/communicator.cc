@@ -14,7 +14,8 @@ namespace mpi {
 namespace {
 
 int64_t NowMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 // FNV-1a over everything that ranks must agree on.
@@ -28,13 +29,14 @@ uint64_t Hash(const CallHeader& header) {
 }
 
 void Describe(const CallHeader& call, char* text, size_t room) {
-  static const char* const kKinds[] = {"barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv_batch"};
+  static const char* const kKinds[] = {"barrier",   "all_reduce", "reduce_scatter", "all_gather",
+                                       "broadcast", "all_to_all", "send_recv_batch"};
   static const char* const kDtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
   static const char* const kReductions[] = {" sum", " max", " min", " product"};
   const bool reduces = call.kind == kAllReduce || call.kind == kReduceScatter;
-  snprintf(text, room, "%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)", kKinds[call.kind], call.tag, kDtypes[call.dtype],
-           reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count), call.root,
-           static_cast<unsigned long long>(call.sequence));
+  snprintf(text, room, "%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)", kKinds[call.kind], call.tag,
+           kDtypes[call.dtype], reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count),
+           call.root, static_cast<unsigned long long>(call.sequence));
 }
 
 }  // namespace
@@ -57,12 +59,18 @@ sy_status Communicator::Ready(sy_error* error) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (rank != rank_ || size != size_) {
-      return SY_MPI_FAIL(error, SY_INVALID, "MPI says rank %d of %d, the run says rank %d of %d; start all ranks with one mpirun", rank, size, rank_, size_);
+      return SY_MPI_FAIL(error, SY_INVALID,
+                         "MPI says rank %d of %d, the run says rank %d of %d; start all ranks with one mpirun", rank,
+                         size, rank_, size_);
     }
-    return SY_MPI_CHECK(error, MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &joining_), "MPI_Comm_idup") == SY_OK ? SY_IN_PROGRESS : SY_INTERNAL;
+    return SY_MPI_CHECK(error, MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &joining_), "MPI_Comm_idup") == SY_OK
+               ? SY_IN_PROGRESS
+               : SY_INTERNAL;
   }
   int finished = 0;
-  if (const sy_status tested = SY_MPI_CHECK(error, MPI_Test(&joining_, &finished, MPI_STATUS_IGNORE), "MPI_Comm_idup"); tested != SY_OK) return tested;
+  if (const sy_status tested = SY_MPI_CHECK(error, MPI_Test(&joining_, &finished, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+      tested != SY_OK)
+    return tested;
   if (!finished) return SY_IN_PROGRESS;
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   ready_ = true;
@@ -84,9 +92,10 @@ sy_request* Communicator::FreeRequest() {
   return &request;
 }
 
-sy_status Communicator::Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype, int32_t reduction,
-                               int32_t root, sy_request** result, sy_error* error) {
-  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT) return SY_MPI_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
+sy_status Communicator::Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result, sy_error* error) {
+  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
+    return SY_MPI_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
   if (root < 0 || root >= size_) return SY_MPI_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
   sy_request* const request = FreeRequest();
   CallHeader& own = request->header;
@@ -106,11 +115,15 @@ sy_status Communicator::Submit(Kind kind, const sy_call* call, const void* send,
   return SY_OK;
 }
 
-sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** result, sy_error* error) {
+sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                       sy_request** result, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
-    if (transfers[i].peer < 0 || transfers[i].peer >= size_) return SY_MPI_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
+    if (transfers[i].peer < 0 || transfers[i].peer >= size_)
+      return SY_MPI_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  if (const sy_status queued = Submit(kMessages, call, nullptr, nullptr, count, SY_U8, SY_SUM, 0, result, error); queued != SY_OK) return queued;
+  if (const sy_status queued = Submit(kMessages, call, nullptr, nullptr, count, SY_U8, SY_SUM, 0, result, error);
+      queued != SY_OK)
+    return queued;
   (*result)->transfers.assign(transfers, transfers + count);
   return SY_OK;
 }
@@ -119,8 +132,10 @@ sy_status Communicator::Poll(sy_request* request, sy_error* error) {
   while (!queue_.empty()) {
     sy_request& first = *queue_.front();
     sy_status status = failed_;
-    if (failed_ != SY_OK) first.error = failure_;
-    else status = Advance(first, &first.error);
+    if (failed_ != SY_OK)
+      first.error = failure_;
+    else
+      status = Advance(first, &first.error);
     if (status == SY_IN_PROGRESS) break;
     if (status != SY_OK && failed_ == SY_OK) {
       failed_ = status;
@@ -150,23 +165,28 @@ sy_status Communicator::Advance(sy_request& request, sy_error* error) {
       request.check[0] = Hash(request.header);
       request.check[1] = ~request.check[0];
       request.parts.resize(1);
-      const int code = MPI_Iallreduce(request.check, request.agreed, 2, MPI_UINT64_T, MPI_MAX, comm_, request.parts.data());
+      const int code =
+          MPI_Iallreduce(request.check, request.agreed, 2, MPI_UINT64_T, MPI_MAX, comm_, request.parts.data());
       if (const sy_status started = SY_MPI_CHECK(error, code, "comparing calls"); started != SY_OK) return started;
     }
   }
   for (;;) {
     int finished = 0;
     request.statuses.resize(request.parts.size());
-    const int code = MPI_Testall(static_cast<int>(request.parts.size()), request.parts.data(), &finished, request.statuses.data());
+    const int code =
+        MPI_Testall(static_cast<int>(request.parts.size()), request.parts.data(), &finished, request.statuses.data());
     if (code != MPI_SUCCESS && request.header.kind == kMessages) {
-      return SY_MPI_FAIL(error, SY_INVALID, "send_recv_batch \"%.63s\": a message failed; does a rank send more than another expects?", request.header.tag);
+      return SY_MPI_FAIL(error, SY_INVALID,
+                         "send_recv_batch \"%.63s\": a message failed; does a rank send more than another expects?",
+                         request.header.tag);
     }
     if (const sy_status tested = SY_MPI_CHECK(error, code, "MPI_Testall"); tested != SY_OK) return tested;
     if (!finished) {
       if (timeout_ms_ == 0 || NowMs() - request.began_ms < static_cast<int64_t>(timeout_ms_)) return SY_IN_PROGRESS;
       char call[200];
       Describe(request.header, call, sizeof call);
-      return SY_MPI_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms in %s", rank_, static_cast<unsigned long long>(timeout_ms_), call);
+      return SY_MPI_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms in %s", rank_,
+                         static_cast<unsigned long long>(timeout_ms_), call);
     }
     if (request.state == sy_request::kRunning) return Finish(request, error);
     if (request.state == sy_request::kComparing) return Disagreement(request, error);
@@ -184,7 +204,10 @@ sy_status Communicator::AfterCheck(sy_request& request, sy_error* error) {
   request.state = sy_request::kComparing;
   request.headers.resize(static_cast<size_t>(size_));
   request.parts.resize(1);
-  return SY_MPI_CHECK(error, MPI_Iallgather(&request.header, sizeof request.header, MPI_BYTE, request.headers.data(), sizeof request.header, MPI_BYTE, comm_, request.parts.data()), "comparing calls");
+  return SY_MPI_CHECK(error,
+                      MPI_Iallgather(&request.header, sizeof request.header, MPI_BYTE, request.headers.data(),
+                                     sizeof request.header, MPI_BYTE, comm_, request.parts.data()),
+                      "comparing calls");
 }
 
 // Every rank finds the same: the first rank that differs from rank 0.
@@ -204,7 +227,8 @@ sy_status Communicator::Finish(sy_request& request, sy_error* error) {
     int got = 0;
     MPI_Get_count(&request.statuses[part], MPI_BYTE, &got);
     if (request.expected[part] >= 0 && got != request.expected[part]) {
-      return SY_MPI_FAIL(error, SY_INVALID, "ranks disagree: rank %d sends %d bytes, rank %d expects %d in send_recv_batch \"%.63s\"",
+      return SY_MPI_FAIL(error, SY_INVALID,
+                         "ranks disagree: rank %d sends %d bytes, rank %d expects %d in send_recv_batch \"%.63s\"",
                          request.statuses[part].MPI_SOURCE, got, rank_, request.expected[part], request.header.tag);
     }
   }
@@ -217,7 +241,8 @@ sy_status Communicator::Split(int32_t color, int32_t key, std::unique_ptr<Commun
   const sy_status status = RunAbortable(
       aborted_,
       [made, from, color, key](sy_error* problem) {
-        return SY_MPI_CHECK(problem, MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, made.get()), "MPI_Comm_split");
+        return SY_MPI_CHECK(problem, MPI_Comm_split(from, color < 0 ? MPI_UNDEFINED : color, key, made.get()),
+                            "MPI_Comm_split");
       },
       error);
   if (status != SY_OK) return status;

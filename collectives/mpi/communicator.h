@@ -1,6 +1,7 @@
-// A communicator over MPI. Every call first lets the ranks compare what they call (an all-reduce of 16 bytes; SWITCHYARD_CHECK_COLLECTIVES=0 leaves it out)
-// and then starts MPI's own collective, in parts below 2^30 bytes because MPI counts in int. All are non-blocking and advance only when polled. After
-// Abort, requests are given up and nothing of MPI is waited for. One thread; Abort from any.
+// A communicator over MPI. Every call first lets the ranks compare what they call (an all-reduce of 16 bytes;
+// SWITCHYARD_CHECK_COLLECTIVES=0 leaves it out) and then starts MPI's own collective, in parts below 2^30 bytes because
+// MPI counts in int. All are non-blocking and advance only when polled. After Abort, requests are given up and nothing
+// of MPI is waited for. One thread; Abort from any.
 #pragma once
 
 #include <mpi.h>
@@ -35,9 +36,10 @@ class Communicator {
   ~Communicator();
   sy_status Ready(sy_error* error);  // SY_IN_PROGRESS until MPI is up and this communicator is made
 
-  sy_status Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype, int32_t reduction, int32_t root,
-                   sy_request** request, sy_error* error);
-  sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request, sy_error* error);
+  sy_status Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+                   int32_t reduction, int32_t root, sy_request** request, sy_error* error);
+  sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
+                           sy_error* error);
   sy_status Poll(sy_request* request, sy_error* error);
   sy_status Split(int32_t color, int32_t key, std::unique_ptr<Communicator>* result, sy_error* error);
   void Abort();

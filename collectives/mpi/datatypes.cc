@@ -28,10 +28,14 @@ void Apply(void* values, void* accumulator, int* count, MPI_Datatype*) {
   auto* const out = static_cast<uint16_t*>(accumulator);
   for (int i = 0; i < *count; ++i) {
     const float a = Element::Load(out[i]), b = Element::Load(in[i]);
-    if (kReduction == SY_SUM) out[i] = Element::Store(a + b);
-    else if (kReduction == SY_PRODUCT) out[i] = Element::Store(a * b);
-    else if (kReduction == SY_MAX) out[i] = a > b || a != a ? out[i] : in[i];
-    else out[i] = a < b || a != a ? out[i] : in[i];
+    if (kReduction == SY_SUM)
+      out[i] = Element::Store(a + b);
+    else if (kReduction == SY_PRODUCT)
+      out[i] = Element::Store(a * b);
+    else if (kReduction == SY_MAX)
+      out[i] = a > b || a != a ? out[i] : in[i];
+    else
+      out[i] = a < b || a != a ? out[i] : in[i];
   }
 }
 
@@ -54,12 +58,18 @@ size_t BytesOf(sy_dtype dtype) {
 
 MPI_Datatype DatatypeOf(sy_dtype dtype) {
   switch (dtype) {
-    case SY_F32: return MPI_FLOAT;
-    case SY_F64: return MPI_DOUBLE;
-    case SY_I32: return MPI_INT32_T;
-    case SY_I64: return MPI_INT64_T;
-    case SY_U8: return MPI_UINT8_T;
-    default: return MPI_UINT16_T;
+    case SY_F32:
+      return MPI_FLOAT;
+    case SY_F64:
+      return MPI_DOUBLE;
+    case SY_I32:
+      return MPI_INT32_T;
+    case SY_I64:
+      return MPI_INT64_T;
+    case SY_U8:
+      return MPI_UINT8_T;
+    default:
+      return MPI_UINT16_T;
   }
 }
 
@@ -69,10 +79,14 @@ MPI_Op OperationOf(sy_dtype dtype, int reduction) {
     return (dtype == SY_BF16 ? bf16 : f16)[static_cast<size_t>(reduction)];
   }
   switch (reduction) {
-    case SY_SUM: return MPI_SUM;
-    case SY_MAX: return MPI_MAX;
-    case SY_MIN: return MPI_MIN;
-    default: return MPI_PROD;
+    case SY_SUM:
+      return MPI_SUM;
+    case SY_MAX:
+      return MPI_MAX;
+    case SY_MIN:
+      return MPI_MIN;
+    default:
+      return MPI_PROD;
   }
 }
 

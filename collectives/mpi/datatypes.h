@@ -1,5 +1,5 @@
-// MPI's name for our dtypes and reductions. MPI knows neither bf16 nor f16: both travel as 16-bit words and are reduced by operations of our own, in f32,
-// rounded to nearest even at every step.
+// MPI's name for our dtypes and reductions. MPI knows neither bf16 nor f16: both travel as 16-bit words and are reduced
+// by operations of our own, in f32, rounded to nearest even at every step.
 #pragma once
 
 #include <mpi.h>

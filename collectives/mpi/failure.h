@@ -8,8 +8,8 @@
 
 namespace mpi {
 
-__attribute__((format(printf, 4, 5))) inline sy_status FailAt(const char* location, sy_error* error, sy_status status, const char* format,
-                                                              ...) {
+__attribute__((format(printf, 4, 5))) inline sy_status FailAt(const char* location, sy_error* error, sy_status status,
+                                                              const char* format, ...) {
   if (error == nullptr) return status;
   va_list arguments;
   va_start(arguments, format);
@@ -28,6 +28,7 @@ sy_status FromMpi(const char* location, sy_error* error, int code, const char* w
 #define SY_MPI_TEXT_INNER(x) #x
 #define SY_MPI_TEXT(x) SY_MPI_TEXT_INNER(x)
 // return SY_MPI_FAIL(error, SY_INVALID, "expected %d", 1);
-#define SY_MPI_FAIL(error, status, ...) ::mpi::FailAt("collectives/mpi:" SY_MPI_TEXT(__LINE__), error, status, __VA_ARGS__)
+#define SY_MPI_FAIL(error, status, ...) \
+  ::mpi::FailAt("collectives/mpi:" SY_MPI_TEXT(__LINE__), error, status, __VA_ARGS__)
 // return SY_MPI_CHECK(error, MPI_Iallreduce(...), "all_reduce"): the code and text of MPI where it failed.
 #define SY_MPI_CHECK(error, call, what) ::mpi::FromMpi("collectives/mpi:" SY_MPI_TEXT(__LINE__), error, call, what)

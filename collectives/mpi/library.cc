@@ -43,7 +43,9 @@ sy_status CheckLauncher(int size, sy_error* error) {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID"}) {
     if (getenv(variable) != nullptr) return SY_OK;
   }
-  return SY_MPI_FAIL(error, SY_UNSUPPORTED, "collective mpi needs mpirun, which did not start this process; use --collective=shm on one node, or start the ranks with mpirun");
+  return SY_MPI_FAIL(error, SY_UNSUPPORTED,
+                     "collective mpi needs mpirun, which did not start this process; use --collective=shm on one node, "
+                     "or start the ranks with mpirun");
 }
 
 void StartLibrary() {

@@ -1,5 +1,6 @@
-// MPI as a library that is started when the first communicator is made, and ended when the process exits. MPI_Init waits for all ranks, so it runs on
-// a thread of its own: a rank that dies meanwhile must not hold the others. Thread-safe.
+// MPI as a library that is started when the first communicator is made, and ended when the process exits. MPI_Init
+// waits for all ranks, so it runs on a thread of its own: a rank that dies meanwhile must not hold the others.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -9,7 +10,8 @@
 
 namespace mpi {
 
-// SY_UNSUPPORTED where this process was not started by mpirun or another MPI launcher though the run has more than one rank.
+// SY_UNSUPPORTED where this process was not started by mpirun or another MPI launcher though the run has more than one
+// rank.
 sy_status CheckLauncher(int size, sy_error* error);
 
 // Begins MPI_Init_thread once, and returns at once.
@@ -20,8 +22,9 @@ sy_status LibraryReady(sy_error* error);
 // From now on the process ends without MPI_Finalize, which could wait for a dead peer.
 void AbandonLibrary();
 
-// Runs `body` on a thread and waits for it, or until `aborted`: then the thread is left behind and SY_ABORTED returned. For the few calls of MPI that
-// wait for peers and have no request to poll. What `body` captures must outlive the process or be owned by it.
+// Runs `body` on a thread and waits for it, or until `aborted`: then the thread is left behind and SY_ABORTED returned.
+// For the few calls of MPI that wait for peers and have no request to poll. What `body` captures must outlive the
+// process or be owned by it.
 sy_status RunAbortable(const std::atomic<bool>& aborted, std::function<sy_status(sy_error*)> body, sy_error* error);
 
 }  // namespace mpi

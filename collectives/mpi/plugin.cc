@@ -1,4 +1,6 @@
 // The C face of the plugin: nothing but casts, and no exception may pass.
+#include "core/abi/plugin.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +12,6 @@
 #include "collectives/mpi/failure.h"
 #include "collectives/mpi/library.h"
 #include "core/abi/device.h"
-#include "core/abi/plugin.h"
 
 struct sy_communicator {
   std::unique_ptr<mpi::Communicator> joined;
@@ -23,7 +24,8 @@ const sy_host* host = nullptr;
 
 Settings ReadSettings() {
   Settings settings;
-  if (const char* const bytes = host->setting("MPI_PART_BYTES"); bytes != nullptr && atoll(bytes) >= 8) settings.part_bytes = strtoull(bytes, nullptr, 10);
+  if (const char* const bytes = host->setting("MPI_PART_BYTES"); bytes != nullptr && atoll(bytes) >= 8)
+    settings.part_bytes = strtoull(bytes, nullptr, 10);
   if (const char* const check = host->setting("CHECK_COLLECTIVES")) settings.check = strcmp(check, "0") != 0;
   return settings;
 }
@@ -73,45 +75,60 @@ sy_status RequestPoll(sy_request* request, sy_error* error) {
   return Guarded(error, [&] { return request->owner->Poll(request, error); });
 }
 
-sy_status SendRecvBatch(sy_communicator* communicator, const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
-                        sy_error* error) {
+sy_status SendRecvBatch(sy_communicator* communicator, const sy_call* call, const sy_transfer* transfers,
+                        uint32_t count, sy_request** request, sy_error* error) {
   return Guarded(error, [&] { return communicator->joined->SubmitMessages(call, transfers, count, request, error); });
 }
 
-sy_status AllReduce(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                    int32_t reduction, sy_request** request, sy_error* error) {
-  return Guarded(error, [&] { return communicator->joined->Submit(kAllReduce, call, send, receive, count, dtype, reduction, 0, request, error); });
+sy_status AllReduce(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count,
+                    sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
+  return Guarded(error, [&] {
+    return communicator->joined->Submit(kAllReduce, call, send, receive, count, dtype, reduction, 0, request, error);
+  });
 }
 
-sy_status ReduceScatter(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                        int32_t reduction, sy_request** request, sy_error* error) {
-  return Guarded(error, [&] { return communicator->joined->Submit(kReduceScatter, call, send, receive, count, dtype, reduction, 0, request, error); });
+sy_status ReduceScatter(sy_communicator* communicator, const sy_call* call, const void* send, void* receive,
+                        uint64_t count, sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
+  return Guarded(error, [&] {
+    return communicator->joined->Submit(kReduceScatter, call, send, receive, count, dtype, reduction, 0, request,
+                                        error);
+  });
 }
 
-sy_status AllGather(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                    sy_request** request, sy_error* error) {
-  return Guarded(error, [&] { return communicator->joined->Submit(kAllGather, call, send, receive, count, dtype, SY_SUM, 0, request, error); });
+sy_status AllGather(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count,
+                    sy_dtype dtype, sy_request** request, sy_error* error) {
+  return Guarded(error, [&] {
+    return communicator->joined->Submit(kAllGather, call, send, receive, count, dtype, SY_SUM, 0, request, error);
+  });
 }
 
-sy_status Broadcast(sy_communicator* communicator, const sy_call* call, void* address, uint64_t count, sy_dtype dtype, int32_t root,
-                    sy_request** request, sy_error* error) {
-  return Guarded(error, [&] { return communicator->joined->Submit(kBroadcast, call, address, address, count, dtype, SY_SUM, root, request, error); });
+sy_status Broadcast(sy_communicator* communicator, const sy_call* call, void* address, uint64_t count, sy_dtype dtype,
+                    int32_t root, sy_request** request, sy_error* error) {
+  return Guarded(error, [&] {
+    return communicator->joined->Submit(kBroadcast, call, address, address, count, dtype, SY_SUM, root, request, error);
+  });
 }
 
-sy_status AllToAll(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                   sy_request** request, sy_error* error) {
-  return Guarded(error, [&] { return communicator->joined->Submit(kAllToAll, call, send, receive, count, dtype, SY_SUM, 0, request, error); });
+sy_status AllToAll(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count,
+                   sy_dtype dtype, sy_request** request, sy_error* error) {
+  return Guarded(error, [&] {
+    return communicator->joined->Submit(kAllToAll, call, send, receive, count, dtype, SY_SUM, 0, request, error);
+  });
 }
 
 sy_status Barrier(sy_communicator* communicator, const sy_call* call, sy_request** request, sy_error* error) {
-  return Guarded(error, [&] { return communicator->joined->Submit(kBarrier, call, nullptr, nullptr, 0, SY_U8, SY_SUM, 0, request, error); });
+  return Guarded(error, [&] {
+    return communicator->joined->Submit(kBarrier, call, nullptr, nullptr, 0, SY_U8, SY_SUM, 0, request, error);
+  });
 }
 
-sy_status Split(sy_communicator* communicator, int32_t color, int32_t key, const char*, sy_communicator** result, sy_error* error) {
+sy_status Split(sy_communicator* communicator, int32_t color, int32_t key, const char*, sy_communicator** result,
+                sy_error* error) {
   return Guarded(error, [&] {
     auto made = std::make_unique<sy_communicator>();
     *result = nullptr;
-    if (const sy_status status = communicator->joined->Split(color, key, &made->joined, error); status != SY_OK) return status;
+    if (const sy_status status = communicator->joined->Split(color, key, &made->joined, error); status != SY_OK)
+      return status;
     if (made->joined != nullptr) *result = made.release();
     return sy_status{SY_OK};
   });

@@ -1,6 +1,7 @@
-// What each collective does between its barriers. Two ways: direct, where all data that others must reach lies in owned segments, is one step over the
-// peers' memory; staged goes piece by piece through the slots of the control segment. A slot is used every second turn: whoever writes it
-// again has passed a barrier at which all others had finished reading it.
+// What each collective does between its barriers. Two ways: direct, where all data that others must reach lies in owned
+// segments, is one step over the peers' memory; staged goes piece by piece through the slots of the control segment. A
+// slot is used every second turn: whoever writes it again has passed a barrier at which all others had finished reading
+// it.
 #include <string.h>
 
 #include <algorithm>
@@ -77,12 +78,19 @@ void Communicator::Plan(sy_request& request) {
   CallHeader& own = request.header;
   const uint64_t block = own.count * BytesOf(own.dtype), all = block * size_;
   const bool sends = own.kind != kBroadcast || rank_ == own.root;
-  const bool send_owned = Locate(request.send, ByBlocks(own.kind) ? all : block, &own.send_segment, &own.send_offset) || !sends;
+  const bool send_owned =
+      Locate(request.send, ByBlocks(own.kind) ? all : block, &own.send_segment, &own.send_offset) || !sends;
   const bool receive_owned = Locate(request.receive, block, &own.receive_segment, &own.receive_offset);
   switch (own.kind) {
-    case kAllReduce: own.direct = send_owned && receive_owned; break;
-    case kAllToAll: own.direct = send_owned && (request.send + all <= request.receive || request.receive + all <= request.send); break;
-    default: own.direct = send_owned; break;
+    case kAllReduce:
+      own.direct = send_owned && receive_owned;
+      break;
+    case kAllToAll:
+      own.direct = send_owned && (request.send + all <= request.receive || request.receive + all <= request.send);
+      break;
+    default:
+      own.direct = send_owned;
+      break;
   }
   request.early = all <= kEarlyBytes && own.count > 0;
   request.barriers = 1;
@@ -138,16 +146,19 @@ void Communicator::WorkDirect(sy_request& request) {
       break;
     case kAllGather:
       for (int rank = 0; rank < size_; ++rank) {
-        if (request.receive + rank * block != PeerSend(rank)) memcpy(request.receive + rank * block, PeerSend(rank), block);
+        if (request.receive + rank * block != PeerSend(rank))
+          memcpy(request.receive + rank * block, PeerSend(rank), block);
       }
       break;
     case kAllToAll:
-      for (int rank = 0; rank < size_; ++rank) memcpy(request.receive + rank * block, PeerSend(rank) + rank_ * block, block);
+      for (int rank = 0; rank < size_; ++rank)
+        memcpy(request.receive + rank * block, PeerSend(rank) + rank_ * block, block);
       break;
     case kBroadcast:
       if (rank_ != own.root) memcpy(request.receive, PeerSend(own.root), block);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -160,7 +171,8 @@ void Communicator::CopyIn(sy_request& request, uint64_t piece) {
     return;
   }
   const uint64_t block = own.count * BytesOf(own.dtype), room = PieceBytes(own.kind, size_);
-  for (int rank = 0; rank < size_; ++rank) memcpy(to + rank * room, request.send + rank * block + range.begin, range.length);
+  for (int rank = 0; rank < size_; ++rank)
+    memcpy(to + rank * room, request.send + rank * block + range.begin, range.length);
 }
 
 void Communicator::CopyOut(sy_request& request, uint64_t piece) {
@@ -173,26 +185,31 @@ void Communicator::CopyOut(sy_request& request, uint64_t piece) {
       if (request.two_phase) {
         for (int rank = 0; rank < size_; ++rank) {
           const Range share = Share(range.length / element, rank, size_, element);
-          memcpy(request.receive + range.begin + share.begin * element, slot(rank, turn) + share.begin * element, share.length * element);
+          memcpy(request.receive + range.begin + share.begin * element, slot(rank, turn) + share.begin * element,
+                 share.length * element);
         }
         break;
       }
       [[fallthrough]];
     case kReduceScatter:
-      for (int rank = 0; rank < size_; ++rank) sources_[rank] = slot(rank, turn) + (own.kind == kReduceScatter ? rank_ * room : 0);
+      for (int rank = 0; rank < size_; ++rank)
+        sources_[rank] = slot(rank, turn) + (own.kind == kReduceScatter ? rank_ * room : 0);
       destinations_[0] = request.receive + range.begin;
       request.reduce(destinations_.data(), 1, sources_.data(), size_, range.length / element);
       break;
     case kAllGather:
-      for (int rank = 0; rank < size_; ++rank) memcpy(request.receive + rank * block + range.begin, slot(rank, turn), range.length);
+      for (int rank = 0; rank < size_; ++rank)
+        memcpy(request.receive + rank * block + range.begin, slot(rank, turn), range.length);
       break;
     case kAllToAll:
-      for (int rank = 0; rank < size_; ++rank) memcpy(request.receive + rank * block + range.begin, slot(rank, turn) + rank_ * room, range.length);
+      for (int rank = 0; rank < size_; ++rank)
+        memcpy(request.receive + rank * block + range.begin, slot(rank, turn) + rank_ * room, range.length);
       break;
     case kBroadcast:
       if (rank_ != own.root) memcpy(request.receive + range.begin, slot(own.root, turn), range.length);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 

@@ -23,30 +23,34 @@ uint64_t Now() {
 
 // "all_reduce "grad/0" (f32 sum, 100 elements, call 7)"
 void Describe(const CallHeader& call, char* text, size_t room) {
-  static const char* const kKinds[] = {"barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv_batch",
-                                       "buffer_alloc", "buffer_alloc", "split", "split"};
+  static const char* const kKinds[] = {"barrier",    "all_reduce",      "reduce_scatter", "all_gather",   "broadcast",
+                                       "all_to_all", "send_recv_batch", "buffer_alloc",   "buffer_alloc", "split",
+                                       "split"};
   static const char* const kDtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
   static const char* const kReductions[] = {" sum", " max", " min", " product"};
   const bool reduces = call.kind == kAllReduce || call.kind == kReduceScatter;
-  snprintf(text, room, "%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)", kKinds[call.kind], call.tag, kDtypes[call.dtype],
-           reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count), call.root,
-           static_cast<unsigned long long>(call.sequence));
+  snprintf(text, room, "%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)", kKinds[call.kind], call.tag,
+           kDtypes[call.dtype], reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count),
+           call.root, static_cast<unsigned long long>(call.sequence));
 }
 
 bool Agree(const CallHeader& a, const CallHeader& b) {
-  return a.sequence == b.sequence && a.count == b.count && a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
-         a.root == b.root && strncmp(a.tag, b.tag, sizeof a.tag) == 0;
+  return a.sequence == b.sequence && a.count == b.count && a.kind == b.kind && a.dtype == b.dtype &&
+         a.reduction == b.reduction && a.root == b.root && strncmp(a.tag, b.tag, sizeof a.tag) == 0;
 }
 
 }  // namespace
 
-sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* communicator, sy_error* error) {
+sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* communicator,
+                               sy_error* error) {
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size) {
     return SHM_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
   }
   for (int rank = 0; request.hosts != nullptr && rank < request.size; ++rank) {
     if (request.hosts[rank] != request.hosts[0]) {
-      return SHM_FAIL(error, SY_INVALID, "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=mpi", rank);
+      return SHM_FAIL(error, SY_INVALID,
+                      "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=mpi",
+                      rank);
     }
   }
   std::unique_ptr<Communicator> made(new Communicator(request.rank, request.size, request.timeout_ms));
@@ -64,8 +68,9 @@ sy_status Communicator::Ready(sy_error* error) {
   if (joining_ == nullptr) {
     if (const sy_status met = meeting_->Poll(&control_, error); met != SY_OK) return met;
     if (control_.bytes() < layout_.total) {
-      return SHM_FAIL(error, SY_INVALID, "rank 0 shares %zu bytes, rank %d expects %zu; are all ranks of the same version?", control_.bytes(),
-                      rank_, layout_.total);
+      return SHM_FAIL(error, SY_INVALID,
+                      "rank 0 shares %zu bytes, rank %d expects %zu; are all ranks of the same version?",
+                      control_.bytes(), rank_, layout_.total);
     }
     records_ = reinterpret_cast<RankRecord*>(control_.base() + layout_.ranks);
     rings_ = reinterpret_cast<RingHeader*>(control_.base() + layout_.rings);
@@ -79,7 +84,9 @@ sy_status Communicator::Ready(sy_error* error) {
         if (CPU_ISSET(core, &allowed)) record(rank_).cores[core / 64] |= uint64_t{1} << (core % 64);
       }
     }
-    if (const sy_status queued = Submit(kBarrier, nullptr, nullptr, nullptr, 0, SY_U8, SY_SUM, 0, &joining_, error); queued != SY_OK) return queued;
+    if (const sy_status queued = Submit(kBarrier, nullptr, nullptr, nullptr, 0, SY_U8, SY_SUM, 0, &joining_, error);
+        queued != SY_OK)
+      return queued;
   }
   if (const sy_status met = Poll(joining_, error); met != SY_OK) return met;
   // Now that everybody has written where it may run: does each have a core of its own?
@@ -94,7 +101,9 @@ sy_status Communicator::Ready(sy_error* error) {
   return SY_OK;
 }
 
-bool Communicator::Interrupted() const { return aborted_ || page_.load()->aborted_by.load(std::memory_order_relaxed) != 0; }
+bool Communicator::Interrupted() const {
+  return aborted_ || page_.load()->aborted_by.load(std::memory_order_relaxed) != 0;
+}
 
 sy_request* Communicator::FreeRequest(sy_error* error) {
   if (failed_ != SY_OK) {
@@ -118,8 +127,8 @@ sy_request* Communicator::FreeRequest(sy_error* error) {
   return &request;
 }
 
-sy_status Communicator::Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype, int32_t reduction,
-                               int32_t root, sy_request** result, sy_error* error) {
+sy_status Communicator::Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result, sy_error* error) {
   const bool reduces = kind == kAllReduce || kind == kReduceScatter;
   if (BytesOf(dtype) == 0 || (reduces && FindReduction(dtype, reduction) == nullptr)) {
     return SHM_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
@@ -160,8 +169,10 @@ void Communicator::Progress(bool wait) {
     if (request.state != sy_request::kQueued) continue;
     if (request.began_ns == 0) request.began_ns = Now();
     sy_status status = failed_;
-    if (failed_ != SY_OK) request.error = failure_;
-    else status = request.header.kind == kMessages ? AdvanceMessages(request, wait) : Advance(request, wait);
+    if (failed_ != SY_OK)
+      request.error = failure_;
+    else
+      status = request.header.kind == kMessages ? AdvanceMessages(request, wait) : Advance(request, wait);
     if (status == SY_IN_PROGRESS) return;
     request.outcome = status;
     request.state = sy_request::kDone;
@@ -214,8 +225,8 @@ sy_status Communicator::CheckInterrupted(sy_request& request) {
   if (timeout_ms_ == 0 || Now() - request.began_ns < timeout_ms_ * 1000000u) return SY_OK;
   char call[256], missing[160];
   Describe(request.header, call, sizeof call);
-  return SHM_FAIL(&request.error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_, static_cast<unsigned long long>(timeout_ms_), call,
-                  Missing(missing, sizeof missing));
+  return SHM_FAIL(&request.error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_,
+                  static_cast<unsigned long long>(timeout_ms_), call, Missing(missing, sizeof missing));
 }
 
 // "rank 1, rank 3": who has not reached the barrier.
@@ -246,7 +257,8 @@ sy_status Communicator::CompareHeaders(sy_request& request) {
 // A call of our own, waited for. `value` and `other` are for all ranks to read.
 sy_status Communicator::RunNow(Kind kind, uint64_t count, int32_t value, int32_t other, sy_error* error) {
   sy_request* request = nullptr;
-  if (const sy_status submitted = Submit(kind, nullptr, nullptr, nullptr, count, SY_U8, SY_SUM, 0, &request, error); submitted != SY_OK) {
+  if (const sy_status submitted = Submit(kind, nullptr, nullptr, nullptr, count, SY_U8, SY_SUM, 0, &request, error);
+      submitted != SY_OK) {
     return submitted;
   }
   request->header.values[0] = value;
@@ -265,7 +277,8 @@ sy_status Communicator::TakeSegment(Segment* segment, sy_error* error) {
     if (taken == SY_OK) return segment->Map(descriptor, error);
     if (taken != SY_IN_PROGRESS) return taken;
     if (Interrupted()) return SHM_FAIL(error, SY_ABORTED, "aborted in buffer_alloc");
-    if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u) return SHM_FAIL(error, SY_TIMEOUT, "rank 0 did not share its segment");
+    if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u)
+      return SHM_FAIL(error, SY_TIMEOUT, "rank 0 did not share its segment");
   }
 }
 
@@ -280,17 +293,21 @@ sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error
   if (rank_ == 0) {
     status = made->memory.Create(made->stride * size_, &problem);
     // The others wait for a descriptor: without a segment they get the control segment and find it out below.
-    const sy_status given = meeting_->Give(status == SY_OK ? made->memory.descriptor() : control_.descriptor(), &problem);
+    const sy_status given =
+        meeting_->Give(status == SY_OK ? made->memory.descriptor() : control_.descriptor(), &problem);
     if (status == SY_OK) status = given;
   } else {
     status = TakeSegment(&made->memory, &problem);
-    if (status == SY_OK && made->memory.bytes() != made->stride * size_) status = SHM_FAIL(&problem, SY_OUT_OF_MEMORY, "rank 0 has no memory for it");
+    if (status == SY_OK && made->memory.bytes() != made->stride * size_)
+      status = SHM_FAIL(&problem, SY_OUT_OF_MEMORY, "rank 0 has no memory for it");
   }
   if (status == SY_OK) status = made->memory.Reserve(made->stride * rank_, bytes, &problem);
   if (const sy_status met = RunNow(kAllocated, bytes, status, 0, error); met != SY_OK) return met;
   for (int rank = 0; rank < size_ && status == SY_OK; ++rank) {
     const sy_status theirs = header(rank, call_).values[0];
-    if (theirs != SY_OK) status = SHM_FAIL(&problem, theirs, "rank %d could not take its part of %llu bytes", rank, static_cast<unsigned long long>(bytes));
+    if (theirs != SY_OK)
+      status = SHM_FAIL(&problem, theirs, "rank %d could not take its part of %llu bytes", rank,
+                        static_cast<unsigned long long>(bytes));
   }
   if (status != SY_OK) {
     if (error != nullptr) *error = problem;
@@ -313,7 +330,8 @@ sy_status Communicator::Split(int32_t color, int32_t key, std::unique_ptr<Commun
   for (int rank = 0; rank < size_; ++rank) {
     if (header(rank, call_).values[0] == color) group.push_back(rank);
   }
-  std::stable_sort(group.begin(), group.end(), [&](int a, int b) { return header(a, call_).values[1] < header(b, call_).values[1]; });
+  std::stable_sort(group.begin(), group.end(),
+                   [&](int a, int b) { return header(a, call_).values[1] < header(b, call_).values[1]; });
   const int size = static_cast<int>(group.size());
   const int rank = static_cast<int>(std::find(group.begin(), group.end(), rank_) - group.begin());
   std::unique_ptr<Communicator> made;
@@ -322,7 +340,8 @@ sy_status Communicator::Split(int32_t color, int32_t key, std::unique_ptr<Commun
     made.reset(new Communicator(rank, size, timeout_ms_));
     made->meeting_ = std::make_unique<Meeting>(rank, size);
     if (rank == 0) status = made->meeting_->Call(made->layout_.total, error);
-    snprintf(record(rank_).socket_name, sizeof record(rank_).socket_name, "%s", status == SY_OK ? made->meeting_->name().c_str() : "");
+    snprintf(record(rank_).socket_name, sizeof record(rank_).socket_name, "%s",
+             status == SY_OK ? made->meeting_->name().c_str() : "");
   }
   if (const sy_status met = RunNow(kNamed, 0, 0, 0, error); met != SY_OK) return met;
   if (color >= 0 && rank > 0) made->meeting_->Attend(record(group[0]).socket_name);
@@ -330,8 +349,10 @@ sy_status Communicator::Split(int32_t color, int32_t key, std::unique_ptr<Commun
   while (color >= 0 && status == SY_OK && (status = made->Ready(error)) == SY_IN_PROGRESS) {
     status = SY_OK;
     usleep(50);
-    if (Interrupted()) status = SHM_FAIL(error, SY_ABORTED, "aborted in split");
-    else if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u) status = SHM_FAIL(error, SY_TIMEOUT, "split: the group did not meet");
+    if (Interrupted())
+      status = SHM_FAIL(error, SY_ABORTED, "aborted in split");
+    else if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u)
+      status = SHM_FAIL(error, SY_TIMEOUT, "split: the group did not meet");
   }
   if (status == SY_OK) *result = std::move(made);
   return status;

@@ -1,6 +1,7 @@
-// A communicator over shared memory. Calls are queued and run one after another by whoever polls; each is a row of steps with a barrier between
-// any two: work, arrive, wait for the others, work … Nothing runs while nobody polls. Every call starts by publishing a header that all ranks compare, so
-// that disagreeing ranks are told apart before any data is touched. The first error ends the communicator. One thread; Abort from any.
+// A communicator over shared memory. Calls are queued and run one after another by whoever polls; each is a row of
+// steps with a barrier between any two: work, arrive, wait for the others, work … Nothing runs while nobody polls.
+// Every call starts by publishing a header that all ranks compare, so that disagreeing ranks are told apart before any
+// data is touched. The first error ends the communicator. One thread; Abort from any.
 #pragma once
 
 #include <array>
@@ -17,7 +18,19 @@
 
 namespace shm {
 
-enum Kind { kBarrier, kAllReduce, kReduceScatter, kAllGather, kBroadcast, kAllToAll, kMessages, kAllocate, kAllocated, kSplit, kNamed };
+enum Kind {
+  kBarrier,
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kMessages,
+  kAllocate,
+  kAllocated,
+  kSplit,
+  kNamed
+};
 
 class Communicator;
 
@@ -61,10 +74,12 @@ class Communicator {
   Meeting& meeting() { return *meeting_; }
 
   // Queues a collective. `count` as in the ABI.
-  sy_status Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype, int32_t reduction, int32_t root,
-                   sy_request** request, sy_error* error);
-  sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request, sy_error* error);
-  // Progress of the whole queue; the outcome of `request`, which is free afterwards. Sleeps up to a millisecond where nothing can go on.
+  sy_status Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+                   int32_t reduction, int32_t root, sy_request** request, sy_error* error);
+  sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
+                           sy_error* error);
+  // Progress of the whole queue; the outcome of `request`, which is free afterwards. Sleeps up to a millisecond where
+  // nothing can go on.
   sy_status Poll(sy_request* request, sy_error* error);
 
   // These wait for the other ranks.
@@ -79,7 +94,8 @@ class Communicator {
     Segment memory;
     size_t stride = 0, bytes = 0;  // of one rank's part
   };
-  Communicator(int rank, int size, uint64_t timeout_ms) : rank_(rank), size_(size), timeout_ms_(timeout_ms), layout_(size) {}
+  Communicator(int rank, int size, uint64_t timeout_ms)
+      : rank_(rank), size_(size), timeout_ms_(timeout_ms), layout_(size) {}
 
   // communicator.cc: the queue and the steps
   sy_request* FreeRequest(sy_error* error);
@@ -104,7 +120,7 @@ class Communicator {
   void CopyOut(sy_request& request, uint64_t piece);
   void ReduceOwnShare(sy_request& request, uint64_t piece);
   bool Locate(const void* address, uint64_t bytes, int32_t* segment, uint64_t* offset) const;
-  char* PeerSend(int rank) const;     // where the data of `rank` in the current call lies, mapped here
+  char* PeerSend(int rank) const;  // where the data of `rank` in the current call lies, mapped here
   char* PeerReceive(int rank) const;
   char* slot(int rank, uint64_t turn) const;
 
@@ -126,9 +142,9 @@ class Communicator {
   std::vector<std::unique_ptr<OwnedSegment>> owned_;  // by number; null: freed
   std::array<sy_request, 64> requests_;               // a ring: [first_, next_) are queued or done and not yet polled
   uint64_t first_ = 0, next_ = 0;
-  uint64_t call_ = 0;          // collectives begun, equal on all ranks
-  uint32_t generation_ = 0;    // barriers reached
-  uint64_t turn_ = 0;          // staging slots used
+  uint64_t call_ = 0;        // collectives begun, equal on all ranks
+  uint32_t generation_ = 0;  // barriers reached
+  uint64_t turn_ = 0;        // staging slots used
   int spins_ = 0;
   std::vector<void*> destinations_;
   std::vector<const void*> sources_;

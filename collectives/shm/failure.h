@@ -8,8 +8,8 @@
 
 namespace shm {
 
-__attribute__((format(printf, 4, 5))) inline sy_status FailAt(const char* location, sy_error* error, sy_status status, const char* format,
-                                                              ...) {
+__attribute__((format(printf, 4, 5))) inline sy_status FailAt(const char* location, sy_error* error, sy_status status,
+                                                              const char* format, ...) {
   if (error == nullptr) return status;
   va_list arguments;
   va_start(arguments, format);

@@ -36,7 +36,8 @@ sy_status Meeting::Poll(Segment* segment, sy_error* error) {
     }
     sockets_[rank] = visitor;
     ++present_;
-    if (!SendDescriptor(visitor, segment_.descriptor())) return SHM_FAIL(error, SY_ABORTED, "rank %d left while joining", rank);
+    if (!SendDescriptor(visitor, segment_.descriptor()))
+      return SHM_FAIL(error, SY_ABORTED, "rank %d left while joining", rank);
   }
   close(std::exchange(listener_, -1));
   *segment = std::move(segment_);
@@ -61,6 +62,8 @@ sy_status Meeting::Give(int descriptor, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Meeting::Take(int wait_ms, int* descriptor, sy_error* error) { return ReceiveDescriptor(sockets_[0], wait_ms, descriptor, error); }
+sy_status Meeting::Take(int wait_ms, int* descriptor, sy_error* error) {
+  return ReceiveDescriptor(sockets_[0], wait_ms, descriptor, error);
+}
 
 }  // namespace shm

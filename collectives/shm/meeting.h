@@ -1,5 +1,6 @@
-// How the ranks of a communicator come to share memory: rank 0 makes a segment and listens on an abstract socket; the others, once told its name,
-// connect and are handed the descriptor. The sockets stay open for the segments that are made later. Never waits, except where it says so.
+// How the ranks of a communicator come to share memory: rank 0 makes a segment and listens on an abstract socket; the
+// others, once told its name, connect and are handed the descriptor. The sockets stay open for the segments that are
+// made later. Never waits, except where it says so.
 #pragma once
 
 #include <string>

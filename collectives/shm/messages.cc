@@ -1,5 +1,6 @@
-// send_recv_batch: one ring of bytes per ordered pair of ranks. A message is its length and then its bytes; it goes through in parts, so that any size fits. All
-// messages of a batch move together; those between one pair of ranks, in order.
+// send_recv_batch: one ring of bytes per ordered pair of ranks. A message is its length and then its bytes; it goes
+// through in parts, so that any size fits. All messages of a batch move together; those between one pair of ranks, in
+// order.
 #include <string.h>
 
 #include <algorithm>
@@ -26,9 +27,11 @@ void CopyFromRing(const char* ring, uint64_t at, char* to, uint64_t bytes) {
 
 }  // namespace
 
-sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** result, sy_error* error) {
+sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                       sy_request** result, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
-    if (transfers[i].peer < 0 || transfers[i].peer >= size_) return SHM_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
+    if (transfers[i].peer < 0 || transfers[i].peer >= size_)
+      return SHM_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
   sy_request* const request = FreeRequest(error);
   if (request == nullptr) return failed_ != SY_OK ? failed_ : SY_INVALID;
@@ -88,9 +91,10 @@ bool Communicator::MoveReceive(sy_request::Message& message, sy_request& request
     taken += kLengthBytes;
     available -= kLengthBytes;
     if (message.length_seen != transfer.bytes) {
-      *status = SHM_FAIL(&request.error, SY_INVALID, "ranks disagree: rank %d sends %llu bytes, rank %d expects %llu in send_recv_batch \"%.63s\"",
-                         transfer.peer, static_cast<unsigned long long>(message.length_seen), rank_, static_cast<unsigned long long>(transfer.bytes),
-                         request.header.tag);
+      *status = SHM_FAIL(&request.error, SY_INVALID,
+                         "ranks disagree: rank %d sends %llu bytes, rank %d expects %llu in send_recv_batch \"%.63s\"",
+                         transfer.peer, static_cast<unsigned long long>(message.length_seen), rank_,
+                         static_cast<unsigned long long>(transfer.bytes), request.header.tag);
       return true;
     }
   }
@@ -117,10 +121,13 @@ sy_status Communicator::AdvanceMessages(sy_request& request, bool wait) {
       if (message.done == all) continue;
       finished = false;
       // Only the first unfinished message of a pair and direction moves.
-      const bool blocked = std::any_of(request.messages.begin(), request.messages.begin() + static_cast<std::ptrdiff_t>(i), [&](const auto& earlier) {
-        return earlier.transfer.peer == message.transfer.peer && earlier.transfer.is_send == message.transfer.is_send &&
-               earlier.done != earlier.transfer.bytes + kLengthBytes;
-      });
+      const bool blocked =
+          std::any_of(request.messages.begin(), request.messages.begin() + static_cast<std::ptrdiff_t>(i),
+                      [&](const auto& earlier) {
+                        return earlier.transfer.peer == message.transfer.peer &&
+                               earlier.transfer.is_send == message.transfer.is_send &&
+                               earlier.done != earlier.transfer.bytes + kLengthBytes;
+                      });
       if (blocked) continue;
       sy_status status = SY_OK;
       moved |= message.transfer.is_send ? MoveSend(message) : MoveReceive(message, request, &status);

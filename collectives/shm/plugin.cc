@@ -1,4 +1,6 @@
 // The C face of the plugin: nothing but casts, and no exception may pass.
+#include "core/abi/plugin.h"
+
 #include <string.h>
 
 #include <exception>
@@ -9,7 +11,6 @@
 #include "collectives/shm/communicator.h"
 #include "collectives/shm/failure.h"
 #include "core/abi/device.h"
-#include "core/abi/plugin.h"
 
 // The communicator and how it bootstraps: rank 0 tells the name of its socket through the store.
 struct sy_communicator {
@@ -56,7 +57,8 @@ sy_status Init(const sy_init_request* request, sy_communicator** communicator, s
     if (const sy_status status = Communicator::Create(*request, &made->shared, error); status != SY_OK) return status;
     if (request->rank == 0 && request->size > 1) {
       const std::string& name = made->shared->meeting().name();
-      const sy_status put = request->store->put(request->store->context, made->key.c_str(), name.data(), static_cast<uint32_t>(name.size()), error);
+      const sy_status put = request->store->put(request->store->context, made->key.c_str(), name.data(),
+                                                static_cast<uint32_t>(name.size()), error);
       if (put != SY_OK) return put;
     }
     made->named = request->rank == 0;
@@ -88,33 +90,33 @@ sy_status RequestPoll(sy_request* request, sy_error* error) {
   return Guarded(error, [&] { return request->owner->Poll(request, error); });
 }
 
-sy_status SendRecvBatch(sy_communicator* communicator, const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
-                        sy_error* error) {
+sy_status SendRecvBatch(sy_communicator* communicator, const sy_call* call, const sy_transfer* transfers,
+                        uint32_t count, sy_request** request, sy_error* error) {
   return Guarded(error, [&] { return communicator->shared->SubmitMessages(call, transfers, count, request, error); });
 }
 
-sy_status AllReduce(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                    int32_t reduction, sy_request** request, sy_error* error) {
+sy_status AllReduce(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count,
+                    sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
   return communicator->shared->Submit(kAllReduce, call, send, receive, count, dtype, reduction, 0, request, error);
 }
 
-sy_status ReduceScatter(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                        int32_t reduction, sy_request** request, sy_error* error) {
+sy_status ReduceScatter(sy_communicator* communicator, const sy_call* call, const void* send, void* receive,
+                        uint64_t count, sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
   return communicator->shared->Submit(kReduceScatter, call, send, receive, count, dtype, reduction, 0, request, error);
 }
 
-sy_status AllGather(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                    sy_request** request, sy_error* error) {
+sy_status AllGather(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count,
+                    sy_dtype dtype, sy_request** request, sy_error* error) {
   return communicator->shared->Submit(kAllGather, call, send, receive, count, dtype, SY_SUM, 0, request, error);
 }
 
-sy_status Broadcast(sy_communicator* communicator, const sy_call* call, void* address, uint64_t count, sy_dtype dtype, int32_t root,
-                    sy_request** request, sy_error* error) {
+sy_status Broadcast(sy_communicator* communicator, const sy_call* call, void* address, uint64_t count, sy_dtype dtype,
+                    int32_t root, sy_request** request, sy_error* error) {
   return communicator->shared->Submit(kBroadcast, call, address, address, count, dtype, SY_SUM, root, request, error);
 }
 
-sy_status AllToAll(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                   sy_request** request, sy_error* error) {
+sy_status AllToAll(sy_communicator* communicator, const sy_call* call, const void* send, void* receive, uint64_t count,
+                   sy_dtype dtype, sy_request** request, sy_error* error) {
   return communicator->shared->Submit(kAllToAll, call, send, receive, count, dtype, SY_SUM, 0, request, error);
 }
 
@@ -122,12 +124,14 @@ sy_status Barrier(sy_communicator* communicator, const sy_call* call, sy_request
   return communicator->shared->Submit(kBarrier, call, nullptr, nullptr, 0, SY_U8, SY_SUM, 0, request, error);
 }
 
-sy_status Split(sy_communicator* communicator, int32_t color, int32_t key, const char*, sy_communicator** result, sy_error* error) {
+sy_status Split(sy_communicator* communicator, int32_t color, int32_t key, const char*, sy_communicator** result,
+                sy_error* error) {
   return Guarded(error, [&] {
     auto made = std::make_unique<sy_communicator>();
     made->named = true;
     *result = nullptr;
-    if (const sy_status status = communicator->shared->Split(color, key, &made->shared, error); status != SY_OK) return status;
+    if (const sy_status status = communicator->shared->Split(color, key, &made->shared, error); status != SY_OK)
+      return status;
     if (made->shared != nullptr) *result = made.release();
     return sy_status{SY_OK};
   });

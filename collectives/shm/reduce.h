@@ -1,5 +1,6 @@
-// Element-wise reductions over the memory of several ranks, vectorised. The order is that of the sources, so that results are the same on every
-// rank and every time; f16 and bf16 are added in f32 and rounded once (to nearest even). NaN wins in max and min; integers wrap around. Pure functions.
+// Element-wise reductions over the memory of several ranks, vectorised. The order is that of the sources, so that
+// results are the same on every rank and every time; f16 and bf16 are added in f32 and rounded once (to nearest even).
+// NaN wins in max and min; integers wrap around. Pure functions.
 #pragma once
 
 #include <stddef.h>
@@ -9,8 +10,10 @@
 
 namespace shm {
 
-// destinations[d][i] = sources[0][i] op sources[1][i] op …, for i < count. A destination may be a source; no other overlap.
-using ReduceFunction = void (*)(void* const* destinations, int destination_count, const void* const* sources, int source_count, size_t count);
+// destinations[d][i] = sources[0][i] op sources[1][i] op …, for i < count. A destination may be a source; no other
+// overlap.
+using ReduceFunction = void (*)(void* const* destinations, int destination_count, const void* const* sources,
+                                int source_count, size_t count);
 
 // nullptr for a pair that is not offered; every dtype × reduction of ABI version 1 is.
 ReduceFunction FindReduction(sy_dtype dtype, int reduction);

@@ -1,5 +1,6 @@
-// Compiled once for every instruction set, each time in a namespace of its own (SY_REDUCE_SET). For that reason nothing of the standard library is
-// used here: an inline function compiled with wide vectors might be the copy that the linker keeps for everybody.
+// Compiled once for every instruction set, each time in a namespace of its own (SY_REDUCE_SET). For that reason nothing
+// of the standard library is used here: an inline function compiled with wide vectors might be the copy that the linker
+// keeps for everybody.
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -52,19 +53,27 @@ struct F16 {
 
 struct Sum {
   template <typename T>
-  static T Apply(T a, T b) { return a + b; }
+  static T Apply(T a, T b) {
+    return a + b;
+  }
 };
 struct Product {
   template <typename T>
-  static T Apply(T a, T b) { return a * b; }
+  static T Apply(T a, T b) {
+    return a * b;
+  }
 };
 struct Max {
   template <typename T>
-  static T Apply(T a, T b) { return (a > b) | (a != a) ? a : b; }
+  static T Apply(T a, T b) {
+    return (a > b) | (a != a) ? a : b;
+  }
 };
 struct Min {
   template <typename T>
-  static T Apply(T a, T b) { return (a < b) | (a != a) ? a : b; }
+  static T Apply(T a, T b) {
+    return (a < b) | (a != a) ? a : b;
+  }
 };
 
 // The loops say ivdep because a destination is a source or does not touch it.
@@ -83,21 +92,24 @@ void StoreBlock(typename Element::Stored* to, const typename Element::Computed* 
 template <>
 void LoadBlock<F16>(float* to, const uint16_t* from, size_t count) {
   size_t i = 0;
-  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  for (; i + 8 <= count; i += 8)
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
   for (; i < count; ++i) to[i] = F16::Load(from[i]);
 }
 template <>
 void StoreBlock<F16>(uint16_t* to, const float* from, size_t count) {
   size_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
   }
   for (; i < count; ++i) to[i] = F16::Store(from[i]);
 }
 #endif
 
 template <typename Element, typename Operation>
-void Reduce(void* const* destinations, int destination_count, const void* const* sources, int source_count, size_t count) {
+void Reduce(void* const* destinations, int destination_count, const void* const* sources, int source_count,
+            size_t count) {
   using Stored = typename Element::Stored;
   using Computed = typename Element::Computed;
   Computed total[kBlock], next[kBlock];
@@ -116,7 +128,8 @@ void Reduce(void* const* destinations, int destination_count, const void* const*
 
 // Two ranks with elements that are computed as they are stored: no block in between.
 template <typename T, typename Operation>
-void ReducePair(void* const* destinations, int destination_count, const void* const* sources, int source_count, size_t count) {
+void ReducePair(void* const* destinations, int destination_count, const void* const* sources, int source_count,
+                size_t count) {
   if (source_count != 2 || destination_count != 2) {
     return Reduce<Plain<T, T>, Operation>(destinations, destination_count, sources, source_count, count);
   }
@@ -133,13 +146,20 @@ void ReducePair(void* const* destinations, int destination_count, const void* co
 template <typename Operation>
 ReduceFunction OrderFor(sy_dtype dtype) {
   switch (dtype) {
-    case SY_F32: return ReducePair<float, Operation>;
-    case SY_BF16: return Reduce<Bf16, Operation>;
-    case SY_F16: return Reduce<F16, Operation>;
-    case SY_F64: return ReducePair<double, Operation>;
-    case SY_I32: return ReducePair<int32_t, Operation>;
-    case SY_I64: return ReducePair<int64_t, Operation>;
-    default: return ReducePair<uint8_t, Operation>;
+    case SY_F32:
+      return ReducePair<float, Operation>;
+    case SY_BF16:
+      return Reduce<Bf16, Operation>;
+    case SY_F16:
+      return Reduce<F16, Operation>;
+    case SY_F64:
+      return ReducePair<double, Operation>;
+    case SY_I32:
+      return ReducePair<int32_t, Operation>;
+    case SY_I64:
+      return ReducePair<int64_t, Operation>;
+    default:
+      return ReducePair<uint8_t, Operation>;
   }
 }
 
@@ -147,9 +167,12 @@ ReduceFunction OrderFor(sy_dtype dtype) {
 template <typename Operation>
 ReduceFunction WrapFor(sy_dtype dtype) {
   switch (dtype) {
-    case SY_I32: return ReducePair<uint32_t, Operation>;
-    case SY_I64: return ReducePair<uint64_t, Operation>;
-    default: return OrderFor<Operation>(dtype);
+    case SY_I32:
+      return ReducePair<uint32_t, Operation>;
+    case SY_I64:
+      return ReducePair<uint64_t, Operation>;
+    default:
+      return OrderFor<Operation>(dtype);
   }
 }
 
@@ -158,10 +181,14 @@ ReduceFunction WrapFor(sy_dtype dtype) {
 ReduceFunction Find(sy_dtype dtype, int reduction);
 ReduceFunction Find(sy_dtype dtype, int reduction) {
   switch (reduction) {
-    case SY_SUM: return WrapFor<Sum>(dtype);
-    case SY_PRODUCT: return WrapFor<Product>(dtype);
-    case SY_MAX: return OrderFor<Max>(dtype);
-    default: return OrderFor<Min>(dtype);
+    case SY_SUM:
+      return WrapFor<Sum>(dtype);
+    case SY_PRODUCT:
+      return WrapFor<Product>(dtype);
+    case SY_MAX:
+      return OrderFor<Max>(dtype);
+    default:
+      return OrderFor<Min>(dtype);
   }
 }
 

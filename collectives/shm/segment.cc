@@ -81,8 +81,8 @@ sy_status Segment::Map(int descriptor, sy_error* error) {
   if (address == MAP_FAILED) {
     const int problem = errno;
     close(descriptor);
-    return SHM_FAIL(error, SY_OUT_OF_MEMORY, "mapping a shared segment of %lld bytes: %s", static_cast<long long>(about.st_size),
-                    strerror(problem));
+    return SHM_FAIL(error, SY_OUT_OF_MEMORY, "mapping a shared segment of %lld bytes: %s",
+                    static_cast<long long>(about.st_size), strerror(problem));
   }
   descriptor_ = descriptor;
   base_ = static_cast<char*>(address);
@@ -95,7 +95,8 @@ sy_status Segment::Reserve(size_t offset, size_t bytes, sy_error* error) {
   int problem;
   do problem = posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   while (problem == EINTR);
-  if (problem != 0) return SHM_FAIL(error, SY_OUT_OF_MEMORY, "%zu bytes of shared memory: %s", bytes, strerror(problem));
+  if (problem != 0)
+    return SHM_FAIL(error, SY_OUT_OF_MEMORY, "%zu bytes of shared memory: %s", bytes, strerror(problem));
   return SY_OK;
 }
 
@@ -108,7 +109,8 @@ sy_status ListenOnNewName(int* listener, std::string* name, sy_error* error) {
   sockaddr_un address;
   const socklen_t length = AbstractAddress(*name, &address);
   *listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (*listener < 0 || bind(*listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(*listener, 1024) != 0) {
+  if (*listener < 0 || bind(*listener, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(*listener, 1024) != 0) {
     return SHM_FAIL(error, SY_INTERNAL, "abstract socket %s: %s", text, strerror(errno));
   }
   return SY_OK;
@@ -133,7 +135,8 @@ sy_status ConnectToName(const std::string& name, int* connection, sy_error* erro
   if (problem == 0) return SY_OK;
   close(std::exchange(*connection, -1));
   if (problem == EINTR || problem == EAGAIN) return SY_IN_PROGRESS;
-  return SHM_FAIL(error, problem == ECONNREFUSED ? SY_ABORTED : SY_INTERNAL, "abstract socket %s: %s", name.c_str(), strerror(problem));
+  return SHM_FAIL(error, problem == ECONNREFUSED ? SY_ABORTED : SY_INTERNAL, "abstract socket %s: %s", name.c_str(),
+                  strerror(problem));
 }
 
 bool SendNumber(int socket, int number) { return send(socket, &number, sizeof number, MSG_NOSIGNAL) == sizeof number; }

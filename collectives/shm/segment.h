@@ -1,5 +1,6 @@
-// Anonymous shared memory (memfd), which needs no file system and no /dev/shm, and the sockets over which its descriptor reaches the other ranks.
-// Sockets have abstract names: nothing to clean up, and only processes of the same user are let in. One thread at a time.
+// Anonymous shared memory (memfd), which needs no file system and no /dev/shm, and the sockets over which its
+// descriptor reaches the other ranks. Sockets have abstract names: nothing to clean up, and only processes of the same
+// user are let in. One thread at a time.
 #pragma once
 
 #include <stddef.h>
@@ -35,7 +36,7 @@ class Segment {
 
 // Sockets. All descriptors are close-on-exec; -1 where there is nothing yet.
 sy_status ListenOnNewName(int* listener, std::string* name, sy_error* error);
-int AcceptFromOwnUser(int listener);                                            // non-blocking
+int AcceptFromOwnUser(int listener);                                             // non-blocking
 sy_status ConnectToName(const std::string& name, int* socket, sy_error* error);  // SY_IN_PROGRESS: try again
 bool SendNumber(int socket, int number);
 bool ReceiveNumber(int socket, int* number);  // waits up to a second

@@ -1,5 +1,6 @@
-// What lies in the control segment that all ranks of a communicator map: one page of counters, one record per rank, the rings for messages
-// (one per ordered pair of ranks), and two staging slots per rank. A fresh segment is all zeros, which is a valid start for everything here.
+// What lies in the control segment that all ranks of a communicator map: one page of counters, one record per rank, the
+// rings for messages (one per ordered pair of ranks), and two staging slots per rank. A fresh segment is all zeros,
+// which is a valid start for everything here.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +11,7 @@
 
 namespace shm {
 
-constexpr size_t kSlotBytes = 1u << 20;    // of one staging slot: two per rank, so that one fills while the other is read
+constexpr size_t kSlotBytes = 1u << 20;  // of one staging slot: two per rank, so that one fills while the other is read
 constexpr size_t kRingBytes = 256u << 10;  // of one message ring; a power of two
 
 // What a rank says about the call it is in, for the others to compare and to know where its data lies.
@@ -25,11 +26,12 @@ struct CallHeader {
 };
 
 struct alignas(64) RankRecord {
-  Bell arrived;                // number of barriers that this rank has reached
-  alignas(64) Bell doorbell;   // rung when a ring that concerns this rank has changed
-  alignas(64) CallHeader headers[2];  // of the current and the previous call: written for call n while others may read n - 1
-  char socket_name[96];        // split: where the first rank of a group hands out its segment
-  uint64_t cores[16];          // on which this rank may run, one bit each
+  Bell arrived;               // number of barriers that this rank has reached
+  alignas(64) Bell doorbell;  // rung when a ring that concerns this rank has changed
+  alignas(64)
+      CallHeader headers[2];  // of the current and the previous call: written for call n while others may read n - 1
+  char socket_name[96];       // split: where the first rank of a group hands out its segment
+  uint64_t cores[16];         // on which this rank may run, one bit each
 };
 
 // A byte stream from one rank to another. `written` and `taken` only grow.

@@ -1,5 +1,6 @@
-// Waiting on a word in shared memory: a short spin while every rank has a core of its own, then the kernel's futex, which costs nothing
-// while asleep and wakes at once. Every sleep is bounded, so that callers can look for aborts. The words are shared between processes; any thread.
+// Waiting on a word in shared memory: a short spin while every rank has a core of its own, then the kernel's futex,
+// which costs nothing while asleep and wakes at once. Every sleep is bounded, so that callers can look for aborts. The
+// words are shared between processes; any thread.
 #pragma once
 
 #include <atomic>

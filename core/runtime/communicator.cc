@@ -77,7 +77,8 @@ struct Communicator::Impl {
     return api->header.size >= static_cast<size_t>(offset) + sizeof(Function) && api->*function != nullptr;
   }
 
-  Status AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction);
+  Status AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count,
+                   sy_dtype dtype, int reduction);
   Status Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count, sy_dtype dtype, int root);
   StatusOr<std::shared_ptr<DeviceCall>> Prepare(DeviceCall call, const Buffer& buffer, uint64_t offset);
 };
@@ -110,8 +111,10 @@ sy_status Communicator::Impl::Wait(sy_request* request, Clock::time_point start,
     if (*reason = rendezvous->health(); !reason->ok()) break;
     if (polls % 1024 != 0) continue;
     if (MillisecondsSince(start) > call_limit_ms) {
-      *reason = DeadlineExceeded("not finished after {:.0f} s; another rank is stuck or in another call "
-                                 "(SWITCHYARD_COLLECTIVE_TIMEOUT changes the limit)", call_limit_ms / 1000);
+      *reason = DeadlineExceeded(
+          "not finished after {:.0f} s; another rank is stuck or in another call "
+          "(SWITCHYARD_COLLECTIVE_TIMEOUT changes the limit)",
+          call_limit_ms / 1000);
       break;
     }
     if (departed.empty()) {
@@ -124,14 +127,16 @@ sy_status Communicator::Impl::Wait(sy_request* request, Clock::time_point start,
   }
   api->abort(handle);
   // The plugin now gives the request up; its answer is not of interest.
-  while (api->request_poll(request, error) == SY_IN_PROGRESS && MillisecondsSince(start) < call_limit_ms + 1000) sched_yield();
+  while (api->request_poll(request, error) == SY_IN_PROGRESS && MillisecondsSince(start) < call_limit_ms + 1000)
+    sched_yield();
   return SY_ABORTED;
 }
 
 // One call of the plugin: start(call, request, error) begins it.
 template <typename Start>
 Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* stream, Start start) {
-  if (const Status health = rendezvous->health(); !health.ok()) return Annotate(health, fmt::format("{} \"{}\"", what, tag));
+  if (const Status health = rendezvous->health(); !health.ok())
+    return Annotate(health, fmt::format("{} \"{}\"", what, tag));
   const sy_call call{SY_HEADER(sy_call), tag, sequence++, stream == nullptr ? nullptr : stream->handle()};
   sy_request* request = nullptr;
   sy_error error = EmptyError();
@@ -141,7 +146,8 @@ Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* 
   if (status == SY_OK && request != nullptr) status = Wait(request, began, &error, &reason);
   wait_ms += MillisecondsSince(began);
   if (status == SY_OK) return OkStatus();
-  if (reason.ok() && (status == SY_ABORTED || status == SY_INTERNAL)) reason = PeerFailure(status == SY_ABORTED ? 500 : 50);
+  if (reason.ok() && (status == SY_ABORTED || status == SY_INTERNAL))
+    reason = PeerFailure(status == SY_ABORTED ? 500 : 50);
   const std::string where = fmt::format("{} \"{}\" (call {} of rank {})", what, tag, call.sequence, rank);
   return reason.ok() ? FromAbi(status, error, fmt::format("{}: {}", plugin_name, where)) : Annotate(reason, where);
 }
@@ -149,13 +155,14 @@ Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* 
 Composition Communicator::Impl::Composed(const char* tag) {
   return Composition(rank, size, [this, tag](const std::vector<sy_transfer>& transfers) {
     return Run("send_recv_batch", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
-      return api->send_recv_batch(handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()), request, error);
+      return api->send_recv_batch(handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()), request,
+                                  error);
     });
   });
 }
 
-Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count, sy_dtype dtype,
-                                     int reduction) {
+Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, const void* send, void* receive,
+                                     uint64_t count, sy_dtype dtype, int reduction) {
   const uint64_t bytes = count * BytesOf(dtype);
   bytes_sent += bytes;
   if (api == nullptr) {
@@ -168,7 +175,8 @@ Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, cons
   });
 }
 
-Status Communicator::Impl::Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count, sy_dtype dtype, int root) {
+Status Communicator::Impl::Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count,
+                                     sy_dtype dtype, int root) {
   if (rank == root) bytes_sent += count * BytesOf(dtype);
   if (api == nullptr) return OkStatus();
   if (!Has(&sy_collective_v1::broadcast)) return Composed(tag).Broadcast(address, count, dtype, root);
@@ -180,8 +188,9 @@ Status Communicator::Impl::Broadcast(const char* tag, const Stream* stream, void
 Communicator::Communicator() : impl_(std::make_unique<Impl>()) {}
 Communicator::~Communicator() = default;
 
-StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugin> plugin, const ProcessMap& processes, Rendezvous& rendezvous,
-                                                           Device* device, const std::string& name, int timeout_ms) {
+StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugin> plugin, const ProcessMap& processes,
+                                                           Rendezvous& rendezvous, Device* device,
+                                                           const std::string& name, int timeout_ms) {
   std::unique_ptr<Communicator> communicator(new Communicator);
   Impl& impl = *communicator->impl_;
   impl.rendezvous = &rendezvous;
@@ -192,22 +201,34 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
   impl.info.completion = SY_COMPLETES_BY_POLL;
   if (plugin == nullptr) {
     if (processes.world == 1) return communicator;
-    return FailedPrecondition("{} ranks need a collective plugin, found none; try --collective=shm on one node or mpi under mpirun", processes.world);
+    return FailedPrecondition(
+        "{} ranks need a collective plugin, found none; try --collective=shm on one node or mpi under mpirun",
+        processes.world);
   }
   impl.plugin = plugin;
   impl.plugin_name = plugin->name();
   impl.api = plugin->Interface<sy_collective_v1>("collective/1");
-  if (impl.api == nullptr) return FailedPrecondition("plugin {} at {} offers no collective/1", plugin->name(), plugin->path());
-  if (const auto seconds = EnvironmentInt("SWITCHYARD_COLLECTIVE_TIMEOUT"); seconds && *seconds > 0) impl.call_limit_ms = *seconds * 1e3;
+  if (impl.api == nullptr)
+    return FailedPrecondition("plugin {} at {} offers no collective/1", plugin->name(), plugin->path());
+  if (const auto seconds = EnvironmentInt("SWITCHYARD_COLLECTIVE_TIMEOUT"); seconds && *seconds > 0)
+    impl.call_limit_ms = *seconds * 1e3;
 
   sy_error error = EmptyError();
   const std::string what = fmt::format("{}: joining {} ranks", plugin->name(), impl.size);
-  if (const sy_status status = impl.api->query(&impl.info, &error); status != SY_OK) return FromAbi(status, error, what);
+  if (const sy_status status = impl.api->query(&impl.info, &error); status != SY_OK)
+    return FromAbi(status, error, what);
   SY_RETURN_IF_ERROR(rendezvous.Barrier("join/" + name, timeout_ms));  // names whoever is missing
   const bool memory_is_hosts = device == nullptr || (impl.info.memory_kinds & ~(1u << SY_MEMORY_HOST)) == 0;
   const std::string device_plugin = device == nullptr ? "" : device->info().plugin;
-  const sy_init_request request{SY_HEADER(sy_init_request), impl.rank, impl.size, processes.hosts.data(), name.c_str(), rendezvous.store(),
-                                static_cast<uint64_t>(impl.call_limit_ms), memory_is_hosts ? nullptr : device->handle(), device_plugin.c_str(),
+  const sy_init_request request{SY_HEADER(sy_init_request),
+                                impl.rank,
+                                impl.size,
+                                processes.hosts.data(),
+                                name.c_str(),
+                                rendezvous.store(),
+                                static_cast<uint64_t>(impl.call_limit_ms),
+                                memory_is_hosts ? nullptr : device->handle(),
+                                device_plugin.c_str(),
                                 device == nullptr ? 0 : device->info().index};
   const auto start = Clock::now();
   sy_status status = impl.api->init(&request, &impl.handle, &error);
@@ -217,7 +238,8 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
     status = impl.api->poll(impl.handle, &error);
     if (status != SY_IN_PROGRESS) break;
     if (const Status health = rendezvous.health(); !health.ok()) return Annotate(health, what);
-    if (MillisecondsSince(start) > timeout_ms) return DeadlineExceeded("{}: not all ranks came within {} ms", what, timeout_ms);
+    if (MillisecondsSince(start) > timeout_ms)
+      return DeadlineExceeded("{}: not all ranks came within {} ms", what, timeout_ms);
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   if (status == SY_ABORTED) {
@@ -269,7 +291,8 @@ int Communicator::size() const { return impl_->size; }
 const sy_collective_info& Communicator::info() const { return impl_->info; }
 const std::string& Communicator::plugin_name() const { return impl_->plugin_name; }
 
-Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction) {
+Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+                               int reduction) {
   return impl_->AllReduce(tag, nullptr, send, receive, count, dtype, reduction);
 }
 
@@ -286,14 +309,16 @@ Status Communicator::AllGather(const char* tag, const void* send, void* receive,
   });
 }
 
-Status Communicator::ReduceScatter(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction) {
+Status Communicator::ReduceScatter(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+                                   int reduction) {
   const uint64_t bytes = count * BytesOf(dtype);
   impl_->bytes_sent += bytes * impl_->size;
   if (impl_->api == nullptr) {
     if (send != receive) std::memmove(receive, send, bytes);
     return OkStatus();
   }
-  if (!impl_->Has(&sy_collective_v1::reduce_scatter)) return impl_->Composed(tag).ReduceScatter(send, receive, count, dtype, reduction);
+  if (!impl_->Has(&sy_collective_v1::reduce_scatter))
+    return impl_->Composed(tag).ReduceScatter(send, receive, count, dtype, reduction);
   return impl_->Run("reduce_scatter", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
     return impl_->api->reduce_scatter(impl_->handle, call, send, receive, count, dtype, reduction, request, error);
   });
@@ -328,48 +353,59 @@ Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>
   if (impl_->api == nullptr) return InvalidArgument("send_recv_batch \"{}\": a single rank has no peer", tag);
   for (const sy_transfer& transfer : transfers) impl_->bytes_sent += transfer.is_send ? transfer.bytes : 0;
   return impl_->Run("send_recv_batch", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
-    return impl_->api->send_recv_batch(impl_->handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()), request, error);
+    return impl_->api->send_recv_batch(impl_->handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()),
+                                       request, error);
   });
 }
 
-StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(DeviceCall call, const Buffer& buffer, uint64_t offset) {
+StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(DeviceCall call, const Buffer& buffer,
+                                                                                uint64_t offset) {
   call.bytes = call.count * BytesOf(call.dtype);
   if (device == nullptr) return FailedPrecondition("\"{}\": this communicator was joined without a device", call.tag);
   if (offset + call.bytes > buffer.bytes()) {
-    return InvalidArgument("\"{}\": bytes {} to {} of a buffer of {} bytes", call.tag, offset, offset + call.bytes, buffer.bytes());
+    return InvalidArgument("\"{}\": bytes {} to {} of a buffer of {} bytes", call.tag, offset, offset + call.bytes,
+                           buffer.bytes());
   }
   call.place = buffer.at(offset);
   const auto native = device->AddressOf(buffer);
   if (native.ok() && (info.memory_kinds >> native->memory_kind & 1u) != 0) {
     call.address = static_cast<char*>(native->address) + offset;
   } else if ((info.memory_kinds >> SY_MEMORY_HOST & 1u) == 0) {
-    return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective", plugin_name, device->info().name);
+    return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective",
+                              plugin_name, device->info().name);
   } else if (staging.size() < call.bytes) {
     staging.resize(call.bytes);
   }
   return std::make_shared<DeviceCall>(std::move(call));
 }
 
-StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareAllReduce(const std::string& tag, const Buffer& buffer, uint64_t offset,
-                                                                                  uint64_t count, sy_dtype dtype, int reduction) {
+StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareAllReduce(const std::string& tag,
+                                                                                   const Buffer& buffer,
+                                                                                   uint64_t offset, uint64_t count,
+                                                                                   sy_dtype dtype, int reduction) {
   DeviceCall call{.tag = tag, .count = count, .dtype = dtype, .reduction = reduction};
-  if (impl_->api != nullptr && (impl_->info.reductions[reduction] >> dtype & 1u) == 0 && impl_->Has(&sy_collective_v1::all_reduce)) {
+  if (impl_->api != nullptr && (impl_->info.reductions[reduction] >> dtype & 1u) == 0 &&
+      impl_->Has(&sy_collective_v1::all_reduce)) {
     return Unimplemented("{} cannot reduce {} (all_reduce \"{}\")", impl_->plugin_name, DtypeName(dtype), tag);
   }
   return impl_->Prepare(std::move(call), buffer, offset);
 }
 
-StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset,
-                                                                                  uint64_t count, sy_dtype dtype, int root) {
-  return impl_->Prepare(DeviceCall{.tag = tag, .is_broadcast = true, .count = count, .dtype = dtype, .root = root}, buffer, offset);
+StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareBroadcast(const std::string& tag,
+                                                                                   const Buffer& buffer,
+                                                                                   uint64_t offset, uint64_t count,
+                                                                                   sy_dtype dtype, int root) {
+  return impl_->Prepare(DeviceCall{.tag = tag, .is_broadcast = true, .count = count, .dtype = dtype, .root = root},
+                        buffer, offset);
 }
 
 Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
   Impl& impl = *impl_;
   if (impl.api == nullptr || call.bytes == 0) return OkStatus();
   const auto run = [&](void* address) {
-    return call.is_broadcast ? impl.Broadcast(call.tag.c_str(), &stream, address, call.count, call.dtype, call.root)
-                             : impl.AllReduce(call.tag.c_str(), &stream, address, address, call.count, call.dtype, call.reduction);
+    return call.is_broadcast
+               ? impl.Broadcast(call.tag.c_str(), &stream, address, call.count, call.dtype, call.root)
+               : impl.AllReduce(call.tag.c_str(), &stream, address, address, call.count, call.dtype, call.reduction);
   };
   if (call.address != nullptr) {
     if (impl.info.completion == SY_COMPLETES_BY_POLL) SY_RETURN_IF_ERROR(impl.device->Synchronize(stream));
@@ -393,7 +429,8 @@ StatusOr<void*> Communicator::AllocateOwned(uint64_t bytes) {
   if (status == SY_ABORTED) {
     if (const Status failure = impl_->PeerFailure(500); !failure.ok()) return failure;
   }
-  if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: buffer_alloc of {} bytes", impl_->plugin_name, bytes));
+  if (status != SY_OK)
+    return FromAbi(status, error, fmt::format("{}: buffer_alloc of {} bytes", impl_->plugin_name, bytes));
   return address;
 }
 

@@ -1,8 +1,8 @@
-// A group of ranks joined by a collective plugin. Adds to the plugin: sequence numbers, staging of device memory that the plugin cannot
-// touch (through a host buffer made when the call is prepared), composition of missing collectives from send_recv_batch, and waits that end:
-// when a peer dies or freezes (the Status names it), when a peer has said goodbye, or after the time limit of a call
-// (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error the communicator is of no more use. One communicator is used by one thread
-// at a time; Abort from any thread.
+// A group of ranks joined by a collective plugin. Adds to the plugin: sequence numbers, staging of device memory that
+// the plugin cannot touch (through a host buffer made when the call is prepared), composition of missing collectives
+// from send_recv_batch, and waits that end: when a peer dies or freezes (the Status names it), when a peer has said
+// goodbye, or after the time limit of a call (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error the
+// communicator is of no more use. One communicator is used by one thread at a time; Abort from any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,15 @@ namespace switchyard {
 
 class Communicator {
  public:
-  // Joins all ranks of `processes`; waits for them at most timeout_ms, naming the ranks that did not come. With one rank, `plugin` may be null: every
-  // collective is then the identity. `device` may be null: only host addresses are used. `rendezvous`, `device` must outlive it.
-  static StatusOr<std::unique_ptr<Communicator>> Join(std::shared_ptr<Plugin> plugin, const ProcessMap& processes, Rendezvous& rendezvous,
-                                                      Device* device, const std::string& name, int timeout_ms);
+  // Joins all ranks of `processes`; waits for them at most timeout_ms, naming the ranks that did not come. With one
+  // rank, `plugin` may be null: every collective is then the identity. `device` may be null: only host addresses are
+  // used. `rendezvous`, `device` must outlive it.
+  static StatusOr<std::unique_ptr<Communicator>> Join(std::shared_ptr<Plugin> plugin, const ProcessMap& processes,
+                                                      Rendezvous& rendezvous, Device* device, const std::string& name,
+                                                      int timeout_ms);
   ~Communicator();
-  // Ranks with equal `color` form a new communicator, ordered by `key`; null with color -1. Called by all ranks; `name` must be new in the run.
+  // Ranks with equal `color` form a new communicator, ordered by `key`; null with color -1. Called by all ranks; `name`
+  // must be new in the run.
   StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, const std::string& name);
 
   int rank() const;
@@ -43,16 +46,19 @@ class Communicator {
   Status Barrier(const char* tag);
   Status SendReceive(const char* tag, const std::vector<sy_transfer>& transfers);
 
-  // Device memory, for plans. Prepared once: decides between the plugin's own access and staging, and makes room for staging.
-  // Launch performs no allocation. On a device stream (completion on stream) it only enqueues; otherwise it synchronises `stream`, performs the
-  // call and returns when the result is in device memory.
+  // Device memory, for plans. Prepared once: decides between the plugin's own access and staging, and makes room for
+  // staging. Launch performs no allocation. On a device stream (completion on stream) it only enqueues; otherwise it
+  // synchronises `stream`, performs the call and returns when the result is in device memory.
   struct DeviceCall;
-  StatusOr<std::shared_ptr<DeviceCall>> PrepareAllReduce(const std::string& tag, const Buffer& buffer, uint64_t offset, uint64_t count, sy_dtype dtype, int reduction);
-  StatusOr<std::shared_ptr<DeviceCall>> PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset, uint64_t count, sy_dtype dtype, int root);
+  StatusOr<std::shared_ptr<DeviceCall>> PrepareAllReduce(const std::string& tag, const Buffer& buffer, uint64_t offset,
+                                                         uint64_t count, sy_dtype dtype, int reduction);
+  StatusOr<std::shared_ptr<DeviceCall>> PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset,
+                                                         uint64_t count, sy_dtype dtype, int root);
   Status Launch(DeviceCall& call, const Stream& stream);
 
-  // Memory that the collective owns, where it can skip a copy; kUnimplemented where the plugin (or with AllocateShared the device) does not know such:
-  // allocate normally then. Freed with the communicator. Collective: all ranks call it with equal sizes in equal order.
+  // Memory that the collective owns, where it can skip a copy; kUnimplemented where the plugin (or with AllocateShared
+  // the device) does not know such: allocate normally then. Freed with the communicator. Collective: all ranks call it
+  // with equal sizes in equal order.
   StatusOr<void*> AllocateOwned(uint64_t bytes);
   StatusOr<Buffer> AllocateShared(uint64_t bytes);  // as a buffer of the device
 

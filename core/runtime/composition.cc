@@ -38,10 +38,14 @@ using F16 = Plain<_Float16, float>;
 template <typename T>
 T Reduce(T a, T b, int reduction) {
   switch (reduction) {
-    case SY_SUM: return a + b;
-    case SY_PRODUCT: return a * b;
-    case SY_MAX: return a > b || a != a ? a : b;  // NaN wins
-    default: return a < b || a != a ? a : b;
+    case SY_SUM:
+      return a + b;
+    case SY_PRODUCT:
+      return a * b;
+    case SY_MAX:
+      return a > b || a != a ? a : b;  // NaN wins
+    default:
+      return a < b || a != a ? a : b;
   }
 }
 
@@ -49,7 +53,8 @@ template <typename Element>
 void AccumulateAs(void* accumulator, const void* values, uint64_t count, int reduction) {
   auto* out = static_cast<typename Element::Storage*>(accumulator);
   const auto* in = static_cast<const typename Element::Storage*>(values);
-  for (uint64_t i = 0; i < count; ++i) out[i] = Element::Store(Reduce(Element::Load(out[i]), Element::Load(in[i]), reduction));
+  for (uint64_t i = 0; i < count; ++i)
+    out[i] = Element::Store(Reduce(Element::Load(out[i]), Element::Load(in[i]), reduction));
 }
 
 // Sums and products wrap like unsigned ones; the order of signed ones differs.
@@ -67,13 +72,20 @@ const char* DtypeName(sy_dtype dtype) { return dtype >= 0 && dtype < SY_DTYPE_CO
 
 void Accumulate(void* accumulator, const void* values, uint64_t count, sy_dtype dtype, int reduction) {
   switch (dtype) {
-    case SY_F32: return AccumulateAs<Plain<float, float>>(accumulator, values, count, reduction);
-    case SY_BF16: return AccumulateAs<Bf16>(accumulator, values, count, reduction);
-    case SY_F16: return AccumulateAs<F16>(accumulator, values, count, reduction);
-    case SY_F64: return AccumulateAs<Plain<double, double>>(accumulator, values, count, reduction);
-    case SY_I32: return AccumulateInteger<int32_t, uint32_t>(accumulator, values, count, reduction);
-    case SY_I64: return AccumulateInteger<int64_t, uint64_t>(accumulator, values, count, reduction);
-    case SY_U8: return AccumulateAs<Plain<uint8_t, uint32_t>>(accumulator, values, count, reduction);
+    case SY_F32:
+      return AccumulateAs<Plain<float, float>>(accumulator, values, count, reduction);
+    case SY_BF16:
+      return AccumulateAs<Bf16>(accumulator, values, count, reduction);
+    case SY_F16:
+      return AccumulateAs<F16>(accumulator, values, count, reduction);
+    case SY_F64:
+      return AccumulateAs<Plain<double, double>>(accumulator, values, count, reduction);
+    case SY_I32:
+      return AccumulateInteger<int32_t, uint32_t>(accumulator, values, count, reduction);
+    case SY_I64:
+      return AccumulateInteger<int64_t, uint64_t>(accumulator, values, count, reduction);
+    case SY_U8:
+      return AccumulateAs<Plain<uint8_t, uint32_t>>(accumulator, values, count, reduction);
   }
 }
 
@@ -131,8 +143,10 @@ Status Composition::AllGather(const void* send, void* receive, uint64_t count, s
 
 Status Composition::Broadcast(void* address, uint64_t count, sy_dtype dtype, int root) {
   return Exchange([&](int peer, std::vector<sy_transfer>& transfers) {
-    if (rank_ == root) transfers.push_back({peer, 1, address, count * BytesOf(dtype)});
-    else if (peer == root) transfers.push_back({peer, 0, address, count * BytesOf(dtype)});
+    if (rank_ == root)
+      transfers.push_back({peer, 1, address, count * BytesOf(dtype)});
+    else if (peer == root)
+      transfers.push_back({peer, 0, address, count * BytesOf(dtype)});
   });
 }
 

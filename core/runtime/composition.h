@@ -1,5 +1,6 @@
-// Collectives made of point-to-point messages, for plugins that offer nothing but send_recv_batch. Reductions add in rank order, so that the result
-// is the same every time and on every rank. Host memory. Uses about `count` elements of scratch; made for correctness, not speed.
+// Collectives made of point-to-point messages, for plugins that offer nothing but send_recv_batch. Reductions add in
+// rank order, so that the result is the same every time and on every rank. Host memory. Uses about `count` elements of
+// scratch; made for correctness, not speed.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ class Composition {
 
  private:
   // This rank's block of bytes [offsets[rank], offsets[rank + 1]) of everybody's `send`, reduced into `result`.
-  Status ReduceBlock(const char* send, const std::vector<uint64_t>& offsets, void* result, sy_dtype dtype, int reduction);
+  Status ReduceBlock(const char* send, const std::vector<uint64_t>& offsets, void* result, sy_dtype dtype,
+                     int reduction);
   Status Exchange(const std::function<void(int peer, std::vector<sy_transfer>&)>& with_peer);
   int rank_, size_;
   SendReceive exchange_;

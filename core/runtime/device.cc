@@ -366,8 +366,8 @@ Status Device::Transfer(sy_place destination, sy_place source, uint64_t bytes) {
 }
 
 StatusOr<Kernel> Device::Prepare(const sy_prepare_request& request) {
-  const std::string what = fmt::format("{}: {}", info_.plugin, request.op);
-  if (kernels_ == nullptr) return Unimplemented("{}: the plugin has no kernels", what);
+  const std::string what = fmt::format("{}: prepare of {}", info_.plugin, request.op);
+  if (kernels_ == nullptr) return Unimplemented("{}: it has no kernels", what);
   sy_prepare_request call = request;
   call.header = SY_HEADER(sy_prepare_request);
   std::vector<int32_t> inplace(std::max<uint32_t>(request.output_count, 1), -1);
@@ -378,7 +378,7 @@ StatusOr<Kernel> Device::Prepare(const sy_prepare_request& request) {
   sy_kernel* handle = nullptr;
   const sy_status status = kernels_->prepare(handle_, &call, &handle, &info, &error);
   if (status != SY_OK) return FromAbi(status, error, what);
-  if (handle == nullptr) return Internal("{}: prepare succeeded without a kernel", what);
+  if (handle == nullptr) return Internal("{} succeeded without a kernel", what);
   Kernel::Info answer;
   answer.workspace_bytes = info.workspace_bytes;
   answer.persistent_bytes = info.persistent_bytes;
@@ -390,13 +390,12 @@ StatusOr<Kernel> Device::Prepare(const sy_prepare_request& request) {
   Kernel kernel(kernels_, handle, std::move(answer));
   for (const int input : kernel.info().inplace) {
     if (input < -1 || input >= static_cast<int>(request.input_count)) {
-      return Internal("{}: prepare declared input {} as in-place; there are {} inputs", what, input,
-                      request.input_count);
+      return Internal("{} declared input {} as in-place; there are {} inputs", what, input, request.input_count);
     }
   }
   if (kernel.info().workspace_bytes > request.workspace_limit) {
-    return Internal("{}: prepare asked for {} bytes of workspace; the limit was {}", what,
-                    kernel.info().workspace_bytes, request.workspace_limit);
+    return Internal("{} asked for {} bytes of workspace; the limit was {}", what, kernel.info().workspace_bytes,
+                    request.workspace_limit);
   }
   return kernel;
 }

@@ -28,7 +28,8 @@ int MillisecondsUntil(Clock::time_point deadline) {
 }
 
 struct Identity {
-  std::string node;  // equal on two ranks where they can share memory and abstract sockets: boot id and network namespace
+  std::string
+      node;  // equal on two ranks where they can share memory and abstract sockets: boot id and network namespace
   std::string host;
   int pid = 0;
 };
@@ -71,7 +72,8 @@ StatusOr<int> OpenMeeting(const ProcessMap& processes, Meeting* meeting) {
     SY_ASSIGN_OR_RETURN(const int port, PortOf(listener));
     meeting->token = RandomToken();
     std::string text = fmt::format("{} {}", port, meeting->token);
-    for (const std::string& address : one_node ? std::vector<std::string>{"127.0.0.1"} : OwnAddresses()) text += " " + address;
+    for (const std::string& address : one_node ? std::vector<std::string>{"127.0.0.1"} : OwnAddresses())
+      text += " " + address;
     SY_RETURN_IF_ERROR(pmix::Publish(NextKey(), text));
     return listener;
   }
@@ -91,8 +93,10 @@ StatusOr<Meeting> FindMeeting(const ProcessMap& processes, int timeout_ms) {
   Meeting meeting;
   if (!UsesPmix(processes)) {
     if (processes.master_address.empty()) {
-      return FailedPrecondition("{} ranks were started by {}, which does not say where rank 0 listens; set MASTER_ADDR and "
-                                "MASTER_PORT, or use switchyard launch", processes.world, processes.launcher);
+      return FailedPrecondition(
+          "{} ranks were started by {}, which does not say where rank 0 listens; set MASTER_ADDR and "
+          "MASTER_PORT, or use switchyard launch",
+          processes.world, processes.launcher);
     }
     return Meeting{{processes.master_address}, processes.master_port, Environment("SWITCHYARD_RUN_TOKEN").value_or("")};
   }
@@ -134,8 +138,10 @@ class Reception {
   StatusOr<Links> Run(int listener, Clock::time_point deadline) {
     Status problem = OkStatus();
     while (problem.ok() && present_ + 1 < world_) {
-      if (MillisecondsUntil(deadline) == 0) problem = Missing();
-      else problem = Round(listener, std::min(MillisecondsUntil(deadline), 100));
+      if (MillisecondsUntil(deadline) == 0)
+        problem = Missing();
+      else
+        problem = Round(listener, std::min(MillisecondsUntil(deadline), 100));
     }
     std::vector<std::string> table;
     for (const Identity& identity : identities_) {
@@ -143,8 +149,10 @@ class Reception {
     }
     for (const auto& link : links_) {
       if (link == nullptr) continue;
-      if (problem.ok()) link->Send(MessageType::kWelcome, table);
-      else link->Send(MessageType::kFailure, {Message(problem)});
+      if (problem.ok())
+        link->Send(MessageType::kWelcome, table);
+      else
+        link->Send(MessageType::kFailure, {Message(problem)});
       link->Flush();
     }
     if (!problem.ok()) return problem;
@@ -160,8 +168,9 @@ class Reception {
       if (links_[rank] != nullptr) continue;
       missing += fmt::format("{}{}", count++ > 0 ? ", " : "", rank);
     }
-    return DeadlineExceeded("rank{} {} of {} did not come in time; see {} output, and check that every rank was started",
-                            count > 1 ? "s" : "", missing, world_, count > 1 ? "their" : "its");
+    return DeadlineExceeded(
+        "rank{} {} of {} did not come in time; see {} output, and check that every rank was started",
+        count > 1 ? "s" : "", missing, world_, count > 1 ? "their" : "its");
   }
 
   // Waits a little for something to happen, and deals with it.
@@ -178,8 +187,10 @@ class Reception {
     for (auto& link : strangers_) {
       std::vector<Frame> messages;
       const bool alive = link->Receive(&messages, 1);
-      if (!messages.empty()) SY_RETURN_IF_ERROR(Admit(link, messages[0]));
-      else if (!alive) link.reset();
+      if (!messages.empty())
+        SY_RETURN_IF_ERROR(Admit(link, messages[0]));
+      else if (!alive)
+        link.reset();
     }
     std::erase(strangers_, nullptr);
     for (int rank = 1; rank < world_; ++rank) {
@@ -210,8 +221,8 @@ class Reception {
       problem = InvalidArgument("pid {} on host {} says that it is rank {} of {}, but rank 0 was started with {} ranks",
                                 identity.pid, identity.host, rank, world, world_);
     } else if (links_[rank] != nullptr) {
-      problem = InvalidArgument("two processes say that they are rank {}: pid {} on host {} and pid {} on host {}", rank,
-                                identities_[rank].pid, identities_[rank].host, identity.pid, identity.host);
+      problem = InvalidArgument("two processes say that they are rank {}: pid {} on host {} and pid {} on host {}",
+                                rank, identities_[rank].pid, identities_[rank].host, identity.pid, identity.host);
     }
     if (!problem.ok()) {
       visitor->Send(MessageType::kFailure, {Message(problem)});
@@ -259,7 +270,8 @@ StatusOr<std::unique_ptr<MessageLink>> Visit(const ProcessMap& processes, Clock:
       if (messages.empty()) continue;
       const auto& fields = messages[0].fields;
       if (messages[0].type == MessageType::kFailure && fields.size() == 1) return Unavailable("{}", fields[0]);
-      if (messages[0].type != MessageType::kWelcome || fields.size() != static_cast<size_t>(processes.world) * 3) continue;
+      if (messages[0].type != MessageType::kWelcome || fields.size() != static_cast<size_t>(processes.world) * 3)
+        continue;
       for (size_t i = 0; i < fields.size(); i += 3) {
         identities->push_back({fields[i], fields[i + 1], std::atoi(fields[i + 2].c_str())});
       }

@@ -57,14 +57,15 @@ struct Child {
 };
 
 // The child's environment: ours without another launcher's variables, and with ours.
-std::vector<std::string> EnvironmentOf(const LaunchOptions& options, int local_rank, int port, const std::string& token, int socket) {
+std::vector<std::string> EnvironmentOf(const LaunchOptions& options, int local_rank, int port, const std::string& token,
+                                       int socket) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const auto starts = [&](const char* prefix) { return text.rfind(prefix, 0) == 0; };
-    if (!starts("OMPI_") && !starts("PMIX_") && !starts("PMI_") && !starts("RANK=") && !starts("WORLD_SIZE=") && !starts("LOCAL_RANK=") &&
-        !starts("LOCAL_WORLD_SIZE=") && !starts("MASTER_ADDR=") && !starts("MASTER_PORT=") && !starts("SWITCHYARD_MASTER_SOCKET=") &&
-        (!starts("SWITCHYARD_RUN_TOKEN=") || token.empty())) {
+    if (!starts("OMPI_") && !starts("PMIX_") && !starts("PMI_") && !starts("RANK=") && !starts("WORLD_SIZE=") &&
+        !starts("LOCAL_RANK=") && !starts("LOCAL_WORLD_SIZE=") && !starts("MASTER_ADDR=") && !starts("MASTER_PORT=") &&
+        !starts("SWITCHYARD_MASTER_SOCKET=") && (!starts("SWITCHYARD_RUN_TOKEN=") || token.empty())) {
       variables.push_back(text);
     }
   }
@@ -123,14 +124,17 @@ class Launcher {
     sigprocmask(SIG_BLOCK, &taken, &mask_before_);
     signals_ = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals_ < 0) return Internal("signalfd: {}", std::strerror(errno));
-    if (options_.nproc_per_node < 1 || options_.nnodes < 1 || options_.node_rank < 0 || options_.node_rank >= options_.nnodes) {
+    if (options_.nproc_per_node < 1 || options_.nnodes < 1 || options_.node_rank < 0 ||
+        options_.node_rank >= options_.nnodes) {
       return InvalidArgument("launch: expected nproc_per_node >= 1 and 0 <= node_rank < nnodes, found {} and {} of {}",
                              options_.nproc_per_node, options_.node_rank, options_.nnodes);
     }
-    if (options_.command.empty()) return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
+    if (options_.command.empty())
+      return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
     port_ = options_.master_port;
     if (options_.nnodes > 1) {
-      if (port_ == 0) return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
+      if (port_ == 0)
+        return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
       return OkStatus();
     }
     // Opened here and inherited by rank 0, so that no other program can take the port in between.
@@ -145,7 +149,8 @@ class Launcher {
     const int rank = options_.node_rank * options_.nproc_per_node + local_rank;
     int outputs[2][2] = {{-1, -1}, {-1, -1}}, failure[2];
     const bool piped = rank != 0 && options_.nproc_per_node * options_.nnodes > 1;
-    if (pipe2(failure, O_CLOEXEC) != 0 || (piped && (pipe2(outputs[0], O_CLOEXEC) != 0 || pipe2(outputs[1], O_CLOEXEC) != 0))) {
+    if (pipe2(failure, O_CLOEXEC) != 0 ||
+        (piped && (pipe2(outputs[0], O_CLOEXEC) != 0 || pipe2(outputs[1], O_CLOEXEC) != 0))) {
       return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
     }
     const int inherited = rank == 0 ? socket_ : -1;
@@ -154,7 +159,8 @@ class Launcher {
     const pid_t launcher = getpid(), pid = fork();
     if (pid < 0) return ResourceExhausted("launch: cannot start rank {}: {}", rank, std::strerror(errno));
     if (pid == 0) {
-      // Its own process group, so that a signal of ours reaches what it starts, and one of the terminal does not come twice.
+      // Its own process group, so that a signal of ours reaches what it starts, and one of the terminal does not come
+      // twice.
       setpgid(0, 0);
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != launcher) _exit(1);
@@ -225,9 +231,11 @@ class Launcher {
       if (code == 0 || exit_code_ != 0) continue;
       exit_code_ = code;
       kill_at_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
-      const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+      const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status),
+                                                                strsignal(WTERMSIG(status)))
                                                   : fmt::format("failed with exit code {}", code);
-      LogError("launch: rank {} (pid {}) {}{}", child.rank, child.pid, how, Running() ? "; the others are stopped" : "");
+      LogError("launch: rank {} (pid {}) {}{}", child.rank, child.pid, how,
+               Running() ? "; the others are stopped" : "");
     }
   }
 

@@ -1,6 +1,6 @@
-// `switchyard launch`: starts the ranks of one node as child processes with the env:// variables set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT), passes signals on, prefixes their output, and ends them all when one fails. Main thread only; it takes over
-// SIGTERM, SIGINT, SIGUSR1 and SIGCHLD while it runs.
+// `switchyard launch`: starts the ranks of one node as child processes with the env:// variables set (RANK, WORLD_SIZE,
+// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), passes signals on, prefixes their output, and ends them all
+// when one fails. Main thread only; it takes over SIGTERM, SIGINT, SIGUSR1 and SIGCHLD while it runs.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ struct LaunchOptions {
   std::vector<std::string> command;          // program (searched in PATH) and arguments
 };
 
-// Runs until every rank has ended. The exit code of the first rank that failed (128 + signal where one killed it), else 0. Lines of other ranks
-// than 0 start with "[rank] "; rank 0 writes straight to our output, so that its progress bar stays one. After the first failure the others have grace_ms,
-// then they are killed; a second SIGINT kills at once.
+// Runs until every rank has ended. The exit code of the first rank that failed (128 + signal where one killed it), else
+// 0. Lines of other ranks than 0 start with "[rank] "; rank 0 writes straight to our output, so that its progress bar
+// stays one. After the first failure the others have grace_ms, then they are killed; a second SIGINT kills at once.
 StatusOr<int> Launch(const LaunchOptions& options);
 
 }  // namespace switchyard

@@ -81,9 +81,12 @@ bool MessageLink::Receive(std::vector<Frame>* messages, size_t most) {
   bool alive = open();
   while (alive && unparsed_.size() < 2 * kLargestFrame) {
     const ssize_t received = recv(descriptor_, piece, sizeof piece, 0);
-    if (received > 0) unparsed_.append(piece, static_cast<size_t>(received));
-    else if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    else if (received == 0 || errno != EINTR) alive = false;
+    if (received > 0)
+      unparsed_.append(piece, static_cast<size_t>(received));
+    else if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+      break;
+    else if (received == 0 || errno != EINTR)
+      alive = false;
   }
   return TakeFrames(messages, most) && alive;
 }
@@ -166,8 +169,10 @@ StatusOr<int> ConnectTo(const std::string& host, int port, int timeout_ms) {
     if (error == EINPROGRESS) {
       pollfd writable{descriptor, POLLOUT, 0};
       socklen_t length = sizeof error;
-      if (poll(&writable, 1, timeout_ms) != 1) error = ETIMEDOUT;
-      else getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length);
+      if (poll(&writable, 1, timeout_ms) != 1)
+        error = ETIMEDOUT;
+      else
+        getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length);
     }
     if (error == 0) return descriptor;
     close(descriptor);

@@ -1,6 +1,7 @@
-// One TCP connection between two ranks, carrying small framed messages. Sockets are non-blocking: Send queues, Flush and Receive move what the
-// socket takes or has. What arrives is not trusted: a frame with a wrong magic number, an unknown shape or above the size limit closes the link.
-// Also the few socket calls around it. Not thread-safe: one thread, or one lock.
+// One TCP connection between two ranks, carrying small framed messages. Sockets are non-blocking: Send queues, Flush
+// and Receive move what the socket takes or has. What arrives is not trusted: a frame with a wrong magic number, an
+// unknown shape or above the size limit closes the link. Also the few socket calls around it. Not thread-safe: one
+// thread, or one lock.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,15 @@
 namespace switchyard {
 
 enum class MessageType : uint32_t {
-  kHello = 1,    // rank, world, token, node identity, host name, pid
-  kWelcome,      // node identity, host name, pid of every rank in turn
-  kPut,          // key, value
-  kGet,          // key; answered by kValue once it was put
-  kValue,        // key, value
-  kHeartbeat,    // nothing
-  kFailure,      // text: the run is over for everybody
-  kGoodbye,      // nothing: the sender leaves cleanly
-  kDeparture,    // rank: rank 0 passes on a goodbye
+  kHello = 1,  // rank, world, token, node identity, host name, pid
+  kWelcome,    // node identity, host name, pid of every rank in turn
+  kPut,        // key, value
+  kGet,        // key; answered by kValue once it was put
+  kValue,      // key, value
+  kHeartbeat,  // nothing
+  kFailure,    // text: the run is over for everybody
+  kGoodbye,    // nothing: the sender leaves cleanly
+  kDeparture,  // rank: rank 0 passes on a goodbye
 };
 
 struct Frame {

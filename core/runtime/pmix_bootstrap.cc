@@ -18,8 +18,9 @@ std::atomic<bool> started{false};
 
 Status Check(pmix_status_t status, const char* what) {
   if (status == PMIX_SUCCESS) return OkStatus();
-  return Unavailable("{}: {}; the launcher's PMIx service does not answer, set MASTER_ADDR and MASTER_PORT to go without",
-                     what, PMIx_Error_string(status));
+  return Unavailable(
+      "{}: {}; the launcher's PMIx service does not answer, set MASTER_ADDR and MASTER_PORT to go without", what,
+      PMIx_Error_string(status));
 }
 
 }  // namespace
@@ -56,7 +57,8 @@ StatusOr<std::string> LookUp(const std::string& key, int rank, int timeout_ms) {
   // The server of our own node answers "not found" at once until the peer has published it.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   pmix_status_t status = PMIX_ERR_NOT_FOUND;
-  while ((status = PMIx_Get(&peer, key.c_str(), &limit, 1, &value)) == PMIX_ERR_NOT_FOUND && std::chrono::steady_clock::now() < deadline) {
+  while ((status = PMIx_Get(&peer, key.c_str(), &limit, 1, &value)) == PMIX_ERR_NOT_FOUND &&
+         std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   PMIX_INFO_DESTRUCT(&limit);

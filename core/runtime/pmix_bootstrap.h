@@ -1,5 +1,6 @@
-// PMIx, which mpirun and some batch systems offer to every process: used for one thing, to tell all ranks where rank 0 listens. Needs no MPI_Init.
-// Built without libpmix, Offered() is false and MASTER_ADDR has to say it instead. One thread at a time.
+// PMIx, which mpirun and some batch systems offer to every process: used for one thing, to tell all ranks where rank 0
+// listens. Needs no MPI_Init. Built without libpmix, Offered() is false and MASTER_ADDR has to say it instead. One
+// thread at a time.
 #pragma once
 
 #include <string>
@@ -12,8 +13,8 @@ bool Offered();  // the launcher offers it and we were built with it
 Status Start();
 Status Publish(const std::string& key, const std::string& value);
 StatusOr<std::string> LookUp(const std::string& key, int rank, int timeout_ms);
-// The process leaves PMIx by itself when it exits, for mpirun takes an exit without that for a crash; but not after this, which any thread
-// calls when a peer has failed: leaving could then wait for it.
+// The process leaves PMIx by itself when it exits, for mpirun takes an exit without that for a crash; but not after
+// this, which any thread calls when a peer has failed: leaving could then wait for it.
 void Abandon();
 
 }  // namespace switchyard::pmix

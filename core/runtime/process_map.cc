@@ -75,13 +75,12 @@ StatusOr<ProcessMap> ProcessMap::FromEnvironment() {
   ProcessMap map;
   map.launcher = "alone";
   if (Environment("OMPI_COMM_WORLD_SIZE")) {
-    SY_ASSIGN_OR_RETURN(map, Read({"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                   "OMPI_COMM_WORLD_LOCAL_SIZE"}));
+    SY_ASSIGN_OR_RETURN(map, Read({"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                   "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
   } else if (Environment("RANK") || Environment("WORLD_SIZE")) {
     SY_ASSIGN_OR_RETURN(map, Read({"env", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}));
   } else if (Environment("SLURM_PROCID") && Environment("SLURM_NTASKS")) {
-    SY_ASSIGN_OR_RETURN(map,
-                        Read({"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}));
+    SY_ASSIGN_OR_RETURN(map, Read({"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}));
   }
   map.nodes = (map.world + map.local_world - 1) / map.local_world;
   map.node = map.rank / map.local_world;
@@ -92,8 +91,8 @@ StatusOr<ProcessMap> ProcessMap::FromEnvironment() {
   if (const auto address = Environment("MASTER_ADDR")) {
     map.master_address = *address;
   } else if (map.launcher == "slurm") {
-    map.master_address = FirstHost(Environment("SLURM_STEP_NODELIST").value_or(
-        Environment("SLURM_JOB_NODELIST").value_or("localhost")));
+    map.master_address =
+        FirstHost(Environment("SLURM_STEP_NODELIST").value_or(Environment("SLURM_JOB_NODELIST").value_or("localhost")));
   } else if (map.local_world == map.world) {
     map.master_address = "127.0.0.1";
   } else {

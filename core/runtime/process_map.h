@@ -1,7 +1,7 @@
-// Who is where: rank, world size, node and local rank of this process and of all others, from Open MPI (OMPI_COMM_WORLD_*),
-// env:// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID), or
-// nothing (one rank); the first that is there wins, in this order. Also the split of a node's cores among its local ranks.
-// Plain data; thread-safe to read.
+// Who is where: rank, world size, node and local rank of this process and of all others, from Open MPI
+// (OMPI_COMM_WORLD_*), env:// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Slurm (SLURM_PROCID,
+// SLURM_NTASKS, SLURM_LOCALID), or nothing (one rank); the first that is there wins, in this order. Also the split of a
+// node's cores among its local ranks. Plain data; thread-safe to read.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ struct ProcessMap {
   std::string launcher;        // "mpirun", "slurm", "env", "alone"
   std::string master_address;  // where rank 0 listens; "" where PMIx tells it
   int master_port = 0;
-  // Of every rank, filled by Rendezvous::Connect, which also replaces the launcher's word on nodes and local ranks by what it finds.
+  // Of every rank, filled by Rendezvous::Connect, which also replaces the launcher's word on nodes and local ranks by
+  // what it finds.
   std::vector<int> hosts;  // node index
   std::vector<std::string> host_names;
   std::vector<int> pids;
@@ -25,8 +26,8 @@ struct ProcessMap {
   static StatusOr<ProcessMap> FromEnvironment();
 };
 
-// The cores of local rank `local_rank`: the allowed cores of the node split evenly and contiguously; with fewer cores than ranks,
-// cores are shared round robin.
+// The cores of local rank `local_rank`: the allowed cores of the node split evenly and contiguously; with fewer cores
+// than ranks, cores are shared round robin.
 std::vector<int> CoresOfLocalRank(const std::vector<int>& allowed, int local_rank, int local_world);
 
 }  // namespace switchyard

@@ -54,10 +54,10 @@ struct Rendezvous::Impl {
   std::vector<double> silent_ms;
   std::vector<bool> departed;
   std::string first_departed;
-  std::map<std::string, std::string> values;             // rank 0: the store; elsewhere: what has arrived of it
-  std::map<std::string, std::vector<int>> awaited;       // rank 0: who asked for a key that nobody put yet
-  std::set<std::string> asked;                           // elsewhere: keys asked for
-  std::map<std::string, int> barriers;                   // how often each was passed
+  std::map<std::string, std::string> values;        // rank 0: the store; elsewhere: what has arrived of it
+  std::map<std::string, std::vector<int>> awaited;  // rank 0: who asked for a key that nobody put yet
+  std::set<std::string> asked;                      // elsewhere: keys asked for
+  std::map<std::string, int> barriers;              // how often each was passed
   Status failure;
   std::vector<std::function<void(const Status&)>> callbacks;
   bool stopping = false;
@@ -70,9 +70,13 @@ struct Rendezvous::Impl {
 
   void Wake() const {
     const uint64_t one = 1;
-    if (wake >= 0) [[maybe_unused]] const ssize_t written = write(wake, &one, sizeof one);
+    if (wake >= 0) [[maybe_unused]]
+      const ssize_t written = write(wake, &one, sizeof one);
   }
-  bool Serves(int peer) const { return links[peer] != nullptr && links[peer]->open() && !departed[peer]; }
+  // Rank 0 goes on serving for a while after its goodbye; another rank does not listen any more after its own.
+  bool Serves(int peer) const {
+    return links[peer] != nullptr && links[peer]->open() && (peer == 0 || !departed[peer]);
+  }
   void SendToAll(MessageType type, const std::vector<std::string>& fields = {}, int except = -1) {
     for (int peer = 0; peer < world; ++peer) {
       if (peer != except && Serves(peer)) links[peer]->Send(type, fields);
@@ -121,8 +125,10 @@ void Rendezvous::Impl::Handle(int peer, const Frame& message) {
     Store(fields[0], fields[1]);
   } else if (rank == 0 && is(MessageType::kGet, 1)) {
     const auto found = values.find(fields[0]);
-    if (found != values.end()) links[peer]->Send(MessageType::kValue, {found->first, found->second});
-    else awaited[fields[0]].push_back(peer);
+    if (found != values.end())
+      links[peer]->Send(MessageType::kValue, {found->first, found->second});
+    else
+      awaited[fields[0]].push_back(peer);
   } else if (rank != 0 && is(MessageType::kValue, 2)) {
     Store(fields[0], fields[1]);
   } else if (rank != 0 && is(MessageType::kDeparture, 1)) {
@@ -141,6 +147,7 @@ void Rendezvous::Impl::Serve(int peer) {
   for (const Frame& message : messages) Handle(peer, message);
   if (alive) return;
   link.Close();
+  changed.notify_all();
   // Rank 0 may leave while our own goodbye is on its way.
   const bool leaving = stopping && rank != 0;
   if (!departed[peer] && !leaving) Fail(names[peer] + " died");
@@ -168,8 +175,10 @@ void Rendezvous::Impl::Watch() {
   }
   while (!MayStop()) {
     const auto now = Clock::now();
-    // A pause of our own (a stopped or starved process) says nothing about the peers: it counts as two heartbeats at most.
-    const double elapsed = std::min(std::chrono::duration<double, std::milli>(now - last).count(), 2.0 * options.heartbeat_ms);
+    // A pause of our own (a stopped or starved process) says nothing about the peers: it counts as two heartbeats at
+    // most.
+    const double elapsed =
+        std::min(std::chrono::duration<double, std::milli>(now - last).count(), 2.0 * options.heartbeat_ms);
     last = now;
     const bool beat = now - last_heartbeat >= milliseconds(options.heartbeat_ms);
     if (beat) last_heartbeat = now;
@@ -204,7 +213,8 @@ void Rendezvous::Impl::Watch() {
     poll(polled.data(), polled.size(), wait_ms);
     lock.lock();
     uint64_t ignored;
-    if (polled[0].revents != 0) [[maybe_unused]] const ssize_t got = read(wake, &ignored, sizeof ignored);
+    if (polled[0].revents != 0) [[maybe_unused]]
+      const ssize_t got = read(wake, &ignored, sizeof ignored);
     for (size_t i = 1; i < polled.size(); ++i) {
       if (polled[i].revents != 0) Serve(peers[i]);
     }
@@ -213,7 +223,8 @@ void Rendezvous::Impl::Watch() {
 
 Rendezvous::Rendezvous() : impl_(std::make_unique<Impl>()) {}
 
-StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes, int timeout_ms, const WatchOptions& watch) {
+StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes, int timeout_ms,
+                                                          const WatchOptions& watch) {
   SY_ASSIGN_OR_RETURN(auto links, Gather(processes, timeout_ms));
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous);
   Impl& impl = *rendezvous->impl_;
@@ -224,20 +235,25 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes,
   impl.silent_ms.assign(impl.world, 0);
   impl.departed.assign(impl.world, false);
   for (int rank = 0; rank < impl.world; ++rank) {
-    impl.names.push_back(fmt::format("rank {} (pid {} on host {})", rank, processes.pids[rank], processes.host_names[rank]));
+    impl.names.push_back(
+        fmt::format("rank {} (pid {} on host {})", rank, processes.pids[rank], processes.host_names[rank]));
   }
-  impl.store = {SY_HEADER(sy_store), rendezvous.get(),
-                [](void* self, const char* key, const void* value, uint32_t bytes, sy_error* error) {
-                  return ToAbi(static_cast<Rendezvous*>(self)->Put(key, std::string(static_cast<const char*>(value), bytes)), error);
-                },
-                [](void* self, const char* key, void* value, uint32_t capacity, uint32_t* bytes, uint64_t limit, sy_error* error) {
-                  auto found = static_cast<Rendezvous*>(self)->Get(key, static_cast<int>(std::min<uint64_t>(limit, 1 << 30)));
-                  if (!found.ok()) return ToAbi(found.status(), error);
-                  if (found->size() > capacity) return ToAbi(InvalidArgument("value of {} has {} bytes, room for {}", key, found->size(), capacity), error);
-                  std::memcpy(value, found->data(), found->size());
-                  *bytes = static_cast<uint32_t>(found->size());
-                  return sy_status{SY_OK};
-                }};
+  impl.store = {
+      SY_HEADER(sy_store), rendezvous.get(),
+      [](void* self, const char* key, const void* value, uint32_t bytes, sy_error* error) {
+        return ToAbi(static_cast<Rendezvous*>(self)->Put(key, std::string(static_cast<const char*>(value), bytes)),
+                     error);
+      },
+      [](void* self, const char* key, void* value, uint32_t capacity, uint32_t* bytes, uint64_t limit,
+         sy_error* error) {
+        auto found = static_cast<Rendezvous*>(self)->Get(key, static_cast<int>(std::min<uint64_t>(limit, 1 << 30)));
+        if (!found.ok()) return ToAbi(found.status(), error);
+        if (found->size() > capacity)
+          return ToAbi(InvalidArgument("value of {} has {} bytes, room for {}", key, found->size(), capacity), error);
+        std::memcpy(value, found->data(), found->size());
+        *bytes = static_cast<uint32_t>(found->size());
+        return sy_status{SY_OK};
+      }};
   if (impl.world == 1) return rendezvous;
   impl.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (impl.wake < 0) return Internal("eventfd: {}", std::strerror(errno));
@@ -288,7 +304,8 @@ StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
   for (;;) {
     if (const auto found = impl_->values.find(key); found != impl_->values.end()) return found->second;
     if (impl_->failed) return impl_->failure;
-    if (impl_->rank != 0 && !impl_->Serves(0)) return Unavailable("cannot get {}: {} has left the run", key, impl_->names[0]);
+    if (impl_->rank != 0 && !impl_->Serves(0))
+      return Unavailable("cannot get {}: {} has left the run", key, impl_->names[0]);
     if (MillisecondsUntil(deadline) == 0) return DeadlineExceeded("nobody put {} within {} ms", key, timeout_ms);
     impl_->changed.wait_until(lock, deadline);
   }

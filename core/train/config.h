@@ -131,7 +131,7 @@ struct TrainConfig {
   X(workers, "loader threads per rank") \
   X(prefetch, "batches prepared ahead") \
   X(max_bad_samples, "unreadable samples that are skipped before the run stops") \
-  X(augmentation, "training augmentation: none, flip, crop, crop_flip, resized_crop; empty: what suits the dataset") \
+  X(augmentation, "training augmentation: none, crop, crop_flip, resized_crop; empty: the recipe's, or what suits the dataset") \
   X(color_jitter, "brightness, contrast and saturation jitter, 0 to 1") \
   X(mean, "mean of pixels in [0, 1] to subtract, one number or one per channel; empty: the model's") \
   X(std, "standard deviation to divide by; empty: the model's") \
@@ -167,5 +167,7 @@ struct TrainConfig {
 nlohmann::ordered_json ToJson(const TrainConfig& config);
 // Fields that are missing keep their defaults; an unknown field or a value of another type is an error that names it.
 StatusOr<TrainConfig> TrainConfigFromJson(const nlohmann::json& json);
+// Numbers outside what their flag means (--batch_size=-3) are an error that names the flag.
+Status CheckTrainConfig(const TrainConfig& config);
 
 }  // namespace switchyard

@@ -204,10 +204,8 @@ Status Trainer::Impl::InitializeState() {
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model, const Dataset& train, const Dataset& validation, World& world) {
+  SY_RETURN_IF_ERROR(CheckTrainConfig(config));
   if (config.batch_size < 1) return InvalidArgument("--batch_size: expected at least 1, found {}", config.batch_size);
-  if (config.accumulation < 1) return InvalidArgument("--accumulation: expected at least 1, found {}", config.accumulation);
-  if (config.precision != "fp32" && config.precision != "bf16") return InvalidArgument("--precision: expected fp32 or bf16, found {}", config.precision);
-  if (config.bucket_mb <= 0) return InvalidArgument("--bucket_mb: expected a positive size, found {}", config.bucket_mb);
   std::unique_ptr<Trainer> trainer(new Trainer);
   trainer->impl_ = std::make_unique<Impl>(world);
   Impl& impl = *trainer->impl_;

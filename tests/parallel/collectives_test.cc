@@ -1,4 +1,5 @@
-// Every rank runs this program. Values are small integers, so that sums are exact in every dtype and order, and the expected result is known.
+// Every rank runs this program. Values are small integers, so that sums are exact in every dtype and order, and the
+// expected result is known.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -26,8 +27,10 @@ StatusOr<World> Join() {
   World world;
   SY_ASSIGN_OR_RETURN(world.processes, ProcessMap::FromEnvironment());
   SY_ASSIGN_OR_RETURN(world.rendezvous, Rendezvous::Connect(world.processes, 20000, {}));
-  SY_ASSIGN_OR_RETURN(world.plugin, Registry::Get().Find(PluginKind::kCollective, Environment("SWITCHYARD_COLLECTIVE").value_or("shm")));
-  SY_ASSIGN_OR_RETURN(world.communicator, Communicator::Join(world.plugin, world.processes, *world.rendezvous, nullptr, "test", 20000));
+  SY_ASSIGN_OR_RETURN(world.plugin, Registry::Get().Find(PluginKind::kCollective,
+                                                         Environment("SWITCHYARD_COLLECTIVE").value_or("shm")));
+  SY_ASSIGN_OR_RETURN(world.communicator,
+                      Communicator::Join(world.plugin, world.processes, *world.rendezvous, nullptr, "test", 20000));
   return world;
 }
 
@@ -42,7 +45,9 @@ class JoinedWorld : public testing::Environment {
       _exit(1);
     }
     world = std::make_unique<World>(std::move(*joined));
-    if (world->processes.rank != 0) delete testing::UnitTest::GetInstance()->listeners().Release(testing::UnitTest::GetInstance()->listeners().default_result_printer());
+    if (world->processes.rank != 0)
+      delete testing::UnitTest::GetInstance()->listeners().Release(
+          testing::UnitTest::GetInstance()->listeners().default_result_printer());
   }
   void TearDown() override {
     world->communicator.reset();
@@ -52,21 +57,21 @@ class JoinedWorld : public testing::Environment {
 [[maybe_unused]] testing::Environment* const environment = testing::AddGlobalTestEnvironment(new JoinedWorld);
 
 Communicator& World0() { return *world->communicator; }
-#define ASSERT_OK(expression)                                   \
-  do {                                                          \
-    const Status assert_status = (expression);                  \
-    if (!assert_status.ok()) {                                  \
+#define ASSERT_OK(expression)                                                            \
+  do {                                                                                   \
+    const Status assert_status = (expression);                                           \
+    if (!assert_status.ok()) {                                                           \
       fprintf(stderr, "rank %d: %s\n", World0().rank(), Message(assert_status).c_str()); \
-      FAIL() << Message(assert_status);                         \
-    }                                                           \
+      FAIL() << Message(assert_status);                                                  \
+    }                                                                                    \
   } while (false)
 // Failures of other ranks than 0 must be seen as well.
-#define ASSERT_SAME(expected, actual, what)                                                      \
-  do {                                                                                           \
-    if ((expected) != (actual)) {                                                                \
-      fprintf(stderr, "rank %d: %s differs\n", World0().rank(), std::string(what).c_str());      \
-      FAIL() << what;                                                                            \
-    }                                                                                            \
+#define ASSERT_SAME(expected, actual, what)                                                 \
+  do {                                                                                      \
+    if ((expected) != (actual)) {                                                           \
+      fprintf(stderr, "rank %d: %s differs\n", World0().rank(), std::string(what).c_str()); \
+      FAIL() << what;                                                                       \
+    }                                                                                       \
   } while (false)
 
 // Values as bytes of a dtype.
@@ -75,13 +80,27 @@ std::vector<char> Encode(const std::vector<double>& values, sy_dtype dtype) {
   const auto put = [&](size_t i, auto value) { std::memcpy(bytes.data() + i * sizeof value, &value, sizeof value); };
   for (size_t i = 0; i < values.size(); ++i) {
     switch (dtype) {
-      case SY_F32: put(i, static_cast<float>(values[i])); break;
-      case SY_BF16: put(i, static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(values[i])) >> 16)); break;
-      case SY_F16: put(i, static_cast<_Float16>(values[i])); break;
-      case SY_F64: put(i, values[i]); break;
-      case SY_I32: put(i, static_cast<int32_t>(values[i])); break;
-      case SY_I64: put(i, static_cast<int64_t>(values[i])); break;
-      default: put(i, static_cast<uint8_t>(values[i])); break;
+      case SY_F32:
+        put(i, static_cast<float>(values[i]));
+        break;
+      case SY_BF16:
+        put(i, static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(values[i])) >> 16));
+        break;
+      case SY_F16:
+        put(i, static_cast<_Float16>(values[i]));
+        break;
+      case SY_F64:
+        put(i, values[i]);
+        break;
+      case SY_I32:
+        put(i, static_cast<int32_t>(values[i]));
+        break;
+      case SY_I64:
+        put(i, static_cast<int64_t>(values[i]));
+        break;
+      default:
+        put(i, static_cast<uint8_t>(values[i]));
+        break;
     }
   }
   return bytes;
@@ -89,7 +108,8 @@ std::vector<char> Encode(const std::vector<double>& values, sy_dtype dtype) {
 
 double Value(int rank, uint64_t i, int reduction) {
   // Products stay below 2^8, the integers that bf16 holds exactly.
-  return reduction == SY_PRODUCT ? static_cast<double>(1 + (rank + i) % 3) : static_cast<double>((rank * 7 + i * 3) % 31);
+  return reduction == SY_PRODUCT ? static_cast<double>(1 + (rank + i) % 3)
+                                 : static_cast<double>((rank * 7 + i * 3) % 31);
 }
 
 double Expected(uint64_t i, int reduction) {
@@ -123,7 +143,8 @@ TEST(AllReduce, EveryDtypeAndReductionIsExactInPlaceOrNot) {
     for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
       for (const uint64_t count : kCounts) {
         const std::string what = fmt::format("{} reduction {} count {}", DtypeName(dtype), reduction, count);
-        const auto send = Encode(Values(World0().rank(), 0, count, reduction), dtype), expected = Encode(Results(0, count, reduction), dtype);
+        const auto send = Encode(Values(World0().rank(), 0, count, reduction), dtype),
+                   expected = Encode(Results(0, count, reduction), dtype);
         std::vector<char> receive(send.size() + 8, 0x5A);
         ASSERT_OK(World0().AllReduce("out of place", send.data(), receive.data(), count, dtype, reduction));
         ASSERT_SAME(0, std::memcmp(receive.data(), expected.data(), expected.size()), what);
@@ -215,7 +236,8 @@ class DataMovement : public testing::TestWithParam<bool> {
   bool Skips() { return GetParam() && absl::IsUnimplemented(World0().AllocateOwned(64).status()); }
   std::vector<std::vector<char>> ordinary_;
 };
-INSTANTIATE_TEST_SUITE_P(Memory, DataMovement, testing::Bool(), [](const auto& info) { return info.param ? "Owned" : "Ordinary"; });
+INSTANTIATE_TEST_SUITE_P(Memory, DataMovement, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Owned" : "Ordinary"; });
 
 TEST_P(DataMovement, AllGather) {
   if (Skips()) GTEST_SKIP() << "no owned memory";
@@ -226,7 +248,8 @@ TEST_P(DataMovement, AllGather) {
       const auto send = Encode(Values(static_cast<int>(rank), 0, count), SY_F32);
       std::memset(receive, 0x5A, size * count * 4 + 1);
       if (in_place) std::memcpy(receive + rank * count * 4, send.data(), send.size());
-      ASSERT_OK(World0().AllGather("gather", in_place ? receive + rank * count * 4 : send.data(), receive, count, SY_F32));
+      ASSERT_OK(
+          World0().AllGather("gather", in_place ? receive + rank * count * 4 : send.data(), receive, count, SY_F32));
       for (uint64_t peer = 0; peer < size; ++peer) {
         const auto expected = Encode(Values(static_cast<int>(peer), 0, count), SY_F32);
         ASSERT_SAME(0, std::memcmp(receive + peer * count * 4, expected.data(), expected.size()), "gathered");
@@ -262,7 +285,8 @@ TEST_P(DataMovement, Broadcast) {
   char* const data = Room(kLarge * 4);
   for (int root = 0; root < World0().size(); ++root) {
     for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{5}, uint64_t{3000}, kLarge}) {
-      const auto values = Encode(Values(World0().rank(), 0, count), SY_F32), expected = Encode(Values(root, 0, count), SY_F32);
+      const auto values = Encode(Values(World0().rank(), 0, count), SY_F32),
+                 expected = Encode(Values(root, 0, count), SY_F32);
       std::memcpy(data, values.data(), values.size());
       ASSERT_OK(World0().Broadcast("broadcast", data, count, SY_F32, root));
       ASSERT_SAME(0, std::memcmp(data, expected.data(), expected.size()), "broadcast");
@@ -325,7 +349,9 @@ TEST(SendReceive, BatchesMoveTogetherInOrder) {
 TEST(Composition, EqualsThePluginsOwnCollectives) {
   const int size = World0().size(), rank = World0().rank();
   if (size == 1) GTEST_SKIP() << "one rank has no peer";
-  Composition composed(rank, size, [](const std::vector<sy_transfer>& transfers) { return World0().SendReceive("composed", transfers); });
+  Composition composed(rank, size, [](const std::vector<sy_transfer>& transfers) {
+    return World0().SendReceive("composed", transfers);
+  });
   for (const uint64_t count : kCounts) {
     for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16, SY_U8}) {
       auto data = Encode(Values(rank, 0, count), dtype);
@@ -336,7 +362,8 @@ TEST(Composition, EqualsThePluginsOwnCollectives) {
     ASSERT_OK(composed.AllGather(own.data(), all.data(), count, SY_F32));
     for (int peer = 0; peer < size; ++peer) {
       const auto expected = Encode(Values(peer, 0, count), SY_F32);
-      ASSERT_SAME(0, std::memcmp(all.data() + peer * count * 4, expected.data(), expected.size()), "composed all_gather");
+      ASSERT_SAME(0, std::memcmp(all.data() + peer * count * 4, expected.data(), expected.size()),
+                  "composed all_gather");
     }
     ASSERT_OK(composed.ReduceScatter(all.data(), own.data(), count, SY_F32, SY_MAX));
     ASSERT_SAME(own, Encode(Values(rank, 0, count), SY_F32), "composed reduce_scatter of equal data");

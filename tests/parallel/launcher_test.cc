@@ -1,3 +1,5 @@
+#include "core/runtime/launcher.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +21,8 @@ TEST(Launcher, GivesEveryRankItsPlace) {
 }
 
 TEST(Launcher, ForgetsAnOuterLauncher) {
-  const CommandResult result = RunCommand("env OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 " + RankCommand("launch", 2, "environment", ""));
+  const CommandResult result =
+      RunCommand("env OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 " + RankCommand("launch", 2, "environment", ""));
   EXPECT_THAT(result.output, HasSubstr("[1] 1 2 1 2 env\n"));
 }
 
@@ -40,17 +43,24 @@ TEST(Launcher, KillsRanksThatDoNotEndAfterAFailure) {
 TEST(Launcher, PassesSignalsOn) {
   const std::string command = RankCommand("launch", 2, "wait_for_signal", "");
   for (const auto& [name, number] : {std::pair{"TERM", 15}, std::pair{"USR1", 10}}) {
-    const CommandResult result = RunCommand(fmt::format("bash -c '{} & sleep 1.5; kill -{} $!; wait $!'", command, name));
+    const CommandResult result =
+        RunCommand(fmt::format("bash -c '{} & sleep 1.5; kill -{} $!; wait $!'", command, name));
     EXPECT_THAT(result.output, HasSubstr(fmt::format("\ngot signal {}", number))) << name;
     EXPECT_THAT(result.output, HasSubstr(fmt::format("[1] got signal {}", number)));
     EXPECT_EQ(result.code, 0) << result.output;
   }
 }
 
-TEST(Launcher, NamesAProgramThatDoesNotExist) {
-  // The launcher's own command line starts rank_program; its first argument then decides, so the name goes through env.
-  const CommandResult result = RunCommand(ProgramFolder() + "/rank_program launch 1");
-  EXPECT_NE(result.code, 0);
+TEST(Launcher, RefusesWhatCannotWorkAndSaysWhy) {
+  LaunchOptions options;
+  EXPECT_THAT(Message(Launch(options).status()), HasSubstr("no command"));
+  options.command = {"/no/such/program"};
+  EXPECT_THAT(Message(Launch(options).status()), HasSubstr("cannot run /no/such/program: No such file"));
+  options.nproc_per_node = 0;
+  EXPECT_THAT(Message(Launch(options).status()), HasSubstr("nproc_per_node >= 1"));
+  options.nproc_per_node = 1;
+  options.nnodes = 2;
+  EXPECT_THAT(Message(Launch(options).status()), HasSubstr("--master_port"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // rank_program SCENARIO [COLLECTIVE]: one rank of a small run; what happens to rank 1 is the scenario.
 // rank_program launch N SCENARIO [COLLECTIVE]: starts N ranks of it with the launcher.
-// A survivor prints "survivor R at T: MESSAGE" and a victim "victim at T", T in milliseconds of one clock, for the tests to read.
+// A survivor prints "survivor R at T: MESSAGE" and a victim "victim at T", T in milliseconds of one clock, for the
+// tests to read.
 #include <signal.h>
 #include <unistd.h>
 
@@ -19,7 +20,8 @@ namespace switchyard {
 namespace {
 
 int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 void Say(const std::string& line) {
@@ -38,7 +40,8 @@ Status Play(const std::string& scenario, const std::string& collective) {
   const bool victim = processes.rank == 1;
   if (scenario == "exit") std::_Exit(victim ? 7 : 0);
   if (scenario == "environment") {
-    Say(fmt::format("{} {} {} {} {}", processes.rank, processes.world, processes.local_rank, processes.local_world, processes.launcher));
+    Say(fmt::format("{} {} {} {} {}", processes.rank, processes.world, processes.local_rank, processes.local_world,
+                    processes.launcher));
     return OkStatus();
   }
   if (scenario == "wait_for_signal") {
@@ -53,7 +56,8 @@ Status Play(const std::string& scenario, const std::string& collective) {
     Say(fmt::format("got signal {}", signal));
     return OkStatus();
   }
-  SY_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::Connect(processes, 20000, {.heartbeat_ms = 200, .freeze_limit_ms = 1500}));
+  SY_ASSIGN_OR_RETURN(auto rendezvous,
+                      Rendezvous::Connect(processes, 20000, {.heartbeat_ms = 200, .freeze_limit_ms = 1500}));
   if (scenario == "kill_before_join" && victim) Die(SIGKILL);
   SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, collective));
   SY_ASSIGN_OR_RETURN(auto communicator, Communicator::Join(plugin, processes, *rendezvous, nullptr, "world", 20000));
@@ -70,10 +74,14 @@ Status Play(const std::string& scenario, const std::string& collective) {
         rendezvous->ReportFailure(reason);
         return OkStatus();
       }
-      if (scenario == "other_count") SY_RETURN_IF_ERROR(communicator->AllReduce("gradient", data.data(), data.data(), 999, SY_F32, SY_SUM));
-      if (scenario == "other_dtype") SY_RETURN_IF_ERROR(communicator->AllReduce("gradient", data.data(), data.data(), 1000, SY_I32, SY_SUM));
-      if (scenario == "other_tag") SY_RETURN_IF_ERROR(communicator->AllReduce("another", data.data(), data.data(), 1000, SY_F32, SY_SUM));
-      if (scenario == "other_call") SY_RETURN_IF_ERROR(communicator->Broadcast("gradient", data.data(), 1000, SY_F32, 0));
+      if (scenario == "other_count")
+        SY_RETURN_IF_ERROR(communicator->AllReduce("gradient", data.data(), data.data(), 999, SY_F32, SY_SUM));
+      if (scenario == "other_dtype")
+        SY_RETURN_IF_ERROR(communicator->AllReduce("gradient", data.data(), data.data(), 1000, SY_I32, SY_SUM));
+      if (scenario == "other_tag")
+        SY_RETURN_IF_ERROR(communicator->AllReduce("another", data.data(), data.data(), 1000, SY_F32, SY_SUM));
+      if (scenario == "other_call")
+        SY_RETURN_IF_ERROR(communicator->Broadcast("gradient", data.data(), 1000, SY_F32, 0));
     }
     if (scenario == "kill_in_large" && victim && call == 19) {  // dies while the others are in the middle of it
       std::thread([] {
@@ -99,7 +107,9 @@ int Main(const std::vector<std::string>& arguments) {
   }
   const Status status = Play(arguments[1], arguments.size() > 2 ? arguments[2] : "shm");
   if (status.ok()) return 0;
-  Say(fmt::format("survivor {} at {}: {}", Environment("OMPI_COMM_WORLD_RANK").value_or(Environment("RANK").value_or("0")), Now(), Message(status)));
+  Say(fmt::format("survivor {} at {}: {}",
+                  Environment("OMPI_COMM_WORLD_RANK").value_or(Environment("RANK").value_or("0")), Now(),
+                  Message(status)));
   std::_Exit(3);
 }
 

@@ -124,11 +124,13 @@ TEST(Rendezvous, TwoProcessesOfOneRankAreRefused) {
   for (int twin = 0; twin < 2; ++twin) {
     twins.emplace_back([port] {
       ProcessMap map = Place(1, 3, port);
-      EXPECT_THAT(Message(Rendezvous::Connect(map, 3000, {}).status()), HasSubstr("two processes say that they are rank 1"));
+      EXPECT_THAT(Message(Rendezvous::Connect(map, 3000, {}).status()),
+                  HasSubstr("two processes say that they are rank 1"));
     });
   }
   ProcessMap map = Place(0, 3, port);
-  EXPECT_THAT(Message(Rendezvous::Connect(map, 3000, {}).status()), HasSubstr("two processes say that they are rank 1"));
+  EXPECT_THAT(Message(Rendezvous::Connect(map, 3000, {}).status()),
+              HasSubstr("two processes say that they are rank 1"));
   for (auto& twin : twins) twin.join();
 }
 
@@ -184,8 +186,10 @@ TEST(Rendezvous, AGoodbyeIsNoFailure) {
 }
 
 TEST(MessageLink, RefusesMalformedFrames) {
-  for (const std::string& bytes : {std::string(16, 'x'), std::string("SYLK\1\0\0\0\377\0\0\0\4\0\0\0abcd", 20), std::string("SYLK\1\0\0\0\1\0\0\0\377\377\377\177", 16),
-                                   std::string("SYLK\1\0\0\0\1\0\0\0\4\0\0\0\377\0\0\0", 20), std::string("SYLK\1\0\0\0\0\0\0\0\4\0\0\0\377\0\0\0", 20)}) {
+  for (const std::string& bytes : {std::string(16, 'x'), std::string("SYLK\1\0\0\0\377\0\0\0\4\0\0\0abcd", 20),
+                                   std::string("SYLK\1\0\0\0\1\0\0\0\377\377\377\177", 16),
+                                   std::string("SYLK\1\0\0\0\1\0\0\0\4\0\0\0\377\0\0\0", 20),
+                                   std::string("SYLK\1\0\0\0\0\0\0\0\4\0\0\0\377\0\0\0", 20)}) {
     int pair[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
     MessageLink link(pair[0]);

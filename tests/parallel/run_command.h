@@ -15,7 +15,7 @@
 namespace switchyard {
 
 struct CommandResult {
-  int code = -1;  // 124: the limit passed
+  int code = -1;       // 124: the limit passed
   std::string output;  // both streams
   double seconds = 0;
 };
@@ -39,10 +39,12 @@ inline bool HasCollective(const std::string& name) {
 }
 
 // The command that runs a scenario of rank_program on `ranks` ranks.
-inline std::string RankCommand(const std::string& launcher, int ranks, const std::string& scenario, const std::string& collective) {
+inline std::string RankCommand(const std::string& launcher, int ranks, const std::string& scenario,
+                               const std::string& collective) {
   const std::string program = ProgramFolder() + "/rank_program";
   if (launcher == "launch") return fmt::format("{} launch {} {} {}", program, ranks, scenario, collective);
-  return fmt::format("mpirun --bind-to none --oversubscribe --allow-run-as-root -n {} {} {} {}", ranks, program, scenario, collective);
+  return fmt::format("mpirun --bind-to none --oversubscribe --allow-run-as-root -n {} {} {} {}", ranks, program,
+                     scenario, collective);
 }
 
 }  // namespace switchyard

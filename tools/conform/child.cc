@@ -98,7 +98,14 @@ StatusOr<std::vector<ChildResults>> RunChildren(json task, int size, const Child
   for (int rank = 0; rank < (options.mpirun ? 1 : size) && status.ok(); ++rank) {
     std::vector<std::string> command;
     if (options.mpirun) {
-      command = {"mpirun", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-n", std::to_string(size)};
+      command = {"mpirun",
+                 "-quiet",
+                 "--bind-to",
+                 "none",
+                 "--oversubscribe",
+                 "--allow-run-as-root",
+                 "-n",
+                 std::to_string(size)};
     } else {
       task["rank"] = rank;
     }

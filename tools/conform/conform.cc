@@ -19,7 +19,8 @@
 namespace switchyard::conform {
 namespace {
 
-// What a level asks for: no failed check under `clean`, no failed or unsupported one under `whole`.
+// What a level asks for: no failed check under `clean`; under each of `whole` some checks, none of them failed or
+// unsupported.
 struct Demand {
   Level level;
   std::vector<std::string> clean, whole;
@@ -42,6 +43,9 @@ void Grade(const Recorder& recorder, const std::vector<Demand>& demands, Report&
   for (const Demand& demand : demands) {
     std::string miss = recorder.FirstMiss(demand.clean, false);
     if (miss.empty()) miss = recorder.FirstMiss(demand.whole, true);
+    for (const std::string& prefix : demand.whole) {
+      if (miss.empty() && !recorder.Any(prefix)) miss = prefix + "*, which was not tried";
+    }
     if (!miss.empty()) {
       report.lacks = fmt::format("{} lacks {}", LevelName(demand.level), miss);
       return;

@@ -12,6 +12,12 @@ bool Matches(const std::string& pattern, const std::string& name) {
   return name.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0;
 }
 
+// "op/resize" of "op/resize/linear_up/f32".
+std::string GroupOf(const std::string& name) {
+  const size_t first = name.find('/');
+  return name.substr(0, first == std::string::npos ? first : name.find('/', first + 1));
+}
+
 constexpr Outcome kOutcomes[] = {Outcome::kPass, Outcome::kFail, Outcome::kUnsupported, Outcome::kExpectedFailure,
                                  Outcome::kUnexpectedPass};
 
@@ -43,6 +49,11 @@ void Recorder::Add(const std::string& name, const Status& status) {
   checks_.push_back(std::move(check));
 }
 
+bool Recorder::Any(const std::string& prefix) const {
+  return std::any_of(checks_.begin(), checks_.end(),
+                     [&](const Check& check) { return check.name.rfind(prefix, 0) == 0; });
+}
+
 std::string Recorder::FirstMiss(const std::vector<std::string>& prefixes, bool strict) const {
   for (const Check& check : checks_) {
     const bool miss = check.outcome == Outcome::kFail || (strict && check.outcome == Outcome::kUnsupported);
@@ -60,10 +71,25 @@ int Report::Count(Outcome outcome) const {
 
 std::string Report::Text(bool verbose) const {
   std::string text = fmt::format("{} {} ({})\n", plugin, version, path);
+  const auto line = [&](Outcome outcome, const std::string& name, const std::string& detail) {
+    text += fmt::format("{:<16}  {}{}{}\n", OutcomeName(outcome), name, detail.empty() ? "" : ": ", detail);
+  };
+  // An op that is unsupported in every case is one line.
+  std::map<std::string, int> all, unsupported;
   for (const Check& check : checks) {
+    ++all[GroupOf(check.name)];
+    if (check.outcome == Outcome::kUnsupported) ++unsupported[GroupOf(check.name)];
+  }
+  for (const Check& check : checks) {
+    const std::string group = GroupOf(check.name);
+    const int count = all[group];
     if (check.outcome == Outcome::kPass && !verbose) continue;
-    text += fmt::format("{:<16}  {}{}{}\n", OutcomeName(check.outcome), check.name, check.detail.empty() ? "" : ": ",
-                        check.detail);
+    if (!verbose && check.outcome == Outcome::kUnsupported && count > 1 && unsupported[group] >= count) {
+      if (unsupported[group] == count) line(check.outcome, fmt::format("{}/* ({} checks)", group, count), check.detail);
+      unsupported[group] = count + 1;  // printed
+      continue;
+    }
+    line(check.outcome, check.name, check.detail);
   }
   text += fmt::format("{} checks:", checks.size());
   for (const Outcome outcome : kOutcomes) text += fmt::format(" {} {},", Count(outcome), OutcomeName(outcome));

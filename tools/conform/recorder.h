@@ -23,6 +23,7 @@ class Recorder {
     if (Wants(name)) Add(name, check());
   }
   const std::vector<Check>& checks() const { return checks_; }
+  bool Any(const std::string& prefix) const;  // is there a check whose name starts with it?
   // The first failed (or unsupported, if `strict`) check whose name starts with one of the prefixes; "" if there is
   // none.
   std::string FirstMiss(const std::vector<std::string>& prefixes, bool strict) const;

@@ -2,15 +2,15 @@
 
 #include "absl/flags/flag.h"
 
-ABSL_FLAG(std::string, config, "", "JSON file of settings; flags and environment variables win over it");
-ABSL_FLAG(std::string, checkpoint, "", "eval, predict: a run folder, a checkpoint, or <run>/checkpoints/best");
-ABSL_FLAG(bool, json, false, "print JSON");
-ABSL_FLAG(int, world, 1, "explain: number of data-parallel ranks to plan for");
-ABSL_FLAG(int, top, 3, "predict: classes to show for each file");
-ABSL_FLAG(std::string, have, "", "datasets: succeed if this dataset is here or can be downloaded");
-ABSL_FLAG(int, nproc_per_node, 1, "launch: ranks to start on this node");
-ABSL_FLAG(int, nnodes, 1, "launch: number of nodes");
-ABSL_FLAG(int, node_rank, 0, "launch: index of this node");
-ABSL_FLAG(std::string, master_addr, "127.0.0.1", "launch: address of node 0");
-ABSL_FLAG(int, master_port, 0, "launch: port of node 0; 0: any free one (one node only)");
-ABSL_FLAG(int, warmup_steps, 3, "bench: updates before the measured ones");
+ABSL_FLAG(std::string, config, "", "JSON file of settings, such as a run's config.json; flags and environment win");
+ABSL_FLAG(std::string, checkpoint, "", "a run folder (its best checkpoint), a checkpoint, or a link such as latest");
+ABSL_FLAG(bool, json, false, "print JSON instead of text");
+ABSL_FLAG(int, world, 1, "data-parallel ranks to plan for; none of them has to be there");
+ABSL_FLAG(int, top, 3, "classes to show for each file");
+ABSL_FLAG(std::string, have, "", "succeed if this dataset is here or can be downloaded, and print where it is");
+ABSL_FLAG(int, nproc_per_node, 1, "ranks to start on this node");
+ABSL_FLAG(int, nnodes, 1, "number of nodes; run `switchyard launch` once on each");
+ABSL_FLAG(int, node_rank, 0, "index of this node, from 0");
+ABSL_FLAG(std::string, master_addr, "127.0.0.1", "address of node 0");
+ABSL_FLAG(int, master_port, 0, "port of node 0; 0: any free one (one node only)");
+ABSL_FLAG(int, warmup_steps, 3, "updates before those that are measured");

@@ -1,4 +1,4 @@
-// Flags of single commands, beside the training settings.
+// Flags of single commands, beside the training settings. main.cc says which command takes which.
 #pragma once
 
 #include <string>
@@ -17,7 +17,3 @@ ABSL_DECLARE_FLAG(int, node_rank);
 ABSL_DECLARE_FLAG(std::string, master_addr);
 ABSL_DECLARE_FLAG(int, master_port);
 ABSL_DECLARE_FLAG(int, warmup_steps);
-
-namespace switchyard {
-constexpr const char* kCommandFlags[] = {"config", "checkpoint", "json", "world", "top", "have", "nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "warmup_steps"};
-}

@@ -19,37 +19,65 @@ namespace {
 
 struct Command {
   const char* name;
-  const char* help;
-  std::function<Status(const Arguments&)> run;
-  bool trains;  // takes the training settings
+  const char* arguments;  // what follows the name
+  const char* summary;    // its line in the list of commands
+  const char* details;    // more of its --help
+  AcceptedFlags flags;
+  std::function<Status(const Arguments&)> run;  // null: main has a way of its own
 };
 
 const std::vector<Command>& Commands() {
   static const std::vector<Command> commands = {
-      {"train", "train a model; `train --help` lists every setting", TrainCommand, true},
-      {"eval", "evaluate a checkpoint exactly: --checkpoint=RUN", EvalCommand, true},
-      {"predict", "classify image files: predict a.jpg b.png --checkpoint=RUN [--top=3] [--json]", PredictCommand, true},
-      {"launch", "start ranks on this node: launch --nproc_per_node=2 train …", nullptr, false},
-      {"devices", "devices that can be used [--json]", DevicesCommand, false},
-      {"doctor", "every plugin that was found, and why it was taken or refused [--json]", DoctorCommand, false},
-      {"models", "models and their sizes", ModelsCommand, false},
-      {"datasets", "datasets; --have=NAME succeeds if it is here or can be downloaded", DatasetsCommand, false},
-      {"ops", "ops of the engine; --model=NAME [--json]: those that a model needs, with shapes", OpsCommand, true},
-      {"explain", "the plan of a model before it runs: kernels, FLOPs, bytes, memory, traffic; --world=N", ExplainCommand, true},
-      {"bench", "time training steps on made-up data: --model=vit_small --batch_size=8 --steps=20 [--json]", BenchCommand, true},
-      {"conform", "test any plugin against the ABI: conform PATH; `conform --help` lists its flags", nullptr, false},
-      {"version", "version of the program and of the plugin ABI", VersionCommand, false},
+      {"train", "[settings]", "train a model", "Ends with accuracy, images/s, the run folder and a picture of the loss.\n", {{}, true}, TrainCommand},
+      {"eval", "--checkpoint=RUN [settings]", "accuracy of a checkpoint, every sample counted once",
+       "Settings are the checkpoint's; those given here win.\n", {{"checkpoint", "json"}, true}, EvalCommand},
+      {"predict", "FILE... --checkpoint=RUN", "classes of image files, with probabilities", "JPEG and PNG files of any size.\n",
+       {{"checkpoint", "top", "json"}, true}, PredictCommand},
+      {"launch", "--nproc_per_node=N COMMAND...", "start several ranks of a command on this node",
+       "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but rank 0, passes SIGTERM on, and\n"
+       "ends with the status of the first rank that failed. mpirun and Slurm can start ranks as well.\n",
+       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}, false}, nullptr},
+      {"devices", "", "devices that can be used", "", {{"json"}, false}, DevicesCommand},
+      {"doctor", "", "every plugin that was found, and why it was taken or refused", "", {{"json"}, false}, DoctorCommand},
+      {"models", "", "models and their sizes", "", {}, ModelsCommand},
+      {"datasets", "", "datasets, and where their files are", "", {{"have", "data"}, false}, DatasetsCommand},
+      {"ops", "[--model=NAME]", "ops of the engine, or those that a model needs, with shapes",
+       "What a person who ports a backend reads first: core/abi/ops.h specifies each op.\n", {{"json"}, true}, OpsCommand},
+      {"explain", "[--model=NAME --batch_size=B --world=N]", "the plan of a training step: kernels, FLOPs, memory, traffic",
+       "Nothing is run, and the ranks need not exist.\n", {{"world"}, true}, ExplainCommand},
+      {"bench", "[--model=NAME --batch_size=B --steps=N]", "time training steps on made-up data", "", {{"warmup_steps", "json"}, true}, BenchCommand},
+      {"conform", "PLUGIN.so", "test any plugin against the ABI; names the level it reaches", "", {}, nullptr},
+      {"version", "", "version of the program and of the plugin ABI", "", {}, VersionCommand},
   };
   return commands;
 }
 
 std::string Usage() {
   std::string text = "switchyard: train vision models on any hardware\n\n  switchyard <command> [flags]\n\n";
-  for (const Command& c : Commands()) text += fmt::format("  {:<10} {}\n", c.name, c.help);
+  for (const Command& c : Commands()) text += fmt::format("  {:<10} {}\n", c.name, c.summary);
   text +=
-      "\nEvery setting is a flag (--lr=1e-3), an environment variable (SWITCHYARD_LR=1e-3) and a key of a --config file, in this\n"
-      "order of precedence. A first run:  switchyard launch --nproc_per_node=2 train --model=vit_micro --dataset=fashion-mnist\n";
+      "\n`switchyard <command> --help` explains one. A setting is a flag (--lr=1e-3), an environment variable (SWITCHYARD_LR=1e-3) or a\n"
+      "key of a --config file; the first of these that says something wins.\n\n"
+      "A first run, on two processes, with data that needs no file:\n\n"
+      "  switchyard launch --nproc_per_node=2 train --model=vit_micro --dataset=shapes --epochs=2\n";
   return text;
+}
+
+std::string HelpOf(const Command& c) {
+  std::string text = fmt::format("switchyard {}{}{}: {}\n", c.name, *c.arguments != '\0' ? " " : "", c.arguments, c.summary);
+  if (*c.details != '\0') text += fmt::format("\n{}", c.details);
+  std::vector<std::string> own = c.flags.own;
+  if (c.flags.settings) own.push_back("config");
+  if (!own.empty()) text += "\n" + FlagsHelp(own);
+  if (c.name == std::string("train")) return text + SettingsHelp();
+  return c.flags.settings ? text + "\nand the settings that `switchyard train --help` lists\n" : text;
+}
+
+const Command* FindCommand(const std::string& name) {
+  for (const Command& c : Commands()) {
+    if (name == c.name) return &c;
+  }
+  return nullptr;
 }
 
 int Fail(const Status& status) {
@@ -58,21 +86,21 @@ int Fail(const Status& status) {
 }
 
 // `launch [its flags] command …`: what follows belongs to the ranks.
-int LaunchRanks(const std::vector<std::string>& arguments) {
+int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments) {
   size_t own = 0;
   while (own < arguments.size() && arguments[own].starts_with("-") && arguments[own] != "--") {
-    own += arguments[own].find('=') == std::string::npos && arguments[own] != "--help" && arguments[own] != "-h" ? 2 : 1;
+    const bool alone = arguments[own].find('=') != std::string::npos || arguments[own] == "--help" || arguments[own] == "-h";
+    own += alone ? 1 : 2;
   }
   own = std::min(own, arguments.size());
-  const auto line = ParseCommandLine({arguments.begin(), arguments.begin() + static_cast<long>(own)});
+  const auto line = ParseCommandLine({arguments.begin(), arguments.begin() + static_cast<long>(own)}, launch.flags);
   if (!line.ok()) return Fail(line.status());
-  if (own < arguments.size() && arguments[own] == "--") ++own;
-  if (line->help || own == arguments.size()) {
-    fmt::print("switchyard launch --nproc_per_node=N [--nnodes=1 --node_rank=0 --master_addr=127.0.0.1 --master_port=0] COMMAND …\n\n"
-               "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes their output, passes SIGTERM on,\n"
-               "and ends with the status of the first rank that failed.\n");
-    return line->help ? 0 : 2;
+  if (line->help) {
+    fmt::print("{}", HelpOf(launch));
+    return 0;
   }
+  if (own < arguments.size() && arguments[own] == "--") ++own;
+  if (own == arguments.size()) return Fail(InvalidArgument("launch needs a command to start: switchyard launch --nproc_per_node=2 train --model=vit_micro"));
   LaunchOptions options;
   options.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
   options.nnodes = absl::GetFlag(FLAGS_nnodes);
@@ -80,40 +108,42 @@ int LaunchRanks(const std::vector<std::string>& arguments) {
   options.master_address = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
   options.command.assign(arguments.begin() + static_cast<long>(own), arguments.end());
-  for (const Command& c : Commands()) {
-    if (options.command[0] == c.name) {
-      options.command.insert(options.command.begin(), ProgramFolder() + "/switchyard");
-      break;
-    }
-  }
+  if (FindCommand(options.command[0]) != nullptr) options.command.insert(options.command.begin(), ProgramFolder() + "/switchyard");
   const auto code = Launch(options);
   return code.ok() ? *code : Fail(code.status());
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments[0] == "help" || arguments[0] == "--help" || arguments[0] == "-h") {
-    fmt::print("{}", Usage());
-    return arguments.empty() ? 2 : 0;
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", Usage());
+    return 2;
   }
-  if (arguments[0] == "--version") return VersionCommand({}).ok() ? 0 : 1;
-  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
-  if (arguments[0] == "launch") return LaunchRanks(rest);
-  if (arguments[0] == "conform") return conform::ConformMain({ProgramFolder() + "/switchyard", "conform"}, rest);
-  std::vector<std::string> names;
-  for (const Command& c : Commands()) {
-    names.push_back(c.name);
-    if (arguments[0] != c.name) continue;
-    const auto line = ParseCommandLine(rest);
-    if (!line.ok()) return Fail(line.status());
-    if (line->help) {
-      fmt::print("switchyard {}: {}\n", c.name, c.help);
-      if (c.trains) fmt::print("\n{}", SettingsHelp());
+  const std::string& name = arguments[0];
+  std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  const Command* command = FindCommand(name == "--version" ? "version" : name);
+  if (name == "help" || name == "--help" || name == "-h") {
+    if (!rest.empty()) command = FindCommand(rest[0]);
+    if (command == nullptr) {
+      fmt::print("{}", Usage());
       return 0;
     }
-    const Status status = c.run(line->positional);
-    return status.ok() ? 0 : Fail(status);
+    rest = {"--help"};
   }
-  return Fail(InvalidArgument("unknown command {}{}; `switchyard help` lists them", arguments[0], DidYouMean(arguments[0], names)));
+  if (command == nullptr) {
+    std::vector<std::string> names;
+    for (const Command& c : Commands()) names.push_back(c.name);
+    return Fail(InvalidArgument("unknown command {}{}; `switchyard help` lists them", name, DidYouMean(name, names)));
+  }
+  if (command->name == std::string("launch")) return LaunchRanks(*command, rest);
+  if (command->name == std::string("conform")) return conform::ConformMain({ProgramFolder() + "/switchyard", "conform"}, rest);
+  const auto line = ParseCommandLine(rest, command->flags);
+  if (!line.ok()) return Fail(line.status());
+  if (line->help) {
+    fmt::print("{}", HelpOf(*command));
+    return 0;
+  }
+  const Status status = command->run(line->positional);
+  return status.ok() ? 0 : Fail(status);
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
   if (c.clip < 0) c.clip = recipe.clip;
   if (c.label_smoothing < 0) c.label_smoothing = recipe.label_smoothing;
   if (c.warmup.empty()) c.warmup = recipe.warmup;
+  if (c.augmentation.empty()) c.augmentation = recipe.augmentation;
   return OkStatus();
 }
 
@@ -154,7 +155,7 @@ StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
   CheckpointSettings settings;
   SY_ASSIGN_OR_RETURN(const TrainConfig saved, TrainConfigFromJson(checkpoint.record.value("config", nlohmann::json::object())));
-  SY_ASSIGN_OR_RETURN(settings.config, ResolvedSettings(saved));
+  settings.config = ResolvedSettings(saved);
   settings.config.global_batch_size = WasGiven("global_batch_size") ? settings.config.global_batch_size : 0;
   settings.classes = checkpoint.record.value("classes", std::vector<std::string>());
   return settings;

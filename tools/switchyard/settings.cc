@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -24,28 +25,43 @@ std::set<std::string>& Given() {
   return given;
 }
 
-// Flags of ours, not those that Abseil itself defines.
-std::vector<std::string> KnownFlags() {
+std::vector<std::string> SettingNames() {
   std::vector<std::string> names;
 #define SY_FIELD(field, help) names.push_back(#field);
   SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
-  for (const char* name : kCommandFlags) names.push_back(name);
   return names;
 }
 
-absl::CommandLineFlag* FindFlag(const std::string& name) {
-  const auto known = KnownFlags();
-  return std::find(known.begin(), known.end(), name) == known.end() ? nullptr : absl::FindCommandLineFlag(name);
+std::vector<std::string> NamesOf(const AcceptedFlags& accepted) {
+  std::vector<std::string> names = accepted.own;
+  if (accepted.settings) {
+    names.push_back("config");
+    for (const std::string& name : SettingNames()) names.push_back(name);
+  }
+  return names;
 }
+
+absl::CommandLineFlag* FindIn(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) == names.end() ? nullptr : absl::FindCommandLineFlag(name);
+}
+
+Status UnknownFlag(const std::string& name, const std::vector<std::string>& known) {
+  std::vector<std::string> spelled;
+  for (const std::string& one : known) spelled.push_back("--" + one);
+  return InvalidArgument("unknown flag --{}{}; `switchyard <command> --help` lists what a command takes", name,
+                         DidYouMean("--" + name, spelled));
+}
+
+std::string Text(absl::string_view view) { return std::string(view.data(), view.size()); }
 
 Status Set(absl::CommandLineFlag& flag, const std::string& value, const std::string& source) {
   std::string error;
   if (flag.ParseFrom(value, &error)) {
-    Given().insert(std::string(flag.Name().data(), flag.Name().size()));
+    Given().insert(Text(flag.Name()));
     return OkStatus();
   }
-  return InvalidArgument("{}: \"{}\" is not a value for --{}{}", source, value, std::string(flag.Name().data(), flag.Name().size()), error.empty() ? "" : ": " + error);
+  return InvalidArgument("{}: \"{}\" is not a value for --{} ({}); its default is \"{}\"", source, value, Text(flag.Name()), Text(flag.Help()), flag.DefaultValue());
 }
 
 std::string JsonText(const nlohmann::json& value) {
@@ -56,24 +72,50 @@ std::string JsonText(const nlohmann::json& value) {
   return text;
 }
 
-Status ReadConfigFile(const std::string& path) {
+Status ReadConfigFile(const std::string& path, const std::vector<std::string>& names) {
+  const std::string source = "--config=" + path;
   std::ifstream file(path);
-  if (!file) return NotFound("--config={}: cannot read this file; it should hold a JSON object of settings, as in a run's config.json", path);
-  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-  if (!json.is_object()) return InvalidArgument("--config={}: not a JSON object of settings", path);
+  if (!file || std::filesystem::is_directory(path)) {
+    return NotFound("{}: cannot read this file; it should hold a JSON object of settings, as a run's config.json does", source);
+  }
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(file, nullptr, true, true);
+  } catch (const nlohmann::json::exception& error) {
+    const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 3, column 1: …"
+    return InvalidArgument("{}: not JSON: {}", source, what.substr(what.find("] ") == std::string::npos ? 0 : what.find("] ") + 2));
+  }
+  if (!json.is_object()) return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json.type_name());
+  const std::set<std::string> given = Given();
   for (const auto& [key, value] : json.items()) {
-    absl::CommandLineFlag* flag = FindFlag(key);
-    if (flag == nullptr) return InvalidArgument("--config={}: unknown setting {}{}", path, key, DidYouMean(key, KnownFlags()));
-    if (!WasGiven(key)) SY_RETURN_IF_ERROR(Set(*flag, JsonText(value), "--config=" + path));
+    absl::CommandLineFlag* flag = FindIn(names, key);
+    if (flag == nullptr) return InvalidArgument("{}: unknown setting {}{}", source, key, DidYouMean(key, SettingNames()));
+    if (value.is_object() || value.is_null()) return InvalidArgument("{}: {} is no value for the setting {}", source, value.dump(), key);
+    // Either batch size decides the other: one that was given outranks both of the file.
+    const bool batch = key == "batch_size" || key == "global_batch_size";
+    if (given.contains(key) || (batch && (given.contains("batch_size") || given.contains("global_batch_size")))) continue;
+    SY_RETURN_IF_ERROR(Set(*flag, JsonText(value), source));
   }
   return OkStatus();
+}
+
+// The headings of SettingsHelp, each before the setting that it names.
+constexpr std::pair<const char*, const char*> kHeadings[] = {
+    {"model", "What to train"},         {"epochs", "How long, in which batches"}, {"optimizer", "Optimizer and schedule"},
+    {"workers", "Data"},                {"device", "Devices and processes"},      {"bucket_mb", "Communication"},
+    {"compile", "The plan"},            {"output", "Watching and keeping"},
+};
+
+std::string HelpLine(const std::string& name, const std::string& help, const std::string& standard) {
+  return fmt::format("  --{:<23} {}{}\n", name, help, standard.empty() ? "" : " [" + standard + "]");
 }
 
 }  // namespace
 
 bool WasGiven(const std::string& flag) { return Given().contains(flag); }
 
-StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments) {
+StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments, const AcceptedFlags& accepted) {
+  const std::vector<std::string> names = NamesOf(accepted);
   CommandLine line;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -97,12 +139,13 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
       name.resize(equals);
     }
     std::replace(name.begin(), name.end(), '-', '_');
-    absl::CommandLineFlag* flag = FindFlag(name);
-    if (flag == nullptr && !has_value && name.starts_with("no") && FindFlag(name.substr(2)) != nullptr && FindFlag(name.substr(2))->IsOfType<bool>()) {
-      flag = FindFlag(name.substr(2));
+    absl::CommandLineFlag* flag = FindIn(names, name);
+    absl::CommandLineFlag* const denied = name.starts_with("no") && !has_value ? FindIn(names, name.substr(2)) : nullptr;
+    if (flag == nullptr && denied != nullptr && denied->IsOfType<bool>()) {
+      flag = denied;
       value = "false";
     } else if (flag == nullptr) {
-      return InvalidArgument("unknown flag --{}{}; `switchyard <command> --help` lists them", name, DidYouMean(name, KnownFlags()));
+      return UnknownFlag(name, names);
     } else if (!has_value) {
       if (flag->IsOfType<bool>()) {
         value = "true";
@@ -114,13 +157,13 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
     }
     SY_RETURN_IF_ERROR(Set(*flag, value, argument));
   }
-  for (const std::string& name : KnownFlags()) {
+  for (const std::string& name : names) {
     if (WasGiven(name) || name == "data") continue;  // SWITCHYARD_DATA is the folder of all datasets (core/data/location.h)
     std::string variable = "SWITCHYARD_" + name;
     std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-    if (const auto value = Environment(variable)) SY_RETURN_IF_ERROR(Set(*FindFlag(name), *value, variable));
+    if (const auto value = Environment(variable)) SY_RETURN_IF_ERROR(Set(*FindIn(names, name), *value, variable));
   }
-  if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty()) SY_RETURN_IF_ERROR(ReadConfigFile(path));
+  if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty()) SY_RETURN_IF_ERROR(ReadConfigFile(path, names));
   return line;
 }
 
@@ -132,7 +175,7 @@ TrainConfig ResolvedSettings() {
   return config;
 }
 
-StatusOr<TrainConfig> ResolvedSettings(const TrainConfig& base) {
+TrainConfig ResolvedSettings(const TrainConfig& base) {
   TrainConfig config = base;
 #define SY_FIELD(field, help) \
   if (WasGiven(#field)) config.field = absl::GetFlag(FLAGS_##field);
@@ -141,12 +184,24 @@ StatusOr<TrainConfig> ResolvedSettings(const TrainConfig& base) {
   return config;
 }
 
+std::string FlagsHelp(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    text += HelpLine(name, Text(flag->Help()), flag->DefaultValue());
+  }
+  return text;
+}
+
 std::string SettingsHelp() {
   std::string text;
   const nlohmann::ordered_json defaults = ToJson(TrainConfig());
-#define SY_FIELD(field, help) text += fmt::format("  --{:<24} {} [{}]\n", #field, help, JsonText(defaults[#field]));
-  SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
-#undef SY_FIELD
+  for (const std::string& name : SettingNames()) {
+    for (const auto& [first, heading] : kHeadings) {
+      if (name == first) text += fmt::format("\n{}\n", heading);
+    }
+    text += HelpLine(name, Text(absl::FindCommandLineFlag(name)->Help()), JsonText(defaults[name]));
+  }
   return text;
 }
 

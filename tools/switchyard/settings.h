@@ -10,6 +10,12 @@
 
 namespace switchyard {
 
+// What a command takes.
+struct AcceptedFlags {
+  std::vector<std::string> own;
+  bool settings = false;  // the training settings and --config too
+};
+
 struct CommandLine {
   std::vector<std::string> positional;
   bool help = false;
@@ -17,14 +23,15 @@ struct CommandLine {
 
 // Takes "--name=value", "--name value", "--flag" and "--noflag"; "--" ends the flags. An unknown flag is an error with a suggestion. Then the
 // environment and the --config file fill in what the command line left open.
-StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);
+StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments, const AcceptedFlags& accepted);
 
 // The settings as resolved. `base`: defaults other than the built-in ones (a checkpoint's settings), overridden by whatever was given.
 TrainConfig ResolvedSettings();
-StatusOr<TrainConfig> ResolvedSettings(const TrainConfig& base);
+TrainConfig ResolvedSettings(const TrainConfig& base);
 bool WasGiven(const std::string& flag);
 
-// "  --name (default; help)" for each training setting.
+// One line "  --name  help [default]" for each, the settings under headings.
+std::string FlagsHelp(const std::vector<std::string>& names);
 std::string SettingsHelp();
 
 }  // namespace switchyard

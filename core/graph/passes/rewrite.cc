@@ -22,7 +22,7 @@ Graph RewriteKeeping(const Graph& source, const std::vector<bool>& keep, const R
   Graph result;
   Rewriting state(source, result);
   state.mapped.resize(source.size());
-  std::vector<int> copied(source.size(), -1);  // old id → new id of plain copies
+  std::vector<int> copied(source.size(), -1);  // old id → id of the node that stands for it
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
     if (node.op == "input" && keep[id]) state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
@@ -33,11 +33,14 @@ Graph RewriteKeeping(const Graph& source, const std::vector<bool>& keep, const R
     result.SetPhase(node.phase);
     const int before = result.size();
     auto replacement = rule(state, id);
-    if (!replacement) {
-      replacement = result.Clone(node, state.Map(node.inputs));
-      copied[id] = result.size() - 1;
-      Node& copy = result.mutable_node(copied[id]);
-      if (node.forward >= 0) copy.forward = copied[node.forward];
+    const bool copy = !replacement;
+    if (copy) replacement = result.Clone(node, state.Map(node.inputs));
+    // A copy, and a replacement of the same op, stand for the old node in its forward/backward pair.
+    const bool made = !replacement->empty() && (*replacement)[0];
+    const int stand_in = made ? (*replacement)[0].ref().node : copy ? result.size() - 1 : -1;
+    if (stand_in >= 0 && result.node(stand_in).op == node.op) {
+      copied[id] = stand_in;
+      if (node.forward >= 0) result.mutable_node(stand_in).forward = copied[node.forward];
     }
     for (const int earlier : node.control) {
       if (result.size() == before) continue;

@@ -1,6 +1,7 @@
-// switchyard-bench-allreduce [repeats] [largest size in MB]: all-reduce of f32 over the ranks that mpirun started, shared memory against MPI.
-// The ways are measured in turn within one run, each size `repeats` times (default 25); a time is the median over the repeats of the slowest rank's.
-// Bus bandwidth as nccl-tests defines it: bytes / time · 2(n − 1) / n. Prints a table on standard error, JSON on standard output.
+// switchyard-bench-allreduce [repeats] [largest size in MB]: all-reduce of f32 over the ranks that mpirun started,
+// shared memory against MPI. The ways are measured in turn within one run, each size `repeats` times (default 25); a
+// time is the median over the repeats of the slowest rank's. Bus bandwidth as nccl-tests defines it: bytes / time · 2(n
+// − 1) / n. Prints a table on standard error, JSON on standard output.
 //
 //   mpirun --bind-to none --oversubscribe -n 2 build/bin/switchyard-bench-allreduce
 #include <algorithm>
@@ -28,9 +29,7 @@ struct Way {
   std::vector<double> seconds;
 };
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Measures one size in all ways; the times of a repeat are the slowest rank's.
 Status Measure(Communicator& referee, std::vector<Way>& ways, uint64_t count, int repeats) {
@@ -67,15 +66,25 @@ Status Run(int repeats, uint64_t largest) {
   SY_ASSIGN_OR_RETURN(void* const owned, shm.AllocateOwned(largest));
   std::fill_n(static_cast<float*>(owned), largest / 4, 0.0f);
   std::vector<Way> ways;
-  ways.push_back({"shm", [&](uint64_t count) { return shm.AllReduce("bench", owned, owned, count, SY_F32, SY_SUM); }, {}});
-  ways.push_back({"mpi", [&](uint64_t count) { return mpi.AllReduce("bench", ordinary.data(), ordinary.data(), count, SY_F32, SY_SUM); }, {}});
+  ways.push_back(
+      {"shm", [&](uint64_t count) { return shm.AllReduce("bench", owned, owned, count, SY_F32, SY_SUM); }, {}});
+  ways.push_back(
+      {"mpi",
+       [&](uint64_t count) { return mpi.AllReduce("bench", ordinary.data(), ordinary.data(), count, SY_F32, SY_SUM); },
+       {}});
 #ifdef BENCH_MPI
-  ways.push_back({"MPI_Allreduce", [&](uint64_t count) {
-                    MPI_Allreduce(MPI_IN_PLACE, ordinary.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  ways.push_back({"MPI_Allreduce",
+                  [&](uint64_t count) {
+                    MPI_Allreduce(MPI_IN_PLACE, ordinary.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM,
+                                  MPI_COMM_WORLD);
                     return OkStatus();
-                  }, {}});
+                  },
+                  {}});
 #endif
-  ways.push_back({"shm, ordinary memory", [&](uint64_t count) { return shm.AllReduce("bench", other.data(), other.data(), count, SY_F32, SY_SUM); }, {}});
+  ways.push_back(
+      {"shm, ordinary memory",
+       [&](uint64_t count) { return shm.AllReduce("bench", other.data(), other.data(), count, SY_F32, SY_SUM); },
+       {}});
 
   nlohmann::json results = nlohmann::json::array();
   const double factor = 2.0 * (processes.world - 1) / processes.world;
@@ -94,8 +103,12 @@ Status Run(int repeats, uint64_t largest) {
       const double seconds = Median(way.seconds), bus = static_cast<double>(bytes) / seconds * factor / 1e9;
       if (way.name == "mpi" || way.name == "MPI_Allreduce") best_mpi = std::min(best_mpi, seconds);
       fmt::print(stderr, "  {:>12.1f} us {:>8.2f} GB/s", seconds * 1e6, bus);
-      results.push_back({{"bytes", bytes}, {"way", way.name}, {"median_us", seconds * 1e6}, {"bus_gb_per_s", bus},
-                         {"best_us", *std::min_element(way.seconds.begin(), way.seconds.end()) * 1e6}, {"ranks", processes.world}});
+      results.push_back({{"bytes", bytes},
+                         {"way", way.name},
+                         {"median_us", seconds * 1e6},
+                         {"bus_gb_per_s", bus},
+                         {"best_us", *std::min_element(way.seconds.begin(), way.seconds.end()) * 1e6},
+                         {"ranks", processes.world}});
     }
     fmt::print(stderr, "  {:>7.2f}x\n", best_mpi / Median(ways[0].seconds));
   }

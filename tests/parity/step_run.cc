@@ -1,0 +1,161 @@
+#include "tests/parity/step_run.h"
+
+#include <cmath>
+
+#include "core/base/random.h"
+#include "core/train/tensor_file.h"
+
+namespace switchyard {
+namespace {
+
+constexpr float kBeta1 = 0.9f, kRate = 1e-3f;
+
+StepOptions RecordedOptions(const ResolvedModel& model, int64_t batch, DType precision) {
+  StepOptions o;
+  o.batch = batch;
+  o.height = o.width = model.options.image_size;
+  o.channels = model.options.channels;
+  o.precision = precision;
+  o.optimizer.weight_decay = 0.05f;
+  o.optimizer.beta1 = kBeta1;
+  return o;
+}
+
+}  // namespace
+
+std::unique_ptr<StepRun> StepRun::Make(TestDevice& test, const ResolvedModel& model, int64_t batch, DType precision) {
+  auto run = std::make_unique<StepRun>();
+  const auto build = [&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };
+  const StepOptions options = RecordedOptions(model, batch, precision);
+  const auto make = [&]() -> Status {
+    run->layout_ = std::make_unique<Layout>(test.device->info().alignment);
+    const auto compile = [&](const Graph& graph) {
+      return Plan::Compile(graph, *test.kernels, test.reference_kernels.get(), *run->layout_, {});
+    };
+    SY_ASSIGN_OR_RETURN(run->step_plan_, compile(BuildTrainingStep(build, options, MicroStep::kOnly)));
+    SY_ASSIGN_OR_RETURN(run->evaluation_plan_, compile(BuildEvaluation(build, options)));
+    SY_ASSIGN_OR_RETURN(run->memory_, Memory::Allocate(*run->layout_, *test.device, nullptr));
+    SY_ASSIGN_OR_RETURN(run->step_, Instance::Bind(*run->step_plan_, *run->memory_, nullptr));
+    SY_ASSIGN_OR_RETURN(run->evaluation_, Instance::Bind(*run->evaluation_plan_, *run->memory_, nullptr));
+    SY_ASSIGN_OR_RETURN(run->stream_, test.device->NewStream());
+    return run->memory_->Upload("lr_table", &kRate, sizeof kRate);
+  };
+  const Status status = make();
+  EXPECT_TRUE(status.ok()) << Message(status);
+  return status.ok() ? std::move(run) : nullptr;
+}
+
+void StepRun::SetParameters(const HostTensors& values) {
+  for (const auto& [name, entry] : layout_->entries()) {
+    if (entry.role != Role::kParameter) continue;
+    ASSERT_TRUE(values.contains(name)) << name;
+    const HostTensor& tensor = values.at(name);
+    ASSERT_EQ(tensor.shape, entry.type.shape) << name;
+    const Status status = memory_->Upload(name, tensor.values.data(), tensor.values.size() * sizeof(float));
+    ASSERT_TRUE(status.ok()) << Message(status);
+  }
+}
+
+// The tensors called prefix + NAME + suffix, by the parameter's NAME.
+HostTensors StepRun::Download(const std::string& prefix, const std::string& suffix) const {
+  HostTensors tensors;
+  for (const auto& [name, entry] : layout_->entries()) {
+    if (entry.role != Role::kParameter) continue;
+    HostTensor& tensor = tensors[name];
+    tensor.shape = entry.type.shape;
+    tensor.values.resize(entry.bytes / sizeof(float));
+    const Status status = memory_->Download(prefix + name + suffix, tensor.values.data(), entry.bytes);
+    EXPECT_TRUE(status.ok()) << Message(status);
+  }
+  return tensors;
+}
+
+HostTensors StepRun::Parameters() const { return Download("", ""); }
+
+HostTensors StepRun::GradientsOfFirstStep() const {
+  HostTensors gradients = Download("optimizer/", "/moment1");
+  for (auto& [name, tensor] : gradients) {
+    for (float& value : tensor.values) value /= 1 - kBeta1;
+  }
+  return gradients;
+}
+
+double StepRun::Step(const std::vector<float>& images, const std::vector<int32_t>& labels) {
+  float loss = NAN;
+  const auto step = [&]() -> Status {
+    SY_RETURN_IF_ERROR(memory_->Upload("images", images.data(), images.size() * sizeof(float)));
+    SY_RETURN_IF_ERROR(memory_->Upload("labels", labels.data(), labels.size() * sizeof(int32_t)));
+    SY_RETURN_IF_ERROR(step_->Run(stream_));
+    SY_RETURN_IF_ERROR(memory_->device().Synchronize());
+    return memory_->Download("output/loss", &loss, sizeof loss);
+  };
+  const Status status = step();
+  EXPECT_TRUE(status.ok()) << Message(status);
+  return loss;
+}
+
+std::vector<float> StepRun::Logits(const std::vector<float>& images) {
+  std::vector<float> logits(layout_->Find("output/eval_logits")->bytes / sizeof(float));
+  const auto evaluate = [&]() -> Status {
+    SY_RETURN_IF_ERROR(memory_->Upload("images", images.data(), images.size() * sizeof(float)));
+    SY_RETURN_IF_ERROR(evaluation_->Run(stream_));
+    SY_RETURN_IF_ERROR(memory_->device().Synchronize());
+    return memory_->Download("output/eval_logits", logits.data(), logits.size() * sizeof(float));
+  };
+  const Status status = evaluate();
+  EXPECT_TRUE(status.ok()) << Message(status);
+  return logits;
+}
+
+std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin) {
+  auto test = TestDevice::Open(plugin);
+  return test.ok() ? std::move(*test) : nullptr;
+}
+
+std::vector<int32_t> ReadLabels(const std::string& file, const std::string& name) {
+  const auto opened = TensorFile::Open(std::string(SWITCHYARD_FIXTURES) + "/" + file);
+  const TensorFile::Entry* entry = opened.ok() ? opened->Find(name) : nullptr;
+  EXPECT_NE(entry, nullptr) << file << ": " << name;
+  if (entry == nullptr) return {};
+  std::vector<int32_t> labels(static_cast<size_t>(Elements(entry->shape)));
+  const Status status = opened->Read(*entry, labels.data());
+  EXPECT_TRUE(status.ok()) << Message(status);
+  return labels;
+}
+
+std::vector<float> Symmetric(const std::string& name, int64_t count) {
+  RandomStream random(Key(HashName(name)));
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = 2 * random.Uniform() - 1;
+  return values;
+}
+
+HostTensors FormulaWeights(const ResolvedModel& model) {
+  HostTensors shapes;
+  for (const auto& [name, type] : ParameterTypes(model))
+    shapes[name] = {type.shape, std::vector<float>(static_cast<size_t>(type.elements()))};
+  HostTensors weights = *ExportWeights(model, std::move(shapes), WeightStyle::kTimm);
+  for (auto& [name, tensor] : weights) {
+    tensor.values = Symmetric(name, Elements(tensor.shape));
+    const bool norm = name.find("norm") != std::string::npos && name.ends_with("weight");
+    for (float& value : tensor.values)
+      value = tensor.shape.size() > 1 ? 0.035f * value : norm ? 1 + 0.1f * value : 0.01f * value;
+  }
+  return *ImportWeights(model, std::move(weights), false);
+}
+
+double RelativeError(const std::string& name, const std::vector<float>& found, const std::vector<float>& expected) {
+  EXPECT_EQ(found.size(), expected.size()) << name;
+  if (found.size() != expected.size()) return INFINITY;
+  const bool skips = name.ends_with("attn.qkv.bias");
+  const size_t third = expected.size() / 3;
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (skips && i >= third && i < 2 * third) continue;
+    difference += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+    norm += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return std::sqrt(difference / std::max(norm, 1e-24));
+}
+
+}  // namespace switchyard

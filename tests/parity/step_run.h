@@ -1,0 +1,56 @@
+// A model's training step and evaluation on one device, without a run around them: what parity tests feed with recorded
+// weights and batches. Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/train/step.h"
+#include "models/weights.h"
+#include "tests/plan/world.h"
+
+namespace switchyard {
+
+class StepRun {
+ public:
+  // AdamW as it was recorded: rate 1e-3 at every step, betas 0.9 and 0.999, eps 1e-8, weight decay 0.05, no clipping. A
+  // test failure and nullptr where the model cannot be compiled.
+  static std::unique_ptr<StepRun> Make(TestDevice& test, const ResolvedModel& model, int64_t batch,
+                                       DType precision = DType::kF32);
+
+  void SetParameters(const HostTensors& values);  // in our names and layout
+  HostTensors Parameters() const;
+
+  // One update; the loss of the batch before it. images (batch, H, W, C), labels (batch).
+  double Step(const std::vector<float>& images, const std::vector<int32_t>& labels);
+  // Of the first step, as the optimizer saw them: its first moment is then (1 − beta1)·gradient.
+  HostTensors GradientsOfFirstStep() const;
+  // (batch, classes), row by row, of the evaluation plan.
+  std::vector<float> Logits(const std::vector<float>& images);
+
+ private:
+  HostTensors Download(const std::string& prefix, const std::string& suffix) const;
+  std::unique_ptr<Layout> layout_;
+  std::unique_ptr<Plan> step_plan_, evaluation_plan_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Instance> step_, evaluation_;
+  Stream stream_;
+};
+
+// A plugin by name, or nullptr where it is not in this build.
+std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin);
+
+// The numbers of tests/fixtures that are no floats.
+std::vector<int32_t> ReadLabels(const std::string& file, const std::string& name);
+
+// Weights by the formula of tests/fixtures/README.md, in our names and layout.
+HostTensors FormulaWeights(const ResolvedModel& model);
+// Element i is 2·UnitFloat(word i of Key(HashName(name))) − 1.
+std::vector<float> Symmetric(const std::string& name, int64_t count);
+
+// ‖found − expected‖ / ‖expected‖ over the elements that float arithmetic determines: the k third of attn.qkv.bias,
+// whose true gradient is zero, is left out.
+double RelativeError(const std::string& name, const std::vector<float>& found, const std::vector<float>& expected);
+
+}  // namespace switchyard

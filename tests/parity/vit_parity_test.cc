@@ -1,0 +1,145 @@
+// Vision Transformers against what PyTorch, timm and Hugging Face transformers computed for the same weights and
+// batches: logits, loss, the gradient of every parameter, and the parameters after five AdamW steps
+// (tests/fixtures/README.md).
+#include <cmath>
+
+#include "tests/graph/fixtures.h"
+#include "tests/graph/steps.h"
+#include "tests/parity/step_run.h"
+
+namespace switchyard {
+namespace {
+
+constexpr double kTolerance = 1e-4, kAfterFiveSteps = 1e-3;  // of a tensor's norm
+constexpr const char* kSmallFile = "vit_small_parity.safetensors";
+constexpr const char* kBaseFile = "vit_base_parity.safetensors";
+
+ResolvedModel SmallModel() {
+  return Resolved(
+      {.name = "vit_tiny", .image_size = 32, .classes = 10, .patch = 8, .width = 48, .depth = 2, .heads = 3});
+}
+
+void ExpectClose(const HostTensors& found, const HostTensors& expected, double tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    EXPECT_LE(RelativeError(name, found.at(name).values, tensor.values), tolerance) << name;
+  }
+}
+
+class SmallVit : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    test_ = OpenOrNull(GetParam());
+    if (test_ == nullptr) GTEST_SKIP() << "the " << GetParam() << " plugin is not in this build";
+    run_ = StepRun::Make(*test_, model_, 4);
+    ASSERT_NE(run_, nullptr);
+    run_->SetParameters(Recorded("weight/"));
+    images_ = ReadFixture(kSmallFile).at("images_nhwc").values;
+    labels_ = ReadLabels(kSmallFile, "labels");
+  }
+  // The recorded tensors called prefix + NAME, in our names and layout.
+  HostTensors Recorded(const std::string& prefix) const {
+    return *ImportWeights(model_, ReadFixture(kSmallFile, prefix), false);
+  }
+
+  const ResolvedModel model_ = SmallModel();
+  std::unique_ptr<TestDevice> test_;
+  std::unique_ptr<StepRun> run_;
+  std::vector<float> images_;
+  std::vector<int32_t> labels_;
+};
+
+TEST_P(SmallVit, LogitsEqualTheRecordedOnes) {
+  EXPECT_LE(RelativeError("logits", run_->Logits(images_), ReadFixture(kSmallFile).at("logits").values), kTolerance);
+}
+
+TEST_P(SmallVit, WeightsUnderHuggingFaceNamesGiveTheSameLogits) {
+  const auto weights = ImportWeights(model_, ReadFixture("vit_small_hf.safetensors"), false);
+  ASSERT_TRUE(weights.ok()) << Message(weights.status());
+  const std::vector<float> before = run_->Logits(images_);
+  run_->SetParameters(*weights);
+  EXPECT_EQ(run_->Logits(images_), before);
+}
+
+TEST_P(SmallVit, EveryGradientEqualsTheRecordedOne) {
+  EXPECT_NEAR(run_->Step(images_, labels_), ReadFixture(kSmallFile).at("losses").values[0], kTolerance);
+  ExpectClose(run_->GradientsOfFirstStep(), Recorded("grad/"), kTolerance);
+}
+
+TEST_P(SmallVit, FiveAdamWStepsEndAtTheRecordedParameters) {
+  for (const float expected : ReadFixture(kSmallFile).at("losses").values)
+    EXPECT_NEAR(run_->Step(images_, labels_), expected, kTolerance * expected);
+  ExpectClose(run_->Parameters(), Recorded("after/"), kAfterFiveSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins, SmallVit, ::testing::Values("cpu", "reference", "null"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(SmallVitInBf16, LossAndGradientsStayNearThoseOfF32) {
+  const auto test = OpenOrNull("cpu");
+  if (test == nullptr) GTEST_SKIP() << "the cpu plugin is not in this build";
+  const ResolvedModel model = SmallModel();
+  const auto run = StepRun::Make(*test, model, 4, DType::kBF16);
+  ASSERT_NE(run, nullptr);
+  run->SetParameters(*ImportWeights(model, ReadFixture(kSmallFile, "weight/"), false));
+  EXPECT_NEAR(run->Step(ReadFixture(kSmallFile).at("images_nhwc").values, ReadLabels(kSmallFile, "labels")),
+              ReadFixture(kSmallFile).at("losses").values[0], 2e-2);
+  const HostTensors expected = *ImportWeights(model, ReadFixture(kSmallFile, "grad/"), false);
+  for (const auto& [name, tensor] : run->GradientsOfFirstStep()) {
+    const std::vector<float>& other = expected.at(name).values;
+    double dot = 0, norm = 0, other_norm = 0;
+    for (size_t i = 0; i < other.size(); ++i) {
+      dot += double{tensor.values[i]} * other[i];
+      norm += double{tensor.values[i]} * tensor.values[i];
+      other_norm += double{other[i]} * other[i];
+    }
+    EXPECT_GT(dot / std::sqrt(norm * other_norm), 0.99) << name;
+  }
+}
+
+// Of a large tensor the fixture holds the norm and some elements: compares both, in timm's layout.
+void ExpectCloseToSamples(const ResolvedModel& model, HostTensors found, const std::string& kind, double tolerance) {
+  const HostTensors norms = ReadFixture(kBaseFile, kind + "_norm/"),
+                    samples = ReadFixture(kBaseFile, kind + "_samples/");
+  found = *ExportWeights(model, std::move(found), WeightStyle::kTimm);
+  ASSERT_EQ(found.size(), norms.size());
+  for (const auto& [name, tensor] : found) {
+    const std::vector<float>& values = tensor.values;
+    const double norm = norms.at(name).values[0];
+    const bool skips = name.ends_with("attn.qkv.bias");
+    const size_t third = values.size() / 3, stride = std::max<size_t>(1, values.size() / 64);
+    double sum = 0;
+    for (size_t i = 0; i < values.size(); ++i) sum += skips && i / third == 1 ? 0 : std::pow(double{values[i]}, 2);
+    EXPECT_NEAR(std::sqrt(sum), norm, tolerance * norm) << kind << " " << name;
+
+    std::vector<float> ours, theirs;
+    for (size_t s = 0; s < samples.at(name).values.size(); ++s) {
+      if (skips && s * stride / third == 1) continue;
+      ours.push_back(values[s * stride]);
+      theirs.push_back(samples.at(name).values[s]);
+    }
+    EXPECT_LE(RelativeError(name + " samples", ours, theirs), tolerance) << kind << " " << name;
+  }
+}
+
+TEST(BaseVit, EqualsTheRecordedLogitsGradientsAndFiveSteps) {
+  const auto test = OpenOrNull("cpu");
+  if (test == nullptr) GTEST_SKIP() << "the cpu plugin is not in this build";
+  const ResolvedModel model = Resolved({.name = "vit_base"});
+  const auto run = StepRun::Make(*test, model, 2);
+  ASSERT_NE(run, nullptr);
+  run->SetParameters(FormulaWeights(model));
+  const std::vector<float> images = Symmetric("images", 2 * 224 * 224 * 3);
+  const std::vector<int32_t> labels = ReadLabels(kBaseFile, "labels");
+  const std::vector<float> losses = ReadFixture(kBaseFile).at("losses").values;
+  EXPECT_LE(RelativeError("logits", run->Logits(images), ReadFixture(kBaseFile).at("logits").values), kTolerance);
+  for (size_t step = 0; step < losses.size(); ++step) {
+    EXPECT_NEAR(run->Step(images, labels), losses[step], kAfterFiveSteps) << step;
+    if (step == 0) ExpectCloseToSamples(model, run->GradientsOfFirstStep(), "grad", kTolerance);
+  }
+  ExpectCloseToSamples(model, run->Parameters(), "after", kAfterFiveSteps);
+}
+
+}  // namespace
+}  // namespace switchyard
