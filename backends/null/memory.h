@@ -1,7 +1,7 @@
 // Device memory that the host cannot reach. A buffer handle is a number disguised as a pointer to nowhere (no address
 // of x86-64 or arm64 looks like it), so that dereferencing it crashes, and no function tells where the bytes really
-// are; only commands that run on a stream resolve it. New memory is filled with 0xFF: NaN as any float, -1 as any
-// integer. Thread-safe.
+// are; only commands that run on a stream resolve it. The first 64 MiB of new memory are 0xFF: NaN as any
+// float, -1 as any integer. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -22,7 +22,8 @@ void CheckReduce(Check& check) {
   const Dims x = check.InputDims(0);
   check.Need(attr.reduction >= SY_REDUCE_SUM && attr.reduction <= SY_REDUCE_SUM_OF_SQUARES, "unknown reduction");
   check.Need(attr.axes >> x.size() == 0, Text("axes name an axis that ", ToText(x), " does not have"));
-  check.Need(check.OutputDims(0) == Reduced(x, attr.axes, true) || check.OutputDims(0) == Reduced(x, attr.axes, false),
+  const Dims y = check.OutputDims(0), without = Reduced(x, attr.axes, false);
+  check.Need(y == Reduced(x, attr.axes, true) || y == without || (without.empty() && y == Dims{1}),
              Text("y must be ", ToText(Reduced(x, attr.axes, true)), ", found ", ToText(check.OutputDims(0))));
 }
 

@@ -52,7 +52,7 @@ typedef struct sy_layer_norm_attributes {
 /* softmax: x (…, C) → y: over the last axis.   softmax_backward: y, dy → dx = y·(dy − Σ y·dy).   No attributes. */
 
 /* cross_entropy: logits (N, C), labels (N) i32 | targets (N, C) → loss (N) f32, logsumexp (N) f32
- *   y = onehot(label)·(1−s) + s/C (or targets·(1−s) + s/C); loss = −Σ y·logsoftmax(logits); a label equal to ignore_index or negative gives loss 0
+ *   y = onehot(label)·(1−s) + s/C (or targets·(1−s) + s/C); loss = −Σ y·logsoftmax(logits); a label equal to ignore_index or negative gives loss 0, one beyond C gives NaN
  * cross_entropy_backward: logits, labels|targets, logsumexp, dloss (N) f32 → dlogits (N, C) = dloss·(softmax(logits)·Σy − y), 0 where ignored */
 typedef struct sy_cross_entropy_attributes {
   sy_header header;
@@ -91,7 +91,8 @@ typedef struct sy_pointwise_attributes {
   sy_instruction instructions[SY_PW_MAX_INSTRUCTIONS];
 } sy_pointwise_attributes;
 
-/* reduce: x → y: over the axes whose bit is set, times `scale`. y has those axes with extent 1, or lacks them (same elements). */
+/* reduce: x → y: over the axes whose bit is set, times `scale`. y has those axes with extent 1, or lacks them; where none is left it may
+ * also be (1). max and min keep NaN. */
 enum { SY_REDUCE_SUM = 0, SY_REDUCE_MAX = 1, SY_REDUCE_MIN = 2, SY_REDUCE_SUM_OF_SQUARES = 3 };
 typedef struct sy_reduce_attributes {
   sy_header header;
@@ -119,7 +120,8 @@ typedef struct sy_pad_attributes {
 } sy_pad_attributes;
 
 /* gather: table (V, …R), indices i32 (…I) → y (…I, …R): rows; an index outside [0, V) is clamped.
- * scatter_add: indices (…I), updates (…I, …R) → table (V, …R), zero where nothing is added. Both without attributes. */
+ * scatter_add: indices (…I), updates (…I, …R) → table (V, …R), zero where nothing is added; indices are clamped as in gather, so that each is
+ * the other's gradient. Both without attributes. */
 
 /* dropout: x (N·k rows in all, any shape), sample_ids (S) i32, step (2) i32 → y. A sample is numel/S consecutive elements.
  *   element e of sample s: word = Philox4x32-10(key, counter {e/4, sample_ids[s], step[0], step[1]})[e mod 4]; keep iff (word >> 8)·2⁻²⁴ ≥ p

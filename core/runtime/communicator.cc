@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
+constexpr double kLookEveryMs = 100;        // how often a wait looks for the rarer ends of it
 constexpr double kDepartureGraceMs = 2000;  // what a rank that said goodbye may have left for the others to finish
 
 // What the watch thread needs to abort a communicator that may be destroyed meanwhile.
@@ -102,15 +103,17 @@ Status Communicator::Impl::PeerFailure(int patience_ms) const {
 // Polls until the request has ended. *reason is set where the core gave up, not the plugin.
 sy_status Communicator::Impl::Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason) {
   std::string departed;
-  Clock::time_point departed_at;
+  double departed_ms = 0, looked_ms = 0;  // since the start: when somebody was found to have left; when we last looked
   for (uint64_t polls = 1;; ++polls) {
     const sy_status status = api->request_poll(request, error);
     if (status != SY_IN_PROGRESS) return status;
-    if (polls % 64 != 0) continue;
+    if (polls % 16 != 0) continue;
     sched_yield();  // ranks may outnumber cores
     if (*reason = rendezvous->health(); !reason->ok()) break;
-    if (polls % 1024 != 0) continue;
-    if (MillisecondsSince(start) > call_limit_ms) {
+    const double waited_ms = MillisecondsSince(start);
+    if (waited_ms - looked_ms < kLookEveryMs) continue;
+    looked_ms = waited_ms;
+    if (waited_ms > call_limit_ms) {
       *reason = DeadlineExceeded(
           "not finished after {:.0f} s; another rank is stuck or in another call "
           "(SWITCHYARD_COLLECTIVE_TIMEOUT changes the limit)",
@@ -119,8 +122,8 @@ sy_status Communicator::Impl::Wait(sy_request* request, Clock::time_point start,
     }
     if (departed.empty()) {
       departed = rendezvous->departed();
-      departed_at = Clock::now();
-    } else if (MillisecondsSince(departed_at) > kDepartureGraceMs) {
+      departed_ms = waited_ms;
+    } else if (waited_ms - departed_ms > kDepartureGraceMs) {
       *reason = Unavailable("{} has left the run", departed);
       break;
     }

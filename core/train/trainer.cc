@@ -81,6 +81,7 @@ StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const Trainab
 Trainer::Trainer() = default;
 Trainer::~Trainer() = default;
 const PlanReport& Trainer::report() const { return impl_->update->report(); }
+int64_t Trainer::updates_per_epoch() const { return impl_->updates_per_epoch; }
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
 uint64_t Trainer::allocated_bytes() const { return impl_->memory->allocated_bytes(); }
 uint64_t Trainer::planned_bytes() const {

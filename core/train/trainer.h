@@ -76,6 +76,7 @@ class Trainer {
   const PlanReport& report() const;  // of the step that updates
   uint64_t planned_bytes() const;    // must equal allocated_bytes()
   uint64_t allocated_bytes() const;
+  int64_t updates_per_epoch() const;
   const std::string& run_folder() const;
 
  private:

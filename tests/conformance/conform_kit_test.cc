@@ -51,7 +51,7 @@ TEST_P(PlantedFaultTest, IsFound) {
 INSTANTIATE_TEST_SUITE_P(
     Kit, PlantedFaultTest,
     ::testing::Values(
-        PlantedFault{"skips_a_launch", "op/matmul/odd/f32", "normalised error inf"},
+        PlantedFault{"skips_a_launch", "op/matmul/odd/f32", "is allowed"},
         PlantedFault{"wrong_number", "op/layer_norm/odd/f32", "element 0: expected"},
         PlantedFault{"wrong_gradient", "op/softmax_backward/odd/f32", "element 0: expected"},
         PlantedFault{"wrong_gradient", "gradient/softmax_backward/odd", "central differences"},
@@ -69,9 +69,9 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"writes_beyond_a_struct", "struct/device_info_smaller", "was written"},
         PlantedFault{"answers_nonsense_indices", "struct/no_error_wanted", "expected status 2, found 0"},
         PlantedFault{"misnames_out_of_memory", "device/out_of_memory", "expected out of memory"},
-        PlantedFault{"never_frees", "device/freeing", "out of memory"},
         PlantedFault{"leaks_on_the_host", "device/host_leaks", "kept"},
-        PlantedFault{"copies_whole_words", "device/copies", "arrived changed"}),
+        PlantedFault{"copies_whole_words", "device/copies", "arrived changed"},
+        PlantedFault{"never_frees", "device/freeing", "out of memory"} /* last: the memory stays lost */),
     [](const auto& info) { return std::string(info.param.fault) + "_" + std::to_string(info.index); });
 
 TEST(ConformKit, GradesAWholePlugin) {
@@ -117,9 +117,6 @@ TEST(Values, SurviveEveryDtype) {
             (std::vector<double>{1, 1 + 0x1p-9, 65504, 0x1p-24, 0}));
   EXPECT_EQ(Rounded({65520}, SY_F16)[0], HUGE_VAL);
   EXPECT_EQ(Rounded({200, 7}, SY_U8), (std::vector<double>{200, 7}));
-  EXPECT_EQ(NormalizedError({1, 2}, {1, 2}), 0);
-  EXPECT_EQ(NormalizedError({NAN}, {1}), HUGE_VAL);
-  EXPECT_NEAR(NormalizedError({1.1}, {1}), 0.01, 1e-6);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <regex>
 
 #include "tests/parallel/run_command.h"
@@ -16,6 +17,10 @@ struct Setting {
   std::string launcher, collective;
   int ranks;
 };
+
+std::ostream& operator<<(std::ostream& out, const Setting& setting) {
+  return out << setting.launcher << " " << setting.collective << " " << setting.ranks << " ranks";
+}
 
 class PeerFailure : public testing::TestWithParam<Setting> {
  protected:

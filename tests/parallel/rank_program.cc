@@ -56,6 +56,8 @@ Status Play(const std::string& scenario, const std::string& collective) {
     Say(fmt::format("got signal {}", signal));
     return OkStatus();
   }
+  signal(SIGTERM,
+         SIG_IGN);  // mpirun sends it to the survivors of a crash; like a training run, this program ends by itself
   SY_ASSIGN_OR_RETURN(auto rendezvous,
                       Rendezvous::Connect(processes, 20000, {.heartbeat_ms = 200, .freeze_limit_ms = 1500}));
   if (scenario == "kill_before_join" && victim) Die(SIGKILL);

@@ -21,7 +21,10 @@ namespace {
 
 constexpr const char* kFile = "ops.safetensors";
 constexpr double kTolerance = 1e-5;  // of a tensor's norm
-constexpr float kLr = 1;             // where a case names none
+// Attributes are f32, PyTorch's are f64: 1 − 0.999 differs by 1.3e-5 of itself, which the bias correction takes out
+// again.
+constexpr double kMomentTolerance = 2e-5;
+constexpr float kLr = 1;  // where a case names none
 
 using Json = nlohmann::json;
 using Inputs = std::map<std::string, Value>;
@@ -217,7 +220,7 @@ void OptimizerCase(Case& c, TestDevice& test) {
     const auto recorded = c.tensors.find(std::string("state_") + state);
     if (recorded == c.tensors.end()) continue;
     EXPECT_LE(RelativeError(state, (*compiled)->Get(std::string("optimizer/p/") + moment), recorded->second.values),
-              kTolerance)
+              kMomentTolerance)
         << state;
   }
 }

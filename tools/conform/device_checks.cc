@@ -148,7 +148,7 @@ uint64_t ResidentBytes() {
 
 // Host memory that prepare, bind and streams keep.
 Status CheckHostLeaks(Device& device, uint64_t seed) {
-  constexpr uint64_t kRounds = 1500, kAllowedBytesPerRound = 64;
+  constexpr uint64_t kRounds = 4000, kAllowedBytesPerRound = 64;
   const OpCase& one = OpCases().front();
   const Problem problem = MakeProblem(one, SY_F32, seed);
   uint64_t before = 0;
@@ -161,7 +161,7 @@ Status CheckHostLeaks(Device& device, uint64_t seed) {
     if (!kernel.ok()) return kernel.status();
   }
   const uint64_t after = ResidentBytes();
-  const uint64_t allowed = kRounds * kAllowedBytesPerRound + (1 << 20);
+  const uint64_t allowed = kRounds * kAllowedBytesPerRound + (1 << 19);
   if (after > before + allowed) {
     return Internal("{} rounds of prepare and release, streams and events kept {} bytes", kRounds, after - before);
   }

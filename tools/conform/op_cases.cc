@@ -193,6 +193,7 @@ void AddNormalization(Table& table) {
   table.Add("softmax", "odd", {T({5, 17})}, {T({5, 17})});
   table.Gradient("softmax_backward", {"o0", "g0"}, {0});
   table.Add("softmax", "one_class", {T({3, 1})}, {T({3, 1})});
+  table.Gradient("softmax_backward", {"o0", "g0"}, {0});
   table.Add("softmax", "long_rows", {T({3, 2, 1031})}, {T({3, 2, 1031})});
   table.Gradient("softmax_backward", {"o0", "g0"}, {0});
 

@@ -153,20 +153,4 @@ std::vector<double> Rounded(const std::vector<double>& values, sy_dtype dtype) {
   return Decode(Encode(values, dtype), dtype);
 }
 
-double NormalizedError(const std::vector<double>& found, const std::vector<double>& expected) {
-  if (found.size() != expected.size()) return std::numeric_limits<double>::infinity();
-  double error = 0, scale = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (!std::isfinite(expected[i]) || !std::isfinite(found[i])) {
-      const bool same = std::isnan(expected[i]) ? std::isnan(found[i]) : found[i] == expected[i];
-      if (!same) return std::numeric_limits<double>::infinity();
-      continue;
-    }
-    error += (found[i] - expected[i]) * (found[i] - expected[i]);
-    scale += expected[i] * expected[i];
-  }
-  if (error == 0) return 0;
-  return scale == 0 ? std::numeric_limits<double>::infinity() : error / scale;
-}
-
 }  // namespace switchyard::conform

@@ -24,7 +24,4 @@ std::vector<double> Decode(const Bytes& bytes, sy_dtype dtype);
 // Values as the dtype can hold them.
 std::vector<double> Rounded(const std::vector<double>& values, sy_dtype dtype);
 
-// Σ(found − expected)² / Σ expected²; infinite where one is not finite and the other differs.
-double NormalizedError(const std::vector<double>& found, const std::vector<double>& expected);
-
 }  // namespace switchyard::conform

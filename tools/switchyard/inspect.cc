@@ -135,7 +135,13 @@ Status DatasetsCommand(const Arguments&) {
     fmt::print("{}\n", path.empty() ? name + " needs no files" : path);
     return OkStatus();
   }
-  for (const DatasetInfo& info : KnownDatasets()) fmt::print("{:<16} {}\n", info.name, info.help);
+  for (const DatasetInfo& info : KnownDatasets()) {
+    DatasetOptions options;
+    options.name = info.name;
+    options.download = false;
+    const auto path = LocateDataset(options);
+    fmt::print("{:<14} {}{}\n", info.name, info.help, path.ok() && !path->empty() ? fmt::format("; here: {}", *path) : "");
+  }
   return OkStatus();
 }
 

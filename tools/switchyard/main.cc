@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <functional>
 
 #include "absl/flags/flag.h"
@@ -141,6 +142,9 @@ int Main(const std::vector<std::string>& arguments) {
   if (line->help) {
     fmt::print("{}", HelpOf(*command));
     return 0;
+  }
+  if (!line->positional.empty() && std::strstr(command->arguments, "FILE") == nullptr) {
+    return Fail(InvalidArgument("{} takes flags only, found \"{}\"; flags begin with --", name, line->positional[0]));
   }
   const Status status = command->run(line->positional);
   return status.ok() ? 0 : Fail(status);

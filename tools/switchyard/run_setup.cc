@@ -55,7 +55,6 @@ Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
 }
 
 Status CheckDatasetName(const std::string& name) {
-  std::vector<std::string> names;
   for (const DatasetInfo& info : KnownDatasets()) {
     if (info.name == name) return OkStatus();
   }
@@ -85,6 +84,7 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   RunSetup setup;
   setup.config = settings;
   TrainConfig& c = setup.config;
+  SY_RETURN_IF_ERROR(CheckTrainConfig(c));
   ModelOptions options = OptionsOf(c);
   if (dataset != nullptr) {
     const int classes = static_cast<int>(dataset->class_names().size());
@@ -132,6 +132,7 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
 }
 
 StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, int world) {
+  SY_RETURN_IF_ERROR(CheckTrainConfig(settings));
   SY_RETURN_IF_ERROR(CheckDatasetName(settings.dataset));
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
   DatasetOptions options;

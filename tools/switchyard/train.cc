@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "absl/flags/flag.h"
 #include "core/base/environment.h"
@@ -17,6 +18,16 @@
 
 namespace switchyard {
 namespace {
+
+std::string Count(int64_t count, const char* noun, const char* plural = "s") { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural); }
+
+// "500", "20e" and "0.3" as --warmup takes them.
+std::string WarmupText(const std::string& warmup) {
+  if (warmup.empty() || warmup == "0") return "";
+  if (warmup.back() == 'e') return fmt::format(" after {} epochs of warm-up", warmup.substr(0, warmup.size() - 1));
+  if (warmup.find('.') == std::string::npos) return fmt::format(" after {} updates of warm-up", warmup);
+  return fmt::format(" after {:.3g} % of warm-up", 100 * std::strtod(warmup.c_str(), nullptr));
+}
 
 // What every rank drives, on rank 0's standard output.
 Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) {
@@ -38,11 +49,13 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("  data        {} training and {} validation images, {} classes, checksum {:08x}\n", setup.train->size(), setup.validation->size(), setup.train->class_names().size(),
              setup.train->Checksum());
   fmt::print("  model       {:.2f} M parameters, image {} x {} x {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.image_size, c.image_size, c.channels);
-  fmt::print("  batch       {} per rank x {} rank{} x accumulation {} = {}\n", c.batch_size, world.size(), world.size() > 1 ? "s" : "", c.accumulation, c.batch_size * world.size() * c.accumulation);
-  fmt::print("  schedule    {}, {} epochs{}, peak lr {:g}, warm-up {}, weight decay {:g}, clip {:g}, {}\n", c.schedule, c.epochs, c.steps > 0 ? fmt::format(" (stops after {} updates)", c.steps) : "",
-             c.lr, c.warmup, c.weight_decay, c.clip, c.optimizer);
+  fmt::print("  batch       {} images per update: {} per rank, {}{}\n", c.batch_size * world.size() * c.accumulation, c.batch_size, Count(world.size(), "rank"),
+             c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
+  fmt::print("  length      {}\n", c.steps > 0 ? Count(c.steps, "update") : fmt::format("{} of {}", Count(c.epochs, "epoch"), Count(trainer.updates_per_epoch(), "update")));
+  fmt::print("  optimizer   {}, lr {:g}, {}{}, weight decay {:g}{}\n", c.optimizer, c.lr, c.schedule, WarmupText(c.warmup), c.weight_decay,
+             c.clip > 0 ? fmt::format(", gradients clipped to norm {:g}", c.clip) : "");
   fmt::print("  precision   {}{}\n", c.precision, c.precision == "bf16" ? " with fp32 master weights" : "");
-  fmt::print("  plan        {} launches, {:.2f} GFLOP per step, {} fallbacks, {:.1f} MB of device memory\n", report.launches, report.flops / 1e9, report.fallbacks.size(),
+  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n", Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
   fmt::print("  device      {}\n", world.choice.why);
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
@@ -60,14 +73,18 @@ void PrintEvaluation(const EvaluationResult& e, bool json) {
   }
 }
 
-// A peer that waits for us must learn that we left: without the goodbye of a clean end it sees our sockets close.
+// A rank that cannot go on tells the others why, and leaves without waiting for them.
 template <typename Body>
 Status InWorld(const TrainConfig& config, const Body& body) {
   SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(WorldRequestOf(config)));
   const Status status = body(*world);
   if (!status.ok() && world->size() > 1) {
+    // Of a peer's end the watch tells, and it ends this process (World::Join).
+    if (!world->rendezvous->health().ok()) std::this_thread::sleep_for(std::chrono::seconds(2));
     LogError("{}", Message(status));
     std::fflush(nullptr);
+    world->rendezvous->ReportFailure(status);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watch thread sends it
     _exit(1);
   }
   return status;
@@ -75,8 +92,7 @@ Status InWorld(const TrainConfig& config, const Body& body) {
 
 }  // namespace
 
-Status TrainCommand(const Arguments& arguments) {
-  if (!arguments.empty()) return InvalidArgument("train takes flags only, found \"{}\"", arguments[0]);
+Status TrainCommand(const Arguments&) {
   TrainConfig settings = ResolvedSettings();
   if (!settings.resume.empty()) {
     SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(settings.resume));
@@ -105,13 +121,12 @@ Status TrainCommand(const Arguments& arguments) {
   });
 }
 
-Status EvalCommand(const Arguments& arguments) {
-  const std::string path = !arguments.empty() ? arguments[0] : absl::GetFlag(FLAGS_checkpoint);
-  if (path.empty()) return InvalidArgument("eval needs --checkpoint=<run folder or checkpoint>");
+Status EvalCommand(const Arguments&) {
+  const std::string path = absl::GetFlag(FLAGS_checkpoint);
+  if (path.empty()) return InvalidArgument("eval needs --checkpoint=RUN, the folder that `train` prints at its end");
   SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   TrainConfig settings = saved.config;
-  if (!WasGiven("batch_size")) settings.batch_size = std::max(1, settings.batch_size);
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes.world));
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));

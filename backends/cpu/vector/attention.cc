@@ -170,7 +170,7 @@ void NarrowInPlace(float* row, int64_t n) {
   for (int64_t i = 0; i < n; i += kLanes) StoreHalves(halves + i, ToBf16(Load(row + i)));
 }
 
-void StoreRow(sy_dtype dtype, float* row, float factor, char* to, int64_t dim) {
+void StoreScaled(sy_dtype dtype, float* row, float factor, char* to, int64_t dim) {
   if (factor != 1.0f)
     ForEachVector(dim,
                   [&](int64_t i, int64_t lanes) SY_INLINED { Store(row + i, Load(row + i, lanes) * factor, lanes); });
@@ -206,7 +206,7 @@ void Forward(const AttentionHead& a) {
     }
     MultiplySmall<pairs>(rows, s.width, s.key_words, {w.scores, s.keys, 1}, w.values, s.width, w.out, s.width, false);
     for (int64_t r = 0; r < rows; ++r)
-      StoreRow(a.dtype, w.out + r * s.width, 1.0f / sums[r], a.out + (first + r) * a.out_stride * bytes, s.dim);
+      StoreScaled(a.dtype, w.out + r * s.width, 1.0f / sums[r], a.out + (first + r) * a.out_stride * bytes, s.dim);
   }
 }
 

@@ -24,26 +24,15 @@ SY_INLINE void Finish(const Rows& y, int64_t first, int64_t n, const float* scra
   if (y.dtype != SY_F32) from_float(y.dtype, scratch, y.data + first * 2, n);
 }
 
-// Vectors of a dtype known at compile time.
-template <sy_dtype dtype>
-SY_INLINE Floats LoadAs(const char* from, int64_t i, int64_t lanes) {
-  if constexpr (dtype == SY_F32) {
-    return Load(reinterpret_cast<const float*>(from) + i, lanes);
-  } else if constexpr (dtype == SY_BF16) {
-    return FromBf16(LoadHalves(reinterpret_cast<const uint16_t*>(from) + i, lanes));
-  } else {
-    return FromF16(LoadHalves(reinterpret_cast<const uint16_t*>(from) + i, lanes));
-  }
+// One vector at a time, for loops that do enough with it to hide the choice.
+SY_INLINE Floats LoadRow(const Rows& x, int64_t i, int64_t lanes) {
+  if (x.dtype == SY_F32) return Load(reinterpret_cast<const float*>(x.data) + i, lanes);
+  const Halves h = LoadHalves(reinterpret_cast<const uint16_t*>(x.data) + i, lanes);
+  return x.dtype == SY_BF16 ? FromBf16(h) : FromF16(h);
 }
-template <sy_dtype dtype>
-SY_INLINE void StoreAs(char* to, int64_t i, Floats v, int64_t lanes) {
-  if constexpr (dtype == SY_F32) {
-    Store(reinterpret_cast<float*>(to) + i, v, lanes);
-  } else if constexpr (dtype == SY_BF16) {
-    StoreHalves(reinterpret_cast<uint16_t*>(to) + i, ToBf16(v), lanes);
-  } else {
-    StoreHalves(reinterpret_cast<uint16_t*>(to) + i, ToF16(v), lanes);
-  }
+SY_INLINE void StoreRow(const Rows& y, int64_t i, Floats v, int64_t lanes) {
+  if (y.dtype == SY_F32) return Store(reinterpret_cast<float*>(y.data) + i, v, lanes);
+  StoreHalves(reinterpret_cast<uint16_t*>(y.data) + i, y.dtype == SY_BF16 ? ToBf16(v) : ToF16(v), lanes);
 }
 
 SY_INLINE float& At(const Rows& x, int64_t i) { return reinterpret_cast<float*>(x.data)[i]; }

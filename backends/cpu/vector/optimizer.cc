@@ -4,11 +4,11 @@
 namespace switchyard::SY_ISA {
 namespace {
 
-template <sy_dtype dtype>
 void Sgd(const OptimizerStep& s, const OptimizerChunk& c) {
+  const Rows g_row = {const_cast<char*>(c.g), c.g_dtype};
   ForEachVector(c.count, [&](int64_t i, int64_t lanes) SY_INLINED {
     const Floats p = Load(c.p + i, lanes);
-    Floats g = LoadAs<dtype>(c.g, i, lanes) * s.gradient_scale + s.weight_decay * p;
+    Floats g = LoadRow(g_row, i, lanes) * s.gradient_scale + s.weight_decay * p;
     if (c.m) {
       const Floats m = s.first ? g : s.momentum * Load(c.m + i, lanes) + (1.0f - s.dampening) * g;
       Store(c.m_out + i, m, lanes);
@@ -18,11 +18,12 @@ void Sgd(const OptimizerStep& s, const OptimizerChunk& c) {
   });
 }
 
-template <sy_dtype dtype, bool decoupled>
+template <bool decoupled>
 void Adam(const OptimizerStep& s, const OptimizerChunk& c) {
+  const Rows g_row = {const_cast<char*>(c.g), c.g_dtype};
   const float keep = 1.0f - s.lr * s.weight_decay;
   ForEachVector(c.count, [&](int64_t i, int64_t lanes) SY_INLINED {
-    Floats p = Load(c.p + i, lanes), g = LoadAs<dtype>(c.g, i, lanes) * s.gradient_scale;
+    Floats p = Load(c.p + i, lanes), g = LoadRow(g_row, i, lanes) * s.gradient_scale;
     if (decoupled) {
       p *= keep;
     } else {
@@ -36,19 +37,12 @@ void Adam(const OptimizerStep& s, const OptimizerChunk& c) {
   });
 }
 
-template <sy_dtype dtype>
-void Update(const OptimizerStep& s, const OptimizerChunk& c) {
-  if (s.kind == SY_OPTIMIZER_SGD) return Sgd<dtype>(s, c);
-  if (s.kind == SY_OPTIMIZER_ADAM) return Adam<dtype, false>(s, c);
-  Adam<dtype, true>(s, c);
-}
-
 }  // namespace
 
 void optimizer_update(const OptimizerStep& step, const OptimizerChunk& chunk) {
-  if (chunk.g_dtype == SY_F32) return Update<SY_F32>(step, chunk);
-  if (chunk.g_dtype == SY_BF16) return Update<SY_BF16>(step, chunk);
-  Update<SY_F16>(step, chunk);
+  if (step.kind == SY_OPTIMIZER_SGD) return Sgd(step, chunk);
+  if (step.kind == SY_OPTIMIZER_ADAM) return Adam<false>(step, chunk);
+  Adam<true>(step, chunk);
 }
 
 }  // namespace switchyard::SY_ISA

@@ -19,25 +19,13 @@ SY_INLINE void Binary(float* out, const float* a, const float* b, int64_t n, F f
 SY_INLINE Floats Maximum(Floats a, Floats b) { return a > b ? a : (a != a ? a : b); }
 SY_INLINE Floats Minimum(Floats a, Floats b) { return a < b ? a : (a != a ? a : b); }
 
-template <bool gradient, sy_dtype in, sy_dtype out, typename F>
-void ApplyTyped(Rows x, Rows y, int64_t begin, int64_t end, F f) {
-  ForEachVector(end - begin, [&](int64_t i, int64_t lanes) SY_INLINED {
-    Floats v = f(LoadAs<in>(x.data, begin + i, lanes));
-    if constexpr (gradient) v *= LoadAs<out>(y.data, begin + i, lanes);
-    StoreAs<out>(y.data, begin + i, v, lanes);
-  });
-}
-template <bool gradient, sy_dtype in, typename F>
-void ApplyFrom(Rows x, Rows y, int64_t begin, int64_t end, F f) {
-  if (y.dtype == SY_F32) return ApplyTyped<gradient, in, SY_F32>(x, y, begin, end, f);
-  if (y.dtype == SY_BF16) return ApplyTyped<gradient, in, SY_BF16>(x, y, begin, end, f);
-  ApplyTyped<gradient, in, SY_F16>(x, y, begin, end, f);
-}
 template <bool gradient, typename F>
-void Apply(Rows x, Rows y, int64_t begin, int64_t end, F f) {
-  if (x.dtype == SY_F32) return ApplyFrom<gradient, SY_F32>(x, y, begin, end, f);
-  if (x.dtype == SY_BF16) return ApplyFrom<gradient, SY_BF16>(x, y, begin, end, f);
-  ApplyFrom<gradient, SY_F16>(x, y, begin, end, f);
+SY_INLINE void Apply(Rows x, Rows y, int64_t begin, int64_t end, F f) {
+  ForEachVector(end - begin, [&](int64_t i, int64_t lanes) SY_INLINED {
+    Floats v = f(LoadRow(x, begin + i, lanes));
+    if constexpr (gradient) v *= LoadRow(y, begin + i, lanes);
+    StoreRow(y, begin + i, v, lanes);
+  });
 }
 
 }  // namespace
