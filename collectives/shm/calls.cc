@@ -136,7 +136,7 @@ void Communicator::WorkDirect(sy_request& request) {
         sources_[rank] = PeerSend(rank) + share.begin * element;
         destinations_[rank] = PeerReceive(rank) + share.begin * element;
       }
-      request.reduce(destinations_.data(), size_, sources_.data(), size_, share.length - (share.length > 0));
+      request.reduce(destinations_.data(), size_, sources_.data(), size_, share.length);
       break;
     }
     case kReduceScatter:

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -36,16 +37,31 @@ struct Staging {
 
 }  // namespace
 
+// A run of launches that the device replays with one call: steps [begin, end).
+struct CapturedSegment {
+  size_t begin = 0, end = 0;
+  sy_graph* graph = nullptr;
+};
+constexpr size_t kShortestSegment = 2;
+
 struct Instance::Impl {
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    for (const CapturedSegment& segment : segments) plan->device->capture()->release(segment.graph);
+  }
+
   const Plan::Impl* plan = nullptr;
   Memory* memory = nullptr;
   Communicator* communicator = nullptr;
   std::vector<BoundStep> steps;
+  std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
   std::vector<Staging> stagings;
   std::vector<Event> events;
   Stream communication;
   sy_error error = EmptyError();
-  std::vector<std::pair<std::string, double>> timings;
+  std::vector<Timing> timings;
   double fallback_seconds = 0;
 
   sy_place At(const PlanPlace& place) const { return memory->buffer(place.arena).at(place.offset); }
@@ -60,11 +76,12 @@ struct Instance::Impl {
   Status RunFallback(Staging& staging, const BoundKernel& kernel, const Stream& stream);
   Status RunStep(BoundStep& step, const Stream& stream);
   Status LookForNonFinite(int id);
+  Status Capture();
 };
 
 Instance::Instance() : impl_(new Impl) {}
 Instance::~Instance() = default;
-const std::vector<std::pair<std::string, double>>& Instance::timings() const { return impl_->timings; }
+const std::vector<Instance::Timing>& Instance::timings() const { return impl_->timings; }
 double Instance::fallback_seconds() const { return impl_->fallback_seconds; }
 
 Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
@@ -177,7 +194,37 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
     if (!bound.ok()) return impl.Failed(step.node, bound.status());
     impl.steps.push_back(std::move(*bound));
   }
+  const PlanOptions& options = plan.impl_->options;
+  if (plan.impl_->device->capture() != nullptr && options.capture && !options.debug_sync && !options.debug_nan) SY_RETURN_IF_ERROR(impl.Capture());
   return instance;
+}
+
+int Instance::captured_launches() const {
+  size_t count = 0;
+  for (const CapturedSegment& segment : impl_->segments) count += segment.end - segment.begin;
+  return static_cast<int>(count);
+}
+
+// Segments are the longest runs of launches whose kernels all allow it; what lies between (copies, collectives, staged nodes) is submitted one by one.
+Status Instance::Impl::Capture() {
+  const sy_capture_v1& capture = *plan->device->capture();
+  SY_ASSIGN_OR_RETURN(const Stream stream, plan->device->NewStream());
+  const auto allowed = [&](size_t i) { return plan->steps[i].kind == Step::kLaunch && plan->steps[i].kernel->info().capturable; };
+  for (size_t begin = 0; begin < steps.size(); ++begin) {
+    size_t end = begin;
+    while (end < steps.size() && allowed(end)) ++end;
+    if (end - begin >= kShortestSegment) {
+      sy_status status = capture.begin(plan->device->handle(), stream.handle(), &error);
+      if (status != SY_OK) return FromAbi(status, error, "beginning a capture");
+      for (size_t i = begin; i < end && status == SY_OK; ++i) status = steps[i].kernel.Launch(stream.handle(), &error);
+      CapturedSegment segment{begin, end, nullptr};
+      const sy_status ended = capture.end(plan->device->handle(), stream.handle(), &segment.graph, status == SY_OK ? &error : nullptr);
+      if (segment.graph != nullptr) segments.push_back(segment);
+      if (status != SY_OK || ended != SY_OK) return FromAbi(status != SY_OK ? status : ended, error, "capturing a segment");
+    }
+    begin = std::max(begin, end);
+  }
+  return OkStatus();
 }
 
 Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const Stream& stream) {
@@ -217,9 +264,17 @@ Status Instance::Run(const Stream& stream) {
   Impl& impl = *impl_;
   const PlanOptions& options = impl.plan->options;
   if (!options.debug_sync && !options.debug_nan) {
-    for (BoundStep& step : impl.steps) {
-      const Status status = impl.RunStep(step, stream);
-      if (!status.ok()) return impl.Failed(step.node, status);
+    size_t next = 0;  // segment
+    for (size_t i = 0; i < impl.steps.size();) {
+      if (next < impl.segments.size() && impl.segments[next].begin == i) {
+        const sy_status status = impl.plan->device->capture()->launch(impl.segments[next].graph, stream.handle(), &impl.error);
+        if (status != SY_OK) return impl.Failed(impl.steps[i].node, FromAbi(status, impl.error, "replaying a captured segment"));
+        i = impl.segments[next++].end;
+        continue;
+      }
+      const Status status = impl.RunStep(impl.steps[i], stream);
+      if (!status.ok()) return impl.Failed(impl.steps[i].node, status);
+      ++i;
     }
     return OkStatus();
   }
@@ -228,7 +283,8 @@ Status Instance::Run(const Stream& stream) {
     const auto start = std::chrono::steady_clock::now();
     Status status = impl.RunStep(step, stream);
     if (status.ok()) status = impl.plan->device->Synchronize(stream);
-    impl.timings.emplace_back(impl.plan->graph.node(step.node).name, Seconds(start));
+    const Node& node = impl.plan->graph.node(step.node);
+    impl.timings.push_back({node.name, step.kind == Step::kCopy ? "copy" : node.op, Seconds(start)});
     if (status.ok() && options.debug_nan) status = impl.LookForNonFinite(static_cast<int>(&step - impl.steps.data()));
     if (!status.ok()) return impl.Failed(step.node, status);
   }

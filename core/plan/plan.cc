@@ -25,6 +25,7 @@ std::vector<int> LaunchOrder(const Graph& graph) {
     for (const Ref& input : node.inputs) {
       if (IsCollective(graph.node(input.node).op)) push(input.node);
     }
+    for (const int earlier : node.control) push(earlier);
     push(id);
   }
   for (int id = 0; id < graph.size(); ++id) push(id);

@@ -22,6 +22,7 @@ namespace switchyard {
 
 struct PlanOptions {
   bool fuse = true;          // --compile=0 sets it to false
+  bool capture = true;       // replay runs of launches with one call where the device can
   bool debug_sync = false;   // wait after every step and name the node that failed
   bool debug_nan = false;    // and look for inf and nan in every floating output
   double max_fallback = -1;  // nodes that may run on the reference plugin; -1 = any
@@ -74,9 +75,14 @@ class Instance {
   // Submits one run on the compute stream. No allocation, no search; on an ASYNC device no host wait but inside host-request collectives. An error names the node and the line that
   // built it.
   Status Run(const Stream& stream);
-  // Seconds spent in each node of the last run where debug_sync is set, by node name; else empty.
-  const std::vector<std::pair<std::string, double>>& timings() const;
+  // Seconds spent in each step of the last run where debug_sync is set; else empty.
+  struct Timing {
+    std::string node, op;
+    double seconds = 0;
+  };
+  const std::vector<Timing>& timings() const;
   double fallback_seconds() const;  // in all runs so far
+  int captured_launches() const;    // launches of a run that are replayed as part of captured segments
 
  private:
   Instance();

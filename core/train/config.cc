@@ -1,6 +1,5 @@
 #include "core/train/config.h"
 
-#include <cmath>
 #include <cstdlib>
 
 #include "core/base/names.h"
@@ -104,7 +103,8 @@ Status CheckTrainConfig(const TrainConfig& c) {
   };
   for (const Range& range : ranges) {
     if (range.value >= range.low && range.value <= range.high) continue;  // also false for not-a-number
-    return InvalidArgument("--{}: expected {:g} to {:g}, found {:g}", range.flag, range.low, range.high, range.value);
+    const std::string limit = range.value > range.high ? fmt::format("at most {}", range.high) : fmt::format("at least {}", range.low);
+    return InvalidArgument("--{}: expected {}, found {}", range.flag, limit, range.value);
   }
   if (!(c.dropout >= 0 && c.dropout < 1) || !(c.drop_path >= 0 && c.drop_path < 1)) {
     return InvalidArgument("--dropout={} and --drop_path={}: expected probabilities in [0, 1)", c.dropout, c.drop_path);

@@ -123,6 +123,7 @@ Status Trainer::Impl::OpenRunFolder() {
 StatusOr<bool> Trainer::Impl::TrainUpdate(std::vector<double>* losses, double* data_wait) {
   for (int a = 0; a < config.accumulation;) {
     Batch next;
+    if (data_step > 0 || a > 0) SY_RETURN_IF_ERROR(uploaded.Wait());  // Next reuses the last batch's memory
     SY_ASSIGN_OR_RETURN(const bool more, loader->Next(&next));
     if (!more) return false;
     *data_wait += next.wait_seconds;
@@ -130,7 +131,7 @@ StatusOr<bool> Trainer::Impl::TrainUpdate(std::vector<double>* losses, double* d
     SY_RETURN_IF_ERROR(UploadBatch(next.images, next.labels, next.sample_ids, a));
     SY_RETURN_IF_ERROR(RunMicroStep(a));
     if (losses != nullptr) {
-      SY_ASSIGN_OR_RETURN(const float loss, Scalar("loss"));
+      SY_ASSIGN_OR_RETURN(const float loss, Scalar(places.loss));
       losses->push_back(loss);
     }
     epoch = next.epoch;
@@ -254,8 +255,8 @@ StatusOr<TrainingResult> Trainer::Train() {
         SY_RETURN_IF_ERROR(impl.world.communicator->AllReduce("loss", &loss, &loss, 1, SY_F64, SY_SUM));
         loss /= impl.world_size();
       }
-      SY_ASSIGN_OR_RETURN(const float lr, impl.Scalar("lr"));
-      SY_ASSIGN_OR_RETURN(const float norm, impl.Scalar("grad_norm"));
+      SY_ASSIGN_OR_RETURN(const float lr, impl.Scalar(impl.places.lr));
+      SY_ASSIGN_OR_RETURN(const float norm, impl.Scalar(impl.places.grad_norm));
       result.train_loss = loss;
       if (!std::isfinite(loss)) {
         return FailedPrecondition("the loss is {} at update {} (epoch {}, lr {:.3g}): lower --lr, raise --warmup, or find the first bad value with --debug=nan", loss, step, epoch + 1, lr);

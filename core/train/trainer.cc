@@ -82,6 +82,7 @@ Trainer::Trainer() = default;
 Trainer::~Trainer() = default;
 const PlanReport& Trainer::report() const { return impl_->update->report(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->updates_per_epoch; }
+const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->run_update->timings(); }
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
 uint64_t Trainer::allocated_bytes() const { return impl_->memory->allocated_bytes(); }
 uint64_t Trainer::planned_bytes() const {
@@ -121,7 +122,7 @@ Status Trainer::Impl::CompilePlans() {
   layout = std::make_unique<Layout>(world.device->info().alignment);
 
   PlanOptions plan_options;
-  plan_options.fuse = config.compile;
+  plan_options.fuse = plan_options.capture = config.compile;
   plan_options.max_fallback = config.max_fallback;
   plan_options.world = world_size();
   for (const std::string& word : config.debug) {
@@ -150,8 +151,12 @@ Status Trainer::Impl::CompilePlans() {
   } catch (const BuildError& error) {
     return InvalidArgument("the model {} cannot be built: {}", model.name, error.what());
   }
+  return OkStatus();
+}
 
+Status Trainer::Impl::AllocateMemory() {
   SY_ASSIGN_OR_RETURN(stream, world.device->NewStream());
+  SY_ASSIGN_OR_RETURN(uploaded, world.device->NewEvent());
   SY_ASSIGN_OR_RETURN(memory, Memory::Allocate(*layout, *world.device, world.communicator.get()));
   const auto bind = [&](const std::unique_ptr<Plan>& plan, std::unique_ptr<Instance>& instance) -> Status {
     if (!plan) return OkStatus();
@@ -161,25 +166,43 @@ Status Trainer::Impl::CompilePlans() {
   SY_RETURN_IF_ERROR(bind(first, run_first));
   SY_RETURN_IF_ERROR(bind(middle, run_middle));
   SY_RETURN_IF_ERROR(bind(update, run_update));
-  return bind(evaluation, run_evaluation);
+  SY_RETURN_IF_ERROR(bind(evaluation, run_evaluation));
+
+  places = {layout->Find("images"),      layout->Find("labels"),    layout->Find("sample_ids"),      layout->Find("step"),
+            layout->Find("output/loss"), layout->Find("output/lr"), layout->Find("output/grad_norm")};
+  own_samples.resize(config.batch_size);
+  for (int i = 0; i < config.batch_size; ++i) own_samples[i] = i * world_size() + rank();
+  return OkStatus();
 }
 
-// Every rank must have the same parameters: compared by a checksum of names and shapes, and by name where it differs.
+// Every rank must have the same parameters as rank 0. All ranks come to the same verdict, so that none goes on alone; it names the first difference.
 Status Trainer::Impl::VerifyParameters() {
   if (world_size() == 1) return OkStatus();
   std::string list;
   for (const auto& [name, entry] : layout->entries()) {
     if (entry.role == Role::kParameter) list += fmt::format("{} {}\n", name, ToString(entry.type));
   }
-  Rendezvous& rendezvous = *world.rendezvous;
-  SY_RETURN_IF_ERROR(rendezvous.Put(fmt::format("parameters/{}", rank()), list));
-  SY_ASSIGN_OR_RETURN(const std::string theirs, rendezvous.Get("parameters/0", config.init_timeout_ms));
-  if (theirs == list) return OkStatus();
-  size_t line = 0;
-  const auto next = [](const std::string& text, size_t from) { return text.substr(from, text.find('\n', from) - from); };
-  while (line < list.size() && line < theirs.size() && next(list, line) == next(theirs, line)) line = list.find('\n', line) + 1;
-  return FailedPrecondition("rank {} has other parameters than rank 0; the first difference: here \"{}\", on rank 0 \"{}\"; start all ranks with the same model", rank(),
-                            line < list.size() ? next(list, line) : "(none)", line < theirs.size() ? next(theirs, line) : "(none)");
+  std::string theirs = list;
+  SY_RETURN_IF_ERROR(BroadcastText(theirs, 0));
+  int32_t first = theirs == list ? world_size() : rank();
+  SY_RETURN_IF_ERROR(world.communicator->AllReduce("parameters/compare", &first, &first, 1, SY_I32, SY_MIN));
+  if (first == world_size()) return OkStatus();
+  std::string difference;
+  if (rank() == first) {
+    size_t line = 0;
+    const auto at = [&line](const std::string& text) { return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "none"; };
+    while (line < list.size() && line < theirs.size() && at(list) == at(theirs)) line = list.find('\n', line) + 1;
+    difference = fmt::format("\"{}\" there, \"{}\" on rank 0", at(list), at(theirs));
+  }
+  SY_RETURN_IF_ERROR(BroadcastText(difference, first));
+  return FailedPrecondition("rank {} has other parameters than rank 0; the first difference: {}; start all ranks with the same model", first, difference);
+}
+
+Status Trainer::Impl::BroadcastText(std::string& text, int root) {
+  uint64_t length = text.size();
+  SY_RETURN_IF_ERROR(world.communicator->Broadcast("text/length", &length, sizeof length, SY_U8, root));
+  text.resize(length);
+  return world.communicator->Broadcast("text", text.data(), length, SY_U8, root);
 }
 
 Status Trainer::Impl::BroadcastState(std::map<std::string, std::vector<char>>& values) {
@@ -197,7 +220,6 @@ Status Trainer::Impl::InitializeState() {
     bytes.resize(entry.bytes);
     std::memcpy(bytes.data(), initial.data(), bytes.size());
   }
-  SY_RETURN_IF_ERROR(VerifyParameters());
   SY_RETURN_IF_ERROR(BroadcastState(values));
   for (const auto& [name, bytes] : values) SY_RETURN_IF_ERROR(memory->Upload(name, bytes.data(), bytes.size()));
   // Moments, counters and accumulators start at zero, as Memory::Allocate left them.
@@ -223,22 +245,25 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   impl.total_updates = config.steps > 0 ? config.steps : impl.updates_per_epoch * config.epochs;
   SY_ASSIGN_OR_RETURN(impl.lr_table, RateTable(config, impl.total_updates, impl.updates_per_epoch, world.size()));
   SY_RETURN_IF_ERROR(impl.CompilePlans());
+  SY_RETURN_IF_ERROR(impl.VerifyParameters());
+  SY_RETURN_IF_ERROR(impl.AllocateMemory());
   SY_RETURN_IF_ERROR(impl.InitializeState());
   return trainer;
 }
 
+// Submits the copies; whoever changes the sources waits for `uploaded` first, or for the step.
 Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step) {
-  const auto upload = [&](const char* name, const void* data) -> Status {
-    const Layout::Entry* entry = layout->Find(name);
-    if (entry == nullptr) return OkStatus();  // the model draws no random numbers
+  const auto upload = [&](const Layout::Entry* entry, const void* data) -> Status {
+    if (entry == nullptr) return OkStatus();
     return world.device->Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(data), entry->bytes);
   };
-  const int32_t step[2] = {static_cast<int32_t>(data_step), micro_step};
-  SY_RETURN_IF_ERROR(upload("images", images));
-  SY_RETURN_IF_ERROR(upload("labels", labels));
-  if (sample_ids != nullptr) SY_RETURN_IF_ERROR(upload("sample_ids", sample_ids));
-  SY_RETURN_IF_ERROR(upload("step", step));
-  return world.device->Synchronize(stream);  // the loader may reuse its batch
+  counters[0] = static_cast<int32_t>(data_step);
+  counters[1] = micro_step;
+  SY_RETURN_IF_ERROR(upload(places.images, images));
+  SY_RETURN_IF_ERROR(upload(places.labels, labels));
+  SY_RETURN_IF_ERROR(upload(places.sample_ids, sample_ids));
+  SY_RETURN_IF_ERROR(upload(places.step, counters));
+  return uploaded.Record(stream);
 }
 
 Status Trainer::Impl::RunMicroStep(int micro_step) {
@@ -246,27 +271,25 @@ Status Trainer::Impl::RunMicroStep(int micro_step) {
   return micro_step == 0 ? run_first->Run(stream) : run_middle->Run(stream);
 }
 
-StatusOr<float> Trainer::Impl::Scalar(const std::string& output) {
+StatusOr<float> Trainer::Impl::Scalar(const Layout::Entry* output) {
   float value = 0;
   SY_RETURN_IF_ERROR(world.device->Synchronize(stream));
-  SY_RETURN_IF_ERROR(memory->Download("output/" + output, &value, sizeof value));
+  SY_RETURN_IF_ERROR(world.device->Download(&value, memory->buffer(output->arena).at(output->offset), sizeof value));
   return value;
 }
 
 StatusOr<Trainer::StepResult> Trainer::Step(const float* images, const int32_t* labels) {
   Impl& impl = *impl_;
   const int64_t batch = impl.config.batch_size, image = int64_t{impl.model.image_size} * impl.model.image_size * impl.model.channels;
-  std::vector<int32_t> ids(batch);
-  for (int64_t i = 0; i < batch; ++i) ids[i] = static_cast<int32_t>(i * impl.world_size() + impl.rank());
   StepResult result;
   for (int a = 0; a < impl.config.accumulation; ++a) {
-    SY_RETURN_IF_ERROR(impl.UploadBatch(images + a * batch * image, labels + a * batch, ids.data(), a));
+    SY_RETURN_IF_ERROR(impl.UploadBatch(images + a * batch * image, labels + a * batch, impl.own_samples.data(), a));
     SY_RETURN_IF_ERROR(impl.RunMicroStep(a));
-    SY_ASSIGN_OR_RETURN(const float loss, impl.Scalar("loss"));
+    SY_ASSIGN_OR_RETURN(const float loss, impl.Scalar(impl.places.loss));
     result.loss += loss / impl.config.accumulation;
   }
-  SY_ASSIGN_OR_RETURN(result.lr, impl.Scalar("lr"));
-  SY_ASSIGN_OR_RETURN(result.grad_norm, impl.Scalar("grad_norm"));
+  SY_ASSIGN_OR_RETURN(result.lr, impl.Scalar(impl.places.lr));
+  SY_ASSIGN_OR_RETURN(result.grad_norm, impl.Scalar(impl.places.grad_norm));
   ++impl.data_step;
   return result;
 }

@@ -74,6 +74,7 @@ class Trainer {
   StatusOr<HostTensors> Parameters() const;
   Status SetParameters(const HostTensors& values);
   const PlanReport& report() const;  // of the step that updates
+  const std::vector<Instance::Timing>& timings() const;  // of the last such step, with --debug=sync
   uint64_t planned_bytes() const;    // must equal allocated_bytes()
   uint64_t allocated_bytes() const;
   int64_t updates_per_epoch() const;

@@ -31,6 +31,14 @@ struct Trainer::Impl {
   std::unique_ptr<Memory> memory;
   std::unique_ptr<Instance> run_first, run_middle, run_update, run_evaluation;
   Stream stream;
+  Event uploaded;  // the device has read the last batch from host memory
+
+  // Where a step's inputs and scalars lie; null: the model draws no random numbers.
+  struct Places {
+    const Layout::Entry *images, *labels, *sample_ids, *step, *loss, *lr, *grad_norm;
+  } places{};
+  int32_t counters[2] = {};           // what "step" is uploaded from: {data step, micro-step}
+  std::vector<int32_t> own_samples;   // sample_ids of batches that the caller of Step brings
 
   std::unique_ptr<Loader> loader;
   int64_t updates_per_epoch = 0, total_updates = 0;
@@ -51,13 +59,14 @@ struct Trainer::Impl {
 
   // trainer.cc
   Status CompilePlans();
-  Status StartLoader();
+  Status AllocateMemory();
   Status InitializeState();
   Status VerifyParameters();
+  Status BroadcastText(std::string& text, int root);
   Status BroadcastState(std::map<std::string, std::vector<char>>& values);
   Status UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step);
   Status RunMicroStep(int micro_step);
-  StatusOr<float> Scalar(const std::string& output);
+  StatusOr<float> Scalar(const Layout::Entry* output);  // waits for the step
 
   // loop.cc
   StatusOr<bool> TrainUpdate(std::vector<double>* losses, double* data_wait);

@@ -68,8 +68,8 @@ TEST_P(SmallVit, EveryGradientEqualsTheRecordedOne) {
 }
 
 TEST_P(SmallVit, FiveAdamWStepsEndAtTheRecordedParameters) {
-  for (const float expected : ReadFixture(kSmallFile).at("losses").values)
-    EXPECT_NEAR(run_->Step(images_, labels_), expected, kTolerance * expected);
+  const std::vector<float> losses = ReadFixture(kSmallFile).at("losses").values;
+  for (const float expected : losses) EXPECT_NEAR(run_->Step(images_, labels_), expected, kTolerance * expected);
   ExpectClose(run_->Parameters(), Recorded("after/"), kAfterFiveSteps);
 }
 

@@ -92,6 +92,64 @@ TEST_P(PlanOnDevice, WritesStateInPlaceAndKeepsOldReadersRight) {
   }
 }
 
+TEST_P(PlanOnDevice, WritesConditionalStateOnlyWhereTheConditionHolds) {
+  Graph g;
+  const Value state = g.Input("state", {DType::kF32, {3}}, As(Role::kState));
+  const Value finite = g.Input("finite", {DType::kF32, {1}}, As(Role::kBatch));
+  ops::AssignWhen(finite, state, ops::AddScalar(state, 1));
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set("state", std::vector<float>{5, 6, 7});
+  for (const float condition : {0.0f, 1.0f}) {
+    (*c)->Set("finite", std::vector<float>{condition});
+    ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+    EXPECT_FLOAT_EQ((*c)->Get("state")[1], 6 + condition);
+  }
+}
+
+TEST_P(PlanOnDevice, ControlEdgesOrderNodesThatShareNoValue) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {4}}, As(Role::kBatch));
+  const Value reduced = ops::AllReduce(ops::Scale(x, 2), SY_SUM, 1);
+  const Value later = ops::AddScalar(x, 1);
+  g.mutable_node(later.ref().node).control.push_back(reduced.ref().node);
+  g.Output("y", later);
+  g.Output("z", reduced);
+  PlanOptions options;
+  options.fuse = false;
+  const auto c = Compiled::Make(g, *test_, options);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set("x", std::vector<float>{1, 2, 3, 4});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_FLOAT_EQ((*c)->Get("output/y")[3], 5);
+  EXPECT_FLOAT_EQ((*c)->Get("output/z")[3], 8);
+}
+
+TEST(Plan, CapturedSegmentsComputeTheSame) {
+  const auto opened = TestDevice::Open("null");
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  std::vector<std::vector<float>> results;
+  for (const bool capture : {true, false}) {
+    Graph g;
+    const Value x = g.Input("x", {DType::kF32, {8, 9}}, As(Role::kBatch));
+    const Value count = g.Input("count", {DType::kF32, {1}}, As(Role::kState));
+    g.Assign(count, ops::AddScalar(count, 1));
+    g.Output("y", ops::Sum(ops::Mul(ops::Softmax(x), count)));
+    PlanOptions options;
+    options.capture = capture;
+    const auto c = Compiled::Make(g, **opened, options);
+    ASSERT_TRUE(c.ok()) << c.status();
+    EXPECT_EQ((*c)->instance->captured_launches() > 0, capture);
+    (*c)->Set("x", Ramp(72));
+    for (int run = 0; run < 3; ++run) ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+    results.push_back((*c)->Get("output/y"));
+    results.push_back((*c)->Get("count"));
+  }
+  EXPECT_EQ(results[0], results[2]);
+  EXPECT_EQ(results[1], results[3]);
+  EXPECT_FLOAT_EQ(results[1][0], 3);
+}
+
 TEST_P(PlanOnDevice, PutsBucketPartsWhereTheBucketLies) {
   Graph g;
   const Value x = g.Input("x", {DType::kF32, {64}}, As(Role::kBatch));

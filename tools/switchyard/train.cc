@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <map>
 #include <thread>
 
 #include "absl/flags/flag.h"
@@ -164,6 +164,7 @@ Status BenchCommand(const Arguments&) {
       if (i == 0) first_ms = elapsed;
       if (i >= absl::GetFlag(FLAGS_warmup_steps)) ms.push_back(elapsed);
     }
+    if (world.rank() == 0) PrintTimings(*trainer);
     std::vector<double> sorted = ms;
     std::sort(sorted.begin(), sorted.end());
     const double median = sorted[sorted.size() / 2];

@@ -96,6 +96,10 @@ Value WithScalar(int op, const Value& x, float scalar, Where where) {
 Value Scale(const Value& x, float factor, Where where) { return factor == 1 ? x : WithScalar(SY_PW_MUL, x, factor, where); }
 Value AddScalar(const Value& x, float term, Where where) { return WithScalar(SY_PW_ADD, x, term, where); }
 
+void AssignWhen(const Value& condition, const Value& state, const Value& value, Where where) {
+  state.graph().Assign(state, Select(condition, value, state, where), where);
+}
+
 Value Activation(const Value& x, int act, Where where) {
   switch (act) {
     case SY_ACTIVATION_NONE: return x;

@@ -64,7 +64,7 @@ Status MeasureSubmit() {
   KernelCache kernels(*device, {});
   Layout layout(device->info().alignment);
   PlanOptions options;
-  options.fuse = false;
+  options.fuse = options.capture = false;
   SY_ASSIGN_OR_RETURN(const auto plan, Plan::Compile(graph, kernels, nullptr, layout, options));
   SY_ASSIGN_OR_RETURN(const auto memory, Memory::Allocate(layout, *device, nullptr));
   SY_ASSIGN_OR_RETURN(const auto instance, Instance::Bind(*plan, *memory, nullptr));
