@@ -157,6 +157,7 @@ Status Trainer::Impl::CompilePlans() {
 Status Trainer::Impl::AllocateMemory() {
   SY_ASSIGN_OR_RETURN(stream, world.device->NewStream());
   SY_ASSIGN_OR_RETURN(uploaded, world.device->NewEvent());
+  SY_RETURN_IF_ERROR(uploaded.Record(stream));
   SY_ASSIGN_OR_RETURN(memory, Memory::Allocate(*layout, *world.device, world.communicator.get()));
   const auto bind = [&](const std::unique_ptr<Plan>& plan, std::unique_ptr<Instance>& instance) -> Status {
     if (!plan) return OkStatus();
@@ -257,6 +258,7 @@ Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, co
     if (entry == nullptr) return OkStatus();
     return world.device->Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(data), entry->bytes);
   };
+  SY_RETURN_IF_ERROR(uploaded.Wait());  // the counters of the last batch have been read
   counters[0] = static_cast<int32_t>(data_step);
   counters[1] = micro_step;
   SY_RETURN_IF_ERROR(upload(places.images, images));

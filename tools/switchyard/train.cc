@@ -73,6 +73,23 @@ void PrintEvaluation(const EvaluationResult& e, bool json) {
   }
 }
 
+// Where the last step's time went, by op; only with --debug=sync.
+void PrintTimings(const Trainer& trainer) {
+  std::map<std::string, std::pair<int, double>> by_op;
+  double total = 0;
+  for (const Instance::Timing& timing : trainer.timings()) {
+    auto& [count, seconds] = by_op[timing.op];
+    ++count;
+    seconds += timing.seconds;
+    total += timing.seconds;
+  }
+  std::map<std::string, double> flops;
+  for (const PlanReport::OpLine& line : trainer.report().ops) flops[line.op] = line.flops;
+  for (const auto& [op, entry] : by_op) {
+    fmt::print(stderr, "  {:<24}{:>6} x {:>9.2f} ms {:>5.1f} % {:>8.0f} GFLOP/s\n", op, entry.first, 1e3 * entry.second, 100 * entry.second / total, flops[op] / entry.second / 1e9);
+  }
+}
+
 // A rank that cannot go on tells the others why, and leaves without waiting for them.
 template <typename Body>
 Status InWorld(const TrainConfig& config, const Body& body) {
