@@ -28,7 +28,7 @@ std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients,
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gradients[a].gradient.ref() < gradients[b].gradient.ref(); });
   std::vector<Bucket> buckets(1);
   for (const size_t i : order) {
-    const uint64_t limit = buckets.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
+    const uint64_t limit = buckets.size() == 1 ? std::min(options.first_bucket_bytes, options.bucket_bytes) : options.bucket_bytes;
     const int64_t size = Padded(gradients[i].parameter.type().elements());
     Bucket& last = buckets.back();
     if (last.elements > 0 && static_cast<uint64_t>(last.elements + size) * 4 > limit) buckets.emplace_back();

@@ -16,7 +16,7 @@ namespace switchyard {
 struct DataParallelOptions {
   int world = 1;
   uint64_t bucket_bytes = 25u << 20;
-  uint64_t first_bucket_bytes = 1u << 20;
+  uint64_t first_bucket_bytes = 1u << 20;  // never more than bucket_bytes
 };
 
 // The reduction is a sum: the loss carries the factor 1/(W·A), so that no pass over the gradients is spent on dividing.

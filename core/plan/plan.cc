@@ -157,7 +157,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
       const Kernel::Info& info = step.kernel->info();
       if (!planned[id].fallback) scratch = std::max(scratch, info.workspace_bytes);
       if (info.persistent_bytes > 0 && !planned[id].fallback) {
-        const auto& entry = layout.Place("persistent/" + node.name, Arena::kState, {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
+        const auto& entry = layout.Place(fmt::format("persistent/{}/{}", layout.entries().size(), node.name), Arena::kState, {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
         step.persistent = {entry.arena, entry.offset};
       }
       const int forward = planned[id].paired ? id : node.forward;

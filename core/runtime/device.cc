@@ -65,6 +65,7 @@ Status FromAbi(sy_status status, const sy_error& error, const std::string& what)
 
 struct Device::Impl {
   std::atomic<uint64_t> allocated{0}, peak{0};
+  std::atomic<int64_t> host_waits{0};
   std::mutex mutex;                         // guards what follows
   std::unordered_set<sy_buffer*> imported;  // buffers whose memory is not ours to count
   sy_stream* transfer_stream = nullptr;     // of Upload and Download on an asynchronous device
@@ -131,6 +132,7 @@ Status Event::Record(const Stream& stream) {
 
 Status Event::Wait() {
   if (handle_ == nullptr) return OkStatus();
+  ++device_->impl_->host_waits;
   sy_error error = EmptyError();
   const sy_status status = device_->api()->event_synchronize(device_->handle(), handle_, &error);
   return status == SY_OK ? OkStatus() : FromAbi(status, error, device_->info().plugin + ": event_synchronize");
@@ -329,12 +331,16 @@ Status Device::Synchronize(const Stream& stream) {
   if (async() && stream.handle() == nullptr) {
     return InvalidArgument("{}: Synchronize was given no stream; Synchronize() waits for all of them", info_.plugin);
   }
+  if (async()) ++impl_->host_waits;
   sy_error error = EmptyError();
   const sy_status status = api_->synchronize(handle_, stream.handle(), &error);
   return status == SY_OK ? OkStatus() : FromAbi(status, error, info_.plugin + ": synchronize");
 }
 
+int64_t Device::host_waits() const { return impl_->host_waits; }
+
 Status Device::Synchronize() {
+  if (async()) ++impl_->host_waits;
   sy_error error = EmptyError();
   const sy_status status = api_->synchronize(handle_, nullptr, &error);
   return status == SY_OK ? OkStatus() : FromAbi(status, error, info_.plugin + ": synchronize");

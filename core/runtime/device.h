@@ -172,6 +172,8 @@ class Device {
   Status Fill(const Stream& stream, sy_place destination, uint8_t value, uint64_t bytes);
   Status Synchronize(const Stream& stream);
   Status Synchronize();  // everything
+  // How often the host has waited for this device (Synchronize and Event::Wait); 0 for ever on a synchronous one.
+  int64_t host_waits() const;
   // Copies and waits.
   Status Upload(sy_place destination, const void* source, uint64_t bytes);
   Status Download(void* destination, sy_place source, uint64_t bytes);
@@ -187,6 +189,7 @@ class Device {
  private:
   Device() = default;
   friend class Buffer;
+  friend class Event;
   struct Impl;
   Status Transfer(sy_place destination, sy_place source, uint64_t bytes);
   DeviceInfo info_;

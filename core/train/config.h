@@ -52,7 +52,7 @@ struct TrainConfig {
   // Data
   int workers = 4, prefetch = 2;
   int64_t max_bad_samples = 0;
-  std::string augmentation;             // "": what suits the dataset; none, flip, crop, crop_flip, resized_crop … (core/data/augmentation.h)
+  std::string augmentation;             // "": what suits the dataset; the names of core/data/augmentation.h
   float color_jitter = 0;
   std::vector<std::string> mean, std;   // numbers; empty: the model's
   bool download = true;

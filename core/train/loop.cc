@@ -123,7 +123,6 @@ Status Trainer::Impl::OpenRunFolder() {
 StatusOr<bool> Trainer::Impl::TrainUpdate(std::vector<double>* losses, double* data_wait) {
   for (int a = 0; a < config.accumulation;) {
     Batch next;
-    SY_RETURN_IF_ERROR(uploaded.Wait());  // Next reuses the last batch's memory
     SY_ASSIGN_OR_RETURN(const bool more, loader->Next(&next));
     if (!more) return false;
     *data_wait += next.wait_seconds;

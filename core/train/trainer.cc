@@ -114,6 +114,20 @@ StepOptions Trainer::Impl::MakeStepOptions() const {
   return o;
 }
 
+// Activations and batches grow with the batch, everything else does not: what would fit follows from the plan.
+Status Trainer::Impl::WithLargestBatch(const Status& out_of_memory) const {
+  const DeviceInfo& device = world.device->info();
+  const auto bytes = [&](Arena arena) { return static_cast<double>(layout->bytes(arena)); };
+  const double fixed = bytes(Arena::kState) + bytes(Arena::kGradients) + bytes(Arena::kScratch);
+  const double per_image = (bytes(Arena::kActivations) + bytes(Arena::kIo)) / config.batch_size;
+  const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes);
+  const auto fits = static_cast<int64_t>(std::max(0.0, (available - fixed) / per_image));
+  const std::string advice = fits >= 1 && fits < config.batch_size ? fmt::format("--batch_size={} would fit", fits)
+                             : fits < 1 ? "not even one image fits: choose a smaller model" : "free some memory";
+  return Status(out_of_memory.code(), fmt::format("{}; the plan takes {:.1f} MB and {:.2f} MB for each image of a batch, the device has {:.1f} MB: {}", Message(out_of_memory), fixed / 1e6,
+                                                  per_image / 1e6, available / 1e6, advice));
+}
+
 Status Trainer::Impl::CompilePlans() {
   KernelOptions kernel_options;
   kernel_options.deterministic = config.deterministic;
@@ -156,9 +170,10 @@ Status Trainer::Impl::CompilePlans() {
 
 Status Trainer::Impl::AllocateMemory() {
   SY_ASSIGN_OR_RETURN(stream, world.device->NewStream());
-  SY_ASSIGN_OR_RETURN(uploaded, world.device->NewEvent());
-  SY_RETURN_IF_ERROR(uploaded.Record(stream));
-  SY_ASSIGN_OR_RETURN(memory, Memory::Allocate(*layout, *world.device, world.communicator.get()));
+  auto allocated = Memory::Allocate(*layout, *world.device, world.communicator.get());
+  if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
+  SY_RETURN_IF_ERROR(allocated.status());
+  memory = std::move(*allocated);
   const auto bind = [&](const std::unique_ptr<Plan>& plan, std::unique_ptr<Instance>& instance) -> Status {
     if (!plan) return OkStatus();
     SY_ASSIGN_OR_RETURN(instance, Instance::Bind(*plan, *memory, world.communicator.get()));
@@ -252,20 +267,28 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   return trainer;
 }
 
-// Submits the copies; whoever changes the sources waits for `uploaded` first, or for the step.
 Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step) {
-  const auto upload = [&](const Layout::Entry* entry, const void* data) -> Status {
-    if (entry == nullptr) return OkStatus();
-    return world.device->Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(data), entry->bytes);
-  };
-  SY_RETURN_IF_ERROR(uploaded.Wait());  // the counters of the last batch have been read
-  counters[0] = static_cast<int32_t>(data_step);
-  counters[1] = micro_step;
-  SY_RETURN_IF_ERROR(upload(places.images, images));
-  SY_RETURN_IF_ERROR(upload(places.labels, labels));
-  SY_RETURN_IF_ERROR(upload(places.sample_ids, sample_ids));
-  SY_RETURN_IF_ERROR(upload(places.step, counters));
-  return uploaded.Record(stream);
+  Device& device = *world.device;
+  const int32_t step[2] = {static_cast<int32_t>(data_step), micro_step};
+  const std::pair<const Layout::Entry*, const void*> inputs[] = {{places.images, images}, {places.labels, labels}, {places.sample_ids, sample_ids}, {places.step, step}};
+  UploadSlot* slot = nullptr;
+  if (device.async()) {
+    slot = &upload_slots[next_upload_slot++ % upload_slots.size()];
+    if (slot->bytes.empty()) {
+      slot->bytes.resize(layout->bytes(Arena::kIo));
+      SY_ASSIGN_OR_RETURN(slot->copied, device.NewEvent());
+    } else {
+      SY_ASSIGN_OR_RETURN(const bool done, slot->copied.Done());
+      if (!done) SY_RETURN_IF_ERROR(slot->copied.Wait());
+    }
+  }
+  for (const auto& [entry, data] : inputs) {
+    if (entry == nullptr || data == nullptr) continue;  // the model draws no random numbers
+    const void* source = data;
+    if (slot != nullptr) source = std::memcpy(slot->bytes.data() + entry->offset, data, entry->bytes);
+    SY_RETURN_IF_ERROR(device.Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(source), entry->bytes));
+  }
+  return slot == nullptr ? OkStatus() : slot->copied.Record(stream);
 }
 
 Status Trainer::Impl::RunMicroStep(int micro_step) {

@@ -1,6 +1,7 @@
 // What a Trainer is made of. Internal to core/train: trainer.cc builds and steps, loop.cc trains and evaluates, resume.cc keeps and restores.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <optional>
 
@@ -31,13 +32,19 @@ struct Trainer::Impl {
   std::unique_ptr<Memory> memory;
   std::unique_ptr<Instance> run_first, run_middle, run_update, run_evaluation;
   Stream stream;
-  Event uploaded;  // the device has read the last batch from host memory
+  // Host copies of the batches on their way to an asynchronous device: the loader may go on while the copy waits its turn. A slot is
+  // used again once its copy has finished, so that the host runs at most two batches ahead.
+  struct UploadSlot {
+    std::vector<char> bytes;
+    Event copied;
+  };
+  std::array<UploadSlot, 2> upload_slots;
+  size_t next_upload_slot = 0;
 
   // Where a step's inputs and scalars lie; null: the model draws no random numbers.
   struct Places {
     const Layout::Entry *images, *labels, *sample_ids, *step, *loss, *lr, *grad_norm;
   } places{};
-  int32_t counters[2] = {};           // what "step" is uploaded from: {data step, micro-step}
   std::vector<int32_t> own_samples;   // sample_ids of batches that the caller of Step brings
 
   std::unique_ptr<Loader> loader;
@@ -59,11 +66,13 @@ struct Trainer::Impl {
 
   // trainer.cc
   Status CompilePlans();
+  Status WithLargestBatch(const Status& out_of_memory) const;
   Status AllocateMemory();
   Status InitializeState();
   Status VerifyParameters();
   Status BroadcastText(std::string& text, int root);
   Status BroadcastState(std::map<std::string, std::vector<char>>& values);
+  // In order on `stream`; the arguments may be reused when it returns.
   Status UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step);
   Status RunMicroStep(int micro_step);
   StatusOr<float> Scalar(const Layout::Entry* output);  // waits for the step

@@ -101,8 +101,10 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
 
   std::shared_ptr<Plugin> collective;
   world->collective = "none";
-  if (world->size() > 1) {
+  if (world->size() > 1 || request.collective != "auto") {  // one rank needs none, but a name must be right
     SY_ASSIGN_OR_RETURN(collective, ChooseCollective(request.collective, world->processes, &world->collective_why));
+  }
+  if (world->size() > 1) {
     world->collective = collective->name();
     SY_ASSIGN_OR_RETURN(world->communicator, Communicator::Join(collective, world->processes, *world->rendezvous, world->device.get(), "world", request.init_timeout_ms));
   }

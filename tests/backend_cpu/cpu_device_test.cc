@@ -42,8 +42,9 @@ TEST_F(CpuDevice, FillsNoMoreOfAnOlderStructThanItHolds) {
 TEST_F(CpuDevice, RefusesMoreThanItsMemoryAndGoesOn) {
   setenv("SWITCHYARD_CPU_MEMORY", "1000000", 1);
   sy_device* device = nullptr;
-  ASSERT_EQ(backend_.api().open(1, nullptr, &device, backend_.error()), SY_OK);
+  const sy_status opened = backend_.api().open(0, nullptr, &device, backend_.error());
   unsetenv("SWITCHYARD_CPU_MEMORY");
+  ASSERT_EQ(opened, SY_OK);
   sy_buffer *first = nullptr, *second = nullptr;
   EXPECT_EQ(backend_.api().alloc(device, 900000, &first, backend_.error()), SY_OK);
   EXPECT_EQ(backend_.api().alloc(device, 200000, &second, backend_.error()), SY_OUT_OF_MEMORY);

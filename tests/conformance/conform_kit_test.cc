@@ -80,6 +80,25 @@ TEST(ConformKit, GradesAWholePlugin) {
   EXPECT_THAT(report.lacks, HasSubstr("Async lacks async/stream_order"));
 }
 
+TEST(ConformKit, FindsFaultsOfCollectives) {
+  const auto shm = Registry::Get().Find(PluginKind::kCollective, "shm");
+  if (!shm.ok()) GTEST_SKIP() << "it needs the shm collective: " << shm.status();
+  setenv("SWITCHYARD_FAULT_BASE", (*shm)->path().c_str(), 1);
+  const std::pair<const char*, const char*> faults[] = {
+      {"none", " 0 FAIL"},
+      {"wrong_sum", "collective/all_reduce/f32/sum/2_ranks: rank"},
+      {"leaves_early", "a rank left the barrier before rank"},
+      {"crashes", "was killed by signal 9 before it could report"},
+  };
+  for (const auto& [fault, words] : faults) {
+    setenv("SWITCHYARD_FAULT", fault, 1);
+    const auto report =
+        RunConformance({.plugin = ProgramFolder() + "/faulty_collective.so", .ranks = {2}, .self = Self()});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_THAT(report->Text(false), HasSubstr(words)) << fault;
+  }
+}
+
 TEST(ConformKit, TellsExpectedFailuresFromUnexpectedPasses) {
   const std::string path = ::testing::TempDir() + "/expected_failures.json";
   std::ofstream(path) << R"({"op/layer_norm/odd/*": "known", "op/layer_norm/one_row/f16": "mended"})";

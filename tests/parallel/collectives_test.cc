@@ -346,6 +346,49 @@ TEST(SendReceive, BatchesMoveTogetherInOrder) {
   }
 }
 
+// Host-readable memory (reference) is reduced where it lies, opaque memory (null) through staging; both with owned
+// memory where it exists.
+class DeviceCalls : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Backends, DeviceCalls, testing::Values("reference", "null"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(DeviceCalls, ReduceAndBroadcastDeviceMemory) {
+  const auto backend = Registry::Get().Find(PluginKind::kBackend, GetParam());
+  if (!backend.ok()) GTEST_SKIP() << "backend " << GetParam() << " was not built";
+  auto device = Device::Open(**backend, 0, {});
+  ASSERT_OK(device.status());
+  auto joined = Communicator::Join(world->plugin, world->processes, *world->rendezvous, device->get(),
+                                   std::string("device ") + GetParam(), 20000);
+  ASSERT_OK(joined.status());
+  auto stream = (*device)->NewStream();
+  ASSERT_OK(stream.status());
+  constexpr uint64_t kCount = 5003, kOffset = 256;
+  auto shared = (*joined)->AllocateShared(kOffset + kCount * 4);
+  for (const bool owned : {false, true}) {
+    if (owned && !shared.ok()) continue;
+    auto allocated = owned ? StatusOr<Buffer>(std::move(*shared)) : (*device)->Allocate(kOffset + kCount * 4);
+    ASSERT_OK(allocated.status());
+    const Buffer& buffer = *allocated;
+    const auto send = Encode(Values(World0().rank(), 0, kCount), SY_F32);
+    ASSERT_OK((*device)->Upload(buffer.at(kOffset), send.data(), send.size()));
+    const auto reduce = (*joined)->PrepareAllReduce("reduce", buffer, kOffset, kCount, SY_F32, SY_SUM);
+    ASSERT_OK(reduce.status());
+    ASSERT_OK((*joined)->Launch(**reduce, *stream));
+    std::vector<char> result(send.size());
+    ASSERT_OK((*device)->Download(result.data(), buffer.at(kOffset), result.size()));
+    ASSERT_SAME(result, Encode(Results(0, kCount), SY_F32), "all_reduce on the device");
+    ASSERT_OK((*device)->Upload(buffer.at(kOffset), send.data(), send.size()));
+    const int root = World0().size() - 1;
+    const auto broadcast = (*joined)->PrepareBroadcast("broadcast", buffer, kOffset, kCount, SY_F32, root);
+    ASSERT_OK(broadcast.status());
+    ASSERT_OK((*joined)->Launch(**broadcast, *stream));
+    ASSERT_OK((*device)->Download(result.data(), buffer.at(kOffset), result.size()));
+    ASSERT_SAME(result, Encode(Values(root, 0, kCount), SY_F32), "broadcast on the device");
+    ASSERT_SAME(false, (*joined)->PrepareAllReduce("too far", buffer, kOffset + 4, kCount, SY_F32, SY_SUM).ok(),
+                "a call beyond the buffer");
+  }
+}
+
 TEST(Composition, EqualsThePluginsOwnCollectives) {
   const int size = World0().size(), rank = World0().rank();
   if (size == 1) GTEST_SKIP() << "one rank has no peer";

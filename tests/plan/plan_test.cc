@@ -240,6 +240,24 @@ TEST_P(PlanOnDevice, WarmRunsMakeNoAllocationOfOurs) {
   EXPECT_TRUE(test_->device->Synchronize().ok());
 }
 
+TEST_P(PlanOnDevice, RunsSubmitWithoutWaiting) {
+  ModelOptions options;
+  options.name = "vit_micro";
+  const auto model = ResolveModel(options);
+  ASSERT_TRUE(model.ok()) << model.status();
+  StepOptions step;
+  step.batch = 2;
+  step.height = step.width = model->options.image_size;
+  step.channels = model->options.channels;
+  const Graph graph = BuildTrainingStep([&](nn::Context& context, const Value& images) { return BuildModel(*model, context, images); }, step, MicroStep::kOnly);
+  const auto c = Compiled::Make(graph, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  const int64_t before = test_->device->host_waits();
+  for (int run = 0; run < 3; ++run) ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_EQ(test_->device->host_waits(), before);
+  EXPECT_TRUE(test_->device->Synchronize().ok());
+}
+
 TEST_P(PlanOnDevice, DebugNanNamesTheNodeAndTheSourceLine) {
   Graph g;
   const Value x = g.Input("x", {DType::kF32, {4}}, As(Role::kBatch));

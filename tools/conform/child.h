@@ -16,7 +16,7 @@ using ChildResults = std::vector<std::pair<std::string, Status>>;
 struct ChildOptions {
   std::vector<std::string> self;  // Options::self
   bool mpirun = false;            // start the ranks by mpirun
-  int timeout_s = 60;
+  int timeout_s = 120;
   int dies = -1;  // this rank is expected to be killed; its death is announced to the others under the key "dead"
 };
 

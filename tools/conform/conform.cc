@@ -35,7 +35,7 @@ const std::vector<Demand> kBackendDemands = {
 };
 const std::vector<Demand> kCollectiveDemands = {
     {Level::kLoads, {}, {"load/"}},
-    {Level::kDistributed, {"collective/"}, {"collective/send_recv_batch/", "collective/death/"}},
+    {Level::kDistributed, {"collective/"}, {"collective/send_recv_batch/"}},
     {Level::kFast, {}, {"collective/all_reduce/", "collective/owned_memory/"}},
 };
 

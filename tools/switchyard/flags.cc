@@ -3,7 +3,7 @@
 #include "absl/flags/flag.h"
 
 ABSL_FLAG(std::string, config, "", "JSON file of settings, such as a run's config.json; flags and environment win");
-ABSL_FLAG(std::string, checkpoint, "", "a run folder (its best checkpoint), a checkpoint, or a link such as latest");
+ABSL_FLAG(std::string, checkpoint, "", "a run folder (its latest checkpoint), RUN/checkpoints/best, or any checkpoint");
 ABSL_FLAG(bool, json, false, "print JSON instead of text");
 ABSL_FLAG(int, world, 1, "data-parallel ranks to plan for; none of them has to be there");
 ABSL_FLAG(int, top, 3, "classes to show for each file");

@@ -1,4 +1,5 @@
 // switchyard: one program, a command each for training, looking and porting.
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -153,4 +154,7 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace switchyard
 
-int main(int argc, char** argv) { return switchyard::Main({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
+  return switchyard::Main({argv + 1, argv + argc});
+}

@@ -40,12 +40,14 @@ class FileList : public Dataset {
 
 Status PredictCommand(const Arguments& files) {
   const std::string path = absl::GetFlag(FLAGS_checkpoint);
-  if (path.empty() || files.empty()) return InvalidArgument("predict needs files and --checkpoint=<run folder or checkpoint>: switchyard predict leaf.jpg --checkpoint=output/…");
+  if (path.empty() || files.empty()) return InvalidArgument("predict needs image files and --checkpoint=RUN, the folder that `train` prints at its end: switchyard predict leaf.jpg --checkpoint=output/...");
   SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
   TrainConfig settings = saved.config;
   settings.batch_size = 1;
   settings.accumulation = 1;
   const FileList list(files, saved.classes, settings.channels);
+  Sample sample;  // a file that cannot be read is reported before anything slow is done
+  for (int64_t i = 0; i < list.size(); ++i) SY_RETURN_IF_ERROR(list.Read(i, &sample));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, &list, 1));
   SY_ASSIGN_OR_RETURN(const auto world, World::Join(WorldRequestOf(setup.config)));
   SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, list, list, *world));

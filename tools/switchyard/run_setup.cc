@@ -64,6 +64,18 @@ Status CheckDatasetName(const std::string& name) {
   return LocateDataset(options).status();  // says what is known
 }
 
+// World::Join chooses in earnest; this is for an early answer.
+Status CheckDevice(const TrainConfig& c, const ProcessMap& processes) {
+  DeviceRequest request;
+  request.device = c.device;
+  request.device_list = c.device_list;
+  request.ranks_per_device = c.ranks_per_device;
+  request.cpu_devices = c.cpu_devices;
+  request.local_rank = processes.local_rank;
+  request.local_world = processes.local_world;
+  return ChooseDevice(request, SurveyDevices(Registry::Get(), request)).status();
+}
+
 }  // namespace
 
 WorldRequest WorldRequestOf(const TrainConfig& c) {
@@ -131,10 +143,11 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   return setup;
 }
 
-StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, int world) {
+StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& processes) {
   SY_RETURN_IF_ERROR(CheckTrainConfig(settings));
   SY_RETURN_IF_ERROR(CheckDatasetName(settings.dataset));
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
+  SY_RETURN_IF_ERROR(CheckDevice(settings, processes));
   DatasetOptions options;
   options.name = settings.dataset;
   options.data = settings.data;
@@ -146,7 +159,7 @@ StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, int world) {
   options.validation_size = settings.validation_size;
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), world));
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), processes.world));
   setup.train = std::move(train);
   setup.validation = std::move(validation);
   return setup;

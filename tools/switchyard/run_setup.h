@@ -20,8 +20,8 @@ struct RunSetup {
 
 // The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the model).
 StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* dataset, int world);
-// Opens both splits first. The unknown model or dataset is reported before anything slow is done.
-StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, int world);
+// Opens both splits too. An unknown dataset, model or device is reported before anything slow is done.
+StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& processes);
 WorldRequest WorldRequestOf(const TrainConfig& config);
 
 // The settings that a checkpoint was saved with, overridden by the flags given; its class names.

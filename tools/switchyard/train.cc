@@ -24,8 +24,8 @@ std::string Count(int64_t count, const char* noun, const char* plural = "s") { r
 // "500", "20e" and "0.3" as --warmup takes them.
 std::string WarmupText(const std::string& warmup) {
   if (warmup.empty() || warmup == "0") return "";
-  if (warmup.back() == 'e') return fmt::format(" after {} epochs of warm-up", warmup.substr(0, warmup.size() - 1));
-  if (warmup.find('.') == std::string::npos) return fmt::format(" after {} updates of warm-up", warmup);
+  if (warmup.back() == 'e') return fmt::format(" after {} of warm-up", Count(std::atoll(warmup.c_str()), "epoch"));
+  if (warmup.find('.') == std::string::npos) return fmt::format(" after {} of warm-up", Count(std::atoll(warmup.c_str()), "update"));
   return fmt::format(" after {:.3g} % of warm-up", 100 * std::strtod(warmup.c_str(), nullptr));
 }
 
@@ -118,7 +118,7 @@ Status TrainCommand(const Arguments&) {
     settings.resume = resume;
   }
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes.world));
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     if (!setup.config.resume.empty()) {
@@ -129,9 +129,9 @@ Status TrainCommand(const Arguments&) {
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
     if (world.rank() != 0 || result.interrupted) return OkStatus();
-    fmt::print("\ntrained {} updates in {:.1f} s\n", result.updates, result.seconds);
+    fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates, "update"), result.seconds);
     fmt::print("  accuracy    top-1 {:.2f} % of {} validation images (best {:.2f} %)\n", 100 * result.evaluation.top1, result.evaluation.count, 100 * result.best_top1);
-    fmt::print("  throughput  {:.0f} images/s over {} rank{}\n", result.images_per_s, world.size(), world.size() > 1 ? "s" : "");
+    fmt::print("  throughput  {:.0f} images/s over {}\n", result.images_per_s, Count(world.size(), "rank"));
     fmt::print("  run         {}\n", result.run_folder);
     fmt::print("  loss curve  {}\n", result.picture);
     return OkStatus();
@@ -144,7 +144,7 @@ Status EvalCommand(const Arguments&) {
   SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   TrainConfig settings = saved.config;
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes.world));
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     SY_RETURN_IF_ERROR(trainer->LoadWeights(path));
@@ -160,7 +160,7 @@ Status BenchCommand(const Arguments&) {
   if (settings.steps == 0) settings.steps = 20;
   if (settings.classes == 0 && settings.dataset == "synthetic") settings.classes = 1000;
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes.world));
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
     const auto start = std::chrono::steady_clock::now();
     SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));

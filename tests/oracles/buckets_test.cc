@@ -1,0 +1,159 @@
+// Gradients that are integers have exact sums in any order, so that everything that data parallelism does to them can
+// be checked bit for bit: any bucket size gives the sum over the ranks, and accumulation with one round equals syncing
+// every micro-step.
+#include "core/graph/gradients.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/parallel/data_parallel.h"
+#include "core/plan/plan.h"
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+const std::vector<int64_t> kSizes = {1, 63, 64, 65, 1000, 4097, 7};
+constexpr int64_t kMicroSteps = 3;
+
+// The integer that `rank` contributes to element i of parameter p in micro-step a.
+float Contribution(int rank, int64_t a, int64_t p, int64_t i) {
+  return static_cast<float>((rank + 1) * (i % 101 - 50) + 7 * p - 3 * a * (rank + 2));
+}
+
+// loss = Σ p·x: the gradient of p is the batch input x. SGD at rate 1 from zero leaves −Σ x.
+Graph IntegerStep(uint64_t bucket_bytes, MicroStep micro_step) {
+  Graph graph;
+  std::vector<Value> parameters;
+  Value loss;
+  for (size_t p = 0; p < kSizes.size(); ++p) {
+    const TensorType type = {DType::kF32, {kSizes[p]}};
+    const Value parameter = graph.Input(fmt::format("p{}", p), type, {Role::kParameter, {}, false});
+    const Value term =
+        ops::Sum(ops::Mul(parameter, graph.Input(fmt::format("x{}", p), type, {Role::kBatch, {}, false})));
+    loss = loss ? ops::Add(loss, term) : term;
+    parameters.push_back(parameter);
+  }
+  const std::vector<Value> gradients = Gradients(loss, parameters);
+  std::vector<ParameterGradient> pairs;
+  for (size_t p = 0; p < kSizes.size(); ++p) pairs.push_back({parameters[p], gradients[p]});
+  DataParallelOptions options;
+  options.world = SharedWorld().size();
+  options.bucket_bytes = bucket_bytes;
+  const Buckets buckets = AddDataParallel(graph, pairs, options, micro_step);
+  OptimizerOptions sgd;
+  sgd.kind = SY_OPTIMIZER_SGD;
+  if (!buckets.gradients.empty()) AddOptimizer(graph, buckets.gradients, buckets.flat, sgd, 1);
+  return graph;
+}
+
+// Plans for the places in a round, over one memory.
+class Round {
+ public:
+  Status Make(uint64_t bucket_bytes, const std::vector<MicroStep>& micro_steps) {
+    World& world = SharedWorld();
+    kernels_ = std::make_unique<KernelCache>(*world.device, KernelOptions{});
+    if (world.reference) reference_ = std::make_unique<KernelCache>(*world.reference, KernelOptions{});
+    layout_ = std::make_unique<Layout>(world.device->info().alignment);
+    for (const MicroStep micro_step : micro_steps) {
+      SY_ASSIGN_OR_RETURN(
+          auto plan, Plan::Compile(IntegerStep(bucket_bytes, micro_step), *kernels_, reference_.get(), *layout_, {}));
+      plans_.push_back(std::move(plan));
+    }
+    SY_ASSIGN_OR_RETURN(memory_, Memory::Allocate(*layout_, *world.device, world.communicator.get()));
+    for (const auto& plan : plans_) {
+      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, world.communicator.get()));
+      instances_.push_back(std::move(instance));
+    }
+    SY_ASSIGN_OR_RETURN(stream_, world.device->NewStream());
+    const float rate = 1;
+    return memory_->Upload("lr_table", &rate, sizeof rate);
+  }
+  // Micro-step a of this rank, through the plan-th plan.
+  Status Run(size_t plan, int64_t a) {
+    for (size_t p = 0; p < kSizes.size(); ++p) {
+      std::vector<float> x(static_cast<size_t>(kSizes[p]));
+      for (size_t i = 0; i < x.size(); ++i)
+        x[i] = Contribution(SharedWorld().rank(), a, static_cast<int64_t>(p), static_cast<int64_t>(i));
+      SY_RETURN_IF_ERROR(memory_->Upload(fmt::format("x{}", p), x.data(), x.size() * sizeof(float)));
+    }
+    SY_RETURN_IF_ERROR(instances_[plan]->Run(stream_));
+    return SharedWorld().device->Synchronize(stream_);
+  }
+  std::vector<float> Parameter(size_t p) const {
+    std::vector<float> values(static_cast<size_t>(kSizes[p]));
+    EXPECT_TRUE(memory_->Download(fmt::format("p{}", p), values.data(), values.size() * sizeof(float)).ok());
+    return values;
+  }
+  const PlanReport& report(size_t plan) const { return plans_[plan]->report(); }
+
+ private:
+  std::unique_ptr<KernelCache> kernels_, reference_;
+  std::unique_ptr<Layout> layout_;
+  std::vector<std::unique_ptr<Plan>> plans_;
+  std::unique_ptr<Memory> memory_;
+  std::vector<std::unique_ptr<Instance>> instances_;
+  Stream stream_;
+};
+
+// −Σ over ranks and the first `micro_steps` micro-steps.
+void ExpectExactSums(const Round& round, int64_t micro_steps) {
+  for (size_t p = 0; p < kSizes.size(); ++p) {
+    const std::vector<float> found = round.Parameter(p);
+    for (size_t i = 0; i < found.size(); ++i) {
+      float sum = 0;
+      for (int rank = 0; rank < SharedWorld().size(); ++rank) {
+        for (int64_t a = 0; a < micro_steps; ++a)
+          sum += Contribution(rank, a, static_cast<int64_t>(p), static_cast<int64_t>(i));
+      }
+      ASSERT_EQ(found[i], -sum) << "p" << p << "[" << i << "]";
+    }
+  }
+}
+
+class BucketSize : public ::testing::TestWithParam<uint64_t> {};
+
+TEST_P(BucketSize, DoesNotChangeASum) {
+  Round round;
+  const Status made = round.Make(GetParam(), {MicroStep::kOnly});
+  ASSERT_TRUE(made.ok()) << Message(made);
+  const Status ran = round.Run(0, 0);
+  ASSERT_TRUE(ran.ok()) << Message(ran);
+  ExpectExactSums(round, 1);
+  const int buckets = round.report(0).collectives;
+  if (SharedWorld().size() == 1) {
+    EXPECT_EQ(buckets, 0);
+  } else if (GetParam() == 4) {
+    EXPECT_EQ(buckets, static_cast<int>(kSizes.size())) << "a bucket for each parameter";
+  } else if (GetParam() > 100000) {
+    EXPECT_EQ(buckets, 1);
+  } else {
+    EXPECT_GT(buckets, 1);
+  }
+}
+
+TEST_P(BucketSize, AccumulationWithOneRoundEqualsSyncingEveryMicroStep) {
+  Round once, always;
+  Status status = once.Make(GetParam(), {MicroStep::kFirst, MicroStep::kMiddle, MicroStep::kLast});
+  ASSERT_TRUE(status.ok()) << Message(status);
+  status = always.Make(GetParam(), {MicroStep::kOnly});
+  ASSERT_TRUE(status.ok()) << Message(status);
+  EXPECT_EQ(once.report(0).collectives, 0);
+  EXPECT_EQ(once.report(1).collectives, 0);
+  EXPECT_EQ(once.report(2).collectives, always.report(0).collectives) << "one round";
+  for (int round = 0; round < 2; ++round) {  // the accumulators start anew in the second round
+    for (int64_t a = 0; a < kMicroSteps; ++a) {
+      status = once.Run(static_cast<size_t>(a), a);
+      ASSERT_TRUE(status.ok()) << Message(status);
+    }
+  }
+  for (int64_t a = 0; a < 2 * kMicroSteps; ++a) {
+    status = always.Run(0, a % kMicroSteps);
+    ASSERT_TRUE(status.ok()) << Message(status);
+  }
+  for (size_t p = 0; p < kSizes.size(); ++p) EXPECT_EQ(once.Parameter(p), always.Parameter(p)) << "p" << p;
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, BucketSize, ::testing::Values(4, 5000, 1 << 20));
+
+}  // namespace
+}  // namespace switchyard

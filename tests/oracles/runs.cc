@@ -1,0 +1,158 @@
+#include "tests/oracles/runs.h"
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "core/base/environment.h"
+#include "core/base/random.h"
+#include "gtest/gtest.h"
+#include "zlib.h"
+
+namespace switchyard {
+namespace {
+
+class WorldEnvironment : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    WorldRequest request;
+    request.device = Environment("SWITCHYARD_TEST_DEVICE").value_or("cpu");
+    request.collective = Environment("SWITCHYARD_COLLECTIVE").value_or("auto");
+    request.threads = 1;
+    auto joined = World::Join(request);
+    ASSERT_TRUE(joined.ok()) << Message(joined.status());
+    world = std::move(*joined);
+    char path[4096] = {};
+    if (world->rank() == 0) {
+      const std::string pattern = (std::filesystem::temp_directory_path() / "switchyard-oracles-XXXXXX").string();
+      std::strncpy(path, pattern.c_str(), sizeof path - 1);
+      ASSERT_NE(mkdtemp(path), nullptr) << path;
+    }
+    if (world->communicator) {
+      const Status status = world->communicator->Broadcast("folder", path, sizeof path, SY_U8, 0);
+      ASSERT_TRUE(status.ok()) << Message(status);
+    }
+    folder = path;
+  }
+  void TearDown() override {
+    if (!world) return;
+    if (world->communicator) EXPECT_TRUE(world->communicator->Barrier("end").ok());
+    std::error_code ignored;
+    if (world->rank() == 0) std::filesystem::remove_all(folder, ignored);
+    world.reset();
+  }
+  std::unique_ptr<World> world;
+  std::string folder;
+};
+
+auto* const environment = static_cast<WorldEnvironment*>(::testing::AddGlobalTestEnvironment(new WorldEnvironment));
+
+}  // namespace
+
+World& SharedWorld() { return *environment->world; }
+const std::string& SharedFolder() { return environment->folder; }
+
+std::unique_ptr<World> LoneWorld() {
+  auto world = std::make_unique<World>();
+  const auto open = [](const std::string& name, int index) -> std::unique_ptr<Device> {
+    OpenOptions options;
+    options.threads = 1;
+    const auto plugin = Registry::Get().Find(PluginKind::kBackend, name);
+    if (!plugin.ok()) return nullptr;
+    auto device = Device::Open(**plugin, index, options);
+    EXPECT_TRUE(device.ok()) << Message(device.status());
+    return device.ok() ? std::move(*device) : nullptr;
+  };
+  world->choice = SharedWorld().choice;
+  world->collective = "none";
+  world->device = open(world->choice.plugin, world->choice.index);
+  world->reference = open("reference", 0);
+  return world;
+}
+
+TrainConfig SmallConfig() {
+  TrainConfig c;
+  c.model = "vit_micro";
+  c.width = 32;
+  c.depth = 2;
+  c.heads = 2;
+  c.dataset = "shapes";
+  c.image_size = 28;
+  c.train_size = 48;
+  c.validation_size = 16;
+  c.batch_size = 4;
+  c.steps = 3;
+  c.optimizer = "sgd";
+  c.lr = 0.05f;
+  c.weight_decay = 0.01f;
+  c.schedule = "constant";
+  c.warmup = "0";
+  c.clip = 0;
+  c.label_smoothing = 0;
+  c.workers = 2;
+  c.threads = 1;
+  c.eval_every = 0;
+  c.log_every = 1000;
+  c.tensorboard = false;
+  c.output = SharedFolder();
+  return c;
+}
+
+StatusOr<Run> MakeRun(const TrainConfig& config, World& world) {
+  Run run;
+  SY_ASSIGN_OR_RETURN(run.setup, SetUpRun(config, world.size()));
+  SY_ASSIGN_OR_RETURN(
+      run.trainer, Trainer::Create(run.setup.config, run.setup.model, *run.setup.train, *run.setup.validation, world));
+  return run;
+}
+
+void HostBatch::Append(const RunSetup& setup, const std::string& name, int64_t sample) {
+  RandomStream random(Key(HashName(name), static_cast<uint64_t>(sample)));
+  const int64_t side = setup.model.image_size;
+  for (int64_t i = 0; i < side * side * setup.model.channels; ++i) images.push_back(random.Uniform(-1, 1));
+  labels.push_back(static_cast<int32_t>(random.Below(static_cast<uint32_t>(setup.model.classes))));
+}
+
+void ExpectEqual(const HostTensors& found, const HostTensors& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    const std::vector<float>& values = found.at(name).values;
+    ASSERT_EQ(values.size(), tensor.values.size()) << name;
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(std::memcmp(&values[i], &tensor.values[i], sizeof(float)), 0)
+          << name << "[" << i << "]: " << values[i] << ", expected " << tensor.values[i];
+    }
+  }
+}
+
+void ExpectClose(const HostTensors& found, const HostTensors& expected, double tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    const std::vector<float>& values = found.at(name).values;
+    ASSERT_EQ(values.size(), tensor.values.size()) << name;
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(double{values[i]} - tensor.values[i], 2);
+      norm += std::pow(double{tensor.values[i]}, 2);
+    }
+    EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << name;
+  }
+}
+
+void ExpectEqualOnAllRanks(const HostTensors& tensors) {
+  if (SharedWorld().size() == 1) return;
+  for (const auto& [name, tensor] : tensors) {
+    const auto sum = static_cast<double>(crc32(0, reinterpret_cast<const Bytef*>(tensor.values.data()),
+                                               static_cast<uInt>(tensor.values.size() * sizeof(float))));
+    double lowest = sum, highest = sum;
+    Communicator& communicator = *SharedWorld().communicator;
+    ASSERT_TRUE(communicator.AllReduce("lowest", &lowest, &lowest, 1, SY_F64, SY_MIN).ok());
+    ASSERT_TRUE(communicator.AllReduce("highest", &highest, &highest, 1, SY_F64, SY_MAX).ok());
+    EXPECT_EQ(lowest, highest) << name << " differs between ranks";
+  }
+}
+
+}  // namespace switchyard

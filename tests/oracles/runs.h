@@ -1,0 +1,47 @@
+// Runs for tests that compare training with training: the world that all ranks of this process's launcher form, a world
+// of this rank alone, and trainers in either, set up as the command does. Collective unless said otherwise; not
+// thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/train/trainer.h"
+#include "tools/switchyard/run_setup.h"
+
+namespace switchyard {
+
+// Joined before the first test and left after the last. The collective is the plugin named by SWITCHYARD_COLLECTIVE
+// (auto), the device the one named by SWITCHYARD_TEST_DEVICE (cpu), with one thread.
+World& SharedWorld();
+
+// A world of one rank on a device of its own: what a run without the other ranks would be. Local.
+std::unique_ptr<World> LoneWorld();
+
+// A folder that all ranks see, removed after the last test.
+const std::string& SharedFolder();
+
+// A ViT of two narrow layers on 28-pixel shapes: SGD at a constant rate, no clipping, batch 4 per rank, no log, no
+// augmentation left out.
+TrainConfig SmallConfig();
+
+struct Run {
+  RunSetup setup;
+  std::unique_ptr<Trainer> trainer;
+};
+StatusOr<Run> MakeRun(const TrainConfig& config, World& world);
+
+// Images and labels that depend on (name, sample) alone: of samples first, first + stride, …
+struct HostBatch {
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+  void Append(const RunSetup& setup, const std::string& name, int64_t sample);
+};
+
+// Test failures that name the tensor. Local, but for the last.
+void ExpectEqual(const HostTensors& found, const HostTensors& expected);                    // bit for bit
+void ExpectClose(const HostTensors& found, const HostTensors& expected, double tolerance);  // of each tensor's norm
+void ExpectEqualOnAllRanks(const HostTensors& tensors);                                     // bit for bit
+
+}  // namespace switchyard

@@ -1,0 +1,70 @@
+// What a warm step costs beside computing: no heap allocation of ours, and no byte of device memory that the planner
+// did not announce.
+#include <cstdlib>
+#include <new>
+
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace {
+thread_local bool counting = false;
+thread_local int64_t allocations = 0;
+}  // namespace
+
+// Every C++ allocation of this program, its libraries and its plugins is seen here.
+void* operator new(std::size_t bytes) {
+  if (counting) ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace switchyard {
+namespace {
+
+TrainConfig MicroConfig() {
+  TrainConfig config = SmallConfig();
+  config.width = config.depth = config.heads = 0;  // vit_micro's own
+  config.optimizer = "adamw";
+  config.clip = 1;
+  config.dropout = 0.1f;
+  return config;
+}
+
+TEST(WarmStep, MakesNoHeapAllocation) {
+  for (const int accumulation : {1, 2}) {
+    TrainConfig config = MicroConfig();
+    config.accumulation = accumulation;
+    config.train_size = 96;
+    auto run = MakeRun(config, SharedWorld());
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    HostBatch batch;
+    for (int i = 0; i < config.batch_size * accumulation; ++i) batch.Append(run->setup, "batch", i);
+    for (int update = 0; update < 5; ++update) {
+      allocations = 0;
+      counting = update >= 2;
+      const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
+      counting = false;
+      ASSERT_TRUE(result.ok()) << Message(result.status());
+      EXPECT_EQ(allocations, 0) << "in update " << update << " with accumulation " << accumulation;
+    }
+  }
+}
+
+TEST(DeviceMemory, IsExactlyWhatWasPlanned) {
+  World& world = SharedWorld();
+  const uint64_t before = world.device->allocated_bytes();
+  const auto run = MakeRun(MicroConfig(), world);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const PlanReport& report = run->trainer->report();
+  EXPECT_EQ(run->trainer->planned_bytes(), run->trainer->allocated_bytes());
+  // Gradients lie in memory of the collective where it has some that the device can use.
+  const bool shared = world.size() > 1 && world.communicator->AllocateShared(64).ok();
+  const uint64_t gradients = report.arena_bytes[static_cast<int>(Arena::kGradients)];
+  EXPECT_GT(gradients, 0u);
+  EXPECT_EQ(world.device->allocated_bytes() - before + (shared ? gradients : 0), run->trainer->planned_bytes());
+}
+
+}  // namespace
+}  // namespace switchyard

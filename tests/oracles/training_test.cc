@@ -1,0 +1,195 @@
+// Whole trainers against each other: buckets, accumulation, the number of ranks, the broadcast of parameters,
+// evaluation.
+#include <cmath>
+
+#include "core/base/environment.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// This rank's batch of update `update`: of A·B·W samples, micro-step by micro-step, rank r takes r, r + W, …
+HostBatch OwnBatch(const RunSetup& setup, int64_t update, int rank, int world) {
+  HostBatch batch;
+  const int64_t global = int64_t{setup.config.batch_size} * world;
+  for (int64_t a = 0; a < setup.config.accumulation; ++a) {
+    for (int64_t i = rank; i < global; i += world)
+      batch.Append(setup, "batch", (update * setup.config.accumulation + a) * global + i);
+  }
+  return batch;
+}
+
+// The parameters after `updates` updates in a trainer of this configuration; `losses`: of this rank.
+HostTensors Trained(const TrainConfig& config, World& world, int64_t updates = 3,
+                    std::vector<double>* losses = nullptr) {
+  auto run = MakeRun(config, world);
+  EXPECT_TRUE(run.ok()) << Message(run.status());
+  if (!run.ok()) return {};
+  for (int64_t update = 0; update < updates; ++update) {
+    const HostBatch batch = OwnBatch(run->setup, update, world.rank(), world.size());
+    const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
+    EXPECT_TRUE(result.ok()) << Message(result.status());
+    if (!result.ok()) return {};
+    if (losses != nullptr) losses->push_back(result->loss);
+  }
+  return *run->trainer->Parameters();
+}
+
+TEST(DataParallelTraining, BucketsOfAnySizeGiveTheSameParameters) {
+  TrainConfig config = SmallConfig();
+  config.bucket_mb = 25;
+  const HostTensors expected = Trained(config, SharedWorld());
+  ExpectEqualOnAllRanks(expected);
+  // shm adds in the order of the ranks, and two numbers have one order; MPI's order depends on the size of a message.
+  const bool fixed_order = SharedWorld().collective == "shm" || SharedWorld().size() <= 2;
+  for (const double bucket_mb : {0.001, 0.03}) {
+    config.bucket_mb = bucket_mb;
+    const HostTensors found = Trained(config, SharedWorld());
+    if (fixed_order) {
+      ExpectEqual(found, expected);
+    } else {
+      ExpectClose(found, expected, 1e-6);
+    }
+    ExpectEqualOnAllRanks(found);
+  }
+}
+
+TEST(DataParallelTraining, RepeatsBitForBit) {
+  TrainConfig config = SmallConfig();
+  config.dropout = 0.2f;
+  config.optimizer = "adamw";
+  config.clip = 0.5f;
+  ExpectEqual(Trained(config, SharedWorld()), Trained(config, SharedWorld()));
+}
+
+TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
+  TrainConfig config = SmallConfig();
+  config.batch_size = 2;
+  config.accumulation = 3;
+  config.train_size = 96;
+  auto run = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const HostBatch batch = OwnBatch(run->setup, 0, SharedWorld().rank(), SharedWorld().size());
+  Communicator* communicator = SharedWorld().communicator.get();
+  for (int update = 0; update < 2; ++update) {
+    const uint64_t before = communicator == nullptr ? 0 : communicator->bytes_sent();
+    const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    if (communicator != nullptr)
+      EXPECT_EQ(communicator->bytes_sent() - before, run->trainer->report().collective_bytes) << "of update " << update;
+  }
+
+  // The same samples as one micro-step: rank r's i-th sample of micro-step a is its (a·B + i)-th of the large batch.
+  TrainConfig large = config;
+  large.batch_size = config.batch_size * config.accumulation;
+  large.accumulation = 1;
+  auto other = MakeRun(large, SharedWorld());
+  ASSERT_TRUE(other.ok()) << Message(other.status());
+  for (int update = 0; update < 2; ++update) {
+    const auto result = other->trainer->Step(batch.images.data(), batch.labels.data());
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+  }
+  ExpectClose(*run->trainer->Parameters(), *other->trainer->Parameters(), 1e-5);
+}
+
+TEST(DataParallelTraining, ManyRanksEqualOneRankWithTheWholeBatch) {
+  TrainConfig config = SmallConfig();
+  config.dropout = 0.2f;
+  config.drop_path = 0.2f;
+  config.momentum = 0.9f;
+  config.clip = 0.3f;
+  std::vector<double> losses, whole_losses;
+  const HostTensors found = Trained(config, SharedWorld(), 3, &losses);
+  TrainConfig whole = config;
+  whole.batch_size = config.batch_size * SharedWorld().size();
+  const auto lone = LoneWorld();
+  const HostTensors expected = Trained(whole, *lone, 3, &whole_losses);
+  ExpectClose(found, expected, 1e-4);
+  for (size_t i = 0; i < losses.size(); ++i) {
+    double mean = losses[i];
+    if (SharedWorld().size() > 1)
+      ASSERT_TRUE(SharedWorld().communicator->AllReduce("mean", &mean, &mean, 1, SY_F64, SY_SUM).ok());
+    EXPECT_NEAR(mean / SharedWorld().size(), whole_losses[i], 1e-5);
+  }
+}
+
+// The same through the loader: sampler, augmentation, dropout and drop_path, epochs and all.
+TEST(DataParallelTraining, ManyRanksTrainOnTheSameDataAsOneRank) {
+  TrainConfig config = SmallConfig();
+  config.train_size = 12 * SharedWorld().size();
+  config.steps = 5;  // of three in an epoch
+  config.dropout = 0.1f;
+  config.drop_path = 0.1f;
+  config.augmentation = "crop_flip";
+  config.suffix = "many_ranks";
+  auto run = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto result = run->trainer->Train();
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+
+  TrainConfig whole = config;
+  whole.batch_size = config.batch_size * SharedWorld().size();
+  whole.suffix = fmt::format("one_rank_{}", SharedWorld().rank());
+  const auto lone = LoneWorld();
+  auto other = MakeRun(whole, *lone);
+  ASSERT_TRUE(other.ok()) << Message(other.status());
+  const auto expected = other->trainer->Train();
+  ASSERT_TRUE(expected.ok()) << Message(expected.status());
+  ExpectClose(*run->trainer->Parameters(), *other->trainer->Parameters(), 1e-4);
+  EXPECT_NEAR(result->train_loss, expected->train_loss, 1e-4);
+}
+
+TEST(DataParallelTraining, AllRanksStartFromTheParametersOfRankZero) {
+  TrainConfig config = SmallConfig();
+  const auto lone = LoneWorld();
+  const auto of_rank_zero = MakeRun(config, *lone);
+  ASSERT_TRUE(of_rank_zero.ok()) << Message(of_rank_zero.status());
+  config.seed += static_cast<uint64_t>(SharedWorld().rank());
+  const auto run = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  ExpectEqual(*run->trainer->Parameters(), *of_rank_zero->trainer->Parameters());
+}
+
+TEST(DataParallelTraining, OtherParametersOnOneRankAreRefusedByName) {
+  const int world = SharedWorld().size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks";
+  TrainConfig config = SmallConfig();
+  if (SharedWorld().rank() == world - 1) config.width = 64;
+  const auto run = MakeRun(config, SharedWorld());
+  ASSERT_FALSE(run.ok());
+  EXPECT_THAT(Message(run.status()),
+              AllOf(HasSubstr(fmt::format("rank {} has other parameters than rank 0", world - 1)),
+                    HasSubstr("blocks.0.attn.proj.bias f32(64)"), HasSubstr("blocks.0.attn.proj.bias f32(32)")));
+  EXPECT_TRUE(MakeRun(SmallConfig(), SharedWorld()).ok()) << "the world is still whole";
+}
+
+TEST(Evaluation, CountsEverySampleOnceInAnyWorld) {
+  const auto lone = LoneWorld();
+  for (const int64_t size : {1, 3, 37, 64}) {
+    TrainConfig config = SmallConfig();
+    config.validation_size = size;
+    const auto run = MakeRun(config, SharedWorld());
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    const auto found = run->trainer->Evaluate(*run->setup.validation);
+    ASSERT_TRUE(found.ok()) << Message(found.status());
+    const auto alone = MakeRun(config, *lone);
+    ASSERT_TRUE(alone.ok()) << Message(alone.status());
+    const auto expected = alone->trainer->Evaluate(*alone->setup.validation);
+    ASSERT_TRUE(expected.ok()) << Message(expected.status());
+    EXPECT_EQ(found->count, size);
+    EXPECT_EQ(expected->count, size);
+    EXPECT_EQ(std::lround(found->top1 * static_cast<double>(size)),
+              std::lround(expected->top1 * static_cast<double>(size)));
+    EXPECT_EQ(std::lround(found->top5 * static_cast<double>(size)),
+              std::lround(expected->top5 * static_cast<double>(size)));
+    EXPECT_NEAR(found->loss, expected->loss, 1e-6 * expected->loss);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
