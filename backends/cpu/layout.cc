@@ -47,7 +47,7 @@ class Copies : public Kernel {
   };
   std::vector<Piece> copies_;
   bool fills_ = false;
-  char pattern_[8] = {};
+  alignas(8) char pattern_[8] = {};
 };
 
 // One input, one output of its dtype and rank, nothing accumulated.

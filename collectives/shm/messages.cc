@@ -14,12 +14,14 @@ namespace {
 constexpr uint64_t kLengthBytes = sizeof(uint64_t);
 
 void CopyToRing(char* ring, uint64_t at, const char* from, uint64_t bytes) {
+  if (bytes == 0) return;
   const uint64_t start = at % kRingBytes, first = std::min(bytes, kRingBytes - start);
   memcpy(ring + start, from, first);
   memcpy(ring, from + first, bytes - first);
 }
 
 void CopyFromRing(const char* ring, uint64_t at, char* to, uint64_t bytes) {
+  if (bytes == 0) return;
   const uint64_t start = at % kRingBytes, first = std::min(bytes, kRingBytes - start);
   memcpy(to, ring + start, first);
   memcpy(to + first, ring, bytes - first);

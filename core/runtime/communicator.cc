@@ -169,7 +169,7 @@ Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, cons
   const uint64_t bytes = count * BytesOf(dtype);
   bytes_sent += bytes;
   if (api == nullptr) {
-    if (send != receive) std::memmove(receive, send, bytes);
+    if (send != receive && bytes > 0) std::memmove(receive, send, bytes);
     return OkStatus();
   }
   if (!Has(&sy_collective_v1::all_reduce)) return Composed(tag).AllReduce(send, receive, count, dtype, reduction);
@@ -303,7 +303,7 @@ Status Communicator::AllGather(const char* tag, const void* send, void* receive,
   const uint64_t bytes = count * BytesOf(dtype);
   impl_->bytes_sent += bytes;
   if (impl_->api == nullptr) {
-    if (send != receive) std::memmove(receive, send, bytes);
+    if (send != receive && bytes > 0) std::memmove(receive, send, bytes);
     return OkStatus();
   }
   if (!impl_->Has(&sy_collective_v1::all_gather)) return impl_->Composed(tag).AllGather(send, receive, count, dtype);
@@ -317,7 +317,7 @@ Status Communicator::ReduceScatter(const char* tag, const void* send, void* rece
   const uint64_t bytes = count * BytesOf(dtype);
   impl_->bytes_sent += bytes * impl_->size;
   if (impl_->api == nullptr) {
-    if (send != receive) std::memmove(receive, send, bytes);
+    if (send != receive && bytes > 0) std::memmove(receive, send, bytes);
     return OkStatus();
   }
   if (!impl_->Has(&sy_collective_v1::reduce_scatter))
@@ -331,7 +331,7 @@ Status Communicator::AllToAll(const char* tag, const void* send, void* receive, 
   const uint64_t bytes = count * BytesOf(dtype);
   impl_->bytes_sent += bytes * impl_->size;
   if (impl_->api == nullptr) {
-    if (send != receive) std::memmove(receive, send, bytes);
+    if (send != receive && bytes > 0) std::memmove(receive, send, bytes);
     return OkStatus();
   }
   if (!impl_->Has(&sy_collective_v1::all_to_all)) return impl_->Composed(tag).AllToAll(send, receive, count, dtype);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 namespace switchyard {
 namespace {
@@ -101,7 +100,7 @@ Status Composition::ReduceBlock(const char* send, const std::vector<uint64_t>& o
                                 int reduction) {
   const uint64_t bytes = offsets[rank_ + 1] - offsets[rank_];
   std::vector<char> blocks(bytes * size_);
-  std::memcpy(blocks.data() + bytes * rank_, send + offsets[rank_], bytes);
+  std::copy_n(send + offsets[rank_], bytes, blocks.data() + bytes * rank_);
   SY_RETURN_IF_ERROR(Exchange([&](int peer, std::vector<sy_transfer>& transfers) {
     transfers.push_back({peer, 1, const_cast<char*>(send) + offsets[peer], offsets[peer + 1] - offsets[peer]});
     transfers.push_back({peer, 0, blocks.data() + bytes * peer, bytes});
@@ -109,7 +108,7 @@ Status Composition::ReduceBlock(const char* send, const std::vector<uint64_t>& o
   for (int rank = 1; rank < size_; ++rank) {
     Accumulate(blocks.data(), blocks.data() + bytes * rank, bytes / BytesOf(dtype), dtype, reduction);
   }
-  std::memcpy(result, blocks.data(), bytes);
+  std::copy_n(blocks.data(), bytes, static_cast<char*>(result));
   return OkStatus();
 }
 
@@ -134,7 +133,7 @@ Status Composition::ReduceScatter(const void* send, void* receive, uint64_t coun
 Status Composition::AllGather(const void* send, void* receive, uint64_t count, sy_dtype dtype) {
   const uint64_t bytes = count * BytesOf(dtype);
   auto* out = static_cast<char*>(receive);
-  std::memmove(out + bytes * rank_, send, bytes);
+  if (send != out + bytes * rank_) std::copy_n(static_cast<const char*>(send), bytes, out + bytes * rank_);
   return Exchange([&](int peer, std::vector<sy_transfer>& transfers) {
     transfers.push_back({peer, 1, out + bytes * rank_, bytes});
     transfers.push_back({peer, 0, out + bytes * peer, bytes});
@@ -154,7 +153,7 @@ Status Composition::AllToAll(const void* send, void* receive, uint64_t count, sy
   const uint64_t bytes = count * BytesOf(dtype);
   std::vector<char> blocks(static_cast<const char*>(send), static_cast<const char*>(send) + bytes * size_);
   auto* out = static_cast<char*>(receive);
-  std::memcpy(out + bytes * rank_, blocks.data() + bytes * rank_, bytes);
+  std::copy_n(blocks.data() + bytes * rank_, bytes, out + bytes * rank_);
   return Exchange([&](int peer, std::vector<sy_transfer>& transfers) {
     transfers.push_back({peer, 1, blocks.data() + bytes * peer, bytes});
     transfers.push_back({peer, 0, out + bytes * peer, bytes});

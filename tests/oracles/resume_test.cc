@@ -51,7 +51,9 @@ TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
   int resumed_runs = 0;
   for (const int from : {1, 4, 5}) {  // in the middle of the first epoch, between two, in the middle of the second
     SCOPED_TRACE(fmt::format("resumed after update {}", from));
-    if (SharedWorld().communicator) ASSERT_TRUE(SharedWorld().communicator->Barrier("saved").ok());
+    if (SharedWorld().communicator) {
+      ASSERT_TRUE(SharedWorld().communicator->Barrier("saved").ok());
+    }
     auto resumed = MakeRun(config, SharedWorld());
     ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
     const Status loaded = resumed->trainer->Resume(fmt::format("{}step-{:08}", checkpoints, from));

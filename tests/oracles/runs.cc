@@ -18,8 +18,8 @@ class WorldEnvironment : public ::testing::Environment {
  public:
   void SetUp() override {
     WorldRequest request;
-    request.device = Environment("SWITCHYARD_TEST_DEVICE").value_or("cpu");
-    request.collective = Environment("SWITCHYARD_COLLECTIVE").value_or("auto");
+    request.device = switchyard::Environment("SWITCHYARD_TEST_DEVICE").value_or("cpu");
+    request.collective = switchyard::Environment("SWITCHYARD_COLLECTIVE").value_or("auto");
     request.threads = 1;
     auto joined = World::Join(request);
     ASSERT_TRUE(joined.ok()) << Message(joined.status());
@@ -38,7 +38,9 @@ class WorldEnvironment : public ::testing::Environment {
   }
   void TearDown() override {
     if (!world) return;
-    if (world->communicator) EXPECT_TRUE(world->communicator->Barrier("end").ok());
+    if (world->communicator) {
+      EXPECT_TRUE(world->communicator->Barrier("end").ok());
+    }
     std::error_code ignored;
     if (world->rank() == 0) std::filesystem::remove_all(folder, ignored);
     world.reset();
@@ -102,7 +104,7 @@ TrainConfig SmallConfig() {
 
 StatusOr<Run> MakeRun(const TrainConfig& config, World& world) {
   Run run;
-  SY_ASSIGN_OR_RETURN(run.setup, SetUpRun(config, world.size()));
+  SY_ASSIGN_OR_RETURN(run.setup, SetUpRun(config, world.processes));
   SY_ASSIGN_OR_RETURN(
       run.trainer, Trainer::Create(run.setup.config, run.setup.model, *run.setup.train, *run.setup.validation, world));
   return run;

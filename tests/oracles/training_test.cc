@@ -80,8 +80,9 @@ TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
     const uint64_t before = communicator == nullptr ? 0 : communicator->bytes_sent();
     const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
     ASSERT_TRUE(result.ok()) << Message(result.status());
-    if (communicator != nullptr)
+    if (communicator != nullptr) {
       EXPECT_EQ(communicator->bytes_sent() - before, run->trainer->report().collective_bytes) << "of update " << update;
+    }
   }
 
   // The same samples as one micro-step: rank r's i-th sample of micro-step a is its (a·B + i)-th of the large batch.
@@ -112,8 +113,9 @@ TEST(DataParallelTraining, ManyRanksEqualOneRankWithTheWholeBatch) {
   ExpectClose(found, expected, 1e-4);
   for (size_t i = 0; i < losses.size(); ++i) {
     double mean = losses[i];
-    if (SharedWorld().size() > 1)
+    if (SharedWorld().size() > 1) {
       ASSERT_TRUE(SharedWorld().communicator->AllReduce("mean", &mean, &mean, 1, SY_F64, SY_SUM).ok());
+    }
     EXPECT_NEAR(mean / SharedWorld().size(), whole_losses[i], 1e-5);
   }
 }

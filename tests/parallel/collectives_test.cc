@@ -106,6 +106,10 @@ std::vector<char> Encode(const std::vector<double>& values, sy_dtype dtype) {
   return bytes;
 }
 
+bool Holds(const char* data, const std::vector<char>& expected) {
+  return std::equal(expected.begin(), expected.end(), data);
+}
+
 double Value(int rank, uint64_t i, int reduction) {
   // Products stay below 2^8, the integers that bf16 holds exactly.
   return reduction == SY_PRODUCT ? static_cast<double>(1 + (rank + i) % 3)
@@ -147,7 +151,7 @@ TEST(AllReduce, EveryDtypeAndReductionIsExactInPlaceOrNot) {
                    expected = Encode(Results(0, count, reduction), dtype);
         std::vector<char> receive(send.size() + 8, 0x5A);
         ASSERT_OK(World0().AllReduce("out of place", send.data(), receive.data(), count, dtype, reduction));
-        ASSERT_SAME(0, std::memcmp(receive.data(), expected.data(), expected.size()), what);
+        ASSERT_SAME(true, Holds(receive.data(), expected), what);
         ASSERT_SAME(receive[send.size()], 0x5A, what + " sentinel");
         receive = send;
         ASSERT_OK(World0().AllReduce("in place", receive.data(), receive.data(), count, dtype, reduction));
@@ -199,12 +203,12 @@ TEST(OwnedMemory, ReducesInPlaceAndBetweenBuffers) {
       char* const from = static_cast<char*>(*first) + 3 * BytesOf(dtype);
       char* const to = static_cast<char*>(*second) + BytesOf(dtype);
       const auto send = Encode(Values(World0().rank(), 0, count), dtype), expected = Encode(Results(0, count), dtype);
-      std::memcpy(from, send.data(), send.size());
+      std::copy(send.begin(), send.end(), from);
       ASSERT_OK(World0().AllReduce("owned to owned", from, to, count, dtype, SY_SUM));
-      ASSERT_SAME(0, std::memcmp(to, expected.data(), expected.size()), "owned to owned");
-      ASSERT_SAME(0, std::memcmp(from, send.data(), send.size()), "the source");
+      ASSERT_SAME(true, Holds(to, expected), "owned to owned");
+      ASSERT_SAME(true, Holds(from, send), "the source");
       ASSERT_OK(World0().AllReduce("owned in place", from, from, count, dtype, SY_SUM));
-      ASSERT_SAME(0, std::memcmp(from, expected.data(), expected.size()), "owned in place");
+      ASSERT_SAME(true, Holds(from, expected), "owned in place");
     }
   }
 }
@@ -216,9 +220,9 @@ TEST(OwnedMemory, MixesWithOrdinaryMemory) {
   std::vector<float> ordinary(100000);
   float* const data = World0().rank() == 0 ? ordinary.data() : static_cast<float*>(*owned);
   const auto send = Encode(Values(World0().rank(), 0, 100000), SY_F32), expected = Encode(Results(0, 100000), SY_F32);
-  std::memcpy(data, send.data(), send.size());
+  std::copy(send.begin(), send.end(), reinterpret_cast<char*>(data));
   ASSERT_OK(World0().AllReduce("mixed", data, data, 100000, SY_F32, SY_SUM));
-  ASSERT_SAME(0, std::memcmp(data, expected.data(), expected.size()), "mixed");
+  ASSERT_SAME(true, Holds(data, expected), "mixed");
 }
 
 // The other collectives, from ordinary memory and, where the plugin has it, from owned memory.
@@ -247,12 +251,12 @@ TEST_P(DataMovement, AllGather) {
     for (const bool in_place : {false, true}) {
       const auto send = Encode(Values(static_cast<int>(rank), 0, count), SY_F32);
       std::memset(receive, 0x5A, size * count * 4 + 1);
-      if (in_place) std::memcpy(receive + rank * count * 4, send.data(), send.size());
+      if (in_place) std::copy(send.begin(), send.end(), receive + rank * count * 4);
       ASSERT_OK(
           World0().AllGather("gather", in_place ? receive + rank * count * 4 : send.data(), receive, count, SY_F32));
       for (uint64_t peer = 0; peer < size; ++peer) {
         const auto expected = Encode(Values(static_cast<int>(peer), 0, count), SY_F32);
-        ASSERT_SAME(0, std::memcmp(receive + peer * count * 4, expected.data(), expected.size()), "gathered");
+        ASSERT_SAME(true, Holds(receive + peer * count * 4, expected), "gathered");
       }
       ASSERT_SAME(receive[size * count * 4], 0x5A, "sentinel");
     }
@@ -269,11 +273,11 @@ TEST_P(DataMovement, ReduceScatter) {
       for (const bool in_place : {false, true}) {
         const auto values = Encode(Values(static_cast<int>(rank), 0, size * count), dtype);
         const auto expected = Encode(Results(rank * count, count), dtype);
-        std::memcpy(send, values.data(), values.size());
+        std::copy(values.begin(), values.end(), send);
         std::vector<char> apart(expected.size() + 1, 0x5A);
         char* const receive = in_place ? send + rank * count * BytesOf(dtype) : apart.data();
         ASSERT_OK(World0().ReduceScatter("scatter", send, receive, count, dtype, SY_SUM));
-        ASSERT_SAME(0, std::memcmp(receive, expected.data(), expected.size()), "scattered");
+        ASSERT_SAME(true, Holds(receive, expected), "scattered");
         ASSERT_SAME(apart.back(), 0x5A, "sentinel");
       }
     }
@@ -287,9 +291,9 @@ TEST_P(DataMovement, Broadcast) {
     for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{5}, uint64_t{3000}, kLarge}) {
       const auto values = Encode(Values(World0().rank(), 0, count), SY_F32),
                  expected = Encode(Values(root, 0, count), SY_F32);
-      std::memcpy(data, values.data(), values.size());
+      std::copy(values.begin(), values.end(), data);
       ASSERT_OK(World0().Broadcast("broadcast", data, count, SY_F32, root));
-      ASSERT_SAME(0, std::memcmp(data, expected.data(), expected.size()), "broadcast");
+      ASSERT_SAME(true, Holds(data, expected), "broadcast");
     }
   }
 }
@@ -302,12 +306,12 @@ TEST_P(DataMovement, AllToAll) {
   for (const uint64_t count : {0, 1, 5, 3000, 300007}) {
     for (const bool in_place : {false, true}) {
       const auto values = Encode(Values(static_cast<int>(rank), 0, size * count), SY_F32);
-      std::memcpy(send, values.data(), values.size());
+      std::copy(values.begin(), values.end(), send);
       char* const receive = in_place ? send : apart;
       ASSERT_OK(World0().AllToAll("exchange", send, receive, count, SY_F32));
       for (uint64_t peer = 0; peer < size; ++peer) {
         const auto expected = Encode(Values(static_cast<int>(peer), rank * count, count), SY_F32);
-        ASSERT_SAME(0, std::memcmp(receive + peer * count * 4, expected.data(), expected.size()), "exchanged");
+        ASSERT_SAME(true, Holds(receive + peer * count * 4, expected), "exchanged");
       }
     }
   }
@@ -405,8 +409,7 @@ TEST(Composition, EqualsThePluginsOwnCollectives) {
     ASSERT_OK(composed.AllGather(own.data(), all.data(), count, SY_F32));
     for (int peer = 0; peer < size; ++peer) {
       const auto expected = Encode(Values(peer, 0, count), SY_F32);
-      ASSERT_SAME(0, std::memcmp(all.data() + peer * count * 4, expected.data(), expected.size()),
-                  "composed all_gather");
+      ASSERT_SAME(true, Holds(all.data() + peer * count * 4, expected), "composed all_gather");
     }
     ASSERT_OK(composed.ReduceScatter(all.data(), own.data(), count, SY_F32, SY_MAX));
     ASSERT_SAME(own, Encode(Values(rank, 0, count), SY_F32), "composed reduce_scatter of equal data");

@@ -231,6 +231,7 @@ void AddLosses(Table& table) {
   sy_cross_entropy_attributes a{};
   a.ignore_index = -100;
   table.Add("cross_entropy", "negative_labels", a, {T({9, 4}), I({9}, 3, Fill::kSignedIndex)}, {F({9}), F({9})});
+  table.Add("cross_entropy", "labels_beyond", a, {T({9, 4}), I({9}, 4, Fill::kSignedIndex)}, {F({9}), F({9})});
   table.Add("label_rank", "odd", {T({11, 7}), I({11}, 7)}, {I({11}, 0)}).exact = true;
   table.Add("label_rank", "ties", {T({8, 5}, Fill::kConstant, 1), I({8}, 5, Fill::kSignedIndex)}, {I({8}, 0)}).exact =
       true;
@@ -346,6 +347,9 @@ void AddReductions(Table& table) {
   add("middle", SY_REDUCE_SUM, {4, 9, 6}, 2, false, 0.5f);
   add("max", SY_REDUCE_MAX, {6, 31}, 2, false, 1);
   add("min", SY_REDUCE_MIN, {31, 6}, 1, true, 1);
+  add("max_of_extremes", SY_REDUCE_MAX, {9, 31}, 2, false, 1).inputs[0].fill = Fill::kExtreme;
+  add("min_of_extremes", SY_REDUCE_MIN, {9, 31}, 2, false, 1).inputs[0].fill = Fill::kExtreme;
+  add("all_to_one", SY_REDUCE_SUM, {5, 7}, 3, false, 1).outputs[0].dims = {1};
   add("sum_of_squares", SY_REDUCE_SUM_OF_SQUARES, {3, 129}, 2, false, 1);
   add("one_element", SY_REDUCE_SUM, {1}, 1, true, 1);
   add("long", SY_REDUCE_SUM, {100003}, 1, false, 1);
@@ -413,7 +417,7 @@ void AddLayout(Table& table) {
     out.insert(out.end(), table_dims.begin() + 1, table_dims.end());
     table.Add("gather", name, {T(table_dims), I(index_dims, static_cast<double>(table_dims[0]), fill)}, {T(out)})
         .exact = true;
-    if (fill == Fill::kIndex) table.Gradient("scatter_add", {"i1", "g0"}, {0});
+    table.Gradient("scatter_add", {"i1", "g0"}, {0});
   };
   gather("rows", {11, 7}, {5}, Fill::kIndex);
   gather("bias_table", {25, 3}, {9, 9}, Fill::kIndex);

@@ -1,0 +1,176 @@
+// Bad input: a message that says what was expected, what was found and what to do; an exit status that is not 0; no crash and no hang, with one
+// rank and with two.
+#include <fstream>
+#include <tuple>
+
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+class BadInput : public ProgramTest {
+ protected:
+  void ExpectAloneRefused(const std::string& arguments, const std::vector<std::string>& words) { ExpectRefused(Run(arguments), words); }
+};
+
+TEST_F(BadInput, WordsThatAreNotKnownGetASuggestion) {
+  ExpectAloneRefused("trian", {"unknown command trian (did you mean train?)"});
+  ExpectAloneRefused("train --bach_size=3", {"unknown flag --bach_size (did you mean --batch_size?)"});
+  ExpectAloneRefused("train --checkpoint=x", {"unknown flag --checkpoint"});
+  ExpectAloneRefused("train now", {"found \"now\""});
+  ExpectAloneRefused("launch --nproc_per_nod=2 train", {"did you mean --nproc_per_node?"});
+  ExpectAloneRefused("launch", {"launch needs a command"});
+  ExpectAloneRefused("launch --nproc_per_node=2 no-such-program", {"cannot run no-such-program"});
+  ExpectAloneRefused("datasets --have=cifar", {"unknown dataset cifar (did you mean cifar10?)"});
+}
+
+TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--steps=abc", "\"abc\" is not a value for --steps"},
+      {"--batch_size=-3", "--batch_size: expected at least 0, found -3"},
+      {"--log_every=0", "--log_every: expected at least 1, found 0"},
+      {"--lr=nan", "--lr: expected at least 0, found nan"},
+      {"--workers=-1", "--workers"},
+      {"--dropout=1.5", "--dropout=1.5"},
+      {"--precision=fp8", "expected fp32 or bf16, found fp8"},
+      {"--optimizer=adm", "did you mean adam?"},
+      {"--schedule=cosin", "did you mean cosine?"},
+      {"--warmup=soon", "warm-up"},
+      {"--augmentation=spin", "unknown augmentation spin"},
+      {"--mean=x", "--mean: expected numbers"},
+      {"--debug=loud", "expected sync, nan or both, found loud"},
+      {"--classes=3", "the dataset shapes has 10 classes"},
+      {"--batch_size=4096", "use a smaller --batch_size"},
+      {"--batch_size=8 --global_batch_size=100", "give one of them"},
+      {"--batch_size=0 --global_batch_size=5 --accumulation=2", "no multiple"},
+      {"--pretrained=none.safetensors", "none.safetensors"},
+  };
+  for (const auto& [flags, words] : cases) ExpectAloneRefused(SmallTraining(flags), {words});
+  ExpectAloneRefused("train --dataset=shapes --model=vit_micro --image_size=30", {"try --image_size=35"});
+  ExpectAloneRefused("train --dataset=shapes --model=vit_micro --heads=7", {"no multiple of 7 heads"});
+  ExpectAloneRefused("explain --world=0", {"--world: expected at least 1"});
+}
+
+TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {
+  const auto expect = [&](const std::string& text, const std::string& words) {
+    std::ofstream(In("c.json")) << text;
+    ExpectAloneRefused("train --config=c.json", {"--config=c.json", words});
+  };
+  expect("{\"lr\": 0.1,\n \"seed\" 3}", "line 2");
+  expect("[1, 2]", "found array");
+  expect("{\"learning_rate\": 1}", "unknown setting learning_rate");
+  expect("{\"batchsize\": 1}", "did you mean batch_size?");
+  expect("{\"epochs\": \"many\"}", "\"many\" is not a value for --epochs");
+  expect("{\"epochs\": null}", "null is no value");
+  expect("", "not JSON");
+  ExpectAloneRefused("train --config=missing.json", {"cannot read this file"});
+  ExpectAloneRefused("train --config=.", {"cannot read this file"});
+}
+
+TEST_F(BadInput, AWrongEnvironmentIsRefusedBeforeAnythingStarts) {
+  ExpectRefused(Run(SmallTraining(), Start::kAlone, "RANK=3 WORLD_SIZE=2"), {"RANK=3 but WORLD_SIZE=2; ranks count from 0 to 1"});
+  ExpectRefused(Run(SmallTraining(), Start::kAlone, "RANK=one WORLD_SIZE=2"), {"RANK: expected a whole number"});
+  ExpectRefused(Run(SmallTraining(), Start::kAlone, "WORLD_SIZE=2"), {"WORLD_SIZE is set but RANK is not"});
+  ExpectRefused(Run(SmallTraining(), Start::kAlone, "SWITCHYARD_SEED=lucky"), {"SWITCHYARD_SEED: \"lucky\" is not a value for --seed"});
+  ExpectRefused(Run(SmallTraining("--init_timeout_ms=300"), Start::kAlone, "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29611"),
+                {"rank 1 of 2 did not come in time"});
+}
+
+// The same refusal with one rank and with two, however they are started.
+class BadInputOnEveryRank : public BadInput, public testing::WithParamInterface<Start> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == Start::kMpirun && !HasMpirun()) GTEST_SKIP() << "mpirun was not found";
+  }
+  void Expect(const std::string& arguments, const std::vector<std::string>& words, const std::string& prefix = "") {
+    ExpectRefused(Run(arguments, GetParam(), prefix), words);
+  }
+  bool alone() const { return GetParam() == Start::kAlone; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Started, BadInputOnEveryRank, testing::Values(Start::kAlone, Start::kLaunch, Start::kMpirun),
+                         [](const auto& info) { return std::string(info.param == Start::kAlone ? "alone" : info.param == Start::kLaunch ? "launch" : "mpirun"); });
+
+TEST_P(BadInputOnEveryRank, UnknownModelDatasetDeviceOrCollective) {
+  Expect(SmallTraining("--model=vit_mikro"), {"unknown model", "did you mean vit_micro?"});
+  Expect(SmallTraining("--dataset=shaped"), {"unknown dataset shaped (did you mean shapes?)"});
+  Expect(SmallTraining("--device=cpux"), {"--device=cpux", "did you mean cpu?"});
+  Expect(SmallTraining("--collective=shn"), {"no collective \"shn\" (did you mean shm?)"});
+}
+
+TEST_P(BadInputOnEveryRank, ADeviceWithoutAPluginNamesWhatWasFoundAndWhere) {
+  Expect("train --device=cuda", {"--device=cuda", "cpu, null, reference", "lib/switchyard/plugins", "switchyard doctor"});
+}
+
+TEST_P(BadInputOnEveryRank, MoreRanksThanDevices) {
+  if (alone()) {
+    Expect(SmallTraining("--device_list=1"), {"cpu has no device 1; it has 0 to 0"});
+    Expect(SmallTraining("--device_list=0,0"), {"the id 0 is there twice"});
+    Expect(SmallTraining("--device_list=0,x"), {"\"x\" is not a device id"});
+  } else {
+    Expect(SmallTraining("--device_list=0 --ranks_per_device=1"), {"2 local ranks, but cpu has 1 device", "--ranks_per_device=2"});
+  }
+}
+
+TEST_P(BadInputOnEveryRank, MissingData) {
+  Expect(SmallTraining("--dataset=fashion-mnist --data=nowhere"), {"--data=nowhere: no such file or folder"});
+  Expect(SmallTraining("--dataset=beans --nodownload"), {"beans", "--data=FOLDER"});
+}
+
+TEST_P(BadInputOnEveryRank, ATruncatedIdxFileIsNamed) {
+  const Bytes labels = IdxBytes({4}, Bytes{0, 1, 2, 3});
+  Bytes images = IdxBytes({4, 8, 8}, Bytes(4 * 64, 7));
+  for (const std::string split : {"train", "t10k"}) {
+    folder_.Write("digits/" + split + "-images-idx3-ubyte", images);
+    folder_.Write("digits/" + split + "-labels-idx1-ubyte", labels);
+  }
+  images.resize(images.size() - 10);
+  folder_.Write("digits/train-images-idx3-ubyte", images);
+  Expect(SmallTraining("--dataset=idx --data=digits"), {"digits/train-images-idx3-ubyte"});
+}
+
+TEST_P(BadInputOnEveryRank, ACorruptImageIsNamedByItsPath) {
+  for (const auto& [name, bytes] : SmallImageFolder(6, 2)) folder_.Write("photos/" + name, bytes);
+  Bytes cut = JpegBytes(Pattern(30, 30, 3));
+  cut.resize(cut.size() / 2);
+  std::string path;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(In("photos/train/bee"))) path = entry.path().string();
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(cut.data()), static_cast<std::streamsize>(cut.size()));
+  const std::string train = SmallTraining("--dataset=imagefolder --data=photos --batch_size=2 --steps=20");
+  Expect(train, {path.substr(path.find("photos/")), "damaged JPEG"});
+  ExpectSuccess(Run(train + " --max_bad_samples=100", GetParam()), {"accuracy"});
+}
+
+TEST_P(BadInputOnEveryRank, AClassWithoutImages) {
+  for (const auto& [name, bytes] : SmallImageFolder(2, 1)) folder_.Write("photos/" + name, bytes);
+  std::filesystem::create_directories(In("photos/train/dog"));
+  std::filesystem::create_directories(In("photos/val/dog"));
+  Expect(SmallTraining("--dataset=imagefolder --data=photos"), {"photos", "dog"});
+}
+
+TEST_P(BadInputOnEveryRank, ACheckpointThatCannotBeUsedIsNamed) {
+  ExpectSuccess(Run(SmallTraining()));
+  const std::string run = "run/mlp/shapes/a/run";
+  Expect("train --resume=nowhere", {"no checkpoint at nowhere"});
+  Expect("eval --checkpoint=nowhere", {"no checkpoint at nowhere"});
+  Expect(fmt::format("train --resume={} --width=32", run), {"another model"});
+
+  const std::string weights = std::filesystem::canonical(SmallRun() + "/checkpoints/latest").string() + "/model.safetensors";
+  const auto size = std::filesystem::file_size(weights);
+  std::fstream file(weights, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(size) - 9);
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(size) - 9);
+  file.put(static_cast<char>(byte ^ 4));
+  file.close();
+  Expect("train --resume=" + run, {"model.safetensors"});
+  std::filesystem::resize_file(weights, size / 2);
+  Expect("train --resume=" + run, {"model.safetensors"});
+  std::ofstream(weights, std::ios::binary | std::ios::trunc) << "\xff\xff\xff\xff\xff\xff\xff\x7f{}";
+  Expect("eval --checkpoint=" + run, {"model.safetensors"});
+}
+
+}  // namespace
+}  // namespace switchyard

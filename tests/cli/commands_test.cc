@@ -1,0 +1,111 @@
+// What each command prints, and how settings reach it.
+#include <fstream>
+
+#include "core/base/environment.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class Commands : public ProgramTest {
+ protected:
+  nlohmann::json Json(const std::string& path) const {
+    std::ifstream file(In(path));
+    return nlohmann::json::parse(file, nullptr, false);
+  }
+  nlohmann::json SavedConfig() const { return Json("run/mlp/shapes/a/run/config.json"); }
+};
+
+TEST_F(Commands, EveryCommandExplainsItself) {
+  const CommandResult help = Run("help");
+  ExpectSuccess(help);
+  for (const std::string command : {"train", "eval", "predict", "launch", "devices", "doctor", "models", "datasets", "ops", "explain", "bench", "conform", "version"}) {
+    EXPECT_THAT(help.output, HasSubstr("\n  " + command + " "));
+    ExpectSuccess(Run(command + " --help"), {command});
+    EXPECT_EQ(Run("help " + command).output, Run(command + " --help").output);
+  }
+  EXPECT_EQ(Run("").code, 2);
+}
+
+TEST_F(Commands, HelpShowsDefaultsAsTheyAreTyped) {
+  const CommandResult help = Run("train --help");
+  ExpectSuccess(help, {"\nOptimizer and schedule\n", "--beta1                   of adam and adamw [0.9]"});
+  EXPECT_THAT(help.output, Not(HasSubstr("0.899999")));
+}
+
+TEST_F(Commands, OneCpuDeviceIsListedAndEveryPluginAccountedFor) {
+  const auto devices = nlohmann::json::parse(Run("devices --json").output, nullptr, false);
+  ASSERT_TRUE(devices.is_object());
+  int cpu = 0;
+  for (const auto& device : devices["devices"]) cpu += device["plugin"] == "cpu";
+  EXPECT_EQ(cpu, 1);
+  ExpectSuccess(Run("doctor"), {"PLUGIN", "cpu", "reference", "null", "shm", "taken, 1 device"});
+  ExpectSuccess(Run("models"), {"vit_micro", "86.57 M"});
+  ExpectSuccess(Run("datasets"), {"fashion-mnist", "imagefolder", "shapes"});
+  ExpectSuccess(Run("version"), {"plugin ABI 1."});
+}
+
+TEST_F(Commands, OpsAndExplainNeedNoData) {
+  const auto ops = nlohmann::json::parse(Run("ops --model=vit_micro --batch_size=2 --json").output, nullptr, false);
+  ASSERT_TRUE(ops.is_object());
+  EXPECT_EQ(ops["batch_size"], 2);
+  EXPECT_GT(ops["ops"].size(), 10u);
+  ExpectSuccess(Run("ops"), {"layer_norm"});
+  const CommandResult plan = Run("explain --model=vit_micro --batch_size=2 --world=64");
+  ExpectSuccess(plan, {"64 ranks", "GFLOP", "activations", "traffic per rank"});
+}
+
+TEST_F(Commands, TrainsEvaluatesAndPredicts) {
+  ExpectSuccess(Run(SmallTraining("--steps=40")), {"switchyard: mlp on shapes", "4 images per update", "accuracy", "images/s", "run/mlp/shapes/a/run/loss.png"});
+  EXPECT_TRUE(std::filesystem::exists(SmallRun() + "/loss.png"));
+  const CommandResult evaluation = Run("eval --checkpoint=run/mlp/shapes/a/run --json");
+  ExpectSuccess(evaluation);
+  EXPECT_EQ(nlohmann::json::parse(evaluation.output, nullptr, false)["count"], 20);
+  folder_.Write("a.jpg", JpegBytes(Pattern(40, 50, 3)));
+  folder_.Write("b.png", PngBytes(Pattern(9, 11, 1)));
+  const CommandResult prediction = Run("predict a.jpg b.png --checkpoint=run/mlp/shapes/a/run/checkpoints/best --top=2 --json");
+  ExpectSuccess(prediction);
+  const auto files = nlohmann::json::parse(prediction.output, nullptr, false);
+  ASSERT_EQ(files.size(), 2u) << prediction.output;
+  EXPECT_EQ(files[1]["file"], "b.png");
+  ASSERT_EQ(files[0]["classes"].size(), 2u);
+  EXPECT_GE(files[0]["classes"][0]["probability"], files[0]["classes"][1]["probability"]);
+}
+
+TEST_F(Commands, TwoRanksTrainTogetherAndOneOfThemSpeaks) {
+  for (const Start start : {Start::kLaunch, Start::kMpirun}) {
+    if (start == Start::kMpirun && !HasMpirun()) continue;
+    const CommandResult result = Run(SmallTraining("--suffix=" + std::to_string(static_cast<int>(start))), start);
+    ExpectSuccess(result, {"8 images per update: 4 per rank, 2 ranks", "rank 0 on ", "rank 1 on ", "over 2 ranks"});
+    EXPECT_EQ(result.output.find("switchyard: mlp"), result.output.rfind("switchyard: mlp")) << result.output;
+  }
+}
+
+TEST_F(Commands, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
+  std::ofstream(In("settings.json")) << R"({"seed": 5, "lr": 0.5, "momentum": 0.25, "optimizer": "sgd"})";
+  ExpectSuccess(Run(SmallTraining("--config=settings.json --seed 7 --notensorboard"), Start::kAlone, "SWITCHYARD_LR=0.125 SWITCHYARD_SEED=6"));
+  const nlohmann::json saved = SavedConfig();
+  EXPECT_EQ(saved["seed"], 7);
+  EXPECT_EQ(saved["lr"], 0.125);
+  EXPECT_EQ(saved["momentum"], 0.25);
+  EXPECT_EQ(saved["optimizer"], "sgd");
+  EXPECT_EQ(saved["tensorboard"], false);
+}
+
+TEST_F(Commands, TheSavedSettingsOfARunStartItAgain) {
+  ExpectSuccess(Run(SmallTraining()));
+  const nlohmann::json first = SavedConfig();
+  ExpectSuccess(Run("train --config=run/mlp/shapes/a/run/config.json --suffix=b"));
+  nlohmann::json second = Json("run/mlp/shapes/b/run/config.json");
+  second["suffix"] = "a";
+  EXPECT_EQ(first, second);
+  // A batch that is given outranks both batch sizes of the file.
+  ExpectSuccess(Run("train --config=run/mlp/shapes/a/run/config.json --suffix=c --batch_size=8"), {"8 images per update"});
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,41 @@
+// A disk that fills up while a checkpoint is saved: the run stops and says so, and the checkpoint before is whole.
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+class DiskFull : public ProgramTest {
+ protected:
+  // Weights of 2352 x 256 values: 2.4 MB, and 7.2 MB of state.
+  static std::string Training(const std::string& more) {
+    return "train --model=mlp --dataset=shapes --width=256 --train_size=64 --validation_size=20 --batch_size=16 --device=cpu --output=run --suffix=a "
+           "--eval_every=0 --save_every=4 --keep=0 " + more;
+  }
+  void ExpectOldCheckpointIsWhole(const std::string& where) {
+    ExpectSuccess(Run(fmt::format("train --resume={}/mlp/shapes/a/run --steps=6 --save_every=100", where)), {"trained 6 updates"});
+  }
+};
+
+TEST_F(DiskFull, AFileThatMayNotGrowIsAnErrorAndNoCrash) {
+  ExpectSuccess(Run(Training("--steps=4")));
+  ExpectRefused(Run("train --resume=run/mlp/shapes/a/run --steps=8", Start::kAlone, "ulimit -f 1000;"), {"safetensors", "File too large"});
+  ExpectOldCheckpointIsWhole("run");
+}
+
+TEST_F(DiskFull, AFullFileSystemStopsTheRunOnEveryRankAndKeepsWhatWasSaved) {
+  // A small file system in a mount namespace of its own; what must outlive it is copied out.
+  const std::string inside = "mkdir -p small && mount -t tmpfs -o size=16m tmpfs small && cd small";
+  if (RunCommand(fmt::format("unshare -r -m bash -c \"cd {} && {}\"", folder_.path(), inside)).code != 0) {
+    GTEST_SKIP() << "a file system cannot be mounted here (unshare -r -m)";
+  }
+  for (const Start start : {Start::kAlone, Start::kLaunch}) {
+    std::filesystem::remove_all(In("run"));
+    const CommandResult result = RunCommand(fmt::format("unshare -r -m bash -c \"cd {} && {} && {}; status=\\$?; cp -a run ..; exit \\$status\"", folder_.path(), inside,
+                                                        CommandLineOf(start, Training("--steps=40"))), 60);
+    ExpectRefused(result, {"No space left on device"});
+    ExpectOldCheckpointIsWhole("run");
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
