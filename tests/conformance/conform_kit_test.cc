@@ -42,6 +42,10 @@ class PlantedFaultTest : public ::testing::TestWithParam<PlantedFault> {};
 
 TEST_P(PlantedFaultTest, IsFound) {
   const auto& [fault, filter, words] = GetParam();
+#if defined(__SANITIZE_ADDRESS__)
+  const std::string name = fault;
+  if (name == "leaks_on_the_host" || name == "never_frees") GTEST_SKIP() << "LeakSanitizer would report the planted leak";
+#endif
   EXPECT_TRUE(Conform("none", filter).passed());
   const Report report = Conform(fault, filter);
   ASSERT_FALSE(report.passed()) << report.Text(true);

@@ -2,6 +2,7 @@
 // did not announce.
 #include <link.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>

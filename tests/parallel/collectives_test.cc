@@ -106,8 +106,8 @@ std::vector<char> Encode(const std::vector<double>& values, sy_dtype dtype) {
   return bytes;
 }
 
-bool Holds(const char* data, const std::vector<char>& expected) {
-  return std::equal(expected.begin(), expected.end(), data);
+bool Holds(const void* data, const std::vector<char>& expected) {
+  return std::equal(expected.begin(), expected.end(), static_cast<const char*>(data));
 }
 
 double Value(int rank, uint64_t i, int reduction) {
