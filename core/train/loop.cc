@@ -312,6 +312,9 @@ StatusOr<TrainingResult> Trainer::Train() {
       break;
     }
   }
+  if (result.evaluation.count == 0 && !result.interrupted) {  // resumed at its end: nothing was left to train
+    SY_ASSIGN_OR_RETURN(result.evaluation, Evaluate(*impl.validation_data));
+  }
   if (owner) {
     progress->Finish();
     SY_RETURN_IF_ERROR(impl.writer->Finish());

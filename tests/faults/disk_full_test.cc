@@ -12,7 +12,7 @@ class DiskFull : public ProgramTest {
            "--eval_every=0 --save_every=4 --keep=0 " + more;
   }
   void ExpectOldCheckpointIsWhole(const std::string& where) {
-    ExpectSuccess(Run(fmt::format("train --resume={}/mlp/shapes/a/run --steps=6 --save_every=100", where)), {"trained 6 updates"});
+    ExpectSuccess(Run(fmt::format("train --resume={}/mlp/shapes/a/run --steps=50 --save_every=100", where)), {"trained 50 updates"});
   }
 };
 

@@ -19,9 +19,9 @@ class Liveness : public ProgramTest, public testing::WithParamInterface<Setting>
     if (GetParam().start == Start::kMpirun && !HasMpirun()) GTEST_SKIP() << "mpirun was not found";
     if (!HasCollective(GetParam().collective)) GTEST_SKIP() << "collective " << GetParam().collective << " was not built";
   }
-  // Goes on for hours unless something happens.
+  // Goes on for minutes unless something happens.
   std::string EndlessTraining(const std::string& more) const {
-    return CommandLineOf(GetParam().start, SmallTraining("--steps=50000000 --train_size=512 --eval_every=0 --collective=" + GetParam().collective + " " + more));
+    return CommandLineOf(GetParam().start, SmallTraining("--steps=2000000 --train_size=512 --eval_every=0 --collective=" + GetParam().collective + " " + more));
   }
   bool mpirun() const { return GetParam().start == Start::kMpirun; }
 };
@@ -80,7 +80,7 @@ TEST_P(Liveness, ASignalToStopSavesACheckpointFromWhichTheRunGoesOn) {
 }
 
 TEST_F(ProgramTest, ASignalToOneRankStopsAllOfThem) {
-  RunningProgram program(folder_.path(), CommandLineOf(Start::kLaunch, SmallTraining("--steps=50000000 --train_size=512 --eval_every=0")));
+  RunningProgram program(folder_.path(), CommandLineOf(Start::kLaunch, SmallTraining("--steps=2000000 --train_size=512 --eval_every=0")));
   ASSERT_TRUE(program.Trains(2)) << program.Output();
   kill(program.Rank(1), SIGUSR1);
   ASSERT_GE(RunningProgram::WaitFor([&] { return program.HasEnded(); }, 20000), 0) << program.Output();

@@ -21,10 +21,13 @@ class RunningProgram {
  public:
   // `line` is run by a shell in `folder`.
   RunningProgram(const std::string& folder, const std::string& line) : output_(folder + "/output.txt") {
+    const int file = open(output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
     pid_ = fork();
-    if (pid_ != 0) return;
+    if (pid_ != 0) {
+      close(file);
+      return;
+    }
     setpgid(0, 0);
-    const int file = open(output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     dup2(file, STDOUT_FILENO);
     dup2(file, STDERR_FILENO);
     if (chdir(folder.c_str()) == 0) execl("/bin/sh", "sh", "-c", ("exec " + line).c_str(), nullptr);

@@ -1,78 +1,12 @@
 #include "tools/conform/op_cases.h"
 
 #include <algorithm>
-#include <cstring>
 #include <tuple>
+
+#include "tools/conform/op_table.h"
 
 namespace switchyard::conform {
 namespace {
-
-Operand T(Dims dims, Fill fill = Fill::kNormal, double value = 0) {
-  return {Type::kTested, std::move(dims), fill, value};
-}
-Operand F(Dims dims, Fill fill = Fill::kNormal, double value = 0) { return {Type::kF32, std::move(dims), fill, value}; }
-Operand I(Dims dims, double limit, Fill fill = Fill::kIndex) { return {Type::kI32, std::move(dims), fill, limit}; }
-
-class Table {
- public:
-  // A forward case, or one that stands alone.
-  template <typename A>
-  OpCase& Add(const char* op, const char* name, A attributes, std::vector<Operand> inputs,
-              std::vector<Operand> outputs) {
-    attributes.header = SY_HEADER(A);
-    OpCase& added = Add(op, name, std::move(inputs), std::move(outputs));
-    added.attributes.resize(sizeof(A));
-    std::memcpy(added.attributes.data(), &attributes, sizeof(A));
-    return added;
-  }
-  OpCase& Add(const char* op, const char* name, std::vector<Operand> inputs, std::vector<Operand> outputs) {
-    OpCase added;
-    added.op = op;
-    added.name = name;
-    added.inputs = std::move(inputs);
-    added.outputs = std::move(outputs);
-    cases_.push_back(std::move(added));
-    forward_ = static_cast<int>(cases_.size()) - 1;
-    return cases_.back();
-  }
-  // The gradient of the last case of Add, with its name and attributes. "i0" is its input 0, "o1" its output 1, "g0"
-  // the incoming gradient of output 0; the outputs are gradients of the listed inputs, f32 where the input is listed in
-  // `f32`.
-  OpCase& Gradient(const char* op, std::vector<std::string> inputs, std::vector<int> outputs,
-                   std::vector<int> f32 = {}) {
-    const OpCase from = cases_[forward_];
-    OpCase added;
-    added.op = op;
-    added.name = from.name;
-    added.attributes = from.attributes;
-    added.forward = forward_;
-    added.looser = from.looser;
-    for (const std::string& text : inputs) {
-      const int index = text[1] - '0';
-      Operand operand = text[0] == 'i' ? from.inputs[index] : from.outputs[index];
-      operand.index = index;
-      if (text[0] == 'g') {
-        operand.gradient_of = index;
-      } else {
-        operand.source = text[0] == 'i' ? Source::kForwardInput : Source::kForwardOutput;
-      }
-      added.inputs.push_back(operand);
-    }
-    for (const int index : outputs) {
-      Operand operand = from.inputs[index];
-      if (std::find(f32.begin(), f32.end(), index) != f32.end()) operand.type = Type::kF32;
-      operand.gradient_of = index;
-      added.outputs.push_back(operand);
-    }
-    cases_.push_back(std::move(added));
-    return cases_.back();
-  }
-  std::vector<OpCase> Take() { return std::move(cases_); }
-
- private:
-  std::vector<OpCase> cases_;
-  int forward_ = -1;
-};
 
 void AddMatmul(Table& table) {
   sy_matmul_attributes plain{};
@@ -196,20 +130,6 @@ void AddNormalization(Table& table) {
   table.Gradient("softmax_backward", {"o0", "g0"}, {0});
   table.Add("softmax", "long_rows", {T({3, 2, 1031})}, {T({3, 2, 1031})});
   table.Gradient("softmax_backward", {"o0", "g0"}, {0});
-
-  const auto add_batch = [&](const char* name, Dims dims) {
-    sy_batch_norm_attributes a{};
-    a.eps = 1e-5f;
-    a.momentum = 0.1f;
-    const Dims c = {dims.back()};
-    const std::vector<Operand> inputs = {T(dims), F(c, Fill::kPositive), F(c), F(c), F(c, Fill::kPositive)};
-    table.Add("batch_norm_inference", name, a, inputs, {T(dims)});
-    table.Add("batch_norm", name, a, inputs, {T(dims), F(c), F(c), F(c), F(c)});
-    table.Gradient("batch_norm_backward", {"i0", "i1", "o1", "o2", "g0"}, {0, 1, 2});
-  };
-  add_batch("image", {2, 5, 3, 7});
-  add_batch("volume", {1, 2, 3, 5, 4});
-  add_batch("rows", {33, 1});
 }
 
 void AddLosses(Table& table) {
@@ -486,101 +406,6 @@ void AddOptimizer(Table& table) {
   add("skipped", a, 2, shapes, false, false);
 }
 
-void AddConvolution(Table& table) {
-  struct Sizes {
-    int64_t n, c, k;
-    std::vector<int64_t> image, kernel;
-    std::vector<int> stride, dilation, before, after;
-    int groups;
-    bool bias;
-  };
-  const auto add = [&](const char* name, const Sizes& s) {
-    sy_convolution_attributes a{};
-    a.spatial_rank = static_cast<int32_t>(s.image.size());
-    a.groups = s.groups;
-    a.bias = s.bias;
-    Dims x = {s.n}, w = {s.k}, y = {s.n};
-    for (size_t i = 0; i < s.image.size(); ++i) {
-      a.stride[i] = s.stride[i];
-      a.dilation[i] = s.dilation[i];
-      a.before[i] = s.before[i];
-      a.after[i] = s.after[i];
-      x.push_back(s.image[i]);
-      w.push_back(s.kernel[i]);
-      y.push_back((s.image[i] + s.before[i] + s.after[i] - s.dilation[i] * (s.kernel[i] - 1) - 1) / s.stride[i] + 1);
-    }
-    x.push_back(s.c);
-    w.push_back(s.c / s.groups);
-    y.push_back(s.k);
-    std::vector<Operand> inputs = {T(x), T(w)};
-    if (s.bias) inputs.push_back(T({s.k}));
-    table.Add("convolution", name, a, inputs, {T(y)});
-    table.Gradient("convolution_backward_data", {"g0", "i1"}, {0});
-    table.Gradient("convolution_backward_weights", {"i0", "g0"}, {1});
-  };
-  add("same", {2, 3, 5, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, true});
-  add("pointwise", {2, 7, 4, {5, 3}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
-  add("patches", {2, 3, 8, {12, 8}, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {0, 0}, 1, true});
-  add("strided", {1, 4, 6, {11, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}, 1, false});
-  add("dilated", {1, 2, 3, {13, 11}, {3, 3}, {1, 1}, {2, 3}, {2, 3}, {2, 3}, 1, false});
-  add("grouped", {2, 6, 9, {6, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 3, true});
-  add("depthwise", {1, 5, 5, {7, 7}, {3, 3}, {2, 1}, {1, 1}, {1, 1}, {1, 1}, 5, false});
-  add("uneven", {1, 2, 2, {6, 5}, {4, 2}, {2, 1}, {1, 1}, {1, 0}, {2, 1}, 1, true});
-  add("volume", {1, 2, 3, {5, 4, 3}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
-  add("volume_strided", {2, 4, 4, {5, 6, 7}, {2, 3, 2}, {2, 2, 2}, {1, 1, 1}, {0, 1, 0}, {0, 1, 1}, 2, false});
-  add("one_element", {1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
-}
-
-void AddPooling(Table& table) {
-  const auto add = [&](const char* name, bool average, bool include, int64_t c, Dims image, std::vector<int> kernel,
-                       std::vector<int> stride, int pad) {
-    sy_pool_attributes a{};
-    a.spatial_rank = static_cast<int32_t>(image.size());
-    a.average = average;
-    a.count_include_pad = include;
-    Dims x = {2}, y = {2};
-    for (size_t i = 0; i < image.size(); ++i) {
-      a.kernel[i] = kernel[i];
-      a.stride[i] = stride[i];
-      a.before[i] = a.after[i] = pad;
-      x.push_back(image[i]);
-      y.push_back((image[i] + 2 * pad - kernel[i]) / stride[i] + 1);
-    }
-    x.push_back(c);
-    y.push_back(c);
-    table.Add("pool", name, a, {T(x)}, {T(y)}).exact = !average;
-    table.Gradient("pool_backward", {"i0", "g0"}, {0});
-  };
-  add("max", false, false, 5, {7, 9}, {3, 3}, {2, 2}, 1);
-  add("max_overlap", false, false, 3, {6, 5}, {3, 2}, {1, 1}, 0);
-  add("max_volume", false, false, 2, {4, 5, 6}, {2, 2, 2}, {2, 2, 2}, 0);
-  add("average", true, false, 5, {7, 9}, {3, 3}, {2, 2}, 1);
-  add("average_with_padding", true, true, 1, {5, 5}, {3, 3}, {1, 1}, 1);
-  add("global", true, false, 17, {7, 7}, {7, 7}, {1, 1}, 0);
-}
-
-void AddResize(Table& table) {
-  const auto add = [&](const char* name, int mode, bool align, Dims from, Dims to) {
-    sy_resize_attributes a{};
-    a.spatial_rank = static_cast<int32_t>(from.size());
-    a.mode = mode;
-    a.align_corners = align;
-    Dims x = {2}, y = {2};
-    x.insert(x.end(), from.begin(), from.end());
-    y.insert(y.end(), to.begin(), to.end());
-    x.push_back(3);
-    y.push_back(3);
-    table.Add("resize", name, a, {T(x)}, {T(y)}).exact = mode == SY_RESIZE_NEAREST;
-    table.Gradient("resize_backward", {"g0"}, {0});
-  };
-  add("nearest", SY_RESIZE_NEAREST, false, {3, 5}, {7, 4});
-  add("linear_up", SY_RESIZE_LINEAR, false, {3, 5}, {6, 10});
-  add("linear_down", SY_RESIZE_LINEAR, false, {9, 7}, {4, 3});
-  add("align_corners", SY_RESIZE_LINEAR, true, {4, 5}, {7, 9});
-  add("trilinear", SY_RESIZE_LINEAR, false, {2, 3, 4}, {4, 6, 7});
-  add("one_element", SY_RESIZE_LINEAR, true, {1, 1}, {3, 3});
-}
-
 std::vector<OpCase> Build() {
   Table table;
   AddMatmul(table);
@@ -592,9 +417,7 @@ std::vector<OpCase> Build() {
   AddLayout(table);
   AddDropout(table);
   AddOptimizer(table);
-  AddConvolution(table);
-  AddPooling(table);
-  AddResize(table);
+  AddImageOps(table);
   return table.Take();
 }
 
