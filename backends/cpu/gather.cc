@@ -1,5 +1,7 @@
 // gather and scatter_add of rows. scatter_add is deterministic: each thread owns a range of table rows and adds in the
 // order of the indices.
+#include <algorithm>
+
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/parallel.h"
 
@@ -47,10 +49,11 @@ class ScatterAdd : public Kernel {
                        Vector().to_float(outputs[0].dtype, out, table + first, n);
                      }
                      for (int64_t i = 0; i < count_; ++i) {
-                       if (indices[i] < begin || indices[i] >= end) continue;
+                       const int64_t row = std::clamp<int64_t>(indices[i], 0, rows_ - 1);
+                       if (row < begin || row >= end) continue;
                        const int64_t bytes = DtypeBytes(inputs[1].dtype);
                        Vector().add_columns({a.inputs[1] + i * width_ * bytes, inputs[1].dtype}, 1, width_, width_,
-                                            table + indices[i] * width_);
+                                            table + row * width_);
                      }
                      if (!f32) Vector().from_float(outputs[0].dtype, table + first, out, n);
                    });

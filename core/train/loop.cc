@@ -216,11 +216,13 @@ StatusOr<TrainingResult> Trainer::Train() {
     impl.writer = std::make_unique<CheckpointWriter>(impl.run_folder);
   }
   const int64_t per_epoch = impl.updates_per_epoch;
-  const int64_t end_epoch = (impl.total_updates + per_epoch - 1) / per_epoch;
   if (impl.batch >= per_epoch * config.accumulation) {
     impl.batch = 0;
     ++impl.epoch;
   }
+  // Counted from here: a run resumed with another batch has other epochs behind it than its updates say.
+  const int64_t updates_of_epoch = impl.batch / config.accumulation + impl.total_updates - impl.data_step;
+  const int64_t end_epoch = impl.epoch + (updates_of_epoch + per_epoch - 1) / per_epoch;
   if (impl.data_step < impl.total_updates) SY_RETURN_IF_ERROR(impl.loader->Start(impl.epoch, impl.batch, end_epoch));
 
   StopSignals signals;

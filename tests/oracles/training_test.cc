@@ -24,9 +24,9 @@ HostBatch OwnBatch(const RunSetup& setup, int64_t update, int rank, int world) {
   return batch;
 }
 
-// The parameters after `updates` updates in a trainer of this configuration; `losses`: of this rank.
+// The parameters after `updates` updates in a trainer of this configuration; `results`: of each, as this rank sees it.
 HostTensors Trained(const TrainConfig& config, World& world, int64_t updates = 3,
-                    std::vector<double>* losses = nullptr) {
+                    std::vector<Trainer::StepResult>* results = nullptr) {
   auto run = MakeRun(config, world);
   EXPECT_TRUE(run.ok()) << Message(run.status());
   if (!run.ok()) return {};
@@ -35,7 +35,7 @@ HostTensors Trained(const TrainConfig& config, World& world, int64_t updates = 3
     const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
     EXPECT_TRUE(result.ok()) << Message(result.status());
     if (!result.ok()) return {};
-    if (losses != nullptr) losses->push_back(result->loss);
+    if (results != nullptr) results->push_back(*result);
   }
   return *run->trainer->Parameters();
 }
@@ -104,19 +104,20 @@ TEST(DataParallelTraining, ManyRanksEqualOneRankWithTheWholeBatch) {
   config.drop_path = 0.2f;
   config.momentum = 0.9f;
   config.clip = 0.3f;
-  std::vector<double> losses, whole_losses;
-  const HostTensors found = Trained(config, SharedWorld(), 3, &losses);
+  std::vector<Trainer::StepResult> results, whole_results;
+  const HostTensors found = Trained(config, SharedWorld(), 3, &results);
   TrainConfig whole = config;
   whole.batch_size = config.batch_size * SharedWorld().size();
   const auto lone = LoneWorld();
-  const HostTensors expected = Trained(whole, *lone, 3, &whole_losses);
+  const HostTensors expected = Trained(whole, *lone, 3, &whole_results);
   ExpectClose(found, expected, 1e-4);
-  for (size_t i = 0; i < losses.size(); ++i) {
-    double mean = losses[i];
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_NEAR(results[i].grad_norm, whole_results[i].grad_norm, 1e-4 * whole_results[i].grad_norm);
+    double mean = results[i].loss;
     if (SharedWorld().size() > 1) {
       ASSERT_TRUE(SharedWorld().communicator->AllReduce("mean", &mean, &mean, 1, SY_F64, SY_SUM).ok());
     }
-    EXPECT_NEAR(mean / SharedWorld().size(), whole_losses[i], 1e-5);
+    EXPECT_NEAR(mean / SharedWorld().size(), whole_results[i].loss, 1e-5);
   }
 }
 

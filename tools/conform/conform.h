@@ -32,7 +32,7 @@ struct Options {
   Level limit = Level::kFast;             // checks of higher levels are left out
   std::string filter;                     // only checks whose name contains it; "" = all
   std::string expected_failures;          // JSON file: {"op/softmax/*": "why", …}; a trailing * stands for anything
-  std::vector<int> ranks = {1, 2, 3, 4};  // of collective checks
+  std::vector<int> ranks = {1, 2, 3, 4, 8};  // of collective checks
   bool json = false;
   bool verbose = false;  // list the checks that passed, too
   std::vector<std::string>

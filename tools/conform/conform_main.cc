@@ -18,7 +18,7 @@ The last line names the level reached (Loads, Trains, Async, Distributed, Fast) 
   --device=N                which device of a backend (0)
   --filter=TEXT             only checks whose name contains TEXT, for example op/matmul or /bf16
   --limit=LEVEL             leave out what only higher levels ask for (Fast)
-  --ranks=1,2,4             how many ranks a collective is tried with (1,2,3,4)
+  --ranks=1,2,4             how many ranks a collective is tried with (1,2,3,4,8)
   --expected_failures=FILE  JSON object of check names (a trailing * stands for anything) and reasons
   --seed=N                  of all test data (42)
   --json                    the report as JSON

@@ -25,7 +25,12 @@ float Dot(const float* a, const float* b, int64_t n) {
 }
 
 bool Ignored(const CrossEntropyRows& a, int64_t row) {
-  return a.labels && (a.labels[row] == a.ignore_index || a.labels[row] < 0 || a.labels[row] >= a.columns);
+  return a.labels && (a.labels[row] == a.ignore_index || a.labels[row] < 0);
+}
+
+// A label that no class has: the row's loss and gradient are NaN, so that it does not pass unnoticed.
+bool Beyond(const CrossEntropyRows& a, int64_t row) {
+  return a.labels && !Ignored(a, row) && a.labels[row] >= a.columns;
 }
 
 }  // namespace
@@ -69,7 +74,9 @@ void cross_entropy(const CrossEntropyRows& a, int64_t begin, int64_t end, float*
                      [&](int64_t i, int64_t lanes) SY_INLINED { return Keep(Load(x + i, lanes) - e.largest, lanes); });
     };
     const float smooth = s == 0.0f ? 0.0f : s * (relative - sum_of_logits() / static_cast<float>(n));
-    if (a.labels) {
+    if (Beyond(a, r)) {
+      At(a.loss, r) = __builtin_nanf("");
+    } else if (a.labels) {
       At(a.loss, r) = Ignored(a, r) ? 0.0f : (1.0f - s) * (relative - (x[a.labels[r]] - e.largest)) + smooth;
     } else {
       const float* t = Widened(a.targets, r * n, n, exponentials);
@@ -90,7 +97,10 @@ void cross_entropy_backward(const CrossEntropyRows& a, int64_t begin, int64_t en
     const float* x = Widened(a.logits, r * n, n, scratch);
     float* dx = Destination(a.dlogits, r * n, scratch);
     const float logsumexp = At(a.logsumexp, r), scale = Ignored(a, r) ? 0.0f : At(a.dloss, r);
-    if (scale == 0.0f) {
+    if (Beyond(a, r)) {
+      ForEachVector(n, [&](int64_t i, int64_t lanes)
+                           SY_INLINED { Store(dx + i, Floats{} + __builtin_nanf(""), lanes); });
+    } else if (scale == 0.0f) {
       ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(dx + i, Floats{}, lanes); });
     } else if (a.labels) {
       ForEachVector(n, [&](int64_t i, int64_t lanes)

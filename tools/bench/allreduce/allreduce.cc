@@ -4,6 +4,8 @@
 // − 1) / n. Prints a table on standard error, JSON on standard output.
 //
 //   mpirun --bind-to none --oversubscribe -n 2 build/bin/switchyard-bench-allreduce
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,8 +39,8 @@ Status Measure(Communicator& referee, std::vector<Way>& ways, uint64_t count, in
   for (Way& way : ways) way.seconds.clear();
   for (int repeat = -2; repeat < repeats; ++repeat) {  // the first two warm up
     for (Way& way : ways) {
-      std::fill_n(way.data, count,
-                  1.0f);  // as a backward pass leaves it: written by its own rank, and in that rank's cache
+      // As a backward pass leaves it: written by its own rank, and in that rank's cache.
+      std::fill_n(way.data, count, 1.0f);
       SY_RETURN_IF_ERROR(referee.Barrier("start"));
       const double start = Seconds();
       SY_RETURN_IF_ERROR(way.run(count));
@@ -50,6 +52,15 @@ Status Measure(Communicator& referee, std::vector<Way>& ways, uint64_t count, in
   return OkStatus();
 }
 
+// One core per rank, as in training.
+void Pin(const ProcessMap& processes) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const int core : CoresOfLocalRank(AllowedCores(), processes.local_rank, processes.local_world))
+    CPU_SET(core, &cores);
+  sched_setaffinity(0, sizeof cores, &cores);
+}
+
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
@@ -58,6 +69,7 @@ double Median(std::vector<double> values) {
 Status Run(int repeats, uint64_t largest) {
   SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
   SY_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::Connect(processes, 30000, {}));
+  Pin(processes);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (const char* name : {"shm", "mpi"}) {
     SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, name));
