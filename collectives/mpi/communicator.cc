@@ -188,7 +188,19 @@ sy_status Communicator::Advance(sy_request& request, sy_error* error) {
       return SY_MPI_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms in %s", rank_,
                          static_cast<unsigned long long>(timeout_ms_), call);
     }
-    if (request.state == sy_request::kRunning) return Finish(request, error);
+    if (request.state == sy_request::kRunning || request.state == sy_request::kClosing) {
+      if (const sy_status finished_part = Finish(request, error); finished_part != SY_OK) return finished_part;
+      if (request.state == sy_request::kClosing || request.parts.size() < 2 || request.header.kind == kMessages)
+        return SY_OK;
+      // MPI may call a part finished whose last bytes leave only when this process calls MPI again. With many parts
+      // that can hold the others up for long, so nobody returns before all have finished theirs.
+      request.state = sy_request::kClosing;
+      request.parts.resize(1);
+      if (const sy_status started = SY_MPI_CHECK(error, MPI_Ibarrier(comm_, request.parts.data()), "MPI_Ibarrier");
+          started != SY_OK)
+        return started;
+      continue;
+    }
     if (request.state == sy_request::kComparing) return Disagreement(request, error);
     if (const sy_status next = AfterCheck(request, error); next != SY_OK) return next;
   }

@@ -75,7 +75,7 @@ class Communicator {
 struct sy_request {
   mpi::Communicator* owner = nullptr;
   bool used = false;
-  enum { kQueued, kChecking, kComparing, kRunning, kDone } state = kQueued;
+  enum { kQueued, kChecking, kComparing, kRunning, kClosing, kDone } state = kQueued;
   mpi::CallHeader header{};
   const char* send = nullptr;
   char* receive = nullptr;

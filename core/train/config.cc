@@ -67,7 +67,7 @@ Status CheckTrainConfig(const TrainConfig& c) {
       {"mlp_ratio", c.mlp_ratio, 0, 1024},
       {"epochs", c.epochs * 1.0, 0, kMost},
       {"steps", static_cast<double>(c.steps), 0, kMost},
-      {"batch_size", c.batch_size * 1.0, 0, 1 << 24},
+      {"batch_size", c.batch_size * 1.0, TrainConfig::kAutoBatch, 1 << 24},
       {"global_batch_size", c.global_batch_size * 1.0, 0, kMost},
       {"accumulation", c.accumulation * 1.0, 1, 1 << 20},
       {"lr", c.lr, 0, kMost},

@@ -24,7 +24,8 @@ struct TrainConfig {
   // How long, in which batches
   int epochs = 0;                       // 0: the model's recipe
   int64_t steps = 0;                    // stop after so many updates; 0: epochs decide
-  int batch_size = 0;                   // per rank; 0: the model's recipe
+  static constexpr int kAutoBatch = -1;
+  int batch_size = 0;                   // per rank; 0: the model's recipe; kAutoBatch: the largest power of two that fits
   int global_batch_size = 0;            // B·W·A; the alternative to batch_size
   int accumulation = 1;                 // A
   uint64_t seed = 42;
@@ -103,7 +104,7 @@ struct TrainConfig {
   X(reset_head, "start with a new classifier where the pretrained one has another number of classes") \
   X(epochs, "passes over the training data; 0: the model's recipe") \
   X(steps, "stop after so many updates; 0: --epochs decides") \
-  X(batch_size, "images per rank and micro-step; 0: the model's recipe") \
+  X(batch_size, "images per rank and micro-step; 0: the model's recipe; auto: the largest power of two that fits") \
   X(global_batch_size, "images per update over all ranks (batch_size x ranks x accumulation); 0: from --batch_size") \
   X(accumulation, "micro-steps per update, with one round of communication") \
   X(seed, "fixes weights, order, augmentation and dropout") \

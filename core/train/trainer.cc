@@ -85,9 +85,11 @@ int64_t Trainer::updates_per_epoch() const { return impl_->updates_per_epoch; }
 const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->run_update->timings(); }
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
 uint64_t Trainer::allocated_bytes() const { return impl_->memory->allocated_bytes(); }
-uint64_t Trainer::planned_bytes() const {
+uint64_t Trainer::planned_bytes() const { return impl_->PlannedBytes(); }
+
+uint64_t Trainer::Impl::PlannedBytes() const {
   uint64_t total = 0;
-  for (int i = 0; i < kArenaCount; ++i) total += impl_->layout->bytes(static_cast<Arena>(i));
+  for (int i = 0; i < kArenaCount; ++i) total += layout->bytes(static_cast<Arena>(i));
   return total;
 }
 
@@ -265,6 +267,30 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   SY_RETURN_IF_ERROR(impl.AllocateMemory());
   SY_RETURN_IF_ERROR(impl.InitializeState());
   return trainer;
+}
+
+StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit) {
+  const DeviceInfo& device = world.device->info();
+  const double sharing = (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
+  const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
+  int32_t fits = 0;
+  double needed = 0;
+  for (int batch = 1; batch <= limit; batch *= 2) {
+    Impl impl(world);
+    impl.config = config;
+    impl.config.batch_size = batch;
+    impl.model = model;
+    SY_RETURN_IF_ERROR(impl.CompilePlans());
+    needed = static_cast<double>(impl.PlannedBytes());
+    if (needed > available) break;
+    fits = batch;
+  }
+  if (world.communicator) SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
+  if (fits == 0) {
+    return ResourceExhausted("--batch_size=auto: the plan of {} takes {:.1f} MB for a single image, device {} of {} has {:.1f} MB for this rank; choose a smaller model", model.name, needed / 1e6,
+                             device.index, device.plugin, available / 1e6);
+  }
+  return fits;
 }
 
 Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step) {

@@ -54,6 +54,9 @@ class Trainer {
   // config must be resolved: no field left at "the recipe's". Throws nothing: a wrong graph is an error that names the source line.
   static StatusOr<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const TrainableModel& model, const Dataset& train, const Dataset& validation, World& world);
   ~Trainer();
+  // The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device; nothing is allocated. Local ranks that
+  // share a device share its memory. Collective.
+  static StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit);
 
   StatusOr<TrainingResult> Train();
   StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);

@@ -66,6 +66,7 @@ struct Trainer::Impl {
 
   // trainer.cc
   Status CompilePlans();
+  uint64_t PlannedBytes() const;
   Status WithLargestBatch(const Status& out_of_memory) const;
   Status AllocateMemory();
   Status InitializeState();

@@ -23,7 +23,8 @@ class Commands : public ProgramTest {
 TEST_F(Commands, EveryCommandExplainsItself) {
   const CommandResult help = Run("help");
   ExpectSuccess(help);
-  for (const std::string command : {"train", "eval", "predict", "launch", "devices", "doctor", "models", "datasets", "ops", "explain", "bench", "conform", "version"}) {
+  for (const std::string command : {"train", "eval", "predict", "launch", "devices", "doctor", "models", "datasets",
+                                    "ops", "explain", "bench", "conform", "version"}) {
     EXPECT_THAT(help.output, HasSubstr("\n  " + command + " "));
     ExpectSuccess(Run(command + " --help"), {command});
     EXPECT_EQ(Run("help " + command).output, Run(command + " --help").output);
@@ -60,14 +61,16 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
 }
 
 TEST_F(Commands, TrainsEvaluatesAndPredicts) {
-  ExpectSuccess(Run(SmallTraining("--steps=40")), {"switchyard: mlp on shapes", "4 images per update", "accuracy", "images/s", "run/mlp/shapes/a/run/loss.png"});
+  ExpectSuccess(Run(SmallTraining("--steps=40")), {"switchyard: mlp on shapes", "4 images per update", "accuracy",
+                                                   "images/s", "run/mlp/shapes/a/run/loss.png"});
   EXPECT_TRUE(std::filesystem::exists(SmallRun() + "/loss.png"));
   const CommandResult evaluation = Run("eval --checkpoint=run/mlp/shapes/a/run --json");
   ExpectSuccess(evaluation);
   EXPECT_EQ(nlohmann::json::parse(evaluation.output, nullptr, false)["count"], 20);
   folder_.Write("a.jpg", JpegBytes(Pattern(40, 50, 3)));
   folder_.Write("b.png", PngBytes(Pattern(9, 11, 1)));
-  const CommandResult prediction = Run("predict a.jpg b.png --checkpoint=run/mlp/shapes/a/run/checkpoints/best --top=2 --json");
+  const CommandResult prediction =
+      Run("predict a.jpg b.png --checkpoint=run/mlp/shapes/a/run/checkpoints/best --top=2 --json");
   ExpectSuccess(prediction);
   const auto files = nlohmann::json::parse(prediction.output, nullptr, false);
   ASSERT_EQ(files.size(), 2u) << prediction.output;
@@ -87,7 +90,8 @@ TEST_F(Commands, TwoRanksTrainTogetherAndOneOfThemSpeaks) {
 
 TEST_F(Commands, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
   std::ofstream(In("settings.json")) << R"({"seed": 5, "lr": 0.5, "momentum": 0.25, "optimizer": "sgd"})";
-  ExpectSuccess(Run(SmallTraining("--config=settings.json --seed 7 --notensorboard"), Start::kAlone, "SWITCHYARD_LR=0.125 SWITCHYARD_SEED=6"));
+  ExpectSuccess(Run(SmallTraining("--config=settings.json --seed 7 --notensorboard"), Start::kAlone,
+                    "SWITCHYARD_LR=0.125 SWITCHYARD_SEED=6"));
   const nlohmann::json saved = SavedConfig();
   EXPECT_EQ(saved["seed"], 7);
   EXPECT_EQ(saved["lr"], 0.125);
@@ -104,7 +108,8 @@ TEST_F(Commands, TheSavedSettingsOfARunStartItAgain) {
   second["suffix"] = "a";
   EXPECT_EQ(first, second);
   // A batch that is given outranks both batch sizes of the file.
-  ExpectSuccess(Run("train --config=run/mlp/shapes/a/run/config.json --suffix=c --batch_size=8"), {"8 images per update"});
+  ExpectSuccess(Run("train --config=run/mlp/shapes/a/run/config.json --suffix=c --batch_size=8"),
+                {"8 images per update"});
 }
 
 }  // namespace

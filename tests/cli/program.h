@@ -1,5 +1,5 @@
-// Running the built program for a test: alone, or as two ranks under `switchyard launch` or mpirun; always with a time limit, in a folder of the
-// test's own, and without the settings of whoever runs the tests.
+// Running the built program for a test: alone, or as two ranks under `switchyard launch` or mpirun; always with a time
+// limit, in a folder of the test's own, and without the settings of whoever runs the tests.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -16,7 +16,9 @@ namespace switchyard {
 
 enum class Start { kAlone, kLaunch, kMpirun };
 
-inline std::string Program() { return std::filesystem::weakly_canonical(ProgramFolder() + "/../bin/switchyard").string(); }
+inline std::string Program() {
+  return std::filesystem::weakly_canonical(ProgramFolder() + "/../bin/switchyard").string();
+}
 
 // The command line that starts `arguments` of the program.
 inline std::string CommandLineOf(Start start, const std::string& arguments) {
@@ -51,8 +53,10 @@ class ProgramTest : public testing::Test {
   }
   // A run of a second: an MLP on data that needs no file, in the folder run/mlp/shapes/a/run.
   static std::string SmallTraining(const std::string& more = "") {
-    return "train --model=mlp --dataset=shapes --width=16 --train_size=64 --validation_size=20 --batch_size=4 --steps=6 "
-           "--device=cpu --output=run --suffix=a " + more;
+    return "train --model=mlp --dataset=shapes --width=16 --train_size=64 --validation_size=20 --batch_size=4 "
+           "--steps=6 "
+           "--device=cpu --output=run --suffix=a " +
+           more;
   }
   std::string SmallRun() const { return In("run/mlp/shapes/a/run"); }
 

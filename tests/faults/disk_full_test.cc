@@ -8,17 +8,21 @@ class DiskFull : public ProgramTest {
  protected:
   // Weights of 2352 x 256 values: 2.4 MB, and 7.2 MB of state.
   static std::string Training(const std::string& more) {
-    return "train --model=mlp --dataset=shapes --width=256 --train_size=64 --validation_size=20 --batch_size=16 --device=cpu --output=run --suffix=a "
-           "--eval_every=0 --save_every=4 --keep=0 " + more;
+    return "train --model=mlp --dataset=shapes --width=256 --train_size=64 --validation_size=20 --batch_size=16 "
+           "--device=cpu --output=run --suffix=a "
+           "--eval_every=0 --save_every=4 --keep=0 " +
+           more;
   }
   void ExpectOldCheckpointIsWhole(const std::string& where) {
-    ExpectSuccess(Run(fmt::format("train --resume={}/mlp/shapes/a/run --steps=50 --save_every=100", where)), {"trained 50 updates"});
+    ExpectSuccess(Run(fmt::format("train --resume={}/mlp/shapes/a/run --steps=50 --save_every=100", where)),
+                  {"trained 50 updates"});
   }
 };
 
 TEST_F(DiskFull, AFileThatMayNotGrowIsAnErrorAndNoCrash) {
   ExpectSuccess(Run(Training("--steps=4")));
-  ExpectRefused(Run("train --resume=run/mlp/shapes/a/run --steps=8", Start::kAlone, "ulimit -f 1000;"), {"safetensors", "File too large"});
+  ExpectRefused(Run("train --resume=run/mlp/shapes/a/run --steps=8", Start::kAlone, "ulimit -f 1000;"),
+                {"safetensors", "File too large"});
   ExpectOldCheckpointIsWhole("run");
 }
 
@@ -30,8 +34,10 @@ TEST_F(DiskFull, AFullFileSystemStopsTheRunOnEveryRankAndKeepsWhatWasSaved) {
   }
   for (const Start start : {Start::kAlone, Start::kLaunch}) {
     std::filesystem::remove_all(In("run"));
-    const CommandResult result = RunCommand(fmt::format("unshare -r -m bash -c \"cd {} && {} && {}; status=\\$?; cp -a run ..; exit \\$status\"", folder_.path(), inside,
-                                                        CommandLineOf(start, Training("--steps=40"))), 60);
+    const CommandResult result =
+        RunCommand(fmt::format("unshare -r -m bash -c \"cd {} && {} && {}; status=\\$?; cp -a run ..; exit \\$status\"",
+                               folder_.path(), inside, CommandLineOf(start, Training("--steps=40"))),
+                   60);
     ExpectRefused(result, {"No space left on device"});
     ExpectOldCheckpointIsWhole("run");
   }

@@ -17,24 +17,32 @@ class Liveness : public ProgramTest, public testing::WithParamInterface<Setting>
  protected:
   void SetUp() override {
     if (GetParam().start == Start::kMpirun && !HasMpirun()) GTEST_SKIP() << "mpirun was not found";
-    if (!HasCollective(GetParam().collective)) GTEST_SKIP() << "collective " << GetParam().collective << " was not built";
+    if (!HasCollective(GetParam().collective))
+      GTEST_SKIP() << "collective " << GetParam().collective << " was not built";
   }
   // Goes on for minutes unless something happens.
   std::string EndlessTraining(const std::string& more) const {
-    return CommandLineOf(GetParam().start, SmallTraining("--steps=2000000 --train_size=512 --eval_every=0 --collective=" + GetParam().collective + " " + more));
+    return CommandLineOf(GetParam().start,
+                         SmallTraining("--steps=2000000 --train_size=512 --eval_every=0 --collective=" +
+                                       GetParam().collective + " " + more));
   }
   bool mpirun() const { return GetParam().start == Start::kMpirun; }
 };
 
-INSTANTIATE_TEST_SUITE_P(Started, Liveness, testing::Values(Setting{Start::kLaunch, "shm"}, Setting{Start::kMpirun, "shm"}, Setting{Start::kMpirun, "mpi"}),
-                         [](const auto& info) { return (info.param.start == Start::kLaunch ? "launch_" : "mpirun_") + info.param.collective; });
+INSTANTIATE_TEST_SUITE_P(Started, Liveness,
+                         testing::Values(Setting{Start::kLaunch, "shm"}, Setting{Start::kMpirun, "shm"},
+                                         Setting{Start::kMpirun, "mpi"}),
+                         [](const auto& info) {
+                           return (info.param.start == Start::kLaunch ? "launch_" : "mpirun_") + info.param.collective;
+                         });
 
 TEST_P(Liveness, AKilledRankIsNamedAndTheSurvivorsLeaveWithinASecond) {
   for (const int victim : {1, 0}) {
     RunningProgram program(folder_.path(), EndlessTraining(""));
     ASSERT_TRUE(program.Trains(2)) << program.Output();
     kill(program.Rank(victim), SIGKILL);
-    const int64_t survivor_ms = RunningProgram::WaitFor([&] { return RunningProgram::IsGone(program.Rank(1 - victim)); }, 10000);
+    const int64_t survivor_ms =
+        RunningProgram::WaitFor([&] { return RunningProgram::IsGone(program.Rank(1 - victim)); }, 10000);
     EXPECT_GE(survivor_ms, 0) << "the survivor hangs\n" << program.Output();
     EXPECT_LE(survivor_ms, 1000) << program.Output();
     const int64_t end_ms = RunningProgram::WaitFor([&] { return program.HasEnded(); }, 10000);
@@ -43,7 +51,8 @@ TEST_P(Liveness, AKilledRankIsNamedAndTheSurvivorsLeaveWithinASecond) {
     EXPECT_NE(program.code(), 0);
     // mpirun may cut off what the survivor says.
     if (!mpirun()) {
-      EXPECT_THAT(program.Output(), ContainsRegex(fmt::format("rank {} .pid {} on host [^)]+. died", victim, program.Rank(victim))));
+      EXPECT_THAT(program.Output(),
+                  ContainsRegex(fmt::format("rank {} .pid {} on host [^)]+. died", victim, program.Rank(victim))));
     }
   }
 }
@@ -52,7 +61,8 @@ TEST_P(Liveness, AStoppedRankIsNamedWithinTheFreezeLimit) {
   RunningProgram program(folder_.path(), EndlessTraining("--freeze_limit_ms=1500"));
   ASSERT_TRUE(program.Trains(2)) << program.Output();
   kill(program.Rank(1), SIGSTOP);
-  const int64_t named_ms = RunningProgram::WaitFor([&] { return program.Output().find("froze") != std::string::npos; }, 15000);
+  const int64_t named_ms =
+      RunningProgram::WaitFor([&] { return program.Output().find("froze") != std::string::npos; }, 15000);
   EXPECT_GE(named_ms, 0) << "nobody said that it froze\n" << program.Output();
   EXPECT_LE(named_ms, 3000);
   EXPECT_THAT(program.Output(), ContainsRegex(fmt::format("rank 1 .pid {} on host [^)]+. froze", program.Rank(1))));
@@ -76,11 +86,13 @@ TEST_P(Liveness, ASignalToStopSavesACheckpointFromWhichTheRunGoesOn) {
   ASSERT_TRUE(std::regex_search(text, match, std::regex("after update ([0-9]+)")));
   const int64_t update = std::stoll(match[1]);
   // Few updates more, so the run ends by itself.
-  ExpectSuccess(Run(fmt::format("train --resume=run/mlp/shapes/a/run --steps={}", update + 5), GetParam().start), {fmt::format("trained {} updates", update + 5)});
+  ExpectSuccess(Run(fmt::format("train --resume=run/mlp/shapes/a/run --steps={}", update + 5), GetParam().start),
+                {fmt::format("trained {} updates", update + 5)});
 }
 
 TEST_F(ProgramTest, ASignalToOneRankStopsAllOfThem) {
-  RunningProgram program(folder_.path(), CommandLineOf(Start::kLaunch, SmallTraining("--steps=2000000 --train_size=512 --eval_every=0")));
+  RunningProgram program(
+      folder_.path(), CommandLineOf(Start::kLaunch, SmallTraining("--steps=2000000 --train_size=512 --eval_every=0")));
   ASSERT_TRUE(program.Trains(2)) << program.Output();
   kill(program.Rank(1), SIGUSR1);
   ASSERT_GE(RunningProgram::WaitFor([&] { return program.HasEnded(); }, 20000), 0) << program.Output();

@@ -1,4 +1,5 @@
-// A program that runs beside the test: started in a process group of its own with its output in a file, watched, signalled and waited for.
+// A program that runs beside the test: started in a process group of its own with its output in a file, watched,
+// signalled and waited for.
 #pragma once
 
 #include <fcntl.h>
@@ -54,7 +55,8 @@ class RunningProgram {
   static int64_t WaitFor(const std::function<bool()>& happened, int limit_ms) {
     const auto start = std::chrono::steady_clock::now();
     for (;;) {
-      const int64_t passed = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+      const int64_t passed =
+          std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
       if (happened()) return passed;
       if (passed > limit_ms) return -1;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -63,11 +65,13 @@ class RunningProgram {
 
   // Until updates are logged; then Rank(r) is the process of rank r, as the banner says.
   bool Trains(int ranks, int limit_ms = 60000) {
-    if (WaitFor([&] { return Output().find("20/") != std::string::npos || HasEnded(); }, limit_ms) < 0 || ended_) return false;
+    if (WaitFor([&] { return Output().find("20/") != std::string::npos || HasEnded(); }, limit_ms) < 0 || ended_)
+      return false;
     const std::string text = Output();
     for (int rank = 0; rank < ranks; ++rank) {
       std::smatch match;
-      if (!std::regex_search(text, match, std::regex("rank " + std::to_string(rank) + " on [^ ]+ .pid ([0-9]+)"))) return false;
+      if (!std::regex_search(text, match, std::regex("rank " + std::to_string(rank) + " on [^ ]+ .pid ([0-9]+)")))
+        return false;
       ranks_.push_back(std::stoi(match[1]));
     }
     return true;

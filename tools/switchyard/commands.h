@@ -1,5 +1,5 @@
-// The commands of the program, one function each; main.cc lists them with their flags and help, and chooses. Each returns OK or the error that
-// main prints before it exits with status 1.
+// The commands of the program, one function each; main.cc lists them with their flags and help, and chooses. Each
+// returns OK or the error that main prints before it exits with status 1.
 #pragma once
 
 #include <string>

@@ -16,6 +16,7 @@ namespace {
 
 StatusOr<Graph> TrainingGraph(const RunSetup& setup, int world) {
   const TrainConfig& c = setup.config;
+  if (c.batch_size < 1) return InvalidArgument("--batch_size=auto depends on a run's device; give a number here");
   StepOptions o;
   o.batch = c.batch_size;
   o.height = o.width = c.image_size;
@@ -56,8 +57,9 @@ Status ExplainCommand(const Arguments&) {
   options.max_fallback = c.max_fallback;
   options.world = world;
   SY_ASSIGN_OR_RETURN(const auto plan, Plan::Compile(graph, kernels, reference.get(), layout, options));
-  fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({})\n\n", c.model, static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world,
-             world > 1 ? "s" : "", c.precision, here->device->info().plugin, here->device->info().name);
+  fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({})\n\n", c.model,
+             static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
+             c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", plan->report().ToText());
   return OkStatus();
 }
@@ -65,7 +67,8 @@ Status ExplainCommand(const Arguments&) {
 Status OpsCommand(const Arguments&) {
   if (!WasGiven("model")) {
     for (const auto& [name, op] : AllOps()) fmt::print("{:<32} {}\n", name, op.summary);
-    fmt::print("\n--model=NAME lists those that a model needs, with shapes and dtypes; core/abi/ops.h specifies each\n");
+    fmt::print(
+        "\n--model=NAME lists those that a model needs, with shapes and dtypes; core/abi/ops.h specifies each\n");
     return OkStatus();
   }
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(ResolvedSettings(), nullptr, 1));
@@ -75,7 +78,9 @@ Status OpsCommand(const Arguments&) {
     nlohmann::ordered_json inputs = nlohmann::ordered_json::array(), outputs = nlohmann::ordered_json::array();
   };
   std::map<std::pair<std::string, std::string>, Need> needs;
-  const auto describe = [](const TensorType& type) { return nlohmann::ordered_json({{"dtype", NameOf(type.dtype)}, {"shape", type.shape}}); };
+  const auto describe = [](const TensorType& type) {
+    return nlohmann::ordered_json({{"dtype", NameOf(type.dtype)}, {"shape", type.shape}});
+  };
   for (const Node& node : graph.nodes()) {
     if (IsStructural(node.op)) continue;
     Need need;
@@ -101,7 +106,10 @@ Status OpsCommand(const Arguments&) {
       fmt::print("{:<24} x{:<5} {}\n", key.first, need.count, text.size() > 160 ? text.substr(0, 157) + "..." : text);
     }
   }
-  if (absl::GetFlag(FLAGS_json)) fmt::print("{}\n", nlohmann::ordered_json({{"model", setup.model.name}, {"batch_size", setup.config.batch_size}, {"ops", list}}).dump(2));
+  if (absl::GetFlag(FLAGS_json))
+    fmt::print("{}\n", nlohmann::ordered_json(
+                           {{"model", setup.model.name}, {"batch_size", setup.config.batch_size}, {"ops", list}})
+                           .dump(2));
   return OkStatus();
 }
 
@@ -120,7 +128,8 @@ Status ModelsCommand(const Arguments&) {
     ModelOptions options;
     options.name = info.name;
     const auto model = ResolveModel(options);
-    fmt::print("{:<18} {:>8.2f} M  {}\n", info.name, model.ok() ? static_cast<double>(ParameterCount(*model)) / 1e6 : 0.0, info.help);
+    fmt::print("{:<18} {:>8.2f} M  {}\n", info.name,
+               model.ok() ? static_cast<double>(ParameterCount(*model)) / 1e6 : 0.0, info.help);
   }
   return OkStatus();
 }
@@ -140,7 +149,8 @@ Status DatasetsCommand(const Arguments&) {
     options.name = info.name;
     options.download = false;
     const auto path = LocateDataset(options);
-    fmt::print("{:<14} {}{}\n", info.name, info.help, path.ok() && !path->empty() ? fmt::format("; here: {}", *path) : "");
+    fmt::print("{:<14} {}{}\n", info.name, info.help,
+               path.ok() && !path->empty() ? fmt::format("; here: {}", *path) : "");
   }
   return OkStatus();
 }

@@ -30,24 +30,59 @@ struct Command {
 
 const std::vector<Command>& Commands() {
   static const std::vector<Command> commands = {
-      {"train", "[settings]", "train a model", "Ends with accuracy, images/s, the run folder and a picture of the loss.\n", {{}, true}, TrainCommand},
-      {"eval", "--checkpoint=RUN [settings]", "accuracy of a checkpoint, every sample counted once",
-       "Settings are the checkpoint's; those given here win.\n", {{"checkpoint", "json"}, true}, EvalCommand},
-      {"predict", "FILE... --checkpoint=RUN", "classes of image files, with probabilities", "JPEG and PNG files of any size.\n",
-       {{"checkpoint", "top", "json"}, true}, PredictCommand},
-      {"launch", "--nproc_per_node=N COMMAND...", "start several ranks of a command on this node",
-       "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but rank 0, passes SIGTERM on, and\n"
+      {"train",
+       "[settings]",
+       "train a model",
+       "Ends with accuracy, images/s, the run folder and a picture of the loss.\n",
+       {{}, true},
+       TrainCommand},
+      {"eval",
+       "--checkpoint=RUN [settings]",
+       "accuracy of a checkpoint, every sample counted once",
+       "Settings are the checkpoint's; those given here win.\n",
+       {{"checkpoint", "json"}, true},
+       EvalCommand},
+      {"predict",
+       "FILE... --checkpoint=RUN",
+       "classes of image files, with probabilities",
+       "JPEG and PNG files of any size.\n",
+       {{"checkpoint", "top", "json"}, true},
+       PredictCommand},
+      {"launch",
+       "--nproc_per_node=N COMMAND...",
+       "start several ranks of a command on this node",
+       "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but "
+       "rank 0, passes SIGTERM on, and\n"
        "ends with the status of the first rank that failed. mpirun and Slurm can start ranks as well.\n",
-       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}, false}, nullptr},
+       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}, false},
+       nullptr},
       {"devices", "", "devices that can be used", "", {{"json"}, false}, DevicesCommand},
-      {"doctor", "", "every plugin that was found, and why it was taken or refused", "", {{"json"}, false}, DoctorCommand},
+      {"doctor",
+       "",
+       "every plugin that was found, and why it was taken or refused",
+       "",
+       {{"json"}, false},
+       DoctorCommand},
       {"models", "", "models and their sizes", "", {}, ModelsCommand},
       {"datasets", "", "datasets, and where their files are", "", {{"have", "data"}, false}, DatasetsCommand},
-      {"ops", "[--model=NAME]", "ops of the engine, or those that a model needs, with shapes",
-       "What a person who ports a backend reads first: core/abi/ops.h specifies each op.\n", {{"json"}, true}, OpsCommand},
-      {"explain", "[--model=NAME --batch_size=B --world=N]", "the plan of a training step: kernels, FLOPs, memory, traffic",
-       "Nothing is run, and the ranks need not exist.\n", {{"world"}, true}, ExplainCommand},
-      {"bench", "[--model=NAME --batch_size=B --steps=N]", "time training steps on made-up data", "", {{"warmup_steps", "json"}, true}, BenchCommand},
+      {"ops",
+       "[--model=NAME]",
+       "ops of the engine, or those that a model needs, with shapes",
+       "What a person who ports a backend reads first: core/abi/ops.h specifies each op.\n",
+       {{"json"}, true},
+       OpsCommand},
+      {"explain",
+       "[--model=NAME --batch_size=B --world=N]",
+       "the plan of a training step: kernels, FLOPs, memory, traffic",
+       "Nothing is run, and the ranks need not exist.\n",
+       {{"world"}, true},
+       ExplainCommand},
+      {"bench",
+       "[--model=NAME --batch_size=B --steps=N]",
+       "time training steps on made-up data",
+       "",
+       {{"warmup_steps", "json"}, true},
+       BenchCommand},
       {"conform", "PLUGIN.so", "test any plugin against the ABI; names the level it reaches", "", {}, nullptr},
       {"version", "", "version of the program and of the plugin ABI", "", {}, VersionCommand},
   };
@@ -58,7 +93,8 @@ std::string Usage() {
   std::string text = "switchyard: train vision models on any hardware\n\n  switchyard <command> [flags]\n\n";
   for (const Command& c : Commands()) text += fmt::format("  {:<10} {}\n", c.name, c.summary);
   text +=
-      "\n`switchyard <command> --help` explains one. A setting is a flag (--lr=1e-3), an environment variable (SWITCHYARD_LR=1e-3) or a\n"
+      "\n`switchyard <command> --help` explains one. A setting is a flag (--lr=1e-3), an environment variable "
+      "(SWITCHYARD_LR=1e-3) or a\n"
       "key of a --config file; the first of these that says something wins.\n\n"
       "A first run, on two processes, with data that needs no file:\n\n"
       "  switchyard launch --nproc_per_node=2 train --model=vit_micro --dataset=shapes --epochs=2\n";
@@ -66,7 +102,8 @@ std::string Usage() {
 }
 
 std::string HelpOf(const Command& c) {
-  std::string text = fmt::format("switchyard {}{}{}: {}\n", c.name, *c.arguments != '\0' ? " " : "", c.arguments, c.summary);
+  std::string text =
+      fmt::format("switchyard {}{}{}: {}\n", c.name, *c.arguments != '\0' ? " " : "", c.arguments, c.summary);
   if (*c.details != '\0') text += fmt::format("\n{}", c.details);
   std::vector<std::string> own = c.flags.own;
   if (c.flags.settings) own.push_back("config");
@@ -91,7 +128,8 @@ int Fail(const Status& status) {
 int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments) {
   size_t own = 0;
   while (own < arguments.size() && arguments[own].starts_with("-") && arguments[own] != "--") {
-    const bool alone = arguments[own].find('=') != std::string::npos || arguments[own] == "--help" || arguments[own] == "-h";
+    const bool alone =
+        arguments[own].find('=') != std::string::npos || arguments[own] == "--help" || arguments[own] == "-h";
     own += alone ? 1 : 2;
   }
   own = std::min(own, arguments.size());
@@ -102,7 +140,9 @@ int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments
     return 0;
   }
   if (own < arguments.size() && arguments[own] == "--") ++own;
-  if (own == arguments.size()) return Fail(InvalidArgument("launch needs a command to start: switchyard launch --nproc_per_node=2 train --model=vit_micro"));
+  if (own == arguments.size())
+    return Fail(InvalidArgument(
+        "launch needs a command to start: switchyard launch --nproc_per_node=2 train --model=vit_micro"));
   LaunchOptions options;
   options.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
   options.nnodes = absl::GetFlag(FLAGS_nnodes);
@@ -110,7 +150,8 @@ int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments
   options.master_address = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
   options.command.assign(arguments.begin() + static_cast<long>(own), arguments.end());
-  if (FindCommand(options.command[0]) != nullptr) options.command.insert(options.command.begin(), ProgramFolder() + "/switchyard");
+  if (FindCommand(options.command[0]) != nullptr)
+    options.command.insert(options.command.begin(), ProgramFolder() + "/switchyard");
   const auto code = Launch(options);
   return code.ok() ? *code : Fail(code.status());
 }
@@ -137,7 +178,8 @@ int Main(const std::vector<std::string>& arguments) {
     return Fail(InvalidArgument("unknown command {}{}; `switchyard help` lists them", name, DidYouMean(name, names)));
   }
   if (command->name == std::string("launch")) return LaunchRanks(*command, rest);
-  if (command->name == std::string("conform")) return conform::ConformMain({ProgramFolder() + "/switchyard", "conform"}, rest);
+  if (command->name == std::string("conform"))
+    return conform::ConformMain({ProgramFolder() + "/switchyard", "conform"}, rest);
   const auto line = ParseCommandLine(rest, command->flags);
   if (!line.ok()) return Fail(line.status());
   if (line->help) {

@@ -14,7 +14,8 @@ namespace {
 // A dataset of given files, so that predict decodes and transforms exactly as evaluation does.
 class FileList : public Dataset {
  public:
-  FileList(std::vector<std::string> paths, std::vector<std::string> classes, int channels) : paths_(std::move(paths)), classes_(std::move(classes)), channels_(channels) {}
+  FileList(std::vector<std::string> paths, std::vector<std::string> classes, int channels)
+      : paths_(std::move(paths)), classes_(std::move(classes)), channels_(channels) {}
   std::string name() const override { return "files"; }
   int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
   int channels() const override { return channels_; }
@@ -40,7 +41,10 @@ class FileList : public Dataset {
 
 Status PredictCommand(const Arguments& files) {
   const std::string path = absl::GetFlag(FLAGS_checkpoint);
-  if (path.empty() || files.empty()) return InvalidArgument("predict needs image files and --checkpoint=RUN, the folder that `train` prints at its end: switchyard predict leaf.jpg --checkpoint=output/...");
+  if (path.empty() || files.empty())
+    return InvalidArgument(
+        "predict needs image files and --checkpoint=RUN, the folder that `train` prints at its end: switchyard predict "
+        "leaf.jpg --checkpoint=output/...");
   SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
   TrainConfig settings = saved.config;
   settings.batch_size = 1;
@@ -62,7 +66,8 @@ Status PredictCommand(const Arguments& files) {
     nlohmann::ordered_json classes = nlohmann::ordered_json::array();
     std::string text = list.Path(i) + ":";
     for (int k = 0; k < std::min<int>(absl::GetFlag(FLAGS_top), static_cast<int>(order.size())); ++k) {
-      const std::string name = order[k] < static_cast<int>(saved.classes.size()) ? saved.classes[order[k]] : fmt::format("class {}", order[k]);
+      const std::string name = order[k] < static_cast<int>(saved.classes.size()) ? saved.classes[order[k]]
+                                                                                 : fmt::format("class {}", order[k]);
       classes.push_back({{"class", name}, {"probability", probabilities[order[k]]}});
       text += fmt::format("{} {} {:.1f} %", k == 0 ? "" : ",", name, 100 * probabilities[order[k]]);
     }

@@ -1,5 +1,6 @@
 #include "tools/switchyard/run_setup.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -40,7 +41,7 @@ Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
     c.batch_size = c.global_batch_size / rounds;
   }
   if (c.batch_size == 0) c.batch_size = std::max(1, recipe.global_batch / rounds);
-  c.global_batch_size = c.batch_size * rounds;
+  if (c.batch_size != TrainConfig::kAutoBatch) c.global_batch_size = c.batch_size * rounds;  // auto: once the device is known
   if (c.lr == 0) {
     c.lr = recipe.lr;
     if (!WasGiven("warmup_lr")) c.warmup_lr = recipe.warmup_lr;
@@ -163,6 +164,16 @@ StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& proce
   setup.train = std::move(train);
   setup.validation = std::move(validation);
   return setup;
+}
+
+Status ChooseBatch(RunSetup& setup, World& world) {
+  TrainConfig& c = setup.config;
+  if (c.batch_size != TrainConfig::kAutoBatch) return OkStatus();
+  const int64_t per_update = int64_t{world.size()} * c.accumulation;
+  const auto limit = static_cast<int>(std::clamp<int64_t>(setup.train->size() / per_update, 1, 1 << 16));
+  SY_ASSIGN_OR_RETURN(c.batch_size, Trainer::LargestBatch(c, setup.model, world, limit));
+  c.global_batch_size = static_cast<int>(c.batch_size * per_update);
+  return OkStatus();
 }
 
 StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path) {

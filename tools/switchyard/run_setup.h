@@ -22,6 +22,8 @@ struct RunSetup {
 StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* dataset, int world);
 // Opens both splits too. An unknown dataset, model or device is reported before anything slow is done.
 StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& processes);
+// --batch_size=auto: the largest power of two that fits, now that the device is open. Collective.
+Status ChooseBatch(RunSetup& setup, World& world);
 WorldRequest WorldRequestOf(const TrainConfig& config);
 
 // The settings that a checkpoint was saved with, overridden by the flags given; its class names.

@@ -57,7 +57,8 @@ std::string Text(absl::string_view view) { return std::string(view.data(), view.
 
 Status Set(absl::CommandLineFlag& flag, const std::string& value, const std::string& source) {
   std::string error;
-  if (flag.ParseFrom(value, &error)) {
+  const bool automatic = Text(flag.Name()) == "batch_size" && value == "auto";
+  if (flag.ParseFrom(automatic ? std::to_string(TrainConfig::kAutoBatch) : value, &error)) {
     Given().insert(Text(flag.Name()));
     return OkStatus();
   }

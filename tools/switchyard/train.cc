@@ -120,6 +120,7 @@ Status TrainCommand(const Arguments&) {
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
+    SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     if (!setup.config.resume.empty()) {
       SY_RETURN_IF_ERROR(trainer->Resume(setup.config.resume));
@@ -146,6 +147,7 @@ Status EvalCommand(const Arguments&) {
   TrainConfig settings = saved.config;
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
+    SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     SY_RETURN_IF_ERROR(trainer->LoadWeights(path));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*setup.validation));
@@ -163,6 +165,7 @@ Status BenchCommand(const Arguments&) {
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
     const auto start = std::chrono::steady_clock::now();
+    SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const TrainConfig& c = setup.config;

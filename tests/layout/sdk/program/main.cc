@@ -16,7 +16,8 @@ struct Bars : Dataset {  // 16 x 16 grey images of one bar, standing or lying
   Status Read(int64_t index, Sample* sample) const override {
     sample->label = static_cast<int32_t>(index % 2);
     sample->image.Reshape(16, 16, 1);
-    for (int i = 0; i < 256; ++i) sample->image.bytes[i] = (sample->label == 0 ? i % 16 : i / 16) == index / 2 % 16 ? 255 : 0;
+    for (int i = 0; i < 256; ++i)
+      sample->image.bytes[i] = (sample->label == 0 ? i % 16 : i / 16) == index / 2 % 16 ? 255 : 0;
     return OkStatus();
   }
   std::vector<std::string> classes = {"standing", "lying"};
@@ -30,8 +31,14 @@ Value Network(nn::Context& context, const Value& images) {
 StatusOr<TrainingResult> Train() {
   TrainConfig config;
   config.model = config.dataset = "bars";
-  config.epochs = 30, config.batch_size = 16, config.lr = 0.01f, config.weight_decay = config.clip = config.label_smoothing = 0;
-  const TrainableModel model = {.name = "bars", .architecture = {{"model", "bars"}}, .image_size = 16, .channels = 1, .classes = 2, .build = Network};
+  config.epochs = 30, config.batch_size = 16, config.lr = 0.01f,
+  config.weight_decay = config.clip = config.label_smoothing = 0;
+  const TrainableModel model = {.name = "bars",
+                                .architecture = {{"model", "bars"}},
+                                .image_size = 16,
+                                .channels = 1,
+                                .classes = 2,
+                                .build = Network};
   SY_ASSIGN_OR_RETURN(const auto world, World::Join({.device = "cpu"}));
   const Bars bars;
   SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(config, model, bars, bars, *world));
@@ -40,6 +47,7 @@ StatusOr<TrainingResult> Train() {
 
 int main() {
   const auto result = Train();
-  std::printf("%s\n", result.ok() ? fmt::format("top-1 {:.1f} %", 100 * result->evaluation.top1).c_str() : Message(result.status()).c_str());
+  std::printf("%s\n", result.ok() ? fmt::format("top-1 {:.1f} %", 100 * result->evaluation.top1).c_str()
+                                  : Message(result.status()).c_str());
   return result.ok() && result->evaluation.top1 > 0.95 ? 0 : 1;
 }
