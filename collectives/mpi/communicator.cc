@@ -164,7 +164,7 @@ sy_status Communicator::Advance(sy_request& request, sy_error* error) {
       request.state = sy_request::kChecking;
       request.check[0] = Hash(request.header);
       request.check[1] = ~request.check[0];
-      request.parts.resize(1);
+      request.parts.assign(1, MPI_REQUEST_NULL);
       const int code =
           MPI_Iallreduce(request.check, request.agreed, 2, MPI_UINT64_T, MPI_MAX, comm_, request.parts.data());
       if (const sy_status started = SY_MPI_CHECK(error, code, "comparing calls"); started != SY_OK) return started;
@@ -195,7 +195,7 @@ sy_status Communicator::Advance(sy_request& request, sy_error* error) {
       // MPI may call a part finished whose last bytes leave only when this process calls MPI again. With many parts
       // that can hold the others up for long, so nobody returns before all have finished theirs.
       request.state = sy_request::kClosing;
-      request.parts.resize(1);
+      request.parts.assign(1, MPI_REQUEST_NULL);
       if (const sy_status started = SY_MPI_CHECK(error, MPI_Ibarrier(comm_, request.parts.data()), "MPI_Ibarrier");
           started != SY_OK)
         return started;
@@ -215,7 +215,7 @@ sy_status Communicator::AfterCheck(sy_request& request, sy_error* error) {
   }
   request.state = sy_request::kComparing;
   request.headers.resize(static_cast<size_t>(size_));
-  request.parts.resize(1);
+  request.parts.assign(1, MPI_REQUEST_NULL);
   return SY_MPI_CHECK(error,
                       MPI_Iallgather(&request.header, sizeof request.header, MPI_BYTE, request.headers.data(),
                                      sizeof request.header, MPI_BYTE, comm_, request.parts.data()),
