@@ -151,6 +151,10 @@ Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* 
   if (status == SY_OK) return OkStatus();
   if (reason.ok() && (status == SY_ABORTED || status == SY_INTERNAL))
     reason = PeerFailure(status == SY_ABORTED ? 500 : 50);
+  // Another rank may have given up because somebody left: that one is the cause, not the messenger.
+  if (reason.ok() && status == SY_ABORTED) {
+    if (const std::string departed = rendezvous->departed(); !departed.empty()) reason = Unavailable("{} has left the run", departed);
+  }
   const std::string where = fmt::format("{} \"{}\" (call {} of rank {})", what, tag, call.sequence, rank);
   return reason.ok() ? FromAbi(status, error, fmt::format("{}: {}", plugin_name, where)) : Annotate(reason, where);
 }

@@ -107,8 +107,8 @@ std::vector<float> StepRun::Logits(const std::vector<float>& images) {
   return logits;
 }
 
-std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin) {
-  auto test = TestDevice::Open(plugin);
+std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin, int threads) {
+  auto test = TestDevice::Open(plugin, threads);
   return test.ok() ? std::move(*test) : nullptr;
 }
 

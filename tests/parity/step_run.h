@@ -39,7 +39,7 @@ class StepRun {
 };
 
 // A plugin by name, or nullptr where it is not in this build.
-std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin);
+std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin, int threads = 1);
 
 // The numbers of tests/fixtures that are no floats.
 std::vector<int32_t> ReadLabels(const std::string& file, const std::string& name);

@@ -38,7 +38,7 @@ void ExpectCloseToSamples(const ResolvedModel& model, HostTensors found, const s
 }
 
 TEST(BaseVit, EqualsTheRecordedLogitsGradientsAndFiveSteps) {
-  const auto test = OpenOrNull("cpu");
+  const auto test = OpenOrNull("cpu", 2);
   if (test == nullptr) GTEST_SKIP() << "the cpu plugin is not in this build";
   const ResolvedModel model = Resolved({.name = "vit_base"});
   const auto run = StepRun::Make(*test, model, 2);

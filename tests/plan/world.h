@@ -14,10 +14,10 @@ struct TestDevice {
   std::unique_ptr<Device> device, reference;
   std::unique_ptr<KernelCache> kernels, reference_kernels;
 
-  static StatusOr<std::unique_ptr<TestDevice>> Open(const std::string& name) {
+  static StatusOr<std::unique_ptr<TestDevice>> Open(const std::string& name, int threads = 2) {
     auto test = std::make_unique<TestDevice>();
     OpenOptions options;
-    options.threads = 2;
+    options.threads = threads;
     SY_ASSIGN_OR_RETURN(const auto plugin, Registry::Get().Find(PluginKind::kBackend, name));
     SY_ASSIGN_OR_RETURN(test->device, Device::Open(*plugin, 0, options));
     test->kernels = std::make_unique<KernelCache>(*test->device, KernelOptions{});

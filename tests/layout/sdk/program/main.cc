@@ -30,15 +30,13 @@ Value Network(nn::Context& context, const Value& images) {
 
 StatusOr<TrainingResult> Train() {
   TrainConfig config;
-  config.model = config.dataset = "bars";
-  config.epochs = 30, config.batch_size = 16, config.lr = 0.01f,
+  config.dataset = "bars";
+  config.epochs = 30;
+  config.batch_size = 16;
+  config.lr = 0.01f;
   config.weight_decay = config.clip = config.label_smoothing = 0;
-  const TrainableModel model = {.name = "bars",
-                                .architecture = {{"model", "bars"}},
-                                .image_size = 16,
-                                .channels = 1,
-                                .classes = 2,
-                                .build = Network};
+  const TrainableModel model = {"bar_net",      {{"model", "bar_net"}}, /*image_size=*/16,
+                                /*channels=*/1, /*classes=*/2,          Network};
   SY_ASSIGN_OR_RETURN(const auto world, World::Join({.device = "cpu"}));
   const Bars bars;
   SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(config, model, bars, bars, *world));
@@ -47,7 +45,7 @@ StatusOr<TrainingResult> Train() {
 
 int main() {
   const auto result = Train();
-  std::printf("%s\n", result.ok() ? fmt::format("top-1 {:.1f} %", 100 * result->evaluation.top1).c_str()
-                                  : Message(result.status()).c_str());
+  std::puts(result.ok() ? fmt::format("top-1 {:.1f} %", 100 * result->evaluation.top1).c_str()
+                        : Message(result.status()).c_str());
   return result.ok() && result->evaluation.top1 > 0.95 ? 0 : 1;
 }
