@@ -65,7 +65,7 @@ class RunningProgram {
 
   // Until updates are logged; then Rank(r) is the process of rank r, as the banner says.
   bool Trains(int ranks, int limit_ms = 60000) {
-    if (WaitFor([&] { return Output().find("20/") != std::string::npos || HasEnded(); }, limit_ms) < 0 || ended_)
+    if (WaitFor([&] { return Output().find("\nepoch ") != std::string::npos || HasEnded(); }, limit_ms) < 0 || ended_)
       return false;
     const std::string text = Output();
     for (int rank = 0; rank < ranks; ++rank) {
