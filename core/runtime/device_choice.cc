@@ -49,8 +49,9 @@ std::string Reasons(const std::vector<PluginDevices>& survey) {
   std::string text;
   for (const PluginDevices& plugin : survey) {
     if (plugin.verdict.ok()) continue;
-    text += fmt::format("{}{}{}: {}", text.empty() ? "" : "; ", plugin.plugin,
-                        plugin.path.empty() ? "" : " (" + plugin.path + ")", Message(plugin.verdict));
+    // Of a plugin that is not there the verdict gives the name.
+    text += (text.empty() ? "" : "; ") +
+            (plugin.path.empty() ? "" : fmt::format("{} ({}): ", plugin.plugin, plugin.path)) + Message(plugin.verdict);
   }
   return text;
 }
