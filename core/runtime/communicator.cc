@@ -54,7 +54,8 @@ struct Communicator::Impl {
   Rendezvous* rendezvous = nullptr;
   Device* device = nullptr;
   int rank = 0, size = 1;
-  uint64_t sequence = 0, bytes_sent = 0;
+  uint64_t sequence = 0, batches = 0;  // batches are counted apart: not every rank takes part in each
+  uint64_t bytes_sent = 0;
   double wait_ms = 0, call_limit_ms = 600e3;
   std::vector<char> staging;
 
@@ -68,7 +69,11 @@ struct Communicator::Impl {
 
   void Watch();
   template <typename Start>
-  Status Run(const char* what, const char* tag, const Stream* stream, Start start);
+  Status Run(const char* what, const char* tag, const Stream* stream, Start start) {
+    return Run(what, tag, stream, &sequence, start);
+  }
+  template <typename Start>
+  Status Run(const char* what, const char* tag, const Stream* stream, uint64_t* counter, Start start);
   sy_status Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason);
   Status PeerFailure(int patience_ms) const;
   Composition Composed(const char* tag);
@@ -137,10 +142,11 @@ sy_status Communicator::Impl::Wait(sy_request* request, Clock::time_point start,
 
 // One call of the plugin: start(call, request, error) begins it.
 template <typename Start>
-Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* stream, Start start) {
+Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* stream, uint64_t* counter,
+                               Start start) {
   if (const Status health = rendezvous->health(); !health.ok())
     return Annotate(health, fmt::format("{} \"{}\"", what, tag));
-  const sy_call call{SY_HEADER(sy_call), tag, sequence++, stream == nullptr ? nullptr : stream->handle()};
+  const sy_call call{SY_HEADER(sy_call), tag, (*counter)++, stream == nullptr ? nullptr : stream->handle()};
   sy_request* request = nullptr;
   sy_error error = EmptyError();
   const auto began = Clock::now();
@@ -153,7 +159,8 @@ Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* 
     reason = PeerFailure(status == SY_ABORTED ? 500 : 50);
   // Another rank may have given up because somebody left: that one is the cause, not the messenger.
   if (reason.ok() && status == SY_ABORTED) {
-    if (const std::string departed = rendezvous->departed(); !departed.empty()) reason = Unavailable("{} has left the run", departed);
+    if (const std::string departed = rendezvous->departed(); !departed.empty())
+      reason = Unavailable("{} has left the run", departed);
   }
   const std::string where = fmt::format("{} \"{}\" (call {} of rank {})", what, tag, call.sequence, rank);
   return reason.ok() ? FromAbi(status, error, fmt::format("{}: {}", plugin_name, where)) : Annotate(reason, where);
@@ -161,10 +168,11 @@ Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* 
 
 Composition Communicator::Impl::Composed(const char* tag) {
   return Composition(rank, size, [this, tag](const std::vector<sy_transfer>& transfers) {
-    return Run("send_recv_batch", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
-      return api->send_recv_batch(handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()), request,
-                                  error);
-    });
+    return Run("send_recv_batch", tag, nullptr, &batches,
+               [&](const sy_call* call, sy_request** request, sy_error* error) {
+                 return api->send_recv_batch(handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()),
+                                             request, error);
+               });
   });
 }
 
@@ -359,10 +367,11 @@ Status Communicator::Barrier(const char* tag) {
 Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>& transfers) {
   if (impl_->api == nullptr) return InvalidArgument("send_recv_batch \"{}\": a single rank has no peer", tag);
   for (const sy_transfer& transfer : transfers) impl_->bytes_sent += transfer.is_send ? transfer.bytes : 0;
-  return impl_->Run("send_recv_batch", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
-    return impl_->api->send_recv_batch(impl_->handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()),
-                                       request, error);
-  });
+  return impl_->Run("send_recv_batch", tag, nullptr, &impl_->batches,
+                    [&](const sy_call* call, sy_request** request, sy_error* error) {
+                      return impl_->api->send_recv_batch(impl_->handle, call, transfers.data(),
+                                                         static_cast<uint32_t>(transfers.size()), request, error);
+                    });
 }
 
 StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(DeviceCall call, const Buffer& buffer,

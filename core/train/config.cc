@@ -35,10 +35,10 @@ StatusOr<TrainConfig> TrainConfigFromJson(const nlohmann::json& json) {
   for (const auto& [key, value] : json.items()) {
     bool found = false;
     try {
-#define SY_FIELD(field, help)                        \
-  if (key == #field) {                               \
-    found = true;                                    \
-    value.get_to(config.field);                      \
+#define SY_FIELD(field, help)   \
+  if (key == #field) {          \
+    found = true;               \
+    value.get_to(config.field); \
   }
       SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
@@ -67,7 +67,7 @@ Status CheckTrainConfig(const TrainConfig& c) {
       {"mlp_ratio", c.mlp_ratio, 0, 1024},
       {"epochs", c.epochs * 1.0, 0, kMost},
       {"steps", static_cast<double>(c.steps), 0, kMost},
-      {"batch_size", c.batch_size * 1.0, TrainConfig::kAutoBatch, 1 << 24},
+      {"batch_size", (c.batch_size == TrainConfig::kAutoBatch ? 0 : c.batch_size) * 1.0, 0, 1 << 24},
       {"global_batch_size", c.global_batch_size * 1.0, 0, kMost},
       {"accumulation", c.accumulation * 1.0, 1, 1 << 20},
       {"lr", c.lr, 0, kMost},
@@ -103,7 +103,8 @@ Status CheckTrainConfig(const TrainConfig& c) {
   };
   for (const Range& range : ranges) {
     if (range.value >= range.low && range.value <= range.high) continue;  // also false for not-a-number
-    const std::string limit = range.value > range.high ? fmt::format("at most {}", range.high) : fmt::format("at least {}", range.low);
+    const std::string limit =
+        range.value > range.high ? fmt::format("at most {}", range.high) : fmt::format("at least {}", range.low);
     return InvalidArgument("--{}: expected {}, found {}", range.flag, limit, range.value);
   }
   if (!(c.dropout >= 0 && c.dropout < 1) || !(c.drop_path >= 0 && c.drop_path < 1)) {

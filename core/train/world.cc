@@ -55,15 +55,13 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   auto world = std::make_unique<World>();
   SY_ASSIGN_OR_RETURN(world->processes, ProcessMap::FromEnvironment());
   SetLogRank(world->processes.rank, world->processes.world);
-  World* self = world.get();
   if (world->size() > 1) {
     WatchOptions watch;
     watch.freeze_limit_ms = request.freeze_limit_ms;
     SY_ASSIGN_OR_RETURN(world->rendezvous, Rendezvous::Connect(world->processes, request.init_timeout_ms, watch));
     // The main thread may sit in a kernel or a collective: it is not waited for longer than survivors may take to leave.
-    world->rendezvous->OnFailure([self](const Status& status) {
+    world->rendezvous->OnFailure([](const Status& status) {
       LogError("{}; leaving", Message(status));
-      if (self->communicator) self->communicator->Abort();
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       _exit(3);
     });

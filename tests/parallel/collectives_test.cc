@@ -350,6 +350,15 @@ TEST(SendReceive, BatchesMoveTogetherInOrder) {
   }
 }
 
+TEST(SendReceive, BatchesOfSomeRanksDoNotConfuseTheOthers) {
+  if (World0().size() < 3) GTEST_SKIP() << "needs a rank that takes no part";
+  float value = 1;
+  if (World0().rank() == 0) ASSERT_OK(World0().SendReceive("pair", {{1, 1, &value, 4}}));
+  if (World0().rank() == 1) ASSERT_OK(World0().SendReceive("pair", {{0, 0, &value, 4}}));
+  ASSERT_OK(World0().AllReduce("all", &value, &value, 1, SY_F32, SY_SUM));
+  ASSERT_SAME(value, static_cast<float>(World0().size()), "sum after a batch of two");
+}
+
 // Host-readable memory (reference) is reduced where it lies, opaque memory (null) through staging; both with owned
 // memory where it exists.
 class DeviceCalls : public testing::TestWithParam<const char*> {};

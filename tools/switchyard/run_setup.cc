@@ -32,16 +32,19 @@ Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
   const int rounds = world * c.accumulation;
   if (c.global_batch_size > 0) {
     if (c.batch_size > 0 && int64_t{c.batch_size} * rounds != c.global_batch_size) {
-      return InvalidArgument("--batch_size={} x {} ranks x accumulation {} = {}, but --global_batch_size={}; give one of them", c.batch_size, world, c.accumulation,
-                             int64_t{c.batch_size} * rounds, c.global_batch_size);
+      return InvalidArgument(
+          "--batch_size={} x {} ranks x accumulation {} = {}, but --global_batch_size={}; give one of them",
+          c.batch_size, world, c.accumulation, int64_t{c.batch_size} * rounds, c.global_batch_size);
     }
     if (c.global_batch_size % rounds != 0) {
-      return InvalidArgument("--global_batch_size={} is no multiple of {} ranks x accumulation {}", c.global_batch_size, world, c.accumulation);
+      return InvalidArgument("--global_batch_size={} is no multiple of {} ranks x accumulation {}", c.global_batch_size,
+                             world, c.accumulation);
     }
     c.batch_size = c.global_batch_size / rounds;
   }
   if (c.batch_size == 0) c.batch_size = std::max(1, recipe.global_batch / rounds);
-  if (c.batch_size != TrainConfig::kAutoBatch) c.global_batch_size = c.batch_size * rounds;  // auto: once the device is known
+  if (c.batch_size != TrainConfig::kAutoBatch)
+    c.global_batch_size = c.batch_size * rounds;  // auto: once the device is known
   if (c.lr == 0) {
     c.lr = recipe.lr;
     if (!WasGiven("warmup_lr")) c.warmup_lr = recipe.warmup_lr;
@@ -102,7 +105,8 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   if (dataset != nullptr) {
     const int classes = static_cast<int>(dataset->class_names().size());
     if (options.classes == 0) options.classes = classes;
-    if (options.classes < classes) return InvalidArgument("--classes={}: the dataset {} has {} classes", options.classes, dataset->name(), classes);
+    if (options.classes < classes)
+      return InvalidArgument("--classes={}: the dataset {} has {} classes", options.classes, dataset->name(), classes);
     if (options.channels == 0) options.channels = dataset->channels();
   }
   SY_ASSIGN_OR_RETURN(setup.resolved, ResolveModel(options));
@@ -124,13 +128,18 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   setup.model.image_size = o.image_size;
   setup.model.channels = o.channels;
   setup.model.classes = o.classes;
-  setup.model.architecture = {{"model", o.name},   {"image_size", o.image_size}, {"channels", o.channels}, {"classes", o.classes},    {"patch", o.patch},
-                              {"width", o.width}, {"depth", o.depth},           {"heads", o.heads},       {"mlp_ratio", o.mlp_ratio}};
+  setup.model.architecture = {{"model", o.name},      {"image_size", o.image_size}, {"channels", o.channels},
+                              {"classes", o.classes}, {"patch", o.patch},           {"width", o.width},
+                              {"depth", o.depth},     {"heads", o.heads},           {"mlp_ratio", o.mlp_ratio}};
   setup.model.mean = info.normalization.mean;
   setup.model.std = info.normalization.std;
   const ResolvedModel resolved = setup.resolved;
-  setup.model.build = [resolved](nn::Context& context, const Value& images) { return BuildModel(resolved, context, images); };
-  setup.model.import_weights = [resolved](HostTensors tensors, bool reset_head) { return ImportWeights(resolved, std::move(tensors), reset_head); };
+  setup.model.build = [resolved](nn::Context& context, const Value& images) {
+    return BuildModel(resolved, context, images);
+  };
+  setup.model.import_weights = [resolved](HostTensors tensors, bool reset_head) {
+    return ImportWeights(resolved, std::move(tensors), reset_head);
+  };
   const bool vit = info.family == "vit";
   setup.model.export_weights = [resolved, vit](const HostTensors& tensors) {
     return ExportWeights(resolved, tensors, vit ? WeightStyle::kHuggingFace : WeightStyle::kTimm);
@@ -179,7 +188,8 @@ Status ChooseBatch(RunSetup& setup, World& world) {
 StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
   CheckpointSettings settings;
-  SY_ASSIGN_OR_RETURN(const TrainConfig saved, TrainConfigFromJson(checkpoint.record.value("config", nlohmann::json::object())));
+  SY_ASSIGN_OR_RETURN(const TrainConfig saved,
+                      TrainConfigFromJson(checkpoint.record.value("config", nlohmann::json::object())));
   settings.config = ResolvedSettings(saved);
   settings.config.global_batch_size = WasGiven("global_batch_size") ? settings.config.global_batch_size : 0;
   settings.classes = checkpoint.record.value("classes", std::vector<std::string>());

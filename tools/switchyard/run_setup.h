@@ -1,5 +1,5 @@
-// From settings to a run: the model and the recipe that fill what the settings leave open, the datasets, and the model as a Trainer wants it.
-// Shared by train, eval, predict, bench, explain and ops.
+// From settings to a run: the model and the recipe that fill what the settings leave open, the datasets, and the model
+// as a Trainer wants it. Shared by train, eval, predict, bench, explain and ops.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,8 @@ struct RunSetup {
   std::unique_ptr<Dataset> train, validation;
 };
 
-// The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the model).
+// The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the
+// model).
 StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* dataset, int world);
 // Opens both splits too. An unknown dataset, model or device is reported before anything slow is done.
 StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& processes);

@@ -13,7 +13,8 @@
 #include "core/base/names.h"
 #include "tools/switchyard/flags.h"
 
-#define SY_FIELD(field, help) ABSL_FLAG(decltype(switchyard::TrainConfig::field), field, switchyard::TrainConfig().field, help);
+#define SY_FIELD(field, help) \
+  ABSL_FLAG(decltype(switchyard::TrainConfig::field), field, switchyard::TrainConfig().field, help);
 SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
 
@@ -62,7 +63,8 @@ Status Set(absl::CommandLineFlag& flag, const std::string& value, const std::str
     Given().insert(Text(flag.Name()));
     return OkStatus();
   }
-  return InvalidArgument("{}: \"{}\" is not a value for --{} ({}); its default is \"{}\"", source, value, Text(flag.Name()), Text(flag.Help()), flag.DefaultValue());
+  return InvalidArgument("{}: \"{}\" is not a value for --{} ({}); its default is \"{}\"", source, value,
+                         Text(flag.Name()), Text(flag.Help()), flag.DefaultValue());
 }
 
 std::string JsonText(const nlohmann::json& value) {
@@ -77,24 +79,30 @@ Status ReadConfigFile(const std::string& path, const std::vector<std::string>& n
   const std::string source = "--config=" + path;
   std::ifstream file(path);
   if (!file || std::filesystem::is_directory(path)) {
-    return NotFound("{}: cannot read this file; it should hold a JSON object of settings, as a run's config.json does", source);
+    return NotFound("{}: cannot read this file; it should hold a JSON object of settings, as a run's config.json does",
+                    source);
   }
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(file, nullptr, true, true);
   } catch (const nlohmann::json::exception& error) {
     const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 3, column 1: …"
-    return InvalidArgument("{}: not JSON: {}", source, what.substr(what.find("] ") == std::string::npos ? 0 : what.find("] ") + 2));
+    return InvalidArgument("{}: not JSON: {}", source,
+                           what.substr(what.find("] ") == std::string::npos ? 0 : what.find("] ") + 2));
   }
-  if (!json.is_object()) return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json.type_name());
+  if (!json.is_object())
+    return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json.type_name());
   const std::set<std::string> given = Given();
   for (const auto& [key, value] : json.items()) {
     absl::CommandLineFlag* flag = FindIn(names, key);
-    if (flag == nullptr) return InvalidArgument("{}: unknown setting {}{}", source, key, DidYouMean(key, SettingNames()));
-    if (value.is_object() || value.is_null()) return InvalidArgument("{}: {} is no value for the setting {}", source, value.dump(), key);
+    if (flag == nullptr)
+      return InvalidArgument("{}: unknown setting {}{}", source, key, DidYouMean(key, SettingNames()));
+    if (value.is_object() || value.is_null())
+      return InvalidArgument("{}: {} is no value for the setting {}", source, value.dump(), key);
     // Either batch size decides the other: one that was given outranks both of the file.
     const bool batch = key == "batch_size" || key == "global_batch_size";
-    if (given.contains(key) || (batch && (given.contains("batch_size") || given.contains("global_batch_size")))) continue;
+    if (given.contains(key) || (batch && (given.contains("batch_size") || given.contains("global_batch_size"))))
+      continue;
     SY_RETURN_IF_ERROR(Set(*flag, JsonText(value), source));
   }
   return OkStatus();
@@ -102,9 +110,9 @@ Status ReadConfigFile(const std::string& path, const std::vector<std::string>& n
 
 // The headings of SettingsHelp, each before the setting that it names.
 constexpr std::pair<const char*, const char*> kHeadings[] = {
-    {"model", "What to train"},         {"epochs", "How long, in which batches"}, {"optimizer", "Optimizer and schedule"},
-    {"workers", "Data"},                {"device", "Devices and processes"},      {"bucket_mb", "Communication"},
-    {"compile", "The plan"},            {"output", "Watching and keeping"},
+    {"model", "What to train"}, {"epochs", "How long, in which batches"}, {"optimizer", "Optimizer and schedule"},
+    {"workers", "Data"},        {"device", "Devices and processes"},      {"bucket_mb", "Communication"},
+    {"compile", "The plan"},    {"output", "Watching and keeping"},
 };
 
 std::string HelpLine(const std::string& name, const std::string& help, const std::string& standard) {
@@ -141,7 +149,8 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
     }
     std::replace(name.begin(), name.end(), '-', '_');
     absl::CommandLineFlag* flag = FindIn(names, name);
-    absl::CommandLineFlag* const denied = name.starts_with("no") && !has_value ? FindIn(names, name.substr(2)) : nullptr;
+    absl::CommandLineFlag* const denied =
+        name.starts_with("no") && !has_value ? FindIn(names, name.substr(2)) : nullptr;
     if (flag == nullptr && denied != nullptr && denied->IsOfType<bool>()) {
       flag = denied;
       value = "false";
@@ -159,12 +168,15 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
     SY_RETURN_IF_ERROR(Set(*flag, value, argument));
   }
   for (const std::string& name : names) {
-    if (WasGiven(name) || name == "data") continue;  // SWITCHYARD_DATA is the folder of all datasets (core/data/location.h)
+    if (WasGiven(name) || name == "data")
+      continue;  // SWITCHYARD_DATA is the folder of all datasets (core/data/location.h)
     std::string variable = "SWITCHYARD_" + name;
-    std::transform(variable.begin(), variable.end(), variable.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::transform(variable.begin(), variable.end(), variable.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     if (const auto value = Environment(variable)) SY_RETURN_IF_ERROR(Set(*FindIn(names, name), *value, variable));
   }
-  if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty()) SY_RETURN_IF_ERROR(ReadConfigFile(path, names));
+  if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty())
+    SY_RETURN_IF_ERROR(ReadConfigFile(path, names));
   return line;
 }
 

@@ -1,5 +1,6 @@
-// Settings of a command line: each field of TrainConfig is a flag, an environment variable SWITCHYARD_<FLAG> and a key of the --config file, in
-// this order of precedence, then the default. Abseil holds, parses and prints the values; this page resolves where they come from.
+// Settings of a command line: each field of TrainConfig is a flag, an environment variable SWITCHYARD_<FLAG> and a key
+// of the --config file, in this order of precedence, then the default. Abseil holds, parses and prints the values; this
+// page resolves where they come from.
 #pragma once
 
 #include <string>
@@ -21,11 +22,12 @@ struct CommandLine {
   bool help = false;
 };
 
-// Takes "--name=value", "--name value", "--flag" and "--noflag"; "--" ends the flags. An unknown flag is an error with a suggestion. Then the
-// environment and the --config file fill in what the command line left open.
+// Takes "--name=value", "--name value", "--flag" and "--noflag"; "--" ends the flags. An unknown flag is an error with
+// a suggestion. Then the environment and the --config file fill in what the command line left open.
 StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments, const AcceptedFlags& accepted);
 
-// The settings as resolved. `base`: defaults other than the built-in ones (a checkpoint's settings), overridden by whatever was given.
+// The settings as resolved. `base`: defaults other than the built-in ones (a checkpoint's settings), overridden by
+// whatever was given.
 TrainConfig ResolvedSettings();
 TrainConfig ResolvedSettings(const TrainConfig& base);
 bool WasGiven(const std::string& flag);

@@ -19,13 +19,16 @@
 namespace switchyard {
 namespace {
 
-std::string Count(int64_t count, const char* noun, const char* plural = "s") { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural); }
+std::string Count(int64_t count, const char* noun, const char* plural = "s") {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural);
+}
 
 // "500", "20e" and "0.3" as --warmup takes them.
 std::string WarmupText(const std::string& warmup) {
   if (warmup.empty() || warmup == "0") return "";
   if (warmup.back() == 'e') return fmt::format(" after {} of warm-up", Count(std::atoll(warmup.c_str()), "epoch"));
-  if (warmup.find('.') == std::string::npos) return fmt::format(" after {} of warm-up", Count(std::atoll(warmup.c_str()), "update"));
+  if (warmup.find('.') == std::string::npos)
+    return fmt::format(" after {} of warm-up", Count(std::atoll(warmup.c_str()), "update"));
   return fmt::format(" after {:.3g} % of warm-up", 100 * std::strtod(warmup.c_str(), nullptr));
 }
 
@@ -33,43 +36,60 @@ std::string WarmupText(const std::string& warmup) {
 Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) {
   const TrainConfig& c = setup.config;
   const DeviceInfo& device = world.device->info();
-  const std::string line = fmt::format("  rank {} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(), HostName(), getpid(), device.plugin, device.index, device.name,
-                                       world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "", world.collective);
+  const std::string line =
+      fmt::format("  rank {} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(), HostName(), getpid(),
+                  device.plugin, device.index, device.name,
+                  world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "",
+                  world.collective);
   std::vector<std::string> lines = {line};
   if (world.size() > 1) {
     SY_RETURN_IF_ERROR(world.rendezvous->Put(fmt::format("banner/{}", world.rank()), line));
     if (world.rank() != 0) return OkStatus();
     for (int r = 1; r < world.size(); ++r) {
-      SY_ASSIGN_OR_RETURN(const std::string other, world.rendezvous->Get(fmt::format("banner/{}", r), c.init_timeout_ms));
+      SY_ASSIGN_OR_RETURN(const std::string other,
+                          world.rendezvous->Get(fmt::format("banner/{}", r), c.init_timeout_ms));
       lines.push_back(other);
     }
   }
   const PlanReport& report = trainer.report();
   fmt::print("switchyard: {} on {}\n", setup.model.name, c.dataset);
-  fmt::print("  data        {} training and {} validation images, {} classes, checksum {:08x}\n", setup.train->size(), setup.validation->size(), setup.train->class_names().size(),
-             setup.train->Checksum());
-  fmt::print("  model       {:.2f} M parameters, image {} x {} x {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.image_size, c.image_size, c.channels);
-  fmt::print("  batch       {} images per update: {} per rank, {}{}\n", c.batch_size * world.size() * c.accumulation, c.batch_size, Count(world.size(), "rank"),
+  fmt::print("  data        {} training and {} validation images, {} classes, checksum {:08x}\n", setup.train->size(),
+             setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
+  fmt::print("  model       {:.2f} M parameters, image {} x {} x {}\n",
+             static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.image_size, c.image_size, c.channels);
+  fmt::print("  batch       {} images per update: {} per rank, {}{}\n", c.batch_size * world.size() * c.accumulation,
+             c.batch_size, Count(world.size(), "rank"),
              c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
-  fmt::print("  length      {}\n", c.steps > 0 ? Count(c.steps, "update") : fmt::format("{} of {}", Count(c.epochs, "epoch"), Count(trainer.updates_per_epoch(), "update")));
-  fmt::print("  optimizer   {}, lr {:g}, {}{}, weight decay {:g}{}\n", c.optimizer, c.lr, c.schedule, WarmupText(c.warmup), c.weight_decay,
+  fmt::print("  length      {}\n", c.steps > 0 ? Count(c.steps, "update")
+                                               : fmt::format("{} of {}", Count(c.epochs, "epoch"),
+                                                             Count(trainer.updates_per_epoch(), "update")));
+  fmt::print("  optimizer   {}, lr {:g}, {}{}, weight decay {:g}{}\n", c.optimizer, c.lr, c.schedule,
+             WarmupText(c.warmup), c.weight_decay,
              c.clip > 0 ? fmt::format(", gradients clipped to norm {:g}", c.clip) : "");
   fmt::print("  precision   {}{}\n", c.precision, c.precision == "bf16" ? " with fp32 master weights" : "");
-  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n", Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
+  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
+             Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
   fmt::print("  device      {}\n", world.choice.why);
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
   fmt::print("{}\n", fmt::join(lines, "\n"));
-  if (!report.fallbacks.empty()) LogWarning("{} nodes run on the reference plugin (slow):\n{}", report.fallbacks.size(), report.FallbackList());
+  if (!report.fallbacks.empty())
+    LogWarning("{} nodes run on the reference plugin (slow):\n{}", report.fallbacks.size(), report.FallbackList());
   std::fflush(stdout);
   return OkStatus();
 }
 
 void PrintEvaluation(const EvaluationResult& e, bool json) {
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json({{"loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"count", e.count}, {"images_per_s", e.images_per_s}}).dump());
+    fmt::print("{}\n", nlohmann::ordered_json({{"loss", e.loss},
+                                               {"top1", e.top1},
+                                               {"top5", e.top5},
+                                               {"count", e.count},
+                                               {"images_per_s", e.images_per_s}})
+                           .dump());
   } else {
-    fmt::print("{} images: loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} %, {:.0f} images/s\n", e.count, e.loss, 100 * e.top1, 100 * e.top5, e.images_per_s);
+    fmt::print("{} images: loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} %, {:.0f} images/s\n", e.count, e.loss,
+               100 * e.top1, 100 * e.top5, e.images_per_s);
   }
 }
 
@@ -86,7 +106,8 @@ void PrintTimings(const Trainer& trainer) {
   std::map<std::string, double> flops;
   for (const PlanReport::OpLine& line : trainer.report().ops) flops[line.op] = line.flops;
   for (const auto& [op, entry] : by_op) {
-    fmt::print(stderr, "  {:<24}{:>6} x {:>9.2f} ms {:>5.1f} % {:>8.0f} GFLOP/s\n", op, entry.first, 1e3 * entry.second, 100 * entry.second / total, flops[op] / entry.second / 1e9);
+    fmt::print(stderr, "  {:<24}{:>6} x {:>9.2f} ms {:>5.1f} % {:>8.0f} GFLOP/s\n", op, entry.first, 1e3 * entry.second,
+               100 * entry.second / total, flops[op] / entry.second / 1e9);
   }
 }
 
@@ -121,7 +142,8 @@ Status TrainCommand(const Arguments&) {
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
-    SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
+    SY_ASSIGN_OR_RETURN(const auto trainer,
+                        Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     if (!setup.config.resume.empty()) {
       SY_RETURN_IF_ERROR(trainer->Resume(setup.config.resume));
     } else if (!setup.config.pretrained.empty()) {
@@ -131,7 +153,8 @@ Status TrainCommand(const Arguments&) {
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
     if (world.rank() != 0 || result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates, "update"), result.seconds);
-    fmt::print("  accuracy    top-1 {:.2f} % of {} validation images (best {:.2f} %)\n", 100 * result.evaluation.top1, result.evaluation.count, 100 * result.best_top1);
+    fmt::print("  accuracy    top-1 {:.2f} % of {} validation images (best {:.2f} %)\n", 100 * result.evaluation.top1,
+               result.evaluation.count, 100 * result.best_top1);
     fmt::print("  throughput  {:.0f} images/s over {}\n", result.images_per_s, Count(world.size(), "rank"));
     fmt::print("  run         {}\n", result.run_folder);
     fmt::print("  loss curve  {}\n", result.picture);
@@ -148,7 +171,8 @@ Status EvalCommand(const Arguments&) {
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
-    SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
+    SY_ASSIGN_OR_RETURN(const auto trainer,
+                        Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     SY_RETURN_IF_ERROR(trainer->LoadWeights(path));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*setup.validation));
     if (world.rank() == 0) PrintEvaluation(result, absl::GetFlag(FLAGS_json));
@@ -166,7 +190,8 @@ Status BenchCommand(const Arguments&) {
   return InWorld(setup.config, [&](World& world) -> Status {
     const auto start = std::chrono::steady_clock::now();
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
-    SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
+    SY_ASSIGN_OR_RETURN(const auto trainer,
+                        Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const TrainConfig& c = setup.config;
     const int64_t samples = int64_t{c.batch_size} * c.accumulation;
@@ -192,13 +217,27 @@ Status BenchCommand(const Arguments&) {
     const PlanReport& report = trainer->report();
     if (world.rank() != 0) return OkStatus();
     if (absl::GetFlag(FLAGS_json)) {
-      fmt::print("{}\n", nlohmann::ordered_json({{"model", c.model}, {"batch_size", c.batch_size}, {"ranks", world.size()}, {"threads", world.threads}, {"device", world.device->info().plugin},
-                                                 {"precision", c.precision}, {"median_ms", median}, {"samples_ms", ms}, {"images_per_s", rate}, {"gflop_per_step", report.flops / 1e9},
-                                                 {"gflops", report.flops / 1e6 / median}, {"memory_bytes", trainer->allocated_bytes()}, {"prepare_s", prepared}, {"first_step_ms", first_ms}})
-                              .dump());
+      fmt::print("{}\n", nlohmann::ordered_json({{"model", c.model},
+                                                 {"batch_size", c.batch_size},
+                                                 {"ranks", world.size()},
+                                                 {"threads", world.threads},
+                                                 {"device", world.device->info().plugin},
+                                                 {"precision", c.precision},
+                                                 {"median_ms", median},
+                                                 {"samples_ms", ms},
+                                                 {"images_per_s", rate},
+                                                 {"gflop_per_step", report.flops / 1e9},
+                                                 {"gflops", report.flops / 1e6 / median},
+                                                 {"memory_bytes", trainer->allocated_bytes()},
+                                                 {"prepare_s", prepared},
+                                                 {"first_step_ms", first_ms}})
+                             .dump());
     } else {
-      fmt::print("{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, prepared in {:.2f} s\n", c.model, c.precision, c.batch_size, world.size(),
-                 world.size() > 1 ? "s" : "", median, ms.size(), rate, report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared);
+      fmt::print(
+          "{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, "
+          "prepared in {:.2f} s\n",
+          c.model, c.precision, c.batch_size, world.size(), world.size() > 1 ? "s" : "", median, ms.size(), rate,
+          report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared);
     }
     return OkStatus();
   });
