@@ -38,15 +38,6 @@ namespace switchyard {
 namespace {
 
 constexpr uint64_t kAlignment = 64, kHugePage = uint64_t{2} << 20;
-const sy_host* g_host = nullptr;
-
-int64_t NumberSetting(const char* name, int64_t otherwise) {
-  const char* text = Setting(name);
-  if (text == nullptr) return otherwise;
-  char* end = nullptr;
-  const long long value = std::strtoll(text, &end, 10);
-  return end != text && *end == '\0' && value > 0 ? value : otherwise;
-}
 
 uint64_t MemoryBytes() {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -242,12 +233,6 @@ sy_status HostAlloc(sy_device*, uint64_t bytes, void** address, sy_error* error)
 void HostFree(sy_device*, void* address) { std::free(address); }
 
 }  // namespace
-
-void SetHost(const sy_host* host) { g_host = host; }
-
-const char* Setting(const char* name) {
-  return g_host && SY_HAS(sy_host, g_host, setting) && g_host->setting ? g_host->setting(name) : nullptr;
-}
 
 const sy_device_v1& DeviceInterface() {
   static constexpr sy_device_v1 kInterface = {

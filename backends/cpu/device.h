@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/cpu/failure.h"
+#include "core/abi/boundary.h"
 #include "core/abi/device.h"
 #include "core/abi/plugin.h"
 
@@ -47,9 +47,7 @@ const sy_device_v1& DeviceInterface();
 const sy_memory_ext_v1& MemoryInterface();
 
 // What the host gave to sy_plugin_query.
-void SetHost(const sy_host* host);
 // The value of SWITCHYARD_<name>, or nullptr.
-const char* Setting(const char* name);
 
 // Where a place is in this process.
 inline char* Address(const sy_place& place) {

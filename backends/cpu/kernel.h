@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "backends/cpu/device.h"
-#include "backends/cpu/failure.h"
 #include "backends/cpu/vector/kernels.h"
+#include "core/abi/boundary.h"
 #include "core/abi/kernel.h"
 #include "core/abi/ops.h"
 

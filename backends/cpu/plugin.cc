@@ -160,13 +160,5 @@ std::unique_ptr<sy_bound> Kernel::Bind(Arguments arguments, sy_launch* launch, s
 }  // namespace switchyard
 
 sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  if (plugin == nullptr || plugin->header.size < sizeof(sy_plugin) || plugin->header.major != SY_ABI_MAJOR)
-    return SY_FAIL(error, SY_INVALID, "cpu: made for ABI version %d", SY_ABI_MAJOR);
-  switchyard::SetHost(host);
-  plugin->magic = SY_PLUGIN_MAGIC;
-  plugin->name = "cpu";
-  plugin->version = "0.1.0";
-  plugin->vendor = "Switchyard";
-  plugin->interface = switchyard::Interface;
-  return SY_OK;
+  return switchyard::AnswerQuery(host, plugin, error, "cpu", "0.1.0", switchyard::Interface);
 }

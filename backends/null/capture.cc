@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "backends/null/device.h"
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 struct sy_graph {
   sy_device* device;

@@ -5,29 +5,19 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 namespace switchyard {
-
-const char* (*setting)(const char* name) = nullptr;
 
 namespace {
 
 constexpr int32_t kMostDevices = 64;
 std::array<std::atomic<uint64_t>, kMostDevices> allocated;  // bytes, per device
 
-int64_t NumberSetting(const char* name, int64_t otherwise) {
-  const char* text = setting ? setting(name) : nullptr;
-  if (text == nullptr) return otherwise;
-  char* end;
-  const long long value = std::strtoll(text, &end, 10);
-  return end == text || *end != '\0' || value < 0 ? otherwise : value;
-}
-
 int32_t DeviceCount() {
-  return static_cast<int32_t>(std::min<int64_t>(NumberSetting("NULL_DEVICES", 2), kMostDevices));
+  return static_cast<int32_t>(std::min<int64_t>(NumberSetting("NULL_DEVICES", 2, 0), kMostDevices));
 }
-uint64_t MemoryBytes() { return static_cast<uint64_t>(NumberSetting("NULL_MEMORY", int64_t{2} << 30)); }
+uint64_t MemoryBytes() { return static_cast<uint64_t>(NumberSetting("NULL_MEMORY", int64_t{2} << 30, 0)); }
 
 sy_status NoSuchDevice(int32_t index, sy_error* error) {
   return Refuse(error, SY_INVALID, Text("no device ", index, ": there are ", DeviceCount()));
@@ -196,8 +186,8 @@ const sy_device_v1 kNullDevice = {.header = SY_HEADER(sy_device_v1),
 
 sy_device::sy_device(int32_t given)
     : index(given),
-      delay(switchyard::NumberSetting("NULL_DELAY_US", 20)),
-      fail_at(switchyard::NumberSetting("NULL_FAIL_AT", 0)),
+      delay(switchyard::NumberSetting("NULL_DELAY_US", 20, 0)),
+      fail_at(switchyard::NumberSetting("NULL_FAIL_AT", 0, 0)),
       memory(switchyard::MemoryBytes(), switchyard::allocated[static_cast<size_t>(given)]) {
   switchyard::AddStream(this, &own);
 }

@@ -45,9 +45,6 @@ extern const sy_kernel_v1 kNullKernels;
 extern const sy_capture_v1 kNullCapture;
 extern const sy_profiler_v1 kNullProfiler;
 
-// Value of SWITCHYARD_<name>, or NULL; the host's callback, set by sy_plugin_query.
-extern const char* (*setting)(const char* name);
-
 // Queues on `stream`; without one, queues on the device's own stream and waits.
 sy_status Submit(sy_device* device, sy_stream* stream, Command command, sy_error* error);
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "backends/null/device.h"
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 struct sy_kernel {
   std::shared_ptr<switchyard::NullKernel> kernel;

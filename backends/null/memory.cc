@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 namespace switchyard {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "backends/null/device.h"
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 namespace switchyard {
 namespace {
@@ -22,16 +22,5 @@ const void* Interface(const char* name) {
 
 extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
   using namespace switchyard;
-  if (plugin == nullptr || !SY_HAS(sy_plugin, plugin, interface)) {
-    return Refuse(error, SY_INVALID, "sy_plugin_query: the plugin struct is smaller than version 1's");
-  }
-  if (host != nullptr && SY_HAS(sy_host, host, setting)) setting = host->setting;
-  sy_plugin filled{};
-  filled.magic = SY_PLUGIN_MAGIC;
-  filled.name = "null";
-  filled.version = "0.1.0";
-  filled.vendor = "Switchyard";
-  filled.interface = Interface;
-  FillStruct(plugin, filled);
-  return SY_OK;
+  return AnswerQuery(host, plugin, error, "null", "0.1.0", Interface);
 }

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "backends/null/device.h"
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 namespace switchyard {
 

@@ -6,7 +6,7 @@
 
 #include "backends/null/device.h"
 #include "backends/null/kernel.h"
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 namespace switchyard {
 

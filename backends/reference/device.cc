@@ -7,11 +7,9 @@
 #include <cstdlib>
 #include <new>
 
-#include "backends/reference/boundary.h"
+#include "core/abi/boundary.h"
 
 namespace switchyard {
-
-const char* (*setting)(const char* name) = nullptr;
 
 namespace {
 
@@ -19,14 +17,6 @@ constexpr uint32_t kAlignment = 64;
 constexpr int32_t kMostDevices = 1024;
 
 std::array<std::atomic<uint64_t>, kMostDevices> allocated;  // bytes, per device
-
-int64_t NumberSetting(const char* name, int64_t otherwise) {
-  const char* text = setting ? setting(name) : nullptr;
-  if (text == nullptr) return otherwise;
-  char* end;
-  const long long value = std::strtoll(text, &end, 10);
-  return end == text || *end != '\0' || value < 1 ? otherwise : value;
-}
 
 int32_t DeviceCount() { return static_cast<int32_t>(std::min<int64_t>(NumberSetting("CPU_DEVICES", 1), kMostDevices)); }
 

@@ -26,9 +26,6 @@ extern const sy_device_v1 kReferenceDevice;
 extern const sy_memory_ext_v1 kReferenceMemory;
 extern const sy_kernel_v1 kReferenceKernels;
 
-// Value of SWITCHYARD_<name>, or NULL; the host's callback, set by sy_plugin_query.
-extern const char* (*setting)(const char* name);
-
 // The address of `place`, of which `bytes` will be used; nullptr and a message where they do not lie inside its buffer.
 char* Resolve(const sy_place& place, uint64_t bytes, sy_error* error);
 

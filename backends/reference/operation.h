@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/reference/boundary.h"
 #include "backends/reference/tensor.h"
+#include "core/abi/boundary.h"
 #include "core/abi/kernel.h"
 #include "core/abi/ops.h"
 

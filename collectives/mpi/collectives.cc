@@ -4,16 +4,18 @@
 
 #include "collectives/mpi/communicator.h"
 #include "collectives/mpi/datatypes.h"
-#include "collectives/mpi/failure.h"
+#include "collectives/mpi/library.h"
 
 namespace mpi {
 
+using namespace switchyard;
+
 sy_status Communicator::Start(sy_request& request, sy_error* error) {
-  const CallHeader& own = request.header;
+  const CallSignature& own = request.header;
   switch (own.kind) {
     case kBarrier:
       request.parts.resize(1);
-      return SY_MPI_CHECK(error, MPI_Ibarrier(comm_, request.parts.data()), "MPI_Ibarrier");
+      return CheckMpi(error, MPI_Ibarrier(comm_, request.parts.data()), "MPI_Ibarrier");
     case kAllReduce:
     case kReduceScatter:
       return StartReduction(request, error);
@@ -30,13 +32,13 @@ sy_status Communicator::Start(sy_request& request, sy_error* error) {
     request.parts.push_back(MPI_REQUEST_NULL);
     const int code = MPI_Ibcast(request.receive + start * element, static_cast<int>(std::min(most, own.count - start)),
                                 DatatypeOf(own.dtype), own.root, comm_, &request.parts.back());
-    if (const sy_status started = SY_MPI_CHECK(error, code, "MPI_Ibcast"); started != SY_OK) return started;
+    if (const sy_status started = CheckMpi(error, code, "MPI_Ibcast"); started != SY_OK) return started;
   }
   return SY_OK;
 }
 
 sy_status Communicator::StartReduction(sy_request& request, sy_error* error) {
-  const CallHeader& own = request.header;
+  const CallSignature& own = request.header;
   const uint64_t element = BytesOf(own.dtype), most = std::max<uint64_t>(1, settings_.part_bytes / element);
   const MPI_Datatype type = DatatypeOf(own.dtype);
   const MPI_Op operation = OperationOf(own.dtype, own.reduction);
@@ -46,7 +48,7 @@ sy_status Communicator::StartReduction(sy_request& request, sy_error* error) {
     request.parts.resize(1);
     const int code = MPI_Ireduce_scatter_block(request.send, request.receive, static_cast<int>(own.count), type,
                                                operation, comm_, request.parts.data());
-    return SY_MPI_CHECK(error, code, "MPI_Ireduce_scatter_block");
+    return CheckMpi(error, code, "MPI_Ireduce_scatter_block");
   }
   // A large or in-place reduce_scatter: a reduction of block r to rank r.
   for (int root = 0; root < (scatters ? size_ : 1); ++root) {
@@ -60,14 +62,14 @@ sy_status Communicator::StartReduction(sy_request& request, sy_error* error) {
       const int code = scatters ? MPI_Ireduce(from, root == rank_ ? to : nullptr, count, type, operation, root, comm_,
                                               &request.parts.back())
                                 : MPI_Iallreduce(from, to, count, type, operation, comm_, &request.parts.back());
-      if (const sy_status started = SY_MPI_CHECK(error, code, "MPI reduction"); started != SY_OK) return started;
+      if (const sy_status started = CheckMpi(error, code, "MPI reduction"); started != SY_OK) return started;
     }
   }
   return SY_OK;
 }
 
 sy_status Communicator::StartExchange(sy_request& request, sy_error* error) {
-  const CallHeader& own = request.header;
+  const CallSignature& own = request.header;
   const uint64_t element = BytesOf(own.dtype), block = own.count * element;
   const uint64_t most = std::max<uint64_t>(1, settings_.part_bytes / element);
   const bool gathers = own.kind == kAllGather;
@@ -79,7 +81,7 @@ sy_status Communicator::StartExchange(sy_request& request, sy_error* error) {
     MPI_Type_create_resized(part, 0, static_cast<MPI_Aint>(block), &spaced);
     MPI_Type_free(&part);
     request.types.push_back(spaced);
-    if (const sy_status made = SY_MPI_CHECK(error, MPI_Type_commit(&request.types.back()), "MPI_Type_commit");
+    if (const sy_status made = CheckMpi(error, MPI_Type_commit(&request.types.back()), "MPI_Type_commit");
         made != SY_OK)
       return made;
     const void* const from = in_place ? MPI_IN_PLACE : request.send + start * element;
@@ -87,7 +89,7 @@ sy_status Communicator::StartExchange(sy_request& request, sy_error* error) {
     request.parts.push_back(MPI_REQUEST_NULL);
     const int code = gathers ? MPI_Iallgather(from, 1, spaced, to, 1, spaced, comm_, &request.parts.back())
                              : MPI_Ialltoall(from, 1, spaced, to, 1, spaced, comm_, &request.parts.back());
-    if (const sy_status started = SY_MPI_CHECK(error, code, "MPI exchange"); started != SY_OK) return started;
+    if (const sy_status started = CheckMpi(error, code, "MPI exchange"); started != SY_OK) return started;
   }
   return SY_OK;
 }
@@ -104,7 +106,7 @@ sy_status Communicator::StartMessages(sy_request& request, sy_error* error) {
       const int code = transfer.is_send
                            ? MPI_Isend(address, bytes, MPI_BYTE, transfer.peer, 0, comm_, &request.parts.back())
                            : MPI_Irecv(address, bytes, MPI_BYTE, transfer.peer, 0, comm_, &request.parts.back());
-      if (const sy_status started = SY_MPI_CHECK(error, code, "MPI message"); started != SY_OK) return started;
+      if (const sy_status started = CheckMpi(error, code, "MPI message"); started != SY_OK) return started;
     }
   }
   return SY_OK;

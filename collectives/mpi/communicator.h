@@ -11,22 +11,17 @@
 #include <memory>
 #include <vector>
 
-#include "core/abi/collective.h"
+#include "core/abi/collective_class.h"
 
 namespace mpi {
 
-// What this rank calls, compared between the ranks.
-struct CallHeader {
-  uint64_t sequence, count;
-  int32_t kind, dtype, reduction, root;
-  char tag[64];
-};
-
-enum Kind { kBarrier, kAllReduce, kReduceScatter, kAllGather, kBroadcast, kAllToAll, kMessages };
+using switchyard::CallSignature;
+using switchyard::CollectiveKind;
 
 struct Settings {
   uint64_t part_bytes = uint64_t{1} << 30;  // below 2^31; SWITCHYARD_MPI_PART_BYTES: largest part handed to MPI at once
   bool check = true;
+  static Settings Read();
 };
 
 class Communicator {
@@ -34,14 +29,16 @@ class Communicator {
   Communicator(const Settings& settings, int rank, int size, uint64_t timeout_ms)
       : settings_(settings), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
   ~Communicator();
+  static void Describe(sy_collective_info& info);
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error);
   sy_status Ready(sy_error* error);  // SY_IN_PROGRESS until MPI is up and this communicator is made
 
-  sy_status Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+  sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                    int32_t reduction, int32_t root, sy_request** request, sy_error* error);
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
   sy_status Poll(sy_request* request, sy_error* error);
-  sy_status Split(int32_t color, int32_t key, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
   void Abort();
 
  private:
@@ -76,11 +73,11 @@ struct sy_request {
   mpi::Communicator* owner = nullptr;
   bool used = false;
   enum { kQueued, kChecking, kComparing, kRunning, kClosing, kDone } state = kQueued;
-  mpi::CallHeader header{};
+  mpi::CallSignature header{};
   const char* send = nullptr;
   char* receive = nullptr;
   uint64_t check[2] = {}, agreed[2] = {};
-  std::vector<mpi::CallHeader> headers;  // of all ranks, fetched where they disagree
+  std::vector<mpi::CallSignature> headers;  // of all ranks, fetched where they disagree
   std::vector<sy_transfer> transfers;
   std::vector<MPI_Request> parts;
   std::vector<int> expected;  // messages only: bytes of each part that is received, -1 for sends

@@ -51,11 +51,6 @@ std::array<MPI_Op, SY_REDUCTION_COUNT> MakeOperations() {
 
 }  // namespace
 
-size_t BytesOf(sy_dtype dtype) {
-  constexpr size_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-  return dtype >= 0 && dtype < SY_DTYPE_COUNT ? kBytes[dtype] : 0;
-}
-
 MPI_Datatype DatatypeOf(sy_dtype dtype) {
   switch (dtype) {
     case SY_F32:

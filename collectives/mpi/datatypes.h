@@ -9,7 +9,6 @@
 
 namespace mpi {
 
-size_t BytesOf(sy_dtype dtype);  // of one element; 0 for an unknown dtype
 MPI_Datatype DatatypeOf(sy_dtype dtype);
 MPI_Op OperationOf(sy_dtype dtype, int reduction);  // MPI is initialised; made at first use
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "collectives/mpi/failure.h"
+#include "core/abi/boundary.h"
 
 namespace mpi {
 namespace {
@@ -28,13 +28,13 @@ void FinishAtExit() {
 
 }  // namespace
 
-sy_status FromMpi(const char* location, sy_error* error, int code, const char* what) {
+sy_status CheckMpi(sy_error* error, int code, const char* what, std::source_location where) {
   if (code == MPI_SUCCESS) return SY_OK;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
-  FailAt(location, error, SY_INTERNAL, "%s: %s", what, text);
-  if (error != nullptr) error->native_code = code;
+  switchyard::Refuse(error, SY_INTERNAL, switchyard::Format("%s: %s", what, text), where);
+  if (error != nullptr && SY_HAS(sy_error, error, native_code)) error->native_code = code;
   return SY_INTERNAL;
 }
 
@@ -43,9 +43,9 @@ sy_status CheckLauncher(int size, sy_error* error) {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_ID"}) {
     if (getenv(variable) != nullptr) return SY_OK;
   }
-  return SY_MPI_FAIL(error, SY_UNSUPPORTED,
-                     "collective mpi needs mpirun, which did not start this process; use --collective=shm on one node, "
-                     "or start the ranks with mpirun");
+  return SY_FAIL(error, SY_UNSUPPORTED,
+                 "collective mpi needs mpirun, which did not start this process; use --collective=shm on one node, "
+                 "or start the ranks with mpirun");
 }
 
 void StartLibrary() {
@@ -71,7 +71,7 @@ void StartLibrary() {
 
 sy_status LibraryReady(sy_error* error) {
   const int code = start_code;
-  return code == -1 ? SY_IN_PROGRESS : SY_MPI_CHECK(error, code, "MPI_Init_thread");
+  return code == -1 ? SY_IN_PROGRESS : CheckMpi(error, code, "MPI_Init_thread");
 }
 
 void AbandonLibrary() { abandoned = true; }
@@ -88,7 +88,7 @@ sy_status RunAbortable(const std::atomic<bool>& aborted, std::function<sy_status
     outcome->finished = true;
   }).detach();
   while (!outcome->finished) {
-    if (aborted) return SY_MPI_FAIL(error, SY_ABORTED, "aborted");
+    if (aborted) return SY_FAIL(error, SY_ABORTED, "aborted");
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   if (outcome->status != SY_OK && error != nullptr) *error = outcome->error;

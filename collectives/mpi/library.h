@@ -5,10 +5,15 @@
 
 #include <atomic>
 #include <functional>
+#include <source_location>
 
 #include "core/abi/base.h"
 
 namespace mpi {
+
+// SY_OK, or SY_INTERNAL with MPI's own text for `code` and what was tried.
+sy_status CheckMpi(sy_error* error, int code, const char* what,
+                   std::source_location where = std::source_location::current());
 
 // SY_UNSUPPORTED where this process was not started by mpirun or another MPI launcher though the run has more than one
 // rank.

@@ -8,7 +8,8 @@
 
 #include <algorithm>
 
-#include "collectives/shm/failure.h"
+#include "core/abi/boundary.h"
+#include "core/abi/device.h"
 
 namespace shm {
 namespace {
@@ -21,42 +22,42 @@ uint64_t Now() {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// "all_reduce "grad/0" (f32 sum, 100 elements, call 7)"
-void Describe(const CallHeader& call, char* text, size_t room) {
-  static const char* const kKinds[] = {"barrier",    "all_reduce",      "reduce_scatter", "all_gather",   "broadcast",
-                                       "all_to_all", "send_recv_batch", "buffer_alloc",   "buffer_alloc", "split",
-                                       "split"};
-  static const char* const kDtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
-  static const char* const kReductions[] = {" sum", " max", " min", " product"};
-  const bool reduces = call.kind == kAllReduce || call.kind == kReduceScatter;
-  snprintf(text, room, "%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)", kKinds[call.kind], call.tag,
-           kDtypes[call.dtype], reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count),
-           call.root, static_cast<unsigned long long>(call.sequence));
-}
-
-bool Agree(const CallHeader& a, const CallHeader& b) {
-  return a.sequence == b.sequence && a.count == b.count && a.kind == b.kind && a.dtype == b.dtype &&
-         a.reduction == b.reduction && a.root == b.root && strncmp(a.tag, b.tag, sizeof a.tag) == 0;
-}
-
 }  // namespace
+
+void Communicator::Describe(sy_collective_info& info) {
+  snprintf(info.name, sizeof info.name, "shm");
+  info.completion = SY_COMPLETES_BY_POLL;
+  info.flags = SY_COLLECTIVE_ONE_NODE | SY_COLLECTIVE_DETERMINISTIC;
+  info.memory_kinds = 1u << SY_MEMORY_HOST;
+  for (uint32_t& dtypes : info.reductions) dtypes = (1u << SY_DTYPE_COUNT) - 1;
+  info.alignment = 4096;
+}
 
 sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* communicator,
                                sy_error* error) {
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size) {
-    return SHM_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
+    return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
   }
   for (int rank = 0; request.hosts != nullptr && rank < request.size; ++rank) {
     if (request.hosts[rank] != request.hosts[0]) {
-      return SHM_FAIL(error, SY_INVALID,
-                      "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=mpi",
-                      rank);
+      return SY_FAIL(error, SY_INVALID,
+                     "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=mpi",
+                     rank);
     }
   }
   std::unique_ptr<Communicator> made(new Communicator(request.rank, request.size, request.timeout_ms));
   made->meeting_ = std::make_unique<Meeting>(request.rank, request.size);
+  made->store_key_ = std::string("shm/") + request.name;
   if (request.rank == 0) {
     if (const sy_status called = made->meeting_->Call(made->layout_.total, error); called != SY_OK) return called;
+    const std::string& name = made->meeting_->name();
+    if (request.size > 1) {
+      const sy_status put = request.store->put(request.store->context, made->store_key_.c_str(), name.data(),
+                                               static_cast<uint32_t>(name.size()), error);
+      if (put != SY_OK) return put;
+    }
+  } else {
+    made->store_ = request.store;
   }
   *communicator = std::move(made);
   return SY_OK;
@@ -64,13 +65,22 @@ sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<C
 
 sy_status Communicator::Ready(sy_error* error) {
   if (ready_) return SY_OK;
-  if (aborted_) return SHM_FAIL(error, SY_ABORTED, "aborted while joining");
+  if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted while joining");
+  if (store_ != nullptr) {
+    char name[128];
+    uint32_t bytes = 0;
+    const sy_status found = store_->get(store_->context, store_key_.c_str(), name, sizeof name, &bytes, 0, error);
+    if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
+    if (found != SY_OK) return found;
+    meeting_->Attend(std::string(name, bytes));
+    store_ = nullptr;
+  }
   if (joining_ == nullptr) {
     if (const sy_status met = meeting_->Poll(&control_, error); met != SY_OK) return met;
     if (control_.bytes() < layout_.total) {
-      return SHM_FAIL(error, SY_INVALID,
-                      "rank 0 shares %zu bytes, rank %d expects %zu; are all ranks of the same version?",
-                      control_.bytes(), rank_, layout_.total);
+      return SY_FAIL(error, SY_INVALID,
+                     "rank 0 shares %zu bytes, rank %d expects %zu; are all ranks of the same version?",
+                     control_.bytes(), rank_, layout_.total);
     }
     records_ = reinterpret_cast<RankRecord*>(control_.base() + layout_.ranks);
     rings_ = reinterpret_cast<RingHeader*>(control_.base() + layout_.rings);
@@ -112,7 +122,7 @@ sy_request* Communicator::FreeRequest(sy_error* error) {
   }
   sy_request& request = requests_[next_ % requests_.size()];
   if (request.state != sy_request::kFree) {
-    SHM_FAIL(error, SY_INVALID, "more than %zu calls are pending; poll them", requests_.size());
+    SY_FAIL(error, SY_INVALID, "more than %zu calls are pending; poll them", requests_.size());
     return nullptr;
   }
   request.owner = this;
@@ -127,25 +137,16 @@ sy_request* Communicator::FreeRequest(sy_error* error) {
   return &request;
 }
 
-sy_status Communicator::Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
                                sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result, sy_error* error) {
   const bool reduces = kind == kAllReduce || kind == kReduceScatter;
   if (BytesOf(dtype) == 0 || (reduces && FindReduction(dtype, reduction) == nullptr)) {
-    return SHM_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
+    return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
   }
-  if (root < 0 || root >= size_) return SHM_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
+  if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
   sy_request* const request = FreeRequest(error);
   if (request == nullptr) return failed_ != SY_OK ? failed_ : SY_INVALID;
-  CallHeader& own = request->header;
-  own.kind = kind;
-  own.count = count;
-  own.dtype = dtype;
-  own.reduction = reduction;
-  own.root = root;
-  if (call != nullptr) {
-    own.sequence = call->sequence;
-    snprintf(own.tag, sizeof own.tag, "%s", call->tag == nullptr ? "" : call->tag);
-  }
+  static_cast<CallSignature&>(request->header) = SignatureOf(kind, call, count, dtype, reduction, root);
   request->send = static_cast<const char*>(send);
   request->receive = static_cast<char*>(receive);
   request->reduce = reduces ? FindReduction(dtype, reduction) : nullptr;
@@ -220,13 +221,13 @@ sy_status Communicator::AllArrived(sy_request& request, bool wait) {
 
 sy_status Communicator::CheckInterrupted(sy_request& request) {
   const uint32_t by = page_.load()->aborted_by.load(std::memory_order_relaxed);
-  if (aborted_) return SHM_FAIL(&request.error, SY_ABORTED, "aborted");
-  if (by != 0) return SHM_FAIL(&request.error, SY_ABORTED, "rank %u gave up", by - 1);
+  if (aborted_) return SY_FAIL(&request.error, SY_ABORTED, "aborted");
+  if (by != 0) return SY_FAIL(&request.error, SY_ABORTED, "rank %u gave up", by - 1);
   if (timeout_ms_ == 0 || Now() - request.began_ns < timeout_ms_ * 1000000u) return SY_OK;
-  char call[256], missing[160];
-  Describe(request.header, call, sizeof call);
-  return SHM_FAIL(&request.error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_,
-                  static_cast<unsigned long long>(timeout_ms_), call, Missing(missing, sizeof missing));
+  char missing[160];
+  return SY_FAIL(&request.error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_,
+                 static_cast<unsigned long long>(timeout_ms_), switchyard::Describe(request.header).c_str(),
+                 Missing(missing, sizeof missing));
 }
 
 // "rank 1, rank 3": who has not reached the barrier.
@@ -245,17 +246,15 @@ sy_status Communicator::CompareHeaders(sy_request& request) {
   const CallHeader& first = header(0, call_);
   for (int rank = 1; rank < size_; ++rank) {
     const CallHeader& other = header(rank, call_);
-    if (Agree(first, other)) continue;
-    char one[200], two[200];
-    Describe(first, one, sizeof one);
-    Describe(other, two, sizeof two);
-    return SHM_FAIL(&request.error, SY_INVALID, "ranks disagree: rank 0 calls %s, rank %d calls %s", one, rank, two);
+    if (first == other) continue;
+    return SY_FAIL(&request.error, SY_INVALID, "ranks disagree: rank 0 calls %s, rank %d calls %s",
+                   switchyard::Describe(first).c_str(), rank, switchyard::Describe(other).c_str());
   }
   return SY_OK;
 }
 
 // A call of our own, waited for. `value` and `other` are for all ranks to read.
-sy_status Communicator::RunNow(Kind kind, uint64_t count, int32_t value, int32_t other, sy_error* error) {
+sy_status Communicator::RunNow(CollectiveKind kind, uint64_t count, int32_t value, int32_t other, sy_error* error) {
   sy_request* request = nullptr;
   if (const sy_status submitted = Submit(kind, nullptr, nullptr, nullptr, count, SY_U8, SY_SUM, 0, &request, error);
       submitted != SY_OK) {
@@ -276,15 +275,15 @@ sy_status Communicator::TakeSegment(Segment* segment, sy_error* error) {
     const sy_status taken = meeting_->Take(10, &descriptor, error);
     if (taken == SY_OK) return segment->Map(descriptor, error);
     if (taken != SY_IN_PROGRESS) return taken;
-    if (Interrupted()) return SHM_FAIL(error, SY_ABORTED, "aborted in buffer_alloc");
+    if (Interrupted()) return SY_FAIL(error, SY_ABORTED, "aborted in buffer_alloc");
     if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u)
-      return SHM_FAIL(error, SY_TIMEOUT, "rank 0 did not share its segment");
+      return SY_FAIL(error, SY_TIMEOUT, "rank 0 did not share its segment");
   }
 }
 
 sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
-  if (bytes == 0) return SHM_FAIL(error, SY_INVALID, "buffer_alloc of 0 bytes");
-  if (const sy_status agreed = RunNow(kAllocate, bytes, 0, 0, error); agreed != SY_OK) return agreed;
+  if (bytes == 0) return SY_FAIL(error, SY_INVALID, "buffer_alloc of 0 bytes");
+  if (const sy_status agreed = RunNow(kBufferAlloc, bytes, 0, 0, error); agreed != SY_OK) return agreed;
   auto made = std::make_unique<OwnedSegment>();
   made->bytes = bytes;
   made->stride = (bytes + (2u << 20) - 1) / (2u << 20) * (2u << 20);  // each part may lie in huge pages of its own
@@ -299,15 +298,15 @@ sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error
   } else {
     status = TakeSegment(&made->memory, &problem);
     if (status == SY_OK && made->memory.bytes() != made->stride * size_)
-      status = SHM_FAIL(&problem, SY_OUT_OF_MEMORY, "rank 0 has no memory for it");
+      status = SY_FAIL(&problem, SY_OUT_OF_MEMORY, "rank 0 has no memory for it");
   }
   if (status == SY_OK) status = made->memory.Reserve(made->stride * rank_, bytes, &problem);
-  if (const sy_status met = RunNow(kAllocated, bytes, status, 0, error); met != SY_OK) return met;
+  if (const sy_status met = RunNow(kBufferAlloc, bytes, status, 0, error); met != SY_OK) return met;
   for (int rank = 0; rank < size_ && status == SY_OK; ++rank) {
     const sy_status theirs = header(rank, call_).values[0];
     if (theirs != SY_OK)
-      status = SHM_FAIL(&problem, theirs, "rank %d could not take its part of %llu bytes", rank,
-                        static_cast<unsigned long long>(bytes));
+      status = SY_FAIL(&problem, theirs, "rank %d could not take its part of %llu bytes", rank,
+                       static_cast<unsigned long long>(bytes));
   }
   if (status != SY_OK) {
     if (error != nullptr) *error = problem;
@@ -324,7 +323,8 @@ void Communicator::Free(void* address) {
   }
 }
 
-sy_status Communicator::Split(int32_t color, int32_t key, std::unique_ptr<Communicator>* result, sy_error* error) {
+sy_status Communicator::Split(int32_t color, int32_t key, const char*, std::unique_ptr<Communicator>* result,
+                              sy_error* error) {
   if (const sy_status met = RunNow(kSplit, 0, color, key, error); met != SY_OK) return met;
   std::vector<int> group;
   for (int rank = 0; rank < size_; ++rank) {
@@ -343,16 +343,16 @@ sy_status Communicator::Split(int32_t color, int32_t key, std::unique_ptr<Commun
     snprintf(record(rank_).socket_name, sizeof record(rank_).socket_name, "%s",
              status == SY_OK ? made->meeting_->name().c_str() : "");
   }
-  if (const sy_status met = RunNow(kNamed, 0, 0, 0, error); met != SY_OK) return met;
+  if (const sy_status met = RunNow(kSplit, 0, 0, 0, error); met != SY_OK) return met;
   if (color >= 0 && rank > 0) made->meeting_->Attend(record(group[0]).socket_name);
   const uint64_t start = Now();
   while (color >= 0 && status == SY_OK && (status = made->Ready(error)) == SY_IN_PROGRESS) {
     status = SY_OK;
     usleep(50);
     if (Interrupted())
-      status = SHM_FAIL(error, SY_ABORTED, "aborted in split");
+      status = SY_FAIL(error, SY_ABORTED, "aborted in split");
     else if (timeout_ms_ != 0 && Now() - start > timeout_ms_ * 1000000u)
-      status = SHM_FAIL(error, SY_TIMEOUT, "split: the group did not meet");
+      status = SY_FAIL(error, SY_TIMEOUT, "split: the group did not meet");
   }
   if (status == SY_OK) *result = std::move(made);
   return status;

@@ -14,23 +14,11 @@
 #include "collectives/shm/reduce.h"
 #include "collectives/shm/segment.h"
 #include "collectives/shm/shared_layout.h"
-#include "core/abi/collective.h"
+#include "core/abi/collective_class.h"
 
 namespace shm {
 
-enum Kind {
-  kBarrier,
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kBroadcast,
-  kAllToAll,
-  kMessages,
-  kAllocate,
-  kAllocated,
-  kSplit,
-  kNamed
-};
+using namespace switchyard;  // the words of collective_class.h
 
 class Communicator;
 
@@ -68,13 +56,13 @@ namespace shm {
 
 class Communicator {
  public:
-  // Not usable before Ready() answers SY_OK.
+  static void Describe(sy_collective_info& info);
+  // Not usable before Ready() answers SY_OK. Rank 0 tells the name of its socket through the store.
   static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* communicator, sy_error* error);
   sy_status Ready(sy_error* error);
-  Meeting& meeting() { return *meeting_; }
 
   // Queues a collective. `count` as in the ABI.
-  sy_status Submit(Kind kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+  sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                    int32_t reduction, int32_t root, sy_request** request, sy_error* error);
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
@@ -85,7 +73,7 @@ class Communicator {
   // These wait for the other ranks.
   sy_status Allocate(uint64_t bytes, void** address, sy_error* error);
   void Free(void* address);
-  sy_status Split(int32_t color, int32_t key, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
 
   void Abort();
 
@@ -99,7 +87,7 @@ class Communicator {
 
   // communicator.cc: the queue and the steps
   sy_request* FreeRequest(sy_error* error);
-  sy_status RunNow(Kind kind, uint64_t count, int32_t value, int32_t other, sy_error* error);
+  sy_status RunNow(CollectiveKind kind, uint64_t count, int32_t value, int32_t other, sy_error* error);
   void Progress(bool wait);
   sy_status Advance(sy_request& request, bool wait);
   void Begin(sy_request& request);
@@ -133,6 +121,8 @@ class Communicator {
   uint64_t timeout_ms_;
   Layout layout_;
   std::unique_ptr<Meeting> meeting_;
+  const sy_store* store_ = nullptr;  // asked for the name of rank 0's socket until it is there; then NULL
+  std::string store_key_;
   Segment control_;
   std::atomic<ControlPage*> page_{nullptr};  // Abort may look at it while we join
   sy_request* joining_ = nullptr;            // the barrier that ends joining

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "collectives/shm/failure.h"
+#include "core/abi/boundary.h"
 
 namespace shm {
 
@@ -37,7 +37,7 @@ sy_status Meeting::Poll(Segment* segment, sy_error* error) {
     sockets_[rank] = visitor;
     ++present_;
     if (!SendDescriptor(visitor, segment_.descriptor()))
-      return SHM_FAIL(error, SY_ABORTED, "rank %d left while joining", rank);
+      return SY_FAIL(error, SY_ABORTED, "rank %d left while joining", rank);
   }
   close(std::exchange(listener_, -1));
   *segment = std::move(segment_);
@@ -48,7 +48,7 @@ sy_status Meeting::Receive(sy_error* error) {
   if (name_.empty()) return SY_IN_PROGRESS;
   if (sockets_[0] < 0) {
     if (const sy_status connected = ConnectToName(name_, &sockets_[0], error); connected != SY_OK) return connected;
-    if (!SendNumber(sockets_[0], rank_)) return SHM_FAIL(error, SY_ABORTED, "rank 0 left while joining");
+    if (!SendNumber(sockets_[0], rank_)) return SY_FAIL(error, SY_ABORTED, "rank 0 left while joining");
   }
   int descriptor = -1;
   const sy_status taken = Take(0, &descriptor, error);
@@ -57,7 +57,7 @@ sy_status Meeting::Receive(sy_error* error) {
 
 sy_status Meeting::Give(int descriptor, sy_error* error) {
   for (int rank = 1; rank < size_; ++rank) {
-    if (!SendDescriptor(sockets_[rank], descriptor)) return SHM_FAIL(error, SY_ABORTED, "rank %d is gone", rank);
+    if (!SendDescriptor(sockets_[rank], descriptor)) return SY_FAIL(error, SY_ABORTED, "rank %d is gone", rank);
   }
   return SY_OK;
 }

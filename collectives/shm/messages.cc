@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "collectives/shm/communicator.h"
-#include "collectives/shm/failure.h"
+#include "core/abi/boundary.h"
 
 namespace shm {
 namespace {
@@ -33,17 +33,11 @@ sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* t
                                        sy_request** result, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
-      return SHM_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
+      return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
   sy_request* const request = FreeRequest(error);
   if (request == nullptr) return failed_ != SY_OK ? failed_ : SY_INVALID;
-  request->header.kind = kMessages;
-  request->header.dtype = SY_U8;
-  request->header.count = count;
-  if (call != nullptr) {
-    request->header.sequence = call->sequence;
-    snprintf(request->header.tag, sizeof request->header.tag, "%s", call->tag == nullptr ? "" : call->tag);
-  }
+  static_cast<CallSignature&>(request->header) = SignatureOf(kMessages, call, count, SY_U8, SY_SUM, 0);
   request->messages.clear();
   for (uint32_t i = 0; i < count; ++i) request->messages.push_back({transfers[i], 0, 0});
   request->state = sy_request::kQueued;
@@ -93,10 +87,10 @@ bool Communicator::MoveReceive(sy_request::Message& message, sy_request& request
     taken += kLengthBytes;
     available -= kLengthBytes;
     if (message.length_seen != transfer.bytes) {
-      *status = SHM_FAIL(&request.error, SY_INVALID,
-                         "ranks disagree: rank %d sends %llu bytes, rank %d expects %llu in send_recv_batch \"%.63s\"",
-                         transfer.peer, static_cast<unsigned long long>(message.length_seen), rank_,
-                         static_cast<unsigned long long>(transfer.bytes), request.header.tag);
+      *status = SY_FAIL(&request.error, SY_INVALID,
+                        "ranks disagree: rank %d sends %llu bytes, rank %d expects %llu in send_recv_batch \"%.63s\"",
+                        transfer.peer, static_cast<unsigned long long>(message.length_seen), rank_,
+                        static_cast<unsigned long long>(transfer.bytes), request.header.tag);
       return true;
     }
   }

@@ -18,6 +18,4 @@ using ReduceFunction = void (*)(void* const* destinations, int destination_count
 // nullptr for a pair that is not offered; every dtype × reduction of ABI version 1 is.
 ReduceFunction FindReduction(sy_dtype dtype, int reduction);
 
-size_t BytesOf(sy_dtype dtype);  // of one element; 0 for an unknown dtype
-
 }  // namespace shm

@@ -16,7 +16,7 @@
 #include <random>
 #include <utility>
 
-#include "collectives/shm/failure.h"
+#include "core/abi/boundary.h"
 
 namespace shm {
 namespace {
@@ -62,11 +62,11 @@ void Segment::Reset() {
 
 sy_status Segment::Create(size_t bytes, sy_error* error) {
   const int descriptor = memfd_create("switchyard", MFD_CLOEXEC);
-  if (descriptor < 0) return SHM_FAIL(error, SY_INTERNAL, "memfd_create: %s", strerror(errno));
+  if (descriptor < 0) return SY_FAIL(error, SY_INTERNAL, "memfd_create: %s", strerror(errno));
   if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
     const int problem = errno;
     close(descriptor);
-    return SHM_FAIL(error, SY_OUT_OF_MEMORY, "shared segment of %zu bytes: %s", bytes, strerror(problem));
+    return SY_FAIL(error, SY_OUT_OF_MEMORY, "shared segment of %zu bytes: %s", bytes, strerror(problem));
   }
   return Map(descriptor, error);
 }
@@ -81,8 +81,8 @@ sy_status Segment::Map(int descriptor, sy_error* error) {
   if (address == MAP_FAILED) {
     const int problem = errno;
     close(descriptor);
-    return SHM_FAIL(error, SY_OUT_OF_MEMORY, "mapping a shared segment of %lld bytes: %s",
-                    static_cast<long long>(about.st_size), strerror(problem));
+    return SY_FAIL(error, SY_OUT_OF_MEMORY, "mapping a shared segment of %lld bytes: %s",
+                   static_cast<long long>(about.st_size), strerror(problem));
   }
   descriptor_ = descriptor;
   base_ = static_cast<char*>(address);
@@ -95,8 +95,7 @@ sy_status Segment::Reserve(size_t offset, size_t bytes, sy_error* error) {
   int problem;
   do problem = posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   while (problem == EINTR);
-  if (problem != 0)
-    return SHM_FAIL(error, SY_OUT_OF_MEMORY, "%zu bytes of shared memory: %s", bytes, strerror(problem));
+  if (problem != 0) return SY_FAIL(error, SY_OUT_OF_MEMORY, "%zu bytes of shared memory: %s", bytes, strerror(problem));
   return SY_OK;
 }
 
@@ -111,7 +110,7 @@ sy_status ListenOnNewName(int* listener, std::string* name, sy_error* error) {
   *listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (*listener < 0 || bind(*listener, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       listen(*listener, 1024) != 0) {
-    return SHM_FAIL(error, SY_INTERNAL, "abstract socket %s: %s", text, strerror(errno));
+    return SY_FAIL(error, SY_INTERNAL, "abstract socket %s: %s", text, strerror(errno));
   }
   return SY_OK;
 }
@@ -129,14 +128,14 @@ sy_status ConnectToName(const std::string& name, int* connection, sy_error* erro
   sockaddr_un address;
   const socklen_t length = AbstractAddress(name, &address);
   *connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (*connection < 0) return SHM_FAIL(error, SY_INTERNAL, "socket: %s", strerror(errno));
+  if (*connection < 0) return SY_FAIL(error, SY_INTERNAL, "socket: %s", strerror(errno));
   int problem = connect(*connection, reinterpret_cast<sockaddr*>(&address), length) == 0 ? 0 : errno;
   if (problem == 0 && !OfOwnUser(*connection)) problem = EPERM;
   if (problem == 0) return SY_OK;
   close(std::exchange(*connection, -1));
   if (problem == EINTR || problem == EAGAIN) return SY_IN_PROGRESS;
-  return SHM_FAIL(error, problem == ECONNREFUSED ? SY_ABORTED : SY_INTERNAL, "abstract socket %s: %s", name.c_str(),
-                  strerror(problem));
+  return SY_FAIL(error, problem == ECONNREFUSED ? SY_ABORTED : SY_INTERNAL, "abstract socket %s: %s", name.c_str(),
+                 strerror(problem));
 }
 
 bool SendNumber(int socket, int number) { return send(socket, &number, sizeof number, MSG_NOSIGNAL) == sizeof number; }
@@ -176,7 +175,7 @@ sy_status ReceiveDescriptor(int socket, int wait_ms, int* descriptor, sy_error* 
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return SY_IN_PROGRESS;
   const cmsghdr* const rights = got == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(sizeof *descriptor)) {
-    return SHM_FAIL(error, SY_ABORTED, "the rank that made the shared segment is gone");
+    return SY_FAIL(error, SY_ABORTED, "the rank that made the shared segment is gone");
   }
   memcpy(descriptor, CMSG_DATA(rights), sizeof *descriptor);
   return SY_OK;

@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "collectives/shm/waiting.h"
+#include "core/abi/collective_class.h"
 
 namespace shm {
 
@@ -15,14 +16,11 @@ constexpr size_t kSlotBytes = 1u << 20;  // of one staging slot: two per rank, s
 constexpr size_t kRingBytes = 256u << 10;  // of one message ring; a power of two
 
 // What a rank says about the call it is in, for the others to compare and to know where its data lies.
-struct CallHeader {
-  uint64_t sequence, count;
-  int32_t kind, dtype, reduction, root;
+struct CallHeader : switchyard::CallSignature {
   int32_t direct;                         // this rank's addresses allow the others to reach them
   int32_t send_segment, receive_segment;  // index of an owned segment, -1: memory of its own
   uint64_t send_offset, receive_offset;   // bytes from the start of this rank's part of it
   int32_t values[2];                      // split: color and key; buffer_alloc: did it work
-  char tag[64];
 };
 
 struct alignas(64) RankRecord {

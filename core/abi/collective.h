@@ -20,7 +20,8 @@ enum { /* sy_collective_info.flags */
   SY_COLLECTIVE_ONE_NODE = 1u << 0,        /* all ranks must share a host */
   SY_COLLECTIVE_DETERMINISTIC = 1u << 1,   /* fixed rank order: same bits every time */
   SY_COLLECTIVE_PROGRESSES_ALONE = 1u << 2,/* advances while the host computes */
-  SY_COLLECTIVE_DISTINCT_DEVICES = 1u << 3 /* two ranks may not share a device (NCCL) */
+  SY_COLLECTIVE_DISTINCT_DEVICES = 1u << 3,/* two ranks may not share a device (NCCL) */
+  SY_COLLECTIVE_UNLAUNCHED = 1u << 4       /* this process was not started by the launcher that it needs to join others (MPI without mpirun) */
 };
 
 typedef struct sy_collective_info {
@@ -59,6 +60,7 @@ typedef struct sy_call {
   const char* tag;            /* the plan's node name */
   uint64_t sequence;
   sy_stream* stream;          /* SY_COMPLETES_ON_STREAM: the stream to order on; else NULL */
+  void* native_stream;        /* with `stream`: what memory_ext.native_stream of the device answers for it */
 } sy_call;
 
 typedef struct sy_transfer { /* one message of send_recv_batch */
@@ -74,7 +76,8 @@ typedef struct sy_collective_v1 {
   sy_header header;
   sy_status (*query)(sy_collective_info* info, sy_error* error);
   sy_status (*init)(const sy_init_request* request, sy_communicator** communicator, sy_error* error); /* does not wait for peers */
-  sy_status (*poll)(sy_communicator* communicator, sy_error* error); /* SY_IN_PROGRESS until init has finished; then SY_OK, or its first error */
+  /* SY_IN_PROGRESS until init has finished; then SY_OK, or its first error. Later too: SY_OK, or what has failed on a stream since. */
+  sy_status (*poll)(sy_communicator* communicator, sy_error* error);
   /* All messages of the batch proceed together; the order between one pair of ranks is the order in the batches. */
   sy_status (*send_recv_batch)(sy_communicator*, const sy_call*, const sy_transfer* transfers, uint32_t count, sy_request** request, sy_error*);
   void (*abort)(sy_communicator* communicator); /* any thread: every waiting call returns SY_ABORTED soon */

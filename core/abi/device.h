@@ -87,6 +87,8 @@ typedef struct sy_memory_ext_v1 {
   /* Host memory that copies quickly (pinned). */
   sy_status (*host_alloc)(sy_device* device, uint64_t bytes, void** address, sy_error* error);
   void (*host_free)(sy_device* device, void* address);
+  /* The handle on which a collective of the device's memory kind orders its work for `stream`: a cudaStream_t, an aclrtStream … It stays the stream's own. */
+  sy_status (*native_stream)(sy_device* device, sy_stream* stream, void** handle, sy_error* error);
 } sy_memory_ext_v1;
 
 /* capture/1: records a run of launches once and replays it with one call. All or nothing. */

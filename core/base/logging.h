@@ -12,16 +12,25 @@ namespace switchyard {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 void SetLogRank(int rank, int world);
-void SetLogLevel(LogLevel level);  // lines below it are dropped; default kInfo, or SWITCHYARD_LOG=debug|info|warning|error
+void SetLogLevel(
+    LogLevel level);  // lines below it are dropped; default kInfo, or SWITCHYARD_LOG=debug|info|warning|error
 void LogLine(LogLevel level, const std::string& line);
 
 template <typename... Args>
-void LogDebug(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kDebug, fmt::format(f, std::forward<Args>(args)...)); }
+void LogDebug(fmt::format_string<Args...> f, Args&&... args) {
+  LogLine(LogLevel::kDebug, fmt::format(f, std::forward<Args>(args)...));
+}
 template <typename... Args>
-void LogInfo(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kInfo, fmt::format(f, std::forward<Args>(args)...)); }
+void LogInfo(fmt::format_string<Args...> f, Args&&... args) {
+  LogLine(LogLevel::kInfo, fmt::format(f, std::forward<Args>(args)...));
+}
 template <typename... Args>
-void LogWarning(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kWarning, fmt::format(f, std::forward<Args>(args)...)); }
+void LogWarning(fmt::format_string<Args...> f, Args&&... args) {
+  LogLine(LogLevel::kWarning, fmt::format(f, std::forward<Args>(args)...));
+}
 template <typename... Args>
-void LogError(fmt::format_string<Args...> f, Args&&... args) { LogLine(LogLevel::kError, fmt::format(f, std::forward<Args>(args)...)); }
+void LogError(fmt::format_string<Args...> f, Args&&... args) {
+  LogLine(LogLevel::kError, fmt::format(f, std::forward<Args>(args)...));
+}
 
 }  // namespace switchyard

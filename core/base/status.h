@@ -37,7 +37,9 @@ SY_STATUS_HELPER(Internal, absl::StatusCode::kInternal)                      // 
 #undef SY_STATUS_HELPER
 
 // The message as std::string (Abseil of some distributions keeps a string_view of its own).
-inline std::string Message(const Status& status) { return std::string(status.message().data(), status.message().size()); }
+inline std::string Message(const Status& status) {
+  return std::string(status.message().data(), status.message().size());
+}
 // The same error with "context: " before its message.
 inline Status Annotate(const Status& status, const std::string& context) {
   return status.ok() ? status : Status(status.code(), context + ": " + Message(status));
@@ -45,8 +47,8 @@ inline Status Annotate(const Status& status, const std::string& context) {
 
 #define SY_CONCAT_INNER(a, b) a##b
 #define SY_CONCAT(a, b) SY_CONCAT_INNER(a, b)
-#define SY_RETURN_IF_ERROR(expression)                       \
-  do {                                                       \
+#define SY_RETURN_IF_ERROR(expression)                                              \
+  do {                                                                              \
     if (::absl::Status sy_status = (expression); !sy_status.ok()) return sy_status; \
   } while (false)
 #define SY_ASSIGN_OR_RETURN(lhs, expression) SY_ASSIGN_OR_RETURN_IMPL(SY_CONCAT(sy_result_, __LINE__), lhs, expression)

@@ -40,7 +40,10 @@ std::vector<Value> Gradients(const Value& loss, const std::vector<Value>& wanted
     if (!reached || !any) continue;
     const OpDefinition* op = FindOp(graph.node(id).op);
     if (op == nullptr || !op->gradient) {
-      ThrowBuildError(graph.node(id).op, "no gradient rule for this op, on the path from the loss to a parameter (" + graph.node(id).name + ")", {}, graph.node(id).where);
+      ThrowBuildError(
+          graph.node(id).op,
+          "no gradient rule for this op, on the path from the loss to a parameter (" + graph.node(id).name + ")", {},
+          graph.node(id).where);
     }
     const std::vector<Value> gradients = op->gradient(graph, id, dy, want);
     for (size_t i = 0; i < inputs.size(); ++i) {

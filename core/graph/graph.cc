@@ -11,10 +11,13 @@ int64_t Value::dim(int axis) const {
   return s.at(axis < 0 ? s.size() + axis : axis);
 }
 
-void ThrowBuildError(const std::string& op, const std::string& problem, const std::vector<Value>& inputs, std::source_location where) {
+void ThrowBuildError(const std::string& op, const std::string& problem, const std::vector<Value>& inputs,
+                     std::source_location where) {
   std::string text = fmt::format("{}: {}", op, problem);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i]) text += fmt::format("\n  input {}: {} {}", i, ToString(inputs[i].type()), inputs[i].graph().node(inputs[i].ref().node).name);
+    if (inputs[i])
+      text += fmt::format("\n  input {}: {} {}", i, ToString(inputs[i].type()),
+                          inputs[i].graph().node(inputs[i].ref().node).name);
   }
   text += fmt::format("\n  built at {}:{}", where.file_name(), where.line());
   throw BuildError(text);
@@ -44,8 +47,9 @@ Value Graph::Input(const std::string& name, const TensorType& type, const InputI
   return {this, {size() - 1, 0}};
 }
 
-std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& inputs, const std::vector<TensorType>& outputs,
-                              const Attributes& attributes, Location where, const std::string& name) {
+std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& inputs,
+                              const std::vector<TensorType>& outputs, const Attributes& attributes, Location where,
+                              const std::string& name) {
   Node node;
   node.op = op;
   node.name = UniqueName(name.empty() ? ScopedName(op) : name);
@@ -54,7 +58,8 @@ std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& i
   node.phase = phase_;
   node.where = where;
   for (const Value& input : inputs) {
-    if (!input || &input.graph() != this) ThrowBuildError(op, "an input is missing or belongs to another graph", inputs, where);
+    if (!input || &input.graph() != this)
+      ThrowBuildError(op, "an input is missing or belongs to another graph", inputs, where);
     node.inputs.push_back(input.ref());
   }
   names_[node.name] = size();
@@ -65,12 +70,15 @@ std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& i
 }
 
 void Graph::Assign(const Value& state, const Value& value, Location where) {
-  if (node(state.ref().node).op != "input") ThrowBuildError("assign", "the target is not a named input", {state, value}, where);
+  if (node(state.ref().node).op != "input")
+    ThrowBuildError("assign", "the target is not a named input", {state, value}, where);
   if (state.type() != value.type()) ThrowBuildError("assign", "state and value differ in type", {state, value}, where);
   Add("assign", {state, value}, {}, {}, where, "assign/" + node(state.ref().node).name);
 }
 
-void Graph::Output(const std::string& name, const Value& value, Location where) { Add("output", {value}, {}, {}, where, name); }
+void Graph::Output(const std::string& name, const Value& value, Location where) {
+  Add("output", {value}, {}, {}, where, name);
+}
 
 Value Graph::FindInput(const std::string& name) {
   const auto found = names_.find(name);

@@ -1,9 +1,10 @@
-// The graph: what a training step computes, in SSA form, with static shapes and no word about devices. A model builds the forward part through
-// the builders of core/graph/ops; passes (core/graph/passes) turn graphs into graphs; core/plan turns one into launches.
+// The graph: what a training step computes, in SSA form, with static shapes and no word about devices. A model builds
+// the forward part through the builders of core/graph/ops; passes (core/graph/passes) turn graphs into graphs;
+// core/plan turns one into launches.
 //
-// Nodes are kept in an order in which every input comes before its use. Names are stable and unique: random numbers, fixtures, checkpoints
-// and reports key on names, never on ids. Building a graph wrongly throws BuildError; nothing else here fails.
-// Not thread-safe; a finished graph may be read from any thread.
+// Nodes are kept in an order in which every input comes before its use. Names are stable and unique: random numbers,
+// fixtures, checkpoints and reports key on names, never on ids. Building a graph wrongly throws BuildError; nothing
+// else here fails. Not thread-safe; a finished graph may be read from any thread.
 #pragma once
 
 #include <cstring>
@@ -87,7 +88,8 @@ enum class Role {
 // How a parameter starts (SPEC: seed fixes it, through its name).
 struct Initializer {
   enum Kind { kZeros, kConstant, kNormal, kTruncatedNormal, kUniform } kind = kZeros;
-  float value = 0;  // kConstant: the value; kNormal, kTruncatedNormal: the standard deviation (cut at ±2, absolute, as timm); kUniform: the bound
+  float value = 0;  // kConstant: the value; kNormal, kTruncatedNormal: the standard deviation (cut at ±2, absolute, as
+                    // timm); kUniform: the bound
 };
 
 struct InputInfo {
@@ -99,7 +101,7 @@ struct InputInfo {
 enum class Phase { kForward, kBackward, kUpdate };
 
 struct Node {
-  std::string op;      // "matmul"; also "input", "assign", "output", "reshape", which no kernel runs
+  std::string op;  // "matmul"; also "input", "assign", "output", "reshape", which no kernel runs
   std::string name;
   Attributes attributes;
   std::vector<Ref> inputs;
@@ -108,8 +110,8 @@ struct Node {
   int forward = -1;          // for a backward op: the forward node it is paired with (may share residual bytes)
   Phase phase = Phase::kForward;
   std::source_location where;
-  std::optional<InputInfo> input;    // op "input"
-  std::string bucket;                // not "": output 0 lives in the gradients arena under this name
+  std::optional<InputInfo> input;  // op "input"
+  std::string bucket;              // not "": output 0 lives in the gradients arena under this name
 };
 
 class Graph {
@@ -117,9 +119,11 @@ class Graph {
   using Location = std::source_location;
 
   // A named input; the same name again is an error.
-  Value Input(const std::string& name, const TensorType& type, const InputInfo& info, Location where = Location::current());
+  Value Input(const std::string& name, const TensorType& type, const InputInfo& info,
+              Location where = Location::current());
   // A node. name "" derives one from the scope and the op; a taken name gets a suffix _1, _2, …
-  std::vector<Value> Add(const std::string& op, const std::vector<Value>& inputs, const std::vector<TensorType>& outputs, const Attributes& attributes = {},
+  std::vector<Value> Add(const std::string& op, const std::vector<Value>& inputs,
+                         const std::vector<TensorType>& outputs, const Attributes& attributes = {},
                          Location where = Location::current(), const std::string& name = "");
   // State `state` becomes `value` at the end of the step. Types must be equal.
   void Assign(const Value& state, const Value& value, Location where = Location::current());
@@ -138,10 +142,12 @@ class Graph {
   const TensorType& type(Ref ref) const { return nodes_[ref.node].outputs[ref.output]; }
   Value value(Ref ref) { return {this, ref}; }
 
-  // For every node, the nodes that read each of its outputs: users()[node] = list of reader ids (with repeats for repeated reads).
+  // For every node, the nodes that read each of its outputs: users()[node] = list of reader ids (with repeats for
+  // repeated reads).
   std::vector<std::vector<int>> Users() const;
 
-  // Name prefix of what is built inside: { Scope scope(graph, "blocks.0"); … } gives "blocks.0.attn.qkv.weight". Nested scopes join with '.'.
+  // Name prefix of what is built inside: { Scope scope(graph, "blocks.0"); … } gives "blocks.0.attn.qkv.weight". Nested
+  // scopes join with '.'.
   class Scope {
    public:
     Scope(Graph& graph, const std::string& name);
@@ -173,6 +179,7 @@ class Graph {
   Phase phase_ = Phase::kForward;
 };
 
-[[noreturn]] void ThrowBuildError(const std::string& op, const std::string& problem, const std::vector<Value>& inputs, std::source_location where);
+[[noreturn]] void ThrowBuildError(const std::string& op, const std::string& problem, const std::vector<Value>& inputs,
+                                  std::source_location where);
 
 }  // namespace switchyard

@@ -7,8 +7,8 @@ namespace switchyard {
 const std::map<std::string, OpDefinition>& AllOps() {
   static const std::map<std::string, OpDefinition> table = [] {
     std::map<std::string, OpDefinition> ops;
-    for (const auto& family : {MatmulOps, AttentionOps, NormalizationOps, SoftmaxOps, LossOps, PointwiseOps, ReductionOps, LayoutOps, RandomOps,
-                               OptimizerOps, ConvolutionOps, CollectiveOps}) {
+    for (const auto& family : {MatmulOps, AttentionOps, NormalizationOps, SoftmaxOps, LossOps, PointwiseOps,
+                               ReductionOps, LayoutOps, RandomOps, OptimizerOps, ConvolutionOps, CollectiveOps}) {
       for (OpDefinition& op : family()) ops.emplace(op.name, std::move(op));
     }
     return ops;
@@ -35,7 +35,9 @@ Cost CostOf(const Graph& graph, const Node& node) {
   return cost;
 }
 
-bool IsStructural(const std::string& op) { return op == "input" || op == "output" || op == "assign" || op == "reshape"; }
+bool IsStructural(const std::string& op) {
+  return op == "input" || op == "output" || op == "assign" || op == "reshape";
+}
 bool IsCollective(const std::string& op) {
   return op == "all_reduce" || op == "reduce_scatter" || op == "all_gather" || op == "broadcast";
 }

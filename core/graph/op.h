@@ -1,5 +1,6 @@
-// The table of ops. Each op is defined once, in core/graph/ops/<family>.cc: its builder (with the shape check) is declared in the family's header;
-// its gradient rule, decomposition and cost are entered here. Read-only after the first use; thread-safe.
+// The table of ops. Each op is defined once, in core/graph/ops/<family>.cc: its builder (with the shape check) is
+// declared in the family's header; its gradient rule, decomposition and cost are entered here. Read-only after the
+// first use; thread-safe.
 #pragma once
 
 #include <functional>
@@ -20,9 +21,12 @@ struct Cost {
 struct OpDefinition {
   std::string name;
   std::string summary;  // one line for `switchyard ops`
-  // Adds nodes for the gradients of `node`'s inputs to `graph`, given those of its outputs (none where an output does not matter). wanted[i] tells
-  // whether input i needs one; returns one Value per input, none where not wanted or not differentiable. nullptr: not differentiable.
-  std::function<std::vector<Value>(Graph& graph, int node, const std::vector<Value>& dy, const std::vector<bool>& wanted)> gradient;
+  // Adds nodes for the gradients of `node`'s inputs to `graph`, given those of its outputs (none where an output does
+  // not matter). wanted[i] tells whether input i needs one; returns one Value per input, none where not wanted or not
+  // differentiable. nullptr: not differentiable.
+  std::function<std::vector<Value>(Graph& graph, int node, const std::vector<Value>& dy,
+                                   const std::vector<bool>& wanted)>
+      gradient;
   // Rebuilds the node from simpler ops: returns a Value per output. nullptr: it is elementary.
   std::function<std::vector<Value>(Graph& graph, const Node& node, const std::vector<Value>& inputs)> decompose;
   // FLOPs of one run; nullptr: one per output element. Bytes are counted from the tensors.

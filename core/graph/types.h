@@ -9,14 +9,24 @@
 
 namespace switchyard {
 
-enum class DType : int32_t { kF32 = SY_F32, kBF16 = SY_BF16, kF16 = SY_F16, kF64 = SY_F64, kI32 = SY_I32, kI64 = SY_I64, kU8 = SY_U8 };
+enum class DType : int32_t {
+  kF32 = SY_F32,
+  kBF16 = SY_BF16,
+  kF16 = SY_F16,
+  kF64 = SY_F64,
+  kI32 = SY_I32,
+  kI64 = SY_I64,
+  kU8 = SY_U8
+};
 
-int64_t SizeOf(DType dtype);             // bytes of one element
-const char* NameOf(DType dtype);         // "f32"
+int64_t SizeOf(DType dtype);      // bytes of one element
+const char* NameOf(DType dtype);  // "f32"
 bool IsFloating(DType dtype);
-DType Widest(DType a, DType b);          // of two floating types: f64 > f32 > f16 = bf16 (mixed halves give f32); integers give way to floats
+DType Widest(
+    DType a,
+    DType b);  // of two floating types: f64 > f32 > f16 = bf16 (mixed halves give f32); integers give way to floats
 
-using Shape = std::vector<int64_t>;      // elements per axis, outermost first; empty is a scalar
+using Shape = std::vector<int64_t>;  // elements per axis, outermost first; empty is a scalar
 int64_t Elements(const Shape& shape);
 std::string ToString(const Shape& shape);               // "(8, 197, 768)"
 bool BroadcastsTo(const Shape& from, const Shape& to);  // numpy rules

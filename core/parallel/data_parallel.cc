@@ -25,10 +25,12 @@ std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients,
   std::vector<size_t> order(gradients.size());
   std::iota(order.begin(), order.end(), size_t{0});
   // A gradient finishes where its node stands in the backward pass.
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return gradients[a].gradient.ref() < gradients[b].gradient.ref(); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return gradients[a].gradient.ref() < gradients[b].gradient.ref(); });
   std::vector<Bucket> buckets(1);
   for (const size_t i : order) {
-    const uint64_t limit = buckets.size() == 1 ? std::min(options.first_bucket_bytes, options.bucket_bytes) : options.bucket_bytes;
+    const uint64_t limit =
+        buckets.size() == 1 ? std::min(options.first_bucket_bytes, options.bucket_bytes) : options.bucket_bytes;
     const int64_t size = Padded(gradients[i].parameter.type().elements());
     Bucket& last = buckets.back();
     if (last.elements > 0 && static_cast<uint64_t>(last.elements + size) * 4 > limit) buckets.emplace_back();
@@ -39,21 +41,24 @@ std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients,
 }
 
 // The members one behind the other, with zeros between where a member does not end at a multiple of the alignment.
-Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, const Bucket& bucket, const std::string& place) {
+Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, const Bucket& bucket,
+              const std::string& place) {
   std::vector<Value> parts;
   for (const size_t i : bucket.members) {
     const int64_t elements = gradients[i].gradient.type().elements();
     parts.push_back(ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements}));
     if (const int64_t gap = Padded(elements) - elements; gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
   }
-  const Value flat = graph.Add("concat", parts, {{DType::kF32, {bucket.elements}}}, Attributes(sy_axes_attributes{}))[0];
+  const Value flat =
+      graph.Add("concat", parts, {{DType::kF32, {bucket.elements}}}, Attributes(sy_axes_attributes{}))[0];
   graph.mutable_node(flat.ref().node).bucket = place;
   return flat;
 }
 
 }  // namespace
 
-Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& given, const DataParallelOptions& options, MicroStep micro_step, bool zero_fill) {
+Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& given, const DataParallelOptions& options,
+                        MicroStep micro_step, bool zero_fill) {
   std::vector<ParameterGradient> gradients = given;
   std::vector<std::string> unused;
   for (ParameterGradient& g : gradients) {
@@ -62,7 +67,10 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
     if (zero_fill) g.gradient = ops::Full(graph, g.parameter.shape(), 0);
   }
   if (!unused.empty() && !zero_fill) {
-    throw BuildError(fmt::format("parameters that the loss does not depend on: {}; remove them, or pass --find_unused_parameters to count their gradients as zero", fmt::join(unused, ", ")));
+    throw BuildError(
+        fmt::format("parameters that the loss does not depend on: {}; remove them, or pass --find_unused_parameters to "
+                    "count their gradients as zero",
+                    fmt::join(unused, ", ")));
   }
   graph.SetPhase(Phase::kUpdate);
   Buckets result;

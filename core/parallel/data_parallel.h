@@ -1,8 +1,10 @@
-// Data parallelism as one graph pass (SPEC 7): gradients are gathered into flat buckets in the order in which they finish, each bucket is summed over
-// the ranks by one all_reduce node, and what the optimizer reads are views of the buckets. With one rank there are buckets too (the norm is
-// then computed over a few long tensors), without collectives.
+// Data parallelism as one graph pass (SPEC 7): gradients are gathered into flat buckets in the order in which they
+// finish, each bucket is summed over the ranks by one all_reduce node, and what the optimizer reads are views of the
+// buckets. With one rank there are buckets too (the norm is then computed over a few long tensors), without
+// collectives.
 //
-// Bucket order follows the backward pass (Li et al. 2020, "PyTorch Distributed"): the first bucket is small, so that communication starts early.
+// Bucket order follows the backward pass (Li et al. 2020, "PyTorch Distributed"): the first bucket is small, so that
+// communication starts early.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +27,15 @@ struct DataParallelOptions {
 enum class MicroStep { kOnly, kFirst, kMiddle, kLast };
 
 struct Buckets {
-  std::vector<ParameterGradient> gradients;  // in the order of `gradients` given; each a view of a bucket, summed over the ranks
-  std::vector<Value> flat;                   // the reduced buckets
+  std::vector<ParameterGradient>
+      gradients;            // in the order of `gradients` given; each a view of a bucket, summed over the ranks
+  std::vector<Value> flat;  // the reduced buckets
 };
 
-// kOnly: buckets, collectives. kFirst, kMiddle: buckets are added to accumulators ("gradients/N", role kGradient) and nothing else happens; the
-// result is empty. kLast: added, then reduced. 
-// A parameter whose gradient is none throws BuildError naming it, unless `zero_fill`: then it counts as zero.
-Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& gradients, const DataParallelOptions& options, MicroStep micro_step, bool zero_fill = false);
+// kOnly: buckets, collectives. kFirst, kMiddle: buckets are added to accumulators ("gradients/N", role kGradient) and
+// nothing else happens; the result is empty. kLast: added, then reduced. A parameter whose gradient is none throws
+// BuildError naming it, unless `zero_fill`: then it counts as zero.
+Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& gradients,
+                        const DataParallelOptions& options, MicroStep micro_step, bool zero_fill = false);
 
 }  // namespace switchyard

@@ -68,7 +68,8 @@ struct Instance::Impl {
 
   Status Failed(int id, const Status& status) const {
     const Node& node = plan->graph.node(id);
-    return Annotate(status, fmt::format("{} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
+    return Annotate(
+        status, fmt::format("{} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
   }
 
   StatusOr<BoundStep> BindStep(const Step& step, std::vector<int>& event_of);
@@ -89,8 +90,9 @@ Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
   Device& reference = *plan->reference;
   const Node& node = plan->graph.node(step.node);
   std::vector<sy_place> inputs, outputs;
-  const auto add = [&](const TensorType& type, const PlanPlace& place, std::vector<Buffer>& buffers, std::vector<void*>& addresses, std::vector<sy_place>& places,
-                       std::vector<uint64_t>& sizes, std::vector<sy_place>& bindings) -> Status {
+  const auto add = [&](const TensorType& type, const PlanPlace& place, std::vector<Buffer>& buffers,
+                       std::vector<void*>& addresses, std::vector<sy_place>& places, std::vector<uint64_t>& sizes,
+                       std::vector<sy_place>& bindings) -> Status {
     const uint64_t bytes = static_cast<uint64_t>(type.bytes());
     SY_ASSIGN_OR_RETURN(Buffer buffer, reference.Allocate(std::max<uint64_t>(bytes, 1)));
     SY_ASSIGN_OR_RETURN(const Device::NativeAddress address, reference.AddressOf(buffer));
@@ -102,10 +104,12 @@ Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
     return OkStatus();
   };
   for (size_t i = 0; i < node.inputs.size(); ++i) {
-    SY_RETURN_IF_ERROR(add(plan->graph.type(node.inputs[i]), step.inputs[i], staging.inputs, staging.input_address, staging.input_place, staging.input_bytes, inputs));
+    SY_RETURN_IF_ERROR(add(plan->graph.type(node.inputs[i]), step.inputs[i], staging.inputs, staging.input_address,
+                           staging.input_place, staging.input_bytes, inputs));
   }
   for (size_t o = 0; o < node.outputs.size(); ++o) {
-    SY_RETURN_IF_ERROR(add(node.outputs[o], step.outputs[o], staging.outputs, staging.output_address, staging.output_place, staging.output_bytes, outputs));
+    SY_RETURN_IF_ERROR(add(node.outputs[o], step.outputs[o], staging.outputs, staging.output_address,
+                           staging.output_place, staging.output_bytes, outputs));
   }
   sy_binding binding{};
   binding.header = SY_HEADER(sy_binding);
@@ -153,9 +157,11 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       const auto count = static_cast<uint64_t>(node.outputs[0].elements());
       const auto dtype = static_cast<sy_dtype>(node.outputs[0].dtype);
       if (node.op == "all_reduce") {
-        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareAllReduce(node.name, buffer, step.outputs[0].offset, count, dtype, a.reduction));
+        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareAllReduce(node.name, buffer, step.outputs[0].offset, count,
+                                                                       dtype, a.reduction));
       } else if (node.op == "broadcast") {
-        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareBroadcast(node.name, buffer, step.outputs[0].offset, count, dtype, a.root));
+        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareBroadcast(node.name, buffer, step.outputs[0].offset, count,
+                                                                       dtype, a.root));
       } else {
         return Unimplemented("collective {} in a plan", node.op);
       }
@@ -176,7 +182,9 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       SY_ASSIGN_OR_RETURN(bound.kernel, plan->device->Bind(*step.kernel, binding));
       break;
     }
-    case Step::kFallback: SY_RETURN_IF_ERROR(BindFallback(step, bound)); break;
+    case Step::kFallback:
+      SY_RETURN_IF_ERROR(BindFallback(step, bound));
+      break;
   }
   return bound;
 }
@@ -195,7 +203,8 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
     impl.steps.push_back(std::move(*bound));
   }
   const PlanOptions& options = plan.impl_->options;
-  if (plan.impl_->device->capture() != nullptr && options.capture && !options.debug_sync && !options.debug_nan) SY_RETURN_IF_ERROR(impl.Capture());
+  if (plan.impl_->device->capture() != nullptr && options.capture && !options.debug_sync && !options.debug_nan)
+    SY_RETURN_IF_ERROR(impl.Capture());
   return instance;
 }
 
@@ -205,11 +214,14 @@ int Instance::captured_launches() const {
   return static_cast<int>(count);
 }
 
-// Segments are the longest runs of launches whose kernels all allow it; what lies between (copies, collectives, staged nodes) is submitted one by one.
+// Segments are the longest runs of launches whose kernels all allow it; what lies between (copies, collectives, staged
+// nodes) is submitted one by one.
 Status Instance::Impl::Capture() {
   const sy_capture_v1& capture = *plan->device->capture();
   SY_ASSIGN_OR_RETURN(const Stream stream, plan->device->NewStream());
-  const auto allowed = [&](size_t i) { return plan->steps[i].kind == Step::kLaunch && plan->steps[i].kernel->info().capturable; };
+  const auto allowed = [&](size_t i) {
+    return plan->steps[i].kind == Step::kLaunch && plan->steps[i].kernel->info().capturable;
+  };
   for (size_t begin = 0; begin < steps.size(); ++begin) {
     size_t end = begin;
     while (end < steps.size() && allowed(end)) ++end;
@@ -218,9 +230,11 @@ Status Instance::Impl::Capture() {
       if (status != SY_OK) return FromAbi(status, error, "beginning a capture");
       for (size_t i = begin; i < end && status == SY_OK; ++i) status = steps[i].kernel.Launch(stream.handle(), &error);
       CapturedSegment segment{begin, end, nullptr};
-      const sy_status ended = capture.end(plan->device->handle(), stream.handle(), &segment.graph, status == SY_OK ? &error : nullptr);
+      const sy_status ended =
+          capture.end(plan->device->handle(), stream.handle(), &segment.graph, status == SY_OK ? &error : nullptr);
       if (segment.graph != nullptr) segments.push_back(segment);
-      if (status != SY_OK || ended != SY_OK) return FromAbi(status != SY_OK ? status : ended, error, "capturing a segment");
+      if (status != SY_OK || ended != SY_OK)
+        return FromAbi(status != SY_OK ? status : ended, error, "capturing a segment");
     }
     begin = std::max(begin, end);
   }
@@ -230,11 +244,13 @@ Status Instance::Impl::Capture() {
 Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const Stream& stream) {
   const auto start = std::chrono::steady_clock::now();
   Device& device = *plan->device;
-  for (size_t i = 0; i < s.inputs.size(); ++i) SY_RETURN_IF_ERROR(device.Copy(stream, HostPlace(s.input_address[i]), s.input_place[i], s.input_bytes[i]));
+  for (size_t i = 0; i < s.inputs.size(); ++i)
+    SY_RETURN_IF_ERROR(device.Copy(stream, HostPlace(s.input_address[i]), s.input_place[i], s.input_bytes[i]));
   SY_RETURN_IF_ERROR(device.Synchronize(stream));
   const sy_status status = kernel.Launch(nullptr, &error);
   if (status != SY_OK) return FromAbi(status, error, "reference plugin");
-  for (size_t o = 0; o < s.outputs.size(); ++o) SY_RETURN_IF_ERROR(device.Copy(stream, s.output_place[o], HostPlace(s.output_address[o]), s.output_bytes[o]));
+  for (size_t o = 0; o < s.outputs.size(); ++o)
+    SY_RETURN_IF_ERROR(device.Copy(stream, s.output_place[o], HostPlace(s.output_address[o]), s.output_bytes[o]));
   SY_RETURN_IF_ERROR(device.Synchronize(stream));
   fallback_seconds += Seconds(start);
   return OkStatus();
@@ -246,8 +262,10 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
       const sy_status status = step.kernel.Launch(stream.handle(), &error);
       return status == SY_OK ? OkStatus() : FromAbi(status, error, "launch");
     }
-    case Step::kCopy: return plan->device->Copy(stream, step.destination, step.source, step.bytes);
-    case Step::kReady: return events[step.event].Record(stream);
+    case Step::kCopy:
+      return plan->device->Copy(stream, step.destination, step.source, step.bytes);
+    case Step::kReady:
+      return events[step.event].Record(stream);
     case Step::kCollective:
       if (!step.call) return OkStatus();
       if (step.event >= 0) SY_RETURN_IF_ERROR(events[step.event].Before(communication));
@@ -255,7 +273,8 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
     case Step::kJoin:
       SY_RETURN_IF_ERROR(events[step.event].Record(communication));
       return events[step.event].Before(stream);
-    case Step::kFallback: return RunFallback(stagings[step.staging], step.kernel, stream);
+    case Step::kFallback:
+      return RunFallback(stagings[step.staging], step.kernel, stream);
   }
   return OkStatus();
 }
@@ -267,8 +286,10 @@ Status Instance::Run(const Stream& stream) {
     size_t next = 0;  // segment
     for (size_t i = 0; i < impl.steps.size();) {
       if (next < impl.segments.size() && impl.segments[next].begin == i) {
-        const sy_status status = impl.plan->device->capture()->launch(impl.segments[next].graph, stream.handle(), &impl.error);
-        if (status != SY_OK) return impl.Failed(impl.steps[i].node, FromAbi(status, impl.error, "replaying a captured segment"));
+        const sy_status status =
+            impl.plan->device->capture()->launch(impl.segments[next].graph, stream.handle(), &impl.error);
+        if (status != SY_OK)
+          return impl.Failed(impl.steps[i].node, FromAbi(status, impl.error, "replaying a captured segment"));
         i = impl.segments[next++].end;
         continue;
       }
@@ -311,7 +332,8 @@ Status Instance::Impl::LookForNonFinite(int index) {
         word = static_cast<uint32_t>(half) << 16;
       }
       if ((word & 0x7F800000u) == 0x7F800000u) {
-        return FailedPrecondition("output {} {} holds {} at element {}: the first value that is not finite", o, ToString(type), (word & 0x7FFFFFu) != 0 ? "nan" : "inf", i);
+        return FailedPrecondition("output {} {} holds {} at element {}: the first value that is not finite", o,
+                                  ToString(type), (word & 0x7FFFFFu) != 0 ? "nan" : "inf", i);
       }
     }
   }

@@ -52,8 +52,19 @@ StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool p
   auto kernel = device_.Prepare(request);
   if (kernel.ok()) return kernels_.emplace(key, std::make_unique<Kernel>(std::move(*kernel))).first->second.get();
   if (kernel.status().code() != absl::StatusCode::kUnimplemented) {
-    return Annotate(kernel.status(), fmt::format("preparing {} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
+    return Annotate(kernel.status(), fmt::format("preparing {} ({}, built at {}:{})", node.name, node.op,
+                                                 node.where.file_name(), node.where.line()));
   }
+  last_refusal_ = Message(kernel.status());
+  return kernels_.emplace(key, nullptr).first->second.get();
+}
+
+StatusOr<Kernel*> KernelCache::FindRegion(const std::string& key, const sy_region& region) {
+  const auto found = kernels_.find(key);
+  if (found != kernels_.end()) return found->second.get();
+  auto kernel = device_.PrepareRegion(region, options_.workspace_limit);
+  if (kernel.ok()) return kernels_.emplace(key, std::make_unique<Kernel>(std::move(*kernel))).first->second.get();
+  if (kernel.status().code() != absl::StatusCode::kUnimplemented) return kernel.status();
   last_refusal_ = Message(kernel.status());
   return kernels_.emplace(key, nullptr).first->second.get();
 }

@@ -1,5 +1,5 @@
-// Asking a backend for kernels, once per distinct op, attributes and shapes: identical layers share one kernel with many bindings.
-// Not thread-safe. Must outlive the plans made with it, and be destroyed before its Device.
+// Asking a backend for kernels, once per distinct op, attributes and shapes: identical layers share one kernel with
+// many bindings. Not thread-safe. Must outlive the plans made with it, and be destroyed before its Device.
 #pragma once
 
 #include <map>
@@ -26,6 +26,9 @@ class KernelCache {
   StatusOr<Kernel*> Find(const Graph& graph, const Node& node) { return Find(graph, node, false, nullptr); }
   // For a forward/backward pair: the forward may leave residual bytes, the backward gets the forward's kernel.
   StatusOr<Kernel*> Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward);
+  // The kernel of a region that the plugin claimed; regions with equal keys share one. nullptr: the plugin refuses it
+  // after all.
+  StatusOr<Kernel*> FindRegion(const std::string& key, const sy_region& region);
   // As a predicate for passes. Failures of the plugin are kept in status().
   CanPrepare Predicate();
   const Status& status() const { return status_; }

@@ -13,7 +13,8 @@ const Layout::Entry& Layout::Place(const std::string& name, Arena arena, const T
   const auto found = entries_.find(name);
   if (found != entries_.end()) {
     if (found->second.bytes != bytes || found->second.arena != arena) {
-      throw BuildError(fmt::format("{} has {} bytes of {} in one plan and {} bytes of {} in another", name, found->second.bytes, NameOf(found->second.arena), bytes, NameOf(arena)));
+      throw BuildError(fmt::format("{} has {} bytes of {} in one plan and {} bytes of {} in another", name,
+                                   found->second.bytes, NameOf(found->second.arena), bytes, NameOf(arena)));
     }
     return found->second;
   }
@@ -52,7 +53,8 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(const Layout& layout, Device&
     }
     if (!memory->buffers_[i]) {
       auto buffer = device.Allocate(bytes);
-      if (!buffer.ok()) return Annotate(buffer.status(), fmt::format("allocating {} bytes for {}", bytes, NameOf(arena)));
+      if (!buffer.ok())
+        return Annotate(buffer.status(), fmt::format("allocating {} bytes for {}", bytes, NameOf(arena)));
       memory->buffers_[i] = std::move(*buffer);
     }
     // Gaps between aligned tensors take part in reductions and norms over whole buckets: they must be zero.
@@ -70,13 +72,15 @@ uint64_t Memory::allocated_bytes() const {
 
 Status Memory::Upload(const std::string& name, const void* data, uint64_t bytes) {
   const Layout::Entry* entry = layout_->Find(name);
-  if (entry == nullptr || entry->bytes != bytes) return Internal("upload of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
+  if (entry == nullptr || entry->bytes != bytes)
+    return Internal("upload of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
   return device_->Upload(buffer(entry->arena).at(entry->offset), data, bytes);
 }
 
 Status Memory::Download(const std::string& name, void* data, uint64_t bytes) const {
   const Layout::Entry* entry = layout_->Find(name);
-  if (entry == nullptr || entry->bytes != bytes) return Internal("download of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
+  if (entry == nullptr || entry->bytes != bytes)
+    return Internal("download of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
   return device_->Download(data, buffer(entry->arena).at(entry->offset), bytes);
 }
 

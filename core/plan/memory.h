@@ -1,7 +1,7 @@
-// Where a plan's bytes live. Five arena classes; a plan knows offsets into them, Memory holds one buffer for each, and binding a plan to a Memory
-// makes an Instance. Named things (parameters, optimizer state, gradient buckets, batch inputs, host-readable outputs) have one place for all
-// plans that share a Layout: training, accumulation and evaluation run side by side over the same state.
-// Not thread-safe.
+// Where a plan's bytes live. Five arena classes; a plan knows offsets into them, Memory holds one buffer for each, and
+// binding a plan to a Memory makes an Instance. Named things (parameters, optimizer state, gradient buckets, batch
+// inputs, host-readable outputs) have one place for all plans that share a Layout: training, accumulation and
+// evaluation run side by side over the same state. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class Layout {
     Arena arena;
     uint64_t offset, bytes;
     TensorType type;
-    Role role = Role::kState;        // of graph inputs
+    Role role = Role::kState;  // of graph inputs
     Initializer initializer;
   };
   explicit Layout(uint64_t alignment) : alignment_(alignment) {}

@@ -82,10 +82,13 @@ class Placer {
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
         const Ref root = ThroughReshape(input);
-        const bool fresh = RunsKernel(root.node) && !part_of_.contains(root) && graph_.node(root.node).op != "concat" && offset % layout_.alignment() == 0;
+        const bool fresh = RunsKernel(root.node) && !part_of_.contains(root) && graph_.node(root.node).op != "concat" &&
+                           offset % layout_.alignment() == 0;
         uint64_t unused = 0;
-        const bool view = graph_.node(root.node).op == "slice" && ContiguousSlice(graph_, graph_.node(root.node), layout_.alignment(), &unused);
-        if (fresh && !view && std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; })) parts.push_back({root, offset});
+        const bool view = graph_.node(root.node).op == "slice" &&
+                          ContiguousSlice(graph_, graph_.node(root.node), layout_.alignment(), &unused);
+        if (fresh && !view && std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; }))
+          parts.push_back({root, offset});
         offset += static_cast<uint64_t>(graph_.type(input).bytes());
       }
       if (parts.empty() && node.bucket.empty()) continue;
@@ -124,7 +127,9 @@ class Placer {
     }
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      for (const Ref& input : node.inputs) last_use_[group_.at(input)] = node.op == "output" || node.op == "assign" ? kEnd : std::max(last_use_[group_.at(input)], position_[id]);
+      for (const Ref& input : node.inputs)
+        last_use_[group_.at(input)] =
+            node.op == "output" || node.op == "assign" ? kEnd : std::max(last_use_[group_.at(input)], position_[id]);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         int& last = last_use_[group_.at({id, static_cast<int>(o)})];
         last = std::max(last, position_[id]);
@@ -138,19 +143,23 @@ class Placer {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        if (node.op != "assign" && node.op != "reshape" && !(node.op == "slice" && view_offset_.contains(id))) readers[group_.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
+        if (node.op != "assign" && node.op != "reshape" && !(node.op == "slice" && view_offset_.contains(id)))
+          readers[group_.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
       }
     }
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (node.op != "assign") continue;
       const Ref state = node.inputs[0], value = ThroughReshape(node.inputs[1]);
-      bool possible = RunsKernel(value.node) && !part_of_.contains(value) && !in_place_concat_.contains(value.node) && !view_offset_.contains(value.node) && !over_state_.contains(value);
+      bool possible = RunsKernel(value.node) && !part_of_.contains(value) && !in_place_concat_.contains(value.node) &&
+                      !view_offset_.contains(value.node) && !over_state_.contains(value);
       for (const auto& [reader, index] : readers[group_.at(state)]) {
         if (!possible) break;
         if (reader == value.node) {
           const auto& inplace = planned_[reader].kernel->info().inplace;
-          const bool legal = planned_[reader].fallback || (value.output < static_cast<int>(inplace.size()) && inplace[value.output] == index && graph_.node(reader).inputs[index] == state);
+          const bool legal = planned_[reader].fallback ||
+                             (value.output < static_cast<int>(inplace.size()) && inplace[value.output] == index &&
+                              graph_.node(reader).inputs[index] == state);
           possible = legal;
         } else {
           possible = position_[reader] < position_[value.node];
@@ -183,7 +192,8 @@ class Placer {
     const auto found = concat_storage_.find(id);
     if (found != concat_storage_.end()) return found->second;
     const Node& node = graph_.node(id);
-    const int storage = node.bucket.empty() ? NewStorage(static_cast<uint64_t>(node.outputs[0].bytes()), position) : NamedStorage(node.bucket, Arena::kGradients, node.outputs[0]);
+    const int storage = node.bucket.empty() ? NewStorage(static_cast<uint64_t>(node.outputs[0].bytes()), position)
+                                            : NamedStorage(node.bucket, Arena::kGradients, node.outputs[0]);
     concat_storage_[id] = storage;
     return storage;
   }
@@ -193,7 +203,9 @@ class Placer {
     const int t = position_[id];
     if (node.op == "input") {
       const Role role = node.input->role;
-      const Arena arena = role == Role::kBatch ? Arena::kIo : role == Role::kGradient ? Arena::kGradients : Arena::kState;
+      const Arena arena = role == Role::kBatch      ? Arena::kIo
+                          : role == Role::kGradient ? Arena::kGradients
+                                                    : Arena::kState;
       At({id, 0}) = {NamedStorage(node.name, arena, node.outputs[0]), 0};
       Layout::Entry& entry = layout_.mutable_entries().at(node.name);
       entry.role = role;
@@ -215,7 +227,8 @@ class Placer {
       for (const Ref& input : node.inputs) {
         const uint64_t bytes = static_cast<uint64_t>(graph_.type(input).bytes());
         const auto part = part_of_.find(ThroughReshape(input));
-        if (part == part_of_.end() || part->second != std::make_pair(id, offset)) result_.copies[id].push_back({At(input), {storage, offset}, bytes, id});
+        if (part == part_of_.end() || part->second != std::make_pair(id, offset))
+          result_.copies[id].push_back({At(input), {storage, offset}, bytes, id});
         offset += bytes;
       }
       result_.elided[id] = true;
@@ -238,7 +251,8 @@ class Placer {
         At(ref) = {ConcatStorage(part->second.first, t), part->second.second};
       } else if (over != over_state_.end()) {
         At(ref) = At(over->second);
-      } else if (const int input = InPlaceInput(node, id, static_cast<int>(o)); input >= 0 && taken.insert(input).second) {
+      } else if (const int input = InPlaceInput(node, id, static_cast<int>(o));
+                 input >= 0 && taken.insert(input).second) {
         At(ref) = At(node.inputs[input]);
       } else {
         At(ref) = {NewStorage(static_cast<uint64_t>(node.outputs[o].bytes()), t), 0};
@@ -265,7 +279,9 @@ class Placer {
     const Spot& spot = At(ref);
     const Storage& storage = result_.storages[spot.storage];
     if (storage.arena != Arena::kActivations || storage.last != position_[id] || spot.offset != 0) return -1;
-    if (storage.bytes != static_cast<uint64_t>(node.outputs[o].bytes()) || graph_.type(ref).bytes() != node.outputs[o].bytes()) return -1;
+    if (storage.bytes != static_cast<uint64_t>(node.outputs[o].bytes()) ||
+        graph_.type(ref).bytes() != node.outputs[o].bytes())
+      return -1;
     int readers = 0;
     for (const Ref& other : node.inputs) readers += At(other).storage == spot.storage;
     return readers == 1 ? input : -1;
@@ -275,21 +291,27 @@ class Placer {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (node.op == "assign" && !written_in_place_.contains(id)) {
-        result_.final_copies.push_back({At(node.inputs[1]), At(node.inputs[0]), static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
+        result_.final_copies.push_back(
+            {At(node.inputs[1]), At(node.inputs[0]), static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
       } else if (node.op == "output") {
         const TensorType& type = graph_.type(node.inputs[0]);
-        result_.final_copies.push_back({At(node.inputs[0]), {NamedStorage("output/" + node.name, Arena::kIo, type), 0}, static_cast<uint64_t>(type.bytes()), id});
+        result_.final_copies.push_back({At(node.inputs[0]),
+                                        {NamedStorage("output/" + node.name, Arena::kIo, type), 0},
+                                        static_cast<uint64_t>(type.bytes()),
+                                        id});
       }
     }
   }
 
-  // Greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference"): the largest storage first, each at the lowest offset free during its life.
+  // Greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference"): the largest
+  // storage first, each at the lowest offset free during its life.
   void Pack() {
     std::vector<int> waiting, placed;
     for (size_t i = 0; i < result_.storages.size(); ++i) {
       if (result_.storages[i].arena == Arena::kActivations) waiting.push_back(static_cast<int>(i));
     }
-    std::stable_sort(waiting.begin(), waiting.end(), [&](int a, int b) { return result_.storages[a].bytes > result_.storages[b].bytes; });
+    std::stable_sort(waiting.begin(), waiting.end(),
+                     [&](int a, int b) { return result_.storages[a].bytes > result_.storages[b].bytes; });
     uint64_t total = 0;
     for (const int i : waiting) {
       Storage& s = result_.storages[i];
@@ -303,7 +325,10 @@ class Placer {
       }
       s.offset = offset;
       total = std::max(total, offset + size);
-      placed.insert(std::upper_bound(placed.begin(), placed.end(), i, [&](int a, int b) { return result_.storages[a].offset < result_.storages[b].offset; }), i);
+      placed.insert(
+          std::upper_bound(placed.begin(), placed.end(), i,
+                           [&](int a, int b) { return result_.storages[a].offset < result_.storages[b].offset; }),
+          i);
     }
     layout_.Reserve(Arena::kActivations, total);
     activation_bytes_ = total;
@@ -327,7 +352,8 @@ class Placer {
 
 }  // namespace
 
-Placement PlaceValues(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned, Layout& layout) {
+Placement PlaceValues(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned,
+                      Layout& layout) {
   return Placer(graph, order, planned, layout).Run();
 }
 

@@ -1,5 +1,6 @@
-// Where every value of a graph lies: which values share storage (views, buckets, in-place updates) and at which offset each storage is put, by
-// liveness over the launch order. Pure function of the graph, the order and what the kernels declare; internal to core/plan.
+// Where every value of a graph lies: which values share storage (views, buckets, in-place updates) and at which offset
+// each storage is put, by liveness over the launch order. Pure function of the graph, the order and what the kernels
+// declare; internal to core/plan.
 #pragma once
 
 #include <vector>
@@ -10,9 +11,9 @@
 namespace switchyard {
 
 struct PlannedNode {
-  Kernel* kernel = nullptr;   // nullptr: structural, collective, or elided
-  bool fallback = false;      // the kernel is the reference plugin's
-  bool paired = false;        // forward of a pair with residual bytes
+  Kernel* kernel = nullptr;  // nullptr: structural, collective, or elided
+  bool fallback = false;     // the kernel is the reference plugin's
+  bool paired = false;       // forward of a pair with residual bytes
 };
 
 struct Spot {
@@ -38,10 +39,12 @@ struct Placement {
   std::vector<Spot> residuals;                   // by forward node
   std::vector<bool> elided;                      // needs no launch
   std::vector<std::vector<PlannedCopy>> copies;  // by node: done at the node's position
-  std::vector<PlannedCopy> final_copies;         // after everything: assignments and outputs that could not be written in place
+  std::vector<PlannedCopy>
+      final_copies;  // after everything: assignments and outputs that could not be written in place
 };
 
 // `order`: ids of all nodes, collectives where they will run. `planned`: by node.
-Placement PlaceValues(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned, Layout& layout);
+Placement PlaceValues(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned,
+                      Layout& layout);
 
 }  // namespace switchyard

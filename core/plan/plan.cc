@@ -6,6 +6,7 @@
 #include "core/graph/op.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
+#include "core/plan/regions.h"
 #include "core/plan/steps.h"
 
 namespace switchyard {
@@ -33,17 +34,25 @@ std::vector<int> LaunchOrder(const Graph& graph) {
 }
 
 // Kernels for every node, forward/backward pairs together.
-Status SelectKernels(const Graph& graph, KernelCache& cache, KernelCache* reference, std::vector<PlannedNode>& planned, PlanReport& report) {
+Status SelectKernels(const RegionGraph& lowered, KernelCache& cache, KernelCache* reference,
+                     std::vector<PlannedNode>& planned, PlanReport& report) {
+  const Graph& graph = lowered.graph;
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
     if (IsStructural(node.op) || IsCollective(node.op)) continue;
     PlannedNode& plan = planned[id];
+    if (const auto region = lowered.regions.find(id); region != lowered.regions.end()) {
+      plan.kernel = region->second.kernel;
+      ++report.regions;
+      report.region_nodes += region->second.nodes;
+      continue;
+    }
     if (node.forward >= 0 && planned[node.forward].kernel != nullptr && !planned[node.forward].fallback) {
       // A pair: the forward may leave residual bytes if the backward is there to read them.
       const Node& forward = graph.node(node.forward);
-      SY_ASSIGN_OR_RETURN(Kernel* paired, cache.Find(graph, forward, true, nullptr));
+      SY_ASSIGN_OR_RETURN(Kernel * paired, cache.Find(graph, forward, true, nullptr));
       if (paired != nullptr && paired->info().residual_bytes > 0) {
-        SY_ASSIGN_OR_RETURN(Kernel* backward, cache.Find(graph, node, false, paired));
+        SY_ASSIGN_OR_RETURN(Kernel * backward, cache.Find(graph, node, false, paired));
         if (backward != nullptr) {
           planned[node.forward] = {paired, false, true};
           plan.kernel = backward;
@@ -58,9 +67,12 @@ Status SelectKernels(const Graph& graph, KernelCache& cache, KernelCache* refere
       SY_ASSIGN_OR_RETURN(plan.kernel, reference->Find(graph, node));
     }
     if (plan.kernel == nullptr) {
-      return Unimplemented("{} ({}, built at {}:{}): the {} plugin does not offer it ({}), it has no decomposition that it offers, and {}", node.name, node.op,
-                           node.where.file_name(), node.where.line(), cache.device().info().plugin, reason,
-                           reference == nullptr ? "there is no reference plugin" : "the reference plugin does not offer it either (" + reference->last_refusal() + ")");
+      return Unimplemented(
+          "{} ({}, built at {}:{}): the {} plugin does not offer it ({}), it has no decomposition that it offers, and "
+          "{}",
+          node.name, node.op, node.where.file_name(), node.where.line(), cache.device().info().plugin, reason,
+          reference == nullptr ? "there is no reference plugin"
+                               : "the reference plugin does not offer it either (" + reference->last_refusal() + ")");
     }
     plan.fallback = true;
     uint64_t bytes = 0;
@@ -84,22 +96,29 @@ const PlanReport& Plan::report() const { return impl_->report; }
 const Graph& Plan::graph() const { return impl_->graph; }
 const std::string& Plan::name() const { return impl_->name; }
 
-StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& cache, KernelCache* reference, Layout& layout, const PlanOptions& options) {
+StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& cache, KernelCache* reference,
+                                              Layout& layout, const PlanOptions& options) {
   std::unique_ptr<Plan> plan(new Plan);
   Impl& impl = *plan->impl_;
   impl.device = &cache.device();
   impl.reference = reference == nullptr ? nullptr : &reference->device();
   impl.options = options;
-  impl.graph = Lower(source, cache, options.fuse);
+  Graph lowered = Lower(source, cache, options.fuse);
   SY_RETURN_IF_ERROR(cache.status());
-  const Graph& graph = impl.graph;
+  RegionGraph claimed{std::move(lowered), {}};
+  if (options.fuse) {
+    SY_ASSIGN_OR_RETURN(claimed, ClaimRegions(std::move(claimed.graph), cache));
+  }
   PlanReport& report = impl.report;
 
-  std::vector<PlannedNode> planned(graph.size());
-  SY_RETURN_IF_ERROR(SelectKernels(graph, cache, reference, planned, report));
+  std::vector<PlannedNode> planned(claimed.graph.size());
+  SY_RETURN_IF_ERROR(SelectKernels(claimed, cache, reference, planned, report));
+  impl.graph = std::move(claimed.graph);
+  const Graph& graph = impl.graph;
   if (options.max_fallback >= 0 && static_cast<double>(report.fallbacks.size()) > options.max_fallback) {
-    return FailedPrecondition("{} nodes would run on the reference plugin, more than --max_fallback={} allows; the {} plugin lacks:\n{}", report.fallbacks.size(),
-                              options.max_fallback, impl.device->info().plugin, report.FallbackList());
+    return FailedPrecondition(
+        "{} nodes would run on the reference plugin, more than --max_fallback={} allows; the {} plugin lacks:\n{}",
+        report.fallbacks.size(), options.max_fallback, impl.device->info().plugin, report.FallbackList());
   }
 
   const std::vector<int> order = LaunchOrder(graph);
@@ -124,7 +143,8 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   std::vector<int> position(graph.size());
   for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
   for (int id = 0; id < graph.size(); ++id) {
-    if (IsCollective(graph.node(id).op) && placement.copies[id].empty()) ready_after[graph.node(id).inputs[0].node].push_back(id);
+    if (IsCollective(graph.node(id).op) && placement.copies[id].empty())
+      ready_after[graph.node(id).inputs[0].node].push_back(id);
   }
 
   uint64_t scratch = 0;
@@ -133,7 +153,8 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   for (const int id : order) {
     const Node& node = graph.node(id);
     for (const Ref& input : node.inputs) {
-      if (IsCollective(graph.node(input.node).op) && joined.insert(input.node).second) impl.steps.push_back({Step::kJoin, input.node});
+      if (IsCollective(graph.node(input.node).op) && joined.insert(input.node).second)
+        impl.steps.push_back({Step::kJoin, input.node});
     }
     for (const PlannedCopy& copy : placement.copies[id]) impl.steps.push_back(copy_step(copy));
     if (IsCollective(node.op)) {
@@ -157,7 +178,9 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
       const Kernel::Info& info = step.kernel->info();
       if (!planned[id].fallback) scratch = std::max(scratch, info.workspace_bytes);
       if (info.persistent_bytes > 0 && !planned[id].fallback) {
-        const auto& entry = layout.Place(fmt::format("persistent/{}/{}", layout.entries().size(), node.name), Arena::kState, {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
+        const auto& entry =
+            layout.Place(fmt::format("persistent/{}/{}", layout.entries().size(), node.name), Arena::kState,
+                         {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
         step.persistent = {entry.arena, entry.offset};
       }
       const int forward = planned[id].paired ? id : node.forward;
@@ -167,7 +190,8 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
       }
       impl.steps.push_back(std::move(step));
       ++report.launches;
-      const Cost cost = CostOf(graph, node);
+      const auto region = claimed.regions.find(id);
+      const Cost cost = region == claimed.regions.end() ? CostOf(graph, node) : region->second.cost;
       report.flops += cost.flops;
       report.bytes += cost.bytes;
       auto& line = by_op[node.op];
@@ -189,12 +213,15 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   report.arena_bytes[static_cast<int>(Arena::kScratch)] = layout.Align(scratch);
   uint64_t activations = 0;
   for (const Storage& storage : placement.storages) {
-    if (storage.arena == Arena::kActivations) activations = std::max(activations, storage.offset + layout.Align(std::max<uint64_t>(storage.bytes, 1)));
+    if (storage.arena == Arena::kActivations)
+      activations = std::max(activations, storage.offset + layout.Align(std::max<uint64_t>(storage.bytes, 1)));
   }
   report.arena_bytes[static_cast<int>(Arena::kActivations)] = activations;
-  for (const Arena arena : {Arena::kState, Arena::kGradients, Arena::kIo}) report.arena_bytes[static_cast<int>(arena)] = layout.bytes(arena);
+  for (const Arena arena : {Arena::kState, Arena::kGradients, Arena::kIo})
+    report.arena_bytes[static_cast<int>(arena)] = layout.bytes(arena);
   for (auto& [op, line] : by_op) report.ops.push_back(line);
-  std::stable_sort(report.ops.begin(), report.ops.end(), [](const auto& a, const auto& b) { return a.flops > b.flops; });
+  std::stable_sort(report.ops.begin(), report.ops.end(),
+                   [](const auto& a, const auto& b) { return a.flops > b.flops; });
   return plan;
 }
 

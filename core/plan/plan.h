@@ -1,12 +1,13 @@
-// The plan: a graph turned into an ordered list of prepared kernels at fixed offsets. Compile does all the searching, sizing and placing; an
-// Instance binds the plan to memory; Run only launches. Memory is planned by liveness, so that bytes are known exactly before anything is
-// allocated, also for a world that is not there.
+// The plan: a graph turned into an ordered list of prepared kernels at fixed offsets. Compile does all the searching,
+// sizing and placing; an Instance binds the plan to memory; Run only launches. Memory is planned by liveness, so that
+// bytes are known exactly before anything is allocated, also for a world that is not there.
 //
-// What the planner does, in order: decompose what the backend lacks, fuse, prepare kernels (a node that neither the backend nor a decomposition
-// covers runs on the reference plugin through host memory, and is reported), give every value a place (views share the place of their source;
-// parts of a bucket are written where the bucket lies; a new value of a state is written over the old one where the kernel allows), give places
-// offsets by liveness, put collectives on the communication stream right before their first reader, and bind.
-// Not thread-safe; different Instances over different streams may run concurrently.
+// What the planner does, in order: decompose what the backend lacks, fuse, prepare kernels (a node that neither the
+// backend nor a decomposition covers runs on the reference plugin through host memory, and is reported), give every
+// value a place (views share the place of their source; parts of a bucket are written where the bucket lies; a new
+// value of a state is written over the old one where the kernel allows), give places offsets by liveness, put
+// collectives on the communication stream right before their first reader, and bind. Not thread-safe; different
+// Instances over different streams may run concurrently.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@
 namespace switchyard {
 
 struct PlanOptions {
-  bool fuse = true;          // --compile=0 sets it to false
+  bool fuse = true;          // --compile=0 sets it to false: no fusion, no regions
   bool capture = true;       // replay runs of launches with one call where the device can
   bool debug_sync = false;   // wait after every step and name the node that failed
   bool debug_nan = false;    // and look for inf and nan in every floating output
@@ -36,10 +37,11 @@ struct PlanReport {
     uint64_t bytes = 0;  // staged per run
   };
   int nodes = 0, launches = 0, copies = 0, collectives = 0, kernels = 0;
+  int regions = 0, region_nodes = 0;  // subgraphs that the plugin compiled whole, and the nodes in them
   double flops = 0, bytes = 0;
   uint64_t arena_bytes[kArenaCount] = {};
-  uint64_t collective_bytes = 0;          // payload per rank and run
-  double wire_bytes = 0;                  // sent per rank and run: 2(W−1)/W of an all-reduce's payload
+  uint64_t collective_bytes = 0;  // payload per rank and run
+  double wire_bytes = 0;          // sent per rank and run: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;
   struct OpLine {
     std::string op;
@@ -53,8 +55,10 @@ struct PlanReport {
 
 class Plan {
  public:
-  // `reference` runs what `cache.device()` cannot; nullptr: such a node is an error. Names go into `layout`, shared by all plans over one state.
-  static StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, KernelCache& cache, KernelCache* reference, Layout& layout, const PlanOptions& options);
+  // `reference` runs what `cache.device()` cannot; nullptr: such a node is an error. Names go into `layout`, shared by
+  // all plans over one state.
+  static StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, KernelCache& cache, KernelCache* reference,
+                                                 Layout& layout, const PlanOptions& options);
   ~Plan();
   const PlanReport& report() const;
   const Graph& graph() const;  // as lowered
@@ -72,8 +76,8 @@ class Instance {
  public:
   static StatusOr<std::unique_ptr<Instance>> Bind(const Plan& plan, Memory& memory, Communicator* communicator);
   ~Instance();
-  // Submits one run on the compute stream. No allocation, no search; on an ASYNC device no host wait but inside host-request collectives. An error names the node and the line that
-  // built it.
+  // Submits one run on the compute stream. No allocation, no search; on an ASYNC device no host wait but inside
+  // host-request collectives. An error names the node and the line that built it.
   Status Run(const Stream& stream);
   // Seconds spent in each step of the last run where debug_sync is set; else empty.
   struct Timing {

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -57,7 +58,10 @@ struct Communicator::Impl {
   uint64_t sequence = 0, batches = 0;  // batches are counted apart: not every rank takes part in each
   uint64_t bytes_sent = 0;
   double wait_ms = 0, call_limit_ms = 600e3;
-  std::vector<char> staging;
+  HostMemory staging;  // for device memory that the plugin cannot touch
+  Buffer relay;        // for host memory that the plugin cannot touch
+  Stream stream;       // of host calls, where the plugin's work completes on a stream
+  Event event;
 
   ~Impl() {
     {
@@ -67,7 +71,13 @@ struct Communicator::Impl {
     if (handle != nullptr) api->destroy(handle);
   }
 
+  bool completes_on_stream() const { return api != nullptr && info.completion == SY_COMPLETES_ON_STREAM; }
+  bool reaches_host() const { return (info.memory_kinds >> SY_MEMORY_HOST & 1u) != 0; }
   void Watch();
+  Status OpenStream();
+  Status WaitFor(Event& finished, const char* what);
+  template <typename Body>
+  Status Relay(const void* send, uint64_t send_bytes, void* receive, uint64_t receive_bytes, Body body);
   template <typename Start>
   Status Run(const char* what, const char* tag, const Stream* stream, Start start) {
     return Run(what, tag, stream, &sequence, start);
@@ -76,6 +86,7 @@ struct Communicator::Impl {
   Status Run(const char* what, const char* tag, const Stream* stream, uint64_t* counter, Start start);
   sy_status Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason);
   Status PeerFailure(int patience_ms) const;
+  Status Messages(const char* tag, const std::vector<sy_transfer>& transfers);
   Composition Composed(const char* tag);
   template <typename Function>
   bool Has(Function sy_collective_v1::*function) const {
@@ -146,13 +157,25 @@ Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* 
                                Start start) {
   if (const Status health = rendezvous->health(); !health.ok())
     return Annotate(health, fmt::format("{} \"{}\"", what, tag));
-  const sy_call call{SY_HEADER(sy_call), tag, (*counter)++, stream == nullptr ? nullptr : stream->handle()};
+  const bool waits = stream == nullptr && completes_on_stream();
+  const Stream* const on = waits ? &this->stream : stream;
+  sy_call call{SY_HEADER(sy_call), tag, (*counter)++, on == nullptr ? nullptr : on->handle(), nullptr};
+  if (on != nullptr && completes_on_stream()) {
+    SY_ASSIGN_OR_RETURN(call.native_stream, device->NativeStream(*on));
+  }
   sy_request* request = nullptr;
   sy_error error = EmptyError();
   const auto began = Clock::now();
   Status reason;
   sy_status status = start(&call, &request, &error);
   if (status == SY_OK && request != nullptr) status = Wait(request, began, &error, &reason);
+  if (status == SY_OK && waits) {
+    SY_RETURN_IF_ERROR(event.Record(this->stream));
+    reason = WaitFor(event, what);
+    wait_ms += MillisecondsSince(began);
+    return reason.ok() ? OkStatus()
+                       : Annotate(reason, fmt::format("\"{}\" (call {} of rank {})", tag, call.sequence, rank));
+  }
   wait_ms += MillisecondsSince(began);
   if (status == SY_OK) return OkStatus();
   if (reason.ok() && (status == SY_ABORTED || status == SY_INTERNAL))
@@ -166,14 +189,118 @@ Status Communicator::Impl::Run(const char* what, const char* tag, const Stream* 
   return reason.ok() ? FromAbi(status, error, fmt::format("{}: {}", plugin_name, where)) : Annotate(reason, where);
 }
 
-Composition Communicator::Impl::Composed(const char* tag) {
-  return Composition(rank, size, [this, tag](const std::vector<sy_transfer>& transfers) {
+// What host calls of a plugin that works on streams need.
+Status Communicator::Impl::OpenStream() {
+  if (!completes_on_stream()) return OkStatus();
+  if (device == nullptr) {
+    return FailedPrecondition("{} works on the streams of a device, and this communicator has none", plugin_name);
+  }
+  SY_ASSIGN_OR_RETURN(stream, device->NewStream(1));
+  SY_ASSIGN_OR_RETURN(event, device->NewEvent());
+  return OkStatus();
+}
+
+// Waits for device work that holds collectives: looks for lost peers, and for failures that only the plugin knows of.
+Status Communicator::Impl::WaitFor(Event& finished, const char* what) {
+  const auto start = Clock::now();
+  double looked_ms = 0;
+  for (;;) {
+    SY_ASSIGN_OR_RETURN(const bool done, finished.Done());
+    if (done) return OkStatus();
+    const double waited_ms = MillisecondsSince(start);
+    if (waited_ms < 1) {
+      sched_yield();
+      continue;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(waited_ms < 20 ? 50 : 500));
+    if (waited_ms - looked_ms < 10) continue;
+    looked_ms = waited_ms;
+    Status reason = rendezvous->health();
+    sy_error error = EmptyError();
+    if (reason.ok()) {
+      if (const sy_status status = api->poll(handle, &error); status != SY_OK && status != SY_IN_PROGRESS) {
+        reason = FromAbi(status, error, plugin_name);
+        if (const Status failure = PeerFailure(500); !failure.ok()) reason = failure;
+      }
+    }
+    if (reason.ok() && waited_ms > call_limit_ms) {
+      reason = DeadlineExceeded(
+          "not finished after {:.0f} s; another rank is stuck or in another call (SWITCHYARD_COLLECTIVE_TIMEOUT "
+          "changes the limit)",
+          call_limit_ms / 1000);
+    }
+    if (reason.ok()) continue;
+    api->abort(handle);
+    return Annotate(reason, what);
+  }
+}
+
+// Runs body(send, receive) on device memory with the contents of `send`, and fetches `receive`. Where send lies inside
+// receive (in place) it also does so on the device.
+template <typename Body>
+Status Communicator::Impl::Relay(const void* send, uint64_t send_bytes, void* receive, uint64_t receive_bytes,
+                                 Body body) {
+  const auto* const from = static_cast<const char*>(send);
+  auto* const to = static_cast<char*>(receive);
+  const bool inside = from >= to && from + send_bytes <= to + receive_bytes;
+  const bool around = to >= from && to + receive_bytes <= from + send_bytes;  // reduce_scatter in place
+  const uint64_t alignment = device->info().alignment;
+  const uint64_t second = inside || around ? 0 : (receive_bytes + alignment - 1) / alignment * alignment;
+  const uint64_t needed = inside ? receive_bytes : second + send_bytes;
+  if (needed == 0) return body(nullptr, nullptr);
+  if (relay.bytes() < needed) {
+    relay.reset();
+    SY_ASSIGN_OR_RETURN(relay, device->Allocate(needed));
+  }
+  SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device->AddressOf(relay));
+  auto* const base = static_cast<char*>(native.address);
+  const uint64_t send_at = inside ? static_cast<uint64_t>(from - to) : second;
+  const uint64_t receive_at = around ? static_cast<uint64_t>(to - from) : 0;
+  if (send_bytes > 0) SY_RETURN_IF_ERROR(device->Upload(relay.at(send_at), send, send_bytes));
+  SY_RETURN_IF_ERROR(body(base + send_at, base + receive_at));
+  return receive_bytes > 0 ? device->Download(receive, relay.at(receive_at), receive_bytes) : OkStatus();
+}
+
+// Messages from and to host memory.
+Status Communicator::Impl::Messages(const char* tag, const std::vector<sy_transfer>& transfers) {
+  const auto run = [&](const std::vector<sy_transfer>& reachable) {
     return Run("send_recv_batch", tag, nullptr, &batches,
                [&](const sy_call* call, sy_request** request, sy_error* error) {
-                 return api->send_recv_batch(handle, call, transfers.data(), static_cast<uint32_t>(transfers.size()),
+                 return api->send_recv_batch(handle, call, reachable.data(), static_cast<uint32_t>(reachable.size()),
                                              request, error);
                });
-  });
+  };
+  if (reaches_host()) return run(transfers);
+  // Side by side in device memory.
+  const uint64_t alignment = device->info().alignment;
+  std::vector<uint64_t> offsets;
+  uint64_t needed = 0;
+  for (const sy_transfer& transfer : transfers) {
+    offsets.push_back(needed);
+    needed += (transfer.bytes + alignment - 1) / alignment * alignment;
+  }
+  if (relay.bytes() < std::max<uint64_t>(needed, 1)) {
+    relay.reset();
+    SY_ASSIGN_OR_RETURN(relay, device->Allocate(std::max<uint64_t>(needed, 1)));
+  }
+  SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device->AddressOf(relay));
+  std::vector<sy_transfer> relayed = transfers;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    relayed[i].address = static_cast<char*>(native.address) + offsets[i];
+    if (transfers[i].is_send && transfers[i].bytes > 0)
+      SY_RETURN_IF_ERROR(device->Upload(relay.at(offsets[i]), transfers[i].address, transfers[i].bytes));
+  }
+  SY_RETURN_IF_ERROR(run(relayed));
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    if (!transfers[i].is_send && transfers[i].bytes > 0)
+      SY_RETURN_IF_ERROR(device->Download(transfers[i].address, relay.at(offsets[i]), transfers[i].bytes));
+  }
+  return OkStatus();
+}
+
+Composition Communicator::Impl::Composed(const char* tag) {
+  return Composition(rank, size,
+                     [this, tag](const std::vector<sy_transfer>& transfers) { return Messages(tag, transfers); });
 }
 
 Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, const void* send, void* receive,
@@ -261,6 +388,7 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
     if (const Status failure = impl.PeerFailure(500); !failure.ok()) return Annotate(failure, what);
   }
   if (status != SY_OK) return FromAbi(status, error, what);
+  SY_RETURN_IF_ERROR(impl.OpenStream());
   return communicator;
 }
 
@@ -298,6 +426,7 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, 
   if (impl.handle == nullptr) return nullptr;
   impl.api = from.api;
   impl.Watch();
+  SY_RETURN_IF_ERROR(impl.OpenStream());
   return communicator;
 }
 
@@ -308,7 +437,11 @@ const std::string& Communicator::plugin_name() const { return impl_->plugin_name
 
 Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                int reduction) {
-  return impl_->AllReduce(tag, nullptr, send, receive, count, dtype, reduction);
+  if (impl_->reaches_host()) return impl_->AllReduce(tag, nullptr, send, receive, count, dtype, reduction);
+  const uint64_t bytes = count * BytesOf(dtype);
+  return impl_->Relay(send, bytes, receive, bytes, [&](const void* from, void* to) {
+    return impl_->AllReduce(tag, nullptr, from, to, count, dtype, reduction);
+  });
 }
 
 Status Communicator::AllGather(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
@@ -319,9 +452,12 @@ Status Communicator::AllGather(const char* tag, const void* send, void* receive,
     return OkStatus();
   }
   if (!impl_->Has(&sy_collective_v1::all_gather)) return impl_->Composed(tag).AllGather(send, receive, count, dtype);
-  return impl_->Run("all_gather", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
-    return impl_->api->all_gather(impl_->handle, call, send, receive, count, dtype, request, error);
-  });
+  const auto run = [&](const void* from, void* to) {
+    return impl_->Run("all_gather", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+      return impl_->api->all_gather(impl_->handle, call, from, to, count, dtype, request, error);
+    });
+  };
+  return impl_->reaches_host() ? run(send, receive) : impl_->Relay(send, bytes, receive, bytes * impl_->size, run);
 }
 
 Status Communicator::ReduceScatter(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
@@ -334,9 +470,12 @@ Status Communicator::ReduceScatter(const char* tag, const void* send, void* rece
   }
   if (!impl_->Has(&sy_collective_v1::reduce_scatter))
     return impl_->Composed(tag).ReduceScatter(send, receive, count, dtype, reduction);
-  return impl_->Run("reduce_scatter", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
-    return impl_->api->reduce_scatter(impl_->handle, call, send, receive, count, dtype, reduction, request, error);
-  });
+  const auto run = [&](const void* from, void* to) {
+    return impl_->Run("reduce_scatter", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+      return impl_->api->reduce_scatter(impl_->handle, call, from, to, count, dtype, reduction, request, error);
+    });
+  };
+  return impl_->reaches_host() ? run(send, receive) : impl_->Relay(send, bytes * impl_->size, receive, bytes, run);
 }
 
 Status Communicator::AllToAll(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
@@ -347,13 +486,21 @@ Status Communicator::AllToAll(const char* tag, const void* send, void* receive, 
     return OkStatus();
   }
   if (!impl_->Has(&sy_collective_v1::all_to_all)) return impl_->Composed(tag).AllToAll(send, receive, count, dtype);
-  return impl_->Run("all_to_all", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
-    return impl_->api->all_to_all(impl_->handle, call, send, receive, count, dtype, request, error);
-  });
+  const auto run = [&](const void* from, void* to) {
+    return impl_->Run("all_to_all", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {
+      return impl_->api->all_to_all(impl_->handle, call, from, to, count, dtype, request, error);
+    });
+  };
+  const uint64_t all = bytes * impl_->size;
+  return impl_->reaches_host() ? run(send, receive) : impl_->Relay(send, all, receive, all, run);
 }
 
 Status Communicator::Broadcast(const char* tag, void* address, uint64_t count, sy_dtype dtype, int root) {
-  return impl_->Broadcast(tag, nullptr, address, count, dtype, root);
+  if (impl_->reaches_host()) return impl_->Broadcast(tag, nullptr, address, count, dtype, root);
+  const uint64_t bytes = count * BytesOf(dtype);
+  return impl_->Relay(address, bytes, address, bytes, [&](const void*, void* relayed) {
+    return impl_->Broadcast(tag, nullptr, relayed, count, dtype, root);
+  });
 }
 
 Status Communicator::Barrier(const char* tag) {
@@ -367,11 +514,7 @@ Status Communicator::Barrier(const char* tag) {
 Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>& transfers) {
   if (impl_->api == nullptr) return InvalidArgument("send_recv_batch \"{}\": a single rank has no peer", tag);
   for (const sy_transfer& transfer : transfers) impl_->bytes_sent += transfer.is_send ? transfer.bytes : 0;
-  return impl_->Run("send_recv_batch", tag, nullptr, &impl_->batches,
-                    [&](const sy_call* call, sy_request** request, sy_error* error) {
-                      return impl_->api->send_recv_batch(impl_->handle, call, transfers.data(),
-                                                         static_cast<uint32_t>(transfers.size()), request, error);
-                    });
+  return impl_->Messages(tag, transfers);
 }
 
 StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(DeviceCall call, const Buffer& buffer,
@@ -386,11 +529,11 @@ StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(
   const auto native = device->AddressOf(buffer);
   if (native.ok() && (info.memory_kinds >> native->memory_kind & 1u) != 0) {
     call.address = static_cast<char*>(native->address) + offset;
-  } else if ((info.memory_kinds >> SY_MEMORY_HOST & 1u) == 0) {
+  } else if (!reaches_host()) {
     return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective",
                               plugin_name, device->info().name);
-  } else if (staging.size() < call.bytes) {
-    staging.resize(call.bytes);
+  } else if (staging.bytes() < call.bytes) {
+    SY_ASSIGN_OR_RETURN(staging, device->AllocateHost(call.bytes));
   }
   return std::make_shared<DeviceCall>(std::move(call));
 }
@@ -424,7 +567,7 @@ Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
                : impl.AllReduce(call.tag.c_str(), &stream, address, address, call.count, call.dtype, call.reduction);
   };
   if (call.address != nullptr) {
-    if (impl.info.completion == SY_COMPLETES_BY_POLL) SY_RETURN_IF_ERROR(impl.device->Synchronize(stream));
+    if (!impl.completes_on_stream()) SY_RETURN_IF_ERROR(impl.device->Synchronize(stream));
     return run(call.address);
   }
   char* host = impl.staging.data();
@@ -433,6 +576,16 @@ Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
   SY_RETURN_IF_ERROR(run(host));
   SY_RETURN_IF_ERROR(impl.device->Copy(stream, call.place, HostPlace(host), call.bytes));
   return impl.device->Synchronize(stream);
+}
+
+Status Communicator::Wait(Event& event) {
+  return impl_->completes_on_stream() ? impl_->WaitFor(event, "waiting for the device") : event.Wait();
+}
+
+Status Communicator::Synchronize(const Stream& stream) {
+  if (!impl_->completes_on_stream()) return impl_->device->Synchronize(stream);
+  SY_RETURN_IF_ERROR(impl_->event.Record(stream));
+  return Wait(impl_->event);
 }
 
 StatusOr<void*> Communicator::AllocateOwned(uint64_t bytes) {
@@ -453,7 +606,9 @@ StatusOr<void*> Communicator::AllocateOwned(uint64_t bytes) {
 StatusOr<Buffer> Communicator::AllocateShared(uint64_t bytes) {
   if (impl_->device == nullptr) return FailedPrecondition("this communicator was joined without a device");
   SY_ASSIGN_OR_RETURN(void* const address, AllocateOwned(bytes));
-  return impl_->device->Import(address, SY_MEMORY_HOST, bytes);
+  int kind = SY_MEMORY_HOST;  // of the plugin's own memory: the only kind that it reaches, or the host's
+  while (kind + 1 < SY_MEMORY_KIND_COUNT && (impl_->info.memory_kinds >> kind & 1u) == 0) ++kind;
+  return impl_->device->Import(address, kind, bytes);
 }
 
 double Communicator::TakeWaitMilliseconds() { return std::exchange(impl_->wait_ms, 0); }

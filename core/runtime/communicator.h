@@ -1,6 +1,7 @@
-// A group of ranks joined by a collective plugin. Adds to the plugin: sequence numbers, staging of device memory that
-// the plugin cannot touch (through a host buffer made when the call is prepared), composition of missing collectives
-// from send_recv_batch, and waits that end: when a peer dies or freezes (the Status names it), when a peer has said
+// A group of ranks joined by a collective plugin. Adds to the plugin: sequence numbers, staging of memory that the
+// plugin cannot touch (device memory through a pinned host buffer made when the call is prepared; host memory, for a
+// plugin that reaches only a device's, through a device buffer), composition of missing collectives from
+// send_recv_batch, and waits that end: when a peer dies or freezes (the Status names it), when a peer has said
 // goodbye, or after the time limit of a call (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error the
 // communicator is of no more use. One communicator is used by one thread at a time; Abort from any thread.
 #pragma once
@@ -55,6 +56,11 @@ class Communicator {
   StatusOr<std::shared_ptr<DeviceCall>> PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset,
                                                          uint64_t count, sy_dtype dtype, int root);
   Status Launch(DeviceCall& call, const Stream& stream);
+  // Wait for an event or for all work of a stream that may hold collectives of this communicator: like the device's own
+  // waits, but they end with an error when a peer is gone, a collective has failed on the stream, or the time limit of
+  // a call has passed.
+  Status Wait(Event& event);
+  Status Synchronize(const Stream& stream);
 
   // Memory that the collective owns, where it can skip a copy; kUnimplemented where the plugin (or with AllocateShared
   // the device) does not know such: allocate normally then. Freed with the communicator. Collective: all ranks call it

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <unordered_set>
@@ -195,6 +196,8 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
   device->kernels_ = plugin.Interface<sy_kernel_v1>("kernel/1");
   device->memory_ext_ = plugin.Interface<sy_memory_ext_v1>("memory_ext/1");
   device->capture_ = plugin.Interface<sy_capture_v1>("capture/1");
+  // A region's kernel is bound and launched like any other.
+  if (device->kernels_ != nullptr) device->regions_ = plugin.Interface<sy_region_v1>("region/1");
   device->impl_ = std::make_unique<Impl>();
   if (device->async() && (!api->stream_create || !api->stream_destroy || !api->event_create || !api->event_destroy ||
                           !api->event_record || !api->event_query || !api->event_synchronize || !api->stream_wait)) {
@@ -277,6 +280,53 @@ StatusOr<Device::NativeAddress> Device::AddressOf(const Buffer& buffer) {
   const sy_status status = memory_ext_->native_address(handle_, buffer.handle(), &native.address, &kind, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": native_address");
   native.memory_kind = kind;
+  return native;
+}
+
+StatusOr<HostMemory> Device::AllocateHost(uint64_t bytes) {
+  bytes = std::max<uint64_t>(bytes, 1);
+  if (memory_ext_ != nullptr && memory_ext_->host_alloc != nullptr && memory_ext_->host_free != nullptr) {
+    sy_error error = EmptyError();
+    void* address = nullptr;
+    const sy_status status = memory_ext_->host_alloc(handle_, bytes, &address, &error);
+    if (status == SY_OK) return HostMemory(this, address, bytes, true);
+    if (status != SY_UNSUPPORTED)
+      return FromAbi(status, error, fmt::format("{}: {} bytes of pinned host memory", info_.plugin, bytes));
+  }
+  void* const address = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (address == nullptr) return ResourceExhausted("{} bytes of host memory: none is left", bytes);
+  return HostMemory(this, address, bytes, false);
+}
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  device_ = std::exchange(other.device_, nullptr);
+  address_ = std::exchange(other.address_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  pinned_ = other.pinned_;
+  return *this;
+}
+
+void HostMemory::reset() {
+  if (address_ == nullptr) return;
+  if (pinned_)
+    device_->memory_ext_->host_free(device_->handle_, address_);
+  else
+    std::free(address_);
+  address_ = nullptr;
+  bytes_ = 0;
+}
+
+StatusOr<void*> Device::NativeStream(const Stream& stream) {
+  if (memory_ext_ == nullptr || !SY_HAS(sy_memory_ext_v1, memory_ext_, native_stream) ||
+      memory_ext_->native_stream == nullptr) {
+    return Unimplemented("{}: the plugin does not tell the native handles of its streams", info_.plugin);
+  }
+  sy_error error = EmptyError();
+  void* native = nullptr;
+  const sy_status status = memory_ext_->native_stream(handle_, stream.handle(), &native, &error);
+  if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": native_stream");
   return native;
 }
 
@@ -384,24 +434,46 @@ StatusOr<Kernel> Device::Prepare(const sy_prepare_request& request) {
   sy_kernel* handle = nullptr;
   const sy_status status = kernels_->prepare(handle_, &call, &handle, &info, &error);
   if (status != SY_OK) return FromAbi(status, error, what);
+  inplace.resize(request.output_count);
+  return Accept(what, handle, info, std::move(inplace), request.input_count, request.workspace_limit);
+}
+
+StatusOr<Kernel> Device::PrepareRegion(const sy_region& region, uint64_t workspace_limit) {
+  const std::string what = fmt::format("{}: prepare of a region of {} nodes", info_.plugin, region.node_count);
+  if (regions_ == nullptr) return Unimplemented("{}: it claims no regions", what);
+  std::vector<int32_t> inplace(std::max<uint32_t>(region.output_count, 1), -1);
+  sy_kernel_info info{};
+  info.header = SY_HEADER(sy_kernel_info);
+  info.inplace = inplace.data();
+  sy_error error = EmptyError();
+  sy_kernel* handle = nullptr;
+  const sy_status status = regions_->prepare(handle_, &region, workspace_limit, &handle, &info, &error);
+  if (status != SY_OK) return FromAbi(status, error, what);
+  inplace.resize(region.output_count);
+  return Accept(what, handle, info, std::move(inplace), region.input_count, workspace_limit);
+}
+
+// The plugin's answer to a prepare, checked.
+StatusOr<Kernel> Device::Accept(const std::string& what, sy_kernel* handle, const sy_kernel_info& info,
+                                std::vector<int32_t> inplace, uint32_t input_count, uint64_t workspace_limit) {
   if (handle == nullptr) return Internal("{} succeeded without a kernel", what);
   Kernel::Info answer;
   answer.workspace_bytes = info.workspace_bytes;
   answer.persistent_bytes = info.persistent_bytes;
   answer.residual_bytes = info.residual_bytes;
-  answer.inplace.assign(inplace.begin(), inplace.begin() + request.output_count);
+  answer.inplace.assign(inplace.begin(), inplace.end());
   answer.determinism = info.determinism;
   answer.capturable = info.capturable != 0;
   answer.accepts_strided = info.accepts_strided != 0;
   Kernel kernel(kernels_, handle, std::move(answer));
   for (const int input : kernel.info().inplace) {
-    if (input < -1 || input >= static_cast<int>(request.input_count)) {
-      return Internal("{} declared input {} as in-place; there are {} inputs", what, input, request.input_count);
+    if (input < -1 || input >= static_cast<int>(input_count)) {
+      return Internal("{} declared input {} as in-place; there are {} inputs", what, input, input_count);
     }
   }
-  if (kernel.info().workspace_bytes > request.workspace_limit) {
+  if (kernel.info().workspace_bytes > workspace_limit) {
     return Internal("{} asked for {} bytes of workspace; the limit was {}", what, kernel.info().workspace_bytes,
-                    request.workspace_limit);
+                    workspace_limit);
   }
   return kernel;
 }

@@ -1,9 +1,11 @@
-// A device that a backend plugin opened, with its memory, streams, events and kernels: the C interfaces of core/abi with C++ lifetimes and
-// absl::Status. Nothing here adds cost to a launch: a BoundKernel holds the plugin's own function pointer.
+// A device that a backend plugin opened, with its memory, streams, events and kernels: the C interfaces of core/abi
+// with C++ lifetimes and absl::Status. Nothing here adds cost to a launch: a BoundKernel holds the plugin's own
+// function pointer.
 //
-// A synchronous plugin (no SY_DEVICE_ASYNC) is made to look like any other: its streams are empty handles, its events are always complete.
-// Thread-safe as the ABI says: different objects concurrently; one stream or kernel by one thread at a time; Allocate and Buffer's
-// destructor from any thread. Every object must be destroyed before the Device it came from.
+// A synchronous plugin (no SY_DEVICE_ASYNC) is made to look like any other: its streams are empty handles, its events
+// are always complete. Thread-safe as the ABI says: different objects concurrently; one stream or kernel by one thread
+// at a time; Allocate and Buffer's destructor from any thread. Every object must be destroyed before the Device it came
+// from.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,10 @@ namespace switchyard {
 class Plugin;  // core/runtime/plugin.h
 class Device;
 
-// The status of an ABI call: OK, or an absl::Status whose message starts with `what` ("cpu: alloc of 4096 bytes") and carries the plugin's text,
-// native code and location. SY_UNSUPPORTED → kUnimplemented, SY_OUT_OF_MEMORY → kResourceExhausted, SY_TIMEOUT → kDeadlineExceeded,
-// SY_DEVICE_LOST → kUnavailable, SY_ABORTED → kAborted, SY_INVALID → kInvalidArgument, SY_INTERNAL → kInternal.
+// The status of an ABI call: OK, or an absl::Status whose message starts with `what` ("cpu: alloc of 4096 bytes") and
+// carries the plugin's text, native code and location. SY_UNSUPPORTED → kUnimplemented, SY_OUT_OF_MEMORY →
+// kResourceExhausted, SY_TIMEOUT → kDeadlineExceeded, SY_DEVICE_LOST → kUnavailable, SY_ABORTED → kAborted, SY_INVALID
+// → kInvalidArgument, SY_INTERNAL → kInternal.
 Status FromAbi(sy_status status, const sy_error& error, const std::string& what);
 sy_error EmptyError();
 
@@ -49,6 +52,27 @@ class Buffer {
   uint64_t bytes_ = 0;
 };
 inline sy_place HostPlace(const void* address) { return {nullptr, const_cast<void*>(address), 0}; }
+
+// Host memory that this device copies quickly (pinned where the plugin offers it). Move-only.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  HostMemory(Device* device, void* address, uint64_t bytes, bool pinned)
+      : device_(device), address_(address), bytes_(bytes), pinned_(pinned) {}
+  HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  ~HostMemory() { reset(); }
+  void reset();
+  char* data() const { return static_cast<char*>(address_); }
+  uint64_t bytes() const { return bytes_; }
+  bool pinned() const { return pinned_; }
+
+ private:
+  Device* device_ = nullptr;
+  void* address_ = nullptr;
+  uint64_t bytes_ = 0;
+  bool pinned_ = false;
+};
 
 class Stream {
  public:
@@ -75,10 +99,10 @@ class Event {
   ~Event() { reset(); }
   void reset();
   Status Record(const Stream& stream);
-  Status Wait();                       // the host waits
-  StatusOr<bool> Done();               // never blocks
-  Status Before(const Stream& stream); // later work on `stream` waits for this event
-  
+  Status Wait();                        // the host waits
+  StatusOr<bool> Done();                // never blocks
+  Status Before(const Stream& stream);  // later work on `stream` waits for this event
+
  private:
   Device* device_ = nullptr;
   sy_event* handle_ = nullptr;
@@ -113,7 +137,8 @@ class Kernel {
 class BoundKernel {
  public:
   BoundKernel() = default;
-  BoundKernel(const sy_kernel_v1* api, sy_bound* handle, sy_launch launch) : api_(api), handle_(handle), launch_(launch) {}
+  BoundKernel(const sy_kernel_v1* api, sy_bound* handle, sy_launch launch)
+      : api_(api), handle_(handle), launch_(launch) {}
   BoundKernel(BoundKernel&& other) noexcept { *this = std::move(other); }
   BoundKernel& operator=(BoundKernel&& other) noexcept;
   ~BoundKernel() { reset(); }
@@ -127,8 +152,8 @@ class BoundKernel {
 };
 
 struct OpenOptions {
-  int threads = 0;          // host threads for a device that computes on host cores; 0 = its own choice
-  std::vector<int> cores;   // pin to these; empty: do not pin
+  int threads = 0;         // host threads for a device that computes on host cores; 0 = its own choice
+  std::vector<int> cores;  // pin to these; empty: do not pin
   bool deterministic = true;
 };
 
@@ -156,14 +181,23 @@ class Device {
 
   // Out of memory names the size asked for and what is free.
   StatusOr<Buffer> Allocate(uint64_t bytes);
-  // Bytes allocated through this Device now, and the most ever: what "planned bytes equal allocated bytes" is checked against.
+  // Bytes allocated through this Device now, and the most ever: what "planned bytes equal allocated bytes" is checked
+  // against.
   uint64_t allocated_bytes() const;
   uint64_t peak_allocated_bytes() const;
   // Memory that somebody else owns (a collective's segment) as a buffer; kUnimplemented where the plugin cannot.
   StatusOr<Buffer> Import(void* address, int memory_kind, uint64_t bytes);
   // The address that a collective of memory_kind can use; kUnimplemented where there is none.
-  struct NativeAddress { void* address; int memory_kind; };
+  struct NativeAddress {
+    void* address;
+    int memory_kind;
+  };
   StatusOr<NativeAddress> AddressOf(const Buffer& buffer);
+  // The stream as a collective of this device's memory kind knows it; kUnimplemented where there is no such handle.
+  StatusOr<void*> NativeStream(const Stream& stream);
+
+  // At least 64-byte aligned; ordinary memory where the plugin has no better.
+  StatusOr<HostMemory> AllocateHost(uint64_t bytes);
 
   StatusOr<Stream> NewStream(int priority = 0);
   StatusOr<Event> NewEvent();
@@ -181,16 +215,22 @@ class Device {
   bool has_kernels() const { return kernels_ != nullptr; }
   // kUnimplemented: the plugin does not take this op, dtype or shape. request.header and the error are filled here.
   StatusOr<Kernel> Prepare(const sy_prepare_request& request);
+  // The same for a whole subgraph that regions()->partition claimed.
+  StatusOr<Kernel> PrepareRegion(const sy_region& region, uint64_t workspace_limit);
   StatusOr<BoundKernel> Bind(const Kernel& kernel, const sy_binding& binding);
 
   const sy_device_v1* api() const { return api_; }
   const sy_capture_v1* capture() const { return capture_; }  // nullptr: the plugin cannot capture
+  const sy_region_v1* regions() const { return regions_; }   // nullptr: the plugin claims no subgraphs
 
  private:
   Device() = default;
   friend class Buffer;
+  friend class HostMemory;
   friend class Event;
   struct Impl;
+  StatusOr<Kernel> Accept(const std::string& what, sy_kernel* handle, const sy_kernel_info& info,
+                          std::vector<int32_t> inplace, uint32_t input_count, uint64_t workspace_limit);
   Status Transfer(sy_place destination, sy_place source, uint64_t bytes);
   DeviceInfo info_;
   sy_device* handle_ = nullptr;
@@ -198,6 +238,7 @@ class Device {
   const sy_kernel_v1* kernels_ = nullptr;
   const sy_memory_ext_v1* memory_ext_ = nullptr;
   const sy_capture_v1* capture_ = nullptr;
+  const sy_region_v1* regions_ = nullptr;
   std::unique_ptr<Impl> impl_;
 };
 

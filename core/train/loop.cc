@@ -36,7 +36,8 @@ class StopSignals {
   }
 
  private:
-  struct sigaction old_term_ {}, old_user_ {};
+  struct sigaction old_term_ {
+  }, old_user_{};
 };
 
 std::string TimeStamp() {
@@ -51,7 +52,8 @@ std::string TimeStamp() {
 // What rank 0 writes beside the checkpoints.
 class RunLog {
  public:
-  static StatusOr<std::unique_ptr<RunLog>> Open(const std::string& run_folder, int node, int64_t resumed_step, bool tensorboard) {
+  static StatusOr<std::unique_ptr<RunLog>> Open(const std::string& run_folder, int node, int64_t resumed_step,
+                                                bool tensorboard) {
     const std::string folder = fmt::format("{}/{}/log", run_folder, node);
     const std::string path = folder + "/metrics.jsonl";
     auto log = std::make_unique<RunLog>();
@@ -66,7 +68,9 @@ class RunLog {
     return log;
   }
   Status Write(const MetricsRecord& record) { return metrics_->Write(record); }
-  Status Scalar(const std::string& tag, int64_t step, double value) { return events_ ? events_->Scalar(tag, step, value) : OkStatus(); }
+  Status Scalar(const std::string& tag, int64_t step, double value) {
+    return events_ ? events_->Scalar(tag, step, value) : OkStatus();
+  }
   const std::string& path() const { return path_; }
 
  private:
@@ -107,26 +111,31 @@ Status Trainer::Impl::OpenRunFolder() {
         SY_ASSIGN_OR_RETURN(suffix, world.rendezvous->Get("run/suffix", config.init_timeout_ms));
       }
     }
-    run_folder = fmt::format("{}/{}/{}/{}/{}", config.output, model.name, config.tag.empty() ? config.dataset : config.tag, suffix, config.output_suffix);
+    run_folder = fmt::format("{}/{}/{}/{}/{}", config.output, model.name,
+                             config.tag.empty() ? config.dataset : config.tag, suffix, config.output_suffix);
   }
   if (rank() != 0) return OkStatus();
   std::error_code error;
   std::filesystem::create_directories(run_folder, error);
-  if (error) return InvalidArgument("cannot create the run folder {}: {}; choose another with --output", run_folder, error.message());
+  if (error)
+    return InvalidArgument("cannot create the run folder {}: {}; choose another with --output", run_folder,
+                           error.message());
   std::ofstream file(run_folder + "/config.json");
   file << ToJson(config).dump(2) << '\n';
   if (!file.flush()) return ResourceExhausted("cannot write {}/config.json", run_folder);
   return OkStatus();
 }
 
-// One update from the loader. False at the end of the data. Fills losses (one per micro-step) only if asked to: that waits.
+// One update from the loader. False at the end of the data. Fills losses (one per micro-step) only if asked to: that
+// waits.
 StatusOr<bool> Trainer::Impl::TrainUpdate(std::vector<double>* losses, double* data_wait) {
   for (int a = 0; a < config.accumulation;) {
     Batch next;
     SY_ASSIGN_OR_RETURN(const bool more, loader->Next(&next));
     if (!more) return false;
     *data_wait += next.wait_seconds;
-    if (next.index >= updates_per_epoch * config.accumulation) continue;  // the epoch's last batches do not fill a round
+    if (next.index >= updates_per_epoch * config.accumulation)
+      continue;  // the epoch's last batches do not fill a round
     SY_RETURN_IF_ERROR(UploadBatch(next.images, next.labels, next.sample_ids, a));
     SY_RETURN_IF_ERROR(RunMicroStep(a));
     if (losses != nullptr) {
@@ -154,7 +163,7 @@ StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
     if (!more) break;
     SY_RETURN_IF_ERROR(impl.UploadBatch(batch.images, batch.labels, batch.sample_ids, 0));
     SY_RETURN_IF_ERROR(impl.run_evaluation->Run(impl.stream));
-    SY_RETURN_IF_ERROR(impl.world.device->Synchronize(impl.stream));
+    SY_RETURN_IF_ERROR(impl.world.Synchronize(impl.stream));
     SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_loss", losses.data(), losses.size() * sizeof(float)));
     SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_rank", ranks.data(), ranks.size() * sizeof(int32_t)));
     for (int64_t i = 0; i < batch.batch_size; ++i) {
@@ -165,7 +174,8 @@ StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
       sums[3] += 1;
     }
   }
-  if (impl.world.communicator) SY_RETURN_IF_ERROR(impl.world.communicator->AllReduce("evaluation", sums, sums, 4, SY_F64, SY_SUM));
+  if (impl.world.communicator)
+    SY_RETURN_IF_ERROR(impl.world.communicator->AllReduce("evaluation", sums, sums, 4, SY_F64, SY_SUM));
   EvaluationResult result;
   result.count = static_cast<int64_t>(sums[3]);
   if (result.count > 0) {
@@ -189,7 +199,7 @@ StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& datas
     if (!more) return results;
     SY_RETURN_IF_ERROR(impl.UploadBatch(batch.images, batch.labels, batch.sample_ids, 0));
     SY_RETURN_IF_ERROR(impl.run_evaluation->Run(impl.stream));
-    SY_RETURN_IF_ERROR(impl.world.device->Synchronize(impl.stream));
+    SY_RETURN_IF_ERROR(impl.world.Synchronize(impl.stream));
     SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_logits", logits.data(), logits.size() * sizeof(float)));
     for (int64_t i = 0; i < batch.batch_size && batch.labels[i] >= 0; ++i) {
       const float* row = logits.data() + static_cast<size_t>(i) * classes;
@@ -211,7 +221,8 @@ StatusOr<TrainingResult> Trainer::Train() {
   std::unique_ptr<RunLog> log;
   std::optional<Progress> progress;
   if (owner) {
-    SY_ASSIGN_OR_RETURN(log, RunLog::Open(impl.run_folder, impl.world.processes.node, impl.data_step, config.tensorboard));
+    SY_ASSIGN_OR_RETURN(log,
+                        RunLog::Open(impl.run_folder, impl.world.processes.node, impl.data_step, config.tensorboard));
     progress.emplace();
     impl.writer = std::make_unique<CheckpointWriter>(impl.run_folder);
   }
@@ -233,7 +244,8 @@ StatusOr<TrainingResult> Trainer::Train() {
 
   while (impl.data_step < impl.total_updates) {
     const auto start = std::chrono::steady_clock::now();
-    const bool logged = (impl.data_step + 1) % config.log_every == 0 || impl.data_step + 1 == impl.total_updates || impl.data_step == 0;
+    const bool logged =
+        (impl.data_step + 1) % config.log_every == 0 || impl.data_step + 1 == impl.total_updates || impl.data_step == 0;
     std::vector<double> losses;
     double waited = 0;
     SY_ASSIGN_OR_RETURN(const bool more, impl.TrainUpdate(logged ? &losses : nullptr, &waited));
@@ -244,7 +256,8 @@ StatusOr<TrainingResult> Trainer::Train() {
 
     // Ranks agree on stopping, so that all leave after the same update.
     int32_t stop = stop_signal != 0;
-    if (impl.world.communicator) SY_RETURN_IF_ERROR(impl.world.communicator->AllReduce("stop", &stop, &stop, 1, SY_I32, SY_MAX));
+    if (impl.world.communicator)
+      SY_RETURN_IF_ERROR(impl.world.communicator->AllReduce("stop", &stop, &stop, 1, SY_I32, SY_MAX));
     train_seconds += SecondsSince(start);
     interval_seconds += SecondsSince(start);
 
@@ -260,14 +273,25 @@ StatusOr<TrainingResult> Trainer::Train() {
       SY_ASSIGN_OR_RETURN(const float norm, impl.Scalar(impl.places.grad_norm));
       result.train_loss = loss;
       if (!std::isfinite(loss)) {
-        return FailedPrecondition("the loss is {} at update {} (epoch {}, lr {:.3g}): lower --lr, raise --warmup, or find the first bad value with --debug=nan", loss, step, epoch + 1, lr);
+        return FailedPrecondition(
+            "the loss is {} at update {} (epoch {}, lr {:.3g}): lower --lr, raise --warmup, or find the first bad "
+            "value with --debug=nan",
+            loss, step, epoch + 1, lr);
       }
       if (owner) {
-        const double rate = static_cast<double>(interval_updates * impl.samples_per_update()) / std::max(1e-9, interval_seconds);
+        const double rate =
+            static_cast<double>(interval_updates * impl.samples_per_update()) / std::max(1e-9, interval_seconds);
         const double comm = impl.world.communicator ? impl.world.communicator->TakeWaitMilliseconds() : 0;
         const auto per_update = static_cast<double>(interval_updates);
-        SY_RETURN_IF_ERROR(log->Write({{"step", step}, {"epoch", epoch + 1}, {"loss", loss}, {"lr", lr}, {"grad_norm", norm}, {"images_per_s", rate},
-                                       {"data_wait_ms", 1e3 * interval_wait / per_update}, {"comm_wait_ms", comm / per_update}, {"memory_bytes", impl.memory->allocated_bytes()}}));
+        SY_RETURN_IF_ERROR(log->Write({{"step", step},
+                                       {"epoch", epoch + 1},
+                                       {"loss", loss},
+                                       {"lr", lr},
+                                       {"grad_norm", norm},
+                                       {"images_per_s", rate},
+                                       {"data_wait_ms", 1e3 * interval_wait / per_update},
+                                       {"comm_wait_ms", comm / per_update},
+                                       {"memory_bytes", impl.memory->allocated_bytes()}}));
         SY_RETURN_IF_ERROR(log->Scalar("Loss/training/train_loss", step, loss));
         SY_RETURN_IF_ERROR(log->Scalar("Training/learning_rate", step, lr));
         ProgressState state;
@@ -287,7 +311,8 @@ StatusOr<TrainingResult> Trainer::Train() {
     }
 
     const bool epoch_ends = step % per_epoch == 0, run_ends = step == impl.total_updates;
-    const bool evaluate = run_ends || (epoch_ends && config.eval_every > 0 && (step / per_epoch) % config.eval_every == 0);
+    const bool evaluate =
+        run_ends || (epoch_ends && config.eval_every > 0 && (step / per_epoch) % config.eval_every == 0);
     bool best = false;
     if (evaluate && stop == 0) {
       SY_ASSIGN_OR_RETURN(result.evaluation, Evaluate(*impl.validation_data));
@@ -295,11 +320,17 @@ StatusOr<TrainingResult> Trainer::Train() {
       impl.best_top1 = std::max(impl.best_top1, result.evaluation.top1);
       if (owner) {
         const EvaluationResult& e = result.evaluation;
-        SY_RETURN_IF_ERROR(log->Write({{"step", step}, {"epoch", epoch + 1}, {"val_loss", e.loss}, {"top1", e.top1}, {"top5", e.top5}, {"val_count", e.count}}));
+        SY_RETURN_IF_ERROR(log->Write({{"step", step},
+                                       {"epoch", epoch + 1},
+                                       {"val_loss", e.loss},
+                                       {"top1", e.top1},
+                                       {"top5", e.top5},
+                                       {"val_count", e.count}}));
         SY_RETURN_IF_ERROR(log->Scalar("Loss/training/val_loss", step, e.loss));
         SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top1", step, e.top1));
         SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top5", step, e.top5));
-        progress->Line(fmt::format("epoch {}: validation loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} % of {} images{}", epoch + 1, e.loss, 100 * e.top1, 100 * e.top5, e.count,
+        progress->Line(fmt::format("epoch {}: validation loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} % of {} images{}",
+                                   epoch + 1, e.loss, 100 * e.top1, 100 * e.top5, e.count,
                                    best ? ", the best so far" : ""));
       }
     }
@@ -310,7 +341,9 @@ StatusOr<TrainingResult> Trainer::Train() {
     }
     if (stop != 0 && !run_ends) {
       result.interrupted = true;
-      if (owner) progress->Line(fmt::format("stopped by a signal after update {}; go on with --resume={}", step, impl.run_folder));
+      if (owner)
+        progress->Line(
+            fmt::format("stopped by a signal after update {}; go on with --resume={}", step, impl.run_folder));
       break;
     }
   }
@@ -320,7 +353,8 @@ StatusOr<TrainingResult> Trainer::Train() {
   if (owner) {
     progress->Finish();
     SY_RETURN_IF_ERROR(impl.writer->Finish());
-    SY_ASSIGN_OR_RETURN(result.picture, DrawCurve(log->path(), impl.run_folder, fmt::format("{} on {}", impl.model.name, config.dataset)));
+    SY_ASSIGN_OR_RETURN(result.picture, DrawCurve(log->path(), impl.run_folder,
+                                                  fmt::format("{} on {}", impl.model.name, config.dataset)));
   }
   result.updates = impl.data_step;
   result.epochs = impl.data_step / per_epoch;

@@ -35,7 +35,9 @@ StatusOr<HostTensors> ReadAll(const TensorFile& file) {
   return tensors;
 }
 
-bool IsSaved(const Layout::Entry& entry, const std::string& name) { return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/"); }
+bool IsSaved(const Layout::Entry& entry, const std::string& name) {
+  return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
+}
 
 }  // namespace
 
@@ -58,28 +60,32 @@ Status Trainer::Impl::UploadParameters(const HostTensors& values, bool partial) 
     if (found == values.end()) {
       if (!partial) problems += fmt::format("\n  {} {} is missing", name, ToString(entry.type.shape));
     } else if (found->second.shape != entry.type.shape) {
-      problems += fmt::format("\n  {}: expected {}, found {}", name, ToString(entry.type.shape), ToString(found->second.shape));
+      problems +=
+          fmt::format("\n  {}: expected {}, found {}", name, ToString(entry.type.shape), ToString(found->second.shape));
     }
   }
   for (const auto& [name, tensor] : values) {
     const Layout::Entry* entry = layout->Find(name);
-    if (entry == nullptr || entry->role != Role::kParameter) problems += fmt::format("\n  {} {} is not a parameter of {}", name, ToString(tensor.shape), model.name);
+    if (entry == nullptr || entry->role != Role::kParameter)
+      problems += fmt::format("\n  {} {} is not a parameter of {}", name, ToString(tensor.shape), model.name);
   }
   if (!problems.empty()) return InvalidArgument("the weights do not fit the model {}:{}", model.name, problems);
-  for (const auto& [name, tensor] : values) SY_RETURN_IF_ERROR(memory->Upload(name, tensor.values.data(), tensor.values.size() * sizeof(float)));
+  for (const auto& [name, tensor] : values)
+    SY_RETURN_IF_ERROR(memory->Upload(name, tensor.values.data(), tensor.values.size() * sizeof(float)));
   return OkStatus();
 }
 
 Status Trainer::Impl::Save(bool best, double top1) {
   if (rank() != 0) return OkStatus();  // with plain data parallelism every rank holds the same
-  SY_RETURN_IF_ERROR(world.device->Synchronize(stream));
+  SY_RETURN_IF_ERROR(world.Synchronize(stream));
   SY_ASSIGN_OR_RETURN(HostTensors parameters, DownloadParameters());
   if (model.export_weights) {
     SY_ASSIGN_OR_RETURN(parameters, model.export_weights(parameters));
   }
   CheckpointContents contents;
   contents.step = data_step;
-  for (const auto& [name, tensor] : parameters) contents.weights.push_back({name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
+  for (const auto& [name, tensor] : parameters)
+    contents.weights.push_back({name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
   std::map<std::string, std::vector<char>> state;
   for (const auto& [name, entry] : layout->entries()) {
     if (!IsSaved(entry, name)) continue;
@@ -116,7 +122,8 @@ Status Trainer::Impl::Load(const std::string& path, bool weights_only) {
   HostTensors weights;
   std::optional<LoadedCheckpoint> checkpoint;
   if (bare) {
-    if (!weights_only) return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
+    if (!weights_only)
+      return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
     SY_ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
     SY_ASSIGN_OR_RETURN(weights, ReadAll(file));
   } else {
@@ -125,7 +132,8 @@ Status Trainer::Impl::Load(const std::string& path, bool weights_only) {
     checkpoint.emplace(std::move(*loaded));
     const nlohmann::json arch = checkpoint->record.value("arch", nlohmann::json());
     if (!weights_only && arch != model.architecture) {
-      return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", checkpoint->folder, arch.dump(), model.architecture.dump());
+      return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", checkpoint->folder,
+                             arch.dump(), model.architecture.dump());
     }
     SY_ASSIGN_OR_RETURN(weights, ReadAll(checkpoint->weights));
   }
@@ -139,19 +147,24 @@ Status Trainer::Impl::Load(const std::string& path, bool weights_only) {
     if (!IsSaved(entry, name)) continue;
     const TensorFile::Entry* saved = checkpoint->state.Find(name);
     if (saved == nullptr || saved->bytes != static_cast<int64_t>(entry.bytes)) {
-      return InvalidArgument("{}: state {} {}; was it saved with another --optimizer?", checkpoint->folder, name,
-                             saved == nullptr ? "is missing" : fmt::format("has {} bytes, expected {}", saved->bytes, entry.bytes));
+      return InvalidArgument(
+          "{}: state {} {}; was it saved with another --optimizer?", checkpoint->folder, name,
+          saved == nullptr ? "is missing" : fmt::format("has {} bytes, expected {}", saved->bytes, entry.bytes));
     }
     std::vector<char> bytes(entry.bytes);
     SY_RETURN_IF_ERROR(checkpoint->state.Read(*saved, bytes.data()));
     SY_RETURN_IF_ERROR(memory->Upload(name, bytes.data(), bytes.size()));
   }
   const nlohmann::json& record = checkpoint->record;
-  const int64_t samples = int64_t{record.value("batch", int64_t{0})} * record.value("batch_size", 0) * record.value("world", 1);
+  const int64_t samples =
+      int64_t{record.value("batch", int64_t{0})} * record.value("batch_size", 0) * record.value("world", 1);
   const int64_t per_batch = int64_t{config.batch_size} * world_size();
   if (samples % per_batch != 0) {
-    return InvalidArgument("{} stands {} samples into its epoch, which is no multiple of batch_size {} x {} ranks; resume with batch_size {} on {} ranks", checkpoint->folder, samples,
-                           config.batch_size, world_size(), record.value("batch_size", 0), record.value("world", 1));
+    return InvalidArgument(
+        "{} stands {} samples into its epoch, which is no multiple of batch_size {} x {} ranks; resume with batch_size "
+        "{} on {} ranks",
+        checkpoint->folder, samples, config.batch_size, world_size(), record.value("batch_size", 0),
+        record.value("world", 1));
   }
   epoch = record.value("epoch", int64_t{0});
   batch = samples / per_batch;

@@ -21,7 +21,9 @@ Value Images(Graph& graph, const StepOptions& o) {
   return graph.Input("images", {DType::kF32, {o.batch, o.height, o.width, o.channels}}, {Role::kBatch, {}, false});
 }
 
-Value Labels(Graph& graph, const StepOptions& o) { return graph.Input("labels", {DType::kI32, {o.batch}}, {Role::kBatch, {}, false}); }
+Value Labels(Graph& graph, const StepOptions& o) {
+  return graph.Input("labels", {DType::kI32, {o.batch}}, {Role::kBatch, {}, false});
+}
 
 // The model as the run's precision wants it. Parameters are made first, so that plans of all kinds name them alike.
 template <typename Tail>
@@ -50,7 +52,8 @@ Graph BuildTrainingStep(const ModelFunction& model, const StepOptions& o, MicroS
   for (size_t i = 0; i < parameters.size(); ++i) pairs.push_back({parameters[i], gradients[i]});
 
   const Buckets buckets = AddDataParallel(graph, pairs, o.parallel, micro_step, o.find_unused_parameters);
-  if (micro_step == MicroStep::kOnly || micro_step == MicroStep::kLast) AddOptimizer(graph, buckets.gradients, buckets.flat, o.optimizer, o.table_length);
+  if (micro_step == MicroStep::kOnly || micro_step == MicroStep::kLast)
+    AddOptimizer(graph, buckets.gradients, buckets.flat, o.optimizer, o.table_length);
   return graph;
 }
 

@@ -1,5 +1,6 @@
-// From a model to the graphs that a run needs: the training step (for each place in an accumulation round) and evaluation. This is where the
-// passes meet, in this order: model and loss → autocast → gradients → data parallel → optimizer; the planner then decomposes, fuses and places.
+// From a model to the graphs that a run needs: the training step (for each place in an accumulation round) and
+// evaluation. This is where the passes meet, in this order: model and loss → autocast → gradients → data parallel →
+// optimizer; the planner then decomposes, fuses and places.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@ namespace switchyard {
 using ModelFunction = std::function<Value(nn::Context&, const Value& images)>;
 
 struct StepOptions {
-  int64_t batch = 0;           // per rank and micro-step
+  int64_t batch = 0;  // per rank and micro-step
   int64_t height = 0, width = 0, channels = 0;
   float label_smoothing = 0;
   DType precision = DType::kF32;  // kBF16: autocast
@@ -23,16 +24,17 @@ struct StepOptions {
   int accumulation = 1;
   DataParallelOptions parallel;
   OptimizerOptions optimizer;
-  int64_t table_length = 1;    // of the learning-rate table
+  int64_t table_length = 1;  // of the learning-rate table
   bool find_unused_parameters = false;
 };
 
-// Inputs: "images" f32 (B, H, W, C), "labels" i32 (B), and where the model draws random numbers "sample_ids" i32 (B) and "step" i32 (2).
-// Outputs: "loss" f32 (1), the mean over this rank's micro-batch; with the update also "lr" and "grad_norm".
+// Inputs: "images" f32 (B, H, W, C), "labels" i32 (B), and where the model draws random numbers "sample_ids" i32 (B)
+// and "step" i32 (2). Outputs: "loss" f32 (1), the mean over this rank's micro-batch; with the update also "lr" and
+// "grad_norm".
 Graph BuildTrainingStep(const ModelFunction& model, const StepOptions& options, MicroStep micro_step);
 
-// Outputs: "eval_loss" f32 (B) per sample, 0 where the label is negative, and "eval_rank" i32 (B): how many classes score above the true one, and
-// "eval_logits" f32 (B, classes).
+// Outputs: "eval_loss" f32 (B) per sample, 0 where the label is negative, and "eval_rank" i32 (B): how many classes
+// score above the true one, and "eval_logits" f32 (B, classes).
 Graph BuildEvaluation(const ModelFunction& model, const StepOptions& options);
 
 }  // namespace switchyard

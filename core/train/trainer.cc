@@ -17,7 +17,8 @@ StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<
   for (const std::string& word : words) {
     char* end = nullptr;
     numbers.push_back(std::strtof(word.c_str(), &end));
-    if (word.empty() || *end != '\0') return InvalidArgument("--{}: expected numbers separated by commas, found {}", flag, word);
+    if (word.empty() || *end != '\0')
+      return InvalidArgument("--{}: expected numbers separated by commas, found {}", flag, word);
   }
   return numbers;
 }
@@ -33,7 +34,8 @@ StatusOr<std::vector<float>> RateTable(const TrainConfig& c, int64_t updates, in
   SY_ASSIGN_OR_RETURN(const std::vector<float> milestones, Numbers("milestones", c.milestones));
   for (const float milestone : milestones) o.milestones.push_back(static_cast<int64_t>(milestone));
   if (c.step_size > 0) o.step_size = c.step_size;
-  if (o.kind == Schedule::kStep && c.step_size <= 0) return InvalidArgument("--schedule=step needs --step_size, the number of updates between two falls");
+  if (o.kind == Schedule::kStep && c.step_size <= 0)
+    return InvalidArgument("--schedule=step needs --step_size, the number of updates between two falls");
   if (c.per_epoch) o.interval = updates_per_epoch;
   SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));
   o = ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
@@ -64,7 +66,8 @@ StatusOr<Transform> MakeTransform(const TrainConfig& c, const TrainableModel& mo
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const TrainableModel& model, const Dataset& data, const World& world, bool train) {
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const TrainableModel& model, const Dataset& data,
+                                             const World& world, bool train) {
   SY_ASSIGN_OR_RETURN(const Transform transform, MakeTransform(c, model, data, train));
   LoaderOptions o;
   o.batch_size = c.batch_size;
@@ -125,9 +128,12 @@ Status Trainer::Impl::WithLargestBatch(const Status& out_of_memory) const {
   const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes);
   const auto fits = static_cast<int64_t>(std::max(0.0, (available - fixed) / per_image));
   const std::string advice = fits >= 1 && fits < config.batch_size ? fmt::format("--batch_size={} would fit", fits)
-                             : fits < 1 ? "not even one image fits: choose a smaller model" : "free some memory";
-  return Status(out_of_memory.code(), fmt::format("{}; the plan takes {:.1f} MB and {:.2f} MB for each image of a batch, the device has {:.1f} MB: {}", Message(out_of_memory), fixed / 1e6,
-                                                  per_image / 1e6, available / 1e6, advice));
+                             : fits < 1                            ? "not even one image fits: choose a smaller model"
+                                                                   : "free some memory";
+  return Status(
+      out_of_memory.code(),
+      fmt::format("{}; the plan takes {:.1f} MB and {:.2f} MB for each image of a batch, the device has {:.1f} MB: {}",
+                  Message(out_of_memory), fixed / 1e6, per_image / 1e6, available / 1e6, advice));
 }
 
 Status Trainer::Impl::CompilePlans() {
@@ -152,7 +158,9 @@ Status Trainer::Impl::CompilePlans() {
   }
   StepOptions step = MakeStepOptions();
   SY_ASSIGN_OR_RETURN(step.optimizer.kind, ParseOptimizer(config.optimizer));
-  const auto compile = [&](const Graph& graph) { return Plan::Compile(graph, *kernels, reference_kernels.get(), *layout, plan_options); };
+  const auto compile = [&](const Graph& graph) {
+    return Plan::Compile(graph, *kernels, reference_kernels.get(), *layout, plan_options);
+  };
   try {
     if (config.accumulation > 1) {
       SY_ASSIGN_OR_RETURN(first, compile(BuildTrainingStep(model.build, step, MicroStep::kFirst)));
@@ -186,14 +194,16 @@ Status Trainer::Impl::AllocateMemory() {
   SY_RETURN_IF_ERROR(bind(update, run_update));
   SY_RETURN_IF_ERROR(bind(evaluation, run_evaluation));
 
-  places = {layout->Find("images"),      layout->Find("labels"),    layout->Find("sample_ids"),      layout->Find("step"),
-            layout->Find("output/loss"), layout->Find("output/lr"), layout->Find("output/grad_norm")};
+  places = {
+      layout->Find("images"),      layout->Find("labels"),    layout->Find("sample_ids"),      layout->Find("step"),
+      layout->Find("output/loss"), layout->Find("output/lr"), layout->Find("output/grad_norm")};
   own_samples.resize(config.batch_size);
   for (int i = 0; i < config.batch_size; ++i) own_samples[i] = i * world_size() + rank();
   return OkStatus();
 }
 
-// Every rank must have the same parameters as rank 0. All ranks come to the same verdict, so that none goes on alone; it names the first difference.
+// Every rank must have the same parameters as rank 0. All ranks come to the same verdict, so that none goes on alone;
+// it names the first difference.
 Status Trainer::Impl::VerifyParameters() {
   if (world_size() == 1) return OkStatus();
   std::string list;
@@ -208,12 +218,16 @@ Status Trainer::Impl::VerifyParameters() {
   std::string difference;
   if (rank() == first) {
     size_t line = 0;
-    const auto at = [&line](const std::string& text) { return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "none"; };
+    const auto at = [&line](const std::string& text) {
+      return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "none";
+    };
     while (line < list.size() && line < theirs.size() && at(list) == at(theirs)) line = list.find('\n', line) + 1;
     difference = fmt::format("\"{}\" there, \"{}\" on rank 0", at(list), at(theirs));
   }
   SY_RETURN_IF_ERROR(BroadcastText(difference, first));
-  return FailedPrecondition("rank {} has other parameters than rank 0; the first difference: {}; start all ranks with the same model", first, difference);
+  return FailedPrecondition(
+      "rank {} has other parameters than rank 0; the first difference: {}; start all ranks with the same model", first,
+      difference);
 }
 
 Status Trainer::Impl::BroadcastText(std::string& text, int root) {
@@ -225,7 +239,9 @@ Status Trainer::Impl::BroadcastText(std::string& text, int root) {
 
 Status Trainer::Impl::BroadcastState(std::map<std::string, std::vector<char>>& values) {
   if (world_size() == 1) return OkStatus();
-  for (auto& [name, bytes] : values) SY_RETURN_IF_ERROR(world.communicator->Broadcast(("broadcast/" + name).c_str(), bytes.data(), bytes.size(), SY_U8, 0));
+  for (auto& [name, bytes] : values)
+    SY_RETURN_IF_ERROR(
+        world.communicator->Broadcast(("broadcast/" + name).c_str(), bytes.data(), bytes.size(), SY_U8, 0));
   return OkStatus();
 }
 
@@ -244,7 +260,8 @@ Status Trainer::Impl::InitializeState() {
   return memory->Upload("lr_table", lr_table.data(), lr_table.size() * sizeof(float));
 }
 
-StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model, const Dataset& train, const Dataset& validation, World& world) {
+StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model,
+                                                   const Dataset& train, const Dataset& validation, World& world) {
   SY_RETURN_IF_ERROR(CheckTrainConfig(config));
   if (config.batch_size < 1) return InvalidArgument("--batch_size: expected at least 1, found {}", config.batch_size);
   std::unique_ptr<Trainer> trainer(new Trainer);
@@ -257,8 +274,10 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   SY_ASSIGN_OR_RETURN(impl.loader, MakeLoader(config, model, train, world, true));
   impl.updates_per_epoch = impl.loader->batches_per_epoch() / config.accumulation;
   if (impl.updates_per_epoch == 0) {
-    return InvalidArgument("{} training samples are fewer than one update takes ({} = batch_size {} x {} ranks x accumulation {}); lower --batch_size", train.size(),
-                           impl.samples_per_update(), config.batch_size, world.size(), config.accumulation);
+    return InvalidArgument(
+        "{} training samples are fewer than one update takes ({} = batch_size {} x {} ranks x accumulation {}); lower "
+        "--batch_size",
+        train.size(), impl.samples_per_update(), config.batch_size, world.size(), config.accumulation);
   }
   impl.total_updates = config.steps > 0 ? config.steps : impl.updates_per_epoch * config.epochs;
   SY_ASSIGN_OR_RETURN(impl.lr_table, RateTable(config, impl.total_updates, impl.updates_per_epoch, world.size()));
@@ -271,8 +290,10 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
 
 StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit) {
   const DeviceInfo& device = world.device->info();
-  const double sharing = (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
-  const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
+  const double sharing =
+      (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
+  const double available =
+      static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
   int32_t fits = 0;
   double needed = 0;
   for (int batch = 1; batch <= limit; batch *= 2) {
@@ -285,34 +306,40 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
     if (needed > available) break;
     fits = batch;
   }
-  if (world.communicator) SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
+  if (world.communicator)
+    SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
   if (fits == 0) {
-    return ResourceExhausted("--batch_size=auto: the plan of {} takes {:.1f} MB for a single image, device {} of {} has {:.1f} MB for this rank; choose a smaller model", model.name, needed / 1e6,
-                             device.index, device.plugin, available / 1e6);
+    return ResourceExhausted(
+        "--batch_size=auto: the plan of {} takes {:.1f} MB for a single image, device {} of {} has {:.1f} MB for this "
+        "rank; choose a smaller model",
+        model.name, needed / 1e6, device.index, device.plugin, available / 1e6);
   }
   return fits;
 }
 
-Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step) {
+Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids,
+                                  int micro_step) {
   Device& device = *world.device;
   const int32_t step[2] = {static_cast<int32_t>(data_step), micro_step};
-  const std::pair<const Layout::Entry*, const void*> inputs[] = {{places.images, images}, {places.labels, labels}, {places.sample_ids, sample_ids}, {places.step, step}};
+  const std::pair<const Layout::Entry*, const void*> inputs[] = {
+      {places.images, images}, {places.labels, labels}, {places.sample_ids, sample_ids}, {places.step, step}};
   UploadSlot* slot = nullptr;
   if (device.async()) {
     slot = &upload_slots[next_upload_slot++ % upload_slots.size()];
-    if (slot->bytes.empty()) {
-      slot->bytes.resize(layout->bytes(Arena::kIo));
+    if (slot->memory.bytes() == 0) {
+      SY_ASSIGN_OR_RETURN(slot->memory, device.AllocateHost(layout->bytes(Arena::kIo)));
       SY_ASSIGN_OR_RETURN(slot->copied, device.NewEvent());
     } else {
       SY_ASSIGN_OR_RETURN(const bool done, slot->copied.Done());
-      if (!done) SY_RETURN_IF_ERROR(slot->copied.Wait());
+      if (!done) SY_RETURN_IF_ERROR(world.Wait(slot->copied));
     }
   }
   for (const auto& [entry, data] : inputs) {
     if (entry == nullptr || data == nullptr) continue;  // the model draws no random numbers
     const void* source = data;
-    if (slot != nullptr) source = std::memcpy(slot->bytes.data() + entry->offset, data, entry->bytes);
-    SY_RETURN_IF_ERROR(device.Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(source), entry->bytes));
+    if (slot != nullptr) source = std::memcpy(slot->memory.data() + entry->offset, data, entry->bytes);
+    SY_RETURN_IF_ERROR(
+        device.Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(source), entry->bytes));
   }
   return slot == nullptr ? OkStatus() : slot->copied.Record(stream);
 }
@@ -324,14 +351,15 @@ Status Trainer::Impl::RunMicroStep(int micro_step) {
 
 StatusOr<float> Trainer::Impl::Scalar(const Layout::Entry* output) {
   float value = 0;
-  SY_RETURN_IF_ERROR(world.device->Synchronize(stream));
+  SY_RETURN_IF_ERROR(world.Synchronize(stream));
   SY_RETURN_IF_ERROR(world.device->Download(&value, memory->buffer(output->arena).at(output->offset), sizeof value));
   return value;
 }
 
 StatusOr<Trainer::StepResult> Trainer::Step(const float* images, const int32_t* labels) {
   Impl& impl = *impl_;
-  const int64_t batch = impl.config.batch_size, image = int64_t{impl.model.image_size} * impl.model.image_size * impl.model.channels;
+  const int64_t batch = impl.config.batch_size,
+                image = int64_t{impl.model.image_size} * impl.model.image_size * impl.model.channels;
   StepResult result;
   for (int a = 0; a < impl.config.accumulation; ++a) {
     SY_RETURN_IF_ERROR(impl.UploadBatch(images + a * batch * image, labels + a * batch, impl.own_samples.data(), a));

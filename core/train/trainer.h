@@ -1,5 +1,6 @@
-// The training loop and what stands around it. A Trainer owns the plans and the memory of one run on one rank; it is given the model as a
-// function, the datasets, and the World. Every rank makes one with equal options; the calls below are collective unless they say otherwise.
+// The training loop and what stands around it. A Trainer owns the plans and the memory of one run on one rank; it is
+// given the model as a function, the datasets, and the World. Every rank makes one with equal options; the calls below
+// are collective unless they say otherwise.
 //
 //   World → Trainer::Create (graphs, plans, memory, starting weights) → Train → Evaluate, SaveCheckpoint …
 //
@@ -22,13 +23,15 @@
 
 namespace switchyard {
 
-// A model as a run sees it. import/export translate between the graph's parameters and interchange names; absent: names are used as they are.
+// A model as a run sees it. import/export translate between the graph's parameters and interchange names; absent: names
+// are used as they are.
 struct TrainableModel {
   std::string name;
   nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
   int image_size = 0, channels = 3, classes = 10;
   ModelFunction build;
-  std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)> import_weights;  // interchange → the graph's names and shapes
+  std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)>
+      import_weights;  // interchange → the graph's names and shapes
   std::function<StatusOr<HostTensors>(const HostTensors&)> export_weights;
   std::function<StatusOr<nlohmann::json>(const std::vector<std::string>& class_names)> config_json;
   std::vector<float> mean = {0.5f}, std = {0.5f};  // of pixels in [0, 1], where the config does not say
@@ -51,11 +54,13 @@ struct TrainingResult {
 
 class Trainer {
  public:
-  // config must be resolved: no field left at "the recipe's". Throws nothing: a wrong graph is an error that names the source line.
-  static StatusOr<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const TrainableModel& model, const Dataset& train, const Dataset& validation, World& world);
+  // config must be resolved: no field left at "the recipe's". Throws nothing: a wrong graph is an error that names the
+  // source line.
+  static StatusOr<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const TrainableModel& model,
+                                                   const Dataset& train, const Dataset& validation, World& world);
   ~Trainer();
-  // The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device; nothing is allocated. Local ranks that
-  // share a device share its memory. Collective.
+  // The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device; nothing is
+  // allocated. Local ranks that share a device share its memory. Collective.
   static StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit);
 
   StatusOr<TrainingResult> Train();
@@ -67,7 +72,8 @@ class Trainer {
   Status Resume(const std::string& path);
   Status LoadWeights(const std::string& path);
 
-  // One update on batches given by the caller: images (A, B, H, W, C), labels (A, B). For tests and programs with loops of their own.
+  // One update on batches given by the caller: images (A, B, H, W, C), labels (A, B). For tests and programs with loops
+  // of their own.
   struct StepResult {
     double loss = 0, lr = 0, grad_norm = 0;  // of this rank; loss is the mean over its micro-batches
   };
@@ -76,9 +82,9 @@ class Trainer {
   // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.
   StatusOr<HostTensors> Parameters() const;
   Status SetParameters(const HostTensors& values);
-  const PlanReport& report() const;  // of the step that updates
+  const PlanReport& report() const;                      // of the step that updates
   const std::vector<Instance::Timing>& timings() const;  // of the last such step, with --debug=sync
-  uint64_t planned_bytes() const;    // must equal allocated_bytes()
+  uint64_t planned_bytes() const;                        // must equal allocated_bytes()
   uint64_t allocated_bytes() const;
   int64_t updates_per_epoch() const;
   const std::string& run_folder() const;

@@ -1,4 +1,5 @@
-// What a Trainer is made of. Internal to core/train: trainer.cc builds and steps, loop.cc trains and evaluates, resume.cc keeps and restores.
+// What a Trainer is made of. Internal to core/train: trainer.cc builds and steps, loop.cc trains and evaluates,
+// resume.cc keeps and restores.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@ inline double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 // The loader of one rank: shuffled and augmented for training, every sample once for evaluation.
-StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const TrainableModel& model, const Dataset& data, const World& world, bool train);
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const TrainableModel& model,
+                                             const Dataset& data, const World& world, bool train);
 
 struct Trainer::Impl {
   explicit Impl(World& w) : world(w) {}
@@ -32,10 +34,10 @@ struct Trainer::Impl {
   std::unique_ptr<Memory> memory;
   std::unique_ptr<Instance> run_first, run_middle, run_update, run_evaluation;
   Stream stream;
-  // Host copies of the batches on their way to an asynchronous device: the loader may go on while the copy waits its turn. A slot is
-  // used again once its copy has finished, so that the host runs at most two batches ahead.
+  // Host copies of the batches on their way to an asynchronous device: the loader may go on while the copy waits its
+  // turn. A slot is used again once its copy has finished, so that the host runs at most two batches ahead.
   struct UploadSlot {
-    std::vector<char> bytes;
+    HostMemory memory;
     Event copied;
   };
   std::array<UploadSlot, 2> upload_slots;
@@ -45,16 +47,17 @@ struct Trainer::Impl {
   struct Places {
     const Layout::Entry *images, *labels, *sample_ids, *step, *loss, *lr, *grad_norm;
   } places{};
-  std::vector<int32_t> own_samples;   // sample_ids of batches that the caller of Step brings
+  std::vector<int32_t> own_samples;  // sample_ids of batches that the caller of Step brings
 
   std::unique_ptr<Loader> loader;
   int64_t updates_per_epoch = 0, total_updates = 0;
   std::vector<float> lr_table;
 
-  // Where the run stands. The device's own counter of updates is state "update"; it differs after steps skipped for overflow.
-  int64_t data_step = 0;   // updates begun
-  int64_t epoch = 0;       // of the next batch
-  int64_t batch = 0;       // the next batch's index in its epoch
+  // Where the run stands. The device's own counter of updates is state "update"; it differs after steps skipped for
+  // overflow.
+  int64_t data_step = 0;  // updates begun
+  int64_t epoch = 0;      // of the next batch
+  int64_t batch = 0;      // the next batch's index in its epoch
   double best_top1 = -1;
   std::string run_folder;
   std::unique_ptr<CheckpointWriter> writer;

@@ -9,42 +9,85 @@
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/runtime/interpose.h"
 
 namespace switchyard {
 namespace {
 
-// auto: one node → shm, several → mpi; the first that loads. A device's own collective (nccl, hccl) has a higher priority and refuses what it cannot.
-StatusOr<std::shared_ptr<Plugin>> ChooseCollective(const std::string& name, const ProcessMap& processes, std::string* why) {
-  Registry& registry = Registry::Get();
-  if (name != "auto") return registry.Find(PluginKind::kCollective, name);
+// Bits 1 << SY_MEMORY_*: what a collective may reach so that this device can use it; host memory always, by staging.
+uint32_t UsableKinds(Device& device) {
+  uint32_t kinds = 1u << SY_MEMORY_HOST;
+  auto probe = device.Allocate(device.info().alignment);
+  if (!probe.ok()) return kinds;
+  if (const auto native = device.AddressOf(*probe); native.ok()) kinds |= 1u << native->memory_kind;
+  return kinds;
+}
+
+// Why this plugin cannot join the run; OK where nothing is known against it.
+Status CanJoin(const Plugin& plugin, const World& world) {
+  const auto* api = plugin.Interface<sy_collective_v1>("collective/1");
+  sy_collective_info info{};
+  info.header = SY_HEADER(sy_collective_info);
+  sy_error error = EmptyError();
+  const DeviceInfo& device = world.device->info();
+  if (const sy_status status = api->query(&info, &error); status != SY_OK) return FromAbi(status, error, plugin.name());
+  if ((info.flags & SY_COLLECTIVE_ONE_NODE) != 0 && world.processes.nodes > 1) {
+    return FailedPrecondition("joins ranks of one node only, and there are {} nodes", world.processes.nodes);
+  }
+  if ((info.flags & SY_COLLECTIVE_UNLAUNCHED) != 0) {
+    return FailedPrecondition("this process was not started by the launcher that it needs");
+  }
+  if ((info.memory_kinds & UsableKinds(*world.device)) == 0) {
+    return FailedPrecondition("reaches neither host memory nor that of {} ({})", device.plugin, device.name);
+  }
+  const int devices = static_cast<int>(world.choice.ids.size());
+  if ((info.flags & SY_COLLECTIVE_DISTINCT_DEVICES) != 0 && world.processes.local_world > devices) {
+    return FailedPrecondition("needs a device for each rank, and {} ranks of this node share {}",
+                              world.processes.local_world, devices);
+  }
+  return OkStatus();
+}
+
+// The plugin of the highest priority that can join: a device's own (nccl, hccl) comes before shm, and shm before mpi.
+StatusOr<std::string> BestCollective(const World& world) {
   std::vector<Candidate> candidates;
-  for (const Candidate& c : registry.candidates()) {
+  for (const Candidate& c : Registry::Get().candidates()) {
     if (c.kind == PluginKind::kCollective) candidates.push_back(c);
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.priority > b.priority; });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.priority > b.priority; });
   std::string refused;
   for (const Candidate& c : candidates) {
-    auto plugin = registry.Find(PluginKind::kCollective, c.name);
-    if (!plugin.ok()) {
-      refused += fmt::format("\n  {}: {}", c.name, Message(plugin.status()));
-      continue;
-    }
-    const auto* api = (*plugin)->Interface<sy_collective_v1>("collective/1");
-    sy_collective_info info{};
-    info.header = SY_HEADER(sy_collective_info);
-    sy_error error = EmptyError();
-    if (const sy_status status = api->query(&info, &error); status != SY_OK) {
-      refused += fmt::format("\n  {}: {}", c.name, error.message);
-      continue;
-    }
-    if ((info.flags & SY_COLLECTIVE_ONE_NODE) != 0 && processes.nodes > 1) {
-      refused += fmt::format("\n  {}: joins ranks of one node only, and there are {} nodes", c.name, processes.nodes);
-      continue;
-    }
-    *why = fmt::format("{}: highest priority that can join {} ranks on {} node{}", c.name, processes.world, processes.nodes, processes.nodes > 1 ? "s" : "");
-    return plugin;
+    auto plugin = Registry::Get().Find(PluginKind::kCollective, c.name);
+    const Status verdict = plugin.ok() ? CanJoin(**plugin, world) : plugin.status();
+    if (verdict.ok()) return c.name;
+    refused += fmt::format("\n  {}: {}", c.name, Message(verdict));
   }
-  return NotFound("--collective=auto: no collective plugin can join {} ranks; tried:{}", processes.world, refused.empty() ? " none was found" : refused);
+  return NotFound("--collective=auto: no collective plugin can join {} ranks; tried:{}", world.size(),
+                  refused.empty() ? " none was found" : refused);
+}
+
+StatusOr<std::shared_ptr<Plugin>> ChooseCollective(World& world, const WorldRequest& request) {
+  Registry& registry = Registry::Get();
+  std::string name = request.collective;
+  if (name == "auto") {
+    constexpr char kKey[] = "collective";
+    if (world.rank() == 0) {
+      SY_ASSIGN_OR_RETURN(name, BestCollective(world));
+      SY_RETURN_IF_ERROR(world.rendezvous->Put(kKey, name));
+    } else {
+      SY_ASSIGN_OR_RETURN(name, world.rendezvous->Get(kKey, request.init_timeout_ms));
+    }
+    const int nodes = world.processes.nodes;
+    world.collective_why = fmt::format("{}: highest priority that can join {} ranks on {} node{}", name, world.size(),
+                                       nodes, nodes > 1 ? "s" : "");
+  }
+  SY_ASSIGN_OR_RETURN(const auto plugin, registry.Find(PluginKind::kCollective, name));
+  if (const Status verdict = CanJoin(*plugin, world); !verdict.ok()) {
+    const std::string who = request.collective == "auto" ? "which rank 0 chose" : "as asked for";
+    return Annotate(verdict, fmt::format("collective {}, {}; choose another --collective", name, who));
+  }
+  return plugin;
 }
 
 }  // namespace
@@ -59,7 +102,8 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
     WatchOptions watch;
     watch.freeze_limit_ms = request.freeze_limit_ms;
     SY_ASSIGN_OR_RETURN(world->rendezvous, Rendezvous::Connect(world->processes, request.init_timeout_ms, watch));
-    // The main thread may sit in a kernel or a collective: it is not waited for longer than survivors may take to leave.
+    // The main thread may sit in a kernel or a collective: it is not waited for longer than survivors may take to
+    // leave.
     world->rendezvous->OnFailure([](const Status& status) {
       LogError("{}; leaving", Message(status));
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -77,7 +121,9 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   const std::vector<PluginDevices> survey = SurveyDevices(Registry::Get(), device);
   SY_ASSIGN_OR_RETURN(world->choice, ChooseDevice(device, survey));
 
-  SY_ASSIGN_OR_RETURN(const std::shared_ptr<Plugin> plugin, Registry::Get().Find(PluginKind::kBackend, world->choice.plugin));
+  SY_ASSIGN_OR_RETURN(std::shared_ptr<Plugin> plugin,
+                      Registry::Get().Find(PluginKind::kBackend, world->choice.plugin));
+  SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
   SY_ASSIGN_OR_RETURN(const DeviceInfo info, plugin->Describe(world->choice.index));
   OpenOptions options;
   options.deterministic = request.deterministic;
@@ -97,14 +143,15 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
     }
   }
 
-  std::shared_ptr<Plugin> collective;
   world->collective = "none";
-  if (world->size() > 1 || request.collective != "auto") {  // one rank needs none, but a name must be right
-    SY_ASSIGN_OR_RETURN(collective, ChooseCollective(request.collective, world->processes, &world->collective_why));
-  }
   if (world->size() > 1) {
+    SY_ASSIGN_OR_RETURN(auto collective, ChooseCollective(*world, request));
+    SY_ASSIGN_OR_RETURN(collective, Interpose(collective, request.interpose));
     world->collective = collective->name();
-    SY_ASSIGN_OR_RETURN(world->communicator, Communicator::Join(collective, world->processes, *world->rendezvous, world->device.get(), "world", request.init_timeout_ms));
+    SY_ASSIGN_OR_RETURN(world->communicator, Communicator::Join(collective, world->processes, *world->rendezvous,
+                                                                world->device.get(), "world", request.init_timeout_ms));
+  } else if (request.collective != "auto") {  // one rank needs none, but a name must be right
+    SY_RETURN_IF_ERROR(Registry::Get().Find(PluginKind::kCollective, request.collective).status());
   }
   return world;
 }

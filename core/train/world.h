@@ -1,5 +1,6 @@
-// Joining a run: who this process is, which device it drives, and how it reaches the others. Everything that a trainer needs from the layers
-// below, opened in the right order and closed in the reverse one. Collective: every rank calls Join with the same request.
+// Joining a run: who this process is, which device it drives, and how it reaches the others. Everything that a trainer
+// needs from the layers below, opened in the right order and closed in the reverse one. Collective: every rank calls
+// Join with the same request.
 #pragma once
 
 #include <memory>
@@ -17,25 +18,32 @@ namespace switchyard {
 struct WorldRequest {
   std::string device = "auto", device_list, collective = "auto";
   int ranks_per_device = 0, cpu_devices = 0;
-  int threads = 0;             // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
+  int threads = 0;  // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
   bool deterministic = true;
   int freeze_limit_ms = 30000, init_timeout_ms = 60000;
+  std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/interpose.h
 };
 
 struct World {
   ProcessMap processes;
   DeviceChoice choice;
-  int threads = 0;                                 // that the device may use; 0 where it does not compute on host cores
-  std::unique_ptr<Rendezvous> rendezvous;          // null with one rank
-  std::unique_ptr<Device> device, reference;       // reference: null where the plugin is missing or is the device itself
-  std::unique_ptr<Communicator> communicator;      // one rank: every collective is the identity
-  std::string collective;                          // "none" with one rank
+  int threads = 0;                             // that the device may use; 0 where it does not compute on host cores
+  std::unique_ptr<Rendezvous> rendezvous;      // null with one rank
+  std::unique_ptr<Device> device, reference;   // reference: null where the plugin is missing or is the device itself
+  std::unique_ptr<Communicator> communicator;  // one rank: every collective is the identity
+  std::string collective;                      // "none" with one rank
   std::string collective_why;
 
   int rank() const { return processes.rank; }
   int size() const { return processes.world; }
   ~World();
+  // Wait for work of the device that may hold collectives: see Communicator.
+  Status Wait(Event& event) { return communicator ? communicator->Wait(event) : event.Wait(); }
+  Status Synchronize(const Stream& stream) {
+    return communicator ? communicator->Synchronize(stream) : device->Synchronize(stream);
+  }
 
+  // With --collective=auto rank 0 chooses for all, so that every rank joins with the same plugin.
   // When a peer dies or freezes, this process logs who it was and exits with status 3 within a second.
   static StatusOr<std::unique_ptr<World>> Join(const WorldRequest& request);
 };

@@ -1,5 +1,5 @@
-// Counts C++ allocations of this thread while an AllocationCount lives. Linking allocation_count.cc replaces operator new of the whole program;
-// plugins and C libraries have allocators of their own and are not counted.
+// Counts C++ allocations of this thread while an AllocationCount lives. Linking allocation_count.cc replaces operator
+// new of the whole program; plugins and C libraries have allocators of their own and are not counted.
 #pragma once
 
 #include <cstdint>

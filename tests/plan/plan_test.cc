@@ -1,4 +1,5 @@
-// The planner and the executor: placement, in-place updates, buckets, fallbacks, debugging, on every device plugin that is here.
+// The planner and the executor: placement, in-place updates, buckets, fallbacks, debugging, on every device plugin that
+// is here.
 #include "core/plan/plan.h"
 
 #include "core/base/random.h"
@@ -25,6 +26,19 @@ std::vector<float> Ramp(int64_t count, float scale = 0.1f) {
   return values;
 }
 
+// A whole training step of vit_micro, two images.
+Graph SmallTrainingStep() {
+  ModelOptions options;
+  options.name = "vit_micro";
+  const ResolvedModel model = ResolveModel(options).value();
+  StepOptions step;
+  step.batch = 2;
+  step.height = step.width = model.options.image_size;
+  step.channels = model.options.channels;
+  return BuildTrainingStep([&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); },
+                           step, MicroStep::kOnly);
+}
+
 class PlanOnDevice : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -34,7 +48,8 @@ class PlanOnDevice : public testing::TestWithParam<const char*> {
   }
   std::unique_ptr<TestDevice> test_;
 };
-INSTANTIATE_TEST_SUITE_P(Devices, PlanOnDevice, testing::Values("reference", "cpu", "null"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, PlanOnDevice, testing::Values("reference", "cpu", "null"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PlanOnDevice, ComputesWhatTheGraphSays) {
   Graph g;
@@ -182,15 +197,7 @@ TEST_P(PlanOnDevice, ReusesMemoryOfDeadValues) {
 }
 
 TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {
-  ModelOptions options;
-  options.name = "vit_micro";
-  const auto model = ResolveModel(options);
-  ASSERT_TRUE(model.ok()) << model.status();
-  StepOptions step;
-  step.batch = 2;
-  step.height = step.width = model->options.image_size;
-  step.channels = model->options.channels;
-  const Graph graph = BuildTrainingStep([&](nn::Context& context, const Value& images) { return BuildModel(*model, context, images); }, step, MicroStep::kOnly);
+  const Graph graph = SmallTrainingStep();
   std::vector<std::vector<float>> parameters;
   double losses[2] = {};
   for (const bool fuse : {true, false}) {
@@ -206,7 +213,7 @@ TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {
       (*c)->Set(name, values);
     }
     (*c)->Set("lr_table", std::vector<float>{1e-3f});
-    (*c)->Set("images", Ramp(2 * step.height * step.width * step.channels));
+    (*c)->Set("images", Ramp(static_cast<int64_t>((*c)->layout->Find("images")->bytes / sizeof(float))));
     (*c)->Set("labels", std::vector<int32_t>{1, 3});
     ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
     losses[fuse] = (*c)->Get("output/loss")[0];
@@ -243,15 +250,7 @@ TEST(Plan, WarmRunsMakeNoAllocationOfOurs) {
 }
 
 TEST_P(PlanOnDevice, RunsSubmitWithoutWaiting) {
-  ModelOptions options;
-  options.name = "vit_micro";
-  const auto model = ResolveModel(options);
-  ASSERT_TRUE(model.ok()) << model.status();
-  StepOptions step;
-  step.batch = 2;
-  step.height = step.width = model->options.image_size;
-  step.channels = model->options.channels;
-  const Graph graph = BuildTrainingStep([&](nn::Context& context, const Value& images) { return BuildModel(*model, context, images); }, step, MicroStep::kOnly);
+  const Graph graph = SmallTrainingStep();
   const auto c = Compiled::Make(graph, *test_);
   ASSERT_TRUE(c.ok()) << c.status();
   const int64_t before = test_->device->host_waits();

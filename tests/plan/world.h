@@ -1,4 +1,5 @@
-// One device for plan tests: the plugin named by SWITCHYARD_TEST_DEVICE, or the one asked for, with the reference plugin beside it.
+// One device for plan tests: the plugin named by SWITCHYARD_TEST_DEVICE, or the one asked for, with the reference
+// plugin beside it.
 #pragma once
 
 #include <memory>
@@ -36,10 +37,12 @@ struct Compiled {
   std::unique_ptr<Instance> instance;
   Stream stream;
 
-  static StatusOr<std::unique_ptr<Compiled>> Make(const Graph& graph, TestDevice& test, const PlanOptions& options = {}) {
+  static StatusOr<std::unique_ptr<Compiled>> Make(const Graph& graph, TestDevice& test,
+                                                  const PlanOptions& options = {}) {
     auto c = std::make_unique<Compiled>();
     c->layout = std::make_unique<Layout>(test.device->info().alignment);
-    SY_ASSIGN_OR_RETURN(c->plan, Plan::Compile(graph, *test.kernels, test.reference_kernels.get(), *c->layout, options));
+    SY_ASSIGN_OR_RETURN(c->plan,
+                        Plan::Compile(graph, *test.kernels, test.reference_kernels.get(), *c->layout, options));
     SY_ASSIGN_OR_RETURN(c->memory, Memory::Allocate(*c->layout, *test.device, nullptr));
     SY_ASSIGN_OR_RETURN(c->instance, Instance::Bind(*c->plan, *c->memory, nullptr));
     SY_ASSIGN_OR_RETURN(c->stream, test.device->NewStream());

@@ -98,8 +98,8 @@ void cross_entropy_backward(const CrossEntropyRows& a, int64_t begin, int64_t en
     float* dx = Destination(a.dlogits, r * n, scratch);
     const float logsumexp = At(a.logsumexp, r), scale = Ignored(a, r) ? 0.0f : At(a.dloss, r);
     if (Beyond(a, r)) {
-      ForEachVector(n, [&](int64_t i, int64_t lanes)
-                           SY_INLINED { Store(dx + i, Floats{} + __builtin_nanf(""), lanes); });
+      ForEachVector(n,
+                    [&](int64_t i, int64_t lanes) SY_INLINED { Store(dx + i, Floats{} + __builtin_nanf(""), lanes); });
     } else if (scale == 0.0f) {
       ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(dx + i, Floats{}, lanes); });
     } else if (a.labels) {

@@ -21,7 +21,8 @@ Value Attention(const Value& qkv, const Value& bias, const Value& mask, float sc
   attributes.scale = scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(width));
   std::vector<Value> inputs = {qkv};
   if (bias) {
-    if (bias.shape() != Shape{heads, tokens, tokens}) ThrowBuildError("attention", "bias must be (H, T, T)", {qkv, bias}, where);
+    if (bias.shape() != Shape{heads, tokens, tokens})
+      ThrowBuildError("attention", "bias must be (H, T, T)", {qkv, bias}, where);
     attributes.bias = 1;
     inputs.push_back(bias);
   }
@@ -32,21 +33,26 @@ Value Attention(const Value& qkv, const Value& bias, const Value& mask, float sc
     attributes.mask = 1;
     inputs.push_back(mask);
   }
-  return qkv.graph().Add("attention", inputs, {{qkv.dtype(), {batch, tokens, heads, width}}, {DType::kF32, {batch, heads, tokens}}}, Attributes(attributes), where)[0];
+  return qkv.graph().Add("attention", inputs,
+                         {{qkv.dtype(), {batch, tokens, heads, width}}, {DType::kF32, {batch, heads, tokens}}},
+                         Attributes(attributes), where)[0];
 }
 
 }  // namespace ops
 
 namespace {
 
-std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
+std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Value>& dy,
+                                     const std::vector<bool>& wanted) {
   const Node node = graph.node(id);
   const auto a = node.attributes.as<sy_attention_attributes>();
-  std::vector<Value> inputs = {graph.value(node.inputs[0]), graph.value({id, 0}), graph.value({id, 1}), ops::Cast(dy[0], node.outputs[0].dtype)};
+  std::vector<Value> inputs = {graph.value(node.inputs[0]), graph.value({id, 0}), graph.value({id, 1}),
+                               ops::Cast(dy[0], node.outputs[0].dtype)};
   for (size_t i = 1; i < node.inputs.size(); ++i) inputs.push_back(graph.value(node.inputs[i]));
   std::vector<TensorType> outputs = {inputs[0].type()};
   if (a.bias) outputs.push_back({DType::kF32, inputs[4].shape()});
-  const auto results = graph.Add("attention_backward", inputs, outputs, node.attributes, node.where, node.name + "/backward");
+  const auto results =
+      graph.Add("attention_backward", inputs, outputs, node.attributes, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
   std::vector<Value> gradients(node.inputs.size());
   gradients[0] = results[0];
@@ -63,7 +69,8 @@ std::vector<Value> Split(const Value& qkv) {
   return result;
 }
 
-Value Scores(const Value& q, const Value& k, const sy_attention_attributes& a, const Value& bias, const Value& mask, int64_t heads) {
+Value Scores(const Value& q, const Value& k, const sy_attention_attributes& a, const Value& bias, const Value& mask,
+             int64_t heads) {
   const int64_t bh = q.dim(0), t = q.dim(1);
   ops::MatmulOptions options;
   options.transpose_b = true;
@@ -72,7 +79,8 @@ Value Scores(const Value& q, const Value& k, const sy_attention_attributes& a, c
   if (bias) s = ops::Reshape(ops::Add(ops::Reshape(s, {bh / heads, heads, t, t}), bias), {bh, t, t});
   if (mask) {
     const int64_t g = mask.dim(0);
-    s = ops::Reshape(ops::Add(ops::Reshape(s, {bh / heads / g, g, heads, t, t}), ops::Reshape(mask, {g, 1, t, t})), {bh, t, t});
+    s = ops::Reshape(ops::Add(ops::Reshape(s, {bh / heads / g, g, heads, t, t}), ops::Reshape(mask, {g, 1, t, t})),
+                     {bh, t, t});
   }
   return s;
 }
@@ -110,7 +118,8 @@ std::vector<Value> AttentionBackwardDecompose(Graph&, const Node& node, const st
   const Value ds_half = ops::Cast(ds, dtype);
   const Value dq = ops::Matmul(ds_half, qkv[1], scaled), dk = ops::Matmul(ds_half, qkv[0], scaled_left);
   std::vector<Value> parts;
-  for (const Value& part : {dq, dk, dv}) parts.push_back(ops::Reshape(ops::Transpose(ops::Reshape(part, {b, h, t, d}), {0, 2, 1, 3}), {b, t, 1, h, d}));
+  for (const Value& part : {dq, dk, dv})
+    parts.push_back(ops::Reshape(ops::Transpose(ops::Reshape(part, {b, h, t, d}), {0, 2, 1, 3}), {b, t, 1, h, d}));
   std::vector<Value> results = {ops::Concat(parts, 2)};
   if (a.bias) results.push_back(ops::Reduce(ops::Reshape(ds, {b, h, t, t}), SY_REDUCE_SUM, 1));
   return results;
@@ -125,7 +134,8 @@ double AttentionFlops(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::vector<OpDefinition> AttentionOps() {
-  return {{"attention", "scaled dot-product attention on packed qkv", AttentionGradient, AttentionDecompose, AttentionFlops},
+  return {{"attention", "scaled dot-product attention on packed qkv", AttentionGradient, AttentionDecompose,
+           AttentionFlops},
           {"attention_backward", "its gradient", nullptr, AttentionBackwardDecompose, AttentionFlops}};
 }
 

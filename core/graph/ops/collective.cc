@@ -7,7 +7,8 @@
 namespace switchyard {
 namespace ops {
 
-Value AllReduce(const Value& x, int reduction, float scale, int group, const std::string& name, std::source_location where) {
+Value AllReduce(const Value& x, int reduction, float scale, int group, const std::string& name,
+                std::source_location where) {
   sy_collective_attributes attributes{};
   attributes.reduction = reduction;
   attributes.group = group;

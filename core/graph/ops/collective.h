@@ -8,6 +8,7 @@
 namespace switchyard::ops {
 
 // x reduced over the ranks of a group, times `scale`; in place where the planner can.
-Value AllReduce(const Value& x, int reduction, float scale, int group = 0, const std::string& name = "", std::source_location where = std::source_location::current());
+Value AllReduce(const Value& x, int reduction, float scale, int group = 0, const std::string& name = "",
+                std::source_location where = std::source_location::current());
 
 }  // namespace switchyard::ops

@@ -16,7 +16,8 @@ int64_t WindowExtent(int64_t n, int kernel, int stride, int dilation, int before
 
 int SpatialRank(const char* op, const Value& x, Where where) {
   const int spatial = x.rank() - 2;
-  if (spatial != 2 && spatial != 3) ThrowBuildError(op, "the input must be (N, H, W, C) or (N, D, H, W, C)", {x}, where);
+  if (spatial != 2 && spatial != 3)
+    ThrowBuildError(op, "the input must be (N, H, W, C) or (N, D, H, W, C)", {x}, where);
   return spatial;
 }
 
@@ -24,8 +25,10 @@ int SpatialRank(const char* op, const Value& x, Where where) {
 
 Value Convolution(const Value& x, const Value& weight, const Value& bias, const WindowOptions& options, Where where) {
   const int spatial = SpatialRank("convolution", x, where);
-  if (weight.rank() != x.rank() || weight.dim(-1) * options.groups != x.dim(-1) || weight.dim(0) % options.groups != 0) {
-    ThrowBuildError("convolution", fmt::format("weight must be (K, kernel, C/groups) with {} groups", options.groups), {x, weight}, where);
+  if (weight.rank() != x.rank() || weight.dim(-1) * options.groups != x.dim(-1) ||
+      weight.dim(0) % options.groups != 0) {
+    ThrowBuildError("convolution", fmt::format("weight must be (K, kernel, C/groups) with {} groups", options.groups),
+                    {x, weight}, where);
   }
   sy_convolution_attributes a{};
   a.spatial_rank = spatial;
@@ -36,8 +39,10 @@ Value Convolution(const Value& x, const Value& weight, const Value& bias, const 
     a.stride[i] = options.stride;
     a.dilation[i] = options.dilation;
     a.before[i] = a.after[i] = options.padding;
-    shape.push_back(WindowExtent(x.dim(i + 1), static_cast<int>(weight.dim(i + 1)), options.stride, options.dilation, options.padding, options.padding));
-    if (shape.back() < 1) ThrowBuildError("convolution", "the kernel is larger than the padded input", {x, weight}, where);
+    shape.push_back(WindowExtent(x.dim(i + 1), static_cast<int>(weight.dim(i + 1)), options.stride, options.dilation,
+                                 options.padding, options.padding));
+    if (shape.back() < 1)
+      ThrowBuildError("convolution", "the kernel is larger than the padded input", {x, weight}, where);
   }
   shape.push_back(weight.dim(0));
   std::vector<Value> inputs = {x, weight};
@@ -65,7 +70,8 @@ Value Pool(const Value& x, const PoolOptions& options, Where where) {
 
 Value Resize(const Value& x, const Shape& size, int mode, bool align_corners, Where where) {
   const int spatial = SpatialRank("resize", x, where);
-  if (static_cast<int>(size.size()) != spatial) ThrowBuildError("resize", "one size per spatial axis is needed", {x}, where);
+  if (static_cast<int>(size.size()) != spatial)
+    ThrowBuildError("resize", "one size per spatial axis is needed", {x}, where);
   sy_resize_attributes a{};
   a.spatial_rank = spatial;
   a.mode = mode;
@@ -80,15 +86,20 @@ Value Resize(const Value& x, const Shape& size, int mode, bool align_corners, Wh
 
 namespace {
 
-std::vector<Value> ConvolutionGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
+std::vector<Value> ConvolutionGradient(Graph& graph, int id, const std::vector<Value>& dy,
+                                       const std::vector<bool>& wanted) {
   const Node node = graph.node(id);
   auto a = node.attributes.as<sy_convolution_attributes>();
   const bool bias = a.bias;
   a.bias = 0;
   const Value x = graph.value(node.inputs[0]), w = graph.value(node.inputs[1]);
   std::vector<Value> gradients(node.inputs.size());
-  if (wanted[0]) gradients[0] = graph.Add("convolution_backward_data", {dy[0], w}, {x.type()}, Attributes(a), node.where, node.name + "/backward_data")[0];
-  if (wanted[1]) gradients[1] = graph.Add("convolution_backward_weights", {x, dy[0]}, {w.type()}, Attributes(a), node.where, node.name + "/backward_weights")[0];
+  if (wanted[0])
+    gradients[0] = graph.Add("convolution_backward_data", {dy[0], w}, {x.type()}, Attributes(a), node.where,
+                             node.name + "/backward_data")[0];
+  if (wanted[1])
+    gradients[1] = graph.Add("convolution_backward_weights", {x, dy[0]}, {w.type()}, Attributes(a), node.where,
+                             node.name + "/backward_weights")[0];
   if (bias && wanted[2]) gradients[2] = ops::Reduce(dy[0], SY_REDUCE_SUM, (1u << (dy[0].rank() - 1)) - 1);
   return gradients;
 }
@@ -96,14 +107,16 @@ std::vector<Value> ConvolutionGradient(Graph& graph, int id, const std::vector<V
 std::vector<Value> PoolGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
   const Value x = graph.value(node.inputs[0]);
-  const auto dx = graph.Add("pool_backward", {x, dy[0]}, {x.type()}, node.attributes, node.where, node.name + "/backward");
+  const auto dx =
+      graph.Add("pool_backward", {x, dy[0]}, {x.type()}, node.attributes, node.where, node.name + "/backward");
   graph.mutable_node(dx[0].ref().node).forward = id;
   return dx;
 }
 
 std::vector<Value> ResizeGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
-  return graph.Add("resize_backward", {dy[0]}, {graph.type(node.inputs[0])}, node.attributes, node.where, node.name + "/backward");
+  return graph.Add("resize_backward", {dy[0]}, {graph.type(node.inputs[0])}, node.attributes, node.where,
+                   node.name + "/backward");
 }
 
 // Two FLOPs for each product of an output element with a weight: 2·|y|·|w|/K.

@@ -14,7 +14,8 @@ struct WindowOptions {  // per spatial axis; equal on all axes
   int stride = 1, dilation = 1, padding = 0, groups = 1;
 };
 // x (N, spatial, C), weight (K, kernel, C/groups), bias (K) or none → (N, spatial', K)
-Value Convolution(const Value& x, const Value& weight, const Value& bias, const WindowOptions& options, Where where = Where::current());
+Value Convolution(const Value& x, const Value& weight, const Value& bias, const WindowOptions& options,
+                  Where where = Where::current());
 struct PoolOptions {
   int kernel = 2, stride = 2, padding = 0;
   bool average = false, count_include_pad = true;

@@ -20,18 +20,21 @@ Value Reshape(const Value& x, const Shape& shape, Where where) {
     }
   }
   if (open != nullptr) *open = known == 0 ? 0 : x.type().elements() / known;
-  if (Elements(target) != x.type().elements()) ThrowBuildError("reshape", fmt::format("{} has another number of elements", ToString(shape)), {x}, where);
+  if (Elements(target) != x.type().elements())
+    ThrowBuildError("reshape", fmt::format("{} has another number of elements", ToString(shape)), {x}, where);
   if (target == x.shape()) return x;
   return x.graph().Add("reshape", {x}, {{x.dtype(), target}}, {}, where)[0];
 }
 
 Value Transpose(const Value& x, const std::vector<int>& axes, Where where) {
-  if (static_cast<int>(axes.size()) != x.rank()) ThrowBuildError("transpose", "one axis per dimension is needed", {x}, where);
+  if (static_cast<int>(axes.size()) != x.rank())
+    ThrowBuildError("transpose", "one axis per dimension is needed", {x}, where);
   sy_axes_attributes attributes{};
   Shape shape;
   uint32_t seen = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] >= x.rank() || (seen >> axes[i] & 1)) ThrowBuildError("transpose", "axes are no permutation", {x}, where);
+    if (axes[i] < 0 || axes[i] >= x.rank() || (seen >> axes[i] & 1))
+      ThrowBuildError("transpose", "axes are no permutation", {x}, where);
     seen |= 1u << axes[i];
     attributes.values[i] = axes[i];
     shape.push_back(x.dim(axes[i]));
@@ -41,8 +44,11 @@ Value Transpose(const Value& x, const std::vector<int>& axes, Where where) {
 
 Value Slice(const Value& x, int axis, int64_t start, int64_t length, int64_t step, Where where) {
   if (axis < 0) axis += x.rank();
-  if (axis < 0 || axis >= x.rank() || start < 0 || step < 1 || length < 1 || start + (length - 1) * step >= x.dim(axis)) {
-    ThrowBuildError("slice", fmt::format("axis {} from {} for {} with step {} leaves the tensor", axis, start, length, step), {x}, where);
+  if (axis < 0 || axis >= x.rank() || start < 0 || step < 1 || length < 1 ||
+      start + (length - 1) * step >= x.dim(axis)) {
+    ThrowBuildError("slice",
+                    fmt::format("axis {} from {} for {} with step {} leaves the tensor", axis, start, length, step),
+                    {x}, where);
   }
   if (length == x.dim(axis)) return x;
   sy_slice_attributes attributes{};
@@ -55,7 +61,8 @@ Value Slice(const Value& x, int axis, int64_t start, int64_t length, int64_t ste
 }
 
 Value Pad(const Value& x, const Shape& before, const Shape& after, float value, Where where) {
-  if (before.size() != x.shape().size() || after.size() != x.shape().size()) ThrowBuildError("pad", "one extent per axis is needed", {x}, where);
+  if (before.size() != x.shape().size() || after.size() != x.shape().size())
+    ThrowBuildError("pad", "one extent per axis is needed", {x}, where);
   sy_pad_attributes attributes{};
   attributes.value = value;
   Shape shape = x.shape();
@@ -81,7 +88,8 @@ Value Concat(const std::vector<Value>& parts, int axis, Where where) {
   type.shape.at(axis) = 0;
   for (const Value& part : parts) {
     Shape rest = part.shape();
-    if (rest.size() != type.shape.size() || part.dtype() != type.dtype) ThrowBuildError("concat", "parts differ in rank or dtype", parts, where);
+    if (rest.size() != type.shape.size() || part.dtype() != type.dtype)
+      ThrowBuildError("concat", "parts differ in rank or dtype", parts, where);
     rest[axis] = type.shape[axis];
     if (rest != type.shape) ThrowBuildError("concat", fmt::format("parts differ outside axis {}", axis), parts, where);
     type.shape[axis] += part.dim(axis);
@@ -92,7 +100,8 @@ Value Concat(const std::vector<Value>& parts, int axis, Where where) {
 }
 
 Value Gather(const Value& table, const Value& indices, Where where) {
-  if (indices.dtype() != DType::kI32 || table.rank() < 1) ThrowBuildError("gather", "indices must be i32", {table, indices}, where);
+  if (indices.dtype() != DType::kI32 || table.rank() < 1)
+    ThrowBuildError("gather", "indices must be i32", {table, indices}, where);
   Shape shape = indices.shape();
   shape.insert(shape.end(), table.shape().begin() + 1, table.shape().end());
   return table.graph().Add("gather", {table, indices}, {{table.dtype(), shape}}, {}, where)[0];
@@ -144,7 +153,8 @@ std::vector<Value> PadGradient(Graph& graph, int id, const std::vector<Value>& d
   const auto a = graph.node(id).attributes.as<sy_pad_attributes>();
   const Shape shape = graph.type(graph.node(id).inputs[0]).shape;
   Value g = dy[0];
-  for (size_t axis = 0; axis < shape.size(); ++axis) g = ops::Slice(g, static_cast<int>(axis), a.before[axis], shape[axis]);
+  for (size_t axis = 0; axis < shape.size(); ++axis)
+    g = ops::Slice(g, static_cast<int>(axis), a.before[axis], shape[axis]);
   return {g};
 }
 

@@ -13,7 +13,8 @@ Value Transpose(const Value& x, const std::vector<int>& axes, Where where = Wher
 // y[i] = x[start + i·step] on one axis, for `length` elements.
 Value Slice(const Value& x, int axis, int64_t start, int64_t length, int64_t step = 1, Where where = Where::current());
 Value Pad(const Value& x, const Shape& before, const Shape& after, float value = 0, Where where = Where::current());
-Value Roll(const Value& x, const std::vector<int>& shift, Where where = Where::current());  // a shift per axis, as torch.roll
+Value Roll(const Value& x, const std::vector<int>& shift,
+           Where where = Where::current());  // a shift per axis, as torch.roll
 Value Concat(const std::vector<Value>& parts, int axis, Where where = Where::current());
 // table (V, …R), indices i32 (…I) → (…I, …R)
 Value Gather(const Value& table, const Value& indices, Where where = Where::current());

@@ -12,8 +12,10 @@ namespace ops {
 
 Value CrossEntropy(const Value& logits, const Value& labels, float label_smoothing, Where where) {
   const bool soft = IsFloating(labels.dtype());
-  if (logits.rank() != 2 || labels.dim(0) != logits.dim(0) || (soft ? labels.shape() != logits.shape() : labels.rank() != 1 || labels.dtype() != DType::kI32)) {
-    ThrowBuildError("cross_entropy", "logits (N, C) need labels (N) i32 or soft targets (N, C)", {logits, labels}, where);
+  if (logits.rank() != 2 || labels.dim(0) != logits.dim(0) ||
+      (soft ? labels.shape() != logits.shape() : labels.rank() != 1 || labels.dtype() != DType::kI32)) {
+    ThrowBuildError("cross_entropy", "logits (N, C) need labels (N) i32 or soft targets (N, C)", {logits, labels},
+                    where);
   }
   sy_cross_entropy_attributes attributes{};
   attributes.label_smoothing = label_smoothing;
@@ -37,8 +39,9 @@ namespace {
 std::vector<Value> CrossEntropyGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
   const Value logits = graph.value(node.inputs[0]);
-  const auto dx = graph.Add("cross_entropy_backward", {logits, graph.value(node.inputs[1]), graph.value({id, 1}), dy[0]}, {logits.type()}, node.attributes, node.where,
-                            node.name + "/backward");
+  const auto dx =
+      graph.Add("cross_entropy_backward", {logits, graph.value(node.inputs[1]), graph.value({id, 1}), dy[0]},
+                {logits.type()}, node.attributes, node.where, node.name + "/backward");
   graph.mutable_node(dx[0].ref().node).forward = id;
   return {dx[0], {}};
 }
@@ -51,10 +54,12 @@ Value Targets(Graph& graph, const Value& logits, const Value& labels, const sy_c
   // Row c of the identity, built by comparing two index vectors made from padded ones.
   Value index = ops::Full(graph, {1}, 0);
   for (int64_t have = 1; have < classes; have *= 2) {
-    index = ops::Concat({index, ops::AddScalar(ops::Slice(index, 0, 0, std::min(have, classes - have)), static_cast<float>(have))}, 0);
+    index = ops::Concat(
+        {index, ops::AddScalar(ops::Slice(index, 0, 0, std::min(have, classes - have)), static_cast<float>(have))}, 0);
   }
   const Value wanted = ops::Reshape(ops::Cast(labels, DType::kF32), {n, 1});
-  const Value hot = ops::AddScalar(ops::Scale(ops::Binary(SY_PW_EQUAL, wanted, ops::Reshape(index, {1, classes})), 1 - s), off);
+  const Value hot =
+      ops::AddScalar(ops::Scale(ops::Binary(SY_PW_EQUAL, wanted, ops::Reshape(index, {1, classes})), 1 - s), off);
   return ops::Mul(hot, ops::Binary(SY_PW_LESS_EQUAL, ops::Full(graph, {1}, 0), wanted));
 }
 
@@ -62,7 +67,9 @@ std::vector<Value> CrossEntropyDecompose(Graph& graph, const Node& node, const s
   const auto a = node.attributes.as<sy_cross_entropy_attributes>();
   const Value x = ops::Cast(inputs[0], DType::kF32);
   const Value largest = ops::Reduce(x, SY_REDUCE_MAX, 2, 1, true);
-  const Value lse = ops::Add(ops::Unary(SY_PW_LOG, ops::Reduce(ops::Unary(SY_PW_EXP, ops::Sub(x, largest)), SY_REDUCE_SUM, 2, 1, true)), largest);
+  const Value lse = ops::Add(
+      ops::Unary(SY_PW_LOG, ops::Reduce(ops::Unary(SY_PW_EXP, ops::Sub(x, largest)), SY_REDUCE_SUM, 2, 1, true)),
+      largest);
   const Value loss = ops::Reduce(ops::Mul(Targets(graph, x, inputs[1], a), ops::Sub(lse, x)), SY_REDUCE_SUM, 2);
   return {loss, ops::Reshape(lse, {x.dim(0)})};
 }
@@ -77,12 +84,15 @@ std::vector<Value> CrossEntropyBackwardDecompose(Graph& graph, const Node& node,
   return {ops::Cast(ops::Mul(ops::Sub(ops::Mul(p, mass), y), ops::Reshape(inputs[3], {n, 1})), node.outputs[0].dtype)};
 }
 
-double LossFlops(const Graph& graph, const Node& node) { return 5.0 * static_cast<double>(graph.type(node.inputs[0]).elements()); }
+double LossFlops(const Graph& graph, const Node& node) {
+  return 5.0 * static_cast<double>(graph.type(node.inputs[0]).elements());
+}
 
 }  // namespace
 
 std::vector<OpDefinition> LossOps() {
-  return {{"cross_entropy", "cross entropy with integer or soft targets", CrossEntropyGradient, CrossEntropyDecompose, LossFlops},
+  return {{"cross_entropy", "cross entropy with integer or soft targets", CrossEntropyGradient, CrossEntropyDecompose,
+           LossFlops},
           {"cross_entropy_backward", "its gradient", nullptr, CrossEntropyBackwardDecompose, LossFlops},
           {"label_rank", "rank of the true class, for top-k accuracy", nullptr, nullptr, LossFlops}};
 }

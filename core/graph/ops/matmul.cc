@@ -9,9 +9,11 @@
 namespace switchyard {
 namespace ops {
 
-std::vector<Value> MatmulNode(const std::vector<Value>& inputs, sy_matmul_attributes attributes, DType dtype, Where where, const std::string& name) {
+std::vector<Value> MatmulNode(const std::vector<Value>& inputs, sy_matmul_attributes attributes, DType dtype,
+                              Where where, const std::string& name) {
   const Value &a = inputs.at(0), &b = inputs.at(1);
-  if (a.rank() < 2 || a.rank() != b.rank()) ThrowBuildError("matmul", "both factors need the same rank of at least 2", inputs, where);
+  if (a.rank() < 2 || a.rank() != b.rank())
+    ThrowBuildError("matmul", "both factors need the same rank of at least 2", inputs, where);
   for (int axis = 0; axis + 2 < a.rank(); ++axis) {
     if (a.dim(axis) != b.dim(axis)) ThrowBuildError("matmul", "leading axes differ", inputs, where);
   }
@@ -22,9 +24,12 @@ std::vector<Value> MatmulNode(const std::vector<Value>& inputs, sy_matmul_attrib
   shape[shape.size() - 2] = m;
   shape[shape.size() - 1] = n;
   size_t next = 2;
-  if (attributes.bias && inputs.at(next++).shape() != Shape{n}) ThrowBuildError("matmul", "the bias must have the result's last extent", inputs, where);
-  if (attributes.activation_gradient && inputs.at(next++).shape() != shape) ThrowBuildError("matmul", "the preactivation has another shape", inputs, where);
-  if (attributes.residual && inputs.at(next++).shape() != shape) ThrowBuildError("matmul", "the residual has another shape", inputs, where);
+  if (attributes.bias && inputs.at(next++).shape() != Shape{n})
+    ThrowBuildError("matmul", "the bias must have the result's last extent", inputs, where);
+  if (attributes.activation_gradient && inputs.at(next++).shape() != shape)
+    ThrowBuildError("matmul", "the preactivation has another shape", inputs, where);
+  if (attributes.residual && inputs.at(next++).shape() != shape)
+    ThrowBuildError("matmul", "the residual has another shape", inputs, where);
   std::vector<TensorType> outputs = {{dtype, shape}};
   if (attributes.save_preactivation) outputs.push_back(outputs[0]);
   if (attributes.bias_gradient) outputs.push_back({DType::kF32, {m}});
@@ -50,7 +55,8 @@ Value Matmul(const Value& a, const Value& b, const MatmulOptions& options, Where
 }
 
 Value Linear(const Value& x, const Value& weight, const Value& bias, int activation, Where where) {
-  if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(1)) ThrowBuildError("linear", "x (…, K) needs weight (N, K)", {x, weight}, where);
+  if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(1))
+    ThrowBuildError("linear", "x (…, K) needs weight (N, K)", {x, weight}, where);
   Shape shape = x.shape();
   shape.back() = weight.dim(0);
   const Value rows = Reshape(x, {-1, x.dim(-1)}, where);
@@ -65,7 +71,8 @@ Value Linear(const Value& x, const Value& weight, const Value& bias, int activat
 
 namespace {
 
-// With t = alpha·op(a)·op(b) + bias, c = act(t) + residual: dt = dc·act'(t); d op(a) = alpha·dt·op(b)ᵀ; d op(b) = alpha·op(a)ᵀ·dt.
+// With t = alpha·op(a)·op(b) + bias, c = act(t) + residual: dt = dc·act'(t); d op(a) = alpha·dt·op(b)ᵀ; d op(b) =
+// alpha·op(a)ᵀ·dt.
 std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
   const Node node = graph.node(id);
   const auto a = node.attributes.as<sy_matmul_attributes>();
@@ -79,8 +86,10 @@ std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>
     again.residual = 0;
     again.save_preactivation = 0;
     std::vector<Value> inputs;
-    for (size_t i = 0; i < node.inputs.size() - (a.residual ? 1 : 0); ++i) inputs.push_back(graph.value(node.inputs[i]));
-    const Value t = a.save_preactivation ? Value(&graph, {id, 1}) : ops::MatmulNode(inputs, again, node.outputs[0].dtype)[0];
+    for (size_t i = 0; i < node.inputs.size() - (a.residual ? 1 : 0); ++i)
+      inputs.push_back(graph.value(node.inputs[i]));
+    const Value t =
+        a.save_preactivation ? Value(&graph, {id, 1}) : ops::MatmulNode(inputs, again, node.outputs[0].dtype)[0];
     constexpr int kGradient[] = {0, SY_PW_GELU_GRAD, SY_PW_GELU_TANH_GRAD, SY_PW_RELU_GRAD, SY_PW_SILU_GRAD};
     dt = ops::Mul(dt, ops::Unary(kGradient[a.activation], t));
   }
@@ -109,7 +118,8 @@ std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>
 // Drops what a plain product does not have: activation, residual, bias, alpha, bias gradient, each as its own node.
 std::vector<Value> MatmulDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
   const auto a = node.attributes.as<sy_matmul_attributes>();
-  if (!a.bias && !a.activation && !a.save_preactivation && !a.activation_gradient && !a.residual && !a.bias_gradient && a.alpha == 1) {
+  if (!a.bias && !a.activation && !a.save_preactivation && !a.activation_gradient && !a.residual && !a.bias_gradient &&
+      a.alpha == 1) {
     // Strip transposes last: an elementary product takes neither.
     if (!a.transpose_a && !a.transpose_b) return {};
     const auto swap_last = [](const Value& v) {
@@ -120,7 +130,9 @@ std::vector<Value> MatmulDecompose(Graph& graph, const Node& node, const std::ve
     };
     sy_matmul_attributes plain{};
     plain.alpha = 1;
-    return ops::MatmulNode({a.transpose_a ? swap_last(inputs[0]) : inputs[0], a.transpose_b ? swap_last(inputs[1]) : inputs[1]}, plain, node.outputs[0].dtype);
+    return ops::MatmulNode(
+        {a.transpose_a ? swap_last(inputs[0]) : inputs[0], a.transpose_b ? swap_last(inputs[1]) : inputs[1]}, plain,
+        node.outputs[0].dtype);
   }
   sy_matmul_attributes plain{};
   plain.transpose_a = a.transpose_a;
@@ -158,7 +170,8 @@ double MatmulFlops(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::vector<OpDefinition> MatmulOps() {
-  return {{"matmul", "matrix product with bias, activation and residual epilogues", MatmulGradient, MatmulDecompose, MatmulFlops}};
+  return {{"matmul", "matrix product with bias, activation and residual epilogues", MatmulGradient, MatmulDecompose,
+           MatmulFlops}};
 }
 
 }  // namespace switchyard

@@ -12,7 +12,8 @@ namespace {
 
 void CheckChannels(const char* op, const Value& x, const std::vector<Value>& vectors, Where where) {
   for (const Value& v : vectors) {
-    if (v.shape() != Shape{x.dim(-1)}) ThrowBuildError(op, "gamma, beta and statistics must have the extent of the last axis", {x, v}, where);
+    if (v.shape() != Shape{x.dim(-1)})
+      ThrowBuildError(op, "gamma, beta and statistics must have the extent of the last axis", {x, v}, where);
   }
 }
 
@@ -35,34 +36,41 @@ Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps
   return LayerNormNode({x, gamma, beta}, eps, false, x.dtype(), where)[0];
 }
 
-Normalized ResidualLayerNorm(const Value& x, const Value& residual, const Value& gamma, const Value& beta, float eps, Where where) {
-  if (x.shape() != residual.shape()) ThrowBuildError("layer_norm", "x and residual differ in shape", {x, residual}, where);
+Normalized ResidualLayerNorm(const Value& x, const Value& residual, const Value& gamma, const Value& beta, float eps,
+                             Where where) {
+  if (x.shape() != residual.shape())
+    ThrowBuildError("layer_norm", "x and residual differ in shape", {x, residual}, where);
   const auto results = LayerNormNode({x, residual, gamma, beta}, eps, true, x.dtype(), where);
   return {results[0], results[3]};
 }
 
-BatchNormed BatchNorm(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean, const Value& running_var, float eps, float momentum, Where where) {
+BatchNormed BatchNorm(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean,
+                      const Value& running_var, float eps, float momentum, Where where) {
   CheckChannels("batch_norm", x, {gamma, beta, running_mean, running_var}, where);
   sy_batch_norm_attributes attributes{};
   attributes.eps = eps;
   attributes.momentum = momentum;
   const TensorType channel = {DType::kF32, {x.dim(-1)}};
-  const auto results = x.graph().Add("batch_norm", {x, gamma, beta, running_mean, running_var}, {x.type(), channel, channel, channel, channel}, Attributes(attributes), where);
+  const auto results = x.graph().Add("batch_norm", {x, gamma, beta, running_mean, running_var},
+                                     {x.type(), channel, channel, channel, channel}, Attributes(attributes), where);
   return {results[0], results[3], results[4]};
 }
 
-Value BatchNormInference(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean, const Value& running_var, float eps, Where where) {
+Value BatchNormInference(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean,
+                         const Value& running_var, float eps, Where where) {
   CheckChannels("batch_norm", x, {gamma, beta, running_mean, running_var}, where);
   sy_batch_norm_attributes attributes{};
   attributes.eps = eps;
-  return x.graph().Add("batch_norm_inference", {x, gamma, beta, running_mean, running_var}, {x.type()}, Attributes(attributes), where)[0];
+  return x.graph().Add("batch_norm_inference", {x, gamma, beta, running_mean, running_var}, {x.type()},
+                       Attributes(attributes), where)[0];
 }
 
 }  // namespace ops
 
 namespace {
 
-std::vector<Value> LayerNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
+std::vector<Value> LayerNormGradient(Graph& graph, int id, const std::vector<Value>& dy,
+                                     const std::vector<bool>& wanted) {
   const Node node = graph.node(id);
   const auto a = node.attributes.as<sy_layer_norm_attributes>();
   const size_t gamma = a.residual ? 2 : 1;
@@ -73,7 +81,8 @@ std::vector<Value> LayerNormGradient(Graph& graph, int id, const std::vector<Val
   if (!dy[0]) return std::vector<Value>(node.inputs.size());
   if (attributes.residual) inputs.push_back(dy[3]);
   const TensorType channel = {DType::kF32, {h.dim(-1)}};
-  const auto results = graph.Add("layer_norm_backward", inputs, {h.type(), channel, channel}, Attributes(attributes), node.where, node.name + "/backward");
+  const auto results = graph.Add("layer_norm_backward", inputs, {h.type(), channel, channel}, Attributes(attributes),
+                                 node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
   std::vector<Value> gradients(node.inputs.size());
   gradients[0] = ops::Cast(results[0], graph.type(node.inputs[0]).dtype);
@@ -101,7 +110,8 @@ std::vector<Value> LayerNormDecompose(Graph&, const Node& node, const std::vecto
   const Value variance = ops::Reduce(centred, SY_REDUCE_SUM_OF_SQUARES, last, inverse, true);
   const Value rstd = ops::Unary(SY_PW_RSQRT, ops::AddScalar(variance, a.eps));
   const Value y = ops::Add(ops::Mul(ops::Mul(centred, rstd), gamma), beta);
-  std::vector<Value> results = {ops::Cast(y, node.outputs[0].dtype), ops::Reshape(mean, node.outputs[1].shape), ops::Reshape(rstd, node.outputs[2].shape)};
+  std::vector<Value> results = {ops::Cast(y, node.outputs[0].dtype), ops::Reshape(mean, node.outputs[1].shape),
+                                ops::Reshape(rstd, node.outputs[2].shape)};
   if (a.residual) results.push_back(ops::Cast(sum, node.outputs[3].dtype));
   return results;
 }
@@ -114,7 +124,8 @@ std::vector<Value> LayerNormBackwardDecompose(Graph&, const Node& node, const st
   const float inverse = 1.0f / static_cast<float>(h.dim(-1));
   const Value x = ops::Mul(ops::Sub(h, Column(inputs[2])), rstd);
   const Value g = ops::Mul(dy, inputs[1]);
-  const Value mean = ops::Reduce(g, SY_REDUCE_SUM, last, inverse, true), dot = ops::Reduce(ops::Mul(g, x), SY_REDUCE_SUM, last, inverse, true);
+  const Value mean = ops::Reduce(g, SY_REDUCE_SUM, last, inverse, true),
+              dot = ops::Reduce(ops::Mul(g, x), SY_REDUCE_SUM, last, inverse, true);
   Value dh = ops::Mul(rstd, ops::Sub(ops::Sub(g, mean), ops::Mul(x, dot)));
   if (a.residual) dh = ops::Add(dh, inputs[5]);
   const Value dgamma = h.rank() == 1 ? ops::Mul(dy, x) : ops::Reduce(ops::Mul(dy, x), SY_REDUCE_SUM, last - 1);
@@ -126,8 +137,9 @@ std::vector<Value> BatchNormGradient(Graph& graph, int id, const std::vector<Val
   const Node node = graph.node(id);
   const TensorType channel = node.outputs[1];
   const Value x = graph.value(node.inputs[0]);
-  const auto results = graph.Add("batch_norm_backward", {x, graph.value(node.inputs[1]), graph.value({id, 1}), graph.value({id, 2}), dy[0]}, {x.type(), channel, channel},
-                                 node.attributes, node.where, node.name + "/backward");
+  const auto results = graph.Add("batch_norm_backward",
+                                 {x, graph.value(node.inputs[1]), graph.value({id, 1}), graph.value({id, 2}), dy[0]},
+                                 {x.type(), channel, channel}, node.attributes, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
   return {results[0], results[1], results[2], {}, {}};
 }

@@ -14,15 +14,17 @@ Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps
 struct Normalized {
   Value y, sum;
 };
-Normalized ResidualLayerNorm(const Value& x, const Value& residual, const Value& gamma, const Value& beta, float eps, Where where = Where::current());
+Normalized ResidualLayerNorm(const Value& x, const Value& residual, const Value& gamma, const Value& beta, float eps,
+                             Where where = Where::current());
 
-// x (…, C) and (C) vectors; training: normalises with the batch's statistics; the new running statistics are for Graph::Assign.
+// x (…, C) and (C) vectors; training: normalises with the batch's statistics; the new running statistics are for
+// Graph::Assign.
 struct BatchNormed {
   Value y, running_mean, running_var;
 };
-BatchNormed BatchNorm(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean, const Value& running_var, float eps, float momentum,
-                      Where where = Where::current());
-Value BatchNormInference(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean, const Value& running_var, float eps,
-                         Where where = Where::current());
+BatchNormed BatchNorm(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean,
+                      const Value& running_var, float eps, float momentum, Where where = Where::current());
+Value BatchNormInference(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean,
+                         const Value& running_var, float eps, Where where = Where::current());
 
 }  // namespace switchyard::ops

@@ -9,12 +9,14 @@
 namespace switchyard {
 namespace ops {
 
-std::vector<OptimizerTensor> OptimizerUpdate(const Value& lr, const Value& update, const Value& gradient_scale, const Value& finite,
-                                             const std::vector<OptimizerTensor>& tensors, const sy_optimizer_attributes& attributes, std::source_location where) {
+std::vector<OptimizerTensor> OptimizerUpdate(const Value& lr, const Value& update, const Value& gradient_scale,
+                                             const Value& finite, const std::vector<OptimizerTensor>& tensors,
+                                             const sy_optimizer_attributes& attributes, std::source_location where) {
   std::vector<Value> inputs = {lr, update, gradient_scale, finite};
   std::vector<TensorType> outputs;
   for (const OptimizerTensor& t : tensors) {
-    if (t.parameter.shape() != t.gradient.shape()) ThrowBuildError("optimizer_update", "parameter and gradient differ in shape", {t.parameter, t.gradient}, where);
+    if (t.parameter.shape() != t.gradient.shape())
+      ThrowBuildError("optimizer_update", "parameter and gradient differ in shape", {t.parameter, t.gradient}, where);
     inputs.push_back(t.parameter);
     inputs.push_back(t.gradient);
     outputs.push_back(t.parameter.type());
@@ -76,7 +78,8 @@ std::vector<Value> OptimizerDecompose(Graph& graph, const Node& node, const std:
     Value decayed = p;
     if (a.kind == SY_OPTIMIZER_ADAM && a.weight_decay != 0) g = Add(g, Scale(p, a.weight_decay));
     if (a.kind == SY_OPTIMIZER_ADAMW && a.weight_decay != 0) decayed = Sub(p, Mul(Scale(lr, a.weight_decay), p));
-    const Value m2 = Add(Scale(m, a.beta1), Scale(g, 1 - a.beta1)), v2 = Add(Scale(v, a.beta2), Scale(Mul(g, g), 1 - a.beta2));
+    const Value m2 = Add(Scale(m, a.beta1), Scale(g, 1 - a.beta1)),
+                v2 = Add(Scale(v, a.beta2), Scale(Mul(g, g), 1 - a.beta2));
     const Value denominator = AddScalar(Unary(SY_PW_SQRT, Div(v2, correction(a.beta2))), a.eps);
     keep(Sub(decayed, Mul(lr, Div(Div(m2, correction(a.beta1)), denominator))), p);
     keep(m2, m);
@@ -89,7 +92,8 @@ std::vector<Value> OptimizerDecompose(Graph& graph, const Node& node, const std:
 }  // namespace
 
 std::vector<OpDefinition> OptimizerOps() {
-  return {{"optimizer_update", "fused SGD, Adam or AdamW over many tensors", nullptr, OptimizerDecompose, [](const Graph&, const Node& node) {
+  return {{"optimizer_update", "fused SGD, Adam or AdamW over many tensors", nullptr, OptimizerDecompose,
+           [](const Graph&, const Node& node) {
              double elements = 0;
              for (const TensorType& t : node.outputs) elements += static_cast<double>(t.elements());
              return 4 * elements;

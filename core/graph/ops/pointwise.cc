@@ -1,4 +1,5 @@
-// pointwise: straight-line elementwise programs, their symbolic derivative, and casts, constants and broadcasts as short programs.
+// pointwise: straight-line elementwise programs, their symbolic derivative, and casts, constants and broadcasts as
+// short programs.
 #include "core/graph/ops/pointwise.h"
 
 #include <numbers>
@@ -22,7 +23,10 @@ Shape CommonShape(const std::vector<Value>& inputs, Where where) {
       const int64_t extent = input.shape()[axis];
       int64_t& out = common[lead + axis];
       if (extent == out || extent == 1) continue;
-      if (out != 1) ThrowBuildError("pointwise", fmt::format("shapes do not broadcast: {} against {} on axis {}", extent, out, lead + axis), inputs, where);
+      if (out != 1)
+        ThrowBuildError("pointwise",
+                        fmt::format("shapes do not broadcast: {} against {} on axis {}", extent, out, lead + axis),
+                        inputs, where);
       out = extent;
     }
   }
@@ -46,7 +50,8 @@ DType CommonType(const std::vector<Value>& inputs) {
 
 }  // namespace
 
-std::vector<Value> Pointwise(const std::vector<Value>& inputs, const sy_pointwise_attributes& program, const std::vector<DType>& dtypes, Where where) {
+std::vector<Value> Pointwise(const std::vector<Value>& inputs, const sy_pointwise_attributes& program,
+                             const std::vector<DType>& dtypes, Where where) {
   const Shape shape = CommonShape(inputs, where);
   if (shape.size() > SY_MAX_RANK) ThrowBuildError("pointwise", "more than 8 axes", inputs, where);
   std::vector<TensorType> outputs;
@@ -54,7 +59,9 @@ std::vector<Value> Pointwise(const std::vector<Value>& inputs, const sy_pointwis
   return inputs.at(0).graph().Add("pointwise", inputs, outputs, Attributes(program), where);
 }
 
-Value Unary(int op, const Value& x, Where where) { return Pointwise({x}, OneInstruction({op, 0, 0, 0, 0}, 1), {x.dtype()}, where)[0]; }
+Value Unary(int op, const Value& x, Where where) {
+  return Pointwise({x}, OneInstruction({op, 0, 0, 0, 0}, 1), {x.dtype()}, where)[0];
+}
 Value Binary(int op, const Value& a, const Value& b, Where where) {
   return Pointwise({a, b}, OneInstruction({op, 0, 1, 0, 0}, 2), {CommonType({a, b})}, where)[0];
 }
@@ -63,7 +70,8 @@ Value Select(const Value& condition, const Value& a, const Value& b, Where where
 }
 
 Value Full(Graph& graph, const Shape& shape, float value, DType dtype, Where where) {
-  return graph.Add("pointwise", {}, {{dtype, shape}}, Attributes(OneInstruction({SY_PW_CONSTANT, 0, 0, 0, value}, 0)), where)[0];
+  return graph.Add("pointwise", {}, {{dtype, shape}}, Attributes(OneInstruction({SY_PW_CONSTANT, 0, 0, 0, value}, 0)),
+                   where)[0];
 }
 
 Value Cast(const Value& x, DType dtype, Where where) {
@@ -75,7 +83,8 @@ Value Cast(const Value& x, DType dtype, Where where) {
 
 Value BroadcastTo(const Value& x, const Shape& shape, Where where) {
   if (x.shape() == shape) return x;
-  if (!BroadcastsTo(x.shape(), shape)) ThrowBuildError("broadcast", fmt::format("does not broadcast to {}", ToString(shape)), {x}, where);
+  if (!BroadcastsTo(x.shape(), shape))
+    ThrowBuildError("broadcast", fmt::format("does not broadcast to {}", ToString(shape)), {x}, where);
   sy_pointwise_attributes copy{};
   copy.output_count = 1;
   return x.graph().Add("pointwise", {x}, {{x.dtype(), shape}}, Attributes(copy), where)[0];
@@ -93,7 +102,9 @@ Value WithScalar(int op, const Value& x, float scalar, Where where) {
 }
 }  // namespace
 
-Value Scale(const Value& x, float factor, Where where) { return factor == 1 ? x : WithScalar(SY_PW_MUL, x, factor, where); }
+Value Scale(const Value& x, float factor, Where where) {
+  return factor == 1 ? x : WithScalar(SY_PW_MUL, x, factor, where);
+}
 Value AddScalar(const Value& x, float term, Where where) { return WithScalar(SY_PW_ADD, x, term, where); }
 
 void AssignWhen(const Value& condition, const Value& state, const Value& value, Where where) {
@@ -102,12 +113,18 @@ void AssignWhen(const Value& condition, const Value& state, const Value& value, 
 
 Value Activation(const Value& x, int act, Where where) {
   switch (act) {
-    case SY_ACTIVATION_NONE: return x;
-    case SY_ACTIVATION_GELU: return Unary(SY_PW_GELU, x, where);
-    case SY_ACTIVATION_GELU_TANH: return Unary(SY_PW_GELU_TANH, x, where);
-    case SY_ACTIVATION_RELU: return Unary(SY_PW_RELU, x, where);
-    case SY_ACTIVATION_SILU: return Unary(SY_PW_SILU, x, where);
-    default: ThrowBuildError("activation", fmt::format("unknown activation {}", act), {x}, where);
+    case SY_ACTIVATION_NONE:
+      return x;
+    case SY_ACTIVATION_GELU:
+      return Unary(SY_PW_GELU, x, where);
+    case SY_ACTIVATION_GELU_TANH:
+      return Unary(SY_PW_GELU_TANH, x, where);
+    case SY_ACTIVATION_RELU:
+      return Unary(SY_PW_RELU, x, where);
+    case SY_ACTIVATION_SILU:
+      return Unary(SY_PW_SILU, x, where);
+    default:
+      ThrowBuildError("activation", fmt::format("unknown activation {}", act), {x}, where);
   }
 }
 
@@ -121,37 +138,60 @@ using namespace ops;
 struct Partials {
   Value a, b, c;
 };
-Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, const Value& c, const Value& y, const Value& dy, Graph& graph) {
+Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, const Value& c, const Value& y,
+                       const Value& dy, Graph& graph) {
   switch (i.op) {
-    case SY_PW_ADD: return {dy, dy, {}};
-    case SY_PW_SUB: return {dy, Unary(SY_PW_NEG, dy), {}};
-    case SY_PW_MUL: return {Mul(dy, b), Mul(dy, a), {}};
-    case SY_PW_DIV: return {Div(dy, b), Unary(SY_PW_NEG, Div(Mul(dy, y), b)), {}};
-    case SY_PW_MAX: return {Mul(dy, Binary(SY_PW_LESS_EQUAL, b, a)), Mul(dy, Binary(SY_PW_LESS, a, b)), {}};
-    case SY_PW_MIN: return {Mul(dy, Binary(SY_PW_LESS_EQUAL, a, b)), Mul(dy, Binary(SY_PW_LESS, b, a)), {}};
-    case SY_PW_POW: return {Mul(dy, Div(Mul(b, y), a)), Mul(dy, Mul(y, Unary(SY_PW_LOG, a))), {}};
-    case SY_PW_NEG: return {Unary(SY_PW_NEG, dy), {}, {}};
+    case SY_PW_ADD:
+      return {dy, dy, {}};
+    case SY_PW_SUB:
+      return {dy, Unary(SY_PW_NEG, dy), {}};
+    case SY_PW_MUL:
+      return {Mul(dy, b), Mul(dy, a), {}};
+    case SY_PW_DIV:
+      return {Div(dy, b), Unary(SY_PW_NEG, Div(Mul(dy, y), b)), {}};
+    case SY_PW_MAX:
+      return {Mul(dy, Binary(SY_PW_LESS_EQUAL, b, a)), Mul(dy, Binary(SY_PW_LESS, a, b)), {}};
+    case SY_PW_MIN:
+      return {Mul(dy, Binary(SY_PW_LESS_EQUAL, a, b)), Mul(dy, Binary(SY_PW_LESS, b, a)), {}};
+    case SY_PW_POW:
+      return {Mul(dy, Div(Mul(b, y), a)), Mul(dy, Mul(y, Unary(SY_PW_LOG, a))), {}};
+    case SY_PW_NEG:
+      return {Unary(SY_PW_NEG, dy), {}, {}};
     case SY_PW_ABS: {
       const Value zero = Full(graph, {1}, 0);
       return {Mul(dy, Sub(Binary(SY_PW_LESS, zero, a), Binary(SY_PW_LESS, a, zero))), {}, {}};
     }
-    case SY_PW_EXP: return {Mul(dy, y), {}, {}};
-    case SY_PW_LOG: return {Div(dy, a), {}, {}};
-    case SY_PW_SQRT: return {Scale(Div(dy, y), 0.5f), {}, {}};
-    case SY_PW_RSQRT: return {Scale(Mul(dy, Div(y, a)), -0.5f), {}, {}};
-    case SY_PW_RECIPROCAL: return {Unary(SY_PW_NEG, Mul(dy, Mul(y, y))), {}, {}};
-    case SY_PW_TANH: return {Sub(dy, Mul(dy, Mul(y, y))), {}, {}};
-    case SY_PW_SIGMOID: return {Mul(dy, Sub(y, Mul(y, y))), {}, {}};
-    case SY_PW_ERF: return {Mul(dy, Scale(Unary(SY_PW_EXP, Unary(SY_PW_NEG, Mul(a, a))), 2 * std::numbers::inv_sqrtpi_v<float>)), {}, {}};
-    case SY_PW_RELU: return {Mul(dy, Unary(SY_PW_RELU_GRAD, a)), {}, {}};
-    case SY_PW_GELU: return {Mul(dy, Unary(SY_PW_GELU_GRAD, a)), {}, {}};
-    case SY_PW_GELU_TANH: return {Mul(dy, Unary(SY_PW_GELU_TANH_GRAD, a)), {}, {}};
-    case SY_PW_SILU: return {Mul(dy, Unary(SY_PW_SILU_GRAD, a)), {}, {}};
+    case SY_PW_EXP:
+      return {Mul(dy, y), {}, {}};
+    case SY_PW_LOG:
+      return {Div(dy, a), {}, {}};
+    case SY_PW_SQRT:
+      return {Scale(Div(dy, y), 0.5f), {}, {}};
+    case SY_PW_RSQRT:
+      return {Scale(Mul(dy, Div(y, a)), -0.5f), {}, {}};
+    case SY_PW_RECIPROCAL:
+      return {Unary(SY_PW_NEG, Mul(dy, Mul(y, y))), {}, {}};
+    case SY_PW_TANH:
+      return {Sub(dy, Mul(dy, Mul(y, y))), {}, {}};
+    case SY_PW_SIGMOID:
+      return {Mul(dy, Sub(y, Mul(y, y))), {}, {}};
+    case SY_PW_ERF:
+      return {
+          Mul(dy, Scale(Unary(SY_PW_EXP, Unary(SY_PW_NEG, Mul(a, a))), 2 * std::numbers::inv_sqrtpi_v<float>)), {}, {}};
+    case SY_PW_RELU:
+      return {Mul(dy, Unary(SY_PW_RELU_GRAD, a)), {}, {}};
+    case SY_PW_GELU:
+      return {Mul(dy, Unary(SY_PW_GELU_GRAD, a)), {}, {}};
+    case SY_PW_GELU_TANH:
+      return {Mul(dy, Unary(SY_PW_GELU_TANH_GRAD, a)), {}, {}};
+    case SY_PW_SILU:
+      return {Mul(dy, Unary(SY_PW_SILU_GRAD, a)), {}, {}};
     case SY_PW_SELECT: {
       const Value zero = Full(graph, {1}, 0);
       return {{}, Select(a, dy, zero), Select(a, zero, dy)};
     }
-    default: return {};  // constants, comparisons, floor, is_finite: zero almost everywhere
+    default:
+      return {};  // constants, comparisons, floor, is_finite: zero almost everywhere
   }
   (void)c;
 }
@@ -172,7 +212,8 @@ Value Unbroadcast(const Value& gradient, const TensorType& input) {
 }
 
 // Reverse mode over the program: intermediate results are rebuilt as nodes (fusion joins them again).
-std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
+std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<Value>& dy,
+                                     const std::vector<bool>& wanted) {
   const Node& source = graph.node(node);
   const auto program = source.attributes.as<sy_pointwise_attributes>();
   const size_t inputs = source.inputs.size();
@@ -202,7 +243,8 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
     if (!g) continue;
     const sy_instruction& i = program.instructions[j];
     const bool binary = (i.op >= SY_PW_ADD && i.op <= SY_PW_POW) || i.op >= SY_PW_LESS;
-    const Partials p = Differentiate(i, operands[i.a], binary ? operands[i.b] : Value(), i.op == SY_PW_SELECT ? operands[i.c] : Value(), operands[inputs + j], g, graph);
+    const Partials p = Differentiate(i, operands[i.a], binary ? operands[i.b] : Value(),
+                                     i.op == SY_PW_SELECT ? operands[i.c] : Value(), operands[inputs + j], g, graph);
     accumulate(i.a, p.a);
     if (binary) accumulate(i.b, p.b);
     if (i.op == SY_PW_SELECT) accumulate(i.c, p.c);
@@ -220,7 +262,8 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
 std::vector<OpDefinition> PointwiseOps() {
   return {{"pointwise", "elementwise programs with broadcasting, casts, constants", PointwiseGradient, nullptr,
            [](const Graph&, const Node& n) {
-             return static_cast<double>(n.outputs[0].elements()) * n.attributes.as<sy_pointwise_attributes>().instruction_count;
+             return static_cast<double>(n.outputs[0].elements()) *
+                    n.attributes.as<sy_pointwise_attributes>().instruction_count;
            }}};
 }
 

@@ -1,5 +1,6 @@
-// Elementwise ops with numpy broadcasting. Each builder makes a one-instruction `pointwise` node (core/abi/ops.h); the fusion pass joins chains
-// into longer programs. The result has the widest input dtype unless `as` is given; arithmetic is f32.
+// Elementwise ops with numpy broadcasting. Each builder makes a one-instruction `pointwise` node (core/abi/ops.h); the
+// fusion pass joins chains into longer programs. The result has the widest input dtype unless `as` is given; arithmetic
+// is f32.
 #pragma once
 
 #include <optional>
@@ -12,11 +13,12 @@ namespace switchyard::ops {
 using Where = std::source_location;
 
 // A program over `inputs` with `outputs` of the given dtypes, all of the common broadcast shape.
-std::vector<Value> Pointwise(const std::vector<Value>& inputs, const sy_pointwise_attributes& program, const std::vector<DType>& dtypes,
-                             Where where = Where::current());
-Value Unary(int op, const Value& x, Where where = Where::current());   // op: SY_PW_*
+std::vector<Value> Pointwise(const std::vector<Value>& inputs, const sy_pointwise_attributes& program,
+                             const std::vector<DType>& dtypes, Where where = Where::current());
+Value Unary(int op, const Value& x, Where where = Where::current());  // op: SY_PW_*
 Value Binary(int op, const Value& a, const Value& b, Where where = Where::current());
-Value Select(const Value& condition, const Value& a, const Value& b, Where where = Where::current());  // condition ≠ 0 ? a : b
+Value Select(const Value& condition, const Value& a, const Value& b,
+             Where where = Where::current());  // condition ≠ 0 ? a : b
 Value Full(Graph& graph, const Shape& shape, float value, DType dtype = DType::kF32, Where where = Where::current());
 Value Cast(const Value& x, DType dtype, Where where = Where::current());  // x itself where the dtype is already that
 Value BroadcastTo(const Value& x, const Shape& shape, Where where = Where::current());
@@ -29,7 +31,8 @@ inline Value Maximum(const Value& a, const Value& b, Where w = Where::current())
 inline Value Minimum(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_MIN, a, b, w); }
 Value Scale(const Value& x, float factor, Where where = Where::current());
 Value AddScalar(const Value& x, float term, Where where = Where::current());
-// At the end of the step `state` becomes `value` where condition (1) is not 0, and stays as it is elsewhere: what is written "when finite".
+// At the end of the step `state` becomes `value` where condition (1) is not 0, and stays as it is elsewhere: what is
+// written "when finite".
 void AssignWhen(const Value& condition, const Value& state, const Value& value, Where where = Where::current());
 // act: SY_ACTIVATION_*
 Value Activation(const Value& x, int act, Where where = Where::current());

@@ -51,9 +51,12 @@ std::vector<Value> ReduceGradient(Graph& graph, int id, const std::vector<Value>
   }
   const Value g = ops::Scale(ops::Reshape(dy[0], kept), a.scale);
   switch (a.reduction) {
-    case SY_REDUCE_SUM: return {ops::BroadcastTo(g, x.shape())};
-    case SY_REDUCE_SUM_OF_SQUARES: return {ops::Scale(ops::Mul(x, g), 2)};
-    default: {  // extrema: every position that equals the result takes the gradient, divided among ties as torch.amax does
+    case SY_REDUCE_SUM:
+      return {ops::BroadcastTo(g, x.shape())};
+    case SY_REDUCE_SUM_OF_SQUARES:
+      return {ops::Scale(ops::Mul(x, g), 2)};
+    default: {  // extrema: every position that equals the result takes the gradient, divided among ties as torch.amax
+                // does
       const Value y = ops::Scale(ops::Reshape(graph.value({id, 0}), kept), 1 / a.scale);
       const Value hit = ops::Binary(SY_PW_EQUAL, x, y);
       return {ops::Mul(ops::Div(hit, ops::Reduce(hit, SY_REDUCE_SUM, a.axes, 1, true)), g)};
@@ -61,7 +64,8 @@ std::vector<Value> ReduceGradient(Graph& graph, int id, const std::vector<Value>
   }
 }
 
-std::vector<Value> SquaredNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>& wanted) {
+std::vector<Value> SquaredNormGradient(Graph& graph, int id, const std::vector<Value>& dy,
+                                       const std::vector<bool>& wanted) {
   std::vector<Value> gradients(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Value t = graph.value(graph.node(id).inputs[i]);

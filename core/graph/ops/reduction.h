@@ -8,8 +8,10 @@ namespace switchyard::ops {
 
 using Where = std::source_location;
 
-// Reduces over the axes whose bit is set and drops them (keep: leaves them with extent 1). The result is times `scale`; dtype `as` f32 by default for f32 inputs.
-Value Reduce(const Value& x, int reduction, uint32_t axes, float scale = 1, bool keep = false, Where where = Where::current());
+// Reduces over the axes whose bit is set and drops them (keep: leaves them with extent 1). The result is times `scale`;
+// dtype `as` f32 by default for f32 inputs.
+Value Reduce(const Value& x, int reduction, uint32_t axes, float scale = 1, bool keep = false,
+             Where where = Where::current());
 Value Sum(const Value& x, Where where = Where::current());   // over everything: (1)
 Value Mean(const Value& x, Where where = Where::current());  // over everything: (1)
 // Σ t² over all tensors: (1) f32.

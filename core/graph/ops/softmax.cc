@@ -8,7 +8,9 @@
 namespace switchyard {
 namespace ops {
 
-Value Softmax(const Value& x, std::source_location where) { return x.graph().Add("softmax", {x}, {x.type()}, {}, where)[0]; }
+Value Softmax(const Value& x, std::source_location where) {
+  return x.graph().Add("softmax", {x}, {x.type()}, {}, where)[0];
+}
 
 }  // namespace ops
 
@@ -16,7 +18,8 @@ namespace {
 
 std::vector<Value> SoftmaxGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Value y = graph.value({id, 0});
-  const auto dx = graph.Add("softmax_backward", {y, ops::Cast(dy[0], y.dtype())}, {y.type()}, {}, graph.node(id).where, graph.node(id).name + "/backward");
+  const auto dx = graph.Add("softmax_backward", {y, ops::Cast(dy[0], y.dtype())}, {y.type()}, {}, graph.node(id).where,
+                            graph.node(id).name + "/backward");
   graph.mutable_node(dx[0].ref().node).forward = id;
   return dx;
 }

@@ -10,7 +10,8 @@ namespace switchyard {
 namespace {
 
 const std::set<std::string> kHalfOps = {"matmul", "attention", "convolution"};
-const std::set<std::string> kFullOps = {"softmax", "cross_entropy", "reduce", "squared_norm", "label_rank", "batch_norm"};
+const std::set<std::string> kFullOps = {"softmax",      "cross_entropy", "reduce",
+                                        "squared_norm", "label_rank",    "batch_norm"};
 const std::set<std::string> kLayout = {"reshape", "transpose", "slice", "pad", "roll", "concat", "gather", "dropout"};
 
 }  // namespace
@@ -52,7 +53,8 @@ Graph Autocast(const Graph& forward, DType half) {
       }
       if (only_half) outputs[0].dtype = half;
     } else if (node.op == "output" || node.op == "assign") {
-      for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = ops::Cast(inputs[i], forward.type(node.inputs[i]).dtype, node.where);
+      for (size_t i = 0; i < inputs.size(); ++i)
+        inputs[i] = ops::Cast(inputs[i], forward.type(node.inputs[i]).dtype, node.where);
     } else if ((node.op == "pointwise" && !inputs.empty()) || kLayout.contains(node.op)) {
       DType widest = inputs[0].dtype();
       for (const Value& v : inputs) {

@@ -7,7 +7,8 @@ namespace {
 
 bool NeedsKernel(const Node& node) { return !IsStructural(node.op) && !IsCollective(node.op); }
 
-// Copies the body of `piece` (whose inputs stand for `inputs`, in order) into `result`; the values of its outputs, in order of their names.
+// Copies the body of `piece` (whose inputs stand for `inputs`, in order) into `result`; the values of its outputs, in
+// order of their names.
 std::vector<Value> Inline(const Graph& piece, Graph& result, const std::vector<Value>& inputs, int outputs) {
   std::vector<std::vector<Value>> mapped(piece.size());
   std::vector<Value> results(outputs);
@@ -35,7 +36,8 @@ std::optional<Graph> Rebuild(const Graph& graph, const Node& node, const CanPrep
   if (op == nullptr || !op->decompose || depth > 8) return std::nullopt;
   Graph piece;
   std::vector<Value> inputs;
-  for (size_t i = 0; i < node.inputs.size(); ++i) inputs.push_back(piece.Input("in" + std::to_string(i), graph.type(node.inputs[i]), {}, node.where));
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    inputs.push_back(piece.Input("in" + std::to_string(i), graph.type(node.inputs[i]), {}, node.where));
   piece.SetPhase(node.phase);
   std::vector<Value> results;
   {

@@ -1,5 +1,5 @@
-// Replaces what a backend cannot prepare by the op's decomposition, as far down as needed. A node whose decomposition the backend cannot run
-// either stays as it is: the planner then runs it on the reference plugin and reports it.
+// Replaces what a backend cannot prepare by the op's decomposition, as far down as needed. A node whose decomposition
+// the backend cannot run either stays as it is: the planner then runs it on the reference plugin and reports it.
 #pragma once
 
 #include "core/graph/passes/rewrite.h"

@@ -19,7 +19,9 @@ struct Pattern {
   int Opcode(const Node& node) const {
     if (node.op != "pointwise") return -1;
     const auto& p = node.attributes.as<sy_pointwise_attributes>();
-    return p.instruction_count == 1 && p.output_count == 1 && p.outputs[0] == static_cast<int>(node.inputs.size()) ? p.instructions[0].op : -1;
+    return p.instruction_count == 1 && p.output_count == 1 && p.outputs[0] == static_cast<int>(node.inputs.size())
+               ? p.instructions[0].op
+               : -1;
   }
   // The node that really produces `ref`, through reshapes.
   Ref Behind(Ref ref) const {
@@ -41,8 +43,8 @@ struct Pattern {
   }
 };
 
-bool Preparable(const Rewriting& r, const CanPrepare& can_prepare, const std::vector<Ref>& inputs, const std::string& op, const Attributes& attributes,
-                const std::vector<TensorType>& outputs) {
+bool Preparable(const Rewriting& r, const CanPrepare& can_prepare, const std::vector<Ref>& inputs,
+                const std::string& op, const Attributes& attributes, const std::vector<TensorType>& outputs) {
   Node probe;
   probe.op = op;
   probe.attributes = attributes;
@@ -51,22 +53,31 @@ bool Preparable(const Rewriting& r, const CanPrepare& can_prepare, const std::ve
   return can_prepare(r.source, probe);
 }
 
-std::vector<Value> Emit(Rewriting& r, const Node& like, const std::vector<Ref>& inputs, const std::string& op, const Attributes& attributes,
-                        const std::vector<TensorType>& outputs) {
+std::vector<Value> Emit(Rewriting& r, const Node& like, const std::vector<Ref>& inputs, const std::string& op,
+                        const Attributes& attributes, const std::vector<TensorType>& outputs) {
   return r.result.Add(op, r.Map(inputs), outputs, attributes, like.where, like.name);
 }
 
 constexpr int ActivationOf(int opcode) {
   switch (opcode) {
-    case SY_PW_GELU: return SY_ACTIVATION_GELU;
-    case SY_PW_GELU_TANH: return SY_ACTIVATION_GELU_TANH;
-    case SY_PW_RELU: return SY_ACTIVATION_RELU;
-    case SY_PW_SILU: return SY_ACTIVATION_SILU;
-    case SY_PW_GELU_GRAD: return -SY_ACTIVATION_GELU;
-    case SY_PW_GELU_TANH_GRAD: return -SY_ACTIVATION_GELU_TANH;
-    case SY_PW_RELU_GRAD: return -SY_ACTIVATION_RELU;
-    case SY_PW_SILU_GRAD: return -SY_ACTIVATION_SILU;
-    default: return 0;
+    case SY_PW_GELU:
+      return SY_ACTIVATION_GELU;
+    case SY_PW_GELU_TANH:
+      return SY_ACTIVATION_GELU_TANH;
+    case SY_PW_RELU:
+      return SY_ACTIVATION_RELU;
+    case SY_PW_SILU:
+      return SY_ACTIVATION_SILU;
+    case SY_PW_GELU_GRAD:
+      return -SY_ACTIVATION_GELU;
+    case SY_PW_GELU_TANH_GRAD:
+      return -SY_ACTIVATION_GELU_TANH;
+    case SY_PW_RELU_GRAD:
+      return -SY_ACTIVATION_RELU;
+    case SY_PW_SILU_GRAD:
+      return -SY_ACTIVATION_SILU;
+    default:
+      return 0;
   }
 }
 
@@ -85,7 +96,8 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
       const Ref product = pattern.Behind(node.inputs[side]), factor = node.inputs[1 - side];
       const Node& matmul = source.node(product.node);
       if (matmul.op != "matmul" || ActivationOf(pattern.Opcode(source.node(factor.node))) >= 0) continue;
-      if (pattern.Readers(product.node).size() != 1 || matmul.inputs.size() != 2 || matmul.outputs.size() != 1) continue;
+      if (pattern.Readers(product.node).size() != 1 || matmul.inputs.size() != 2 || matmul.outputs.size() != 1)
+        continue;
       if (source.type(factor).shape != node.outputs[0].shape) continue;
       gradient_matmul[id] = product.node;
       swallowed[product.node] = true;
@@ -96,7 +108,8 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
   return RemoveDeadNodes(Rewrite(source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
     const Node& node = source.node(id);
     if (!done[id].empty()) return done[id];
-    const auto preparable = [&](const std::vector<Ref>& inputs, const std::string& op, const Attributes& a, const std::vector<TensorType>& outputs) {
+    const auto preparable = [&](const std::vector<Ref>& inputs, const std::string& op, const Attributes& a,
+                                const std::vector<TensorType>& outputs) {
       return Preparable(r, can_prepare, inputs, op, a, outputs);
     };
 
@@ -113,7 +126,8 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
       probe.attributes = Attributes(a);
       Graph scratch;
       std::vector<Ref> refs;
-      for (const Ref& input : matmul.inputs) refs.push_back(scratch.Input(fmt::format("i{}", refs.size()), source.type(input), {}).ref());
+      for (const Ref& input : matmul.inputs)
+        refs.push_back(scratch.Input(fmt::format("i{}", refs.size()), source.type(input), {}).ref());
       refs.push_back(scratch.Input("pre", pre.type(), {}).ref());
       probe.inputs = refs;
       probe.outputs[0].dtype = node.outputs[0].dtype;
@@ -124,7 +138,8 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
         return std::vector<Value>{ops::Reshape(fused, node.outputs[0].shape, node.where)};
       }
       // Not fused after all: the product that was held back comes now.
-      const Value product = ops::Reshape(r.result.Clone(matmul, r.Map(matmul.inputs))[0], source.type(node.inputs[side]).shape, matmul.where);
+      const Value product = ops::Reshape(r.result.Clone(matmul, r.Map(matmul.inputs))[0],
+                                         source.type(node.inputs[side]).shape, matmul.where);
       std::vector<Value> inputs = {product, r.Map(node.inputs[1 - side])};
       if (side == 1) std::swap(inputs[0], inputs[1]);
       return r.result.Clone(node, inputs);
@@ -151,7 +166,8 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
         }
       }
       // Weight gradient with the bias gradient of the same rows: reduce(dt, rows) beside dtᵀ·x.
-      if (a.transpose_a && node.inputs.size() == 2 && node.outputs.size() == 1 && source.type(node.inputs[0]).shape.size() == 2) {
+      if (a.transpose_a && node.inputs.size() == 2 && node.outputs.size() == 1 &&
+          source.type(node.inputs[0]).shape.size() == 2) {
         for (const int reader : pattern.users[node.inputs[0].node]) {
           const Node& sum = source.node(reader);
           if (reader < id || sum.op != "reduce" || sum.inputs[0] != node.inputs[0] || !done[reader].empty()) continue;
@@ -210,7 +226,8 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
         inputs.push_back(other);
         std::vector<TensorType> outputs = node.outputs;
         outputs[0] = add.outputs[0];
-        if (source.type(other).shape == outputs[0].shape && r.Map(other) && preparable(inputs, "layer_norm_backward", Attributes(a), outputs)) {
+        if (source.type(other).shape == outputs[0].shape && r.Map(other) &&
+            preparable(inputs, "layer_norm_backward", Attributes(a), outputs)) {
           const auto fused = Emit(r, node, inputs, "layer_norm_backward", Attributes(a), outputs);
           done[readers[0]] = {fused[0]};
           return fused;
@@ -222,8 +239,10 @@ Graph FuseKernels(const Graph& source, const CanPrepare& can_prepare) {
 }
 
 // Joins a pointwise producer into its only pointwise reader: the reader's program with the producer's in front.
-std::optional<std::pair<sy_pointwise_attributes, std::vector<Ref>>> Join(const Node& producer, const Node& reader, Ref link) {
-  const auto &p = producer.attributes.as<sy_pointwise_attributes>(), &q = reader.attributes.as<sy_pointwise_attributes>();
+std::optional<std::pair<sy_pointwise_attributes, std::vector<Ref>>> Join(const Node& producer, const Node& reader,
+                                                                         Ref link) {
+  const auto &p = producer.attributes.as<sy_pointwise_attributes>(),
+             &q = reader.attributes.as<sy_pointwise_attributes>();
   if (p.instruction_count + q.instruction_count > SY_PW_MAX_INSTRUCTIONS) return std::nullopt;
   std::vector<Ref> inputs;
   const auto input_index = [&](Ref ref) {
@@ -251,7 +270,8 @@ std::optional<std::pair<sy_pointwise_attributes, std::vector<Ref>>> Join(const N
   joined.output_count = q.output_count;
   for (uint32_t o = 0; o < q.output_count; ++o) joined.outputs[o] = in_q(q.outputs[o]);
   const auto append = [&](const sy_instruction& i, const auto& map) {
-    joined.instructions[joined.instruction_count++] = {i.op, i.op == SY_PW_CONSTANT ? 0 : map(i.a), i.op == SY_PW_CONSTANT ? 0 : map(i.b),
+    joined.instructions[joined.instruction_count++] = {i.op, i.op == SY_PW_CONSTANT ? 0 : map(i.a),
+                                                       i.op == SY_PW_CONSTANT ? 0 : map(i.b),
                                                        i.op == SY_PW_CONSTANT ? 0 : map(i.c), i.value};
   };
   for (uint32_t j = 0; j < p.instruction_count; ++j) append(p.instructions[j], in_p);
@@ -269,15 +289,19 @@ Graph FusePointwise(const Graph& source, const CanPrepare& can_prepare, bool& ch
       const Node& producer = source.node(link.node);
       if (producer.op != "pointwise" || producer.outputs.size() != 1 || producer.phase != node.phase) continue;
       const bool constant = producer.inputs.empty();
-      // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed twice.
+      // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed
+      // twice.
       const auto& readers = users[link.node];
       const bool alone = std::all_of(readers.begin(), readers.end(), [&](int reader) { return reader == id; });
-      if (!constant && (!alone || producer.outputs[0].elements() != node.outputs[0].elements() || producer.outputs[0].shape != node.outputs[0].shape)) continue;
+      if (!constant && (!alone || producer.outputs[0].elements() != node.outputs[0].elements() ||
+                        producer.outputs[0].shape != node.outputs[0].shape))
+        continue;
       const auto joined = Join(producer, node, link);
       if (!joined) continue;
       bool ready = true;
       for (const Ref& input : joined->second) ready = ready && r.Map(input);
-      if (!ready || !Preparable(r, can_prepare, joined->second, "pointwise", Attributes(joined->first), node.outputs)) continue;
+      if (!ready || !Preparable(r, can_prepare, joined->second, "pointwise", Attributes(joined->first), node.outputs))
+        continue;
       changed = true;
       return Emit(r, node, joined->second, "pointwise", Attributes(joined->first), node.outputs);
     }

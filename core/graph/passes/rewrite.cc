@@ -25,7 +25,8 @@ Graph RewriteKeeping(const Graph& source, const std::vector<bool>& keep, const R
   std::vector<int> copied(source.size(), -1);  // old id → id of the node that stands for it
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
-    if (node.op == "input" && keep[id]) state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
+    if (node.op == "input" && keep[id])
+      state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
   }
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);

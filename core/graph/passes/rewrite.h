@@ -1,5 +1,5 @@
-// How passes are written: Rewrite copies a graph node by node and asks a rule what to put in each place. Inputs come first, phases, source
-// lines, control edges and forward/backward pairs are kept.
+// How passes are written: Rewrite copies a graph node by node and asks a rule what to put in each place. Inputs come
+// first, phases, source lines, control edges and forward/backward pairs are kept.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,8 @@ class Rewriting {
   std::vector<Value> Map(const std::vector<Ref>& old) const;
   std::vector<std::vector<Value>> mapped;  // by old node id
 };
-// Returns the values that replace the node's outputs (an empty vector: nothing uses them any more), or nullopt: copy the node.
+// Returns the values that replace the node's outputs (an empty vector: nothing uses them any more), or nullopt: copy
+// the node.
 using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old_id)>;
 
 Graph Rewrite(const Graph& source, const Rule& rule);

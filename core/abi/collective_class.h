@@ -1,0 +1,182 @@
+// For collective plugins written in C++: the C table of `collective/1` made from a class, and the text of a call, so
+// that ranks which disagree are told apart in the same words by every plugin. The ABI itself is C and does not need
+// this header.
+//
+//   class Communicator {                                    // its address is the sy_communicator
+//     static void Describe(sy_collective_info& info);        // fills what query answers; the header is not its
+//     business static sy_status Create(const sy_init_request&, std::unique_ptr<Communicator>*, sy_error*);      // does
+//     not wait sy_status Ready(sy_error*);                            // poll sy_status Submit(int32_t kind, const
+//     sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, int32_t reduction, int32_t root,
+//                      sy_request**, sy_error*);             // every collective but messages
+//     sy_status SubmitMessages(const sy_call*, const sy_transfer*, uint32_t count, sy_request**, sy_error*);
+//     sy_status Poll(sy_request*, sy_error*);                // unless it completes on streams; sy_request has a field `Communicator* owner`
+//     sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>*, sy_error*);
+//     void Abort();                                          // any thread
+//     sy_status Allocate(uint64_t bytes, void**, sy_error*); void Free(void*);      // optional: memory that it owns
+//   };
+//   const sy_collective_v1 table = CollectiveTable<Communicator>();
+//
+// Exceptions of the class become SY_OUT_OF_MEMORY or SY_INTERNAL. Threads: as collective.h says.
+#ifndef SWITCHYARD_ABI_COLLECTIVE_CLASS_H_
+#define SWITCHYARD_ABI_COLLECTIVE_CLASS_H_
+
+#include <memory>
+#include <string>
+
+#include "core/abi/boundary.h"
+#include "core/abi/collective.h"
+
+namespace switchyard {
+
+enum CollectiveKind : int32_t {
+  kBarrier,
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kAllToAll,
+  kMessages,
+  kBufferAlloc,
+  kSplit,  // calls of the table that ranks make together, but that are not submitted
+};
+
+inline const char* NameOf(CollectiveKind kind) {
+  static const char* const kNames[] = {"barrier",    "all_reduce",      "reduce_scatter", "all_gather", "broadcast",
+                                       "all_to_all", "send_recv_batch", "buffer_alloc",   "split"};
+  return kNames[kind];
+}
+
+inline size_t BytesOf(sy_dtype dtype) {  // of one element; 0 for an unknown dtype
+  static constexpr size_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
+  return dtype >= 0 && dtype < SY_DTYPE_COUNT ? kBytes[dtype] : 0;
+}
+
+// What a rank calls: everything that the ranks must agree on, and nothing else, so that it can be compared as bytes.
+struct CallSignature {
+  uint64_t sequence, count;
+  int32_t kind, dtype, reduction, root;  // kind is a CollectiveKind
+  char tag[64];
+
+  bool operator==(const CallSignature& other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
+};
+
+inline CallSignature SignatureOf(int32_t kind, const sy_call* call, uint64_t count, sy_dtype dtype, int32_t reduction,
+                                 int32_t root) {
+  CallSignature signature;
+  std::memset(&signature, 0, sizeof signature);
+  signature.kind = kind;
+  signature.count = count;
+  signature.dtype = dtype;
+  signature.reduction = reduction;
+  signature.root = root;
+  if (call != nullptr) {
+    signature.sequence = call->sequence;
+    std::snprintf(signature.tag, sizeof signature.tag, "%s", call->tag == nullptr ? "" : call->tag);
+  }
+  return signature;
+}
+
+// "all_reduce "grad/0" (f32 sum, 100 elements, root 0, call 7)"
+inline std::string Describe(const CallSignature& call) {
+  static const char* const kDtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
+  static const char* const kReductions[] = {" sum", " max", " min", " product"};
+  const bool reduces = call.kind == kAllReduce || call.kind == kReduceScatter;
+  return Format("%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)",
+                NameOf(static_cast<CollectiveKind>(call.kind)), call.tag, kDtypes[call.dtype],
+                reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count), call.root,
+                static_cast<unsigned long long>(call.sequence));
+}
+
+template <typename Communicator>
+sy_collective_v1 CollectiveTable() {
+  static constexpr auto kOf = [](sy_communicator* handle) { return reinterpret_cast<Communicator*>(handle); };
+  static constexpr auto kAsHandle = [](std::unique_ptr<Communicator> made) {
+    return reinterpret_cast<sy_communicator*>(made.release());
+  };
+  sy_collective_v1 table{};
+  table.header = SY_HEADER(sy_collective_v1);
+  table.query = [](sy_collective_info* info, sy_error*) {
+    sy_collective_info own{};
+    Communicator::Describe(own);
+    FillStruct(info, own);
+    return sy_status{SY_OK};
+  };
+  table.init = [](const sy_init_request* request, sy_communicator** communicator, sy_error* error) {
+    return Guarded(error, [&] {
+      std::unique_ptr<Communicator> made;
+      const sy_status status = Communicator::Create(*request, &made, error);
+      *communicator = status == SY_OK ? kAsHandle(std::move(made)) : nullptr;
+      return status;
+    });
+  };
+  table.poll = [](sy_communicator* self, sy_error* error) {
+    return Guarded(error, [&] { return kOf(self)->Ready(error); });
+  };
+  table.send_recv_batch = [](sy_communicator* self, const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                             sy_request** request, sy_error* error) {
+    return Guarded(error, [&] { return kOf(self)->SubmitMessages(call, transfers, count, request, error); });
+  };
+  table.abort = [](sy_communicator* self) { kOf(self)->Abort(); };
+  table.destroy = [](sy_communicator* self) { delete kOf(self); };
+  if constexpr (requires(Communicator & self, sy_request* request) { self.Poll(request, nullptr); }) {
+    table.request_poll = [](auto* request, sy_error* error) {  // generic, because sy_request is the plugin's
+      return Guarded(error, [&] { return request->owner->Poll(request, error); });
+    };
+  }
+  table.all_reduce = [](sy_communicator* self, const sy_call* call, const void* send, void* receive, uint64_t count,
+                        sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
+    return Guarded(error, [&] {
+      return kOf(self)->Submit(kAllReduce, call, send, receive, count, dtype, reduction, 0, request, error);
+    });
+  };
+  table.reduce_scatter = [](sy_communicator* self, const sy_call* call, const void* send, void* receive, uint64_t count,
+                            sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
+    return Guarded(error, [&] {
+      return kOf(self)->Submit(kReduceScatter, call, send, receive, count, dtype, reduction, 0, request, error);
+    });
+  };
+  table.all_gather = [](sy_communicator* self, const sy_call* call, const void* send, void* receive, uint64_t count,
+                        sy_dtype dtype, sy_request** request, sy_error* error) {
+    return Guarded(error, [&] {
+      return kOf(self)->Submit(kAllGather, call, send, receive, count, dtype, SY_SUM, 0, request, error);
+    });
+  };
+  table.broadcast = [](sy_communicator* self, const sy_call* call, void* address, uint64_t count, sy_dtype dtype,
+                       int32_t root, sy_request** request, sy_error* error) {
+    return Guarded(error, [&] {
+      return kOf(self)->Submit(kBroadcast, call, address, address, count, dtype, SY_SUM, root, request, error);
+    });
+  };
+  table.all_to_all = [](sy_communicator* self, const sy_call* call, const void* send, void* receive, uint64_t count,
+                        sy_dtype dtype, sy_request** request, sy_error* error) {
+    return Guarded(error, [&] {
+      return kOf(self)->Submit(kAllToAll, call, send, receive, count, dtype, SY_SUM, 0, request, error);
+    });
+  };
+  table.barrier = [](sy_communicator* self, const sy_call* call, sy_request** request, sy_error* error) {
+    return Guarded(error, [&] {
+      return kOf(self)->Submit(kBarrier, call, nullptr, nullptr, 0, SY_U8, SY_SUM, 0, request, error);
+    });
+  };
+  table.split = [](sy_communicator* self, int32_t color, int32_t key, const char* name, sy_communicator** result,
+                   sy_error* error) {
+    return Guarded(error, [&] {
+      std::unique_ptr<Communicator> made;
+      *result = nullptr;
+      const sy_status status = kOf(self)->Split(color, key, name, &made, error);
+      if (status == SY_OK) *result = kAsHandle(std::move(made));
+      return status;
+    });
+  };
+  if constexpr (requires(Communicator & self, void* address) { self.Free(address); }) {
+    table.buffer_alloc = [](sy_communicator* self, uint64_t bytes, void** address, sy_error* error) {
+      return Guarded(error, [&] { return kOf(self)->Allocate(bytes, address, error); });
+    };
+    table.buffer_free = [](sy_communicator* self, void* address) { kOf(self)->Free(address); };
+  }
+  return table;
+}
+
+}  // namespace switchyard
+
+#endif  // SWITCHYARD_ABI_COLLECTIVE_CLASS_H_
