@@ -97,6 +97,7 @@ StatusOr<sy_collective_info> Describe(const Plugin& plugin) {
 // "2 devices", "one node, deterministic", or why there is nothing.
 std::string Outcome(const Found& found) {
   if (found.plugin == nullptr) return "refused: " + Message(found.candidate->verdict);
+  if (found.candidate->kind == PluginKind::kInterposer) return "taken";
   if (found.candidate->kind == PluginKind::kCollective) {
     const auto info = Describe(*found.plugin);
     if (!info.ok()) return "loaded, but: " + Message(info.status());

@@ -13,5 +13,4 @@ std::string DevicesJson(Registry& registry);
 std::string DoctorReport(Registry& registry);  // the search path; every candidate and why it was taken or refused
 std::string DoctorJson(Registry& registry);
 
-
 }  // namespace switchyard

@@ -13,11 +13,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <random>
+#include <memory>
 #include <utility>
 
+#include "core/base/environment.h"
 #include "core/base/logging.h"
-#include "core/runtime/message_link.h"
+#include "core/runtime/node_gathering.h"
 
 extern char** environ;
 
@@ -56,27 +57,29 @@ struct Child {
   bool running = false;
 };
 
-// The child's environment: ours without another launcher's variables, and with ours.
-std::vector<std::string> EnvironmentOf(const LaunchOptions& options, int local_rank, int port, const std::string& token,
+// The child's environment: ours without what another launcher says of places, and with ours.
+std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodePlace& place, int local_rank,
                                        int socket) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const auto starts = [&](const char* prefix) { return text.rfind(prefix, 0) == 0; };
-    if (!starts("OMPI_") && !starts("PMIX_") && !starts("PMI_") && !starts("RANK=") && !starts("WORLD_SIZE=") &&
-        !starts("LOCAL_RANK=") && !starts("LOCAL_WORLD_SIZE=") && !starts("MASTER_ADDR=") && !starts("MASTER_PORT=") &&
-        !starts("SWITCHYARD_MASTER_SOCKET=") && (!starts("SWITCHYARD_RUN_TOKEN=") || token.empty())) {
-      variables.push_back(text);
-    }
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    const auto starts = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
+    const bool replaced = starts("OMPI_COMM_") || starts("OMPI_UNIVERSE_") || starts("PMIX_") || starts("PMI_") ||
+                          starts("TORCHELASTIC_") || starts("GROUP_") || name == "RANK" || name == "WORLD_SIZE" ||
+                          name == "LOCAL_RANK" || name == "LOCAL_WORLD_SIZE" || name == "MASTER_ADDR" ||
+                          name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" || name == "SWITCHYARD_RUN_TOKEN";
+    if (!replaced) variables.push_back(text);
   }
   const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
-  set("RANK", options.node_rank * options.nproc_per_node + local_rank);
-  set("WORLD_SIZE", options.nnodes * options.nproc_per_node);
+  set("RANK", place.first_rank + local_rank);
+  set("WORLD_SIZE", place.world);
   set("LOCAL_RANK", local_rank);
   set("LOCAL_WORLD_SIZE", options.nproc_per_node);
+  set("GROUP_RANK", options.node_rank);
+  set("GROUP_WORLD_SIZE", options.nnodes);
   set("MASTER_ADDR", options.master_address);
-  set("MASTER_PORT", port);
-  if (!token.empty()) set("SWITCHYARD_RUN_TOKEN", token);
+  set("MASTER_PORT", place.port);
+  set("SWITCHYARD_RUN_TOKEN", place.token);
   if (socket >= 0) set("SWITCHYARD_MASTER_SOCKET", socket);
   return variables;
 }
@@ -94,22 +97,27 @@ class Launcher {
   ~Launcher() {
     for (const Pipe& pipe : pipes_) close(pipe.from);
     if (socket_ >= 0) close(socket_);
-    if (signals_ >= 0) close(signals_);
-    sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+    if (signals_ >= 0) {
+      close(signals_);
+      sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+    }
   }
 
   StatusOr<int> Run() {
-    SY_RETURN_IF_ERROR(Open());
+    SY_RETURN_IF_ERROR(CheckOptions());
+    SY_RETURN_IF_ERROR(FindPlace());
+    SY_RETURN_IF_ERROR(TakeSignals());
     for (int local_rank = 0; local_rank < options_.nproc_per_node; ++local_rank) {
       if (const Status started = Start(local_rank); !started.ok()) {
         SignalAll(SIGKILL);
+        nodes_->ReportFailure(Message(started), 1);
         return started;
       }
     }
     if (socket_ >= 0) close(std::exchange(socket_, -1));
     while (Running() || !pipes_.empty()) {
       Round();
-      if (exit_code_ != 0 && Running() && Clock::now() >= kill_at_) SignalAll(SIGKILL);
+      if (stopping_ && Running() && Clock::now() >= kill_at_) SignalAll(SIGKILL);
       // A grandchild may hold a pipe open for ever.
       if (!Running() && Clock::now() >= ended_at_ + std::chrono::seconds(1)) break;
     }
@@ -117,13 +125,7 @@ class Launcher {
   }
 
  private:
-  Status Open() {
-    sigset_t taken;
-    sigemptyset(&taken);
-    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) sigaddset(&taken, signal);
-    sigprocmask(SIG_BLOCK, &taken, &mask_before_);
-    signals_ = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (signals_ < 0) return Internal("signalfd: {}", std::strerror(errno));
+  Status CheckOptions() const {
     if (options_.nproc_per_node < 1 || options_.nnodes < 1 || options_.node_rank < 0 ||
         options_.node_rank >= options_.nnodes) {
       return InvalidArgument("launch: expected nproc_per_node >= 1 and 0 <= node_rank < nnodes, found {} and {} of {}",
@@ -131,30 +133,41 @@ class Launcher {
     }
     if (options_.command.empty())
       return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
-    port_ = options_.master_port;
-    if (options_.nnodes > 1) {
-      if (port_ == 0)
-        return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
-      return OkStatus();
+    if (options_.nnodes > 1 && options_.master_port == 0)
+      return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
+    return OkStatus();
+  }
+
+  // Opens what rank 0 listens at, so that no other program can take the port in between, and meets the other nodes.
+  Status FindPlace() {
+    if (options_.node_rank == 0) {
+      SY_ASSIGN_OR_RETURN(socket_, OpenNodeZero(options_));
     }
-    // Opened here and inherited by rank 0, so that no other program can take the port in between.
-    SY_ASSIGN_OR_RETURN(socket_, ListenOn(options_.master_address, port_));
-    SY_ASSIGN_OR_RETURN(port_, PortOf(socket_));
-    std::random_device random;
-    token_ = fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+    SY_ASSIGN_OR_RETURN(nodes_, NodeGathering::Join(options_, socket_));
+    return OkStatus();
+  }
+
+  Status TakeSignals() {
+    sigset_t taken;
+    sigemptyset(&taken);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&taken, signal);
+    signals_ = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals_ < 0) return Internal("signalfd: {}", std::strerror(errno));
+    sigprocmask(SIG_BLOCK, &taken, &mask_before_);
     return OkStatus();
   }
 
   Status Start(int local_rank) {
-    const int rank = options_.node_rank * options_.nproc_per_node + local_rank;
+    const NodePlace& place = nodes_->place();
+    const int rank = place.first_rank + local_rank;
     int outputs[2][2] = {{-1, -1}, {-1, -1}}, failure[2];
-    const bool piped = rank != 0 && options_.nproc_per_node * options_.nnodes > 1;
+    const bool piped = rank != 0;
     if (pipe2(failure, O_CLOEXEC) != 0 ||
         (piped && (pipe2(outputs[0], O_CLOEXEC) != 0 || pipe2(outputs[1], O_CLOEXEC) != 0))) {
       return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
     }
     const int inherited = rank == 0 ? socket_ : -1;
-    const auto variables = EnvironmentOf(options_, local_rank, port_, token_, inherited);
+    const auto variables = EnvironmentOf(options_, place, local_rank, inherited);
     auto environment = Pointers(variables), arguments = Pointers(options_.command);
     const pid_t launcher = getpid(), pid = fork();
     if (pid < 0) return ResourceExhausted("launch: cannot start rank {}: {}", rank, std::strerror(errno));
@@ -203,7 +216,8 @@ class Launcher {
   void Round() {
     std::vector<pollfd> polled{{signals_, POLLIN, 0}};
     for (const Pipe& pipe : pipes_) polled.push_back({pipe.from, POLLIN, 0});
-    const bool waits_for_time = exit_code_ != 0 || !Running();
+    nodes_->AddTo(&polled);
+    const bool waits_for_time = stopping_ || !Running();
     poll(polled.data(), polled.size(), waits_for_time ? 50 : -1);
     for (size_t i = pipes_.size(); i-- > 0;) {
       if (polled[i + 1].revents != 0 && !pipes_[i].Pass()) {
@@ -219,6 +233,17 @@ class Launcher {
       SignalAll(again ? SIGKILL : signal);
     }
     Reap();
+    const NodeFailure failure = nodes_->Serve();
+    if (failure.code == 0 || stopping_ || !Running()) return;
+    LogError("launch: {}; the ranks of this node are stopped", failure.text);
+    exit_code_ = failure.code;
+    Stop();
+  }
+
+  void Stop() {
+    if (stopping_) return;
+    stopping_ = true;
+    kill_at_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
   }
 
   void Reap() {
@@ -228,21 +253,25 @@ class Launcher {
       child.running = false;
       if (!Running()) ended_at_ = Clock::now();
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      if (code == 0 || exit_code_ != 0) continue;
+      if (code == 0 || stopping_) continue;
       exit_code_ = code;
-      kill_at_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
-      const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {} ({})", WTERMSIG(status),
-                                                                strsignal(WTERMSIG(status)))
-                                                  : fmt::format("failed with exit code {}", code);
-      LogError("launch: rank {} (pid {}) {}{}", child.rank, child.pid, how,
-               Running() ? "; the others are stopped" : "");
+      const std::string what =
+          fmt::format("rank {} (pid {}) {}", child.rank, child.pid,
+                      WIFSIGNALED(status)
+                          ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                          : fmt::format("failed with exit code {}", code));
+      LogError("launch: {}{}", what, Running() ? "; the others are stopped" : "");
+      nodes_->ReportFailure(fmt::format("{} on host {}", what, HostName()), code);
+      Stop();
     }
   }
 
   LaunchOptions options_;
   sigset_t mask_before_{};
-  int signals_ = -1, socket_ = -1, port_ = 0, exit_code_ = 0, interrupts_ = 0;
-  std::string token_;
+  int signals_ = -1, socket_ = -1, interrupts_ = 0;
+  int exit_code_ = 0;  // of the first failure, here or on another node
+  bool stopping_ = false;
+  std::unique_ptr<NodeGathering> nodes_;
   std::vector<Child> children_;
   std::vector<Pipe> pipes_;
   Clock::time_point kill_at_, ended_at_;

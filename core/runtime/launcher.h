@@ -1,6 +1,9 @@
 // `switchyard launch`: starts the ranks of one node as child processes with the env:// variables set (RANK, WORLD_SIZE,
-// LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), passes signals on, prefixes their output, and ends them all
-// when one fails. Main thread only; it takes over SIGTERM, SIGINT, SIGUSR1 and SIGCHLD while it runs.
+// LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), passes signals on, prefixes
+// their output, and ends them all when one fails. On several nodes it runs once on each: the launchers meet first, at
+// the address and port where rank 0 listens afterwards, so that nodes may hold different numbers of ranks, and stay
+// connected, so that a failure anywhere ends the run everywhere and a node that disappears is named. Main thread only;
+// it takes over SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD while ranks run.
 #pragma once
 
 #include <string>
@@ -11,17 +14,20 @@
 namespace switchyard {
 
 struct LaunchOptions {
-  int nproc_per_node = 1;
+  int nproc_per_node = 1;  // of this node; other nodes may have other numbers
   int nnodes = 1, node_rank = 0;
   std::string master_address = "127.0.0.1";  // host of node 0
   int master_port = 0;                       // 0: any free port; several nodes must agree on one
+  int rendezvous_timeout_ms = 300000;        // how long the launchers wait for each other
   int grace_ms = 3000;                       // what the others get to end by themselves after the first failure
   std::vector<std::string> command;          // program (searched in PATH) and arguments
 };
 
-// Runs until every rank has ended. The exit code of the first rank that failed (128 + signal where one killed it), else
-// 0. Lines of other ranks than 0 start with "[rank] "; rank 0 writes straight to our output, so that its progress bar
-// stays one. After the first failure the others have grace_ms, then they are killed; a second SIGINT kills at once.
+// Runs until every rank of this node has ended. The exit code of the first rank that failed, on this node or another
+// (128 + signal where one killed it; 1 where a node disappeared), else 0. Lines of other ranks than 0 start with
+// "[rank] "; rank 0 writes straight to our output, so that its progress bar stays one. After the first failure the
+// others have grace_ms, then they are killed; a second SIGINT kills at once. Errors before the start name the nodes
+// that did not come.
 StatusOr<int> Launch(const LaunchOptions& options);
 
 }  // namespace switchyard

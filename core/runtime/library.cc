@@ -10,6 +10,7 @@
 
 #include "core/abi/collective.h"
 #include "core/abi/device.h"
+#include "core/abi/interpose.h"
 #include "core/abi/kernel.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
@@ -79,6 +80,7 @@ const std::vector<KnownInterface>& KnownInterfaces() {
        sizeof(sy_region_v1),
        sizeof(sy_region_v1),
        {SY_FUNCTION(sy_region_v1, partition), SY_FUNCTION(sy_region_v1, prepare)}},
+      {"interpose/1", sizeof(sy_interpose_v1), sizeof(sy_interpose_v1), {SY_FUNCTION(sy_interpose_v1, wrap)}},
   };
   return *known;
 }
@@ -122,7 +124,7 @@ const sy_host* Host() {
   return &host;
 }
 
-StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const std::function<void(const std::string&)>& stage) try {
+StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const Stage& stage) try {
   stage("dlopen");
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return FailedPrecondition("it cannot be loaded: {}", dlerror());
@@ -134,6 +136,14 @@ StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const std::function
   stage("sy_plugin_query");
   const sy_status status = query(Host(), &table, &error);
   if (status != SY_OK) return FromAbi(status, error, "sy_plugin_query failed");
+  return CheckPlugin(table, stage);
+} catch (const std::exception& exception) {
+  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}", exception.what());
+} catch (...) {
+  return FailedPrecondition("it threw a C++ exception across the plugin interface");
+}
+
+StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage) {
   if (table.magic != SY_PLUGIN_MAGIC) {
     return FailedPrecondition("wrong magic {:#x}; expected {:#x}", table.magic, SY_PLUGIN_MAGIC);
   }
@@ -151,20 +161,18 @@ StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const std::function
   opened.name = table.name;
   opened.version = table.version == nullptr ? "" : table.version;
   opened.vendor = table.vendor == nullptr ? "" : table.vendor;
+  opened.table = table;
   for (const KnownInterface& known : KnownInterfaces()) {
     stage(std::string("interface ") + known.name);
     const void* const given = table.interface(known.name);
     if (given == nullptr) continue;
     SY_ASSIGN_OR_RETURN(opened.interfaces[known.name], TakeInterface(known, given));
   }
-  if (!opened.interfaces.count("device/1") && !opened.interfaces.count("collective/1")) {
-    return FailedPrecondition("it offers neither device/1 nor collective/1");
+  if (!opened.interfaces.count("device/1") && !opened.interfaces.count("collective/1") &&
+      !opened.interfaces.count("interpose/1")) {
+    return FailedPrecondition("it offers neither device/1 nor collective/1 nor interpose/1");
   }
   return opened;
-} catch (const std::exception& exception) {
-  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}", exception.what());
-} catch (...) {
-  return FailedPrecondition("it threw a C++ exception across the plugin interface");
 }
 
 }  // namespace switchyard

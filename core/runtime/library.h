@@ -16,6 +16,7 @@ namespace switchyard {
 
 struct OpenedLibrary {
   std::string name, version, vendor;
+  sy_plugin table{};  // as the plugin filled it, for interposers
   // By interface name ("device/1"): the plugin's struct, cut or padded with zeros to the size that this program knows,
   // so that a function which an older plugin does not have reads as NULL.
   std::map<std::string, std::vector<std::max_align_t>> interfaces;
@@ -23,7 +24,11 @@ struct OpenedLibrary {
 
 // `stage` is told what is about to happen ("dlopen", "sy_plugin_query", "interface device/1"): the probe reports it, so
 // that a crash has a place.
-StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const std::function<void(const std::string&)>& stage);
+using Stage = std::function<void(const std::string&)>;
+StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const Stage& stage);
+
+// The same checks for a table that an interposer filled instead of sy_plugin_query.
+StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage);
 
 // What plugins are given: log lines, and settings from SWITCHYARD_<NAME>.
 const sy_host* Host();

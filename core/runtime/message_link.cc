@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -42,9 +43,8 @@ Status Resolve(const std::string& host, int port, int flags, Addresses* result) 
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags;
-  hints.ai_family = host.empty() ? AF_INET : AF_UNSPEC;
-  const std::string service = std::to_string(port);
-  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), service.c_str(), &hints, &result->first);
+  hints.ai_family = AF_UNSPEC;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &result->first);
   if (error == 0) return OkStatus();
   return NotFound("cannot find the address of host \"{}\": {}; check MASTER_ADDR", host, gai_strerror(error));
 }
@@ -123,22 +123,33 @@ void MessageLink::Close() {
   descriptor_ = -1;
 }
 
+const std::string& EngineVersion() {
+  static const std::string version = SWITCHYARD_VERSION "/2";
+  return version;
+}
+
 StatusOr<int> ListenOn(const std::string& address, int port) {
   Addresses addresses;
-  SY_RETURN_IF_ERROR(Resolve(address, port, AI_PASSIVE, &addresses));
+  SY_RETURN_IF_ERROR(Resolve(address.empty() ? "::" : address, port, AI_PASSIVE, &addresses));
+  // "::" takes IPv4 as well; a machine without IPv6 has only that.
+  Addresses of_ipv4;
+  if (address.empty()) SY_RETURN_IF_ERROR(Resolve("0.0.0.0", port, AI_PASSIVE, &of_ipv4));
   int error = 0;
-  for (const addrinfo* entry = addresses.first; entry != nullptr; entry = entry->ai_next) {
-    const int listener = socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    const int on = 1;
-    if (listener >= 0) {
-      setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-      if (bind(listener, entry->ai_addr, entry->ai_addrlen) == 0 && listen(listener, SOMAXCONN) == 0) return listener;
+  for (const addrinfo* first : {addresses.first, of_ipv4.first}) {
+    for (const addrinfo* entry = first; entry != nullptr && error != EADDRINUSE; entry = entry->ai_next) {
+      const int listener = socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      const int on = 1, off = 0;
+      if (listener >= 0) {
+        setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (entry->ai_family == AF_INET6) setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+        if (bind(listener, entry->ai_addr, entry->ai_addrlen) == 0 && listen(listener, SOMAXCONN) == 0) return listener;
+      }
+      error = errno;
+      if (listener >= 0) close(listener);
     }
-    error = errno;
-    if (listener >= 0) close(listener);
   }
-  return Unavailable("rank 0 cannot listen on {} port {}: {}; choose another MASTER_PORT",
-                     address.empty() ? "any address," : address, port, std::strerror(error));
+  return Unavailable("cannot listen on {} port {}: {}", address.empty() ? "any address," : address, port,
+                     std::strerror(error));
 }
 
 StatusOr<int> PortOf(int listener) {
@@ -184,15 +195,36 @@ std::vector<std::string> OwnAddresses() {
   std::vector<std::string> addresses;
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return addresses;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) continue;
-    const in_addr& address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
-    char text[INET_ADDRSTRLEN];
-    if ((ntohl(address.s_addr) >> 24) == 127 || inet_ntop(AF_INET, &address, text, sizeof text) == nullptr) continue;
-    addresses.emplace_back(text);
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
+      if ((entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
+      const void* address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
+      const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+      if (family == AF_INET6) address = &six;
+      char text[INET6_ADDRSTRLEN];
+      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six)) continue;
+      if (inet_ntop(family, address, text, sizeof text) != nullptr) addresses.emplace_back(text);
+    }
   }
   freeifaddrs(list);
   return addresses;
+}
+
+bool IsLoopback(const std::string& host) { return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0; }
+
+StatusOr<bool> IsOwnAddress(const std::string& host) {
+  Addresses addresses;
+  SY_RETURN_IF_ERROR(Resolve(host, 0, 0, &addresses));
+  // Only an own address can be bound to.
+  for (const addrinfo* entry = addresses.first; entry != nullptr; entry = entry->ai_next) {
+    const int probe = socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (probe < 0) continue;
+    const bool bound = bind(probe, entry->ai_addr, entry->ai_addrlen) == 0;
+    close(probe);
+    if (bound) return true;
+  }
+  return false;
 }
 
 }  // namespace switchyard

@@ -13,8 +13,8 @@
 namespace switchyard {
 
 enum class MessageType : uint32_t {
-  kHello = 1,  // rank, world, token, node identity, host name, pid
-  kWelcome,    // node identity, host name, pid of every rank in turn
+  kHello = 1,  // who comes: meeting.cc
+  kWelcome,    // all who came: host name, pid, what else they say of themselves, in turn
   kPut,        // key, value
   kGet,        // key; answered by kValue once it was put
   kValue,      // key, value
@@ -51,14 +51,20 @@ class MessageLink {
   std::string unsent_, unparsed_;
 };
 
-// A listening socket at `address` ("" = every address of this machine), port 0 = any free one.
+// The version of the program and of these messages: processes that talk to each other must agree on it.
+const std::string& EngineVersion();
+
+// A listening socket at `address` ("" = every address of this machine, IPv4 and IPv6), port 0 = any free one.
 StatusOr<int> ListenOn(const std::string& address, int port);
 StatusOr<int> PortOf(int listener);
 // A new connection, non-blocking; -1 when none is waiting.
 int AcceptFrom(int listener);
 // Tries every address of `host` once, each for at most timeout_ms.
 StatusOr<int> ConnectTo(const std::string& host, int port, int timeout_ms);
-// The IPv4 addresses of this machine, loopback excluded.
+// The addresses of this machine, IPv4 first, without loopback and link-local ones.
 std::vector<std::string> OwnAddresses();
+bool IsLoopback(const std::string& host);  // "localhost" or an address of the loopback, without asking a name server
+// Whether `host` is an address of this machine; an error where it cannot be resolved.
+StatusOr<bool> IsOwnAddress(const std::string& host);
 
 }  // namespace switchyard

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "core/abi/interpose.h"
 #include "core/runtime/library.h"
 #include "core/runtime/probe.h"
 #include "core/runtime/trust.h"
@@ -35,8 +36,36 @@ StatusOr<std::shared_ptr<Plugin>> Plugin::Load(const std::string& path) {
   plugin->name_ = library->name;
   plugin->version_ = library->version;
   plugin->path_ = real;
+  plugin->table_ = library->table;
   plugin->interfaces_ = std::move(library->interfaces);
   (*loaded)[real] = plugin;
+  return plugin;
+}
+
+StatusOr<std::shared_ptr<Plugin>> Plugin::Wrap(std::shared_ptr<Plugin> inner, const Plugin& interposer,
+                                               const std::string& argument) {
+  const auto* api = interposer.Interface<sy_interpose_v1>("interpose/1");
+  if (api == nullptr) return FailedPrecondition("plugin {} offers no interpose/1", interposer.path());
+  sy_plugin table{};
+  table.header = SY_HEADER(sy_plugin);
+  sy_error error = EmptyError();
+  const sy_status status = api->wrap(&inner->table_, argument.c_str(), &table, &error);
+  if (status != SY_OK) return FromAbi(status, error, interposer.name() + " around " + inner->name());
+  auto checked = CheckPlugin(table, [](const std::string&) {});
+  if (!checked.ok()) return Annotate(checked.status(), "what " + interposer.name() + " made of " + inner->name());
+  for (const PluginKind kind : {PluginKind::kBackend, PluginKind::kCollective}) {
+    const char* const name = MainInterface(kind);
+    if ((inner->FindInterface(name) != nullptr) != (checked->interfaces.count(name) > 0)) {
+      return FailedPrecondition("{} added or hid {} of {}", interposer.name(), name, inner->name());
+    }
+  }
+  std::shared_ptr<Plugin> plugin(new Plugin());
+  plugin->name_ = inner->name_;
+  plugin->version_ = inner->version_;
+  plugin->path_ = inner->path_;
+  plugin->table_ = table;
+  plugin->interfaces_ = std::move(checked->interfaces);
+  plugin->inner_ = std::move(inner);
   return plugin;
 }
 

@@ -1,7 +1,8 @@
-// Finding, checking and loading plugins. A Registry scans the search path once (SWITCHYARD_PLUGIN_PATH, then the folder beside the program),
-// reads manifests, and loads a library only when it is asked for; every candidate keeps the reason why it was taken or refused.
-// Trust: search-path entries must be absolute and neither they nor the libraries writable by others; unknown libraries are probed in a
-// separate process first. Not thread-safe while scanning; loaded plugins may be used from any thread and live as long as the process.
+// Finding, checking and loading plugins. A Registry scans the search path once (SWITCHYARD_PLUGIN_PATH, then the folder
+// beside the program), reads manifests, and loads a library only when it is asked for; every candidate keeps the reason
+// why it was taken or refused. Trust: search-path entries must be absolute and neither they nor the libraries writable
+// by others; unknown libraries are probed in a separate process first. Not thread-safe while scanning; loaded plugins
+// may be used from any thread and live as long as the process.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace switchyard {
 
-enum class PluginKind { kBackend, kCollective };
+enum class PluginKind { kBackend, kCollective, kInterposer };
 
 // One loaded plugin.
 class Plugin {
@@ -27,30 +28,37 @@ class Plugin {
   const std::string& version() const { return version_; }
   // The interface struct, or nullptr; checked for a known major version and a sane size when loaded.
   template <typename T>
-  const T* Interface(const char* interface_name) const { return static_cast<const T*>(FindInterface(interface_name)); }
+  const T* Interface(const char* interface_name) const {
+    return static_cast<const T*>(FindInterface(interface_name));
+  }
   // Number of devices, with the plugin's own words on why there are none.
   StatusOr<int> DeviceCount(std::string* reason = nullptr) const;
   StatusOr<DeviceInfo> Describe(int index) const;
 
-  // Loads one library, with every check, no search. `path` may be relative (a path that the user typed). A library is loaded once: the same
-  // path gives the same Plugin.
+  // Loads one library, with every check, no search. `path` may be relative (a path that the user typed). A library is
+  // loaded once: the same path gives the same Plugin.
   static StatusOr<std::shared_ptr<Plugin>> Load(const std::string& path);
+  // `inner` behind an interposer, with the same checks; name, path and version stay those of `inner`. core/runtime/interpose.h names interposers.
+  static StatusOr<std::shared_ptr<Plugin>> Wrap(std::shared_ptr<Plugin> inner, const Plugin& interposer,
+                                                const std::string& argument);
 
  private:
   Plugin() = default;
   const void* FindInterface(const char* interface_name) const;
   std::string name_, path_, version_;
+  sy_plugin table_{};              // as it was filled
+  std::shared_ptr<Plugin> inner_;  // of an interposed plugin
   std::map<std::string, std::vector<std::max_align_t>> interfaces_;  // in the size that this program knows
 };
 
 // A plugin that was found, loaded or not.
 struct Candidate {
-  std::string name, path, summary;   // name "" if the manifest could not be read
+  std::string name, path, summary;  // name "" if the manifest could not be read
   PluginKind kind = PluginKind::kBackend;
   int priority = 0;
-  bool tried = false;                // loading it was tried
-  Status verdict;                    // OK: it can be used (as far as was tried); else why it was refused
-  std::string found_in;              // the search-path entry
+  bool tried = false;    // loading it was tried
+  Status verdict;        // OK: it can be used (as far as was tried); else why it was refused
+  std::string found_in;  // the search-path entry
 };
 
 class Registry {
@@ -62,9 +70,11 @@ class Registry {
 
   const std::vector<Candidate>& candidates() const { return candidates_; }
   const std::vector<std::string>& search_path() const { return search_path_; }
-  // Loads the named plugin, or says every plugin tried, where it was looked for and why it was refused. `name` may be a path to a library.
+  // Loads the named plugin, or says every plugin tried, where it was looked for and why it was refused. `name` may be a
+  // path to a library.
   StatusOr<std::shared_ptr<Plugin>> Find(PluginKind kind, const std::string& name);
-  // Names for --device=auto or --collective=auto: usable candidates of that kind with a priority above 0, highest first.
+  // Names for --device=auto or --collective=auto: usable candidates of that kind with a priority above 0, highest
+  // first.
   std::vector<std::string> ByPriority(PluginKind kind) const;
   // For doctor: tries every candidate and fills in its verdict.
   void TryAll();
@@ -79,6 +89,7 @@ class Registry {
   std::vector<std::string> search_path_;
 };
 
-const char* KindName(PluginKind kind);  // "backend", "collective"
+const char* KindName(PluginKind kind);         // "backend", "collective", "interposer"
+const char* MainInterface(PluginKind kind);    // that every plugin of this kind offers: "device/1", "collective/1", "interpose/1"
 
 }  // namespace switchyard

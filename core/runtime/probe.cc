@@ -1,24 +1,31 @@
 #include "core/runtime/probe.h"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <thread>
 
-#include "core/abi/base.h"
+#include "core/abi/device.h"
 #include "core/base/environment.h"
+#include "core/runtime/device.h"
 #include "core/runtime/library.h"
+#include "core/runtime/process_state.h"
 #include "nlohmann/json.hpp"
 
 extern char** environ;
@@ -30,8 +37,18 @@ using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr int kReportDescriptor = 3;
-constexpr auto kTimeLimit = std::chrono::seconds(5);
+constexpr int kReportLost = 99;     // exit status of a probe that could not write its report
+constexpr int kHardwareFactor = 4;  // count and query may start a driver
+constexpr int kMostQueries = 16;
 constexpr char kAccepted[] = "accepted";
+
+// How long one stage of a probe may take.
+std::chrono::seconds TimeLimit(const std::string& stage) {
+  const auto seconds = EnvironmentInt("SWITCHYARD_PROBE_TIMEOUT");
+  const int limit = seconds && *seconds > 0 ? static_cast<int>(*seconds) : 5;
+  const bool hardware = stage == "count" || stage == "query";
+  return std::chrono::seconds(hardware ? kHardwareFactor * limit : limit);
+}
 
 std::string ProbeProgram() {
   for (const char* place : {"/switchyard-probe", "/../bin/switchyard-probe"}) {
@@ -45,8 +62,8 @@ std::string ProbeProgram() {
 std::string Fingerprint(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return "";
-  return fmt::format("abi {}.{} size {} mtime {}.{:09}", SY_ABI_MAJOR, SY_ABI_MINOR, info.st_size, info.st_mtim.tv_sec,
-                     info.st_mtim.tv_nsec);
+  return fmt::format("probe 2 abi {}.{} size {} mtime {}.{:09}", SY_ABI_MAJOR, SY_ABI_MINOR, info.st_size,
+                     info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 
 // path → fingerprint of the libraries that passed. A cache that cannot be read or written is no error.
@@ -70,37 +87,59 @@ void WriteCache(const json& cache) {
   std::filesystem::rename(draft, CachePath(), error);
 }
 
-// Reads lines until the probe closes its end or time is up; false: time is up.
-bool ReadReport(int descriptor, std::string& report) {
-  const auto deadline = Clock::now() + kTimeLimit;
+// What the probe said, line by line: "stage NAME"*, then "accepted" or "refused REASON".
+struct ProbeReport {
+  std::string stage = "dlopen", verdict;
+  bool late = false;  // a stage took too long
+};
+
+// Reads until the verdict, or until the probe closes its end. A process that the plugin started may hold that end open,
+// so nothing after the verdict is waited for.
+ProbeReport ReadReport(int descriptor) {
+  ProbeReport report;
+  std::string line;
+  auto deadline = Clock::now() + TimeLimit(report.stage);
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
     pollfd ready{descriptor, POLLIN, 0};
-    const int count = poll(&ready, 1, static_cast<int>(left));
+    const int count = left <= 0 ? 0 : poll(&ready, 1, static_cast<int>(left));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    char text[4096];
-    const ssize_t bytes = read(descriptor, text, sizeof text);
+    if (count <= 0) {
+      report.late = true;
+      return report;
+    }
+    char letter = 0;
+    const ssize_t bytes = read(descriptor, &letter, 1);
     if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return true;
-    if (report.size() < (1 << 16)) report.append(text, static_cast<size_t>(bytes));
+    if (bytes <= 0) return report;
+    if (letter != '\n') {
+      if (line.size() < 4096) line += letter;
+      continue;
+    }
+    if (line.rfind("stage ", 0) != 0) {
+      report.verdict = line;
+      return report;
+    }
+    report.stage = line.substr(6);
+    deadline = Clock::now() + TimeLimit(report.stage);
+    line.clear();
   }
 }
 
-// Waits for the process to end, at most as long as a probe may take (it may have closed the pipe and gone on); 0: it
-// had to be killed.
-int WaitForEnd(pid_t process, bool ended) {
-  const auto deadline = Clock::now() + (ended ? kTimeLimit : std::chrono::seconds(0));
+// Waits for the process to end, at most as long as a stage may take (it may have closed the pipe and gone on), and ends
+// whatever it started. The wait status; 0: it had to be killed.
+int WaitForEnd(pid_t process, bool late) {
+  const auto deadline = Clock::now() + (late ? std::chrono::seconds(0) : TimeLimit(""));
   int status = 0;
-  for (;;) {
-    const pid_t found = waitpid(process, &status, WNOHANG);
-    if (found == process) return status;
-    if (found < 0 && errno != EINTR) return 0;
-    if (Clock::now() >= deadline) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  pid_t found = 0;
+  while (found == 0) {
+    found = waitpid(process, &status, WNOHANG);
+    if (found < 0 && errno == EINTR) found = 0;
+    if (found != 0 || Clock::now() >= deadline) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  kill(process, SIGKILL);
+  kill(-process, SIGKILL);  // its group: the probe itself, and what it started
+  if (found == process) return status;
   while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
   }
   return 0;
@@ -118,44 +157,88 @@ Status RunProbe(const std::string& program, const std::string& path) {
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, writer, kReportDescriptor);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
   char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(path.c_str()), nullptr};
   pid_t process = 0;
-  const int failure = posix_spawn(&process, program.c_str(), &actions, nullptr, arguments, environ);
+  const int failure = posix_spawn(&process, program.c_str(), &actions, &attributes, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
   close(writer);
   if (failure != 0) {
     close(ends[0]);
     return Internal("{} could not be started: {}", program, std::strerror(failure));
   }
-  std::string report;
-  const bool ended = ReadReport(ends[0], report);
+  const ProbeReport report = ReadReport(ends[0]);
   close(ends[0]);
-  const int status = WaitForEnd(process, ended);
-
-  // Lines: "stage NAME"* then "accepted" or "refused REASON".
-  std::string stage = "dlopen", verdict;
-  for (size_t begin = 0; begin < report.size();) {
-    const size_t end = std::min(report.find('\n', begin), report.size());
-    const std::string line = report.substr(begin, end - begin);
-    if (line.rfind("stage ", 0) == 0) {
-      stage = line.substr(6);
-    } else {
-      verdict = line;
-    }
-    begin = end + 1;
+  const int status = WaitForEnd(process, report.late);
+  if (report.late) {
+    return FailedPrecondition("did not return from {} within {} s", report.stage, TimeLimit(report.stage).count());
   }
-  if (!ended) return FailedPrecondition("did not return from {} within {} s", stage, kTimeLimit.count());
   if (WIFSIGNALED(status)) {
-    return FailedPrecondition("crashed in {} (signal {}, {})", stage, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return FailedPrecondition("crashed in {} (signal {}, {})", report.stage, WTERMSIG(status),
+                              strsignal(WTERMSIG(status)));
   }
-  if (verdict == kAccepted) return OkStatus();
-  if (verdict.rfind("refused ", 0) == 0) return FailedPrecondition("{}", verdict.substr(8));
-  return FailedPrecondition("called exit({}) in {}", WIFEXITED(status) ? WEXITSTATUS(status) : 0, stage);
+  if (report.verdict == kAccepted) return OkStatus();
+  if (report.verdict.rfind("refused ", 0) == 0) return FailedPrecondition("{}", report.verdict.substr(8));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kReportLost) {
+    return FailedPrecondition("closed file descriptors that are not its own, after {}", report.stage);
+  }
+  return FailedPrecondition("called exit({}) in {}", WIFEXITED(status) ? WEXITSTATUS(status) : 0, report.stage);
+}
+
+// count and query may start a driver, and the program will call them without any protection.
+Status AskDevices(const OpenedLibrary& library, const std::function<void(const std::string&)>& stage) try {
+  const auto found = library.interfaces.find("device/1");
+  if (found == library.interfaces.end()) return OkStatus();
+  const auto* api = reinterpret_cast<const sy_device_v1*>(found->second.data());
+  stage("count");
+  int32_t count = 0;
+  sy_error error = EmptyError();
+  if (api->count(&count, &error) != SY_OK) return OkStatus();  // why, it says to everybody who asks
+  for (int32_t index = 0; index < std::min(count, kMostQueries); ++index) {
+    if (index == 0) stage("query");
+    sy_device_info info{};
+    info.header = SY_HEADER(sy_device_info);
+    api->query(index, &info, &error);
+  }
+  return OkStatus();
+} catch (const std::exception& exception) {
+  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}", exception.what());
+} catch (...) {
+  return FailedPrecondition("it threw a C++ exception across the plugin interface");
+}
+
+// What dlopen would say in words that help nobody ("No such file or directory", of a library for another machine).
+Status CheckElf(const std::string& path) {
+  const auto header_of = [](const std::string& file_path) {
+    Elf64_Ehdr header{};
+    std::ifstream file(file_path, std::ios::binary);
+    file.read(reinterpret_cast<char*>(&header), sizeof header);
+    return std::pair(header, file.gcount());
+  };
+  const auto [header, bytes] = header_of(path);
+  if (bytes == 0) return FailedPrecondition("it cannot be loaded: it is empty");
+  if (bytes < static_cast<std::streamsize>(sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
+    return FailedPrecondition("it cannot be loaded: it is not a shared library (no ELF header)");
+  }
+  const Elf64_Ehdr own = header_of("/proc/self/exe").first;
+  if (header.e_machine != own.e_machine || header.e_ident[EI_CLASS] != own.e_ident[EI_CLASS]) {
+    return FailedPrecondition(
+        "it cannot be loaded: it was built for another machine (ELF machine {}, class {}; here {}, {})",
+        header.e_machine, header.e_ident[EI_CLASS], own.e_machine, own.e_ident[EI_CLASS]);
+  }
+  if (header.e_type != ET_DYN)
+    return FailedPrecondition("it cannot be loaded: it is no shared library (ELF type {})", header.e_type);
+  return OkStatus();
 }
 
 }  // namespace
 
 Status ProbeLibrary(const std::string& path) {
+  SY_RETURN_IF_ERROR(CheckElf(path));
   const std::string program = ProbeProgram();
   if (program.empty()) return OkStatus();
   static std::mutex mutex;
@@ -177,15 +260,27 @@ int ProbeMain(int argc, char** argv) {
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
     return 2;
   }
-  const auto report = [](std::string line) {
-    for (char& c : line) {
-      if (c == '\n') c = ' ';
-    }
+  // No core files of plugins that crash, and a place for what they print.
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  const int printed = memfd_create("printed", MFD_CLOEXEC);
+  if (printed >= 0) dup2(printed, STDOUT_FILENO);
+  const pid_t self = getpid();
+  const auto report = [self](std::string line) {
+    if (getpid() != self) _exit(0);  // a copy of the process that the plugin made
+    std::replace(line.begin(), line.end(), '\n', ' ');
     line += '\n';
-    [[maybe_unused]] const ssize_t written = write(kReportDescriptor, line.data(), line.size());
+    if (write(kReportDescriptor, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(kReportLost);
   };
-  const auto library = OpenLibrary(argv[1], [&](const std::string& stage) { report("stage " + stage); });
-  report(library.ok() ? kAccepted : "refused " + Message(library.status()));
+  const auto stage = [&](const std::string& name) { report("stage " + name); };
+  const ProcessState before = ProcessState::Now();
+  const auto library = OpenLibrary(argv[1], stage);
+  Status verdict = library.status();
+  if (const std::string changes = ProcessState::Now().ChangesSince(before); verdict.ok() && !changes.empty()) {
+    verdict = FailedPrecondition("it {} when it was loaded; a plugin leaves the process as it found it", changes);
+  }
+  if (verdict.ok()) verdict = AskDevices(*library, stage);
+  report(verdict.ok() ? kAccepted : "refused " + Message(verdict));
   _exit(0);  // a plugin's static destructors are not what is being tried here
 }
 

@@ -1,9 +1,13 @@
 #include "core/runtime/process_map.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <numeric>
 #include <optional>
 
 #include "core/base/environment.h"
+#include "core/base/logging.h"
+#include "core/runtime/slurm.h"
 
 namespace switchyard {
 namespace {
@@ -30,8 +34,10 @@ struct Variables {
   const char* local_world;
 };
 
+constexpr int kMost = 1 << 20;
+
+// Rank and world size, and where the launcher says them local rank and local world size.
 StatusOr<ProcessMap> Read(const Variables& names) {
-  constexpr int kMost = 1 << 20;
   SY_ASSIGN_OR_RETURN(const auto world, Number(names.world, 1, kMost));
   SY_ASSIGN_OR_RETURN(const auto rank, Number(names.rank, 0, kMost));
   SY_ASSIGN_OR_RETURN(const auto local_rank, Number(names.local_rank, 0, kMost));
@@ -58,47 +64,127 @@ StatusOr<ProcessMap> Read(const Variables& names) {
     return InvalidArgument("{}={} but {}={}; local ranks count from 0", names.local_rank, map.local_rank,
                            names.local_world, map.local_world);
   }
+  map.nodes = (map.world + map.local_world - 1) / map.local_world;
+  map.node = map.rank / map.local_world;
   return map;
 }
 
-// The first host of a Slurm node list such as "gpu[004-007,9],login1".
-std::string FirstHost(const std::string& list) {
-  const size_t bracket = list.find_first_of("[,");
-  if (bracket == std::string::npos || list[bracket] == ',') return list.substr(0, bracket);
-  const size_t end = list.find_first_of(",-]", bracket);
-  return list.substr(0, bracket) + list.substr(bracket + 1, end == std::string::npos ? end : end - bracket - 1);
+// The first of these variables that is set.
+const char* FirstSet(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (Environment(name)) return name;
+  }
+  return *names.begin();
+}
+
+// Where MASTER_ADDR and MASTER_PORT say something, it is taken.
+Status ReadMaster(ProcessMap& map) {
+  SY_ASSIGN_OR_RETURN(const auto port, Number("MASTER_PORT", 1, 65535));
+  if (port) map.master_port = *port;
+  if (const auto address = Environment("MASTER_ADDR")) map.master_address = *address;
+  return OkStatus();
+}
+
+StatusOr<ProcessMap> FromMpirun() {
+  SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
+  // PMIx, which mpirun always offers, tells the ranks where rank 0 listens; whoever wants to go without says both.
+  if (Environment("MASTER_ADDR") && Environment("MASTER_PORT")) SY_RETURN_IF_ERROR(ReadMaster(map));
+  return map;
+}
+
+StatusOr<ProcessMap> FromEnv() {
+  SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"env", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}));
+  SY_ASSIGN_OR_RETURN(const auto node, Number("GROUP_RANK", 0, kMost));
+  SY_ASSIGN_OR_RETURN(const auto nodes, Number("GROUP_WORLD_SIZE", 1, kMost));
+  if (node) map.node = *node;
+  map.nodes = std::max(nodes.value_or(map.nodes), map.node + 1);
+  map.run_token = Environment("SWITCHYARD_RUN_TOKEN").value_or(Environment("TORCHELASTIC_RUN_ID").value_or(""));
+  map.master_port = kDefaultPort;
+  SY_RETURN_IF_ERROR(ReadMaster(map));
+  // torchrun listens at MASTER_PORT itself then: https://docs.pytorch.org/docs/stable/elastic/run.html
+  if (Environment("TORCHELASTIC_USE_AGENT_STORE") == "True") map.master_port += map.master_port < 65535 ? 1 : -1;
+  if (!map.master_address.empty() || map.world == 1) return map;
+  if (map.local_world != map.world || map.nodes > 1) {
+    return InvalidArgument("WORLD_SIZE={} on several nodes, but MASTER_ADDR is not set; set it to the host of rank 0",
+                           map.world);
+  }
+  map.master_address = "127.0.0.1";
+  return map;
+}
+
+// srun tells of every step; a batch script sees the job's variables, but no step's.
+bool InSlurmStep() {
+  if (!Environment("SLURM_PROCID") || !(Environment("SLURM_NTASKS") || Environment("SLURM_STEP_NUM_TASKS")))
+    return false;
+  if (!Environment("SLURM_JOB_ID") || Environment("SLURM_STEP_ID") || Environment("SLURM_STEP_NUM_TASKS")) return true;
+  if (Environment("SLURM_NTASKS").value_or("1") != "1") {
+    LogWarning("SLURM_NTASKS={}, but this process is the batch script's own; start the ranks with srun",
+               *Environment("SLURM_NTASKS"));
+  }
+  return false;
+}
+
+StatusOr<ProcessMap> FromSlurm() {
+  const char* const world_name = FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  SY_ASSIGN_OR_RETURN(ProcessMap map,
+                      Read({"slurm", "SLURM_PROCID", world_name, "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}));
+  SY_ASSIGN_OR_RETURN(const auto node, Number("SLURM_NODEID", 0, kMost));
+  if (node) map.node = *node;
+
+  const char* const tasks_name = FirstSet({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
+  if (const auto list = Environment(tasks_name)) {
+    const auto tasks = ExpandSlurmTasks(*list);
+    if (!tasks.ok()) return Annotate(tasks.status(), fmt::format("{}={}", tasks_name, *list));
+    const int sum = std::accumulate(tasks->begin(), tasks->end(), 0);
+    const bool of_step = tasks_name == std::string("SLURM_STEP_TASKS_PER_NODE");
+    if (sum != map.world && of_step)
+      return InvalidArgument("{}={} are {} tasks, but {}={}", tasks_name, *list, sum, world_name, map.world);
+    if (sum == map.world) {  // the job's list may tell of another shape than the step's
+      map.nodes = static_cast<int>(tasks->size());
+      if (map.node >= map.nodes)
+        return InvalidArgument("SLURM_NODEID={} but {}={} tells of {} nodes", map.node, tasks_name, *list, map.nodes);
+      map.local_world = (*tasks)[static_cast<size_t>(map.node)];
+      if (!Environment("SLURM_LOCALID")) map.local_rank = map.rank % map.local_world;
+      if (map.local_rank >= map.local_world)
+        return InvalidArgument("SLURM_LOCALID={} but node {} has {} tasks ({}={})", map.local_rank, map.node,
+                               map.local_world, tasks_name, *list);
+    }
+  }
+
+  map.master_port = kDefaultPort;
+  if (const auto job = Environment("SLURM_JOB_ID")) {
+    map.run_token = fmt::format("slurm-{}-{}", *job, Environment("SLURM_STEP_ID").value_or(""));
+    // Steps that share a node must not meet at one port.
+    const int64_t step = EnvironmentInt("SLURM_STEP_ID").value_or(0);
+    map.master_port =
+        static_cast<int>(20000 + (31 * int64_t{EnvironmentInt("SLURM_JOB_ID").value_or(0)} + step) % 10000);
+  }
+  SY_RETURN_IF_ERROR(ReadMaster(map));
+  if (!map.master_address.empty() || map.world == 1) return map;
+  const char* const hosts_name = FirstSet({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  const auto list = Environment(hosts_name);
+  if (!list) {
+    if (map.nodes > 1)
+      return InvalidArgument("{} tasks of Slurm on {} nodes, but neither SLURM_STEP_NODELIST nor MASTER_ADDR is set",
+                             map.world, map.nodes);
+    map.master_address = "127.0.0.1";
+    return map;
+  }
+  const auto hosts = ExpandSlurmHosts(*list);
+  if (!hosts.ok()) return Annotate(hosts.status(), fmt::format("{}={}", hosts_name, *list));
+  map.master_address = hosts->front();
+  return map;
 }
 
 }  // namespace
 
 StatusOr<ProcessMap> ProcessMap::FromEnvironment() {
+  if (Environment("OMPI_COMM_WORLD_SIZE")) return FromMpirun();
+  if (Environment("RANK") || Environment("WORLD_SIZE")) return FromEnv();
+  if (InSlurmStep()) return FromSlurm();
   ProcessMap map;
   map.launcher = "alone";
-  if (Environment("OMPI_COMM_WORLD_SIZE")) {
-    SY_ASSIGN_OR_RETURN(map, Read({"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                   "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
-  } else if (Environment("RANK") || Environment("WORLD_SIZE")) {
-    SY_ASSIGN_OR_RETURN(map, Read({"env", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}));
-  } else if (Environment("SLURM_PROCID") && Environment("SLURM_NTASKS")) {
-    SY_ASSIGN_OR_RETURN(map, Read({"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}));
-  }
-  map.nodes = (map.world + map.local_world - 1) / map.local_world;
-  map.node = map.rank / map.local_world;
-  // PMIx, which mpirun always offers, tells the ranks where rank 0 listens; elsewhere the environment must.
-  if (map.world == 1 || map.launcher == "mpirun") return map;
-  SY_ASSIGN_OR_RETURN(const auto port, Number("MASTER_PORT", 1, 65535));
-  map.master_port = port.value_or(kDefaultPort);
-  if (const auto address = Environment("MASTER_ADDR")) {
-    map.master_address = *address;
-  } else if (map.launcher == "slurm") {
-    map.master_address =
-        FirstHost(Environment("SLURM_STEP_NODELIST").value_or(Environment("SLURM_JOB_NODELIST").value_or("localhost")));
-  } else if (map.local_world == map.world) {
-    map.master_address = "127.0.0.1";
-  } else {
-    return InvalidArgument("WORLD_SIZE={} on several nodes, but MASTER_ADDR is not set; set it to the host of rank 0",
-                           map.world);
-  }
   return map;
 }
 

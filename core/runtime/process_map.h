@@ -1,7 +1,8 @@
 // Who is where: rank, world size, node and local rank of this process and of all others, from Open MPI
-// (OMPI_COMM_WORLD_*), env:// (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), Slurm (SLURM_PROCID,
-// SLURM_NTASKS, SLURM_LOCALID), or nothing (one rank); the first that is there wins, in this order. Also the split of a
-// node's cores among its local ranks. Plain data; thread-safe to read.
+// (OMPI_COMM_WORLD_*), env:// as torchrun and our own launcher set it (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+// GROUP_RANK, MASTER_ADDR, MASTER_PORT), a Slurm step (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_NODEID,
+// SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_NODELIST), or nothing (one rank); the first that is there wins, in this order.
+// Also the split of a node's cores among its local ranks. Plain data; thread-safe to read.
 #pragma once
 
 #include <string>
@@ -16,13 +17,15 @@ struct ProcessMap {
   std::string launcher;        // "mpirun", "slurm", "env", "alone"
   std::string master_address;  // where rank 0 listens; "" where PMIx tells it
   int master_port = 0;
+  std::string run_token;  // equal on all ranks of a run and different in another, where the launcher has such a word
   // Of every rank, filled by Rendezvous::Connect, which also replaces the launcher's word on nodes and local ranks by
-  // what it finds.
+  // what it finds: ranks are on one node where they share a kernel and its network.
   std::vector<int> hosts;  // node index
   std::vector<std::string> host_names;
   std::vector<int> pids;
 
-  // From the environment; contradictions ("RANK=3 but WORLD_SIZE=2") are errors that name the variables.
+  // From the environment; contradictions ("RANK=3 but WORLD_SIZE=2") are errors that name the variables. Nodes may hold
+  // different numbers of ranks. A Slurm batch script that was not started by srun is one rank, whatever it asked for.
   static StatusOr<ProcessMap> FromEnvironment();
 };
 

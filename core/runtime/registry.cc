@@ -39,10 +39,16 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   if (!IsName(name)) return InvalidArgument("manifest {}: \"name\" is missing or not a plain name", path);
   candidate.name = name;
   candidate.summary = text("summary");
-  if (kind != "backend" && kind != "collective") {
-    return InvalidArgument("manifest {}: \"kind\" is \"{}\"; expected \"backend\" or \"collective\"", path, kind);
+  bool known = false;
+  for (const PluginKind one : {PluginKind::kBackend, PluginKind::kCollective, PluginKind::kInterposer}) {
+    if (kind != KindName(one)) continue;
+    candidate.kind = one;
+    known = true;
   }
-  candidate.kind = kind == "backend" ? PluginKind::kBackend : PluginKind::kCollective;
+  if (!known) {
+    return InvalidArgument(
+        "manifest {}: \"kind\" is \"{}\"; expected \"backend\", \"collective\" or \"interposer\"", path, kind);
+  }
   if (library.empty() || library.find('/') != std::string::npos) {
     return InvalidArgument("manifest {}: \"library\" is \"{}\"; expected a file name in the same folder", path,
                            library);
@@ -66,7 +72,13 @@ std::string Join(const std::vector<std::string>& parts, const char* separator) {
 
 }  // namespace
 
-const char* KindName(PluginKind kind) { return kind == PluginKind::kBackend ? "backend" : "collective"; }
+const char* KindName(PluginKind kind) {
+  return kind == PluginKind::kBackend ? "backend" : kind == PluginKind::kCollective ? "collective" : "interposer";
+}
+
+const char* MainInterface(PluginKind kind) {
+  return kind == PluginKind::kBackend ? "device/1" : kind == PluginKind::kCollective ? "collective/1" : "interpose/1";
+}
 
 std::vector<std::string> Registry::DefaultSearchPath() {
   std::vector<std::string> path;
@@ -156,7 +168,7 @@ StatusOr<std::shared_ptr<Plugin>> Registry::Load(Candidate& candidate) {
     candidate.verdict = plugin.status();
     return candidate.verdict;
   }
-  const char* const needed = candidate.kind == PluginKind::kBackend ? "device/1" : "collective/1";
+  const char* const needed = MainInterface(candidate.kind);
   if ((*plugin)->name() != candidate.name) {
     candidate.verdict = FailedPrecondition("plugin {}: it calls itself \"{}\", its manifest \"{}\"", candidate.path,
                                            (*plugin)->name(), candidate.name);
@@ -172,7 +184,7 @@ StatusOr<std::shared_ptr<Plugin>> Registry::Find(PluginKind kind, const std::str
   const std::string wanted = kind == PluginKind::kBackend && name == "gpu" ? "cuda" : name;
   if (wanted.find('/') != std::string::npos) {
     SY_ASSIGN_OR_RETURN(auto plugin, Plugin::Load(wanted));
-    const char* const needed = kind == PluginKind::kBackend ? "device/1" : "collective/1";
+    const char* const needed = MainInterface(kind);
     if (plugin->Interface<void>(needed) == nullptr) {
       return FailedPrecondition("plugin {}: it offers no {}", wanted, needed);
     }
@@ -215,7 +227,8 @@ std::vector<std::string> Registry::ByPriority(PluginKind kind) const {
 }
 
 std::vector<std::string> Registry::Names(PluginKind kind) const {
-  std::vector<std::string> names = {"auto"};
+  std::vector<std::string> names;
+  if (kind != PluginKind::kInterposer) names.push_back("auto");
   for (const Candidate& candidate : candidates_) {
     if (candidate.kind != kind || candidate.name.empty()) continue;
     if (std::find(names.begin(), names.end(), candidate.name) == names.end()) names.push_back(candidate.name);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <regex>
 
@@ -43,19 +44,27 @@ class PeerFailure : public testing::TestWithParam<Setting> {
       delays.push_back(std::stoll((*it)[1]) - death);
     return delays;
   }
-  void ExpectNamed(const CommandResult& result, const std::string& what, int64_t within_ms) {
-    EXPECT_NE(result.code, 0) << result.output;
-    EXPECT_NE(result.code, 124) << "the run hung\n" << result.output;
-    const auto delays = Delays(result.output);
-    EXPECT_EQ(delays.size(), static_cast<size_t>(GetParam().ranks - 1)) << result.output;
-    for (const int64_t delay : delays) EXPECT_LE(delay, within_ms) << result.output;
-    EXPECT_THAT(result.output, ContainsRegex("survivor 0 at [0-9]+: .*" + what));
+  // The survivors name the victim of the scenario in time. A starved machine may hold a process up, but not three
+  // times.
+  void ExpectNamed(const std::string& scenario, const std::string& what, int64_t within_ms) {
+    for (int attempt = 1;; ++attempt) {
+      const CommandResult result = Run(scenario);
+      EXPECT_NE(result.code, 0) << result.output;
+      ASSERT_NE(result.code, 124) << "the run hung\n" << result.output;
+      const auto delays = Delays(result.output);
+      ASSERT_EQ(delays.size(), static_cast<size_t>(GetParam().ranks - 1)) << result.output;
+      EXPECT_THAT(result.output, ContainsRegex("survivor 0 at [0-9]+: .*" + what));
+      const int64_t latest = *std::max_element(delays.begin(), delays.end());
+      if (latest <= within_ms) return;
+      ASSERT_LT(attempt, 3) << "survivors took " << latest << " ms, at most " << within_ms << " are allowed\n"
+                            << result.output;
+    }
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Launchers, PeerFailure,
-                         testing::Values(Setting{"launch", "shm", 3}, Setting{"mpirun", "shm", 2},
-                                         Setting{"mpirun", "mpi", 3}),
+                         testing::Values(Setting{"launch", "shm", 3}, Setting{"launch", "tcp", 3},
+                                         Setting{"mpirun", "shm", 2}, Setting{"mpirun", "mpi", 3}),
                          [](const auto& info) {
                            return fmt::format("{}_{}_{}", info.param.launcher, info.param.collective, info.param.ranks);
                          });
@@ -67,20 +76,16 @@ TEST_P(PeerFailure, NothingHappensInAHealthyRun) {
     EXPECT_THAT(result.output, HasSubstr(fmt::format("rank {} finished", rank)));
 }
 
-TEST_P(PeerFailure, ADeadRankIsNamedWithinASecond) {
-  ExpectNamed(Run("kill"), "rank 1 .pid [0-9]+ on host .*. died", 1000);
-}
-TEST_P(PeerFailure, ARankThatDiesInsideACollectiveIsNamed) {
-  ExpectNamed(Run("kill_in_large"), "rank 1 .* died", 1000);
-}
-TEST_P(PeerFailure, ARankThatDiesWhileJoiningIsNamed) { ExpectNamed(Run("kill_before_join"), "rank 1 .* died", 1000); }
+TEST_P(PeerFailure, ADeadRankIsNamedWithinASecond) { ExpectNamed("kill", "rank 1 .pid [0-9]+ on host .*. died", 1000); }
+TEST_P(PeerFailure, ARankThatDiesInsideACollectiveIsNamed) { ExpectNamed("kill_in_large", "rank 1 .* died", 1000); }
+TEST_P(PeerFailure, ARankThatDiesWhileJoiningIsNamed) { ExpectNamed("kill_before_join", "rank 1 .* died", 1000); }
 TEST_P(PeerFailure, AReportedFailureReachesEverybody) {
-  ExpectNamed(Run("report"), "rank 1 .* failed: train/7.jpg is not a JPEG", 1000);
+  ExpectNamed("report", "rank 1 .* failed: train/7.jpg is not a JPEG", 1000);
 }
 
 TEST_P(PeerFailure, AFrozenRankIsNamedWithinTheLimit) {
   // The limit of rank_program is 1.5 s.
-  ExpectNamed(Run("freeze"), "rank 1 .* froze", 3000);
+  ExpectNamed("freeze", "rank 1 .* froze", 3000);
 }
 
 TEST_P(PeerFailure, ARankThatLeavesEarlyIsNamed) {

@@ -10,11 +10,13 @@
 #include <functional>
 #include <thread>
 
+#include "core/runtime/meeting.h"
 #include "core/runtime/message_link.h"
 
 namespace switchyard {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 int FreePort() {
@@ -134,6 +136,70 @@ TEST(Rendezvous, TwoProcessesOfOneRankAreRefused) {
   for (auto& twin : twins) twin.join();
 }
 
+TEST(Rendezvous, WorldSizesThatDisagreeAreRefusedOnBothSides) {
+  ProcessMap map = Place(0, 3, FreePort());
+  std::thread other([port = map.master_port] {
+    ProcessMap own = Place(1, 2, port);
+    EXPECT_THAT(Message(Rendezvous::Connect(own, 3000, {}).status()),
+                ContainsRegex("rank 1 .pid .*. says that there are 2 ranks, but rank 0 was started with 3"));
+  });
+  EXPECT_THAT(Message(Rendezvous::Connect(map, 3000, {}).status()), HasSubstr("but rank 0 was started with 3"));
+  other.join();
+}
+
+TEST(Rendezvous, AnotherVersionOfTheProgramIsRefused) {
+  ProcessMap map = Place(0, 2, FreePort());
+  std::thread other([port = map.master_port] {
+    StatusOr<int> socket = Unavailable("not yet");
+    for (int attempt = 0; attempt < 200 && !socket.ok(); ++attempt) {
+      socket = ConnectTo("127.0.0.1", port, 1000);
+      if (!socket.ok()) usleep(5000);
+    }
+    ASSERT_TRUE(socket.ok());
+    MessageLink link(*socket);
+    link.Send(MessageType::kHello, {"rank", "", "0.0.9/1", "1", "2", "old-host", "4711", "node"});
+    link.Flush();
+    std::vector<Frame> answer;
+    for (int waited = 0; waited < 2000 && answer.empty() && link.Receive(&answer); ++waited) usleep(1000);
+    ASSERT_EQ(answer.size(), 1u);
+    EXPECT_EQ(answer[0].type, MessageType::kFailure);
+    EXPECT_THAT(answer[0].fields[0], HasSubstr("runs version 0.0.9/1"));
+  });
+  EXPECT_THAT(Message(Rendezvous::Connect(map, 3000, {}).status()),
+              HasSubstr("rank 1 (pid 4711 on host old-host) runs version 0.0.9/1, but rank 0 runs " + EngineVersion()));
+  other.join();
+}
+
+TEST(Rendezvous, AnotherRunsRankIsSentAway) {
+  const int port = FreePort();
+  std::thread other([port] {
+    ProcessMap map = Place(1, 2, port);
+    map.run_token = "another run";
+    EXPECT_THAT(Message(Rendezvous::Connect(map, 300, {}).status()), HasSubstr("closed the connection"));
+  });
+  ProcessMap map = Place(0, 2, port);
+  map.run_token = "this run";
+  EXPECT_THAT(Message(Rendezvous::Connect(map, 1500, {}).status()), HasSubstr("rank 1 of 2 did not come"));
+  other.join();
+}
+
+TEST(Rendezvous, AWrongAddressAndATakenPortAreNamed) {
+  ProcessMap map = Place(1, 2, FreePort());
+  const auto nobody = Rendezvous::Connect(map, 100, {});
+  EXPECT_THAT(Message(nobody.status()),
+              HasSubstr(fmt::format("127.0.0.1 port {}: Connection refused", map.master_port)));
+  EXPECT_THAT(Message(nobody.status()), HasSubstr("check that rank 0 runs and that MASTER_ADDR"));
+  map.master_address = "no.such.host.invalid";
+  EXPECT_THAT(Message(Rendezvous::Connect(map, 100, {}).status()),
+              HasSubstr("cannot find the address of host \"no.such.host.invalid\""));
+  const int listener = *ListenOn("127.0.0.1", 0);
+  ProcessMap first = Place(0, 2, *PortOf(listener));
+  const auto taken = Rendezvous::Connect(first, 100, {});
+  EXPECT_THAT(Message(taken.status()), HasSubstr("Address already in use"));
+  EXPECT_THAT(Message(taken.status()), HasSubstr("choose another MASTER_PORT"));
+  close(listener);
+}
+
 TEST(Rendezvous, StrangersAndNonsenseAreSentAway) {
   const int port = FreePort();
   std::thread stranger([port] {
@@ -183,6 +249,23 @@ TEST(Rendezvous, AGoodbyeIsNoFailure) {
     EXPECT_THAT(rendezvous.departed(), HasSubstr("rank 1"));
     EXPECT_TRUE(rendezvous.health().ok());
   });
+}
+
+TEST(MessageLink, ListensToBothFamiliesAndKnowsItsOwnAddresses) {
+  const int listener = *ListenOn("", 0);
+  const auto connected = ConnectTo("127.0.0.1", *PortOf(listener), 1000);
+  ASSERT_TRUE(connected.ok()) << Message(connected.status());
+  close(*connected);
+  close(listener);
+  EXPECT_TRUE(*IsOwnAddress("127.0.0.1"));
+  EXPECT_FALSE(*IsOwnAddress("192.0.2.1"));  // of documentation: RFC 5737
+  EXPECT_FALSE(IsOwnAddress("no.such.host.invalid").ok());
+}
+
+TEST(Meeting, NumbersAreNamedInRanges) {
+  EXPECT_EQ(NameNumbers("rank", {3}), "rank 3");
+  EXPECT_EQ(NameNumbers("rank", {1, 3}), "ranks 1, 3");
+  EXPECT_EQ(NameNumbers("node", {1, 2, 5, 6, 7, 9}), "nodes 1, 2, 5-7, 9");
 }
 
 TEST(MessageLink, RefusesMalformedFrames) {

@@ -1,0 +1,389 @@
+#include "collectives/tcp/communicator.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "collectives/tcp/reduce.h"
+#include "core/abi/device.h"
+
+namespace tcp {
+
+using switchyard::BytesOf;
+using Clock = std::chrono::steady_clock;
+
+const sy_host* host = nullptr;
+
+namespace {
+
+constexpr uint64_t kMagic = 0x3150435459u;     // "YTCP1"
+constexpr uint64_t kOneRoundBytes = 16 << 10;  // an all_reduce up to here: everything to everybody, one round trip
+
+// Where the share of rank `rank` begins, in elements; whole cache lines but for the last.
+uint64_t ShareBegin(uint64_t count, int rank, int size) {
+  const uint64_t share = (count + static_cast<uint64_t>(size) - 1) / static_cast<uint64_t>(size);
+  return std::min(count, (share + 63) / 64 * 64 * static_cast<uint64_t>(rank));
+}
+
+bool InOneRound(const CallSignature& call) { return call.count * BytesOf(call.dtype) <= kOneRoundBytes; }
+
+bool Reduces(int32_t kind) { return kind == switchyard::kAllReduce || kind == switchyard::kReduceScatter; }
+
+}  // namespace
+
+void Communicator::Describe(sy_collective_info& info) {
+  std::snprintf(info.name, sizeof info.name, "tcp");
+  info.completion = SY_COMPLETES_BY_POLL;
+  info.flags = SY_COLLECTIVE_DETERMINISTIC;
+  info.memory_kinds = 1u << SY_MEMORY_HOST;
+  for (uint32_t& dtypes : info.reductions) dtypes = (1u << SY_DTYPE_COUNT) - 1;
+  info.alignment = 64;
+}
+
+Communicator::Communicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh)
+    : rank_(request.rank),
+      size_(request.size),
+      timeout_ms_(request.timeout_ms),
+      name_(request.name == nullptr ? "" : request.name),
+      store_(request.store),
+      hosts_(static_cast<size_t>(request.size), 0),
+      mesh_(std::move(mesh)),
+      waits_for_(static_cast<size_t>(request.size), 0) {
+  if (request.hosts != nullptr) hosts_.assign(request.hosts, request.hosts + request.size);
+}
+
+sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error) {
+  if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
+    return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
+  const char* const interface = host->setting("TCP_INTERFACE");
+  std::unique_ptr<Mesh> mesh;
+  if (const sy_status opened = Mesh::Open(request, interface == nullptr ? "" : interface, &mesh, error);
+      opened != SY_OK)
+    return opened;
+  result->reset(new Communicator(request, std::move(mesh)));
+  return SY_OK;
+}
+
+sy_status Communicator::Ready(sy_error* error) {
+  if (failed_ != SY_OK) {
+    if (error != nullptr) *error = failure_;
+    return failed_;
+  }
+  if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted");
+  return mesh_->Poll(error);
+}
+
+sy_request* Communicator::Queue(const CallSignature& call, const void* send, void* receive) {
+  if (unused_.empty()) unused_.push_back(std::make_unique<sy_request>());
+  queue_.push_back(std::move(unused_.front()));
+  unused_.pop_front();
+  sy_request& request = *queue_.back();
+  request.owner = this;
+  request.call = call;
+  request.send = static_cast<const char*>(send);
+  request.receive = static_cast<char*>(receive);
+  request.messages.clear();
+  request.round = -1;
+  request.done = false;
+  request.outcome = SY_OK;
+  return &request;
+}
+
+sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request, sy_error* error) {
+  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
+    return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
+  if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
+  *request = Queue(switchyard::SignatureOf(kind, call, count, dtype, reduction, root), send, receive);
+  return SY_OK;
+}
+
+sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                       sy_request** request, sy_error* error) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (transfers[i].peer < 0 || transfers[i].peer >= size_ || transfers[i].peer == rank_)
+      return SY_FAIL(error, SY_INVALID, "message %u of rank %d: peer %d of %d ranks", i, rank_, transfers[i].peer,
+                     size_);
+  }
+  *request = Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0), nullptr, nullptr);
+  for (uint32_t i = 0; i < count; ++i) (*request)->messages.push_back({transfers[i]});
+  return SY_OK;
+}
+
+sy_status Communicator::Poll(sy_request* request, sy_error* error) {
+  while (!queue_.empty()) {
+    sy_request& first = *queue_.front();
+    sy_status status = failed_;
+    if (failed_ != SY_OK)
+      first.error = failure_;
+    else
+      status = Advance(first);
+    if (status == SY_IN_PROGRESS) break;
+    if (status != SY_OK && failed_ == SY_OK) {
+      failed_ = status;
+      failure_ = first.error;
+    }
+    first.outcome = status;
+    first.done = true;
+    finished_.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  if (!request->done) return SY_IN_PROGRESS;
+  if (request->outcome != SY_OK && error != nullptr) *error = request->error;
+  const auto found =
+      std::find_if(finished_.begin(), finished_.end(), [&](const auto& own) { return own.get() == request; });
+  unused_.push_back(std::move(*found));
+  finished_.erase(found);
+  return unused_.back()->outcome;
+}
+
+// SY_IN_PROGRESS where nothing can go on now.
+sy_status Communicator::Advance(sy_request& request) {
+  if (request.round < 0) {
+    request.began = Clock::now();
+    FirstRound(request);
+    request.round = 0;
+  }
+  for (bool waited = false;;) {
+    if (aborted_) return SY_FAIL(&request.error, SY_ABORTED, "aborted");
+    bool moved = false, finished = true;
+    if (const sy_status status = MoveAll(request, &moved, &finished); status != SY_OK) return status;
+    if (finished) {
+      if (!NextRound(request)) return SY_OK;
+      waited = false;
+    } else if (!moved) {
+      if (waited) return CheckTime(request, &request.error);
+      WaitForSockets();
+      waited = true;
+    }
+  }
+}
+
+void Communicator::ToAndFrom(sy_request& request, int peer, const void* from, uint64_t sent, void* to,
+                             uint64_t received) {
+  request.messages.push_back({{peer, 1, const_cast<void*>(from), sent}});
+  request.messages.push_back({{peer, 0, to, received}});
+}
+
+void Communicator::FirstRound(sy_request& request) {
+  const CallSignature& call = request.call;
+  if (call.kind == switchyard::kMessages) return;  // they are given
+  const uint64_t element = BytesOf(call.dtype), block = call.count * element, size = static_cast<uint64_t>(size_),
+                 rank = static_cast<uint64_t>(rank_);
+  const uint64_t mine = ShareBegin(call.count, rank_, size_), share = ShareBegin(call.count, rank_ + 1, size_) - mine;
+  if (call.kind == switchyard::kAllReduce) scratch_.resize(size * (InOneRound(call) ? block : share * element));
+  if (call.kind == switchyard::kReduceScatter) scratch_.resize(size * block);
+  if (call.kind == switchyard::kAllToAll) {
+    scratch_.assign(request.send, request.send + size * block);  // for it may be in place
+    std::copy_n(scratch_.data() + rank * block, block, request.receive + rank * block);
+  }
+  if (call.kind == switchyard::kAllGather && request.send != request.receive + rank * block)
+    std::copy_n(request.send, block, request.receive + rank * block);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const uint64_t p = static_cast<uint64_t>(peer);
+    const uint64_t theirs = ShareBegin(call.count, peer, size_);
+    switch (call.kind) {
+      case switchyard::kAllReduce:
+        if (InOneRound(call))
+          ToAndFrom(request, peer, request.send, block, scratch_.data() + p * block, block);
+        else
+          ToAndFrom(request, peer, request.send + theirs * element,
+                    (ShareBegin(call.count, peer + 1, size_) - theirs) * element, scratch_.data() + p * share * element,
+                    share * element);
+        break;
+      case switchyard::kReduceScatter:
+        ToAndFrom(request, peer, request.send + p * block, block, scratch_.data() + p * block, block);
+        break;
+      case switchyard::kAllGather:
+        ToAndFrom(request, peer, request.receive + rank * block, block, request.receive + p * block, block);
+        break;
+      case switchyard::kAllToAll:
+        ToAndFrom(request, peer, scratch_.data() + p * block, block, request.receive + p * block, block);
+        break;
+      case switchyard::kBroadcast:
+        ToAndFrom(request, peer, request.receive, rank_ == call.root ? block : 0, request.receive,
+                  peer == call.root ? block : 0);
+        break;
+      default:  // barrier, split: split sends its 8 bytes
+        ToAndFrom(request, peer, request.send, call.count, request.receive + p * call.count, call.count);
+        break;
+    }
+  }
+}
+
+// result[i] = the sum over all ranks, in rank order, of what each has sent into the scratch and of our own.
+void Communicator::ReduceBlocks(const sy_request& request, const char* own, uint64_t count, char* result) {
+  const uint64_t bytes = count * BytesOf(request.call.dtype);
+  std::vector<const void*> sources;
+  for (int peer = 0; peer < size_; ++peer)
+    sources.push_back(peer == rank_ ? own : scratch_.data() + static_cast<uint64_t>(peer) * bytes);
+  Reduce(result, sources, count, request.call.dtype, request.call.reduction);
+}
+
+bool Communicator::NextRound(sy_request& request) {
+  const CallSignature& call = request.call;
+  const uint64_t element = BytesOf(call.dtype), block = call.count * element;
+  if (!Reduces(call.kind) || request.round > 0) return false;
+  if (call.kind == switchyard::kReduceScatter) {
+    ReduceBlocks(request, request.send + static_cast<uint64_t>(rank_) * block, call.count, request.receive);
+    return false;
+  }
+  if (InOneRound(call)) {
+    ReduceBlocks(request, request.send, call.count, request.receive);
+    return false;
+  }
+  const auto place = [&](int rank) { return ShareBegin(call.count, rank, size_) * element; };
+  const uint64_t mine = place(rank_), bytes = place(rank_ + 1) - mine;
+  ReduceBlocks(request, request.send + mine, bytes / element, request.receive + mine);
+  request.messages.clear();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    ToAndFrom(request, peer, request.receive + mine, bytes, request.receive + place(peer),
+              place(peer + 1) - place(peer));
+  }
+  ++request.round;
+  return true;
+}
+
+// Moves what the sockets take and have. Between one pair of ranks and in one direction, messages go in order.
+sy_status Communicator::MoveAll(sy_request& request, bool* moved, bool* finished) {
+  std::fill(waits_for_.begin(), waits_for_.end(), short{0});
+  for (sy_request::Message& message : request.messages) {
+    if (message.done == message.size()) continue;
+    short& waits = waits_for_[static_cast<size_t>(message.transfer.peer)];
+    const short event = message.transfer.is_send != 0 ? POLLOUT : POLLIN;
+    if ((waits & event) == 0) {
+      if (const sy_status status = Move(request, message, moved); status != SY_OK) return status;
+    }
+    if (message.done == message.size()) continue;
+    waits = static_cast<short>(waits | event);
+    *finished = false;
+  }
+  return SY_OK;
+}
+
+sy_status Communicator::Move(sy_request& request, sy_request::Message& message, bool* moved) {
+  const sy_transfer& transfer = message.transfer;
+  const bool sends = transfer.is_send != 0;
+  if (message.done == 0 && sends) message.frame = {kMagic, transfer.bytes, request.call};
+  while (message.done < message.size()) {
+    const uint64_t in_frame = std::min<uint64_t>(message.done, sizeof(Frame)), in_data = message.done - in_frame;
+    iovec parts[2] = {{reinterpret_cast<char*>(&message.frame) + in_frame, sizeof(Frame) - in_frame},
+                      {static_cast<char*>(transfer.address) + in_data, transfer.bytes - in_data}};
+    msghdr header{};
+    header.msg_iov = parts;
+    // The receiver looks at the frame before it lets data into the caller's memory.
+    header.msg_iovlen = !sends && in_frame < sizeof(Frame) ? 1 : 2;
+    const int socket = mesh_->socket(transfer.peer);
+    const ssize_t bytes = sends ? sendmsg(socket, &header, MSG_NOSIGNAL) : recvmsg(socket, &header, 0);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return SY_OK;
+    if (bytes <= 0) {
+      const int code = bytes == 0 ? 0 : errno;
+      SY_FAIL(&request.error, SY_ABORTED, "rank %d has closed its connection%s%s", transfer.peer, code != 0 ? ": " : "",
+              code != 0 ? strerror(code) : "");
+      request.error.native_code = code;
+      return SY_ABORTED;
+    }
+    *moved = true;
+    message.done += static_cast<uint64_t>(bytes);
+    if (!sends && in_frame < sizeof(Frame) && message.done >= sizeof(Frame)) {
+      if (const sy_status checked = CheckFrame(request, message, &request.error); checked != SY_OK) return checked;
+    }
+  }
+  return SY_OK;
+}
+
+sy_status Communicator::CheckFrame(const sy_request& request, const sy_request::Message& message,
+                                   sy_error* error) const {
+  const Frame& frame = message.frame;
+  CallSignature theirs = frame.call;
+  theirs.tag[sizeof theirs.tag - 1] = '\0';
+  if (frame.magic != kMagic || theirs.kind < 0 || theirs.kind > switchyard::kSplit || BytesOf(theirs.dtype) == 0 ||
+      theirs.reduction < 0 || theirs.reduction >= SY_REDUCTION_COUNT)
+    return SY_FAIL(error, SY_INVALID, "rank %d sends what is no message; are all ranks of the same version?",
+                   message.transfer.peer);
+  const bool messages = request.call.kind == switchyard::kMessages && theirs.kind == switchyard::kMessages;
+  if (!messages && !(theirs == request.call)) {
+    const bool first = rank_ < message.transfer.peer;
+    return SY_FAIL(error, SY_INVALID, "ranks disagree: rank %d calls %s, rank %d calls %s",
+                   first ? rank_ : message.transfer.peer, switchyard::Describe(first ? request.call : theirs).c_str(),
+                   first ? message.transfer.peer : rank_, switchyard::Describe(first ? theirs : request.call).c_str());
+  }
+  if (frame.bytes == message.transfer.bytes) return SY_OK;
+  return SY_FAIL(error, SY_INVALID,
+                 "ranks disagree: rank %d sends %llu bytes in \"%s\", rank %d expects %llu in send_recv_batch \"%s\"",
+                 message.transfer.peer, static_cast<unsigned long long>(frame.bytes), theirs.tag, rank_,
+                 static_cast<unsigned long long>(message.transfer.bytes), request.call.tag);
+}
+
+sy_status Communicator::CheckTime(const sy_request& request, sy_error* error) const {
+  if (timeout_ms_ == 0 || Clock::now() - request.began < std::chrono::milliseconds(timeout_ms_)) return SY_IN_PROGRESS;
+  std::string late;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (waits_for_[static_cast<size_t>(peer)] != 0)
+      late += switchyard::Format("%srank %d", late.empty() ? "" : ", ", peer);
+  }
+  return SY_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_,
+                 static_cast<unsigned long long>(timeout_ms_), switchyard::Describe(request.call).c_str(),
+                 late.c_str());
+}
+
+void Communicator::WaitForSockets() {
+  std::vector<pollfd> polled;
+  for (int peer = 0; peer < size_; ++peer) {
+    const short events = waits_for_[static_cast<size_t>(peer)];
+    if (events != 0) polled.push_back({mesh_->socket(peer), events, 0});
+  }
+  poll(polled.data(), polled.size(), 1);
+}
+
+sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
+                              sy_error* error) {
+  // Everybody learns everybody's color and key.
+  const size_t size = static_cast<size_t>(size_), own = static_cast<size_t>(rank_);
+  std::vector<int32_t> all(2 * size);
+  all[2 * own] = color;
+  all[2 * own + 1] = key;
+  CallSignature call = switchyard::SignatureOf(switchyard::kSplit, nullptr, 2 * sizeof(int32_t), SY_U8, SY_SUM, 0);
+  std::snprintf(call.tag, sizeof call.tag, "%s", name);
+  sy_request* const request = Queue(call, &all[2 * own], all.data());
+  sy_status status;
+  do status = Poll(request, error);
+  while (status == SY_IN_PROGRESS);
+  if (status != SY_OK || color < 0) return status;
+
+  std::vector<int> group;
+  for (size_t rank = 0; rank < size; ++rank) {
+    if (all[2 * rank] == color) group.push_back(static_cast<int>(rank));
+  }
+  const auto key_of = [&](int rank) { return all[2 * static_cast<size_t>(rank) + 1]; };
+  std::stable_sort(group.begin(), group.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+  std::vector<int32_t> hosts;
+  for (const int rank : group) hosts.push_back(hosts_[static_cast<size_t>(rank)]);
+  const std::string full_name = name_ + "/" + name + "/" + std::to_string(color);
+  sy_init_request part{};
+  part.header = SY_HEADER(sy_init_request);
+  part.rank = static_cast<int32_t>(std::find(group.begin(), group.end(), rank_) - group.begin());
+  part.size = static_cast<int32_t>(group.size());
+  part.hosts = hosts.data();
+  part.name = full_name.c_str();
+  part.store = store_;
+  part.timeout_ms = timeout_ms_;
+  std::unique_ptr<Communicator> made;
+  status = Create(part, &made, error);
+  while (status == SY_OK && (status = made->Ready(error)) == SY_IN_PROGRESS) {
+    if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted in split");
+    poll(nullptr, 0, 1);
+    status = SY_OK;
+  }
+  if (status == SY_OK) *result = std::move(made);
+  return status;
+}
+
+}  // namespace tcp

@@ -1,0 +1,102 @@
+// A communicator over the sockets of a mesh. Calls are queued and run one after another by whoever polls. Each call is
+// one or two rounds of messages that move together; every message opens with the call's signature, which the receiver
+// compares with its own, so that disagreeing ranks are told apart before data is mixed. In the first round of every
+// collective each rank sends something to each other rank, if only that signature. Reductions add in rank order: the
+// same bits on every rank, every time, and the same as those of plugin shm. Sent and received by a rank in an
+// all_reduce of N bytes on n ranks: 2 N (n - 1) / n, the least there is. The first error ends the communicator. One
+// thread; Abort from any.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/tcp/mesh.h"
+#include "core/abi/collective_class.h"
+#include "core/abi/plugin.h"
+
+namespace tcp {
+
+using switchyard::CallSignature;
+
+extern const sy_host* host;  // what sy_plugin_query was given
+
+class Communicator;
+
+// What precedes the bytes of every message. Ranks are of one architecture: numbers travel as they lie in memory.
+struct Frame {
+  uint64_t magic, bytes;
+  CallSignature call;
+};
+
+}  // namespace tcp
+
+struct sy_request {
+  struct Message {
+    sy_transfer transfer;
+    uint64_t done = 0;  // bytes, its frame included
+    tcp::Frame frame{};
+    uint64_t size() const { return sizeof(tcp::Frame) + transfer.bytes; }
+  };
+  tcp::Communicator* owner = nullptr;
+  tcp::CallSignature call{};
+  const char* send = nullptr;
+  char* receive = nullptr;
+  std::vector<Message> messages;  // of the current round
+  int round = -1;                 // -1: not begun
+  std::chrono::steady_clock::time_point began;
+  bool done = false;
+  sy_status outcome = SY_OK;
+  sy_error error{SY_HEADER(sy_error)};
+};
+
+namespace tcp {
+
+class Communicator {
+ public:
+  static void Describe(sy_collective_info& info);
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Ready(sy_error* error);
+  sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+                   int32_t reduction, int32_t root, sy_request** request, sy_error* error);
+  sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
+                           sy_error* error);
+  // Progress of the whole queue; the outcome of `request`, which is free afterwards. Sleeps up to a millisecond where
+  // no socket has anything.
+  sy_status Poll(sy_request* request, sy_error* error);
+  // Waits for the other ranks.
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
+  void Abort() { aborted_ = true; }
+
+ private:
+  Communicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh);
+  sy_request* Queue(const CallSignature& call, const void* send, void* receive);
+  sy_status Advance(sy_request& request);
+  bool NextRound(sy_request& request);  // false after the last
+  void FirstRound(sy_request& request);
+  void ReduceBlocks(const sy_request& request, const char* own, uint64_t count, char* result);
+  void ToAndFrom(sy_request& request, int peer, const void* from, uint64_t sent, void* to, uint64_t received);
+  sy_status MoveAll(sy_request& request, bool* moved, bool* finished);
+  sy_status Move(sy_request& request, sy_request::Message& message, bool* moved);
+  sy_status CheckFrame(const sy_request& request, const sy_request::Message& message, sy_error* error) const;
+  sy_status CheckTime(const sy_request& request, sy_error* error) const;
+  void WaitForSockets();
+
+  int rank_, size_;
+  uint64_t timeout_ms_;
+  std::string name_;
+  const sy_store* store_;
+  std::vector<int32_t> hosts_;
+  std::unique_ptr<Mesh> mesh_;
+  std::deque<std::unique_ptr<sy_request>> queue_, finished_, unused_;
+  std::vector<char> scratch_;     // one call runs at a time
+  std::vector<short> waits_for_;  // poll events, by peer
+  sy_status failed_ = SY_OK;
+  sy_error failure_{SY_HEADER(sy_error)};
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace tcp

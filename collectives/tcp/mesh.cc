@@ -1,0 +1,324 @@
+#include "collectives/tcp/mesh.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/abi/boundary.h"
+
+namespace tcp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr auto kTryOneAddress = milliseconds(3000);  // a packet that nobody answers gets no sooner end
+constexpr auto kAnswer = milliseconds(30000);        // of whoever has accepted the connection: it may be starved
+constexpr auto kPause = milliseconds(50);            // after all addresses of a rank were tried
+
+// What a visitor says and what it is answered: 16 bytes each.
+struct Greeting {
+  uint64_t token;
+  uint32_t rank, size;
+};
+static_assert(sizeof(Greeting) == 16);
+
+sy_status FromErrno(sy_error* error, const char* what, std::source_location where = std::source_location::current()) {
+  const int code = errno;
+  const sy_status status =
+      switchyard::Refuse(error, SY_INTERNAL, switchyard::Format("%s: %s", what, strerror(code)), where);
+  if (error != nullptr) error->native_code = code;
+  return status;
+}
+
+// Of both families where the machine has IPv6, else of IPv4; any free port.
+int OpenListener(int* port) {
+  sockaddr_in6 six{};
+  six.sin6_family = AF_INET6;
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  int listener = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int off = 0;
+  if (listener >= 0 && (setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
+                        bind(listener, reinterpret_cast<sockaddr*>(&six), sizeof six) != 0)) {
+    close(listener);
+    listener = -1;
+  }
+  if (listener < 0) {
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener >= 0 && bind(listener, reinterpret_cast<sockaddr*>(&four), sizeof four) != 0) {
+      close(listener);
+      return -1;
+    }
+  }
+  sockaddr_in6 bound{};
+  socklen_t length = sizeof bound;
+  if (listener >= 0 &&
+      (listen(listener, SOMAXCONN) != 0 || getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &length) != 0)) {
+    close(listener);
+    return -1;
+  }
+  *port = ntohs(bound.sin6_port);  // at the same place in both families
+  return listener;
+}
+
+// Addresses at which other hosts may reach this one: IPv4 first, no loopback, no link-local IPv6.
+std::vector<std::string> OwnAddresses(const std::string& interface) {
+  std::vector<std::string> addresses;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+      if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
+      if ((entry->ifa_flags & IFF_UP) == 0 || (!interface.empty() && interface != entry->ifa_name)) continue;
+      if ((entry->ifa_flags & IFF_LOOPBACK) != 0 && interface.empty()) continue;
+      char text[INET6_ADDRSTRLEN];
+      const void* address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
+      if (family == AF_INET6) {
+        const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+        if (IN6_IS_ADDR_LINKLOCAL(&six)) continue;
+        address = &six;
+      }
+      if (inet_ntop(family, address, text, sizeof text) != nullptr) addresses.emplace_back(text);
+    }
+  }
+  freeifaddrs(list);
+  return addresses;
+}
+
+bool Ready(int socket, short events) {
+  pollfd polled{socket, events, 0};
+  return poll(&polled, 1, 0) == 1;
+}
+
+// The next bytes of `size` into `to`; false once the other side is gone.
+bool ReceiveSome(int socket, char* to, size_t size, size_t* received) {
+  while (*received < size) {
+    const ssize_t got = recv(socket, to + *received, size - *received, MSG_DONTWAIT);
+    if (got > 0)
+      *received += static_cast<size_t>(got);
+    else if (got < 0 && errno == EINTR)
+      continue;
+    else
+      return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  }
+  return true;
+}
+
+bool SendGreeting(int socket, const Greeting& greeting) {
+  // A fresh connection has room for 16 bytes.
+  return send(socket, &greeting, sizeof greeting, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof greeting);
+}
+
+}  // namespace
+
+Mesh::Mesh(const sy_init_request& request, uint64_t token)
+    : rank_(request.rank),
+      size_(request.size),
+      name_(request.name == nullptr ? "" : request.name),
+      store_(request.store),
+      hosts_(static_cast<size_t>(request.size), 0),
+      token_(token),
+      started_(Clock::now()),
+      timeout_ms_(request.timeout_ms),
+      sockets_(static_cast<size_t>(request.size), -1) {
+  if (request.hosts != nullptr) hosts_.assign(request.hosts, request.hosts + request.size);
+  for (int peer = 0; peer < rank_; ++peer) {
+    visits_.emplace_back();
+    visits_.back().peer = peer;
+  }
+}
+
+Mesh::~Mesh() {
+  if (listener_ >= 0) close(listener_);
+  for (const int socket : sockets_) {
+    if (socket >= 0) close(socket);
+  }
+  for (const Visit& visit : visits_) {
+    if (visit.socket >= 0) close(visit.socket);
+  }
+  for (const Visitor& visitor : visitors_) close(visitor.socket);
+}
+
+std::string Mesh::Key(int rank) const { return "tcp/" + name_ + "/" + std::to_string(rank); }
+
+sy_status Mesh::Open(const sy_init_request& request, const std::string& interface, std::unique_ptr<Mesh>* mesh,
+                     sy_error* error) {
+  uint64_t token = 0;
+  if (getrandom(&token, sizeof token, 0) != static_cast<ssize_t>(sizeof token)) return FromErrno(error, "getrandom");
+  std::unique_ptr<Mesh> made(new Mesh(request, token));
+  if (request.size > 1) {
+    int port = 0;
+    made->listener_ = OpenListener(&port);
+    if (made->listener_ < 0) return FromErrno(error, "cannot listen for the other ranks");
+    const std::vector<std::string> addresses = OwnAddresses(interface);
+    if (addresses.empty() && !interface.empty())
+      return SY_FAIL(error, SY_INVALID, "SWITCHYARD_TCP_INTERFACE=%s: no interface of this name has an address",
+                     interface.c_str());
+    std::string text = switchyard::Format("%016llx %d", static_cast<unsigned long long>(token), port);
+    for (const std::string& address : addresses) text += " " + address;
+    const sy_status told = request.store->put(request.store->context, made->Key(request.rank).c_str(), text.data(),
+                                              static_cast<uint32_t>(text.size()), error);
+    if (told != SY_OK) return told;
+  }
+  *mesh = std::move(made);
+  return SY_OK;
+}
+
+sy_status Mesh::LookUp(Visit& visit, sy_error* error) {
+  char text[2048];
+  uint32_t bytes = 0;
+  const sy_status found = store_->get(store_->context, Key(visit.peer).c_str(), text, sizeof text, &bytes, 0, error);
+  if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
+  if (found != SY_OK) return found;
+  std::istringstream words(std::string(text, bytes));
+  words >> std::hex >> visit.meeting.token >> std::dec >> visit.meeting.port;
+  if (!words || visit.meeting.port < 1 || visit.meeting.port > 65535)
+    return SY_FAIL(error, SY_INVALID, "rank %d told no address; are all ranks of the same version?", visit.peer);
+  for (std::string address; words >> address;) visit.meeting.addresses.push_back(address);
+  // On one node the loopback does, and it is there even where no network is.
+  const size_t peer = static_cast<size_t>(visit.peer), own = static_cast<size_t>(rank_);
+  if (hosts_[peer] == hosts_[own]) visit.meeting.addresses = {"127.0.0.1"};
+  if (visit.meeting.addresses.empty())
+    return SY_FAIL(error, SY_INVALID, "rank %d is on another host and has no address but the loopback", visit.peer);
+  return SY_OK;
+}
+
+void Mesh::TryNextAddress(Visit& visit, const std::string& problem) {
+  visit.problem = switchyard::Format("%s port %d: %s", visit.meeting.addresses[visit.next_address].c_str(),
+                                     visit.meeting.port, problem.c_str());
+  if (visit.socket >= 0) close(visit.socket);
+  visit.socket = -1;
+  visit.connected = false;
+  visit.answered = 0;
+  if (++visit.next_address < visit.meeting.addresses.size()) return;
+  visit.next_address = 0;
+  visit.not_before = Clock::now() + kPause;
+}
+
+void Mesh::StartConnecting(Visit& visit) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  const std::string& address = visit.meeting.addresses[visit.next_address];
+  if (const int code = getaddrinfo(address.c_str(), std::to_string(visit.meeting.port).c_str(), &hints, &found);
+      code != 0)
+    return TryNextAddress(visit, gai_strerror(code));
+  visit.socket = ::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const bool failed =
+      visit.socket < 0 || (connect(visit.socket, found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS);
+  const int code = errno;
+  freeaddrinfo(found);
+  visit.give_up = Clock::now() + kTryOneAddress;
+  if (failed) TryNextAddress(visit, strerror(code));
+}
+
+// SY_OK once the connection stands.
+sy_status Mesh::Advance(Visit& visit, sy_error* error) {
+  if (visit.meeting.addresses.empty()) {
+    if (const sy_status found = LookUp(visit, error); found != SY_OK) return found;
+    visit.problem = "it has not answered";
+  }
+  if (visit.socket < 0 && Clock::now() >= visit.not_before) StartConnecting(visit);
+  if (visit.socket < 0) return SY_IN_PROGRESS;
+  if (!visit.connected && Ready(visit.socket, POLLOUT)) {
+    int code = 0;
+    socklen_t length = sizeof code;
+    if (getsockopt(visit.socket, SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
+    if (code == 0 &&
+        !SendGreeting(visit.socket, {visit.meeting.token, static_cast<uint32_t>(rank_), static_cast<uint32_t>(size_)}))
+      code = errno;
+    if (code != 0) {
+      TryNextAddress(visit, strerror(code));
+      return SY_IN_PROGRESS;
+    }
+    visit.connected = true;
+    visit.give_up = Clock::now() + kAnswer;
+  }
+  if (visit.connected) {
+    const Greeting expected{~visit.meeting.token, static_cast<uint32_t>(visit.peer), static_cast<uint32_t>(size_)};
+    const bool alive = ReceiveSome(visit.socket, visit.answer, sizeof visit.answer, &visit.answered);
+    if (visit.answered == sizeof visit.answer && memcmp(visit.answer, &expected, sizeof expected) == 0) return SY_OK;
+    if (!alive || visit.answered == sizeof visit.answer) {
+      TryNextAddress(visit, "another program answers there, or the rank has gone");
+      return SY_IN_PROGRESS;
+    }
+  }
+  if (Clock::now() >= visit.give_up) TryNextAddress(visit, "no answer");
+  return SY_IN_PROGRESS;
+}
+
+// False once the visitor has become a peer, or has been sent away.
+bool Mesh::Listen(Visitor& visitor) {
+  const bool alive = ReceiveSome(visitor.socket, visitor.hello, sizeof visitor.hello, &visitor.received);
+  if (alive && visitor.received < sizeof visitor.hello) return true;
+  Greeting hello{};
+  if (visitor.received == sizeof visitor.hello) memcpy(&hello, visitor.hello, sizeof hello);
+  const bool known = hello.token == token_ && hello.size == static_cast<uint32_t>(size_) &&
+                     hello.rank > static_cast<uint32_t>(rank_) && hello.rank < static_cast<uint32_t>(size_);
+  if (known && SendGreeting(visitor.socket, {~token_, static_cast<uint32_t>(rank_), static_cast<uint32_t>(size_)})) {
+    // Where a rank has come before, it has given that connection up.
+    int& socket = sockets_[hello.rank];
+    if (socket >= 0) close(socket);
+    socket = visitor.socket;
+  } else {
+    close(visitor.socket);
+  }
+  return false;
+}
+
+sy_status Mesh::Poll(sy_error* error) {
+  if (complete_) return SY_OK;
+  for (Visit& visit : visits_) {
+    int& socket = sockets_[static_cast<size_t>(visit.peer)];
+    if (socket >= 0) continue;
+    const sy_status status = Advance(visit, error);
+    if (status == SY_OK)
+      socket = std::exchange(visit.socket, -1);
+    else if (status != SY_IN_PROGRESS)
+      return status;
+  }
+  for (;;) {
+    const int socket = listener_ < 0 ? -1 : accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket < 0) break;
+    visitors_.emplace_back();
+    visitors_.back().socket = socket;
+  }
+  std::erase_if(visitors_, [this](Visitor& visitor) { return !Listen(visitor); });
+
+  int missing = -1;
+  for (int peer = size_ - 1; peer >= 0; --peer) {
+    if (peer != rank_ && sockets_[static_cast<size_t>(peer)] < 0) missing = peer;
+  }
+  if (missing < 0) {
+    const int on = 1;
+    for (const int socket : sockets_) {
+      if (socket >= 0 && setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
+        return FromErrno(error, "TCP_NODELAY");
+    }
+    complete_ = true;
+    if (listener_ >= 0) close(std::exchange(listener_, -1));
+    return SY_OK;
+  }
+  if (timeout_ms_ == 0 || Clock::now() - started_ < milliseconds(timeout_ms_)) return SY_IN_PROGRESS;
+  const std::string problem =
+      missing < rank_ ? visits_[static_cast<size_t>(missing)].problem : "it has not connected to this rank";
+  return SY_FAIL(error, SY_TIMEOUT,
+                 "no connection between rank %d and rank %d within %llu ms (%s); can the hosts reach each other? "
+                 "SWITCHYARD_TCP_INTERFACE chooses the network interface",
+                 rank_, missing, static_cast<unsigned long long>(timeout_ms_), problem.c_str());
+}
+
+}  // namespace tcp

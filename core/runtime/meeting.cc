@@ -1,0 +1,228 @@
+#include "core/runtime/meeting.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "core/base/environment.h"
+#include "core/base/logging.h"
+
+namespace switchyard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int MillisecondsUntil(MeetingDeadline deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+}
+
+enum HelloField { kNoun, kToken, kVersion, kNumber, kCount, kHost, kPid, kAbout, kHelloFields };
+
+std::vector<std::string> FieldsOf(const Member& member) {
+  return {member.host, std::to_string(member.pid), member.about};
+}
+Member MemberOf(const std::vector<std::string>& fields, size_t from) {
+  return {fields[from], std::atoi(fields[from + 1].c_str()), fields[from + 2]};
+}
+
+class Holder {
+ public:
+  Holder(const MeetingTerms& terms, std::vector<Member>* members)
+      : terms_(terms), members_(*members), links_(static_cast<size_t>(terms.count)) {
+    members_.resize(static_cast<size_t>(terms.count));
+  }
+
+  StatusOr<MeetingLinks> Run(int listener, MeetingDeadline deadline) {
+    const auto started = Clock::now();
+    Status problem = OkStatus();
+    while (problem.ok() && present_ + 1 < terms_.count) {
+      if (MillisecondsUntil(deadline) == 0)
+        problem = Missing(listener, Clock::now() - started);
+      else
+        problem = Round(listener, std::min(MillisecondsUntil(deadline), 100));
+    }
+    std::vector<std::string> list;
+    for (const Member& member : members_) {
+      const auto fields = FieldsOf(member);
+      list.insert(list.end(), fields.begin(), fields.end());
+    }
+    for (const auto& link : links_) {
+      if (link == nullptr) continue;
+      if (problem.ok())
+        link->Send(MessageType::kWelcome, list);
+      else
+        link->Send(MessageType::kFailure, {Message(problem)});
+      link->Flush();
+    }
+    if (!problem.ok()) return problem;
+    return std::move(links_);
+  }
+
+ private:
+  Status Missing(int listener, Clock::duration waited) const {
+    std::vector<int> missing;
+    for (int number = 1; number < terms_.count; ++number) {
+      if (links_[static_cast<size_t>(number)] == nullptr) missing.push_back(number);
+    }
+    const auto port = PortOf(listener);
+    return DeadlineExceeded("{} of {} did not come within {:.1f} s to {} 0 on host {} port {}; {}",
+                            NameNumbers(terms_.noun, missing), terms_.count,
+                            std::chrono::duration<double>(waited).count(), terms_.noun, members_[0].host,
+                            port.ok() ? *port : 0, terms_.advice);
+  }
+
+  // Waits a little for something to happen, and deals with it.
+  Status Round(int listener, int wait_ms) {
+    std::vector<pollfd> polled{{listener, POLLIN, 0}};
+    for (const auto& link : strangers_) polled.push_back({link->descriptor(), POLLIN, 0});
+    for (const auto& link : links_) {
+      if (link != nullptr) polled.push_back({link->descriptor(), POLLIN, 0});
+    }
+    poll(polled.data(), polled.size(), wait_ms);
+    for (int descriptor = AcceptFrom(listener); descriptor >= 0; descriptor = AcceptFrom(listener)) {
+      strangers_.push_back(std::make_unique<MessageLink>(descriptor));
+    }
+    for (auto& link : strangers_) {
+      std::vector<Frame> messages;
+      const bool alive = link->Receive(&messages, 1);
+      if (!messages.empty())
+        SY_RETURN_IF_ERROR(Admit(link, messages[0]));
+      else if (!alive)
+        link.reset();
+    }
+    std::erase(strangers_, nullptr);
+    for (int number = 1; number < terms_.count; ++number) {
+      const auto& link = links_[static_cast<size_t>(number)];
+      std::vector<Frame> early;
+      if (link != nullptr && !link->Receive(&early)) {
+        return Unavailable("{} died while the {}s were gathering", Name(number), terms_.noun);
+      }
+    }
+    return OkStatus();
+  }
+
+  std::string Name(int number) const { return MemberName(terms_.noun, number, members_[static_cast<size_t>(number)]); }
+
+  // Takes the stranger behind `link` in, or sends it away (link becomes null either way).
+  Status Admit(std::unique_ptr<MessageLink>& link, const Frame& hello) {
+    auto visitor = std::move(link);
+    const auto& fields = hello.fields;
+    if (hello.type != MessageType::kHello || fields.size() < kHelloFields || fields[kNoun] != terms_.noun ||
+        fields[kToken] != terms_.token) {
+      if (!std::exchange(turned_one_away_, true))
+        LogWarning("a process that is not of this run connected to {} 0; it was sent away", terms_.noun);
+      return OkStatus();
+    }
+    const int number = std::atoi(fields[kNumber].c_str()), count = std::atoi(fields[kCount].c_str());
+    const Member member = MemberOf(fields, kHost);
+    const std::string name = MemberName(terms_.noun, number, member);
+    Status problem = OkStatus();
+    if (fields[kVersion] != EngineVersion()) {
+      problem = FailedPrecondition("{} runs version {}, but {} 0 runs {}; install the same version on every host", name,
+                                   fields[kVersion], terms_.noun, EngineVersion());
+    } else if (count != terms_.count) {
+      problem = InvalidArgument("{} says that there are {} {}s, but {} 0 was started with {}", name, count, terms_.noun,
+                                terms_.noun, terms_.count);
+    } else if (number < 1 || number >= terms_.count) {
+      problem = InvalidArgument("{}: expected a number from 1 to {}", name, terms_.count - 1);
+    } else if (links_[static_cast<size_t>(number)] != nullptr) {
+      const Member& twin = members_[static_cast<size_t>(number)];
+      problem = InvalidArgument("two processes say that they are {} {}: pid {} on host {} and pid {} on host {}",
+                                terms_.noun, number, twin.pid, twin.host, member.pid, member.host);
+    }
+    if (!problem.ok()) {
+      visitor->Send(MessageType::kFailure, {Message(problem)});
+      visitor->Flush();
+      return problem;
+    }
+    members_[static_cast<size_t>(number)] = member;
+    links_[static_cast<size_t>(number)] = std::move(visitor);
+    ++present_;
+    return OkStatus();
+  }
+
+  const MeetingTerms& terms_;
+  std::vector<Member>& members_;
+  MeetingLinks links_, strangers_;
+  int present_ = 0;
+  bool turned_one_away_ = false;
+};
+
+// One visit. OK: the list has come. kCancelled: the holder's last word, in its own words. Else another try may help.
+Status VisitOnce(const MeetingTerms& terms, const std::vector<std::string>& hello, const std::string& address, int port,
+                 MeetingDeadline deadline, std::unique_ptr<MessageLink>* link, std::vector<Member>* members) {
+  SY_ASSIGN_OR_RETURN(const int descriptor, ConnectTo(address, port, std::min(MillisecondsUntil(deadline), 2000)));
+  *link = std::make_unique<MessageLink>(descriptor);
+  (*link)->Send(MessageType::kHello, hello);
+  (*link)->Flush();
+  std::vector<Frame> messages;
+  for (bool alive = true; alive && messages.empty();) {
+    if (MillisecondsUntil(deadline) == 0)
+      return Unavailable("{} 0 at {} port {} does not answer", terms.noun, address, port);
+    pollfd readable{(*link)->descriptor(), POLLIN, 0};
+    poll(&readable, 1, MillisecondsUntil(deadline));
+    alive = (*link)->Receive(&messages, 1);
+  }
+  if (!messages.empty() && messages[0].type == MessageType::kFailure && messages[0].fields.size() == 1)
+    return Status(absl::StatusCode::kCancelled, messages[0].fields[0]);
+  if (messages.empty() || messages[0].type != MessageType::kWelcome ||
+      messages[0].fields.size() != static_cast<size_t>(terms.count) * 3)
+    return FailedPrecondition("{} port {} closed the connection; does {} 0 of the same run listen there?", address,
+                              port, terms.noun);
+  members->clear();
+  for (size_t from = 0; from < messages[0].fields.size(); from += 3)
+    members->push_back(MemberOf(messages[0].fields, from));
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string MemberName(const std::string& noun, int number, const Member& member) {
+  return fmt::format("{} {} (pid {} on host {})", noun, number, member.pid, member.host);
+}
+
+std::string NameNumbers(const std::string& noun, const std::vector<int>& numbers) {
+  std::string text = noun + (numbers.size() == 1 ? " " : "s ");
+  for (size_t first = 0; first < numbers.size();) {
+    size_t last = first;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    text += fmt::format("{}{}", first > 0 ? ", " : "", numbers[first]);
+    if (last > first) text += fmt::format("{}{}", last > first + 1 ? "-" : ", ", numbers[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+StatusOr<MeetingLinks> HoldMeeting(const MeetingTerms& terms, int listener, MeetingDeadline deadline,
+                                   std::vector<Member>* members) {
+  return Holder(terms, members).Run(listener, deadline);
+}
+
+StatusOr<std::unique_ptr<MessageLink>> AttendMeeting(const MeetingTerms& terms, int number, const Member& self,
+                                                     const std::vector<std::string>& addresses, int port,
+                                                     MeetingDeadline deadline, std::vector<Member>* members) {
+  std::vector<std::string> hello = {terms.noun, terms.token, EngineVersion(), std::to_string(number),
+                                    std::to_string(terms.count)};
+  for (const std::string& field : FieldsOf(self)) hello.push_back(field);
+  // A little longer than number 0 waits, so that its word on who is missing arrives.
+  deadline += std::chrono::seconds(2);
+  Status last = Unavailable("{} 0 gave no address", terms.noun);
+  for (int pause_ms = 20; MillisecondsUntil(deadline) > 0; pause_ms = std::min(2 * pause_ms, 300)) {
+    for (const std::string& address : addresses) {
+      std::unique_ptr<MessageLink> link;
+      const Status visited = VisitOnce(terms, hello, address, port, deadline, &link, members);
+      if (visited.ok()) return link;
+      if (absl::IsCancelled(visited)) return Unavailable("{}", Message(visited));
+      // Having been turned away says more than that nobody is there any more.
+      if (!absl::IsFailedPrecondition(last)) last = visited;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+  }
+  return DeadlineExceeded("{} {} found no {} 0 in time: {}; {}", terms.noun, number, terms.noun, Message(last),
+                          terms.advice);
+}
+
+}  // namespace switchyard

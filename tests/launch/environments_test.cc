@@ -1,0 +1,64 @@
+// Ranks that no launcher of ours started: as srun and torchrun set their variables, and torchrun itself.
+#include "tests/launch/nodes.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+class Environments : public NodesTest {
+ protected:
+  const int port_ = FreePort();
+};
+
+TEST_F(Environments, ASlurmStepTrainsLikeOurLauncher) {
+  std::vector<std::string> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(fmt::format(
+        "env SLURM_JOB_ID=71 SLURM_STEP_ID=0 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3 SLURM_PROCID={} SLURM_LOCALID={} "
+        "SLURM_NODEID={} 'SLURM_STEP_TASKS_PER_NODE=2,1' 'SLURM_STEP_NODELIST=localhost,other[1-2]' MASTER_PORT={} {} "
+        "{}",
+        rank, rank % 2, rank / 2, port_, Program(), Training("--collective=tcp")));
+  }
+  Start(ranks);
+  ExpectSuccessOfAll();
+  EXPECT_EQ(Weights("node0"), WeightsOfOneNode(3));
+}
+
+TEST_F(Environments, TorchrunsVariablesTrainLikeOurLauncher) {
+  std::vector<std::string> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(
+        fmt::format("env RANK={0} WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK={0} GROUP_WORLD_SIZE=2 "
+                    "MASTER_ADDR=127.0.0.1 MASTER_PORT={1} TORCHELASTIC_RUN_ID=a {2} {3}",
+                    rank, port_, Program(), Training("--collective=shm")));
+  }
+  Start(ranks);
+  ExpectSuccessOfAll();
+  EXPECT_EQ(Weights("node0"), WeightsOfOneNode(2));
+}
+
+TEST_F(Environments, TorchrunItselfTrainsLikeOurLauncher) {
+  if (system("torchrun --help > /dev/null 2>&1") != 0) GTEST_SKIP() << "torchrun was not found";
+  Start({fmt::format("torchrun --nproc_per_node=2 --master_port={} --no-python {} {}", port_, Program(), Training())});
+  ExpectSuccessOfAll();
+  EXPECT_EQ(Weights("node0"), WeightsOfOneNode(2));
+}
+
+// Two runs that were given the same address by mistake: nobody joins the other's.
+TEST_F(Environments, AnotherRunAtTheSamePortIsNotJoined) {
+  const auto rank = [&](int number, const char* run) {
+    return fmt::format(
+        "env RANK={} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={} TORCHELASTIC_RUN_ID={} {} {}",
+        number, port_, run, Program(), Training("--init_timeout_ms=2000"));
+  };
+  Start({rank(0, "one"), rank(1, "two")});
+  WaitForEnd();
+  EXPECT_NE(node(0).code(), 0);
+  EXPECT_NE(node(1).code(), 0);
+  EXPECT_THAT(node(0).Output(), HasSubstr("rank 1 of 2 did not come"));
+  EXPECT_THAT(node(1).Output(), HasSubstr("closed the connection"));
+}
+
+}  // namespace
+}  // namespace switchyard

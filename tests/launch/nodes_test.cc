@@ -1,0 +1,125 @@
+// The launchers of several nodes, all on this host: how they meet, and what they say where that cannot work.
+#include "tests/launch/nodes.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+class Nodes : public NodesTest {
+ protected:
+  const int port_ = FreePort();
+};
+
+TEST_F(Nodes, MayHoldDifferentNumbersOfRanks) {
+  const std::string command = RankProgram() + " environment";
+  Start({Launch(3, 0, 2, port_, command), Launch(3, 1, 1, port_, command), Launch(3, 2, 2, port_, command)});
+  ExpectSuccessOfAll();
+  EXPECT_THAT(node(0).Output(), HasSubstr("0 5 0 2 env\n"));
+  EXPECT_THAT(node(0).Output(), HasSubstr("[1] 1 5 1 2 env\n"));
+  EXPECT_THAT(node(1).Output(), HasSubstr("[2] 2 5 0 1 env\n"));
+  EXPECT_THAT(node(2).Output(), HasSubstr("[3] 3 5 0 2 env\n"));
+  EXPECT_THAT(node(2).Output(), HasSubstr("[4] 4 5 1 2 env\n"));
+}
+
+TEST_F(Nodes, RanksOfUnevenNodesReduceTogether) {
+  const std::string command = RankProgram() + " reduce tcp";
+  Start({Launch(2, 0, 1, port_, command), Launch(2, 1, 2, port_, command)});
+  ExpectSuccessOfAll();
+  EXPECT_THAT(node(0).Output(), HasSubstr("rank 0 finished"));
+  EXPECT_THAT(node(1).Output(), HasSubstr("rank 2 finished"));
+}
+
+TEST_F(Nodes, ThatDoNotComeAreNamed) {
+  const std::string command = RankProgram() + " environment";
+  Start({Launch(4, 0, 1, port_, command, "--rdzv_timeout=1"), Launch(4, 2, 1, port_, command, "--rdzv_timeout=1")});
+  WaitForEnd();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(node(i).code(), 1);
+    EXPECT_THAT(node(i).Output(), ContainsRegex("nodes 1, 3 of 4 did not come within [0-9.]+ s to node 0 on host"));
+    EXPECT_THAT(node(i).Output(), HasSubstr("switchyard launch --nnodes=4"));
+  }
+}
+
+TEST_F(Nodes, OfOneNumberAreRefused) {
+  const std::string command = RankProgram() + " environment";
+  Start({Launch(3, 0, 1, port_, command), Launch(3, 1, 1, port_, command), Launch(3, 1, 1, port_, command)});
+  WaitForEnd();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(node(i).code(), 1);
+    EXPECT_THAT(node(i).Output(), ContainsRegex("two processes say that they are node 1: pid [0-9]+ on host"));
+  }
+}
+
+TEST_F(Nodes, ThatDisagreeOnTheirNumberAreRefused) {
+  const std::string command = RankProgram() + " environment";
+  Start({Launch(3, 0, 1, port_, command), Launch(2, 1, 1, port_, command)});
+  WaitForEnd();
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_THAT(node(i).Output(), HasSubstr("says that there are 2 nodes, but node 0 was started with 3"));
+}
+
+TEST_F(Nodes, OfAnotherVersionAreRefused) {
+  Start({Launch(2, 0, 1, port_, RankProgram() + " environment")});
+  StatusOr<int> socket = Unavailable("not yet");
+  RunningProgram::WaitFor([&] { return (socket = ConnectTo("127.0.0.1", port_, 1000)).ok(); }, 20000);
+  ASSERT_TRUE(socket.ok());
+  MessageLink link(*socket);
+  link.Send(MessageType::kHello, {"node", "", "0.0.9/1", "1", "2", "old-host", "4711", "1"});
+  link.Flush();
+  WaitForEnd();
+  EXPECT_THAT(node(0).Output(),
+              HasSubstr("node 1 (pid 4711 on host old-host) runs version 0.0.9/1, but node 0 runs " + EngineVersion()));
+}
+
+TEST_F(Nodes, AWrongAddressIsNamed) {
+  Start({Launch(2, 1, 1, port_, RankProgram() + " environment", "--rdzv_timeout=1")});
+  WaitForEnd();
+  EXPECT_EQ(node(0).code(), 1);
+  EXPECT_THAT(node(0).Output(), HasSubstr(fmt::format("127.0.0.1 port {}: Connection refused", port_)));
+  EXPECT_THAT(node(0).Output(), HasSubstr("check --master_addr"));
+  // A number for node 0 on a host that has not this address: documentation's, RFC 5737.
+  Start({Launch(2, 0, 1, port_, "true", "--rdzv_timeout=1 --master_addr=192.0.2.1")});
+  WaitForEnd();
+  EXPECT_THAT(node(0).Output(), HasSubstr("192.0.2.1 is no address of this host"));
+}
+
+TEST_F(Nodes, ATakenPortIsNamed) {
+  const int listener = *ListenOn("127.0.0.1", 0);
+  for (const int nodes : {1, 2}) {
+    Start({Launch(nodes, 0, 1, *PortOf(listener), "true")});
+    WaitForEnd();
+    EXPECT_EQ(node(0).code(), 1);
+    EXPECT_THAT(node(0).Output(), HasSubstr("Address already in use"));
+    EXPECT_THAT(node(0).Output(), HasSubstr("choose another --master_port"));
+  }
+  close(listener);
+}
+
+TEST_F(Nodes, AFailureOnOneEndsTheOthersWithItsExitCode) {
+  const std::string command = "sh -c 'test $RANK = 2 && exit 7; sleep 60'";
+  Start({Launch(2, 0, 1, port_, command), Launch(2, 1, 2, port_, command)});
+  WaitForEnd(30000);
+  EXPECT_EQ(node(0).code(), 7) << Outputs();
+  EXPECT_EQ(node(1).code(), 7) << Outputs();
+  EXPECT_THAT(node(0).Output(), ContainsRegex("rank 2 .pid [0-9]+. failed with exit code 7 on host .*; the ranks of "
+                                              "this node are stopped"));
+}
+
+TEST_F(Nodes, AKilledLauncherIsNamed) {
+  Start({Launch(2, 0, 1, port_, "sleep 60"), Launch(2, 1, 2, port_, "sh -c 'echo started; sleep 60'")});
+  ASSERT_GE(RunningProgram::WaitFor([&] { return node(1).Output().find("started") != std::string::npos; }, 30000), 0);
+  node(1).Signal(SIGKILL);
+  WaitForEnd(30000);
+  EXPECT_EQ(node(0).code(), 1);
+  EXPECT_THAT(node(0).Output(), ContainsRegex("node 1 .launcher pid [0-9]+ on host .*, ranks 1, 2. is gone"));
+}
+
+TEST_F(Nodes, ThatFinishAtDifferentTimesAllSucceed) {
+  Start({Launch(3, 0, 1, port_, "true"), Launch(3, 1, 1, port_, "sleep 1"), Launch(3, 2, 1, port_, "true")});
+  ExpectSuccessOfAll();
+}
+
+}  // namespace
+}  // namespace switchyard
