@@ -51,4 +51,6 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/switchyardConfigVersion.cma
 install(FILES ${CMAKE_BINARY_DIR}/switchyardConfig.cmake ${CMAKE_BINARY_DIR}/switchyardConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/SwitchyardPackages.cmake
         DESTINATION ${config_dir})
-install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/switchyard)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/backends/PORTING.md DESTINATION share/doc/switchyard)
+install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/new_backend DESTINATION bin RENAME switchyard_new_backend)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/backend_template DESTINATION share/switchyard)

@@ -13,4 +13,5 @@ ABSL_FLAG(int, nnodes, 1, "number of nodes; run `switchyard launch` once on each
 ABSL_FLAG(int, node_rank, 0, "index of this node, from 0");
 ABSL_FLAG(std::string, master_addr, "127.0.0.1", "address of node 0");
 ABSL_FLAG(int, master_port, 0, "port of node 0; 0: any free one (one node only)");
+ABSL_FLAG(int, rdzv_timeout, 300, "seconds that the nodes wait for each other");
 ABSL_FLAG(int, warmup_steps, 3, "updates before those that are measured");

@@ -93,6 +93,7 @@ WorldRequest WorldRequestOf(const TrainConfig& c) {
   request.deterministic = c.deterministic;
   request.freeze_limit_ms = c.freeze_limit_ms;
   request.init_timeout_ms = c.init_timeout_ms;
+  request.interpose = c.interpose;
   return request;
 }
 

@@ -1,0 +1,147 @@
+#include "backends/interposers/trace/recorder.h"
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "backends/interposers/around.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kMostSpans = 1 << 20;  // 56 MB of memory, about 150 MB of JSON
+
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      quoted += Format("\\u%04x", static_cast<unsigned>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string Microseconds(uint64_t ns) {
+  return Format("%llu.%03llu", static_cast<unsigned long long>(ns / 1000), static_cast<unsigned long long>(ns % 1000));
+}
+
+}  // namespace
+
+Recorder& Recorder::Get() {
+  static auto* const recorder = new Recorder;
+  return *recorder;
+}
+
+Recorder::Recorder() {
+  std::atexit([] { Get().Write(); });
+}
+
+uint64_t Recorder::Now() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+void Recorder::set_path(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  if (!path.empty()) path_ = path;
+}
+
+void Recorder::set_rank(int rank) {
+  const std::lock_guard lock(mutex_);
+  rank_ = rank;
+}
+
+int Recorder::Track(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return tracks_.try_emplace(name, static_cast<int>(tracks_.size())).first->second;
+}
+
+int Recorder::HostTrack() {
+  static std::atomic<int> threads{0};
+  thread_local const int track = Track(Text("host thread ", threads++));
+  return track;
+}
+
+const char* Recorder::Keep(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  return texts_.insert(text).first->c_str();
+}
+
+void Recorder::Add(const TraceSpan& span) {
+  const std::lock_guard lock(mutex_);
+  written_ = false;
+  if (spans_.size() < kMostSpans) {
+    spans_.push_back(span);
+  } else {
+    ++dropped_;
+  }
+}
+
+void Recorder::Opened() {
+  const std::lock_guard lock(mutex_);
+  ++open_;
+}
+
+void Recorder::Closed() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--open_ > 0) return;
+  }
+  Write();
+}
+
+std::string Recorder::ToJson() const {
+  std::string json = "{\"traceEvents\":[\n";
+  json += Format(R"({"ph":"M","name":"process_name","pid":%d,"tid":0,"args":{"name":"rank %d"}})", rank_, rank_);
+  for (const auto& [name, track] : tracks_) {
+    json += Format(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", rank_, track);
+    json += Quoted(name) + "}}";
+  }
+  for (const TraceSpan& span : spans_) {
+    json += ",\n{\"ph\":\"X\",\"cat\":" + Quoted(span.category) + ",\"name\":" + Quoted(span.name);
+    json += Format(",\"pid\":%d,\"tid\":%d,\"ts\":", rank_, span.track) + Microseconds(span.start_ns);
+    json += ",\"dur\":" + Microseconds(span.end_ns - span.start_ns) + ",\"args\":{";
+    std::string arguments;
+    if (span.what != nullptr) arguments += ",\"what\":" + Quoted(span.what);
+    if (span.size != 0) arguments += Format(",\"size\":%llu", static_cast<unsigned long long>(span.size));
+    if (span.status != 0) arguments += Format(",\"status\":%d", span.status);
+    if (!arguments.empty()) json += arguments.substr(1);
+    json += "}}";
+  }
+  json += Format("\n],\"displayTimeUnit\":\"ns\",\"otherData\":{\"dropped_spans\":\"%llu\"}}\n",
+                 static_cast<unsigned long long>(dropped_));
+  return json;
+}
+
+void Recorder::Write() {
+  const std::lock_guard lock(mutex_);
+  if (written_) return;
+  written_ = true;
+  std::string path = path_.empty() ? HostSetting("TRACE") : path_;
+  if (path.empty()) path = "trace.json";
+  if (rank_ > 0) {
+    const size_t slash = path.rfind('/'), dot = path.rfind('.');
+    const bool has_ending = dot != std::string::npos && (slash == std::string::npos || dot > slash);
+    path.insert(has_ending ? dot : path.size(), Text(".", rank_));
+  }
+  const std::string json = ToJson();
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  bool good = file != nullptr && std::fwrite(json.data(), 1, json.size(), file) == json.size();
+  if (file != nullptr && std::fclose(file) != 0) good = false;
+  if (!good) {
+    HostLog(3, Text("trace: cannot write ", path, ": ", std::strerror(errno)));
+  } else {
+    HostLog(1, Text("trace: ", spans_.size(), " spans in ", path,
+                    dropped_ > 0 ? Text("; ", dropped_, " did not fit") : ""));
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,22 @@
+#include "backends/interposers/validate/objects.h"
+
+#include <algorithm>
+
+namespace switchyard {
+
+void Timelines::Wait(uint64_t line, uint64_t other, uint64_t item) {
+  const uint64_t at = Submit(line);
+  if (!Finished(other, item)) lines_[line].waits.push_back({at, other, item});
+}
+
+void Timelines::Complete(uint64_t line, uint64_t item) {
+  if (Finished(line, item)) return;
+  lines_[line].completed = item;
+  std::vector<Waiting>& waits = lines_[line].waits;
+  const auto kept = std::partition(waits.begin(), waits.end(), [&](const Waiting& wait) { return wait.at > item; });
+  const std::vector<Waiting> reached(kept, waits.end());
+  waits.erase(kept, waits.end());
+  for (const Waiting& wait : reached) Complete(wait.other, wait.item);
+}
+
+}  // namespace switchyard

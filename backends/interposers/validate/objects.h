@@ -1,0 +1,175 @@
+// What the validating interposer knows of the objects behind handles: which are alive, where they were made and where
+// they ended, what lies in them, and which work that uses them may be unfinished. Not thread-safe: Validate holds its
+// mutex.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/abi/boundary.h"
+#include "core/abi/collective.h"
+#include "core/abi/device.h"
+#include "core/abi/kernel.h"
+
+namespace switchyard {
+
+// Handles of one kind, each with a Record. A plugin may hand out the address of a dead handle again; `id` tells them
+// apart.
+template <typename Record>
+class Objects {
+ public:
+  struct Entry {
+    Record record;
+    std::string born;  // "call 12: alloc of 64 bytes"
+    uint64_t id = 0;
+  };
+  explicit Objects(const char* noun) : noun_(noun) {}
+
+  Entry& Add(const void* handle, Record record, const std::string& born) {
+    dead_.erase(handle);
+    return live_[handle] = Entry{std::move(record), born, ++last_id_};
+  }
+  Entry* Find(const void* handle) {
+    const auto found = live_.find(handle);
+    return found == live_.end() ? nullptr : &found->second;
+  }
+  void Remove(const void* handle, const std::string& died) {
+    const auto found = live_.find(handle);
+    if (found == live_.end()) return;
+    if (dead_.size() >= kMostDead) dead_.clear();
+    dead_[handle] = {found->second.born, died};
+    live_.erase(found);
+  }
+  // Printed: "buffer 0x5592 (made by call 12: alloc of 64 bytes)", with its end if it has ended, or "0x17, which never
+  // was a buffer".
+  struct Description {
+    const Objects& objects;
+    const void* handle;
+    friend std::ostream& operator<<(std::ostream& out, const Description& d) { return d.objects.Print(out, d.handle); }
+  };
+  Description Describe(const void* handle) const { return {*this, handle}; }
+  std::ostream& Print(std::ostream& out, const void* handle) const {
+    if (const auto found = live_.find(handle); found != live_.end()) {
+      return out << noun_ << ' ' << handle << " (made by " << found->second.born << ')';
+    }
+    if (const auto found = dead_.find(handle); found != dead_.end()) {
+      const auto& [born, died] = found->second;
+      return out << noun_ << ' ' << handle << " (made by " << born << ", ended by " << died << ')';
+    }
+    if (handle == nullptr) return out << "a NULL " << noun_;
+    return out << handle << ", which never was a " << noun_;
+  }
+  const char* noun() const { return noun_; }
+  std::unordered_map<const void*, Entry>& live() { return live_; }
+
+ private:
+  static constexpr size_t kMostDead = 1 << 14;
+  const char* const noun_;
+  uint64_t last_id_ = 0;
+  std::unordered_map<const void*, Entry> live_;
+  std::unordered_map<const void*, std::pair<std::string, std::string>> dead_;
+};
+
+struct DeviceRecord {
+  uint64_t alignment = 1;
+  bool profiles = false;
+  bool lost = false;  // SY_DEVICE_LOST was answered: none of its work runs any more
+};
+
+// The order of a stream's work: item k is finished once completed ≥ k. A wait makes everything after it later than
+// another timeline's item.
+class Timelines {
+ public:
+  uint64_t New() {
+    lines_.emplace_back();
+    return lines_.size() - 1;
+  }
+  uint64_t Submit(uint64_t line) { return ++lines_[line].submitted; }
+  uint64_t submitted(uint64_t line) const { return lines_[line].submitted; }
+  bool Finished(uint64_t line, uint64_t item) const { return lines_[line].completed >= item; }
+  void Wait(uint64_t line, uint64_t other, uint64_t item);
+  void Complete(uint64_t line, uint64_t item);
+
+ private:
+  struct Waiting {
+    uint64_t at, other, item;
+  };
+  struct Line {
+    uint64_t submitted = 0, completed = 0;
+    std::vector<Waiting> waits;
+  };
+  std::vector<Line> lines_;
+};
+
+// The latest work on one stream that uses a buffer.
+struct Use {
+  uint64_t line = 0, item = 0, call = 0;
+  const char* function = "";
+};
+
+struct BufferRecord {
+  sy_device* device = nullptr;
+  uint64_t bytes = 0;
+  std::vector<Use> uses;
+};
+
+// A buffer that a binding or a graph keeps.
+struct BufferUse {
+  sy_buffer* buffer;
+  uint64_t id;
+};
+
+// Work that a call queued.
+struct Submission {
+  uint64_t line = 0, item = 0;  // item 0: none
+  std::vector<BufferUse> buffers;
+};
+
+struct StreamRecord {
+  sy_device* device = nullptr;
+  uint64_t line = 0;
+  bool capturing = false;
+  std::vector<BufferUse> captured;
+};
+
+struct EventRecord {
+  sy_device* device = nullptr;
+  bool recorded = false;
+  bool on_line = false;  // false: recorded where no stream is followed
+  uint64_t line = 0, item = 0;
+};
+
+struct KernelState {
+  sy_device* device = nullptr;
+  int bindings = 0;
+};
+
+struct BindingState {
+  sy_kernel* kernel = nullptr;
+  sy_device* device = nullptr;
+  std::vector<BufferUse> buffers;
+};
+
+struct GraphState {
+  sy_device* device = nullptr;
+  std::vector<BufferUse> buffers;
+};
+
+struct HostMemory {
+  sy_device* device = nullptr;
+};
+
+struct CommunicatorState {
+  int32_t rank = 0, size = 1;
+  bool ready = false;
+};
+
+struct OfCommunicator {  // requests, owned memory, registrations
+  sy_communicator* communicator = nullptr;
+};
+
+}  // namespace switchyard

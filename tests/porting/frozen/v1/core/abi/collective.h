@@ -1,0 +1,112 @@
+/* collective/1: communicators between processes. Mandatory: query, init, poll, send_recv_batch, abort, destroy; the core composes the
+ * rest from send_recv_batch. Every call carries a tag (which node of the plan) and a sequence number (how many calls came before on
+ * this communicator): a plugin that moves control data must compare them between ranks and report a disagreement as SY_INVALID with
+ * both sides named. Addresses are of the memory kinds that query lists; the core stages anything else through host memory. */
+#ifndef SWITCHYARD_ABI_COLLECTIVE_H_
+#define SWITCHYARD_ABI_COLLECTIVE_H_
+
+#include "core/abi/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sy_communicator sy_communicator;
+typedef struct sy_request sy_request; /* a host request; owned by the plugin until request_poll answers anything but SY_IN_PROGRESS */
+
+enum { SY_SUM = 0, SY_MAX = 1, SY_MIN = 2, SY_PRODUCT = 3, SY_REDUCTION_COUNT = 4 };
+enum { SY_COMPLETES_ON_STREAM = 0, /* as device work, in order on the given stream */ SY_COMPLETES_BY_POLL = 1 /* as a host request */ };
+enum { /* sy_collective_info.flags */
+  SY_COLLECTIVE_ONE_NODE = 1u << 0,        /* all ranks must share a host */
+  SY_COLLECTIVE_DETERMINISTIC = 1u << 1,   /* fixed rank order: same bits every time */
+  SY_COLLECTIVE_PROGRESSES_ALONE = 1u << 2,/* advances while the host computes */
+  SY_COLLECTIVE_DISTINCT_DEVICES = 1u << 3,/* two ranks may not share a device (NCCL) */
+  SY_COLLECTIVE_UNLAUNCHED = 1u << 4       /* this process was not started by the launcher that it needs to join others (MPI without mpirun) */
+};
+
+typedef struct sy_collective_info {
+  sy_header header;
+  char name[64];
+  uint32_t completion;                       /* SY_COMPLETES_* */
+  uint32_t flags;                            /* SY_COLLECTIVE_* */
+  uint32_t memory_kinds;                     /* bit 1 << SY_MEMORY_HOST … (device.h) */
+  uint32_t reductions[SY_REDUCTION_COUNT];   /* for each reduction: bits 1 << dtype */
+  uint32_t alignment;                        /* of owned memory, bytes */
+} sy_collective_info;
+
+/* A key-value store that all ranks share: how a communicator bootstraps. Values are bytes; keys are short text without spaces.
+ * get waits until the key was put, the deadline passed (SY_TIMEOUT) or the run was aborted (SY_ABORTED). */
+typedef struct sy_store {
+  sy_header header;
+  void* context;
+  sy_status (*put)(void* context, const char* key, const void* value, uint32_t bytes, sy_error* error);
+  sy_status (*get)(void* context, const char* key, void* value, uint32_t capacity, uint32_t* bytes, uint64_t timeout_ms, sy_error* error);
+} sy_store;
+
+typedef struct sy_init_request {
+  sy_header header;
+  int32_t rank, size;
+  const int32_t* hosts;       /* size entries: node index of each rank */
+  const char* name;           /* of the communicator; unique in the run, equal on all its ranks */
+  const sy_store* store;
+  uint64_t timeout_ms;        /* for init, and for any single call afterwards */
+  sy_device* device;          /* of the backend `device_plugin`, or NULL for host memory */
+  const char* device_plugin;
+  int32_t device_index;
+} sy_init_request;
+
+typedef struct sy_call {
+  sy_header header;
+  const char* tag;            /* the plan's node name */
+  uint64_t sequence;
+  sy_stream* stream;          /* SY_COMPLETES_ON_STREAM: the stream to order on; else NULL */
+  void* native_stream;        /* with `stream`: what memory_ext.native_stream of the device answers for it */
+} sy_call;
+
+typedef struct sy_transfer { /* one message of send_recv_batch */
+  int32_t peer;
+  int32_t is_send;
+  void* address;
+  uint64_t bytes;
+} sy_transfer;
+
+/* Every collective takes `count` elements of `dtype`. With SY_COMPLETES_BY_POLL it may return *request == NULL: it has finished already. In place: send == receive
+ * (all_gather: send == receive + rank·count; reduce_scatter: receive == send + rank·count). */
+typedef struct sy_collective_v1 {
+  sy_header header;
+  sy_status (*query)(sy_collective_info* info, sy_error* error);
+  sy_status (*init)(const sy_init_request* request, sy_communicator** communicator, sy_error* error); /* does not wait for peers */
+  /* SY_IN_PROGRESS until init has finished; then SY_OK, or its first error. Later too: SY_OK, or what has failed on a stream since. */
+  sy_status (*poll)(sy_communicator* communicator, sy_error* error);
+  /* All messages of the batch proceed together; the order between one pair of ranks is the order in the batches. */
+  sy_status (*send_recv_batch)(sy_communicator*, const sy_call*, const sy_transfer* transfers, uint32_t count, sy_request** request, sy_error*);
+  void (*abort)(sy_communicator* communicator); /* any thread: every waiting call returns SY_ABORTED soon */
+  void (*destroy)(sy_communicator* communicator); /* local: does not wait for peers */
+  sy_status (*request_poll)(sy_request* request, sy_error* error); /* SY_IN_PROGRESS, SY_OK or the error; makes progress; NULL with SY_COMPLETES_ON_STREAM */
+
+  /* Optional */
+  sy_status (*all_reduce)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, int32_t reduction, sy_request**, sy_error*);
+  /* receive: `count` elements; send: size · count */
+  sy_status (*reduce_scatter)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, int32_t reduction, sy_request**, sy_error*);
+  /* send: `count` elements; receive: size · count */
+  sy_status (*all_gather)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, sy_request**, sy_error*);
+  sy_status (*broadcast)(sy_communicator*, const sy_call*, void* address, uint64_t count, sy_dtype, int32_t root, sy_request**, sy_error*);
+  /* send, receive: size · count elements; block r goes to rank r */
+  sy_status (*all_to_all)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, sy_request**, sy_error*);
+  sy_status (*barrier)(sy_communicator*, const sy_call*, sy_request**, sy_error*);
+  /* Ranks with equal color form a new communicator, ordered by key. Called by all ranks; color -1: none (*result = NULL). */
+  sy_status (*split)(sy_communicator*, int32_t color, int32_t key, const char* name, sy_communicator** result, sy_error*);
+  sy_status (*group_begin)(sy_error*); /* calls up to group_end, on any communicators, proceed together */
+  sy_status (*group_end)(sy_error*);
+  /* Memory that the collective owns (a shared segment, a window). Called by all ranks with the same sizes in the same order. Collectives
+   * on addresses inside it may skip a copy. It lives until buffer_free or destroy. */
+  sy_status (*buffer_alloc)(sy_communicator*, uint64_t bytes, void** address, sy_error*);
+  void (*buffer_free)(sy_communicator*, void* address);
+  sy_status (*register_memory)(sy_communicator*, void* address, uint64_t bytes, void** registration, sy_error*);
+  void (*deregister_memory)(sy_communicator*, void* registration);
+} sy_collective_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SWITCHYARD_ABI_COLLECTIVE_H_ */

@@ -1,0 +1,26 @@
+/* interpose/1: a plugin around a plugin. An interposer sees every call between the engine and the plugin that it wraps, and may check,
+ * record, delay, change or refuse it. Its manifest says kind "interposer"; it needs neither device/1 nor collective/1 of its own.
+ *
+ *   --interpose=validate,trace,fault:alloc@17      names, each with its argument after the first colon; the first is the outermost
+ */
+#ifndef SWITCHYARD_ABI_INTERPOSE_H_
+#define SWITCHYARD_ABI_INTERPOSE_H_
+
+#include "core/abi/plugin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sy_interpose_v1 {
+  sy_header header;
+  /* Fills `outer` with a plugin of the same name that forwards to `inner`, which lives as long as the process. `argument` is what followed the
+   * colon, "" where there was none. May be called for several plugins in one process; SY_UNSUPPORTED where it has no room for one more,
+   * SY_INVALID where the argument makes no sense, with the grammar in the message. */
+  sy_status (*wrap)(const sy_plugin* inner, const char* argument, sy_plugin* outer, sy_error* error);
+} sy_interpose_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SWITCHYARD_ABI_INTERPOSE_H_ */

@@ -1,0 +1,196 @@
+/* The ops: name, inputs → outputs, attributes, formula. This page is the specification that every backend implements and that
+ * backends/reference spells out in plain C++ with fp64 accumulation.
+ *
+ * Conventions. Tensors are row-major contiguous. Images are NHWC, volumes NDHWC; `spatial` below is H,W or D,H,W. Reductions and products
+ * accumulate at least in f32. Floating tensors may be f32, bf16 or f16, mixed within one op where sensible (statistics, gammas and betas,
+ * gains and loss values are f32; optimizer state is f32); labels and indices are i32. An input marked ? may be absent at the end of the list
+ * or as the attribute says. "1" is a tensor of one element. A backend answers SY_UNSUPPORTED to whatever it does not take.
+ */
+#ifndef SWITCHYARD_ABI_OPS_H_
+#define SWITCHYARD_ABI_OPS_H_
+
+#include "core/abi/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SY_ACTIVATION_NONE = 0, SY_ACTIVATION_GELU = 1 /* x·Φ(x), exact erf */, SY_ACTIVATION_GELU_TANH = 2, SY_ACTIVATION_RELU = 3, SY_ACTIVATION_SILU = 4 };
+
+/* matmul: a, b [, bias][, preactivation][, residual] → c [, preactivation | bias_gradient]
+ * a (…, M, K) or (…, K, M) if transpose_a; b (…, K, N) or (…, N, K) if transpose_b; equal leading dims; c (…, M, N).
+ *   t = alpha·op(a)·op(b); if bias: t += bias (N)
+ *   if activation_gradient: t *= act'(preactivation input (…, M, N)); else: if save_preactivation: output 1 = t; t = act(t)
+ *   if residual: t += residual (…, M, N); c = t
+ *   if bias_gradient: output 1 (M) f32 = Σ over K of op(a)   (the bias gradient beside a weight gradient dyᵀ·x) */
+typedef struct sy_matmul_attributes {
+  sy_header header;
+  int32_t transpose_a, transpose_b;
+  float alpha;
+  int32_t bias, activation, save_preactivation, activation_gradient, residual, bias_gradient; /* 0/1, activation SY_ACTIVATION_* */
+} sy_matmul_attributes;
+
+/* attention: qkv (B, T, 3, H, D) [, bias (H, T, T)][, mask (G, T, T)] → out (B, T, H, D), logsumexp (B, H, T) f32
+ *   s = scale·q·kᵀ + bias[h] + mask[b mod G]; out = softmax(s)·v; logsumexp = log Σ exp(s)
+ * attention_backward: qkv, out, logsumexp, dout (B, T, H, D) [, bias][, mask] → dqkv (B, T, 3, H, D) [, dbias (H, T, T) f32] */
+typedef struct sy_attention_attributes {
+  sy_header header;
+  float scale;
+  int32_t bias, mask; /* 0/1 */
+} sy_attention_attributes;
+
+/* layer_norm: x (…, C) [, residual (…, C)], gamma (C), beta (C) → y (…, C), mean (…), rstd (…) [, sum (…, C)]      statistics f32
+ *   h = x + residual (output 3 = h if residual); y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
+ * layer_norm_backward: h (…, C), gamma, mean, rstd, dy (…, C) [, dsum (…, C)] → dh (…, C), dgamma (C) f32, dbeta (C) f32
+ *   dh is the gradient through the norm, plus dsum if residual (so that dh serves x and residual alike) */
+typedef struct sy_layer_norm_attributes {
+  sy_header header;
+  float eps;
+  int32_t residual; /* 0/1; in layer_norm_backward: dsum is given */
+} sy_layer_norm_attributes;
+
+/* softmax: x (…, C) → y: over the last axis.   softmax_backward: y, dy → dx = y·(dy − Σ y·dy).   No attributes. */
+
+/* cross_entropy: logits (N, C), labels (N) i32 | targets (N, C) → loss (N) f32, logsumexp (N) f32
+ *   y = onehot(label)·(1−s) + s/C (or targets·(1−s) + s/C); loss = −Σ y·logsoftmax(logits); a label equal to ignore_index or negative gives loss 0, one beyond C gives NaN
+ * cross_entropy_backward: logits, labels|targets, logsumexp, dloss (N) f32 → dlogits (N, C) = dloss·(softmax(logits)·Σy − y), 0 where ignored */
+typedef struct sy_cross_entropy_attributes {
+  sy_header header;
+  float label_smoothing;
+  int32_t ignore_index;
+  int32_t soft_targets; /* 0/1 */
+} sy_cross_entropy_attributes;
+
+/* label_rank: logits (N, C), labels (N) i32 → rank (N) i32: how many classes score higher than the label's (ties: the lower index wins);
+ * C where the label is negative or ≥ C. top-k is rank < k. No attributes. */
+
+/* pointwise: n inputs, each broadcastable to the common output dims (numpy rules) → 1 … 8 outputs: a straight-line program in f32.
+ * Operand k < n is input k; operand n + j is the result of instruction j. outputs[o] is an operand. A program without instructions
+ * copies, converts dtype, or broadcasts. */
+enum {
+  SY_PW_CONSTANT = 0, /* value */
+  SY_PW_ADD, SY_PW_SUB, SY_PW_MUL, SY_PW_DIV, SY_PW_MAX, SY_PW_MIN, SY_PW_POW, /* a, b */
+  SY_PW_NEG, SY_PW_ABS, SY_PW_EXP, SY_PW_LOG, SY_PW_SQRT, SY_PW_RSQRT, SY_PW_RECIPROCAL, SY_PW_TANH, SY_PW_SIGMOID, SY_PW_ERF, SY_PW_FLOOR, /* a */
+  SY_PW_RELU, SY_PW_GELU, SY_PW_GELU_TANH, SY_PW_SILU,                     /* a */
+  SY_PW_RELU_GRAD, SY_PW_GELU_GRAD, SY_PW_GELU_TANH_GRAD, SY_PW_SILU_GRAD, /* the derivative at a */
+  SY_PW_LESS, SY_PW_LESS_EQUAL, SY_PW_EQUAL,                               /* 1 or 0 */
+  SY_PW_SELECT,                                                            /* a ≠ 0 ? b : c */
+  SY_PW_IS_FINITE,                                                         /* 1 or 0 */
+  SY_PW_OP_COUNT
+};
+typedef struct sy_instruction {
+  int32_t op, a, b, c;
+  float value;
+} sy_instruction;
+#define SY_PW_MAX_INSTRUCTIONS 32
+#define SY_PW_MAX_OUTPUTS 8
+typedef struct sy_pointwise_attributes {
+  sy_header header;
+  uint32_t instruction_count, output_count;
+  int32_t outputs[SY_PW_MAX_OUTPUTS];
+  sy_instruction instructions[SY_PW_MAX_INSTRUCTIONS];
+} sy_pointwise_attributes;
+
+/* reduce: x → y: over the axes whose bit is set, times `scale`. y has those axes with extent 1, or lacks them; where none is left it may
+ * also be (1). max and min keep NaN. */
+enum { SY_REDUCE_SUM = 0, SY_REDUCE_MAX = 1, SY_REDUCE_MIN = 2, SY_REDUCE_SUM_OF_SQUARES = 3 };
+typedef struct sy_reduce_attributes {
+  sy_header header;
+  int32_t reduction;
+  uint32_t axes; /* bit mask */
+  float scale;   /* mean: 1/count */
+} sy_reduce_attributes;
+
+/* squared_norm: t0 … tn-1 (any shapes) → 1 f32: Σ over all tensors and elements of t²; inf or nan inputs make it inf or nan. No attributes. */
+
+/* transpose: x → y, y.dims[i] = x.dims[axes[i]].   slice: y[i] = x[start + i·step] per axis.   pad: y = x with `before` and `after` filled.
+ * roll: y[i] = x[(i − shift) mod n] per axis (as torch.roll).   concat: x0 … xn-1 → y along axis[0]. */
+typedef struct sy_axes_attributes { /* transpose: axes; roll: shift; concat: values[0] is the axis */
+  sy_header header;
+  int32_t values[SY_MAX_RANK];
+} sy_axes_attributes;
+typedef struct sy_slice_attributes {
+  sy_header header;
+  int64_t start[SY_MAX_RANK], step[SY_MAX_RANK];
+} sy_slice_attributes;
+typedef struct sy_pad_attributes {
+  sy_header header;
+  int64_t before[SY_MAX_RANK], after[SY_MAX_RANK];
+  float value;
+} sy_pad_attributes;
+
+/* gather: table (V, …R), indices i32 (…I) → y (…I, …R): rows; an index outside [0, V) is clamped.
+ * scatter_add: indices (…I), updates (…I, …R) → table (V, …R), zero where nothing is added; indices are clamped as in gather, so that each is
+ * the other's gradient. Both without attributes. */
+
+/* dropout: x (N·k rows in all, any shape), sample_ids (S) i32, step (2) i32 → y. A sample is numel/S consecutive elements.
+ *   element e of sample s: word = Philox4x32-10(key, counter {e/4, sample_ids[s], step[0], step[1]})[e mod 4]; keep iff (word >> 8)·2⁻²⁴ ≥ p
+ *   y = keep ? x/(1−p) : 0. per_sample (drop_path): e = 0 for the whole sample. Its gradient is itself, applied to dy. */
+typedef struct sy_dropout_attributes {
+  sy_header header;
+  uint64_t key;
+  float p;
+  int32_t per_sample;
+} sy_dropout_attributes;
+
+/* optimizer_update: lr (1), update (1) i32, gradient_scale (1), finite (1), then for each tensor k: p, g [, m][, v]
+ *   → for each tensor k: p' [, m'][, v'].  All f32 but g, which may be half. If finite is 0 the outputs equal the inputs.
+ * t = update + 1; g *= gradient_scale
+ *   SGD:   g += wd·p; with momentum: m = momentum·m + (1−dampening)·g (m = g at t = 1), g = nesterov ? g + momentum·m : m; p −= lr·g
+ *   ADAM:  g += wd·p;   ADAMW: p −= lr·wd·p first;   m = β1·m + (1−β1)·g; v = β2·v + (1−β2)·g²;
+ *          p −= lr·(m/(1−β1ᵗ)) / (√(v/(1−β2ᵗ)) + eps) */
+enum { SY_OPTIMIZER_SGD = 0, SY_OPTIMIZER_ADAM = 1, SY_OPTIMIZER_ADAMW = 2 };
+typedef struct sy_optimizer_attributes {
+  sy_header header;
+  int32_t kind;
+  float momentum, dampening; /* SGD: m exists iff momentum ≠ 0 */
+  int32_t nesterov;
+  float beta1, beta2, eps, weight_decay;
+} sy_optimizer_attributes;
+
+/* convolution: x (N, spatial, C), w (K, kernel, C/groups) [, bias (K)] → y (N, spatial', K)
+ * convolution_backward_data: dy, w → dx.   convolution_backward_weights: x, dy → dw.
+ * spatial' = ⌊(n + before + after − dilation·(k−1) − 1)/stride⌋ + 1 */
+typedef struct sy_convolution_attributes {
+  sy_header header;
+  int32_t spatial_rank; /* 2 or 3 */
+  int32_t stride[3], dilation[3], before[3], after[3];
+  int32_t groups, bias;
+} sy_convolution_attributes;
+
+/* pool: x (N, spatial, C) → y (N, spatial', C).   pool_backward: x, dy → dx (max: the first maximum of a window in row-major order takes it).
+ * average divides by the window, or only by its part inside the image unless count_include_pad. */
+typedef struct sy_pool_attributes {
+  sy_header header;
+  int32_t spatial_rank, average, count_include_pad;
+  int32_t kernel[3], stride[3], before[3], after[3];
+} sy_pool_attributes;
+
+/* batch_norm (training): x (…, C), gamma, beta, running_mean, running_var → y, mean (C), rstd (C), running_mean', running_var'
+ *   statistics over all but the last axis; y by biased variance; running' = (1−momentum)·running + momentum·(mean | unbiased variance)
+ * batch_norm_inference: x, gamma, beta, running_mean, running_var → y
+ * batch_norm_backward: x, gamma, mean, rstd, dy → dx, dgamma f32, dbeta f32 */
+typedef struct sy_batch_norm_attributes {
+  sy_header header;
+  float eps, momentum;
+} sy_batch_norm_attributes;
+
+/* resize: x (N, spatial, C) → y (N, spatial', C).   resize_backward: dy (N, spatial', C) → dx (N, spatial, C).   As torch.nn.functional.interpolate. */
+enum { SY_RESIZE_NEAREST = 0, SY_RESIZE_LINEAR = 1 };
+typedef struct sy_resize_attributes {
+  sy_header header;
+  int32_t spatial_rank, mode, align_corners;
+} sy_resize_attributes;
+
+/* all_reduce, reduce_scatter, all_gather, broadcast are nodes of the graph too; a collective plugin runs them, never a kernel. */
+typedef struct sy_collective_attributes {
+  sy_header header;
+  int32_t reduction, root;
+  int32_t group;  /* which communicator: an index into the run's groups; 0 = data parallel */
+  float scale;    /* applied to the result: 1/W for a mean */
+} sy_collective_attributes;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SWITCHYARD_ABI_OPS_H_ */
