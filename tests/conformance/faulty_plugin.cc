@@ -1,13 +1,20 @@
-// The reference plugin with one fault planted in it: SWITCHYARD_FAULT names the fault, SWITCHYARD_FAULT_BASE the
-// reference library. The kit has to find each.
+// A backend with one fault planted in it: SWITCHYARD_FAULT names the fault, SWITCHYARD_FAULT_BASE the library of the
+// backend, which is `reference`, or `null` for the faults of streams. The kit has to find each.
 #include <dlfcn.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
+#include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/abi/device.h"
 #include "core/abi/kernel.h"
+#include "core/abi/ops.h"
 #include "core/abi/plugin.h"
 
 namespace {
@@ -16,8 +23,15 @@ const sy_host* host = nullptr;
 sy_plugin base{};
 sy_device_v1 device_interface{};
 sy_kernel_v1 kernel_interface{};
+sy_memory_ext_v1 memory_interface{};
+sy_capture_v1 capture_interface{};
+sy_profiler_v1 profiler_interface{};
+sy_region_v1 region_interface{};
 const sy_device_v1* base_device = nullptr;
 const sy_kernel_v1* base_kernel = nullptr;
+const sy_memory_ext_v1* base_memory = nullptr;
+const sy_capture_v1* base_capture = nullptr;
+const sy_profiler_v1* base_profiler = nullptr;
 sy_device* opened = nullptr;
 
 bool Fault(const char* name) {
@@ -32,11 +46,12 @@ uint64_t BytesOf(const sy_tensor& tensor) {
   return bytes;
 }
 
+// For faults that touch the data of a launch: on the reference.
 uint8_t* Address(sy_place place) {
-  const auto* memory = static_cast<const sy_memory_ext_v1*>(base.interface("memory_ext/1"));
   void* address = nullptr;
   int32_t kind = 0;
-  memory->native_address(opened, place.buffer, &address, &kind, nullptr);
+  if (base_memory == nullptr) return nullptr;
+  base_memory->native_address(opened, place.buffer, &address, &kind, nullptr);
   return static_cast<uint8_t*>(address) + place.offset;
 }
 
@@ -75,6 +90,7 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   const std::string& op = kernel.op;
   ++bound->launches;
   if (Fault("skips_a_launch") && op == "matmul") return SY_OK;
+  if (op == "region") return SY_OK;
   if (Fault("forgets_other_bindings") && op == "transpose" && kernel.first != bound && kernel.first != nullptr) {
     return kernel.first->launch(kernel.first->base, stream, error);
   }
@@ -96,17 +112,49 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   return status;
 }
 
+// A kernel of two inputs of five elements, for requests that deserve none.
+sy_status PrepareAnything(sy_device* device, sy_kernel** kernel, sy_kernel_info* info, sy_error* error) {
+  sy_pointwise_attributes add{};
+  add.header = SY_HEADER(sy_pointwise_attributes);
+  add.instruction_count = add.output_count = 1;
+  add.instructions[0] = {SY_PW_ADD, 0, 1, 0, 0};
+  add.outputs[0] = 2;
+  sy_tensor five{};
+  five.rank = 1;
+  five.dims[0] = 5;
+  five.strides[0] = 1;
+  const sy_tensor inputs[] = {five, five};
+  sy_prepare_request request{};
+  request.header = SY_HEADER(sy_prepare_request);
+  request.op = "pointwise";
+  request.op_version = 1;
+  request.attributes = &add;
+  request.attributes_size = sizeof add;
+  request.input_count = 2;
+  request.output_count = 1;
+  request.inputs = inputs;
+  request.outputs = &five;
+  return base_kernel->prepare(device, &request, kernel, info, error);
+}
+
 sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kernel** kernel, sy_kernel_info* info,
                   sy_error* error) {
-  sy_prepare_request call = *request;
-  sy_status status = base_kernel->prepare(device, &call, kernel, info, error);
-  if (Fault("takes_unknown_ops") && status == SY_UNSUPPORTED) {
-    call.op = "pointwise";
-    status = base_kernel->prepare(device, &call, kernel, info, error);
+  const std::string op = request->op;
+  if (Fault("lacks_ops") && (op == "matmul" || op == "layer_norm" || op == "attention")) {
+    if (error != nullptr) snprintf(error->message, sizeof error->message, "%s is not one of the ops here", op.c_str());
+    return SY_UNSUPPORTED;
   }
+  sy_status status = base_kernel->prepare(device, request, kernel, info, error);
+  if (Fault("takes_unknown_ops") && status == SY_UNSUPPORTED) status = PrepareAnything(device, kernel, info, error);
+  if (Fault("takes_nonsense") && status == SY_INVALID && op == "reduce") {
+    status = PrepareAnything(device, kernel, info, error);
+  }
+  if (Fault("crashes_on_nonsense") && status == SY_INVALID && op == "pool") raise(SIGSEGV);
   if (status != SY_OK) return status;
   if (Fault("hides_strides")) info->accepts_strided = 0;
-  auto* faulty = new FaultyKernel{*kernel, request->op, {}, {}};
+  if (Fault("ignores_determinism")) info->determinism = SY_DETERMINISM_ANY;
+  if (Fault("ignores_the_workspace_limit")) info->workspace_bytes = 4096;
+  auto* faulty = new FaultyKernel{*kernel, op, {}, {}};
   faulty->inputs.assign(request->inputs, request->inputs + request->input_count);
   faulty->outputs.assign(request->outputs, request->outputs + request->output_count);
   faulty->accumulates = request->accumulate != nullptr;
@@ -161,19 +209,117 @@ void Free(sy_device* device, sy_buffer* buffer) {
 
 sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from, uint64_t bytes, sy_error* error) {
   if (Fault("copies_whole_words") && to.buffer != nullptr && from.buffer != nullptr) bytes &= ~uint64_t{3};
-  return base_device->copy(device, stream, to, from, bytes, error);
+  if (Fault("aligns_host_addresses") && from.buffer == nullptr) {
+    from.host = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(from.host) & ~uintptr_t{1});
+  }
+  if (Fault("returns_too_early") && stream == nullptr && to.buffer != nullptr && from.buffer == nullptr) {
+    static sy_stream* own = nullptr;
+    if (own == nullptr && base_device->stream_create(device, nullptr, &own, error) != SY_OK) return SY_INTERNAL;
+    return base_device->copy(device, own, to, from, bytes, error);
+  }
+  if (Fault("forgets_the_order") && to.buffer != nullptr && from.buffer != nullptr) {
+    return base_device->copy(device, nullptr, to, from, bytes, error);
+  }
+  const sy_status status = base_device->copy(device, stream, to, from, bytes, error);
+  if (Fault("blocks_the_host") && status == SY_OK) return base_device->synchronize(device, stream, error);
+  return status;
+}
+
+sy_status FillBytes(sy_device* device, sy_stream* stream, sy_place to, uint8_t value, uint64_t bytes, sy_error* error) {
+  while (Fault("hangs_in_fill")) pause();
+  return base_device->fill(device, stream, to, value, bytes, error);
+}
+
+sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+  static std::set<sy_stream*> told;  // streams whose error was told once
+  if (Fault("forgets_errors") && told.count(stream)) return SY_OK;
+  const sy_status status = base_device->synchronize(device, stream, error);
+  if (status != SY_OK) told.insert(stream);
+  return status;
+}
+
+sy_status StreamWait(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
+  return Fault("waits_for_no_event") ? SY_OK : base_device->stream_wait(device, stream, event, error);
 }
 
 sy_status Open(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
   const sy_status status = base_device->open(index, options, device, error);
   if (opened == nullptr) opened = *device;
+  if (Fault("leaks_descriptors")) (void)dup(0);
+  if (Fault("leaks_threads")) {
+    std::thread([] {
+      for (;;) pause();
+    }).detach();
+  }
   return status;
+}
+
+sy_status NativeAddress(sy_device* device, sy_buffer* buffer, void** address, int32_t* kind, sy_error* error) {
+  static uintptr_t calls = 0;
+  const sy_status status = base_memory->native_address(device, buffer, address, kind, error);
+  if (Fault("has_two_addresses")) *address = static_cast<char*>(*address) + 64 * (++calls % 2);
+  return status;
+}
+
+sy_status Import(sy_device* device, void* address, int32_t kind, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+  if (Fault("imports_a_copy")) return base_device->alloc(device, bytes, buffer, error);
+  return base_memory->import_memory(device, address, kind, bytes, buffer, error);
+}
+
+sy_status LaunchGraph(sy_graph* graph, sy_stream* stream, sy_error* error) {
+  const sy_status status = base_capture->launch(graph, stream, error);
+  return Fault("replays_twice") && status == SY_OK ? base_capture->launch(graph, stream, error) : status;
+}
+
+sy_status BeginCapture(sy_device* device, sy_stream* stream, sy_error* error) {
+  static std::set<sy_stream*> capturing;
+  if (!Fault("captures_in_captures")) return base_capture->begin(device, stream, error);
+  return capturing.insert(stream).second ? base_capture->begin(device, stream, error) : SY_OK;
+}
+
+sy_status DrainSpans(sy_device* device, sy_span* spans, uint32_t capacity, uint32_t* count, uint64_t* offset,
+                     sy_error* error) {
+  const sy_status status = base_profiler->drain(device, spans, capacity, count, offset, error);
+  if (Fault("loses_spans") && *count > 1) --*count;
+  for (uint32_t i = 0; i < *count && Fault("turns_time_round"); ++i) std::swap(spans[i].start_ns, spans[i].end_ns);
+  return status;
+}
+
+// Claims the first and the last node of whatever it is shown.
+sy_status Partition(sy_device*, const sy_region* graph, uint32_t* claims, sy_error*) {
+  for (uint32_t node = 0; node < graph->node_count; ++node) {
+    claims[node] = Fault("skips_a_region") || node == 0 || node + 1 == graph->node_count;
+  }
+  if (Fault("claims_more_nodes_than_there_are")) claims[graph->node_count] = 1;
+  return SY_OK;
+}
+
+sy_status PrepareRegion(sy_device* device, const sy_region* region, uint64_t, sy_kernel** kernel, sy_kernel_info* info,
+                        sy_error* error) {
+  const sy_status status = PrepareAnything(device, kernel, info, error);
+  if (status != SY_OK) return status;
+  auto* faulty = new FaultyKernel{*kernel, "region", {}, {}};
+  faulty->inputs.resize(region->input_count);
+  faulty->outputs.resize(region->output_count);
+  *kernel = reinterpret_cast<sy_kernel*>(faulty);
+  return SY_OK;
 }
 
 const void* Interface(const char* name) {
   if (strcmp(name, "device/1") == 0) return &device_interface;
   if (strcmp(name, "kernel/1") == 0) return &kernel_interface;
+  if (strcmp(name, "memory_ext/1") == 0) return base_memory == nullptr ? nullptr : &memory_interface;
+  if (strcmp(name, "capture/1") == 0) return base_capture == nullptr ? nullptr : &capture_interface;
+  if (strcmp(name, "profiler/1") == 0) return base_profiler == nullptr ? nullptr : &profiler_interface;
+  const bool regions =
+      Fault("claims_what_is_not_convex") || Fault("skips_a_region") || Fault("claims_more_nodes_than_there_are");
+  if (strcmp(name, "region/1") == 0) return regions ? &region_interface : nullptr;
   return base.interface(name);
+}
+
+template <typename T>
+const T* BaseInterface(const char* name) {
+  return static_cast<const T*>(base.interface(name));
 }
 
 }  // namespace
@@ -185,15 +331,36 @@ extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* 
   const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(library, "sy_plugin_query"));
   base.header = SY_HEADER(sy_plugin);
   if (query(host, &base, error) != SY_OK) return SY_INTERNAL;
-  base_device = static_cast<const sy_device_v1*>(base.interface("device/1"));
-  base_kernel = static_cast<const sy_kernel_v1*>(base.interface("kernel/1"));
+  base_device = BaseInterface<sy_device_v1>("device/1");
+  base_kernel = BaseInterface<sy_kernel_v1>("kernel/1");
+  base_memory = BaseInterface<sy_memory_ext_v1>("memory_ext/1");
+  base_capture = BaseInterface<sy_capture_v1>("capture/1");
+  base_profiler = BaseInterface<sy_profiler_v1>("profiler/1");
   device_interface = *base_device;
   device_interface.open = Open;
   device_interface.query = Query;
   device_interface.alloc = Alloc;
   device_interface.free = Free;
   device_interface.copy = Copy;
+  device_interface.synchronize = Synchronize;
+  if (base_device->stream_wait != nullptr) device_interface.stream_wait = StreamWait;
+  if (base_device->fill != nullptr) device_interface.fill = FillBytes;
   kernel_interface = {SY_HEADER(sy_kernel_v1), Prepare, Bind, Unbind, Release};
+  region_interface = {SY_HEADER(sy_region_v1), Partition, PrepareRegion};
+  if (base_memory != nullptr) {
+    memory_interface = *base_memory;
+    memory_interface.native_address = NativeAddress;
+    memory_interface.import_memory = Import;
+  }
+  if (base_capture != nullptr) {
+    capture_interface = *base_capture;
+    capture_interface.begin = BeginCapture;
+    capture_interface.launch = LaunchGraph;
+  }
+  if (base_profiler != nullptr) {
+    profiler_interface = *base_profiler;
+    profiler_interface.drain = DrainSpans;
+  }
   *plugin = base;
   plugin->name = "faulty";
   plugin->interface = Interface;

@@ -1,15 +1,29 @@
-// A small backend over malloc, built once whole and once for every way to be wrong: FAKE_<FAULT> is defined by the
-// build.
+// A small backend over malloc, and every way to be wrong that a plugin can think of. Which way, its own file name says:
+// a copy of this library called switchyard_backend_hangs.so hangs. FaultName() is compared where the fault has its
+// place.
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <clocale>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
+#include "core/abi/collective.h"
 #include "core/abi/device.h"
+#include "core/abi/kernel.h"
 #include "core/abi/plugin.h"
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 
 struct sy_device {
   int index;
@@ -19,11 +33,46 @@ struct sy_buffer {
   uint64_t size;
 };
 
+#if defined(FAKE_UNDEFINED_SYMBOL)
+extern "C" void switchyard_nobody_defines_this();
+#endif
+#if defined(FAKE_MISSING_LIBRARY)
+extern "C" int switchyard_library_that_goes_away();
+#endif
+
 namespace {
 
 const sy_host* host = nullptr;
 constexpr uint64_t kMemory = 1 << 20;
 uint64_t used = 0;
+
+// "hangs" of "/anywhere/switchyard_backend_hangs.so".
+std::string FaultName() {
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<const void*>(&FaultName), &self) == 0 || self.dli_fname == nullptr) return "";
+  const std::string path = self.dli_fname, prefix = "switchyard_backend_";
+  const size_t begin = path.rfind(prefix);
+  const size_t end = path.rfind(".so");
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return path.substr(begin + prefix.size(), end - begin - prefix.size());
+}
+
+bool Fault(const char* name) {
+  static const std::string fault = FaultName();
+  return fault == name;
+}
+
+[[noreturn]] void Hang() {
+  for (;;) pause();
+}
+
+// Not a loop to any compiler, and no end before that of the stack.
+__attribute__((noinline)) int Overflow(volatile char* above) {
+  volatile char room[4096];
+  room[0] = above == nullptr ? 1 : above[0];
+  if (room[0] == 77) return 0;
+  return Overflow(room) + room[0];
+}
 
 sy_status Fail(sy_status status, sy_error* error, const char* text) {
   if (error != nullptr) {
@@ -35,6 +84,9 @@ sy_status Fail(sy_status status, sy_error* error, const char* text) {
 }
 
 sy_status Count(int32_t* count, sy_error* error) {
+  if (Fault("crashes_in_count")) raise(SIGSEGV);
+  if (Fault("hangs_in_count")) Hang();
+  if (Fault("throws_in_count")) throw std::runtime_error("no devices today");
   const char* text = host->setting("FAKE_DEVICES");
   *count = text == nullptr ? 2 : atoi(text);
   return *count > 0 ? SY_OK : Fail(SY_OK, error, "the fake hardware is unplugged");
@@ -45,6 +97,7 @@ sy_status Open(int32_t index, const sy_open_options*, sy_device** device, sy_err
 }
 void Close(sy_device* device) { delete device; }
 sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
+  if (Fault("crashes_in_device_query")) abort();
   if (index < 0 || index > 1) return Fail(SY_INVALID, error, "there are two devices");
   strcpy(info->name, "fake");
   info->uuid[15] = static_cast<uint8_t>(index);
@@ -76,94 +129,136 @@ sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, ui
 }
 sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
 
-sy_device_v1 device_interface = {SY_HEADER(sy_device_v1),
-                                 Count,
-                                 Open,
-                                 Close,
-                                 Query,
-                                 Alloc,
-                                 Free,
-                                 Copy,
-                                 Synchronize,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr};
+sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1),
+                                 .count = Count,
+                                 .open = Open,
+                                 .close = Close,
+                                 .query = Query,
+                                 .alloc = Alloc,
+                                 .free = Free,
+                                 .copy = Copy,
+                                 .synchronize = Synchronize};
+
+// Prepares nothing, and has no bind.
+sy_kernel_v1 kernel_interface = {.header = SY_HEADER(sy_kernel_v1),
+                                 .prepare = [](sy_device*, const sy_prepare_request*, sy_kernel**, sy_kernel_info*,
+                                               sy_error*) -> sy_status { return SY_UNSUPPORTED; }};
+
+// Completes by poll, and has no request_poll.
+sy_collective_v1 collective_interface = {
+    .header = SY_HEADER(sy_collective_v1),
+    .query = [](sy_collective_info* info, sy_error*) -> sy_status {
+      info->completion = SY_COMPLETES_BY_POLL;
+      return SY_OK;
+    },
+    .init = [](const sy_init_request*, sy_communicator**, sy_error*) -> sy_status { return SY_UNSUPPORTED; },
+    .poll = [](sy_communicator*, sy_error*) -> sy_status { return SY_OK; },
+    .send_recv_batch = [](sy_communicator*, const sy_call*, const sy_transfer*, uint32_t, sy_request**,
+                          sy_error*) -> sy_status { return SY_UNSUPPORTED; },
+    .abort = [](sy_communicator*) {},
+    .destroy = [](sy_communicator*) {}};
 
 const void* Interface(const char* name) {
-#if defined(FAKE_CRASHES_IN_INTERFACE)
-  abort();
-#endif
-#if defined(FAKE_THROWS_IN_INTERFACE)
-  throw std::runtime_error("no interfaces today");
-#endif
+  if (Fault("crashes_in_interface")) abort();
+  if (Fault("hangs_in_interface")) Hang();
+  if (Fault("throws_in_interface")) throw std::runtime_error("no interfaces today");
+  if (Fault("no_interface")) return nullptr;
+  if (Fault("interface_is_garbage")) return reinterpret_cast<const void*>(0x10);
+  if (Fault("kernel_lacks_bind") && strcmp(name, "kernel/1") == 0) return &kernel_interface;
+  if (Fault("collective_lacks_request_poll"))
+    return strcmp(name, "collective/1") == 0 ? &collective_interface : nullptr;
   return strcmp(name, "device/1") == 0 ? &device_interface : nullptr;
+}
+
+// What must not be done to the process that loads a plugin.
+void Interfere() {
+  if (Fault("prints")) {
+    printf("Thank you for choosing the fake device!\n");
+    fflush(stdout);
+  }
+  if (Fault("forks") && fork() == 0) Hang();
+  if (Fault("closes_standard_output")) close(STDOUT_FILENO);
+  if (Fault("closes_everything")) {
+    for (int descriptor = 0; descriptor < 1024; ++descriptor) close(descriptor);
+  }
+  if (Fault("changes_the_folder") && chdir("/") != 0) abort();
+  if (Fault("changes_the_locale") && setlocale(LC_ALL, "C.UTF-8") == nullptr) abort();
+  if (Fault("changes_the_file_mode_mask")) umask(0);
+  if (Fault("takes_signals")) signal(SIGINT, SIG_IGN);
+  if (Fault("blocks_signals")) {
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, nullptr);
+  }
+#if defined(__SSE__)
+  if (Fault("flushes_subnormals")) _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
 }
 
 }  // namespace
 
-#if defined(FAKE_CRASHES_IN_DLOPEN)
-__attribute__((constructor)) static void CrashEarly() { raise(SIGSEGV); }
-#endif
+__attribute__((constructor)) static void AtLoad() {
+  if (Fault("crashes_in_dlopen")) raise(SIGSEGV);
+  if (Fault("hangs_in_dlopen")) Hang();
+  if (Fault("exits_in_dlopen")) _exit(7);
+}
 
 #if defined(FAKE_NO_SYMBOL)
 #define sy_plugin_query another_function
 #endif
 extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* plugin, sy_error* error) {
-  host = given;
-#if defined(FAKE_REFUSES)
-  return Fail(SY_UNSUPPORTED, error, "this fake needs a licence");
-#elif defined(FAKE_THROWS)
-  throw std::runtime_error("no plugin today");
-#elif defined(FAKE_ABORTS)
-  abort();
-#elif defined(FAKE_CRASHES)
-  raise(SIGSEGV);
-#elif defined(FAKE_HANGS)
-  for (;;) pause();
-#elif defined(FAKE_EXITS)
-  exit(0);
+#if defined(FAKE_UNDEFINED_SYMBOL)
+  switchyard_nobody_defines_this();
 #endif
-  (void)error;
+#if defined(FAKE_MISSING_LIBRARY)
+  if (switchyard_library_that_goes_away() != 0) return SY_INTERNAL;
+#endif
+  host = given;
+  if (Fault("refuses")) return Fail(SY_UNSUPPORTED, error, "this fake needs a licence");
+  if (Fault("refuses_without_a_word")) return SY_INTERNAL;
+  if (Fault("throws")) throw std::runtime_error("no plugin today");
+  if (Fault("throws_a_number")) throw 42;
+  if (Fault("aborts")) abort();
+  if (Fault("crashes")) raise(SIGSEGV);
+  if (Fault("overflows_the_stack")) return Overflow(nullptr);
+  if (Fault("hangs")) Hang();
+  if (Fault("exits")) exit(0);
+  Interfere();
   plugin->header = SY_HEADER(sy_plugin);
   plugin->magic = SY_PLUGIN_MAGIC;
   plugin->name = "fake";
   plugin->version = "1.2";
   plugin->vendor = "tests";
   plugin->interface = Interface;
-#if defined(FAKE_WRONG_MAGIC)
-  plugin->magic = 0x12345678;
-#elif defined(FAKE_WRONG_VERSION)
-  plugin->header.major = 9;
-#elif defined(FAKE_WRONG_SIZE)
-  plugin->header.size = 8;
-#elif defined(FAKE_NO_NAME)
-  plugin->name = nullptr;
-#elif defined(FAKE_MISSING_FUNCTION)
-  device_interface.alloc = nullptr;
-#elif defined(FAKE_INTERFACE_WRONG_VERSION)
-  device_interface.header.major = 2;
-#elif defined(FAKE_INTERFACE_TOO_SMALL)
-  device_interface.header.size = 16;
-#elif defined(FAKE_OLDER)
-  device_interface.header.size = offsetof(sy_device_v1, stream_create);
-  device_interface.fill = [](sy_device*, sy_stream*, sy_place, uint8_t, uint64_t, sy_error*) -> sy_status { abort(); };
-#elif defined(FAKE_NEWER)
-  static struct {
-    sy_device_v1 known;
-    void (*later)();
-  } larger;
-  larger.known = device_interface;
-  larger.known.header.size = sizeof larger;
-  larger.known.header.minor = 7;
-  plugin->interface = [](const char* name) -> const void* { return strcmp(name, "device/1") == 0 ? &larger : nullptr; };
-#elif defined(FAKE_NO_INTERFACE)
-  plugin->interface = [](const char*) -> const void* { return nullptr; };
-#endif
+  if (Fault("fills_nothing_in")) *plugin = {};
+  if (Fault("wrong_magic")) plugin->magic = 0x12345678;
+  if (Fault("wrong_version")) plugin->header.major = 9;
+  if (Fault("wrong_size")) plugin->header.size = 8;
+  if (Fault("huge_size")) plugin->header.size = 1u << 20;
+  if (Fault("no_name")) plugin->name = nullptr;
+  if (Fault("name_is_garbage")) plugin->name = reinterpret_cast<const char*>(0x10);
+  if (Fault("no_interface_function")) plugin->interface = nullptr;
+  if (Fault("missing_function")) device_interface.alloc = nullptr;
+  if (Fault("interface_wrong_version")) device_interface.header.major = 2;
+  if (Fault("interface_too_small")) device_interface.header.size = 16;
+  if (Fault("interface_too_large")) device_interface.header.size = 1u << 20;
+  if (Fault("older")) {
+    device_interface.header.size = offsetof(sy_device_v1, stream_create);
+    device_interface.fill = [](sy_device*, sy_stream*, sy_place, uint8_t, uint64_t, sy_error*) -> sy_status {
+      abort();
+    };
+  }
+  if (Fault("newer")) {
+    static struct {
+      sy_device_v1 known;
+      void (*later)();
+    } larger;
+    larger.known = device_interface;
+    larger.known.header.size = sizeof larger;
+    larger.known.header.minor = 7;
+    plugin->interface = [](const char* name) -> const void* {
+      return strcmp(name, "device/1") == 0 ? &larger : nullptr;
+    };
+  }
   return SY_OK;
 }

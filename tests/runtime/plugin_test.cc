@@ -1,20 +1,18 @@
 #include "core/runtime/plugin.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
-#include "core/base/environment.h"
 #include "core/runtime/doctor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/runtime/plugin_folder.h"
 
 namespace switchyard {
 namespace {
@@ -22,38 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// A folder of plugins of its own, and a cache folder of its own.
-class PluginTest : public ::testing::Test {
+class PluginTest : public PluginFolder {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/plugin_test_XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    root_ = name;
-    folder_ = root_ + "/plugins";
-    fs::create_directory(folder_);
-    setenv("XDG_CACHE_HOME", (root_ + "/cache").c_str(), 1);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  static std::string Built(const std::string& fault) { return ProgramFolder() + "/fake_plugins/fake_" + fault + ".so"; }
-  // The fake plugin with that fault, installed with a manifest; its path.
-  std::string Install(const std::string& fault, const std::string& manifest_name = "fake") {
-    const std::string library = "switchyard_backend_" + fault + ".so";
-    fs::copy_file(Built(fault), folder_ + "/" + library);
-    WriteManifest(fault,
-                  {{"name", manifest_name}, {"kind", "backend"}, {"abi", 1}, {"priority", 5}, {"library", library}});
-    return folder_ + "/" + library;
-  }
-  void WriteManifest(const std::string& stem, const nlohmann::json& manifest) {
-    std::ofstream(folder_ + "/switchyard_backend_" + stem + ".json") << manifest;
-  }
   // Why the only plugin of the folder is refused.
   std::string Refusal(const std::string& name = "fake") {
     Registry registry({folder_});
     const auto plugin = registry.Find(PluginKind::kBackend, name);
     return plugin.ok() ? "accepted" : Message(plugin.status());
   }
-  std::string root_, folder_;
 };
 
 TEST_F(PluginTest, LoadsAWholePluginAndDrivesIt) {
@@ -98,54 +72,6 @@ TEST_F(PluginTest, OutOfMemoryNamesWhatWasAskedForAndWhatIsFree) {
   EXPECT_THAT(Message(buffer.status()), HasSubstr("3145728 bytes asked for, 1048576 free"));
   EXPECT_THAT(Message(buffer.status()), HasSubstr("the fake memory is full (native code 77) [fake.cc:1]"));
   EXPECT_TRUE((*device)->Allocate(1000).ok());
-}
-
-TEST_F(PluginTest, RefusesEachFaultWithItsReason) {
-  const std::pair<const char*, const char*> faults[] = {
-      {"no_symbol", "it exports no sy_plugin_query"},
-      {"refuses", "this fake needs a licence"},
-      {"throws", "threw a C++ exception across the plugin interface: no plugin today"},
-      {"throws_in_interface", "threw a C++ exception across the plugin interface: no interfaces today"},
-      {"aborts", "crashed in sy_plugin_query (signal 6"},
-      {"crashes", "crashed in sy_plugin_query (signal 11"},
-      {"crashes_in_dlopen", "crashed in dlopen (signal 11"},
-      {"crashes_in_interface", "crashed in interface device/1 (signal 6"},
-      {"exits", "called exit(0) in sy_plugin_query"},
-      {"wrong_magic", "wrong magic 0x12345678"},
-      {"wrong_version", "built for ABI version 9"},
-      {"wrong_size", "sy_plugin says that it has 8 bytes"},
-      {"no_name", "sy_plugin.name is empty"},
-      {"missing_function", "device/1 lacks the mandatory function alloc"},
-      {"interface_wrong_version", "device/1 has major version 2"},
-      {"interface_too_small", "device/1 says that it has 16 bytes"},
-      {"no_interface", "neither device/1 nor collective/1"},
-  };
-  for (const auto& [fault, reason] : faults) {
-    SCOPED_TRACE(fault);
-    Install(fault, fault);
-    EXPECT_THAT(Refusal(fault), HasSubstr(reason));
-  }
-}
-
-TEST_F(PluginTest, StopsAPluginThatHangs) {
-  Install("hangs");
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_THAT(Refusal(), HasSubstr("did not return from sy_plugin_query within 5 s"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
-}
-
-TEST_F(PluginTest, RefusesFilesThatAreNoLibraries) {
-  const std::string path = Install("whole");
-  fs::resize_file(path, fs::file_size(path) / 2);
-  EXPECT_THAT(Refusal(), HasSubstr("in dlopen") /* a crash */);
-  fs::resize_file(path, 100);
-  EXPECT_THAT(Refusal(), HasSubstr("cannot be loaded"));
-  std::ofstream(path) << "hello";
-  EXPECT_THAT(Refusal(), HasSubstr("cannot be loaded"));
-  fs::remove(path);
-  EXPECT_THAT(Refusal(), HasSubstr("No such file"));
-  fs::create_directory(path);
-  EXPECT_THAT(Refusal(), HasSubstr("not a file"));
 }
 
 TEST_F(PluginTest, ReadsOnlyTheFieldsThatAPluginHas) {

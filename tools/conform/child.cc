@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +13,10 @@
 #include <thread>
 
 #include "core/base/environment.h"
-#include "tools/conform/collective_rank.h"
+#include "core/runtime/interpose.h"
+#include "core/runtime/plugin.h"
+#include "tools/conform/backend_checks.h"
+#include "tools/conform/collective_run.h"
 #include "tools/conform/device_checks.h"
 #include "tools/conform/device_ranks.h"
 #include "tools/conform/file_store.h"
@@ -41,39 +45,48 @@ StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
   return process;
 }
 
-ChildResults ReadResults(const std::string& path, const std::string& fate) {
-  std::ifstream file(path);
-  const json list = json::parse(file, nullptr, false);
-  ChildResults results;
-  if (!list.is_array()) return {{"", Unavailable("the process {} before it could report", fate)}};
-  for (const json& entry : list) {
-    results.emplace_back(entry.value("name", ""),
-                         Status(static_cast<absl::StatusCode>(entry.value("code", 0)), entry.value("message", "")));
-  }
-  return results;
-}
-
 std::string Fate(int status) {
   if (WIFSIGNALED(status)) return fmt::format("was killed by signal {}", WTERMSIG(status));
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
-// Waits for all; after the time limit they are killed.
+std::string ResultPath(const std::string& folder, int rank) { return fmt::format("{}/result-{}.jsonl", folder, rank); }
+
+// Grows with every line that a child writes.
+uintmax_t BytesWritten(const std::string& folder, int size) {
+  uintmax_t bytes = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    std::error_code missing;
+    const uintmax_t written = std::filesystem::file_size(ResultPath(folder, rank), missing);
+    if (!missing) bytes += written;
+  }
+  return bytes;
+}
+
+// Waits for all. The first that dies is announced to the others under the key "dead"; after too long a silence all are
+// killed.
 std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const ChildOptions& options,
-                                    const FileStore& store) {
-  const auto deadline = Clock::now() + std::chrono::seconds(options.timeout_s);
+                                    const std::string& folder, int size) {
+  const FileStore store(folder);
   std::vector<std::string> fates(processes.size());
   size_t running = processes.size();
+  auto heard = Clock::now();
+  uintmax_t written = 0;
   bool late = false;
-  while (running > 0) {
+  for (int round = 0; running > 0; ++round) {
     for (size_t i = 0; i < processes.size(); ++i) {
       int status = 0;
       if (!fates[i].empty() || waitpid(processes[i], &status, WNOHANG) != processes[i]) continue;
-      fates[i] = late ? fmt::format("did not end within {} s", options.timeout_s) : Fate(status);
+      fates[i] = late ? fmt::format("had not moved for {} s", options.silence_s) : Fate(status);
+      if (WIFSIGNALED(status)) store.Put("dead", std::to_string(i));
       --running;
-      if (static_cast<int>(i) == options.dies) store.Put("dead", std::to_string(i));
     }
-    if (!late && Clock::now() > deadline) {
+    if (round % 50 == 0) {
+      const uintmax_t now_written = BytesWritten(folder, size);
+      if (now_written != written) heard = Clock::now();
+      written = now_written;
+    }
+    if (!late && Clock::now() - heard > std::chrono::seconds(options.silence_s)) {
       late = true;
       for (size_t i = 0; i < processes.size(); ++i) {
         if (fates[i].empty()) kill(-processes[i], SIGKILL);
@@ -92,7 +105,6 @@ StatusOr<std::vector<ChildResults>> RunChildren(json task, int size, const Child
   if (mkdtemp(folder.data()) == nullptr) return Internal("{}: {}", folder, std::strerror(errno));
   task["size"] = size;
   task["folder"] = folder;
-  const FileStore store(folder);
   std::vector<pid_t> processes;
   Status status;
   for (int rank = 0; rank < (options.mpirun ? 1 : size) && status.ok(); ++rank) {
@@ -104,6 +116,9 @@ StatusOr<std::vector<ChildResults>> RunChildren(json task, int size, const Child
                  "none",
                  "--oversubscribe",
                  "--allow-run-as-root",
+                 "--mca",
+                 "odls_base_sigkill_timeout",  // seconds that the survivors of a death have to tell what they saw
+                 "2",
                  "-n",
                  std::to_string(size)};
     } else {
@@ -123,10 +138,10 @@ StatusOr<std::vector<ChildResults>> RunChildren(json task, int size, const Child
   if (!status.ok()) {
     for (const pid_t process : processes) kill(-process, SIGKILL);
   }
-  const std::vector<std::string> fates = WaitForAll(processes, options, store);
+  const std::vector<std::string> fates = WaitForAll(processes, options, folder, size);
   std::vector<ChildResults> results;
   for (int rank = 0; rank < size && status.ok(); ++rank) {
-    results.push_back(ReadResults(fmt::format("{}/result-{}.json", folder, rank), fates[options.mpirun ? 0 : rank]));
+    results.push_back(ResultLog::Read(ResultPath(folder, rank), fates[options.mpirun ? 0 : rank]));
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
@@ -139,24 +154,25 @@ int ChildMain(const std::string& path) {
   json task = json::parse(file, nullptr, false);
   if (!task.is_object() || !task.contains("folder")) return 2;
   if (!task.contains("rank")) task["rank"] = EnvironmentInt("OMPI_COMM_WORLD_RANK").value_or(0);
-  ChildResults results;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read what it finds
+  signal(SIGTERM, SIG_IGN);          // mpirun sends it to the survivors of a death, who have something to report
+  ResultLog log(ResultPath(task.value("folder", "."), task.value("rank", 0)));
   auto plugin = Plugin::Load(task.value("plugin", ""));
+  if (plugin.ok()) plugin = Interpose(*plugin, InterposersFromEnvironment());
   if (!plugin.ok()) {
-    results.emplace_back("", plugin.status());
-  } else if (task.value("mode", "") == "sticky_error") {
-    auto device = Device::Open(**plugin, task.value("device", 0), {});
-    results.emplace_back("sticky_error", device.ok() ? CheckStickyError(**device) : device.status());
-  } else if (task.value("mode", "") == "device") {
-    results.emplace_back("device", RunDeviceRank(**plugin, task));
+    log.Close(plugin.status());
+    return 0;
+  }
+  const std::string mode = task.value("mode", "");
+  if (mode == "backend") {
+    log.Close(RunBackendChecks(*plugin, task, log));
+  } else if (mode == "sticky_error") {
+    log.Close(RunStickyError(**plugin, task));
+  } else if (mode == "device") {
+    log.Close(RunDeviceRank(**plugin, task));
   } else {
-    results = RunRank(**plugin, task);
+    log.Close(RunRank(**plugin, task, log));
   }
-  json list = json::array();
-  for (const auto& [name, status] : results) {
-    list.push_back({{"name", name}, {"code", static_cast<int>(status.code())}, {"message", Message(status)}});
-  }
-  const std::string result = fmt::format("{}/result-{}.json", task.value("folder", "."), task.value("rank", 0));
-  std::ofstream(result) << list.dump(-1, ' ', false, json::error_handler_t::replace);
   return 0;
 }
 

@@ -6,9 +6,8 @@
 
 namespace switchyard::conform {
 
-// Checks "collective/FUNCTION/…/N_ranks": every dtype × reduction, in place and not, counts 0, 1, odd, large, owned
-// memory, split; ranks that disagree; a rank that is killed. Ranks are started directly, or by mpirun where the plugin
-// refuses that.
-void CheckCollective(Recorder& recorder, const Plugin& plugin, const Options& options);
+// Checks "collective/FUNCTION/…/N_ranks". Ranks are started directly, or by mpirun where the plugin refuses that. A
+// status only where no rank could be started at all.
+Status CheckCollective(Recorder& recorder, const Plugin& plugin, const Options& options);
 
 }  // namespace switchyard::conform

@@ -1,38 +1,36 @@
 #include "tools/conform/collective_rank.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
+#include <cerrno>
+#include <cstring>
 #include <thread>
 
 #include "core/runtime/composition.h"
-#include "tools/conform/file_store.h"
-#include "tools/conform/values.h"
 
 namespace switchyard::conform {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTimeoutMs = 20000;
-constexpr uint64_t kGuard = 64;
-constexpr uint64_t kCounts[] = {0, 1, 3, 257, 65537};
-constexpr uint64_t kLargeCount = 3 << 20;
-const char* const kReductionNames[] = {"sum", "max", "min", "product"};
+constexpr uint8_t kGuardByte = 0xA5;
+constexpr auto kLookForDead = std::chrono::milliseconds(50);
 
-// Element i of what `rank` sends: small, so that sums and products of all ranks are exact in every dtype.
-double Sent(int rank, uint64_t i, int reduction) {
+}  // namespace
+
+double Sent(int rank, uint64_t i, sy_dtype dtype, int reduction) {
   const uint64_t r = static_cast<uint64_t>(rank);
-  return reduction == SY_PRODUCT ? 1 + static_cast<double>((i + r) % 2) : 1 + static_cast<double>((i * 7 + r * 5) % 4);
+  if (reduction == SY_PRODUCT)
+    return dtype == SY_U8 || (i + r) % 3 != 2 ? 1 + static_cast<double>((i + r) % 3 % 2) : -1;
+  const double value = static_cast<double>((i * 7 + r * 5) % 23);
+  return dtype == SY_U8 ? 1 + value : value - 11;
 }
 
-double Reduced(int size, uint64_t i, int reduction) {
-  double result = Sent(0, i, reduction);
+double Reduced(int size, uint64_t i, sy_dtype dtype, int reduction) {
+  double result = Sent(0, i, dtype, reduction);
   for (int rank = 1; rank < size; ++rank) {
-    const double next = Sent(rank, i, reduction);
+    const double next = Sent(rank, i, dtype, reduction);
     if (reduction == SY_SUM) result += next;
     if (reduction == SY_PRODUCT) result *= next;
     if (reduction == SY_MAX) result = std::max(result, next);
@@ -41,378 +39,279 @@ double Reduced(int size, uint64_t i, int reduction) {
   return result;
 }
 
-template <typename F>
-Bytes Make(uint64_t count, sy_dtype dtype, F element) {
-  std::vector<double> values(count);
-  for (uint64_t i = 0; i < count; ++i) values[i] = element(i);
-  return Encode(values, dtype);
+StatusOr<Area> Area::Make(Device* device, const Bytes& payload) {
+  Area area;
+  area.bytes_ = payload.size();
+  if (device == nullptr) {
+    area.guard_ = 64;
+    area.host_ = std::make_shared<Bytes>(area.bytes_ + 2 * area.guard_, kGuardByte);
+    area.address_ = area.host_->data() + area.guard_;
+  } else {
+    area.device_ = device;
+    area.guard_ = std::max<uint64_t>(64, device->info().alignment);
+    SY_ASSIGN_OR_RETURN(area.buffer_, device->Allocate(area.bytes_ + 2 * area.guard_));
+    SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device->AddressOf(area.buffer_));
+    area.address_ = static_cast<char*>(native.address) + area.guard_;
+    area.kind_ = native.memory_kind;
+    const Bytes image(area.bytes_ + 2 * area.guard_, kGuardByte);
+    SY_RETURN_IF_ERROR(device->Upload(area.buffer_.at(0), image.data(), image.size()));
+  }
+  SY_RETURN_IF_ERROR(area.Write(0, payload));
+  return area;
 }
 
-// Memory between guard bytes.
-class Area {
- public:
-  explicit Area(const Bytes& payload) : image_(payload.size() + 2 * kGuard, 0xA5) {
-    std::copy(payload.begin(), payload.end(), image_.begin() + kGuard);
+StatusOr<Area> Area::Over(Device* device, int memory_kind, void* address, uint64_t bytes) {
+  Area area;
+  area.bytes_ = bytes;
+  area.address_ = address;
+  area.kind_ = memory_kind;
+  if (memory_kind == SY_MEMORY_HOST) return area;
+  if (device == nullptr) return Unimplemented("it owns memory of a device: give one with --device=NAME");
+  area.device_ = device;
+  SY_ASSIGN_OR_RETURN(area.buffer_, device->Import(address, memory_kind, bytes));
+  return area;
+}
+
+Status Area::Write(uint64_t begin, const Bytes& bytes) {
+  if (bytes.empty()) return OkStatus();
+  if (device_ != nullptr) return device_->Upload(buffer_.at(guard_ + begin), bytes.data(), bytes.size());
+  std::memcpy(at(begin), bytes.data(), bytes.size());
+  return OkStatus();
+}
+
+StatusOr<Bytes> Area::Read() const {
+  Bytes image(bytes_ + 2 * guard_);
+  if (device_ == nullptr) {
+    std::memcpy(image.data(), static_cast<const char*>(address_) - guard_, image.size());
+  } else if (!image.empty()) {
+    SY_RETURN_IF_ERROR(device_->Download(image.data(), buffer_.at(0), image.size()));
   }
-  explicit Area(uint64_t bytes) : Area(Bytes(bytes, 0xFF)) {}
-  uint8_t* data() { return image_.data() + kGuard; }
-  Status Expect(const Bytes& expected) const {
-    for (uint64_t i = 0; i < image_.size(); ++i) {
-      const bool inside = i >= kGuard && i < image_.size() - kGuard;
-      if (!inside && image_[i] != 0xA5) return Internal("wrote outside of the receive buffer");
-      if (inside && image_[i] != expected[i - kGuard]) {
-        return Internal("byte {} of {} is {}, expected {}", i - kGuard, expected.size(), image_[i],
-                        expected[i - kGuard]);
-      }
+  for (uint64_t i = 0; i < guard_; ++i) {
+    if (image[i] != kGuardByte || image[image.size() - 1 - i] != kGuardByte) {
+      return Internal("wrote outside of a buffer of {} bytes", bytes_);
     }
-    return OkStatus();
   }
+  return Bytes(image.begin() + static_cast<ptrdiff_t>(guard_), image.end() - static_cast<ptrdiff_t>(guard_));
+}
 
- private:
-  Bytes image_;
-};
+Status Area::Expect(const Bytes& expected) const { return ExpectPart(0, expected); }
 
-class Rank {
- public:
-  Rank(const Plugin& plugin, const nlohmann::json& task)
-      : api_(*plugin.Interface<sy_collective_v1>("collective/1")),
-        store_(task.value("folder", "")),
-        rank_(task.value("rank", 0)),
-        size_(task.value("size", 1)) {}
-  ~Rank() {
-    if (communicator_ != nullptr) api_.destroy(communicator_);
+Status Area::ExpectPart(uint64_t begin, const Bytes& expected) const {
+  SY_ASSIGN_OR_RETURN(const Bytes found, Read());
+  for (uint64_t i = 0; i < expected.size(); ++i) {
+    if (found[begin + i] == expected[i]) continue;
+    return Internal("byte {} of {} is {}, expected {}", i, expected.size(), found[begin + i], expected[i]);
   }
+  return OkStatus();
+}
 
-  Status Join() {
-    info_.header = SY_HEADER(sy_collective_info);
+Link::Link(Rank& rank, sy_communicator* handle, int place, int size, uint64_t limit_ms)
+    : rank_(rank), handle_(handle), place_(place), size_(size), limit_ms_(limit_ms) {}
+
+Link::~Link() { Destroy(); }
+
+void Link::Destroy() {
+  if (handle_ != nullptr) rank_.api().destroy(std::exchange(handle_, nullptr));
+}
+
+void Link::GiveUp() {
+  gave_up_ = true;
+  rank_.api().abort(handle_);
+}
+
+StatusOr<Link::Pending> Link::Start(const std::string& tag, const char* what, const Function& function) {
+  Pending pending;
+  pending.link = this;
+  pending.what = what;
+  pending.began = Clock::now();
+  if (rank_.on_stream() && rank_.device() != nullptr && stream_.handle() == nullptr) {
+    SY_ASSIGN_OR_RETURN(stream_, rank_.device()->NewStream(1));
+  }
+  sy_call call{};
+  call.header = SY_HEADER(sy_call);
+  call.tag = tag.c_str();
+  call.sequence = sequence_++;
+  if (rank_.on_stream()) {
+    call.stream = stream_.handle();
+    SY_ASSIGN_OR_RETURN(call.native_stream, rank_.device()->NativeStream(stream_));
+  }
+  sy_error error = EmptyError();
+  SY_RETURN_IF_ERROR(FromAbi(function(&call, &pending.request, &error), error, what));
+  SY_RETURN_IF_ERROR(Mark(pending));
+  return pending;
+}
+
+Status Link::Mark(Pending& pending) {
+  pending.done = !rank_.on_stream() && pending.request == nullptr;
+  if (!rank_.on_stream()) return OkStatus();
+  if (pending.request != nullptr) return Internal("a collective that completes on the stream answered with a request");
+  SY_ASSIGN_OR_RETURN(pending.event, rank_.device()->NewEvent());
+  return pending.event.Record(stream_);
+}
+
+StatusOr<bool> Link::Look(Pending& pending) {
+  if (pending.done) return true;
+  sy_error error = EmptyError();
+  if (pending.request != nullptr) {
+    const sy_status status = rank_.api().request_poll(pending.request, &error);
+    if (status == SY_IN_PROGRESS) return false;
+    pending.done = true;
+    pending.request = nullptr;
+    SY_RETURN_IF_ERROR(FromAbi(status, error, pending.what));
+    return true;
+  }
+  auto done = pending.event.Done();
+  // What went wrong on the device's stream the communicator tells.
+  const sy_status status = rank_.api().poll(handle_, &error);
+  if (status != SY_OK && status != SY_IN_PROGRESS) return FromAbi(status, error, pending.what);
+  if (!done.ok()) return done.status();
+  pending.done = *done;
+  return pending.done;
+}
+
+Status Link::Finish(Pending& pending) {
+  const auto limit = pending.began + std::chrono::milliseconds(limit_ms_ + Rank::kGraceMs);
+  auto look_for_dead = Clock::now() + kLookForDead;
+  Status reason;
+  Clock::time_point aborted;
+  for (int rounds = 0;; ++rounds) {
+    const auto done = Look(pending);
+    const auto now = Clock::now();
+    if (!reason.ok() && (!done.ok() || *done)) return reason;
+    if (!done.ok()) return done.status();
+    if (*done) return OkStatus();
+    if (!reason.ok() && now > aborted + std::chrono::milliseconds(Rank::kGraceMs)) {
+      return Internal("{}, and the call did not return within {} ms after that", Message(reason), Rank::kGraceMs);
+    }
+    if (reason.ok() && now > look_for_dead) {
+      reason = rank_.Health();
+      look_for_dead = now + kLookForDead;
+    }
+    if (reason.ok() && now > limit) {
+      reason = DeadlineExceeded("{} did not end by itself within {} ms and was aborted", pending.what, limit_ms_);
+    }
+    if (!reason.ok() && aborted == Clock::time_point{}) {
+      GiveUp();
+      aborted = Clock::now();
+    }
+    if (rounds > 100) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+Status Link::Do(const std::string& tag, const char* what, const Function& function) {
+  SY_ASSIGN_OR_RETURN(Pending pending, Start(tag, what, function));
+  return Finish(pending);
+}
+
+Status Link::AllReduce(uint64_t count, sy_dtype dtype, int reduction, bool in_place) {
+  const Bytes sent = Make(count, dtype, [&](uint64_t i) { return Sent(place_, i, dtype, reduction); });
+  SY_ASSIGN_OR_RETURN(const Area send, rank_.Memory(sent));
+  SY_ASSIGN_OR_RETURN(const Area receive, rank_.Memory(in_place ? sent : Bytes(sent.size(), 0xFF)));
+  const void* const from = in_place ? receive.at() : send.at();
+  SY_RETURN_IF_ERROR(Do("all_reduce", "all_reduce", [&](const sy_call* call, sy_request** request, sy_error* error) {
+    return rank_.api().all_reduce(handle_, call, from, receive.at(), count, dtype, reduction, request, error);
+  }));
+  if (!in_place) SY_RETURN_IF_ERROR(Annotate(send.Expect(sent), "send buffer"));
+  return Annotate(receive.Expect(Make(count, dtype, [&](uint64_t i) { return Reduced(size_, i, dtype, reduction); })),
+                  fmt::format("{} elements{}", count, in_place ? " in place" : ""));
+}
+
+Rank::Rank(const Plugin& plugin, const nlohmann::json& task)
+    : api_(*plugin.Interface<sy_collective_v1>("collective/1")),
+      store_(task.value("folder", "")),
+      rank_(task.value("rank", 0)),
+      size_(task.value("size", 1)),
+      first_device_(task.value("device", 0)),
+      device_plugin_(task.value("device_plugin", "")) {}
+
+Status Rank::Open() {
+  info_.header = SY_HEADER(sy_collective_info);
+  sy_error error = EmptyError();
+  SY_RETURN_IF_ERROR(FromAbi(api_.query(&info_, &error), error, "query"));
+  if (device_plugin_.empty()) {
+    if ((info_.memory_kinds & (1u << SY_MEMORY_HOST)) && info_.completion == SY_COMPLETES_BY_POLL) return OkStatus();
+    return Unimplemented("it takes no host memory: give its ranks memory of a backend with --device=NAME");
+  }
+  SY_ASSIGN_OR_RETURN(const auto plugin, Registry::Get().Find(PluginKind::kBackend, device_plugin_));
+  std::string reason;
+  SY_ASSIGN_OR_RETURN(const int count, plugin->DeviceCount(&reason));
+  const bool distinct = info_.flags & SY_COLLECTIVE_DISTINCT_DEVICES;
+  if (count <= first_device_ || (distinct && size_ > count - first_device_)) {
+    return Unimplemented("{} ranks need {} devices of their own from device {} on; {} has {}{}{}", size_,
+                         distinct ? size_ : 1, first_device_, plugin->name(), count, reason.empty() ? "" : ": ",
+                         reason);
+  }
+  SY_ASSIGN_OR_RETURN(device_, Device::Open(*plugin, first_device_ + rank_ % (count - first_device_), {}));
+  SY_ASSIGN_OR_RETURN(const Area area, Memory(Bytes(8)));
+  if (info_.memory_kinds & (1u << area.memory_kind())) return OkStatus();
+  return FailedPrecondition("it does not reach the memory of {} (kind {}; it takes the kinds {:#b})", plugin->name(),
+                            area.memory_kind(), info_.memory_kinds);
+}
+
+StatusOr<std::unique_ptr<Link>> Rank::Begin(const std::string& name, uint64_t limit_ms, int rank, int size) {
+  const std::vector<int32_t> hosts(static_cast<size_t>(std::max(size, 1)), 0);
+  sy_init_request request{};
+  request.header = SY_HEADER(sy_init_request);
+  request.rank = rank;
+  request.size = size;
+  request.hosts = hosts.data();
+  request.name = name.c_str();
+  request.store = store_.interface();
+  request.timeout_ms = limit_ms;
+  if (device_ != nullptr) {
+    request.device = device_->handle();
+    request.device_plugin = device_->info().plugin.c_str();
+    request.device_index = device_->info().index;
+  }
+  sy_communicator* handle = nullptr;
+  sy_error error = EmptyError();
+  SY_RETURN_IF_ERROR(FromAbi(api_.init(&request, &handle, &error), error, "init"));
+  if (handle == nullptr) return Internal("init succeeded without a communicator");
+  return std::make_unique<Link>(*this, handle, rank, size, limit_ms);
+}
+
+Status Rank::Await(Link& link) {
+  const auto began = Clock::now();
+  const auto limit = began + std::chrono::milliseconds(link.limit_ms() + kGraceMs);
+  auto look_for_dead = began + kLookForDead;
+  Status reason;
+  Clock::time_point aborted;
+  for (;;) {
     sy_error error = EmptyError();
-    SY_RETURN_IF_ERROR(FromAbi(api_.query(&info_, &error), error, "query"));
-    if (!(info_.memory_kinds & (1u << SY_MEMORY_HOST)) || info_.completion != SY_COMPLETES_BY_POLL) {
-      return Unimplemented("it takes no host memory: only a backend of its kind can drive it");
+    const sy_status status = api_.poll(link.handle(), &error);
+    const auto now = Clock::now();
+    if (status != SY_IN_PROGRESS) return reason.ok() ? FromAbi(status, error, "joining") : reason;
+    if (!reason.ok() && now > aborted + std::chrono::milliseconds(kGraceMs)) {
+      return Internal("{}, and poll did not answer with an error within {} ms after that", Message(reason), kGraceMs);
     }
-    const std::vector<int32_t> hosts(size_, 0);
-    sy_init_request request{};
-    request.header = SY_HEADER(sy_init_request);
-    request.rank = rank_;
-    request.size = size_;
-    request.hosts = hosts.data();
-    request.name = "conform";
-    request.store = store_.interface();
-    request.timeout_ms = kTimeoutMs;
-    SY_RETURN_IF_ERROR(FromAbi(api_.init(&request, &communicator_, &error), error, "init"));
-    return WaitFor([&](sy_error* e) { return api_.poll(communicator_, e); }, "init");
-  }
-
-  ChildResults CheckData() {
-    for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
-      for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
-        const std::string name = fmt::format("{}/{}", DtypeName(dtype), kReductionNames[reduction]);
-        if (!(info_.reductions[reduction] & (1u << dtype))) continue;
-        Add("all_reduce/" + name, api_.all_reduce, [&] { return AllReduce(dtype, reduction); });
-        Add("reduce_scatter/" + name, api_.reduce_scatter, [&] { return ReduceScatter(dtype, reduction); });
-      }
-      Add(fmt::format("all_gather/{}", DtypeName(dtype)), api_.all_gather, [&] { return AllGather(dtype); });
+    if (reason.ok() && now > look_for_dead) {
+      reason = Health();
+      look_for_dead = now + kLookForDead;
     }
-    Add("all_reduce/large", api_.all_reduce,
-        [&] { return OneAllReduce(communicator_, kLargeCount, SY_F32, SY_SUM, true); });
-    Add("broadcast", api_.broadcast, [&] { return Broadcast(); });
-    Add("all_to_all", api_.all_to_all, [&] { return AllToAll(); });
-    Add("barrier", api_.barrier, [&] { return Barrier(); });
-    Add("send_recv_batch", api_.send_recv_batch, [&] { return SendAndReceive(); });
-    Add("owned_memory", api_.buffer_alloc, [&] { return OwnedMemory(); });
-    Add("split", api_.split, [&] { return Split(); });
-    return std::move(results_);
-  }
-
-  // Ranks that call different things: told apart, or at least ended by abort.
-  Status CheckMismatch() {
-    Bytes data(400);
-    const Status status =
-        Do(rank_ == 0 ? "one_node" : "another_node", "all_reduce",
-           [&](const sy_call* call, sy_request** request, sy_error* error) {
-             return api_.all_reduce(communicator_, call, data.data(), data.data(), 100, SY_F32, SY_SUM, request, error);
-           });
-    if (status.ok()) return Unimplemented("calls of different nodes were not told apart");
-    return status.code() == absl::StatusCode::kInvalidArgument ? OkStatus() : status;
-  }
-
-  // The last rank dies between collectives; the others are told as the core tells them, by abort from another thread.
-  Status CheckDeath() {
-    std::atomic<bool> finished{false};
-    std::atomic<int64_t> told{0};
-    std::thread watch([&] {
-      std::string who;
-      while (!finished && !store_.Wait("dead", who, 1)) {
-      }
-      if (finished) return;
-      told = Clock::now().time_since_epoch().count();
-      api_.abort(communicator_);
-    });
-    Status status;
-    for (int round = 0; status.ok(); ++round) {
-      if (round == 3 && rank_ == size_ - 1) kill(getpid(), SIGKILL);
-      status = OneAllReduce(communicator_, 1000, SY_F32, SY_SUM, true);
+    if (reason.ok() && now > limit) {
+      reason = DeadlineExceeded("joining did not end by itself within {} ms and was aborted", link.limit_ms());
     }
-    const int64_t ended = Clock::now().time_since_epoch().count();
-    finished = true;
-    watch.join();
-    if (told != 0 && ended - told > std::chrono::nanoseconds(std::chrono::seconds(2)).count()) {
-      return Internal("a waiting call returned only {} ms after abort", (ended - told) / 1000000);
+    if (!reason.ok() && aborted == Clock::time_point{}) {
+      link.GiveUp();
+      aborted = Clock::now();
     }
-    const auto code = status.code();
-    if (code != absl::StatusCode::kAborted && code != absl::StatusCode::kUnavailable) {
-      return Internal("a call whose peer is dead ended with: {}", status.ToString());
-    }
-    return OkStatus();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+}
 
- private:
-  template <typename Function, typename F>
-  void Add(const std::string& name, Function function, F check) {
-    if (!broken_.ok()) {
-      results_.emplace_back(name, Aborted("not tried after an earlier failure"));
-    } else if (function == nullptr) {
-      results_.emplace_back(name, Unimplemented("not offered: the core composes it from send_recv_batch"));
-    } else {
-      const Status status = check();
-      results_.emplace_back(name, status.code() == absl::StatusCode::kUnimplemented
-                                      ? status
-                                      : Annotate(status, fmt::format("rank {}", rank_)));
-      // After an error the ranks no longer agree on which call comes next.
-      if (!status.ok() && status.code() != absl::StatusCode::kUnimplemented) broken_ = status;
-    }
-  }
+StatusOr<std::unique_ptr<Link>> Rank::Join(const std::string& name, uint64_t limit_ms) {
+  SY_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Begin(name, limit_ms, rank_, size_));
+  SY_RETURN_IF_ERROR(Await(*link));
+  return link;
+}
 
-  template <typename Poll>
-  Status WaitFor(Poll poll, const char* what) {
-    const auto deadline = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
-    for (int spins = 0;; ++spins) {
-      sy_error error = EmptyError();
-      const sy_status status = poll(&error);
-      if (status != SY_IN_PROGRESS) return FromAbi(status, error, what);
-      if (Clock::now() > deadline) {
-        api_.abort(communicator_);
-        return DeadlineExceeded("{} did not finish within {} ms", what, kTimeoutMs);
-      }
-      if (spins > 100) std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
-
-  template <typename F>
-  Status Do(const char* tag, const char* what, F function) {
-    sy_call call{};
-    call.header = SY_HEADER(sy_call);
-    call.tag = tag;
-    call.sequence = sequence_++;
-    sy_request* request = nullptr;
-    sy_error error = EmptyError();
-    const sy_status status = function(&call, &request, &error);
-    if (status != SY_OK) return FromAbi(status, error, what);
-    if (request == nullptr) return OkStatus();
-    return WaitFor([&](sy_error* e) { return api_.request_poll(request, e); }, what);
-  }
-
-  Status OneAllReduce(sy_communicator* on, uint64_t count, sy_dtype dtype, int reduction, bool in_place) {
-    const Bytes sent = Make(count, dtype, [&](uint64_t i) { return Sent(rank_, i, reduction); });
-    Area send(sent), receive(in_place ? sent : Bytes(sent.size(), 0xFF));
-    SY_RETURN_IF_ERROR(Do("all_reduce", "all_reduce", [&](auto* call, auto** request, auto* error) {
-      return api_.all_reduce(on, call, in_place ? receive.data() : send.data(), receive.data(), count, dtype, reduction,
-                             request, error);
-    }));
-    if (!in_place) SY_RETURN_IF_ERROR(Annotate(send.Expect(sent), "send buffer"));
-    return Annotate(receive.Expect(Make(count, dtype, [&](uint64_t i) { return Reduced(size_, i, reduction); })),
-                    fmt::format("{} elements{}", count, in_place ? " in place" : ""));
-  }
-
-  Status AllReduce(sy_dtype dtype, int reduction) {
-    for (const uint64_t count : kCounts) {
-      for (const bool in_place : {false, true}) {
-        SY_RETURN_IF_ERROR(OneAllReduce(communicator_, count, dtype, reduction, in_place));
-      }
-    }
-    return OkStatus();
-  }
-
-  Status ReduceScatter(sy_dtype dtype, int reduction) {
-    for (const uint64_t count : kCounts) {
-      for (const bool in_place : {false, true}) {
-        const Bytes sent = Make(count * size_, dtype, [&](uint64_t i) { return Sent(rank_, i, reduction); });
-        const Bytes expected = Make(count, dtype, [&](uint64_t i) {
-          return Reduced(size_, i + count * static_cast<uint64_t>(rank_), reduction);
-        });
-        Area send(sent), receive(expected.size());
-        uint8_t* const own = send.data() + expected.size() * static_cast<uint64_t>(rank_);
-        SY_RETURN_IF_ERROR(Do("reduce_scatter", "reduce_scatter", [&](auto* call, auto** request, auto* error) {
-          return api_.reduce_scatter(communicator_, call, send.data(), in_place ? own : receive.data(), count, dtype,
-                                     reduction, request, error);
-        }));
-        const Status status =
-            in_place ? (Bytes(own, own + expected.size()) == expected ? OkStatus() : Internal("wrong numbers"))
-                     : receive.Expect(expected);
-        SY_RETURN_IF_ERROR(Annotate(status, fmt::format("{} elements{}", count, in_place ? " in place" : "")));
-      }
-    }
-    return OkStatus();
-  }
-
-  Status AllGather(sy_dtype dtype) {
-    for (const uint64_t count : kCounts) {
-      for (const bool in_place : {false, true}) {
-        const Bytes sent = Make(count, dtype, [&](uint64_t i) { return Sent(rank_, i, SY_SUM); });
-        const Bytes expected = Make(count * size_, dtype,
-                                    [&](uint64_t i) { return Sent(static_cast<int>(i / count), i % count, SY_SUM); });
-        Area send(sent), receive(expected.size());
-        uint8_t* const own = receive.data() + sent.size() * static_cast<uint64_t>(rank_);
-        if (in_place) std::copy(sent.begin(), sent.end(), own);
-        SY_RETURN_IF_ERROR(Do("all_gather", "all_gather", [&](auto* call, auto** request, auto* error) {
-          return api_.all_gather(communicator_, call, in_place ? own : send.data(), receive.data(), count, dtype,
-                                 request, error);
-        }));
-        SY_RETURN_IF_ERROR(
-            Annotate(receive.Expect(expected), fmt::format("{} elements{}", count, in_place ? " in place" : "")));
-      }
-    }
-    return OkStatus();
-  }
-
-  Status Broadcast() {
-    for (int root = 0; root < size_; ++root) {
-      for (const uint64_t count : kCounts) {
-        const Bytes expected = Make(count, SY_F32, [&](uint64_t i) { return Sent(root, i, SY_SUM); });
-        Area area(rank_ == root ? expected : Bytes(expected.size(), 0xFF));
-        SY_RETURN_IF_ERROR(Do("broadcast", "broadcast", [&](auto* call, auto** request, auto* error) {
-          return api_.broadcast(communicator_, call, area.data(), count, SY_F32, root, request, error);
-        }));
-        SY_RETURN_IF_ERROR(Annotate(area.Expect(expected), fmt::format("{} elements from rank {}", count, root)));
-      }
-    }
-    return OkStatus();
-  }
-
-  Status AllToAll() {
-    for (const uint64_t count : kCounts) {
-      const auto element = [&](int from, int to, uint64_t i) { return Sent(from + 3 * to, i, SY_SUM); };
-      Area send(Make(count * size_, SY_F32,
-                     [&](uint64_t i) { return element(rank_, static_cast<int>(i / count), i % count); }));
-      const Bytes expected = Make(count * size_, SY_F32,
-                                  [&](uint64_t i) { return element(static_cast<int>(i / count), rank_, i % count); });
-      Area receive(expected.size());
-      SY_RETURN_IF_ERROR(Do("all_to_all", "all_to_all", [&](auto* call, auto** request, auto* error) {
-        return api_.all_to_all(communicator_, call, send.data(), receive.data(), count, SY_F32, request, error);
-      }));
-      SY_RETURN_IF_ERROR(Annotate(receive.Expect(expected), fmt::format("{} elements", count)));
-    }
-    return OkStatus();
-  }
-
-  // Nobody leaves before the last has come.
-  Status Barrier() {
-    for (int round = 0; round < 3; ++round) {
-      const std::string key = fmt::format("barrier-{}", round);
-      if (rank_ == round % size_) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-        store_.Put(key, "here");
-      }
-      SY_RETURN_IF_ERROR(Do("barrier", "barrier", [&](auto* call, auto** request, auto* error) {
-        return api_.barrier(communicator_, call, request, error);
-      }));
-      std::string value;
-      if (!store_.Wait(key, value, 0)) return Internal("a rank left the barrier before rank {} came", round % size_);
-    }
-    return OkStatus();
-  }
-
-  // Messages of uneven sizes around the ring in both directions, two to the right neighbour, in one batch.
-  Status SendAndReceive() {
-    if (size_ == 1) return OkStatus();
-    const int right = (rank_ + 1) % size_, left = (rank_ + size_ - 1) % size_;
-    const auto message = [](int from, uint64_t bytes, int which) {
-      return Make(bytes, SY_U8, [&](uint64_t i) { return static_cast<double>((i * 3 + from * 11 + which) % 251); });
-    };
-    for (const uint64_t bytes : {uint64_t{1}, uint64_t{333}, uint64_t{100003}, uint64_t{2} << 20}) {
-      Bytes first = message(rank_, bytes, 0), second = message(rank_, bytes / 2 + 1, 1),
-            back = message(rank_, bytes + 5, 2);
-      Area from_left(bytes), second_from_left(bytes / 2 + 1), from_right(bytes + 5);
-      const sy_transfer transfers[] = {
-          {right, 1, first.data(), first.size()},   {left, 0, from_left.data(), bytes},
-          {right, 1, second.data(), second.size()}, {left, 0, second_from_left.data(), bytes / 2 + 1},
-          {left, 1, back.data(), back.size()},      {right, 0, from_right.data(), bytes + 5}};
-      // With two ranks both neighbours are one: the order of the batch then pairs right with left.
-      const uint32_t count = size_ == 2 ? 4 : 6;
-      SY_RETURN_IF_ERROR(Do("send_recv_batch", "send_recv_batch", [&](auto* call, auto** request, auto* error) {
-        return api_.send_recv_batch(communicator_, call, transfers, count, request, error);
-      }));
-      SY_RETURN_IF_ERROR(from_left.Expect(message(left, bytes, 0)));
-      SY_RETURN_IF_ERROR(second_from_left.Expect(message(left, bytes / 2 + 1, 1)));
-      if (count == 6) SY_RETURN_IF_ERROR(from_right.Expect(message(right, bytes + 5, 2)));
-    }
-    return OkStatus();
-  }
-
-  Status OwnedMemory() {
-    constexpr uint64_t kCount = 100003;
-    void* address = nullptr;
-    sy_error error = EmptyError();
-    SY_RETURN_IF_ERROR(FromAbi(api_.buffer_alloc(communicator_, kCount * 4, &address, &error), error, "buffer_alloc"));
-    if (info_.alignment > 0 && reinterpret_cast<uintptr_t>(address) % info_.alignment != 0) {
-      return Internal("owned memory is not aligned to {} bytes", info_.alignment);
-    }
-    auto* const bytes = static_cast<uint8_t*>(address);
-    for (int round = 0; round < 3; ++round) {
-      const Bytes sent = Make(kCount, SY_F32, [&](uint64_t i) { return Sent(rank_, i + round, SY_SUM); });
-      std::copy(sent.begin(), sent.end(), bytes);
-      SY_RETURN_IF_ERROR(Do("owned", "all_reduce", [&](auto* call, auto** request, auto* e) {
-        return api_.all_reduce(communicator_, call, address, address, kCount, SY_F32, SY_SUM, request, e);
-      }));
-      const Bytes expected = Make(kCount, SY_F32, [&](uint64_t i) { return Reduced(size_, i + round, SY_SUM); });
-      if (!std::equal(expected.begin(), expected.end(), bytes))
-        return Internal("all_reduce in owned memory: wrong numbers");
-    }
-    api_.buffer_free(communicator_, address);
-    return OkStatus();
-  }
-
-  // Even and odd ranks, in reverse order.
-  Status Split() {
-    sy_communicator* half = nullptr;
-    sy_error error = EmptyError();
-    SY_RETURN_IF_ERROR(FromAbi(api_.split(communicator_, rank_ % 2, -rank_, "half", &half, &error), error, "split"));
-    if (half == nullptr) return Internal("split gave no communicator");
-    SY_RETURN_IF_ERROR(WaitFor([&](sy_error* e) { return api_.poll(half, e); }, "split"));
-    const Bytes sent = Make(5, SY_F32, [&](uint64_t) { return rank_; });
-    Area area(sent);
-    const Status status = Do("half", "all_reduce on a split communicator", [&](auto* call, auto** request, auto* e) {
-      return api_.all_reduce(half, call, area.data(), area.data(), 5, SY_F32, SY_SUM, request, e);
-    });
-    double sum = 0;
-    for (int rank = rank_ % 2; rank < size_; rank += 2) sum += rank;
-    Status result = status.ok() ? area.Expect(Make(5, SY_F32, [&](uint64_t) { return sum; })) : status;
-    api_.destroy(half);
-    return result;
-  }
-
-  const sy_collective_v1& api_;
-  FileStore store_;
-  const int rank_, size_;
-  sy_collective_info info_{};
-  sy_communicator* communicator_ = nullptr;
-  uint64_t sequence_ = 0;
-  Status broken_;
-  ChildResults results_;
-};
-
-}  // namespace
-
-ChildResults RunRank(const Plugin& plugin, const nlohmann::json& task) {
-  if (plugin.Interface<sy_collective_v1>("collective/1") == nullptr) {
-    return {{"", FailedPrecondition("{} has no collective/1", plugin.name())}};
-  }
-  Rank rank(plugin, task);
-  if (const Status joined = rank.Join(); !joined.ok()) return {{"", joined}};
-  const std::string mode = task.value("mode", "");
-  if (mode == "mismatch") return {{"mismatch", rank.CheckMismatch()}};
-  if (mode == "death") return {{"death", rank.CheckDeath()}};
-  return rank.CheckData();
+Status Rank::Health() const {
+  std::string who;
+  if (store_.Wait("dead", who, 0)) return Unavailable("a process died");
+  // Under mpirun nobody announces a death: a rank that means to die leaves its process id.
+  if (!store_.Wait("victim", who, 0)) return OkStatus();
+  const bool gone = kill(static_cast<pid_t>(std::stol(who)), 0) != 0 && errno == ESRCH;
+  return gone ? Unavailable("process {} died", who) : OkStatus();
 }
 
 }  // namespace switchyard::conform

@@ -5,16 +5,10 @@
 #include <memory>
 
 #include "core/runtime/plugin.h"
-#include "tools/conform/child.h"
+#include "nlohmann/json.hpp"
+#include "tools/conform/backend_checks.h"
 #include "tools/conform/collective_checks.h"
-#include "tools/conform/device_checks.h"
-#include "tools/conform/device_ranks.h"
-#include "tools/conform/op_cases.h"
-#include "tools/conform/op_checks.h"
 #include "tools/conform/recorder.h"
-#include "tools/conform/speed_checks.h"
-#include "tools/conform/struct_checks.h"
-#include "tools/conform/training_check.h"
 
 namespace switchyard::conform {
 namespace {
@@ -28,8 +22,8 @@ struct Demand {
 
 const std::vector<Demand> kBackendDemands = {
     {Level::kLoads, {}, {"load/"}},
-    {Level::kTrains, {"device/", "struct/", "op/", "gradient/"}, {"train/mlp"}},
-    {Level::kAsync, {"async/"}, {"async/"}},
+    {Level::kTrains, {"device/", "struct/", "argument/", "memory/", "op/", "gradient/"}, {"train/mlp"}},
+    {Level::kAsync, {"async/", "capture/", "profiler/", "region/"}, {"async/"}},
     {Level::kDistributed, {}, {"distributed/"}},
     {Level::kFast, {}, {"fast/", "train/native"}},
 };
@@ -69,50 +63,11 @@ StatusOr<std::map<std::string, std::string>> ReadExpectedFailures(const std::str
   return expected;
 }
 
-Status CheckInChild(const char* mode, const Plugin& plugin, const Options& options) {
-  SY_ASSIGN_OR_RETURN(
-      const auto results,
-      RunChildren({{"mode", mode}, {"plugin", plugin.path()}, {"device", options.device}}, 1, {.self = options.self}));
-  for (const auto& [name, status] : results[0]) {
-    // A crash of a driver on a broken call is no broken promise.
-    if (status.code() == absl::StatusCode::kUnavailable) return Unimplemented("{}", Message(status));
-    SY_RETURN_IF_ERROR(status);
-  }
-  return OkStatus();
-}
-
-Status CheckBackend(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const Options& options) {
-  auto reference = Registry::Get().Find(PluginKind::kBackend, "reference");
-  if (!reference.ok()) return Annotate(reference.status(), "the reference plugin is needed to compare with");
-  SY_ASSIGN_OR_RETURN(const auto reference_device, Device::Open(**reference, 0, {}));
-  std::unique_ptr<Device> device;
-  const Status opened = [&]() -> Status {
-    std::string reason;
-    SY_ASSIGN_OR_RETURN(const int count, plugin->DeviceCount(&reason));
-    if (options.device >= count) return NotFound("device {} of {}: {}", options.device, count, reason);
-    SY_ASSIGN_OR_RETURN(device, Device::Open(*plugin, options.device, {}));
-    return OkStatus();
-  }();
-  recorder.Add("load/open", opened);
-  if (!opened.ok() || options.limit < Level::kTrains) return OkStatus();
-  CheckStructs(recorder, *plugin, *device);
-  CheckDevice(recorder, *plugin, *device, options.seed);
-  recorder.Run("device/sticky_error", [&] { return CheckInChild("sticky_error", *plugin, options); });
-  CheckOps(recorder, *device, *reference_device, options.seed);
-  CheckGradients(recorder, *device, *reference_device, options.seed);
-  CheckTraining(recorder, *device, *reference_device, options.seed);
-  if (options.limit >= Level::kDistributed) {
-    recorder.Run("distributed/all_reduce", [&] { return CheckDeviceRanks(*plugin, options); });
-  }
-  if (options.limit >= Level::kFast) CheckSpeed(recorder, *device);
-  return OkStatus();
-}
-
 }  // namespace
 
 StatusOr<Report> RunConformance(const Options& options) {
   SY_ASSIGN_OR_RETURN(auto expected, ReadExpectedFailures(options.expected_failures));
-  Recorder recorder(options.filter, std::move(expected));
+  Recorder recorder(NameFilter(options.only), std::move(expected));
   StatusOr<std::shared_ptr<Plugin>> plugin = Registry::Get().Find(PluginKind::kBackend, options.plugin);
   if (!plugin.ok()) {
     auto collective = Registry::Get().Find(PluginKind::kCollective, options.plugin);
@@ -120,6 +75,8 @@ StatusOr<Report> RunConformance(const Options& options) {
   }
   Report report;
   report.plugin = report.path = options.plugin;
+  report.device = options.device;
+  report.seed = options.seed;
   recorder.Add("load/plugin", plugin.status());
   bool collective = false;
   if (plugin.ok()) {
@@ -127,13 +84,19 @@ StatusOr<Report> RunConformance(const Options& options) {
     report.path = (*plugin)->path();
     report.version = (*plugin)->version();
     collective = (*plugin)->Interface<void>("device/1") == nullptr;
+    report.kind = KindName(collective ? PluginKind::kCollective : PluginKind::kBackend);
+    if (!collective && !options.device_plugin.empty()) {
+      return InvalidArgument("--device={}: {} is a backend, so a number is expected", options.device_plugin,
+                             report.plugin);
+    }
     if (!collective) {
       SY_RETURN_IF_ERROR(CheckBackend(recorder, *plugin, options));
     } else if (options.limit >= Level::kDistributed) {
-      CheckCollective(recorder, **plugin, options);
+      SY_RETURN_IF_ERROR(CheckCollective(recorder, **plugin, options));
     }
   }
-  if (options.filter.empty()) {
+  report.graded = options.only.empty();
+  if (report.graded) {
     Grade(recorder, collective ? kCollectiveDemands : kBackendDemands, report);
   } else {
     report.lacks = "not graded: only some checks ran";

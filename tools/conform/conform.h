@@ -20,30 +20,38 @@ const char* OutcomeName(Outcome outcome);
 const char* LevelName(Level level);
 
 struct Check {
-  std::string name;  // "op/matmul/bias_gelu/f32", "device/copies", "collective/all_reduce/3_ranks"
+  std::string name;  // "op/matmul/bias_gelu/f32", "device/copies", "collective/all_reduce/f32/sum/3_ranks"
   Outcome outcome = Outcome::kPass;
   std::string detail;  // what was expected and found, or why it is unsupported
+  double milliseconds = 0;
 };
 
 struct Options {
-  std::string plugin;  // path, or the name of an installed plugin
-  int device = 0;
+  std::string plugin;         // path, or the name of an installed plugin
+  int device = 0;             // of a backend; for a collective the first of the ranks, in memory of `device_plugin`
+  std::string device_plugin;  // path or name of the backend whose memory a collective is given; "": host memory
   uint64_t seed = 42;
-  Level limit = Level::kFast;             // checks of higher levels are left out
-  std::string filter;                     // only checks whose name contains it; "" = all
-  std::string expected_failures;          // JSON file: {"op/softmax/*": "why", …}; a trailing * stands for anything
+  Level limit = Level::kFast;                // checks of higher levels are left out
+  std::string only;                          // NameFilter: which checks; "": all
+  std::string expected_failures;             // JSON file: {"op/softmax/*": "why", …}; * stands for anything
   std::vector<int> ranks = {1, 2, 3, 4, 8};  // of collective checks
-  bool json = false;
-  bool verbose = false;  // list the checks that passed, too
-  std::vector<std::string>
-      self;  // the command that starts ConformMain in a new process; needed for checks in processes of their own
+  int check_timeout_s = 60;                  // a check that takes longer has failed, and its process is killed
+  bool json = false;                         // on standard output, instead of the text
+  std::string json_file;                     // the same into a file, beside the text
+  bool verbose = false;                      // list the checks that passed, too
+  // The command that starts ConformMain in a new process. Without it backends are tested in this process, where a crash
+  // of the plugin ends everything, and collectives are not.
+  std::vector<std::string> self;
 };
 
 struct Report {
-  std::string plugin, path, version;
+  std::string plugin, kind, path, version;  // kind "backend" or "collective"
+  int device = 0;
+  uint64_t seed = 0;
   std::vector<Check> checks;
   Level level = Level::kNone;
-  std::string lacks;  // "Async lacks async/events (…)": the next level and what it misses; "" at the highest
+  bool graded = false;  // false: only some checks ran
+  std::string lacks;    // "Async lacks async/events (…)": the next level and what it misses; "" at the highest
 
   int Count(Outcome outcome) const;
   bool passed() const { return Count(Outcome::kFail) == 0; }

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <fstream>
 
 #include "core/base/names.h"
 #include "tools/conform/child.h"
@@ -16,12 +18,15 @@ Backends are compared with the reference plugin, op by op; collectives run with 
 The last line names the level reached (Loads, Trains, Async, Distributed, Fast) and what the next one lacks.
 
   --device=N                which device of a backend (0)
-  --filter=TEXT             only checks whose name contains TEXT, for example op/matmul or /bf16
+  --device=NAME[:N]         for a collective: its ranks pass memory of that backend, rank r of device N + r (host memory)
+  --only=PATTERN,…          only checks whose name fits one of the patterns: a part of the name, or the whole with * for anything
   --limit=LEVEL             leave out what only higher levels ask for (Fast)
   --ranks=1,2,4             how many ranks a collective is tried with (1,2,3,4,8)
-  --expected_failures=FILE  JSON object of check names (a trailing * stands for anything) and reasons
+  --expected_failures=FILE  JSON object of check names (* stands for anything) and reasons
+  --check_timeout=SECONDS   a check that takes longer has failed (60)
   --seed=N                  of all test data (42)
-  --json                    the report as JSON
+  --json                    the report as JSON on standard output
+  --json=FILE               the report as JSON in a file
   --verbose                 list the checks that passed, too
 
 Exit status: 0 without failures, 1 with failures, 2 for a wrong command line.
@@ -52,32 +57,53 @@ bool ParseLevel(const std::string& text, Level& level) {
   return false;
 }
 
+// "3", "cuda", "npu:2", "path/to/plugin.so:1"
+bool ParseDevice(const std::string& text, Options& options) {
+  if (ParseNumber(text, options.device)) return options.device >= 0;
+  const size_t colon = text.rfind(':');
+  options.device_plugin = text.substr(0, colon);
+  if (colon != std::string::npos && !ParseNumber(text.substr(colon + 1), options.device)) return false;
+  return !options.device_plugin.empty() && options.device >= 0;
+}
+
 Status ParseOption(const std::string& argument, Options& options) {
   const size_t equals = argument.find('=');
   const std::string name = argument.substr(0, equals);
   const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
   bool good = true;
-  if (name == "--json" || name == "--verbose") {
+  if (name == "--verbose") {
     good = equals == std::string::npos;
-    (name == "--json" ? options.json : options.verbose) = true;
+    options.verbose = true;
+  } else if (name == "--json") {
+    options.json = equals == std::string::npos;
+    options.json_file = value;
+    good = options.json || !value.empty();
   } else if (name == "--device") {
-    good = ParseNumber(value, options.device) && options.device >= 0;
+    good = ParseDevice(value, options);
   } else if (name == "--seed") {
     good = ParseNumber(value, options.seed);
   } else if (name == "--ranks") {
     good = ParseRanks(value, options.ranks);
   } else if (name == "--limit") {
     good = ParseLevel(value, options.limit);
-  } else if (name == "--filter") {
-    options.filter = value;
+  } else if (name == "--check_timeout") {
+    good = ParseNumber(value, options.check_timeout_s) && options.check_timeout_s > 0;
+  } else if (name == "--only") {
+    options.only = value;
   } else if (name == "--expected_failures") {
     options.expected_failures = value;
   } else {
     return InvalidArgument("unknown option {}{}", name,
-                           DidYouMean(name, {"--device", "--filter", "--limit", "--ranks", "--expected_failures",
-                                             "--seed", "--json", "--verbose"}));
+                           DidYouMean(name, {"--device", "--only", "--limit", "--ranks", "--expected_failures",
+                                             "--check_timeout", "--seed", "--json", "--verbose"}));
   }
   return good ? OkStatus() : InvalidArgument("{}: \"{}\" is not a value of it", name, value);
+}
+
+Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::flush;
+  return file ? OkStatus() : Internal("{}: the report cannot be written", path);
 }
 
 }  // namespace
@@ -113,6 +139,12 @@ int ConformMain(const std::vector<std::string>& self, const std::vector<std::str
     return 1;
   }
   std::fputs((options.json ? report->Json() + "\n" : report->Text(options.verbose)).c_str(), stdout);
+  if (!options.json_file.empty()) {
+    if (const Status written = WriteFile(options.json_file, report->Json() + "\n"); !written.ok()) {
+      std::fprintf(stderr, "switchyard conform: %s\n", Message(written).c_str());
+      return 1;
+    }
+  }
   return report->passed() ? 0 : 1;
 }
 

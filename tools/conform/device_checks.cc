@@ -1,16 +1,15 @@
 #include "tools/conform/device_checks.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <fstream>
 #include <thread>
 
 #include "core/base/random.h"
 #include "tools/conform/op_cases.h"
 #include "tools/conform/op_data.h"
 #include "tools/conform/op_run.h"
+#include "tools/conform/own_process.h"
 
 namespace switchyard::conform {
 namespace {
@@ -35,11 +34,26 @@ Status CheckInfo(const Device& device) {
   return OkStatus();
 }
 
+// Devices that are opened and closed again keep neither descriptors nor threads; the first few rounds may.
 Status CheckReopening(const Plugin& plugin, int index) {
-  for (int round = 0; round < 3; ++round) {
+  constexpr int kRounds = 12, kSettled = 4;
+  uint64_t descriptors = 0, threads = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    if (round == kSettled) {
+      descriptors = OpenDescriptors();
+      threads = Threads();
+    }
     auto device = Device::Open(plugin, index, {});
     if (!device.ok()) return device.status();
     SY_ASSIGN_OR_RETURN(const Buffer buffer, (*device)->Allocate(100));
+    SY_ASSIGN_OR_RETURN(const Stream stream, (*device)->NewStream());
+  }
+  if (OpenDescriptors() >= descriptors + kRounds - kSettled) {
+    return Internal("{} rounds of open and close kept {} file descriptors", kRounds - kSettled,
+                    OpenDescriptors() - descriptors);
+  }
+  if (Threads() >= threads + kRounds - kSettled) {
+    return Internal("{} rounds of open and close kept {} threads", kRounds - kSettled, Threads() - threads);
   }
   return OkStatus();
 }
@@ -137,13 +151,6 @@ Status CheckFreeing(Device& device) {
     if (!buffer.ok()) return buffer.status();
   }
   return OkStatus();
-}
-
-uint64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  uint64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 // Host memory that prepare, bind and streams keep.
@@ -261,6 +268,51 @@ Status CheckNonBlocking(Device& device) {
   return OkStatus();
 }
 
+// Without a stream a copy has finished on return.
+Status CheckCopyWithoutStream(Device& device, uint64_t seed) {
+  constexpr uint64_t kBytes = 1 << 20;
+  SY_ASSIGN_OR_RETURN(const Buffer first, device.Allocate(kBytes));
+  SY_ASSIGN_OR_RETURN(const Buffer second, device.Allocate(kBytes));
+  for (int round = 0; round < 3; ++round) {
+    const Bytes data = RandomBytes(kBytes, Key(seed, round));
+    Bytes gone = data, found(kBytes);
+    SY_RETURN_IF_ERROR(device.Copy(Stream(), first.at(0), HostPlace(gone.data()), kBytes));
+    std::fill(gone.begin(), gone.end(), 0);
+    SY_RETURN_IF_ERROR(device.Copy(Stream(), second.at(0), first.at(0), kBytes));
+    SY_RETURN_IF_ERROR(device.Copy(Stream(), HostPlace(found.data()), second.at(0), kBytes));
+    if (found != data) return Internal("a copy without a stream had not finished when it returned");
+  }
+  return OkStatus();
+}
+
+// alloc, free and event_query of one thread while another is blocked in synchronize.
+Status CheckCallsDuringAWait(Device& device) {
+  constexpr uint64_t kBytes = 8 << 20;
+  SY_ASSIGN_OR_RETURN(const Buffer first, device.Allocate(kBytes));
+  SY_ASSIGN_OR_RETURN(const Buffer second, device.Allocate(kBytes));
+  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+  SY_ASSIGN_OR_RETURN(Event event, device.NewEvent());
+  for (int i = 0; i < 30; ++i) SY_RETURN_IF_ERROR(device.Copy(stream, second.at(0), first.at(0), kBytes));
+  SY_RETURN_IF_ERROR(event.Record(stream));
+  std::atomic<bool> waited{false};
+  Status result;
+  std::thread waiter([&] {
+    result = device.Synchronize(stream);
+    waited = true;
+  });
+  Status meanwhile;
+  do {
+    const auto buffer = device.Allocate(4096);
+    meanwhile = buffer.status();
+    if (const auto done = event.Done(); meanwhile.ok()) meanwhile = done.status();
+  } while (meanwhile.ok() && !waited);
+  waiter.join();
+  SY_RETURN_IF_ERROR(Annotate(meanwhile, "alloc or event_query while another thread waits"));
+  SY_RETURN_IF_ERROR(result);
+  SY_ASSIGN_OR_RETURN(const bool done, event.Done());
+  return done ? OkStatus() : Internal("an event is not done though its stream was waited for");
+}
+
 }  // namespace
 
 void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint64_t seed) {
@@ -273,6 +325,9 @@ void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint6
   recorder.Run("device/freeing", [&] { return CheckFreeing(device); });
   recorder.Run("device/host_leaks", [&] { return CheckHostLeaks(device, seed); });
   recorder.Run("device/threads", [&] { return CheckThreads(device, seed); });
+}
+
+void CheckAsync(Recorder& recorder, Device& device, uint64_t seed) {
   const auto async = [&](const char* name, auto check) {
     recorder.Run(std::string("async/") + name,
                  [&]() -> Status { return device.async() ? check() : Unimplemented("a synchronous device"); });
@@ -280,9 +335,13 @@ void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint6
   async("stream_order", [&] { return CheckStreamOrder(device, seed); });
   async("events", [&] { return CheckEvents(device, seed); });
   async("non_blocking", [&] { return CheckNonBlocking(device); });
+  async("copy_without_stream", [&] { return CheckCopyWithoutStream(device, seed); });
+  async("calls_during_a_wait", [&] { return CheckCallsDuringAWait(device); });
 }
 
-Status CheckStickyError(Device& device) {
+Status RunStickyError(const Plugin& plugin, const nlohmann::json& task) {
+  SY_ASSIGN_OR_RETURN(const auto opened, Device::Open(plugin, task.value("device", 0), {}));
+  Device& device = *opened;
   SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(64));
   SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
   Bytes data(1 << 16);
@@ -294,6 +353,8 @@ Status CheckStickyError(Device& device) {
   if (Message(second) != Message(first)) {
     return Internal("the first error did not stay: \"{}\", then \"{}\"", Message(first), Message(second));
   }
+  SY_ASSIGN_OR_RETURN(Event event, device.NewEvent());
+  if (event.Record(stream).ok() && event.Wait().ok()) return Internal("an event of a failed stream has no error");
   SY_ASSIGN_OR_RETURN(const Stream other, device.NewStream());
   SY_RETURN_IF_ERROR(Annotate(device.Copy(other, buffer.at(0), HostPlace(data.data()), 64), "another stream"));
   return Annotate(device.Synchronize(other), "another stream");

@@ -6,15 +6,18 @@
 
 #include "core/runtime/device.h"
 #include "core/runtime/plugin.h"
+#include "nlohmann/json.hpp"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {
 
-// Checks "device/…", and "async/…" (unsupported on a synchronous device).
+// Checks "device/…".
 void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint64_t seed);
+// Checks "async/…", unsupported on a synchronous device.
+void CheckAsync(Recorder& recorder, Device& device, uint64_t seed);
 
-// Run in a process of its own, since a driver may crash on it: a copy beyond the end of a buffer. kUnimplemented where
-// the plugin does not notice.
-Status CheckStickyError(Device& device);
+// In a process of its own, since a driver may crash on it: a copy beyond the end of a buffer. kUnimplemented where the
+// plugin does not notice.
+Status RunStickyError(const Plugin& plugin, const nlohmann::json& task);
 
 }  // namespace switchyard::conform

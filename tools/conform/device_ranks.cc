@@ -25,10 +25,11 @@ Status CheckDeviceRanks(const Plugin& plugin, const Options& options) {
   if (count < kRanks && !(info.flags & SY_DEVICE_SHAREABLE)) {
     return Unimplemented("there is one device, and it cannot be shared");
   }
-  SY_ASSIGN_OR_RETURN(const auto ranks, RunChildren({{"mode", "device"}, {"plugin", plugin.path()}, {"count", count}},
-                                                    kRanks, {.self = options.self}));
+  SY_ASSIGN_OR_RETURN(const auto ranks,
+                      RunChildren({{"mode", "device"}, {"plugin", plugin.path()}, {"count", count}}, kRanks,
+                                  {.self = options.self, .silence_s = options.check_timeout_s}));
   for (const ChildResults& results : ranks) {
-    for (const auto& [name, status] : results) SY_RETURN_IF_ERROR(status);
+    for (const ChildResult& result : results) SY_RETURN_IF_ERROR(result.status);
   }
   return OkStatus();
 }

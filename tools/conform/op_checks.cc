@@ -56,6 +56,7 @@ class CaseChecker {
     }
     SY_RETURN_IF_ERROR(Compare(second, expected_, "second launch"));
     SY_RETURN_IF_ERROR(CheckInPlace(kernel));
+    SY_RETURN_IF_ERROR(CheckRequirements());
     if (tested_ != SY_F32) return OkStatus();
     SY_RETURN_IF_ERROR(CheckSecondBinding(kernel, *bound));
     SY_RETURN_IF_ERROR(CheckAccumulation());
@@ -111,6 +112,22 @@ class CaseChecker {
     if (error <= limit && worst_share <= 1) return OkStatus();
     return Internal("{}: normalised error {:.2g}, at most {:.2g} is allowed; element {}: expected {}, found {}", what,
                     error, limit, worst, expected[worst], found[worst]);
+  }
+
+  // What a kernel may answer where it is asked for more determinism, or for no workspace. The core checks the workspace
+  // itself.
+  Status CheckRequirements() {
+    for (const uint32_t determinism : {SY_DETERMINISM_RUN, SY_DETERMINISM_EXACT}) {
+      const auto kernel = PrepareOp(device_, problem_, {.determinism = determinism});
+      if (kernel.status().code() == absl::StatusCode::kUnimplemented) continue;
+      if (!kernel.ok()) return Annotate(kernel.status(), fmt::format("required determinism {}", determinism));
+      if (kernel->info().determinism >= determinism) continue;
+      return Internal("asked for determinism {}, the kernel has {}; SY_UNSUPPORTED was the answer to give", determinism,
+                      kernel->info().determinism);
+    }
+    const auto lean = PrepareOp(device_, problem_, {.workspace_limit = 0});
+    const bool refused = lean.status().code() == absl::StatusCode::kUnimplemented;
+    return lean.ok() || refused ? OkStatus() : Annotate(lean.status(), "a workspace limit of 0");
   }
 
   Status CheckInPlace(const Kernel& kernel) {

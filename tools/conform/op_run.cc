@@ -9,7 +9,6 @@ namespace {
 constexpr uint8_t kGuard = 0xA5;
 constexpr uint8_t kPoison = 0xFF;  // not a number in every float dtype
 constexpr uint64_t kGuardBytes = 256;
-constexpr uint64_t kWorkspaceLimit = uint64_t{1} << 30;
 
 // Row-major values as the (possibly strided) tensor stores them.
 Bytes Stored(const std::vector<double>& values, const sy_tensor& tensor) {
@@ -41,7 +40,7 @@ StatusOr<Kernel> PrepareOp(Device& device, const Problem& problem, const Prepare
   request.output_count = static_cast<uint32_t>(problem.outputs.size());
   request.inputs = problem.inputs.data();
   request.outputs = problem.outputs.data();
-  request.workspace_limit = kWorkspaceLimit;
+  request.workspace_limit = mode.workspace_limit;
   request.determinism = mode.determinism;
   request.tuning = SY_TUNING_HEURISTIC;
   request.paired_forward = mode.paired_forward;

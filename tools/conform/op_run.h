@@ -26,6 +26,7 @@ struct PrepareMode {
   const Kernel* forward = nullptr;
   std::vector<uint8_t> accumulate;  // per output; empty: none
   uint32_t determinism = SY_DETERMINISM_ANY;
+  uint64_t workspace_limit = uint64_t{1} << 30;
 };
 StatusOr<Kernel> PrepareOp(Device& device, const Problem& problem, const PrepareMode& mode = {});
 

@@ -1,0 +1,240 @@
+// Plugins that are broken, careless or hostile, all in one folder: each is refused, doctor says why, and the process
+// that looked at them is none the worse.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "core/runtime/doctor.h"
+#include "core/runtime/plugin.h"
+#include "core/runtime/process_state.h"
+#include "gmock/gmock.h"
+#include "tests/runtime/plugin_folder.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
+
+struct Hostile {
+  const char* name;    // of the library, of the manifest, and of the fault
+  const char* reason;  // in doctor's words, a regular expression
+};
+
+// What a library does by itself.
+constexpr Hostile kLibraries[] = {
+    {"no_symbol", "exports no sy_plugin_query"},
+    {"undefined_symbol", "undefined symbol: switchyard_nobody_defines_this"},
+    {"missing_library", "libfake_library_that_goes_away.so: cannot open shared object file"},
+    {"refuses", "this fake needs a licence"},
+    {"refuses_without_a_word", "sy_plugin_query failed"},
+    {"throws", "threw a C.. exception across the plugin interface: no plugin today"},
+    {"throws_a_number", "threw a C.. exception across the plugin interface"},
+    {"aborts", "crashed in sy_plugin_query .signal 6"},
+    {"crashes", "crashed in sy_plugin_query .signal 11"},
+    {"overflows_the_stack", "crashed in sy_plugin_query .signal 11"},
+    {"hangs", "did not return from sy_plugin_query within 1 s"},
+    {"exits", "called exit.0. in sy_plugin_query"},
+    {"crashes_in_dlopen", "crashed in dlopen .signal 11"},
+    {"hangs_in_dlopen", "did not return from dlopen within 1 s"},
+    {"exits_in_dlopen", "called exit.7. in dlopen"},
+    {"fills_nothing_in", "wrong magic 0x0"},
+    {"wrong_magic", "wrong magic 0x12345678"},
+    {"wrong_version", "built for ABI version 9"},
+    {"wrong_size", "sy_plugin says that it has 8 bytes"},
+    {"huge_size", "sy_plugin says that it has 1048576 bytes"},
+    {"no_name", "sy_plugin.name is empty"},
+    {"name_is_garbage", "crashed in sy_plugin_query .signal 11"},
+    {"no_interface_function", "lacks the mandatory function interface"},
+    {"missing_function", "device/1 lacks the mandatory function alloc"},
+    {"interface_wrong_version", "device/1 has major version 2"},
+    {"interface_too_small", "device/1 says that it has 16 bytes"},
+    {"interface_too_large", "device/1 says that it has 1048576 bytes"},
+    {"no_interface", "it offers neither device/1 nor"},
+    {"interface_is_garbage", "crashed in interface device/1 .signal 11"},
+    {"kernel_lacks_bind", "kernel/1 lacks the mandatory function bind"},
+    {"crashes_in_interface", "crashed in interface device/1 .signal 6"},
+    {"hangs_in_interface", "did not return from interface device/1 within 1 s"},
+    {"throws_in_interface", "threw a C.. exception across the plugin interface: no interfaces today"},
+    {"crashes_in_count", "crashed in count .signal 11"},
+    {"hangs_in_count", "did not return from count within 4 s"},
+    {"throws_in_count", "threw a C.. exception across the plugin interface: no devices today"},
+    {"crashes_in_device_query", "crashed in query .signal 6"},
+    {"prints", "printed [0-9]+ bytes to standard output"},
+    {"forks", "started a process when it was loaded"},
+    {"closes_standard_output", "closed or replaced the file descriptor 1"},
+    {"closes_everything", "closed file descriptors that are not its own, after sy_plugin_query"},
+    {"changes_the_folder", "changed the working directory from .* to /"},
+    {"changes_the_locale", "changed the locale from C to "},
+    {"changes_the_file_mode_mask", "changed the mask of file modes"},
+    {"takes_signals", "changed what happens on signal 2"},
+    {"blocks_signals", "changed whether signal 1 .* is blocked"},
+#if defined(__SSE__)
+    {"flushes_subnormals", "changed the floating-point mode"},
+#endif
+};
+
+class HostilePluginsTest : public PluginFolder {
+ protected:
+  void SetUp() override {
+    PluginFolder::SetUp();
+    setenv("SWITCHYARD_PROBE_TIMEOUT", "1", 1);
+  }
+  // A plugin that is good until `harm` has had its way with the library and the manifest.
+  void Plant(const char* name, const char* reason,
+             const std::function<void(const std::string& library, const std::string& manifest)>& harm) {
+    const std::string library = Install(name, name);
+    harm(library, ManifestPath(name));
+    expected_.push_back({name, reason});
+  }
+  void PlantLibraries() {
+    for (const Hostile& one : kLibraries) {
+      Install(one.name, one.name);
+      expected_.push_back(one);
+    }
+    Install("collective_lacks_request_poll", "collective_lacks_request_poll", "collective");
+    expected_.push_back({"collective_lacks_request_poll", "completes by poll but lacks the function request_poll"});
+  }
+  void PlantFiles() {
+    Plant("half", "in dlopen|cannot be loaded",
+          [](auto& library, auto&) { fs::resize_file(library, fs::file_size(library) / 2); });
+    Plant("first_bytes", "cannot be loaded", [](auto& library, auto&) { fs::resize_file(library, 100); });
+    Plant("text", "not a shared library .no ELF header",
+          [](auto& library, auto&) { std::ofstream(library) << std::string(200, 'x'); });
+    Plant("empty", "it is empty", [](auto& library, auto&) { fs::resize_file(library, 0); });
+    Plant("other_machine", "built for another machine .ELF machine 22", [](auto& library, auto&) {
+      std::fstream file(library, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(18);  // e_machine: IBM S/390
+      file.write("\x16\x00", 2);
+    });
+    Plant("folder", "it is not a file", [](auto& library, auto&) {
+      fs::remove(library);
+      fs::create_directory(library);
+    });
+    Plant("pipe", "it is not a file", [](auto& library, auto&) {
+      fs::remove(library);
+      ASSERT_EQ(mkfifo(library.c_str(), 0600), 0);
+    });
+    Plant("dangling_link", "No such file", [](auto& library, auto&) {
+      fs::remove(library);
+      fs::create_symlink("/nowhere/at/all.so", library);
+    });
+    Plant("endless_link", "Too many levels of symbolic links", [](auto& library, auto&) {
+      fs::remove(library);
+      fs::create_symlink(library, library);
+    });
+    Plant("writable", "can be written by other users .mode 0757.; mend it with: chmod go-w",
+          [](auto& library, auto&) { chmod(library.c_str(), 0757); });
+    Plant("writable_manifest", "can be written by other users",
+          [](auto&, auto& manifest) { chmod(manifest.c_str(), 0666); });
+    Plant("link_to_writable_folder", "public can be written by other users", [&](auto& library, auto&) {
+      fs::create_directory(root_ + "/public");
+      fs::rename(library, root_ + "/public/library.so");
+      fs::create_symlink(root_ + "/public/library.so", library);
+      chmod((root_ + "/public").c_str(), 0777);
+    });
+    if (geteuid() == 0) {  // only root can give files away
+      Plant("of_another_user", "belongs to user 12345",
+            [](auto& library, auto&) { ASSERT_EQ(chown(library.c_str(), 12345, 0), 0); });
+    }
+  }
+  void PlantManifests() {
+    const auto with = [this](const char* stem, const char* key, const nlohmann::json& value) {
+      return [=, this](auto& library, auto&) {
+        nlohmann::json manifest = {{"name", "fake"},
+                                   {"kind", "backend"},
+                                   {"abi", 1},
+                                   {"priority", 5},
+                                   {"library", fs::path(library).filename()}};
+        manifest[key] = value;
+        WriteManifest(stem, manifest);
+      };
+    };
+    Plant("says_another_name", "it calls itself .fake., its manifest .says_another_name.", [](auto&, auto&) {});
+    Plant("says_collective", "its manifest says collective, but it offers no collective/1",
+          with("says_collective", "kind", "collective"));
+    Plant("says_frontend", "\"kind\" is \"frontend\"", with("says_frontend", "kind", "frontend"));
+    Plant("says_abi_2", "\"abi\" is 2", with("says_abi_2", "abi", 2));
+    Plant("leads_outside", "expected a file name in the same folder", with("leads_outside", "library", "../evil.so"));
+    Plant("has_no_json", "is not a JSON object",
+          [](auto&, auto& manifest) { std::ofstream(manifest) << "{\"name\": "; });
+    Plant("is_huge", "larger than",
+          [](auto&, auto& manifest) { std::ofstream(manifest) << std::string(1 << 17, ' '); });
+    Plant("manifest_is_a_pipe", "unreadable", [](auto&, auto& manifest) {
+      fs::remove(manifest);
+      ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
+    });
+    Plant("manifest_is_a_folder", "unreadable", [](auto&, auto& manifest) {
+      fs::remove(manifest);
+      fs::create_directory(manifest);
+    });
+    Plant("has_no_manifest", "no manifest names it", [](auto&, auto& manifest) { fs::remove(manifest); });
+  }
+
+  std::vector<Hostile> expected_;
+};
+
+TEST_F(HostilePluginsTest, EachIsRefusedWithItsReason) {
+  PlantLibraries();
+  PlantFiles();
+  PlantManifests();
+  ASSERT_GE(expected_.size(), 60u);
+  Install("whole");
+  const ProcessState before = ProcessState::Now();
+  Registry registry({folder_});
+  const auto doctor = nlohmann::json::parse(DoctorJson(registry));
+  std::map<std::string, nlohmann::json> candidates;  // by stem of their file
+  for (const auto& candidate : doctor["candidates"]) {
+    const std::string stem = fs::path(candidate["path"].get<std::string>()).stem();
+    candidates[stem.substr(std::string("switchyard_backend_").size())] = candidate;
+  }
+  for (const Hostile& one : expected_) {
+    SCOPED_TRACE(one.name);
+    const std::string file = std::string(one.name) == "leads_outside" ? "" : one.name;
+    const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const auto& candidate) {
+      return candidate.first == file || candidate.second["name"] == one.name;
+    });
+    if (found == candidates.end()) {
+      ADD_FAILURE() << "doctor does not know it";
+      continue;
+    }
+    EXPECT_FALSE(found->second["taken"].get<bool>());
+    EXPECT_THAT(found->second["outcome"].get<std::string>(), ContainsRegex(one.reason));
+  }
+  EXPECT_TRUE(candidates["whole"]["taken"].get<bool>()) << candidates["whole"];
+  EXPECT_EQ(ProcessState::Now().ChangesSince(before), "");
+}
+
+TEST_F(HostilePluginsTest, AProcessThatAPluginStartedEndsWithTheProbe) {
+  Install("forks");
+  Registry registry({folder_});
+  EXPECT_FALSE(registry.Find(PluginKind::kBackend, "fake").ok());
+  // Its command line still names the library.
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    const std::string command((std::istreambuf_iterator<char>(file)), {});
+    EXPECT_EQ(command.find(folder_), std::string::npos) << entry.path();
+  }
+}
+
+TEST_F(HostilePluginsTest, ARefusedPluginIsTriedAgainAndAGoodOneIsRemembered) {
+  Install("crashes", "other");
+  Install("whole");
+  for (int round = 0; round < 2; ++round) {
+    Registry registry({folder_});
+    EXPECT_TRUE(registry.Find(PluginKind::kBackend, "fake").ok());
+    EXPECT_FALSE(registry.Find(PluginKind::kBackend, "other").ok());
+  }
+  std::ifstream cache(root_ + "/cache/switchyard/probe.json");
+  const std::string text((std::istreambuf_iterator<char>(cache)), {});
+  EXPECT_NE(text.find("switchyard_backend_whole.so"), std::string::npos);
+  EXPECT_EQ(text.find("switchyard_backend_crashes.so"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,96 @@
+// A run that did not choose them is not hurt by any of the hostile plugins, though they come first in the search path
+// and with the highest priority: it trains to the same losses as without them, and --device=auto passes them over.
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "gmock/gmock.h"
+#include "tests/parallel/run_command.h"
+#include "tests/runtime/plugin_folder.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class HostileRunTest : public PluginFolder {
+ protected:
+  CommandResult Run(const std::string& arguments, bool with_hostile) const {
+    return RunCommand(fmt::format("env -u SWITCHYARD_PLUGIN_PATH {} SWITCHYARD_PROBE_TIMEOUT=1 {}/../bin/switchyard {}",
+                                  with_hostile ? "SWITCHYARD_PLUGIN_PATH=" + folder_ : "", ProgramFolder(), arguments),
+                      60);
+  }
+  std::string Training(const std::string& output) const {
+    return fmt::format(
+        "train --model=mlp --dataset=shapes --width=16 --train_size=64 --validation_size=20 --batch_size=8 --steps=5 "
+        "--log_every=1 --seed=3 "
+        "--output={}/{} --suffix=a",
+        root_, output);
+  }
+  // "step 3 … loss 2.1": what the run printed of its losses and its accuracy.
+  static std::string Results(const std::string& output) {
+    std::string results;
+    const std::regex result("(loss|accuracy +top-1) +[0-9.]+");
+    for (std::sregex_iterator it(output.begin(), output.end(), result), end; it != end; ++it)
+      results += it->str() + "\n";
+    return results;
+  }
+};
+
+TEST_F(HostileRunTest, TrainsAsIfTheyWereNotThere) {
+  const CommandResult alone = Run(Training("alone") + " --device=cpu", false);
+  ASSERT_EQ(alone.code, 0) << alone.output;
+  ASSERT_THAT(Results(alone.output), HasSubstr("loss"));
+  int index = 0;
+  for (const char* fault : {"no_symbol",
+                            "missing_library",
+                            "throws",
+                            "aborts",
+                            "crashes",
+                            "overflows_the_stack",
+                            "exits",
+                            "crashes_in_dlopen",
+                            "exits_in_dlopen",
+                            "wrong_magic",
+                            "missing_function",
+                            "interface_is_garbage",
+                            "crashes_in_count",
+                            "prints",
+                            "forks",
+                            "closes_everything",
+                            "changes_the_folder",
+                            "takes_signals",
+                            "flushes_subnormals",
+                            "hangs"}) {
+    const std::string path = Install(fault, fault);
+    WriteManifest(fault, {{"name", fault},
+                          {"kind", "backend"},
+                          {"abi", 1},
+                          {"priority", 1000 + index++},
+                          {"library", fs::path(path).filename()}});
+  }
+  std::ofstream(folder_ + "/switchyard_backend_broken.json") << "{";
+  std::ofstream(folder_ + "/switchyard_backend_unnamed.so") << "no library";
+
+  const CommandResult chosen = Run(Training("chosen") + " --device=cpu", true);
+  EXPECT_EQ(chosen.code, 0) << chosen.output;
+  EXPECT_EQ(Results(chosen.output), Results(alone.output));
+  EXPECT_LT(chosen.seconds, alone.seconds + 5) << "nothing that was not chosen may be waited for";
+
+  const CommandResult automatic = Run(Training("automatic") + " --device=auto", true);
+  EXPECT_EQ(automatic.code, 0) << automatic.output;
+  EXPECT_THAT(automatic.output, HasSubstr("crashed in count"));  // why it was passed over
+  EXPECT_EQ(Results(automatic.output), Results(alone.output));
+}
+
+TEST_F(HostileRunTest, ChoosingOneIsAnErrorWithItsReason) {
+  Install("crashes", "crashes");
+  const CommandResult result = Run(Training("refused") + " --device=crashes", true);
+  EXPECT_NE(result.code, 0);
+  EXPECT_LT(result.code, 124) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("crashed in sy_plugin_query (signal 11"));
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,29 @@
+// Two kernels that turn the number x into 2·(x + 1) by way of a second buffer: enough to see whether, how often and in
+// which order launches run. For the checks of capture/1 and profiler/1. One thread.
+#pragma once
+
+#include <memory>
+
+#include "core/runtime/device.h"
+
+namespace switchyard::conform {
+
+class BoundPair {
+ public:
+  // kUnimplemented where the device has no kernel for it.
+  static StatusOr<std::unique_ptr<BoundPair>> Make(Device& device, bool capture_intent, const char* tag);
+  Status Launch(const Stream& stream);
+  Status Set(float value);
+  StatusOr<float> Get();
+  bool capturable() const { return add_.info().capturable && scale_.info().capturable; }
+  static float After(float value, int runs);
+
+ private:
+  BoundPair() = default;
+  Device* device_ = nullptr;
+  Buffer value_, between_;
+  Kernel add_, scale_;
+  BoundKernel bound_add_, bound_scale_;
+};
+
+}  // namespace switchyard::conform
