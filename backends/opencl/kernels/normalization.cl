@@ -1,0 +1,156 @@
+// layer_norm over rows and batch_norm over columns.   T: storage of activations; gammas, betas and statistics are f32.
+
+// With RESIDUAL, h = x + residual is what is normalised, and is left in `sum`.
+GROUP_KERNEL void layer_norm(ARRAY(x), ARRAY(residual), ARRAY(gamma), ARRAY(beta), ARRAY(y), ARRAY(mean), ARRAY(rstd),
+                             ARRAY(sum), uint rows, uint columns, float eps) {
+  GROUP_SCRATCH
+  EACH_ROW(row, rows) {
+    const ulong start = (ulong)row * columns;
+    const __global STORED(T)* h = OF(STORED(T), x) + start;
+    __global STORED(T)* to = OF(STORED(T), y) + start;
+    floatW total = (floatW)0.0f, squares = (floatW)0.0f;
+#ifdef RESIDUAL
+    __global STORED(T)* joined = OF(STORED(T), sum) + start;
+    EACH_VECTOR(i, columns) {
+      const floatW v = LOAD(T, h, i, columns, 0.0f) + LOAD(T, OF(STORED(T), residual) + start, i, columns, 0.0f);
+      STORE(T, joined, i, columns, v);
+      total += v;
+    }
+    h = joined;
+#else
+    EACH_VECTOR(i, columns) total += LOAD(T, h, i, columns, 0.0f);
+#endif
+    const float center = GROUP_SUM(total) / columns;
+    EACH_VECTOR(i, columns) {
+      const floatW off = LOAD(T, h, i, columns, center) - center;
+      squares += off * off;
+    }
+    const float scale = 1.0f / sqrt(GROUP_SUM(squares) / columns + eps);
+    EACH_VECTOR(i, columns) {
+      const floatW normal = (LOAD(T, h, i, columns, 0.0f) - center) * scale;
+      STORE(T, to, i, columns,
+            normal * LOAD(f32, OF(float, gamma), i, columns, 0.0f) + LOAD(f32, OF(float, beta), i, columns, 0.0f));
+    }
+    if (LANE == 0) {
+      OF(float, mean)[row] = center;
+      OF(float, rstd)[row] = scale;
+    }
+  }
+}
+
+// Work-group g takes the rows g·share …, and leaves the sums over them in partial (parts, 2, columns): dgamma, dbeta.
+GROUP_KERNEL void layer_norm_backward(ARRAY(h), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(dsum), ARRAY(dh),
+                                      ARRAY(partial), uint rows, uint columns, uint share) {
+  GROUP_SCRATCH
+  const uint first = get_group_id(0) * share;
+  __global float* dgamma = OF(float, partial) + (ulong)get_group_id(0) * 2 * columns;
+  __global float* dbeta = dgamma + columns;
+  for (uint row = first; row < min(rows, first + share); ++row) {
+    const ulong start = (ulong)row * columns;
+    const __global STORED(T)*x = OF(STORED(T), h) + start, *g = OF(STORED(T), dy) + start;
+    __global STORED(T)* to = OF(STORED(T), dh) + start;
+    const float center = OF(float, mean)[row], scale = OF(float, rstd)[row];
+    floatW sum = (floatW)0.0f, product = (floatW)0.0f;
+    EACH_VECTOR(i, columns) {
+      const floatW normal = (LOAD(T, x, i, columns, center) - center) * scale, dv = LOAD(T, g, i, columns, 0.0f);
+      const floatW dn = dv * LOAD(f32, OF(float, gamma), i, columns, 0.0f);
+      sum += dn;
+      product += dn * normal;
+      const bool begins = row == first;
+      STORE(f32, dgamma, i, columns, begins ? dv * normal : LOAD(f32, dgamma, i, columns, 0.0f) + dv * normal);
+      STORE(f32, dbeta, i, columns, begins ? dv : LOAD(f32, dbeta, i, columns, 0.0f) + dv);
+    }
+    const float mean_g = GROUP_SUM(sum) / columns, mean_gx = GROUP_SUM(product) / columns;
+    EACH_VECTOR(i, columns) {
+      const floatW normal = (LOAD(T, x, i, columns, 0.0f) - center) * scale;
+      const floatW dn = LOAD(T, g, i, columns, 0.0f) * LOAD(f32, OF(float, gamma), i, columns, 0.0f);
+      floatW d = scale * (dn - mean_g - normal * mean_gx);
+#ifdef RESIDUAL
+      d += LOAD(T, OF(STORED(T), dsum) + start, i, columns, 0.0f);
+#endif
+      STORE(T, to, i, columns, d);
+    }
+  }
+}
+
+// Σ (x − mean)² over the rows of work-group g, partial (parts, columns).
+GROUP_KERNEL void squares_about_mean(ARRAY(x), ARRAY(mean), ARRAY(partial), uint rows, uint columns, uint share) {
+  const uint first = get_group_id(0) * share;
+  __global float* to = OF(float, partial) + (ulong)get_group_id(0) * columns;
+  EACH_VECTOR(i, columns) {
+    const floatW center = LOAD(f32, OF(float, mean), i, columns, 0.0f);
+    floatW total = (floatW)0.0f;
+    for (uint row = first; row < min(rows, first + share); ++row) {
+      const floatW off = LOAD(T, OF(STORED(T), x) + (ulong)row * columns, i, columns, 0.0f) - center;
+      total += off * off;
+    }
+    STORE(f32, to, i, columns, total);
+  }
+}
+
+// From Σ (x − mean)² to rstd and the next running statistics.
+GROUP_KERNEL void batch_statistics(ARRAY(squares), ARRAY(mean), ARRAY(running_mean), ARRAY(running_var), ARRAY(rstd),
+                                   ARRAY(next_mean), ARRAY(next_var), uint rows, uint columns, float eps, float momentum) {
+  EACH_VECTOR(i, columns) {
+    const floatW total = LOAD(f32, OF(float, squares), i, columns, 0.0f), center = LOAD(f32, OF(float, mean), i, columns, 0.0f);
+    const floatW variance = total / rows, unbiased = rows > 1 ? total / (rows - 1) : variance;
+    STORE(f32, OF(float, rstd), i, columns, 1.0f / sqrt(variance + eps));
+    const floatW m = LOAD(f32, OF(float, running_mean), i, columns, 0.0f), v = LOAD(f32, OF(float, running_var), i, columns, 0.0f);
+    STORE(f32, OF(float, next_mean), i, columns, (1 - momentum) * m + momentum * center);
+    STORE(f32, OF(float, next_var), i, columns, (1 - momentum) * v + momentum * unbiased);
+  }
+}
+
+// y = (x − mean)·rstd·gamma + beta; with INFERENCE, `rstd` holds the variance.
+GROUP_KERNEL void batch_norm(ARRAY(x), ARRAY(gamma), ARRAY(beta), ARRAY(mean), ARRAY(rstd), ARRAY(y), uint rows, uint columns,
+                             float eps) {
+  EACH_ROW(row, rows) {
+    const ulong start = (ulong)row * columns;
+    EACH_VECTOR(i, columns) {
+      floatW scale = LOAD(f32, OF(float, rstd), i, columns, 1.0f);
+#ifdef INFERENCE
+      scale = 1.0f / sqrt(scale + eps);
+#endif
+      const floatW normal =
+          (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - LOAD(f32, OF(float, mean), i, columns, 0.0f)) * scale;
+      STORE(T, OF(STORED(T), y) + start, i, columns,
+            normal * LOAD(f32, OF(float, gamma), i, columns, 0.0f) + LOAD(f32, OF(float, beta), i, columns, 0.0f));
+    }
+  }
+}
+
+// Σ dy·normal and Σ dy over the rows of work-group g, partial (parts, 2, columns).
+GROUP_KERNEL void batch_norm_sums(ARRAY(x), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(partial), uint rows, uint columns,
+                                  uint share) {
+  const uint first = get_group_id(0) * share;
+  __global float* to = OF(float, partial) + (ulong)get_group_id(0) * 2 * columns;
+  EACH_VECTOR(i, columns) {
+    const floatW center = LOAD(f32, OF(float, mean), i, columns, 0.0f), scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f);
+    floatW product = (floatW)0.0f, sum = (floatW)0.0f;
+    for (uint row = first; row < min(rows, first + share); ++row) {
+      const ulong start = (ulong)row * columns;
+      const floatW d = LOAD(T, OF(STORED(T), dy) + start, i, columns, 0.0f);
+      product += d * (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - center) * scale;
+      sum += d;
+    }
+    STORE(f32, to, i, columns, product);
+    STORE(f32, to + columns, i, columns, sum);
+  }
+}
+
+// sums (2, columns): Σ dy·normal, Σ dy.
+GROUP_KERNEL void batch_norm_backward(ARRAY(x), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(sums), ARRAY(dx),
+                                      uint rows, uint columns) {
+  EACH_ROW(row, rows) {
+    const ulong start = (ulong)row * columns;
+    EACH_VECTOR(i, columns) {
+      const floatW scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f), g = LOAD(f32, OF(float, gamma), i, columns, 0.0f);
+      const floatW normal =
+          (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - LOAD(f32, OF(float, mean), i, columns, 0.0f)) * scale;
+      const floatW product = LOAD(f32, OF(float, sums), i, columns, 0.0f);
+      const floatW sum = LOAD(f32, OF(float, sums) + columns, i, columns, 0.0f);
+      STORE(T, OF(STORED(T), dx) + start, i, columns,
+            scale * g * (LOAD(T, OF(STORED(T), dy) + start, i, columns, 0.0f) - sum / rows - normal * product / rows));
+    }
+  }
+}

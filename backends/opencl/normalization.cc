@@ -1,0 +1,229 @@
+// layer_norm over the last axis, batch_norm over all others. Sums over rows are taken by each work-group over its share and
+// then over the groups, always in the same order.
+#include "backends/opencl/reduction.h"
+
+namespace switchyard {
+namespace {
+
+struct Shape {
+  int64_t rows = 1, columns = 1;
+  std::vector<int64_t> dims;
+};
+
+bool ReadShape(const Request& r, const sy_tensor& x, const char* name, Shape* shape) {
+  if (!r.IsContiguousAll() || !r.RequireFloat(x, name)) return false;
+  if (x.rank < 1) return SY_REFUSE(r, "%s must have at least one axis", name), false;
+  shape->dims.assign(x.dims, x.dims + x.rank);
+  shape->columns = x.dims[x.rank - 1];
+  shape->rows = Elements(x) / shape->columns;
+  return true;
+}
+
+bool LikeX(const Request& r, const sy_tensor& t, const Shape& shape, const char* name) {
+  return r.RequireDtype(t, r.inputs[0].dtype, name) && r.RequireDims(t, shape.dims, name);
+}
+bool IsChannels(const Request& r, const sy_tensor& t, const Shape& shape, const char* name) {
+  return r.RequireDtype(t, SY_F32, name) && r.RequireDims(t, {shape.columns}, name);
+}
+bool IsRows(const Request& r, const sy_tensor& t, const Shape& shape, const char* name) {
+  return r.RequireDtype(t, SY_F32, name) && r.RequireElements(t, shape.rows, name);
+}
+
+// y (count) f32 = Σ over `parts` of partial (parts, width) from its element `from` on.
+void SumParts(Kernel& kernel, const Operand& partial, int64_t parts, int64_t width, const Operand& y) {
+  Reduction sum{SY_REDUCE_SUM, partial, SY_F32, y, SY_F32};
+  sum.reduced = parts;
+  sum.inner = width;
+  AddReduction(kernel, sum);
+}
+
+// Splits sums (2, columns) into two outputs.
+void Separate(Kernel& kernel, const Request& r, const Operand& sums, int64_t columns) {
+  for (size_t o = 1; o <= 2; ++o) {
+    Reduction copy{SY_REDUCE_SUM, sums.Plus(static_cast<uint64_t>(static_cast<int64_t>(o - 1) * columns) * sizeof(float)),
+                   SY_F32, Out(o), SY_F32};
+    copy.inner = columns;
+    copy.accumulate = r.accumulate[o];
+    AddReduction(kernel, copy);
+  }
+}
+
+}  // namespace
+
+sy_status PrepareLayerNorm(const Request& r, Kernel& kernel) {
+  const auto a = r.Attributes<sy_layer_norm_attributes>();
+  const bool residual = a.residual != 0;
+  const size_t count = residual ? 4 : 3, gamma = residual ? 2 : 1;
+  Shape shape;
+  if (!r.HasCounts(count, count, count) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape) ||
+      !IsChannels(r, r.inputs[gamma], shape, "gamma") || !IsChannels(r, r.inputs[gamma + 1], shape, "beta") ||
+      !LikeX(r, r.outputs[0], shape, "y") || !IsRows(r, r.outputs[1], shape, "mean") ||
+      !IsRows(r, r.outputs[2], shape, "rstd")) {
+    return SY_UNSUPPORTED;
+  }
+  if (residual && (!LikeX(r, r.inputs[1], shape, "residual") || !LikeX(r, r.outputs[3], shape, "sum"))) return SY_UNSUPPORTED;
+  kernel.Add("normalization", "layer_norm", Define("T", r.inputs[0]) + (residual ? " -DRESIDUAL" : ""))
+      .In(0)
+      .In(residual ? 1 : 0)
+      .In(gamma)
+      .In(gamma + 1)
+      .Out(0)
+      .Out(1)
+      .Out(2)
+      .Out(residual ? 3 : 0)
+      .Uint(shape.rows)
+      .Uint(shape.columns)
+      .Float(a.eps)
+      .Groups(RowGroups(*kernel.device(), shape.rows));
+  return SY_OK;
+}
+
+sy_status PrepareLayerNormBackward(const Request& r, Kernel& kernel) {
+  const auto a = r.Attributes<sy_layer_norm_attributes>();
+  const bool residual = a.residual != 0;
+  const size_t count = residual ? 6 : 5;
+  Shape shape;
+  if (!r.HasCounts(count, count, 3) || !ReadShape(r, r.inputs[0], "h", &shape) ||
+      !IsChannels(r, r.inputs[1], shape, "gamma") || !IsRows(r, r.inputs[2], shape, "mean") ||
+      !IsRows(r, r.inputs[3], shape, "rstd") || !LikeX(r, r.inputs[4], shape, "dy") ||
+      !LikeX(r, r.outputs[0], shape, "dh") || !IsChannels(r, r.outputs[1], shape, "dgamma") ||
+      !IsChannels(r, r.outputs[2], shape, "dbeta") || (residual && !LikeX(r, r.inputs[5], shape, "dsum"))) {
+    return SY_UNSUPPORTED;
+  }
+  if (r.accumulate[0]) return SY_REFUSE(r, "cannot accumulate into dh");
+  const int64_t share = RowShare(*kernel.device(), shape.rows), parts = DivideUp(shape.rows, share);
+  const Operand partial = kernel.Scratch(parts * 2 * shape.columns * DtypeBytes(SY_F32));
+  const Operand sums = kernel.Scratch(2 * shape.columns * DtypeBytes(SY_F32));
+  kernel.Add("normalization", "layer_norm_backward", Define("T", r.inputs[0]) + (residual ? " -DRESIDUAL" : ""))
+      .In(0)
+      .In(1)
+      .In(2)
+      .In(3)
+      .In(4)
+      .In(residual ? 5 : 4)
+      .Out(0)
+      .Array(partial)
+      .Uint(shape.rows)
+      .Uint(shape.columns)
+      .Uint(share)
+      .Groups(parts);
+  SumParts(kernel, partial, parts, 2 * shape.columns, sums);
+  Separate(kernel, r, sums, shape.columns);
+  return SY_OK;
+}
+
+sy_status PrepareBatchNorm(const Request& r, Kernel& kernel) {
+  const auto a = r.Attributes<sy_batch_norm_attributes>();
+  Shape shape;
+  if (!r.HasCounts(5, 5, 5) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape)) return SY_UNSUPPORTED;
+  for (size_t i = 1; i < 5; ++i) {
+    if (!IsChannels(r, r.inputs[i], shape, "gamma, beta and statistics") ||
+        !IsChannels(r, r.outputs[i], shape, "statistics")) {
+      return SY_UNSUPPORTED;
+    }
+  }
+  if (!LikeX(r, r.outputs[0], shape, "y")) return SY_UNSUPPORTED;
+  kernel.inplace[3] = 3;
+  kernel.inplace[4] = 4;
+  const sy_device& device = *kernel.device();
+  const std::string options = Define("T", r.inputs[0]);
+  const int64_t share = RowShare(device, shape.rows), parts = DivideUp(shape.rows, share);
+  const Operand partial = kernel.Scratch(parts * shape.columns * DtypeBytes(SY_F32));
+  const Operand squares = kernel.Scratch(shape.columns * DtypeBytes(SY_F32));
+  Reduction mean{SY_REDUCE_SUM, In(0), r.inputs[0].dtype, Out(1), SY_F32};
+  mean.reduced = shape.rows;
+  mean.inner = shape.columns;
+  mean.scale = 1.0 / static_cast<double>(shape.rows);
+  AddReduction(kernel, mean);
+  kernel.Add("normalization", "squares_about_mean", options)
+      .In(0)
+      .Out(1)
+      .Array(partial)
+      .Uint(shape.rows)
+      .Uint(shape.columns)
+      .Uint(share)
+      .Groups(parts);
+  SumParts(kernel, partial, parts, shape.columns, squares);
+  kernel.Add("normalization", "batch_statistics", options)
+      .Array(squares)
+      .Out(1)
+      .In(3)
+      .In(4)
+      .Out(2)
+      .Out(3)
+      .Out(4)
+      .Uint(shape.rows)
+      .Uint(shape.columns)
+      .Float(a.eps)
+      .Float(a.momentum)
+      .Groups(1);
+  kernel.Add("normalization", "batch_norm", options)
+      .In(0)
+      .In(1)
+      .In(2)
+      .Out(1)
+      .Out(2)
+      .Out(0)
+      .Uint(shape.rows)
+      .Uint(shape.columns)
+      .Float(a.eps)
+      .Groups(RowGroups(device, shape.rows));
+  return SY_OK;
+}
+
+sy_status PrepareBatchNormInference(const Request& r, Kernel& kernel) {
+  const auto a = r.Attributes<sy_batch_norm_attributes>();
+  Shape shape;
+  if (!r.HasCounts(5, 5, 1) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape)) return SY_UNSUPPORTED;
+  for (size_t i = 1; i < 5; ++i) {
+    if (!IsChannels(r, r.inputs[i], shape, "gamma, beta and statistics")) return SY_UNSUPPORTED;
+  }
+  if (!LikeX(r, r.outputs[0], shape, "y")) return SY_UNSUPPORTED;
+  kernel.inplace[0] = 0;
+  Launch& launch = kernel.Add("normalization", "batch_norm", Define("T", r.inputs[0]) + " -DINFERENCE");
+  for (size_t i = 0; i < 5; ++i) launch.In(i);
+  launch.Out(0).Uint(shape.rows).Uint(shape.columns).Float(a.eps).Groups(RowGroups(*kernel.device(), shape.rows));
+  return SY_OK;
+}
+
+sy_status PrepareBatchNormBackward(const Request& r, Kernel& kernel) {
+  Shape shape;
+  if (!r.HasCounts(5, 5, 3) || !ReadShape(r, r.inputs[0], "x", &shape) || !IsChannels(r, r.inputs[1], shape, "gamma") ||
+      !IsChannels(r, r.inputs[2], shape, "mean") || !IsChannels(r, r.inputs[3], shape, "rstd") ||
+      !LikeX(r, r.inputs[4], shape, "dy") || !LikeX(r, r.outputs[0], shape, "dx") ||
+      !IsChannels(r, r.outputs[1], shape, "dgamma") || !IsChannels(r, r.outputs[2], shape, "dbeta")) {
+    return SY_UNSUPPORTED;
+  }
+  if (r.accumulate[0]) return SY_REFUSE(r, "cannot accumulate into dx");
+  const sy_device& device = *kernel.device();
+  const std::string options = Define("T", r.inputs[0]);
+  const int64_t share = RowShare(device, shape.rows), parts = DivideUp(shape.rows, share);
+  const Operand partial = kernel.Scratch(parts * 2 * shape.columns * DtypeBytes(SY_F32));
+  const Operand sums = kernel.Scratch(2 * shape.columns * DtypeBytes(SY_F32));
+  kernel.Add("normalization", "batch_norm_sums", options)
+      .In(0)
+      .In(2)
+      .In(3)
+      .In(4)
+      .Array(partial)
+      .Uint(shape.rows)
+      .Uint(shape.columns)
+      .Uint(share)
+      .Groups(parts);
+  SumParts(kernel, partial, parts, 2 * shape.columns, sums);
+  kernel.Add("normalization", "batch_norm_backward", options)
+      .In(0)
+      .In(1)
+      .In(2)
+      .In(3)
+      .In(4)
+      .Array(sums)
+      .Out(0)
+      .Uint(shape.rows)
+      .Uint(shape.columns)
+      .Groups(RowGroups(device, shape.rows));
+  Separate(kernel, r, sums, shape.columns);
+  return SY_OK;
+}
+
+}  // namespace switchyard
