@@ -1,0 +1,85 @@
+// The NPU as device/1 and memory_ext/1: opaque memory, asynchronous streams, events. AscendCL keeps a current context
+// per thread; every entry makes the device's own context current first, so that callers need not know. A stream keeps
+// its first error, since the runtime tells it only once. Thread-safe as device/1 demands.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/npu/runtime.h"
+#include "core/abi/device.h"
+#include "core/abi/kernel.h"
+
+struct sy_device {
+  const switchyard::Runtime* acl = nullptr;
+  int32_t index = 0;
+  aclrtContext context = nullptr;
+  bool deterministic = false;
+
+  // Small read-only operands (numbers, index vectors), uploaded once and kept until close, by dtype and contents.
+  std::mutex mutex;
+  std::map<std::string, void*> constants;  // guarded by mutex
+  std::vector<sy_stream*> streams;         // guarded by mutex
+
+  // Makes this device's context the calling thread's.
+  sy_status Enter(sy_error* error) const;
+  // The device address of a copy of `bytes`, aligned to 64.
+  sy_status Constant(const std::string& bytes, void** address, sy_error* error);
+};
+
+struct sy_buffer {
+  char* address;  // a device address: the host must not follow it
+  uint64_t bytes;
+  bool owned;  // false: imported memory that somebody else frees
+};
+
+struct sy_stream {
+  aclrtStream stream = nullptr;  // first: a collective of the same runtime reads it through the handle
+  std::mutex mutex;
+  sy_status first_status = SY_OK;             // guarded by mutex
+  sy_error first_error{SY_HEADER(sy_error)};  // guarded by mutex
+
+  // Keeps `status` where it is the first failure.
+  void Keep(sy_status status, const sy_error& error);
+  // The first failure, also into `error`; SY_OK where there is none.
+  sy_status Failure(sy_error* error);
+};
+
+struct sy_event {
+  aclrtEvent event = nullptr;
+  std::atomic<bool> recorded{false};  // an event that was never recorded is complete
+};
+
+namespace switchyard {
+
+extern const sy_device_v1 kNpuDevice;
+extern const sy_memory_ext_v1 kNpuMemory;
+extern const sy_kernel_v1 kNpuKernels;
+extern const sy_region_v1 kNpuRegions;
+
+inline constexpr uint32_t kAlignment = 64;  // of aclrtMalloc, documented
+
+// memory.cc
+sy_status Allocate(sy_device*, uint64_t bytes, sy_buffer**, sy_error*);
+void Free(sy_device*, sy_buffer*);
+sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, sy_error*);
+sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint64_t bytes, sy_error*);
+// The device address of a place with room for `bytes`; nullptr and a message otherwise.
+char* Resolve(const sy_place& place, uint64_t bytes, sy_error* error);
+
+// stream.cc
+sy_status CreateStream(sy_device*, const sy_stream_options*, sy_stream**, sy_error*);
+void DestroyStream(sy_device*, sy_stream*);
+sy_status Synchronize(sy_device*, sy_stream*, sy_error*);
+sy_status CreateEvent(sy_device*, sy_event**, sy_error*);
+void DestroyEvent(sy_device*, sy_event*);
+sy_status RecordEvent(sy_device*, sy_event*, sy_stream*, sy_error*);
+sy_status QueryEvent(sy_device*, sy_event*, sy_error*);
+sy_status SynchronizeEvent(sy_device*, sy_event*, sy_error*);
+sy_status WaitForEvent(sy_device*, sy_stream*, sy_event*, sy_error*);
+
+}  // namespace switchyard

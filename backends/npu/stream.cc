@@ -1,0 +1,132 @@
+// Streams and events. The runtime reports a failed task to whoever waits next; the first failure is kept with the
+// stream. Events report what the runtime says of the tasks that they captured.
+#include <algorithm>
+#include <memory>
+
+#include "backends/npu/device.h"
+#include "core/abi/boundary.h"
+
+namespace switchyard {
+namespace {
+
+// Waits for `stream` and keeps what went wrong.
+sy_status Wait(sy_device* device, sy_stream* stream, sy_error* error) {
+  sy_error fresh{SY_HEADER(sy_error)};
+  const sy_status status =
+      CheckAcl(&fresh, device->acl->aclrtSynchronizeStream(stream->stream), "aclrtSynchronizeStream");
+  stream->Keep(status, fresh);
+  return stream->Failure(error);
+}
+
+}  // namespace
+
+sy_status CreateStream(sy_device* device, const sy_stream_options*, sy_stream** result, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
+    if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+    auto stream = std::make_unique<sy_stream>();
+    // The runtime's priority is reserved and has no effect yet, says its documentation.
+    const sy_status status = CheckAcl(
+        error,
+        device->acl->aclrtCreateStreamWithConfig(&stream->stream, 0, ACL_STREAM_FAST_LAUNCH | ACL_STREAM_FAST_SYNC),
+        "aclrtCreateStreamWithConfig");
+    if (status != SY_OK) return status;
+    const std::lock_guard lock(device->mutex);
+    device->streams.push_back(stream.get());
+    *result = stream.release();
+    return SY_OK;
+  });
+}
+
+void DestroyStream(sy_device* device, sy_stream* stream) {
+  if (stream == nullptr) return;
+  {
+    const std::lock_guard lock(device->mutex);
+    std::erase(device->streams, stream);
+  }
+  if (device->Enter(nullptr) == SY_OK) {
+    device->acl->aclrtSynchronizeStream(stream->stream);  // its documentation asks for it
+    device->acl->aclrtDestroyStream(stream->stream);
+  }
+  delete stream;
+}
+
+sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
+    if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+    if (stream != nullptr) return Wait(device, stream, error);
+    sy_status first = SY_OK;
+    {
+      const std::lock_guard lock(device->mutex);
+      for (sy_stream* each : device->streams) {
+        const sy_status status = Wait(device, each, first == SY_OK ? error : nullptr);
+        if (first == SY_OK) first = status;
+      }
+    }
+    const aclError code = device->acl->aclrtSynchronizeDevice();  // streams that are not ours
+    return first == SY_OK ? CheckAcl(error, code, "aclrtSynchronizeDevice") : first;
+  });
+}
+
+sy_status CreateEvent(sy_device* device, sy_event** result, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
+    if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+    auto event = std::make_unique<sy_event>();
+    const sy_status status = CheckAcl(error, device->acl->aclrtCreateEventExWithFlag(&event->event, ACL_EVENT_SYNC),
+                                      "aclrtCreateEventExWithFlag");
+    if (status == SY_OK) *result = event.release();
+    return status;
+  });
+}
+
+void DestroyEvent(sy_device* device, sy_event* event) {
+  if (event == nullptr) return;
+  if (device->Enter(nullptr) == SY_OK) device->acl->aclrtDestroyEvent(event->event);
+  delete event;
+}
+
+sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
+  if (stream == nullptr) return Refuse(error, SY_INVALID, "event_record: expected a stream");
+  if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+  const sy_status status =
+      CheckAcl(error, device->acl->aclrtRecordEvent(event->event, stream->stream), "aclrtRecordEvent");
+  if (status == SY_OK) event->recorded = true;
+  return status;
+}
+
+sy_status QueryEvent(sy_device* device, sy_event* event, sy_error* error) {
+  if (!event->recorded) return SY_OK;
+  if (const sy_status entered = device->Enter(error); entered != SY_OK) return entered;
+  aclrtEventRecordedStatus state = ACL_EVENT_RECORDED_STATUS_NOT_READY;
+  const sy_status status =
+      CheckAcl(error, device->acl->aclrtQueryEventStatus(event->event, &state), "aclrtQueryEventStatus");
+  if (status != SY_OK) return status;
+  return state == ACL_EVENT_RECORDED_STATUS_COMPLETE ? SY_OK : SY_IN_PROGRESS;
+}
+
+sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) {
+  if (!event->recorded) return SY_OK;
+  if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+  return CheckAcl(error, device->acl->aclrtSynchronizeEvent(event->event), "aclrtSynchronizeEvent");
+}
+
+sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
+  if (stream == nullptr) return Refuse(error, SY_INVALID, "stream_wait: expected a stream");
+  if (!event->recorded) return SY_OK;
+  if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+  return CheckAcl(error, device->acl->aclrtStreamWaitEvent(stream->stream, event->event), "aclrtStreamWaitEvent");
+}
+
+}  // namespace switchyard
+
+void sy_stream::Keep(sy_status status, const sy_error& error) {
+  const std::lock_guard lock(mutex);
+  if (status == SY_OK || first_status != SY_OK) return;
+  first_status = status;
+  first_error = error;
+}
+
+sy_status sy_stream::Failure(sy_error* error) {
+  const std::lock_guard lock(mutex);
+  if (first_status != SY_OK && error != nullptr) switchyard::FillStruct(error, first_error);
+  return first_status;
+}

@@ -1,0 +1,193 @@
+#include "collectives/hccl/communicator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "core/abi/device.h"
+
+namespace hccl {
+namespace {
+
+struct Member {
+  int32_t color, key;
+};
+
+}  // namespace
+
+sy_status Communicator::Query(sy_collective_info* info, sy_error* error) {
+  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
+  sy_collective_info own{};
+  Describe(own);
+  switchyard::FillStruct(info, own);
+  return SY_OK;
+}
+
+// The types of HcclAllReduce and HcclReduceScatter; bfloat16 is not multiplied.
+void Communicator::Describe(sy_collective_info& info) {
+  snprintf(info.name, sizeof info.name, "hccl");
+  info.completion = SY_COMPLETES_ON_STREAM;
+  info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
+  info.memory_kinds = 1u << SY_MEMORY_NPU;
+  for (uint32_t& dtypes : info.reductions) dtypes = 1u << SY_F32 | 1u << SY_F16 | 1u << SY_BF16 | 1u << SY_I32;
+  info.reductions[SY_PRODUCT] &= ~(1u << SY_BF16);
+}
+
+sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Communicator>* result, sy_error* error) {
+  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
+  const sy_init_request request = switchyard::ReadStruct(&given);
+  if (request.device_plugin == nullptr || strcmp(request.device_plugin, "npu") != 0) {
+    return SY_FAIL(error, SY_UNSUPPORTED,
+                   "hccl joins devices of the npu backend, and this rank uses \"%s\"; choose another --collective",
+                   request.device_plugin ? request.device_plugin : "");
+  }
+  std::unique_ptr<Communicator> made(new Communicator(request.name, request.rank, request.size, request.device_index,
+                                                      request.timeout_ms, request.store));
+  if (const sy_status announced = made->Announce(error); announced != SY_OK) return announced;
+  *result = std::move(made);
+  return SY_OK;
+}
+
+sy_status Communicator::Announce(sy_error* error) {
+  if (const sy_status put = Put(std::to_string(rank_), "here", 4, error); put != SY_OK || rank_ != 0) return put;
+  const Library& library = TheLibrary();
+  HcclRootInfo root;
+  sy_status status = CheckAcl(error, library.aclrtSetDevice(device_), "aclrtSetDevice");
+  if (status == SY_OK) status = CheckHccl(error, library.HcclGetRootInfo(&root), "HcclGetRootInfo");
+  return status == SY_OK ? Put("root", &root, sizeof root, error) : status;
+}
+
+sy_status Communicator::Put(const std::string& key, const void* value, uint32_t bytes, sy_error* error) const {
+  return store_->put(store_->context, ("hccl/" + name_ + "/" + key).c_str(), value, bytes, error);
+}
+
+// Answers at once: SY_TIMEOUT where nobody has put it yet.
+sy_status Communicator::Get(const std::string& key, void* value, uint32_t capacity, uint32_t* bytes,
+                            sy_error* error) const {
+  return store_->get(store_->context, ("hccl/" + name_ + "/" + key).c_str(), value, capacity, bytes, 0, error);
+}
+
+Communicator::~Communicator() {
+  const Library& library = TheLibrary();
+  if (aborted_ || library.aclrtSetDevice(device_) != 0) return;
+  if (comm_ != nullptr) static_cast<void>(library.HcclCommDestroy(comm_));  // there is nobody left to tell
+  for (void* const memory : scratch_) library.aclrtFree(memory);
+}
+
+void Communicator::Abort() {
+  aborted_ = true;
+  const std::lock_guard lock(mutex_);
+  joining_.Abandon();
+  const Library& library = TheLibrary();
+  if (library.aclrtStreamAbort == nullptr || library.aclrtSetDevice(device_) != 0) return;
+  for (const aclrtStream stream : std::exchange(streams_, {})) library.aclrtStreamAbort(stream);
+}
+
+sy_status Communicator::Usable(sy_error* error) const {
+  if (failed_ != SY_OK) {
+    if (error != nullptr) switchyard::FillStruct(error, failure_);
+    return failed_;
+  }
+  if (aborted_) return SY_FAIL(error, SY_ABORTED, "communicator \"%s\" was aborted", name_.c_str());
+  return SY_OK;
+}
+
+// The first error stays.
+sy_status Communicator::Fail(sy_status status, sy_error* error) {
+  if (failed_ != SY_OK) return status;
+  failed_ = status;
+  if (error != nullptr) switchyard::FillStruct(&failure_, switchyard::ReadStruct(error));
+  return status;
+}
+
+// Who has not even asked to join, if anybody.
+sy_status Communicator::Late(sy_error* error) const {
+  std::string absent;
+  for (int rank = 0; rank < size_; ++rank) {
+    char value[8];
+    uint32_t bytes = 0;
+    if (Get(std::to_string(rank), value, sizeof value, &bytes, nullptr) != SY_OK)
+      absent += (absent.empty() ? "; absent: rank " : ", ") + std::to_string(rank);
+  }
+  return SY_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms for the %d ranks of \"%s\" to join%s", rank_,
+                 static_cast<unsigned long long>(timeout_ms_), size_, name_.c_str(), absent.c_str());
+}
+
+sy_status Communicator::Begin(sy_error* error) {
+  HcclRootInfo root;
+  uint32_t bytes = 0;
+  const sy_status found = Get("root", &root, sizeof root, &bytes, error);
+  if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
+  if (found != SY_OK) return found;
+  if (bytes != sizeof root) {
+    return SY_FAIL(error, SY_INVALID, "the root info of rank 0 has %u bytes; expected %zu (do all ranks use one HCCL?)",
+                   bytes, sizeof root);
+  }
+  joining_.Start(root, rank_, size_, device_);
+  return SY_IN_PROGRESS;
+}
+
+sy_status Communicator::Ready(sy_error* error) {
+  const std::lock_guard lock(mutex_);
+  if (const sy_status usable = Usable(error); usable != SY_OK) return usable;
+  if (comm_ != nullptr) {
+    HcclResult state = HCCL_SUCCESS;
+    sy_status status = CheckHccl(error, TheLibrary().HcclGetCommAsyncError(comm_, &state), "HcclGetCommAsyncError");
+    if (status == SY_OK) status = CheckHccl(error, state, "a collective");
+    return status == SY_OK ? SY_OK : Fail(status, error);
+  }
+  const sy_status status = joining_.started() ? joining_.Poll(&comm_, error) : Begin(error);
+  if (status == SY_OK) return SY_OK;
+  if (status != SY_IN_PROGRESS) return Fail(status, error);
+  if (timeout_ms_ == 0 || Clock::now() - began_ < std::chrono::milliseconds(timeout_ms_)) return SY_IN_PROGRESS;
+  joining_.Abandon();
+  return Fail(Late(error), error);
+}
+
+// Ranks learn of each other's color and key by the store; each group joins anew.
+sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
+                              sy_error* error) {
+  result->reset();
+  const std::string prefix = std::string("split/") + name + "/";
+  const Member own{color, key};
+  if (const sy_status put = Put(prefix + std::to_string(rank_), &own, sizeof own, error); put != SY_OK) return put;
+  const auto began = Clock::now();
+  const auto waited_long = [&] {
+    return timeout_ms_ != 0 && Clock::now() - began > std::chrono::milliseconds(timeout_ms_);
+  };
+  int rank = 0, size = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    Member member{};
+    uint32_t bytes = 0;
+    sy_status found = SY_TIMEOUT;
+    while ((found = Get(prefix + std::to_string(peer), &member, sizeof member, &bytes, error)) == SY_TIMEOUT) {
+      if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted while splitting \"%s\"", name_.c_str());
+      if (waited_long()) {
+        return SY_FAIL(error, SY_TIMEOUT, "rank %d has not called split(\"%s\") after %llu ms", peer, name,
+                       static_cast<unsigned long long>(timeout_ms_));
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    if (found != SY_OK) return found;
+    if (member.color != color) continue;
+    ++size;
+    rank += member.key < key || (member.key == key && peer < rank_);
+  }
+  if (color < 0) return SY_OK;
+  // Groups of one split have one name each.
+  std::unique_ptr<Communicator> made(
+      new Communicator(switchyard::Format("%s.%d", name, color), rank, size, device_, timeout_ms_, store_));
+  if (const sy_status announced = made->Announce(error); announced != SY_OK) return announced;
+  sy_status status;
+  while ((status = made->Ready(error)) == SY_IN_PROGRESS) {
+    if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted while splitting \"%s\"", name_.c_str());
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  if (status == SY_OK) *result = std::move(made);
+  return status;
+}
+
+}  // namespace hccl

@@ -1,0 +1,101 @@
+// Training on the npu plugin and the simulator, by the program itself: every op on the device, the losses of the cpu
+// plugin.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/npu/simulator_path.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class NpuTraining : public ProgramTest {
+ protected:
+  NpuTraining() { setenv("SWITCHYARD_NPU_RUNTIME", SimulatorPath().c_str(), 1); }
+  ~NpuTraining() override { unsetenv("SWITCHYARD_NPU_RUNTIME"); }
+
+  static std::string Common(const std::string& model) {
+    return "train --dataset=shapes --train_size=64 --validation_size=8 --batch_size=4 --steps=4 --log_every=1 "
+           "--workers=1 "
+           "--max_fallback=0 --output=run --suffix=a --model=" +
+           model;
+  }
+  // The losses of all logged steps.
+  static std::vector<double> Losses(const std::string& output) {
+    std::vector<double> losses;
+    const std::regex line("\\d+/\\d+  loss ([0-9.]+)");
+    for (std::sregex_iterator it(output.begin(), output.end(), line), end; it != end; ++it) {
+      losses.push_back(std::stod((*it)[1]));
+    }
+    return losses;
+  }
+  // The same training on npu devices 2 and 3 and on the cpu plugin, two ranks each.
+  void ExpectLossesOfTheCpu(const std::string& arguments, const std::string& collective) {
+    const CommandResult npu =
+        Run(arguments + " --device=npu --device_list=2,3 --collective=" + collective, Start::kLaunch);
+    ExpectSuccess(npu, {"npu device 2 (NPU simulator 2)", "npu device 3 (NPU simulator 3)", "0 fallbacks"});
+    const CommandResult cpu = Run(arguments + " --device=cpu --threads=1 --collective=" + collective, Start::kLaunch);
+    ExpectSuccess(cpu);
+    const std::vector<double> found = Losses(npu.output), expected = Losses(cpu.output);
+    ASSERT_GE(expected.size(), 2u) << cpu.output;
+    ASSERT_EQ(found.size(), expected.size()) << npu.output;
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 2e-3 * expected[i]) << "line " << i;
+  }
+};
+
+TEST_F(NpuTraining, AnMlpOnTwoRanksHasTheLossesOfTheCpu) { ExpectLossesOfTheCpu(Common("mlp"), "shm"); }
+
+TEST_F(NpuTraining, AVitOnTwoRanksHasTheLossesOfTheCpu) {
+  ExpectLossesOfTheCpu(Common("vit_tiny") + " --image_size=32 --classes=10", "shm");
+}
+
+TEST_F(NpuTraining, MpiJoinsTheDevicesThroughHostMemory) {
+  if (!HasMpirun() || !HasCollective("mpi")) GTEST_SKIP() << "mpirun or the mpi plugin is not there";
+  ExpectSuccess(Run(Common("mlp") + " --device=npu --device_list=2,3 --collective=mpi", Start::kMpirun),
+                {"0 fallbacks"});
+}
+
+TEST_F(NpuTraining, HalfPrecisionTrainsWithoutFallbacks) {
+  ExpectSuccess(Run(Common("vit_tiny") + " --image_size=32 --classes=10 --precision=bf16 --device=npu"),
+                {"0 fallbacks"});
+}
+
+TEST_F(NpuTraining, SubgraphsOfAVitRunThroughRegions) {
+  const CommandResult plan = Run("explain --model=vit_tiny --image_size=32 --batch_size=2 --device=npu");
+  ExpectSuccess(plan, {"regions compiled whole by the plugin: 24", "fallbacks to the reference plugin: none"});
+}
+
+TEST_F(NpuTraining, DeviceIdsMustBeAdjacent) {
+  ExpectRefused(Run(Common("mlp") + " --device=npu --device_list=2,5", Start::kLaunch), {"consecutive"});
+}
+
+TEST_F(NpuTraining, WhatTheDeviceLacksIsListedWhereFallbacksAreForbidden) {
+  ExpectRefused(Run(Common("vit_tiny") + " --image_size=32 --dropout=0.1 --device=npu"), {"dropout", "max_fallback"});
+}
+
+TEST_F(NpuTraining, WithoutARuntimeDoctorSaysWhatWasLookedFor) {
+  unsetenv("SWITCHYARD_NPU_RUNTIME");
+  const CommandResult doctor = Run("doctor");
+  if (doctor.output.find("no NPU runtime") == std::string::npos)
+    GTEST_SKIP() << "the vendor's runtime is on this machine";
+  EXPECT_THAT(doctor.output, HasSubstr("libascendcl.so"));
+  EXPECT_THAT(doctor.output, HasSubstr("SWITCHYARD_NPU_RUNTIME"));
+  setenv("SWITCHYARD_NPU_RUNTIME", "/nowhere/libnothing.so", 1);
+  EXPECT_THAT(Run("doctor").output, HasSubstr("/nowhere/libnothing.so"));
+}
+
+TEST_F(NpuTraining, ARuntimeWithoutItsSymbolsIsNamedAsIncomplete) {
+  setenv("SWITCHYARD_NPU_RUNTIME", "libm.so.6", 1);
+  EXPECT_THAT(Run("doctor").output, HasSubstr("the NPU runtime has no symbol aclInit"));
+}
+
+}  // namespace
+}  // namespace switchyard

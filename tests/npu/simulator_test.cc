@@ -1,0 +1,134 @@
+// The simulator keeps the rules of the real device: without these, tests on it would prove little.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backends/npu/acl.h"
+
+namespace {
+
+using testing::HasSubstr;
+
+class Simulator : public testing::Test {
+ protected:
+  Simulator() {
+    EXPECT_EQ(aclrtSetDevice(0), ACL_SUCCESS);
+    EXPECT_EQ(aclrtCreateStreamWithConfig(&stream_, 0, ACL_STREAM_FAST_LAUNCH), ACL_SUCCESS);
+  }
+  ~Simulator() override {
+    aclrtSetDevice(0);
+    aclrtSynchronizeStream(stream_);
+    aclrtDestroyStream(stream_);
+    for (void* address : memory_) aclrtFree(address);
+    for (const aclTensor* tensor : tensors_) aclDestroyTensor(tensor);
+  }
+  static std::string Words() {
+    const char* words = aclGetRecentErrMsg();
+    return words == nullptr ? "" : words;
+  }
+  void* Allocate(size_t bytes) {
+    void* address = nullptr;
+    EXPECT_EQ(aclrtMalloc(&address, bytes, ACL_MEM_MALLOC_HUGE_FIRST), ACL_SUCCESS) << Words();
+    memory_.push_back(address);
+    return address;
+  }
+  aclTensor* Vector(int64_t count, aclDataType dtype = ACL_FLOAT) {
+    const int64_t stride = 1;
+    tensors_.push_back(aclCreateTensor(&count, 1, dtype, &stride, 0, ACL_FORMAT_ND, &count, 1,
+                                       Allocate(static_cast<size_t>(count) * 8)));
+    return tensors_.back();
+  }
+
+  aclrtStream stream_ = nullptr;
+  std::vector<void*> memory_;
+  std::vector<aclTensor*> tensors_;
+  uint64_t workspace_bytes_ = 0;
+  aclOpExecutor* executor_ = nullptr;
+};
+
+TEST_F(Simulator, AThreadNeedsAContextOfItsOwn) {
+  std::thread([] {
+    void* address = nullptr;
+    EXPECT_EQ(aclrtMalloc(&address, 64, ACL_MEM_MALLOC_HUGE_FIRST), ACL_ERROR_RT_CONTEXT_NULL);
+    EXPECT_THAT(Words(), HasSubstr("aclrtSetDevice first"));
+    EXPECT_EQ(Words(), "") << "an error is told once";
+    EXPECT_EQ(aclrtSetDevice(0), ACL_SUCCESS);
+    EXPECT_EQ(aclrtMalloc(&address, 64, ACL_MEM_MALLOC_HUGE_FIRST), ACL_SUCCESS);
+    aclrtFree(address);
+  }).join();
+}
+
+TEST_F(Simulator, AStreamBelongsToItsDevice) {
+  ASSERT_EQ(aclrtSetDevice(5), ACL_SUCCESS);
+  void* address = Allocate(64);
+  EXPECT_EQ(aclrtMemsetAsync(address, 64, 0, 64, stream_), ACL_ERROR_RT_STREAM_CONTEXT);
+  EXPECT_THAT(Words(), HasSubstr("not of the current device"));
+}
+
+TEST_F(Simulator, ThereAreEightDevices) {
+  EXPECT_EQ(aclrtSetDevice(7), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSetDevice(8), ACL_ERROR_RT_INVALID_DEVICEID);
+}
+
+TEST_F(Simulator, OtherShapesAreRefusedWhenAnOperatorIsPlanned) {
+  EXPECT_NE(aclnnMulGetWorkspaceSize(Vector(4), Vector(3), Vector(4), &workspace_bytes_, &executor_), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("do not broadcast"));
+  EXPECT_NE(aclnnMulGetWorkspaceSize(Vector(4), Vector(1), Vector(5), &workspace_bytes_, &executor_), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("expected shape (4), found (5)"));
+}
+
+TEST_F(Simulator, LabelsOf64BitsAreRefused) {
+  EXPECT_NE(aclnnEqTensorGetWorkspaceSize(Vector(4, ACL_INT64), Vector(4, ACL_INT64), Vector(4, ACL_BOOL),
+                                          &workspace_bytes_, &executor_),
+            ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("64-bit"));
+  EXPECT_EQ(aclnnEqTensorGetWorkspaceSize(Vector(4, ACL_INT32), Vector(4, ACL_INT32), Vector(4, ACL_BOOL),
+                                          &workspace_bytes_, &executor_),
+            ACL_SUCCESS);
+  EXPECT_EQ(aclnnEqTensor(nullptr, 0, executor_, stream_), ACL_SUCCESS);
+}
+
+TEST_F(Simulator, AnOperatorNeedsTheWorkspaceThatItAskedFor) {
+  const int64_t dims[] = {2, 2}, strides[] = {2, 1};
+  std::vector<aclTensor*> matrices;
+  for (int i = 0; i < 3; ++i) {
+    matrices.push_back(aclCreateTensor(dims, 2, ACL_FLOAT, strides, 0, ACL_FORMAT_ND, dims, 2, Allocate(16)));
+  }
+  ASSERT_EQ(aclnnMatmulGetWorkspaceSize(matrices[0], matrices[1], matrices[2], 0, &workspace_bytes_, &executor_),
+            ACL_SUCCESS);
+  ASSERT_GT(workspace_bytes_, 0u);
+  ASSERT_EQ(aclSetAclOpExecutorRepeatable(executor_), ACL_SUCCESS);
+  EXPECT_NE(aclnnMatmul(nullptr, 0, executor_, stream_), ACL_SUCCESS);
+  EXPECT_EQ(aclnnMatmul(Allocate(workspace_bytes_), workspace_bytes_, executor_, stream_), ACL_SUCCESS);
+  EXPECT_EQ(aclnnMatmul(Allocate(workspace_bytes_), workspace_bytes_, executor_, stream_), ACL_SUCCESS) << "repeatable";
+  EXPECT_EQ(aclrtSynchronizeStream(stream_), ACL_SUCCESS) << Words();
+  EXPECT_EQ(aclDestroyAclOpExecutor(executor_), ACL_SUCCESS);
+  for (const aclTensor* matrix : matrices) aclDestroyTensor(matrix);
+}
+
+TEST_F(Simulator, ACopyOntoItselfCannotBeMadeRepeatable) {
+  aclTensor* vector = Vector(4);
+  ASSERT_EQ(aclnnInplaceCopyGetWorkspaceSize(vector, vector, &workspace_bytes_, &executor_), ACL_SUCCESS);
+  EXPECT_NE(aclSetAclOpExecutorRepeatable(executor_), ACL_SUCCESS);
+  EXPECT_EQ(aclDestroyAclOpExecutor(executor_), ACL_SUCCESS);
+}
+
+TEST_F(Simulator, AnIndexOutOfRangeFailsTheStreamAndIsToldOnce) {
+  const int64_t dims[] = {2, 2}, strides[] = {2, 1}, picked[] = {1, 2};
+  aclTensor *table = aclCreateTensor(dims, 2, ACL_FLOAT, strides, 0, ACL_FORMAT_ND, dims, 2, Allocate(16)),
+            *out = aclCreateTensor(picked, 2, ACL_FLOAT, strides, 0, ACL_FORMAT_ND, picked, 2, Allocate(8));
+  aclTensor* index = Vector(1, ACL_INT32);  // new memory holds −1
+  ASSERT_EQ(aclnnIndexSelectGetWorkspaceSize(table, 0, index, out, &workspace_bytes_, &executor_), ACL_SUCCESS)
+      << Words();
+  ASSERT_EQ(aclnnIndexSelect(nullptr, 0, executor_, stream_), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSynchronizeStream(stream_), ACL_ERROR_RT_AICORE_EXCEPTION);
+  EXPECT_THAT(Words(), HasSubstr("index -1 is out of range"));
+  EXPECT_EQ(aclrtSynchronizeStream(stream_), ACL_SUCCESS);
+  aclDestroyTensor(table);
+  aclDestroyTensor(out);
+}
+
+}  // namespace
