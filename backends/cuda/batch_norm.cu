@@ -1,0 +1,237 @@
+// batch_norm over all axes but the last (Ioffe and Szegedy, 2015): training, inference and the gradient. Statistics are
+// taken per column in parts of the rows, each with the mean of its own rows, and joined in order by Chan's formula
+// (Chan et al., "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+#include <cmath>
+
+#include "backends/cuda/column_sums.cuh"
+
+namespace switchyard {
+namespace {
+
+// Of each part and column: partials[part] = mean, partials[parts + part] = Σ (x − mean)².
+template <int N>
+__global__ void MomentsKernel(ColumnParts p, View x, float* partials) {
+  __shared__ float mean_of[kWarp * N];
+  const int64_t column = (blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x) * N;
+  const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
+  float sum[N] = {}, squares[N] = {};
+  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += kLanes) {
+    float v[N];
+    Load<N>(x, row * p.columns + column, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum[k] += v[k];
+  }
+  AddLanes<N>(sum);
+  if (threadIdx.y == 0) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) mean_of[threadIdx.x + kWarp * k] = sum[k] / static_cast<float>(last - first);
+  }
+  __syncthreads();
+  for (int64_t row = first + threadIdx.y; row < last && column < p.columns; row += kLanes) {
+    float v[N];
+    Load<N>(x, row * p.columns + column, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float off = v[k] - mean_of[threadIdx.x + kWarp * k];
+      squares[k] += off * off;
+    }
+  }
+  AddLanes<N>(squares);
+  if (column >= p.columns || threadIdx.y != 0) return;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    partials[blockIdx.y * p.columns + column + k] = mean_of[threadIdx.x + kWarp * k];
+    partials[(p.parts + blockIdx.y) * p.columns + column + k] = squares[k];
+  }
+}
+
+struct RunningStatistics {
+  View mean, variance, next_mean, next_variance;
+};
+
+__global__ void JoinMomentsKernel(ColumnParts p, const float* partials, float eps, float momentum, View mean, View rstd,
+                                  RunningStatistics running) {
+  const int64_t column = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (column >= p.columns) return;
+  float joined_mean = 0, squares = 0, count = 0;
+  for (int part = 0; part < p.parts; ++part) {
+    const int64_t first = part * p.rows_per_part;
+    const auto n = static_cast<float>(Least(p.rows, first + p.rows_per_part) - first);
+    const float off = partials[part * p.columns + column] - joined_mean;
+    joined_mean += off * n / (count + n);
+    squares += partials[(p.parts + part) * p.columns + column] + off * off * count * n / (count + n);
+    count += n;
+  }
+  const float unbiased = count > 1 ? squares / (count - 1) : squares;
+  StoreOne(mean, column, joined_mean);
+  StoreOne(rstd, column, 1 / sqrtf(squares / count + eps));
+  StoreOne(running.next_mean, column, (1 - momentum) * LoadOne(running.mean, column) + momentum * joined_mean);
+  StoreOne(running.next_variance, column, (1 - momentum) * LoadOne(running.variance, column) + momentum * unbiased);
+}
+
+struct NormalizeOperands {
+  View x, gamma, beta, mean, spread, y;  // spread: rstd, or the variance at inference
+};
+
+// y = (x − mean)·rstd·gamma + beta
+template <int N>
+__global__ void NormalizeKernel(int64_t elements, int64_t c, bool spread_is_variance, float eps, NormalizeOperands p) {
+  const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N, column = i % c;
+  if (i >= elements) return;
+  float v[N], g[N], b[N], m[N], s[N];
+  Load<N>(p.x, i, v);
+  Load<N>(p.gamma, column, g);
+  Load<N>(p.beta, column, b);
+  Load<N>(p.mean, column, m);
+  Load<N>(p.spread, column, s);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const float rstd = spread_is_variance ? 1 / sqrtf(s[k] + eps) : s[k];
+    v[k] = (v[k] - m[k]) * rstd * g[k] + b[k];
+  }
+  Store<N>(p.y, i, v);
+}
+
+template <int N>
+__global__ void BatchNormSumsKernel(ColumnParts p, View x, View mean, View rstd, View dy, float* partials) {
+  SumGradients<N, false>(p, x, mean, rstd, dy, partials);
+}
+
+// The sums are kept in f32 for the next kernel, whatever the dtype of dgamma and dbeta.
+__global__ void BatchNormFinishKernel(ColumnParts p, const float* partials, View dgamma, View dbeta, View sums_x,
+                                      View sums) {
+  FinishGradients(p, partials, sums_x, sums);
+  FinishGradients(p, partials, dgamma, dbeta);
+}
+
+struct GradientOperands {
+  View x, gamma, mean, rstd, dy, sums_x, sums, dx;
+};
+
+// dx = rstd·gamma·(dy − Σdy/n − x̂·Σ(dy·x̂)/n)
+template <int N>
+__global__ void BatchNormBackwardKernel(ColumnParts shape, GradientOperands p) {
+  const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N, column = i % shape.columns;
+  if (i >= shape.rows * shape.columns) return;
+  float v[N], d[N], g[N], m[N], s[N], with_x[N], plain[N];
+  Load<N>(p.x, i, v);
+  Load<N>(p.dy, i, d);
+  Load<N>(p.gamma, column, g);
+  Load<N>(p.mean, column, m);
+  Load<N>(p.rstd, column, s);
+  Load<N>(p.sums_x, column, with_x);
+  Load<N>(p.sums, column, plain);
+  const float share = 1 / static_cast<float>(shape.rows);
+#pragma unroll
+  for (int k = 0; k < N; ++k)
+    v[k] = s[k] * g[k] * (d[k] - plain[k] * share - (v[k] - m[k]) * s[k] * with_x[k] * share);
+  Store<N>(p.dx, i, v);
+}
+
+// One thread for every N elements.
+dim3 ElementGrid(int64_t elements, bool packs) {
+  return dim3(static_cast<unsigned>(CeilDivide(elements, int64_t{kTeamBlock} * (packs ? kPack : 1))));
+}
+dim3 ColumnGrid(int64_t columns) { return dim3(static_cast<unsigned>(CeilDivide(columns, kTeamBlock))); }
+
+struct BatchNormShape {
+  int64_t c, elements;
+  ColumnParts parts;
+  explicit BatchNormShape(const sy_tensor& x)
+      : c(x.dims[x.rank - 1]), elements(Elements(x)), parts(elements / c, c) {}
+};
+
+struct BatchNorm : Kernel, BatchNormShape {
+  explicit BatchNorm(const Request& r)
+      : Kernel(r), BatchNormShape(inputs[0]), attributes(r.Attributes<sy_batch_norm_attributes>()) {
+    workspace_bytes = static_cast<uint64_t>(2 * parts.Partials()) * sizeof(float);
+    for (const int o : {0, 3, 4}) {
+      if (inputs[static_cast<size_t>(o)].dtype == outputs[static_cast<size_t>(o)].dtype) inplace[static_cast<size_t>(o)] = o;
+    }
+  }
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    SY_LAUNCH_PACKED(error, Packs(c), MomentsKernel, parts.Grid(), dim3(kWarp, kLanes), 0, context.stream, parts,
+                     In(b, 0), b.Workspace<float>());
+    SY_CUDA(error, Launch(JoinMomentsKernel, ColumnGrid(c), dim3(kTeamBlock), 0, context.stream, parts,
+                          b.Workspace<float>(), attributes.eps, attributes.momentum, Out(b, 1), Out(b, 2),
+                          RunningStatistics{In(b, 3), In(b, 4), Out(b, 3), Out(b, 4)}));
+    const NormalizeOperands p = {In(b, 0), In(b, 1), In(b, 2), Out(b, 1), Out(b, 2), Out(b, 0)};
+    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
+                     context.stream, elements, c, false, attributes.eps, p);
+    return SY_OK;
+  }
+  const sy_batch_norm_attributes attributes;
+};
+
+struct BatchNormInference : Kernel, BatchNormShape {
+  explicit BatchNormInference(const Request& r)
+      : Kernel(r), BatchNormShape(inputs[0]), attributes(r.Attributes<sy_batch_norm_attributes>()) {
+    if (inputs[0].dtype == outputs[0].dtype) inplace[0] = 0;
+  }
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    const NormalizeOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), Out(b, 0)};
+    SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
+                     context.stream, elements, c, true, attributes.eps, p);
+    return SY_OK;
+  }
+  const sy_batch_norm_attributes attributes;
+};
+
+struct BatchNormBackward : Kernel, BatchNormShape {
+  explicit BatchNormBackward(const Request& r) : Kernel(r), BatchNormShape(inputs[0]) {
+    sums_offset = static_cast<uint64_t>(CeilDivide(2 * parts.Partials(), kPack) * kPack) * sizeof(float);
+    column_bytes = static_cast<uint64_t>(CeilDivide(c, kPack) * kPack) * sizeof(float);
+    workspace_bytes = sums_offset + 2 * column_bytes;
+  }
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    const View sums_x = {b.workspace + sums_offset, SY_F32}, sums = {b.workspace + sums_offset + column_bytes, SY_F32};
+    SY_LAUNCH_PACKED(error, Packs(c), BatchNormSumsKernel, parts.Grid(), dim3(kWarp, kLanes), 0, context.stream, parts,
+                     In(b, 0), In(b, 2), In(b, 3), In(b, 4), b.Workspace<float>());
+    SY_CUDA(error, Launch(BatchNormFinishKernel, ColumnGrid(c), dim3(kTeamBlock), 0, context.stream, parts,
+                          b.Workspace<float>(), Out(b, 1), Out(b, 2), sums_x, sums));
+    const GradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), sums_x, sums, Out(b, 0)};
+    SY_LAUNCH_PACKED(error, Packs(c), BatchNormBackwardKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
+                     context.stream, parts, p);
+    return SY_OK;
+  }
+  uint64_t sums_offset, column_bytes;
+};
+
+// Every operand is a float; inputs 1 … `vectors` are (C); output 0 is like x.
+bool CheckShapes(const Request& r, size_t vectors) {
+  for (const auto* tensors : {&r.inputs, &r.outputs}) {
+    for (const sy_tensor& x : *tensors) {
+      if (!r.RequireFloat(x, "an operand")) return false;
+    }
+  }
+  const sy_tensor& x = r.inputs[0];
+  if (x.rank < 1) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: expected rank 1 or more", r.op), false;
+  if (r.Accumulates()) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: cannot accumulate", r.op), false;
+  const int64_t c = x.dims[x.rank - 1];
+  for (size_t i = 1; i <= vectors; ++i) {
+    if (!r.RequireElements(r.inputs[i], c, "a vector of the channels")) return false;
+  }
+  for (size_t o = 1; o < r.outputs.size(); ++o) {
+    if (!r.RequireElements(r.outputs[o], c, "a vector of the channels")) return false;
+  }
+  return r.RequireDims(r.outputs[0], x, "the result");
+}
+
+}  // namespace
+
+KernelPointer PrepareBatchNorm(const Request& r) {
+  if (!r.HasCounts(5, 5, 5) || !CheckShapes(r, 4)) return nullptr;
+  return std::make_unique<BatchNorm>(r);
+}
+
+KernelPointer PrepareBatchNormInference(const Request& r) {
+  if (!r.HasCounts(5, 5, 1) || !CheckShapes(r, 4)) return nullptr;
+  return std::make_unique<BatchNormInference>(r);
+}
+
+KernelPointer PrepareBatchNormBackward(const Request& r) {
+  if (!r.HasCounts(5, 5, 3) || !CheckShapes(r, 3) || !r.RequireDims(r.inputs[4], r.inputs[0], "dy")) return nullptr;
+  return std::make_unique<BatchNormBackward>(r);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,335 @@
+#include "backends/cuda/blas.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+#include "backends/cuda/library.h"
+
+namespace switchyard {
+namespace {
+
+constexpr uint64_t kMostWorkspace = uint64_t{32} << 20;  // what the library's guide advises for compute capability 9.0
+constexpr uint32_t kAlignment = 16;                      // bytes, of every operand
+constexpr int kCandidates = 8, kWarmUps = 2, kRuns = 8;  // of a measurement
+#define SY_TEXT_OF(x) #x
+#define SY_TEXT(x) SY_TEXT_OF(x)
+constexpr char kLibrary[] = "libcublasLt.so." SY_TEXT(CUBLAS_VER_MAJOR);
+
+BlasFunctions Load() {
+  BlasFunctions functions;
+  SharedLibrary library(kLibrary);
+#define SY_BIND(name) library.Bind(#name, &functions.name);
+  SY_CUBLASLT_FUNCTIONS(SY_BIND)
+#undef SY_BIND
+  functions.reason = library.reason();
+  return functions;
+}
+
+cudaDataType_t DataType(sy_dtype dtype) {
+  return dtype == SY_BF16 ? CUDA_R_16BF : dtype == SY_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+// TF32 rounds the inputs of an f32 product to 10 bits of mantissa; nobody gets that without asking.
+cublasComputeType_t ComputeType(sy_dtype input) {
+  return input == SY_F32 && NumberSetting("CUDA_TF32", 0) == 1 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+std::string CacheFolder() {
+  if (const char* folder = std::getenv("XDG_CACHE_HOME"); folder && *folder) return std::string(folder) + "/switchyard";
+  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/switchyard";
+  return "";
+}
+
+template <typename T>
+sy_status SetOperation(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value,
+                       sy_error* error) {
+  SY_BLAS(error, cublasLtMatmulDescSetAttribute, operation, attribute, &value, sizeof value);
+  return SY_OK;
+}
+template <typename T>
+sy_status SetLayout(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const T& value,
+                    sy_error* error) {
+  SY_BLAS(error, cublasLtMatrixLayoutSetAttribute, layout, attribute, &value, sizeof value);
+  return SY_OK;
+}
+template <typename T>
+sy_status SetPreference(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                        const T& value, sy_error* error) {
+  SY_BLAS(error, cublasLtMatmulPreferenceSetAttribute, preference, attribute, &value, sizeof value);
+  return SY_OK;
+}
+
+// Device memory for a measurement.
+struct Scratch {
+  void* address = nullptr;
+  ~Scratch() {
+    if (address) LogFailure(cudaFree(address), "cudaFree");
+  }
+  sy_status Allocate(int64_t bytes, cudaStream_t stream, sy_error* error) {
+    SY_CUDA(error, cudaMalloc(&address, static_cast<size_t>(bytes)));
+    SY_CUDA(error, cudaMemsetAsync(address, 0, static_cast<size_t>(bytes), stream));
+    return SY_OK;
+  }
+};
+struct TimedEvent {
+  cudaEvent_t event = nullptr;
+  ~TimedEvent() {
+    if (event) LogFailure(cudaEventDestroy(event), "cudaEventDestroy");
+  }
+};
+
+}  // namespace
+
+const BlasFunctions& BlasLibrary() {
+  static const BlasFunctions functions = Load();
+  return functions;
+}
+
+sy_status BlasFailed(sy_error* error, cublasStatus_t code, const char* call, std::source_location where) {
+  if (code == CUBLAS_STATUS_EXECUTION_FAILED)  // the device's own error says more, and may be sticky
+    if (const cudaError_t last = cudaPeekAtLastError(); last != cudaSuccess)
+      return CudaFailed(error, last, call, where);
+  const sy_status status = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_ARCH_MISMATCH ? SY_UNSUPPORTED
+                           : code == CUBLAS_STATUS_ALLOC_FAILED                                       ? SY_OUT_OF_MEMORY
+                                                                                                      : SY_INTERNAL;
+  return LibraryFailed(error, status, code, BlasLibrary().cublasLtGetStatusString(code), call, where);
+}
+
+bool GemmProblem::HasBias() const {
+  return epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
+}
+
+bool GemmProblem::HasAuxiliary() const { return epilogue & 128; }  // the bit that every _AUX and gradient epilogue has
+
+std::string GemmProblem::Key() const {
+  return Format("%lld,%lld,%lld,%lld,%d%d,%d%d%d%d,%a,%a,%d,%d", static_cast<long long>(batch),
+                static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n), transpose_a,
+                transpose_b, input, output, bias, auxiliary, alpha, beta, epilogue, ComputeType(input));
+}
+
+std::unique_ptr<Blas> Blas::Open(const sy_device& device, std::string* reason) {
+  const BlasFunctions& library = BlasLibrary();
+  *reason = library.reason;
+  if (!reason->empty()) return nullptr;
+  std::unique_ptr<Blas> blas(new Blas);
+  if (const cublasStatus_t code = library.cublasLtCreate(&blas->handle_); code != CUBLAS_STATUS_SUCCESS) {
+    *reason = std::string("cublasLtCreate: ") + library.cublasLtGetStatusString(code);
+    return nullptr;
+  }
+  cudaDeviceProp properties{};
+  const std::string folder = CacheFolder();
+  if (!folder.empty() && cudaGetDeviceProperties(&properties, device.index) == cudaSuccess) {
+    std::string model = properties.name;
+    for (char& c : model)
+      if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+    blas->cache_path_ = Format("%s/cuda-gemm-1-%s-%d-%zu", folder.c_str(), model.c_str(), device.sm_count,
+                               library.cublasLtGetVersion());
+    blas->ReadCache();
+  }
+  return blas;
+}
+
+Blas::~Blas() {
+  if (handle_ != nullptr && BlasLibrary().cublasLtDestroy(handle_) != CUBLAS_STATUS_SUCCESS)
+    Log(2, "cuda: cublasLtDestroy failed");
+}
+
+// One line per problem: key, workspace, the eight words of the algorithm. A line that does not read is skipped.
+void Blas::ReadCache() {
+  std::ifstream file(cache_path_);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string key;
+    GemmChoice choice;
+    words >> key >> choice.workspace_bytes >> std::hex;
+    for (uint64_t& word : choice.algorithm.data) words >> word;
+    if (words) choices_[key] = choice;
+  }
+}
+
+bool Blas::Find(const std::string& key, GemmChoice* choice) {
+  const std::lock_guard lock(mutex_);
+  const auto found = choices_.find(key);
+  if (found == choices_.end()) return false;
+  *choice = found->second;
+  return true;
+}
+
+void Blas::Keep(const std::string& key, const GemmChoice& choice, bool measured) {
+  const std::lock_guard lock(mutex_);
+  choices_[key] = choice;
+  if (!measured || cache_path_.empty()) return;
+  std::string line = Format("%s %llu", key.c_str(), static_cast<unsigned long long>(choice.workspace_bytes));
+  for (const uint64_t word : choice.algorithm.data) line += Format(" %llx", static_cast<unsigned long long>(word));
+  line += "\n";
+  std::error_code ignored;
+  std::filesystem::create_directories(CacheFolder(), ignored);
+  // One short append is one write: ranks that share the file do not tear each other's lines.
+  if (std::FILE* file = std::fopen(cache_path_.c_str(), "a")) {
+    std::fwrite(line.data(), 1, line.size(), file);
+    std::fclose(file);
+  }
+}
+
+Gemm::Gemm(sy_device& device, const GemmProblem& problem)
+    : device_(device),
+      problem_(problem),
+      a_(nullptr, BlasLibrary().cublasLtMatrixLayoutDestroy),
+      b_(nullptr, BlasLibrary().cublasLtMatrixLayoutDestroy),
+      d_(nullptr, BlasLibrary().cublasLtMatrixLayoutDestroy) {}
+
+// A row-major (rows, columns) matrix as the library sees it: column-major (columns, rows) with columns as leading
+// dimension.
+sy_status Gemm::MakeLayout(sy_dtype dtype, int64_t rows, int64_t columns, Layout* layout, sy_error* error) const {
+  cublasLtMatrixLayout_t made = nullptr;
+  SY_BLAS(error, cublasLtMatrixLayoutCreate, &made, DataType(dtype), static_cast<uint64_t>(columns),
+          static_cast<uint64_t>(rows), columns);
+  layout->reset(made);
+  if (problem_.batch == 1) return SY_OK;
+  SY_TRY(SetLayout(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(problem_.batch), error));
+  return SetLayout(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, rows * columns, error);
+}
+
+// d = op(a)·op(b) row-major is dᵀ = op(b)ᵀ·op(a)ᵀ column-major: the library's A is b, its B is a.
+sy_status Gemm::Bind(const Places& places, Operation* operation, sy_error* error) const {
+  for (const void* place : {places.a, places.b, places.c, static_cast<const void*>(places.d),
+                            static_cast<const void*>(places.bias), static_cast<const void*>(places.auxiliary)})
+    if (reinterpret_cast<uintptr_t>(place) % kAlignment != 0)
+      return SY_FAIL(error, SY_INVALID, "matmul: an operand is not aligned to %u bytes", kAlignment);
+  cublasLtMatmulDesc_t made = nullptr;
+  SY_BLAS(error, cublasLtMatmulDescCreate, &made, ComputeType(problem_.input), CUDA_R_32F);
+  *operation = Operation(made, BlasLibrary().cublasLtMatmulDescDestroy);
+  const auto transpose = [](bool t) { return static_cast<int32_t>(t ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_TRANSA, transpose(problem_.transpose_b), error));
+  SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_TRANSB, transpose(problem_.transpose_a), error));
+  SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(problem_.epilogue), error));
+  if (problem_.HasBias()) {
+    SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_BIAS_POINTER, places.bias, error));
+    SY_TRY(
+        SetOperation(made, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(DataType(problem_.bias)), error));
+  }
+  if (problem_.HasAuxiliary()) {
+    SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, places.auxiliary, error));
+    SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, problem_.n, error));
+    SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, problem_.m * problem_.n, error));
+    SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE,
+                        static_cast<int32_t>(DataType(problem_.auxiliary)), error));
+  }
+  return SY_OK;
+}
+
+sy_status Gemm::Run(const Operation& operation, const Places& places, cudaStream_t stream, sy_error* error) const {
+  SY_BLAS(error, cublasLtMatmul, device_.blas->handle(), operation.get(), &problem_.alpha, places.b, b_.get(), places.a,
+          a_.get(), &problem_.beta, places.c, d_.get(), places.d, d_.get(), &choice_.algorithm, places.workspace,
+          choice_.workspace_bytes, stream);
+  return SY_OK;
+}
+
+sy_status Gemm::Create(sy_device& device, const GemmProblem& problem, uint64_t workspace_limit, bool measure,
+                       std::unique_ptr<Gemm>* gemm, sy_error* error) {
+  if (problem.batch > std::numeric_limits<int32_t>::max())
+    return SY_FAIL(error, SY_UNSUPPORTED, "matmul: a batch of %lld matrices", static_cast<long long>(problem.batch));
+  std::unique_ptr<Gemm> made(new Gemm(device, problem));
+  const auto& p = problem;
+  SY_TRY(made->MakeLayout(p.input, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, &made->a_, error));
+  SY_TRY(made->MakeLayout(p.input, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, &made->b_, error));
+  SY_TRY(made->MakeLayout(p.output, p.m, p.n, &made->d_, error));
+  SY_TRY(made->Choose(workspace_limit, measure, error));
+  *gemm = std::move(made);
+  return SY_OK;
+}
+
+sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) {
+  const cublasLtHandle_t handle = device_.blas->handle();
+  const std::string key = problem_.Key() + (measure ? ",measured" : "");
+  // The heuristics read the alignment of the epilogue's pointers, not what they point to.
+  void* const aligned = reinterpret_cast<void*>(static_cast<uintptr_t>(kAlignment));
+  Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
+  SY_TRY(Bind({.bias = aligned, .auxiliary = aligned}, &operation, error));
+  if (device_.blas->Find(key, &choice_) && choice_.workspace_bytes <= workspace_limit) {
+    cublasLtMatmulHeuristicResult_t checked{};
+    if (BlasLibrary().cublasLtMatmulAlgoCheck(handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(),
+                                              &choice_.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+        checked.workspaceSize <= choice_.workspace_bytes)
+      return SY_OK;
+  }
+  cublasLtMatmulPreference_t made = nullptr;
+  SY_BLAS(error, cublasLtMatmulPreferenceCreate, &made);
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, cublasStatus_t (*)(cublasLtMatmulPreference_t)> preference(
+      made, BlasLibrary().cublasLtMatmulPreferenceDestroy);
+  SY_TRY(
+      SetPreference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::min(workspace_limit, kMostWorkspace), error));
+  // Parts of a sum that several blocks share are added in f32, never in the dtype of a half output.
+  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  SY_TRY(SetPreference(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes, error));
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    SY_TRY(SetPreference(made, attribute, kAlignment, error));
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
+  int count = 0, best = 0;
+  SY_BLAS(error, cublasLtMatmulAlgoGetHeuristic, handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(), made,
+          measure ? kCandidates : 1, candidates.data(), &count);
+  if (count < 1 || candidates[0].state != CUBLAS_STATUS_SUCCESS)
+    return SY_FAIL(error, SY_UNSUPPORTED, "matmul: cuBLASLt has no algorithm for %s", problem_.Key().c_str());
+  bool measured = false;
+  if (measure && count > 1) {
+    sy_error reason{SY_HEADER(sy_error)};
+    measured = Measure(candidates.data(), count, &best, &reason) == SY_OK;
+    SY_TRY(FirstLoss(device_.index, error));
+    if (!measured) Log(1, Format("cuda: %s was not measured: %.300s", problem_.Key().c_str(), reason.message));
+  }
+  const auto& chosen = candidates[static_cast<size_t>(best)];
+  choice_ = {chosen.algo, chosen.workspaceSize};
+  device_.blas->Keep(key, choice_, measured);
+  return SY_OK;
+}
+
+sy_status Gemm::Measure(const cublasLtMatmulHeuristicResult_t* candidates, int count, int* best, sy_error* error) {
+  const cudaStream_t stream = device_.own.stream;
+  const GemmProblem& p = problem_;
+  size_t workspace_bytes = 16;
+  for (int i = 0; i < count; ++i) workspace_bytes = std::max(workspace_bytes, candidates[i].workspaceSize);
+  const auto allocate = [&](Scratch& scratch, int64_t elements, int64_t element_bytes) {
+    return scratch.Allocate(elements * element_bytes, stream, error);
+  };
+  const int64_t input = p.input == SY_F32 ? 4 : 2, output = p.output == SY_F32 ? 4 : 2;
+  Scratch a, b, d, bias, auxiliary, workspace;
+  SY_TRY(allocate(a, p.batch * p.m * p.k, input));
+  SY_TRY(allocate(b, p.batch * p.k * p.n, input));
+  SY_TRY(allocate(d, p.batch * p.m * p.n, output));
+  SY_TRY(allocate(bias, std::max(p.m, p.n), 4));
+  SY_TRY(allocate(auxiliary, p.HasAuxiliary() ? p.batch * p.m * p.n : 4, 4));
+  SY_TRY(allocate(workspace, static_cast<int64_t>(workspace_bytes), 1));
+  const Places places = {a.address,    b.address,         d.address,        d.address,
+                         bias.address, auxiliary.address, workspace.address};
+  Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
+  SY_TRY(Bind(places, &operation, error));
+  TimedEvent begin, end;
+  SY_CUDA(error, cudaEventCreateWithFlags(&begin.event, cudaEventDefault));
+  SY_CUDA(error, cudaEventCreateWithFlags(&end.event, cudaEventDefault));
+  float least = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < count; ++i) {
+    if (candidates[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    choice_ = {candidates[i].algo, candidates[i].workspaceSize};
+    for (int run = 0; run < kWarmUps; ++run) SY_TRY(Run(operation, places, stream, error));
+    SY_CUDA(error, cudaEventRecord(begin.event, stream));
+    for (int run = 0; run < kRuns; ++run) SY_TRY(Run(operation, places, stream, error));
+    SY_CUDA(error, cudaEventRecord(end.event, stream));
+    SY_CUDA(error, cudaEventSynchronize(end.event));
+    float ms = 0;
+    SY_CUDA(error, cudaEventElapsedTime(&ms, begin.event, end.event));
+    if (ms < least) least = ms, *best = i;
+  }
+  return SY_OK;
+}
+
+}  // namespace switchyard

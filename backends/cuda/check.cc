@@ -1,0 +1,118 @@
+#include "backends/cuda/check.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+namespace switchyard {
+namespace {
+
+constexpr int kMostDevices = 64;
+
+struct Loss {
+  std::mutex mutex;
+  std::atomic<bool> happened{false};
+  sy_error error{SY_HEADER(sy_error)};
+};
+
+std::array<Loss, kMostDevices> losses;
+
+// The errors after which "the process must be terminated and relaunched" (documentation of cudaError).
+bool Sticky(cudaError_t code) {
+  switch (code) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorLaunchFailure:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorContained:
+      return true;
+    default:
+      return false;
+  }
+}
+
+sy_status StatusOf(cudaError_t code) {
+  if (Sticky(code)) return SY_DEVICE_LOST;
+  switch (code) {
+    case cudaErrorMemoryAllocation:
+      return SY_OUT_OF_MEMORY;
+    case cudaErrorNotSupported:
+    case cudaErrorPeerAccessUnsupported:
+      return SY_UNSUPPORTED;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorStreamCaptureWrongThread:
+      return SY_INVALID;
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorNoDevice:
+      return SY_DEVICE_LOST;
+    default:
+      return SY_INTERNAL;
+  }
+}
+
+}  // namespace
+
+sy_status LibraryFailed(sy_error* error, sy_status status, int64_t code, const char* text, const char* call,
+                        std::source_location where) {
+  Refuse(error, status, Format("%.160s: %.300s (%lld)", call, text ? text : "no text", static_cast<long long>(code)),
+         where);
+  if (error && SY_HAS(sy_error, error, native_code)) error->native_code = code;
+  return status;
+}
+
+sy_status CudaFailed(sy_error* error, cudaError_t code, const char* call, std::source_location where) {
+  const sy_status status = StatusOf(code);
+  sy_error own{SY_HEADER(sy_error)};
+  LibraryFailed(&own, status, code, Format("%s: %s", cudaGetErrorName(code), cudaGetErrorString(code)).c_str(), call,
+                where);
+  cudaGetLastError();  // forgets it, unless it is sticky
+  int index = 0;
+  if (Sticky(code) && cudaGetDevice(&index) == cudaSuccess && index >= 0 && index < kMostDevices) {
+    Loss& loss = losses[static_cast<size_t>(index)];
+    const std::lock_guard lock(loss.mutex);
+    if (!loss.happened) {
+      loss.error = own;
+      loss.happened = true;
+    }
+    own = loss.error;
+  }
+  if (error) FillStruct(error, own);
+  return status;
+}
+
+sy_status FirstLoss(int32_t index, sy_error* error) {
+  if (index < 0 || index >= kMostDevices) return SY_OK;
+  Loss& loss = losses[static_cast<size_t>(index)];
+  if (!loss.happened) return SY_OK;
+  const std::lock_guard lock(loss.mutex);
+  if (error) FillStruct(error, loss.error);
+  return SY_DEVICE_LOST;
+}
+
+sy_status Enter(int32_t index, sy_error* error) {
+  SY_TRY(FirstLoss(index, error));
+  int current = -1;
+  SY_CUDA(error, cudaGetDevice(&current));
+  if (current != index) SY_CUDA(error, cudaSetDevice(index));
+  return SY_OK;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,281 @@
+#include "backends/cuda/cudnn.h"
+
+#include <algorithm>
+#include <array>
+
+#include "backends/cuda/library.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kByteAlignment = 16;
+#define SY_TEXT_OF(x) #x
+#define SY_TEXT(x) SY_TEXT_OF(x)
+constexpr char kLibrary[] = "libcudnn.so." SY_TEXT(CUDNN_MAJOR);
+
+CudnnFunctions Load() {
+  CudnnFunctions functions;
+  SharedLibrary library(kLibrary);
+#define SY_BIND(name) library.Bind(#name, &functions.name);
+  SY_CUDNN_FUNCTIONS(SY_BIND)
+#undef SY_BIND
+  functions.reason = library.reason();
+  return functions;
+}
+
+std::string Reason(cudnnStatus_t code) {
+  std::array<char, 256> last{};
+  CudnnLibrary().cudnnGetLastErrorString(last.data(), last.size() - 1);
+  std::string text = CudnnLibrary().cudnnGetErrorString(code);
+  if (last[0] != '\0') text += std::string(": ") + last.data();
+  return text;
+}
+
+void Check(cudnnStatus_t code, const char* call) {
+  if (code != CUDNN_STATUS_SUCCESS) throw CudnnError(std::string(call) + ": " + Reason(code));
+}
+
+}  // namespace
+
+const CudnnFunctions& CudnnLibrary() {
+  static const CudnnFunctions functions = Load();
+  return functions;
+}
+
+std::unique_ptr<Cudnn> Cudnn::Open(const sy_device&, std::string* reason) {
+  *reason = CudnnLibrary().reason;
+  if (!reason->empty()) return nullptr;
+  std::unique_ptr<Cudnn> cudnn(new Cudnn);
+  if (const cudnnStatus_t code = CudnnLibrary().cudnnCreate(&cudnn->handle_); code != CUDNN_STATUS_SUCCESS) {
+    *reason = "cudnnCreate: " + Reason(code);
+    return nullptr;
+  }
+  return cudnn;
+}
+
+Cudnn::~Cudnn() {
+  if (handle_ != nullptr && CudnnLibrary().cudnnDestroy(handle_) != CUDNN_STATUS_SUCCESS)
+    Log(2, "cuda: cudnnDestroy failed");
+}
+
+sy_status Cudnn::Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack, cudaStream_t stream,
+                         sy_error* error) {
+  const std::lock_guard lock(mutex_);
+  cudnnStatus_t code = CudnnLibrary().cudnnSetStream(handle_, stream);
+  if (code == CUDNN_STATUS_SUCCESS) code = CudnnLibrary().cudnnBackendExecute(handle_, plan, pack);
+  if (code == CUDNN_STATUS_SUCCESS) return SY_OK;
+  if (CUDNN_STATUS_CATEGORY(code) == CUDNN_STATUS_EXECUTION_FAILED)  // the device's own error says more
+    if (const cudaError_t last = cudaPeekAtLastError(); last != cudaSuccess)
+      return CudaFailed(error, last, "cudnnBackendExecute");
+  return LibraryFailed(error, SY_INTERNAL, code, Reason(code).c_str(), "cudnnBackendExecute");
+}
+
+Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
+  Check(CudnnLibrary().cudnnBackendCreateDescriptor(type, &handle_), "cudnnBackendCreateDescriptor");
+}
+
+Descriptor::~Descriptor() {
+  if (handle_ != nullptr && CudnnLibrary().cudnnBackendDestroyDescriptor(handle_) != CUDNN_STATUS_SUCCESS)
+    Log(2, "cuda: cudnnBackendDestroyDescriptor failed");
+}
+
+Descriptor& Descriptor::Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                            const void* values) {
+  const cudnnStatus_t code = CudnnLibrary().cudnnBackendSetAttribute(handle_, name, type, count, values);
+  if (code != CUDNN_STATUS_SUCCESS) throw CudnnError(Format("attribute %d: %.300s", name, Reason(code).c_str()));
+  return *this;
+}
+
+Descriptor& Descriptor::Finalize() {
+  Check(CudnnLibrary().cudnnBackendFinalize(handle_), "cudnnBackendFinalize");
+  return *this;
+}
+
+int64_t Descriptor::Int64(cudnnBackendAttributeName_t name) const {
+  int64_t value = 0, count = 0;
+  Check(CudnnLibrary().cudnnBackendGetAttribute(handle_, name, CUDNN_TYPE_INT64, 1, &count, &value),
+        "cudnnBackendGetAttribute");
+  return value;
+}
+
+cudnnDataType_t CudnnType(sy_dtype dtype) {
+  return dtype == SY_BF16 ? CUDNN_DATA_BFLOAT16 : dtype == SY_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT;
+}
+
+const Descriptor& OperationGraph::AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims,
+                                            const TensorDims& strides, bool is_virtual, bool by_value) {
+  Descriptor& tensor = tensors_.emplace_back(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  tensor.Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
+      .Set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims)
+      .Set(CUDNN_ATTR_TENSOR_STRIDES, strides)
+      .Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id)
+      .Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kByteAlignment);
+  if (is_virtual) tensor.Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, true);
+  if (by_value) tensor.Set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, true);
+  return tensor.Finalize();
+}
+
+const Descriptor& OperationGraph::Tensor(int64_t id, sy_dtype dtype, const TensorDims& dims,
+                                         const TensorDims& strides) {
+  return AddTensor(id, CudnnType(dtype), dims, strides, false, false);
+}
+
+const Descriptor& OperationGraph::Virtual(sy_dtype dtype, const TensorDims& dims, const TensorDims& strides) {
+  return AddTensor(next_virtual_++, CudnnType(dtype), dims, strides, true, false);
+}
+
+const Descriptor& OperationGraph::Constant(int64_t id, size_t rank, float value) {
+  constants_.push_back({id, value});
+  const TensorDims ones(rank, 1);
+  return AddTensor(id, CUDNN_DATA_FLOAT, ones, ones, false, true);
+}
+
+Descriptor& OperationGraph::Add(cudnnBackendDescriptorType_t operation) { return operations_.emplace_back(operation); }
+
+void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b,
+                               const Descriptor& y) {
+  Descriptor function(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  function.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
+      .Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+      .Finalize();
+  Descriptor& operation = Add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+                              .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function)
+                              .Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x)
+                              .Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  if (b != nullptr) operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
+  operation.Finalize();
+}
+
+void OperationGraph::Reduce(cudnnReduceTensorOp_t mode, const Descriptor& x, const Descriptor& y) {
+  Descriptor function(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+  function.Set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, mode)
+      .Set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+      .Finalize();
+  Add(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
+      .Set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x)
+      .Set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y)
+      .Set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, function)
+      .Finalize();
+}
+
+void OperationGraph::Matmul(const Descriptor& a, const Descriptor& b, const Descriptor& c) {
+  Descriptor function(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  function.Set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT).Finalize();
+  Add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
+      .Set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a)
+      .Set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b)
+      .Set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c)
+      .Set(CUDNN_ATTR_OPERATION_MATMUL_DESC, function)
+      .Finalize();
+}
+
+void OperationGraph::Reshape(const Descriptor& x, const Descriptor& y) {
+  Add(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
+      .Set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x)
+      .Set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y)
+      .Finalize();
+}
+
+bool OperationGraph::Permitted(const Descriptor& configuration, bool deterministic, bool strict) const {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t handle = engine.handle();
+  int64_t count = 0;
+  Check(CudnnLibrary().cudnnBackendGetAttribute(configuration.handle(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &handle),
+        "cudnnBackendGetAttribute of the engine");
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  count = 0;
+  Check(CudnnLibrary().cudnnBackendGetAttribute(handle, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                                notes.size(), &count, notes.data()),
+        "cudnnBackendGetAttribute of the engine's numerical notes");
+  return std::none_of(notes.begin(), notes.begin() + std::min<int64_t>(count, notes.size()), [&](auto note) {
+    return (deterministic && note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ||
+           (strict && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) ||
+           note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
+  });
+}
+
+void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict) {
+  std::vector<cudnnBackendDescriptor_t> operations;
+  for (const Descriptor& operation : operations_) operations.push_back(operation.handle());
+  graph_ = std::make_unique<Descriptor>(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
+              operations.data());
+  const cudnnHandle_t cudnn = device_.cudnn->handle();
+  graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, cudnn).Finalize();
+  std::string reason = "the heuristics offer no engine";
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    try {
+      Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+      heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph_)
+          .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode)
+          .Finalize();
+      int64_t count = 0;
+      Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
+            "the number of engines");
+      std::vector<Descriptor> configurations;
+      std::vector<cudnnBackendDescriptor_t> handles;
+      for (int64_t i = 0; i < count; ++i)
+        handles.push_back(configurations.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
+      Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, handles.data()),
+            "the engines");
+      configurations.erase(configurations.begin() + std::min<int64_t>(count, configurations.size()),
+                           configurations.end());
+      for (const Descriptor& configuration : configurations) {
+        try {
+          if (!Permitted(configuration, deterministic, strict)) {
+            reason = "no engine has the numerics that are required";
+            continue;
+          }
+          auto plan = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+          plan->Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, cudnn)
+              .Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration)
+              .Finalize();
+          const int64_t bytes = plan->Int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+          if (bytes < 0 || static_cast<uint64_t>(bytes) > workspace_limit) {
+            reason = Format("an engine needs %lld bytes of workspace", static_cast<long long>(bytes));
+            continue;
+          }
+          workspace_bytes_ = static_cast<uint64_t>(bytes);
+          plan_ = std::move(plan);
+          return;
+        } catch (const CudnnError& error) {
+          reason = error.what();
+        }
+      }
+    } catch (const CudnnError& error) {
+      reason = error.what();
+    }
+  }
+  throw CudnnError(reason);
+}
+
+Descriptor OperationGraph::Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const {
+  std::vector<int64_t> ids;
+  std::vector<void*> addresses;
+  for (const auto& [id, address] : places) {
+    if (reinterpret_cast<uintptr_t>(address) % kByteAlignment != 0)
+      throw CudnnError("an operand is not aligned to 16 bytes");
+    ids.push_back(id);
+    addresses.push_back(address);
+  }
+  for (const Value& constant : constants_) {
+    ids.push_back(constant.id);
+    addresses.push_back(const_cast<float*>(&constant.value));
+  }
+  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<int64_t>(addresses.size()),
+           addresses.data())
+      .Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids)
+      .Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
+      .Finalize();
+  return pack;
+}
+
+sy_status OperationGraph::Run(const Descriptor& pack, cudaStream_t stream, sy_error* error) const {
+  return device_.cudnn->Execute(plan_->handle(), pack.handle(), stream, error);
+}
+
+}  // namespace switchyard

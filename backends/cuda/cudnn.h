@@ -1,0 +1,142 @@
+// cuDNN on one device: its functions, its handle, and graphs of operations built with the backend API. An
+// OperationGraph is described by tensors and operations, finalised into the first execution plan that the heuristics
+// offer, the workspace limit allows and the numerics permit, and run through a VariantPack, which names the places.
+// While describing, failures are thrown as CudnnError (cuDNN has hundreds of calls that only fail on what it does not
+// support) and caught by Prepare, which refuses the op. Thread-safe: a graph is immutable after Build; the handle is
+// guarded while a plan is enqueued.
+// https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html
+#pragma once
+
+#include <cudnn_graph.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "backends/cuda/device.h"
+
+namespace switchyard {
+
+#define SY_CUDNN_FUNCTIONS(X)      \
+  X(cudnnCreate)                   \
+  X(cudnnDestroy)                  \
+  X(cudnnSetStream)                \
+  X(cudnnGetVersion)               \
+  X(cudnnGetErrorString)           \
+  X(cudnnGetLastErrorString)       \
+  X(cudnnBackendCreateDescriptor)  \
+  X(cudnnBackendDestroyDescriptor) \
+  X(cudnnBackendSetAttribute)      \
+  X(cudnnBackendGetAttribute)      \
+  X(cudnnBackendFinalize)          \
+  X(cudnnBackendExecute)
+
+struct CudnnFunctions {
+#define SY_DECLARE(name) std::remove_reference_t<decltype(::name)>* name = nullptr;
+  SY_CUDNN_FUNCTIONS(SY_DECLARE)
+#undef SY_DECLARE
+  std::string reason;  // why they are not there; else empty
+};
+const CudnnFunctions& CudnnLibrary();
+
+class Cudnn {
+ public:
+  // Null, with the reason, where the library is missing or refuses.
+  static std::unique_ptr<Cudnn> Open(const sy_device& device, std::string* reason);
+  ~Cudnn();
+  cudnnHandle_t handle() const { return handle_; }
+  size_t version() const { return CudnnLibrary().cudnnGetVersion(); }  // 91900 is 9.19.0
+  sy_status Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack, cudaStream_t stream, sy_error* error);
+
+ private:
+  Cudnn() = default;
+  cudnnHandle_t handle_ = nullptr;
+  std::mutex mutex_;  // the handle's stream
+};
+
+struct CudnnError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A backend descriptor under construction, and then finalised. Throws CudnnError.
+class Descriptor {
+ public:
+  explicit Descriptor(cudnnBackendDescriptorType_t type);
+  Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Descriptor();
+
+  cudnnBackendDescriptor_t handle() const { return handle_; }
+  Descriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                  const void* values);
+  Descriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const auto& value) {
+    return Set(name, type, 1, &value);
+  }
+  Descriptor& Set(cudnnBackendAttributeName_t name, const std::vector<int64_t>& values) {
+    return Set(name, CUDNN_TYPE_INT64, static_cast<int64_t>(values.size()), values.data());
+  }
+  Descriptor& Set(cudnnBackendAttributeName_t name, const Descriptor& value) {
+    return Set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.handle_);
+  }
+  Descriptor& Finalize();
+  int64_t Int64(cudnnBackendAttributeName_t name) const;
+
+ private:
+  cudnnBackendDescriptor_t handle_ = nullptr;
+};
+
+using TensorDims = std::vector<int64_t>;
+cudnnDataType_t CudnnType(sy_dtype dtype);
+
+class OperationGraph {
+ public:
+  explicit OperationGraph(sy_device& device) : device_(device) {}
+
+  // A tensor at a place: `id` names it in the pack. Strides in elements.
+  const Descriptor& Tensor(int64_t id, sy_dtype dtype, const TensorDims& dims, const TensorDims& strides);
+  // One that only exists inside the graph.
+  const Descriptor& Virtual(sy_dtype dtype, const TensorDims& dims, const TensorDims& strides);
+  // An f32 constant of rank `rank`, read from the host when the plan is enqueued.
+  const Descriptor& Constant(int64_t id, size_t rank, float value);
+
+  Descriptor& Add(cudnnBackendDescriptorType_t operation);  // set its attributes, then Finalize it
+  // y = mode(x [, b]), arithmetic in f32.
+  void Pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b, const Descriptor& y);
+  void Reduce(cudnnReduceTensorOp_t mode, const Descriptor& x, const Descriptor& y);
+  void Matmul(const Descriptor& a, const Descriptor& b, const Descriptor& c);
+  void Reshape(const Descriptor& x, const Descriptor& y);
+
+  // Finds a plan. `strict`: f32 arithmetic on f32 data, no TF32. Throws CudnnError where there is none.
+  void Build(uint64_t workspace_limit, bool deterministic, bool strict);
+  uint64_t workspace_bytes() const { return workspace_bytes_; }
+
+  // The places of one binding: (id, address) of every Tensor; constants are added.
+  Descriptor Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const;
+  sy_status Run(const Descriptor& pack, cudaStream_t stream, sy_error* error) const;
+
+ private:
+  struct Value {
+    int64_t id;
+    float value;
+  };
+  const Descriptor& AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims, const TensorDims& strides,
+                              bool is_virtual, bool by_value);
+  bool Permitted(const Descriptor& configuration, bool deterministic, bool strict) const;
+
+  sy_device& device_;
+  std::deque<Descriptor> tensors_, operations_;  // addresses stay
+  std::deque<Value> constants_;                  // their addresses are in the packs
+  int64_t next_virtual_ = int64_t{1} << 32;
+  std::unique_ptr<Descriptor> graph_, plan_;
+  uint64_t workspace_bytes_ = 0;
+};
+
+}  // namespace switchyard

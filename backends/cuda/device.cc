@@ -1,0 +1,248 @@
+// Devices: what there is, opening and closing. Asking needs no context: count and query leave no memory on a GPU.
+#include "backends/cuda/device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "backends/cuda/blas.h"
+#include "backends/cuda/cudnn.h"
+#include "backends/cuda/memory.h"
+#include "backends/cuda/profiler.h"
+#include "backends/cuda/stream.h"
+
+sy_device::sy_device() = default;
+sy_device::~sy_device() = default;
+
+namespace switchyard {
+namespace {
+
+constexpr int kLeastCapability = 80;  // bf16 arithmetic, and what the kernels are compiled for
+
+std::mutex opened_mutex;
+std::vector<int32_t> opened;  // ordinals, once per open device; guarded by opened_mutex
+
+sy_status Attribute(int32_t index, cudaDeviceAttr attribute, int* value, sy_error* error) {
+  SY_CUDA(error, cudaDeviceGetAttribute(value, attribute, index));
+  return SY_OK;
+}
+
+sy_status Capability(int32_t index, int* capability, sy_error* error) {
+  int major = 0, minor = 0;
+  SY_TRY(Attribute(index, cudaDevAttrComputeCapabilityMajor, &major, error));
+  SY_TRY(Attribute(index, cudaDevAttrComputeCapabilityMinor, &minor, error));
+  *capability = 10 * major + minor;
+  return SY_OK;
+}
+
+// How many devices CUDA has; 0 with the reason in `error`.
+int32_t DeviceCount(sy_error* error) {
+  int count = 0, driver = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count > 0) return count;
+  cudaGetLastError();
+  if (cudaDriverGetVersion(&driver) != cudaSuccess) cudaGetLastError();
+  if (driver == 0 || code == cudaErrorStubLibrary) {
+    SY_FAIL(error, SY_UNSUPPORTED, "no CUDA driver");
+  } else if (code == cudaErrorInsufficientDriver) {
+    SY_FAIL(error, SY_UNSUPPORTED, "the CUDA driver knows CUDA %d.%d, this plugin needs %d.%d: update the driver",
+            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  } else if (code == cudaSuccess || code == cudaErrorNoDevice) {
+    SY_FAIL(error, SY_UNSUPPORTED, "the CUDA driver has no device (is CUDA_VISIBLE_DEVICES set?)");
+  } else {
+    SY_FAIL(error, SY_UNSUPPORTED, "the CUDA driver refuses: %s: %s", cudaGetErrorName(code), cudaGetErrorString(code));
+  }
+  return 0;
+}
+
+// Which of the libraries that the kernels stand on are not there; "" where none is missing.
+std::string MissingLibraries() {
+  const std::string &blas = BlasLibrary().reason, &cudnn = CudnnLibrary().reason;
+  return blas.empty() || cudnn.empty() ? blas + cudnn : blas + "; " + cudnn;
+}
+
+sy_status Count(int32_t* count, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
+    const int32_t all = DeviceCount(error);
+    *count = 0;
+    for (int32_t index = 0; index < all; ++index) {
+      int capability = 0;
+      if (Capability(index, &capability, nullptr) == SY_OK && capability >= kLeastCapability) *count = all;
+    }
+    if (all > 0 && *count == 0)
+      SY_FAIL(error, SY_UNSUPPORTED, "none of %d CUDA devices has compute capability %d.%d", all, kLeastCapability / 10,
+              kLeastCapability % 10);
+    if (*count > 0)
+      if (const std::string missing = MissingLibraries(); !missing.empty()) Refuse(error, SY_OK, missing);
+    return SY_OK;
+  });
+}
+
+sy_status CheckIndex(int32_t index, sy_error* error) {
+  sy_error reason{SY_HEADER(sy_error)};
+  const int32_t count = DeviceCount(&reason);
+  if (index >= 0 && index < count) return SY_OK;
+  return SY_FAIL(error, SY_INVALID, "cuda: device %d of %d%s%s", index, count, reason.message[0] ? ": " : "",
+                 reason.message);
+}
+
+bool IsOpen(int32_t index) {
+  const std::lock_guard lock(opened_mutex);
+  return std::find(opened.begin(), opened.end(), index) != opened.end();
+}
+
+sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
+  SY_TRY(CheckIndex(index, error));
+  cudaDeviceProp properties{};
+  SY_CUDA(error, cudaGetDeviceProperties(&properties, index));
+  int clock = 0, mode = cudaComputeModeDefault;  // clock in kHz
+  SY_TRY(Attribute(index, cudaDevAttrClockRate, &clock, error));
+  SY_TRY(Attribute(index, cudaDevAttrComputeMode, &mode, error));
+  sy_device_info filled{};
+  std::snprintf(filled.name, sizeof filled.name, "%.127s", properties.name);
+  static_assert(sizeof filled.uuid == sizeof properties.uuid);
+  std::memcpy(filled.uuid, &properties.uuid, sizeof filled.uuid);
+  filled.memory_bytes = properties.totalGlobalMem;
+  if (IsOpen(index)) {  // otherwise asking would create a context
+    SY_TRY(Enter(index, error));
+    size_t available = 0, total = 0;
+    SY_CUDA(error, cudaMemGetInfo(&available, &total));
+    filled.free_bytes = available;
+  }
+  filled.alignment = 256;
+  filled.address_kind = SY_ADDRESS_OPAQUE;
+  filled.flags = SY_DEVICE_ASYNC | (mode == cudaComputeModeDefault ? SY_DEVICE_SHAREABLE : 0);
+  filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;
+  // f32 units per multiprocessor (CUDA programming guide, "Throughput of native arithmetic instructions"): 64 at 8.0,
+  // 128 later; two operations per multiply-add.
+  const double units = 10 * properties.major + properties.minor == 80 ? 64 : 128;
+  filled.peak_flops = 2.0 * units * properties.multiProcessorCount * clock * 1e3;
+  FillStruct(info, filled);
+  return SY_OK;
+}
+
+// Copies between two devices that this process has opened go directly where the hardware can.
+sy_status EnablePeers(int32_t index, sy_error* error) {
+  std::vector<int32_t> peers;
+  {
+    const std::lock_guard lock(opened_mutex);
+    peers = opened;
+  }
+  for (const int32_t peer : peers) {
+    if (peer == index) continue;
+    for (const auto& [from, to] : {std::pair(index, peer), std::pair(peer, index)}) {
+      int possible = 0;
+      SY_CUDA(error, cudaDeviceCanAccessPeer(&possible, from, to));
+      if (!possible) continue;
+      SY_TRY(Enter(from, error));
+      const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
+      if (code == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+      } else {
+        SY_CUDA(error, code);
+      }
+    }
+  }
+  return SY_OK;
+}
+
+void Close(sy_device* device) {
+  if (device == nullptr) return;
+  if (Enter(device->index, nullptr) == SY_OK) {
+    if (device->own.stream != nullptr) LogFailure(cudaStreamDestroy(device->own.stream), "cudaStreamDestroy");
+    device->own.stream = nullptr;
+  }
+  {
+    const std::lock_guard lock(opened_mutex);
+    const auto found = std::find(opened.begin(), opened.end(), device->index);
+    if (found != opened.end()) opened.erase(found);
+  }
+  delete device;
+}
+
+sy_status OpenIndex(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
+  SY_TRY(CheckIndex(index, error));
+  int capability = 0;
+  SY_TRY(Capability(index, &capability, error));
+  if (capability < kLeastCapability)
+    return SY_FAIL(error, SY_UNSUPPORTED, "cuda: device %d has compute capability %d.%d, expected %d.%d or more", index,
+                   capability / 10, capability % 10, kLeastCapability / 10, kLeastCapability % 10);
+  SY_CUDA(error, cudaSetDevice(index));
+  SY_TRY(Enter(index, error));
+  std::unique_ptr<sy_device, void (*)(sy_device*)> made(new sy_device, Close);
+  made->index = index;
+  {
+    const std::lock_guard lock(opened_mutex);
+    opened.push_back(index);
+  }
+  made->compute_capability = capability;
+  made->deterministic = options && SY_HAS(sy_open_options, options, deterministic) && options->deterministic;
+  int shared = 0, shared_most = 0;
+  SY_TRY(Attribute(index, cudaDevAttrMultiProcessorCount, &made->sm_count, error));
+  SY_TRY(Attribute(index, cudaDevAttrMaxSharedMemoryPerBlock, &shared, error));
+  SY_TRY(Attribute(index, cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_most, error));
+  made->shared_bytes_per_block = static_cast<size_t>(shared);
+  made->shared_bytes_per_block_max = static_cast<size_t>(std::max(shared, shared_most));
+  SY_CUDA(error, cudaStreamCreateWithPriority(&made->own.stream, cudaStreamNonBlocking, 0));
+  made->profiler = std::make_unique<Profiler>(*made);
+  std::string reason;
+  made->blas = Blas::Open(*made, &reason);
+  if (made->blas == nullptr) made->missing = reason;
+  made->cudnn = Cudnn::Open(*made, &reason);
+  if (made->cudnn == nullptr) made->missing += (made->missing.empty() ? "" : "; ") + reason;
+  if (!made->missing.empty()) Log(2, "cuda: " + made->missing);
+  SY_TRY(EnablePeers(index, error));
+  SY_TRY(Enter(index, error));
+  *device = made.release();
+  return SY_OK;
+}
+
+sy_status Open(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
+  *device = nullptr;
+  return Guarded(error, [&] { return OpenIndex(index, options, device, error); });
+}
+
+sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+  SY_TRY(Enter(device->index, error));
+  if (stream != nullptr) {
+    SY_CUDA(error, cudaStreamSynchronize(stream->stream));
+  } else {
+    SY_CUDA(error, cudaDeviceSynchronize());
+  }
+  return SY_OK;
+}
+
+}  // namespace
+
+void Log(int32_t level, const std::string& text) {
+  if (plugin_host && SY_HAS(sy_host, plugin_host, log) && plugin_host->log) plugin_host->log(level, text.c_str());
+}
+
+void LogFailure(cudaError_t code, const char* call) {
+  if (code == cudaSuccess || code == cudaErrorCudartUnloading) return;
+  sy_error error{SY_HEADER(sy_error)};
+  CudaFailed(&error, code, call);
+  Log(2, std::string("cuda: ") + error.message);
+}
+
+const sy_device_v1 kCudaDevice = {.header = SY_HEADER(sy_device_v1),
+                                  .count = Count,
+                                  .open = Open,
+                                  .close = Close,
+                                  .query = Query,
+                                  .alloc = Allocate,
+                                  .free = Free,
+                                  .copy = Copy,
+                                  .synchronize = Synchronize,
+                                  .stream_create = CreateStream,
+                                  .stream_destroy = DestroyStream,
+                                  .event_create = CreateEvent,
+                                  .event_destroy = DestroyEvent,
+                                  .event_record = RecordEvent,
+                                  .event_query = QueryEvent,
+                                  .event_synchronize = SynchronizeEvent,
+                                  .stream_wait = WaitForEvent,
+                                  .fill = Fill};
+
+}  // namespace switchyard

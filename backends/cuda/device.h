@@ -1,0 +1,94 @@
+// An opened CUDA device: what the kernels ask of it, and the handles behind the ABI's opaque types. Memory is a device
+// pointer; a place (buffer, offset) is pointer + offset. The primary context of the device is used, so that libraries
+// in the same process share it. Thread-safe as device/1 demands: fields are fixed at open, tables carry their mutex.
+// A device is current per thread: Enter (check.h) is the first line of every entry point.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backends/cuda/check.h"
+#include "core/abi/device.h"
+#include "core/abi/kernel.h"
+
+namespace switchyard {
+class Blas;      // blas.h: cuBLASLt on one device
+class Cudnn;     // cudnn.h: cuDNN on one device
+class Profiler;  // profiler.h
+}  // namespace switchyard
+
+struct sy_buffer {
+  char* address = nullptr;  // device pointer
+  uint64_t bytes = 0;
+  bool owned = false;  // false: imported, freed by somebody else
+};
+
+struct sy_stream {
+  cudaStream_t stream = nullptr;
+};
+
+struct sy_event {
+  cudaEvent_t event = nullptr;
+};
+
+struct sy_device {
+  sy_device();
+  ~sy_device();
+
+  int32_t index = 0;  // ordinal
+  int sm_count = 0;
+  int compute_capability = 0;             // 10·major + minor: 80, 90
+  size_t shared_bytes_per_block = 0;      // dynamic + static, without asking
+  size_t shared_bytes_per_block_max = 0;  // with cudaFuncSetAttribute
+  bool deterministic = false;             // only kernels whose results are repeatable bit for bit
+  sy_stream own;                          // for callers that pass no stream
+
+  // Set at open and never replaced; null where the library is missing, and then `missing` says which and why.
+  std::unique_ptr<switchyard::Blas> blas;
+  std::unique_ptr<switchyard::Cudnn> cudnn;
+  std::string missing;
+  std::unique_ptr<switchyard::Profiler> profiler;
+};
+
+namespace switchyard {
+
+extern const sy_device_v1 kCudaDevice;  // device.cc, whose functions lie in device.cc, memory.cc and stream.cc
+extern const sy_memory_ext_v1 kCudaMemory;
+extern const sy_capture_v1 kCudaCapture;
+extern const sy_profiler_v1 kCudaProfiler;
+extern const sy_kernel_v1 kCudaKernels;
+
+// 0 debug, 1 info, 2 warning, 3 error.
+void Log(int32_t level, const std::string& text);
+// For functions that cannot fail by their signature (free, destroy): a failure is logged, unless the process is ending.
+void LogFailure(cudaError_t code, const char* call);
+
+// Where a place is: a device pointer, or the host's.
+inline char* Address(const sy_place& place) {
+  return (place.buffer ? place.buffer->address : static_cast<char*>(place.host)) + place.offset;
+}
+
+// A small table in device memory that belongs to a kernel or a binding (chunks of a multi-tensor launch). Assign copies
+// from the host and waits, so it is for prepare and bind, never for a launch. Freed with its owner.
+class DeviceTable {
+ public:
+  DeviceTable() = default;
+  DeviceTable(const DeviceTable&) = delete;
+  DeviceTable& operator=(const DeviceTable&) = delete;
+  ~DeviceTable();
+
+  sy_status Assign(const sy_device* device, const void* host, size_t bytes, sy_error* error);
+  template <typename T>
+  const T* data() const {
+    return reinterpret_cast<const T*>(address_);
+  }
+
+ private:
+  char* address_ = nullptr;
+  int32_t index_ = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,92 @@
+// dropout and drop path by counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy
+// as 1, 2, 3", 2011) of key, element, sample and step, so that no mask is ever stored.
+#include "backends/cuda/element.cuh"
+#include "backends/cuda/views.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Sampling {
+  uint64_t key;
+  float p;
+  bool per_sample;
+  int64_t size;      // elements of a sample
+  int64_t elements;  // of the tensor
+};
+
+// The words of elements 4·group … 4·group + 3 of a sample.
+__device__ __forceinline__ uint4 Philox(uint64_t key, uint32_t group, int32_t sample, const int32_t* step) {
+  auto low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+  uint4 c = make_uint4(group, static_cast<uint32_t>(sample), static_cast<uint32_t>(step[0]),
+                       static_cast<uint32_t>(step[1]));
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const uint32_t a_high = __umulhi(0xD2511F53u, c.x), a_low = 0xD2511F53u * c.x;
+    const uint32_t b_high = __umulhi(0xCD9E8D57u, c.z), b_low = 0xCD9E8D57u * c.z;
+    c = make_uint4(b_high ^ c.y ^ low, b_low, a_high ^ c.w ^ high, a_low);
+    low += 0x9E3779B9u;
+    high += 0xBB67AE85u;
+  }
+  return c;
+}
+
+__device__ __forceinline__ bool Keeps(const Sampling& s, uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24f >= s.p;
+}
+
+// y = keep ? x/(1 − p) : 0. A thread has N elements of one sample: N divides the sample's size.
+template <int N>
+__global__ void DropoutKernel(Sampling s, View x, const int32_t* sample_ids, const int32_t* step, View y) {
+  const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
+  if (at >= s.elements) return;
+  const int64_t sample = at / s.size, element = s.per_sample ? 0 : at % s.size;
+  const auto group = static_cast<uint32_t>(element / 4);
+  const float scale = 1 / (1 - s.p);
+  float v[N];
+  Load<N>(x, at, v);
+  uint4 words = Philox(s.key, group, sample_ids[sample], step);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if (k == 4 && !s.per_sample) words = Philox(s.key, group + 1, sample_ids[sample], step);
+    const int which = s.per_sample ? 0 : static_cast<int>((element + k) % 4);
+    const uint32_t word = which == 0 ? words.x : which == 1 ? words.y : which == 2 ? words.z : words.w;
+    v[k] = Keeps(s, word) ? v[k] * scale : 0;
+  }
+  Store<N>(y, at, v);
+}
+
+struct Dropout : Kernel {
+  Dropout(const Request& r, const sy_dropout_attributes& a)
+      : Kernel(r),
+        sampling{a.key, a.p, a.per_sample != 0, Elements(inputs[0]) / Elements(inputs[1]), Elements(inputs[0])} {
+    if (inputs[0].dtype == outputs[0].dtype) inplace[0] = 0;
+  }
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    const bool packs = Packs(sampling.size);
+    const dim3 grid(static_cast<unsigned>(CeilDivide(sampling.elements, int64_t{kThreads} * (packs ? kPack : 1))));
+    SY_LAUNCH_PACKED(error, packs, DropoutKernel, grid, dim3(kThreads), 0, context.stream, sampling, In(b, 0),
+                     b.Input<int32_t>(1), b.Input<int32_t>(2), Out(b, 0));
+    return SY_OK;
+  }
+  const Sampling sampling;
+};
+
+}  // namespace
+
+KernelPointer PrepareDropout(const Request& r) {
+  const auto attributes = r.Attributes<sy_dropout_attributes>();
+  if (!r.HasCounts(3, 3, 1) || !r.RequireFloat(r.inputs[0], "x") || !r.RequireFloat(r.outputs[0], "y") ||
+      !r.RequireDtype(r.inputs[1], SY_I32, "sample_ids") || !r.RequireDtype(r.inputs[2], SY_I32, "step") ||
+      !r.RequireElements(r.inputs[2], 2, "step") || !r.RequireElements(r.outputs[0], Elements(r.inputs[0]), "y"))
+    return nullptr;
+  if (r.Accumulates()) return SY_REFUSE(r, "dropout: cannot accumulate");
+  if (!(attributes.p >= 0 && attributes.p <= 1))
+    return SY_REFUSE(r, "dropout: p = %g is not a probability", static_cast<double>(attributes.p));
+  if (Elements(r.inputs[0]) % Elements(r.inputs[1]) != 0)
+    return SY_REFUSE(r, "dropout: x does not divide into the samples");
+  return std::make_unique<Dropout>(r, attributes);
+}
+
+}  // namespace switchyard

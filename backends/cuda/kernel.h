@@ -1,0 +1,189 @@
+// What an op file sees: a Request (one prepare call, copied and checked), and Kernel, the class that it derives. A
+// kernel is an op at fixed shapes; bound to places it becomes a Bound; Run enqueues it on a stream. Op files define one
+// Prepare function per op, which kernel.cc's table names. Prepare refuses what it does not take (SY_REFUSE), so that
+// the core finds another way. Thread-safe: a kernel is immutable after prepare, its bindings share nothing but it.
+//
+//   struct Softmax : Kernel {
+//     using Kernel::Kernel;
+//     sy_status Run(const Bound& b, const LaunchContext& c, sy_error* error) const override {
+//       SY_CUDA(error, Launch(SoftmaxKernel<float>, rows, 256, 0, c.stream, b.Input<float>(0), b.Output<float>(0)));
+//       return SY_OK;
+//     }
+//   };
+//   KernelPointer PrepareSoftmax(const Request& r) {
+//     if (!r.HasCounts(1, 1, 1) || !r.RequireFloat(r.inputs[0], "x")) return nullptr;
+//     return std::make_unique<Softmax>(r);
+//   }
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/check.h"
+#include "backends/cuda/device.h"
+#include "backends/cuda/launch.h"
+#include "core/abi/boundary.h"
+#include "core/abi/kernel.h"
+#include "core/abi/ops.h"
+
+struct sy_kernel {};
+struct sy_bound {
+  virtual ~sy_bound() = default;
+};
+
+namespace switchyard {
+
+int64_t Elements(const sy_tensor& tensor);
+int64_t DtypeBytes(sy_dtype dtype);
+inline int64_t Bytes(const sy_tensor& tensor) { return Elements(tensor) * DtypeBytes(tensor.dtype); }
+inline bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16; }
+bool SameDims(const sy_tensor& a, const sy_tensor& b);
+
+// One prepare call. Every tensor is contiguous, of known dtype, with extents ≥ 1 and fewer than 2⁶³ elements.
+struct Request {
+  sy_device* device = nullptr;
+  const char* op = "";
+  std::vector<sy_tensor> inputs, outputs;
+  std::vector<uint8_t> accumulate;  // one per output: add to what it holds
+  const void* attributes = nullptr;
+  uint32_t attributes_size = 0;
+  uint64_t workspace_limit = 0;  // bytes
+  uint32_t tuning = 0;           // SY_TUNING_*
+  bool deterministic = false;    // SY_DETERMINISM_RUN or more is required, by the request or by the device
+  sy_error* error = nullptr;
+
+  // The op's attributes; fields that an older caller does not know are zero.
+  template <typename T>
+  T Attributes() const {
+    T result = {};
+    if (attributes) std::memcpy(&result, attributes, attributes_size < sizeof(T) ? attributes_size : sizeof(T));
+    return result;
+  }
+  // Each is false, with a message, unless what it says holds.
+  bool HasCounts(size_t least, size_t most, size_t outputs_wanted) const;
+  bool RequireFloat(const sy_tensor& tensor, const char* name) const;  // f32, bf16 or f16
+  bool RequireDtype(const sy_tensor& tensor, sy_dtype dtype, const char* name) const;
+  bool RequireElements(const sy_tensor& tensor, int64_t elements, const char* name) const;
+  bool RequireDims(const sy_tensor& tensor, const sy_tensor& expected, const char* name) const;
+  bool Accumulates() const;  // any output
+};
+
+class Kernel;
+
+// A kernel at fixed places: device pointers, aligned as the places are (offsets of the core: 256 bytes).
+struct Bound : sy_bound {
+  const Kernel* kernel = nullptr;
+  std::vector<char*> inputs, outputs;
+  char* workspace = nullptr;
+
+  template <typename T>
+  const T* Input(size_t i) const {
+    return reinterpret_cast<const T*>(inputs[i]);
+  }
+  template <typename T>
+  T* Output(size_t o) const {
+    return reinterpret_cast<T*>(outputs[o]);
+  }
+  template <typename T>
+  T* Workspace(uint64_t offset = 0) const {
+    return reinterpret_cast<T*>(workspace + offset);
+  }
+};
+
+struct LaunchContext {
+  cudaStream_t stream = nullptr;
+};
+
+class Kernel : public sy_kernel {
+ public:
+  explicit Kernel(const Request& request);
+  virtual ~Kernel() = default;
+
+  // Enqueues the op. Never waits, allocates or copies from pageable memory: it may be running under a capture.
+  virtual sy_status Run(const Bound& bound, const LaunchContext& context, sy_error* error) const = 0;
+  // For kernels that keep more than addresses per binding (a DeviceTable): may replace *bound by a derived Bound.
+  virtual sy_status Bind(std::unique_ptr<Bound>* bound, sy_error* error) const;
+
+  sy_device* const device;
+  std::vector<sy_tensor> inputs, outputs;
+  std::vector<uint8_t> accumulate;
+
+  // Set by Prepare, answered as sy_kernel_info.
+  uint64_t workspace_bytes = 0;  // scratch during one launch
+  std::vector<int32_t> inplace;  // per output: the input whose place it may share, or -1
+  bool repeatable = true;        // same bits every time: SY_DETERMINISM_RUN
+  bool capturable = true;
+  const char* tag = "";  // profiler tag; lives as long as the device
+};
+
+using KernelPointer = std::unique_ptr<Kernel>;
+// nullptr after having filled request.error; the status is SY_UNSUPPORTED for whatever a Prepare refuses.
+using PrepareFunction = KernelPointer (*)(const Request& request);
+
+// Libraries: matmul.cc, attention.cc, convolution.cc.
+KernelPointer PrepareMatmul(const Request&);
+KernelPointer PrepareCudnnAttention(const Request&);
+KernelPointer PrepareCudnnAttentionBackward(const Request&);
+KernelPointer PrepareConvolution(const Request&);
+KernelPointer PrepareConvolutionBackwardData(const Request&);
+KernelPointer PrepareConvolutionBackwardWeights(const Request&);
+
+// Own kernels: the .cu files.
+KernelPointer PrepareAttention(const Request&);
+KernelPointer PrepareAttentionBackward(const Request&);
+KernelPointer PrepareLayerNorm(const Request&);
+KernelPointer PrepareLayerNormBackward(const Request&);
+KernelPointer PrepareSoftmax(const Request&);
+KernelPointer PrepareSoftmaxBackward(const Request&);
+KernelPointer PrepareCrossEntropy(const Request&);
+KernelPointer PrepareCrossEntropyBackward(const Request&);
+KernelPointer PrepareLabelRank(const Request&);
+KernelPointer PreparePointwise(const Request&);
+KernelPointer PrepareReduce(const Request&);
+KernelPointer PrepareSquaredNorm(const Request&);
+KernelPointer PrepareTranspose(const Request&);
+KernelPointer PrepareSlice(const Request&);
+KernelPointer PreparePad(const Request&);
+KernelPointer PrepareRoll(const Request&);
+KernelPointer PrepareConcat(const Request&);
+KernelPointer PrepareGather(const Request&);
+KernelPointer PrepareScatterAdd(const Request&);
+KernelPointer PrepareDropout(const Request&);
+KernelPointer PrepareOptimizerUpdate(const Request&);
+KernelPointer PreparePool(const Request&);
+KernelPointer PreparePoolBackward(const Request&);
+KernelPointer PrepareBatchNorm(const Request&);
+KernelPointer PrepareBatchNormInference(const Request&);
+KernelPointer PrepareBatchNormBackward(const Request&);
+KernelPointer PrepareResize(const Request&);
+KernelPointer PrepareResizeBackward(const Request&);
+
+// What matmul.cc asks of our own kernels where cuBLASLt has no epilogue for it (matmul_epilogue.cu). Element (r, c) of
+// a (rows, columns) matrix; arithmetic in f32; every pointer but `accumulator` and `output` may be null; `output` may
+// be `accumulator`:
+//   t = accumulator; t += bias[c]; if preactivation: t *= activation'(preactivation), else: saved = t, t =
+//   activation(t); t += residual; output = t (or += t)
+struct MatmulEpilogue {
+  const void *accumulator = nullptr, *bias = nullptr, *preactivation = nullptr, *residual = nullptr;
+  void *saved = nullptr, *output = nullptr;
+  sy_dtype accumulator_dtype = SY_F32, bias_dtype = SY_F32, preactivation_dtype = SY_F32, residual_dtype = SY_F32,
+           saved_dtype = SY_F32, output_dtype = SY_F32;
+  int32_t activation = SY_ACTIVATION_NONE;  // SY_ACTIVATION_*
+  bool accumulate = false;
+  int64_t rows = 0, columns = 0;
+};
+cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& epilogue, cudaStream_t stream);
+
+// out[m] f32 = (accumulate ? out[m] : 0) + Σ over k of a[m, k], where a is (rows = M, columns = K) row-major or, if
+// `transposed`, stored as (K, M). Fixed order. `workspace` holds RowSumBytes(rows, columns, transposed) bytes.
+uint64_t RowSumBytes(int64_t rows, int64_t columns, bool transposed);
+cudaError_t LaunchRowSum(const void* a, sy_dtype dtype, int64_t rows, int64_t columns, bool transposed, bool accumulate,
+                         float* out, void* workspace, cudaStream_t stream);
+
+// Fails a Prepare.
+#define SY_REFUSE(request, ...) (SY_FAIL((request).error, SY_UNSUPPORTED, __VA_ARGS__), nullptr)
+
+}  // namespace switchyard

@@ -1,0 +1,176 @@
+// Maximum and average pooling, channels last. A thread has neighbouring channels of one position. The gradient is
+// gathered: every element of dx looks at the windows that cover it, so that nothing is added to by two threads.
+#include <cmath>
+
+#include "backends/cuda/windows.cuh"
+
+namespace switchyard {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct PoolShape {
+  Triple in, out, kernel, stride, before;
+  int64_t channels;
+  bool average, count_include_pad;
+};
+
+// The part of window `o` along one axis that lies inside the image.
+struct Range {
+  int32_t first, last;
+};
+__device__ __forceinline__ Range Inside(int32_t o, int32_t stride, int32_t before, int32_t kernel, int32_t in) {
+  const int32_t start = o * stride - before;
+  return {Largest(start, 0), Least(start + kernel, in)};
+}
+
+// Visits the elements of window (d, h, w) in row-major order: f(index into x of its first channel).
+template <typename F>
+__device__ __forceinline__ int ForWindow(const PoolShape& s, const Place& place, const Triple& o, F f) {
+  const Range d = Inside(o.d, s.stride.d, s.before.d, s.kernel.d, s.in.d);
+  const Range h = Inside(o.h, s.stride.h, s.before.h, s.kernel.h, s.in.h);
+  const Range w = Inside(o.w, s.stride.w, s.before.w, s.kernel.w, s.in.w);
+  for (int32_t i = d.first; i < d.last; ++i) {
+    for (int32_t j = h.first; j < h.last; ++j) {
+      for (int32_t k = w.first; k < w.last; ++k) f(IndexOf(place.image, i, j, k, place.channel, s.in, s.channels));
+    }
+  }
+  return (d.last - d.first) * (h.last - h.first) * (w.last - w.first);
+}
+
+template <int N>
+__global__ void PoolKernel(PoolShape s, int64_t elements, View x, View y) {
+  const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
+  if (at >= elements) return;
+  const Place place = PlaceOf(at, s.out, s.channels);
+  float result[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) result[k] = s.average ? 0 : -INFINITY;
+  const int inside = ForWindow(s, place, place.at, [&](int64_t from) {
+    float v[N];
+    Load<N>(x, from, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      result[k] = s.average ? result[k] + v[k] : v[k] > result[k] || v[k] != v[k] ? v[k] : result[k];
+  });
+  const float scale = s.average ? 1 / static_cast<float>(s.count_include_pad ? s.kernel.Count() : inside) : 1;
+#pragma unroll
+  for (int k = 0; k < N; ++k) result[k] *= scale;
+  Store<N>(y, at, result);
+}
+
+// Windows that cover position i: o·stride − before ≤ i < o·stride − before + kernel.
+__device__ __forceinline__ Range Covering(int32_t i, int32_t stride, int32_t before, int32_t kernel, int32_t out) {
+  const int32_t reach = i + before - kernel;  // windows that start here or earlier have ended
+  return {reach < 0 ? 0 : reach / stride + 1, Least((i + before) / stride + 1, out)};
+}
+
+template <int N>
+__global__ void PoolBackwardKernel(PoolShape s, int64_t elements, View x, View dy, View dx) {
+  const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
+  if (at >= elements) return;
+  const Place place = PlaceOf(at, s.in, s.channels);
+  const Range d = Covering(place.at.d, s.stride.d, s.before.d, s.kernel.d, s.out.d);
+  const Range h = Covering(place.at.h, s.stride.h, s.before.h, s.kernel.h, s.out.h);
+  const Range w = Covering(place.at.w, s.stride.w, s.before.w, s.kernel.w, s.out.w);
+  float sum[N] = {};
+  for (int32_t i = d.first; i < d.last; ++i) {
+    for (int32_t j = h.first; j < h.last; ++j) {
+      for (int32_t l = w.first; l < w.last; ++l) {
+        float g[N], best[N];
+        int64_t first[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) first[k] = -1;
+        Load<N>(dy, IndexOf(place.image, i, j, l, place.channel, s.out, s.channels), g);
+        const int inside = ForWindow(s, place, {i, j, l}, [&](int64_t from) {
+          if (s.average) return;
+          float v[N];
+          Load<N>(x, from, v);
+#pragma unroll
+          for (int k = 0; k < N; ++k) {  // the first maximum takes the gradient, or the first that is no number
+            if (first[k] >= 0 && !(v[k] > best[k] || (v[k] != v[k] && best[k] == best[k]))) continue;
+            best[k] = v[k];
+            first[k] = from;
+          }
+        });
+        const float share = 1 / static_cast<float>(s.count_include_pad ? s.kernel.Count() : inside);
+#pragma unroll
+        for (int k = 0; k < N; ++k) sum[k] += s.average ? g[k] * share : first[k] == at ? g[k] : 0;
+      }
+    }
+  }
+  Store<N>(dx, at, sum);
+}
+
+struct PoolBase : Kernel {
+  PoolBase(const Request& r, const sy_tensor& x, const sy_tensor& y)
+      : Kernel(r), elements(Elements(outputs[0])) {
+    const auto a = r.Attributes<sy_pool_attributes>();
+    shape = {SpatialOf(x),
+             SpatialOf(y),
+             TripleOf(a.kernel, a.spatial_rank, 1),
+             TripleOf(a.stride, a.spatial_rank, 1),
+             TripleOf(a.before, a.spatial_rank, 0),
+             x.dims[x.rank - 1],
+             a.average != 0,
+             a.count_include_pad != 0};
+    packs = Packs(shape.channels);
+    grid = dim3(static_cast<unsigned>(CeilDivide(elements, int64_t{kThreads} * (packs ? kPack : 1))));
+  }
+  PoolShape shape;
+  const int64_t elements;
+  bool packs;
+  dim3 grid;
+};
+
+struct Pool : PoolBase {
+  explicit Pool(const Request& r) : PoolBase(r, r.inputs[0], r.outputs[0]) {}
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    SY_LAUNCH_PACKED(error, packs, PoolKernel, grid, dim3(kThreads), 0, context.stream, shape, elements, In(b, 0),
+                     Out(b, 0));
+    return SY_OK;
+  }
+};
+
+struct PoolBackward : PoolBase {
+  explicit PoolBackward(const Request& r) : PoolBase(r, r.inputs[0], r.inputs[1]) {}
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    SY_LAUNCH_PACKED(error, packs, PoolBackwardKernel, grid, dim3(kThreads), 0, context.stream, shape, elements,
+                     In(b, 0), In(b, 1), Out(b, 0));
+    return SY_OK;
+  }
+};
+
+// Windows as ops.h sizes them, each with at least one element inside of the image.
+bool CheckWindows(const Request& r, const sy_tensor& x, const sy_tensor& y) {
+  const auto a = r.Attributes<sy_pool_attributes>();
+  if (!CheckImages(r, a.spatial_rank, x, y)) return false;
+  for (int i = 0; i < a.spatial_rank; ++i) {
+    const int64_t room = x.dims[1 + i] + a.before[i] + a.after[i] - a.kernel[i];
+    const bool valid = a.kernel[i] > 0 && a.stride[i] > 0 && a.before[i] >= 0 && a.after[i] >= 0 &&
+                       a.before[i] < a.kernel[i] && a.after[i] < a.kernel[i] && room >= 0 &&
+                       y.dims[1 + i] == room / a.stride[i] + 1 && x.dims[1 + i] + a.before[i] + a.after[i] <= kMostIndices;
+    if (!valid) {
+      return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: kernel %d, stride %d, padding %d and %d do not fit axis %d", r.op,
+                     a.kernel[i], a.stride[i], a.before[i], a.after[i], 1 + i),
+             false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+KernelPointer PreparePool(const Request& r) {
+  if (!r.HasCounts(1, 1, 1) || !CheckWindows(r, r.inputs[0], r.outputs[0])) return nullptr;
+  return std::make_unique<Pool>(r);
+}
+
+KernelPointer PreparePoolBackward(const Request& r) {
+  if (!r.HasCounts(2, 2, 1) || !CheckWindows(r, r.inputs[0], r.inputs[1]) || !r.RequireFloat(r.outputs[0], "dx") ||
+      !r.RequireDims(r.outputs[0], r.inputs[0], "dx"))
+    return nullptr;
+  return std::make_unique<PoolBackward>(r);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,72 @@
+#include "backends/cuda/stream.h"
+
+#include <memory>
+#include <new>
+
+namespace switchyard {
+
+sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error) {
+  *stream = nullptr;
+  SY_TRY(Enter(device->index, error));
+  const bool high = options && SY_HAS(sy_stream_options, options, priority) && options->priority > 0;
+  int least = 0, greatest = 0;  // numerically, greatest ≤ least
+  SY_CUDA(error, cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  std::unique_ptr<sy_stream> made(new (std::nothrow) sy_stream);
+  if (made == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cuda: no host memory for a stream");
+  SY_CUDA(error, cudaStreamCreateWithPriority(&made->stream, cudaStreamNonBlocking, high ? greatest : least));
+  *stream = made.release();
+  return SY_OK;
+}
+
+void DestroyStream(sy_device* device, sy_stream* stream) {
+  if (stream == nullptr) return;
+  if (Enter(device->index, nullptr) == SY_OK) LogFailure(cudaStreamDestroy(stream->stream), "cudaStreamDestroy");
+  delete stream;
+}
+
+sy_status CreateEvent(sy_device* device, sy_event** event, sy_error* error) {
+  *event = nullptr;
+  SY_TRY(Enter(device->index, error));
+  std::unique_ptr<sy_event> made(new (std::nothrow) sy_event);
+  if (made == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cuda: no host memory for an event");
+  SY_CUDA(error, cudaEventCreateWithFlags(&made->event, cudaEventDisableTiming));
+  *event = made.release();
+  return SY_OK;
+}
+
+void DestroyEvent(sy_device* device, sy_event* event) {
+  if (event == nullptr) return;
+  if (Enter(device->index, nullptr) == SY_OK) LogFailure(cudaEventDestroy(event->event), "cudaEventDestroy");
+  delete event;
+}
+
+sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
+  SY_TRY(Enter(device->index, error));
+  SY_CUDA(error, cudaEventRecord(event->event, stream ? stream->stream : device->own.stream));
+  return SY_OK;
+}
+
+sy_status QueryEvent(sy_device* device, sy_event* event, sy_error* error) {
+  SY_TRY(Enter(device->index, error));
+  const cudaError_t code = cudaEventQuery(event->event);
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();
+    return SY_IN_PROGRESS;
+  }
+  SY_CUDA(error, code);
+  return SY_OK;
+}
+
+sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) {
+  SY_TRY(Enter(device->index, error));
+  SY_CUDA(error, cudaEventSynchronize(event->event));
+  return SY_OK;
+}
+
+sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
+  SY_TRY(Enter(device->index, error));
+  SY_CUDA(error, cudaStreamWaitEvent(stream ? stream->stream : device->own.stream, event->event, 0));
+  return SY_OK;
+}
+
+}  // namespace switchyard

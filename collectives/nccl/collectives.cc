@@ -1,0 +1,127 @@
+// The collectives themselves: which call of NCCL each is.
+#include <string.h>
+
+#include "collectives/nccl/communicator.h"
+
+namespace nccl {
+namespace {
+
+using switchyard::BytesOf;
+
+constexpr ncclDataType_t kTypes[SY_DTYPE_COUNT] = {ncclFloat32, ncclBfloat16, ncclFloat16, ncclFloat64,
+                                                   ncclInt32,   ncclInt64,    ncclUint8};
+constexpr ncclRedOp_t kReductions[SY_REDUCTION_COUNT] = {ncclSum, ncclMax, ncclMin, ncclProd};
+
+// Opens a group, runs `body`, closes it, also after a failure inside. The first error counts.
+template <typename Body>
+ncclResult_t Grouped(Body body) {
+  const Library& library = TheLibrary();
+  if (const ncclResult_t opened = library.ncclGroupStart(); opened != ncclSuccess) return opened;
+  const ncclResult_t inside = body(library);
+  const ncclResult_t closed = library.ncclGroupEnd();
+  return inside != ncclSuccess && inside != ncclInProgress ? inside : closed;
+}
+
+sy_status StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error) {
+  if (call == nullptr || !SY_HAS(sy_call, call, native_stream) || call->native_stream == nullptr) {
+    return SY_FAIL(error, SY_INVALID, "expected a CUDA stream in sy_call.native_stream, found none (call \"%s\")",
+                   call != nullptr && call->tag != nullptr ? call->tag : "");
+  }
+  *stream = static_cast<cudaStream_t>(call->native_stream);
+  return SY_OK;
+}
+
+}  // namespace
+
+ncclResult_t Communicator::AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const {
+  return Grouped([&](const Library& library) {
+    ncclResult_t code = ncclSuccess;
+    for (int peer = 0; peer < size_ && code == ncclSuccess; ++peer) {
+      code = library.ncclSend(send + peer * block, block, ncclUint8, peer, comm_, stream);
+      if (code == ncclSuccess) code = library.ncclRecv(receive + peer * block, block, ncclUint8, peer, comm_, stream);
+    }
+    return code;
+  });
+}
+
+// Device memory of at least `bytes`. A smaller one that a stream may still use is kept until the end.
+sy_status Communicator::Scratch(uint64_t bytes, void** address, sy_error* error) {
+  if (bytes > scratch_bytes_) {
+    const Library& library = TheLibrary();
+    void* memory = nullptr;
+    sy_status status = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice");
+    if (status == SY_OK) status = CheckCuda(error, library.cudaMalloc(&memory, bytes), "cudaMalloc");
+    if (status != SY_OK) return status;
+    scratch_.push_back(memory);
+    scratch_bytes_ = bytes;
+  }
+  *address = scratch_.back();
+  return SY_OK;
+}
+
+sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request, sy_error* error) {
+  *request = nullptr;
+  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
+    return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
+  if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
+  cudaStream_t stream = nullptr;
+  if (const sy_status found = StreamOf(call, &stream, error); found != SY_OK) return found;
+  if (count == 0 && kind != switchyard::kBarrier) return SY_OK;
+  const Library& library = TheLibrary();
+  const ncclDataType_t type = kTypes[dtype];
+  const ncclRedOp_t op = kReductions[reduction];
+  const uint64_t block = count * BytesOf(dtype);
+  void* copy = nullptr;  // of what all_to_all sends, where it receives into the same memory
+  if (kind == switchyard::kAllToAll && send == receive) {
+    if (const sy_status made = Scratch(block * size_, &copy, error); made != SY_OK) return made;
+    const cudaError_t copied = library.cudaMemcpyAsync(copy, send, block * size_, cudaMemcpyDeviceToDevice, stream);
+    if (const sy_status status = CheckCuda(error, copied, "cudaMemcpyAsync"); status != SY_OK) return status;
+    send = copy;
+  }
+  const auto start = [&](ncclComm_t comm) -> ncclResult_t {
+    switch (kind) {
+      case switchyard::kAllReduce:
+        return library.ncclAllReduce(send, receive, count, type, op, comm, stream);
+      case switchyard::kReduceScatter:
+        return library.ncclReduceScatter(send, receive, count, type, op, comm, stream);
+      case switchyard::kAllGather:
+        return library.ncclAllGather(send, receive, count, type, comm, stream);
+      case switchyard::kBroadcast:
+        return library.ncclBroadcast(receive, receive, count, type, root, comm, stream);
+      case switchyard::kAllToAll:
+        return AllToAll(static_cast<const char*>(send), static_cast<char*>(receive), block, stream);
+      case switchyard::kBarrier:  // nobody's sum is complete before the last has come
+        return library.ncclAllReduce(token_, token_, 1, ncclInt32, ncclMax, comm, stream);
+      default:
+        return ncclInvalidArgument;
+    }
+  };
+  return Enqueue(switchyard::NameOf(static_cast<switchyard::CollectiveKind>(kind)), start, error);
+}
+
+sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                       sy_request** request, sy_error* error) {
+  *request = nullptr;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (transfers[i].peer < 0 || transfers[i].peer >= size_)
+      return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
+  }
+  cudaStream_t stream = nullptr;
+  if (const sy_status found = StreamOf(call, &stream, error); found != SY_OK) return found;
+  const auto start = [&](ncclComm_t comm) {
+    return Grouped([&](const Library& library) {
+      ncclResult_t code = ncclSuccess;
+      for (uint32_t i = 0; i < count && code == ncclSuccess; ++i) {
+        const sy_transfer& t = transfers[i];
+        if (t.bytes == 0) continue;  // on both sides
+        code = t.is_send ? library.ncclSend(t.address, t.bytes, ncclUint8, t.peer, comm, stream)
+                         : library.ncclRecv(t.address, t.bytes, ncclUint8, t.peer, comm, stream);
+      }
+      return code;
+    });
+  };
+  return Enqueue(switchyard::NameOf(switchyard::kMessages), start, error);
+}
+
+}  // namespace nccl

@@ -1,0 +1,368 @@
+#include "collectives/nccl/communicator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <thread>
+
+#include "core/abi/device.h"
+
+namespace nccl {
+namespace {
+
+constexpr uint64_t kTokenBytes = 4;
+constexpr int kFinalizeMs = 1000;  // how long destroy lets peers finish what they still read from this rank
+
+// A call that NCCL takes up at once is the rule: look closely first.
+void Pause(int look) {
+  if (look < 100) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(look < 1000 ? 20 : 500));
+  }
+}
+
+ncclConfig_t NonBlocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+thread_local int group_depth = 0;
+thread_local std::vector<Communicator*> grouped;  // that have calls in this thread's group
+
+}  // namespace
+
+sy_status Communicator::Query(sy_collective_info* info, sy_error* error) {
+  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
+  sy_collective_info own{};
+  Describe(own);
+  switchyard::FillStruct(info, own);
+  return SY_OK;
+}
+
+void Communicator::Describe(sy_collective_info& info) {
+  snprintf(info.name, sizeof info.name, "nccl");
+  info.completion = SY_COMPLETES_ON_STREAM;
+  info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
+  info.memory_kinds = 1u << SY_MEMORY_CUDA;
+  for (uint32_t& dtypes : info.reductions) dtypes = (1u << SY_DTYPE_COUNT) - 1;
+  info.alignment = 256;
+}
+
+sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Communicator>* result, sy_error* error) {
+  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
+  const sy_init_request request = switchyard::ReadStruct(&given);
+  if (request.device_plugin == nullptr || strcmp(request.device_plugin, "cuda") != 0) {
+    return SY_FAIL(error, SY_UNSUPPORTED,
+                   "nccl joins GPUs of the cuda backend, and this rank uses \"%s\"; choose another --collective",
+                   request.device_plugin ? request.device_plugin : "");
+  }
+  const Library& library = TheLibrary();
+  if (const sy_status set = CheckCuda(error, library.cudaSetDevice(request.device_index), "cudaSetDevice");
+      set != SY_OK)
+    return set;
+  std::unique_ptr<Communicator> made(
+      new Communicator(request.name, request.rank, request.size, request.device_index, request.timeout_ms));
+  made->store_ = request.store;
+  if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
+      allocated != SY_OK)
+    return allocated;
+  const std::string here = switchyard::Format("nccl/%s/rank/%d", made->name_.c_str(), made->rank_);
+  if (const sy_status put = made->store_->put(made->store_->context, here.c_str(), "here", 4, error); put != SY_OK)
+    return put;
+  if (made->rank_ == 0) {
+    ncclUniqueId id;
+    if (const sy_status got = CheckNccl(error, library.ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr); got != SY_OK)
+      return got;
+    const std::string key = "nccl/" + made->name_ + "/id";
+    if (const sy_status put = made->store_->put(made->store_->context, key.c_str(), &id, sizeof id, error);
+        put != SY_OK)
+      return put;
+  }
+  *result = std::move(made);
+  return SY_OK;
+}
+
+Communicator::~Communicator() {
+  if (!Finalized()) Abort();
+  const Library& library = TheLibrary();
+  while (!owned_.empty()) Free(owned_.begin()->first);
+  if (library.cudaSetDevice(device_) != cudaSuccess) return;
+  for (void* const memory : scratch_) library.cudaFree(memory);
+  if (token_ != nullptr) library.cudaFree(token_);
+}
+
+// True if the communicator was taken down in agreement with its peers. Peers may still read what this rank has sent.
+bool Communicator::Finalized() {
+  std::unique_lock lock(mutex_);
+  if (comm_ == nullptr) return true;
+  if (!ready_ || failed_ != SY_OK || aborted_) return false;
+  const Library& library = TheLibrary();
+  for (auto& [address, owned] : owned_) {
+    if (owned.window != nullptr) library.ncclCommWindowDeregister(comm_, owned.window);
+    if (owned.registration != nullptr) library.ncclCommDeregister(comm_, owned.registration);
+    owned = {};
+  }
+  ncclResult_t code = library.ncclCommFinalize(comm_);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(kFinalizeMs);
+  for (int look = 0; code == ncclInProgress && Clock::now() < deadline; ++look) {
+    lock.unlock();
+    Pause(look);
+    lock.lock();
+    if (comm_ == nullptr) return true;  // aborted meanwhile
+    if (library.ncclCommGetAsyncError(comm_, &code) != ncclSuccess) return false;
+  }
+  if (code != ncclSuccess || library.ncclCommDestroy(comm_) != ncclSuccess) return false;
+  comm_ = nullptr;
+  return true;
+}
+
+void Communicator::Abort() {
+  aborted_ = true;
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) return;
+  // What it answers changes nothing: the communicator is given up.
+  static_cast<void>(TheLibrary().ncclCommAbort(comm_));
+  comm_ = nullptr;
+}
+
+sy_status Communicator::Usable(sy_error* error) const {
+  if (failed_ != SY_OK) {
+    if (error != nullptr) switchyard::FillStruct(error, failure_);
+    return failed_;
+  }
+  if (aborted_ || comm_ == nullptr) return SY_FAIL(error, SY_ABORTED, "communicator \"%s\" was aborted", name_.c_str());
+  return SY_OK;
+}
+
+// The first error stays.
+sy_status Communicator::Fail(sy_status status, sy_error* error) {
+  if (failed_ != SY_OK) return status;
+  failed_ = status;
+  if (error != nullptr) {
+    switchyard::FillStruct(&failure_, switchyard::ReadStruct(error));
+  } else {
+    SY_FAIL(&failure_, status, "communicator \"%s\" failed while memory was given back", name_.c_str());
+  }
+  return status;
+}
+
+std::string Communicator::Absent() const {
+  std::string absent;
+  if (store_ == nullptr) return absent;
+  for (int rank = 0; rank < size_; ++rank) {
+    char value[8];
+    uint32_t bytes = 0;
+    const std::string key = switchyard::Format("nccl/%s/rank/%d", name_.c_str(), rank);
+    if (store_->get(store_->context, key.c_str(), value, sizeof value, &bytes, 0, nullptr) != SY_OK)
+      absent += (absent.empty() ? "rank " : ", ") + std::to_string(rank);
+  }
+  return absent;
+}
+
+sy_status Communicator::Begin(sy_error* error) {
+  ncclUniqueId id;
+  uint32_t bytes = 0;
+  const std::string key = "nccl/" + name_ + "/id";
+  const sy_status found = store_->get(store_->context, key.c_str(), &id, sizeof id, &bytes, 0, error);
+  if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
+  if (found != SY_OK) return found;
+  if (bytes != sizeof id) {
+    return SY_FAIL(error, SY_INVALID, "the unique id of rank 0 has %u bytes; expected %zu (do all ranks use one NCCL?)",
+                   bytes, sizeof id);
+  }
+  const Library& library = TheLibrary();
+  if (const sy_status set = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice"); set != SY_OK) return set;
+  ncclConfig_t config = NonBlocking();
+  const ncclResult_t code = library.ncclCommInitRankConfig(&comm_, size_, id, rank_, &config);
+  const sy_status status = CheckNccl(error, code, "ncclCommInitRankConfig", nullptr);
+  return status == SY_OK ? SY_IN_PROGRESS : status;
+}
+
+sy_status Communicator::Ready(sy_error* error) {
+  std::unique_lock lock(mutex_);
+  if (failed_ != SY_OK || aborted_) return Usable(error);
+  if (comm_ == nullptr) {
+    const sy_status begun = Begin(error);
+    if (begun != SY_OK && begun != SY_IN_PROGRESS) return Fail(begun, error);
+  }
+  const Library& library = TheLibrary();
+  ncclResult_t state = ncclInProgress;
+  if (comm_ != nullptr) {
+    sy_status status = CheckNccl(error, library.ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", comm_);
+    if (status == SY_OK) status = CheckNccl(error, state, ready_ ? "a collective" : "ncclCommInitRankConfig", comm_);
+    if (status != SY_OK) return Fail(status, error);
+  }
+  if (ready_) return SY_OK;
+  if (state == ncclSuccess) {
+    sy_status status = CheckNccl(error, library.ncclCommCount(comm_, &size_), "ncclCommCount", comm_);
+    if (status == SY_OK) status = CheckNccl(error, library.ncclCommUserRank(comm_, &rank_), "ncclCommUserRank", comm_);
+    if (status != SY_OK) return Fail(status, error);
+    ready_ = true;
+    store_ = nullptr;
+    return SY_OK;
+  }
+  if (timeout_ms_ == 0 || Clock::now() - began_ < std::chrono::milliseconds(timeout_ms_)) return SY_IN_PROGRESS;
+  const std::string absent = Absent();
+  return Fail(SY_FAIL(error, SY_TIMEOUT,
+                      "rank %d waited %llu ms for the %d ranks of \"%s\" to join%s%s; NCCL_DEBUG=INFO "
+                      "shows what NCCL does",
+                      rank_, static_cast<unsigned long long>(timeout_ms_), size_, name_.c_str(),
+                      absent.empty() ? "" : "; absent: ", absent.c_str()),
+              error);
+}
+
+sy_status Communicator::Open(const char* what, sy_error* error) {
+  if (const sy_status usable = Usable(error); usable != SY_OK) return usable;
+  if (!ready_) return SY_FAIL(error, SY_INVALID, "%s before poll answered SY_OK", what);
+  return CheckCuda(error, TheLibrary().cudaSetDevice(device_), "cudaSetDevice");
+}
+
+sy_status Communicator::Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
+                              sy_error* error) {
+  if (group_depth == 0) return Settle(lock, what, code, error);
+  if (grouped.empty() || grouped.back() != this) grouped.push_back(this);
+  const sy_status status = CheckNccl(error, code, what, comm_);
+  return status == SY_OK ? SY_OK : Fail(status, error);
+}
+
+// A non-blocking communicator may take a call up a little later; until then nothing else may be done with it, and an
+// event recorded behind it would come before it.
+sy_status Communicator::Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
+                               sy_error* error) {
+  const auto began = Clock::now();
+  for (int look = 0; code == ncclInProgress; ++look) {
+    lock.unlock();
+    Pause(look);
+    lock.lock();
+    if (aborted_ || comm_ == nullptr) return Usable(error);
+    const sy_status asked =
+        CheckNccl(error, TheLibrary().ncclCommGetAsyncError(comm_, &code), "ncclCommGetAsyncError", comm_);
+    if (asked != SY_OK) return Fail(asked, error);
+    if (code == ncclInProgress && timeout_ms_ != 0 && Clock::now() - began > std::chrono::milliseconds(timeout_ms_)) {
+      return Fail(SY_FAIL(error, SY_TIMEOUT, "%s: NCCL has not taken it up after %llu ms", what,
+                          static_cast<unsigned long long>(timeout_ms_)),
+                  error);
+    }
+  }
+  const sy_status status = CheckNccl(error, code, what, comm_);
+  return status == SY_OK ? SY_OK : Fail(status, error);
+}
+
+sy_status Communicator::GroupBegin(sy_error* error) {
+  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
+  const sy_status status = CheckNccl(error, TheLibrary().ncclGroupStart(), "ncclGroupStart", nullptr);
+  if (status == SY_OK) ++group_depth;
+  return status;
+}
+
+sy_status Communicator::GroupEnd(sy_error* error) {
+  if (group_depth == 0) return SY_FAIL(error, SY_INVALID, "group_end without group_begin");
+  const bool outermost = --group_depth == 0;
+  std::vector<Communicator*> touched;
+  if (outermost) touched.swap(grouped);
+  ncclResult_t code = ncclSuccess;
+  {
+    // An abort between the calls and here would free what NCCL is about to launch.
+    std::vector<std::unique_lock<std::mutex>> locks;
+    for (Communicator* const one : touched) {
+      bool held = false;
+      for (const auto& lock : locks) held = held || lock.mutex() == &one->mutex_;
+      if (!held) locks.emplace_back(one->mutex_);
+    }
+    code = TheLibrary().ncclGroupEnd();
+  }
+  sy_status result = SY_OK;
+  for (Communicator* const one : touched) {
+    std::unique_lock lock(one->mutex_);
+    sy_status status = one->Usable(result == SY_OK ? error : nullptr);
+    if (status == SY_OK) status = one->Settle(lock, "ncclGroupEnd", code, result == SY_OK ? error : nullptr);
+    if (result == SY_OK) result = status;
+  }
+  return touched.empty() ? CheckNccl(error, code, "ncclGroupEnd", nullptr) : result;
+}
+
+sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
+                              sy_error* error) {
+  result->reset();
+  std::unique_ptr<Communicator> made(new Communicator(name, 0, 0, device_, timeout_ms_));
+  const Library& library = TheLibrary();
+  if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
+      allocated != SY_OK)
+    return allocated;
+  ncclConfig_t config = NonBlocking();
+  const sy_status split = Enqueue(
+      "ncclCommSplit",
+      [&](ncclComm_t comm) {
+        return library.ncclCommSplit(comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &made->comm_, &config);
+      },
+      error);
+  if (split != SY_OK || made->comm_ == nullptr) return split;
+  for (int look = 0;; ++look) {
+    const sy_status ready = made->Ready(error);
+    if (ready == SY_OK) break;
+    if (ready != SY_IN_PROGRESS) return ready;
+    if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted while splitting \"%s\"", name_.c_str());
+    Pause(look);
+  }
+  *result = std::move(made);
+  return SY_OK;
+}
+
+sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
+  if (switchyard::NumberSetting("NCCL_OWNED_MEMORY", 1, 0) == 0)
+    return SY_FAIL(error, SY_UNSUPPORTED, "owned memory is switched off by SWITCHYARD_NCCL_OWNED_MEMORY=0");
+  const Library& library = TheLibrary();
+  if (const sy_status set = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice"); set != SY_OK) return set;
+  void* memory = nullptr;
+  sy_status status = CheckNccl(error, library.ncclMemAlloc(&memory, bytes), "ncclMemAlloc", nullptr);
+  if (status != SY_OK) {
+    const bool exhausted = status == SY_INTERNAL && error != nullptr && error->native_code == ncclUnhandledCudaError;
+    return exhausted ? SY_OUT_OF_MEMORY : status;
+  }
+  Owned& owned = owned_[memory];  // NCCL may fill it a little later
+  status =
+      library.ncclCommWindowRegister != nullptr && library.ncclCommWindowDeregister != nullptr
+          ? Enqueue(
+                "ncclCommWindowRegister",
+                [&](ncclComm_t comm) {
+                  return library.ncclCommWindowRegister(comm, memory, bytes, &owned.window, NCCL_WIN_COLL_SYMMETRIC);
+                },
+                error)
+          : Register(memory, bytes, &owned.registration, error);
+  if (status == SY_OK) {
+    *address = memory;
+  } else {
+    Free(memory);
+  }
+  return status;
+}
+
+void Communicator::Free(void* address) {
+  const auto found = owned_.find(address);
+  if (found == owned_.end()) return;
+  const Library& library = TheLibrary();
+  if (found->second.window != nullptr) {
+    Enqueue(
+        "ncclCommWindowDeregister",
+        [&](ncclComm_t comm) { return library.ncclCommWindowDeregister(comm, found->second.window); }, nullptr);
+  }
+  if (found->second.registration != nullptr) Deregister(found->second.registration);
+  library.ncclMemFree(address);
+  owned_.erase(found);
+}
+
+sy_status Communicator::Register(void* address, uint64_t bytes, void** registration, sy_error* error) {
+  return Enqueue(
+      "ncclCommRegister",
+      [&](ncclComm_t comm) { return TheLibrary().ncclCommRegister(comm, address, bytes, registration); }, error);
+}
+
+void Communicator::Deregister(void* registration) {
+  Enqueue(
+      "ncclCommDeregister", [&](ncclComm_t comm) { return TheLibrary().ncclCommDeregister(comm, registration); },
+      nullptr);
+}
+
+}  // namespace nccl

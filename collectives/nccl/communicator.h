@@ -1,0 +1,99 @@
+// A communicator over NCCL, one GPU of the cuda backend per rank. All of NCCL is used without blocking: rank 0 puts the
+// unique id into the store, the others fetch it, and Ready polls the rest
+// (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html). Collectives are enqueued on the
+// caller's CUDA stream, also while it is being captured, and are finished when the stream is; what fails there is found
+// by Ready. Calls are not compared between ranks: nothing but the data travels.
+//
+// Abort has two phases: the flag makes every call that waits return SY_ABORTED and lets go of the communicator, then
+// ncclCommAbort ends the work that hangs on the device. Any thread. Everything else: one thread at a time, and Ready.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "collectives/nccl/library.h"
+#include "core/abi/collective_class.h"
+
+namespace nccl {
+
+class Communicator {
+ public:
+  static sy_status Query(sy_collective_info* info, sy_error* error);  // SY_UNSUPPORTED where NCCL is missing
+  static void Describe(sy_collective_info& info);
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error);
+  ~Communicator();
+
+  sy_status Ready(sy_error* error);
+  sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
+                   int32_t reduction, int32_t root, sy_request** request, sy_error* error);
+  sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
+                           sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
+  void Abort();
+
+  // Device memory from ncclMemAlloc, registered as a window where NCCL knows windows (2.27), else as a buffer.
+  sy_status Allocate(uint64_t bytes, void** address, sy_error* error);
+  void Free(void* address);
+  sy_status Register(void* address, uint64_t bytes, void** registration, sy_error* error);
+  void Deregister(void* registration);
+
+  // Calls of this thread between the two, on any communicators, proceed together.
+  static sy_status GroupBegin(sy_error* error);
+  static sy_status GroupEnd(sy_error* error);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Owned {
+    ncclWindow_t window = nullptr;
+    void* registration = nullptr;
+  };
+
+  Communicator(std::string name, int rank, int size, int device, uint64_t timeout_ms)
+      : name_(std::move(name)), rank_(rank), size_(size), device_(device), timeout_ms_(timeout_ms) {}
+
+  sy_status Begin(sy_error* error);         // of init: the id, then ncclCommInitRankConfig
+  std::string Absent() const;               // "ranks 1, 3", or "" where the store cannot tell
+  sy_status Usable(sy_error* error) const;  // under mutex_
+  sy_status Fail(sy_status status, sy_error* error);
+  // Runs call(ncclComm_t) and waits until NCCL has taken it up (not until it has finished).
+  template <typename Call>
+  sy_status Enqueue(const char* what, Call call, sy_error* error);
+  sy_status Open(const char* what, sy_error* error);  // under mutex_: may this thread make a call now?
+  sy_status Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error);
+  sy_status Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error);
+  ncclResult_t AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const;
+  sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
+  bool Finalized();  // bounded
+
+  const std::string name_;
+  int rank_, size_;
+  const int device_;
+  const uint64_t timeout_ms_;
+  const sy_store* store_ = nullptr;  // until the id is known; NULL for a part of another communicator
+  Clock::time_point began_ = Clock::now();
+
+  mutable std::mutex mutex_;  // of what follows; never held while waiting
+  ncclComm_t comm_ = nullptr;
+  bool ready_ = false;
+  sy_status failed_ = SY_OK;
+  sy_error failure_{SY_HEADER(sy_error)};
+  std::map<void*, Owned> owned_;
+  std::vector<void*> scratch_;  // the last is the largest; the others may still be in use on a stream
+  uint64_t scratch_bytes_ = 0;
+  void* token_ = nullptr;  // 4 bytes for barriers
+  std::atomic<bool> aborted_{false};
+};
+
+template <typename Call>
+sy_status Communicator::Enqueue(const char* what, Call call, sy_error* error) {
+  std::unique_lock lock(mutex_);
+  const sy_status open = Open(what, error);
+  return open == SY_OK ? Taken(lock, what, call(comm_), error) : open;
+}
+
+}  // namespace nccl

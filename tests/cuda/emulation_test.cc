@@ -1,0 +1,108 @@
+// The emulation of CUDA blocks itself: what threads of a block see of each other, and that a kernel which is wrong on a
+// GPU is not right here.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace {
+
+using switchyard::Launch;
+using switchyard::emulation::RunGrid;
+
+void Wait(cudaError_t launched) {
+  ASSERT_EQ(launched, cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+}
+
+__global__ void WriteCoordinates(int* out) {
+  const int block = static_cast<int>(blockIdx.x + gridDim.x * blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x + blockDim.x * threadIdx.y);
+  out[block * static_cast<int>(blockDim.x * blockDim.y) + thread] = 100 * block + thread;
+}
+
+TEST(CudaEmulation, EveryThreadOfEveryBlockRunsOnce) {
+  std::vector<int> out(6 * 8, -1);
+  Wait(Launch(WriteCoordinates, dim3(3, 2), dim3(4, 2), 0, nullptr, out.data()));
+  for (int i = 0; i < 48; ++i) EXPECT_EQ(out[static_cast<size_t>(i)], 100 * (i / 8) + i % 8);
+}
+
+// Each thread passes its number to its left neighbour through shared memory.
+template <bool kBarrier>
+__global__ void PassLeft(int* out) {
+  SWITCHYARD_DYNAMIC_SHARED(int, numbers);
+  numbers[threadIdx.x] = static_cast<int>(threadIdx.x);
+  if (kBarrier) __syncthreads();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = numbers[(threadIdx.x + 1) % blockDim.x];
+}
+
+TEST(CudaEmulation, ABarrierMakesWritesVisible) {
+  std::vector<int> out(2 * 70);
+  Wait(Launch(PassLeft<true>, dim3(2), dim3(70), 70 * sizeof(int), nullptr, out.data()));
+  for (int i = 0; i < 140; ++i) EXPECT_EQ(out[static_cast<size_t>(i)], (i % 70 + 1) % 70);
+}
+
+TEST(CudaEmulation, AMissingBarrierShows) {
+  std::vector<int> out(2 * 70);
+  Wait(Launch(PassLeft<false>, dim3(2), dim3(70), 70 * sizeof(int), nullptr, out.data()));
+  int wrong = 0;
+  for (int i = 0; i < 140; ++i) wrong += out[static_cast<size_t>(i)] != (i % 70 + 1) % 70;
+  EXPECT_GT(wrong, 60);
+}
+
+__global__ void SumOfWarp(float* out) {
+  float x = static_cast<float>(threadIdx.x);
+  for (int bits = 16; bits > 0; bits /= 2) x += __shfl_xor_sync(~0u, x, bits);
+  const int half = __shfl_sync(~0u, static_cast<int>(threadIdx.x), 3, 16);
+  out[threadIdx.x] = x + 1000 * static_cast<float>(half);
+}
+
+TEST(CudaEmulation, WarpsExchangeAmongThemselves) {
+  std::vector<float> out(64);
+  Wait(Launch(SumOfWarp, dim3(1), dim3(64), 0, nullptr, out.data()));
+  for (int i = 0; i < 64; ++i) {
+    const float sum = i < 32 ? 496 : 1520, third = static_cast<float>(i / 16 * 16 + 3);
+    EXPECT_EQ(out[static_cast<size_t>(i)], sum + 1000 * third) << i;
+  }
+}
+
+__global__ void Accumulate(float* sum) {
+  SWITCHYARD_DYNAMIC_SHARED(float, poisoned);
+  *sum = poisoned[0];
+}
+
+TEST(CudaEmulation, SharedMemoryStartsAsNoNumber) {
+  float sum = 0;
+  Wait(Launch(Accumulate, dim3(1), dim3(1), sizeof(float), nullptr, &sum));
+  EXPECT_TRUE(std::isnan(sum));
+}
+
+TEST(CudaEmulation, WhatAGpuRefusesIsRefused) {
+  int out = 0;
+  EXPECT_EQ(Launch(WriteCoordinates, dim3(1), dim3(1025), 0, nullptr, &out), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(Launch(WriteCoordinates, dim3(0), dim3(1), 0, nullptr, &out), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(Launch(WriteCoordinates, dim3(1, 65536), dim3(1), 0, nullptr, &out), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(Launch(WriteCoordinates, dim3(1), dim3(1), (48 << 10) + 1, nullptr, &out), cudaErrorInvalidConfiguration);
+}
+
+TEST(CudaEmulationDeath, WrongKernelsEndTheProcess) {
+  const dim3 one(1), warp(32);
+  EXPECT_DEATH(RunGrid(one, dim3(64), 0, [] {
+                 if (threadIdx.x < 32) __syncwarp();
+                 if (threadIdx.x % 2) __syncthreads();
+                 if (threadIdx.x == 0) __syncwarp();
+               }),
+               "lane that has exited|wait for each other");
+  EXPECT_DEATH(RunGrid(one, warp, 0, [] {
+                 if (threadIdx.x == 0) return;
+                 __shfl_xor_sync(~0u, 1.0f, 1);
+               }),
+               "lane that has exited|wait for each other");
+  EXPECT_DEATH(RunGrid(one, warp, 0, [] { __syncwarp(0xFFFF); }), "mask lacks the calling lane");
+  EXPECT_DEATH(RunGrid(one, one, 16, [] {
+                 SWITCHYARD_DYNAMIC_SHARED(char, bytes);
+                 bytes[16] = 1;
+               }),
+               "beyond the dynamic shared memory");
+}
+
+}  // namespace

@@ -1,0 +1,273 @@
+// What the conformance kit's small odd shapes do not reach in the cuda plugin's kernels: rows that are moved eight
+// elements at a time, rows with a block of their own, sums that are cut into parts, tiles, several chunks. Every case
+// runs on the emulated plugin in each float dtype and is compared with the reference plugin in f64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/base/random.h"
+#include "core/runtime/device.h"
+#include "core/runtime/plugin.h"
+#include "tools/conform/op_data.h"
+
+namespace switchyard::conform {
+namespace {
+
+struct Value {
+  std::vector<int64_t> dims;
+  bool tested = true;  // takes the dtype under test; else f32, or i32 for indices
+  Fill fill = Fill::kNormal;
+  double limit = 0;
+};
+Value Fixed(std::vector<int64_t> dims, Fill fill = Fill::kNormal) { return {std::move(dims), false, fill, 0}; }
+Value Indices(std::vector<int64_t> dims, double limit) { return {std::move(dims), false, Fill::kIndex, limit}; }
+
+class CudaOps : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    device_ = Open(folder / "doubles/cuda_emulation/plugins/switchyard_backend_cuda.so");
+    reference_ = Open(folder / "../lib/switchyard/plugins/switchyard_backend_reference.so");
+  }
+  static void TearDownTestSuite() {
+    device_.reset();
+    reference_.reset();
+  }
+  static std::shared_ptr<Device> Open(const std::filesystem::path& path) {
+    auto plugin = Plugin::Load(path.string());
+    if (!plugin.ok()) throw std::runtime_error(std::string(plugin.status().message()));
+    auto device = Device::Open(**plugin, 0, {});
+    if (!device.ok()) throw std::runtime_error(std::string(device.status().message()));
+    plugins_.push_back(*plugin);
+    return std::move(*device);
+  }
+
+  // Both plugins compute the op from the same numbers; what backward ops get from a forward may be any numbers as well.
+  template <typename A>
+  void Agree(const char* op, A attributes, const std::vector<Value>& inputs, const std::vector<Value>& outputs) {
+    attributes.header = SY_HEADER(A);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(&attributes);
+    AgreeOn(op, {bytes, bytes + sizeof attributes}, inputs, outputs);
+  }
+  void AgreeOn(const char* op, const std::vector<uint8_t>& attributes, const std::vector<Value>& inputs,
+               const std::vector<Value>& outputs) {
+    for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16}) {
+      SCOPED_TRACE(testing::Message() << op << " in dtype " << dtype);
+      Problem problem{op, attributes, {}, {}, {}};
+      for (const Value& input : inputs) {
+        const bool index = input.fill == Fill::kIndex;
+        problem.inputs.push_back(Contiguous(input.tested ? dtype : index ? SY_I32 : SY_F32, input.dims));
+        problem.values.push_back(Rounded(Random(input.fill, input.limit, problem.inputs.back(), ++key_),
+                                         problem.inputs.back().dtype));
+      }
+      for (const Value& output : outputs) problem.outputs.push_back(Contiguous(output.tested ? dtype : SY_F32, output.dims));
+      Compare(problem);
+    }
+  }
+
+ private:
+  static void Compare(const Problem& problem) {
+    const auto found = RunOp(*device_, problem), expected = RunOp(*reference_, InDoubles(problem));
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (size_t o = 0; o < expected->size(); ++o) {
+      const std::vector<double>&f = (*found)[o], &e = (*expected)[o];
+      double squares = 0;
+      for (const double x : e) squares += x * x;
+      const double size = std::sqrt(squares / static_cast<double>(e.size())) + 1e-3;
+      const sy_dtype dtype = problem.outputs[o].dtype;
+      const double relative = dtype == SY_BF16 ? 8e-3 : dtype == SY_F16 ? 1e-3 : 3e-5;
+      for (size_t i = 0; i < e.size(); ++i)
+        ASSERT_NEAR(f[i], e[i], relative * (size + std::fabs(e[i]))) << "output " << o << ", element " << i;
+    }
+  }
+
+  static inline std::vector<std::shared_ptr<Plugin>> plugins_;
+  static inline std::shared_ptr<Device> device_, reference_;
+  uint64_t key_ = 0;
+};
+
+TEST_F(CudaOps, RowsOfEights) {
+  for (const int64_t c : {8, 64, 1000, 4096}) {  // the last with a block for each row
+    const int64_t rows = c > 1000 ? 3 : 70;
+    AgreeOn("softmax", {}, {{{rows, c}}}, {{{rows, c}}});
+    AgreeOn("softmax_backward", {}, {{{rows, c}, true, Fill::kProbability}, {{rows, c}}}, {{{rows, c}}});
+    Agree("cross_entropy", sy_cross_entropy_attributes{.label_smoothing = 0.1f, .ignore_index = 3},
+          {{{rows, c}}, Indices({rows}, static_cast<double>(c))}, {Fixed({rows}), Fixed({rows})});
+    Agree("cross_entropy_backward", sy_cross_entropy_attributes{.label_smoothing = 0.1f, .ignore_index = 3},
+          {{{rows, c}}, Indices({rows}, static_cast<double>(c)), Fixed({rows}, Fill::kPositive), Fixed({rows})},
+          {{{rows, c}}});
+  }
+}
+
+TEST_F(CudaOps, LayerNormOfManyRows) {
+  for (const int64_t c : {24, 768, 2056}) {
+    const int64_t rows = c == 24 ? 300 : 5;  // 300: the sums over rows are cut into parts
+    const Value x = {{rows, c}}, vector = Fixed({c}), row = Fixed({rows});
+    const sy_layer_norm_attributes plain{.eps = 1e-5f}, residual{.eps = 1e-5f, .residual = 1};
+    Agree("layer_norm", plain, {x, vector, vector}, {x, row, row});
+    const Value whole = {{rows, c}, true, Fill::kIntegers};  // whose sum no dtype rounds
+    Agree("layer_norm", residual, {whole, whole, vector, vector}, {x, row, row, x});
+    const Value rstd = Fixed({rows}, Fill::kPositive);
+    Agree("layer_norm_backward", plain, {x, vector, row, rstd, x}, {x, vector, vector});
+    Agree("layer_norm_backward", residual, {x, vector, row, rstd, x, x}, {x, vector, vector});
+  }
+}
+
+TEST_F(CudaOps, BatchNormOfManyRows) {
+  for (const int64_t c : {16, 20}) {
+    const Value x = {{5, 9, 7, c}}, vector = Fixed({c}), positive = Fixed({c}, Fill::kPositive);
+    const sy_batch_norm_attributes a{.eps = 1e-5f, .momentum = 0.1f};
+    Agree("batch_norm", a, {x, vector, vector, vector, positive}, {x, vector, vector, vector, vector});
+    Agree("batch_norm_inference", a, {x, vector, vector, vector, positive}, {x});
+    Agree("batch_norm_backward", a, {x, vector, vector, positive, x}, {x, vector, vector});
+  }
+}
+
+TEST_F(CudaOps, ReductionsInParts) {
+  const auto reduce = [&](std::vector<int64_t> dims, uint32_t axes, std::vector<int64_t> out, int reduction) {
+    Agree("reduce", sy_reduce_attributes{.reduction = reduction, .axes = axes, .scale = 0.5f}, {{dims}}, {Fixed(out)});
+  };
+  for (const int reduction : {SY_REDUCE_SUM, SY_REDUCE_MAX, SY_REDUCE_SUM_OF_SQUARES}) {
+    reduce({3, 9000}, 2, {3}, reduction);
+    reduce({900, 40}, 1, {40}, reduction);
+    reduce({900, 5}, 1, {5}, reduction);
+    reduce({7, 16, 24}, 5, {16}, reduction);
+    reduce({7, 16, 24}, 2, {7, 24}, reduction);
+    reduce({2, 3, 4, 5, 6, 8}, 42, {2, 4, 6}, reduction);
+    reduce({2, 3, 4, 5, 6, 8}, 21, {3, 5, 8}, reduction);
+  }
+  AgreeOn("squared_norm", {}, {{{70000}}, {{17}}, {{3, 65536}}}, {Fixed({1})});
+}
+
+TEST_F(CudaOps, LayoutsInUnitsOfUpTo16Bytes) {
+  const auto axes = [&](const char* op, std::vector<int> values, std::vector<Value> inputs, std::vector<int64_t> out) {
+    sy_axes_attributes a{};
+    std::copy(values.begin(), values.end(), a.values);
+    Agree(op, a, inputs, {{out}});
+  };
+  axes("transpose", {2, 0, 3, 1, 4}, {{{2, 5, 3, 4, 16}}}, {3, 2, 4, 5, 16});
+  axes("transpose", {1, 0}, {{{40, 72}}}, {72, 40});
+  axes("transpose", {0, 2, 1}, {{{3, 33, 65}}}, {3, 65, 33});
+  axes("transpose", {2, 1, 0}, {{{6, 7, 8}}}, {8, 7, 6});
+  axes("roll", {0, -3, 5, 0}, {{{2, 8, 8, 24}}}, {2, 8, 8, 24});
+  axes("concat", {1}, {{{4, 1, 16}}, {{4, 9, 16}}}, {4, 10, 16});
+  axes("concat", {2}, {{{4, 3, 8}}, {{4, 3, 20}}}, {4, 3, 28});
+  sy_slice_attributes slice{.start = {1, 2, 8}, .step = {1, 2, 1}};
+  Agree("slice", slice, {{{3, 9, 32}}}, {{{2, 3, 16}}});
+  sy_pad_attributes pad{.before = {0, 1, 2, 0}, .after = {0, 3, 0, 0}, .value = 0.75f};
+  Agree("pad", pad, {{{2, 4, 4, 16}}}, {{{2, 8, 6, 16}}});
+  AgreeOn("gather", {}, {{{9, 24}}, Indices({70}, 9)}, {{{70, 24}}});
+  AgreeOn("scatter_add", {}, {Indices({700}, 9), {{700, 300}}}, {{{9, 300}}});
+}
+
+sy_pointwise_attributes Program(std::vector<sy_instruction> instructions, std::vector<int32_t> outputs) {
+  sy_pointwise_attributes a{};
+  a.instruction_count = static_cast<uint32_t>(instructions.size());
+  a.output_count = static_cast<uint32_t>(outputs.size());
+  std::copy(instructions.begin(), instructions.end(), a.instructions);
+  std::copy(outputs.begin(), outputs.end(), a.outputs);
+  return a;
+}
+
+TEST_F(CudaOps, PointwiseInEightsWithATail) {
+  const auto add = Program({{SY_PW_ADD, 0, 1, 0, 0}}, {2});
+  Agree("pointwise", add, {{{4099}}, {{4099}}}, {{{4099}}});
+  Agree("pointwise", add, {{{9, 40}}, {{40}}}, {{{9, 40}}});
+  Agree("pointwise", add, {{{9, 40}}, {{9, 1}}}, {{{9, 40}}});
+  Agree("pointwise", add, {{{1, 8, 1, 16}}, {{3, 1, 5, 16}}}, {{{3, 8, 5, 16}}});
+  Agree("pointwise", add, {{{6, 12}}, {{12}}}, {{{6, 12}}});  // rows that are no eights
+  // Both operands twice, results that wait in slots, two outputs of which one is an input.
+  Agree("pointwise",
+        Program({{SY_PW_MUL, 0, 1, 0, 0},
+                 {SY_PW_SUB, 0, 1, 0, 0},
+                 {SY_PW_CONSTANT, 0, 0, 0, 0.5f},
+                 {SY_PW_GELU, 3, 0, 0, 0},
+                 {SY_PW_MUL, 4, 5, 0, 0},
+                 {SY_PW_ADD, 6, 7, 0, 0},
+                 {SY_PW_MAX, 3, 8, 0, 0}},
+                {9, 2, 3}),
+        {{{130, 8}}, {{8}}, {{130, 8}}}, {{{130, 8}}, {{130, 8}}, Fixed({130, 8})});
+  // Twelve inputs and as many values alive at once, so that blocks become smaller.
+  std::vector<sy_instruction> wide;
+  for (int i = 0; i < 12; ++i) wide.push_back({SY_PW_MUL, i, (i + 1) % 12, 0, 0});
+  for (int i = 0; i < 11; ++i) wide.push_back({SY_PW_ADD, i == 0 ? 12 : 23 + i, 13 + i, 0, 0});
+  Agree("pointwise", Program(wide, {34}), std::vector<Value>(12, Value{{300}}), {{{300}}});
+}
+
+TEST_F(CudaOps, DropoutInEights) {
+  for (const bool per_sample : {false, true}) {
+    const sy_dropout_attributes a{.key = 0x1234567890ABCDEF, .p = 0.3f, .per_sample = per_sample};
+    Agree("dropout", a, {{{6, 5, 16}}, Indices({3}, 1e6), Indices({2}, 1e6)}, {{{6, 5, 16}}});
+  }
+}
+
+TEST_F(CudaOps, AttentionInSeveralTiles) {
+  for (const int64_t d : {32, 40, 64, 128}) {
+    for (const bool terms : {false, true}) {
+      const int64_t b = 2, t = 70, h = 2;
+      const sy_attention_attributes a{.scale = 0.125f, .bias = terms, .mask = terms};
+      const Value qkv = {{b, t, 3, h, d}}, out = {{b, t, h, d}}, rows = Fixed({b, h, t});
+      std::vector<Value> inputs = {qkv}, backward = {qkv, out, Fixed({b, h, t}, Fill::kConstant), out};
+      backward[2].limit = 5;  // a logsumexp of its own: p need not sum to 1
+      if (terms) {
+        for (auto* list : {&inputs, &backward}) {
+          list->push_back(Fixed({h, t, t}));
+          list->push_back({{2, t, t}, false, Fill::kMask, 0});
+        }
+      }
+      Agree("attention", a, inputs, {out, rows});
+      std::vector<Value> gradients = {qkv};
+      if (terms) gradients.push_back(Fixed({h, t, t}));
+      Agree("attention_backward", a, backward, gradients);
+    }
+  }
+}
+
+TEST_F(CudaOps, ImagesOfEights) {
+  for (const bool average : {false, true}) {
+    sy_pool_attributes a{.spatial_rank = 2, .average = average, .kernel = {3, 2}, .stride = {2, 1}, .before = {1, 0},
+                         .after = {1, 1}};
+    Agree("pool", a, {{{2, 7, 6, 16}}}, {{{2, 4, 6, 16}}});
+    Agree("pool_backward", a, {{{2, 7, 6, 16}}, {{2, 4, 6, 16}}}, {{{2, 7, 6, 16}}});
+  }
+  for (const int mode : {SY_RESIZE_NEAREST, SY_RESIZE_LINEAR}) {
+    const sy_resize_attributes a{.spatial_rank = 3, .mode = mode, .align_corners = 0};
+    Agree("resize", a, {{{1, 3, 5, 4, 8}}}, {{{1, 6, 3, 9, 8}}});
+    Agree("resize_backward", a, {{{1, 6, 3, 9, 8}}}, {{{1, 3, 5, 4, 8}}});
+  }
+}
+
+TEST_F(CudaOps, OptimizerInSeveralChunks) {
+  for (const int kind : {SY_OPTIMIZER_SGD, SY_OPTIMIZER_ADAM, SY_OPTIMIZER_ADAMW}) {
+    const sy_optimizer_attributes a{.kind = kind, .momentum = 0.9f, .nesterov = 1, .beta1 = 0.9f, .beta2 = 0.99f,
+                                    .eps = 1e-6f, .weight_decay = 0.05f};
+    std::vector<Value> inputs = {{{1}, false, Fill::kConstant, 0.01}, Indices({1}, 20), {{1}, false, Fill::kConstant, 0.5},
+                                 {{1}, false, Fill::kConstant, 1}};
+    std::vector<Value> outputs;
+    for (const int64_t n : {5, 40000}) {
+      for (int s = 0; s < (kind == SY_OPTIMIZER_SGD ? 3 : 4); ++s)
+        inputs.push_back({{n}, s == 1, s == 3 ? Fill::kPositive : Fill::kNormal, 0});
+      for (int s = 0; s < (kind == SY_OPTIMIZER_SGD ? 2 : 3); ++s) outputs.push_back(Fixed({n}));
+    }
+    Agree("optimizer_update", a, inputs, outputs);
+  }
+}
+
+TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
+  for (int activation = SY_ACTIVATION_NONE; activation <= SY_ACTIVATION_SILU; ++activation) {
+    sy_matmul_attributes a{.transpose_b = 1, .alpha = 1, .bias = 1, .activation = activation, .save_preactivation = 1};
+    Agree("matmul", a, {{{40, 16}}, {{24, 16}}, {{24}}}, {{{40, 24}}, {{40, 24}}});
+    a.save_preactivation = 0;
+    a.residual = 1;
+    Agree("matmul", a, {{{40, 16}}, {{24, 16}}, Fixed({24}), {{40, 24}}}, {{{40, 24}}});
+    const sy_matmul_attributes gradient{.alpha = 1, .activation = activation, .activation_gradient = 1};
+    Agree("matmul", gradient, {{{40, 16}}, {{16, 24}}, {{40, 24}}}, {{{40, 24}}});
+  }
+  const sy_matmul_attributes weights{.transpose_a = 1, .alpha = 1, .bias_gradient = 1};
+  Agree("matmul", weights, {{{500, 40}}, {{500, 16}}}, {{{40, 16}}, Fixed({40})});
+}
+
+}  // namespace
+}  // namespace switchyard::conform

@@ -1,0 +1,78 @@
+// Training on the cuda plugin, its kernels emulated: every op of the models has a kernel there, and the losses are the
+// cpu plugin's, captured or not.
+#include <cmath>
+#include <fstream>
+
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kMlp[] = "--model=mlp --width=24 --batch_size=4";
+constexpr char kVit[] =
+    "--model=vit_tiny --image_size=32 --patch=8 --width=48 --depth=2 --heads=3 --batch_size=2 --dropout=0.1 "
+    "--drop_path=0.1";
+
+class CudaTraining : public ProgramTest {
+ protected:
+  // Losses of every update.
+  std::vector<double> Losses(const std::string& model, const std::string& settings, const std::string& suffix) const {
+    const CommandResult result = Train(model, settings + " --max_fallback=0 --suffix=" + suffix);
+    ExpectSuccess(result, {" 0 fallbacks"});
+    std::vector<double> losses;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(In("run"))) {
+      if (entry.path().filename() != "metrics.jsonl" || entry.path().string().find("/" + suffix + "/") == std::string::npos)
+        continue;
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);) {
+        const auto record = nlohmann::json::parse(line, nullptr, false);
+        if (record.contains("loss")) losses.push_back(record["loss"]);
+      }
+    }
+    EXPECT_EQ(losses.size(), 4u) << result.output;
+    return losses;
+  }
+  CommandResult Train(const std::string& model, const std::string& settings, const std::string& variables = "") const {
+    const std::string plugins = ProgramFolder() + "/doubles/cuda_emulation/plugins";
+    return Run("train --dataset=shapes --train_size=32 --validation_size=4 --steps=4 --log_every=1 --workers=1 --clip=1 "
+               "--output=run " + model + " " + settings,
+               Start::kAlone, "SWITCHYARD_PLUGIN_PATH=" + plugins + " " + variables);
+  }
+  static void ExpectNear(const std::vector<double>& found, const std::vector<double>& expected, double relative) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], relative * std::fabs(expected[i])) << "update " << i + 1;
+  }
+};
+
+TEST_F(CudaTraining, MlpHasTheLossesOfTheCpu) {
+  const auto cpu = Losses(kMlp, "--device=cpu", "cpu");
+  ExpectNear(Losses(kMlp, "--device=cuda", "cuda"), cpu, 1e-5);
+  ExpectNear(Losses(kMlp, "--device=cuda --precision=bf16", "half"), cpu, 2e-2);
+}
+
+TEST_F(CudaTraining, VitHasTheLossesOfTheCpu) {
+  const auto cpu = Losses(kVit, "--device=cpu", "cpu");
+  ExpectNear(Losses(kVit, "--device=cuda", "cuda"), cpu, 1e-4);
+  ExpectNear(Losses(kVit, "--device=cuda --precision=bf16", "half"), cpu, 2e-2);
+}
+
+TEST_F(CudaTraining, CapturedAndNotGiveTheSameBits) {
+  EXPECT_EQ(Losses(kVit, "--device=cuda", "captured"), Losses(kVit, "--device=cuda --debug=sync", "sync"));
+}
+
+TEST_F(CudaTraining, WithoutFusionTheDecomposedOpsGiveTheSameLosses) {
+  ExpectNear(Losses(kVit, "--device=cuda --compile=0", "plain"), Losses(kVit, "--device=cuda", "fused"), 1e-4);
+}
+
+TEST_F(CudaTraining, FailuresOfTheDeviceAreReported) {
+  ExpectRefused(Train(kMlp, "--device=cuda", "CUDA_DOUBLE_FAULT=launch@9"), {"cudaErrorLaunchOutOfResources"});
+  ExpectRefused(Train(kMlp, "--device=cuda", "CUDA_DOUBLE_FAULT=lost@30"), {"cudaErrorIllegalAddress"});
+  ExpectRefused(Train(kMlp, "--device=cuda", "CUDA_DOUBLE_MEMORY_BYTES=65536"), {"memory"});
+}
+
+}  // namespace
+}  // namespace switchyard

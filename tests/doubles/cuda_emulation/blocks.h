@@ -1,0 +1,38 @@
+// Runs grids of CUDA thread blocks on the host: blocks one after another, the threads of a block as fibers that switch
+// at barriers only. Even blocks start their threads in ascending, odd ones in descending order, so that a missing
+// barrier shows as a wrong result. A barrier that can never complete, a warp operation that names lanes which have
+// exited, and a write beyond the dynamic shared memory (which starts poisoned with NaN) end the process with a message:
+// a kernel that does so is wrong on a GPU too.
+// Thread-safe: every host thread has its own fibers, stacks and shared memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace switchyard::emulation {
+
+struct Coordinates {
+  uint3 thread, block;
+  dim3 block_dim, grid_dim;
+};
+
+// Of the CUDA thread that runs now.
+const Coordinates& Here();
+int Lane();
+char* DynamicShared();
+
+void SyncThreads();               // threads that have exited do not count
+void SyncWarp(unsigned mask);     // every lane of `mask` must come
+uint64_t Exchange(unsigned mask, uint64_t value, int from_lane);  // the value that lane `from_lane` passed
+
+// Runs `thread` for every thread of the grid, now.
+void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);
+
+// The same in order on a stream of the runtime's double; under a capture it becomes a node of the graph.
+// cudaErrorInvalidConfiguration for sizes that a GPU refuses.
+cudaError_t Enqueue(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread);
+
+}  // namespace switchyard::emulation

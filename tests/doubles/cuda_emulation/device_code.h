@@ -1,0 +1,99 @@
+// The CUDA language for an ordinary C++ compiler: force-included, it makes g++ compile the .cu files of backends/cuda as
+// they are. A kernel becomes a function that every thread of a block calls on a fiber of its own (blocks.h); the
+// built-in variables, barriers, warp shuffles and intrinsics that the kernels use are defined here, and Launch, which
+// launch.h defines for a GPU, puts the whole grid on the stream as one host function. What a GPU would refuse (block and
+// grid sizes, 48 KiB of shared memory) is refused.
+// Thread-safe: everything belongs to the host thread that runs the grid.
+// Meanings: https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (C++ language extensions)
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "tests/doubles/cuda_emulation/blocks.h"
+
+#undef __shared__
+#define __shared__ static thread_local  // one block at a time runs on a host thread
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
+
+#define threadIdx (::switchyard::emulation::Here().thread)
+#define blockIdx (::switchyard::emulation::Here().block)
+#define blockDim (::switchyard::emulation::Here().block_dim)
+#define gridDim (::switchyard::emulation::Here().grid_dim)
+
+#define SWITCHYARD_DYNAMIC_SHARED(type, name) \
+  type* const name = reinterpret_cast<type*>(::switchyard::emulation::DynamicShared())
+
+inline void __syncthreads() { switchyard::emulation::SyncThreads(); }
+inline void __syncwarp(unsigned mask = ~0u) { switchyard::emulation::SyncWarp(mask); }
+
+namespace switchyard::emulation {
+
+// What lane `from` of the warp passes in, for every lane of `mask`.
+template <typename T>
+T Shuffle(unsigned mask, T value, int from) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = Exchange(mask, bits, from);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace switchyard::emulation
+
+// Lanes of a group of `width` exchange among themselves; a lane beyond the group reads itself.
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+  const int self = switchyard::emulation::Lane();
+  return switchyard::emulation::Shuffle(mask, value, self / width * width + lane % width);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+  const int self = switchyard::emulation::Lane(), from = self ^ bits;
+  return switchyard::emulation::Shuffle(mask, value, from / width == self / width ? from : self);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  const int self = switchyard::emulation::Lane(), from = self + static_cast<int>(delta);
+  return switchyard::emulation::Shuffle(mask, value, from / width == self / width ? from : self);
+}
+
+inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>((uint64_t{a} * b) >> 32); }
+inline float __uint_as_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline int __float2int_rz(float x) {  // saturates; 0 for not a number
+  if (std::isnan(x)) return 0;
+  if (x >= 2147483648.0f) return INT32_MAX;
+  return x <= -2147483648.0f ? INT32_MIN : static_cast<int>(x);
+}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
+#define SWITCHYARD_CUDA_LAUNCH_H_  // backends/cuda/launch.h has nothing to add
+
+namespace switchyard {
+
+template <class... P, class... A>
+cudaError_t Launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A&&... arguments) {
+  static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");
+  static_assert((sizeof(P) + ...) <= 4096, "kernel parameters are limited to 4 KiB");
+  std::tuple<std::remove_const_t<P>...> values(static_cast<P>(std::forward<A>(arguments))...);
+  return emulation::Enqueue(grid, block, shared, stream, [kernel, values] { std::apply(kernel, values); });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,39 @@
+#include "tests/doubles/cuda_runtime/settings.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/doubles/faults.h"
+
+namespace cuda_double {
+namespace {
+
+Settings Read() {
+  using doubles::NumberFrom;
+  Settings settings;
+  settings.devices = static_cast<int>(NumberFrom("CUDA_DOUBLE_DEVICES", settings.devices, 0, 64));
+  settings.driver = NumberFrom("CUDA_DOUBLE_NO_DRIVER", 0, 0, 1) == 0;
+  settings.memory_bytes = NumberFrom("CUDA_DOUBLE_MEMORY_BYTES", settings.memory_bytes, 0, 1ll << 46);
+  settings.delay_us = static_cast<int>(NumberFrom("CUDA_DOUBLE_DELAY_US", 0, 0, 10'000'000));
+  if (const char* order = std::getenv("CUDA_DOUBLE_GRAPH_ORDER")) {
+    settings.replay_last_first = std::string(order) == "last";
+    if (!settings.replay_last_first && std::string(order) != "first") {
+      doubles::BadSetting("CUDA_DOUBLE_GRAPH_ORDER", order, "first or last");
+    }
+  }
+  return settings;
+}
+
+}  // namespace
+
+const Settings& GetSettings() {
+  static const Settings settings = Read();
+  return settings;
+}
+
+bool Strikes(const char* kind) {
+  static auto& faults = *new doubles::Faults("CUDA_DOUBLE_FAULT", "alloc|launch|copy|lost");  // outlives static objects
+  return faults.Strikes(kind);
+}
+
+}  // namespace cuda_double

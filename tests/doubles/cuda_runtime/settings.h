@@ -1,0 +1,35 @@
+// What a test sets by environment, read once: the machine that the double pretends to be, and the faults that it shows.
+//   CUDA_DOUBLE_DEVICES       number of devices, 0 to 64; default 2. Without a device every call answers
+//   cudaErrorNoDevice CUDA_DOUBLE_NO_DRIVER     1: as where no driver is installed (cudaErrorInsufficientDriver)
+//   CUDA_DOUBLE_MEMORY_BYTES  memory of each device, for this process; default 4 GiB
+//   CUDA_DOUBLE_DELAY_US      latency before each operation on a stream, µs; default 0
+//   CUDA_DOUBLE_GRAPH_ORDER   "last": a replayed graph runs, of the nodes that are ready, the one recorded last; so a
+//   missing edge shows CUDA_DOUBLE_FAULT         "alloc@3,launch@5,copy@2,lost@40": which call of its kind fails,
+//   counted from 1 in this process.
+//                             alloc: cudaErrorMemoryAllocation; launch: cudaErrorLaunchOutOfResources; copy:
+//                             cudaErrorInvalidValue; lost: the n-th operation that a stream runs fails with
+//                             cudaErrorIllegalAddress, which stays
+// Thread-safe.
+#ifndef SWITCHYARD_TESTS_DOUBLES_CUDA_RUNTIME_SETTINGS_H_
+#define SWITCHYARD_TESTS_DOUBLES_CUDA_RUNTIME_SETTINGS_H_
+
+#include <cstddef>
+
+namespace cuda_double {
+
+struct Settings {
+  int devices = 2;
+  bool driver = true;
+  size_t memory_bytes = size_t{4} << 30;
+  int delay_us = 0;
+  bool replay_last_first = false;
+};
+
+const Settings& GetSettings();
+
+// Counts one more event of this kind: is it the one that fails?
+bool Strikes(const char* kind);
+
+}  // namespace cuda_double
+
+#endif  // SWITCHYARD_TESTS_DOUBLES_CUDA_RUNTIME_SETTINGS_H_

@@ -1,0 +1,241 @@
+// Communicators and memory: everything but the calls that move data.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "tests/doubles/nccl/communicator.h"
+
+namespace nccl_double {
+namespace {
+
+using doubles::Outcome;
+
+struct Member {
+  int color, key, rank;
+};
+
+// Memory from ncclMemAlloc, by address.
+struct Memory {
+  std::mutex mutex;
+  std::map<const char*, size_t> blocks;
+};
+Memory& TheMemory() {
+  static auto& memory = *new Memory;
+  return memory;
+}
+
+// Is the range memory of ncclMemAlloc?
+bool IsOwned(const void* address, size_t bytes) {
+  std::lock_guard lock(TheMemory().mutex);
+  auto next = TheMemory().blocks.upper_bound(static_cast<const char*>(address));
+  if (next == TheMemory().blocks.begin()) return false;
+  --next;
+  return static_cast<const char*>(address) + bytes <= next->first + next->second;
+}
+
+// Ranks agree on `value`; what differs would hang in the real library, and does here.
+ncclResult_t Agree(ncclComm& comm, uint64_t value) {
+  std::vector<uint64_t> all(comm.size);
+  if (comm.control.AllGather(&value, sizeof value, all.data(), value) == Outcome::kDone) return ncclSuccess;
+  return comm.Fail(ncclRemoteError, "a rank left");
+}
+
+int CurrentDevice() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
+struct Registration {
+  ncclComm_t comm;
+};
+
+}  // namespace
+}  // namespace nccl_double
+
+using namespace nccl_double;
+
+struct ncclWindow_vidmem {
+  void* address;
+};
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t code) {
+  constexpr const char* kTexts[ncclNumResults] = {"no error",
+                                                  "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                                  "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                                                  "internal error - please report this issue to the NCCL developers",
+                                                  "invalid argument (run with NCCL_DEBUG=WARN for details)",
+                                                  "invalid usage (run with NCCL_DEBUG=WARN for details)",
+                                                  "remote process exited or there was a network error",
+                                                  "NCCL operation in progress"};
+  return code >= 0 && code < ncclNumResults ? kTexts[code] : "unknown result code";
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> made{0};
+  if (Strikes("id")) return FailWithout(ncclSystemError, "Bootstrap : no socket interface found");
+  *id = {};
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  std::snprintf(id->internal, sizeof id->internal, "nccl-double/%d/%d/%lld", getpid(), made++,
+                static_cast<long long>(now));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  *handle = nullptr;
+  if (size < 1 || rank < 0 || rank >= size) return FailWithout(ncclInvalidArgument, "invalid rank or number of ranks");
+  if (config != nullptr && config->magic != 0xcafebeef)
+    return FailWithout(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+  const bool blocking = config == nullptr || config->blocking != 0;
+  const auto comm = std::make_shared<ncclComm>(std::string(id.internal, strnlen(id.internal, sizeof id.internal)), rank,
+                                               size, CurrentDevice(), blocking);
+  *handle = Add(comm);
+  return comm->Apart([comm] { return comm->Join(); });
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* handle, int size, ncclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(handle, size, id, rank, nullptr);
+}
+
+// Succeeds once this rank's work is done and all ranks have called it.
+ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  return comm->Apart([comm = comm.get()] {
+    while (comm->unfinished() > 0 && !comm->control.aborted()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return Agree(*comm, 0xF1);
+  });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  if (Find(handle) == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  Remove(handle);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  comm->Abort();
+  Remove(handle);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* result, ncclConfig_t*) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  *result = nullptr;
+  const int number = comm->splits++;
+  return comm->Apart([comm = comm.get(), color, key, result, number]() -> ncclResult_t {
+    const Member own{color, key, comm->rank};
+    std::vector<Member> all(comm->size);
+    if (comm->control.AllGather(&own, sizeof own, all.data(), 0x5B) != Outcome::kDone)
+      return comm->Fail(ncclRemoteError, "a rank left while splitting");
+    if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+    std::erase_if(all, [&](const Member& member) { return member.color != color; });
+    std::stable_sort(all.begin(), all.end(), [](const Member& a, const Member& b) { return a.key < b.key; });
+    int rank = 0;
+    while (all[rank].rank != comm->rank) ++rank;
+    const auto made =
+        std::make_shared<ncclComm>(comm->name + "/" + std::to_string(number) + "." + std::to_string(color), rank,
+                                   static_cast<int>(all.size()), comm->device, comm->blocking);
+    *result = Add(made);
+    const ncclResult_t code = made->Apart([made = made.get()] { return made->Join(); });
+    return code == ncclInProgress ? ncclSuccess : code;
+  });
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
+  const auto comm = Find(handle);
+  return comm == nullptr ? FailWithout(ncclInvalidArgument, "invalid communicator") : comm->Look(state);
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t handle, int* count) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  *count = comm->size;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t handle, int* rank) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t handle, int* device) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  *device = comm->device;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemAlloc(void** address, size_t bytes) {
+  *address = nullptr;
+  constexpr size_t kPage = NCCL_WIN_REQUIRED_ALIGNMENT;
+  if (Strikes("memory") || cudaMalloc(address, (bytes + kPage - 1) / kPage * kPage) != cudaSuccess)
+    return FailWithout(ncclUnhandledCudaError, "Cuda failure 'out of memory'");
+  std::lock_guard lock(TheMemory().mutex);
+  TheMemory().blocks[static_cast<const char*>(*address)] = bytes;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void* address) {
+  {
+    std::lock_guard lock(TheMemory().mutex);
+    if (TheMemory().blocks.erase(static_cast<const char*>(address)) == 0)
+      return FailWithout(ncclInvalidArgument, "ncclMemFree: not memory of ncclMemAlloc");
+  }
+  return cudaFree(address) == cudaSuccess ? ncclSuccess : FailWithout(ncclUnhandledCudaError, "Cuda failure");
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t handle, void*, size_t, void** registration) {
+  if (Find(handle) == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  *registration = new Registration{handle};
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registration) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  if (static_cast<Registration*>(registration)->comm != handle)
+    return comm->Fail(ncclInvalidArgument, "the registration belongs to another communicator");
+  delete static_cast<Registration*>(registration);
+  return ncclSuccess;
+}
+
+// Called by all ranks with the same size.
+ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* address, size_t bytes, ncclWindow_t* window, int) {
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  *window = nullptr;
+  if (!IsOwned(address, bytes)) return comm->Fail(ncclInvalidArgument, "the window is not memory of ncclMemAlloc");
+  return comm->Apart([comm = comm.get(), address, bytes, window]() -> ncclResult_t {
+    const ncclResult_t agreed = Agree(*comm, bytes);
+    if (agreed == ncclSuccess) *window = new ncclWindow_vidmem{address};
+    return agreed;
+  });
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
+  if (Find(handle) == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  delete window;
+  return ncclSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,286 @@
+// Every collective of the nccl plugin with data, on 1 to 4 ranks, in device memory and on a stream that runs behind.
+#include "gtest/gtest.h"
+#include "tests/nccl/ranks.h"
+
+namespace switchyard::nccl_testing {
+namespace {
+
+using conform::BytesOf;
+using conform::Encode;
+
+constexpr uint64_t kCounts[] = {0, 1, 257};
+
+// Small, so that sums and products of all ranks are exact in every dtype.
+double Sent(int rank, uint64_t i, int reduction) {
+  const uint64_t r = static_cast<uint64_t>(rank);
+  return reduction == SY_PRODUCT ? 1 + static_cast<double>((i + r) % 2) : 1 + static_cast<double>((i * 7 + r * 5) % 11);
+}
+
+double Reduced(int size, uint64_t i, int reduction) {
+  double result = Sent(0, i, reduction);
+  for (int rank = 1; rank < size; ++rank) {
+    const double next = Sent(rank, i, reduction);
+    if (reduction == SY_SUM) result += next;
+    if (reduction == SY_PRODUCT) result *= next;
+    if (reduction == SY_MAX) result = std::max(result, next);
+    if (reduction == SY_MIN) result = std::min(result, next);
+  }
+  return result;
+}
+
+template <typename F>
+Bytes Make(uint64_t count, sy_dtype dtype, F element) {
+  std::vector<double> values(count);
+  for (uint64_t i = 0; i < count; ++i) values[i] = element(i);
+  return Encode(values, dtype);
+}
+
+void Expect(const Bytes& found, const Bytes& expected, const std::string& what) {
+  for (uint64_t i = 0; i < expected.size(); ++i) {
+    Require(found[i] == expected[i], "{}: byte {} of {} is {}, expected {}", what, i, expected.size(), found[i],
+            expected[i]);
+  }
+}
+
+class Collectives : public testing::TestWithParam<int> {
+ protected:
+  void OnAllRanks(const std::function<void(Rank&)>& body, Ranks ranks = {}) {
+    ranks.size = GetParam();
+    EXPECT_EQ(RunRanks(ranks, body), "");
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4),
+                         [](const auto& given) { return std::to_string(given.param); });
+
+TEST_P(Collectives, ReduceEveryTypeByEveryReduction) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
+      for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
+        Require(self.info.reductions[reduction] >> dtype & 1, "dtype {} with reduction {} is not offered", dtype,
+                reduction);
+        for (const uint64_t count : kCounts) {
+          for (const bool in_place : {false, true}) {
+            const std::string what =
+                fmt::format("dtype {} reduction {} count {} {}", dtype, reduction, count, in_place);
+            const Bytes sent = Make(count, dtype, [&](uint64_t i) { return Sent(self.rank, i, reduction); });
+            const DeviceBytes send(sent), receive(sent.size());
+            char* const to = in_place ? send.data() : receive.data();
+            self.AllReduce(self.communicator, send.data(), to, count, dtype, reduction);
+            RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+            const Bytes sum = Make(count, dtype, [&](uint64_t i) { return Reduced(self.size, i, reduction); });
+            Expect(in_place ? send.Content() : receive.Content(), sum, what);
+            if (!in_place) Expect(send.Content(), sent, what + " send buffer");
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, ScatterReductions) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16, SY_F64, SY_I32, SY_I64, SY_U8}) {
+      for (const uint64_t count : kCounts) {
+        for (const bool in_place : {false, true}) {
+          const uint64_t block = count * BytesOf(dtype), own = block * static_cast<uint64_t>(self.rank);
+          const DeviceBytes send(Make(count * static_cast<uint64_t>(self.size), dtype,
+                                      [&](uint64_t i) { return Sent(self.rank, i, SY_SUM); })),
+              receive(block);
+          char* const to = in_place ? send.data() + own : receive.data();
+          self.Do("reduce_scatter", [&](auto* call, auto** request, auto* error) {
+            return self.api->reduce_scatter(self.communicator, call, send.data(), to, count, dtype, SY_SUM, request,
+                                            error);
+          });
+          const Bytes expected = Make(count, dtype, [&](uint64_t i) {
+            return Reduced(self.size, i + count * static_cast<uint64_t>(self.rank), SY_SUM);
+          });
+          Bytes found = in_place ? send.Content() : receive.Content();
+          if (in_place) found = Bytes(found.begin() + own, found.begin() + own + block);
+          Expect(found, expected, fmt::format("dtype {} count {} in place {}", dtype, count, in_place));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, GatherAndExchangeBlocks) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    const uint64_t size = self.size, rank = self.rank;
+    for (const uint64_t count : kCounts) {
+      for (const bool in_place : {false, true}) {
+        const uint64_t block = count * 4;
+        const DeviceBytes send(Make(count, SY_F32, [&](uint64_t i) { return Sent(self.rank, i, SY_SUM); }));
+        const DeviceBytes gathered(block * size);
+        char* const own = gathered.data() + block * rank;
+        if (in_place && block > 0)
+          RequireOk(cudaMemcpy(own, send.data(), block, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+        self.Do("all_gather", [&](auto* call, auto** request, auto* error) {
+          return self.api->all_gather(self.communicator, call, in_place ? own : send.data(), gathered.data(), count,
+                                      SY_F32, request, error);
+        });
+        Expect(gathered.Content(),
+               Make(count * size, SY_F32,
+                    [&](uint64_t i) { return Sent(static_cast<int>(i / count), i % count, SY_SUM); }),
+               fmt::format("all_gather of {}", count));
+
+        const auto element = [&](uint64_t from, uint64_t to, uint64_t i) { return double(from * 3 + to * 5 + i % 7); };
+        const DeviceBytes blocks(
+            Make(count * size, SY_F32, [&](uint64_t i) { return element(rank, i / count, i % count); }));
+        const DeviceBytes exchanged(block * size);
+        char* const to = in_place ? blocks.data() : exchanged.data();
+        self.Do("all_to_all", [&](auto* call, auto** request, auto* error) {
+          return self.api->all_to_all(self.communicator, call, blocks.data(), to, count, SY_F32, request, error);
+        });
+        Expect(in_place ? blocks.Content() : exchanged.Content(),
+               Make(count * size, SY_F32, [&](uint64_t i) { return element(i / count, rank, i % count); }),
+               fmt::format("all_to_all of {} in place {}", count, in_place));
+      }
+    }
+  });
+}
+
+TEST_P(Collectives, BroadcastFromEveryRoot) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    for (int root = 0; root < self.size; ++root) {
+      const Bytes expected = Make(100, SY_I64, [&](uint64_t i) { return Sent(root, i, SY_SUM); });
+      const DeviceBytes data(self.rank == root ? expected : Bytes(expected.size(), 0));
+      self.Do("broadcast", [&](auto* call, auto** request, auto* error) {
+        return self.api->broadcast(self.communicator, call, data.data(), 100, SY_I64, root, request, error);
+      });
+      Expect(data.Content(), expected, fmt::format("root {}", root));
+    }
+  });
+}
+
+TEST_P(Collectives, BarrierHoldsEverybody) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    for (int late = 0; late < self.size; ++late) {
+      if (self.rank == late) self.Put(fmt::format("late{}", late), "here");
+      self.Do("barrier", [&](auto* call, auto** request, auto* error) {
+        return self.api->barrier(self.communicator, call, request, error);
+      });
+      Require(self.Wait(fmt::format("late{}", late), 0), "left the barrier before rank {} came", late);
+    }
+  });
+}
+
+// Around the ring in both directions, of uneven sizes, one empty, and one to oneself.
+TEST_P(Collectives, MessagesOfABatchProceedTogether) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    const int right = (self.rank + 1) % self.size, left = (self.rank + self.size - 1) % self.size;
+    const auto message = [](int from, uint64_t bytes, int which) {
+      return Make(bytes, SY_U8, [&](uint64_t i) { return static_cast<double>((i * 3 + from * 11 + which) % 251); });
+    };
+    for (const uint64_t bytes : {uint64_t{1}, uint64_t{333}, uint64_t{1} << 20}) {
+      const DeviceBytes first(message(self.rank, bytes, 0)), second(message(self.rank, bytes / 2 + 1, 1)),
+          own(message(self.rank, 77, 3)), from_left(bytes), second_from_left(bytes / 2 + 1), from_self(77);
+      const sy_transfer transfers[] = {{right, 1, first.data(), bytes},
+                                       {left, 0, from_left.data(), bytes},
+                                       {right, 1, first.data(), 0},
+                                       {left, 0, from_left.data(), 0},
+                                       {right, 1, second.data(), bytes / 2 + 1},
+                                       {left, 0, second_from_left.data(), bytes / 2 + 1},
+                                       {self.rank, 1, own.data(), 77},
+                                       {self.rank, 0, from_self.data(), 77}};
+      self.Do("send_recv_batch", [&](auto* call, auto** request, auto* error) {
+        return self.api->send_recv_batch(self.communicator, call, transfers, 8, request, error);
+      });
+      Expect(from_left.Content(), message(left, bytes, 0), "first message");
+      Expect(second_from_left.Content(), message(left, bytes / 2 + 1, 1), "second message");
+      Expect(from_self.Content(), message(self.rank, 77, 3), "message to oneself");
+    }
+  });
+}
+
+TEST_P(Collectives, SplitIntoHalvesAndGroupCallsOnBoth) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    sy_error error{SY_HEADER(sy_error)};
+    sy_communicator *half = nullptr, *none = nullptr;
+    self.Ok(self.api->split(self.communicator, self.rank % 2, -self.rank, "half", &half, &error), "split", error);
+    Require(half != nullptr, "split gave nothing");
+    self.Ok(self.api->poll(half, &error), "poll of the half", error);
+    self.Ok(self.api->split(self.communicator, self.rank == 0 ? 0 : -1, 0, "alone", &none, &error), "split", error);
+    Require((none != nullptr) == (self.rank == 0), "a rank without color got a communicator, or rank 0 none");
+
+    const DeviceBytes all(Make(5, SY_F32, [&](uint64_t) { return 1 + self.rank; })),
+        part(Make(5, SY_F32, [&](uint64_t) { return 1 + self.rank; }));
+    self.Ok(self.api->group_begin(&error), "group_begin", error);
+    self.AllReduce(self.communicator, all.data(), all.data(), 5);
+    self.AllReduce(half, part.data(), part.data(), 5);
+    self.Ok(self.api->group_end(&error), "group_end", error);
+    RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+    double sum = 0, half_sum = 0;
+    for (int rank = 0; rank < self.size; ++rank) {
+      sum += 1 + rank;
+      if (rank % 2 == self.rank % 2) half_sum += 1 + rank;
+    }
+    Expect(all.Content(), Make(5, SY_F32, [&](uint64_t) { return sum; }), "world");
+    Expect(part.Content(), Make(5, SY_F32, [&](uint64_t) { return half_sum; }), "half");
+
+    // The order of the keys: the last of the half is its rank 0.
+    const int first = self.size - 1 - (self.size - 1 - self.rank) % 2;
+    const DeviceBytes told(Make(1, SY_I32, [&](uint64_t) { return self.rank; }));
+    self.Do("broadcast", [&](auto* call, auto** request, auto* e) {
+      return self.api->broadcast(half, call, told.data(), 1, SY_I32, 0, request, e);
+    });
+    Expect(told.Content(), Make(1, SY_I32, [&](uint64_t) { return first; }), "rank 0 of the half");
+    self.api->destroy(half);
+    if (none != nullptr) self.api->destroy(none);
+  });
+}
+
+TEST_P(Collectives, OwnedAndRegisteredMemory) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    sy_error error{SY_HEADER(sy_error)};
+    void* owned = nullptr;
+    self.Ok(self.api->buffer_alloc(self.communicator, 4000, &owned, &error), "buffer_alloc", error);
+    const DeviceBytes plain(4000);
+    void* registration = nullptr;
+    self.Ok(self.api->register_memory(self.communicator, plain.data(), 4000, &registration, &error), "register", error);
+    for (char* const memory : {static_cast<char*>(owned), plain.data()}) {
+      const Bytes sent = Make(1000, SY_F32, [&](uint64_t i) { return Sent(self.rank, i, SY_SUM); });
+      RequireOk(cudaMemcpy(memory, sent.data(), 4000, cudaMemcpyHostToDevice), "cudaMemcpy");
+      self.AllReduce(self.communicator, memory, memory, 1000);
+      RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+      Bytes found(4000);
+      RequireOk(cudaMemcpy(found.data(), memory, 4000, cudaMemcpyDeviceToHost), "cudaMemcpy");
+      Expect(found, Make(1000, SY_F32, [&](uint64_t i) { return Reduced(self.size, i, SY_SUM); }), "sum");
+    }
+    self.api->deregister_memory(self.communicator, registration);
+    self.api->buffer_free(self.communicator, owned);
+    void* left = nullptr;  // destroy gives it back
+    self.Ok(self.api->buffer_alloc(self.communicator, 100, &left, &error), "buffer_alloc", error);
+  });
+}
+
+TEST_P(Collectives, CapturedCallsReplay) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    const DeviceBytes data(Make(3, SY_F32, [](uint64_t) { return 1; }));
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeThreadLocal), "begin");
+    self.AllReduce(self.communicator, data.data(), data.data(), 3);
+    self.AllReduce(self.communicator, data.data(), data.data(), 3);
+    RequireOk(cudaStreamEndCapture(self.stream, &graph), "end");
+    RequireOk(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+    Expect(data.Content(), Make(3, SY_F32, [](uint64_t) { return 1; }), "nothing runs while it is captured");
+    for (int replay = 0; replay < 2; ++replay) RequireOk(cudaGraphLaunch(executable, self.stream), "launch");
+    RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+    const double expected = self.size * self.size * self.size * self.size;
+    Expect(data.Content(), Make(3, SY_F32, [&](uint64_t) { return expected; }), "four sums");
+    RequireOk(cudaGraphExecDestroy(executable), "destroy");
+    RequireOk(cudaGraphDestroy(graph), "destroy");
+  });
+}
+
+}  // namespace
+}  // namespace switchyard::nccl_testing

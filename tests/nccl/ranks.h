@@ -1,0 +1,105 @@
+// Ranks of the nccl plugin, each a process of its own with a device of its own, joined through a store in memory that
+// they share. A test forks them, before it has touched the runtime, and collects what each has to complain about.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/abi/collective.h"
+#include "core/abi/device.h"
+#include "fmt/format.h"
+#include "tools/conform/values.h"
+
+namespace switchyard::nccl_testing {
+
+using conform::Bytes;
+
+// What a rank throws at the first thing that is wrong.
+struct Wrong : std::runtime_error {
+  using runtime_error::runtime_error;
+};
+template <typename... A>
+void Require(bool holds, fmt::format_string<A...> text, A&&... values) {
+  if (!holds) throw Wrong(fmt::format(text, std::forward<A>(values)...));
+}
+void RequireOk(cudaError_t code, const char* what);
+
+struct Ranks {
+  int size = 2;
+  std::map<std::string, std::string> environment;  // of every rank
+  std::map<int, std::map<std::string, std::string>> environment_of;
+  std::vector<int> devices;  // by rank; empty: one each
+  std::vector<int> absent;   // ranks that never start
+  int timeout_ms = 20000;    // of the communicator
+};
+
+class Rank;
+// Runs `body` on every rank. What went wrong, rank by rank; "" where nothing did. A rank that ends by a signal is only
+// right if it asked for that with Rank::Die.
+std::string RunRanks(const Ranks& ranks, const std::function<void(Rank&)>& body);
+
+// Bytes in device memory, between bytes that must not change.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(const Bytes& content);
+  explicit DeviceBytes(uint64_t bytes) : DeviceBytes(Bytes(bytes, 0xFF)) {}
+  DeviceBytes(const DeviceBytes&) = delete;
+  ~DeviceBytes();
+  char* data() const { return base_ + kGuard; }
+  Bytes Content() const;  // waits for the device; throws where the guards have changed
+
+ private:
+  static constexpr uint64_t kGuard = 64;
+  char* base_ = nullptr;
+  uint64_t bytes_;
+};
+
+class Rank {
+ public:
+  Rank(int rank, const Ranks& ranks);
+  ~Rank();
+
+  // Begins joining; polls until the answer is final.
+  sy_status TryJoin(sy_error* error);
+  void Join();
+  sy_call Call(const char* tag = "test");
+  void Ok(sy_status status, const char* what, const sy_error& error) const;
+  // Enqueues a call, start(call, request, error), and waits for the stream.
+  template <typename Start>
+  void Do(const char* what, Start start) {
+    Enqueue(what, start);
+    RequireOk(cudaStreamSynchronize(stream), what);
+  }
+  template <typename Start>
+  void Enqueue(const char* what, Start start) {
+    sy_error error{SY_HEADER(sy_error)};
+    sy_request* request = nullptr;
+    const sy_call call = Call(what);
+    Ok(start(&call, &request, &error), what, error);
+    Require(request == nullptr, "{}: completes on the stream, yet answered with a request", what);
+  }
+  void AllReduce(sy_communicator* on, void* send, void* receive, uint64_t count, sy_dtype dtype = SY_F32,
+                 int reduction = SY_SUM);
+  void Put(const std::string& key, const std::string& value) const;
+  bool Wait(const std::string& key, int ms) const;
+  [[noreturn]] void Die() const;  // by SIGKILL, as agreed
+
+  const int rank, size;
+  const sy_collective_v1* api = nullptr;
+  sy_collective_info info{SY_HEADER(sy_collective_info)};
+  sy_communicator* communicator = nullptr;
+  cudaStream_t stream = nullptr;
+
+ private:
+  const Ranks& ranks_;
+  sy_store store_;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace switchyard::nccl_testing

@@ -1,0 +1,207 @@
+// The double of libcudart keeps the rules that the plugins are tested against: asynchronous streams, events, capture,
+// memory that faults when it is misused, errors that stay.
+#include <chrono>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/doubles/cuda_runtime/enqueue.h"
+#include "tests/nccl/ranks.h"
+
+namespace switchyard::nccl_testing {
+namespace {
+
+// In a process of its own, since settings are read once; two devices.
+std::string InProcess(std::map<std::string, std::string> environment, const std::function<void(Rank&)>& body) {
+  return RunRanks({.size = 1, .environment = std::move(environment)}, body);
+}
+
+void Sleep(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+// Puts `body` on a stream, as a kernel.
+cudaError_t Launch(cudaStream_t stream, std::function<void()> body) {
+  return cudaDoubleEnqueue(
+      stream, [](void* data) { (*static_cast<std::function<void()>*>(data))(); },
+      new std::function<void()>(std::move(body)), [](void* data) { delete static_cast<std::function<void()>*>(data); });
+}
+
+TEST(CudaRuntimeDouble, StreamsRunBehindTheHostAndInOrder) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        std::atomic<int> step{0};
+                        RequireOk(Launch(self.stream,
+                                         [&] {
+                                           Sleep(50);
+                                           step = step == 0 ? 1 : -1;
+                                         }),
+                                  "launch");
+                        RequireOk(Launch(self.stream, [&] { step = step == 1 ? 2 : -1; }), "launch");
+                        Require(step == 0 && cudaStreamQuery(self.stream) == cudaErrorNotReady, "a launch blocked");
+                        RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                        Require(step == 2, "step is {}", step.load());
+                      }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, EventsOrderStreams) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        cudaStream_t other = nullptr;
+                        cudaEvent_t event = nullptr;
+                        RequireOk(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "create");
+                        RequireOk(cudaEventCreate(&event), "create");
+                        RequireOk(cudaEventQuery(event), "an event that was never recorded has passed");
+                        std::atomic<bool> first{false}, ordered{false};
+                        RequireOk(Launch(self.stream,
+                                         [&] {
+                                           Sleep(30);
+                                           first = true;
+                                         }),
+                                  "launch");
+                        RequireOk(cudaEventRecord(event, self.stream), "record");
+                        Require(cudaEventQuery(event) == cudaErrorNotReady, "the event passed early");
+                        RequireOk(cudaStreamWaitEvent(other, event, 0), "wait");
+                        RequireOk(Launch(other, [&] { ordered = first.load(); }), "launch");
+                        RequireOk(cudaStreamSynchronize(other), "synchronize");
+                        Require(ordered, "the stream did not wait for the event");
+                      }),
+            "");
+}
+
+// The node that a forked stream recorded without joining is what a real capture refuses.
+TEST(CudaRuntimeDouble, CaptureForksAndJoinsThroughEvents) {
+  EXPECT_EQ(InProcess({{"CUDA_DOUBLE_GRAPH_ORDER", "last"}},
+                      [](Rank& self) {
+                        cudaStream_t other = nullptr;
+                        cudaEvent_t fork = nullptr, join = nullptr;
+                        RequireOk(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "create");
+                        RequireOk(cudaEventCreate(&fork), "create");
+                        RequireOk(cudaEventCreate(&join), "create");
+                        std::string order;
+                        const auto capture = [&](bool joins, cudaGraph_t* graph) {
+                          RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeThreadLocal), "begin");
+                          RequireOk(Launch(self.stream, [&] { order += 'a'; }), "launch");
+                          RequireOk(cudaEventRecord(fork, self.stream), "record");
+                          RequireOk(cudaStreamWaitEvent(other, fork, 0), "wait");
+                          RequireOk(Launch(self.stream, [&] { order += 'b'; }), "launch");
+                          RequireOk(Launch(other, [&] { order += 'c'; }), "launch");
+                          RequireOk(cudaEventRecord(join, other), "record");
+                          if (joins) RequireOk(cudaStreamWaitEvent(self.stream, join, 0), "wait");
+                          RequireOk(Launch(self.stream, [&] { order += 'd'; }), "launch");
+                          return cudaStreamEndCapture(self.stream, graph);
+                        };
+                        cudaGraph_t graph = nullptr;
+                        cudaGraphExec_t executable = nullptr;
+                        Require(capture(false, &graph) == cudaErrorStreamCaptureUnjoined && graph == nullptr,
+                                "unjoined work was not noticed");
+                        RequireOk(capture(true, &graph), "capture");
+                        Require(order.empty(), "captured work ran");
+                        RequireOk(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+                        RequireOk(cudaGraphDestroy(graph), "destroy");
+                        RequireOk(cudaGraphLaunch(executable, self.stream), "launch");
+                        RequireOk(cudaGraphLaunch(executable, self.stream), "launch");
+                        RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                        Require(order == "acbdacbd", "ran as {}", order);
+                      }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, CaptureIsBrokenByWhatItForbids) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        cudaEvent_t before = nullptr;
+                        RequireOk(cudaEventCreate(&before), "create");
+                        RequireOk(cudaEventRecord(before, self.stream), "record");
+                        void* memory = nullptr;
+                        cudaGraph_t graph = nullptr;
+                        const std::function<cudaError_t()> forbidden[] = {
+                            [&] { return cudaStreamSynchronize(self.stream); }, [&] { return cudaMalloc(&memory, 4); },
+                            [&] { return cudaStreamWaitEvent(self.stream, before, 0); }};
+                        for (const auto& call : forbidden) {
+                          RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeThreadLocal), "begin");
+                          const cudaError_t code = call();
+                          Require(code == cudaErrorStreamCaptureUnsupported || code == cudaErrorStreamCaptureIsolation,
+                                  "answered {}", cudaGetErrorName(code));
+                          Require(cudaStreamEndCapture(self.stream, &graph) == cudaErrorStreamCaptureInvalidated,
+                                  "the capture survived");
+                        }
+                      }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, UseOfFreedMemoryFaults) {
+  EXPECT_NE(InProcess({},
+                      [](Rank& self) {
+                        void* memory = nullptr;
+                        RequireOk(cudaMalloc(&memory, 100), "cudaMalloc");
+                        RequireOk(cudaFree(memory), "cudaFree");
+                        RequireOk(Launch(self.stream, [=] { static_cast<volatile char*>(memory)[0] = 1; }), "launch");
+                        cudaStreamSynchronize(self.stream);
+                      })
+                .find("signal 11"),
+            std::string::npos);
+}
+
+TEST(CudaRuntimeDouble, WritesBehindAnAllocationAreFound) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        void* memory = nullptr;
+                        RequireOk(cudaMalloc(&memory, 100), "cudaMalloc");
+                        RequireOk(Launch(self.stream, [=] { static_cast<char*>(memory)[100] = 1; }), "launch");
+                        RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                        Require(cudaFree(memory) == cudaErrorIllegalAddress, "not found");
+                        Require(cudaStreamSynchronize(self.stream) == cudaErrorIllegalAddress,
+                                "the error did not stay");
+                      }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, CopiesAreCheckedForBoundsAndDirection) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank&) {
+                        void* memory = nullptr;
+                        char host[200] = {};
+                        RequireOk(cudaMalloc(&memory, 100), "cudaMalloc");
+                        RequireOk(cudaMemcpy(memory, host, 100, cudaMemcpyHostToDevice), "copy");
+                        Require(cudaMemcpy(memory, host, 101, cudaMemcpyHostToDevice) == cudaErrorInvalidValue,
+                                "bounds");
+                        Require(cudaMemcpy(host, host + 100, 10, cudaMemcpyHostToDevice) == cudaErrorInvalidValue,
+                                "direction");
+                        Require(cudaPeekAtLastError() == cudaErrorInvalidValue, "no last error");
+                        Require(cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess,
+                                "the last error is taken once");
+                      }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, MemoryEndsAtItsLimitAndComesBack) {
+  EXPECT_EQ(InProcess({{"CUDA_DOUBLE_MEMORY_BYTES", "1000"}},
+                      [](Rank&) {
+                        void *first = nullptr, *second = nullptr;
+                        RequireOk(cudaMalloc(&first, 600), "cudaMalloc");
+                        Require(cudaMalloc(&second, 600) == cudaErrorMemoryAllocation, "no limit");
+                        RequireOk(cudaFree(first), "cudaFree");
+                        RequireOk(cudaMalloc(&second, 600), "cudaMalloc");
+                      }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, LostDeviceStaysLost) {
+  EXPECT_EQ(InProcess({{"CUDA_DOUBLE_FAULT", "lost@2"}},
+                      [](Rank& self) {
+                        int ran = 0;
+                        for (int i = 0; i < 3; ++i) RequireOk(Launch(self.stream, [&] { ++ran; }), "launch");
+                        Require(cudaStreamSynchronize(self.stream) == cudaErrorIllegalAddress, "not lost");
+                        Require(ran == 1, "{} launches ran", ran);
+                        void* memory = nullptr;
+                        Require(cudaMalloc(&memory, 4) == cudaErrorIllegalAddress, "the error did not stay");
+                      }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, MachineWithoutDriverSaysSo) {
+  EXPECT_NE(InProcess({{"CUDA_DOUBLE_NO_DRIVER", "1"}}, [](Rank&) {}).find("driver version is insufficient"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace switchyard::nccl_testing

@@ -1,0 +1,274 @@
+// What the nccl plugin does when NCCL, a peer or the machine fails: every wait ends, and the text says what happened.
+#include <chrono>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/nccl/ranks.h"
+
+namespace switchyard::nccl_testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+bool Contains(const char* text, const char* part) { return std::string(text).find(part) != std::string::npos; }
+
+// Polls until something has failed; SY_OK after `limit_ms`.
+sy_status FirstFailure(Rank& self, int limit_ms, sy_error* error) {
+  for (const auto start = Clock::now(); MillisecondsSince(start) < limit_ms;) {
+    const sy_status status = self.api->poll(self.communicator, error);
+    if (status != SY_OK && status != SY_IN_PROGRESS) return status;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return SY_OK;
+}
+
+void ExpectAborted(Rank& self, char* memory) {
+  sy_error error{SY_HEADER(sy_error)};
+  sy_request* request = nullptr;
+  const sy_call call = self.Call();
+  const sy_status status =
+      self.api->all_reduce(self.communicator, &call, memory, memory, 10, SY_F32, SY_SUM, &request, &error);
+  Require(status == SY_ABORTED, "a call after abort answered {}: {}", status, error.message);
+}
+
+TEST(NcclTrouble, MissingLibraryIsNamedByQuery) {
+  EXPECT_EQ(RunRanks({.size = 1, .environment = {{"SWITCHYARD_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}}},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       const sy_status status = self.TryJoin(&error);
+                       Require(status == SY_UNSUPPORTED && Contains(error.message, "no NCCL: /nowhere/libnccl.so.2"),
+                               "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, RankThatNeverStartsIsNamedAtTheDeadline) {
+  EXPECT_EQ(RunRanks({.size = 3, .absent = {1}, .timeout_ms = 700},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       const auto start = Clock::now();
+                       const sy_status status = self.TryJoin(&error);
+                       Require(status == SY_TIMEOUT, "answered {}: {}", status, error.message);
+                       Require(Contains(error.message, "700 ms for the 3 ranks of \"world\"") &&
+                                   Contains(error.message, "absent: rank 1;"),
+                               "said: {}", error.message);
+                       Require(MillisecondsSince(start) < 5000, "took {} ms", MillisecondsSince(start));
+                     }),
+            "");
+}
+
+// It is there, but NCCL in it never comes.
+TEST(NcclTrouble, RankThatHangsInInitEndsAtTheDeadline) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment_of = {{1, {{"NCCL_DOUBLE_FAULT", "join@1"}}}}, .timeout_ms = 500},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       const sy_status status = self.TryJoin(&error);
+                       Require(status == SY_TIMEOUT && Contains(error.message, "waited 500 ms"), "answered {}: {}",
+                               status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, AbortEndsInit) {
+  EXPECT_EQ(RunRanks({.size = 2, .absent = {0}},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       std::thread aborter([&] {
+                         std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                         self.api->abort(self.communicator);
+                       });
+                       const sy_status status = self.TryJoin(&error);
+                       aborter.join();
+                       Require(status == SY_ABORTED, "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, TwoRanksOnOneDeviceAreRefused) {
+  EXPECT_EQ(RunRanks({.size = 2, .devices = {1, 1}},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       const sy_status status = self.TryJoin(&error);
+                       Require(status == SY_INVALID && Contains(error.message, "Duplicate GPU detected"),
+                               "answered {}: {}", status, error.message);
+                       Require(self.info.flags & SY_COLLECTIVE_DISTINCT_DEVICES, "the flag is not set");
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, AnotherBackendIsRefused) {
+  EXPECT_EQ(RunRanks({.size = 1},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       sy_init_request request{SY_HEADER(sy_init_request)};
+                       request.size = 1;
+                       request.name = "world";
+                       request.device_plugin = "opencl";
+                       const sy_status status = self.api->init(&request, &self.communicator, &error);
+                       Require(status == SY_UNSUPPORTED && Contains(error.message, "\"opencl\""), "answered {}: {}",
+                               status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, FailedUniqueIdIsReportedWithNcclsWords) {
+  EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_FAULT", "id@1"}}},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       const sy_status status = self.TryJoin(&error);
+                       Require(status == SY_INTERNAL &&
+                                   Contains(error.message, "ncclGetUniqueId: unhandled system error") &&
+                                   Contains(error.message, "no socket interface found") && error.native_code == 2,
+                               "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, FirstErrorOfACallStays) {
+  EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_FAULT", "call@2"}}},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(40);
+                       self.AllReduce(self.communicator, data.data(), data.data(), 10);
+                       for (int again = 0; again < 2; ++again) {
+                         sy_error error{SY_HEADER(sy_error)};
+                         sy_request* request = nullptr;
+                         const sy_call call = self.Call();
+                         const sy_status status = self.api->all_reduce(
+                             self.communicator, &call, data.data(), data.data(), 10, SY_F32, SY_SUM, &request, &error);
+                         Require(status == SY_INTERNAL && Contains(error.message, "all_reduce: unhandled cuda error") &&
+                                     Contains(error.message, "fault asked for by the test"),
+                                 "answered {}: {}", status, error.message);
+                       }
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, HostMemoryIsRefusedWithNcclsWords) {
+  EXPECT_EQ(RunRanks({.size = 1},
+                     [](Rank& self) {
+                       self.Join();
+                       float host[4] = {};
+                       sy_error error{SY_HEADER(sy_error)};
+                       sy_request* request = nullptr;
+                       const sy_call call = self.Call();
+                       const sy_status status = self.api->all_reduce(self.communicator, &call, host, host, 4, SY_F32,
+                                                                     SY_SUM, &request, &error);
+                       Require(status == SY_INVALID && Contains(error.message, "not a valid pointer"),
+                               "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, CallWithoutAStreamIsRefused) {
+  EXPECT_EQ(RunRanks({.size = 1},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(40);
+                       sy_error error{SY_HEADER(sy_error)};
+                       sy_request* request = nullptr;
+                       sy_call call = self.Call();
+                       call.native_stream = nullptr;
+                       const sy_status status = self.api->all_reduce(self.communicator, &call, data.data(), data.data(),
+                                                                     4, SY_F32, SY_SUM, &request, &error);
+                       Require(status == SY_INVALID && Contains(error.message, "native_stream"), "answered {}: {}",
+                               status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, OutOfOwnedMemoryLeavesTheCommunicatorUsable) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment = {{"CUDA_DOUBLE_MEMORY_BYTES", "1000000"}}},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       void* owned = nullptr;
+                       const sy_status status = self.api->buffer_alloc(self.communicator, 2000000, &owned, &error);
+                       Require(status == SY_OUT_OF_MEMORY, "answered {}: {}", status, error.message);
+                       const DeviceBytes data(40);
+                       self.AllReduce(self.communicator, data.data(), data.data(), 10);
+                       RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                     }),
+            "");
+}
+
+// The others learn of it by polling, and abort frees their streams.
+TEST(NcclTrouble, KilledRankIsFoundByPolling) {
+  EXPECT_EQ(RunRanks({.size = 3},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(4000);
+                       for (int round = 0; round < 3; ++round) {
+                         if (round == 2 && self.rank == 2) self.Die();
+                         self.AllReduce(self.communicator, data.data(), data.data(), 1000);
+                       }
+                       sy_error error{SY_HEADER(sy_error)};
+                       const sy_status status = FirstFailure(self, 5000, &error);
+                       Require(status == SY_ABORTED && Contains(error.message, "remote process exited"),
+                               "answered {}: {}", status, error.message);
+                       const auto start = Clock::now();
+                       std::thread([&] { self.api->abort(self.communicator); }).join();
+                       RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                       Require(MillisecondsSince(start) < 2000, "the stream hung for {} ms", MillisecondsSince(start));
+                       ExpectAborted(self, data.data());
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, AbortFromAnotherThreadFreesAHangingStream) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment_of = {{1, {{"NCCL_DOUBLE_FAULT", "hang@1"}}}}},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(400);
+                       self.AllReduce(self.communicator, data.data(), data.data(), 100);
+                       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                       Require(cudaStreamQuery(self.stream) == cudaErrorNotReady,
+                               "a collective ended without its peer");
+                       const auto start = Clock::now();
+                       std::thread aborter([&] { self.api->abort(self.communicator); });
+                       RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                       aborter.join();
+                       Require(MillisecondsSince(start) < 2000, "abort took {} ms", MillisecondsSince(start));
+                       ExpectAborted(self, data.data());
+                     }),
+            "");
+}
+
+// A call that NCCL never takes up: one rank makes the call of another.
+TEST(NcclTrouble, CallThatIsNotTakenUpEndsAtTheDeadline) {
+  EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_LOOKS", "1000000"}}, .timeout_ms = 300},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(40);
+                       sy_error error{SY_HEADER(sy_error)};
+                       sy_request* request = nullptr;
+                       const sy_call call = self.Call();
+                       const sy_status status = self.api->all_reduce(self.communicator, &call, data.data(), data.data(),
+                                                                     10, SY_F32, SY_SUM, &request, &error);
+                       Require(status == SY_TIMEOUT && Contains(error.message, "300 ms"), "answered {}: {}", status,
+                               error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, DestroyWaitsForNobody) {
+  EXPECT_EQ(RunRanks({.size = 2},
+                     [](Rank& self) {
+                       self.Join();
+                       if (self.rank == 1) Require(self.Wait("destroyed", 10000), "rank 0 is still in destroy");
+                       const auto start = Clock::now();
+                       self.api->destroy(self.communicator);
+                       self.communicator = nullptr;
+                       Require(MillisecondsSince(start) < 3000, "destroy took {} ms", MillisecondsSince(start));
+                       if (self.rank == 0) self.Put("destroyed", "yes");
+                     }),
+            "");
+}
+
+}  // namespace
+}  // namespace switchyard::nccl_testing
