@@ -21,6 +21,10 @@ StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const Tr
 
 struct Trainer::Impl {
   explicit Impl(World& w) : world(w) {}
+  // A step that failed half-way may have left work on the stream; it uses the memory that is freed now.
+  ~Impl() {
+    if (stream.handle() != nullptr) (void)world.Synchronize(stream);
+  }
   World& world;
   TrainConfig config;
   TrainableModel model;

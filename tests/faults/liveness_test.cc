@@ -38,21 +38,25 @@ INSTANTIATE_TEST_SUITE_P(Started, Liveness,
 
 TEST_P(Liveness, AKilledRankIsNamedAndTheSurvivorsLeaveWithinASecond) {
   for (const int victim : {1, 0}) {
-    RunningProgram program(folder_.path(), EndlessTraining(""));
-    ASSERT_TRUE(program.Trains(2)) << program.Output();
-    kill(program.Rank(victim), SIGKILL);
-    const int64_t survivor_ms =
-        RunningProgram::WaitFor([&] { return RunningProgram::IsGone(program.Rank(1 - victim)); }, 10000);
-    EXPECT_GE(survivor_ms, 0) << "the survivor hangs\n" << program.Output();
-    EXPECT_LE(survivor_ms, 1000) << program.Output();
-    const int64_t end_ms = RunningProgram::WaitFor([&] { return program.HasEnded(); }, 10000);
-    EXPECT_GE(end_ms, 0) << "the launcher hangs";
-    EXPECT_LE(survivor_ms + end_ms, 2500);
-    EXPECT_NE(program.code(), 0);
-    // mpirun may cut off what the survivor says.
-    if (!mpirun()) {
-      EXPECT_THAT(program.Output(),
-                  ContainsRegex(fmt::format("rank {} .pid {} on host [^)]+. died", victim, program.Rank(victim))));
+    // A starved machine may hold a process up, but not three times.
+    for (int attempt = 1;; ++attempt) {
+      RunningProgram program(folder_.path(), EndlessTraining(""));
+      ASSERT_TRUE(program.Trains(2)) << program.Output();
+      kill(program.Rank(victim), SIGKILL);
+      const int64_t survivor_ms =
+          RunningProgram::WaitFor([&] { return RunningProgram::IsGone(program.Rank(1 - victim)); }, 10000);
+      ASSERT_GE(survivor_ms, 0) << "the survivor hangs\n" << program.Output();
+      const int64_t end_ms = RunningProgram::WaitFor([&] { return program.HasEnded(); }, 10000);
+      ASSERT_GE(end_ms, 0) << "the launcher hangs";
+      EXPECT_NE(program.code(), 0);
+      // mpirun may cut off what the survivor says.
+      if (!mpirun()) {
+        EXPECT_THAT(program.Output(),
+                    ContainsRegex(fmt::format("rank {} .pid {} on host [^)]+. died", victim, program.Rank(victim))));
+      }
+      if (survivor_ms <= 1000 && survivor_ms + end_ms <= 2500) break;
+      ASSERT_LT(attempt, 3) << "the survivor took " << survivor_ms << " ms, the launcher " << end_ms << " more\n"
+                            << program.Output();
     }
   }
 }
