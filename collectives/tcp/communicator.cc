@@ -79,8 +79,8 @@ sy_status Communicator::Ready(sy_error* error) {
 
 sy_request* Communicator::Queue(const CallSignature& call, const void* send, void* receive) {
   if (unused_.empty()) unused_.push_back(std::make_unique<sy_request>());
-  queue_.push_back(std::move(unused_.front()));
-  unused_.pop_front();
+  queue_.push_back(std::move(unused_.back()));
+  unused_.pop_back();
   sy_request& request = *queue_.back();
   request.owner = this;
   request.call = call;
@@ -130,7 +130,7 @@ sy_status Communicator::Poll(sy_request* request, sy_error* error) {
     first.outcome = status;
     first.done = true;
     finished_.push_back(std::move(queue_.front()));
-    queue_.pop_front();
+    queue_.erase(queue_.begin());
   }
   if (!request->done) return SY_IN_PROGRESS;
   if (request->outcome != SY_OK && error != nullptr) *error = request->error;
@@ -219,10 +219,10 @@ void Communicator::FirstRound(sy_request& request) {
 // result[i] = the sum over all ranks, in rank order, of what each has sent into the scratch and of our own.
 void Communicator::ReduceBlocks(const sy_request& request, const char* own, uint64_t count, char* result) {
   const uint64_t bytes = count * BytesOf(request.call.dtype);
-  std::vector<const void*> sources;
+  sources_.clear();
   for (int peer = 0; peer < size_; ++peer)
-    sources.push_back(peer == rank_ ? own : scratch_.data() + static_cast<uint64_t>(peer) * bytes);
-  Reduce(result, sources, count, request.call.dtype, request.call.reduction);
+    sources_.push_back(peer == rank_ ? own : scratch_.data() + static_cast<uint64_t>(peer) * bytes);
+  Reduce(result, sources_, count, request.call.dtype, request.call.reduction);
 }
 
 bool Communicator::NextRound(sy_request& request) {
@@ -335,12 +335,12 @@ sy_status Communicator::CheckTime(const sy_request& request, sy_error* error) co
 }
 
 void Communicator::WaitForSockets() {
-  std::vector<pollfd> polled;
+  polled_.clear();
   for (int peer = 0; peer < size_; ++peer) {
     const short events = waits_for_[static_cast<size_t>(peer)];
-    if (events != 0) polled.push_back({mesh_->socket(peer), events, 0});
+    if (events != 0) polled_.push_back({mesh_->socket(peer), events, 0});
   }
-  poll(polled.data(), polled.size(), 1);
+  poll(polled_.data(), polled_.size(), 1);
 }
 
 sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
@@ -350,8 +350,8 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std:
   std::vector<int32_t> all(2 * size);
   all[2 * own] = color;
   all[2 * own + 1] = key;
-  CallSignature call = switchyard::SignatureOf(switchyard::kSplit, nullptr, 2 * sizeof(int32_t), SY_U8, SY_SUM, 0);
-  std::snprintf(call.tag, sizeof call.tag, "%s", name);
+  const CallSignature call =  // without the name, which may be each group's own
+      switchyard::SignatureOf(switchyard::kSplit, nullptr, 2 * sizeof(int32_t), SY_U8, SY_SUM, 0);
   sy_request* const request = Queue(call, &all[2 * own], all.data());
   sy_status status;
   do status = Poll(request, error);

@@ -7,9 +7,10 @@
 // thread; Abort from any.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -91,9 +92,11 @@ class Communicator {
   const sy_store* store_;
   std::vector<int32_t> hosts_;
   std::unique_ptr<Mesh> mesh_;
-  std::deque<std::unique_ptr<sy_request>> queue_, finished_, unused_;
+  std::vector<std::unique_ptr<sy_request>> queue_, finished_, unused_;
   std::vector<char> scratch_;     // one call runs at a time
   std::vector<short> waits_for_;  // poll events, by peer
+  std::vector<const void*> sources_;
+  std::vector<pollfd> polled_;
   sy_status failed_ = SY_OK;
   sy_error failure_{SY_HEADER(sy_error)};
   std::atomic<bool> aborted_{false};

@@ -93,6 +93,12 @@ struct Communicator::Impl {
     const auto offset = reinterpret_cast<const char*>(&(api->*function)) - reinterpret_cast<const char*>(api);
     return api->header.size >= static_cast<size_t>(offset) + sizeof(Function) && api->*function != nullptr;
   }
+  // Has the plugin this function for numbers of this dtype? What it cannot reduce is composed from messages.
+  template <typename Function>
+  bool Reduces(Function sy_collective_v1::*function, sy_dtype dtype, int reduction) const {
+    return Has(function) && reduction >= 0 && reduction < SY_REDUCTION_COUNT &&
+           (info.reductions[reduction] >> dtype & 1u) != 0;
+  }
 
   Status AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count,
                    sy_dtype dtype, int reduction);
@@ -437,8 +443,12 @@ const std::string& Communicator::plugin_name() const { return impl_->plugin_name
 
 Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                int reduction) {
-  if (impl_->reaches_host()) return impl_->AllReduce(tag, nullptr, send, receive, count, dtype, reduction);
   const uint64_t bytes = count * BytesOf(dtype);
+  if (impl_->api != nullptr && !impl_->Reduces(&sy_collective_v1::all_reduce, dtype, reduction)) {
+    impl_->bytes_sent += bytes;
+    return impl_->Composed(tag).AllReduce(send, receive, count, dtype, reduction);
+  }
+  if (impl_->reaches_host()) return impl_->AllReduce(tag, nullptr, send, receive, count, dtype, reduction);
   return impl_->Relay(send, bytes, receive, bytes, [&](const void* from, void* to) {
     return impl_->AllReduce(tag, nullptr, from, to, count, dtype, reduction);
   });
@@ -468,7 +478,7 @@ Status Communicator::ReduceScatter(const char* tag, const void* send, void* rece
     if (send != receive && bytes > 0) std::memmove(receive, send, bytes);
     return OkStatus();
   }
-  if (!impl_->Has(&sy_collective_v1::reduce_scatter))
+  if (!impl_->Reduces(&sy_collective_v1::reduce_scatter, dtype, reduction))
     return impl_->Composed(tag).ReduceScatter(send, receive, count, dtype, reduction);
   const auto run = [&](const void* from, void* to) {
     return impl_->Run("reduce_scatter", tag, nullptr, [&](const sy_call* call, sy_request** request, sy_error* error) {

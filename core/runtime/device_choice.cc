@@ -88,15 +88,18 @@ std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest
   }
   if (request.device != "auto") return {Survey(registry, request.device)};
   std::vector<PluginDevices> survey;
+  const auto add_refused = [&](bool tried) {
+    for (const Candidate& candidate : registry.candidates()) {
+      if (candidate.kind != PluginKind::kBackend || candidate.verdict.ok() || candidate.tried != tried) continue;
+      survey.push_back({candidate.name, candidate.path, candidate.priority, candidate.verdict, {}});
+    }
+  };
+  add_refused(true);  // by an earlier survey
   for (const std::string& name : registry.ByPriority(PluginKind::kBackend)) {
     survey.push_back(Survey(registry, name));
     if (survey.back().verdict.ok()) return survey;
   }
-  for (const Candidate& candidate : registry.candidates()) {
-    if (candidate.kind == PluginKind::kBackend && !candidate.tried && !candidate.verdict.ok()) {
-      survey.push_back({candidate.name, candidate.path, candidate.priority, candidate.verdict, {}});
-    }
-  }
+  add_refused(false);
   return survey;
 }
 

@@ -64,10 +64,11 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry, name = text.substr(0, text.find('='));
     const auto starts = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
-    const bool replaced = starts("OMPI_COMM_") || starts("OMPI_UNIVERSE_") || starts("PMIX_") || starts("PMI_") ||
-                          starts("TORCHELASTIC_") || starts("GROUP_") || name == "RANK" || name == "WORLD_SIZE" ||
-                          name == "LOCAL_RANK" || name == "LOCAL_WORLD_SIZE" || name == "MASTER_ADDR" ||
-                          name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" || name == "SWITCHYARD_RUN_TOKEN";
+    const bool replaced = starts("OMPI_") || starts("PMIX_") || starts("PMI_") || starts("TORCHELASTIC_") ||
+                          name == "GROUP_RANK" || name == "GROUP_WORLD_SIZE" || name == "RANK" ||
+                          name == "WORLD_SIZE" || name == "LOCAL_RANK" || name == "LOCAL_WORLD_SIZE" ||
+                          name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" ||
+                          name == "SWITCHYARD_RUN_TOKEN";
     if (!replaced) variables.push_back(text);
   }
   const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
@@ -135,6 +136,11 @@ class Launcher {
       return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
     if (options_.nnodes > 1 && options_.master_port == 0)
       return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
+    if (options_.master_port < 0 || options_.master_port > 65535 || options_.rendezvous_timeout_s < 1) {
+      return InvalidArgument(
+          "launch: expected a --master_port of 0 to 65535 and a --rdzv_timeout of at least 1 s, found {} and {}",
+          options_.master_port, options_.rendezvous_timeout_s);
+    }
     return OkStatus();
   }
 

@@ -18,7 +18,7 @@ struct LaunchOptions {
   int nnodes = 1, node_rank = 0;
   std::string master_address = "127.0.0.1";  // host of node 0
   int master_port = 0;                       // 0: any free port; several nodes must agree on one
-  int rendezvous_timeout_ms = 300000;        // how long the launchers wait for each other
+  int rendezvous_timeout_s = 300;            // how long the launchers wait for each other
   int grace_ms = 3000;                       // what the others get to end by themselves after the first failure
   std::vector<std::string> command;          // program (searched in PATH) and arguments
 };

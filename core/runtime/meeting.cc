@@ -208,7 +208,8 @@ StatusOr<std::unique_ptr<MessageLink>> AttendMeeting(const MeetingTerms& terms, 
                                     std::to_string(terms.count)};
   for (const std::string& field : FieldsOf(self)) hello.push_back(field);
   // A little longer than number 0 waits, so that its word on who is missing arrives.
-  deadline += std::chrono::seconds(2);
+  deadline +=
+      std::clamp<Clock::duration>(deadline - Clock::now(), std::chrono::milliseconds(100), std::chrono::seconds(2));
   Status last = Unavailable("{} 0 gave no address", terms.noun);
   for (int pause_ms = 20; MillisecondsUntil(deadline) > 0; pause_ms = std::min(2 * pause_ms, 300)) {
     for (const std::string& address : addresses) {

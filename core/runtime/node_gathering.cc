@@ -58,7 +58,7 @@ StatusOr<std::unique_ptr<NodeGathering>> NodeGathering::Join(const LaunchOptions
       fmt::format("{}{}", options.nproc_per_node,
                   options.node_rank == 0 ? " " + Environment("SWITCHYARD_RUN_TOKEN").value_or(RandomToken()) : "")};
   const MeetingTerms terms{"node", options.nnodes, Environment("SWITCHYARD_RUN_TOKEN").value_or(""), Advice(options)};
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.rendezvous_timeout_ms);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.rendezvous_timeout_s);
   nodes.place_.port = options.master_port;
   nodes.members_ = {self};
   if (options.node_rank == 0) {

@@ -1,7 +1,8 @@
 // The launchers of a run's nodes: they meet before any rank starts and stay connected until their ranks have ended.
 // Node 0 listens; it hands out the numbers of the ranks, which need not be spread evenly, and the token of the run. A
 // failure that one reports reaches all; a launcher that disappears without a goodbye is itself a failure, with a name.
-// On one node there is no connection and nothing to wait for. One thread.
+// Where SWITCHYARD_RUN_TOKEN is set, to the same secret word on every node, nobody without it is let in. On one node
+// there is no connection and nothing to wait for. One thread.
 #pragma once
 
 #include <poll.h>
@@ -32,7 +33,7 @@ StatusOr<int> OpenNodeZero(const LaunchOptions& options);
 
 class NodeGathering {
  public:
-  // Waits for all nodes for at most options.rendezvous_timeout_ms; `listener` on node 0 alone.
+  // Waits for all nodes for at most options.rendezvous_timeout_s; `listener` on node 0 alone.
   static StatusOr<std::unique_ptr<NodeGathering>> Join(const LaunchOptions& options, int listener);
   ~NodeGathering();  // a goodbye
   const NodePlace& place() const { return place_; }

@@ -38,7 +38,8 @@ class Plugin {
   // Loads one library, with every check, no search. `path` may be relative (a path that the user typed). A library is
   // loaded once: the same path gives the same Plugin.
   static StatusOr<std::shared_ptr<Plugin>> Load(const std::string& path);
-  // `inner` behind an interposer, with the same checks; name, path and version stay those of `inner`. core/runtime/interpose.h names interposers.
+  // `inner` behind an interposer, with the same checks; name, path and version stay those of `inner`.
+  // core/runtime/interpose.h names interposers.
   static StatusOr<std::shared_ptr<Plugin>> Wrap(std::shared_ptr<Plugin> inner, const Plugin& interposer,
                                                 const std::string& argument);
 
@@ -46,8 +47,8 @@ class Plugin {
   Plugin() = default;
   const void* FindInterface(const char* interface_name) const;
   std::string name_, path_, version_;
-  sy_plugin table_{};              // as it was filled
-  std::shared_ptr<Plugin> inner_;  // of an interposed plugin
+  sy_plugin table_{};                                                // as it was filled
+  std::shared_ptr<Plugin> inner_;                                    // of an interposed plugin
   std::map<std::string, std::vector<std::max_align_t>> interfaces_;  // in the size that this program knows
 };
 
@@ -89,7 +90,8 @@ class Registry {
   std::vector<std::string> search_path_;
 };
 
-const char* KindName(PluginKind kind);         // "backend", "collective", "interposer"
-const char* MainInterface(PluginKind kind);    // that every plugin of this kind offers: "device/1", "collective/1", "interpose/1"
+const char* KindName(PluginKind kind);  // "backend", "collective", "interposer"
+const char* MainInterface(
+    PluginKind kind);  // that every plugin of this kind offers: "device/1", "collective/1", "interpose/1"
 
 }  // namespace switchyard

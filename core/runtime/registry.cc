@@ -46,8 +46,8 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
     known = true;
   }
   if (!known) {
-    return InvalidArgument(
-        "manifest {}: \"kind\" is \"{}\"; expected \"backend\", \"collective\" or \"interposer\"", path, kind);
+    return InvalidArgument("manifest {}: \"kind\" is \"{}\"; expected \"backend\", \"collective\" or \"interposer\"",
+                           path, kind);
   }
   if (library.empty() || library.find('/') != std::string::npos) {
     return InvalidArgument("manifest {}: \"library\" is \"{}\"; expected a file name in the same folder", path,

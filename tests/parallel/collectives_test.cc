@@ -449,6 +449,9 @@ TEST(Split, GroupsByColorAndOrdersByKey) {
     int32_t sum = rank;
     ASSERT_OK(group.AllReduce("in group", &sum, &sum, 1, SY_I32, SY_SUM));
     ASSERT_SAME(sum, evens * (evens - 1), "sum over the group");
+    int32_t first = rank;
+    ASSERT_OK(group.Broadcast("of the group's first", &first, 1, SY_I32, 0));
+    ASSERT_SAME(first, 2 * (evens - 1), "first of the group");
   }
   ASSERT_OK(World0().Barrier("after split"));
 }

@@ -42,7 +42,8 @@ TEST(Launcher, KillsRanksThatDoNotEndAfterAFailure) {
 
 TEST(Launcher, PassesSignalsOn) {
   const std::string command = RankCommand("launch", 2, "wait_for_signal", "");
-  for (const auto& [name, number] : {std::pair{"TERM", 15}, std::pair{"USR1", 10}}) {
+  for (const auto& [name, number] :
+       {std::pair{"TERM", 15}, std::pair{"USR1", 10}, std::pair{"HUP", 1}, std::pair{"USR2", 12}}) {
     const CommandResult result =
         RunCommand(fmt::format("bash -c '{} & sleep 1.5; kill -{} $!; wait $!'", command, name));
     EXPECT_THAT(result.output, HasSubstr(fmt::format("\ngot signal {}", number))) << name;
@@ -61,6 +62,8 @@ TEST(Launcher, RefusesWhatCannotWorkAndSaysWhy) {
   options.nproc_per_node = 1;
   options.nnodes = 2;
   EXPECT_THAT(Message(Launch(options).status()), HasSubstr("--master_port"));
+  options.master_port = 65536;
+  EXPECT_THAT(Message(Launch(options).status()), HasSubstr("--master_port of 0 to 65535"));
 }
 
 }  // namespace

@@ -47,8 +47,7 @@ Status Play(const std::string& scenario, const std::string& collective) {
   if (scenario == "wait_for_signal") {
     sigset_t waited;
     sigemptyset(&waited);
-    sigaddset(&waited, SIGTERM);
-    sigaddset(&waited, SIGUSR1);
+    for (const int signal : {SIGTERM, SIGUSR1, SIGHUP, SIGUSR2}) sigaddset(&waited, signal);
     sigprocmask(SIG_BLOCK, &waited, nullptr);
     Say("ready");
     int signal = 0;

@@ -112,7 +112,7 @@ TEST(Rendezvous, MissingRanksAreNamed) {
   ProcessMap map = Place(0, 4, FreePort());
   std::thread second([port = map.master_port] {
     ProcessMap own = Place(2, 4, port);
-    const auto rendezvous = Rendezvous::Connect(own, 300, {});
+    const auto rendezvous = Rendezvous::Connect(own, 1000, {});
     EXPECT_THAT(Message(rendezvous.status()), HasSubstr("ranks 1, 3 of 4 did not come"));
   });
   const auto rendezvous = Rendezvous::Connect(map, 600, {});
