@@ -41,7 +41,7 @@ sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<C
   for (int rank = 0; request.hosts != nullptr && rank < request.size; ++rank) {
     if (request.hosts[rank] != request.hosts[0]) {
       return SY_FAIL(error, SY_INVALID,
-                     "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=mpi",
+                     "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=tcp or mpi",
                      rank);
     }
   }

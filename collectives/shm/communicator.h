@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "collectives/shm/meeting.h"
-#include "collectives/shm/reduce.h"
+#include "collectives/reduction/reduce.h"
 #include "collectives/shm/segment.h"
 #include "collectives/shm/shared_layout.h"
 #include "core/abi/collective_class.h"
@@ -30,7 +30,7 @@ struct sy_request {
   shm::CallHeader header{};
   const char* send = nullptr;
   char* receive = nullptr;
-  shm::ReduceFunction reduce = nullptr;
+  switchyard::ReduceFunction reduce = nullptr;
   sy_status outcome = SY_OK;
   sy_error error{SY_HEADER(sy_error)};
 

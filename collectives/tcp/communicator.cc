@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "collectives/tcp/reduce.h"
+#include "collectives/reduction/reduce.h"
 #include "core/abi/device.h"
 
 namespace tcp {
@@ -222,7 +222,8 @@ void Communicator::ReduceBlocks(const sy_request& request, const char* own, uint
   sources_.clear();
   for (int peer = 0; peer < size_; ++peer)
     sources_.push_back(peer == rank_ ? own : scratch_.data() + static_cast<uint64_t>(peer) * bytes);
-  Reduce(result, sources_, count, request.call.dtype, request.call.reduction);
+  void* const out = result;
+  switchyard::FindReduction(request.call.dtype, request.call.reduction)(&out, 1, sources_.data(), size_, count);
 }
 
 bool Communicator::NextRound(sy_request& request) {

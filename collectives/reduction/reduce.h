@@ -8,7 +8,7 @@
 
 #include "core/abi/base.h"
 
-namespace shm {
+namespace switchyard {
 
 // destinations[d][i] = sources[0][i] op sources[1][i] op …, for i < count. A destination may be a source; no other
 // overlap.
@@ -18,4 +18,4 @@ using ReduceFunction = void (*)(void* const* destinations, int destination_count
 // nullptr for a pair that is not offered; every dtype × reduction of ABI version 1 is.
 ReduceFunction FindReduction(sy_dtype dtype, int reduction);
 
-}  // namespace shm
+}  // namespace switchyard

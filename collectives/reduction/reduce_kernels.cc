@@ -8,10 +8,10 @@
 #include <immintrin.h>
 #endif
 
-#include "collectives/shm/reduce.h"
+#include "collectives/reduction/reduce.h"
 #include "core/abi/collective.h"
 
-namespace shm::SY_REDUCE_SET {
+namespace switchyard::SY_REDUCE_SET {
 namespace {
 
 constexpr size_t kBlock = 1024;  // elements that are accumulated at a time; stays in the first-level cache
@@ -192,4 +192,4 @@ ReduceFunction Find(sy_dtype dtype, int reduction) {
   }
 }
 
-}  // namespace shm::SY_REDUCE_SET
+}  // namespace switchyard::SY_REDUCE_SET

@@ -1,8 +1,8 @@
-#include "collectives/shm/reduce.h"
+#include "collectives/reduction/reduce.h"
 
 #include "core/abi/collective_class.h"
 
-namespace shm {
+namespace switchyard {
 
 // Each is reduce_kernels.cc compiled for one instruction set.
 namespace generic {
@@ -18,7 +18,7 @@ ReduceFunction Find(sy_dtype dtype, int reduction);
 #endif
 
 ReduceFunction FindReduction(sy_dtype dtype, int reduction) {
-  if (switchyard::BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT) return nullptr;
+  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT) return nullptr;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -30,4 +30,4 @@ ReduceFunction FindReduction(sy_dtype dtype, int reduction) {
   return generic::Find(dtype, reduction);
 }
 
-}  // namespace shm
+}  // namespace switchyard
