@@ -41,7 +41,8 @@ struct sy_launch_table {
 #define SY_EVERY_FUNCTION(X)                                                                                           \
   X(sy_device_v1, count)                                                                                               \
   X(sy_device_v1, open)                                                                                                \
-  X(sy_device_v1, close) X(sy_device_v1, query) X(sy_device_v1, alloc) X(sy_device_v1, free) X(sy_device_v1, copy)     \
+  X(sy_device_v1, close)                                                                                               \
+  X(sy_device_v1, query) X(sy_device_v1, alloc) X(sy_device_v1, free) X(sy_device_v1, copy)                            \
       X(sy_device_v1, synchronize) X(sy_device_v1, stream_create) X(sy_device_v1, stream_destroy)                      \
           X(sy_device_v1, event_create) X(sy_device_v1, event_destroy) X(sy_device_v1, event_record) X(                \
               sy_device_v1, event_query) X(sy_device_v1, event_synchronize) X(sy_device_v1, stream_wait)               \

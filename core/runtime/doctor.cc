@@ -58,7 +58,7 @@ struct Found {
   const Candidate* candidate;
   std::shared_ptr<Plugin> plugin;  // null: candidate->verdict says why
   std::vector<DeviceInfo> devices;
-  std::string problem;  // why it has no devices
+  std::string problem;  // why it has no devices, or what it lacks beside them
 };
 
 std::vector<Found> LoadAll(Registry& registry) {
@@ -108,7 +108,8 @@ std::string Outcome(const Found& found) {
   if (found.devices.empty()) {
     return "loaded, no device" + (found.problem.empty() ? "" : ": " + found.problem);
   }
-  return fmt::format("taken, {} device{}", found.devices.size(), found.devices.size() == 1 ? "" : "s");
+  return fmt::format("taken, {} device{}{}{}", found.devices.size(), found.devices.size() == 1 ? "" : "s",
+                     found.problem.empty() ? "" : "; ", found.problem);
 }
 
 }  // namespace

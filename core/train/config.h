@@ -155,7 +155,7 @@ struct TrainConfig {
   X(deterministic, "only kernels that repeat bit for bit") \
   X(max_fallback, "nodes that may run on the reference plugin; below 0: any number") \
   X(debug, "sync: wait after every node and name the one that failed; nan: stop at the first value that is not finite") \
-  X(interpose, "plugins around the device and collective plugins, outermost first: validate, trace[:FILE], fault:CALL@N[:EFFECT], e.g. fault:alloc@17") \
+  X(interpose, "plugins around the device and collective plugins, outermost first: validate, trace[:FILE], fault:CALL@N[+][:EFFECT] with CALL alloc, copy, launch, prepare, bind, synchronize, collective or device_lost, EFFECT fail, lost, wrong or delay=MS; e.g. validate,fault:alloc@17") \
   X(output, "folder for runs: <output>/<model>/<tag>/<suffix>/<output_suffix>/<node>") \
   X(tag, "second part of the run folder; empty: the dataset") \
   X(suffix, "third part of the run folder; empty: date and time") \

@@ -114,6 +114,8 @@ Status Trainer::Impl::OpenRunFolder() {
     run_folder = fmt::format("{}/{}/{}/{}/{}", config.output, model.name,
                              config.tag.empty() ? config.dataset : config.tag, suffix, config.output_suffix);
   }
+  // Where --interpose=trace writes, unless the user chose.
+  if (!config.interpose.empty()) setenv("SWITCHYARD_TRACE", (run_folder + "/trace.json").c_str(), 0);
   if (rank() != 0) return OkStatus();
   std::error_code error;
   std::filesystem::create_directories(run_folder, error);

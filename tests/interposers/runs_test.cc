@@ -125,6 +125,7 @@ struct FaultCase {
   const char *name, *fault;
   std::vector<std::string> words;
 };
+void PrintTo(const FaultCase& fault, std::ostream* out) { *out << fault.fault; }
 
 class Faulted : public InterposedRun, public testing::WithParamInterface<FaultCase> {};
 
@@ -165,14 +166,24 @@ TEST_F(InterposedRun, ALostLaunchChangesTheWeights) {
 }
 
 TEST_F(InterposedRun, ACollectiveThatFailsOnOneRankEndsBoth) {
-  const std::string train = Training("cpu", "a");
+  const std::string train = Training("cpu", "a", "--interpose=trace:spans.json");
   const std::string mpirun = "mpirun --bind-to none --oversubscribe --allow-run-as-root ";
-  const std::string command = fmt::format("cd {0} && {1} -n 1 {2} {3} : -n 1 {2} {3} --interpose=fault:collective@6",
+  const std::string command = fmt::format("cd {0} && {1} -n 1 {2} {3} : -n 1 {2} {3},fault:collective@6",
                                           folder_.path(), mpirun, Program(), train);
   const auto start = std::chrono::steady_clock::now();
   ExpectRefused(RunCommand("bash -c '" + command + "'", 60),
                 {"fails because --interpose asks for it: fault:collective@6"});
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  for (const char* name : {"spans.json", "spans.1.json"})
+    Trace(In(name));  // there, though neither process came to its end
+}
+
+// The kit calls everything in every legal way: validate must find nothing to object to.
+TEST_F(InterposedRun, TheConformanceKitPassesBehindValidate) {
+  for (const char* arguments : {"--limit=Async null", "--ranks=2 shm"}) {
+    ExpectSuccess(Run(std::string("conform ") + arguments, Start::kAlone, "SWITCHYARD_INTERPOSE=validate"),
+                  {" 0 FAIL"});
+  }
 }
 
 TEST_F(InterposedRun, ConformSeesWrongResults) {

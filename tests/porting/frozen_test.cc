@@ -45,7 +45,7 @@ TEST_P(FrozenPlugin, TrainsToTheLossesOfTheReference) {
         RunWithIt("train --model=mlp --dataset=shapes --width=16 --train_size=64 --validation_size=20 "
                   "--batch_size=4 --steps=6 --log_every=1 --output=run --device=" +
                   device + " --suffix=" + device));
-    std::ifstream log(In("run/mlp/shapes/" + device + "/run/0/log"));
+    std::ifstream log(In("run/mlp/shapes/" + device + "/run/0/log/metrics.jsonl"));
     std::vector<double> losses;
     for (std::string line; std::getline(log, line);) {
       const auto entry = nlohmann::json::parse(line, nullptr, false);

@@ -20,9 +20,9 @@ cd "$work/empty"
 
 build_plugin() {  # folder
   # The SDK alone: a package of the C++ library that it looked for would be found here and reported.
-  "$cmake" -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/sdk" \
-           -DCMAKE_COMPILE_WARNING_AS_ERROR=ON -DCMAKE_C_FLAGS=-Werror -DCMAKE_CXX_FLAGS=-Werror > "$1.log"
-  if grep -iE 'absl|protobuf|mpi|cuda|fmt' "$1/build/CMakeCache.txt" > "$1.found"; then
+  CFLAGS=-Werror CXXFLAGS=-Werror "$cmake" -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+                                           -DCMAKE_PREFIX_PATH="$work/sdk" > "$1.log"
+  if grep -iE '^(absl|fmt|protobuf|nlohmann_json|png|jpeg|zlib|mpi|cuda(toolkit)?)_' "$1/build/CMakeCache.txt" > "$1.found"; then
     cat "$1.found"
     fail "$1: the SDK for plugins looked for more than its headers"
   fi

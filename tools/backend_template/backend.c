@@ -1,5 +1,5 @@
-/* @NAME@: a device backend of eight functions. The device here is a piece of host memory; put your driver's calls where its are. It offers no
- * kernels, so the engine runs every op on the reference plugin, through copies from and to this device: correct, slow, and a place to start. */
+/* @NAME@: a device backend of eight functions. The device here is host memory; your driver's calls take its place.
+ * It has no kernels, so every op runs on the reference plugin, through copies: correct, slow, and a place to start. */
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static sy_status count_devices(int32_t* count, sy_error* error) {
 }
 
 static sy_status query_device(int32_t index, sy_device_info* info, sy_error* error) {
-  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d: there are %d", (int)index, DEVICES);
+  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
   sy_device_info filled;
   memset(&filled, 0, sizeof filled);
   snprintf(filled.name, sizeof filled.name, "@NAME@ device %d", (int)index);
@@ -47,18 +47,19 @@ static sy_status query_device(int32_t index, sy_device_info* info, sy_error* err
   filled.memory_bytes = MEMORY;
   filled.free_bytes = MEMORY - in_use[index];
   filled.alignment = ALIGNMENT;
-  filled.address_kind = SY_ADDRESS_OPAQUE;                            /* the engine never reads or writes our memory itself */
-  filled.flags = SY_DEVICE_SHAREABLE;                                 /* several processes may drive it at once */
+  filled.address_kind = SY_ADDRESS_OPAQUE; /* the engine never reads or writes our memory itself */
+  filled.flags = SY_DEVICE_SHAREABLE;      /* several processes may drive it at once */
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32; /* that it can store */
   /* The caller's struct may be smaller or larger than ours: fill what fits behind its header. */
   size_t bytes = info->header.size < sizeof filled ? info->header.size : sizeof filled;
-  if (bytes > sizeof(sy_header)) memcpy((char*)info + sizeof(sy_header), (char*)&filled + sizeof(sy_header), bytes - sizeof(sy_header));
+  if (bytes > sizeof(sy_header))
+    memcpy((char*)info + sizeof(sy_header), (char*)&filled + sizeof(sy_header), bytes - sizeof(sy_header));
   return SY_OK;
 }
 
 static sy_status open_device(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
   (void)options;
-  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d: there are %d", (int)index, DEVICES);
+  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
   sy_device* opened = malloc(sizeof *opened);
   if (opened == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   opened->index = index;
@@ -100,15 +101,17 @@ static char* resolve(sy_place place, uint64_t bytes) {
   return place.buffer->address + place.offset;
 }
 
-static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes, sy_error* error) {
+static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
+                      sy_error* error) {
   (void)device;
   (void)stream; /* always NULL: we have no streams, so each call has finished when it returns */
-  if (destination.buffer == NULL && source.buffer == NULL) return refuse(error, SY_INVALID, "copy: one side must be device memory");
+  if (destination.buffer == NULL && source.buffer == NULL) return refuse(error, SY_INVALID, "copy: host to host");
   if (bytes == 0) return SY_OK;
   char* to = resolve(destination, bytes);
   const char* from = resolve(source, bytes);
   if (to == NULL || from == NULL) {
-    return refuse(error, SY_INVALID, "copy: %llu bytes do not lie inside the %s", (unsigned long long)bytes, to == NULL ? "destination" : "source");
+    return refuse(error, SY_INVALID, "copy: %llu bytes do not lie inside the %s", (unsigned long long)bytes,
+                  to == NULL ? "destination" : "source");
   }
   memmove(to, from, bytes);
   return SY_OK;
@@ -119,9 +122,15 @@ static sy_status synchronize(sy_device* device, sy_stream* stream, sy_error* err
   return SY_OK;
 }
 
-static const sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1), .count = count_devices, .open = open_device,
-                                              .close = close_device, .query = query_device, .alloc = alloc_buffer,
-                                              .free = free_buffer, .copy = copy, .synchronize = synchronize};
+static const sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1),
+                                              .count = count_devices,
+                                              .open = open_device,
+                                              .close = close_device,
+                                              .query = query_device,
+                                              .alloc = alloc_buffer,
+                                              .free = free_buffer,
+                                              .copy = copy,
+                                              .synchronize = synchronize};
 
 static const void* find_interface(const char* name) {
   if (strcmp(name, "device/1") == 0) return &device_interface;

@@ -1,6 +1,7 @@
-// @NAME@: a device backend of eight functions. The device here is a piece of host memory; put your driver's calls where its are. It offers no
-// kernels, so the engine runs every op on the reference plugin, through copies from and to this device: correct, slow, and a place to start.
-// Exceptions must not leave a function of the interface: what may throw (the standard library's allocations) runs in Guarded.
+// @NAME@: a device backend of eight functions. The device here is a piece of host memory; put your driver's calls where
+// its are. It offers no kernels, so the engine runs every op on the reference plugin, through copies from and to this
+// device: correct, slow, and a place to start. Exceptions must not leave a function of the interface: what may throw
+// (the standard library's allocations) runs in Guarded.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -46,8 +47,8 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
   filled.memory_bytes = kMemory;
   filled.free_bytes = kMemory - in_use[index];
   filled.alignment = kAlignment;
-  filled.address_kind = SY_ADDRESS_OPAQUE;                                    // the engine never touches our memory itself
-  filled.flags = SY_DEVICE_SHAREABLE;                                         // several processes may drive it at once
+  filled.address_kind = SY_ADDRESS_OPAQUE;  // the engine never touches our memory itself
+  filled.flags = SY_DEVICE_SHAREABLE;       // several processes may drive it at once
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;  // that it can store
   FillStruct(info, filled);  // the caller's struct may be smaller or larger than ours
   return SY_OK;
@@ -103,8 +104,8 @@ sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, ui
   char* const to = Resolve(destination, bytes);
   const char* const from = Resolve(source, bytes);
   if (to == nullptr || from == nullptr) {
-    return SY_FAIL(error, SY_INVALID, "copy: %llu bytes do not lie inside the %s", static_cast<unsigned long long>(bytes),
-                   to == nullptr ? "destination" : "source");
+    return SY_FAIL(error, SY_INVALID, "copy: %llu bytes do not lie inside the %s",
+                   static_cast<unsigned long long>(bytes), to == nullptr ? "destination" : "source");
   }
   std::memmove(to, from, bytes);
   return SY_OK;
@@ -112,8 +113,15 @@ sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, ui
 
 sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
 
-const sy_device_v1 kDevice = {.header = SY_HEADER(sy_device_v1), .count = Count, .open = Open, .close = Close, .query = Query,
-                              .alloc = Alloc, .free = Free, .copy = Copy, .synchronize = Synchronize};
+const sy_device_v1 kDevice = {.header = SY_HEADER(sy_device_v1),
+                              .count = Count,
+                              .open = Open,
+                              .close = Close,
+                              .query = Query,
+                              .alloc = Alloc,
+                              .free = Free,
+                              .copy = Copy,
+                              .synchronize = Synchronize};
 
 const void* Interface(const char* name) {
   if (std::strcmp(name, "device/1") == 0) return &kDevice;

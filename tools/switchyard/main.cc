@@ -151,7 +151,7 @@ int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments
   options.node_rank = absl::GetFlag(FLAGS_node_rank);
   options.master_address = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
-  options.rendezvous_timeout_ms = absl::GetFlag(FLAGS_rdzv_timeout) * 1000;
+  options.rendezvous_timeout_s = absl::GetFlag(FLAGS_rdzv_timeout);
   options.command.assign(arguments.begin() + static_cast<long>(own), arguments.end());
   if (FindCommand(options.command[0]) != nullptr)
     options.command.insert(options.command.begin(), ProgramFolder() + "/switchyard");

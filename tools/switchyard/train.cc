@@ -150,12 +150,7 @@ Status TrainCommand(const Arguments&) {
       SY_RETURN_IF_ERROR(trainer->LoadWeights(setup.config.pretrained));
     }
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
-    const auto trained = trainer->Train();
-    // Where --interpose=trace writes once the device is closed, unless the user chose.
-    if (const std::string folder = trainer->run_folder(); !folder.empty()) {
-      setenv("SWITCHYARD_TRACE", (folder + "/trace.json").c_str(), 0);
-    }
-    SY_ASSIGN_OR_RETURN(const TrainingResult result, trained);
+    SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
     if (world.rank() != 0 || result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates, "update"), result.seconds);
     fmt::print("  accuracy    top-1 {:.2f} % of {} validation images (best {:.2f} %)\n", 100 * result.evaluation.top1,

@@ -37,7 +37,8 @@ class Recorder {
   const char* Keep(const std::string& text);
   void Add(const TraceSpan& span);
 
-  // Devices and communicators that are open. When the last one closes, and when the process exits, the file is written.
+  // Devices and communicators that are open. The file is written when the last one closes, after a call that failed,
+  // and when the process exits.
   void Opened();
   void Closed();
   void Write();

@@ -65,7 +65,9 @@ class Trace : public Wrapped {
   static void End(TraceSpan& span, sy_status status) {
     span.end_ns = Recorder::Now();
     span.status = status;
-    if (status != SY_IN_PROGRESS) Recorder::Get().Add(span);
+    if (status == SY_IN_PROGRESS) return;
+    Recorder::Get().Add(span);
+    if (status != SY_OK && status != SY_UNSUPPORTED) Recorder::Get().Write();  // the process may not come to its end
   }
   // What an argument tells of a call.
   static void Describe(TraceSpan& span, uint64_t size) { span.size = size; }

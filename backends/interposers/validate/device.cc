@@ -23,7 +23,7 @@ void Validate::Checked::Report() {
 
 void Validate::CheckPlace(Checked& check, const char* role, sy_device* device, const sy_place& place, uint64_t bytes) {
   if (place.buffer == nullptr) {
-    check.Expect(place.host != nullptr, role, " names neither a buffer nor a host address");
+    check.Expect(place.host != nullptr || bytes == 0, role, " names neither a buffer nor a host address");
     return;
   }
   const auto* buffer = check.LiveOn(buffers_, place.buffer, device);

@@ -1,5 +1,5 @@
-/* frozen_streams: a device backend of eight functions. The device here is a piece of host memory; put your driver's calls where its are. It offers no
- * kernels, so the engine runs every op on the reference plugin, through copies from and to this device: correct, slow, and a place to start. */
+/* frozen_streams: a device backend of eight functions. The device here is host memory; your driver's calls take its place.
+ * It has no kernels, so every op runs on the reference plugin, through copies: correct, slow, and a place to start. */
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -44,7 +44,7 @@ static sy_status count_devices(int32_t* count, sy_error* error) {
 }
 
 static sy_status query_device(int32_t index, sy_device_info* info, sy_error* error) {
-  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d: there are %d", (int)index, DEVICES);
+  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
   sy_device_info filled;
   memset(&filled, 0, sizeof filled);
   snprintf(filled.name, sizeof filled.name, "frozen_streams device %d", (int)index);
@@ -53,18 +53,19 @@ static sy_status query_device(int32_t index, sy_device_info* info, sy_error* err
   filled.memory_bytes = MEMORY;
   filled.free_bytes = MEMORY - in_use[index];
   filled.alignment = ALIGNMENT;
-  filled.address_kind = SY_ADDRESS_OPAQUE;                            /* the engine never reads or writes our memory itself */
-  filled.flags = SY_DEVICE_SHAREABLE | SY_DEVICE_ASYNC;               /* several processes may drive it at once */
+  filled.address_kind = SY_ADDRESS_OPAQUE;              /* the engine never reads or writes our memory itself */
+  filled.flags = SY_DEVICE_SHAREABLE | SY_DEVICE_ASYNC; /* several processes may drive it at once */
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32; /* that it can store */
   /* The caller's struct may be smaller or larger than ours: fill what fits behind its header. */
   size_t bytes = info->header.size < sizeof filled ? info->header.size : sizeof filled;
-  if (bytes > sizeof(sy_header)) memcpy((char*)info + sizeof(sy_header), (char*)&filled + sizeof(sy_header), bytes - sizeof(sy_header));
+  if (bytes > sizeof(sy_header))
+    memcpy((char*)info + sizeof(sy_header), (char*)&filled + sizeof(sy_header), bytes - sizeof(sy_header));
   return SY_OK;
 }
 
 static sy_status open_device(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
   (void)options;
-  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d: there are %d", (int)index, DEVICES);
+  if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
   sy_device* opened = malloc(sizeof *opened);
   if (opened == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   opened->index = index;
@@ -111,7 +112,8 @@ static char* resolve(sy_place place, uint64_t bytes) {
   return place.buffer->address + place.offset;
 }
 
-/* Streams: a queue and a thread that works it off in order. On real hardware each function below is one call of the driver. */
+/* Streams: a queue and a thread that works it off in order. On real hardware each function below is one call of the
+ * driver. */
 typedef struct command {
   enum { COPY, LAUNCH, RECORD, WAIT } kind;
   void* to; /* COPY */
@@ -198,7 +200,8 @@ static sy_status submit(sy_stream* stream, command what, sy_error* error) {
   return SY_OK;
 }
 
-static sy_status create_stream(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error) {
+static sy_status create_stream(sy_device* device, const sy_stream_options* options, sy_stream** stream,
+                               sy_error* error) {
   (void)options; /* a priority */
   sy_stream* made = calloc(1, sizeof *made);
   if (made == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
@@ -301,19 +304,22 @@ static sy_status wait_for_event(sy_device* device, sy_stream* stream, sy_event* 
   return submit(stream, (command){.kind = WAIT, .event = event, .record = latest_record(event)}, error);
 }
 
-static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes, sy_error* error) {
+static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
+                      sy_error* error) {
   (void)device;
-  if (destination.buffer == NULL && source.buffer == NULL) return refuse(error, SY_INVALID, "copy: one side must be device memory");
+  if (destination.buffer == NULL && source.buffer == NULL) return refuse(error, SY_INVALID, "copy: host to host");
   if (bytes == 0) return SY_OK;
   char* to = resolve(destination, bytes);
   const char* from = resolve(source, bytes);
   if (to == NULL || from == NULL) {
-    return refuse(error, SY_INVALID, "copy: %llu bytes do not lie inside the %s", (unsigned long long)bytes, to == NULL ? "destination" : "source");
+    return refuse(error, SY_INVALID, "copy: %llu bytes do not lie inside the %s", (unsigned long long)bytes,
+                  to == NULL ? "destination" : "source");
   }
   return submit(stream, (command){.kind = COPY, .to = to, .from = from, .bytes = bytes}, error);
 }
 
-/* kernel/1: a kernel is one op at fixed shapes, a binding one kernel at fixed places. Here: softmax over rows of f32 (core/abi/ops.h). */
+/* kernel/1: a kernel is one op at fixed shapes, a binding one kernel at fixed places. Here: softmax over rows of f32
+ * (core/abi/ops.h). */
 struct sy_kernel {
   sy_device* device;
   int64_t rows, columns;
@@ -325,21 +331,25 @@ struct sy_bound {
 };
 
 /* All searching, packing and sizing belongs here. What is not taken is SY_UNSUPPORTED, and runs elsewhere. */
-static sy_status prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info, sy_error* error) {
+static sy_status prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
+                         sy_error* error) {
   sy_prepare_request request; /* fields that a smaller struct of the caller lacks read as zero */
   memset(&request, 0, sizeof request);
   memcpy(&request, given, given->header.size < sizeof request ? given->header.size : sizeof request);
   if (strcmp(request.op, "softmax") != 0) return refuse(error, SY_UNSUPPORTED, "%s: no kernel for it", request.op);
-  if (request.input_count != 1 || request.output_count != 1) return refuse(error, SY_INVALID, "softmax: expected one input and one output");
+  if (request.input_count != 1 || request.output_count != 1)
+    return refuse(error, SY_INVALID, "softmax: expected one input and one output");
   const sy_tensor *x = &request.inputs[0], *y = &request.outputs[0];
   if (x->dtype != SY_F32 || y->dtype != SY_F32) return refuse(error, SY_UNSUPPORTED, "softmax: only f32");
-  if (request.accumulate != NULL && request.accumulate[0]) return refuse(error, SY_UNSUPPORTED, "softmax: cannot accumulate");
+  if (request.accumulate != NULL && request.accumulate[0])
+    return refuse(error, SY_UNSUPPORTED, "softmax: cannot accumulate");
   if (x->rank < 1 || y->rank != x->rank || memcmp(x->dims, y->dims, (size_t)x->rank * sizeof x->dims[0]) != 0) {
     return refuse(error, SY_INVALID, "softmax: expected an output of the input's dims");
   }
   int64_t rows = 1, stride = 1; /* only contiguous tensors */
   for (int32_t axis = x->rank - 1; axis >= 0; --axis) {
-    if (x->dims[axis] != 1 && (x->strides[axis] != stride || y->strides[axis] != stride)) return refuse(error, SY_UNSUPPORTED, "softmax: only contiguous tensors");
+    if (x->dims[axis] != 1 && (x->strides[axis] != stride || y->strides[axis] != stride))
+      return refuse(error, SY_UNSUPPORTED, "softmax: only contiguous tensors");
     if (axis < x->rank - 1) rows *= x->dims[axis];
     stride *= x->dims[axis];
   }
@@ -348,7 +358,8 @@ static sy_status prepare(sy_device* device, const sy_prepare_request* given, sy_
   (*kernel)->device = device;
   (*kernel)->rows = rows;
   (*kernel)->columns = x->dims[x->rank - 1];
-  if (SY_HAS(sy_kernel_info, info, determinism)) info->determinism = SY_DETERMINISM_EXACT; /* the same bits every time */
+  if (SY_HAS(sy_kernel_info, info, determinism))
+    info->determinism = SY_DETERMINISM_EXACT; /* the same bits every time */
   return SY_OK;
 }
 
@@ -367,10 +378,12 @@ static sy_status launch(sy_bound* bound, sy_stream* stream, sy_error* error) {
   return submit(stream, (command){.kind = LAUNCH, .bound = bound}, error);
 }
 
-static sy_status bind_kernel(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* run, sy_error* error) {
+static sy_status bind_kernel(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* run,
+                             sy_error* error) {
   uint64_t bytes = (uint64_t)(kernel->rows * kernel->columns) * sizeof(float);
   char *x = resolve(binding->inputs[0], bytes), *y = resolve(binding->outputs[0], bytes);
-  if (x == NULL || y == NULL) return refuse(error, SY_INVALID, "softmax: %llu bytes do not lie inside their buffer", (unsigned long long)bytes);
+  if (x == NULL || y == NULL)
+    return refuse(error, SY_INVALID, "softmax: %llu bytes do not lie inside their buffer", (unsigned long long)bytes);
   *bound = malloc(sizeof **bound);
   if (*bound == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   **bound = (sy_bound){*kernel, (const float*)(void*)x, (float*)(void*)y};
@@ -386,13 +399,23 @@ static void release(sy_kernel* kernel) { free(kernel); }
 
 static const sy_kernel_v1 kernel_interface = {SY_HEADER(sy_kernel_v1), prepare, bind_kernel, unbind, release};
 
-static const sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1), .count = count_devices, .open = open_device,
-                                              .close = close_device, .query = query_device, .alloc = alloc_buffer,
-                                              .free = free_buffer, .copy = copy, .synchronize = synchronize,
-                                              .stream_create = create_stream, .stream_destroy = destroy_stream,
-                                              .event_create = create_event, .event_destroy = destroy_event,
-                                              .event_record = record_event, .event_query = query_event,
-                                              .event_synchronize = synchronize_event, .stream_wait = wait_for_event};
+static const sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1),
+                                              .count = count_devices,
+                                              .open = open_device,
+                                              .close = close_device,
+                                              .query = query_device,
+                                              .alloc = alloc_buffer,
+                                              .free = free_buffer,
+                                              .copy = copy,
+                                              .synchronize = synchronize,
+                                              .stream_create = create_stream,
+                                              .stream_destroy = destroy_stream,
+                                              .event_create = create_event,
+                                              .event_destroy = destroy_event,
+                                              .event_record = record_event,
+                                              .event_query = query_event,
+                                              .event_synchronize = synchronize_event,
+                                              .stream_wait = wait_for_event};
 
 static const void* find_interface(const char* name) {
   if (strcmp(name, "device/1") == 0) return &device_interface;
