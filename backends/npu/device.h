@@ -38,7 +38,7 @@ struct sy_buffer {
 };
 
 struct sy_stream {
-  aclrtStream stream = nullptr;  // first: a collective of the same runtime reads it through the handle
+  aclrtStream stream = nullptr;
   std::mutex mutex;
   sy_status first_status = SY_OK;             // guarded by mutex
   sy_error first_error{SY_HEADER(sy_error)};  // guarded by mutex

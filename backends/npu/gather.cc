@@ -13,7 +13,8 @@ Dims RowsOf(const Operand& indices, const Dims& table) {
 // i32 (I), each inside 0 … rows − 1.
 Operand Clamped(Sequence& s, const Operand& indices, int64_t rows) {
   const Operand clamped = s.Scratch(ACL_INT32, {indices.count()});
-  s.Emit(s.op.Clamp, indices.Reshaped({indices.count()}), Scalar{0}, Scalar{static_cast<double>(rows) - 1}, clamped);
+  s.Emit(s.op.Clamp, indices.Reshaped({indices.count()}), Scalar{0, ACL_INT32},
+         Scalar{static_cast<double>(rows) - 1, ACL_INT32}, clamped);
   return clamped;
 }
 

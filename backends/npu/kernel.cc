@@ -11,22 +11,24 @@ namespace {
 
 // One operator at fixed addresses.
 struct Task {
-  const char* name;
-  RunFunction run;
+  const Step* step;
   uint64_t workspace_bytes;
-  aclOpExecutor* executor;
+  aclOpExecutor* executor;  // nullptr: it cannot be made repeatable, and every launch plans it anew
 };
 
 }  // namespace
 }  // namespace switchyard
 
 struct sy_bound {
-  sy_bound(const sy_kernel& from, switchyard::Handed::Resolver resolver)
-      : kernel(from), handed(*from.device->acl, std::move(resolver)) {}
+  sy_bound(const sy_kernel& from, switchyard::Handed::Resolver where)
+      : kernel(from), resolver(std::move(where)), handed(*from.device->acl, resolver) {}
   ~sy_bound() {
-    for (const switchyard::Task& task : tasks) kernel.device->acl->aclDestroyAclOpExecutor(task.executor);
+    for (const switchyard::Task& task : tasks) {
+      if (task.executor != nullptr) kernel.device->acl->aclDestroyAclOpExecutor(task.executor);
+    }
   }
   const sy_kernel& kernel;
+  const switchyard::Handed::Resolver resolver;
   switchyard::Handed handed;
   void* operator_workspace = nullptr;
   std::vector<switchyard::Task> tasks;
@@ -65,12 +67,30 @@ uint64_t BytesIn(const Operand& operand) { return static_cast<uint64_t>(operand.
 
 // Asks an operator for its workspace and an executor that can be run many times.
 sy_status Plan(const Runtime& acl, const Step& step, Handed& handed, Task* task, sy_error* error) {
-  *task = {step.name, step.run, 0, nullptr};
+  *task = {&step, 0, nullptr};
   if (const aclnnStatus code = step.plan(handed, &task->workspace_bytes, &task->executor); code != ACL_SUCCESS)
     return CheckAcl(error, code, step.name);
-  if (const aclnnStatus code = acl.aclSetAclOpExecutorRepeatable(task->executor); code != ACL_SUCCESS)
-    return CheckAcl(error, code, "aclSetAclOpExecutorRepeatable");
+  if (acl.aclSetAclOpExecutorRepeatable(task->executor) != ACL_SUCCESS) {
+    acl.aclDestroyAclOpExecutor(task->executor);
+    task->executor = nullptr;
+  }
   return SY_OK;
+}
+
+// Enqueues one operator.
+sy_status RunTask(const sy_bound& bound, const Task& task, aclrtStream stream, sy_error* error) {
+  if (task.executor != nullptr) {
+    const auto code = task.step->run(bound.operator_workspace, task.workspace_bytes, task.executor, stream);
+    return CheckAcl(error, code, task.step->name);
+  }
+  Handed handed(*bound.kernel.device->acl, bound.resolver);
+  uint64_t bytes = 0;
+  aclOpExecutor* executor = nullptr;  // runs once, and goes with it
+  const aclnnStatus code = task.step->plan(handed, &bytes, &executor);
+  if (code != ACL_SUCCESS) return CheckAcl(error, code, task.step->name);
+  if (bytes > task.workspace_bytes)
+    return Refuse(error, SY_INTERNAL, Text(task.step->name, ": asks for more workspace than it did before"));
+  return CheckAcl(error, task.step->run(bound.operator_workspace, bytes, executor, stream), task.step->name);
 }
 
 // What every tensor of a prepare call must be.
@@ -148,8 +168,7 @@ sy_status Launch(sy_bound* bound, sy_stream* stream, sy_error* error) {
   if (stream == nullptr) return Refuse(error, SY_INVALID, Text(kernel.name, ": launch expects a stream"));
   if (const sy_status status = kernel.device->Enter(error); status != SY_OK) return status;
   for (const Task& task : bound->tasks) {
-    const aclnnStatus code = task.run(bound->operator_workspace, task.workspace_bytes, task.executor, stream->stream);
-    if (code != ACL_SUCCESS) return CheckAcl(error, code, task.name);
+    if (const sy_status status = RunTask(*bound, task, stream->stream, error); status != SY_OK) return status;
   }
   return SY_OK;
 }
@@ -188,11 +207,11 @@ sy_status Bind(sy_kernel* kernel, const sy_binding* given, sy_bound** result, sy
     for (const Step& step : kernel->steps) {
       Task task;
       const sy_status status = Plan(*kernel->device->acl, step, bound->handed, &task, error);
-      if (task.executor != nullptr) bound->tasks.push_back(task);
       if (status != SY_OK) return status;
+      bound->tasks.push_back(task);
       if (kernel->scratch_bytes + task.workspace_bytes > kernel->workspace_bytes) {
         return Refuse(error, SY_INTERNAL,
-                      Text(kernel->name, ": ", task.name, " asks for ", task.workspace_bytes,
+                      Text(kernel->name, ": ", step.name, " asks for ", task.workspace_bytes,
                            " bytes of workspace at its addresses, more than it did in prepare"));
       }
     }

@@ -1,5 +1,6 @@
 // Prepared kernels: a Sequence, sized, and bound kernels: its operators as executors at fixed addresses, which a launch
-// enqueues one after the other. Executors are made repeatable, so that a launch plans nothing.
+// enqueues one after the other. Executors are made repeatable, so that a launch plans nothing; an operator that cannot
+// be is planned at every launch.
 //
 // Builders, one per op, are listed in kernel.cc. Each appends the op's operators to a sequence, or refuses:
 // SY_UNSUPPORTED for what is not offered, SY_INVALID for shapes that the op does not have. Thread-safe: a kernel is

@@ -23,6 +23,11 @@ sy_status Import(sy_device*, void* address, int32_t kind, uint64_t bytes, sy_buf
   return *buffer != nullptr ? SY_OK : Refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
 }
 
+sy_status NativeStream(sy_device*, sy_stream* stream, void** handle, sy_error*) {
+  *handle = stream->stream;
+  return SY_OK;
+}
+
 sy_status HostAllocate(sy_device* device, uint64_t bytes, void** address, sy_error* error) {
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
   return CheckAcl(error, device->acl->aclrtMallocHost(address, bytes), "aclrtMallocHost");
@@ -102,6 +107,7 @@ const sy_memory_ext_v1 kNpuMemory = {.header = SY_HEADER(sy_memory_ext_v1),
                                      .native_address = NativeAddress,
                                      .import_memory = Import,
                                      .host_alloc = HostAllocate,
-                                     .host_free = HostFree};
+                                     .host_free = HostFree,
+                                     .native_stream = NativeStream};
 
 }  // namespace switchyard

@@ -149,8 +149,10 @@ aclTensor* Handed::To(const Operand& operand) {
 }
 
 aclScalar* Handed::To(Scalar scalar) {
-  auto value = static_cast<float>(scalar.value);
-  scalars_.push_back(acl_.aclCreateScalar(&value, ACL_FLOAT));
+  auto number = static_cast<float>(scalar.value);
+  auto whole = static_cast<int32_t>(scalar.value);
+  void* const value = scalar.dtype == ACL_INT32 ? static_cast<void*>(&whole) : &number;
+  scalars_.push_back(acl_.aclCreateScalar(value, scalar.dtype));
   return scalars_.back();
 }
 

@@ -53,6 +53,7 @@ Operand MakeOperand(Operand::Home home, size_t index, const sy_tensor& tensor);
 
 struct Scalar {
   double value;
+  aclDataType dtype = ACL_FLOAT;  // or ACL_INT32
 };
 struct Flags {  // an aclBoolArray
   std::vector<uint8_t> values;

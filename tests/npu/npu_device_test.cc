@@ -208,6 +208,20 @@ TEST_F(NpuDevice, ScratchBeyondTheLimitIsRefusedWithBothSizes) {
   EXPECT_THAT(backend_->message(), HasSubstr("allowed are 1000"));
 }
 
+TEST_F(NpuDevice, AnOperatorThatCannotBeMadeRepeatableIsPlannedAtEveryLaunch) {
+  Open();
+  setenv("SWITCHYARD_NPU_SIMULATOR_ONCE", "aclnnReduceSum", 1);
+  sy_reduce_attributes a{};
+  a.axes = 2;
+  a.scale = 1;
+  for (int round = 0; round < 2; ++round) {
+    const Result sums = backend_->Run(Op("reduce", a), {F32({2, 3}, {1, 2, 3, 4, 5, 6})}, {F32({2})});
+    ASSERT_EQ(sums.status, SY_OK) << sums.message;
+    EXPECT_THAT(sums[0], ElementsAre(6, 15));
+  }
+  unsetenv("SWITCHYARD_NPU_SIMULATOR_ONCE");
+}
+
 // The graph x → matmul → reshape → gelu → reshape → matmul, of which a region takes all.
 TEST_F(NpuDevice, ARegionIsOneKernelForSeveralNodes) {
   Open();

@@ -118,6 +118,12 @@ Outcome RunOn(Group& group, const std::function<doubles::Outcome()>& body) {
   return aborted;
 }
 
+// Ends what hangs; nothing touches a buffer any more when it returns.
+void Stop(Group& group) {
+  group.mesh.Abort();
+  const std::lock_guard lock(group.running);
+}
+
 HcclResult Put(const std::shared_ptr<Group>& group, aclrtStream stream, std::function<doubles::Outcome()> body) {
   if (Strikes("call")) return Refuse(HCCL_E_INTERNAL, "a collective fails as it was told to");
   {
@@ -196,8 +202,14 @@ NPU_EXPORT HcclResult HcclCommInitRootInfo(uint32_t size, const HcclRootInfo* ro
 }
 
 NPU_EXPORT HcclResult HcclCommDestroy(HcclComm comm) {
-  const std::lock_guard lock(groups_mutex);
-  return Groups().erase(comm) == 1 ? HCCL_SUCCESS : HCCL_E_PTR;
+  const std::shared_ptr<Group> group = Find(comm);
+  if (group == nullptr) return Refuse(HCCL_E_PTR, "no such communicator");
+  {
+    const std::lock_guard lock(groups_mutex);
+    Groups().erase(comm);
+  }
+  Stop(*group);
+  return HCCL_SUCCESS;
 }
 
 NPU_EXPORT HcclResult HcclGetCommAsyncError(HcclComm comm, HcclResult* error) {
@@ -292,9 +304,13 @@ NPU_EXPORT HcclResult HcclBarrier(HcclComm comm, aclrtStream stream) {
 // Collectives are all that can hang here, so they are what is stopped; work that waits behind them is dropped as after
 // any failure.
 NPU_EXPORT aclError aclrtStreamAbort(aclrtStream stream) {
-  const std::lock_guard lock(groups_mutex);
-  for (const auto& [comm, group] : Groups()) {
-    if (group->streams.count(stream)) group->mesh.Abort();
+  std::vector<std::shared_ptr<Group>> users;
+  {
+    const std::lock_guard lock(groups_mutex);
+    for (const auto& [comm, group] : Groups()) {
+      if (group->streams.count(stream)) users.push_back(group);
+    }
   }
+  for (const auto& group : users) Stop(*group);
   return ACL_SUCCESS;
 }

@@ -99,7 +99,12 @@ NPU_EXPORT aclnnStatus aclnnClampGetWorkspaceSize(const aclTensor* self, const a
                                                   uint64_t* workspaceSize, aclOpExecutor** executor) {
   Planner plan("aclnnClamp");
   plan.Takes({self, out}).SameDtype({self, out});
-  if (plan.ok()) plan.Shape(out, self->dims);
+  if (plan.ok()) {
+    // A float limit would make the whole a float, by the rules of promotion.
+    plan.Shape(out, self->dims)
+        .Need(IsFloat(self->dtype) || (!IsFloat(clipValueMin->dtype) && !IsFloat(clipValueMax->dtype)),
+              "limits of integers must be integers");
+  }
   if (!plan.ok()) return plan.code();
   return plan.Give(
       [to = *out, from = *self, low = clipValueMin->value, high = clipValueMax->value]() -> Outcome {
