@@ -32,20 +32,30 @@ __device__ __forceinline__ float SiluGradient(float x) {
 
 __device__ __forceinline__ float Activate(int activation, float x) {
   switch (activation) {
-    case SY_ACTIVATION_GELU: return Gelu(x);
-    case SY_ACTIVATION_GELU_TANH: return GeluTanh(x);
-    case SY_ACTIVATION_RELU: return Relu(x);
-    case SY_ACTIVATION_SILU: return Silu(x);
-    default: return x;
+    case SY_ACTIVATION_GELU:
+      return Gelu(x);
+    case SY_ACTIVATION_GELU_TANH:
+      return GeluTanh(x);
+    case SY_ACTIVATION_RELU:
+      return Relu(x);
+    case SY_ACTIVATION_SILU:
+      return Silu(x);
+    default:
+      return x;
   }
 }
 __device__ __forceinline__ float ActivationGradient(int activation, float x) {
   switch (activation) {
-    case SY_ACTIVATION_GELU: return GeluGradient(x);
-    case SY_ACTIVATION_GELU_TANH: return GeluTanhGradient(x);
-    case SY_ACTIVATION_RELU: return ReluGradient(x);
-    case SY_ACTIVATION_SILU: return SiluGradient(x);
-    default: return 1;
+    case SY_ACTIVATION_GELU:
+      return GeluGradient(x);
+    case SY_ACTIVATION_GELU_TANH:
+      return GeluTanhGradient(x);
+    case SY_ACTIVATION_RELU:
+      return ReluGradient(x);
+    case SY_ACTIVATION_SILU:
+      return SiluGradient(x);
+    default:
+      return 1;
   }
 }
 

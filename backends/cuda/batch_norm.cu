@@ -123,8 +123,7 @@ __global__ void BatchNormBackwardKernel(ColumnParts shape, GradientOperands p) {
   Load<N>(p.sums, column, plain);
   const float share = 1 / static_cast<float>(shape.rows);
 #pragma unroll
-  for (int k = 0; k < N; ++k)
-    v[k] = s[k] * g[k] * (d[k] - plain[k] * share - (v[k] - m[k]) * s[k] * with_x[k] * share);
+  for (int k = 0; k < N; ++k) v[k] = s[k] * g[k] * (d[k] - plain[k] * share - (v[k] - m[k]) * s[k] * with_x[k] * share);
   Store<N>(p.dx, i, v);
 }
 
@@ -137,8 +136,7 @@ dim3 ColumnGrid(int64_t columns) { return dim3(static_cast<unsigned>(CeilDivide(
 struct BatchNormShape {
   int64_t c, elements;
   ColumnParts parts;
-  explicit BatchNormShape(const sy_tensor& x)
-      : c(x.dims[x.rank - 1]), elements(Elements(x)), parts(elements / c, c) {}
+  explicit BatchNormShape(const sy_tensor& x) : c(x.dims[x.rank - 1]), elements(Elements(x)), parts(elements / c, c) {}
 };
 
 struct BatchNorm : Kernel, BatchNormShape {
@@ -146,7 +144,8 @@ struct BatchNorm : Kernel, BatchNormShape {
       : Kernel(r), BatchNormShape(inputs[0]), attributes(r.Attributes<sy_batch_norm_attributes>()) {
     workspace_bytes = static_cast<uint64_t>(2 * parts.Partials()) * sizeof(float);
     for (const int o : {0, 3, 4}) {
-      if (inputs[static_cast<size_t>(o)].dtype == outputs[static_cast<size_t>(o)].dtype) inplace[static_cast<size_t>(o)] = o;
+      if (inputs[static_cast<size_t>(o)].dtype == outputs[static_cast<size_t>(o)].dtype)
+        inplace[static_cast<size_t>(o)] = o;
     }
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {

@@ -38,9 +38,8 @@ cudaDataType_t DataType(sy_dtype dtype) {
   return dtype == SY_BF16 ? CUDA_R_16BF : dtype == SY_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-// TF32 rounds the inputs of an f32 product to 10 bits of mantissa; nobody gets that without asking.
 cublasComputeType_t ComputeType(sy_dtype input) {
-  return input == SY_F32 && NumberSetting("CUDA_TF32", 0) == 1 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  return input == SY_F32 && Tf32Allowed() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
 std::string CacheFolder() {

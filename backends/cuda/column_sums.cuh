@@ -55,7 +55,8 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
       float v[N], g[N];
       Load<N>(x, row * p.columns + column, v);
       Load<N>(dy, row * p.columns + column, g);
-      const float row_mean = kRowStatistics ? LoadOne(mean, row) : 0, row_rstd = kRowStatistics ? LoadOne(rstd, row) : 0;
+      const float row_mean = kRowStatistics ? LoadOne(mean, row) : 0,
+                  row_rstd = kRowStatistics ? LoadOne(rstd, row) : 0;
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         with_x[k] += g[k] * (v[k] - (kRowStatistics ? row_mean : m[k])) * (kRowStatistics ? row_rstd : s[k]);

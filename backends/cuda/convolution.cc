@@ -1,6 +1,7 @@
 // convolution and its two gradients on cuDNN graphs, images NHWC and volumes NDHWC, weights (K, kernel, C/groups):
 // cuDNN's dims are (N, C, spatial) and the strides say that channels lie innermost. A bias joins the convolution's
-// graph where cuDNN has an engine for that, else it is added by our own pass. f32 stays f32 (no TF32).
+// graph where cuDNN has an engine for that, else it is added by our own pass. f32 stays f32 unless TF32 is
+// asked for.
 #include "backends/cuda/cudnn.h"
 #include "backends/cuda/kernel.h"
 
@@ -42,7 +43,7 @@ class Convolution : public Kernel {
 
   // Throws CudnnError.
   void Prepare(const Request& request) {
-    const bool strict = inputs[0].dtype == SY_F32;
+    const bool strict = inputs[0].dtype == SY_F32 && !Tf32Allowed();
     if (t_.bias) {
       try {
         graph_ = Describe(true);

@@ -176,6 +176,24 @@ void OperationGraph::Reshape(const Descriptor& x, const Descriptor& y) {
       .Finalize();
 }
 
+// What the heuristics offer, best first.
+std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heuristics) {
+  const auto get = [&](int64_t capacity, int64_t* count, cudnnBackendDescriptor_t* handles) {
+    Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, capacity, count, handles),
+          "cudnnBackendGetAttribute of the engines");
+  };
+  int64_t offered = 0, filled = 0;
+  get(0, &offered, nullptr);
+  std::vector<Descriptor> configurations;
+  std::vector<cudnnBackendDescriptor_t> handles;
+  for (int64_t i = 0; i < offered; ++i)
+    handles.push_back(configurations.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
+  if (offered > 0) get(offered, &filled, handles.data());
+  while (static_cast<int64_t>(configurations.size()) > filled) configurations.pop_back();
+  return configurations;
+}
+
 bool OperationGraph::Permitted(const Descriptor& configuration, bool deterministic, bool strict) const {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.handle();
@@ -210,20 +228,7 @@ void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool st
       heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph_)
           .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode)
           .Finalize();
-      int64_t count = 0;
-      Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
-            "the number of engines");
-      std::vector<Descriptor> configurations;
-      std::vector<cudnnBackendDescriptor_t> handles;
-      for (int64_t i = 0; i < count; ++i)
-        handles.push_back(configurations.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
-      Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, handles.data()),
-            "the engines");
-      configurations.erase(configurations.begin() + std::min<int64_t>(count, configurations.size()),
-                           configurations.end());
-      for (const Descriptor& configuration : configurations) {
+      for (const Descriptor& configuration : Configurations(heuristics)) {
         try {
           if (!Permitted(configuration, deterministic, strict)) {
             reason = "no engine has the numerics that are required";

@@ -129,6 +129,7 @@ class OperationGraph {
   };
   const Descriptor& AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims, const TensorDims& strides,
                               bool is_virtual, bool by_value);
+  static std::vector<Descriptor> Configurations(const Descriptor& heuristics);
   bool Permitted(const Descriptor& configuration, bool deterministic, bool strict) const;
 
   sy_device& device_;

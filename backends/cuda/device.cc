@@ -168,8 +168,8 @@ sy_status OpenIndex(int32_t index, const sy_open_options* options, sy_device** d
   if (capability < kLeastCapability)
     return SY_FAIL(error, SY_UNSUPPORTED, "cuda: device %d has compute capability %d.%d, expected %d.%d or more", index,
                    capability / 10, capability % 10, kLeastCapability / 10, kLeastCapability % 10);
-  SY_CUDA(error, cudaSetDevice(index));
   SY_TRY(Enter(index, error));
+  SY_CUDA(error, cudaSetDevice(index));  // makes the context now, also where the device was current
   std::unique_ptr<sy_device, void (*)(sy_device*)> made(new sy_device, Close);
   made->index = index;
   {

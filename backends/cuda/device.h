@@ -66,6 +66,10 @@ void Log(int32_t level, const std::string& text);
 // For functions that cannot fail by their signature (free, destroy): a failure is logged, unless the process is ending.
 void LogFailure(cudaError_t code, const char* call);
 
+// TF32 rounds the inputs of an f32 product to 10 bits of mantissa; nobody gets that without asking
+// (SWITCHYARD_CUDA_TF32=1).
+inline bool Tf32Allowed() { return NumberSetting("CUDA_TF32", 0) == 1; }
+
 // Where a place is: a device pointer, or the host's.
 inline char* Address(const sy_place& place) {
   return (place.buffer ? place.buffer->address : static_cast<char*>(place.host)) + place.offset;

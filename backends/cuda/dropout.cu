@@ -1,5 +1,5 @@
-// dropout and drop path by counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy
-// as 1, 2, 3", 2011) of key, element, sample and step, so that no mask is ever stored.
+// dropout and drop path by counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3", 2011) of key, element, sample and step, so that no mask is ever stored.
 #include "backends/cuda/element.cuh"
 #include "backends/cuda/views.h"
 
@@ -19,8 +19,8 @@ struct Sampling {
 // The words of elements 4·group … 4·group + 3 of a sample.
 __device__ __forceinline__ uint4 Philox(uint64_t key, uint32_t group, int32_t sample, const int32_t* step) {
   auto low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
-  uint4 c = make_uint4(group, static_cast<uint32_t>(sample), static_cast<uint32_t>(step[0]),
-                       static_cast<uint32_t>(step[1]));
+  uint4 c =
+      make_uint4(group, static_cast<uint32_t>(sample), static_cast<uint32_t>(step[0]), static_cast<uint32_t>(step[1]));
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     const uint32_t a_high = __umulhi(0xD2511F53u, c.x), a_low = 0xD2511F53u * c.x;

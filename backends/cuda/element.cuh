@@ -15,7 +15,7 @@
 
 // Dynamic shared memory as an array `name`, 16-byte aligned. (A host emulation of CUDA defines its own.)
 #ifndef SWITCHYARD_DYNAMIC_SHARED
-#define SWITCHYARD_DYNAMIC_SHARED(type, name)              \
+#define SWITCHYARD_DYNAMIC_SHARED(type, name)               \
   extern __shared__ __align__(16) char switchyard_shared[]; \
   type* const name = reinterpret_cast<type*>(switchyard_shared)
 #endif

@@ -1,11 +1,15 @@
-// What attention and its gradient share: the layout of packed qkv (B, T, 3, H, D), tiles of it in shared memory as f32,
-// and the two small matrix products that a block computes with them. A block has kRows rows of its own and runs over
-// tiles of kColumns others; threads form a grid of 16 × kRows/4, each with four rows (4·y … 4·y + 3) and every sixteenth
-// column (x, x + 16, …).
+// What attention and its gradient share: the layout of packed qkv (B, T, 3, H, D), and the tiles that a block computes
+// with. A block has kRows rows of its own (queries, or keys and values) and runs over tiles of kColumns others, both in
+// shared memory. Two kinds of tiles do the arithmetic, and the kernels are written for either:
+//   ScalarTiles  f32 in ordinary multiply-adds, for f32
+//   MatrixTiles  bf16 or f16 by tensor cores, sums in f32
+// In either, a thread has kHeld rows and kScores columns of a product of two tiles, and of each of its rows kWidth
+// elements of a sum over D; Row, Column and Depth say which.
 #pragma once
 
 #include <cmath>
 
+#include "backends/cuda/tensor_core.cuh"
 #include "backends/cuda/views.h"
 
 namespace switchyard {
@@ -28,6 +32,9 @@ struct AttentionShape {
   }
 };
 
+// Not inline: unrolled code asks for it at dozens of places, and most attention has no such term.
+__device__ __noinline__ inline float LoadTerm(View x, int64_t i) { return LoadOne(x, i); }
+
 struct AttentionTerms {
   View bias, mask;  // (H, T, T) and (G, T, T); may be absent
 
@@ -36,32 +43,23 @@ struct AttentionTerms {
                                          float product) const {
     if (i >= s.tokens || j >= s.tokens) return -INFINITY;
     float score = s.scale * product;
-    if (bias) score += LoadOne(bias, (h * s.tokens + i) * s.tokens + j);
-    if (mask) score += LoadOne(mask, (b % s.groups * s.tokens + i) * s.tokens + j);
+    if (bias) score += LoadTerm(bias, (h * s.tokens + i) * s.tokens + j);
+    if (mask) score += LoadTerm(mask, (b % s.groups * s.tokens + i) * s.tokens + j);
     return score;
   }
 };
 
-constexpr int kAttentionLanes = 16;  // threads side by side
-
-template <int kDepth, int kRows, int kColumns>
+// What both kinds do alike, given Row and Depth of `Tiles`.
+template <typename Tiles>
 struct AttentionTiles {
-  static constexpr int kThreads = kAttentionLanes * kRows / 4;
-  static constexpr int kStride = kDepth + 4;           // of a row of a tile, floats: 16-byte aligned, banks apart
-  static constexpr int kWeightStride = kColumns + 4;
-  static constexpr int kOwn = kRows * kStride, kOther = kColumns * kStride, kWeights = kRows * kWeightStride;  // floats
-  static constexpr int kScores = kColumns / kAttentionLanes, kWidth = kDepth / kAttentionLanes;  // columns of a thread
-
-  __device__ static int X() { return threadIdx.x % kAttentionLanes; }
-  __device__ static int Y() { return threadIdx.x / kAttentionLanes; }
-
-  // tile[r][d] = x[base + (first + r)·stride + d], zero beyond the tokens and the depth.
-  __device__ static void LoadTile(const AttentionShape& s, const View& x, int64_t base, int64_t stride, int64_t first,
-                                  int rows, float* tile) {
+  // tile[r·stride + d] = x[base + (first + r)·step + d], zero beyond the tokens and the depth.
+  template <int kDepth, int kThreads, typename Put>
+  __device__ static void ForTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
+                                 int rows, Put put) {
     constexpr int kPacks = kDepth / kPack;
     for (int i = threadIdx.x; i < rows * kPacks; i += kThreads) {
       const int row = i / kPacks, column = i % kPacks * kPack;
-      const int64_t at = base + (first + row) * stride + column;
+      const int64_t at = base + (first + row) * step + column;
       float v[kPack] = {};
       if (first + row < s.tokens && column < s.depth) {
         if (s.depth % kPack == 0) {
@@ -70,29 +68,74 @@ struct AttentionTiles {
           for (int k = 0; k < kPack; ++k) v[k] = column + k < s.depth ? LoadOne(x, at + k) : 0;
         }
       }
+      put(row, column, v);
+    }
+  }
+  // x[base + (first + row)·step + d] = factor·sum
+  template <int kHeld, int kWidth>
+  __device__ static void StoreRows(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
+                                   const float (&sum)[kHeld][kWidth], const float (&factor)[kHeld]) {
+#pragma unroll
+    for (int r = 0; r < kHeld; ++r) {
+      const int64_t row = first + Tiles::Row(r);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        const int d = Tiles::Depth(k);
+        if (row < s.tokens && d < s.depth) StoreOne(x, base + row * step + d, factor[r] * sum[r][k]);
+      }
+    }
+  }
+  // Over the threads that share a row.
+  template <typename Combine>
+  __device__ static float ReduceRow(float x, Combine combine) {
+#pragma unroll
+    for (int bits = Tiles::kSharers / 2; bits > 0; bits /= 2) x = combine(x, __shfl_xor_sync(~0u, x, bits));
+    return x;
+  }
+};
+
+// Threads form a grid of 16 × kRows/4, each with four rows (4·y …) and every sixteenth column (x, x + 16, …).
+template <int kDepth, int kRowCount, int kColumnCount>
+struct ScalarTiles : AttentionTiles<ScalarTiles<kDepth, kRowCount, kColumnCount>> {
+  using Element = float;
+  using Base = AttentionTiles<ScalarTiles>;
+  static constexpr int kRows = kRowCount, kColumns = kColumnCount, kSharers = 16, kThreads = kSharers * kRows / 4;
+  static constexpr int kStride = kDepth + 4;  // of a row of a tile: 16-byte aligned, banks apart
+  static constexpr int kWeightStride = kColumns + 4;
+  static constexpr size_t kOwnBytes = kRows * kStride * sizeof(float), kOtherBytes = kColumns * kStride * sizeof(float);
+  static constexpr size_t kWeightBytes = kRows * kWeightStride * sizeof(float);
+  static constexpr int kHeld = 4, kScores = kColumns / kSharers, kWidth = kDepth / kSharers;
+
+  __device__ static int X() { return threadIdx.x % kSharers; }
+  __device__ static int Row(int r) { return threadIdx.x / kSharers * 4 + r; }
+  __device__ static int Column(int c) { return X() + c * kSharers; }
+  __device__ static int Depth(int k) { return X() + k * kSharers; }
+
+  __device__ static void LoadTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
+                                  int rows, float* tile) {
+    Base::template ForTile<kDepth, kThreads>(s, x, base, step, first, rows, [&](int row, int column, const float* v) {
       auto* to = reinterpret_cast<float4*>(tile + row * kStride + column);
       to[0] = make_float4(v[0], v[1], v[2], v[3]);
       to[1] = make_float4(v[4], v[5], v[6], v[7]);
-    }
+    });
   }
 
-  // product[r][c] = own row r · other row c
-  __device__ static void Multiply(const float* own, const float* other, float (&product)[4][kScores]) {
+  // product = own row · other row
+  __device__ static void Multiply(const float* own, const float* other, float (&product)[kHeld][kScores]) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < kHeld; ++r) {
 #pragma unroll
       for (int c = 0; c < kScores; ++c) product[r][c] = 0;
     }
 #pragma unroll 4
     for (int d = 0; d < kDepth; d += 4) {
-      float4 a[4], b[kScores];
+      float4 a[kHeld], b[kScores];
 #pragma unroll
-      for (int r = 0; r < 4; ++r) a[r] = *reinterpret_cast<const float4*>(own + (4 * Y() + r) * kStride + d);
+      for (int r = 0; r < kHeld; ++r) a[r] = *reinterpret_cast<const float4*>(own + Row(r) * kStride + d);
 #pragma unroll
-      for (int c = 0; c < kScores; ++c)
-        b[c] = *reinterpret_cast<const float4*>(other + (X() + c * kAttentionLanes) * kStride + d);
+      for (int c = 0; c < kScores; ++c) b[c] = *reinterpret_cast<const float4*>(other + Column(c) * kStride + d);
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      for (int r = 0; r < kHeld; ++r) {
 #pragma unroll
         for (int c = 0; c < kScores; ++c)
           product[r][c] += a[r].x * b[c].x + a[r].y * b[c].y + a[r].z * b[c].z + a[r].w * b[c].w;
@@ -100,42 +143,105 @@ struct AttentionTiles {
     }
   }
 
-  // Puts this thread's weights where AddWeighted looks for them.
-  __device__ static void StoreWeights(const float (&w)[4][kScores], float* weights) {
+  // sum += Σ over the other rows of w·other. The weights pass through shared memory, within the warp that has the rows.
+  __device__ static void AddWeighted(const float (&w)[kHeld][kScores], const float* other, float* weights,
+                                     float (&sum)[kHeld][kWidth]) {
+    __syncwarp();
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < kHeld; ++r) {
 #pragma unroll
-      for (int c = 0; c < kScores; ++c) weights[(4 * Y() + r) * kWeightStride + X() + c * kAttentionLanes] = w[r][c];
+      for (int c = 0; c < kScores; ++c) weights[Row(r) * kWeightStride + Column(c)] = w[r][c];
     }
-  }
-
-  // sum[r] += Σ over the other rows of weights[r]·other
-  __device__ static void AddWeighted(const float* weights, const float* other, float (&sum)[4][kWidth]) {
+    __syncwarp();
     for (int j = 0; j < kColumns; j += 4) {
-      float4 w[4];
+      float4 four[kHeld];
 #pragma unroll
-      for (int r = 0; r < 4; ++r) w[r] = *reinterpret_cast<const float4*>(weights + (4 * Y() + r) * kWeightStride + j);
+      for (int r = 0; r < kHeld; ++r) four[r] = *reinterpret_cast<const float4*>(weights + Row(r) * kWeightStride + j);
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
-        const float* column = other + j * kStride + X() + k * kAttentionLanes;
+        const float* column = other + j * kStride + Depth(k);
         const float b[4] = {column[0], column[kStride], column[2 * kStride], column[3 * kStride]};
 #pragma unroll
-        for (int r = 0; r < 4; ++r) sum[r][k] += w[r].x * b[0] + w[r].y * b[1] + w[r].z * b[2] + w[r].w * b[3];
+        for (int r = 0; r < kHeld; ++r)
+          sum[r][k] += four[r].x * b[0] + four[r].y * b[1] + four[r].z * b[2] + four[r].w * b[3];
+      }
+    }
+  }
+};
+
+// A warp has sixteen rows; a thread has its fragments' (tensor_core.cuh): rows g and g + 8, columns 2t and 2t + 1 of
+// every eight.
+template <sy_dtype kDtype, int kDepth, int kRowCount, int kColumnCount>
+struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColumnCount>> {
+  using Element = uint16_t;
+  using Base = AttentionTiles<MatrixTiles>;
+  static constexpr int kRows = kRowCount, kColumns = kColumnCount, kSharers = 4, kThreads = 2 * kRows;
+  static constexpr int kStride = kDepth + 8;  // of a row of a tile: 16-byte aligned, banks apart
+  static constexpr size_t kOwnBytes = kRows * kStride * sizeof(Element);
+  static constexpr size_t kOtherBytes = kColumns * kStride * sizeof(Element), kWeightBytes = 0;
+  static constexpr int kHeld = 2, kScores = kColumns / 4, kWidth = kDepth / 4;
+  static_assert(kDepth % 16 == 0 && kRows % 16 == 0 && kColumns % 16 == 0);
+
+  __device__ static int Lane() { return threadIdx.x % 32; }
+  __device__ static int FirstRow() { return threadIdx.x / 32 * 16; }
+  __device__ static int Row(int r) { return FirstRow() + Lane() / 4 + 8 * r; }
+  __device__ static int Column(int c) { return c / 2 * 8 + Lane() % 4 * 2 + c % 2; }
+  __device__ static int Depth(int k) { return Column(k); }
+
+  __device__ static void LoadTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
+                                  int rows, Element* tile) {
+    Base::template ForTile<kDepth, kThreads>(s, x, base, step, first, rows, [&](int row, int column, const float* v) {
+      *reinterpret_cast<uint4*>(tile + row * kStride + column) =
+          make_uint4(PackTwo(v[0], v[1], kDtype), PackTwo(v[2], v[3], kDtype), PackTwo(v[4], v[5], kDtype),
+                     PackTwo(v[6], v[7], kDtype));
+    });
+  }
+
+  __device__ static void Multiply(const Element* own, const Element* other, float (&product)[kHeld][kScores]) {
+    const int row = Lane() % 8, matrix = Lane() / 8;
+#pragma unroll
+    for (int c = 0; c < kScores; ++c) product[0][c] = product[1][c] = 0;
+#pragma unroll
+    for (int d = 0; d < kDepth; d += 16) {
+      uint32_t a[4];
+      LoadMatrices(own + (FirstRow() + matrix % 2 * 8 + row) * kStride + d + matrix / 2 * 8, a);
+#pragma unroll
+      for (int column = 0; column < kColumns; column += 16) {
+        uint32_t b[4];
+        LoadMatrices(other + (column + matrix / 2 * 8 + row) * kStride + d + matrix % 2 * 8, b);
+        Add(a, b, column / 4, product);
       }
     }
   }
 
-  // x[base + (first + r)·stride + d] = factor[r]·sum[r][d]
-  __device__ static void StoreRows(const AttentionShape& s, const View& x, int64_t base, int64_t stride, int64_t first,
-                                   const float (&sum)[4][kWidth], const float (&factor)[4]) {
+  // The weights are rounded to the dtype; a product's fragments are those of the next one's A.
+  __device__ static void AddWeighted(const float (&w)[kHeld][kScores], const Element* other, float*,
+                                     float (&sum)[kHeld][kWidth]) {
+    const int row = Lane() % 8, matrix = Lane() / 8;
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int64_t row = first + 4 * Y() + r;
+    for (int column = 0; column < kColumns; column += 16) {
+      const int c = column / 4;
+      const uint32_t a[4] = {PackTwo(w[0][c], w[0][c + 1], kDtype), PackTwo(w[1][c], w[1][c + 1], kDtype),
+                             PackTwo(w[0][c + 2], w[0][c + 3], kDtype), PackTwo(w[1][c + 2], w[1][c + 3], kDtype)};
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        const int d = X() + k * kAttentionLanes;
-        if (row < s.tokens && d < s.depth) StoreOne(x, base + row * stride + d, factor[r] * sum[r][k]);
+      for (int d = 0; d < kDepth; d += 16) {
+        uint32_t b[4];
+        LoadMatricesTransposed(other + (column + matrix % 2 * 8 + row) * kStride + d + matrix / 2 * 8, b);
+        Add(a, b, d / 4, sum);
       }
+    }
+  }
+
+ private:
+  // Two neighbouring fragments of eight columns, which are four elements of each of the thread's rows from `first` on.
+  template <int kCount>
+  __device__ static void Add(const uint32_t (&a)[4], const uint32_t (&b)[4], int first, float (&to)[kHeld][kCount]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int c = first + 2 * half;
+      float sum[4] = {to[0][c], to[0][c + 1], to[1][c], to[1][c + 1]};
+      MultiplyFragments<kDtype>(a, b[2 * half], b[2 * half + 1], sum);
+      to[0][c] = sum[0], to[0][c + 1] = sum[1], to[1][c] = sum[2], to[1][c + 1] = sum[3];
     }
   }
 };
@@ -157,7 +263,8 @@ inline bool CheckAttention(const Request& r, size_t first, size_t outputs, Atten
   *shape = {qkv.dims[0], qkv.dims[1], qkv.dims[3], qkv.dims[4], 1, a.scale};
   const int64_t square = shape->tokens * shape->tokens;
   if (shape->depth > 128) return complain("more than 128 elements per head");
-  if (shape->batch * shape->heads > kMostIndices || shape->tokens > 1 << 20) return complain("too many tokens or heads");
+  if (shape->batch * shape->heads > kMostIndices || shape->tokens > 1 << 20)
+    return complain("too many tokens or heads");
   if (r.Accumulates()) return complain("cannot accumulate");
   if (a.bias && !r.RequireElements(r.inputs[first], shape->heads * square, "bias")) return false;
   if (a.mask) {

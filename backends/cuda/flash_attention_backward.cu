@@ -20,20 +20,22 @@ __global__ void DeltaKernel(Teams teams, AttentionShape s, View out, View dout, 
   const int64_t row = teams.Row();
   if (row >= teams.rows) return;
   float sum = 0;
-  teams.ForRow<1>(s.depth, [&](int64_t d) { sum += LoadOne(out, row * s.depth + d) * LoadOne(dout, row * s.depth + d); });
+  teams.ForRow<1>(s.depth,
+                  [&](int64_t d) { sum += LoadOne(out, row * s.depth + d) * LoadOne(dout, row * s.depth + d); });
   sum = teams.Sum(sum);
   if (teams.Rank() == 0) StoreOne(delta, s.Row(row / s.heads / s.tokens, row % s.heads, row / s.heads % s.tokens), sum);
 }
 
 // p and ds of this thread's rows and columns. Rows are queries and columns keys, or the other way round.
 template <bool kRowsAreKeys, typename Tiles>
-__device__ __forceinline__ void Weights(const AttentionShape& s, const Operands& o, int64_t b, int64_t h, int64_t row,
-                                        int64_t column, float (&p)[4][Tiles::kScores], float (&ds)[4][Tiles::kScores]) {
+__device__ __forceinline__ void Weigh(const AttentionShape& s, const Operands& o, int64_t b, int64_t h, int64_t row,
+                                      int64_t column, float (&p)[Tiles::kHeld][Tiles::kScores],
+                                      float (&ds)[Tiles::kHeld][Tiles::kScores]) {
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
     for (int c = 0; c < Tiles::kScores; ++c) {
-      const int64_t y = row + 4 * Tiles::Y() + r, x = column + Tiles::X() + c * kAttentionLanes;
+      const int64_t y = row + Tiles::Row(r), x = column + Tiles::Column(c);
       const int64_t i = kRowsAreKeys ? x : y, j = kRowsAreKeys ? y : x;
       if (i < s.tokens && j < s.tokens) {
         p[r][c] = expf(o.terms.Score(s, b, h, i, j, p[r][c]) - LoadOne(o.logsumexp, s.Row(b, h, i)));
@@ -47,17 +49,22 @@ __device__ __forceinline__ void Weights(const AttentionShape& s, const Operands&
 
 // A block has kRows queries, or keys and values, of one head, and runs over tiles of the others: blockIdx.x = b·H + h.
 // For dbias it has kRows × kColumns pairs of one head and runs over the batch: blockIdx.x = h, blockIdx.z = which keys.
-template <int kDepth, int kRows, int kColumns, Result kResult>
-__global__ void AttentionBackwardKernel(AttentionShape s, Operands o, View dqkv, View dbias) {
-  using Tiles = AttentionTiles<kDepth, kRows, kColumns>;
+template <typename Tiles, Result kResult>
+__global__ void __launch_bounds__(Tiles::kThreads)
+    AttentionBackwardKernel(AttentionShape s, Operands o, View dqkv, View dbias) {
+  using Element = typename Tiles::Element;
   constexpr bool kKeys = kResult == Result::kKeys, kBias = kResult == Result::kBias;
-  SWITCHYARD_DYNAMIC_SHARED(float, shared);
-  float *own = shared, *own_gradient = own + Tiles::kOwn;  // q and dout, or k and v …
-  float *other = own_gradient + Tiles::kOwn, *other_gradient = other + Tiles::kOther;  // … and the others
-  float* weights = other_gradient + Tiles::kOther;
+  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
+  SWITCHYARD_DYNAMIC_SHARED(char, shared);
+  auto* own = reinterpret_cast<Element*>(shared);  // q and dout, or k and v …
+  auto* own_gradient = reinterpret_cast<Element*>(shared + Tiles::kOwnBytes);
+  auto* other = reinterpret_cast<Element*>(shared + 2 * Tiles::kOwnBytes);  // … and the others
+  auto* other_gradient = reinterpret_cast<Element*>(shared + 2 * Tiles::kOwnBytes + Tiles::kOtherBytes);
+  auto* weights = reinterpret_cast<float*>(shared + 2 * Tiles::kOwnBytes + 2 * Tiles::kOtherBytes);
   const int64_t h = kBias ? blockIdx.x : blockIdx.x % s.heads, first = blockIdx.y * static_cast<int64_t>(kRows);
-  const int64_t qkv_stride = s.QkvStride(), out_stride = s.OutStride();
-  float gradient[4][Tiles::kWidth] = {}, value_gradient[4][Tiles::kWidth] = {}, bias_gradient[4][Tiles::kScores] = {};
+  const int64_t qkv_step = s.QkvStride(), out_step = s.OutStride();
+  float gradient[Tiles::kHeld][Tiles::kWidth] = {}, value_gradient[Tiles::kHeld][Tiles::kWidth] = {};
+  float bias_gradient[Tiles::kHeld][Tiles::kScores] = {};
 
   const int64_t steps = kBias ? s.batch : CeilDivide(s.tokens, kColumns);
   for (int64_t step = 0; step < steps; ++step) {
@@ -66,83 +73,83 @@ __global__ void AttentionBackwardKernel(AttentionShape s, Operands o, View dqkv,
     const int64_t q = s.Qkv(b, 0, 0, h), k = s.Qkv(b, 0, 1, h), v = s.Qkv(b, 0, 2, h), out = s.Out(b, 0, h);
     __syncthreads();  // the tiles of the step before have been used
     if (kBias || step == 0) {
-      Tiles::LoadTile(s, o.qkv, kKeys ? k : q, qkv_stride, first, kRows, own);
-      Tiles::LoadTile(s, kKeys ? o.qkv : o.dout, kKeys ? v : out, kKeys ? qkv_stride : out_stride, first, kRows,
+      Tiles::LoadTile(s, o.qkv, kKeys ? k : q, qkv_step, first, kRows, own);
+      Tiles::LoadTile(s, kKeys ? o.qkv : o.dout, kKeys ? v : out, kKeys ? qkv_step : out_step, first, kRows,
                       own_gradient);
     }
-    Tiles::LoadTile(s, o.qkv, kKeys ? q : k, qkv_stride, column, kColumns, other);
-    Tiles::LoadTile(s, kKeys ? o.dout : o.qkv, kKeys ? out : v, kKeys ? out_stride : qkv_stride, column, kColumns,
+    Tiles::LoadTile(s, o.qkv, kKeys ? q : k, qkv_step, column, kColumns, other);
+    Tiles::LoadTile(s, kKeys ? o.dout : o.qkv, kKeys ? out : v, kKeys ? out_step : qkv_step, column, kColumns,
                     other_gradient);
     __syncthreads();
-    float p[4][Tiles::kScores], ds[4][Tiles::kScores];
+    float p[Tiles::kHeld][Tiles::kScores], ds[Tiles::kHeld][Tiles::kScores];
     Tiles::Multiply(own, other, p);
     Tiles::Multiply(own_gradient, other_gradient, ds);
-    Weights<kKeys, Tiles>(s, o, b, h, first, column, p, ds);
+    Weigh<kKeys, Tiles>(s, o, b, h, first, column, p, ds);
     if constexpr (kBias) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
         for (int c = 0; c < Tiles::kScores; ++c) bias_gradient[r][c] += ds[r][c];
       }
     } else {
-      if constexpr (kKeys) {
-        Tiles::StoreWeights(p, weights);
-        __syncthreads();
-        Tiles::AddWeighted(weights, other_gradient, value_gradient);
-        __syncthreads();
-      }
-      Tiles::StoreWeights(ds, weights);
-      __syncthreads();
-      Tiles::AddWeighted(weights, other, gradient);
+      if constexpr (kKeys) Tiles::AddWeighted(p, other_gradient, weights, value_gradient);
+      Tiles::AddWeighted(ds, other, weights, gradient);
     }
   }
 
-  const float scale[4] = {s.scale, s.scale, s.scale, s.scale}, one[4] = {1, 1, 1, 1};
   if constexpr (kBias) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
       for (int c = 0; c < Tiles::kScores; ++c) {
-        const int64_t i = first + 4 * Tiles::Y() + r;
-        const int64_t j = blockIdx.z * static_cast<int64_t>(kColumns) + Tiles::X() + c * kAttentionLanes;
+        const int64_t i = first + Tiles::Row(r), j = blockIdx.z * static_cast<int64_t>(kColumns) + Tiles::Column(c);
         if (i < s.tokens && j < s.tokens) StoreOne(dbias, (h * s.tokens + i) * s.tokens + j, bias_gradient[r][c]);
       }
     }
   } else {
+    float scale[Tiles::kHeld], one[Tiles::kHeld];
+#pragma unroll
+    for (int r = 0; r < Tiles::kHeld; ++r) scale[r] = s.scale, one[r] = 1;
     const int64_t b = blockIdx.x / s.heads;
-    Tiles::StoreRows(s, dqkv, s.Qkv(b, 0, kKeys ? 1 : 0, h), qkv_stride, first, gradient, scale);
-    if constexpr (kKeys) Tiles::StoreRows(s, dqkv, s.Qkv(b, 0, 2, h), qkv_stride, first, value_gradient, one);
+    Tiles::StoreRows(s, dqkv, s.Qkv(b, 0, kKeys ? 1 : 0, h), qkv_step, first, gradient, scale);
+    if constexpr (kKeys) Tiles::StoreRows(s, dqkv, s.Qkv(b, 0, 2, h), qkv_step, first, value_gradient, one);
   }
 }
 
 struct AttentionBackward : Kernel {
   AttentionBackward(const Request& r, const AttentionShape& s)
-      : Kernel(r),
-        shape(s),
-        attributes(r.Attributes<sy_attention_attributes>()),
-        rows(s.batch * s.tokens * s.heads) {
+      : Kernel(r), shape(s), attributes(r.Attributes<sy_attention_attributes>()), rows(s.batch * s.tokens * s.heads) {
     workspace_bytes = static_cast<uint64_t>(rows) * sizeof(float);
   }
 
-  template <int kDepth, int kRows, int kColumns, Result kResult>
+  template <typename Tiles, Result kResult>
   cudaError_t Start(const Operands& o, const Bound& b, const LaunchContext& context) const {
-    using Tiles = AttentionTiles<kDepth, kRows, kColumns>;
-    constexpr size_t kShared = (2 * Tiles::kOwn + 2 * Tiles::kOther + Tiles::kWeights) * sizeof(float);
+    constexpr size_t kShared = 2 * Tiles::kOwnBytes + 2 * Tiles::kOtherBytes + Tiles::kWeightBytes;
     static_assert(kShared <= 48 << 10);
-    const auto tiles = static_cast<unsigned>(CeilDivide(shape.tokens, kRows));
-    const dim3 grid = kResult == Result::kBias
-                          ? dim3(static_cast<unsigned>(shape.heads), tiles,
-                                 static_cast<unsigned>(CeilDivide(shape.tokens, kColumns)))
-                          : dim3(static_cast<unsigned>(shape.batch * shape.heads), tiles);
-    return Launch(AttentionBackwardKernel<kDepth, kRows, kColumns, kResult>, grid, dim3(Tiles::kThreads), kShared,
-                  context.stream, shape, o, Out(b, 0), outputs.size() == 2 ? Out(b, 1) : View());
+    const auto tiles = static_cast<unsigned>(CeilDivide(shape.tokens, Tiles::kRows));
+    const dim3 grid = kResult == Result::kBias ? dim3(static_cast<unsigned>(shape.heads), tiles,
+                                                      static_cast<unsigned>(CeilDivide(shape.tokens, Tiles::kColumns)))
+                                               : dim3(static_cast<unsigned>(shape.batch * shape.heads), tiles);
+    return Launch(AttentionBackwardKernel<Tiles, kResult>, grid, dim3(Tiles::kThreads), kShared, context.stream, shape,
+                  o, Out(b, 0), outputs.size() == 2 ? Out(b, 1) : View());
   }
-  template <int kDepth, int kRows, int kColumns>
+  template <typename Tiles>
   cudaError_t StartAll(const Operands& o, const Bound& b, const LaunchContext& context) const {
-    cudaError_t code = Start<kDepth, kRows, kColumns, Result::kQueries>(o, b, context);
-    if (code == cudaSuccess) code = Start<kDepth, kRows, kColumns, Result::kKeys>(o, b, context);
+    cudaError_t code = Start<Tiles, Result::kQueries>(o, b, context);
+    if (code == cudaSuccess) code = Start<Tiles, Result::kKeys>(o, b, context);
     if (code != cudaSuccess || outputs.size() == 1) return code;
-    return Start<kDepth, kRows, kColumns, Result::kBias>(o, b, context);
+    return Start<Tiles, Result::kBias>(o, b, context);
+  }
+  template <sy_dtype kDtype>
+  cudaError_t StartHalf(const Operands& o, const Bound& b, const LaunchContext& context) const {
+    if (shape.depth <= 32) return StartAll<MatrixTiles<kDtype, 32, 64, 32>>(o, b, context);
+    if (shape.depth <= 64) return StartAll<MatrixTiles<kDtype, 64, 64, 32>>(o, b, context);
+    return StartAll<MatrixTiles<kDtype, 128, 32, 32>>(o, b, context);
+  }
+  cudaError_t StartSingle(const Operands& o, const Bound& b, const LaunchContext& context) const {
+    if (shape.depth <= 32) return StartAll<ScalarTiles<32, 64, 32>>(o, b, context);
+    if (shape.depth <= 64) return StartAll<ScalarTiles<64, 32, 32>>(o, b, context);
+    return StartAll<ScalarTiles<128, 16, 16>>(o, b, context);
   }
 
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
@@ -150,14 +157,17 @@ struct AttentionBackward : Kernel {
     const Teams teams(rows, shape.depth);
     SY_CUDA(error, Launch(DeltaKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, shape, In(b, 1),
                           In(b, 3), delta));
-    const Operands o = {In(b, 0), In(b, 2), In(b, 3), delta,
+    const Operands o = {In(b, 0),
+                        In(b, 2),
+                        In(b, 3),
+                        delta,
                         {attributes.bias ? In(b, 4) : View(), attributes.mask ? In(b, inputs.size() - 1) : View()}};
-    if (shape.depth <= 32) {
-      SY_CUDA(error, StartAll<32, 64, 32>(o, b, context));
-    } else if (shape.depth <= 64) {
-      SY_CUDA(error, StartAll<64, 32, 32>(o, b, context));
+    if (inputs[0].dtype == SY_BF16) {
+      SY_CUDA(error, StartHalf<SY_BF16>(o, b, context));
+    } else if (inputs[0].dtype == SY_F16) {
+      SY_CUDA(error, StartHalf<SY_F16>(o, b, context));
     } else {
-      SY_CUDA(error, StartAll<128, 16, 16>(o, b, context));
+      SY_CUDA(error, StartSingle(o, b, context));
     }
     return SY_OK;
   }
@@ -175,8 +185,7 @@ KernelPointer PrepareAttentionBackward(const Request& r) {
   const int64_t rows = shape.batch * shape.tokens * shape.heads;
   if (!r.RequireElements(r.inputs[1], rows * shape.depth, "out") ||
       !r.RequireElements(r.inputs[2], rows, "logsumexp") ||
-      !r.RequireElements(r.inputs[3], rows * shape.depth, "dout") ||
-      !r.RequireDims(r.outputs[0], r.inputs[0], "dqkv"))
+      !r.RequireElements(r.inputs[3], rows * shape.depth, "dout") || !r.RequireDims(r.outputs[0], r.inputs[0], "dqkv"))
     return nullptr;
   if (dbias && (!r.Attributes<sy_attention_attributes>().bias ||
                 !r.RequireElements(r.outputs[1], shape.heads * shape.tokens * shape.tokens, "dbias")))

@@ -1,7 +1,7 @@
 // transpose, slice, pad, roll, concat, and copies that broadcast, for every dtype: bytes move, nothing is converted.
-// Each is one or more Moves: a walk over the elements of the result, every one of which comes from a strided place, from
-// a place that wraps around (roll), or from outside of the input (pad). Elements are moved in units of up to 16 bytes
-// where the innermost runs allow it; matrices are transposed by tiles in shared memory.
+// Each is one or more Moves: a walk over the elements of the result, every one of which comes from a strided place,
+// from a place that wraps around (roll), or from outside of the input (pad). Elements are moved in units of up to 16
+// bytes where the innermost runs allow it; matrices are transposed by tiles in shared memory.
 #include <algorithm>
 #include <optional>
 
@@ -149,8 +149,8 @@ cudaError_t Start(const Piece& piece, const char* x, char* y, cudaStream_t strea
   auto* to = reinterpret_cast<Unit*>(y);
   if (piece.matrices) {
     const MatrixTranspose& t = *piece.matrices;
-    const dim3 grid(static_cast<unsigned>(CeilDivide(t.rows, kTile)), static_cast<unsigned>(CeilDivide(t.columns, kTile)),
-                    static_cast<unsigned>(t.batch));
+    const dim3 grid(static_cast<unsigned>(CeilDivide(t.rows, kTile)),
+                    static_cast<unsigned>(CeilDivide(t.columns, kTile)), static_cast<unsigned>(t.batch));
     return Launch(TransposeKernel<Unit>, grid, dim3(kTile, kTileRows), 0, stream, t.rows, t.columns, from, to);
   }
   const dim3 grid(static_cast<unsigned>(CeilDivide(piece.move.count, kThreads)));
@@ -177,11 +177,21 @@ class Moves : public Kernel {
       char* y = b.outputs[piece.output];
       if (x == y) continue;  // a copy onto itself
       switch (piece.unit) {
-        case 1: SY_CUDA(error, Start<uint8_t>(piece, x, y, context.stream)); break;
-        case 2: SY_CUDA(error, Start<uint16_t>(piece, x, y, context.stream)); break;
-        case 4: SY_CUDA(error, Start<uint32_t>(piece, x, y, context.stream)); break;
-        case 8: SY_CUDA(error, Start<uint2>(piece, x, y, context.stream)); break;
-        default: SY_CUDA(error, Start<uint4>(piece, x, y, context.stream)); break;
+        case 1:
+          SY_CUDA(error, Start<uint8_t>(piece, x, y, context.stream));
+          break;
+        case 2:
+          SY_CUDA(error, Start<uint16_t>(piece, x, y, context.stream));
+          break;
+        case 4:
+          SY_CUDA(error, Start<uint32_t>(piece, x, y, context.stream));
+          break;
+        case 8:
+          SY_CUDA(error, Start<uint2>(piece, x, y, context.stream));
+          break;
+        default:
+          SY_CUDA(error, Start<uint4>(piece, x, y, context.stream));
+          break;
       }
     }
     return SY_OK;
@@ -226,13 +236,27 @@ void Repeat(T value, uint4* pattern) {
 uint4 Pattern(sy_dtype dtype, float value) {
   uint4 pattern{};
   switch (dtype) {
-    case SY_BF16: Repeat(__float2bfloat16_rn(value), &pattern); break;
-    case SY_F16: Repeat(__float2half_rn(value), &pattern); break;
-    case SY_F64: Repeat(static_cast<double>(value), &pattern); break;
-    case SY_I32: Repeat(static_cast<int32_t>(value), &pattern); break;
-    case SY_I64: Repeat(static_cast<int64_t>(value), &pattern); break;
-    case SY_U8: Repeat(static_cast<uint8_t>(value), &pattern); break;
-    default: Repeat(value, &pattern); break;
+    case SY_BF16:
+      Repeat(__float2bfloat16_rn(value), &pattern);
+      break;
+    case SY_F16:
+      Repeat(__float2half_rn(value), &pattern);
+      break;
+    case SY_F64:
+      Repeat(static_cast<double>(value), &pattern);
+      break;
+    case SY_I32:
+      Repeat(static_cast<int32_t>(value), &pattern);
+      break;
+    case SY_I64:
+      Repeat(static_cast<int64_t>(value), &pattern);
+      break;
+    case SY_U8:
+      Repeat(static_cast<uint8_t>(value), &pattern);
+      break;
+    default:
+      Repeat(value, &pattern);
+      break;
   }
   return pattern;
 }

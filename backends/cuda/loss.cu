@@ -8,7 +8,7 @@ namespace {
 
 // What a row is compared with: y = onehot(label)·(1 − s) + s/C, or targets·(1 − s) + s/C.
 struct Target {
-  View soft;            // (N, C); absent where labels are given
+  View soft;  // (N, C); absent where labels are given
   const int32_t* labels;
   int32_t ignore_index;
   float smoothing;
@@ -152,7 +152,8 @@ struct LabelRank : Loss {
 bool CheckLogits(const Request& r, bool soft_targets) {
   const sy_tensor& logits = r.inputs[0];
   if (!r.RequireFloat(logits, "logits")) return false;
-  if (logits.rank != 2) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: logits of rank %d, expected 2", r.op, logits.rank), false;
+  if (logits.rank != 2)
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: logits of rank %d, expected 2", r.op, logits.rank), false;
   if (r.Accumulates()) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: cannot accumulate", r.op), false;
   if (soft_targets) return r.RequireFloat(r.inputs[1], "targets") && r.RequireDims(r.inputs[1], logits, "targets");
   return r.RequireDtype(r.inputs[1], SY_I32, "labels") && r.RequireElements(r.inputs[1], logits.dims[0], "labels");
@@ -161,7 +162,8 @@ bool CheckLogits(const Request& r, bool soft_targets) {
 }  // namespace
 
 KernelPointer PrepareCrossEntropy(const Request& r) {
-  if (!r.HasCounts(2, 2, 2) || !CheckLogits(r, r.Attributes<sy_cross_entropy_attributes>().soft_targets)) return nullptr;
+  if (!r.HasCounts(2, 2, 2) || !CheckLogits(r, r.Attributes<sy_cross_entropy_attributes>().soft_targets))
+    return nullptr;
   for (const sy_tensor& y : r.outputs) {
     if (!r.RequireFloat(y, "loss and logsumexp") || !r.RequireElements(y, r.inputs[0].dims[0], "loss and logsumexp"))
       return nullptr;
@@ -170,7 +172,8 @@ KernelPointer PrepareCrossEntropy(const Request& r) {
 }
 
 KernelPointer PrepareCrossEntropyBackward(const Request& r) {
-  if (!r.HasCounts(4, 4, 1) || !CheckLogits(r, r.Attributes<sy_cross_entropy_attributes>().soft_targets)) return nullptr;
+  if (!r.HasCounts(4, 4, 1) || !CheckLogits(r, r.Attributes<sy_cross_entropy_attributes>().soft_targets))
+    return nullptr;
   for (size_t i = 2; i < 4; ++i) {
     if (!r.RequireFloat(r.inputs[i], "logsumexp and dloss") ||
         !r.RequireElements(r.inputs[i], r.inputs[0].dims[0], "logsumexp and dloss"))

@@ -59,6 +59,8 @@ class Matmul : public Kernel {
       if (status != SY_UNSUPPORTED) break;
     }
     SY_TRY(status);
+    Log(0, Format("cuda: matmul %s: epilogue %d%s%s", gemm_->problem().Key().c_str(), gemm_->problem().epilogue,
+                  ConvertsBias() ? ", a converted bias" : "", NeedsPass(fusion_) ? ", a pass of our own" : ""));
     if (fusion_.residual) inplace[0] = static_cast<int32_t>(residual_);
     converted_bias_at_ = Aligned(gemm_->workspace_bytes());
     row_sums_at_ = converted_bias_at_ + (ConvertsBias() ? Aligned(static_cast<uint64_t>(shape_.n) * 4) : 0);

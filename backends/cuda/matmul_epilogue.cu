@@ -50,17 +50,14 @@ View Of(const void* data, sy_dtype dtype) { return {static_cast<char*>(const_cas
 }  // namespace
 
 cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& e, cudaStream_t stream) {
-  const Operands p = {Of(e.accumulator, e.accumulator_dtype),
-                      Of(e.bias, e.bias_dtype),
-                      Of(e.preactivation, e.preactivation_dtype),
-                      Of(e.residual, e.residual_dtype),
-                      Of(e.saved, e.saved_dtype),
-                      Of(e.output, e.output_dtype)};
+  const Operands p = {
+      Of(e.accumulator, e.accumulator_dtype), Of(e.bias, e.bias_dtype),   Of(e.preactivation, e.preactivation_dtype),
+      Of(e.residual, e.residual_dtype),       Of(e.saved, e.saved_dtype), Of(e.output, e.output_dtype)};
   const int64_t elements = e.rows * e.columns;
   const bool packs = Packs(e.columns);
   const dim3 grid(static_cast<unsigned>(CeilDivide(elements, int64_t{kThreads} * (packs ? kPack : 1))));
-  return Launch(packs ? MatmulEpilogueKernel<kPack> : MatmulEpilogueKernel<1>, grid, dim3(kThreads), 0, stream, elements,
-                e.columns, e.activation, e.accumulate, p);
+  return Launch(packs ? MatmulEpilogueKernel<kPack> : MatmulEpilogueKernel<1>, grid, dim3(kThreads), 0, stream,
+                elements, e.columns, e.activation, e.accumulate, p);
 }
 
 }  // namespace switchyard

@@ -44,6 +44,11 @@ sy_status ImportMemory(sy_device* device, void* address, int32_t kind, uint64_t 
   return *buffer ? SY_OK : SY_FAIL(error, SY_OUT_OF_MEMORY, "cuda: no host memory for a buffer");
 }
 
+sy_status NativeStream(sy_device* device, sy_stream* stream, void** handle, sy_error*) {
+  *handle = stream ? stream->stream : device->own.stream;
+  return SY_OK;
+}
+
 sy_status HostAlloc(sy_device* device, uint64_t bytes, void** address, sy_error* error) {
   *address = nullptr;
   SY_TRY(Enter(device->index, error));
@@ -138,6 +143,7 @@ const sy_memory_ext_v1 kCudaMemory = {
     .import_memory = ImportMemory,
     .host_alloc = HostAlloc,
     .host_free = HostFree,
+    .native_stream = NativeStream,
 };
 
 }  // namespace switchyard

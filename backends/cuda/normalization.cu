@@ -101,8 +101,7 @@ __global__ void LayerNormFinishKernel(ColumnParts p, const float* partials, View
 struct LayerNormShape {
   int64_t c, rows;
   Teams teams;
-  explicit LayerNormShape(const sy_tensor& x)
-      : c(x.dims[x.rank - 1]), rows(Elements(x) / c), teams(rows, c) {}
+  explicit LayerNormShape(const sy_tensor& x) : c(x.dims[x.rank - 1]), rows(Elements(x) / c), teams(rows, c) {}
 };
 
 struct LayerNorm : Kernel, LayerNormShape {
@@ -115,9 +114,9 @@ struct LayerNorm : Kernel, LayerNormShape {
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const bool residual = attributes.residual;
     const size_t gamma = residual ? 2 : 1;
-    const LayerNormOperands p = {In(b, 0),  residual ? In(b, 1) : View(), In(b, gamma),
-                                 In(b, gamma + 1), Out(b, 0), Out(b, 1), Out(b, 2),
-                                 residual ? Out(b, 3) : View()};
+    const LayerNormOperands p = {
+        In(b, 0),  residual ? In(b, 1) : View(), In(b, gamma), In(b, gamma + 1), Out(b, 0), Out(b, 1),
+        Out(b, 2), residual ? Out(b, 3) : View()};
     SY_LAUNCH_PACKED(error, Packs(c), LayerNormKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, c,
                      attributes.eps, p);
     return SY_OK;
@@ -130,8 +129,8 @@ struct LayerNormBackward : Kernel, LayerNormShape {
     workspace_bytes = static_cast<uint64_t>(2 * parts.Partials()) * sizeof(float);
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    const LayerNormGradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4),
-                                         inputs.size() == 6 ? In(b, 5) : View(), Out(b, 0)};
+    const LayerNormGradientOperands p = {
+        In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), inputs.size() == 6 ? In(b, 5) : View(), Out(b, 0)};
     SY_LAUNCH_PACKED(error, Packs(c), LayerNormSumsKernel, parts.Grid(), dim3(kWarp, kLanes), 0, context.stream, parts,
                      p.h, p.mean, p.rstd, p.dy, b.Workspace<float>());
     SY_CUDA(error, Launch(LayerNormFinishKernel, dim3(static_cast<unsigned>(CeilDivide(c, kTeamBlock))),
@@ -166,7 +165,8 @@ KernelPointer PrepareLayerNorm(const Request& r) {
       !r.RequireDims(r.outputs[0], x, "y") || !r.RequireElements(r.outputs[1], rows, "mean") ||
       !r.RequireElements(r.outputs[2], rows, "rstd"))
     return nullptr;
-  if (residual && (!r.RequireDims(r.inputs[1], x, "residual") || !r.RequireDims(r.outputs[3], x, "sum"))) return nullptr;
+  if (residual && (!r.RequireDims(r.inputs[1], x, "residual") || !r.RequireDims(r.outputs[3], x, "sum")))
+    return nullptr;
   return std::make_unique<LayerNorm>(r);
 }
 

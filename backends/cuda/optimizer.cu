@@ -1,5 +1,5 @@
-// optimizer_update: SGD with momentum, Adam and AdamW (the formulas of ops.h) on all tensors in one launch. Bind uploads
-// a table of chunks of equal size; the scalars are read on the device, so that a launch can be captured.
+// optimizer_update: SGD with momentum, Adam and AdamW (the formulas of ops.h) on all tensors in one launch. Bind
+// uploads a table of chunks of equal size; the scalars are read on the device, so that a launch can be captured.
 #include <cmath>
 
 #include "backends/cuda/element.cuh"
@@ -153,7 +153,8 @@ KernelPointer PrepareOptimizerUpdate(const Request& r) {
   if (r.Accumulates()) return SY_REFUSE(r, "optimizer_update: cannot accumulate");
   const char* names[] = {"lr", "update", "gradient_scale", "finite"};
   for (size_t i = 0; i < kScalars; ++i) {
-    if (!r.RequireDtype(r.inputs[i], i == 1 ? SY_I32 : SY_F32, names[i]) || !r.RequireElements(r.inputs[i], 1, names[i]))
+    if (!r.RequireDtype(r.inputs[i], i == 1 ? SY_I32 : SY_F32, names[i]) ||
+        !r.RequireElements(r.inputs[i], 1, names[i]))
       return nullptr;
   }
   for (size_t k = 0; k < tensors; ++k) {

@@ -1,6 +1,6 @@
 // pointwise: an interpreter. Prepare merges the axes that all operands run through alike, and turns the program into
-// steps (loads before their first use, the instructions, the stores at the end) whose results stay in a register for the
-// next step and go to a slot of shared memory only where a later step wants them. A thread runs all steps on eight
+// steps (loads before their first use, the instructions, the stores at the end) whose results stay in a register for
+// the next step and go to a slot of shared memory only where a later step wants them. A thread runs all steps on eight
 // neighbouring elements, or on one where rows cannot be cut into eights. Every element is loaded before anything is
 // stored, so that an output may take the place of an input of its shape.
 #include <algorithm>
@@ -32,9 +32,9 @@ struct Program {
 };
 
 struct Operands {
-  int32_t rank;                         // of the merged axes
-  Divider extent[SY_MAX_RANK];          // outermost first
-  View inputs[kMaxInputs];              // any dtype but f64 and i64
+  int32_t rank;                 // of the merged axes
+  Divider extent[SY_MAX_RANK];  // outermost first
+  View inputs[kMaxInputs];      // any dtype but f64 and i64
   int64_t strides[kMaxInputs][SY_MAX_RANK];
   View outputs[SY_PW_MAX_OUTPUTS];
 };
@@ -143,41 +143,105 @@ __device__ __forceinline__ void Each(float (&result)[N], F f) {
 
 // r = op(a, b, c)
 template <int N>
-__device__ __forceinline__ void Evaluate(const Step& step, const float (&a)[N], const float (&b)[N], const float (&c)[N],
-                                         float (&r)[N]) {
+__device__ __forceinline__ void Evaluate(const Step& step, const float (&a)[N], const float (&b)[N],
+                                         const float (&c)[N], float (&r)[N]) {
   switch (step.op) {
-    case SY_PW_CONSTANT: Each(r, [&](int) { return step.value; }); break;
-    case SY_PW_ADD: Each(r, [&](int k) { return a[k] + b[k]; }); break;
-    case SY_PW_SUB: Each(r, [&](int k) { return a[k] - b[k]; }); break;
-    case SY_PW_MUL: Each(r, [&](int k) { return a[k] * b[k]; }); break;
-    case SY_PW_DIV: Each(r, [&](int k) { return a[k] / b[k]; }); break;
-    case SY_PW_MAX: Each(r, [&](int k) { return a[k] > b[k] || a[k] != a[k] ? a[k] : b[k]; }); break;
-    case SY_PW_MIN: Each(r, [&](int k) { return a[k] < b[k] || a[k] != a[k] ? a[k] : b[k]; }); break;
-    case SY_PW_POW: Each(r, [&](int k) { return powf(a[k], b[k]); }); break;
-    case SY_PW_NEG: Each(r, [&](int k) { return -a[k]; }); break;
-    case SY_PW_ABS: Each(r, [&](int k) { return fabsf(a[k]); }); break;
-    case SY_PW_EXP: Each(r, [&](int k) { return expf(a[k]); }); break;
-    case SY_PW_LOG: Each(r, [&](int k) { return logf(a[k]); }); break;
-    case SY_PW_SQRT: Each(r, [&](int k) { return sqrtf(a[k]); }); break;
-    case SY_PW_RSQRT: Each(r, [&](int k) { return 1 / sqrtf(a[k]); }); break;
-    case SY_PW_RECIPROCAL: Each(r, [&](int k) { return 1 / a[k]; }); break;
-    case SY_PW_TANH: Each(r, [&](int k) { return tanhf(a[k]); }); break;
-    case SY_PW_SIGMOID: Each(r, [&](int k) { return Sigmoid(a[k]); }); break;
-    case SY_PW_ERF: Each(r, [&](int k) { return erff(a[k]); }); break;
-    case SY_PW_FLOOR: Each(r, [&](int k) { return floorf(a[k]); }); break;
-    case SY_PW_RELU: Each(r, [&](int k) { return Relu(a[k]); }); break;
-    case SY_PW_GELU: Each(r, [&](int k) { return Gelu(a[k]); }); break;
-    case SY_PW_GELU_TANH: Each(r, [&](int k) { return GeluTanh(a[k]); }); break;
-    case SY_PW_SILU: Each(r, [&](int k) { return Silu(a[k]); }); break;
-    case SY_PW_RELU_GRAD: Each(r, [&](int k) { return ReluGradient(a[k]); }); break;
-    case SY_PW_GELU_GRAD: Each(r, [&](int k) { return GeluGradient(a[k]); }); break;
-    case SY_PW_GELU_TANH_GRAD: Each(r, [&](int k) { return GeluTanhGradient(a[k]); }); break;
-    case SY_PW_SILU_GRAD: Each(r, [&](int k) { return SiluGradient(a[k]); }); break;
-    case SY_PW_LESS: Each(r, [&](int k) { return a[k] < b[k] ? 1.0f : 0.0f; }); break;
-    case SY_PW_LESS_EQUAL: Each(r, [&](int k) { return a[k] <= b[k] ? 1.0f : 0.0f; }); break;
-    case SY_PW_EQUAL: Each(r, [&](int k) { return a[k] == b[k] ? 1.0f : 0.0f; }); break;
-    case SY_PW_SELECT: Each(r, [&](int k) { return a[k] != 0 ? b[k] : c[k]; }); break;
-    default: Each(r, [&](int k) { return fabsf(a[k]) < INFINITY ? 1.0f : 0.0f; }); break;  // SY_PW_IS_FINITE
+    case SY_PW_CONSTANT:
+      Each(r, [&](int) { return step.value; });
+      break;
+    case SY_PW_ADD:
+      Each(r, [&](int k) { return a[k] + b[k]; });
+      break;
+    case SY_PW_SUB:
+      Each(r, [&](int k) { return a[k] - b[k]; });
+      break;
+    case SY_PW_MUL:
+      Each(r, [&](int k) { return a[k] * b[k]; });
+      break;
+    case SY_PW_DIV:
+      Each(r, [&](int k) { return a[k] / b[k]; });
+      break;
+    case SY_PW_MAX:
+      Each(r, [&](int k) { return a[k] > b[k] || a[k] != a[k] ? a[k] : b[k]; });
+      break;
+    case SY_PW_MIN:
+      Each(r, [&](int k) { return a[k] < b[k] || a[k] != a[k] ? a[k] : b[k]; });
+      break;
+    case SY_PW_POW:
+      Each(r, [&](int k) { return powf(a[k], b[k]); });
+      break;
+    case SY_PW_NEG:
+      Each(r, [&](int k) { return -a[k]; });
+      break;
+    case SY_PW_ABS:
+      Each(r, [&](int k) { return fabsf(a[k]); });
+      break;
+    case SY_PW_EXP:
+      Each(r, [&](int k) { return expf(a[k]); });
+      break;
+    case SY_PW_LOG:
+      Each(r, [&](int k) { return logf(a[k]); });
+      break;
+    case SY_PW_SQRT:
+      Each(r, [&](int k) { return sqrtf(a[k]); });
+      break;
+    case SY_PW_RSQRT:
+      Each(r, [&](int k) { return 1 / sqrtf(a[k]); });
+      break;
+    case SY_PW_RECIPROCAL:
+      Each(r, [&](int k) { return 1 / a[k]; });
+      break;
+    case SY_PW_TANH:
+      Each(r, [&](int k) { return tanhf(a[k]); });
+      break;
+    case SY_PW_SIGMOID:
+      Each(r, [&](int k) { return Sigmoid(a[k]); });
+      break;
+    case SY_PW_ERF:
+      Each(r, [&](int k) { return erff(a[k]); });
+      break;
+    case SY_PW_FLOOR:
+      Each(r, [&](int k) { return floorf(a[k]); });
+      break;
+    case SY_PW_RELU:
+      Each(r, [&](int k) { return Relu(a[k]); });
+      break;
+    case SY_PW_GELU:
+      Each(r, [&](int k) { return Gelu(a[k]); });
+      break;
+    case SY_PW_GELU_TANH:
+      Each(r, [&](int k) { return GeluTanh(a[k]); });
+      break;
+    case SY_PW_SILU:
+      Each(r, [&](int k) { return Silu(a[k]); });
+      break;
+    case SY_PW_RELU_GRAD:
+      Each(r, [&](int k) { return ReluGradient(a[k]); });
+      break;
+    case SY_PW_GELU_GRAD:
+      Each(r, [&](int k) { return GeluGradient(a[k]); });
+      break;
+    case SY_PW_GELU_TANH_GRAD:
+      Each(r, [&](int k) { return GeluTanhGradient(a[k]); });
+      break;
+    case SY_PW_SILU_GRAD:
+      Each(r, [&](int k) { return SiluGradient(a[k]); });
+      break;
+    case SY_PW_LESS:
+      Each(r, [&](int k) { return a[k] < b[k] ? 1.0f : 0.0f; });
+      break;
+    case SY_PW_LESS_EQUAL:
+      Each(r, [&](int k) { return a[k] <= b[k] ? 1.0f : 0.0f; });
+      break;
+    case SY_PW_EQUAL:
+      Each(r, [&](int k) { return a[k] == b[k] ? 1.0f : 0.0f; });
+      break;
+    case SY_PW_SELECT:
+      Each(r, [&](int k) { return a[k] != 0 ? b[k] : c[k]; });
+      break;
+    default:
+      Each(r, [&](int k) { return fabsf(a[k]) < INFINITY ? 1.0f : 0.0f; });
+      break;  // SY_PW_IS_FINITE
   }
 }
 
@@ -293,8 +357,8 @@ struct Compiler {
     }
   }
 
-  std::vector<int> result_;                 // operand that the step computes; -1: a store
-  std::vector<std::array<int, 3>> reads_;   // operands that it reads; -1: none
+  std::vector<int> result_;                // operand that the step computes; -1: a store
+  std::vector<std::array<int, 3>> reads_;  // operands that it reads; -1: none
 };
 
 class Pointwise : public Kernel {

@@ -103,8 +103,7 @@ __global__ void PoolBackwardKernel(PoolShape s, int64_t elements, View x, View d
 }
 
 struct PoolBase : Kernel {
-  PoolBase(const Request& r, const sy_tensor& x, const sy_tensor& y)
-      : Kernel(r), elements(Elements(outputs[0])) {
+  PoolBase(const Request& r, const sy_tensor& x, const sy_tensor& y) : Kernel(r), elements(Elements(outputs[0])) {
     const auto a = r.Attributes<sy_pool_attributes>();
     shape = {SpatialOf(x),
              SpatialOf(y),
@@ -149,7 +148,8 @@ bool CheckWindows(const Request& r, const sy_tensor& x, const sy_tensor& y) {
     const int64_t room = x.dims[1 + i] + a.before[i] + a.after[i] - a.kernel[i];
     const bool valid = a.kernel[i] > 0 && a.stride[i] > 0 && a.before[i] >= 0 && a.after[i] >= 0 &&
                        a.before[i] < a.kernel[i] && a.after[i] < a.kernel[i] && room >= 0 &&
-                       y.dims[1 + i] == room / a.stride[i] + 1 && x.dims[1 + i] + a.before[i] + a.after[i] <= kMostIndices;
+                       y.dims[1 + i] == room / a.stride[i] + 1 &&
+                       x.dims[1 + i] + a.before[i] + a.after[i] <= kMostIndices;
     if (!valid) {
       return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: kernel %d, stride %d, padding %d and %d do not fit axis %d", r.op,
                      a.kernel[i], a.stride[i], a.before[i], a.after[i], 1 + i),

@@ -13,7 +13,7 @@ namespace {
 using Axes = Strided<SY_MAX_RANK / 2>;
 
 struct ReduceShape {
-  Axes kept, reduced;        // offsets into x of a result, and of an element within it
+  Axes kept, reduced;         // offsets into x of a result, and of an element within it
   int64_t results, elements;  // elements of each result
   int64_t per_part;
   int32_t parts;
@@ -90,7 +90,8 @@ __global__ void ReduceColumnsKernel(const __grid_constant__ ReduceShape s, View 
   if (!inside || threadIdx.y != 0) return;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    for (int lane = 1; lane < kLanes; ++lane) sum[k] = Join(s.reduction, sum[k], of_lane[lane][threadIdx.x + kWarp * k]);
+    for (int lane = 1; lane < kLanes; ++lane)
+      sum[k] = Join(s.reduction, sum[k], of_lane[lane][threadIdx.x + kWarp * k]);
     if (partials) {
       partials[blockIdx.y * s.results + result + k] = sum[k];
     } else {
@@ -133,10 +134,12 @@ struct Reduction {
     }
     shape.scale = 1;
     // Parts, so that there are several blocks for every multiprocessor, as long as each has enough to do.
-    const int64_t blocks = shape.rows ? CeilDivide(shape.results * Teams(shape.results, shape.elements).size, kTeamBlock)
-                                      : CeilDivide(shape.results, kWarp * (packs ? kPack : 1));
+    const int64_t blocks = shape.rows
+                               ? CeilDivide(shape.results * Teams(shape.results, shape.elements).size, kTeamBlock)
+                               : CeilDivide(shape.results, kWarp * (packs ? kPack : 1));
     const int64_t least = shape.rows ? 4096 : 64;  // elements of a part
-    const int64_t wanted = Least(CeilDivide(4 * Largest(multiprocessors, 1), blocks), CeilDivide(shape.elements, least));
+    const int64_t wanted =
+        Least(CeilDivide(4 * Largest(multiprocessors, 1), blocks), CeilDivide(shape.elements, least));
     shape.per_part = CeilDivide(CeilDivide(shape.elements, Largest<int64_t>(wanted, 1)), kPack) * kPack;
     shape.parts = static_cast<int32_t>(CeilDivide(shape.elements, shape.per_part));
   }
@@ -152,8 +155,8 @@ struct Reduction {
     cudaError_t code;
     if (shape.rows) {
       const Teams teams(shape.results, Least(shape.elements, shape.per_part));
-      code = Launch(packs ? ReduceRowsKernel<kPack> : ReduceRowsKernel<1>, dim3(teams.Grid().x, parts), dim3(kTeamBlock),
-                    0, stream, shape, teams, x, y, partials);
+      code = Launch(packs ? ReduceRowsKernel<kPack> : ReduceRowsKernel<1>, dim3(teams.Grid().x, parts),
+                    dim3(kTeamBlock), 0, stream, shape, teams, x, y, partials);
     } else {
       const dim3 grid(static_cast<unsigned>(CeilDivide(shape.results, kWarp * (packs ? kPack : 1))), parts);
       code = Launch(packs ? ReduceColumnsKernel<kPack> : ReduceColumnsKernel<1>, grid, dim3(kWarp, kLanes), 0, stream,

@@ -1,5 +1,5 @@
-// Nearest and (bi-, tri-)linear resizing as torch.nn.functional.interpolate given a size. An output is a weighted sum of
-// up to eight inputs; the gradient is gathered: an input looks at all outputs that may have read it.
+// Nearest and (bi-, tri-)linear resizing as torch.nn.functional.interpolate given a size. An output is a weighted sum
+// of up to eight inputs; the gradient is gathered: an input looks at all outputs that may have read it.
 #include <cmath>
 
 #include "backends/cuda/windows.cuh"
@@ -29,9 +29,10 @@ __device__ __forceinline__ Sources SourcesOf(const ResizeShape& s, int32_t in, i
     const auto low = static_cast<int32_t>(int64_t{o} * in / out);
     return {low, low, 1, 0};
   }
-  const float x = s.align_corners
-                      ? (out > 1 ? static_cast<float>(o) * static_cast<float>(in - 1) / static_cast<float>(out - 1) : 0)
-                      : fmaxf(0, (static_cast<float>(o) + 0.5f) * static_cast<float>(in) / static_cast<float>(out) - 0.5f);
+  const float x =
+      s.align_corners
+          ? (out > 1 ? static_cast<float>(o) * static_cast<float>(in - 1) / static_cast<float>(out - 1) : 0)
+          : fmaxf(0, (static_cast<float>(o) + 0.5f) * static_cast<float>(in) / static_cast<float>(out) - 0.5f);
   const int32_t low = Least(static_cast<int32_t>(x), in - 1);
   const float part = x - static_cast<float>(low);
   return {low, Least(low + 1, in - 1), 1 - part, part};
@@ -47,12 +48,14 @@ __global__ void ResizeKernel(ResizeShape s, int64_t elements, View x, View y) {
   float sum[N] = {};
   for (int corner = 0; corner < 8; ++corner) {
     const bool i = corner & 4, j = corner & 2, l = corner & 1;
-    const float weight = (i ? d.high_weight : d.low_weight) * (j ? h.high_weight : h.low_weight) *
-                         (l ? w.high_weight : w.low_weight);
+    const float weight =
+        (i ? d.high_weight : d.low_weight) * (j ? h.high_weight : h.low_weight) * (l ? w.high_weight : w.low_weight);
     if (weight == 0) continue;
     float v[N];
-    Load<N>(x, IndexOf(place.image, i ? d.high : d.low, j ? h.high : h.low, l ? w.high : w.low, place.channel, s.in,
-                       s.channels), v);
+    Load<N>(x,
+            IndexOf(place.image, i ? d.high : d.low, j ? h.high : h.low, l ? w.high : w.low, place.channel, s.in,
+                    s.channels),
+            v);
 #pragma unroll
     for (int k = 0; k < N; ++k) sum[k] += weight * v[k];
   }

@@ -11,8 +11,8 @@
 namespace switchyard {
 
 constexpr int kWarp = 32;
-constexpr int kTeamBlock = 256;         // threads of a block of teams
-constexpr int64_t kLongRow = 2048;      // elements from which a row gets a block of its own
+constexpr int kTeamBlock = 256;     // threads of a block of teams
+constexpr int64_t kLongRow = 2048;  // elements from which a row gets a block of its own
 
 struct Plus {
   __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }

@@ -15,11 +15,11 @@ inline bool Packs(int64_t elements) { return elements % kPack == 0; }
 }  // namespace switchyard
 
 // Launches kernel<8> where `packs`, else kernel<1>; returns from the enclosing function where that fails.
-#define SY_LAUNCH_PACKED(error, packs, kernel, ...)                    \
-  do {                                                                 \
-    if (packs) {                                                       \
+#define SY_LAUNCH_PACKED(error, packs, kernel, ...)                     \
+  do {                                                                  \
+    if (packs) {                                                        \
       SY_CUDA(error, Launch(kernel<::switchyard::kPack>, __VA_ARGS__)); \
-    } else {                                                           \
-      SY_CUDA(error, Launch(kernel<1>, __VA_ARGS__));                  \
-    }                                                                  \
+    } else {                                                            \
+      SY_CUDA(error, Launch(kernel<1>, __VA_ARGS__));                   \
+    }                                                                   \
   } while (false)

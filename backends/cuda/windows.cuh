@@ -13,7 +13,8 @@ struct Triple {
 // The spatial extents of x (N, spatial, C), or of an attribute's array; a missing depth is `depth`.
 inline Triple SpatialOf(const sy_tensor& x) {
   const int64_t* dims = x.dims + x.rank - 4;  // … h, w, C
-  return {x.rank == 5 ? static_cast<int32_t>(dims[0]) : 1, static_cast<int32_t>(dims[1]), static_cast<int32_t>(dims[2])};
+  return {x.rank == 5 ? static_cast<int32_t>(dims[0]) : 1, static_cast<int32_t>(dims[1]),
+          static_cast<int32_t>(dims[2])};
 }
 inline Triple TripleOf(const int32_t* values, int spatial_rank, int32_t depth) {
   return spatial_rank == 3 ? Triple{values[0], values[1], values[2]} : Triple{depth, values[0], values[1]};

@@ -276,7 +276,7 @@ int ProbeMain(int argc, char** argv) {
   const ProcessState before = ProcessState::Now();
   const auto library = OpenLibrary(argv[1], stage);
   Status verdict = library.status();
-  if (const std::string changes = ProcessState::Now().ChangesSince(before); false && !changes.empty()) {
+  if (const std::string changes = ProcessState::Now().ChangesSince(before); verdict.ok() && !changes.empty()) {
     verdict = FailedPrecondition("it {} when it was loaded; a plugin leaves the process as it found it", changes);
   }
   if (verdict.ok()) verdict = AskDevices(*library, stage);

@@ -2,7 +2,10 @@
 // GPU is not right here.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <vector>
+
+#include "core/abi/base.h"
 
 namespace {
 
@@ -65,6 +68,49 @@ TEST(CudaEmulation, WarpsExchangeAmongThemselves) {
   }
 }
 
+// c (16, 8) = a (16, 16) · bᵀ, b (8, 16) with a second, unused half; or · b of (16, 8), read transposed.
+template <bool kTransposed>
+__global__ void MatrixProduct(const uint16_t* a, const uint16_t* b, float* c) {
+  const int lane = static_cast<int>(threadIdx.x), row = lane % 8, matrix = lane / 8;
+  uint32_t left[4], right[4];
+  switchyard::LoadMatrices(a + (matrix % 2 * 8 + row) * 16 + matrix / 2 * 8, left);
+  if (kTransposed) {
+    switchyard::LoadMatricesTransposed(b + (matrix % 2 * 8 + row) * 8, right);
+  } else {
+    switchyard::LoadMatrices(b + row * 16 + matrix % 2 * 8, right);
+  }
+  float sum[4] = {};
+  switchyard::MultiplyFragments<SY_BF16>(left, right[0], right[1], sum);
+  for (int e = 0; e < 4; ++e) c[(lane / 4 + e / 2 * 8) * 8 + lane % 4 * 2 + e % 2] = sum[e];
+}
+
+uint16_t Bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<uint16_t>(bits >> 16);
+}
+
+TEST(CudaEmulation, TensorCoresMultiplyMatrices) {
+  alignas(16) uint16_t a[256], b[128], b_transposed[128];
+  const auto a_at = [](int i, int k) { return static_cast<float>((i * 5 + k * 3) % 11 - 4); };
+  const auto b_at = [](int k, int j) { return static_cast<float>((k * 7 + j) % 9 - 3); };
+  for (int i = 0; i < 16; ++i)
+    for (int k = 0; k < 16; ++k) a[16 * i + k] = Bf16(a_at(i, k));
+  for (int k = 0; k < 16; ++k)
+    for (int j = 0; j < 8; ++j) b[16 * j + k] = b_transposed[8 * k + j] = Bf16(b_at(k, j));
+  std::vector<float> c(128), again(128);
+  Wait(Launch(MatrixProduct<false>, dim3(1), dim3(32), 0, nullptr, a, b, c.data()));
+  Wait(Launch(MatrixProduct<true>, dim3(1), dim3(32), 0, nullptr, a, b_transposed, again.data()));
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) sum += a_at(i, k) * b_at(k, j);
+      EXPECT_EQ(c[static_cast<size_t>(8 * i + j)], sum) << i << ", " << j;
+      EXPECT_EQ(again[static_cast<size_t>(8 * i + j)], sum) << i << ", " << j;
+    }
+  }
+}
+
 __global__ void Accumulate(float* sum) {
   SWITCHYARD_DYNAMIC_SHARED(float, poisoned);
   *sum = poisoned[0];
@@ -86,22 +132,25 @@ TEST(CudaEmulation, WhatAGpuRefusesIsRefused) {
 
 TEST(CudaEmulationDeath, WrongKernelsEndTheProcess) {
   const dim3 one(1), warp(32);
-  EXPECT_DEATH(RunGrid(one, dim3(64), 0, [] {
-                 if (threadIdx.x < 32) __syncwarp();
-                 if (threadIdx.x % 2) __syncthreads();
-                 if (threadIdx.x == 0) __syncwarp();
-               }),
+  EXPECT_DEATH(RunGrid(one, dim3(64), 0,
+                       [] {
+                         if (threadIdx.x < 32) __syncwarp();
+                         if (threadIdx.x % 2) __syncthreads();
+                         if (threadIdx.x == 0) __syncwarp();
+                       }),
                "lane that has exited|wait for each other");
-  EXPECT_DEATH(RunGrid(one, warp, 0, [] {
-                 if (threadIdx.x == 0) return;
-                 __shfl_xor_sync(~0u, 1.0f, 1);
-               }),
+  EXPECT_DEATH(RunGrid(one, warp, 0,
+                       [] {
+                         if (threadIdx.x == 0) return;
+                         __shfl_xor_sync(~0u, 1.0f, 1);
+                       }),
                "lane that has exited|wait for each other");
   EXPECT_DEATH(RunGrid(one, warp, 0, [] { __syncwarp(0xFFFF); }), "mask lacks the calling lane");
-  EXPECT_DEATH(RunGrid(one, one, 16, [] {
-                 SWITCHYARD_DYNAMIC_SHARED(char, bytes);
-                 bytes[16] = 1;
-               }),
+  EXPECT_DEATH(RunGrid(one, one, 16,
+                       [] {
+                         SWITCHYARD_DYNAMIC_SHARED(char, bytes);
+                         bytes[16] = 1;
+                       }),
                "beyond the dynamic shared memory");
 }
 

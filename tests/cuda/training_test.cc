@@ -24,7 +24,8 @@ class CudaTraining : public ProgramTest {
     ExpectSuccess(result, {" 0 fallbacks"});
     std::vector<double> losses;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(In("run"))) {
-      if (entry.path().filename() != "metrics.jsonl" || entry.path().string().find("/" + suffix + "/") == std::string::npos)
+      if (entry.path().filename() != "metrics.jsonl" ||
+          entry.path().string().find("/" + suffix + "/") == std::string::npos)
         continue;
       std::ifstream file(entry.path());
       for (std::string line; std::getline(file, line);) {
@@ -37,9 +38,11 @@ class CudaTraining : public ProgramTest {
   }
   CommandResult Train(const std::string& model, const std::string& settings, const std::string& variables = "") const {
     const std::string plugins = ProgramFolder() + "/doubles/cuda_emulation/plugins";
-    return Run("train --dataset=shapes --train_size=32 --validation_size=4 --steps=4 --log_every=1 --workers=1 --clip=1 "
-               "--output=run " + model + " " + settings,
-               Start::kAlone, "SWITCHYARD_PLUGIN_PATH=" + plugins + " " + variables);
+    return Run(
+        "train --dataset=shapes --train_size=32 --validation_size=4 --steps=4 --log_every=1 --workers=1 --clip=1 "
+        "--output=run " +
+            model + " " + settings,
+        Start::kAlone, "SWITCHYARD_PLUGIN_PATH=" + plugins + " " + variables);
   }
   static void ExpectNear(const std::vector<double>& found, const std::vector<double>& expected, double relative) {
     ASSERT_EQ(found.size(), expected.size());
@@ -64,12 +67,15 @@ TEST_F(CudaTraining, CapturedAndNotGiveTheSameBits) {
   EXPECT_EQ(Losses(kVit, "--device=cuda", "captured"), Losses(kVit, "--device=cuda --debug=sync", "sync"));
 }
 
-TEST_F(CudaTraining, WithoutFusionTheDecomposedOpsGiveTheSameLosses) {
+TEST_F(CudaTraining, WithoutFusionTheLossesAreTheSame) {
   ExpectNear(Losses(kVit, "--device=cuda --compile=0", "plain"), Losses(kVit, "--device=cuda", "fused"), 1e-4);
 }
 
 TEST_F(CudaTraining, FailuresOfTheDeviceAreReported) {
-  ExpectRefused(Train(kMlp, "--device=cuda", "CUDA_DOUBLE_FAULT=launch@9"), {"cudaErrorLaunchOutOfResources"});
+  for (int launch = 1; launch <= 21; ++launch) {  // every kernel of a step
+    ExpectRefused(Train(kMlp, "--device=cuda", fmt::format("CUDA_DOUBLE_FAULT=launch@{}", launch)),
+                  {"cudaErrorLaunchOutOfResources"});
+  }
   ExpectRefused(Train(kMlp, "--device=cuda", "CUDA_DOUBLE_FAULT=lost@30"), {"cudaErrorIllegalAddress"});
   ExpectRefused(Train(kMlp, "--device=cuda", "CUDA_DOUBLE_MEMORY_BYTES=65536"), {"memory"});
 }

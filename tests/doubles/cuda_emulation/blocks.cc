@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -56,9 +57,10 @@ struct Fiber {  // a stack, and where it was left
 struct Thread {
   Coordinates at;
   State state = State::kReady;
-  Fiber* fiber = nullptr;  // null before its first instruction
-  uint64_t value = 0;      // what it passes to its warp
-  unsigned mask = 0;       // the warp barrier that it waits at
+  Fiber* fiber = nullptr;   // null before its first instruction
+  uint64_t value = 0;       // what it passes to its warp
+  char shown[kMostShared];  // what it shows to its warp
+  unsigned mask = 0;        // the warp barrier that it waits at
 };
 
 struct Block {
@@ -72,6 +74,7 @@ struct Block {
   size_t shared_bytes = 0;
 
   void Run(dim3 grid, dim3 block, uint3 at);
+  bool RunWarp(size_t first, bool ascending, size_t* left);
   void Resume(Thread& thread);
   void ReleaseBlock();
   void ReleaseWarp(size_t first, unsigned mask);
@@ -148,6 +151,22 @@ void Block::ReleaseWarp(size_t first, unsigned mask) {
   }
 }
 
+// Runs the warp that starts at thread `first` until it can go no further; false if it could not go at all.
+bool Block::RunWarp(size_t first, bool ascending, size_t* left) {
+  const size_t lanes = std::min<size_t>(kWarp, threads.size() - first);
+  for (bool progress = false, any = false;; progress = true) {
+    any = false;
+    for (size_t i = 0; i < lanes; ++i) {
+      Thread& thread = threads[first + (ascending ? i : lanes - 1 - i)];
+      if (thread.state != State::kReady) continue;
+      any = true;
+      Resume(thread);
+      if (thread.state == State::kExited) --*left;
+    }
+    if (!any) return progress;
+  }
+}
+
 void Block::Run(dim3 grid, dim3 dim, uint3 at) {
   const size_t count = size_t{dim.x} * dim.y * dim.z;
   threads.assign(count, Thread());
@@ -156,16 +175,12 @@ void Block::Run(dim3 grid, dim3 dim, uint3 at) {
     threads[t].at = {{i % dim.x, i / dim.x % dim.y, i / (dim.x * dim.y)}, at, dim, grid};
   }
   std::memset(shared.data(), kPoison, shared_bytes + kGuardBytes);
+  const size_t warps = (count + kWarp - 1) / kWarp;
   const bool ascending = (at.x + at.y + at.z) % 2 == 0;
   for (size_t left = count; left > 0;) {
     bool progress = false;
-    for (size_t i = 0; i < count; ++i) {
-      Thread& thread = threads[ascending ? i : count - 1 - i];
-      if (thread.state != State::kReady) continue;
-      progress = true;
-      Resume(thread);
-      if (thread.state == State::kExited) --left;
-    }
+    for (size_t w = 0; w < warps; ++w)
+      progress = RunWarp((ascending ? w : warps - 1 - w) * kWarp, ascending, &left) || progress;
     if (!progress) Fail("the threads of this block wait for each other: a barrier that not all of them reach");
   }
   for (size_t i = 0; i < kGuardBytes; ++i) {
@@ -202,6 +217,16 @@ void SyncWarp(unsigned mask) {
   SwitchToScheduler();
 }
 
+void Show(const void* value, size_t bytes, const char* (&lanes)[kWarp]) {
+  Block& block = t_block;
+  if (bytes > kMostShared) Fail("a warp shows too many bytes");
+  std::memcpy(block.running->shown, value, bytes);
+  const size_t first = Index(*block.running) / kWarp * kWarp;
+  SyncWarp(~0u);
+  for (size_t lane = 0; lane < kWarp; ++lane)
+    lanes[lane] = first + lane < block.threads.size() ? block.threads[first + lane].shown : nullptr;
+}
+
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane) {
   Block& block = t_block;
   Thread& self = *block.running;
@@ -229,7 +254,8 @@ void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<voi
 cudaError_t Enqueue(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread) {
   const bool block_fits = block.x > 0 && block.y > 0 && block.z > 0 && block.z <= 64 &&
                           uint64_t{block.x} * block.y * block.z <= kMaxThreads;
-  const bool grid_fits = grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535;
+  const bool grid_fits =
+      grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535;
   if (!block_fits || !grid_fits || shared_bytes > kSharedLimit) return cudaErrorInvalidConfiguration;
   const auto run = [](void* data) {
     const auto* launch = static_cast<const Grid*>(data);

@@ -1,9 +1,9 @@
 // Runs grids of CUDA thread blocks on the host: blocks one after another, the threads of a block as fibers that switch
-// at barriers only. Even blocks start their threads in ascending, odd ones in descending order, so that a missing
-// barrier shows as a wrong result. A barrier that can never complete, a warp operation that names lanes which have
-// exited, and a write beyond the dynamic shared memory (which starts poisoned with NaN) end the process with a message:
-// a kernel that does so is wrong on a GPU too.
-// Thread-safe: every host thread has its own fibers, stacks and shared memory.
+// at barriers only. A warp runs as far ahead of the others as barriers allow, the first one in even blocks, the last
+// one in odd blocks, so that a missing barrier shows as a wrong result. A barrier that can never complete, a warp
+// operation that names lanes which have exited, and a write beyond the dynamic shared memory (which starts poisoned
+// with NaN) end the process with a message: a kernel that does so is wrong on a GPU too. Thread-safe: every host thread
+// has its own fibers, stacks and shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,8 +24,11 @@ const Coordinates& Here();
 int Lane();
 char* DynamicShared();
 
-void SyncThreads();               // threads that have exited do not count
-void SyncWarp(unsigned mask);     // every lane of `mask` must come
+void SyncThreads();            // threads that have exited do not count
+void SyncWarp(unsigned mask);  // every lane of `mask` must come
+constexpr size_t kMostShared = 32;
+// Shows `bytes` (at most kMostShared) to the whole warp; `lanes[l]` is what lane l shows, until the next SyncWarp.
+void Show(const void* value, size_t bytes, const char* (&lanes)[32]);
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane);  // the value that lane `from_lane` passed
 
 // Runs `thread` for every thread of the grid, now.

@@ -1,8 +1,9 @@
 // Stands in for libcublasLt: the functions that backends/cuda looks up, with a plain product in f32 that runs on the
 // stream of the runtime's double. Epilogues, layouts and batches mean what
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api says; what the library refuses (a bias whose dtype is not
-// that of D, for one) is refused here, so that the plugin's other ways run too. Column-major, as there. Thread-safe: as
-// the library, one descriptor belongs to one thread at a time.
+// that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
+// environment, every epilogue is. Column-major, as there. Thread-safe: as the library, one descriptor belongs to one
+// thread at a time.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -135,11 +137,15 @@ cublasStatus_t Read(T* field, const void* given, size_t bytes) {
 
 bool IsSupported(const Operation& o, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
   const auto known = [](cudaDataType type) { return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF; };
-  if (!known(a.type) || a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F)) return false;
-  constexpr uint32_t kKnown[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,     CUBLASLT_EPILOGUE_RELU,
-                                 CUBLASLT_EPILOGUE_GELU,    CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_RELU_BIAS,
-                                 CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
-                                 CUBLASLT_EPILOGUE_BGRADB};
+  if (!known(a.type) || a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F))
+    return false;
+  constexpr uint32_t kKnown[] = {CUBLASLT_EPILOGUE_DEFAULT,   CUBLASLT_EPILOGUE_BIAS,
+                                 CUBLASLT_EPILOGUE_RELU,      CUBLASLT_EPILOGUE_GELU,
+                                 CUBLASLT_EPILOGUE_GELU_AUX,  CUBLASLT_EPILOGUE_RELU_BIAS,
+                                 CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                                 CUBLASLT_EPILOGUE_DGELU,     CUBLASLT_EPILOGUE_BGRADB};
+  static const bool plain = std::getenv("CUBLAS_LT_DOUBLE_PLAIN") != nullptr;
+  if (plain && o.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
   if (std::find(std::begin(kKnown), std::end(kKnown), o.epilogue) == std::end(kKnown)) return false;
   const bool vector = o.epilogue == CUBLASLT_EPILOGUE_BGRADB || (o.epilogue & CUBLASLT_EPILOGUE_BIAS);
   if (vector && o.bias_type >= 0 && o.bias_type != d.type) return false;
@@ -148,8 +154,10 @@ bool IsSupported(const Operation& o, const Layout& a, const Layout& b, const Lay
 
 // The sizes fit together.
 bool IsConsistent(const Operation& o, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
-  const int64_t m = o.transpose_a == CUBLAS_OP_N ? a.rows : a.columns, k = o.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
-  const int64_t n = o.transpose_b == CUBLAS_OP_N ? b.columns : b.rows, other = o.transpose_b == CUBLAS_OP_N ? b.rows : b.columns;
+  const int64_t m = o.transpose_a == CUBLAS_OP_N ? a.rows : a.columns,
+                k = o.transpose_a == CUBLAS_OP_N ? a.columns : a.rows;
+  const int64_t n = o.transpose_b == CUBLAS_OP_N ? b.columns : b.rows,
+                other = o.transpose_b == CUBLAS_OP_N ? b.rows : b.columns;
   return k == other && d.rows == m && d.columns == n && c.rows == m && c.columns == n && a.batch == b.batch &&
          a.batch == c.batch && a.batch == d.batch && a.leading >= a.rows && b.leading >= b.rows && d.leading >= m;
 }
@@ -166,10 +174,12 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "the functionality requested is not supported" : "an error of the double";
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ? "the functionality requested is not supported"
+                                               : "an error of the double";
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
   if (scale != CUDA_R_32F || (compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_FAST_TF32))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   *handle = reinterpret_cast<cublasLtMatmulDesc_t>(new (std::nothrow) Operation);
@@ -183,16 +193,26 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle, cubla
                                               const void* value, size_t bytes) {
   Operation& o = Of(handle);
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return Read(&o.transpose_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return Read(&o.transpose_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return Read(&o.epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return Read(&o.bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return Read(&o.bias_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return Read(&o.auxiliary, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return Read(&o.auxiliary_leading, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: return Read(&o.auxiliary_stride, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return Read(&o.auxiliary_type, value, bytes);
-    default: return CUBLAS_STATUS_INVALID_VALUE;
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return Read(&o.transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return Read(&o.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return Read(&o.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return Read(&o.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return Read(&o.bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return Read(&o.auxiliary, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return Read(&o.auxiliary_leading, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
+      return Read(&o.auxiliary_stride, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+      return Read(&o.auxiliary_type, value, bytes);
+    default:
+      return CUBLAS_STATUS_INVALID_VALUE;
   }
 }
 
@@ -206,8 +226,9 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
   delete &Of(handle);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle, cublasLtMatrixLayoutAttribute_t attribute,
-                                                const void* value, size_t bytes) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+                                                size_t bytes) {
   if (attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) return Read(&Of(handle).batch_stride, value, bytes);
   if (attribute != CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) return CUBLAS_STATUS_INVALID_VALUE;
   int32_t count = 0;
@@ -233,9 +254,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
 }
 
 // One algorithm, which needs no workspace.
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t, int wanted,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int* count) {
   *count = 0;
   if (wanted < 1 || !IsConsistent(Of(operation), Of(a), Of(b), Of(c), Of(d))) return CUBLAS_STATUS_INVALID_VALUE;
@@ -264,10 +286,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   const auto matrix = [](const void* data, const Layout& layout) {
     return Matrix{static_cast<char*>(const_cast<void*>(data)), layout.type, layout.leading, layout.batch_stride};
   };
-  auto* product = new (std::nothrow)
-      Product{o,       matrix(a, la), matrix(b, lb), matrix(c, lc), matrix(d, ld),
-              ld.rows, ld.columns,    o.transpose_a == CUBLAS_OP_N ? la.columns : la.rows,
-              ld.batch, *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
+  auto* product = new (std::nothrow) Product{o,
+                                             matrix(a, la),
+                                             matrix(b, lb),
+                                             matrix(c, lc),
+                                             matrix(d, ld),
+                                             ld.rows,
+                                             ld.columns,
+                                             o.transpose_a == CUBLAS_OP_N ? la.columns : la.rows,
+                                             ld.batch,
+                                             *static_cast<const float*>(alpha),
+                                             *static_cast<const float*>(beta)};
   if (product == nullptr) return CUBLAS_STATUS_ALLOC_FAILED;
   const cudaError_t code = cudaDoubleEnqueue(
       stream, [](void* data) { static_cast<const Product*>(data)->Run(); }, product,

@@ -1,10 +1,9 @@
-// The CUDA language for an ordinary C++ compiler: force-included, it makes g++ compile the .cu files of backends/cuda as
-// they are. A kernel becomes a function that every thread of a block calls on a fiber of its own (blocks.h); the
+// The CUDA language for an ordinary C++ compiler: force-included, it makes g++ compile the .cu files of backends/cuda
+// as they are. A kernel becomes a function that every thread of a block calls on a fiber of its own (blocks.h); the
 // built-in variables, barriers, warp shuffles and intrinsics that the kernels use are defined here, and Launch, which
-// launch.h defines for a GPU, puts the whole grid on the stream as one host function. What a GPU would refuse (block and
-// grid sizes, 48 KiB of shared memory) is refused.
-// Thread-safe: everything belongs to the host thread that runs the grid.
-// Meanings: https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (C++ language extensions)
+// launch.h defines for a GPU, puts the whole grid on the stream as one host function. What a GPU would refuse (block
+// and grid sizes, 48 KiB of shared memory) is refused. Thread-safe: everything belongs to the host thread that runs the
+// grid. Meanings: https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (C++ language extensions)
 #pragma once
 
 #include <cuda_bf16.h>
@@ -27,6 +26,8 @@
 #define __launch_bounds__(...)
 #undef __grid_constant__
 #define __grid_constant__
+#undef __noinline__
+#define __noinline__ __attribute__((noinline))
 
 #define threadIdx (::switchyard::emulation::Here().thread)
 #define blockIdx (::switchyard::emulation::Here().block)
@@ -83,6 +84,63 @@ inline int __float2int_rz(float x) {  // saturates; 0 for not a number
   return x <= -2147483648.0f ? INT32_MIN : static_cast<int>(x);
 }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
+// Tensor cores (backends/cuda/tensor_core.cuh, which then has nothing to add): fragments laid out as there.
+#define SWITCHYARD_TENSOR_CORE_CUH_
+
+namespace switchyard {
+
+template <int kDtype>
+float HalfAt(uint32_t word, int upper) {
+  const auto bits = static_cast<uint16_t>(upper ? word >> 16 : word);
+  if (kDtype == 1) return __uint_as_float(uint32_t{bits} << 16);  // SY_BF16
+  __half value;
+  std::memcpy(static_cast<void*>(&value), &bits, sizeof bits);
+  return __half2float(value);
+}
+
+template <int kDtype>
+void MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
+  const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const char* lanes[32];
+  emulation::Show(words, sizeof words, lanes);
+  const auto word = [&](int lane, int i) {
+    uint32_t value;
+    std::memcpy(&value, lanes[lane] + 4 * i, sizeof value);
+    return value;
+  };
+  const int g = emulation::Lane() / 4, t = emulation::Lane() % 4;
+  for (int e = 0; e < 4; ++e) {
+    const int row = e / 2, column = 2 * t + e % 2;  // row g + 8·row
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t left = word(4 * g + k % 8 / 2, 2 * (k / 8) + row), right = word(4 * column + k % 8 / 2, 4 + k / 8);
+      c[e] += HalfAt<kDtype>(left, k % 2) * HalfAt<kDtype>(right, k % 2);
+    }
+  }
+  emulation::SyncWarp(~0u);
+}
+
+template <bool kTransposed>
+void LoadFourMatrices(const void* row, uint32_t (&r)[4]) {
+  const char* lanes[32];
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) __builtin_trap();
+  emulation::Show(&row, sizeof row, lanes);
+  const int g = emulation::Lane() / 4, t = emulation::Lane() % 4;
+  for (int m = 0; m < 4; ++m) {
+    const auto element = [&](int i, int j) {
+      const uint16_t* address;
+      std::memcpy(&address, lanes[8 * m + i], sizeof address);
+      return uint32_t{address[j]};
+    };
+    r[m] =
+        kTransposed ? element(2 * t, g) | element(2 * t + 1, g) << 16 : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
+  }
+  emulation::SyncWarp(~0u);
+}
+inline void LoadMatrices(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<false>(row, r); }
+inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<true>(row, r); }
+
+}  // namespace switchyard
 
 #define SWITCHYARD_CUDA_LAUNCH_H_  // backends/cuda/launch.h has nothing to add
 

@@ -145,7 +145,9 @@ Outcome Mesh::Exchange(const std::vector<Transfer>& transfers) {
     auto lane = std::find_if(lanes.begin(), lanes.end(), [&](const Lane& one) {
       return one.peer == transfer.peer && one.is_send == transfer.is_send;
     });
-    if (lane == lanes.end()) lane = lanes.insert(lanes.end(), Lane{transfer.peer, transfer.is_send, {}});
+    // What arrives is written before what is sent is read, if it can be: one buffer for both shows.
+    if (lane == lanes.end())
+      lane = lanes.insert(transfer.is_send ? lanes.end() : lanes.begin(), Lane{transfer.peer, transfer.is_send, {}});
     lane->left.push_back(transfer);
   }
   for (const Transfer& transfer : transfers) {

@@ -214,8 +214,11 @@ ncclResult_t ncclComm::Look(ncclResult_t* state) {
 void ncclComm::Abort() {
   control.Abort();
   data.Abort();
-  std::lock_guard lock(mutex_);
-  waiting_.clear();
+  {
+    std::lock_guard lock(mutex_);
+    waiting_.clear();
+  }
+  std::lock_guard lock(running_);  // nothing touches a buffer any more when it returns
 }
 
 // Work of one communicator runs in the order of its calls, on whichever streams.

@@ -1,0 +1,102 @@
+// cuDNN plans for GPUs that are not here: its heuristics work from a description of a device ("deviceless" compilation,
+// cuDNN 9.8), so that the graphs which the plugin describes can be shown to the real library anywhere. What the library
+// offers is counted; nothing runs.
+// https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "backends/cuda/cudnn.h"
+#include "backends/cuda/kernel.h"
+
+namespace switchyard {
+
+// Named after the GPU; what the driver of one answers to cudaDeviceGetAttribute.
+struct AbsentDevice {
+  const char* name;
+  int capability;  // 100·major + 10·minor
+  int multiprocessors, shared_bytes, l2_bytes;
+};
+constexpr AbsentDevice kAbsentDevices[] = {{"NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040},
+                                           {"NVIDIA H200", 900, 132, 232448, 62914560}};
+
+inline Descriptor Describe(const AbsentDevice& device) {
+  const std::string text =
+      Format(R"({"deviceVer":%d,"driverVer":13000,"cudaDeviceId":0,"maxGridSize":[2147483647,65535,65535],)"
+             R"("maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":%d,"warpSize":32,)",
+             device.capability, device.multiprocessors) +
+      Format(R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":%d,"reservedSharedMemoryPerBlock":1024,)"
+             R"("maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,)",
+             device.shared_bytes) +
+      Format(
+          R"("pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,"smClockRateKHz":1410000,"memClockRateKHz":1593000,)"
+          R"("l2CacheSize":%d,"totalGlobalMem":80000000000,"deviceName":"%s"})",
+          device.l2_bytes, device.name);
+  Descriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  properties
+      .Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<int64_t>(text.size()), text.data())
+      .Finalize();
+  return properties;
+}
+
+// How many engines the heuristics offer for `graph` on `device` that the plugin would take. Throws CudnnError.
+inline int64_t PermittedEngines(const OperationGraph& graph, const AbsentDevice& device, bool deterministic,
+                                bool strict) {
+  const Descriptor properties = Describe(device);
+  std::vector<cudnnBackendDescriptor_t> operations;
+  for (const Descriptor& operation : graph.operations_) operations.push_back(operation.handle());
+  Descriptor finished(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  finished
+      .Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
+           operations.data())
+      .Finalize();
+  int64_t permitted = 0;
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, finished)
+        .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode)
+        .Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties)
+        .Finalize();
+    for (const Descriptor& configuration : OperationGraph::Configurations(heuristics))
+      permitted += graph.Permitted(configuration, deterministic, strict);
+  }
+  return permitted;
+}
+
+inline sy_tensor TensorOf(sy_dtype dtype, const std::vector<int64_t>& dims) {
+  sy_tensor tensor{};
+  tensor.dtype = dtype;
+  tensor.rank = static_cast<int32_t>(dims.size());
+  int64_t stride = 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    tensor.dims[i] = dims[i];
+    tensor.strides[i] = stride;
+    stride *= dims[i];
+  }
+  return tensor;
+}
+
+class CudnnGraphs : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!CudnnLibrary().reason.empty()) GTEST_SKIP() << CudnnLibrary().reason;
+    if (CudnnLibrary().cudnnGetVersion() < 90800) GTEST_SKIP() << "cuDNN before 9.8 plans for present devices only";
+    if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) GTEST_SKIP() << "neither a driver nor the toolkit's stub of it";
+  }
+  Request Asking(std::vector<sy_tensor> inputs, std::vector<sy_tensor> outputs, bool deterministic) {
+    Request request;
+    request.device = &device_;
+    request.accumulate.assign(outputs.size(), 0);
+    request.inputs = std::move(inputs);
+    request.outputs = std::move(outputs);
+    request.deterministic = deterministic;
+    return request;
+  }
+  sy_device device_;
+};
+
+}  // namespace switchyard
