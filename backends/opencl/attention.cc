@@ -1,5 +1,5 @@
-// attention and its gradient as products over strided views of qkv, with a pass over rows between them (attention.cl). The
-// scores of some batches at a time lie in the workspace, few enough to stay in a CPU's caches.
+// attention and its gradient as products over strided views of qkv, with a pass over rows between them (attention.cl).
+// The scores of some batches at a time lie in the workspace, few enough to stay in a CPU's caches.
 #include <algorithm>
 
 #include "backends/opencl/matmul.h"
@@ -11,7 +11,7 @@ namespace {
 struct Sizes {
   int64_t b, t, h, d;
   sy_dtype dtype;
-  int64_t Row() const { return 3 * h * d; }  // of qkv, elements
+  int64_t Row() const { return 3 * h * d; }                              // of qkv, elements
   int64_t ScoreBytes() const { return h * t * t * DtypeBytes(SY_F32); }  // of one batch
 
   int64_t BatchesAtOnce(const sy_device& device) const {
@@ -56,8 +56,9 @@ bool CheckOperands(const Request& r, size_t required, size_t least_outputs, size
 }
 
 // `function` of attention.cl over the rows of batches first … first + count − 1.
-void AddRows(const Request& r, Kernel& kernel, const Sizes& s, const char* function, const std::vector<Operand>& scratch,
-             size_t optional, const Operand& logsumexp, int64_t first, int64_t count) {
+void AddRows(const Request& r, Kernel& kernel, const Sizes& s, const char* function,
+             const std::vector<Operand>& scratch, size_t optional, const Operand& logsumexp, int64_t first,
+             int64_t count) {
   const auto a = r.Attributes<sy_attention_attributes>();
   std::string options = Define("TM", s.dtype);
   if (a.bias) options += Define("BIAS", int64_t{1});
@@ -117,11 +118,13 @@ sy_status PrepareAttentionBackward(const Request& r, Kernel& kernel) {
   if (!CheckOperands(r, 4, 1, 2, &s) || !r.RequireDims(r.inputs[1], {s.b, s.t, s.h, s.d}, "out") ||
       !r.RequireDims(r.inputs[2], {s.b, s.h, s.t}, "logsumexp") || !r.RequireDtype(r.inputs[2], SY_F32, "logsumexp") ||
       !r.RequireDims(r.inputs[3], {s.b, s.t, s.h, s.d}, "dout") || !r.RequireDtype(r.inputs[3], s.dtype, "dout") ||
-      !r.RequireElements(r.outputs[0], Elements(r.inputs[0]), "dqkv") || !r.RequireDtype(r.outputs[0], s.dtype, "dqkv")) {
+      !r.RequireElements(r.outputs[0], Elements(r.inputs[0]), "dqkv") ||
+      !r.RequireDtype(r.outputs[0], s.dtype, "dqkv")) {
     return SY_UNSUPPORTED;
   }
   if (dbias && !a.bias) return SY_REFUSE(r, "dbias is asked for, but there is no bias");
-  if (dbias && (!r.RequireDims(r.outputs[1], {s.h, s.t, s.t}, "dbias") || !r.RequireDtype(r.outputs[1], SY_F32, "dbias"))) {
+  if (dbias &&
+      (!r.RequireDims(r.outputs[1], {s.h, s.t, s.t}, "dbias") || !r.RequireDtype(r.outputs[1], SY_F32, "dbias"))) {
     return SY_UNSUPPORTED;
   }
   const int64_t at_once = s.BatchesAtOnce(*kernel.device());

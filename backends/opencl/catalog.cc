@@ -51,7 +51,9 @@ std::string Defect(cl_device_id device, cl_device_type type) {
 
 Catalog Look() {
   Catalog catalog;
-  const auto complain = [&](const std::string& why) { catalog.why_none += (catalog.why_none.empty() ? "" : "; ") + why; };
+  const auto complain = [&](const std::string& why) {
+    catalog.why_none += (catalog.why_none.empty() ? "" : "; ") + why;
+  };
   cl_uint platform_count = 0;
   cl_int code = clGetPlatformIDs(0, nullptr, &platform_count);
   std::vector<cl_platform_id> platforms(platform_count);
@@ -98,8 +100,9 @@ const Catalog& Devices() {
 sy_status CheckIndex(int32_t index, sy_error* error) {
   const Catalog& catalog = Devices();
   if (index >= 0 && static_cast<size_t>(index) < catalog.entries.size()) return SY_OK;
-  return Refuse(error, SY_INVALID, Text("no device ", index, ": there are ", catalog.entries.size(),
-                                        catalog.why_none.empty() ? "" : "; " + catalog.why_none));
+  return Refuse(error, SY_INVALID,
+                Text("no device ", index, ": there are ", catalog.entries.size(),
+                     catalog.why_none.empty() ? "" : "; " + catalog.why_none));
 }
 
 sy_status ReadTraits(const CatalogEntry& entry, Traits* traits, sy_error* error) {
@@ -143,75 +146,6 @@ void FillUuid(int32_t index, const Traits& traits, uint8_t uuid[16]) {
   const std::string identity = Text(host, '\n', traits.name, '\n', traits.version, '\n', index);
   const uint64_t words[] = {HashText(identity, 1), HashText(identity, 2)};
   std::memcpy(uuid, words, sizeof words);
-}
-
-std::string CodeName(cl_int code) {
-  switch (code) {
-#define SY_CODE(name) \
-  case name:          \
-    return #name
-    SY_CODE(CL_SUCCESS);
-    SY_CODE(CL_DEVICE_NOT_FOUND);
-    SY_CODE(CL_DEVICE_NOT_AVAILABLE);
-    SY_CODE(CL_COMPILER_NOT_AVAILABLE);
-    SY_CODE(CL_MEM_OBJECT_ALLOCATION_FAILURE);
-    SY_CODE(CL_OUT_OF_RESOURCES);
-    SY_CODE(CL_OUT_OF_HOST_MEMORY);
-    SY_CODE(CL_MEM_COPY_OVERLAP);
-    SY_CODE(CL_BUILD_PROGRAM_FAILURE);
-    SY_CODE(CL_MISALIGNED_SUB_BUFFER_OFFSET);
-    SY_CODE(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST);
-    SY_CODE(CL_INVALID_VALUE);
-    SY_CODE(CL_INVALID_DEVICE);
-    SY_CODE(CL_INVALID_CONTEXT);
-    SY_CODE(CL_INVALID_COMMAND_QUEUE);
-    SY_CODE(CL_INVALID_MEM_OBJECT);
-    SY_CODE(CL_INVALID_BINARY);
-    SY_CODE(CL_INVALID_BUILD_OPTIONS);
-    SY_CODE(CL_INVALID_PROGRAM);
-    SY_CODE(CL_INVALID_PROGRAM_EXECUTABLE);
-    SY_CODE(CL_INVALID_KERNEL_NAME);
-    SY_CODE(CL_INVALID_KERNEL);
-    SY_CODE(CL_INVALID_ARG_INDEX);
-    SY_CODE(CL_INVALID_ARG_VALUE);
-    SY_CODE(CL_INVALID_ARG_SIZE);
-    SY_CODE(CL_INVALID_KERNEL_ARGS);
-    SY_CODE(CL_INVALID_WORK_DIMENSION);
-    SY_CODE(CL_INVALID_WORK_GROUP_SIZE);
-    SY_CODE(CL_INVALID_WORK_ITEM_SIZE);
-    SY_CODE(CL_INVALID_GLOBAL_OFFSET);
-    SY_CODE(CL_INVALID_EVENT_WAIT_LIST);
-    SY_CODE(CL_INVALID_EVENT);
-    SY_CODE(CL_INVALID_OPERATION);
-    SY_CODE(CL_INVALID_BUFFER_SIZE);
-    SY_CODE(CL_INVALID_GLOBAL_WORK_SIZE);
-#undef SY_CODE
-    case -1001:
-      return "CL_PLATFORM_NOT_FOUND_KHR";
-    default:
-      return Text("OpenCL status ", code);
-  }
-}
-
-sy_status StatusOf(cl_int code) {
-  switch (code) {
-    case CL_SUCCESS:
-      return SY_OK;
-    case CL_MEM_OBJECT_ALLOCATION_FAILURE:
-    case CL_OUT_OF_HOST_MEMORY:
-    case CL_INVALID_BUFFER_SIZE:
-      return SY_OUT_OF_MEMORY;
-    case CL_DEVICE_NOT_AVAILABLE:
-      return SY_DEVICE_LOST;
-    default:
-      return SY_INTERNAL;
-  }
-}
-
-sy_status Failed(sy_error* error, cl_int code, const char* call, std::source_location where) {
-  Refuse(error, SY_INTERNAL, Text(call, " failed with ", CodeName(code)), where);
-  if (error && SY_HAS(sy_error, error, native_code)) error->native_code = code;
-  return StatusOf(code);
 }
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
-// Many tensors in one launch: tensors that lie in the same buffers (as a plan's arenas make them) are cut into chunks, one
-// for each work-group, which finds its offsets in a table on the device. Belongs to one call of bind.
+// Many tensors in one launch: tensors that lie in the same buffers (as a plan's arenas make them) are cut into chunks,
+// one for each work-group, which finds its offsets in a table on the device. Belongs to one call of bind.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// convolution and its gradients as products: the windows of some images at a time are laid out as columns (pixels, groups,
-// taps, C/groups) in the workspace. Groups are the batch of the product.
+// convolution and its gradients as products: the windows of some images at a time are laid out as columns (pixels,
+// groups, taps, C/groups) in the workspace. Groups are the batch of the product.
 #include <algorithm>
 
 #include "backends/opencl/matmul.h"
@@ -45,8 +45,8 @@ Matrix Transposed(Matrix m) {
   return m;
 }
 
-bool Check(const Request& r, const sy_convolution_attributes& a, const sy_tensor& x, const sy_tensor& w, const sy_tensor& y,
-           Problem* p) {
+bool Check(const Request& r, const sy_convolution_attributes& a, const sy_tensor& x, const sy_tensor& w,
+           const sy_tensor& y, Problem* p) {
   if (!r.IsContiguousAll() || !r.RequireFloat(x, "x") || !r.RequireDtype(w, x.dtype, "w") ||
       !r.RequireDtype(y, x.dtype, "y") || !SetExtents(r, a.spatial_rank, x, y, &p->w)) {
     return false;
@@ -70,7 +70,8 @@ bool Check(const Request& r, const sy_convolution_attributes& a, const sy_tensor
   return CheckExtents(r, a.spatial_rank, p->w, a.after);
 }
 
-void AddColumns(Kernel& kernel, const Problem& p, const Operand& x, const Operand& columns, int64_t first, int64_t count) {
+void AddColumns(Kernel& kernel, const Problem& p, const Operand& x, const Operand& columns, int64_t first,
+                int64_t count) {
   const int64_t pixels = count * p.w.Outputs();
   kernel.Add("window", "image_to_columns", Define("T", p.dtype))
       .Array(x.Plus(p.InputOffset(first)))
@@ -88,11 +89,11 @@ sy_status PrepareConvolution(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_convolution_attributes>();
   const size_t inputs = a.bias ? 3 : 2;
   Problem p;
-  if (!r.HasCounts(inputs, inputs, 1) || !Check(r, a, r.inputs[0], r.inputs[1], r.outputs[0], &p)) return SY_UNSUPPORTED;
+  if (!r.HasCounts(inputs, inputs, 1) || !Check(r, a, r.inputs[0], r.inputs[1], r.outputs[0], &p))
+    return SY_UNSUPPORTED;
   if (a.bias && (!r.RequireDims(r.inputs[2], {p.filters}, "bias") || !r.RequireDtype(r.inputs[2], p.dtype, "bias"))) {
     return SY_UNSUPPORTED;
   }
-  if (a.bias && p.groups > 1) return SY_REFUSE(r, "a bias beside groups is left to the decomposition");
   const int64_t at_once = p.ImagesAtOnce();
   const Operand columns = kernel.Scratch(at_once * p.ColumnBytes());
   for (int64_t first = 0; first < p.images; first += at_once) {

@@ -93,7 +93,8 @@ sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
     if (const sy_status status = CheckIndex(index, error); status != SY_OK) return status;
     Traits traits;
-    if (const sy_status status = ReadTraits(Devices().entries[static_cast<size_t>(index)], &traits, error); status != SY_OK) {
+    if (const sy_status status = ReadTraits(Devices().entries[static_cast<size_t>(index)], &traits, error);
+        status != SY_OK) {
       return status;
     }
     sy_device_info filled{};
@@ -153,20 +154,23 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_pl
   if (!destination.buffer && !source.buffer) return Refuse(error, SY_INVALID, "copy: one side must be device memory");
   if (bytes == 0) return SY_OK;
   for (const sy_place& place : {destination, source}) {
-    if (!place.buffer && !place.host) return Refuse(error, SY_INVALID, "copy: a place names neither buffer nor host address");
+    if (!place.buffer && !place.host)
+      return Refuse(error, SY_INVALID, "copy: a place names neither buffer nor host address");
     if (!place.buffer) continue;
     if (const sy_status status = CheckPlace(place, bytes, "copy", error); status != SY_OK) return status;
   }
   return OnStream(device, stream, error, [&](Stream& on) {
     if (!source.buffer) {
-      return on.Queued(clEnqueueWriteBuffer(on.queue(), destination.buffer->memory.get(), CL_FALSE, destination.offset, bytes,
-                                            static_cast<const char*>(source.host) + source.offset, 0, nullptr, nullptr),
-                       "clEnqueueWriteBuffer", error);
+      return on.Queued(
+          clEnqueueWriteBuffer(on.queue(), destination.buffer->memory.get(), CL_FALSE, destination.offset, bytes,
+                               static_cast<const char*>(source.host) + source.offset, 0, nullptr, nullptr),
+          "clEnqueueWriteBuffer", error);
     }
     if (!destination.buffer) {
-      return on.Queued(clEnqueueReadBuffer(on.queue(), source.buffer->memory.get(), CL_FALSE, source.offset, bytes,
-                                           static_cast<char*>(destination.host) + destination.offset, 0, nullptr, nullptr),
-                       "clEnqueueReadBuffer", error);
+      return on.Queued(
+          clEnqueueReadBuffer(on.queue(), source.buffer->memory.get(), CL_FALSE, source.offset, bytes,
+                              static_cast<char*>(destination.host) + destination.offset, 0, nullptr, nullptr),
+          "clEnqueueReadBuffer", error);
     }
     return on.Queued(clEnqueueCopyBuffer(on.queue(), source.buffer->memory.get(), destination.buffer->memory.get(),
                                          source.offset, destination.offset, bytes, 0, nullptr, nullptr),
@@ -185,8 +189,8 @@ sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8
   size_t width = sizeof pattern;
   while (destination.offset % width != 0 || bytes % width != 0) width /= 2;
   return OnStream(device, stream, error, [&](Stream& on) {
-    return on.Queued(clEnqueueFillBuffer(on.queue(), destination.buffer->memory.get(), pattern, width, destination.offset,
-                                         bytes, 0, nullptr, nullptr),
+    return on.Queued(clEnqueueFillBuffer(on.queue(), destination.buffer->memory.get(), pattern, width,
+                                         destination.offset, bytes, 0, nullptr, nullptr),
                      "clEnqueueFillBuffer", error);
   });
 }
@@ -260,8 +264,9 @@ sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy
 sy_status CheckPlace(const sy_place& place, uint64_t bytes, const char* what, sy_error* error) {
   if (!place.buffer) return SY_FAIL(error, SY_INVALID, "%s: expected device memory, found a host address", what);
   if (place.offset <= place.buffer->bytes && bytes <= place.buffer->bytes - place.offset) return SY_OK;
-  return Refuse(error, SY_INVALID, Text(what, ": ", bytes, " bytes at offset ", place.offset,
-                                        " do not lie inside a buffer of ", place.buffer->bytes));
+  return Refuse(error, SY_INVALID,
+                Text(what, ": ", bytes, " bytes at offset ", place.offset, " do not lie inside a buffer of ",
+                     place.buffer->bytes));
 }
 
 const sy_device_v1 kOpenClDevice = {.header = SY_HEADER(sy_device_v1),

@@ -20,6 +20,7 @@
 struct sy_buffer {
   switchyard::MemoryHandle memory;
   uint64_t bytes;
+  std::shared_ptr<const bool> alive = std::make_shared<bool>(true);  // bindings see it expire
 };
 
 struct sy_device {
@@ -31,9 +32,9 @@ struct sy_device {
   switchyard::ProgramCache programs;
   switchyard::Profiler profiler;
   std::mutex mutex;
-  std::vector<std::weak_ptr<switchyard::Stream>> streams;                            // guarded by mutex
-  std::map<void*, switchyard::MemoryHandle> host_memory;  // mapped; guarded by mutex
-  std::shared_ptr<switchyard::Stream> own;                                           // for callers without a stream
+  std::vector<std::weak_ptr<switchyard::Stream>> streams;  // guarded by mutex
+  std::map<void*, switchyard::MemoryHandle> host_memory;   // mapped; guarded by mutex
+  std::shared_ptr<switchyard::Stream> own;                 // for callers without a stream
   std::mutex own_mutex;
   // How kernels are shaped. On a CPU a work-group is one work-item that runs over vectors; elsewhere it is `lanes`
   // work-items of one element each.
@@ -55,7 +56,7 @@ sy_status CheckPlace(const sy_place& place, uint64_t bytes, const char* what, sy
 template <typename Submit>
 sy_status OnStream(sy_device* device, sy_stream* stream, sy_error* error, Submit submit) {
   if (stream) {
-    if (const sy_status failed = stream->stream->fate()->Tell(error); failed != SY_OK) return failed;
+    if (const sy_status failed = stream->stream->fate()->Known(error); failed != SY_OK) return failed;
     return submit(*stream->stream);
   }
   const std::lock_guard lock(device->own_mutex);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "backends/opencl/ops.h"
+
 namespace switchyard {
 class Bound;
 }
@@ -227,8 +229,10 @@ class Bound {
     size_t global[3], local[3];
   };
   sy_status Bind(const Launch& launch, const Places& places, sy_error* error);
+  void Use(const sy_place& place);
   std::shared_ptr<const Kernel> kernel_;
   MemoryHandle memory_;
+  std::vector<std::weak_ptr<const bool>> buffers_;  // those that arguments lie in, once each
   std::vector<Step> steps_;
 };
 
@@ -250,6 +254,9 @@ sy_status Bound::Make(std::shared_ptr<const Kernel> kernel, const sy_binding& bi
   auto bound = std::make_unique<Bound>();
   bound->kernel_ = std::move(kernel);
   const Kernel& k = *bound->kernel_;
+  for (size_t i = 0; i < k.input_bytes_.size(); ++i) bound->Use(binding.inputs[i]);
+  for (size_t o = 0; o < k.output_bytes_.size(); ++o) bound->Use(binding.outputs[o]);
+  if (workspace > 0) bound->Use(binding.workspace);
   const Places places = {binding.inputs, binding.outputs, binding.workspace, k.scratch_bytes_};
   std::vector<Launch> made;
   if (k.at_bind) {
@@ -263,6 +270,11 @@ sy_status Bound::Make(std::shared_ptr<const Kernel> kernel, const sy_binding& bi
   }
   *result = std::move(bound);
   return SY_OK;
+}
+
+void Bound::Use(const sy_place& place) {
+  const auto same = [&](const auto& used) { return used.lock() == place.buffer->alive; };
+  if (std::none_of(buffers_.begin(), buffers_.end(), same)) buffers_.push_back(place.buffer->alive);
 }
 
 sy_status Bound::Bind(const Launch& launch, const Places& places, sy_error* error) {
@@ -298,12 +310,16 @@ sy_status Bound::Bind(const Launch& launch, const Places& places, sy_error* erro
 }
 
 sy_status Bound::Run(Stream& stream, const sy_stream* handle, sy_error* error) const {
+  // OpenCL does not keep the memory of a kernel's arguments alive.
+  if (std::any_of(buffers_.begin(), buffers_.end(), [](const auto& buffer) { return buffer.expired(); })) {
+    return Refuse(error, SY_INVALID, "launch: a buffer of the binding was freed before");
+  }
   Profiler& profiler = kernel_->device_->profiler;
   const bool profiled = profiler.running();
   for (const Step& step : steps_) {
     cl_event command = nullptr;
-    const cl_int code = clEnqueueNDRangeKernel(stream.queue(), step.kernel.get(), 3, nullptr, step.global, step.local, 0,
-                                               nullptr, profiled ? &command : nullptr);
+    const cl_int code = clEnqueueNDRangeKernel(stream.queue(), step.kernel.get(), 3, nullptr, step.global, step.local,
+                                               0, nullptr, profiled ? &command : nullptr);
     if (code != CL_SUCCESS) return stream.Queued(code, "clEnqueueNDRangeKernel", error);
     if (profiled) profiler.Add(EventHandle(command), kernel_->tag_, handle);
   }
@@ -315,8 +331,9 @@ namespace {
 constexpr struct {
   const char* op;
   PrepareFunction prepare;
+  size_t attribute_bytes;
 } kOps[] = {
-#define SY_ROW(op, name) {#op, Prepare##name},
+#define SY_ROW(op, name, attributes) {#op, Prepare##name, sizeof(attributes)},
     SY_OPENCL_OPS(SY_ROW)
 #undef SY_ROW
 };
@@ -342,9 +359,15 @@ sy_status PrepareKernel(sy_device* device, const sy_prepare_request& request, sy
   const auto* op = std::find_if(std::begin(kOps), std::end(kOps),
                                 [&](const auto& known) { return std::strcmp(known.op, request.op) == 0; });
   if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the opencl plugin", request.op);
-  if (request.op_version > 1) return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op->op, request.op_version);
+  if (request.op_version > 1)
+    return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op->op, request.op_version);
   if (request.determinism > SY_DETERMINISM_RUN) {
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: sums depend on the number of compute units", op->op);
+  }
+  const bool has_attributes = op->attribute_bytes > sizeof(sy_header);
+  if (has_attributes && (!request.attributes || request.attributes_size < op->attribute_bytes)) {
+    return SY_FAIL(error, SY_INVALID, "%s: expected %zu bytes of attributes, found %u", op->op, op->attribute_bytes,
+                   request.attributes_size);
   }
   for (uint32_t i = 0; i < request.input_count + request.output_count; ++i) {
     const sy_tensor& t = i < request.input_count ? request.inputs[i] : request.outputs[i - request.input_count];
@@ -389,7 +412,8 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
       return Refuse(error, SY_INVALID, "prepare: request, kernel and info must not be NULL");
     }
     const sy_prepare_request request = ReadStruct(given);
-    if (request.op == nullptr || (request.input_count && !request.inputs) || (request.output_count && !request.outputs)) {
+    if (request.op == nullptr || (request.input_count && !request.inputs) ||
+        (request.output_count && !request.outputs)) {
       return Refuse(error, SY_INVALID, "prepare: the request names no op or no tensors");
     }
     return PrepareKernel(device, request, kernel, info, error);
@@ -403,7 +427,8 @@ sy_status LaunchBound(sy_bound* bound, sy_stream* stream, sy_error* error) {
   });
 }
 
-sy_status BindKernel(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch, sy_error* error) {
+sy_status BindKernel(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch,
+                     sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
     auto made = std::make_unique<sy_bound>();
     const sy_status status = Bound::Make(kernel->kernel, ReadStruct(binding), &made->bound, error);

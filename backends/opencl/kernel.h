@@ -63,8 +63,9 @@ struct Request {
 };
 
 // Refuses a request, with the op's name and a reason.
-#define SY_REFUSE(request, ...) \
-  ::switchyard::Refuse((request).error, SY_UNSUPPORTED, std::string((request).op) + ": " + ::switchyard::Format(__VA_ARGS__))
+#define SY_REFUSE(request, ...)                         \
+  ::switchyard::Refuse((request).error, SY_UNSUPPORTED, \
+                       std::string((request).op) + ": " + ::switchyard::Format(__VA_ARGS__))
 
 // A tensor operand of a launch before it is placed: `offset` in bytes.
 struct Operand {
@@ -173,42 +174,5 @@ int64_t RowShare(const sy_device& device, int64_t rows);
 
 // SY_OK, or a refusal (SY_REFUSE, Require…) with its reason in the request's error.
 using PrepareFunction = sy_status (*)(const Request& request, Kernel& kernel);
-
-#define SY_OPENCL_OPS(X)                                              \
-  X(matmul, Matmul)                                                   \
-  X(attention, Attention)                                             \
-  X(attention_backward, AttentionBackward)                            \
-  X(layer_norm, LayerNorm)                                            \
-  X(layer_norm_backward, LayerNormBackward)                           \
-  X(softmax, Softmax)                                                 \
-  X(softmax_backward, SoftmaxBackward)                                \
-  X(cross_entropy, CrossEntropy)                                      \
-  X(cross_entropy_backward, CrossEntropyBackward)                     \
-  X(label_rank, LabelRank)                                            \
-  X(pointwise, Pointwise)                                             \
-  X(reduce, Reduce)                                                   \
-  X(squared_norm, SquaredNorm)                                        \
-  X(transpose, Transpose)                                             \
-  X(slice, Slice)                                                     \
-  X(pad, Pad)                                                         \
-  X(roll, Roll)                                                       \
-  X(concat, Concat)                                                   \
-  X(gather, Gather)                                                   \
-  X(scatter_add, ScatterAdd)                                          \
-  X(dropout, Dropout)                                                 \
-  X(optimizer_update, OptimizerUpdate)                                \
-  X(convolution, Convolution)                                         \
-  X(convolution_backward_data, ConvolutionBackwardData)               \
-  X(convolution_backward_weights, ConvolutionBackwardWeights)         \
-  X(pool, Pool)                                                       \
-  X(pool_backward, PoolBackward)                                      \
-  X(batch_norm, BatchNorm)                                            \
-  X(batch_norm_inference, BatchNormInference)                         \
-  X(batch_norm_backward, BatchNormBackward)                           \
-  X(resize, Resize)                                                   \
-  X(resize_backward, ResizeBackward)
-#define SY_DECLARE_PREPARE(op, name) sy_status Prepare##name(const Request& request, Kernel& kernel);
-SY_OPENCL_OPS(SY_DECLARE_PREPARE)
-#undef SY_DECLARE_PREPARE
 
 }  // namespace switchyard

@@ -19,7 +19,8 @@ struct StridedCopy {
     std::vector<Axis> simple;
     for (const Axis& axis : axes) {
       if (axis.extent == 1) continue;
-      if (!simple.empty() && simple.back().from == axis.from * axis.extent && simple.back().to == axis.to * axis.extent) {
+      if (!simple.empty() && simple.back().from == axis.from * axis.extent &&
+          simple.back().to == axis.to * axis.extent) {
         simple.back() = {simple.back().extent * axis.extent, axis.from, axis.to};
       } else {
         simple.push_back(axis);

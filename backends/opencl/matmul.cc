@@ -9,12 +9,10 @@
 namespace switchyard {
 namespace {
 
-constexpr int64_t kTiledSide = 64, kTiledLanes = 16;                // TILE and SIDE of matmul_tiled.cl
+constexpr int64_t kTiledSide = 64, kTiledLanes = 16;  // TILE and SIDE of matmul_tiled.cl
 constexpr int64_t kMostTiles = 16, kGroupsPerUnit = 8, kPackRows = 256;
 
-Launch& Epilogue(Launch& launch, const Product& p) {
-  return launch.Float(p.alpha).Int(p.activation).Uint(p.flags);
-}
+Launch& Epilogue(Launch& launch, const Product& p) { return launch.Float(p.alpha).Int(p.activation).Uint(p.flags); }
 
 // Absent operands are bound to c, which is never read for them.
 Launch& ResultArrays(Launch& launch, const Product& p) {
@@ -84,8 +82,8 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   const size_t inputs = 2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0);
   const size_t outputs = 1 + (a.save_preactivation || a.bias_gradient);
   if (!r.HasCounts(inputs, inputs, outputs) || !r.IsContiguousAll()) return SY_UNSUPPORTED;
-  if (a.activation < SY_ACTIVATION_NONE || a.activation > SY_ACTIVATION_SILU || (a.save_preactivation && a.bias_gradient) ||
-      (a.save_preactivation && a.activation_gradient)) {
+  if (a.activation < SY_ACTIVATION_NONE || a.activation > SY_ACTIVATION_SILU ||
+      (a.save_preactivation && a.bias_gradient) || (a.save_preactivation && a.activation_gradient)) {
     return SY_REFUSE(r, "unknown activation %d, or flags that exclude each other", a.activation);
   }
   const sy_tensor &x = r.inputs[0], &y = r.inputs[1], &c = r.outputs[0];
@@ -121,7 +119,8 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
     return true;
   };
   if (a.bias && !take("bias", {p.n}, kBias, &p.bias)) return SY_UNSUPPORTED;
-  if (a.activation_gradient && !take("preactivation", c_dims, kActivationGradient, &p.preactivation)) return SY_UNSUPPORTED;
+  if (a.activation_gradient && !take("preactivation", c_dims, kActivationGradient, &p.preactivation))
+    return SY_UNSUPPORTED;
   if (a.residual) {
     kernel.inplace[0] = r.accumulate[0] ? -1 : static_cast<int32_t>(next);
     if (!take("residual", c_dims, kResidual, &p.residual)) return SY_UNSUPPORTED;
@@ -129,7 +128,8 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   if (r.accumulate[0]) p.flags |= kAccumulate;
   if (a.save_preactivation) {
     if (r.accumulate[1]) return SY_REFUSE(r, "cannot accumulate into the preactivation");
-    if (!r.RequireDtype(r.outputs[1], c.dtype, "preactivation") || !r.RequireDims(r.outputs[1], c_dims, "preactivation")) {
+    if (!r.RequireDtype(r.outputs[1], c.dtype, "preactivation") ||
+        !r.RequireDims(r.outputs[1], c_dims, "preactivation")) {
       return SY_UNSUPPORTED;
     }
     p.flags |= kSavePreactivation;

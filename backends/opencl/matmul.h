@@ -15,8 +15,8 @@ struct Matrix {
 
 enum { kBias = 1, kSavePreactivation = 2, kActivationGradient = 4, kResidual = 8, kAccumulate = 16 };  // as epilogue.cl
 
-// c (m, n) = a (m, k)·b (k, n), and what `flags` add. c's column_stride is 1; bias (n), preactivation and residual have
-// c's dtype, the latter two its places.
+// c (m, n) = a (m, k)·b (k, n), and what `flags` add. c's column_stride is 1; bias (inner_batches, n), preactivation
+// and residual have c's dtype, the latter two its places.
 struct Product {
   int64_t m = 1, n = 1, k = 1, batches = 1, inner_batches = 1;
   double alpha = 1;

@@ -1,5 +1,5 @@
-// layer_norm over the last axis, batch_norm over all others. Sums over rows are taken by each work-group over its share and
-// then over the groups, always in the same order.
+// layer_norm over the last axis, batch_norm over all others. Sums over rows are taken by each work-group over its share
+// and then over the groups, always in the same order.
 #include "backends/opencl/reduction.h"
 
 namespace switchyard {
@@ -40,8 +40,9 @@ void SumParts(Kernel& kernel, const Operand& partial, int64_t parts, int64_t wid
 // Splits sums (2, columns) into two outputs.
 void Separate(Kernel& kernel, const Request& r, const Operand& sums, int64_t columns) {
   for (size_t o = 1; o <= 2; ++o) {
-    Reduction copy{SY_REDUCE_SUM, sums.Plus(static_cast<uint64_t>(static_cast<int64_t>(o - 1) * columns) * sizeof(float)),
-                   SY_F32, Out(o), SY_F32};
+    Reduction copy{SY_REDUCE_SUM,
+                   sums.Plus(static_cast<uint64_t>(static_cast<int64_t>(o - 1) * columns) * sizeof(float)), SY_F32,
+                   Out(o), SY_F32};
     copy.inner = columns;
     copy.accumulate = r.accumulate[o];
     AddReduction(kernel, copy);
@@ -61,7 +62,8 @@ sy_status PrepareLayerNorm(const Request& r, Kernel& kernel) {
       !IsRows(r, r.outputs[2], shape, "rstd")) {
     return SY_UNSUPPORTED;
   }
-  if (residual && (!LikeX(r, r.inputs[1], shape, "residual") || !LikeX(r, r.outputs[3], shape, "sum"))) return SY_UNSUPPORTED;
+  if (residual && (!LikeX(r, r.inputs[1], shape, "residual") || !LikeX(r, r.outputs[3], shape, "sum")))
+    return SY_UNSUPPORTED;
   kernel.Add("normalization", "layer_norm", Define("T", r.inputs[0]) + (residual ? " -DRESIDUAL" : ""))
       .In(0)
       .In(residual ? 1 : 0)
@@ -115,7 +117,8 @@ sy_status PrepareLayerNormBackward(const Request& r, Kernel& kernel) {
 sy_status PrepareBatchNorm(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_batch_norm_attributes>();
   Shape shape;
-  if (!r.HasCounts(5, 5, 5) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape)) return SY_UNSUPPORTED;
+  if (!r.HasCounts(5, 5, 5) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape))
+    return SY_UNSUPPORTED;
   for (size_t i = 1; i < 5; ++i) {
     if (!IsChannels(r, r.inputs[i], shape, "gamma, beta and statistics") ||
         !IsChannels(r, r.outputs[i], shape, "statistics")) {
@@ -174,7 +177,8 @@ sy_status PrepareBatchNorm(const Request& r, Kernel& kernel) {
 sy_status PrepareBatchNormInference(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_batch_norm_attributes>();
   Shape shape;
-  if (!r.HasCounts(5, 5, 1) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape)) return SY_UNSUPPORTED;
+  if (!r.HasCounts(5, 5, 1) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape))
+    return SY_UNSUPPORTED;
   for (size_t i = 1; i < 5; ++i) {
     if (!IsChannels(r, r.inputs[i], shape, "gamma, beta and statistics")) return SY_UNSUPPORTED;
   }

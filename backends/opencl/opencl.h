@@ -23,10 +23,10 @@ sy_status StatusOf(cl_int code);
 sy_status Failed(sy_error* error, cl_int code, const char* call,
                  std::source_location where = std::source_location::current());
 
-#define SY_CL(error, function, ...)                                                                              \
-  do {                                                                                                           \
-    const cl_int sy_code = function(__VA_ARGS__);                                                                \
-    if (sy_code != CL_SUCCESS) return ::switchyard::Failed(error, sy_code, #function);                           \
+#define SY_CL(error, function, ...)                                                    \
+  do {                                                                                 \
+    const cl_int sy_code = function(__VA_ARGS__);                                      \
+    if (sy_code != CL_SUCCESS) return ::switchyard::Failed(error, sy_code, #function); \
   } while (false)
 
 template <typename T, cl_int(CL_API_CALL* kRelease)(T)>

@@ -25,7 +25,8 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
     return SY_REFUSE(r, "expected 4 scalars and %zu inputs per tensor, found %zu inputs", in, given);
   }
   const size_t count = (given - kScalars) / in;
-  if (!r.HasCounts(given, given, count * out) || !r.IsContiguousAll() || !r.RequireNoAccumulation()) return SY_UNSUPPORTED;
+  if (!r.HasCounts(given, given, count * out) || !r.IsContiguousAll() || !r.RequireNoAccumulation())
+    return SY_UNSUPPORTED;
   const char* scalars[] = {"lr", "update", "gradient_scale", "finite"};
   for (size_t i = 0; i < kScalars; ++i) {
     if (!r.RequireDtype(r.inputs[i], i == 1 ? SY_I32 : SY_F32, scalars[i]) ||
@@ -39,7 +40,8 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
     sizes.push_back(Elements(r.inputs[kScalars + k * in]));
     for (size_t i = 0; i < in; ++i) {
       const sy_tensor& t = r.inputs[kScalars + k * in + i];
-      if (!r.RequireElements(t, sizes[k], "p, g, m and v") || !r.RequireDtype(t, i == 1 ? gradient : SY_F32, "p, g, m and v")) {
+      if (!r.RequireElements(t, sizes[k], "p, g, m and v") ||
+          !r.RequireDtype(t, i == 1 ? gradient : SY_F32, "p, g, m and v")) {
         return SY_UNSUPPORTED;
       }
     }
@@ -52,7 +54,8 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
     }
   }
   if (!r.RequireFloat(r.inputs[kScalars + 1], "g")) return SY_UNSUPPORTED;
-  std::string options = Define("KIND", int64_t{a.kind}) + Define("STATES", static_cast<int64_t>(states)) + Define("TG", gradient);
+  std::string options =
+      Define("KIND", int64_t{a.kind}) + Define("STATES", static_cast<int64_t>(states)) + Define("TG", gradient);
   if (a.nesterov) options += Define("NESTEROV", int64_t{1});
   const cl_program program = kernel.Compile("optimizer", options);
 

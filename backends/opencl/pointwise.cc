@@ -1,5 +1,5 @@
-// pointwise: the program is written out as OpenCL C and compiled, once for each program, dtypes and pattern of broadcast
-// axes; extents and strides are arguments. Neighbouring axes along which every operand runs on are merged.
+// pointwise: the program is written out as OpenCL C and compiled, once for each program, dtypes and pattern of
+// broadcast axes; extents and strides are arguments. Neighbouring axes along which every operand runs on are merged.
 #include <algorithm>
 
 #include "backends/opencl/kernel.h"
@@ -190,10 +190,11 @@ class Generator {
     if (Inner(i) == 1) {
       return Format("      const floatW v%zu = load_%s(%s, i, last, 0.0f);\n", i, type, from.c_str());
     }
-    return Format("      float w%zu[WIDTH];\n"
-                  "      for (uint l = 0; l < WIDTH; ++l) w%zu[l] = at_%s(%s, min(i + l, last - 1) * step%zu);\n"
-                  "      const floatW v%zu = VLOAD(w%zu);\n",
-                  i, i, type, from.c_str(), i, i, i);
+    return Format(
+        "      float w%zu[WIDTH];\n"
+        "      for (uint l = 0; l < WIDTH; ++l) w%zu[l] = at_%s(%s, min(i + l, last - 1) * step%zu);\n"
+        "      const floatW v%zu = VLOAD(w%zu);\n",
+        i, i, type, from.c_str(), i, i, i);
   }
 
   std::string Write(size_t o) const {
@@ -219,7 +220,8 @@ sy_status CheckProgram(const Request& r, const sy_pointwise_attributes& p) {
   }
   for (uint32_t j = 0; j < p.instruction_count; ++j) {
     const sy_instruction& step = p.instructions[j];
-    if (step.op < 0 || step.op >= SY_PW_OP_COUNT) return SY_REFUSE(r, "instruction %u has the unknown op %d", j, step.op);
+    if (step.op < 0 || step.op >= SY_PW_OP_COUNT)
+      return SY_REFUSE(r, "instruction %u has the unknown op %d", j, step.op);
     const int32_t operands[] = {step.a, step.b, step.c};
     for (int k = 0; k < OperandCount(step.op); ++k) {
       if (operands[k] < 0 || operands[k] >= inputs + j) {

@@ -129,7 +129,8 @@ bool ProgramCache::LoadBinary(const std::string& path, const std::string& key, c
 // A cache that cannot be written (a full disk, a home that is read-only) costs time in the next run and nothing else.
 void ProgramCache::StoreBinary(const std::string& path, const std::string& key, cl_program program) {
   size_t bytes = 0;
-  if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, nullptr) != CL_SUCCESS || bytes == 0) return;
+  if (clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, nullptr) != CL_SUCCESS || bytes == 0)
+    return;
   std::string binary(bytes, '\0');
   auto* place = reinterpret_cast<unsigned char*>(binary.data());
   if (clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof place, &place, nullptr) != CL_SUCCESS) return;

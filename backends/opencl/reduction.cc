@@ -1,5 +1,5 @@
-// reduce and squared_norm. Any set of axes is a sequence of reductions over one axis, the innermost first; long ones are
-// cut into parts so that all compute units have some.
+// reduce and squared_norm. Any set of axes is a sequence of reductions over one axis, the innermost first; long ones
+// are cut into parts so that all compute units have some.
 #include "backends/opencl/reduction.h"
 
 #include <algorithm>
@@ -160,8 +160,8 @@ sy_status PrepareSquaredNorm(const Request& r, Kernel& kernel) {
       }
     }
     return table.Launches(*device, memory, error, [&](const ChunkGroup& group, int64_t first, int64_t count) {
-      const auto program = std::find_if(programs.begin(), programs.end(),
-                                        [&](const Program& p) { return p.dtype == group.dtype; });
+      const auto program =
+          std::find_if(programs.begin(), programs.end(), [&](const Program& p) { return p.dtype == group.dtype; });
       launches->emplace_back(program->program, "squares");
       launches->back()
           .Memory(memory->get(), 0)

@@ -6,8 +6,8 @@ namespace {
 
 sy_status Prepare(const Request& r, Kernel& kernel, bool backward) {
   const auto a = r.Attributes<sy_resize_attributes>();
-  if (!r.HasCounts(1, 1, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() || !r.RequireFloat(r.inputs[0], "x") ||
-      !r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y")) {
+  if (!r.HasCounts(1, 1, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() ||
+      !r.RequireFloat(r.inputs[0], "x") || !r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y")) {
     return SY_UNSUPPORTED;
   }
   if (a.mode != SY_RESIZE_NEAREST && a.mode != SY_RESIZE_LINEAR) return SY_REFUSE(r, "unknown mode %d", a.mode);

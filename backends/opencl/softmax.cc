@@ -40,8 +40,9 @@ bool RowResult(const Request& r, const sy_tensor& t, const Rows& rows, const cha
 
 sy_status PrepareSoftmax(const Request& r, Kernel& kernel) {
   Rows size;
-  if (!r.HasCounts(1, 1, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() || !r.RequireFloat(r.inputs[0], "x") ||
-      !SplitRows(r, r.inputs[0], &size) || !Like(r, r.outputs[0], r.inputs[0], "y")) {
+  if (!r.HasCounts(1, 1, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() ||
+      !r.RequireFloat(r.inputs[0], "x") || !SplitRows(r, r.inputs[0], &size) ||
+      !Like(r, r.outputs[0], r.inputs[0], "y")) {
     return SY_UNSUPPORTED;
   }
   kernel.inplace[0] = 0;
@@ -56,9 +57,9 @@ sy_status PrepareSoftmax(const Request& r, Kernel& kernel) {
 
 sy_status PrepareSoftmaxBackward(const Request& r, Kernel& kernel) {
   Rows size;
-  if (!r.HasCounts(2, 2, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() || !r.RequireFloat(r.inputs[0], "y") ||
-      !SplitRows(r, r.inputs[0], &size) || !Like(r, r.inputs[1], r.inputs[0], "dy") ||
-      !Like(r, r.outputs[0], r.inputs[0], "dx")) {
+  if (!r.HasCounts(2, 2, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() ||
+      !r.RequireFloat(r.inputs[0], "y") || !SplitRows(r, r.inputs[0], &size) ||
+      !Like(r, r.inputs[1], r.inputs[0], "dy") || !Like(r, r.outputs[0], r.inputs[0], "dx")) {
     return SY_UNSUPPORTED;
   }
   kernel.inplace[0] = 1;

@@ -15,8 +15,8 @@ struct Window {
   int64_t Taps() const { return int64_t{kernel[0]} * kernel[1] * kernel[2]; }
 };
 
-// Fills in and out from x (N, spatial, C) and y (N, spatial', C'). False, with a message, unless both have spatial_rank + 2
-// axes and equally many images.
+// Fills in and out from x (N, spatial, C) and y (N, spatial', C'). False, with a message, unless both have spatial_rank
+// + 2 axes and equally many images.
 bool SetExtents(const Request& r, int32_t spatial_rank, const sy_tensor& x, const sy_tensor& y, Window* window);
 // False, with a message, unless the window's sizes are positive and y is as large as ops.h says. `after`: spatial_rank
 // values.

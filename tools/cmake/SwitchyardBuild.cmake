@@ -159,7 +159,7 @@ endfunction()
 function(switchyard_conformance_tests)
   cmake_parse_arguments(arg "" "TIMEOUT" "" ${ARGN})
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
+    set(arg_TIMEOUT 900)
   endif()
   get_property(plugins GLOBAL PROPERTY SWITCHYARD_PLUGINS)
   list(FILTER plugins EXCLUDE REGEX "^switchyard_interposer_")  # they have nothing of their own to test

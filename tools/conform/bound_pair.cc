@@ -68,6 +68,11 @@ StatusOr<float> BoundPair::Get() {
   return value;
 }
 
+void BoundPair::FreeMemory() {
+  value_.reset();
+  between_.reset();
+}
+
 float BoundPair::After(float value, int runs) {
   for (int run = 0; run < runs; ++run) value = 2 * (value + 1);
   return value;

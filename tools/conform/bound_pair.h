@@ -15,6 +15,7 @@ class BoundPair {
   Status Launch(const Stream& stream);
   Status Set(float value);
   StatusOr<float> Get();
+  void FreeMemory();  // under the kernels' feet
   bool capturable() const { return add_.info().capturable && scale_.info().capturable; }
   static float After(float value, int runs);
 

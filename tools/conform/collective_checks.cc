@@ -91,10 +91,13 @@ class Runner {
         task["done"].push_back(one.name);
         progress = progress || !one.name.empty();
       }
+      if (progress) largest_ = std::max(largest_, size);
       if (!rest || !progress) return OkStatus();
     }
     return OkStatus();
   }
+  // The largest number of ranks that could be tried.
+  int largest() const { return largest_; }
 
   // The last rank dies; what it had to say does not count.
   Status RunDeath(const std::string& mode, int size) {
@@ -120,6 +123,7 @@ class Runner {
   const Options& options_;
   const std::string path_;
   ChildOptions child_;
+  int largest_ = 0;
 };
 
 }  // namespace
@@ -133,7 +137,7 @@ Status CheckCollective(Recorder& recorder, const Plugin& plugin, const Options& 
   if (most < 2) return OkStatus();
   SY_RETURN_IF_ERROR(runner.Run("trouble", 2));
   for (const char* mode : {"death/in_init", "death/in_call", "death/between_calls"}) {
-    SY_RETURN_IF_ERROR(runner.RunDeath(mode, std::min(3, most)));
+    SY_RETURN_IF_ERROR(runner.RunDeath(mode, std::max(2, std::min(3, runner.largest()))));
   }
   return OkStatus();
 }

@@ -308,6 +308,7 @@ StatusOr<std::unique_ptr<Link>> Rank::Join(const std::string& name, uint64_t lim
 Status Rank::Health() const {
   std::string who;
   if (store_.Wait("dead", who, 0)) return Unavailable("a process died");
+  if (store_.Wait("failed", who, 0)) return Unavailable("rank {} has failed", who);
   // Under mpirun nobody announces a death: a rank that means to die leaves its process id.
   if (!store_.Wait("victim", who, 0)) return OkStatus();
   const bool gone = kill(static_cast<pid_t>(std::stol(who)), 0) != 0 && errno == ESRCH;

@@ -113,7 +113,7 @@ class Rank {
   int rank() const { return rank_; }
   int size() const { return size_; }
   bool on_stream() const { return info_.completion == SY_COMPLETES_ON_STREAM; }
-  // kUnavailable once a rank is known to have died.
+  // kUnavailable once a rank has died, or has failed in its check and will not come to the next call.
   Status Health() const;
 
   static constexpr uint64_t kLimitMs = 20000, kGraceMs = 2000;

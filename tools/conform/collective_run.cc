@@ -27,6 +27,7 @@ void Checklist::Run(const std::string& name, bool offered, const std::function<S
   const bool failed = !status.ok() && status.code() != absl::StatusCode::kUnimplemented;
   const auto key = [&](int rank) { return fmt::format("verdict/{}/{}", full, rank); };
   rank_.store().Put(key(rank_.rank()), failed ? "failed" : "passed");
+  if (failed) rank_.store().Put("failed", std::to_string(rank_.rank()));
   stopped_ = failed;
   for (int rank = 0; rank < rank_.size() && !stopped_; ++rank) {
     std::string verdict;

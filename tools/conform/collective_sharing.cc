@@ -195,8 +195,8 @@ Status CheckSplit(Link& link) {
   Rank& rank = link.rank();
   for (const bool parity : {true, false}) {
     const auto color_of = [&](int place) { return parity ? place % 2 : place == 0 && link.size() > 1 ? -1 : 7; };
-    SY_ASSIGN_OR_RETURN(const auto part, SplitOff(link, color_of(link.place()),
-                                                  fmt::format("part-{}-{}", parity, color_of(link.place()))));
+    SY_ASSIGN_OR_RETURN(const auto part,
+                        SplitOff(link, color_of(link.place()), parity ? "even-and-odd" : "all-but-one"));
     double sum = 0;
     int members = 0, first = -1;  // the member of the highest rank is the first of the part
     for (int place = 0; place < link.size(); ++place) {

@@ -120,6 +120,18 @@ void CheckStructs(Recorder& recorder, const Plugin& plugin, Device& device) {
     return OkStatus();
   });
 
+  recorder.Run("struct/stream_options_smaller_and_larger", [&]() -> Status {
+    if (!device.async()) return Unimplemented("a synchronous device");
+    for (const uint32_t size : {uint32_t{sizeof(sy_header)}, uint32_t{sizeof(sy_stream_options)} + 64}) {
+      Sized<sy_stream_options> options(size, 3);
+      sy_stream* stream = nullptr;
+      SY_RETURN_IF_ERROR(
+          Expect(api->stream_create(device.handle(), options.get(), &stream, nullptr), {SY_OK}, "stream_create"));
+      api->stream_destroy(device.handle(), stream);
+    }
+    return OkStatus();
+  });
+
   const auto* kernels = plugin.Interface<sy_kernel_v1>("kernel/1");
   if (kernels == nullptr) return;
   const AddRequest add;
@@ -145,6 +157,50 @@ void CheckStructs(Recorder& recorder, const Plugin& plugin, Device& device) {
     SY_RETURN_IF_ERROR(Expect(status, {SY_OK, SY_UNSUPPORTED}, "prepare of pointwise"));
     if (status == SY_OK) kernels->release(kernel);
     return info.Untouched("sy_kernel_info");
+  });
+  recorder.Run("struct/attributes_larger", [&]() -> Status {
+    // A later version's attributes: more than is known, and zero.
+    std::vector<uint8_t> later(sizeof add.attributes + 64, 0);
+    std::memcpy(later.data(), &add.attributes, sizeof add.attributes);
+    const sy_header header = {static_cast<uint32_t>(later.size()), SY_ABI_MAJOR, 3};
+    std::memcpy(later.data(), &header, sizeof header);
+    Sized<sy_prepare_request> request(sizeof(sy_prepare_request), 0);
+    Sized<sy_kernel_info> info(sizeof(sy_kernel_info), 0);
+    add.Fill(request.get());
+    request.get()->attributes = later.data();
+    request.get()->attributes_size = static_cast<uint32_t>(later.size());
+    sy_kernel* kernel = nullptr;
+    const sy_status status = kernels->prepare(device.handle(), request.get(), &kernel, info.get(), nullptr);
+    SY_RETURN_IF_ERROR(Expect(status, {SY_OK, SY_UNSUPPORTED}, "prepare of pointwise"));
+    if (status == SY_OK) kernels->release(kernel);
+    return OkStatus();
+  });
+  recorder.Run("struct/binding_larger", [&]() -> Status {
+    Sized<sy_prepare_request> request(sizeof(sy_prepare_request), 0);
+    Sized<sy_kernel_info> info(sizeof(sy_kernel_info), 0);
+    add.Fill(request.get());
+    sy_kernel* kernel = nullptr;
+    const sy_status prepared = kernels->prepare(device.handle(), request.get(), &kernel, info.get(), nullptr);
+    SY_RETURN_IF_ERROR(Expect(prepared, {SY_OK, SY_UNSUPPORTED}, "prepare of pointwise"));
+    if (prepared == SY_UNSUPPORTED) return Unimplemented("no pointwise kernel to bind");
+    Sized<sy_binding> binding(sizeof(sy_binding) + 64, 3);
+    const uint64_t scratch_bytes =
+        1 + info.get()->workspace_bytes + info.get()->persistent_bytes + info.get()->residual_bytes;
+    SY_ASSIGN_OR_RETURN(const Buffer operand, device.Allocate(3 * device.info().alignment + 64));
+    SY_ASSIGN_OR_RETURN(const Buffer scratch, device.Allocate(scratch_bytes));
+    const sy_place inputs[] = {operand.at(0), operand.at(device.info().alignment)},
+                   output = operand.at(2 * device.info().alignment);
+    binding.get()->inputs = inputs;
+    binding.get()->outputs = &output;
+    binding.get()->workspace = binding.get()->persistent = binding.get()->residual = scratch.at(0);
+    sy_bound* bound = nullptr;
+    sy_launch launch = nullptr;
+    const sy_status status = kernels->bind(kernel, binding.get(), &bound, &launch, nullptr);
+    if (status == SY_OK) kernels->unbind(bound);
+    kernels->release(kernel);
+    SY_RETURN_IF_ERROR(Expect(status, {SY_OK}, "bind"));
+    if (launch == nullptr) return Internal("bind succeeded without a launch function");
+    return binding.Untouched("sy_binding");
   });
   const auto refuses = [&](const char* what, std::initializer_list<sy_status> wanted, auto change) {
     recorder.Run(std::string("struct/refuses_") + what, [&]() -> Status {

@@ -1,6 +1,6 @@
-// The rows of attention between its products (Vaswani et al., 2017; Dao et al., "FlashAttention", 2022, algorithm 4, for
-// the backward). s (batches·H, T, T) f32 holds scale·q·kᵀ; T_ is its row length. TM: storage of bias and mask; BIAS, MASK:
-// whether there are.
+// The rows of attention between its products (Vaswani et al., 2017; Dao et al., "FlashAttention", 2022, algorithm 4,
+// for the backward). s (batches·H, T, T) f32 holds scale·q·kᵀ; T_ is its row length. TM: storage of bias and mask;
+// BIAS, MASK: whether there are.
 static floatW added(const __global char* bias, const __global char* mask, floatW s, uint i, uint T_) {
 #ifdef BIAS
   s += LOAD(TM, (const __global STORED(TM)*)bias, i, T_, 0.0f);
@@ -11,13 +11,13 @@ static floatW added(const __global char* bias, const __global char* mask, floatW
   return s;
 }
 // The rows of bias (H, T, T) and mask (G, T, T) that belong to row (b, h, t).
-#define ADDED_ROWS(row)                                                                                              \
-  const uint t = (row) % T_, head = (row) / T_ % H, batch = first_batch + (row) / T_ / H;                            \
-  const __global char* bias_row = bias_buffer + bias_offset + ((ulong)head * T_ + t) * T_ * sizeof(STORED(TM));      \
+#define ADDED_ROWS(row)                                                                                         \
+  const uint t = (row) % T_, head = (row) / T_ % H, batch = first_batch + (row) / T_ / H;                       \
+  const __global char* bias_row = bias_buffer + bias_offset + ((ulong)head * T_ + t) * T_ * sizeof(STORED(TM)); \
   const __global char* mask_row = mask_buffer + mask_offset + ((ulong)(batch % G) * T_ + t) * T_ * sizeof(STORED(TM));
 
-GROUP_KERNEL void probabilities(ARRAY(s), ARRAY(bias), ARRAY(mask), ARRAY(logsumexp), uint rows, uint T_, uint H, uint G,
-                                uint first_batch) {
+GROUP_KERNEL void probabilities(ARRAY(s), ARRAY(bias), ARRAY(mask), ARRAY(logsumexp), uint rows, uint T_, uint H,
+                                uint G, uint first_batch) {
   GROUP_SCRATCH
   EACH_ROW(row, rows) {
     __global float* p = OF(float, s) + (ulong)row * T_;

@@ -1,6 +1,6 @@
-// What every program starts with. LANES work-items form a work-group and share its task; each handles WIDTH neighbouring
-// elements at once as a floatW. A CPU gets LANES = 1 and WIDTH = its vectors, everything else LANES = 64 … 256 and
-// WIDTH = 1, so that one source is a vector loop there and coalesced accesses here.
+// What every program starts with. LANES work-items form a work-group and share its task; each handles WIDTH
+// neighbouring elements at once as a floatW. A CPU gets LANES = 1 and WIDTH = its vectors, everything else LANES = 64 …
+// 256 and WIDTH = 1, so that one source is a vector loop there and coalesced accesses here.
 //
 // A tensor is two arguments, a buffer and a byte offset: `ARRAY(x)` declares it, `OF(float, x)` points to it.
 //
@@ -40,23 +40,23 @@ typedef int S_i32;
 typedef long S_i64;
 typedef uchar S_u8;
 
-#define STORAGE(T, AT, PUT, LOADW, STOREW)                                                                       \
-  static float at_##T(const __global S_##T* p, uint i) { return AT; }                                            \
-  static void put_##T(__global S_##T* p, uint i, float x) { PUT; }                                               \
-  static floatW load_##T(const __global S_##T* p, uint i, uint end, float fill) {                                \
-    if (i + WIDTH <= end) return LOADW;                                                                          \
-    float v[WIDTH];                                                                                              \
-    for (uint l = 0; l < WIDTH; ++l) v[l] = i + l < end ? at_##T(p, i + l) : fill;                               \
-    return VLOAD(v);                                                                                             \
-  }                                                                                                              \
-  static void store_##T(__global S_##T* p, uint i, uint end, floatW x) {                                         \
-    if (i + WIDTH <= end) {                                                                                      \
-      STOREW;                                                                                                    \
-      return;                                                                                                    \
-    }                                                                                                            \
-    float v[WIDTH];                                                                                              \
-    VSTORE(x, v);                                                                                                \
-    for (uint l = 0; l < WIDTH && i + l < end; ++l) put_##T(p, i + l, v[l]);                                     \
+#define STORAGE(T, AT, PUT, LOADW, STOREW)                                         \
+  static float at_##T(const __global S_##T* p, uint i) { return AT; }              \
+  static void put_##T(__global S_##T* p, uint i, float x) { PUT; }                 \
+  static floatW load_##T(const __global S_##T* p, uint i, uint end, float fill) {  \
+    if (i + WIDTH <= end) return LOADW;                                            \
+    float v[WIDTH];                                                                \
+    for (uint l = 0; l < WIDTH; ++l) v[l] = i + l < end ? at_##T(p, i + l) : fill; \
+    return VLOAD(v);                                                               \
+  }                                                                                \
+  static void store_##T(__global S_##T* p, uint i, uint end, floatW x) {           \
+    if (i + WIDTH <= end) {                                                        \
+      STOREW;                                                                      \
+      return;                                                                      \
+    }                                                                              \
+    float v[WIDTH];                                                                \
+    VSTORE(x, v);                                                                  \
+    for (uint l = 0; l < WIDTH && i + l < end; ++l) put_##T(p, i + l, v[l]);       \
   }
 
 STORAGE(f32, p[i], p[i] = x, VLOAD(p + i), VSTORE(x, p + i))
@@ -71,8 +71,8 @@ static ushortW bitsW_bf16(floatW v) {
   return CAT(convert_ushort, SUFFIX)(select(rounded, (uintW)0x7fc0, isnan(v)));
 }
 
-STORAGE(bf16, as_float((uint)p[i] << 16), p[i] = bits_bf16(x),
-        AS_FLOAT(CAT(convert_uint, SUFFIX)(VLOAD(p + i)) << 16), VSTORE(bitsW_bf16(x), p + i))
+STORAGE(bf16, as_float((uint)p[i] << 16), p[i] = bits_bf16(x), AS_FLOAT(CAT(convert_uint, SUFFIX)(VLOAD(p + i)) << 16),
+        VSTORE(bitsW_bf16(x), p + i))
 STORAGE(f16, vload_half(i, p), vstore_half_rte(x, i, p), CAT(vload_half, SUFFIX)(0, p + i),
         CAT(CAT(vstore_half, SUFFIX), _rte)(x, 0, p + i))
 STORAGE(i32, (float)p[i], p[i] = convert_int_sat(x), TO_FLOAT(VLOAD(p + i)),
@@ -94,8 +94,8 @@ STORAGE(u8, (float)p[i], p[i] = convert_uchar_sat(x), TO_FLOAT(VLOAD(p + i)),
 #define EACH_VECTOR(i, n) for (uint i = LANE * WIDTH; i < (n); i += LANES * WIDTH)
 
 // The rows and columns that a work-group takes where a matrix is cut into tiles of rows_each × columns_each.
-#define TILE_OF(rows, columns, rows_each, columns_each)                                                             \
-  const uint tiles_across = ((columns) + (columns_each)-1) / (columns_each);                                        \
+#define TILE_OF(rows, columns, rows_each, columns_each)                                                               \
+  const uint tiles_across = ((columns) + (columns_each)-1) / (columns_each);                                          \
   const uint first_row = get_group_id(0) / tiles_across * (rows_each), last_row = min(rows, first_row + (rows_each)); \
   const uint first = get_group_id(0) % tiles_across * (columns_each), last = min(columns, first + (columns_each));
 #define EACH_VECTOR_OF_TILE(i) for (uint i = first + LANE * WIDTH; i < last; i += LANES * WIDTH)

@@ -1,5 +1,5 @@
-// dropout and drop_path by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), exactly as
-// core/abi/ops.h states it. A work-item takes four neighbouring elements of a sample at a time.   T: storage.
+// dropout and drop_path by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), exactly
+// as core/abi/ops.h states it. A work-item takes four neighbouring elements of a sample at a time.   T: storage.
 static uint4 philox(uint low, uint high, uint4 counter) {
   for (int round = 0; round < 10; ++round) {
     const uint a = 0xD2511F53u * counter.x, a_high = mul_hi(0xD2511F53u, counter.x);
@@ -13,7 +13,8 @@ static uint4 philox(uint low, uint high, uint4 counter) {
 
 GROUP_KERNEL void dropout(ARRAY(x), ARRAY(sample_ids), ARRAY(step), ARRAY(y), uint samples, uint size, uint key_low,
                           uint key_high, float p, uint per_sample, uint quads_each) {
-  const uint quads = (size + 3) / 4, first = get_group_id(0) * quads_each, last = min(samples * quads, first + quads_each);
+  const uint quads = (size + 3) / 4, first = get_group_id(0) * quads_each,
+             last = min(samples * quads, first + quads_each);
   const uint step_low = (uint)OF(int, step)[0], step_high = (uint)OF(int, step)[1];
   for (uint q = first + LANE; q < last; q += LANES) {
     const uint sample = q / quads, quad = q % quads;

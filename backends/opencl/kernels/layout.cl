@@ -1,5 +1,5 @@
-// Strided copies of raw elements.   E: an unsigned integer as wide as an element. AXES: how many axes lie outside of the
-// innermost one. X_UNIT, Y_UNIT: neighbours along it are neighbours in x, in y.
+// Strided copies of raw elements.   E: an unsigned integer as wide as an element. AXES: how many axes lie outside of
+// the innermost one. X_UNIT, Y_UNIT: neighbours along it are neighbours in x, in y.
 typedef CAT(E, SUFFIX) elementW;
 #ifdef AXES
 // Strides are in elements, modulo 2^32 as all arithmetic on them, so that they may be negative.
@@ -55,8 +55,8 @@ GROUP_KERNEL void fill(ARRAY(y), ulong bits, uint rows, uint columns, uint rows_
 }
 
 // y (count, columns) = rows of table (table_rows, columns); an index outside is clamped.
-GROUP_KERNEL void gather(ARRAY(table), ARRAY(indices), ARRAY(y), uint table_rows, uint rows, uint columns, uint rows_each,
-                         uint columns_each) {
+GROUP_KERNEL void gather(ARRAY(table), ARRAY(indices), ARRAY(y), uint table_rows, uint rows, uint columns,
+                         uint rows_each, uint columns_each) {
   TILE_OF(rows, columns, rows_each, columns_each)
   for (uint row = first_row; row < last_row; ++row) {
     const int index = clamp(OF(int, indices)[row], 0, (int)table_rows - 1);

@@ -1,5 +1,6 @@
 // cross_entropy, its gradient, and the rank of the label.   T: storage of logits; SOFT: targets (also T) for labels.
-// The target y of a row is onehot(label)·(1 − s) + s/C; a label beyond the classes makes it, and the loss, not a number.
+// The target y of a row is onehot(label)·(1 − s) + s/C; a label beyond the classes makes it, and the loss, not a
+// number.
 
 static bool is_ignored(int label, int ignore_index) { return label < 0 || label == ignore_index; }
 

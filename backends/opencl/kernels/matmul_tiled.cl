@@ -7,9 +7,9 @@
 #define TILE (SIDE * EACH)
 
 __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) __kernel void matmul(
-    ARRAY(a), ARRAY(b), ARRAY(c), ARRAY(bias), ARRAY(preactivation), ARRAY(residual), uint M, uint N, uint K, uint a_row,
-    uint a_k, uint b_k, uint b_column, uint c_row, uint inner_count, ulong a_outer, ulong a_inner, ulong b_outer,
-    ulong b_inner, ulong c_outer, ulong c_inner, float alpha, int activation, uint flags) {
+    ARRAY(a), ARRAY(b), ARRAY(c), ARRAY(bias), ARRAY(preactivation), ARRAY(residual), uint M, uint N, uint K,
+    uint a_row, uint a_k, uint b_k, uint b_column, uint c_row, uint inner_count, ulong a_outer, ulong a_inner,
+    ulong b_outer, ulong b_inner, ulong c_outer, ulong c_inner, float alpha, int activation, uint flags) {
   __local float a_slice[SIDE][TILE + 1], b_slice[SIDE][TILE + 1];
   const uint x = get_local_id(0), y = get_local_id(1), z = get_group_id(2), item = y * SIDE + x;
   const uint n0 = get_group_id(0) * TILE, m0 = get_group_id(1) * TILE;
@@ -37,7 +37,7 @@ __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) __kernel void matmul(
       for (uint i = 0; i < EACH; ++i) left[i] = a_slice[k][y + i * SIDE];
       for (uint j = 0; j < EACH; ++j) right[j] = b_slice[k][x + j * SIDE];
       for (uint i = 0; i < EACH; ++i) {
-        for (uint j = 0; j < EACH; ++j) sum[i][j] = mad(left[i], right[j], sum[i][j]);
+        for (uint j = 0; j < EACH; ++j) sum[i][j] += left[i] * right[j];
       }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -49,8 +49,8 @@ __attribute__((reqd_work_group_size(SIDE, SIDE, 1))) __kernel void matmul(
     for (uint j = 0; j < EACH; ++j) {
       const uint n = n0 + x + j * SIDE;
       if (m < M && n < N) {
-        finish(alpha * sum[i][j], OF(STORED(TC), c) + start, OF(STORED(TC), bias), OF(STORED(TC), preactivation) + start,
-               OF(STORED(TC), residual) + start, n, N, activation, flags);
+        finish(alpha * sum[i][j], OF(STORED(TC), c) + start, OF(STORED(TC), bias) + z % inner_count * N,
+               OF(STORED(TC), preactivation) + start, OF(STORED(TC), residual) + start, n, N, activation, flags);
       }
     }
   }

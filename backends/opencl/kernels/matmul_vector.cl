@@ -10,7 +10,7 @@ GROUP_KERNEL void matmul(ARRAY(a), ARRAY(panels), ARRAY(c), ARRAY(bias), ARRAY(p
   const ulong c_start = start_of(z, inner_count, c_outer, c_inner);
   const uint first = get_group_id(1) * tiles * ROWS, last = min(M, first + tiles * ROWS);
   for (uint m0 = first; m0 < last; m0 += ROWS) {
-    const __global STORED(TA)* row[ROWS];  // rows beyond M repeat the last
+    const __global STORED(TA) * row[ROWS];  // rows beyond M repeat the last
 #pragma unroll
     for (uint r = 0; r < ROWS; ++r) row[r] = from + (ulong)min(m0 + r, M - 1) * a_row;
     floatW sum[ROWS][2];
@@ -26,8 +26,8 @@ GROUP_KERNEL void matmul(ARRAY(a), ARRAY(panels), ARRAY(c), ARRAY(bias), ARRAY(p
 #else
         const floatW x = (floatW)AT(TA, row[r], k * a_k);
 #endif
-        sum[r][0] = mad(x, left, sum[r][0]);
-        sum[r][1] = mad(x, right, sum[r][1]);
+        sum[r][0] += x * left;
+        sum[r][1] += x * right;
       }
     }
     float tile[ROWS * COLUMNS];
@@ -39,8 +39,9 @@ GROUP_KERNEL void matmul(ARRAY(a), ARRAY(panels), ARRAY(c), ARRAY(bias), ARRAY(p
     for (uint r = 0; r < ROWS && m0 + r < M; ++r) {
       const ulong start = c_start + (ulong)(m0 + r) * c_row;
       for (uint n = n0; n < min(N, n0 + COLUMNS); n += WIDTH) {
-        finish(alpha * VLOAD(tile + r * COLUMNS + n - n0), OF(STORED(TC), c) + start, OF(STORED(TC), bias),
-               OF(STORED(TC), preactivation) + start, OF(STORED(TC), residual) + start, n, N, activation, flags);
+        finish(alpha * VLOAD(tile + r * COLUMNS + n - n0), OF(STORED(TC), c) + start,
+               OF(STORED(TC), bias) + z % inner_count * N, OF(STORED(TC), preactivation) + start,
+               OF(STORED(TC), residual) + start, n, N, activation, flags);
       }
     }
   }

@@ -39,8 +39,8 @@ GROUP_KERNEL void layer_norm(ARRAY(x), ARRAY(residual), ARRAY(gamma), ARRAY(beta
 }
 
 // Work-group g takes the rows g·share …, and leaves the sums over them in partial (parts, 2, columns): dgamma, dbeta.
-GROUP_KERNEL void layer_norm_backward(ARRAY(h), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(dsum), ARRAY(dh),
-                                      ARRAY(partial), uint rows, uint columns, uint share) {
+GROUP_KERNEL void layer_norm_backward(ARRAY(h), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(dsum),
+                                      ARRAY(dh), ARRAY(partial), uint rows, uint columns, uint share) {
   GROUP_SCRATCH
   const uint first = get_group_id(0) * share;
   __global float* dgamma = OF(float, partial) + (ulong)get_group_id(0) * 2 * columns;
@@ -90,20 +90,23 @@ GROUP_KERNEL void squares_about_mean(ARRAY(x), ARRAY(mean), ARRAY(partial), uint
 
 // From Σ (x − mean)² to rstd and the next running statistics.
 GROUP_KERNEL void batch_statistics(ARRAY(squares), ARRAY(mean), ARRAY(running_mean), ARRAY(running_var), ARRAY(rstd),
-                                   ARRAY(next_mean), ARRAY(next_var), uint rows, uint columns, float eps, float momentum) {
+                                   ARRAY(next_mean), ARRAY(next_var), uint rows, uint columns, float eps,
+                                   float momentum) {
   EACH_VECTOR(i, columns) {
-    const floatW total = LOAD(f32, OF(float, squares), i, columns, 0.0f), center = LOAD(f32, OF(float, mean), i, columns, 0.0f);
+    const floatW total = LOAD(f32, OF(float, squares), i, columns, 0.0f),
+                 center = LOAD(f32, OF(float, mean), i, columns, 0.0f);
     const floatW variance = total / rows, unbiased = rows > 1 ? total / (rows - 1) : variance;
     STORE(f32, OF(float, rstd), i, columns, 1.0f / sqrt(variance + eps));
-    const floatW m = LOAD(f32, OF(float, running_mean), i, columns, 0.0f), v = LOAD(f32, OF(float, running_var), i, columns, 0.0f);
+    const floatW m = LOAD(f32, OF(float, running_mean), i, columns, 0.0f),
+                 v = LOAD(f32, OF(float, running_var), i, columns, 0.0f);
     STORE(f32, OF(float, next_mean), i, columns, (1 - momentum) * m + momentum * center);
     STORE(f32, OF(float, next_var), i, columns, (1 - momentum) * v + momentum * unbiased);
   }
 }
 
 // y = (x − mean)·rstd·gamma + beta; with INFERENCE, `rstd` holds the variance.
-GROUP_KERNEL void batch_norm(ARRAY(x), ARRAY(gamma), ARRAY(beta), ARRAY(mean), ARRAY(rstd), ARRAY(y), uint rows, uint columns,
-                             float eps) {
+GROUP_KERNEL void batch_norm(ARRAY(x), ARRAY(gamma), ARRAY(beta), ARRAY(mean), ARRAY(rstd), ARRAY(y), uint rows,
+                             uint columns, float eps) {
   EACH_ROW(row, rows) {
     const ulong start = (ulong)row * columns;
     EACH_VECTOR(i, columns) {
@@ -120,12 +123,13 @@ GROUP_KERNEL void batch_norm(ARRAY(x), ARRAY(gamma), ARRAY(beta), ARRAY(mean), A
 }
 
 // Σ dy·normal and Σ dy over the rows of work-group g, partial (parts, 2, columns).
-GROUP_KERNEL void batch_norm_sums(ARRAY(x), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(partial), uint rows, uint columns,
-                                  uint share) {
+GROUP_KERNEL void batch_norm_sums(ARRAY(x), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(partial), uint rows,
+                                  uint columns, uint share) {
   const uint first = get_group_id(0) * share;
   __global float* to = OF(float, partial) + (ulong)get_group_id(0) * 2 * columns;
   EACH_VECTOR(i, columns) {
-    const floatW center = LOAD(f32, OF(float, mean), i, columns, 0.0f), scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f);
+    const floatW center = LOAD(f32, OF(float, mean), i, columns, 0.0f),
+                 scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f);
     floatW product = (floatW)0.0f, sum = (floatW)0.0f;
     for (uint row = first; row < min(rows, first + share); ++row) {
       const ulong start = (ulong)row * columns;
@@ -139,12 +143,13 @@ GROUP_KERNEL void batch_norm_sums(ARRAY(x), ARRAY(mean), ARRAY(rstd), ARRAY(dy),
 }
 
 // sums (2, columns): Σ dy·normal, Σ dy.
-GROUP_KERNEL void batch_norm_backward(ARRAY(x), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(sums), ARRAY(dx),
-                                      uint rows, uint columns) {
+GROUP_KERNEL void batch_norm_backward(ARRAY(x), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(sums),
+                                      ARRAY(dx), uint rows, uint columns) {
   EACH_ROW(row, rows) {
     const ulong start = (ulong)row * columns;
     EACH_VECTOR(i, columns) {
-      const floatW scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f), g = LOAD(f32, OF(float, gamma), i, columns, 0.0f);
+      const floatW scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f),
+                   g = LOAD(f32, OF(float, gamma), i, columns, 0.0f);
       const floatW normal =
           (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - LOAD(f32, OF(float, mean), i, columns, 0.0f)) * scale;
       const floatW product = LOAD(f32, OF(float, sums), i, columns, 0.0f);

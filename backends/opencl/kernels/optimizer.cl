@@ -1,6 +1,6 @@
-// optimizer_update: SGD with momentum (Sutskever et al., 2013), Adam (Kingma and Ba, 2014), AdamW (Loshchilov and Hutter,
-// 2017); and the sums behind squared_norm. Both run over chunks: stretches of tensors that lie in the same buffers, at
-// byte offsets in a table, one work-group each.
+// optimizer_update: SGD with momentum (Sutskever et al., 2013), Adam (Kingma and Ba, 2014), AdamW (Loshchilov and
+// Hutter, 2017); and the sums behind squared_norm. Both run over chunks: stretches of tensors that lie in the same
+// buffers, at byte offsets in a table, one work-group each.
 #ifdef KIND
 // KIND: SY_OPTIMIZER_*. STATES: how many moments there are. NESTEROV. TG: storage of gradients.
 enum { SGD = 0, ADAM = 1, ADAMW = 2 };
@@ -8,10 +8,10 @@ typedef struct {
   ulong p, g, m, v, next_p, next_m, next_v, count;
 } Chunk;
 
-GROUP_KERNEL void update(ARRAY(lr), ARRAY(step), ARRAY(gradient_scale), ARRAY(finite), ARRAY(chunks), ARRAY(p), ARRAY(g),
-                         ARRAY(m), ARRAY(v), ARRAY(next_p), ARRAY(next_m), ARRAY(next_v), uint first_chunk, float momentum,
-                         float dampening, float beta1, float beta2, float log_beta1, float log_beta2, float eps,
-                         float decay) {
+GROUP_KERNEL void update(ARRAY(lr), ARRAY(step), ARRAY(gradient_scale), ARRAY(finite), ARRAY(chunks), ARRAY(p),
+                         ARRAY(g), ARRAY(m), ARRAY(v), ARRAY(next_p), ARRAY(next_m), ARRAY(next_v), uint first_chunk,
+                         float momentum, float dampening, float beta1, float beta2, float log_beta1, float log_beta2,
+                         float eps, float decay) {
   const Chunk chunk = OF(Chunk, chunks)[first_chunk + get_group_id(0)];
   const uint n = (uint)chunk.count;
   const __global float* p_from = (const __global float*)(p_buffer + chunk.p);

@@ -1,5 +1,5 @@
-// Reductions of x (outer, reduced, inner) over its middle axis. Large ones are cut into `parts` of `share` elements, whose
-// results a second launch reduces.   T, TY: storage of x and y. WHAT: the reduction.
+// Reductions of x (outer, reduced, inner) over its middle axis. Large ones are cut into `parts` of `share` elements,
+// whose results a second launch reduces.   T, TY: storage of x and y. WHAT: the reduction.
 #define START (WHAT == MAX ? -INFINITY : WHAT == MIN ? INFINITY : 0.0f)
 #if WHAT == SUM_OF_SQUARES
 #define TAKE(total, v) ((total) + (v) * (v))

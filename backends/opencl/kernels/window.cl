@@ -1,5 +1,5 @@
-// Convolution's columns, pooling and resizing over (N, spatial, C); two-dimensional images have depth 1. Each work-group
-// takes some pixels, its work-items the channels.   T: storage.
+// Convolution's columns, pooling and resizing over (N, spatial, C); two-dimensional images have depth 1. Each
+// work-group takes some pixels, its work-items the channels.   T: storage.
 typedef struct {
   int in[3], out[3], kernel_size[3], stride[3], dilation[3], before[3];
 } Window;
@@ -24,7 +24,8 @@ GROUP_KERNEL void image_to_columns(ARRAY(x), ARRAY(columns), Window w, uint pixe
     for (uint g = 0; g < groups; ++g) {
       const __global STORED(T)* source = OF(STORED(T), x) + from * channels + g * per_group;
       __global float* to = OF(float, columns) + (((ulong)pixel * groups + g) * taps + tap) * per_group;
-      EACH_VECTOR(c, per_group) STORE(f32, to, c, per_group, inside ? LOAD(T, source, c, per_group, 0.0f) : (floatW)0.0f);
+      EACH_VECTOR(c, per_group)
+      STORE(f32, to, c, per_group, inside ? LOAD(T, source, c, per_group, 0.0f) : (floatW)0.0f);
     }
   }
 }
@@ -42,7 +43,8 @@ GROUP_KERNEL void columns_to_image(ARRAY(columns), ARRAY(x), Window w, uint pixe
         floatW sum = accumulate ? LOAD(T, to, c, per_group, 0.0f) : (floatW)0.0f;
         for (uint tap = 0; tap < taps; ++tap) {
           const uint3 k = position_of(tap, w.kernel_size);
-          const int d = (int)i.x + w.before[0] - (int)k.x * w.dilation[0], y = (int)i.y + w.before[1] - (int)k.y * w.dilation[1],
+          const int d = (int)i.x + w.before[0] - (int)k.x * w.dilation[0],
+                    y = (int)i.y + w.before[1] - (int)k.y * w.dilation[1],
                     z = (int)i.z + w.before[2] - (int)k.z * w.dilation[2];
           if (d < 0 || y < 0 || z < 0 || d % w.stride[0] || y % w.stride[1] || z % w.stride[2]) continue;
           const int od = d / w.stride[0], oy = y / w.stride[1], oz = z / w.stride[2];
@@ -57,7 +59,7 @@ GROUP_KERNEL void columns_to_image(ARRAY(columns), ARRAY(x), Window w, uint pixe
 }
 
 // The window of an image at output o: its average, or its maximum and which tap holds it first.
-static floatW look(const __global STORED(T)* image, Window w, uint3 o, uint c, uint channels, uint average,
+static floatW look(const __global STORED(T) * image, Window w, uint3 o, uint c, uint channels, uint average,
                    uint count_include_pad, intW* first_tap) {
   floatW result = average ? (floatW)0.0f : (floatW)-INFINITY;
   uint inside = 0, tap = 0;
@@ -189,7 +191,8 @@ static float share_of(int mode, int align_corners, int in, int out, int o, int i
 #define FIRST_READER(in, out, i) max(0, (int)(((long)(i)-1) * (out) / (in)) - 2)
 #define LAST_READER(in, out, i) min((out)-1, (int)(((long)(i) + 2) * (out) / (in)) + 2)
 
-GROUP_KERNEL void resize_backward(ARRAY(dy), ARRAY(dx), Window w, uint pixels, uint channels, int mode, int align_corners) {
+GROUP_KERNEL void resize_backward(ARRAY(dy), ARRAY(dx), Window w, uint pixels, uint channels, int mode,
+                                  int align_corners) {
   EACH_ROW(pixel, pixels) {
     const uint3 i = position_of(pixel % VOLUME(w.in), w.in);
     const ulong image = (ulong)(pixel / VOLUME(w.in)) * VOLUME(w.out);
@@ -199,7 +202,8 @@ GROUP_KERNEL void resize_backward(ARRAY(dy), ARRAY(dx), Window w, uint pixels, u
         const float deep = share_of(mode, align_corners, w.in[0], w.out[0], d, i.x);
         for (int r = FIRST_READER(w.in[1], w.out[1], i.y); deep != 0 && r <= LAST_READER(w.in[1], w.out[1], i.y); ++r) {
           const float high = deep * share_of(mode, align_corners, w.in[1], w.out[1], r, i.y);
-          for (int q = FIRST_READER(w.in[2], w.out[2], i.z); high != 0 && q <= LAST_READER(w.in[2], w.out[2], i.z); ++q) {
+          for (int q = FIRST_READER(w.in[2], w.out[2], i.z); high != 0 && q <= LAST_READER(w.in[2], w.out[2], i.z);
+               ++q) {
             const float weight = high * share_of(mode, align_corners, w.in[2], w.out[2], q, i.z);
             if (weight == 0) continue;
             const ulong at = image + ((ulong)d * w.out[1] + r) * w.out[2] + q;
