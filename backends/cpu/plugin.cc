@@ -7,6 +7,7 @@
 #include <new>
 
 #include "backends/cpu/kernel.h"
+#include "core/abi/ops.h"
 
 namespace switchyard {
 namespace {
@@ -14,29 +15,30 @@ namespace {
 constexpr struct {
   const char* op;
   PrepareFunction prepare;
+  size_t attributes;  // bytes of its struct; 0: it has none
 } kOps[] = {
-    {"matmul", PrepareMatmul},
-    {"attention", PrepareAttention},
-    {"attention_backward", PrepareAttentionBackward},
-    {"layer_norm", PrepareLayerNorm},
-    {"layer_norm_backward", PrepareLayerNormBackward},
-    {"softmax", PrepareSoftmax},
-    {"softmax_backward", PrepareSoftmaxBackward},
-    {"cross_entropy", PrepareCrossEntropy},
-    {"cross_entropy_backward", PrepareCrossEntropyBackward},
-    {"label_rank", PrepareLabelRank},
-    {"pointwise", PreparePointwise},
-    {"reduce", PrepareReduce},
-    {"squared_norm", PrepareSquaredNorm},
-    {"transpose", PrepareTranspose},
-    {"slice", PrepareSlice},
-    {"pad", PreparePad},
-    {"roll", PrepareRoll},
-    {"concat", PrepareConcat},
-    {"gather", PrepareGather},
-    {"scatter_add", PrepareScatterAdd},
-    {"dropout", PrepareDropout},
-    {"optimizer_update", PrepareOptimizerUpdate},
+    {"matmul", PrepareMatmul, sizeof(sy_matmul_attributes)},
+    {"attention", PrepareAttention, sizeof(sy_attention_attributes)},
+    {"attention_backward", PrepareAttentionBackward, sizeof(sy_attention_attributes)},
+    {"layer_norm", PrepareLayerNorm, sizeof(sy_layer_norm_attributes)},
+    {"layer_norm_backward", PrepareLayerNormBackward, sizeof(sy_layer_norm_attributes)},
+    {"softmax", PrepareSoftmax, 0},
+    {"softmax_backward", PrepareSoftmaxBackward, 0},
+    {"cross_entropy", PrepareCrossEntropy, sizeof(sy_cross_entropy_attributes)},
+    {"cross_entropy_backward", PrepareCrossEntropyBackward, sizeof(sy_cross_entropy_attributes)},
+    {"label_rank", PrepareLabelRank, 0},
+    {"pointwise", PreparePointwise, sizeof(sy_pointwise_attributes)},
+    {"reduce", PrepareReduce, sizeof(sy_reduce_attributes)},
+    {"squared_norm", PrepareSquaredNorm, 0},
+    {"transpose", PrepareTranspose, sizeof(sy_axes_attributes)},
+    {"slice", PrepareSlice, sizeof(sy_slice_attributes)},
+    {"pad", PreparePad, sizeof(sy_pad_attributes)},
+    {"roll", PrepareRoll, sizeof(sy_axes_attributes)},
+    {"concat", PrepareConcat, sizeof(sy_axes_attributes)},
+    {"gather", PrepareGather, 0},
+    {"scatter_add", PrepareScatterAdd, 0},
+    {"dropout", PrepareDropout, sizeof(sy_dropout_attributes)},
+    {"optimizer_update", PrepareOptimizerUpdate, sizeof(sy_optimizer_attributes)},
 };
 
 struct SimpleBound : sy_bound {
@@ -60,7 +62,8 @@ sy_status CheckTensor(const sy_tensor& t, const char* op, sy_error* error) {
     if (t.dims[i] < 1)
       return SY_FAIL(error, SY_INVALID, "%s: an extent of %lld", op, static_cast<long long>(t.dims[i]));
     if (t.dims[i] > 1 && t.strides[i] != stride) return SY_FAIL(error, SY_UNSUPPORTED, "%s: strided tensors", op);
-    stride *= t.dims[i];
+    if (__builtin_mul_overflow(stride, t.dims[i], &stride) || stride > INT64_MAX / 16)
+      return SY_FAIL(error, SY_INVALID, "%s: a tensor of more elements than memory can hold", op);
   }
   return SY_OK;
 }
@@ -73,6 +76,9 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kerne
   if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cpu plugin", request->op);
   if (request->op_version != 1)
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op->op, request->op_version);
+  if (request->attributes_size < op->attributes || (op->attributes > 0 && request->attributes == nullptr))
+    return SY_FAIL(error, SY_INVALID, "%s: %u bytes of attributes, expected %zu", op->op, request->attributes_size,
+                   op->attributes);
   for (uint32_t i = 0; i < request->input_count + request->output_count; ++i) {
     const sy_tensor& t = i < request->input_count ? request->inputs[i] : request->outputs[i - request->input_count];
     if (const sy_status status = CheckTensor(t, op->op, error); status != SY_OK) return status;

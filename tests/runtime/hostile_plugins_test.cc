@@ -38,10 +38,10 @@ constexpr Hostile kLibraries[] = {
     {"aborts", "crashed in sy_plugin_query .signal 6"},
     {"crashes", "crashed in sy_plugin_query .signal 11"},
     {"overflows_the_stack", "crashed in sy_plugin_query .signal 11"},
-    {"hangs", "did not return from sy_plugin_query within 1 s"},
+    {"hangs", "did not return from sy_plugin_query within 2 s"},
     {"exits", "called exit.0. in sy_plugin_query"},
     {"crashes_in_dlopen", "crashed in dlopen .signal 11"},
-    {"hangs_in_dlopen", "did not return from dlopen within 1 s"},
+    {"hangs_in_dlopen", "did not return from dlopen within 2 s"},
     {"exits_in_dlopen", "called exit.7. in dlopen"},
     {"fills_nothing_in", "wrong magic 0x0"},
     {"wrong_magic", "wrong magic 0x12345678"},
@@ -59,10 +59,10 @@ constexpr Hostile kLibraries[] = {
     {"interface_is_garbage", "crashed in interface device/1 .signal 11"},
     {"kernel_lacks_bind", "kernel/1 lacks the mandatory function bind"},
     {"crashes_in_interface", "crashed in interface device/1 .signal 6"},
-    {"hangs_in_interface", "did not return from interface device/1 within 1 s"},
+    {"hangs_in_interface", "did not return from interface device/1 within 2 s"},
     {"throws_in_interface", "threw a C.. exception across the plugin interface: no interfaces today"},
     {"crashes_in_count", "crashed in count .signal 11"},
-    {"hangs_in_count", "did not return from count within 4 s"},
+    {"hangs_in_count", "did not return from count within 8 s"},
     {"throws_in_count", "threw a C.. exception across the plugin interface: no devices today"},
     {"crashes_in_device_query", "crashed in query .signal 6"},
     {"prints", "printed [0-9]+ bytes to standard output"},
@@ -83,7 +83,7 @@ class HostilePluginsTest : public PluginFolder {
  protected:
   void SetUp() override {
     PluginFolder::SetUp();
-    setenv("SWITCHYARD_PROBE_TIMEOUT", "1", 1);
+    setenv("SWITCHYARD_PROBE_TIMEOUT", "2", 1);
   }
   // A plugin that is good until `harm` has had its way with the library and the manifest.
   void Plant(const char* name, const char* reason,
@@ -195,10 +195,7 @@ TEST_F(HostilePluginsTest, EachIsRefusedWithItsReason) {
   }
   for (const Hostile& one : expected_) {
     SCOPED_TRACE(one.name);
-    const std::string file = std::string(one.name) == "leads_outside" ? "" : one.name;
-    const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const auto& candidate) {
-      return candidate.first == file || candidate.second["name"] == one.name;
-    });
+    const auto found = candidates.find(one.name);
     if (found == candidates.end()) {
       ADD_FAILURE() << "doctor does not know it";
       continue;

@@ -16,10 +16,11 @@ using ::testing::HasSubstr;
 
 class HostileRunTest : public PluginFolder {
  protected:
-  CommandResult Run(const std::string& arguments, bool with_hostile) const {
-    return RunCommand(fmt::format("env -u SWITCHYARD_PLUGIN_PATH {} SWITCHYARD_PROBE_TIMEOUT=1 {}/../bin/switchyard {}",
-                                  with_hostile ? "SWITCHYARD_PLUGIN_PATH=" + folder_ : "", ProgramFolder(), arguments),
-                      60);
+  CommandResult Run(const std::string& arguments, bool with_hostile, int probe_timeout = 2) const {
+    return RunCommand(
+        fmt::format("env -u SWITCHYARD_PLUGIN_PATH {} SWITCHYARD_PROBE_TIMEOUT={} {}/../bin/switchyard {}",
+                    with_hostile ? "SWITCHYARD_PLUGIN_PATH=" + folder_ : "", probe_timeout, ProgramFolder(), arguments),
+        60);
   }
   std::string Training(const std::string& output) const {
     return fmt::format(
@@ -73,10 +74,10 @@ TEST_F(HostileRunTest, TrainsAsIfTheyWereNotThere) {
   std::ofstream(folder_ + "/switchyard_backend_broken.json") << "{";
   std::ofstream(folder_ + "/switchyard_backend_unnamed.so") << "no library";
 
-  const CommandResult chosen = Run(Training("chosen") + " --device=cpu", true);
+  // If it tried the one that hangs, this would take an hour.
+  const CommandResult chosen = Run(Training("chosen") + " --device=cpu", true, 3600);
   EXPECT_EQ(chosen.code, 0) << chosen.output;
   EXPECT_EQ(Results(chosen.output), Results(alone.output));
-  EXPECT_LT(chosen.seconds, alone.seconds + 5) << "nothing that was not chosen may be waited for";
 
   const CommandResult automatic = Run(Training("automatic") + " --device=auto", true);
   EXPECT_EQ(automatic.code, 0) << automatic.output;

@@ -1,0 +1,71 @@
+// What becomes of ops that a backend lacks: the engine takes them apart, or runs them on the reference plugin and says
+// so; --max_fallback=0 makes an error of the second that lists them. The backend is the faulty plugin without matmul,
+// layer_norm and attention: the last two have decompositions, a matmul has none.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "core/runtime/plugin.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/parallel/run_command.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class FallbackTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (fs::temp_directory_path() / "fallback-XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
+    fs::copy_file(ProgramFolder() + "/faulty_plugin.so", folder_ + "/switchyard_backend_faulty.so");
+    std::ofstream(folder_ + "/switchyard_backend_faulty.json")
+        << R"({"name": "faulty", "kind": "backend", "abi": 1, "priority": 0, "library": "switchyard_backend_faulty.so"})";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  CommandResult Explain(const std::string& fault, const std::string& more) const {
+    const auto reference = Registry::Get().Find(PluginKind::kBackend, "reference");
+    EXPECT_TRUE(reference.ok()) << reference.status();
+    return RunCommand(
+        fmt::format(
+            "env SWITCHYARD_PLUGIN_PATH={} SWITCHYARD_FAULT={} SWITCHYARD_FAULT_BASE={} XDG_CACHE_HOME={}/cache "
+            "{}/../bin/switchyard explain --model=vit_tiny --batch_size=2 --device=faulty {}",
+            folder_, fault, (*reference)->path(), folder_, ProgramFolder(), more),
+        60);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(FallbackTest, ViTTinyIsExplainedWithItsFallbacks) {
+  const CommandResult result = Explain("lacks_ops", "");
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("matmul is not one of the ops here"));
+}
+
+TEST_F(FallbackTest, NoFallbackAllowedIsAnErrorThatListsTheOps) {
+  const CommandResult result = Explain("lacks_ops", "--max_fallback=0");
+  EXPECT_NE(result.code, 0);
+  EXPECT_LT(result.code, 124) << result.output;
+  EXPECT_THAT(result.output,
+              ContainsRegex("[0-9]+ nodes would run on the reference plugin, more than --max_fallback=0 allows"));
+  EXPECT_THAT(result.output, HasSubstr("the faulty plugin lacks"));
+  EXPECT_THAT(result.output, HasSubstr("matmul"));
+  // These are taken apart.
+  EXPECT_THAT(result.output, Not(HasSubstr("layer_norm is not one of the ops")));
+  EXPECT_THAT(result.output, Not(HasSubstr("attention is not one of the ops")));
+}
+
+TEST_F(FallbackTest, NoFallbackAllowedIsNoErrorWhereNothingIsLacking) {
+  const CommandResult result = Explain("none", "--max_fallback=0");
+  EXPECT_EQ(result.code, 0) << result.output;
+}
+
+}  // namespace
+}  // namespace switchyard
