@@ -44,8 +44,11 @@ sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Com
                    "hccl joins devices of the npu backend, and this rank uses \"%s\"; choose another --collective",
                    request.device_plugin ? request.device_plugin : "");
   }
-  std::unique_ptr<Communicator> made(new Communicator(request.name, request.rank, request.size, request.device_index,
-                                                      request.timeout_ms, request.store));
+  if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
+    return SY_FAIL(error, SY_INVALID, "rank %d of %d", request.rank, request.size);
+  std::unique_ptr<Communicator> made(new Communicator(request.name, std::string("hccl/") + request.name, request.rank,
+                                                      request.size, request.device_index, request.timeout_ms,
+                                                      request.store));
   if (const sy_status announced = made->Announce(error); announced != SY_OK) return announced;
   *result = std::move(made);
   return SY_OK;
@@ -61,18 +64,18 @@ sy_status Communicator::Announce(sy_error* error) {
 }
 
 sy_status Communicator::Put(const std::string& key, const void* value, uint32_t bytes, sy_error* error) const {
-  return store_->put(store_->context, ("hccl/" + name_ + "/" + key).c_str(), value, bytes, error);
+  return store_->put(store_->context, (place_ + "/" + key).c_str(), value, bytes, error);
 }
 
 // Answers at once: SY_TIMEOUT where nobody has put it yet.
 sy_status Communicator::Get(const std::string& key, void* value, uint32_t capacity, uint32_t* bytes,
                             sy_error* error) const {
-  return store_->get(store_->context, ("hccl/" + name_ + "/" + key).c_str(), value, capacity, bytes, 0, error);
+  return store_->get(store_->context, (place_ + "/" + key).c_str(), value, capacity, bytes, 0, error);
 }
 
 Communicator::~Communicator() {
   const Library& library = TheLibrary();
-  if (aborted_ || library.aclrtSetDevice(device_) != 0) return;
+  if (aborted_ || failed_ != SY_OK || library.aclrtSetDevice(device_) != 0) return;
   if (comm_ != nullptr) static_cast<void>(library.HcclCommDestroy(comm_));  // there is nobody left to tell
   for (void* const memory : scratch_) library.aclrtFree(memory);
 }
@@ -80,6 +83,10 @@ Communicator::~Communicator() {
 void Communicator::Abort() {
   aborted_ = true;
   const std::lock_guard lock(mutex_);
+  Stop();
+}
+
+void Communicator::Stop() {
   joining_.Abandon();
   const Library& library = TheLibrary();
   if (library.aclrtStreamAbort == nullptr || library.aclrtSetDevice(device_) != 0) return;
@@ -137,7 +144,9 @@ sy_status Communicator::Ready(sy_error* error) {
     HcclResult state = HCCL_SUCCESS;
     sy_status status = CheckHccl(error, TheLibrary().HcclGetCommAsyncError(comm_, &state), "HcclGetCommAsyncError");
     if (status == SY_OK) status = CheckHccl(error, state, "a collective");
-    return status == SY_OK ? SY_OK : Fail(status, error);
+    if (status == SY_OK) return SY_OK;
+    Stop();  // what waits on a stream for the peer that is gone would wait for ever
+    return Fail(status, error);
   }
   const sy_status status = joining_.started() ? joining_.Poll(&comm_, error) : Begin(error);
   if (status == SY_OK) return SY_OK;
@@ -151,7 +160,7 @@ sy_status Communicator::Ready(sy_error* error) {
 sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
                               sy_error* error) {
   result->reset();
-  const std::string prefix = std::string("split/") + name + "/";
+  const std::string number = std::to_string(splits_++), prefix = "split/" + number + "/";  // the same on all ranks
   const Member own{color, key};
   if (const sy_status put = Put(prefix + std::to_string(rank_), &own, sizeof own, error); put != SY_OK) return put;
   const auto began = Clock::now();
@@ -177,9 +186,8 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std:
     rank += member.key < key || (member.key == key && peer < rank_);
   }
   if (color < 0) return SY_OK;
-  // Groups of one split have one name each.
-  std::unique_ptr<Communicator> made(
-      new Communicator(switchyard::Format("%s.%d", name, color), rank, size, device_, timeout_ms_, store_));
+  const std::string place = switchyard::Format("%s/%s.%d", place_.c_str(), number.c_str(), color);
+  std::unique_ptr<Communicator> made(new Communicator(name, place, rank, size, device_, timeout_ms_, store_));
   if (const sy_status announced = made->Announce(error); announced != SY_OK) return announced;
   sy_status status;
   while ((status = made->Ready(error)) == SY_IN_PROGRESS) {

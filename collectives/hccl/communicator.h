@@ -3,8 +3,9 @@
 // and are finished when the stream is; what fails there is found by Ready. Calls are not compared between ranks.
 //
 // HCCL documents no abort: Abort lets every waiting call return SY_ABORTED and stops the streams that were used, where
-// the runtime can (aclrtStreamAbort); elsewhere what hangs on the device ends after HCCL_EXEC_TIMEOUT. An aborted
-// communicator is never taken down, because that could wait for its work. Abort from any thread, the rest from one.
+// the runtime can (aclrtStreamAbort); elsewhere what hangs on the device ends after HCCL_EXEC_TIMEOUT. A communicator
+// that was aborted or has failed is never taken down, because that could wait for its work. Abort from any thread, the
+// rest from one.
 #pragma once
 
 #include <atomic>
@@ -37,8 +38,16 @@ class Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  Communicator(std::string name, int rank, int size, int device, uint64_t timeout_ms, const sy_store* store)
-      : name_(std::move(name)), rank_(rank), size_(size), device_(device), timeout_ms_(timeout_ms), store_(store) {}
+  // `place` is the prefix of its keys in the store.
+  Communicator(std::string name, std::string place, int rank, int size, int device, uint64_t timeout_ms,
+               const sy_store* store)
+      : name_(std::move(name)),
+        place_(std::move(place)),
+        rank_(rank),
+        size_(size),
+        device_(device),
+        timeout_ms_(timeout_ms),
+        store_(store) {}
 
   sy_status Announce(sy_error* error);  // of rank 0: the root info
   sy_status Begin(sy_error* error);     // SY_IN_PROGRESS until the root info is there
@@ -47,13 +56,14 @@ class Communicator {
   sy_status Get(const std::string& key, void* value, uint32_t capacity, uint32_t* bytes, sy_error* error) const;
   sy_status Usable(sy_error* error) const;  // under mutex_
   sy_status Fail(sy_status status, sy_error* error);
+  void Stop();  // under mutex_: what hangs on streams
   // Under mutex_: the stream of the call, ready to be used.
   sy_status Enter(const sy_call* call, aclrtStream* stream, sy_error* error);
   sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
   HcclResult Begin(int32_t kind, void* send, void* receive, uint64_t count, HcclDataType type, HcclReduceOp op,
                    int32_t root, aclrtStream stream) const;
 
-  const std::string name_;
+  const std::string name_, place_;
   const int rank_, size_, device_;
   const uint64_t timeout_ms_;
   const sy_store* const store_;
@@ -67,6 +77,7 @@ class Communicator {
   std::vector<aclrtStream> streams_;  // that were used
   std::vector<void*> scratch_;        // the last is the largest; the others may still be in use on a stream
   uint64_t scratch_bytes_ = 0;
+  int splits_ = 0;
   std::atomic<bool> aborted_{false};
 };
 

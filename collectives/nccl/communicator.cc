@@ -58,6 +58,8 @@ sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Com
                    "nccl joins GPUs of the cuda backend, and this rank uses \"%s\"; choose another --collective",
                    request.device_plugin ? request.device_plugin : "");
   }
+  if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
+    return SY_FAIL(error, SY_INVALID, "rank %d of %d", request.rank, request.size);
   const Library& library = TheLibrary();
   if (const sy_status set = CheckCuda(error, library.cudaSetDevice(request.device_index), "cudaSetDevice");
       set != SY_OK)
@@ -121,8 +123,12 @@ bool Communicator::Finalized() {
 void Communicator::Abort() {
   aborted_ = true;
   const std::lock_guard lock(mutex_);
+  GiveUp();
+}
+
+void Communicator::GiveUp() {
   if (comm_ == nullptr) return;
-  // What it answers changes nothing: the communicator is given up.
+  // What it answers changes nothing: the communicator is not used any more.
   static_cast<void>(TheLibrary().ncclCommAbort(comm_));
   comm_ = nullptr;
 }
@@ -140,10 +146,11 @@ sy_status Communicator::Usable(sy_error* error) const {
 sy_status Communicator::Fail(sy_status status, sy_error* error) {
   if (failed_ != SY_OK) return status;
   failed_ = status;
+  GiveUp();  // what waits on a stream for a peer that is gone would wait for ever
   if (error != nullptr) {
     switchyard::FillStruct(&failure_, switchyard::ReadStruct(error));
   } else {
-    SY_FAIL(&failure_, status, "communicator \"%s\" failed while memory was given back", name_.c_str());
+    SY_FAIL(&failure_, status, "communicator \"%s\" failed in an earlier call", name_.c_str());
   }
   return status;
 }

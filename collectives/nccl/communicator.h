@@ -56,10 +56,11 @@ class Communicator {
   Communicator(std::string name, int rank, int size, int device, uint64_t timeout_ms)
       : name_(std::move(name)), rank_(rank), size_(size), device_(device), timeout_ms_(timeout_ms) {}
 
-  sy_status Begin(sy_error* error);         // of init: the id, then ncclCommInitRankConfig
-  std::string Absent() const;               // "ranks 1, 3", or "" where the store cannot tell
-  sy_status Usable(sy_error* error) const;  // under mutex_
-  sy_status Fail(sy_status status, sy_error* error);
+  sy_status Begin(sy_error* error);                   // of init: the id, then ncclCommInitRankConfig
+  std::string Absent() const;                         // "ranks 1, 3", or "" where the store cannot tell
+  sy_status Usable(sy_error* error) const;            // under mutex_
+  sy_status Fail(sy_status status, sy_error* error);  // under mutex_: the first error stays, and ends its work
+  void GiveUp();                                      // under mutex_: ncclCommAbort
   // Runs call(ncclComm_t) and waits until NCCL has taken it up (not until it has finished).
   template <typename Call>
   sy_status Enqueue(const char* what, Call call, sy_error* error);

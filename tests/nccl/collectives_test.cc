@@ -160,11 +160,11 @@ TEST_P(Collectives, BarrierHoldsEverybody) {
   OnAllRanks([](Rank& self) {
     self.Join();
     for (int late = 0; late < self.size; ++late) {
-      if (self.rank == late) self.Put(fmt::format("late{}", late), "here");
+      if (self.rank == late) ranks::Put(fmt::format("late{}", late), "here");
       self.Do("barrier", [&](auto* call, auto** request, auto* error) {
         return self.api->barrier(self.communicator, call, request, error);
       });
-      Require(self.Wait(fmt::format("late{}", late), 0), "left the barrier before rank {} came", late);
+      Require(ranks::Wait(fmt::format("late{}", late), 0), "left the barrier before rank {} came", late);
     }
   });
 }

@@ -1,5 +1,4 @@
-// Ranks of the nccl plugin, each a process of its own with a device of its own, joined through a store in memory that
-// they share. A test forks them, before it has touched the runtime, and collects what each has to complain about.
+// Ranks of the nccl plugin, each a process with a device of its own, on the doubles of NCCL and the CUDA runtime.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,27 +6,20 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/abi/collective.h"
 #include "core/abi/device.h"
-#include "fmt/format.h"
+#include "tests/ranks/processes.h"
 #include "tools/conform/values.h"
 
 namespace switchyard::nccl_testing {
 
 using conform::Bytes;
 
-// What a rank throws at the first thing that is wrong.
-struct Wrong : std::runtime_error {
-  using runtime_error::runtime_error;
-};
-template <typename... A>
-void Require(bool holds, fmt::format_string<A...> text, A&&... values) {
-  if (!holds) throw Wrong(fmt::format(text, std::forward<A>(values)...));
-}
+using ranks::Require;
+
 void RequireOk(cudaError_t code, const char* what);
 
 struct Ranks {
@@ -40,8 +32,7 @@ struct Ranks {
 };
 
 class Rank;
-// Runs `body` on every rank. What went wrong, rank by rank; "" where nothing did. A rank that ends by a signal is only
-// right if it asked for that with Rank::Die.
+// As ranks::RunProcesses.
 std::string RunRanks(const Ranks& ranks, const std::function<void(Rank&)>& body);
 
 // Bytes in device memory, between bytes that must not change.
@@ -86,9 +77,6 @@ class Rank {
   }
   void AllReduce(sy_communicator* on, void* send, void* receive, uint64_t count, sy_dtype dtype = SY_F32,
                  int reduction = SY_SUM);
-  void Put(const std::string& key, const std::string& value) const;
-  bool Wait(const std::string& key, int ms) const;
-  [[noreturn]] void Die() const;  // by SIGKILL, as agreed
 
   const int rank, size;
   const sy_collective_v1* api = nullptr;
@@ -98,7 +86,6 @@ class Rank {
 
  private:
   const Ranks& ranks_;
-  sy_store store_;
   uint64_t sequence_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -194,6 +195,36 @@ struct Grid {
   std::function<void()> thread;
 };
 
+// A CUDA thread that touches memory which is not there ends its grid and loses the device, as on a GPU; the fibers that
+// were left in the middle are given up.
+thread_local bool t_running = false;
+thread_local sigjmp_buf t_before_grid;
+
+void OnFault(int signal) {
+  if (!t_running) {  // not ours
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+    return;
+  }
+  const Coordinates& c = Here();
+  std::fprintf(stderr, "cuda emulation: block (%u, %u, %u), thread (%u, %u, %u): illegal address\n", c.block.x,
+               c.block.y, c.block.z, c.thread.x, c.thread.y, c.thread.z);
+  siglongjmp(t_before_grid, 1);
+}
+
+void RunLaunch(const Grid& launch) {
+  static const bool installed = std::signal(SIGSEGV, OnFault) != SIG_ERR && std::signal(SIGBUS, OnFault) != SIG_ERR;
+  if (!installed) Fail("no signal handler");
+  if (sigsetjmp(t_before_grid, 1) == 0) {
+    t_running = true;
+    RunGrid(launch.grid, launch.block, launch.shared_bytes, launch.thread);
+  } else {
+    t_block.idle.clear();
+    cudaDoubleLoseDevice(cudaErrorIllegalAddress);
+  }
+  t_running = false;
+}
+
 }  // namespace
 
 const Coordinates& Here() { return t_block.running->at; }
@@ -257,10 +288,7 @@ cudaError_t Enqueue(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t str
   const bool grid_fits =
       grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535;
   if (!block_fits || !grid_fits || shared_bytes > kSharedLimit) return cudaErrorInvalidConfiguration;
-  const auto run = [](void* data) {
-    const auto* launch = static_cast<const Grid*>(data);
-    RunGrid(launch->grid, launch->block, launch->shared_bytes, launch->thread);
-  };
+  const auto run = [](void* data) { RunLaunch(*static_cast<const Grid*>(data)); };
   return cudaDoubleEnqueue(stream, run, new Grid{grid, block, shared_bytes, std::move(thread)},
                            [](void* data) { delete static_cast<Grid*>(data); });
 }

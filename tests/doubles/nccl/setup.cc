@@ -75,7 +75,7 @@ const char* ncclGetErrorString(ncclResult_t code) {
   constexpr const char* kTexts[ncclNumResults] = {"no error",
                                                   "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
                                                   "unhandled system error (run with NCCL_DEBUG=INFO for details)",
-                                                  "internal error - please report this issue to the NCCL developers",
+                                                  "internal error",
                                                   "invalid argument (run with NCCL_DEBUG=WARN for details)",
                                                   "invalid usage (run with NCCL_DEBUG=WARN for details)",
                                                   "remote process exited or there was a network error",

@@ -1,0 +1,257 @@
+// The hccl plugin when HCCL, a peer or the machine fails: every wait ends, and the text says what happened. Its numbers
+// are checked by `switchyard conform`.
+#include <chrono>
+#include <thread>
+
+#include "backends/npu/acl.h"
+#include "core/abi/device.h"
+#include "gtest/gtest.h"
+#include "tests/ranks/processes.h"
+
+namespace switchyard {
+namespace {
+
+using ranks::Processes;
+using ranks::Require;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kFirstDevice = 2;
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+bool Contains(const char* text, const char* part) { return std::string(text).find(part) != std::string::npos; }
+
+class Rank {
+ public:
+  Rank(int rank, int size, int device, int timeout_ms) : rank(rank), size(size), device_(device), limit_(timeout_ms) {
+    Require(aclInit(nullptr) == ACL_SUCCESS && aclrtSetDevice(device) == ACL_SUCCESS, "device {}", device);
+    Require(aclrtCreateStreamWithConfig(&stream, 0, 0) == ACL_SUCCESS, "no stream");
+    Require(aclrtMalloc(&memory, 4000, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_SUCCESS, "no memory");
+    api = ranks::LoadCollective(HCCL_PLUGIN);
+  }
+  ~Rank() {
+    if (communicator != nullptr) api->destroy(communicator);
+  }
+
+  sy_status TryJoin(sy_error* error, const char* plugin = "npu") {
+    sy_init_request request{SY_HEADER(sy_init_request)};
+    request.rank = rank;
+    request.size = size;
+    request.name = "world";
+    request.store = ranks::SharedStore();
+    request.timeout_ms = static_cast<uint64_t>(limit_);
+    request.device_plugin = plugin;
+    request.device_index = device_;
+    if (const sy_status status = api->init(&request, &communicator, error); status != SY_OK) return status;
+    return PollUntil([](sy_status status) { return status != SY_IN_PROGRESS; }, 30000, error);
+  }
+  void Join() {
+    sy_error error{SY_HEADER(sy_error)};
+    const sy_status status = TryJoin(&error);
+    Require(status == SY_OK, "joining answered {}: {}", status, error.message);
+  }
+  template <typename Ends>
+  sy_status PollUntil(Ends ends, int limit_ms, sy_error* error) {
+    for (const auto start = Clock::now(); MillisecondsSince(start) < limit_ms;) {
+      if (const sy_status status = api->poll(communicator, error); ends(status)) return status;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return SY_IN_PROGRESS;
+  }
+  sy_status AllReduce(uint64_t count, sy_dtype dtype, int reduction, sy_error* error) {
+    const sy_call call{SY_HEADER(sy_call), "test", sequence_++, nullptr, stream};
+    sy_request* request = nullptr;
+    return api->all_reduce(communicator, &call, memory, memory, count, dtype, reduction, &request, error);
+  }
+  void Reduce() {
+    sy_error error{SY_HEADER(sy_error)};
+    const sy_status status = AllReduce(1000, SY_F32, SY_SUM, &error);
+    Require(status == SY_OK, "all_reduce answered {}: {}", status, error.message);
+  }
+
+  const int rank, size;
+  const sy_collective_v1* api = nullptr;
+  sy_communicator* communicator = nullptr;
+  aclrtStream stream = nullptr;
+  void* memory = nullptr;
+
+ private:
+  const int device_, limit_;
+  uint64_t sequence_ = 0;
+};
+
+struct Setting {
+  int timeout_ms = 20000;
+  bool share_device = false;
+};
+
+std::string OnRanks(Processes processes, Setting setting, const std::function<void(Rank&)>& body) {
+  processes.environment.emplace("SWITCHYARD_NPU_RUNTIME", NPU_SIMULATOR);
+  return ranks::RunProcesses(processes, [&](int rank) {
+    Rank self(rank, processes.size, kFirstDevice + (setting.share_device ? 0 : rank), setting.timeout_ms);
+    body(self);
+  });
+}
+
+void ExpectJoinFails(Rank& self, sy_status expected, const char* words) {
+  sy_error error{SY_HEADER(sy_error)};
+  const sy_status status = self.TryJoin(&error);
+  Require(status == expected && Contains(error.message, words), "answered {}: {}", status, error.message);
+}
+
+TEST(Hccl, MissingLibraryIsNamedByQuery) {
+  EXPECT_EQ(OnRanks({.size = 1, .environment = {{"SWITCHYARD_NPU_RUNTIME", "/nowhere/libhccl.so"}}}, {},
+                    [](Rank& self) {
+                      sy_collective_info info{SY_HEADER(sy_collective_info)};
+                      sy_error error{SY_HEADER(sy_error)};
+                      const sy_status status = self.api->query(&info, &error);
+                      Require(status == SY_UNSUPPORTED && Contains(error.message, "no HCCL: /nowhere/libhccl.so") &&
+                                  Contains(error.message, "set_env.sh"),
+                              "answered {}: {}", status, error.message);
+                    }),
+            "");
+}
+
+TEST(Hccl, RankThatNeverStartsIsNamedAtTheDeadline) {
+  EXPECT_EQ(OnRanks({.size = 3, .absent = {1}}, {.timeout_ms = 500},
+                    [](Rank& self) {
+                      ExpectJoinFails(self, SY_TIMEOUT, "500 ms for the 3 ranks of \"world\" to join; absent: rank 1");
+                    }),
+            "");
+}
+
+TEST(Hccl, RankThatHangsInInitEndsAtTheDeadline) {
+  EXPECT_EQ(OnRanks({.size = 2, .environment_of = {{1, {{"SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT", "join@1"}}}}},
+                    {.timeout_ms = 500},
+                    [](Rank& self) { ExpectJoinFails(self, SY_TIMEOUT, "waited 500 ms for the 2 ranks"); }),
+            "");
+}
+
+TEST(Hccl, HcclsOwnTimeLimitOfInitIsReported) {
+  EXPECT_EQ(OnRanks({.size = 2, .environment = {{"HCCL_CONNECT_TIMEOUT", "1"}}, .absent = {0}}, {},
+                    [](Rank& self) {
+                      ranks::Put("hccl/world/root", "nobody" + std::string(4102, '\0'));
+                      ExpectJoinFails(self, SY_TIMEOUT, "HcclCommInitRootInfo: time out (9); not all ranks came");
+                    }),
+            "");
+}
+
+TEST(Hccl, AbortEndsInit) {
+  EXPECT_EQ(OnRanks({.size = 2, .absent = {0}}, {},
+                    [](Rank& self) {
+                      std::thread aborter([&] {
+                        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                        self.api->abort(self.communicator);
+                      });
+                      ExpectJoinFails(self, SY_ABORTED, "\"world\" was aborted");
+                      aborter.join();
+                    }),
+            "");
+}
+
+TEST(Hccl, TwoRanksOnOneDeviceAreRefused) {
+  EXPECT_EQ(OnRanks({.size = 2}, {.share_device = true},
+                    [](Rank& self) { ExpectJoinFails(self, SY_INVALID, "share device 2"); }),
+            "");
+}
+
+TEST(Hccl, AnotherBackendIsRefused) {
+  EXPECT_EQ(OnRanks({.size = 1}, {},
+                    [](Rank& self) {
+                      sy_error error{SY_HEADER(sy_error)};
+                      Require(self.TryJoin(&error, "cuda") == SY_UNSUPPORTED && Contains(error.message, "\"cuda\""),
+                              "said: {}", error.message);
+                    }),
+            "");
+}
+
+TEST(Hccl, WhatHcclCannotReduceIsUnsupportedAndHarmless) {
+  EXPECT_EQ(OnRanks({.size = 2}, {},
+                    [](Rank& self) {
+                      self.Join();
+                      sy_error error{SY_HEADER(sy_error)};
+                      Require(self.AllReduce(10, SY_F64, SY_SUM, &error) == SY_UNSUPPORTED &&
+                                  self.AllReduce(10, SY_BF16, SY_PRODUCT, &error) == SY_UNSUPPORTED,
+                              "not refused");
+                      self.Reduce();
+                      Require(aclrtSynchronizeStream(self.stream) == ACL_SUCCESS, "the stream failed");
+                    }),
+            "");
+}
+
+TEST(Hccl, FirstErrorOfACallStays) {
+  EXPECT_EQ(OnRanks({.size = 1, .environment = {{"SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT", "call@2"}}}, {},
+                    [](Rank& self) {
+                      self.Join();
+                      self.Reduce();
+                      for (int again = 0; again < 2; ++again) {
+                        sy_error error{SY_HEADER(sy_error)};
+                        const sy_status status = self.AllReduce(10, SY_F32, SY_SUM, &error);
+                        Require(status == SY_INTERNAL && Contains(error.message, "all_reduce: internal error (4)") &&
+                                    Contains(error.message, "as it was told to") && error.native_code == 4,
+                                "answered {}: {}", status, error.message);
+                      }
+                    }),
+            "");
+}
+
+// The failure stops the stream, so that its memory may be freed.
+TEST(Hccl, KilledRankIsFoundByPollingAndFreesTheStream) {
+  EXPECT_EQ(OnRanks({.size = 3}, {},
+                    [](Rank& self) {
+                      self.Join();
+                      for (int round = 0; round < 3; ++round) {
+                        if (round == 2 && self.rank == 2) ranks::Die(self.rank);
+                        self.Reduce();
+                      }
+                      sy_error error{SY_HEADER(sy_error)};
+                      const sy_status status = self.PollUntil([](sy_status now) { return now != SY_OK; }, 5000, &error);
+                      Require(status == SY_ABORTED && Contains(error.message, "remote error (21)"), "answered {}: {}",
+                              status, error.message);
+                      const auto start = Clock::now();
+                      Require(aclrtSynchronizeStream(self.stream) != ACL_SUCCESS, "the stream succeeded");
+                      Require(MillisecondsSince(start) < 2000, "the stream hung");
+                    }),
+            "");
+}
+
+TEST(Hccl, AbortFromAnotherThreadFreesAHangingStream) {
+  EXPECT_EQ(OnRanks({.size = 2, .environment_of = {{1, {{"SWITCHYARD_NPU_SIMULATOR_HCCL_FAULT", "hang@1"}}}}}, {},
+                    [](Rank& self) {
+                      self.Join();
+                      self.Reduce();
+                      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                      const auto start = Clock::now();
+                      std::thread aborter([&] { self.api->abort(self.communicator); });
+                      Require(aclrtSynchronizeStream(self.stream) != ACL_SUCCESS, "the stream succeeded");
+                      aborter.join();
+                      Require(MillisecondsSince(start) < 2000, "abort took {} ms", MillisecondsSince(start));
+                      sy_error error{SY_HEADER(sy_error)};
+                      Require(self.AllReduce(10, SY_F32, SY_SUM, &error) == SY_ABORTED, "a call after abort: {}",
+                              error.message);
+                    }),
+            "");
+}
+
+TEST(Hccl, RankThatDoesNotSplitIsNamedAtTheDeadline) {
+  EXPECT_EQ(OnRanks({.size = 2}, {.timeout_ms = 400},
+                    [](Rank& self) {
+                      self.Join();
+                      if (self.rank == 1) {
+                        Require(ranks::Wait("done", 10000), "rank 0 is still splitting");
+                        return;
+                      }
+                      sy_communicator* part = nullptr;
+                      sy_error error{SY_HEADER(sy_error)};
+                      const sy_status status = self.api->split(self.communicator, 0, 0, "part", &part, &error);
+                      ranks::Put("done", "yes");
+                      Require(status == SY_TIMEOUT && Contains(error.message, "rank 1 has not called split(\"part\")"),
+                              "answered {}: {}", status, error.message);
+                    }),
+            "");
+}
+
+}  // namespace
+}  // namespace switchyard

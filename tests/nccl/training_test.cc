@@ -1,0 +1,56 @@
+// Training on two doubled GPUs, joined by nccl: the losses are those of ranks joined through host memory.
+#include "tests/cli/program.h"
+#include "tests/ranks/losses.h"
+
+namespace switchyard {
+namespace {
+
+class NcclTraining : public ProgramTest {
+ protected:
+  CommandResult Train(const std::string& model, const std::string& collective, Start start = Start::kLaunch,
+                      const std::string& more = "") const {
+    const std::string doubles = ProgramFolder() + "/doubles";
+    return Run(ranks::SmallTrainingOf(model, collective) + " --device=cuda --collective=" + collective, start,
+               "LD_LIBRARY_PATH=" + doubles + " SWITCHYARD_PLUGIN_PATH=" + doubles +
+                   "/cuda_emulation/plugins CUDA_DOUBLE_DELAY_US=50 " + more);
+  }
+  void ExpectLossesOfHostMemory(const std::string& model, const std::string& more = "") const {
+    const CommandResult nccl = Train(model, "nccl", Start::kLaunch, more);
+    ExpectSuccess(nccl, {"cuda device 1", "collective nccl", "0 fallbacks"});
+    const CommandResult shm = Train(model, "shm", Start::kLaunch, more);
+    ExpectSuccess(shm);
+    EXPECT_EQ(ranks::LossesOf(In("run"), "nccl").size(), 4u) << nccl.output;
+    EXPECT_EQ(ranks::LossesOf(In("run"), "nccl"), ranks::LossesOf(In("run"), "shm"));
+  }
+};
+
+TEST_F(NcclTraining, MlpHasTheLossesOfHostMemory) { ExpectLossesOfHostMemory("mlp"); }
+
+// Captured segments replay in the other order that their edges allow.
+TEST_F(NcclTraining, VitHasTheLossesOfHostMemory) {
+  ExpectLossesOfHostMemory("vit_tiny --image_size=32 --patch=8 --width=48 --depth=2 --heads=3",
+                           "CUDA_DOUBLE_GRAPH_ORDER=last");
+}
+
+TEST_F(NcclTraining, MpiStagesToTheSameLosses) {
+  if (!HasMpirun() || !HasCollective("mpi")) GTEST_SKIP() << "mpirun or the mpi plugin is not there";
+  const CommandResult nccl = Train("mlp", "nccl"), mpi = Train("mlp", "mpi", Start::kMpirun);
+  ExpectSuccess(nccl);
+  ExpectSuccess(mpi, {"collective mpi"});
+  EXPECT_EQ(ranks::LossesOf(In("run"), "mpi").size(), 4u) << mpi.output;
+  EXPECT_EQ(ranks::LossesOf(In("run"), "nccl"), ranks::LossesOf(In("run"), "mpi"));
+}
+
+TEST_F(NcclTraining, SharedGpuIsStagedThroughHostMemory) {
+  ExpectRefused(Train("mlp", "nccl", Start::kLaunch, "CUDA_DOUBLE_DEVICES=1"), {"needs a device for each rank"});
+  const CommandResult chosen = Train("mlp", "auto", Start::kLaunch, "CUDA_DOUBLE_DEVICES=1");
+  ExpectSuccess(chosen, {"cuda device 0", "collective shm"});
+}
+
+TEST_F(NcclTraining, HangingCollectiveEndsTheRun) {
+  ExpectRefused(Train("mlp", "nccl", Start::kLaunch, "NCCL_DOUBLE_FAULT=hang@9 SWITCHYARD_COLLECTIVE_TIMEOUT=2"),
+                {"not finished after 2 s"});
+}
+
+}  // namespace
+}  // namespace switchyard
