@@ -48,7 +48,7 @@ typedef struct sy_init_request {
   int32_t rank, size;
   const int32_t* hosts;       /* size entries: node index of each rank */
   const char* name;           /* of the communicator; unique in the run, equal on all its ranks */
-  const sy_store* store;
+  const sy_store* store;      /* lives as long as the communicator and all that are split from it */
   uint64_t timeout_ms;        /* for init, and for any single call afterwards */
   sy_device* device;          /* of the backend `device_plugin`, or NULL for host memory */
   const char* device_plugin;
@@ -75,7 +75,7 @@ typedef struct sy_transfer { /* one message of send_recv_batch */
 typedef struct sy_collective_v1 {
   sy_header header;
   sy_status (*query)(sy_collective_info* info, sy_error* error);
-  sy_status (*init)(const sy_init_request* request, sy_communicator** communicator, sy_error* error); /* does not wait for peers */
+  sy_status (*init)(const sy_init_request* request, sy_communicator** communicator, sy_error* error); /* does not wait for peers; SY_INVALID (here or at the first poll) for a rank outside the size */
   /* SY_IN_PROGRESS until init has finished; then SY_OK, or its first error. Later too: SY_OK, or what has failed on a stream since. */
   sy_status (*poll)(sy_communicator* communicator, sy_error* error);
   /* All messages of the batch proceed together; the order between one pair of ranks is the order in the batches. */
@@ -94,7 +94,8 @@ typedef struct sy_collective_v1 {
   /* send, receive: size · count elements; block r goes to rank r */
   sy_status (*all_to_all)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, sy_request**, sy_error*);
   sy_status (*barrier)(sy_communicator*, const sy_call*, sy_request**, sy_error*);
-  /* Ranks with equal color form a new communicator, ordered by key. Called by all ranks; color -1: none (*result = NULL). */
+  /* Ranks with equal color form a new communicator, ordered by key, ready at once. Called by all ranks with the same name, whatever their color;
+   * color -1: none (*result = NULL). */
   sy_status (*split)(sy_communicator*, int32_t color, int32_t key, const char* name, sy_communicator** result, sy_error*);
   sy_status (*group_begin)(sy_error*); /* calls up to group_end, on any communicators, proceed together */
   sy_status (*group_end)(sy_error*);

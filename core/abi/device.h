@@ -65,7 +65,7 @@ typedef struct sy_device_v1 {
   sy_status (*stream_create)(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error);
   void (*stream_destroy)(sy_device* device, sy_stream* stream);
   sy_status (*event_create)(sy_device* device, sy_event** event, sy_error* error);
-  void (*event_destroy)(sy_device* device, sy_event* event);
+  void (*event_destroy)(sy_device* device, sy_event* event); /* after the work that names it has finished */
   sy_status (*event_record)(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error);
   sy_status (*event_query)(sy_device* device, sy_event* event, sy_error* error); /* SY_OK, SY_IN_PROGRESS or its first error */
   sy_status (*event_synchronize)(sy_device* device, sy_event* event, sy_error* error);
@@ -111,7 +111,7 @@ typedef struct sy_profiler_v1 {
   sy_header header;
   sy_status (*start)(sy_device* device, sy_error* error);
   /* Copies up to `capacity` finished spans; *count says how many, and calls may be repeated until it is 0. */
-  sy_status (*drain)(sy_device* device, sy_span* spans, uint32_t capacity, uint32_t* count, uint64_t* host_minus_device_ns, sy_error* error);
+  sy_status (*drain)(sy_device* device, sy_span* spans, uint32_t capacity, uint32_t* count, uint64_t* host_minus_device_ns /* CLOCK_MONOTONIC minus the device's clock */, sy_error* error);
   sy_status (*stop)(sy_device* device, sy_error* error);
 } sy_profiler_v1;
 

@@ -61,7 +61,7 @@ typedef struct sy_kernel_v1 {
   sy_header header;
   sy_status (*prepare)(sy_device* device, const sy_prepare_request* request, sy_kernel** kernel, sy_kernel_info* info, sy_error* error);
   sy_status (*bind)(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch, sy_error* error);
-  void (*unbind)(sy_bound* bound);
+  void (*unbind)(sy_bound* bound); /* after its launches have finished */
   void (*release)(sy_kernel* kernel); /* after all of its bindings */
 } sy_kernel_v1;
 
