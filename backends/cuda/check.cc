@@ -41,6 +41,9 @@ bool Sticky(cudaError_t code) {
   }
 }
 
+// The device that this thread entered last: a lost one may not even say which device is current.
+thread_local int32_t entered = 0;
+
 sy_status StatusOf(cudaError_t code) {
   if (Sticky(code)) return SY_DEVICE_LOST;
   switch (code) {
@@ -84,9 +87,8 @@ sy_status CudaFailed(sy_error* error, cudaError_t code, const char* call, std::s
   LibraryFailed(&own, status, code, Format("%s: %s", cudaGetErrorName(code), cudaGetErrorString(code)).c_str(), call,
                 where);
   cudaGetLastError();  // forgets it, unless it is sticky
-  int index = 0;
-  if (Sticky(code) && cudaGetDevice(&index) == cudaSuccess && index >= 0 && index < kMostDevices) {
-    Loss& loss = losses[static_cast<size_t>(index)];
+  if (Sticky(code) && entered < kMostDevices) {
+    Loss& loss = losses[static_cast<size_t>(entered)];
     const std::lock_guard lock(loss.mutex);
     if (!loss.happened) {
       loss.error = own;
@@ -109,6 +111,7 @@ sy_status FirstLoss(int32_t index, sy_error* error) {
 
 sy_status Enter(int32_t index, sy_error* error) {
   SY_TRY(FirstLoss(index, error));
+  entered = index < 0 ? 0 : index;
   int current = -1;
   SY_CUDA(error, cudaGetDevice(&current));
   if (current != index) SY_CUDA(error, cudaSetDevice(index));

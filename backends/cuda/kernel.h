@@ -160,6 +160,10 @@ KernelPointer PrepareBatchNormInference(const Request&);
 KernelPointer PrepareBatchNormBackward(const Request&);
 KernelPointer PrepareResize(const Request&);
 KernelPointer PrepareResizeBackward(const Request&);
+// Where cuDNN is missing or has no engine.
+KernelPointer PrepareDirectConvolution(const Request&);
+KernelPointer PrepareDirectConvolutionBackwardData(const Request&);
+KernelPointer PrepareDirectConvolutionBackwardWeights(const Request&);
 
 // What matmul.cc asks of our own kernels where cuBLASLt has no epilogue for it (matmul_epilogue.cu). Element (r, c) of
 // a (rows, columns) matrix; arithmetic in f32; every pointer but `accumulator` and `output` may be null; `output` may

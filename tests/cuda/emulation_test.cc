@@ -2,6 +2,7 @@
 // GPU is not right here.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -128,6 +129,19 @@ TEST(CudaEmulation, WhatAGpuRefusesIsRefused) {
   EXPECT_EQ(Launch(WriteCoordinates, dim3(0), dim3(1), 0, nullptr, &out), cudaErrorInvalidConfiguration);
   EXPECT_EQ(Launch(WriteCoordinates, dim3(1, 65536), dim3(1), 0, nullptr, &out), cudaErrorInvalidConfiguration);
   EXPECT_EQ(Launch(WriteCoordinates, dim3(1), dim3(1), (48 << 10) + 1, nullptr, &out), cudaErrorInvalidConfiguration);
+}
+
+__global__ void WriteTo(int* address) { *address = 1; }
+
+TEST(CudaEmulationDeath, AWildAddressLosesTheDevice) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a forked process has no stream threads
+  EXPECT_EXIT(
+      {
+        Launch(WriteTo, dim3(1), dim3(1), 0, nullptr, reinterpret_cast<int*>(8));
+        const bool lost = cudaStreamSynchronize(nullptr) == cudaErrorIllegalAddress;
+        std::_Exit(lost && cudaStreamSynchronize(nullptr) == cudaErrorIllegalAddress ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "thread .0, 0, 0.: illegal address");
 }
 
 TEST(CudaEmulationDeath, WrongKernelsEndTheProcess) {

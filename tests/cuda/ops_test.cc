@@ -244,6 +244,22 @@ TEST_F(CudaOps, ImagesOfEights) {
   }
 }
 
+TEST_F(CudaOps, ConvolutionInSeveralTiles) {
+  const sy_convolution_attributes a{.spatial_rank = 2,
+                                    .stride = {2, 1},
+                                    .dilation = {1, 2},
+                                    .before = {1, 0},
+                                    .after = {1, 3},
+                                    .groups = 2,
+                                    .bias = 1};
+  sy_convolution_attributes plain = a;
+  plain.bias = 0;
+  const Value x = {{2, 9, 8, 80}}, w = {{140, 3, 2, 40}}, y = {{2, 5, 9, 140}};
+  Agree("convolution", a, {x, w, {{140}}}, {y});
+  Agree("convolution_backward_data", plain, {y, w}, {x});
+  Agree("convolution_backward_weights", plain, {x, y}, {w});
+}
+
 TEST_F(CudaOps, OptimizerInSeveralChunks) {
   for (const int kind : {SY_OPTIMIZER_SGD, SY_OPTIMIZER_ADAM, SY_OPTIMIZER_ADAMW}) {
     const sy_optimizer_attributes a{.kind = kind,

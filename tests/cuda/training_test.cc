@@ -19,8 +19,9 @@ constexpr char kVit[] =
 class CudaTraining : public ProgramTest {
  protected:
   // Losses of every update.
-  std::vector<double> Losses(const std::string& model, const std::string& settings, const std::string& suffix) const {
-    const CommandResult result = Train(model, settings + " --max_fallback=0 --suffix=" + suffix);
+  std::vector<double> Losses(const std::string& model, const std::string& settings, const std::string& suffix,
+                             Start start = Start::kAlone) const {
+    const CommandResult result = Train(model, settings + " --max_fallback=0 --suffix=" + suffix, "", start);
     ExpectSuccess(result, {" 0 fallbacks"});
     std::vector<double> losses;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(In("run"))) {
@@ -36,13 +37,14 @@ class CudaTraining : public ProgramTest {
     EXPECT_EQ(losses.size(), 4u) << result.output;
     return losses;
   }
-  CommandResult Train(const std::string& model, const std::string& settings, const std::string& variables = "") const {
+  CommandResult Train(const std::string& model, const std::string& settings, const std::string& variables = "",
+                      Start start = Start::kAlone) const {
     const std::string plugins = ProgramFolder() + "/doubles/cuda_emulation/plugins";
     return Run(
         "train --dataset=shapes --train_size=32 --validation_size=4 --steps=4 --log_every=1 --workers=1 --clip=1 "
         "--output=run " +
             model + " " + settings,
-        Start::kAlone, "SWITCHYARD_PLUGIN_PATH=" + plugins + " " + variables);
+        start, "SWITCHYARD_PLUGIN_PATH=" + plugins + " " + variables);
   }
   static void ExpectNear(const std::vector<double>& found, const std::vector<double>& expected, double relative) {
     ASSERT_EQ(found.size(), expected.size());
@@ -65,6 +67,13 @@ TEST_F(CudaTraining, VitHasTheLossesOfTheCpu) {
 
 TEST_F(CudaTraining, CapturedAndNotGiveTheSameBits) {
   EXPECT_EQ(Losses(kVit, "--device=cuda", "captured"), Losses(kVit, "--device=cuda --debug=sync", "sync"));
+}
+
+TEST_F(CudaTraining, TwoRanksReduceThroughTheHost) {
+  const auto two_ranks = [&](const std::string& settings, const std::string& suffix) {
+    return Losses(kVit, "--collective=shm " + settings, suffix, Start::kLaunch);
+  };
+  ExpectNear(two_ranks("--device=cuda --device_list=0,1", "cuda"), two_ranks("--device=cpu", "cpu"), 1e-4);
 }
 
 TEST_F(CudaTraining, WithoutFusionTheLossesAreTheSame) {
