@@ -2,6 +2,8 @@
 // is here.
 #include "core/plan/plan.h"
 
+#include <algorithm>
+
 #include "core/base/random.h"
 #include "core/graph/gradients.h"
 #include "core/graph/ops/collective.h"
@@ -132,12 +134,19 @@ TEST_P(PlanOnDevice, ControlEdgesOrderNodesThatShareNoValue) {
   g.Output("z", reduced);
   PlanOptions options;
   options.fuse = false;
+  options.debug_sync = true;  // records the order
   const auto c = Compiled::Make(g, *test_, options);
   ASSERT_TRUE(c.ok()) << c.status();
   (*c)->Set("x", std::vector<float>{1, 2, 3, 4});
   ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
   EXPECT_FLOAT_EQ((*c)->Get("output/y")[3], 5);
   EXPECT_FLOAT_EQ((*c)->Get("output/z")[3], 8);
+  // Without the edge the collective would wait until right before its reader, at the end.
+  std::vector<std::string> order;
+  for (const Instance::Timing& timing : (*c)->instance->timings()) order.push_back(timing.op);
+  const auto collective = std::find(order.begin(), order.end(), "all_reduce");
+  ASSERT_NE(collective, order.end());
+  EXPECT_NE(std::find(collective, order.end(), "pointwise"), order.end());
 }
 
 TEST(Plan, CapturedSegmentsComputeTheSame) {

@@ -105,7 +105,8 @@ using namespace cuda_double;
 CUstream_st::CUstream_st(int device, int priority, bool blocking, bool is_default)
     : device(device), priority(priority), blocking(blocking), is_default(is_default), tail_(std::make_shared<Mark>()) {
   tail_->Reach();
-  std::thread([this] { Run(); }).detach();
+  thread_ = std::thread([this] { Run(); });
+  if (is_default) thread_.detach();  // lives as long as the process
 }
 
 std::shared_ptr<Mark> CUstream_st::Put(Work work) {
@@ -118,11 +119,12 @@ std::shared_ptr<Mark> CUstream_st::Put(Work work) {
   return tail_;
 }
 
-void CUstream_st::Close() {
+std::thread CUstream_st::Close() {
   // Notified under the lock: the thread deletes this object once it sees closed_.
   std::lock_guard lock(mutex_);
   closed_ = true;
   wake_.notify_one();
+  return std::move(thread_);
 }
 
 void CUstream_st::Run() {
@@ -185,12 +187,23 @@ cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   return Call([&] {
-    std::lock_guard lock(Book());
-    CUstream_st* stream = FindStream(handle);
-    if (stream == nullptr || stream->is_default) return cudaErrorInvalidResourceHandle;
-    if (stream->capture) return Break(*stream->capture, cudaErrorStreamCaptureUnsupported);
-    Streams().erase(stream);
-    stream->Close();
+    std::thread thread;
+    bool idle = false;
+    {
+      std::lock_guard lock(Book());
+      CUstream_st* stream = FindStream(handle);
+      if (stream == nullptr || stream->is_default) return cudaErrorInvalidResourceHandle;
+      if (stream->capture) return Break(*stream->capture, cudaErrorStreamCaptureUnsupported);
+      Streams().erase(stream);
+      idle = stream->Tail()->reached;
+      thread = stream->Close();
+    }
+    // An idle stream is gone on return, with its thread; one that works on ends by itself.
+    if (idle && thread.get_id() != std::this_thread::get_id()) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
     return cudaSuccess;
   });
 }

@@ -79,7 +79,7 @@ struct CUstream_st {
   // Under Book(). Returns the mark after `work`.
   std::shared_ptr<cuda_double::Mark> Put(cuda_double::Work work);
   std::shared_ptr<cuda_double::Mark> Tail() const { return tail_; }
-  void Close();  // the thread ends after its last work and deletes the stream
+  std::thread Close();  // the thread, which ends after its last work and deletes the stream: join or detach it
 
   const int device, priority;
   const bool blocking, is_default;
@@ -99,6 +99,7 @@ struct CUstream_st {
   std::condition_variable wake_;
   std::deque<Task> queue_;
   bool closed_ = false;
+  std::thread thread_;
 };
 
 struct CUevent_st {
