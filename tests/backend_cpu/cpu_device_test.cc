@@ -72,6 +72,9 @@ TEST_F(CpuDevice, CopiesAtOddSizesAndOffsetsAndRefusesToLeaveABuffer) {
     EXPECT_EQ(backend_.api().copy(backend_.device(), nullptr, {buffer, nullptr, bytes - 36},
                                   {nullptr, pattern.data(), 0}, 37, backend_.error()),
               SY_INVALID);
+    EXPECT_EQ(backend_.api().copy(backend_.device(), nullptr, {nullptr, back.data(), 0}, {buffer, nullptr, bytes - 36},
+                                  37, backend_.error()),
+              SY_INVALID);
     backend_.api().free(backend_.device(), buffer);
   }
 }
