@@ -5,14 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "backends/cpu/device.h"
 #include "backends/cpu/vector/kernels.h"
-#include "core/abi/boundary.h"
-#include "core/abi/kernel.h"
+#include "core/abi/op_request.h"
 #include "core/abi/ops.h"
 
 struct sy_kernel {};
@@ -22,35 +20,8 @@ struct sy_bound {
 
 namespace switchyard {
 
-int64_t Elements(const sy_tensor& tensor);
-int64_t DtypeBytes(sy_dtype dtype);
-inline int64_t Bytes(const sy_tensor& tensor) { return Elements(tensor) * DtypeBytes(tensor.dtype); }
-inline bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16; }
-bool SameDims(const sy_tensor& a, const sy_tensor& b);
-
-struct Request {
+struct Request : OpRequest {
   const sy_device* device = nullptr;
-  const char* op = "";
-  std::vector<sy_tensor> inputs, outputs;
-  std::vector<uint8_t> accumulate;  // one per output
-  const void* attributes = nullptr;
-  uint32_t attributes_size = 0;
-  sy_error* error = nullptr;
-
-  // The op's attributes; fields that an older caller does not know are zero.
-  template <typename T>
-  T Attributes() const {
-    T result = {};
-    if (attributes) std::memcpy(&result, attributes, attributes_size < sizeof(T) ? attributes_size : sizeof(T));
-    return result;
-  }
-  // False, with a message, unless there are between `least` and `most` inputs and exactly `outputs` outputs.
-  bool HasCounts(size_t least, size_t most, size_t outputs_wanted) const;
-  // False, with a message, if a float tensor of the op is not f32, bf16 or f16 or the statistics are not f32.
-  bool RequireFloat(const sy_tensor& tensor, const char* name) const;
-  bool RequireDtype(const sy_tensor& tensor, sy_dtype dtype, const char* name) const;
-  bool RequireElements(const sy_tensor& tensor, int64_t elements, const char* name) const;
-  bool Accumulates() const;  // any output
 };
 
 struct Arguments {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <new>
 
 #include "backends/cpu/kernel.h"
 #include "core/abi/ops.h"
@@ -53,78 +51,45 @@ sy_status RunBound(sy_bound* bound, sy_stream*, sy_error*) {
   return SY_OK;
 }
 
-// SY_INVALID with a message for a tensor that breaks the ABI, SY_UNSUPPORTED for one that is strided.
-sy_status CheckTensor(const sy_tensor& t, const char* op, sy_error* error) {
-  if (t.rank < 0 || t.rank > SY_MAX_RANK || t.dtype < 0 || t.dtype >= SY_DTYPE_COUNT)
-    return SY_FAIL(error, SY_INVALID, "%s: a tensor of rank %d and dtype %d", op, t.rank, t.dtype);
-  int64_t stride = 1;
-  for (int i = t.rank - 1; i >= 0; --i) {
-    if (t.dims[i] < 1)
-      return SY_FAIL(error, SY_INVALID, "%s: an extent of %lld", op, static_cast<long long>(t.dims[i]));
-    if (t.dims[i] > 1 && t.strides[i] != stride) return SY_FAIL(error, SY_UNSUPPORTED, "%s: strided tensors", op);
-    if (__builtin_mul_overflow(stride, t.dims[i], &stride) || stride > INT64_MAX / 16)
-      return SY_FAIL(error, SY_INVALID, "%s: a tensor of more elements than memory can hold", op);
-  }
-  return SY_OK;
-}
-
-sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kernel** kernel, sy_kernel_info* info,
+sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
                   sy_error* error) {
   *kernel = nullptr;
+  const sy_prepare_request request = ReadStruct(given);
   const auto* op =
-      std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& o) { return !std::strcmp(o.op, request->op); });
-  if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cpu plugin", request->op);
-  if (request->op_version != 1)
-    return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op->op, request->op_version);
-  if (request->attributes_size < op->attributes || (op->attributes > 0 && request->attributes == nullptr))
-    return SY_FAIL(error, SY_INVALID, "%s: %u bytes of attributes, expected %zu", op->op, request->attributes_size,
-                   op->attributes);
-  for (uint32_t i = 0; i < request->input_count + request->output_count; ++i) {
-    const sy_tensor& t = i < request->input_count ? request->inputs[i] : request->outputs[i - request->input_count];
-    if (const sy_status status = CheckTensor(t, op->op, error); status != SY_OK) return status;
-  }
-  if (SY_HAS(sy_prepare_request, request, determinism) && request->determinism > SY_DETERMINISM_RUN)
+      std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& o) { return !std::strcmp(o.op, request.op); });
+  if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cpu plugin", request.op);
+  if (request.determinism > SY_DETERMINISM_RUN)
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: results depend on the thread count", op->op);
-  try {
+  return Guarded(error, [&]() -> sy_status {
     Request r;
     r.device = device;
-    r.op = op->op;
-    r.inputs.assign(request->inputs, request->inputs + request->input_count);
-    r.outputs.assign(request->outputs, request->outputs + request->output_count);
-    r.accumulate.assign(request->output_count, 0);
-    if (SY_HAS(sy_prepare_request, request, accumulate) && request->accumulate)
-      r.accumulate.assign(request->accumulate, request->accumulate + request->output_count);
-    r.attributes = request->attributes;
-    r.attributes_size = request->attributes_size;
-    r.error = error;
+    if (const sy_status status = ReadOpRequest(request, op->op, op->attributes, &r, error); status != SY_OK)
+      return status;
+    if (!r.RequireContiguous()) return SY_UNSUPPORTED;
     device->Enter();
     KernelPointer made = op->prepare(r);
     if (made == nullptr) return SY_UNSUPPORTED;
-    if (made->workspace_bytes > request->workspace_limit)
-      return SY_FAIL(error, SY_UNSUPPORTED, "%s: needs %llu bytes of workspace, the limit is %llu", op->op,
-                     static_cast<unsigned long long>(made->workspace_bytes),
-                     static_cast<unsigned long long>(request->workspace_limit));
-    if (SY_HAS(sy_kernel_info, info, workspace_bytes)) info->workspace_bytes = made->workspace_bytes;
-    if (SY_HAS(sy_kernel_info, info, persistent_bytes)) info->persistent_bytes = 0;
-    if (SY_HAS(sy_kernel_info, info, residual_bytes)) info->residual_bytes = 0;
-    if (SY_HAS(sy_kernel_info, info, inplace) && info->inplace)
-      std::copy(made->inplace.begin(), made->inplace.end(), info->inplace);
-    if (SY_HAS(sy_kernel_info, info, determinism)) info->determinism = SY_DETERMINISM_RUN;
-    if (SY_HAS(sy_kernel_info, info, capturable)) info->capturable = 0;
-    if (SY_HAS(sy_kernel_info, info, accepts_strided)) info->accepts_strided = 0;
+    if (made->workspace_bytes > request.workspace_limit) {
+      return SY_REFUSE_OP(r, "needs %llu bytes of workspace, the limit is %llu",
+                          static_cast<unsigned long long>(made->workspace_bytes),
+                          static_cast<unsigned long long>(request.workspace_limit));
+    }
+    sy_kernel_info filled = ReadStruct(info);
+    filled.workspace_bytes = made->workspace_bytes;
+    filled.persistent_bytes = filled.residual_bytes = 0;
+    filled.determinism = SY_DETERMINISM_RUN;
+    filled.capturable = filled.accepts_strided = 0;
+    if (filled.inplace) std::copy(made->inplace.begin(), made->inplace.end(), filled.inplace);
+    FillStruct(info, filled);
     *kernel = made.release();
     return SY_OK;
-  } catch (const std::bad_alloc&) {
-    return SY_FAIL(error, SY_OUT_OF_MEMORY, "%s: no host memory in prepare", op->op);
-  } catch (const std::exception& e) {
-    return SY_FAIL(error, SY_INTERNAL, "%s: %s", op->op, e.what());
-  }
+  });
 }
 
 sy_status Bind(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch, sy_error* error) {
   *bound = nullptr;
   auto* k = static_cast<Kernel*>(kernel);
-  try {
+  return Guarded(error, [&]() -> sy_status {
     k->device->Enter();
     Arguments arguments;
     for (size_t i = 0; i < k->input_count(); ++i) arguments.inputs.push_back(Address(binding->inputs[i]));
@@ -134,11 +99,7 @@ sy_status Bind(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, s
     if (made == nullptr) return SY_INTERNAL;
     *bound = made.release();
     return SY_OK;
-  } catch (const std::bad_alloc&) {
-    return SY_FAIL(error, SY_OUT_OF_MEMORY, "no host memory in bind");
-  } catch (const std::exception& e) {
-    return SY_FAIL(error, SY_INTERNAL, "bind: %s", e.what());
-  }
+  });
 }
 
 void Unbind(sy_bound* bound) { delete bound; }

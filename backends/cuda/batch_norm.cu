@@ -213,7 +213,7 @@ bool CheckShapes(const Request& r, size_t vectors) {
   for (size_t o = 1; o < r.outputs.size(); ++o) {
     if (!r.RequireElements(r.outputs[o], c, "a vector of the channels")) return false;
   }
-  return r.RequireDims(r.outputs[0], x, "the result");
+  return r.RequireDimsOf(r.outputs[0], x, "the result");
 }
 
 }  // namespace
@@ -229,7 +229,7 @@ KernelPointer PrepareBatchNormInference(const Request& r) {
 }
 
 KernelPointer PrepareBatchNormBackward(const Request& r) {
-  if (!r.HasCounts(5, 5, 3) || !CheckShapes(r, 3) || !r.RequireDims(r.inputs[4], r.inputs[0], "dy")) return nullptr;
+  if (!r.HasCounts(5, 5, 3) || !CheckShapes(r, 3) || !r.RequireDimsOf(r.inputs[4], r.inputs[0], "dy")) return nullptr;
   return std::make_unique<BatchNormBackward>(r);
 }
 

@@ -32,8 +32,10 @@ struct AttentionShape {
   }
 };
 
-// Not inline: unrolled code asks for it at dozens of places, and most attention has no such term.
+// Not inline: unrolled code asks for them at dozens of places; most attention has no such term, and results are stored
+// once, at the end of a block.
 __device__ __noinline__ inline float LoadTerm(View x, int64_t i) { return LoadOne(x, i); }
+__device__ __noinline__ inline void StoreResult(View x, int64_t i, float value) { StoreOne(x, i, value); }
 
 struct AttentionTerms {
   View bias, mask;  // (H, T, T) and (G, T, T); may be absent
@@ -65,7 +67,7 @@ struct AttentionTiles {
         if (s.depth % kPack == 0) {
           Load<kPack>(x, at, v);
         } else {
-          for (int k = 0; k < kPack; ++k) v[k] = column + k < s.depth ? LoadOne(x, at + k) : 0;
+          for (int k = 0; k < kPack; ++k) v[k] = column + k < s.depth ? LoadTerm(x, at + k) : 0;
         }
       }
       put(row, column, v);
@@ -81,7 +83,7 @@ struct AttentionTiles {
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) {
         const int d = Tiles::Depth(k);
-        if (row < s.tokens && d < s.depth) StoreOne(x, base + row * step + d, factor[r] * sum[r][k]);
+        if (row < s.tokens && d < s.depth) StoreResult(x, base + row * step + d, factor[r] * sum[r][k]);
       }
     }
   }

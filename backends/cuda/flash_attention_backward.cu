@@ -11,19 +11,20 @@ namespace {
 enum class Result { kQueries, kKeys, kBias };
 
 struct Operands {
-  View qkv, logsumexp, dout, delta;
+  View qkv, dout;
+  const float *logsumexp, *delta;  // (B, H, T)
   AttentionTerms terms;
 };
 
 // δ (B, H, T) of out and dout (B, T, H, D); a team has one row of D.
-__global__ void DeltaKernel(Teams teams, AttentionShape s, View out, View dout, View delta) {
+__global__ void DeltaKernel(Teams teams, AttentionShape s, View out, View dout, float* delta) {
   const int64_t row = teams.Row();
   if (row >= teams.rows) return;
   float sum = 0;
   teams.ForRow<1>(s.depth,
                   [&](int64_t d) { sum += LoadOne(out, row * s.depth + d) * LoadOne(dout, row * s.depth + d); });
   sum = teams.Sum(sum);
-  if (teams.Rank() == 0) StoreOne(delta, s.Row(row / s.heads / s.tokens, row % s.heads, row / s.heads % s.tokens), sum);
+  if (teams.Rank() == 0) delta[s.Row(row / s.heads / s.tokens, row % s.heads, row / s.heads % s.tokens)] = sum;
 }
 
 // p and ds of this thread's rows and columns. Rows are queries and columns keys, or the other way round.
@@ -38,8 +39,8 @@ __device__ __forceinline__ void Weigh(const AttentionShape& s, const Operands& o
       const int64_t y = row + Tiles::Row(r), x = column + Tiles::Column(c);
       const int64_t i = kRowsAreKeys ? x : y, j = kRowsAreKeys ? y : x;
       if (i < s.tokens && j < s.tokens) {
-        p[r][c] = expf(o.terms.Score(s, b, h, i, j, p[r][c]) - LoadOne(o.logsumexp, s.Row(b, h, i)));
-        ds[r][c] = p[r][c] * (ds[r][c] - LoadOne(o.delta, s.Row(b, h, i)));
+        p[r][c] = expf(o.terms.Score(s, b, h, i, j, p[r][c]) - o.logsumexp[s.Row(b, h, i)]);
+        ds[r][c] = p[r][c] * (ds[r][c] - o.delta[s.Row(b, h, i)]);
       } else {
         p[r][c] = ds[r][c] = 0;
       }
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(Tiles::kThreads)
 #pragma unroll
       for (int c = 0; c < Tiles::kScores; ++c) {
         const int64_t i = first + Tiles::Row(r), j = blockIdx.z * static_cast<int64_t>(kColumns) + Tiles::Column(c);
-        if (i < s.tokens && j < s.tokens) StoreOne(dbias, (h * s.tokens + i) * s.tokens + j, bias_gradient[r][c]);
+        if (i < s.tokens && j < s.tokens) StoreResult(dbias, (h * s.tokens + i) * s.tokens + j, bias_gradient[r][c]);
       }
     }
   } else {
@@ -153,13 +154,13 @@ struct AttentionBackward : Kernel {
   }
 
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    const View delta = {b.workspace, SY_F32};
+    auto* const delta = b.Workspace<float>();
     const Teams teams(rows, shape.depth);
     SY_CUDA(error, Launch(DeltaKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, shape, In(b, 1),
                           In(b, 3), delta));
     const Operands o = {In(b, 0),
-                        In(b, 2),
                         In(b, 3),
+                        b.Input<float>(2),
                         delta,
                         {attributes.bias ? In(b, 4) : View(), attributes.mask ? In(b, inputs.size() - 1) : View()}};
     if (inputs[0].dtype == SY_BF16) {
@@ -184,8 +185,9 @@ KernelPointer PrepareAttentionBackward(const Request& r) {
   if (!CheckAttention(r, 4, dbias ? 2 : 1, &shape)) return nullptr;
   const int64_t rows = shape.batch * shape.tokens * shape.heads;
   if (!r.RequireElements(r.inputs[1], rows * shape.depth, "out") ||
-      !r.RequireElements(r.inputs[2], rows, "logsumexp") ||
-      !r.RequireElements(r.inputs[3], rows * shape.depth, "dout") || !r.RequireDims(r.outputs[0], r.inputs[0], "dqkv"))
+      !r.RequireElements(r.inputs[2], rows, "logsumexp") || !r.RequireDtype(r.inputs[2], SY_F32, "logsumexp") ||
+      !r.RequireElements(r.inputs[3], rows * shape.depth, "dout") ||
+      !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dqkv"))
     return nullptr;
   if (dbias && (!r.Attributes<sy_attention_attributes>().bias ||
                 !r.RequireElements(r.outputs[1], shape.heads * shape.tokens * shape.tokens, "dbias")))

@@ -12,56 +12,43 @@ namespace {
 constexpr struct {
   const char* op;
   PrepareFunction first, second;
-  bool without_attributes = false;
+  size_t attributes;  // bytes of its struct; 0: it has none
 } kOps[] = {
-    {"matmul", PrepareMatmul, nullptr},
-    {"attention", PrepareCudnnAttention, PrepareAttention},
-    {"attention_backward", PrepareCudnnAttentionBackward, PrepareAttentionBackward},
-    {"convolution", PrepareConvolution, PrepareDirectConvolution},
-    {"convolution_backward_data", PrepareConvolutionBackwardData, PrepareDirectConvolutionBackwardData},
-    {"convolution_backward_weights", PrepareConvolutionBackwardWeights, PrepareDirectConvolutionBackwardWeights},
-    {"layer_norm", PrepareLayerNorm, nullptr},
-    {"layer_norm_backward", PrepareLayerNormBackward, nullptr},
-    {"softmax", PrepareSoftmax, nullptr, true},
-    {"softmax_backward", PrepareSoftmaxBackward, nullptr, true},
-    {"cross_entropy", PrepareCrossEntropy, nullptr},
-    {"cross_entropy_backward", PrepareCrossEntropyBackward, nullptr},
-    {"label_rank", PrepareLabelRank, nullptr, true},
-    {"pointwise", PreparePointwise, nullptr},
-    {"reduce", PrepareReduce, nullptr},
-    {"squared_norm", PrepareSquaredNorm, nullptr, true},
-    {"transpose", PrepareTranspose, nullptr},
-    {"slice", PrepareSlice, nullptr},
-    {"pad", PreparePad, nullptr},
-    {"roll", PrepareRoll, nullptr},
-    {"concat", PrepareConcat, nullptr},
-    {"gather", PrepareGather, nullptr, true},
-    {"scatter_add", PrepareScatterAdd, nullptr, true},
-    {"dropout", PrepareDropout, nullptr},
-    {"optimizer_update", PrepareOptimizerUpdate, nullptr},
-    {"pool", PreparePool, nullptr},
-    {"pool_backward", PreparePoolBackward, nullptr},
-    {"batch_norm", PrepareBatchNorm, nullptr},
-    {"batch_norm_inference", PrepareBatchNormInference, nullptr},
-    {"batch_norm_backward", PrepareBatchNormBackward, nullptr},
-    {"resize", PrepareResize, nullptr},
-    {"resize_backward", PrepareResizeBackward, nullptr},
+    {"matmul", PrepareMatmul, nullptr, sizeof(sy_matmul_attributes)},
+    {"attention", PrepareCudnnAttention, PrepareAttention, sizeof(sy_attention_attributes)},
+    {"attention_backward", PrepareCudnnAttentionBackward, PrepareAttentionBackward, sizeof(sy_attention_attributes)},
+    {"convolution", PrepareConvolution, PrepareDirectConvolution, sizeof(sy_convolution_attributes)},
+    {"convolution_backward_data", PrepareConvolutionBackwardData, PrepareDirectConvolutionBackwardData,
+     sizeof(sy_convolution_attributes)},
+    {"convolution_backward_weights", PrepareConvolutionBackwardWeights, PrepareDirectConvolutionBackwardWeights,
+     sizeof(sy_convolution_attributes)},
+    {"layer_norm", PrepareLayerNorm, nullptr, sizeof(sy_layer_norm_attributes)},
+    {"layer_norm_backward", PrepareLayerNormBackward, nullptr, sizeof(sy_layer_norm_attributes)},
+    {"softmax", PrepareSoftmax, nullptr, 0},
+    {"softmax_backward", PrepareSoftmaxBackward, nullptr, 0},
+    {"cross_entropy", PrepareCrossEntropy, nullptr, sizeof(sy_cross_entropy_attributes)},
+    {"cross_entropy_backward", PrepareCrossEntropyBackward, nullptr, sizeof(sy_cross_entropy_attributes)},
+    {"label_rank", PrepareLabelRank, nullptr, 0},
+    {"pointwise", PreparePointwise, nullptr, sizeof(sy_pointwise_attributes)},
+    {"reduce", PrepareReduce, nullptr, sizeof(sy_reduce_attributes)},
+    {"squared_norm", PrepareSquaredNorm, nullptr, 0},
+    {"transpose", PrepareTranspose, nullptr, sizeof(sy_axes_attributes)},
+    {"slice", PrepareSlice, nullptr, sizeof(sy_slice_attributes)},
+    {"pad", PreparePad, nullptr, sizeof(sy_pad_attributes)},
+    {"roll", PrepareRoll, nullptr, sizeof(sy_axes_attributes)},
+    {"concat", PrepareConcat, nullptr, sizeof(sy_axes_attributes)},
+    {"gather", PrepareGather, nullptr, 0},
+    {"scatter_add", PrepareScatterAdd, nullptr, 0},
+    {"dropout", PrepareDropout, nullptr, sizeof(sy_dropout_attributes)},
+    {"optimizer_update", PrepareOptimizerUpdate, nullptr, sizeof(sy_optimizer_attributes)},
+    {"pool", PreparePool, nullptr, sizeof(sy_pool_attributes)},
+    {"pool_backward", PreparePoolBackward, nullptr, sizeof(sy_pool_attributes)},
+    {"batch_norm", PrepareBatchNorm, nullptr, sizeof(sy_batch_norm_attributes)},
+    {"batch_norm_inference", PrepareBatchNormInference, nullptr, sizeof(sy_batch_norm_attributes)},
+    {"batch_norm_backward", PrepareBatchNormBackward, nullptr, sizeof(sy_batch_norm_attributes)},
+    {"resize", PrepareResize, nullptr, sizeof(sy_resize_attributes)},
+    {"resize_backward", PrepareResizeBackward, nullptr, sizeof(sy_resize_attributes)},
 };
-
-// SY_INVALID with a message for a tensor that breaks the ABI, SY_UNSUPPORTED for one that is strided.
-sy_status CheckTensor(const sy_tensor& t, const char* op, sy_error* error) {
-  if (t.rank < 0 || t.rank > SY_MAX_RANK || t.dtype < 0 || t.dtype >= SY_DTYPE_COUNT)
-    return SY_FAIL(error, SY_INVALID, "%s: a tensor of rank %d and dtype %d", op, t.rank, t.dtype);
-  int64_t stride = 1;
-  for (int i = t.rank - 1; i >= 0; --i) {
-    if (t.dims[i] < 1)
-      return SY_FAIL(error, SY_INVALID, "%s: an extent of %lld", op, static_cast<long long>(t.dims[i]));
-    if (t.dims[i] > 1 && t.strides[i] != stride) return SY_FAIL(error, SY_UNSUPPORTED, "%s: strided tensors", op);
-    if (__builtin_mul_overflow(stride, t.dims[i], &stride) || stride > INT64_MAX / 8)
-      return SY_FAIL(error, SY_INVALID, "%s: a tensor of more than 2⁶³ bytes", op);
-  }
-  return SY_OK;
-}
 
 sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
                   sy_error* error) {
@@ -70,41 +57,26 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
   const auto* op =
       std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& o) { return !std::strcmp(o.op, request.op); });
   if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cuda plugin", request.op);
-  if (request.op_version != 1)
-    return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op->op, request.op_version);
-  if (!op->without_attributes && (request.attributes == nullptr || request.attributes_size == 0))
-    return SY_FAIL(error, SY_INVALID, "%s: no attributes; core/abi/ops.h names the struct", op->op);
-  for (uint32_t i = 0; i < request.input_count + request.output_count; ++i)
-    SY_TRY(CheckTensor(i < request.input_count ? request.inputs[i] : request.outputs[i - request.input_count], op->op,
-                       error));
   if (request.determinism > SY_DETERMINISM_RUN)
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: results may depend on the batch split", op->op);
   SY_TRY(Enter(device->index, error));
   return Guarded(error, [&]() -> sy_status {
     Request r;
     r.device = device;
-    r.op = op->op;
-    r.inputs.assign(request.inputs, request.inputs + request.input_count);
-    r.outputs.assign(request.outputs, request.outputs + request.output_count);
-    r.accumulate.assign(request.output_count, 0);
-    if (request.accumulate) r.accumulate.assign(request.accumulate, request.accumulate + request.output_count);
-    r.attributes = request.attributes;
-    r.attributes_size = request.attributes_size;
-    r.workspace_limit = request.workspace_limit;
-    r.tuning = request.tuning;
     r.deterministic = device->deterministic || request.determinism == SY_DETERMINISM_RUN;
-    r.error = error;
+    SY_TRY(ReadOpRequest(request, op->op, op->attributes, &r, error));
+    if (!r.RequireContiguous()) return SY_UNSUPPORTED;
     KernelPointer made;
     for (const PrepareFunction prepare : {op->first, op->second}) {
       if (prepare == nullptr || made != nullptr) continue;
       made = prepare(r);
       if (made && made->workspace_bytes > request.workspace_limit) {
-        SY_FAIL(error, SY_UNSUPPORTED, "%s: needs %llu bytes of workspace, the limit is %llu", op->op,
-                static_cast<unsigned long long>(made->workspace_bytes),
-                static_cast<unsigned long long>(request.workspace_limit));
+        SY_REFUSE_OP(r, "needs %llu bytes of workspace, the limit is %llu",
+                     static_cast<unsigned long long>(made->workspace_bytes),
+                     static_cast<unsigned long long>(request.workspace_limit));
         made.reset();
       } else if (made && r.deterministic && !made->repeatable) {
-        SY_FAIL(error, SY_UNSUPPORTED, "%s: no kernel whose results are repeatable", op->op);
+        SY_REFUSE_OP(r, "no kernel whose results are repeatable");
         made.reset();
       }
     }
@@ -184,56 +156,5 @@ Kernel::Kernel(const Request& request)
       inplace(request.outputs.size(), -1) {}
 
 sy_status Kernel::Bind(std::unique_ptr<Bound>*, sy_error*) const { return SY_OK; }
-
-int64_t Elements(const sy_tensor& tensor) {
-  int64_t n = 1;
-  for (int i = 0; i < tensor.rank; ++i) n *= tensor.dims[i];
-  return n;
-}
-
-int64_t DtypeBytes(sy_dtype dtype) {
-  constexpr int64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-  return kBytes[dtype];
-}
-
-bool SameDims(const sy_tensor& a, const sy_tensor& b) {
-  return a.rank == b.rank && std::equal(a.dims, a.dims + a.rank, b.dims);
-}
-
-bool Request::HasCounts(size_t least, size_t most, size_t outputs_wanted) const {
-  if (inputs.size() >= least && inputs.size() <= most && outputs.size() == outputs_wanted) return true;
-  SY_FAIL(error, SY_UNSUPPORTED, "%s: %zu inputs and %zu outputs, expected %zu to %zu and %zu", op, inputs.size(),
-          outputs.size(), least, most, outputs_wanted);
-  return false;
-}
-
-bool Request::RequireFloat(const sy_tensor& tensor, const char* name) const {
-  if (IsFloat(tensor.dtype)) return true;
-  SY_FAIL(error, SY_UNSUPPORTED, "%s: %s has dtype %d, expected f32, bf16 or f16", op, name, tensor.dtype);
-  return false;
-}
-
-bool Request::RequireDtype(const sy_tensor& tensor, sy_dtype dtype, const char* name) const {
-  if (tensor.dtype == dtype) return true;
-  SY_FAIL(error, SY_UNSUPPORTED, "%s: %s has dtype %d, expected %d", op, name, tensor.dtype, dtype);
-  return false;
-}
-
-bool Request::RequireElements(const sy_tensor& tensor, int64_t elements, const char* name) const {
-  if (Elements(tensor) == elements) return true;
-  SY_FAIL(error, SY_UNSUPPORTED, "%s: %s has %lld elements, expected %lld", op, name,
-          static_cast<long long>(Elements(tensor)), static_cast<long long>(elements));
-  return false;
-}
-
-bool Request::RequireDims(const sy_tensor& tensor, const sy_tensor& expected, const char* name) const {
-  if (SameDims(tensor, expected)) return true;
-  SY_FAIL(error, SY_UNSUPPORTED, "%s: %s does not have the extents that the op demands", op, name);
-  return false;
-}
-
-bool Request::Accumulates() const {
-  return std::any_of(accumulate.begin(), accumulate.end(), [](uint8_t a) { return a != 0; });
-}
 
 }  // namespace switchyard

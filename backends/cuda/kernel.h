@@ -25,8 +25,7 @@
 #include "backends/cuda/check.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/launch.h"
-#include "core/abi/boundary.h"
-#include "core/abi/kernel.h"
+#include "core/abi/op_request.h"
 #include "core/abi/ops.h"
 
 struct sy_kernel {};
@@ -36,39 +35,10 @@ struct sy_bound {
 
 namespace switchyard {
 
-int64_t Elements(const sy_tensor& tensor);
-int64_t DtypeBytes(sy_dtype dtype);
-inline int64_t Bytes(const sy_tensor& tensor) { return Elements(tensor) * DtypeBytes(tensor.dtype); }
-inline bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16; }
-bool SameDims(const sy_tensor& a, const sy_tensor& b);
-
-// One prepare call. Every tensor is contiguous, of known dtype, with extents ≥ 1 and fewer than 2⁶³ elements.
-struct Request {
+// One prepare call; every tensor is contiguous.
+struct Request : OpRequest {
   sy_device* device = nullptr;
-  const char* op = "";
-  std::vector<sy_tensor> inputs, outputs;
-  std::vector<uint8_t> accumulate;  // one per output: add to what it holds
-  const void* attributes = nullptr;
-  uint32_t attributes_size = 0;
-  uint64_t workspace_limit = 0;  // bytes
-  uint32_t tuning = 0;           // SY_TUNING_*
-  bool deterministic = false;    // SY_DETERMINISM_RUN or more is required, by the request or by the device
-  sy_error* error = nullptr;
-
-  // The op's attributes; fields that an older caller does not know are zero.
-  template <typename T>
-  T Attributes() const {
-    T result = {};
-    if (attributes) std::memcpy(&result, attributes, attributes_size < sizeof(T) ? attributes_size : sizeof(T));
-    return result;
-  }
-  // Each is false, with a message, unless what it says holds.
-  bool HasCounts(size_t least, size_t most, size_t outputs_wanted) const;
-  bool RequireFloat(const sy_tensor& tensor, const char* name) const;  // f32, bf16 or f16
-  bool RequireDtype(const sy_tensor& tensor, sy_dtype dtype, const char* name) const;
-  bool RequireElements(const sy_tensor& tensor, int64_t elements, const char* name) const;
-  bool RequireDims(const sy_tensor& tensor, const sy_tensor& expected, const char* name) const;
-  bool Accumulates() const;  // any output
+  bool deterministic = false;  // SY_DETERMINISM_RUN or more is required, by the request or by the device
 };
 
 class Kernel;

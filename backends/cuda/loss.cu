@@ -155,7 +155,7 @@ bool CheckLogits(const Request& r, bool soft_targets) {
   if (logits.rank != 2)
     return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: logits of rank %d, expected 2", r.op, logits.rank), false;
   if (r.Accumulates()) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: cannot accumulate", r.op), false;
-  if (soft_targets) return r.RequireFloat(r.inputs[1], "targets") && r.RequireDims(r.inputs[1], logits, "targets");
+  if (soft_targets) return r.RequireFloat(r.inputs[1], "targets") && r.RequireDimsOf(r.inputs[1], logits, "targets");
   return r.RequireDtype(r.inputs[1], SY_I32, "labels") && r.RequireElements(r.inputs[1], logits.dims[0], "labels");
 }
 
@@ -179,7 +179,8 @@ KernelPointer PrepareCrossEntropyBackward(const Request& r) {
         !r.RequireElements(r.inputs[i], r.inputs[0].dims[0], "logsumexp and dloss"))
       return nullptr;
   }
-  if (!r.RequireFloat(r.outputs[0], "dlogits") || !r.RequireDims(r.outputs[0], r.inputs[0], "dlogits")) return nullptr;
+  if (!r.RequireFloat(r.outputs[0], "dlogits") || !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dlogits"))
+    return nullptr;
   return std::make_unique<CrossEntropyBackward>(r);
 }
 

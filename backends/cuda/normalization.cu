@@ -162,10 +162,10 @@ KernelPointer PrepareLayerNorm(const Request& r) {
   const int64_t c = x.dims[x.rank - 1], rows = Elements(x) / c;
   const size_t gamma = residual ? 2 : 1;
   if (!r.RequireElements(r.inputs[gamma], c, "gamma") || !r.RequireElements(r.inputs[gamma + 1], c, "beta") ||
-      !r.RequireDims(r.outputs[0], x, "y") || !r.RequireElements(r.outputs[1], rows, "mean") ||
+      !r.RequireDimsOf(r.outputs[0], x, "y") || !r.RequireElements(r.outputs[1], rows, "mean") ||
       !r.RequireElements(r.outputs[2], rows, "rstd"))
     return nullptr;
-  if (residual && (!r.RequireDims(r.inputs[1], x, "residual") || !r.RequireDims(r.outputs[3], x, "sum")))
+  if (residual && (!r.RequireDimsOf(r.inputs[1], x, "residual") || !r.RequireDimsOf(r.outputs[3], x, "sum")))
     return nullptr;
   return std::make_unique<LayerNorm>(r);
 }
@@ -176,11 +176,11 @@ KernelPointer PrepareLayerNormBackward(const Request& r) {
   const sy_tensor& h = r.inputs[0];
   const int64_t c = h.dims[h.rank - 1], rows = Elements(h) / c;
   if (!r.RequireElements(r.inputs[1], c, "gamma") || !r.RequireElements(r.inputs[2], rows, "mean") ||
-      !r.RequireElements(r.inputs[3], rows, "rstd") || !r.RequireDims(r.inputs[4], h, "dy") ||
-      !r.RequireDims(r.outputs[0], h, "dh") || !r.RequireElements(r.outputs[1], c, "dgamma") ||
+      !r.RequireElements(r.inputs[3], rows, "rstd") || !r.RequireDimsOf(r.inputs[4], h, "dy") ||
+      !r.RequireDimsOf(r.outputs[0], h, "dh") || !r.RequireElements(r.outputs[1], c, "dgamma") ||
       !r.RequireElements(r.outputs[2], c, "dbeta"))
     return nullptr;
-  if (residual && !r.RequireDims(r.inputs[5], h, "dsum")) return nullptr;
+  if (residual && !r.RequireDimsOf(r.inputs[5], h, "dsum")) return nullptr;
   return std::make_unique<LayerNormBackward>(r);
 }
 

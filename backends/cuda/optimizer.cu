@@ -161,13 +161,13 @@ KernelPointer PrepareOptimizerUpdate(const Request& r) {
     const sy_tensor& p = r.inputs[kScalars + k * stride];
     for (size_t s = 0; s < stride; ++s) {
       const sy_tensor& x = r.inputs[kScalars + k * stride + s];
-      if (!r.RequireDims(x, p, "g, m and v") ||
+      if (!r.RequireDimsOf(x, p, "g, m and v") ||
           !(s == 1 ? r.RequireFloat(x, "g") : r.RequireDtype(x, SY_F32, "p, m and v")))
         return nullptr;
     }
     for (size_t s = 0; s <= moments; ++s) {
       const sy_tensor& y = r.outputs[k * (1 + moments) + s];
-      if (!r.RequireDims(y, p, "an output") || !r.RequireDtype(y, SY_F32, "an output")) return nullptr;
+      if (!r.RequireDimsOf(y, p, "an output") || !r.RequireDtype(y, SY_F32, "an output")) return nullptr;
     }
   }
   return std::make_unique<OptimizerUpdate>(r, attributes, moments);

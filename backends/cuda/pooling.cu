@@ -168,7 +168,7 @@ KernelPointer PreparePool(const Request& r) {
 
 KernelPointer PreparePoolBackward(const Request& r) {
   if (!r.HasCounts(2, 2, 1) || !CheckWindows(r, r.inputs[0], r.inputs[1]) || !r.RequireFloat(r.outputs[0], "dx") ||
-      !r.RequireDims(r.outputs[0], r.inputs[0], "dx"))
+      !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dx"))
     return nullptr;
   return std::make_unique<PoolBackward>(r);
 }

@@ -87,7 +87,7 @@ KernelPointer Prepare(const Request& r, size_t operands) {
   if (r.outputs[0].rank < 1) return SY_REFUSE(r, "%s: expected rank 1 or more", r.op);
   if (r.Accumulates()) return SY_REFUSE(r, "%s: cannot accumulate", r.op);
   for (const sy_tensor& x : r.inputs) {
-    if (!r.RequireFloat(x, "an input") || !r.RequireDims(x, r.outputs[0], "an input")) return nullptr;
+    if (!r.RequireFloat(x, "an input") || !r.RequireDimsOf(x, r.outputs[0], "an input")) return nullptr;
   }
   auto kernel = std::make_unique<K>(r);
   if (r.inputs[0].dtype == r.outputs[0].dtype) kernel->inplace[0] = 0;

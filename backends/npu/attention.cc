@@ -31,7 +31,7 @@ void StoreHeads(Sequence& s, const Operand& x, const Sizes& n, const Operand& to
   s.Emit(s.op.InplaceCopy, to.Permuted({0, 2, 1, 3}), x.Reshaped({n.b, n.h, n.t, n.d}));
 }
 
-sy_status Check(const Request& r, size_t first_optional, size_t outputs) {
+sy_status CheckAttention(const Request& r, size_t first_optional, size_t outputs) {
   const auto a = r.Attributes<sy_attention_attributes>();
   const size_t inputs = first_optional + (a.bias ? 1 : 0) + (a.mask ? 1 : 0);
   if (const sy_status status = r.Expect(inputs, outputs); status != SY_OK) return status;
@@ -69,7 +69,7 @@ Operand Scores(Sequence& s, const Request& r, const Sizes& n, const Operand& q, 
 }  // namespace
 
 sy_status BuildAttention(Sequence& s, Request& r) {
-  if (const sy_status status = Check(r, 1, 2); status != SY_OK) return status;
+  if (const sy_status status = CheckAttention(r, 1, 2); status != SY_OK) return status;
   const Sizes n(r.inputs[0].dims);
   if (const sy_status status = r.ExpectDims("out", r.outputs[0], n.Out()); status != SY_OK) return status;
   if (const sy_status status = r.ExpectDims("logsumexp", r.outputs[1], {n.b, n.h, n.t}); status != SY_OK) return status;
@@ -89,7 +89,7 @@ sy_status BuildAttentionBackward(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_attention_attributes>();
   const bool dbias = r.outputs.size() == 2;
   if (dbias && !a.bias) return Refuse(r.error, SY_INVALID, r.op + ": dbias is asked for, but there is no bias");
-  if (const sy_status status = Check(r, 4, dbias ? 2 : 1); status != SY_OK) return status;
+  if (const sy_status status = CheckAttention(r, 4, dbias ? 2 : 1); status != SY_OK) return status;
   const Sizes n(r.inputs[0].dims);
   for (const size_t i : {1, 3}) {
     if (const sy_status status = r.ExpectDims("out and dout", r.inputs[i], n.Out()); status != SY_OK) return status;

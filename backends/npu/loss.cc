@@ -28,7 +28,7 @@ Operand Guard(Sequence& s, const Labels& labels, const sy_cross_entropy_attribut
   return s.Where(s.Holds(s.op.EqTensor, labels.number, s.Constant(ignored)), zero, value);
 }
 
-sy_status Check(const Request& r, size_t inputs, size_t outputs) {
+sy_status CheckLoss(const Request& r, size_t inputs, size_t outputs) {
   const auto a = r.Attributes<sy_cross_entropy_attributes>();
   if (const sy_status status = r.Expect(inputs, outputs); status != SY_OK) return status;
   const sy_status dtypes = a.soft_targets ? r.ExpectFloats() : r.ExpectFloats({1});
@@ -48,7 +48,7 @@ Operand Smoothed(Sequence& s, const Operand& targets, const sy_cross_entropy_att
 }  // namespace
 
 sy_status BuildCrossEntropy(Sequence& s, Request& r) {
-  if (const sy_status status = Check(r, 2, 2); status != SY_OK) return status;
+  if (const sy_status status = CheckLoss(r, 2, 2); status != SY_OK) return status;
   const auto a = r.Attributes<sy_cross_entropy_attributes>();
   const int64_t n = r.inputs[0].dims[0], classes = r.inputs[0].dims[1];
   for (const Operand& output : r.outputs) {
@@ -75,7 +75,7 @@ sy_status BuildCrossEntropy(Sequence& s, Request& r) {
 }
 
 sy_status BuildCrossEntropyBackward(Sequence& s, Request& r) {
-  if (const sy_status status = Check(r, 4, 1); status != SY_OK) return status;
+  if (const sy_status status = CheckLoss(r, 4, 1); status != SY_OK) return status;
   const auto a = r.Attributes<sy_cross_entropy_attributes>();
   const Dims logits = r.inputs[0].dims;
   const int64_t n = logits[0], classes = logits[1];

@@ -40,11 +40,11 @@ bool CheckOperands(const Request& r, size_t required, size_t least_outputs, size
   const auto a = r.Attributes<sy_attention_attributes>();
   const size_t inputs = required + (a.bias != 0) + (a.mask != 0);
   if (r.outputs.size() > most_outputs || !r.HasCounts(inputs, inputs, std::max(least_outputs, r.outputs.size())) ||
-      !r.IsContiguousAll() || !r.RequireFloat(r.inputs[0], "qkv")) {
+      !r.RequireContiguous() || !r.RequireFloat(r.inputs[0], "qkv")) {
     return false;
   }
   const sy_tensor& qkv = r.inputs[0];
-  if (qkv.rank != 5 || qkv.dims[2] != 3) return SY_REFUSE(r, "qkv must be (B, T, 3, H, D)"), false;
+  if (qkv.rank != 5 || qkv.dims[2] != 3) return SY_REFUSE_OP(r, "qkv must be (B, T, 3, H, D)"), false;
   *s = {qkv.dims[0], qkv.dims[1], qkv.dims[3], qkv.dims[4], qkv.dtype};
   if (a.bias && (!r.RequireDims(r.inputs[required], {s->h, s->t, s->t}, "bias") ||
                  !r.RequireDtype(r.inputs[required], s->dtype, "bias"))) {
@@ -81,7 +81,7 @@ sy_status PrepareAttention(const Request& r, Kernel& kernel) {
       !r.RequireDtype(r.outputs[1], SY_F32, "logsumexp")) {
     return SY_UNSUPPORTED;
   }
-  if (r.accumulate[1]) return SY_REFUSE(r, "cannot accumulate into logsumexp");
+  if (r.accumulate[1]) return SY_REFUSE_OP(r, "cannot accumulate into logsumexp");
   const int64_t at_once = s.BatchesAtOnce(*kernel.device());
   const Operand scores = kernel.Scratch(at_once * s.ScoreBytes());
   for (int64_t first = 0; first < s.b; first += at_once) {
@@ -122,7 +122,7 @@ sy_status PrepareAttentionBackward(const Request& r, Kernel& kernel) {
       !r.RequireDtype(r.outputs[0], s.dtype, "dqkv")) {
     return SY_UNSUPPORTED;
   }
-  if (dbias && !a.bias) return SY_REFUSE(r, "dbias is asked for, but there is no bias");
+  if (dbias && !a.bias) return SY_REFUSE_OP(r, "dbias is asked for, but there is no bias");
   if (dbias &&
       (!r.RequireDims(r.outputs[1], {s.h, s.t, s.t}, "dbias") || !r.RequireDtype(r.outputs[1], SY_F32, "dbias"))) {
     return SY_UNSUPPORTED;

@@ -47,7 +47,7 @@ Matrix Transposed(Matrix m) {
 
 bool Check(const Request& r, const sy_convolution_attributes& a, const sy_tensor& x, const sy_tensor& w,
            const sy_tensor& y, Problem* p) {
-  if (!r.IsContiguousAll() || !r.RequireFloat(x, "x") || !r.RequireDtype(w, x.dtype, "w") ||
+  if (!r.RequireContiguous() || !r.RequireFloat(x, "x") || !r.RequireDtype(w, x.dtype, "w") ||
       !r.RequireDtype(y, x.dtype, "y") || !SetExtents(r, a.spatial_rank, x, y, &p->w)) {
     return false;
   }
@@ -59,7 +59,7 @@ bool Check(const Request& r, const sy_convolution_attributes& a, const sy_tensor
   p->dtype = x.dtype;
   if (w.rank != x.rank || a.groups < 1 || w.dims[0] != p->filters || p->filters % a.groups != 0 ||
       w.dims[last] * a.groups != p->channels) {
-    return SY_REFUSE(r, "w does not fit x, y and %d groups", a.groups), false;
+    return SY_REFUSE_OP(r, "w does not fit x, y and %d groups", a.groups), false;
   }
   int32_t kernel[3] = {1, 1, 1};
   for (int i = 0; i < a.spatial_rank; ++i) kernel[i] = static_cast<int32_t>(w.dims[1 + i]);

@@ -22,87 +22,9 @@ namespace switchyard {
 
 constexpr uint64_t kRegionAlignment = 256;
 
-int64_t Elements(const sy_tensor& tensor) {
-  int64_t n = 1;
-  for (int i = 0; i < tensor.rank; ++i) n *= tensor.dims[i];
-  return n;
-}
-
-int64_t DtypeBytes(sy_dtype dtype) {
-  constexpr int64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-  return kBytes[dtype];
-}
-
-bool IsContiguous(const sy_tensor& tensor) {
-  int64_t stride = 1;
-  for (int i = tensor.rank - 1; i >= 0; --i) {
-    if (tensor.dims[i] > 1 && tensor.strides[i] != stride) return false;
-    stride *= tensor.dims[i];
-  }
-  return true;
-}
-
-const char* TypeName(sy_dtype dtype) {
-  constexpr const char* kNames[SY_DTYPE_COUNT] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
-  return kNames[dtype];
-}
-
 std::string Define(const char* macro, sy_dtype dtype) { return Format(" -D%s=%s", macro, TypeName(dtype)); }
 std::string Define(const char* macro, int64_t value) {
   return Format(" -D%s=%lld", macro, static_cast<long long>(value));
-}
-
-bool Request::HasCounts(size_t least, size_t most, size_t outputs_wanted) const {
-  if (inputs.size() >= least && inputs.size() <= most && outputs.size() == outputs_wanted) return true;
-  SY_REFUSE(*this, "expected %zu to %zu inputs and %zu outputs, found %zu and %zu", least, most, outputs_wanted,
-            inputs.size(), outputs.size());
-  return false;
-}
-
-bool Request::IsContiguousAll() const {
-  for (const auto* tensors : {&inputs, &outputs}) {
-    for (const sy_tensor& tensor : *tensors) {
-      if (!IsContiguous(tensor)) return SY_REFUSE(*this, "takes contiguous tensors only"), false;
-    }
-  }
-  return true;
-}
-
-bool Request::RequireFloat(const sy_tensor& tensor, const char* name) const {
-  if (IsFloat(tensor.dtype)) return true;
-  SY_REFUSE(*this, "%s has dtype %s, expected f32, bf16 or f16", name, TypeName(tensor.dtype));
-  return false;
-}
-
-bool Request::RequireDtype(const sy_tensor& tensor, sy_dtype dtype, const char* name) const {
-  if (tensor.dtype == dtype) return true;
-  SY_REFUSE(*this, "%s has dtype %s, expected %s", name, TypeName(tensor.dtype), TypeName(dtype));
-  return false;
-}
-
-bool Request::RequireElements(const sy_tensor& tensor, int64_t elements, const char* name) const {
-  if (switchyard::Elements(tensor) == elements) return true;
-  SY_REFUSE(*this, "%s has %lld elements, expected %lld", name, static_cast<long long>(switchyard::Elements(tensor)),
-            static_cast<long long>(elements));
-  return false;
-}
-
-bool Request::RequireDims(const sy_tensor& tensor, const std::vector<int64_t>& dims, const char* name) const {
-  if (static_cast<size_t>(tensor.rank) == dims.size() && std::equal(dims.begin(), dims.end(), tensor.dims)) return true;
-  const auto text = [](const int64_t* values, size_t rank) {
-    std::string list;
-    for (size_t i = 0; i < rank; ++i) list += (i ? ", " : "") + std::to_string(values[i]);
-    return "(" + list + ")";
-  };
-  SY_REFUSE(*this, "%s has dims %s, expected %s", name, text(tensor.dims, static_cast<size_t>(tensor.rank)).c_str(),
-            text(dims.data(), dims.size()).c_str());
-  return false;
-}
-
-bool Request::RequireNoAccumulation() const {
-  if (std::all_of(accumulate.begin(), accumulate.end(), [](uint8_t a) { return a == 0; })) return true;
-  SY_REFUSE(*this, "cannot accumulate");
-  return false;
 }
 
 Launch& Launch::Array(const Operand& operand) {
@@ -331,27 +253,18 @@ namespace {
 constexpr struct {
   const char* op;
   PrepareFunction prepare;
-  size_t attribute_bytes;
+  size_t attribute_bytes;  // 0: it has none
 } kOps[] = {
-#define SY_ROW(op, name, attributes) {#op, Prepare##name, sizeof(attributes)},
+#define SY_ROW(op, name, attributes) \
+  {#op, Prepare##name, sizeof(attributes) > sizeof(sy_header) ? sizeof(attributes) : 0},
     SY_OPENCL_OPS(SY_ROW)
 #undef SY_ROW
 };
 
-sy_status CheckTensor(const sy_tensor& t, const char* op, sy_error* error) {
-  if (t.rank < 0 || t.rank > SY_MAX_RANK || t.dtype < 0 || t.dtype >= SY_DTYPE_COUNT) {
-    return SY_FAIL(error, SY_INVALID, "%s: a tensor of rank %d and dtype %d", op, t.rank, t.dtype);
-  }
-  int64_t elements = 1;
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.dims[i] < 1 || t.strides[i] < 0) {
-      return Refuse(error, SY_INVALID, Text(op, ": an extent of ", t.dims[i], " with stride ", t.strides[i]));
-    }
-    if (__builtin_mul_overflow(elements, t.dims[i], &elements) || elements > INT32_MAX) {
-      return SY_FAIL(error, SY_UNSUPPORTED, "%s: tensors of 2^31 elements and more are not taken", op);
-    }
-  }
-  return t.dtype == SY_F64 ? SY_FAIL(error, SY_UNSUPPORTED, "%s: f64 is not taken", op) : SY_OK;
+// What the kernels' 32-bit indices and 32-bit arithmetic cannot hold.
+sy_status CheckTensor(const sy_tensor& tensor, const Request& request) {
+  if (Elements(tensor) > INT32_MAX) return SY_REFUSE_OP(request, "tensors of 2^31 elements and more are not taken");
+  return tensor.dtype == SY_F64 ? SY_REFUSE_OP(request, "f64 is not taken") : SY_OK;
 }
 
 sy_status PrepareKernel(sy_device* device, const sy_prepare_request& request, sy_kernel** result, sy_kernel_info* info,
@@ -359,38 +272,25 @@ sy_status PrepareKernel(sy_device* device, const sy_prepare_request& request, sy
   const auto* op = std::find_if(std::begin(kOps), std::end(kOps),
                                 [&](const auto& known) { return std::strcmp(known.op, request.op) == 0; });
   if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the opencl plugin", request.op);
-  if (request.op_version > 1)
-    return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op->op, request.op_version);
   if (request.determinism > SY_DETERMINISM_RUN) {
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: sums depend on the number of compute units", op->op);
   }
-  const bool has_attributes = op->attribute_bytes > sizeof(sy_header);
-  if (has_attributes && (!request.attributes || request.attributes_size < op->attribute_bytes)) {
-    return SY_FAIL(error, SY_INVALID, "%s: expected %zu bytes of attributes, found %u", op->op, op->attribute_bytes,
-                   request.attributes_size);
-  }
-  for (uint32_t i = 0; i < request.input_count + request.output_count; ++i) {
-    const sy_tensor& t = i < request.input_count ? request.inputs[i] : request.outputs[i - request.input_count];
-    if (const sy_status status = CheckTensor(t, op->op, error); status != SY_OK) return status;
-  }
   Request r;
   r.device = device;
-  r.op = op->op;
-  r.inputs.assign(request.inputs, request.inputs + request.input_count);
-  r.outputs.assign(request.outputs, request.outputs + request.output_count);
-  r.accumulate.assign(request.output_count, 0);
-  if (request.accumulate) r.accumulate.assign(request.accumulate, request.accumulate + request.output_count);
-  r.attributes = request.attributes;
-  r.attributes_size = request.attributes_size;
-  r.workspace_limit = request.workspace_limit;
-  r.error = error;
+  if (const sy_status status = ReadOpRequest(request, op->op, op->attribute_bytes, &r, error); status != SY_OK)
+    return status;
+  for (const auto* tensors : {&r.inputs, &r.outputs}) {
+    for (const sy_tensor& tensor : *tensors) {
+      if (const sy_status status = CheckTensor(tensor, r); status != SY_OK) return status;
+    }
+  }
   auto kernel = std::make_shared<Kernel>(r);
   if (const sy_status status = op->prepare(r, *kernel); status != SY_OK) return status;
   if (kernel->status() != SY_OK) return kernel->status();
   if (kernel->workspace_bytes() > request.workspace_limit) {
-    return SY_REFUSE(r, "needs %llu bytes of workspace, the limit is %llu",
-                     static_cast<unsigned long long>(kernel->workspace_bytes()),
-                     static_cast<unsigned long long>(request.workspace_limit));
+    return SY_REFUSE_OP(r, "needs %llu bytes of workspace, the limit is %llu",
+                        static_cast<unsigned long long>(kernel->workspace_bytes()),
+                        static_cast<unsigned long long>(request.workspace_limit));
   }
   kernel->Tag(device->profiler.Keep(request.tag));
   sy_kernel_info filled = ReadStruct(info);
@@ -412,10 +312,7 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
       return Refuse(error, SY_INVALID, "prepare: request, kernel and info must not be NULL");
     }
     const sy_prepare_request request = ReadStruct(given);
-    if (request.op == nullptr || (request.input_count && !request.inputs) ||
-        (request.output_count && !request.outputs)) {
-      return Refuse(error, SY_INVALID, "prepare: the request names no op or no tensors");
-    }
+    if (request.op == nullptr) return Refuse(error, SY_INVALID, "prepare: the request names no op");
     return PrepareKernel(device, request, kernel, info, error);
   });
 }

@@ -19,53 +19,20 @@
 #include <vector>
 
 #include "backends/opencl/device.h"
+#include "core/abi/op_request.h"
 #include "core/abi/ops.h"
 
 namespace switchyard {
 
-int64_t Elements(const sy_tensor& tensor);
-int64_t DtypeBytes(sy_dtype dtype);
-bool IsContiguous(const sy_tensor& tensor);
-inline int64_t Bytes(const sy_tensor& tensor) { return Elements(tensor) * DtypeBytes(tensor.dtype); }
-inline bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16; }
 inline int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-const char* TypeName(sy_dtype dtype);  // as common.cl calls it: "f32"
 // A compiler option: " -DT=f32".
 std::string Define(const char* macro, sy_dtype dtype);
 inline std::string Define(const char* macro, const sy_tensor& tensor) { return Define(macro, tensor.dtype); }
 std::string Define(const char* macro, int64_t value);
 
-struct Request {
+struct Request : OpRequest {
   sy_device* device = nullptr;
-  const char* op = "";
-  std::vector<sy_tensor> inputs, outputs;
-  std::vector<uint8_t> accumulate;  // one per output
-  const void* attributes = nullptr;
-  uint32_t attributes_size = 0;
-  uint64_t workspace_limit = 0;
-  sy_error* error = nullptr;
-
-  // The op's attributes; fields that an older caller does not know are zero.
-  template <typename A>
-  A Attributes() const {
-    A result{};
-    if (attributes) std::memcpy(&result, attributes, attributes_size < sizeof(A) ? attributes_size : sizeof(A));
-    return result;
-  }
-  // Each is false, with a message, where the request is not what it asks for.
-  bool HasCounts(size_t least_inputs, size_t most_inputs, size_t outputs_wanted) const;
-  bool IsContiguousAll() const;
-  bool RequireFloat(const sy_tensor& tensor, const char* name) const;
-  bool RequireDtype(const sy_tensor& tensor, sy_dtype dtype, const char* name) const;
-  bool RequireElements(const sy_tensor& tensor, int64_t elements, const char* name) const;
-  bool RequireDims(const sy_tensor& tensor, const std::vector<int64_t>& dims, const char* name) const;
-  bool RequireNoAccumulation() const;
 };
-
-// Refuses a request, with the op's name and a reason.
-#define SY_REFUSE(request, ...)                         \
-  ::switchyard::Refuse((request).error, SY_UNSUPPORTED, \
-                       std::string((request).op) + ": " + ::switchyard::Format(__VA_ARGS__))
 
 // A tensor operand of a launch before it is placed: `offset` in bytes.
 struct Operand {

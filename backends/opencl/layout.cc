@@ -123,8 +123,8 @@ std::vector<int64_t> Strides(const sy_tensor& t) {
 
 // One input, one output of its dtype and rank, nothing accumulated.
 bool IsPlain(const Request& r) {
-  if (!r.HasCounts(1, 1, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation()) return false;
-  if (r.inputs[0].rank != r.outputs[0].rank) return SY_REFUSE(r, "ranks differ"), false;
+  if (!r.HasCounts(1, 1, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation()) return false;
+  if (r.inputs[0].rank != r.outputs[0].rank) return SY_REFUSE_OP(r, "ranks differ"), false;
   return r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y");
 }
 
@@ -140,7 +140,7 @@ sy_status PrepareTranspose(const Request& r, Kernel& kernel) {
   for (int d = 0; d < y.rank; ++d) {
     const int32_t axis = a.values[d];
     if (axis < 0 || axis >= x.rank || (seen & 1u << axis) || x.dims[axis] != y.dims[d]) {
-      return SY_REFUSE(r, "axes are not a permutation that gives the output's dims");
+      return SY_REFUSE_OP(r, "axes are not a permutation that gives the output's dims");
     }
     seen |= 1u << axis;
     copy.axes.push_back({y.dims[d], from[static_cast<size_t>(axis)], to[static_cast<size_t>(d)]});
@@ -160,7 +160,7 @@ sy_status PrepareSlice(const Request& r, Kernel& kernel) {
     int64_t reach, last;
     if (__builtin_mul_overflow(y.dims[d] - 1, a.step[d], &reach) || __builtin_add_overflow(a.start[d], reach, &last) ||
         a.start[d] < 0 || a.start[d] >= x.dims[d] || last < 0 || last >= x.dims[d]) {
-      return SY_REFUSE(r, "axis %d leaves the input", d);
+      return SY_REFUSE_OP(r, "axis %d leaves the input", d);
     }
     copy.from_start += a.start[d] * from[i];
     copy.axes.push_back({y.dims[d], y.dims[d] == 1 ? 0 : from[i] * a.step[d], to[i]});
@@ -179,7 +179,7 @@ sy_status PreparePad(const Request& r, Kernel& kernel) {
     const auto i = static_cast<size_t>(d);
     if (a.before[d] < 0 || a.after[d] < 0 || a.before[d] > y.dims[d] || a.after[d] > y.dims[d] ||
         x.dims[d] + a.before[d] + a.after[d] != y.dims[d]) {
-      return SY_REFUSE(r, "axis %d of the output is not input + before + after", d);
+      return SY_REFUSE_OP(r, "axis %d of the output is not input + before + after", d);
     }
     copy.to_start += a.before[d] * to[i];
     copy.axes.push_back({x.dims[d], from[i], to[i]});
@@ -214,37 +214,37 @@ sy_status PrepareRoll(const Request& r, Kernel& kernel) {
 }
 
 sy_status PrepareConcat(const Request& r, Kernel& kernel) {
-  if (!r.HasCounts(1, SIZE_MAX, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation()) return SY_UNSUPPORTED;
+  if (!r.HasCounts(1, SIZE_MAX, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation()) return SY_UNSUPPORTED;
   const sy_tensor& y = r.outputs[0];
   const int32_t axis = r.Attributes<sy_axes_attributes>().values[0];
-  if (axis < 0 || axis >= y.rank) return SY_REFUSE(r, "axis %d of rank %d", axis, y.rank);
+  if (axis < 0 || axis >= y.rank) return SY_REFUSE_OP(r, "axis %d of rank %d", axis, y.rank);
   const auto to = Strides(y);
   int64_t position = 0;
   for (size_t i = 0; i < r.inputs.size(); ++i) {
     const sy_tensor& x = r.inputs[i];
     if (!r.RequireDtype(x, y.dtype, "an input")) return SY_UNSUPPORTED;
-    if (x.rank != y.rank) return SY_REFUSE(r, "ranks differ");
+    if (x.rank != y.rank) return SY_REFUSE_OP(r, "ranks differ");
     const auto from = Strides(x);
     StridedCopy copy;
     copy.to_start = position * to[static_cast<size_t>(axis)];
     for (int d = 0; d < y.rank; ++d) {
-      if (d != axis && x.dims[d] != y.dims[d]) return SY_REFUSE(r, "input %zu differs along axis %d", i, d);
+      if (d != axis && x.dims[d] != y.dims[d]) return SY_REFUSE_OP(r, "input %zu differs along axis %d", i, d);
       copy.axes.push_back({x.dims[d], from[static_cast<size_t>(d)], to[static_cast<size_t>(d)]});
     }
     position += x.dims[axis];
     AddCopy(kernel, i, y.dtype, copy);
   }
-  if (position != y.dims[axis]) return SY_REFUSE(r, "the inputs do not add up to the output");
+  if (position != y.dims[axis]) return SY_REFUSE_OP(r, "the inputs do not add up to the output");
   return SY_OK;
 }
 
 sy_status PrepareGather(const Request& r, Kernel& kernel) {
-  if (!r.HasCounts(2, 2, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() ||
+  if (!r.HasCounts(2, 2, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation() ||
       !r.RequireDtype(r.inputs[1], SY_I32, "indices") || !r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y")) {
     return SY_UNSUPPORTED;
   }
   const sy_tensor& table = r.inputs[0];
-  if (table.rank < 1) return SY_REFUSE(r, "the table has no axis");
+  if (table.rank < 1) return SY_REFUSE_OP(r, "the table has no axis");
   const int64_t columns = Elements(table) / table.dims[0], rows = Elements(r.inputs[1]);
   if (!r.RequireElements(r.outputs[0], rows * columns, "y")) return SY_UNSUPPORTED;
   const Tiling tiling = TileOver(*kernel.device(), rows, columns);

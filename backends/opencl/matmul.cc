@@ -81,25 +81,25 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_matmul_attributes>();
   const size_t inputs = 2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0);
   const size_t outputs = 1 + (a.save_preactivation || a.bias_gradient);
-  if (!r.HasCounts(inputs, inputs, outputs) || !r.IsContiguousAll()) return SY_UNSUPPORTED;
+  if (!r.HasCounts(inputs, inputs, outputs) || !r.RequireContiguous()) return SY_UNSUPPORTED;
   if (a.activation < SY_ACTIVATION_NONE || a.activation > SY_ACTIVATION_SILU ||
       (a.save_preactivation && a.bias_gradient) || (a.save_preactivation && a.activation_gradient)) {
-    return SY_REFUSE(r, "unknown activation %d, or flags that exclude each other", a.activation);
+    return SY_REFUSE_OP(r, "unknown activation %d, or flags that exclude each other", a.activation);
   }
   const sy_tensor &x = r.inputs[0], &y = r.inputs[1], &c = r.outputs[0];
   for (const sy_tensor* t : {&x, &y, &c}) {
     if (!r.RequireFloat(*t, "an operand")) return SY_UNSUPPORTED;
   }
-  if (x.rank < 2 || x.rank != y.rank) return SY_REFUSE(r, "a and b need equal ranks of at least 2");
+  if (x.rank < 2 || x.rank != y.rank) return SY_REFUSE_OP(r, "a and b need equal ranks of at least 2");
   const int last = x.rank - 1;
   Product p;
   p.m = x.dims[a.transpose_a ? last : last - 1];
   p.k = x.dims[a.transpose_a ? last - 1 : last];
   p.n = y.dims[a.transpose_b ? last - 1 : last];
-  if (y.dims[a.transpose_b ? last : last - 1] != p.k) return SY_REFUSE(r, "a and b sum over different extents");
+  if (y.dims[a.transpose_b ? last : last - 1] != p.k) return SY_REFUSE_OP(r, "a and b sum over different extents");
   std::vector<int64_t> c_dims(x.dims, x.dims + last - 1);
   for (int i = 0; i < last - 1; ++i) {
-    if (x.dims[i] != y.dims[i]) return SY_REFUSE(r, "a and b have different leading dims");
+    if (x.dims[i] != y.dims[i]) return SY_REFUSE_OP(r, "a and b have different leading dims");
     p.batches *= x.dims[i];
   }
   c_dims.insert(c_dims.end(), {p.m, p.n});
@@ -127,7 +127,7 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   }
   if (r.accumulate[0]) p.flags |= kAccumulate;
   if (a.save_preactivation) {
-    if (r.accumulate[1]) return SY_REFUSE(r, "cannot accumulate into the preactivation");
+    if (r.accumulate[1]) return SY_REFUSE_OP(r, "cannot accumulate into the preactivation");
     if (!r.RequireDtype(r.outputs[1], c.dtype, "preactivation") ||
         !r.RequireDims(r.outputs[1], c_dims, "preactivation")) {
       return SY_UNSUPPORTED;
@@ -140,7 +140,7 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   if (!r.RequireDims(r.outputs[1], {p.m}, "bias_gradient") || !r.RequireDtype(r.outputs[1], SY_F32, "bias_gradient")) {
     return SY_UNSUPPORTED;
   }
-  if (!a.transpose_a && p.batches > 1) return SY_REFUSE(r, "bias_gradient of a batch needs transpose_a");
+  if (!a.transpose_a && p.batches > 1) return SY_REFUSE_OP(r, "bias_gradient of a batch needs transpose_a");
   Reduction sums{SY_REDUCE_SUM, In(0), x.dtype, Out(1), SY_F32};
   sums.outer = a.transpose_a ? 1 : p.m;
   sums.reduced = a.transpose_a ? p.batches * p.k : p.k;

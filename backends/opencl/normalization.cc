@@ -11,8 +11,8 @@ struct Shape {
 };
 
 bool ReadShape(const Request& r, const sy_tensor& x, const char* name, Shape* shape) {
-  if (!r.IsContiguousAll() || !r.RequireFloat(x, name)) return false;
-  if (x.rank < 1) return SY_REFUSE(r, "%s must have at least one axis", name), false;
+  if (!r.RequireContiguous() || !r.RequireFloat(x, name)) return false;
+  if (x.rank < 1) return SY_REFUSE_OP(r, "%s must have at least one axis", name), false;
   shape->dims.assign(x.dims, x.dims + x.rank);
   shape->columns = x.dims[x.rank - 1];
   shape->rows = Elements(x) / shape->columns;
@@ -92,7 +92,7 @@ sy_status PrepareLayerNormBackward(const Request& r, Kernel& kernel) {
       !IsChannels(r, r.outputs[2], shape, "dbeta") || (residual && !LikeX(r, r.inputs[5], shape, "dsum"))) {
     return SY_UNSUPPORTED;
   }
-  if (r.accumulate[0]) return SY_REFUSE(r, "cannot accumulate into dh");
+  if (r.accumulate[0]) return SY_REFUSE_OP(r, "cannot accumulate into dh");
   const int64_t share = RowShare(*kernel.device(), shape.rows), parts = DivideUp(shape.rows, share);
   const Operand partial = kernel.Scratch(parts * 2 * shape.columns * DtypeBytes(SY_F32));
   const Operand sums = kernel.Scratch(2 * shape.columns * DtypeBytes(SY_F32));
@@ -198,7 +198,7 @@ sy_status PrepareBatchNormBackward(const Request& r, Kernel& kernel) {
       !IsChannels(r, r.outputs[1], shape, "dgamma") || !IsChannels(r, r.outputs[2], shape, "dbeta")) {
     return SY_UNSUPPORTED;
   }
-  if (r.accumulate[0]) return SY_REFUSE(r, "cannot accumulate into dx");
+  if (r.accumulate[0]) return SY_REFUSE_OP(r, "cannot accumulate into dx");
   const sy_device& device = *kernel.device();
   const std::string options = Define("T", r.inputs[0]);
   const int64_t share = RowShare(device, shape.rows), parts = DivideUp(shape.rows, share);

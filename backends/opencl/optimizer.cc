@@ -8,7 +8,7 @@ namespace switchyard {
 namespace {
 
 constexpr size_t kScalars = 4;  // lr, update, gradient_scale, finite
-constexpr int64_t kChunk = 16384;
+constexpr int64_t kElementsPerChunk = 16384;
 
 struct Chunk {  // as in optimizer.cl; bytes, and `count` elements
   uint64_t from[4], to[3], count;
@@ -18,14 +18,14 @@ struct Chunk {  // as in optimizer.cl; bytes, and `count` elements
 
 sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_optimizer_attributes>();
-  if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW) return SY_REFUSE(r, "unknown kind %d", a.kind);
+  if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW) return SY_REFUSE_OP(r, "unknown kind %d", a.kind);
   const size_t states = a.kind != SY_OPTIMIZER_SGD ? 2 : a.momentum != 0 ? 1 : 0, in = 2 + states, out = 1 + states;
   const size_t given = r.inputs.size();
   if (given <= kScalars || (given - kScalars) % in != 0) {
-    return SY_REFUSE(r, "expected 4 scalars and %zu inputs per tensor, found %zu inputs", in, given);
+    return SY_REFUSE_OP(r, "expected 4 scalars and %zu inputs per tensor, found %zu inputs", in, given);
   }
   const size_t count = (given - kScalars) / in;
-  if (!r.HasCounts(given, given, count * out) || !r.IsContiguousAll() || !r.RequireNoAccumulation())
+  if (!r.HasCounts(given, given, count * out) || !r.RequireContiguous() || !r.RequireNoAccumulation())
     return SY_UNSUPPORTED;
   const char* scalars[] = {"lr", "update", "gradient_scale", "finite"};
   for (size_t i = 0; i < kScalars; ++i) {
@@ -76,13 +76,13 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
         group.buffers.push_back(place.buffer->memory.get());
         chunk.to[o] = place.offset;
       }
-      for (int64_t first = 0; first < sizes[k]; first += kChunk) {
+      for (int64_t first = 0; first < sizes[k]; first += kElementsPerChunk) {
         Chunk moved = chunk;
         for (size_t i = 0; i < 4; ++i) {
           moved.from[i] += static_cast<uint64_t>(first * DtypeBytes(i == 1 ? gradient : SY_F32));
         }
         for (uint64_t& offset : moved.to) offset += static_cast<uint64_t>(first * DtypeBytes(SY_F32));
-        moved.count = static_cast<uint64_t>(std::min(kChunk, sizes[k] - first));
+        moved.count = static_cast<uint64_t>(std::min(kElementsPerChunk, sizes[k] - first));
         table.Add(group, moved);
       }
     }

@@ -215,23 +215,23 @@ sy_status CheckProgram(const Request& r, const sy_pointwise_attributes& p) {
   const auto inputs = static_cast<int64_t>(r.inputs.size());
   if (p.instruction_count > SY_PW_MAX_INSTRUCTIONS || p.output_count < 1 || p.output_count > SY_PW_MAX_OUTPUTS ||
       p.output_count != r.outputs.size()) {
-    return SY_REFUSE(r, "%u instructions and %u outputs for %zu tensors", p.instruction_count, p.output_count,
-                     r.outputs.size());
+    return SY_REFUSE_OP(r, "%u instructions and %u outputs for %zu tensors", p.instruction_count, p.output_count,
+                        r.outputs.size());
   }
   for (uint32_t j = 0; j < p.instruction_count; ++j) {
     const sy_instruction& step = p.instructions[j];
     if (step.op < 0 || step.op >= SY_PW_OP_COUNT)
-      return SY_REFUSE(r, "instruction %u has the unknown op %d", j, step.op);
+      return SY_REFUSE_OP(r, "instruction %u has the unknown op %d", j, step.op);
     const int32_t operands[] = {step.a, step.b, step.c};
     for (int k = 0; k < OperandCount(step.op); ++k) {
       if (operands[k] < 0 || operands[k] >= inputs + j) {
-        return SY_REFUSE(r, "instruction %u reads the unknown operand %d", j, operands[k]);
+        return SY_REFUSE_OP(r, "instruction %u reads the unknown operand %d", j, operands[k]);
       }
     }
   }
   for (uint32_t o = 0; o < p.output_count; ++o) {
     if (p.outputs[o] < 0 || p.outputs[o] >= inputs + p.instruction_count) {
-      return SY_REFUSE(r, "output %u is the unknown operand %d", o, p.outputs[o]);
+      return SY_REFUSE_OP(r, "output %u is the unknown operand %d", o, p.outputs[o]);
     }
   }
   return SY_OK;
@@ -245,13 +245,13 @@ sy_status PreparePointwise(const Request& r, Kernel& kernel) {
   const sy_tensor& y = r.outputs[0];
   for (size_t o = 0; o < r.outputs.size(); ++o) {
     if (!r.RequireDims(r.outputs[o], {y.dims, y.dims + y.rank}, "every output")) return SY_UNSUPPORTED;
-    if (!IsContiguous(r.outputs[o])) return SY_REFUSE(r, "writes contiguous tensors only");
-    if (r.accumulate[o] && !IsFloat(r.outputs[o].dtype)) return SY_REFUSE(r, "cannot accumulate into integers");
+    if (!IsContiguous(r.outputs[o])) return SY_REFUSE_OP(r, "writes contiguous tensors only");
+    if (r.accumulate[o] && !IsFloat(r.outputs[o].dtype)) return SY_REFUSE_OP(r, "cannot accumulate into integers");
   }
   for (const sy_tensor& t : r.inputs) {
     bool fits = t.rank <= y.rank;
     for (int d = 0; fits && d < t.rank; ++d) fits = t.dims[d] == 1 || t.dims[d] == y.dims[y.rank - t.rank + d];
-    if (!fits) return SY_REFUSE(r, "an input cannot be broadcast to the output");
+    if (!fits) return SY_REFUSE_OP(r, "an input cannot be broadcast to the output");
   }
   // An output may take the place of an input that is read element by element in the same order.
   std::vector<bool> taken(r.inputs.size(), false);

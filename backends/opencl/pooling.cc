@@ -7,17 +7,17 @@ namespace switchyard {
 namespace {
 
 bool Check(const Request& r, const sy_pool_attributes& a, const sy_tensor& x, const sy_tensor& y, Window* w) {
-  if (!r.IsContiguousAll() || !r.RequireNoAccumulation() || !r.RequireFloat(x, "x") ||
+  if (!r.RequireContiguous() || !r.RequireNoAccumulation() || !r.RequireFloat(x, "x") ||
       !r.RequireDtype(y, x.dtype, "y") || !SetExtents(r, a.spatial_rank, x, y, w)) {
     return false;
   }
-  if (x.dims[x.rank - 1] != y.dims[y.rank - 1]) return SY_REFUSE(r, "x and y have different channels"), false;
+  if (x.dims[x.rank - 1] != y.dims[y.rank - 1]) return SY_REFUSE_OP(r, "x and y have different channels"), false;
   SetAxes(a.spatial_rank, a.kernel, w->kernel);
   SetAxes(a.spatial_rank, a.stride, w->stride);
   SetAxes(a.spatial_rank, a.before, w->before);
   for (int i = 0; i < a.spatial_rank; ++i) {
     if (a.before[i] >= a.kernel[i] || a.after[i] >= a.kernel[i]) {
-      return SY_REFUSE(r, "padding must be smaller than the window"), false;
+      return SY_REFUSE_OP(r, "padding must be smaller than the window"), false;
     }
   }
   return CheckExtents(r, a.spatial_rank, *w, a.after);
@@ -33,9 +33,9 @@ void Finish(Launch& launch, const Kernel& kernel, const sy_pool_attributes& a, c
 
 bool SetExtents(const Request& r, int32_t spatial_rank, const sy_tensor& x, const sy_tensor& y, Window* window) {
   if (spatial_rank != 2 && spatial_rank != 3)
-    return SY_REFUSE(r, "spatial_rank must be 2 or 3, found %d", spatial_rank), false;
+    return SY_REFUSE_OP(r, "spatial_rank must be 2 or 3, found %d", spatial_rank), false;
   if (x.rank != spatial_rank + 2 || y.rank != spatial_rank + 2 || x.dims[0] != y.dims[0]) {
-    return SY_REFUSE(r, "x and y must have rank %d and equally many images", spatial_rank + 2), false;
+    return SY_REFUSE_OP(r, "x and y must have rank %d and equally many images", spatial_rank + 2), false;
   }
   for (int i = 0; i < spatial_rank; ++i) {
     window->in[3 - spatial_rank + i] = static_cast<int32_t>(x.dims[1 + i]);
@@ -48,13 +48,13 @@ bool CheckExtents(const Request& r, int32_t spatial_rank, const Window& w, const
   for (int i = 0; i < spatial_rank; ++i) {
     const int axis = 3 - spatial_rank + i;
     if (w.stride[axis] < 1 || w.dilation[axis] < 1 || w.kernel[axis] < 1 || w.before[axis] < 0 || after[i] < 0) {
-      return SY_REFUSE(r, "stride, dilation and kernel must be positive, padding not negative"), false;
+      return SY_REFUSE_OP(r, "stride, dilation and kernel must be positive, padding not negative"), false;
     }
     const int64_t room =
         int64_t{w.in[axis]} + w.before[axis] + after[i] - int64_t{w.dilation[axis]} * (w.kernel[axis] - 1) - 1;
     if (room < 0 || w.out[axis] != room / w.stride[axis] + 1) {
-      return SY_REFUSE(r, "axis %d of the output has %d positions, which do not follow from the window", i,
-                       w.out[axis]),
+      return SY_REFUSE_OP(r, "axis %d of the output has %d positions, which do not follow from the window", i,
+                          w.out[axis]),
              false;
     }
   }

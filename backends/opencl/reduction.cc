@@ -64,10 +64,10 @@ void AddReduction(Kernel& kernel, const Reduction& r) {
 }
 
 sy_status PrepareReduce(const Request& r, Kernel& kernel) {
-  if (!r.HasCounts(1, 1, 1) || !r.IsContiguousAll() || !r.RequireFloat(r.outputs[0], "y")) return SY_UNSUPPORTED;
+  if (!r.HasCounts(1, 1, 1) || !r.RequireContiguous() || !r.RequireFloat(r.outputs[0], "y")) return SY_UNSUPPORTED;
   const auto a = r.Attributes<sy_reduce_attributes>();
   if (a.reduction < SY_REDUCE_SUM || a.reduction > SY_REDUCE_SUM_OF_SQUARES) {
-    return SY_REFUSE(r, "unknown reduction %d", a.reduction);
+    return SY_REFUSE_OP(r, "unknown reduction %d", a.reduction);
   }
   const sy_tensor& x = r.inputs[0];
   struct Group {
@@ -125,7 +125,7 @@ sy_status PrepareReduce(const Request& r, Kernel& kernel) {
 }
 
 sy_status PrepareSquaredNorm(const Request& r, Kernel& kernel) {
-  if (!r.HasCounts(1, SIZE_MAX, 1) || !r.IsContiguousAll() || !r.RequireDtype(r.outputs[0], SY_F32, "the norm") ||
+  if (!r.HasCounts(1, SIZE_MAX, 1) || !r.RequireContiguous() || !r.RequireDtype(r.outputs[0], SY_F32, "the norm") ||
       !r.RequireElements(r.outputs[0], 1, "the norm")) {
     return SY_UNSUPPORTED;
   }

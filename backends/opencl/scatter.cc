@@ -4,12 +4,12 @@
 namespace switchyard {
 
 sy_status PrepareScatterAdd(const Request& r, Kernel& kernel) {
-  if (!r.HasCounts(2, 2, 1) || !r.IsContiguousAll() || !r.RequireDtype(r.inputs[0], SY_I32, "indices") ||
+  if (!r.HasCounts(2, 2, 1) || !r.RequireContiguous() || !r.RequireDtype(r.inputs[0], SY_I32, "indices") ||
       !r.RequireFloat(r.inputs[1], "updates") || !r.RequireFloat(r.outputs[0], "table")) {
     return SY_UNSUPPORTED;
   }
   const sy_tensor& table = r.outputs[0];
-  if (table.rank < 1) return SY_REFUSE(r, "the table has no axis");
+  if (table.rank < 1) return SY_REFUSE_OP(r, "the table has no axis");
   const int64_t rows = table.dims[0], columns = Elements(table) / rows, count = Elements(r.inputs[0]);
   if (!r.RequireElements(r.inputs[1], count * columns, "updates")) return SY_UNSUPPORTED;
   const bool direct = table.dtype == SY_F32;  // a half table is summed beside it first

@@ -9,7 +9,7 @@ struct Rows {
 };
 
 bool SplitRows(const Request& r, const sy_tensor& x, Rows* rows) {
-  if (x.rank < 1) return SY_REFUSE(r, "expected at least one axis"), false;
+  if (x.rank < 1) return SY_REFUSE_OP(r, "expected at least one axis"), false;
   rows->columns = x.dims[x.rank - 1];
   rows->rows = Elements(x) / rows->columns;
   return true;
@@ -23,8 +23,8 @@ bool Like(const Request& r, const sy_tensor& t, const sy_tensor& x, const char* 
 // logits, labels or targets: the options and sizes of loss.cl.
 bool CheckLogits(const Request& r, bool soft, Rows* rows, std::string* options) {
   const sy_tensor& logits = r.inputs[0];
-  if (!r.IsContiguousAll() || !r.RequireFloat(logits, "logits")) return false;
-  if (logits.rank != 2) return SY_REFUSE(r, "logits must have rank 2"), false;
+  if (!r.RequireContiguous() || !r.RequireFloat(logits, "logits")) return false;
+  if (logits.rank != 2) return SY_REFUSE_OP(r, "logits must have rank 2"), false;
   SplitRows(r, logits, rows);
   *options = Define("T", logits);
   if (!soft) return r.RequireDtype(r.inputs[1], SY_I32, "labels") && r.RequireDims(r.inputs[1], {rows->rows}, "labels");
@@ -40,7 +40,7 @@ bool RowResult(const Request& r, const sy_tensor& t, const Rows& rows, const cha
 
 sy_status PrepareSoftmax(const Request& r, Kernel& kernel) {
   Rows size;
-  if (!r.HasCounts(1, 1, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() ||
+  if (!r.HasCounts(1, 1, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation() ||
       !r.RequireFloat(r.inputs[0], "x") || !SplitRows(r, r.inputs[0], &size) ||
       !Like(r, r.outputs[0], r.inputs[0], "y")) {
     return SY_UNSUPPORTED;
@@ -57,7 +57,7 @@ sy_status PrepareSoftmax(const Request& r, Kernel& kernel) {
 
 sy_status PrepareSoftmaxBackward(const Request& r, Kernel& kernel) {
   Rows size;
-  if (!r.HasCounts(2, 2, 1) || !r.IsContiguousAll() || !r.RequireNoAccumulation() ||
+  if (!r.HasCounts(2, 2, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation() ||
       !r.RequireFloat(r.inputs[0], "y") || !SplitRows(r, r.inputs[0], &size) ||
       !Like(r, r.inputs[1], r.inputs[0], "dy") || !Like(r, r.outputs[0], r.inputs[0], "dx")) {
     return SY_UNSUPPORTED;

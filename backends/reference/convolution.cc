@@ -5,15 +5,15 @@
 namespace switchyard {
 namespace {
 
-using Attributes = sy_convolution_attributes;
+using ConvolutionAttributes = sy_convolution_attributes;
 
-Windows MakeWindows(const Attributes& attr, const Dims& x, const Dims& w, const Dims& y) {
+Windows MakeWindows(const ConvolutionAttributes& attr, const Dims& x, const Dims& w, const Dims& y) {
   return Windows(Spatial(x), Spatial(y), Spatial(w), attr.stride, attr.dilation, attr.before, attr.after);
 }
 
 // f(x offset, w offset, y offset, count): `count` consecutive input channels of x and w meet one element of y.
 template <typename F>
-void ForEachProduct(const Attributes& attr, const Dims& x, const Dims& w, const Dims& y, F f) {
+void ForEachProduct(const ConvolutionAttributes& attr, const Dims& x, const Dims& w, const Dims& y, F f) {
   const Windows windows = MakeWindows(attr, x, w, y);
   const int64_t channels = x.back(), filters = y.back(), depth = w.back(), per_group = filters / attr.groups;
   for (int64_t n = 0; n < x[0]; ++n) {
@@ -29,7 +29,7 @@ void ForEachProduct(const Attributes& attr, const Dims& x, const Dims& w, const 
 }
 
 void CheckShapes(Check& check, const Dims& x, const Dims& w, const Dims& y) {
-  const auto& attr = check.attributes<Attributes>();
+  const auto& attr = check.attributes<ConvolutionAttributes>();
   check.Need(x[0] == y[0], Text("x and y must have equally many images, found ", x[0], " and ", y[0]));
   check.Need(w[0] == y.back(), Text("w has ", w[0], " filters and y ", y.back(), " channels"));
   check.Need(attr.groups >= 1 && w[0] % attr.groups == 0 && w.back() * attr.groups == x.back(),
@@ -38,7 +38,7 @@ void CheckShapes(Check& check, const Dims& x, const Dims& w, const Dims& y) {
 }
 
 void CheckConvolution(Check& check) {
-  const auto& attr = check.attributes<Attributes>();
+  const auto& attr = check.attributes<ConvolutionAttributes>();
   if (!check.Operands(attr.bias ? 3 : 2, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0, 1}))
     return;
   CheckShapes(check, check.InputDims(0), check.InputDims(1), check.OutputDims(0));
@@ -46,7 +46,7 @@ void CheckConvolution(Check& check) {
 }
 
 void RunConvolution(Call& call) {
-  const auto& attr = call.attributes<Attributes>();
+  const auto& attr = call.attributes<ConvolutionAttributes>();
   const Array &x = call.input(0), &w = call.input(1);
   Array& y = call.output(0);
   ForEachProduct(attr, x.dims, w.dims, y.dims, [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
@@ -57,7 +57,7 @@ void RunConvolution(Call& call) {
 }
 
 void CheckBackwardData(Check& check) {
-  const auto& attr = check.attributes<Attributes>();
+  const auto& attr = check.attributes<ConvolutionAttributes>();
   if (!check.Operands(2, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0, 1})) return;
   CheckShapes(check, check.OutputDims(0), check.InputDims(1), check.InputDims(0));
 }
@@ -65,14 +65,14 @@ void CheckBackwardData(Check& check) {
 void RunBackwardData(Call& call) {
   const Array &dy = call.input(0), &w = call.input(1);
   Array& dx = call.output(0);
-  ForEachProduct(call.attributes<Attributes>(), dx.dims, w.dims, dy.dims,
+  ForEachProduct(call.attributes<ConvolutionAttributes>(), dx.dims, w.dims, dy.dims,
                  [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
                    for (int64_t c = 0; c < count; ++c) dx[xi + c] += dy[yi] * w[wi + c];
                  });
 }
 
 void CheckBackwardWeights(Check& check) {
-  const auto& attr = check.attributes<Attributes>();
+  const auto& attr = check.attributes<ConvolutionAttributes>();
   if (!check.Operands(2, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0, 1})) return;
   CheckShapes(check, check.InputDims(0), check.OutputDims(0), check.InputDims(1));
 }
@@ -80,7 +80,7 @@ void CheckBackwardWeights(Check& check) {
 void RunBackwardWeights(Call& call) {
   const Array &x = call.input(0), &dy = call.input(1);
   Array& dw = call.output(0);
-  ForEachProduct(call.attributes<Attributes>(), x.dims, dw.dims, dy.dims,
+  ForEachProduct(call.attributes<ConvolutionAttributes>(), x.dims, dw.dims, dy.dims,
                  [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
                    for (int64_t c = 0; c < count; ++c) dw[wi + c] += dy[yi] * x[xi + c];
                  });
@@ -88,10 +88,10 @@ void RunBackwardWeights(Call& call) {
 
 }  // namespace
 
-extern const Operation kConvolution{"convolution", sizeof(Attributes), CheckConvolution, RunConvolution};
-extern const Operation kConvolutionBackwardData{"convolution_backward_data", sizeof(Attributes), CheckBackwardData,
-                                                RunBackwardData};
-extern const Operation kConvolutionBackwardWeights{"convolution_backward_weights", sizeof(Attributes),
+extern const Operation kConvolution{"convolution", sizeof(ConvolutionAttributes), CheckConvolution, RunConvolution};
+extern const Operation kConvolutionBackwardData{"convolution_backward_data", sizeof(ConvolutionAttributes),
+                                                CheckBackwardData, RunBackwardData};
+extern const Operation kConvolutionBackwardWeights{"convolution_backward_weights", sizeof(ConvolutionAttributes),
                                                    CheckBackwardWeights, RunBackwardWeights};
 
 }  // namespace switchyard

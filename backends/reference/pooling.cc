@@ -7,16 +7,16 @@
 namespace switchyard {
 namespace {
 
-using Attributes = sy_pool_attributes;
+using PoolAttributes = sy_pool_attributes;
 
-Windows MakeWindows(const Attributes& attr, const Dims& x, const Dims& y) {
+Windows MakeWindows(const PoolAttributes& attr, const Dims& x, const Dims& y) {
   const Dims kernel(attr.kernel, attr.kernel + attr.spatial_rank);
   return Windows(Spatial(x), Spatial(y), kernel, attr.stride, nullptr, attr.before, attr.after);
 }
 
 // f(x offset, y offset, weight) for every element that an output is made of: y = Σ weight·x.
 template <typename F>
-void ForEachTerm(const Attributes& attr, const Array& x, const Dims& y, F f) {
+void ForEachTerm(const PoolAttributes& attr, const Array& x, const Dims& y, F f) {
   const Windows windows = MakeWindows(attr, x.dims, y);
   const int64_t channels = y.back();
   for (int64_t place = 0; place < y[0] * windows.Outputs(); ++place) {
@@ -41,7 +41,7 @@ void ForEachTerm(const Attributes& attr, const Array& x, const Dims& y, F f) {
 }
 
 void CheckShapes(Check& check, const Dims& x, const Dims& y) {
-  const auto& attr = check.attributes<Attributes>();
+  const auto& attr = check.attributes<PoolAttributes>();
   check.Need(x[0] == y[0] && x.back() == y.back(),
              Text("x ", ToText(x), " and y ", ToText(y), " differ in images or channels"));
   for (int i = 0; i < attr.spatial_rank; ++i) {
@@ -53,20 +53,20 @@ void CheckShapes(Check& check, const Dims& x, const Dims& y) {
 
 void CheckPool(Check& check) {
   if (!check.Operands(1, 1) || !check.Floats()) return;
-  if (!CheckSpatialRank(check, check.attributes<Attributes>().spatial_rank, {0})) return;
+  if (!CheckSpatialRank(check, check.attributes<PoolAttributes>().spatial_rank, {0})) return;
   CheckShapes(check, check.InputDims(0), check.OutputDims(0));
 }
 
 void RunPool(Call& call) {
   const Array& x = call.input(0);
   Array& y = call.output(0);
-  ForEachTerm(call.attributes<Attributes>(), x, y.dims,
+  ForEachTerm(call.attributes<PoolAttributes>(), x, y.dims,
               [&](int64_t in, int64_t out, double weight) { y[out] += weight * x[in]; });
 }
 
 void CheckPoolBackward(Check& check) {
   if (!check.Operands(2, 1) || !check.Floats()) return;
-  if (!CheckSpatialRank(check, check.attributes<Attributes>().spatial_rank, {0, 1})) return;
+  if (!CheckSpatialRank(check, check.attributes<PoolAttributes>().spatial_rank, {0, 1})) return;
   CheckShapes(check, check.InputDims(0), check.InputDims(1));
   check.Output("dx", 0, check.InputDims(0));
 }
@@ -74,13 +74,13 @@ void CheckPoolBackward(Check& check) {
 void RunPoolBackward(Call& call) {
   const Array &x = call.input(0), &dy = call.input(1);
   Array& dx = call.output(0);
-  ForEachTerm(call.attributes<Attributes>(), x, dy.dims,
+  ForEachTerm(call.attributes<PoolAttributes>(), x, dy.dims,
               [&](int64_t in, int64_t out, double weight) { dx[in] += weight * dy[out]; });
 }
 
 }  // namespace
 
-extern const Operation kPool{"pool", sizeof(Attributes), CheckPool, RunPool};
-extern const Operation kPoolBackward{"pool_backward", sizeof(Attributes), CheckPoolBackward, RunPoolBackward};
+extern const Operation kPool{"pool", sizeof(PoolAttributes), CheckPool, RunPool};
+extern const Operation kPoolBackward{"pool_backward", sizeof(PoolAttributes), CheckPoolBackward, RunPoolBackward};
 
 }  // namespace switchyard

@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-using Attributes = sy_resize_attributes;
+using ResizeAttributes = sy_resize_attributes;
 
 // The one or two positions along an axis that output `o` reads, with their weights.
 struct Sources {
@@ -17,7 +17,7 @@ struct Sources {
   std::array<double, 2> weight;
 };
 
-Sources SourcesOf(const Attributes& attr, int64_t in, int64_t out, int64_t o) {
+Sources SourcesOf(const ResizeAttributes& attr, int64_t in, int64_t out, int64_t o) {
   if (attr.mode == SY_RESIZE_NEAREST) return {{o * in / out, 0}, {1, 0}};  // ⌊o·in/out⌋
   const double size = static_cast<double>(in);
   const double x = attr.align_corners
@@ -30,7 +30,7 @@ Sources SourcesOf(const Attributes& attr, int64_t in, int64_t out, int64_t o) {
 
 // f(small offset, large offset, weight): small is x or dx (N, spatial, C), large is y or dy (N, spatial', C).
 template <typename F>
-void ForEachTerm(const Attributes& attr, const Dims& x, const Dims& y, F f) {
+void ForEachTerm(const ResizeAttributes& attr, const Dims& x, const Dims& y, F f) {
   const auto rank = static_cast<size_t>(attr.spatial_rank);
   const Dims from = ContiguousStrides(x), to = ContiguousStrides(y);
   ForEach(y, to, to, [&](const Dims& index, int64_t out, int64_t) {
@@ -49,7 +49,7 @@ void ForEachTerm(const Attributes& attr, const Dims& x, const Dims& y, F f) {
 }
 
 void CheckShapes(Check& check, bool backward) {
-  const auto& attr = check.attributes<Attributes>();
+  const auto& attr = check.attributes<ResizeAttributes>();
   check.Need(attr.mode == SY_RESIZE_NEAREST || attr.mode == SY_RESIZE_LINEAR, "unknown mode");
   if (!check.Operands(1, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0})) return;
   const Dims x = backward ? check.OutputDims(0) : check.InputDims(0),
@@ -64,20 +64,21 @@ void CheckResizeBackward(Check& check) { CheckShapes(check, true); }
 void RunResize(Call& call) {
   const Array& x = call.input(0);
   Array& y = call.output(0);
-  ForEachTerm(call.attributes<Attributes>(), x.dims, y.dims,
+  ForEachTerm(call.attributes<ResizeAttributes>(), x.dims, y.dims,
               [&](int64_t in, int64_t out, double weight) { y[out] += weight * x[in]; });
 }
 
 void RunResizeBackward(Call& call) {
   const Array& dy = call.input(0);
   Array& dx = call.output(0);
-  ForEachTerm(call.attributes<Attributes>(), dx.dims, dy.dims,
+  ForEachTerm(call.attributes<ResizeAttributes>(), dx.dims, dy.dims,
               [&](int64_t in, int64_t out, double weight) { dx[in] += weight * dy[out]; });
 }
 
 }  // namespace
 
-extern const Operation kResize{"resize", sizeof(Attributes), CheckResize, RunResize};
-extern const Operation kResizeBackward{"resize_backward", sizeof(Attributes), CheckResizeBackward, RunResizeBackward};
+extern const Operation kResize{"resize", sizeof(ResizeAttributes), CheckResize, RunResize};
+extern const Operation kResizeBackward{"resize_backward", sizeof(ResizeAttributes), CheckResizeBackward,
+                                       RunResizeBackward};
 
 }  // namespace switchyard

@@ -55,6 +55,7 @@ struct Instance::Impl {
   const Plan::Impl* plan = nullptr;
   Memory* memory = nullptr;
   Communicator* communicator = nullptr;
+  int io_slot = 0;
   std::vector<BoundStep> steps;
   std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
   std::vector<Staging> stagings;
@@ -64,7 +65,7 @@ struct Instance::Impl {
   std::vector<Timing> timings;
   double fallback_seconds = 0;
 
-  sy_place At(const PlanPlace& place) const { return memory->buffer(place.arena).at(place.offset); }
+  sy_place At(const PlanPlace& place) const { return memory->place(place.arena, place.offset, io_slot); }
 
   Status Failed(int id, const Status& status) const {
     const Node& node = plan->graph.node(id);
@@ -154,14 +155,15 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       const Node& node = plan->graph.node(step.node);
       const auto& a = node.attributes.as<sy_collective_attributes>();
       const Buffer& buffer = memory->buffer(step.outputs[0].arena);
+      const uint64_t offset = At(step.outputs[0]).offset;
       const auto count = static_cast<uint64_t>(node.outputs[0].elements());
       const auto dtype = static_cast<sy_dtype>(node.outputs[0].dtype);
       if (node.op == "all_reduce") {
-        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareAllReduce(node.name, buffer, step.outputs[0].offset, count,
-                                                                       dtype, a.reduction));
+        SY_ASSIGN_OR_RETURN(bound.call,
+                            communicator->PrepareAllReduce(node.name, buffer, offset, count, dtype, a.reduction));
       } else if (node.op == "broadcast") {
-        SY_ASSIGN_OR_RETURN(bound.call, communicator->PrepareBroadcast(node.name, buffer, step.outputs[0].offset, count,
-                                                                       dtype, a.root));
+        SY_ASSIGN_OR_RETURN(bound.call,
+                            communicator->PrepareBroadcast(node.name, buffer, offset, count, dtype, a.root));
       } else {
         return Unimplemented("collective {} in a plan", node.op);
       }
@@ -177,7 +179,10 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       binding.inputs = inputs.data();
       binding.outputs = outputs.data();
       if (step.kernel->info().workspace_bytes > 0) binding.workspace = memory->buffer(Arena::kScratch).at(0);
-      if (step.kernel->info().persistent_bytes > 0) binding.persistent = At(step.persistent);
+      if (const uint64_t bytes = step.kernel->info().persistent_bytes; bytes > 0) {
+        const uint64_t before = memory->layout().Align(bytes) * static_cast<uint64_t>(io_slot);
+        binding.persistent = At({step.persistent.arena, step.persistent.offset + before});
+      }
       if (step.has_residual) binding.residual = At(step.residual);
       SY_ASSIGN_OR_RETURN(bound.kernel, plan->device->Bind(*step.kernel, binding));
       break;
@@ -189,12 +194,14 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
   return bound;
 }
 
-StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& memory, Communicator* communicator) {
+StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& memory, Communicator* communicator,
+                                                   int io_slot) {
   std::unique_ptr<Instance> instance(new Instance);
   Impl& impl = *instance->impl_;
   impl.plan = plan.impl_.get();
   impl.memory = &memory;
   impl.communicator = communicator;
+  impl.io_slot = io_slot;
   SY_ASSIGN_OR_RETURN(impl.communication, plan.impl_->device->NewStream(1));
   std::vector<int> event_of(plan.impl_->graph.size(), -1);
   for (const Step& step : plan.impl_->steps) {

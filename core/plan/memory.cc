@@ -74,14 +74,14 @@ Status Memory::Upload(const std::string& name, const void* data, uint64_t bytes)
   const Layout::Entry* entry = layout_->Find(name);
   if (entry == nullptr || entry->bytes != bytes)
     return Internal("upload of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
-  return device_->Upload(buffer(entry->arena).at(entry->offset), data, bytes);
+  return device_->Upload(place(entry->arena, entry->offset, 0), data, bytes);
 }
 
-Status Memory::Download(const std::string& name, void* data, uint64_t bytes) const {
+Status Memory::Download(const std::string& name, void* data, uint64_t bytes, int slot) const {
   const Layout::Entry* entry = layout_->Find(name);
   if (entry == nullptr || entry->bytes != bytes)
     return Internal("download of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
-  return device_->Download(data, buffer(entry->arena).at(entry->offset), bytes);
+  return device_->Download(data, place(entry->arena, entry->offset, slot), bytes);
 }
 
 }  // namespace switchyard

@@ -178,9 +178,10 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
       const Kernel::Info& info = step.kernel->info();
       if (!planned[id].fallback) scratch = std::max(scratch, info.workspace_bytes);
       if (info.persistent_bytes > 0 && !planned[id].fallback) {
-        const auto& entry =
-            layout.Place(fmt::format("persistent/{}/{}", layout.entries().size(), node.name), Arena::kState,
-                         {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
+        // It belongs to a binding, and there is one for each io slot.
+        const uint64_t all = layout.Align(info.persistent_bytes) * static_cast<uint64_t>(layout.io_slots());
+        const auto& entry = layout.Place(fmt::format("persistent/{}/{}", layout.entries().size(), node.name),
+                                         Arena::kState, {DType::kU8, {static_cast<int64_t>(all)}}, all);
         step.persistent = {entry.arena, entry.offset};
       }
       const int forward = planned[id].paired ? id : node.forward;

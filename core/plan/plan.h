@@ -71,10 +71,12 @@ class Plan {
   std::unique_ptr<Impl> impl_;
 };
 
-// A plan bound to memory, ready to run.
+// A plan bound to memory, ready to run. Instances of one plan with different io slots differ in where their inputs and
+// outputs lie, and in the persistent memory of their kernels; they run one after the other.
 class Instance {
  public:
-  static StatusOr<std::unique_ptr<Instance>> Bind(const Plan& plan, Memory& memory, Communicator* communicator);
+  static StatusOr<std::unique_ptr<Instance>> Bind(const Plan& plan, Memory& memory, Communicator* communicator,
+                                                  int io_slot = 0);
   ~Instance();
   // Submits one run on the compute stream. No allocation, no search; on an ASYNC device no host wait but inside
   // host-request collectives. An error names the node and the line that built it.

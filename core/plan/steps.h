@@ -28,7 +28,7 @@ struct Step {
   std::vector<PlanPlace> inputs, outputs;
   uint64_t bytes = 0;
   bool has_residual = false;
-  PlanPlace residual, persistent;
+  PlanPlace residual, persistent;  // persistent: of io slot 0, those of the others follow
 };
 
 struct Plan::Impl {

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <fstream>
 #include <map>
-#include <random>
 #include <sstream>
 
 #include "core/base/environment.h"
@@ -34,11 +33,6 @@ struct Place {
   int port = 0;
   std::string token;
 };
-
-std::string RandomToken() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
 
 bool UsesPmix(const ProcessMap& processes) { return processes.master_address.empty() && pmix::Offered(); }
 

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -179,6 +180,11 @@ Status VisitOnce(const MeetingTerms& terms, const std::vector<std::string>& hell
 }
 
 }  // namespace
+
+std::string RandomToken() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
 
 std::string MemberName(const std::string& noun, int number, const Member& member) {
   return fmt::format("{} {} (pid {} on host {})", noun, number, member.pid, member.host);

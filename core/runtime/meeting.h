@@ -22,6 +22,9 @@ struct MeetingTerms {
   std::string advice;  // for whoever waits in vain: "check --master_addr"
 };
 
+// A new token: 128 random bits in hexadecimal.
+std::string RandomToken();
+
 struct Member {
   std::string host;
   int pid = 0;

@@ -4,18 +4,12 @@
 
 #include <chrono>
 #include <numeric>
-#include <random>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 
 namespace switchyard {
 namespace {
-
-std::string RandomToken() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
 
 // What the others do where somebody waits for them in vain.
 std::string Advice(const LaunchOptions& options) {

@@ -34,14 +34,14 @@ struct Variables {
   const char* local_world;
 };
 
-constexpr int kMost = 1 << 20;
+constexpr int kMostRanks = 1 << 20;
 
 // Rank and world size, and where the launcher says them local rank and local world size.
 StatusOr<ProcessMap> Read(const Variables& names) {
-  SY_ASSIGN_OR_RETURN(const auto world, Number(names.world, 1, kMost));
-  SY_ASSIGN_OR_RETURN(const auto rank, Number(names.rank, 0, kMost));
-  SY_ASSIGN_OR_RETURN(const auto local_rank, Number(names.local_rank, 0, kMost));
-  SY_ASSIGN_OR_RETURN(const auto local_world, Number(names.local_world, 1, kMost));
+  SY_ASSIGN_OR_RETURN(const auto world, Number(names.world, 1, kMostRanks));
+  SY_ASSIGN_OR_RETURN(const auto rank, Number(names.rank, 0, kMostRanks));
+  SY_ASSIGN_OR_RETURN(const auto local_rank, Number(names.local_rank, 0, kMostRanks));
+  SY_ASSIGN_OR_RETURN(const auto local_world, Number(names.local_world, 1, kMostRanks));
   if (!world || !rank) {
     return InvalidArgument("{} is set but {} is not; a launcher sets both", rank ? names.rank : names.world,
                            rank ? names.world : names.rank);
@@ -95,8 +95,8 @@ StatusOr<ProcessMap> FromMpirun() {
 
 StatusOr<ProcessMap> FromEnv() {
   SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"env", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}));
-  SY_ASSIGN_OR_RETURN(const auto node, Number("GROUP_RANK", 0, kMost));
-  SY_ASSIGN_OR_RETURN(const auto nodes, Number("GROUP_WORLD_SIZE", 1, kMost));
+  SY_ASSIGN_OR_RETURN(const auto node, Number("GROUP_RANK", 0, kMostRanks));
+  SY_ASSIGN_OR_RETURN(const auto nodes, Number("GROUP_WORLD_SIZE", 1, kMostRanks));
   if (node) map.node = *node;
   map.nodes = std::max(nodes.value_or(map.nodes), map.node + 1);
   map.run_token = Environment("SWITCHYARD_RUN_TOKEN").value_or(Environment("TORCHELASTIC_RUN_ID").value_or(""));
@@ -129,7 +129,7 @@ StatusOr<ProcessMap> FromSlurm() {
   const char* const world_name = FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   SY_ASSIGN_OR_RETURN(ProcessMap map,
                       Read({"slurm", "SLURM_PROCID", world_name, "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}));
-  SY_ASSIGN_OR_RETURN(const auto node, Number("SLURM_NODEID", 0, kMost));
+  SY_ASSIGN_OR_RETURN(const auto node, Number("SLURM_NODEID", 0, kMostRanks));
   if (node) map.node = *node;
 
   const char* const tasks_name = FirstSet({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});

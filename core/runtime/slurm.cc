@@ -5,7 +5,7 @@
 namespace switchyard {
 namespace {
 
-constexpr size_t kMost = 1 << 20;
+constexpr size_t kMostHosts = 1 << 20;
 
 // The whole of `text` as a number; false for anything else.
 bool ReadNumber(const std::string& text, int* number) {
@@ -35,7 +35,7 @@ StatusOr<std::vector<std::string>> ExpandRanges(const std::string& ranges) {
     const std::string start = range.substr(0, dash), end = dash == std::string::npos ? start : range.substr(dash + 1);
     int first = 0, last = 0;
     if (!ReadNumber(start, &first) || !ReadNumber(end, &last) || last < first ||
-        last - first >= static_cast<int>(kMost))
+        last - first >= static_cast<int>(kMostHosts))
       return InvalidArgument("\"{}\" is no range of numbers", range);
     for (int number = first; number <= last; ++number) numbers.push_back(fmt::format("{:0{}}", number, start.size()));
   }
@@ -55,7 +55,8 @@ Status ExpandName(const std::string& name, std::vector<std::string>* hosts) {
       SY_ASSIGN_OR_RETURN(choices, ExpandRanges(name.substr(open + 1, close - open - 1)));
       next = close + 1;
     }
-    if (made.size() * choices.size() > kMost) return InvalidArgument("\"{}\" names more than {} hosts", name, kMost);
+    if (made.size() * choices.size() > kMostHosts)
+      return InvalidArgument("\"{}\" names more than {} hosts", name, kMostHosts);
     std::vector<std::string> longer;
     for (const std::string& start : made) {
       for (const std::string& choice : choices) longer.push_back(start + name.substr(at, end - at) + choice);
@@ -64,7 +65,7 @@ Status ExpandName(const std::string& name, std::vector<std::string>* hosts) {
     at = next;
   }
   hosts->insert(hosts->end(), made.begin(), made.end());
-  return hosts->size() <= kMost ? OkStatus() : InvalidArgument("more than {} hosts", kMost);
+  return hosts->size() <= kMostHosts ? OkStatus() : InvalidArgument("more than {} hosts", kMostHosts);
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ StatusOr<std::vector<int>> ExpandSlurmTasks(const std::string& list) {
     const bool repeats = open != std::string::npos;
     if (!ReadNumber(entry.substr(0, open), &count) || count < 1 ||
         (repeats && (entry.back() != ')' || !ReadNumber(entry.substr(open + 2, entry.size() - open - 3), &repeat))) ||
-        repeat < 1 || tasks.size() + static_cast<size_t>(repeat) > kMost)
+        repeat < 1 || tasks.size() + static_cast<size_t>(repeat) > kMostHosts)
       return InvalidArgument("\"{}\": expected a number of tasks such as 4 or 4(x2)", entry);
     tasks.insert(tasks.end(), static_cast<size_t>(repeat), count);
   }

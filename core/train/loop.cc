@@ -1,7 +1,6 @@
 // The training loop, evaluation and the run folder.
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -11,34 +10,12 @@
 #include "core/train/metrics.h"
 #include "core/train/picture.h"
 #include "core/train/progress.h"
+#include "core/train/stopping.h"
 #include "core/train/trainer_impl.h"
 
 namespace switchyard {
 
 namespace {
-
-volatile std::sig_atomic_t stop_signal = 0;
-void RememberSignal(int signal) { stop_signal = signal; }
-
-// SIGTERM and SIGUSR1 end the run after the current update, while this object lives.
-class StopSignals {
- public:
-  StopSignals() {
-    stop_signal = 0;
-    struct sigaction action {};
-    action.sa_handler = RememberSignal;
-    sigaction(SIGTERM, &action, &old_term_);
-    sigaction(SIGUSR1, &action, &old_user_);
-  }
-  ~StopSignals() {
-    sigaction(SIGTERM, &old_term_, nullptr);
-    sigaction(SIGUSR1, &old_user_, nullptr);
-  }
-
- private:
-  struct sigaction old_term_ {
-  }, old_user_{};
-};
 
 std::string TimeStamp() {
   char text[32];
@@ -152,30 +129,46 @@ StatusOr<bool> Trainer::Impl::TrainUpdate(std::vector<double>* losses, double* d
   return true;
 }
 
+Status Trainer::Impl::EvaluateBatches(Loader& batches, ReadOutputs read) {
+  SY_RETURN_IF_ERROR(batches.StartEpoch(0));
+  std::vector<int32_t> unread;  // labels of the batch whose outputs have not been read yet
+  int unread_slot = 0;
+  const auto read_last = [&]() -> Status {
+    if (unread.empty()) return OkStatus();
+    if (world.device->async()) SY_RETURN_IF_ERROR(world.Wait(slots[unread_slot].finished));
+    return read(std::exchange(unread, {}), unread_slot);
+  };
+  for (Batch next;;) {
+    SY_ASSIGN_OR_RETURN(const bool more, batches.Next(&next));
+    if (!more) return read_last();
+    if (slots.size() == 1) SY_RETURN_IF_ERROR(read_last());  // nowhere else to put the next one
+    SY_RETURN_IF_ERROR(UploadBatch(next.images, next.labels, next.sample_ids, 0));
+    SY_RETURN_IF_ERROR(Run(*slots[slot].evaluation));
+    SY_RETURN_IF_ERROR(read_last());
+    unread.assign(next.labels, next.labels + next.batch_size);
+    unread_slot = slot;
+  }
+}
+
 StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
   Impl& impl = *impl_;
   SY_ASSIGN_OR_RETURN(const auto loader, MakeLoader(impl.config, impl.model, dataset, impl.world, false));
-  SY_RETURN_IF_ERROR(loader->StartEpoch(0));
   const auto start = std::chrono::steady_clock::now();
   std::vector<float> losses(impl.config.batch_size);
   std::vector<int32_t> ranks(impl.config.batch_size);
   double sums[4] = {};  // loss, top-1, top-5, count
-  for (Batch batch;;) {
-    SY_ASSIGN_OR_RETURN(const bool more, loader->Next(&batch));
-    if (!more) break;
-    SY_RETURN_IF_ERROR(impl.UploadBatch(batch.images, batch.labels, batch.sample_ids, 0));
-    SY_RETURN_IF_ERROR(impl.run_evaluation->Run(impl.stream));
-    SY_RETURN_IF_ERROR(impl.world.Synchronize(impl.stream));
-    SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_loss", losses.data(), losses.size() * sizeof(float)));
-    SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_rank", ranks.data(), ranks.size() * sizeof(int32_t)));
-    for (int64_t i = 0; i < batch.batch_size; ++i) {
-      if (batch.labels[i] < 0) continue;  // padding counts nowhere
+  SY_RETURN_IF_ERROR(impl.EvaluateBatches(*loader, [&](const std::vector<int32_t>& labels, int slot) -> Status {
+    SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_loss", losses.data(), losses.size() * sizeof(float), slot));
+    SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_rank", ranks.data(), ranks.size() * sizeof(int32_t), slot));
+    for (size_t i = 0; i < labels.size(); ++i) {
+      if (labels[i] < 0) continue;  // padding counts nowhere
       sums[0] += losses[i];
       sums[1] += ranks[i] < 1;
       sums[2] += ranks[i] < 5;
       sums[3] += 1;
     }
-  }
+    return OkStatus();
+  }));
   if (impl.world.communicator)
     SY_RETURN_IF_ERROR(impl.world.communicator->AllReduce("evaluation", sums, sums, 4, SY_F64, SY_SUM));
   EvaluationResult result;
@@ -192,19 +185,13 @@ StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
 StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& dataset) {
   Impl& impl = *impl_;
   SY_ASSIGN_OR_RETURN(const auto loader, MakeLoader(impl.config, impl.model, dataset, impl.world, false));
-  SY_RETURN_IF_ERROR(loader->StartEpoch(0));
   const auto classes = static_cast<size_t>(impl.model.classes);
   std::vector<float> logits(classes * static_cast<size_t>(impl.config.batch_size));
   std::vector<std::vector<double>> results;
-  for (Batch batch;;) {
-    SY_ASSIGN_OR_RETURN(const bool more, loader->Next(&batch));
-    if (!more) return results;
-    SY_RETURN_IF_ERROR(impl.UploadBatch(batch.images, batch.labels, batch.sample_ids, 0));
-    SY_RETURN_IF_ERROR(impl.run_evaluation->Run(impl.stream));
-    SY_RETURN_IF_ERROR(impl.world.Synchronize(impl.stream));
-    SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_logits", logits.data(), logits.size() * sizeof(float)));
-    for (int64_t i = 0; i < batch.batch_size && batch.labels[i] >= 0; ++i) {
-      const float* row = logits.data() + static_cast<size_t>(i) * classes;
+  SY_RETURN_IF_ERROR(impl.EvaluateBatches(*loader, [&](const std::vector<int32_t>& labels, int slot) -> Status {
+    SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_logits", logits.data(), logits.size() * sizeof(float), slot));
+    for (size_t i = 0; i < labels.size() && labels[i] >= 0; ++i) {
+      const float* row = logits.data() + i * classes;
       const float largest = *std::max_element(row, row + classes);
       std::vector<double> p(classes);
       double sum = 0;
@@ -212,7 +199,9 @@ StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& datas
       for (double& value : p) value /= sum;
       results.push_back(std::move(p));
     }
-  }
+    return OkStatus();
+  }));
+  return results;
 }
 
 StatusOr<TrainingResult> Trainer::Train() {
@@ -238,7 +227,7 @@ StatusOr<TrainingResult> Trainer::Train() {
   const int64_t end_epoch = impl.epoch + (updates_of_epoch + per_epoch - 1) / per_epoch;
   if (impl.data_step < impl.total_updates) SY_RETURN_IF_ERROR(impl.loader->Start(impl.epoch, impl.batch, end_epoch));
 
-  StopSignals signals;
+  Stopping stopping(impl.world.communicator.get());
   TrainingResult result;
   double train_seconds = 0, interval_wait = 0;
   int64_t trained = 0, saved_at = impl.data_step, interval_updates = 0;
@@ -256,10 +245,7 @@ StatusOr<TrainingResult> Trainer::Train() {
     ++interval_updates;
     ++trained;
 
-    // Ranks agree on stopping, so that all leave after the same update.
-    int32_t stop = stop_signal != 0;
-    if (impl.world.communicator)
-      SY_RETURN_IF_ERROR(impl.world.communicator->AllReduce("stop", &stop, &stop, 1, SY_I32, SY_MAX));
+    SY_ASSIGN_OR_RETURN(const bool stop, stopping.After(impl.data_step));
     train_seconds += SecondsSince(start);
     interval_seconds += SecondsSince(start);
 
@@ -316,7 +302,7 @@ StatusOr<TrainingResult> Trainer::Train() {
     const bool evaluate =
         run_ends || (epoch_ends && config.eval_every > 0 && (step / per_epoch) % config.eval_every == 0);
     bool best = false;
-    if (evaluate && stop == 0) {
+    if (evaluate && !stop) {
       SY_ASSIGN_OR_RETURN(result.evaluation, Evaluate(*impl.validation_data));
       best = result.evaluation.top1 > impl.best_top1;
       impl.best_top1 = std::max(impl.best_top1, result.evaluation.top1);
@@ -337,11 +323,11 @@ StatusOr<TrainingResult> Trainer::Train() {
       }
     }
     const bool due = config.save_every > 0 ? step - saved_at >= config.save_every : epoch_ends;
-    if (due || run_ends || best || stop != 0) {
+    if (due || run_ends || best || stop) {
       SY_RETURN_IF_ERROR(impl.Save(best, result.evaluation.top1));
       saved_at = step;
     }
-    if (stop != 0 && !run_ends) {
+    if (stop && !run_ends) {
       result.interrupted = true;
       if (owner)
         progress->Line(

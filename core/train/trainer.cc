@@ -85,7 +85,7 @@ Trainer::Trainer() = default;
 Trainer::~Trainer() = default;
 const PlanReport& Trainer::report() const { return impl_->update->report(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->updates_per_epoch; }
-const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->run_update->timings(); }
+const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->slots[impl_->slot].update->timings(); }
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
 uint64_t Trainer::allocated_bytes() const { return impl_->memory->allocated_bytes(); }
 uint64_t Trainer::planned_bytes() const { return impl_->PlannedBytes(); }
@@ -141,7 +141,7 @@ Status Trainer::Impl::CompilePlans() {
   kernel_options.deterministic = config.deterministic;
   kernels = std::make_unique<KernelCache>(*world.device, kernel_options);
   if (world.reference) reference_kernels = std::make_unique<KernelCache>(*world.reference, kernel_options);
-  layout = std::make_unique<Layout>(world.device->info().alignment);
+  layout = std::make_unique<Layout>(world.device->info().alignment, IoSlots(*world.device));
 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
@@ -180,19 +180,25 @@ Status Trainer::Impl::CompilePlans() {
 
 Status Trainer::Impl::AllocateMemory() {
   SY_ASSIGN_OR_RETURN(stream, world.device->NewStream());
+  if (world.device->async()) {
+    SY_ASSIGN_OR_RETURN(uploads, world.device->NewStream());
+  }
   auto allocated = Memory::Allocate(*layout, *world.device, world.communicator.get());
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory = std::move(*allocated);
-  const auto bind = [&](const std::unique_ptr<Plan>& plan, std::unique_ptr<Instance>& instance) -> Status {
-    if (!plan) return OkStatus();
-    SY_ASSIGN_OR_RETURN(instance, Instance::Bind(*plan, *memory, world.communicator.get()));
-    return OkStatus();
-  };
-  SY_RETURN_IF_ERROR(bind(first, run_first));
-  SY_RETURN_IF_ERROR(bind(middle, run_middle));
-  SY_RETURN_IF_ERROR(bind(update, run_update));
-  SY_RETURN_IF_ERROR(bind(evaluation, run_evaluation));
+  slots.resize(layout->io_slots());
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const auto bind = [&](const std::unique_ptr<Plan>& plan, std::unique_ptr<Instance>& instance) -> Status {
+      if (!plan) return OkStatus();
+      SY_ASSIGN_OR_RETURN(instance, Instance::Bind(*plan, *memory, world.communicator.get(), static_cast<int>(i)));
+      return OkStatus();
+    };
+    SY_RETURN_IF_ERROR(bind(first, slots[i].first));
+    SY_RETURN_IF_ERROR(bind(middle, slots[i].middle));
+    SY_RETURN_IF_ERROR(bind(update, slots[i].update));
+    SY_RETURN_IF_ERROR(bind(evaluation, slots[i].evaluation));
+  }
 
   places = {
       layout->Find("images"),      layout->Find("labels"),    layout->Find("sample_ids"),      layout->Find("step"),
@@ -323,36 +329,46 @@ Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, co
   const int32_t step[2] = {static_cast<int32_t>(data_step), micro_step};
   const std::pair<const Layout::Entry*, const void*> inputs[] = {
       {places.images, images}, {places.labels, labels}, {places.sample_ids, sample_ids}, {places.step, step}};
-  UploadSlot* slot = nullptr;
+  slot = (slot + 1) % static_cast<int>(slots.size());
+  Slot& to = slots[slot];
   if (device.async()) {
-    slot = &upload_slots[next_upload_slot++ % upload_slots.size()];
-    if (slot->memory.bytes() == 0) {
-      SY_ASSIGN_OR_RETURN(slot->memory, device.AllocateHost(layout->bytes(Arena::kIo)));
-      SY_ASSIGN_OR_RETURN(slot->copied, device.NewEvent());
+    if (to.staging.bytes() == 0) {
+      SY_ASSIGN_OR_RETURN(to.staging, device.AllocateHost(layout->io_slot_bytes()));
+      SY_ASSIGN_OR_RETURN(to.uploaded, device.NewEvent());
+      SY_ASSIGN_OR_RETURN(to.finished, device.NewEvent());
     } else {
-      SY_ASSIGN_OR_RETURN(const bool done, slot->copied.Done());
-      if (!done) SY_RETURN_IF_ERROR(world.Wait(slot->copied));
+      SY_ASSIGN_OR_RETURN(const bool done, to.uploaded.Done());
+      if (!done) SY_RETURN_IF_ERROR(world.Wait(to.uploaded));
+      SY_RETURN_IF_ERROR(to.finished.Before(uploads));
     }
   }
   for (const auto& [entry, data] : inputs) {
     if (entry == nullptr || data == nullptr) continue;  // the model draws no random numbers
     const void* source = data;
-    if (slot != nullptr) source = std::memcpy(slot->memory.data() + entry->offset, data, entry->bytes);
+    if (device.async()) source = std::memcpy(to.staging.data() + entry->offset, data, entry->bytes);
     SY_RETURN_IF_ERROR(
-        device.Copy(stream, memory->buffer(entry->arena).at(entry->offset), HostPlace(source), entry->bytes));
+        device.Copy(uploads, memory->place(entry->arena, entry->offset, slot), HostPlace(source), entry->bytes));
   }
-  return slot == nullptr ? OkStatus() : slot->copied.Record(stream);
+  if (!device.async()) return OkStatus();
+  SY_RETURN_IF_ERROR(to.uploaded.Record(uploads));
+  return to.uploaded.Before(stream);
+}
+
+Status Trainer::Impl::Run(Instance& instance) {
+  SY_RETURN_IF_ERROR(instance.Run(stream));
+  return world.device->async() ? slots[slot].finished.Record(stream) : OkStatus();
 }
 
 Status Trainer::Impl::RunMicroStep(int micro_step) {
-  if (micro_step == config.accumulation - 1) return run_update->Run(stream);
-  return micro_step == 0 ? run_first->Run(stream) : run_middle->Run(stream);
+  Slot& here = slots[slot];
+  if (micro_step == config.accumulation - 1) return Run(*here.update);
+  return Run(micro_step == 0 ? *here.first : *here.middle);
 }
 
 StatusOr<float> Trainer::Impl::Scalar(const Layout::Entry* output) {
   float value = 0;
   SY_RETURN_IF_ERROR(world.Synchronize(stream));
-  SY_RETURN_IF_ERROR(world.device->Download(&value, memory->buffer(output->arena).at(output->offset), sizeof value));
+  SY_RETURN_IF_ERROR(world.device->Download(&value, memory->place(output->arena, output->offset, slot), sizeof value));
   return value;
 }
 

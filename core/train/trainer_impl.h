@@ -2,9 +2,11 @@
 // resume.cc keeps and restores.
 #pragma once
 
-#include <array>
+#include <absl/functional/function_ref.h>
+
 #include <chrono>
 #include <optional>
+#include <vector>
 
 #include "core/plan/kernels.h"
 #include "core/train/trainer.h"
@@ -23,7 +25,9 @@ struct Trainer::Impl {
   explicit Impl(World& w) : world(w) {}
   // A step that failed half-way may have left work on the stream; it uses the memory that is freed now.
   ~Impl() {
-    if (stream.handle() != nullptr) (void)world.Synchronize(stream);
+    for (Stream* const used : {&uploads, &stream}) {
+      if (used->handle() != nullptr) (void)world.Synchronize(*used);
+    }
   }
   World& world;
   TrainConfig config;
@@ -36,16 +40,16 @@ struct Trainer::Impl {
   std::unique_ptr<Layout> layout;
   std::unique_ptr<Plan> first, middle, update, evaluation;
   std::unique_ptr<Memory> memory;
-  std::unique_ptr<Instance> run_first, run_middle, run_update, run_evaluation;
-  Stream stream;
-  // Host copies of the batches on their way to an asynchronous device: the loader may go on while the copy waits its
-  // turn. A slot is used again once its copy has finished, so that the host runs at most two batches ahead.
-  struct UploadSlot {
-    HostMemory memory;
-    Event copied;
+  Stream stream, uploads;  // where steps run; where batches are copied in
+  // One for each io slot, used in turn. On an asynchronous device a batch is copied into one slot while the step over
+  // the other runs; the loader may go on as soon as the batch lies in `staging`.
+  struct Slot {
+    std::unique_ptr<Instance> first, middle, update, evaluation;
+    HostMemory staging;        // pinned where the device can
+    Event uploaded, finished;  // of the last batch: it has left `staging`; its step is done, its outputs may be read
   };
-  std::array<UploadSlot, 2> upload_slots;
-  size_t next_upload_slot = 0;
+  std::vector<Slot> slots;
+  int slot = 0;  // of the last batch
 
   // Where a step's inputs and scalars lie; null: the model draws no random numbers.
   struct Places {
@@ -80,12 +84,17 @@ struct Trainer::Impl {
   Status VerifyParameters();
   Status BroadcastText(std::string& text, int root);
   Status BroadcastState(std::map<std::string, std::vector<char>>& values);
-  // In order on `stream`; the arguments may be reused when it returns.
+  // Into the next slot, ready for what runs on `stream` afterwards; the arguments may be reused when it returns.
   Status UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step);
+  Status Run(Instance& instance);  // of the current slot
   Status RunMicroStep(int micro_step);
   StatusOr<float> Scalar(const Layout::Entry* output);  // waits for the step
 
   // loop.cc
+  // Runs the evaluation plan over all batches and calls read(labels, slot) for each in order, with the slot in which
+  // its outputs lie; the next batch is under way meanwhile. labels: (batch_size), -1 where padded.
+  using ReadOutputs = absl::FunctionRef<Status(const std::vector<int32_t>& labels, int slot)>;
+  Status EvaluateBatches(Loader& batches, ReadOutputs read);
   StatusOr<bool> TrainUpdate(std::vector<double>* losses, double* data_wait);
   Status OpenRunFolder();
 

@@ -121,8 +121,7 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   const std::vector<PluginDevices> survey = SurveyDevices(Registry::Get(), device);
   SY_ASSIGN_OR_RETURN(world->choice, ChooseDevice(device, survey));
 
-  SY_ASSIGN_OR_RETURN(std::shared_ptr<Plugin> plugin,
-                      Registry::Get().Find(PluginKind::kBackend, world->choice.plugin));
+  SY_ASSIGN_OR_RETURN(std::shared_ptr<Plugin> plugin, Registry::Get().Find(PluginKind::kBackend, world->choice.plugin));
   SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
   SY_ASSIGN_OR_RETURN(const DeviceInfo info, plugin->Describe(world->choice.index));
   OpenOptions options;

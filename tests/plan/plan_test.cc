@@ -37,8 +37,9 @@ Graph SmallTrainingStep() {
   step.batch = 2;
   step.height = step.width = model.options.image_size;
   step.channels = model.options.channels;
-  return BuildTrainingStep([&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); },
-                           step, MicroStep::kOnly);
+  return BuildTrainingStep(
+      [&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); }, step,
+      MicroStep::kOnly);
 }
 
 class PlanOnDevice : public testing::TestWithParam<const char*> {
@@ -92,6 +93,45 @@ TEST_P(PlanOnDevice, AllocatesExactlyTheBytesItPlanned) {
   EXPECT_EQ(reported, planned);
 }
 
+TEST_P(PlanOnDevice, InstancesOfTwoSlotsShareStateAndHaveInputsAndOutputsOfTheirOwn) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {4}}, As(Role::kBatch));
+  const Value total = g.Input("total", {DType::kF32, {4}}, As(Role::kState));
+  const Value sum = ops::Add(total, x);
+  g.Assign(total, sum);
+  g.Output("y", ops::Scale(sum, 2.0f));
+  Layout layout(test_->device->info().alignment, 2);
+  const auto plan = Plan::Compile(g, *test_->kernels, test_->reference_kernels.get(), layout, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto memory = Memory::Allocate(layout, *test_->device, nullptr);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  uint64_t planned = 0;
+  for (const uint64_t bytes : (*plan)->report().arena_bytes) planned += bytes;
+  EXPECT_EQ(planned, (*memory)->allocated_bytes());
+  const auto stream = test_->device->NewStream();
+  ASSERT_TRUE(stream.ok());
+
+  // Both inputs are there before either instance runs, and both outputs are read after both have run.
+  const std::vector<float> inputs[2] = {{1, 2, 3, 4}, {10, 20, 30, 40}};
+  const Layout::Entry& entry = *layout.Find("x");
+  for (const int slot : {0, 1}) {
+    const sy_place place = (*memory)->place(entry.arena, entry.offset, slot);
+    ASSERT_TRUE(test_->device->Upload(place, inputs[slot].data(), 16).ok());
+  }
+  for (const int slot : {0, 1}) {
+    const auto instance = Instance::Bind(**plan, **memory, nullptr, slot);
+    ASSERT_TRUE(instance.ok()) << instance.status();
+    ASSERT_TRUE((*instance)->Run(*stream).ok());
+    ASSERT_TRUE(test_->device->Synchronize(*stream).ok());
+  }
+  std::vector<float> outputs[2] = {std::vector<float>(4), std::vector<float>(4)}, state(4);
+  for (const int slot : {0, 1}) ASSERT_TRUE((*memory)->Download("output/y", outputs[slot].data(), 16, slot).ok());
+  ASSERT_TRUE((*memory)->Download("total", state.data(), 16).ok());
+  EXPECT_EQ(outputs[0], (std::vector<float>{2, 4, 6, 8}));
+  EXPECT_EQ(outputs[1], (std::vector<float>{22, 44, 66, 88}));
+  EXPECT_EQ(state, (std::vector<float>{11, 22, 33, 44}));
+}
+
 TEST_P(PlanOnDevice, WritesStateInPlaceAndKeepsOldReadersRight) {
   // Both outputs read the state before it changes; the state counts up over runs.
   Graph g;
@@ -143,8 +183,8 @@ TEST_P(PlanOnDevice, ControlEdgesOrderNodesThatShareNoValue) {
   EXPECT_FLOAT_EQ((*c)->Get("output/z")[3], 8);
   std::vector<std::string> order;
   for (const Instance::Timing& timing : (*c)->instance->timings()) order.push_back(timing.op);
-  // The steps of a collective: its input is ready, it runs, its result is waited for. Without the edge it would run right
-  // before its reader, at the end; with it, before the last kernel.
+  // The steps of a collective: its input is ready, it runs, its result is waited for. Without the edge it would run
+  // right before its reader, at the end; with it, before the last kernel.
   const auto last_kernel = std::find(order.rbegin(), order.rend(), "pointwise").base();
   EXPECT_EQ(std::count(order.begin(), last_kernel, "all_reduce"), 2);
 }

@@ -11,7 +11,7 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)
 endif()
 option(SWITCHYARD_WERROR "treat warnings in our own code as errors" ON)
-option(SWITCHYARD_UNITY "compile each library as a few large sources" OFF)
+option(SWITCHYARD_UNITY "compile each target as a few large sources: half the time from cold; OFF builds faster after an edit" ON)
 set(SWITCHYARD_SANITIZE "" CACHE STRING "sanitizers: address,undefined or thread; empty for none")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -21,6 +21,9 @@ set(CMAKE_C_STANDARD 11)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_UNITY_BUILD ${SWITCHYARD_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
+# -O3 is for kernels (backends/cpu, core/data); elsewhere it costs time to build and buys nothing.
+string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(SWITCHYARD_PLUGIN_DIR ${CMAKE_BINARY_DIR}/lib/switchyard/plugins)
 
@@ -48,7 +51,9 @@ target_include_directories(switchyard_headers INTERFACE
 add_library(switchyard_options INTERFACE)
 target_include_directories(switchyard_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(switchyard_options INTERFACE
-  -Wall -Wextra -Wno-missing-field-initializers -Wno-free-nonheap-object -Wno-restrict $<$<BOOL:${SWITCHYARD_WERROR}>:-Werror>)
+  -Wall -Wextra -Wno-missing-field-initializers -Wno-free-nonheap-object -Wno-restrict
+  $<$<BOOL:${SWITCHYARD_UNITY}>:-Wno-subobject-linkage>  # g++ takes the sources of a unity build for headers
+  $<$<BOOL:${SWITCHYARD_WERROR}>:-Werror>)
 
 function(switchyard_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
@@ -168,5 +173,8 @@ function(switchyard_conformance_tests)
     # A plugin whose hardware is not there says so, and the kit stops at its first check.
     set_tests_properties(conform_${plugin} PROPERTIES LABELS conformance TIMEOUT ${arg_TIMEOUT} PROCESSORS 2
                          SKIP_REGULAR_EXPRESSION "load/open: device 0 of 0")
+    if(plugin MATCHES "opencl")  # minutes of compiling kernels on one core: first, and others beside it
+      set_tests_properties(conform_${plugin} PROPERTIES PROCESSORS 1 COST 1000)
+    endif()
   endforeach()
 endfunction()

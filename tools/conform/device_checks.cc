@@ -17,13 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Bytes RandomBytes(uint64_t count, uint64_t key) {
-  RandomStream random(key);
-  Bytes bytes(count);
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.Next32());
-  return bytes;
-}
-
 Status CheckInfo(const Device& device) {
   const DeviceInfo& info = device.info();
   if (info.name.empty()) return Internal("the device has no name");

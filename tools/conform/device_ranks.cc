@@ -10,7 +10,7 @@ namespace {
 constexpr int kRanks = 2;
 constexpr uint64_t kBytes = 100003, kTimeoutMs = 20000;
 
-Bytes Message(int rank, int round) {
+Bytes Parcel(int rank, int round) {
   Bytes bytes(kBytes);
   for (uint64_t i = 0; i < kBytes; ++i)
     bytes[i] = static_cast<uint8_t>(i * 7 + static_cast<uint64_t>(rank * 13 + round));
@@ -41,7 +41,7 @@ Status RunDeviceRank(const Plugin& plugin, const nlohmann::json& task) {
   SY_ASSIGN_OR_RETURN(const Buffer own, device->Allocate(kBytes));
   SY_ASSIGN_OR_RETURN(const Buffer received, device->Allocate(kBytes));
   for (int round = 0; round < 5; ++round) {
-    const Bytes sent = Message(rank, round);
+    const Bytes sent = Parcel(rank, round);
     SY_RETURN_IF_ERROR(device->Upload(own.at(0), sent.data(), kBytes));
     std::string text(kBytes, '\0');
     SY_RETURN_IF_ERROR(device->Download(text.data(), own.at(0), kBytes));
@@ -52,7 +52,7 @@ Status RunDeviceRank(const Plugin& plugin, const nlohmann::json& task) {
     SY_RETURN_IF_ERROR(device->Upload(received.at(0), text.data(), kBytes));
     Bytes found(kBytes);
     SY_RETURN_IF_ERROR(device->Download(found.data(), received.at(0), kBytes));
-    if (found != Message(peer, round)) return Internal("round {}: what rank {} sent arrived changed", round, peer);
+    if (found != Parcel(peer, round)) return Internal("round {}: what rank {} sent arrived changed", round, peer);
     SY_RETURN_IF_ERROR(device->Download(found.data(), own.at(0), kBytes));
     if (found != sent) return Internal("round {}: the other process changed memory of rank {}", round, rank);
   }

@@ -9,13 +9,6 @@
 namespace switchyard::conform {
 namespace {
 
-Bytes RandomBytes(uint64_t count, uint64_t key) {
-  RandomStream random(key);
-  Bytes bytes(count);
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.Next32());
-  return bytes;
-}
-
 Status CheckUnalignedHost(Device& device, uint64_t seed) {
   SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(5000));
   for (const uint64_t shift : {1, 3, 13}) {

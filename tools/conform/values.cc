@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/base/random.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -61,6 +62,13 @@ void DecodeAs(const Bytes& bytes, std::vector<double>& values, Convert convert) 
 }
 
 }  // namespace
+
+Bytes RandomBytes(uint64_t count, uint64_t key) {
+  RandomStream random(key);
+  Bytes bytes(count);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.Next32());
+  return bytes;
+}
 
 bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16 || dtype == SY_F64; }
 

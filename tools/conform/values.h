@@ -11,6 +11,7 @@
 namespace switchyard::conform {
 
 using Bytes = std::vector<uint8_t>;
+Bytes RandomBytes(uint64_t count, uint64_t key);
 
 bool IsFloat(sy_dtype dtype);
 uint64_t BytesOf(sy_dtype dtype);

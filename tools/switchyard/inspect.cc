@@ -51,7 +51,7 @@ Status ExplainCommand(const Arguments&) {
   KernelCache kernels(*here->device, kernel_options);
   std::unique_ptr<KernelCache> reference;
   if (here->reference) reference = std::make_unique<KernelCache>(*here->reference, kernel_options);
-  Layout layout(here->device->info().alignment);
+  Layout layout(here->device->info().alignment, IoSlots(*here->device));
   PlanOptions options;
   options.fuse = c.compile;
   options.max_fallback = c.max_fallback;

@@ -153,7 +153,7 @@ HcclResult Submit(HcclComm comm, aclrtStream stream, Kind kind, const void* send
   });
 }
 
-size_t SizeOf(HcclComm comm) {
+size_t RanksOf(HcclComm comm) {
   const auto group = Find(comm);
   return group == nullptr ? 0 : static_cast<size_t>(group->mesh.size());
 }
@@ -249,12 +249,12 @@ NPU_EXPORT HcclResult HcclAllReduce(void* send, void* receive, uint64_t count, H
 
 NPU_EXPORT HcclResult HcclReduceScatter(void* send, void* receive, uint64_t count, HcclDataType type, HcclReduceOp op,
                                         HcclComm comm, aclrtStream stream) {
-  return Submit(comm, stream, Kind::kReduceScatter, send, SizeOf(comm), receive, 1, count, type, op);
+  return Submit(comm, stream, Kind::kReduceScatter, send, RanksOf(comm), receive, 1, count, type, op);
 }
 
 NPU_EXPORT HcclResult HcclAllGather(void* send, void* receive, uint64_t count, HcclDataType type, HcclComm comm,
                                     aclrtStream stream) {
-  return Submit(comm, stream, Kind::kAllGather, send, 1, receive, SizeOf(comm), count, type);
+  return Submit(comm, stream, Kind::kAllGather, send, 1, receive, RanksOf(comm), count, type);
 }
 
 NPU_EXPORT HcclResult HcclBroadcast(void* data, uint64_t count, HcclDataType type, uint32_t root, HcclComm comm,
@@ -267,8 +267,8 @@ NPU_EXPORT HcclResult HcclAlltoAll(const void* send, uint64_t send_count, HcclDa
                                    aclrtStream stream) {
   if (send_count != receive_count || send_type != receive_type || send == receive)
     return Refuse(HCCL_E_PARA, "blocks that differ, or one buffer for both");
-  return Submit(comm, stream, Kind::kAllToAll, send, SizeOf(comm), const_cast<void*>(receive), SizeOf(comm), send_count,
-                send_type);
+  return Submit(comm, stream, Kind::kAllToAll, send, RanksOf(comm), const_cast<void*>(receive), RanksOf(comm),
+                send_count, send_type);
 }
 
 NPU_EXPORT HcclResult HcclBatchSendRecv(HcclSendRecvItem* items, uint32_t count, HcclComm comm, aclrtStream stream) {
