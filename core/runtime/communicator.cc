@@ -28,7 +28,6 @@ struct Communicator::DeviceCall {
 };
 
 struct Communicator::Impl {
-  std::unique_ptr<WatchedCollective> plugin;  // null with one rank and no plugin
   std::string plugin_name = "none";
   sy_collective_info info{SY_HEADER(sy_collective_info)};
   Device* device = nullptr;
@@ -36,6 +35,8 @@ struct Communicator::Impl {
   uint64_t bytes_sent = 0;
   HostMemory staging;  // for device memory that the plugin cannot touch
   Buffer relay;        // for host memory that the plugin cannot touch
+  // Null with one rank and no plugin. Ends before the memory that its calls use.
+  std::unique_ptr<WatchedCollective> plugin;
 
   bool completes_on_stream() const { return plugin != nullptr && plugin->completes_on_stream(); }
   bool reaches_host() const { return plugin == nullptr || plugin->reaches_host(); }
