@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "tests/cli/program.h"
 #include "tests/npu/simulator_path.h"
+#include "tests/ranks/losses.h"
 
 namespace switchyard {
 namespace {
@@ -28,26 +28,18 @@ class NpuTraining : public ProgramTest {
            "--max_fallback=0 --output=run --suffix=a --model=" +
            model;
   }
-  // The losses of all logged steps.
-  static std::vector<double> Losses(const std::string& output) {
-    std::vector<double> losses;
-    const std::regex line("\\d+/\\d+  loss ([0-9.]+)");
-    for (std::sregex_iterator it(output.begin(), output.end(), line), end; it != end; ++it) {
-      losses.push_back(std::stod((*it)[1]));
-    }
-    return losses;
-  }
   // The same training on npu devices 2 and 3, joined by `collective`, and on the cpu plugin, two ranks each.
   void ExpectLossesOfTheCpu(const std::string& arguments, const std::string& collective) {
     const CommandResult npu =
-        Run(arguments + " --device=npu --device_list=2,3 --collective=" + collective, Start::kLaunch);
+        Run(arguments + " --suffix=npu --device=npu --device_list=2,3 --collective=" + collective, Start::kLaunch);
     ExpectSuccess(npu, {"npu device 2 (NPU simulator 2)", "npu device 3 (NPU simulator 3)", "0 fallbacks"});
-    const CommandResult cpu = Run(arguments + " --device=cpu --threads=1 --collective=shm", Start::kLaunch);
+    const CommandResult cpu =
+        Run(arguments + " --suffix=cpu --device=cpu --threads=1 --collective=shm", Start::kLaunch);
     ExpectSuccess(cpu);
-    const std::vector<double> found = Losses(npu.output), expected = Losses(cpu.output);
-    ASSERT_GE(expected.size(), 2u) << cpu.output;
+    const std::vector<double> found = ranks::LossesOf(In("run"), "npu"), expected = ranks::LossesOf(In("run"), "cpu");
+    ASSERT_GE(expected.size(), 4u) << cpu.output;
     ASSERT_EQ(found.size(), expected.size()) << npu.output;
-    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-3 * expected[i]) << "line " << i;
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-3 * expected[i]) << "update " << i;
   }
 };
 

@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "tests/cli/program.h"
+#include "tests/ranks/losses.h"
 
 namespace switchyard {
 namespace {
@@ -19,25 +19,16 @@ class OpenClTraining : public ProgramTest {
            "--workers=1 --warmup=0 --max_fallback=0 --output=run --suffix=a --model=" +
            model;
   }
-  static std::vector<double> Losses(const std::string& output) {
-    std::vector<double> losses;
-    const std::regex line("\\d+/(\\d+)  loss ([0-9.]+)");
-    for (std::sregex_iterator it(output.begin(), output.end(), line), end; it != end; ++it) {
-      losses.push_back(std::stod((*it)[2]));
-    }
-    return losses;
-  }
-  // First and last logged losses: lines between may be left out where steps are quick.
   void ExpectLossesOfTheCpu(const std::string& arguments, Start start) {
-    const CommandResult opencl = Run(arguments + " --device=opencl", start);
+    const CommandResult opencl = Run(arguments + " --suffix=opencl --device=opencl", start);
     ExpectSuccess(opencl, {"opencl device 0", "0 fallbacks"});
-    const CommandResult cpu = Run(arguments + " --device=cpu", start);
+    const CommandResult cpu = Run(arguments + " --suffix=cpu --device=cpu", start);
     ExpectSuccess(cpu);
-    const std::vector<double> found = Losses(opencl.output), expected = Losses(cpu.output);
-    ASSERT_GE(expected.size(), 2u) << cpu.output;
-    ASSERT_GE(found.size(), 2u) << opencl.output;
-    EXPECT_NEAR(found.front(), expected.front(), 1e-3 * expected.front());
-    EXPECT_NEAR(found.back(), expected.back(), 1e-3 * expected.back());
+    const std::vector<double> found = ranks::LossesOf(In("run"), "opencl"),
+                              expected = ranks::LossesOf(In("run"), "cpu");
+    ASSERT_EQ(expected.size(), 6u) << cpu.output;
+    ASSERT_EQ(found.size(), expected.size()) << opencl.output;
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-3 * expected[i]) << "update " << i;
     EXPECT_NE(expected.front(), expected.back()) << "nothing was trained";
   }
 };

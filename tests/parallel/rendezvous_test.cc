@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <latch>
 #include <thread>
 
 #include "core/runtime/meeting.h"
@@ -230,14 +231,16 @@ TEST(Rendezvous, StrangersAndNonsenseAreSentAway) {
 
 TEST(Rendezvous, AReportedFailureReachesAllAndCallsBackOnce) {
   std::atomic<int> calls{0};
+  std::latch registered(3);  // a barrier of the rendezvous could fail where the report comes before its end is known
   OnRanks(3, [&](int rank, Rendezvous& rendezvous, const ProcessMap&) {
     rendezvous.OnFailure([&](const Status&) { ++calls; });
-    ASSERT_TRUE(rendezvous.Barrier("registered", 5000).ok());
+    registered.arrive_and_wait();
     if (rank == 2) rendezvous.ReportFailure(DataLoss("bad file"));
     for (int waited = 0; waited < 2000 && rendezvous.health().ok(); ++waited) usleep(1000);
     EXPECT_THAT(Message(rendezvous.health()), HasSubstr("rank 2 (pid"));
     EXPECT_THAT(Message(rendezvous.health()), HasSubstr("failed: bad file"));
     EXPECT_FALSE(rendezvous.Get("anything", 5000).ok());
+    for (int waited = 0; waited < 2000 && calls < 3; ++waited) usleep(1000);  // nobody leaves before all were called
   });
   EXPECT_EQ(calls.load(), 3);
 }
