@@ -288,6 +288,7 @@ StatusOr<TrainingResult> Trainer::Train() {
         state.step = step - epoch * per_epoch;
         state.steps = std::min(per_epoch, impl.total_updates - epoch * per_epoch);
         state.images_per_s = rate;
+        state.remaining_s = static_cast<double>((state.steps - state.step) * impl.samples_per_update()) / rate;
         state.loss = loss;
         state.lr = lr;
         state.grad_norm = norm;
