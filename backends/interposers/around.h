@@ -42,28 +42,29 @@ struct sy_launch_table {
   X(sy_device_v1, count)                                                                                               \
   X(sy_device_v1, open)                                                                                                \
   X(sy_device_v1, close)                                                                                               \
-  X(sy_device_v1, query) X(sy_device_v1, alloc) X(sy_device_v1, free) X(sy_device_v1, copy)                            \
-      X(sy_device_v1, synchronize) X(sy_device_v1, stream_create) X(sy_device_v1, stream_destroy)                      \
-          X(sy_device_v1, event_create) X(sy_device_v1, event_destroy) X(sy_device_v1, event_record) X(                \
-              sy_device_v1, event_query) X(sy_device_v1, event_synchronize) X(sy_device_v1, stream_wait)               \
-              X(sy_device_v1, fill) X(sy_memory_ext_v1, native_address) X(sy_memory_ext_v1, import_memory) X(          \
-                  sy_memory_ext_v1, host_alloc) X(sy_memory_ext_v1, host_free) X(sy_memory_ext_v1, native_stream)      \
-                  X(sy_capture_v1, begin) X(sy_capture_v1, end) X(sy_capture_v1, launch) X(sy_capture_v1, release) X(  \
-                      sy_profiler_v1, start) X(sy_profiler_v1, drain) X(sy_profiler_v1, stop) X(sy_kernel_v1, prepare) \
-                      X(sy_kernel_v1, bind) X(sy_kernel_v1, unbind) X(sy_kernel_v1, release)                           \
-                          X(sy_region_v1, partition) X(sy_region_v1, prepare) X(sy_launch_table, launch)               \
-                              X(sy_collective_v1, query) X(sy_collective_v1, init) X(sy_collective_v1, poll)           \
-                                  X(sy_collective_v1, send_recv_batch) X(sy_collective_v1, abort)                      \
-                                      X(sy_collective_v1, destroy) X(sy_collective_v1, request_poll)                   \
-                                          X(sy_collective_v1, all_reduce) X(sy_collective_v1, reduce_scatter)          \
-                                              X(sy_collective_v1, all_gather) X(sy_collective_v1, broadcast)           \
-                                                  X(sy_collective_v1, all_to_all) X(sy_collective_v1, barrier)         \
-                                                      X(sy_collective_v1, split) X(sy_collective_v1, group_begin)      \
-                                                          X(sy_collective_v1, group_end)                               \
-                                                              X(sy_collective_v1, buffer_alloc)                        \
-                                                                  X(sy_collective_v1, buffer_free)                     \
-                                                                      X(sy_collective_v1, register_memory)             \
-                                                                          X(sy_collective_v1, deregister_memory)
+  X(sy_device_v1, query)                                                                                               \
+  X(sy_device_v1, alloc) X(sy_device_v1, free) X(sy_device_v1, copy) X(sy_device_v1, synchronize)                      \
+      X(sy_device_v1, stream_create) X(sy_device_v1, stream_destroy) X(sy_device_v1, event_create)                     \
+          X(sy_device_v1, event_destroy) X(sy_device_v1, event_record) X(sy_device_v1, event_query)                    \
+              X(sy_device_v1, event_synchronize) X(sy_device_v1, stream_wait) X(sy_device_v1, fill) X(                 \
+                  sy_memory_ext_v1, native_address) X(sy_memory_ext_v1, import_memory) X(sy_memory_ext_v1, host_alloc) \
+                  X(sy_memory_ext_v1, host_free) X(sy_memory_ext_v1, native_stream) X(sy_capture_v1, begin) X(         \
+                      sy_capture_v1, end) X(sy_capture_v1, launch) X(sy_capture_v1, release) X(sy_profiler_v1, start)  \
+                      X(sy_profiler_v1, drain) X(sy_profiler_v1, stop) X(sy_kernel_v1, prepare) X(sy_kernel_v1, bind)  \
+                          X(sy_kernel_v1, unbind) X(sy_kernel_v1, release) X(sy_region_v1, partition)                  \
+                              X(sy_region_v1, prepare) X(sy_launch_table, launch) X(sy_collective_v1, query)           \
+                                  X(sy_collective_v1, init) X(sy_collective_v1, poll)                                  \
+                                      X(sy_collective_v1, send_recv_batch) X(sy_collective_v1, abort)                  \
+                                          X(sy_collective_v1, destroy) X(sy_collective_v1, request_poll)               \
+                                              X(sy_collective_v1, all_reduce) X(sy_collective_v1, reduce_scatter)      \
+                                                  X(sy_collective_v1, all_gather) X(sy_collective_v1, broadcast)       \
+                                                      X(sy_collective_v1, all_to_all) X(sy_collective_v1, barrier)     \
+                                                          X(sy_collective_v1, split) X(sy_collective_v1, group_begin)  \
+                                                              X(sy_collective_v1, group_end)                           \
+                                                                  X(sy_collective_v1, buffer_alloc)                    \
+                                                                      X(sy_collective_v1, buffer_free)                 \
+                                                                          X(sy_collective_v1, register_memory)         \
+                                                                              X(sy_collective_v1, deregister_memory)
 
 // Stands for one function in overload resolution.
 template <auto Function>
@@ -177,6 +178,21 @@ class Wrapped {
   std::map<sy_kernel*, std::shared_ptr<const KernelRecord>> kernels_;
 };
 
+// One call, into the interposer's overload for the function; no exception leaves it. The same for every slot, and
+// compiled once.
+template <typename Interposer, auto Function, typename... Arguments>
+auto Enter(Interposer& interposer, Arguments... arguments) {
+  if constexpr (kCanFail<Function>) {
+    return Guarded(ErrorOf(arguments...), [&] { return interposer.Around(Call<Function>(), arguments...); });
+  } else {
+    try {
+      interposer.Around(Call<Function>(), arguments...);
+    } catch (const std::exception& failure) {
+      HostLog(3, Text(kName<Function>, ": ", failure.what()));
+    }
+  }
+}
+
 // The C functions that stand for one wrapped plugin.
 template <typename Interposer, int Number>
 struct Slot {
@@ -187,17 +203,7 @@ struct Slot {
   struct Entry;
   template <typename Table, typename Result, typename... Arguments, Result (*Table::*Function)(Arguments...)>
   struct Entry<Function> {
-    static Result Run(Arguments... arguments) {
-      if constexpr (kCanFail<Function>) {
-        return Guarded(ErrorOf(arguments...), [&] { return interposer->Around(Call<Function>(), arguments...); });
-      } else {
-        try {
-          interposer->Around(Call<Function>(), arguments...);
-        } catch (const std::exception& failure) {
-          HostLog(3, Text(kName<Function>, ": ", failure.what()));
-        }
-      }
-    }
+    static Result Run(Arguments... arguments) { return Enter<Interposer, Function>(*interposer, arguments...); }
   };
 
   static const void* Interface(const char* name) {

@@ -127,6 +127,7 @@ sy_status ReadTraits(const CatalogEntry& entry, Traits* traits, sy_error* error)
   SY_CL(error, clGetDeviceInfo, device, CL_DEVICE_PARTITION_PROPERTIES, bytes, partitions.data(), nullptr);
 
   traits->version = version + ", driver " + driver;
+  traits->keeps_kernels = version.find("PoCL") != std::string::npos;
   traits->computes_on_host = entry.type & CL_DEVICE_TYPE_CPU;
   traits->compute_units = std::max(units, 1u);
   traits->vector_width = std::bit_floor(std::clamp(width, 1u, 16u));

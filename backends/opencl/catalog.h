@@ -38,6 +38,9 @@ struct Traits {
   uint64_t memory_bytes = 0, largest_allocation = 0;
   uint32_t alignment = 128;  // bytes
   bool splits_by_counts = false;
+  // PoCL compiles a kernel when it is first launched, and keeps it. Asked for a program's binary, it compiles every
+  // kernel of the program, most of them never launched.
+  bool keeps_kernels = false;
 };
 sy_status ReadTraits(const CatalogEntry& entry, Traits* traits, sy_error* error);
 

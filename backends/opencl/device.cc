@@ -76,7 +76,8 @@ sy_status Open(int32_t index, const sy_open_options* given, sy_device** result, 
   device->context = ContextHandle(clCreateContext(properties, 1, &device->id, nullptr, nullptr, &code));
   if (code != CL_SUCCESS) return Failed(error, code, "clCreateContext");
   if (status = Stream::Make(device->context.get(), device->id, &device->own, error); status != SY_OK) return status;
-  device->programs.Open(device->context.get(), device->id, BinaryFolder(Setting("OPENCL_CACHE")),
+  device->programs.Open(device->context.get(), device->id,
+                        BinaryFolder(Setting("OPENCL_CACHE"), device->traits.keeps_kernels),
                         device->traits.name + ", " + device->traits.version,
                         Format("-DLANES=%u -DWIDTH=%u", device->lanes, device->width));
   *result = device.release();

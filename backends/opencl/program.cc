@@ -31,8 +31,9 @@ uint64_t HashText(const std::string& text, uint64_t seed) {
   return hash;
 }
 
-std::string BinaryFolder(const char* setting) {
+std::string BinaryFolder(const char* setting, bool driver_keeps_kernels) {
   if (setting && *setting) return std::string(setting) == "off" ? "" : setting;
+  if (driver_keeps_kernels) return "";
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache && *cache == '/') return std::string(cache) + "/switchyard/opencl";
   const char* home = std::getenv("HOME");

@@ -49,7 +49,8 @@ class ProgramCache {
   int built_ = 0;
 };
 
-// The folder that binaries are kept in: the setting OPENCL_CACHE ("off": none), else the user's cache folder.
-std::string BinaryFolder(const char* setting);
+// The folder that binaries are kept in: the setting OPENCL_CACHE ("off": none), else the user's cache folder, or none
+// where the driver keeps kernels itself.
+std::string BinaryFolder(const char* setting, bool driver_keeps_kernels);
 
 }  // namespace switchyard
