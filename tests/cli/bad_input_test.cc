@@ -95,10 +95,8 @@ class BadInputOnEveryRank : public BadInput, public testing::WithParamInterface<
   bool alone() const { return GetParam() == Start::kAlone; }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Started, BadInputOnEveryRank, testing::Values(Start::kAlone, Start::kLaunch, Start::kMpirun), [](const auto& info) {
-      return std::string(info.param == Start::kAlone ? "alone" : info.param == Start::kLaunch ? "launch" : "mpirun");
-    });
+INSTANTIATE_TEST_SUITE_P(Started, BadInputOnEveryRank, testing::Values(Start::kAlone, Start::kLaunch, Start::kMpirun),
+                         testing::PrintToStringParamName());
 
 TEST_P(BadInputOnEveryRank, UnknownModelDatasetDeviceOrCollective) {
   Expect(SmallTraining("--model=vit_mikro"), {"unknown model", "did you mean vit_micro?"});
@@ -108,8 +106,8 @@ TEST_P(BadInputOnEveryRank, UnknownModelDatasetDeviceOrCollective) {
 }
 
 TEST_P(BadInputOnEveryRank, ADeviceWithoutAPluginNamesWhatWasFoundAndWhere) {
-  Expect("train --device=tpu", {"--device=tpu", "no backend \"tpu\"", "cpu", "reference", "lib/switchyard/plugins",
-                                "switchyard doctor"});
+  Expect("train --device=tpu",
+         {"--device=tpu", "no backend \"tpu\"", "cpu", "reference", "lib/switchyard/plugins", "switchyard doctor"});
 }
 
 TEST_P(BadInputOnEveryRank, MoreRanksThanDevices) {

@@ -17,6 +17,10 @@ namespace switchyard {
 
 enum class Start { kAlone, kLaunch, kMpirun };
 
+inline std::ostream& operator<<(std::ostream& out, Start start) {
+  return out << (start == Start::kAlone ? "alone" : start == Start::kLaunch ? "launch" : "mpirun");
+}
+
 inline std::string Program() {
   return std::filesystem::weakly_canonical(ProgramFolder() + "/../bin/switchyard").string();
 }

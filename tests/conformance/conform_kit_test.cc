@@ -46,6 +46,7 @@ struct PlantedFault {
   const char* only;
   const char* words;  // of the failure
 };
+std::ostream& operator<<(std::ostream& out, const PlantedFault& planted) { return out << planted.fault; }
 
 // Sound without the fault, found with it.
 void ExpectFound(const PlantedFault& planted, const char* base) {
@@ -138,6 +139,7 @@ struct PlantedCollectiveFault {
   int ranks;
   const char* words;
 };
+std::ostream& operator<<(std::ostream& out, const PlantedCollectiveFault& planted) { return out << planted.fault; }
 class PlantedCollectiveFaultTest : public ::testing::TestWithParam<PlantedCollectiveFault> {};
 
 TEST_P(PlantedCollectiveFaultTest, IsFound) {

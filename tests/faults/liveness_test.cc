@@ -13,6 +13,10 @@ struct Setting {
   std::string collective;
 };
 
+std::ostream& operator<<(std::ostream& out, const Setting& setting) {
+  return out << setting.start << "_" << setting.collective;
+}
+
 class Liveness : public ProgramTest, public testing::WithParamInterface<Setting> {
  protected:
   void SetUp() override {
@@ -32,9 +36,7 @@ class Liveness : public ProgramTest, public testing::WithParamInterface<Setting>
 INSTANTIATE_TEST_SUITE_P(Started, Liveness,
                          testing::Values(Setting{Start::kLaunch, "shm"}, Setting{Start::kMpirun, "shm"},
                                          Setting{Start::kMpirun, "mpi"}),
-                         [](const auto& info) {
-                           return (info.param.start == Start::kLaunch ? "launch_" : "mpirun_") + info.param.collective;
-                         });
+                         testing::PrintToStringParamName());
 
 TEST_P(Liveness, AKilledRankIsNamedAndTheSurvivorsLeaveWithinASecond) {
   for (const int victim : {1, 0}) {

@@ -80,7 +80,8 @@ class RunningProgram {
   // Gone, or a zombie that its launcher has not collected yet.
   static bool IsGone(pid_t process) {
     std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    std::string text;
+    std::getline(file, text);  // empty where the process ends between open and read, for which an iterator would throw
     const size_t name_end = text.rfind(')');
     return name_end == std::string::npos || text[name_end + 2] == 'Z' || text[name_end + 2] == 'X';
   }
