@@ -147,7 +147,7 @@ Status CheckFreeing(Device& device) {
   return OkStatus();
 }
 
-// Host memory that prepare, bind and streams keep.
+// Host memory that buffers, streams, events and prepared kernels keep.
 Status CheckHostLeaks(Device& device, uint64_t seed) {
   constexpr uint64_t kRounds = 4000, kAllowedBytesPerRound = 64;
   const OpCase& one = OpCases().front();
@@ -157,6 +157,8 @@ Status CheckHostLeaks(Device& device, uint64_t seed) {
     if (round == kRounds) before = ResidentBytes();
     SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
     SY_ASSIGN_OR_RETURN(const Event event, device.NewEvent());
+    const auto buffer = device.Allocate(256);
+    if (!buffer.ok()) return buffer.status();
     auto kernel = PrepareOp(device, problem);
     if (kernel.status().code() == absl::StatusCode::kUnimplemented) continue;
     if (!kernel.ok()) return kernel.status();
@@ -164,7 +166,8 @@ Status CheckHostLeaks(Device& device, uint64_t seed) {
   const uint64_t after = ResidentBytes();
   const uint64_t allowed = kRounds * kAllowedBytesPerRound + (1 << 19);
   if (after > before + allowed) {
-    return Internal("{} rounds of prepare and release, streams and events kept {} bytes", kRounds, after - before);
+    return Internal("{} rounds of allocation, preparation, streams and events, all released, kept {} bytes", kRounds,
+                    after - before);
   }
   return OkStatus();
 }
