@@ -211,8 +211,7 @@ TEST_F(HostilePluginsTest, AProcessThatAPluginStartedEndsWithTheProbe) {
   Install("forks");
   Registry registry({folder_});
   EXPECT_FALSE(registry.Find(PluginKind::kBackend, "fake").ok());
-  // Its command line still names the library. A killed process is seen for a moment longer; an unkilled one would sleep
-  // on.
+  // Its command line still names the library. A killed process is seen for a moment longer, any other for ever.
   const auto survivors = [&] {
     std::string found;
     for (const auto& entry : fs::directory_iterator("/proc")) {

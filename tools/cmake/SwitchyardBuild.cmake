@@ -108,7 +108,7 @@ function(switchyard_test_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE switchyard_options ${arg_DEPS} switchyard_test_headers GTest::gtest_main)
-  target_precompile_headers(${name} REUSE_FROM switchyard_precompiled)
+  target_precompile_headers(${name} REUSE_FROM switchyard_precompiled)  # of tests/CMakeLists.txt, as are the test headers
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   get_property(plugins GLOBAL PROPERTY SWITCHYARD_PLUGINS)
   if(plugins)
