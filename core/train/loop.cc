@@ -86,10 +86,10 @@ Status Trainer::Impl::OpenRunFolder() {
   Status status;
   if (rank() == 0) status = MakeOrTakeUpRunFolder();
   if (world_size() > 1) {
-    std::string problem = status.ok() ? "" : Message(status);
-    SY_RETURN_IF_ERROR(BroadcastText(run_folder, 0));
-    SY_RETURN_IF_ERROR(BroadcastText(problem, 0));
-    if (status.ok() && !problem.empty()) status = FailedPrecondition("{}", problem);
+    std::string verdict = status.ok() ? "+" + run_folder : "-" + Message(status);
+    SY_RETURN_IF_ERROR(BroadcastText(verdict, 0));
+    if (rank() != 0 && verdict[0] == '+') run_folder = verdict.substr(1);
+    if (rank() != 0 && verdict[0] == '-') status = FailedPrecondition("{}", verdict.substr(1));
   }
   SY_RETURN_IF_ERROR(status);
   // Where --interpose=trace writes, unless the user chose.
