@@ -24,6 +24,7 @@ constexpr char kWeights[] = "model.safetensors";
 constexpr char kState[] = "state.safetensors";
 constexpr char kRecord[] = "state.json";
 constexpr char kConfig[] = "config.json";
+constexpr char kAbandoned[] = "abandoned";
 constexpr char kFormat[] = "switchyard-checkpoint/1";
 constexpr size_t kLargestJson = size_t{256} << 20;
 
@@ -128,19 +129,21 @@ Status RemoveLeftovers(const std::string& root) {
   return OkStatus();
 }
 
+// The checkpoint beside it that a link names.
 std::string LinkTarget(const std::string& link) {
   std::error_code error;
   const fs::path target = fs::read_symlink(link, error);
-  return error ? "" : target.filename().string();
+  return error || target.parent_path().filename() == kAbandoned ? "" : target.filename().string();
 }
 
-// Removes all but the `keep` newest and those that a link names.
-Status Prune(const std::string& root, int keep) {
+// Of the checkpoints up to `newest` removes all but the last `keep` and those that a link names.
+Status Prune(const std::string& root, const CheckpointName& newest, int keep) {
   if (keep <= 0) return OkStatus();
   SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root));
   std::vector<CheckpointName> checkpoints;
   for (const std::string& name : names) {
-    if (const auto parsed = ParseName(name)) checkpoints.push_back(*parsed);
+    const auto parsed = ParseName(name);
+    if (parsed && *parsed <= newest) checkpoints.push_back(*parsed);
   }
   std::sort(checkpoints.rbegin(), checkpoints.rend());
   const std::string latest = LinkTarget(root + "/latest"), best = LinkTarget(root + "/best");
@@ -202,8 +205,39 @@ StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const Checkp
   SY_RETURN_IF_ERROR(ReplaceLink(name.Text(), root + "/latest"));
   if (options.best) SY_RETURN_IF_ERROR(ReplaceLink(name.Text(), root + "/best"));
   SY_RETURN_IF_ERROR(SyncFolder(root));
-  SY_RETURN_IF_ERROR(Prune(root, options.keep));
+  SY_RETURN_IF_ERROR(Prune(root, name, options.keep));
   return folder;
+}
+
+Status SetLaterCheckpointsAside(const std::string& folder) {
+  const fs::path given(folder);
+  const std::string root = given.parent_path().string(), aside = root + "/" + kAbandoned;
+  const auto resumed = ParseName(given.filename().string());
+  if (!resumed) return InvalidArgument("{}: expected a checkpoint of a run, checkpoints/step-…", folder);
+  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root));
+  std::vector<CheckpointName> later;
+  for (const std::string& name : names) {
+    const auto parsed = ParseName(name);
+    if (parsed && *parsed > *resumed) later.push_back(*parsed);
+  }
+  if (later.empty()) return OkStatus();
+  SY_RETURN_IF_ERROR(MakeFolders(aside));
+  SY_RETURN_IF_ERROR(ReplaceLink(resumed->Text(), root + "/latest"));
+  const auto best = ParseName(LinkTarget(root + "/best"));
+  const bool best_moves = best && *best > *resumed;
+  if (best_moves) SY_RETURN_IF_ERROR(ReplaceLink(resumed->Text(), root + "/best"));  // never a link to nothing
+  SY_RETURN_IF_ERROR(SyncFolder(root));
+  std::string best_aside;
+  std::error_code error;
+  for (const CheckpointName& from : later) {
+    CheckpointName to{from.step, 1};
+    while (fs::exists(fs::symlink_status(aside + "/" + to.Text(), error))) ++to.version;
+    SY_RETURN_IF_ERROR(RenamePath(root + "/" + from.Text(), aside + "/" + to.Text()));
+    if (best_moves && from == *best) best_aside = to.Text();
+  }
+  SY_RETURN_IF_ERROR(SyncFolder(aside));
+  if (!best_aside.empty()) SY_RETURN_IF_ERROR(ReplaceLink(std::string(kAbandoned) + "/" + best_aside, root + "/best"));
+  return SyncFolder(root);
 }
 
 StatusOr<std::string> ResolveCheckpoint(const std::string& path) {

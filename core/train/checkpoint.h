@@ -34,7 +34,7 @@ struct CheckpointContents {
 
 struct SaveOptions {
   bool best = false;  // `best` shall point to it too
-  int keep = 3;       // newest checkpoints kept, beside those that `latest` and `best` point to; 0 keeps all
+  int keep = 3;       // newest checkpoints kept up to this one, beside those that links name; 0 keeps all
 };
 
 struct LoadedCheckpoint {
@@ -49,6 +49,11 @@ struct LoadedCheckpoint {
 // are whole, and `latest` and `best` each name the old or the new one. A full disk is ResourceExhausted.
 StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const CheckpointContents& contents,
                                      const SaveOptions& options);
+
+// A run goes on from the checkpoint in `folder`, <run>/checkpoints/step-…: those of later steps belong to a future that
+// is given up. They are moved to <run>/checkpoints/abandoned/, so that they neither count for `keep` nor are lost;
+// `latest` turns to `folder`, and `best` follows the one that it names.
+Status SetLaterCheckpointsAside(const std::string& folder);
 
 // Finds the folder that `path` means: a checkpoint, a link to one, a run folder (its latest), `<run>/best` or
 // `<run>/latest`. NotFound says what was looked for.

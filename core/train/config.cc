@@ -1,5 +1,6 @@
 #include "core/train/config.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/base/names.h"
@@ -17,28 +18,30 @@ double Plain(float value) { return std::strtod(fmt::format("{}", value).c_str(),
 
 }  // namespace
 
-nlohmann::ordered_json ToJson(const TrainConfig& config) {
+nlohmann::ordered_json ToJson(const TrainConfig& config, std::initializer_list<SettingKind> kinds) {
   nlohmann::ordered_json json;
-#define SY_FIELD(field, help) json[#field] = Plain(config.field);
+  const auto wanted = [&](SettingKind kind) { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); };
+#define SY_FIELD(field, kind, help) \
+  if (wanted(SettingKind::kind)) json[#field] = Plain(config.field);
   SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
   return json;
 }
 
-StatusOr<TrainConfig> TrainConfigFromJson(const nlohmann::json& json) {
+StatusOr<TrainConfig> PropertiesFromJson(const nlohmann::json& json) {
   if (!json.is_object()) return InvalidArgument("expected a JSON object of settings, found {}", json.type_name());
   TrainConfig config;
   std::vector<std::string> known;
-#define SY_FIELD(field, help) known.push_back(#field);
+#define SY_FIELD(field, kind, help) known.push_back(#field);
   SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
   for (const auto& [key, value] : json.items()) {
     bool found = false;
     try {
-#define SY_FIELD(field, help)   \
-  if (key == #field) {          \
-    found = true;               \
-    value.get_to(config.field); \
+#define SY_FIELD(field, kind, help)                                              \
+  if (key == #field) {                                                           \
+    found = true;                                                                \
+    if (SettingKind::kind == SettingKind::kProperty) value.get_to(config.field); \
   }
       SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD

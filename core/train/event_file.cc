@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "core/base/environment.h"
 #include "core/train/event.pb.h"
@@ -16,6 +18,9 @@
 
 namespace switchyard {
 namespace {
+
+constexpr char kNameBegins[] = "events.out.tfevents.";
+constexpr size_t kLargestFile = size_t{4} << 30;
 
 constexpr std::array<uint32_t, 256> Crc32cTable() {
   std::array<uint32_t, 256> table{};
@@ -33,6 +38,32 @@ double WallTime() { return std::chrono::duration<double>(std::chrono::system_clo
 template <typename Number>
 void AppendNumber(std::string* text, Number number) {
   text->append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+template <typename Number>
+Number NumberAt(const std::string& text, size_t at) {
+  Number number;
+  std::memcpy(&number, text.data() + at, sizeof number);
+  return number;
+}
+
+// The records of a file up to `step`, as they stand there; ends at the first that is torn or damaged.
+std::string RecordsUntil(const std::string& text, int64_t step) {
+  constexpr size_t kHead = 12, kTail = 4;
+  std::string kept;
+  for (size_t at = 0; text.size() - at >= kHead + kTail;) {
+    const auto length = NumberAt<uint64_t>(text, at);
+    if (NumberAt<uint32_t>(text, at + 8) != MaskedCrc32c(text.data() + at, 8) ||
+        length > text.size() - at - kHead - kTail)
+      break;
+    const char* payload = text.data() + at + kHead;
+    if (NumberAt<uint32_t>(text, at + kHead + length) != MaskedCrc32c(payload, length)) break;
+    event::Event event;
+    if (!event.ParseFromArray(payload, static_cast<int>(length))) break;
+    if (event.step() <= step) kept.append(text, at, kHead + length + kTail);
+    at += kHead + length + kTail;
+  }
+  return kept;
 }
 
 event::Event EventAt(int64_t step) {
@@ -55,8 +86,8 @@ uint32_t MaskedCrc32c(const void* data, size_t bytes) {
 StatusOr<EventFile> EventFile::Create(const std::string& folder) {
   static std::atomic<int> created{0};
   SY_RETURN_IF_ERROR(MakeFolders(folder));
-  const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder,
-                                       static_cast<int64_t>(WallTime()), HostName(), getpid(), created++);
+  const std::string path = fmt::format("{}/{}{:010}.{}.{}.{}", folder, kNameBegins, static_cast<int64_t>(WallTime()),
+                                       HostName(), getpid(), created++);
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor < 0) return FileError("create", path, errno);
   EventFile file(path, descriptor);
@@ -98,6 +129,27 @@ Status EventFile::WriteRecord(const std::string& payload) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return FileError("write", path_, errno);
     done += static_cast<size_t>(written);
+  }
+  return OkStatus();
+}
+
+Status DropEventsAfter(const std::string& folder, int64_t step) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) return OkStatus();
+  std::vector<std::string> paths;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(kNameBegins) && !name.ends_with(".tmp")) paths.push_back(at->path().string());
+  }
+  if (error) return FileError("list the folder", folder, error.value());
+  for (const std::string& path : paths) {
+    SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestFile));
+    const std::string kept = RecordsUntil(text, step);
+    if (kept.size() == text.size()) continue;
+    const std::string temporary = path + ".tmp";
+    std::filesystem::remove(temporary, error);
+    SY_RETURN_IF_ERROR(WriteDurably(temporary, {BytesOf(kept)}));
+    SY_RETURN_IF_ERROR(RenamePath(temporary, path));
   }
   return OkStatus();
 }

@@ -28,7 +28,7 @@ class EventFile {
 
   const std::string& path() const { return path_; }
 
-  // Tags with slashes are grouped by their first part: "Loss/training", "Metrics/validation/top1".
+  // Tags with slashes are grouped by their first part: "Loss/training/train_loss", "Metrics/validation/top1".
   Status Scalar(const std::string& tag, int64_t step, double value);
   Status Picture(const std::string& tag, int64_t step, const Raster& image);
 
@@ -39,5 +39,9 @@ class EventFile {
   std::string path_;
   int descriptor_ = -1;
 };
+
+// Drops the records of steps greater than `step` from every event file of `folder`: before a run resumes from there.
+// What follows a torn or damaged record, which no reader gets past, goes too. A missing folder is fine.
+Status DropEventsAfter(const std::string& folder, int64_t step);
 
 }  // namespace switchyard

@@ -1,9 +1,6 @@
 // The training loop, evaluation and the run folder.
 #include <algorithm>
 #include <cmath>
-#include <ctime>
-#include <filesystem>
-#include <fstream>
 
 #include "core/base/logging.h"
 #include "core/train/event_file.h"
@@ -17,15 +14,6 @@ namespace switchyard {
 
 namespace {
 
-std::string TimeStamp() {
-  char text[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &local);
-  return text;
-}
-
 // What rank 0 writes beside the checkpoints.
 class RunLog {
  public:
@@ -35,6 +23,7 @@ class RunLog {
     const std::string path = folder + "/metrics.jsonl";
     auto log = std::make_unique<RunLog>();
     SY_RETURN_IF_ERROR(DropMetricsAfter(path, resumed_step));
+    SY_RETURN_IF_ERROR(DropEventsAfter(folder, resumed_step));
     SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(path));
     log->metrics_.emplace(std::move(metrics));
     if (tensorboard) {
@@ -78,30 +67,33 @@ StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_f
 
 }  // namespace
 
-Status Trainer::Impl::OpenRunFolder() {
-  if (run_folder.empty()) {
-    std::string suffix = config.suffix;
-    if (suffix.empty()) {  // rank 0's clock names the run
-      suffix = TimeStamp();
-      if (world_size() > 1) {
-        if (rank() == 0) SY_RETURN_IF_ERROR(world.rendezvous->Put("run/suffix", suffix));
-        SY_ASSIGN_OR_RETURN(suffix, world.rendezvous->Get("run/suffix", config.init_timeout_ms));
-      }
-    }
-    run_folder = fmt::format("{}/{}/{}/{}/{}", config.output, model.name,
-                             config.tag.empty() ? config.dataset : config.tag, suffix, config.output_suffix);
+Status Trainer::Impl::MakeOrTakeUpRunFolder() {
+  const bool goes_on = !run_folder.empty();
+  if (!goes_on) {
+    SY_ASSIGN_OR_RETURN(run_folder, CreateRunFolder(config, model.name));
+    if (!resumed_from.empty())
+      LogWarning("{} lies in no run folder; the run goes on in a new one, {}", resumed_from, run_folder);
   }
+  SY_ASSIGN_OR_RETURN(RunFolderLock lock, RunFolderLock::Take(run_folder));
+  run_lock.emplace(std::move(lock));
+  if (!goes_on) return OkStatus();
+  SY_RETURN_IF_ERROR(SetLaterCheckpointsAside(resumed_from));
+  return WriteRunConfig(run_folder, config);
+}
+
+// All ranks come to the verdict of rank 0.
+Status Trainer::Impl::OpenRunFolder() {
+  Status status;
+  if (rank() == 0) status = MakeOrTakeUpRunFolder();
+  if (world_size() > 1) {
+    std::string verdict = status.ok() ? "+" + run_folder : "-" + Message(status);
+    SY_RETURN_IF_ERROR(BroadcastText(verdict, 0));
+    if (rank() != 0 && verdict[0] == '+') run_folder = verdict.substr(1);
+    if (rank() != 0 && verdict[0] == '-') status = FailedPrecondition("{}", verdict.substr(1));
+  }
+  SY_RETURN_IF_ERROR(status);
   // Where --interpose=trace writes, unless the user chose.
   if (!config.interpose.empty()) setenv("SWITCHYARD_TRACE", (run_folder + "/trace.json").c_str(), 0);
-  if (rank() != 0) return OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(run_folder, error);
-  if (error)
-    return InvalidArgument("cannot create the run folder {}: {}; choose another with --output", run_folder,
-                           error.message());
-  std::ofstream file(run_folder + "/config.json");
-  file << ToJson(config).dump(2) << '\n';
-  if (!file.flush()) return ResourceExhausted("cannot write {}/config.json", run_folder);
   return OkStatus();
 }
 
@@ -222,7 +214,7 @@ StatusOr<TrainingResult> Trainer::Train() {
     impl.batch = 0;
     ++impl.epoch;
   }
-  // Counted from here: a run resumed with another batch has other epochs behind it than its updates say.
+  // Counted from here: a run whose global batch was changed has other epochs behind it than its updates say.
   const int64_t updates_of_epoch = impl.batch / config.accumulation + impl.total_updates - impl.data_step;
   const int64_t end_epoch = impl.epoch + (updates_of_epoch + per_epoch - 1) / per_epoch;
   if (impl.data_step < impl.total_updates) SY_RETURN_IF_ERROR(impl.loader->Start(impl.epoch, impl.batch, end_epoch));
@@ -249,7 +241,7 @@ StatusOr<TrainingResult> Trainer::Train() {
     train_seconds += SecondsSince(start);
     interval_seconds += SecondsSince(start);
 
-    const int64_t step = impl.data_step, epoch = (step - 1) / per_epoch;
+    const int64_t step = impl.data_step, epoch = impl.epoch, step_of_epoch = impl.batch / config.accumulation;
     if (logged) {
       double loss = 0;
       for (const double l : losses) loss += l / static_cast<double>(losses.size());
@@ -282,11 +274,12 @@ StatusOr<TrainingResult> Trainer::Train() {
                                        {"memory_bytes", impl.memory->allocated_bytes()}}));
         SY_RETURN_IF_ERROR(log->Scalar("Loss/training/train_loss", step, loss));
         SY_RETURN_IF_ERROR(log->Scalar("Training/learning_rate", step, lr));
+        SY_RETURN_IF_ERROR(log->Scalar("Training/grad_norm", step, norm));
         ProgressState state;
         state.epoch = epoch + 1;
         state.epochs = end_epoch;
-        state.step = step - epoch * per_epoch;
-        state.steps = std::min(per_epoch, impl.total_updates - epoch * per_epoch);
+        state.step = step_of_epoch;
+        state.steps = std::min(per_epoch, step_of_epoch + impl.total_updates - step);
         state.images_per_s = rate;
         state.remaining_s = static_cast<double>((state.steps - state.step) * impl.samples_per_update()) / rate;
         state.loss = loss;
@@ -299,9 +292,8 @@ StatusOr<TrainingResult> Trainer::Train() {
       interval_updates = 0;
     }
 
-    const bool epoch_ends = step % per_epoch == 0, run_ends = step == impl.total_updates;
-    const bool evaluate =
-        run_ends || (epoch_ends && config.eval_every > 0 && (step / per_epoch) % config.eval_every == 0);
+    const bool epoch_ends = step_of_epoch == per_epoch, run_ends = step == impl.total_updates;
+    const bool evaluate = run_ends || (epoch_ends && config.eval_every > 0 && (epoch + 1) % config.eval_every == 0);
     bool best = false;
     if (evaluate && !stop) {
       SY_ASSIGN_OR_RETURN(result.evaluation, Evaluate(*impl.validation_data));
@@ -315,7 +307,7 @@ StatusOr<TrainingResult> Trainer::Train() {
                                        {"top1", e.top1},
                                        {"top5", e.top5},
                                        {"val_count", e.count}}));
-        SY_RETURN_IF_ERROR(log->Scalar("Loss/training/val_loss", step, e.loss));
+        SY_RETURN_IF_ERROR(log->Scalar("Loss/validation/val_loss", step, e.loss));
         SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top1", step, e.top1));
         SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top5", step, e.top5));
         progress->Line(fmt::format("epoch {}: validation loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} % of {} images{}",
@@ -344,9 +336,10 @@ StatusOr<TrainingResult> Trainer::Train() {
     SY_RETURN_IF_ERROR(impl.writer->Finish());
     SY_ASSIGN_OR_RETURN(result.picture, DrawCurve(log->path(), impl.run_folder,
                                                   fmt::format("{} on {}", impl.model.name, config.dataset)));
+    impl.run_lock.reset();
   }
   result.updates = impl.data_step;
-  result.epochs = impl.data_step / per_epoch;
+  result.epochs = impl.epoch + (impl.batch / config.accumulation == per_epoch ? 1 : 0);
   result.best_top1 = impl.best_top1;
   result.run_folder = impl.run_folder;
   result.seconds = train_seconds;

@@ -1,8 +1,9 @@
 // Keeping a run and taking it up again: what a checkpoint holds and how it is put back.
 #include <cstring>
-#include <filesystem>
+#include <limits>
 
 #include "core/base/logging.h"
+#include "core/train/batch_division.h"
 #include "core/train/trainer_impl.h"
 
 namespace switchyard {
@@ -37,6 +38,21 @@ StatusOr<HostTensors> ReadAll(const TensorFile& file) {
 
 bool IsSaved(const Layout::Entry& entry, const std::string& name) {
   return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
+}
+
+const char* SavedType(const Layout::Entry& entry) {
+  return entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";
+}
+
+// A count of the checkpoint's record; DataLoss where it is none.
+StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const char* key) {
+  const auto found = checkpoint.record.find(key);
+  if (found == checkpoint.record.end() || !found->is_number_integer() || found->get<int64_t>() < 0 ||
+      found->get<int64_t>() > std::numeric_limits<int32_t>::max()) {
+    return DataLoss("{}/state.json: {}: expected a count, found {}", checkpoint.folder, key,
+                    found == checkpoint.record.end() ? "nothing" : found->dump());
+  }
+  return found->get<int64_t>();
 }
 
 }  // namespace
@@ -92,22 +108,24 @@ Status Trainer::Impl::Save(bool best, double top1) {
     std::vector<char>& bytes = state[name];
     bytes.resize(entry.bytes);
     SY_RETURN_IF_ERROR(memory->Download(name, bytes.data(), bytes.size()));
-    const char* dtype = entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";
-    contents.state.push_back({name, dtype, {entry.type.shape.begin(), entry.type.shape.end()}, bytes.data()});
+    contents.state.push_back(
+        {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, bytes.data()});
   }
-  contents.record = {{"epoch", epoch},
-                     {"batch", batch},
+  // An epoch that is over is the next one's beginning, where any global batch can go on.
+  const bool epoch_is_over = batch >= updates_per_epoch * config.accumulation;
+  if (!data_checksum) data_checksum = train_data->Checksum();
+  contents.record = {{"epoch", epoch_is_over ? epoch + 1 : epoch},
+                     {"samples", epoch_is_over ? 0 : batch * config.batch_size * world_size()},  // of the epoch
                      {"step", data_step},
                      {"micro_step", 0},
                      {"world", world_size()},
-                     {"batch_size", config.batch_size},
-                     {"accumulation", config.accumulation},
                      {"best_top1", best_top1},
                      {"top1", top1},
-                     {"seed", config.seed},
+                     {"optimizer", config.optimizer},
                      {"arch", model.architecture},
                      {"classes", train_data->class_names()},
-                     {"config", ToJson(config)}};
+                     {"data_checksum", *data_checksum},
+                     {"config", ToJson(config, {SettingKind::kProperty})}};
   if (model.config_json) {
     SY_ASSIGN_OR_RETURN(contents.config, model.config_json(train_data->class_names()));
   }
@@ -117,60 +135,104 @@ Status Trainer::Impl::Save(bool best, double top1) {
   return writer->Save(contents, options);
 }
 
-Status Trainer::Impl::Load(const std::string& path, bool weights_only) {
-  const bool bare = path.ends_with(".safetensors");
+Status Trainer::Impl::LoadWeights(const std::string& path, bool reset_head) {
   HostTensors weights;
-  std::optional<LoadedCheckpoint> checkpoint;
-  if (bare) {
-    if (!weights_only)
-      return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
+  if (path.ends_with(".safetensors")) {
     SY_ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
     SY_ASSIGN_OR_RETURN(weights, ReadAll(file));
   } else {
-    auto loaded = LoadCheckpoint(path);
-    if (!loaded.ok()) return loaded.status();
-    checkpoint.emplace(std::move(*loaded));
-    const nlohmann::json arch = checkpoint->record.value("arch", nlohmann::json());
-    if (!weights_only && arch != model.architecture) {
-      return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", checkpoint->folder,
-                             arch.dump(), model.architecture.dump());
-    }
-    SY_ASSIGN_OR_RETURN(weights, ReadAll(checkpoint->weights));
+    SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
+    SY_ASSIGN_OR_RETURN(weights, ReadAll(checkpoint.weights));
   }
   if (model.import_weights) {
-    SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), config.reset_head));
+    SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), reset_head));
   }
-  SY_RETURN_IF_ERROR(UploadParameters(weights, weights_only && config.reset_head));
-  if (weights_only) return OkStatus();
+  return UploadParameters(weights, reset_head);
+}
 
+Status Trainer::Impl::OpenResumed() {
+  const std::string& path = config.resume;
+  if (path.ends_with(".safetensors"))
+    return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
+  auto loaded = LoadCheckpoint(path);
+  if (!loaded.ok()) return loaded.status();
+  resumed.emplace(std::move(*loaded));
+  const std::string& folder = resumed->folder;
+  const nlohmann::json& record = resumed->record;
+  const auto field = [&record](const char* key) { return record.value(key, nlohmann::json()); };
+  if (field("arch") != model.architecture) {
+    return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", folder,
+                           field("arch").dump(), model.architecture.dump());
+  }
+  if (field("optimizer") != config.optimizer) {
+    return InvalidArgument(
+        "{} was saved with --optimizer={}, this run has {}, for which that state means something else; leave "
+        "--optimizer out, or start a new run from the weights with --pretrained={}",
+        folder, field("optimizer").dump(), config.optimizer, path);
+  }
+  if (field("classes") != nlohmann::json(train_data->class_names())) {
+    return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
+                           folder, field("classes").dump(), nlohmann::json(train_data->class_names()).dump());
+  }
+  if (rank() == 0) {
+    data_checksum = train_data->Checksum();
+    if (field("data_checksum") != *data_checksum) {
+      LogWarning("the training data are not those that {} was trained on; if that is not meant, give those with --data",
+                 folder);
+    }
+  }
+
+  SY_ASSIGN_OR_RETURN(epoch, CountIn(*resumed, "epoch"));
+  SY_ASSIGN_OR_RETURN(data_step, CountIn(*resumed, "step"));
+  SY_ASSIGN_OR_RETURN(const int64_t samples, CountIn(*resumed, "samples"));
+  best_top1 = field("best_top1").is_number() ? field("best_top1").get<double>() : -1;
+  if (samples % samples_per_update() != 0) {
+    const std::string others = GlobalBatchesThatFit(samples, world_size(), samples_per_update());
+    return InvalidArgument(
+        "{} stands {} images into epoch {}, which a global batch of {} does not reach; go on {}from a checkpoint at "
+        "the "
+        "end of an epoch, or leave --global_batch_size out",
+        folder, samples, epoch + 1, samples_per_update(),
+        others.empty() ? "" : fmt::format("with --global_batch_size={}, ", others));
+  }
+  batch = samples / (int64_t{config.batch_size} * world_size());
+  run_folder = RunFolderOf(folder);
+  resumed_from = folder;
+  return OkStatus();
+}
+
+Status Trainer::Impl::RestoreState() {
+  const std::string& folder = resumed->folder;
+  SY_ASSIGN_OR_RETURN(HostTensors weights, ReadAll(resumed->weights));
+  if (model.import_weights) {
+    SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), false));
+  }
+  SY_RETURN_IF_ERROR(UploadParameters(weights, false));
+  const auto refused = [&](const std::string& name, const std::string& what) {
+    return InvalidArgument(
+        "{}: state {} {}; it was saved with other settings of the optimizer: leave those out that you changed, or "
+        "start a new run from the weights with --pretrained={}",
+        folder, name, what, config.resume);
+  };
+  for (const TensorFile::Entry& saved : resumed->state.entries()) {
+    const Layout::Entry* entry = layout->Find(saved.name);
+    if (entry == nullptr || !IsSaved(*entry, saved.name)) return refused(saved.name, "is none of this run's");
+  }
   for (const auto& [name, entry] : layout->entries()) {
     if (!IsSaved(entry, name)) continue;
-    const TensorFile::Entry* saved = checkpoint->state.Find(name);
-    if (saved == nullptr || saved->bytes != static_cast<int64_t>(entry.bytes)) {
-      return InvalidArgument(
-          "{}: state {} {}; was it saved with another --optimizer?", checkpoint->folder, name,
-          saved == nullptr ? "is missing" : fmt::format("has {} bytes, expected {}", saved->bytes, entry.bytes));
+    const TensorFile::Entry* saved = resumed->state.Find(name);
+    if (saved == nullptr) return refused(name, "is missing");
+    const Shape shape(saved->shape.begin(), saved->shape.end());
+    if (saved->dtype != SavedType(entry) || shape != entry.type.shape ||
+        saved->bytes != static_cast<int64_t>(entry.bytes)) {
+      return refused(name, fmt::format("is {} {}, expected {} {}", saved->dtype, ToString(shape), SavedType(entry),
+                                       ToString(entry.type.shape)));
     }
     std::vector<char> bytes(entry.bytes);
-    SY_RETURN_IF_ERROR(checkpoint->state.Read(*saved, bytes.data()));
+    SY_RETURN_IF_ERROR(resumed->state.Read(*saved, bytes.data()));
     SY_RETURN_IF_ERROR(memory->Upload(name, bytes.data(), bytes.size()));
   }
-  const nlohmann::json& record = checkpoint->record;
-  const int64_t samples =
-      int64_t{record.value("batch", int64_t{0})} * record.value("batch_size", 0) * record.value("world", 1);
-  const int64_t per_batch = int64_t{config.batch_size} * world_size();
-  if (samples % per_batch != 0) {
-    return InvalidArgument(
-        "{} stands {} samples into its epoch, which is no multiple of batch_size {} x {} ranks; resume with batch_size "
-        "{} on {} ranks",
-        checkpoint->folder, samples, config.batch_size, world_size(), record.value("batch_size", 0),
-        record.value("world", 1));
-  }
-  epoch = record.value("epoch", int64_t{0});
-  batch = samples / per_batch;
-  data_step = record.value("step", int64_t{0});
-  best_top1 = record.value("best_top1", -1.0);
-  run_folder = std::filesystem::path(checkpoint->folder).parent_path().parent_path().string();
+  resumed.reset();
   return OkStatus();
 }
 

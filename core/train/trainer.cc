@@ -203,6 +203,7 @@ Status Trainer::Impl::AllocateMemory() {
   places = {
       layout->Find("images"),      layout->Find("labels"),    layout->Find("sample_ids"),      layout->Find("step"),
       layout->Find("output/loss"), layout->Find("output/lr"), layout->Find("output/grad_norm")};
+  in_update.resize(config.batch_size);
   own_samples.resize(config.batch_size);
   for (int i = 0; i < config.batch_size; ++i) own_samples[i] = i * world_size() + rank();
   return OkStatus();
@@ -266,6 +267,18 @@ Status Trainer::Impl::InitializeState() {
   return memory->Upload("lr_table", lr_table.data(), lr_table.size() * sizeof(float));
 }
 
+// Epochs decide the run's length, and its schedule follows them. After a changed global batch `data_step` updates lie
+// behind where this batch would have made another number of them: the rest of the table moves there.
+void Trainer::Impl::FollowEpochs() {
+  const int64_t behind = epoch * updates_per_epoch + batch / config.accumulation;
+  total_updates = data_step + std::max<int64_t>(0, total_updates - behind);
+  if (behind == data_step || lr_table.empty()) return;
+  std::vector<float> moved(static_cast<size_t>(total_updates));
+  const auto last = static_cast<int64_t>(lr_table.size()) - 1;
+  for (int64_t i = 0; i < total_updates; ++i) moved[i] = lr_table[std::clamp<int64_t>(i - data_step + behind, 0, last)];
+  lr_table = std::move(moved);
+}
+
 StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model,
                                                    const Dataset& train, const Dataset& validation, World& world) {
   SY_RETURN_IF_ERROR(CheckTrainConfig(config));
@@ -278,19 +291,27 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   impl.train_data = &train;
   impl.validation_data = &validation;
   SY_ASSIGN_OR_RETURN(impl.loader, MakeLoader(config, model, train, world, true));
-  impl.updates_per_epoch = impl.loader->batches_per_epoch() / config.accumulation;
+  // Of whole updates without padding, so that it is the same on any number of ranks.
+  impl.updates_per_epoch = train.size() / impl.samples_per_update();
   if (impl.updates_per_epoch == 0) {
     return InvalidArgument(
         "{} training samples are fewer than one update takes ({} = batch_size {} x {} ranks x accumulation {}); lower "
         "--batch_size",
         train.size(), impl.samples_per_update(), config.batch_size, world.size(), config.accumulation);
   }
-  impl.total_updates = config.steps > 0 ? config.steps : impl.updates_per_epoch * config.epochs;
-  SY_ASSIGN_OR_RETURN(impl.lr_table, RateTable(config, impl.total_updates, impl.updates_per_epoch, world.size()));
+  impl.config.global_batch_size = static_cast<int>(impl.samples_per_update());
+  const int64_t length = config.steps > 0 ? config.steps : impl.updates_per_epoch * config.epochs;
+  SY_ASSIGN_OR_RETURN(impl.lr_table, RateTable(config, length, impl.updates_per_epoch, world.size()));
+  impl.total_updates = length;
+  if (!config.resume.empty()) {
+    SY_RETURN_IF_ERROR(impl.OpenResumed());
+    if (config.steps == 0) impl.FollowEpochs();
+  }
   SY_RETURN_IF_ERROR(impl.CompilePlans());
   SY_RETURN_IF_ERROR(impl.VerifyParameters());
   SY_RETURN_IF_ERROR(impl.AllocateMemory());
   SY_RETURN_IF_ERROR(impl.InitializeState());
+  if (impl.resumed) SY_RETURN_IF_ERROR(impl.RestoreState());
   return trainer;
 }
 
@@ -326,9 +347,12 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
 Status Trainer::Impl::UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids,
                                   int micro_step) {
   Device& device = *world.device;
-  const int32_t step[2] = {static_cast<int32_t>(data_step), micro_step};
+  // Random numbers depend on the sample's place in the update, not on how the update is divided into micro-steps.
+  const int32_t step[2] = {static_cast<int32_t>(data_step), 0};
+  const auto before = static_cast<int32_t>(micro_step * config.batch_size * world_size());
+  for (size_t i = 0; i < in_update.size(); ++i) in_update[i] = sample_ids[i] + before;
   const std::pair<const Layout::Entry*, const void*> inputs[] = {
-      {places.images, images}, {places.labels, labels}, {places.sample_ids, sample_ids}, {places.step, step}};
+      {places.images, images}, {places.labels, labels}, {places.sample_ids, in_update.data()}, {places.step, step}};
   slot = (slot + 1) % static_cast<int>(slots.size());
   Slot& to = slots[slot];
   if (device.async()) {
@@ -391,7 +415,6 @@ StatusOr<Trainer::StepResult> Trainer::Step(const float* images, const int32_t* 
 
 StatusOr<HostTensors> Trainer::Parameters() const { return impl_->DownloadParameters(); }
 Status Trainer::SetParameters(const HostTensors& values) { return impl_->UploadParameters(values, false); }
-Status Trainer::LoadWeights(const std::string& path) { return impl_->Load(path, true); }
-Status Trainer::Resume(const std::string& path) { return impl_->Load(path, false); }
+Status Trainer::LoadWeights(const std::string& path, bool reset_head) { return impl_->LoadWeights(path, reset_head); }
 
 }  // namespace switchyard

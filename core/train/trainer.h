@@ -54,8 +54,9 @@ struct TrainingResult {
 
 class Trainer {
  public:
-  // config must be resolved: no field left at "the recipe's". Throws nothing: a wrong graph is an error that names the
-  // source line.
+  // config must be resolved: no field left at "the recipe's". With config.resume the trainer goes on where that
+  // checkpoint was saved: weights, state and position; in its run folder if it lies in one, else in a new one. Throws
+  // nothing: a wrong graph is an error that names the source line.
   static StatusOr<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const TrainableModel& model,
                                                    const Dataset& train, const Dataset& validation, World& world);
   ~Trainer();
@@ -68,9 +69,9 @@ class Trainer {
   // Class probabilities (samples, classes) of a dataset whose labels do not matter, in its order. One rank.
   StatusOr<std::vector<std::vector<double>>> Predict(const Dataset& dataset);
 
-  // Loads weights, state and position (resume), or only weights (pretrained, eval).
-  Status Resume(const std::string& path);
-  Status LoadWeights(const std::string& path);
+  // Only weights, of a checkpoint or a .safetensors file. reset_head: where they have another number of classes, the
+  // new classifier stays.
+  Status LoadWeights(const std::string& path, bool reset_head = false);
 
   // One update on batches given by the caller: images (A, B, H, W, C), labels (A, B). For tests and programs with loops
   // of their own.

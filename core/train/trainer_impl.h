@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/plan/kernels.h"
+#include "core/train/run_folder.h"
 #include "core/train/trainer.h"
 
 namespace switchyard {
@@ -56,24 +57,31 @@ struct Trainer::Impl {
     const Layout::Entry *images, *labels, *sample_ids, *step, *loss, *lr, *grad_norm;
   } places{};
   std::vector<int32_t> own_samples;  // sample_ids of batches that the caller of Step brings
+  std::vector<int32_t> in_update;    // sample_ids counted over the micro-steps of an update
 
   std::unique_ptr<Loader> loader;
   int64_t updates_per_epoch = 0, total_updates = 0;
   std::vector<float> lr_table;
 
   // Where the run stands. The device's own counter of updates is state "update"; it differs after steps skipped for
-  // overflow.
+  // overflow. An epoch's updates differ after the global batch was changed, so that only epoch and batch say where in
+  // the data the run is.
   int64_t data_step = 0;  // updates begun
   int64_t epoch = 0;      // of the next batch
   int64_t batch = 0;      // the next batch's index in its epoch
   double best_top1 = -1;
+  std::optional<LoadedCheckpoint> resumed;  // while it is being loaded
+  std::string resumed_from;                 // its folder; "": a new run
+  std::optional<uint32_t> data_checksum;    // of the training data
   std::string run_folder;
+  std::optional<RunFolderLock> run_lock;  // of rank 0, while it trains
   std::unique_ptr<CheckpointWriter> writer;
 
   int rank() const { return world.rank(); }
   int world_size() const { return world.size(); }
   int64_t samples_per_update() const { return int64_t{config.batch_size} * world_size() * config.accumulation; }
   StepOptions MakeStepOptions() const;
+  void FollowEpochs();
 
   // trainer.cc
   Status CompilePlans();
@@ -96,11 +104,14 @@ struct Trainer::Impl {
   using ReadOutputs = absl::FunctionRef<Status(const std::vector<int32_t>& labels, int slot)>;
   Status EvaluateBatches(Loader& batches, ReadOutputs read);
   StatusOr<bool> TrainUpdate(std::vector<double>* losses, double* data_wait);
+  Status MakeOrTakeUpRunFolder();  // rank 0
   Status OpenRunFolder();
 
   // resume.cc
   Status Save(bool best, double top1);
-  Status Load(const std::string& path, bool weights_only);
+  Status OpenResumed();   // the position that config.resume was saved at, before the schedule is made
+  Status RestoreState();  // its weights and state
+  Status LoadWeights(const std::string& path, bool reset_head);
   StatusOr<HostTensors> DownloadParameters() const;
   Status UploadParameters(const HostTensors& values, bool partial);
 };

@@ -149,7 +149,7 @@ TEST_P(BadInputOnEveryRank, ACorruptImageIsNamedByItsPath) {
       .write(reinterpret_cast<const char*>(cut.data()), static_cast<std::streamsize>(cut.size()));
   const std::string train = SmallTraining("--dataset=imagefolder --data=photos --batch_size=2 --steps=20");
   Expect(train, {path.substr(path.find("photos/")), "damaged JPEG"});
-  ExpectSuccess(Run(train + " --max_bad_samples=100", GetParam()), {"accuracy"});
+  ExpectSuccess(Run(train + " --suffix=b --max_bad_samples=100", GetParam()), {"accuracy"});
 }
 
 TEST_P(BadInputOnEveryRank, AClassWithoutImages) {

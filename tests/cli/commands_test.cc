@@ -115,9 +115,9 @@ TEST_F(Commands, TheSavedSettingsOfARunStartItAgain) {
 TEST_F(Commands, AnAutomaticBatchIsTheLargestPowerOfTwoThatFits) {
   const std::string run = "train --model=mlp --dataset=shapes --train_size=600 --validation_size=20 --steps=2 --device=null --output=run --suffix=a --batch_size=auto";
   ExpectSuccess(Run(run), {"512 images per update"});  // the data ends before the memory does
-  const CommandResult small = Run(run, Start::kAlone, "SWITCHYARD_NULL_MEMORY=16000000");
+  const CommandResult small = Run(run + " --suffix=b", Start::kAlone, "SWITCHYARD_NULL_MEMORY=16000000");
   ExpectSuccess(small);
-  const int batch = Json("run/mlp/shapes/a/run/config.json")["batch_size"];
+  const int batch = Json("run/mlp/shapes/b/run/config.json")["batch_size"];
   EXPECT_LT(batch, 512);
   EXPECT_EQ(batch & (batch - 1), 0) << batch;
   // Twice as much does not fit, and the refusal names a batch that does.

@@ -14,14 +14,15 @@ class DiskFull : public ProgramTest {
            more;
   }
   void ExpectOldCheckpointIsWhole(const std::string& where) {
-    ExpectSuccess(Run(fmt::format("train --resume={}/mlp/shapes/a/run --steps=50 --save_every=100", where)),
-                  {"trained 50 updates"});
+    ExpectSuccess(
+        Run(fmt::format("train --device=cpu --resume={}/mlp/shapes/a/run --steps=50 --save_every=100", where)),
+        {"trained 50 updates"});
   }
 };
 
 TEST_F(DiskFull, AFileThatMayNotGrowIsAnErrorAndNoCrash) {
   ExpectSuccess(Run(Training("--steps=4")));
-  ExpectRefused(Run("train --resume=run/mlp/shapes/a/run --steps=8", Start::kAlone, "ulimit -f 1000;"),
+  ExpectRefused(Run("train --device=cpu --resume=run/mlp/shapes/a/run --steps=8", Start::kAlone, "ulimit -f 1000;"),
                 {"safetensors", "File too large"});
   ExpectOldCheckpointIsWhole("run");
 }

@@ -42,6 +42,7 @@ TEST_P(Liveness, AKilledRankIsNamedAndTheSurvivorsLeaveWithinASecond) {
   for (const int victim : {1, 0}) {
     // A starved machine may hold a process up, but not three times.
     for (int attempt = 1;; ++attempt) {
+      std::filesystem::remove_all(In("run"));
       RunningProgram program(folder_.path(), EndlessTraining(""));
       ASSERT_TRUE(program.Trains(2)) << program.Output();
       kill(program.Rank(victim), SIGKILL);
@@ -92,8 +93,9 @@ TEST_P(Liveness, ASignalToStopSavesACheckpointFromWhichTheRunGoesOn) {
   ASSERT_TRUE(std::regex_search(text, match, std::regex("after update ([0-9]+)")));
   const int64_t update = std::stoll(match[1]);
   // Few updates more, so the run ends by itself.
-  ExpectSuccess(Run(fmt::format("train --resume=run/mlp/shapes/a/run --steps={}", update + 5), GetParam().start),
-                {fmt::format("trained {} updates", update + 5)});
+  ExpectSuccess(
+      Run(fmt::format("train --device=cpu --resume=run/mlp/shapes/a/run --steps={}", update + 5), GetParam().start),
+      {fmt::format("trained {} updates", update + 5)});
 }
 
 TEST_F(ProgramTest, ASignalToOneRankStopsAllOfThem) {

@@ -110,7 +110,7 @@ TEST_F(InterposedRun, EveryAllocationMayFailAndLeavesNothingBehind) {
   for (;; ++failed) {
     ASSERT_LT(failed, 64) << "a run of an MLP makes more allocations than expected";
     const std::string fault = fmt::format("fault:alloc@{}", failed + 1);
-    const CommandResult result = Run(Training("null", "a", "--interpose=validate," + fault));
+    const CommandResult result = Run(Training("null", fmt::format("run{}", failed), "--interpose=validate," + fault));
     EXPECT_THAT(result.output, Not(HasSubstr("validate:"))) << fault;
     if (result.output.find(fault + " strikes") == std::string::npos) {
       ExpectSuccess(result);

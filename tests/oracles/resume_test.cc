@@ -1,9 +1,11 @@
 // A run taken up at any checkpoint ends with the same bits as one that was never interrupted: parameters, optimizer
-// state, counters.
+// state, counters. On another number of ranks it ends with the same numbers to rounding, after the same updates of the
+// same samples at the same rates.
 #include <filesystem>
 #include <fstream>
+#include <map>
 
-#include "gtest/gtest.h"
+#include "gmock/gmock.h"
 #include "tests/oracles/runs.h"
 
 namespace switchyard {
@@ -36,6 +38,13 @@ TrainConfig SavingConfig(int accumulation) {
   return config;
 }
 
+// All ranks have come here, and what they wrote is there.
+void TakeTurns() {
+  if (SharedWorld().communicator) {
+    ASSERT_TRUE(SharedWorld().communicator->Barrier("turns").ok());
+  }
+}
+
 class Resume : public ::testing::TestWithParam<int> {};
 
 TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
@@ -47,30 +56,130 @@ TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
   const HostTensors expected = *whole->trainer->Parameters();
   ExpectEqualOnAllRanks(expected);
   const std::string checkpoints = result->run_folder + "/checkpoints/";
+  const std::string last = fmt::format("{}step-{:08}", checkpoints, config.steps);
+  const bool reads = SharedWorld().rank() == 0;
+  const std::string state = reads ? Bytes(last + "/state.safetensors") : "";
+  const std::string model = reads ? Bytes(last + "/model.safetensors") : "";
 
-  int resumed_runs = 0;
   for (const int from : {1, 4, 5}) {  // in the middle of the first epoch, between two, in the middle of the second
     SCOPED_TRACE(fmt::format("resumed after update {}", from));
-    if (SharedWorld().communicator) {
-      ASSERT_TRUE(SharedWorld().communicator->Barrier("saved").ok());
-    }
-    auto resumed = MakeRun(config, SharedWorld());
+    TakeTurns();
+    TrainConfig on = config;
+    on.resume = fmt::format("{}step-{:08}", checkpoints, from);
+    auto resumed = MakeRun(on, SharedWorld());
     ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
-    const Status loaded = resumed->trainer->Resume(fmt::format("{}step-{:08}", checkpoints, from));
-    ASSERT_TRUE(loaded.ok()) << Message(loaded);
     const auto again = resumed->trainer->Train();
     ASSERT_TRUE(again.ok()) << Message(again.status());
     EXPECT_EQ(again->updates, config.steps);
+    EXPECT_EQ(again->run_folder, std::filesystem::canonical(result->run_folder));
     ExpectEqual(*resumed->trainer->Parameters(), expected);
-    if (SharedWorld().rank() != 0) continue;
-    const std::string last = fmt::format("{}step-{:08}", checkpoints, config.steps),
-                      copy = fmt::format("{}-{}", last, ++resumed_runs + 1);
-    EXPECT_EQ(Bytes(copy + "/state.safetensors"), Bytes(last + "/state.safetensors")) << "moments and counters";
-    EXPECT_EQ(Bytes(copy + "/model.safetensors"), Bytes(last + "/model.safetensors"));
+    if (!reads) continue;
+    EXPECT_EQ(Bytes(last + "/state.safetensors"), state) << "moments and counters";
+    EXPECT_EQ(Bytes(last + "/model.safetensors"), model);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Accumulation, Resume, ::testing::Values(1, 2));
+
+// Epochs of 30 / 12 = 2 updates on any number of ranks, though the ranks' shares of 30 samples differ.
+TrainConfig EpochsConfig() {
+  TrainConfig config = SavingConfig(1);
+  config.optimizer = "sgd";  // adamw divides by the size of gradients that are nothing but rounding
+  config.momentum = 0.9f;
+  config.lr = 0.05f;
+  config.batch_size = 12 / SharedWorld().size();
+  config.train_size = 30;
+  config.steps = 0;
+  config.epochs = 3;
+  config.suffix = "";
+  return config;
+}
+
+TEST(ResumeElsewhere, OneRankGoesOnWhereManyStoodToTheSameEnd) {
+  const TrainConfig config = EpochsConfig();
+  auto whole = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(whole.ok()) << Message(whole.status());
+  const auto result = whole->trainer->Train();
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  EXPECT_EQ(result->updates, 6);
+  EXPECT_EQ(result->epochs, 3);
+  TakeTurns();
+  if (SharedWorld().rank() == 0) {
+    const auto lone = LoneWorld();
+    for (const auto& [from, batch] : {std::pair{1, 12}, {4, 4}, {5, 1}}) {
+      SCOPED_TRACE(fmt::format("resumed after update {}, {} images at a time", from, batch));
+      TrainConfig on = config;
+      on.batch_size = batch;
+      on.accumulation = 12 / batch;
+      on.resume = fmt::format("{}/checkpoints/step-{:08}", result->run_folder, from);
+      auto resumed = MakeRun(on, *lone);
+      ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
+      const auto again = resumed->trainer->Train();
+      ASSERT_TRUE(again.ok()) << Message(again.status());
+      EXPECT_EQ(again->updates, 6);
+      EXPECT_EQ(again->epochs, 3);
+      ExpectClose(*resumed->trainer->Parameters(), *whole->trainer->Parameters(), 1e-4);
+    }
+  }
+  TakeTurns();
+}
+
+// With consent the global batch changes: what is left of the epochs is trained, and the schedule goes on where it was.
+TEST(ResumeElsewhere, AnotherGlobalBatchTrainsTheRestOfTheEpochs) {
+  TrainConfig config = EpochsConfig();
+  config.epochs = 4;
+  config.train_size = 48;  // 4 updates an epoch
+  config.warmup = "0.125";
+  config.log_every = 1;
+  auto whole = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(whole.ok()) << Message(whole.status());
+  const auto result = whole->trainer->Train();
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  EXPECT_EQ(result->updates, 16);
+  TakeTurns();
+  if (SharedWorld().rank() == 0) {
+    const auto lone = LoneWorld();
+    const auto rates = [&] {
+      std::map<int64_t, double> by_step;
+      std::ifstream log(result->run_folder + "/0/log/metrics.jsonl");
+      for (std::string line; std::getline(log, line);) {
+        const auto record = nlohmann::json::parse(line);
+        if (record.contains("lr")) by_step[record["step"]] = record["lr"];
+      }
+      return by_step;
+    };
+    auto before = rates();
+    TrainConfig on = config;
+    on.batch_size = 8;
+    on.accumulation = 3;
+    on.resume = result->run_folder + "/checkpoints/step-00000007";
+    const auto refused = MakeRun(on, *lone);  // 36 images into an epoch
+    EXPECT_THAT(Message(refused.status()), testing::HasSubstr("--global_batch_size=18 or 36"));
+    on.resume = result->run_folder + "/checkpoints/step-00000006";
+    auto resumed = MakeRun(on, *lone);
+    ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
+    const auto again = resumed->trainer->Train();
+    ASSERT_TRUE(again.ok()) << Message(again.status());
+    EXPECT_EQ(again->updates, 6 + 5) << "1 of 2 left in the second epoch, 2 in each of two more";
+    EXPECT_EQ(again->epochs, 4);
+    auto after = rates();
+    for (const auto& [step, same] : {std::pair{7, 7}, {8, 9}, {9, 11}, {10, 13}, {11, 15}})
+      EXPECT_NEAR(after[step], before[same], 1e-6 * config.lr)
+          << "update " << step << " stands where " << same << " did";
+
+    // And back again: one epoch of 4 updates is left.
+    on.batch_size = 12;
+    on.accumulation = 1;
+    on.resume = result->run_folder + "/checkpoints/step-00000009";
+    auto back = MakeRun(on, *lone);
+    ASSERT_TRUE(back.ok()) << Message(back.status());
+    const auto end = back->trainer->Train();
+    ASSERT_TRUE(end.ok()) << Message(end.status());
+    EXPECT_EQ(end->updates, 9 + 4);
+    EXPECT_EQ(end->epochs, 4);
+  }
+  TakeTurns();
+}
 
 }  // namespace
 }  // namespace switchyard

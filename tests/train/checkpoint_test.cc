@@ -182,6 +182,56 @@ TEST_F(CheckpointTest, KeepsTheNewestAndWhatTheLinksName) {
   EXPECT_EQ(Names().size(), 6u);
 }
 
+TEST_F(CheckpointTest, WhatLiesAheadDoesNotCountForKeep) {
+  for (const int64_t step : {10, 20, 30, 40}) ASSERT_TRUE(Save(step, {.keep = 0}).ok());
+  for (const int64_t step : {21, 22, 23}) ASSERT_TRUE(Save(step, {.keep = 2}).ok());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step-00000022", "step-00000023", "step-00000030", "step-00000040"));
+}
+
+TEST_F(CheckpointTest, GoingOnFromAnOlderOneSetsTheLaterOnesAside) {
+  for (const int64_t step : {10, 20, 30, 40}) ASSERT_TRUE(Save(step, {.best = step == 30, .keep = 0}).ok());
+  ASSERT_TRUE(SetLaterCheckpointsAside(In("run/checkpoints/step-00000020")).ok());
+  EXPECT_THAT(Names(), ElementsAre("abandoned", "best", "latest", "step-00000010", "step-00000020"));
+  EXPECT_EQ(WhichExample(In("run/latest")), 20);
+  EXPECT_EQ(WhichExample(In("run/best")), 30) << "the best that there was";
+  EXPECT_EQ(WhichExample(In("run/checkpoints/abandoned/step-00000040")), 40);
+
+  // The run comes by the same steps again; those that were given up neither stay nor go in their place.
+  for (const int64_t step : {25, 30, 35}) ASSERT_TRUE(Save(step, {.keep = 2}).ok());
+  EXPECT_THAT(Names(), ElementsAre("abandoned", "best", "latest", "step-00000030", "step-00000035"));
+  EXPECT_EQ(WhichExample(In("run/best")), 30);
+  ASSERT_TRUE(SetLaterCheckpointsAside(In("run/checkpoints/step-00000030")).ok());
+  ASSERT_TRUE(Save(40, {.best = true, .keep = 1}).ok());
+  EXPECT_THAT(Names(), ElementsAre("abandoned", "best", "latest", "step-00000040"));
+  ASSERT_TRUE(Save(39, {.keep = 1}).ok());
+  ASSERT_TRUE(SetLaterCheckpointsAside(In("run/checkpoints/step-00000039")).ok());
+  EXPECT_EQ(WhichExample(In("run/checkpoints/abandoned/step-00000040-2")), 40) << "beside the first";
+  EXPECT_EQ(WhichExample(In("run/best")), 40);
+}
+
+TEST_F(CheckpointTest, SettingAsideMayStopAnywhereAndBeDoneAgain) {
+  bool reached = true;
+  int n = 1;
+  for (; reached; ++n) {
+    fs::remove_all(In("run"));
+    for (const int64_t step : {10, 20, 30}) ASSERT_TRUE(Save(step, {.best = step == 20}).ok());
+    {
+      FailingCalls failing(calls_, n, FailingCalls::After::kStopped, EIO);
+      const Status status = SetLaterCheckpointsAside(In("run/checkpoints/step-00000010"));
+      reached = failing.reached();
+      ASSERT_EQ(status.ok(), !reached);
+    }
+    ASSERT_GE(WhichExample(In("run/latest")), 10) << "call " << n;
+    ASSERT_GE(WhichExample(In("run/best")), 10) << "call " << n;
+    ASSERT_TRUE(SetLaterCheckpointsAside(In("run/checkpoints/step-00000010")).ok()) << "call " << n;
+    auto names = Names();
+    std::erase_if(names, [](const std::string& name) { return name[0] == '.'; });  // of a link; the next one clears it
+    ASSERT_THAT(names, ElementsAre("abandoned", "best", "latest", "step-00000010")) << "call " << n;
+    ASSERT_GE(WhichExample(In("run/best")), 10) << "call " << n;
+  }
+  EXPECT_GT(n, 12);
+}
+
 TEST_F(CheckpointTest, NeverChangesAPublishedCheckpoint) {
   ASSERT_TRUE(Save(10, {.best = true}).ok());
   const std::string before = ReadText(In("run/checkpoints/step-00000010/state.json"));

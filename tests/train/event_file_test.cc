@@ -96,5 +96,42 @@ TEST_F(EventFileTest, TwoFilesInOneFolderDoNotMeet) {
   EXPECT_NE(a->path(), b->path());
 }
 
+TEST_F(EventFileTest, LaterStepsAreDroppedFromEveryFileAndTheRestStaysAsItIs) {
+  std::vector<std::string> paths, expected;
+  for (const int64_t offset : {0, 1}) {
+    auto file = EventFile::Create(In("log"));
+    ASSERT_TRUE(file.ok()) << file.status();
+    for (int64_t step = offset; step <= 8; step += 2) {
+      if (step == 4 + offset) expected.push_back(ReadText(file->path()));
+      ASSERT_TRUE(file->Scalar("Loss/training/train_loss", step, 1.0 / (1.0 + static_cast<double>(step))).ok());
+    }
+    paths.push_back(file->path());
+  }
+  WriteText(In("log/metrics.jsonl"), "{}\n");
+  ASSERT_TRUE(DropEventsAfter(In("log"), 3).ok());
+  for (size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(ReadText(paths[i]), expected[i]);
+  EXPECT_EQ(ReadText(In("log/metrics.jsonl")), "{}\n");
+  ASSERT_TRUE(DropEventsAfter(In("log"), 3).ok());
+  EXPECT_EQ(ReadText(paths[0]), expected[0]);
+  EXPECT_TRUE(DropEventsAfter(In("nowhere"), 3).ok());
+}
+
+TEST_F(EventFileTest, WhatNoReaderGetsPastIsCutOff) {
+  auto file = EventFile::Create(In("log"));
+  ASSERT_TRUE(file->Scalar("a", 1, 1).ok());
+  const std::string whole = ReadText(file->path());
+  ASSERT_TRUE(file->Scalar("a", 2, 1).ok());
+  ASSERT_TRUE(file->Scalar("a", 3, 1).ok());
+  const std::string text = ReadText(file->path());
+  const std::string huge(8, '\x7f');
+  for (const std::string& damaged :
+       {text.substr(0, whole.size() + 13), text.substr(0, whole.size() + 3),
+        std::string(text).replace(whole.size() + 20, 1, "\x7e"), std::string(text).replace(whole.size(), 8, huge)}) {
+    WriteText(file->path(), damaged);
+    ASSERT_TRUE(DropEventsAfter(In("log"), 9).ok());
+    EXPECT_EQ(ReadText(file->path()), whole);
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/base/logging.h"
+#include "core/train/batch_division.h"
 #include "models/weights.h"
 #include "tools/switchyard/settings.h"
 
@@ -66,6 +68,26 @@ Status CheckDatasetName(const std::string& name) {
   options.name = name;
   options.download = false;
   return LocateDataset(options).status();  // says what is known
+}
+
+struct SavedSettings {
+  TrainConfig config;
+  std::vector<std::string> classes;
+};
+
+StatusOr<SavedSettings> SavedIn(const LoadedCheckpoint& checkpoint) {
+  const auto field = [&](const char* key) { return checkpoint.record.value(key, nlohmann::json()); };
+  SavedSettings saved;
+  auto properties = PropertiesFromJson(field("config"));
+  if (!properties.ok()) return Annotate(properties.status(), checkpoint.folder + "/state.json: config");
+  saved.config = std::move(*properties);
+  const nlohmann::json classes = field("classes");
+  for (const nlohmann::json& name : classes) {
+    if (!classes.is_array() || !name.is_string())
+      return DataLoss("{}/state.json: classes: expected a list of names, found {}", checkpoint.folder, classes.dump());
+    saved.classes.push_back(name.get<std::string>());
+  }
+  return saved;
 }
 
 // World::Join chooses in earnest; this is for an early answer.
@@ -188,13 +210,47 @@ Status ChooseBatch(RunSetup& setup, World& world) {
 
 StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
+  SY_ASSIGN_OR_RETURN(const SavedSettings saved, SavedIn(checkpoint));
   CheckpointSettings settings;
-  SY_ASSIGN_OR_RETURN(const TrainConfig saved,
-                      TrainConfigFromJson(checkpoint.record.value("config", nlohmann::json::object())));
-  settings.config = ResolvedSettings(saved);
-  settings.config.global_batch_size = WasGiven("global_batch_size") ? settings.config.global_batch_size : 0;
-  settings.classes = checkpoint.record.value("classes", std::vector<std::string>());
+  settings.config = ResolvedSettings(saved.config);
+  // Either batch size decides the other.
+  if (!WasGiven("global_batch_size")) settings.config.global_batch_size = 0;
+  if (WasGiven("global_batch_size") && !WasGiven("batch_size")) settings.config.batch_size = 0;
+  settings.classes = saved.classes;
   return settings;
+}
+
+StatusOr<TrainConfig> SettingsOfResumedRun(const std::string& path, const ProcessMap& processes) {
+  for (const char* start : {"pretrained", "reset_head"}) {
+    if (WasGiven(start))
+      return InvalidArgument("--{} begins a new run, --resume={} goes on with one; give one of them", start, path);
+  }
+  SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
+  SY_ASSIGN_OR_RETURN(const SavedSettings saved, SavedIn(checkpoint));
+  const int64_t kept = saved.config.global_batch_size;
+  TrainConfig config = ResolvedSettings(saved.config);
+  config.resume = path;
+  if (config.global_batch_size == 0) config.global_batch_size = static_cast<int>(kept);
+  if (config.batch_size == TrainConfig::kAutoBatch) {
+    return InvalidArgument(
+        "--batch_size=auto chooses a batch for a new run; a resumed one keeps its global batch of {}: give a number, "
+        "or leave it out",
+        kept);
+  }
+  BatchDivision given;
+  if (WasGiven("batch_size")) given.batch_size = config.batch_size;
+  if (WasGiven("accumulation")) given.accumulation = config.accumulation;
+  SY_ASSIGN_OR_RETURN(const BatchDivision division,
+                      DivideGlobalBatch(config.global_batch_size, processes.world, given, saved.config.batch_size));
+  config.batch_size = static_cast<int>(division.batch_size);
+  config.accumulation = static_cast<int>(division.accumulation);
+  if (config.global_batch_size != kept && processes.rank == 0) {
+    LogWarning(
+        "--global_batch_size={} changes the run, whose updates took {} images so far: an epoch has another number of "
+        "updates from here on; epochs and schedule go on where they are",
+        config.global_batch_size, kept);
+  }
+  return config;
 }
 
 }  // namespace switchyard

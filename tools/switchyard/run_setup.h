@@ -27,11 +27,16 @@ StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& proce
 Status ChooseBatch(RunSetup& setup, World& world);
 WorldRequest WorldRequestOf(const TrainConfig& config);
 
-// The settings that a checkpoint was saved with, overridden by the flags given; its class names.
+// The properties of the run that a checkpoint was saved from (nothing that names places or code is taken from there),
+// overridden by the flags given; its class names.
 struct CheckpointSettings {
   TrainConfig config;
   std::vector<std::string> classes;
 };
 StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path);
+// The same for going on with that run on `processes`: its global batch is kept, divided anew where their number
+// changed. Only --global_batch_size changes it, with a warning; where it cannot be divided, the error says what would
+// do.
+StatusOr<TrainConfig> SettingsOfResumedRun(const std::string& path, const ProcessMap& processes);
 
 }  // namespace switchyard

@@ -13,7 +13,7 @@
 #include "core/base/names.h"
 #include "tools/switchyard/flags.h"
 
-#define SY_FIELD(field, help) \
+#define SY_FIELD(field, kind, help) \
   ABSL_FLAG(decltype(switchyard::TrainConfig::field), field, switchyard::TrainConfig().field, help);
 SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
@@ -28,7 +28,7 @@ std::set<std::string>& Given() {
 
 std::vector<std::string> SettingNames() {
   std::vector<std::string> names;
-#define SY_FIELD(field, help) names.push_back(#field);
+#define SY_FIELD(field, kind, help) names.push_back(#field);
   SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
   return names;
@@ -182,7 +182,7 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
 
 TrainConfig ResolvedSettings() {
   TrainConfig config;
-#define SY_FIELD(field, help) config.field = absl::GetFlag(FLAGS_##field);
+#define SY_FIELD(field, kind, help) config.field = absl::GetFlag(FLAGS_##field);
   SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
   return config;
@@ -190,7 +190,7 @@ TrainConfig ResolvedSettings() {
 
 TrainConfig ResolvedSettings(const TrainConfig& base) {
   TrainConfig config = base;
-#define SY_FIELD(field, help) \
+#define SY_FIELD(field, kind, help) \
   if (WasGiven(#field)) config.field = absl::GetFlag(FLAGS_##field);
   SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
@@ -208,7 +208,8 @@ std::string FlagsHelp(const std::vector<std::string>& names) {
 
 std::string SettingsHelp() {
   std::string text;
-  const nlohmann::ordered_json defaults = ToJson(TrainConfig());
+  const nlohmann::ordered_json defaults =
+      ToJson(TrainConfig(), {SettingKind::kProperty, SettingKind::kPlace, SettingKind::kAct});
   for (const std::string& name : SettingNames()) {
     for (const auto& [first, heading] : kHeadings) {
       if (name == first) text += fmt::format("\n{}\n", heading);

@@ -132,23 +132,19 @@ Status InWorld(const TrainConfig& config, const Body& body) {
 
 Status TrainCommand(const Arguments&) {
   TrainConfig settings = ResolvedSettings();
-  if (!settings.resume.empty()) {
-    SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(settings.resume));
-    const std::string resume = settings.resume;
-    settings = saved.config;
-    settings.resume = resume;
-  }
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  if (!settings.resume.empty()) {
+    SY_ASSIGN_OR_RETURN(settings, SettingsOfResumedRun(settings.resume, processes));
+  } else if (settings.reset_head && settings.pretrained.empty()) {
+    return InvalidArgument("--reset_head is about weights to start from: give them with --pretrained");
+  }
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer,
                         Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
-    if (!setup.config.resume.empty()) {
-      SY_RETURN_IF_ERROR(trainer->Resume(setup.config.resume));
-    } else if (!setup.config.pretrained.empty()) {
-      SY_RETURN_IF_ERROR(trainer->LoadWeights(setup.config.pretrained));
-    }
+    if (!setup.config.pretrained.empty())
+      SY_RETURN_IF_ERROR(trainer->LoadWeights(setup.config.pretrained, setup.config.reset_head));
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
     if (world.rank() != 0 || result.interrupted) return OkStatus();

@@ -1,0 +1,252 @@
+// Runs as a user starts, stops, continues and copies them: what stays with a run, what a checkpoint may decide, and
+// whose folder is whose.
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "core/train/checkpoint.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+#include "tests/faults/running_program.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class Runs : public ProgramTest {
+ protected:
+  Runs() { setenv("SWITCHYARD_DEVICE", "cpu", 1); }  // a run that goes on does not take its device along
+  ~Runs() override { unsetenv("SWITCHYARD_DEVICE"); }
+  nlohmann::json Json(const std::string& path) const {
+    std::ifstream file(In(path));
+    return nlohmann::json::parse(file, nullptr, false);
+  }
+  std::string Text(const std::string& path) const {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // By step, from a run's log.
+  std::map<int64_t, double> Logged(const std::string& run, const char* key) const {
+    std::map<int64_t, double> values;
+    std::ifstream log(In(run + "/0/log/metrics.jsonl"));
+    for (std::string line; std::getline(log, line);) {
+      const auto record = nlohmann::json::parse(line, nullptr, false);
+      if (record.contains(key)) values[record["step"]] = record[key];
+    }
+    return values;
+  }
+  std::vector<std::string> NamesIn(const std::string& folder) const {
+    std::vector<std::string> names;
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(In(folder), none)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  // Three epochs of 8 updates of 12 images, each saved.
+  static std::string Epochs(const std::string& more) {
+    return "train --model=mlp --dataset=shapes --width=16 --train_size=100 --validation_size=20 --epochs=3 "
+           "--log_every=1 --save_every=1 --keep=0 --device=cpu --threads=1 --workers=1 --output=run --suffix=a " +
+           more;
+  }
+  const std::string run_ = "run/mlp/shapes/a/run";
+};
+
+TEST_F(Runs, WhatIsDoneOnceIsNotDoneAgain) {
+  ExpectSuccess(Run(SmallTraining("--classes=12 --steps=20")));
+  ExpectSuccess(Run(SmallTraining("--suffix=b --steps=100 --lr=0.01 --reset_head --pretrained=" + run_)));
+  const std::string b = "run/mlp/shapes/b/run";
+  for (const nlohmann::json& saved : {Json(b + "/config.json"), Json(b + "/checkpoints/latest/state.json")["config"]}) {
+    EXPECT_EQ(saved["width"], 16);
+    for (const char* act : {"pretrained", "reset_head", "resume"}) EXPECT_FALSE(saved.contains(act)) << act;
+  }
+  const CommandResult evaluation = Run("eval --checkpoint=" + b + " --json");
+  ExpectSuccess(evaluation);
+  const double loss = nlohmann::json::parse(evaluation.output, nullptr, false)["loss"];
+  EXPECT_NEAR(loss, Logged(b, "val_loss")[100], 1e-5 * loss) << "the head that was trained";
+  // Nor where the run goes on: the loss is that of the trained head from the first update on.
+  ExpectSuccess(Run("train --log_every=1 --steps=101 --resume=" + b));
+  EXPECT_NEAR(Logged(b, "loss")[101], Logged(b, "loss")[100], 0.5);
+  ExpectRefused(Run("train --pretrained=" + run_ + " --resume=" + b), {"--pretrained begins a new run"});
+  ExpectRefused(Run(SmallTraining("--suffix=c --reset_head")), {"--reset_head", "give them with --pretrained"});
+}
+
+// A checkpoint may come from anybody; its checksum says nothing about its author.
+TEST_F(Runs, ACheckpointNamesNoCodeAndNoPlaces) {
+  ExpectSuccess(Run(SmallTraining()));
+  const auto saved = LoadCheckpoint(In(run_));
+  ASSERT_TRUE(saved.ok()) << Message(saved.status());
+  CheckpointContents crafted;
+  crafted.step = saved->record["step"];
+  crafted.record = saved->record;
+  crafted.config = saved->config;
+  std::vector<std::vector<char>> bytes;
+  for (const auto& [file, to] : {std::pair{&saved->weights, &crafted.weights}, {&saved->state, &crafted.state}}) {
+    for (const TensorFile::Entry& entry : file->entries()) {
+      ASSERT_TRUE(file->Read(entry, bytes.emplace_back(static_cast<size_t>(entry.bytes)).data()).ok());
+      to->push_back({entry.name, entry.dtype, entry.shape, bytes.back().data()});
+    }
+  }
+  const std::string evil = In("evil.so");  // loading it fails, and says its name
+  std::ofstream(evil) << "no library";
+  const std::map<std::string, nlohmann::json> places = {
+      {"device", evil},         {"collective", evil}, {"interpose", {evil}},    {"data", In("theirs")},
+      {"device_list", "7"},     {"debug", {"loud"}},  {"output", In("theirs")}, {"tag", "../../theirs"},
+      {"pretrained", evil},     {"reset_head", true}, {"resume", evil},         {"workers", 1025},
+      {"suffix", "../../them"}, {"threads", 4097},    {"ranks_per_device", 3}};
+  for (const auto& [name, value] : places) {
+    SCOPED_TRACE(name);
+    crafted.record["config"][name] = value;
+  }
+  ASSERT_TRUE(SaveCheckpoint(In("crafted"), crafted, {}).ok());
+  folder_.Write("a.png", PngBytes(Pattern(9, 11, 1)));
+  const std::string from = "crafted/checkpoints/latest";
+  for (const Start start : {Start::kAlone, Start::kLaunch}) {
+    for (const std::string& command :
+         {"eval --checkpoint=" + from, "predict a.png --checkpoint=" + from, "train --steps=8 --resume=" + from}) {
+      if (start == Start::kLaunch && !command.starts_with("train")) continue;
+      const CommandResult result = Run(command, start);
+      ExpectSuccess(result);
+      EXPECT_THAT(result.output, Not(HasSubstr("evil")));
+    }
+  }
+  EXPECT_FALSE(fs::exists(In("theirs")));
+  crafted.record["config"]["lr"] = "fast";
+  ASSERT_TRUE(SaveCheckpoint(In("crafted"), crafted, {}).ok());
+  ExpectRefused(Run("eval --checkpoint=" + from), {"state.json: config: setting lr: \"fast\" has the wrong type"});
+}
+
+TEST_F(Runs, ARunFolderBelongsToOneRun) {
+  ExpectSuccess(Run(SmallTraining()));
+  const std::string metrics = Text(SmallRun() + "/0/log/metrics.jsonl");
+  for (const Start start : {Start::kAlone, Start::kLaunch}) {
+    ExpectRefused(Run(SmallTraining("--steps=8"), start),
+                  {run_ + " is there already", "choose another --suffix", "--resume=" + run_});
+  }
+  EXPECT_EQ(Text(SmallRun() + "/0/log/metrics.jsonl"), metrics);
+  ExpectSuccess(Run("train --steps=8 --resume=" + run_));
+
+  // Without a suffix the second gives them names: four at once get four.
+  std::vector<std::thread> together;
+  for (int i = 0; i < 4; ++i) {
+    together.emplace_back([&, i] {
+      ExpectSuccess(Run(SmallTraining("--suffix= --output=many"), i == 3 ? Start::kLaunch : Start::kAlone));
+    });
+  }
+  for (std::thread& thread : together) thread.join();
+  const std::vector<std::string> names = NamesIn("many/mlp/shapes");
+  EXPECT_EQ(names.size(), 4u);
+  for (const std::string& name : names) EXPECT_EQ(Logged("many/mlp/shapes/" + name + "/run", "val_loss").size(), 1u);
+}
+
+TEST_F(Runs, ARunIsContinuedOnceAtATime) {
+  {
+    RunningProgram first(folder_.path(),
+                         CommandLineOf(Start::kAlone, SmallTraining("--steps=100000000 --save_every=9")));
+    ASSERT_GE(RunningProgram::WaitFor([&] { return fs::exists(SmallRun() + "/checkpoints/latest"); }, 30000), 0);
+    ExpectRefused(Run("train --resume=" + run_), {"another process is training in the run folder"});
+    first.Signal(SIGTERM);
+    ASSERT_GE(RunningProgram::WaitFor([&] { return first.HasEnded(); }, 20000), 0) << first.Output();
+  }
+  const auto latest = LoadCheckpoint(In(run_));
+  ASSERT_TRUE(latest.ok()) << Message(latest.status());
+  ExpectSuccess(Run(fmt::format("train --steps={} --resume={}", latest->record["step"].get<int64_t>() + 2, run_)));
+}
+
+TEST_F(Runs, AnotherNumberOfRanksKeepsBatchScheduleAndLength) {
+  ExpectSuccess(Run(Epochs("--batch_size=6"), Start::kLaunch), {"12 images per update: 6 per rank, 2 ranks"});
+  const auto losses = Logged(run_, "loss"), rates = Logged(run_, "lr");
+  ASSERT_EQ(losses.size(), 24u);
+  const std::string from = run_ + "/checkpoints/step-00000011";
+  const std::string three = Program() + " launch --nproc_per_node=3 train --resume=" + from;
+  for (const std::string& line :
+       {Program() + " train --resume=" + from, three, Program() + " train --batch_size=2 --resume=" + from,
+        Program() + " train --global_batch_size=12 --resume=" + from}) {
+    SCOPED_TRACE(line);
+    const CommandResult result = RunCommand(fmt::format("bash -c 'cd {} && {}'", folder_.path(), line), 60);
+    ExpectSuccess(result, {"12 images per update", "3 epochs of 8 updates", "epoch 3/3  8/8", "trained 24 updates"});
+    const auto found = Logged(run_, "loss");
+    ASSERT_EQ(found.size(), 24u);
+    for (const auto& [step, loss] : losses) EXPECT_NEAR(found.at(step), loss, 1e-4) << "update " << step;
+    EXPECT_EQ(Logged(run_, "lr"), rates);
+  }
+  ExpectRefused(RunCommand(fmt::format("bash -c 'cd {} && {} launch --nproc_per_node=5 train --resume={}'",
+                                       folder_.path(), Program(), from),
+                           60),
+                {"12 images cannot be divided over 5 ranks", "1, 2, 3, 4, 6, 12 ranks", "--global_batch_size=15"});
+  ExpectRefused(Run("train --batch_size=5 --resume=" + from), {"--batch_size=5 on 1 rank ", "1, 2, 3, 4, 6, 12"});
+  ExpectRefused(Run("train --batch_size=auto --resume=" + from), {"keeps its global batch of 12"});
+
+  // Another global batch only where it is asked for, and said.
+  ExpectRefused(Run("train --global_batch_size=24 --resume=" + from), {"36 images into epoch 2", "=18 or 36"});
+  ExpectSuccess(Run("train --global_batch_size=24 --resume=" + run_ + "/checkpoints/step-00000010"),
+                {"warning: --global_batch_size=24 changes the run", "24 images per update: 6 per rank",
+                 "epoch 3/3  4/4", "trained 17 updates"});
+}
+
+TEST_F(Runs, StateOfAnotherOptimizerIsRefused) {
+  ExpectSuccess(Run(SmallTraining("--optimizer=adamw")));
+  for (const std::string other : {"sgd", "adam"}) {
+    ExpectRefused(Run(fmt::format("train --steps=9 --optimizer={} --resume={}", other, run_)),
+                  {"was saved with --optimizer=\"adamw\"", "this run has " + other});
+  }
+  ExpectSuccess(Run(SmallTraining("--optimizer=sgd --momentum=0.9 --suffix=b")));
+  ExpectRefused(Run("train --steps=9 --momentum=0 --resume=run/mlp/shapes/b/run"),
+                {"/moment1 is none of this run", "other settings of the optimizer"});
+  ExpectSuccess(Run(SmallTraining("--optimizer=sgd --momentum=0 --suffix=c")));
+  ExpectRefused(Run("train --steps=9 --momentum=0.9 --resume=run/mlp/shapes/c/run"), {"/moment1 is missing"});
+}
+
+TEST_F(Runs, ACopiedCheckpointGoesOnInARunFolderOfItsOwn) {
+  ExpectSuccess(Run(SmallTraining()));
+  fs::create_directories(In("home/backup"));
+  fs::copy(SmallRun() + "/checkpoints/step-00000006", In("home/backup/step-00000006"), fs::copy_options::recursive);
+  fs::create_directories(In("other/checkpoints"));
+  fs::copy(SmallRun() + "/checkpoints/step-00000006", In("other/checkpoints/step-00000006"),
+           fs::copy_options::recursive);
+  std::ofstream(In("other/config.json")) << R"({"hidden_size": 768})";
+  for (const std::string folder : {"home/backup", "other/checkpoints"}) {
+    const CommandResult result = Run(fmt::format(
+        "train --steps=8 --output=new --tag={} --suffix=b --resume={}/step-00000006", folder.substr(0, 4), folder));
+    ExpectSuccess(result, {"lies in no run folder; the run goes on in a new one", "trained 8 updates"});
+    EXPECT_EQ(Logged("new/mlp/" + folder.substr(0, 4) + "/b/run", "val_loss").size(), 1u);
+  }
+  EXPECT_THAT(NamesIn("home"), ElementsAre("backup"));
+  EXPECT_THAT(NamesIn("home/backup"), ElementsAre("step-00000006"));
+  EXPECT_THAT(NamesIn("other"), ElementsAre("checkpoints", "config.json"));
+  // A run that was moved as a whole is still a run.
+  fs::rename(In("run/mlp/shapes/a"), In("moved"));
+  ExpectSuccess(Run("train --steps=8 --resume=moved/run"), {"moved/run"});
+  EXPECT_TRUE(fs::exists(In("moved/run/checkpoints/step-00000008")));
+}
+
+TEST_F(Runs, GoingBackGivesUpWhatCameLater) {
+  ExpectSuccess(Run(Epochs("--batch_size=12")));
+  ExpectSuccess(Run(fmt::format("train --epochs=2 --keep=2 --resume={}/checkpoints/step-00000009", run_)));
+  EXPECT_THAT(NamesIn(run_ + "/checkpoints"), AllOf(Contains("step-00000015"), Contains("step-00000016"),
+                                                    Not(Contains("step-00000009")), Not(Contains("step-00000017"))));
+  EXPECT_EQ(NamesIn(run_ + "/checkpoints/abandoned").size(), 15u);
+  EXPECT_EQ(Logged(run_, "loss").size(), 16u);
+  // Nor are they drawn twice: TensorBoard's files end where the run went on.
+  int files = 0;
+  size_t losses = 0;
+  for (const std::string& name : NamesIn(run_ + "/0/log")) {
+    if (!name.starts_with("events")) continue;
+    ++files;
+    const std::string text = Text(In(run_ + "/0/log/" + name));
+    for (size_t at = 0; (at = text.find("Loss/training/train_loss", at)) != std::string::npos; ++at) ++losses;
+    for (const char* tag : {"Training/grad_norm", "Training/learning_rate"}) EXPECT_THAT(text, HasSubstr(tag));
+    EXPECT_THAT(text, Not(HasSubstr("Loss/training/val_loss")));
+    EXPECT_THAT(text, HasSubstr("Loss/validation/val_loss"));
+  }
+  EXPECT_EQ(files, 2);
+  EXPECT_EQ(losses, 16u);
+}
+
+}  // namespace
+}  // namespace switchyard
