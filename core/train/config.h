@@ -39,8 +39,8 @@ struct TrainConfig {
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
   float clip = -1;  // largest global gradient norm; 0: none; < 0: the model's recipe
   std::string schedule = "cosine";
-  std::string warmup;  // "500", "20e", "0.3"; "": the model's recipe
-  float warmup_lr = 0, min_lr = 0;
+  std::string warmup;                   // "500", "20e", "0.3"; "": the model's recipe
+  float warmup_lr = -1, min_lr = -1;    // < 0: the model's recipe
   std::vector<std::string> milestones;  // updates
   int64_t step_size = 0;
   float gamma = 0.1f;
@@ -48,7 +48,8 @@ struct TrainConfig {
   std::string scale_lr = "none";
   int base_batch_size = 512;
   float scale_lr_factor = 1;
-  float label_smoothing = -1;  // < 0: the model's recipe
+  float label_smoothing = -1;         // < 0: the model's recipe
+  std::string on_nonfinite = "stop";  // stop, skip
 
   // Data
   int workers = 4, prefetch = 2;
@@ -121,8 +122,8 @@ struct TrainConfig {
   X(clip, "largest global gradient norm; 0: none; below 0: the model's recipe")                                       \
   X(schedule, "constant, multistep, step, linear, cosine or cosine_annealing")                                        \
   X(warmup, "warm-up length: updates (500), epochs (20e) or a share of the run (0.3); empty: the model's recipe")     \
-  X(warmup_lr, "learning rate at the start of the warm-up")                                                           \
-  X(min_lr, "learning rate at the end of cosine and linear")                                                          \
+  X(warmup_lr, "learning rate at the start of the warm-up; below 0: the model's recipe")                              \
+  X(min_lr, "learning rate at the end of cosine and linear; below 0: the model's recipe")                             \
   X(milestones, "multistep: updates at which the rate falls, e.g. 1000,2000")                                         \
   X(step_size, "step: updates between falls")                                                                         \
   X(gamma, "multistep and step: factor of a fall")                                                                    \
@@ -131,6 +132,7 @@ struct TrainConfig {
   X(base_batch_size, "batch for which --lr is meant")                                                                 \
   X(scale_lr_factor, "extra factor of --scale_lr")                                                                    \
   X(label_smoothing, "share of the target spread over all classes; below 0: the model's recipe")                      \
+  X(on_nonfinite, "stop: gradients with inf or nan end the run; skip: their update is left out")                      \
   X(workers, "loader threads per rank")                                                                               \
   X(prefetch, "batches prepared ahead")                                                                               \
   X(max_bad_samples, "unreadable samples that are skipped before the run stops")                                      \
@@ -176,7 +178,8 @@ struct TrainConfig {
 nlohmann::ordered_json ToJson(const TrainConfig& config);
 // Fields that are missing keep their defaults; an unknown field or a value of another type is an error that names it.
 StatusOr<TrainConfig> TrainConfigFromJson(const nlohmann::json& json);
-// Numbers outside what their flag means (--batch_size=-3) are an error that names the flag.
+// Numbers outside what their flag means (--batch_size=-3) and settings that contradict each other are an error that
+// names the flag.
 Status CheckTrainConfig(const TrainConfig& config);
 
 }  // namespace switchyard
