@@ -100,12 +100,13 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
   return ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
 }
 
-std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c,
+std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen) {
   const bool sgd = c.optimizer == "sgd", falls = c.schedule == "multistep" || c.schedule == "step";
   const bool to_minimum = c.schedule == "linear" || c.schedule == "cosine";
   const bool made_up = c.dataset == "shapes" || c.dataset == "synthetic";
   const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
+  const bool varies = c.schedule != "constant" || HasWarmup(c);
   struct Rule {
     std::vector<const char*> settings;
     bool matters;
@@ -114,6 +115,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c,
   const Rule rules[] = {
       {{"momentum"}, sgd, optimizer, "sgd"},
       {{"beta1", "beta2", "eps"}, !sgd, optimizer, "adam and adamw"},
+      {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
       {{"milestones"}, c.schedule == "multistep", schedule, "multistep"},
       {{"step_size"}, c.schedule == "step", schedule, "step"},
       {{"gamma"}, falls, schedule, "multistep and step"},
@@ -133,6 +135,20 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c,
       sentences.push_back(
           fmt::format("--{} has no effect with {}: it belongs to {}", setting, rule.beside, rule.belongs_to));
     }
+  }
+  // The first change comes too late.
+  const auto too_late = [&](const char* setting, int64_t first) {
+    if (first < updates || !chosen(setting)) return;
+    sentences.push_back(
+        fmt::format("--{} has no effect: the rate would first change after {} updates, and the run has {}", setting,
+                    first, updates));
+  };
+  if (c.schedule == "multistep" && !c.milestones.empty()) too_late("milestones", std::atoll(c.milestones[0].c_str()));
+  if (c.schedule == "step") too_late("step_size", c.step_size);
+  if (c.per_epoch && varies && updates <= updates_per_epoch && chosen("per_epoch")) {
+    sentences.push_back(
+        fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}", updates,
+                    updates_per_epoch));
   }
   return sentences;
 }

@@ -20,9 +20,9 @@ Status CheckRecipe(const TrainConfig& config);
 StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch,
                                             int world);
 
-// A sentence for each setting that the user chose and that changes nothing beside the others. chosen(name): did the
-// user choose this one?
-std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config,
+// A sentence for each setting that the user chose and that changes nothing beside the others, in a run of `updates`.
+// chosen(name): did the user choose this one?
+std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen);
 
 }  // namespace switchyard

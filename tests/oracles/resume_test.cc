@@ -2,6 +2,7 @@
 // state, counters.
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
@@ -71,6 +72,26 @@ TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Accumulation, Resume, ::testing::Values(1, 2));
+
+// A class that no sample has, at minus infinity: loss and gradients are finite all the same, and the weights are not.
+TEST(Saving, WeightsThatAreNotFiniteAreNotSaved) {
+  TrainConfig config = SmallConfig();
+  config.classes = 12;
+  config.steps = 1;
+  config.suffix = fmt::format("broken_{}", SharedWorld().rank());
+  const auto lone = LoneWorld();
+  auto run = MakeRun(config, *lone);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  HostTensors parameters = *run->trainer->Parameters();
+  parameters.at("head.bias").values[11] = -std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(run->trainer->SetParameters(parameters).ok());
+  const auto result = run->trainer->Train();
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(Message(result.status()).find("the parameter head.bias holds values that are not finite after update 1"),
+            std::string::npos)
+      << Message(result.status());
+  EXPECT_FALSE(std::filesystem::exists(run->trainer->run_folder() + "/checkpoints/latest"));
+}
 
 }  // namespace
 }  // namespace switchyard

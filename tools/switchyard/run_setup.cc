@@ -32,6 +32,9 @@ Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
   if (c.epochs == 0) c.epochs = recipe.epochs;
   const int rounds = world * c.accumulation;
   if (c.global_batch_size > 0) {
+    if (c.batch_size == TrainConfig::kAutoBatch)
+      return InvalidArgument("--batch_size=auto and --global_batch_size={} both decide the batch; give one of them",
+                             c.global_batch_size);
     if (c.batch_size > 0 && int64_t{c.batch_size} * rounds != c.global_batch_size) {
       return InvalidArgument(
           "--batch_size={} x {} ranks x accumulation {} = {}, but --global_batch_size={}; give one of them",

@@ -163,7 +163,10 @@ Status TrainCommand(const Arguments&) {
     }
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
     if (world.rank() == 0) {
-      for (const std::string& sentence : SettingsWithoutEffect(setup.config, WasTyped)) LogWarning("{}", sentence);
+      const int64_t per_epoch = trainer->updates_per_epoch(), updates = setup.config.steps;
+      for (const std::string& sentence : SettingsWithoutEffect(
+               setup.config, updates > 0 ? updates : setup.config.epochs * per_epoch, per_epoch, WasTyped))
+        LogWarning("{}", sentence);
     }
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
     if (world.rank() != 0 || result.interrupted) return OkStatus();
