@@ -1,5 +1,7 @@
 #include "models/model.h"
 
+#include <algorithm>
+
 #include "core/base/names.h"
 #include "models/mlp.h"
 #include "models/vit.h"
@@ -70,7 +72,7 @@ std::vector<ModelInfo> MakeModels() {
       .name = "mlp",
       .help = "multi-layer perceptron, for quick checks",
       .family = "mlp",
-      .defaults = {"mlp", 28, 1, 10, 1, 256, 2, 1, 1, 0, 0},
+      .defaults = {"mlp", 28, 1, 10, 0, 256, 2, 0, 0, 0, -1},
       .recipe = {.epochs = 5, .global_batch = 128, .lr = 1e-3f, .weight_decay = 0.01f, .augmentation = "none"},
       .normalization = kHalf,
       .check = CheckMlp,
@@ -94,6 +96,41 @@ const std::vector<ModelInfo>& Models() {
   return models;
 }
 
+namespace {
+
+// A setting that the model does not read would be accepted and do nothing.
+Status CheckReads(const ModelInfo& info, const ModelOptions& options) {
+  const ModelOptions& d = info.defaults;
+  const ModelOptions& o = options;
+  struct Setting {
+    const char* flag;
+    bool read, given;
+  };
+  const Setting settings[] = {
+      {"image_size", true, false},
+      {"channels", true, false},
+      {"classes", true, false},
+      {"patch", d.patch > 0, o.patch > 0},
+      {"width", d.width > 0, o.width > 0},
+      {"depth", d.depth > 0, o.depth > 0},
+      {"heads", d.heads > 0, o.heads > 0},
+      {"mlp_ratio", d.mlp_ratio > 0, o.mlp_ratio > 0},
+      {"dropout", d.dropout >= 0, o.dropout > 0},
+      {"drop_path", d.drop_path >= 0, o.drop_path > 0},
+  };
+  std::string read;
+  for (const Setting& setting : settings) {
+    if (setting.read) read += (read.empty() ? "--" : ", --") + std::string(setting.flag);
+  }
+  for (const Setting& setting : settings) {
+    if (setting.given && !setting.read)
+      return InvalidArgument("model {}: it has no --{}; what it has is {}", info.name, setting.flag, read);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
 StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options) {
   std::vector<std::string> known;
   const ModelInfo* info = nullptr;
@@ -105,6 +142,7 @@ StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options) {
     return NotFound("unknown model '{}'{}; `switchyard models` lists them", options.name,
                     DidYouMean(options.name, known));
   }
+  SY_RETURN_IF_ERROR(CheckReads(*info, options));
   ResolvedModel model = {options, info};
   for (int ModelOptions::*field :
        {&ModelOptions::image_size, &ModelOptions::channels, &ModelOptions::classes, &ModelOptions::patch,
@@ -112,8 +150,8 @@ StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options) {
     if (options.*field == 0) model.options.*field = info->defaults.*field;
   }
   if (options.mlp_ratio == 0) model.options.mlp_ratio = info->defaults.mlp_ratio;
-  if (options.dropout < 0) model.options.dropout = info->defaults.dropout;
-  if (options.drop_path < 0) model.options.drop_path = info->defaults.drop_path;
+  if (options.dropout < 0) model.options.dropout = std::max(0.0f, info->defaults.dropout);
+  if (options.drop_path < 0) model.options.drop_path = std::max(0.0f, info->defaults.drop_path);
   SY_RETURN_IF_ERROR(Annotate(info->check(model.options), "model " + info->name));
   return model;
 }

@@ -53,7 +53,7 @@ struct ModelInfo {
   std::string name;
   std::string help;       // one line for `switchyard models`
   std::string family;     // "vit", "mlp": whose names its weights have (models/weights.h)
-  ModelOptions defaults;  // every field set that the model reads
+  ModelOptions defaults;  // every field set that the model reads, the others left as "the model's": they are refused
   Recipe recipe;
   Normalization normalization;
   Status (*check)(const ModelOptions& options);
@@ -69,7 +69,7 @@ struct ResolvedModel {
 };
 
 // Fills in the model's defaults. NotFound with a suggestion for an unknown name; InvalidArgument where the sizes do not
-// fit together.
+// fit together, or for one that the model does not read.
 StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options);
 
 // images (B, image_size, image_size, channels) f32 → logits (B, classes).

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/base/child_process.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 
@@ -37,8 +38,9 @@ StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int*
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  const ChildAttributes attributes(/*own_group=*/false);
   pid_t child = 0;
-  const int spawned = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  const int spawned = posix_spawnp(&child, argv[0], &actions, attributes.get(), argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   std::string output;

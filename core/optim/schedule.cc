@@ -49,8 +49,11 @@ double RateAt(const ScheduleOptions& o, double t, double warmup, double steps) {
 }
 
 double WarmupRateAt(const ScheduleOptions& o, double t, double warmup) {
-  if (o.kind == Schedule::kCosineAnnealing) return (t + 1) / warmup * o.lr;
-  return o.warmup_lr + t * (static_cast<double>(o.lr) - o.warmup_lr) / warmup;
+  const double lr = o.lr;
+  if (o.kind == Schedule::kCosineAnnealing) return std::min(1.0, (t + 1) / warmup) * lr;
+  // A first interval at 0 would train nothing: its warm-up is one step further and rises from lr/(w+1).
+  if (o.interval > 1 && o.warmup_lr == 0) return (t + 1) / (warmup + 1) * lr;
+  return o.warmup_lr + t * (lr - o.warmup_lr) / warmup;
 }
 
 }  // namespace

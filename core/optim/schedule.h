@@ -17,7 +17,7 @@ enum class Schedule {
   kStep,             // lr · gamma^⌊t/step_size⌋
   kLinear,           // from lr down to min_lr at the end
   kCosine,           // Swin's: t < w: wl + t(lr−wl)/w, then min + ½(lr−min)(1 + cos π(t−w)/(T−w))
-  kCosineAnnealing,  // CosineAnnealingWarmup: (t+1)/w·lr for t < w, then ½·lr(1 + cos π(t−w)/(T−w))
+  kCosineAnnealing,  // CosineAnnealingWarmup: min(1, (t+1)/w)·lr for t < w, then ½·lr(1 + cos π(t−w)/(T−w))
 };
 
 struct ScheduleOptions {
@@ -39,7 +39,9 @@ StatusOr<Schedule> ParseSchedule(const std::string& name);
 // than `steps`.
 StatusOr<int64_t> ParseWarmup(const std::string& text, int64_t steps, int64_t steps_per_epoch);
 
-// The rate of each update 0 … steps−1.
+// The rate of each update 0 … steps−1. With an interval, t, w and T count intervals, w in fractions of one; a warm-up
+// from 0 is then (t+1)/(w+1)·lr, so that no interval passes without training. Never above lr where warmup_lr, min_lr ≤
+// lr and gamma ≤ 1.
 std::vector<float> LearningRateTable(const ScheduleOptions& options, int64_t steps);
 
 // --scale_lr: rates grow with the global batch (data-parallel ranks × batch × accumulation), by factor ·

@@ -96,6 +96,7 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
     for (const size_t i : buckets[b].members) {
       const Shape& shape = gradients[i].parameter.shape();
       const int64_t elements = Elements(shape);
+      result.places.push_back({graph.node(gradients[i].parameter.ref().node).name, place, start, elements});
       result.gradients[i] = {gradients[i].parameter, ops::Reshape(ops::Slice(flat, 0, start, elements), shape)};
       start += Padded(elements);
     }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -26,10 +27,17 @@ struct DataParallelOptions {
 // Where in the accumulation round a step stands.
 enum class MicroStep { kOnly, kFirst, kMiddle, kLast };
 
+// Where a gradient lies after a step: `elements` f32 values of the named place `bucket`, from element `start` on.
+struct GradientPlace {
+  std::string parameter, bucket;
+  int64_t start = 0, elements = 0;
+};
+
 struct Buckets {
   std::vector<ParameterGradient>
       gradients;            // in the order of `gradients` given; each a view of a bucket, summed over the ranks
   std::vector<Value> flat;  // the reduced buckets
+  std::vector<GradientPlace> places;  // in the order in which the backward pass finishes them
 };
 
 // kOnly: buckets, collectives. kFirst, kMiddle: buckets are added to accumulators ("gradients/N", role kGradient) and

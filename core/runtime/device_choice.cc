@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "core/base/environment.h"
+#include "core/runtime/library.h"
 
 namespace switchyard {
 namespace {
@@ -84,7 +85,7 @@ StatusOr<std::vector<int>> ParseDeviceList(const std::string& text) {
 std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest& request) {
   if (request.cpu_devices > 0 || !Environment("SWITCHYARD_CPU_DEVICES")) {
     const int count = request.cpu_devices > 0 ? request.cpu_devices : request.local_world;
-    setenv("SWITCHYARD_CPU_DEVICES", std::to_string(count).c_str(), 1);
+    ProvideSetting("CPU_DEVICES", std::to_string(count));
   }
   if (request.device != "auto") return {Survey(registry, request.device)};
   std::vector<PluginDevices> survey;

@@ -1,7 +1,7 @@
 // Which device this process drives: --device, --device_list, --ranks_per_device and --cpu_devices, resolved against
 // what the plugins offer. ChooseDevice is a pure function of what SurveyDevices found. Names are plugin names; "gpu" is
 // cuda; only "auto" may fall back, to the plugin of the highest priority that has a device, and it says what it chose
-// and why. Thread-safe, but SurveyDevices sets SWITCHYARD_CPU_DEVICES: call it at start.
+// and why. Thread-safe. SurveyDevices provides the setting SWITCHYARD_CPU_DEVICES, for the rest of the process.
 #pragma once
 
 #include <optional>

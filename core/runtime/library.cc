@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "core/abi/collective.h"
@@ -25,15 +26,26 @@ void HostLog(int32_t level, const char* text) {
   if (text != nullptr) LogLine(static_cast<LogLevel>(std::clamp(level, 0, 3)), text);
 }
 
-// Values stay where they are until the process ends, as the interface promises.
+// Never destroyed: plugins may ask until the process ends, and values stay where they are until then, as the interface
+// promises.
+struct Settings {
+  std::mutex mutex;
+  std::map<std::string, std::string> provided;
+  std::set<std::string> values;
+};
+Settings& AllSettings() {
+  static auto* const settings = new Settings;
+  return *settings;
+}
+
 const char* HostSetting(const char* name) {
-  static std::mutex mutex;
-  static auto* const values = new std::set<std::string>();
   if (name == nullptr) return nullptr;
-  const auto value = Environment(std::string("SWITCHYARD_") + name);
-  if (!value) return nullptr;
-  const std::lock_guard lock(mutex);
-  return values->insert(*value).first->c_str();
+  Settings& settings = AllSettings();
+  const std::lock_guard lock(settings.mutex);
+  const auto provided = settings.provided.find(name);
+  const auto value = provided != settings.provided.end() ? std::optional(provided->second)
+                                                         : Environment(std::string("SWITCHYARD_") + name);
+  return value ? settings.values.insert(*value).first->c_str() : nullptr;
 }
 
 // One interface that this program knows: its size, the size through its last mandatory function, and the places of
@@ -122,6 +134,12 @@ StatusOr<std::vector<std::max_align_t>> TakeInterface(const KnownInterface& know
 const sy_host* Host() {
   static const sy_host host = {SY_HEADER(sy_host), HostLog, HostSetting};
   return &host;
+}
+
+void ProvideSetting(const std::string& name, const std::string& value) {
+  Settings& settings = AllSettings();
+  const std::lock_guard lock(settings.mutex);
+  settings.provided[name] = value;
 }
 
 StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const Stage& stage) try {

@@ -33,4 +33,8 @@ StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage);
 // What plugins are given: log lines, and settings from SWITCHYARD_<NAME>.
 const sy_host* Host();
 
+// Gives the setting SWITCHYARD_<name> this value for plugins, whatever the environment says. The environment itself may
+// not be changed any more once there are threads.
+void ProvideSetting(const std::string& name, const std::string& value);
+
 }  // namespace switchyard

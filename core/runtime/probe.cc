@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "core/abi/device.h"
+#include "core/base/child_process.h"
 #include "core/base/environment.h"
 #include "core/runtime/device.h"
 #include "core/runtime/library.h"
@@ -157,15 +158,11 @@ Status RunProbe(const std::string& program, const std::string& path) {
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, writer, kReportDescriptor);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
+  const ChildAttributes attributes(/*own_group=*/true);
   char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(path.c_str()), nullptr};
   pid_t process = 0;
-  const int failure = posix_spawn(&process, program.c_str(), &actions, &attributes, arguments, environ);
+  const int failure = posix_spawn(&process, program.c_str(), &actions, attributes.get(), arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
   close(writer);
   if (failure != 0) {
     close(ends[0]);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/base/names.h"
+#include "core/train/recipe.h"
 
 namespace switchyard {
 
@@ -75,15 +76,11 @@ Status CheckTrainConfig(const TrainConfig& c) {
       {"accumulation", c.accumulation * 1.0, 1, 1 << 20},
       {"lr", c.lr, 0, kMost},
       {"weight_decay", c.weight_decay, -1, kMost},
-      {"momentum", c.momentum, 0, 1},
-      {"beta1", c.beta1, 0, 1},
-      {"beta2", c.beta2, 0, 1},
       {"eps", c.eps, 0, kMost},
       {"clip", c.clip, -1, kMost},
-      {"warmup_lr", c.warmup_lr, 0, kMost},
-      {"min_lr", c.min_lr, 0, kMost},
+      {"warmup_lr", c.warmup_lr, -1, kMost},
+      {"min_lr", c.min_lr, -1, kMost},
       {"step_size", static_cast<double>(c.step_size), 0, kMost},
-      {"gamma", c.gamma, 0, kMost},
       {"base_batch_size", c.base_batch_size * 1.0, 1, kMost},
       {"scale_lr_factor", c.scale_lr_factor, 0, kMost},
       {"label_smoothing", c.label_smoothing, -1, 1},
@@ -116,7 +113,7 @@ Status CheckTrainConfig(const TrainConfig& c) {
   if (c.precision != "fp32" && c.precision != "bf16") {
     return InvalidArgument("--precision: expected fp32 or bf16, found {}", c.precision);
   }
-  return OkStatus();
+  return CheckRecipe(c);
 }
 
 }  // namespace switchyard

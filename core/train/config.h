@@ -41,8 +41,8 @@ struct TrainConfig {
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
   float clip = -1;  // largest global gradient norm; 0: none; < 0: the model's recipe
   std::string schedule = "cosine";
-  std::string warmup;  // "500", "20e", "0.3"; "": the model's recipe
-  float warmup_lr = 0, min_lr = 0;
+  std::string warmup;                   // "500", "20e", "0.3"; "": the model's recipe
+  float warmup_lr = -1, min_lr = -1;    // < 0: the model's recipe
   std::vector<std::string> milestones;  // updates
   int64_t step_size = 0;
   float gamma = 0.1f;
@@ -50,7 +50,8 @@ struct TrainConfig {
   std::string scale_lr = "none";
   int base_batch_size = 512;
   float scale_lr_factor = 1;
-  float label_smoothing = -1;  // < 0: the model's recipe
+  float label_smoothing = -1;         // < 0: the model's recipe
+  std::string on_nonfinite = "stop";  // stop, skip
 
   // Data
   int workers = 4, prefetch = 2;
@@ -135,8 +136,8 @@ enum class SettingKind {
   X(schedule, kProperty, "constant, multistep, step, linear, cosine or cosine_annealing")                             \
   X(warmup, kProperty,                                                                                                \
     "warm-up length: updates (500), epochs (20e) or a share of the run (0.3); empty: the model's recipe")             \
-  X(warmup_lr, kProperty, "learning rate at the start of the warm-up")                                                \
-  X(min_lr, kProperty, "learning rate at the end of cosine and linear")                                               \
+  X(warmup_lr, kProperty, "learning rate at the start of the warm-up; below 0: the model's recipe")                   \
+  X(min_lr, kProperty, "learning rate at the end of cosine and linear; below 0: the model's recipe")                  \
   X(milestones, kProperty, "multistep: updates at which the rate falls, e.g. 1000,2000")                              \
   X(step_size, kProperty, "step: updates between falls")                                                              \
   X(gamma, kProperty, "multistep and step: factor of a fall")                                                         \
@@ -145,6 +146,7 @@ enum class SettingKind {
   X(base_batch_size, kProperty, "batch for which --lr is meant")                                                      \
   X(scale_lr_factor, kProperty, "extra factor of --scale_lr")                                                         \
   X(label_smoothing, kProperty, "share of the target spread over all classes; below 0: the model's recipe")           \
+  X(on_nonfinite, kProperty, "stop: gradients with inf or nan end the run; skip: their update is left out")           \
   X(workers, kPlace, "loader threads per rank")                                                                       \
   X(prefetch, kPlace, "batches prepared ahead")                                                                       \
   X(max_bad_samples, kProperty, "unreadable samples that are skipped before the run stops")                           \
@@ -194,7 +196,8 @@ nlohmann::ordered_json ToJson(const TrainConfig& config, std::initializer_list<S
 // The properties of a run as a checkpoint keeps them; what else `json` may hold of settings is passed over. Properties
 // that are missing keep their defaults; an unknown setting or a value of another type is an error that names it.
 StatusOr<TrainConfig> PropertiesFromJson(const nlohmann::json& json);
-// Numbers outside what their flag means (--batch_size=-3) are an error that names the flag.
+// Numbers outside what their flag means (--batch_size=-3) and settings that contradict each other are an error that
+// names the flag.
 Status CheckTrainConfig(const TrainConfig& config);
 
 }  // namespace switchyard

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/runtime/library.h"
 #include "core/train/event_file.h"
 #include "core/train/metrics.h"
 #include "core/train/picture.h"
@@ -13,6 +15,8 @@
 namespace switchyard {
 
 namespace {
+
+constexpr int64_t kMostSkipped = 100;  // updates in a row, with --on_nonfinite=skip
 
 // What rank 0 writes beside the checkpoints.
 class RunLog {
@@ -93,8 +97,82 @@ Status Trainer::Impl::OpenRunFolder() {
   }
   SY_RETURN_IF_ERROR(status);
   // Where --interpose=trace writes, unless the user chose.
-  if (!config.interpose.empty()) setenv("SWITCHYARD_TRACE", (run_folder + "/trace.json").c_str(), 0);
+  if (!config.interpose.empty() && !Environment("SWITCHYARD_TRACE"))
+    ProvideSetting("TRACE", run_folder + "/trace.json");
   return OkStatus();
+}
+
+// The device has left the update out already: parameters, moments and the schedule are as they were.
+Status Trainer::Impl::CheckGradients(bool followed) {
+  if (!unread) return OkStatus();
+  const Unread update = *std::exchange(unread, std::nullopt);
+  if (world.device->async()) SY_RETURN_IF_ERROR(world.Wait(slots[update.slot].finished));
+  SY_ASSIGN_OR_RETURN(const float norm, ScalarIn(places.grad_norm, update.slot));
+  if (std::isfinite(norm)) {
+    skipped_in_a_row = 0;
+    return OkStatus();
+  }
+  ++skipped;
+  ++skipped_in_a_row;
+  // The norm is of gradients summed over the ranks, so each of them comes here.
+  if (config.on_nonfinite == "skip" && skipped_in_a_row < kMostSkipped) {
+    const bool told = (skipped & (skipped - 1)) == 0;  // the 1st, 2nd, 4th, 8th …
+    if (rank() == 0 && told) {
+      LogWarning("update {} is left out: the norm of its gradients is {} ({} so far)", update.step, norm, skipped);
+    }
+    return OkStatus();
+  }
+  double loss = 0;
+  SY_ASSIGN_OR_RETURN(loss, ScalarIn(places.loss, update.slot));
+  if (world.communicator) {
+    SY_RETURN_IF_ERROR(world.communicator->AllReduce("loss", &loss, &loss, 1, SY_F64, SY_SUM));
+    loss /= world_size();
+  }
+  SY_ASSIGN_OR_RETURN(const float lr, ScalarIn(places.lr, update.slot));
+  SY_ASSIGN_OR_RETURN(const std::string tensor, FirstNonFinite(followed));
+  return FailedPrecondition(
+      "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}. Lower --lr, raise "
+      "--warmup, set --clip, find the first bad value with --debug=nan, or leave such updates out with "
+      "--on_nonfinite=skip; what was saved before is whole",
+      norm, update.step, epoch + 1, loss, lr,
+      skipped_in_a_row > 1 ? fmt::format(", the {}th in a row", skipped_in_a_row) : "", tensor);
+}
+
+// Parameters, then gradients as the backward pass finishes them, so that the first bad one is nearest to where it
+// began. Where the next update has begun, the gradients are that one's.
+StatusOr<std::string> Trainer::Impl::FirstNonFinite(bool followed) {
+  SY_RETURN_IF_ERROR(world.Synchronize(stream));
+  const auto first_bad = [](const float* values, size_t count) {
+    return std::find_if(values, values + count, [](float value) { return !std::isfinite(value); }) - values;
+  };
+  std::vector<float> values;
+  for (const GradientPlace& place : gradient_places) {
+    const Layout::Entry* entry = layout->Find(place.parameter);
+    values.resize(entry->bytes / sizeof(float));
+    SY_RETURN_IF_ERROR(memory->Download(place.parameter, values.data(), entry->bytes));
+    const auto at = static_cast<size_t>(first_bad(values.data(), values.size()));
+    if (at < values.size())
+      return fmt::format("the parameter {} {} holds {} at element {}, from an update before", place.parameter,
+                         ToString(entry->type.shape), values[at], at);
+  }
+  std::map<std::string, std::vector<float>> buckets;
+  for (const GradientPlace& place : gradient_places) {
+    std::vector<float>& bucket = buckets[place.bucket];
+    if (bucket.empty()) {
+      const Layout::Entry* entry = layout->Find(place.bucket);
+      bucket.resize(entry->bytes / sizeof(float));
+      SY_RETURN_IF_ERROR(memory->Download(place.bucket, bucket.data(), entry->bytes));
+    }
+    const auto count = static_cast<size_t>(place.elements);
+    const float* const gradient = bucket.data() + place.start;
+    const auto at = static_cast<size_t>(first_bad(gradient, count));
+    if (at < count)
+      return fmt::format("the first from the loss backwards that is not finite{} is that of {} {}: {} at element {}",
+                         followed ? ", in the update that followed," : "", place.parameter,
+                         ToString(layout->Find(place.parameter)->type.shape), gradient[at], at);
+  }
+  return followed ? std::string("which gradient it was is not known any more")
+                  : std::string("every gradient is finite, but the sum of their squares is not");
 }
 
 // One update from the loader. False at the end of the data. Fills losses (one per micro-step) only if asked to: that
@@ -109,6 +187,7 @@ StatusOr<bool> Trainer::Impl::TrainUpdate(std::vector<double>* losses, double* d
       continue;  // the epoch's last batches do not fill a round
     SY_RETURN_IF_ERROR(UploadBatch(next.images, next.labels, next.sample_ids, a));
     SY_RETURN_IF_ERROR(RunMicroStep(a));
+    SY_RETURN_IF_ERROR(CheckGradients(/*followed=*/true));
     if (losses != nullptr) {
       SY_ASSIGN_OR_RETURN(const float loss, Scalar(places.loss));
       losses->push_back(loss);
@@ -118,6 +197,7 @@ StatusOr<bool> Trainer::Impl::TrainUpdate(std::vector<double>* losses, double* d
     ++a;
   }
   ++data_step;
+  unread = {slot, data_step};
   return true;
 }
 
@@ -237,6 +317,9 @@ StatusOr<TrainingResult> Trainer::Train() {
     ++interval_updates;
     ++trained;
 
+    const int64_t skipped_before = impl.skipped;
+    if (logged || !impl.world.device->async()) SY_RETURN_IF_ERROR(impl.CheckGradients(/*followed=*/false));
+
     SY_ASSIGN_OR_RETURN(const bool stop, stopping.After(impl.data_step));
     train_seconds += SecondsSince(start);
     interval_seconds += SecondsSince(start);
@@ -252,7 +335,7 @@ StatusOr<TrainingResult> Trainer::Train() {
       SY_ASSIGN_OR_RETURN(const float lr, impl.Scalar(impl.places.lr));
       SY_ASSIGN_OR_RETURN(const float norm, impl.Scalar(impl.places.grad_norm));
       result.train_loss = loss;
-      if (!std::isfinite(loss)) {
+      if (!std::isfinite(loss) && impl.skipped == skipped_before) {
         return FailedPrecondition(
             "the loss is {} at update {} (epoch {}, lr {:.3g}): lower --lr, raise --warmup, or find the first bad "
             "value with --debug=nan",
@@ -268,6 +351,7 @@ StatusOr<TrainingResult> Trainer::Train() {
                                        {"loss", loss},
                                        {"lr", lr},
                                        {"grad_norm", norm},
+                                       {"skipped_updates", impl.skipped},
                                        {"images_per_s", rate},
                                        {"data_wait_ms", 1e3 * interval_wait / per_update},
                                        {"comm_wait_ms", comm / per_update},
@@ -294,6 +378,8 @@ StatusOr<TrainingResult> Trainer::Train() {
 
     const bool epoch_ends = step_of_epoch == per_epoch, run_ends = step == impl.total_updates;
     const bool evaluate = run_ends || (epoch_ends && config.eval_every > 0 && (epoch + 1) % config.eval_every == 0);
+    const bool due = config.save_every > 0 ? step - saved_at >= config.save_every : epoch_ends;
+    if (evaluate || due || stop) SY_RETURN_IF_ERROR(impl.CheckGradients(/*followed=*/false));
     bool best = false;
     if (evaluate && !stop) {
       SY_ASSIGN_OR_RETURN(result.evaluation, Evaluate(*impl.validation_data));
@@ -315,7 +401,6 @@ StatusOr<TrainingResult> Trainer::Train() {
                                    best ? ", the best so far" : ""));
       }
     }
-    const bool due = config.save_every > 0 ? step - saved_at >= config.save_every : epoch_ends;
     if (due || run_ends || best || stop) {
       SY_RETURN_IF_ERROR(impl.Save(best, result.evaluation.top1));
       saved_at = step;
@@ -339,6 +424,7 @@ StatusOr<TrainingResult> Trainer::Train() {
     impl.run_lock.reset();
   }
   result.updates = impl.data_step;
+  result.skipped_updates = impl.skipped;
   result.epochs = impl.epoch + (impl.batch / config.accumulation == per_epoch ? 1 : 0);
   result.best_top1 = impl.best_top1;
   result.run_folder = impl.run_folder;

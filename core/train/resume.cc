@@ -1,4 +1,6 @@
 // Keeping a run and taking it up again: what a checkpoint holds and how it is put back.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -95,6 +97,14 @@ Status Trainer::Impl::Save(bool best, double top1) {
   if (rank() != 0) return OkStatus();  // with plain data parallelism every rank holds the same
   SY_RETURN_IF_ERROR(world.Synchronize(stream));
   SY_ASSIGN_OR_RETURN(HostTensors parameters, DownloadParameters());
+  for (const auto& [name, tensor] : parameters) {
+    if (std::all_of(tensor.values.begin(), tensor.values.end(), [](float value) { return std::isfinite(value); }))
+      continue;
+    return FailedPrecondition(
+        "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved before "
+        "is whole. Lower --lr, or raise --warmup",
+        name, data_step);
+  }
   if (model.export_weights) {
     SY_ASSIGN_OR_RETURN(parameters, model.export_weights(parameters));
   }

@@ -37,7 +37,8 @@ Graph BuildForward(const ModelFunction& model, const StepOptions& o, bool traini
 
 }  // namespace
 
-Graph BuildTrainingStep(const ModelFunction& model, const StepOptions& o, MicroStep micro_step) {
+Graph BuildTrainingStep(const ModelFunction& model, const StepOptions& o, MicroStep micro_step,
+                        std::vector<GradientPlace>* places) {
   Graph graph = BuildForward(model, o, true, [&](Graph& g, const Value& logits) {
     g.Output("loss", ops::Mean(ops::CrossEntropy(logits, Labels(g, o), o.label_smoothing)));
   });
@@ -52,6 +53,7 @@ Graph BuildTrainingStep(const ModelFunction& model, const StepOptions& o, MicroS
   for (size_t i = 0; i < parameters.size(); ++i) pairs.push_back({parameters[i], gradients[i]});
 
   const Buckets buckets = AddDataParallel(graph, pairs, o.parallel, micro_step, o.find_unused_parameters);
+  if (places != nullptr) *places = buckets.places;
   if (micro_step == MicroStep::kOnly || micro_step == MicroStep::kLast)
     AddOptimizer(graph, buckets.gradients, buckets.flat, o.optimizer, o.table_length);
   return graph;

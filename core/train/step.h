@@ -30,8 +30,9 @@ struct StepOptions {
 
 // Inputs: "images" f32 (B, H, W, C), "labels" i32 (B), and where the model draws random numbers "sample_ids" i32 (B)
 // and "step" i32 (2). Outputs: "loss" f32 (1), the mean over this rank's micro-batch; with the update also "lr" and
-// "grad_norm".
-Graph BuildTrainingStep(const ModelFunction& model, const StepOptions& options, MicroStep micro_step);
+// "grad_norm"; `places`: where the gradients lie then, unless null.
+Graph BuildTrainingStep(const ModelFunction& model, const StepOptions& options, MicroStep micro_step,
+                        std::vector<GradientPlace>* places = nullptr);
 
 // Outputs: "eval_loss" f32 (B) per sample, 0 where the label is negative, and "eval_rank" i32 (B): how many classes
 // score above the true one, and "eval_logits" f32 (B, classes).

@@ -1,6 +1,9 @@
 #include "core/train/stopping.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
 
 namespace switchyard {
 namespace {
@@ -8,32 +11,104 @@ namespace {
 constexpr double kAgreeEverySeconds = 0.5;
 constexpr double kMostUpdates = 10000;  // between two agreements
 
-volatile std::sig_atomic_t stop_signal = 0;
-void RememberSignal(int signal) { stop_signal = signal; }
+std::atomic<bool> training = false, asked = false;  // a Stopping lives; a signal came since it was made
+
+sigset_t SetOf(std::initializer_list<int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  return set;
+}
+
+// What the signal would have done had it not been blocked, on this thread's own stack.
+void LetThrough(int signal) {
+  const sigset_t set = SetOf({signal});
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  raise(signal);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+// The thread that waits for the signals, while any StopSignals lives.
+class Waiter {
+ public:
+  void Add() {
+    const std::lock_guard lock(mutex_);
+    if (users_++ > 0) return;
+    ending_ = false;
+    sigset_t all, before;  // other signals are the program's
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { Wait(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  void Remove() {
+    const std::lock_guard lock(mutex_);
+    if (--users_ > 0) return;
+    {
+      const std::lock_guard none_is_let_through(delivery_);
+      ending_ = true;
+      pthread_kill(thread_.native_handle(), SIGUSR1);
+    }
+    thread_.join();
+  }
+
+ private:
+  void Wait() {
+    const sigset_t awaited = SetOf({SIGTERM, SIGUSR1});
+    for (;;) {
+      const int signal = sigwaitinfo(&awaited, nullptr);
+      const std::lock_guard lock(delivery_);
+      if (ending_) return;
+      if (signal < 0) continue;
+      if (training) {
+        asked = true;
+      } else {
+        LetThrough(signal);
+      }
+    }
+  }
+
+  std::mutex mutex_;  // of users_ and thread_
+  int users_ = 0;
+  std::thread thread_;
+  std::mutex delivery_;  // of ending_; held while a signal is let through, so that none is unblocked when we send one
+  bool ending_ = false;
+};
+
+// Never destroyed: a StopSignals may outlive the static objects of the program.
+Waiter& TheWaiter() {
+  static auto* const waiter = new Waiter;
+  return *waiter;
+}
 
 }  // namespace
 
-Stopping::Stopping(Communicator* communicator) : communicator_(communicator), agreed_(Clock::now()) {
-  stop_signal = 0;
-  struct sigaction action {};
-  action.sa_handler = RememberSignal;
-  sigaction(SIGTERM, &action, &old_term_);
-  sigaction(SIGUSR1, &action, &old_user_);
+StopSignals::StopSignals() {
+  const sigset_t awaited = SetOf({SIGTERM, SIGUSR1});
+  pthread_sigmask(SIG_BLOCK, &awaited, &before_);
+  TheWaiter().Add();
 }
 
-Stopping::~Stopping() {
-  sigaction(SIGTERM, &old_term_, nullptr);
-  sigaction(SIGUSR1, &old_user_, nullptr);
+StopSignals::~StopSignals() {
+  TheWaiter().Remove();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
+
+Stopping::Stopping(Communicator* communicator) : communicator_(communicator), agreed_(Clock::now()) {
+  asked = false;
+  training = true;
+}
+
+Stopping::~Stopping() { training = false; }
 
 StatusOr<bool> Stopping::After(int64_t step) {
-  if (communicator_ == nullptr) return stop_signal != 0;
+  if (communicator_ == nullptr) return asked.load();
   if (step < next_) return false;
   const double seconds = std::chrono::duration<double>(Clock::now() - agreed_).count();
   const double per_update = seconds / static_cast<double>(std::max<int64_t>(1, step - agreed_at_));
   const double updates = next_ == 0 ? 1 : std::clamp(kAgreeEverySeconds / per_update, 1.0, kMostUpdates);
   // Each rank's wish to stop, and how many updates it would let pass until they talk again: the fewest of all.
-  int32_t votes[2] = {stop_signal != 0, -static_cast<int32_t>(updates)};
+  int32_t votes[2] = {asked, -static_cast<int32_t>(updates)};
   SY_RETURN_IF_ERROR(communicator_->AllReduce("stop", votes, votes, 2, SY_I32, SY_MAX));
   next_ = step - votes[1];
   agreed_at_ = step;

@@ -1,16 +1,39 @@
 // Ending a run early: SIGTERM and SIGUSR1 (what schedulers send before they take a machine away) end it after an update
-// on which all ranks agree. Agreeing makes the ranks wait for each other, so they do it about twice a second, not after
-// every update. One object at a time; the handlers of before come back with its end.
+// on which all ranks agree.
+//
+// There is no signal handler: it would run on the stack of whichever thread the signal finds, and a kernel may have
+// turned its stack pointer to a workspace (oneDNN's matrix products do), whose end the handler's frame would write
+// over. The signals are blocked in every thread instead, and one thread, StopSignals', waits for them.
 #pragma once
 
+#include <signal.h>
+
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 
 #include "core/runtime/communicator.h"
 
 namespace switchyard {
 
+// While one lives, SIGTERM and SIGUSR1 are blocked in the thread that made it and in all that are started from there
+// on: make it before any other thread is started, and destroy it where it was made. World::Join makes one; a program
+// that starts threads before that makes one first, for a signal to a thread that does not block it means to the program
+// what it meant before. A signal that comes while no Stopping lives does what it would have done without us: it ends
+// the process, or a handler of the program's own is called, on the thread that waits. Several may live; they share that
+// thread. Thread-safe.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  sigset_t before_;  // the mask of the thread that made it
+};
+
+// Asks whether the run is to end. Agreeing makes the ranks wait for each other, so they do it about twice a second, not
+// after every update. One object at a time, while a StopSignals lives.
 class Stopping {
  public:
   explicit Stopping(Communicator* communicator);  // null with one rank
@@ -26,8 +49,6 @@ class Stopping {
   Communicator* communicator_;
   int64_t agreed_at_ = 0, next_ = 0;  // steps
   Clock::time_point agreed_;
-  struct sigaction old_term_ {
-  }, old_user_{};
 };
 
 }  // namespace switchyard

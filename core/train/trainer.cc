@@ -5,7 +5,7 @@
 
 #include "core/base/logging.h"
 #include "core/nn/initialize.h"
-#include "core/optim/schedule.h"
+#include "core/train/recipe.h"
 #include "core/train/trainer_impl.h"
 #include "zlib.h"
 
@@ -21,25 +21,6 @@ StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<
       return InvalidArgument("--{}: expected numbers separated by commas, found {}", flag, word);
   }
   return numbers;
-}
-
-StatusOr<std::vector<float>> RateTable(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch, int world) {
-  ScheduleOptions o;
-  SY_ASSIGN_OR_RETURN(o.kind, ParseSchedule(c.schedule));
-  o.lr = c.lr;
-  o.warmup_lr = c.warmup_lr;
-  o.min_lr = c.min_lr;
-  o.gamma = c.gamma;
-  SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup.empty() ? "0" : c.warmup, updates, updates_per_epoch));
-  SY_ASSIGN_OR_RETURN(const std::vector<float> milestones, Numbers("milestones", c.milestones));
-  for (const float milestone : milestones) o.milestones.push_back(static_cast<int64_t>(milestone));
-  if (c.step_size > 0) o.step_size = c.step_size;
-  if (o.kind == Schedule::kStep && c.step_size <= 0)
-    return InvalidArgument("--schedule=step needs --step_size, the number of updates between two falls");
-  if (c.per_epoch) o.interval = updates_per_epoch;
-  SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));
-  o = ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
-  return LearningRateTable(o, updates);
 }
 
 StatusOr<Transform> MakeTransform(const TrainConfig& c, const TrainableModel& model, const Dataset& data, bool train) {
@@ -83,41 +64,13 @@ StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const Trainab
 
 Trainer::Trainer() = default;
 Trainer::~Trainer() = default;
+const ScheduleOptions& Trainer::schedule() const { return impl_->schedule; }
 const PlanReport& Trainer::report() const { return impl_->update->report(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->updates_per_epoch; }
 const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->slots[impl_->slot].update->timings(); }
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
 uint64_t Trainer::allocated_bytes() const { return impl_->memory->allocated_bytes(); }
 uint64_t Trainer::planned_bytes() const { return impl_->PlannedBytes(); }
-
-uint64_t Trainer::Impl::PlannedBytes() const {
-  uint64_t total = 0;
-  for (int i = 0; i < kArenaCount; ++i) total += layout->bytes(static_cast<Arena>(i));
-  return total;
-}
-
-StepOptions Trainer::Impl::MakeStepOptions() const {
-  StepOptions o;
-  o.batch = config.batch_size;
-  o.height = o.width = model.image_size;
-  o.channels = model.channels;
-  o.label_smoothing = config.label_smoothing;
-  o.precision = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
-  o.seed = config.seed;
-  o.accumulation = config.accumulation;
-  o.parallel.world = world_size();
-  o.parallel.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
-  o.optimizer.weight_decay = config.weight_decay;
-  o.optimizer.clip = config.clip;
-  o.optimizer.momentum = config.momentum;
-  o.optimizer.nesterov = config.nesterov;
-  o.optimizer.beta1 = config.beta1;
-  o.optimizer.beta2 = config.beta2;
-  o.optimizer.eps = config.eps;
-  o.table_length = std::max<int64_t>(1, static_cast<int64_t>(lr_table.size()));
-  o.find_unused_parameters = config.find_unused_parameters;
-  return o;
-}
 
 // Activations and batches grow with the batch, everything else does not: what would fit follows from the plan.
 Status Trainer::Impl::WithLargestBatch(const Status& out_of_memory) const {
@@ -134,48 +87,6 @@ Status Trainer::Impl::WithLargestBatch(const Status& out_of_memory) const {
       out_of_memory.code(),
       fmt::format("{}; the plan takes {:.1f} MB and {:.2f} MB for each image of a batch, the device has {:.1f} MB: {}",
                   Message(out_of_memory), fixed / 1e6, per_image / 1e6, available / 1e6, advice));
-}
-
-Status Trainer::Impl::CompilePlans() {
-  KernelOptions kernel_options;
-  kernel_options.deterministic = config.deterministic;
-  kernels = std::make_unique<KernelCache>(*world.device, kernel_options);
-  if (world.reference) reference_kernels = std::make_unique<KernelCache>(*world.reference, kernel_options);
-  layout = std::make_unique<Layout>(world.device->info().alignment, IoSlots(*world.device));
-
-  PlanOptions plan_options;
-  plan_options.fuse = plan_options.capture = config.compile;
-  plan_options.max_fallback = config.max_fallback;
-  plan_options.world = world_size();
-  for (const std::string& word : config.debug) {
-    if (word == "sync") {
-      plan_options.debug_sync = true;
-    } else if (word == "nan") {
-      plan_options.debug_nan = true;
-    } else {
-      return InvalidArgument("--debug: expected sync, nan or both, found {}", word);
-    }
-  }
-  StepOptions step = MakeStepOptions();
-  SY_ASSIGN_OR_RETURN(step.optimizer.kind, ParseOptimizer(config.optimizer));
-  const auto compile = [&](const Graph& graph) {
-    return Plan::Compile(graph, *kernels, reference_kernels.get(), *layout, plan_options);
-  };
-  try {
-    if (config.accumulation > 1) {
-      SY_ASSIGN_OR_RETURN(first, compile(BuildTrainingStep(model.build, step, MicroStep::kFirst)));
-      if (config.accumulation > 2) {
-        SY_ASSIGN_OR_RETURN(middle, compile(BuildTrainingStep(model.build, step, MicroStep::kMiddle)));
-      }
-      SY_ASSIGN_OR_RETURN(update, compile(BuildTrainingStep(model.build, step, MicroStep::kLast)));
-    } else {
-      SY_ASSIGN_OR_RETURN(update, compile(BuildTrainingStep(model.build, step, MicroStep::kOnly)));
-    }
-    SY_ASSIGN_OR_RETURN(evaluation, compile(BuildEvaluation(model.build, step)));
-  } catch (const BuildError& error) {
-    return InvalidArgument("the model {} cannot be built: {}", model.name, error.what());
-  }
-  return OkStatus();
 }
 
 Status Trainer::Impl::AllocateMemory() {
@@ -301,13 +212,15 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   }
   impl.config.global_batch_size = static_cast<int>(impl.samples_per_update());
   const int64_t length = config.steps > 0 ? config.steps : impl.updates_per_epoch * config.epochs;
-  SY_ASSIGN_OR_RETURN(impl.lr_table, RateTable(config, length, impl.updates_per_epoch, world.size()));
+  SY_ASSIGN_OR_RETURN(impl.schedule, ScheduleOptionsOf(config, length, impl.updates_per_epoch, world.size()));
+  impl.lr_table = LearningRateTable(impl.schedule, length);
   impl.total_updates = length;
   if (!config.resume.empty()) {
     SY_RETURN_IF_ERROR(impl.OpenResumed());
     if (config.steps == 0) impl.FollowEpochs();
   }
-  SY_RETURN_IF_ERROR(impl.CompilePlans());
+  SY_RETURN_IF_ERROR(impl.Compile(config, model, *world.device, world.reference.get(), world.size(),
+                                  static_cast<int64_t>(impl.lr_table.size())));
   SY_RETURN_IF_ERROR(impl.VerifyParameters());
   SY_RETURN_IF_ERROR(impl.AllocateMemory());
   SY_RETURN_IF_ERROR(impl.InitializeState());
@@ -324,12 +237,11 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
   int32_t fits = 0;
   double needed = 0;
   for (int batch = 1; batch <= limit; batch *= 2) {
-    Impl impl(world);
-    impl.config = config;
-    impl.config.batch_size = batch;
-    impl.model = model;
-    SY_RETURN_IF_ERROR(impl.CompilePlans());
-    needed = static_cast<double>(impl.PlannedBytes());
+    TrainConfig c = config;
+    c.batch_size = batch;
+    TrainingPlans plans;
+    SY_RETURN_IF_ERROR(plans.Compile(c, model, *world.device, world.reference.get(), world.size(), c.steps));
+    needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;
   }
@@ -390,9 +302,14 @@ Status Trainer::Impl::RunMicroStep(int micro_step) {
 }
 
 StatusOr<float> Trainer::Impl::Scalar(const Layout::Entry* output) {
-  float value = 0;
   SY_RETURN_IF_ERROR(world.Synchronize(stream));
-  SY_RETURN_IF_ERROR(world.device->Download(&value, memory->place(output->arena, output->offset, slot), sizeof value));
+  return ScalarIn(output, slot);
+}
+
+StatusOr<float> Trainer::Impl::ScalarIn(const Layout::Entry* output, int in_slot) {
+  float value = 0;
+  const sy_place place = memory->place(output->arena, output->offset, in_slot);
+  SY_RETURN_IF_ERROR(world.device->Download(&value, place, sizeof value));
   return value;
 }
 

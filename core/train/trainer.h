@@ -15,6 +15,7 @@
 #include "core/data/dataset.h"
 #include "core/data/loader.h"
 #include "core/graph/host_tensor.h"
+#include "core/optim/schedule.h"
 #include "core/plan/plan.h"
 #include "core/train/checkpoint.h"
 #include "core/train/config.h"
@@ -49,7 +50,8 @@ struct TrainingResult {
   EvaluationResult evaluation;
   double best_top1 = 0;
   std::string run_folder, picture;
-  bool interrupted = false;  // by SIGTERM or SIGUSR1; a checkpoint was saved
+  bool interrupted = false;     // by SIGTERM or SIGUSR1; a checkpoint was saved
+  int64_t skipped_updates = 0;  // their gradients were not finite, and --on_nonfinite=skip
 };
 
 class Trainer {
@@ -74,7 +76,7 @@ class Trainer {
   Status LoadWeights(const std::string& path, bool reset_head = false);
 
   // One update on batches given by the caller: images (A, B, H, W, C), labels (A, B). For tests and programs with loops
-  // of their own.
+  // of their own. Where grad_norm is not finite, nothing was updated.
   struct StepResult {
     double loss = 0, lr = 0, grad_norm = 0;  // of this rank; loss is the mean over its micro-batches
   };
@@ -83,6 +85,7 @@ class Trainer {
   // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.
   StatusOr<HostTensors> Parameters() const;
   Status SetParameters(const HostTensors& values);
+  const ScheduleOptions& schedule() const;               // as the run follows it: rates scaled, times in updates
   const PlanReport& report() const;                      // of the step that updates
   const std::vector<Instance::Timing>& timings() const;  // of the last such step, with --debug=sync
   uint64_t planned_bytes() const;                        // must equal allocated_bytes()

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/plan/kernels.h"
+#include "core/train/plans.h"
 #include "core/train/run_folder.h"
 #include "core/train/trainer.h"
 
@@ -22,7 +22,7 @@ inline double SecondsSince(std::chrono::steady_clock::time_point start) {
 StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const TrainableModel& model,
                                              const Dataset& data, const World& world, bool train);
 
-struct Trainer::Impl {
+struct Trainer::Impl : TrainingPlans {
   explicit Impl(World& w) : world(w) {}
   // A step that failed half-way may have left work on the stream; it uses the memory that is freed now.
   ~Impl() {
@@ -36,10 +36,6 @@ struct Trainer::Impl {
   const Dataset* train_data = nullptr;
   const Dataset* validation_data = nullptr;
 
-  // Plans over one state. `update` is the step that ends a round: the only one (A = 1) or the last.
-  std::unique_ptr<KernelCache> kernels, reference_kernels;
-  std::unique_ptr<Layout> layout;
-  std::unique_ptr<Plan> first, middle, update, evaluation;
   std::unique_ptr<Memory> memory;
   Stream stream, uploads;  // where steps run; where batches are copied in
   // One for each io slot, used in turn. On an asynchronous device a batch is copied into one slot while the step over
@@ -61,6 +57,7 @@ struct Trainer::Impl {
 
   std::unique_ptr<Loader> loader;
   int64_t updates_per_epoch = 0, total_updates = 0;
+  ScheduleOptions schedule;
   std::vector<float> lr_table;
 
   // Where the run stands. The device's own counter of updates is state "update"; it differs after steps skipped for
@@ -69,6 +66,13 @@ struct Trainer::Impl {
   int64_t data_step = 0;  // updates begun
   int64_t epoch = 0;      // of the next batch
   int64_t batch = 0;      // the next batch's index in its epoch
+  // The last update, until its gradient norm has been read: on an asynchronous device that is while the next one runs.
+  struct Unread {
+    int slot = 0;
+    int64_t step = 0;  // data_step behind it
+  };
+  std::optional<Unread> unread;
+  int64_t skipped = 0, skipped_in_a_row = 0;  // updates whose gradients were not finite
   double best_top1 = -1;
   std::optional<LoadedCheckpoint> resumed;  // while it is being loaded
   std::string resumed_from;                 // its folder; "": a new run
@@ -80,12 +84,9 @@ struct Trainer::Impl {
   int rank() const { return world.rank(); }
   int world_size() const { return world.size(); }
   int64_t samples_per_update() const { return int64_t{config.batch_size} * world_size() * config.accumulation; }
-  StepOptions MakeStepOptions() const;
   void FollowEpochs();
 
   // trainer.cc
-  Status CompilePlans();
-  uint64_t PlannedBytes() const;
   Status WithLargestBatch(const Status& out_of_memory) const;
   Status AllocateMemory();
   Status InitializeState();
@@ -96,7 +97,8 @@ struct Trainer::Impl {
   Status UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step);
   Status Run(Instance& instance);  // of the current slot
   Status RunMicroStep(int micro_step);
-  StatusOr<float> Scalar(const Layout::Entry* output);  // waits for the step
+  StatusOr<float> Scalar(const Layout::Entry* output);                 // waits for the step
+  StatusOr<float> ScalarIn(const Layout::Entry* output, int in_slot);  // of a step that is known to have ended
 
   // loop.cc
   // Runs the evaluation plan over all batches and calls read(labels, slot) for each in order, with the slot in which
@@ -106,6 +108,10 @@ struct Trainer::Impl {
   StatusOr<bool> TrainUpdate(std::vector<double>* losses, double* data_wait);
   Status MakeOrTakeUpRunFolder();  // rank 0
   Status OpenRunFolder();
+  // Judges `unread`, if there is one; an error where --on_nonfinite says so, the same on every rank. followed: the next
+  // update has begun.
+  Status CheckGradients(bool followed);
+  StatusOr<std::string> FirstNonFinite(bool followed);  // the tensor, in words
 
   // resume.cc
   Status Save(bool best, double top1);

@@ -12,6 +12,7 @@
 #include "core/runtime/device_choice.h"
 #include "core/runtime/process_map.h"
 #include "core/runtime/rendezvous.h"
+#include "core/train/stopping.h"
 
 namespace switchyard {
 
@@ -25,6 +26,7 @@ struct WorldRequest {
 };
 
 struct World {
+  StopSignals stop_signals;  // before any thread of what follows
   ProcessMap processes;
   DeviceChoice choice;
   int threads = 0;                             // that the device may use; 0 where it does not compute on host cores

@@ -108,5 +108,41 @@ TEST_F(ProgramTest, ASignalToOneRankStopsAllOfThem) {
   EXPECT_TRUE(std::filesystem::exists(SmallRun() + "/checkpoints/latest/state.json"));
 }
 
+// The hexadecimal number behind `name` in a thread's status.
+uint64_t SignalSet(const std::string& status_file, const std::string& name) {
+  std::ifstream file(status_file);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name)) return std::stoull(line.substr(name.size() + 1), nullptr, 16);
+  }
+  return 0;
+}
+
+// A matrix product may have its stack pointer in a workspace when the signal comes.
+TEST_F(ProgramTest, StopSignalsFindNoHandlerAndOneThreadThatTakesThem) {
+  const std::string training =
+      CommandLineOf(Start::kAlone, SmallTraining("--width=256 --batch_size=32 --steps=2000000 --eval_every=0"));
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    std::filesystem::remove_all(In("run"));
+    RunningProgram program(folder_.path(), training);
+    ASSERT_TRUE(program.Trains(1)) << program.Output();
+    const uint64_t signals = uint64_t{1} << (SIGTERM - 1) | uint64_t{1} << (SIGUSR1 - 1);
+    const std::string process = fmt::format("/proc/{}", program.Rank(0));
+    EXPECT_EQ(SignalSet(process + "/status", "SigCgt") & signals, 0u);
+    int open_threads = 0;
+    for (const auto& thread : std::filesystem::directory_iterator(process + "/task"))
+      open_threads += (SignalSet(thread.path().string() + "/status", "SigBlk") & signals) != signals;
+    EXPECT_LE(open_threads, 1);  // the one that waits for them
+
+    for (int i = 0; !program.HasEnded() && i < 100000; ++i) {
+      program.Signal(i % 2 == 0 ? SIGUSR1 : SIGTERM);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    // 0, or ended by one more signal when the run was over.
+    EXPECT_THAT(program.code(), testing::AnyOf(0, 128 + SIGTERM, 128 + SIGUSR1)) << program.Output();
+    EXPECT_THAT(program.Output(), HasSubstr("go on with --resume="));
+    EXPECT_TRUE(std::filesystem::exists(SmallRun() + "/checkpoints/latest/state.json"));
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -55,6 +56,43 @@ TEST(ScheduleTest, AnIntervalHoldsTheRateForAnEpoch) {
   for (int step = 0; step < epochs * per_epoch; ++step) {
     EXPECT_FLOAT_EQ(held[static_cast<size_t>(step)], by_epoch[static_cast<size_t>(step / per_epoch)]) << step;
   }
+}
+
+// A rate above the peak diverges; one of 0 for the first epoch trains nothing and looks like a bug elsewhere.
+TEST(ScheduleTest, NoneEverExceedsThePeakOrWastesItsFirstEpoch) {
+  const Schedule kinds[] = {Schedule::kConstant, Schedule::kMultistep, Schedule::kStep,
+                            Schedule::kLinear,   Schedule::kCosine,    Schedule::kCosineAnnealing};
+  for (const Schedule kind : kinds)
+    for (const int64_t per_epoch : {2, 4, 7, 50})
+      for (const int64_t steps : {per_epoch - 1, per_epoch, 3 * per_epoch, 5 * per_epoch + per_epoch / 2})
+        for (const int64_t interval : {int64_t{1}, per_epoch})
+          for (const int64_t warmup :
+               {int64_t{0}, int64_t{1}, per_epoch / 4, per_epoch - 1, per_epoch, per_epoch + 1, 2 * per_epoch, steps})
+            for (const float warmup_lr : {0.0f, 1e-6f, 1e-3f})
+              for (const float min_lr : {0.0f, 1e-4f, 1e-3f}) {
+                if (warmup > steps) continue;
+                const ScheduleOptions options = {.kind = kind,
+                                                 .lr = 1e-3f,
+                                                 .warmup_lr = warmup_lr,
+                                                 .min_lr = min_lr,
+                                                 .warmup = warmup,
+                                                 .milestones = {1, per_epoch},
+                                                 .step_size = per_epoch,
+                                                 .interval = interval};
+                const std::vector<float> table = LearningRateTable(options, steps);
+                const auto first_epoch = table.begin() + std::min(steps, per_epoch);
+                const std::string what =
+                    fmt::format("schedule {}, {} updates of {} an epoch, held for {}, warm-up {} from {}, down to {}",
+                                static_cast<int>(kind), steps, per_epoch, interval, warmup, warmup_lr, min_lr);
+                ASSERT_LE(*std::max_element(table.begin(), table.end()), 1e-3f * 1.000001f) << what;
+                ASSERT_GE(*std::min_element(table.begin(), table.end()), 0) << what;
+                ASSERT_TRUE(steps == 1 || *std::max_element(table.begin(), first_epoch) > 0) << what;
+              }
+}
+
+TEST(ScheduleTest, AWarmupFromZeroThatIsHeldRisesEvenlyToThePeak) {
+  const auto table = LearningRateTable({.lr = 1, .warmup = 3 * 5, .interval = 5}, 8 * 5);
+  for (int epoch = 0; epoch < 4; ++epoch) EXPECT_FLOAT_EQ(table[5 * epoch], 0.25f * static_cast<float>(epoch + 1));
 }
 
 TEST(ScheduleTest, WarmupIsStepsEpochsOrAPartOfTheRun) {

@@ -44,4 +44,11 @@ refuses models/a.h '#include "tests/a.h"'
 refuses backends/cpu/plugin.cc '#include "core/base/a.h"'
 refuses backends/cpu/plugin.cc '#include "backends/reference/kernels.h"'
 refuses collectives/shm/plugin.cc '#include "core/runtime/a.h"'
+refuses core/train/a.h '  setenv("A", "b", 1);'
+refuses collectives/shm/plugin.cc '  action.sa_handler = Remember;'
+refuses tools/a.h 'signal(SIGTERM, [](int) { stop = true; });'
+fresh_tree
+printf 'setenv("A", "b", 1);\nsignal(SIGTERM, Count);\n' >> "$tree/tests/b.cc"
+printf 'signal(SIGXFSZ, SIG_IGN);\nuint64_t signal, name = strsignal(3);\n' >> "$tree/tools/a.h"
+"$check" "$tree" || { echo "what is harmless was refused"; failed=1; }
 exit $failed

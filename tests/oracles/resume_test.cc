@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <limits>
 
 #include "gmock/gmock.h"
 #include "tests/oracles/runs.h"
@@ -179,6 +180,26 @@ TEST(ResumeElsewhere, AnotherGlobalBatchTrainsTheRestOfTheEpochs) {
     EXPECT_EQ(end->epochs, 4);
   }
   TakeTurns();
+}
+
+// A class that no sample has, at minus infinity: loss and gradients are finite all the same, and the weights are not.
+TEST(Saving, WeightsThatAreNotFiniteAreNotSaved) {
+  TrainConfig config = SmallConfig();
+  config.classes = 12;
+  config.steps = 1;
+  config.suffix = fmt::format("broken_{}", SharedWorld().rank());
+  const auto lone = LoneWorld();
+  auto run = MakeRun(config, *lone);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  HostTensors parameters = *run->trainer->Parameters();
+  parameters.at("head.bias").values[11] = -std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(run->trainer->SetParameters(parameters).ok());
+  const auto result = run->trainer->Train();
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(Message(result.status()).find("the parameter head.bias holds values that are not finite after update 1"),
+            std::string::npos)
+      << Message(result.status());
+  EXPECT_FALSE(std::filesystem::exists(run->trainer->run_folder() + "/checkpoints/latest"));
 }
 
 }  // namespace

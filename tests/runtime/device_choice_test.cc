@@ -1,5 +1,8 @@
 #include "core/runtime/device_choice.h"
 
+#include <cstdlib>
+
+#include "core/runtime/library.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -94,6 +97,21 @@ TEST(ChooseDevice, NamesEveryPluginTriedWhereAndWhy) {
 TEST(ChooseDevice, RefusesRanksOutsideTheNode) {
   EXPECT_FALSE(ChooseDevice({.local_rank = 2, .local_world = 2}, {Offer("cpu", 1, 2)}).ok());
   EXPECT_FALSE(ChooseDevice({.ranks_per_device = -1}, {Offer("cpu", 1, 2)}).ok());
+}
+
+TEST(DeviceSurvey, TellsPluginsHowManyCpuDevicesThereAreAndLeavesTheEnvironmentAlone) {
+  unsetenv("SWITCHYARD_CPU_DEVICES");
+  Registry registry(std::vector<std::string>{});
+  DeviceRequest request;
+  request.device = "nothing";
+  request.local_world = 3;
+  SurveyDevices(registry, request);
+  ASSERT_NE(Host()->setting("CPU_DEVICES"), nullptr);
+  EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "3");
+  request.cpu_devices = 5;
+  SurveyDevices(registry, request);
+  EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "5");
+  EXPECT_EQ(std::getenv("SWITCHYARD_CPU_DEVICES"), nullptr);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/base/child_process.h"
 #include "core/base/environment.h"
 #include "core/runtime/interpose.h"
 #include "core/runtime/plugin.h"
@@ -33,14 +34,9 @@ StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  // A group of its own, so that a whole mpirun can be ended.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
+  const ChildAttributes attributes(/*own_group=*/true);  // so that a whole mpirun can be ended
   pid_t process = 0;
-  const int failure = posix_spawnp(&process, arguments[0], nullptr, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
+  const int failure = posix_spawnp(&process, arguments[0], nullptr, attributes.get(), arguments.data(), environ);
   if (failure != 0) return Internal("{} could not be started: {}", command[0], std::strerror(failure));
   return process;
 }

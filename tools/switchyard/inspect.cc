@@ -1,11 +1,12 @@
 // explain, ops, devices, doctor, models, datasets, version: commands that show something and train nothing.
+#include <algorithm>
 #include <map>
 
 #include "absl/flags/flag.h"
 #include "core/base/names.h"
 #include "core/graph/op.h"
 #include "core/runtime/doctor.h"
-#include "core/train/step.h"
+#include "core/train/plans.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/run_setup.h"
@@ -14,22 +15,15 @@
 namespace switchyard {
 namespace {
 
-StatusOr<Graph> TrainingGraph(const RunSetup& setup, int world) {
-  const TrainConfig& c = setup.config;
+Status CheckBatch(const TrainConfig& c) {
   if (c.batch_size < 1) return InvalidArgument("--batch_size=auto depends on a run's device; give a number here");
-  StepOptions o;
-  o.batch = c.batch_size;
-  o.height = o.width = c.image_size;
-  o.channels = c.channels;
-  o.precision = c.precision == "bf16" ? DType::kBF16 : DType::kF32;
-  o.label_smoothing = c.label_smoothing;
-  o.accumulation = c.accumulation;
-  o.parallel.world = world;
-  o.parallel.bucket_bytes = static_cast<uint64_t>(c.bucket_mb * 1e6);
-  o.table_length = 1;
-  o.optimizer.weight_decay = c.weight_decay;
-  o.optimizer.clip = c.clip;
-  SY_ASSIGN_OR_RETURN(o.optimizer.kind, ParseOptimizer(c.optimizer));
+  return OkStatus();
+}
+
+StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
+  const TrainConfig& c = setup.config;
+  SY_RETURN_IF_ERROR(CheckBatch(c));
+  SY_ASSIGN_OR_RETURN(const StepOptions o, StepOptionsOf(c, setup.model, 1, 1));
   try {
     return BuildTrainingStep(setup.model.build, o, c.accumulation > 1 ? MicroStep::kLast : MicroStep::kOnly);
   } catch (const BuildError& error) {
@@ -44,23 +38,35 @@ Status ExplainCommand(const Arguments&) {
   if (world < 1) return InvalidArgument("--world: expected at least 1, found {}", world);
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(ResolvedSettings(), nullptr, world));
   const TrainConfig& c = setup.config;
-  SY_ASSIGN_OR_RETURN(const Graph graph, TrainingGraph(setup, world));
+  SY_RETURN_IF_ERROR(CheckBatch(c));
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
-  KernelOptions kernel_options;
-  kernel_options.deterministic = c.deterministic;
-  KernelCache kernels(*here->device, kernel_options);
-  std::unique_ptr<KernelCache> reference;
-  if (here->reference) reference = std::make_unique<KernelCache>(*here->reference, kernel_options);
-  Layout layout(here->device->info().alignment, IoSlots(*here->device));
-  PlanOptions options;
-  options.fuse = c.compile;
-  options.max_fallback = c.max_fallback;
-  options.world = world;
-  SY_ASSIGN_OR_RETURN(const auto plan, Plan::Compile(graph, kernels, reference.get(), layout, options));
+  TrainingPlans plans;
+  SY_RETURN_IF_ERROR(
+      plans.Compile(c, setup.model, *here->device, here->reference.get(), world, std::max<int64_t>(1, c.steps)));
+  const PlanReport report = plans.Report();
+  if (absl::GetFlag(FLAGS_json)) {
+    nlohmann::ordered_json classes;
+    for (int i = 0; i < kArenaCount; ++i) classes[NameOf(static_cast<Arena>(i))] = report.arena_bytes[i];
+    fmt::print("{}\n", nlohmann::ordered_json({{"model", c.model},
+                                               {"batch_size", c.batch_size},
+                                               {"ranks", world},
+                                               {"device", here->device->info().plugin},
+                                               {"precision", c.precision},
+                                               {"launches", report.launches},
+                                               {"collectives", report.collectives},
+                                               {"fallbacks", report.fallbacks.size()},
+                                               {"gflop_per_step", report.flops / 1e9},
+                                               {"wire_bytes", report.wire_bytes},
+                                               {"memory_bytes", plans.PlannedBytes()},
+                                               {"memory_by_class", classes}})
+                           .dump(2));
+    return OkStatus();
+  }
   fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({})\n\n", c.model,
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
-  fmt::print("{}", plan->report().ToText());
+  fmt::print("{}", report.ToText());
+  if (c.steps == 0) fmt::print("not counted: 4 bytes of state for each update of the run; --steps says how many\n");
   return OkStatus();
 }
 
@@ -72,7 +78,7 @@ Status OpsCommand(const Arguments&) {
     return OkStatus();
   }
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(ResolvedSettings(), nullptr, 1));
-  SY_ASSIGN_OR_RETURN(const Graph graph, TrainingGraph(setup, 1));
+  SY_ASSIGN_OR_RETURN(const Graph graph, TrainingGraph(setup));
   struct Need {
     int count = 0;
     nlohmann::ordered_json inputs = nlohmann::ordered_json::array(), outputs = nlohmann::ordered_json::array();

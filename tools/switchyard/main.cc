@@ -77,7 +77,7 @@ const std::vector<Command>& Commands() {
        "[--model=NAME --batch_size=B --world=N]",
        "the plan of a training step: kernels, FLOPs, memory, traffic",
        "Nothing is run, and the ranks need not exist.\n",
-       {{"world"}, true},
+       {{"world", "json"}, true},
        ExplainCommand},
       {"bench",
        "[--model=NAME --batch_size=B --steps=N]",

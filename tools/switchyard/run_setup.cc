@@ -6,6 +6,7 @@
 
 #include "core/base/logging.h"
 #include "core/train/batch_division.h"
+#include "core/train/recipe.h"
 #include "models/weights.h"
 #include "tools/switchyard/settings.h"
 
@@ -33,6 +34,9 @@ Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
   if (c.epochs == 0) c.epochs = recipe.epochs;
   const int rounds = world * c.accumulation;
   if (c.global_batch_size > 0) {
+    if (c.batch_size == TrainConfig::kAutoBatch)
+      return InvalidArgument("--batch_size=auto and --global_batch_size={} both decide the batch; give one of them",
+                             c.global_batch_size);
     if (c.batch_size > 0 && int64_t{c.batch_size} * rounds != c.global_batch_size) {
       return InvalidArgument(
           "--batch_size={} x {} ranks x accumulation {} = {}, but --global_batch_size={}; give one of them",
@@ -47,17 +51,15 @@ Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
   if (c.batch_size == 0) c.batch_size = std::max(1, recipe.global_batch / rounds);
   if (c.batch_size != TrainConfig::kAutoBatch)
     c.global_batch_size = c.batch_size * rounds;  // auto: once the device is known
-  if (c.lr == 0) {
-    c.lr = recipe.lr;
-    if (!WasGiven("warmup_lr")) c.warmup_lr = recipe.warmup_lr;
-    if (!WasGiven("min_lr")) c.min_lr = recipe.min_lr;
-  }
+  if (c.lr == 0) c.lr = recipe.lr;
+  if (c.warmup_lr < 0) c.warmup_lr = recipe.warmup_lr;
+  if (c.min_lr < 0) c.min_lr = recipe.min_lr;
   if (c.weight_decay < 0) c.weight_decay = recipe.weight_decay;
   if (c.clip < 0) c.clip = recipe.clip;
   if (c.label_smoothing < 0) c.label_smoothing = recipe.label_smoothing;
   if (c.warmup.empty()) c.warmup = recipe.warmup;
   if (c.augmentation.empty()) c.augmentation = recipe.augmentation;
-  return OkStatus();
+  return CheckRecipe(c);
 }
 
 Status CheckDatasetName(const std::string& name) {

@@ -26,6 +26,11 @@ std::set<std::string>& Given() {
   return given;
 }
 
+std::set<std::string>& InConfigFile() {  // of those given
+  static std::set<std::string> names;
+  return names;
+}
+
 std::vector<std::string> SettingNames() {
   std::vector<std::string> names;
 #define SY_FIELD(field, kind, help) names.push_back(#field);
@@ -104,6 +109,7 @@ Status ReadConfigFile(const std::string& path, const std::vector<std::string>& n
     if (given.contains(key) || (batch && (given.contains("batch_size") || given.contains("global_batch_size"))))
       continue;
     SY_RETURN_IF_ERROR(Set(*flag, JsonText(value), source));
+    InConfigFile().insert(key);
   }
   return OkStatus();
 }
@@ -122,6 +128,7 @@ std::string HelpLine(const std::string& name, const std::string& help, const std
 }  // namespace
 
 bool WasGiven(const std::string& flag) { return Given().contains(flag); }
+bool WasTyped(const std::string& flag) { return WasGiven(flag) && !InConfigFile().contains(flag); }
 
 StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments, const AcceptedFlags& accepted) {
   const std::vector<std::string> names = NamesOf(accepted);

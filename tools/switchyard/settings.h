@@ -31,6 +31,7 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
 TrainConfig ResolvedSettings();
 TrainConfig ResolvedSettings(const TrainConfig& base);
 bool WasGiven(const std::string& flag);
+bool WasTyped(const std::string& flag);  // given, and not by the --config file, which may hold a whole run's settings
 
 // One line "  --name  help [default]" for each, the settings under headings.
 std::string FlagsHelp(const std::vector<std::string>& names);

@@ -10,6 +10,8 @@
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/base/random.h"
+#include "core/train/recipe.h"
+#include "core/train/stopping.h"
 #include "fmt/ranges.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
@@ -23,13 +25,22 @@ std::string Count(int64_t count, const char* noun, const char* plural = "s") {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural);
 }
 
+// The peak, and what it was scaled from.
+std::string RateText(const TrainConfig& c, const ScheduleOptions& schedule, int64_t batch) {
+  if (c.scale_lr == "none") return fmt::format("lr {:g}", schedule.lr);
+  return fmt::format("lr {:g} ({:g} scaled by --scale_lr={} from batch {} to {}{})", schedule.lr, c.lr, c.scale_lr,
+                     c.base_batch_size, batch,
+                     c.scale_lr_factor != 1 ? fmt::format(", x {:g}", c.scale_lr_factor) : "");
+}
+
 // "500", "20e" and "0.3" as --warmup takes them.
-std::string WarmupText(const std::string& warmup) {
-  if (warmup.empty() || warmup == "0") return "";
-  if (warmup.back() == 'e') return fmt::format(" after {} of warm-up", Count(std::atoll(warmup.c_str()), "epoch"));
-  if (warmup.find('.') == std::string::npos)
-    return fmt::format(" after {} of warm-up", Count(std::atoll(warmup.c_str()), "update"));
-  return fmt::format(" after {:.3g} % of warm-up", 100 * std::strtod(warmup.c_str(), nullptr));
+std::string WarmupText(const std::string& warmup, const ScheduleOptions& schedule) {
+  const std::string updates = Count(schedule.warmup, "update");
+  if (schedule.warmup == 0) return "";
+  const double value = std::strtod(warmup.c_str(), nullptr);
+  if (warmup.back() == 'e') return fmt::format(" after {:g} epoch{} of warm-up", value, value == 1 ? "" : "s");
+  if (warmup.find('.') == std::string::npos) return fmt::format(" after {} of warm-up", updates);
+  return fmt::format(" after {:.3g} % of warm-up", 100 * value);
 }
 
 // What every rank drives, on rank 0's standard output.
@@ -57,14 +68,14 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
   fmt::print("  model       {:.2f} M parameters, image {} x {} x {}\n",
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.image_size, c.image_size, c.channels);
-  fmt::print("  batch       {} images per update: {} per rank, {}{}\n", c.batch_size * world.size() * c.accumulation,
-             c.batch_size, Count(world.size(), "rank"),
-             c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
+  const int64_t batch = int64_t{c.batch_size} * world.size() * c.accumulation;
+  fmt::print("  batch       {} images per update: {} per rank, {}{}\n", batch, c.batch_size,
+             Count(world.size(), "rank"), c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
   fmt::print("  length      {}\n", c.steps > 0 ? Count(c.steps, "update")
                                                : fmt::format("{} of {}", Count(c.epochs, "epoch"),
                                                              Count(trainer.updates_per_epoch(), "update")));
-  fmt::print("  optimizer   {}, lr {:g}, {}{}, weight decay {:g}{}\n", c.optimizer, c.lr, c.schedule,
-             WarmupText(c.warmup), c.weight_decay,
+  fmt::print("  optimizer   {}, {}, {}{}, weight decay {:g}{}\n", c.optimizer, RateText(c, trainer.schedule(), batch),
+             c.schedule, WarmupText(c.warmup, trainer.schedule()), c.weight_decay,
              c.clip > 0 ? fmt::format(", gradients clipped to norm {:g}", c.clip) : "");
   fmt::print("  precision   {}{}\n", c.precision, c.precision == "bf16" ? " with fp32 master weights" : "");
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
@@ -131,6 +142,7 @@ Status InWorld(const TrainConfig& config, const Body& body) {
 }  // namespace
 
 Status TrainCommand(const Arguments&) {
+  const StopSignals stop_signals;  // before the first thread, which may be a plugin's
   TrainConfig settings = ResolvedSettings();
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   if (!settings.resume.empty()) {
@@ -146,11 +158,20 @@ Status TrainCommand(const Arguments&) {
     if (!setup.config.pretrained.empty())
       SY_RETURN_IF_ERROR(trainer->LoadWeights(setup.config.pretrained, setup.config.reset_head));
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
+    if (world.rank() == 0) {
+      const int64_t per_epoch = trainer->updates_per_epoch(), updates = setup.config.steps;
+      for (const std::string& sentence : SettingsWithoutEffect(
+               setup.config, updates > 0 ? updates : setup.config.epochs * per_epoch, per_epoch, WasTyped))
+        LogWarning("{}", sentence);
+    }
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
     if (world.rank() != 0 || result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates, "update"), result.seconds);
     fmt::print("  accuracy    top-1 {:.2f} % of {} validation images (best {:.2f} %)\n", 100 * result.evaluation.top1,
                result.evaluation.count, 100 * result.best_top1);
+    if (result.skipped_updates > 0) {
+      fmt::print("  skipped     {}, whose gradients were not finite\n", Count(result.skipped_updates, "update"));
+    }
     fmt::print("  throughput  {:.0f} images/s over {}\n", result.images_per_s, Count(world.size(), "rank"));
     fmt::print("  run         {}\n", result.run_folder);
     fmt::print("  loss curve  {}\n", result.picture);

@@ -1,0 +1,156 @@
+#include "core/train/recipe.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "core/base/names.h"
+#include "core/optim/optimizer.h"
+
+namespace switchyard {
+namespace {
+
+StatusOr<std::vector<int64_t>> Milestones(const TrainConfig& c) {
+  std::vector<int64_t> milestones;
+  for (const std::string& word : c.milestones) {
+    int64_t update = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), update);
+    if (error != std::errc() || end != word.data() + word.size() || update < 1) {
+      return InvalidArgument(
+          "--milestones: expected numbers of updates separated by commas, whole and at least 1 (1000,2000), found "
+          "\"{}\"",
+          word);
+    }
+    if (!milestones.empty() && update <= milestones.back()) {
+      return InvalidArgument("--milestones: expected ascending numbers of updates, found {} behind {}", update,
+                             milestones.back());
+    }
+    milestones.push_back(update);
+  }
+  return milestones;
+}
+
+bool HasWarmup(const TrainConfig& c) { return std::strtod(c.warmup.c_str(), nullptr) > 0; }
+bool EndsAtMinimum(Schedule kind) { return kind == Schedule::kLinear || kind == Schedule::kCosine; }
+
+}  // namespace
+
+Status CheckRecipe(const TrainConfig& c) {
+  SY_ASSIGN_OR_RETURN(const int optimizer, ParseOptimizer(c.optimizer));
+  SY_ASSIGN_OR_RETURN(const Schedule schedule, ParseSchedule(c.schedule));
+  SY_RETURN_IF_ERROR(ParseRateScaling(c.scale_lr).status());
+  SY_ASSIGN_OR_RETURN(const std::vector<int64_t> milestones, Milestones(c));
+
+  const std::pair<const char*, float> memories[] = {{"momentum", c.momentum}, {"beta1", c.beta1}, {"beta2", c.beta2}};
+  for (const auto& [flag, value] : memories) {
+    if (!(value >= 0 && value < 1)) {
+      return InvalidArgument(
+          "--{}: expected at least 0 and below 1, found {:g}: a mean with a memory of 1 takes in no gradient", flag,
+          value);
+    }
+  }
+  if (c.nesterov && optimizer != SY_OPTIMIZER_SGD) {
+    return InvalidArgument("--nesterov is a momentum of sgd, and --optimizer={}; give --optimizer=sgd or --nonesterov",
+                           c.optimizer);
+  }
+  if (c.nesterov && c.momentum == 0)
+    return InvalidArgument("--nesterov looks ahead along the momentum, and --momentum=0; give one, as --momentum=0.9");
+
+  if (schedule == Schedule::kMultistep && milestones.empty()) {
+    return InvalidArgument(
+        "--schedule=multistep needs --milestones, the updates at which the rate falls, as --milestones=1000,2000");
+  }
+  if (schedule == Schedule::kStep && c.step_size < 1)
+    return InvalidArgument("--schedule=step needs --step_size, the number of updates between two falls");
+  if (!(c.gamma > 0 && c.gamma <= 1)) {
+    return InvalidArgument(
+        "--gamma: expected above 0 and at most 1, found {:g}: it is the factor by which a rate falls", c.gamma);
+  }
+  if (c.lr > 0 && c.min_lr > c.lr && EndsAtMinimum(schedule)) {
+    return InvalidArgument(
+        "--lr={:g} would rise to --min_lr={:g} at the end (the recipe's, where you gave none); give a lower --min_lr",
+        c.lr, c.min_lr);
+  }
+  if (c.lr > 0 && c.warmup_lr > c.lr && HasWarmup(c) && schedule != Schedule::kCosineAnnealing) {
+    return InvalidArgument(
+        "the warm-up would fall from --warmup_lr={:g} (the recipe's, where you gave none) to --lr={:g}; give a lower "
+        "--warmup_lr",
+        c.warmup_lr, c.lr);
+  }
+  if (c.on_nonfinite != "stop" && c.on_nonfinite != "skip") {
+    return InvalidArgument("--on_nonfinite: expected stop or skip, found {}{}", c.on_nonfinite,
+                           DidYouMean(c.on_nonfinite, {"stop", "skip"}));
+  }
+  return OkStatus();
+}
+
+StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch,
+                                            int world) {
+  ScheduleOptions o;
+  SY_ASSIGN_OR_RETURN(o.kind, ParseSchedule(c.schedule));
+  o.lr = c.lr;
+  o.warmup_lr = std::max(0.0f, c.warmup_lr);
+  o.min_lr = std::max(0.0f, c.min_lr);
+  o.gamma = c.gamma;
+  SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup.empty() ? "0" : c.warmup, updates, updates_per_epoch));
+  SY_ASSIGN_OR_RETURN(o.milestones, Milestones(c));
+  o.step_size = std::max<int64_t>(1, c.step_size);
+  if (c.per_epoch) o.interval = updates_per_epoch;
+  SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));
+  return ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
+}
+
+std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch,
+                                               absl::FunctionRef<bool(const std::string& setting)> chosen) {
+  const bool sgd = c.optimizer == "sgd", falls = c.schedule == "multistep" || c.schedule == "step";
+  const bool to_minimum = c.schedule == "linear" || c.schedule == "cosine";
+  const bool made_up = c.dataset == "shapes" || c.dataset == "synthetic";
+  const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
+  const bool varies = c.schedule != "constant" || HasWarmup(c);
+  struct Rule {
+    std::vector<const char*> settings;
+    bool matters;
+    std::string beside, belongs_to;
+  };
+  const Rule rules[] = {
+      {{"momentum"}, sgd, optimizer, "sgd"},
+      {{"beta1", "beta2", "eps"}, !sgd, optimizer, "adam and adamw"},
+      {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
+      {{"milestones"}, c.schedule == "multistep", schedule, "multistep"},
+      {{"step_size"}, c.schedule == "step", schedule, "step"},
+      {{"gamma"}, falls, schedule, "multistep and step"},
+      {{"min_lr"}, to_minimum, schedule, "cosine and linear"},
+      {{"warmup_lr"}, HasWarmup(c), "--warmup=" + c.warmup, "a warm-up"},
+      {{"warmup_lr"}, c.schedule != "cosine_annealing" || !HasWarmup(c), schedule, "the other schedules"},
+      {{"base_batch_size", "scale_lr_factor"}, c.scale_lr != "none", "--scale_lr=none", "--scale_lr"},
+      {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
+      {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
+      {{"epochs"}, c.steps == 0, fmt::format("--steps={}", c.steps), "runs without --steps"},
+      {{"reset_head"}, !c.reset_head || !c.pretrained.empty(), "no --pretrained", "--pretrained weights"},
+  };
+  std::vector<std::string> sentences;
+  for (const Rule& rule : rules) {
+    for (const char* setting : rule.settings) {
+      if (rule.matters || !chosen(setting)) continue;
+      sentences.push_back(
+          fmt::format("--{} has no effect with {}: it belongs to {}", setting, rule.beside, rule.belongs_to));
+    }
+  }
+  // The first change comes too late.
+  const auto too_late = [&](const char* setting, int64_t first) {
+    if (first < updates || !chosen(setting)) return;
+    sentences.push_back(
+        fmt::format("--{} has no effect: the rate would first change after {} updates, and the run has {}", setting,
+                    first, updates));
+  };
+  if (c.schedule == "multistep" && !c.milestones.empty()) too_late("milestones", std::atoll(c.milestones[0].c_str()));
+  if (c.schedule == "step") too_late("step_size", c.step_size);
+  if (c.per_epoch && varies && updates <= updates_per_epoch && chosen("per_epoch")) {
+    sentences.push_back(
+        fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}", updates,
+                    updates_per_epoch));
+  }
+  return sentences;
+}
+
+}  // namespace switchyard

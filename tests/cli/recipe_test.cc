@@ -1,0 +1,141 @@
+// Optimizer and schedule as a user sets them: what the banner says, which settings contradict each other or do nothing,
+// what `explain` counts, and what happens to an update whose gradients are not finite.
+#include <fstream>
+
+#include "core/base/environment.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+class RecipeSettings : public ProgramTest {
+ protected:
+  nlohmann::json SavedConfig() const {
+    std::ifstream file(In("run/mlp/shapes/a/run/config.json"));
+    return nlohmann::json::parse(file, nullptr, false);
+  }
+  nlohmann::json Json(const std::string& arguments, Start start = Start::kAlone) const {
+    const CommandResult result = Run(arguments, start);
+    EXPECT_EQ(result.code, 0) << result.output;
+    const size_t begin = result.output.find('{');
+    return nlohmann::json::parse(begin == std::string::npos ? "" : result.output.substr(begin), nullptr, false);
+  }
+};
+
+TEST_F(RecipeSettings, TheBannerShowsThePeakAndWhatItWasScaledFrom) {
+  ExpectSuccess(Run(SmallTraining("--lr=0.5 --scale_lr=linear --base_batch_size=16 --warmup=0.125e")),
+                {"lr 0.125 (0.5 scaled by --scale_lr=linear from batch 16 to 4)", "after 0.125 epochs of warm-up"});
+  ExpectSuccess(Run(SmallTraining("--lr=0.5 --warmup=0 --suffix=b")), {"lr 0.5, cosine, weight decay"});
+}
+
+TEST_F(RecipeSettings, GivingOneSettingLeavesTheOthersToTheRecipe) {
+  ExpectSuccess(
+      Run("train --model=vit_micro --dataset=shapes --channels=1 --train_size=8 --validation_size=4 "
+          "--batch_size=4 --steps=1 --device=cpu --output=run --suffix=a --lr=0.002"));
+  std::ifstream file(In("run/vit_micro/shapes/a/run/config.json"));
+  const nlohmann::json saved = nlohmann::json::parse(file, nullptr, false);
+  EXPECT_EQ(saved["lr"], 0.002);
+  EXPECT_EQ(saved["min_lr"], 1e-5);
+}
+
+TEST_F(RecipeSettings, ContradictionsAreRefusedAndSayWhatToDo) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--schedule=multistep", "--schedule=multistep needs --milestones"},
+      {"--schedule=multistep --milestones=4,2", "expected ascending numbers of updates, found 2 behind 4"},
+      {"--schedule=multistep --milestones=2,2", "found 2 behind 2"},
+      {"--schedule=multistep --milestones=-3", "whole and at least 1 (1000,2000), found \"-3\""},
+      {"--schedule=multistep --milestones=1.5", "found \"1.5\""},
+      {"--schedule=multistep --milestones=1,soon", "found \"soon\""},
+      {"--schedule=step", "--schedule=step needs --step_size"},
+      {"--optimizer=sgd --nesterov --momentum=0", "give one, as --momentum=0.9"},
+      {"--nesterov", "--nesterov is a momentum of sgd, and --optimizer=adamw"},
+      {"--optimizer=sgd --momentum=1", "--momentum: expected at least 0 and below 1, found 1"},
+      {"--beta1=1", "--beta1: expected at least 0 and below 1"},
+      {"--beta2=1", "--beta2: expected at least 0 and below 1"},
+      {"--gamma=2 --schedule=step --step_size=1", "--gamma: expected above 0 and at most 1, found 2"},
+      {"--gamma=0", "--gamma: expected above 0"},
+      {"--lr=0.001 --min_lr=0.01", "--lr=0.001 would rise to --min_lr=0.01"},
+      {"--lr=0.001 --warmup_lr=0.01 --warmup=2", "would fall from --warmup_lr=0.01"},
+      {"--batch_size=auto --global_batch_size=8", "both decide the batch; give one of them"},
+      {"--on_nonfinite=skp", "expected stop or skip, found skp (did you mean skip?)"},
+      {"--heads=3",
+       "it has no --heads; what it has is --image_size, --channels, --classes, --width, --depth, --dropout"},
+      {"--patch=4", "it has no --patch"},
+      {"--mlp_ratio=2", "it has no --mlp_ratio"},
+      {"--drop_path=0.1", "it has no --drop_path"},
+  };
+  for (const auto& [flags, words] : cases) ExpectRefused(Run(SmallTraining(flags)), {words});
+}
+
+TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
+  const CommandResult result = Run(SmallTraining(
+      "--momentum=0.5 --step_size=3 --scale_lr_factor=2 --epochs=7 --warmup=0 --warmup_lr=0.0001 --beta2=0.9"));
+  ExpectSuccess(result, {"--momentum has no effect with --optimizer=adamw: it belongs to sgd",
+                         "--step_size has no effect with --schedule=cosine", "--scale_lr_factor has no effect",
+                         "--epochs has no effect with --steps=6", "--warmup_lr has no effect with --warmup=0"});
+  EXPECT_THAT(result.output, Not(HasSubstr("--beta2 has no effect")));
+  ExpectSuccess(Run(SmallTraining("--suffix=late --schedule=multistep --milestones=50,60")),
+                {"--milestones has no effect: the rate would first change after 50 updates, and the run has 6"});
+  ExpectSuccess(Run(SmallTraining("--suffix=short --per_epoch")), {"with --per_epoch the rate never changes"});
+  // The settings of a whole run are no choice of each of them, and what works is not spoken of.
+  for (const std::string arguments : {"train --config=run/mlp/shapes/a/run/config.json --suffix=b",
+                                      "train --config=run/mlp/shapes/a/run/config.json --suffix=c --optimizer=sgd "
+                                      "--momentum=0.9 --schedule=multistep --milestones=2,4 --gamma=0.5"}) {
+    const CommandResult again = Run(arguments);
+    ExpectSuccess(again);
+    EXPECT_THAT(again.output, Not(HasSubstr("has no effect")));
+  }
+}
+
+TEST_F(RecipeSettings, ExplainPlansTheMemoryThatARunTakes) {
+  const std::string settings =
+      " --json --model=mlp --dataset=shapes --image_size=28 --channels=3 --classes=10 --width=16 --train_size=64 "
+      "--batch_size=4 --steps=3 --device=cpu ";
+  for (const std::string optimizer : {"--optimizer=sgd", "--optimizer=sgd --momentum=0", "--optimizer=sgd --nesterov",
+                                      "--optimizer=adam", "--optimizer=adamw --accumulation=3"}) {
+    const nlohmann::json run = Json("bench --warmup_steps=0" + settings + optimizer);
+    const nlohmann::json plan = Json("explain" + settings + optimizer);
+    EXPECT_EQ(plan["memory_bytes"], run["memory_bytes"]) << optimizer;
+  }
+  EXPECT_EQ(Json("explain --threads=1 --world=2" + settings)["memory_bytes"],
+            Json("bench --threads=1 --warmup_steps=0" + settings, Start::kLaunch)["memory_bytes"]);
+}
+
+// Rates at which a run diverges within a few updates.
+constexpr char kDiverging[] = " --optimizer=sgd --momentum=0 --clip=0 --warmup=0 --schedule=constant --lr=1e9 ";
+
+TEST_F(RecipeSettings, GradientsThatAreNotFiniteStopEveryRankAtOnce) {
+  for (const Start start : {Start::kAlone, Start::kLaunch})
+    // null runs asynchronously: there the norm is read while the next update is under way.
+    for (const std::string device : {"cpu", "null"})
+      for (const std::string log : {"--log_every=1", "--log_every=1000", "--log_every=1000 --accumulation=2"}) {
+        const CommandResult result =
+            Run(SmallTraining(fmt::format("{} --steps=30 --device={} {}", kDiverging, device, log)), start);
+        ExpectRefused(result, {"the norm of the gradients is", "--on_nonfinite=skip"});
+        EXPECT_THAT(result.output, ContainsRegex("at update [1-9] "));
+        EXPECT_THAT(result.output,
+                    ContainsRegex("(that is not finite.* is that of|the parameter) (head|fc[12]).(weight|bias)"));
+        EXPECT_THAT(result.output, Not(HasSubstr("accuracy")));
+      }
+}
+
+TEST_F(RecipeSettings, WhatWasSavedBeforeAnUpdateThatIsNotFiniteStays) {
+  ExpectRefused(Run(SmallTraining(std::string(kDiverging) + "--steps=30 --save_every=1 --keep=0")),
+                {"what was saved before is whole"});
+  ExpectSuccess(Run("eval --checkpoint=run/mlp/shapes/a/run/checkpoints/step-00000001"), {"20 images: loss"});
+}
+
+TEST_F(RecipeSettings, UpdatesThatAreSkippedAreCountedAndNotForEver) {
+  ExpectSuccess(Run(SmallTraining(std::string(kDiverging) + "--steps=12 --on_nonfinite=skip")),
+                {"is left out: the norm of its gradients is", "(4 so far)", "  skipped     "});
+  ExpectRefused(Run(SmallTraining(std::string(kDiverging) + "--steps=300 --train_size=512 --on_nonfinite=skip")),
+                {"(64 so far)", "the 100th in a row"});
+}
+
+}  // namespace
+}  // namespace switchyard
