@@ -7,7 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,19 +21,14 @@
 namespace tcp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr auto kTryOneAddress = milliseconds(3000);  // a packet that nobody answers gets no sooner end
 constexpr auto kAnswer = milliseconds(30000);        // of whoever has accepted the connection: it may be starved
 constexpr auto kPause = milliseconds(50);            // after all addresses of a rank were tried
-
-// What a visitor says and what it is answered: 16 bytes each.
-struct Greeting {
-  uint64_t token;
-  uint32_t rank, size;
-};
-static_assert(sizeof(Greeting) == 16);
+constexpr auto kHello = milliseconds(5000);          // for a visitor's hello
+constexpr auto kUndisturbed = milliseconds(100);     // no visitor is dropped for another one sooner
+constexpr auto kNoDescriptor = milliseconds(50);     // before the next try after descriptors had run out
 
 sy_status FromErrno(sy_error* error, const char* what, std::source_location where = std::source_location::current()) {
   const int code = errno;
@@ -43,13 +38,14 @@ sy_status FromErrno(sy_error* error, const char* what, std::source_location wher
   return status;
 }
 
-// Of both families where the machine has IPv6, else of IPv4; any free port.
-int OpenListener(int* port) {
+// On the loopback, or everywhere: of both families where the machine has IPv6, else of IPv4; any free port.
+int OpenListener(bool loopback, int* port) {
   sockaddr_in6 six{};
   six.sin6_family = AF_INET6;
   sockaddr_in four{};
   four.sin_family = AF_INET;
-  int listener = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (loopback) four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int listener = loopback ? -1 : socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int off = 0;
   if (listener >= 0 && (setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
                         bind(listener, reinterpret_cast<sockaddr*>(&six), sizeof six) != 0)) {
@@ -117,23 +113,30 @@ bool ReceiveSome(int socket, char* to, size_t size, size_t* received) {
   return true;
 }
 
-bool SendGreeting(int socket, const Greeting& greeting) {
-  // A fresh connection has room for 16 bytes.
-  return send(socket, &greeting, sizeof greeting, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof greeting);
+// A fresh connection has room for these few bytes.
+bool SendAll(int socket, const void* bytes, size_t size) {
+  return send(socket, bytes, size, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+}
+
+// Few enough that the ranks which are expected, and the process itself, have descriptors left.
+size_t MostVisitors() {
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  return static_cast<size_t>(std::clamp<rlim_t>(descriptors.rlim_cur / 4, 4, 256));
 }
 
 }  // namespace
 
-Mesh::Mesh(const sy_init_request& request, uint64_t token)
+Mesh::Mesh(const sy_init_request& request)
     : rank_(request.rank),
       size_(request.size),
       name_(request.name == nullptr ? "" : request.name),
       store_(request.store),
       hosts_(static_cast<size_t>(request.size), 0),
-      token_(token),
       started_(Clock::now()),
       timeout_ms_(request.timeout_ms),
-      sockets_(static_cast<size_t>(request.size), -1) {
+      sockets_(static_cast<size_t>(request.size), -1),
+      most_visitors_(MostVisitors()) {
   if (request.hosts != nullptr) hosts_.assign(request.hosts, request.hosts + request.size);
   for (int peer = 0; peer < rank_; ++peer) {
     visits_.emplace_back();
@@ -156,18 +159,21 @@ std::string Mesh::Key(int rank) const { return "tcp/" + name_ + "/" + std::to_st
 
 sy_status Mesh::Open(const sy_init_request& request, const std::string& interface, std::unique_ptr<Mesh>* mesh,
                      sy_error* error) {
-  uint64_t token = 0;
-  if (getrandom(&token, sizeof token, 0) != static_cast<ssize_t>(sizeof token)) return FromErrno(error, "getrandom");
-  std::unique_ptr<Mesh> made(new Mesh(request, token));
+  std::unique_ptr<Mesh> made(new Mesh(request));
   if (request.size > 1) {
+    if (!SY_HAS(sy_store, request.store, digest) || request.store->digest == nullptr)
+      return SY_FAIL(error, SY_INVALID,
+                     "the store has no key by which ranks could prove who they are (sy_store.digest)");
+    const std::vector<int32_t>& hosts = made->hosts_;
+    const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](int32_t host) { return host == hosts[0]; });
     int port = 0;
-    made->listener_ = OpenListener(&port);
+    made->listener_ = OpenListener(one_host, &port);
     if (made->listener_ < 0) return FromErrno(error, "cannot listen for the other ranks");
     const std::vector<std::string> addresses = OwnAddresses(interface);
     if (addresses.empty() && !interface.empty())
       return SY_FAIL(error, SY_INVALID, "SWITCHYARD_TCP_INTERFACE=%s: no interface of this name has an address",
                      interface.c_str());
-    std::string text = switchyard::Format("%016llx %d", static_cast<unsigned long long>(token), port);
+    std::string text = std::to_string(port);
     for (const std::string& address : addresses) text += " " + address;
     const sy_status told = request.store->put(request.store->context, made->Key(request.rank).c_str(), text.data(),
                                               static_cast<uint32_t>(text.size()), error);
@@ -184,7 +190,7 @@ sy_status Mesh::LookUp(Visit& visit, sy_error* error) {
   if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
   if (found != SY_OK) return found;
   std::istringstream words(std::string(text, bytes));
-  words >> std::hex >> visit.meeting.token >> std::dec >> visit.meeting.port;
+  words >> visit.meeting.port;
   if (!words || visit.meeting.port < 1 || visit.meeting.port > 65535)
     return SY_FAIL(error, SY_INVALID, "rank %d told no address; are all ranks of the same version?", visit.peer);
   for (std::string address; words >> address;) visit.meeting.addresses.push_back(address);
@@ -237,9 +243,6 @@ sy_status Mesh::Advance(Visit& visit, sy_error* error) {
     int code = 0;
     socklen_t length = sizeof code;
     if (getsockopt(visit.socket, SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
-    if (code == 0 &&
-        !SendGreeting(visit.socket, {visit.meeting.token, static_cast<uint32_t>(rank_), static_cast<uint32_t>(size_)}))
-      code = errno;
     if (code != 0) {
       TryNextAddress(visit, strerror(code));
       return SY_IN_PROGRESS;
@@ -248,10 +251,10 @@ sy_status Mesh::Advance(Visit& visit, sy_error* error) {
     visit.give_up = Clock::now() + kAnswer;
   }
   if (visit.connected) {
-    const Greeting expected{~visit.meeting.token, static_cast<uint32_t>(visit.peer), static_cast<uint32_t>(size_)};
-    const bool alive = ReceiveSome(visit.socket, visit.answer, sizeof visit.answer, &visit.answered);
-    if (visit.answered == sizeof visit.answer && memcmp(visit.answer, &expected, sizeof expected) == 0) return SY_OK;
-    if (!alive || visit.answered == sizeof visit.answer) {
+    bool is_peer = false;
+    const bool alive = Listen(visit, &is_peer);
+    if (is_peer) return SY_OK;
+    if (!alive) {
       TryNextAddress(visit, "another program answers there, or the rank has gone");
       return SY_IN_PROGRESS;
     }
@@ -260,15 +263,72 @@ sy_status Mesh::Advance(Visit& visit, sy_error* error) {
   return SY_IN_PROGRESS;
 }
 
+Acquaintance Mesh::With(int listener, int visitor, const char* listener_nonce, const char* visitor_nonce) const {
+  return {store_, name_, listener, visitor, size_, listener_nonce, visitor_nonce};
+}
+
+// What the listener says to a visit of ours: its nonce, which we answer, and its proof. False where it is no peer.
+bool Mesh::Listen(Visit& visit, bool* is_peer) {
+  const Acquaintance peer = With(visit.peer, rank_, visit.answer, visit.hello.nonce);
+  if (visit.answered < kNonceBytes) {
+    if (!ReceiveSome(visit.socket, visit.answer, kNonceBytes, &visit.answered)) return false;
+    if (visit.answered < kNonceBytes) return true;
+    visit.hello.rank = static_cast<uint32_t>(rank_);
+    visit.hello.size = static_cast<uint32_t>(size_);
+    if (!FillNonce(visit.hello.nonce)) return false;
+    peer.ProveVisitor(visit.hello.proof);
+    if (!SendAll(visit.socket, &visit.hello, sizeof visit.hello)) return false;
+  }
+  const bool alive = ReceiveSome(visit.socket, visit.answer, sizeof visit.answer, &visit.answered);
+  if (visit.answered < sizeof visit.answer) return alive;
+  char expected[kProofBytes];
+  peer.ProveListener(expected);
+  return *is_peer = Same(visit.answer + kNonceBytes, expected);
+}
+
+bool Mesh::DropOldestVisitor() {
+  if (visitors_.empty() || Clock::now() - visitors_.front().came < kUndisturbed) return false;
+  close(visitors_.front().socket);
+  visitors_.erase(visitors_.begin());
+  return true;
+}
+
+void Mesh::Accept() {
+  if (listener_ < 0 || Clock::now() < accept_again_) return;
+  while (Ready(listener_, POLLIN)) {
+    while (visitors_.size() >= most_visitors_) {
+      if (!DropOldestVisitor()) return;
+    }
+    Visitor visitor;
+    visitor.socket = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    visitor.came = Clock::now();
+    if (visitor.socket >= 0) {
+      if (FillNonce(visitor.nonce) && SendAll(visitor.socket, visitor.nonce, sizeof visitor.nonce))
+        visitors_.push_back(visitor);
+      else
+        close(visitor.socket);
+    } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+      // Fewer from now on, for the rest of the process needs descriptors as well.
+      most_visitors_ = std::max<size_t>(1, visitors_.size() - visitors_.size() / 4);
+      accept_again_ = Clock::now() + kNoDescriptor;
+      return;
+    }
+  }
+}
+
 // False once the visitor has become a peer, or has been sent away.
 bool Mesh::Listen(Visitor& visitor) {
   const bool alive = ReceiveSome(visitor.socket, visitor.hello, sizeof visitor.hello, &visitor.received);
-  if (alive && visitor.received < sizeof visitor.hello) return true;
-  Greeting hello{};
+  if (alive && visitor.received < sizeof visitor.hello && Clock::now() - visitor.came < kHello) return true;
+  Hello hello{};
   if (visitor.received == sizeof visitor.hello) memcpy(&hello, visitor.hello, sizeof hello);
-  const bool known = hello.token == token_ && hello.size == static_cast<uint32_t>(size_) &&
-                     hello.rank > static_cast<uint32_t>(rank_) && hello.rank < static_cast<uint32_t>(size_);
-  if (known && SendGreeting(visitor.socket, {~token_, static_cast<uint32_t>(rank_), static_cast<uint32_t>(size_)})) {
+  const Acquaintance peer = With(rank_, static_cast<int>(hello.rank), visitor.nonce, hello.nonce);
+  char proof[kProofBytes];
+  peer.ProveVisitor(proof);
+  const bool known = hello.size == static_cast<uint32_t>(size_) && hello.rank > static_cast<uint32_t>(rank_) &&
+                     hello.rank < static_cast<uint32_t>(size_) && Same(hello.proof, proof);
+  peer.ProveListener(proof);
+  if (known && SendAll(visitor.socket, proof, sizeof proof)) {
     // Where a rank has come before, it has given that connection up.
     int& socket = sockets_[hello.rank];
     if (socket >= 0) close(socket);
@@ -290,12 +350,7 @@ sy_status Mesh::Poll(sy_error* error) {
     else if (status != SY_IN_PROGRESS)
       return status;
   }
-  for (;;) {
-    const int socket = listener_ < 0 ? -1 : accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (socket < 0) break;
-    visitors_.emplace_back();
-    visitors_.back().socket = socket;
-  }
+  Accept();
   std::erase_if(visitors_, [this](Visitor& visitor) { return !Listen(visitor); });
 
   int missing = -1;
@@ -310,6 +365,8 @@ sy_status Mesh::Poll(sy_error* error) {
     }
     complete_ = true;
     if (listener_ >= 0) close(std::exchange(listener_, -1));
+    for (const Visitor& visitor : visitors_) close(visitor.socket);
+    visitors_.clear();
     return SY_OK;
   }
   if (timeout_ms_ == 0 || Clock::now() - started_ < milliseconds(timeout_ms_)) return SY_IN_PROGRESS;

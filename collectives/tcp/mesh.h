@@ -1,7 +1,9 @@
-// One TCP connection between any two ranks. Every rank listens at a port of its own and tells the others through the
-// store where; a rank then connects to all ranks below it. Both sides prove with the listener's random token that they
-// belong to this communicator, so that neither a port scanner nor another program behind an address that several hosts
-// share (a container bridge) is taken for a peer. Nothing here waits: Poll goes on where something has happened.
+// One TCP connection between any two ranks. Every rank listens at a port of its own (of the loopback where all ranks
+// are on one host) until all have come, and tells the others through the store where; a rank then connects to all ranks
+// below it. Both sides prove that they belong to this communicator (greeting.h), so that neither a stranger nor another
+// program behind an address that several hosts share (a container bridge) is taken for a peer. Visitors that have not
+// proved it yet are bounded in bytes, in time and in number. Nothing here waits: Poll goes on where something has
+// happened.
 // SWITCHYARD_TCP_INTERFACE=eth1 limits the addresses that are told to those of one interface. One thread.
 #pragma once
 
@@ -11,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/tcp/greeting.h"
 #include "core/abi/collective.h"
 
 namespace tcp {
@@ -26,8 +29,8 @@ class Mesh {
   int socket(int peer) const { return sockets_[static_cast<size_t>(peer)]; }  // non-blocking; -1: this rank itself
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Meeting {  // where a rank listens
-    uint64_t token = 0;
     int port = 0;
     std::vector<std::string> addresses;
   };
@@ -37,36 +40,44 @@ class Mesh {
     size_t next_address = 0;
     int socket = -1;
     bool connected = false;
-    size_t answered = 0;  // bytes of its answer
-    char answer[16] = {};
-    std::chrono::steady_clock::time_point give_up, not_before;
+    size_t answered = 0;                          // bytes of what it says:
+    char answer[kNonceBytes + kProofBytes] = {};  // its nonce, and after our hello its proof
+    Hello hello{};
+    Clock::time_point give_up, not_before;
     std::string problem = "it has not told its address";
   };
   struct Visitor {
     int socket = -1;
-    size_t received = 0;  // bytes of its hello
-    char hello[16] = {};
+    Clock::time_point came;
+    char nonce[kNonceBytes] = {};  // with which it was challenged
+    size_t received = 0;           // bytes of its hello
+    char hello[sizeof(Hello)] = {};
   };
-  Mesh(const sy_init_request& request, uint64_t token);
+  explicit Mesh(const sy_init_request& request);
   std::string Key(int rank) const;
   sy_status LookUp(Visit& visit, sy_error* error);
+  Acquaintance With(int listener, int visitor, const char* listener_nonce, const char* visitor_nonce) const;
   sy_status Advance(Visit& visit, sy_error* error);
+  bool Listen(Visit& visit, bool* is_peer);
   void StartConnecting(Visit& visit);
   void TryNextAddress(Visit& visit, const std::string& problem);
+  void Accept();
+  bool DropOldestVisitor();
   bool Listen(Visitor& visitor);
 
   int rank_, size_;
   std::string name_;
   const sy_store* store_;
   std::vector<int32_t> hosts_;
-  uint64_t token_;
-  std::chrono::steady_clock::time_point started_;
+  Clock::time_point started_;
   uint64_t timeout_ms_;
   int listener_ = -1;
   bool complete_ = false;
   std::vector<int> sockets_;
   std::vector<Visit> visits_;
-  std::vector<Visitor> visitors_;
+  std::vector<Visitor> visitors_;  // the oldest first
+  size_t most_visitors_;
+  Clock::time_point accept_again_;  // descriptors had run out
 };
 
 }  // namespace tcp

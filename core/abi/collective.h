@@ -41,6 +41,10 @@ typedef struct sy_store {
   void* context;
   sy_status (*put)(void* context, const char* key, const void* value, uint32_t bytes, sy_error* error);
   sy_status (*get)(void* context, const char* key, void* value, uint32_t capacity, uint32_t* bytes, uint64_t timeout_ms, sy_error* error);
+  /* Writes 32 bytes: HMAC-SHA-256 of the data, with a key that all ranks share and nobody else knows. By it the two ends of a connection of
+   * the plugin's own prove to each other that they are of this run: each answers a random number of the other. What goes through put and
+   * get may be seen by others. NULL: there is no such key. */
+  void (*digest)(void* context, const void* data, uint32_t bytes, unsigned char* digest);
 } sy_store;
 
 typedef struct sy_init_request {

@@ -1,17 +1,21 @@
 #include "core/runtime/gathering.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "core/base/environment.h"
+#include "core/base/secret.h"
 #include "core/runtime/meeting.h"
 #include "core/runtime/pmix_bootstrap.h"
+#include "core/runtime/token.h"
 
 namespace switchyard {
 namespace {
@@ -27,14 +31,22 @@ std::string NodeIdentity() {
   return node.empty() ? HostName() : node;
 }
 
-// Where rank 0 listens, and the word that tells a rank of this run from a stranger.
+// Where rank 0 listens, and the token of the run.
 struct Place {
   std::vector<std::string> addresses;
   int port = 0;
   std::string token;
 };
 
-bool UsesPmix(const ProcessMap& processes) { return processes.master_address.empty() && pmix::Offered(); }
+// Slurm's ranks know an address anyhow; where it offers PMIx as well, and the user gave neither an address nor a token,
+// PMIx hands out both.
+StatusOr<bool> UsesPmix(const ProcessMap& processes) {
+  if (!pmix::Offered()) return false;
+  if (processes.master_address.empty()) return true;
+  if (processes.launcher != "slurm" || Environment("MASTER_ADDR")) return false;
+  SY_ASSIGN_OR_RETURN(const auto given, GivenToken());
+  return !given.has_value();
+}
 
 // Several Rendezvous may follow each other in one process.
 std::string NextKey() {
@@ -42,45 +54,72 @@ std::string NextKey() {
   return fmt::format("switchyard-{}", count++);
 }
 
+// Where rank 0 listens without PMIx: on one node the loopback is enough, whatever its name says. "" = every address.
+std::string AddressToListenOn(const ProcessMap& processes) {
+  if (IsLoopback(processes.master_address)) return processes.master_address;
+  return processes.one_node ? "127.0.0.1" : "";
+}
+
+// Runs of one user are told apart by the launcher's word for them, where it has one.
+StatusOr<std::string> TokenOf(const ProcessMap& processes) {
+  SY_ASSIGN_OR_RETURN(const std::string token, FindToken(!AddressToListenOn(processes).empty()));
+  return Hexadecimal(HmacSha256(token, "switchyard run " + processes.run_id));
+}
+
+// The socket at which our own launcher listens for rank 0, so that nobody else can take the port; -1 where there is
+// none. It is taken over: once it is closed, nobody listens there.
+int TakeInheritedSocket(int port) {
+  static std::atomic<bool> taken{false};
+  const auto inherited = EnvironmentInt("SWITCHYARD_MASTER_SOCKET");
+  if (!inherited || taken.exchange(true)) return -1;
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  const bool own = getsockopt(*inherited, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
+  if (!own || PortOf(*inherited).value_or(0) != port) return -1;
+  fcntl(*inherited, F_SETFD, FD_CLOEXEC);
+  return *inherited;
+}
+
+Status NoAddress(const ProcessMap& processes) {
+  return FailedPrecondition(
+      "{} ranks were started by {}, which does not say where rank 0 listens{}; set MASTER_ADDR and MASTER_PORT, or use "
+      "switchyard launch",
+      processes.world, processes.launcher, pmix::WhyNotOffered());
+}
+
 // Opens rank 0's listening socket and tells the others where it is.
 StatusOr<int> OpenMeeting(const ProcessMap& processes, std::string* token) {
-  if (UsesPmix(processes)) {
+  SY_ASSIGN_OR_RETURN(const bool uses_pmix, UsesPmix(processes));
+  if (uses_pmix) {
     SY_RETURN_IF_ERROR(pmix::Start());
-    const bool one_node = processes.local_world == processes.world;
-    SY_ASSIGN_OR_RETURN(const int listener, ListenOn(one_node ? "127.0.0.1" : "", 0));
+    SY_ASSIGN_OR_RETURN(const int listener, ListenOn(processes.one_node ? "127.0.0.1" : "", 0));
     SY_ASSIGN_OR_RETURN(const int port, PortOf(listener));
     *token = RandomToken();
     std::string text = fmt::format("{} {}", port, *token);
-    for (const std::string& address : one_node ? std::vector<std::string>{"127.0.0.1"} : OwnAddresses())
+    for (const std::string& address : processes.one_node ? std::vector<std::string>{"127.0.0.1"} : OwnAddresses())
       text += " " + address;
     SY_RETURN_IF_ERROR(pmix::Publish(NextKey(), text));
     return listener;
   }
-  *token = processes.run_token;
-  // Our own launcher has opened the socket already, so that nobody else can take its port.
-  if (const auto inherited = EnvironmentInt("SWITCHYARD_MASTER_SOCKET")) {
-    const int listener = fcntl(*inherited, F_DUPFD_CLOEXEC, 3);
-    const auto port = listener >= 0 ? PortOf(listener) : StatusOr<int>(-1);
-    if (port.ok() && *port == processes.master_port) return listener;
-    if (listener >= 0) close(listener);
-  }
-  const auto listener =
-      ListenOn(IsLoopback(processes.master_address) ? processes.master_address : "", processes.master_port);
+  if (processes.master_address.empty()) return NoAddress(processes);
+  SY_ASSIGN_OR_RETURN(*token, TokenOf(processes));
+  if (const int inherited = TakeInheritedSocket(processes.master_port); inherited >= 0) return inherited;
+  const auto listener = ListenOn(AddressToListenOn(processes), processes.master_port);
   if (listener.ok()) return listener;
   return Annotate(listener.status(), "rank 0 (another run may be there already; choose another MASTER_PORT)");
 }
 
 StatusOr<Place> FindMeeting(const ProcessMap& processes, int timeout_ms) {
-  if (!UsesPmix(processes)) {
-    if (processes.master_address.empty()) {
-      return FailedPrecondition(
-          "{} ranks were started by {}, which does not say where rank 0 listens{}; set MASTER_ADDR and MASTER_PORT, or "
-          "use switchyard launch",
-          processes.world, processes.launcher, pmix::WhyNotOffered());
-    }
-    return Place{{processes.master_address}, processes.master_port, processes.run_token};
-  }
   Place place;
+  SY_ASSIGN_OR_RETURN(const bool uses_pmix, UsesPmix(processes));
+  if (!uses_pmix) {
+    if (processes.master_address.empty()) return NoAddress(processes);
+    const std::string loopback = AddressToListenOn(processes);
+    place.addresses = {loopback.empty() ? processes.master_address : loopback};
+    place.port = processes.master_port;
+    SY_ASSIGN_OR_RETURN(place.token, TokenOf(processes));
+    return place;
+  }
   SY_RETURN_IF_ERROR(pmix::Start());
   SY_ASSIGN_OR_RETURN(const std::string text, pmix::LookUp(NextKey(), 0, timeout_ms));
   std::istringstream words(text);
@@ -110,28 +149,30 @@ void Fill(ProcessMap& processes, const std::vector<Member>& members) {
 
 }  // namespace
 
-StatusOr<std::vector<std::unique_ptr<MessageLink>>> Gather(ProcessMap& processes, int timeout_ms) {
+StatusOr<Gathered> Gather(ProcessMap& processes, int timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   const Member self{HostName(), getpid(), NodeIdentity()};
-  MeetingLinks links(processes.world);
+  Gathered gathered;
+  gathered.links.resize(processes.world);
   std::vector<Member> members = {self};
-  MeetingTerms terms{"rank", processes.world, "",
+  MeetingTerms terms{"rank", processes.world, RandomToken(),
                      processes.rank == 0 ? "see the output of the missing, and check that every rank was started"
                                          : "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT are its own"};
   if (processes.world > 1 && processes.rank == 0) {
     SY_ASSIGN_OR_RETURN(const int listener, OpenMeeting(processes, &terms.token));
-    auto gathered = HoldMeeting(terms, listener, deadline, &members);
+    auto links = HoldMeeting(terms, listener, deadline, &members);
     close(listener);
-    SY_RETURN_IF_ERROR(gathered.status());
-    links = std::move(*gathered);
+    SY_RETURN_IF_ERROR(links.status());
+    gathered.links = std::move(*links);
   } else if (processes.world > 1) {
     SY_ASSIGN_OR_RETURN(const Place place, FindMeeting(processes, timeout_ms));
     terms.token = place.token;
-    SY_ASSIGN_OR_RETURN(links[0],
+    SY_ASSIGN_OR_RETURN(gathered.links[0],
                         AttendMeeting(terms, processes.rank, self, place.addresses, place.port, deadline, &members));
   }
+  gathered.key = HmacSha256(terms.token, "switchyard store");
   Fill(processes, members);
-  return links;
+  return gathered;
 }
 
 }  // namespace switchyard

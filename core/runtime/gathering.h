@@ -1,9 +1,11 @@
 // The first meeting of all ranks: everybody connects to rank 0, says who and where it is, and learns the same of all
-// others. Strangers (wrong token, another program) are turned away; two processes that claim one rank, or that disagree
-// on the world's size, end it. Used by Rendezvous alone. Called once per Rendezvous by one thread.
+// others. On one node it takes place on the loopback. Strangers (no proof of the run's token, another program) are
+// turned away; two processes that claim one rank, or that disagree on the world's size, end it. Rank 0's port is closed
+// afterwards. Used by Rendezvous alone. Called once per Rendezvous by one thread.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/base/status.h"
@@ -12,9 +14,13 @@
 
 namespace switchyard {
 
-// The open connections, by peer rank: all but its own for rank 0, [0] alone for the others. Fills hosts, host_names,
-// pids, nodes and local ranks of `processes`. Errors name the ranks that did not come within timeout_ms, or that died
-// on the way.
-StatusOr<std::vector<std::unique_ptr<MessageLink>>> Gather(ProcessMap& processes, int timeout_ms);
+struct Gathered {
+  std::vector<std::unique_ptr<MessageLink>> links;  // by peer: all but its own for rank 0, [0] alone for the others
+  std::string key;                                  // equal on all ranks, and known to nobody else
+};
+
+// Fills hosts, host_names, pids, nodes and local ranks of `processes`. Errors name the ranks that did not come within
+// timeout_ms, or that died on the way.
+StatusOr<Gathered> Gather(ProcessMap& processes, int timeout_ms);
 
 }  // namespace switchyard

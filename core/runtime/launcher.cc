@@ -18,6 +18,7 @@
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/runtime/launch_report.h"
 #include "core/runtime/node_gathering.h"
 
 extern char** environ;
@@ -27,27 +28,41 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kLongestLine = 64 << 10;  // a longer one is passed on in parts
+
 // One output of a child, passed on line by line.
 struct Pipe {
   int from = -1, to = -1;
   std::string prefix, line;
+  bool in_line = false;  // a part of the line has been passed on
 
   // False at its end.
   bool Pass() {
     char piece[8192];
     const ssize_t got = read(from, piece, sizeof piece);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
+    const size_t searched = line.size();
     line.append(piece, static_cast<size_t>(got));
-    if (got == 0 && !line.empty()) line += '\n';
+    if (got == 0 && (in_line || !line.empty())) line += '\n';
     size_t start = 0;
-    for (size_t end; (end = line.find('\n', start)) != std::string::npos; start = end + 1) {
-      // The program's own log lines name the rank already.
-      const bool named = line.compare(start, 6, "[rank ") == 0;
-      const std::string text = (named ? "" : prefix) + line.substr(start, end + 1 - start);
-      [[maybe_unused]] const ssize_t written = write(to, text.data(), text.size());
+    for (size_t end; (end = line.find('\n', std::max(start, searched))) != std::string::npos; start = end + 1) {
+      Write(start, end + 1 - start);
+      in_line = false;
+    }
+    if (line.size() - start >= kLongestLine) {
+      Write(start, line.size() - start);
+      in_line = true;
+      start = line.size();
     }
     line.erase(0, start);
     return got > 0;
+  }
+
+  void Write(size_t start, size_t size) const {
+    // The program's own log lines name the rank already.
+    const bool named = in_line || line.compare(start, 6, "[rank ") == 0;
+    const std::string text = (named ? "" : prefix) + line.substr(start, size);
+    [[maybe_unused]] const ssize_t written = write(to, text.data(), text.size());
   }
 };
 
@@ -58,8 +73,8 @@ struct Child {
 };
 
 // The child's environment: ours without what another launcher says of places, and with ours.
-std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodePlace& place, int local_rank,
-                                       int socket) {
+std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodePlace& place, int local_rank, int socket,
+                                       const LaunchReports& reports) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry, name = text.substr(0, text.find('='));
@@ -68,7 +83,8 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
                           name == "GROUP_RANK" || name == "GROUP_WORLD_SIZE" || name == "RANK" ||
                           name == "WORLD_SIZE" || name == "LOCAL_RANK" || name == "LOCAL_WORLD_SIZE" ||
                           name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" ||
-                          name == "SWITCHYARD_RUN_TOKEN";
+                          name == "SWITCHYARD_LAUNCH_REPORT" || name == "SWITCHYARD_TOKEN" ||
+                          name == "SWITCHYARD_TOKEN_FILE";
     if (!replaced) variables.push_back(text);
   }
   const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
@@ -80,7 +96,8 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
   set("GROUP_WORLD_SIZE", options.nnodes);
   set("MASTER_ADDR", options.master_address);
   set("MASTER_PORT", place.port);
-  set("SWITCHYARD_RUN_TOKEN", place.token);
+  set("SWITCHYARD_TOKEN", place.token);
+  variables.push_back(reports.Variable());
   if (socket >= 0) set("SWITCHYARD_MASTER_SOCKET", socket);
   return variables;
 }
@@ -94,7 +111,9 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
 
 class Launcher {
  public:
-  explicit Launcher(const LaunchOptions& options) : options_(options) {}
+  explicit Launcher(const LaunchOptions& options) : options_(options) {
+    if (options_.nnodes == 1) options_.master_address = "127.0.0.1";
+  }
   ~Launcher() {
     for (const Pipe& pipe : pipes_) close(pipe.from);
     if (socket_ >= 0) close(socket_);
@@ -107,6 +126,7 @@ class Launcher {
   StatusOr<int> Run() {
     SY_RETURN_IF_ERROR(CheckOptions());
     SY_RETURN_IF_ERROR(FindPlace());
+    SY_RETURN_IF_ERROR(reports_.Open());
     SY_RETURN_IF_ERROR(TakeSignals());
     for (int local_rank = 0; local_rank < options_.nproc_per_node; ++local_rank) {
       if (const Status started = Start(local_rank); !started.ok()) {
@@ -116,6 +136,7 @@ class Launcher {
       }
     }
     if (socket_ >= 0) close(std::exchange(socket_, -1));
+    reports_.StopWriting();
     while (Running() || !pipes_.empty()) {
       Round();
       if (stopping_ && Running() && Clock::now() >= kill_at_) SignalAll(SIGKILL);
@@ -173,7 +194,7 @@ class Launcher {
       return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
     }
     const int inherited = rank == 0 ? socket_ : -1;
-    const auto variables = EnvironmentOf(options_, place, local_rank, inherited);
+    const auto variables = EnvironmentOf(options_, place, local_rank, inherited, reports_);
     auto environment = Pointers(variables), arguments = Pointers(options_.command);
     const pid_t launcher = getpid(), pid = fork();
     if (pid < 0) return ResourceExhausted("launch: cannot start rank {}: {}", rank, std::strerror(errno));
@@ -185,6 +206,7 @@ class Launcher {
       if (getppid() != launcher) _exit(1);
       sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
       if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
+      fcntl(reports_.writer(), F_SETFD, 0);
       const int input = open("/dev/null", O_RDONLY);
       if (input >= 0) dup2(input, STDIN_FILENO);
       if (piped) {
@@ -202,7 +224,7 @@ class Launcher {
     for (int i = 0; piped && i < 2; ++i) {
       close(outputs[i][1]);
       fcntl(outputs[i][0], F_SETFL, O_NONBLOCK);
-      pipes_.push_back({outputs[i][0], i == 0 ? STDOUT_FILENO : STDERR_FILENO, fmt::format("[{}] ", rank), ""});
+      pipes_.push_back({outputs[i][0], i == 0 ? STDOUT_FILENO : STDERR_FILENO, fmt::format("[{}] ", rank), "", false});
     }
     int error = 0;
     const bool failed = read(failure[0], &error, sizeof error) == sizeof error;
@@ -252,24 +274,32 @@ class Launcher {
     kill_at_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
   }
 
+  // Of all that have failed by now, the one that does not blame another is the culprit, whichever ended first.
   void Reap() {
     int status = 0;
+    std::string culprit;
+    bool is_own = false;  // the culprit's own end, not what a survivor says
     for (Child& child : children_) {
       if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
       child.running = false;
       if (!Running()) ended_at_ = Clock::now();
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      if (code == 0 || stopping_) continue;
+      if (code == 0 || stopping_ || is_own) continue;
+      const std::string reason = reports_.Of(child.pid),
+                        own_name = fmt::format("rank {} (pid {}", child.rank, child.pid);
+      is_own = reason.empty() || reason.rfind(own_name, 0) == 0;
+      if (!is_own && !culprit.empty()) continue;
       exit_code_ = code;
-      const std::string what =
-          fmt::format("rank {} (pid {}) {}", child.rank, child.pid,
-                      WIFSIGNALED(status)
-                          ? fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
-                          : fmt::format("failed with exit code {}", code));
-      LogError("launch: {}{}", what, Running() ? "; the others are stopped" : "");
-      nodes_->ReportFailure(fmt::format("{} on host {}", what, HostName()), code);
-      Stop();
+      culprit = !reason.empty() ? reason
+                : WIFSIGNALED(status)
+                    ? fmt::format("{}) was killed by signal {} ({}) on host {}", own_name, WTERMSIG(status),
+                                  strsignal(WTERMSIG(status)), HostName())
+                    : fmt::format("{}) failed with exit code {} on host {}", own_name, code, HostName());
     }
+    if (culprit.empty()) return;
+    LogError("launch: {}{}", culprit, Running() ? "; the others are stopped" : "");
+    nodes_->ReportFailure(culprit, exit_code_);
+    Stop();
   }
 
   LaunchOptions options_;
@@ -280,6 +310,7 @@ class Launcher {
   std::unique_ptr<NodeGathering> nodes_;
   std::vector<Child> children_;
   std::vector<Pipe> pipes_;
+  LaunchReports reports_;
   Clock::time_point kill_at_, ended_at_;
 };
 

@@ -16,18 +16,19 @@ namespace switchyard {
 struct LaunchOptions {
   int nproc_per_node = 1;  // of this node; other nodes may have other numbers
   int nnodes = 1, node_rank = 0;
-  std::string master_address = "127.0.0.1";  // host of node 0
+  std::string master_address = "127.0.0.1";  // host of node 0; one node alone stays on the loopback
   int master_port = 0;                       // 0: any free port; several nodes must agree on one
+  std::string token_file;                    // of several nodes: the secret of the run; "": as token.h says
   int rendezvous_timeout_s = 300;            // how long the launchers wait for each other
   int grace_ms = 3000;                       // what the others get to end by themselves after the first failure
   std::vector<std::string> command;          // program (searched in PATH) and arguments
 };
 
 // Runs until every rank of this node has ended. The exit code of the first rank that failed, on this node or another
-// (128 + signal where one killed it; 1 where a node disappeared), else 0. Lines of other ranks than 0 start with
-// "[rank] "; rank 0 writes straight to our output, so that its progress bar stays one. After the first failure the
-// others have grace_ms, then they are killed; a second SIGINT kills at once. Errors before the start name the nodes
-// that did not come.
+// (128 + signal where one killed it; 1 where a node disappeared), else 0. Where a rank says before it leaves that
+// another one has failed, that one is named. Lines of other ranks than 0 start with "[rank] "; rank 0 writes straight
+// to our output, so that its progress bar stays one. After the first failure the others have grace_ms, then they are
+// killed; a second SIGINT kills at once. Errors before the start name the nodes that did not come.
 StatusOr<int> Launch(const LaunchOptions& options);
 
 }  // namespace switchyard

@@ -3,12 +3,15 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <random>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/base/secret.h"
+#include "core/runtime/handshake.h"
+#include "core/runtime/strangers.h"
 
 namespace switchyard {
 namespace {
@@ -20,7 +23,10 @@ int MillisecondsUntil(MeetingDeadline deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
-enum HelloField { kNoun, kToken, kVersion, kNumber, kCount, kHost, kPid, kAbout, kHelloFields };
+constexpr int kPatienceMs = 5000;  // of a visitor, for a holder that has not proved yet who it is
+
+// What a hello consists of: the visitor's nonce and proof, then what is proved.
+enum HelloField { kNonce, kProof, kNoun, kVersion, kNumber, kCount, kHost, kPid, kAbout, kHelloFields };
 
 std::vector<std::string> FieldsOf(const Member& member) {
   return {member.host, std::to_string(member.pid), member.about};
@@ -37,19 +43,22 @@ class Holder {
   }
 
   StatusOr<MeetingLinks> Run(int listener, MeetingDeadline deadline) {
+    Strangers strangers(listener);
     const auto started = Clock::now();
     Status problem = OkStatus();
     while (problem.ok() && present_ + 1 < terms_.count) {
       if (MillisecondsUntil(deadline) == 0)
         problem = Missing(listener, Clock::now() - started);
       else
-        problem = Round(listener, std::min(MillisecondsUntil(deadline), 100));
+        problem = Round(strangers, std::min(MillisecondsUntil(deadline), 100));
     }
     std::vector<std::string> list;
     for (const Member& member : members_) {
       const auto fields = FieldsOf(member);
       list.insert(list.end(), fields.begin(), fields.end());
     }
+    if (problem.ok() && !MessageLink::Fits(list))
+      problem = ResourceExhausted("the list of {} {}s is longer than a message may be", terms_.count, terms_.noun);
     for (const auto& link : links_) {
       if (link == nullptr) continue;
       if (problem.ok())
@@ -76,25 +85,14 @@ class Holder {
   }
 
   // Waits a little for something to happen, and deals with it.
-  Status Round(int listener, int wait_ms) {
-    std::vector<pollfd> polled{{listener, POLLIN, 0}};
-    for (const auto& link : strangers_) polled.push_back({link->descriptor(), POLLIN, 0});
+  Status Round(Strangers& strangers, int wait_ms) {
+    std::vector<pollfd> polled;
+    strangers.AddTo(&polled);
     for (const auto& link : links_) {
       if (link != nullptr) polled.push_back({link->descriptor(), POLLIN, 0});
     }
     poll(polled.data(), polled.size(), wait_ms);
-    for (int descriptor = AcceptFrom(listener); descriptor >= 0; descriptor = AcceptFrom(listener)) {
-      strangers_.push_back(std::make_unique<MessageLink>(descriptor));
-    }
-    for (auto& link : strangers_) {
-      std::vector<Frame> messages;
-      const bool alive = link->Receive(&messages, 1);
-      if (!messages.empty())
-        SY_RETURN_IF_ERROR(Admit(link, messages[0]));
-      else if (!alive)
-        link.reset();
-    }
-    std::erase(strangers_, nullptr);
+    for (Strangers::Arrival& arrival : strangers.Serve()) SY_RETURN_IF_ERROR(Admit(arrival));
     for (int number = 1; number < terms_.count; ++number) {
       const auto& link = links_[static_cast<size_t>(number)];
       std::vector<Frame> early;
@@ -107,16 +105,28 @@ class Holder {
 
   std::string Name(int number) const { return MemberName(terms_.noun, number, members_[static_cast<size_t>(number)]); }
 
-  // Takes the stranger behind `link` in, or sends it away (link becomes null either way).
-  Status Admit(std::unique_ptr<MessageLink>& link, const Frame& hello) {
-    auto visitor = std::move(link);
-    const auto& fields = hello.fields;
-    if (hello.type != MessageType::kHello || fields.size() < kHelloFields || fields[kNoun] != terms_.noun ||
-        fields[kToken] != terms_.token) {
+  // Whether the first word of whoever came proves that it is of this run and comes to this meeting.
+  bool Belongs(const Strangers::Arrival& arrival) const {
+    const auto& fields = arrival.first.fields;
+    if (arrival.first.type != MessageType::kHello || fields.size() != kHelloFields || fields[kNoun] != terms_.noun)
+      return false;
+    const std::vector<std::string> hello(fields.begin() + kNoun, fields.end());
+    return SameDigest(fields[kProof], Proof(Side::kVisitor, terms_.token, arrival.nonce, fields[kNonce], hello));
+  }
+
+  // Takes the visitor in or sends it away. An error ends the meeting: only who has the token can cause it.
+  Status Admit(Strangers::Arrival& arrival) {
+    if (!Belongs(arrival)) {
       if (!std::exchange(turned_one_away_, true))
-        LogWarning("a process that is not of this run connected to {} 0; it was sent away", terms_.noun);
+        LogWarning("a process without the token of this run connected to {} 0; it was sent away", terms_.noun);
       return OkStatus();
     }
+    auto visitor = std::move(arrival.link);
+    visitor->Trust();
+    const auto& fields = arrival.first.fields;
+    const std::vector<std::string> hello(fields.begin() + kNoun, fields.end());
+    visitor->Send(MessageType::kProof, {Proof(Side::kHolder, terms_.token, arrival.nonce, fields[kNonce], hello)});
+    visitor->Flush();
     const int number = std::atoi(fields[kNumber].c_str()), count = std::atoi(fields[kCount].c_str());
     const Member member = MemberOf(fields, kHost);
     const std::string name = MemberName(terms_.noun, number, member);
@@ -147,44 +157,63 @@ class Holder {
 
   const MeetingTerms& terms_;
   std::vector<Member>& members_;
-  MeetingLinks links_, strangers_;
+  MeetingLinks links_;
   int present_ = 0;
   bool turned_one_away_ = false;
 };
+
+// The next message; nothing where the link is closed first or the deadline passes.
+std::optional<Frame> NextMessage(MessageLink& link, MeetingDeadline deadline) {
+  std::vector<Frame> messages;
+  while (link.Receive(&messages, 1) && messages.empty() && MillisecondsUntil(deadline) > 0) {
+    pollfd readable{link.descriptor(), POLLIN, 0};
+    poll(&readable, 1, MillisecondsUntil(deadline));
+  }
+  if (messages.empty()) return std::nullopt;
+  return std::move(messages[0]);
+}
+
+// Both sides prove who they are. False where whoever listens there does not.
+bool Greet(const MeetingTerms& terms, const std::vector<std::string>& hello, MeetingDeadline deadline,
+           MessageLink& link) {
+  const auto challenge = NextMessage(link, deadline);
+  if (!challenge || challenge->type != MessageType::kChallenge || challenge->fields.size() != 1) return false;
+  const std::string nonce = NewNonce();
+  std::vector<std::string> fields = {nonce, Proof(Side::kVisitor, terms.token, challenge->fields[0], nonce, hello)};
+  fields.insert(fields.end(), hello.begin(), hello.end());
+  link.Send(MessageType::kHello, fields);
+  link.Flush();
+  const auto proof = NextMessage(link, deadline);
+  return proof && proof->type == MessageType::kProof && proof->fields.size() == 1 &&
+         SameDigest(proof->fields[0], Proof(Side::kHolder, terms.token, challenge->fields[0], nonce, hello));
+}
 
 // One visit. OK: the list has come. kCancelled: the holder's last word, in its own words. Else another try may help.
 Status VisitOnce(const MeetingTerms& terms, const std::vector<std::string>& hello, const std::string& address, int port,
                  MeetingDeadline deadline, std::unique_ptr<MessageLink>* link, std::vector<Member>* members) {
   SY_ASSIGN_OR_RETURN(const int descriptor, ConnectTo(address, port, std::min(MillisecondsUntil(deadline), 2000)));
-  *link = std::make_unique<MessageLink>(descriptor);
-  (*link)->Send(MessageType::kHello, hello);
-  (*link)->Flush();
-  std::vector<Frame> messages;
-  for (bool alive = true; alive && messages.empty();) {
-    if (MillisecondsUntil(deadline) == 0)
-      return Unavailable("{} 0 at {} port {} does not answer", terms.noun, address, port);
-    pollfd readable{(*link)->descriptor(), POLLIN, 0};
-    poll(&readable, 1, MillisecondsUntil(deadline));
-    alive = (*link)->Receive(&messages, 1);
+  *link = std::make_unique<MessageLink>(descriptor, kLargestFrameOfStrangers);
+  const auto patience = std::min(deadline, Clock::now() + std::chrono::milliseconds(kPatienceMs));
+  if (!Greet(terms, hello, patience, **link)) {
+    if (Clock::now() >= patience) return Unavailable("{} 0 at {} port {} does not answer", terms.noun, address, port);
+    return FailedPrecondition(
+        "{} port {} closed the connection; does {} 0 of the same run listen there, with the same token?", address, port,
+        terms.noun);
   }
-  if (!messages.empty() && messages[0].type == MessageType::kFailure && messages[0].fields.size() == 1)
-    return Status(absl::StatusCode::kCancelled, messages[0].fields[0]);
-  if (messages.empty() || messages[0].type != MessageType::kWelcome ||
-      messages[0].fields.size() != static_cast<size_t>(terms.count) * 3)
-    return FailedPrecondition("{} port {} closed the connection; does {} 0 of the same run listen there?", address,
-                              port, terms.noun);
+  (*link)->Trust();
+  const auto answer = NextMessage(**link, deadline);
+  if (answer && answer->type == MessageType::kFailure && answer->fields.size() == 1)
+    return Status(absl::StatusCode::kCancelled, answer->fields[0]);
+  if (!answer && MillisecondsUntil(deadline) == 0)
+    return Unavailable("{} 0 at {} port {} does not answer", terms.noun, address, port);
+  if (!answer || answer->type != MessageType::kWelcome || answer->fields.size() != static_cast<size_t>(terms.count) * 3)
+    return FailedPrecondition("{} 0 at {} port {} has left the meeting", terms.noun, address, port);
   members->clear();
-  for (size_t from = 0; from < messages[0].fields.size(); from += 3)
-    members->push_back(MemberOf(messages[0].fields, from));
+  for (size_t from = 0; from < answer->fields.size(); from += 3) members->push_back(MemberOf(answer->fields, from));
   return OkStatus();
 }
 
 }  // namespace
-
-std::string RandomToken() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
 
 std::string MemberName(const std::string& noun, int number, const Member& member) {
   return fmt::format("{} {} (pid {} on host {})", noun, number, member.pid, member.host);
@@ -210,8 +239,7 @@ StatusOr<MeetingLinks> HoldMeeting(const MeetingTerms& terms, int listener, Meet
 StatusOr<std::unique_ptr<MessageLink>> AttendMeeting(const MeetingTerms& terms, int number, const Member& self,
                                                      const std::vector<std::string>& addresses, int port,
                                                      MeetingDeadline deadline, std::vector<Member>* members) {
-  std::vector<std::string> hello = {terms.noun, terms.token, EngineVersion(), std::to_string(number),
-                                    std::to_string(terms.count)};
+  std::vector<std::string> hello = {terms.noun, EngineVersion(), std::to_string(number), std::to_string(terms.count)};
   for (const std::string& field : FieldsOf(self)) hello.push_back(field);
   // A little longer than number 0 waits, so that its word on who is missing arrives.
   deadline +=

@@ -1,7 +1,8 @@
 // How numbered processes come together at one TCP address: number 0 holds the meeting, the others attend. Each says its
-// number, how many it expects, the version of its program, the run's token and who it is, and learns the same of all
-// others. The ranks of a run meet so, and before them the launchers of its nodes. Strangers (wrong token, another kind
-// of meeting, another program) are sent away; two processes with one number, another count or another version end the
+// number, how many it expects, the version of its program and who it is, and learns the same of all others. The ranks
+// of a run meet so, and before them the launchers of its nodes. Both sides prove first that they have the run's token
+// (handshake.h). Strangers (no proof, another kind of meeting, another program) are sent away, and take little while
+// they are here (strangers.h); two processes of the run with one number, another count or another version end the
 // meeting for everybody, with the same words. Free functions, thread-safe.
 #pragma once
 
@@ -18,12 +19,9 @@ namespace switchyard {
 struct MeetingTerms {
   std::string noun;    // "rank", "node": what is numbered; also tells one kind of meeting from another
   int count = 1;       // of all, the holder included
-  std::string token;   // of the run; "" takes whoever has none
+  std::string token;   // of the run: token.h
   std::string advice;  // for whoever waits in vain: "check --master_addr"
 };
-
-// A new token: 128 random bits in hexadecimal.
-std::string RandomToken();
 
 struct Member {
   std::string host;

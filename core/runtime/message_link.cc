@@ -17,8 +17,7 @@
 namespace switchyard {
 namespace {
 
-constexpr uint32_t kMagic = 0x4B4C5953u;       // "SYLK"
-constexpr uint32_t kLargestFrame = 16u << 20;  // bytes
+constexpr uint32_t kMagic = 0x4B4C5953u;  // "SYLK"
 struct FrameHeader {
   uint32_t magic, type, fields, bytes;  // fields: how many; bytes: of all of them with their lengths
 };
@@ -51,6 +50,12 @@ Status Resolve(const std::string& host, int port, int flags, Addresses* result) 
 
 }  // namespace
 
+bool MessageLink::Fits(const std::vector<std::string>& fields) {
+  size_t bytes = 0;
+  for (const std::string& field : fields) bytes += 4 + field.size();
+  return bytes <= kLargestFrame;
+}
+
 void MessageLink::Send(MessageType type, const std::vector<std::string>& fields) {
   uint32_t bytes = 0;
   for (const std::string& field : fields) bytes += 4 + static_cast<uint32_t>(field.size());
@@ -79,7 +84,7 @@ bool MessageLink::Flush() {
 bool MessageLink::Receive(std::vector<Frame>* messages, size_t most) {
   char piece[16384];
   bool alive = open();
-  while (alive && unparsed_.size() < 2 * kLargestFrame) {
+  while (alive && unparsed_.size() < 2 * largest_frame_) {
     const ssize_t received = recv(descriptor_, piece, sizeof piece, 0);
     if (received > 0)
       unparsed_.append(piece, static_cast<size_t>(received));
@@ -96,7 +101,7 @@ bool MessageLink::TakeFrames(std::vector<Frame>* messages, size_t most) {
   for (size_t taken = 0; taken < most && unparsed_.size() - at >= sizeof(FrameHeader); ++taken) {
     FrameHeader header;
     std::memcpy(&header, unparsed_.data() + at, sizeof header);
-    if (header.magic != kMagic || header.bytes > kLargestFrame || header.fields > header.bytes / 4) return false;
+    if (header.magic != kMagic || header.bytes > largest_frame_ || header.fields > header.bytes / 4) return false;
     if (unparsed_.size() - at - sizeof header < header.bytes) break;
     const char* next = unparsed_.data() + at + sizeof header;
     uint32_t left = header.bytes;
@@ -124,7 +129,7 @@ void MessageLink::Close() {
 }
 
 const std::string& EngineVersion() {
-  static const std::string version = SWITCHYARD_VERSION "/2";
+  static const std::string version = SWITCHYARD_VERSION "/3";
   return version;
 }
 
@@ -163,7 +168,7 @@ StatusOr<int> PortOf(int listener) {
 }
 
 int AcceptFrom(int listener) {
-  const int descriptor = accept(listener, nullptr, nullptr);
+  const int descriptor = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
   if (descriptor >= 0) Prepare(descriptor);
   return descriptor;
 }

@@ -1,7 +1,7 @@
 // One TCP connection between two ranks, carrying small framed messages. Sockets are non-blocking: Send queues, Flush
 // and Receive move what the socket takes or has. What arrives is not trusted: a frame with a wrong magic number, an
-// unknown shape or above the size limit closes the link. Also the few socket calls around it. Not thread-safe: one
-// thread, or one lock.
+// unknown shape or above the size limit closes the link; the limit is small until the other side has proved who it is.
+// Also the few socket calls around it. Not thread-safe: one thread, or one lock.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace switchyard {
 
 enum class MessageType : uint32_t {
-  kHello = 1,  // who comes: meeting.cc
+  kHello = 1,  // who comes, with a proof that it belongs here: meeting.cc
   kWelcome,    // all who came: host name, pid, what else they say of themselves, in turn
   kPut,        // key, value
   kGet,        // key; answered by kValue once it was put
@@ -22,7 +22,12 @@ enum class MessageType : uint32_t {
   kFailure,    // text: the run is over for everybody
   kGoodbye,    // nothing: the sender leaves cleanly
   kDeparture,  // rank: rank 0 passes on a goodbye
+  kChallenge,  // nonce: the first word to whoever connects
+  kProof,      // proof: the answer to a hello
 };
+
+constexpr size_t kLargestFrame = 16 << 20;            // bytes of all fields with their lengths
+constexpr size_t kLargestFrameOfStrangers = 4 << 10;  // the same for whom we do not know yet
 
 struct Frame {
   MessageType type;
@@ -31,7 +36,8 @@ struct Frame {
 
 class MessageLink {
  public:
-  explicit MessageLink(int descriptor) : descriptor_(descriptor) {}
+  explicit MessageLink(int descriptor, size_t largest_frame = kLargestFrame)
+      : descriptor_(descriptor), largest_frame_(largest_frame) {}
   ~MessageLink() { Close(); }
   MessageLink(const MessageLink&) = delete;
   MessageLink& operator=(const MessageLink&) = delete;
@@ -39,6 +45,9 @@ class MessageLink {
   int descriptor() const { return descriptor_; }
   bool open() const { return descriptor_ >= 0; }
   bool wants_to_write() const { return !unsent_.empty(); }
+  void Trust() { largest_frame_ = kLargestFrame; }  // a stranger has proved who it is
+  // Fields that do not fit a frame are the caller's to refuse: nobody would take it.
+  static bool Fits(const std::vector<std::string>& fields);
   void Send(MessageType type, const std::vector<std::string>& fields = {});
   // Both answer false once the other side is gone or talks nonsense; what was received before is still in *messages.
   bool Flush();
@@ -48,6 +57,7 @@ class MessageLink {
  private:
   bool TakeFrames(std::vector<Frame>* messages, size_t most);
   int descriptor_;
+  size_t largest_frame_;  // that is received
   std::string unsent_, unparsed_;
 };
 
@@ -57,7 +67,7 @@ const std::string& EngineVersion();
 // A listening socket at `address` ("" = every address of this machine, IPv4 and IPv6), port 0 = any free one.
 StatusOr<int> ListenOn(const std::string& address, int port);
 StatusOr<int> PortOf(int listener);
-// A new connection, non-blocking; -1 when none is waiting.
+// A new connection, non-blocking; -1 with errno when none is waiting or none can be had.
 int AcceptFrom(int listener);
 // Tries every address of `host` once, each for at most timeout_ms.
 StatusOr<int> ConnectTo(const std::string& host, int port, int timeout_ms);

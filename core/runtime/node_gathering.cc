@@ -7,6 +7,8 @@
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/base/secret.h"
+#include "core/runtime/token.h"
 
 namespace switchyard {
 namespace {
@@ -33,8 +35,7 @@ StatusOr<int> OpenNodeZero(const LaunchOptions& options) {
     if (own.ok() && !*own)
       LogWarning("launch: --master_addr={} is no address of this host, but this is node 0", options.master_address);
   }
-  const bool local = options.nnodes == 1 || IsLoopback(options.master_address);
-  const auto listener = ListenOn(local ? options.master_address : "", options.master_port);
+  const auto listener = ListenOn(IsLoopback(options.master_address) ? options.master_address : "", options.master_port);
   if (listener.ok()) return listener;
   return Annotate(listener.status(),
                   "launch: node 0 (another run, or a second launcher with --node_rank=0, may be there already; choose "
@@ -46,12 +47,13 @@ StatusOr<std::unique_ptr<NodeGathering>> NodeGathering::Join(const LaunchOptions
   NodeGathering& nodes = *joined;
   nodes.node_ = options.node_rank;
   nodes.links_.resize(static_cast<size_t>(options.nnodes));
-  // Of itself a node says how many ranks it starts; node 0 says the token of the run as well.
-  const Member self{
-      HostName(), getpid(),
-      fmt::format("{}{}", options.nproc_per_node,
-                  options.node_rank == 0 ? " " + Environment("SWITCHYARD_RUN_TOKEN").value_or(RandomToken()) : "")};
-  const MeetingTerms terms{"node", options.nnodes, Environment("SWITCHYARD_RUN_TOKEN").value_or(""), Advice(options)};
+  // Of itself a node says how many ranks it starts; node 0 says the word by which this run differs from others.
+  const Member self{HostName(), getpid(),
+                    fmt::format("{}{}", options.nproc_per_node, options.node_rank == 0 ? " " + RandomToken() : "")};
+  MeetingTerms terms{"node", options.nnodes, RandomToken(), Advice(options)};
+  if (options.nnodes > 1) {
+    SY_ASSIGN_OR_RETURN(terms.token, FindToken(IsLoopback(options.master_address), options.token_file));
+  }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.rendezvous_timeout_s);
   nodes.place_.port = options.master_port;
   nodes.members_ = {self};
@@ -77,7 +79,8 @@ StatusOr<std::unique_ptr<NodeGathering>> NodeGathering::Join(const LaunchOptions
   nodes.place_.first_rank = nodes.first_ranks_[static_cast<size_t>(options.node_rank)];
   nodes.place_.world = nodes.first_ranks_.back();
   const std::string& of_node_zero = nodes.members_[0].about;
-  nodes.place_.token = of_node_zero.substr(of_node_zero.find(' ') + 1);
+  const std::string word = of_node_zero.substr(of_node_zero.find(' ') + 1);
+  nodes.place_.token = Hexadecimal(HmacSha256(terms.token, "switchyard ranks " + word));
   return joined;
 }
 

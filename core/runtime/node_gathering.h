@@ -1,8 +1,9 @@
 // The launchers of a run's nodes: they meet before any rank starts and stay connected until their ranks have ended.
 // Node 0 listens; it hands out the numbers of the ranks, which need not be spread evenly, and the token of the run. A
 // failure that one reports reaches all; a launcher that disappears without a goodbye is itself a failure, with a name.
-// Where SWITCHYARD_RUN_TOKEN is set, to the same secret word on every node, nobody without it is let in. On one node
-// there is no connection and nothing to wait for. One thread.
+// Nobody is let in without the token that the user gave to every node (token.h); the run's own, for its ranks, is made
+// of that and of a random word of node 0. On one node there is no connection, nothing to wait for, and the run's token
+// is random. One thread.
 #pragma once
 
 #include <poll.h>

@@ -88,6 +88,7 @@ Status ReadMaster(ProcessMap& map) {
 StatusOr<ProcessMap> FromMpirun() {
   SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
+  map.one_node = Environment("OMPI_COMM_WORLD_LOCAL_SIZE") && map.local_world == map.world;
   // PMIx, which mpirun always offers, tells the ranks where rank 0 listens; whoever wants to go without says both.
   if (Environment("MASTER_ADDR") && Environment("MASTER_PORT")) SY_RETURN_IF_ERROR(ReadMaster(map));
   return map;
@@ -99,7 +100,8 @@ StatusOr<ProcessMap> FromEnv() {
   SY_ASSIGN_OR_RETURN(const auto nodes, Number("GROUP_WORLD_SIZE", 1, kMostRanks));
   if (node) map.node = *node;
   map.nodes = std::max(nodes.value_or(map.nodes), map.node + 1);
-  map.run_token = Environment("SWITCHYARD_RUN_TOKEN").value_or(Environment("TORCHELASTIC_RUN_ID").value_or(""));
+  map.one_node = Environment("LOCAL_WORLD_SIZE") && map.local_world == map.world;
+  map.run_id = Environment("TORCHELASTIC_RUN_ID").value_or("");
   map.master_port = kDefaultPort;
   SY_RETURN_IF_ERROR(ReadMaster(map));
   // torchrun listens at MASTER_PORT itself then: https://docs.pytorch.org/docs/stable/elastic/run.html
@@ -132,6 +134,7 @@ StatusOr<ProcessMap> FromSlurm() {
   SY_ASSIGN_OR_RETURN(const auto node, Number("SLURM_NODEID", 0, kMostRanks));
   if (node) map.node = *node;
 
+  bool shape_known = Environment("SLURM_NTASKS_PER_NODE").has_value();
   const char* const tasks_name = FirstSet({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (const auto list = Environment(tasks_name)) {
     const auto tasks = ExpandSlurmTasks(*list);
@@ -141,6 +144,7 @@ StatusOr<ProcessMap> FromSlurm() {
     if (sum != map.world && of_step)
       return InvalidArgument("{}={} are {} tasks, but {}={}", tasks_name, *list, sum, world_name, map.world);
     if (sum == map.world) {  // the job's list may tell of another shape than the step's
+      shape_known = true;
       map.nodes = static_cast<int>(tasks->size());
       if (map.node >= map.nodes)
         return InvalidArgument("SLURM_NODEID={} but {}={} tells of {} nodes", map.node, tasks_name, *list, map.nodes);
@@ -152,9 +156,10 @@ StatusOr<ProcessMap> FromSlurm() {
     }
   }
 
+  map.one_node = shape_known && map.nodes == 1;
   map.master_port = kDefaultPort;
   if (const auto job = Environment("SLURM_JOB_ID")) {
-    map.run_token = fmt::format("slurm-{}-{}", *job, Environment("SLURM_STEP_ID").value_or(""));
+    map.run_id = fmt::format("slurm-{}-{}", *job, Environment("SLURM_STEP_ID").value_or(""));
     // Steps that share a node must not meet at one port.
     const int64_t step = EnvironmentInt("SLURM_STEP_ID").value_or(0);
     map.master_port =

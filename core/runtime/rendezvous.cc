@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "core/base/logging.h"
+#include "core/base/secret.h"
 #include "core/runtime/gathering.h"
+#include "core/runtime/launch_report.h"
 #include "core/runtime/message_link.h"
 #include "core/runtime/pmix_bootstrap.h"
 
@@ -28,6 +30,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+
+constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of one
+constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
 
 int MillisecondsUntil(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
@@ -46,6 +51,7 @@ sy_status ToAbi(const Status& status, sy_error* error) {
 struct Rendezvous::Impl {
   int rank = 0, world = 1;
   std::vector<std::string> names;  // "rank 1 (pid 4711 on host a)"
+  std::string key;                 // of the store's digests
   WatchOptions options;
 
   mutable std::mutex mutex;  // of everything below
@@ -87,6 +93,7 @@ struct Rendezvous::Impl {
     if (failed) return;
     failure = Unavailable("{}", text);
     failed = true;
+    TellLauncher(text);
     pmix::Abandon();
     if (rank == 0) SendToAll(MessageType::kFailure, {text});
     changed.notify_all();
@@ -108,6 +115,8 @@ struct Rendezvous::Impl {
   void Handle(int peer, const Frame& message);
   void Serve(int peer);
   void Watch();
+  void FlushAll(Clock::duration limit);
+  int LookAgainMs() const;
   bool MayStop() const;
 };
 
@@ -164,6 +173,30 @@ bool Rendezvous::Impl::MayStop() const {
   return stopping && ((!unsent && !attended) || Clock::now() >= stop_by);
 }
 
+// The callbacks of a failure may end the process. Whoever has not heard of it by then would take that for a death.
+void Rendezvous::Impl::FlushAll(Clock::duration limit) {
+  for (const auto deadline = Clock::now() + limit;;) {
+    std::vector<pollfd> unsent;
+    for (const auto& link : links) {
+      if (link == nullptr || !link->Flush() || !link->wants_to_write()) continue;
+      unsent.push_back({link->descriptor(), POLLOUT, 0});
+    }
+    if (unsent.empty() || MillisecondsUntil(deadline) == 0) return;
+    poll(unsent.data(), unsent.size(), MillisecondsUntil(deadline));
+  }
+}
+
+// Until the next heartbeat, or until somebody's silence has lasted too long, whichever comes first.
+int Rendezvous::Impl::LookAgainMs() const {
+  if (stopping) return 5;
+  double wait_ms = options.heartbeat_ms;
+  for (int peer = 0; options.freeze_limit_ms > 0 && !failed && peer < world; ++peer) {
+    if (links[peer] != nullptr && links[peer]->open() && !departed[peer])
+      wait_ms = std::min(wait_ms, options.freeze_limit_ms - silent_ms[peer] + 1);
+  }
+  return std::max(1, static_cast<int>(wait_ms));
+}
+
 void Rendezvous::Impl::Watch() {
   auto last = Clock::now(), last_heartbeat = last;
   std::vector<pollfd> polled;
@@ -203,12 +236,13 @@ void Rendezvous::Impl::Watch() {
       told = true;
       const auto calls = std::move(callbacks);
       callbacks.clear();
+      FlushAll(kLastWords);
       lock.unlock();
       for (const auto& call : calls) call(failure);
       lock.lock();
       continue;
     }
-    const int wait_ms = stopping ? 5 : options.heartbeat_ms;
+    const int wait_ms = LookAgainMs();
     lock.unlock();
     poll(polled.data(), polled.size(), wait_ms);
     lock.lock();
@@ -225,13 +259,14 @@ Rendezvous::Rendezvous() : impl_(std::make_unique<Impl>()) {}
 
 StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes, int timeout_ms,
                                                           const WatchOptions& watch) {
-  SY_ASSIGN_OR_RETURN(auto links, Gather(processes, timeout_ms));
+  SY_ASSIGN_OR_RETURN(Gathered gathered, Gather(processes, timeout_ms));
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous);
   Impl& impl = *rendezvous->impl_;
   impl.rank = processes.rank;
   impl.world = processes.world;
   impl.options = watch;
-  impl.links = std::move(links);
+  impl.links = std::move(gathered.links);
+  impl.key = std::move(gathered.key);
   impl.silent_ms.assign(impl.world, 0);
   impl.departed.assign(impl.world, false);
   for (int rank = 0; rank < impl.world; ++rank) {
@@ -253,6 +288,11 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes,
         std::memcpy(value, found->data(), found->size());
         *bytes = static_cast<uint32_t>(found->size());
         return sy_status{SY_OK};
+      },
+      [](void* self, const void* data, uint32_t bytes, unsigned char* digest) {
+        const std::string_view message(static_cast<const char*>(data), bytes);
+        const std::string result = HmacSha256(static_cast<Rendezvous*>(self)->impl_->key, message);
+        std::memcpy(digest, result.data(), result.size());
       }};
   if (impl.world == 1) return rendezvous;
   impl.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -282,6 +322,9 @@ Rendezvous::~Rendezvous() {
 }
 
 Status Rendezvous::Put(const std::string& key, const std::string& value) {
+  if (!MessageLink::Fits({key, value}))
+    return InvalidArgument("cannot put {}: a value of {} bytes is too long, expected less than {} with its key", key,
+                           value.size(), kLargestFrame);
   const std::lock_guard lock(impl_->mutex);
   if (impl_->failed) return impl_->failure;
   if (impl_->rank == 0) {
@@ -353,7 +396,8 @@ void Rendezvous::OnFailure(std::function<void(const Status&)> callback) {
 void Rendezvous::ReportFailure(const Status& reason) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->failed || impl_->world == 1) return;
-  const std::string text = fmt::format("{} failed: {}", impl_->names[impl_->rank], Message(reason));
+  const std::string text =
+      fmt::format("{} failed: {}", impl_->names[impl_->rank], Message(reason)).substr(0, kLongestFailure);
   if (impl_->rank != 0 && impl_->Serves(0)) impl_->links[0]->Send(MessageType::kFailure, {text});
   impl_->Fail(text);
   impl_->Wake();

@@ -31,8 +31,8 @@ class Rendezvous {
   // A clean goodbye: peers do not take it for death. Rank 0 lingers up to a second for the goodbyes of the others.
   ~Rendezvous();
 
-  // A key is put once in a run. Get waits for it; timeout_ms 0 asks whether it has arrived, and makes it come if it
-  // exists.
+  // A key is put once in a run; with its value it may have a little under 16 MiB. Get waits for it; timeout_ms 0 asks
+  // whether it has arrived, and makes it come if it exists.
   Status Put(const std::string& key, const std::string& value);
   StatusOr<std::string> Get(const std::string& key, int timeout_ms);
   // Of all ranks; names one that did not come.

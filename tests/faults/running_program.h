@@ -50,6 +50,7 @@ class RunningProgram {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   void Signal(int signal) const { kill(pid_, signal); }
+  pid_t pid() const { return pid_; }
 
   // Milliseconds until `happened`; -1 where it did not within the limit.
   static int64_t WaitFor(const std::function<bool()>& happened, int limit_ms) {

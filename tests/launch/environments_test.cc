@@ -6,8 +6,10 @@ namespace {
 
 using testing::HasSubstr;
 
+// On the loopback they need no token.
 class Environments : public NodesTest {
  protected:
+  Environments() { unsetenv("SWITCHYARD_TOKEN"); }
   const int port_ = FreePort();
 };
 
@@ -44,6 +46,21 @@ TEST_F(Environments, TorchrunItselfTrainsLikeOurLauncher) {
   if (node(0).code() == 127) GTEST_SKIP() << "torchrun was not found";
   EXPECT_EQ(node(0).code(), 0) << Outputs();
   EXPECT_EQ(Weights("node0"), WeightsOfOneNode(2));
+}
+
+// PMIx where Slurm offers it: mpirun's stands in for it. The address that Slurm names is not asked for then.
+TEST_F(Environments, ASlurmStepWithPmixNeedsNoAddressAndNoToken) {
+  if (!HasMpirun()) GTEST_SKIP() << "mpirun was not found";
+  const std::string script = In("rank.sh");
+  std::ofstream(script)
+      << "export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=$OMPI_COMM_WORLD_RANK SLURM_NODEID=0 "
+         "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=nowhere.invalid\n"
+      << "unset OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK\nexec " << RankProgram() << " reduce tcp\n";
+  Start({"mpirun --bind-to none --oversubscribe --allow-run-as-root -n 2 sh " + script});
+  ExpectSuccessOfAll();
+  EXPECT_THAT(node(0).Output(), HasSubstr("rank 0 finished"));
+  EXPECT_THAT(node(0).Output(), HasSubstr("rank 1 finished"));
+  EXPECT_FALSE(std::filesystem::exists(In("cache/switchyard/token"))) << "another token was needed";
 }
 
 // Two runs that were given the same address by mistake: nobody joins the other's.

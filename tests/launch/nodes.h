@@ -14,26 +14,28 @@
 #include "core/runtime/message_link.h"
 #include "tests/cli/program.h"
 #include "tests/faults/running_program.h"
+#include "tests/parallel/visitor.h"
 
 namespace switchyard {
 
-inline int FreePort() {
-  const int listener = *ListenOn("127.0.0.1", 0);
-  const int port = *PortOf(listener);
-  close(listener);
-  return port;
-}
+constexpr char kTokenOfTests[] = "the secret of these nodes";
 
 class NodesTest : public ProgramTest {
  protected:
+  NodesTest() {
+    setenv("SWITCHYARD_TOKEN", kTokenOfTests, 1);
+    unsetenv("SWITCHYARD_TOKEN_FILE");
+    setenv("HOME", folder_.path().c_str(), 1);  // no token of the user's
+  }
   // Starts the shell line of each node; `Line(i)` is not touched by a failing one.
   void Start(const std::vector<std::string>& lines) {
     programs_.clear();
-    for (size_t node = 0; node < lines.size(); ++node) {
-      const std::string folder = In("node" + std::to_string(node));
-      std::filesystem::create_directories(folder);
-      programs_.push_back(std::make_unique<RunningProgram>(folder, lines[node]));
-    }
+    for (const std::string& line : lines) StartAnother(line);
+  }
+  void StartAnother(const std::string& line) {
+    const std::string folder = In("node" + std::to_string(programs_.size()));
+    std::filesystem::create_directories(folder);
+    programs_.push_back(std::make_unique<RunningProgram>(folder, line));
   }
   RunningProgram& node(size_t index) { return *programs_[index]; }
   // All have ended by themselves.

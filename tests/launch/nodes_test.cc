@@ -62,12 +62,9 @@ TEST_F(Nodes, ThatDisagreeOnTheirNumberAreRefused) {
 
 TEST_F(Nodes, OfAnotherVersionAreRefused) {
   Start({Launch(2, 0, 1, port_, RankProgram() + " environment")});
-  StatusOr<int> socket = Unavailable("not yet");
-  RunningProgram::WaitFor([&] { return (socket = ConnectTo("127.0.0.1", port_, 1000)).ok(); }, 20000);
-  ASSERT_TRUE(socket.ok());
-  MessageLink link(*socket);
-  link.Send(MessageType::kHello, {"node", "", "0.0.9/1", "1", "2", "old-host", "4711", "1"});
-  link.Flush();
+  Visitor member(port_);
+  ASSERT_TRUE(member.connected());
+  member.Greet(kTokenOfTests, Visitor::Hello("node", 1, 2, "1", "0.0.9/1"));
   WaitForEnd();
   EXPECT_THAT(node(0).Output(),
               HasSubstr("node 1 (pid 4711 on host old-host) runs version 0.0.9/1, but node 0 runs " + EngineVersion()));

@@ -40,6 +40,14 @@ TEST(Launcher, KillsRanksThatDoNotEndAfterAFailure) {
   EXPECT_LT(result.seconds, 12);
 }
 
+// 300 MB without an end: a search from the line's start for every piece would take minutes, a buffer for it too much.
+TEST(Launcher, PassesOnALineWithoutEndInLittleTimeAndMemory) {
+  const CommandResult result = RunCommand("bash -c 'set -o pipefail; ulimit -v 250000; " +
+                                          RankCommand("launch", 2, "long_line", "") + " | tr -d x'");
+  EXPECT_EQ(result.code, 0) << result.output.substr(0, 1000);
+  EXPECT_EQ(result.output, "[1] begin end\n[1] another\n");
+}
+
 TEST(Launcher, PassesSignalsOn) {
   const std::string command = RankCommand("launch", 2, "wait_for_signal", "");
   for (const auto& [name, number] :

@@ -88,6 +88,19 @@ TEST_P(PeerFailure, AFrozenRankIsNamedWithinTheLimit) {
   ExpectNamed("freeze", "rank 1 .* froze", 3000);
 }
 
+// Rank 0 sees it first and tells the others before it leaves itself; the launcher names neither of those who leave.
+TEST_P(PeerFailure, AFrozenRankAmongManyIsNamedByAllAndByTheLauncher) {
+  if (GetParam().launcher != "launch") GTEST_SKIP() << "of our launcher";
+  const CommandResult result = RunCommand(RankCommand("launch", 4, "freeze", GetParam().collective + " 2"));
+  EXPECT_NE(result.code, 0);
+  for (const int survivor : {0, 1, 3})
+    EXPECT_THAT(result.output, ContainsRegex(fmt::format("survivor {} at [0-9]+: .*rank 2 .* froze", survivor)));
+  EXPECT_THAT(result.output, testing::Not(ContainsRegex("rank [013] .pid [0-9]+ on host [^)]+. (died|froze)")));
+  EXPECT_THAT(result.output,
+              ContainsRegex("launch: rank 2 .pid [0-9]+ on host [^)]+. froze.*; the others are stopped"));
+  EXPECT_THAT(result.output, testing::Not(HasSubstr("failed with exit code")));
+}
+
 TEST_P(PeerFailure, ARankThatLeavesEarlyIsNamed) {
   const CommandResult result = Run("leave");
   EXPECT_NE(result.code, 124) << result.output;

@@ -20,8 +20,8 @@ StatusOr<ProcessMap> From(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> names;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
-    for (const char* prefix : {"OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_", "GROUP_", "MASTER_", "RANK", "WORLD_SIZE",
-                               "LOCAL_", "SWITCHYARD_RUN_TOKEN"}) {
+    for (const char* prefix :
+         {"OMPI_", "PMIX_", "SLURM_", "TORCHELASTIC_", "GROUP_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_"}) {
       if (name.rfind(prefix, 0) == 0) names.push_back(name);
     }
   }
@@ -76,7 +76,8 @@ TEST(ProcessMap, ReadsTorchrun) {
   EXPECT_EQ(map->local_world, 2);
   EXPECT_EQ(map->master_address, "a");
   EXPECT_EQ(map->master_port, 4711);
-  EXPECT_EQ(map->run_token, "job-7");
+  EXPECT_EQ(map->run_id, "job-7");
+  EXPECT_FALSE(map->one_node);
   // torchrun's agent holds the port itself then.
   auto with_store = variables;
   with_store["TORCHELASTIC_USE_AGENT_STORE"] = "True";
@@ -120,7 +121,8 @@ TEST(ProcessMap, ReadsASlurmStepWithUnevenNodes) {
   EXPECT_EQ(map->local_rank, 1);
   EXPECT_EQ(map->local_world, 2);
   EXPECT_EQ(map->master_address, "gpu004");
-  EXPECT_EQ(map->run_token, "slurm-70001-2");
+  EXPECT_EQ(map->run_id, "slurm-70001-2");
+  EXPECT_FALSE(map->one_node);
   EXPECT_EQ(From(SlurmStep(5, 1, 1))->local_world, 4);
 }
 
@@ -130,9 +132,24 @@ TEST(ProcessMap, StepsOfSlurmThatShareANodeMeetAtDifferentPorts) {
   variables["SLURM_STEP_ID"] = "3";
   const auto second = From(variables);
   EXPECT_NE(first->master_port, second->master_port);
-  EXPECT_NE(first->run_token, second->run_token);
+  EXPECT_NE(first->run_id, second->run_id);
   variables["MASTER_PORT"] = "1234";
   EXPECT_EQ(From(variables)->master_port, 1234);
+}
+
+// Only where the launcher says so: a guess would put rank 0 out of the others' reach.
+TEST(ProcessMap, OneNodeIsNotGuessed) {
+  EXPECT_TRUE(From({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}})->one_node);
+  EXPECT_FALSE(From({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}})->one_node);
+  std::map<std::string, std::string> mpirun = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_FALSE(From(mpirun)->one_node);
+  mpirun["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  EXPECT_TRUE(From(mpirun)->one_node);
+  std::map<std::string, std::string> slurm = {
+      {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_NODELIST", "a"}, {"SLURM_TASKS_PER_NODE", "8"}};
+  EXPECT_FALSE(From(slurm)->one_node) << "the job's shape is not the step's";
+  slurm["SLURM_STEP_TASKS_PER_NODE"] = "4";
+  EXPECT_TRUE(From(slurm)->one_node);
 }
 
 TEST(ProcessMap, ASlurmBatchScriptIsOneRank) {

@@ -1,7 +1,7 @@
-// rank_program SCENARIO [COLLECTIVE]: one rank of a small run; what happens to rank 1 is the scenario.
-// rank_program launch N SCENARIO [COLLECTIVE]: starts N ranks of it with the launcher.
-// A survivor prints "survivor R at T: MESSAGE" and a victim "victim at T", T in milliseconds of one clock, for the
-// tests to read.
+//   rank_program SCENARIO [COLLECTIVE [VICTIM]]            one rank of a small run
+//   rank_program launch N SCENARIO [COLLECTIVE [VICTIM]]   starts N ranks of it with the launcher
+// What happens to the victim, rank 1 where nothing else is said, is the scenario. A survivor prints "survivor R at T:
+// MESSAGE" and a victim "victim at T", T in milliseconds of one clock, for the tests to read.
 #include <signal.h>
 #include <unistd.h>
 
@@ -35,13 +35,19 @@ void Say(const std::string& line) {
   std::_Exit(9);
 }
 
-Status Play(const std::string& scenario, const std::string& collective) {
+Status Play(const std::string& scenario, const std::string& collective, int victim_rank) {
   SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
-  const bool victim = processes.rank == 1;
+  const bool victim = processes.rank == victim_rank;
   if (scenario == "exit") std::_Exit(victim ? 7 : 0);
   if (scenario == "environment") {
     Say(fmt::format("{} {} {} {} {}", processes.rank, processes.world, processes.local_rank, processes.local_world,
                     processes.launcher));
+    return OkStatus();
+  }
+  if (scenario == "long_line") {
+    for (int piece = 0; victim && piece < 300; ++piece)
+      std::fputs((piece == 0 ? "begin" : std::string(1 << 20, 'x')).c_str(), stdout);
+    if (victim) std::puts(" end\nanother");
     return OkStatus();
   }
   if (scenario == "wait_for_signal") {
@@ -106,7 +112,8 @@ int Main(const std::vector<std::string>& arguments) {
     if (!code.ok()) fprintf(stderr, "%s\n", Message(code.status()).c_str());
     return code.ok() ? *code : 1;
   }
-  const Status status = Play(arguments[1], arguments.size() > 2 ? arguments[2] : "shm");
+  const Status status = Play(arguments[1], arguments.size() > 2 ? arguments[2] : "shm",
+                             arguments.size() > 3 ? std::atoi(arguments[3].c_str()) : 1);
   if (status.ok()) return 0;
   Say(fmt::format("survivor {} at {}: {}",
                   Environment("OMPI_COMM_WORLD_RANK").value_or(Environment("RANK").value_or("0")), Now(),

@@ -260,6 +260,7 @@ static const row rows[] = {
     AT(sy_store, context, 8),
     AT(sy_store, put, 16),
     AT(sy_store, get, 24),
+    AT(sy_store, digest, 32),
     AT(sy_init_request, header, 0),
     AT(sy_init_request, rank, 8),
     AT(sy_init_request, size, 12),

@@ -14,4 +14,7 @@ ABSL_FLAG(int, node_rank, 0, "index of this node, from 0");
 ABSL_FLAG(std::string, master_addr, "127.0.0.1", "address of node 0");
 ABSL_FLAG(int, master_port, 0, "port of node 0; 0: any free one (one node only)");
 ABSL_FLAG(int, rdzv_timeout, 300, "seconds that the nodes wait for each other");
+ABSL_FLAG(std::string, token_file, "",
+          "file with the secret that the nodes share, readable by you alone; else $SWITCHYARD_TOKEN, or "
+          "$SWITCHYARD_TOKEN_FILE, or ~/.switchyard_token");
 ABSL_FLAG(int, warmup_steps, 3, "updates before those that are measured");

@@ -17,4 +17,5 @@ ABSL_DECLARE_FLAG(int, node_rank);
 ABSL_DECLARE_FLAG(std::string, master_addr);
 ABSL_DECLARE_FLAG(int, master_port);
 ABSL_DECLARE_FLAG(int, rdzv_timeout);
+ABSL_DECLARE_FLAG(std::string, token_file);
 ABSL_DECLARE_FLAG(int, warmup_steps);

@@ -49,14 +49,16 @@ const std::vector<Command>& Commands() {
        {{"checkpoint", "top", "json"}, true},
        PredictCommand},
       {"launch",
-       "--nproc_per_node=N [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P] COMMAND...",
+       "--nproc_per_node=N [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P --token_file=F] COMMAND...",
        "start several ranks of a command on this node",
        "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but "
        "rank 0, passes SIGTERM on, and\n"
        "ends with the status of the first rank that failed. On several nodes run it on each: HOST is node 0, P any port "
-       "of it that is free; N may differ.\n"
+       "of it that is free; N may differ. Several nodes share a secret, so that no stranger joins: --token_file=F, "
+       "or $SWITCHYARD_TOKEN, or\n"
+       "~/.switchyard_token, made by: (umask 077; head -c 32 /dev/urandom | base64 > ~/.switchyard_token)\n"
        "mpirun, Slurm (srun) and torchrun can start ranks as well.\n",
-       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_timeout"}, false},
+       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_timeout", "token_file"}, false},
        nullptr},
       {"devices", "", "devices that can be used", "", {{"json"}, false}, DevicesCommand},
       {"doctor",
@@ -152,6 +154,7 @@ int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments
   options.master_address = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
   options.rendezvous_timeout_s = absl::GetFlag(FLAGS_rdzv_timeout);
+  options.token_file = absl::GetFlag(FLAGS_token_file);
   options.command.assign(arguments.begin() + static_cast<long>(own), arguments.end());
   if (FindCommand(options.command[0]) != nullptr)
     options.command.insert(options.command.begin(), ProgramFolder() + "/switchyard");
