@@ -62,6 +62,19 @@ TEST_F(FallbackTest, NoFallbackAllowedIsAnErrorThatListsTheOps) {
   EXPECT_THAT(result.output, Not(HasSubstr("attention is not one of the ops")));
 }
 
+// Also of nodes whose refusal was remembered while other ops were asked for, and where an op has several reasons.
+TEST_F(FallbackTest, EveryFallbackHasTheReasonThatThePluginGaveForIt) {
+  for (const char* allowed : {"", "--max_fallback=0"}) {
+    const CommandResult result = Explain("refuses_in_different_words", allowed);
+    EXPECT_EQ(result.code == 0, *allowed == '\0') << result.output;
+    EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*no product of 192 columns"));
+    EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*no product of 768 columns"));
+    EXPECT_THAT(result.output, ContainsRegex("  pointwise × [0-9]+ .first: [^\n]*no element by element"));
+    EXPECT_THAT(result.output, Not(ContainsRegex("  matmul × [^\n]*element by element")));
+    EXPECT_THAT(result.output, Not(ContainsRegex("  pointwise × [^\n]*product of")));
+  }
+}
+
 TEST_F(FallbackTest, NoFallbackAllowedIsNoErrorWhereNothingIsLacking) {
   const CommandResult result = Explain("none", "--max_fallback=0");
   EXPECT_EQ(result.code, 0) << result.output;
