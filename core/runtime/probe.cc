@@ -25,6 +25,7 @@
 
 #include "core/abi/device.h"
 #include "core/base/environment.h"
+#include "core/base/logging.h"
 #include "core/base/names.h"
 #include "core/runtime/device.h"
 #include "core/runtime/library.h"
@@ -93,9 +94,10 @@ void WriteCache(const json& cache) {
   std::filesystem::rename(draft, CachePath(), error);
 }
 
-// What the probe said, line by line: "stage NAME"*, then "accepted" or "refused REASON".
+// What the probe said, line by line: "stage NAME" and "note TEXT" any number of times, then "accepted" or
+// "refused REASON".
 struct ProbeReport {
-  std::string stage = "dlopen", verdict;
+  std::string stage = "dlopen", note, verdict;
   bool late = false;  // a stage took too long
 };
 
@@ -120,6 +122,11 @@ ProbeReport ReadReport(int descriptor) {
     if (bytes <= 0) return report;
     if (letter != '\n') {
       if (line.size() < 4096) line += letter;
+      continue;
+    }
+    if (line.rfind("note ", 0) == 0) {
+      report.note = Printable(line.substr(5), kLongestReason);
+      line.clear();
       continue;
     }
     if (line.rfind("stage ", 0) != 0) {
@@ -205,15 +212,16 @@ Status RunProbe(const std::string& program, const std::string& path) {
   }
   if (!accepted || exit_status != kExited)
     return FailedPrecondition("called exit({}) in {}", exit_status, report.stage);
+  if (!report.note.empty()) LogWarning("plugin {}: {}", path, report.note);
   if (end.left_a_process) return FailedPrecondition("left a process behind when the program exited");
   return OkStatus();
 }
 
-// What a library did to the process around it, or OK.
-Status CheckUnchanged(const ProcessState& before, const char* when) {
+// What a library did to the process around it when it was loaded, or OK.
+Status CheckUnchanged(const ProcessState& before) {
   const std::string changes = ProcessState::Now().ChangesSince(before);
   if (changes.empty()) return OkStatus();
-  return FailedPrecondition("it {} when it was {}; a plugin leaves the process as it found it", changes, when);
+  return FailedPrecondition("it {} when it was loaded; a plugin leaves the process as it found it", changes);
 }
 
 // Threads of its own: a driver may have some once it was asked for devices, a library that was only loaded may not.
@@ -330,10 +338,18 @@ int ProbeMain(int argc, char** argv) {
   const ProcessState before = ProcessState::Now();
   const auto library = OpenLibrary(argv[1], stage);
   Status verdict = library.status();
-  if (verdict.ok()) verdict = CheckUnchanged(before, "loaded");
+  if (verdict.ok()) verdict = CheckUnchanged(before);
   if (verdict.ok()) verdict = CheckNoThreads(before);
   if (verdict.ok()) verdict = AskDevices(*library, stage);
-  if (verdict.ok()) verdict = CheckUnchanged(before, "asked for its devices");
+  // What is changed from here on may be the doing of a driver that the plugin cannot do without; only a process that
+  // would stay is no driver's need.
+  const ProcessState after = ProcessState::Now();
+  if (verdict.ok() && after.children() && !before.children()) {
+    verdict = FailedPrecondition("it started a process when it was asked for its devices");
+  }
+  if (const std::string changes = after.ChangesSince(before); verdict.ok() && !changes.empty()) {
+    report(fmt::format("note when it was asked for its devices it {}", changes));
+  }
   if (!verdict.ok()) {
     report("refused " + Message(verdict));
     EndChildren();

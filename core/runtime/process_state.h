@@ -25,6 +25,7 @@ class ProcessState {
   // not count: a driver that was asked for its devices may have some.
   std::string ChangesSince(const ProcessState& before) const;
   int threads() const { return threads_; }
+  bool children() const { return children_; }
 
  private:
   static constexpr int kSignals = 32,

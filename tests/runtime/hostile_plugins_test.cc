@@ -80,7 +80,6 @@ constexpr Hostile kLibraries[] = {
     {"has_fewer_than_none", "count answered -1 devices"},
     {"adds_to_the_environment", "added the environment variable FAKE_WAS_HERE=.x1b.31m when it was loaded"},
     {"removes_from_the_environment", "removed the environment variable XDG_CACHE_HOME when it was loaded"},
-    {"changes_the_environment_in_count", "environment variable OMP_NUM_THREADS=1 when it was asked for its devices"},
     {"lowers_a_limit", "changed the limit on open files .ulimit. from [0-9]+ to 64"},
     {"takes_lower_priority", "changed the priority of the process"},
     {"sets_a_timer", "started a timer that will send a signal"},
@@ -267,6 +266,17 @@ TEST_F(HostilePluginsTest, NothingThatItSaysActsOnATerminal) {
   const auto plugin = registry.Find(PluginKind::kBackend, "fake");
   ASSERT_TRUE(plugin.ok()) << plugin.status();
   EXPECT_EQ((*plugin)->Describe(0)->name, "fa\\x1b[31mke");
+}
+
+TEST_F(HostilePluginsTest, WhatADriverChangesIsWarnedOf) {
+  Install("changes_the_environment_in_count");
+  Registry registry({folder_});
+  ::testing::internal::CaptureStderr();
+  const auto plugin = registry.Find(PluginKind::kBackend, "fake");
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(plugin.ok()) << plugin.status();
+  EXPECT_THAT(said,
+              ContainsRegex("when it was asked for its devices it (added|changed) the environment variable OMP_NUM"));
 }
 
 TEST_F(HostilePluginsTest, AThreadThatHasEndedIsNoFault) {
