@@ -145,8 +145,8 @@ std::string DevicesReport(Registry& registry) {
                       fmt::format("{}", fmt::join(Capabilities(info, *found.plugin), ", "))});
     }
     if (found.devices.empty()) {
-      rest += fmt::format("{}: {}\n", found.candidate->name.empty() ? found.candidate->path : found.candidate->name,
-                          Printable(Outcome(found), kLongestCell));
+      const std::string& name = found.candidate->name.empty() ? found.candidate->path : found.candidate->name;
+      rest += Printable(fmt::format("{}: {}", name, Outcome(found)), kLongestCell) + "\n";
     }
   }
   return Table(std::move(rows)) + rest + NotBuilt(all, true);

@@ -155,13 +155,10 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kerne
     return SY_UNSUPPORTED;
   }
   if (Fault("refuses_in_different_words") && (op == "matmul" || op == "pointwise")) {
-    const sy_tensor& first = request->inputs[0];
-    const long long columns = first.rank == 0 ? 1 : first.dims[first.rank - 1];
-    if (error != nullptr && op == "matmul") {
-      snprintf(error->message, sizeof error->message, "no product of %lld columns", columns);
-    } else if (error != nullptr) {
-      snprintf(error->message, sizeof error->message, "no element by element");
-    }
+    std::string words = "no element by element";
+    if (op == "matmul")
+      words = "no product of " + std::to_string(request->inputs[0].dims[request->inputs[0].rank - 1]) + " columns";
+    if (error != nullptr) snprintf(error->message, sizeof error->message, "%s", words.c_str());
     return SY_UNSUPPORTED;
   }
   sy_status status = base_kernel->prepare(device, request, kernel, info, error);

@@ -124,7 +124,7 @@ TEST_F(PluginTest, NamesEveryDefectOfAManifest) {
   EXPECT_THAT(refusal("abi", "1"), HasSubstr("\"abi\" is \"1\""));
   EXPECT_THAT(refusal("library", "../evil.so"), HasSubstr("expected a file name in the same folder"));
   EXPECT_THAT(refusal("library", "gone.so"), HasSubstr("not built: its manifest is there"));
-  EXPECT_THAT(refusal("priority", "high"), HasSubstr("\"priority\" is not a whole number"));
+  EXPECT_THAT(refusal("priority", "high"), HasSubstr("\"priority\" is \"high\"; expected a whole number"));
   EXPECT_THAT(refusal("name", 5), HasSubstr("\"name\" is missing"));
   EXPECT_THAT(refusal("name", "../x"), HasSubstr("not a plain name"));
   std::ofstream(folder_ + "/switchyard_backend_whole.json") << "{\"name\": ";

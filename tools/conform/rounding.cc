@@ -97,7 +97,7 @@ std::vector<Pair> PairsToMultiply(sy_dtype half) {
     const int exponent = i % (2 * most + 1) - most;
     pairs.push_back({std::ldexp(a, exponent - format.digits + 1), std::ldexp(i % 2 ? -b : b, -format.digits + 1)});
   }
-  for (int i = 1; i < 64; ++i) pairs.push_back({1 + 2.0 * i / steps, 1.5});  // every other one a tie
+  for (int i = 1; i < 64; ++i) pairs.push_back({1.5 + 1.0 * i / steps, 1.5});  // every fourth one a tie
   return pairs;
 }
 
