@@ -1,5 +1,6 @@
 // transpose, slice, pad, roll and concat, for every dtype: each is one or more strided copies of raw elements.
 #include <algorithm>
+#include <cmath>
 
 #include "backends/opencl/kernel.h"
 
@@ -87,7 +88,7 @@ uint64_t BitsOf(float value, sy_dtype dtype) {
     case SY_F32:
       return bits;
     case SY_BF16:
-      return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+      return std::isnan(value) ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     case SY_F16: {
       const _Float16 half = static_cast<_Float16>(value);
       uint16_t word;

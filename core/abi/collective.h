@@ -1,7 +1,7 @@
 /* collective/1: communicators between processes. Mandatory: query, init, poll, send_recv_batch, abort, destroy; the core composes the
  * rest from send_recv_batch. Every call carries a tag (which node of the plan) and a sequence number (how many calls came before on
  * this communicator): a plugin that moves control data must compare them between ranks and report a disagreement as SY_INVALID with
- * both sides named. Addresses are of the memory kinds that query lists; the core stages anything else through host memory. */
+ * both sides named. Results of half types are rounded to nearest, ties to even, once or at every step. Addresses are of the memory kinds that query lists; the core stages anything else through host memory. */
 #ifndef SWITCHYARD_ABI_COLLECTIVE_H_
 #define SWITCHYARD_ABI_COLLECTIVE_H_
 

@@ -2,7 +2,8 @@
  * backends/reference spells out in plain C++ with fp64 accumulation.
  *
  * Conventions. Tensors are row-major contiguous. Images are NHWC, volumes NDHWC; `spatial` below is H,W or D,H,W. Reductions and products
- * accumulate at least in f32. Floating tensors may be f32, bf16 or f16, mixed within one op where sensible (statistics, gammas and betas,
+ * accumulate at least in f32; a result of a half type is rounded to nearest, ties to even, what is too large becomes infinite, NaN stays
+ * NaN. Floating tensors may be f32, bf16 or f16, mixed within one op where sensible (statistics, gammas and betas,
  * gains and loss values are f32; optimizer state is f32); labels and indices are i32. An input marked ? may be absent at the end of the list
  * or as the attribute says. "1" is a tensor of one element. A backend answers SY_UNSUPPORTED to whatever it does not take.
  */

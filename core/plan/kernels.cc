@@ -11,28 +11,30 @@ void AppendType(std::string& key, const TensorType& type) {
   key += ';';
 }
 
+// What a kernel depends on: nodes with equal keys share one.
+std::string KeyOf(const Graph& graph, const Node& node, bool paired_forward, const Kernel* forward) {
+  std::string key = node.op + '(';
+  for (const Ref& input : node.inputs) AppendType(key, graph.type(input));
+  key += ")(";
+  for (const TensorType& output : node.outputs) AppendType(key, output);
+  key += fmt::format("){}{}", paired_forward, static_cast<const void*>(forward));
+  key.append(static_cast<const char*>(node.attributes.data()), node.attributes.size());
+  return key;
+}
+
 }  // namespace
 
 StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward) {
-  std::string key = node.op + '(';
-  std::vector<sy_tensor> inputs, outputs;
-  for (const Ref& input : node.inputs) {
-    AppendType(key, graph.type(input));
-    inputs.push_back(ToAbi(graph.type(input)));
-  }
-  key += ")(";
-  for (const TensorType& output : node.outputs) {
-    AppendType(key, output);
-    outputs.push_back(ToAbi(output));
-  }
-  key += fmt::format("){}{}", paired_forward, static_cast<const void*>(forward));
-  key.append(static_cast<const char*>(node.attributes.data()), node.attributes.size());
+  const std::string key = KeyOf(graph, node, paired_forward, forward);
   const auto found = kernels_.find(key);
   if (found != kernels_.end()) return found->second.get();
   if (!device_.has_kernels()) {
-    last_refusal_ = "the plugin has no kernel/1 interface";
+    refusals_[key] = "the plugin has no kernel/1 interface";
     return kernels_.emplace(key, nullptr).first->second.get();
   }
+  std::vector<sy_tensor> inputs, outputs;
+  for (const Ref& input : node.inputs) inputs.push_back(ToAbi(graph.type(input)));
+  for (const TensorType& output : node.outputs) outputs.push_back(ToAbi(output));
   sy_prepare_request request{};
   request.header = SY_HEADER(sy_prepare_request);
   request.op = node.op.c_str();
@@ -55,8 +57,13 @@ StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool p
     return Annotate(kernel.status(), fmt::format("preparing {} ({}, built at {}:{})", node.name, node.op,
                                                  node.where.file_name(), node.where.line()));
   }
-  last_refusal_ = Message(kernel.status());
+  refusals_[key] = Message(kernel.status());
   return kernels_.emplace(key, nullptr).first->second.get();
+}
+
+std::string KernelCache::Refusal(const Graph& graph, const Node& node) const {
+  const auto found = refusals_.find(KeyOf(graph, node, false, nullptr));
+  return found == refusals_.end() ? "" : found->second;
 }
 
 StatusOr<Kernel*> KernelCache::FindRegion(const std::string& key, const sy_region& region) {
@@ -65,7 +72,6 @@ StatusOr<Kernel*> KernelCache::FindRegion(const std::string& key, const sy_regio
   auto kernel = device_.PrepareRegion(region, options_.workspace_limit);
   if (kernel.ok()) return kernels_.emplace(key, std::make_unique<Kernel>(std::move(*kernel))).first->second.get();
   if (kernel.status().code() != absl::StatusCode::kUnimplemented) return kernel.status();
-  last_refusal_ = Message(kernel.status());
   return kernels_.emplace(key, nullptr).first->second.get();
 }
 

@@ -34,15 +34,15 @@ class KernelCache {
   const Status& status() const { return status_; }
   Device& device() { return device_; }
   int prepared() const { return static_cast<int>(kernels_.size()); }
-  // Why the backend refused the node last (its own words), or "".
-  const std::string& last_refusal() const { return last_refusal_; }
+  // Why Find(graph, node) gave nullptr, in the plugin's words; "" where it gave a kernel, or was not asked.
+  std::string Refusal(const Graph& graph, const Node& node) const;
 
  private:
   Device& device_;
   KernelOptions options_;
   std::map<std::string, std::unique_ptr<Kernel>> kernels_;  // nullptr: refused
   Status status_;
-  std::string last_refusal_;
+  std::map<std::string, std::string> refusals_;  // by the key of the kernel
 };
 
 }  // namespace switchyard

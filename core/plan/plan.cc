@@ -62,7 +62,7 @@ Status SelectKernels(const RegionGraph& lowered, KernelCache& cache, KernelCache
     }
     SY_ASSIGN_OR_RETURN(plan.kernel, cache.Find(graph, node));
     if (plan.kernel != nullptr) continue;
-    const std::string reason = cache.last_refusal();
+    const std::string reason = cache.Refusal(graph, node);
     if (reference != nullptr) {
       SY_ASSIGN_OR_RETURN(plan.kernel, reference->Find(graph, node));
     }
@@ -71,8 +71,9 @@ Status SelectKernels(const RegionGraph& lowered, KernelCache& cache, KernelCache
           "{} ({}, built at {}:{}): the {} plugin does not offer it ({}), it has no decomposition that it offers, and "
           "{}",
           node.name, node.op, node.where.file_name(), node.where.line(), cache.device().info().plugin, reason,
-          reference == nullptr ? "there is no reference plugin"
-                               : "the reference plugin does not offer it either (" + reference->last_refusal() + ")");
+          reference == nullptr
+              ? "there is no reference plugin"
+              : "the reference plugin does not offer it either (" + reference->Refusal(graph, node) + ")");
     }
     plan.fallback = true;
     uint64_t bytes = 0;

@@ -50,7 +50,7 @@ struct PlanReport {
   };
   std::vector<OpLine> ops;  // by op, most FLOPs first
   std::string ToText() const;
-  std::string FallbackList() const;
+  std::string FallbackList() const;  // one line for each op and reason, with the number of nodes and the first of them
 };
 
 class Plan {

@@ -18,15 +18,18 @@ std::string Bytes(double bytes) {
 }  // namespace
 
 std::string PlanReport::FallbackList() const {
-  std::map<std::string, std::pair<int, const Fallback*>> by_op;
+  struct Line {
+    int nodes = 0;
+    const Fallback* first = nullptr;
+  };
+  std::map<std::pair<std::string, std::string>, Line> lines;  // by op and reason
   for (const Fallback& f : fallbacks) {
-    auto& entry = by_op[f.op];
-    ++entry.first;
-    entry.second = &f;
+    Line& line = lines[{f.op, f.reason}];
+    if (line.nodes++ == 0) line.first = &f;
   }
   std::string text;
-  for (const auto& [op, entry] : by_op)
-    text += fmt::format("  {} × {} (first: {}; {})\n", op, entry.first, entry.second->node, entry.second->reason);
+  for (const auto& [key, line] : lines)
+    text += fmt::format("  {} × {} (first: {}; {})\n", key.first, line.nodes, line.first->node, key.second);
   return text;
 }
 

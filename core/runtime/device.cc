@@ -7,12 +7,13 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "core/base/names.h"
 #include "core/runtime/plugin.h"
 
 namespace switchyard {
 namespace {
 
-std::string Text(const char* text, size_t capacity) { return std::string(text, strnlen(text, capacity)); }
+std::string Text(const char* text, size_t capacity) { return Printable({text, strnlen(text, capacity)}, 2 * capacity); }
 
 absl::StatusCode CodeOf(sy_status status) {
   switch (status) {

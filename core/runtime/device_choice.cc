@@ -10,15 +10,7 @@
 namespace switchyard {
 namespace {
 
-PluginDevices Survey(Registry& registry, const std::string& name) {
-  PluginDevices found;
-  found.plugin = name;
-  for (const Candidate& candidate : registry.candidates()) {
-    if (candidate.kind != PluginKind::kBackend || candidate.name != name || !candidate.verdict.ok()) continue;
-    found.priority = candidate.priority;
-    found.path = candidate.path;
-  }
-  auto plugin = registry.Find(PluginKind::kBackend, name);
+PluginDevices Survey(PluginDevices found, const StatusOr<std::shared_ptr<Plugin>>& plugin) {
   if (!plugin.ok()) {
     found.verdict = plugin.status();
     return found;
@@ -87,7 +79,10 @@ std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest
     const int count = request.cpu_devices > 0 ? request.cpu_devices : request.local_world;
     ProvideSetting("CPU_DEVICES", std::to_string(count));
   }
-  if (request.device != "auto") return {Survey(registry, request.device)};
+  if (request.device != "auto") {
+    const auto plugin = registry.Find(PluginKind::kBackend, request.device);
+    return {Survey({request.device, "", 0, OkStatus(), {}}, plugin)};
+  }
   std::vector<PluginDevices> survey;
   const auto add_refused = [&](bool tried) {
     for (const Candidate& candidate : registry.candidates()) {
@@ -96,11 +91,11 @@ std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest
     }
   };
   add_refused(true);  // by an earlier survey
-  for (const std::string& name : registry.ByPriority(PluginKind::kBackend)) {
-    survey.push_back(Survey(registry, name));
-    if (survey.back().verdict.ok()) return survey;
-  }
-  add_refused(false);
+  registry.OfferByPriority(PluginKind::kBackend, [&](const Candidate& candidate, const auto& plugin) {
+    survey.push_back(Survey({candidate.name, candidate.path, candidate.priority, OkStatus(), {}}, plugin));
+    return survey.back().verdict.ok();
+  });
+  if (survey.empty() || !survey.back().verdict.ok()) add_refused(false);
   return survey;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/base/names.h"
 #include "core/runtime/composition.h"
 #include "nlohmann/json.hpp"
 
@@ -11,10 +12,13 @@ namespace {
 
 using nlohmann::json;
 
-// Columns padded to their widest cell; the last one is not padded.
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
+constexpr size_t kLongestCell = 8192;  // bytes
+
+// Columns padded to their widest cell; the last one is not padded. Cells hold words of plugins and names of files.
+std::string Table(std::vector<std::vector<std::string>> rows) {
   std::vector<size_t> widths;
-  for (const auto& row : rows) {
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = Printable(cell, kLongestCell);
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
@@ -59,15 +63,19 @@ struct Found {
   std::shared_ptr<Plugin> plugin;  // null: candidate->verdict says why
   std::vector<DeviceInfo> devices;
   std::string problem;  // why it has no devices, or what it lacks beside them
+  std::string instead;  // " in place of PATH", where one of its name came first and was refused
 };
 
 std::vector<Found> LoadAll(Registry& registry) {
   registry.TryAll();
   std::vector<Found> all;
   for (const Candidate& candidate : registry.candidates()) {
-    Found found{&candidate, nullptr, {}, ""};
+    Found found{&candidate, nullptr, {}, "", ""};
     if (candidate.verdict.ok()) {
       if (auto plugin = Plugin::Load(candidate.path); plugin.ok()) found.plugin = *plugin;
+    }
+    if (found.plugin != nullptr) {
+      for (const Candidate* refused : registry.InPlaceOf(candidate)) found.instead += " in place of " + refused->path;
     }
     if (found.plugin != nullptr && candidate.kind == PluginKind::kBackend) {
       const auto count = found.plugin->DeviceCount(&found.problem);
@@ -96,20 +104,31 @@ StatusOr<sy_collective_info> Describe(const Plugin& plugin) {
 
 // "2 devices", "one node, deterministic", or why there is nothing.
 std::string Outcome(const Found& found) {
+  if (!found.candidate->built) return "not built";
   if (found.plugin == nullptr) return "refused: " + Message(found.candidate->verdict);
-  if (found.candidate->kind == PluginKind::kInterposer) return "taken";
+  if (found.candidate->kind == PluginKind::kInterposer) return "taken" + found.instead;
   if (found.candidate->kind == PluginKind::kCollective) {
     const auto info = Describe(*found.plugin);
     if (!info.ok()) return "loaded, but: " + Message(info.status());
-    return fmt::format("taken{}{}{}", info->flags & SY_COLLECTIVE_ONE_NODE ? ", one node" : "",
+    return fmt::format("taken{}{}{}{}", found.instead, info->flags & SY_COLLECTIVE_ONE_NODE ? ", one node" : "",
                        info->flags & SY_COLLECTIVE_DETERMINISTIC ? ", deterministic" : "",
                        info->flags & SY_COLLECTIVE_PROGRESSES_ALONE ? ", progresses alone" : "");
   }
   if (found.devices.empty()) {
     return "loaded, no device" + (found.problem.empty() ? "" : ": " + found.problem);
   }
-  return fmt::format("taken, {} device{}{}{}", found.devices.size(), found.devices.size() == 1 ? "" : "s",
-                     found.problem.empty() ? "" : "; ", found.problem);
+  return fmt::format("taken{}, {} device{}{}{}", found.instead, found.devices.size(),
+                     found.devices.size() == 1 ? "" : "s", found.problem.empty() ? "" : "; ", found.problem);
+}
+
+// "Not built: cuda, nccl", or "": their manifests are there, their libraries are not.
+std::string NotBuilt(const std::vector<Found>& all, bool backends_only) {
+  std::vector<std::string> names;
+  for (const Found& found : all) {
+    const bool wanted = !backends_only || found.candidate->kind == PluginKind::kBackend;
+    if (!found.candidate->built && wanted) names.push_back(found.candidate->name);
+  }
+  return names.empty() ? "" : fmt::format("not built: {}\n", fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -117,19 +136,20 @@ std::string Outcome(const Found& found) {
 std::string DevicesReport(Registry& registry) {
   std::vector<std::vector<std::string>> rows = {{"PLUGIN", "ID", "NAME", "MEMORY", "DTYPES", "CAPABILITIES"}};
   std::string rest;
-  for (const Found& found : LoadAll(registry)) {
-    if (found.candidate->kind != PluginKind::kBackend) continue;
+  const std::vector<Found> all = LoadAll(registry);
+  for (const Found& found : all) {
+    if (found.candidate->kind != PluginKind::kBackend || !found.candidate->built) continue;
     for (const DeviceInfo& info : found.devices) {
       rows.push_back({info.plugin, std::to_string(info.index), info.name, Memory(info.memory_bytes),
                       fmt::format("{}", fmt::join(Dtypes(info.dtypes), " ")),
                       fmt::format("{}", fmt::join(Capabilities(info, *found.plugin), ", "))});
     }
     if (found.devices.empty()) {
-      rest += fmt::format("{}: {}\n", found.candidate->name.empty() ? found.candidate->path : found.candidate->name,
-                          Outcome(found));
+      const std::string& name = found.candidate->name.empty() ? found.candidate->path : found.candidate->name;
+      rest += Printable(fmt::format("{}: {}", name, Outcome(found)), kLongestCell) + "\n";
     }
   }
-  return Table(rows) + rest;
+  return Table(std::move(rows)) + rest + NotBuilt(all, true);
 }
 
 std::string DevicesJson(Registry& registry) {
@@ -151,15 +171,17 @@ std::string DevicesJson(Registry& registry) {
 
 std::string DoctorReport(Registry& registry) {
   std::string text = "Plugins are looked for in (SWITCHYARD_PLUGIN_PATH, then the folder beside the program):\n";
-  for (const std::string& folder : registry.search_path()) text += "  " + folder + "\n";
+  for (const std::string& folder : registry.search_path()) text += "  " + Printable(folder, kLongestCell) + "\n";
   std::vector<std::vector<std::string>> rows = {{"PLUGIN", "KIND", "PRIORITY", "OUTCOME", "WHERE"}};
-  for (const Found& found : LoadAll(registry)) {
+  const std::vector<Found> all = LoadAll(registry);
+  for (const Found& found : all) {
     const Candidate& candidate = *found.candidate;
+    if (!candidate.built) continue;
     const bool named = !candidate.name.empty();
     rows.push_back({named ? candidate.name : "-", named ? KindName(candidate.kind) : "-",
                     named ? std::to_string(candidate.priority) : "-", Outcome(found), candidate.path});
   }
-  return text + Table(rows);
+  return text + Table(std::move(rows)) + NotBuilt(all, false);
 }
 
 std::string DoctorJson(Registry& registry) {

@@ -15,16 +15,20 @@
 #include "core/abi/kernel.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/base/names.h"
 #include "core/runtime/device.h"
 
 namespace switchyard {
 namespace {
 
-constexpr uint32_t kLargestStruct = 1 << 16;  // a header that claims more is not a header
+constexpr uint32_t kLargestStruct = 1 << 16;              // a header that claims more is not a header
+constexpr size_t kLongestText = 4096, kLongestName = 64;  // bytes
 
 void HostLog(int32_t level, const char* text) {
-  if (text != nullptr) LogLine(static_cast<LogLevel>(std::clamp(level, 0, 3)), text);
+  if (text != nullptr) LogLine(static_cast<LogLevel>(std::clamp(level, 0, 3)), Printable(text, kLongestText));
 }
+
+std::string Shown(const char* text, size_t limit) { return text == nullptr ? "" : Printable(text, limit); }
 
 // Never destroyed: plugins may ask until the process ends, and values stay where they are until then, as the interface
 // promises.
@@ -156,7 +160,8 @@ StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const Stage& stage)
   if (status != SY_OK) return FromAbi(status, error, "sy_plugin_query failed");
   return CheckPlugin(table, stage);
 } catch (const std::exception& exception) {
-  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}", exception.what());
+  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}",
+                            Printable(exception.what(), kLongestText));
 } catch (...) {
   return FailedPrecondition("it threw a C++ exception across the plugin interface");
 }
@@ -176,9 +181,9 @@ StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage) 
   if (table.name == nullptr || *table.name == '\0') return FailedPrecondition("sy_plugin.name is empty");
   if (table.interface == nullptr) return FailedPrecondition("sy_plugin lacks the mandatory function interface");
   OpenedLibrary opened;
-  opened.name = table.name;
-  opened.version = table.version == nullptr ? "" : table.version;
-  opened.vendor = table.vendor == nullptr ? "" : table.vendor;
+  opened.name = Shown(table.name, kLongestName);
+  opened.version = Shown(table.version, kLongestName);
+  opened.vendor = Shown(table.vendor, kLongestName);
   opened.table = table;
   for (const KnownInterface& known : KnownInterfaces()) {
     stage(std::string("interface ") + known.name);

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/abi/interpose.h"
+#include "core/base/names.h"
 #include "core/runtime/library.h"
 #include "core/runtime/probe.h"
 #include "core/runtime/trust.h"
@@ -76,9 +77,12 @@ StatusOr<int> Plugin::DeviceCount(std::string* reason) const {
   sy_error error = EmptyError();
   const sy_status status = api->count(&count, &error);
   if (status != SY_OK) return FromAbi(status, error, name_ + ": count");
-  if (count < 0) return Internal("{}: count answered {} devices", name_, count);
-  error.message[sizeof error.message - 1] = '\0';
-  if (reason != nullptr) *reason = error.message;
+  if (count < 0 || count > kMostDevices) {
+    return Internal("{}: count answered {} devices; expected 0 to {}", name_, count, kMostDevices);
+  }
+  if (reason != nullptr) {
+    *reason = Printable({error.message, strnlen(error.message, sizeof error.message)}, 2 * sizeof error.message);
+  }
   return static_cast<int>(count);
 }
 
@@ -101,7 +105,7 @@ StatusOr<DeviceInfo> Plugin::Describe(int index) const {
   DeviceInfo info;
   info.index = index;
   info.plugin = name_;
-  info.name.assign(raw.name, strnlen(raw.name, sizeof raw.name));
+  info.name = Printable({raw.name, strnlen(raw.name, sizeof raw.name)}, 2 * sizeof raw.name);
   for (const uint8_t byte : raw.uuid) info.uuid += fmt::format("{:02x}", byte);
   info.memory_bytes = raw.memory_bytes;
   info.free_bytes = raw.free_bytes;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +21,8 @@ namespace switchyard {
 
 enum class PluginKind { kBackend, kCollective, kInterposer };
 
+constexpr int kMostDevices = 1024;  // of one plugin on one node; more is nonsense, and each is asked about
+
 // One loaded plugin.
 class Plugin {
  public:
@@ -31,7 +34,7 @@ class Plugin {
   const T* Interface(const char* interface_name) const {
     return static_cast<const T*>(FindInterface(interface_name));
   }
-  // Number of devices, with the plugin's own words on why there are none.
+  // Number of devices, at most kMostDevices, with the plugin's own words on why there are none.
   StatusOr<int> DeviceCount(std::string* reason = nullptr) const;
   StatusOr<DeviceInfo> Describe(int index) const;
 
@@ -58,10 +61,14 @@ struct Candidate {
   PluginKind kind = PluginKind::kBackend;
   int priority = 0;
   bool tried = false;    // loading it was tried
+  bool built = true;     // false: the manifest is there, its library is not
   Status verdict;        // OK: it can be used (as far as was tried); else why it was refused
   std::string found_in;  // the search-path entry
 };
 
+// Several candidates of one kind may have one name: the first in the order of the search path that can be loaded is
+// taken. One that is refused (by the probe, say) hides nothing: the next of its name is taken instead, with its own
+// priority, and a warning says so. Only a path names one library and no other.
 class Registry {
  public:
   // The process's registry, scanned at first use.
@@ -74,9 +81,12 @@ class Registry {
   // Loads the named plugin, or says every plugin tried, where it was looked for and why it was refused. `name` may be a
   // path to a library.
   StatusOr<std::shared_ptr<Plugin>> Find(PluginKind kind, const std::string& name);
-  // Names for --device=auto or --collective=auto: usable candidates of that kind with a priority above 0, highest
-  // first.
-  std::vector<std::string> ByPriority(PluginKind kind) const;
+  // For --device=auto and --collective=auto: loads candidates of that kind with a priority above 0, the highest first,
+  // and offers each, or why it is refused, to `take`, until that returns true. Of each name the first that loads.
+  using Take = std::function<bool(const Candidate&, const StatusOr<std::shared_ptr<Plugin>>&)>;
+  void OfferByPriority(PluginKind kind, const Take& take);
+  // The refused candidates in whose place this one is taken.
+  std::vector<const Candidate*> InPlaceOf(const Candidate& taken) const;
   // For doctor: tries every candidate and fills in its verdict.
   void TryAll();
   // Device names that can be typed: plugin names, "gpu" for cuda, "auto".
@@ -86,6 +96,7 @@ class Registry {
   void Scan(const std::string& folder);
   Candidate ReadManifest(const std::string& path) const;
   StatusOr<std::shared_ptr<Plugin>> Load(Candidate& candidate);
+  void WarnOfReplacement(const Candidate& taken) const;
   std::vector<Candidate> candidates_;
   std::vector<std::string> search_path_;
 };

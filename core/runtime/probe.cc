@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -19,13 +20,17 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "core/abi/device.h"
 #include "core/base/child_process.h"
 #include "core/base/environment.h"
+#include "core/base/logging.h"
+#include "core/base/names.h"
 #include "core/runtime/device.h"
 #include "core/runtime/library.h"
+#include "core/runtime/plugin.h"
 #include "core/runtime/process_state.h"
 #include "nlohmann/json.hpp"
 
@@ -39,8 +44,10 @@ using nlohmann::json;
 
 constexpr int kReportDescriptor = 3;
 constexpr int kReportLost = 99;     // exit status of a probe that could not write its report
+constexpr int kExited = 98;         // of one that accepted the library, and that nothing kept from exiting as it wanted
 constexpr int kHardwareFactor = 4;  // count and query may start a driver
-constexpr int kMostQueries = 16;
+constexpr auto kGrace = std::chrono::milliseconds(200);  // for what has ended, and is still seen
+constexpr size_t kLongestReason = 4096;                  // bytes
 constexpr char kAccepted[] = "accepted";
 
 // How long one stage of a probe may take.
@@ -63,7 +70,7 @@ std::string ProbeProgram() {
 std::string Fingerprint(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return "";
-  return fmt::format("probe 2 abi {}.{} size {} mtime {}.{:09}", SY_ABI_MAJOR, SY_ABI_MINOR, info.st_size,
+  return fmt::format("probe 3 abi {}.{} size {} mtime {}.{:09}", SY_ABI_MAJOR, SY_ABI_MINOR, info.st_size,
                      info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 
@@ -88,9 +95,10 @@ void WriteCache(const json& cache) {
   std::filesystem::rename(draft, CachePath(), error);
 }
 
-// What the probe said, line by line: "stage NAME"*, then "accepted" or "refused REASON".
+// What the probe said, line by line: "stage NAME" and "note TEXT" any number of times, then "accepted" or
+// "refused REASON".
 struct ProbeReport {
-  std::string stage = "dlopen", verdict;
+  std::string stage = "dlopen", note, verdict;
   bool late = false;  // a stage took too long
 };
 
@@ -117,19 +125,29 @@ ProbeReport ReadReport(int descriptor) {
       if (line.size() < 4096) line += letter;
       continue;
     }
+    if (line.rfind("note ", 0) == 0) {
+      report.note = Printable(line.substr(5), kLongestReason);
+      line.clear();
+      continue;
+    }
     if (line.rfind("stage ", 0) != 0) {
-      report.verdict = line;
+      report.verdict = Printable(line, kLongestReason);
       return report;
     }
-    report.stage = line.substr(6);
+    report.stage = Printable(line.substr(6), kLongestReason);
     deadline = Clock::now() + TimeLimit(report.stage);
     line.clear();
   }
 }
 
+struct End {
+  std::optional<int> status;    // the wait status; none: it had to be killed
+  bool left_a_process = false;  // something that it started outlived it
+};
+
 // Waits for the process to end, at most as long as a stage may take (it may have closed the pipe and gone on), and ends
-// whatever it started. The wait status; 0: it had to be killed.
-int WaitForEnd(pid_t process, bool late) {
+// whatever it started.
+End WaitForEnd(pid_t process, bool late) {
   const auto deadline = Clock::now() + (late ? std::chrono::seconds(0) : TimeLimit(""));
   int status = 0;
   pid_t found = 0;
@@ -139,11 +157,16 @@ int WaitForEnd(pid_t process, bool late) {
     if (found != 0 || Clock::now() >= deadline) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  kill(-process, SIGKILL);  // its group: the probe itself, and what it started
-  if (found == process) return status;
-  while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
+  End end;
+  if (found == process) end.status = status;
+  const auto seen_until = Clock::now() + kGrace;
+  while (found == process && (end.left_a_process = kill(-process, 0) == 0) && Clock::now() < seen_until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return 0;
+  kill(-process, SIGKILL);  // its group: the probe itself, and what it started
+  while (found != process && waitpid(process, &status, 0) < 0 && errno == EINTR) {
+  }
+  return end;
 }
 
 Status RunProbe(const std::string& program, const std::string& path) {
@@ -170,20 +193,54 @@ Status RunProbe(const std::string& program, const std::string& path) {
   }
   const ProbeReport report = ReadReport(ends[0]);
   close(ends[0]);
-  const int status = WaitForEnd(process, report.late);
-  if (report.late) {
+  const End end = WaitForEnd(process, report.late);
+  const bool accepted = report.verdict == kAccepted;
+  if (report.verdict.rfind("refused ", 0) == 0) return FailedPrecondition("{}", report.verdict.substr(8));
+  if (report.late || !end.status) {
     return FailedPrecondition("did not return from {} within {} s", report.stage, TimeLimit(report.stage).count());
   }
-  if (WIFSIGNALED(status)) {
-    return FailedPrecondition("crashed in {} (signal {}, {})", report.stage, WTERMSIG(status),
-                              strsignal(WTERMSIG(status)));
+  if (WIFSIGNALED(*end.status)) {
+    return FailedPrecondition("crashed in {} (signal {}, {})", report.stage, WTERMSIG(*end.status),
+                              strsignal(WTERMSIG(*end.status)));
   }
-  if (report.verdict == kAccepted) return OkStatus();
-  if (report.verdict.rfind("refused ", 0) == 0) return FailedPrecondition("{}", report.verdict.substr(8));
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kReportLost) {
+  const int exit_status = WEXITSTATUS(*end.status);
+  if (exit_status == kReportLost) {
     return FailedPrecondition("closed file descriptors that are not its own, after {}", report.stage);
   }
-  return FailedPrecondition("called exit({}) in {}", WIFEXITED(status) ? WEXITSTATUS(status) : 0, report.stage);
+  if (!accepted || exit_status != kExited)
+    return FailedPrecondition("called exit({}) in {}", exit_status, report.stage);
+  if (!report.note.empty()) LogWarning("plugin {}: {}", path, report.note);
+  if (end.left_a_process) return FailedPrecondition("left a process behind when the program exited");
+  return OkStatus();
+}
+
+// What a library did to the process around it when it was loaded, or OK.
+Status CheckUnchanged(const ProcessState& before) {
+  const std::string changes = ProcessState::Now().ChangesSince(before);
+  if (changes.empty()) return OkStatus();
+  return FailedPrecondition("it {} when it was loaded; a plugin leaves the process as it found it", changes);
+}
+
+// Threads of its own: a driver may have some once it was asked for devices, a library that was only loaded may not.
+Status CheckNoThreads(const ProcessState& before) {
+  int more = 0;
+  for (const auto deadline = Clock::now() + kGrace; Clock::now() < deadline;) {
+    more = ProcessState::Now().threads() - before.threads();
+    if (more <= 0) return OkStatus();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return FailedPrecondition("it started {} thread{} when it was loaded; a plugin has none before a device is opened",
+                            more, more == 1 ? "" : "s");
+}
+
+// Those that left the group of the probe would outlive it.
+void EndChildren() {
+  std::error_code error;
+  for (std::filesystem::directory_iterator task("/proc/self/task", error), end; !error && task != end;
+       task.increment(error)) {
+    std::ifstream children(task->path() / "children");
+    for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
+  }
 }
 
 // count and query may start a driver, and the program will call them without any protection.
@@ -195,7 +252,10 @@ Status AskDevices(const OpenedLibrary& library, const std::function<void(const s
   int32_t count = 0;
   sy_error error = EmptyError();
   if (api->count(&count, &error) != SY_OK) return OkStatus();  // why, it says to everybody who asks
-  for (int32_t index = 0; index < std::min(count, kMostQueries); ++index) {
+  if (count < 0 || count > kMostDevices) {
+    return FailedPrecondition("count answered {} devices; expected 0 to {}", count, kMostDevices);
+  }
+  for (int32_t index = 0; index < count; ++index) {
     if (index == 0) stage("query");
     sy_device_info info{};
     info.header = SY_HEADER(sy_device_info);
@@ -203,7 +263,8 @@ Status AskDevices(const OpenedLibrary& library, const std::function<void(const s
   }
   return OkStatus();
 } catch (const std::exception& exception) {
-  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}", exception.what());
+  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}",
+                            Printable(exception.what(), kLongestReason));
 } catch (...) {
   return FailedPrecondition("it threw a C++ exception across the plugin interface");
 }
@@ -262,6 +323,7 @@ int ProbeMain(int argc, char** argv) {
   setrlimit(RLIMIT_CORE, &none);
   const int printed = memfd_create("printed", MFD_CLOEXEC);
   if (printed >= 0) dup2(printed, STDOUT_FILENO);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // so that processes whose parents have ended are seen, too
   const pid_t self = getpid();
   const auto report = [self](std::string line) {
     if (getpid() != self) _exit(0);  // a copy of the process that the plugin made
@@ -273,12 +335,26 @@ int ProbeMain(int argc, char** argv) {
   const ProcessState before = ProcessState::Now();
   const auto library = OpenLibrary(argv[1], stage);
   Status verdict = library.status();
-  if (const std::string changes = ProcessState::Now().ChangesSince(before); verdict.ok() && !changes.empty()) {
-    verdict = FailedPrecondition("it {} when it was loaded; a plugin leaves the process as it found it", changes);
-  }
+  if (verdict.ok()) verdict = CheckUnchanged(before);
+  if (verdict.ok()) verdict = CheckNoThreads(before);
   if (verdict.ok()) verdict = AskDevices(*library, stage);
-  report(verdict.ok() ? kAccepted : "refused " + Message(verdict));
-  _exit(0);  // a plugin's static destructors are not what is being tried here
+  // What is changed from here on may be the doing of a driver that the plugin cannot do without; only a process that
+  // would stay is no driver's need.
+  const ProcessState after = ProcessState::Now();
+  if (verdict.ok() && after.children() && !before.children()) {
+    verdict = FailedPrecondition("it started a process when it was asked for its devices");
+  }
+  if (const std::string changes = after.ChangesSince(before); verdict.ok() && !changes.empty()) {
+    report(fmt::format("note when it was asked for its devices it {}", changes));
+  }
+  if (!verdict.ok()) {
+    report("refused " + Message(verdict));
+    EndChildren();
+    _exit(0);
+  }
+  stage("exit");
+  report(kAccepted);
+  std::exit(kExited);
 }
 
 }  // namespace switchyard

@@ -1,8 +1,9 @@
 // Tries a plugin library in a process of its own (the small program switchyard-probe, which lies beside the program or
 // in ../bin), so that one that crashes, hangs or exits cannot take the program with it. Successes are kept in the
 // user's cache folder by path, size and time of change; failures are tried again, since their cause may lie outside of
-// the file. The probe loads the library, asks for its interfaces, compares what the process looks like before and
-// after, and then asks a backend for its devices. SWITCHYARD_PROBE_TIMEOUT: seconds for each of these (5; four times as
+// the file. The probe loads the library and asks for its interfaces, asks a backend for its devices, and exits as a
+// program does; it compares what the process looks like before and after: a change by loading is refused, one by asking
+// for devices (a driver's, maybe) is warned of. SWITCHYARD_PROBE_TIMEOUT: seconds for each of these (5; four times as
 // long for devices). Thread-safe.
 #pragma once
 

@@ -1,8 +1,13 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <utility>
 
 #include "core/base/environment.h"
+#include "core/base/logging.h"
 #include "core/base/names.h"
 #include "core/runtime/plugin.h"
 #include "core/runtime/trust.h"
@@ -15,11 +20,24 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uintmax_t kLargestManifest = 1 << 16;
+constexpr int64_t kLargestPriority = 1000000;
+constexpr size_t kLongestSummary = 512, kLongestValue = 128;  // bytes of a manifest's text that are shown
 
 // Plugin names are part of file names and messages.
 bool IsName(const std::string& text) {
   return !text.empty() && text.size() < 64 &&
          std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
+}
+
+std::string Dump(const json& value) {
+  return Printable(value.dump(-1, ' ', false, json::error_handler_t::replace), kLongestValue);
+}
+
+// JSON's own conversion wraps numbers that do not fit.
+bool FitsInt(const json& value) {
+  return value.is_number_unsigned()  ? std::in_range<int>(value.get<uint64_t>())
+         : value.is_number_integer() ? std::in_range<int>(value.get<int64_t>())
+                                     : false;
 }
 
 Status ParseManifest(const std::string& path, Candidate& candidate, std::string& library) {
@@ -38,7 +56,7 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   library = text("library");
   if (!IsName(name)) return InvalidArgument("manifest {}: \"name\" is missing or not a plain name", path);
   candidate.name = name;
-  candidate.summary = text("summary");
+  candidate.summary = Printable(text("summary"), kLongestSummary);
   bool known = false;
   for (const PluginKind one : {PluginKind::kBackend, PluginKind::kCollective, PluginKind::kInterposer}) {
     if (kind != KindName(one)) continue;
@@ -47,20 +65,23 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   }
   if (!known) {
     return InvalidArgument("manifest {}: \"kind\" is \"{}\"; expected \"backend\", \"collective\" or \"interposer\"",
-                           path, kind);
+                           path, Printable(kind, kLongestValue));
   }
   if (library.empty() || library.find('/') != std::string::npos) {
     return InvalidArgument("manifest {}: \"library\" is \"{}\"; expected a file name in the same folder", path,
-                           library);
+                           Printable(library, kLongestValue));
   }
   const auto abi = manifest.find("abi");
-  if (abi == manifest.end() || !abi->is_number_integer() || *abi != SY_ABI_MAJOR) {
+  if (abi == manifest.end() || !FitsInt(*abi) || abi->get<int>() != SY_ABI_MAJOR) {
     return FailedPrecondition("manifest {}: \"abi\" is {}; this program knows {}", path,
-                              abi == manifest.end() ? "missing" : abi->dump(), SY_ABI_MAJOR);
+                              abi == manifest.end() ? "missing" : Dump(*abi), SY_ABI_MAJOR);
   }
   const auto priority = manifest.find("priority");
   if (priority != manifest.end()) {
-    if (!priority->is_number_integer()) return InvalidArgument("manifest {}: \"priority\" is not a whole number", path);
+    if (!FitsInt(*priority) || std::abs(priority->get<int64_t>()) > kLargestPriority) {
+      return InvalidArgument("manifest {}: \"priority\" is {}; expected a whole number from -{} to {}", path,
+                             Dump(*priority), kLargestPriority, kLargestPriority);
+    }
     candidate.priority = priority->get<int>();
   }
   return OkStatus();
@@ -69,6 +90,8 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
 std::string Join(const std::vector<std::string>& parts, const char* separator) {
   return fmt::format("{}", fmt::join(parts, separator));
 }
+
+bool SameName(const Candidate& a, const Candidate& b) { return a.kind == b.kind && a.name == b.name; }
 
 }  // namespace
 
@@ -100,16 +123,6 @@ Registry& Registry::Get() {
 
 Registry::Registry(std::vector<std::string> search_path) : search_path_(std::move(search_path)) {
   for (const std::string& folder : search_path_) Scan(folder);
-  // The first of a name wins, as with every search path.
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    if (!candidates_[i].verdict.ok()) continue;
-    for (size_t j = i + 1; j < candidates_.size(); ++j) {
-      if (candidates_[j].verdict.ok() && candidates_[j].name == candidates_[i].name &&
-          candidates_[j].kind == candidates_[i].kind) {
-        candidates_[j].verdict = FailedPrecondition("hidden by {}, which comes first", candidates_[i].path);
-      }
-    }
-  }
 }
 
 Candidate Registry::ReadManifest(const std::string& path) const {
@@ -121,7 +134,10 @@ Candidate Registry::ReadManifest(const std::string& path) const {
   if (candidate.verdict.ok()) candidate.verdict = ParseManifest(path, candidate, library);
   if (!candidate.verdict.ok()) return candidate;
   candidate.path = candidate.found_in + "/" + library;
-  candidate.verdict = CheckTrusted(candidate.path);
+  struct stat info {};
+  candidate.built = lstat(candidate.path.c_str(), &info) == 0 || errno != ENOENT;
+  candidate.verdict = candidate.built ? CheckTrusted(candidate.path)
+                                      : NotFound("not built: its manifest is there, but not {}", candidate.path);
   return candidate;
 }
 
@@ -177,7 +193,27 @@ StatusOr<std::shared_ptr<Plugin>> Registry::Load(Candidate& candidate) {
                                            KindName(candidate.kind), needed);
   }
   if (!candidate.verdict.ok()) return candidate.verdict;
+  for (Candidate& other : candidates_) {
+    if (&other == &candidate || !SameName(other, candidate) || !other.verdict.ok()) continue;
+    other.verdict = FailedPrecondition("hidden by {}, which comes first", candidate.path);
+  }
   return plugin;
+}
+
+std::vector<const Candidate*> Registry::InPlaceOf(const Candidate& taken) const {
+  std::vector<const Candidate*> refused;
+  for (const Candidate& candidate : candidates_) {
+    if (&candidate == &taken) break;
+    if (SameName(candidate, taken) && candidate.built && !candidate.verdict.ok()) refused.push_back(&candidate);
+  }
+  return refused;
+}
+
+void Registry::WarnOfReplacement(const Candidate& taken) const {
+  for (const Candidate* refused : InPlaceOf(taken)) {
+    LogWarning("{} \"{}\": {} is taken in place of {}, which is refused: {}", KindName(taken.kind), taken.name,
+               taken.path, refused->path, Message(refused->verdict));
+  }
 }
 
 StatusOr<std::shared_ptr<Plugin>> Registry::Find(PluginKind kind, const std::string& name) {
@@ -194,7 +230,9 @@ StatusOr<std::shared_ptr<Plugin>> Registry::Find(PluginKind kind, const std::str
   absl::StatusCode code = absl::StatusCode::kNotFound;
   for (Candidate& candidate : candidates_) {
     if (candidate.name != wanted || candidate.kind != kind) continue;
+    const bool first = !candidate.tried;
     auto plugin = Load(candidate);
+    if (plugin.ok() && first) WarnOfReplacement(candidate);
     if (plugin.ok()) return plugin;
     code = absl::StatusCode::kFailedPrecondition;
     tried.push_back(fmt::format("{}: {}", candidate.path, Message(candidate.verdict)));
@@ -215,15 +253,27 @@ void Registry::TryAll() {
   for (Candidate& candidate : candidates_) (void)Load(candidate);
 }
 
-std::vector<std::string> Registry::ByPriority(PluginKind kind) const {
-  std::vector<const Candidate*> usable;
-  for (const Candidate& candidate : candidates_) {
-    if (candidate.kind == kind && candidate.verdict.ok() && candidate.priority > 0) usable.push_back(&candidate);
+void Registry::OfferByPriority(PluginKind kind, const Take& take) {
+  std::set<const Candidate*> offered;
+  for (;;) {
+    std::vector<Candidate*> first;  // of each name, those that may be loaded now
+    for (Candidate& candidate : candidates_) {
+      const bool usable = candidate.kind == kind && candidate.verdict.ok();
+      const auto same = [&](const Candidate* other) { return SameName(*other, candidate); };
+      if (usable && std::none_of(first.begin(), first.end(), same)) first.push_back(&candidate);
+    }
+    Candidate* best = nullptr;
+    for (Candidate* candidate : first) {
+      if (candidate->priority <= 0 || offered.count(candidate)) continue;
+      if (best == nullptr || candidate->priority > best->priority) best = candidate;
+    }
+    if (best == nullptr) return;
+    offered.insert(best);
+    const bool tried = best->tried;
+    const auto plugin = Load(*best);
+    if (plugin.ok() && !tried) WarnOfReplacement(*best);
+    if (take(*best, plugin)) return;
   }
-  std::stable_sort(usable.begin(), usable.end(), [](auto* a, auto* b) { return a->priority > b->priority; });
-  std::vector<std::string> names;
-  for (const Candidate* candidate : usable) names.push_back(candidate->name);
-  return names;
 }
 
 std::vector<std::string> Registry::Names(PluginKind kind) const {

@@ -50,19 +50,21 @@ Status CanJoin(const Plugin& plugin, const World& world) {
 
 // The plugin of the highest priority that can join: a device's own (nccl, hccl) comes before shm, and shm before mpi.
 StatusOr<std::string> BestCollective(const World& world) {
-  std::vector<Candidate> candidates;
-  for (const Candidate& c : Registry::Get().candidates()) {
-    if (c.kind == PluginKind::kCollective) candidates.push_back(c);
+  std::string chosen, refused;
+  const auto refuse = [&](const Candidate& candidate, const Status& verdict) {
+    refused += fmt::format("\n  {}: {}", candidate.name, Message(verdict));
+  };
+  Registry& registry = Registry::Get();
+  for (const Candidate& candidate : registry.candidates()) {
+    if (candidate.kind == PluginKind::kCollective && !candidate.verdict.ok()) refuse(candidate, candidate.verdict);
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.priority > b.priority; });
-  std::string refused;
-  for (const Candidate& c : candidates) {
-    auto plugin = Registry::Get().Find(PluginKind::kCollective, c.name);
+  registry.OfferByPriority(PluginKind::kCollective, [&](const Candidate& candidate, const auto& plugin) {
     const Status verdict = plugin.ok() ? CanJoin(**plugin, world) : plugin.status();
-    if (verdict.ok()) return c.name;
-    refused += fmt::format("\n  {}: {}", c.name, Message(verdict));
-  }
+    if (verdict.ok()) chosen = candidate.name;
+    if (!verdict.ok()) refuse(candidate, verdict);
+    return verdict.ok();
+  });
+  if (!chosen.empty()) return chosen;
   return NotFound("--collective=auto: no collective plugin can join {} ranks; tried:{}", world.size(),
                   refused.empty() ? " none was found" : refused);
 }

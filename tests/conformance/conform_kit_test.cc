@@ -1,5 +1,6 @@
 // The kit must find what is wrong: each test plants one fault in the reference plugin and names the check that has to
 // fail.
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "tools/conform/conform.h"
 #include "tools/conform/name_filter.h"
 #include "tools/conform/op_cases.h"
+#include "tools/conform/rounding.h"
 #include "tools/conform/values.h"
 
 namespace switchyard::conform {
@@ -87,6 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"takes_unknown_ops", "struct/refuses_unknown_op", "expected status 1, found 0"},
         PlantedFault{"takes_nonsense", "argument/reduce", "expected SY_INVALID or SY_UNSUPPORTED, found success"},
         PlantedFault{"crashes_on_nonsense", "argument/pool*", "argument/pool: the process was killed by signal 11"},
+        PlantedFault{"cuts_off", "op/pointwise/rounding_from_f32/bf16", "are not rounded to nearest even"},
+        PlantedFault{"leans_towards_zero", "op/layer_norm/odd/bf16", "units of the last place towards zero on average"},
         PlantedFault{"trains_wrongly", "train/mlp", "on the reference"}),
     NameOf);
 
@@ -104,6 +108,15 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"has_two_addresses", "memory/native_address", "two addresses"},
         PlantedFault{"imports_a_copy", "memory/import", "did not reach its owner"},
         PlantedFault{"hangs_in_fill", "device/fill", "the process had not moved for 4 s in this check"},
+        PlantedFault{"crashes_in_fill", "device/fill",
+                     "device/fill: the process was killed by signal 11 (Segmentation fault) in this check"},
+        PlantedFault{"exits_in_fill", "device/fill", "device/fill: the process ended with exit status 0 in this check"},
+        PlantedFault{"ends_in_fill", "device/fill", "device/fill: the process ended with exit status 0 in this check"},
+        PlantedFault{"throws_in_fill", "device/fill",
+                     "device/fill: it threw a C++ exception across the plugin interface: out of \\x1b[31mpaint"},
+        PlantedFault{"writes_into_the_results", "device/fill", "device/fill: its result is not in the file of results"},
+        PlantedFault{"crashes_on_a_copy_too_long", "device/sticky_error",
+                     "device/sticky_error: the process was killed by signal 11 (Segmentation fault)"},
         PlantedFault{"claims_what_is_not_convex", "region/fork", "is not convex"},
         PlantedFault{"claims_more_nodes_than_there_are", "region/mlp", "more claims than there are nodes"},
         PlantedFault{"skips_a_region", "region/mlp", "relative error"},
@@ -161,11 +174,13 @@ INSTANTIATE_TEST_SUITE_P(
     Collectives, PlantedCollectiveFaultTest,
     ::testing::Values(
         PlantedCollectiveFault{"wrong_sum", "collective/all_reduce/f32/*", 2, "byte 256 of"},
+        PlantedCollectiveFault{"cuts_off_the_last_bit", "all_reduce/bf16/sum", 2, "sum_rounding/2_ranks"},
         PlantedCollectiveFault{"writes_too_far", "all_gather/f64", 2, "wrote outside of a buffer"},
         PlantedCollectiveFault{"has_one_root", "broadcast/f32", 2, "elements from rank 1"},
         PlantedCollectiveFault{"leaves_early", "collective/barrier", 2, "a rank left the barrier before rank"},
         PlantedCollectiveFault{"exchanges_messages", "collective/send_recv_batch", 3, "send_recv_batch/3_ranks"},
-        PlantedCollectiveFault{"crashes", "all_reduce/f32/sum", 2, "the process was killed by signal 9 in this check"},
+        PlantedCollectiveFault{"crashes", "all_reduce/f32/sum", 2,
+                               "the process was killed by signal 9 (Killed) in this check"},
         PlantedCollectiveFault{"mixes_communicators", "two_communicators", 2, "call 1 in flight"},
         PlantedCollectiveFault{"splits_in_wrong_order", "split", 3, "the order of the ranks of a split by key"},
         PlantedCollectiveFault{"leaks_descriptors", "leaks", 2, "file descriptors"},
@@ -257,6 +272,48 @@ TEST(ConformKit, TriesEveryOpInSeveralCases) {
     EXPECT_GE(count, 3) << op;
   }
   EXPECT_EQ(OpNames().size(), 32u);
+}
+
+TEST(Rounding, HasAnAnswerForEveryKindOfNumber) {
+  EXPECT_EQ(RoundedOnce(1 + 0x1p-8, SY_BF16), 1);
+  EXPECT_EQ(RoundedOnce(1 + 3 * 0x1p-8, SY_BF16), 1 + 0x1p-6);
+  EXPECT_EQ(RoundedOnce(1 + 0x1p-8 + 0x1p-20, SY_BF16), 1 + 0x1p-7);
+  EXPECT_EQ(RoundedOnce(-0x1.FFp127, SY_BF16), -HUGE_VAL);
+  EXPECT_EQ(RoundedOnce(0x1.FEFFp127, SY_BF16), 0x1.FEp127);
+  EXPECT_EQ(RoundedOnce(0x1p-134, SY_BF16), 0);
+  EXPECT_EQ(RoundedOnce(3 * 0x1p-134, SY_BF16), 0x1p-132);
+  EXPECT_EQ(RoundedOnce(65519, SY_F16), 65504);
+  EXPECT_EQ(RoundedOnce(65520, SY_F16), HUGE_VAL);
+  EXPECT_EQ(RoundedOnce(0x1p-25, SY_F16), 0);
+  EXPECT_EQ(RoundedOnce(0x1.8p-24, SY_F16), 0x1p-23);
+  EXPECT_TRUE(std::isnan(RoundedOnce(NAN, SY_F16)));
+}
+
+// Every pair is of numbers that the dtype holds, and f32 holds what comes of it.
+TEST(Rounding, PairsHaveExactResultsInF32) {
+  for (const sy_dtype half : {SY_BF16, SY_F16}) {
+    size_t ties = 0;
+    const auto check = [&](const Pair& pair, double exact) {
+      EXPECT_TRUE(std::isnan(pair.a) || RoundedOnce(pair.a, half) == pair.a) << pair.a;
+      EXPECT_EQ(RoundedOnce(pair.b, half), pair.b);
+      if (!std::isfinite(exact) || std::fabs(exact) > std::numeric_limits<float>::max()) return;
+      EXPECT_EQ(static_cast<double>(static_cast<float>(exact)), exact);
+      ties += std::fabs(exact - RoundedOnce(exact, half)) * 2 == UnitAt(exact, half);
+    };
+    for (const Pair& pair : PairsToAdd(half)) check(pair, pair.a + pair.b);
+    EXPECT_GT(ties, 300u);
+    ties = 0;
+    for (const Pair& pair : PairsToMultiply(half)) check(pair, pair.a * pair.b);
+    EXPECT_GT(ties, 10u);
+  }
+}
+
+TEST(Rounding, TellsWhatWasDoneInstead) {
+  const std::vector<double> exact = {1 + 0x1p-8, 1 + 3 * 0x1p-8, 1.99};
+  EXPECT_TRUE(ExpectRounded({1, 1 + 0x1p-6, 0x1.FEp0}, exact, SY_BF16).ok());
+  EXPECT_THAT(Message(ExpectRounded({1, 1 + 0x1p-7, 0x1.FCp0}, exact, SY_BF16)), HasSubstr("ties go towards zero"));
+  EXPECT_THAT(Message(ExpectRounded({1 + 0x1p-7, 1 + 0x1p-6, 0x1.FEp0}, exact, SY_BF16)),
+              HasSubstr("ties do not go to even"));
 }
 
 TEST(Values, SurviveEveryDtype) {

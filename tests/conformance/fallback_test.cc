@@ -1,6 +1,6 @@
 // What becomes of ops that a backend lacks: the engine takes them apart, or runs them on the reference plugin and says
 // so; --max_fallback=0 makes an error of the second that lists them. The backend is the faulty plugin without matmul,
-// layer_norm and attention: the last two have decompositions, a matmul has none.
+// layer_norm and attention: a matmul has no decomposition, attention none without matmul.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -56,10 +56,22 @@ TEST_F(FallbackTest, NoFallbackAllowedIsAnErrorThatListsTheOps) {
   EXPECT_THAT(result.output,
               ContainsRegex("[0-9]+ nodes would run on the reference plugin, more than --max_fallback=0 allows"));
   EXPECT_THAT(result.output, HasSubstr("the faulty plugin lacks"));
-  EXPECT_THAT(result.output, HasSubstr("matmul"));
-  // These are taken apart.
-  EXPECT_THAT(result.output, Not(HasSubstr("layer_norm is not one of the ops")));
-  EXPECT_THAT(result.output, Not(HasSubstr("attention is not one of the ops")));
+  EXPECT_THAT(result.output, HasSubstr("matmul is not one of the ops"));
+  EXPECT_THAT(result.output, HasSubstr("attention is not one of the ops"));
+  EXPECT_THAT(result.output, Not(HasSubstr("layer_norm is not one of the ops")));  // it is taken apart
+}
+
+// Also of nodes whose refusal was remembered while other ops were asked for, and where an op has several reasons.
+TEST_F(FallbackTest, EveryFallbackHasTheReasonThatThePluginGaveForIt) {
+  for (const char* allowed : {"", "--max_fallback=0"}) {
+    const CommandResult result = Explain("refuses_in_different_words", allowed);
+    EXPECT_EQ(result.code == 0, *allowed == '\0') << result.output;
+    EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*no product of 192 columns"));
+    EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*no product of 768 columns"));
+    EXPECT_THAT(result.output, ContainsRegex("  pointwise × [0-9]+ .first: [^\n]*no element by element"));
+    EXPECT_THAT(result.output, Not(ContainsRegex("  matmul × [^\n]*element by element")));
+    EXPECT_THAT(result.output, Not(ContainsRegex("  pointwise × [^\n]*product of")));
+  }
 }
 
 TEST_F(FallbackTest, NoFallbackAllowedIsNoErrorWhereNothingIsLacking) {

@@ -110,6 +110,14 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   if (Fault("accumulates_twice") && kernel.accumulates && op == "squared_norm") {
     return bound->launch(bound->base, stream, error);
   }
+  const bool halves = kernel.outputs[0].dtype == SY_BF16;
+  if (Fault("cuts_off") && halves && op == "pointwise" && kernel.inputs[0].dtype == SY_F32) {
+    const uint8_t* const input = Address(bound->inputs[0]);
+    for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]) / 2; ++i) memcpy(output + 2 * i, input + 4 * i + 2, 2);
+  }
+  if (Fault("leans_towards_zero") && halves && op == "layer_norm") {
+    for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) output[i] -= output[i] > 0;
+  }
   if (Fault("trains_wrongly") && op == "optimizer_update") AddToFirst(kernel.outputs[0], output, 1.0f);
   return status;
 }
@@ -144,6 +152,13 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kerne
   const std::string op = request->op;
   if (Fault("lacks_ops") && (op == "matmul" || op == "layer_norm" || op == "attention")) {
     if (error != nullptr) snprintf(error->message, sizeof error->message, "%s is not one of the ops here", op.c_str());
+    return SY_UNSUPPORTED;
+  }
+  if (Fault("refuses_in_different_words") && (op == "matmul" || op == "pointwise")) {
+    std::string words = "no element by element";
+    if (op == "matmul")
+      words = "no product of " + std::to_string(request->inputs[0].dims[request->inputs[0].rank - 1]) + " columns";
+    if (error != nullptr) snprintf(error->message, sizeof error->message, "%s", words.c_str());
     return SY_UNSUPPORTED;
   }
   sy_status status = base_kernel->prepare(device, request, kernel, info, error);
@@ -230,12 +245,29 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from,
     std::tie(to, from) = *std::exchange(held, std::nullopt);
   }
   const sy_status status = base_device->copy(device, stream, to, from, bytes, error);
+  if (Fault("crashes_on_a_copy_too_long") && status != SY_OK) raise(SIGSEGV);
   if (Fault("blocks_the_host") && status == SY_OK) return base_device->synchronize(device, stream, error);
   return status;
 }
 
+// To whatever file of results this process has open.
+void WriteIntoTheResults() {
+  for (int descriptor = 3; descriptor < 64; ++descriptor) {
+    char path[512] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+    if (readlink(link.c_str(), path, sizeof path - 1) <= 0 || strstr(path, "result-") == nullptr) continue;
+    constexpr char kGarbage[] = "{\"end\": 5}\nall is well";
+    (void)!write(descriptor, kGarbage, sizeof kGarbage - 1);
+  }
+}
+
 sy_status FillBytes(sy_device* device, sy_stream* stream, sy_place to, uint8_t value, uint64_t bytes, sy_error* error) {
   while (Fault("hangs_in_fill")) pause();
+  if (Fault("crashes_in_fill")) raise(SIGSEGV);
+  if (Fault("exits_in_fill")) exit(0);
+  if (Fault("ends_in_fill")) _exit(0);
+  if (Fault("throws_in_fill")) throw std::runtime_error("out of \x1b[31mpaint");
+  if (Fault("writes_into_the_results")) WriteIntoTheResults();
   return base_device->fill(device, stream, to, value, bytes, error);
 }
 

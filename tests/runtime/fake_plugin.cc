@@ -3,8 +3,12 @@
 // place.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -87,6 +92,16 @@ sy_status Count(int32_t* count, sy_error* error) {
   if (Fault("crashes_in_count")) raise(SIGSEGV);
   if (Fault("hangs_in_count")) Hang();
   if (Fault("throws_in_count")) throw std::runtime_error("no devices today");
+  if (Fault("changes_the_environment_in_count")) setenv("OMP_NUM_THREADS", "1", 1);
+  if (Fault("forks_in_count") && fork() == 0) Hang();
+  if (Fault("has_too_many_devices")) {
+    *count = INT32_MAX;
+    return SY_OK;
+  }
+  if (Fault("has_fewer_than_none")) {
+    *count = -1;
+    return SY_OK;
+  }
   const char* text = host->setting("FAKE_DEVICES");
   *count = text == nullptr ? 2 : atoi(text);
   return *count > 0 ? SY_OK : Fail(SY_OK, error, "the fake hardware is unplugged");
@@ -99,7 +114,7 @@ void Close(sy_device* device) { delete device; }
 sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
   if (Fault("crashes_in_device_query")) abort();
   if (index < 0 || index > 1) return Fail(SY_INVALID, error, "there are two devices");
-  strcpy(info->name, "fake");
+  strcpy(info->name, Fault("paints_the_terminal") ? "fa\x1b[31mke" : "fake");
   info->uuid[15] = static_cast<uint8_t>(index);
   info->memory_bytes = kMemory;
   info->free_bytes = kMemory - used;
@@ -190,6 +205,51 @@ void Interfere() {
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, nullptr);
   }
+  if (Fault("adds_to_the_environment")) setenv("FAKE_WAS_HERE", "\x1b[31m", 1);
+  if (Fault("removes_from_the_environment")) unsetenv("XDG_CACHE_HOME");
+  if (Fault("lowers_a_limit")) {
+    const rlimit few{64, 64};
+    setrlimit(RLIMIT_NOFILE, &few);
+  }
+  if (Fault("takes_one_core")) {
+    cpu_set_t cores;
+    sched_getaffinity(0, sizeof cores, &cores);
+    int kept = 0;
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &cores) && kept++ > 0) CPU_CLR(core, &cores);
+    }
+    sched_setaffinity(0, sizeof cores, &cores);
+  }
+  if (Fault("takes_lower_priority")) setpriority(PRIO_PROCESS, 0, 5);
+  if (Fault("sets_a_timer")) {
+    const itimerval late{{0, 0}, {1000, 0}};
+    setitimer(ITIMER_REAL, &late, nullptr);
+  }
+  if (Fault("starts_a_thread")) {
+    pthread_t thread;
+    pthread_create(
+        &thread, nullptr, [](void*) -> void* { Hang(); }, nullptr);
+  }
+  if (Fault("joins_its_thread")) {
+    pthread_t thread;
+    pthread_create(
+        &thread, nullptr, [](void*) -> void* { return nullptr; }, nullptr);
+    pthread_join(thread, nullptr);
+  }
+  if (Fault("catches_exceptions")) std::set_terminate([] { _exit(0); });
+  if (Fault("becomes_a_daemon") && fork() == 0) {
+    setsid();
+    if (fork() != 0) _exit(0);
+    Hang();
+  }
+  if (Fault("crashes_at_exit")) atexit([] { abort(); });
+  if (Fault("hangs_at_exit")) atexit([] { Hang(); });
+  if (Fault("exits_at_exit")) atexit([] { _exit(0); });
+  if (Fault("forks_at_exit")) {
+    atexit([] {
+      if (fork() == 0) Hang();
+    });
+  }
 #if defined(__SSE__)
   if (Fault("flushes_subnormals")) _mm_setcsr(_mm_getcsr() | 0x8040);
 #endif
@@ -214,6 +274,7 @@ extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* 
   if (switchyard_library_that_goes_away() != 0) return SY_INTERNAL;
 #endif
   host = given;
+  if (Fault("refuses_in_colour")) return Fail(SY_UNSUPPORTED, error, "\x1b]0;owned\x07 no\r\nlicence \xc2\x9b");
   if (Fault("refuses")) return Fail(SY_UNSUPPORTED, error, "this fake needs a licence");
   if (Fault("refuses_without_a_word")) return SY_INTERNAL;
   if (Fault("throws")) throw std::runtime_error("no plugin today");

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 
+#include "core/base/environment.h"
 #include "core/runtime/doctor.h"
 #include "core/runtime/plugin.h"
 #include "core/runtime/process_state.h"
@@ -74,6 +75,22 @@ constexpr Hostile kLibraries[] = {
     {"changes_the_file_mode_mask", "changed the mask of file modes"},
     {"takes_signals", "changed what happens on signal 2"},
     {"blocks_signals", "changed whether signal 1 .* is blocked"},
+    {"refuses_in_colour", "failed: .x1b.0;owned.x07 no.r.nlicence .x9b"},
+    {"has_too_many_devices", "count answered 2147483647 devices; expected 0 to 1024"},
+    {"has_fewer_than_none", "count answered -1 devices"},
+    {"adds_to_the_environment", "added the environment variable FAKE_WAS_HERE=.x1b.31m when it was loaded"},
+    {"removes_from_the_environment", "removed the environment variable XDG_CACHE_HOME when it was loaded"},
+    {"lowers_a_limit", "changed the limit on open files .ulimit. from [0-9]+ to 64"},
+    {"takes_lower_priority", "changed the priority of the process"},
+    {"sets_a_timer", "started a timer that will send a signal"},
+    {"starts_a_thread", "started 1 thread when it was loaded"},
+    {"catches_exceptions", "changed what happens on an uncaught exception"},
+    {"becomes_a_daemon", "started a process when it was loaded"},
+    {"forks_in_count", "started a process when it was asked for its devices"},
+    {"crashes_at_exit", "crashed in exit .signal 6"},
+    {"hangs_at_exit", "did not return from exit within 2 s"},
+    {"exits_at_exit", "called exit.0. in exit"},
+    {"forks_at_exit", "left a process behind when the program exited"},
 #if defined(__SSE__)
     {"flushes_subnormals", "changed the floating-point mode"},
 #endif
@@ -96,6 +113,10 @@ class HostilePluginsTest : public PluginFolder {
     for (const Hostile& one : kLibraries) {
       Install(one.name, one.name);
       expected_.push_back(one);
+    }
+    if (AllowedCores().size() > 1) {
+      Install("takes_one_core", "takes_one_core");
+      expected_.push_back({"takes_one_core", "changed the cores that the process may run on, from [0-9]+ to 1"});
     }
     Install("collective_lacks_request_poll", "collective_lacks_request_poll", "collective");
     expected_.push_back({"collective_lacks_request_poll", "completes by poll but lacks the function request_poll"});
@@ -159,6 +180,13 @@ class HostilePluginsTest : public PluginFolder {
     Plant("says_collective", "its manifest says collective, but it offers no collective/1",
           with("says_collective", "kind", "collective"));
     Plant("says_frontend", "\"kind\" is \"frontend\"", with("says_frontend", "kind", "frontend"));
+    Plant("has_a_priority_beyond_32_bits", "\"priority\" is 4294967297; expected a whole number from",
+          with("has_a_priority_beyond_32_bits", "priority", 4294967297));
+    Plant("has_a_priority_below_32_bits", "\"priority\" is -4294967295",
+          with("has_a_priority_below_32_bits", "priority", -4294967295));
+    Plant("has_half_a_priority", "\"priority\" is 5.5", with("has_half_a_priority", "priority", 5.5));
+    Plant("says_abi_beyond_32_bits", "\"abi\" is 4294967297", with("says_abi_beyond_32_bits", "abi", 4294967297));
+    Plant("says_kind_in_colour", "\"kind\" is \".x1b.31m\"", with("says_kind_in_colour", "kind", "\x1b[31m"));
     Plant("says_abi_2", "\"abi\" is 2", with("says_abi_2", "abi", 2));
     Plant("leads_outside", "expected a file name in the same folder", with("leads_outside", "library", "../evil.so"));
     Plant("has_no_json", "is not a JSON object",
@@ -208,7 +236,7 @@ TEST_F(HostilePluginsTest, EachIsRefusedWithItsReason) {
 }
 
 TEST_F(HostilePluginsTest, AProcessThatAPluginStartedEndsWithTheProbe) {
-  Install("forks");
+  for (const char* fault : {"forks", "becomes_a_daemon", "forks_in_count", "forks_at_exit"}) Install(fault);
   Registry registry({folder_});
   EXPECT_FALSE(registry.Find(PluginKind::kBackend, "fake").ok());
   // Its command line still names the library. A killed process is seen for a moment longer, any other for ever.
@@ -224,6 +252,38 @@ TEST_F(HostilePluginsTest, AProcessThatAPluginStartedEndsWithTheProbe) {
   };
   for (int tries = 0; tries < 200 && !survivors().empty(); ++tries) usleep(10000);
   EXPECT_EQ(survivors(), "");
+}
+
+TEST_F(HostilePluginsTest, NothingThatItSaysActsOnATerminal) {
+  Install("paints_the_terminal");
+  Install("refuses_in_colour", "other");
+  nlohmann::json manifest = {{"name", "third"}, {"kind", "\x1b[31m"}, {"abi", 1}, {"library", "x.so"}};
+  WriteManifest("third", manifest);
+  Registry registry({folder_, root_ + "/gone\x1b[31m"});
+  for (const std::string& report : {DoctorReport(registry), DevicesReport(registry)}) {
+    for (const char c : report) EXPECT_TRUE(c == '\n' || (c >= 32 && c != 127)) << report;
+  }
+  const auto plugin = registry.Find(PluginKind::kBackend, "fake");
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  EXPECT_EQ((*plugin)->Describe(0)->name, "fa\\x1b[31mke");
+}
+
+TEST_F(HostilePluginsTest, WhatADriverChangesIsWarnedOf) {
+  Install("changes_the_environment_in_count");
+  Registry registry({folder_});
+  ::testing::internal::CaptureStderr();
+  const auto plugin = registry.Find(PluginKind::kBackend, "fake");
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(plugin.ok()) << plugin.status();
+  EXPECT_THAT(said,
+              ContainsRegex("when it was asked for its devices it (added|changed) the environment variable OMP_NUM"));
+}
+
+TEST_F(HostilePluginsTest, AThreadThatHasEndedIsNoFault) {
+  Install("joins_its_thread");
+  Registry registry({folder_});
+  const auto plugin = registry.Find(PluginKind::kBackend, "fake");
+  EXPECT_TRUE(plugin.ok()) << plugin.status();
 }
 
 TEST_F(HostilePluginsTest, ARefusedPluginIsTriedAgainAndAGoodOneIsRemembered) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/base/names.h"
 #include "core/runtime/doctor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -122,8 +123,8 @@ TEST_F(PluginTest, NamesEveryDefectOfAManifest) {
   EXPECT_THAT(refusal("abi", 2), HasSubstr("\"abi\" is 2; this program knows 1"));
   EXPECT_THAT(refusal("abi", "1"), HasSubstr("\"abi\" is \"1\""));
   EXPECT_THAT(refusal("library", "../evil.so"), HasSubstr("expected a file name in the same folder"));
-  EXPECT_THAT(refusal("library", "gone.so"), HasSubstr("No such file"));
-  EXPECT_THAT(refusal("priority", "high"), HasSubstr("\"priority\" is not a whole number"));
+  EXPECT_THAT(refusal("library", "gone.so"), HasSubstr("not built: its manifest is there"));
+  EXPECT_THAT(refusal("priority", "high"), HasSubstr("\"priority\" is \"high\"; expected a whole number"));
   EXPECT_THAT(refusal("name", 5), HasSubstr("\"name\" is missing"));
   EXPECT_THAT(refusal("name", "../x"), HasSubstr("not a plain name"));
   std::ofstream(folder_ + "/switchyard_backend_whole.json") << "{\"name\": ";
@@ -150,8 +151,96 @@ TEST_F(PluginTest, TheFirstOfANameWins) {
   fs::create_directory(folder_);
   Install("whole");
   Registry registry({first, folder_});
-  EXPECT_THAT(Message(registry.candidates()[1].verdict), HasSubstr("hidden by " + first));
   EXPECT_THAT((*registry.Find(PluginKind::kBackend, "fake"))->path(), HasSubstr(first));
+  EXPECT_THAT(Message(registry.candidates()[1].verdict), HasSubstr("hidden by " + first));
+}
+
+// A bad one hides nothing, whatever is wrong with it, whoever asks, and whatever priority it claims.
+TEST_F(PluginTest, ThePluginThatIsTakenIsTheFirstThatLoads) {
+  Install("whole");
+  const std::string good = folder_;
+  for (const char* fault : {"crashes", "crashes_in_count", "has_too_many_devices", "wrong_version"}) {
+    folder_ = root_ + "/" + fault;
+    fs::create_directory(folder_);
+    const std::string bad = Install(fault);
+    WriteManifest(
+        fault,
+        {{"name", "fake"}, {"kind", "backend"}, {"abi", 1}, {"priority", 1000}, {"library", fs::path(bad).filename()}});
+    Registry by_name({folder_, good});
+    ::testing::internal::CaptureStderr();
+    const auto plugin = by_name.Find(PluginKind::kBackend, "fake");
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(plugin.ok()) << plugin.status();
+    EXPECT_EQ((*plugin)->path(), fs::canonical(good + "/switchyard_backend_whole.so"));
+    EXPECT_THAT(said, HasSubstr("is taken in place of " + bad + ", which is refused: "));
+    Registry by_doctor({folder_, good});
+    EXPECT_THAT(DoctorReport(by_doctor), HasSubstr("taken in place of " + bad + ", 2 devices"));
+    EXPECT_THAT(DevicesReport(by_doctor), HasSubstr("fake    1   fake"));
+  }
+}
+
+TEST_F(PluginTest, ARefusedPluginTakesItsPriorityWithIt) {
+  Install("whole");
+  Install("older", "older");  // calls itself fake: refused
+  const auto write = [&](const char* stem, const char* name, int priority) {
+    WriteManifest(stem, {{"name", name},
+                         {"kind", "backend"},
+                         {"abi", 1},
+                         {"priority", priority},
+                         {"library", std::string("switchyard_backend_") + stem + ".so"}});
+  };
+  write("whole", "fake", 5);
+  const std::string good = folder_;
+  folder_ = root_ + "/bad";
+  fs::create_directory(folder_);
+  Install("crashes");
+  write("crashes", "fake", 1000);
+  Registry registry({folder_, good});
+  std::vector<std::pair<std::string, int>> offered;
+  registry.OfferByPriority(PluginKind::kBackend, [&](const Candidate& candidate, const auto& plugin) {
+    offered.push_back({plugin.ok() ? (*plugin)->name() : "refused", candidate.priority});
+    return false;
+  });
+  EXPECT_THAT(offered, ::testing::ElementsAre(std::pair<std::string, int>("refused", 1000),
+                                              std::pair<std::string, int>("refused", 5),
+                                              std::pair<std::string, int>("fake", 5)));
+}
+
+TEST_F(PluginTest, WhatIsNotBuiltIsOneLine) {
+  Install("whole");
+  for (const char* name : {"first", "second"}) {
+    WriteManifest(name, {{"name", name}, {"kind", "backend"}, {"abi", 1}, {"priority", 5}, {"library", "gone.so"}});
+  }
+  WriteManifest("third", {{"name", "third"}, {"kind", "collective"}, {"abi", 1}, {"library", "gone.so"}});
+  Registry registry({folder_});
+  EXPECT_THAT(DoctorReport(registry), ::testing::EndsWith("\nnot built: first, second, third\n"));
+  EXPECT_THAT(DevicesReport(registry), ::testing::EndsWith("\nnot built: first, second\n"));
+  for (const std::string& report : {DoctorReport(registry), DevicesReport(registry)}) {
+    EXPECT_THAT(report, ::testing::Not(HasSubstr("No such file")));
+    EXPECT_THAT(report, ::testing::Not(HasSubstr("refused")));
+  }
+  const auto json = nlohmann::json::parse(DoctorJson(registry));
+  EXPECT_EQ(json["candidates"][0]["outcome"], "not built");
+  EXPECT_THAT(Refusal("first"), HasSubstr("not built"));
+}
+
+TEST(Printable, EscapesWhatATerminalActsOn) {
+  EXPECT_EQ(Printable("plain, größer, 中文, 🙂 \\", 100), "plain, größer, 中文, 🙂 \\");
+  EXPECT_EQ(Printable("\x1b[2J\n\t\r\x07\x7f", 100), "\\x1b[2J\\n\\t\\r\\x07\\x7f");
+  EXPECT_EQ(Printable("a\xc2\x9b"
+                      "31m",
+                      100),
+            "a\\x9b31m");                                                          // a control character in UTF-8
+  EXPECT_EQ(Printable("a\x9b\xff\xc3", 100), "a\\x9b\\xff\\xc3");                  // not UTF-8
+  EXPECT_EQ(Printable("\xc0\x8a\xed\xa0\x80", 100), "\\xc0\\x8a\\xed\\xa0\\x80");  // too long a form, a surrogate
+  EXPECT_EQ(Printable("\xe2\x80\xae"
+                      "gpj",
+                      100),
+            "\\u202egpj");  // turns the direction of text
+  EXPECT_EQ(Printable(std::string_view("\0x", 2), 100), "\\x00x");
+  EXPECT_EQ(Printable(std::string(1000, 'x'), 5), "xxxxx...");
+  EXPECT_EQ(Printable("ab\xc3\xb6", 3), "ab...");  // cut between characters
+  EXPECT_EQ(Printable("", 0), "");
 }
 
 TEST_F(PluginTest, LoadsNothingThatWasNotAskedFor) {

@@ -8,6 +8,7 @@
 #include "tools/conform/memory_checks.h"
 #include "tools/conform/op_checks.h"
 #include "tools/conform/region_checks.h"
+#include "tools/conform/rounding_checks.h"
 #include "tools/conform/speed_checks.h"
 #include "tools/conform/struct_checks.h"
 #include "tools/conform/training_check.h"
@@ -24,13 +25,13 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
   if (!reference.ok()) return Annotate(reference.status(), "the reference plugin is needed to compare with");
   SY_ASSIGN_OR_RETURN(const auto reference_device, Device::Open(**reference, 0, {}));
   std::unique_ptr<Device> device;
-  const Status opened = [&]() -> Status {
+  const Status opened = Caught([&]() -> Status {
     std::string reason;
     SY_ASSIGN_OR_RETURN(const int count, plugin->DeviceCount(&reason));
     if (options.device >= count) return NotFound("device {} of {}: {}", options.device, count, reason);
     SY_ASSIGN_OR_RETURN(device, Device::Open(*plugin, options.device, {}));
     return OkStatus();
-  }();
+  });
   recorder.Run("load/open", [&] { return opened; });
   if (!opened.ok() || options.limit < Level::kTrains) return OkStatus();
   CheckStructs(recorder, *plugin, *device);
@@ -38,6 +39,7 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
   CheckDevice(recorder, *plugin, *device, options.seed);
   CheckMemory(recorder, *plugin, *device, options.seed);
   CheckOps(recorder, *device, *reference_device, options.seed);
+  CheckRounding(recorder, *device);
   CheckGradients(recorder, *device, *reference_device, options.seed);
   CheckTraining(recorder, *device, *reference_device, options.seed);
   CheckAsync(recorder, *device, options.seed);
@@ -74,10 +76,7 @@ Status CheckStickyErrorInChild(const Plugin& plugin, const Options& options) {
   SY_ASSIGN_OR_RETURN(const auto results,
                       RunChildren({{"mode", "sticky_error"}, {"plugin", plugin.path()}, {"device", options.device}}, 1,
                                   {.self = options.self, .silence_s = options.check_timeout_s}));
-  if (results[0].empty()) return OkStatus();
-  // A crash of a driver on a broken call is no broken promise.
-  const ChildResult& result = results[0].front();
-  return result.lost ? Unimplemented("{}", Message(result.status)) : result.status;
+  return results[0].empty() ? OkStatus() : results[0].front().status;
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
+constexpr uintmax_t kMostWritten = 64 << 20;  // bytes of results; who writes more is not telling of checks
+
 StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
@@ -42,8 +44,10 @@ StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
 }
 
 std::string Fate(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("was killed by signal {}", WTERMSIG(status));
-  return fmt::format("ended with status {}", WEXITSTATUS(status));
+  if (WIFSIGNALED(status)) {
+    return fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  }
+  return fmt::format("ended with exit status {}", WEXITSTATUS(status));
 }
 
 std::string ResultPath(const std::string& folder, int rank) { return fmt::format("{}/result-{}.jsonl", folder, rank); }
@@ -59,8 +63,8 @@ uintmax_t BytesWritten(const std::string& folder, int size) {
   return bytes;
 }
 
-// Waits for all. The first that dies is announced to the others under the key "dead"; after too long a silence all are
-// killed.
+// Waits for all. One that dies, or ends in a check, is announced to the others under the key "dead"; after too long a
+// silence all are killed.
 std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const ChildOptions& options,
                                     const std::string& folder, int size) {
   const FileStore store(folder);
@@ -74,12 +78,15 @@ std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const C
       int status = 0;
       if (!fates[i].empty() || waitpid(processes[i], &status, WNOHANG) != processes[i]) continue;
       fates[i] = late ? fmt::format("had not moved for {} s", options.silence_s) : Fate(status);
-      if (WIFSIGNALED(status)) store.Put("dead", std::to_string(i));
+      const bool one_rank = static_cast<int>(processes.size()) == size;  // and not an mpirun
+      const ChildResults results =
+          one_rank ? ResultLog::Read(ResultPath(folder, static_cast<int>(i)), "") : ChildResults();
+      if (WIFSIGNALED(status) || (!results.empty() && results.back().lost)) store.Put("dead", std::to_string(i));
       --running;
     }
     if (round % 50 == 0) {
       const uintmax_t now_written = BytesWritten(folder, size);
-      if (now_written != written) heard = Clock::now();
+      if (now_written != written && now_written < kMostWritten) heard = Clock::now();
       written = now_written;
     }
     if (!late && Clock::now() - heard > std::chrono::seconds(options.silence_s)) {
@@ -160,15 +167,12 @@ int ChildMain(const std::string& path) {
     return 0;
   }
   const std::string mode = task.value("mode", "");
-  if (mode == "backend") {
-    log.Close(RunBackendChecks(*plugin, task, log));
-  } else if (mode == "sticky_error") {
-    log.Close(RunStickyError(**plugin, task));
-  } else if (mode == "device") {
-    log.Close(RunDeviceRank(**plugin, task));
-  } else {
-    log.Close(RunRank(**plugin, task, log));
-  }
+  log.Close(Caught([&] {
+    if (mode == "backend") return RunBackendChecks(*plugin, task, log);
+    if (mode == "sticky_error") return RunStickyError(**plugin, task);
+    if (mode == "device") return RunDeviceRank(**plugin, task);
+    return RunRank(**plugin, task, log);
+  }));
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/runtime/composition.h"
 #include "tools/conform/collective_run.h"
+#include "tools/conform/rounding.h"
 
 namespace switchyard::conform {
 namespace {
@@ -58,6 +59,36 @@ class DataChecks {
       }
     }
     return OkStatus();
+  }
+
+  // Sums or products of a half type that have one right answer, whether the plugin rounds once or at every step: of
+  // each element two ranks hold a number, and the others what changes nothing.
+  Status Rounding(sy_dtype half, int reduction, bool scattered) {
+    const std::vector<Pair> pairs = reduction == SY_SUM ? PairsToAdd(half) : PairsToMultiply(half);
+    const uint64_t own = (pairs.size() + size_ - 1) / size_, count = scattered ? own * size_ : pairs.size();
+    const auto pair = [&](uint64_t i) { return pairs[i % pairs.size()]; };
+    const auto sent = [&](uint64_t i) {
+      const uint64_t first = i % size_, second = (first + 1 + i / size_ % (size_ - 1)) % size_;
+      return place_ == first ? pair(i).a : place_ == second ? pair(i).b : reduction == SY_SUM ? 0.0 : 1.0;
+    };
+    SY_ASSIGN_OR_RETURN(const Area send, rank_.Memory(Make(count, half, sent)));
+    SY_ASSIGN_OR_RETURN(const Area receive, rank_.Empty((scattered ? own : count) * BytesOf(half)));
+    if (scattered) {
+      SY_RETURN_IF_ERROR(Call("reduce_scatter", [&](const sy_call* call, sy_request** request, sy_error* error) {
+        return api_.reduce_scatter(link_.handle(), call, send.at(), receive.at(), own, half, reduction, request, error);
+      }));
+    } else {
+      SY_RETURN_IF_ERROR(Call("all_reduce", [&](const sy_call* call, sy_request** request, sy_error* error) {
+        return api_.all_reduce(link_.handle(), call, send.at(), receive.at(), count, half, reduction, request, error);
+      }));
+    }
+    SY_ASSIGN_OR_RETURN(const Bytes bytes, receive.Read());
+    std::vector<double> exact(scattered ? own : count);
+    for (uint64_t i = 0; i < exact.size(); ++i) {
+      const Pair one = pair(scattered ? i + own * place_ : i);
+      exact[i] = reduction == SY_SUM ? one.a + one.b : one.a * one.b;
+    }
+    return ExpectRounded(Decode(bytes, half), exact, half);
   }
 
   Status AllGather(sy_dtype dtype) {
@@ -198,6 +229,11 @@ void CheckData(Checklist& list, Link& link) {
       const std::string name = fmt::format("{}/{}", DtypeName(dtype), kReductionNames[reduction]);
       list.Run("all_reduce/" + name, api.all_reduce, [&] { return checks.AllReduce(dtype, reduction); });
       list.Run("reduce_scatter/" + name, api.reduce_scatter, [&] { return checks.ReduceScatter(dtype, reduction); });
+      if (!IsHalf(dtype) || (reduction != SY_SUM && reduction != SY_PRODUCT) || link.size() == 1) continue;
+      list.Run("all_reduce/" + name + "_rounding", api.all_reduce,
+               [&] { return checks.Rounding(dtype, reduction, false); });
+      list.Run("reduce_scatter/" + name + "_rounding", api.reduce_scatter,
+               [&] { return checks.Rounding(dtype, reduction, true); });
     }
     const std::string name = DtypeName(dtype);
     list.Run("all_gather/" + name, api.all_gather, [&] { return checks.AllGather(dtype); });

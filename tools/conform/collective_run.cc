@@ -23,7 +23,7 @@ void Checklist::Run(const std::string& name, bool offered, const std::function<S
     return;
   }
   log_.Begin(full);
-  Status status = offered ? check() : Unimplemented("not offered");
+  Status status = offered ? Caught(check) : Unimplemented("not offered");
   const bool failed = !status.ok() && status.code() != absl::StatusCode::kUnimplemented;
   const auto key = [&](int rank) { return fmt::format("verdict/{}/{}", full, rank); };
   rank_.store().Put(key(rank_.rank()), failed ? "failed" : "passed");
@@ -55,7 +55,7 @@ Status RunRank(const Plugin& plugin, const nlohmann::json& task, ResultLog& log)
   if (mode.rfind("death/", 0) == 0) {
     const std::string name = fmt::format("collective/{}/{}", mode, task.value("suffix", ""));
     log.Begin(name);
-    log.End(name, CheckDeath(rank, mode));
+    log.End(name, Caught([&] { return CheckDeath(rank, mode); }));
     return OkStatus();
   }
   SY_ASSIGN_OR_RETURN(const auto link, rank.Join("conform"));

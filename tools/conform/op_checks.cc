@@ -7,6 +7,7 @@
 #include "core/base/random.h"
 #include "core/runtime/composition.h"
 #include "tools/conform/op_data.h"
+#include "tools/conform/rounding.h"
 
 namespace switchyard::conform {
 namespace {
@@ -81,8 +82,10 @@ class CaseChecker {
         }
         continue;
       }
-      SY_RETURN_IF_ERROR(
-          CompareNumbers(found[o], expected[o], fmt::format("{}: output {} {}", what, o, DimsText(tensor))));
+      const std::string where = fmt::format("{}: output {} {}", what, o, DimsText(tensor));
+      SY_RETURN_IF_ERROR(CompareNumbers(found[o], expected[o], where));
+      if (IsHalf(tensor.dtype))
+        SY_RETURN_IF_ERROR(Annotate(ExpectUnbiased(found[o], expected[o], tensor.dtype), where));
     }
     return OkStatus();
   }

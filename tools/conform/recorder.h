@@ -25,13 +25,13 @@ class Recorder {
   bool Wants(const std::string& name) const { return only_.Matches(name) && done_.count(name) == 0; }
   // kUnimplemented counts as unsupported, every other error as a failure.
   void Add(const std::string& name, const Status& status, double milliseconds = 0);
-  // Runs `check`, which returns a Status, if the filter wants it.
+  // Runs `check`, which returns a Status, if the filter wants it. An exception that reaches it is a failure.
   template <typename F>
   void Run(const std::string& name, F check) {
     if (!Wants(name)) return;
     if (log_ != nullptr) log_->Begin(name);
     const auto start = std::chrono::steady_clock::now();
-    const Status status = check();
+    const Status status = Caught(check);
     const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
     if (log_ != nullptr) log_->End(name, status);
     Add(name, status, taken.count());

@@ -1,10 +1,12 @@
 // What a child process of the kit leaves behind: one line of JSON when a check begins and one when it has ended,
-// written at once, so that a process which crashes or hangs still tells in which check. One writer; read after the
-// process has ended.
+// written at once, so that a process which crashes, exits or hangs still tells in which check. The plugin under test
+// runs in the same process: what else is found in the file, or missing from it, is a failure of the check that was
+// under way. One writer; read after the process has ended.
 #pragma once
 
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,13 +31,16 @@ class ResultLog {
   // The last line of a process: it came to its end, or could not even begin for the reason that `status` gives.
   void Close(const Status& status = OkStatus()) { End("", status); }
 
-  // `fate` says how the process ended ("was killed by signal 11"); a check that began and did not end gets it as
-  // kUnavailable, and so does a process without a last line, as a result without a name.
+  // `fate` says how the process ended ("was killed by signal 11 (Segmentation fault)"); a check that began and did not
+  // end gets it as kUnavailable, and so does a process without a last line, as a result without a name.
   static ChildResults Read(const std::string& path, const std::string& fate);
 
  private:
   std::ofstream file_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
+
+// What `check` finds; an exception that a plugin threw across its interface is a failure that says so.
+Status Caught(const std::function<Status()>& check);
 
 }  // namespace switchyard::conform

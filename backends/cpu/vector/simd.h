@@ -138,12 +138,15 @@ SY_INLINE float LargestOf(const float* x, int64_t n) {
 // bfloat16 is the upper half of a float; rounding to nearest, ties to even, NaN stays NaN.
 SY_INLINE Floats FromBf16(Halves h) { return Bits<Floats>(__builtin_convertvector(h, Words) << 16); }
 SY_INLINE Halves ToBf16(Floats v) {
+  const Words w = Bits<Words>(v);
 #if defined(__AVX512BF16__)
-  return Bits<Halves>(_mm512_cvtneps_pbh(v));
-#else
-  const Words w = Bits<Words>(v), rounded = w + 0x7FFFu + ((w >> 16) & 1u);
-  return __builtin_convertvector((v == v ? rounded : (w | 0x400000u)) >> 16, Halves);
+  const __m512i words = Bits<__m512i>(v);
+  const __mmask16 subnormal = _mm512_testn_epi32_mask(words, _mm512_set1_epi32(0x7F800000)) &
+                              _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x007FFFFF));
+  if (__builtin_expect(subnormal == 0, 1)) return Bits<Halves>(_mm512_cvtneps_pbh(v));  // which takes them for zero
 #endif
+  const Words rounded = w + 0x7FFFu + ((w >> 16) & 1u);
+  return __builtin_convertvector((v == v ? rounded : (w | 0x400000u)) >> 16, Halves);
 }
 
 SY_INLINE float HalfToFloat(uint16_t half) {
