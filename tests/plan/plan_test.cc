@@ -218,7 +218,7 @@ TEST_P(PlanOnDevice, PutsBucketPartsWhereTheBucketLies) {
   Graph g;
   const Value x = g.Input("x", {DType::kF32, {64}}, As(Role::kBatch));
   const Value a = ops::Scale(x, 2), b = ops::Scale(x, 3);
-  const Value bucket = g.Add("concat", {a, b}, {{DType::kF32, {128}}}, Attributes(sy_axes_attributes{}))[0];
+  const Value bucket = g.Add("concat", {a, b}, Attributes(sy_axes_attributes{}))[0];
   g.mutable_node(bucket.ref().node).bucket = "gradients/0";
   g.Output("second", ops::Sum(ops::Slice(bucket, 0, 64, 64)));
   const auto c = Compiled::Make(g, *test_);
