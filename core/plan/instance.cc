@@ -56,6 +56,7 @@ struct Instance::Impl {
   Memory* memory = nullptr;
   Communicator* communicator = nullptr;
   int io_slot = 0;
+  bool starts_collectives = false;  // on the communicator's thread
   std::vector<BoundStep> steps;
   std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
   std::vector<Staging> stagings;
@@ -73,6 +74,13 @@ struct Instance::Impl {
         status, fmt::format("{} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
   }
 
+  std::shared_ptr<Communicator::DeviceCall> CallOf(int collective) const {
+    for (const BoundStep& step : steps) {
+      if (step.kind == Step::kCollective && step.node == collective) return step.call;
+    }
+    return nullptr;
+  }
+  Status RunSteps(const Stream& stream);
   StatusOr<BoundStep> BindStep(const Step& step, std::vector<int>& event_of);
   Status BindFallback(const Step& step, BoundStep& bound);
   Status RunFallback(Staging& staging, const BoundKernel& kernel, const Stream& stream);
@@ -148,6 +156,7 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       bound.event = static_cast<int>(events.size());
       events.push_back(std::move(event));
       if (step.kind == Step::kReady) event_of[step.node] = bound.event;
+      if (step.kind == Step::kJoin) bound.call = CallOf(step.node);
       break;
     }
     case Step::kCollective: {
@@ -210,6 +219,8 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
     impl.steps.push_back(std::move(*bound));
   }
   const PlanOptions& options = plan.impl_->options;
+  impl.starts_collectives = options.overlap && !options.debug_sync && !options.debug_nan && communicator != nullptr &&
+                            communicator->launch_holds_up();
   if (plan.impl_->device->capture() != nullptr && options.capture && !options.debug_sync && !options.debug_nan)
     SY_RETURN_IF_ERROR(impl.Capture());
   return instance;
@@ -275,9 +286,14 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
       return events[step.event].Record(stream);
     case Step::kCollective:
       if (!step.call) return OkStatus();
+      if (starts_collectives) {
+        communicator->Start(*step.call, events[step.event], communication);
+        return OkStatus();
+      }
       if (step.event >= 0) SY_RETURN_IF_ERROR(events[step.event].Before(communication));
       return communicator->Launch(*step.call, communication);
     case Step::kJoin:
+      if (starts_collectives) return step.call ? communicator->Finish(*step.call) : OkStatus();
       SY_RETURN_IF_ERROR(events[step.event].Record(communication));
       return events[step.event].Before(stream);
     case Step::kFallback:
@@ -286,25 +302,34 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
   return OkStatus();
 }
 
+// Without debugging.
+Status Instance::Impl::RunSteps(const Stream& stream) {
+  size_t next = 0;  // segment
+  for (size_t i = 0; i < steps.size();) {
+    if (next < segments.size() && segments[next].begin == i) {
+      const sy_status status = plan->device->capture()->launch(segments[next].graph, stream.handle(), &error);
+      if (status != SY_OK) return Failed(steps[i].node, FromAbi(status, error, "replaying a captured segment"));
+      i = segments[next++].end;
+      continue;
+    }
+    const Status status = RunStep(steps[i], stream);
+    if (!status.ok()) return Failed(steps[i].node, status);
+    ++i;
+  }
+  return OkStatus();
+}
+
 Status Instance::Run(const Stream& stream) {
   Impl& impl = *impl_;
   const PlanOptions& options = impl.plan->options;
   if (!options.debug_sync && !options.debug_nan) {
-    size_t next = 0;  // segment
-    for (size_t i = 0; i < impl.steps.size();) {
-      if (next < impl.segments.size() && impl.segments[next].begin == i) {
-        const sy_status status =
-            impl.plan->device->capture()->launch(impl.segments[next].graph, stream.handle(), &impl.error);
-        if (status != SY_OK)
-          return impl.Failed(impl.steps[i].node, FromAbi(status, impl.error, "replaying a captured segment"));
-        i = impl.segments[next++].end;
-        continue;
-      }
-      const Status status = impl.RunStep(impl.steps[i], stream);
-      if (!status.ok()) return impl.Failed(impl.steps[i].node, status);
-      ++i;
+    Status status = impl.RunSteps(stream);
+    if (status.ok() || !impl.starts_collectives) return status;
+    // The caller may free memory now that collectives still use.
+    for (const BoundStep& step : impl.steps) {
+      if (step.kind == Step::kCollective && step.call) impl.communicator->Finish(*step.call).IgnoreError();
     }
-    return OkStatus();
+    return status;
   }
   impl.timings.clear();
   for (BoundStep& step : impl.steps) {

@@ -147,6 +147,7 @@ Status Trainer::Impl::CompilePlans() {
   plan_options.fuse = plan_options.capture = config.compile;
   plan_options.max_fallback = config.max_fallback;
   plan_options.world = world_size();
+  plan_options.overlap = !world.communicator || world.communicator->overlaps();
   for (const std::string& word : config.debug) {
     if (word == "sync") {
       plan_options.debug_sync = true;
