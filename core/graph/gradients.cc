@@ -21,7 +21,7 @@ std::vector<Value> Gradients(const Value& loss, const std::vector<Value>& wanted
   std::map<Ref, Value> adjoint;
   adjoint[loss.ref()] = ops::Full(graph, loss.shape(), 1, loss.dtype());
   for (int id = loss.ref().node; id >= 0; --id) {
-    if (!needed[id] || graph.node(id).op == "input") continue;
+    if (!needed[id] || graph.node(id).input) continue;
     const std::vector<Ref> inputs = graph.node(id).inputs;
     std::vector<Value> dy(graph.node(id).outputs.size());
     bool reached = false;

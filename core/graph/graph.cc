@@ -1,5 +1,6 @@
 #include "core/graph/graph.h"
 
+#include "core/graph/op.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -47,32 +48,57 @@ Value Graph::Input(const std::string& name, const TensorType& type, const InputI
   return {this, {size() - 1, 0}};
 }
 
-std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& inputs,
-                              const std::vector<TensorType>& outputs, const Attributes& attributes, Location where,
-                              const std::string& name) {
+void Graph::CheckOwn(const std::string& op, const std::vector<Value>& inputs, Location where) const {
+  for (const Value& input : inputs) {
+    if (!input || &input.graph() != this)
+      ThrowBuildError(op, "an input is missing or belongs to another graph", inputs, where);
+  }
+}
+
+std::vector<Value> Graph::Append(Node node, const std::vector<Value>& inputs) {
+  node.inputs.clear();
+  for (const Value& input : inputs) node.inputs.push_back(input.ref());
+  names_[node.name] = size();
+  nodes_.push_back(std::move(node));
+  std::vector<Value> values;
+  for (size_t o = 0; o < nodes_.back().outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});
+  return values;
+}
+
+std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& inputs, const Attributes& attributes,
+                              const Wanted& wanted, Location where, const std::string& name) {
+  CheckOwn(op, inputs, where);
   Node node;
   node.op = op;
   node.name = UniqueName(name.empty() ? ScopedName(op) : name);
   node.attributes = attributes;
-  node.outputs = outputs;
+  std::vector<TensorType> types;
+  for (const Value& input : inputs) types.push_back(input.type());
+  try {
+    node.outputs = InferTypes(op, types, attributes, wanted);
+  } catch (const TypeMismatch& mismatch) {
+    ThrowBuildError(op, mismatch.what(), inputs, where);
+  }
   node.phase = phase_;
   node.where = where;
-  for (const Value& input : inputs) {
-    if (!input || &input.graph() != this)
-      ThrowBuildError(op, "an input is missing or belongs to another graph", inputs, where);
-    node.inputs.push_back(input.ref());
-  }
-  names_[node.name] = size();
-  nodes_.push_back(std::move(node));
-  std::vector<Value> values;
-  for (size_t o = 0; o < outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});
-  return values;
+  return Append(std::move(node), inputs);
+}
+
+std::vector<Value> Graph::Region(const std::vector<Value>& inputs, const std::vector<TensorType>& results,
+                                 Location where, const std::string& name) {
+  CheckOwn("region", inputs, where);
+  Node node;
+  node.op = "region";
+  node.name = UniqueName(name);
+  node.outputs = results;
+  node.phase = phase_;
+  node.where = where;
+  return Append(std::move(node), inputs);
 }
 
 void Graph::Assign(const Value& state, const Value& value, Location where) {
-  if (node(state.ref().node).op != "input")
+  if (!node(state.ref().node).input)
     ThrowBuildError("assign", "the target is not a named input", {state, value}, where);
-  if (state.type() != value.type()) ThrowBuildError("assign", "state and value differ in type", {state, value}, where);
   Add("assign", {state, value}, {}, {}, where, "assign/" + node(state.ref().node).name);
 }
 
@@ -82,7 +108,7 @@ void Graph::Output(const std::string& name, const Value& value, Location where) 
 
 Value Graph::FindInput(const std::string& name) {
   const auto found = names_.find(name);
-  if (found == names_.end() || nodes_[found->second].op != "input") return {};
+  if (found == names_.end() || !nodes_[found->second].input) return {};
   return {this, {found->second, 0}};
 }
 
@@ -109,17 +135,25 @@ Graph::Scope::Scope(Graph& graph) : graph_(graph), before_(graph.scope_) { graph
 Graph::Scope::~Scope() { graph_.scope_ = before_; }
 
 std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& inputs) {
-  Node node = source;
-  node.control.clear();
-  node.forward = -1;
-  node.inputs.clear();
-  for (const Value& input : inputs) node.inputs.push_back(input.ref());
-  node.name = UniqueName(source.name);
-  names_[node.name] = size();
-  nodes_.push_back(std::move(node));
-  std::vector<Value> values;
-  for (size_t o = 0; o < source.outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});
+  return Clone(source, inputs, WantedOf(source));
+}
+
+std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& inputs, const Wanted& wanted) {
+  const Phase before = phase_;
+  phase_ = source.phase;
+  const std::vector<Value> values = HasInference(source.op)
+                                        ? Add(source.op, inputs, source.attributes, wanted, source.where, source.name)
+                                        : Region(inputs, source.outputs, source.where, source.name);
+  phase_ = before;
+  nodes_.back().bucket = source.bucket;
   return values;
+}
+
+Wanted WantedOf(const Node& node) {
+  Wanted wanted;
+  for (const TensorType& output : node.outputs) wanted.dtypes.push_back(output.dtype);
+  if (!node.outputs.empty()) wanted.shape = node.outputs[0].shape;
+  return wanted;
 }
 
 std::string Graph::ToText() const {

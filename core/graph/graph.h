@@ -100,6 +100,14 @@ struct InputInfo {
 
 enum class Phase { kForward, kBackward, kUpdate };
 
+// What is asked of an op where its inputs and attributes leave a choice: the dtypes of its first results (f32 from a
+// product of halves), the shape of result 0 (a reshape's target). An op takes from it what its definition says and
+// refuses what it cannot give; empty asks for nothing.
+struct Wanted {
+  std::vector<DType> dtypes;
+  std::optional<Shape> shape;
+};
+
 struct Node {
   std::string op;  // "matmul"; also "input", "assign", "output", "reshape", which no kernel runs
   std::string name;
@@ -121,10 +129,13 @@ class Graph {
   // A named input; the same name again is an error.
   Value Input(const std::string& name, const TensorType& type, const InputInfo& info,
               Location where = Location::current());
-  // A node. name "" derives one from the scope and the op; a taken name gets a suffix _1, _2, …
-  std::vector<Value> Add(const std::string& op, const std::vector<Value>& inputs,
-                         const std::vector<TensorType>& outputs, const Attributes& attributes = {},
-                         Location where = Location::current(), const std::string& name = "");
+  // A node; the types of its results follow from the op's definition (core/graph/op.h). name "" derives one from the
+  // scope and the op; a taken name gets a suffix _1, _2, …
+  std::vector<Value> Add(const std::string& op, const std::vector<Value>& inputs, const Attributes& attributes = {},
+                         const Wanted& wanted = {}, Location where = Location::current(), const std::string& name = "");
+  // A part of the graph that a plugin compiled as one kernel (region/1), with the results that it computes.
+  std::vector<Value> Region(const std::vector<Value>& inputs, const std::vector<TensorType>& results, Location where,
+                            const std::string& name);
   // State `state` becomes `value` at the end of the step. Types must be equal.
   void Assign(const Value& state, const Value& value, Location where = Location::current());
   // Makes `value` readable by the host after each run under `name`.
@@ -165,19 +176,26 @@ class Graph {
   Phase phase() const { return phase_; }
   std::string ScopedName(const std::string& name) const;
 
-  // A copy of a node with other inputs, keeping name, attributes, phase and source line: what rewriting passes use.
+  // A copy of a node with other inputs, keeping name, attributes, phase and source line: what rewriting passes use. Its
+  // results are inferred anew; dtypes and shape as before, unless `wanted` asks for others.
   std::vector<Value> Clone(const Node& node, const std::vector<Value>& inputs);
+  std::vector<Value> Clone(const Node& node, const std::vector<Value>& inputs, const Wanted& wanted);
 
   std::string ToText() const;  // one line a node
 
  private:
   std::string UniqueName(const std::string& wanted);
+  void CheckOwn(const std::string& op, const std::vector<Value>& inputs, Location where) const;
+  std::vector<Value> Append(Node node, const std::vector<Value>& inputs);
   std::deque<Node> nodes_;
   std::map<std::string, int> names_;  // name → id
   std::map<std::string, int> suffixes_;
   std::string scope_;
   Phase phase_ = Phase::kForward;
 };
+
+// What was asked for when `node` was made.
+Wanted WantedOf(const Node& node);
 
 [[noreturn]] void ThrowBuildError(const std::string& op, const std::string& problem, const std::vector<Value>& inputs,
                                   std::source_location where);

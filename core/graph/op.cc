@@ -1,14 +1,18 @@
 #include "core/graph/op.h"
 
+#include "core/base/names.h"
 #include "core/graph/ops/families.h"
+#include "fmt/format.h"
 
 namespace switchyard {
+namespace {
 
-const std::map<std::string, OpDefinition>& AllOps() {
-  static const std::map<std::string, OpDefinition> table = [] {
+std::map<std::string, OpDefinition>& Table() {
+  static std::map<std::string, OpDefinition> table = [] {
     std::map<std::string, OpDefinition> ops;
-    for (const auto& family : {MatmulOps, AttentionOps, NormalizationOps, SoftmaxOps, LossOps, PointwiseOps,
-                               ReductionOps, LayoutOps, RandomOps, OptimizerOps, ConvolutionOps, CollectiveOps}) {
+    for (const auto& family :
+         {StructureOps, MatmulOps, AttentionOps, NormalizationOps, SoftmaxOps, LossOps, PointwiseOps, ReductionOps,
+          LayoutOps, RandomOps, OptimizerOps, ConvolutionOps, CollectiveOps}) {
       for (OpDefinition& op : family()) ops.emplace(op.name, std::move(op));
     }
     return ops;
@@ -16,9 +20,69 @@ const std::map<std::string, OpDefinition>& AllOps() {
   return table;
 }
 
+}  // namespace
+
+int64_t Signature::dim(size_t i, int axis) const {
+  const Shape& s = inputs[i].shape;
+  return s.at(axis < 0 ? s.size() + axis : axis);
+}
+
+void Signature::Require(bool fits, const std::string& problem) const {
+  if (!fits) throw TypeMismatch(problem);
+}
+
+void Signature::RequireInputs(size_t count) const {
+  Require(inputs.size() == count, fmt::format("expected {} inputs, found {}", count, inputs.size()));
+}
+
+DType Signature::DTypeOr(DType otherwise, size_t o) const {
+  return o < wanted.dtypes.size() ? wanted.dtypes[o] : otherwise;
+}
+
+const Shape& Signature::WantedShape() const {
+  Require(wanted.shape.has_value(), "the result's shape must be given");
+  return *wanted.shape;
+}
+
+const std::map<std::string, OpDefinition>& AllOps() { return Table(); }
+
 const OpDefinition* FindOp(const std::string& name) {
-  const auto found = AllOps().find(name);
-  return found == AllOps().end() ? nullptr : &found->second;
+  const auto found = Table().find(name);
+  return found == Table().end() ? nullptr : &found->second;
+}
+
+void RegisterOp(OpDefinition op) {
+  if (!op.infer) throw BuildError(fmt::format("op {}: its definition has no type rule", op.name));
+  const std::string name = op.name;
+  if (!Table().emplace(name, std::move(op)).second) throw BuildError(fmt::format("op {}: the name is taken", name));
+}
+
+std::vector<TensorType> SameType(const Signature& call) {
+  call.RequireInputs(1);
+  return {call[0]};
+}
+
+bool HasInference(const std::string& op) { return op != "region"; }
+
+std::vector<TensorType> InferTypes(const std::string& op, const std::vector<TensorType>& inputs,
+                                   const Attributes& attributes, const Wanted& wanted) {
+  const OpDefinition* definition = FindOp(op);
+  if (definition == nullptr) {
+    std::vector<std::string> known;
+    for (const auto& [name, other] : Table()) known.push_back(name);
+    throw TypeMismatch(fmt::format("there is no op of this name{}", DidYouMean(op, known)));
+  }
+  try {
+    return definition->infer({inputs, attributes, wanted});
+  } catch (const std::logic_error& error) {  // Attributes::as
+    throw TypeMismatch(error.what());
+  }
+}
+
+const OpTraits& TraitsOf(const std::string& op) {
+  static const OpTraits ordinary;
+  const OpDefinition* definition = FindOp(op);
+  return definition == nullptr ? ordinary : definition->traits;
 }
 
 Cost CostOf(const Graph& graph, const Node& node) {
@@ -35,11 +99,7 @@ Cost CostOf(const Graph& graph, const Node& node) {
   return cost;
 }
 
-bool IsStructural(const std::string& op) {
-  return op == "input" || op == "output" || op == "assign" || op == "reshape";
-}
-bool IsCollective(const std::string& op) {
-  return op == "all_reduce" || op == "reduce_scatter" || op == "all_gather" || op == "broadcast";
-}
+bool IsStructural(const std::string& op) { return TraitsOf(op).structural; }
+bool IsCollective(const std::string& op) { return TraitsOf(op).collective; }
 
 }  // namespace switchyard

@@ -22,7 +22,7 @@ Value Linear(Context& context, const std::string& name, const Value& x, int64_t 
   const Graph::Scope scope(context.graph, name);
   const Value weight = Parameter(context, "weight", {out, x.dim(-1)}, options.initializer, true, where);
   const Value bias = options.bias ? Parameter(context, "bias", {out}, kZeros, false, where) : Value();
-  return ops::Activation(ops::Linear(x, weight, bias, SY_ACTIVATION_NONE, where), options.activation, where);
+  return ops::Activation(ops::Linear(x, weight, bias, where), options.activation, where);
 }
 
 Value LayerNorm(Context& context, const std::string& name, const Value& x, float eps, Where where) {
@@ -62,7 +62,7 @@ Value PatchEmbed(Context& context, const std::string& name, const Value& images,
   const Value grid = ops::Reshape(images, {images.dim(0), rows, patch, columns, patch, channels}, where);
   const Value patches = ops::Reshape(ops::Transpose(grid, {0, 1, 3, 2, 4, 5}, where),
                                      {images.dim(0), rows * columns, patch * patch * channels}, where);
-  return ops::Linear(patches, ops::Reshape(weight, {width, -1}, where), bias, SY_ACTIVATION_NONE, where);
+  return ops::Linear(patches, ops::Reshape(weight, {width, -1}, where), bias, where);
 }
 
 Value Attention(Context& context, const std::string& name, const Value& x, int64_t heads, float dropout, Where where) {

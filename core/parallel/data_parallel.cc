@@ -49,8 +49,7 @@ Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, con
     parts.push_back(ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements}));
     if (const int64_t gap = Padded(elements) - elements; gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
   }
-  const Value flat =
-      graph.Add("concat", parts, {{DType::kF32, {bucket.elements}}}, Attributes(sy_axes_attributes{}))[0];
+  const Value flat = graph.Add("concat", parts, Attributes(sy_axes_attributes{}))[0];
   graph.mutable_node(flat.ref().node).bucket = place;
   return flat;
 }

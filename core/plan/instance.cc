@@ -23,6 +23,7 @@ struct BoundStep {
   uint64_t bytes = 0;
   std::shared_ptr<Communicator::DeviceCall> call;
   int event = -1;  // index into events: kReady and kJoin
+  int ready = -1;  // kCollective and kJoin: the event of the collective's kReady
   int staging = -1;
 };
 
@@ -56,6 +57,9 @@ struct Instance::Impl {
   Memory* memory = nullptr;
   Communicator* communicator = nullptr;
   int io_slot = 0;
+  // How a collective runs. On a stream of the device: in order there. Started: on the communicator's thread, where it
+  // would hold up the host. Else where its result is needed: ranks that compute on a host's cores gain nothing earlier.
+  enum class Collectives { kOnStream, kStarted, kAtJoin } collectives = Collectives::kAtJoin;
   std::vector<BoundStep> steps;
   std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
   std::vector<Staging> stagings;
@@ -73,9 +77,17 @@ struct Instance::Impl {
         status, fmt::format("{} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
   }
 
+  std::shared_ptr<Communicator::DeviceCall> CallOf(int collective) const {
+    for (const BoundStep& step : steps) {
+      if (step.kind == Step::kCollective && step.node == collective) return step.call;
+    }
+    return nullptr;
+  }
+  Status RunSteps(const Stream& stream);
   StatusOr<BoundStep> BindStep(const Step& step, std::vector<int>& event_of);
   Status BindFallback(const Step& step, BoundStep& bound);
   Status RunFallback(Staging& staging, const BoundKernel& kernel, const Stream& stream);
+  Status LaunchCollective(const BoundStep& step);
   Status RunStep(BoundStep& step, const Stream& stream);
   Status LookForNonFinite(int id);
   Status Capture();
@@ -148,6 +160,10 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       bound.event = static_cast<int>(events.size());
       events.push_back(std::move(event));
       if (step.kind == Step::kReady) event_of[step.node] = bound.event;
+      if (step.kind == Step::kJoin) {
+        bound.call = CallOf(step.node);
+        bound.ready = event_of[step.node];
+      }
       break;
     }
     case Step::kCollective: {
@@ -167,7 +183,7 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       } else {
         return Unimplemented("collective {} in a plan", node.op);
       }
-      bound.event = event_of[step.node];
+      bound.ready = event_of[step.node];
       break;
     }
     case Step::kLaunch: {
@@ -210,6 +226,12 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
     impl.steps.push_back(std::move(*bound));
   }
   const PlanOptions& options = plan.impl_->options;
+  if (communicator != nullptr && communicator->info().completion == SY_COMPLETES_ON_STREAM) {
+    impl.collectives = Impl::Collectives::kOnStream;
+  } else if (communicator != nullptr && communicator->launch_holds_up() && options.overlap && !options.debug_sync &&
+             !options.debug_nan) {
+    impl.collectives = Impl::Collectives::kStarted;
+  }
   if (plan.impl_->device->capture() != nullptr && options.capture && !options.debug_sync && !options.debug_nan)
     SY_RETURN_IF_ERROR(impl.Capture());
   return instance;
@@ -263,6 +285,11 @@ Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const 
   return OkStatus();
 }
 
+Status Instance::Impl::LaunchCollective(const BoundStep& step) {
+  SY_RETURN_IF_ERROR(events[step.ready].Before(communication));
+  return communicator->Launch(*step.call, communication);
+}
+
 Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
   switch (step.kind) {
     case Step::kLaunch: {
@@ -274,10 +301,14 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
     case Step::kReady:
       return events[step.event].Record(stream);
     case Step::kCollective:
-      if (!step.call) return OkStatus();
-      if (step.event >= 0) SY_RETURN_IF_ERROR(events[step.event].Before(communication));
-      return communicator->Launch(*step.call, communication);
+      if (!step.call || collectives == Collectives::kAtJoin) return OkStatus();
+      if (collectives == Collectives::kOnStream) return LaunchCollective(step);
+      communicator->Start(*step.call, events[step.ready], communication);
+      return OkStatus();
     case Step::kJoin:
+      if (!step.call) return OkStatus();
+      if (collectives == Collectives::kStarted) return communicator->Finish(*step.call);
+      if (collectives == Collectives::kAtJoin) SY_RETURN_IF_ERROR(LaunchCollective(step));
       SY_RETURN_IF_ERROR(events[step.event].Record(communication));
       return events[step.event].Before(stream);
     case Step::kFallback:
@@ -286,25 +317,34 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
   return OkStatus();
 }
 
+// Without debugging.
+Status Instance::Impl::RunSteps(const Stream& stream) {
+  size_t next = 0;  // segment
+  for (size_t i = 0; i < steps.size();) {
+    if (next < segments.size() && segments[next].begin == i) {
+      const sy_status status = plan->device->capture()->launch(segments[next].graph, stream.handle(), &error);
+      if (status != SY_OK) return Failed(steps[i].node, FromAbi(status, error, "replaying a captured segment"));
+      i = segments[next++].end;
+      continue;
+    }
+    const Status status = RunStep(steps[i], stream);
+    if (!status.ok()) return Failed(steps[i].node, status);
+    ++i;
+  }
+  return OkStatus();
+}
+
 Status Instance::Run(const Stream& stream) {
   Impl& impl = *impl_;
   const PlanOptions& options = impl.plan->options;
   if (!options.debug_sync && !options.debug_nan) {
-    size_t next = 0;  // segment
-    for (size_t i = 0; i < impl.steps.size();) {
-      if (next < impl.segments.size() && impl.segments[next].begin == i) {
-        const sy_status status =
-            impl.plan->device->capture()->launch(impl.segments[next].graph, stream.handle(), &impl.error);
-        if (status != SY_OK)
-          return impl.Failed(impl.steps[i].node, FromAbi(status, impl.error, "replaying a captured segment"));
-        i = impl.segments[next++].end;
-        continue;
-      }
-      const Status status = impl.RunStep(impl.steps[i], stream);
-      if (!status.ok()) return impl.Failed(impl.steps[i].node, status);
-      ++i;
+    Status status = impl.RunSteps(stream);
+    if (status.ok() || impl.collectives != Impl::Collectives::kStarted) return status;
+    // The caller may free memory now that collectives still use.
+    for (const BoundStep& step : impl.steps) {
+      if (step.kind == Step::kCollective && step.call) impl.communicator->Finish(*step.call).IgnoreError();
     }
-    return OkStatus();
+    return status;
   }
   impl.timings.clear();
   for (BoundStep& step : impl.steps) {

@@ -132,7 +132,8 @@ class Placer {
             node.op == "output" || node.op == "assign" ? kEnd : std::max(last_use_[group_.at(input)], position_[id]);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         int& last = last_use_[group_.at({id, static_cast<int>(o)})];
-        last = std::max(last, position_[id]);
+        // A collective may go on until its result is waited for; one that nobody reads, until the end.
+        last = IsCollective(node.op) && reads[id] == 0 ? kEnd : std::max(last, position_[id]);
       }
     }
   }

@@ -6,32 +6,12 @@
 #include "core/graph/op.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
+#include "core/plan/launch_order.h"
 #include "core/plan/regions.h"
 #include "core/plan/steps.h"
 
 namespace switchyard {
 namespace {
-
-// The launch order: as built, but collectives wait until right before the first reader of their result.
-std::vector<int> LaunchOrder(const Graph& graph) {
-  std::vector<int> order;
-  std::vector<bool> done(graph.size(), false);
-  const auto push = [&](int id) {
-    if (!done[id]) order.push_back(id);
-    done[id] = true;
-  };
-  for (int id = 0; id < graph.size(); ++id) {
-    const Node& node = graph.node(id);
-    if (IsCollective(node.op)) continue;
-    for (const Ref& input : node.inputs) {
-      if (IsCollective(graph.node(input.node).op)) push(input.node);
-    }
-    for (const int earlier : node.control) push(earlier);
-    push(id);
-  }
-  for (int id = 0; id < graph.size(); ++id) push(id);
-  return order;
-}
 
 // Kernels for every node, forward/backward pairs together.
 Status SelectKernels(const RegionGraph& lowered, KernelCache& cache, KernelCache* reference,
@@ -122,7 +102,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
         report.fallbacks.size(), options.max_fallback, impl.device->info().plugin, report.FallbackList());
   }
 
-  const std::vector<int> order = LaunchOrder(graph);
+  const std::vector<int> order = LaunchOrder(graph, options.overlap);
   const Placement placement = PlaceValues(graph, order, planned, layout);
   const auto place = [&](const Spot& spot) {
     const Storage& storage = placement.storages[spot.storage];
@@ -139,10 +119,8 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
     return step;
   };
 
-  // Where each collective's input is complete: after the last step, in launch order, that writes to it.
+  // Each collective whose input is complete behind a node; where it works on a copy, behind the copy.
   std::vector<std::vector<int>> ready_after(graph.size());
-  std::vector<int> position(graph.size());
-  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
   for (int id = 0; id < graph.size(); ++id) {
     if (IsCollective(graph.node(id).op) && placement.copies[id].empty())
       ready_after[graph.node(id).inputs[0].node].push_back(id);

@@ -6,7 +6,7 @@
 // backend nor a decomposition covers runs on the reference plugin through host memory, and is reported), give every
 // value a place (views share the place of their source; parts of a bucket are written where the bucket lies; a new
 // value of a state is written over the old one where the kernel allows), give places offsets by liveness, put
-// collectives on the communication stream right before their first reader, and bind. Not thread-safe; different
+// collectives on the communication stream as soon as their input is complete, and bind. Not thread-safe; different
 // Instances over different streams may run concurrently.
 #pragma once
 
@@ -22,8 +22,9 @@
 namespace switchyard {
 
 struct PlanOptions {
-  bool fuse = true;          // --compile=0 sets it to false: no fusion, no regions
-  bool capture = true;       // replay runs of launches with one call where the device can
+  bool fuse = true;     // --compile=0 sets it to false: no fusion, no regions
+  bool capture = true;  // replay runs of launches with one call where the device can
+  bool overlap = true;  // collectives may start as soon as their input is complete; else right before their first reader
   bool debug_sync = false;   // wait after every step and name the node that failed
   bool debug_nan = false;    // and look for inf and nan in every floating output
   double max_fallback = -1;  // nodes that may run on the reference plugin; -1 = any

@@ -188,13 +188,13 @@ StatusOr<RegionGraph> ClaimRegions(Graph source, KernelCache& cache) {
       std::vector<TensorType> types;
       for (const Ref& ref : view.output_refs) types.push_back(source.type(ref));
       result.graph.SetPhase(first.phase);
-      made = result.graph.Add("region", map(view.input_refs), types, {}, first.where, "region/" + first.name);
+      made = result.graph.Region(map(view.input_refs), types, first.where, "region/" + first.name);
       replaced = view.output_refs;
       result.regions[result.graph.size() - 1] = claimed[-1 - item];
       for (const int id : members) new_id[id] = result.graph.size() - 1;
     } else {
       const Node& node = source.node(item);
-      if (node.op == "input") {
+      if (node.input) {
         made = {result.graph.Input(node.name, node.outputs[0], *node.input, node.where)};
       } else {
         made = result.graph.Clone(node, map(node.inputs));

@@ -20,7 +20,7 @@ struct Step {
     kFallback,    // kernel of the reference plugin, through host memory
     kCopy,        // inputs[0] → outputs[0], `bytes`
     kReady,       // the input of collective `node` is complete: record its event
-    kCollective,  // on the communication stream, after its kReady event
+    kCollective,  // after its kReady event: on the communication stream, or started; or left to its kJoin (instance.cc)
     kJoin         // the compute stream waits for collective `node`
   } kind = kLaunch;
   int node = -1;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/runtime/composition.h"
+#include "core/runtime/progress_thread.h"
 #include "core/runtime/watched_collective.h"
 
 namespace switchyard {
@@ -25,6 +26,9 @@ struct Communicator::DeviceCall {
   uint64_t count = 0, bytes = 0;
   sy_dtype dtype = SY_F32;
   int reduction = SY_SUM, root = 0;
+  Event* ready = nullptr;  // of the last Start
+  const Stream* stream = nullptr;
+  ProgressThread::Task task;
 };
 
 struct Communicator::Impl {
@@ -32,11 +36,13 @@ struct Communicator::Impl {
   sy_collective_info info{SY_HEADER(sy_collective_info)};
   Device* device = nullptr;
   int rank = 0, size = 1;
+  bool several_hosts = false;
   uint64_t bytes_sent = 0;
   HostMemory staging;  // for device memory that the plugin cannot touch
   Buffer relay;        // for host memory that the plugin cannot touch
   // Null with one rank and no plugin. Ends before the memory that its calls use.
   std::unique_ptr<WatchedCollective> plugin;
+  std::unique_ptr<ProgressThread> progress;  // made by the first Start; ends before the plugin
 
   bool completes_on_stream() const { return plugin != nullptr && plugin->completes_on_stream(); }
   bool reaches_host() const { return plugin == nullptr || plugin->reaches_host(); }
@@ -140,6 +146,7 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
   impl.device = device;
   impl.rank = processes.rank;
   impl.size = processes.world;
+  impl.several_hosts = processes.nodes > 1;
   impl.info.memory_kinds = 1u << SY_MEMORY_HOST;
   impl.info.completion = SY_COMPLETES_BY_POLL;
   if (plugin == nullptr) {
@@ -174,6 +181,7 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, 
   Impl& impl = *communicator->impl_;
   impl.device = from.device;
   impl.info = from.info;
+  impl.several_hosts = from.several_hosts;
   impl.plugin_name = from.plugin_name;
   if (from.plugin == nullptr) return color < 0 ? nullptr : std::move(communicator);
 
@@ -330,6 +338,29 @@ Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
   SY_RETURN_IF_ERROR(run(host));
   SY_RETURN_IF_ERROR(impl.device->Copy(stream, call.place, HostPlace(host), call.bytes));
   return impl.device->Synchronize(stream);
+}
+
+void Communicator::Start(DeviceCall& call, Event& ready, const Stream& stream) {
+  if (impl_->progress == nullptr) impl_->progress = std::make_unique<ProgressThread>();
+  call.ready = &ready;
+  call.stream = &stream;
+  if (!call.task.body) {
+    call.task.body = [this, &call]() -> Status {
+      SY_RETURN_IF_ERROR(call.ready->Wait());
+      return Launch(call, *call.stream);
+    };
+  }
+  impl_->progress->Submit(call.task);
+}
+
+Status Communicator::Finish(DeviceCall& call) {
+  return impl_->progress == nullptr ? OkStatus() : impl_->progress->Wait(call.task);
+}
+
+bool Communicator::launch_holds_up() const {
+  const Impl& impl = *impl_;
+  return impl.plugin != nullptr && !impl.completes_on_stream() && impl.device != nullptr &&
+         (impl.device->async() || impl.several_hosts);
 }
 
 Status Communicator::Wait(Event& event) {

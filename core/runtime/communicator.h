@@ -56,6 +56,13 @@ class Communicator {
   StatusOr<std::shared_ptr<DeviceCall>> PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset,
                                                          uint64_t count, sy_dtype dtype, int root);
   Status Launch(DeviceCall& call, const Stream& stream);
+  // The same where Launch would block: on the communicator's own thread, once `ready` has happened. Finish waits for
+  // the end. Calls run in the order in which they were started; between the first Start and the last Finish nobody else
+  // uses the communicator. Allocate nothing.
+  void Start(DeviceCall& call, Event& ready, const Stream& stream);
+  Status Finish(DeviceCall& call);
+  // Would Launch hold up the host while the device or a network works? Then calls are better started.
+  bool launch_holds_up() const;
   // Wait for an event or for all work of a stream that may hold collectives of this communicator: like the device's own
   // waits, but they end with an error when a peer is gone, a collective has failed on the stream, or the time limit of
   // a call has passed.

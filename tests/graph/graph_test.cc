@@ -1,6 +1,5 @@
 #include "core/graph/graph.h"
 
-#include <functional>
 #include <set>
 
 #include "core/graph/op.h"
@@ -22,15 +21,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string ErrorOf(const std::function<void()>& build) {
-  try {
-    build();
-  } catch (const BuildError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 class BuilderTest : public ::testing::Test {
  protected:

@@ -132,7 +132,7 @@ TEST(FusionTest, AValueThatIsReadTwiceStaysWhole) {
 
 TEST(DecomposeTest, WhatTheBackendHasIsLeftAlone) {
   const Graph source = ForwardGraph(kMicro, 2);
-  const Graph copy = Rewrite(source, [](Rewriting&, int) { return std::nullopt; });
+  const Graph copy = Rewrite("copy", source, [](Rewriting&, int) { return std::nullopt; });
   EXPECT_EQ(Decompose(source, Everything).ToText(), copy.ToText());
 }
 
@@ -237,7 +237,7 @@ TEST(DeadNodesTest, ControlEdgesKeepWhatTheyName) {
 
 TEST(RewriteTest, ACopyKeepsNamesPhasesLinesAndPairs) {
   const Graph source = TrainingGraph(kMicro, 2);
-  const Graph copy = Rewrite(source, [](Rewriting&, int) { return std::nullopt; });
+  const Graph copy = Rewrite("copy", source, [](Rewriting&, int) { return std::nullopt; });
   ASSERT_EQ(copy.size(), source.size());
   std::map<std::string, int> ids;
   for (int id = 0; id < copy.size(); ++id) ids[copy.node(id).name] = id;

@@ -49,6 +49,15 @@ Graph TrainingGraph(const ModelOptions& options, int batch) {
   return graph;
 }
 
+std::string ErrorOf(const std::function<void()>& build) {
+  try {
+    build();
+  } catch (const BuildError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 int Count(const Graph& graph, const std::string& op) {
   return static_cast<int>(
       std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.op == op; }));

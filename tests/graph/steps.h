@@ -1,6 +1,8 @@
-// Graphs that several tests look at: a model's forward pass and its whole training step.
+// Graphs that several tests look at: a model's forward pass and its whole training step; and what it says of wrong
+// ones.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "core/graph/graph.h"
@@ -15,6 +17,9 @@ Graph ForwardGraph(const ModelOptions& options, int batch, bool training = false
 
 // Forward, mean cross entropy (output "loss"), gradients, AdamW with clipping.
 Graph TrainingGraph(const ModelOptions& options, int batch);
+
+// The text of the BuildError that `build` throws; "no error" without one.
+std::string ErrorOf(const std::function<void()>& build);
 
 int Count(const Graph& graph, const std::string& op);
 

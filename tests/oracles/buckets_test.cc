@@ -49,14 +49,14 @@ Graph IntegerStep(uint64_t bucket_bytes, MicroStep micro_step) {
 // Plans for the places in a round, over one memory.
 class Round {
  public:
-  Status Make(uint64_t bucket_bytes, const std::vector<MicroStep>& micro_steps) {
+  Status Make(uint64_t bucket_bytes, const std::vector<MicroStep>& micro_steps, bool overlap = true) {
     World& world = SharedWorld();
     kernels_ = std::make_unique<KernelCache>(*world.device, KernelOptions{});
     if (world.reference) reference_ = std::make_unique<KernelCache>(*world.reference, KernelOptions{});
     layout_ = std::make_unique<Layout>(world.device->info().alignment);
     for (const MicroStep micro_step : micro_steps) {
-      SY_ASSIGN_OR_RETURN(
-          auto plan, Plan::Compile(IntegerStep(bucket_bytes, micro_step), *kernels_, reference_.get(), *layout_, {}));
+      SY_ASSIGN_OR_RETURN(auto plan, Plan::Compile(IntegerStep(bucket_bytes, micro_step), *kernels_, reference_.get(),
+                                                   *layout_, {.overlap = overlap}));
       plans_.push_back(std::move(plan));
     }
     SY_ASSIGN_OR_RETURN(memory_, Memory::Allocate(*layout_, *world.device, world.communicator.get()));
@@ -128,6 +128,19 @@ TEST_P(BucketSize, DoesNotChangeASum) {
     EXPECT_EQ(buckets, 1);
   } else {
     EXPECT_GT(buckets, 1);
+  }
+}
+
+TEST_P(BucketSize, AndOverlapDoNotChangeABit) {
+  for (const bool overlap : {true, false}) {
+    Round round;
+    const Status made = round.Make(GetParam(), {MicroStep::kOnly}, overlap);
+    ASSERT_TRUE(made.ok()) << Message(made);
+    for (int64_t a = 0; a < kMicroSteps; ++a) {
+      const Status ran = round.Run(0, a);
+      ASSERT_TRUE(ran.ok()) << Message(ran);
+    }
+    ExpectExactSums(round, kMicroSteps);
   }
 }
 

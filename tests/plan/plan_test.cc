@@ -6,6 +6,7 @@
 
 #include "core/base/random.h"
 #include "core/graph/gradients.h"
+#include "core/graph/op.h"
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/matmul.h"
@@ -13,6 +14,9 @@
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/softmax.h"
+#include "core/optim/optimizer.h"
+#include "core/parallel/data_parallel.h"
+#include "core/plan/launch_order.h"
 #include "core/train/step.h"
 #include "models/model.h"
 #include "tests/plan/allocation_count.h"
@@ -189,6 +193,92 @@ TEST_P(PlanOnDevice, ControlEdgesOrderNodesThatShareNoValue) {
   EXPECT_EQ(std::count(order.begin(), last_kernel, "all_reduce"), 2);
 }
 
+// A chain of layers, each with a gradient that becomes a bucket of its own.
+Graph ChainWithBuckets(int layers) {
+  Graph g;
+  std::vector<Value> parameters;
+  Value x = g.Input("x", {DType::kF32, {64}}, As(Role::kBatch));
+  for (int i = 0; i < layers; ++i) {
+    parameters.push_back(g.Input(fmt::format("p{}", i), {DType::kF32, {64}}, As(Role::kParameter)));
+    x = ops::Unary(SY_PW_TANH, ops::Mul(x, parameters.back()));
+  }
+  const std::vector<Value> gradients = Gradients(ops::Sum(x), parameters);
+  std::vector<ParameterGradient> pairs;
+  for (int i = 0; i < layers; ++i) pairs.push_back({parameters[i], gradients[i]});
+  DataParallelOptions options;
+  options.world = 2;
+  options.bucket_bytes = 4;
+  const Buckets buckets = AddDataParallel(g, pairs, options, MicroStep::kOnly);
+  OptimizerOptions sgd;
+  sgd.kind = SY_OPTIMIZER_SGD;
+  AddOptimizer(g, buckets.gradients, buckets.flat, sgd, 1);
+  return g;
+}
+
+std::vector<int> PositionsOf(const Graph& graph, const std::vector<int>& order) {
+  std::vector<int> position(graph.size(), -1);
+  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int>(i);
+  for (int id = 0; id < graph.size(); ++id) {
+    EXPECT_GE(position[id], 0) << graph.node(id).name << " is missing";
+    for (const Ref& input : graph.node(id).inputs) EXPECT_LT(position[input.node], position[id]) << graph.node(id).name;
+    for (const int earlier : graph.node(id).control) EXPECT_LT(position[earlier], position[id]) << graph.node(id).name;
+  }
+  return position;
+}
+
+TEST(LaunchOrderTest, AReductionStartsBehindTheLastWriterOfItsBucket) {
+  constexpr int kLayers = 6;
+  const Graph g = ChainWithBuckets(kLayers);
+  for (const bool early : {true, false}) {
+    const std::vector<int> position = PositionsOf(g, LaunchOrder(g, early));
+    int last_backward = -1;
+    std::vector<int> reductions, writers;
+    for (int id = 0; id < g.size(); ++id) {
+      const Node& node = g.node(id);
+      if (node.phase == Phase::kBackward) {
+        EXPECT_GT(position[id], last_backward) << node.name << " does not stand where it was built";
+        last_backward = position[id];
+      }
+      if (!IsCollective(node.op)) continue;
+      reductions.push_back(position[id]);
+      const Node& bucket = g.node(node.inputs[0].node);
+      int writer = -1;
+      for (const Ref& part : bucket.inputs) {
+        int at = part.node;
+        while (TraitsOf(g.node(at).op).view) at = g.node(at).inputs[0].node;
+        writer = std::max(writer, position[at]);
+      }
+      writers.push_back(writer);
+    }
+    ASSERT_EQ(reductions.size(), static_cast<size_t>(kLayers));
+    for (int i = 0; i < kLayers; ++i) {
+      if (!early) {
+        EXPECT_GT(reductions[i], last_backward);
+        continue;
+      }
+      EXPECT_LE(reductions[i] - writers[i], 3) << "between them a reshape and the bucket itself";
+      if (i + 1 < kLayers) {
+        EXPECT_LT(reductions[i], last_backward);
+      }
+    }
+  }
+}
+
+TEST(LaunchOrderTest, CollectivesOfCollectivesAndControlEdgesKeepTheirOrder) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {8}}, As(Role::kBatch));
+  const Attributes a(sy_collective_attributes{});
+  const Value part = g.Add("reduce_scatter", {ops::Scale(x, 2)}, a, {.shape = Shape{2}})[0];
+  const Value sum = ops::AllReduce(part, SY_SUM, 1);
+  const Value whole = g.Add("all_gather", {sum}, a, {.shape = Shape{8}})[0];
+  const Value other = ops::AddScalar(x, 1);
+  g.mutable_node(part.ref().node).control.push_back(x.ref().node);
+  g.mutable_node(other.ref().node).control.push_back(whole.ref().node);
+  g.Output("y", other);
+  g.Output("z", whole);
+  for (const bool early : {true, false}) PositionsOf(g, LaunchOrder(g, early));
+}
+
 TEST(Plan, CapturedSegmentsComputeTheSame) {
   const auto opened = TestDevice::Open("null");
   ASSERT_TRUE(opened.ok()) << opened.status();
@@ -218,7 +308,7 @@ TEST_P(PlanOnDevice, PutsBucketPartsWhereTheBucketLies) {
   Graph g;
   const Value x = g.Input("x", {DType::kF32, {64}}, As(Role::kBatch));
   const Value a = ops::Scale(x, 2), b = ops::Scale(x, 3);
-  const Value bucket = g.Add("concat", {a, b}, {{DType::kF32, {128}}}, Attributes(sy_axes_attributes{}))[0];
+  const Value bucket = g.Add("concat", {a, b}, Attributes(sy_axes_attributes{}))[0];
   g.mutable_node(bucket.ref().node).bucket = "gradients/0";
   g.Output("second", ops::Sum(ops::Slice(bucket, 0, 64, 64)));
   const auto c = Compiled::Make(g, *test_);

@@ -15,32 +15,53 @@ namespace switchyard {
 namespace ops {
 
 Value Attention(const Value& qkv, const Value& bias, const Value& mask, float scale, Where where) {
-  if (qkv.rank() != 5 || qkv.dim(2) != 3) ThrowBuildError("attention", "qkv must be (B, T, 3, H, D)", {qkv}, where);
-  const int64_t batch = qkv.dim(0), tokens = qkv.dim(1), heads = qkv.dim(3), width = qkv.dim(4);
   sy_attention_attributes attributes{};
-  attributes.scale = scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(width));
+  attributes.scale = scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(qkv.shape().empty() ? 1 : qkv.dim(-1)));
   std::vector<Value> inputs = {qkv};
   if (bias) {
-    if (bias.shape() != Shape{heads, tokens, tokens})
-      ThrowBuildError("attention", "bias must be (H, T, T)", {qkv, bias}, where);
     attributes.bias = 1;
     inputs.push_back(bias);
   }
   if (mask) {
-    if (mask.rank() != 3 || mask.dim(1) != tokens || mask.dim(2) != tokens || batch % mask.dim(0) != 0) {
-      ThrowBuildError("attention", "mask must be (G, T, T) with B a multiple of G", {qkv, mask}, where);
-    }
     attributes.mask = 1;
     inputs.push_back(mask);
   }
-  return qkv.graph().Add("attention", inputs,
-                         {{qkv.dtype(), {batch, tokens, heads, width}}, {DType::kF32, {batch, heads, tokens}}},
-                         Attributes(attributes), where)[0];
+  return qkv.graph().Add("attention", inputs, Attributes(attributes), {}, where)[0];
 }
 
 }  // namespace ops
 
 namespace {
+
+// The extra inputs, which stand from `first` on.
+void CheckBiasAndMask(const Signature& call, size_t first) {
+  const auto& a = call.attributes.as<sy_attention_attributes>();
+  call.RequireInputs(first + (a.bias != 0) + (a.mask != 0));
+  call.Require(call.rank(0) == 5 && call.dim(0, 2) == 3, "qkv must be (B, T, 3, H, D)");
+  const int64_t batch = call.dim(0, 0), tokens = call.dim(0, 1), heads = call.dim(0, 3);
+  if (a.bias) call.Require(call.shape(first) == Shape{heads, tokens, tokens}, "bias must be (H, T, T)");
+  if (!a.mask) return;
+  const Shape& mask = call.inputs.back().shape;
+  call.Require(mask.size() == 3 && mask[1] == tokens && mask[2] == tokens && mask[0] > 0 && batch % mask[0] == 0,
+               "mask must be (G, T, T) with B a multiple of G");
+}
+
+std::vector<TensorType> AttentionTypes(const Signature& call) {
+  CheckBiasAndMask(call, 1);
+  const Shape& s = call.shape(0);
+  return {{call[0].dtype, {s[0], s[1], s[3], s[4]}}, {DType::kF32, {s[0], s[3], s[1]}}};
+}
+
+std::vector<TensorType> AttentionBackwardTypes(const Signature& call) {
+  CheckBiasAndMask(call, 4);
+  const Shape& s = call.shape(0);
+  const Shape out = {s[0], s[1], s[3], s[4]};
+  call.Require(call.shape(1) == out && call.shape(3) == out && call.shape(2) == Shape{s[0], s[3], s[1]},
+               "expected qkv, out (B, T, H, D), logsumexp (B, H, T), dout (B, T, H, D)");
+  std::vector<TensorType> results = {call[0]};
+  if (call.attributes.as<sy_attention_attributes>().bias) results.push_back({DType::kF32, call.shape(4)});
+  return results;
+}
 
 std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Value>& dy,
                                      const std::vector<bool>& wanted) {
@@ -49,10 +70,8 @@ std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Val
   std::vector<Value> inputs = {graph.value(node.inputs[0]), graph.value({id, 0}), graph.value({id, 1}),
                                ops::Cast(dy[0], node.outputs[0].dtype)};
   for (size_t i = 1; i < node.inputs.size(); ++i) inputs.push_back(graph.value(node.inputs[i]));
-  std::vector<TensorType> outputs = {inputs[0].type()};
-  if (a.bias) outputs.push_back({DType::kF32, inputs[4].shape()});
   const auto results =
-      graph.Add("attention_backward", inputs, outputs, node.attributes, node.where, node.name + "/backward");
+      graph.Add("attention_backward", inputs, node.attributes, {}, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
   std::vector<Value> gradients(node.inputs.size());
   gradients[0] = results[0];
@@ -125,18 +144,27 @@ std::vector<Value> AttentionBackwardDecompose(Graph&, const Node& node, const st
   return results;
 }
 
-double AttentionFlops(const Graph& graph, const Node& node) {
+// Of one product of a query with every key.
+double ProductFlops(const Graph& graph, const Node& node) {
   const Shape& s = graph.type(node.inputs[0]).shape;
-  const double product = 2.0 * s[0] * s[3] * s[1] * s[1] * s[4];
-  return (node.op == "attention" ? 2 : 5) * product;
+  return 2.0 * s[0] * s[3] * s[1] * s[1] * s[4];
 }
 
 }  // namespace
 
 std::vector<OpDefinition> AttentionOps() {
-  return {{"attention", "scaled dot-product attention on packed qkv", AttentionGradient, AttentionDecompose,
-           AttentionFlops},
-          {"attention_backward", "its gradient", nullptr, AttentionBackwardDecompose, AttentionFlops}};
+  return {{.name = "attention",
+           .summary = "scaled dot-product attention on packed qkv",
+           .infer = AttentionTypes,
+           .gradient = AttentionGradient,
+           .decompose = AttentionDecompose,
+           .flops = [](const Graph& g, const Node& n) { return 2 * ProductFlops(g, n); },
+           .traits = {.precision = Precision::kHalf, .half_inputs = 1}},
+          {.name = "attention_backward",
+           .summary = "its gradient",
+           .infer = AttentionBackwardTypes,
+           .decompose = AttentionBackwardDecompose,
+           .flops = [](const Graph& g, const Node& n) { return 5 * ProductFlops(g, n); }}};
 }
 
 }  // namespace switchyard

@@ -7,12 +7,97 @@
 #include "fmt/format.h"
 
 namespace switchyard {
-namespace ops {
 namespace {
 
-int64_t WindowExtent(int64_t n, int kernel, int stride, int dilation, int before, int after) {
+int64_t WindowExtent(int64_t n, int64_t kernel, int stride, int dilation, int before, int after) {
   return (n + before + after - int64_t{dilation} * (kernel - 1) - 1) / stride + 1;
 }
+
+void CheckSpatialRank(const Signature& call, int spatial_rank, int rank) {
+  call.Require((spatial_rank == 2 || spatial_rank == 3) && rank == spatial_rank + 2,
+               "the input must be (N, H, W, C) or (N, D, H, W, C)");
+}
+
+// y (N, spatial', K) of a convolution of x (N, spatial, C) with w (K, kernel, C/groups).
+Shape ConvolutionShape(const Signature& call, const Shape& x, const Shape& w) {
+  const auto& a = call.attributes.as<sy_convolution_attributes>();
+  CheckSpatialRank(call, a.spatial_rank, static_cast<int>(x.size()));
+  call.Require(a.groups > 0 && w.size() == x.size() && w.back() * a.groups == x.back() && w[0] % a.groups == 0,
+               fmt::format("weight must be (K, kernel, C/groups) with {} groups", a.groups));
+  Shape y = {x[0]};
+  for (int i = 0; i < a.spatial_rank; ++i) {
+    call.Require(a.stride[i] > 0 && a.dilation[i] > 0, "stride and dilation must be 1 or more");
+    y.push_back(WindowExtent(x[i + 1], w[i + 1], a.stride[i], a.dilation[i], a.before[i], a.after[i]));
+    call.Require(y.back() >= 1, "the kernel is larger than the padded input");
+  }
+  y.push_back(w[0]);
+  return y;
+}
+
+std::vector<TensorType> ConvolutionTypes(const Signature& call) {
+  const bool bias = call.attributes.as<sy_convolution_attributes>().bias != 0;
+  call.RequireInputs(bias ? 3 : 2);
+  if (bias) call.Require(call.shape(2) == Shape{call.dim(1, 0)}, "bias must be (K)");
+  return {{call[0].dtype, ConvolutionShape(call, call.shape(0), call.shape(1))}};
+}
+
+// dy, w → dx. Several extents of x give the same y, so its shape is asked for.
+std::vector<TensorType> ConvolutionDataTypes(const Signature& call) {
+  call.RequireInputs(2);
+  const Shape& x = call.WantedShape();
+  call.Require(ConvolutionShape(call, x, call.shape(1)) == call.shape(0),
+               fmt::format("{} does not give a result of dy's shape", ToString(x)));
+  return {{call[0].dtype, x}};
+}
+
+// x, dy → dw, whose shape is asked for.
+std::vector<TensorType> ConvolutionWeightTypes(const Signature& call) {
+  call.RequireInputs(2);
+  const Shape& w = call.WantedShape();
+  call.Require(ConvolutionShape(call, call.shape(0), w) == call.shape(1),
+               fmt::format("{} does not give a result of dy's shape", ToString(w)));
+  return {{call.DTypeOr(call[0].dtype), w}};
+}
+
+Shape PoolShape(const Signature& call) {
+  const auto& a = call.attributes.as<sy_pool_attributes>();
+  const Shape& x = call.shape(0);
+  CheckSpatialRank(call, a.spatial_rank, static_cast<int>(x.size()));
+  Shape y = {x[0]};
+  for (int i = 0; i < a.spatial_rank; ++i) {
+    call.Require(a.stride[i] > 0 && a.kernel[i] > 0, "kernel and stride must be 1 or more");
+    y.push_back(WindowExtent(x[i + 1], a.kernel[i], a.stride[i], 1, a.before[i], a.after[i]));
+    call.Require(y.back() >= 1, "the window is larger than the padded input");
+  }
+  y.push_back(x.back());
+  return y;
+}
+
+std::vector<TensorType> PoolTypes(const Signature& call) {
+  call.RequireInputs(1);
+  return {{call[0].dtype, PoolShape(call)}};
+}
+
+std::vector<TensorType> PoolBackwardTypes(const Signature& call) {
+  call.RequireInputs(2);
+  call.Require(call.shape(1) == PoolShape(call), "dy must have the shape of the pooled x");
+  return {call[0]};
+}
+
+// Of either direction: the size is asked for, batch and channels stay.
+std::vector<TensorType> ResizeTypes(const Signature& call) {
+  call.RequireInputs(1);
+  CheckSpatialRank(call, call.attributes.as<sy_resize_attributes>().spatial_rank, call.rank(0));
+  const Shape &from = call.shape(0), &to = call.WantedShape();
+  call.Require(to.size() == from.size() && to[0] == from[0] && to.back() == from.back() && Elements(to) > 0,
+               "one size per spatial axis is needed");
+  return {{call[0].dtype, to}};
+}
+
+}  // namespace
+
+namespace ops {
+namespace {
 
 int SpatialRank(const char* op, const Value& x, Where where) {
   const int spatial = x.rank() - 2;
@@ -24,62 +109,42 @@ int SpatialRank(const char* op, const Value& x, Where where) {
 }  // namespace
 
 Value Convolution(const Value& x, const Value& weight, const Value& bias, const WindowOptions& options, Where where) {
-  const int spatial = SpatialRank("convolution", x, where);
-  if (weight.rank() != x.rank() || weight.dim(-1) * options.groups != x.dim(-1) ||
-      weight.dim(0) % options.groups != 0) {
-    ThrowBuildError("convolution", fmt::format("weight must be (K, kernel, C/groups) with {} groups", options.groups),
-                    {x, weight}, where);
-  }
   sy_convolution_attributes a{};
-  a.spatial_rank = spatial;
+  a.spatial_rank = SpatialRank("convolution", x, where);
   a.groups = options.groups;
   a.bias = static_cast<bool>(bias);
-  Shape shape = {x.dim(0)};
-  for (int i = 0; i < spatial; ++i) {
+  for (int i = 0; i < a.spatial_rank; ++i) {
     a.stride[i] = options.stride;
     a.dilation[i] = options.dilation;
     a.before[i] = a.after[i] = options.padding;
-    shape.push_back(WindowExtent(x.dim(i + 1), static_cast<int>(weight.dim(i + 1)), options.stride, options.dilation,
-                                 options.padding, options.padding));
-    if (shape.back() < 1)
-      ThrowBuildError("convolution", "the kernel is larger than the padded input", {x, weight}, where);
   }
-  shape.push_back(weight.dim(0));
   std::vector<Value> inputs = {x, weight};
   if (bias) inputs.push_back(bias);
-  return x.graph().Add("convolution", inputs, {{x.dtype(), shape}}, Attributes(a), where)[0];
+  return x.graph().Add("convolution", inputs, Attributes(a), {}, where)[0];
 }
 
 Value Pool(const Value& x, const PoolOptions& options, Where where) {
-  const int spatial = SpatialRank("pool", x, where);
   sy_pool_attributes a{};
-  a.spatial_rank = spatial;
+  a.spatial_rank = SpatialRank("pool", x, where);
   a.average = options.average;
   a.count_include_pad = options.count_include_pad;
-  Shape shape = {x.dim(0)};
-  for (int i = 0; i < spatial; ++i) {
+  for (int i = 0; i < a.spatial_rank; ++i) {
     a.kernel[i] = options.kernel;
     a.stride[i] = options.stride;
     a.before[i] = a.after[i] = options.padding;
-    shape.push_back(WindowExtent(x.dim(i + 1), options.kernel, options.stride, 1, options.padding, options.padding));
-    if (shape.back() < 1) ThrowBuildError("pool", "the window is larger than the padded input", {x}, where);
   }
-  shape.push_back(x.dim(-1));
-  return x.graph().Add("pool", {x}, {{x.dtype(), shape}}, Attributes(a), where)[0];
+  return x.graph().Add("pool", {x}, Attributes(a), {}, where)[0];
 }
 
 Value Resize(const Value& x, const Shape& size, int mode, bool align_corners, Where where) {
-  const int spatial = SpatialRank("resize", x, where);
-  if (static_cast<int>(size.size()) != spatial)
-    ThrowBuildError("resize", "one size per spatial axis is needed", {x}, where);
   sy_resize_attributes a{};
-  a.spatial_rank = spatial;
+  a.spatial_rank = SpatialRank("resize", x, where);
   a.mode = mode;
   a.align_corners = align_corners;
   Shape shape = {x.dim(0)};
   shape.insert(shape.end(), size.begin(), size.end());
   shape.push_back(x.dim(-1));
-  return x.graph().Add("resize", {x}, {{x.dtype(), shape}}, Attributes(a), where)[0];
+  return x.graph().Add("resize", {x}, Attributes(a), {.shape = shape}, where)[0];
 }
 
 }  // namespace ops
@@ -95,11 +160,12 @@ std::vector<Value> ConvolutionGradient(Graph& graph, int id, const std::vector<V
   const Value x = graph.value(node.inputs[0]), w = graph.value(node.inputs[1]);
   std::vector<Value> gradients(node.inputs.size());
   if (wanted[0])
-    gradients[0] = graph.Add("convolution_backward_data", {dy[0], w}, {x.type()}, Attributes(a), node.where,
+    gradients[0] = graph.Add("convolution_backward_data", {dy[0], w}, Attributes(a), {.shape = x.shape()}, node.where,
                              node.name + "/backward_data")[0];
   if (wanted[1])
-    gradients[1] = graph.Add("convolution_backward_weights", {x, dy[0]}, {w.type()}, Attributes(a), node.where,
-                             node.name + "/backward_weights")[0];
+    gradients[1] =
+        graph.Add("convolution_backward_weights", {x, dy[0]}, Attributes(a),
+                  {.dtypes = {w.dtype()}, .shape = w.shape()}, node.where, node.name + "/backward_weights")[0];
   if (bias && wanted[2]) gradients[2] = ops::Reduce(dy[0], SY_REDUCE_SUM, (1u << (dy[0].rank() - 1)) - 1);
   return gradients;
 }
@@ -107,44 +173,61 @@ std::vector<Value> ConvolutionGradient(Graph& graph, int id, const std::vector<V
 std::vector<Value> PoolGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
   const Value x = graph.value(node.inputs[0]);
-  const auto dx =
-      graph.Add("pool_backward", {x, dy[0]}, {x.type()}, node.attributes, node.where, node.name + "/backward");
+  const auto dx = graph.Add("pool_backward", {x, dy[0]}, node.attributes, {}, node.where, node.name + "/backward");
   graph.mutable_node(dx[0].ref().node).forward = id;
   return dx;
 }
 
 std::vector<Value> ResizeGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
-  return graph.Add("resize_backward", {dy[0]}, {graph.type(node.inputs[0])}, node.attributes, node.where,
+  return graph.Add("resize_backward", {dy[0]}, node.attributes, {.shape = graph.type(node.inputs[0]).shape}, node.where,
                    node.name + "/backward");
 }
 
 // Two FLOPs for each product of an output element with a weight: 2·|y|·|w|/K.
-double ConvolutionFlops(const Graph& graph, const Node& node) {
-  const bool data = node.op == "convolution_backward_data", weights = node.op == "convolution_backward_weights";
-  const TensorType& w = weights ? node.outputs[0] : graph.type(node.inputs[1]);
-  const TensorType& y = data ? graph.type(node.inputs[0]) : weights ? graph.type(node.inputs[1]) : node.outputs[0];
+double ConvolutionFlops(const TensorType& y, const TensorType& w) {
   return 2.0 * static_cast<double>(y.elements()) * static_cast<double>(w.elements()) / static_cast<double>(w.shape[0]);
 }
 
-double PoolFlops(const Graph& graph, const Node& node) {
+double PoolFlops(const Node& node, const TensorType& y) {
   const auto a = node.attributes.as<sy_pool_attributes>();
   double window = 1;
   for (int i = 0; i < a.spatial_rank; ++i) window *= a.kernel[i];
-  const TensorType& y = node.op == "pool" ? node.outputs[0] : graph.type(node.inputs[1]);
   return window * static_cast<double>(y.elements());
 }
 
 }  // namespace
 
 std::vector<OpDefinition> ConvolutionOps() {
-  return {{"convolution", "2-D and 3-D convolution, channels last", ConvolutionGradient, nullptr, ConvolutionFlops},
-          {"convolution_backward_data", "its gradient for the input", nullptr, nullptr, ConvolutionFlops},
-          {"convolution_backward_weights", "its gradient for the weight", nullptr, nullptr, ConvolutionFlops},
-          {"pool", "max and average pooling", PoolGradient, nullptr, PoolFlops},
-          {"pool_backward", "its gradient", nullptr, nullptr, PoolFlops},
-          {"resize", "nearest and linear interpolation", ResizeGradient, nullptr, nullptr},
-          {"resize_backward", "its gradient", nullptr, nullptr, nullptr}};
+  return {{.name = "convolution",
+           .summary = "2-D and 3-D convolution, channels last",
+           .infer = ConvolutionTypes,
+           .gradient = ConvolutionGradient,
+           .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(n.outputs[0], g.type(n.inputs[1])); },
+           .traits = {.precision = Precision::kHalf, .half_inputs = 2}},
+          {.name = "convolution_backward_data",
+           .summary = "its gradient for the input",
+           .infer = ConvolutionDataTypes,
+           .flops = [](const Graph& g,
+                       const Node& n) { return ConvolutionFlops(g.type(n.inputs[0]), g.type(n.inputs[1])); }},
+          {.name = "convolution_backward_weights",
+           .summary = "its gradient for the weight",
+           .infer = ConvolutionWeightTypes,
+           .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(g.type(n.inputs[1]), n.outputs[0]); }},
+          {.name = "pool",
+           .summary = "max and average pooling",
+           .infer = PoolTypes,
+           .gradient = PoolGradient,
+           .flops = [](const Graph&, const Node& n) { return PoolFlops(n, n.outputs[0]); }},
+          {.name = "pool_backward",
+           .summary = "its gradient",
+           .infer = PoolBackwardTypes,
+           .flops = [](const Graph& g, const Node& n) { return PoolFlops(n, g.type(n.inputs[1])); }},
+          {.name = "resize",
+           .summary = "nearest and linear interpolation",
+           .infer = ResizeTypes,
+           .gradient = ResizeGradient},
+          {.name = "resize_backward", .summary = "its gradient", .infer = ResizeTypes}};
 }
 
 }  // namespace switchyard

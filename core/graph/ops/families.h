@@ -7,6 +7,7 @@
 
 namespace switchyard {
 
+std::vector<OpDefinition> StructureOps();
 std::vector<OpDefinition> MatmulOps();
 std::vector<OpDefinition> AttentionOps();
 std::vector<OpDefinition> NormalizationOps();

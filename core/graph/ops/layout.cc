@@ -20,44 +20,29 @@ Value Reshape(const Value& x, const Shape& shape, Where where) {
     }
   }
   if (open != nullptr) *open = known == 0 ? 0 : x.type().elements() / known;
-  if (Elements(target) != x.type().elements())
-    ThrowBuildError("reshape", fmt::format("{} has another number of elements", ToString(shape)), {x}, where);
   if (target == x.shape()) return x;
-  return x.graph().Add("reshape", {x}, {{x.dtype(), target}}, {}, where)[0];
+  return x.graph().Add("reshape", {x}, {}, {.shape = target}, where)[0];
 }
 
 Value Transpose(const Value& x, const std::vector<int>& axes, Where where) {
   if (static_cast<int>(axes.size()) != x.rank())
     ThrowBuildError("transpose", "one axis per dimension is needed", {x}, where);
   sy_axes_attributes attributes{};
-  Shape shape;
-  uint32_t seen = 0;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] >= x.rank() || (seen >> axes[i] & 1))
-      ThrowBuildError("transpose", "axes are no permutation", {x}, where);
-    seen |= 1u << axes[i];
-    attributes.values[i] = axes[i];
-    shape.push_back(x.dim(axes[i]));
-  }
-  return x.graph().Add("transpose", {x}, {{x.dtype(), shape}}, Attributes(attributes), where)[0];
+  for (size_t i = 0; i < axes.size(); ++i) attributes.values[i] = axes[i];
+  return x.graph().Add("transpose", {x}, Attributes(attributes), {}, where)[0];
 }
 
 Value Slice(const Value& x, int axis, int64_t start, int64_t length, int64_t step, Where where) {
   if (axis < 0) axis += x.rank();
-  if (axis < 0 || axis >= x.rank() || start < 0 || step < 1 || length < 1 ||
-      start + (length - 1) * step >= x.dim(axis)) {
-    ThrowBuildError("slice",
-                    fmt::format("axis {} from {} for {} with step {} leaves the tensor", axis, start, length, step),
-                    {x}, where);
-  }
-  if (length == x.dim(axis)) return x;
+  if (axis < 0 || axis >= x.rank()) ThrowBuildError("slice", fmt::format("there is no axis {}", axis), {x}, where);
+  if (length == x.dim(axis) && start == 0) return x;
   sy_slice_attributes attributes{};
-  for (int i = 0; i < SY_MAX_RANK; ++i) attributes.step[i] = 1;
+  for (int64_t& s : attributes.step) s = 1;
   attributes.start[axis] = start;
   attributes.step[axis] = step;
   Shape shape = x.shape();
   shape[axis] = length;
-  return x.graph().Add("slice", {x}, {{x.dtype(), shape}}, Attributes(attributes), where)[0];
+  return x.graph().Add("slice", {x}, Attributes(attributes), {.shape = shape}, where)[0];
 }
 
 Value Pad(const Value& x, const Shape& before, const Shape& after, float value, Where where) {
@@ -65,57 +50,125 @@ Value Pad(const Value& x, const Shape& before, const Shape& after, float value, 
     ThrowBuildError("pad", "one extent per axis is needed", {x}, where);
   sy_pad_attributes attributes{};
   attributes.value = value;
-  Shape shape = x.shape();
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    attributes.before[axis] = before[axis];
-    attributes.after[axis] = after[axis];
-    shape[axis] += before[axis] + after[axis];
-  }
-  return x.graph().Add("pad", {x}, {{x.dtype(), shape}}, Attributes(attributes), where)[0];
+  std::copy(before.begin(), before.end(), attributes.before);
+  std::copy(after.begin(), after.end(), attributes.after);
+  return x.graph().Add("pad", {x}, Attributes(attributes), {}, where)[0];
 }
 
 Value Roll(const Value& x, const std::vector<int>& shift, Where where) {
   if (static_cast<int>(shift.size()) != x.rank()) ThrowBuildError("roll", "one shift per axis is needed", {x}, where);
   sy_axes_attributes attributes{};
   for (size_t axis = 0; axis < shift.size(); ++axis) attributes.values[axis] = shift[axis];
-  return x.graph().Add("roll", {x}, {x.type()}, Attributes(attributes), where)[0];
+  return x.graph().Add("roll", {x}, Attributes(attributes), {}, where)[0];
 }
 
 Value Concat(const std::vector<Value>& parts, int axis, Where where) {
   if (parts.size() == 1) return parts[0];
-  TensorType type = parts.at(0).type();
-  if (axis < 0) axis += static_cast<int>(type.shape.size());
-  type.shape.at(axis) = 0;
-  for (const Value& part : parts) {
-    Shape rest = part.shape();
-    if (rest.size() != type.shape.size() || part.dtype() != type.dtype)
-      ThrowBuildError("concat", "parts differ in rank or dtype", parts, where);
-    rest[axis] = type.shape[axis];
-    if (rest != type.shape) ThrowBuildError("concat", fmt::format("parts differ outside axis {}", axis), parts, where);
-    type.shape[axis] += part.dim(axis);
-  }
   sy_axes_attributes attributes{};
-  attributes.values[0] = axis;
-  return parts[0].graph().Add("concat", parts, {type}, Attributes(attributes), where)[0];
+  attributes.values[0] = axis < 0 ? axis + parts.at(0).rank() : axis;
+  return parts.at(0).graph().Add("concat", parts, Attributes(attributes), {}, where)[0];
 }
 
 Value Gather(const Value& table, const Value& indices, Where where) {
-  if (indices.dtype() != DType::kI32 || table.rank() < 1)
-    ThrowBuildError("gather", "indices must be i32", {table, indices}, where);
-  Shape shape = indices.shape();
-  shape.insert(shape.end(), table.shape().begin() + 1, table.shape().end());
-  return table.graph().Add("gather", {table, indices}, {{table.dtype(), shape}}, {}, where)[0];
+  return table.graph().Add("gather", {table, indices}, {}, {}, where)[0];
 }
 
 Value ScatterAdd(const Value& indices, const Value& updates, int64_t rows, Where where) {
+  if (updates.rank() < indices.rank())
+    ThrowBuildError("scatter_add", "updates (…I, …R) need the axes of indices (…I)", {indices, updates}, where);
   Shape shape = {rows};
   shape.insert(shape.end(), updates.shape().begin() + indices.rank(), updates.shape().end());
-  return updates.graph().Add("scatter_add", {indices, updates}, {{updates.dtype(), shape}}, {}, where)[0];
+  return updates.graph().Add("scatter_add", {indices, updates}, {}, {.shape = shape}, where)[0];
 }
 
 }  // namespace ops
 
 namespace {
+
+std::vector<TensorType> ReshapeTypes(const Signature& call) {
+  call.RequireInputs(1);
+  const Shape& shape = call.WantedShape();
+  call.Require(Elements(shape) == call[0].elements(),
+               fmt::format("{} has another number of elements", ToString(shape)));
+  return {{call[0].dtype, shape}};
+}
+
+std::vector<TensorType> TransposeTypes(const Signature& call) {
+  call.RequireInputs(1);
+  const auto& a = call.attributes.as<sy_axes_attributes>();
+  Shape shape;
+  uint32_t seen = 0;
+  for (int i = 0; i < call.rank(0); ++i) {
+    const int axis = a.values[i];
+    call.Require(axis >= 0 && axis < call.rank(0) && (seen >> axis & 1) == 0, "axes are no permutation");
+    seen |= 1u << axis;
+    shape.push_back(call.dim(0, axis));
+  }
+  return {{call[0].dtype, shape}};
+}
+
+// How many elements are taken along each axis is asked for.
+std::vector<TensorType> SliceTypes(const Signature& call) {
+  call.RequireInputs(1);
+  const auto& a = call.attributes.as<sy_slice_attributes>();
+  const Shape& shape = call.WantedShape();
+  call.Require(shape.size() == call.shape(0).size(), "one length per axis is needed");
+  for (int axis = 0; axis < call.rank(0); ++axis) {
+    const int64_t start = a.start[axis], step = a.step[axis], length = shape[axis];
+    call.Require(start >= 0 && step >= 1 && length >= 1 && start + (length - 1) * step < call.dim(0, axis),
+                 fmt::format("axis {} from {} for {} with step {} leaves the tensor", axis, start, length, step));
+  }
+  return {{call[0].dtype, shape}};
+}
+
+std::vector<TensorType> PadTypes(const Signature& call) {
+  call.RequireInputs(1);
+  const auto& a = call.attributes.as<sy_pad_attributes>();
+  Shape shape = call.shape(0);
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    call.Require(a.before[axis] >= 0 && a.after[axis] >= 0, "extents must be 0 or more");
+    shape[axis] += a.before[axis] + a.after[axis];
+  }
+  return {{call[0].dtype, shape}};
+}
+
+std::vector<TensorType> ConcatTypes(const Signature& call) {
+  call.Require(!call.inputs.empty(), "there is nothing to join");
+  const int axis = call.attributes.as<sy_axes_attributes>().values[0];
+  TensorType joined = call[0];
+  call.Require(axis >= 0 && axis < call.rank(0), fmt::format("there is no axis {}", axis));
+  joined.shape[axis] = 0;
+  for (const TensorType& part : call.inputs) {
+    call.Require(part.shape.size() == joined.shape.size() && part.dtype == joined.dtype,
+                 "parts differ in rank or dtype");
+    Shape rest = part.shape;
+    rest[axis] = joined.shape[axis];
+    call.Require(rest == joined.shape, fmt::format("parts differ outside axis {}", axis));
+    joined.shape[axis] += part.shape[axis];
+  }
+  return {joined};
+}
+
+std::vector<TensorType> GatherTypes(const Signature& call) {
+  call.RequireInputs(2);
+  call.Require(call[1].dtype == DType::kI32 && call.rank(0) >= 1, "expected a table (V, …R) and indices i32");
+  Shape shape = call.shape(1);
+  shape.insert(shape.end(), call.shape(0).begin() + 1, call.shape(0).end());
+  return {{call[0].dtype, shape}};
+}
+
+// How many rows the table has is asked for.
+std::vector<TensorType> ScatterAddTypes(const Signature& call) {
+  call.RequireInputs(2);
+  const Shape &indices = call.shape(0), &updates = call.shape(1), &table = call.WantedShape();
+  call.Require(call[0].dtype == DType::kI32, "indices must be i32");
+  call.Require(updates.size() >= indices.size() && std::equal(indices.begin(), indices.end(), updates.begin()),
+               "updates (…I, …R) need the axes of indices (…I)");
+  call.Require(
+      !table.empty() && std::equal(table.begin() + 1, table.end(), updates.begin() + indices.size(), updates.end()),
+      fmt::format("{} is no table of such rows", ToString(table)));
+  return {{call[1].dtype, table}};
+}
 
 std::vector<Value> TransposeGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const auto a = graph.node(id).attributes.as<sy_axes_attributes>();
@@ -208,14 +261,48 @@ double NoFlops(const Graph&, const Node&) { return 0; }
 }  // namespace
 
 std::vector<OpDefinition> LayoutOps() {
-  return {{"reshape", "another shape of the same elements; never a kernel", ReshapeGradient, nullptr, NoFlops},
-          {"transpose", "permutes axes", TransposeGradient, nullptr, NoFlops},
-          {"slice", "a part of each axis, with steps", SliceGradient, nullptr, NoFlops},
-          {"pad", "surrounds with a constant", PadGradient, nullptr, NoFlops},
-          {"roll", "cyclic shift, as window shifts need", RollGradient, RollDecompose, NoFlops},
-          {"concat", "joins along one axis", ConcatGradient, nullptr, NoFlops},
-          {"gather", "rows of a table by index", GatherGradient, nullptr, NoFlops},
-          {"scatter_add", "adds rows into a table by index", ScatterAddGradient, nullptr, nullptr}};
+  return {{.name = "reshape",
+           .summary = "another shape of the same elements; never a kernel",
+           .infer = ReshapeTypes,
+           .gradient = ReshapeGradient,
+           .flops = NoFlops,
+           .traits = {.structural = true, .view = true}},
+          {.name = "transpose",
+           .summary = "permutes axes",
+           .infer = TransposeTypes,
+           .gradient = TransposeGradient,
+           .flops = NoFlops},
+          {.name = "slice",
+           .summary = "a part of each axis, with steps",
+           .infer = SliceTypes,
+           .gradient = SliceGradient,
+           .flops = NoFlops},
+          {.name = "pad",
+           .summary = "surrounds with a constant",
+           .infer = PadTypes,
+           .gradient = PadGradient,
+           .flops = NoFlops},
+          {.name = "roll",
+           .summary = "cyclic shift, as window shifts need",
+           .infer = SameType,
+           .gradient = RollGradient,
+           .decompose = RollDecompose,
+           .flops = NoFlops},
+          {.name = "concat",
+           .summary = "joins along one axis",
+           .infer = ConcatTypes,
+           .gradient = ConcatGradient,
+           .flops = NoFlops,
+           .traits = {.one_dtype = true}},
+          {.name = "gather",
+           .summary = "rows of a table by index",
+           .infer = GatherTypes,
+           .gradient = GatherGradient,
+           .flops = NoFlops},
+          {.name = "scatter_add",
+           .summary = "adds rows into a table by index",
+           .infer = ScatterAddTypes,
+           .gradient = ScatterAddGradient}};
 }
 
 }  // namespace switchyard

@@ -8,28 +8,46 @@
 #include "core/graph/ops/softmax.h"
 
 namespace switchyard {
+namespace {
+
+std::vector<TensorType> CrossEntropyTypes(const Signature& call) {
+  call.RequireInputs(2);
+  const bool soft = call.attributes.as<sy_cross_entropy_attributes>().soft_targets != 0;
+  call.Require(call.rank(0) == 2 && (soft ? call.shape(1) == call.shape(0) && IsFloating(call[1].dtype)
+                                          : call.shape(1) == Shape{call.dim(0, 0)} && call[1].dtype == DType::kI32),
+               "logits (N, C) need labels (N) i32 or soft targets (N, C)");
+  const TensorType rows = {DType::kF32, {call.dim(0, 0)}};
+  return {rows, rows};
+}
+
+std::vector<TensorType> CrossEntropyBackwardTypes(const Signature& call) {
+  call.RequireInputs(4);
+  call.Require(call.rank(0) == 2 && call.shape(2) == Shape{call.dim(0, 0)} && call.shape(3) == call.shape(2),
+               "logits (N, C) need logsumexp (N) and dloss (N)");
+  return {call[0]};
+}
+
+std::vector<TensorType> LabelRankTypes(const Signature& call) {
+  call.RequireInputs(2);
+  call.Require(call.rank(0) == 2 && call.shape(1) == Shape{call.dim(0, 0)} && call[1].dtype == DType::kI32,
+               "logits (N, C) need labels (N) i32");
+  return {{DType::kI32, {call.dim(0, 0)}}};
+}
+
+}  // namespace
+
 namespace ops {
 
 Value CrossEntropy(const Value& logits, const Value& labels, float label_smoothing, Where where) {
-  const bool soft = IsFloating(labels.dtype());
-  if (logits.rank() != 2 || labels.dim(0) != logits.dim(0) ||
-      (soft ? labels.shape() != logits.shape() : labels.rank() != 1 || labels.dtype() != DType::kI32)) {
-    ThrowBuildError("cross_entropy", "logits (N, C) need labels (N) i32 or soft targets (N, C)", {logits, labels},
-                    where);
-  }
   sy_cross_entropy_attributes attributes{};
   attributes.label_smoothing = label_smoothing;
   attributes.ignore_index = -100;
-  attributes.soft_targets = soft;
-  const TensorType rows = {DType::kF32, {logits.dim(0)}};
-  return logits.graph().Add("cross_entropy", {logits, labels}, {rows, rows}, Attributes(attributes), where)[0];
+  attributes.soft_targets = IsFloating(labels.dtype());
+  return logits.graph().Add("cross_entropy", {logits, labels}, Attributes(attributes), {}, where)[0];
 }
 
 Value LabelRank(const Value& logits, const Value& labels, Where where) {
-  if (logits.rank() != 2 || labels.shape() != Shape{logits.dim(0)} || labels.dtype() != DType::kI32) {
-    ThrowBuildError("label_rank", "logits (N, C) need labels (N) i32", {logits, labels}, where);
-  }
-  return logits.graph().Add("label_rank", {logits, labels}, {{DType::kI32, {logits.dim(0)}}}, {}, where)[0];
+  return logits.graph().Add("label_rank", {logits, labels}, {}, {}, where)[0];
 }
 
 }  // namespace ops
@@ -41,7 +59,7 @@ std::vector<Value> CrossEntropyGradient(Graph& graph, int id, const std::vector<
   const Value logits = graph.value(node.inputs[0]);
   const auto dx =
       graph.Add("cross_entropy_backward", {logits, graph.value(node.inputs[1]), graph.value({id, 1}), dy[0]},
-                {logits.type()}, node.attributes, node.where, node.name + "/backward");
+                node.attributes, {}, node.where, node.name + "/backward");
   graph.mutable_node(dx[0].ref().node).forward = id;
   return {dx[0], {}};
 }
@@ -91,10 +109,23 @@ double LossFlops(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::vector<OpDefinition> LossOps() {
-  return {{"cross_entropy", "cross entropy with integer or soft targets", CrossEntropyGradient, CrossEntropyDecompose,
-           LossFlops},
-          {"cross_entropy_backward", "its gradient", nullptr, CrossEntropyBackwardDecompose, LossFlops},
-          {"label_rank", "rank of the true class, for top-k accuracy", nullptr, nullptr, LossFlops}};
+  return {{.name = "cross_entropy",
+           .summary = "cross entropy with integer or soft targets",
+           .infer = CrossEntropyTypes,
+           .gradient = CrossEntropyGradient,
+           .decompose = CrossEntropyDecompose,
+           .flops = LossFlops,
+           .traits = {.precision = Precision::kFull}},
+          {.name = "cross_entropy_backward",
+           .summary = "its gradient",
+           .infer = CrossEntropyBackwardTypes,
+           .decompose = CrossEntropyBackwardDecompose,
+           .flops = LossFlops},
+          {.name = "label_rank",
+           .summary = "rank of the true class, for top-k accuracy",
+           .infer = LabelRankTypes,
+           .flops = LossFlops,
+           .traits = {.precision = Precision::kFull}}};
 }
 
 }  // namespace switchyard

@@ -11,29 +11,7 @@ namespace ops {
 
 std::vector<Value> MatmulNode(const std::vector<Value>& inputs, sy_matmul_attributes attributes, DType dtype,
                               Where where, const std::string& name) {
-  const Value &a = inputs.at(0), &b = inputs.at(1);
-  if (a.rank() < 2 || a.rank() != b.rank())
-    ThrowBuildError("matmul", "both factors need the same rank of at least 2", inputs, where);
-  for (int axis = 0; axis + 2 < a.rank(); ++axis) {
-    if (a.dim(axis) != b.dim(axis)) ThrowBuildError("matmul", "leading axes differ", inputs, where);
-  }
-  const int64_t m = a.dim(attributes.transpose_a ? -1 : -2), ka = a.dim(attributes.transpose_a ? -2 : -1);
-  const int64_t n = b.dim(attributes.transpose_b ? -2 : -1), kb = b.dim(attributes.transpose_b ? -1 : -2);
-  if (ka != kb) ThrowBuildError("matmul", "inner extents differ", inputs, where);
-  Shape shape = a.shape();
-  shape[shape.size() - 2] = m;
-  shape[shape.size() - 1] = n;
-  size_t next = 2;
-  if (attributes.bias && inputs.at(next++).shape() != Shape{n})
-    ThrowBuildError("matmul", "the bias must have the result's last extent", inputs, where);
-  if (attributes.activation_gradient && inputs.at(next++).shape() != shape)
-    ThrowBuildError("matmul", "the preactivation has another shape", inputs, where);
-  if (attributes.residual && inputs.at(next++).shape() != shape)
-    ThrowBuildError("matmul", "the residual has another shape", inputs, where);
-  std::vector<TensorType> outputs = {{dtype, shape}};
-  if (attributes.save_preactivation) outputs.push_back(outputs[0]);
-  if (attributes.bias_gradient) outputs.push_back({DType::kF32, {m}});
-  return a.graph().Add("matmul", inputs, outputs, Attributes(attributes), where, name);
+  return inputs.at(0).graph().Add("matmul", inputs, Attributes(attributes), {.dtypes = {dtype}}, where, name);
 }
 
 Value Matmul(const Value& a, const Value& b, const MatmulOptions& options, Where where) {
@@ -41,20 +19,15 @@ Value Matmul(const Value& a, const Value& b, const MatmulOptions& options, Where
   attributes.transpose_a = options.transpose_a;
   attributes.transpose_b = options.transpose_b;
   attributes.alpha = options.alpha;
-  attributes.activation = options.activation;
   std::vector<Value> inputs = {a, b};
   if (options.bias) {
     attributes.bias = 1;
     inputs.push_back(options.bias);
   }
-  if (options.residual) {
-    attributes.residual = 1;
-    inputs.push_back(options.residual);
-  }
   return MatmulNode(inputs, attributes, Widest(a.dtype(), b.dtype()), where)[0];
 }
 
-Value Linear(const Value& x, const Value& weight, const Value& bias, int activation, Where where) {
+Value Linear(const Value& x, const Value& weight, const Value& bias, Where where) {
   if (weight.rank() != 2 || x.rank() < 1 || x.dim(-1) != weight.dim(1))
     ThrowBuildError("linear", "x (…, K) needs weight (N, K)", {x, weight}, where);
   Shape shape = x.shape();
@@ -63,13 +36,37 @@ Value Linear(const Value& x, const Value& weight, const Value& bias, int activat
   MatmulOptions options;
   options.transpose_b = true;
   options.bias = bias;
-  options.activation = activation;
   return Reshape(Matmul(rows, weight, options, where), shape, where);
 }
 
 }  // namespace ops
 
 namespace {
+
+// Result 0 may be asked for in another floating dtype than the factors' widest: weight gradients in f32 from halves.
+std::vector<TensorType> MatmulTypes(const Signature& call) {
+  const auto& a = call.attributes.as<sy_matmul_attributes>();
+  call.RequireInputs(2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0));
+  call.Require(call.rank(0) >= 2 && call.rank(0) == call.rank(1), "both factors need the same rank of at least 2");
+  for (int axis = 0; axis + 2 < call.rank(0); ++axis)
+    call.Require(call.dim(0, axis) == call.dim(1, axis), "leading axes differ");
+  const int64_t m = call.dim(0, a.transpose_a ? -1 : -2), n = call.dim(1, a.transpose_b ? -2 : -1);
+  call.Require(call.dim(0, a.transpose_a ? -2 : -1) == call.dim(1, a.transpose_b ? -1 : -2), "inner extents differ");
+  const DType dtype = call.DTypeOr(Widest(call[0].dtype, call[1].dtype));
+  call.Require(IsFloating(dtype), "the result must be floating");
+  TensorType product = {dtype, call.shape(0)};
+  product.shape[product.shape.size() - 2] = m;
+  product.shape.back() = n;
+  size_t next = 2;
+  if (a.bias) call.Require(call.shape(next++) == Shape{n}, "the bias must have the result's last extent");
+  if (a.activation_gradient)
+    call.Require(call.shape(next++) == product.shape, "the preactivation has another shape than the result");
+  if (a.residual) call.Require(call.shape(next++) == product.shape, "the residual has another shape than the result");
+  std::vector<TensorType> results = {product};
+  if (a.save_preactivation) results.push_back(product);
+  if (a.bias_gradient) results.push_back({DType::kF32, {m}});
+  return results;
+}
 
 // With t = alpha·op(a)·op(b) + bias, c = act(t) + residual: dt = dc·act'(t); d op(a) = alpha·dt·op(b)ᵀ; d op(b) =
 // alpha·op(a)ᵀ·dt.
@@ -116,7 +113,7 @@ std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>
 }
 
 // Drops what a plain product does not have: activation, residual, bias, alpha, bias gradient, each as its own node.
-std::vector<Value> MatmulDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
+std::vector<Value> MatmulDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
   const auto a = node.attributes.as<sy_matmul_attributes>();
   if (!a.bias && !a.activation && !a.save_preactivation && !a.activation_gradient && !a.residual && !a.bias_gradient &&
       a.alpha == 1) {
@@ -156,7 +153,6 @@ std::vector<Value> MatmulDecompose(Graph& graph, const Node& node, const std::ve
     const int k_axis = inputs[0].rank() - (a.transpose_a ? 2 : 1);
     results.push_back(ops::Reduce(ops::Cast(inputs[0], DType::kF32), SY_REDUCE_SUM, 1u << k_axis));
   }
-  (void)graph;
   return results;
 }
 
@@ -170,8 +166,13 @@ double MatmulFlops(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::vector<OpDefinition> MatmulOps() {
-  return {{"matmul", "matrix product with bias, activation and residual epilogues", MatmulGradient, MatmulDecompose,
-           MatmulFlops}};
+  return {{.name = "matmul",
+           .summary = "matrix product with bias, activation and residual epilogues",
+           .infer = MatmulTypes,
+           .gradient = MatmulGradient,
+           .decompose = MatmulDecompose,
+           .flops = MatmulFlops,
+           .traits = {.precision = Precision::kHalf, .half_inputs = 2}}};
 }
 
 }  // namespace switchyard

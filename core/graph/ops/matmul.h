@@ -12,16 +12,13 @@ struct MatmulOptions {
   bool transpose_a = false, transpose_b = false;
   float alpha = 1;
   Value bias;  // (N)
-  int activation = SY_ACTIVATION_NONE;
-  Value residual;  // of the result's shape, added last
 };
 // a (…, M, K), b (…, K, N), equal leading axes → (…, M, N)
 Value Matmul(const Value& a, const Value& b, const MatmulOptions& options = {}, Where where = Where::current());
 // x (…, K), weight (N, K), bias (N) or none → (…, N): x·weightᵀ + bias, as torch.nn.functional.linear
-Value Linear(const Value& x, const Value& weight, const Value& bias, int activation = SY_ACTIVATION_NONE,
-             Where where = Where::current());
+Value Linear(const Value& x, const Value& weight, const Value& bias, Where where = Where::current());
 
-// Any matmul node: inputs in the order of core/abi/ops.h. Used by rewriting passes.
+// Any matmul node, with a result of this dtype: inputs in the order of core/abi/ops.h. Used by rewriting passes.
 std::vector<Value> MatmulNode(const std::vector<Value>& inputs, sy_matmul_attributes attributes, DType dtype,
                               Where where = Where::current(), const std::string& name = "");
 

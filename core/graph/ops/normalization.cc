@@ -7,62 +7,90 @@
 #include "core/graph/ops/reduction.h"
 
 namespace switchyard {
-namespace ops {
 namespace {
 
-void CheckChannels(const char* op, const Value& x, const std::vector<Value>& vectors, Where where) {
-  for (const Value& v : vectors) {
-    if (v.shape() != Shape{x.dim(-1)})
-      ThrowBuildError(op, "gamma, beta and statistics must have the extent of the last axis", {x, v}, where);
-  }
+// The vectors beside x (input 0) that start at `first` and end before `last`.
+void CheckChannels(const Signature& call, size_t first, size_t last) {
+  call.Require(call.rank(0) >= 1, "x must have a channel axis");
+  for (size_t i = first; i < last; ++i)
+    call.Require(call.shape(i) == Shape{call.dim(0, -1)},
+                 "gamma, beta and statistics must have the extent of the last axis");
 }
 
-std::vector<Value> LayerNormNode(const std::vector<Value>& inputs, float eps, bool residual, DType dtype, Where where) {
-  const Value& x = inputs[0];
-  CheckChannels("layer_norm", x, {inputs[inputs.size() - 2], inputs[inputs.size() - 1]}, where);
-  Shape rows(x.shape().begin(), x.shape().end() - 1);
-  if (rows.empty()) rows = {1};
-  sy_layer_norm_attributes attributes{};
-  attributes.eps = eps;
-  attributes.residual = residual;
-  std::vector<TensorType> outputs = {{dtype, x.shape()}, {DType::kF32, rows}, {DType::kF32, rows}};
-  if (residual) outputs.push_back({Widest(x.dtype(), inputs[1].dtype()), x.shape()});
-  return x.graph().Add("layer_norm", inputs, outputs, Attributes(attributes), where);
+Shape Rows(const Shape& x) { return x.size() == 1 ? Shape{1} : Shape(x.begin(), x.end() - 1); }
+
+// y may be asked for in another floating dtype than x.
+std::vector<TensorType> LayerNormTypes(const Signature& call) {
+  const bool residual = call.attributes.as<sy_layer_norm_attributes>().residual != 0;
+  call.RequireInputs(residual ? 4 : 3);
+  CheckChannels(call, residual ? 2 : 1, call.inputs.size());
+  const DType dtype = call.DTypeOr(call[0].dtype);
+  call.Require(IsFloating(dtype), "the result must be floating");
+  const TensorType rows = {DType::kF32, Rows(call.shape(0))};
+  std::vector<TensorType> results = {{dtype, call.shape(0)}, rows, rows};
+  if (!residual) return results;
+  call.Require(call.shape(0) == call.shape(1), "x and residual differ in shape");
+  results.push_back({Widest(call[0].dtype, call[1].dtype), call.shape(0)});
+  return results;
+}
+
+// dh may be asked for in another floating dtype than h.
+std::vector<TensorType> LayerNormBackwardTypes(const Signature& call) {
+  const bool residual = call.attributes.as<sy_layer_norm_attributes>().residual != 0;
+  call.RequireInputs(residual ? 6 : 5);
+  CheckChannels(call, 1, 2);
+  const Shape &h = call.shape(0), rows = Rows(h);
+  call.Require(call.shape(2) == rows && call.shape(3) == rows, "mean and rstd must have one element a row of h");
+  call.Require(call.shape(4) == h && (!residual || call.shape(5) == h), "gradients must have h's shape");
+  const DType dtype = call.DTypeOr(call[0].dtype);
+  call.Require(IsFloating(dtype), "the result must be floating");
+  const TensorType channel = {DType::kF32, {h.back()}};
+  return {{dtype, h}, channel, channel};
+}
+
+std::vector<TensorType> BatchNormTypes(const Signature& call) {
+  call.RequireInputs(5);
+  CheckChannels(call, 1, 5);
+  const TensorType channel = {DType::kF32, {call.dim(0, -1)}};
+  return {call[0], channel, channel, channel, channel};
+}
+
+std::vector<TensorType> BatchNormInferenceTypes(const Signature& call) { return {BatchNormTypes(call)[0]}; }
+
+std::vector<TensorType> BatchNormBackwardTypes(const Signature& call) {
+  call.RequireInputs(5);
+  CheckChannels(call, 1, 4);
+  call.Require(call.shape(4) == call.shape(0), "dy must have x's shape");
+  const TensorType channel = {DType::kF32, {call.dim(0, -1)}};
+  return {call[0], channel, channel};
 }
 
 }  // namespace
 
-Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps, Where where) {
-  return LayerNormNode({x, gamma, beta}, eps, false, x.dtype(), where)[0];
-}
+namespace ops {
 
-Normalized ResidualLayerNorm(const Value& x, const Value& residual, const Value& gamma, const Value& beta, float eps,
-                             Where where) {
-  if (x.shape() != residual.shape())
-    ThrowBuildError("layer_norm", "x and residual differ in shape", {x, residual}, where);
-  const auto results = LayerNormNode({x, residual, gamma, beta}, eps, true, x.dtype(), where);
-  return {results[0], results[3]};
+Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps, Where where) {
+  sy_layer_norm_attributes attributes{};
+  attributes.eps = eps;
+  return x.graph().Add("layer_norm", {x, gamma, beta}, Attributes(attributes), {}, where)[0];
 }
 
 BatchNormed BatchNorm(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean,
                       const Value& running_var, float eps, float momentum, Where where) {
-  CheckChannels("batch_norm", x, {gamma, beta, running_mean, running_var}, where);
   sy_batch_norm_attributes attributes{};
   attributes.eps = eps;
   attributes.momentum = momentum;
-  const TensorType channel = {DType::kF32, {x.dim(-1)}};
-  const auto results = x.graph().Add("batch_norm", {x, gamma, beta, running_mean, running_var},
-                                     {x.type(), channel, channel, channel, channel}, Attributes(attributes), where);
+  const auto results =
+      x.graph().Add("batch_norm", {x, gamma, beta, running_mean, running_var}, Attributes(attributes), {}, where);
   return {results[0], results[3], results[4]};
 }
 
 Value BatchNormInference(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean,
                          const Value& running_var, float eps, Where where) {
-  CheckChannels("batch_norm", x, {gamma, beta, running_mean, running_var}, where);
   sy_batch_norm_attributes attributes{};
   attributes.eps = eps;
-  return x.graph().Add("batch_norm_inference", {x, gamma, beta, running_mean, running_var}, {x.type()},
-                       Attributes(attributes), where)[0];
+  return x.graph().Add("batch_norm_inference", {x, gamma, beta, running_mean, running_var}, Attributes(attributes), {},
+                       where)[0];
 }
 
 }  // namespace ops
@@ -80,9 +108,8 @@ std::vector<Value> LayerNormGradient(Graph& graph, int id, const std::vector<Val
   attributes.residual = a.residual && dy[3];
   if (!dy[0]) return std::vector<Value>(node.inputs.size());
   if (attributes.residual) inputs.push_back(dy[3]);
-  const TensorType channel = {DType::kF32, {h.dim(-1)}};
-  const auto results = graph.Add("layer_norm_backward", inputs, {h.type(), channel, channel}, Attributes(attributes),
-                                 node.where, node.name + "/backward");
+  const auto results =
+      graph.Add("layer_norm_backward", inputs, Attributes(attributes), {}, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
   std::vector<Value> gradients(node.inputs.size());
   gradients[0] = ops::Cast(results[0], graph.type(node.inputs[0]).dtype);
@@ -135,11 +162,10 @@ std::vector<Value> LayerNormBackwardDecompose(Graph&, const Node& node, const st
 
 std::vector<Value> BatchNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
-  const TensorType channel = node.outputs[1];
   const Value x = graph.value(node.inputs[0]);
   const auto results = graph.Add("batch_norm_backward",
                                  {x, graph.value(node.inputs[1]), graph.value({id, 1}), graph.value({id, 2}), dy[0]},
-                                 {x.type(), channel, channel}, node.attributes, node.where, node.name + "/backward");
+                                 node.attributes, {}, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
   return {results[0], results[1], results[2], {}, {}};
 }
@@ -149,11 +175,31 @@ double NormFlops(const Graph&, const Node& node) { return 8.0 * static_cast<doub
 }  // namespace
 
 std::vector<OpDefinition> NormalizationOps() {
-  return {{"layer_norm", "layer norm, optionally of a residual sum", LayerNormGradient, LayerNormDecompose, NormFlops},
-          {"layer_norm_backward", "its gradient", nullptr, LayerNormBackwardDecompose, NormFlops},
-          {"batch_norm", "batch norm with the batch's statistics", BatchNormGradient, nullptr, NormFlops},
-          {"batch_norm_backward", "its gradient", nullptr, nullptr, NormFlops},
-          {"batch_norm_inference", "batch norm with running statistics", nullptr, nullptr, NormFlops}};
+  return {
+      {.name = "layer_norm",
+       .summary = "layer norm, optionally of a residual sum",
+       .infer = LayerNormTypes,
+       .gradient = LayerNormGradient,
+       .decompose = LayerNormDecompose,
+       .flops = NormFlops,
+       .traits = {.precision = Precision::kReaders}},
+      {.name = "layer_norm_backward",
+       .summary = "its gradient",
+       .infer = LayerNormBackwardTypes,
+       .decompose = LayerNormBackwardDecompose,
+       .flops = NormFlops},
+      {.name = "batch_norm",
+       .summary = "batch norm with the batch's statistics",
+       .infer = BatchNormTypes,
+       .gradient = BatchNormGradient,
+       .flops = NormFlops,
+       .traits = {.precision = Precision::kFull}},
+      {.name = "batch_norm_backward", .summary = "its gradient", .infer = BatchNormBackwardTypes, .flops = NormFlops},
+      {.name = "batch_norm_inference",
+       .summary = "batch norm with running statistics",
+       .infer = BatchNormInferenceTypes,
+       .flops = NormFlops,
+       .traits = {.precision = Precision::kFull}}};
 }
 
 }  // namespace switchyard

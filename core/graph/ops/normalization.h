@@ -1,4 +1,4 @@
-// layer_norm, with and without a residual sum, and batch_norm.
+// layer_norm and batch_norm. The fusion pass makes a layer_norm of a residual sum from Add and LayerNorm.
 #pragma once
 
 #include "core/abi/ops.h"
@@ -10,13 +10,6 @@ using Where = std::source_location;
 
 // x (…, C), gamma (C), beta (C) → (…, C)
 Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps, Where where = Where::current());
-// h = x + residual; returns {LayerNorm(h), h}. The fusion pass makes it from Add and LayerNorm.
-struct Normalized {
-  Value y, sum;
-};
-Normalized ResidualLayerNorm(const Value& x, const Value& residual, const Value& gamma, const Value& beta, float eps,
-                             Where where = Where::current());
-
 // x (…, C) and (C) vectors; training: normalises with the batch's statistics; the new running statistics are for
 // Graph::Assign.
 struct BatchNormed {

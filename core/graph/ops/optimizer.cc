@@ -5,6 +5,7 @@
 
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/pointwise.h"
+#include "fmt/format.h"
 
 namespace switchyard {
 namespace ops {
@@ -13,20 +14,12 @@ std::vector<OptimizerTensor> OptimizerUpdate(const Value& lr, const Value& updat
                                              const Value& finite, const std::vector<OptimizerTensor>& tensors,
                                              const sy_optimizer_attributes& attributes, std::source_location where) {
   std::vector<Value> inputs = {lr, update, gradient_scale, finite};
-  std::vector<TensorType> outputs;
   for (const OptimizerTensor& t : tensors) {
-    if (t.parameter.shape() != t.gradient.shape())
-      ThrowBuildError("optimizer_update", "parameter and gradient differ in shape", {t.parameter, t.gradient}, where);
-    inputs.push_back(t.parameter);
-    inputs.push_back(t.gradient);
-    outputs.push_back(t.parameter.type());
-    for (const Value& moment : {t.moment1, t.moment2}) {
-      if (!moment) continue;
-      inputs.push_back(moment);
-      outputs.push_back(moment.type());
+    for (const Value& value : {t.parameter, t.gradient, t.moment1, t.moment2}) {
+      if (value) inputs.push_back(value);
     }
   }
-  const auto results = lr.graph().Add("optimizer_update", inputs, outputs, Attributes(attributes), where);
+  const auto results = lr.graph().Add("optimizer_update", inputs, Attributes(attributes), {}, where);
   std::vector<OptimizerTensor> next;
   size_t i = 0;
   for (const OptimizerTensor& t : tensors) {
@@ -45,8 +38,32 @@ namespace {
 
 using namespace ops;
 
+int Moments(const sy_optimizer_attributes& a) {
+  if (a.kind != SY_OPTIMIZER_SGD) return 2;
+  return a.momentum != 0 ? 1 : 0;
+}
+
+std::vector<TensorType> OptimizerTypes(const Signature& call) {
+  const int moments = Moments(call.attributes.as<sy_optimizer_attributes>());
+  const size_t each = 2 + static_cast<size_t>(moments);
+  call.Require(call.inputs.size() > 4 && (call.inputs.size() - 4) % each == 0,
+               fmt::format("expected lr, update, gradient_scale, finite, then {} inputs a tensor, found {} inputs",
+                           each, call.inputs.size()));
+  for (size_t i = 0; i < 4; ++i) call.Require(call[i].elements() == 1, "lr, update, gradient_scale and finite are (1)");
+  std::vector<TensorType> results;
+  for (size_t i = 4; i < call.inputs.size(); i += each) {
+    results.push_back(call[i]);
+    call.Require(call.shape(i) == call.shape(i + 1), "parameter and gradient differ in shape");
+    for (size_t m = i + 2; m < i + each; ++m) {
+      call.Require(call[m] == call[i], "parameter and moment differ in type");
+      results.push_back(call[m]);
+    }
+  }
+  return results;
+}
+
 // The formulas of core/abi/ops.h, tensor by tensor, with β^t as exp(t·log β).
-std::vector<Value> OptimizerDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
+std::vector<Value> OptimizerDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
   const auto a = node.attributes.as<sy_optimizer_attributes>();
   const Value &lr = inputs[0], &scale = inputs[2], &finite = inputs[3];
   const Value t = AddScalar(Cast(inputs[1], DType::kF32), 1);
@@ -55,7 +72,7 @@ std::vector<Value> OptimizerDecompose(Graph& graph, const Node& node, const std:
   };
   std::vector<Value> results;
   const auto keep = [&](const Value& next, const Value& old) { results.push_back(Select(finite, next, old)); };
-  const bool sgd = a.kind == SY_OPTIMIZER_SGD, momentum = sgd && a.momentum != 0;
+  const bool sgd = a.kind == SY_OPTIMIZER_SGD, momentum = Moments(a) == 1;
   for (size_t i = 4; i < inputs.size();) {
     const Value p = inputs[i++];
     Value g = Mul(Cast(inputs[i++], DType::kF32), scale);
@@ -85,15 +102,17 @@ std::vector<Value> OptimizerDecompose(Graph& graph, const Node& node, const std:
     keep(m2, m);
     keep(v2, v);
   }
-  (void)graph;
   return results;
 }
 
 }  // namespace
 
 std::vector<OpDefinition> OptimizerOps() {
-  return {{"optimizer_update", "fused SGD, Adam or AdamW over many tensors", nullptr, OptimizerDecompose,
-           [](const Graph&, const Node& node) {
+  return {{.name = "optimizer_update",
+           .summary = "fused SGD, Adam or AdamW over many tensors",
+           .infer = OptimizerTypes,
+           .decompose = OptimizerDecompose,
+           .flops = [](const Graph&, const Node& node) {
              double elements = 0;
              for (const TensorType& t : node.outputs) elements += static_cast<double>(t.elements());
              return 4 * elements;

@@ -10,28 +10,47 @@
 #include "fmt/format.h"
 
 namespace switchyard {
-namespace ops {
 namespace {
 
-Shape CommonShape(const std::vector<Value>& inputs, Where where) {
+// numpy's rules.
+Shape CommonShape(const Signature& call) {
   size_t rank = 0;
-  for (const Value& input : inputs) rank = std::max(rank, input.shape().size());
+  for (const TensorType& input : call.inputs) rank = std::max(rank, input.shape.size());
   Shape common(rank, 1);
-  for (const Value& input : inputs) {
-    const size_t lead = rank - input.shape().size();
-    for (size_t axis = 0; axis < input.shape().size(); ++axis) {
-      const int64_t extent = input.shape()[axis];
+  for (const TensorType& input : call.inputs) {
+    const size_t lead = rank - input.shape.size();
+    for (size_t axis = 0; axis < input.shape.size(); ++axis) {
+      const int64_t extent = input.shape[axis];
       int64_t& out = common[lead + axis];
       if (extent == out || extent == 1) continue;
-      if (out != 1)
-        ThrowBuildError("pointwise",
-                        fmt::format("shapes do not broadcast: {} against {} on axis {}", extent, out, lead + axis),
-                        inputs, where);
+      call.Require(out == 1,
+                   fmt::format("shapes do not broadcast: {} against {} on axis {}", extent, out, lead + axis));
       out = extent;
     }
   }
   return common;
 }
+
+// The inputs' common shape, or one asked for to which they broadcast; the widest dtype of the inputs unless asked.
+std::vector<TensorType> PointwiseTypes(const Signature& call) {
+  const auto& program = call.attributes.as<sy_pointwise_attributes>();
+  call.Require(program.output_count >= 1 && program.output_count <= SY_PW_MAX_OUTPUTS &&
+                   program.instruction_count <= SY_PW_MAX_INSTRUCTIONS,
+               "the program has too many instructions or results");
+  const Shape common = CommonShape(call), shape = call.wanted.shape.value_or(common);
+  call.Require(BroadcastsTo(common, shape), fmt::format("does not broadcast to {}", ToString(shape)));
+  call.Require(shape.size() <= SY_MAX_RANK, "more than 8 axes");
+  DType dtype = call.inputs.empty() ? DType::kF32 : call[0].dtype;
+  for (const TensorType& input : call.inputs) dtype = Widest(dtype, input.dtype);
+  std::vector<TensorType> results;
+  for (uint32_t o = 0; o < program.output_count; ++o) results.push_back({call.DTypeOr(dtype, o), shape});
+  return results;
+}
+
+}  // namespace
+
+namespace ops {
+namespace {
 
 sy_pointwise_attributes OneInstruction(sy_instruction instruction, int inputs) {
   sy_pointwise_attributes program{};
@@ -42,52 +61,43 @@ sy_pointwise_attributes OneInstruction(sy_instruction instruction, int inputs) {
   return program;
 }
 
-DType CommonType(const std::vector<Value>& inputs) {
-  DType dtype = inputs[0].dtype();
-  for (const Value& input : inputs) dtype = Widest(dtype, input.dtype());
-  return dtype;
-}
-
 }  // namespace
 
 std::vector<Value> Pointwise(const std::vector<Value>& inputs, const sy_pointwise_attributes& program,
                              const std::vector<DType>& dtypes, Where where) {
-  const Shape shape = CommonShape(inputs, where);
-  if (shape.size() > SY_MAX_RANK) ThrowBuildError("pointwise", "more than 8 axes", inputs, where);
-  std::vector<TensorType> outputs;
-  for (const DType dtype : dtypes) outputs.push_back({dtype, shape});
-  return inputs.at(0).graph().Add("pointwise", inputs, outputs, Attributes(program), where);
+  return inputs.at(0).graph().Add("pointwise", inputs, Attributes(program), {.dtypes = dtypes}, where);
 }
 
 Value Unary(int op, const Value& x, Where where) {
-  return Pointwise({x}, OneInstruction({op, 0, 0, 0, 0}, 1), {x.dtype()}, where)[0];
+  return Pointwise({x}, OneInstruction({op, 0, 0, 0, 0}, 1), {}, where)[0];
 }
 Value Binary(int op, const Value& a, const Value& b, Where where) {
-  return Pointwise({a, b}, OneInstruction({op, 0, 1, 0, 0}, 2), {CommonType({a, b})}, where)[0];
+  return Pointwise({a, b}, OneInstruction({op, 0, 1, 0, 0}, 2), {}, where)[0];
 }
 Value Select(const Value& condition, const Value& a, const Value& b, Where where) {
-  return Pointwise({condition, a, b}, OneInstruction({SY_PW_SELECT, 0, 1, 2, 0}, 3), {CommonType({a, b})}, where)[0];
-}
-
-Value Full(Graph& graph, const Shape& shape, float value, DType dtype, Where where) {
-  return graph.Add("pointwise", {}, {{dtype, shape}}, Attributes(OneInstruction({SY_PW_CONSTANT, 0, 0, 0, value}, 0)),
+  return Pointwise({condition, a, b}, OneInstruction({SY_PW_SELECT, 0, 1, 2, 0}, 3), {Widest(a.dtype(), b.dtype())},
                    where)[0];
 }
 
-Value Cast(const Value& x, DType dtype, Where where) {
-  if (x.dtype() == dtype) return x;
+Value Full(Graph& graph, const Shape& shape, float value, DType dtype, Where where) {
+  return graph.Add("pointwise", {}, Attributes(OneInstruction({SY_PW_CONSTANT, 0, 0, 0, value}, 0)),
+                   {.dtypes = {dtype}, .shape = shape}, where)[0];
+}
+
+namespace {
+sy_pointwise_attributes Copy() {
   sy_pointwise_attributes copy{};
   copy.output_count = 1;
-  return Pointwise({x}, copy, {dtype}, where)[0];
+  return copy;
+}
+}  // namespace
+
+Value Cast(const Value& x, DType dtype, Where where) {
+  return x.dtype() == dtype ? x : Pointwise({x}, Copy(), {dtype}, where)[0];
 }
 
 Value BroadcastTo(const Value& x, const Shape& shape, Where where) {
-  if (x.shape() == shape) return x;
-  if (!BroadcastsTo(x.shape(), shape))
-    ThrowBuildError("broadcast", fmt::format("does not broadcast to {}", ToString(shape)), {x}, where);
-  sy_pointwise_attributes copy{};
-  copy.output_count = 1;
-  return x.graph().Add("pointwise", {x}, {{x.dtype(), shape}}, Attributes(copy), where)[0];
+  return x.shape() == shape ? x : x.graph().Add("pointwise", {x}, Attributes(Copy()), {.shape = shape}, where)[0];
 }
 
 namespace {
@@ -98,7 +108,7 @@ Value WithScalar(int op, const Value& x, float scalar, Where where) {
   program.outputs[0] = 2;
   program.instructions[0] = {SY_PW_CONSTANT, 0, 0, 0, scalar};
   program.instructions[1] = {op, 0, 1, 0, 0};
-  return Pointwise({x}, program, {x.dtype()}, where)[0];
+  return Pointwise({x}, program, {}, where)[0];
 }
 }  // namespace
 
@@ -260,8 +270,11 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
 }  // namespace
 
 std::vector<OpDefinition> PointwiseOps() {
-  return {{"pointwise", "elementwise programs with broadcasting, casts, constants", PointwiseGradient, nullptr,
-           [](const Graph&, const Node& n) {
+  return {{.name = "pointwise",
+           .summary = "elementwise programs with broadcasting, casts, constants",
+           .infer = PointwiseTypes,
+           .gradient = PointwiseGradient,
+           .flops = [](const Graph&, const Node& n) {
              return static_cast<double>(n.outputs[0].elements()) *
                     n.attributes.as<sy_pointwise_attributes>().instruction_count;
            }}};

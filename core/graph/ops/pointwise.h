@@ -1,6 +1,5 @@
 // Elementwise ops with numpy broadcasting. Each builder makes a one-instruction `pointwise` node (core/abi/ops.h); the
-// fusion pass joins chains into longer programs. The result has the widest input dtype unless `as` is given; arithmetic
-// is f32.
+// fusion pass joins chains into longer programs. The result has the widest input dtype; arithmetic is f32.
 #pragma once
 
 #include <optional>
@@ -12,7 +11,8 @@ namespace switchyard::ops {
 
 using Where = std::source_location;
 
-// A program over `inputs` with `outputs` of the given dtypes, all of the common broadcast shape.
+// A program over `inputs`; results have these dtypes (none given: the widest of the inputs) and the common broadcast
+// shape.
 std::vector<Value> Pointwise(const std::vector<Value>& inputs, const sy_pointwise_attributes& program,
                              const std::vector<DType>& dtypes, Where where = Where::current());
 Value Unary(int op, const Value& x, Where where = Where::current());  // op: SY_PW_*
@@ -27,7 +27,6 @@ inline Value Add(const Value& a, const Value& b, Where w = Where::current()) { r
 inline Value Sub(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_SUB, a, b, w); }
 inline Value Mul(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_MUL, a, b, w); }
 inline Value Div(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_DIV, a, b, w); }
-inline Value Maximum(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_MAX, a, b, w); }
 inline Value Minimum(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_MIN, a, b, w); }
 Value Scale(const Value& x, float factor, Where where = Where::current());
 Value AddScalar(const Value& x, float term, Where where = Where::current());

@@ -12,13 +12,11 @@ Value DropoutNode(const Value& x, const Value& sample_ids, const Value& step, fl
                   Where where) {
   if (p == 0) return x;
   if (p < 0 || p >= 1) ThrowBuildError("dropout", "the probability must lie in [0, 1)", {x}, where);
-  if (sample_ids.rank() != 1 || x.type().elements() % sample_ids.dim(0) != 0)
-    ThrowBuildError("dropout", "x does not hold a whole number of elements per sample", {x, sample_ids}, where);
   sy_dropout_attributes attributes{};
   attributes.key = key;
   attributes.p = p;
   attributes.per_sample = per_sample;
-  return x.graph().Add("dropout", {x, sample_ids, step}, {x.type()}, Attributes(attributes), where)[0];
+  return x.graph().Add("dropout", {x, sample_ids, step}, Attributes(attributes), {}, where)[0];
 }
 
 }  // namespace
@@ -32,15 +30,31 @@ Value DropPath(const Value& x, const Value& sample_ids, const Value& step, float
 
 }  // namespace ops
 
+namespace {
+
+std::vector<TensorType> DropoutTypes(const Signature& call) {
+  call.RequireInputs(3);
+  call.Require(call.rank(1) == 1 && call[1].dtype == DType::kI32 && call.dim(1, 0) > 0 &&
+                   call[0].elements() % call.dim(1, 0) == 0,
+               "x does not hold a whole number of elements per sample");
+  call.Require(call[2] == TensorType{DType::kI32, {2}}, "step must be (2) i32");
+  return {call[0]};
+}
+
+std::vector<Value> DropoutGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
+  const Node node = graph.node(id);
+  const auto dx = graph.Add("dropout", {dy[0], graph.value(node.inputs[1]), graph.value(node.inputs[2])},
+                            node.attributes, {}, node.where, node.name + "/backward");
+  return {dx[0], {}, {}};
+}
+
+}  // namespace
+
 std::vector<OpDefinition> RandomOps() {
-  return {{"dropout", "zeroes elements or whole samples at random",
-           [](Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) -> std::vector<Value> {
-             const Node node = graph.node(id);
-             const auto dx = graph.Add("dropout", {dy[0], graph.value(node.inputs[1]), graph.value(node.inputs[2])},
-                                       {dy[0].type()}, node.attributes, node.where, node.name + "/backward");
-             return {dx[0], {}, {}};
-           },
-           nullptr, nullptr}};
+  return {{.name = "dropout",
+           .summary = "zeroes elements or whole samples at random",
+           .infer = DropoutTypes,
+           .gradient = DropoutGradient}};
 }
 
 }  // namespace switchyard

@@ -4,24 +4,49 @@
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
+#include "fmt/format.h"
 
 namespace switchyard {
+namespace {
+
+Shape Reduced(const Shape& x, uint32_t axes, bool keep) {
+  Shape shape;
+  for (size_t axis = 0; axis < x.size(); ++axis) {
+    const bool reduced = axes >> axis & 1;
+    if (!reduced) shape.push_back(x[axis]);
+    if (reduced && keep) shape.push_back(1);
+  }
+  return shape.empty() ? Shape{1} : shape;
+}
+
+// Without the axes, or, where that is asked for, with each at extent 1.
+std::vector<TensorType> ReduceTypes(const Signature& call) {
+  call.RequireInputs(1);
+  const uint32_t axes = call.attributes.as<sy_reduce_attributes>().axes;
+  call.Require(axes != 0 && (axes >> call.rank(0)) == 0, "axes outside the tensor");
+  const Shape dropped = Reduced(call.shape(0), axes, false), kept = Reduced(call.shape(0), axes, true);
+  const Shape shape = call.wanted.shape.value_or(dropped);
+  call.Require(shape == dropped || shape == kept, fmt::format("{} is no result of these axes", ToString(shape)));
+  return {{call[0].dtype, shape}};
+}
+
+std::vector<TensorType> SquaredNormTypes(const Signature& call) {
+  call.Require(!call.inputs.empty(), "there is nothing to measure");
+  return {{DType::kF32, {1}}};
+}
+
+}  // namespace
+
 namespace ops {
 
 Value Reduce(const Value& x, int reduction, uint32_t axes, float scale, bool keep, Where where) {
-  if (axes == 0 || (axes >> x.rank()) != 0) ThrowBuildError("reduce", "axes outside the tensor", {x}, where);
-  Shape shape;
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    const bool reduced = axes >> axis & 1;
-    if (!reduced) shape.push_back(x.dim(axis));
-    if (reduced && keep) shape.push_back(1);
-  }
-  if (shape.empty()) shape = {1};
   sy_reduce_attributes attributes{};
   attributes.reduction = reduction;
   attributes.axes = axes;
   attributes.scale = scale;
-  return x.graph().Add("reduce", {x}, {{x.dtype(), shape}}, Attributes(attributes), where)[0];
+  Wanted wanted;
+  if (keep) wanted.shape = Reduced(x.shape(), axes, true);
+  return x.graph().Add("reduce", {x}, Attributes(attributes), wanted, where)[0];
 }
 
 namespace {
@@ -34,7 +59,7 @@ Value Mean(const Value& x, Where where) {
 }
 
 Value SquaredNorm(const std::vector<Value>& tensors, Where where) {
-  return tensors.at(0).graph().Add("squared_norm", tensors, {{DType::kF32, {1}}}, {}, where)[0];
+  return tensors.at(0).graph().Add("squared_norm", tensors, {}, {}, where)[0];
 }
 
 }  // namespace ops
@@ -93,9 +118,20 @@ double InputElements(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::vector<OpDefinition> ReductionOps() {
-  return {{"reduce", "sum, max, min, sum of squares over axes", ReduceGradient, nullptr, InputElements},
-          {"squared_norm", "sum of squares over many tensors", SquaredNormGradient, SquaredNormDecompose,
-           [](const Graph& g, const Node& n) { return 2 * InputElements(g, n); }}};
+  const OpTraits traits = {.precision = Precision::kFull};
+  return {{.name = "reduce",
+           .summary = "sum, max, min, sum of squares over axes",
+           .infer = ReduceTypes,
+           .gradient = ReduceGradient,
+           .flops = InputElements,
+           .traits = traits},
+          {.name = "squared_norm",
+           .summary = "sum of squares over many tensors",
+           .infer = SquaredNormTypes,
+           .gradient = SquaredNormGradient,
+           .decompose = SquaredNormDecompose,
+           .flops = [](const Graph& g, const Node& n) { return 2 * InputElements(g, n); },
+           .traits = traits}};
 }
 
 }  // namespace switchyard

@@ -8,8 +8,8 @@ namespace switchyard::ops {
 
 using Where = std::source_location;
 
-// Reduces over the axes whose bit is set and drops them (keep: leaves them with extent 1). The result is times `scale`;
-// dtype `as` f32 by default for f32 inputs.
+// Reduces over the axes whose bit is set and drops them (keep: leaves them with extent 1). The result is times
+// `scale`, of x's dtype.
 Value Reduce(const Value& x, int reduction, uint32_t axes, float scale = 1, bool keep = false,
              Where where = Where::current());
 Value Sum(const Value& x, Where where = Where::current());   // over everything: (1)

@@ -8,18 +8,29 @@
 namespace switchyard {
 namespace ops {
 
-Value Softmax(const Value& x, std::source_location where) {
-  return x.graph().Add("softmax", {x}, {x.type()}, {}, where)[0];
-}
+Value Softmax(const Value& x, std::source_location where) { return x.graph().Add("softmax", {x}, {}, {}, where)[0]; }
 
 }  // namespace ops
 
 namespace {
 
+std::vector<TensorType> SoftmaxTypes(const Signature& call) {
+  call.RequireInputs(1);
+  call.Require(call.rank(0) >= 1, "x must have an axis");
+  return {call[0]};
+}
+
+std::vector<TensorType> SoftmaxBackwardTypes(const Signature& call) {
+  call.RequireInputs(2);
+  call.Require(call.shape(0) == call.shape(1), "y and dy differ in shape");
+  return {call[0]};
+}
+
 std::vector<Value> SoftmaxGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Value y = graph.value({id, 0});
-  const auto dx = graph.Add("softmax_backward", {y, ops::Cast(dy[0], y.dtype())}, {y.type()}, {}, graph.node(id).where,
-                            graph.node(id).name + "/backward");
+  const Node node = graph.node(id);
+  const auto dx =
+      graph.Add("softmax_backward", {y, ops::Cast(dy[0], y.dtype())}, {}, {}, node.where, node.name + "/backward");
   graph.mutable_node(dx[0].ref().node).forward = id;
   return dx;
 }
@@ -42,8 +53,18 @@ double SoftmaxFlops(const Graph&, const Node& node) { return 5.0 * static_cast<d
 }  // namespace
 
 std::vector<OpDefinition> SoftmaxOps() {
-  return {{"softmax", "softmax over the last axis", SoftmaxGradient, SoftmaxDecompose, SoftmaxFlops},
-          {"softmax_backward", "its gradient", nullptr, SoftmaxBackwardDecompose, SoftmaxFlops}};
+  return {{.name = "softmax",
+           .summary = "softmax over the last axis",
+           .infer = SoftmaxTypes,
+           .gradient = SoftmaxGradient,
+           .decompose = SoftmaxDecompose,
+           .flops = SoftmaxFlops,
+           .traits = {.precision = Precision::kFull}},
+          {.name = "softmax_backward",
+           .summary = "its gradient",
+           .infer = SoftmaxBackwardTypes,
+           .decompose = SoftmaxBackwardDecompose,
+           .flops = SoftmaxFlops}};
 }
 
 }  // namespace switchyard

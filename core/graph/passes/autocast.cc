@@ -1,75 +1,80 @@
 #include "core/graph/passes/autocast.h"
 
+#include <algorithm>
 #include <map>
-#include <set>
 
+#include "core/graph/op.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/passes/rewrite.h"
 
 namespace switchyard {
 namespace {
 
-const std::set<std::string> kHalfOps = {"matmul", "attention", "convolution"};
-const std::set<std::string> kFullOps = {"softmax",      "cross_entropy", "reduce",
-                                        "squared_norm", "label_rank",    "batch_norm"};
-const std::set<std::string> kLayout = {"reshape", "transpose", "slice", "pad", "roll", "concat", "gather", "dropout"};
+bool IsHalfOp(const Node& node) { return TraitsOf(node.op).precision == Precision::kHalf; }
+
+// Is node `id` read by half ops alone, directly or through views?
+bool OnlyHalfOpsRead(const Graph& graph, const std::vector<std::vector<int>>& users, int id) {
+  return !users[id].empty() && std::all_of(users[id].begin(), users[id].end(), [&](int user) {
+    const Node& reader = graph.node(user);
+    return TraitsOf(reader.op).view ? OnlyHalfOpsRead(graph, users, user) : IsHalfOp(reader);
+  });
+}
+
+// The widest floating dtype among the values; nothing where none is floating.
+std::optional<DType> WidestFloating(const std::vector<Value>& values) {
+  std::optional<DType> widest;
+  for (const Value& value : values) {
+    if (IsFloating(value.dtype())) widest = widest ? Widest(*widest, value.dtype()) : value.dtype();
+  }
+  return widest;
+}
 
 }  // namespace
 
 Graph Autocast(const Graph& forward, DType half) {
   const auto users = forward.Users();
   std::map<Ref, Value> halves;  // one half copy per new value
-  return Rewrite(forward, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+  return Rewrite("autocast", forward, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
     const Node& node = forward.node(id);
+    const OpTraits& traits = TraitsOf(node.op);
     std::vector<Value> inputs = r.Map(node.inputs);
-    std::vector<TensorType> outputs = node.outputs;
+    Wanted wanted = WantedOf(node);
     const auto to_half = [&](Value& v) {
       if (!IsFloating(v.dtype()) || v.dtype() == half) return;
       Value& copy = halves[v.ref()];
       if (!copy) copy = ops::Cast(v, half, node.where);
       v = copy;
     };
-    if (kHalfOps.contains(node.op)) {
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        const bool bias = i >= 2 || (node.op == "attention" && i >= 1);  // biases and masks are added in f32 anyway
-        if (!bias) to_half(inputs[i]);
-      }
-      outputs[0].dtype = half;
-    } else if (kFullOps.contains(node.op)) {
-      for (Value& v : inputs) {
-        if (IsFloating(v.dtype())) v = ops::Cast(v, DType::kF32, node.where);
-      }
-    } else if (node.op == "layer_norm") {
-      // Reads whatever comes; its result is half if only half ops read it.
-      bool only_half = !users[id].empty();
-      for (const int user : users[id]) {
-        const Node& reader = forward.node(user);
-        bool to_half_op = kHalfOps.contains(reader.op);
-        if (reader.op == "reshape") {
-          to_half_op = !users[user].empty();
-          for (const int next : users[user]) to_half_op = to_half_op && kHalfOps.contains(forward.node(next).op);
-        }
-        only_half = only_half && to_half_op;
-      }
-      if (only_half) outputs[0].dtype = half;
-    } else if (node.op == "output" || node.op == "assign") {
+    if (traits.structural && !traits.view) {  // states and outputs keep their dtype
       for (size_t i = 0; i < inputs.size(); ++i)
         inputs[i] = ops::Cast(inputs[i], forward.type(node.inputs[i]).dtype, node.where);
-    } else if ((node.op == "pointwise" && !inputs.empty()) || kLayout.contains(node.op)) {
-      DType widest = inputs[0].dtype();
-      for (const Value& v : inputs) {
-        if (IsFloating(v.dtype())) widest = IsFloating(widest) ? Widest(widest, v.dtype()) : widest;
-      }
-      if (node.op == "concat") {
-        for (Value& v : inputs) v = ops::Cast(v, widest, node.where);
-      }
-      for (TensorType& output : outputs) {
-        if (IsFloating(output.dtype)) output.dtype = IsFloating(widest) ? widest : output.dtype;
-      }
+      return r.result.Clone(node, inputs);
     }
-    const auto values = r.result.Clone(node, inputs);
-    if (!values.empty()) r.result.mutable_node(values[0].ref().node).outputs = outputs;
-    return values;
+    switch (traits.precision) {
+      case Precision::kHalf:
+        for (int i = 0; i < traits.half_inputs; ++i) to_half(inputs[i]);
+        wanted.dtypes[0] = half;
+        break;
+      case Precision::kFull:
+        for (Value& v : inputs) {
+          if (IsFloating(v.dtype())) v = ops::Cast(v, DType::kF32, node.where);
+        }
+        break;
+      case Precision::kReaders:
+        if (OnlyHalfOpsRead(forward, users, id)) wanted.dtypes[0] = half;
+        break;
+      case Precision::kWidest:
+        if (const std::optional<DType> widest = WidestFloating(inputs)) {
+          for (Value& v : inputs) {
+            if (traits.one_dtype) v = ops::Cast(v, *widest, node.where);
+          }
+          for (DType& dtype : wanted.dtypes) {
+            if (IsFloating(dtype)) dtype = *widest;
+          }
+        }
+        break;
+    }
+    return r.result.Clone(node, inputs, wanted);
   });
 }
 

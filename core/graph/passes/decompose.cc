@@ -15,13 +15,13 @@ std::vector<Value> Inline(const Graph& piece, Graph& result, const std::vector<V
   size_t next = 0;
   for (int id = 0; id < piece.size(); ++id) {
     const Node& node = piece.node(id);
-    if (node.op == "input") {
+    if (node.input) {
       mapped[id] = {inputs[next++]};
       continue;
     }
     std::vector<Value> values;
     for (const Ref& ref : node.inputs) values.push_back(mapped[ref.node][ref.output]);
-    if (node.op == "output") {
+    if (node.outputs.empty()) {  // an output, named by its index
       results[std::stoi(node.name)] = values[0];
     } else {
       mapped[id] = result.Clone(node, values);
@@ -47,7 +47,7 @@ std::optional<Graph> Rebuild(const Graph& graph, const Node& node, const CanPrep
   if (results.empty()) return std::nullopt;
   for (size_t o = 0; o < results.size(); ++o) piece.Output(std::to_string(o), results[o], node.where);
   bool possible = true;
-  Graph lowered = Rewrite(piece, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+  Graph lowered = Rewrite("decomposition", piece, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
     const Node& part = piece.node(id);
     if (!NeedsKernel(part) || can_prepare(piece, part)) return std::nullopt;
     const auto deeper = Rebuild(piece, part, can_prepare, depth + 1);
@@ -64,13 +64,14 @@ std::optional<Graph> Rebuild(const Graph& graph, const Node& node, const CanPrep
 }  // namespace
 
 Graph Decompose(const Graph& source, const CanPrepare& can_prepare) {
-  return RemoveDeadNodes(Rewrite(source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
-    const Node& node = source.node(id);
-    if (!NeedsKernel(node) || can_prepare(source, node)) return std::nullopt;
-    const auto piece = Rebuild(source, node, can_prepare, 0);
-    if (!piece) return std::nullopt;
-    return Inline(*piece, r.result, r.Map(node.inputs), static_cast<int>(node.outputs.size()));
-  }));
+  return RemoveDeadNodes(
+      Rewrite("decomposition", source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+        const Node& node = source.node(id);
+        if (!NeedsKernel(node) || can_prepare(source, node)) return std::nullopt;
+        const auto piece = Rebuild(source, node, can_prepare, 0);
+        if (!piece) return std::nullopt;
+        return Inline(*piece, r.result, r.Map(node.inputs), static_cast<int>(node.outputs.size()));
+      }));
 }
 
 }  // namespace switchyard

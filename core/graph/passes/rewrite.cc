@@ -1,6 +1,9 @@
 #include "core/graph/passes/rewrite.h"
 
+#include <algorithm>
+
 #include "core/graph/op.h"
+#include "core/graph/verify.h"
 
 namespace switchyard {
 
@@ -15,22 +18,45 @@ std::vector<Value> Rewriting::Map(const std::vector<Ref>& old) const {
   return values;
 }
 
+bool Rewriting::HasAll(const std::vector<Ref>& old) const {
+  return std::all_of(old.begin(), old.end(), [this](Ref ref) { return static_cast<bool>(Map(ref)); });
+}
+
+bool Preparable(const CanPrepare& can_prepare, const std::string& op, const std::vector<TensorType>& inputs,
+                const Attributes& attributes, const Wanted& wanted) {
+  Graph scratch;
+  std::vector<Value> values;
+  for (const TensorType& type : inputs) values.push_back(scratch.Input(std::to_string(values.size()), type, {}));
+  try {
+    scratch.Add(op, values, attributes, wanted);
+  } catch (const BuildError&) {
+    return false;
+  }
+  return can_prepare(scratch, scratch.nodes().back());
+}
+
+bool Preparable(const CanPrepare& can_prepare, const std::string& op, const Graph& graph,
+                const std::vector<Ref>& inputs, const Attributes& attributes, const Wanted& wanted) {
+  std::vector<TensorType> types;
+  for (const Ref& input : inputs) types.push_back(graph.type(input));
+  return Preparable(can_prepare, op, types, attributes, wanted);
+}
+
 namespace {
 
 // Rewrite without the inputs that `keep` marks false.
-Graph RewriteKeeping(const Graph& source, const std::vector<bool>& keep, const Rule& rule) {
+Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::vector<bool>& keep, const Rule& rule) {
   Graph result;
   Rewriting state(source, result);
   state.mapped.resize(source.size());
   std::vector<int> copied(source.size(), -1);  // old id → id of the node that stands for it
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
-    if (node.op == "input" && keep[id])
-      state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
+    if (node.input && keep[id]) state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
   }
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
-    if (node.op == "input") continue;
+    if (node.input) continue;
     result.SetPhase(node.phase);
     const int before = result.size();
     auto replacement = rule(state, id);
@@ -52,13 +78,14 @@ Graph RewriteKeeping(const Graph& source, const std::vector<bool>& keep, const R
     state.mapped[id] = std::move(*replacement);
   }
   result.SetPhase(Phase::kForward);
+  Verify(result, pass);
   return result;
 }
 
 }  // namespace
 
-Graph Rewrite(const Graph& source, const Rule& rule) {
-  return RewriteKeeping(source, std::vector<bool>(source.size(), true), rule);
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule) {
+  return RewriteKeeping(pass, source, std::vector<bool>(source.size(), true), rule);
 }
 
 Graph RemoveDeadNodes(const Graph& source) {
@@ -66,15 +93,17 @@ Graph RemoveDeadNodes(const Graph& source) {
   for (int id = source.size() - 1; id >= 0; --id) {
     const Node& node = source.node(id);
     if (node.input && node.input->role != Role::kBatch) live[id] = true;
-    if (node.op == "output" || node.op == "assign" || IsCollective(node.op)) live[id] = true;
+    const OpTraits& traits = TraitsOf(node.op);
+    if ((traits.structural && node.outputs.empty()) || traits.collective) live[id] = true;
     if (!live[id]) continue;
     for (const Ref& input : node.inputs) live[input.node] = true;
     for (const int earlier : node.control) live[earlier] = true;
   }
-  return RewriteKeeping(source, live, [&](Rewriting&, int id) -> std::optional<std::vector<Value>> {
-    if (live[id]) return std::nullopt;
-    return std::vector<Value>();
-  });
+  return RewriteKeeping("removal of dead nodes", source, live,
+                        [&](Rewriting&, int id) -> std::optional<std::vector<Value>> {
+                          if (live[id]) return std::nullopt;
+                          return std::vector<Value>();
+                        });
 }
 
 }  // namespace switchyard

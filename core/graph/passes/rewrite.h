@@ -12,6 +12,12 @@ namespace switchyard {
 
 // Can a backend run this node as it is? What a device-dependent pass is told of the device.
 using CanPrepare = std::function<bool(const Graph&, const Node&)>;
+// Would it run this op on inputs of these types, and on these values of a graph? False too where the op itself refuses
+// them.
+bool Preparable(const CanPrepare& can_prepare, const std::string& op, const std::vector<TensorType>& inputs,
+                const Attributes& attributes, const Wanted& wanted);
+bool Preparable(const CanPrepare& can_prepare, const std::string& op, const Graph& graph,
+                const std::vector<Ref>& inputs, const Attributes& attributes, const Wanted& wanted);
 
 class Rewriting {
  public:
@@ -21,13 +27,15 @@ class Rewriting {
   // The new value of an old output; none if it was skipped or has not been reached.
   Value Map(Ref old) const;
   std::vector<Value> Map(const std::vector<Ref>& old) const;
-  std::vector<std::vector<Value>> mapped;  // by old node id
+  bool HasAll(const std::vector<Ref>& old) const;  // have they all been reached?
+  std::vector<std::vector<Value>> mapped;          // by old node id
 };
 // Returns the values that replace the node's outputs (an empty vector: nothing uses them any more), or nullopt: copy
 // the node.
 using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old_id)>;
 
-Graph Rewrite(const Graph& source, const Rule& rule);
+// The result is verified (core/graph/graph.h); `pass` is the name that an error gives.
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule);
 
 // Without the nodes that no output, assignment or collective needs. Inputs of role kBatch that nothing reads go too.
 Graph RemoveDeadNodes(const Graph& source);

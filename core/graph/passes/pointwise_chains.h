@@ -1,0 +1,11 @@
+// Chains of elementwise ops become one pointwise program: a producer that one pointwise node alone reads is joined into
+// it, where `can_prepare` says that the longer program exists. Nothing is computed twice but constants.
+#pragma once
+
+#include "core/graph/passes/rewrite.h"
+
+namespace switchyard {
+
+Graph JoinPointwiseChains(const Graph& source, const CanPrepare& can_prepare);
+
+}  // namespace switchyard

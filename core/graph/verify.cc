@@ -1,0 +1,71 @@
+#include "core/graph/verify.h"
+
+#include <set>
+
+#include "core/graph/op.h"
+#include "fmt/format.h"
+
+namespace switchyard {
+namespace {
+
+// Is this a result of a node before node `id`?
+bool IsThere(const Graph& graph, Ref ref, int id) {
+  return ref.node >= 0 && ref.node < id && ref.output >= 0 &&
+         ref.output < static_cast<int>(graph.node(ref.node).outputs.size());
+}
+
+// What is wrong with node `id`; "" if nothing.
+std::string ProblemOf(const Graph& graph, int id) {
+  const Node& node = graph.node(id);
+  std::vector<TensorType> types;
+  for (const Ref& input : node.inputs) {
+    if (input.node < 0 || input.node >= id) return "it reads a node that does not come before it";
+    if (!IsThere(graph, input, id))
+      return fmt::format("it reads result {} of {}, which has {}", input.output, graph.node(input.node).name,
+                         graph.node(input.node).outputs.size());
+    types.push_back(graph.type(input));
+  }
+  for (const int earlier : node.control) {
+    if (earlier < 0 || earlier >= id) return "a control edge comes from a node that does not come before it";
+  }
+  if (node.forward >= id) return "the forward node that it is paired with does not come before it";
+  if (node.input.has_value() != (node.op == "input")) return "only inputs have a role";
+  if (node.input || !HasInference(node.op)) return "";
+  try {
+    const auto inferred = InferTypes(node.op, types, node.attributes, WantedOf(node));
+    if (inferred.size() != node.outputs.size())
+      return fmt::format("it has {} results, the op gives {}", node.outputs.size(), inferred.size());
+    for (size_t o = 0; o < inferred.size(); ++o) {
+      if (inferred[o] != node.outputs[o])
+        return fmt::format("result {} is {}, the op gives {}", o, ToString(node.outputs[o]), ToString(inferred[o]));
+    }
+  } catch (const TypeMismatch& mismatch) {
+    return mismatch.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+void Verify(const Graph& graph, const std::string& pass) {
+  std::set<std::string> names;
+  std::set<int> assigned;
+  for (int id = 0; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    std::string problem = ProblemOf(graph, id);
+    if (problem.empty() && !names.insert(node.name).second) problem = "another node has its name";
+    if (problem.empty() && node.op == "assign") {
+      if (!graph.node(node.inputs[0].node).input) problem = "the target is not a named input";
+      if (!assigned.insert(node.inputs[0].node).second) problem = "a second assignment to one state";
+    }
+    if (problem.empty()) continue;
+    std::vector<Value> inputs;
+    for (const Ref& input : node.inputs) {
+      if (IsThere(graph, input, id)) inputs.push_back(const_cast<Graph&>(graph).value(input));
+    }
+    ThrowBuildError(node.op, fmt::format("the graph after {} is broken at {}: {}", pass, node.name, problem), inputs,
+                    node.where);
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,15 @@
+// Holds a graph to what every pass may rely on: results typed as their op infers them; inputs, control edges and
+// forward partners before their use; unique names; at most one assignment to a state, of its type. Every pass ends with
+// it, in every build.
+#pragma once
+
+#include <string>
+
+#include "core/graph/graph.h"
+
+namespace switchyard {
+
+// Throws BuildError that names `pass`, the node, and what is wrong with it.
+void Verify(const Graph& graph, const std::string& pass);
+
+}  // namespace switchyard

@@ -1,0 +1,92 @@
+#include "core/plan/launch_order.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+
+#include "core/graph/op.h"
+
+namespace switchyard {
+namespace {
+
+// Collectives, and what the update phase computes for collectives alone. Forward and backward stay as they were built.
+std::vector<bool> LeadsToCollectivesAlone(const Graph& graph, const std::vector<std::vector<int>>& followers) {
+  std::vector<bool> leads(graph.size(), false);
+  for (int id = graph.size() - 1; id >= 0; --id) {
+    const Node& node = graph.node(id);
+    const bool only = node.phase == Phase::kUpdate && !node.input && !followers[id].empty() &&
+                      std::all_of(followers[id].begin(), followers[id].end(), [&](int user) { return leads[user]; });
+    leads[id] = IsCollective(node.op) || only;
+  }
+  return leads;
+}
+
+class Order {
+ public:
+  Order(const Graph& graph, bool early)
+      : graph_(graph), followers_(graph.Users()), missing_(graph.size(), 0), early_(early), done_(graph.size(), false) {
+    for (int id = 0; id < graph.size(); ++id) {
+      for (const int earlier : graph.node(id).control) followers_[earlier].push_back(id);
+    }
+    for (const auto& users : followers_) {
+      for (const int user : users) ++missing_[user];
+    }
+    if (early) {
+      moved_ = LeadsToCollectivesAlone(graph, followers_);
+    } else {
+      for (const Node& node : graph.nodes()) moved_.push_back(IsCollective(node.op));
+    }
+  }
+
+  std::vector<int> Run() {
+    for (int id = 0; id < graph_.size(); ++id) {
+      // What is moved waits for its turn, early or late; what is left at the end is read by nobody.
+      if (!moved_[id] || (early_ && IsFree(id))) Require(id);
+    }
+    for (int id = 0; id < graph_.size(); ++id) Require(id);
+    return std::move(order_);
+  }
+
+ private:
+  bool IsFree(int id) const { return graph_.node(id).inputs.empty() && graph_.node(id).control.empty(); }
+
+  // Everything that node `id` needs, and the node.
+  void Require(int id) {
+    if (done_[id]) return;
+    for (const Ref& input : graph_.node(id).inputs) Require(input.node);
+    for (const int earlier : graph_.node(id).control) Require(earlier);
+    Emit(id);
+    if (early_) EmitReady();
+  }
+
+  void Emit(int id) {
+    if (done_[id]) return;
+    done_[id] = true;
+    order_.push_back(id);
+    for (const int user : followers_[id]) {
+      if (--missing_[user] == 0 && moved_[user]) ready_.push(user);
+    }
+  }
+
+  void EmitReady() {
+    while (!ready_.empty()) {
+      const int id = ready_.top();
+      ready_.pop();
+      Emit(id);
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<std::vector<int>> followers_;  // readers and targets of control edges, with repeats
+  std::vector<int> missing_;                 // inputs and control edges that are not done
+  const bool early_;
+  std::vector<bool> moved_, done_;  // moved: does not stand where it was built
+  std::vector<int> order_;
+  std::priority_queue<int, std::vector<int>, std::greater<>> ready_;  // in the order of building
+};
+
+}  // namespace
+
+std::vector<int> LaunchOrder(const Graph& graph, bool early) { return Order(graph, early).Run(); }
+
+}  // namespace switchyard

@@ -1,0 +1,44 @@
+// A thread that performs blocking tasks in the order in which they are submitted, beside the thread that submits them:
+// what drives collectives that complete as host requests. It sleeps where there is nothing to do. Submit and Wait
+// allocate nothing. One thread submits and waits.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "core/base/status.h"
+
+namespace switchyard {
+
+class ProgressThread {
+ public:
+  // Made once, submitted again and again; must stay where it is until it has been waited for.
+  struct Task {
+    std::function<Status()> body;
+    Status result;
+    bool submitted = false, done = false;
+    Task* next = nullptr;
+  };
+
+  ProgressThread();
+  ~ProgressThread();  // what was submitted is done first
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+  void Submit(Task& task);
+  // The result of the last submission; OK at once where there was none since the last Wait.
+  Status Wait(Task& task);
+
+ private:
+  void Run();
+
+  std::mutex mutex_;  // of everything below, and of tasks that are submitted
+  std::condition_variable submitted_, done_;
+  Task *first_ = nullptr, *last_ = nullptr;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,93 @@
+// Communication runs beside computing: on a device whose kernels take a known time, with collectives that take a known
+// time, a step takes little more than the longer of the two, and without overlap their sum.
+#include <algorithm>
+#include <chrono>
+
+#include "core/graph/gradients.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/optim/optimizer.h"
+#include "core/parallel/data_parallel.h"
+#include "core/plan/plan.h"
+#include "core/train/world.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kLayers = 24, kLayersOfABucket = 4, kWidth = 64;
+constexpr int kCollectiveMs = 8;  // beside its copies; SWITCHYARD_NULL_DELAY_US says how long a kernel or a copy takes
+
+// Layers whose gradients finish one after the other.
+Graph Layers() {
+  Graph graph;
+  std::vector<Value> parameters;
+  Value x = graph.Input("x", {DType::kF32, {kWidth}}, {});
+  for (int i = 0; i < kLayers; ++i) {
+    parameters.push_back(graph.Input(fmt::format("p{}", i), {DType::kF32, {kWidth}}, {Role::kParameter, {}, false}));
+    x = ops::Unary(SY_PW_TANH, ops::Mul(x, parameters.back()));
+  }
+  const std::vector<Value> gradients = Gradients(ops::Sum(x), parameters);
+  std::vector<ParameterGradient> pairs;
+  for (int i = 0; i < kLayers; ++i) pairs.push_back({parameters[i], gradients[i]});
+  DataParallelOptions options;
+  options.world = 2;
+  options.bucket_bytes = kLayersOfABucket * kWidth * sizeof(float);
+  const Buckets buckets = AddDataParallel(graph, pairs, options, MicroStep::kOnly);
+  AddOptimizer(graph, buckets.gradients, buckets.flat, {}, 1);
+  return graph;
+}
+
+class OverlapTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    WorldRequest request;
+    request.device = "null";
+    request.collective = "shm";
+    request.interpose = {fmt::format("fault:collective@1+:delay={}", kCollectiveMs)};
+    auto joined = World::Join(request);
+    ASSERT_TRUE(joined.ok()) << Message(joined.status());
+    world_ = std::move(*joined);
+    ASSERT_EQ(world_->size(), 2);
+  }
+
+  // Seconds of the fastest of three steps. `communicates`: else the collectives are left out.
+  double StepSeconds(bool overlap, bool communicates) {
+    KernelCache kernels(*world_->device, {}), reference(*world_->reference, {});
+    Layout layout(world_->device->info().alignment);
+    auto plan = Plan::Compile(Layers(), kernels, &reference, layout, {.fuse = false, .overlap = overlap});
+    EXPECT_TRUE(plan.ok()) << Message(plan.status());
+    Communicator* const communicator = world_->communicator.get();
+    auto memory = Memory::Allocate(layout, *world_->device, communicator);
+    EXPECT_TRUE(memory.ok()) << Message(memory.status());
+    auto instance = Instance::Bind(**plan, **memory, communicates ? communicator : nullptr);
+    EXPECT_TRUE(instance.ok()) << Message(instance.status());
+    auto stream = world_->device->NewStream();
+    EXPECT_TRUE(stream.ok());
+    double fastest = 1e9;
+    for (int run = 0; run < 3; ++run) {
+      EXPECT_TRUE(communicator->Barrier("run").ok());
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_TRUE((*instance)->Run(*stream).ok());
+      EXPECT_TRUE(world_->device->Synchronize(*stream).ok());
+      fastest = std::min(fastest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return fastest;
+  }
+
+  std::unique_ptr<World> world_;
+};
+
+TEST_F(OverlapTest, AStepTakesLittleMoreThanTheLongerOfComputingAndCommunicating) {
+  const double computing = StepSeconds(true, false), in_turn = StepSeconds(false, true);
+  const double communicating = in_turn - computing, together = StepSeconds(true, true);
+  EXPECT_GE(communicating, 1e-3 * kCollectiveMs * kLayers / kLayersOfABucket) << "collectives that are not waited for";
+  EXPECT_LE(together, 1.1 * std::max(computing, communicating))
+      << "computing " << computing << " s, communicating " << communicating << " s";
+  if (world_->rank() == 0)
+    fmt::print("computing {:.3f} s, communicating {:.3f} s, in turn {:.3f} s, together {:.3f} s\n", computing,
+               communicating, in_turn, together);
+}
+
+}  // namespace
+}  // namespace switchyard
