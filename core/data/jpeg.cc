@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
+#include <new>
 
 // clang-format off
 #include <jpeglib.h>  // needs cstdio
@@ -78,8 +79,14 @@ Status DecodeJpeg(std::span<const uint8_t> bytes, Image* image) {
   const bool cmyk = decoder.jpeg_color_space == JCS_CMYK || decoder.jpeg_color_space == JCS_YCCK;
   decoder.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
   jpeg_start_decompress(&decoder);
-  image->Reshape(static_cast<int>(decoder.output_height), static_cast<int>(decoder.output_width), 3);
-  if (cmyk) cmyk_row.resize(size_t{decoder.output_width} * 4);
+  try {
+    image->Reshape(static_cast<int>(decoder.output_height), static_cast<int>(decoder.output_width), 3);
+    if (cmyk) cmyk_row.resize(size_t{decoder.output_width} * 4);
+  } catch (const std::bad_alloc&) {
+    const unsigned width = decoder.image_width, height = decoder.image_height;
+    jpeg_destroy_decompress(&decoder);
+    return ResourceExhausted("no memory for a JPEG of {} x {} pixels", width, height);
+  }
   while (decoder.output_scanline < decoder.output_height) {
     uint8_t* target = image->Row(static_cast<int>(decoder.output_scanline));
     JSAMPROW row = cmyk ? cmyk_row.data() : target;

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "core/base/environment.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/names.h"
 #include "core/runtime/plugin.h"
 #include "core/runtime/trust.h"
@@ -14,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr uintmax_t kLargestManifest = 1 << 16;
+constexpr size_t kLargestManifest = 1 << 16;
 
 // Plugin names are part of file names and messages.
 bool IsName(const std::string& text) {
@@ -23,13 +24,13 @@ bool IsName(const std::string& text) {
 }
 
 Status ParseManifest(const std::string& path, Candidate& candidate, std::string& library) {
-  std::error_code error;
-  if (fs::file_size(path, error) > kLargestManifest || error) {
+  const auto content = ReadWholeFile(path, kLargestManifest);
+  if (!content.ok()) {
     return InvalidArgument("manifest {} is unreadable or larger than {} bytes", path, kLargestManifest);
   }
-  std::ifstream file(path);
-  const json manifest = json::parse(file, nullptr, false);
-  if (!manifest.is_object()) return InvalidArgument("manifest {} is not a JSON object", path);
+  const auto parsed = ParseJson(*content);
+  if (!parsed.ok() || !parsed->is_object()) return InvalidArgument("manifest {} is not a JSON object", path);
+  const json& manifest = *parsed;
   const auto text = [&](const char* key) {
     const auto value = manifest.find(key);
     return value != manifest.end() && value->is_string() ? value->get<std::string>() : std::string();
@@ -56,7 +57,7 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   const auto abi = manifest.find("abi");
   if (abi == manifest.end() || !abi->is_number_integer() || *abi != SY_ABI_MAJOR) {
     return FailedPrecondition("manifest {}: \"abi\" is {}; this program knows {}", path,
-                              abi == manifest.end() ? "missing" : abi->dump(), SY_ABI_MAJOR);
+                              abi == manifest.end() ? "missing" : Excerpt(*abi), SY_ABI_MAJOR);
   }
   const auto priority = manifest.find("priority");
   if (priority != manifest.end()) {

@@ -5,14 +5,12 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "core/base/environment.h"
 #include "core/train/event.pb.h"
-#include "core/train/file_calls.h"
 
 namespace switchyard {
 namespace {
@@ -52,14 +50,12 @@ uint32_t MaskedCrc32c(const void* data, size_t bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u;
 }
 
-StatusOr<EventFile> EventFile::Create(const std::string& folder) {
+StatusOr<EventFile> EventFile::Create(const Folder& folder) {
   static std::atomic<int> created{0};
-  SY_RETURN_IF_ERROR(MakeFolders(folder));
-  const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder,
-                                       static_cast<int64_t>(WallTime()), HostName(), getpid(), created++);
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) return FileError("create", path, errno);
-  EventFile file(path, descriptor);
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}.{}", static_cast<int64_t>(WallTime()),
+                                       HostName(), getpid(), created++);
+  SY_ASSIGN_OR_RETURN(GrowingFile growing, GrowingFile::Open(folder, name, O_EXCL));
+  EventFile file(std::move(growing));
   event::Event version = EventAt(0);
   version.set_file_version("brain.Event:2");
   SY_RETURN_IF_ERROR(file.WriteRecord(version.SerializeAsString()));
@@ -92,27 +88,7 @@ Status EventFile::WriteRecord(const std::string& payload) {
   AppendNumber(&record, MaskedCrc32c(record.data(), record.size()));
   record += payload;
   AppendNumber(&record, MaskedCrc32c(payload.data(), payload.size()));
-  size_t done = 0;
-  while (done < record.size()) {
-    const ssize_t written = ::write(descriptor_, record.data() + done, record.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return FileError("write", path_, errno);
-    done += static_cast<size_t>(written);
-  }
-  return OkStatus();
-}
-
-EventFile::EventFile(EventFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-EventFile& EventFile::operator=(EventFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-EventFile::~EventFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  return file_.Append(record);
 }
 
 }  // namespace switchyard

@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
 
 #include "core/base/logging.h"
 #include "core/train/event_file.h"
@@ -31,22 +29,28 @@ class RunLog {
  public:
   static StatusOr<std::unique_ptr<RunLog>> Open(const std::string& run_folder, int node, int64_t resumed_step,
                                                 bool tensorboard) {
-    const std::string folder = fmt::format("{}/{}/log", run_folder, node);
-    const std::string path = folder + "/metrics.jsonl";
+    constexpr char kMetrics[] = "metrics.jsonl";
+    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder));
+    SY_ASSIGN_OR_RETURN(const Folder of_node, run.MakeInside(fmt::format("{}", node)));
+    SY_ASSIGN_OR_RETURN(const Folder folder, of_node.MakeInside("log"));
     auto log = std::make_unique<RunLog>();
-    SY_RETURN_IF_ERROR(DropMetricsAfter(path, resumed_step));
-    SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(path));
+    SY_RETURN_IF_ERROR(DropMetricsAfter(folder, kMetrics, resumed_step));
+    SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(folder, kMetrics));
     log->metrics_.emplace(std::move(metrics));
     if (tensorboard) {
       SY_ASSIGN_OR_RETURN(auto events, EventFile::Create(folder));
       log->events_.emplace(std::move(events));
     }
-    log->path_ = path;
+    log->path_ = folder.PathOf(kMetrics);
     return log;
   }
   Status Write(const MetricsRecord& record) { return metrics_->Write(record); }
   Status Scalar(const std::string& tag, int64_t step, double value) {
     return events_ ? events_->Scalar(tag, step, value) : OkStatus();
+  }
+  Status Sync() {
+    SY_RETURN_IF_ERROR(metrics_->Sync());
+    return events_ ? events_->Sync() : OkStatus();
   }
   const std::string& path() const { return path_; }
 
@@ -61,7 +65,7 @@ StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_f
   SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadMetrics(log));
   Series train{"train loss", {}, {}}, validation{"validation loss", {}, {}}, accuracy{"top-1 accuracy", {}, {}};
   const auto add = [](Series& series, const MetricsRecord& r, const char* key) {
-    if (!r.contains(key) || !r[key].is_number() || !r.contains("step")) return;
+    if (!r.contains(key) || !r[key].is_number() || !r.contains("step") || !r["step"].is_number()) return;
     series.x.push_back(r["step"].get<double>());
     series.y.push_back(r[key].get<double>());
   };
@@ -94,15 +98,10 @@ Status Trainer::Impl::OpenRunFolder() {
   // Where --interpose=trace writes, unless the user chose.
   if (!config.interpose.empty()) setenv("SWITCHYARD_TRACE", (run_folder + "/trace.json").c_str(), 0);
   if (rank() != 0) return OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(run_folder, error);
-  if (error)
-    return InvalidArgument("cannot create the run folder {}: {}; choose another with --output", run_folder,
-                           error.message());
-  std::ofstream file(run_folder + "/config.json");
-  file << ToJson(config).dump(2) << '\n';
-  if (!file.flush()) return ResourceExhausted("cannot write {}/config.json", run_folder);
-  return OkStatus();
+  const auto folder = Folder::Make(run_folder);
+  if (!folder.ok()) return Annotate(folder.status(), "the run folder; choose another with --output");
+  return folder->Replace(
+      "config.json", {BytesOf(ToJson(config).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n")});
 }
 
 // One update from the loader. False at the end of the data. Fills losses (one per micro-step) only if asked to: that
@@ -342,6 +341,7 @@ StatusOr<TrainingResult> Trainer::Train() {
   if (owner) {
     progress->Finish();
     SY_RETURN_IF_ERROR(impl.writer->Finish());
+    SY_RETURN_IF_ERROR(log->Sync());
     SY_ASSIGN_OR_RETURN(result.picture, DrawCurve(log->path(), impl.run_folder,
                                                   fmt::format("{} on {}", impl.model.name, config.dataset)));
   }

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/train/trainer_impl.h"
 
@@ -28,7 +29,8 @@ StatusOr<HostTensors> ReadAll(const TensorFile& file) {
         std::memcpy(&tensor.values[i], &word, 4);
       }
     } else {
-      return DataLoss("{}: tensor {} has dtype {}; expected F32 or BF16 weights", file.path(), entry.name, entry.dtype);
+      return DataLoss("{}: tensor {} has dtype {}; expected F32 or BF16 weights", file.path(), Printable(entry.name),
+                      entry.dtype);
     }
     tensors.emplace(entry.name, std::move(tensor));
   }
@@ -133,7 +135,7 @@ Status Trainer::Impl::Load(const std::string& path, bool weights_only) {
     const nlohmann::json arch = checkpoint->record.value("arch", nlohmann::json());
     if (!weights_only && arch != model.architecture) {
       return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", checkpoint->folder,
-                             arch.dump(), model.architecture.dump());
+                             Excerpt(arch), model.architecture.dump());
     }
     SY_ASSIGN_OR_RETURN(weights, ReadAll(checkpoint->weights));
   }
@@ -155,21 +157,38 @@ Status Trainer::Impl::Load(const std::string& path, bool weights_only) {
     SY_RETURN_IF_ERROR(checkpoint->state.Read(*saved, bytes.data()));
     SY_RETURN_IF_ERROR(memory->Upload(name, bytes.data(), bytes.size()));
   }
-  const nlohmann::json& record = checkpoint->record;
-  const int64_t samples =
-      int64_t{record.value("batch", int64_t{0})} * record.value("batch_size", 0) * record.value("world", 1);
+  struct {
+    int64_t epoch = 0, batch = 0, step = 0;
+    int batch_size = 0, world = 1;
+    double best_top1 = -1;
+  } saved;
+  const auto read = [&](const char* key, auto* field) {
+    const Status status = ReadField(checkpoint->record, key, field);
+    return status.ok() ? status : DataLoss("{}/state.json: {}", checkpoint->folder, Message(status));
+  };
+  SY_RETURN_IF_ERROR(read("epoch", &saved.epoch));
+  SY_RETURN_IF_ERROR(read("batch", &saved.batch));
+  SY_RETURN_IF_ERROR(read("step", &saved.step));
+  SY_RETURN_IF_ERROR(read("batch_size", &saved.batch_size));
+  SY_RETURN_IF_ERROR(read("world", &saved.world));
+  SY_RETURN_IF_ERROR(read("best_top1", &saved.best_top1));
+  int64_t samples = 0;
+  if (saved.epoch < 0 || saved.batch < 0 || saved.step < 0 || saved.batch_size < 0 || saved.world < 1 ||
+      __builtin_mul_overflow(saved.batch, int64_t{saved.batch_size} * saved.world, &samples)) {
+    return DataLoss("{}/state.json: epoch {}, batch {} of {} samples on {} ranks, step {}: no run stands there",
+                    checkpoint->folder, saved.epoch, saved.batch, saved.batch_size, saved.world, saved.step);
+  }
   const int64_t per_batch = int64_t{config.batch_size} * world_size();
   if (samples % per_batch != 0) {
     return InvalidArgument(
         "{} stands {} samples into its epoch, which is no multiple of batch_size {} x {} ranks; resume with batch_size "
         "{} on {} ranks",
-        checkpoint->folder, samples, config.batch_size, world_size(), record.value("batch_size", 0),
-        record.value("world", 1));
+        checkpoint->folder, samples, config.batch_size, world_size(), saved.batch_size, saved.world);
   }
-  epoch = record.value("epoch", int64_t{0});
+  epoch = saved.epoch;
   batch = samples / per_batch;
-  data_step = record.value("step", int64_t{0});
-  best_top1 = record.value("best_top1", -1.0);
+  data_step = saved.step;
+  best_top1 = saved.best_top1;
   run_folder = std::filesystem::path(checkpoint->folder).parent_path().parent_path().string();
   return OkStatus();
 }

@@ -1,9 +1,8 @@
 #include "tools/switchyard/run_setup.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
+#include "core/base/json.h"
 #include "models/weights.h"
 #include "tools/switchyard/settings.h"
 
@@ -148,7 +147,7 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   if (vit) {
     setup.model.config_json = [resolved](const std::vector<std::string>& names) -> StatusOr<nlohmann::json> {
       SY_ASSIGN_OR_RETURN(const std::string text, HuggingFaceConfig(resolved, names));
-      return nlohmann::json::parse(text);
+      return ParseJson(text);
     };
   }
   return setup;
@@ -193,7 +192,8 @@ StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path) {
                       TrainConfigFromJson(checkpoint.record.value("config", nlohmann::json::object())));
   settings.config = ResolvedSettings(saved);
   settings.config.global_batch_size = WasGiven("global_batch_size") ? settings.config.global_batch_size : 0;
-  settings.classes = checkpoint.record.value("classes", std::vector<std::string>());
+  const Status classes = ReadField(checkpoint.record, "classes", &settings.classes);
+  if (!classes.ok()) return DataLoss("{}/state.json: {}", checkpoint.folder, Message(classes));
   return settings;
 }
 
