@@ -81,7 +81,7 @@ TEST_F(BadInput, DeepJsonPipesAndDevicesAreRefusedAtOnce) {
   ExpectAloneRefused("train --config=deep.json", {"nested deeper than 64 levels"});
   ExpectAloneRefused("train --config=pipe", {"found a pipe"});
   ExpectAloneRefused("train --config=/dev/zero", {"found a device"});
-  ExpectAloneRefused("train --pretrained=/dev/zero", {"/dev/zero"});
+  ExpectAloneRefused(SmallTraining("--pretrained=/dev/zero"), {"/dev/zero"});
   ExpectSuccess(Run(SmallTraining()));
   ExpectAloneRefused("predict /dev/zero --checkpoint=run/mlp/shapes/a/run", {"found a device"});
   ExpectAloneRefused("predict pipe --checkpoint=run/mlp/shapes/a/run", {"found a pipe"});
