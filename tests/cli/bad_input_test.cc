@@ -93,8 +93,7 @@ TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
   std::stringstream whole;
   whole << std::ifstream(path).rdbuf();
   const auto record = nlohmann::json::parse(whole.str());
-  const auto refused = [&](const char* key, const nlohmann::json& value, const std::string& command,
-                           const std::string& words) {
+  const auto seal_with = [&](const char* key, const nlohmann::json& value) {
     nlohmann::json changed = record;
     changed.erase("state_crc32");
     changed[key] = value;
@@ -102,6 +101,10 @@ TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
     text.resize(text.size() - 2);
     text += fmt::format(",\n  \"state_crc32\": \"{:08x}\"\n}}\n", Crc(Bytes(text.begin(), text.end())));
     std::ofstream(path, std::ios::trunc) << text;
+  };
+  const auto refused = [&](const char* key, const nlohmann::json& value, const std::string& command,
+                           const std::string& words) {
+    seal_with(key, value);
     ExpectAloneRefused(command, {words});
   };
   refused("step", "six", "train --steps=8 --resume=" + run, "step: expected a whole number in range, found \"six\"");
@@ -112,6 +115,12 @@ TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
   refused("config", {{"lr", {{"a", 1}}}}, "eval --checkpoint=" + run, "setting lr");
   refused("config", 7, "eval --checkpoint=" + run, "expected a JSON object of settings");
   refused("config", {{"lr\x1b[2J" + std::string(9 << 20, 'x'), 1}}, "eval --checkpoint=" + run, "lr\\x1b[2Jxxx");
+  // Names that are only names are shown as what they are, and command no terminal.
+  folder_.Write("a.png", PngBytes(Pattern(32, 32, 3)));
+  seal_with("classes", std::vector<std::string>(10, "\x1b[2Jcat\a"));
+  const CommandResult shown = Run("predict a.png --top=2 --checkpoint=" + run);
+  ExpectSuccess(shown, {"\\x1b[2Jcat\\x07"});
+  EXPECT_EQ(shown.output.find('\x1b'), std::string::npos);
 }
 
 // What nothing else caught is told in words: no abort, no empty screen.
