@@ -43,6 +43,16 @@ void JudgeJpegMessage(j_common_ptr decoder, int level) {
 
 void DropJpegMessage(j_common_ptr) {}
 
+// A scan of a few bytes goes over every coefficient of the image: a small file with thousands of them takes minutes.
+// Real ones have about ten.
+void LimitJpegScans(j_common_ptr decoder) {
+  constexpr int kMostScans = 100;
+  if (reinterpret_cast<j_decompress_ptr>(decoder)->input_scan_number <= kMostScans) return;
+  auto* errors = reinterpret_cast<JpegErrors*>(decoder->err);
+  std::snprintf(errors->text, sizeof errors->text, "more than %d scans", kMostScans);
+  std::longjmp(errors->escape, 1);
+}
+
 // Inverted CMYK, as Adobe writes it, to RGB; in place at the front of the row.
 void CmykToRgb(uint8_t* row, int width) {
   for (int x = 0; x < width; ++x) {
@@ -69,6 +79,9 @@ Status DecodeJpeg(std::span<const uint8_t> bytes, Image* image) {
     return DataLoss("damaged JPEG: {}", static_cast<const char*>(errors.text));
   }
   jpeg_create_decompress(&decoder);
+  jpeg_progress_mgr progress = {};
+  progress.progress_monitor = LimitJpegScans;
+  decoder.progress = &progress;
   jpeg_mem_src(&decoder, bytes.data(), bytes.size());
   jpeg_read_header(&decoder, TRUE);
   if (int64_t{decoder.image_width} * decoder.image_height > kMaxPixels) {

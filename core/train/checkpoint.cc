@@ -157,7 +157,7 @@ Status Prune(const Folder& root, int keep) {
   std::vector<std::string> removed;
   for (size_t i = static_cast<size_t>(keep); i < checkpoints.size(); ++i) {
     const std::string name = checkpoints[i].Text();
-    if (name == latest || name == best) continue;
+    if (name == latest || name == best || root.Has(RemovedName(checkpoints[i]))) continue;
     removed.push_back(RemovedName(checkpoints[i]));
     SY_RETURN_IF_ERROR(root.Rename(name, removed.back()));
   }

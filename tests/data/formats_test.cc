@@ -278,6 +278,19 @@ TEST(Decoding, FlippedBitsNeverCrash) {
   EXPECT_GT(refused, 100);
 }
 
+TEST(Decoding, AJpegOfThousandsOfScansIsRefused) {
+  Bytes jpeg = JpegBytes(Pattern(16, 16, 3), 95, true);
+  Image decoded;
+  ASSERT_TRUE(DecodeImage(jpeg, &decoded).ok());
+  const Bytes start_of_scan = {0xFF, 0xDA}, tables = {0xFF, 0xC4};
+  const auto first = std::search(jpeg.begin(), jpeg.end(), start_of_scan.begin(), start_of_scan.end());
+  const auto next = std::search(first, jpeg.end(), tables.begin(), tables.end());
+  const Bytes scan(first, next);
+  const auto end = next - jpeg.begin();
+  for (int i = 0; i < 5000; ++i) jpeg.insert(jpeg.begin() + end, scan.begin(), scan.end());
+  EXPECT_THAT(Error(DecodeImage(jpeg, &decoded)), HasSubstr("more than 100 scans"));
+}
+
 TEST(Decoding, EnormousImagesAreRefusedBeforeMemoryIsTaken) {
   Bytes jpeg = JpegBytes(Pattern(16, 16, 3));
   const Bytes start_of_frame = {0xFF, 0xC0};

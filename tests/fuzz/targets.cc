@@ -32,7 +32,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"jpeg", FuzzJpeg,
        [] {
          return std::vector<FuzzInput>{JpegBytes(Pattern(17, 23, 3)), JpegBytes(Pattern(8, 8, 1), 20),
-                                       JpegBytes(Pattern(9, 9, 4))};
+                                       JpegBytes(Pattern(9, 9, 4)), JpegBytes(Pattern(24, 16, 3), 80, true)};
        }},
       {"png", FuzzPng,
        [] {
