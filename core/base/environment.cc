@@ -1,8 +1,10 @@
 #include "core/base/environment.h"
 
+#include <pwd.h>
 #include <sched.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -25,8 +27,17 @@ std::optional<int> EnvironmentInt(const std::string& name) {
 }
 
 std::string UserCacheFolder() {
-  if (const auto folder = Environment("XDG_CACHE_HOME")) return *folder + "/switchyard";
-  return Environment("HOME").value_or("/tmp") + "/.cache/switchyard";
+  // A path that is not absolute would be another folder in every working directory.
+  const auto absolute = [](const std::string& path) { return path.starts_with("/"); };
+  if (const auto folder = Environment("XDG_CACHE_HOME"); folder && absolute(*folder)) return *folder + "/switchyard";
+  std::string home = Environment("HOME").value_or("");
+  if (!absolute(home)) {
+    std::array<char, 4096> text;
+    passwd entry = {};
+    passwd* found = nullptr;
+    if (getpwuid_r(getuid(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr) home = entry.pw_dir;
+  }
+  return absolute(home) ? home + "/.cache/switchyard" : "";
 }
 
 std::string ProgramFolder() {

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/base/text.h"
+
 namespace switchyard {
 namespace {
 
@@ -21,6 +23,8 @@ LogLevel LevelFromEnvironment() {
 std::atomic<LogLevel> least_level{LevelFromEnvironment()};
 std::atomic<int> log_rank{-1};
 
+constexpr size_t kMostOfALine = 16 << 10;  // bytes; what a file or a plugin says may be longer
+
 constexpr const char* kPrefix[] = {"debug: ", "", "warning: ", "error: "};
 
 }  // namespace
@@ -32,7 +36,7 @@ void LogLine(LogLevel level, const std::string& line) {
   if (level < least_level.load()) return;
   std::string text = log_rank >= 0 ? fmt::format("[rank {}] ", log_rank.load()) : std::string();
   text += kPrefix[static_cast<int>(level)];
-  text += line;
+  text += PrintableLines(line, kMostOfALine);
   text += '\n';
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }

@@ -1,5 +1,6 @@
 // Lines for people, on standard error. Each carries the rank once SetLogRank was called with a world above one.
-// Thread-safe: a line is written by one write(2).
+// What a terminal would take as a command is escaped (text.h), and a line ends after 16 KiB. Thread-safe: a line is
+// written by one write(2).
 #pragma once
 
 #include <string>

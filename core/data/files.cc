@@ -1,7 +1,5 @@
 #include "core/data/files.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -10,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/base/text.h"
 #include "core/data/tar.h"
 
 namespace switchyard {
@@ -17,9 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxFolderDepth = 8;  // below the root of a tree; a loop of links ends here
-
-Status CannotRead(const std::string& path) { return NotFound("{}: cannot read: {}", path, std::strerror(errno)); }
+constexpr size_t kMostOfAPath = 4096;  // bytes; a tar archive may have names of any length
+constexpr int kMaxFolderDepth = 8;     // below the root of a tree; a loop of links ends here
 
 bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -43,45 +41,47 @@ std::string OnlyArchive(const std::string& folder) {
   return archive;
 }
 
-StatusOr<bool> IsGzip(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return CannotRead(path);
+StatusOr<bool> IsGzip(const Descriptor& file, const std::string& path) {
   unsigned char magic[2] = {};
-  const ssize_t count = read(file, magic, sizeof magic);
-  const int code = errno;
-  close(file);
-  errno = code;
-  if (count < 0) return CannotRead(path);
+  const ssize_t count = pread(file.get(), magic, sizeof magic, 0);
+  if (count < 0) return FileError("read", path, errno);
   return count == 2 && magic[0] == 0x1F && magic[1] == 0x8B;
+}
+
+// Half of the machine's memory: what a compressed file may become.
+size_t MostInMemory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? static_cast<size_t>(pages) / 2 * static_cast<size_t>(page) : size_t{4} << 30;
+}
+
+Status TooLarge(const std::string& path, size_t limit) {
+  return ResourceExhausted("{}: holds more than {} bytes, which is the most that is read into memory here", path,
+                           limit);
 }
 
 }  // namespace
 
 Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes) {
+  return ReadWholeFile(path, MostInMemory(), bytes);
+}
+
+Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes) {
   bytes->clear();
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info;
-  if (file < 0 || fstat(file, &info) != 0) {
-    const Status status = CannotRead(path);
-    if (file >= 0) close(file);
-    return status;
-  }
-  if (!S_ISREG(info.st_mode)) {
-    close(file);
-    return InvalidArgument("{}: expected a file, found something else", path);
-  }
-  gzFile stream = gzdopen(file, "rb");  // passes plain files through
-  if (stream == nullptr) {
-    close(file);
-    return ResourceExhausted("{}: no memory to read it", path);
-  }
+  SY_ASSIGN_OR_RETURN(Descriptor file, OpenRegularFile(path));
+  SY_ASSIGN_OR_RETURN(const size_t file_bytes, FileBytes(file, path));
+  if (file_bytes > limit) return TooLarge(path, limit);
+  gzFile stream = gzdopen(file.get(), "rb");  // passes plain files through
+  if (stream == nullptr) return ResourceExhausted("{}: no memory to read it", path);
+  file.release();  // the stream's now
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> owned(stream, gzclose_r);
   gzbuffer(stream, 1 << 18);
   // Memory grows with what is really there; no header is trusted for a size.
-  bytes->resize(static_cast<size_t>(info.st_size) + 1);
+  bytes->resize(file_bytes + 1);
   size_t used = 0;
   int count = 0;
   for (;;) {
-    if (used == bytes->size()) bytes->resize(used * 2);
+    if (used > limit) return TooLarge(path, limit);
+    if (used == bytes->size()) bytes->resize(std::min(used * 2, limit + 1));
     const size_t room = std::min<size_t>(bytes->size() - used, 1 << 24);
     count = gzread(stream, bytes->data() + used, static_cast<unsigned>(room));
     if (count <= 0) break;
@@ -90,16 +90,11 @@ Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes) {
   bytes->resize(used);
   int code = Z_OK;
   const std::string text = gzerror(stream, &code);
-  const int closed = gzclose_r(stream);
-  if (count < 0 || code != Z_OK || closed != Z_OK) {
-    const char* found = code == Z_BUF_ERROR || closed == Z_BUF_ERROR ? "it ends too early" : text.c_str();
+  if (count < 0 || code != Z_OK) {
+    const char* found = code == Z_BUF_ERROR ? "it ends too early" : text.c_str();
     return DataLoss("{}: damaged gzip file: {}; fetch it again", path, found);
   }
   return OkStatus();
-}
-
-FileTree::~FileTree() {
-  if (file_ >= 0) close(file_);
 }
 
 StatusOr<std::unique_ptr<FileTree>> FileTree::Open(const std::string& path) {
@@ -120,6 +115,23 @@ StatusOr<std::unique_ptr<FileTree>> FileTree::Open(const std::string& path) {
   return tree;
 }
 
+Status ReadFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes) {
+  SY_ASSIGN_OR_RETURN(const Descriptor file, OpenRegularFile(path));
+  SY_ASSIGN_OR_RETURN(const size_t file_bytes, FileBytes(file, path));
+  if (file_bytes > limit) return TooLarge(path, limit);
+  bytes->resize(file_bytes);
+  size_t used = 0;
+  while (used < bytes->size()) {
+    const ssize_t got = read(file.get(), bytes->data() + used, bytes->size() - used);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError("read", path, errno);
+    if (got == 0) break;
+    used += static_cast<size_t>(got);
+  }
+  bytes->resize(used);
+  return OkStatus();
+}
+
 Status FileTree::ListFolder() {
   std::error_code error;
   fs::recursive_directory_iterator it(root_, fs::directory_options::follow_directory_symlink, error), end;
@@ -135,15 +147,15 @@ Status FileTree::ListFolder() {
 }
 
 Status FileTree::ListArchive() {
-  SY_ASSIGN_OR_RETURN(const bool gzip, IsGzip(root_));
+  SY_ASSIGN_OR_RETURN(file_, OpenRegularFile(root_));
+  SY_ASSIGN_OR_RETURN(const bool gzip, IsGzip(file_, root_));
   if (gzip) {
     SY_RETURN_IF_ERROR(ReadWholeFile(root_, &memory_));
+    file_ = Descriptor();
     archive_size_ = static_cast<int64_t>(memory_.size());
   } else {
-    struct stat info;
-    file_ = open(root_.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file_ < 0 || fstat(file_, &info) != 0) return CannotRead(root_);
-    archive_size_ = info.st_size;
+    SY_ASSIGN_OR_RETURN(const size_t bytes, FileBytes(file_, root_));
+    archive_size_ = static_cast<int64_t>(bytes);
   }
   const auto read_at = [this](int64_t offset, int64_t count, uint8_t* target) { return ReadAt(offset, count, target); };
   const auto indexed = IndexTar(read_at, archive_size_, &entries_);
@@ -160,14 +172,14 @@ Status FileTree::ReadAt(int64_t offset, int64_t count, uint8_t* target) const {
     return DataLoss("{}: the archive ends too early: expected {} bytes at offset {}, it has {}", root_, count, offset,
                     archive_size_);
   }
-  if (file_ < 0) {
+  if (file_.get() < 0) {
     std::memcpy(target, memory_.data() + offset, static_cast<size_t>(count));
     return OkStatus();
   }
   while (count > 0) {
-    const ssize_t got = pread(file_, target, static_cast<size_t>(count), offset);
+    const ssize_t got = pread(file_.get(), target, static_cast<size_t>(count), offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return CannotRead(root_);
+    if (got < 0) return FileError("read", root_, errno);
     if (got == 0) return DataLoss("{}: the archive ends too early, at offset {}; did it change?", root_, offset);
     target += got, offset += got, count -= got;
   }
@@ -175,33 +187,14 @@ Status FileTree::ReadAt(int64_t offset, int64_t count, uint8_t* target) const {
 }
 
 Status FileTree::Read(const Entry& entry, std::vector<uint8_t>* bytes) const {
-  if (archive_) {
-    bytes->resize(static_cast<size_t>(entry.size));
-    return ReadAt(entry.offset, entry.size, bytes->data());
-  }
-  const std::string path = Path(entry);
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return CannotRead(path);
-  struct stat info;
-  Status status = OkStatus();
-  size_t used = 0;
-  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
-    status = InvalidArgument("{}: expected a file, found something else", path);
-  } else {
-    bytes->resize(static_cast<size_t>(info.st_size));
-    while (used < bytes->size()) {
-      const ssize_t got = read(file, bytes->data() + used, bytes->size() - used);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) status = CannotRead(path);
-      if (got <= 0) break;
-      used += static_cast<size_t>(got);
-    }
-    bytes->resize(used);
-  }
-  close(file);
-  return status;
+  if (!archive_) return ReadFile(root_ + "/" + entry.name, kLargestSample, bytes);
+  if (static_cast<uint64_t>(entry.size) > kLargestSample) return TooLarge(Path(entry), kLargestSample);
+  bytes->resize(static_cast<size_t>(entry.size));
+  return ReadAt(entry.offset, entry.size, bytes->data());
 }
 
-std::string FileTree::Path(const Entry& entry) const { return root_ + (archive_ ? ":" : "/") + entry.name; }
+std::string FileTree::Path(const Entry& entry) const {
+  return root_ + (archive_ ? ":" : "/") + Printable(entry.name, kMostOfAPath);
+}
 
 }  // namespace switchyard

@@ -1,5 +1,6 @@
 // Whole files in memory, gzip undone on the way, and a read-only tree of files that is a folder or a tar archive.
 // An archive is never unpacked: a plain tar is read in place by offset, a compressed one is held in memory.
+// Only regular files are read, and no pipe is waited for.
 // Thread-safe: reading from an open FileTree is, from any number of threads. Every error names the file.
 #pragma once
 
@@ -8,12 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "core/base/status.h"
+#include "core/base/file.h"
 
 namespace switchyard {
 
-// The file's bytes; where it is gzip, the bytes inside, checked against gzip's own checksum.
+// The file's bytes; where it is gzip, the bytes inside, checked against gzip's own checksum. ResourceExhausted above
+// `limit` bytes, which is half of the machine's memory where none is given.
+Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
 Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes);
+
+// The file's bytes as they are.
+Status ReadFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
+inline constexpr size_t kLargestSample = size_t{1} << 28;  // bytes of one encoded image, or of one file in a tree
 
 class FileTree {
  public:
@@ -26,7 +33,6 @@ class FileTree {
   // `path` is a folder, a .tar or a .tar.gz (told by content). A folder that holds one archive and no folder stands for
   // that archive.
   static StatusOr<std::unique_ptr<FileTree>> Open(const std::string& path);
-  ~FileTree();
   FileTree(const FileTree&) = delete;
   FileTree& operator=(const FileTree&) = delete;
 
@@ -43,7 +49,7 @@ class FileTree {
 
   std::string root_;
   bool archive_ = false;
-  int file_ = -1;                // open descriptor of a plain tar
+  Descriptor file_;              // of a plain tar
   std::vector<uint8_t> memory_;  // a compressed tar's content
   int64_t archive_size_ = 0;
   std::vector<Entry> entries_;

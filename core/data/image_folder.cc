@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "core/base/text.h"
 #include "core/data/files.h"
 #include "core/data/formats.h"
 
@@ -121,11 +122,11 @@ StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, cons
     const auto& names = dataset->class_names_;
     const auto found = std::lower_bound(names.begin(), names.end(), class_name);
     if (found == names.end() || *found != class_name) {
-      return InvalidArgument("{}: class {} is in {} but not in train", root, class_name, chosen->first);
+      return InvalidArgument("{}: class {} is in {} but not in train", root, Printable(class_name), chosen->first);
     }
     if (images.empty()) {
       return InvalidArgument("{}: class folder {}/{} holds no .jpg, .jpeg or .png file; fill or remove it", root,
-                             chosen->first, class_name);
+                             chosen->first, Printable(class_name));
     }
     const auto label = static_cast<int32_t>(found - names.begin());
     for (const size_t entry : images) dataset->files_.push_back({entry, label});

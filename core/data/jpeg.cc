@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
+#include <new>
 
 // clang-format off
 #include <jpeglib.h>  // needs cstdio
@@ -42,6 +43,16 @@ void JudgeJpegMessage(j_common_ptr decoder, int level) {
 
 void DropJpegMessage(j_common_ptr) {}
 
+// A scan of a few bytes goes over every coefficient of the image: a small file with thousands of them takes minutes.
+// Real ones have about ten.
+void LimitJpegScans(j_common_ptr decoder) {
+  constexpr int kMostScans = 100;
+  if (reinterpret_cast<j_decompress_ptr>(decoder)->input_scan_number <= kMostScans) return;
+  auto* errors = reinterpret_cast<JpegErrors*>(decoder->err);
+  std::snprintf(errors->text, sizeof errors->text, "more than %d scans", kMostScans);
+  std::longjmp(errors->escape, 1);
+}
+
 // Inverted CMYK, as Adobe writes it, to RGB; in place at the front of the row.
 void CmykToRgb(uint8_t* row, int width) {
   for (int x = 0; x < width; ++x) {
@@ -68,6 +79,9 @@ Status DecodeJpeg(std::span<const uint8_t> bytes, Image* image) {
     return DataLoss("damaged JPEG: {}", static_cast<const char*>(errors.text));
   }
   jpeg_create_decompress(&decoder);
+  jpeg_progress_mgr progress = {};
+  progress.progress_monitor = LimitJpegScans;
+  decoder.progress = &progress;
   jpeg_mem_src(&decoder, bytes.data(), bytes.size());
   jpeg_read_header(&decoder, TRUE);
   if (int64_t{decoder.image_width} * decoder.image_height > kMaxPixels) {
@@ -78,8 +92,14 @@ Status DecodeJpeg(std::span<const uint8_t> bytes, Image* image) {
   const bool cmyk = decoder.jpeg_color_space == JCS_CMYK || decoder.jpeg_color_space == JCS_YCCK;
   decoder.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
   jpeg_start_decompress(&decoder);
-  image->Reshape(static_cast<int>(decoder.output_height), static_cast<int>(decoder.output_width), 3);
-  if (cmyk) cmyk_row.resize(size_t{decoder.output_width} * 4);
+  try {
+    image->Reshape(static_cast<int>(decoder.output_height), static_cast<int>(decoder.output_width), 3);
+    if (cmyk) cmyk_row.resize(size_t{decoder.output_width} * 4);
+  } catch (const std::bad_alloc&) {
+    const unsigned width = decoder.image_width, height = decoder.image_height;
+    jpeg_destroy_decompress(&decoder);
+    return ResourceExhausted("no memory for a JPEG of {} x {} pixels", width, height);
+  }
   while (decoder.output_scanline < decoder.output_height) {
     uint8_t* target = image->Row(static_cast<int>(decoder.output_scanline));
     JSAMPROW row = cmyk ? cmyk_row.data() : target;

@@ -3,15 +3,19 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 
 #include "core/base/child_process.h"
 #include "core/base/environment.h"
+#include "core/base/file.h"
 #include "core/base/logging.h"
 
 extern char** environ;
@@ -60,6 +64,7 @@ StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int*
 }
 
 Status CheckSha256(const std::string& path, const std::string& expected) {
+  SY_ASSIGN_OR_RETURN(const Descriptor file, OpenRegularFile(path));  // sha256sum would wait for a pipe
   int exit_status = 0;
   SY_ASSIGN_OR_RETURN(const std::string output, RunProgram({"sha256sum", "--", path}, &exit_status));
   if (exit_status != 0) return Unavailable("sha256sum failed on {}: {}", path, output);
@@ -92,11 +97,24 @@ Status FetchFile(const Download& download, const Download::File& file, const std
   return last;
 }
 
-bool HasEveryFile(const Download& download, const std::string& folder) {
+// What is cached is hashed by each process that uses it (once: training and validation data lie in the same files). A
+// disk, an interrupted copy or somebody else may have changed it, and a stamp beside it would be changed as easily.
+Status CheckFiles(const Download& download, const std::string& folder) {
+  static std::mutex mutex;
+  static auto& checked = *new std::set<std::string>;
+  const std::lock_guard lock(mutex);
   for (const Download::File& file : download.files) {
-    if (!PathExists(folder + "/" + file.name)) return false;
+    const std::string path = folder + "/" + file.name;
+    struct stat about = {};
+    if (stat(path.c_str(), &about) != 0) return FileError("read", path, errno);
+    const std::string identity = fmt::format("{} {} {} {} {}.{:09} {}.{:09} {}", path, about.st_dev, about.st_ino,
+                                             about.st_size, about.st_mtim.tv_sec, about.st_mtim.tv_nsec,
+                                             about.st_ctim.tv_sec, about.st_ctim.tv_nsec, file.sha256);
+    if (checked.contains(identity)) continue;
+    SY_RETURN_IF_ERROR(CheckSha256(path, file.sha256));
+    checked.insert(identity);
   }
-  return true;
+  return OkStatus();
 }
 
 }  // namespace
@@ -128,13 +146,15 @@ Status FetchFiles(const Download& download, const std::string& folder) {
   fs::create_directories(folder, error);
   if (error) return ResourceExhausted("cannot make the folder {}: {}", folder, error.message());
   const std::string lock_path = folder + "/.lock";
-  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
   if (lock < 0) return ResourceExhausted("cannot write {}: {}", lock_path, std::strerror(errno));
   while (flock(lock, LOCK_EX) != 0 && errno == EINTR) {
   }
   Status status = OkStatus();
   for (const Download::File& file : download.files) {
-    if (status.ok() && !PathExists(folder + "/" + file.name)) status = FetchFile(download, file, folder);
+    if (status.ok() && !CheckSha256(folder + "/" + file.name, file.sha256).ok()) {
+      status = FetchFile(download, file, folder);
+    }
   }
   close(lock);
   return status;
@@ -152,12 +172,25 @@ StatusOr<std::string> LocateData(const std::string& name, const std::string& dat
     if (PathExists(folder)) return folder;
     tried += folder + ", ";
   }
-  const std::string cached = UserCacheFolder() + "/data/" + name;
-  if (download == nullptr ? PathExists(cached) : HasEveryFile(*download, cached)) return cached;
+  const std::string cache = UserCacheFolder();
+  if (cache.empty()) {
+    return NotFound(
+        "the data of {} is in none of {}and there is no folder to cache it in; set HOME or XDG_CACHE_HOME, "
+        "or say where the data is with --data=FOLDER",
+        name, tried);
+  }
+  const std::string cached = cache + "/data/" + name;
+  if (download == nullptr && PathExists(cached)) return cached;
   tried += cached;
   if (download == nullptr) {
     return NotFound("the data of {} is in none of {}; put it there, or say where it is with --data=FOLDER", name,
                     tried);
+  }
+  const Status found = CheckFiles(*download, cached);
+  if (found.ok()) return cached;
+  if (found.code() != absl::StatusCode::kNotFound) {
+    tried += fmt::format(" ({})", Message(found));
+    LogWarning("{}", Message(found));
   }
   Status fetched = Aborted("downloads are off");
   if (fetch) fetched = FetchFiles(*download, cached);

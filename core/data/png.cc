@@ -4,6 +4,7 @@
 
 #include <csetjmp>
 #include <cstring>
+#include <new>
 
 #include "core/data/image.h"
 
@@ -64,7 +65,12 @@ Status DecodePng(std::span<const uint8_t> bytes, Image* image) {
     png_destroy_read_struct(&decoder, nullptr, nullptr);
     return ResourceExhausted("no memory for a PNG decoder");
   }
-  const bool read = ReadPng(decoder, info, &source, image, &rows);
+  bool read = false;
+  try {
+    read = ReadPng(decoder, info, &source, image, &rows);
+  } catch (const std::bad_alloc&) {  // thrown in ReadPng itself: no frame of the library is passed
+    std::strcpy(source.text, "no memory for its pixels");
+  }
   png_destroy_read_struct(&decoder, &info, nullptr);
   return read ? OkStatus() : DataLoss("damaged PNG: {}", static_cast<const char*>(source.text));
 }

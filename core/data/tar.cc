@@ -7,6 +7,8 @@
 #include <charconv>
 #include <optional>
 
+#include "core/base/text.h"
+
 namespace switchyard {
 namespace {
 
@@ -106,7 +108,7 @@ Status IndexTar(const ReadAtFunction& read_at, int64_t size, std::vector<FileTre
     if (member_size > size - begin) {
       return DataLoss(
           "tar member {} of {} bytes at offset {} reaches past the end of the archive ({} bytes); fetch it again",
-          long_name.empty() ? TextField(block, 0, 100) : long_name, member_size, begin, size);
+          Printable(long_name.empty() ? TextField(block, 0, 100) : long_name), member_size, begin, size);
     }
     at = begin + (member_size + kBlock - 1) / kBlock * kBlock;
     if (describes_next) {

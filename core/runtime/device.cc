@@ -7,7 +7,7 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "core/base/names.h"
+#include "core/base/text.h"
 #include "core/runtime/plugin.h"
 
 namespace switchyard {

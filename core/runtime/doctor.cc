@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/base/names.h"
+#include "core/base/text.h"
 #include "core/runtime/composition.h"
 #include "nlohmann/json.hpp"
 

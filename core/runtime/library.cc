@@ -15,7 +15,7 @@
 #include "core/abi/kernel.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
-#include "core/base/names.h"
+#include "core/base/text.h"
 #include "core/runtime/device.h"
 
 namespace switchyard {

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "core/abi/interpose.h"
-#include "core/base/names.h"
+#include "core/base/text.h"
 #include "core/runtime/library.h"
 #include "core/runtime/probe.h"
 #include "core/runtime/trust.h"

@@ -26,8 +26,9 @@
 #include "core/abi/device.h"
 #include "core/base/child_process.h"
 #include "core/base/environment.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/logging.h"
-#include "core/base/names.h"
 #include "core/runtime/device.h"
 #include "core/runtime/library.h"
 #include "core/runtime/plugin.h"
@@ -78,12 +79,15 @@ std::string Fingerprint(const std::string& path) {
 std::string CachePath() { return UserCacheFolder() + "/probe.json"; }
 
 json ReadCache() {
-  std::ifstream file(CachePath());
-  json cache = json::parse(file, nullptr, false);
-  return cache.is_object() ? cache : json::object();
+  constexpr size_t kLargestCache = size_t{1} << 20;
+  const auto text = ReadWholeFile(CachePath(), kLargestCache);
+  if (UserCacheFolder().empty() || !text.ok()) return json::object();
+  const auto cache = ParseJson(*text);
+  return cache.ok() && cache->is_object() ? *cache : json::object();
 }
 
 void WriteCache(const json& cache) {
+  if (UserCacheFolder().empty()) return;
   std::error_code error;
   std::filesystem::create_directories(UserCacheFolder(), error);
   const std::string draft = fmt::format("{}.{}", CachePath(), getpid());

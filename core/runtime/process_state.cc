@@ -15,7 +15,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "core/base/names.h"
+#include "core/base/text.h"
 #include "fmt/format.h"
 
 extern char** environ;

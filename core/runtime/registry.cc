@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <utility>
 
 #include "core/base/environment.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/base/names.h"
 #include "core/runtime/plugin.h"
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr uintmax_t kLargestManifest = 1 << 16;
+constexpr size_t kLargestManifest = 1 << 16;
 constexpr int64_t kLargestPriority = 1000000;
 constexpr size_t kLongestSummary = 512, kLongestValue = 128;  // bytes of a manifest's text that are shown
 
@@ -29,25 +30,14 @@ bool IsName(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
 }
 
-std::string Dump(const json& value) {
-  return Printable(value.dump(-1, ' ', false, json::error_handler_t::replace), kLongestValue);
-}
-
-// JSON's own conversion wraps numbers that do not fit.
-bool FitsInt(const json& value) {
-  return value.is_number_unsigned()  ? std::in_range<int>(value.get<uint64_t>())
-         : value.is_number_integer() ? std::in_range<int>(value.get<int64_t>())
-                                     : false;
-}
-
 Status ParseManifest(const std::string& path, Candidate& candidate, std::string& library) {
-  std::error_code error;
-  if (fs::file_size(path, error) > kLargestManifest || error) {
+  const auto content = ReadWholeFile(path, kLargestManifest);
+  if (!content.ok()) {
     return InvalidArgument("manifest {} is unreadable or larger than {} bytes", path, kLargestManifest);
   }
-  std::ifstream file(path);
-  const json manifest = json::parse(file, nullptr, false);
-  if (!manifest.is_object()) return InvalidArgument("manifest {} is not a JSON object", path);
+  const auto parsed = ParseJson(*content);
+  if (!parsed.ok() || !parsed->is_object()) return InvalidArgument("manifest {} is not a JSON object", path);
+  const json& manifest = *parsed;
   const auto text = [&](const char* key) {
     const auto value = manifest.find(key);
     return value != manifest.end() && value->is_string() ? value->get<std::string>() : std::string();
@@ -72,17 +62,17 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
                            Printable(library, kLongestValue));
   }
   const auto abi = manifest.find("abi");
-  if (abi == manifest.end() || !FitsInt(*abi) || abi->get<int>() != SY_ABI_MAJOR) {
+  int version = 0;
+  if (abi == manifest.end() || !FromJson(*abi, &version) || version != SY_ABI_MAJOR) {
     return FailedPrecondition("manifest {}: \"abi\" is {}; this program knows {}", path,
-                              abi == manifest.end() ? "missing" : Dump(*abi), SY_ABI_MAJOR);
+                              abi == manifest.end() ? "missing" : Excerpt(*abi), SY_ABI_MAJOR);
   }
   const auto priority = manifest.find("priority");
   if (priority != manifest.end()) {
-    if (!FitsInt(*priority) || std::abs(priority->get<int64_t>()) > kLargestPriority) {
+    if (!FromJson(*priority, &candidate.priority) || std::abs(int64_t{candidate.priority}) > kLargestPriority) {
       return InvalidArgument("manifest {}: \"priority\" is {}; expected a whole number from -{} to {}", path,
-                             Dump(*priority), kLargestPriority, kLargestPriority);
+                             Excerpt(*priority), kLargestPriority, kLargestPriority);
     }
-    candidate.priority = priority->get<int>();
   }
   return OkStatus();
 }

@@ -1,16 +1,17 @@
 #include "core/train/checkpoint.h"
 
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/train/file_calls.h"
 
@@ -26,7 +27,7 @@ constexpr char kRecord[] = "state.json";
 constexpr char kConfig[] = "config.json";
 constexpr char kAbandoned[] = "abandoned";
 constexpr char kFormat[] = "switchyard-checkpoint/1";
-constexpr size_t kLargestJson = size_t{256} << 20;
+constexpr size_t kLargestJson = JsonRules{}.bytes;
 
 std::string Hex(uint32_t value) { return fmt::format("{:08x}", value); }
 
@@ -59,16 +60,6 @@ std::optional<CheckpointName> ParseName(const std::string& text) {
   return name;
 }
 
-StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    names.push_back(at->path().filename().string());
-  }
-  if (error) return FileError("list the folder", folder, error.value());
-  return names;
-}
-
 // The record as text. Its last member holds the checksum of every byte before it.
 constexpr char kSealFormat[] = ",\n  \"state_crc32\": \"{}\"\n}}\n";
 
@@ -86,74 +77,96 @@ StatusOr<Json> Unseal(const std::string& path, const std::string& text) {
     return DataLoss("{}: state_crc32: the text does not have the checksum that its end records: damaged or edited",
                     path);
   }
-  Json record = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto parsed = ParseJson(text);
+  if (!parsed.ok()) return DataLoss("{}: {}", path, Message(parsed.status()));
+  Json record = std::move(*parsed);
   if (!record.is_object() || !record.contains("files") || !record["files"].is_object()) {
     return DataLoss("{}: files: expected an object; this is not a checkpoint's state.json", path);
   }
   if (record.value("format", Json()) != kFormat) {
     return FailedPrecondition("{}: format: found {}, this program reads {}", path,
-                              record.value("format", Json()).dump(), kFormat);
+                              Excerpt(record.value("format", Json())), kFormat);
   }
   return record;
 }
 
-Status WriteFiles(const std::string& folder, const CheckpointContents& contents) {
-  SY_RETURN_IF_ERROR(MakeFolders(folder));
+// Creates the folder `name` in `root` with all files in it; only the name itself is not durable yet.
+Status WriteFiles(const Folder& root, const std::string& name, const CheckpointContents& contents) {
+  SY_ASSIGN_OR_RETURN(const Folder folder, root.CreateInside(name));
   Json files = Json::object();
-  const auto write_tensors = [&](const char* name, const std::vector<NamedTensor>& tensors) -> Status {
-    SY_ASSIGN_OR_RETURN(const TensorFileSummary summary, WriteTensorFile(folder + "/" + name, tensors));
-    files[name] = {{"bytes", summary.bytes}, {"header_crc32", Hex(summary.header_crc32)}};
+  const auto write_tensors = [&](const char* file, const std::vector<NamedTensor>& tensors) -> Status {
+    SY_ASSIGN_OR_RETURN(const TensorFileSummary summary, WriteTensorFile(folder, file, tensors));
+    files[file] = {{"bytes", summary.bytes}, {"header_crc32", Hex(summary.header_crc32)}};
     return OkStatus();
   };
   SY_RETURN_IF_ERROR(write_tensors(kWeights, contents.weights));
   SY_RETURN_IF_ERROR(write_tensors(kState, contents.state));
   if (!contents.config.is_null()) {
     const std::string text = contents.config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-    SY_RETURN_IF_ERROR(WriteDurably(folder + "/" + kConfig, {BytesOf(text)}));
+    SY_RETURN_IF_ERROR(folder.Write(kConfig, {BytesOf(text)}));
     files[kConfig] = {{"bytes", text.size()}, {"crc32", Hex(TextChecksum(text))}};
   }
   Json record = contents.record;
   record["format"] = kFormat;
   record["files"] = files;
   const std::string text = Seal(record);
-  SY_RETURN_IF_ERROR(WriteDurably(folder + "/" + kRecord, {BytesOf(text)}));
-  return SyncFolder(folder);
+  if (text.size() > kLargestJson) {
+    return InvalidArgument("{}: a record of {} bytes is too large", folder.PathOf(kRecord), text.size());
+  }
+  SY_RETURN_IF_ERROR(folder.Write(kRecord, {BytesOf(text)}));
+  return folder.Sync();
 }
 
-// Removes what earlier saves that were cut short left behind.
-Status RemoveLeftovers(const std::string& root) {
-  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root));
+std::string TemporaryName(const CheckpointName& name) { return "." + name.Text() + ".tmp"; }
+std::string RemovedName(const CheckpointName& name) { return "." + name.Text() + ".removed"; }
+
+// The checkpoint whose temporary or removed name this is.
+bool IsLeftover(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (name.empty() || name[0] != '.' || dot == 0) return false;
+  const auto parsed = ParseName(name.substr(1, dot - 1));
+  return parsed && (name == TemporaryName(*parsed) || name == RemovedName(*parsed));
+}
+
+// Removes what earlier saves that were cut short left behind. What cannot be removed is in nobody's way.
+Status RemoveLeftovers(const Folder& root) {
+  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, root.Names());
   for (const std::string& name : names) {
-    if (name.compare(0, 6, ".step-") == 0) SY_RETURN_IF_ERROR(RemoveFolder(root + "/" + name));
+    if (!IsLeftover(name)) continue;
+    const Status status = root.Remove(name);
+    if (!status.ok()) LogWarning("what an earlier save left behind stays: {}", Message(status));
   }
   return OkStatus();
 }
 
 // The checkpoint beside it that a link names.
-std::string LinkTarget(const std::string& link) {
+std::string LinkTarget(const Folder& root, const std::string& link) {
   std::error_code error;
-  const fs::path target = fs::read_symlink(link, error);
+  const fs::path target = fs::read_symlink(root.PathOf(link), error);
   return error || target.parent_path().filename() == kAbandoned ? "" : target.filename().string();
 }
 
 // Of the checkpoints up to `newest` removes all but the last `keep` and those that a link names.
-Status Prune(const std::string& root, const CheckpointName& newest, int keep) {
+Status Prune(const Folder& root, const CheckpointName& newest, int keep) {
   if (keep <= 0) return OkStatus();
-  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root));
+  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, root.Names());
   std::vector<CheckpointName> checkpoints;
   for (const std::string& name : names) {
     const auto parsed = ParseName(name);
     if (parsed && *parsed <= newest) checkpoints.push_back(*parsed);
   }
   std::sort(checkpoints.rbegin(), checkpoints.rend());
-  const std::string latest = LinkTarget(root + "/latest"), best = LinkTarget(root + "/best");
+  const std::string latest = LinkTarget(root, "latest"), best = LinkTarget(root, "best");
+  std::vector<std::string> removed;
   for (size_t i = static_cast<size_t>(keep); i < checkpoints.size(); ++i) {
     const std::string name = checkpoints[i].Text();
-    if (name == latest || name == best) continue;
-    const std::string removed = root + "/." + name + ".removed";  // never seen half removed under its own name
-    SY_RETURN_IF_ERROR(RenamePath(root + "/" + name, removed));
-    SY_RETURN_IF_ERROR(RemoveFolder(removed));
+    if (name == latest || name == best || root.Has(RemovedName(checkpoints[i]))) continue;
+    removed.push_back(RemovedName(checkpoints[i]));
+    SY_RETURN_IF_ERROR(root.Rename(name, removed.back()));
   }
+  if (removed.empty()) return OkStatus();
+  SY_RETURN_IF_ERROR(root.Sync());  // so that, also after a crash, none is seen half removed under its own name
+  for (const std::string& name : removed) SY_RETURN_IF_ERROR(root.Remove(name));
   return OkStatus();
 }
 
@@ -161,11 +174,11 @@ Status CheckRecorded(const Json& files, const std::string& name, const std::stri
                      const char* kind, uint32_t checksum) {
   const Json entry = files.value(name, Json::object());
   if (!entry.is_object() || entry.value("bytes", Json()) != bytes) {
-    return DataLoss("{}: {} bytes, but state.json records {}", path, bytes, entry.dump());
+    return DataLoss("{}: {} bytes, but state.json records {}", path, bytes, Excerpt(entry));
   }
   if (entry.value(kind, Json()) != Hex(checksum)) {
     return DataLoss("{}: {}: {}, but state.json records {}: the file is damaged or belongs to another checkpoint", path,
-                    kind, Hex(checksum), entry.value(kind, Json()).dump());
+                    kind, Hex(checksum), Excerpt(entry.value(kind, Json())));
   }
   return OkStatus();
 }
@@ -186,58 +199,56 @@ StatusOr<std::string> SaveCheckpoint(const std::string& run_folder, const Checkp
     return InvalidArgument("a checkpoint's record must be a JSON object, found {}", contents.record.type_name());
   }
   if (contents.step < 0) return InvalidArgument("a checkpoint's step must be 0 or more, found {}", contents.step);
-  const std::string root = run_folder + "/checkpoints";
-  SY_RETURN_IF_ERROR(MakeFolders(root));
+  SY_ASSIGN_OR_RETURN(const Folder run, Folder::Make(run_folder));
+  SY_ASSIGN_OR_RETURN(const Folder root, run.MakeInside("checkpoints"));
   SY_RETURN_IF_ERROR(RemoveLeftovers(root));
 
   CheckpointName name{contents.step, 1};
-  std::error_code error;
-  while (fs::exists(fs::symlink_status(root + "/" + name.Text(), error))) ++name.version;
-  const std::string folder = root + "/" + name.Text(), temporary = root + "/." + name.Text() + ".tmp";
+  while (root.Has(name.Text()) || root.Has(TemporaryName(name))) ++name.version;
+  const std::string folder = root.PathOf(name.Text()), temporary = TemporaryName(name);
 
-  Status status = WriteFiles(temporary, contents);
-  if (status.ok()) status = RenamePath(temporary, folder);
+  Status status = WriteFiles(root, temporary, contents);
+  if (status.ok()) status = root.Rename(temporary, name.Text());
   if (!status.ok()) {
-    if (fs::exists(temporary, error)) RemoveFolder(temporary).IgnoreError();  // the first error is the one to tell
+    root.Remove(temporary).IgnoreError();  // the first error is the one to tell
     return Annotate(status, fmt::format("saving {}", folder));
   }
-  SY_RETURN_IF_ERROR(SyncFolder(root));
-  SY_RETURN_IF_ERROR(ReplaceLink(name.Text(), root + "/latest"));
-  if (options.best) SY_RETURN_IF_ERROR(ReplaceLink(name.Text(), root + "/best"));
-  SY_RETURN_IF_ERROR(SyncFolder(root));
+  SY_RETURN_IF_ERROR(root.Sync());
+  SY_RETURN_IF_ERROR(root.ReplaceLink(name.Text(), "latest"));
+  if (options.best) SY_RETURN_IF_ERROR(root.ReplaceLink(name.Text(), "best"));
+  SY_RETURN_IF_ERROR(root.Sync());
   SY_RETURN_IF_ERROR(Prune(root, name, options.keep));
   return folder;
 }
 
 Status SetLaterCheckpointsAside(const std::string& folder) {
   const fs::path given(folder);
-  const std::string root = given.parent_path().string(), aside = root + "/" + kAbandoned;
   const auto resumed = ParseName(given.filename().string());
   if (!resumed) return InvalidArgument("{}: expected a checkpoint of a run, checkpoints/step-…", folder);
-  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root));
+  SY_ASSIGN_OR_RETURN(const Folder root, Folder::Open(given.parent_path().string()));
+  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, root.Names());
   std::vector<CheckpointName> later;
   for (const std::string& name : names) {
     const auto parsed = ParseName(name);
     if (parsed && *parsed > *resumed) later.push_back(*parsed);
   }
   if (later.empty()) return OkStatus();
-  SY_RETURN_IF_ERROR(MakeFolders(aside));
-  SY_RETURN_IF_ERROR(ReplaceLink(resumed->Text(), root + "/latest"));
-  const auto best = ParseName(LinkTarget(root + "/best"));
+  SY_ASSIGN_OR_RETURN(const Folder aside, root.MakeInside(kAbandoned));
+  SY_RETURN_IF_ERROR(root.ReplaceLink(resumed->Text(), "latest"));
+  const auto best = ParseName(LinkTarget(root, "best"));
   const bool best_moves = best && *best > *resumed;
-  if (best_moves) SY_RETURN_IF_ERROR(ReplaceLink(resumed->Text(), root + "/best"));  // never a link to nothing
-  SY_RETURN_IF_ERROR(SyncFolder(root));
+  if (best_moves) SY_RETURN_IF_ERROR(root.ReplaceLink(resumed->Text(), "best"));  // never a link to nothing
+  SY_RETURN_IF_ERROR(root.Sync());
   std::string best_aside;
-  std::error_code error;
   for (const CheckpointName& from : later) {
     CheckpointName to{from.step, 1};
-    while (fs::exists(fs::symlink_status(aside + "/" + to.Text(), error))) ++to.version;
-    SY_RETURN_IF_ERROR(RenamePath(root + "/" + from.Text(), aside + "/" + to.Text()));
+    while (aside.Has(to.Text())) ++to.version;
+    SY_RETURN_IF_ERROR(root.MoveInto(from.Text(), aside, to.Text()));
     if (best_moves && from == *best) best_aside = to.Text();
   }
-  SY_RETURN_IF_ERROR(SyncFolder(aside));
-  if (!best_aside.empty()) SY_RETURN_IF_ERROR(ReplaceLink(std::string(kAbandoned) + "/" + best_aside, root + "/best"));
-  return SyncFolder(root);
+  SY_RETURN_IF_ERROR(aside.Sync());
+  if (!best_aside.empty()) SY_RETURN_IF_ERROR(root.ReplaceLink(std::string(kAbandoned) + "/" + best_aside, "best"));
+  return root.Sync();
 }
 
 StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
@@ -272,8 +283,9 @@ StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path) {
     SY_ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path, kLargestJson));
     SY_RETURN_IF_ERROR(CheckRecorded(files, kConfig, config_path, static_cast<int64_t>(config_text.size()), "crc32",
                                      TextChecksum(config_text)));
-    config = Json::parse(config_text, nullptr, /*allow_exceptions=*/false);
-    if (config.is_discarded()) return DataLoss("{}: not JSON", config_path);
+    auto parsed = ParseJson(config_text);
+    if (!parsed.ok()) return DataLoss("{}: {}", config_path, Message(parsed.status()));
+    config = std::move(*parsed);
   }
   for (const char* ours : {"files", "format", "state_crc32"}) record.erase(ours);
   return LoadedCheckpoint{folder, std::move(record), std::move(config), std::move(weights), std::move(state)};
@@ -311,7 +323,11 @@ Status CheckpointWriter::Save(const CheckpointContents& contents, const SaveOpti
   job_->CopyTensors(job_->contents.weights);
   job_->CopyTensors(job_->contents.state);
   job_->thread = std::thread([job = job_.get(), options, run_folder = run_folder_] {
-    job->status = SaveCheckpoint(run_folder, job->contents, options).status();
+    try {
+      job->status = SaveCheckpoint(run_folder, job->contents, options).status();
+    } catch (const std::bad_alloc&) {
+      job->status = ResourceExhausted("out of memory while saving a checkpoint in {}", run_folder);
+    }
   });
   return OkStatus();
 }

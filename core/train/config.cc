@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/base/json.h"
 #include "core/base/names.h"
 #include "core/train/recipe.h"
 
@@ -37,19 +38,21 @@ StatusOr<TrainConfig> PropertiesFromJson(const nlohmann::json& json) {
   SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
   for (const auto& [key, value] : json.items()) {
-    bool found = false;
-    try {
-#define SY_FIELD(field, kind, help)                                              \
-  if (key == #field) {                                                           \
-    found = true;                                                                \
-    if (SettingKind::kind == SettingKind::kProperty) value.get_to(config.field); \
+    bool found = false, read = false;
+#define SY_FIELD(field, kind, help)                                                       \
+  if (key == #field) {                                                                    \
+    found = true;                                                                         \
+    read = SettingKind::kind != SettingKind::kProperty || FromJson(value, &config.field); \
   }
-      SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
+    SWITCHYARD_TRAIN_FIELDS(SY_FIELD)
 #undef SY_FIELD
-    } catch (const nlohmann::json::exception&) {
-      return InvalidArgument("setting {}: {} has the wrong type ({})", key, value.dump(), value.type_name());
+    if (!found) {
+      return InvalidArgument("unknown setting {}{}", Printable(key), DidYouMean(Printable(key), known));
     }
-    if (!found) return InvalidArgument("unknown setting {}{}", key, DidYouMean(key, known));
+    if (!read) {
+      return InvalidArgument("setting {}: {} has the wrong type or is out of range ({})", key, Excerpt(value),
+                             value.type_name());
+    }
   }
   return config;
 }

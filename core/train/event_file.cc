@@ -5,7 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -14,7 +13,6 @@
 
 #include "core/base/environment.h"
 #include "core/train/event.pb.h"
-#include "core/train/file_calls.h"
 
 namespace switchyard {
 namespace {
@@ -83,14 +81,12 @@ uint32_t MaskedCrc32c(const void* data, size_t bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u;
 }
 
-StatusOr<EventFile> EventFile::Create(const std::string& folder) {
+StatusOr<EventFile> EventFile::Create(const Folder& folder) {
   static std::atomic<int> created{0};
-  SY_RETURN_IF_ERROR(MakeFolders(folder));
-  const std::string path = fmt::format("{}/{}{:010}.{}.{}.{}", folder, kNameBegins, static_cast<int64_t>(WallTime()),
-                                       HostName(), getpid(), created++);
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) return FileError("create", path, errno);
-  EventFile file(path, descriptor);
+  const std::string name = fmt::format("{}{:010}.{}.{}.{}", kNameBegins, static_cast<int64_t>(WallTime()), HostName(),
+                                       getpid(), created++);
+  SY_ASSIGN_OR_RETURN(GrowingFile growing, GrowingFile::Open(folder, name, O_EXCL));
+  EventFile file(std::move(growing));
   event::Event version = EventAt(0);
   version.set_file_version("brain.Event:2");
   SY_RETURN_IF_ERROR(file.WriteRecord(version.SerializeAsString()));
@@ -123,48 +119,18 @@ Status EventFile::WriteRecord(const std::string& payload) {
   AppendNumber(&record, MaskedCrc32c(record.data(), record.size()));
   record += payload;
   AppendNumber(&record, MaskedCrc32c(payload.data(), payload.size()));
-  size_t done = 0;
-  while (done < record.size()) {
-    const ssize_t written = ::write(descriptor_, record.data() + done, record.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return FileError("write", path_, errno);
-    done += static_cast<size_t>(written);
-  }
-  return OkStatus();
+  return file_.Append(record);
 }
 
-Status DropEventsAfter(const std::string& folder, int64_t step) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) return OkStatus();
-  std::vector<std::string> paths;
-  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (name.starts_with(kNameBegins) && !name.ends_with(".tmp")) paths.push_back(at->path().string());
-  }
-  if (error) return FileError("list the folder", folder, error.value());
-  for (const std::string& path : paths) {
-    SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestFile));
+Status DropEventsAfter(const Folder& folder, int64_t step) {
+  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.Names());
+  for (const std::string& name : names) {
+    if (!name.starts_with(kNameBegins)) continue;
+    SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(folder.PathOf(name), kLargestFile));
     const std::string kept = RecordsUntil(text, step);
-    if (kept.size() == text.size()) continue;
-    const std::string temporary = path + ".tmp";
-    std::filesystem::remove(temporary, error);
-    SY_RETURN_IF_ERROR(WriteDurably(temporary, {BytesOf(kept)}));
-    SY_RETURN_IF_ERROR(RenamePath(temporary, path));
+    if (kept.size() != text.size()) SY_RETURN_IF_ERROR(folder.Replace(name, {BytesOf(kept)}));
   }
   return OkStatus();
-}
-
-EventFile::EventFile(EventFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-EventFile& EventFile::operator=(EventFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-EventFile::~EventFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 }  // namespace switchyard

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/base/status.h"
+#include "core/train/file_calls.h"
 #include "core/train/picture.h"
 
 namespace switchyard {
@@ -19,29 +19,25 @@ uint32_t MaskedCrc32c(const void* data, size_t bytes);
 
 class EventFile {
  public:
-  // Creates `folder` where needed, and in it a file "events.out.tfevents.<seconds>.<host>.<process>.<n>".
-  static StatusOr<EventFile> Create(const std::string& folder);
+  // Creates a file "events.out.tfevents.<seconds>.<host>.<process>.<n>" in the folder.
+  static StatusOr<EventFile> Create(const Folder& folder);
 
-  EventFile(EventFile&& other) noexcept;
-  EventFile& operator=(EventFile&& other) noexcept;
-  ~EventFile();
-
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
+  Status Sync() { return file_.Sync(); }  // for the end: a disk may only now say that it is full
 
   // Tags with slashes are grouped by their first part: "Loss/training/train_loss", "Metrics/validation/top1".
   Status Scalar(const std::string& tag, int64_t step, double value);
   Status Picture(const std::string& tag, int64_t step, const Raster& image);
 
  private:
-  EventFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  explicit EventFile(GrowingFile file) : file_(std::move(file)) {}
   Status WriteRecord(const std::string& payload);
 
-  std::string path_;
-  int descriptor_ = -1;
+  GrowingFile file_;
 };
 
 // Drops the records of steps greater than `step` from every event file of `folder`: before a run resumes from there.
-// What follows a torn or damaged record, which no reader gets past, goes too. A missing folder is fine.
-Status DropEventsAfter(const std::string& folder, int64_t step);
+// What follows a torn or damaged record, which no reader gets past, goes too.
+Status DropEventsAfter(const Folder& folder, int64_t step);
 
 }  // namespace switchyard

@@ -1,17 +1,20 @@
 #include "core/train/file_calls.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
+#include <utility>
 
 namespace switchyard {
 namespace {
+
+constexpr int kOpenFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 std::atomic<const FileCalls*> replaced{nullptr};
 
@@ -19,11 +22,6 @@ const FileCalls& Calls() {
   static const FileCalls system = SystemFileCalls();
   const FileCalls* calls = replaced.load();
   return calls != nullptr ? *calls : system;
-}
-
-std::string Parent(const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
 }
 
 // Repeats a call that a signal interrupted.
@@ -34,17 +32,23 @@ auto Uninterrupted(Call call) {
   return result;
 }
 
-Status WritePieces(int descriptor, const std::string& path, const std::vector<Bytes>& pieces) {
+int OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0) {
+  return Uninterrupted([&] { return Calls().openat(folder, name.c_str(), flags, mode); });
+}
+
+Status WriteAll(int descriptor, const std::string& path, Bytes piece) {
   constexpr size_t kLargestWrite = size_t{1} << 30;
-  for (Bytes piece : pieces) {
-    while (!piece.empty()) {
-      const size_t bytes = std::min(piece.size(), kLargestWrite);
-      const ssize_t written = Uninterrupted([&] { return Calls().write(descriptor, piece.data(), bytes); });
-      if (written < 0) return FileError("write", path, errno);
-      if (written == 0) return FileError("write", path, ENOSPC);
-      piece = piece.subspan(static_cast<size_t>(written));
-    }
+  while (!piece.empty()) {
+    const size_t bytes = std::min(piece.size(), kLargestWrite);
+    const ssize_t written = Uninterrupted([&] { return Calls().write(descriptor, piece.data(), bytes); });
+    if (written < 0) return FileError("write", path, errno);
+    if (written == 0) return FileError("write", path, ENOSPC);
+    piece = piece.subspan(static_cast<size_t>(written));
   }
+  return OkStatus();
+}
+
+Status SyncFile(int descriptor, const std::string& path) {
   if (Uninterrupted([&] { return Calls().fsync(descriptor); }) < 0) return FileError("fsync", path, errno);
   return OkStatus();
 }
@@ -53,134 +57,202 @@ Status WritePieces(int descriptor, const std::string& path, const std::vector<By
 
 FileCalls SystemFileCalls() {
   FileCalls calls;
-  calls.open = [](const char* path, int flags, mode_t mode) { return ::open(path, flags, mode); };
+  calls.openat = [](int folder, const char* name, int flags, mode_t mode) {
+    return ::openat(folder, name, flags, mode);
+  };
   calls.write = ::write;
   calls.fsync = ::fsync;
   calls.close = ::close;
-  calls.mkdir = ::mkdir;
-  calls.rename = [](const char* from, const char* to) { return std::rename(from, to); };
-  calls.symlink = ::symlink;
-  calls.unlink = ::unlink;
-  calls.rmdir = ::rmdir;
+  calls.mkdirat = ::mkdirat;
+  calls.renameat = ::renameat;
+  calls.symlinkat = ::symlinkat;
+  calls.unlinkat = ::unlinkat;
   return calls;
 }
 
 void ReplaceFileCalls(const FileCalls* for_tests) { replaced.store(for_tests); }
 
-Status FileError(const std::string& doing, const std::string& path, int error_number) {
-  const std::string text = std::strerror(error_number);
-  switch (error_number) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return ResourceExhausted("cannot {} {}: {}; free some space or write elsewhere", doing, path, text);
-    case ENOENT:
-      return NotFound("cannot {} {}: {}", doing, path, text);
-    case EIO:
-      return DataLoss("cannot {} {}: {}", doing, path, text);
-    default:
-      return FailedPrecondition("cannot {} {}: {}", doing, path, text);
-  }
+Folder::Folder(Folder&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+Folder& Folder::operator=(Folder&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
 }
 
-Status MakeFolders(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return OkStatus();
-  const std::string parent = Parent(path);
-  if (parent != path) SY_RETURN_IF_ERROR(MakeFolders(parent));
-  if (Calls().mkdir(path.c_str(), 0777) < 0) {
-    const int error_number = errno;
-    if (error_number != EEXIST || !std::filesystem::is_directory(path, ignored)) {
-      return FileError("create the folder", path, error_number);
-    }
-  }
-  return SyncFolder(parent);
+Folder::~Folder() {
+  if (descriptor_ >= 0) ::close(descriptor_);  // only read from: nothing that could be lost, or fail
 }
 
-Status WriteDurably(const std::string& path, const std::vector<Bytes>& pieces) {
-  const int descriptor =
-      Uninterrupted([&] { return Calls().open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
-  if (descriptor < 0) return FileError("create", path, errno);
-  Status status = WritePieces(descriptor, path, pieces);
-  if (Calls().close(descriptor) < 0 && status.ok()) status = FileError("close", path, errno);
-  if (!status.ok()) Calls().unlink(path.c_str());
-  return status;
-}
-
-Status SyncFolder(const std::string& path) {
-  const int descriptor =
-      Uninterrupted([&] { return Calls().open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+StatusOr<Folder> Folder::Open(const std::string& path) {
+  const int descriptor = OpenAt(AT_FDCWD, path, kOpenFolder);
   if (descriptor < 0) return FileError("open the folder", path, errno);
-  Status status;
-  if (Uninterrupted([&] { return Calls().fsync(descriptor); }) < 0) {
-    status = FileError("fsync the folder", path, errno);
+  return Folder(path, descriptor);
+}
+
+StatusOr<Folder> Folder::Make(const std::string& path) {
+  auto folder = Open(path);
+  if (folder.ok() || folder.status().code() != absl::StatusCode::kNotFound) return folder;
+  const std::filesystem::path whole(path);
+  const std::string parent = whole.has_parent_path() ? whole.parent_path().string() : ".";
+  if (parent == path) return folder;
+  SY_ASSIGN_OR_RETURN(Folder above, Make(parent));
+  if (!whole.has_filename()) return above;  // "run/" is "run"
+  SY_ASSIGN_OR_RETURN(Folder made, above.MakeInside(whole.filename().string()));
+  made.path_ = path;
+  return made;
+}
+
+StatusOr<Folder> Folder::OpenInside(const std::string& name) const {
+  const int descriptor = OpenAt(descriptor_, name, kOpenFolder | O_NOFOLLOW);
+  if (descriptor >= 0) return Folder(PathOf(name), descriptor);
+  if (errno == ENOTDIR) {
+    return FailedPrecondition("cannot use {}: expected a folder, found a file or a symbolic link", PathOf(name));
   }
-  if (Calls().close(descriptor) < 0 && status.ok()) status = FileError("close the folder", path, errno);
+  return FileError("open the folder", PathOf(name), errno);
+}
+
+StatusOr<Folder> Folder::MakeInside(const std::string& name) const {
+  if (Calls().mkdirat(descriptor_, name.c_str(), 0777) == 0) {
+    SY_RETURN_IF_ERROR(Sync());
+  } else if (errno != EEXIST) {
+    return FileError("create the folder", PathOf(name), errno);
+  }
+  return OpenInside(name);
+}
+
+StatusOr<Folder> Folder::CreateInside(const std::string& name) const {
+  if (Calls().mkdirat(descriptor_, name.c_str(), 0777) < 0) {
+    return FileError("create the folder", PathOf(name), errno);
+  }
+  return OpenInside(name);
+}
+
+StatusOr<std::vector<std::string>> Folder::Names() const {
+  const int descriptor = OpenAt(descriptor_, ".", kOpenFolder);
+  DIR* const listing = descriptor < 0 ? nullptr : ::fdopendir(descriptor);
+  if (listing == nullptr) {
+    const int error_number = errno;
+    if (descriptor >= 0) ::close(descriptor);
+    return FileError("list the folder", path_, error_number);
+  }
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(listing)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  const int error_number = errno;
+  ::closedir(listing);
+  if (error_number != 0) return FileError("list the folder", path_, error_number);
+  return names;
+}
+
+bool Folder::Has(const std::string& name) const {
+  struct stat about = {};
+  return ::fstatat(descriptor_, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+Status Folder::Write(const std::string& name, const std::vector<Bytes>& pieces) const {
+  const std::string path = PathOf(name);
+  const int file = OpenAt(descriptor_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (file < 0) return FileError("create", path, errno);
+  Status status;
+  for (const Bytes piece : pieces) {
+    if (status.ok()) status = WriteAll(file, path, piece);
+  }
+  if (status.ok()) status = SyncFile(file, path);
+  if (Calls().close(file) < 0 && status.ok()) status = FileError("close", path, errno);
+  if (!status.ok()) Calls().unlinkat(descriptor_, name.c_str(), 0);
   return status;
 }
 
-Status RenamePath(const std::string& from, const std::string& to) {
-  if (Calls().rename(from.c_str(), to.c_str()) < 0) return FileError("rename " + from + " to", to, errno);
+Status Folder::Replace(const std::string& name, const std::vector<Bytes>& pieces) const {
+  const std::string draft = fmt::format(".{}.tmp", name);
+  SY_RETURN_IF_ERROR(Remove(draft));
+  SY_RETURN_IF_ERROR(Write(draft, pieces));
+  const Status status = Rename(draft, name);
+  if (!status.ok()) {
+    Calls().unlinkat(descriptor_, draft.c_str(), 0);
+    return status;
+  }
+  return Sync();
+}
+
+Status Folder::ReplaceLink(const std::string& target, const std::string& name) const {
+  const std::string draft = fmt::format(".{}.tmp", name);
+  SY_RETURN_IF_ERROR(Remove(draft));
+  if (Calls().symlinkat(target.c_str(), descriptor_, draft.c_str()) < 0) return FileError("link", PathOf(draft), errno);
+  const Status status = Rename(draft, name);
+  if (!status.ok()) Calls().unlinkat(descriptor_, draft.c_str(), 0);
+  return status;
+}
+
+Status Folder::Rename(const std::string& from, const std::string& to) const { return MoveInto(from, *this, to); }
+
+Status Folder::MoveInto(const std::string& from, const Folder& other, const std::string& to) const {
+  if (Calls().renameat(descriptor_, from.c_str(), other.descriptor_, to.c_str()) < 0) {
+    return FileError("rename " + PathOf(from) + " to", other.PathOf(to), errno);
+  }
   return OkStatus();
 }
 
-Status ReplaceLink(const std::string& target, const std::string& link) {
-  const std::filesystem::path path(link);
-  const std::string temporary = (path.parent_path() / fmt::format(".{}.tmp", path.filename().string())).string();
-  if (Calls().unlink(temporary.c_str()) < 0 && errno != ENOENT) return FileError("remove", temporary, errno);
-  if (Calls().symlink(target.c_str(), temporary.c_str()) < 0) return FileError("link", temporary, errno);
-  const Status status = RenamePath(temporary, link);
-  if (!status.ok()) Calls().unlink(temporary.c_str());
-  return status;
-}
-
-Status RemoveFolder(const std::string& path) {
+Status Folder::Remove(const std::string& name) const {
+  if (Calls().unlinkat(descriptor_, name.c_str(), 0) == 0 || errno == ENOENT) return OkStatus();
+  if (errno != EISDIR) return FileError("remove", PathOf(name), errno);
+  SY_ASSIGN_OR_RETURN(const Folder inside, OpenInside(name));
+  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, inside.Names());
   Status first;
   const auto note = [&](const Status& status) {
     if (first.ok()) first = status;
   };
-  std::error_code error;
-  std::filesystem::directory_iterator entries(path, error);
-  if (error) return FileError("list the folder", path, error.value());
-  std::vector<std::filesystem::directory_entry> inside(entries, {});
-  for (const auto& entry : inside) {
-    const std::string name = entry.path().string();
-    if (entry.is_directory(error) && !entry.is_symlink(error)) {
-      note(RemoveFolder(name));
-    } else if (Calls().unlink(name.c_str()) < 0) {
-      note(FileError("remove", name, errno));
-    }
+  for (const std::string& inner : names) note(inside.Remove(inner));
+  if (Calls().unlinkat(descriptor_, name.c_str(), AT_REMOVEDIR) < 0) {
+    note(FileError("remove the folder", PathOf(name), errno));
   }
-  if (Calls().rmdir(path.c_str()) < 0) note(FileError("remove the folder", path, errno));
   return first;
 }
 
-StatusOr<std::string> ReadWholeFile(const std::string& path, size_t limit) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) return FileError("open", path, errno);
-  std::string content;
-  Status status;
-  struct stat about = {};
-  if (::fstat(descriptor, &about) < 0) {
-    status = FileError("read", path, errno);
-  } else if (!S_ISREG(about.st_mode)) {
-    status = FailedPrecondition("cannot read {}: expected a regular file", path);
-  } else if (static_cast<size_t>(about.st_size) > limit) {
-    status = DataLoss("{} has {} bytes, expected at most {}: this is another kind of file", path, about.st_size, limit);
-  } else {
-    content.resize(static_cast<size_t>(about.st_size));
-    size_t done = 0;
-    while (status.ok() && done < content.size()) {
-      const ssize_t got =
-          Uninterrupted([&] { return ::read(descriptor, content.data() + done, content.size() - done); });
-      if (got < 0) status = FileError("read", path, errno);
-      if (got == 0) status = DataLoss("{} ends after {} bytes, expected {}", path, done, content.size());
-      if (got > 0) done += static_cast<size_t>(got);
-    }
+Status Folder::Sync() const {
+  if (Uninterrupted([&] { return Calls().fsync(descriptor_); }) < 0) {
+    return FileError("fsync the folder", path_, errno);
   }
-  ::close(descriptor);
-  if (!status.ok()) return status;
-  return content;
+  return OkStatus();
 }
+
+StatusOr<PlaceInFolder> MakePlace(const std::string& path) {
+  const std::filesystem::path whole(path);
+  if (!whole.has_filename()) return InvalidArgument("{}: expected the name of a file, found a folder's", path);
+  SY_ASSIGN_OR_RETURN(Folder folder, Folder::Make(whole.has_parent_path() ? whole.parent_path().string() : "."));
+  return PlaceInFolder{std::move(folder), whole.filename().string()};
+}
+
+StatusOr<GrowingFile> GrowingFile::Open(const Folder& folder, const std::string& name, int flags) {
+  const std::string path = folder.PathOf(name);
+  // Not waiting, where it is a pipe without a reader.
+  constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  Descriptor file(OpenAt(folder.descriptor(), name, kFlags | flags, 0666));
+  if (file.get() < 0) return FileError("open", path, errno);
+  struct stat about = {};
+  if (::fstat(file.get(), &about) < 0) return FileError("open", path, errno);
+  if (!S_ISREG(about.st_mode)) return FailedPrecondition("cannot write {}: expected a regular file", path);
+  return GrowingFile(path, std::move(file));
+}
+
+Status GrowingFile::Append(const std::string& record) {
+  struct stat written = {}, named = {};
+  const bool there = ::fstat(file_.get(), &written) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
+                     written.st_dev == named.st_dev && written.st_ino == named.st_ino;
+  if (!there) {
+    return NotFound(
+        "cannot write {}: it was removed or moved while the run wrote to it; put its folder back, or "
+        "resume in another",
+        path_);
+  }
+  return WriteAll(file_.get(), path_, BytesOf(record));
+}
+
+Status GrowingFile::Sync() { return SyncFile(file_.get(), path_); }
 
 }  // namespace switchyard

@@ -23,23 +23,29 @@ class RunLog {
  public:
   static StatusOr<std::unique_ptr<RunLog>> Open(const std::string& run_folder, int node, int64_t resumed_step,
                                                 bool tensorboard) {
-    const std::string folder = fmt::format("{}/{}/log", run_folder, node);
-    const std::string path = folder + "/metrics.jsonl";
+    constexpr char kMetrics[] = "metrics.jsonl";
+    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder));
+    SY_ASSIGN_OR_RETURN(const Folder of_node, run.MakeInside(fmt::format("{}", node)));
+    SY_ASSIGN_OR_RETURN(const Folder folder, of_node.MakeInside("log"));
     auto log = std::make_unique<RunLog>();
-    SY_RETURN_IF_ERROR(DropMetricsAfter(path, resumed_step));
+    SY_RETURN_IF_ERROR(DropMetricsAfter(folder, kMetrics, resumed_step));
     SY_RETURN_IF_ERROR(DropEventsAfter(folder, resumed_step));
-    SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(path));
+    SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(folder, kMetrics));
     log->metrics_.emplace(std::move(metrics));
     if (tensorboard) {
       SY_ASSIGN_OR_RETURN(auto events, EventFile::Create(folder));
       log->events_.emplace(std::move(events));
     }
-    log->path_ = path;
+    log->path_ = folder.PathOf(kMetrics);
     return log;
   }
   Status Write(const MetricsRecord& record) { return metrics_->Write(record); }
   Status Scalar(const std::string& tag, int64_t step, double value) {
     return events_ ? events_->Scalar(tag, step, value) : OkStatus();
+  }
+  Status Sync() {
+    SY_RETURN_IF_ERROR(metrics_->Sync());
+    return events_ ? events_->Sync() : OkStatus();
   }
   const std::string& path() const { return path_; }
 
@@ -54,7 +60,7 @@ StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_f
   SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadMetrics(log));
   Series train{"train loss", {}, {}}, validation{"validation loss", {}, {}}, accuracy{"top-1 accuracy", {}, {}};
   const auto add = [](Series& series, const MetricsRecord& r, const char* key) {
-    if (!r.contains(key) || !r[key].is_number() || !r.contains("step")) return;
+    if (!r.contains(key) || !r[key].is_number() || !r.contains("step") || !r["step"].is_number()) return;
     series.x.push_back(r["step"].get<double>());
     series.y.push_back(r[key].get<double>());
   };
@@ -419,6 +425,7 @@ StatusOr<TrainingResult> Trainer::Train() {
   if (owner) {
     progress->Finish();
     SY_RETURN_IF_ERROR(impl.writer->Finish());
+    SY_RETURN_IF_ERROR(log->Sync());
     SY_ASSIGN_OR_RETURN(result.picture, DrawCurve(log->path(), impl.run_folder,
                                                   fmt::format("{} on {}", impl.model.name, config.dataset)));
     impl.run_lock.reset();

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/status.h"
+#include "core/train/file_calls.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
@@ -19,26 +19,22 @@ using MetricsRecord = nlohmann::ordered_json;
 
 class MetricsWriter {
  public:
-  // Appends to `path`; creates it and its folders where they are missing.
-  static StatusOr<MetricsWriter> Open(const std::string& path);
+  // Appends to a file of the folder, which is created where it is missing.
+  static StatusOr<MetricsWriter> Open(const Folder& folder, const std::string& name);
 
-  MetricsWriter(MetricsWriter&& other) noexcept;
-  MetricsWriter& operator=(MetricsWriter&& other) noexcept;
-  ~MetricsWriter();
-
+  // An error also where the file was removed or moved since: nobody would read what is written.
   Status Write(const MetricsRecord& record);
+  Status Sync() { return file_.Sync(); }  // for the end: a disk may only now say that it is full
 
  private:
-  MetricsWriter(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
-
-  std::string path_;
-  int descriptor_ = -1;
+  explicit MetricsWriter(GrowingFile file) : file_(std::move(file)) {}
+  GrowingFile file_;
 };
 
 // All records. A torn last line is left out; any other line that is not a JSON object is DataLoss naming file and line.
 StatusOr<std::vector<MetricsRecord>> ReadMetrics(const std::string& path);
 
 // Drops records whose "step" is greater than `step`: before a run resumes from there. A missing file is fine.
-Status DropMetricsAfter(const std::string& path, int64_t step);
+Status DropMetricsAfter(const Folder& folder, const std::string& name, int64_t step);
 
 }  // namespace switchyard

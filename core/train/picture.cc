@@ -331,12 +331,8 @@ Status SaveChart(const Chart& chart, const std::string& path) {
   } else {
     return InvalidArgument("cannot draw {}: expected a name that ends in .svg or .png", path);
   }
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  if (!folder.empty()) SY_RETURN_IF_ERROR(MakeFolders(folder));
-  const std::string temporary = path + ".tmp";
-  std::remove(temporary.c_str());
-  SY_RETURN_IF_ERROR(WriteDurably(temporary, {BytesOf(content)}));
-  return RenamePath(temporary, path);
+  SY_ASSIGN_OR_RETURN(const PlaceInFolder place, MakePlace(path));
+  return place.folder.Replace(place.name, {BytesOf(content)});
 }
 
 }  // namespace switchyard

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
+#include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/train/batch_division.h"
 #include "core/train/trainer_impl.h"
@@ -31,7 +31,8 @@ StatusOr<HostTensors> ReadAll(const TensorFile& file) {
         std::memcpy(&tensor.values[i], &word, 4);
       }
     } else {
-      return DataLoss("{}: tensor {} has dtype {}; expected F32 or BF16 weights", file.path(), entry.name, entry.dtype);
+      return DataLoss("{}: tensor {} has dtype {}; expected F32 or BF16 weights", file.path(), Printable(entry.name),
+                      entry.dtype);
     }
     tensors.emplace(entry.name, std::move(tensor));
   }
@@ -49,12 +50,12 @@ const char* SavedType(const Layout::Entry& entry) {
 // A count of the checkpoint's record; DataLoss where it is none.
 StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const char* key) {
   const auto found = checkpoint.record.find(key);
-  if (found == checkpoint.record.end() || !found->is_number_integer() || found->get<int64_t>() < 0 ||
-      found->get<int64_t>() > std::numeric_limits<int32_t>::max()) {
+  int32_t count = -1;
+  if (found == checkpoint.record.end() || !FromJson(*found, &count) || count < 0) {
     return DataLoss("{}/state.json: {}: expected a count, found {}", checkpoint.folder, key,
-                    found == checkpoint.record.end() ? "nothing" : found->dump());
+                    found == checkpoint.record.end() ? "nothing" : Excerpt(*found));
   }
-  return found->get<int64_t>();
+  return count;
 }
 
 }  // namespace
@@ -172,17 +173,17 @@ Status Trainer::Impl::OpenResumed() {
   const auto field = [&record](const char* key) { return record.value(key, nlohmann::json()); };
   if (field("arch") != model.architecture) {
     return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", folder,
-                           field("arch").dump(), model.architecture.dump());
+                           Excerpt(field("arch")), model.architecture.dump());
   }
   if (field("optimizer") != config.optimizer) {
     return InvalidArgument(
         "{} was saved with --optimizer={}, this run has {}, for which that state means something else; leave "
         "--optimizer out, or start a new run from the weights with --pretrained={}",
-        folder, field("optimizer").dump(), config.optimizer, path);
+        folder, Excerpt(field("optimizer")), config.optimizer, path);
   }
   if (field("classes") != nlohmann::json(train_data->class_names())) {
     return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
-                           folder, field("classes").dump(), nlohmann::json(train_data->class_names()).dump());
+                           folder, Excerpt(field("classes")), nlohmann::json(train_data->class_names()).dump());
   }
   if (rank() == 0) {
     data_checksum = train_data->Checksum();

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "core/base/json.h"
 #include "core/train/file_calls.h"
 
 namespace switchyard {
@@ -16,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kConfig[] = "/config.json";
+constexpr char kConfig[] = "config.json";
 constexpr size_t kLargestConfig = size_t{1} << 20;
 
 std::string TimeStamp() {
@@ -34,21 +35,22 @@ StatusOr<std::string> CreateRunFolder(const TrainConfig& config, const std::stri
   const std::string stamp = config.suffix.empty() ? TimeStamp() : config.suffix;
   for (int attempt = 1;; ++attempt) {
     const std::string suffix = attempt == 1 ? stamp : fmt::format("{}-{}", stamp, attempt);
-    const std::string folder =
-        fmt::format("{}/{}/{}/{}/{}", config.output, model, config.tag.empty() ? config.dataset : config.tag, suffix,
-                    config.output_suffix);
-    SY_RETURN_IF_ERROR(Annotate(MakeFolders(fs::path(folder).parent_path().string()),
-                                "making the run folder, for which --output names another place"));
-    if (::mkdir(folder.c_str(), 0777) == 0) {
-      SY_RETURN_IF_ERROR(WriteRunConfig(folder, config));
-      return folder;
+    const std::string above =
+        fmt::format("{}/{}/{}/{}", config.output, model, config.tag.empty() ? config.dataset : config.tag, suffix);
+    const std::string run_folder = above + "/" + config.output_suffix;
+    const auto parent = Folder::Make(above);
+    if (!parent.ok()) return Annotate(parent.status(), "making the run folder, for which --output names another place");
+    if (::mkdirat(parent->descriptor(), config.output_suffix.c_str(), 0777) == 0) {
+      SY_RETURN_IF_ERROR(parent->Sync());
+      SY_RETURN_IF_ERROR(WriteRunConfig(run_folder, config));
+      return run_folder;
     }
-    if (errno != EEXIST) return FileError("create the run folder", folder, errno);
+    if (errno != EEXIST) return FileError("create the run folder", run_folder, errno);
     if (!config.suffix.empty()) {
       return FailedPrecondition(
           "the run folder {} is there already, and a run folder belongs to one run: choose another --suffix, or go on "
           "with that run by --resume={}",
-          folder, folder);
+          run_folder, run_folder);
     }
   }
 }
@@ -57,9 +59,9 @@ std::string RunFolderOf(const std::string& checkpoint_folder) {
   const fs::path checkpoint(checkpoint_folder), run = checkpoint.parent_path().parent_path();
   if (checkpoint.parent_path().filename() != "checkpoints" || !checkpoint.filename().string().starts_with("step-"))
     return "";
-  const auto text = ReadWholeFile(run.string() + kConfig, kLargestConfig);
-  if (!text.ok()) return "";
-  return PropertiesFromJson(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)).ok() ? run.string() : "";
+  const auto text = ReadWholeFile(run.string() + "/" + kConfig, kLargestConfig);
+  const auto settings = text.ok() ? ParseJson(*text) : text.status();
+  return settings.ok() && PropertiesFromJson(*settings).ok() ? run.string() : "";
 }
 
 StatusOr<RunFolderLock> RunFolderLock::Take(const std::string& run_folder) {
@@ -81,14 +83,10 @@ RunFolderLock::~RunFolderLock() {
 }
 
 Status WriteRunConfig(const std::string& run_folder, const TrainConfig& config) {
-  const std::string path = run_folder + kConfig, temporary = path + ".tmp";
-  std::error_code ignored;
-  fs::remove(temporary, ignored);
+  SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder));
   const nlohmann::ordered_json settings = ToJson(config, {SettingKind::kProperty, SettingKind::kPlace});
   const std::string text = settings.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  SY_RETURN_IF_ERROR(WriteDurably(temporary, {BytesOf(text)}));
-  SY_RETURN_IF_ERROR(RenamePath(temporary, path));
-  return SyncFolder(run_folder);
+  return folder.Replace(kConfig, {BytesOf(text)});
 }
 
 }  // namespace switchyard

@@ -1,7 +1,5 @@
 #include "core/train/tensor_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -9,12 +7,9 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <set>
 #include <utility>
 
-#include "core/train/file_calls.h"
-#include "fmt/ranges.h"
-#include "nlohmann/json.hpp"
+#include "core/base/json.h"
 
 namespace switchyard {
 namespace {
@@ -33,15 +28,13 @@ constexpr char kNoChecksum[] = "00000000";
 constexpr char kTensorChecksum[] = "crc32:";
 constexpr char kWriter[] = "writer";
 constexpr char kWriterName[] = "switchyard";
+constexpr size_t kMostDimensions = 64;
 
 uint32_t Checksum(const void* data, size_t bytes, uint32_t before = 0) {
   return static_cast<uint32_t>(crc32_z(before, static_cast<const Bytef*>(data), bytes));
 }
 
-// Names come from files: what a message repeats of them is bounded.
-std::string Quoted(const std::string& name) {
-  return name.size() <= 120 ? "'" + name + "'" : "'" + name.substr(0, 120) + "…'";
-}
+std::string Quoted(const std::string& name) { return "'" + Printable(name) + "'"; }
 
 // shape × element bytes; false on a negative dimension or beyond 2^62.
 bool PayloadBytes(const std::vector<int64_t>& shape, int64_t element_bytes, int64_t* bytes) {
@@ -63,27 +56,17 @@ uint32_t HeaderChecksum(const char length[kLengthBytes], std::string header) {
   return Checksum(header.data(), header.size(), Checksum(length, kLengthBytes));
 }
 
-// Parses a JSON object and also finds what the parser lets pass: repeated keys and deep nesting.
 StatusOr<Json> ParseHeader(const std::string& path, const std::string& text) {
-  std::vector<std::set<std::string>> keys;
-  std::string repeated;
-  bool deep = false;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > 4) deep = true;
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty()) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second && repeated.empty()) repeated = Quoted(key);
-    }
-    return !deep;
-  };
-  Json header = Json::parse(text, watch, /*allow_exceptions=*/false);
-  if (deep) return DataLoss("{}: header: nested deeper than a safetensors header can be", path);
-  if (!repeated.empty()) return DataLoss("{}: header: the key {} appears twice", path, repeated);
-  if (header.is_discarded() || !header.is_object()) {
-    return DataLoss("{}: header: expected a JSON object; the file is damaged or not a safetensors file", path);
+  JsonRules rules;
+  rules.bytes = kLargestHeader;
+  rules.depth = 4;
+  rules.unique_keys = true;
+  auto header = ParseJson(text, rules);
+  if (!header.ok()) {
+    return DataLoss("{}: header: expected a JSON object, found {}; the file is damaged or not a safetensors file", path,
+                    Message(header.status()));
   }
+  if (!header->is_object()) return DataLoss("{}: header: expected a JSON object, found {}", path, header->type_name());
   return header;
 }
 
@@ -99,7 +82,9 @@ StatusOr<TensorFile::Entry> ParseEntry(const std::string& where, const std::stri
   entry.dtype = dtype.get<std::string>();
   const int64_t element_bytes = ElementBytes(entry.dtype);
   if (element_bytes == 0) return DataLoss("{}: dtype: {} is not one that can be read", where, Quoted(entry.dtype));
-  if (!value["shape"].is_array()) return DataLoss("{}: shape: expected a list", where);
+  if (!value["shape"].is_array() || value["shape"].size() > kMostDimensions) {
+    return DataLoss("{}: shape: expected a list of at most {} numbers", where, kMostDimensions);
+  }
   for (const Json& dimension : value["shape"]) {
     if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > uint64_t{1} << 62) {
       return DataLoss("{}: shape: expected whole numbers from 0 up", where);
@@ -116,11 +101,11 @@ StatusOr<TensorFile::Entry> ParseEntry(const std::string& where, const std::stri
   entry.bytes = offsets[1].get<int64_t>() - entry.offset;
   int64_t expected = 0;
   if (!PayloadBytes(entry.shape, element_bytes, &expected)) {
-    return DataLoss("{}: shape: [{}] is too large", where, fmt::join(entry.shape, ", "));
+    return DataLoss("{}: shape: {} is too large", where, ShapeText(entry.shape));
   }
   if (expected != entry.bytes) {
-    return DataLoss("{}: data_offsets: {} bytes, expected {} for {} [{}]", where, entry.bytes, expected, entry.dtype,
-                    fmt::join(entry.shape, ", "));
+    return DataLoss("{}: data_offsets: {} bytes, expected {} for {} {}", where, entry.bytes, expected, entry.dtype,
+                    ShapeText(entry.shape));
   }
   return entry;
 }
@@ -149,8 +134,10 @@ int64_t ElementBytes(const std::string& dtype) {
   return 0;
 }
 
-StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors,
+StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
+                                            const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata) {
+  const std::string path = folder.PathOf(name);
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
@@ -169,8 +156,8 @@ StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::
       return InvalidArgument("{}: tensor {}: unknown dtype '{}'", path, Quoted(tensor->name), tensor->dtype);
     }
     if (!PayloadBytes(tensor->shape, element_bytes, &bytes)) {
-      return InvalidArgument("{}: tensor {}: the shape [{}] cannot be", path, Quoted(tensor->name),
-                             fmt::join(tensor->shape, ", "));
+      return InvalidArgument("{}: tensor {}: the shape {} cannot be", path, Quoted(tensor->name),
+                             ShapeText(tensor->shape));
     }
     if (bytes > 0 && tensor->data == nullptr) {
       return InvalidArgument("{}: tensor {}: no data given", path, Quoted(tensor->name));
@@ -199,29 +186,32 @@ StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::
 
   std::vector<Bytes> pieces = {BytesOf(length_bytes), BytesOf(text)};
   pieces.insert(pieces.end(), payload.begin(), payload.end());
-  SY_RETURN_IF_ERROR(WriteDurably(path, pieces));
+  SY_RETURN_IF_ERROR(folder.Write(name, pieces));
   return summary;
+}
+
+StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors,
+                                            const std::map<std::string, std::string>& metadata) {
+  SY_ASSIGN_OR_RETURN(const PlaceInFolder place, MakePlace(path));
+  return WriteTensorFile(place.folder, place.name, tensors, metadata);
 }
 
 StatusOr<TensorFile> TensorFile::Open(const std::string& path) {
   TensorFile file;
   file.path_ = path;
-  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.descriptor_ < 0) return FileError("open", path, errno);
+  SY_ASSIGN_OR_RETURN(file.file_, OpenRegularFile(path));
   SY_RETURN_IF_ERROR(file.ReadHeader());
   return file;
 }
 
 Status TensorFile::ReadHeader() {
-  struct stat about = {};
-  if (::fstat(descriptor_, &about) < 0) return FileError("read", path_, errno);
-  if (!S_ISREG(about.st_mode)) return FailedPrecondition("cannot read {}: expected a regular file", path_);
-  summary_.bytes = about.st_size;
+  SY_ASSIGN_OR_RETURN(const size_t file_bytes, FileBytes(file_, path_));
+  summary_.bytes = static_cast<int64_t>(file_bytes);
   if (summary_.bytes < kLengthBytes) {
     return DataLoss("{}: truncated: {} bytes, a safetensors file has at least 8", path_, summary_.bytes);
   }
   char length_bytes[kLengthBytes];
-  SY_RETURN_IF_ERROR(PreadAll(descriptor_, path_, 0, length_bytes, kLengthBytes));
+  SY_RETURN_IF_ERROR(PreadAll(file_.get(), path_, 0, length_bytes, kLengthBytes));
   uint64_t length = 0;
   std::memcpy(&length, length_bytes, kLengthBytes);
   if (length > kLargestHeader) {
@@ -233,7 +223,7 @@ Status TensorFile::ReadHeader() {
                     summary_.bytes - kLengthBytes);
   }
   std::string text(length, '\0');
-  SY_RETURN_IF_ERROR(PreadAll(descriptor_, path_, kLengthBytes, text.data(), static_cast<int64_t>(length)));
+  SY_RETURN_IF_ERROR(PreadAll(file_.get(), path_, kLengthBytes, text.data(), static_cast<int64_t>(length)));
   payload_ = kLengthBytes + static_cast<int64_t>(length);
 
   const bool checked = text.size() >= kHeaderStartBytes + 8 && text.compare(0, kHeaderStartBytes, kHeaderStart) == 0;
@@ -243,7 +233,7 @@ Status TensorFile::ReadHeader() {
     const std::string expected = fmt::format("{:08x}", summary_.header_crc32);
     if (found != expected) {
       return DataLoss("{}: header_crc32: the header has {}, it records {}: the file is damaged", path_, expected,
-                      found);
+                      Printable(found));
     }
   } else {
     summary_.header_crc32 = Checksum(text.data(), text.size(), Checksum(length_bytes, kLengthBytes));
@@ -294,32 +284,15 @@ const TensorFile::Entry* TensorFile::Find(const std::string& name) const {
 }
 
 Status TensorFile::Read(const Entry& entry, void* destination) const {
-  SY_RETURN_IF_ERROR(PreadAll(descriptor_, path_, payload_ + entry.offset, destination, entry.bytes));
+  SY_RETURN_IF_ERROR(PreadAll(file_.get(), path_, payload_ + entry.offset, destination, entry.bytes));
   const auto recorded = metadata_.find(kTensorChecksum + entry.name);
   if (recorded == metadata_.end()) return OkStatus();
   const std::string found = fmt::format("{:08x}", Checksum(destination, static_cast<size_t>(entry.bytes)));
   if (found != recorded->second) {
     return DataLoss("{}: tensor {}: the payload has checksum {}, the header records {}: the file is damaged", path_,
-                    Quoted(entry.name), found, recorded->second);
+                    Quoted(entry.name), found, Printable(recorded->second));
   }
   return OkStatus();
-}
-
-TensorFile::TensorFile(TensorFile&& other) noexcept { *this = std::move(other); }
-
-TensorFile& TensorFile::operator=(TensorFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(payload_, other.payload_);
-  std::swap(entries_, other.entries_);
-  std::swap(index_, other.index_);
-  std::swap(metadata_, other.metadata_);
-  std::swap(summary_, other.summary_);
-  return *this;
-}
-
-TensorFile::~TensorFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 }  // namespace switchyard

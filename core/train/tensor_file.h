@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/train/file_calls.h"
 
 namespace switchyard {
 
@@ -34,9 +35,14 @@ struct TensorFileSummary {
   uint32_t header_crc32 = 0;  // over length and header; the header holds the checksums of all payloads
 };
 
-// Writes a file that must not exist yet, and fsyncs it. Tensors are laid out by descending element size, else in the
-// given order. "format": "pt" is added to the metadata (Hugging Face asks for it). InvalidArgument on a repeated
-// name, an unknown dtype or a negative dimension; the errors of file_calls.h on I/O, after which no file is left.
+// Writes a file that must not exist yet, and fsyncs it; its name is durable after the folder's next Sync(). Tensors are
+// laid out by descending element size, else in the given order. "format": "pt" is added to the metadata (Hugging Face
+// asks for it). InvalidArgument on a repeated name, an unknown dtype or a negative dimension; the errors of
+// file_calls.h on I/O, after which no file is left.
+StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
+                                            const std::vector<NamedTensor>& tensors,
+                                            const std::map<std::string, std::string>& metadata = {});
+// The same at a path of the user's.
 StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata = {});
 
@@ -54,10 +60,6 @@ class TensorFile {
   // file's size and, where there is one, the header's checksum.
   static StatusOr<TensorFile> Open(const std::string& path);
 
-  TensorFile(TensorFile&& other) noexcept;
-  TensorFile& operator=(TensorFile&& other) noexcept;
-  ~TensorFile();
-
   const std::string& path() const { return path_; }
   const std::vector<Entry>& entries() const { return entries_; }  // in the order of the payload
   const Entry* Find(const std::string& name) const;               // nullptr if there is none
@@ -73,7 +75,7 @@ class TensorFile {
   Status ReadHeader();
 
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor file_;
   int64_t payload_ = 0;  // file offset
   std::vector<Entry> entries_;
   std::map<std::string, size_t> index_;  // name → entries_

@@ -1,8 +1,12 @@
 // Bad input: a message that says what was expected, what was found and what to do; an exit status that is not 0; no
 // crash and no hang, with one rank and with two.
+#include <sys/stat.h>
+
 #include <fstream>
+#include <sstream>
 #include <tuple>
 
+#include "nlohmann/json.hpp"
 #include "tests/cli/program.h"
 
 namespace switchyard {
@@ -69,6 +73,89 @@ TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {
   expect("", "not JSON");
   ExpectAloneRefused("train --config=missing.json", {"cannot read this file"});
   ExpectAloneRefused("train --config=.", {"cannot read this file"});
+}
+
+TEST_F(BadInput, DeepJsonPipesAndDevicesAreRefusedAtOnce) {
+  std::ofstream(In("deep.json")) << "{\"lr\": " << std::string(200000, '[') << std::string(200000, ']') << "}";
+  ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
+  ExpectAloneRefused("train --config=deep.json", {"nested deeper than 64 levels"});
+  ExpectAloneRefused("train --config=pipe", {"found a pipe"});
+  ExpectAloneRefused("train --config=/dev/zero", {"found a device"});
+  ExpectAloneRefused(SmallTraining("--pretrained=/dev/zero"), {"/dev/zero"});
+  ExpectSuccess(Run(SmallTraining()));
+  ExpectAloneRefused("predict /dev/zero --checkpoint=run/mlp/shapes/a/run", {"found a device"});
+  ExpectAloneRefused("predict pipe --checkpoint=run/mlp/shapes/a/run", {"found a pipe"});
+}
+
+TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
+  ExpectSuccess(Run(SmallTraining()));
+  const std::string run = "run/mlp/shapes/a/run", path = SmallRun() + "/checkpoints/latest/state.json";
+  std::stringstream whole;
+  whole << std::ifstream(path).rdbuf();
+  const auto record = nlohmann::json::parse(whole.str());
+  const auto seal_with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = record;
+    changed.erase("state_crc32");
+    changed[key] = value;
+    std::string text = changed.dump(2);
+    text.resize(text.size() - 2);
+    text += fmt::format(",\n  \"state_crc32\": \"{:08x}\"\n}}\n", Crc(Bytes(text.begin(), text.end())));
+    std::ofstream(path, std::ios::trunc) << text;
+  };
+  const auto refused = [&](const char* key, const nlohmann::json& value, const std::string& command,
+                           const std::string& words) {
+    seal_with(key, value);
+    ExpectAloneRefused(command, {words});
+  };
+  refused("step", "six", "train --steps=8 --resume=" + run, "step: expected a whole number in range, found \"six\"");
+  refused("batch", {1, 2}, "train --steps=8 --resume=" + run, "batch: expected a whole number");
+  refused("best_top1", {{"x", 1}}, "train --steps=8 --resume=" + run, "best_top1: expected a number");
+  refused("batch", int64_t{1} << 62, "train --steps=8 --resume=" + run, "state.json");
+  refused("classes", {1, 2}, "eval --checkpoint=" + run, "classes: expected a list of texts");
+  refused("config", {{"lr", {{"a", 1}}}}, "eval --checkpoint=" + run, "setting lr");
+  refused("config", 7, "eval --checkpoint=" + run, "expected a JSON object of settings");
+  refused("config", {{"lr\x1b[2J" + std::string(9 << 20, 'x'), 1}}, "eval --checkpoint=" + run, "lr\\x1b[2Jxxx");
+  // Names that are only names are shown as what they are, and command no terminal.
+  folder_.Write("a.png", PngBytes(Pattern(32, 32, 3)));
+  seal_with("classes", std::vector<std::string>(10, "\x1b[2Jcat\a"));
+  const CommandResult shown = Run("predict a.png --top=2 --checkpoint=" + run);
+  ExpectSuccess(shown, {"\\x1b[2Jcat\\x07"});
+  EXPECT_EQ(shown.output.find('\x1b'), std::string::npos);
+}
+
+// What nothing else caught is told in words: no abort, no empty screen.
+TEST_F(BadInput, RunningOutOfMemoryIsSaid) {
+  folder_.Write("digits/train-labels-idx1-ubyte", IdxBytes({4}, Bytes(4)));
+  const std::string images = folder_.Write("digits/train-images-idx3-ubyte", {0, 0, 8, 3});
+  std::filesystem::resize_file(images, uintmax_t{1800} << 20);  // without a block on the disk
+  ExpectRefused(Run(SmallTraining("--dataset=idx --data=digits"), Start::kAlone, "ulimit -v 1600000;"),
+                {"out of memory while running train"});
+}
+
+TEST_F(BadInput, OutputThatCannotBeWrittenIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  ExpectAloneRefused("help > /dev/full", {"cannot write the output of help: No space left on device"});
+}
+
+TEST_F(BadInput, WhatARunWritesGoesThroughNoLink) {
+  ExpectSuccess(Run(SmallTraining("--save_every=3")));
+  std::filesystem::create_directory(In("victim"));
+  for (const char* name : {"config.json", "loss.png", "loss.svg", ".config.json.tmp"}) {
+    std::ofstream(In("victim/") + name) << "precious";
+    std::filesystem::remove(SmallRun() + "/" + name);
+    std::filesystem::create_symlink(In("victim/") + name, SmallRun() + "/" + name);
+  }
+  std::filesystem::create_directory_symlink(In("victim"), SmallRun() + "/checkpoints/.step-00000009.tmp");
+  ExpectSuccess(Run("train --steps=8 --resume=run/mlp/shapes/a/run"));
+  for (const char* name : {"config.json", "loss.png", "loss.svg", ".config.json.tmp"}) {
+    std::stringstream text;
+    text << std::ifstream(In("victim/") + name).rdbuf();
+    EXPECT_EQ(text.str(), "precious") << name;
+    EXPECT_FALSE(std::filesystem::is_symlink(SmallRun() + "/" + name)) << name;
+  }
+  std::filesystem::rename(SmallRun() + "/0/log", In("log"));
+  std::filesystem::create_directory_symlink(In("log"), SmallRun() + "/0/log");
+  ExpectAloneRefused("train --steps=9 --resume=run/mlp/shapes/a/run", {"0/log: expected a folder, found a file or"});
 }
 
 TEST_F(BadInput, AWrongEnvironmentIsRefusedBeforeAnythingStarts) {

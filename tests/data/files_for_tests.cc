@@ -55,7 +55,7 @@ Bytes IdxBytes(const std::vector<uint32_t>& dims, const Bytes& elements) {
   return bytes;
 }
 
-Bytes JpegBytes(const Image& image, int quality) {
+Bytes JpegBytes(const Image& image, int quality, bool progressive) {
   jpeg_compress_struct encoder;
   jpeg_error_mgr errors;
   encoder.err = jpeg_std_error(&errors);
@@ -69,6 +69,7 @@ Bytes JpegBytes(const Image& image, int quality) {
   encoder.in_color_space = image.channels == 4 ? JCS_CMYK : image.channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
   jpeg_set_defaults(&encoder);
   jpeg_set_quality(&encoder, quality, TRUE);
+  if (progressive) jpeg_simple_progression(&encoder);
   jpeg_start_compress(&encoder, TRUE);
   for (int y = 0; y < image.height; ++y) {
     JSAMPROW row = const_cast<uint8_t*>(image.Row(y));

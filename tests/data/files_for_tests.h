@@ -30,7 +30,7 @@ Image Pattern(int height, int width, int channels);
 uint32_t Crc(const Bytes& bytes);
 
 Bytes IdxBytes(const std::vector<uint32_t>& dims, const Bytes& elements);
-Bytes JpegBytes(const Image& image, int quality = 95);
+Bytes JpegBytes(const Image& image, int quality = 95, bool progressive = false);
 Bytes PngBytes(const Image& image);  // 1, 3 or 4 channels
 Bytes GzipBytes(const Bytes& bytes);
 

@@ -1,5 +1,6 @@
 #include "core/data/formats.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -277,6 +278,19 @@ TEST(Decoding, FlippedBitsNeverCrash) {
   EXPECT_GT(refused, 100);
 }
 
+TEST(Decoding, AJpegOfThousandsOfScansIsRefused) {
+  Bytes jpeg = JpegBytes(Pattern(16, 16, 3), 95, true);
+  Image decoded;
+  ASSERT_TRUE(DecodeImage(jpeg, &decoded).ok());
+  const Bytes start_of_scan = {0xFF, 0xDA}, tables = {0xFF, 0xC4};
+  const auto first = std::search(jpeg.begin(), jpeg.end(), start_of_scan.begin(), start_of_scan.end());
+  const auto next = std::search(first, jpeg.end(), tables.begin(), tables.end());
+  const Bytes scan(first, next);
+  const auto end = next - jpeg.begin();
+  for (int i = 0; i < 5000; ++i) jpeg.insert(jpeg.begin() + end, scan.begin(), scan.end());
+  EXPECT_THAT(Error(DecodeImage(jpeg, &decoded)), HasSubstr("more than 100 scans"));
+}
+
 TEST(Decoding, EnormousImagesAreRefusedBeforeMemoryIsTaken) {
   Bytes jpeg = JpegBytes(Pattern(16, 16, 3));
   const Bytes start_of_frame = {0xFF, 0xC0};
@@ -371,6 +385,80 @@ TEST_F(Location, RefusesAFileOfAnotherChecksumAndLeavesNothingBehind) {
               AllOf(HasSubstr("expected SHA-256 000"), HasSubstr("put numbers.txt")));
   const std::string cache = folder_.path() + "/cache/switchyard/data/numbers";
   for (const auto& entry : std::filesystem::directory_iterator(cache)) EXPECT_EQ(entry.path().filename(), ".lock");
+}
+
+TEST_F(Location, WhatIsCachedIsHashedAgainAndFetchedAgainWhereItChanged) {
+  const Download site = Site(right_);
+  const std::string cached = folder_.Write("cache/switchyard/data/numbers/numbers.txt", {'1', '2', '4', '\n'});
+  EXPECT_THAT(Error(LocateData("numbers", "", &site, false).status()),
+              AllOf(HasSubstr("numbers.txt: expected SHA-256 1812"), HasSubstr("downloads are off")));
+  ASSERT_TRUE(LocateData("numbers", "", &site, true).ok());
+  Bytes bytes;
+  ASSERT_TRUE(ReadWholeFile(cached, &bytes).ok());
+  EXPECT_EQ(bytes, (Bytes{'1', '2', '3', '\n'}));
+  EXPECT_TRUE(LocateData("numbers", "", &site, false).ok());
+}
+
+TEST_F(Location, TheCacheNeverLiesWhereAnybodyCouldGuessIt) {
+  const auto home = Environment("HOME");
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  std::string folder = UserCacheFolder();
+  EXPECT_TRUE(folder.empty() || (folder[0] == '/' && folder.find("/tmp") == std::string::npos)) << folder;
+  setenv("HOME", "relative", 1);
+  EXPECT_EQ(UserCacheFolder(), folder);
+  setenv("HOME", "/home/me", 1);
+  EXPECT_EQ(UserCacheFolder(), "/home/me/.cache/switchyard");
+  setenv("XDG_CACHE_HOME", "here", 1);
+  EXPECT_EQ(UserCacheFolder(), "/home/me/.cache/switchyard");
+  home ? setenv("HOME", home->c_str(), 1) : unsetenv("HOME");
+}
+
+// A file that is no regular one is refused at once, whoever reads it: nothing waits for a pipe's other end.
+TEST(Irregular, NoReaderOfDataWaitsForAPipe) {
+  const TemporaryFolder folder;
+  for (const auto& [name, bytes] : SmallImageFolder(1, 1)) folder.Write("images/" + name, bytes);
+  const auto pipe = [&](const std::string& name) {
+    const std::string path = folder.path() + "/" + name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    std::filesystem::remove(path);
+    EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+    return path;
+  };
+  const auto images = OpenData("imagefolder", folder.path() + "/images", Split::kTrain);
+  ASSERT_TRUE(images.ok());
+  pipe("images/" + (*images)->Path(0).substr((folder.path() + "/images/").size()));
+  EXPECT_THAT(Error((*images)->Get(0).status()), HasSubstr("expected a regular file, found a pipe"));
+  EXPECT_THAT(Error(OpenData("imagefolder", pipe("data.tar"), Split::kTrain).status()), HasSubstr("found a pipe"));
+  EXPECT_THAT(Error(OpenData("cifar10", pipe("alone/data.tar.gz"), Split::kTrain).status()), HasSubstr("found a pipe"));
+  pipe("idx/train-images-idx3-ubyte");
+  pipe("idx/train-labels-idx1-ubyte");
+  EXPECT_THAT(Error(OpenData("idx", folder.path() + "/idx", Split::kTrain).status()), HasSubstr("found a pipe"));
+  pipe("cifar/data_batch_1.bin");
+  EXPECT_THAT(Error(OpenData("cifar10", folder.path() + "/cifar", Split::kTrain).status()), HasSubstr("found a pipe"));
+  EXPECT_THAT(Error(OpenData("imagefolder", "/dev/zero", Split::kTrain).status()), HasSubstr("found a device"));
+}
+
+TEST(Irregular, AGzipBombEndsAtTheLimit) {
+  const TemporaryFolder folder;
+  const std::string path = folder.Write("bomb.gz", GzipBytes(Bytes(64 << 20)));
+  EXPECT_LT(std::filesystem::file_size(path), 100'000u);
+  Bytes bytes;
+  const Status status = ReadWholeFile(path, 1 << 20, &bytes);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Error(status), HasSubstr("bomb.gz: holds more than 1048576 bytes"));
+  EXPECT_LE(bytes.capacity(), size_t{4} << 20) << "memory is taken for no more than the limit";
+  EXPECT_TRUE(ReadWholeFile(path, 64 << 20, &bytes).ok());
+  EXPECT_EQ(bytes.size(), size_t{64} << 20);
+}
+
+TEST(Irregular, NamesFromAnArchiveAreShownWithoutControlCharacters) {
+  const TemporaryFolder folder;
+  auto files = SmallImageFolder(1, 1);
+  files.push_back({"val/\x1b[2Jzebra/z.png", PngBytes(Pattern(8, 8, 3))});
+  const std::string path = folder.Write("data.tar", TarBytes(files));
+  const std::string text = Error(OpenData("imagefolder", path, Split::kValidation).status());
+  EXPECT_THAT(text, HasSubstr("class \\x1b[2Jzebra is in val but not in train"));
 }
 
 // With the real files, where they are.

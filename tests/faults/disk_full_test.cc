@@ -44,5 +44,15 @@ TEST_F(DiskFull, AFullFileSystemStopsTheRunOnEveryRankAndKeepsWhatWasSaved) {
   }
 }
 
+// A run that goes on after its folder is gone would train for nothing that anybody could find.
+TEST_F(DiskFull, ARunWhoseFolderIsRemovedEndsAndSaysSo) {
+  const std::string line = fmt::format(
+      "cd {} && ({} & pid=$!; for i in $(seq 100); do [ -s run/mlp/shapes/a/run/0/log/metrics.jsonl ] && break; sleep "
+      "0.1; done; rm -rf run; wait $pid)",
+      folder_.path(), CommandLineOf(Start::kAlone, Training("--steps=1000000 --log_every=1 --save_every=100000")));
+  ExpectRefused(RunCommand("bash -c '" + line + "'", 60),
+                {"metrics.jsonl: it was removed or moved while the run wrote"});
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/base/names.h"
 #include "core/runtime/doctor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -222,25 +221,6 @@ TEST_F(PluginTest, WhatIsNotBuiltIsOneLine) {
   const auto json = nlohmann::json::parse(DoctorJson(registry));
   EXPECT_EQ(json["candidates"][0]["outcome"], "not built");
   EXPECT_THAT(Refusal("first"), HasSubstr("not built"));
-}
-
-TEST(Printable, EscapesWhatATerminalActsOn) {
-  EXPECT_EQ(Printable("plain, größer, 中文, 🙂 \\", 100), "plain, größer, 中文, 🙂 \\");
-  EXPECT_EQ(Printable("\x1b[2J\n\t\r\x07\x7f", 100), "\\x1b[2J\\n\\t\\r\\x07\\x7f");
-  EXPECT_EQ(Printable("a\xc2\x9b"
-                      "31m",
-                      100),
-            "a\\x9b31m");                                                          // a control character in UTF-8
-  EXPECT_EQ(Printable("a\x9b\xff\xc3", 100), "a\\x9b\\xff\\xc3");                  // not UTF-8
-  EXPECT_EQ(Printable("\xc0\x8a\xed\xa0\x80", 100), "\\xc0\\x8a\\xed\\xa0\\x80");  // too long a form, a surrogate
-  EXPECT_EQ(Printable("\xe2\x80\xae"
-                      "gpj",
-                      100),
-            "\\u202egpj");  // turns the direction of text
-  EXPECT_EQ(Printable(std::string_view("\0x", 2), 100), "\\x00x");
-  EXPECT_EQ(Printable(std::string(1000, 'x'), 5), "xxxxx...");
-  EXPECT_EQ(Printable("ab\xc3\xb6", 3), "ab...");  // cut between characters
-  EXPECT_EQ(Printable("", 0), "");
 }
 
 TEST_F(PluginTest, LoadsNothingThatWasNotAskedFor) {

@@ -1,15 +1,15 @@
 #include "core/train/checkpoint.h"
 
-#include <fcntl.h>
+#include <sys/stat.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
-#include <set>
 
 #include "core/train/file_calls.h"
 #include "gmock/gmock.h"
+#include "tests/train/example_checkpoint.h"
 #include "tests/train/scratch.h"
 
 namespace switchyard {
@@ -18,47 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// A checkpoint whose every value depends on its step.
-struct Example {
-  explicit Example(int64_t step) : weight{step * 1.5f, 2.f, -3.f}, moment{0.25f, step * 0.5f}, update(step) {
-    contents.step = step;
-    contents.weights = {{"fc.weight", "F32", {3, 1}, weight.data()}};
-    contents.state = {{"adam.m.fc.weight", "F32", {2}, moment.data()}, {"update", "I64", {}, &update}};
-    contents.record = {{"epoch", step / 10}, {"step", step}, {"arch", "vit_micro"}, {"best", {{"top1", 0.1 * step}}}};
-    contents.config = {{"id2label", {{"0", "cat"}, {"1", "dog"}}}, {"step", step}};
-  }
-  Example(const Example&) = delete;
-  std::vector<float> weight, moment;
-  int64_t update;
-  CheckpointContents contents;
-};
-
-std::string ReadTensor(const TensorFile& file, const std::string& name) {
-  const TensorFile::Entry* entry = file.Find(name);
-  if (entry == nullptr) return "absent";
-  std::string bytes(static_cast<size_t>(entry->bytes), '\0');
-  const Status status = file.Read(*entry, bytes.data());
-  return status.ok() ? bytes : "error: " + Message(status);
-}
-
-template <typename T>
-std::string RawBytes(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-// The step of the checkpoint that `path` loads, if it is an Example bit for bit; −1 where it does not load, −2 where
-// it loads as something else.
-int64_t WhichExample(const std::string& path) {
-  const auto loaded = LoadCheckpoint(path);
-  if (!loaded.ok()) return -1;
-  const Example expected(loaded->record.value("step", int64_t{-2}));
-  const bool same = loaded->record == expected.contents.record && loaded->config == expected.contents.config &&
-                    ReadTensor(loaded->weights, "fc.weight") == RawBytes(expected.weight) &&
-                    ReadTensor(loaded->state, "adam.m.fc.weight") == RawBytes(expected.moment) &&
-                    ReadTensor(loaded->state, "update") == RawBytes(std::vector<int64_t>{expected.update});
-  return same ? expected.update : -2;
-}
 
 // Whether loading it and reading all its tensors meets an error.
 bool IsRefused(const std::string& path) {
@@ -110,8 +69,8 @@ class FailingCalls {
   enum class After { kWorks, kStopped };
   FailingCalls(const FileCalls& real, int n, After after, int error_number)
       : real_(&real), n_(n), after_(after), error_number_(error_number) {
-    calls_.open = [this, real](const char* path, int flags, mode_t mode) {
-      return Fails() ? -1 : real.open(path, flags, mode);
+    calls_.openat = [this, real](int folder, const char* name, int flags, mode_t mode) {
+      return Fails() ? -1 : real.openat(folder, name, flags, mode);
     };
     calls_.write = [this, real](int descriptor, const void* data, size_t bytes) -> ssize_t {
       const bool torn = count_ + 1 == n_ && bytes > 1;
@@ -123,13 +82,18 @@ class FailingCalls {
       const int result = real.close(descriptor);  // no descriptor may leak in the test itself
       return Fails() ? -1 : result;
     };
-    calls_.mkdir = [this, real](const char* path, mode_t mode) { return Fails() ? -1 : real.mkdir(path, mode); };
-    calls_.rename = [this, real](const char* from, const char* to) { return Fails() ? -1 : real.rename(from, to); };
-    calls_.symlink = [this, real](const char* target, const char* link) {
-      return Fails() ? -1 : real.symlink(target, link);
+    calls_.mkdirat = [this, real](int folder, const char* name, mode_t mode) {
+      return Fails() ? -1 : real.mkdirat(folder, name, mode);
     };
-    calls_.unlink = [this, real](const char* path) { return Fails() ? -1 : real.unlink(path); };
-    calls_.rmdir = [this, real](const char* path) { return Fails() ? -1 : real.rmdir(path); };
+    calls_.renameat = [this, real](int from_folder, const char* from, int to_folder, const char* to) {
+      return Fails() ? -1 : real.renameat(from_folder, from, to_folder, to);
+    };
+    calls_.symlinkat = [this, real](const char* target, int folder, const char* link) {
+      return Fails() ? -1 : real.symlinkat(target, folder, link);
+    };
+    calls_.unlinkat = [this, real](int folder, const char* name, int flags) {
+      return Fails() ? -1 : real.unlinkat(folder, name, flags);
+    };
     ReplaceFileCalls(&calls_);
   }
   ~FailingCalls() { ReplaceFileCalls(real_); }
@@ -245,6 +209,72 @@ TEST_F(CheckpointTest, NeverChangesAPublishedCheckpoint) {
   EXPECT_EQ(WhichExample(In("run/best")), 10);
 }
 
+TEST_F(CheckpointTest, NothingWrittenOrRemovedGoesThroughALink) {
+  fs::create_directories(In("run/checkpoints"));
+  fs::create_directories(In("victim/inner"));
+  WriteText(In("victim/precious"), "precious");
+  WriteText(In("victim/inner/too"), "precious");
+  const auto expect_unharmed = [&] {
+    EXPECT_EQ(ReadText(In("victim/precious")), "precious");
+    EXPECT_EQ(ReadText(In("victim/inner/too")), "precious");
+  };
+  for (const char* name : {".step-00000001.tmp", ".step-00000002.removed", ".step-00000010.tmp", ".latest.tmp"}) {
+    fs::create_directory_symlink(In("victim"), In("run/checkpoints/") + name);
+  }
+  fs::create_directories(In("run/checkpoints/.step-00000003.removed"));
+  fs::create_directory_symlink(In("victim"), In("run/checkpoints/.step-00000003.removed/link"));
+  fs::create_directory_symlink(In("victim"), In("run/checkpoints/step-00000004"));  // named as an old checkpoint
+  ASSERT_TRUE(Save(10, {.best = true, .keep = 1}).ok());
+  EXPECT_THAT(Names(), ElementsAre("best", "latest", "step-00000010"));
+  expect_unharmed();
+
+  // A link in the place of the folder itself is refused, and so is one on the way to the log.
+  fs::remove_all(In("run/checkpoints"));
+  fs::create_directory_symlink(In("victim"), In("run/checkpoints"));
+  EXPECT_THAT(Message(Save(20)), HasSubstr("run/checkpoints: expected a folder, found a file or a symbolic link"));
+  expect_unharmed();
+  EXPECT_EQ(std::distance(fs::directory_iterator(In("victim")), {}), 2);
+
+  // What the user calls the run may be a link.
+  fs::create_directories(In("elsewhere"));
+  fs::create_directory_symlink(In("elsewhere"), In("by_link"));
+  ASSERT_TRUE(SaveCheckpoint(In("by_link"), Example(30).contents, {}).ok());
+  EXPECT_EQ(WhichExample(In("elsewhere")), 30);
+}
+
+TEST_F(CheckpointTest, AStrayFileBlocksNoSave) {
+  fs::create_directories(In("run/checkpoints"));
+  WriteText(In("run/checkpoints/.step-00000007.tmp"), "not a folder");
+  WriteText(In("run/checkpoints/.step-notes"), "the user's");
+  WriteText(In("run/checkpoints/.latest.tmp"), "not a link");
+  ASSERT_TRUE(Save(10).ok());
+  EXPECT_THAT(Names(), ElementsAre(".step-notes", "latest", "step-00000010"));
+}
+
+TEST_F(CheckpointTest, AFileThatIsNotRegularIsRefusedAtOnce) {
+  ASSERT_TRUE(Save(10).ok());
+  const std::string folder = In("run/checkpoints/step-00000010/");
+  for (const char* name : {"model.safetensors", "state.safetensors", "state.json", "config.json"}) {
+    const std::string whole = ReadText(folder + name);
+    fs::remove(folder + name);
+    ASSERT_EQ(mkfifo((folder + name).c_str(), 0600), 0);
+    EXPECT_THAT(Message(LoadCheckpoint(folder).status()), HasSubstr("expected a regular file, found a pipe")) << name;
+    fs::remove(folder + name);
+    WriteText(folder + name, whole);
+  }
+}
+
+TEST_F(CheckpointTest, JsonThatIsNestedTooDeeplyIsRefused) {
+  Example example(10);
+  ASSERT_TRUE(SaveCheckpoint(In("run"), example.contents, {}).ok());
+  const std::string record = In("run/checkpoints/step-00000010/state.json");
+  std::string text = "{\"deep\": " + std::string(200000, '[') + std::string(200000, ']');
+  text += fmt::format(",\n  \"state_crc32\": \"{:08x}\"\n}}\n",
+                      crc32(0, reinterpret_cast<const Bytef*>(text.data()), static_cast<uInt>(text.size())));
+  WriteText(record, text);
+  EXPECT_THAT(Message(LoadCheckpoint(In("run")).status()), HasSubstr("nested deeper than 64 levels"));
+}
+
 TEST_F(CheckpointTest, LeavesFoldersOfOthersAlone) {
   fs::create_directories(In("run/checkpoints/step-final"));
   fs::create_directories(In("run/checkpoints/step-1"));
@@ -328,39 +358,6 @@ TEST_F(CheckpointTest, AnErrorAtAnyCallLeavesTheOldOrTheNewCheckpoint) {
       EXPECT_GT(new_seen, 4);
     }
   }
-}
-
-TEST_F(CheckpointTest, EveryFileIsOnDiskBeforeItIsNamed) {
-  const FileCalls real = SystemFileCalls();
-  FileCalls watched = real;
-  std::set<std::string> unsynced;  // files and folders written since their last fsync
-  std::map<int, std::string> open_paths;
-  const auto parent = [](const char* path) { return fs::path(path).parent_path().string(); };
-  watched.open = [&](const char* path, int flags, mode_t mode) {
-    const int descriptor = real.open(path, flags, mode);
-    open_paths[descriptor] = path;
-    if ((flags & O_CREAT) != 0) unsynced.insert({path, parent(path)});
-    return descriptor;
-  };
-  watched.fsync = [&](int descriptor) {
-    unsynced.erase(open_paths[descriptor]);
-    return 0;
-  };
-  std::vector<std::string> named;
-  watched.rename = [&](const char* from, const char* to) {
-    EXPECT_TRUE(unsynced.empty()) << *unsynced.begin() << " is not on disk when " << to << " is named";
-    named.push_back(fs::path(to).filename().string());
-    unsynced.insert(parent(to));
-    return real.rename(from, to);
-  };
-  watched.symlink = [&](const char* target, const char* link) {
-    EXPECT_TRUE(unsynced.empty()) << *unsynced.begin() << " is not on disk when " << link << " is made";
-    return real.symlink(target, link);
-  };
-  ReplaceFileCalls(&watched);
-  ASSERT_TRUE(Save(10).ok());
-  EXPECT_THAT(named, ElementsAre("step-00000010", "latest"));
-  EXPECT_TRUE(unsynced.empty()) << *unsynced.begin();
 }
 
 TEST_F(CheckpointTest, ASignalInACallIsNoError) {

@@ -53,7 +53,7 @@ TEST_F(EventFileTest, ChecksumHasTheKnownValue) {
 }
 
 TEST_F(EventFileTest, RecordsReadBack) {
-  auto file = EventFile::Create(In("log/events"));
+  auto file = EventFile::Create(*Folder::Make(In("log/events")));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_THAT(file->path(), ::testing::HasSubstr("/events.out.tfevents."));
   ASSERT_TRUE(file->Scalar("Loss/training", 7, 2.5).ok());
@@ -76,7 +76,7 @@ TEST_F(EventFileTest, FieldNumbersAreThoseOfTensorFlow) {
   // event.proto: wall_time = 1, step = 2, file_version = 3, summary = 5; summary.proto: value = 1, tag = 1,
   // simple_value = 2, image = 4 {height = 1, width = 2, colorspace = 3, encoded_image_string = 4}.
   using namespace std::string_literals;
-  auto file = EventFile::Create(In("events"));
+  auto file = EventFile::Create(*Folder::Make(In("events")));
   ASSERT_TRUE(file->Scalar("loss", 7, 2.5).ok());
   ASSERT_TRUE(file->Picture("i", 7, Raster{2, 1, {255, 0, 0, 0, 0, 255}}).ok());
   const std::string text = ReadText(file->path());
@@ -91,7 +91,7 @@ TEST_F(EventFileTest, FieldNumbersAreThoseOfTensorFlow) {
 }
 
 TEST_F(EventFileTest, TwoFilesInOneFolderDoNotMeet) {
-  const auto a = EventFile::Create(In("events")), b = EventFile::Create(In("events"));
+  const auto a = EventFile::Create(*Folder::Make(In("events"))), b = EventFile::Create(*Folder::Make(In("events")));
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_NE(a->path(), b->path());
 }

@@ -1,7 +1,11 @@
 #include "core/train/metrics.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <cmath>
 
+#include "core/train/event_file.h"
 #include "gmock/gmock.h"
 #include "tests/train/scratch.h"
 
@@ -13,7 +17,7 @@ using MetricsTest = Scratch;
 
 TEST_F(MetricsTest, WritesOneObjectPerLineInTheGivenOrder) {
   const std::string path = In("deep/log/metrics.jsonl");
-  auto writer = MetricsWriter::Open(path);
+  auto writer = MetricsWriter::Open(*Folder::Make(In("deep/log")), "metrics.jsonl");
   ASSERT_TRUE(writer.ok()) << writer.status();
   ASSERT_TRUE(writer->Write({{"step", 1}, {"loss", 2.5}, {"epoch", 1}}).ok());
   ASSERT_TRUE(writer->Write({{"step", 2}, {"loss", std::nan("")}, {"note", "two\nlines"}}).ok());
@@ -24,7 +28,7 @@ TEST_F(MetricsTest, WritesOneObjectPerLineInTheGivenOrder) {
 TEST_F(MetricsTest, ReadsPastATornLastLineWhichTheNextWriterCutsOff) {
   WriteText(In("m.jsonl"), "{\"step\":1}\n{\"step\":2}\n{\"st");
   ASSERT_EQ(ReadMetrics(In("m.jsonl"))->size(), 2u);
-  auto writer = MetricsWriter::Open(In("m.jsonl"));
+  auto writer = MetricsWriter::Open(*Folder::Open(In("")), "m.jsonl");
   ASSERT_TRUE(writer->Write({{"step", 3}}).ok());
   EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
 }
@@ -32,15 +36,59 @@ TEST_F(MetricsTest, ReadsPastATornLastLineWhichTheNextWriterCutsOff) {
 TEST_F(MetricsTest, NamesTheBrokenLine) {
   WriteText(In("m.jsonl"), "{\"step\":1}\nnonsense\n{\"step\":2}\n");
   EXPECT_EQ(ReadMetrics(In("m.jsonl")).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(ReadMetrics(In("m.jsonl")).status()), HasSubstr("m.jsonl:2: expected a JSON object"));
+  EXPECT_THAT(Message(ReadMetrics(In("m.jsonl")).status()), HasSubstr("m.jsonl:2: not JSON"));
+  WriteText(In("list.jsonl"), "{}\n[1]\n");
+  EXPECT_THAT(Message(ReadMetrics(In("list.jsonl")).status()), HasSubstr("list.jsonl:2: expected a JSON object"));
   EXPECT_EQ(ReadMetrics(In("absent")).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(MetricsTest, DropsWhatCameAfterTheStepOfAResume) {
   WriteText(In("m.jsonl"), "{\"step\":1}\n{\"note\":\"kept\"}\n{\"step\":2,\"b\":1,\"a\":0.1}\n{\"step\":3}\n{\"st");
-  ASSERT_TRUE(DropMetricsAfter(In("m.jsonl"), 2).ok());
+  ASSERT_TRUE(DropMetricsAfter(*Folder::Open(In("")), "m.jsonl", 2).ok());
   EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n{\"note\":\"kept\"}\n{\"step\":2,\"b\":1,\"a\":0.1}\n");
-  EXPECT_TRUE(DropMetricsAfter(In("absent"), 2).ok());
+  EXPECT_TRUE(DropMetricsAfter(*Folder::Open(In("")), "absent", 2).ok());
+}
+
+TEST_F(MetricsTest, ALogThatNobodyCanReadAnyMoreIsAnError) {
+  auto writer = MetricsWriter::Open(*Folder::Make(In("log")), "m.jsonl");
+  auto events = EventFile::Create(*Folder::Open(In("log")));
+  ASSERT_TRUE(writer->Write({{"step", 1}}).ok() && events->Scalar("loss", 1, 2).ok());
+  std::filesystem::rename(In("log"), In("moved"));
+  EXPECT_THAT(Message(writer->Write({{"step", 2}})), HasSubstr("m.jsonl: it was removed or moved"));
+  std::filesystem::rename(In("moved"), In("log"));
+  EXPECT_TRUE(writer->Write({{"step", 2}}).ok());
+  std::filesystem::remove_all(In("log"));
+  EXPECT_THAT(Message(writer->Write({{"step", 3}})), HasSubstr("m.jsonl: it was removed or moved"));
+  EXPECT_THAT(Message(events->Scalar("loss", 3, 2)), HasSubstr("it was removed or moved"));
+}
+
+TEST_F(MetricsTest, AFullDiskIsAnErrorOfTheLog) {
+  FileCalls calls = SystemFileCalls();
+  calls.write = [](int, const void*, size_t) -> ssize_t { return errno = ENOSPC, -1; };
+  auto writer = MetricsWriter::Open(*Folder::Open(In("")), "m.jsonl");
+  auto events = EventFile::Create(*Folder::Open(In("")));
+  ReplaceFileCalls(&calls);
+  const Status line = writer->Write({{"step", 1}}), scalar = events->Scalar("loss", 1, 2);
+  calls.fsync = [](int) { return errno = ENOSPC, -1; };
+  const Status late = writer->Sync();
+  ReplaceFileCalls(nullptr);
+  for (const Status& status : {line, scalar, late}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(Message(status), HasSubstr("No space left on device"));
+  }
+}
+
+TEST_F(MetricsTest, NoLinkIsFollowedAndNoPipeWaitedFor) {
+  WriteText(In("victim"), "precious\n");
+  std::filesystem::create_symlink(In("victim"), In("m.jsonl"));
+  EXPECT_THAT(Message(MetricsWriter::Open(*Folder::Open(In("")), "m.jsonl").status()), HasSubstr("symbolic link"));
+  WriteText(In("victim"), "{\"step\":1}\n{\"step\":2}\n");
+  ASSERT_TRUE(DropMetricsAfter(*Folder::Open(In("")), "m.jsonl", 1).ok());  // the link itself is replaced
+  EXPECT_EQ(ReadText(In("m.jsonl")), "{\"step\":1}\n");
+  EXPECT_EQ(ReadText(In("victim")), "{\"step\":1}\n{\"step\":2}\n");
+  ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(Message(MetricsWriter::Open(*Folder::Open(In("")), "pipe").status()),
+              HasSubstr("expected a regular file"));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 #include "tools/conform/conform.h"
 
-#include <fstream>
 #include <map>
 #include <memory>
 
+#include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/runtime/plugin.h"
-#include "nlohmann/json.hpp"
 #include "tools/conform/backend_checks.h"
 #include "tools/conform/collective_checks.h"
 #include "tools/conform/recorder.h"
@@ -51,13 +51,14 @@ void Grade(const Recorder& recorder, const std::vector<Demand>& demands, Report&
 StatusOr<std::map<std::string, std::string>> ReadExpectedFailures(const std::string& path) {
   std::map<std::string, std::string> expected;
   if (path.empty()) return expected;
-  std::ifstream file(path);
-  const auto list = nlohmann::json::parse(file, nullptr, false);
-  if (!list.is_object()) {
+  constexpr size_t kLargestList = size_t{1} << 20;
+  SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestList));
+  const auto list = ParseJson(text);
+  if (!list.ok() || !list->is_object()) {
     return InvalidArgument("{}: expected a JSON object of check names and reasons", path);
   }
-  for (const auto& [name, reason] : list.items()) {
-    if (!reason.is_string()) return InvalidArgument("{}: the reason of \"{}\" is not a text", path, name);
+  for (const auto& [name, reason] : list->items()) {
+    if (!reason.is_string()) return InvalidArgument("{}: the reason of \"{}\" is not a text", path, Printable(name));
     expected[name] = reason.get<std::string>();
   }
   return expected;

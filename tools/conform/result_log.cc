@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "core/base/names.h"
+#include "core/base/text.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard::conform {

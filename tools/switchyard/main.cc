@@ -2,14 +2,17 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <new>
 
 #include "absl/flags/flag.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/base/names.h"
+#include "core/base/text.h"
 #include "core/runtime/launcher.h"
 #include "tools/conform/conform.h"
 #include "tools/switchyard/commands.h"
@@ -199,10 +202,30 @@ int Main(const std::vector<std::string>& arguments) {
   return status.ok() ? 0 : Fail(status);
 }
 
+// Nothing that the world can do wrong ends in an exception; if one comes all the same, the process says so and ends in
+// order.
+int GuardedMain(const std::vector<std::string>& arguments) {
+  const std::string command = arguments.empty() ? "" : Printable(arguments[0]);
+  try {
+    const int code = Main(arguments);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      return Fail(ResourceExhausted("cannot write the output of {}: {}", command, std::strerror(errno)));
+    }
+    return code;
+  } catch (const std::bad_alloc&) {
+    return Fail(
+        ResourceExhausted("out of memory while running {}; close other programs, or use smaller data, a smaller "
+                          "model or --batch_size, and look at the limits of this shell (ulimit -a)",
+                          command));
+  } catch (const std::exception& exception) {
+    return Fail(Internal("{} ended by an exception, which is a defect of this program: {}", command, exception.what()));
+  }
+}
+
 }  // namespace
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
-  return switchyard::Main({argv + 1, argv + argc});
+  return switchyard::GuardedMain({argv + 1, argv + argc});
 }

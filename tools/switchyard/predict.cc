@@ -1,9 +1,9 @@
 // predict: classes of single images.
-#include <fstream>
-#include <iterator>
 #include <numeric>
 
 #include "absl/flags/flag.h"
+#include "core/base/text.h"
+#include "core/data/files.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/run_setup.h"
@@ -22,10 +22,9 @@ class FileList : public Dataset {
   const std::vector<std::string>& class_names() const override { return classes_; }
   std::string Path(int64_t index) const override { return paths_[static_cast<size_t>(index)]; }
   Status Read(int64_t index, Sample* sample) const override {
-    std::ifstream file(Path(index), std::ios::binary);
-    if (!file) return NotFound("{}: cannot read this file", Path(index));
-    const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    const Status status = DecodeImage({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}, &sample->image);
+    std::vector<uint8_t> bytes;
+    SY_RETURN_IF_ERROR(ReadFile(Path(index), kLargestSample, &bytes));
+    const Status status = DecodeImage(bytes, &sample->image);
     if (!status.ok()) return Annotate(status, Path(index));
     ConvertChannels(channels_, &sample->image);
     sample->label = 0;
@@ -64,17 +63,18 @@ Status PredictCommand(const Arguments& files) {
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return probabilities[a] > probabilities[b]; });
     nlohmann::ordered_json classes = nlohmann::ordered_json::array();
-    std::string text = list.Path(i) + ":";
+    std::string text = Printable(list.Path(i), 4096) + ":";
     for (int k = 0; k < std::min<int>(absl::GetFlag(FLAGS_top), static_cast<int>(order.size())); ++k) {
       const std::string name = order[k] < static_cast<int>(saved.classes.size()) ? saved.classes[order[k]]
                                                                                  : fmt::format("class {}", order[k]);
       classes.push_back({{"class", name}, {"probability", probabilities[order[k]]}});
-      text += fmt::format("{} {} {:.1f} %", k == 0 ? "" : ",", name, 100 * probabilities[order[k]]);
+      text += fmt::format("{} {} {:.1f} %", k == 0 ? "" : ",", Printable(name), 100 * probabilities[order[k]]);
     }
     results.push_back({{"file", list.Path(i)}, {"classes", classes}});
     if (!absl::GetFlag(FLAGS_json)) fmt::print("{}\n", text);
   }
-  if (absl::GetFlag(FLAGS_json)) fmt::print("{}\n", results.dump(2));
+  if (absl::GetFlag(FLAGS_json))
+    fmt::print("{}\n", results.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   return OkStatus();
 }
 

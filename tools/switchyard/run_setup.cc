@@ -1,9 +1,8 @@
 #include "tools/switchyard/run_setup.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
+#include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/train/batch_division.h"
 #include "core/train/recipe.h"
@@ -172,7 +171,7 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   if (vit) {
     setup.model.config_json = [resolved](const std::vector<std::string>& names) -> StatusOr<nlohmann::json> {
       SY_ASSIGN_OR_RETURN(const std::string text, HuggingFaceConfig(resolved, names));
-      return nlohmann::json::parse(text);
+      return ParseJson(text);
     };
   }
   return setup;

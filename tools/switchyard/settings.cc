@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "core/base/environment.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/names.h"
 #include "tools/switchyard/flags.h"
 
@@ -68,7 +68,7 @@ Status Set(absl::CommandLineFlag& flag, const std::string& value, const std::str
     Given().insert(Text(flag.Name()));
     return OkStatus();
   }
-  return InvalidArgument("{}: \"{}\" is not a value for --{} ({}); its default is \"{}\"", source, value,
+  return InvalidArgument("{}: \"{}\" is not a value for --{} ({}); its default is \"{}\"", source, Printable(value),
                          Text(flag.Name()), Text(flag.Help()), flag.DefaultValue());
 }
 
@@ -80,30 +80,31 @@ std::string JsonText(const nlohmann::json& value) {
   return text;
 }
 
+constexpr size_t kLargestConfig = size_t{1} << 20;
+
 Status ReadConfigFile(const std::string& path, const std::vector<std::string>& names) {
   const std::string source = "--config=" + path;
-  std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) {
-    return NotFound("{}: cannot read this file; it should hold a JSON object of settings, as a run's config.json does",
-                    source);
+  const auto text = ReadWholeFile(path, kLargestConfig);
+  if (!text.ok()) {
+    return NotFound(
+        "{}: cannot read this file; it should hold a JSON object of settings, as a run's config.json does ({})", source,
+        Message(text.status()));
   }
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(file, nullptr, true, true);
-  } catch (const nlohmann::json::exception& error) {
-    const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 3, column 1: …"
-    return InvalidArgument("{}: not JSON: {}", source,
-                           what.substr(what.find("] ") == std::string::npos ? 0 : what.find("] ") + 2));
-  }
+  JsonRules rules;
+  rules.comments = true;
+  const auto parsed = ParseJson(*text, rules);
+  if (!parsed.ok()) return InvalidArgument("{}: {}", source, Message(parsed.status()));
+  const nlohmann::json& json = *parsed;
   if (!json.is_object())
     return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json.type_name());
   const std::set<std::string> given = Given();
   for (const auto& [key, value] : json.items()) {
     absl::CommandLineFlag* flag = FindIn(names, key);
     if (flag == nullptr)
-      return InvalidArgument("{}: unknown setting {}{}", source, key, DidYouMean(key, SettingNames()));
+      return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),
+                             DidYouMean(Printable(key), SettingNames()));
     if (value.is_object() || value.is_null())
-      return InvalidArgument("{}: {} is no value for the setting {}", source, value.dump(), key);
+      return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
     // Either batch size decides the other: one that was given outranks both of the file.
     const bool batch = key == "batch_size" || key == "global_batch_size";
     if (given.contains(key) || (batch && (given.contains("batch_size") || given.contains("global_batch_size"))))

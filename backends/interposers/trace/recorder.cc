@@ -1,5 +1,7 @@
 #include "backends/interposers/trace/recorder.h"
 
+#include <fcntl.h>
+
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -133,7 +135,9 @@ void Recorder::Write() {
     path.insert(has_ending ? dot : path.size(), Text(".", rank_));
   }
   const std::string json = ToJson();
-  std::FILE* const file = std::fopen(path.c_str(), "w");
+  // No link is followed: the folder may be a run's that others can write to.
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  std::FILE* const file = descriptor < 0 ? nullptr : fdopen(descriptor, "w");
   bool good = file != nullptr && std::fwrite(json.data(), 1, json.size(), file) == json.size();
   if (file != nullptr && std::fclose(file) != 0) good = false;
   if (!good) {
