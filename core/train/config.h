@@ -132,7 +132,7 @@ struct TrainConfig {
   X(base_batch_size, "batch for which --lr is meant")                                                                 \
   X(scale_lr_factor, "extra factor of --scale_lr")                                                                    \
   X(label_smoothing, "share of the target spread over all classes; below 0: the model's recipe")                      \
-  X(on_nonfinite, "stop: gradients with inf or nan end the run; skip: their update is left out")                      \
+  X(on_nonfinite, "stop: gradients with inf or nan end the run; skip: their update is left out, up to 100 in a row")  \
   X(workers, "loader threads per rank")                                                                               \
   X(prefetch, "batches prepared ahead")                                                                               \
   X(max_bad_samples, "unreadable samples that are skipped before the run stops")                                      \
