@@ -24,11 +24,14 @@ StatusOr<Kind> ParseKind(const std::string& name, const char* what,
   return InvalidArgument("unknown {} '{}'{}; there are: {}", what, name, DidYouMean(name, known), list);
 }
 
-// The rate after the warm-up; `t`, `warmup` and `steps` in units of the interval.
+// Updates in the unit of time: an interval, or one.
+double UnitOf(const ScheduleOptions& o) { return static_cast<double>(std::max<int64_t>(1, o.interval)); }
+
+// The rate after the warm-up; `t`, `warmup` and `steps` in that unit.
 double RateAt(const ScheduleOptions& o, double t, double warmup, double steps) {
   const double lr = o.lr, min_lr = o.kind == Schedule::kCosineAnnealing ? 0 : o.min_lr;
   const double progress = (t - warmup) / (steps - warmup);
-  const auto unit = static_cast<double>(o.interval);
+  const double unit = UnitOf(o);
   switch (o.kind) {
     case Schedule::kConstant:
       return lr;
@@ -52,7 +55,7 @@ double WarmupRateAt(const ScheduleOptions& o, double t, double warmup) {
   const double lr = o.lr;
   if (o.kind == Schedule::kCosineAnnealing) return std::min(1.0, (t + 1) / warmup) * lr;
   // A first interval at 0 would train nothing: its warm-up is one step further and rises from lr/(w+1).
-  if (o.interval > 1 && o.warmup_lr == 0) return (t + 1) / (warmup + 1) * lr;
+  if (o.interval > 0 && o.warmup_lr == 0) return (t + 1) / (warmup + 1) * lr;
   return o.warmup_lr + t * (lr - o.warmup_lr) / warmup;
 }
 
@@ -94,12 +97,12 @@ StatusOr<int64_t> ParseWarmup(const std::string& text, int64_t steps, int64_t st
 }
 
 std::vector<float> LearningRateTable(const ScheduleOptions& options, int64_t steps) {
-  const auto unit = static_cast<double>(options.interval);
+  const double unit = UnitOf(options);
   const double warmup = static_cast<double>(options.warmup) / unit, total = static_cast<double>(steps) / unit;
   std::vector<float> table;
   table.reserve(static_cast<size_t>(steps));
   for (int64_t step = 0; step < steps; ++step) {
-    const auto t = static_cast<double>(step / options.interval);
+    const double t = std::floor(static_cast<double>(step) / unit);
     table.push_back(
         static_cast<float>(t < warmup ? WarmupRateAt(options, t, warmup) : RateAt(options, t, warmup, total)));
   }

@@ -29,7 +29,7 @@ struct ScheduleOptions {
   std::vector<int64_t> milestones;  // multistep: updates, ascending
   int64_t step_size = 1;            // step: updates
   float gamma = 0.1f;               // multistep, step
-  int64_t interval = 1;  // the rate changes only every so many updates; steps per epoch makes the schedule per epoch
+  int64_t interval = 0;  // updates for which a rate is held: those of an epoch make the schedule per epoch; 0: none is
 };
 
 // "constant", "multistep", "step", "linear", "cosine", "cosine_annealing"; else InvalidArgument with a suggestion.

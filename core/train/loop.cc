@@ -162,6 +162,7 @@ StatusOr<std::string> Trainer::Impl::FirstNonFinite(bool followed) {
                          ToString(entry->type.shape), values[at], at);
   }
   std::map<std::string, std::vector<float>> buckets;
+  std::pair<float, std::string> largest;
   for (const GradientPlace& place : gradient_places) {
     std::vector<float>& bucket = buckets[place.bucket];
     if (bucket.empty()) {
@@ -176,9 +177,13 @@ StatusOr<std::string> Trainer::Impl::FirstNonFinite(bool followed) {
       return fmt::format("the first from the loss backwards that is not finite{} is that of {} {}: {} at element {}",
                          followed ? ", in the update that followed," : "", place.parameter,
                          ToString(layout->Find(place.parameter)->type.shape), gradient[at], at);
+    for (size_t i = 0; i < count; ++i) {
+      if (std::abs(gradient[i]) > largest.first) largest = {std::abs(gradient[i]), place.parameter};
+    }
   }
-  return followed ? std::string("which gradient it was is not known any more")
-                  : std::string("every gradient is finite, but the sum of their squares is not");
+  if (followed) return std::string("which gradient it was is not known any more");
+  return fmt::format("every gradient is finite, but the sum of their squares is not; the largest is that of {}: {:.3g}",
+                     largest.second, largest.first);
 }
 
 // One update from the loader. False at the end of the data. Fills losses (one per micro-step) only if asked to: that
