@@ -147,8 +147,7 @@ TEST_F(Runs, ARunFolderBelongsToOneRun) {
 
 TEST_F(Runs, ARunIsContinuedOnceAtATime) {
   {
-    RunningProgram first(folder_.path(),
-                         CommandLineOf(Start::kAlone, SmallTraining("--steps=100000000 --save_every=9")));
+    RunningProgram first(folder_.path(), CommandLineOf(Start::kAlone, SmallTraining("--steps=2000000 --save_every=9")));
     ASSERT_GE(RunningProgram::WaitFor([&] { return fs::exists(SmallRun() + "/checkpoints/latest"); }, 30000), 0);
     ExpectRefused(Run("train --resume=" + run_), {"another process is training in the run folder"});
     first.Signal(SIGTERM);
