@@ -121,7 +121,8 @@ enum class SettingKind {
   X(batch_size, kProperty,                                                                                            \
     "images per rank and micro-step; 0: the model's recipe; auto: the largest power of two that fits")                \
   X(global_batch_size, kProperty,                                                                                     \
-    "images per update over all ranks (batch_size x ranks x accumulation); 0: from --batch_size")                     \
+    "images per update over all ranks (batch_size x ranks x accumulation); 0: from --batch_size, or the resumed "     \
+    "run's")                                                                                                          \
   X(accumulation, kProperty, "micro-steps per update, with one round of communication")                               \
   X(seed, kProperty, "fixes weights, order, augmentation and dropout")                                                \
   X(optimizer, kProperty, "sgd, adam or adamw")                                                                       \
@@ -183,13 +184,14 @@ enum class SettingKind {
     "EFFECT fail, lost, wrong or delay=MS; e.g. validate,fault:alloc@17")                                             \
   X(output, kPlace, "folder for runs: <output>/<model>/<tag>/<suffix>/<output_suffix>/<node>")                        \
   X(tag, kPlace, "second part of the run folder; empty: the dataset")                                                 \
-  X(suffix, kPlace, "third part of the run folder; empty: date and time")                                             \
+  X(suffix, kPlace, "third part of the run folder, which must not be there yet; empty: date and time")                \
   X(output_suffix, kPlace, "fourth part of the run folder")                                                           \
   X(log_every, kProperty, "updates between log lines")                                                                \
   X(eval_every, kProperty, "epochs between evaluations; 0: only at the end")                                          \
   X(save_every, kProperty, "updates between checkpoints; 0: at the end of each epoch")                                \
   X(keep, kProperty, "checkpoints kept beside the best and the latest; 0: all")                                       \
-  X(resume, kAct, "run folder or checkpoint to go on from")                                                           \
+  X(resume, kAct,                                                                                                     \
+    "run folder or checkpoint to go on from, with the run's own settings; of places and devices give what is needed") \
   X(tensorboard, kProperty, "write TensorBoard event files")
 
 // The fields of these kinds.
