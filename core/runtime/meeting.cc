@@ -23,7 +23,9 @@ int MillisecondsUntil(MeetingDeadline deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
-constexpr int kPatienceMs = 5000;  // of a visitor, for a holder that has not proved yet who it is
+// Of a visitor, for a holder that has not proved yet who it is: until it challenges, and until it proves it. To leave
+// after the hello would look like the death of a member, so the second is long.
+constexpr auto kChallengePatience = std::chrono::milliseconds(5000), kProofPatience = std::chrono::milliseconds(60000);
 
 // What a hello consists of: the visitor's nonce and proof, then what is proved.
 enum HelloField { kNonce, kProof, kNoun, kVersion, kNumber, kCount, kHost, kPid, kAbout, kHelloFields };
@@ -173,19 +175,28 @@ std::optional<Frame> NextMessage(MessageLink& link, MeetingDeadline deadline) {
   return std::move(messages[0]);
 }
 
-// Both sides prove who they are. False where whoever listens there does not.
-bool Greet(const MeetingTerms& terms, const std::vector<std::string>& hello, MeetingDeadline deadline,
-           MessageLink& link) {
-  const auto challenge = NextMessage(link, deadline);
-  if (!challenge || challenge->type != MessageType::kChallenge || challenge->fields.size() != 1) return false;
+// Both sides prove who they are. Unavailable: nobody answers; FailedPrecondition: whoever listens there has no proof.
+Status Greet(const MeetingTerms& terms, const std::vector<std::string>& hello, const std::string& place,
+             MeetingDeadline deadline, MessageLink& link) {
+  const Status silent = Unavailable("{} 0 at {} does not answer", terms.noun, place);
+  const Status stranger = FailedPrecondition(
+      "{} closed the connection; does {} 0 of the same run listen there, with the same token?", place, terms.noun);
+  auto patience = std::min(deadline, Clock::now() + kChallengePatience);
+  const auto challenge = NextMessage(link, patience);
+  if (!challenge && Clock::now() >= patience) return silent;
+  if (!challenge || challenge->type != MessageType::kChallenge || challenge->fields.size() != 1) return stranger;
   const std::string nonce = NewNonce();
   std::vector<std::string> fields = {nonce, Proof(Side::kVisitor, terms.token, challenge->fields[0], nonce, hello)};
   fields.insert(fields.end(), hello.begin(), hello.end());
   link.Send(MessageType::kHello, fields);
   link.Flush();
-  const auto proof = NextMessage(link, deadline);
-  return proof && proof->type == MessageType::kProof && proof->fields.size() == 1 &&
-         SameDigest(proof->fields[0], Proof(Side::kHolder, terms.token, challenge->fields[0], nonce, hello));
+  patience = std::min(deadline, Clock::now() + kProofPatience);
+  const auto proof = NextMessage(link, patience);
+  if (!proof && Clock::now() >= patience) return silent;
+  const bool known =
+      proof && proof->type == MessageType::kProof && proof->fields.size() == 1 &&
+      SameDigest(proof->fields[0], Proof(Side::kHolder, terms.token, challenge->fields[0], nonce, hello));
+  return known ? OkStatus() : stranger;
 }
 
 // One visit. OK: the list has come. kCancelled: the holder's last word, in its own words. Else another try may help.
@@ -193,13 +204,7 @@ Status VisitOnce(const MeetingTerms& terms, const std::vector<std::string>& hell
                  MeetingDeadline deadline, std::unique_ptr<MessageLink>* link, std::vector<Member>* members) {
   SY_ASSIGN_OR_RETURN(const int descriptor, ConnectTo(address, port, std::min(MillisecondsUntil(deadline), 2000)));
   *link = std::make_unique<MessageLink>(descriptor, kLargestFrameOfStrangers);
-  const auto patience = std::min(deadline, Clock::now() + std::chrono::milliseconds(kPatienceMs));
-  if (!Greet(terms, hello, patience, **link)) {
-    if (Clock::now() >= patience) return Unavailable("{} 0 at {} port {} does not answer", terms.noun, address, port);
-    return FailedPrecondition(
-        "{} port {} closed the connection; does {} 0 of the same run listen there, with the same token?", address, port,
-        terms.noun);
-  }
+  SY_RETURN_IF_ERROR(Greet(terms, hello, fmt::format("{} port {}", address, port), deadline, **link));
   (*link)->Trust();
   const auto answer = NextMessage(**link, deadline);
   if (answer && answer->type == MessageType::kFailure && answer->fields.size() == 1)

@@ -12,9 +12,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kPatience = milliseconds(5000);    // for the first message
-constexpr auto kUndisturbed = milliseconds(100);  // nobody is dropped for another one sooner
-constexpr auto kPause = milliseconds(50);         // after descriptors had run out
+constexpr auto kHelloPatience = milliseconds(5000);  // for the first message
+constexpr auto kUndisturbed = milliseconds(100);     // nobody is dropped for another one sooner
+constexpr auto kPause = milliseconds(50);            // after descriptors had run out
 
 // Few enough that the others who are expected, and the process itself, have descriptors left.
 size_t MostStrangers() {
@@ -63,9 +63,10 @@ std::vector<Strangers::Arrival> Strangers::Serve() {
   for (Stranger& stranger : strangers_) {
     std::vector<Frame> messages;
     const bool alive = stranger.link->Receive(&messages, 1);
-    if (!messages.empty())
+    // Who has spoken and gone again will come another time.
+    if (alive && !messages.empty())
       arrivals.push_back({std::move(stranger.link), stranger.nonce, std::move(messages[0])});
-    else if (!alive || now - stranger.came >= kPatience)
+    else if (!alive || now - stranger.came >= kHelloPatience)
       stranger.link.reset();
   }
   std::erase_if(strangers_, [](const Stranger& stranger) { return stranger.link == nullptr; });

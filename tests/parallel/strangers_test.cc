@@ -314,6 +314,21 @@ TEST_F(MeetingOfTwo, ManyAtOnceWithFewDescriptorsNeitherKeepAMemberOutNorTakeTim
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
+// A member that lost patience and comes again is not taken for one that has died.
+TEST(Strangers, WhoHasSpokenAndGoneDoesNotArrive) {
+  const int listener = *ListenOn("127.0.0.1", 0);
+  Strangers strangers(listener);
+  for (const bool stays : {false, true}) {
+    auto visitor = std::make_unique<Visitor>(*PortOf(listener));
+    EXPECT_TRUE(strangers.Serve().empty());
+    visitor->Say(MessageType::kHello, {"here I am"});
+    if (!stays) visitor.reset();
+    usleep(20000);
+    EXPECT_EQ(strangers.Serve().size(), stays ? 1u : 0u);
+  }
+  close(listener);
+}
+
 TEST(Strangers, HoldLittleMemory) {
   const int listener = *ListenOn("127.0.0.1", 0);
   Strangers strangers(listener);
