@@ -22,12 +22,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool Same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// What truncation, and rounding ties away from zero, would have made of it.
+// What was done instead.
 const char* Guess(double found, double exact, sy_dtype half) {
   if (std::isnan(exact)) return "NaN is lost";
   if (!std::isfinite(exact)) return "infinity is lost";
   const double unit = UnitAt(exact, half), towards_zero = std::trunc(exact / unit) * unit;
   const bool tie = std::fabs(exact - towards_zero) * 2 == unit;
+  if (!std::isfinite(RoundedOnce(exact, half))) return "what is too large does not become infinite";
   if (found == 0 && std::fabs(exact) < std::ldexp(1, FormatOf(half).lowest)) return "subnormal numbers become 0";
   if (tie) return found == towards_zero ? "ties go towards zero" : "ties do not go to even";
   if (found == towards_zero) return "it is cut off instead of rounded";
@@ -121,6 +122,7 @@ Status ExpectUnbiased(const std::vector<double>& found, const std::vector<double
     if (!std::isfinite(exact[i]) || !std::isfinite(found[i]) || std::fabs(exact[i]) < smallest) continue;
     if (RoundedOnce(exact[i], half) == exact[i]) continue;  // nothing to round
     const double off = (found[i] - exact[i]) * std::copysign(1, exact[i]) / UnitAt(exact[i], half);
+    if (std::fabs(off) > 1) continue;  // an error of the arithmetic, where terms cancel
     ++count;
     sum += off;
     squares += off * off;
