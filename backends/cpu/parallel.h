@@ -6,14 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 
 namespace switchyard {
 
-// body(begin, end, part) over [0, n) in one contiguous part per thread, boundaries at multiples of `grain`. Each thread
-// takes the part that bears its number, where its caches know the data, and then what is left: where another process
-// keeps a thread from its core, its part is not waited for. Runs inline where there is only one grain.
+// body(begin, end, thread) over [0, n) in one contiguous part per thread, boundaries at multiples of `grain`. Runs
+// inline where there is only one grain.
 template <typename Body>
 void ParallelRanges(int threads, int64_t n, int64_t grain, const Body& body) {
   const int64_t grains = (n + grain - 1) / grain;
@@ -22,26 +20,11 @@ void ParallelRanges(int threads, int64_t n, int64_t grain, const Body& body) {
     if (n > 0) body(int64_t{0}, n, 0);
     return;
   }
-  constexpr int kMostShared = 64;  // parts of larger teams stay with their threads
-  std::atomic<uint64_t> taken{0};
 #pragma omp parallel num_threads(team)
   {
-    const int count = omp_get_num_threads(), self = omp_get_thread_num();
-    const auto run = [&](int part) {
-      const int64_t begin = grains * part / count * grain, end = std::min(n, grains * (part + 1) / count * grain);
-      if (begin < end) body(begin, end, part);
-    };
-    const auto take = [&](int part) { return (taken.fetch_or(uint64_t{1} << part) >> part & 1) == 0; };
-    if (count > kMostShared) {
-      run(self);
-    } else {
-      if (take(self)) run(self);
-      const uint64_t all = ~uint64_t{0} >> (kMostShared - count);
-      for (uint64_t left = all & ~taken.load(); left != 0; left = all & ~taken.load()) {
-        const int part = std::countr_zero(left);
-        if (take(part)) run(part);
-      }
-    }
+    const int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
+    const int64_t begin = grains * thread / count * grain, end = std::min(n, grains * (thread + 1) / count * grain);
+    if (begin < end) body(begin, end, static_cast<int>(thread));
   }
 }
 
