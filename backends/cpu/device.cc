@@ -153,6 +153,7 @@ sy_status Alloc(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error*
         madvise(aligned, mapped, MADV_HUGEPAGE);
         allocation->address = aligned;
         allocation->mapped = mapped;
+        allocation->untouched = true;
       }
     } else {
       const uint64_t size = (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
@@ -202,6 +203,7 @@ sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint
   if (!Fits(destination, bytes))
     return SY_FAIL(error, SY_INVALID, "cpu: filling %llu bytes leaves the buffer",
                    static_cast<unsigned long long>(bytes));
+  if (value == 0 && destination.buffer && destination.buffer->untouched) return SY_OK;
   std::memset(Address(destination), value, bytes);
   return SY_OK;
 }
@@ -209,7 +211,7 @@ sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint
 sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
 
 sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, int32_t* kind, sy_error*) {
-  *address = buffer->address;
+  *address = Address({.buffer = buffer});
   *kind = SY_MEMORY_HOST;
   return SY_OK;
 }
@@ -221,8 +223,11 @@ sy_status ImportMemory(sy_device*, void* address, int32_t kind, uint64_t bytes, 
   if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0)
     return SY_FAIL(error, SY_INVALID, "cpu: imported memory must be aligned to %llu bytes",
                    static_cast<unsigned long long>(kAlignment));
-  *buffer = new (std::nothrow) sy_buffer{static_cast<char*>(address), bytes, 0, false};
-  return *buffer ? SY_OK : SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory for a buffer");
+  *buffer = new (std::nothrow) sy_buffer;
+  if (*buffer == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory for a buffer");
+  (*buffer)->address = static_cast<char*>(address);
+  (*buffer)->bytes = bytes;
+  return SY_OK;
 }
 
 sy_status HostAlloc(sy_device*, uint64_t bytes, void** address, sy_error* error) {

@@ -19,6 +19,8 @@ struct sy_buffer {
   uint64_t bytes = 0;
   uint64_t mapped = 0;  // bytes from mmap; 0: from aligned_alloc, or not ours
   bool owned = false;
+  // Fresh pages are zero, and filling them with zeros would only touch them. True until somebody asks where they lie.
+  std::atomic<bool> untouched{false};
 };
 
 struct sy_device {
@@ -49,9 +51,11 @@ const sy_memory_ext_v1& MemoryInterface();
 // What the host gave to sy_plugin_query.
 // The value of SWITCHYARD_<name>, or nullptr.
 
-// Where a place is in this process.
+// Where a place is in this process; whoever asks may write there.
 inline char* Address(const sy_place& place) {
-  return (place.buffer ? place.buffer->address : static_cast<char*>(place.host)) + place.offset;
+  if (place.buffer == nullptr) return static_cast<char*>(place.host) + place.offset;
+  place.buffer->untouched.store(false, std::memory_order_relaxed);
+  return place.buffer->address + place.offset;
 }
 
 }  // namespace switchyard

@@ -68,10 +68,11 @@ class Matmul : public Kernel {
     block_rows_ = own_pass_ && shape_.batch == 1 && !t_.transpose_a ? std::min(kBlockRows, shape_.m) : shape_.m;
     block_columns_ = BlockColumns(shape_, t_, inputs[0].dtype);
     ForEachBlock([&](int64_t, int64_t rows, int64_t, int64_t columns) {
-      dnnl::matmul::primitive_desc& product = products_[{rows, columns}].desc;
-      if (product) return;
-      product = Create(rows, columns);
-      scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, product.scratchpad_desc().get_size());
+      Product& product = products_[{rows, columns}];
+      if (product.desc) return;
+      product.desc = Create(rows, columns);
+      product.primitive = dnnl::matmul(product.desc);
+      scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, product.desc.scratchpad_desc().get_size());
     });
     scratchpad_bytes_ = (scratchpad_bytes_ + 63) / 64 * 64;
     workspace_bytes = scratchpad_bytes_;
@@ -169,9 +170,8 @@ class Matmul : public Kernel {
     return {engine_, LeftDesc(rows), RightDesc(columns), c, attributes};
   }
 
-  void AddBlock(Bound& bound, const Arguments& a, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-    Product& product = products_.at({rows, columns});
-    if (!product.primitive) product.primitive = dnnl::matmul(product.desc);
+  void AddBlock(Bound& bound, const Arguments& a, int64_t row, int64_t rows, int64_t column, int64_t columns) const {
+    const Product& product = products_.at({rows, columns});
     Block block = {row, rows, column + columns == shape_.n, product.primitive.get(), {}};
     const auto add = [&](int index, const memory::desc& desc, char* address) {
       bound.memories.emplace_back(desc, engine_, address);

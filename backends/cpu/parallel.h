@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 namespace switchyard {
@@ -35,8 +36,9 @@ void ParallelPieces(int threads, int64_t n, const Body& body) {
     for (int64_t i = 0; i < n; ++i) body(i, 0);
     return;
   }
-#pragma omp parallel for schedule(dynamic) num_threads(team)
-  for (int64_t i = 0; i < n; ++i) body(i, omp_get_thread_num());
+  std::atomic<int64_t> next{0};
+#pragma omp parallel num_threads(team)
+  for (int64_t i = next++; i < n; i = next++) body(i, omp_get_thread_num());
 }
 
 // Elements below which a parallel region costs more than it saves.

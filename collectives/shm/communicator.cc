@@ -131,7 +131,7 @@ sy_request* Communicator::FreeRequest(sy_error* error) {
   request.step = 0;
   request.barriers = 1;
   request.began_ns = 0;
-  request.arrived = request.early = request.two_phase = request.direct = false;
+  request.arrived = request.slept = request.early = request.two_phase = request.direct = false;
   request.send = nullptr;
   request.receive = nullptr;
   return &request;
@@ -194,7 +194,7 @@ sy_status Communicator::Advance(sy_request& request, bool wait) {
       request.arrived = true;
     }
     if (const sy_status all = AllArrived(request, wait); all != SY_OK) return all;
-    request.arrived = false;
+    request.arrived = request.slept = false;
     if (++request.step > 1) continue;
     if (const sy_status agreed = CompareHeaders(request); agreed != SY_OK) return agreed;
   }
@@ -213,7 +213,11 @@ sy_status Communicator::AllArrived(sy_request& request, bool wait) {
       const uint32_t reached = bell.value.load(std::memory_order_acquire);
       if (static_cast<int32_t>(reached - generation_) >= 0) break;
       if (const sy_status interrupted = CheckInterrupted(request); interrupted != SY_OK) return interrupted;
-      if (!wait || !WaitForChange(bell, reached, spins_)) return SY_IN_PROGRESS;
+      if (!wait) return SY_IN_PROGRESS;
+      if (!WaitForChange(bell, reached, request.slept ? 0 : spins_)) {
+        request.slept = true;
+        return SY_IN_PROGRESS;
+      }
     }
   }
   return SY_OK;

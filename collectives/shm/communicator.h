@@ -37,6 +37,7 @@ struct sy_request {
   // Progress of a collective.
   uint32_t step = 0, barriers = 1;  // barriers passed, and how many there are
   bool arrived = false;             // at the barrier after `step`
+  bool slept = false;               // while waiting there, or for a message: this is no short wait, spin no more
   bool early = false;               // small: data travels with the header
   bool two_phase = false;           // staged all_reduce of many ranks: reduce own share, then collect
   bool direct = false;              // all ranks' data lies in owned segments

@@ -130,9 +130,16 @@ sy_status Communicator::AdvanceMessages(sy_request& request, bool wait) {
       if (status != SY_OK) return status;
     }
     if (finished) return SY_OK;
-    if (moved) continue;
+    if (moved) {
+      request.slept = false;
+      continue;
+    }
     if (const sy_status interrupted = CheckInterrupted(request); interrupted != SY_OK) return interrupted;
-    if (!wait || !WaitForChange(doorbell, seen, spins_)) return SY_IN_PROGRESS;
+    if (!wait) return SY_IN_PROGRESS;
+    if (!WaitForChange(doorbell, seen, request.slept ? 0 : spins_)) {
+      request.slept = true;
+      return SY_IN_PROGRESS;
+    }
   }
 }
 

@@ -1,4 +1,6 @@
 /* kernel/1: prepare, bind, launch. All searching, packing and sizing happens in prepare; bind fixes the buffers; launch is one pointer call.
+ * Prepare, bind and release of one device are serialised by their caller; what a kernel needs beyond addresses (generated code, packed
+ * constants) is made in prepare, so that bind changes nothing that bindings share.
  * Every op is optional: prepare answers SY_UNSUPPORTED and the core decomposes the op or runs it on the reference plugin.
  * The ops themselves (names, inputs, outputs, attributes, formulas) are listed in core/abi/ops.h. */
 #ifndef SWITCHYARD_ABI_KERNEL_H_

@@ -11,16 +11,22 @@
 
 namespace switchyard {
 
+// One round on counter and key, in place.
+inline __attribute__((always_inline)) constexpr void PhiloxRound(uint32_t& k0, uint32_t& k1, uint32_t& c0, uint32_t& c1,
+                                                                 uint32_t& c2, uint32_t& c3) {
+  const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
+  c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+  c1 = static_cast<uint32_t>(p1);
+  c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+  c3 = static_cast<uint32_t>(p0);
+  k0 += 0x9E3779B9u;
+  k1 += 0xBB67AE85u;
+}
+
 // Four 32-bit words from key (k0, k1) and counter (c0..c3).
 constexpr std::array<uint32_t, 4> Philox(uint64_t key, std::array<uint32_t, 4> c) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53u} * c[0], p1 = uint64_t{0xCD9E8D57u} * c[2];
-    c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(p1),
-         static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(p0)};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
+  for (int round = 0; round < 10; ++round) PhiloxRound(k0, k1, c[0], c[1], c[2], c[3]);
   return c;
 }
 

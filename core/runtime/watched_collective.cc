@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -16,6 +17,12 @@ double MillisecondsSince(std::chrono::steady_clock::time_point start) {
 }
 constexpr double kLookEveryMs = 100;        // how often a wait looks for the rarer ends of it
 constexpr double kDepartureGraceMs = 2000;  // what a rank that said goodbye may have left for the others to finish
+// A poll that takes no longer has found nothing to do (one that moves data, or that sleeps, does). Once that has gone on
+// for a while, the core may be of more use to the rank that is waited for, or to somebody else.
+constexpr auto kIdlePoll = std::chrono::microseconds(5);
+constexpr auto kSpinLimit = std::chrono::microseconds(200);
+constexpr std::chrono::steady_clock::duration kShortestSleep = std::chrono::microseconds(20),
+                                              kLongestSleep = std::chrono::microseconds(500);
 constexpr int kPatienceMs = 500;            // a plugin may see the loss of a peer a little earlier than the watch does
 
 }  // namespace
@@ -164,11 +171,22 @@ Status WatchedCollective::SendReceive(const char* tag, const std::vector<sy_tran
 sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason) {
   std::string departed;
   double departed_ms = 0, looked_ms = 0;  // since the start: when somebody was found to have left; when we last looked
+  auto polled = Clock::now(), worked = polled;  // the last poll's end; when one last took its time
   for (uint64_t polls = 1;; ++polls) {
     const sy_status status = api_->request_poll(request, error);
     if (status != SY_IN_PROGRESS) return status;
-    if (polls % 16 != 0) continue;
-    sched_yield();  // ranks may outnumber cores
+    const auto now = Clock::now();
+    if (now - polled > kIdlePoll) worked = now;
+    polled = now;
+    const auto idle = now - worked;
+    if (idle > kSpinLimit) {
+      std::this_thread::sleep_for(std::clamp<Clock::duration>(idle / 8, kShortestSleep, kLongestSleep));
+      polled = Clock::now();
+    } else if (polls % 16 != 0) {
+      continue;
+    } else {
+      sched_yield();  // ranks may outnumber cores
+    }
     if (*reason = rendezvous_->health(); !reason->ok()) break;
     const double waited_ms = MillisecondsSince(start);
     if (waited_ms - looked_ms < kLookEveryMs) continue;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "core/base/logging.h"
+#include "core/base/parallel.h"
 #include "core/nn/initialize.h"
 #include "core/train/recipe.h"
 #include "core/train/trainer_impl.h"
@@ -155,25 +157,40 @@ Status Trainer::Impl::BroadcastText(std::string& text, int root) {
   return world.communicator->Broadcast("text", text.data(), length, SY_U8, root);
 }
 
-Status Trainer::Impl::BroadcastState(std::map<std::string, std::vector<char>>& values) {
-  if (world_size() == 1) return OkStatus();
-  for (auto& [name, bytes] : values)
-    SY_RETURN_IF_ERROR(
-        world.communicator->Broadcast(("broadcast/" + name).c_str(), bytes.data(), bytes.size(), SY_U8, 0));
-  return OkStatus();
-}
-
 Status Trainer::Impl::InitializeState() {
-  std::map<std::string, std::vector<char>> values;
+  struct Parameter {
+    const std::string* name;
+    const Layout::Entry* entry;
+    std::vector<float> values;
+  };
+  std::vector<Parameter> parameters;
   for (const auto& [name, entry] : layout->entries()) {
-    if (entry.role != Role::kParameter) continue;
-    const std::vector<float> initial = nn::InitialValues(name, entry.type, entry.initializer, config.seed);
-    std::vector<char>& bytes = values[name];
-    bytes.resize(entry.bytes);
-    std::memcpy(bytes.data(), initial.data(), bytes.size());
+    if (entry.role == Role::kParameter) parameters.push_back({&name, &entry, {}});
   }
-  SY_RETURN_IF_ERROR(BroadcastState(values));
-  for (const auto& [name, bytes] : values) SY_RETURN_IF_ERROR(memory->Upload(name, bytes.data(), bytes.size()));
+  const auto upload = [&](Parameter& p) {
+    const std::vector<float> values = std::move(p.values);
+    return memory->Upload(*p.name, values.data(), p.entry->bytes);
+  };
+  // Each rank draws every so many-th tensor, for all; one that is alone lets each go as soon as it is drawn.
+  const int world_ranks = world_size();
+  std::mutex mutex;
+  Status status;
+  ParallelFor(world.host_threads, static_cast<int64_t>(parameters.size()), [&](int64_t i) {
+    Parameter& p = parameters[i];
+    if (i % world_ranks != rank()) return;
+    p.values = nn::InitialValues(*p.name, p.entry->type, p.entry->initializer, config.seed);
+    if (world_ranks > 1) return;
+    const std::lock_guard lock(mutex);
+    status.Update(upload(p));
+  });
+  SY_RETURN_IF_ERROR(status);
+  for (size_t i = 0; i < parameters.size() && world_ranks > 1; ++i) {
+    Parameter& p = parameters[i];
+    p.values.resize(p.entry->bytes / sizeof(float));
+    SY_RETURN_IF_ERROR(world.communicator->Broadcast(("broadcast/" + *p.name).c_str(), p.values.data(), p.entry->bytes,
+                                                     SY_U8, static_cast<int>(i) % world_ranks));
+    SY_RETURN_IF_ERROR(upload(p));
+  }
   // Moments, counters and accumulators start at zero, as Memory::Allocate left them.
   return memory->Upload("lr_table", lr_table.data(), lr_table.size() * sizeof(float));
 }

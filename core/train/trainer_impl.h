@@ -92,7 +92,6 @@ struct Trainer::Impl : TrainingPlans {
   Status InitializeState();
   Status VerifyParameters();
   Status BroadcastText(std::string& text, int root);
-  Status BroadcastState(std::map<std::string, std::vector<char>>& values);
   // Into the next slot, ready for what runs on `stream` afterwards; the arguments may be reused when it returns.
   Status UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step);
   Status Run(Instance& instance);  // of the current slot

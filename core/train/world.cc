@@ -126,13 +126,16 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   SY_ASSIGN_OR_RETURN(std::shared_ptr<Plugin> plugin, Registry::Get().Find(PluginKind::kBackend, world->choice.plugin));
   SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
   SY_ASSIGN_OR_RETURN(const DeviceInfo info, plugin->Describe(world->choice.index));
+  const std::vector<int> cores =
+      CoresOfLocalRank(AllowedCores(), world->processes.local_rank, world->processes.local_world);
+  world->host_threads = static_cast<int>(cores.size());
   OpenOptions options;
   options.deterministic = request.deterministic;
   if ((info.flags & SY_DEVICE_CPU_CORES) != 0) {
-    options.cores = CoresOfLocalRank(AllowedCores(), world->processes.local_rank, world->processes.local_world);
+    options.cores = cores;
     options.threads = request.threads > 0 ? request.threads : static_cast<int>(options.cores.size());
     if (options.threads != static_cast<int>(options.cores.size())) options.cores.clear();
-    world->threads = options.threads;
+    world->threads = world->host_threads = options.threads;
   }
   SY_ASSIGN_OR_RETURN(world->device, Device::Open(*plugin, world->choice.index, options));
   if (plugin->name() != "reference") {

@@ -1,9 +1,11 @@
 // The cpu device by itself: memory, limits, copies, imported memory and threads.
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "tests/backends/backend.h"
@@ -77,6 +79,54 @@ TEST_F(CpuDevice, CopiesAtOddSizesAndOffsetsAndRefusesToLeaveABuffer) {
               SY_INVALID);
     backend_.api().free(backend_.device(), buffer);
   }
+}
+
+uint64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST_F(CpuDevice, FillingFreshMemoryWithZerosDoesNotTouchIt) {
+  constexpr uint64_t kBytes = uint64_t{64} << 20;
+  sy_buffer* buffer = nullptr;
+  ASSERT_EQ(backend_.api().alloc(backend_.device(), kBytes, &buffer, backend_.error()), SY_OK);
+  const auto fill = [&](uint8_t value) {
+    return backend_.api().fill(backend_.device(), nullptr, {buffer, nullptr, 0}, value, kBytes, backend_.error());
+  };
+  const auto byte = [&](uint64_t offset) {
+    unsigned char read = 0x77;
+    EXPECT_EQ(backend_.api().copy(backend_.device(), nullptr, {nullptr, &read, 0}, {buffer, nullptr, offset}, 1,
+                                  backend_.error()),
+              SY_OK);
+    return read;
+  };
+  const uint64_t before = ResidentBytes();
+  ASSERT_EQ(fill(0), SY_OK);
+  EXPECT_LT(ResidentBytes(), before + kBytes / 2);
+  EXPECT_EQ(byte(kBytes - 1), 0);
+  // Once anybody has written there, zeros are written too.
+  const unsigned char one = 1;
+  ASSERT_EQ(backend_.api().copy(backend_.device(), nullptr, {buffer, nullptr, 12345},
+                                {nullptr, const_cast<unsigned char*>(&one), 0}, 1, backend_.error()),
+            SY_OK);
+  ASSERT_EQ(fill(0), SY_OK);
+  EXPECT_EQ(byte(12345), 0);
+  ASSERT_EQ(fill(0x5A), SY_OK);
+  EXPECT_EQ(byte(kBytes / 2), 0x5A);
+  ASSERT_EQ(fill(0), SY_OK);
+  EXPECT_EQ(byte(kBytes / 2), 0);
+  void* native = nullptr;
+  int32_t kind = -1;
+  sy_buffer* shown = nullptr;
+  ASSERT_EQ(backend_.api().alloc(backend_.device(), kBytes, &shown, backend_.error()), SY_OK);
+  ASSERT_EQ(memory().native_address(backend_.device(), shown, &native, &kind, backend_.error()), SY_OK);
+  static_cast<char*>(native)[99] = 7;
+  ASSERT_EQ(backend_.api().fill(backend_.device(), nullptr, {shown, nullptr, 0}, 0, kBytes, backend_.error()), SY_OK);
+  EXPECT_EQ(static_cast<char*>(native)[99], 0);
+  backend_.api().free(backend_.device(), shown);
+  backend_.api().free(backend_.device(), buffer);
 }
 
 TEST_F(CpuDevice, ImportedMemoryIsUsedInPlaceAndNotFreed) {

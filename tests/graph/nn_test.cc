@@ -1,4 +1,6 @@
+#include <bit>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <set>
 
@@ -113,6 +115,30 @@ TEST(InitialValuesTest, DependOnSeedAndNameAlone) {
   EXPECT_EQ(first, nn::InitialValues("head.weight", {DType::kF32, {72}}, nn::kTransformerWeights, 42));
   EXPECT_NE(first, nn::InitialValues("head.weight", type, nn::kTransformerWeights, 43));
   EXPECT_NE(first, nn::InitialValues("norm.weight", type, nn::kTransformerWeights, 42));
+}
+
+// However they are drawn, the weights that a seed stands for stay the same to the last bit.
+TEST(InitialValuesTest, NormalDrawsAreThoseOfTheFormulaBitForBit) {
+  const uint64_t key = Key(uint64_t{7}, HashName("blocks.3.mlp.weight"));
+  const auto lane_of = [&](uint32_t block, uint32_t attempt, int lane) {
+    const std::array<uint32_t, 4> words = Philox(key, {block, 0, attempt, 0});
+    const int pair = lane / 2 * 2;
+    const float radius = std::sqrt(-2 * std::log(1 - UnitFloat(words[pair])));
+    const float angle = 2 * std::numbers::pi_v<float> * UnitFloat(words[pair + 1]);
+    return lane % 2 == 0 ? radius * std::cos(angle) : radius * std::sin(angle);
+  };
+  for (const int64_t count : {1, 5, 1023, 1024, 1025, 5003}) {
+    const auto values =
+        nn::InitialValues("blocks.3.mlp.weight", {DType::kF32, {count}}, {Initializer::kTruncatedNormal, 1.5f}, 7);
+    ASSERT_EQ(static_cast<int64_t>(values.size()), count);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto block = static_cast<uint32_t>(i / 4);
+      float expected = 1.5f * lane_of(block, 0, static_cast<int>(i % 4));
+      for (uint32_t attempt = 1; std::fabs(expected) > 2; ++attempt)
+        expected = 1.5f * lane_of(block, attempt, static_cast<int>(i % 4));
+      ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected)) << i << " of " << count;
+    }
+  }
 }
 
 TEST(InitialValuesTest, ConstantsAreConstant) {

@@ -1,10 +1,13 @@
 // Every rank runs this program. Values are small integers, so that sums are exact in every dtype and order, and the
 // expected result is known.
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "core/abi/collective.h"
@@ -470,6 +473,23 @@ TEST(Counters, CountPayloadAndWaiting) {
   EXPECT_EQ(World0().bytes_sent() - before, 4u);
   EXPECT_GT(World0().TakeWaitMilliseconds(), 0);
   EXPECT_EQ(World0().TakeWaitMilliseconds(), 0);
+}
+
+// The core that a waiting rank does not use is somebody else's: the late rank's, where ranks outnumber cores.
+TEST(Waiting, ForALateRankTakesLittleOfACore) {
+  if (World0().size() == 1) GTEST_SKIP() << "a single rank waits for nobody";
+  const auto cpu_seconds = [] {
+    timespec used{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+  };
+  int32_t value = 1;
+  ASSERT_OK(World0().Barrier("before"));
+  const double before = cpu_seconds();
+  if (World0().rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  ASSERT_OK(World0().AllReduce("late", &value, &value, 1, SY_I32, SY_SUM));
+  EXPECT_EQ(value, World0().size());
+  EXPECT_LT(cpu_seconds() - before, 0.1) << "of 0.4 s of waiting";
 }
 
 }  // namespace
