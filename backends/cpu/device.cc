@@ -64,7 +64,8 @@ std::string ProcessorName() {
 // One device per local rank that shares the machine.
 int32_t DeviceCount() { return static_cast<int32_t>(std::min<int64_t>(NumberSetting("CPU_DEVICES", 1), 4096)); }
 
-sy_status Count(int32_t* count, sy_error*) {
+sy_status Count(int32_t* count, sy_error* error) {
+  if (const char* refusal = InstructionSetRefusal()) return Refuse(error, SY_UNSUPPORTED, refusal);
   *count = DeviceCount();
   return SY_OK;
 }
@@ -106,6 +107,7 @@ sy_status Open(int32_t index, const sy_open_options* options, sy_device** device
   if (index < 0 || index >= DeviceCount())
     return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
                    DeviceCount());
+  if (const char* refusal = InstructionSetRefusal()) return Refuse(error, SY_UNSUPPORTED, refusal);
   sy_device* opened = new (std::nothrow) sy_device;
   if (opened == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory to open a device");
   opened->index = index;
