@@ -90,7 +90,7 @@ KernelPointer Prepare(const Request& r, bool backward) {
   if (!r.HasCounts(addends + extra, addends + extra, backward && !dbias ? 1 : 2)) return nullptr;
   const sy_tensor& qkv = r.inputs[0];
   if (qkv.rank != 5 || qkv.dims[2] != 3) return SY_REFUSE(r, "%s: qkv must be (B, T, 3, H, D)", r.op);
-  if (qkv.dtype != SY_F32 && qkv.dtype != SY_BF16) return SY_REFUSE(r, "%s: qkv must be f32 or bf16", r.op);
+  if (!r.RequireFloat(qkv, "qkv")) return nullptr;
   if (qkv.dims[4] > 1024 || qkv.dims[1] > 1 << 16) return SY_REFUSE(r, "%s: head too wide or sequence too long", r.op);
   for (size_t o = 0; o < r.accumulate.size(); ++o)
     if (r.accumulate[o] && !(dbias && o == 1)) return SY_REFUSE(r, "%s: cannot accumulate into output %zu", r.op, o);

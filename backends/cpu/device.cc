@@ -64,7 +64,8 @@ std::string ProcessorName() {
 // One device per local rank that shares the machine.
 int32_t DeviceCount() { return static_cast<int32_t>(std::min<int64_t>(NumberSetting("CPU_DEVICES", 1), 4096)); }
 
-sy_status Count(int32_t* count, sy_error*) {
+sy_status Count(int32_t* count, sy_error* error) {
+  if (const char* refusal = InstructionSetRefusal()) return Refuse(error, SY_UNSUPPORTED, refusal);
   *count = DeviceCount();
   return SY_OK;
 }
@@ -74,7 +75,8 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
     return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
                    DeviceCount());
   sy_device_info full = {SY_HEADER(sy_device_info)};
-  std::snprintf(full.name, sizeof full.name, "%s (%s)", ProcessorName().c_str(), Vector().isa);
+  std::snprintf(full.name, sizeof full.name, "%s (%s%s)", ProcessorName().c_str(), Vector().isa,
+                MultipliesBf16() ? "" : ", halves computed in f32");
   char host[64] = {};
   gethostname(host, sizeof host - 1);
   uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a of the machine's name
@@ -106,6 +108,7 @@ sy_status Open(int32_t index, const sy_open_options* options, sy_device** device
   if (index < 0 || index >= DeviceCount())
     return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
                    DeviceCount());
+  if (const char* refusal = InstructionSetRefusal()) return Refuse(error, SY_UNSUPPORTED, refusal);
   sy_device* opened = new (std::nothrow) sy_device;
   if (opened == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory to open a device");
   opened->index = index;

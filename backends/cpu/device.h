@@ -48,8 +48,10 @@ namespace switchyard {
 const sy_device_v1& DeviceInterface();
 const sy_memory_ext_v1& MemoryInterface();
 
-// What the host gave to sy_plugin_query.
-// The value of SWITCHYARD_<name>, or nullptr.
+// Why SWITCHYARD_CPU_ISA cannot be followed: it names what this CPU lacks, or nothing; nullptr if it can.
+const char* InstructionSetRefusal();
+// Whether oneDNN has bf16 arithmetic of this CPU to use: AVX-512 bf16 or AMX. Elsewhere halves are computed as f32.
+bool MultipliesBf16();
 
 // Where a place is in this process; whoever asks may write there.
 inline char* Address(const sy_place& place) {

@@ -1,4 +1,7 @@
+#include <dnnl.h>
+
 #include <cstring>
+#include <string>
 
 #include "backends/cpu/device.h"
 #include "backends/cpu/vector/kernels.h"
@@ -22,37 +25,75 @@ extern const VectorKernels kTable;
 
 namespace {
 
-const VectorKernels& Choose() {
-  const VectorKernels* best = &baseline::kTable;
-  const char* wanted = Setting("CPU_ISA");
+struct InstructionSet {
+  const VectorKernels* table;
+  bool usable;
+  dnnl_cpu_isa_t one_dnn;  // the most that oneDNN may then use
+};
+
+struct Choice {
+  const VectorKernels* table = &baseline::kTable;
+  std::string refusal;
+};
+
+// The best set that this CPU has. One that is asked for by name limits oneDNN too, which takes a limit until it is
+// first used.
+Choice Choose() {
 #if defined(SY_X86_64)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const struct {
-    bool usable;
-    const VectorKernels* table;
-  } tables[] = {{avx2, &avx2::kTable},
-                {avx512, &avx512::kTable},
-                {avx512 && __builtin_cpu_supports("avx512bf16"), &avx512_bf16::kTable}};
-  if (wanted && std::strcmp(wanted, best->isa) == 0) return *best;
-  for (const auto& [usable, table] : tables) {
-    if (!usable) continue;
-    best = table;
-    if (wanted && std::strcmp(wanted, table->isa) == 0) break;
-  }
+  const InstructionSet sets[] = {
+      {&baseline::kTable, true, dnnl_cpu_isa_sse41},
+      {&avx2::kTable, avx2, dnnl_cpu_isa_avx2},
+      {&avx512::kTable, avx512, dnnl_cpu_isa_avx512_core},
+      {&avx512_bf16::kTable, avx512 && __builtin_cpu_supports("avx512bf16"), dnnl_cpu_isa_avx512_core_bf16}};
 #else
-  (void)wanted;
+  const InstructionSet sets[] = {{&baseline::kTable, true, dnnl_cpu_isa_default}};
 #endif
-  return *best;
+  const char* wanted = Setting("CPU_ISA");
+  Choice choice;
+  std::string known, offered;
+  bool is_known = false, found = false;
+  for (const InstructionSet& set : sets) {
+    const bool named = wanted && std::strcmp(wanted, set.table->isa) == 0;
+    known += (known.empty() ? "" : ", ") + std::string(set.table->isa);
+    is_known |= named;
+    if (!set.usable) continue;
+    offered += (offered.empty() ? "" : ", ") + std::string(set.table->isa);
+    if (found) continue;
+    choice.table = set.table;
+    found = named;
+    if (named) dnnl_set_max_cpu_isa(set.one_dnn);
+  }
+  if (wanted && !is_known) {
+    choice.refusal = "cpu: SWITCHYARD_CPU_ISA=" + std::string(wanted) + " is none of " + known;
+  } else if (wanted && !found) {
+    choice.refusal = "cpu: SWITCHYARD_CPU_ISA=" + std::string(wanted) + ", but this CPU has only " + offered +
+                     "; unset it or name one";
+  }
+  return choice;
+}
+
+const Choice& Chosen() {
+  static const Choice choice = Choose();
+  return choice;
 }
 
 }  // namespace
 
-const VectorKernels& Vector() {
-  static const VectorKernels& chosen = Choose();
-  return chosen;
+const VectorKernels& Vector() { return *Chosen().table; }
+
+const char* InstructionSetRefusal() { return Chosen().refusal.empty() ? nullptr : Chosen().refusal.c_str(); }
+
+bool MultipliesBf16() {
+  static const bool multiplies = [] {
+    Chosen();  // limits oneDNN before it is asked
+    constexpr int kNeeded = dnnl_cpu_isa_avx512_core_bf16;
+    return (dnnl_get_effective_cpu_isa() & kNeeded) == kNeeded;
+  }();
+  return multiplies;
 }
 
 }  // namespace switchyard

@@ -2,21 +2,19 @@
 // activation, residual and accumulation are post-ops. What no post-op can do (an activation whose argument is kept, or
 // an activation's gradient) is a vectorised pass over a block of rows right after the product of that block, while it
 // lies in the cache.
+#include "backends/cpu/matmul.h"
+
+#include <cstring>
 #include <dnnl.hpp>
 #include <map>
 #include <utility>
 
-#include "backends/cpu/kernel.h"
 #include "backends/cpu/parallel.h"
 
 namespace switchyard {
 namespace {
 
 using dnnl::memory;
-
-struct Shape {
-  int64_t batch, m, k, n;
-};
 
 memory::data_type OneDnnType(sy_dtype dtype) {
   return dtype == SY_F32 ? memory::data_type::f32 : memory::data_type::bf16;
@@ -34,7 +32,7 @@ memory::desc Matrix(int64_t batch, int64_t rows, int64_t columns, bool transpose
 // The width of the blocks of columns that a product is made of. oneDNN's f32 kernels copy b as they go, and where its
 // rows are long and not transposed they take up to twice the time of narrower ones (measured with 3.2 on Sapphire
 // Rapids at 3072 columns; blocks of 384 to 1536 are equally good).
-int64_t BlockColumns(const Shape& shape, const sy_matmul_attributes& t, sy_dtype dtype) {
+int64_t BlockColumns(const MatmulShape& shape, const sy_matmul_attributes& t, sy_dtype dtype) {
   constexpr int64_t kMost = 1536, kUnit = 64;
   if (dtype != SY_F32 || t.transpose_b || shape.batch > 1 || shape.n <= kMost) return shape.n;
   const int64_t blocks = (shape.n + kMost - 1) / kMost;
@@ -56,12 +54,13 @@ dnnl::algorithm Eltwise(int32_t activation) {
 
 class Matmul : public Kernel {
  public:
-  Matmul(const Request& request, const sy_matmul_attributes& attributes, const Shape& shape)
-      : Kernel(request), t_(attributes), shape_(shape), engine_(device->engine, true) {
-    size_t next = 2;
-    if (t_.bias) bias_ = next++;
-    if (t_.activation_gradient) preactivation_ = next++;
-    if (t_.residual) residual_ = next++;
+  Matmul(const Request& request, const sy_matmul_attributes& attributes, const MatmulShape& shape)
+      : Kernel(request),
+        t_(attributes),
+        shape_(shape),
+        optional_(attributes),
+        bias_gradient_(shape, t_.transpose_a, device->threads),
+        engine_(device->engine, true) {
     own_pass_ = t_.save_preactivation || (t_.activation_gradient && t_.activation != SY_ACTIVATION_NONE);
     product_ = t_.save_preactivation ? 1 : 0;
     // Whole blocks, and the rest.
@@ -71,15 +70,14 @@ class Matmul : public Kernel {
       Product& product = products_[{rows, columns}];
       if (product.desc) return;
       product.desc = Create(rows, columns);
+      if (std::strstr(product.desc.impl_info_str(), "ref"))
+        throw dnnl::error(dnnl_unimplemented, "has only its reference implementation");
       product.primitive = dnnl::matmul(product.desc);
       scratchpad_bytes_ = std::max<uint64_t>(scratchpad_bytes_, product.desc.scratchpad_desc().get_size());
     });
     scratchpad_bytes_ = (scratchpad_bytes_ + 63) / 64 * 64;
     workspace_bytes = scratchpad_bytes_;
-    if (t_.bias_gradient && t_.transpose_a) {
-      parts_ = std::clamp<int64_t>(shape_.m * shape_.k / 65536, 1, std::min<int64_t>(16, shape_.k));
-      workspace_bytes += static_cast<uint64_t>(parts_ * shape_.m) * sizeof(float);
-    }
+    if (t_.bias_gradient) workspace_bytes += bias_gradient_.workspace_bytes();
   }
 
   void Run(const Arguments&) const override {}  // bound by Bind below
@@ -126,7 +124,9 @@ class Matmul : public Kernel {
       if (status != dnnl_success) return SY_FAIL(error, SY_INTERNAL, "matmul: oneDNN failed with status %d", status);
       if (k.own_pass_ && block.completes_rows) k.Activate(b.arguments, block.row, block.rows);
     }
-    if (k.t_.bias_gradient) k.BiasGradient(b.arguments);
+    if (k.t_.bias_gradient)
+      k.bias_gradient_.Run(k.In(b.arguments, 0), k.accumulate[1], b.arguments.Output<float>(1),
+                           b.arguments.Workspace<float>(k.scratchpad_bytes_));
     return SY_OK;
   }
 
@@ -140,8 +140,9 @@ class Matmul : public Kernel {
     return Matrix(shape_.batch, rows, columns, false, dtype, shape_.n);
   }
   memory::desc BiasDesc(int64_t columns) const {
-    return shape_.batch == 1 ? memory::desc({1, columns}, OneDnnType(inputs[bias_].dtype), memory::format_tag::ab)
-                             : memory::desc({1, 1, columns}, OneDnnType(inputs[bias_].dtype), memory::format_tag::abc);
+    return shape_.batch == 1
+               ? memory::desc({1, columns}, OneDnnType(inputs[optional_.bias].dtype), memory::format_tag::ab)
+               : memory::desc({1, 1, columns}, OneDnnType(inputs[optional_.bias].dtype), memory::format_tag::abc);
   }
   // f(row, rows, column, columns) for every block, all columns of some rows before the next rows.
   template <typename F>
@@ -159,7 +160,8 @@ class Matmul : public Kernel {
     if (BiasIsPostOp()) ops.append_binary(dnnl::algorithm::binary_add, BiasDesc(columns));
     if (!own_pass_ && t_.activation != SY_ACTIVATION_NONE && !t_.activation_gradient)
       ops.append_eltwise(Eltwise(t_.activation), t_.activation == SY_ACTIVATION_SILU ? 1.0f : 0.0f, 0.0f);
-    if (t_.residual) ops.append_binary(dnnl::algorithm::binary_add, ResultDesc(rows, columns, inputs[residual_].dtype));
+    if (t_.residual)
+      ops.append_binary(dnnl::algorithm::binary_add, ResultDesc(rows, columns, inputs[optional_.residual].dtype));
     if (accumulate[0]) ops.append_sum(1.0f);
     dnnl::primitive_attr attributes;
     attributes.set_post_ops(ops);
@@ -185,15 +187,15 @@ class Matmul : public Kernel {
     int post_op = t_.alpha != 1.0f ? 1 : 0;
     if (BiasIsPostOp()) {
       add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op++) | DNNL_ARG_SRC_1, BiasDesc(columns),
-          at(a.inputs[bias_], column, inputs[bias_].dtype));
+          at(a.inputs[optional_.bias], column, inputs[optional_.bias].dtype));
     } else if (t_.bias) {
-      add(DNNL_ARG_BIAS, BiasDesc(columns), at(a.inputs[bias_], column, inputs[bias_].dtype));
+      add(DNNL_ARG_BIAS, BiasDesc(columns), at(a.inputs[optional_.bias], column, inputs[optional_.bias].dtype));
     }
     if (!own_pass_ && t_.activation != SY_ACTIVATION_NONE && !t_.activation_gradient) ++post_op;
     if (t_.residual) {
-      const sy_dtype dtype = inputs[residual_].dtype;
+      const sy_dtype dtype = inputs[optional_.residual].dtype;
       add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op) | DNNL_ARG_SRC_1, ResultDesc(rows, columns, dtype),
-          at(a.inputs[residual_], row * shape_.n + column, dtype));
+          at(a.inputs[optional_.residual], row * shape_.n + column, dtype));
     }
     if (scratchpad_bytes_ > 0) {
       const memory::desc scratchpad = product.desc.scratchpad_desc();
@@ -209,62 +211,45 @@ class Matmul : public Kernel {
       if (t_.save_preactivation) {
         Vector().activate(t_.activation, Out(a, 1), Out(a, 0), first + begin, first + end);
       } else {
-        Vector().scale_by_activation_gradient(t_.activation, In(a, preactivation_), Out(a, 0), first + begin,
+        Vector().scale_by_activation_gradient(t_.activation, In(a, optional_.preactivation), Out(a, 0), first + begin,
                                               first + end);
       }
     });
   }
 
-  // Output 1 (M) = the sum of op(a) over K.
-  void BiasGradient(const Arguments& a) const {
-    auto* out = a.Output<float>(1);
-    const int64_t m = shape_.m, k = shape_.k;
-    if (!t_.transpose_a) {  // rows of K elements
-      ParallelRanges(device->threads, m, RowGrain(k), [&](int64_t begin, int64_t end, int) {
-        float block[1024];
-        for (int64_t i = begin; i < end; ++i) {
-          float sum = accumulate[1] ? out[i] : 0.0f;
-          for (int64_t first = 0; first < k; first += 1024) {
-            const int64_t n = std::min<int64_t>(1024, k - first);
-            Vector().to_float(inputs[0].dtype, a.inputs[0] + (i * k + first) * DtypeBytes(inputs[0].dtype), block, n);
-            sum += Vector().reduce(SY_REDUCE_SUM, block, n);
-          }
-          out[i] = sum;
-        }
-      });
-      return;
-    }
-    // Columns of (K, M): parts of rows into partial sums, which are added in order.
-    float* partial = a.Workspace<float>(scratchpad_bytes_);
-    ParallelRanges(device->threads, parts_, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t part = begin; part < end; ++part) {
-        const int64_t first = k * part / parts_, last = k * (part + 1) / parts_;
-        std::fill_n(partial + part * m, m, 0.0f);
-        Vector().add_columns({a.inputs[0] + first * m * DtypeBytes(inputs[0].dtype), inputs[0].dtype}, last - first, m,
-                             m, partial + part * m);
-      }
-    });
-    for (int64_t part = 1; part < parts_; ++part) Vector().reduce_into(SY_REDUCE_SUM, partial, partial + part * m, m);
-    if (accumulate[1]) Vector().reduce_into(SY_REDUCE_SUM, partial, out, m);
-    std::copy_n(partial, m, out);
-  }
-
   sy_matmul_attributes t_;
-  Shape shape_;
+  MatmulShape shape_;
+  MatmulInputs optional_;
+  MatmulBiasGradient bias_gradient_;
   dnnl::engine engine_;
-  size_t bias_ = 0, preactivation_ = 0, residual_ = 0;  // input indices
-  size_t product_ = 0;                                  // the output that oneDNN writes
+  size_t product_ = 0;  // the output that oneDNN writes
   bool own_pass_ = false;
-  int64_t block_rows_ = 0, block_columns_ = 0, parts_ = 0;
+  int64_t block_rows_ = 0, block_columns_ = 0;
   uint64_t scratchpad_bytes_ = 0;
   std::map<std::pair<int64_t, int64_t>, Product> products_;  // by rows and columns
 };
+
+// Whether the primitive is asked at all: for f32, and for bf16 that the CPU multiplies, without f16 anywhere. It writes
+// f32 from f32, accumulates in f32, and its rows' own pass comes last.
+bool PrimitiveTakes(const Request& r, const sy_matmul_attributes& t) {
+  const sy_dtype dtype = r.inputs[0].dtype;
+  if (dtype != r.inputs[1].dtype || (dtype != SY_F32 && !(dtype == SY_BF16 && MultipliesBf16()))) return false;
+  const auto is_f16 = [](const sy_tensor& x) { return x.dtype == SY_F16; };
+  if (std::any_of(r.inputs.begin(), r.inputs.end(), is_f16) || std::any_of(r.outputs.begin(), r.outputs.end(), is_f16))
+    return false;
+  const auto is_f32 = [](const sy_tensor& x) { return x.dtype == SY_F32; };
+  if (dtype == SY_F32 && !std::all_of(r.outputs.begin(), r.outputs.end(), is_f32)) return false;
+  const bool own_pass = t.save_preactivation || (t.activation_gradient && t.activation != SY_ACTIVATION_NONE);
+  if (own_pass && (t.residual || r.accumulate[0])) return false;
+  return !r.accumulate[0] || is_f32(r.outputs[0]);
+}
 
 }  // namespace
 
 KernelPointer PrepareMatmul(const Request& r) {
   const auto t = r.Attributes<sy_matmul_attributes>();
-  const size_t inputs = 2 + (t.bias ? 1 : 0) + (t.activation_gradient ? 1 : 0) + (t.residual ? 1 : 0);
+  const MatmulInputs optional(t);
+  const size_t inputs = optional.count;
   if (!r.HasCounts(inputs, inputs, t.save_preactivation || t.bias_gradient ? 2 : 1)) return nullptr;
   const sy_tensor &a = r.inputs[0], &b = r.inputs[1], &c = r.outputs[0];
   if (a.rank < 2 || b.rank != a.rank || c.rank != a.rank)
@@ -273,7 +258,7 @@ KernelPointer PrepareMatmul(const Request& r) {
     return SY_REFUSE(r, "matmul: activation %d", t.activation);
   if (t.save_preactivation && (t.bias_gradient || t.activation_gradient))
     return SY_REFUSE(r, "matmul: save_preactivation together with a gradient");
-  Shape shape = {1, c.dims[c.rank - 2], a.dims[a.rank - (t.transpose_a ? 2 : 1)], c.dims[c.rank - 1]};
+  MatmulShape shape = {1, c.dims[c.rank - 2], a.dims[a.rank - (t.transpose_a ? 2 : 1)], c.dims[c.rank - 1]};
   for (int d = 0; d + 2 < a.rank; ++d) {
     if (a.dims[d] != b.dims[d] || a.dims[d] != c.dims[d]) return SY_REFUSE(r, "matmul: leading dims differ");
     shape.batch *= a.dims[d];
@@ -283,24 +268,15 @@ KernelPointer PrepareMatmul(const Request& r) {
     return nullptr;
   if (a.dims[a.rank - (t.transpose_a ? 1 : 2)] != shape.m || b.dims[b.rank - (t.transpose_b ? 2 : 1)] != shape.n)
     return SY_REFUSE(r, "matmul: the inner dims do not match");
-  const bool bf16 = a.dtype == SY_BF16;
-  if ((a.dtype != SY_F32 && !bf16) || b.dtype != a.dtype)
-    return SY_REFUSE(r, "matmul: a and b must both be f32 or both bf16");
-  for (size_t i = 2; i < r.inputs.size(); ++i)
-    if (r.inputs[i].dtype != SY_F32 && r.inputs[i].dtype != SY_BF16)
-      return SY_REFUSE(r, "matmul: input %zu must be f32 or bf16", i);
+  for (size_t i = 0; i < inputs; ++i)
+    if (!r.RequireFloat(r.inputs[i], "an input")) return nullptr;
   for (size_t o = 0; o < (t.bias_gradient ? 1 : r.outputs.size()); ++o)
-    if ((r.outputs[o].dtype != SY_F32 && r.outputs[o].dtype != SY_BF16) || (!bf16 && r.outputs[o].dtype != SY_F32))
-      return SY_REFUSE(r, "matmul: output %zu of dtype %d from inputs of dtype %d", o, r.outputs[o].dtype, a.dtype);
-  size_t next = 2;
+    if (!r.RequireFloat(r.outputs[o], "an output")) return nullptr;
   const int64_t elements = shape.batch * shape.m * shape.n;
-  if (t.bias && !r.RequireElements(r.inputs[next++], shape.n, "bias")) return nullptr;
-  if (t.activation_gradient && !r.RequireElements(r.inputs[next++], elements, "preactivation")) return nullptr;
-  if (t.residual && !r.RequireElements(r.inputs[next++], elements, "residual")) return nullptr;
-  const bool own_pass = t.save_preactivation || (t.activation_gradient && t.activation != SY_ACTIVATION_NONE);
-  if (own_pass && (t.residual || r.accumulate[0]))
-    return SY_REFUSE(r, "matmul: an own activation pass with a residual or accumulation");
-  if (r.accumulate[0] && c.dtype != SY_F32) return SY_REFUSE(r, "matmul: accumulates in f32 only");
+  if ((t.bias && !r.RequireElements(r.inputs[optional.bias], shape.n, "bias")) ||
+      (t.activation_gradient && !r.RequireElements(r.inputs[optional.preactivation], elements, "preactivation")) ||
+      (t.residual && !r.RequireElements(r.inputs[optional.residual], elements, "residual")))
+    return nullptr;
   if (t.save_preactivation && (!r.RequireElements(r.outputs[1], elements, "preactivation") || r.accumulate[1]))
     return nullptr;
   if (t.bias_gradient) {
@@ -309,11 +285,13 @@ KernelPointer PrepareMatmul(const Request& r) {
         !r.RequireElements(r.outputs[1], shape.m, "bias_gradient"))
       return nullptr;
   }
-  try {
-    return std::make_unique<Matmul>(r, t, shape);
-  } catch (const dnnl::error& e) {
-    return SY_REFUSE(r, "matmul: oneDNN: %s (status %d)", e.what(), e.status);
+  if (PrimitiveTakes(r, t)) {
+    try {
+      return std::make_unique<Matmul>(r, t, shape);
+    } catch (const dnnl::error&) {  // oneDNN has no own kernel for it on this CPU
+    }
   }
+  return MakeConvertedMatmul(r, t, shape);
 }
 
 }  // namespace switchyard
