@@ -4,36 +4,10 @@
 
 #include "core/base/logging.h"
 #include "core/train/trainer_impl.h"
+#include "core/train/weight_files.h"
 
 namespace switchyard {
 namespace {
-
-// The file's tensors of a floating type as f32.
-StatusOr<HostTensors> ReadAll(const TensorFile& file) {
-  HostTensors tensors;
-  for (const TensorFile::Entry& entry : file.entries()) {
-    HostTensor tensor;
-    tensor.shape.assign(entry.shape.begin(), entry.shape.end());
-    const auto count = static_cast<size_t>(Elements(tensor.shape));
-    std::vector<char> bytes(static_cast<size_t>(entry.bytes));
-    SY_RETURN_IF_ERROR(file.Read(entry, bytes.data()));
-    tensor.values.resize(count);
-    if (entry.dtype == "F32") {
-      std::memcpy(tensor.values.data(), bytes.data(), bytes.size());
-    } else if (entry.dtype == "BF16") {
-      for (size_t i = 0; i < count; ++i) {
-        uint16_t half = 0;
-        std::memcpy(&half, bytes.data() + 2 * i, 2);
-        const uint32_t word = static_cast<uint32_t>(half) << 16;
-        std::memcpy(&tensor.values[i], &word, 4);
-      }
-    } else {
-      return DataLoss("{}: tensor {} has dtype {}; expected F32 or BF16 weights", file.path(), entry.name, entry.dtype);
-    }
-    tensors.emplace(entry.name, std::move(tensor));
-  }
-  return tensors;
-}
 
 bool IsSaved(const Layout::Entry& entry, const std::string& name) {
   return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
@@ -107,10 +81,12 @@ Status Trainer::Impl::Save(bool best, double top1) {
                      {"seed", config.seed},
                      {"arch", model.architecture},
                      {"classes", train_data->class_names()},
+                     {"evaluation", ToJson(*model.evaluation)},
                      {"config", ToJson(config)}};
   if (model.config_json) {
     SY_ASSIGN_OR_RETURN(contents.config, model.config_json(train_data->class_names()));
   }
+  if (model.preprocessor_json) contents.preprocessor = model.preprocessor_json(*model.evaluation);
   SaveOptions options;
   options.best = best;
   options.keep = config.keep;
@@ -118,25 +94,18 @@ Status Trainer::Impl::Save(bool best, double top1) {
 }
 
 Status Trainer::Impl::Load(const std::string& path, bool weights_only) {
-  const bool bare = path.ends_with(".safetensors");
-  HostTensors weights;
-  std::optional<LoadedCheckpoint> checkpoint;
-  if (bare) {
-    if (!weights_only)
-      return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
-    SY_ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
-    SY_ASSIGN_OR_RETURN(weights, ReadAll(file));
-  } else {
-    auto loaded = LoadCheckpoint(path);
-    if (!loaded.ok()) return loaded.status();
-    checkpoint.emplace(std::move(*loaded));
+  SY_ASSIGN_OR_RETURN(const WeightSource source, WeightSource::Open(path));
+  const LoadedCheckpoint* const checkpoint = source.checkpoint();
+  if (!weights_only && checkpoint == nullptr)
+    return InvalidArgument("--resume={0}: bare weights have no optimizer state; use --pretrained={0}", path);
+  if (!weights_only) {
     const nlohmann::json arch = checkpoint->record.value("arch", nlohmann::json());
-    if (!weights_only && arch != model.architecture) {
+    if (arch != model.architecture) {
       return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", checkpoint->folder,
                              arch.dump(), model.architecture.dump());
     }
-    SY_ASSIGN_OR_RETURN(weights, ReadAll(checkpoint->weights));
   }
+  SY_ASSIGN_OR_RETURN(HostTensors weights, source.Read());
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), config.reset_head));
   }

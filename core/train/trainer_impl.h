@@ -18,7 +18,7 @@ inline double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 // The loader of one rank: shuffled and augmented for training, every sample once for evaluation.
-StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const TrainableModel& model,
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const EvaluationTransform& evaluation,
                                              const Dataset& data, const World& world, bool train);
 
 struct Trainer::Impl {
@@ -34,6 +34,7 @@ struct Trainer::Impl {
   TrainableModel model;
   const Dataset* train_data = nullptr;
   const Dataset* validation_data = nullptr;
+  bool evaluation_only = false;  // then there are no training plans and no data
 
   // Plans over one state. `update` is the step that ends a round: the only one (A = 1) or the last.
   std::unique_ptr<KernelCache> kernels, reference_kernels;
