@@ -14,13 +14,13 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kLargestJson = size_t{64} << 20;
+constexpr size_t kLargestCompanion = size_t{64} << 20;
 constexpr int kDeepestJson = 32;
-constexpr char kWeights[] = "model.safetensors";
+constexpr char kWholeModel[] = "model.safetensors";
 constexpr char kIndexEnd[] = ".safetensors.index.json";
 
 StatusOr<Json> ReadJsonObject(const std::string& path) {
-  SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestJson));
+  SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestCompanion));
   bool deep = false;
   const auto watch = [&](int depth, Json::parse_event_t, Json&) { return !(deep = deep || depth > kDeepestJson); };
   Json json = Json::parse(text, watch, /*allow_exceptions=*/false);
@@ -67,7 +67,7 @@ void ConvertAll(const std::vector<char>& bytes, const Convert& convert, std::vec
   }
 }
 
-StatusOr<HostTensor> ReadTensor(const TensorFile& file, const TensorFile::Entry& entry) {
+StatusOr<HostTensor> ReadAsFloats(const TensorFile& file, const TensorFile::Entry& entry) {
   HostTensor tensor;
   tensor.shape.assign(entry.shape.begin(), entry.shape.end());
   std::vector<char> bytes(static_cast<size_t>(entry.bytes));
@@ -132,7 +132,7 @@ StatusOr<WeightSource> WeightSource::Open(const std::string& path) {
   std::sort(weights.begin(), weights.end());
   std::sort(pickles.begin(), pickles.end());
   const auto whole = std::find_if(weights.begin(), weights.end(),
-                                  [](const std::string& file) { return fs::path(file).filename() == kWeights; });
+                                  [](const std::string& file) { return fs::path(file).filename() == kWholeModel; });
   if (whole != weights.end()) {
     SY_RETURN_IF_ERROR(source.OpenFile(*whole));
   } else if (!index.empty()) {
@@ -203,7 +203,7 @@ const TensorFile::Entry* WeightSource::Find(const std::string& name) const {
 StatusOr<HostTensors> WeightSource::Read() const {
   HostTensors tensors;
   for (const auto& [name, place] : places_) {
-    SY_ASSIGN_OR_RETURN(tensors[name], ReadTensor(file(place.file), place.entry));
+    SY_ASSIGN_OR_RETURN(tensors[name], ReadAsFloats(file(place.file), place.entry));
   }
   return tensors;
 }

@@ -1,3 +1,9 @@
+#include <zlib.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "core/data/transforms.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/hugging_face.h"
@@ -266,6 +272,32 @@ TEST(HuggingFace, APreprocessorIsReadAsItWasWritten) {
   ASSERT_TRUE(old.ok()) << Message(old.status());
   EXPECT_EQ(old->resize, 0);
   EXPECT_EQ(old->mean, std::vector<float>{0.5f});
+}
+
+TEST(HuggingFace, APreprocessorMakesTheSamePixelsHereAsThere) {
+  const nlohmann::json recorded =
+      nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/hugging_face.json"))["pixels"];
+  ASSERT_EQ(recorded.size(), 20u);
+  for (const nlohmann::json& c : recorded) {
+    TransformOptions options;
+    const auto read = ReadHuggingFacePreprocessor(c["preprocessor"], 28, 3);
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    options.evaluation = *read;
+    Image image;
+    image.Reshape(c["height"], c["width"], 3);
+    for (int y = 0; y < image.height; ++y) {
+      for (int x = 0; x < image.width; ++x) {
+        for (int k = 0; k < 3; ++k) {
+          image.Row(y)[3 * x + k] = static_cast<uint8_t>(7 * x * x + 13 * y + 29 * k + 3 * x * y);
+        }
+      }
+    }
+    std::vector<float> out(28 * 28 * 3);
+    Transform::Create(options)->Apply(0, 0, &image, out.data());
+    std::vector<uint8_t> bytes;
+    for (const float value : out) bytes.push_back(static_cast<uint8_t>(std::lround(value * 255)));
+    EXPECT_EQ(crc32(0, bytes.data(), static_cast<uInt>(bytes.size())), c["crc32"].get<uint32_t>()) << c;
+  }
 }
 
 TEST(HuggingFace, APreprocessorThatWeCannotFollowIsRefusedByField) {

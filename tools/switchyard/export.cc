@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "absl/flags/flag.h"
+#include "core/base/logging.h"
 #include "core/train/file_calls.h"
 #include "models/hugging_face.h"
 #include "models/timm.h"
@@ -47,6 +48,10 @@ Status ExportCommand(const Arguments& arguments) {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(model.setup.config, model.setup.model));
   std::string loader;
   if (timm && resolved.info->family == "vit") {
+    if (resolved.options.layer_norm_eps != kTimmEps) {
+      LogWarning("layer_norm_eps {:g} is not kept: timm's Vision Transformers have {:g}",
+                 resolved.options.layer_norm_eps, kTimmEps);
+    }
     SY_RETURN_IF_ERROR(WriteJson(folder + "/config.json", TimmConfig(resolved, transform, model.classes)));
     loader = fmt::format("timm.create_model(\"local-dir:{}\", pretrained=True)", folder);
   } else if (!timm) {
