@@ -129,10 +129,12 @@ StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int 
   } else {
     SY_ASSIGN_OR_RETURN(result, Side(json, "size", 224));
     t.resize = 0;
-    if (crop) return Unexpected("size", "a shortest_edge where do_center_crop is true", size);
   }
   if (crop) {
+    const int whole = result;
     SY_ASSIGN_OR_RETURN(result, Side(json, "crop_size", result));
+    if (!shorter && result != whole)  // of a square of its own size, a crop is all
+      return Unexpected("size", "a shortest_edge where do_center_crop takes a part", size);
   }
   if (result != image_size)
     return InvalidArgument("{}: makes images of {} pixels, but the model takes {}", crop ? "crop_size" : "size", result,

@@ -16,7 +16,7 @@ namespace switchyard {
 
 // The architecture that a config.json describes, theirs or timm's.
 struct ForeignModel {
-  ModelOptions options;                  // without a name; classes are 0 where the file does not say
+  ModelOptions options;                  // without a name; classes and layer_norm_eps are 0 where the file does not say
   std::vector<std::string> class_names;  // by label; empty where there are none, or the meaningless LABEL_0, LABEL_1, …
 };
 StatusOr<ForeignModel> ReadHuggingFaceConfig(const nlohmann::json& config);

@@ -34,7 +34,7 @@ StatusOr<ModelOptions> OptionsOfArchitecture(const Json& name) {
   ModelOptions options = info->defaults;
   options.name.clear();
   options.image_size = std::stoi(match[3].str());
-  options.layer_norm_eps = kTimmEps;
+  options.layer_norm_eps = 0;  // nothing in the file says it
   return options;
 }
 

@@ -33,7 +33,8 @@ std::string Disagreements(const ModelOptions& chosen, const ModelOptions& found)
   compare("depth", chosen.depth, found.depth, found.depth);
   compare("heads", chosen.heads, found.heads, found.heads);
   if (hidden(chosen) != hidden(found)) compare("mlp_ratio", chosen.mlp_ratio, found.mlp_ratio, found.mlp_ratio);
-  compare("layer_norm_eps", chosen.layer_norm_eps, found.layer_norm_eps, found.layer_norm_eps);
+  if (found.layer_norm_eps > 0)
+    compare("layer_norm_eps", chosen.layer_norm_eps, found.layer_norm_eps, found.layer_norm_eps);
   return text;
 }
 
