@@ -185,14 +185,20 @@ TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {
           "--weight_decay=0 --device=cpu --threads=1 "
           "--output=run --tag=t --suffix=b"));
   const std::string tuned = "run/vit_base/t/b/run";
-  std::ifstream file(In(tuned + "/checkpoints/latest/state.json"));
-  const nlohmann::json record = nlohmann::json::parse(file, nullptr, false);
-  EXPECT_FLOAT_EQ(record["arch"]["layer_norm_eps"].get<float>(), 1e-4f);
-  EXPECT_EQ(record["arch"]["heads"], 2);
-  EXPECT_EQ(record["evaluation"]["mean"][0], 0.4);
-  EXPECT_EQ(record["evaluation"]["resize"], 32);
+  const auto expect_record = [&] {
+    std::ifstream file(In(tuned + "/checkpoints/latest/state.json"));
+    const nlohmann::json record = nlohmann::json::parse(file, nullptr, false);
+    EXPECT_FLOAT_EQ(record["arch"]["layer_norm_eps"].get<float>(), 1e-4f);
+    EXPECT_EQ(record["arch"]["heads"], 2);
+    EXPECT_EQ(record["evaluation"]["mean"][0], 0.4);
+    EXPECT_EQ(record["evaluation"]["resize"], 32);
+  };
+  expect_record();
   // A step of nothing leaves the weights as they were.
   EXPECT_NEAR(Eval(tuned)["loss"].get<double>(), Eval(run_)["loss"].get<double>(), 1e-5);
+  // Nor does going on forget what came with the weights.
+  ExpectSuccess(Run("train --steps=2 --resume=" + tuned + " --data=photos --device=cpu --threads=1"));
+  expect_record();
 }
 
 TEST_F(Weights, APickleIsRefusedWithTheWayToConvertIt) {

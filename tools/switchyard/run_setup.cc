@@ -54,6 +54,12 @@ Status CheckDatasetName(const std::string& name) {
   return LocateDataset(options).status();  // says what is known
 }
 
+std::vector<std::string> Texts(const std::vector<float>& numbers) {
+  std::vector<std::string> texts;
+  for (const float number : numbers) texts.push_back(fmt::format("{}", number));
+  return texts;
+}
+
 // World::Join chooses in earnest; this is for an early answer.
 Status CheckDevice(const TrainConfig& c, const ProcessMap& processes) {
   DeviceRequest request;
@@ -189,10 +195,12 @@ StatusOr<RunSetup> SetUpRun(const TrainConfig& given, const ProcessMap& processe
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), processes.world));
-  if (pretrained) {  // what the weights expect of pixels; what is cropped is the dataset's matter
-    setup.model.evaluation->interpolation = pretrained->interpolation;
-    setup.model.evaluation->mean = pretrained->mean;
-    setup.model.evaluation->std = pretrained->std;
+  // What the weights expect of pixels is the run's from now on; what is cropped is the dataset's matter.
+  if (pretrained) {
+    TrainConfig& c = setup.config;
+    if (c.interpolation.empty()) c.interpolation = InterpolationName(pretrained->interpolation);
+    if (c.mean.empty()) c.mean = Texts(pretrained->mean);
+    if (c.std.empty()) c.std = Texts(pretrained->std);
   }
   setup.train = std::move(train);
   setup.validation = std::move(validation);
