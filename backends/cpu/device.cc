@@ -75,7 +75,8 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
     return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
                    DeviceCount());
   sy_device_info full = {SY_HEADER(sy_device_info)};
-  std::snprintf(full.name, sizeof full.name, "%s (%s)", ProcessorName().c_str(), Vector().isa);
+  std::snprintf(full.name, sizeof full.name, "%s (%s%s)", ProcessorName().c_str(), Vector().isa,
+                MultipliesBf16() ? "" : ", halves computed in f32");
   char host[64] = {};
   gethostname(host, sizeof host - 1);
   uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a of the machine's name
