@@ -150,7 +150,7 @@ enum class SettingKind {
   X(base_batch_size, kProperty, "batch for which --lr is meant")                                                      \
   X(scale_lr_factor, kProperty, "extra factor of --scale_lr")                                                         \
   X(label_smoothing, kProperty, "share of the target spread over all classes; below 0: the model's recipe")           \
-  X(on_nonfinite, kProperty,                                                                                            \
+  X(on_nonfinite, kProperty,                                                                                          \
     "stop: gradients with inf or nan end the run; skip: their update is left out, up to 100 in a row")                \
   X(workers, kPlace, "loader threads per rank")                                                                       \
   X(prefetch, kPlace, "batches prepared ahead")                                                                       \

@@ -36,7 +36,7 @@ int OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0) {
   return Uninterrupted([&] { return Calls().openat(folder, name.c_str(), flags, mode); });
 }
 
-Status WriteAll(int descriptor, const std::string& path, Bytes piece) {
+Status WriteAll(int descriptor, const std::string& path, ByteView piece) {
   constexpr size_t kLargestWrite = size_t{1} << 30;
   while (!piece.empty()) {
     const size_t bytes = std::min(piece.size(), kLargestWrite);
@@ -154,12 +154,12 @@ bool Folder::Has(const std::string& name) const {
   return ::fstatat(descriptor_, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-Status Folder::Write(const std::string& name, const std::vector<Bytes>& pieces) const {
+Status Folder::Write(const std::string& name, const std::vector<ByteView>& pieces) const {
   const std::string path = PathOf(name);
   const int file = OpenAt(descriptor_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file < 0) return FileError("create", path, errno);
   Status status;
-  for (const Bytes piece : pieces) {
+  for (const ByteView piece : pieces) {
     if (status.ok()) status = WriteAll(file, path, piece);
   }
   if (status.ok()) status = SyncFile(file, path);
@@ -168,7 +168,7 @@ Status Folder::Write(const std::string& name, const std::vector<Bytes>& pieces) 
   return status;
 }
 
-Status Folder::Replace(const std::string& name, const std::vector<Bytes>& pieces) const {
+Status Folder::Replace(const std::string& name, const std::vector<ByteView>& pieces) const {
   const std::string draft = fmt::format(".{}.tmp", name);
   SY_RETURN_IF_ERROR(Remove(draft));
   SY_RETURN_IF_ERROR(Write(draft, pieces));

@@ -36,8 +36,8 @@ struct FileCalls {
 FileCalls SystemFileCalls();                        // the real ones
 void ReplaceFileCalls(const FileCalls* for_tests);  // nullptr restores the real ones
 
-using Bytes = std::span<const std::byte>;
-inline Bytes BytesOf(const std::string& text) { return std::as_bytes(std::span(text)); }
+using ByteView = std::span<const std::byte>;
+inline ByteView BytesOf(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 // A folder that is held open. `name` is always one component: what lies directly in it.
 class Folder {
@@ -63,10 +63,10 @@ class Folder {
 
   // Creates a file that must not exist, writes the pieces one after another and fsyncs it; its name is durable after
   // the next Sync(). On an error the file is removed.
-  Status Write(const std::string& name, const std::vector<Bytes>& pieces) const;
+  Status Write(const std::string& name, const std::vector<ByteView>& pieces) const;
   // Puts a whole file in the place of what has that name: a reader, and a crash, see the old one or the new one, and
   // once it returns the new one.
-  Status Replace(const std::string& name, const std::vector<Bytes>& pieces) const;
+  Status Replace(const std::string& name, const std::vector<ByteView>& pieces) const;
   // Puts a symbolic link to `target` there in one step; durable after the next Sync().
   Status ReplaceLink(const std::string& target, const std::string& name) const;
   Status Rename(const std::string& from, const std::string& to) const;

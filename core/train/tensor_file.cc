@@ -147,7 +147,7 @@ StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::str
   OrderedJson about = {{"header_crc32", kNoChecksum}, {"format", "pt"}, {kWriter, kWriterName}};
   for (const auto& [key, value] : metadata) about[key] = value;
   OrderedJson header = {{"__metadata__", OrderedJson::object()}};
-  std::vector<Bytes> payload;
+  std::vector<ByteView> payload;
   int64_t offset = 0;
   for (const NamedTensor* tensor : order) {
     const int64_t element_bytes = ElementBytes(tensor->dtype);
@@ -184,7 +184,7 @@ StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::str
   summary.header_crc32 = HeaderChecksum(length_bytes.data(), text);
   text.replace(kHeaderStartBytes, 8, fmt::format("{:08x}", summary.header_crc32));
 
-  std::vector<Bytes> pieces = {BytesOf(length_bytes), BytesOf(text)};
+  std::vector<ByteView> pieces = {BytesOf(length_bytes), BytesOf(text)};
   pieces.insert(pieces.end(), payload.begin(), payload.end());
   SY_RETURN_IF_ERROR(folder.Write(name, pieces));
   return summary;

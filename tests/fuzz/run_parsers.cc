@@ -83,7 +83,7 @@ int FuzzCheckpoint(const uint8_t* data, size_t size) {
   for (const char* key : {"epoch", "batch", "step", "world"}) ReadField(loaded->record, key, &number).IgnoreError();
   ReadField(loaded->record, "best_top1", &real).IgnoreError();
   ReadField(loaded->record, "classes", &texts).IgnoreError();
-  TrainConfigFromJson(loaded->record.value("config", nlohmann::json())).IgnoreError();
+  PropertiesFromJson(loaded->record.value("config", nlohmann::json())).IgnoreError();
   return 0;
 }
 
@@ -97,7 +97,7 @@ int FuzzConfig(const uint8_t* data, size_t size) {
   rules.comments = true;
   const auto json = ParseJson({reinterpret_cast<const char*>(data), size}, rules);
   if (!json.ok()) return 0;
-  const auto config = TrainConfigFromJson(*json);
+  const auto config = PropertiesFromJson(*json);
   if (config.ok()) CheckTrainConfig(*config).IgnoreError();
   const nlohmann::json copy = *json;  // as deep as it may be, copied and printed
   Excerpt(copy);

@@ -78,7 +78,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
        [] { return Texts({"{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":null,\"note\":\"two\\nlines\"}\n{\"st"}); }},
       {"config", FuzzConfig,
        [] {
-         return Texts({ToJson(TrainConfig()).dump(),
+         return Texts({ToJson(TrainConfig(), {SettingKind::kProperty}).dump(),
                        "{\"lr\": 1e-3, // a comment\n \"milestones\": \"1,2\", \"epochs\": 3}",
                        "[[[[[[[[[[{\"a\":[]}]]]]]]]]]]"});
        }},
