@@ -26,17 +26,7 @@ void PrintEvaluation(const EvaluationResult& e, bool json) {
 
 // The validation split, with labels as the model numbers its classes.
 StatusOr<std::unique_ptr<Dataset>> OpenEvaluationData(const TrainedModel& model) {
-  const TrainConfig& c = model.setup.config;
-  DatasetOptions options;
-  options.name = c.dataset;
-  options.data = c.data;
-  options.download = c.download;
-  options.seed = c.seed;
-  options.image_size = c.image_size;
-  options.classes = c.classes;
-  options.train_size = c.train_size;
-  options.validation_size = c.validation_size;
-  SY_ASSIGN_OR_RETURN(auto data, OpenDataset(options, Split::kValidation));
+  SY_ASSIGN_OR_RETURN(auto data, OpenDataset(DatasetOptionsOf(model.setup.config), Split::kValidation));
   const std::string match = absl::GetFlag(FLAGS_match_classes);
   if (match != "name" && match != "position")
     return InvalidArgument("--match_classes: expected name or position, found {}", match);

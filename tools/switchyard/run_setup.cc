@@ -115,6 +115,19 @@ ModelOptions OptionsOf(const TrainConfig& c) {
   return o;
 }
 
+DatasetOptions DatasetOptionsOf(const TrainConfig& c) {
+  DatasetOptions options;
+  options.name = c.dataset;
+  options.data = c.data;
+  options.download = c.download;
+  options.seed = c.seed;
+  options.image_size = c.image_size;
+  options.classes = c.classes;
+  options.train_size = c.train_size;
+  options.validation_size = c.validation_size;
+  return options;
+}
+
 WorldRequest WorldRequestOf(const TrainConfig& c) {
   WorldRequest request;
   request.device = c.device;
@@ -207,15 +220,8 @@ StatusOr<RunSetup> SetUpRun(const TrainConfig& given, const ProcessMap& processe
   }
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
   SY_RETURN_IF_ERROR(CheckDevice(settings, processes));
-  DatasetOptions options;
-  options.name = settings.dataset;
-  options.data = settings.data;
-  options.download = settings.download;
-  options.seed = settings.seed;
+  DatasetOptions options = DatasetOptionsOf(settings);
   options.image_size = model.options.image_size;
-  options.classes = settings.classes;
-  options.train_size = settings.train_size;
-  options.validation_size = settings.validation_size;
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), processes.world));

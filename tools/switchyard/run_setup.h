@@ -27,6 +27,7 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
 StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& processes);
 // --batch_size=auto: the largest power of two that fits, now that the device is open. Collective.
 Status ChooseBatch(RunSetup& setup, World& world);
+DatasetOptions DatasetOptionsOf(const TrainConfig& config);
 WorldRequest WorldRequestOf(const TrainConfig& config);
 
 // The properties of the run that a checkpoint was saved from (nothing that names places or code is taken from there),
