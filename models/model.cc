@@ -18,6 +18,7 @@ VisionTransformerConfig VitConfig(const ModelOptions& o) {
           .depth = o.depth,
           .heads = o.heads,
           .mlp_ratio = o.mlp_ratio,
+          .layer_norm_eps = o.layer_norm_eps,
           .dropout = o.dropout,
           .drop_path = o.drop_path};
 }
@@ -45,7 +46,7 @@ ModelInfo Vit(const std::string& name, const std::string& help, int patch, int w
   return {.name = name,
           .help = help,
           .family = "vit",
-          .defaults = {name, 224, 3, 1000, patch, width, depth, heads, 4, 0, 0},
+          .defaults = {name, 224, 3, 1000, patch, width, depth, heads, 4, kTimmEps, 0, 0},
           .recipe = {.lr = 5e-4f, .warmup_lr = 1e-6f, .min_lr = 1e-5f, .clip = 1, .label_smoothing = 0.1f},
           .normalization = kHalf,
           .check = CheckVit,
@@ -56,7 +57,7 @@ std::vector<ModelInfo> MakeModels() {
   const ModelInfo micro = {.name = "vit_micro",
                            .help = "Vision Transformer for 28×28 grey images, patch 7: minutes on a laptop",
                            .family = "vit",
-                           .defaults = {"vit_micro", 28, 1, 10, 7, 64, 4, 4, 2, 0, 0},
+                           .defaults = {"vit_micro", 28, 1, 10, 7, 64, 4, 4, 2, kTimmEps, 0, 0},
                            .recipe = {.epochs = 14,
                                       .global_batch = 128,
                                       .lr = 3e-3f,
@@ -72,7 +73,7 @@ std::vector<ModelInfo> MakeModels() {
       .name = "mlp",
       .help = "multi-layer perceptron, for quick checks",
       .family = "mlp",
-      .defaults = {"mlp", 28, 1, 10, 0, 256, 2, 0, 0, 0, -1},
+      .defaults = {"mlp", 28, 1, 10, 0, 256, 2, 0, 0, 0, 0, -1},
       .recipe = {.epochs = 5, .global_batch = 128, .lr = 1e-3f, .weight_decay = 0.01f, .augmentation = "none"},
       .normalization = kHalf,
       .check = CheckMlp,
@@ -150,6 +151,7 @@ StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options) {
     if (options.*field == 0) model.options.*field = info->defaults.*field;
   }
   if (options.mlp_ratio == 0) model.options.mlp_ratio = info->defaults.mlp_ratio;
+  if (options.layer_norm_eps == 0) model.options.layer_norm_eps = info->defaults.layer_norm_eps;
   if (options.dropout < 0) model.options.dropout = std::max(0.0f, info->defaults.dropout);
   if (options.drop_path < 0) model.options.drop_path = std::max(0.0f, info->defaults.drop_path);
   SY_RETURN_IF_ERROR(Annotate(info->check(model.options), "model " + info->name));

@@ -12,6 +12,9 @@
 
 namespace switchyard {
 
+// Layer norms of a Vision Transformer: what timm's weights were trained with, and transformers' default.
+inline constexpr float kTimmEps = 1e-6f, kHuggingFaceEps = 1e-12f;
+
 // What the user asks for. 0 (for the two rates: below 0) leaves it to the model.
 struct ModelOptions {
   std::string name;
@@ -23,6 +26,7 @@ struct ModelOptions {
   int depth = 0;
   int heads = 0;
   float mlp_ratio = 0;
+  float layer_norm_eps = 0;
   float dropout = -1;
   float drop_path = -1;
 };

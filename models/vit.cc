@@ -8,8 +8,6 @@
 namespace switchyard {
 namespace {
 
-constexpr float kEps = 1e-6f;
-
 // x + attn(norm1(x)), then x + mlp(norm2(x)); x (B, N+1, D).
 Value Block(const VisionTransformerConfig& config, nn::Context& context, Value x, int index) {
   const Graph::Scope scope(context.graph, fmt::format("blocks.{}", index));
@@ -17,11 +15,11 @@ Value Block(const VisionTransformerConfig& config, nn::Context& context, Value x
       config.depth > 1 ? config.drop_path * static_cast<float>(index) / static_cast<float>(config.depth - 1) : 0;
   const auto hidden = static_cast<int64_t>(config.mlp_ratio * static_cast<float>(config.width));
 
-  Value y = nn::LayerNorm(context, "norm1", x, kEps);
+  Value y = nn::LayerNorm(context, "norm1", x, config.layer_norm_eps);
   y = nn::Attention(context, "attn", y, config.heads, config.dropout);
   x = ops::Add(x, nn::DropPath(context, "drop_path1", y, drop_path));
 
-  y = nn::LayerNorm(context, "norm2", x, kEps);
+  y = nn::LayerNorm(context, "norm2", x, config.layer_norm_eps);
   y = nn::Mlp(context, "mlp", y, hidden, config.dropout);
   return ops::Add(x, nn::DropPath(context, "drop_path2", y, drop_path));
 }
@@ -41,6 +39,8 @@ Status Check(const VisionTransformerConfig& c) {
     return InvalidArgument("width {} is no multiple of {} heads; try --width={}", c.width, c.heads,
                            (c.width + c.heads - 1) / c.heads * c.heads);
   }
+  if (!(c.layer_norm_eps > 0 && c.layer_norm_eps < 1))
+    return InvalidArgument("layer_norm_eps {} must lie in (0, 1)", c.layer_norm_eps);
   if (c.dropout < 0 || c.dropout >= 1 || c.drop_path < 0 || c.drop_path >= 1) {
     return InvalidArgument("dropout {} and drop path {} must lie in [0, 1)", c.dropout, c.drop_path);
   }
@@ -64,7 +64,7 @@ Value VisionTransformer(const VisionTransformerConfig& config, nn::Context& cont
 
   // A norm works row by row, so that the class token may be taken out before it.
   x = ops::Reshape(ops::Slice(x, 1, 0, 1), {batch, width});
-  return nn::Linear(context, "head", nn::LayerNorm(context, "norm", x, kEps), config.classes);
+  return nn::Linear(context, "head", nn::LayerNorm(context, "norm", x, config.layer_norm_eps), config.classes);
 }
 
 }  // namespace switchyard

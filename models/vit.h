@@ -1,6 +1,6 @@
 // The Vision Transformer (Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021), with the names and the
-// arithmetic of timm: pre-norm blocks, one class token, learned positions, exact GELU, layer norms with eps 1e-6, the
-// head on the normed class token. Thread-safe but for the graph that is built.
+// arithmetic of timm: pre-norm blocks, one class token, learned positions, exact GELU, the head on the normed class
+// token. Thread-safe but for the graph that is built.
 #pragma once
 
 #include "core/base/status.h"
@@ -16,9 +16,10 @@ struct VisionTransformerConfig {
   int width = 768;  // D
   int depth = 12;   // blocks
   int heads = 12;
-  float mlp_ratio = 4;  // hidden width of a block's MLP over D
-  float dropout = 0;    // behind the positions, the attention's projection and both products of an MLP
-  float drop_path = 0;  // of the last block; rises linearly from 0 at the first
+  float mlp_ratio = 4;           // hidden width of a block's MLP over D
+  float layer_norm_eps = 1e-6f;  // timm's; weights from Hugging Face usually want 1e-12
+  float dropout = 0;             // behind the positions, the attention's projection and both products of an MLP
+  float drop_path = 0;           // of the last block; rises linearly from 0 at the first
 };
 
 // InvalidArgument where the numbers do not fit together: image_size % patch, width % heads, anything below 1.

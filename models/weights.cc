@@ -1,7 +1,5 @@
 #include "models/weights.h"
 
-#include <nlohmann/json.hpp>
-
 #include "models/vit_weights.h"
 
 namespace switchyard {
@@ -66,40 +64,6 @@ StatusOr<HostTensors> ExportWeights(const ResolvedModel& model, HostTensors para
                            model.info->name);
   }
   return parameters;
-}
-
-StatusOr<std::string> HuggingFaceConfig(const ResolvedModel& model, const std::vector<std::string>& class_names) {
-  if (model.info->family != "vit") {
-    return InvalidArgument("{} has no counterpart in Hugging Face's transformers", model.info->name);
-  }
-  const ModelOptions& o = model.options;
-  nlohmann::ordered_json config = {{"architectures", {"ViTForImageClassification"}},
-                                   {"model_type", "vit"},
-                                   {"hidden_size", o.width},
-                                   {"num_hidden_layers", o.depth},
-                                   {"num_attention_heads", o.heads},
-                                   {"intermediate_size", static_cast<int>(o.mlp_ratio * static_cast<float>(o.width))},
-                                   {"hidden_act", "gelu"},
-                                   {"hidden_dropout_prob", 0.0},
-                                   {"attention_probs_dropout_prob", 0.0},
-                                   {"initializer_range", 0.02},
-                                   {"layer_norm_eps", 1e-6},
-                                   {"image_size", o.image_size},
-                                   {"patch_size", o.patch},
-                                   {"num_channels", o.channels},
-                                   {"qkv_bias", true},
-                                   {"torch_dtype", "float32"}};
-  nlohmann::ordered_json names = nlohmann::ordered_json::object(), ids = nlohmann::ordered_json::object();
-  for (int i = 0; i < o.classes; ++i) {
-    const std::string number = std::to_string(i);
-    const bool named = static_cast<size_t>(i) < class_names.size();
-    const std::string name = named ? class_names[static_cast<size_t>(i)] : fmt::format("LABEL_{}", i);
-    names[number] = name;
-    ids[name] = i;
-  }
-  config["id2label"] = std::move(names);
-  config["label2id"] = std::move(ids);
-  return config.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace switchyard

@@ -6,11 +6,13 @@
 //   cls_token, pos_embed              vit.embeddings.cls_token, .position_embeddings
 //   patch_embed.proj                  vit.embeddings.patch_embeddings.projection
 //   blocks.i.norm1, norm2             vit.encoder.layer.i.layernorm_before, layernorm_after
-//   blocks.i.attn.qkv                 vit.encoder.layer.i.attention.attention.query, key, value   (rows of q, k, v in
-//   turn) blocks.i.attn.proj                vit.encoder.layer.i.attention.output.dense blocks.i.mlp.fc1, fc2
-//   vit.encoder.layer.i.intermediate.dense, output.dense norm, head                        vit.layernorm, classifier
+//   blocks.i.attn.qkv                 vit.encoder.layer.i.attention.attention.query, key, value (its rows in turn)
+//   blocks.i.attn.proj                vit.encoder.layer.i.attention.output.dense
+//   blocks.i.mlp.fc1, fc2             vit.encoder.layer.i.intermediate.dense, output.dense
+//   norm, head                        vit.layernorm, classifier
 //
-// It works on tensors in memory; core/train reads and writes the files. Thread-safe: pure functions.
+// It works on tensors in memory; core/train reads and writes the files, hugging_face.h the JSON beside them.
+// Thread-safe: pure functions.
 #pragma once
 
 #include <map>
@@ -31,9 +33,5 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
 
 // Model → file. InvalidArgument for Hugging Face's style of a model that it does not have.
 StatusOr<HostTensors> ExportWeights(const ResolvedModel& model, HostTensors parameters, WeightStyle style);
-
-// The content of config.json beside weights in Hugging Face's style, so that ViTForImageClassification.from_pretrained
-// loads them. Classes without a name are called LABEL_<i>.
-StatusOr<std::string> HuggingFaceConfig(const ResolvedModel& model, const std::vector<std::string>& class_names);
 
 }  // namespace switchyard

@@ -32,6 +32,9 @@ class Dataset {
   virtual std::string Path(int64_t index) const;
   // What suits this data in training, unless the user chooses.
   virtual Augmentation augmentation() const { return Augmentation::kResizedCrop; }
+  // What suits it in evaluation, unless the user chooses: the share of the shorter side that a centred crop keeps. The
+  // edges of photographs (0.875 is the ImageNet habit) tell less than their centre.
+  virtual float crop_ratio() const { return augmentation() == Augmentation::kResizedCrop ? 0.875f : 1; }
 
   StatusOr<Sample> Get(int64_t index) const;
   // A cheap fingerprint: CRC-32 of the size, the class names and up to 64 evenly spaced decoded samples. The same for a

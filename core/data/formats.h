@@ -20,7 +20,8 @@ struct IdxArray {
 StatusOr<IdxArray> ReadIdx(const std::string& path);
 
 // <prefix>-images* and <prefix>-labels* in the folder `path`; prefix is train, or t10k, test or val. Images (N, H, W)
-// or (N, H, W, C). Without class names, the numbers up to the largest training label are.
+// or (N, H, W, C). Without class names, the numbers up to the largest training label are (or up to the largest of the
+// split, where there are no training labels).
 StatusOr<std::unique_ptr<Dataset>> OpenIdx(const std::string& name, const std::string& path, Split split,
                                            std::vector<std::string> class_names, Augmentation augmentation);
 
@@ -28,7 +29,11 @@ StatusOr<std::unique_ptr<Dataset>> OpenIdx(const std::string& name, const std::s
 // count.
 StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const std::string& path, Split split);
 
-// [root/]split/class/**.{jpg,jpeg,png} in a folder or tar; split is train, or val, validation or valid, or test.
+// Whether the last part of the path ends as JPEG and PNG files do; hidden files are no images.
+bool IsImageName(const std::string& path);
+
+// [root/]split/class/**.{jpg,jpeg,png} in a folder or tar; split is train, or val, validation or valid, or test. The
+// classes are those of train, or the split's own where there is no train folder.
 StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, const std::string& path, Split split);
 
 // A few random images again and again, for throughput.

@@ -131,9 +131,9 @@ StatusOr<std::unique_ptr<Dataset>> OpenIdx(const std::string& name, const std::s
   }
 
   if (class_names.empty()) {
-    SY_ASSIGN_OR_RETURN(const std::string train_path, RequireIdxFile(path, Split::kTrain, "labels"));
-    SY_ASSIGN_OR_RETURN(const IdxArray train, ReadLabels(train_path));
-    const int largest = *std::max_element(train.bytes.begin(), train.bytes.end());
+    const auto train_path = RequireIdxFile(path, Split::kTrain, "labels");
+    SY_ASSIGN_OR_RETURN(const IdxArray named, ReadLabels(train_path.ok() ? *train_path : labels_path));
+    const int largest = *std::max_element(named.bytes.begin(), named.bytes.end());
     for (int label = 0; label <= largest; ++label) class_names.push_back(fmt::format("{}", label));
   }
   dataset->class_names_ = std::move(class_names);

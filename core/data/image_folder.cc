@@ -10,14 +10,6 @@
 namespace switchyard {
 namespace {
 
-bool IsImageName(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  if (dot == std::string::npos || name[name.rfind('/') + 1] == '.') return false;  // hidden files are not images
-  std::string end = name.substr(dot + 1);
-  std::transform(end.begin(), end.end(), end.begin(), [](unsigned char c) { return std::tolower(c); });
-  return end == "jpg" || end == "jpeg" || end == "png";
-}
-
 std::vector<std::string> SplitFolders(Split split) {
   if (split == Split::kTrain) return {"train"};
   if (split == Split::kValidation) return {"val", "validation", "valid", "test"};
@@ -98,6 +90,15 @@ Layout ReadLayout(const FileTree& tree) {
 
 }  // namespace
 
+bool IsImageName(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos || name[0] == '.') return false;
+  std::string end = name.substr(dot + 1);
+  std::transform(end.begin(), end.end(), end.begin(), [](unsigned char c) { return std::tolower(c); });
+  return end == "jpg" || end == "jpeg" || end == "png";
+}
+
 StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, const std::string& path, Split split) {
   auto dataset = std::make_unique<ImageFolderDataset>();
   dataset->name_ = name;
@@ -105,19 +106,21 @@ StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, cons
   const std::string& root = dataset->tree_->root();
   const Layout layout = ReadLayout(*dataset->tree_);
   const auto train = layout.find("train");
-  if (train == layout.end()) {
+  if (train == layout.end() && (split == Split::kTrain || layout.empty())) {
     return NotFound(
-        "{}: expected train/CLASS/*.jpg (or .png) and val/CLASS/*.jpg in it, found no train folder with classes", root);
+        "{}: expected train/CLASS/*.jpg (or .png) and val/CLASS/*.jpg in it, found no {} folder with classes", root,
+        split == Split::kTrain ? "train" : "such");
   }
   auto chosen = layout.end();
   for (const std::string& folder : SplitFolders(split)) {
     if (chosen == layout.end()) chosen = layout.find(folder);
   }
   if (chosen == layout.end()) {
-    return NotFound("{}: expected one of the folders {} beside train, found none", root,
-                    fmt::join(SplitFolders(split), ", "));
+    return NotFound("{}: expected one of the folders {} in it, found none", root, fmt::join(SplitFolders(split), ", "));
   }
-  for (const auto& [class_name, images] : train->second) dataset->class_names_.push_back(class_name);
+  // To be evaluated, data need no train folder; the split's own classes are all that there are then.
+  for (const auto& [class_name, images] : (train != layout.end() ? train : chosen)->second)
+    dataset->class_names_.push_back(class_name);
   for (const auto& [class_name, images] : chosen->second) {
     const auto& names = dataset->class_names_;
     const auto found = std::lower_bound(names.begin(), names.end(), class_name);

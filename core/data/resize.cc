@@ -1,11 +1,14 @@
-// Separable: along rows, rounded to 8 bits, then along columns. Weights
-// are the triangle filter of half-width max(1, in / out) around (o + 0.5) * in / out, normalised, in 22-bit fixed point
-// with round-half-up, which is what PIL documents as its convolution-based resampling (Pillow, "Concepts: Filters").
+// Separable: along one axis, rounded to 8 bits, then along the other. Weights are the filter, stretched by
+// max(1, in / out), around (o + 0.5) * in / out, normalised, in 22-bit fixed point rounded to nearest, which is what
+// PIL documents as its convolution-based resampling (Pillow, "Concepts: Filters").
 #include "core/data/resize.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "core/base/names.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 namespace {
@@ -20,10 +23,31 @@ struct Axis {
   std::vector<int32_t> weights;  // (out, taps)
 };
 
-void FillAxis(int in, int out, Axis* axis) {
+const std::vector<std::string>& InterpolationNames() {
+  static const auto& names = *new std::vector<std::string>{"bilinear", "bicubic"};
+  return names;
+}
+
+struct Filter {
+  double support;            // it is zero beyond
+  double (*weight)(double);  // of a distance of at least 0
+};
+
+Filter FilterOf(Interpolation interpolation) {
+  if (interpolation == Interpolation::kBilinear) return {1, [](double x) { return x < 1 ? 1 - x : 0.0; }};
+  // Keys, "Cubic convolution interpolation for digital image processing", 1981, with a = -1/2.
+  return {2, [](double x) {
+            constexpr double a = -0.5;
+            if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+            return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0.0;
+          }};
+}
+
+void FillAxis(int in, int out, const Filter& filter, Axis* axis) {
   thread_local std::vector<double> exact;
   const double scale = static_cast<double>(in) / out;
-  const double support = std::max(scale, 1.0);
+  const double stretch = std::max(scale, 1.0), shrink = 1 / stretch;
+  const double support = filter.support * stretch;
   axis->taps = static_cast<int>(std::ceil(support)) * 2 + 1;
   axis->first.resize(static_cast<size_t>(out));
   axis->count.resize(static_cast<size_t>(out));
@@ -35,7 +59,7 @@ void FillAxis(int in, int out, Axis* axis) {
     const int end = std::min(static_cast<int>(center + support + 0.5), in);
     double sum = 0;
     for (int i = begin; i < end; ++i) {
-      const double weight = std::max(0.0, 1.0 - std::abs((i - center + 0.5) / support));
+      const double weight = filter.weight(std::abs((i - center + 0.5) * shrink));
       exact[static_cast<size_t>(i - begin)] = weight;
       sum += weight;
     }
@@ -43,7 +67,8 @@ void FillAxis(int in, int out, Axis* axis) {
     axis->count[static_cast<size_t>(o)] = end - begin;
     int32_t* weights = &axis->weights[static_cast<size_t>(o) * axis->taps];
     for (int i = 0; i < end - begin; ++i) {
-      weights[i] = static_cast<int32_t>(0.5 + exact[static_cast<size_t>(i)] / sum * (1 << kWeightBits));
+      const double weight = exact[static_cast<size_t>(i)] / sum;
+      weights[i] = static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + weight * (1 << kWeightBits));
     }
   }
 }
@@ -77,9 +102,9 @@ void BlendRows(const uint8_t* rows, size_t row_bytes, int count, const int32_t* 
 }
 
 // Changes the width.
-void ResizeAlongRows(const ImageView& in, int width, Image* out) {
+void ResizeAlongRows(const ImageView& in, int width, const Filter& filter, Image* out) {
   thread_local Axis axis;
-  FillAxis(in.width, width, &axis);
+  FillAxis(in.width, width, filter, &axis);
   out->Reshape(in.height, width, in.channels);
   for (int y = 0; y < in.height; ++y) {
     const uint8_t* row = in.data + static_cast<size_t>(y) * in.row_bytes;
@@ -88,10 +113,10 @@ void ResizeAlongRows(const ImageView& in, int width, Image* out) {
 }
 
 // Changes the height.
-void ResizeAlongColumns(const ImageView& in, int height, Image* out) {
+void ResizeAlongColumns(const ImageView& in, int height, const Filter& filter, Image* out) {
   thread_local Axis axis;
   thread_local std::vector<int32_t> sums;
-  FillAxis(in.height, height, &axis);
+  FillAxis(in.height, height, filter, &axis);
   out->Reshape(height, in.width, in.channels);
   const size_t width = static_cast<size_t>(in.width) * in.channels;
   sums.resize(width);
@@ -103,19 +128,37 @@ void ResizeAlongColumns(const ImageView& in, int height, Image* out) {
 
 }  // namespace
 
-void ResizeBilinear(const ImageView& in, int height, int width, Image* out) {
+std::string InterpolationName(Interpolation interpolation) {
+  return InterpolationNames()[static_cast<size_t>(interpolation)];
+}
+
+StatusOr<Interpolation> ParseInterpolation(const std::string& name) {
+  const auto& names = InterpolationNames();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) return static_cast<Interpolation>(found - names.begin());
+  return InvalidArgument("unknown interpolation {}{}; expected one of {}", name, DidYouMean(name, names),
+                         fmt::join(names, ", "));
+}
+
+void Resize(const ImageView& in, int height, int width, Interpolation interpolation, Image* out) {
   thread_local Image between;
+  const Filter filter = FilterOf(interpolation);
+  // Pillow 13's rule for which axis comes first; the order shows in the rounding between the passes.
+  const bool columns_first = height < in.height && in.height - height > 2 * (in.width - width);
   if (height == in.height && width == in.width) {
     out->Reshape(height, width, in.channels);
     const size_t count = static_cast<size_t>(width) * in.channels;
     for (int y = 0; y < height; ++y) std::memcpy(out->Row(y), in.data + static_cast<size_t>(y) * in.row_bytes, count);
   } else if (height == in.height) {
-    ResizeAlongRows(in, width, out);
+    ResizeAlongRows(in, width, filter, out);
   } else if (width == in.width) {
-    ResizeAlongColumns(in, height, out);
+    ResizeAlongColumns(in, height, filter, out);
+  } else if (columns_first) {
+    ResizeAlongColumns(in, height, filter, &between);
+    ResizeAlongRows(Whole(between), width, filter, out);
   } else {
-    ResizeAlongRows(in, width, &between);
-    ResizeAlongColumns(Whole(between), height, out);
+    ResizeAlongRows(in, width, filter, &between);
+    ResizeAlongColumns(Whole(between), height, filter, out);
   }
 }
 

@@ -1,7 +1,10 @@
-// Bilinear resizing with a filter as wide as the reduction (antialiased), in fixed point: the same bytes as PIL's
-// Image.resize(…, BILINEAR), which torchvision uses, on every machine.
-// Thread-safe: a free function on the caller's objects; scratch memory is kept per thread.
+// Resizing with a filter as wide as the reduction (antialiased), in fixed point: on every machine the same bytes as
+// Pillow 13's Image.resize, which torchvision and Hugging Face use. Pillow up to 12 always resizes rows before columns;
+// where 13 begins with the columns, the two differ by at most one grey level.
+// Thread-safe: free functions on the caller's objects; scratch memory is kept per thread.
 #pragma once
+
+#include <string>
 
 #include "core/data/image.h"
 
@@ -20,7 +23,15 @@ inline ImageView Crop(const Image& image, int top, int left, int height, int wid
 }
 inline ImageView Whole(const Image& image) { return Crop(image, 0, 0, image.height, image.width); }
 
+enum class Interpolation {
+  kBilinear,  // bilinear
+  kBicubic,   // bicubic: Keys' cubic convolution with a = -0.5
+};
+
+std::string InterpolationName(Interpolation interpolation);
+StatusOr<Interpolation> ParseInterpolation(const std::string& name);
+
 // `out` becomes (height, width, in.channels), all at least 1; it is not the image that `in` looks at.
-void ResizeBilinear(const ImageView& in, int height, int width, Image* out);
+void Resize(const ImageView& in, int height, int width, Interpolation interpolation, Image* out);
 
 }  // namespace switchyard

@@ -19,10 +19,11 @@ const std::vector<std::string>& AugmentationNames() {
 }
 
 // The shorter side becomes `side`; the longer one keeps the proportion, rounded down.
-void ResizeShorterSide(const Image& in, int side, Image* out) {
+void ResizeShorterSide(const Image& in, int side, Interpolation interpolation, Image* out) {
   const int64_t shorter = std::min(in.height, in.width), longer = std::max(in.height, in.width);
   const auto other = static_cast<int>(std::max<int64_t>(side, side * longer / shorter));
-  in.height <= in.width ? ResizeBilinear(Whole(in), side, other, out) : ResizeBilinear(Whole(in), other, side, out);
+  const bool wide = in.height <= in.width;
+  Resize(Whole(in), wide ? side : other, wide ? other : side, interpolation, out);
 }
 
 // The square of `side` at (top, left), which may lie partly outside; black there.
@@ -43,9 +44,9 @@ void CropPadded(const Image& in, int top, int left, int side, Image* out) {
   }
 }
 
+// Hugging Face's rule for an odd remainder; torchvision rounds half to even, so that it may crop one pixel further.
 void CenterCrop(const Image& in, int side, Image* out) {
-  CropPadded(in, static_cast<int>(std::nearbyint((in.height - side) / 2.0)),
-             static_cast<int>(std::nearbyint((in.width - side) / 2.0)), side, out);
+  CropPadded(in, (in.height - side) / 2, (in.width - side) / 2, side, out);
 }
 
 // A part of random area and aspect (Szegedy et al., "Going deeper with convolutions", 2015, section 6), or, if ten
@@ -102,11 +103,6 @@ Status CheckRange(const char* option, float value, float low, float high) {
   return InvalidArgument("{}: expected a number from {} to {}, found {}", option, low, high, value);
 }
 
-Status CheckStatistics(const char* option, const std::vector<float>& numbers, int channels) {
-  if (numbers.size() == 1 || numbers.size() == static_cast<size_t>(channels)) return OkStatus();
-  return InvalidArgument("{}: expected one number or {} (one per channel), found {}", option, channels, numbers.size());
-}
-
 }  // namespace
 
 std::string AugmentationName(Augmentation augmentation) {
@@ -122,15 +118,7 @@ StatusOr<Augmentation> ParseAugmentation(const std::string& name) {
 }
 
 StatusOr<Transform> Transform::Create(const TransformOptions& options) {
-  if (options.image_size < 1 || options.image_size > 8192) {
-    return InvalidArgument("image_size: expected 1 to 8192 pixels, found {}", options.image_size);
-  }
-  if (options.channels != 1 && options.channels != 3) {
-    return InvalidArgument("channels: expected 1 or 3, found {}", options.channels);
-  }
-  SY_RETURN_IF_ERROR(CheckStatistics("mean", options.mean, options.channels));
-  SY_RETURN_IF_ERROR(CheckStatistics("std", options.std, options.channels));
-  for (const float std : options.std) SY_RETURN_IF_ERROR(CheckRange("std", std, 1e-6f, 1e6f));
+  SY_RETURN_IF_ERROR(Check(options.evaluation));
   SY_RETURN_IF_ERROR(CheckRange("crop_padding", static_cast<float>(options.crop_padding), 0, 8192));
   SY_RETURN_IF_ERROR(CheckRange("max_scale", options.max_scale, 1e-6f, 1));
   SY_RETURN_IF_ERROR(CheckRange("min_scale", options.min_scale, 1e-6f, options.max_scale));
@@ -141,17 +129,14 @@ StatusOr<Transform> Transform::Create(const TransformOptions& options) {
   SY_RETURN_IF_ERROR(CheckRange("contrast", options.contrast, 0, 10));
   SY_RETURN_IF_ERROR(CheckRange("saturation", options.saturation, 0, 10));
   SY_RETURN_IF_ERROR(CheckRange("hue", options.hue, 0, 0.5f));
-  if (options.crop_ratio != 0) SY_RETURN_IF_ERROR(CheckRange("crop_ratio", options.crop_ratio, 0.1f, 1));
   return Transform(options);
 }
 
 Transform::Transform(const TransformOptions& options) : options_(options) {
-  if (options_.crop_ratio == 0) {
-    options_.crop_ratio = options_.augmentation == Augmentation::kResizedCrop ? 0.875f : 1;
-  }
-  for (int c = 0; c < options_.channels; ++c) {
-    const float mean = options_.mean[options_.mean.size() == 1 ? 0 : static_cast<size_t>(c)];
-    const float std = options_.std[options_.std.size() == 1 ? 0 : static_cast<size_t>(c)];
+  const EvaluationTransform& e = options_.evaluation;
+  for (int c = 0; c < e.channels; ++c) {
+    const float mean = e.mean[e.mean.size() == 1 ? 0 : static_cast<size_t>(c)];
+    const float std = e.std[e.std.size() == 1 ? 0 : static_cast<size_t>(c)];
     auto& table = normalized_.emplace_back();
     for (int value = 0; value < 256; ++value) {
       table[static_cast<size_t>(value)] = (static_cast<float>(value) / 255.0f - mean) / std;
@@ -161,21 +146,24 @@ Transform::Transform(const TransformOptions& options) : options_(options) {
 
 void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) const {
   thread_local Image resized, cropped;
-  const int side = options_.image_size;
+  const EvaluationTransform& e = options_.evaluation;
+  const int side = e.image_size;
   const bool random_geometry = options_.train && options_.augmentation != Augmentation::kNone;
   RandomStream random(Key(options_.seed, HashName("augment"), epoch, index));
-  ConvertChannels(options_.channels, image);
+  ConvertChannels(e.channels, image);
   Image* result = &resized;
   bool mirrored = false;
-  if (!random_geometry) {
-    ResizeShorterSide(*image, static_cast<int>(std::lround(static_cast<float>(side) / options_.crop_ratio)), &resized);
+  if (!random_geometry && e.resize == 0) {
+    Resize(Whole(*image), side, side, e.interpolation, &resized);
+  } else if (!random_geometry) {
+    ResizeShorterSide(*image, e.resize, e.interpolation, &resized);
     CenterCrop(resized, side, &cropped);
     result = &cropped;
   } else if (options_.augmentation == Augmentation::kResizedCrop) {
-    ResizeBilinear(RandomPart(*image, options_, &random), side, side, &resized);
+    Resize(RandomPart(*image, options_, &random), side, side, e.interpolation, &resized);
     mirrored = random.Uniform() < options_.flip_probability;
   } else {
-    ResizeShorterSide(*image, side, &resized);
+    ResizeShorterSide(*image, side, e.interpolation, &resized);
     const int padding = options_.crop_padding;
     const auto offset = [&](int extent) {
       return static_cast<int>(random.Below(static_cast<uint32_t>(extent + 2 * padding - side + 1))) - padding;
@@ -187,8 +175,8 @@ void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) co
   }
   const bool jitter = options_.brightness > 0 || options_.contrast > 0 || options_.saturation > 0 || options_.hue > 0;
   if (options_.train && jitter) JitterColor(options_, &random, result);
-  options_.channels == 3 ? Normalize<3>(*result, normalized_, mirrored, out)
-                         : Normalize<1>(*result, normalized_, mirrored, out);
+  e.channels == 3 ? Normalize<3>(*result, normalized_, mirrored, out)
+                  : Normalize<1>(*result, normalized_, mirrored, out);
 }
 
 }  // namespace switchyard

@@ -9,25 +9,21 @@
 
 #include "core/base/status.h"
 #include "core/data/augmentation.h"
+#include "core/data/evaluation_transform.h"
 #include "core/data/image.h"
 
 namespace switchyard {
 
 struct TransformOptions {
-  int image_size = 224;  // pixels; the result is square
-  int channels = 3;      // of the result: 1 or 3
-  bool train = false;    // false: the evaluation geometry, nothing random
+  EvaluationTransform evaluation;  // also what the training geometries end in: size, channels, filter, normalisation
+  bool train = false;              // false: the evaluation geometry, nothing random
   Augmentation augmentation = Augmentation::kResizedCrop;
-  std::vector<float> mean = {0.5f}, std = {0.5f};  // of pixels in [0, 1]; one number, or one per channel
-  int crop_padding = 4;                            // pixels; kCrop and kCropFlip
-  float min_scale = 0.08f, max_scale = 1;          // share of the image's area; kResizedCrop
+  int crop_padding = 4;                    // pixels; kCrop and kCropFlip
+  float min_scale = 0.08f, max_scale = 1;  // share of the image's area; kResizedCrop
   float min_aspect = 3.0f / 4, max_aspect = 4.0f / 3;
   float flip_probability = 0.5f;  // kCropFlip and kResizedCrop
   // Colour jitter in training: factors from [1 - b, 1 + b], hue from [-hue, hue] of the circle (at most 0.5).
   float brightness = 0, contrast = 0, saturation = 0, hue = 0;
-  // Evaluation: the shorter side becomes image_size / crop_ratio, then the centre is taken. 0: 0.875 (the ImageNet
-  // habit) with kResizedCrop, else 1.
-  float crop_ratio = 0;
   uint64_t seed = 42;
 };
 
@@ -40,7 +36,10 @@ class Transform {
   void Apply(int64_t epoch, int64_t index, Image* image, float* out) const;
 
   const TransformOptions& options() const { return options_; }
-  int64_t elements() const { return int64_t{1} * options_.image_size * options_.image_size * options_.channels; }
+  int64_t elements() const {
+    const EvaluationTransform& e = options_.evaluation;
+    return int64_t{1} * e.image_size * e.image_size * e.channels;
+  }
 
  private:
   explicit Transform(const TransformOptions& options);

@@ -17,13 +17,13 @@ double MillisecondsSince(std::chrono::steady_clock::time_point start) {
 }
 constexpr double kLookEveryMs = 100;        // how often a wait looks for the rarer ends of it
 constexpr double kDepartureGraceMs = 2000;  // what a rank that said goodbye may have left for the others to finish
-// A poll that takes no longer has found nothing to do (one that moves data, or that sleeps, does). Once that has gone on
-// for a while, the core may be of more use to the rank that is waited for, or to somebody else.
+// A poll that takes no longer has found nothing to do (one that moves data, or that sleeps, does). Once that has gone
+// on for a while, the core may be of more use to the rank that is waited for, or to somebody else.
 constexpr auto kIdlePoll = std::chrono::microseconds(5);
 constexpr auto kSpinLimit = std::chrono::microseconds(200);
 constexpr std::chrono::steady_clock::duration kShortestSleep = std::chrono::microseconds(20),
                                               kLongestSleep = std::chrono::microseconds(500);
-constexpr int kPatienceMs = 500;            // a plugin may see the loss of a peer a little earlier than the watch does
+constexpr int kPatienceMs = 500;  // a plugin may see the loss of a peer a little earlier than the watch does
 
 }  // namespace
 

@@ -25,6 +25,7 @@ constexpr char kWeights[] = "model.safetensors";
 constexpr char kState[] = "state.safetensors";
 constexpr char kRecord[] = "state.json";
 constexpr char kConfig[] = "config.json";
+constexpr char kPreprocessor[] = "preprocessor_config.json";
 constexpr char kAbandoned[] = "abandoned";
 constexpr char kFormat[] = "switchyard-checkpoint/1";
 constexpr size_t kLargestJson = JsonRules{}.bytes;
@@ -101,11 +102,15 @@ Status WriteFiles(const Folder& root, const std::string& name, const CheckpointC
   };
   SY_RETURN_IF_ERROR(write_tensors(kWeights, contents.weights));
   SY_RETURN_IF_ERROR(write_tensors(kState, contents.state));
-  if (!contents.config.is_null()) {
-    const std::string text = contents.config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-    SY_RETURN_IF_ERROR(folder.Write(kConfig, {BytesOf(text)}));
-    files[kConfig] = {{"bytes", text.size()}, {"crc32", Hex(TextChecksum(text))}};
-  }
+  const auto write_json = [&](const char* file, const Json& json) -> Status {
+    if (json.is_null()) return OkStatus();
+    const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    SY_RETURN_IF_ERROR(folder.Write(file, {BytesOf(text)}));
+    files[file] = {{"bytes", text.size()}, {"crc32", Hex(TextChecksum(text))}};
+    return OkStatus();
+  };
+  SY_RETURN_IF_ERROR(write_json(kConfig, contents.config));
+  SY_RETURN_IF_ERROR(write_json(kPreprocessor, contents.preprocessor));
   Json record = contents.record;
   record["format"] = kFormat;
   record["files"] = files;
@@ -189,6 +194,17 @@ StatusOr<TensorFile> OpenRecorded(const Json& files, const std::string& folder, 
   const TensorFileSummary summary = file.summary();
   SY_RETURN_IF_ERROR(CheckRecorded(files, name, path, summary.bytes, "header_crc32", summary.header_crc32));
   return file;
+}
+
+// Null where none is recorded.
+StatusOr<Json> ReadRecordedJson(const Json& files, const std::string& folder, const char* name) {
+  if (!files.contains(name)) return Json();
+  const std::string path = folder + "/" + name;
+  SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestJson));
+  SY_RETURN_IF_ERROR(CheckRecorded(files, name, path, static_cast<int64_t>(text.size()), "crc32", TextChecksum(text)));
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return DataLoss("{}: not JSON", path);
+  return json;
 }
 
 }  // namespace
@@ -277,18 +293,11 @@ StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path) {
   const Json files = record["files"];
   SY_ASSIGN_OR_RETURN(TensorFile weights, OpenRecorded(files, folder, kWeights));
   SY_ASSIGN_OR_RETURN(TensorFile state, OpenRecorded(files, folder, kState));
-  Json config;
-  if (files.contains(kConfig)) {
-    const std::string config_path = folder + "/" + kConfig;
-    SY_ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path, kLargestJson));
-    SY_RETURN_IF_ERROR(CheckRecorded(files, kConfig, config_path, static_cast<int64_t>(config_text.size()), "crc32",
-                                     TextChecksum(config_text)));
-    auto parsed = ParseJson(config_text);
-    if (!parsed.ok()) return DataLoss("{}: {}", config_path, Message(parsed.status()));
-    config = std::move(*parsed);
-  }
+  SY_ASSIGN_OR_RETURN(Json config, ReadRecordedJson(files, folder, kConfig));
+  SY_ASSIGN_OR_RETURN(Json preprocessor, ReadRecordedJson(files, folder, kPreprocessor));
   for (const char* ours : {"files", "format", "state_crc32"}) record.erase(ours);
-  return LoadedCheckpoint{folder, std::move(record), std::move(config), std::move(weights), std::move(state)};
+  return LoadedCheckpoint{
+      folder, std::move(record), std::move(config), std::move(preprocessor), std::move(weights), std::move(state)};
 }
 
 // The copies that the thread writes, and where it leaves its result.

@@ -3,7 +3,7 @@
 //   model.safetensors   weights in interchange names
 //   state.safetensors   optimizer moments, counters, compression state …
 //   state.json          the caller's record {epoch, step, arch, best metric …}, and checksums of all files
-//   config.json         where the caller gives one: what Hugging Face needs beside model.safetensors
+//   config.json, preprocessor_config.json   where the caller gives them: what Hugging Face needs beside the weights
 //
 // A published checkpoint is never changed. It is written beside its place, fsynced and renamed, then the links `latest`
 // and `best` in `checkpoints/` turn to it, each in one step: at any instant, also when the machine stops, a link names
@@ -29,7 +29,7 @@ struct CheckpointContents {
   std::vector<NamedTensor> weights;  // → model.safetensors
   std::vector<NamedTensor> state;    // → state.safetensors
   nlohmann::json record;  // → state.json; an object; the keys "files", "format" and "state_crc32" are taken
-  nlohmann::json config;  // → config.json; null writes none
+  nlohmann::json config, preprocessor;  // → config.json, preprocessor_config.json; null writes none
 };
 
 struct SaveOptions {
@@ -40,7 +40,7 @@ struct SaveOptions {
 struct LoadedCheckpoint {
   std::string folder;  // absolute, links resolved
   nlohmann::json record;
-  nlohmann::json config;  // null if there is none
+  nlohmann::json config, preprocessor;  // null if there is none
   TensorFile weights;
   TensorFile state;
 };

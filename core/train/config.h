@@ -19,7 +19,7 @@ struct TrainConfig {
   std::string dataset = "fashion-mnist", data;
   int image_size = 0, channels = 0, classes = 0;   // 0: the model's, or the dataset's
   int patch = 0, width = 0, depth = 0, heads = 0;  // 0: the model's
-  float mlp_ratio = 0, dropout = 0, drop_path = 0;
+  float mlp_ratio = 0, layer_norm_eps = 0, dropout = 0, drop_path = 0;
   std::string pretrained;
   bool reset_head = false;
 
@@ -58,7 +58,9 @@ struct TrainConfig {
   int64_t max_bad_samples = 0;
   std::string augmentation;  // "": what suits the dataset; the names of core/data/augmentation.h
   float color_jitter = 0;
-  std::vector<std::string> mean, std;  // numbers; empty: the model's
+  float crop_ratio = 0;                // 0: what suits the dataset, or the weights'
+  std::string interpolation;           // "": bilinear, or the weights'; the names of core/data/resize.h
+  std::vector<std::string> mean, std;  // numbers; empty: the model's, or the weights'
   bool download = true;
   int64_t train_size = 0, validation_size = 0;  // of shapes and synthetic
 
@@ -112,6 +114,7 @@ enum class SettingKind {
   X(depth, kProperty, "number of layers; 0: the model's")                                                             \
   X(heads, kProperty, "attention heads; 0: the model's")                                                              \
   X(mlp_ratio, kProperty, "width of the MLP over the hidden width; 0: the model's")                                   \
+  X(layer_norm_eps, kProperty, "eps of a ViT's layer norms; 0: that of the pretrained weights, or 1e-6")              \
   X(dropout, kProperty, "dropout probability in [0, 1)")                                                              \
   X(drop_path, kProperty, "stochastic depth probability in [0, 1), rising linearly over the depth")                   \
   X(pretrained, kAct, "weights to start from: a .safetensors file (timm or Hugging Face names) or a checkpoint")      \
@@ -155,6 +158,10 @@ enum class SettingKind {
   X(augmentation, kProperty,                                                                                          \
     "training augmentation: none, crop, crop_flip, resized_crop; empty: the recipe's, or what suits the dataset")     \
   X(color_jitter, kProperty, "brightness, contrast and saturation jitter, 0 to 1")                                    \
+  X(crop_ratio, kProperty,                                                                                            \
+    "evaluation: share of the shorter side that the centre crop keeps; 0: 0.875 for photographs, else 1")             \
+  X(interpolation, kProperty,                                                                                         \
+    "filter of resizing, bilinear or bicubic; empty: that of the pretrained weights, or bilinear")                    \
   X(mean, kProperty, "mean of pixels in [0, 1] to subtract, one number or one per channel; empty: the model's")       \
   X(std, kProperty, "standard deviation to divide by; empty: the model's")                                            \
   X(download, kPlace, "download a dataset that is not found")                                                         \

@@ -235,7 +235,8 @@ Status Trainer::Impl::EvaluateBatches(Loader& batches, ReadOutputs read) {
 
 StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
   Impl& impl = *impl_;
-  SY_ASSIGN_OR_RETURN(const auto loader, MakeLoader(impl.config, impl.model, dataset, impl.world, false));
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(impl.config, impl.model, dataset.crop_ratio()));
+  SY_ASSIGN_OR_RETURN(const auto loader, MakeLoader(impl.config, transform, dataset, impl.world, false));
   const auto start = std::chrono::steady_clock::now();
   std::vector<float> losses(impl.config.batch_size);
   std::vector<int32_t> ranks(impl.config.batch_size);
@@ -267,13 +268,18 @@ StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
 
 StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& dataset) {
   Impl& impl = *impl_;
-  SY_ASSIGN_OR_RETURN(const auto loader, MakeLoader(impl.config, impl.model, dataset, impl.world, false));
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(impl.config, impl.model, dataset.crop_ratio()));
+  SY_ASSIGN_OR_RETURN(const auto loader, MakeLoader(impl.config, transform, dataset, impl.world, false));
   const auto classes = static_cast<size_t>(impl.model.classes);
   std::vector<float> logits(classes * static_cast<size_t>(impl.config.batch_size));
   std::vector<std::vector<double>> results;
   SY_RETURN_IF_ERROR(impl.EvaluateBatches(*loader, [&](const std::vector<int32_t>& labels, int slot) -> Status {
     SY_RETURN_IF_ERROR(impl.memory->Download("output/eval_logits", logits.data(), logits.size() * sizeof(float), slot));
-    for (size_t i = 0; i < labels.size() && labels[i] >= 0; ++i) {
+    for (size_t i = 0; i < labels.size() && static_cast<int64_t>(results.size()) < dataset.size(); ++i) {
+      if (labels[i] < 0) {
+        results.emplace_back();
+        continue;
+      }
       const float* row = logits.data() + i * classes;
       const float largest = *std::max_element(row, row + classes);
       std::vector<double> p(classes);

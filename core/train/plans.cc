@@ -32,7 +32,7 @@ StatusOr<StepOptions> StepOptionsOf(const TrainConfig& config, const TrainableMo
 }
 
 Status TrainingPlans::Compile(const TrainConfig& config, const TrainableModel& model, Device& device, Device* reference,
-                              int world, int64_t updates) {
+                              int world, int64_t updates, bool evaluation_only) {
   KernelOptions kernel_options;
   kernel_options.deterministic = config.deterministic;
   kernels = std::make_unique<KernelCache>(device, kernel_options);
@@ -57,6 +57,10 @@ Status TrainingPlans::Compile(const TrainConfig& config, const TrainableModel& m
     return Plan::Compile(graph, *kernels, reference_kernels.get(), *layout, plan_options);
   };
   try {
+    if (evaluation_only) {
+      SY_ASSIGN_OR_RETURN(evaluation, compile(BuildEvaluation(model.build, step)));
+      return OkStatus();
+    }
     if (config.accumulation > 1) {
       SY_ASSIGN_OR_RETURN(first, compile(BuildTrainingStep(model.build, step, MicroStep::kFirst)));
     }

@@ -24,8 +24,9 @@ struct TrainingPlans {
 
   // For one rank of `world`, which need not be there; nothing is allocated. reference: null where there is none. A
   // model that cannot be built is InvalidArgument and names the source line.
+  // evaluation_only: no other plan is made, and no optimizer state.
   Status Compile(const TrainConfig& config, const TrainableModel& model, Device& device, Device* reference, int world,
-                 int64_t updates);
+                 int64_t updates, bool evaluation_only = false);
   uint64_t PlannedBytes() const;
   PlanReport Report() const;  // of `update`, with the memory of all plans
 };

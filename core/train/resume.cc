@@ -7,37 +7,10 @@
 #include "core/base/logging.h"
 #include "core/train/batch_division.h"
 #include "core/train/trainer_impl.h"
+#include "core/train/weight_files.h"
 
 namespace switchyard {
 namespace {
-
-// The file's tensors of a floating type as f32.
-StatusOr<HostTensors> ReadAll(const TensorFile& file) {
-  HostTensors tensors;
-  for (const TensorFile::Entry& entry : file.entries()) {
-    HostTensor tensor;
-    tensor.shape.assign(entry.shape.begin(), entry.shape.end());
-    const auto count = static_cast<size_t>(Elements(tensor.shape));
-    std::vector<char> bytes(static_cast<size_t>(entry.bytes));
-    SY_RETURN_IF_ERROR(file.Read(entry, bytes.data()));
-    tensor.values.resize(count);
-    if (entry.dtype == "F32") {
-      std::memcpy(tensor.values.data(), bytes.data(), bytes.size());
-    } else if (entry.dtype == "BF16") {
-      for (size_t i = 0; i < count; ++i) {
-        uint16_t half = 0;
-        std::memcpy(&half, bytes.data() + 2 * i, 2);
-        const uint32_t word = static_cast<uint32_t>(half) << 16;
-        std::memcpy(&tensor.values[i], &word, 4);
-      }
-    } else {
-      return DataLoss("{}: tensor {} has dtype {}; expected F32 or BF16 weights", file.path(), Printable(entry.name),
-                      entry.dtype);
-    }
-    tensors.emplace(entry.name, std::move(tensor));
-  }
-  return tensors;
-}
 
 bool IsSaved(const Layout::Entry& entry, const std::string& name) {
   return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
@@ -135,11 +108,13 @@ Status Trainer::Impl::Save(bool best, double top1) {
                      {"optimizer", config.optimizer},
                      {"arch", model.architecture},
                      {"classes", train_data->class_names()},
+                     {"evaluation", ToJson(*model.evaluation)},
                      {"data_checksum", *data_checksum},
                      {"config", ToJson(config, {SettingKind::kProperty})}};
   if (model.config_json) {
     SY_ASSIGN_OR_RETURN(contents.config, model.config_json(train_data->class_names()));
   }
+  if (model.preprocessor_json) contents.preprocessor = model.preprocessor_json(*model.evaluation);
   SaveOptions options;
   options.best = best;
   options.keep = config.keep;
@@ -147,14 +122,8 @@ Status Trainer::Impl::Save(bool best, double top1) {
 }
 
 Status Trainer::Impl::LoadWeights(const std::string& path, bool reset_head) {
-  HostTensors weights;
-  if (path.ends_with(".safetensors")) {
-    SY_ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
-    SY_ASSIGN_OR_RETURN(weights, ReadAll(file));
-  } else {
-    SY_ASSIGN_OR_RETURN(const LoadedCheckpoint checkpoint, LoadCheckpoint(path));
-    SY_ASSIGN_OR_RETURN(weights, ReadAll(checkpoint.weights));
-  }
+  SY_ASSIGN_OR_RETURN(const WeightSource source, WeightSource::Open(path));
+  SY_ASSIGN_OR_RETURN(HostTensors weights, source.Read());
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), reset_head));
   }
@@ -214,7 +183,7 @@ Status Trainer::Impl::OpenResumed() {
 
 Status Trainer::Impl::RestoreState() {
   const std::string& folder = resumed->folder;
-  SY_ASSIGN_OR_RETURN(HostTensors weights, ReadAll(resumed->weights));
+  SY_ASSIGN_OR_RETURN(HostTensors weights, ReadWeights(resumed->weights));
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), false));
   }

@@ -25,33 +25,48 @@ StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<
   return numbers;
 }
 
-StatusOr<Transform> MakeTransform(const TrainConfig& c, const TrainableModel& model, const Dataset& data, bool train) {
+StatusOr<Transform> MakeTransform(const TrainConfig& c, const EvaluationTransform& evaluation, const Dataset& data,
+                                  bool train) {
   TransformOptions o;
-  o.image_size = model.image_size;
-  o.channels = model.channels;
+  o.evaluation = evaluation;
   o.train = train;
   o.augmentation = data.augmentation();
   if (!c.augmentation.empty()) {
     SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(c.augmentation));
   }
   o.brightness = o.contrast = o.saturation = c.color_jitter;
-  o.mean = model.mean;
-  o.std = model.std;
-  if (!c.mean.empty()) {
-    SY_ASSIGN_OR_RETURN(o.mean, Numbers("mean", c.mean));
-  }
-  if (!c.std.empty()) {
-    SY_ASSIGN_OR_RETURN(o.std, Numbers("std", c.std));
-  }
   o.seed = c.seed;
   return Transform::Create(o);
 }
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const TrainableModel& model, const Dataset& data,
-                                             const World& world, bool train) {
-  SY_ASSIGN_OR_RETURN(const Transform transform, MakeTransform(c, model, data, train));
+StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& c, const TrainableModel& model, float crop_ratio) {
+  EvaluationTransform e =
+      model.evaluation.value_or(EvaluationTransform{.image_size = model.image_size,
+                                                    .channels = model.channels,
+                                                    .resize = ResizeForCrop(model.image_size, crop_ratio)});
+  if (c.crop_ratio > 0) e.resize = ResizeForCrop(e.image_size, c.crop_ratio);
+  if (!c.interpolation.empty()) {
+    SY_ASSIGN_OR_RETURN(e.interpolation, ParseInterpolation(c.interpolation));
+  }
+  if (!c.mean.empty()) {
+    SY_ASSIGN_OR_RETURN(e.mean, Numbers("mean", c.mean));
+  }
+  if (!c.std.empty()) {
+    SY_ASSIGN_OR_RETURN(e.std, Numbers("std", c.std));
+  }
+  if (e.image_size != model.image_size || e.channels != model.channels) {
+    return InvalidArgument("the evaluation transform makes images of {0} x {0} x {1}, but {2} takes {3} x {3} x {4}",
+                           e.image_size, e.channels, model.name, model.image_size, model.channels);
+  }
+  SY_RETURN_IF_ERROR(Check(e));
+  return e;
+}
+
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const EvaluationTransform& evaluation,
+                                             const Dataset& data, const World& world, bool train) {
+  SY_ASSIGN_OR_RETURN(const Transform transform, MakeTransform(c, evaluation, data, train));
   LoaderOptions o;
   o.batch_size = c.batch_size;
   o.train = train;
@@ -67,7 +82,7 @@ StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const Trainab
 Trainer::Trainer() = default;
 Trainer::~Trainer() = default;
 const ScheduleOptions& Trainer::schedule() const { return impl_->schedule; }
-const PlanReport& Trainer::report() const { return impl_->update->report(); }
+const PlanReport& Trainer::report() const { return (impl_->update ? impl_->update : impl_->evaluation)->report(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->updates_per_epoch; }
 const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->slots[impl_->slot].update->timings(); }
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
@@ -218,7 +233,9 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   impl.model = model;
   impl.train_data = &train;
   impl.validation_data = &validation;
-  SY_ASSIGN_OR_RETURN(impl.loader, MakeLoader(config, model, train, world, true));
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(config, model, train.crop_ratio()));
+  impl.model.evaluation = transform;
+  SY_ASSIGN_OR_RETURN(impl.loader, MakeLoader(config, transform, train, world, true));
   // Of whole updates without padding, so that it is the same on any number of ranks.
   impl.updates_per_epoch = train.size() / impl.samples_per_update();
   if (impl.updates_per_epoch == 0) {
@@ -245,7 +262,23 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   return trainer;
 }
 
-StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit) {
+StatusOr<std::unique_ptr<Trainer>> Trainer::CreateForEvaluation(const TrainConfig& config, const TrainableModel& model,
+                                                                World& world) {
+  SY_RETURN_IF_ERROR(CheckTrainConfig(config));
+  if (config.batch_size < 1) return InvalidArgument("--batch_size: expected at least 1, found {}", config.batch_size);
+  std::unique_ptr<Trainer> trainer(new Trainer);
+  trainer->impl_ = std::make_unique<Impl>(world);
+  Impl& impl = *trainer->impl_;
+  impl.config = config;
+  impl.model = model;
+  SY_RETURN_IF_ERROR(impl.Compile(config, model, *world.device, world.reference.get(), world.size(), 1, true));
+  SY_RETURN_IF_ERROR(impl.VerifyParameters());
+  SY_RETURN_IF_ERROR(impl.AllocateMemory());
+  return trainer;
+}
+
+StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
+                                    bool evaluation_only) {
   const DeviceInfo& device = world.device->info();
   const double sharing =
       (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
@@ -257,7 +290,8 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
     TrainConfig c = config;
     c.batch_size = batch;
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(plans.Compile(c, model, *world.device, world.reference.get(), world.size(), c.steps));
+    SY_RETURN_IF_ERROR(
+        plans.Compile(c, model, *world.device, world.reference.get(), world.size(), c.steps, evaluation_only));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,16 @@ struct TrainableModel {
   std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)>
       import_weights;  // interchange → the graph's names and shapes
   std::function<StatusOr<HostTensors>(const HostTensors&)> export_weights;
+  // Content of config.json and preprocessor_config.json, which a checkpoint carries for programs of others.
   std::function<StatusOr<nlohmann::json>(const std::vector<std::string>& class_names)> config_json;
-  std::vector<float> mean = {0.5f}, std = {0.5f};  // of pixels in [0, 1], where the config does not say
+  std::function<nlohmann::json(const EvaluationTransform&)> preprocessor_json;
+  // What evaluation does to an image, where the config does not say; absent: what suits the dataset, mean and std 0.5.
+  std::optional<EvaluationTransform> evaluation;
 };
+
+// model.evaluation, else with the data's crop ratio, and what the settings say beyond it.
+StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& config, const TrainableModel& model,
+                                           float crop_ratio = 1);
 
 struct EvaluationResult {
   double loss = 0, top1 = 0, top5 = 0;  // means over `count` samples; top-k in [0, 1]
@@ -61,18 +69,23 @@ class Trainer {
   // nothing: a wrong graph is an error that names the source line.
   static StatusOr<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const TrainableModel& model,
                                                    const Dataset& train, const Dataset& validation, World& world);
+  // Only to Evaluate and Predict once LoadWeights has brought the weights: no training plan, optimizer state or data.
+  static StatusOr<std::unique_ptr<Trainer>> CreateForEvaluation(const TrainConfig& config, const TrainableModel& model,
+                                                                World& world);
   ~Trainer();
   // The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device; nothing is
   // allocated. Local ranks that share a device share its memory. Collective.
-  static StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit);
+  static StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
+                                    bool evaluation_only = false);
 
   StatusOr<TrainingResult> Train();
   StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);
-  // Class probabilities (samples, classes) of a dataset whose labels do not matter, in its order. One rank.
+  // Class probabilities (samples, classes) of a dataset whose labels do not matter, in its order; empty for a sample
+  // that could not be read (config.max_bad_samples). One rank.
   StatusOr<std::vector<std::vector<double>>> Predict(const Dataset& dataset);
 
-  // Only weights, of a checkpoint or a .safetensors file. reset_head: where they have another number of classes, the
-  // new classifier stays.
+  // Only weights, of any kind that weight_files.h knows. reset_head: where they have another number of classes, the new
+  // classifier stays.
   Status LoadWeights(const std::string& path, bool reset_head = false);
 
   // One update on batches given by the caller: images (A, B, H, W, C), labels (A, B). For tests and programs with loops
@@ -86,7 +99,7 @@ class Trainer {
   StatusOr<HostTensors> Parameters() const;
   Status SetParameters(const HostTensors& values);
   const ScheduleOptions& schedule() const;               // as the run follows it: rates scaled, times in updates
-  const PlanReport& report() const;                      // of the step that updates
+  const PlanReport& report() const;                      // of the step that updates, if any, else of evaluation
   const std::vector<Instance::Timing>& timings() const;  // of the last such step, with --debug=sync
   uint64_t planned_bytes() const;                        // must equal allocated_bytes()
   uint64_t allocated_bytes() const;

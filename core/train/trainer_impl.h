@@ -19,7 +19,7 @@ inline double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 // The loader of one rank: shuffled and augmented for training, every sample once for evaluation.
-StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const TrainableModel& model,
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const EvaluationTransform& evaluation,
                                              const Dataset& data, const World& world, bool train);
 
 struct Trainer::Impl : TrainingPlans {

@@ -30,7 +30,7 @@ struct World {
   ProcessMap processes;
   DeviceChoice choice;
   int threads = 0;                             // that the device may use; 0 where it does not compute on host cores
-  int host_threads = 1;                        // that preparing may use: the device's, or this rank's share of the cores
+  int host_threads = 1;                        // that preparing may use on the host
   std::unique_ptr<Rendezvous> rendezvous;      // null with one rank
   std::unique_ptr<Device> device, reference;   // reference: null where the plugin is missing or is the device itself
   std::unique_ptr<Communicator> communicator;  // one rank: every collective is the identity

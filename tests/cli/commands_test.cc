@@ -23,7 +23,7 @@ class Commands : public ProgramTest {
 TEST_F(Commands, EveryCommandExplainsItself) {
   const CommandResult help = Run("help");
   ExpectSuccess(help);
-  for (const std::string command : {"train", "eval", "predict", "launch", "devices", "doctor", "models", "datasets",
+  for (const std::string command : {"train", "eval", "predict", "export", "launch", "devices", "doctor", "models", "datasets",
                                     "ops", "explain", "bench", "conform", "version"}) {
     EXPECT_THAT(help.output, HasSubstr("\n  " + command + " "));
     ExpectSuccess(Run(command + " --help"), {command});

@@ -9,6 +9,7 @@
 #include "core/base/environment.h"
 #include "core/data/files.h"
 #include "core/data/location.h"
+#include "core/data/renamed_classes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/data/files_for_tests.h"
@@ -191,6 +192,35 @@ TEST(ImageFolder, RefusesFoldersThatAreLaidOutDifferently) {
   folder.Write("train/bee/notes.txt", {1});
   EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kTrain).status()),
               AllOf(HasSubstr("train/bee"), HasSubstr("no .jpg")));
+}
+
+TEST(ImageFolder, NeedsNoTrainFolderToBeEvaluated) {
+  TemporaryFolder folder;
+  for (const char* name : {"val/dog/1.jpg", "val/zebra/1.jpg", "val/zebra/2.jpg"})
+    folder.Write(name, JpegBytes(Pattern(4, 4, 3)));
+  const auto validation = OpenData("imagefolder", folder.path(), Split::kValidation);
+  ASSERT_TRUE(validation.ok()) << Message(validation.status());
+  EXPECT_THAT((*validation)->class_names(), ElementsAre("dog", "zebra"));
+  EXPECT_EQ((*validation)->size(), 3);
+  EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kTrain).status()), HasSubstr("no train folder"));
+}
+
+TEST(WithClasses, LabelsAreThoseOfTheSameNameAndUnknownClassesAreNamed) {
+  TemporaryFolder folder;
+  for (const char* name : {"val/dog/1.jpg", "val/zebra/1.jpg", "val/zebra/2.jpg"})
+    folder.Write(name, JpegBytes(Pattern(4, 4, 3)));
+  const auto open = [&] { return std::move(*OpenData("imagefolder", folder.path(), Split::kValidation)); };
+  const auto renamed = WithClasses(open(), {"zebra", "cat", "dog"});
+  ASSERT_TRUE(renamed.ok()) << Message(renamed.status());
+  EXPECT_THAT((*renamed)->class_names(), ElementsAre("zebra", "cat", "dog"));
+  std::vector<int> labels;
+  for (int64_t i = 0; i < (*renamed)->size(); ++i) labels.push_back((*renamed)->Get(i)->label);
+  EXPECT_THAT(labels, ElementsAre(2, 0, 0));
+  EXPECT_EQ((*renamed)->crop_ratio(), 0.875f);
+  EXPECT_THAT(Error(WithClasses(open(), {"dog", "zebras"}).status()),
+              AllOf(HasSubstr("does not know 1 of the dataset's 2 classes: zebra (did you mean zebras?)"),
+                    HasSubstr("it knows dog, zebras")));
+  EXPECT_THAT(Error(WithClasses(open(), {"dog", "zebra", "dog"}).status()), HasSubstr("two classes of the name dog"));
 }
 
 TEST(ImageFolder, RefusesDamagedTars) {

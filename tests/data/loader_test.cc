@@ -41,11 +41,8 @@ class NumberedDataset : public Dataset {
 
 Transform OnePixel() {
   TransformOptions options;
-  options.image_size = 1;
-  options.channels = 1;
+  options.evaluation = {.image_size = 1, .channels = 1, .resize = 1, .mean = {0}, .std = {1.0f / 255}};
   options.augmentation = Augmentation::kNone;
-  options.mean = {0};
-  options.std = {1.0f / 255};
   return *Transform::Create(options);
 }
 
@@ -83,7 +80,7 @@ TEST(Loader, BatchesDoNotDependOnWorkersOrPrefetch) {
   shapes.train_size = 200;
   const auto dataset = OpenDataset(shapes, Split::kTrain);
   TransformOptions options;
-  options.image_size = 32;
+  options.evaluation.image_size = 32;
   options.train = true;
   options.augmentation = Augmentation::kResizedCrop;
   options.brightness = 0.3f;

@@ -1,6 +1,14 @@
+#include <zlib.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "core/data/transforms.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/hugging_face.h"
 #include "models/model.h"
+#include "models/timm.h"
 #include "models/weights.h"
 #include "nlohmann/json.hpp"
 #include "tests/graph/fixtures.h"
@@ -164,17 +172,183 @@ TEST_F(WeightsTest, BrokenTensorsAreRefused) {
 }
 
 TEST_F(WeightsTest, TheConfigurationNamesClassesAndSizes) {
-  const auto text = HuggingFaceConfig(small_, {"angular_leaf_spot", "bean_rust"});
-  ASSERT_TRUE(text.ok());
-  const auto config = nlohmann::json::parse(*text);
+  const auto written = HuggingFaceConfig(small_, {"angular_leaf_spot", "bean_rust"});
+  ASSERT_TRUE(written.ok());
+  const nlohmann::json& config = *written;
   EXPECT_EQ(config["architectures"][0], "ViTForImageClassification");
   EXPECT_EQ(config["hidden_size"], 48);
   EXPECT_EQ(config["intermediate_size"], 192);
   EXPECT_EQ(config["patch_size"], 8);
+  EXPECT_EQ(config["layer_norm_eps"], 1e-6);
   EXPECT_EQ(config["id2label"]["1"], "bean_rust");
   EXPECT_EQ(config["id2label"]["9"], "LABEL_9");
   EXPECT_EQ(config["label2id"]["bean_rust"], 1);
   EXPECT_FALSE(HuggingFaceConfig(Resolved({.name = "mlp"}), {}).ok());
+}
+
+// Sizes, heads and eps that no listed model has, so that a field that is not taken over shows.
+ResolvedModel OddModel() {
+  return Resolved({.name = "vit_tiny",
+                   .image_size = 40,
+                   .channels = 1,
+                   .classes = 3,
+                   .patch = 8,
+                   .width = 60,
+                   .depth = 2,
+                   .heads = 5,
+                   .mlp_ratio = 1.5f,
+                   .layer_norm_eps = 0.25f});
+}
+
+void ExpectSameSizes(const ModelOptions& found, const ModelOptions& expected) {
+  EXPECT_EQ(found.image_size, expected.image_size);
+  EXPECT_EQ(found.channels, expected.channels);
+  EXPECT_EQ(found.classes, expected.classes);
+  EXPECT_EQ(found.patch, expected.patch);
+  EXPECT_EQ(found.width, expected.width);
+  EXPECT_EQ(found.depth, expected.depth);
+  EXPECT_EQ(found.heads, expected.heads);
+  EXPECT_EQ(found.mlp_ratio, expected.mlp_ratio);
+}
+
+TEST(HuggingFace, AConfigurationIsReadAsItWasWritten) {
+  const std::vector<std::string> names = {"ant", "bee", "cat"};
+  const auto read = ReadHuggingFaceConfig(nlohmann::json::parse(HuggingFaceConfig(OddModel(), names)->dump()));
+  ASSERT_TRUE(read.ok()) << Message(read.status());
+  ExpectSameSizes(read->options, OddModel().options);
+  EXPECT_EQ(read->options.layer_norm_eps, 0.25f);
+  EXPECT_EQ(read->class_names, names);
+  EXPECT_TRUE(ReadHuggingFaceConfig(*HuggingFaceConfig(OddModel(), {}))->class_names.empty());  // LABEL_0 is no name
+}
+
+TEST(HuggingFace, WhatAConfigurationLeavesOutIsTransformersDefault) {
+  const auto read = ReadHuggingFaceConfig({{"model_type", "vit"}});
+  ASSERT_TRUE(read.ok()) << Message(read.status());
+  EXPECT_EQ(read->options.width, 768);
+  EXPECT_EQ(read->options.heads, 12);
+  EXPECT_EQ(read->options.mlp_ratio, 4);
+  EXPECT_EQ(read->options.layer_norm_eps, 1e-12f);
+}
+
+TEST(HuggingFace, AFieldThatIsWrongOrCannotBeIsNamed) {
+  const nlohmann::json good = *HuggingFaceConfig(OddModel(), {"ant", "bee", "cat"});
+  const auto error = [&](const char* field, const nlohmann::json& value) {
+    nlohmann::json config = good;
+    config[field] = value;
+    return Message(ReadHuggingFaceConfig(config).status());
+  };
+  EXPECT_THAT(error("model_type", "swin"), AllOf(HasSubstr("model_type: expected vit"), HasSubstr("swin")));
+  EXPECT_THAT(error("hidden_act", "gelu_new"), AllOf(HasSubstr("hidden_act: expected gelu"), HasSubstr("gelu_new")));
+  EXPECT_THAT(error("qkv_bias", false), HasSubstr("qkv_bias: expected true"));
+  EXPECT_THAT(error("hidden_size", "768"), HasSubstr("hidden_size: expected a whole number"));
+  EXPECT_THAT(error("num_hidden_layers", 1e300), HasSubstr("num_hidden_layers"));
+  EXPECT_THAT(error("num_attention_heads", 18446744073709551615u), HasSubstr("num_attention_heads"));
+  EXPECT_THAT(error("image_size", {224, 192}), HasSubstr("image_size: expected the side of a square"));
+  EXPECT_THAT(error("patch_size", nlohmann::json::object()), HasSubstr("patch_size"));
+  EXPECT_THAT(error("layer_norm_eps", -1), HasSubstr("layer_norm_eps"));
+  EXPECT_THAT(error("id2label", {{"0", "ant"}, {"2", "bee"}}), HasSubstr("id2label: expected the numbers 0 to 1"));
+  EXPECT_THAT(error("id2label", {{"0", 7}}), HasSubstr("id2label: expected a name for 0"));
+  EXPECT_THAT(Message(ReadHuggingFaceConfig(nlohmann::json::array()).status()), HasSubstr("expected an object"));
+}
+
+const EvaluationTransform kCropped = {.image_size = 40,
+                                      .channels = 3,
+                                      .resize = 46,
+                                      .interpolation = Interpolation::kBicubic,
+                                      .mean = {0.485f, 0.456f, 0.406f},
+                                      .std = {0.229f, 0.224f, 0.225f}};
+
+TEST(HuggingFace, APreprocessorIsReadAsItWasWritten) {
+  EvaluationTransform stretched = kCropped;
+  stretched.resize = 0;
+  stretched.interpolation = Interpolation::kBilinear;
+  for (const EvaluationTransform& transform : {kCropped, stretched}) {
+    const auto read = ReadHuggingFacePreprocessor(HuggingFacePreprocessor(transform), 40, 3);
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    EXPECT_EQ(*read, transform);
+  }
+  // As of 2021: a number stands for the side of a square to which the image is stretched.
+  const auto old = ReadHuggingFacePreprocessor({{"do_normalize", true}, {"size", 40}, {"resample", 2}}, 40, 3);
+  ASSERT_TRUE(old.ok()) << Message(old.status());
+  EXPECT_EQ(old->resize, 0);
+  EXPECT_EQ(old->mean, std::vector<float>{0.5f});
+}
+
+TEST(HuggingFace, APreprocessorMakesTheSamePixelsHereAsThere) {
+  const nlohmann::json recorded =
+      nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/hugging_face.json"))["pixels"];
+  ASSERT_EQ(recorded.size(), 20u);
+  for (const nlohmann::json& c : recorded) {
+    TransformOptions options;
+    const auto read = ReadHuggingFacePreprocessor(c["preprocessor"], 28, 3);
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    options.evaluation = *read;
+    Image image;
+    image.Reshape(c["height"], c["width"], 3);
+    for (int y = 0; y < image.height; ++y) {
+      for (int x = 0; x < image.width; ++x) {
+        for (int k = 0; k < 3; ++k) {
+          image.Row(y)[3 * x + k] = static_cast<uint8_t>(7 * x * x + 13 * y + 29 * k + 3 * x * y);
+        }
+      }
+    }
+    std::vector<float> out(28 * 28 * 3);
+    Transform::Create(options)->Apply(0, 0, &image, out.data());
+    std::vector<uint8_t> bytes;
+    for (const float value : out) bytes.push_back(static_cast<uint8_t>(std::lround(value * 255)));
+    EXPECT_EQ(crc32(0, bytes.data(), static_cast<uInt>(bytes.size())), c["crc32"].get<uint32_t>()) << c;
+  }
+}
+
+TEST(HuggingFace, APreprocessorThatWeCannotFollowIsRefusedByField) {
+  const auto error = [](const char* field, const nlohmann::json& value) {
+    nlohmann::json changed = HuggingFacePreprocessor(kCropped);
+    changed[field] = value;
+    return Message(ReadHuggingFacePreprocessor(changed, 40, 3).status());
+  };
+  EXPECT_THAT(error("resample", 1), HasSubstr("resample: expected 2 (bilinear) or 3 (bicubic), found 1"));
+  EXPECT_THAT(error("crop_size", 32), HasSubstr("crop_size: makes images of 32 pixels, but the model takes 40"));
+  EXPECT_THAT(error("size", "large"), HasSubstr("size"));
+  EXPECT_THAT(error("rescale_factor", 1), HasSubstr("rescale_factor: expected 1/255"));
+  EXPECT_THAT(error("image_mean", {0.5, 0.5}), HasSubstr("image_mean: expected one number or 3"));
+  EXPECT_THAT(error("do_center_crop", false), HasSubstr("do_center_crop"));
+  EXPECT_THAT(error("do_resize", false), HasSubstr("do_resize"));
+  EXPECT_THAT(error("size", {{"height", 46}, {"width", 46}}), HasSubstr("size: expected a shortest_edge"));
+  EXPECT_EQ(error("size", {{"height", 40}, {"width", 40}}), "");
+}
+
+TEST(Timm, AConfigurationIsReadAsItWasWritten) {
+  EvaluationTransform transform = kCropped;
+  for (int resize = 40; resize < 80; ++resize) {  // timm keeps a share of the side and rounds down what follows from it
+    transform.resize = resize == 79 ? 0 : resize;
+    const nlohmann::json config =
+        nlohmann::json::parse(TimmConfig(OddModel(), transform, {"ant", "bee", "cat"}).dump());
+    ASSERT_TRUE(IsTimmConfig(config));
+    const auto read = ReadTimmTransform(config, 40, 3);
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    EXPECT_EQ(*read, transform);
+    const auto model = ReadTimmConfig(config);
+    ASSERT_TRUE(model.ok()) << Message(model.status());
+    ExpectSameSizes(model->options, OddModel().options);
+    EXPECT_EQ(model->options.layer_norm_eps, 0);  // timm has no field for it
+    EXPECT_EQ(model->class_names.at(2), "cat");
+  }
+}
+
+TEST(Timm, OtherArchitecturesAreRefusedByField) {
+  const auto error = [](const char* field, const nlohmann::json& value) {
+    nlohmann::json config = {{"architecture", "vit_small_patch32_384"}, {"num_classes", 5}};
+    config[field] = value;
+    const auto read = ReadTimmConfig(config);
+    return read.ok() ? fmt::format("{} {}", read->options.width, read->options.image_size) : Message(read.status());
+  };
+  EXPECT_EQ(error("global_pool", "token"), "384 384");
+  EXPECT_THAT(error("global_pool", "avg"), HasSubstr("global_pool"));
+  EXPECT_THAT(error("architecture", "vit_base_patch16_clip_224"), HasSubstr("architecture"));
+  EXPECT_THAT(error("architecture", 3), HasSubstr("architecture"));
+  EXPECT_THAT(error("model_args", {{"class_token", false}}), HasSubstr("class_token"));
+  EXPECT_THAT(error("model_args", {{"depth", "many"}}), HasSubstr("depth"));
+  EXPECT_THAT(error("label_names", {"ant"}), HasSubstr("label_names: expected 5 names"));
 }
 
 }  // namespace

@@ -42,8 +42,8 @@ void ExpectRecordedLosses(const std::string& file, const std::string& dataset, c
 
   const ResolvedModel model = Resolved(options);
   TransformOptions transform_options;
-  transform_options.image_size = model.options.image_size;
-  transform_options.channels = model.options.channels;
+  transform_options.evaluation.image_size = transform_options.evaluation.resize = model.options.image_size;
+  transform_options.evaluation.channels = model.options.channels;
   transform_options.augmentation = Augmentation::kNone;
   const auto transform = Transform::Create(transform_options);
   ASSERT_TRUE(transform.ok()) << Message(transform.status());

@@ -2,7 +2,9 @@
 // batches: logits, loss, the gradient of every parameter, and the parameters after five AdamW steps
 // (tests/fixtures/README.md).
 #include <cmath>
+#include <fstream>
 
+#include "nlohmann/json.hpp"
 #include "tests/graph/fixtures.h"
 #include "tests/graph/steps.h"
 #include "tests/parity/step_run.h"
@@ -59,6 +61,18 @@ TEST_P(SmallVit, WeightsUnderHuggingFaceNamesGiveTheSameLogits) {
   const std::vector<float> before = run_->Logits(images_);
   run_->SetParameters(*weights);
   EXPECT_EQ(run_->Logits(images_), before);
+}
+
+TEST_P(SmallVit, TheEpsOfTheLayerNormsIsTheArchitectures) {
+  const nlohmann::json recorded = nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/hugging_face.json"))["eps"];
+  ResolvedModel model = model_;
+  model.options.layer_norm_eps = recorded["layer_norm_eps"];
+  const auto run = StepRun::Make(*test_, model, 4);
+  ASSERT_NE(run, nullptr);
+  run->SetParameters(Recorded("weight/"));
+  const auto expected = recorded["logits"].get<std::vector<float>>();
+  EXPECT_LE(RelativeError("logits", run->Logits(images_), expected), kTolerance);
+  EXPECT_GT(RelativeError("logits", run_->Logits(images_), expected), 100 * kTolerance);  // with eps 1e-6
 }
 
 TEST_P(SmallVit, EveryGradientEqualsTheRecordedOne) {

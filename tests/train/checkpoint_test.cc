@@ -287,7 +287,8 @@ TEST_F(CheckpointTest, LeavesFoldersOfOthersAlone) {
 TEST_F(CheckpointTest, FindsEveryFlippedBitInEveryFile) {
   ASSERT_TRUE(Save(10).ok());
   const std::string folder = In("run/checkpoints/step-00000010/");
-  for (const char* name : {"model.safetensors", "state.safetensors", "state.json", "config.json"}) {
+  for (const char* name :
+       {"model.safetensors", "state.safetensors", "state.json", "config.json", "preprocessor_config.json"}) {
     const std::string whole = ReadText(folder + name);
     ASSERT_FALSE(whole.empty()) << name;
     for (size_t bit = 0; bit < whole.size() * 8; ++bit) {

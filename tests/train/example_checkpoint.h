@@ -16,6 +16,7 @@ struct Example {
     contents.state = {{"adam.m.fc.weight", "F32", {2}, moment.data()}, {"update", "I64", {}, &update}};
     contents.record = {{"epoch", step / 10}, {"step", step}, {"arch", "vit_micro"}, {"best", {{"top1", 0.1 * step}}}};
     contents.config = {{"id2label", {{"0", "cat"}, {"1", "dog"}}}, {"step", step}};
+    contents.preprocessor = {{"size", step}};
   }
   Example(const Example&) = delete;
   std::vector<float> weight, moment;
@@ -43,6 +44,7 @@ inline int64_t WhichExample(const std::string& path) {
   if (!loaded.ok()) return -1;
   const Example expected(loaded->record.value("step", int64_t{-2}));
   const bool same = loaded->record == expected.contents.record && loaded->config == expected.contents.config &&
+                    loaded->preprocessor == expected.contents.preprocessor &&
                     ReadTensor(loaded->weights, "fc.weight") == RawBytes(expected.weight) &&
                     ReadTensor(loaded->state, "adam.m.fc.weight") == RawBytes(expected.moment) &&
                     ReadTensor(loaded->state, "update") == RawBytes(std::vector<int64_t>{expected.update});

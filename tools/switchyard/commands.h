@@ -14,6 +14,7 @@ using Arguments = std::vector<std::string>;  // positional ones
 Status TrainCommand(const Arguments& arguments);
 Status EvalCommand(const Arguments& arguments);
 Status PredictCommand(const Arguments& arguments);
+Status ExportCommand(const Arguments& arguments);
 Status BenchCommand(const Arguments& arguments);
 Status ExplainCommand(const Arguments& arguments);
 Status OpsCommand(const Arguments& arguments);

@@ -3,10 +3,16 @@
 #include "absl/flags/flag.h"
 
 ABSL_FLAG(std::string, config, "", "JSON file of settings, such as a run's config.json; flags and environment win");
-ABSL_FLAG(std::string, checkpoint, "", "a run folder (its latest checkpoint), RUN/checkpoints/best, or any checkpoint");
+ABSL_FLAG(
+    std::string, checkpoint, "",
+    "a run folder (its latest checkpoint), RUN/checkpoints/best, any checkpoint, or weights: a .safetensors file or a "
+    "folder as Hugging Face and timm keep a model");
 ABSL_FLAG(bool, json, false, "print JSON instead of text");
 ABSL_FLAG(int, world, 1, "data-parallel ranks to plan for; none of them has to be there");
 ABSL_FLAG(int, top, 3, "classes to show for each file");
+ABSL_FLAG(std::string, match_classes, "name",
+          "name: the dataset's classes are the model's of the same names; position: of the same numbers");
+ABSL_FLAG(std::string, names, "huggingface", "whose names the weights get: huggingface or timm");
 ABSL_FLAG(std::string, have, "", "succeed if this dataset is here or can be downloaded, and print where it is");
 ABSL_FLAG(int, nproc_per_node, 1, "ranks to start on this node");
 ABSL_FLAG(int, nnodes, 1, "number of nodes; run `switchyard launch` once on each");

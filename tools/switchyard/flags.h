@@ -10,6 +10,8 @@ ABSL_DECLARE_FLAG(std::string, checkpoint);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_DECLARE_FLAG(int, world);
 ABSL_DECLARE_FLAG(int, top);
+ABSL_DECLARE_FLAG(std::string, match_classes);
+ABSL_DECLARE_FLAG(std::string, names);
 ABSL_DECLARE_FLAG(std::string, have);
 ABSL_DECLARE_FLAG(int, nproc_per_node);
 ABSL_DECLARE_FLAG(int, nnodes);

@@ -42,15 +42,31 @@ const std::vector<Command>& Commands() {
       {"eval",
        "--checkpoint=RUN [settings]",
        "accuracy of a checkpoint, every sample counted once",
-       "Settings are the checkpoint's; those given here win.\n",
-       {{"checkpoint", "json"}, true},
+       "Settings are the checkpoint's; those given here win. Images are treated as when it was trained; classes are "
+       "told "
+       "by their names.\n"
+       "Weights of Hugging Face or timm can stand in for a checkpoint, with --dataset; what their config.json does not "
+       "say, --model does.\n",
+       {{"checkpoint", "match_classes", "json"}, true},
        EvalCommand},
       {"predict",
-       "FILE... --checkpoint=RUN",
-       "classes of image files, with probabilities",
-       "JPEG and PNG files of any size.\n",
+       "FILE|FOLDER... --checkpoint=RUN",
+       "classes of images, with probabilities",
+       "JPEG and PNG files of any size, treated as eval does. Of a folder: every .jpg, .jpeg and .png file in it and "
+       "in "
+       "the folders below, by path.\n"
+       "Ends at the first file that is no image, unless --max_bad_samples lets it go on.\n",
        {{"checkpoint", "top", "json"}, true},
        PredictCommand},
+      {"export",
+       "FOLDER --checkpoint=RUN",
+       "write trained weights as Hugging Face or timm load them",
+       "Writes model.safetensors, config.json and, for Hugging Face, preprocessor_config.json. A checkpoint's own "
+       "folder "
+       "is in Hugging Face's form\n"
+       "already.\n",
+       {{"checkpoint", "names"}, true},
+       ExportCommand},
       {"launch",
        "--nproc_per_node=N [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P --token_file=F] COMMAND...",
        "start several ranks of a command on this node",
@@ -195,7 +211,8 @@ int Main(const std::vector<std::string>& arguments) {
     fmt::print("{}", HelpOf(*command));
     return 0;
   }
-  if (!line->positional.empty() && std::strstr(command->arguments, "FILE") == nullptr) {
+  if (!line->positional.empty() && std::strstr(command->arguments, "FILE") == nullptr &&
+      std::strstr(command->arguments, "FOLDER") == nullptr) {
     return Fail(InvalidArgument("{} takes flags only, found \"{}\"; flags begin with --", name, line->positional[0]));
   }
   const Status status = command->run(line->positional);

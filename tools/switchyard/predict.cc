@@ -1,28 +1,34 @@
-// predict: classes of single images.
+// predict: classes of images.
+#include <algorithm>
+#include <filesystem>
 #include <numeric>
 
 #include "absl/flags/flag.h"
 #include "core/base/text.h"
 #include "core/data/files.h"
+#include "core/data/formats.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
-#include "tools/switchyard/run_setup.h"
+#include "tools/switchyard/in_world.h"
+#include "tools/switchyard/settings.h"
+#include "tools/switchyard/trained_model.h"
 
 namespace switchyard {
 namespace {
 
+namespace fs = std::filesystem;
+
 // A dataset of given files, so that predict decodes and transforms exactly as evaluation does.
 class FileList : public Dataset {
  public:
-  FileList(std::vector<std::string> paths, std::vector<std::string> classes, int channels)
-      : paths_(std::move(paths)), classes_(std::move(classes)), channels_(channels) {}
+  FileList(std::vector<std::string> paths, int channels) : paths_(std::move(paths)), channels_(channels) {}
   std::string name() const override { return "files"; }
   int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
   int channels() const override { return channels_; }
-  const std::vector<std::string>& class_names() const override { return classes_; }
+  const std::vector<std::string>& class_names() const override { return unknown_; }
   std::string Path(int64_t index) const override { return paths_[static_cast<size_t>(index)]; }
   Status Read(int64_t index, Sample* sample) const override {
-    std::vector<uint8_t> bytes;
+    thread_local std::vector<uint8_t> bytes;
     SY_RETURN_IF_ERROR(ReadFile(Path(index), kLargestSample, &bytes));
     const Status status = DecodeImage(bytes, &sample->image);
     if (!status.ok()) return Annotate(status, Path(index));
@@ -32,50 +38,111 @@ class FileList : public Dataset {
   }
 
  private:
-  std::vector<std::string> paths_, classes_;
-  int channels_;
+  const std::vector<std::string> paths_;
+  const std::vector<std::string> unknown_ = {"unknown"};
+  const int channels_;
 };
+
+// The images in a folder and the folders below it, by path. Links to folders are not followed, hidden ones left out.
+Status AddFolder(const std::string& folder, std::vector<std::string>* files) {
+  std::vector<std::string> found;
+  int64_t others = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    const std::string name = at->path().filename().string();
+    if (at->is_directory(ignored)) {
+      if (name.starts_with(".")) at.disable_recursion_pending();
+    } else if (IsImageName(name)) {
+      found.push_back(at->path().string());
+    } else {
+      ++others;
+    }
+  }
+  if (error) return NotFound("{}: cannot list the folder: {}", folder, error.message());
+  if (found.empty()) {
+    return NotFound("{}: no image in this folder or below it: expected .jpg, .jpeg or .png files, found {}", folder,
+                    others == 0 ? "no file" : fmt::format("{} other file{}", others, others > 1 ? "s" : ""));
+  }
+  std::sort(found.begin(), found.end());
+  files->insert(files->end(), found.begin(), found.end());
+  return OkStatus();
+}
+
+// Files as they are given, folders as the images in them.
+StatusOr<std::vector<std::string>> FilesOf(const Arguments& arguments) {
+  std::vector<std::string> files;
+  for (const std::string& argument : arguments) {
+    std::error_code error;
+    const fs::file_status status = fs::status(argument, error);
+    if (fs::is_directory(status)) {
+      SY_RETURN_IF_ERROR(AddFolder(argument, &files));
+    } else if (fs::is_regular_file(status)) {
+      files.push_back(argument);
+    } else if (!fs::exists(status)) {
+      return NotFound("{}: {}", argument, error ? error.message() : "no such file or folder");
+    } else {
+      return InvalidArgument("{}: expected an image file or a folder with images, found something else", argument);
+    }
+  }
+  return files;
+}
+
+// The most likely classes of one image, first the likeliest.
+nlohmann::ordered_json Likeliest(const std::vector<double>& probabilities, const std::vector<std::string>& names) {
+  std::vector<size_t> order(probabilities.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return probabilities[a] > probabilities[b]; });
+  order.resize(std::min(order.size(), static_cast<size_t>(absl::GetFlag(FLAGS_top))));
+  nlohmann::ordered_json classes = nlohmann::ordered_json::array();
+  for (const size_t k : order) {
+    classes.push_back(
+        {{"class", k < names.size() ? names[k] : fmt::format("class {}", k)}, {"probability", probabilities[k]}});
+  }
+  return classes;
+}
+
+void PrintLine(const std::string& file, const nlohmann::ordered_json& classes) {
+  std::string text;
+  for (const auto& entry : classes) {
+    text += fmt::format("{} {} {:.1f} %", text.empty() ? "" : ",", Printable(entry["class"].get<std::string>()),
+                        100 * entry["probability"].get<double>());
+  }
+  fmt::print("{}:{}\n", Printable(file, 4096), text.empty() ? " cannot be read" : text);
+}
 
 }  // namespace
 
-Status PredictCommand(const Arguments& files) {
+Status PredictCommand(const Arguments& arguments) {
   const std::string path = absl::GetFlag(FLAGS_checkpoint);
-  if (path.empty() || files.empty())
+  if (path.empty() || arguments.empty())
     return InvalidArgument(
-        "predict needs image files and --checkpoint=RUN, the folder that `train` prints at its end: switchyard predict "
-        "leaf.jpg --checkpoint=output/...");
-  SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
-  TrainConfig settings = saved.config;
-  settings.batch_size = 1;
-  settings.accumulation = 1;
-  const FileList list(files, saved.classes, settings.channels);
-  Sample sample;  // a file that cannot be read is reported before anything slow is done
-  for (int64_t i = 0; i < list.size(); ++i) SY_RETURN_IF_ERROR(list.Read(i, &sample));
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, &list, 1));
-  SY_ASSIGN_OR_RETURN(const auto world, World::Join(WorldRequestOf(setup.config)));
-  SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(setup.config, setup.model, list, list, *world));
-  SY_RETURN_IF_ERROR(trainer->LoadWeights(path));
-  SY_ASSIGN_OR_RETURN(const auto predictions, trainer->Predict(list));
-  nlohmann::ordered_json results = nlohmann::ordered_json::array();
-  for (int64_t i = 0; i < list.size(); ++i) {
-    const std::vector<double>& probabilities = predictions[static_cast<size_t>(i)];
-    std::vector<int> order(probabilities.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return probabilities[a] > probabilities[b]; });
-    nlohmann::ordered_json classes = nlohmann::ordered_json::array();
-    std::string text = Printable(list.Path(i), 4096) + ":";
-    for (int k = 0; k < std::min<int>(absl::GetFlag(FLAGS_top), static_cast<int>(order.size())); ++k) {
-      const std::string name = order[k] < static_cast<int>(saved.classes.size()) ? saved.classes[order[k]]
-                                                                                 : fmt::format("class {}", order[k]);
-      classes.push_back({{"class", name}, {"probability", probabilities[order[k]]}});
-      text += fmt::format("{} {} {:.1f} %", k == 0 ? "" : ",", Printable(name), 100 * probabilities[order[k]]);
+        "predict needs image files or folders and --checkpoint=RUN, the folder that `train` prints at its end: "
+        "switchyard predict leaf.jpg --checkpoint=output/...");
+  if (absl::GetFlag(FLAGS_top) < 1)
+    return InvalidArgument("--top: expected at least 1, found {}", absl::GetFlag(FLAGS_top));
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  if (processes.world > 1)
+    return InvalidArgument("predict runs in one process, found {} ranks; start it without a launcher", processes.world);
+  SY_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(arguments));
+  SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, 1));
+  const FileList list(std::move(files), model.setup.model.channels);
+  return InWorld(model.setup.config, [&](World& world) -> Status {
+    SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world));
+    SY_ASSIGN_OR_RETURN(const auto predictions, trainer->Predict(list));
+    nlohmann::ordered_json results = nlohmann::ordered_json::array();
+    for (int64_t i = 0; i < list.size(); ++i) {
+      const auto classes = Likeliest(predictions[static_cast<size_t>(i)], model.classes);
+      if (absl::GetFlag(FLAGS_json)) {
+        results.push_back({{"file", list.Path(i)}, {"classes", classes}});
+      } else {
+        PrintLine(list.Path(i), classes);
+      }
     }
-    results.push_back({{"file", list.Path(i)}, {"classes", classes}});
-    if (!absl::GetFlag(FLAGS_json)) fmt::print("{}\n", text);
-  }
-  if (absl::GetFlag(FLAGS_json))
-    fmt::print("{}\n", results.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
-  return OkStatus();
+    if (absl::GetFlag(FLAGS_json))
+      fmt::print("{}\n", results.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    return OkStatus();
+  });
 }
 
 }  // namespace switchyard

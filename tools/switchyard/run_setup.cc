@@ -6,27 +6,13 @@
 #include "core/base/logging.h"
 #include "core/train/batch_division.h"
 #include "core/train/recipe.h"
+#include "models/hugging_face.h"
 #include "models/weights.h"
+#include "tools/switchyard/foreign_weights.h"
 #include "tools/switchyard/settings.h"
 
 namespace switchyard {
 namespace {
-
-ModelOptions OptionsOf(const TrainConfig& c) {
-  ModelOptions o;
-  o.name = c.model;
-  o.image_size = c.image_size;
-  o.channels = c.channels;
-  o.classes = c.classes;
-  o.patch = c.patch;
-  o.width = c.width;
-  o.depth = c.depth;
-  o.heads = c.heads;
-  o.mlp_ratio = c.mlp_ratio;
-  if (WasGiven("dropout") || c.dropout > 0) o.dropout = c.dropout;
-  if (WasGiven("drop_path") || c.drop_path > 0) o.drop_path = c.drop_path;
-  return o;
-}
 
 // The recipe fills what was left open, and the batch is made consistent: global = batch · ranks · accumulation.
 Status ApplyRecipe(TrainConfig& c, const Recipe& recipe, int world) {
@@ -85,10 +71,17 @@ StatusOr<SavedSettings> SavedIn(const LoadedCheckpoint& checkpoint) {
   const nlohmann::json classes = field("classes");
   for (const nlohmann::json& name : classes) {
     if (!classes.is_array() || !name.is_string())
-      return DataLoss("{}/state.json: classes: expected a list of names, found {}", checkpoint.folder, classes.dump());
+      return DataLoss("{}/state.json: classes: expected a list of names, found {}", checkpoint.folder,
+                      Excerpt(classes));
     saved.classes.push_back(name.get<std::string>());
   }
   return saved;
+}
+
+std::vector<std::string> Texts(const std::vector<float>& numbers) {
+  std::vector<std::string> texts;
+  for (const float number : numbers) texts.push_back(fmt::format("{}", number));
+  return texts;
 }
 
 // World::Join chooses in earnest; this is for an early answer.
@@ -104,6 +97,23 @@ Status CheckDevice(const TrainConfig& c, const ProcessMap& processes) {
 }
 
 }  // namespace
+
+ModelOptions OptionsOf(const TrainConfig& c) {
+  ModelOptions o;
+  o.name = c.model;
+  o.image_size = c.image_size;
+  o.channels = c.channels;
+  o.classes = c.classes;
+  o.patch = c.patch;
+  o.width = c.width;
+  o.depth = c.depth;
+  o.heads = c.heads;
+  o.mlp_ratio = c.mlp_ratio;
+  o.layer_norm_eps = c.layer_norm_eps;
+  if (WasGiven("dropout") || c.dropout > 0) o.dropout = c.dropout;
+  if (WasGiven("drop_path") || c.drop_path > 0) o.drop_path = c.drop_path;
+  return o;
+}
 
 WorldRequest WorldRequestOf(const TrainConfig& c) {
   WorldRequest request;
@@ -144,6 +154,7 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   c.depth = o.depth;
   c.heads = o.heads;
   c.mlp_ratio = o.mlp_ratio;
+  c.layer_norm_eps = o.layer_norm_eps;
   c.dropout = o.dropout;
   c.drop_path = o.drop_path;
   SY_RETURN_IF_ERROR(ApplyRecipe(c, info.recipe, world));
@@ -152,11 +163,18 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
   setup.model.image_size = o.image_size;
   setup.model.channels = o.channels;
   setup.model.classes = o.classes;
-  setup.model.architecture = {{"model", o.name},      {"image_size", o.image_size}, {"channels", o.channels},
-                              {"classes", o.classes}, {"patch", o.patch},           {"width", o.width},
-                              {"depth", o.depth},     {"heads", o.heads},           {"mlp_ratio", o.mlp_ratio}};
-  setup.model.mean = info.normalization.mean;
-  setup.model.std = info.normalization.std;
+  setup.model.architecture = {{"model", o.name},          {"image_size", o.image_size},
+                              {"channels", o.channels},   {"classes", o.classes},
+                              {"patch", o.patch},         {"width", o.width},
+                              {"depth", o.depth},         {"heads", o.heads},
+                              {"mlp_ratio", o.mlp_ratio}, {"layer_norm_eps", o.layer_norm_eps}};
+  EvaluationTransform evaluation;
+  evaluation.image_size = o.image_size;
+  evaluation.channels = o.channels;
+  evaluation.resize = ResizeForCrop(o.image_size, dataset != nullptr ? dataset->crop_ratio() : 1);
+  evaluation.mean = info.normalization.mean;
+  evaluation.std = info.normalization.std;
+  setup.model.evaluation = evaluation;
   const ResolvedModel resolved = setup.resolved;
   setup.model.build = [resolved](nn::Context& context, const Value& images) {
     return BuildModel(resolved, context, images);
@@ -169,17 +187,24 @@ StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* datase
     return ExportWeights(resolved, tensors, vit ? WeightStyle::kHuggingFace : WeightStyle::kTimm);
   };
   if (vit) {
-    setup.model.config_json = [resolved](const std::vector<std::string>& names) -> StatusOr<nlohmann::json> {
-      SY_ASSIGN_OR_RETURN(const std::string text, HuggingFaceConfig(resolved, names));
-      return ParseJson(text);
+    setup.model.config_json = [resolved](const std::vector<std::string>& names) {
+      return HuggingFaceConfig(resolved, names);
     };
+    setup.model.preprocessor_json = HuggingFacePreprocessor;
   }
   return setup;
 }
 
-StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& processes) {
+StatusOr<RunSetup> SetUpRun(const TrainConfig& given, const ProcessMap& processes) {
+  TrainConfig settings = given;
   SY_RETURN_IF_ERROR(CheckTrainConfig(settings));
   SY_RETURN_IF_ERROR(CheckDatasetName(settings.dataset));
+  std::optional<EvaluationTransform> pretrained;
+  if (!settings.pretrained.empty() && settings.resume.empty()) {
+    SY_ASSIGN_OR_RETURN(const WeightSource source, WeightSource::Open(settings.pretrained));
+    SY_RETURN_IF_ERROR(AdoptArchitecture(source, settings).status());
+    SY_ASSIGN_OR_RETURN(pretrained, TransformBeside(source, settings));
+  }
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
   SY_RETURN_IF_ERROR(CheckDevice(settings, processes));
   DatasetOptions options;
@@ -194,6 +219,13 @@ StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& proce
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, train.get(), processes.world));
+  // What the weights expect of pixels is the run's from now on; what is cropped is the dataset's matter.
+  if (pretrained) {
+    TrainConfig& c = setup.config;
+    if (c.interpolation.empty()) c.interpolation = InterpolationName(pretrained->interpolation);
+    if (c.mean.empty()) c.mean = Texts(pretrained->mean);
+    if (c.std.empty()) c.std = Texts(pretrained->std);
+  }
   setup.train = std::move(train);
   setup.validation = std::move(validation);
   return setup;

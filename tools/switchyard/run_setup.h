@@ -18,6 +18,8 @@ struct RunSetup {
   std::unique_ptr<Dataset> train, validation;
 };
 
+// What the settings say about the model.
+ModelOptions OptionsOf(const TrainConfig& config);
 // The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the
 // model).
 StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* dataset, int world);

@@ -1,10 +1,9 @@
-// train, eval, bench: the commands that drive a Trainer.
+// train, bench: the commands that take training steps.
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <thread>
 
 #include "absl/flags/flag.h"
 #include "core/base/environment.h"
@@ -15,6 +14,7 @@
 #include "fmt/ranges.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/in_world.h"
 #include "tools/switchyard/run_setup.h"
 #include "tools/switchyard/settings.h"
 
@@ -92,20 +92,6 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   return OkStatus();
 }
 
-void PrintEvaluation(const EvaluationResult& e, bool json) {
-  if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json({{"loss", e.loss},
-                                               {"top1", e.top1},
-                                               {"top5", e.top5},
-                                               {"count", e.count},
-                                               {"images_per_s", e.images_per_s}})
-                           .dump());
-  } else {
-    fmt::print("{} images: loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} %, {:.0f} images/s\n", e.count, e.loss,
-               100 * e.top1, 100 * e.top5, e.images_per_s);
-  }
-}
-
 // Where the last step's time went, by op; only with --debug=sync.
 void PrintTimings(const Trainer& trainer) {
   std::map<std::string, std::pair<int, double>> by_op;
@@ -122,23 +108,6 @@ void PrintTimings(const Trainer& trainer) {
     fmt::print(stderr, "  {:<24}{:>6} x {:>9.2f} ms {:>5.1f} % {:>8.0f} GFLOP/s\n", op, entry.first, 1e3 * entry.second,
                100 * entry.second / total, flops[op] / entry.second / 1e9);
   }
-}
-
-// A rank that cannot go on tells the others why, and leaves without waiting for them.
-template <typename Body>
-Status InWorld(const TrainConfig& config, const Body& body) {
-  SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(WorldRequestOf(config)));
-  const Status status = body(*world);
-  if (!status.ok() && world->size() > 1) {
-    // Of a peer's end the watch tells, and it ends this process (World::Join).
-    if (!world->rendezvous->health().ok()) std::this_thread::sleep_for(std::chrono::seconds(2));
-    LogError("{}", Message(status));
-    std::fflush(nullptr);
-    world->rendezvous->ReportFailure(status);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watch thread sends it
-    _exit(1);
-  }
-  return status;
 }
 
 }  // namespace
@@ -177,24 +146,6 @@ Status TrainCommand(const Arguments&) {
     fmt::print("  throughput  {:.0f} images/s over {}\n", result.images_per_s, Count(world.size(), "rank"));
     fmt::print("  run         {}\n", result.run_folder);
     fmt::print("  loss curve  {}\n", result.picture);
-    return OkStatus();
-  });
-}
-
-Status EvalCommand(const Arguments&) {
-  const std::string path = absl::GetFlag(FLAGS_checkpoint);
-  if (path.empty()) return InvalidArgument("eval needs --checkpoint=RUN, the folder that `train` prints at its end");
-  SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
-  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
-  TrainConfig settings = saved.config;
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
-  return InWorld(setup.config, [&](World& world) -> Status {
-    SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
-    SY_ASSIGN_OR_RETURN(const auto trainer,
-                        Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
-    SY_RETURN_IF_ERROR(trainer->LoadWeights(path));
-    SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*setup.validation));
-    if (world.rank() == 0) PrintEvaluation(result, absl::GetFlag(FLAGS_json));
     return OkStatus();
   });
 }

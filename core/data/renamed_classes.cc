@@ -1,0 +1,76 @@
+#include "core/data/renamed_classes.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/base/names.h"
+#include "fmt/ranges.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kShown = 10;  // names in a message
+
+class RenamedClasses : public Dataset {
+ public:
+  RenamedClasses(std::unique_ptr<Dataset> data, std::vector<std::string> classes, std::vector<int32_t> labels)
+      : data_(std::move(data)), classes_(std::move(classes)), labels_(std::move(labels)) {}
+  std::string name() const override { return data_->name(); }
+  int64_t size() const override { return data_->size(); }
+  int channels() const override { return data_->channels(); }
+  const std::vector<std::string>& class_names() const override { return classes_; }
+  std::string Path(int64_t index) const override { return data_->Path(index); }
+  Augmentation augmentation() const override { return data_->augmentation(); }
+  float crop_ratio() const override { return data_->crop_ratio(); }
+  Status Read(int64_t index, Sample* sample) const override {
+    SY_RETURN_IF_ERROR(data_->Read(index, sample));
+    if (sample->label < 0 || sample->label >= static_cast<int64_t>(labels_.size()))
+      return DataLoss("{}: label {} is outside of {} classes", Path(index), sample->label, labels_.size());
+    sample->label = labels_[static_cast<size_t>(sample->label)];
+    return OkStatus();
+  }
+
+ private:
+  const std::unique_ptr<Dataset> data_;
+  const std::vector<std::string> classes_;
+  const std::vector<int32_t> labels_;  // by the data's own label
+};
+
+StatusOr<std::map<std::string, int32_t>> LabelsByName(const std::vector<std::string>& names, const std::string& whose) {
+  std::map<std::string, int32_t> labels;
+  for (const std::string& name : names) {
+    if (!labels.emplace(name, static_cast<int32_t>(labels.size())).second)
+      return InvalidArgument("{} has two classes of the name {}, which cannot be told apart by name", whose, name);
+  }
+  return labels;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Dataset>> WithClasses(std::unique_ptr<Dataset> data, const std::vector<std::string>& classes) {
+  if (data->class_names() == classes) return data;
+  SY_ASSIGN_OR_RETURN(const auto known, LabelsByName(classes, "the model"));
+  SY_RETURN_IF_ERROR(LabelsByName(data->class_names(), data->name()).status());
+  std::vector<int32_t> labels;
+  std::vector<std::string> unknown;
+  for (const std::string& name : data->class_names()) {
+    const auto found = known.find(name);
+    if (found == known.end()) unknown.push_back(name);
+    labels.push_back(found == known.end() ? -1 : found->second);
+  }
+  if (!unknown.empty()) {
+    const std::vector<std::string> some(
+        classes.begin(), classes.begin() + static_cast<std::ptrdiff_t>(std::min(classes.size(), kShown)));
+    const std::string hint = DidYouMean(unknown[0], classes);
+    const size_t count = unknown.size();
+    if (count > kShown) unknown.resize(kShown);
+    return InvalidArgument(
+        "the model does not know {} of the dataset's {} classes: {}{}{}; it knows {}{}. Where both number the same "
+        "classes alike under other names, --match_classes=position compares numbers",
+        count, data->class_names().size(), fmt::join(unknown, ", "), count > kShown ? ", …" : "", hint,
+        fmt::join(some, ", "), classes.size() > kShown ? fmt::format(", … ({} classes)", classes.size()) : "");
+  }
+  return std::make_unique<RenamedClasses>(std::move(data), classes, std::move(labels));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,59 @@
+// Weights wherever they come from. Known are
+//
+//   a run folder or checkpoint of ours           with its record (checkpoint.h)
+//   FILE.safetensors                             one file
+//   FOLDER with model.safetensors                as Hugging Face and timm keep a model, or with one other .safetensors
+//   FOLDER with model.safetensors.index.json     the same in several files (also the index itself)
+//
+// config.json and preprocessor_config.json beside the weights come along as they are; models/hugging_face.h reads them.
+// Nothing in a folder is trusted: a file that an index names lies beside it, and what is not as expected is an error
+// that names file and field. Pickled weights (.pth, .bin) can run code and are refused, with the way to convert them.
+//
+// Thread-safe: an open WeightSource is only read.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/graph/host_tensor.h"
+#include "core/train/checkpoint.h"
+
+namespace switchyard {
+
+// Every tensor, of F32, F16, BF16 or F64, as f32. Other types are an error.
+StatusOr<HostTensors> ReadWeights(const TensorFile& file);
+
+class WeightSource {
+ public:
+  static StatusOr<WeightSource> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }  // of the file, or the folder that holds them
+  // With its record and state where the weights are a checkpoint of ours, else null.
+  const LoadedCheckpoint* checkpoint() const { return checkpoint_ ? &*checkpoint_ : nullptr; }
+  const nlohmann::json& config() const { return config_; }              // an object, or null where there is none
+  const nlohmann::json& preprocessor() const { return preprocessor_; }  // the same
+
+  const TensorFile::Entry* Find(const std::string& name) const;  // null if there is none
+  StatusOr<HostTensors> Read() const;  // every tensor, as ReadWeights
+
+ private:
+  Status OpenFile(const std::string& path);
+  Status OpenIndex(const std::string& path);
+  Status OpenCompanions(const std::string& folder);
+  // The file that holds an entry, for each name.
+  struct Place {
+    size_t file = 0;
+    TensorFile::Entry entry;
+  };
+  const TensorFile& file(size_t i) const { return checkpoint_ ? checkpoint_->weights : files_[i]; }
+
+  std::string path_;
+  std::optional<LoadedCheckpoint> checkpoint_;
+  std::vector<TensorFile> files_;  // empty with a checkpoint, whose file is its own
+  std::map<std::string, Place> places_;
+  nlohmann::json config_, preprocessor_;
+};
+
+}  // namespace switchyard

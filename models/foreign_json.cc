@@ -1,0 +1,38 @@
+#include "models/foreign_json.h"
+
+#include <cstdlib>
+
+namespace switchyard::foreign_json {
+
+using Json = nlohmann::json;
+
+Status Unexpected(const char* field, const std::string& expected, const Json& found) {
+  const std::string shown = found.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  return InvalidArgument("{}: expected {}, found {}", field, expected, shown.substr(0, 120));
+}
+
+StatusOr<int> Positive(const Json& json, const char* field, int otherwise) {
+  const Json& value = At(json, field);
+  if (value.is_null()) return otherwise;
+  if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kMost)
+    return Unexpected(field, fmt::format("a whole number from 1 to {}", kMost), value);
+  return value.get<int>();
+}
+
+StatusOr<bool> Flag(const Json& json, const char* field, bool otherwise) {
+  const Json& value = At(json, field);
+  if (value.is_null()) return otherwise;
+  if (!value.is_boolean()) return Unexpected(field, "true or false", value);
+  return value.get<bool>();
+}
+
+Json Repeated(const std::vector<float>& numbers, int channels) {
+  Json list = Json::array();
+  for (int c = 0; c < channels; ++c) {
+    const float number = numbers[numbers.size() == 1 ? 0 : static_cast<size_t>(c)];
+    list.push_back(std::strtod(fmt::format("{}", number).c_str(), nullptr));
+  }
+  return list;
+}
+
+}  // namespace switchyard::foreign_json

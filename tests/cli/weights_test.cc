@@ -1,0 +1,230 @@
+// Trained weights in use: eval, predict and export, of a run and of weights without one.
+#include <cmath>
+#include <fstream>
+#include <map>
+
+#include "core/train/tensor_file.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Weights : public ProgramTest {
+ protected:
+  Weights() {
+    // Pictures of no common shape, whose classes are so near each other that a small model is often wrong.
+    for (const std::string split : {"train", "val"}) {
+      int next = split == "train" ? 1 : 7;
+      for (const std::string name : {"cat", "dog", "zebra"}) {
+        for (int i = 0; i < (split == "train" ? 10 : 6); ++i, ++next) {
+          Image image = Pattern(30 + 5 * next % 23, 30 + 7 * next % 29, 3);
+          for (size_t b = name == "cat" ? 0 : name == "dog" ? 1 : 2; b < image.bytes.size(); b += 3)
+            image.bytes[b] = static_cast<uint8_t>(std::min(255, image.bytes[b] + 5 * (next % 6)));
+          folder_.Write(fmt::format("photos/{}/{}/{}.png", split, name, i), PngBytes(image));
+        }
+      }
+    }
+  }
+
+  void Train(const std::string& more = "") {
+    ExpectSuccess(
+        Run("train --model=vit_micro --image_size=28 --width=16 --depth=2 --heads=2 --dataset=imagefolder "
+            "--data=photos --batch_size=10 --steps=12 --warmup=0 --layer_norm_eps=1e-4 --device=cpu "
+            "--threads=1 --notensorboard --output=run --tag=t --suffix=a " +
+            more));
+  }
+  nlohmann::json RunJson(const std::string& arguments) const {
+    const CommandResult result = Run(arguments + " --json --device=cpu --threads=1");
+    ExpectSuccess(result);
+    return nlohmann::json::parse(result.output, nullptr, false);
+  }
+  nlohmann::json Eval(const std::string& arguments) const { return RunJson("eval --checkpoint=" + arguments); }
+
+  struct Accuracy {
+    int64_t count = 0;
+    double top1 = 0, loss = 0;
+  };
+  // What eval reports, from what predict says of files that lie in folders named after their class.
+  Accuracy ByPrediction(const std::string& arguments) const {
+    Accuracy accuracy;
+    const nlohmann::json files = RunJson("predict " + arguments + " --top=9");
+    for (const nlohmann::json& file : files) {
+      const std::string truth = std::filesystem::path(file["file"].get<std::string>()).parent_path().filename();
+      accuracy.top1 += file["classes"][0]["class"] == truth;
+      for (const nlohmann::json& c : file["classes"]) {
+        if (c["class"] == truth) accuracy.loss -= std::log(c["probability"].get<double>());
+      }
+      ++accuracy.count;
+    }
+    accuracy.top1 /= static_cast<double>(accuracy.count);
+    accuracy.loss /= static_cast<double>(accuracy.count);
+    return accuracy;
+  }
+  static void ExpectAlike(const nlohmann::json& evaluation, const Accuracy& prediction) {
+    EXPECT_EQ(evaluation["count"], prediction.count);
+    EXPECT_NEAR(evaluation["top1"].get<double>(), prediction.top1, 1e-9);
+    EXPECT_NEAR(evaluation["loss"].get<double>(), prediction.loss, 1e-5);
+  }
+  void KeepOnly(const std::string& split, const std::string& from, const std::string& to) const {
+    std::filesystem::create_directories(In(to));
+    std::filesystem::copy(In(from), In(to + "/" + split), std::filesystem::copy_options::recursive);
+  }
+  const std::string run_ = "run/vit_micro/t/a/run";
+};
+
+TEST_F(Weights, PredictAndEvalTreatTheSameImagesAlike) {
+  int trained = 0;
+  for (const std::string flags :
+       {"", "--augmentation=resized_crop --crop_ratio=0.7 --interpolation=bicubic --mean=0.4 --std=0.2"}) {
+    Train(fmt::format("{} --output_suffix=r{}", flags, ++trained));
+    const std::string run = fmt::format("run/vit_micro/t/a/r{}", trained);
+    const nlohmann::json evaluation = Eval(run);
+    ExpectAlike(evaluation, ByPrediction("photos/val --checkpoint=" + run));
+    // The augmentation is training's own, and a batch larger than the data changes nothing either.
+    for (const std::string more : {"--augmentation=none", "--augmentation=resized_crop", "--batch_size=1000"}) {
+      EXPECT_NEAR(Eval(run + " " + more)["loss"].get<double>(), evaluation["loss"].get<double>(), 1e-6) << more;
+    }
+    // What is given wins, for both.
+    const nlohmann::json whole = Eval(run + " --crop_ratio=1");
+    EXPECT_NE(whole["loss"], evaluation["loss"]);
+    ExpectAlike(whole, ByPrediction("photos/val --crop_ratio=1 --checkpoint=" + run));
+  }
+}
+
+TEST_F(Weights, EvalTellsClassesByNameAndNeedsNoTrainingData) {
+  Train();
+  KeepOnly("val", "photos/val", "two");
+  std::filesystem::remove_all(In("two/val/cat"));
+  const nlohmann::json evaluation = Eval(run_ + " --data=two");
+  EXPECT_EQ(evaluation["count"], 12);
+  ExpectAlike(evaluation, ByPrediction("two/val --checkpoint=" + run_));
+  EXPECT_NE(Eval(run_ + " --data=two --match_classes=position")["loss"], evaluation["loss"]);
+  std::filesystem::rename(In("two/val/zebra"), In("two/val/zebras"));
+  ExpectRefused(
+      Run("eval --checkpoint=" + run_ + " --data=two"),
+      {"does not know 1 of the dataset's 2 classes: zebras (did you mean zebra?)", "--match_classes=position"});
+  ExpectRefused(Run("eval --match_classes=size --checkpoint=" + run_), {"--match_classes: expected name or position"});
+}
+
+TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
+  Train();
+  folder_.Write("mixed/b/2.PNG", PngBytes(Pattern(9, 11, 1)));
+  folder_.Write("mixed/b/notes.txt", {1, 2});
+  folder_.Write("mixed/.hidden/1.png", PngBytes(Pattern(9, 11, 1)));
+  folder_.Write("mixed/a.jpg", JpegBytes(Pattern(40, 50, 3)));
+  folder_.Write("mixed/empty.d/x", {1});
+  const nlohmann::json files = RunJson("predict mixed mixed/a.jpg --checkpoint=" + run_);
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files[0]["file"], "mixed/a.jpg");
+  EXPECT_EQ(files[1]["file"], "mixed/b/2.PNG");
+  EXPECT_EQ(files[2], files[0]);
+  const std::string with = " --device=cpu --checkpoint=" + run_;
+  ExpectRefused(Run("predict mixed/empty.d" + with), {"mixed/empty.d: no image in this folder", "found 1 other file"});
+  ExpectRefused(Run("predict nowhere.png" + with), {"nowhere.png: No such file"});
+  ExpectRefused(Run("predict mixed/b/notes.txt" + with), {"mixed/b/notes.txt: expected a JPEG or PNG image"});
+  ExpectRefused(Run("predict /dev/zero" + with), {"/dev/zero: expected an image file or a folder"});
+  ExpectRefused(Run("predict mixed --top=0" + with), {"--top: expected at least 1"});
+  ExpectRefused(Run("predict mixed" + with, Start::kLaunch), {"predict runs in one process, found 2 ranks"});
+  // A damaged file among others is skipped only by consent.
+  folder_.Write("mixed/b/1.png", {0x89, 'P', 'N', 'G', 1});
+  ExpectRefused(Run("predict mixed" + with), {"mixed/b/1.png: damaged PNG"});
+  const nlohmann::json rest = RunJson("predict mixed --max_bad_samples=1 --checkpoint=" + run_ + " 2>/dev/null");
+  ASSERT_EQ(rest.size(), 3u);
+  EXPECT_TRUE(rest[1]["classes"].empty());
+  EXPECT_EQ(rest[2]["classes"], files[1]["classes"]);
+}
+
+TEST_F(Weights, ExportedWeightsAreEvaluatedAsTheRunIs) {
+  Train("--mean=0.4 --crop_ratio=0.8");
+  const nlohmann::json expected = Eval(run_);
+  const auto expect_same = [&](const std::string& weights) {
+    const nlohmann::json found = Eval(weights + " --dataset=imagefolder --data=photos");
+    EXPECT_EQ(found["count"], expected["count"]) << weights;
+    EXPECT_NEAR(found["loss"].get<double>(), expected["loss"].get<double>(), 1e-6) << weights;
+  };
+  ExpectSuccess(Run("export hub --checkpoint=" + run_), {"hub: 40 tensors under the names of Hugging Face"});
+  expect_same("hub");
+  expect_same("hub/model.safetensors");
+  expect_same(run_ + "/checkpoints/latest/model.safetensors");
+  ExpectAlike(expected, ByPrediction("photos/val --checkpoint=hub"));
+  // timm has one eps, 1e-6: it has to be said.
+  ExpectSuccess(Run("export timm --names=timm --checkpoint=" + run_),
+                {"32 tensors under the names of timm", "layer_norm_eps"});
+  expect_same("timm --layer_norm_eps=1e-4");
+  EXPECT_NE(Eval("timm --dataset=imagefolder --data=photos")["loss"], expected["loss"]);
+  ExpectRefused(Run("export hub --checkpoint=" + run_), {"hub: expected a new or an empty folder"});
+  ExpectRefused(Run("export x --names=jax --checkpoint=" + run_), {"--names: expected huggingface or timm"});
+
+  // Sizes that disagree with config.json are refused where weights are taken up, of a run as of a folder.
+  const std::string heads =
+      "--model=vit_micro --image_size=28 --channels=3 --width=16 --depth=2 --heads=4 --dataset=imagefolder "
+      "--data=photos --device=cpu";
+  for (const std::string from : {"hub", "timm", run_.c_str()}) {
+    ExpectRefused(Run("train --steps=1 --output=x --pretrained=" + from + " " + heads),
+                  {"config.json says that the weights were made for another model", "--heads=4 where the file has 2"});
+  }
+  ExpectRefused(Run("eval --checkpoint=hub " + heads), {"--heads=4 where the file has 2"});
+  // Weights alone: what is known without config.json has to be said, and the classes are counted from the head.
+  std::filesystem::remove(In("timm/config.json"));
+  ExpectRefused(Run("eval --checkpoint=timm --dataset=imagefolder --data=photos"), {"give --model"});
+  ExpectRefused(Run("eval --checkpoint=hub"), {"say with --dataset"});
+  expect_same(
+      "timm/model.safetensors --model=vit_micro --image_size=28 --channels=3 --width=16 --depth=2 --heads=2 "
+      "--layer_norm_eps=1e-4 --mean=0.4 --crop_ratio=0.8");
+}
+
+TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {
+  Train("--mean=0.4 --std=0.3");
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  ExpectSuccess(
+      Run("train --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --lr=1e-30 "
+          "--weight_decay=0 --device=cpu --threads=1 "
+          "--output=run --tag=t --suffix=b"));
+  const std::string tuned = "run/vit_base/t/b/run";
+  const auto expect_record = [&] {
+    std::ifstream file(In(tuned + "/checkpoints/latest/state.json"));
+    const nlohmann::json record = nlohmann::json::parse(file, nullptr, false);
+    EXPECT_FLOAT_EQ(record["arch"]["layer_norm_eps"].get<float>(), 1e-4f);
+    EXPECT_EQ(record["arch"]["heads"], 2);
+    EXPECT_EQ(record["evaluation"]["mean"][0], 0.4);
+    EXPECT_EQ(record["evaluation"]["resize"], 32);
+  };
+  expect_record();
+  // A step of nothing leaves the weights as they were.
+  EXPECT_NEAR(Eval(tuned)["loss"].get<double>(), Eval(run_)["loss"].get<double>(), 1e-5);
+  // Nor does going on forget what came with the weights.
+  ExpectSuccess(Run("train --steps=2 --resume=" + tuned + " --data=photos --device=cpu --threads=1"));
+  expect_record();
+}
+
+TEST_F(Weights, APickleIsRefusedWithTheWayToConvertIt) {
+  folder_.Write("vit.pth", {'P', 'K', 3, 4});
+  ExpectRefused(Run(SmallTraining("--pretrained=vit.pth")), {"vit.pth: pickled weights", "save_file"});
+  ExpectRefused(Run("eval --checkpoint=vit.pth"), {"vit.pth: pickled weights"});
+}
+
+TEST_F(Weights, ACheckpointThatMisstatesItsTransformIsRefused) {
+  Train();
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  const auto expect = [&](const std::string& file, const std::string& field, const nlohmann::json& value,
+                          const std::string& words) {
+    std::ifstream in(In("hub/" + file));
+    const nlohmann::json before = nlohmann::json::parse(in, nullptr, false);
+    nlohmann::json changed = before;
+    changed[field] = value;
+    std::ofstream(In("hub/" + file)) << changed;
+    ExpectRefused(Run("eval --checkpoint=hub --dataset=imagefolder --data=photos"), {file, words});
+    std::ofstream(In("hub/" + file)) << before;
+  };
+  expect("config.json", "num_attention_heads", "two", "num_attention_heads: expected a whole number");
+  expect("config.json", "hidden_act", "relu", "hidden_act: expected gelu");
+  expect("preprocessor_config.json", "resample", 1, "resample: expected 2");
+  expect("preprocessor_config.json", "crop_size", 64, "crop_size");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,73 @@
+// eval: accuracy of trained weights on a dataset.
+#include "absl/flags/flag.h"
+#include "core/data/renamed_classes.h"
+#include "tools/switchyard/commands.h"
+#include "tools/switchyard/flags.h"
+#include "tools/switchyard/in_world.h"
+#include "tools/switchyard/settings.h"
+#include "tools/switchyard/trained_model.h"
+
+namespace switchyard {
+namespace {
+
+void PrintEvaluation(const EvaluationResult& e, bool json) {
+  if (json) {
+    fmt::print("{}\n", nlohmann::ordered_json({{"loss", e.loss},
+                                               {"top1", e.top1},
+                                               {"top5", e.top5},
+                                               {"count", e.count},
+                                               {"images_per_s", e.images_per_s}})
+                           .dump());
+  } else {
+    fmt::print("{} images: loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} %, {:.0f} images/s\n", e.count, e.loss,
+               100 * e.top1, 100 * e.top5, e.images_per_s);
+  }
+}
+
+// The validation split, with labels as the model numbers its classes.
+StatusOr<std::unique_ptr<Dataset>> OpenEvaluationData(const TrainedModel& model) {
+  const TrainConfig& c = model.setup.config;
+  DatasetOptions options;
+  options.name = c.dataset;
+  options.data = c.data;
+  options.download = c.download;
+  options.seed = c.seed;
+  options.image_size = c.image_size;
+  options.classes = c.classes;
+  options.train_size = c.train_size;
+  options.validation_size = c.validation_size;
+  SY_ASSIGN_OR_RETURN(auto data, OpenDataset(options, Split::kValidation));
+  const std::string match = absl::GetFlag(FLAGS_match_classes);
+  if (match != "name" && match != "position")
+    return InvalidArgument("--match_classes: expected name or position, found {}", match);
+  if (match == "name" && !model.classes.empty()) return WithClasses(std::move(data), model.classes);
+  if (static_cast<int64_t>(data->class_names().size()) > model.setup.model.classes) {
+    return InvalidArgument("{} has {} classes, but the model tells {} apart", data->name(), data->class_names().size(),
+                           model.setup.model.classes);
+  }
+  return data;
+}
+
+}  // namespace
+
+Status EvalCommand(const Arguments&) {
+  const std::string path = absl::GetFlag(FLAGS_checkpoint);
+  if (path.empty()) {
+    return InvalidArgument(
+        "eval needs --checkpoint=RUN, the folder that `train` prints at its end, or weights: a .safetensors file or a "
+        "folder with one");
+  }
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, processes.world));
+  if (model.weights.checkpoint() == nullptr && !WasGiven("dataset"))
+    return InvalidArgument("{}: these weights come without a run: say with --dataset what to evaluate them on", path);
+  SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
+  return InWorld(model.setup.config, [&](World& world) -> Status {
+    SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world));
+    SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*data));
+    if (world.rank() == 0) PrintEvaluation(result, absl::GetFlag(FLAGS_json));
+    return OkStatus();
+  });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,26 @@
+// Weights that were not trained here, as settings see them: what config.json and preprocessor_config.json beside them
+// decide. Thread-safe: pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data/evaluation_transform.h"
+#include "core/train/config.h"
+#include "core/train/weight_files.h"
+
+namespace switchyard {
+
+// Makes the settings those of the model that the weights were made for. Without --model, config.json decides all its
+// sizes. With it, what the user chose has to agree: heads, for one, change no shape, and other weights would load in
+// silence. Only the eps of layer norms always follows the weights, unless it was given. Returns the class names by
+// label, if there are any. InvalidArgument names each setting that does not agree; without a config.json there is
+// nothing to check.
+StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, TrainConfig& settings);
+
+// What was done to images when the weights were evaluated: a checkpoint's own record, or preprocessor_config.json.
+// `settings` as AdoptArchitecture left them. nullopt where neither is there.
+StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const TrainConfig& settings);
+
+}  // namespace switchyard

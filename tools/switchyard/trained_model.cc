@@ -1,0 +1,77 @@
+#include "tools/switchyard/trained_model.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "tools/switchyard/foreign_weights.h"
+#include "tools/switchyard/settings.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kBatch = 64;  // of weights that no run tells a batch for
+
+// How many classes the weights' head tells apart; 0 where they have none.
+int ClassesOf(const WeightSource& weights) {
+  for (const char* name : {"head.bias", "classifier.bias"}) {
+    const TensorFile::Entry* const bias = weights.Find(name);
+    if (bias != nullptr && bias->shape.size() == 1 && bias->shape[0] <= 1 << 24)
+      return static_cast<int>(bias->shape[0]);
+  }
+  return 0;
+}
+
+}  // namespace
+
+StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, int world) {
+  SY_ASSIGN_OR_RETURN(WeightSource weights, WeightSource::Open(path));
+  TrainConfig settings;
+  std::vector<std::string> classes;
+  if (weights.checkpoint() != nullptr) {
+    SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
+    settings = saved.config;
+    classes = saved.classes;
+  } else {
+    settings = ResolvedSettings();
+    if (weights.config().is_null() && !WasGiven("model")) {
+      return InvalidArgument(
+          "{}: these weights come without a run and without a config.json that says what they are; give --model, and "
+          "--image_size, --patch, --heads where they are not the model's",
+          path);
+    }
+    SY_ASSIGN_OR_RETURN(classes, AdoptArchitecture(weights, settings));
+    if (settings.classes == 0) settings.classes = ClassesOf(weights);
+    if (settings.batch_size == 0 && settings.global_batch_size == 0) settings.batch_size = kBatch;
+  }
+  // What is about training has no say here.
+  settings.accumulation = 1;
+  settings.pretrained.clear();
+  settings.resume.clear();
+  settings.reset_head = false;
+  if (!WasGiven("max_bad_samples")) settings.max_bad_samples = 0;
+  SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(weights, settings));
+  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, nullptr, world));
+  if (transform) setup.model.evaluation = transform;
+  if (classes.size() > static_cast<size_t>(setup.model.classes)) {
+    return InvalidArgument("{}: {} class names for a model of {} classes", path, classes.size(), setup.model.classes);
+  }
+  return TrainedModel{std::move(weights), std::move(setup), std::move(classes), transform.has_value()};
+}
+
+StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const Dataset& data, World& world) {
+  TrainConfig& c = model.setup.config;
+  EvaluationTransform& transform = *model.setup.model.evaluation;
+  if (!model.has_transform) transform.resize = ResizeForCrop(transform.image_size, data.crop_ratio());
+  const int64_t share = std::clamp<int64_t>((data.size() + world.size() - 1) / world.size(), 1, 1 << 16);
+  if (c.batch_size == TrainConfig::kAutoBatch) {
+    const auto limit = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(share)));
+    SY_ASSIGN_OR_RETURN(c.batch_size, Trainer::LargestBatch(c, model.setup.model, world, limit, true));
+  }
+  c.batch_size = static_cast<int>(std::min<int64_t>(c.batch_size, share));
+  c.global_batch_size = c.batch_size * world.size();
+  SY_ASSIGN_OR_RETURN(auto trainer, Trainer::CreateForEvaluation(c, model.setup.model, world));
+  SY_RETURN_IF_ERROR(trainer->LoadWeights(model.weights.path()));
+  return trainer;
+}
+
+}  // namespace switchyard
