@@ -165,7 +165,7 @@ Status Trainer::Impl::OpenResumed() {
   SY_ASSIGN_OR_RETURN(epoch, CountIn(*resumed, "epoch"));
   SY_ASSIGN_OR_RETURN(data_step, CountIn(*resumed, "step"));
   SY_ASSIGN_OR_RETURN(const int64_t samples, CountIn(*resumed, "samples"));
-  best_top1 = field("best_top1").is_number() ? field("best_top1").get<double>() : -1;
+  SY_RETURN_IF_ERROR(Annotate(ReadField(record, "best_top1", &best_top1), folder + "/state.json"));
   if (samples % samples_per_update() != 0) {
     const std::string others = GlobalBatchesThatFit(samples, world_size(), samples_per_update());
     return InvalidArgument(

@@ -107,10 +107,10 @@ TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
     seal_with(key, value);
     ExpectAloneRefused(command, {words});
   };
-  refused("step", "six", "train --steps=8 --resume=" + run, "step: expected a whole number in range, found \"six\"");
-  refused("batch", {1, 2}, "train --steps=8 --resume=" + run, "batch: expected a whole number");
+  refused("step", "six", "train --steps=8 --resume=" + run, "step: expected a count, found \"six\"");
+  refused("samples", {1, 2}, "train --steps=8 --resume=" + run, "samples: expected a count, found [1,2]");
   refused("best_top1", {{"x", 1}}, "train --steps=8 --resume=" + run, "best_top1: expected a number");
-  refused("batch", int64_t{1} << 62, "train --steps=8 --resume=" + run, "state.json");
+  refused("samples", int64_t{1} << 62, "train --steps=8 --resume=" + run, "state.json: samples: expected a count");
   refused("classes", {1, 2}, "eval --checkpoint=" + run, "classes: expected a list of texts");
   refused("config", {{"lr", {{"a", 1}}}}, "eval --checkpoint=" + run, "setting lr");
   refused("config", 7, "eval --checkpoint=" + run, "expected a JSON object of settings");
@@ -140,17 +140,22 @@ TEST_F(BadInput, OutputThatCannotBeWrittenIsAnError) {
 TEST_F(BadInput, WhatARunWritesGoesThroughNoLink) {
   ExpectSuccess(Run(SmallTraining("--save_every=3")));
   std::filesystem::create_directory(In("victim"));
-  for (const char* name : {"config.json", "loss.png", "loss.svg", ".config.json.tmp"}) {
-    std::ofstream(In("victim/") + name) << "precious";
+  std::filesystem::copy(SmallRun() + "/config.json", In("victim"));  // else the folder is none of a run
+  const auto text_of = [&](const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  const std::string config = text_of(In("victim/config.json"));
+  for (const std::string name : {"config.json", "loss.png", "loss.svg", ".config.json.tmp"}) {
+    if (name != "config.json") std::ofstream(In("victim/") + name) << "precious";
     std::filesystem::remove(SmallRun() + "/" + name);
     std::filesystem::create_symlink(In("victim/") + name, SmallRun() + "/" + name);
   }
   std::filesystem::create_directory_symlink(In("victim"), SmallRun() + "/checkpoints/.step-00000009.tmp");
   ExpectSuccess(Run("train --steps=8 --resume=run/mlp/shapes/a/run"));
-  for (const char* name : {"config.json", "loss.png", "loss.svg", ".config.json.tmp"}) {
-    std::stringstream text;
-    text << std::ifstream(In("victim/") + name).rdbuf();
-    EXPECT_EQ(text.str(), "precious") << name;
+  for (const std::string name : {"config.json", "loss.png", "loss.svg", ".config.json.tmp"}) {
+    EXPECT_EQ(text_of(In("victim/") + name), name == "config.json" ? config : "precious") << name;
     EXPECT_FALSE(std::filesystem::is_symlink(SmallRun() + "/" + name)) << name;
   }
   std::filesystem::rename(SmallRun() + "/0/log", In("log"));

@@ -110,12 +110,14 @@ TEST_F(RecipeSettings, ExplainPlansTheMemoryThatARunTakes) {
 constexpr char kDiverging[] = " --optimizer=sgd --momentum=0 --clip=0 --warmup=0 --schedule=constant --lr=1e9 ";
 
 TEST_F(RecipeSettings, GradientsThatAreNotFiniteStopEveryRankAtOnce) {
+  int runs = 0;
   for (const Start start : {Start::kAlone, Start::kLaunch})
     // null runs asynchronously: there the norm is read while the next update is under way.
     for (const std::string device : {"cpu", "null"})
       for (const std::string log : {"--log_every=1", "--log_every=1000", "--log_every=1000 --accumulation=2"}) {
-        const CommandResult result =
-            Run(SmallTraining(fmt::format("{} --steps=30 --device={} {}", kDiverging, device, log)), start);
+        const CommandResult result = Run(SmallTraining(fmt::format("{} --steps=30 --device={} --output_suffix=r{} {}",
+                                                                   kDiverging, device, ++runs, log)),
+                                         start);
         ExpectRefused(result, {"the norm of the gradients is", "--on_nonfinite=skip"});
         EXPECT_THAT(result.output, ContainsRegex("at update [1-9] "));
         EXPECT_THAT(
@@ -135,8 +137,9 @@ TEST_F(RecipeSettings, WhatWasSavedBeforeAnUpdateThatIsNotFiniteStays) {
 TEST_F(RecipeSettings, UpdatesThatAreSkippedAreCountedAndNotForEver) {
   ExpectSuccess(Run(SmallTraining(std::string(kDiverging) + "--steps=12 --on_nonfinite=skip")),
                 {"is left out: the norm of its gradients is", "(4 so far)", "  skipped     "});
-  ExpectRefused(Run(SmallTraining(std::string(kDiverging) + "--steps=300 --train_size=512 --on_nonfinite=skip")),
-                {"(64 so far)", "the 100th in a row"});
+  ExpectRefused(
+      Run(SmallTraining(std::string(kDiverging) + "--steps=300 --train_size=512 --on_nonfinite=skip --suffix=b")),
+      {"(64 so far)", "the 100th in a row"});
 }
 
 }  // namespace

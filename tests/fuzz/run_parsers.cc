@@ -80,7 +80,7 @@ int FuzzCheckpoint(const uint8_t* data, size_t size) {
   int64_t number = 0;
   double real = 0;
   std::vector<std::string> texts;
-  for (const char* key : {"epoch", "batch", "step", "world"}) ReadField(loaded->record, key, &number).IgnoreError();
+  for (const char* key : {"epoch", "samples", "step"}) ReadField(loaded->record, key, &number).IgnoreError();
   ReadField(loaded->record, "best_top1", &real).IgnoreError();
   ReadField(loaded->record, "classes", &texts).IgnoreError();
   PropertiesFromJson(loaded->record.value("config", nlohmann::json())).IgnoreError();

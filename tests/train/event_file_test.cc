@@ -97,9 +97,10 @@ TEST_F(EventFileTest, TwoFilesInOneFolderDoNotMeet) {
 }
 
 TEST_F(EventFileTest, LaterStepsAreDroppedFromEveryFileAndTheRestStaysAsItIs) {
+  const Folder folder = *Folder::Make(In("log"));
   std::vector<std::string> paths, expected;
   for (const int64_t offset : {0, 1}) {
-    auto file = EventFile::Create(In("log"));
+    auto file = EventFile::Create(folder);
     ASSERT_TRUE(file.ok()) << file.status();
     for (int64_t step = offset; step <= 8; step += 2) {
       if (step == 4 + offset) expected.push_back(ReadText(file->path()));
@@ -108,16 +109,17 @@ TEST_F(EventFileTest, LaterStepsAreDroppedFromEveryFileAndTheRestStaysAsItIs) {
     paths.push_back(file->path());
   }
   WriteText(In("log/metrics.jsonl"), "{}\n");
-  ASSERT_TRUE(DropEventsAfter(In("log"), 3).ok());
+  ASSERT_TRUE(DropEventsAfter(folder, 3).ok());
   for (size_t i = 0; i < paths.size(); ++i) EXPECT_EQ(ReadText(paths[i]), expected[i]);
   EXPECT_EQ(ReadText(In("log/metrics.jsonl")), "{}\n");
-  ASSERT_TRUE(DropEventsAfter(In("log"), 3).ok());
+  ASSERT_TRUE(DropEventsAfter(folder, 3).ok());
   EXPECT_EQ(ReadText(paths[0]), expected[0]);
-  EXPECT_TRUE(DropEventsAfter(In("nowhere"), 3).ok());
+  EXPECT_TRUE(DropEventsAfter(*Folder::Make(In("empty")), 3).ok());
 }
 
 TEST_F(EventFileTest, WhatNoReaderGetsPastIsCutOff) {
-  auto file = EventFile::Create(In("log"));
+  const Folder folder = *Folder::Make(In("log"));
+  auto file = EventFile::Create(folder);
   ASSERT_TRUE(file->Scalar("a", 1, 1).ok());
   const std::string whole = ReadText(file->path());
   ASSERT_TRUE(file->Scalar("a", 2, 1).ok());
@@ -128,7 +130,7 @@ TEST_F(EventFileTest, WhatNoReaderGetsPastIsCutOff) {
        {text.substr(0, whole.size() + 13), text.substr(0, whole.size() + 3),
         std::string(text).replace(whole.size() + 20, 1, "\x7e"), std::string(text).replace(whole.size(), 8, huge)}) {
     WriteText(file->path(), damaged);
-    ASSERT_TRUE(DropEventsAfter(In("log"), 9).ok());
+    ASSERT_TRUE(DropEventsAfter(folder, 9).ok());
     EXPECT_EQ(ReadText(file->path()), whole);
   }
 }

@@ -63,18 +63,12 @@ struct SavedSettings {
 };
 
 StatusOr<SavedSettings> SavedIn(const LoadedCheckpoint& checkpoint) {
-  const auto field = [&](const char* key) { return checkpoint.record.value(key, nlohmann::json()); };
+  const std::string file = checkpoint.folder + "/state.json";
   SavedSettings saved;
-  auto properties = PropertiesFromJson(field("config"));
-  if (!properties.ok()) return Annotate(properties.status(), checkpoint.folder + "/state.json: config");
+  auto properties = PropertiesFromJson(checkpoint.record.value("config", nlohmann::json()));
+  if (!properties.ok()) return Annotate(properties.status(), file + ": config");
   saved.config = std::move(*properties);
-  const nlohmann::json classes = field("classes");
-  for (const nlohmann::json& name : classes) {
-    if (!classes.is_array() || !name.is_string())
-      return DataLoss("{}/state.json: classes: expected a list of names, found {}", checkpoint.folder,
-                      Excerpt(classes));
-    saved.classes.push_back(name.get<std::string>());
-  }
+  SY_RETURN_IF_ERROR(Annotate(ReadField(checkpoint.record, "classes", &saved.classes), file));
   return saved;
 }
 
