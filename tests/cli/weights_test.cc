@@ -182,7 +182,8 @@ TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {
   Train("--mean=0.4 --std=0.3");
   ExpectSuccess(Run("export hub --checkpoint=" + run_));
   ExpectSuccess(
-      Run("train --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --lr=1e-30 --min_lr=0 --warmup=0 "
+      Run("train --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --lr=1e-30 --min_lr=0 "
+          "--warmup=0 "
           "--weight_decay=0 --device=cpu --threads=1 "
           "--output=run --tag=t --suffix=b"));
   const std::string tuned = "run/vit_base/t/b/run";
