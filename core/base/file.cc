@@ -34,17 +34,22 @@ Descriptor::~Descriptor() {
   if (number_ >= 0) ::close(number_);
 }
 
+const char* FileKind(mode_t mode) {
+  return S_ISREG(mode)                    ? "a file"
+         : S_ISDIR(mode)                  ? "a folder"
+         : S_ISFIFO(mode)                 ? "a pipe"
+         : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+                                          : "something else";
+}
+
 StatusOr<Descriptor> OpenRegularFile(const std::string& path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (file.get() < 0) return FileError("read", path, errno);
   struct stat about = {};
   if (::fstat(file.get(), &about) < 0) return FileError("read", path, errno);
   if (!S_ISREG(about.st_mode)) {
-    const char* found = S_ISDIR(about.st_mode)    ? "a folder"
-                        : S_ISFIFO(about.st_mode) ? "a pipe"
-                        : S_ISCHR(about.st_mode)  ? "a device"
-                                                  : "something else";
-    return FailedPrecondition("cannot read {}: expected a regular file, found {}", Printable(path, 4096), found);
+    return FailedPrecondition("cannot read {}: expected a regular file, found {}", Printable(path, 4096),
+                              FileKind(about.st_mode));
   }
   return file;
 }

@@ -2,6 +2,8 @@
 // more than a limit. Every error names the path and the system's text for errno. Thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -31,6 +33,9 @@ class Descriptor {
  private:
   int number_;
 };
+
+// What stat(2) found, in words: "a file", "a folder", "a pipe", "a device" or "something else".
+const char* FileKind(mode_t mode);
 
 // Opens a regular file for reading. FailedPrecondition for a folder, a pipe, a device or a socket, at once.
 StatusOr<Descriptor> OpenRegularFile(const std::string& path);

@@ -81,15 +81,15 @@ TEST_F(Weights, PredictAndEvalTreatTheSameImagesAlike) {
   for (const std::string flags :
        {"", "--augmentation=resized_crop --crop_ratio=0.7 --interpolation=bicubic --mean=0.4 --std=0.2"}) {
     Train(fmt::format("{} --output_suffix=r{}", flags, ++trained));
-    const std::string run = fmt::format("run/vit_micro/t/a/r{}", trained);
-    const nlohmann::json evaluation = Eval(run);
+    const std::string run = fmt::format("run/vit_micro/t/a/r{}", trained), data = " --data=photos";
+    const nlohmann::json evaluation = Eval(run + data);
     ExpectAlike(evaluation, ByPrediction("photos/val --checkpoint=" + run));
     // The augmentation is training's own, and a batch larger than the data changes nothing either.
     for (const std::string more : {"--augmentation=none", "--augmentation=resized_crop", "--batch_size=1000"}) {
-      EXPECT_NEAR(Eval(run + " " + more)["loss"].get<double>(), evaluation["loss"].get<double>(), 1e-6) << more;
+      EXPECT_NEAR(Eval(run + data + " " + more)["loss"].get<double>(), evaluation["loss"].get<double>(), 1e-6) << more;
     }
     // What is given wins, for both.
-    const nlohmann::json whole = Eval(run + " --crop_ratio=1");
+    const nlohmann::json whole = Eval(run + data + " --crop_ratio=1");
     EXPECT_NE(whole["loss"], evaluation["loss"]);
     ExpectAlike(whole, ByPrediction("photos/val --crop_ratio=1 --checkpoint=" + run));
   }
@@ -107,7 +107,8 @@ TEST_F(Weights, EvalTellsClassesByNameAndNeedsNoTrainingData) {
   ExpectRefused(
       Run("eval --checkpoint=" + run_ + " --data=two"),
       {"does not know 1 of the dataset's 2 classes: zebras (did you mean zebra?)", "--match_classes=position"});
-  ExpectRefused(Run("eval --match_classes=size --checkpoint=" + run_), {"--match_classes: expected name or position"});
+  ExpectRefused(Run("eval --match_classes=size --data=photos --checkpoint=" + run_),
+                {"--match_classes: expected name or position"});
 }
 
 TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
@@ -140,7 +141,7 @@ TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
 
 TEST_F(Weights, ExportedWeightsAreEvaluatedAsTheRunIs) {
   Train("--mean=0.4 --crop_ratio=0.8");
-  const nlohmann::json expected = Eval(run_);
+  const nlohmann::json expected = Eval(run_ + " --data=photos");
   const auto expect_same = [&](const std::string& weights) {
     const nlohmann::json found = Eval(weights + " --dataset=imagefolder --data=photos");
     EXPECT_EQ(found["count"], expected["count"]) << weights;
@@ -181,7 +182,8 @@ TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {
   Train("--mean=0.4 --std=0.3");
   ExpectSuccess(Run("export hub --checkpoint=" + run_));
   ExpectSuccess(
-      Run("train --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --lr=1e-30 "
+      Run("train --pretrained=hub --dataset=imagefolder --data=photos --batch_size=10 --steps=1 --lr=1e-30 --min_lr=0 "
+          "--warmup=0 "
           "--weight_decay=0 --device=cpu --threads=1 "
           "--output=run --tag=t --suffix=b"));
   const std::string tuned = "run/vit_base/t/b/run";
@@ -195,7 +197,8 @@ TEST_F(Weights, PretrainedWeightsBringTheirEpsAndNormalisation) {
   };
   expect_record();
   // A step of nothing leaves the weights as they were.
-  EXPECT_NEAR(Eval(tuned)["loss"].get<double>(), Eval(run_)["loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(Eval(tuned + " --data=photos")["loss"].get<double>(), Eval(run_ + " --data=photos")["loss"].get<double>(),
+              1e-5);
   // Nor does going on forget what came with the weights.
   ExpectSuccess(Run("train --steps=2 --resume=" + tuned + " --data=photos --device=cpu --threads=1"));
   expect_record();

@@ -1,5 +1,8 @@
 // predict: classes of images.
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <numeric>
 
@@ -73,16 +76,15 @@ Status AddFolder(const std::string& folder, std::vector<std::string>* files) {
 StatusOr<std::vector<std::string>> FilesOf(const Arguments& arguments) {
   std::vector<std::string> files;
   for (const std::string& argument : arguments) {
-    std::error_code error;
-    const fs::file_status status = fs::status(argument, error);
-    if (fs::is_directory(status)) {
+    struct stat about = {};
+    if (::stat(argument.c_str(), &about) < 0) return FileError("read", argument, errno);
+    if (S_ISDIR(about.st_mode)) {
       SY_RETURN_IF_ERROR(AddFolder(argument, &files));
-    } else if (fs::is_regular_file(status)) {
+    } else if (S_ISREG(about.st_mode)) {
       files.push_back(argument);
-    } else if (!fs::exists(status)) {
-      return NotFound("{}: {}", argument, error ? error.message() : "no such file or folder");
     } else {
-      return InvalidArgument("{}: expected an image file or a folder with images, found something else", argument);
+      return InvalidArgument("{}: expected an image file or a folder with images, found {}", argument,
+                             FileKind(about.st_mode));
     }
   }
   return files;
