@@ -75,7 +75,7 @@ StatusOr<std::vector<int>> ParseDeviceList(const std::string& text) {
 }
 
 std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest& request) {
-  if (request.cpu_devices > 0 || !Environment("SWITCHYARD_CPU_DEVICES")) {
+  if (request.cpu_devices > 0 || Host()->setting("CPU_DEVICES") == nullptr) {  // else said before, or by the user
     const int count = request.cpu_devices > 0 ? request.cpu_devices : request.local_world;
     ProvideSetting("CPU_DEVICES", std::to_string(count));
   }
