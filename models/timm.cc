@@ -27,7 +27,8 @@ StatusOr<ModelOptions> OptionsOfArchitecture(const Json& name) {
   std::smatch match;
   const std::string text = name.is_string() ? name.get<std::string>() : "";
   const ModelInfo* info = nullptr;
-  if (std::regex_match(text, match, pattern)) info = Find(match[1].str() + (match[2] == "32" ? "_patch32" : ""));
+  constexpr size_t kLongest = 64;  // the matcher recurses with the length of the text
+  if (text.size() <= kLongest && std::regex_match(text, match, pattern)) info = Find(match[1].str() + (match[2] == "32" ? "_patch32" : ""));
   if (info == nullptr)
     return Unexpected("architecture", "vit_tiny, vit_small, vit_base or vit_large _patch16 or _patch32 and a size",
                       name);

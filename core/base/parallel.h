@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -12,12 +14,20 @@
 namespace switchyard {
 
 // body(i) for each i in [0, count) on up to `threads` threads, the calling one among them, whoever is free taking the
-// next. body must not throw. Fewer threads where the system gives no more.
+// next. Fewer threads where the system gives no more. What body throws first ends the work, and is thrown here.
 template <typename Body>
 void ParallelFor(int threads, int64_t count, const Body& body) {
   std::atomic<int64_t> next{0};
+  std::exception_ptr thrown;
+  std::mutex mutex;  // of `thrown`
   const auto work = [&] {
-    for (int64_t i = next++; i < count; i = next++) body(i);
+    try {
+      for (int64_t i = next++; i < count; i = next++) body(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!thrown) thrown = std::current_exception();
+      next = count;
+    }
   };
   std::vector<std::thread> others;
   try {
@@ -27,6 +37,7 @@ void ParallelFor(int threads, int64_t count, const Body& body) {
   }
   work();
   for (std::thread& other : others) other.join();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 }  // namespace switchyard

@@ -91,9 +91,15 @@ void WriteCache(const json& cache) {
   std::error_code error;
   std::filesystem::create_directories(UserCacheFolder(), error);
   const std::string draft = fmt::format("{}.{}", CachePath(), getpid());
+  std::string text;
+  try {
+    text = cache.dump(1);
+  } catch (const json::exception&) {  // a path that is no UTF-8 has no place in JSON
+    return;
+  }
   {
     std::ofstream file(draft);
-    file << cache.dump(1) << "\n";
+    file << text << "\n";
     if (!file.flush()) return;
   }
   std::filesystem::rename(draft, CachePath(), error);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -202,8 +203,8 @@ StatusOr<Json> ReadRecordedJson(const Json& files, const std::string& folder, co
   const std::string path = folder + "/" + name;
   SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestJson));
   SY_RETURN_IF_ERROR(CheckRecorded(files, name, path, static_cast<int64_t>(text.size()), "crc32", TextChecksum(text)));
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return DataLoss("{}: not JSON", path);
+  auto json = ParseJson(text);
+  if (!json.ok()) return DataLoss("{}: {}", path, Message(json.status()));
   return json;
 }
 
@@ -327,17 +328,28 @@ CheckpointWriter::~CheckpointWriter() {
 
 Status CheckpointWriter::Save(const CheckpointContents& contents, const SaveOptions& options) {
   SY_RETURN_IF_ERROR(Finish());
-  job_ = std::make_unique<Job>();
-  job_->contents = contents;
-  job_->CopyTensors(job_->contents.weights);
-  job_->CopyTensors(job_->contents.state);
-  job_->thread = std::thread([job = job_.get(), options, run_folder = run_folder_] {
-    try {
-      job->status = SaveCheckpoint(run_folder, job->contents, options).status();
-    } catch (const std::bad_alloc&) {
-      job->status = ResourceExhausted("out of memory while saving a checkpoint in {}", run_folder);
-    }
-  });
+  const auto out_of_memory = [](const std::string& run_folder) {
+    return ResourceExhausted("out of memory while saving a checkpoint in {}; what was saved before is whole",
+                             run_folder);
+  };
+  try {
+    auto job = std::make_unique<Job>();
+    job->contents = contents;
+    job->CopyTensors(job->contents.weights);
+    job->CopyTensors(job->contents.state);
+    job->thread = std::thread([job = job.get(), options, run_folder = run_folder_, out_of_memory] {
+      try {
+        job->status = SaveCheckpoint(run_folder, job->contents, options).status();
+      } catch (const std::bad_alloc&) {
+        job->status = out_of_memory(run_folder);
+      }
+    });
+    job_ = std::move(job);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(run_folder_);
+  } catch (const std::system_error& error) {
+    return ResourceExhausted("cannot start the thread that saves a checkpoint in {}: {}", run_folder_, error.what());
+  }
   return OkStatus();
 }
 

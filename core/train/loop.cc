@@ -1,6 +1,8 @@
 // The training loop, evaluation and the run folder.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <utility>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
@@ -81,8 +83,10 @@ Status Trainer::Impl::MakeOrTakeUpRunFolder() {
   const bool goes_on = !run_folder.empty();
   if (!goes_on) {
     SY_ASSIGN_OR_RETURN(run_folder, CreateRunFolder(config, model.name));
+    const bool aside = std::filesystem::path(resumed_from).parent_path().filename() == "abandoned";
     if (!resumed_from.empty())
-      LogWarning("{} lies in no run folder; the run goes on in a new one, {}", resumed_from, run_folder);
+      LogWarning("{} {}; the run goes on in a new one, {}", resumed_from,
+                 aside ? "was set aside when its run went back" : "lies in no run folder of ours", run_folder);
   }
   SY_ASSIGN_OR_RETURN(RunFolderLock lock, RunFolderLock::Take(run_folder));
   run_lock.emplace(std::move(lock));
@@ -322,6 +326,32 @@ StatusOr<TrainingResult> Trainer::Train() {
   int64_t trained = 0, saved_at = impl.data_step, interval_updates = 0;
   double interval_seconds = 0;
 
+  // Is it the best so far?
+  const auto evaluate_after = [&](int64_t step, int64_t epoch) -> StatusOr<bool> {
+    SY_ASSIGN_OR_RETURN(result.evaluation, Evaluate(*impl.validation_data));
+    const EvaluationResult& e = result.evaluation;
+    const bool best = e.top1 > impl.best_top1;
+    impl.best_top1 = std::max(impl.best_top1, e.top1);
+    if (!owner) return best;
+    SY_RETURN_IF_ERROR(log->Write({{"step", step},
+                                   {"epoch", epoch + 1},
+                                   {"val_loss", e.loss},
+                                   {"top1", e.top1},
+                                   {"top5", e.top5},
+                                   {"val_count", e.count}}));
+    SY_RETURN_IF_ERROR(log->Scalar("Loss/validation/val_loss", step, e.loss));
+    SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top1", step, e.top1));
+    SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top5", step, e.top5));
+    progress->Line(fmt::format("epoch {}: validation loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} % of {} images{}",
+                               epoch + 1, e.loss, 100 * e.top1, 100 * e.top5, e.count,
+                               best ? ", the best so far" : ""));
+    return best;
+  };
+  if (std::exchange(impl.evaluation_pending, false)) {
+    SY_ASSIGN_OR_RETURN(const bool best, evaluate_after(impl.data_step, impl.epoch - (impl.batch == 0 ? 1 : 0)));
+    SY_RETURN_IF_ERROR(impl.Save(best, result.evaluation.top1));
+  }
+
   while (impl.data_step < impl.total_updates) {
     const auto start = std::chrono::steady_clock::now();
     const bool logged =
@@ -398,31 +428,15 @@ StatusOr<TrainingResult> Trainer::Train() {
     const bool due = config.save_every > 0 ? step - saved_at >= config.save_every : epoch_ends;
     if (evaluate || due || stop) SY_RETURN_IF_ERROR(impl.CheckGradients(/*followed=*/false));
     bool best = false;
+    impl.evaluation_pending = evaluate && stop;  // who stops a run gives it little time: a resumed one catches up
     if (evaluate && !stop) {
-      SY_ASSIGN_OR_RETURN(result.evaluation, Evaluate(*impl.validation_data));
-      best = result.evaluation.top1 > impl.best_top1;
-      impl.best_top1 = std::max(impl.best_top1, result.evaluation.top1);
-      if (owner) {
-        const EvaluationResult& e = result.evaluation;
-        SY_RETURN_IF_ERROR(log->Write({{"step", step},
-                                       {"epoch", epoch + 1},
-                                       {"val_loss", e.loss},
-                                       {"top1", e.top1},
-                                       {"top5", e.top5},
-                                       {"val_count", e.count}}));
-        SY_RETURN_IF_ERROR(log->Scalar("Loss/validation/val_loss", step, e.loss));
-        SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top1", step, e.top1));
-        SY_RETURN_IF_ERROR(log->Scalar("Metrics/validation/top5", step, e.top5));
-        progress->Line(fmt::format("epoch {}: validation loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} % of {} images{}",
-                                   epoch + 1, e.loss, 100 * e.top1, 100 * e.top5, e.count,
-                                   best ? ", the best so far" : ""));
-      }
+      SY_ASSIGN_OR_RETURN(best, evaluate_after(step, epoch));
     }
     if (due || run_ends || best || stop) {
       SY_RETURN_IF_ERROR(impl.Save(best, result.evaluation.top1));
       saved_at = step;
     }
-    if (stop && !run_ends) {
+    if (stop) {
       result.interrupted = true;
       if (owner)
         progress->Line(

@@ -105,6 +105,7 @@ Status Trainer::Impl::Save(bool best, double top1) {
                      {"world", world_size()},
                      {"best_top1", best_top1},
                      {"top1", top1},
+                     {"evaluation_pending", evaluation_pending},
                      {"optimizer", config.optimizer},
                      {"arch", model.architecture},
                      {"classes", train_data->class_names()},
@@ -150,9 +151,10 @@ Status Trainer::Impl::OpenResumed() {
         "--optimizer out, or start a new run from the weights with --pretrained={}",
         folder, Excerpt(field("optimizer")), config.optimizer, path);
   }
+  evaluation_pending = field("evaluation_pending") == true;
   if (field("classes") != nlohmann::json(train_data->class_names())) {
     return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
-                           folder, Excerpt(field("classes")), nlohmann::json(train_data->class_names()).dump());
+                           folder, Excerpt(field("classes")), Excerpt(nlohmann::json(train_data->class_names())));
   }
   if (rank() == 0) {
     data_checksum = train_data->Checksum();

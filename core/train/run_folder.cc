@@ -32,6 +32,9 @@ std::string TimeStamp() {
 }  // namespace
 
 StatusOr<std::string> CreateRunFolder(const TrainConfig& config, const std::string& model) {
+  const std::string& name = config.output_suffix;
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
+    return InvalidArgument("--output_suffix={}: expected the name of a folder, without '/'", name);
   const std::string stamp = config.suffix.empty() ? TimeStamp() : config.suffix;
   for (int attempt = 1;; ++attempt) {
     const std::string suffix = attempt == 1 ? stamp : fmt::format("{}-{}", stamp, attempt);
@@ -40,12 +43,13 @@ StatusOr<std::string> CreateRunFolder(const TrainConfig& config, const std::stri
     const std::string run_folder = above + "/" + config.output_suffix;
     const auto parent = Folder::Make(above);
     if (!parent.ok()) return Annotate(parent.status(), "making the run folder, for which --output names another place");
-    if (::mkdirat(parent->descriptor(), config.output_suffix.c_str(), 0777) == 0) {
+    const auto created = parent->CreateInside(config.output_suffix);
+    if (created.ok()) {
       SY_RETURN_IF_ERROR(parent->Sync());
       SY_RETURN_IF_ERROR(WriteRunConfig(run_folder, config));
       return run_folder;
     }
-    if (errno != EEXIST) return FileError("create the run folder", run_folder, errno);
+    if (!parent->Has(config.output_suffix)) return created.status();
     if (!config.suffix.empty()) {
       return FailedPrecondition(
           "the run folder {} is there already, and a run folder belongs to one run: choose another --suffix, or go on "
@@ -84,7 +88,17 @@ RunFolderLock::~RunFolderLock() {
 
 Status WriteRunConfig(const std::string& run_folder, const TrainConfig& config) {
   SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder));
-  const nlohmann::ordered_json settings = ToJson(config, {SettingKind::kProperty, SettingKind::kPlace});
+  nlohmann::ordered_json settings = ToJson(config, {SettingKind::kProperty, SettingKind::kPlace});
+  // A run that goes on elsewhere keeps the places where it began: what --config reads back.
+  if (const auto text = ReadWholeFile(folder.PathOf(kConfig), kLargestConfig); text.ok()) {
+    const auto begun = ParseJson<nlohmann::ordered_json>(*text);
+    if (begun.ok() && begun->is_object()) {
+      const nlohmann::ordered_json places = ToJson(config, {SettingKind::kPlace});
+      for (const auto& [place, value] : places.items()) {
+        if (begun->contains(place)) settings[place] = (*begun)[place];
+      }
+    }
+  }
   const std::string text = settings.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   return folder.Replace(kConfig, {BytesOf(text)});
 }

@@ -214,14 +214,18 @@ Status Trainer::Impl::InitializeState() {
 }
 
 // Epochs decide the run's length, and its schedule follows them. After a changed global batch `data_step` updates lie
-// behind where this batch would have made another number of them: the rest of the table moves there.
+// behind where this batch would have made another number of them: the rest of the table moves there. What is told in
+// updates does not move: milestones and steps, and a warm-up that is over.
 void Trainer::Impl::FollowEpochs() {
   const int64_t behind = epoch * updates_per_epoch + batch / config.accumulation;
   total_updates = data_step + std::max<int64_t>(0, total_updates - behind);
   if (behind == data_step || lr_table.empty()) return;
   std::vector<float> moved(static_cast<size_t>(total_updates));
   const auto last = static_cast<int64_t>(lr_table.size()) - 1;
-  for (int64_t i = 0; i < total_updates; ++i) moved[i] = lr_table[std::clamp<int64_t>(i - data_step + behind, 0, last)];
+  const bool in_updates = schedule.kind == Schedule::kMultistep || schedule.kind == Schedule::kStep;
+  const int64_t warm = std::min(schedule.warmup, data_step);
+  for (int64_t i = 0; i < total_updates; ++i)
+    moved[i] = lr_table[std::clamp<int64_t>(in_updates ? i : std::max(i - data_step + behind, warm), 0, last)];
   lr_table = std::move(moved);
 }
 

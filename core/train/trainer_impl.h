@@ -74,6 +74,7 @@ struct Trainer::Impl : TrainingPlans {
   std::optional<Unread> unread;
   int64_t skipped = 0, skipped_in_a_row = 0;  // updates whose gradients were not finite
   double best_top1 = -1;
+  bool evaluation_pending = false;  // the run was stopped where an evaluation was due
   std::optional<LoadedCheckpoint> resumed;  // while it is being loaded
   std::string resumed_from;                 // its folder; "": a new run
   std::optional<uint32_t> data_checksum;    // of the training data
