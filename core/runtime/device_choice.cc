@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "core/base/environment.h"
 #include "core/runtime/library.h"
 
 namespace switchyard {
@@ -75,7 +74,8 @@ StatusOr<std::vector<int>> ParseDeviceList(const std::string& text) {
 }
 
 std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest& request) {
-  if (request.cpu_devices > 0 || Host()->setting("CPU_DEVICES") == nullptr) {  // else said before, or by the user
+  // The first survey decides: ids that are in use must not vanish where a later one is for fewer ranks.
+  if (request.cpu_devices > 0 || Host()->setting("CPU_DEVICES") == nullptr) {
     const int count = request.cpu_devices > 0 ? request.cpu_devices : request.local_world;
     ProvideSetting("CPU_DEVICES", std::to_string(count));
   }

@@ -186,14 +186,17 @@ Status Trainer::Impl::InitializeState() {
     const std::vector<float> values = std::move(p.values);
     return memory->Upload(*p.name, values.data(), p.entry->bytes);
   };
-  // Each rank draws every so many-th tensor, for all; one that is alone lets each go as soon as it is drawn.
+  // Each rank draws every so many-th tensor, for all and from the seed of rank 0; one that is alone lets each go as
+  // soon as it is drawn.
   const int world_ranks = world_size();
+  uint64_t seed = config.seed;
+  if (world_ranks > 1) SY_RETURN_IF_ERROR(world.communicator->Broadcast("seed", &seed, sizeof seed, SY_U8, 0));
   std::mutex mutex;
   Status status;
   ParallelFor(world.host_threads, static_cast<int64_t>(parameters.size()), [&](int64_t i) {
     Parameter& p = parameters[i];
     if (i % world_ranks != rank()) return;
-    p.values = nn::InitialValues(*p.name, p.entry->type, p.entry->initializer, config.seed);
+    p.values = nn::InitialValues(*p.name, p.entry->type, p.entry->initializer, seed);
     if (world_ranks > 1) return;
     const std::lock_guard lock(mutex);
     status.Update(upload(p));

@@ -108,6 +108,9 @@ TEST(DeviceSurvey, TellsPluginsHowManyCpuDevicesThereAreAndLeavesTheEnvironmentA
   SurveyDevices(registry, request);
   ASSERT_NE(Host()->setting("CPU_DEVICES"), nullptr);
   EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "3");
+  request.local_world = 1;
+  SurveyDevices(registry, request);
+  EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "3");
   request.cpu_devices = 5;
   SurveyDevices(registry, request);
   EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "5");
