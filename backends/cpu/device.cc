@@ -119,6 +119,16 @@ sy_status Open(int32_t index, const sy_open_options* options, sy_device** device
   if (options && SY_HAS(sy_open_options, options, cores) && options->cores && threads > 0)
     opened->cores.assign(options->cores, options->cores + opened->threads);
   opened->Enter();
+  // oneDNN divides its work among as many threads as it asks for, and leaves out what a thread that is not there had.
+  int started = 1;
+#pragma omp parallel num_threads(opened->threads)
+  if (omp_get_thread_num() == 0) started = omp_get_num_threads();
+  if (started < opened->threads) {
+    const int wanted = opened->threads;
+    Close(opened);
+    return SY_FAIL(error, SY_INTERNAL, "cpu: the system gives %d of %d threads; raise its limits or lower --threads",
+                   started, wanted);
+  }
   if (dnnl_engine_create(&opened->engine, dnnl_cpu, 0) != dnnl_success ||
       dnnl_stream_create(&opened->stream, opened->engine, dnnl_stream_default_flags) != dnnl_success) {
     Close(opened);

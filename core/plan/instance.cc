@@ -22,8 +22,9 @@ struct BoundStep {
   sy_place source{}, destination{};
   uint64_t bytes = 0;
   std::shared_ptr<Communicator::DeviceCall> call;
-  int event = -1;  // index into events: kReady and kJoin
-  int ready = -1;  // kCollective and kJoin: the event of the collective's kReady
+  int event = -1;        // index into events: kReady and kJoin
+  int ready = -1;        // kCollective and kJoin: the event of the collective's kReady
+  bool started = false;  // kCollective and kJoin: on the communicator's thread
   int staging = -1;
 };
 
@@ -59,7 +60,7 @@ struct Instance::Impl {
   int io_slot = 0;
   // How a collective runs. On a stream of the device: in order there. Started: on the communicator's thread, where it
   // would hold up the host. Else where its result is needed: ranks that compute on a host's cores gain nothing earlier.
-  enum class Collectives { kOnStream, kStarted, kAtJoin } collectives = Collectives::kAtJoin;
+  bool collectives_on_stream = false;
   std::vector<BoundStep> steps;
   std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
   std::vector<Staging> stagings;
@@ -227,10 +228,9 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
   }
   const PlanOptions& options = plan.impl_->options;
   if (communicator != nullptr && communicator->info().completion == SY_COMPLETES_ON_STREAM) {
-    impl.collectives = Impl::Collectives::kOnStream;
-  } else if (communicator != nullptr && communicator->launch_holds_up() && options.overlap && !options.debug_sync &&
-             !options.debug_nan) {
-    impl.collectives = Impl::Collectives::kStarted;
+    impl.collectives_on_stream = true;
+  } else if (options.overlap && !options.debug_sync && !options.debug_nan) {
+    for (BoundStep& step : impl.steps) step.started = step.call && communicator->BetterStarted(*step.call);
   }
   if (plan.impl_->device->capture() != nullptr && options.capture && !options.debug_sync && !options.debug_nan)
     SY_RETURN_IF_ERROR(impl.Capture());
@@ -301,14 +301,14 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
     case Step::kReady:
       return events[step.event].Record(stream);
     case Step::kCollective:
-      if (!step.call || collectives == Collectives::kAtJoin) return OkStatus();
-      if (collectives == Collectives::kOnStream) return LaunchCollective(step);
-      communicator->Start(*step.call, events[step.ready], communication);
+      if (!step.call) return OkStatus();
+      if (collectives_on_stream) return LaunchCollective(step);
+      if (step.started) communicator->Start(*step.call, events[step.ready], communication);
       return OkStatus();
     case Step::kJoin:
       if (!step.call) return OkStatus();
-      if (collectives == Collectives::kStarted) return communicator->Finish(*step.call);
-      if (collectives == Collectives::kAtJoin) SY_RETURN_IF_ERROR(LaunchCollective(step));
+      if (step.started) return communicator->Finish(*step.call);
+      if (!collectives_on_stream) SY_RETURN_IF_ERROR(LaunchCollective(step));
       SY_RETURN_IF_ERROR(events[step.event].Record(communication));
       return events[step.event].Before(stream);
     case Step::kFallback:
@@ -339,10 +339,10 @@ Status Instance::Run(const Stream& stream) {
   const PlanOptions& options = impl.plan->options;
   if (!options.debug_sync && !options.debug_nan) {
     Status status = impl.RunSteps(stream);
-    if (status.ok() || impl.collectives != Impl::Collectives::kStarted) return status;
+    if (status.ok()) return status;
     // The caller may free memory now that collectives still use.
     for (const BoundStep& step : impl.steps) {
-      if (step.kind == Step::kCollective && step.call) impl.communicator->Finish(*step.call).IgnoreError();
+      if (step.started) impl.communicator->Finish(*step.call).IgnoreError();
     }
     return status;
   }

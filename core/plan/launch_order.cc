@@ -39,9 +39,13 @@ class Order {
   }
 
   std::vector<int> Run() {
+    // What needs nothing, such as the zeros between the members of a bucket, holds up nothing.
+    for (int id = 0; early_ && id < graph_.size(); ++id) {
+      if (moved_[id] && IsFree(id)) Require(id);
+    }
+    // What is moved waits for its turn, early or late; what is left at the end is read by nobody.
     for (int id = 0; id < graph_.size(); ++id) {
-      // What is moved waits for its turn, early or late; what is left at the end is read by nobody.
-      if (!moved_[id] || (early_ && IsFree(id))) Require(id);
+      if (!moved_[id]) Require(id);
     }
     for (int id = 0; id < graph_.size(); ++id) Require(id);
     return std::move(order_);

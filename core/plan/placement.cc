@@ -45,7 +45,7 @@ bool ContiguousConcat(const Node& node) {
 class Placer {
  public:
   Placer(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned, Layout& layout)
-      : graph_(graph), order_(order), planned_(planned), layout_(layout) {}
+      : graph_(graph), users_(graph.Users()), order_(order), planned_(planned), layout_(layout) {}
 
   Placement Run() {
     const int count = graph_.size();
@@ -73,6 +73,20 @@ class Placer {
     return ref;
   }
 
+  // A bucket may be reduced as soon as it is full: whatever reads a member of it otherwise would find the sum.
+  bool MayLieIn(int concat, Ref member) const {
+    const bool reduced = std::any_of(users_[concat].begin(), users_[concat].end(),
+                                     [&](int user) { return IsCollective(graph_.node(user).op); });
+    return !reduced || ReadOnlyBy(concat, member);
+  }
+  bool ReadOnlyBy(int reader, Ref value) const {
+    return std::all_of(users_[value.node].begin(), users_[value.node].end(), [&](int user) {
+      const Node& node = graph_.node(user);
+      if (user == reader || std::find(node.inputs.begin(), node.inputs.end(), value) == node.inputs.end()) return true;
+      return TraitsOf(node.op).view && ReadOnlyBy(reader, {user, 0});
+    });
+  }
+
   // Which values are written straight into a concat's storage?
   void FindParts() {
     for (const int id : order_) {
@@ -87,7 +101,8 @@ class Placer {
         uint64_t unused = 0;
         const bool view = graph_.node(root.node).op == "slice" &&
                           ContiguousSlice(graph_, graph_.node(root.node), layout_.alignment(), &unused);
-        if (fresh && !view && std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; }))
+        if (fresh && !view && MayLieIn(id, root) &&
+            std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; }))
           parts.push_back({root, offset});
         offset += static_cast<uint64_t>(graph_.type(input).bytes());
       }
@@ -337,6 +352,7 @@ class Placer {
 
   static constexpr int kEnd = 1 << 30;
   const Graph& graph_;
+  const std::vector<std::vector<int>> users_;
   const std::vector<int>& order_;
   const std::vector<PlannedNode>& planned_;
   Layout& layout_;

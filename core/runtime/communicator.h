@@ -61,8 +61,9 @@ class Communicator {
   // uses the communicator. Allocate nothing.
   void Start(DeviceCall& call, Event& ready, const Stream& stream);
   Status Finish(DeviceCall& call);
-  // Would Launch hold up the host while the device or a network works? Then calls are better started.
-  bool launch_holds_up() const;
+  // Would Launch hold up the host while the device or a network works, and may it run beside what the host launches?
+  // Then the call is better started. On a synchronous device only calls that need none of its copies.
+  bool BetterStarted(const DeviceCall& call) const;
   // Wait for an event or for all work of a stream that may hold collectives of this communicator: like the device's own
   // waits, but they end with an error when a peer is gone, a collective has failed on the stream, or the time limit of
   // a call has passed.

@@ -49,9 +49,9 @@ StatusOr<std::string> ReadToken(const std::string& path) {
 
 // The user's own token on this host. Processes that make it at once end up with one and the same.
 StatusOr<std::string> TokenOfThisUser() {
-  if (!Environment("XDG_CACHE_HOME") && !Environment("HOME"))
-    return FailedPrecondition("without HOME there is no place for a token; set SWITCHYARD_TOKEN to a secret");
   const std::string folder = UserCacheFolder(), path = folder + "/token";
+  if (folder.empty())
+    return FailedPrecondition("without a home folder there is no place for a token; set SWITCHYARD_TOKEN to a secret");
   if (const auto found = ReadToken(path); !absl::IsNotFound(found.status())) return found;
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
