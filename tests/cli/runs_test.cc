@@ -213,7 +213,7 @@ TEST_F(Runs, ACopiedCheckpointGoesOnInARunFolderOfItsOwn) {
   for (const std::string folder : {"home/backup", "other/checkpoints"}) {
     const CommandResult result = Run(fmt::format(
         "train --steps=8 --output=new --tag={} --suffix=b --resume={}/step-00000006", folder.substr(0, 4), folder));
-    ExpectSuccess(result, {"lies in no run folder; the run goes on in a new one", "trained 8 updates"});
+    ExpectSuccess(result, {"lies in no run folder of ours; the run goes on in a new one", "trained 8 updates"});
     EXPECT_EQ(Logged("new/mlp/" + folder.substr(0, 4) + "/b/run", "val_loss").size(), 1u);
   }
   EXPECT_THAT(NamesIn("home"), ElementsAre("backup"));
