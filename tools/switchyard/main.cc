@@ -43,8 +43,7 @@ const std::vector<Command>& Commands() {
        "--checkpoint=RUN [settings]",
        "accuracy of a checkpoint, every sample counted once",
        "Settings are the checkpoint's; those given here win. Images are treated as when it was trained; classes are "
-       "told "
-       "by their names.\n"
+       "told by their names.\n"
        "Weights of Hugging Face or timm can stand in for a checkpoint, with --dataset; what their config.json does not "
        "say, --model does.\n",
        {{"checkpoint", "match_classes", "json"}, true},
@@ -52,19 +51,17 @@ const std::vector<Command>& Commands() {
       {"predict",
        "FILE|FOLDER... --checkpoint=RUN",
        "classes of images, with probabilities",
-       "JPEG and PNG files of any size, treated as eval does. Of a folder: every .jpg, .jpeg and .png file in it and "
-       "in "
-       "the folders below, by path.\n"
+       "JPEG and PNG files of any size, treated as eval does; with weights whose folder does not say how, resized and "
+       "cropped as photographs are.\n"
+       "Of a folder: every .jpg, .jpeg and .png file in it and in the folders below, by path.\n"
        "Ends at the first file that is no image, unless --max_bad_samples lets it go on.\n",
        {{"checkpoint", "top", "json"}, true},
        PredictCommand},
       {"export",
        "FOLDER --checkpoint=RUN",
        "write trained weights as Hugging Face or timm load them",
-       "Writes model.safetensors, config.json and, for Hugging Face, preprocessor_config.json. A checkpoint's own "
-       "folder "
-       "is in Hugging Face's form\n"
-       "already.\n",
+       "Writes model.safetensors, config.json and, for Hugging Face, preprocessor_config.json.\n"
+       "A checkpoint's own folder is in Hugging Face's form already.\n",
        {{"checkpoint", "names"}, true},
        ExportCommand},
       {"launch",
