@@ -126,7 +126,6 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
       {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
       {{"epochs"}, c.steps == 0, fmt::format("--steps={}", c.steps), "runs without --steps"},
-      {{"reset_head"}, !c.reset_head || !c.pretrained.empty(), "no --pretrained", "--pretrained weights"},
   };
   std::vector<std::string> sentences;
   for (const Rule& rule : rules) {
