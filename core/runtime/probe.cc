@@ -243,13 +243,19 @@ Status CheckNoThreads(const ProcessState& before) {
                             more, more == 1 ? "" : "s");
 }
 
-// Those that left the group of the probe would outlive it.
+// Those that left the group of the probe would outlive it. What a child has started becomes a child of the probe when
+// the child ends, so that it goes on until there are none.
 void EndChildren() {
-  std::error_code error;
-  for (std::filesystem::directory_iterator task("/proc/self/task", error), end; !error && task != end;
-       task.increment(error)) {
-    std::ifstream children(task->path() / "children");
-    for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
+  for (const auto deadline = Clock::now() + std::chrono::milliseconds(TimeLimit("")) / 2; Clock::now() < deadline;) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator task("/proc/self/task", error), end; !error && task != end;
+         task.increment(error)) {
+      std::ifstream children(task->path() / "children");
+      for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
+    }
+    const pid_t ended = waitpid(-1, nullptr, WNOHANG);
+    if (ended < 0 && errno == ECHILD) return;
+    if (ended == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
