@@ -20,6 +20,7 @@ constexpr double kDepartureGraceMs = 2000;  // what a rank that said goodbye may
 // A poll that takes no longer has found nothing to do (one that moves data, or that sleeps, does). Once that has gone
 // on for a while, the core may be of more use to the rank that is waited for, or to somebody else.
 constexpr auto kIdlePoll = std::chrono::microseconds(5);
+constexpr auto kIdlePollAfterSleep = std::chrono::microseconds(50);  // MPI's progress, out of cold caches
 constexpr auto kSpinLimit = std::chrono::microseconds(200);
 constexpr std::chrono::steady_clock::duration kShortestSleep = std::chrono::microseconds(20),
                                               kLongestSleep = std::chrono::microseconds(500);
@@ -172,16 +173,19 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
   std::string departed;
   double departed_ms = 0, looked_ms = 0;  // since the start: when somebody was found to have left; when we last looked
   auto polled = Clock::now(), worked = polled;  // the last poll's end; when one last took its time
+  bool slept = false;  // just before this poll
   for (uint64_t polls = 1;; ++polls) {
     const sy_status status = api_->request_poll(request, error);
     if (status != SY_IN_PROGRESS) return status;
     const auto now = Clock::now();
-    if (now - polled > kIdlePoll) worked = now;
+    if (now - polled > (slept ? kIdlePollAfterSleep : kIdlePoll)) worked = now;
+    slept = false;
     polled = now;
     const auto idle = now - worked;
     if (idle > kSpinLimit) {
       std::this_thread::sleep_for(std::clamp<Clock::duration>(idle / 8, kShortestSleep, kLongestSleep));
       polled = Clock::now();
+      slept = true;
     } else if (polls % 16 != 0) {
       continue;
     } else {

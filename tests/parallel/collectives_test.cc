@@ -39,6 +39,15 @@ StatusOr<World> Join() {
 
 std::unique_ptr<World> world;
 
+// What the ranks that print nothing else say.
+class FailuresAlone : public testing::EmptyTestEventListener {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    fprintf(stderr, "rank %d: %s:%d: %s\n", world->processes.rank, result.file_name(), result.line_number(),
+            result.message());
+  }
+};
+
 class JoinedWorld : public testing::Environment {
  public:
   void SetUp() override {
@@ -48,9 +57,10 @@ class JoinedWorld : public testing::Environment {
       _exit(1);
     }
     world = std::make_unique<World>(std::move(*joined));
-    if (world->processes.rank != 0)
-      delete testing::UnitTest::GetInstance()->listeners().Release(
-          testing::UnitTest::GetInstance()->listeners().default_result_printer());
+    if (world->processes.rank == 0) return;
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailuresAlone);
   }
   void TearDown() override {
     world->communicator.reset();
