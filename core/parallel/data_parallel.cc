@@ -6,6 +6,7 @@
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/structure.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -41,13 +42,18 @@ std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients,
 }
 
 // The members one behind the other, with zeros between where a member does not end at a multiple of the alignment.
-Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, const Bucket& bucket,
+// `sums`: what the bucket holds of earlier micro-batches, or none.
+Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, const Bucket& bucket, const Value& sums,
               const std::string& place) {
   std::vector<Value> parts;
+  int64_t start = 0;
   for (const size_t i : bucket.members) {
     const int64_t elements = gradients[i].gradient.type().elements();
-    parts.push_back(ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements}));
-    if (const int64_t gap = Padded(elements) - elements; gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
+    const Value gradient = ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements});
+    parts.push_back(sums ? ops::Accumulate(ops::Slice(sums, 0, start, elements), gradient) : gradient);
+    const int64_t gap = Padded(elements) - elements;
+    if (gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
+    start += elements + gap;
   }
   const Value flat = graph.Add("concat", parts, Attributes(sy_axes_attributes{}))[0];
   graph.mutable_node(flat.ref().node).bucket = place;
@@ -57,7 +63,7 @@ Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, con
 }  // namespace
 
 Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& given, const DataParallelOptions& options,
-                        MicroStep micro_step, bool zero_fill) {
+                        BucketUse use, bool zero_fill) {
   std::vector<ParameterGradient> gradients = given;
   std::vector<std::string> unused;
   for (ParameterGradient& g : gradients) {
@@ -73,35 +79,31 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
   }
   graph.SetPhase(Phase::kUpdate);
   Buckets result;
-  result.gradients.resize(gradients.size());
+  if (use.reduces) result.gradients.resize(gradients.size());
   const auto buckets = FillBuckets(gradients, options);
   for (size_t b = 0; b < buckets.size(); ++b) {
     const std::string place = fmt::format("gradients/{}", b);
-    Value flat;
-    if (micro_step == MicroStep::kOnly) {
-      flat = Flatten(graph, gradients, buckets[b], place);
-    } else {
-      const Value sum = graph.Input(place, {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false});
-      flat = Flatten(graph, gradients, buckets[b], "");
-      if (micro_step != MicroStep::kFirst) flat = ops::Add(sum, flat);
-      graph.Assign(sum, flat);
-      if (micro_step != MicroStep::kLast) continue;
+    Value sums;
+    if (use.adds || !use.reduces)
+      sums = graph.Input(place, {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false});
+    Value flat = Flatten(graph, gradients, buckets[b], use.adds ? sums : Value(), place);
+    if (!use.reduces) {
+      graph.Assign(sums, flat);
+    } else if (options.world > 1) {
+      flat = ops::AllReduce(flat, SY_SUM, 1, options.group, fmt::format("all_reduce/{}", b));
     }
-    if (options.world > 1) {
-      flat = ops::AllReduce(flat, SY_SUM, 1, 0, fmt::format("all_reduce/{}", b));
-    }
-    result.flat.push_back(flat);
+    if (use.reduces) result.flat.push_back(flat);
     int64_t start = 0;
     for (const size_t i : buckets[b].members) {
       const Shape& shape = gradients[i].parameter.shape();
       const int64_t elements = Elements(shape);
       result.places.push_back({graph.node(gradients[i].parameter.ref().node).name, place, start, elements});
-      result.gradients[i] = {gradients[i].parameter, ops::Reshape(ops::Slice(flat, 0, start, elements), shape)};
+      if (use.reduces)
+        result.gradients[i] = {gradients[i].parameter, ops::Reshape(ops::Slice(flat, 0, start, elements), shape)};
       start += Padded(elements);
     }
   }
   graph.SetPhase(Phase::kForward);
-  if (micro_step == MicroStep::kFirst || micro_step == MicroStep::kMiddle) result.gradients.clear();
   return result;
 }
 

@@ -17,15 +17,20 @@
 namespace switchyard {
 
 struct DataParallelOptions {
-  int world = 1;
+  int world = 1;  // ranks of the group
+  int group = 0;  // over which gradients are summed, an index as in Program::groups
   uint64_t bucket_bytes = 25u << 20;
   uint64_t first_bucket_bytes = 1u << 20;  // never more than bucket_bytes
 };
 
 // The reduction is a sum: the loss carries the factor 1/(W·A), so that no pass over the gradients is spent on dividing.
 
-// Where in the accumulation round a step stands.
-enum class MicroStep { kOnly, kFirst, kMiddle, kLast };
+// What a plan does with the gradients of its micro-batch. An update of several micro-batches holds its gradients once:
+// the first plan writes the buckets, the others add to them, and the last one reduces.
+struct BucketUse {
+  bool adds = false;    // to what the buckets hold from earlier micro-batches of the update
+  bool reduces = true;  // the micro-batch is the update's last
+};
 
 // Where a gradient lies after a step: `elements` f32 values of the named place `bucket`, from element `start` on.
 struct GradientPlace {
@@ -40,10 +45,9 @@ struct Buckets {
   std::vector<GradientPlace> places;  // in the order in which the backward pass finishes them
 };
 
-// kOnly: buckets, collectives. kFirst, kMiddle: buckets are added to accumulators ("gradients/N", role kGradient) and
-// nothing else happens; the result is empty. kLast: added, then reduced. A parameter whose gradient is none throws
-// BuildError naming it, unless `zero_fill`: then it counts as zero.
+// Bucket N lies at "gradients/N" (role kGradient). Without `reduces` it keeps the sums and the result holds only
+// `places`. A parameter whose gradient is none throws BuildError naming it, unless `zero_fill`: then it counts as zero.
 Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& gradients,
-                        const DataParallelOptions& options, MicroStep micro_step, bool zero_fill = false);
+                        const DataParallelOptions& options, BucketUse use = {}, bool zero_fill = false);
 
 }  // namespace switchyard

@@ -12,20 +12,23 @@ void AppendType(std::string& key, const TensorType& type) {
 }
 
 // What a kernel depends on: nodes with equal keys share one.
-std::string KeyOf(const Graph& graph, const Node& node, bool paired_forward, const Kernel* forward) {
+std::string KeyOf(const Graph& graph, const Node& node, bool paired_forward, const Kernel* forward,
+                  const std::vector<uint8_t>& accumulate) {
   std::string key = node.op + '(';
   for (const Ref& input : node.inputs) AppendType(key, graph.type(input));
   key += ")(";
   for (const TensorType& output : node.outputs) AppendType(key, output);
-  key += fmt::format("){}{}", paired_forward, static_cast<const void*>(forward));
+  key += fmt::format("){}{}+", paired_forward, static_cast<const void*>(forward));
+  for (const uint8_t flag : accumulate) key += flag != 0 ? '1' : '0';
   key.append(static_cast<const char*>(node.attributes.data()), node.attributes.size());
   return key;
 }
 
 }  // namespace
 
-StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward) {
-  const std::string key = KeyOf(graph, node, paired_forward, forward);
+StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward,
+                                    const std::vector<uint8_t>& accumulate) {
+  const std::string key = KeyOf(graph, node, paired_forward, forward, accumulate);
   const auto found = kernels_.find(key);
   if (found != kernels_.end()) return found->second.get();
   if (!device_.has_kernels()) {
@@ -50,6 +53,7 @@ StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool p
   request.tuning = static_cast<uint32_t>(options_.tuning);
   request.paired_forward = paired_forward;
   request.forward = forward == nullptr ? nullptr : forward->handle();
+  request.accumulate = accumulate.empty() ? nullptr : accumulate.data();
   request.tag = node.op.c_str();
   auto kernel = device_.Prepare(request);
   if (kernel.ok()) return kernels_.emplace(key, std::make_unique<Kernel>(std::move(*kernel))).first->second.get();
@@ -62,7 +66,7 @@ StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool p
 }
 
 std::string KernelCache::Refusal(const Graph& graph, const Node& node) const {
-  const auto found = refusals_.find(KeyOf(graph, node, false, nullptr));
+  const auto found = refusals_.find(KeyOf(graph, node, false, nullptr, {}));
   return found == refusals_.end() ? "" : found->second;
 }
 

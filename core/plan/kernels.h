@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/graph/graph.h"
 #include "core/graph/passes/rewrite.h"
@@ -25,7 +26,9 @@ class KernelCache {
   // The kernel for a node; nullptr if the backend does not offer it; an error only where the plugin failed.
   StatusOr<Kernel*> Find(const Graph& graph, const Node& node) { return Find(graph, node, false, nullptr); }
   // For a forward/backward pair: the forward may leave residual bytes, the backward gets the forward's kernel.
-  StatusOr<Kernel*> Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward);
+  // accumulate: a flag for each result that is added to what its place holds; empty: none is.
+  StatusOr<Kernel*> Find(const Graph& graph, const Node& node, bool paired_forward, Kernel* forward,
+                         const std::vector<uint8_t>& accumulate = {});
   // The kernel of a region that the plugin claimed; regions with equal keys share one. nullptr: the plugin refuses it
   // after all.
   StatusOr<Kernel*> FindRegion(const std::string& key, const sy_region& region);

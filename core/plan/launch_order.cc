@@ -9,14 +9,15 @@
 namespace switchyard {
 namespace {
 
-// Collectives, and what the update phase computes for collectives alone. Forward and backward stay as they were built.
-std::vector<bool> LeadsToCollectivesAlone(const Graph& graph, const std::vector<std::vector<int>>& followers) {
+// Collectives, buckets, and what the update phase computes for those alone. Forward and backward stay as they were
+// built.
+std::vector<bool> LeadsToBuckets(const Graph& graph, const std::vector<std::vector<int>>& followers) {
   std::vector<bool> leads(graph.size(), false);
   for (int id = graph.size() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
     const bool only = node.phase == Phase::kUpdate && !node.input && !followers[id].empty() &&
                       std::all_of(followers[id].begin(), followers[id].end(), [&](int user) { return leads[user]; });
-    leads[id] = IsCollective(node.op) || only;
+    leads[id] = IsCollective(node.op) || !node.bucket.empty() || only;
   }
   return leads;
 }
@@ -32,7 +33,7 @@ class Order {
       for (const int user : users) ++missing_[user];
     }
     if (early) {
-      moved_ = LeadsToCollectivesAlone(graph, followers_);
+      moved_ = LeadsToBuckets(graph, followers_);
     } else {
       for (const Node& node : graph.nodes()) moved_.push_back(IsCollective(node.op));
     }

@@ -1,7 +1,8 @@
-// In which order a graph's nodes are submitted. As built, which is a legal order, but for collectives and what the
-// update phase computes for them alone (casts of gradients, their bucket): with `early` each of those comes as soon as
-// its own inputs are there, so that communication begins when its last input is written and runs beside what is
-// computed afterwards. Without, a collective comes right before the first node that needs it.
+// In which order a graph's nodes are submitted. As built, which is a legal order, but for collectives, buckets of
+// gradients and what the update phase computes for them alone (casts of gradients, sums into a bucket): with `early`
+// each of those comes as soon as its own inputs are there, so that communication begins when its last input is written
+// and runs beside what is computed afterwards, and no gradient waits for the others. Without, a collective comes right
+// before the first node that needs it.
 #pragma once
 
 #include <vector>

@@ -4,6 +4,8 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <stdexcept>
+#include <string>
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
@@ -68,43 +70,88 @@ class Placer {
  private:
   bool RunsKernel(int id) const { return planned_[id].kernel != nullptr; }
 
-  Ref ThroughReshape(Ref ref) const {
-    while (graph_.node(ref.node).op == "reshape") ref = graph_.node(ref.node).inputs[0];
-    return ref;
+  // Where a value comes from that is a view or was added to a place by the kernel that made it.
+  Ref Origin(Ref ref) const {
+    for (;;) {
+      const Node& node = graph_.node(ref.node);
+      if (planned_[ref.node].absorbed) {
+        ref = node.inputs[1];
+      } else if (node.op == "reshape") {
+        ref = node.inputs[0];
+      } else {
+        return ref;
+      }
+    }
   }
 
-  // A bucket may be reduced as soon as it is full: whatever reads a member of it otherwise would find the sum.
-  bool MayLieIn(int concat, Ref member) const {
+  // A bucket may be reduced as soon as it is full: whatever reads a member of it otherwise would find the sum. And what
+  // it held before is overwritten: whatever reads that must have run.
+  bool MayLieIn(int concat, Ref member, uint64_t offset) const {
     const bool reduced = std::any_of(users_[concat].begin(), users_[concat].end(),
                                      [&](int user) { return IsCollective(graph_.node(user).op); });
-    return !reduced || ReadOnlyBy(concat, member);
+    if (reduced && !ReadOnlyBy(concat, member)) return false;
+    const auto held = held_.find(graph_.node(concat).bucket);
+    return held == held_.end() ||
+           IsReadBefore({held->second, 0}, 0, member, offset, static_cast<uint64_t>(graph_.type(member).bytes()));
+  }
+  // `place`, at byte `start` of a bucket: has what it held at [offset, offset + bytes) been read when `member` is
+  // written there?
+  bool IsReadBefore(Ref place, uint64_t start, Ref member, uint64_t offset, uint64_t bytes) const {
+    const uint64_t end = start + static_cast<uint64_t>(graph_.type(place).bytes());
+    if (end <= offset || offset + bytes <= start) return true;
+    return std::all_of(users_[place.node].begin(), users_[place.node].end(), [&](int user) {
+      const Node& node = graph_.node(user);
+      uint64_t within = 0;
+      if (node.op == "assign" || planned_[user].absorbed) return true;
+      if (node.op == "reshape" || (node.op == "slice" && ContiguousSlice(graph_, node, layout_.alignment(), &within)))
+        return IsReadBefore({user, 0}, start + within, member, offset, bytes);
+      if (user != member.node) return position_[user] < position_[member.node];
+      if (planned_[user].fallback) return true;
+      const auto& inplace = planned_[user].kernel->info().inplace;
+      const int shared = member.output < static_cast<int>(inplace.size()) ? inplace[member.output] : -1;
+      return start == offset && end == offset + bytes && shared >= 0 && node.inputs[shared] == place &&
+             std::count(node.inputs.begin(), node.inputs.end(), place) == 1;
+    });
   }
   bool ReadOnlyBy(int reader, Ref value) const {
     return std::all_of(users_[value.node].begin(), users_[value.node].end(), [&](int user) {
       const Node& node = graph_.node(user);
       if (user == reader || std::find(node.inputs.begin(), node.inputs.end(), value) == node.inputs.end()) return true;
-      return TraitsOf(node.op).view && ReadOnlyBy(reader, {user, 0});
+      return (TraitsOf(node.op).view || planned_[user].absorbed) && ReadOnlyBy(reader, {user, 0});
     });
   }
 
+  // Of which value is node `id`, which needs no launch, a view?
+  Ref SourceOf(int id) const { return graph_.node(id).inputs[planned_[id].absorbed ? 1 : 0]; }
+
   // Which values are written straight into a concat's storage?
   void FindParts() {
+    for (const int id : order_) {
+      if (graph_.node(id).input && graph_.node(id).input->role == Role::kGradient) held_[graph_.node(id).name] = id;
+    }
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (node.op != "concat" || !ContiguousConcat(node)) continue;
       std::vector<std::pair<Ref, uint64_t>> parts;
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
-        const Ref root = ThroughReshape(input);
+        const Ref root = Origin(input);
         const bool fresh = RunsKernel(root.node) && !part_of_.contains(root) && graph_.node(root.node).op != "concat" &&
                            offset % layout_.alignment() == 0;
         uint64_t unused = 0;
         const bool view = graph_.node(root.node).op == "slice" &&
                           ContiguousSlice(graph_, graph_.node(root.node), layout_.alignment(), &unused);
-        if (fresh && !view && MayLieIn(id, root) &&
+        if (fresh && !view && MayLieIn(id, root, offset) &&
             std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; }))
           parts.push_back({root, offset});
         offset += static_cast<uint64_t>(graph_.type(input).bytes());
+      }
+      const auto is_part = [&](Ref root) {
+        return std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return part.first == root; });
+      };
+      for (const Ref& input : node.inputs) {
+        if (const Ref root = Origin(input); !planned_[root.node].accumulate.empty() && !is_part(root))
+          throw std::logic_error("a kernel adds to a bucket in which its result does not lie: " + node.name);
       }
       if (parts.empty() && node.bucket.empty()) continue;
       in_place_concat_.insert(id);
@@ -126,14 +173,14 @@ class Placer {
         group_[ref] = part != part_of_.end() ? Ref{part->second.first, 0} : ref;
       }
       uint64_t offset = 0;
-      if (node.op == "reshape") {
-        group_[{id, 0}] = group_.at(node.inputs[0]);
+      if (node.op == "reshape" || planned_[id].absorbed) {
+        group_[{id, 0}] = group_.at(SourceOf(id));
         view_offset_[id] = 0;
       } else if (node.op == "slice" && ContiguousSlice(graph_, node, layout_.alignment(), &offset)) {
         group_[{id, 0}] = group_.at(node.inputs[0]);
         view_offset_[id] = offset;
       } else if (IsCollective(node.op)) {
-        const Ref source = ThroughReshape(node.inputs[0]);
+        const Ref source = Origin(node.inputs[0]);
         if (graph_.node(source.node).op != "input" && reads[source.node] == 1 && reads[node.inputs[0].node] == 1) {
           group_[{id, 0}] = group_.at(node.inputs[0]);
           view_offset_[id] = 0;
@@ -159,14 +206,15 @@ class Placer {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        if (node.op != "assign" && node.op != "reshape" && !(node.op == "slice" && view_offset_.contains(id)))
+        if (node.op != "assign" && node.op != "reshape" && !planned_[id].absorbed &&
+            !(node.op == "slice" && view_offset_.contains(id)))
           readers[group_.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
       }
     }
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (node.op != "assign") continue;
-      const Ref state = node.inputs[0], value = ThroughReshape(node.inputs[1]);
+      const Ref state = node.inputs[0], value = Origin(node.inputs[1]);
       bool possible = RunsKernel(value.node) && !part_of_.contains(value) && !in_place_concat_.contains(value.node) &&
                       !view_offset_.contains(value.node) && !over_state_.contains(value);
       for (const auto& [reader, index] : readers[group_.at(state)]) {
@@ -229,7 +277,7 @@ class Placer {
       return;
     }
     if (view_offset_.contains(id)) {
-      const Spot source = At(node.inputs[0]);
+      const Spot source = At(SourceOf(id));
       At({id, 0}) = {source.storage, source.offset + view_offset_[id]};
       Extend(source, {id, 0});
       result_.elided[id] = !IsCollective(node.op);
@@ -242,7 +290,7 @@ class Placer {
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
         const uint64_t bytes = static_cast<uint64_t>(graph_.type(input).bytes());
-        const auto part = part_of_.find(ThroughReshape(input));
+        const auto part = part_of_.find(Origin(input));
         if (part == part_of_.end() || part->second != std::make_pair(id, offset))
           result_.copies[id].push_back({At(input), {storage, offset}, bytes, id});
         offset += bytes;
@@ -303,10 +351,18 @@ class Placer {
     return readers == 1 ? input : -1;
   }
 
+  bool SamePlace(const Spot& a, const Spot& b) const {
+    const Storage &x = result_.storages[a.storage], &y = result_.storages[b.storage];
+    return a.storage == b.storage
+               ? a.offset == b.offset
+               : x.arena == y.arena && x.arena != Arena::kActivations && x.offset + a.offset == y.offset + b.offset;
+  }
+
   void Finish() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op == "assign" && !written_in_place_.contains(id)) {
+      if (node.op == "assign" && !written_in_place_.contains(id) &&
+          !SamePlace(At(node.inputs[0]), At(node.inputs[1]))) {
         result_.final_copies.push_back(
             {At(node.inputs[1]), At(node.inputs[0]), static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
       } else if (node.op == "output") {
@@ -347,7 +403,6 @@ class Placer {
           i);
     }
     layout_.Reserve(Arena::kActivations, total);
-    activation_bytes_ = total;
   }
 
   static constexpr int kEnd = 1 << 30;
@@ -364,7 +419,7 @@ class Placer {
   std::map<Ref, int> last_use_;
   std::map<int, uint64_t> view_offset_;
   std::map<int, int> concat_storage_;
-  uint64_t activation_bytes_ = 0;
+  std::map<std::string, int> held_;  // bucket → the input by which what it holds is read
 };
 
 }  // namespace

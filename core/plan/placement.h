@@ -11,9 +11,11 @@
 namespace switchyard {
 
 struct PlannedNode {
-  Kernel* kernel = nullptr;  // nullptr: structural, collective, or elided
-  bool fallback = false;     // the kernel is the reference plugin's
-  bool paired = false;       // forward of a pair with residual bytes
+  Kernel* kernel = nullptr;         // nullptr: structural, collective, or elided
+  bool fallback = false;            // the kernel is the reference plugin's
+  bool paired = false;              // forward of a pair with residual bytes
+  std::vector<uint8_t> accumulate;  // a flag for each result that the kernel adds to its place; empty: none
+  bool absorbed = false;            // an accumulate node: the kernel of what it adds does it
 };
 
 struct Spot {

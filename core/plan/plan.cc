@@ -6,6 +6,7 @@
 #include "core/graph/op.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
+#include "core/plan/accumulation.h"
 #include "core/plan/launch_order.h"
 #include "core/plan/regions.h"
 #include "core/plan/steps.h"
@@ -14,11 +15,19 @@ namespace switchyard {
 namespace {
 
 // Kernels for every node, forward/backward pairs together.
-Status SelectKernels(const RegionGraph& lowered, KernelCache& cache, KernelCache* reference,
+Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* reference,
                      std::vector<PlannedNode>& planned, PlanReport& report) {
-  const Graph& graph = lowered.graph;
+  Graph& graph = lowered.graph;
+  auto accumulate = ResultsToAccumulate(graph, cache.device().info().alignment);
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
+    if (node.op == "accumulate") {
+      const Ref added = AddedBy(graph, id);
+      const auto& flags = planned[added.node].accumulate;
+      planned[id].absorbed = !flags.empty() && flags[static_cast<size_t>(added.output)] != 0;
+      if (planned[id].absorbed) continue;
+      BecomeSum(graph, id);
+    }
     if (IsStructural(node.op) || IsCollective(node.op)) continue;
     PlannedNode& plan = planned[id];
     if (const auto region = lowered.regions.find(id); region != lowered.regions.end()) {
@@ -34,10 +43,18 @@ Status SelectKernels(const RegionGraph& lowered, KernelCache& cache, KernelCache
       if (paired != nullptr && paired->info().residual_bytes > 0) {
         SY_ASSIGN_OR_RETURN(Kernel * backward, cache.Find(graph, node, false, paired));
         if (backward != nullptr) {
-          planned[node.forward] = {paired, false, true};
+          planned[node.forward].kernel = paired;
+          planned[node.forward].paired = true;
           plan.kernel = backward;
           continue;
         }
+      }
+    }
+    if (!accumulate[id].empty()) {
+      SY_ASSIGN_OR_RETURN(plan.kernel, cache.Find(graph, node, false, nullptr, accumulate[id]));
+      if (plan.kernel != nullptr) {
+        plan.accumulate = std::move(accumulate[id]);
+        continue;
       }
     }
     SY_ASSIGN_OR_RETURN(plan.kernel, cache.Find(graph, node));
@@ -75,7 +92,6 @@ Plan::Plan() : impl_(new Impl) {}
 Plan::~Plan() = default;
 const PlanReport& Plan::report() const { return impl_->report; }
 const Graph& Plan::graph() const { return impl_->graph; }
-const std::string& Plan::name() const { return impl_->name; }
 
 StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& cache, KernelCache* reference,
                                               Layout& layout, const PlanOptions& options) {

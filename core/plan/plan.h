@@ -24,7 +24,8 @@ namespace switchyard {
 struct PlanOptions {
   bool fuse = true;     // --compile=0 sets it to false: no fusion, no regions
   bool capture = true;  // replay runs of launches with one call where the device can
-  bool overlap = true;  // collectives may start as soon as their input is complete; else right before their first reader
+  bool overlap =
+      true;  // collectives may start as soon as their input is complete; else right before their first reader
   bool debug_sync = false;   // wait after every step and name the node that failed
   bool debug_nan = false;    // and look for inf and nan in every floating output
   double max_fallback = -1;  // nodes that may run on the reference plugin; -1 = any
@@ -63,7 +64,6 @@ class Plan {
   ~Plan();
   const PlanReport& report() const;
   const Graph& graph() const;  // as lowered
-  const std::string& name() const;
 
  private:
   friend class Instance;

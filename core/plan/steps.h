@@ -33,7 +33,6 @@ struct Step {
 
 struct Plan::Impl {
   Graph graph;
-  std::string name;
   Device* device = nullptr;
   Device* reference = nullptr;
   PlanOptions options;

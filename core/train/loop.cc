@@ -156,7 +156,7 @@ StatusOr<std::string> Trainer::Impl::FirstNonFinite(bool followed) {
     return std::find_if(values, values + count, [](float value) { return !std::isfinite(value); }) - values;
   };
   std::vector<float> values;
-  for (const GradientPlace& place : gradient_places) {
+  for (const GradientPlace& place : program.gradient_places) {
     const Layout::Entry* entry = layout->Find(place.parameter);
     values.resize(entry->bytes / sizeof(float));
     SY_RETURN_IF_ERROR(memory->Download(place.parameter, values.data(), entry->bytes));
@@ -167,7 +167,7 @@ StatusOr<std::string> Trainer::Impl::FirstNonFinite(bool followed) {
   }
   std::map<std::string, std::vector<float>> buckets;
   std::pair<float, std::string> largest;
-  for (const GradientPlace& place : gradient_places) {
+  for (const GradientPlace& place : program.gradient_places) {
     std::vector<float>& bucket = buckets[place.bucket];
     if (bucket.empty()) {
       const Layout::Entry* entry = layout->Find(place.bucket);
@@ -230,7 +230,7 @@ Status Trainer::Impl::EvaluateBatches(Loader& batches, ReadOutputs read) {
     if (!more) return read_last();
     if (slots.size() == 1) SY_RETURN_IF_ERROR(read_last());  // nowhere else to put the next one
     SY_RETURN_IF_ERROR(UploadBatch(next.images, next.labels, next.sample_ids, 0));
-    SY_RETURN_IF_ERROR(Run(*slots[slot].evaluation));
+    SY_RETURN_IF_ERROR(Run(In(slots[slot], "evaluate")));
     SY_RETURN_IF_ERROR(read_last());
     unread.assign(next.labels, next.labels + next.batch_size);
     unread_slot = slot;

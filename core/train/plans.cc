@@ -2,22 +2,21 @@
 
 #include <algorithm>
 
-#include "core/train/step.h"
-
 namespace switchyard {
 
-StatusOr<StepOptions> StepOptionsOf(const TrainConfig& config, const TrainableModel& model, int world,
-                                    int64_t updates) {
-  StepOptions o;
-  o.batch = config.batch_size;
-  o.height = o.width = model.image_size;
-  o.channels = model.channels;
-  o.label_smoothing = config.label_smoothing;
+StatusOr<Program> ProgramOf(const TrainConfig& config, const TrainableModel& model, int world, int rank,
+                            int64_t updates, bool evaluation_only) {
+  ClassificationOptions batch;
+  batch.batch = config.batch_size;
+  batch.height = batch.width = model.image_size;
+  batch.channels = model.channels;
+  batch.label_smoothing = config.label_smoothing;
+  ProgramOptions o;
+  o.mesh.data = world;
   o.precision = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
   o.seed = config.seed;
   o.accumulation = config.accumulation;
-  o.parallel.world = world;
-  o.parallel.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
+  o.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
   SY_ASSIGN_OR_RETURN(o.optimizer.kind, ParseOptimizer(config.optimizer));
   o.optimizer.weight_decay = config.weight_decay;
   o.optimizer.clip = config.clip;
@@ -28,11 +27,13 @@ StatusOr<StepOptions> StepOptionsOf(const TrainConfig& config, const TrainableMo
   o.optimizer.eps = config.eps;
   o.table_length = std::max<int64_t>(1, updates);
   o.find_unused_parameters = config.find_unused_parameters;
-  return o;
+  o.evaluation_only = evaluation_only;
+  return BuildProgram(ClassificationWorkload(model.name, model.build, batch), o, rank);
 }
 
-Status TrainingPlans::Compile(const TrainConfig& config, const TrainableModel& model, Device& device, Device* reference,
-                              int world, int64_t updates, bool evaluation_only) {
+Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& device, Device* reference) {
+  program = std::move(built);
+  plans.clear();
   KernelOptions kernel_options;
   kernel_options.deterministic = config.deterministic;
   kernels = std::make_unique<KernelCache>(device, kernel_options);
@@ -42,7 +43,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, const TrainableModel& m
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
   plan_options.max_fallback = config.max_fallback;
-  plan_options.world = world;
+  plan_options.world = program.mesh.size();
   for (const std::string& word : config.debug) {
     if (word == "sync") {
       plan_options.debug_sync = true;
@@ -52,28 +53,17 @@ Status TrainingPlans::Compile(const TrainConfig& config, const TrainableModel& m
       return InvalidArgument("--debug: expected sync, nan or both, found {}", word);
     }
   }
-  SY_ASSIGN_OR_RETURN(const StepOptions step, StepOptionsOf(config, model, world, updates));
-  const auto compile = [&](const Graph& graph) {
-    return Plan::Compile(graph, *kernels, reference_kernels.get(), *layout, plan_options);
-  };
-  try {
-    if (evaluation_only) {
-      SY_ASSIGN_OR_RETURN(evaluation, compile(BuildEvaluation(model.build, step)));
-      return OkStatus();
-    }
-    if (config.accumulation > 1) {
-      SY_ASSIGN_OR_RETURN(first, compile(BuildTrainingStep(model.build, step, MicroStep::kFirst)));
-    }
-    if (config.accumulation > 2) {
-      SY_ASSIGN_OR_RETURN(middle, compile(BuildTrainingStep(model.build, step, MicroStep::kMiddle)));
-    }
-    const MicroStep last = config.accumulation > 1 ? MicroStep::kLast : MicroStep::kOnly;
-    SY_ASSIGN_OR_RETURN(update, compile(BuildTrainingStep(model.build, step, last, &gradient_places)));
-    SY_ASSIGN_OR_RETURN(evaluation, compile(BuildEvaluation(model.build, step)));
-  } catch (const BuildError& error) {
-    return InvalidArgument("the model {} cannot be built: {}", model.name, error.what());
+  for (const NamedGraph& plan : program.plans) {
+    SY_ASSIGN_OR_RETURN(auto compiled,
+                        Plan::Compile(plan.graph, *kernels, reference_kernels.get(), *layout, plan_options));
+    plans.push_back(std::move(compiled));
   }
   return OkStatus();
+}
+
+int TrainingPlans::IndexOf(const std::string& plan) const {
+  const NamedGraph* const found = program.Find(plan);
+  return found == nullptr ? -1 : static_cast<int>(found - program.plans.data());
 }
 
 uint64_t TrainingPlans::PlannedBytes() const {
@@ -82,8 +72,13 @@ uint64_t TrainingPlans::PlannedBytes() const {
   return total;
 }
 
+const Plan& TrainingPlans::Main() const {
+  const int update = IndexOf("update");
+  return *plans[static_cast<size_t>(update >= 0 ? update : IndexOf("evaluate"))];
+}
+
 PlanReport TrainingPlans::Report() const {
-  PlanReport report = update->report();
+  PlanReport report = Main().report();
   for (int i = 0; i < kArenaCount; ++i) report.arena_bytes[i] = layout->bytes(static_cast<Arena>(i));
   return report;
 }

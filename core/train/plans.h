@@ -5,30 +5,31 @@
 #include <memory>
 #include <vector>
 
+#include "core/parallel/program.h"
 #include "core/plan/kernels.h"
 #include "core/plan/plan.h"
 #include "core/train/trainer.h"
 
 namespace switchyard {
 
-// The settings as the step's builder takes them. `updates`: of the whole run, the length of the table of learning
-// rates.
-StatusOr<StepOptions> StepOptionsOf(const TrainConfig& config, const TrainableModel& model, int world, int64_t updates);
+// The program of a run with these settings on rank `rank` of `world`. `updates`: of the whole run, the length of the
+// table of learning rates. A model that cannot be built is InvalidArgument and names the source line.
+StatusOr<Program> ProgramOf(const TrainConfig& config, const TrainableModel& model, int world, int rank,
+                            int64_t updates, bool evaluation_only = false);
 
-// Plans over one state. `update` is the step that ends a round: the only one (A = 1) or the last.
+// A program's plans over one state, on one device.
 struct TrainingPlans {
   std::unique_ptr<KernelCache> kernels, reference_kernels;
   std::unique_ptr<Layout> layout;
-  std::unique_ptr<Plan> first, middle, update, evaluation;
-  std::vector<GradientPlace> gradient_places;  // after `update`
+  Program program;
+  std::vector<std::unique_ptr<Plan>> plans;  // as program.plans
 
-  // For one rank of `world`, which need not be there; nothing is allocated. reference: null where there is none. A
-  // model that cannot be built is InvalidArgument and names the source line.
-  // evaluation_only: no other plan is made, and no optimizer state.
-  Status Compile(const TrainConfig& config, const TrainableModel& model, Device& device, Device* reference, int world,
-                 int64_t updates, bool evaluation_only = false);
+  // Nothing is allocated, and the other ranks need not be there. reference: null where there is none.
+  Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference);
+  int IndexOf(const std::string& plan) const;  // -1: there is none
+  const Plan& Main() const;                    // "update"; without one "evaluate"
   uint64_t PlannedBytes() const;
-  PlanReport Report() const;  // of `update`, with the memory of all plans
+  PlanReport Report() const;  // of Main(), with the memory of all plans
 };
 
 }  // namespace switchyard

@@ -82,9 +82,11 @@ StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, const Evaluat
 Trainer::Trainer() = default;
 Trainer::~Trainer() = default;
 const ScheduleOptions& Trainer::schedule() const { return impl_->schedule; }
-const PlanReport& Trainer::report() const { return (impl_->update ? impl_->update : impl_->evaluation)->report(); }
+const PlanReport& Trainer::report() const { return impl_->Main().report(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->updates_per_epoch; }
-const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->slots[impl_->slot].update->timings(); }
+const std::vector<Instance::Timing>& Trainer::timings() const {
+  return impl_->In(impl_->slots[impl_->slot], "update").timings();
+}
 const std::string& Trainer::run_folder() const { return impl_->run_folder; }
 uint64_t Trainer::allocated_bytes() const { return impl_->memory->allocated_bytes(); }
 uint64_t Trainer::planned_bytes() const { return impl_->PlannedBytes(); }
@@ -117,15 +119,10 @@ Status Trainer::Impl::AllocateMemory() {
   memory = std::move(*allocated);
   slots.resize(layout->io_slots());
   for (size_t i = 0; i < slots.size(); ++i) {
-    const auto bind = [&](const std::unique_ptr<Plan>& plan, std::unique_ptr<Instance>& instance) -> Status {
-      if (!plan) return OkStatus();
-      SY_ASSIGN_OR_RETURN(instance, Instance::Bind(*plan, *memory, world.communicator.get(), static_cast<int>(i)));
-      return OkStatus();
-    };
-    SY_RETURN_IF_ERROR(bind(first, slots[i].first));
-    SY_RETURN_IF_ERROR(bind(middle, slots[i].middle));
-    SY_RETURN_IF_ERROR(bind(update, slots[i].update));
-    SY_RETURN_IF_ERROR(bind(evaluation, slots[i].evaluation));
+    for (const auto& plan : plans) {
+      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory, world.communicator.get(), static_cast<int>(i)));
+      slots[i].instances.push_back(std::move(instance));
+    }
   }
 
   places = {
@@ -260,8 +257,9 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
     SY_RETURN_IF_ERROR(impl.OpenResumed());
     if (config.steps == 0) impl.FollowEpochs();
   }
-  SY_RETURN_IF_ERROR(impl.Compile(config, model, *world.device, world.reference.get(), world.size(),
-                                  static_cast<int64_t>(impl.lr_table.size())));
+  SY_ASSIGN_OR_RETURN(Program program,
+                      ProgramOf(config, model, world.size(), world.rank(), static_cast<int64_t>(impl.lr_table.size())));
+  SY_RETURN_IF_ERROR(impl.Compile(config, std::move(program), *world.device, world.reference.get()));
   SY_RETURN_IF_ERROR(impl.VerifyParameters());
   SY_RETURN_IF_ERROR(impl.AllocateMemory());
   SY_RETURN_IF_ERROR(impl.InitializeState());
@@ -278,7 +276,8 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::CreateForEvaluation(const TrainConfi
   Impl& impl = *trainer->impl_;
   impl.config = config;
   impl.model = model;
-  SY_RETURN_IF_ERROR(impl.Compile(config, model, *world.device, world.reference.get(), world.size(), 1, true));
+  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, model, world.size(), world.rank(), 1, true));
+  SY_RETURN_IF_ERROR(impl.Compile(config, std::move(program), *world.device, world.reference.get()));
   SY_RETURN_IF_ERROR(impl.VerifyParameters());
   SY_RETURN_IF_ERROR(impl.AllocateMemory());
   return trainer;
@@ -297,8 +296,8 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
     TrainConfig c = config;
     c.batch_size = batch;
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(
-        plans.Compile(c, model, *world.device, world.reference.get(), world.size(), c.steps, evaluation_only));
+    SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, model, world.size(), world.rank(), c.steps, evaluation_only));
+    SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *world.device, world.reference.get()));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;
@@ -354,9 +353,8 @@ Status Trainer::Impl::Run(Instance& instance) {
 }
 
 Status Trainer::Impl::RunMicroStep(int micro_step) {
-  Slot& here = slots[slot];
-  if (micro_step == config.accumulation - 1) return Run(*here.update);
-  return Run(micro_step == 0 ? *here.first : *here.middle);
+  const Action& action = program.schedule[static_cast<size_t>(micro_step)];
+  return Run(*slots[slot].instances[static_cast<size_t>(action.plan)]);
 }
 
 StatusOr<float> Trainer::Impl::Scalar(const Layout::Entry* output) {

@@ -19,8 +19,8 @@
 #include "core/optim/schedule.h"
 #include "core/plan/plan.h"
 #include "core/train/checkpoint.h"
+#include "core/train/classification.h"
 #include "core/train/config.h"
-#include "core/train/step.h"
 #include "core/train/world.h"
 
 namespace switchyard {

@@ -41,8 +41,8 @@ struct Trainer::Impl : TrainingPlans {
   // One for each io slot, used in turn. On an asynchronous device a batch is copied into one slot while the step over
   // the other runs; the loader may go on as soon as the batch lies in `staging`.
   struct Slot {
-    std::unique_ptr<Instance> first, middle, update, evaluation;
-    HostMemory staging;        // pinned where the device can
+    std::vector<std::unique_ptr<Instance>> instances;  // as `plans`
+    HostMemory staging;                                // pinned where the device can
     Event uploaded, finished;  // of the last batch: it has left `staging`; its step is done, its outputs may be read
   };
   std::vector<Slot> slots;
@@ -74,7 +74,7 @@ struct Trainer::Impl : TrainingPlans {
   std::optional<Unread> unread;
   int64_t skipped = 0, skipped_in_a_row = 0;  // updates whose gradients were not finite
   double best_top1 = -1;
-  bool evaluation_pending = false;  // the run was stopped where an evaluation was due
+  bool evaluation_pending = false;          // the run was stopped where an evaluation was due
   std::optional<LoadedCheckpoint> resumed;  // while it is being loaded
   std::string resumed_from;                 // its folder; "": a new run
   std::optional<uint32_t> data_checksum;    // of the training data
@@ -97,6 +97,7 @@ struct Trainer::Impl : TrainingPlans {
   Status UploadBatch(const float* images, const int32_t* labels, const int32_t* sample_ids, int micro_step);
   Status Run(Instance& instance);  // of the current slot
   Status RunMicroStep(int micro_step);
+  Instance& In(Slot& in, const std::string& plan) const { return *in.instances[static_cast<size_t>(IndexOf(plan))]; }
   StatusOr<float> Scalar(const Layout::Entry* output);                 // waits for the step
   StatusOr<float> ScalarIn(const Layout::Entry* output, int in_slot);  // of a step that is known to have ended
 

@@ -21,7 +21,7 @@ float Contribution(int rank, int64_t a, int64_t p, int64_t i) {
 }
 
 // loss = Σ p·x: the gradient of p is the batch input x. SGD at rate 1 from zero leaves −Σ x.
-Graph IntegerStep(uint64_t bucket_bytes, MicroStep micro_step) {
+Graph IntegerStep(uint64_t bucket_bytes, BucketUse use) {
   Graph graph;
   std::vector<Value> parameters;
   Value loss;
@@ -39,7 +39,7 @@ Graph IntegerStep(uint64_t bucket_bytes, MicroStep micro_step) {
   DataParallelOptions options;
   options.world = SharedWorld().size();
   options.bucket_bytes = bucket_bytes;
-  const Buckets buckets = AddDataParallel(graph, pairs, options, micro_step);
+  const Buckets buckets = AddDataParallel(graph, pairs, options, use);
   OptimizerOptions sgd;
   sgd.kind = SY_OPTIMIZER_SGD;
   if (!buckets.gradients.empty()) AddOptimizer(graph, buckets.gradients, buckets.flat, sgd, 1);
@@ -49,13 +49,13 @@ Graph IntegerStep(uint64_t bucket_bytes, MicroStep micro_step) {
 // Plans for the places in a round, over one memory.
 class Round {
  public:
-  Status Make(uint64_t bucket_bytes, const std::vector<MicroStep>& micro_steps, bool overlap = true) {
+  Status Make(uint64_t bucket_bytes, const std::vector<BucketUse>& uses, bool overlap = true) {
     World& world = SharedWorld();
     kernels_ = std::make_unique<KernelCache>(*world.device, KernelOptions{});
     if (world.reference) reference_ = std::make_unique<KernelCache>(*world.reference, KernelOptions{});
     layout_ = std::make_unique<Layout>(world.device->info().alignment);
-    for (const MicroStep micro_step : micro_steps) {
-      SY_ASSIGN_OR_RETURN(auto plan, Plan::Compile(IntegerStep(bucket_bytes, micro_step), *kernels_, reference_.get(),
+    for (const BucketUse use : uses) {
+      SY_ASSIGN_OR_RETURN(auto plan, Plan::Compile(IntegerStep(bucket_bytes, use), *kernels_, reference_.get(),
                                                    *layout_, {.overlap = overlap}));
       plans_.push_back(std::move(plan));
     }
@@ -114,7 +114,7 @@ class BucketSize : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(BucketSize, DoesNotChangeASum) {
   Round round;
-  const Status made = round.Make(GetParam(), {MicroStep::kOnly});
+  const Status made = round.Make(GetParam(), {BucketUse{}});
   ASSERT_TRUE(made.ok()) << Message(made);
   const Status ran = round.Run(0, 0);
   ASSERT_TRUE(ran.ok()) << Message(ran);
@@ -134,7 +134,7 @@ TEST_P(BucketSize, DoesNotChangeASum) {
 TEST_P(BucketSize, AndOverlapDoNotChangeABit) {
   for (const bool overlap : {true, false}) {
     Round round;
-    const Status made = round.Make(GetParam(), {MicroStep::kOnly}, overlap);
+    const Status made = round.Make(GetParam(), {BucketUse{}}, overlap);
     ASSERT_TRUE(made.ok()) << Message(made);
     for (int64_t a = 0; a < kMicroSteps; ++a) {
       const Status ran = round.Run(0, a);
@@ -146,9 +146,9 @@ TEST_P(BucketSize, AndOverlapDoNotChangeABit) {
 
 TEST_P(BucketSize, AccumulationWithOneRoundEqualsSyncingEveryMicroStep) {
   Round once, always;
-  Status status = once.Make(GetParam(), {MicroStep::kFirst, MicroStep::kMiddle, MicroStep::kLast});
+  Status status = once.Make(GetParam(), {{false, false}, {true, false}, {true, true}});
   ASSERT_TRUE(status.ok()) << Message(status);
-  status = always.Make(GetParam(), {MicroStep::kOnly});
+  status = always.Make(GetParam(), {BucketUse{}});
   ASSERT_TRUE(status.ok()) << Message(status);
   EXPECT_EQ(once.report(0).collectives, 0);
   EXPECT_EQ(once.report(1).collectives, 0);

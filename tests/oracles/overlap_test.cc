@@ -33,7 +33,7 @@ Graph Layers() {
   DataParallelOptions options;
   options.world = 2;
   options.bucket_bytes = kLayersOfABucket * kWidth * sizeof(float);
-  const Buckets buckets = AddDataParallel(graph, pairs, options, MicroStep::kOnly);
+  const Buckets buckets = AddDataParallel(graph, pairs, options);
   AddOptimizer(graph, buckets.gradients, buckets.flat, {}, 1);
   return graph;
 }

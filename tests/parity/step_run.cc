@@ -10,30 +10,32 @@ namespace {
 
 constexpr float kBeta1 = 0.9f, kRate = 1e-3f;
 
-StepOptions RecordedOptions(const ResolvedModel& model, int64_t batch, DType precision) {
-  StepOptions o;
-  o.batch = batch;
-  o.height = o.width = model.options.image_size;
-  o.channels = model.options.channels;
+// The step that the fixtures were recorded with.
+StatusOr<Program> RecordedProgram(const ResolvedModel& model, int64_t batch, DType precision) {
+  ClassificationOptions images;
+  images.batch = batch;
+  images.height = images.width = model.options.image_size;
+  images.channels = model.options.channels;
+  ProgramOptions o;
   o.precision = precision;
   o.optimizer.weight_decay = 0.05f;
   o.optimizer.beta1 = kBeta1;
-  return o;
+  const auto build = [&](nn::Context& context, const Value& x) { return BuildModel(model, context, x); };
+  return BuildProgram(ClassificationWorkload(model.options.name, build, images), o, 0);
 }
 
 }  // namespace
 
 std::unique_ptr<StepRun> StepRun::Make(TestDevice& test, const ResolvedModel& model, int64_t batch, DType precision) {
   auto run = std::make_unique<StepRun>();
-  const auto build = [&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };
-  const StepOptions options = RecordedOptions(model, batch, precision);
   const auto make = [&]() -> Status {
     run->layout_ = std::make_unique<Layout>(test.device->info().alignment);
     const auto compile = [&](const Graph& graph) {
       return Plan::Compile(graph, *test.kernels, test.reference_kernels.get(), *run->layout_, {});
     };
-    SY_ASSIGN_OR_RETURN(run->step_plan_, compile(BuildTrainingStep(build, options, MicroStep::kOnly)));
-    SY_ASSIGN_OR_RETURN(run->evaluation_plan_, compile(BuildEvaluation(build, options)));
+    SY_ASSIGN_OR_RETURN(const Program program, RecordedProgram(model, batch, precision));
+    SY_ASSIGN_OR_RETURN(run->step_plan_, compile(program.Find("update")->graph));
+    SY_ASSIGN_OR_RETURN(run->evaluation_plan_, compile(program.Find("evaluate")->graph));
     SY_ASSIGN_OR_RETURN(run->memory_, Memory::Allocate(*run->layout_, *test.device, nullptr));
     SY_ASSIGN_OR_RETURN(run->step_, Instance::Bind(*run->step_plan_, *run->memory_, nullptr));
     SY_ASSIGN_OR_RETURN(run->evaluation_, Instance::Bind(*run->evaluation_plan_, *run->memory_, nullptr));

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/train/step.h"
+#include "core/train/classification.h"
 #include "models/weights.h"
 #include "tests/plan/world.h"
 

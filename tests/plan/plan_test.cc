@@ -17,7 +17,7 @@
 #include "core/optim/optimizer.h"
 #include "core/parallel/data_parallel.h"
 #include "core/plan/launch_order.h"
-#include "core/train/step.h"
+#include "core/train/classification.h"
 #include "models/model.h"
 #include "tests/plan/allocation_count.h"
 #include "tests/plan/world.h"
@@ -37,13 +37,12 @@ Graph SmallTrainingStep() {
   ModelOptions options;
   options.name = "vit_micro";
   const ResolvedModel model = ResolveModel(options).value();
-  StepOptions step;
-  step.batch = 2;
-  step.height = step.width = model.options.image_size;
-  step.channels = model.options.channels;
-  return BuildTrainingStep(
-      [&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); }, step,
-      MicroStep::kOnly);
+  ClassificationOptions batch;
+  batch.batch = 2;
+  batch.height = batch.width = model.options.image_size;
+  batch.channels = model.options.channels;
+  const auto build = [&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };
+  return BuildProgram(ClassificationWorkload("vit_micro", build, batch), {}, 0).value().Find("update")->graph;
 }
 
 class PlanOnDevice : public testing::TestWithParam<const char*> {
@@ -208,7 +207,7 @@ Graph ChainWithBuckets(int layers) {
   DataParallelOptions options;
   options.world = 2;
   options.bucket_bytes = 4;
-  const Buckets buckets = AddDataParallel(g, pairs, options, MicroStep::kOnly);
+  const Buckets buckets = AddDataParallel(g, pairs, options);
   OptimizerOptions sgd;
   sgd.kind = SY_OPTIMIZER_SGD;
   AddOptimizer(g, buckets.gradients, buckets.flat, sgd, 1);
@@ -278,7 +277,7 @@ TEST_P(PlanOnDevice, AGradientThatIsReadElsewhereDoesNotLieInABucketThatIsReduce
   DataParallelOptions options;
   options.world = 2;
   options.bucket_bytes = 4;
-  const Buckets buckets = AddDataParallel(g, {{p, gradients[0]}, {w, gradients[1]}}, options, MicroStep::kOnly);
+  const Buckets buckets = AddDataParallel(g, {{p, gradients[0]}, {w, gradients[1]}}, options);
   for (size_t i = 0; i < 2; ++i) g.Output(fmt::format("g{}", i), buckets.gradients[i].gradient);
   PlanOptions plan_options;
   plan_options.fuse = false;

@@ -23,12 +23,8 @@ Status CheckBatch(const TrainConfig& c) {
 StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
   const TrainConfig& c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(c));
-  SY_ASSIGN_OR_RETURN(const StepOptions o, StepOptionsOf(c, setup.model, 1, 1));
-  try {
-    return BuildTrainingStep(setup.model.build, o, c.accumulation > 1 ? MicroStep::kLast : MicroStep::kOnly);
-  } catch (const BuildError& error) {
-    return InvalidArgument("the model {} cannot be built: {}", setup.model.name, error.what());
-  }
+  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, setup.model, 1, 0, 1));
+  return program.Find("update")->graph;
 }
 
 }  // namespace
@@ -41,8 +37,8 @@ Status ExplainCommand(const Arguments&) {
   SY_RETURN_IF_ERROR(CheckBatch(c));
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
   TrainingPlans plans;
-  SY_RETURN_IF_ERROR(
-      plans.Compile(c, setup.model, *here->device, here->reference.get(), world, std::max<int64_t>(1, c.steps)));
+  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, setup.model, world, 0, std::max<int64_t>(1, c.steps)));
+  SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;

@@ -1,0 +1,32 @@
+// How the ranks of a run are arranged. A rank has a coordinate along each axis, data outermost and tensor innermost, so
+// that the ranks of one tensor-parallel group are neighbours:
+//
+//   rank = (data · pipeline_size + pipeline) · tensor_size + tensor
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace switchyard {
+
+struct Mesh {
+  int data = 1, pipeline = 1, tensor = 1;  // ranks along each axis
+  int size() const { return data * pipeline * tensor; }
+};
+
+// Ranks that communicate, in the order of their ranks in the group. A collective node names its group by index.
+struct Group {
+  std::string name;
+  std::vector<int> ranks;
+};
+
+// What a collective node's `group` means.
+enum GroupIndex { kWorldGroup = 0, kDataGroup = 1, kPipelineGroup = 2, kTensorGroup = 3 };
+
+// The groups that `rank` belongs to, by GroupIndex: all ranks, and those that differ from it along one axis only.
+// Errors: an axis without ranks, a rank outside the mesh.
+StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank);
+
+}  // namespace switchyard

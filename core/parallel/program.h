@@ -1,0 +1,75 @@
+// The program of a run: which graphs a rank has, in which order a round of micro-batches runs them, and with which
+// ranks their collectives communicate. A pure function of what is trained and the settings, without a device, so that
+// the Trainer, `explain`, tests and the interpreter of a whole mesh all see the same one.
+//
+// Passes make it, in this order: autocast → gradients → data parallel → optimizer; the planner then decomposes, fuses
+// and places. A feature is a pass of its own; its `legal` is the only place that says what it can be combined with.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/nn/context.h"
+#include "core/optim/optimizer.h"
+#include "core/parallel/data_parallel.h"
+#include "core/parallel/mesh.h"
+
+namespace switchyard {
+
+// What is trained and evaluated: the model and its task as functions that build on a graph.
+struct Workload {
+  std::string name;  // for messages
+  std::function<Value(nn::Context&)>
+      loss;  // makes the batch's inputs; the micro-batch's mean loss on this rank, f32 (1)
+  std::function<void(nn::Context&)> evaluate;  // makes the batch's inputs and the outputs that evaluation reads
+};
+
+struct ProgramOptions {
+  Mesh mesh;
+  DType precision = DType::kF32;  // kBF16: autocast
+  uint64_t seed = 42;
+  int accumulation = 1;  // micro-batches of an update
+  uint64_t bucket_bytes = 25u << 20;
+  bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
+  OptimizerOptions optimizer;
+  int64_t table_length = 1;      // of the learning-rate table: updates
+  bool evaluation_only = false;  // no other plan
+};
+
+struct NamedGraph {
+  std::string name;  // "begin", "accumulate", "update"; "evaluate"
+  Graph graph;
+  BucketUse buckets;
+  bool trains = true;
+};
+
+// Plan number `plan` runs on micro-batch `micro_batch` of the update.
+struct Action {
+  int plan = 0, micro_batch = 0;
+};
+
+struct Program {
+  Mesh mesh;
+  int rank = 0;
+  std::vector<Group> groups;      // by GroupIndex
+  std::vector<NamedGraph> plans;  // outputs of training plans: "loss" f32 (1); of "update" also "lr", "grad_norm"
+  std::vector<Action> schedule;   // of one update
+  std::vector<GradientPlace> gradient_places;  // after "update"
+
+  const NamedGraph* Find(const std::string& plan) const;  // nullptr: there is none
+};
+
+// `legal` says whether the pass can run with these options; `apply` changes the plans and may throw BuildError.
+struct Pass {
+  const char* name;
+  Status (*legal)(const ProgramOptions&);
+  void (*apply)(Program&, const ProgramOptions&);
+};
+const std::vector<Pass>& Passes();  // in their order
+
+// A model that cannot be built is InvalidArgument and names the source line.
+StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& options, int rank);
+
+}  // namespace switchyard

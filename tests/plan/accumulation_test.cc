@@ -1,0 +1,128 @@
+// Accumulation adds each gradient to its bucket as it is computed: a plan that adds takes no more memory than one that
+// does not, and sums to the same numbers.
+#include "core/graph/gradients.h"
+#include "core/graph/ops/matmul.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/parallel/program.h"
+#include "core/train/classification.h"
+#include "models/model.h"
+#include "tests/plan/world.h"
+
+namespace switchyard {
+namespace {
+
+class AccumulationOnDevice : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    auto opened = TestDevice::Open(GetParam());
+    if (!opened.ok()) GTEST_SKIP() << "no " << GetParam() << " plugin: " << Message(opened.status());
+    test_ = std::move(*opened);
+  }
+  std::unique_ptr<TestDevice> test_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, AccumulationOnDevice, testing::Values("reference", "cpu", "null"),
+                         [](const auto& info) { return std::string(info.param); });
+
+StatusOr<Program> VitMicro(int accumulation) {
+  ModelOptions options;
+  options.name = "vit_micro";
+  const ResolvedModel model = ResolveModel(options).value();
+  ClassificationOptions batch;
+  batch.batch = 2;
+  batch.height = batch.width = model.options.image_size;
+  batch.channels = model.options.channels;
+  ProgramOptions program;
+  program.accumulation = accumulation;
+  const auto build = [=](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };
+  return BuildProgram(ClassificationWorkload("vit_micro", build, batch), program, 0);
+}
+
+TEST_P(AccumulationOnDevice, TakesTheMemoryAndTheLaunchesOfOneMicroBatch) {
+  const auto measure = [&](int accumulation, std::vector<PlanReport>* reports) {
+    const auto program = VitMicro(accumulation);
+    ASSERT_TRUE(program.ok()) << Message(program.status());
+    ASSERT_EQ(program->schedule.size(), static_cast<size_t>(accumulation));
+    Layout layout(test_->device->info().alignment);
+    for (const Action& action : program->schedule) {
+      const NamedGraph& named = program->plans[static_cast<size_t>(action.plan)];
+      const auto plan = Plan::Compile(named.graph, *test_->kernels, test_->reference_kernels.get(), layout, {});
+      ASSERT_TRUE(plan.ok()) << Message(plan.status());
+      reports->push_back((*plan)->report());
+    }
+  };
+  std::vector<PlanReport> once, thrice;
+  measure(1, &once);
+  measure(3, &thrice);
+  ASSERT_EQ(once.size(), 1u);
+  ASSERT_EQ(thrice.size(), 3u);
+  const auto bytes = [](const PlanReport& report, Arena arena) { return report.arena_bytes[static_cast<int>(arena)]; };
+  for (const PlanReport& report : thrice) {
+    EXPECT_EQ(bytes(report, Arena::kGradients), bytes(once[0], Arena::kGradients)) << "gradients exist once";
+    EXPECT_LE(bytes(report, Arena::kActivations), bytes(once[0], Arena::kActivations));
+  }
+  if (GetParam() == std::string("null")) return;  // of its kernels only products add, and none works in place
+  for (const PlanReport& report : thrice) EXPECT_LE(report.copies, once[0].copies) << "nothing is copied into a bucket";
+  EXPECT_EQ(thrice[2].launches, once[0].launches) << "kernels add to the buckets themselves";
+}
+
+// The gradient of w is a product, that of b a sum over rows, that of s a pointwise chain.
+TEST_P(AccumulationOnDevice, AddsWhatEveryMicroBatchGives) {
+  const auto build = [](BucketUse use) {
+    Graph g;
+    const Value x = g.Input("x", {DType::kF32, {3, 4}}, {});
+    std::vector<Value> parameters = {g.Input("w", {DType::kF32, {2, 4}}, {Role::kParameter, {}, true}),
+                                     g.Input("b", {DType::kF32, {2}}, {Role::kParameter, {}, true}),
+                                     g.Input("s", {DType::kF32, {3, 4}}, {Role::kParameter, {}, true})};
+    const Value y = ops::Linear(ops::Mul(x, parameters[2]), parameters[0], parameters[1]);
+    const std::vector<Value> gradients = Gradients(ops::Sum(ops::Mul(y, y)), parameters);
+    std::vector<ParameterGradient> pairs;
+    for (size_t i = 0; i < parameters.size(); ++i) pairs.push_back({parameters[i], gradients[i]});
+    const Buckets buckets = AddDataParallel(g, pairs, {}, use);
+    for (const ParameterGradient& pair : buckets.gradients)
+      g.Output("d" + g.node(pair.parameter.ref().node).name, pair.gradient);
+    return g;
+  };
+  const auto run = [&](const std::vector<BucketUse>& uses, const std::vector<float>& scales) {
+    Layout layout(test_->device->info().alignment);
+    std::vector<std::unique_ptr<Plan>> plans;
+    for (const BucketUse use : uses) {
+      auto plan = Plan::Compile(build(use), *test_->kernels, test_->reference_kernels.get(), layout, {});
+      EXPECT_TRUE(plan.ok()) << Message(plan.status());
+      plans.push_back(std::move(*plan));
+    }
+    auto memory = Memory::Allocate(layout, *test_->device, nullptr);
+    EXPECT_TRUE(memory.ok());
+    const auto stream = test_->device->NewStream();
+    const auto set = [&](const std::string& name, size_t count, float scale) {
+      std::vector<float> values(count);
+      for (size_t i = 0; i < count; ++i) values[i] = scale * static_cast<float>(static_cast<int>(i % 7) - 3);
+      EXPECT_TRUE((*memory)->Upload(name, values.data(), count * sizeof(float)).ok());
+    };
+    set("w", 8, 1);
+    set("b", 2, 2);
+    set("s", 12, 1);
+    std::vector<std::vector<float>> found;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      set("x", 12, scales[i]);
+      auto instance = Instance::Bind(*plans[i], **memory, nullptr);
+      EXPECT_TRUE(instance.ok()) << Message(instance.status());
+      EXPECT_TRUE((*instance)->Run(*stream).ok());
+      EXPECT_TRUE(test_->device->Synchronize(*stream).ok());
+    }
+    for (const auto& [name, count] : {std::pair<const char*, size_t>{"dw", 8}, {"db", 2}, {"ds", 12}}) {
+      found.emplace_back(count);
+      EXPECT_TRUE((*memory)->Download(std::string("output/") + name, found.back().data(), count * sizeof(float)).ok());
+    }
+    return found;
+  };
+  const auto together = run({{false, false}, {true, false}, {true, true}}, {1, 2, 3});
+  const auto first = run({{}}, {1}), second = run({{}}, {2}), third = run({{}}, {3});
+  for (size_t p = 0; p < together.size(); ++p) {
+    for (size_t i = 0; i < together[p].size(); ++i)
+      EXPECT_EQ(together[p][i], first[p][i] + second[p][i] + third[p][i]) << p << " " << i;  // integers: exact
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
