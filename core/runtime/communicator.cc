@@ -51,7 +51,8 @@ struct Communicator::Impl {
   template <typename Body>
   Status Relay(const void* send, uint64_t send_bytes, void* receive, uint64_t receive_bytes, Body body);
   Status Messages(const char* tag, const std::vector<sy_transfer>& transfers);
-  Composition Composed(const char* tag);
+  Composition Composed(const char* tag);  // on host addresses only: the sums are the host's
+  bool Composes(const DeviceCall& call) const;
   Status AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count,
                    sy_dtype dtype, int reduction);
   Status Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count, sy_dtype dtype, int root);
@@ -117,6 +118,11 @@ Status Communicator::Impl::Messages(const char* tag, const std::vector<sy_transf
 Composition Communicator::Impl::Composed(const char* tag) {
   return Composition(rank, size,
                      [this, tag](const std::vector<sy_transfer>& transfers) { return Messages(tag, transfers); });
+}
+
+bool Communicator::Impl::Composes(const DeviceCall& call) const {
+  if (plugin == nullptr) return false;
+  return call.is_broadcast ? !plugin->Has(&sy_collective_v1::broadcast) : !plugin->Has(&sy_collective_v1::all_reduce);
 }
 
 Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, const void* send, void* receive,
@@ -262,7 +268,8 @@ Status Communicator::AllToAll(const char* tag, const void* send, void* receive, 
 }
 
 Status Communicator::Broadcast(const char* tag, void* address, uint64_t count, sy_dtype dtype, int root) {
-  if (impl_->reaches_host()) return impl_->Broadcast(tag, nullptr, address, count, dtype, root);
+  const bool composes = impl_->plugin != nullptr && !impl_->plugin->Has(&sy_collective_v1::broadcast);
+  if (impl_->reaches_host() || composes) return impl_->Broadcast(tag, nullptr, address, count, dtype, root);
   const uint64_t bytes = count * BytesOf(dtype);
   return impl_->Relay(address, bytes, address, bytes, [&](const void*, void* relayed) {
     return impl_->Broadcast(tag, nullptr, relayed, count, dtype, root);
@@ -291,11 +298,13 @@ StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(
   }
   call.place = buffer.at(offset);
   const auto native = device->AddressOf(buffer);
-  if (native.ok() && (info.memory_kinds >> native->memory_kind & 1u) != 0) {
-    call.address = static_cast<char*>(native->address) + offset;
-  } else if (!reaches_host()) {
+  const bool reached = native.ok() && (info.memory_kinds >> native->memory_kind & 1u) != 0;
+  if (!reached && !reaches_host()) {
     return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective",
                               plugin_name, device->info().name);
+  }
+  if (reached && (native->memory_kind == SY_MEMORY_HOST || !Composes(call))) {
+    call.address = static_cast<char*>(native->address) + offset;
   } else if (staging.bytes() < call.bytes) {
     SY_ASSIGN_OR_RETURN(staging, device->AllocateHost(call.bytes));
   }
@@ -331,15 +340,16 @@ Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
                : impl.AllReduce(call.tag.c_str(), &stream, address, address, call.count, call.dtype, call.reduction);
   };
   if (call.address != nullptr) {
-    if (!impl.completes_on_stream() && impl.device->async()) SY_RETURN_IF_ERROR(impl.device->Synchronize(stream));
+    const bool enqueues = impl.completes_on_stream() && !impl.Composes(call);
+    if (!enqueues && impl.device->async()) SY_RETURN_IF_ERROR(Synchronize(stream));
     return run(call.address);
   }
   char* host = impl.staging.data();
   SY_RETURN_IF_ERROR(impl.device->Copy(stream, HostPlace(host), call.place, call.bytes));
-  SY_RETURN_IF_ERROR(impl.device->Synchronize(stream));
+  SY_RETURN_IF_ERROR(Synchronize(stream));
   SY_RETURN_IF_ERROR(run(host));
   SY_RETURN_IF_ERROR(impl.device->Copy(stream, call.place, HostPlace(host), call.bytes));
-  return impl.device->Synchronize(stream);
+  return Synchronize(stream);
 }
 
 void Communicator::Start(DeviceCall& call, Event& ready, const Stream& stream) {

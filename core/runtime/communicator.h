@@ -48,8 +48,9 @@ class Communicator {
   Status SendReceive(const char* tag, const std::vector<sy_transfer>& transfers);
 
   // Device memory, for plans. Prepared once: decides between the plugin's own access and staging, and makes room for
-  // staging. Launch performs no allocation. On a device stream (completion on stream) it only enqueues; otherwise it
-  // synchronises `stream`, performs the call and returns when the result is in device memory.
+  // staging: what the plugin cannot touch is staged, and so is what the core composes where the host cannot read it.
+  // Launch allocates nothing where the plugin has the collective. With completion on a stream it only enqueues then;
+  // otherwise it synchronises `stream`, performs the call and returns when the result is in device memory.
   struct DeviceCall;
   StatusOr<std::shared_ptr<DeviceCall>> PrepareAllReduce(const std::string& tag, const Buffer& buffer, uint64_t offset,
                                                          uint64_t count, sy_dtype dtype, int reduction);

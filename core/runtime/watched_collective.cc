@@ -24,7 +24,8 @@ constexpr auto kIdlePollAfterSleep = std::chrono::microseconds(50);  // MPI's pr
 constexpr auto kSpinLimit = std::chrono::microseconds(200);
 constexpr std::chrono::steady_clock::duration kShortestSleep = std::chrono::microseconds(20),
                                               kLongestSleep = std::chrono::microseconds(500);
-constexpr int kPatienceMs = 500;  // a plugin may see the loss of a peer a little earlier than the watch does
+constexpr double kAbortPatienceMs = 5000;  // for a plugin to give a request up after abort
+constexpr int kPatienceMs = 500;           // a plugin may see the loss of a peer a little earlier than the watch does
 
 }  // namespace
 
@@ -173,7 +174,7 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
   std::string departed;
   double departed_ms = 0, looked_ms = 0;  // since the start: when somebody was found to have left; when we last looked
   auto polled = Clock::now(), worked = polled;  // the last poll's end; when one last took its time
-  bool slept = false;  // just before this poll
+  bool slept = false;                           // just before this poll
   for (uint64_t polls = 1;; ++polls) {
     const sy_status status = api_->request_poll(request, error);
     if (status != SY_IN_PROGRESS) return status;
@@ -209,8 +210,9 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
   }
   api_->abort(handle_);
   // The plugin now gives the request up; its answer is not of interest.
-  while (api_->request_poll(request, error) == SY_IN_PROGRESS && MillisecondsSince(start) < call_limit_ms_ + 1000)
-    sched_yield();
+  const auto aborted = Clock::now();
+  while (api_->request_poll(request, error) == SY_IN_PROGRESS && MillisecondsSince(aborted) < kAbortPatienceMs)
+    std::this_thread::sleep_for(kShortestSleep);
   return SY_ABORTED;
 }
 

@@ -1,4 +1,3 @@
-// Ranks as threads of one process: the rendezvous has no state outside its objects.
 #include "core/runtime/rendezvous.h"
 
 #include <gmock/gmock.h>
@@ -14,6 +13,7 @@
 #include "core/runtime/meeting.h"
 #include "core/runtime/message_link.h"
 #include "tests/data/files_for_tests.h"
+#include "tests/parallel/thread_ranks.h"
 #include "tests/parallel/visitor.h"
 
 namespace switchyard {
@@ -21,38 +21,6 @@ namespace {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
-
-ProcessMap Place(int rank, int world, int port) {
-  ProcessMap map;
-  map.rank = rank;
-  map.world = map.local_world = world;
-  map.launcher = "env";
-  map.master_address = "127.0.0.1";
-  map.master_port = port;
-  return map;
-}
-
-// The user's own token is made in a folder of the test's.
-const bool kOwnCache = [] {
-  static TemporaryFolder folder;
-  for (const char* name : {"SWITCHYARD_TOKEN", "SWITCHYARD_TOKEN_FILE"}) unsetenv(name);
-  return setenv("XDG_CACHE_HOME", folder.path().c_str(), 1) == 0;
-}();
-
-using Body = std::function<void(int rank, Rendezvous&, const ProcessMap&)>;
-void OnRanks(int world, const Body& body) {
-  const int port = FreePort();
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world; ++rank) {
-    ranks.emplace_back([=, &body] {
-      ProcessMap map = Place(rank, world, port);
-      auto rendezvous = Rendezvous::Connect(map, 10000, {});
-      ASSERT_TRUE(rendezvous.ok()) << Message(rendezvous.status());
-      body(rank, **rendezvous, map);
-    });
-  }
-  for (auto& rank : ranks) rank.join();
-}
 
 TEST(Rendezvous, EverybodyLearnsWhereTheOthersAre) {
   OnRanks(3, [](int rank, Rendezvous&, const ProcessMap& map) {

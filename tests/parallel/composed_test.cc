@@ -1,0 +1,150 @@
+// Collectives that a plugin does not have, made of its messages, where it reaches the memory of a device that the host
+// cannot read: a sum that were computed there would end the process by a signal.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <ostream>
+
+#include "core/base/environment.h"
+#include "core/runtime/communicator.h"
+#include "tests/parallel/thread_ranks.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr uint64_t kCount = 1001;  // not a multiple of the ranks
+constexpr uint64_t kOffset = 256;
+const std::string kFolder = ProgramFolder() + "/../tests/doubles/";
+
+struct Reach {
+  std::string name;
+  bool on_stream, host;
+};
+
+std::ostream& operator<<(std::ostream& out, const Reach& reach) { return out << reach.name; }
+
+class Composed : public testing::TestWithParam<Reach> {
+ protected:
+  void SetUp() override {
+    const std::string null_device = ProgramFolder() + "/../lib/switchyard/plugins/switchyard_backend_null.so";
+    setenv("SWITCHYARD_MESSAGES_BASE", null_device.c_str(), 1);
+    setenv("SWITCHYARD_NULL_DEVICES", std::to_string(kRanks).c_str(), 1);
+    Set("SWITCHYARD_MESSAGES_ON_STREAM", GetParam().on_stream);
+    Set("SWITCHYARD_MESSAGES_HOST", GetParam().host);
+    Set("SWITCHYARD_MESSAGES_DEAF", false);
+    const auto loaded = Plugin::Load(kFolder + "device_messages.so");
+    ASSERT_TRUE(loaded.ok()) << Message(loaded.status());
+    plugin_ = *loaded;
+  }
+  static void Set(const char* name, bool on) { setenv(name, on ? "1" : "0", 1); }
+
+  void OnDevices(const std::function<void(Communicator&, Device&)>& body) const {
+    OnRanks(kRanks, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
+      const auto device = Device::Open(*plugin_, rank, {});
+      ASSERT_TRUE(device.ok()) << Message(device.status());
+      const auto communicator = Communicator::Join(plugin_, map, rendezvous, device->get(), "world", 10000);
+      ASSERT_TRUE(communicator.ok()) << Message(communicator.status());
+      body(**communicator, **device);
+    });
+  }
+  std::shared_ptr<Plugin> plugin_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Plugins, Composed,
+                         testing::Values(Reach{"device_memory_by_poll", false, false},
+                                         Reach{"device_memory_on_stream", true, false},
+                                         Reach{"both_memories_by_poll", false, true},
+                                         Reach{"both_memories_on_stream", true, true}),
+                         testing::PrintToStringParamName());
+
+std::vector<float> Numbers(int rank, uint64_t count) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), static_cast<float>(1000 * rank));
+  return values;
+}
+
+// What a call leaves in the middle of a buffer of the device, where this rank's numbers were.
+StatusOr<std::vector<float>> InDeviceMemory(
+    Communicator& communicator, Device& device,
+    const std::function<StatusOr<std::shared_ptr<Communicator::DeviceCall>>(const Buffer&)>& prepare) {
+  std::vector<float> values = Numbers(communicator.rank(), kCount);
+  SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(kOffset + kCount * sizeof(float)));
+  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+  SY_ASSIGN_OR_RETURN(const auto call, prepare(buffer));
+  SY_RETURN_IF_ERROR(device.Copy(stream, buffer.at(kOffset), HostPlace(values.data()), kCount * sizeof(float)));
+  SY_RETURN_IF_ERROR(communicator.Launch(*call, stream));
+  SY_RETURN_IF_ERROR(communicator.Synchronize(stream));
+  SY_RETURN_IF_ERROR(device.Download(values.data(), buffer.at(kOffset), kCount * sizeof(float)));
+  return values;
+}
+
+TEST_P(Composed, AllReduceOfDeviceMemory) {
+  OnDevices([](Communicator& communicator, Device& device) {
+    const auto sums = InDeviceMemory(communicator, device, [&](const Buffer& buffer) {
+      return communicator.PrepareAllReduce("gradient", buffer, kOffset, kCount, SY_F32, SY_SUM);
+    });
+    ASSERT_TRUE(sums.ok()) << Message(sums.status());
+    for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ((*sums)[i], 3000 + 3 * static_cast<float>(i)) << i;
+  });
+}
+
+TEST_P(Composed, BroadcastOfDeviceMemory) {
+  OnDevices([](Communicator& communicator, Device& device) {
+    const auto values = InDeviceMemory(communicator, device, [&](const Buffer& buffer) {
+      return communicator.PrepareBroadcast("weights", buffer, kOffset, kCount, SY_F32, 2);
+    });
+    ASSERT_TRUE(values.ok()) << Message(values.status());
+    EXPECT_EQ(*values, Numbers(2, kCount));
+  });
+}
+
+TEST_P(Composed, CollectivesOfHostMemory) {
+  OnDevices([](Communicator& communicator, Device&) {
+    const auto expect_ok = [](const Status& status) { EXPECT_TRUE(status.ok()) << Message(status); };
+    const int rank = communicator.rank();
+    const std::vector<float> own = Numbers(rank, kCount);
+    std::vector<float> one(kCount), all(kRanks * kCount);
+    expect_ok(communicator.AllReduce("sum", own.data(), one.data(), kCount, SY_F32, SY_SUM));
+    EXPECT_EQ(one[kCount - 1], 6000);
+    one = own;
+    expect_ok(communicator.Broadcast("broadcast", one.data(), kCount, SY_F32, 1));
+    EXPECT_EQ(one, Numbers(1, kCount));
+    expect_ok(communicator.AllGather("gather", own.data(), all.data(), kCount, SY_F32));
+    for (int peer = 0; peer < kRanks; ++peer) EXPECT_EQ(all[peer * kCount + 1], 1000 * static_cast<float>(peer) + 1);
+    expect_ok(communicator.ReduceScatter("scatter", all.data(), one.data(), kCount, SY_F32, SY_MAX));
+    EXPECT_EQ(one, Numbers(rank, kCount));
+    const std::vector<float> blocks = Numbers(rank, kRanks * kCount);
+    expect_ok(communicator.AllToAll("exchange", blocks.data(), all.data(), kCount, SY_F32));
+    for (int peer = 0; peer < kRanks; ++peer)
+      EXPECT_EQ(all[peer * kCount], static_cast<float>(1000 * peer + rank * static_cast<int>(kCount)));
+    expect_ok(communicator.Barrier("barrier"));
+  });
+}
+
+class DeafPlugin : public Composed {};
+INSTANTIATE_TEST_SUITE_P(Plugins, DeafPlugin, testing::Values(Reach{"by_poll", false, true}),
+                         testing::PrintToStringParamName());
+
+// The end of a peer ends a wait also where abort changes nothing.
+TEST_P(DeafPlugin, IsNotWaitedForOnceAPeerIsGone) {
+  Set("SWITCHYARD_MESSAGES_DEAF", true);
+  OnRanks(2, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
+    const auto device = Device::Open(*plugin_, rank, {});
+    ASSERT_TRUE(device.ok()) << Message(device.status());
+    const auto communicator = Communicator::Join(plugin_, map, rendezvous, device->get(), "world", 10000);
+    ASSERT_TRUE(communicator.ok()) << Message(communicator.status());
+    if (rank == 1) {
+      rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG"));
+      return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const Status status = (*communicator)->Barrier("end");
+    EXPECT_THAT(Message(status), testing::ContainsRegex("rank 1 .* failed: train/7.jpg is not a JPEG"));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  });
+}
+
+}  // namespace
+}  // namespace switchyard
