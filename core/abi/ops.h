@@ -183,11 +183,12 @@ typedef struct sy_resize_attributes {
   int32_t spatial_rank, mode, align_corners;
 } sy_resize_attributes;
 
-/* all_reduce, reduce_scatter, all_gather, broadcast are nodes of the graph too; a collective plugin runs them, never a kernel. */
+/* all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, receive are nodes of the graph too; a collective plugin runs them, never a kernel. */
 typedef struct sy_collective_attributes {
   sy_header header;
-  int32_t reduction, root;
-  int32_t group;  /* which communicator: an index into the run's groups; 0 = data parallel */
+  int32_t reduction;
+  int32_t root;   /* of broadcast; the other rank of send and receive */
+  int32_t group;  /* which communicator: an index into the run's groups */
   float scale;    /* applied to the result: 1/W for a mean */
 } sy_collective_attributes;
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
@@ -24,6 +25,8 @@ struct BoundStep {
   std::shared_ptr<Communicator::DeviceCall> call;
   int event = -1;        // index into events: kReady and kJoin
   int ready = -1;        // kCollective and kJoin: the event of the collective's kReady
+  int group = 0;         // kCollective and kJoin: whose communicator and stream it uses
+  int deferred = -1;     // kCollective and kJoin: index into Impl::deferred of a call that its join performs
   bool started = false;  // kCollective and kJoin: on the communicator's thread
   int staging = -1;
 };
@@ -56,16 +59,19 @@ struct Instance::Impl {
 
   const Plan::Impl* plan = nullptr;
   Memory* memory = nullptr;
-  Communicator* communicator = nullptr;
+  GroupCommunicators communicators{nullptr};
   int io_slot = 0;
-  // How a collective runs. On a stream of the device: in order there. Started: on the communicator's thread, where it
-  // would hold up the host. Else where its result is needed: ranks that compute on a host's cores gain nothing earlier.
-  bool collectives_on_stream = false;
+  // How a collective runs. Where its plugin completes on streams: in order on its group's stream. Started: on the
+  // communicator's thread, where it would hold up the host. Else deferred to where its result is needed, as ranks that
+  // compute on a host's cores gain nothing earlier, but for messages that are sent: a peer waits for them. What is
+  // deferred keeps its order.
+  std::vector<BoundStep*> deferred;
+  size_t performed = 0;  // of `deferred`, in this run
   std::vector<BoundStep> steps;
   std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
   std::vector<Staging> stagings;
   std::vector<Event> events;
-  Stream communication;
+  std::vector<Stream> communication;  // by group
   sy_error error = EmptyError();
   std::vector<Timing> timings;
   double fallback_seconds = 0;
@@ -78,14 +84,23 @@ struct Instance::Impl {
         status, fmt::format("{} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
   }
 
-  std::shared_ptr<Communicator::DeviceCall> CallOf(int collective) const {
-    for (const BoundStep& step : steps) {
-      if (step.kind == Step::kCollective && step.node == collective) return step.call;
+  BoundStep* CollectiveOf(int node) {
+    for (BoundStep& step : steps) {
+      if (step.kind == Step::kCollective && step.node == node) return &step;
     }
     return nullptr;
   }
+  bool OnStream(int group) const {
+    const Communicator* const communicator = communicators[static_cast<size_t>(group)];
+    return communicator != nullptr && communicator->info().completion == SY_COMPLETES_ON_STREAM;
+  }
+  Communicator& CommunicatorOf(const BoundStep& step) const { return *communicators[static_cast<size_t>(step.group)]; }
+  const Stream& StreamOf(const BoundStep& step) const { return communication[static_cast<size_t>(step.group)]; }
+  void DecideHowCollectivesRun();
+  Status PerformDeferred(int last);
   Status RunSteps(const Stream& stream);
   StatusOr<BoundStep> BindStep(const Step& step, std::vector<int>& event_of);
+  Status BindCollective(const Step& step, BoundStep& bound);
   Status BindFallback(const Step& step, BoundStep& bound);
   Status RunFallback(Staging& staging, const BoundKernel& kernel, const Stream& stream);
   Status LaunchCollective(const BoundStep& step);
@@ -145,6 +160,56 @@ Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
   return OkStatus();
 }
 
+Status Instance::Impl::BindCollective(const Step& step, BoundStep& bound) {
+  const Node& node = plan->graph.node(step.node);
+  const auto& a = node.attributes.as<sy_collective_attributes>();
+  bound.group = a.group;
+  Communicator* const communicator = communicators[static_cast<size_t>(a.group)];
+  if (communicator == nullptr || communicator->size() == 1) {
+    if (step.inputs.size() != step.outputs.size()) return InvalidArgument("a rank that is alone has no peer");
+    // What a rank sends to itself; in place it lies there already.
+    bound.source = At(step.inputs[0]);
+    bound.destination = At(step.outputs[0]);
+    if (bound.source.offset != bound.destination.offset || bound.source.buffer != bound.destination.buffer)
+      bound.kind = Step::kCopy;
+    return OkStatus();
+  }
+  static const std::map<std::string, Collective::Kind> kinds = {
+      {"all_reduce", Collective::kAllReduce}, {"reduce_scatter", Collective::kReduceScatter},
+      {"all_gather", Collective::kAllGather}, {"broadcast", Collective::kBroadcast},
+      {"all_to_all", Collective::kAllToAll},  {"send", Collective::kSend},
+      {"receive", Collective::kReceive}};
+  const TensorType& sent = node.inputs.empty() ? node.outputs[0] : plan->graph.type(node.inputs[0]);
+  const int64_t ranks = communicator->size();
+  Collective what;
+  what.kind = kinds.at(node.op);
+  what.dtype = static_cast<sy_dtype>(sent.dtype);
+  what.reduction = a.reduction;
+  what.peer = a.root;
+  what.count = static_cast<uint64_t>(sent.elements());
+  if (what.kind == Collective::kReduceScatter || what.kind == Collective::kAllToAll) {
+    if (sent.elements() % ranks != 0)
+      return InvalidArgument("{} elements are not divided by the {} ranks of group {}", sent.elements(), ranks,
+                             a.group);
+    what.count /= static_cast<uint64_t>(ranks);
+  }
+  const int64_t received = node.outputs.empty() ? 0 : node.outputs[0].elements();
+  if ((what.kind == Collective::kReduceScatter && received * ranks != sent.elements()) ||
+      (what.kind == Collective::kAllGather && received != sent.elements() * ranks)) {
+    return InvalidArgument("{} gives {} from {}, which does not fit the {} ranks of group {}", node.op,
+                           ToString(node.outputs[0]), ToString(sent), ranks, a.group);
+  }
+  if (a.root < 0 || a.root >= ranks)
+    return InvalidArgument("rank {} of group {}, which has {}", a.root, a.group, ranks);
+  const auto device_place = [&](const std::vector<PlanPlace>& places) -> Communicator::DevicePlace {
+    if (places.empty()) return {};
+    return {&memory->buffer(places[0].arena), At(places[0]).offset};
+  };
+  SY_ASSIGN_OR_RETURN(bound.call,
+                      communicator->Prepare(node.name, what, device_place(step.inputs), device_place(step.outputs)));
+  return OkStatus();
+}
+
 StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>& event_of) {
   BoundStep bound;
   bound.kind = step.kind;
@@ -161,29 +226,15 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
       bound.event = static_cast<int>(events.size());
       events.push_back(std::move(event));
       if (step.kind == Step::kReady) event_of[step.node] = bound.event;
-      if (step.kind == Step::kJoin) {
-        bound.call = CallOf(step.node);
+      if (const BoundStep* const collective = step.kind == Step::kJoin ? CollectiveOf(step.node) : nullptr) {
+        bound.call = collective->call;
+        bound.group = collective->group;
         bound.ready = event_of[step.node];
       }
       break;
     }
     case Step::kCollective: {
-      if (communicator == nullptr || communicator->size() == 1) break;
-      const Node& node = plan->graph.node(step.node);
-      const auto& a = node.attributes.as<sy_collective_attributes>();
-      const Buffer& buffer = memory->buffer(step.outputs[0].arena);
-      const uint64_t offset = At(step.outputs[0]).offset;
-      const auto count = static_cast<uint64_t>(node.outputs[0].elements());
-      const auto dtype = static_cast<sy_dtype>(node.outputs[0].dtype);
-      if (node.op == "all_reduce") {
-        SY_ASSIGN_OR_RETURN(bound.call,
-                            communicator->PrepareAllReduce(node.name, buffer, offset, count, dtype, a.reduction));
-      } else if (node.op == "broadcast") {
-        SY_ASSIGN_OR_RETURN(bound.call,
-                            communicator->PrepareBroadcast(node.name, buffer, offset, count, dtype, a.root));
-      } else {
-        return Unimplemented("collective {} in a plan", node.op);
-      }
+      SY_RETURN_IF_ERROR(BindCollective(step, bound));
       bound.ready = event_of[step.node];
       break;
     }
@@ -211,15 +262,38 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
   return bound;
 }
 
-StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& memory, Communicator* communicator,
-                                                   int io_slot) {
+// Calls of one communicator are all started or all made by the thread that runs the plan.
+void Instance::Impl::DecideHowCollectivesRun() {
+  const PlanOptions& options = plan->options;
+  std::vector<bool> starts(communicators.size(), options.overlap && !options.debug_sync && !options.debug_nan);
+  for (const BoundStep& step : steps) {
+    if (step.call && !CommunicatorOf(step).BetterStarted(*step.call)) starts[static_cast<size_t>(step.group)] = false;
+  }
+  for (BoundStep& step : steps) {
+    if (!step.call || OnStream(step.group)) continue;
+    step.started = starts[static_cast<size_t>(step.group)];
+    if (step.started) continue;
+    if (step.kind == Step::kCollective) {
+      step.deferred = static_cast<int>(deferred.size());
+      deferred.push_back(&step);
+    } else {
+      step.deferred = CollectiveOf(step.node)->deferred;
+    }
+  }
+}
+
+StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& memory,
+                                                   const GroupCommunicators& communicators, int io_slot) {
   std::unique_ptr<Instance> instance(new Instance);
   Impl& impl = *instance->impl_;
   impl.plan = plan.impl_.get();
   impl.memory = &memory;
-  impl.communicator = communicator;
+  impl.communicators = communicators;
   impl.io_slot = io_slot;
-  SY_ASSIGN_OR_RETURN(impl.communication, plan.impl_->device->NewStream(1));
+  for (size_t group = 0; group < communicators.size(); ++group) {
+    SY_ASSIGN_OR_RETURN(Stream stream, plan.impl_->device->NewStream(1));
+    impl.communication.push_back(std::move(stream));
+  }
   std::vector<int> event_of(plan.impl_->graph.size(), -1);
   for (const Step& step : plan.impl_->steps) {
     auto bound = impl.BindStep(step, event_of);
@@ -227,11 +301,7 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
     impl.steps.push_back(std::move(*bound));
   }
   const PlanOptions& options = plan.impl_->options;
-  if (communicator != nullptr && communicator->info().completion == SY_COMPLETES_ON_STREAM) {
-    impl.collectives_on_stream = true;
-  } else if (options.overlap && !options.debug_sync && !options.debug_nan) {
-    for (BoundStep& step : impl.steps) step.started = step.call && communicator->BetterStarted(*step.call);
-  }
+  impl.DecideHowCollectivesRun();
   if (plan.impl_->device->capture() != nullptr && options.capture && !options.debug_sync && !options.debug_nan)
     SY_RETURN_IF_ERROR(impl.Capture());
   return instance;
@@ -286,8 +356,14 @@ Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const 
 }
 
 Status Instance::Impl::LaunchCollective(const BoundStep& step) {
-  SY_RETURN_IF_ERROR(events[step.ready].Before(communication));
-  return communicator->Launch(*step.call, communication);
+  SY_RETURN_IF_ERROR(events[step.ready].Before(StreamOf(step)));
+  return CommunicatorOf(step).Launch(*step.call, StreamOf(step));
+}
+
+// Up to and with this one.
+Status Instance::Impl::PerformDeferred(int last) {
+  while (performed <= static_cast<size_t>(last)) SY_RETURN_IF_ERROR(LaunchCollective(*deferred[performed++]));
+  return OkStatus();
 }
 
 Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
@@ -302,14 +378,17 @@ Status Instance::Impl::RunStep(BoundStep& step, const Stream& stream) {
       return events[step.event].Record(stream);
     case Step::kCollective:
       if (!step.call) return OkStatus();
-      if (collectives_on_stream) return LaunchCollective(step);
-      if (step.started) communicator->Start(*step.call, events[step.ready], communication);
-      return OkStatus();
+      if (step.started) {
+        CommunicatorOf(step).Start(*step.call, events[step.ready], StreamOf(step));
+        return OkStatus();
+      }
+      if (step.deferred < 0) return LaunchCollective(step);
+      return plan->graph.node(step.node).op == "send" ? PerformDeferred(step.deferred) : OkStatus();
     case Step::kJoin:
       if (!step.call) return OkStatus();
-      if (step.started) return communicator->Finish(*step.call);
-      if (!collectives_on_stream) SY_RETURN_IF_ERROR(LaunchCollective(step));
-      SY_RETURN_IF_ERROR(events[step.event].Record(communication));
+      if (step.started) return CommunicatorOf(step).Finish(*step.call);
+      if (step.deferred >= 0) SY_RETURN_IF_ERROR(PerformDeferred(step.deferred));
+      SY_RETURN_IF_ERROR(events[step.event].Record(StreamOf(step)));
       return events[step.event].Before(stream);
     case Step::kFallback:
       return RunFallback(stagings[step.staging], step.kernel, stream);
@@ -337,12 +416,13 @@ Status Instance::Impl::RunSteps(const Stream& stream) {
 Status Instance::Run(const Stream& stream) {
   Impl& impl = *impl_;
   const PlanOptions& options = impl.plan->options;
+  impl.performed = 0;
   if (!options.debug_sync && !options.debug_nan) {
     Status status = impl.RunSteps(stream);
     if (status.ok()) return status;
     // The caller may free memory now that collectives still use.
     for (const BoundStep& step : impl.steps) {
-      if (step.started) impl.communicator->Finish(*step.call).IgnoreError();
+      if (step.started) impl.CommunicatorOf(step).Finish(*step.call).IgnoreError();
     }
     return status;
   }

@@ -35,6 +35,9 @@ bool ContiguousSlice(const Graph& graph, const Node& node, uint64_t alignment, u
   return *offset % alignment == 0;
 }
 
+// These work on one place; the others read one and write another.
+bool InPlaceCollective(const Node& node) { return node.op == "all_reduce" || node.op == "broadcast"; }
+
 // A concat whose parts lie one behind the other in memory.
 bool ContiguousConcat(const Node& node) {
   const int axis = node.attributes.as<sy_axes_attributes>().values[0];
@@ -179,7 +182,7 @@ class Placer {
       } else if (node.op == "slice" && ContiguousSlice(graph_, node, layout_.alignment(), &offset)) {
         group_[{id, 0}] = group_.at(node.inputs[0]);
         view_offset_[id] = offset;
-      } else if (IsCollective(node.op)) {
+      } else if (InPlaceCollective(node)) {
         const Ref source = Origin(node.inputs[0]);
         if (graph_.node(source.node).op != "input" && reads[source.node] == 1 && reads[node.inputs[0].node] == 1) {
           group_[{id, 0}] = group_.at(node.inputs[0]);
@@ -194,8 +197,19 @@ class Placer {
             node.op == "output" || node.op == "assign" ? kEnd : std::max(last_use_[group_.at(input)], position_[id]);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         int& last = last_use_[group_.at({id, static_cast<int>(o)})];
-        // A collective may go on until its result is waited for; one that nobody reads, until the end.
-        last = IsCollective(node.op) && reads[id] == 0 ? kEnd : std::max(last, position_[id]);
+        last = std::max(last, position_[id]);
+      }
+    }
+    // A collective may go on until its result is waited for: before its first reader, or at the end.
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      if (!IsCollective(node.op)) continue;
+      int joined = kEnd;
+      for (const int user : users_[id]) joined = std::min(joined, position_[user]);
+      for (const Ref& input : node.inputs) last_use_[group_.at(input)] = std::max(last_use_[group_.at(input)], joined);
+      for (size_t o = 0; o < node.outputs.size(); ++o) {
+        int& last = last_use_[group_.at({id, static_cast<int>(o)})];
+        last = std::max(last, joined);
       }
     }
   }
@@ -298,7 +312,13 @@ class Placer {
       result_.elided[id] = true;
       return;
     }
-    if (IsCollective(node.op)) {  // not in place: the collective works on a copy
+    if (IsCollective(node.op) && !InPlaceCollective(node)) {
+      if (node.outputs.empty()) return;
+      At({id, 0}) = {NewStorage(static_cast<uint64_t>(node.outputs[0].bytes()), t), 0};
+      Extend(At({id, 0}), {id, 0});
+      return;
+    }
+    if (IsCollective(node.op)) {  // it works on a copy
       const uint64_t bytes = static_cast<uint64_t>(node.outputs[0].bytes());
       At({id, 0}) = {NewStorage(bytes, t), 0};
       Extend(At({id, 0}), {id, 0});

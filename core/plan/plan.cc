@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/abi/ops.h"
 #include "core/graph/op.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
@@ -81,6 +82,45 @@ Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* refe
   return OkStatus();
 }
 
+int RanksOf(const PlanOptions& options, const Node& collective) {
+  const auto group = static_cast<size_t>(collective.attributes.as<sy_collective_attributes>().group);
+  return group < options.group_sizes.size() ? options.group_sizes[group] : 1;
+}
+
+// What a rank sends where the collective goes by a ring; `bytes`: of the larger of what is sent and received.
+double WireBytes(const std::string& op, double bytes, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  if (op == "all_reduce") return 2 * others * bytes;
+  if (op == "receive") return 0;
+  return op == "send" ? bytes : others * bytes;
+}
+
+// The step of collective `id`, counted in the report.
+template <typename PlaceOf>
+Step CollectiveStep(const Graph& graph, int id, const PlanOptions& options, const Placement& placement, PlaceOf place,
+                    PlanReport& report) {
+  const Node& node = graph.node(id);
+  Step step;
+  step.kind = Step::kCollective;
+  step.node = id;
+  uint64_t bytes = 0;
+  // In place, what is sent lies where the result will be.
+  const bool in_place = node.op == "all_reduce" || node.op == "broadcast";
+  for (const Ref& input : node.inputs) {
+    step.inputs.push_back(place(in_place ? placement.spots[id][0] : placement.spots[input.node][input.output]));
+    bytes = std::max(bytes, static_cast<uint64_t>(graph.type(input).bytes()));
+  }
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    step.outputs.push_back(place(placement.spots[id][o]));
+    bytes = std::max(bytes, static_cast<uint64_t>(node.outputs[o].bytes()));
+  }
+  step.bytes = bytes;
+  ++report.collectives;
+  report.collective_bytes += bytes;
+  report.wire_bytes += WireBytes(node.op, static_cast<double>(bytes), RanksOf(options, node));
+  return step;
+}
+
 Graph Lower(const Graph& source, KernelCache& cache, bool fuse) {
   Graph graph = Decompose(RemoveDeadNodes(source), cache.Predicate());
   return fuse ? Fuse(graph, cache.Predicate()) : std::move(graph);
@@ -135,13 +175,6 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
     return step;
   };
 
-  // Each collective whose input is complete behind a node; where it works on a copy, behind the copy.
-  std::vector<std::vector<int>> ready_after(graph.size());
-  for (int id = 0; id < graph.size(); ++id) {
-    if (IsCollective(graph.node(id).op) && placement.copies[id].empty())
-      ready_after[graph.node(id).inputs[0].node].push_back(id);
-  }
-
   uint64_t scratch = 0;
   std::set<int> joined;
   std::map<std::string, PlanReport::OpLine> by_op;
@@ -153,16 +186,8 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
     }
     for (const PlannedCopy& copy : placement.copies[id]) impl.steps.push_back(copy_step(copy));
     if (IsCollective(node.op)) {
-      if (!placement.copies[id].empty()) impl.steps.push_back({Step::kReady, id});
-      Step step;
-      step.kind = Step::kCollective;
-      step.node = id;
-      step.outputs = {place(placement.spots[id][0])};
-      step.bytes = static_cast<uint64_t>(node.outputs[0].bytes());
-      impl.steps.push_back(step);
-      ++report.collectives;
-      report.collective_bytes += step.bytes;
-      report.wire_bytes += 2.0 * (options.world - 1) / options.world * static_cast<double>(step.bytes);
+      impl.steps.push_back({Step::kReady, id});
+      impl.steps.push_back(CollectiveStep(graph, id, options, placement, place, report));
     } else if (planned[id].kernel != nullptr && !placement.elided[id]) {
       Step step;
       step.kind = planned[id].fallback ? Step::kFallback : Step::kLaunch;
@@ -196,7 +221,6 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
       line.flops += cost.flops;
       line.bytes += cost.bytes;
     }
-    for (const int collective : ready_after[id]) impl.steps.push_back({Step::kReady, collective});
   }
   for (int id = 0; id < graph.size(); ++id) {
     if (IsCollective(graph.node(id).op) && joined.insert(id).second) impl.steps.push_back({Step::kJoin, id});

@@ -26,10 +26,10 @@ struct PlanOptions {
   bool capture = true;  // replay runs of launches with one call where the device can
   bool overlap =
       true;  // collectives may start as soon as their input is complete; else right before their first reader
-  bool debug_sync = false;   // wait after every step and name the node that failed
-  bool debug_nan = false;    // and look for inf and nan in every floating output
-  double max_fallback = -1;  // nodes that may run on the reference plugin; -1 = any
-  int world = 1;             // for traffic in the report
+  bool debug_sync = false;       // wait after every step and name the node that failed
+  bool debug_nan = false;        // and look for inf and nan in every floating output
+  double max_fallback = -1;      // nodes that may run on the reference plugin; -1 = any
+  std::vector<int> group_sizes;  // ranks of the groups that collectives name, for traffic in the report; none: 1
 };
 
 // What a plan needs and does; all numbers are exact (FLOPs by each op's formula).
@@ -43,7 +43,7 @@ struct PlanReport {
   double flops = 0, bytes = 0;
   uint64_t arena_bytes[kArenaCount] = {};
   uint64_t collective_bytes = 0;  // payload per rank and run
-  double wire_bytes = 0;          // sent per rank and run: 2(W−1)/W of an all-reduce's payload
+  double wire_bytes = 0;          // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;
   struct OpLine {
     std::string op;
@@ -72,12 +72,25 @@ class Plan {
   std::unique_ptr<Impl> impl_;
 };
 
+// The communicators of a rank, by the group that a collective node names; null: the rank is alone in it. One
+// communicator stands for all ranks and, in a run that is only data parallel, for its data group.
+class GroupCommunicators {
+ public:
+  GroupCommunicators(Communicator* all) : groups_{all, all} {}  // NOLINT: one communicator is the common case
+  explicit GroupCommunicators(std::vector<Communicator*> groups) : groups_(std::move(groups)) {}
+  size_t size() const { return groups_.size(); }
+  Communicator* operator[](size_t group) const { return group < groups_.size() ? groups_[group] : nullptr; }
+
+ private:
+  std::vector<Communicator*> groups_;
+};
+
 // A plan bound to memory, ready to run. Instances of one plan with different io slots differ in where their inputs and
 // outputs lie, and in the persistent memory of their kernels; they run one after the other.
 class Instance {
  public:
-  static StatusOr<std::unique_ptr<Instance>> Bind(const Plan& plan, Memory& memory, Communicator* communicator,
-                                                  int io_slot = 0);
+  static StatusOr<std::unique_ptr<Instance>> Bind(const Plan& plan, Memory& memory,
+                                                  const GroupCommunicators& communicators, int io_slot = 0);
   ~Instance();
   // Submits one run on the compute stream. No allocation, no search; on an ASYNC device no host wait but inside
   // host-request collectives. An error names the node and the line that built it.

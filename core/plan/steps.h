@@ -19,7 +19,7 @@ struct Step {
     kLaunch,      // kernel on the compute stream
     kFallback,    // kernel of the reference plugin, through host memory
     kCopy,        // inputs[0] → outputs[0], `bytes`
-    kReady,       // the input of collective `node` is complete: record its event
+    kReady,       // what collective `node` reads is complete, and what it writes is free: record its event
     kCollective,  // after its kReady event: on the communication stream, or started; or left to its kJoin (instance.cc)
     kJoin         // the compute stream waits for collective `node`
   } kind = kLaunch;

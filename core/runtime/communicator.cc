@@ -21,12 +21,13 @@ Status Identity(const void* send, void* receive, uint64_t bytes) {
 
 struct Communicator::DeviceCall {
   std::string tag;
-  bool is_broadcast = false;
-  sy_place place{};         // where the data lies on the device
-  void* address = nullptr;  // the same for the plugin; null: staged
-  uint64_t count = 0, bytes = 0;
-  sy_dtype dtype = SY_F32;
-  int reduction = SY_SUM, root = 0;
+  Collective what;
+  uint64_t send_bytes = 0, receive_bytes = 0;
+  sy_place send{}, receive{};  // where the data lie on the device
+  bool staged = false;
+  uint64_t send_at = 0;                // in the staging memory; what is received lies at its start
+  const void* send_address = nullptr;  // the same for the plugin, unless staged
+  void* receive_address = nullptr;
   Event* ready = nullptr;  // of the last Start
   const Stream* stream = nullptr;
   ProgressThread::Task task;
@@ -51,12 +52,13 @@ struct Communicator::Impl {
   template <typename Body>
   Status Relay(const void* send, uint64_t send_bytes, void* receive, uint64_t receive_bytes, Body body);
   Status Messages(const char* tag, const std::vector<sy_transfer>& transfers);
-  Composition Composed(const char* tag);  // on host addresses only: the sums are the host's
-  bool Composes(const DeviceCall& call) const;
-  Status AllReduce(const char* tag, const Stream* stream, const void* send, void* receive, uint64_t count,
-                   sy_dtype dtype, int reduction);
-  Status Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count, sy_dtype dtype, int root);
-  StatusOr<std::shared_ptr<DeviceCall>> Prepare(DeviceCall call, const Buffer& buffer, uint64_t offset);
+  Composition Composed(const char* tag);        // on host addresses only: the sums are the host's
+  bool Composes(const Collective& what) const;  // because the plugin does not offer it
+  uint64_t SendBytes(const Collective& what) const;
+  uint64_t ReceiveBytes(const Collective& what) const;
+  // On addresses that the plugin reaches, or the host where it is composed. Without a stream it has finished.
+  Status Perform(const Collective& what, const char* tag, const Stream* stream, const void* send, void* receive);
+  Status PerformOnHost(const Collective& what, const char* tag, const void* send, void* receive);
 };
 
 // Runs body(send, receive) on device memory with the contents of `send`, and fetches `receive`. Where send lies inside
@@ -120,27 +122,84 @@ Composition Communicator::Impl::Composed(const char* tag) {
                      [this, tag](const std::vector<sy_transfer>& transfers) { return Messages(tag, transfers); });
 }
 
-bool Communicator::Impl::Composes(const DeviceCall& call) const {
+bool Communicator::Impl::Composes(const Collective& what) const {
   if (plugin == nullptr) return false;
-  return call.is_broadcast ? !plugin->Has(&sy_collective_v1::broadcast) : !plugin->Has(&sy_collective_v1::all_reduce);
+  switch (what.kind) {
+    case Collective::kAllReduce:
+      return !plugin->Reduces(&sy_collective_v1::all_reduce, what.dtype, what.reduction);
+    case Collective::kReduceScatter:
+      return !plugin->Reduces(&sy_collective_v1::reduce_scatter, what.dtype, what.reduction);
+    case Collective::kAllGather:
+      return !plugin->Has(&sy_collective_v1::all_gather);
+    case Collective::kBroadcast:
+      return !plugin->Has(&sy_collective_v1::broadcast);
+    case Collective::kAllToAll:
+      return !plugin->Has(&sy_collective_v1::all_to_all);
+    case Collective::kSend:
+    case Collective::kReceive:
+      return false;
+  }
+  return false;
 }
 
-Status Communicator::Impl::AllReduce(const char* tag, const Stream* stream, const void* send, void* receive,
-                                     uint64_t count, sy_dtype dtype, int reduction) {
-  const uint64_t bytes = count * BytesOf(dtype);
-  bytes_sent += bytes;
-  if (plugin == nullptr) return Identity(send, receive, bytes);
-  if (!plugin->Has(&sy_collective_v1::all_reduce))
-    return Composed(tag).AllReduce(send, receive, count, dtype, reduction);
-  return plugin->Call("all_reduce", &sy_collective_v1::all_reduce, tag, stream, send, receive, count, dtype, reduction);
+uint64_t Communicator::Impl::SendBytes(const Collective& what) const {
+  const bool whole = what.kind == Collective::kReduceScatter || what.kind == Collective::kAllToAll;
+  if (what.kind == Collective::kReceive) return 0;
+  return what.count * BytesOf(what.dtype) * static_cast<uint64_t>(whole ? size : 1);
 }
 
-Status Communicator::Impl::Broadcast(const char* tag, const Stream* stream, void* address, uint64_t count,
-                                     sy_dtype dtype, int root) {
-  if (rank == root) bytes_sent += count * BytesOf(dtype);
-  if (plugin == nullptr) return OkStatus();
-  if (!plugin->Has(&sy_collective_v1::broadcast)) return Composed(tag).Broadcast(address, count, dtype, root);
-  return plugin->Call("broadcast", &sy_collective_v1::broadcast, tag, stream, address, count, dtype, root);
+uint64_t Communicator::Impl::ReceiveBytes(const Collective& what) const {
+  const bool whole = what.kind == Collective::kAllGather || what.kind == Collective::kAllToAll;
+  if (what.kind == Collective::kSend) return 0;
+  return what.count * BytesOf(what.dtype) * static_cast<uint64_t>(whole ? size : 1);
+}
+
+Status Communicator::Impl::Perform(const Collective& what, const char* tag, const Stream* stream, const void* send,
+                                   void* receive) {
+  using C = Collective;
+  const auto& [kind, count, dtype, reduction, peer] = what;
+  if (kind != C::kBroadcast || rank == peer) bytes_sent += SendBytes(what);
+  if (kind == C::kSend || kind == C::kReceive) {
+    if (plugin == nullptr) return InvalidArgument("a message \"{}\": a single rank has no peer", tag);
+    const bool is_send = kind == C::kSend;
+    void* const address = is_send ? const_cast<void*>(send) : receive;
+    return plugin->SendReceive(tag, {{peer, is_send, address, count * BytesOf(dtype)}}, stream);
+  }
+  if (plugin == nullptr) return Identity(send, receive, count * BytesOf(dtype));
+  if (Composes(what)) {
+    Composition composed = Composed(tag);
+    switch (kind) {
+      case C::kAllReduce:
+        return composed.AllReduce(send, receive, count, dtype, reduction);
+      case C::kReduceScatter:
+        return composed.ReduceScatter(send, receive, count, dtype, reduction);
+      case C::kAllGather:
+        return composed.AllGather(send, receive, count, dtype);
+      case C::kBroadcast:
+        return composed.Broadcast(receive, count, dtype, peer);
+      default:
+        return composed.AllToAll(send, receive, count, dtype);
+    }
+  }
+  using V = sy_collective_v1;
+  switch (kind) {
+    case C::kAllReduce:
+      return plugin->Call("all_reduce", &V::all_reduce, tag, stream, send, receive, count, dtype, reduction);
+    case C::kReduceScatter:
+      return plugin->Call("reduce_scatter", &V::reduce_scatter, tag, stream, send, receive, count, dtype, reduction);
+    case C::kAllGather:
+      return plugin->Call("all_gather", &V::all_gather, tag, stream, send, receive, count, dtype);
+    case C::kBroadcast:
+      return plugin->Call("broadcast", &V::broadcast, tag, stream, receive, count, dtype, peer);
+    default:
+      return plugin->Call("all_to_all", &V::all_to_all, tag, stream, send, receive, count, dtype);
+  }
+}
+
+Status Communicator::Impl::PerformOnHost(const Collective& what, const char* tag, const void* send, void* receive) {
+  if (reaches_host() || Composes(what)) return Perform(what, tag, nullptr, send, receive);
+  return Relay(send, SendBytes(what), receive, ReceiveBytes(what),
+               [&](const void* from, void* to) { return Perform(what, tag, nullptr, from, to); });
 }
 
 Communicator::Communicator() : impl_(std::make_unique<Impl>()) {}
@@ -215,65 +274,24 @@ const std::string& Communicator::plugin_name() const { return impl_->plugin_name
 
 Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                int reduction) {
-  Impl& impl = *impl_;
-  const uint64_t bytes = count * BytesOf(dtype);
-  if (impl.plugin != nullptr && !impl.plugin->Reduces(&sy_collective_v1::all_reduce, dtype, reduction)) {
-    impl.bytes_sent += bytes;
-    return impl.Composed(tag).AllReduce(send, receive, count, dtype, reduction);
-  }
-  if (impl.reaches_host()) return impl.AllReduce(tag, nullptr, send, receive, count, dtype, reduction);
-  return impl.Relay(send, bytes, receive, bytes, [&](const void* from, void* to) {
-    return impl.AllReduce(tag, nullptr, from, to, count, dtype, reduction);
-  });
+  return impl_->PerformOnHost({Collective::kAllReduce, count, dtype, reduction}, tag, send, receive);
 }
 
 Status Communicator::AllGather(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
-  Impl& impl = *impl_;
-  const uint64_t bytes = count * BytesOf(dtype);
-  impl.bytes_sent += bytes;
-  if (impl.plugin == nullptr) return Identity(send, receive, bytes);
-  if (!impl.plugin->Has(&sy_collective_v1::all_gather))
-    return impl.Composed(tag).AllGather(send, receive, count, dtype);
-  const auto call = [&](const void* from, void* to) {
-    return impl.plugin->Call("all_gather", &sy_collective_v1::all_gather, tag, nullptr, from, to, count, dtype);
-  };
-  return impl.reaches_host() ? call(send, receive) : impl.Relay(send, bytes, receive, bytes * impl.size, call);
+  return impl_->PerformOnHost({Collective::kAllGather, count, dtype}, tag, send, receive);
 }
 
 Status Communicator::ReduceScatter(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                    int reduction) {
-  Impl& impl = *impl_;
-  const uint64_t bytes = count * BytesOf(dtype);
-  impl.bytes_sent += bytes * impl.size;
-  if (impl.plugin == nullptr) return Identity(send, receive, bytes);
-  if (!impl.plugin->Reduces(&sy_collective_v1::reduce_scatter, dtype, reduction))
-    return impl.Composed(tag).ReduceScatter(send, receive, count, dtype, reduction);
-  const auto call = [&](const void* from, void* to) {
-    return impl.plugin->Call("reduce_scatter", &sy_collective_v1::reduce_scatter, tag, nullptr, from, to, count, dtype,
-                             reduction);
-  };
-  return impl.reaches_host() ? call(send, receive) : impl.Relay(send, bytes * impl.size, receive, bytes, call);
+  return impl_->PerformOnHost({Collective::kReduceScatter, count, dtype, reduction}, tag, send, receive);
 }
 
 Status Communicator::AllToAll(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
-  Impl& impl = *impl_;
-  const uint64_t bytes = count * BytesOf(dtype) * impl.size;
-  impl.bytes_sent += bytes;
-  if (impl.plugin == nullptr) return Identity(send, receive, bytes);
-  if (!impl.plugin->Has(&sy_collective_v1::all_to_all)) return impl.Composed(tag).AllToAll(send, receive, count, dtype);
-  const auto call = [&](const void* from, void* to) {
-    return impl.plugin->Call("all_to_all", &sy_collective_v1::all_to_all, tag, nullptr, from, to, count, dtype);
-  };
-  return impl.reaches_host() ? call(send, receive) : impl.Relay(send, bytes, receive, bytes, call);
+  return impl_->PerformOnHost({Collective::kAllToAll, count, dtype}, tag, send, receive);
 }
 
 Status Communicator::Broadcast(const char* tag, void* address, uint64_t count, sy_dtype dtype, int root) {
-  const bool composes = impl_->plugin != nullptr && !impl_->plugin->Has(&sy_collective_v1::broadcast);
-  if (impl_->reaches_host() || composes) return impl_->Broadcast(tag, nullptr, address, count, dtype, root);
-  const uint64_t bytes = count * BytesOf(dtype);
-  return impl_->Relay(address, bytes, address, bytes, [&](const void*, void* relayed) {
-    return impl_->Broadcast(tag, nullptr, relayed, count, dtype, root);
-  });
+  return impl_->PerformOnHost({Collective::kBroadcast, count, dtype, SY_SUM, root}, tag, address, address);
 }
 
 Status Communicator::Barrier(const char* tag) {
@@ -288,67 +306,68 @@ Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>
   return impl_->Messages(tag, transfers);
 }
 
-StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Impl::Prepare(DeviceCall call, const Buffer& buffer,
-                                                                                uint64_t offset) {
-  call.bytes = call.count * BytesOf(call.dtype);
-  if (device == nullptr) return FailedPrecondition("\"{}\": this communicator was joined without a device", call.tag);
-  if (offset + call.bytes > buffer.bytes()) {
-    return InvalidArgument("\"{}\": bytes {} to {} of a buffer of {} bytes", call.tag, offset, offset + call.bytes,
-                           buffer.bytes());
+StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Prepare(const std::string& tag,
+                                                                          const Collective& what, DevicePlace send,
+                                                                          DevicePlace receive) {
+  Impl& impl = *impl_;
+  if (impl.device == nullptr) return FailedPrecondition("\"{}\": this communicator was joined without a device", tag);
+  auto call = std::make_shared<DeviceCall>();
+  call->tag = tag;
+  call->what = what;
+  call->send_bytes = impl.SendBytes(what);
+  call->receive_bytes = impl.ReceiveBytes(what);
+  const bool in_place = send.buffer == receive.buffer && send.offset == receive.offset;
+  bool direct = true;
+  const auto look_at = [&](const DevicePlace& at, uint64_t bytes, sy_place* place, void** address) -> Status {
+    if (bytes == 0) return OkStatus();
+    if (at.buffer == nullptr || at.offset + bytes > at.buffer->bytes()) {
+      return InvalidArgument("\"{}\": bytes {} to {} of a buffer of {} bytes", tag, at.offset, at.offset + bytes,
+                             at.buffer == nullptr ? 0 : at.buffer->bytes());
+    }
+    *place = at.buffer->at(at.offset);
+    const auto native = impl.device->AddressOf(*at.buffer);
+    const bool reached = native.ok() && (impl.info.memory_kinds >> native->memory_kind & 1u) != 0;
+    if (!reached && !impl.reaches_host()) {
+      return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective",
+                                impl.plugin_name, impl.device->info().name);
+    }
+    direct = direct && reached && (native->memory_kind == SY_MEMORY_HOST || !impl.Composes(what));
+    if (reached) *address = static_cast<char*>(native->address) + at.offset;
+    return OkStatus();
+  };
+  void* send_address = nullptr;
+  SY_RETURN_IF_ERROR(look_at(send, call->send_bytes, &call->send, &send_address));
+  SY_RETURN_IF_ERROR(look_at(receive, call->receive_bytes, &call->receive, &call->receive_address));
+  call->send_address = send_address;
+  call->staged = !direct;
+  if (!call->staged) return call;
+  call->send_at = in_place ? 0 : (call->receive_bytes + 63) / 64 * 64;
+  const uint64_t needed = std::max(call->receive_bytes, call->send_at + call->send_bytes);
+  if (impl.staging.bytes() < needed) {
+    SY_ASSIGN_OR_RETURN(impl.staging, impl.device->AllocateHost(needed));
   }
-  call.place = buffer.at(offset);
-  const auto native = device->AddressOf(buffer);
-  const bool reached = native.ok() && (info.memory_kinds >> native->memory_kind & 1u) != 0;
-  if (!reached && !reaches_host()) {
-    return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective",
-                              plugin_name, device->info().name);
-  }
-  if (reached && (native->memory_kind == SY_MEMORY_HOST || !Composes(call))) {
-    call.address = static_cast<char*>(native->address) + offset;
-  } else if (staging.bytes() < call.bytes) {
-    SY_ASSIGN_OR_RETURN(staging, device->AllocateHost(call.bytes));
-  }
-  return std::make_shared<DeviceCall>(std::move(call));
-}
-
-StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareAllReduce(const std::string& tag,
-                                                                                   const Buffer& buffer,
-                                                                                   uint64_t offset, uint64_t count,
-                                                                                   sy_dtype dtype, int reduction) {
-  DeviceCall call{.tag = tag, .count = count, .dtype = dtype, .reduction = reduction};
-  if (impl_->plugin != nullptr && impl_->plugin->Has(&sy_collective_v1::all_reduce) &&
-      !impl_->plugin->Reduces(&sy_collective_v1::all_reduce, dtype, reduction)) {
-    return Unimplemented("{} cannot reduce {} (all_reduce \"{}\")", impl_->plugin_name, DtypeName(dtype), tag);
-  }
-  return impl_->Prepare(std::move(call), buffer, offset);
-}
-
-StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::PrepareBroadcast(const std::string& tag,
-                                                                                   const Buffer& buffer,
-                                                                                   uint64_t offset, uint64_t count,
-                                                                                   sy_dtype dtype, int root) {
-  return impl_->Prepare(DeviceCall{.tag = tag, .is_broadcast = true, .count = count, .dtype = dtype, .root = root},
-                        buffer, offset);
+  return call;
 }
 
 Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
   Impl& impl = *impl_;
-  if (impl.plugin == nullptr || call.bytes == 0) return OkStatus();
-  const auto run = [&](void* address) {
-    return call.is_broadcast
-               ? impl.Broadcast(call.tag.c_str(), &stream, address, call.count, call.dtype, call.root)
-               : impl.AllReduce(call.tag.c_str(), &stream, address, address, call.count, call.dtype, call.reduction);
-  };
-  if (call.address != nullptr) {
-    const bool enqueues = impl.completes_on_stream() && !impl.Composes(call);
-    if (!enqueues && impl.device->async()) SY_RETURN_IF_ERROR(Synchronize(stream));
-    return run(call.address);
+  const uint64_t sent = call.send_bytes, received = call.receive_bytes;
+  if (sent + received == 0) return OkStatus();
+  if (impl.plugin == nullptr) {
+    const bool in_place = call.send.buffer == call.receive.buffer && call.send.offset == call.receive.offset;
+    return in_place ? OkStatus() : impl.device->Copy(stream, call.receive, call.send, received);
   }
-  char* host = impl.staging.data();
-  SY_RETURN_IF_ERROR(impl.device->Copy(stream, HostPlace(host), call.place, call.bytes));
+  const char* const tag = call.tag.c_str();
+  if (!call.staged) {
+    const bool enqueues = impl.completes_on_stream() && !impl.Composes(call.what);
+    if (!enqueues && impl.device->async()) SY_RETURN_IF_ERROR(Synchronize(stream));
+    return impl.Perform(call.what, tag, &stream, call.send_address, call.receive_address);
+  }
+  char* const host = impl.staging.data();
+  if (sent > 0) SY_RETURN_IF_ERROR(impl.device->Copy(stream, HostPlace(host + call.send_at), call.send, sent));
   SY_RETURN_IF_ERROR(Synchronize(stream));
-  SY_RETURN_IF_ERROR(run(host));
-  SY_RETURN_IF_ERROR(impl.device->Copy(stream, call.place, HostPlace(host), call.bytes));
+  SY_RETURN_IF_ERROR(impl.Perform(call.what, tag, &stream, host + call.send_at, host));
+  if (received > 0) SY_RETURN_IF_ERROR(impl.device->Copy(stream, call.receive, HostPlace(host), received));
   return Synchronize(stream);
 }
 
@@ -380,7 +399,7 @@ Status Communicator::Finish(DeviceCall& call) {
 bool Communicator::BetterStarted(const DeviceCall& call) const {
   const Impl& impl = *impl_;
   return impl.plugin != nullptr && !impl.completes_on_stream() && impl.device != nullptr &&
-         (impl.device->async() || (impl.several_hosts && call.address != nullptr));
+         (impl.device->async() || (impl.several_hosts && !call.staged));
 }
 
 Status Communicator::Wait(Event& event) {

@@ -20,6 +20,17 @@
 
 namespace switchyard {
 
+// What a collective does. `count`: elements as in core/abi/collective.h (all_reduce, broadcast: of the whole;
+// reduce_scatter: that each rank receives; all_gather: that each rank sends; all_to_all: for each pair of ranks;
+// a message: its length).
+struct Collective {
+  enum Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kAllToAll, kSend, kReceive } kind = kAllReduce;
+  uint64_t count = 0;
+  sy_dtype dtype = SY_F32;
+  int reduction = SY_SUM;
+  int peer = 0;  // broadcast: the root; kSend, kReceive: the other rank of the group
+};
+
 class Communicator {
  public:
   // Joins all ranks of `processes`; waits for them at most timeout_ms, naming the ranks that did not come. With one
@@ -52,10 +63,13 @@ class Communicator {
   // Launch allocates nothing where the plugin has the collective. With completion on a stream it only enqueues then;
   // otherwise it synchronises `stream`, performs the call and returns when the result is in device memory.
   struct DeviceCall;
-  StatusOr<std::shared_ptr<DeviceCall>> PrepareAllReduce(const std::string& tag, const Buffer& buffer, uint64_t offset,
-                                                         uint64_t count, sy_dtype dtype, int reduction);
-  StatusOr<std::shared_ptr<DeviceCall>> PrepareBroadcast(const std::string& tag, const Buffer& buffer, uint64_t offset,
-                                                         uint64_t count, sy_dtype dtype, int root);
+  struct DevicePlace {
+    const Buffer* buffer = nullptr;
+    uint64_t offset = 0;  // bytes
+  };
+  // In place where send and receive are one place. A call beyond its buffer is InvalidArgument.
+  StatusOr<std::shared_ptr<DeviceCall>> Prepare(const std::string& tag, const Collective& what, DevicePlace send,
+                                                DevicePlace receive);
   Status Launch(DeviceCall& call, const Stream& stream);
   // The same where Launch would block: on the communicator's own thread, once `ready` has happened. Finish waits for
   // the end. Calls run in the order in which they were started; between the first Start and the last Finish nobody else

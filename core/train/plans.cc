@@ -43,7 +43,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
   plan_options.max_fallback = config.max_fallback;
-  plan_options.world = program.mesh.size();
+  for (const Group& group : program.groups) plan_options.group_sizes.push_back(static_cast<int>(group.ranks.size()));
   for (const std::string& word : config.debug) {
     if (word == "sync") {
       plan_options.debug_sync = true;

@@ -397,7 +397,8 @@ TEST_P(DeviceCalls, ReduceAndBroadcastDeviceMemory) {
     const Buffer& buffer = *allocated;
     const auto send = Encode(Values(World0().rank(), 0, kCount), SY_F32);
     ASSERT_OK((*device)->Upload(buffer.at(kOffset), send.data(), send.size()));
-    const auto reduce = (*joined)->PrepareAllReduce("reduce", buffer, kOffset, kCount, SY_F32, SY_SUM);
+    const Communicator::DevicePlace at{&buffer, kOffset}, too_far{&buffer, kOffset + 4};
+    const auto reduce = (*joined)->Prepare("reduce", {Collective::kAllReduce, kCount}, at, at);
     ASSERT_OK(reduce.status());
     ASSERT_OK((*joined)->Launch(**reduce, *stream));
     std::vector<char> result(send.size());
@@ -405,12 +406,13 @@ TEST_P(DeviceCalls, ReduceAndBroadcastDeviceMemory) {
     ASSERT_SAME(result, Encode(Results(0, kCount), SY_F32), "all_reduce on the device");
     ASSERT_OK((*device)->Upload(buffer.at(kOffset), send.data(), send.size()));
     const int root = World0().size() - 1;
-    const auto broadcast = (*joined)->PrepareBroadcast("broadcast", buffer, kOffset, kCount, SY_F32, root);
+    const auto broadcast =
+        (*joined)->Prepare("broadcast", {Collective::kBroadcast, kCount, SY_F32, SY_SUM, root}, at, at);
     ASSERT_OK(broadcast.status());
     ASSERT_OK((*joined)->Launch(**broadcast, *stream));
     ASSERT_OK((*device)->Download(result.data(), buffer.at(kOffset), result.size()));
     ASSERT_SAME(result, Encode(Values(root, 0, kCount), SY_F32), "broadcast on the device");
-    ASSERT_SAME(false, (*joined)->PrepareAllReduce("too far", buffer, kOffset + 4, kCount, SY_F32, SY_SUM).ok(),
+    ASSERT_SAME(false, (*joined)->Prepare("too far", {Collective::kAllReduce, kCount}, too_far, too_far).ok(),
                 "a call beyond the buffer");
   }
 }

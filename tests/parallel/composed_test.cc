@@ -83,7 +83,7 @@ StatusOr<std::vector<float>> InDeviceMemory(
 TEST_P(Composed, AllReduceOfDeviceMemory) {
   OnDevices([](Communicator& communicator, Device& device) {
     const auto sums = InDeviceMemory(communicator, device, [&](const Buffer& buffer) {
-      return communicator.PrepareAllReduce("gradient", buffer, kOffset, kCount, SY_F32, SY_SUM);
+      return communicator.Prepare("gradient", {Collective::kAllReduce, kCount}, {&buffer, kOffset}, {&buffer, kOffset});
     });
     ASSERT_TRUE(sums.ok()) << Message(sums.status());
     for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ((*sums)[i], 3000 + 3 * static_cast<float>(i)) << i;
@@ -93,7 +93,8 @@ TEST_P(Composed, AllReduceOfDeviceMemory) {
 TEST_P(Composed, BroadcastOfDeviceMemory) {
   OnDevices([](Communicator& communicator, Device& device) {
     const auto values = InDeviceMemory(communicator, device, [&](const Buffer& buffer) {
-      return communicator.PrepareBroadcast("weights", buffer, kOffset, kCount, SY_F32, 2);
+      return communicator.Prepare("weights", {Collective::kBroadcast, kCount, SY_F32, SY_SUM, 2}, {&buffer, kOffset},
+                                  {&buffer, kOffset});
     });
     ASSERT_TRUE(values.ok()) << Message(values.status());
     EXPECT_EQ(*values, Numbers(2, kCount));

@@ -475,7 +475,7 @@ TEST(Plan, CountsTrafficOfAWorldThatIsNotThere) {
   const Value x = g.Input("x", {DType::kF32, {1024}}, As(Role::kBatch));
   g.Output("y", ops::Sum(ops::AllReduce(ops::Scale(x, 2), SY_SUM, 1)));
   PlanOptions options;
-  options.world = 64;
+  options.group_sizes = {64};
   const auto c = Compiled::Make(g, **opened, options);
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ((*c)->plan->report().collective_bytes, 4096u);

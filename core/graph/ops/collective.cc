@@ -6,14 +6,57 @@
 
 namespace switchyard {
 namespace ops {
+namespace {
+
+Attributes On(int group, int reduction, int peer) {
+  sy_collective_attributes attributes{};
+  attributes.reduction = reduction;
+  attributes.root = peer;
+  attributes.group = group;
+  attributes.scale = 1;
+  return Attributes(attributes);
+}
+
+Shape Parts(const Value& x, int64_t times, int64_t over) {
+  Shape shape = x.shape();
+  if (!shape.empty()) shape[0] = shape[0] * times / over;
+  return shape;
+}
+
+}  // namespace
 
 Value AllReduce(const Value& x, int reduction, float scale, int group, const std::string& name,
                 std::source_location where) {
-  sy_collective_attributes attributes{};
-  attributes.reduction = reduction;
-  attributes.group = group;
-  attributes.scale = 1;
-  return Scale(x.graph().Add("all_reduce", {x}, Attributes(attributes), {}, where, name)[0], scale, where);
+  return Scale(x.graph().Add("all_reduce", {x}, On(group, reduction, 0), {}, where, name)[0], scale, where);
+}
+
+Value ReduceScatter(const Value& x, int reduction, int ranks, int group, const std::string& name,
+                    std::source_location where) {
+  return x.graph().Add("reduce_scatter", {x}, On(group, reduction, 0), {.shape = Parts(x, 1, ranks)}, where, name)[0];
+}
+
+Value AllGather(const Value& x, int ranks, int group, const std::string& name, std::source_location where) {
+  return x.graph().Add("all_gather", {x}, On(group, SY_SUM, 0), {.shape = Parts(x, ranks, 1)}, where, name)[0];
+}
+
+Value Broadcast(const Value& x, int root, int group, const std::string& name, std::source_location where) {
+  return x.graph().Add("broadcast", {x}, On(group, SY_SUM, root), {}, where, name)[0];
+}
+
+Value AllToAll(const Value& x, int ranks, int group, const std::string& name, std::source_location where) {
+  if (x.rank() == 0 || x.dim(0) % ranks != 0)
+    ThrowBuildError("all_to_all", "the outermost axis must be a multiple of the ranks", {x}, where);
+  return x.graph().Add("all_to_all", {x}, On(group, SY_SUM, 0), {}, where, name)[0];
+}
+
+void Send(const Value& x, int peer, int group, const std::string& name, std::source_location where) {
+  x.graph().Add("send", {x}, On(group, SY_SUM, peer), {}, where, name);
+}
+
+Value Receive(Graph& graph, const TensorType& type, int peer, int group, const std::string& name,
+              std::source_location where) {
+  return graph.Add("receive", {}, On(group, SY_SUM, peer), {.dtypes = {type.dtype}, .shape = type.shape}, where,
+                   name)[0];
 }
 
 }  // namespace ops
@@ -31,31 +74,32 @@ std::vector<TensorType> PartOf(const Signature& call, bool gathers) {
   return {{call[0].dtype, call.WantedShape()}};
 }
 
+std::vector<TensorType> Sent(const Signature& call) {
+  call.RequireInputs(1);
+  return {};
+}
+
+std::vector<TensorType> Received(const Signature& call) {
+  call.RequireInputs(0);
+  return {{call.DTypeOr(DType::kF32), call.WantedShape()}};
+}
+
 }  // namespace
 
 std::vector<OpDefinition> CollectiveOps() {
   const auto none = [](const Graph&, const Node&) { return 0.0; };
-  const OpTraits traits = {.collective = true};
-  return {{.name = "all_reduce",
-           .summary = "sum, max or min over ranks",
-           .infer = SameType,
-           .flops = none,
-           .traits = traits},
-          {.name = "reduce_scatter",
-           .summary = "sum over ranks, each keeps a part",
-           .infer = [](const Signature& call) { return PartOf(call, false); },
-           .flops = none,
-           .traits = traits},
-          {.name = "all_gather",
-           .summary = "every rank's part joined",
-           .infer = [](const Signature& call) { return PartOf(call, true); },
-           .flops = none,
-           .traits = traits},
-          {.name = "broadcast",
-           .summary = "one rank's values for all",
-           .infer = SameType,
-           .flops = none,
-           .traits = traits}};
+  const auto op = [&](const char* name, const char* summary, std::vector<TensorType> (*infer)(const Signature&)) {
+    return OpDefinition{
+        .name = name, .summary = summary, .infer = infer, .flops = none, .traits = {.collective = true}};
+  };
+  return {op("all_reduce", "sum, max or min over ranks", SameType),
+          op("reduce_scatter", "sum over ranks, each keeps a part",
+             [](const Signature& call) { return PartOf(call, false); }),
+          op("all_gather", "every rank's part joined", [](const Signature& call) { return PartOf(call, true); }),
+          op("broadcast", "one rank's values for all", SameType),
+          op("all_to_all", "part r of every rank goes to rank r", SameType),
+          op("send", "a message to another rank", Sent),
+          op("receive", "a message from another rank", Received)};
 }
 
 }  // namespace switchyard

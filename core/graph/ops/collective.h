@@ -1,4 +1,7 @@
-// Collectives as nodes of the graph; a collective plugin runs them.
+// Collectives and messages as nodes of the graph; a collective plugin runs them. `group` is an index into the program's
+// groups, `ranks` how many it has. Parts are along the outermost axis, in the order of the ranks. Nodes of one group
+// run in the same order on all of its ranks: that of the graph, or of their inputs' completion, which must then be the
+// same.
 #pragma once
 
 #include "core/abi/collective.h"
@@ -10,5 +13,23 @@ namespace switchyard::ops {
 // x reduced over the ranks of a group, times `scale`; in place where the planner can.
 Value AllReduce(const Value& x, int reduction, float scale, int group = 0, const std::string& name = "",
                 std::source_location where = std::source_location::current());
+// (ranks · n, …) → (n, …): this rank's part of the sum (or maximum, …).
+Value ReduceScatter(const Value& x, int reduction, int ranks, int group = 0, const std::string& name = "",
+                    std::source_location where = std::source_location::current());
+// (n, …) → (ranks · n, …)
+Value AllGather(const Value& x, int ranks, int group = 0, const std::string& name = "",
+                std::source_location where = std::source_location::current());
+// What rank `root` of the group holds.
+Value Broadcast(const Value& x, int root, int group = 0, const std::string& name = "",
+                std::source_location where = std::source_location::current());
+// (ranks · n, …): part r goes to rank r; part r of the result comes from rank r.
+Value AllToAll(const Value& x, int ranks, int group = 0, const std::string& name = "",
+               std::source_location where = std::source_location::current());
+// A message to rank `peer` of the group, which receives it by a node of its own. Between two ranks messages arrive in
+// the order in which they are sent.
+void Send(const Value& x, int peer, int group = 0, const std::string& name = "",
+          std::source_location where = std::source_location::current());
+Value Receive(Graph& graph, const TensorType& type, int peer, int group = 0, const std::string& name = "",
+              std::source_location where = std::source_location::current());
 
 }  // namespace switchyard::ops
