@@ -3,11 +3,24 @@
 #include <algorithm>
 #include <functional>
 #include <queue>
+#include <utility>
 
 #include "core/graph/op.h"
 
 namespace switchyard {
 namespace {
+
+// For each node the collective that must come before it, or -1. Ranks that send each other messages run graphs of their
+// own: only the order in which those were built says that they will meet.
+std::vector<int> BuiltOrder(const Graph& graph) {
+  std::vector<int> before(graph.size(), -1);
+  const bool sends = std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                                 [](const Node& node) { return node.op == "send" || node.op == "receive"; });
+  for (int id = 0, last = -1; sends && id < graph.size(); ++id) {
+    if (IsCollective(graph.node(id).op)) before[id] = std::exchange(last, id);
+  }
+  return before;
+}
 
 // Collectives, buckets, and what the update phase computes for those alone. Forward and backward stay as they were
 // built.
@@ -25,8 +38,14 @@ std::vector<bool> LeadsToBuckets(const Graph& graph, const std::vector<std::vect
 class Order {
  public:
   Order(const Graph& graph, bool early)
-      : graph_(graph), followers_(graph.Users()), missing_(graph.size(), 0), early_(early), done_(graph.size(), false) {
+      : graph_(graph),
+        before_(BuiltOrder(graph)),
+        followers_(graph.Users()),
+        missing_(graph.size(), 0),
+        early_(early),
+        done_(graph.size(), false) {
     for (int id = 0; id < graph.size(); ++id) {
+      if (before_[id] >= 0) followers_[before_[id]].push_back(id);
       for (const int earlier : graph.node(id).control) followers_[earlier].push_back(id);
     }
     for (const auto& users : followers_) {
@@ -53,13 +72,16 @@ class Order {
   }
 
  private:
-  bool IsFree(int id) const { return graph_.node(id).inputs.empty() && graph_.node(id).control.empty(); }
+  bool IsFree(int id) const {
+    return graph_.node(id).inputs.empty() && graph_.node(id).control.empty() && before_[id] < 0;
+  }
 
   // Everything that node `id` needs, and the node.
   void Require(int id) {
     if (done_[id]) return;
     for (const Ref& input : graph_.node(id).inputs) Require(input.node);
     for (const int earlier : graph_.node(id).control) Require(earlier);
+    if (before_[id] >= 0) Require(before_[id]);
     Emit(id);
     if (early_) EmitReady();
   }
@@ -82,6 +104,7 @@ class Order {
   }
 
   const Graph& graph_;
+  const std::vector<int> before_;
   std::vector<std::vector<int>> followers_;  // readers and targets of control edges, with repeats
   std::vector<int> missing_;                 // inputs and control edges that are not done
   const bool early_;

@@ -160,4 +160,20 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   return world;
 }
 
+StatusOr<GroupCommunicators> World::CommunicatorsOf(const std::vector<Group>& wanted) {
+  std::vector<Communicator*> communicators;
+  for (const Group& group : wanted) {
+    communicators.push_back(nullptr);
+    if (group.ranks.size() == 1) continue;
+    if (static_cast<int>(group.ranks.size()) == size()) {
+      communicators.back() = communicator.get();
+      continue;
+    }
+    SY_ASSIGN_OR_RETURN(auto split, communicator->Split(group.ranks[0], rank(), "group/" + group.name));
+    groups.push_back(std::move(split));
+    communicators.back() = groups.back().get();
+  }
+  return GroupCommunicators(std::move(communicators));
+}
+
 }  // namespace switchyard

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "core/base/status.h"
+#include "core/parallel/mesh.h"
+#include "core/plan/plan.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/device.h"
 #include "core/runtime/device_choice.h"
@@ -34,7 +36,8 @@ struct World {
   std::unique_ptr<Rendezvous> rendezvous;      // null with one rank
   std::unique_ptr<Device> device, reference;   // reference: null where the plugin is missing or is the device itself
   std::unique_ptr<Communicator> communicator;  // one rank: every collective is the identity
-  std::string collective;                      // "none" with one rank
+  std::vector<std::unique_ptr<Communicator>> groups;  // of CommunicatorsOf
+  std::string collective;                             // "none" with one rank
   std::string collective_why;
 
   int rank() const { return processes.rank; }
@@ -45,6 +48,9 @@ struct World {
   Status Synchronize(const Stream& stream) {
     return communicator ? communicator->Synchronize(stream) : device->Synchronize(stream);
   }
+
+  // The communicators of the groups that this rank belongs to, made where they are not all ranks. Collective; once.
+  StatusOr<GroupCommunicators> CommunicatorsOf(const std::vector<Group>& groups);
 
   // With --collective=auto rank 0 chooses for all, so that every rank joins with the same plugin.
   // When a peer dies or freezes, this process logs who it was and exits with status 3 within a second.

@@ -1,7 +1,7 @@
 // Collectives and messages as nodes of the graph; a collective plugin runs them. `group` is an index into the program's
-// groups, `ranks` how many it has. Parts are along the outermost axis, in the order of the ranks. Nodes of one group
-// run in the same order on all of its ranks: that of the graph, or of their inputs' completion, which must then be the
-// same.
+// groups, `ranks` how many it has. Parts are along the outermost axis, in the order of the ranks. All ranks of a group
+// must build its collectives in the same order. In a graph with messages, collectives and messages run in the order in
+// which they were built, one after the other: two ranks that both send first may wait for each other.
 #pragma once
 
 #include "core/abi/collective.h"

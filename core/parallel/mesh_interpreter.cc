@@ -1,0 +1,298 @@
+#include "core/parallel/mesh_interpreter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <span>
+
+#include "core/abi/ops.h"
+#include "core/graph/graph.h"
+#include "core/graph/op.h"
+#include "core/plan/kernels.h"
+#include "core/runtime/composition.h"
+
+namespace switchyard {
+namespace {
+
+using Bytes = std::vector<char>;
+
+struct Player {
+  const Graph* graph = nullptr;
+  int at = 0;  // the node that is next
+  std::map<std::string, Bytes> named;
+  std::map<Ref, std::shared_ptr<Buffer>> values;
+  std::vector<int> reads_left;                       // by node
+  std::vector<std::pair<std::string, Ref>> written;  // when the run has ended: assignments and outputs
+
+  const Node& node() const { return graph->node(at); }
+  bool ended() const { return at == graph->size(); }
+};
+
+const sy_collective_attributes& CollectiveOf(const Node& node) {
+  return node.attributes.as<sy_collective_attributes>();
+}
+
+}  // namespace
+
+struct MeshInterpreter::Impl {
+  Impl(const Mesh& m, Device& d) : mesh(m), device(d), kernels(d, {}), players(static_cast<size_t>(m.size())) {}
+  Mesh mesh;
+  Device& device;
+  KernelCache kernels;
+  std::vector<Player> players;
+  std::vector<std::vector<Group>> groups;                     // by rank, then by index
+  std::map<std::pair<int, int>, std::deque<Bytes>> messages;  // (from, to) → in the order of sending
+
+  StatusOr<std::shared_ptr<Buffer>> NewBuffer(uint64_t bytes) {
+    SY_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(std::max<uint64_t>(bytes, 1)));
+    return std::make_shared<Buffer>(std::move(buffer));
+  }
+  StatusOr<char*> AddressOf(const Buffer& buffer) {
+    SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device.AddressOf(buffer));
+    return static_cast<char*>(native.address);
+  }
+  StatusOr<Bytes> Contents(Player& p, Ref ref) {
+    SY_ASSIGN_OR_RETURN(const char* const address, AddressOf(*p.values.at(ref)));
+    return Bytes(address, address + p.graph->type(ref).bytes());
+  }
+  Status Fill(Player& p, Ref ref, const Bytes& contents) {
+    const auto bytes = static_cast<uint64_t>(p.graph->type(ref).bytes());
+    if (contents.size() != bytes)
+      return InvalidArgument("{} bytes for {}", contents.size(), ToString(p.graph->type(ref)));
+    SY_ASSIGN_OR_RETURN(p.values[ref], NewBuffer(bytes));
+    SY_ASSIGN_OR_RETURN(char* const address, AddressOf(*p.values[ref]));
+    std::copy(contents.begin(), contents.end(), address);
+    return OkStatus();
+  }
+
+  Status RunKernel(Player& p, const Node& node);
+  Status Accumulate(Player& p, const Node& node);
+  Status Compute(Player& p, const Node& node);
+  StatusOr<bool> Communicate(int rank);
+  Status Exchange(const std::vector<int>& ranks, const Node& node);
+  void Advance(Player& p);
+  Status Finish(Player& p);
+};
+
+Status MeshInterpreter::Impl::RunKernel(Player& p, const Node& node) {
+  SY_ASSIGN_OR_RETURN(Kernel* const kernel, kernels.Find(*p.graph, node));
+  if (kernel == nullptr) return Unimplemented("{} does not offer {}", device.info().plugin, node.op);
+  std::vector<sy_place> inputs, outputs;
+  for (const Ref& input : node.inputs) inputs.push_back(p.values.at(input)->at(0));
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    SY_ASSIGN_OR_RETURN(auto buffer, NewBuffer(static_cast<uint64_t>(node.outputs[o].bytes())));
+    outputs.push_back(buffer->at(0));
+    p.values[{p.at, static_cast<int>(o)}] = std::move(buffer);
+  }
+  sy_binding binding{};
+  binding.header = SY_HEADER(sy_binding);
+  binding.inputs = inputs.data();
+  binding.outputs = outputs.data();
+  SY_ASSIGN_OR_RETURN(const auto workspace, NewBuffer(kernel->info().workspace_bytes));
+  SY_ASSIGN_OR_RETURN(const auto persistent, NewBuffer(kernel->info().persistent_bytes));
+  if (kernel->info().workspace_bytes > 0) binding.workspace = workspace->at(0);
+  if (kernel->info().persistent_bytes > 0) {
+    SY_RETURN_IF_ERROR(device.Fill(Stream(), persistent->at(0), 0, kernel->info().persistent_bytes));
+    binding.persistent = persistent->at(0);
+  }
+  SY_ASSIGN_OR_RETURN(const BoundKernel bound, device.Bind(*kernel, binding));
+  sy_error error = EmptyError();
+  return FromAbi(bound.Launch(nullptr, &error), error, "launch");
+}
+
+Status MeshInterpreter::Impl::Accumulate(Player& p, const Node& node) {
+  SY_ASSIGN_OR_RETURN(Bytes sum, Contents(p, node.inputs[0]));
+  SY_ASSIGN_OR_RETURN(const Bytes added, Contents(p, node.inputs[1]));
+  switchyard::Accumulate(sum.data(), added.data(), static_cast<uint64_t>(node.outputs[0].elements()), SY_F32, SY_SUM);
+  return Fill(p, {p.at, 0}, sum);
+}
+
+// A node that needs no other rank.
+Status MeshInterpreter::Impl::Compute(Player& p, const Node& node) {
+  if (node.input) {
+    const auto given = p.named.find(node.name);
+    return Fill(p, {p.at, 0},
+                given != p.named.end() ? given->second : Bytes(static_cast<size_t>(node.outputs[0].bytes())));
+  }
+  if (node.op == "accumulate") return Accumulate(p, node);
+  if (node.op == "reshape") {
+    p.values[{p.at, 0}] = p.values.at(node.inputs[0]);
+  } else if (node.op == "assign") {
+    p.written.push_back({p.graph->node(node.inputs[0].node).name, node.inputs[1]});
+  } else if (node.op == "output") {
+    p.written.push_back({node.name, node.inputs[0]});
+  } else {
+    return RunKernel(p, node);
+  }
+  return OkStatus();
+}
+
+// Values that nobody reads any more are let go.
+void MeshInterpreter::Impl::Advance(Player& p) {
+  for (const Ref& input : p.node().inputs) {
+    if (--p.reads_left[static_cast<size_t>(input.node)] > 0) continue;
+    for (size_t o = 0; o < p.graph->node(input.node).outputs.size(); ++o)
+      p.values.erase({input.node, static_cast<int>(o)});
+  }
+  ++p.at;
+}
+
+// The collective at which all of `ranks`, in the order of the group, have arrived.
+Status MeshInterpreter::Impl::Exchange(const std::vector<int>& ranks, const Node& node) {
+  const auto count = ranks.size();
+  std::vector<Bytes> sent;
+  for (const int rank : ranks) {
+    Player& p = players[static_cast<size_t>(rank)];
+    SY_ASSIGN_OR_RETURN(Bytes contents, Contents(p, p.node().inputs[0]));
+    if (!sent.empty() && contents.size() != sent[0].size()) {
+      return InvalidArgument("rank {} sends {} bytes, rank {} sends {}", rank, contents.size(), ranks[0],
+                             sent[0].size());
+    }
+    sent.push_back(std::move(contents));
+  }
+  const auto& a = CollectiveOf(node);
+  if (a.root < 0 || static_cast<size_t>(a.root) >= count)
+    return InvalidArgument("there is no rank {} in the group", a.root);
+  const auto dtype = static_cast<sy_dtype>(players[static_cast<size_t>(ranks[0])].graph->type(node.inputs[0]).dtype);
+  Bytes whole;
+  if (node.op == "all_gather") {
+    for (const Bytes& part : sent) whole.insert(whole.end(), part.begin(), part.end());
+  } else if (node.op == "broadcast") {
+    whole = sent[static_cast<size_t>(a.root)];
+  } else if (node.op != "all_to_all") {
+    whole = sent[0];
+    for (size_t i = 1; i < count; ++i)
+      switchyard::Accumulate(whole.data(), sent[i].data(), whole.size() / BytesOf(dtype), dtype, a.reduction);
+  }
+  const size_t part = sent[0].size() / count;
+  for (size_t i = 0; i < count; ++i) {
+    Player& p = players[static_cast<size_t>(ranks[i])];
+    const auto mine = [&](const Bytes& of) { return std::span(of).subspan(i * part, part); };
+    Bytes received = whole;
+    if (node.op == "reduce_scatter") received.assign(mine(whole).begin(), mine(whole).end());
+    if (node.op == "all_to_all") {
+      for (const Bytes& from : sent) received.insert(received.end(), mine(from).begin(), mine(from).end());
+    }
+    SY_RETURN_IF_ERROR(Fill(p, {p.at, 0}, received));
+    Advance(p);
+  }
+  return OkStatus();
+}
+
+// False where the rank has to wait for another.
+StatusOr<bool> MeshInterpreter::Impl::Communicate(int rank) {
+  Player& p = players[static_cast<size_t>(rank)];
+  const Node& node = p.node();
+  const auto& a = CollectiveOf(node);
+  const auto group = static_cast<size_t>(a.group);
+  if (group >= groups[static_cast<size_t>(rank)].size()) return InvalidArgument("there is no group {}", a.group);
+  const std::vector<int>& ranks = groups[static_cast<size_t>(rank)][group].ranks;
+  if (node.op == "send" || node.op == "receive") {
+    if (a.root < 0 || static_cast<size_t>(a.root) >= ranks.size() || ranks[static_cast<size_t>(a.root)] == rank)
+      return InvalidArgument("there is no peer {} in a group of {}", a.root, ranks.size());
+    const int peer = ranks[static_cast<size_t>(a.root)];
+    if (node.op == "send") {
+      SY_ASSIGN_OR_RETURN(Bytes contents, Contents(p, node.inputs[0]));
+      messages[{rank, peer}].push_back(std::move(contents));
+    } else {
+      auto& waiting = messages[{peer, rank}];
+      if (waiting.empty()) return false;
+      SY_RETURN_IF_ERROR(Fill(p, {p.at, 0}, waiting.front()));
+      waiting.pop_front();
+    }
+    Advance(p);
+    return true;
+  }
+  for (const int other : ranks) {
+    const Player& q = players[static_cast<size_t>(other)];
+    if (q.ended()) return InvalidArgument("rank {} has ended, which is to take part", other);
+    if (!IsCollective(q.node().op) || CollectiveOf(q.node()).group != a.group || q.node().op == "send" ||
+        q.node().op == "receive")
+      return false;
+    if (q.node().op != node.op || !(q.node().attributes == node.attributes))
+      return InvalidArgument("rank {} is at {} ({}) instead", other, q.node().name, q.node().op);
+  }
+  SY_RETURN_IF_ERROR(Exchange(ranks, node));
+  return true;
+}
+
+Status MeshInterpreter::Impl::Finish(Player& p) {
+  std::vector<std::pair<std::string, Bytes>> values;
+  for (const auto& [name, ref] : p.written) {
+    SY_ASSIGN_OR_RETURN(Bytes contents, Contents(p, ref));
+    values.emplace_back(name, std::move(contents));
+  }
+  for (auto& [name, contents] : values) p.named[name] = std::move(contents);
+  p.values.clear();
+  return OkStatus();
+}
+
+MeshInterpreter::MeshInterpreter(const Mesh& mesh, Device& reference)
+    : impl_(std::make_unique<Impl>(mesh, reference)) {}
+MeshInterpreter::~MeshInterpreter() = default;
+
+void MeshInterpreter::Set(int rank, const std::string& name, const void* data, uint64_t bytes) {
+  const auto* const begin = static_cast<const char*>(data);
+  impl_->players.at(static_cast<size_t>(rank)).named[name].assign(begin, begin + bytes);
+}
+
+StatusOr<std::vector<char>> MeshInterpreter::Get(int rank, const std::string& name) const {
+  const Player& p = impl_->players.at(static_cast<size_t>(rank));
+  const auto found = p.named.find(name);
+  if (found == p.named.end()) return NotFound("rank {} holds no {}", rank, name);
+  return found->second;
+}
+
+Status MeshInterpreter::Run(const std::vector<const Graph*>& graphs) {
+  Impl& impl = *impl_;
+  const int ranks = impl.mesh.size();
+  if (graphs.size() != static_cast<size_t>(ranks))
+    return InvalidArgument("{} graphs for {} ranks", graphs.size(), ranks);
+  impl.groups.clear();
+  impl.messages.clear();
+  for (int rank = 0; rank < ranks; ++rank) {
+    SY_ASSIGN_OR_RETURN(auto groups, GroupsOf(impl.mesh, rank));
+    impl.groups.push_back(std::move(groups));
+    Player& p = impl.players[static_cast<size_t>(rank)];
+    p.graph = graphs[static_cast<size_t>(rank)];
+    p.at = 0;
+    p.values.clear();
+    p.written.clear();
+    p.reads_left.assign(static_cast<size_t>(p.graph->size()), 0);
+    for (const Node& node : p.graph->nodes()) {
+      for (const Ref& input : node.inputs) ++p.reads_left[static_cast<size_t>(input.node)];
+      // What the run writes is read when it has ended.
+      if (node.op == "assign" || node.op == "output") ++p.reads_left[static_cast<size_t>(node.inputs.back().node)];
+    }
+  }
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Player& p = impl.players[static_cast<size_t>(rank)];
+      while (!p.ended()) {
+        const Node& node = p.node();
+        if (!IsCollective(node.op)) {
+          const Status computed = impl.Compute(p, node);
+          if (!computed.ok()) return Annotate(computed, fmt::format("rank {}, {} ({})", rank, node.name, node.op));
+          impl.Advance(p);
+        } else {
+          const StatusOr<bool> done = impl.Communicate(rank);
+          if (!done.ok()) return Annotate(done.status(), fmt::format("rank {}, {} ({})", rank, node.name, node.op));
+          if (!*done) break;
+        }
+        moved = true;
+      }
+    }
+  }
+  std::string waiting;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Player& p = impl.players[static_cast<size_t>(rank)];
+    if (!p.ended()) waiting += fmt::format("{}rank {} in {}", waiting.empty() ? "" : ", ", rank, p.node().name);
+  }
+  if (!waiting.empty()) return FailedPrecondition("ranks wait for each other: {}", waiting);
+  for (Player& p : impl.players) SY_RETURN_IF_ERROR(impl.Finish(p));
+  return OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,150 @@
+// Collectives and messages over the groups of a mesh: real ranks compute bit for bit what one process computes that
+// plays them all. Values are integers, whose sums are exact in any order.
+#include "core/graph/gradients.h"
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/parallel/data_parallel.h"
+#include "core/parallel/mesh_interpreter.h"
+#include "core/plan/plan.h"
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+Mesh MeshOf(int ranks) { return ranks % 2 == 0 ? Mesh{.data = ranks / 2, .tensor = 2} : Mesh{.data = ranks}; }
+
+const TensorType& Rows() {
+  static const TensorType type = {DType::kF32, {840, 3}};  // 840 is divided by 1 to 8
+  return type;
+}
+
+std::vector<float> Contribution(int rank, int round) {
+  std::vector<float> values(static_cast<size_t>(Rows().elements()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>((static_cast<int>(i) * (rank + 2) + 5 * round) % 19 - 9);
+  return values;
+}
+
+// A collective reads what another has made, on groups of every kind, and computing goes on between.
+Graph Chain(const Mesh& mesh) {
+  const int ranks = mesh.size();
+  Graph g;
+  const Value x = g.Input("x", Rows(), {});
+  const Value over_data = ops::AllReduce(x, SY_SUM, 1, kDataGroup, "over_data");
+  const Value part = ops::ReduceScatter(over_data, SY_SUM, mesh.tensor, kTensorGroup, "part");
+  const Value joined = ops::AllGather(part, mesh.tensor, kTensorGroup, "joined");
+  const Value swapped = ops::AllToAll(ops::Add(joined, x), ranks, kWorldGroup, "swapped");
+  const Value last = ops::Broadcast(swapped, ranks - 1, kWorldGroup, "last");
+  const Value largest = ops::AllReduce(ops::Sub(last, x), SY_MAX, 1, kTensorGroup, "largest");
+  g.Output("largest_of_pair", largest);
+  g.Output("after_swap", swapped);
+  g.Output("input", ops::Scale(x, 1));
+  return g;
+}
+
+// A message goes round: rank 0 sends first and receives last.
+Graph Ring(int rank, int ranks) {
+  Graph g;
+  const Value x = g.Input("x", Rows(), {});
+  const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+  if (rank == 0) ops::Send(x, next, kWorldGroup, "to_next");
+  const Value sum = ops::Add(ops::Receive(g, Rows(), before, kWorldGroup, "from_before"), x);
+  if (rank != 0) ops::Send(sum, next, kWorldGroup, "to_next");
+  g.Output("sum", sum);
+  return g;
+}
+
+// The gradient of p is x: buckets of several sizes, summed over the data group.
+Graph Step(const Mesh& mesh) {
+  Graph g;
+  const Value x = g.Input("x", Rows(), {});
+  std::vector<Value> parameters;
+  Value loss;
+  for (int i = 0; i < 4; ++i) {
+    parameters.push_back(g.Input(fmt::format("p{}", i), Rows(), {Role::kParameter, {}, false}));
+    const Value term = ops::Sum(ops::Mul(parameters.back(), ops::Scale(x, static_cast<float>(i + 1))));
+    loss = loss ? ops::Add(loss, term) : term;
+  }
+  const std::vector<Value> gradients = Gradients(loss, parameters);
+  std::vector<ParameterGradient> pairs;
+  for (size_t i = 0; i < parameters.size(); ++i) pairs.push_back({parameters[i], gradients[i]});
+  DataParallelOptions options;
+  options.world = mesh.data;
+  options.group = kDataGroup;
+  options.bucket_bytes = 16000;
+  const Buckets buckets = AddDataParallel(g, pairs, options);
+  for (const ParameterGradient& pair : buckets.gradients)
+    g.Assign(pair.parameter, ops::Sub(pair.parameter, pair.gradient));
+  return g;
+}
+
+class OnMesh : public ::testing::Test {
+ protected:
+  World& world_ = SharedWorld();
+  const Mesh mesh_ = MeshOf(world_.size());
+
+  // Runs the graphs twice, on real ranks and on played ones; `names`: what both must hold in the end.
+  void ExpectThePlayedRanksEqualTheRealOnes(const std::vector<Graph>& graphs, const GroupCommunicators& communicators,
+                                            const std::vector<std::string>& names) {
+    KernelCache kernels(*world_.device, {});
+    Device& reference = world_.reference ? *world_.reference : *world_.device;
+    KernelCache reference_kernels(reference, {});
+    Layout layout(world_.device->info().alignment);
+    const Graph& own = graphs[static_cast<size_t>(world_.rank())];
+    const auto plan = Plan::Compile(own, kernels, &reference_kernels, layout, {});
+    ASSERT_TRUE(plan.ok()) << Message(plan.status());
+    const auto memory = Memory::Allocate(layout, *world_.device, nullptr);
+    ASSERT_TRUE(memory.ok()) << Message(memory.status());
+    const auto instance = Instance::Bind(**plan, **memory, communicators);
+    ASSERT_TRUE(instance.ok()) << Message(instance.status());
+    const auto stream = world_.device->NewStream();
+    ASSERT_TRUE(stream.ok());
+    MeshInterpreter interpreter(mesh_, reference);
+    std::vector<const Graph*> all;
+    for (const Graph& graph : graphs) all.push_back(&graph);
+
+    const auto bytes = static_cast<uint64_t>(Rows().bytes());
+    for (int round = 0; round < 2; ++round) {
+      const std::vector<float> x = Contribution(world_.rank(), round);
+      ASSERT_TRUE((*memory)->Upload("x", x.data(), bytes).ok());
+      const Status ran = (*instance)->Run(*stream);
+      ASSERT_TRUE(ran.ok()) << Message(ran);
+      ASSERT_TRUE(world_.Synchronize(*stream).ok());
+      for (int rank = 0; rank < mesh_.size(); ++rank)
+        interpreter.Set(rank, "x", Contribution(rank, round).data(), bytes);
+      const Status played = interpreter.Run(all);
+      ASSERT_TRUE(played.ok()) << Message(played);
+      for (const std::string& name : names) {
+        std::vector<char> real(bytes);
+        const bool is_output = layout.Find(name) == nullptr;
+        ASSERT_TRUE((*memory)->Download(is_output ? "output/" + name : name, real.data(), bytes).ok()) << name;
+        const auto expected = interpreter.Get(world_.rank(), name);
+        ASSERT_TRUE(expected.ok()) << Message(expected.status());
+        EXPECT_EQ(real, *expected) << name << " in round " << round;
+      }
+    }
+  }
+  StatusOr<GroupCommunicators> Communicators() {
+    SY_ASSIGN_OR_RETURN(const auto groups, GroupsOf(mesh_, world_.rank()));
+    return world_.CommunicatorsOf(groups);
+  }
+};
+
+TEST_F(OnMesh, CollectivesMessagesAndBucketsEqualThoseOfPlayedRanks) {
+  const auto communicators = Communicators();
+  ASSERT_TRUE(communicators.ok()) << Message(communicators.status());
+  const auto ranks = static_cast<size_t>(mesh_.size());
+  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Chain(mesh_)), *communicators,
+                                       {"largest_of_pair", "after_swap", "input"});
+  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Step(mesh_)), *communicators,
+                                       {"p0", "p1", "p2", "p3"});
+  if (ranks == 1) return;
+  std::vector<Graph> ring;
+  for (int rank = 0; rank < mesh_.size(); ++rank) ring.push_back(Ring(rank, mesh_.size()));
+  ExpectThePlayedRanksEqualTheRealOnes(ring, *communicators, {"sum"});
+}
+
+}  // namespace
+}  // namespace switchyard
