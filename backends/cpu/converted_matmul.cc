@@ -16,8 +16,8 @@ struct FloatBlock {
   int64_t stride;
 };
 
-// The largest pieces of C and K: at most 12 MB of f32 together, and large, because sgemm packs the operands of each piece
-// anew. They are not tuned: other sizes differed by less than the noise of the measurement.
+// The largest pieces of C and K: at most 12 MB of f32 together, and large, because sgemm packs the operands of each
+// piece anew. They are not tuned: other sizes differed by less than the noise of the measurement.
 constexpr int64_t kMostRows = 768, kMostColumns = 768, kMostDepth = 1536;
 
 // The length of equal pieces of n, none above `most`; a multiple of 16 unless it is n.
@@ -68,7 +68,7 @@ class ConvertedMatmul : public Kernel {
   static sy_status Launch(sy_bound* bound, sy_stream*, sy_error* error) {
     const auto& b = *static_cast<const Bound*>(bound);
     const ConvertedMatmul& k = *b.kernel;
-    k.device->Enter();
+    if (const sy_status entered = k.device->EnterToLaunch(error); entered != SY_OK) return entered;
     for (int64_t matrix = 0; matrix < k.shape_.batch; ++matrix)
       if (const dnnl_status_t status = k.Multiply(b.arguments, matrix); status != dnnl_success)
         return SY_FAIL(error, SY_INTERNAL, "matmul: oneDNN's sgemm failed with status %d", status);

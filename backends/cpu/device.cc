@@ -15,6 +15,7 @@
 #include "backends/cpu/vector/kernels.h"
 
 thread_local uint64_t sy_device::entered = 0;
+thread_local uint64_t sy_device::complete = 0;
 
 // The launching thread may run on any of the device's cores, so that threads which it starts later (data loaders) are
 // not squeezed onto one of them; each of the other OpenMP threads stays on a core of its own.
@@ -32,6 +33,20 @@ void sy_device::EnterSlowly() const {
       if ((thread == 0 || i == thread) && cores[i] >= 0 && cores[i] < CPU_SETSIZE) CPU_SET(cores[i], &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a core that is not there leaves the thread where it was
   }
+}
+
+// oneDNN divides its work among as many threads as it asks for, and leaves out what a thread that is not there had.
+sy_status sy_device::CompleteTeam(sy_error* error) const {
+  Enter();
+  int started = 1;
+#pragma omp parallel num_threads(threads)
+  if (omp_get_thread_num() == 0) started = omp_get_num_threads();
+  if (started < threads) {
+    return SY_FAIL(error, SY_INTERNAL, "cpu: the system gives %d of %d threads; raise its limits or lower --threads",
+                   started, threads);
+  }
+  complete = serial;
+  return SY_OK;
 }
 
 namespace switchyard {
@@ -118,16 +133,9 @@ sy_status Open(int32_t index, const sy_open_options* options, sy_device** device
   opened->threads = std::clamp(threads > 0 ? threads : CoreCount(), 1, 1024);
   if (options && SY_HAS(sy_open_options, options, cores) && options->cores && threads > 0)
     opened->cores.assign(options->cores, options->cores + opened->threads);
-  opened->Enter();
-  // oneDNN divides its work among as many threads as it asks for, and leaves out what a thread that is not there had.
-  int started = 1;
-#pragma omp parallel num_threads(opened->threads)
-  if (omp_get_thread_num() == 0) started = omp_get_num_threads();
-  if (started < opened->threads) {
-    const int wanted = opened->threads;
+  if (const sy_status status = opened->EnterToLaunch(error); status != SY_OK) {
     Close(opened);
-    return SY_FAIL(error, SY_INTERNAL, "cpu: the system gives %d of %d threads; raise its limits or lower --threads",
-                   started, wanted);
+    return status;
   }
   if (dnnl_engine_create(&opened->engine, dnnl_cpu, 0) != dnnl_success ||
       dnnl_stream_create(&opened->stream, opened->engine, dnnl_stream_default_flags) != dnnl_success) {

@@ -1,7 +1,8 @@
 // A cpu device: threads, cores and a memory limit. Everything is synchronous, so that streams and events do not exist.
-// Its OpenMP threads belong to whichever host thread launches: Enter(), the first line of every prepare and launch,
-// gives the calling thread the device's thread count and pins the team once per (thread, device). Thread-safe: the
-// allocation counter is atomic, the rest is fixed at open.
+// Its OpenMP threads belong to whichever host thread launches. Enter, the first line of every prepare, gives the
+// calling thread the device's thread count and pins its team once per (thread, device); EnterToLaunch, the first line
+// of every launch, also finds out once whether the system gave the whole team. Thread-safe: the allocation counter is
+// atomic, the rest is fixed at open.
 #pragma once
 
 #include <dnnl.h>
@@ -35,12 +36,17 @@ struct sy_device {
   void Enter() const {
     if (entered != serial) EnterSlowly();
   }
+  sy_status EnterToLaunch(sy_error* error) const {
+    return complete == serial && entered == serial ? SY_OK : CompleteTeam(error);
+  }
 
  private:
   void EnterSlowly() const;
+  sy_status CompleteTeam(sy_error* error) const;
   static inline std::atomic<uint64_t> opened{0};
-  const uint64_t serial = ++opened;      // never used again, unlike an address
-  static thread_local uint64_t entered;  // the device that this thread launched on last
+  const uint64_t serial = ++opened;       // never used again, unlike an address
+  static thread_local uint64_t entered;   // the device that this thread prepared for or launched on last
+  static thread_local uint64_t complete;  // the device for which it last had a whole team
 };
 
 namespace switchyard {

@@ -36,8 +36,18 @@ struct Choice {
   std::string refusal;
 };
 
-// The best set that this CPU has. One that is asked for by name limits oneDNN too, which takes a limit until it is
-// first used.
+// oneDNN takes a limit until it is first used, by whomever.
+void LimitOneDnn(const InstructionSet& set) {
+  const dnnl_status_t status = dnnl_set_max_cpu_isa(set.one_dnn);
+  if (status == dnnl_success || plugin_host == nullptr || !SY_HAS(sy_host, plugin_host, log) || !plugin_host->log)
+    return;
+  plugin_host->log(2, Text("cpu: SWITCHYARD_CPU_ISA=", set.table->isa,
+                           " limits the plugin's own kernels, but not oneDNN, which does not take it any more (status ",
+                           static_cast<int>(status), "): this process used oneDNN before")
+                          .c_str());
+}
+
+// The best set that this CPU has. One that is asked for by name limits oneDNN too.
 Choice Choose() {
 #if defined(SY_X86_64)
   __builtin_cpu_init();
@@ -65,7 +75,7 @@ Choice Choose() {
     if (found) continue;
     choice.table = set.table;
     found = named;
-    if (named) dnnl_set_max_cpu_isa(set.one_dnn);
+    if (named) LimitOneDnn(set);
   }
   if (wanted && !is_known) {
     choice.refusal = "cpu: SWITCHYARD_CPU_ISA=" + std::string(wanted) + " is none of " + known;

@@ -117,7 +117,7 @@ class Matmul : public Kernel {
   static sy_status Launch(sy_bound* bound, sy_stream*, sy_error* error) {
     const auto& b = *static_cast<const Bound*>(bound);
     const Matmul& k = *b.kernel;
-    k.device->Enter();
+    if (const sy_status entered = k.device->EnterToLaunch(error); entered != SY_OK) return entered;
     for (const Block& block : b.blocks) {
       const dnnl_status_t status = dnnl_primitive_execute(
           block.primitive, k.device->stream, static_cast<int>(block.arguments.size()), block.arguments.data());

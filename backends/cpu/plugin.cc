@@ -44,9 +44,9 @@ struct SimpleBound : sy_bound {
   Arguments arguments;
 };
 
-sy_status RunBound(sy_bound* bound, sy_stream*, sy_error*) {
+sy_status RunBound(sy_bound* bound, sy_stream*, sy_error* error) {
   const auto* simple = static_cast<const SimpleBound*>(bound);
-  simple->kernel->device->Enter();
+  if (const sy_status entered = simple->kernel->device->EnterToLaunch(error); entered != SY_OK) return entered;
   simple->kernel->Run(simple->arguments);
   return SY_OK;
 }

@@ -1,9 +1,11 @@
 // What every interposer stands on (core/abi/interpose.h). An interposer is a class derived from Wrapped with overloads
 // of one function:
 //
-//   template <auto Function, typename... Arguments> auto Around(Call<Function> call, Arguments... arguments);      //
-//   every call sy_status Around(Call<&sy_device_v1::alloc>, sy_device*, uint64_t, sy_buffer**, sy_error*); // this one,
-//   if it differs
+//   // every call
+//   template <auto Function, typename... Arguments>
+//   auto Around(Call<Function> call, Arguments... arguments);
+//   // this one, if it differs
+//   sy_status Around(Call<&sy_device_v1::alloc>, sy_device*, uint64_t, sy_buffer**, sy_error*);
 //
 // which reaches the plugin inside with Forward(call, arguments...). The functions of the ABI have no context pointer,
 // so each plugin that is wrapped takes a slot: kSlots sets of C functions, each bound to one static pointer to its
@@ -38,33 +40,28 @@ struct sy_launch_table {
 };
 
 // Every function of the ABI: X(table, function).
-#define SY_EVERY_FUNCTION(X)                                                                                           \
-  X(sy_device_v1, count)                                                                                               \
-  X(sy_device_v1, open)                                                                                                \
-  X(sy_device_v1, close)                                                                                               \
-  X(sy_device_v1, query)                                                                                               \
-  X(sy_device_v1, alloc) X(sy_device_v1, free) X(sy_device_v1, copy) X(sy_device_v1, synchronize)                      \
-      X(sy_device_v1, stream_create) X(sy_device_v1, stream_destroy) X(sy_device_v1, event_create)                     \
-          X(sy_device_v1, event_destroy) X(sy_device_v1, event_record) X(sy_device_v1, event_query)                    \
-              X(sy_device_v1, event_synchronize) X(sy_device_v1, stream_wait) X(sy_device_v1, fill) X(                 \
-                  sy_memory_ext_v1, native_address) X(sy_memory_ext_v1, import_memory) X(sy_memory_ext_v1, host_alloc) \
-                  X(sy_memory_ext_v1, host_free) X(sy_memory_ext_v1, native_stream) X(sy_capture_v1, begin) X(         \
-                      sy_capture_v1, end) X(sy_capture_v1, launch) X(sy_capture_v1, release) X(sy_profiler_v1, start)  \
-                      X(sy_profiler_v1, drain) X(sy_profiler_v1, stop) X(sy_kernel_v1, prepare) X(sy_kernel_v1, bind)  \
-                          X(sy_kernel_v1, unbind) X(sy_kernel_v1, release) X(sy_region_v1, partition)                  \
-                              X(sy_region_v1, prepare) X(sy_launch_table, launch) X(sy_collective_v1, query)           \
-                                  X(sy_collective_v1, init) X(sy_collective_v1, poll)                                  \
-                                      X(sy_collective_v1, send_recv_batch) X(sy_collective_v1, abort)                  \
-                                          X(sy_collective_v1, destroy) X(sy_collective_v1, request_poll)               \
-                                              X(sy_collective_v1, all_reduce) X(sy_collective_v1, reduce_scatter)      \
-                                                  X(sy_collective_v1, all_gather) X(sy_collective_v1, broadcast)       \
-                                                      X(sy_collective_v1, all_to_all) X(sy_collective_v1, barrier)     \
-                                                          X(sy_collective_v1, split) X(sy_collective_v1, group_begin)  \
-                                                              X(sy_collective_v1, group_end)                           \
-                                                                  X(sy_collective_v1, buffer_alloc)                    \
-                                                                      X(sy_collective_v1, buffer_free)                 \
-                                                                          X(sy_collective_v1, register_memory)         \
-                                                                              X(sy_collective_v1, deregister_memory)
+// clang-format off
+#define SY_EVERY_FUNCTION(X) \
+  X(sy_device_v1, count) X(sy_device_v1, open) X(sy_device_v1, close) X(sy_device_v1, query) \
+  X(sy_device_v1, alloc) X(sy_device_v1, free) X(sy_device_v1, copy) X(sy_device_v1, synchronize) \
+  X(sy_device_v1, stream_create) X(sy_device_v1, stream_destroy) X(sy_device_v1, event_create) \
+  X(sy_device_v1, event_destroy) X(sy_device_v1, event_record) X(sy_device_v1, event_query) \
+  X(sy_device_v1, event_synchronize) X(sy_device_v1, stream_wait) X(sy_device_v1, fill) \
+  X(sy_memory_ext_v1, native_address) X(sy_memory_ext_v1, import_memory) X(sy_memory_ext_v1, host_alloc) \
+  X(sy_memory_ext_v1, host_free) X(sy_memory_ext_v1, native_stream) \
+  X(sy_capture_v1, begin) X(sy_capture_v1, end) X(sy_capture_v1, launch) X(sy_capture_v1, release) \
+  X(sy_profiler_v1, start) X(sy_profiler_v1, drain) X(sy_profiler_v1, stop) \
+  X(sy_kernel_v1, prepare) X(sy_kernel_v1, bind) X(sy_kernel_v1, unbind) X(sy_kernel_v1, release) \
+  X(sy_region_v1, partition) X(sy_region_v1, prepare) \
+  X(sy_launch_table, launch) \
+  X(sy_collective_v1, query) X(sy_collective_v1, init) X(sy_collective_v1, poll) \
+  X(sy_collective_v1, send_recv_batch) X(sy_collective_v1, abort) X(sy_collective_v1, destroy) \
+  X(sy_collective_v1, request_poll) X(sy_collective_v1, all_reduce) X(sy_collective_v1, reduce_scatter) \
+  X(sy_collective_v1, all_gather) X(sy_collective_v1, broadcast) X(sy_collective_v1, all_to_all) \
+  X(sy_collective_v1, barrier) X(sy_collective_v1, split) X(sy_collective_v1, group_begin) \
+  X(sy_collective_v1, group_end) X(sy_collective_v1, buffer_alloc) X(sy_collective_v1, buffer_free) \
+  X(sy_collective_v1, register_memory) X(sy_collective_v1, deregister_memory)
+// clang-format on
 
 // Stands for one function in overload resolution.
 template <auto Function>

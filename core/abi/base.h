@@ -1,6 +1,6 @@
 /* Switchyard plugin ABI, version 1: the types that every interface shares. C11; also valid C++.
  *
- * Rules of the whole ABI (DESIGN: "The plugin ABI"):
+ * Rules of the whole ABI:
  *  - Every versioned struct starts with sy_header. Structs are append-only: a reader reads a field only if header.size covers it
  *    (SY_HAS), and a writer that is handed a smaller struct than it knows fills only what fits.
  *  - Nothing but C crosses the boundary: no C++ type, no exception, no ownership of memory from malloc. A plugin never aborts, exits or throws.

@@ -2,17 +2,23 @@
 // that ranks which disagree are told apart in the same words by every plugin. The ABI itself is C and does not need
 // this header.
 //
-//   class Communicator {                                    // its address is the sy_communicator
-//     static void Describe(sy_collective_info& info);        // fills what query answers; the header is not its
-//     business static sy_status Create(const sy_init_request&, std::unique_ptr<Communicator>*, sy_error*);      // does
-//     not wait sy_status Ready(sy_error*);                            // poll sy_status Submit(int32_t kind, const
-//     sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, int32_t reduction, int32_t root,
-//                      sy_request**, sy_error*);             // every collective but messages
+//   class Communicator {  // its address is the sy_communicator
+//     // Fills what query answers; the header is not its business.
+//     static void Describe(sy_collective_info& info);
+//     // Does not wait for peers.
+//     static sy_status Create(const sy_init_request&, std::unique_ptr<Communicator>*, sy_error*);
+//     sy_status Ready(sy_error*);  // poll
+//     // Every collective but messages.
+//     sy_status Submit(int32_t kind, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype,
+//                      int32_t reduction, int32_t root, sy_request**, sy_error*);
 //     sy_status SubmitMessages(const sy_call*, const sy_transfer*, uint32_t count, sy_request**, sy_error*);
-//     sy_status Poll(sy_request*, sy_error*);                // unless it completes on streams; sy_request has a field `Communicator* owner`
+//     // Unless it completes on streams; sy_request has a field `Communicator* owner`.
+//     sy_status Poll(sy_request*, sy_error*);
 //     sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>*, sy_error*);
-//     void Abort();                                          // any thread
-//     sy_status Allocate(uint64_t bytes, void**, sy_error*); void Free(void*);      // optional: memory that it owns
+//     void Abort();  // any thread
+//     // Optional: memory that it owns.
+//     sy_status Allocate(uint64_t bytes, void**, sy_error*);
+//     void Free(void*);
 //   };
 //   const sy_collective_v1 table = CollectiveTable<Communicator>();
 //

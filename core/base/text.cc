@@ -1,5 +1,7 @@
 #include "core/base/text.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -60,6 +62,21 @@ std::string Escape(std::string_view text, size_t most, bool keep_lines) {
 std::string Printable(std::string_view text, size_t most) { return Escape(text, most, false); }
 
 std::string PrintableLines(std::string_view text, size_t most) { return Escape(text, most, true); }
+
+std::string InUtf8(std::string_view text) {
+  std::string escaped;
+  bool is_utf8 = true;
+  for (std::string_view left = text; !left.empty();) {
+    const size_t bytes = FirstCharacter(left).bytes;
+    is_utf8 &= bytes > 0;
+    if (bytes == 0)
+      escaped += fmt::format("\\x{:02x}", static_cast<uint8_t>(left[0]));
+    else
+      escaped += left[0] == '\\' ? "\\\\" : left.substr(0, bytes);
+    left.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return is_utf8 ? std::string(text) : escaped;
+}
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
   constexpr size_t kMost = 8;

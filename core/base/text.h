@@ -19,6 +19,10 @@ std::string Printable(std::string_view text, size_t most = kMostOfAName);
 // The same with line ends and tabs kept: for whole messages.
 std::string PrintableLines(std::string_view text, size_t most);
 
+// The text itself where it is UTF-8. Else every byte of it that is not stands as \xe9, and each backslash as two: for
+// names of files, which may be any bytes, where JSON and others take UTF-8 only.
+std::string InUtf8(std::string_view text);
+
 // "[3, 224, 224]"; of more than eight dimensions the first eight and how many there are.
 std::string ShapeText(const std::vector<int64_t>& shape);
 

@@ -88,6 +88,20 @@ Layout ReadLayout(const FileTree& tree) {
   return layout;
 }
 
+// Names of folders are any bytes; a checkpoint keeps names of classes as UTF-8, and tells classes by them.
+StatusOr<std::vector<std::string>> ShownNames(const std::vector<std::string>& names, const std::string& root) {
+  std::vector<std::string> shown;
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    shown.push_back(InUtf8(name));
+    if (!seen.insert(shown.back()).second)
+      return InvalidArgument(
+          "{}: two class folders are both called {}, one of them in bytes that are not UTF-8; rename one", root,
+          Printable(shown.back()));
+  }
+  return shown;
+}
+
 }  // namespace
 
 bool IsImageName(const std::string& path) {
@@ -119,10 +133,10 @@ StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, cons
     return NotFound("{}: expected one of the folders {} in it, found none", root, fmt::join(SplitFolders(split), ", "));
   }
   // To be evaluated, data need no train folder; the split's own classes are all that there are then.
-  for (const auto& [class_name, images] : (train != layout.end() ? train : chosen)->second)
-    dataset->class_names_.push_back(class_name);
+  std::vector<std::string> names;
+  for (const auto& [class_name, images] : (train != layout.end() ? train : chosen)->second) names.push_back(class_name);
+  SY_ASSIGN_OR_RETURN(dataset->class_names_, ShownNames(names, root));
   for (const auto& [class_name, images] : chosen->second) {
-    const auto& names = dataset->class_names_;
     const auto found = std::lower_bound(names.begin(), names.end(), class_name);
     if (found == names.end() || *found != class_name) {
       return InvalidArgument("{}: class {} is in {} but not in train", root, Printable(class_name), chosen->first);

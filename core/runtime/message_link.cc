@@ -56,7 +56,8 @@ bool MessageLink::Fits(const std::vector<std::string>& fields) {
   return bytes <= kLargestFrame;
 }
 
-void MessageLink::Send(MessageType type, const std::vector<std::string>& fields) {
+bool MessageLink::Send(MessageType type, const std::vector<std::string>& fields) {
+  if (!Fits(fields)) return false;
   uint32_t bytes = 0;
   for (const std::string& field : fields) bytes += 4 + static_cast<uint32_t>(field.size());
   const FrameHeader header{kMagic, static_cast<uint32_t>(type), static_cast<uint32_t>(fields.size()), bytes};
@@ -65,6 +66,7 @@ void MessageLink::Send(MessageType type, const std::vector<std::string>& fields)
     Append(&unsent_, static_cast<uint32_t>(field.size()));
     unsent_ += field;
   }
+  return true;
 }
 
 bool MessageLink::Flush() {

@@ -46,9 +46,10 @@ class MessageLink {
   bool open() const { return descriptor_ >= 0; }
   bool wants_to_write() const { return !unsent_.empty(); }
   void Trust() { largest_frame_ = kLargestFrame; }  // a stranger has proved who it is
-  // Fields that do not fit a frame are the caller's to refuse: nobody would take it.
+  // Whether the fields fit a frame that the other side takes.
   static bool Fits(const std::vector<std::string>& fields);
-  void Send(MessageType type, const std::vector<std::string>& fields = {});
+  // False, and nothing is sent, where they do not.
+  bool Send(MessageType type, const std::vector<std::string>& fields = {});
   // Both answer false once the other side is gone or talks nonsense; what was received before is still in *messages.
   bool Flush();
   bool Receive(std::vector<Frame>* messages, size_t most = ~size_t{0});  // further messages wait for the next call

@@ -338,6 +338,9 @@ Status Rendezvous::Put(const std::string& key, const std::string& value) {
 }
 
 StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
+  if (!MessageLink::Fits({key}))
+    return InvalidArgument("cannot get a value: its key of {} bytes is too long, expected less than {}", key.size(),
+                           kLargestFrame);
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
   std::unique_lock lock(impl_->mutex);
   if (impl_->rank != 0 && impl_->values.count(key) == 0 && impl_->asked.insert(key).second && impl_->Serves(0)) {

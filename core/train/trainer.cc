@@ -217,12 +217,15 @@ void Trainer::Impl::FollowEpochs() {
   const int64_t behind = epoch * updates_per_epoch + batch / config.accumulation;
   total_updates = data_step + std::max<int64_t>(0, total_updates - behind);
   if (behind == data_step || lr_table.empty()) return;
+  if (schedule.kind == Schedule::kMultistep || schedule.kind == Schedule::kStep) {
+    lr_table = LearningRateTable(schedule, total_updates);  // of which a run of this batch alone makes fewer, or more
+    return;
+  }
   std::vector<float> moved(static_cast<size_t>(total_updates));
   const auto last = static_cast<int64_t>(lr_table.size()) - 1;
-  const bool in_updates = schedule.kind == Schedule::kMultistep || schedule.kind == Schedule::kStep;
   const int64_t warm = std::min(schedule.warmup, data_step);
   for (int64_t i = 0; i < total_updates; ++i)
-    moved[i] = lr_table[std::clamp<int64_t>(in_updates ? i : std::max(i - data_step + behind, warm), 0, last)];
+    moved[i] = lr_table[std::clamp<int64_t>(std::max(i - data_step + behind, warm), 0, last)];
   lr_table = std::move(moved);
 }
 

@@ -1,11 +1,6 @@
 #include "core/train/world.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <thread>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
@@ -104,13 +99,7 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
     WatchOptions watch;
     watch.freeze_limit_ms = request.freeze_limit_ms;
     SY_ASSIGN_OR_RETURN(world->rendezvous, Rendezvous::Connect(world->processes, request.init_timeout_ms, watch));
-    // The main thread may sit in a kernel or a collective: it is not waited for longer than survivors may take to
-    // leave.
-    world->rendezvous->OnFailure([](const Status& status) {
-      LogError("{}; leaving", Message(status));
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      _exit(3);
-    });
+    if (request.on_peer_failure) world->rendezvous->OnFailure(request.on_peer_failure);
   }
 
   DeviceRequest device;

@@ -3,8 +3,10 @@
 // Join with the same request.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/parallel/mesh.h"
@@ -25,6 +27,9 @@ struct WorldRequest {
   bool deterministic = true;
   int freeze_limit_ms = 30000, init_timeout_ms = 60000;
   std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/interpose.h
+  // Called once when a peer has died, frozen or failed, on a thread of the rendezvous and before the other threads can
+  // know; for programs that would rather leave than wait for a kernel to end. Empty: every wait ends with the Status.
+  std::function<void(const Status&)> on_peer_failure;
 };
 
 struct World {
@@ -53,7 +58,9 @@ struct World {
   StatusOr<GroupCommunicators> CommunicatorsOf(const std::vector<Group>& groups);
 
   // With --collective=auto rank 0 chooses for all, so that every rank joins with the same plugin.
-  // When a peer dies or freezes, this process logs who it was and exits with status 3 within a second.
+  // When a peer dies, freezes or fails, every wait for it ends with a Status that names it: collectives, waits for
+  // device work that holds some, barriers and the store of the rendezvous. The world is of no more use then, but the
+  // process is: nothing here ends it, and destroying the world waits for nobody.
   static StatusOr<std::unique_ptr<World>> Join(const WorldRequest& request);
 };
 

@@ -189,6 +189,36 @@ TEST_F(Runs, AnotherNumberOfRanksKeepsBatchScheduleAndLength) {
                  "epoch 3/3  4/4", "trained 17 updates"});
 }
 
+// Who told them in updates meant those updates, whatever an epoch is.
+TEST_F(Runs, MilestonesStayWhereTheyWereWhenTheGlobalBatchChanges) {
+  ExpectSuccess(Run(Epochs("--batch_size=12 --schedule=multistep --milestones=4,12 --lr=0.01 --warmup=0")));
+  const auto rates = Logged(run_, "lr");
+  ASSERT_EQ(rates.size(), 24u);
+  EXPECT_NEAR(rates.at(12), 1e-3, 1e-6);
+  EXPECT_NEAR(rates.at(13), 1e-4, 1e-7);
+  ExpectSuccess(Run(fmt::format("train --global_batch_size=24 --resume={}/checkpoints/step-00000008", run_)),
+                {"epoch 3/3  4/4", "trained 16 updates"});
+  const auto found = Logged(run_, "lr");
+  ASSERT_EQ(found.size(), 16u);
+  for (const auto& [step, rate] : found) EXPECT_EQ(rate, rates.at(step)) << "update " << step;
+}
+
+// Who stops a run gives it little time.
+TEST_F(Runs, AnEvaluationThatWasDueAtAStopIsMadeUpFor) {
+  RunningProgram program(folder_.path(), CommandLineOf(Start::kAlone, SmallTraining("--train_size=4 --steps=2000000")));
+  ASSERT_TRUE(program.Trains(1)) << program.Output();
+  program.Signal(SIGTERM);  // every update ends an epoch
+  ASSERT_GE(RunningProgram::WaitFor([&] { return program.HasEnded(); }, 20000), 0) << program.Output();
+  const nlohmann::json state = Json(run_ + "/checkpoints/latest/state.json");
+  EXPECT_EQ(state["evaluation_pending"], true);
+  const int64_t stopped = state["step"];
+  EXPECT_EQ(Logged(run_, "val_loss").count(stopped), 0u);
+  ExpectSuccess(Run(fmt::format("train --steps={} --resume={}", stopped + 1, run_)));
+  const auto evaluated = Logged(run_, "val_loss");
+  EXPECT_EQ(evaluated.count(stopped), 1u);
+  EXPECT_EQ(evaluated.count(stopped + 1), 1u);
+}
+
 TEST_F(Runs, StateOfAnotherOptimizerIsRefused) {
   ExpectSuccess(Run(SmallTraining("--optimizer=adamw")));
   for (const std::string other : {"sgd", "adam"}) {

@@ -111,6 +111,41 @@ TEST_F(Weights, EvalTellsClassesByNameAndNeedsNoTrainingData) {
                 {"--match_classes: expected name or position"});
 }
 
+// Latin-1, as archives of old systems unpack it.
+TEST_F(Weights, ClassFoldersMayHaveNamesThatAreNotUtf8) {
+  for (const char* split : {"train", "val"})
+    std::filesystem::rename(In(fmt::format("photos/{}/cat", split)), In(fmt::format("photos/{}/caf\xe9", split)));
+  Train();
+  ExpectSuccess(Run("train --steps=13 --device=cpu --data=photos --resume=" + run_), {"trained 13 updates"});
+  EXPECT_EQ(Eval(run_ + " --data=photos")["count"], 18);
+  const nlohmann::json files = RunJson("predict photos/val/dog/1.png --top=3 --checkpoint=" + run_);
+  std::vector<std::string> classes;
+  for (const nlohmann::json& c : files[0]["classes"]) classes.push_back(c["class"]);
+  EXPECT_THAT(classes, testing::UnorderedElementsAre("caf\\xe9", "dog", "zebra"));
+}
+
+TEST_F(Weights, AForgedConfigIsRefusedWhateverItHolds) {
+  Train();
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  const auto expect_refused = [&](const std::string& config, const std::string& word) {
+    std::ofstream(In("hub/config.json")) << config;
+    for (const std::string command : {"eval --dataset=imagefolder --data=photos --checkpoint=hub --device=cpu",
+                                      "predict photos/val/dog/1.png --checkpoint=hub --device=cpu",
+                                      "train --dataset=imagefolder --data=photos --pretrained=hub --device=cpu"}) {
+      const CommandResult result = Run(command);
+      ExpectRefused(result, {"config.json", word});
+      EXPECT_LT(result.output.size(), 4000u);
+    }
+  };
+  for (const std::string brackets : {"[", "{\"label2id\":"}) {
+    std::string nested = "{\"model_type\": \"vit\", \"id2label\": ";
+    for (int level = 0; level < 100000; ++level) nested += brackets;
+    expect_refused(nested, "nested deeper than 64 levels");
+  }
+  const std::string architecture = "{\"architecture\": \"vit_" + std::string(1 << 20, 'a') + "_patch16_224\"}";
+  expect_refused(architecture, "architecture: expected vit_tiny, vit_small, vit_base or vit_large");
+}
+
 TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
   Train();
   folder_.Write("mixed/b/2.PNG", PngBytes(Pattern(9, 11, 1)));

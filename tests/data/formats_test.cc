@@ -205,6 +205,21 @@ TEST(ImageFolder, NeedsNoTrainFolderToBeEvaluated) {
   EXPECT_THAT(Error(OpenData("imagefolder", folder.path(), Split::kTrain).status()), HasSubstr("no train folder"));
 }
 
+TEST(ImageFolder, NamesOfClassesAreUtf8WhateverTheFolderIsCalled) {
+  TemporaryFolder folder;
+  for (const char* name : {"val/caf\xe9\\/1.jpg", "val/caf\xc3\xa9\\/1.jpg", "val/tea/2.jpg"})
+    folder.Write(name, JpegBytes(Pattern(4, 4, 3)));
+  const auto open = [&] { return OpenData("imagefolder", folder.path(), Split::kValidation); };
+  auto validation = open();
+  ASSERT_TRUE(validation.ok()) << Message(validation.status());
+  const std::vector<std::string> names = (*validation)->class_names();
+  EXPECT_THAT(names, ElementsAre("caf\xc3\xa9\\", "caf\\xe9\\\\", "tea"));
+  EXPECT_TRUE((*validation)->Get(1).ok());
+  EXPECT_TRUE(WithClasses(std::move(*validation), {names[2], names[1], names[0]}).ok());
+  folder.Write("val/caf\\xe9\\\\/1.jpg", JpegBytes(Pattern(4, 4, 3)));
+  EXPECT_THAT(Error(open().status()), HasSubstr("two class folders are both called caf\\xe9\\\\"));
+}
+
 TEST(WithClasses, LabelsAreThoseOfTheSameNameAndUnknownClassesAreNamed) {
   TemporaryFolder folder;
   for (const char* name : {"val/dog/1.jpg", "val/zebra/1.jpg", "val/zebra/2.jpg"})

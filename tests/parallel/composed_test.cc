@@ -101,6 +101,41 @@ TEST_P(Composed, BroadcastOfDeviceMemory) {
   });
 }
 
+// From the front of a buffer to its middle, whose blocks are those of the ranks.
+TEST_P(Composed, BlocksOfDeviceMemory) {
+  OnDevices([](Communicator& communicator, Device& device) {
+    constexpr uint64_t kBytes = kCount * sizeof(float), kWhole = kRanks * kBytes,
+                       kReceived = (kWhole + 255) / 256 * 256;
+    const int rank = communicator.rank();
+    const std::vector<float> own = Numbers(rank, kRanks * kCount);
+    const auto after = [&](Collective what, uint64_t received) -> StatusOr<std::vector<float>> {
+      SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(kReceived + kWhole));
+      SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+      SY_ASSIGN_OR_RETURN(const auto call, communicator.Prepare("blocks", what, {&buffer, 0}, {&buffer, kReceived}));
+      SY_RETURN_IF_ERROR(device.Copy(stream, buffer.at(0), HostPlace(own.data()), kWhole));
+      SY_RETURN_IF_ERROR(communicator.Launch(*call, stream));
+      SY_RETURN_IF_ERROR(communicator.Synchronize(stream));
+      std::vector<float> values(received);
+      SY_RETURN_IF_ERROR(device.Download(values.data(), buffer.at(kReceived), received * sizeof(float)));
+      return values;
+    };
+    const auto gathered = after({Collective::kAllGather, kCount}, kRanks * kCount);
+    ASSERT_TRUE(gathered.ok()) << Message(gathered.status());
+    const auto scattered = after({Collective::kReduceScatter, kCount}, kCount);
+    ASSERT_TRUE(scattered.ok()) << Message(scattered.status());
+    const auto exchanged = after({Collective::kAllToAll, kCount}, kRanks * kCount);
+    ASSERT_TRUE(exchanged.ok()) << Message(exchanged.status());
+    for (uint64_t i = 0; i < kCount; ++i) {
+      const auto here = static_cast<float>(i), own_block = static_cast<float>(rank * kCount + i);
+      ASSERT_EQ((*scattered)[i], 3000 + 3 * own_block) << i;
+      for (int peer = 0; peer < kRanks; ++peer) {
+        ASSERT_EQ((*gathered)[peer * kCount + i], 1000 * static_cast<float>(peer) + here) << peer << " " << i;
+        ASSERT_EQ((*exchanged)[peer * kCount + i], 1000 * static_cast<float>(peer) + own_block) << peer << " " << i;
+      }
+    }
+  });
+}
+
 TEST_P(Composed, CollectivesOfHostMemory) {
   OnDevices([](Communicator& communicator, Device&) {
     const auto expect_ok = [](const Status& status) { EXPECT_TRUE(status.ok()) << Message(status); };

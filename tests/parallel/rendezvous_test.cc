@@ -63,6 +63,32 @@ TEST(Rendezvous, AValueThatNoMessageHoldsIsRefused) {
   });
 }
 
+TEST(Rendezvous, AKeyThatNoMessageHoldsIsRefused) {
+  OnRanks(2, [](int, Rendezvous& rendezvous, const ProcessMap&) {
+    EXPECT_THAT(Message(rendezvous.Get(std::string(kLargestFrame, 'k'), 1000).status()),
+                HasSubstr(fmt::format("its key of {} bytes is too long", kLargestFrame)));
+    EXPECT_TRUE(rendezvous.Barrier("end", 20000).ok());
+    EXPECT_TRUE(rendezvous.health().ok()) << Message(rendezvous.health());
+  });
+}
+
+TEST(MessageLink, SendsNothingThatTheOtherSideWouldRefuse) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  MessageLink sender(ends[0]), receiver(ends[1]);
+  const std::string longest(kLargestFrame - 8, 'x');  // with the two lengths
+  EXPECT_FALSE(sender.Send(MessageType::kPut, {"", longest + 'x'}));
+  EXPECT_FALSE(sender.wants_to_write());
+  EXPECT_TRUE(sender.Send(MessageType::kPut, {"", longest}));
+  std::vector<Frame> messages;
+  for (int round = 0; round < 100000 && messages.empty(); ++round) {
+    EXPECT_TRUE(sender.Flush());
+    ASSERT_TRUE(receiver.Receive(&messages));
+  }
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].fields[1], longest);
+}
+
 TEST(Rendezvous, TheStoresDigestsAreEqualOnAllRanksAndDifferBetweenRuns) {
   std::vector<std::string> digests(2);
   const auto digest = [](const Rendezvous& rendezvous, const std::string& text) {

@@ -9,12 +9,26 @@
 #include "core/base/logging.h"
 
 namespace switchyard {
+namespace {
+
+constexpr int kPeerFailed = 3;  // exit status
+
+// The main thread may sit in a kernel for long: it is not waited for longer than survivors may take to leave.
+[[noreturn]] void LeaveAfterPeer(const Status& failure) {
+  LogError("{}; leaving", Message(failure));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  _exit(kPeerFailed);
+}
+
+}  // namespace
 
 Status InWorld(const TrainConfig& config, absl::FunctionRef<Status(World&)> body) {
-  SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(WorldRequestOf(config)));
+  WorldRequest request = WorldRequestOf(config);
+  request.on_peer_failure = LeaveAfterPeer;
+  SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(request));
   const Status status = body(*world);
   if (!status.ok() && world->size() > 1) {
-    // Of a peer's end the watch tells, and it ends this process (World::Join).
+    // Of a peer's end LeaveAfterPeer tells, on another thread.
     if (!world->rendezvous->health().ok()) std::this_thread::sleep_for(std::chrono::seconds(2));
     LogError("{}", Message(status));
     std::fflush(nullptr);
