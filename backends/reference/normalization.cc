@@ -146,16 +146,15 @@ void RunBatchNormBackward(Call& call) {
   }
 }
 
+const Operation kLayerNorm{"layer_norm", sizeof(sy_layer_norm_attributes), CheckLayerNorm, RunLayerNorm};
+const Operation kLayerNormBackward{"layer_norm_backward", sizeof(sy_layer_norm_attributes), CheckLayerNormBackward,
+                                   RunLayerNormBackward};
+const Operation kBatchNorm{"batch_norm", sizeof(sy_batch_norm_attributes), CheckBatchNorm, RunBatchNorm,
+                           BatchNormUpdates};
+const Operation kBatchNormInference{"batch_norm_inference", sizeof(sy_batch_norm_attributes), CheckBatchNormInference,
+                                    RunBatchNormInference};
+const Operation kBatchNormBackward{"batch_norm_backward", sizeof(sy_batch_norm_attributes), CheckBatchNormBackward,
+                                   RunBatchNormBackward};
+
 }  // namespace
-
-extern const Operation kLayerNorm{"layer_norm", sizeof(sy_layer_norm_attributes), CheckLayerNorm, RunLayerNorm};
-extern const Operation kLayerNormBackward{"layer_norm_backward", sizeof(sy_layer_norm_attributes),
-                                          CheckLayerNormBackward, RunLayerNormBackward};
-extern const Operation kBatchNorm{"batch_norm", sizeof(sy_batch_norm_attributes), CheckBatchNorm, RunBatchNorm,
-                                  BatchNormUpdates};
-extern const Operation kBatchNormInference{"batch_norm_inference", sizeof(sy_batch_norm_attributes),
-                                           CheckBatchNormInference, RunBatchNormInference};
-extern const Operation kBatchNormBackward{"batch_norm_backward", sizeof(sy_batch_norm_attributes),
-                                          CheckBatchNormBackward, RunBatchNormBackward};
-
 }  // namespace switchyard
