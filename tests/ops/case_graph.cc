@@ -2,6 +2,11 @@
 
 #include <set>
 
+#include "core/graph/gradients.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+
 namespace switchyard {
 namespace {
 
@@ -88,6 +93,26 @@ Differentiated DifferentiatedBy(const OpCase& one) {
     results = {0};
   }
   return {{inputs.begin(), inputs.end()}, {results.begin(), results.end()}, named};
+}
+
+std::string NameOf(char kind, int index) { return kind + std::to_string(index); }
+
+std::vector<bool> AddGradients(Graph& graph, const CaseNode& node, const Differentiated& by) {
+  Value loss;
+  for (const int o : by.results) {
+    const Value dy = graph.Input(NameOf('g', o), node.results[o].type(), {});
+    const Value part = ops::Sum(ops::Reshape(ops::Mul(node.results[o], dy), {-1}));
+    loss = loss ? ops::Add(loss, part) : part;
+  }
+  std::vector<Value> wanted;
+  for (const int i : by.inputs) wanted.push_back(node.inputs[i]);
+  const std::vector<Value> gradients = Gradients(loss, wanted);
+  std::vector<bool> given;
+  for (size_t k = 0; k < wanted.size(); ++k) {
+    if (gradients[k]) graph.Output(NameOf('d', by.inputs[k]), gradients[k]);
+    given.push_back(static_cast<bool>(gradients[k]));
+  }
+  return given;
 }
 
 std::vector<NamedValues> RunGraph(const Graph& graph, TestDevice& test, const std::vector<NamedValues>& inputs) {

@@ -32,6 +32,11 @@ struct Differentiated {
 };
 Differentiated DifferentiatedBy(const conform::OpCase& one);
 
+// Adds incoming gradients g0, … for the results, and the gradients d0, … of Σ g·result as outputs; for each input
+// whether the op's rule gives one.
+std::vector<bool> AddGradients(Graph& graph, const CaseNode& node, const Differentiated& by);
+std::string NameOf(char kind, int index);  // "i0", "o1", "g0", "d2"
+
 // Values by the name of an input or output; integers are converted to and from the tensor's dtype.
 using NamedValues = std::map<std::string, std::vector<double>>;
 // Compiles `graph` and runs it once for every set of inputs; the outputs of each run. A test failure and fewer results

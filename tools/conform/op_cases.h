@@ -63,6 +63,9 @@ struct Nonsense {
 const std::vector<OpCase>& OpCases();
 const std::vector<Nonsense>& NonsenseCases();
 const OpCase& FirstCase(const std::string& op);  // op: one of OpNames
+// The table for programs (tools/fixtures/record_op_cases.py): an array of cases with op, name, attributes as
+// hexadecimal bytes, inputs and outputs; a gradient names its forward case.
+std::string OpCasesAsJson();
 // Names of all ops of ops.h that kernels run.
 std::vector<std::string> OpNames();
 
