@@ -30,6 +30,31 @@ void AddLayerNorm(Table& table) {
   add_layer("residual", {2, 9, 48}, true, 1e-6f);
 }
 
+// Sizes that take paths of their own: few channels, eights of channels, groups across a vector, many rows in parts.
+void AddGroupNorm(Table& table) {
+  const auto add = [&](const char* name, Dims dims, int32_t groups, float eps) {
+    sy_group_norm_attributes a{};
+    a.eps = eps;
+    a.groups = groups;
+    const Dims channels = {dims.back()}, statistics = {dims.front(), groups};
+    table.Add("group_norm", name, a, {T(dims), F(channels, Fill::kPositive), F(channels)},
+              {T(dims), F(statistics), F(statistics)});
+    table.Gradient("group_norm_backward", {"i0", "i1", "o1", "o2", "g0"}, {0, 1, 2});
+  };
+  add("image", {2, 5, 3, 6}, 3, 1e-5f);
+  add("volume", {2, 3, 2, 4, 8}, 2, 1e-5f);
+  add("one_group", {3, 4, 5}, 1, 1e-6f);
+  add("a_channel_each", {2, 7, 3, 5}, 5, 1e-5f);
+  add("no_places", {4, 12}, 3, 1e-3f);
+  add("eights", {2, 9, 5, 48}, 4, 1e-5f);
+  add("many_places", {2, 67, 61, 8}, 2, 1e-5f);
+  add("many_channels", {1, 3, 2, 2088}, 8, 1e-5f);
+  table.Refuse<sy_group_norm_attributes>({"group_norm", "group_norm_backward"},
+                                         "groups that do not divide the channels", [](auto& a) { a.groups = 4; });
+  table.Refuse<sy_group_norm_attributes>({"group_norm", "group_norm_backward"}, "0 groups",
+                                         [](auto& a) { a.groups = 0; });
+}
+
 void AddBatchNorm(Table& table) {
   const auto add_batch = [&](const char* name, Dims dims) {
     sy_batch_norm_attributes a{};
@@ -50,6 +75,7 @@ void AddBatchNorm(Table& table) {
 
 void AddNormalization(Table& table) {
   AddLayerNorm(table);
+  AddGroupNorm(table);
   AddBatchNorm(table);
 }
 
