@@ -28,6 +28,7 @@ enum class Fill {
   kProbability,  // rows of the last axis sum to 1
   kConstant,     // value
   kMask,         // 0 or -100
+  kDrifting,     // normal, around a mean that grows from 0 to value: parts of a sum that are joined differ
   kExtreme       // normal, with some large, infinite and not-a-number elements
 };
 enum class Source { kFresh, kForwardInput, kForwardOutput };
