@@ -115,9 +115,11 @@ KernelPointer Prepare(const Request& r, bool backward) {
   return std::make_unique<Attention>(r, attributes, backward);
 }
 
-}  // namespace
-
 KernelPointer PrepareAttention(const Request& r) { return Prepare(r, false); }
 KernelPointer PrepareAttentionBackward(const Request& r) { return Prepare(r, true); }
 
+const Registration kAttention{"attention", PrepareAttention, sizeof(sy_attention_attributes)};
+const Registration kAttentionBackward{"attention_backward", PrepareAttentionBackward, sizeof(sy_attention_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -45,8 +45,6 @@ class Dropout : public Kernel {
   int64_t samples_, elements_;
 };
 
-}  // namespace
-
 KernelPointer PrepareDropout(const Request& r) {
   const auto attributes = r.Attributes<sy_dropout_attributes>();
   if (!r.HasCounts(3, 3, 1) || !r.RequireFloat(r.inputs[0], "x") || !r.RequireFloat(r.outputs[0], "y") ||
@@ -61,4 +59,7 @@ KernelPointer PrepareDropout(const Request& r) {
   return std::make_unique<Dropout>(r, attributes);
 }
 
+const Registration kDropout{"dropout", PrepareDropout, sizeof(sy_dropout_attributes)};
+
+}  // namespace
 }  // namespace switchyard

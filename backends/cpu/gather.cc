@@ -63,8 +63,6 @@ class ScatterAdd : public Kernel {
   int64_t rows_, width_, count_;
 };
 
-}  // namespace
-
 KernelPointer PrepareGather(const Request& r) {
   if (!r.HasCounts(2, 2, 1) || !r.RequireDtype(r.inputs[1], SY_I32, "indices") ||
       !r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y"))
@@ -85,4 +83,8 @@ KernelPointer PrepareScatterAdd(const Request& r) {
   return std::make_unique<ScatterAdd>(r);
 }
 
+const Registration kGather{"gather", PrepareGather, 0};
+const Registration kScatterAdd{"scatter_add", PrepareScatterAdd, 0};
+
+}  // namespace
 }  // namespace switchyard

@@ -1,6 +1,6 @@
 // What an op file sees: a Request (one prepare call, copied and checked), and Kernel, the class that it derives. A
 // kernel is an op at fixed shapes; bound to places it becomes Arguments; Run computes. Op files register one Prepare
-// function per op in plugin.cc's table. Thread-safe: a kernel is immutable after prepare, and its bindings share
+// function per op (Registration). Thread-safe: a kernel is immutable after prepare, and its bindings share
 // nothing but it.
 #pragma once
 
@@ -73,28 +73,17 @@ using KernelPointer = std::unique_ptr<Kernel>;
 // nullptr after having filled request.error; the status is SY_UNSUPPORTED for whatever a Prepare refuses.
 using PrepareFunction = KernelPointer (*)(const Request& request);
 
-KernelPointer PrepareMatmul(const Request&);
-KernelPointer PrepareAttention(const Request&);
-KernelPointer PrepareAttentionBackward(const Request&);
-KernelPointer PrepareLayerNorm(const Request&);
-KernelPointer PrepareLayerNormBackward(const Request&);
-KernelPointer PrepareSoftmax(const Request&);
-KernelPointer PrepareSoftmaxBackward(const Request&);
-KernelPointer PrepareCrossEntropy(const Request&);
-KernelPointer PrepareCrossEntropyBackward(const Request&);
-KernelPointer PrepareLabelRank(const Request&);
-KernelPointer PreparePointwise(const Request&);
-KernelPointer PrepareReduce(const Request&);
-KernelPointer PrepareSquaredNorm(const Request&);
-KernelPointer PrepareTranspose(const Request&);
-KernelPointer PrepareSlice(const Request&);
-KernelPointer PreparePad(const Request&);
-KernelPointer PrepareRoll(const Request&);
-KernelPointer PrepareConcat(const Request&);
-KernelPointer PrepareGather(const Request&);
-KernelPointer PrepareScatterAdd(const Request&);
-KernelPointer PrepareDropout(const Request&);
-KernelPointer PrepareOptimizerUpdate(const Request&);
+// An op's row in the plugin's table. Defined at namespace scope beside the op's code, it enters itself when the plugin
+// is loaded, so that an op is one file: const Registration kSoftmax{"softmax", PrepareSoftmax, 0};
+struct Registration {
+  Registration(const char* name, PrepareFunction function, size_t bytes);
+  static const Registration* Find(const char* op);  // nullptr where there is none
+
+  const char* const op;
+  const PrepareFunction prepare;
+  const size_t attribute_bytes;  // of its struct; 0: it has none
+  const Registration* const next;
+};
 
 // Fails a Prepare.
 #define SY_REFUSE(request, ...) (SY_FAIL((request).error, SY_UNSUPPORTED, __VA_ARGS__), nullptr)

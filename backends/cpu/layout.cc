@@ -58,8 +58,6 @@ bool IsPlain(const Request& r) {
   return r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y");
 }
 
-}  // namespace
-
 KernelPointer PrepareTranspose(const Request& r) {
   if (!IsPlain(r)) return nullptr;
   const auto attributes = r.Attributes<sy_axes_attributes>();
@@ -173,4 +171,11 @@ KernelPointer PrepareConcat(const Request& r) {
   return kernel;
 }
 
+const Registration kTranspose{"transpose", PrepareTranspose, sizeof(sy_axes_attributes)};
+const Registration kSlice{"slice", PrepareSlice, sizeof(sy_slice_attributes)};
+const Registration kPad{"pad", PreparePad, sizeof(sy_pad_attributes)};
+const Registration kRoll{"roll", PrepareRoll, sizeof(sy_axes_attributes)};
+const Registration kConcat{"concat", PrepareConcat, sizeof(sy_axes_attributes)};
+
+}  // namespace
 }  // namespace switchyard

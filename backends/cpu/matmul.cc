@@ -244,8 +244,6 @@ bool PrimitiveTakes(const Request& r, const sy_matmul_attributes& t) {
   return !r.accumulate[0] || is_f32(r.outputs[0]);
 }
 
-}  // namespace
-
 KernelPointer PrepareMatmul(const Request& r) {
   const auto t = r.Attributes<sy_matmul_attributes>();
   const MatmulInputs optional(t);
@@ -294,4 +292,7 @@ KernelPointer PrepareMatmul(const Request& r) {
   return MakeConvertedMatmul(r, t, shape);
 }
 
+const Registration kMatmul{"matmul", PrepareMatmul, sizeof(sy_matmul_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -90,8 +90,6 @@ class LayerNormBackward : public Kernel {
   int64_t columns_, rows_, part_rows_, parts_;
 };
 
-}  // namespace
-
 KernelPointer PrepareLayerNorm(const Request& r) {
   const auto attributes = r.Attributes<sy_layer_norm_attributes>();
   const size_t extra = attributes.residual ? 1 : 0;
@@ -133,4 +131,9 @@ KernelPointer PrepareLayerNormBackward(const Request& r) {
   return std::make_unique<LayerNormBackward>(r, attributes);
 }
 
+const Registration kLayerNorm{"layer_norm", PrepareLayerNorm, sizeof(sy_layer_norm_attributes)};
+const Registration kLayerNormBackward{"layer_norm_backward", PrepareLayerNormBackward,
+                                      sizeof(sy_layer_norm_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -96,8 +96,6 @@ class OptimizerUpdate : public Kernel {
   std::vector<Chunk> chunks_;
 };
 
-}  // namespace
-
 KernelPointer PrepareOptimizerUpdate(const Request& r) {
   const auto attributes = r.Attributes<sy_optimizer_attributes>();
   if (attributes.kind < SY_OPTIMIZER_SGD || attributes.kind > SY_OPTIMIZER_ADAMW)
@@ -130,4 +128,7 @@ KernelPointer PrepareOptimizerUpdate(const Request& r) {
   return std::make_unique<OptimizerUpdate>(r, attributes, moments);
 }
 
+const Registration kOptimizerUpdate{"optimizer_update", PrepareOptimizerUpdate, sizeof(sy_optimizer_attributes)};
+
+}  // namespace
 }  // namespace switchyard

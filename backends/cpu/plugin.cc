@@ -1,43 +1,29 @@
-// The boundary: the exported symbol, the table of ops, and prepare, bind and launch. No exception crosses it.
+// The boundary: the exported symbol, the table of registered ops, and prepare, bind and launch. No exception crosses
+// it.
 #include "core/abi/plugin.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backends/cpu/kernel.h"
 #include "core/abi/ops.h"
 
 namespace switchyard {
 namespace {
+constinit const Registration* last_registered = nullptr;
+}
 
-constexpr struct {
-  const char* op;
-  PrepareFunction prepare;
-  size_t attributes;  // bytes of its struct; 0: it has none
-} kOps[] = {
-    {"matmul", PrepareMatmul, sizeof(sy_matmul_attributes)},
-    {"attention", PrepareAttention, sizeof(sy_attention_attributes)},
-    {"attention_backward", PrepareAttentionBackward, sizeof(sy_attention_attributes)},
-    {"layer_norm", PrepareLayerNorm, sizeof(sy_layer_norm_attributes)},
-    {"layer_norm_backward", PrepareLayerNormBackward, sizeof(sy_layer_norm_attributes)},
-    {"softmax", PrepareSoftmax, 0},
-    {"softmax_backward", PrepareSoftmaxBackward, 0},
-    {"cross_entropy", PrepareCrossEntropy, sizeof(sy_cross_entropy_attributes)},
-    {"cross_entropy_backward", PrepareCrossEntropyBackward, sizeof(sy_cross_entropy_attributes)},
-    {"label_rank", PrepareLabelRank, 0},
-    {"pointwise", PreparePointwise, sizeof(sy_pointwise_attributes)},
-    {"reduce", PrepareReduce, sizeof(sy_reduce_attributes)},
-    {"squared_norm", PrepareSquaredNorm, 0},
-    {"transpose", PrepareTranspose, sizeof(sy_axes_attributes)},
-    {"slice", PrepareSlice, sizeof(sy_slice_attributes)},
-    {"pad", PreparePad, sizeof(sy_pad_attributes)},
-    {"roll", PrepareRoll, sizeof(sy_axes_attributes)},
-    {"concat", PrepareConcat, sizeof(sy_axes_attributes)},
-    {"gather", PrepareGather, 0},
-    {"scatter_add", PrepareScatterAdd, 0},
-    {"dropout", PrepareDropout, sizeof(sy_dropout_attributes)},
-    {"optimizer_update", PrepareOptimizerUpdate, sizeof(sy_optimizer_attributes)},
-};
+Registration::Registration(const char* name, PrepareFunction function, size_t bytes)
+    : op(name), prepare(function), attribute_bytes(bytes), next(std::exchange(last_registered, this)) {}
+
+const Registration* Registration::Find(const char* op) {
+  const Registration* row = last_registered;
+  while (row != nullptr && std::strcmp(row->op, op) != 0) row = row->next;
+  return row;
+}
+
+namespace {
 
 struct SimpleBound : sy_bound {
   const Kernel* kernel;
@@ -55,15 +41,14 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
                   sy_error* error) {
   *kernel = nullptr;
   const sy_prepare_request request = ReadStruct(given);
-  const auto* op =
-      std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& o) { return !std::strcmp(o.op, request.op); });
-  if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cpu plugin", request.op);
+  const Registration* op = Registration::Find(request.op);
+  if (op == nullptr) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cpu plugin", request.op);
   if (request.determinism > SY_DETERMINISM_RUN)
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: results depend on the thread count", op->op);
   return Guarded(error, [&]() -> sy_status {
     Request r;
     r.device = device;
-    if (const sy_status status = ReadOpRequest(request, op->op, op->attributes, &r, error); status != SY_OK)
+    if (const sy_status status = ReadOpRequest(request, op->op, op->attribute_bytes, &r, error); status != SY_OK)
       return status;
     if (!r.RequireContiguous()) return SY_UNSUPPORTED;
     device->Enter();

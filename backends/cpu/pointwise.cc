@@ -262,8 +262,6 @@ class Broadcast : public Kernel {
   std::vector<StridedCopy> copies_;
 };
 
-}  // namespace
-
 KernelPointer PreparePointwise(const Request& r) {
   const auto program = r.Attributes<sy_pointwise_attributes>();
   if (r.inputs.size() > 64) return SY_REFUSE(r, "pointwise: %zu inputs, at most 64", r.inputs.size());
@@ -302,4 +300,7 @@ KernelPointer PreparePointwise(const Request& r) {
   return std::make_unique<Pointwise>(r, program);
 }
 
+const Registration kPointwise{"pointwise", PreparePointwise, sizeof(sy_pointwise_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -195,8 +195,6 @@ class SquaredNorm : public Kernel {
   std::vector<Chunk> chunks_;
 };
 
-}  // namespace
-
 KernelPointer PrepareReduce(const Request& r) {
   if (!r.HasCounts(1, 1, 1)) return nullptr;
   const auto attributes = r.Attributes<sy_reduce_attributes>();
@@ -221,4 +219,8 @@ KernelPointer PrepareSquaredNorm(const Request& r) {
   return std::make_unique<SquaredNorm>(r);
 }
 
+const Registration kReduce{"reduce", PrepareReduce, sizeof(sy_reduce_attributes)};
+const Registration kSquaredNorm{"squared_norm", PrepareSquaredNorm, 0};
+
+}  // namespace
 }  // namespace switchyard

@@ -141,8 +141,6 @@ KernelPointer PrepareLoss(const Request& r, bool backward) {
   return std::make_unique<CrossEntropy>(r, attributes, backward);
 }
 
-}  // namespace
-
 KernelPointer PrepareSoftmax(const Request& r) {
   if (!r.HasCounts(1, 1, 1) || !HasRows(r) || !AllFloat(r) ||
       !r.RequireElements(r.outputs[0], Elements(r.inputs[0]), "y"))
@@ -170,4 +168,12 @@ KernelPointer PrepareLabelRank(const Request& r) {
   return std::make_unique<LabelRank>(r);
 }
 
+const Registration kSoftmax{"softmax", PrepareSoftmax, 0};
+const Registration kSoftmaxBackward{"softmax_backward", PrepareSoftmaxBackward, 0};
+const Registration kCrossEntropy{"cross_entropy", PrepareCrossEntropy, sizeof(sy_cross_entropy_attributes)};
+const Registration kCrossEntropyBackward{"cross_entropy_backward", PrepareCrossEntropyBackward,
+                                         sizeof(sy_cross_entropy_attributes)};
+const Registration kLabelRank{"label_rank", PrepareLabelRank, 0};
+
+}  // namespace
 }  // namespace switchyard

@@ -244,9 +244,12 @@ KernelPointer Prepare(const Request& r, bool backward) {
   }
 }
 
-}  // namespace
-
 KernelPointer PrepareCudnnAttention(const Request& r) { return Prepare(r, false); }
 KernelPointer PrepareCudnnAttentionBackward(const Request& r) { return Prepare(r, true); }
 
+const Registration kAttention{"attention", PrepareCudnnAttention, sizeof(sy_attention_attributes), kLibrary};
+const Registration kAttentionBackward{"attention_backward", PrepareCudnnAttentionBackward,
+                                      sizeof(sy_attention_attributes), kLibrary};
+
+}  // namespace
 }  // namespace switchyard

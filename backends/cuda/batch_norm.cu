@@ -216,8 +216,6 @@ bool CheckShapes(const Request& r, size_t vectors) {
   return r.RequireDimsOf(r.outputs[0], x, "the result");
 }
 
-}  // namespace
-
 KernelPointer PrepareBatchNorm(const Request& r) {
   if (!r.HasCounts(5, 5, 5) || !CheckShapes(r, 4)) return nullptr;
   return std::make_unique<BatchNorm>(r);
@@ -233,4 +231,11 @@ KernelPointer PrepareBatchNormBackward(const Request& r) {
   return std::make_unique<BatchNormBackward>(r);
 }
 
+const Registration kBatchNorm{"batch_norm", PrepareBatchNorm, sizeof(sy_batch_norm_attributes)};
+const Registration kBatchNormInference{"batch_norm_inference", PrepareBatchNormInference,
+                                       sizeof(sy_batch_norm_attributes)};
+const Registration kBatchNormBackward{"batch_norm_backward", PrepareBatchNormBackward,
+                                      sizeof(sy_batch_norm_attributes)};
+
+}  // namespace
 }  // namespace switchyard

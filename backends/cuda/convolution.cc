@@ -206,10 +206,15 @@ KernelPointer Prepare(const Request& r, Direction direction) {
   }
 }
 
-}  // namespace
-
 KernelPointer PrepareConvolution(const Request& r) { return Prepare(r, Direction::kForward); }
 KernelPointer PrepareConvolutionBackwardData(const Request& r) { return Prepare(r, Direction::kData); }
 KernelPointer PrepareConvolutionBackwardWeights(const Request& r) { return Prepare(r, Direction::kWeights); }
 
+const Registration kConvolution{"convolution", PrepareConvolution, sizeof(sy_convolution_attributes), kLibrary};
+const Registration kConvolutionBackwardData{"convolution_backward_data", PrepareConvolutionBackwardData,
+                                            sizeof(sy_convolution_attributes), kLibrary};
+const Registration kConvolutionBackwardWeights{"convolution_backward_weights", PrepareConvolutionBackwardWeights,
+                                               sizeof(sy_convolution_attributes), kLibrary};
+
+}  // namespace
 }  // namespace switchyard

@@ -196,8 +196,6 @@ KernelPointer Prepare(const Request& r, const sy_tensor& x, const sy_tensor& w, 
   return std::make_unique<DirectConvolution<kDirection>>(r, s, a.groups);
 }
 
-}  // namespace
-
 KernelPointer PrepareDirectConvolution(const Request& r) {
   const size_t inputs = r.Attributes<sy_convolution_attributes>().bias ? 3 : 2;
   if (!r.HasCounts(inputs, inputs, 1)) return nullptr;
@@ -214,4 +212,11 @@ KernelPointer PrepareDirectConvolutionBackwardWeights(const Request& r) {
   return Prepare<Direction::kWeights>(r, r.inputs[0], r.outputs[0], r.inputs[1]);
 }
 
+const Registration kConvolution{"convolution", PrepareDirectConvolution, sizeof(sy_convolution_attributes)};
+const Registration kConvolutionBackwardData{"convolution_backward_data", PrepareDirectConvolutionBackwardData,
+                                            sizeof(sy_convolution_attributes)};
+const Registration kConvolutionBackwardWeights{"convolution_backward_weights", PrepareDirectConvolutionBackwardWeights,
+                                               sizeof(sy_convolution_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -73,8 +73,6 @@ struct Dropout : Kernel {
   const Sampling sampling;
 };
 
-}  // namespace
-
 KernelPointer PrepareDropout(const Request& r) {
   const auto attributes = r.Attributes<sy_dropout_attributes>();
   if (!r.HasCounts(3, 3, 1) || !r.RequireFloat(r.inputs[0], "x") || !r.RequireFloat(r.outputs[0], "y") ||
@@ -89,4 +87,7 @@ KernelPointer PrepareDropout(const Request& r) {
   return std::make_unique<Dropout>(r, attributes);
 }
 
+const Registration kDropout{"dropout", PrepareDropout, sizeof(sy_dropout_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -104,8 +104,6 @@ struct Attention : Kernel {
   const sy_attention_attributes attributes;
 };
 
-}  // namespace
-
 KernelPointer PrepareAttention(const Request& r) {
   AttentionShape shape;
   if (!CheckAttention(r, 1, 2, &shape)) return nullptr;
@@ -115,4 +113,7 @@ KernelPointer PrepareAttention(const Request& r) {
   return std::make_unique<Attention>(r, shape);
 }
 
+const Registration kAttention{"attention", PrepareAttention, sizeof(sy_attention_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -177,8 +177,6 @@ struct AttentionBackward : Kernel {
   const int64_t rows;
 };
 
-}  // namespace
-
 KernelPointer PrepareAttentionBackward(const Request& r) {
   const bool dbias = r.outputs.size() == 2;
   AttentionShape shape;
@@ -195,4 +193,7 @@ KernelPointer PrepareAttentionBackward(const Request& r) {
   return std::make_unique<AttentionBackward>(r, shape);
 }
 
+const Registration kAttentionBackward{"attention_backward", PrepareAttentionBackward, sizeof(sy_attention_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -79,8 +79,6 @@ struct ScatterAdd : Kernel {
   const int64_t rows, width, count;
 };
 
-}  // namespace
-
 KernelPointer PrepareGather(const Request& r) {
   if (!r.HasCounts(2, 2, 1) || !r.RequireDtype(r.inputs[1], SY_I32, "indices") ||
       !r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y"))
@@ -105,4 +103,8 @@ KernelPointer PrepareScatterAdd(const Request& r) {
   return std::make_unique<ScatterAdd>(r);
 }
 
+const Registration kGather{"gather", PrepareGather, 0};
+const Registration kScatterAdd{"scatter_add", PrepareScatterAdd, 0};
+
+}  // namespace
 }  // namespace switchyard

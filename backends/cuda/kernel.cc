@@ -2,61 +2,34 @@
 #include "backends/cuda/kernel.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "backends/cuda/profiler.h"
 
 namespace switchyard {
 namespace {
+constinit const Registration* last_registered = nullptr;
+}
 
-// The library's kernel first, then our own for what the library does not take.
-constexpr struct {
-  const char* op;
-  PrepareFunction first, second;
-  size_t attributes;  // bytes of its struct; 0: it has none
-} kOps[] = {
-    {"matmul", PrepareMatmul, nullptr, sizeof(sy_matmul_attributes)},
-    {"attention", PrepareCudnnAttention, PrepareAttention, sizeof(sy_attention_attributes)},
-    {"attention_backward", PrepareCudnnAttentionBackward, PrepareAttentionBackward, sizeof(sy_attention_attributes)},
-    {"convolution", PrepareConvolution, PrepareDirectConvolution, sizeof(sy_convolution_attributes)},
-    {"convolution_backward_data", PrepareConvolutionBackwardData, PrepareDirectConvolutionBackwardData,
-     sizeof(sy_convolution_attributes)},
-    {"convolution_backward_weights", PrepareConvolutionBackwardWeights, PrepareDirectConvolutionBackwardWeights,
-     sizeof(sy_convolution_attributes)},
-    {"layer_norm", PrepareLayerNorm, nullptr, sizeof(sy_layer_norm_attributes)},
-    {"layer_norm_backward", PrepareLayerNormBackward, nullptr, sizeof(sy_layer_norm_attributes)},
-    {"softmax", PrepareSoftmax, nullptr, 0},
-    {"softmax_backward", PrepareSoftmaxBackward, nullptr, 0},
-    {"cross_entropy", PrepareCrossEntropy, nullptr, sizeof(sy_cross_entropy_attributes)},
-    {"cross_entropy_backward", PrepareCrossEntropyBackward, nullptr, sizeof(sy_cross_entropy_attributes)},
-    {"label_rank", PrepareLabelRank, nullptr, 0},
-    {"pointwise", PreparePointwise, nullptr, sizeof(sy_pointwise_attributes)},
-    {"reduce", PrepareReduce, nullptr, sizeof(sy_reduce_attributes)},
-    {"squared_norm", PrepareSquaredNorm, nullptr, 0},
-    {"transpose", PrepareTranspose, nullptr, sizeof(sy_axes_attributes)},
-    {"slice", PrepareSlice, nullptr, sizeof(sy_slice_attributes)},
-    {"pad", PreparePad, nullptr, sizeof(sy_pad_attributes)},
-    {"roll", PrepareRoll, nullptr, sizeof(sy_axes_attributes)},
-    {"concat", PrepareConcat, nullptr, sizeof(sy_axes_attributes)},
-    {"gather", PrepareGather, nullptr, 0},
-    {"scatter_add", PrepareScatterAdd, nullptr, 0},
-    {"dropout", PrepareDropout, nullptr, sizeof(sy_dropout_attributes)},
-    {"optimizer_update", PrepareOptimizerUpdate, nullptr, sizeof(sy_optimizer_attributes)},
-    {"pool", PreparePool, nullptr, sizeof(sy_pool_attributes)},
-    {"pool_backward", PreparePoolBackward, nullptr, sizeof(sy_pool_attributes)},
-    {"batch_norm", PrepareBatchNorm, nullptr, sizeof(sy_batch_norm_attributes)},
-    {"batch_norm_inference", PrepareBatchNormInference, nullptr, sizeof(sy_batch_norm_attributes)},
-    {"batch_norm_backward", PrepareBatchNormBackward, nullptr, sizeof(sy_batch_norm_attributes)},
-    {"resize", PrepareResize, nullptr, sizeof(sy_resize_attributes)},
-    {"resize_backward", PrepareResizeBackward, nullptr, sizeof(sy_resize_attributes)},
-};
+Registration::Registration(const char* name, PrepareFunction function, size_t bytes, Provider by)
+    : op(name), prepare(function), attribute_bytes(bytes), provider(by), next(std::exchange(last_registered, this)) {}
+
+const Registration* Registration::Find(const char* op, Provider by) {
+  const Registration* row = last_registered;
+  while (row != nullptr && (row->provider != by || std::strcmp(row->op, op) != 0)) row = row->next;
+  return row;
+}
+
+namespace {
 
 sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
                   sy_error* error) {
   *kernel = nullptr;
   const sy_prepare_request request = ReadStruct(given);
-  const auto* op =
-      std::find_if(std::begin(kOps), std::end(kOps), [&](const auto& o) { return !std::strcmp(o.op, request.op); });
-  if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cuda plugin", request.op);
+  const Registration* const rows[] = {Registration::Find(request.op, kLibrary), Registration::Find(request.op, kOwn)};
+  const Registration* op = rows[0] != nullptr ? rows[0] : rows[1];
+  if (op == nullptr) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cuda plugin", request.op);
   if (request.determinism > SY_DETERMINISM_RUN)
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: results may depend on the batch split", op->op);
   SY_TRY(Enter(device->index, error));
@@ -64,12 +37,12 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     Request r;
     r.device = device;
     r.deterministic = device->deterministic || request.determinism == SY_DETERMINISM_RUN;
-    SY_TRY(ReadOpRequest(request, op->op, op->attributes, &r, error));
+    SY_TRY(ReadOpRequest(request, op->op, op->attribute_bytes, &r, error));
     if (!r.RequireContiguous()) return SY_UNSUPPORTED;
     KernelPointer made;
-    for (const PrepareFunction prepare : {op->first, op->second}) {
-      if (prepare == nullptr || made != nullptr) continue;
-      made = prepare(r);
+    for (const Registration* row : rows) {
+      if (row == nullptr || made != nullptr) continue;
+      made = row->prepare(r);
       if (made && made->workspace_bytes > request.workspace_limit) {
         SY_REFUSE_OP(r, "needs %llu bytes of workspace, the limit is %llu",
                      static_cast<unsigned long long>(made->workspace_bytes),

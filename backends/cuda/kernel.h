@@ -1,6 +1,6 @@
 // What an op file sees: a Request (one prepare call, copied and checked), and Kernel, the class that it derives. A
 // kernel is an op at fixed shapes; bound to places it becomes a Bound; Run enqueues it on a stream. Op files define one
-// Prepare function per op, which kernel.cc's table names. Prepare refuses what it does not take (SY_REFUSE), so that
+// Prepare function per op and register it (Registration). Prepare refuses what it does not take (SY_REFUSE), so that
 // the core finds another way. Thread-safe: a kernel is immutable after prepare, its bindings share nothing but it.
 //
 //   struct Softmax : Kernel {
@@ -93,47 +93,20 @@ using KernelPointer = std::unique_ptr<Kernel>;
 // nullptr after having filled request.error; the status is SY_UNSUPPORTED for whatever a Prepare refuses.
 using PrepareFunction = KernelPointer (*)(const Request& request);
 
-// Libraries: matmul.cc, attention.cc, convolution.cc.
-KernelPointer PrepareMatmul(const Request&);
-KernelPointer PrepareCudnnAttention(const Request&);
-KernelPointer PrepareCudnnAttentionBackward(const Request&);
-KernelPointer PrepareConvolution(const Request&);
-KernelPointer PrepareConvolutionBackwardData(const Request&);
-KernelPointer PrepareConvolutionBackwardWeights(const Request&);
+// An op's row in the plugin's table. Defined at namespace scope beside the op's code, it enters itself when the plugin
+// is loaded, so that an op is one file: const Registration kSoftmax{"softmax", PrepareSoftmax, 0}; An op may have two
+// rows: a library's kernel is asked first, our own for what the library does not take.
+enum Provider { kOwn, kLibrary };
+struct Registration {
+  Registration(const char* name, PrepareFunction function, size_t bytes, Provider by = kOwn);
+  static const Registration* Find(const char* op, Provider by);  // nullptr where there is none
 
-// Own kernels: the .cu files.
-KernelPointer PrepareAttention(const Request&);
-KernelPointer PrepareAttentionBackward(const Request&);
-KernelPointer PrepareLayerNorm(const Request&);
-KernelPointer PrepareLayerNormBackward(const Request&);
-KernelPointer PrepareSoftmax(const Request&);
-KernelPointer PrepareSoftmaxBackward(const Request&);
-KernelPointer PrepareCrossEntropy(const Request&);
-KernelPointer PrepareCrossEntropyBackward(const Request&);
-KernelPointer PrepareLabelRank(const Request&);
-KernelPointer PreparePointwise(const Request&);
-KernelPointer PrepareReduce(const Request&);
-KernelPointer PrepareSquaredNorm(const Request&);
-KernelPointer PrepareTranspose(const Request&);
-KernelPointer PrepareSlice(const Request&);
-KernelPointer PreparePad(const Request&);
-KernelPointer PrepareRoll(const Request&);
-KernelPointer PrepareConcat(const Request&);
-KernelPointer PrepareGather(const Request&);
-KernelPointer PrepareScatterAdd(const Request&);
-KernelPointer PrepareDropout(const Request&);
-KernelPointer PrepareOptimizerUpdate(const Request&);
-KernelPointer PreparePool(const Request&);
-KernelPointer PreparePoolBackward(const Request&);
-KernelPointer PrepareBatchNorm(const Request&);
-KernelPointer PrepareBatchNormInference(const Request&);
-KernelPointer PrepareBatchNormBackward(const Request&);
-KernelPointer PrepareResize(const Request&);
-KernelPointer PrepareResizeBackward(const Request&);
-// Where cuDNN is missing or has no engine.
-KernelPointer PrepareDirectConvolution(const Request&);
-KernelPointer PrepareDirectConvolutionBackwardData(const Request&);
-KernelPointer PrepareDirectConvolutionBackwardWeights(const Request&);
+  const char* const op;
+  const PrepareFunction prepare;
+  const size_t attribute_bytes;  // of its struct; 0: it has none
+  const Provider provider;
+  const Registration* const next;
+};
 
 // What matmul.cc asks of our own kernels where cuBLASLt has no epilogue for it (matmul_epilogue.cu). Element (r, c) of
 // a (rows, columns) matrix; arithmetic in f32; every pointer but `accumulator` and `output` may be null; `output` may

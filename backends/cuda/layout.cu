@@ -261,8 +261,6 @@ uint4 Pattern(sy_dtype dtype, float value) {
   return pattern;
 }
 
-}  // namespace
-
 KernelPointer PrepareTranspose(const Request& r) {
   if (!IsPlain(r)) return nullptr;
   const auto attributes = r.Attributes<sy_axes_attributes>();
@@ -361,6 +359,14 @@ KernelPointer PrepareConcat(const Request& r) {
   if (position != y.dims[axis]) return SY_REFUSE(r, "concat: the inputs do not add up to the output");
   return kernel;
 }
+
+const Registration kTranspose{"transpose", PrepareTranspose, sizeof(sy_axes_attributes)};
+const Registration kSlice{"slice", PrepareSlice, sizeof(sy_slice_attributes)};
+const Registration kPad{"pad", PreparePad, sizeof(sy_pad_attributes)};
+const Registration kRoll{"roll", PrepareRoll, sizeof(sy_axes_attributes)};
+const Registration kConcat{"concat", PrepareConcat, sizeof(sy_axes_attributes)};
+
+}  // namespace
 
 KernelPointer PrepareBroadcast(const Request& r, const int32_t* sources) {
   auto kernel = std::make_unique<Moves>(r);

@@ -159,8 +159,6 @@ bool CheckLogits(const Request& r, bool soft_targets) {
   return r.RequireDtype(r.inputs[1], SY_I32, "labels") && r.RequireElements(r.inputs[1], logits.dims[0], "labels");
 }
 
-}  // namespace
-
 KernelPointer PrepareCrossEntropy(const Request& r) {
   if (!r.HasCounts(2, 2, 2) || !CheckLogits(r, r.Attributes<sy_cross_entropy_attributes>().soft_targets))
     return nullptr;
@@ -191,4 +189,10 @@ KernelPointer PrepareLabelRank(const Request& r) {
   return std::make_unique<LabelRank>(r);
 }
 
+const Registration kCrossEntropy{"cross_entropy", PrepareCrossEntropy, sizeof(sy_cross_entropy_attributes)};
+const Registration kCrossEntropyBackward{"cross_entropy_backward", PrepareCrossEntropyBackward,
+                                         sizeof(sy_cross_entropy_attributes)};
+const Registration kLabelRank{"label_rank", PrepareLabelRank, 0};
+
+}  // namespace
 }  // namespace switchyard

@@ -203,8 +203,6 @@ class Matmul : public Kernel {
 
 bool ProductType(sy_dtype input, sy_dtype output) { return output == input || output == SY_F32; }
 
-}  // namespace
-
 KernelPointer PrepareMatmul(const Request& r) {
   if (r.device->blas == nullptr) return SY_REFUSE(r, "matmul: %.300s", r.device->missing.c_str());
   const auto t = r.Attributes<sy_matmul_attributes>();
@@ -253,4 +251,7 @@ KernelPointer PrepareMatmul(const Request& r) {
   return kernel;
 }
 
+const Registration kMatmul{"matmul", PrepareMatmul, sizeof(sy_matmul_attributes), kLibrary};
+
+}  // namespace
 }  // namespace switchyard

@@ -153,8 +153,6 @@ bool AllFloat(const Request& r) {
   return true;
 }
 
-}  // namespace
-
 KernelPointer PrepareLayerNorm(const Request& r) {
   const bool residual = r.Attributes<sy_layer_norm_attributes>().residual;
   if (!r.HasCounts(residual ? 4 : 3, residual ? 4 : 3, residual ? 4 : 3) || !AllFloat(r)) return nullptr;
@@ -184,4 +182,9 @@ KernelPointer PrepareLayerNormBackward(const Request& r) {
   return std::make_unique<LayerNormBackward>(r);
 }
 
+const Registration kLayerNorm{"layer_norm", PrepareLayerNorm, sizeof(sy_layer_norm_attributes)};
+const Registration kLayerNormBackward{"layer_norm_backward", PrepareLayerNormBackward,
+                                      sizeof(sy_layer_norm_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -139,8 +139,6 @@ struct OptimizerUpdate : Kernel {
   int64_t chunk_count = 0;
 };
 
-}  // namespace
-
 KernelPointer PrepareOptimizerUpdate(const Request& r) {
   const auto attributes = r.Attributes<sy_optimizer_attributes>();
   if (attributes.kind < SY_OPTIMIZER_SGD || attributes.kind > SY_OPTIMIZER_ADAMW)
@@ -173,4 +171,7 @@ KernelPointer PrepareOptimizerUpdate(const Request& r) {
   return std::make_unique<OptimizerUpdate>(r, attributes, moments);
 }
 
+const Registration kOptimizerUpdate{"optimizer_update", PrepareOptimizerUpdate, sizeof(sy_optimizer_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -455,8 +455,6 @@ class Pointwise : public Kernel {
   size_t threads_ = 128;
 };
 
-}  // namespace
-
 KernelPointer PreparePointwise(const Request& r) {
   const auto program = r.Attributes<sy_pointwise_attributes>();
   if (r.inputs.size() > kMaxInputs)
@@ -505,4 +503,7 @@ KernelPointer PreparePointwise(const Request& r) {
   return kernel;
 }
 
+const Registration kPointwise{"pointwise", PreparePointwise, sizeof(sy_pointwise_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -159,8 +159,6 @@ bool CheckWindows(const Request& r, const sy_tensor& x, const sy_tensor& y) {
   return true;
 }
 
-}  // namespace
-
 KernelPointer PreparePool(const Request& r) {
   if (!r.HasCounts(1, 1, 1) || !CheckWindows(r, r.inputs[0], r.outputs[0])) return nullptr;
   return std::make_unique<Pool>(r);
@@ -173,4 +171,8 @@ KernelPointer PreparePoolBackward(const Request& r) {
   return std::make_unique<PoolBackward>(r);
 }
 
+const Registration kPool{"pool", PreparePool, sizeof(sy_pool_attributes)};
+const Registration kPoolBackward{"pool_backward", PreparePoolBackward, sizeof(sy_pool_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -272,6 +272,8 @@ cudaError_t LaunchRowSum(const void* a, sy_dtype dtype, int64_t rows, int64_t co
                        static_cast<float*>(workspace), stream);
 }
 
+namespace {
+
 KernelPointer PrepareReduce(const Request& r) {
   if (!r.HasCounts(1, 1, 1) || !r.RequireFloat(r.inputs[0], "x") || !r.RequireFloat(r.outputs[0], "y")) return nullptr;
   const auto attributes = r.Attributes<sy_reduce_attributes>();
@@ -299,5 +301,10 @@ KernelPointer PrepareSquaredNorm(const Request& r) {
   }
   return std::make_unique<SquaredNorm>(r);
 }
+
+const Registration kReduce{"reduce", PrepareReduce, sizeof(sy_reduce_attributes)};
+const Registration kSquaredNorm{"squared_norm", PrepareSquaredNorm, 0};
+
+}  // namespace
 
 }  // namespace switchyard

@@ -136,8 +136,6 @@ bool CheckShapes(const Request& r) {
   return r.HasCounts(1, 1, 1) && CheckImages(r, a.spatial_rank, r.inputs[0], r.outputs[0]);
 }
 
-}  // namespace
-
 KernelPointer PrepareResize(const Request& r) {
   if (!CheckShapes(r)) return nullptr;
   return std::make_unique<Resize>(r);
@@ -148,4 +146,8 @@ KernelPointer PrepareResizeBackward(const Request& r) {
   return std::make_unique<ResizeBackward>(r);
 }
 
+const Registration kResize{"resize", PrepareResize, sizeof(sy_resize_attributes)};
+const Registration kResizeBackward{"resize_backward", PrepareResizeBackward, sizeof(sy_resize_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -94,9 +94,11 @@ KernelPointer Prepare(const Request& r, size_t operands) {
   return kernel;
 }
 
-}  // namespace
-
 KernelPointer PrepareSoftmax(const Request& r) { return Prepare<Softmax>(r, 1); }
 KernelPointer PrepareSoftmaxBackward(const Request& r) { return Prepare<SoftmaxBackward>(r, 2); }
 
+const Registration kSoftmax{"softmax", PrepareSoftmax, 0};
+const Registration kSoftmaxBackward{"softmax_backward", PrepareSoftmaxBackward, 0};
+
+}  // namespace
 }  // namespace switchyard

@@ -66,8 +66,6 @@ Operand Scores(Sequence& s, const Request& r, const Sizes& n, const Operand& q, 
   return scores;
 }
 
-}  // namespace
-
 sy_status BuildAttention(Sequence& s, Request& r) {
   if (const sy_status status = CheckAttention(r, 1, 2); status != SY_OK) return status;
   const Sizes n(r.inputs[0].dims);
@@ -115,4 +113,8 @@ sy_status BuildAttentionBackward(Sequence& s, Request& r) {
   return s.Deliver(r, 0, dqkv);
 }
 
+const Registration kAttention{"attention", BuildAttention, sizeof(sy_attention_attributes)};
+const Registration kAttentionBackward{"attention_backward", BuildAttentionBackward, sizeof(sy_attention_attributes)};
+
+}  // namespace
 }  // namespace switchyard

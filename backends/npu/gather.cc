@@ -18,8 +18,6 @@ Operand Clamped(Sequence& s, const Operand& indices, int64_t rows) {
   return clamped;
 }
 
-}  // namespace
-
 sy_status BuildGather(Sequence& s, Request& r) {
   if (const sy_status status = r.Expect(2, 1); status != SY_OK) return status;
   const Operand &table = r.inputs[0], &indices = r.inputs[1], &output = r.outputs[0];
@@ -48,4 +46,8 @@ sy_status BuildScatterAdd(Sequence& s, Request& r) {
   return s.Deliver(r, 0, result);
 }
 
+const Registration kGather{"gather", BuildGather, 0};
+const Registration kScatterAdd{"scatter_add", BuildScatterAdd, 0};
+
+}  // namespace
 }  // namespace switchyard

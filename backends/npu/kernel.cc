@@ -1,7 +1,7 @@
 #include "backends/npu/kernel.h"
 
 #include <algorithm>
-#include <map>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -37,31 +37,19 @@ struct sy_bound {
 namespace switchyard {
 namespace {
 
-const std::map<std::string, Builder>& Builders() {
-  static const std::map<std::string, Builder> builders = {
-      {"matmul", {BuildMatmul, sizeof(sy_matmul_attributes)}},
-      {"attention", {BuildAttention, sizeof(sy_attention_attributes)}},
-      {"attention_backward", {BuildAttentionBackward, sizeof(sy_attention_attributes)}},
-      {"layer_norm", {BuildLayerNorm, sizeof(sy_layer_norm_attributes)}},
-      {"layer_norm_backward", {BuildLayerNormBackward, sizeof(sy_layer_norm_attributes)}},
-      {"softmax", {BuildSoftmax, 0}},
-      {"softmax_backward", {BuildSoftmaxBackward, 0}},
-      {"cross_entropy", {BuildCrossEntropy, sizeof(sy_cross_entropy_attributes)}},
-      {"cross_entropy_backward", {BuildCrossEntropyBackward, sizeof(sy_cross_entropy_attributes)}},
-      {"label_rank", {BuildLabelRank, 0}},
-      {"pointwise", {BuildPointwise, sizeof(sy_pointwise_attributes)}},
-      {"reduce", {BuildReduce, sizeof(sy_reduce_attributes)}},
-      {"squared_norm", {BuildSquaredNorm, 0}},
-      {"transpose", {BuildTranspose, sizeof(sy_axes_attributes)}},
-      {"slice", {BuildSlice, sizeof(sy_slice_attributes)}},
-      {"pad", {BuildPad, sizeof(sy_pad_attributes)}},
-      {"roll", {BuildRoll, sizeof(sy_axes_attributes)}},
-      {"concat", {BuildConcat, sizeof(sy_axes_attributes)}},
-      {"gather", {BuildGather, 0}},
-      {"scatter_add", {BuildScatterAdd, 0}},
-      {"optimizer_update", {BuildOptimizerUpdate, sizeof(sy_optimizer_attributes)}}};
-  return builders;
+constinit const Registration* last_registered = nullptr;
+}  // namespace
+
+Registration::Registration(const char* name, Builder function, size_t bytes)
+    : op(name), build(function), attribute_bytes(bytes), next(std::exchange(last_registered, this)) {}
+
+const Registration* Registration::Find(const char* op) {
+  const Registration* row = last_registered;
+  while (row != nullptr && std::strcmp(row->op, op) != 0) row = row->next;
+  return row;
 }
+
+namespace {
 
 uint64_t BytesIn(const Operand& operand) { return static_cast<uint64_t>(operand.count() * BytesOf(operand.dtype)); }
 
@@ -227,15 +215,13 @@ void Release(sy_kernel* kernel) { delete kernel; }
 }  // namespace
 
 sy_status Build(Sequence& s, Request& r) {
-  const auto found = Builders().find(r.op);
-  if (found == Builders().end()) return Refuse(r.error, SY_UNSUPPORTED, Text("no op ", r.op));
-  const Builder& builder = found->second;
-  if (r.attributes_size < builder.attributes_size || (builder.attributes_size > 0 && r.attributes == nullptr)) {
-    return Refuse(
-        r.error, SY_INVALID,
-        Text(r.op, ": expected ", builder.attributes_size, " bytes of attributes, found ", r.attributes_size));
+  const Registration* op = Registration::Find(r.op.c_str());
+  if (op == nullptr) return Refuse(r.error, SY_UNSUPPORTED, Text("no op ", r.op));
+  if (r.attributes_size < op->attribute_bytes || (op->attribute_bytes > 0 && r.attributes == nullptr)) {
+    return Refuse(r.error, SY_INVALID,
+                  Text(r.op, ": expected ", op->attribute_bytes, " bytes of attributes, found ", r.attributes_size));
   }
-  return builder.build(s, r);
+  return op->build(s, r);
 }
 
 uint32_t ReachedDeterminism(const sy_device* device) {

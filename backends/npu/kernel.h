@@ -2,7 +2,7 @@
 // enqueues one after the other. Executors are made repeatable, so that a launch plans nothing; an operator that cannot
 // be is planned at every launch.
 //
-// Builders, one per op, are listed in kernel.cc. Each appends the op's operators to a sequence, or refuses:
+// Builders, one per op, register themselves. Each appends the op's operators to a sequence, or refuses:
 // SY_UNSUPPORTED for what is not offered, SY_INVALID for shapes that the op does not have. Thread-safe: a kernel is
 // constant once prepared.
 #pragma once
@@ -24,34 +24,22 @@ struct sy_kernel {
 
 namespace switchyard {
 
-struct Builder {
-  sy_status (*build)(Sequence& s, Request& r);
-  size_t attributes_size;  // the least; 0: the op has none
+using Builder = sy_status (*)(Sequence& s, Request& r);
+
+// An op's row in the plugin's table. Defined at namespace scope beside the op's builder, it enters itself when the
+// plugin is loaded, so that an op is one file: const Registration kSoftmax{"softmax", BuildSoftmax, 0};
+struct Registration {
+  Registration(const char* name, Builder function, size_t bytes);
+  static const Registration* Find(const char* op);  // nullptr where there is none
+
+  const char* const op;
+  const Builder build;
+  const size_t attribute_bytes;  // of its struct, the least; 0: it has none
+  const Registration* const next;
 };
 // Calls the builder of r.op; SY_UNSUPPORTED where there is none.
 sy_status Build(Sequence& s, Request& r);
 
-sy_status BuildMatmul(Sequence& s, Request& r);
-sy_status BuildAttention(Sequence& s, Request& r);
-sy_status BuildAttentionBackward(Sequence& s, Request& r);
-sy_status BuildLayerNorm(Sequence& s, Request& r);
-sy_status BuildLayerNormBackward(Sequence& s, Request& r);
-sy_status BuildSoftmax(Sequence& s, Request& r);
-sy_status BuildSoftmaxBackward(Sequence& s, Request& r);
-sy_status BuildCrossEntropy(Sequence& s, Request& r);
-sy_status BuildCrossEntropyBackward(Sequence& s, Request& r);
-sy_status BuildLabelRank(Sequence& s, Request& r);
-sy_status BuildPointwise(Sequence& s, Request& r);
-sy_status BuildReduce(Sequence& s, Request& r);
-sy_status BuildSquaredNorm(Sequence& s, Request& r);
-sy_status BuildTranspose(Sequence& s, Request& r);
-sy_status BuildSlice(Sequence& s, Request& r);
-sy_status BuildPad(Sequence& s, Request& r);
-sy_status BuildRoll(Sequence& s, Request& r);
-sy_status BuildConcat(Sequence& s, Request& r);
-sy_status BuildGather(Sequence& s, Request& r);
-sy_status BuildScatterAdd(Sequence& s, Request& r);
-sy_status BuildOptimizerUpdate(Sequence& s, Request& r);
 sy_status BuildReshape(Sequence& s, Request& r);  // between the nodes of a region
 
 // activation(x), and gradient·activation'(x); pointwise and matmul share them. `gradient` broadcasts to x.

@@ -5,6 +5,7 @@
 #include "backends/npu/kernel.h"
 
 namespace switchyard {
+namespace {
 
 sy_status BuildTranspose(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_axes_attributes>();
@@ -106,6 +107,14 @@ sy_status BuildConcat(Sequence& s, Request& r) {
   }
   return SY_OK;
 }
+
+const Registration kTranspose{"transpose", BuildTranspose, sizeof(sy_axes_attributes)};
+const Registration kSlice{"slice", BuildSlice, sizeof(sy_slice_attributes)};
+const Registration kPad{"pad", BuildPad, sizeof(sy_pad_attributes)};
+const Registration kRoll{"roll", BuildRoll, sizeof(sy_axes_attributes)};
+const Registration kConcat{"concat", BuildConcat, sizeof(sy_axes_attributes)};
+
+}  // namespace
 
 // Between the nodes of a region, where a view is an operand like any other.
 sy_status BuildReshape(Sequence& s, Request& r) {

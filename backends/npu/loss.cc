@@ -45,8 +45,6 @@ Operand Smoothed(Sequence& s, const Operand& targets, const sy_cross_entropy_att
   return s.Plus(s.Scaled(y, 1 - a.label_smoothing), a.label_smoothing / static_cast<double>(classes));
 }
 
-}  // namespace
-
 sy_status BuildCrossEntropy(Sequence& s, Request& r) {
   if (const sy_status status = CheckLoss(r, 2, 2); status != SY_OK) return status;
   const auto a = r.Attributes<sy_cross_entropy_attributes>();
@@ -122,4 +120,10 @@ sy_status BuildLabelRank(Sequence& s, Request& r) {
   return SY_OK;
 }
 
+const Registration kCrossEntropy{"cross_entropy", BuildCrossEntropy, sizeof(sy_cross_entropy_attributes)};
+const Registration kCrossEntropyBackward{"cross_entropy_backward", BuildCrossEntropyBackward,
+                                         sizeof(sy_cross_entropy_attributes)};
+const Registration kLabelRank{"label_rank", BuildLabelRank, 0};
+
+}  // namespace
 }  // namespace switchyard

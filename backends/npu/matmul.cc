@@ -37,6 +37,8 @@ Operand ActivateGradient(Sequence& s, int32_t activation, const Operand& gradien
   return y;
 }
 
+namespace {
+
 sy_status BuildMatmul(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_matmul_attributes>();
   const bool second_output = a.save_preactivation != 0 || a.bias_gradient != 0;
@@ -108,5 +110,9 @@ sy_status BuildMatmul(Sequence& s, Request& r) {
   if (a.residual) t = s.Add(t, s.Wide(residual), 1, &c);
   return s.Deliver(r, 0, t);
 }
+
+const Registration kMatmul{"matmul", BuildMatmul, sizeof(sy_matmul_attributes)};
+
+}  // namespace
 
 }  // namespace switchyard

@@ -16,8 +16,6 @@ sy_status ExpectAll(const Request& r, std::initializer_list<std::pair<const Oper
 
 Dims WithoutLast(const Dims& dims) { return Dims(dims.begin(), dims.end() - 1); }
 
-}  // namespace
-
 sy_status BuildLayerNorm(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
   const size_t count = a.residual ? 4 : 3;
@@ -90,4 +88,10 @@ sy_status BuildSoftmaxBackward(Sequence& s, Request& r) {
   return s.Deliver(r, 0, dx);
 }
 
+const Registration kLayerNorm{"layer_norm", BuildLayerNorm, sizeof(sy_layer_norm_attributes)};
+const Registration kLayerNormBackward{"layer_norm_backward", BuildLayerNormBackward, sizeof(sy_layer_norm_attributes)};
+const Registration kSoftmax{"softmax", BuildSoftmax, 0};
+const Registration kSoftmaxBackward{"softmax_backward", BuildSoftmaxBackward, 0};
+
+}  // namespace
 }  // namespace switchyard

@@ -65,8 +65,6 @@ std::array<Operand, 3> Update(Sequence& s, const Shared& shared, const sy_optimi
   return {s.Sub(from, step), mean, square};
 }
 
-}  // namespace
-
 sy_status BuildOptimizerUpdate(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_optimizer_attributes>();
   if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW)
@@ -114,4 +112,7 @@ sy_status BuildOptimizerUpdate(Sequence& s, Request& r) {
   return SY_OK;
 }
 
+const Registration kOptimizerUpdate{"optimizer_update", BuildOptimizerUpdate, sizeof(sy_optimizer_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -100,8 +100,6 @@ bool Broadcasts(const Dims& x, const Dims& dims) {
   return true;
 }
 
-}  // namespace
-
 sy_status BuildPointwise(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_pointwise_attributes>();
   const auto complain = [&](const std::string& what) { return Refuse(r.error, SY_INVALID, "pointwise: " + what); };
@@ -157,4 +155,7 @@ sy_status BuildPointwise(Sequence& s, Request& r) {
   return SY_OK;
 }
 
+const Registration kPointwise{"pointwise", BuildPointwise, sizeof(sy_pointwise_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -2,6 +2,7 @@
 #include "backends/npu/kernel.h"
 
 namespace switchyard {
+namespace {
 
 sy_status BuildReduce(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_reduce_attributes>();
@@ -59,5 +60,10 @@ sy_status BuildSquaredNorm(Sequence& s, Request& r) {
   const Operand total = s.Sum(sums.Part(1, 0, 1), {0, 1}, true);
   return s.Deliver(r, 0, total.Reshaped(r.outputs[0].dims));
 }
+
+const Registration kReduce{"reduce", BuildReduce, sizeof(sy_reduce_attributes)};
+const Registration kSquaredNorm{"squared_norm", BuildSquaredNorm, 0};
+
+}  // namespace
 
 }  // namespace switchyard

@@ -30,11 +30,6 @@ struct Sizes {
   Matrix Scores(const Operand& scratch) const { return {scratch, SY_F32, t, 1, h * t * t, t * t}; }
 };
 
-Matrix Transposed(Matrix m) {
-  std::swap(m.row_stride, m.column_stride);
-  return m;
-}
-
 // The checks that both directions share; `optional` is the first of bias and mask.
 bool CheckOperands(const Request& r, size_t required, size_t least_outputs, size_t most_outputs, Sizes* s) {
   const auto a = r.Attributes<sy_attention_attributes>();
@@ -71,8 +66,6 @@ void AddRows(const Request& r, Kernel& kernel, const Sizes& s, const char* funct
   launch.Uint(rows).Uint(s.t).Uint(s.h).Uint(a.mask ? r.inputs.back().dims[0] : 1).Uint(first);
   launch.Groups(RowGroups(*kernel.device(), rows));
 }
-
-}  // namespace
 
 sy_status PrepareAttention(const Request& r, Kernel& kernel) {
   Sizes s;
@@ -166,4 +159,8 @@ sy_status PrepareAttentionBackward(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+const Registration kAttention{"attention", PrepareAttention, sizeof(sy_attention_attributes)};
+const Registration kAttentionBackward{"attention_backward", PrepareAttentionBackward, sizeof(sy_attention_attributes)};
+
+}  // namespace
 }  // namespace switchyard

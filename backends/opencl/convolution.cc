@@ -40,11 +40,6 @@ struct Problem {
   }
 };
 
-Matrix Transposed(Matrix m) {
-  std::swap(m.row_stride, m.column_stride);
-  return m;
-}
-
 bool Check(const Request& r, const sy_convolution_attributes& a, const sy_tensor& x, const sy_tensor& w,
            const sy_tensor& y, Problem* p) {
   if (!r.RequireContiguous() || !r.RequireFloat(x, "x") || !r.RequireDtype(w, x.dtype, "w") ||
@@ -82,8 +77,6 @@ void AddColumns(Kernel& kernel, const Problem& p, const Operand& x, const Operan
       .Uint(p.groups)
       .Groups(RowGroups(*kernel.device(), pixels * p.w.Taps()));
 }
-
-}  // namespace
 
 sy_status PrepareConvolution(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_convolution_attributes>();
@@ -169,4 +162,11 @@ sy_status PrepareConvolutionBackwardWeights(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+const Registration kConvolution{"convolution", PrepareConvolution, sizeof(sy_convolution_attributes)};
+const Registration kConvolutionBackwardData{"convolution_backward_data", PrepareConvolutionBackwardData,
+                                            sizeof(sy_convolution_attributes)};
+const Registration kConvolutionBackwardWeights{"convolution_backward_weights", PrepareConvolutionBackwardWeights,
+                                               sizeof(sy_convolution_attributes)};
+
+}  // namespace
 }  // namespace switchyard

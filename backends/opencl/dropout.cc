@@ -2,6 +2,7 @@
 #include "backends/opencl/kernel.h"
 
 namespace switchyard {
+namespace {
 
 sy_status PrepareDropout(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_dropout_attributes>();
@@ -33,5 +34,9 @@ sy_status PrepareDropout(const Request& r, Kernel& kernel) {
       .Groups(tiling.groups);
   return SY_OK;
 }
+
+const Registration kDropout{"dropout", PrepareDropout, sizeof(sy_dropout_attributes)};
+
+}  // namespace
 
 }  // namespace switchyard

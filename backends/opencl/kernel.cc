@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "backends/opencl/ops.h"
-
 namespace switchyard {
 class Bound;
 }
@@ -250,16 +248,19 @@ sy_status Bound::Run(Stream& stream, const sy_stream* handle, sy_error* error) c
 
 namespace {
 
-constexpr struct {
-  const char* op;
-  PrepareFunction prepare;
-  size_t attribute_bytes;  // 0: it has none
-} kOps[] = {
-#define SY_ROW(op, name, attributes) \
-  {#op, Prepare##name, sizeof(attributes) > sizeof(sy_header) ? sizeof(attributes) : 0},
-    SY_OPENCL_OPS(SY_ROW)
-#undef SY_ROW
-};
+constinit const Registration* last_registered = nullptr;
+}  // namespace
+
+Registration::Registration(const char* name, PrepareFunction function, size_t bytes)
+    : op(name), prepare(function), attribute_bytes(bytes), next(std::exchange(last_registered, this)) {}
+
+const Registration* Registration::Find(const char* op) {
+  const Registration* row = last_registered;
+  while (row != nullptr && std::strcmp(row->op, op) != 0) row = row->next;
+  return row;
+}
+
+namespace {
 
 // What the kernels' 32-bit indices and 32-bit arithmetic cannot hold.
 sy_status CheckTensor(const sy_tensor& tensor, const Request& request) {
@@ -269,9 +270,8 @@ sy_status CheckTensor(const sy_tensor& tensor, const Request& request) {
 
 sy_status PrepareKernel(sy_device* device, const sy_prepare_request& request, sy_kernel** result, sy_kernel_info* info,
                         sy_error* error) {
-  const auto* op = std::find_if(std::begin(kOps), std::end(kOps),
-                                [&](const auto& known) { return std::strcmp(known.op, request.op) == 0; });
-  if (op == std::end(kOps)) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the opencl plugin", request.op);
+  const Registration* op = Registration::Find(request.op);
+  if (op == nullptr) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the opencl plugin", request.op);
   if (request.determinism > SY_DETERMINISM_RUN) {
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: sums depend on the number of compute units", op->op);
   }

@@ -142,4 +142,16 @@ int64_t RowShare(const sy_device& device, int64_t rows);
 // SY_OK, or a refusal (SY_REFUSE, Require…) with its reason in the request's error.
 using PrepareFunction = sy_status (*)(const Request& request, Kernel& kernel);
 
+// An op's row in the plugin's table. Defined at namespace scope beside the op's code, it enters itself when the plugin
+// is loaded, so that an op is one file: const Registration kSoftmax{"softmax", PrepareSoftmax, 0};
+struct Registration {
+  Registration(const char* name, PrepareFunction function, size_t bytes);
+  static const Registration* Find(const char* op);  // nullptr where there is none
+
+  const char* const op;
+  const PrepareFunction prepare;
+  const size_t attribute_bytes;  // of its struct; 0: it has none
+  const Registration* const next;
+};
+
 }  // namespace switchyard

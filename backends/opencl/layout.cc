@@ -129,8 +129,6 @@ bool IsPlain(const Request& r) {
   return r.RequireDtype(r.outputs[0], r.inputs[0].dtype, "y");
 }
 
-}  // namespace
-
 sy_status PrepareTranspose(const Request& r, Kernel& kernel) {
   if (!IsPlain(r)) return SY_UNSUPPORTED;
   const auto a = r.Attributes<sy_axes_attributes>();
@@ -262,4 +260,12 @@ sy_status PrepareGather(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+const Registration kTranspose{"transpose", PrepareTranspose, sizeof(sy_axes_attributes)};
+const Registration kSlice{"slice", PrepareSlice, sizeof(sy_slice_attributes)};
+const Registration kPad{"pad", PreparePad, sizeof(sy_pad_attributes)};
+const Registration kRoll{"roll", PrepareRoll, sizeof(sy_axes_attributes)};
+const Registration kConcat{"concat", PrepareConcat, sizeof(sy_axes_attributes)};
+const Registration kGather{"gather", PrepareGather, 0};
+
+}  // namespace
 }  // namespace switchyard

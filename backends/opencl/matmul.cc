@@ -77,6 +77,8 @@ void AddProduct(Kernel& kernel, const Product& product) {
   }
 }
 
+namespace {
+
 sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_matmul_attributes>();
   const size_t inputs = 2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0);
@@ -149,5 +151,9 @@ sy_status PrepareMatmul(const Request& r, Kernel& kernel) {
   AddReduction(kernel, sums);
   return SY_OK;
 }
+
+const Registration kMatmul{"matmul", PrepareMatmul, sizeof(sy_matmul_attributes)};
+
+}  // namespace
 
 }  // namespace switchyard

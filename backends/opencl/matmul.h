@@ -1,6 +1,8 @@
 // A matrix product as a step of a kernel: the op matmul is one, attention and convolution consist of them.
 #pragma once
 
+#include <utility>
+
 #include "backends/opencl/kernel.h"
 
 namespace switchyard {
@@ -12,6 +14,10 @@ struct Matrix {
   sy_dtype dtype = SY_F32;
   int64_t row_stride = 0, column_stride = 1, outer_stride = 0, inner_stride = 0;
 };
+inline Matrix Transposed(Matrix m) {
+  std::swap(m.row_stride, m.column_stride);
+  return m;
+}
 
 enum { kBias = 1, kSavePreactivation = 2, kActivationGradient = 4, kResidual = 8, kAccumulate = 16 };  // as epilogue.cl
 

@@ -49,8 +49,6 @@ void Separate(Kernel& kernel, const Request& r, const Operand& sums, int64_t col
   }
 }
 
-}  // namespace
-
 sy_status PrepareLayerNorm(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
   const bool residual = a.residual != 0;
@@ -230,4 +228,14 @@ sy_status PrepareBatchNormBackward(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+const Registration kLayerNorm{"layer_norm", PrepareLayerNorm, sizeof(sy_layer_norm_attributes)};
+const Registration kLayerNormBackward{"layer_norm_backward", PrepareLayerNormBackward,
+                                      sizeof(sy_layer_norm_attributes)};
+const Registration kBatchNorm{"batch_norm", PrepareBatchNorm, sizeof(sy_batch_norm_attributes)};
+const Registration kBatchNormInference{"batch_norm_inference", PrepareBatchNormInference,
+                                       sizeof(sy_batch_norm_attributes)};
+const Registration kBatchNormBackward{"batch_norm_backward", PrepareBatchNormBackward,
+                                      sizeof(sy_batch_norm_attributes)};
+
+}  // namespace
 }  // namespace switchyard

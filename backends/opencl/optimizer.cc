@@ -14,8 +14,6 @@ struct Chunk {  // as in optimizer.cl; bytes, and `count` elements
   uint64_t from[4], to[3], count;
 };
 
-}  // namespace
-
 sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_optimizer_attributes>();
   if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW) return SY_REFUSE_OP(r, "unknown kind %d", a.kind);
@@ -99,4 +97,7 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+const Registration kOptimizerUpdate{"optimizer_update", PrepareOptimizerUpdate, sizeof(sy_optimizer_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -237,8 +237,6 @@ sy_status CheckProgram(const Request& r, const sy_pointwise_attributes& p) {
   return SY_OK;
 }
 
-}  // namespace
-
 sy_status PreparePointwise(const Request& r, Kernel& kernel) {
   const auto program = r.Attributes<sy_pointwise_attributes>();
   if (const sy_status status = CheckProgram(r, program); status != SY_OK) return status;
@@ -271,4 +269,7 @@ sy_status PreparePointwise(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+const Registration kPointwise{"pointwise", PreparePointwise, sizeof(sy_pointwise_attributes)};
+
+}  // namespace
 }  // namespace switchyard

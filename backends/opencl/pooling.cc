@@ -61,6 +61,8 @@ bool CheckExtents(const Request& r, int32_t spatial_rank, const Window& w, const
   return true;
 }
 
+namespace {
+
 sy_status PreparePool(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_pool_attributes>();
   Window w;
@@ -83,5 +85,10 @@ sy_status PreparePoolBackward(const Request& r, Kernel& kernel) {
   Finish(launch, kernel, a, w, x.dims[0] * w.Inputs(), x.dims[x.rank - 1]);
   return SY_OK;
 }
+
+const Registration kPool{"pool", PreparePool, sizeof(sy_pool_attributes)};
+const Registration kPoolBackward{"pool_backward", PreparePoolBackward, sizeof(sy_pool_attributes)};
+
+}  // namespace
 
 }  // namespace switchyard

@@ -63,6 +63,8 @@ void AddReduction(Kernel& kernel, const Reduction& r) {
   AddStage(kernel, second, 1, parts);
 }
 
+namespace {
+
 sy_status PrepareReduce(const Request& r, Kernel& kernel) {
   if (!r.HasCounts(1, 1, 1) || !r.RequireContiguous() || !r.RequireFloat(r.outputs[0], "y")) return SY_UNSUPPORTED;
   const auto a = r.Attributes<sy_reduce_attributes>();
@@ -178,5 +180,10 @@ sy_status PrepareSquaredNorm(const Request& r, Kernel& kernel) {
   AddReduction(kernel, total);
   return SY_OK;
 }
+
+const Registration kReduce{"reduce", PrepareReduce, sizeof(sy_reduce_attributes)};
+const Registration kSquaredNorm{"squared_norm", PrepareSquaredNorm, 0};
+
+}  // namespace
 
 }  // namespace switchyard

@@ -28,9 +28,11 @@ sy_status Prepare(const Request& r, Kernel& kernel, bool backward) {
   return SY_OK;
 }
 
-}  // namespace
-
 sy_status PrepareResize(const Request& r, Kernel& kernel) { return Prepare(r, kernel, false); }
 sy_status PrepareResizeBackward(const Request& r, Kernel& kernel) { return Prepare(r, kernel, true); }
 
+const Registration kResize{"resize", PrepareResize, sizeof(sy_resize_attributes)};
+const Registration kResizeBackward{"resize_backward", PrepareResizeBackward, sizeof(sy_resize_attributes)};
+
+}  // namespace
 }  // namespace switchyard

@@ -2,6 +2,7 @@
 #include "backends/opencl/reduction.h"
 
 namespace switchyard {
+namespace {
 
 sy_status PrepareScatterAdd(const Request& r, Kernel& kernel) {
   if (!r.HasCounts(2, 2, 1) || !r.RequireContiguous() || !r.RequireDtype(r.inputs[0], SY_I32, "indices") ||
@@ -32,5 +33,9 @@ sy_status PrepareScatterAdd(const Request& r, Kernel& kernel) {
   AddReduction(kernel, convert);
   return SY_OK;
 }
+
+const Registration kScatterAdd{"scatter_add", PrepareScatterAdd, 0};
+
+}  // namespace
 
 }  // namespace switchyard

@@ -36,8 +36,6 @@ bool RowResult(const Request& r, const sy_tensor& t, const Rows& rows, const cha
   return r.RequireDtype(t, SY_F32, name) && r.RequireDims(t, {rows.rows}, name);
 }
 
-}  // namespace
-
 sy_status PrepareSoftmax(const Request& r, Kernel& kernel) {
   Rows size;
   if (!r.HasCounts(1, 1, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation() ||
@@ -134,4 +132,12 @@ sy_status PrepareLabelRank(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
+const Registration kSoftmax{"softmax", PrepareSoftmax, 0};
+const Registration kSoftmaxBackward{"softmax_backward", PrepareSoftmaxBackward, 0};
+const Registration kCrossEntropy{"cross_entropy", PrepareCrossEntropy, sizeof(sy_cross_entropy_attributes)};
+const Registration kCrossEntropyBackward{"cross_entropy_backward", PrepareCrossEntropyBackward,
+                                         sizeof(sy_cross_entropy_attributes)};
+const Registration kLabelRank{"label_rank", PrepareLabelRank, 0};
+
+}  // namespace
 }  // namespace switchyard

@@ -120,10 +120,9 @@ void RunAttentionBackward(Call& call) {
   }
 }
 
+const Operation kAttention{"attention", sizeof(sy_attention_attributes), CheckAttention, RunAttention};
+const Operation kAttentionBackward{"attention_backward", sizeof(sy_attention_attributes), CheckAttentionBackward,
+                                   RunAttentionBackward};
+
 }  // namespace
-
-extern const Operation kAttention{"attention", sizeof(sy_attention_attributes), CheckAttention, RunAttention};
-extern const Operation kAttentionBackward{"attention_backward", sizeof(sy_attention_attributes), CheckAttentionBackward,
-                                          RunAttentionBackward};
-
 }  // namespace switchyard

@@ -86,12 +86,11 @@ void RunBackwardWeights(Call& call) {
                  });
 }
 
+const Operation kConvolution{"convolution", sizeof(ConvolutionAttributes), CheckConvolution, RunConvolution};
+const Operation kConvolutionBackwardData{"convolution_backward_data", sizeof(ConvolutionAttributes), CheckBackwardData,
+                                         RunBackwardData};
+const Operation kConvolutionBackwardWeights{"convolution_backward_weights", sizeof(ConvolutionAttributes),
+                                            CheckBackwardWeights, RunBackwardWeights};
+
 }  // namespace
-
-extern const Operation kConvolution{"convolution", sizeof(ConvolutionAttributes), CheckConvolution, RunConvolution};
-extern const Operation kConvolutionBackwardData{"convolution_backward_data", sizeof(ConvolutionAttributes),
-                                                CheckBackwardData, RunBackwardData};
-extern const Operation kConvolutionBackwardWeights{"convolution_backward_weights", sizeof(ConvolutionAttributes),
-                                                   CheckBackwardWeights, RunBackwardWeights};
-
 }  // namespace switchyard

@@ -46,9 +46,8 @@ void RunScatterAdd(Call& call) {
   });
 }
 
+const Operation kGather{"gather", 0, CheckGather, RunGather};
+const Operation kScatterAdd{"scatter_add", 0, CheckScatterAdd, RunScatterAdd};
+
 }  // namespace
-
-extern const Operation kGather{"gather", 0, CheckGather, RunGather};
-extern const Operation kScatterAdd{"scatter_add", 0, CheckScatterAdd, RunScatterAdd};
-
 }  // namespace switchyard

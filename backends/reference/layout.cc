@@ -133,12 +133,11 @@ void RunConcat(Call& call) {
   }
 }
 
+const Operation kTranspose{"transpose", sizeof(sy_axes_attributes), CheckTranspose, RunTranspose};
+const Operation kSlice{"slice", sizeof(sy_slice_attributes), CheckSlice, RunSlice};
+const Operation kPad{"pad", sizeof(sy_pad_attributes), CheckPad, RunPad};
+const Operation kRoll{"roll", sizeof(sy_axes_attributes), CheckRoll, RunRoll};
+const Operation kConcat{"concat", sizeof(sy_axes_attributes), CheckConcat, RunConcat};
+
 }  // namespace
-
-extern const Operation kTranspose{"transpose", sizeof(sy_axes_attributes), CheckTranspose, RunTranspose};
-extern const Operation kSlice{"slice", sizeof(sy_slice_attributes), CheckSlice, RunSlice};
-extern const Operation kPad{"pad", sizeof(sy_pad_attributes), CheckPad, RunPad};
-extern const Operation kRoll{"roll", sizeof(sy_axes_attributes), CheckRoll, RunRoll};
-extern const Operation kConcat{"concat", sizeof(sy_axes_attributes), CheckConcat, RunConcat};
-
 }  // namespace switchyard

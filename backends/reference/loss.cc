@@ -113,12 +113,10 @@ void RunLabelRank(Call& call) {
   }
 }
 
+const Operation kCrossEntropy{"cross_entropy", sizeof(sy_cross_entropy_attributes), CheckCrossEntropy, RunCrossEntropy};
+const Operation kCrossEntropyBackward{"cross_entropy_backward", sizeof(sy_cross_entropy_attributes),
+                                      CheckCrossEntropyBackward, RunCrossEntropyBackward};
+const Operation kLabelRank{"label_rank", 0, CheckLabelRank, RunLabelRank};
+
 }  // namespace
-
-extern const Operation kCrossEntropy{"cross_entropy", sizeof(sy_cross_entropy_attributes), CheckCrossEntropy,
-                                     RunCrossEntropy};
-extern const Operation kCrossEntropyBackward{"cross_entropy_backward", sizeof(sy_cross_entropy_attributes),
-                                             CheckCrossEntropyBackward, RunCrossEntropyBackward};
-extern const Operation kLabelRank{"label_rank", 0, CheckLabelRank, RunLabelRank};
-
 }  // namespace switchyard

@@ -126,6 +126,10 @@ double ActivationDerivative(int32_t activation, double x) {
   }
 }
 
-extern const Operation kMatmul{"matmul", sizeof(sy_matmul_attributes), CheckMatmul, RunMatmul};
+namespace {
+
+const Operation kMatmul{"matmul", sizeof(sy_matmul_attributes), CheckMatmul, RunMatmul};
+
+}  // namespace
 
 }  // namespace switchyard

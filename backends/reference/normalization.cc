@@ -1,5 +1,6 @@
-// layer_norm (Ba et al., 2016) over the last axis and batch_norm (Ioffe and Szegedy, 2015) over all others, biased
-// variance. Both backwards are dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) with g = dy·gamma and x̂ = (x − mean)·rstd.
+// layer_norm (Ba et al., 2016) over the last axis, group_norm (Wu and He, 2018) over a sample's groups of channels and
+// batch_norm (Ioffe and Szegedy, 2015) over all axes but the last, biased variance. Their backwards are dx = rstd·(g −
+// mean(g) − x̂·mean(g·x̂)) with g = dy·gamma and x̂ = (x − mean)·rstd.
 #include <cmath>
 
 #include "backends/reference/operation.h"
@@ -68,6 +69,78 @@ void RunLayerNormBackward(Call& call) {
       const double dh = rstd[row] * (g(i) - mean_g - normal(i) * mean_gx);
       call.output(0)[row * c + i] = call.input_count() == 6 ? dh + call.input(5)[row * c + i] : dh;
     }
+  }
+}
+
+// What both directions share: x (N, …, C), gamma (C), and groups that divide C.
+bool NeedGroups(Check& check) {
+  const int64_t groups = check.attributes<sy_group_norm_attributes>().groups;
+  const Dims x = check.InputDims(0);
+  return check.Need(x.size() >= 2, Text("x must be (N, …, C), found ", ToText(x))) &&
+         check.Need(groups >= 1 && x.back() % groups == 0,
+                    Text(groups, " groups do not divide ", x.back(), " channels")) &&
+         check.Input("gamma", 1, {x.back()});
+}
+
+Dims GroupStatistics(Check& check) {
+  return {check.InputDims(0).front(), check.attributes<sy_group_norm_attributes>().groups};
+}
+
+void CheckGroupNorm(Check& check) {
+  if (!check.Operands(3, 3) || !check.Floats() || !NeedGroups(check)) return;
+  check.Input("beta", 2, check.InputDims(1)) && check.Output("y", 0, check.InputDims(0)) &&
+      check.Output("mean", 1, GroupStatistics(check)) && check.Output("rstd", 2, GroupStatistics(check));
+}
+
+// f(element, channel) over the elements of group `at` = sample·groups + group.
+template <typename F>
+void ForGroup(const Array& x, int64_t groups, int64_t at, F f) {
+  const int64_t c = x.dims.back(), places = x.size() / (x.dims.front() * c), width = c / groups;
+  for (int64_t row = at / groups * places; row < (at / groups + 1) * places; ++row) {
+    for (int64_t channel = at % groups * width; channel < (at % groups + 1) * width; ++channel)
+      f(row * c + channel, channel);
+  }
+}
+
+void RunGroupNorm(Call& call) {
+  const auto& attr = call.attributes<sy_group_norm_attributes>();
+  const Array &x = call.input(0), &gamma = call.input(1), &beta = call.input(2);
+  Array &y = call.output(0), &mean = call.output(1), &rstd = call.output(2);
+  const double count = static_cast<double>(x.size() / mean.size());
+  for (int64_t at = 0; at < mean.size(); ++at) {
+    double variance = 0;
+    ForGroup(x, attr.groups, at, [&](int64_t i, int64_t) { mean[at] += x[i] / count; });
+    ForGroup(x, attr.groups, at, [&](int64_t i, int64_t) { variance += std::pow(x[i] - mean[at], 2) / count; });
+    rstd[at] = 1 / std::sqrt(variance + double{attr.eps});
+    ForGroup(x, attr.groups, at,
+             [&](int64_t i, int64_t c) { y[i] = (x[i] - mean[at]) * rstd[at] * gamma[c] + beta[c]; });
+  }
+}
+
+void CheckGroupNormBackward(Check& check) {
+  if (!check.Operands(5, 3) || !check.Floats() || !NeedGroups(check)) return;
+  const Dims x = check.InputDims(0), channels = {x.back()}, statistics = GroupStatistics(check);
+  check.Input("mean", 2, statistics) && check.Input("rstd", 3, statistics) && check.Input("dy", 4, x) &&
+      check.Output("dx", 0, x) && check.Output("dgamma", 1, channels) && check.Output("dbeta", 2, channels);
+}
+
+void RunGroupNormBackward(Call& call) {
+  const int64_t groups = call.attributes<sy_group_norm_attributes>().groups;
+  const Array &x = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3),
+              &dy = call.input(4);
+  const double count = static_cast<double>(x.size() / mean.size());
+  for (int64_t at = 0; at < mean.size(); ++at) {
+    const auto normal = [&](int64_t i) { return (x[i] - mean[at]) * rstd[at]; };
+    double mean_g = 0, mean_gx = 0;
+    ForGroup(x, groups, at, [&](int64_t i, int64_t c) {
+      mean_g += dy[i] * gamma[c] / count;
+      mean_gx += dy[i] * gamma[c] * normal(i) / count;
+      call.output(1)[c] += dy[i] * normal(i);
+      call.output(2)[c] += dy[i];
+    });
+    ForGroup(x, groups, at, [&](int64_t i, int64_t c) {
+      call.output(0)[i] = rstd[at] * (dy[i] * gamma[c] - mean_g - normal(i) * mean_gx);
+    });
   }
 }
 
@@ -146,16 +219,18 @@ void RunBatchNormBackward(Call& call) {
   }
 }
 
+const Operation kLayerNorm{"layer_norm", sizeof(sy_layer_norm_attributes), CheckLayerNorm, RunLayerNorm};
+const Operation kLayerNormBackward{"layer_norm_backward", sizeof(sy_layer_norm_attributes), CheckLayerNormBackward,
+                                   RunLayerNormBackward};
+const Operation kGroupNorm{"group_norm", sizeof(sy_group_norm_attributes), CheckGroupNorm, RunGroupNorm};
+const Operation kGroupNormBackward{"group_norm_backward", sizeof(sy_group_norm_attributes), CheckGroupNormBackward,
+                                   RunGroupNormBackward};
+const Operation kBatchNorm{"batch_norm", sizeof(sy_batch_norm_attributes), CheckBatchNorm, RunBatchNorm,
+                           BatchNormUpdates};
+const Operation kBatchNormInference{"batch_norm_inference", sizeof(sy_batch_norm_attributes), CheckBatchNormInference,
+                                    RunBatchNormInference};
+const Operation kBatchNormBackward{"batch_norm_backward", sizeof(sy_batch_norm_attributes), CheckBatchNormBackward,
+                                   RunBatchNormBackward};
+
 }  // namespace
-
-extern const Operation kLayerNorm{"layer_norm", sizeof(sy_layer_norm_attributes), CheckLayerNorm, RunLayerNorm};
-extern const Operation kLayerNormBackward{"layer_norm_backward", sizeof(sy_layer_norm_attributes),
-                                          CheckLayerNormBackward, RunLayerNormBackward};
-extern const Operation kBatchNorm{"batch_norm", sizeof(sy_batch_norm_attributes), CheckBatchNorm, RunBatchNorm,
-                                  BatchNormUpdates};
-extern const Operation kBatchNormInference{"batch_norm_inference", sizeof(sy_batch_norm_attributes),
-                                           CheckBatchNormInference, RunBatchNormInference};
-extern const Operation kBatchNormBackward{"batch_norm_backward", sizeof(sy_batch_norm_attributes),
-                                          CheckBatchNormBackward, RunBatchNormBackward};
-
 }  // namespace switchyard

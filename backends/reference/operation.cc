@@ -1,52 +1,27 @@
 #include "backends/reference/operation.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace switchyard {
 
-extern const Operation kMatmul, kAttention, kAttentionBackward, kLayerNorm, kLayerNormBackward, kBatchNorm,
-    kBatchNormInference, kBatchNormBackward, kSoftmax, kSoftmaxBackward, kCrossEntropy, kCrossEntropyBackward,
-    kLabelRank, kPointwise, kReduce, kSquaredNorm, kTranspose, kSlice, kPad, kRoll, kConcat, kGather, kScatterAdd,
-    kDropout, kOptimizerUpdate, kConvolution, kConvolutionBackwardData, kConvolutionBackwardWeights, kPool,
-    kPoolBackward, kResize, kResizeBackward;
+namespace {
+constinit const Operation* last_entered = nullptr;
+}
+
+Operation::Operation(const char* op, size_t size, CheckFunction check_function, RunFunction run_function,
+                     UpdatesFunction updates_function)
+    : name(op),
+      attributes_size(size),
+      check(check_function),
+      run(run_function),
+      updates(updates_function),
+      next(std::exchange(last_entered, this)) {}
 
 const Operation* FindOperation(std::string_view name) {
-  static constexpr const Operation* kOperations[] = {&kMatmul,
-                                                     &kAttention,
-                                                     &kAttentionBackward,
-                                                     &kLayerNorm,
-                                                     &kLayerNormBackward,
-                                                     &kBatchNorm,
-                                                     &kBatchNormInference,
-                                                     &kBatchNormBackward,
-                                                     &kSoftmax,
-                                                     &kSoftmaxBackward,
-                                                     &kCrossEntropy,
-                                                     &kCrossEntropyBackward,
-                                                     &kLabelRank,
-                                                     &kPointwise,
-                                                     &kReduce,
-                                                     &kSquaredNorm,
-                                                     &kTranspose,
-                                                     &kSlice,
-                                                     &kPad,
-                                                     &kRoll,
-                                                     &kConcat,
-                                                     &kGather,
-                                                     &kScatterAdd,
-                                                     &kDropout,
-                                                     &kOptimizerUpdate,
-                                                     &kConvolution,
-                                                     &kConvolutionBackwardData,
-                                                     &kConvolutionBackwardWeights,
-                                                     &kPool,
-                                                     &kPoolBackward,
-                                                     &kResize,
-                                                     &kResizeBackward};
-  for (const Operation* operation : kOperations) {
-    if (name == operation->name) return operation;
-  }
-  return nullptr;
+  const Operation* operation = last_entered;
+  while (operation != nullptr && name != operation->name) operation = operation->next;
+  return operation;
 }
 
 bool Check::Need(bool condition, const std::string& complaint) {

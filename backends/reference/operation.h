@@ -2,10 +2,10 @@
 //
 //   void CheckSoftmax(Check& check) { check.Operands(1, 1) && check.Floats() && check.Output("y", 0, check.Dims(0)); }
 //   void RunSoftmax(Call& call) { const Array& x = call.input(0); Array& y = call.output(0); … }
-//   extern const Operation kSoftmax{"softmax", 0, CheckSoftmax, RunSoftmax};
+//   const Operation kSoftmax{"softmax", 0, CheckSoftmax, RunSoftmax};
 //
 // Check keeps its first complaint; every test returns false from then on. Run is called only on what its check has let
-// through. Thread-safe: operations are constants; a Check or a Call belongs to one thread.
+// through. Thread-safe: operations are constants once the plugin is loaded; a Check or a Call belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -85,13 +85,21 @@ class Call {
   bool double_precision_ = false;
 };
 
+// Defined at namespace scope beside its formula, an operation enters itself into the table when the plugin is loaded.
 struct Operation {
-  const char* name;
-  size_t attributes_size;  // bytes of its struct in ops.h; 0: none
-  void (*check)(Check& check);
-  void (*run)(Call& call);
+  using CheckFunction = void (*)(Check& check);
+  using RunFunction = void (*)(Call& call);
   // Input that output o is an update of, or -1; null: the first input of the same dtype and dims.
-  int (*updates)(const Problem& problem, size_t o) = nullptr;
+  using UpdatesFunction = int (*)(const Problem& problem, size_t o);
+  Operation(const char* name, size_t attributes_size, CheckFunction check, RunFunction run,
+            UpdatesFunction updates = nullptr);
+
+  const char* const name;
+  const size_t attributes_size;  // bytes of its struct in ops.h; 0: none
+  const CheckFunction check;
+  const RunFunction run;
+  const UpdatesFunction updates;
+  const Operation* const next;
 };
 
 // nullptr where there is no op of that name.

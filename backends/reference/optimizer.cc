@@ -75,9 +75,8 @@ int OptimizerUpdates(const Problem& problem, size_t o) {
   return static_cast<int>(kScalars + tensor * (2 + states) + (which == 0 ? 0 : which + 1));
 }
 
+const Operation kOptimizerUpdate{"optimizer_update", sizeof(sy_optimizer_attributes), CheckOptimizerUpdate,
+                                 RunOptimizerUpdate, OptimizerUpdates};
+
 }  // namespace
-
-extern const Operation kOptimizerUpdate{"optimizer_update", sizeof(sy_optimizer_attributes), CheckOptimizerUpdate,
-                                        RunOptimizerUpdate, OptimizerUpdates};
-
 }  // namespace switchyard

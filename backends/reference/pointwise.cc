@@ -159,8 +159,7 @@ void RunPointwise(Call& call) {
   }
 }
 
+const Operation kPointwise{"pointwise", sizeof(sy_pointwise_attributes), CheckPointwise, RunPointwise};
+
 }  // namespace
-
-extern const Operation kPointwise{"pointwise", sizeof(sy_pointwise_attributes), CheckPointwise, RunPointwise};
-
 }  // namespace switchyard

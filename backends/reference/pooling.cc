@@ -78,9 +78,8 @@ void RunPoolBackward(Call& call) {
               [&](int64_t in, int64_t out, double weight) { dx[in] += weight * dy[out]; });
 }
 
+const Operation kPool{"pool", sizeof(PoolAttributes), CheckPool, RunPool};
+const Operation kPoolBackward{"pool_backward", sizeof(PoolAttributes), CheckPoolBackward, RunPoolBackward};
+
 }  // namespace
-
-extern const Operation kPool{"pool", sizeof(PoolAttributes), CheckPool, RunPool};
-extern const Operation kPoolBackward{"pool_backward", sizeof(PoolAttributes), CheckPoolBackward, RunPoolBackward};
-
 }  // namespace switchyard

@@ -46,8 +46,7 @@ void RunDropout(Call& call) {
   }
 }
 
+const Operation kDropout{"dropout", sizeof(sy_dropout_attributes), CheckDropout, RunDropout};
+
 }  // namespace
-
-extern const Operation kDropout{"dropout", sizeof(sy_dropout_attributes), CheckDropout, RunDropout};
-
 }  // namespace switchyard

@@ -67,9 +67,8 @@ void RunSquaredNorm(Call& call) {
   }
 }
 
+const Operation kReduce{"reduce", sizeof(sy_reduce_attributes), CheckReduce, RunReduce};
+const Operation kSquaredNorm{"squared_norm", 0, CheckSquaredNorm, RunSquaredNorm};
+
 }  // namespace
-
-extern const Operation kReduce{"reduce", sizeof(sy_reduce_attributes), CheckReduce, RunReduce};
-extern const Operation kSquaredNorm{"squared_norm", 0, CheckSquaredNorm, RunSquaredNorm};
-
 }  // namespace switchyard

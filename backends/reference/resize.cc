@@ -75,10 +75,8 @@ void RunResizeBackward(Call& call) {
               [&](int64_t in, int64_t out, double weight) { dx[in] += weight * dy[out]; });
 }
 
+const Operation kResize{"resize", sizeof(ResizeAttributes), CheckResize, RunResize};
+const Operation kResizeBackward{"resize_backward", sizeof(ResizeAttributes), CheckResizeBackward, RunResizeBackward};
+
 }  // namespace
-
-extern const Operation kResize{"resize", sizeof(ResizeAttributes), CheckResize, RunResize};
-extern const Operation kResizeBackward{"resize_backward", sizeof(ResizeAttributes), CheckResizeBackward,
-                                       RunResizeBackward};
-
 }  // namespace switchyard

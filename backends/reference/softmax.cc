@@ -42,9 +42,8 @@ void RunSoftmaxBackward(Call& call) {
   }
 }
 
+const Operation kSoftmax{"softmax", 0, CheckSoftmax, RunSoftmax};
+const Operation kSoftmaxBackward{"softmax_backward", 0, CheckSoftmaxBackward, RunSoftmaxBackward};
+
 }  // namespace
-
-extern const Operation kSoftmax{"softmax", 0, CheckSoftmax, RunSoftmax};
-extern const Operation kSoftmaxBackward{"softmax_backward", 0, CheckSoftmaxBackward, RunSoftmaxBackward};
-
 }  // namespace switchyard

@@ -192,6 +192,16 @@ typedef struct sy_collective_attributes {
   float scale;    /* applied to the result: 1/W for a mean */
 } sy_collective_attributes;
 
+/* group_norm: x (N, …, C), gamma (C), beta (C) → y (N, …, C), mean (N, groups), rstd (N, groups)      statistics f32
+ *   group j of a sample is its channels [j·C/groups, (j+1)·C/groups) at all places; `groups` divides C
+ *   y = (x − mean)·rstd·gamma + beta, with mean and rstd = 1/√(var + eps) of the element's group, biased variance
+ * group_norm_backward: x, gamma, mean, rstd, dy (N, …, C) → dx (N, …, C), dgamma (C) f32, dbeta (C) f32 */
+typedef struct sy_group_norm_attributes {
+  sy_header header;
+  float eps;
+  int32_t groups;
+} sy_group_norm_attributes;
+
 #ifdef __cplusplus
 }
 #endif

@@ -63,6 +63,8 @@ class Attributes {
     attributes.header = SY_HEADER(T);
     std::memcpy(bytes_.data(), &attributes, sizeof(T));
   }
+  // A struct that is at hand as bytes, its header included.
+  Attributes(const unsigned char* bytes, size_t size) : bytes_(bytes, bytes + size) {}
   template <typename T>
   const T& as() const {
     if (bytes_.size() != sizeof(T)) throw std::logic_error("attributes of another op");

@@ -1,5 +1,7 @@
 #include "core/graph/op.h"
 
+#include <set>
+
 #include "core/base/names.h"
 #include "core/graph/ops/families.h"
 #include "fmt/format.h"
@@ -18,6 +20,11 @@ std::map<std::string, OpDefinition>& Table() {
     return ops;
   }();
   return table;
+}
+
+std::set<std::string>& FromOutside() {
+  static std::set<std::string> names;
+  return names;
 }
 
 }  // namespace
@@ -55,7 +62,10 @@ void RegisterOp(OpDefinition op) {
   if (!op.infer) throw BuildError(fmt::format("op {}: its definition has no type rule", op.name));
   const std::string name = op.name;
   if (!Table().emplace(name, std::move(op)).second) throw BuildError(fmt::format("op {}: the name is taken", name));
+  FromOutside().insert(name);
 }
+
+bool IsFromOutside(const std::string& op) { return FromOutside().contains(op); }
 
 std::vector<TensorType> SameType(const Signature& call) {
   call.RequireInputs(1);

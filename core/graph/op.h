@@ -87,6 +87,8 @@ const std::map<std::string, OpDefinition>& AllOps();
 // Adds an op from outside the tree; before the first graph is built. Throws BuildError where the name is taken or the
 // definition has no type rule.
 void RegisterOp(OpDefinition op);
+// True for an op of RegisterOp: no plugin needs to know it, the reference included.
+bool IsFromOutside(const std::string& op);
 
 // The types of an op's results. Throws TypeMismatch, also for a name that is no op.
 std::vector<TensorType> InferTypes(const std::string& op, const std::vector<TensorType>& inputs,

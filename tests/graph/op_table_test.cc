@@ -246,6 +246,10 @@ TEST(OutsideOps, AnOpOfAUserHasTypesAGradientADecompositionAndAPrecisionClass) {
   EXPECT_EQ(half.node(IdOf(half, "test_square")).outputs[0].dtype, DType::kBF16);
   const Graph lowered = Decompose(graph, [](const Graph&, const Node& node) { return node.op != "test_square"; });
   EXPECT_EQ(Count(lowered, "test_square"), 0);
+  // A device without any kernel: the parts are left to the reference plugin, which lacks the op.
+  const Graph parts = Decompose(graph, [](const Graph&, const Node&) { return false; });
+  EXPECT_EQ(Count(parts, "test_square"), 0);
+  EXPECT_EQ(Count(parts, "pointwise"), 1);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "core/base/names.h"
 #include "tools/conform/child.h"
 #include "tools/conform/conform.h"
+#include "tools/conform/op_cases.h"
 
 namespace switchyard::conform {
 namespace {
@@ -28,6 +29,7 @@ The last line names the level reached (Loads, Trains, Async, Distributed, Fast) 
   --json                    the report as JSON on standard output
   --json=FILE               the report as JSON in a file
   --verbose                 list the checks that passed, too
+  --cases                   only print the table of cases of all ops as JSON; no PLUGIN
 
 Exit status: 0 without failures, 1 with failures, 2 for a wrong command line.
 )";
@@ -95,7 +97,7 @@ Status ParseOption(const std::string& argument, Options& options) {
   } else {
     return InvalidArgument("unknown option {}{}", name,
                            DidYouMean(name, {"--device", "--only", "--limit", "--ranks", "--expected_failures",
-                                             "--check_timeout", "--seed", "--json", "--verbose"}));
+                                             "--check_timeout", "--seed", "--json", "--verbose", "--cases"}));
   }
   return good ? OkStatus() : InvalidArgument("{}: \"{}\" is not a value of it", name, value);
 }
@@ -116,6 +118,10 @@ int ConformMain(const std::vector<std::string>& self, const std::vector<std::str
   for (const std::string& argument : arguments) {
     if (argument == "--help" || argument == "-h") {
       std::fputs(kHelp, stdout);
+      return 0;
+    }
+    if (argument == "--cases") {
+      std::puts(OpCasesAsJson().c_str());
       return 0;
     }
     if (argument.rfind("-", 0) == 0) {

@@ -1,9 +1,14 @@
-// The table of what every kernel is tried with: for each op of core/abi/ops.h its attributes and shapes, odd ones
-// included. The dtype under test is a parameter: Type::kTested operands take it, the others are fixed. A case with a
-// `forward` is a gradient: its inputs are taken from a run of the forward case. Built once; thread-safe to read.
+// The one table of cases: for each op of core/abi/ops.h its attributes and shapes, odd ones included, and what it must
+// refuse. From it draw the conformance kit (every kernel of every backend against the f64 reference, gradients against
+// finite differences), the tests of the graph's type rules, gradient rules and decompositions, and those that compare
+// with PyTorch (tests/ops). The rows are in cases/, one file per family as in core/graph/ops.
+//
+// The dtype under test is a parameter: Type::kTested operands take it, the others are fixed. A case with a `forward` is
+// a gradient: its inputs are taken from a run of the forward case. Built once; thread-safe to read.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +28,7 @@ enum class Fill {
   kProbability,  // rows of the last axis sum to 1
   kConstant,     // value
   kMask,         // 0 or -100
+  kDrifting,     // normal, around a mean that grows from 0 to value: parts of a sum that are joined differ
   kExtreme       // normal, with some large, infinite and not-a-number elements
 };
 enum class Source { kFresh, kForwardInput, kForwardOutput };
@@ -49,7 +55,18 @@ struct OpCase {
   std::string id() const { return op + "/" + name; }
 };
 
+// What makes no sense: refused by every backend and by the graph's type rule.
+struct Nonsense {
+  std::string op, what;
+  std::function<void(OpCase&)> plant;  // into the op's first case
+};
+
 const std::vector<OpCase>& OpCases();
+const std::vector<Nonsense>& NonsenseCases();
+const OpCase& FirstCase(const std::string& op);  // op: one of OpNames
+// The table for programs (tools/fixtures/record_op_cases.py): an array of cases with op, name, attributes as
+// hexadecimal bytes, inputs and outputs; a gradient names its forward case.
+std::string OpCasesAsJson();
 // Names of all ops of ops.h that kernels run.
 std::vector<std::string> OpNames();
 

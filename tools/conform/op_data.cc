@@ -59,6 +59,9 @@ std::vector<double> Random(Fill fill, double value, const sy_tensor& tensor, uin
       case Fill::kConstant:
         v = value;
         break;
+      case Fill::kDrifting:
+        v = random.Normal() + value * static_cast<double>(i) / static_cast<double>(values.size());
+        break;
       case Fill::kMask:
         v = random.Below(4) == 0 ? -100 : 0;
         break;

@@ -1,9 +1,10 @@
-// How the rows of the case table are written: operands, forward cases, and gradients that refer to the case before
-// them.
+// How the rows of the case table are written: operands, forward cases, gradients that refer to the case before them,
+// and what is refused.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,13 +78,38 @@ class Table {
     cases_.push_back(std::move(added));
     return cases_.back();
   }
-  std::vector<OpCase> Take() { return std::move(cases_); }
+  // What these ops refuse: change(attributes) makes it of the attributes of their first case.
+  template <typename A, typename F>
+  void Refuse(std::initializer_list<const char*> ops, const char* what, F change) {
+    for (const char* op : ops) {
+      nonsense_.push_back({op, what, [change](OpCase& one) {
+                             A attributes;
+                             std::memcpy(&attributes, one.attributes.data(), sizeof attributes);
+                             change(attributes);
+                             std::memcpy(one.attributes.data(), &attributes, sizeof attributes);
+                           }});
+    }
+  }
+  const std::vector<OpCase>& cases() const { return cases_; }
+  const std::vector<Nonsense>& nonsense() const { return nonsense_; }
 
  private:
   std::vector<OpCase> cases_;
+  std::vector<Nonsense> nonsense_;
   int forward_ = -1;
 };
 
-void AddImageOps(Table& table);  // batch_norm, convolution, pool, resize
+// The families, each in cases/.
+void AddMatmul(Table& table);
+void AddAttention(Table& table);
+void AddNormalization(Table& table);
+void AddSoftmax(Table& table);
+void AddLoss(Table& table);
+void AddPointwise(Table& table);
+void AddReduction(Table& table);
+void AddLayout(Table& table);
+void AddRandom(Table& table);
+void AddOptimizer(Table& table);
+void AddConvolution(Table& table);
 
 }  // namespace switchyard::conform

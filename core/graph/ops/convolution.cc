@@ -87,7 +87,9 @@ std::vector<TensorType> PoolBackwardTypes(const Signature& call) {
 // Of either direction: the size is asked for, batch and channels stay.
 std::vector<TensorType> ResizeTypes(const Signature& call) {
   call.RequireInputs(1);
-  CheckSpatialRank(call, call.attributes.as<sy_resize_attributes>().spatial_rank, call.rank(0));
+  const auto& a = call.attributes.as<sy_resize_attributes>();
+  CheckSpatialRank(call, a.spatial_rank, call.rank(0));
+  call.Require(a.mode == SY_RESIZE_NEAREST || a.mode == SY_RESIZE_LINEAR, "the mode is nearest or linear");
   const Shape &from = call.shape(0), &to = call.WantedShape();
   call.Require(to.size() == from.size() && to[0] == from[0] && to.back() == from.back() && Elements(to) > 0,
                "one size per spatial axis is needed");

@@ -1,6 +1,8 @@
 // cross_entropy, its gradient, label_rank.
 #include "core/graph/ops/loss.h"
 
+#include <limits>
+
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
@@ -64,7 +66,7 @@ std::vector<Value> CrossEntropyGradient(Graph& graph, int id, const std::vector<
   return {dx[0], {}};
 }
 
-// y as (N, C): a one-hot row per label (all zero where ignored), smoothed.
+// y as (N, C): a one-hot row per label, smoothed; all zero where ignored, NaN where the label is beyond the classes.
 Value Targets(Graph& graph, const Value& logits, const Value& labels, const sy_cross_entropy_attributes& a) {
   const int64_t n = logits.dim(0), classes = logits.dim(1);
   const float s = a.label_smoothing, off = s / static_cast<float>(classes);
@@ -78,7 +80,13 @@ Value Targets(Graph& graph, const Value& logits, const Value& labels, const sy_c
   const Value wanted = ops::Reshape(ops::Cast(labels, DType::kF32), {n, 1});
   const Value hot =
       ops::AddScalar(ops::Scale(ops::Binary(SY_PW_EQUAL, wanted, ops::Reshape(index, {1, classes})), 1 - s), off);
-  return ops::Mul(hot, ops::Binary(SY_PW_LESS_EQUAL, ops::Full(graph, {1}, 0), wanted));
+  const Value zero = ops::Full(graph, {1}, 0);
+  const Value beyond = ops::Binary(SY_PW_LESS_EQUAL, ops::Full(graph, {1}, static_cast<float>(classes)), wanted);
+  const Value nothing = ops::Full(graph, {1}, std::numeric_limits<float>::quiet_NaN());
+  const Value ignored =
+      ops::Binary(SY_PW_MAX, ops::Binary(SY_PW_LESS, wanted, zero),
+                  ops::Binary(SY_PW_EQUAL, wanted, ops::Full(graph, {1}, static_cast<float>(a.ignore_index))));
+  return ops::Select(ignored, zero, ops::Select(beyond, nothing, hot));
 }
 
 std::vector<Value> CrossEntropyDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {

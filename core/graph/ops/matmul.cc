@@ -46,6 +46,7 @@ namespace {
 // Result 0 may be asked for in another floating dtype than the factors' widest: weight gradients in f32 from halves.
 std::vector<TensorType> MatmulTypes(const Signature& call) {
   const auto& a = call.attributes.as<sy_matmul_attributes>();
+  call.Require(a.activation >= SY_ACTIVATION_NONE && a.activation <= SY_ACTIVATION_SILU, "there is no such activation");
   call.RequireInputs(2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0));
   call.Require(call.rank(0) >= 2 && call.rank(0) == call.rank(1), "both factors need the same rank of at least 2");
   for (int axis = 0; axis + 2 < call.rank(0); ++axis)
@@ -74,6 +75,8 @@ std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>
   const Node node = graph.node(id);
   const auto a = node.attributes.as<sy_matmul_attributes>();
   const Value x = graph.value(node.inputs[0]), w = graph.value(node.inputs[1]);
+  if (a.activation_gradient)
+    ThrowBuildError("matmul", "no gradient rule of a product that is itself a gradient", {x, w}, node.where);
   std::vector<Value> gradients(node.inputs.size());
   Value dt = dy[0];
   if (a.residual && wanted.back()) gradients.back() = dt;

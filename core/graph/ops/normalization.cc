@@ -1,4 +1,4 @@
-// layer_norm (Ba et al. 2016) and batch_norm (Ioffe and Szegedy 2015).
+// layer_norm (Ba et al. 2016), group_norm (Wu and He 2018) and batch_norm (Ioffe and Szegedy 2015).
 #include "core/graph/ops/normalization.h"
 
 #include "core/graph/ops/families.h"
@@ -48,6 +48,34 @@ std::vector<TensorType> LayerNormBackwardTypes(const Signature& call) {
   return {{dtype, h}, channel, channel};
 }
 
+// mean and rstd of group_norm's x (input 0).
+TensorType GroupStatistics(const Signature& call) {
+  const int64_t groups = call.attributes.as<sy_group_norm_attributes>().groups;
+  call.Require(call.rank(0) >= 2, "x must be (N, …, C)");
+  call.Require(groups >= 1 && call.dim(0, -1) % groups == 0, "the groups must divide the channels");
+  return {DType::kF32, {call.dim(0, 0), groups}};
+}
+
+// y may be asked for in another floating dtype than x.
+std::vector<TensorType> GroupNormTypes(const Signature& call) {
+  call.RequireInputs(3);
+  CheckChannels(call, 1, 3);
+  const DType dtype = call.DTypeOr(call[0].dtype);
+  call.Require(IsFloating(dtype), "the result must be floating");
+  const TensorType statistics = GroupStatistics(call);
+  return {{dtype, call.shape(0)}, statistics, statistics};
+}
+
+std::vector<TensorType> GroupNormBackwardTypes(const Signature& call) {
+  call.RequireInputs(5);
+  CheckChannels(call, 1, 2);
+  const TensorType statistics = GroupStatistics(call);
+  call.Require(call[2] == statistics && call[3] == statistics, "mean and rstd must be f32 (N, groups)");
+  call.Require(call.shape(4) == call.shape(0), "dy must have x's shape");
+  const TensorType channel = {DType::kF32, {call.dim(0, -1)}};
+  return {call[0], channel, channel};
+}
+
 std::vector<TensorType> BatchNormTypes(const Signature& call) {
   call.RequireInputs(5);
   CheckChannels(call, 1, 5);
@@ -73,6 +101,13 @@ Value LayerNorm(const Value& x, const Value& gamma, const Value& beta, float eps
   sy_layer_norm_attributes attributes{};
   attributes.eps = eps;
   return x.graph().Add("layer_norm", {x, gamma, beta}, Attributes(attributes), {}, where)[0];
+}
+
+Value GroupNorm(const Value& x, const Value& gamma, const Value& beta, int groups, float eps, Where where) {
+  sy_group_norm_attributes attributes{};
+  attributes.eps = eps;
+  attributes.groups = groups;
+  return x.graph().Add("group_norm", {x, gamma, beta}, Attributes(attributes), {}, where)[0];
 }
 
 BatchNormed BatchNorm(const Value& x, const Value& gamma, const Value& beta, const Value& running_mean,
@@ -160,6 +195,59 @@ std::vector<Value> LayerNormBackwardDecompose(Graph&, const Node& node, const st
   return {ops::Cast(dh, node.outputs[0].dtype), dgamma, dbeta};
 }
 
+std::vector<Value> GroupNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
+  const Node node = graph.node(id);
+  const Value x = graph.value(node.inputs[0]);
+  if (!dy[0]) return std::vector<Value>(3);
+  const auto results = graph.Add("group_norm_backward",
+                                 {x, graph.value(node.inputs[1]), graph.value({id, 1}), graph.value({id, 2}), dy[0]},
+                                 node.attributes, {}, node.where, node.name + "/backward");
+  graph.mutable_node(results[0].ref().node).forward = id;
+  std::vector<Value> gradients;
+  for (size_t i = 0; i < 3; ++i) gradients.push_back(ops::Cast(results[i], graph.type(node.inputs[i]).dtype));
+  return gradients;
+}
+
+// x (N, …, C) as (N, places, groups, channels of a group), and the means over a sample's group, (N, 1, groups, 1).
+struct Grouped {
+  Shape whole, parts, statistics;
+  explicit Grouped(const Shape& x, int64_t groups) : whole(x) {
+    const int64_t places = Elements(x) / (x.front() * x.back());
+    parts = {x.front(), places, groups, x.back() / groups};
+    statistics = {x.front(), 1, groups, 1};
+  }
+  Value Split(const Value& x) const { return ops::Reshape(ops::Cast(x, DType::kF32), parts); }
+  Value Join(const Value& x) const { return ops::Reshape(x, whole); }
+  Value Mean(const Value& x, int reduction = SY_REDUCE_SUM) const {
+    return ops::Reduce(x, reduction, 0b1010, 1.0f / static_cast<float>(parts[1] * parts[3]), true);
+  }
+};
+
+std::vector<Value> GroupNormDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
+  const auto a = node.attributes.as<sy_group_norm_attributes>();
+  const Grouped grouped(inputs[0].shape(), a.groups);
+  const Value x = grouped.Split(inputs[0]), mean = grouped.Mean(x), centred = ops::Sub(x, mean);
+  const Value variance = grouped.Mean(centred, SY_REDUCE_SUM_OF_SQUARES);
+  const Value rstd = ops::Unary(SY_PW_RSQRT, ops::AddScalar(variance, a.eps));
+  const Value y = ops::Add(ops::Mul(grouped.Join(ops::Mul(centred, rstd)), inputs[1]), inputs[2]);
+  const Shape& statistics = node.outputs[1].shape;
+  return {ops::Cast(y, node.outputs[0].dtype), ops::Reshape(mean, statistics), ops::Reshape(rstd, statistics)};
+}
+
+// As layer_norm's, with the means over a sample's group.
+std::vector<Value> GroupNormBackwardDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
+  const auto a = node.attributes.as<sy_group_norm_attributes>();
+  const Grouped grouped(inputs[0].shape(), a.groups);
+  const Value rstd = ops::Reshape(inputs[3], grouped.statistics), dy = ops::Cast(inputs[4], DType::kF32);
+  const Value x = ops::Mul(ops::Sub(grouped.Split(inputs[0]), ops::Reshape(inputs[2], grouped.statistics)), rstd);
+  const Value g = grouped.Split(ops::Mul(dy, inputs[1]));
+  const Value dot = grouped.Mean(ops::Mul(g, x));
+  const Value dx = ops::Mul(rstd, ops::Sub(ops::Sub(g, grouped.Mean(g)), ops::Mul(x, dot)));
+  const uint32_t outer = (1u << (dy.rank() - 1)) - 1;
+  return {ops::Cast(grouped.Join(dx), node.outputs[0].dtype),
+          ops::Reduce(ops::Mul(dy, grouped.Join(x)), SY_REDUCE_SUM, outer), ops::Reduce(dy, SY_REDUCE_SUM, outer)};
+}
+
 std::vector<Value> BatchNormGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
   const Node node = graph.node(id);
   const Value x = graph.value(node.inputs[0]);
@@ -187,6 +275,18 @@ std::vector<OpDefinition> NormalizationOps() {
        .summary = "its gradient",
        .infer = LayerNormBackwardTypes,
        .decompose = LayerNormBackwardDecompose,
+       .flops = NormFlops},
+      {.name = "group_norm",
+       .summary = "norm of each sample's groups of channels",
+       .infer = GroupNormTypes,
+       .gradient = GroupNormGradient,
+       .decompose = GroupNormDecompose,
+       .flops = NormFlops,
+       .traits = {.precision = Precision::kReaders}},
+      {.name = "group_norm_backward",
+       .summary = "its gradient",
+       .infer = GroupNormBackwardTypes,
+       .decompose = GroupNormBackwardDecompose,
        .flops = NormFlops},
       {.name = "batch_norm",
        .summary = "batch norm with the batch's statistics",

@@ -31,12 +31,37 @@ Shape CommonShape(const Signature& call) {
   return common;
 }
 
-// The inputs' common shape, or one asked for to which they broadcast; the widest dtype of the inputs unless asked.
-std::vector<TensorType> PointwiseTypes(const Signature& call) {
-  const auto& program = call.attributes.as<sy_pointwise_attributes>();
+int OperandsOf(int op) {
+  if (op == SY_PW_CONSTANT) return 0;
+  if (op == SY_PW_SELECT) return 3;
+  return (op >= SY_PW_ADD && op <= SY_PW_POW) || (op >= SY_PW_LESS && op <= SY_PW_EQUAL) ? 2 : 1;
+}
+
+// Every instruction is known and reads what is there before it; every result is an operand.
+void CheckProgram(const Signature& call, const sy_pointwise_attributes& program) {
   call.Require(program.output_count >= 1 && program.output_count <= SY_PW_MAX_OUTPUTS &&
                    program.instruction_count <= SY_PW_MAX_INSTRUCTIONS,
                "the program has too many instructions or results");
+  auto known = static_cast<int32_t>(call.inputs.size());
+  for (uint32_t j = 0; j < program.instruction_count; ++j, ++known) {
+    const sy_instruction& i = program.instructions[j];
+    call.Require(i.op >= 0 && i.op < SY_PW_OP_COUNT, fmt::format("instruction {} is the unknown {}", j, i.op));
+    const int32_t operands[] = {i.a, i.b, i.c};
+    for (int k = 0; k < OperandsOf(i.op); ++k) {
+      call.Require(operands[k] >= 0 && operands[k] < known,
+                   fmt::format("instruction {} reads operand {} of {}", j, operands[k], known));
+    }
+  }
+  for (uint32_t o = 0; o < program.output_count; ++o) {
+    call.Require(program.outputs[o] >= 0 && program.outputs[o] < known,
+                 fmt::format("result {} is operand {} of {}", o, program.outputs[o], known));
+  }
+}
+
+// The inputs' common shape, or one asked for to which they broadcast; the widest dtype of the inputs unless asked.
+std::vector<TensorType> PointwiseTypes(const Signature& call) {
+  const auto& program = call.attributes.as<sy_pointwise_attributes>();
+  CheckProgram(call, program);
   const Shape common = CommonShape(call), shape = call.wanted.shape.value_or(common);
   call.Require(BroadcastsTo(common, shape), fmt::format("does not broadcast to {}", ToString(shape)));
   call.Require(shape.size() <= SY_MAX_RANK, "more than 8 axes");

@@ -1,9 +1,14 @@
-// A model and a dataset of one's own, outside the tree: trained through what find_package(switchyard) gives.
+// A model, a dataset and an op of one's own, outside the tree: trained through what find_package(switchyard) gives.
+//   program DEVICE
+// The op has a kernel on the device of sdk/device; elsewhere it runs by its decomposition.
 #include <cstdio>
 
+#include "core/graph/op.h"
 #include "core/graph/ops/layout.h"
+#include "core/graph/ops/pointwise.h"
 #include "core/nn/layers.h"
 #include "core/train/trainer.h"
+#include "squareplus.h"
 
 using namespace switchyard;
 
@@ -23,12 +28,46 @@ struct Bars : Dataset {  // 16 x 16 grey images of a standing bar, in the left o
   std::vector<std::string> classes = {"left", "right"};
 };
 
-Value Network(nn::Context& context, const Value& images) {
-  const Value pixels = ops::Reshape(images, {images.dim(0), -1});
-  return nn::Linear(context, "head", nn::Linear(context, "hidden", pixels, 32, {.activation = SY_ACTIVATION_GELU}), 2);
+Value Root(const Value& x, const Attributes& attributes) {  // √(x² + b)
+  const float b = attributes.as<example_squareplus_attributes>().b;
+  return ops::Unary(SY_PW_SQRT, ops::AddScalar(ops::Mul(x, x), b));
 }
 
-StatusOr<TrainingResult> Train() {
+void RegisterSquareplus() {
+  RegisterOp({.name = "example_squareplus",
+              .summary = "(x + sqrt(x^2 + b))/2",
+              .infer = SameType,
+              .gradient =
+                  [](Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
+                    const Value x = graph.value(graph.node(id).inputs[0]);
+                    return graph.Add("example_squareplus_backward", {x, dy[0]}, graph.node(id).attributes);
+                  },
+              .decompose = [](Graph&, const Node& node, const std::vector<Value>& in) -> std::vector<Value> {
+                return {ops::Scale(ops::Add(in[0], Root(in[0], node.attributes)), 0.5f)};
+              }});
+  RegisterOp({.name = "example_squareplus_backward",
+              .summary = "its gradient",
+              .infer =
+                  [](const Signature& call) {
+                    call.RequireInputs(2);
+                    call.Require(call[0] == call[1], "x and dy must have one type");
+                    return std::vector<TensorType>{call[0]};
+                  },
+              .decompose = [](Graph&, const Node& node, const std::vector<Value>& in) -> std::vector<Value> {
+                const Value slope = ops::AddScalar(ops::Div(in[0], Root(in[0], node.attributes)), 1);
+                return {ops::Scale(ops::Mul(in[1], slope), 0.5f)};
+              }});
+}
+
+Value Network(nn::Context& context, const Value& images) {
+  example_squareplus_attributes attributes{};
+  attributes.b = 4;
+  const Value pixels = ops::Reshape(images, {images.dim(0), -1});
+  const Value hidden = nn::Linear(context, "hidden", pixels, 32);
+  return nn::Linear(context, "head", hidden.graph().Add("example_squareplus", {hidden}, Attributes(attributes))[0], 2);
+}
+
+StatusOr<TrainingResult> Train(const char* device) {
   TrainConfig config;
   config.dataset = "bars";
   config.epochs = 10;
@@ -37,14 +76,15 @@ StatusOr<TrainingResult> Train() {
   config.weight_decay = config.clip = config.label_smoothing = 0;
   const TrainableModel model = {"bar_net",      {{"model", "bar_net"}}, /*image_size=*/16,
                                 /*channels=*/1, /*classes=*/2,          Network};
-  SY_ASSIGN_OR_RETURN(const auto world, World::Join({.device = "cpu"}));
+  SY_ASSIGN_OR_RETURN(const auto world, World::Join({.device = device}));
   const Bars bars;
   SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(config, model, bars, bars, *world));
   return trainer->Train();
 }
 
-int main() {
-  const auto result = Train();
+int main(int, char** arguments) {
+  RegisterSquareplus();
+  const auto result = Train(arguments[1]);
   std::puts(result.ok() ? fmt::format("top-1 {:.1f} %", 100 * result->evaluation.top1).c_str()
                         : Message(result.status()).c_str());
   return result.ok() && result->evaluation.top1 > 0.95 ? 0 : 1;

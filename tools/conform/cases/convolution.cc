@@ -1,27 +1,10 @@
-#include <algorithm>
-
+// Cases of core/graph/ops/convolution.cc.
 #include "tools/conform/op_table.h"
 
 namespace switchyard::conform {
 namespace {
 
-void AddBatchNorm(Table& table) {
-  const auto add_batch = [&](const char* name, Dims dims) {
-    sy_batch_norm_attributes a{};
-    a.eps = 1e-5f;
-    a.momentum = 0.1f;
-    const Dims c = {dims.back()};
-    const std::vector<Operand> inputs = {T(dims), F(c, Fill::kPositive), F(c), F(c), F(c, Fill::kPositive)};
-    table.Add("batch_norm_inference", name, a, inputs, {T(dims)});
-    table.Add("batch_norm", name, a, inputs, {T(dims), F(c), F(c), F(c), F(c)});
-    table.Gradient("batch_norm_backward", {"i0", "i1", "o1", "o2", "g0"}, {0, 1, 2});
-  };
-  add_batch("image", {2, 5, 3, 7});
-  add_batch("volume", {1, 2, 3, 5, 4});
-  add_batch("rows", {33, 1});
-}
-
-void AddConvolution(Table& table) {
+void AddConvolutions(Table& table) {
   struct Sizes {
     int64_t n, c, k;
     std::vector<int64_t> image, kernel;
@@ -64,6 +47,15 @@ void AddConvolution(Table& table) {
   add("volume", {1, 2, 3, {5, 4, 3}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
   add("volume_strided", {2, 4, 4, {5, 6, 7}, {2, 3, 2}, {2, 2, 2}, {1, 1, 1}, {0, 1, 0}, {0, 1, 1}, 2, false});
   add("one_element", {1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
+  const auto refuse = [&](const char* what, auto change) {
+    table.Refuse<sy_convolution_attributes>(
+        {"convolution", "convolution_backward_data", "convolution_backward_weights"}, what, change);
+  };
+  refuse("0 groups", [](auto& a) { a.groups = 0; });
+  refuse("7 groups of other channels", [](auto& a) { a.groups = 7; });
+  refuse("stride 0", [](auto& a) { a.stride[0] = 0; });
+  refuse("dilation 0", [](auto& a) { a.dilation[0] = 0; });
+  refuse("7 spatial axes", [](auto& a) { a.spatial_rank = 7; });
 }
 
 void AddPooling(Table& table) {
@@ -92,6 +84,12 @@ void AddPooling(Table& table) {
   add("average", true, false, 5, {7, 9}, {3, 3}, {2, 2}, 1);
   add("average_with_padding", true, true, 1, {5, 5}, {3, 3}, {1, 1}, 1);
   add("global", true, false, 17, {7, 7}, {7, 7}, {1, 1}, 0);
+  const auto refuse = [&](const char* what, auto change) {
+    table.Refuse<sy_pool_attributes>({"pool", "pool_backward"}, what, change);
+  };
+  refuse("an empty window", [](auto& a) { a.kernel[0] = 0; });
+  refuse("stride 0", [](auto& a) { a.stride[0] = 0; });
+  refuse("7 spatial axes", [](auto& a) { a.spatial_rank = 7; });
 }
 
 void AddResize(Table& table) {
@@ -114,13 +112,17 @@ void AddResize(Table& table) {
   add("align_corners", SY_RESIZE_LINEAR, true, {4, 5}, {7, 9});
   add("trilinear", SY_RESIZE_LINEAR, false, {2, 3, 4}, {4, 6, 7});
   add("one_element", SY_RESIZE_LINEAR, true, {1, 1}, {3, 3});
+  const auto refuse = [&](const char* what, auto change) {
+    table.Refuse<sy_resize_attributes>({"resize", "resize_backward"}, what, change);
+  };
+  refuse("mode 9", [](auto& a) { a.mode = 9; });
+  refuse("7 spatial axes", [](auto& a) { a.spatial_rank = 7; });
 }
 
 }  // namespace
 
-void AddImageOps(Table& table) {
-  AddBatchNorm(table);
-  AddConvolution(table);
+void AddConvolution(Table& table) {
+  AddConvolutions(table);
   AddPooling(table);
   AddResize(table);
 }

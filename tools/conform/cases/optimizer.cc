@@ -1,0 +1,51 @@
+// Cases of core/graph/ops/optimizer.cc.
+#include "tools/conform/op_table.h"
+
+namespace switchyard::conform {
+
+void AddOptimizer(Table& table) {
+  const auto add = [&](const char* name, sy_optimizer_attributes a, int states, std::vector<Dims> shapes, bool finite,
+                       bool first) {
+    std::vector<Operand> inputs = {F({1}, Fill::kConstant, 0.03), I({1}, 0), F({1}, Fill::kConstant, 0.25),
+                                   F({1}, Fill::kConstant, finite ? 1 : 0)};
+    inputs[1].fill = Fill::kConstant;
+    inputs[1].value = first ? 0 : 12;
+    std::vector<Operand> outputs;
+    for (const Dims& dims : shapes) {
+      inputs.push_back(F(dims));
+      inputs.push_back(T(dims));
+      outputs.push_back(F(dims));
+      for (int state = 0; state < states; ++state) {
+        inputs.push_back(F(dims, state == 1 ? Fill::kPositive : Fill::kNormal));
+        outputs.push_back(F(dims));
+      }
+    }
+    table.Add("optimizer_update", name, a, inputs, outputs).exact = !finite;
+  };
+  const std::vector<Dims> shapes = {{13, 7}, {1}, {1031}};
+  sy_optimizer_attributes a{};
+  a.kind = SY_OPTIMIZER_SGD;
+  a.weight_decay = 0.01f;
+  add("sgd", a, 0, shapes, true, false);
+  a.momentum = 0.9f;
+  add("momentum", a, 1, shapes, true, false);
+  a.dampening = 0.5f;
+  add("first_momentum", a, 1, shapes, true, true);
+  a.dampening = 0;
+  a.nesterov = 1;
+  add("nesterov", a, 1, shapes, true, false);
+  a = {};
+  a.kind = SY_OPTIMIZER_ADAM;
+  a.beta1 = 0.9f;
+  a.beta2 = 0.999f;
+  a.eps = 1e-8f;
+  a.weight_decay = 0.05f;
+  add("adam", a, 2, shapes, true, false);
+  a.kind = SY_OPTIMIZER_ADAMW;
+  add("adamw", a, 2, shapes, true, false);
+  add("first_adamw", a, 2, {{5}}, true, true);
+  add("skipped", a, 2, shapes, false, false);
+  table.Refuse<sy_optimizer_attributes>({"optimizer_update"}, "kind 9", [](auto& a) { a.kind = 9; });
+}
+
+}  // namespace switchyard::conform
