@@ -42,6 +42,7 @@ TEST_F(BuilderTest, ShapesFollowTheRulesOfTheOps) {
   EXPECT_EQ(ops::Linear(F32({2, 3, 4}), F32({7, 4}), F32({7})).shape(), (Shape{2, 3, 7}));
   EXPECT_EQ(ops::Attention(F32({2, 5, 3, 4, 8})).shape(), (Shape{2, 5, 4, 8}));
   EXPECT_EQ(ops::LayerNorm(F32({2, 5, 8}), F32({8}), F32({8}), 1e-6f).shape(), (Shape{2, 5, 8}));
+  EXPECT_EQ(ops::GroupNorm(F32({2, 5, 8}), F32({8}), F32({8}), 4, 1e-5f).shape(), (Shape{2, 5, 8}));
   EXPECT_EQ(ops::Add(F32({2, 1, 3}), F32({4, 1})).shape(), (Shape{2, 4, 3}));
   EXPECT_EQ(ops::Reduce(F32({2, 3, 4}), SY_REDUCE_SUM, 0b101).shape(), (Shape{3}));
   EXPECT_EQ(ops::Reduce(F32({2, 3, 4}), SY_REDUCE_SUM, 0b101, 1, true).shape(), (Shape{1, 3, 1}));
