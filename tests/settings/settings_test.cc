@@ -20,7 +20,8 @@ using ::testing::Not;
 class SettingsOfAStart : public testing::Test {
  protected:
   void Give(const std::string& name, const std::string& text, Origin origin) {
-    const Status status = settings_.GiveText(name, text, origin, OriginName(origin) + " of a test");
+    const std::string source = origin == Origin::kFlag ? "--" + name : OriginName(origin) + " of a test";
+    const Status status = settings_.GiveText(name, text, origin, source);
     EXPECT_TRUE(status.ok()) << Message(status);
   }
   Settings settings_{SmallTable()};
