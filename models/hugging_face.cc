@@ -92,7 +92,7 @@ StatusOr<ForeignModel> ReadHuggingFaceConfig(const Json& config) {
   SY_ASSIGN_OR_RETURN(const bool bias, Flag(config, "qkv_bias", true));
   if (!bias) return Unexpected("qkv_bias", "true: the model here has a bias there", At(config, "qkv_bias"));
   ForeignModel model;
-  ModelOptions& o = model.options;
+  VisionTransformerConfig& o = model.config;
   SY_ASSIGN_OR_RETURN(o.width, Positive(config, "hidden_size", 768));
   SY_ASSIGN_OR_RETURN(o.depth, Positive(config, "num_hidden_layers", 12));
   SY_ASSIGN_OR_RETURN(o.heads, Positive(config, "num_attention_heads", 12));
@@ -105,8 +105,9 @@ StatusOr<ForeignModel> ReadHuggingFaceConfig(const Json& config) {
   if (!eps.is_null() && !(eps.is_number() && eps.get<double>() > 0 && eps.get<double>() < 1))
     return Unexpected("layer_norm_eps", "a number between 0 and 1", eps);
   o.layer_norm_eps = eps.is_null() ? kHuggingFaceEps : eps.get<float>();
+  model.says_eps = true;  // of transformers' default too
   SY_ASSIGN_OR_RETURN(model.class_names, ClassNames(config));
-  o.classes = static_cast<int>(model.class_names.size());
+  if (!model.class_names.empty()) o.classes = static_cast<int>(model.class_names.size());
   if (Meaningless(model.class_names)) model.class_names.clear();
   return model;
 }
@@ -164,7 +165,7 @@ StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int 
 StatusOr<Json> HuggingFaceConfig(const ResolvedModel& model, const std::vector<std::string>& class_names) {
   if (model.info->family != "vit")
     return InvalidArgument("{} has no counterpart in Hugging Face's transformers", model.info->name);
-  const ModelOptions& o = model.options;
+  const VisionTransformerConfig o = VisionTransformerConfigOf(model);
   Json config = {{"architectures", {"ViTForImageClassification"}},
                  {"model_type", "vit"},
                  {"hidden_size", o.width},

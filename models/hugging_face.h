@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "core/data/evaluation_transform.h"
-#include "models/model.h"
+#include "models/vit.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
 
 // The architecture that a config.json describes, theirs or timm's.
 struct ForeignModel {
-  ModelOptions options;                  // without a name; classes and layer_norm_eps are 0 where the file does not say
+  VisionTransformerConfig config;
+  bool says_eps = false;                 // whether layer_norm_eps comes from the file
   std::vector<std::string> class_names;  // by label; empty where there are none, or the meaningless LABEL_0, LABEL_1, …
 };
 StatusOr<ForeignModel> ReadHuggingFaceConfig(const nlohmann::json& config);

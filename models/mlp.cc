@@ -4,9 +4,58 @@
 
 #include "core/graph/ops/layout.h"
 #include "core/nn/layers.h"
+#include "core/settings/fields.h"
 #include "fmt/format.h"
 
 namespace switchyard {
+namespace {
+
+using Mlp = MultiLayerPerceptronConfig;
+
+const std::vector<Field<Mlp>>& MlpFields() {
+  static const auto& fields = *new std::vector<Field<Mlp>>{
+      FieldOf<&Mlp::width>("width", {.help = "hidden width",
+                                     .range = Within(1, 1 << 20),
+                                     .formerly_open = FormerlyOpen::kAtZero,
+                                     .architecture = true}),
+      FieldOf<&Mlp::depth>("depth", {.help = "number of layers",
+                                     .range = Within(1, 4096),
+                                     .formerly_open = FormerlyOpen::kAtZero,
+                                     .architecture = true}),
+      FieldOf<&Mlp::dropout>("dropout", {.help = "dropout probability", .range = WithinBelow(0, 1)}),
+  };
+  return fields;
+}
+
+Mlp MlpConfigOf(const ResolvedModel& model) {
+  Mlp config = {.image_size = model.image_size, .channels = model.channels, .classes = model.classes};
+  Assign(MlpFields(), model.own, &config).IgnoreError();  // ResolveModel has looked at the types
+  return config;
+}
+
+}  // namespace
+
+std::vector<ModelInfo> MultiLayerPerceptrons() {
+  const Mlp config;
+  return {{.name = "mlp",
+           .help = "multi-layer perceptron, for quick checks",
+           .family = "mlp",
+           .image_size = config.image_size,
+           .channels = config.channels,
+           .classes = config.classes,
+           .own = ValuesOf(MlpFields(), config),
+           .recipe = {{"epochs", 5},
+                      {"global_batch_size", 128},
+                      {"lr", 1e-3},
+                      {"warmup", "0.05"},
+                      {"weight_decay", 0.01},
+                      {"augmentation", "none"}},
+           .preprocessing = {{"mean", nlohmann::json::array({"0.5"})}, {"std", nlohmann::json::array({"0.5"})}},
+           .settings = [] { return RowsOf(MlpFields()); },
+           .check = [](const ResolvedModel& model) { return Check(MlpConfigOf(model)); },
+           .build = [](const ResolvedModel& model, nn::Context& context,
+                       const Value& images) { return MultiLayerPerceptron(MlpConfigOf(model), context, images); }}};
+}
 
 Status Check(const MultiLayerPerceptronConfig& c) {
   if (c.image_size < 1 || c.channels < 1 || c.classes < 1 || c.width < 1 || c.depth < 1) {

@@ -4,6 +4,7 @@
 
 #include "core/base/status.h"
 #include "core/nn/context.h"
+#include "models/model.h"
 
 namespace switchyard {
 
@@ -11,10 +12,13 @@ struct MultiLayerPerceptronConfig {
   int image_size = 28;  // pixels, height and width
   int channels = 1;
   int classes = 10;
+  // Its settings; mlp.cc says what may stand in them.
   int width = 256;    // of every hidden layer
   int depth = 2;      // hidden layers
   float dropout = 0;  // behind every hidden layer
 };
+
+std::vector<ModelInfo> MultiLayerPerceptrons();
 
 // InvalidArgument for anything below 1, and for a dropout outside [0, 1).
 Status Check(const MultiLayerPerceptronConfig& config);

@@ -14,29 +14,21 @@ using foreign_json::Positive;
 using foreign_json::Repeated;
 using foreign_json::Unexpected;
 
-const ModelInfo* Find(const std::string& name) {
-  for (const ModelInfo& info : Models()) {
-    if (info.name == name) return &info;
-  }
-  return nullptr;
-}
-
 // "vit_small_patch32_384" → ours of that size and patch, and the image's side.
-StatusOr<ModelOptions> OptionsOfArchitecture(const Json& name) {
+StatusOr<VisionTransformerConfig> ConfigOfArchitecture(const Json& name) {
   static const auto& pattern = *new std::regex("(vit_[a-z]+)_patch(16|32)_([0-9]{2,4})");
   std::smatch match;
   const std::string text = name.is_string() ? name.get<std::string>() : "";
-  const ModelInfo* info = nullptr;
   constexpr size_t kLongest = 64;  // the matcher recurses with the length of the text
-  if (text.size() <= kLongest && std::regex_match(text, match, pattern)) info = Find(match[1].str() + (match[2] == "32" ? "_patch32" : ""));
-  if (info == nullptr)
+  const bool matches = text.size() <= kLongest && std::regex_match(text, match, pattern);
+  const auto model =
+      ResolveModel({.name = matches ? match[1].str() + (match[2] == "32" ? "_patch32" : "") : std::string()});
+  if (!model.ok())
     return Unexpected("architecture", "vit_tiny, vit_small, vit_base or vit_large _patch16 or _patch32 and a size",
                       name);
-  ModelOptions options = info->defaults;
-  options.name.clear();
-  options.image_size = std::stoi(match[3].str());
-  options.layer_norm_eps = 0;  // nothing in the file says it
-  return options;
+  VisionTransformerConfig config = VisionTransformerConfigOf(*model);
+  config.image_size = std::stoi(match[3].str());
+  return config;
 }
 
 StatusOr<std::vector<float>> Statistics(const Json& json, const char* field) {
@@ -56,22 +48,22 @@ bool IsTimmConfig(const Json& config) { return config.contains("architecture") &
 
 StatusOr<ForeignModel> ReadTimmConfig(const Json& config) {
   ForeignModel model;
-  ModelOptions& o = model.options;
-  SY_ASSIGN_OR_RETURN(o, OptionsOfArchitecture(At(config, "architecture")));
+  VisionTransformerConfig& o = model.config;
+  SY_ASSIGN_OR_RETURN(o, ConfigOfArchitecture(At(config, "architecture")));
   const Json& pool = At(config, "global_pool");
   if (!pool.is_null() && pool != "token" && pool != "") return Unexpected("global_pool", "token", pool);
   SY_ASSIGN_OR_RETURN(o.classes, Positive(config, "num_classes", 1000));
   const Json arguments = At(config, "model_args").is_null() ? Json::object() : At(config, "model_args");
   if (!arguments.is_object()) return Unexpected("model_args", "an object", arguments);
   for (const auto& [name, value] : arguments.items()) {
-    int ModelOptions::*const field = name == "img_size"      ? &ModelOptions::image_size
-                                     : name == "patch_size"  ? &ModelOptions::patch
-                                     : name == "embed_dim"   ? &ModelOptions::width
-                                     : name == "depth"       ? &ModelOptions::depth
-                                     : name == "num_heads"   ? &ModelOptions::heads
-                                     : name == "in_chans"    ? &ModelOptions::channels
-                                     : name == "num_classes" ? &ModelOptions::classes
-                                                             : nullptr;
+    int VisionTransformerConfig::*const field = name == "img_size"      ? &VisionTransformerConfig::image_size
+                                                : name == "patch_size"  ? &VisionTransformerConfig::patch
+                                                : name == "embed_dim"   ? &VisionTransformerConfig::width
+                                                : name == "depth"       ? &VisionTransformerConfig::depth
+                                                : name == "num_heads"   ? &VisionTransformerConfig::heads
+                                                : name == "in_chans"    ? &VisionTransformerConfig::channels
+                                                : name == "num_classes" ? &VisionTransformerConfig::classes
+                                                                        : nullptr;
     if (field != nullptr) {
       SY_ASSIGN_OR_RETURN(o.*field, Positive(arguments, name.c_str(), 0));
     } else if (name == "mlp_ratio" && value.is_number() && value.get<double>() > 0 && value.get<double>() < 1024) {
@@ -116,7 +108,7 @@ StatusOr<EvaluationTransform> ReadTimmTransform(const Json& config, int image_si
 }
 
 Json TimmConfig(const ResolvedModel& model, const EvaluationTransform& t, const std::vector<std::string>& class_names) {
-  const ModelOptions& o = model.options;
+  const VisionTransformerConfig o = VisionTransformerConfigOf(model);
   const bool squash = t.resize == 0;
   double crop = squash ? 1.0 : static_cast<double>(t.image_size) / t.resize;
   // timm rounds down: what it computes has to be `resize` again.

@@ -3,6 +3,7 @@
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/nn/layers.h"
+#include "core/settings/fields.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -24,7 +25,101 @@ Value Block(const VisionTransformerConfig& config, nn::Context& context, Value x
   return ops::Add(x, nn::DropPath(context, "drop_path2", y, drop_path));
 }
 
+using Vit = VisionTransformerConfig;
+
+const std::vector<Field<Vit>>& Fields() {
+  static const auto& fields = *new std::vector<Field<Vit>>{
+      FieldOf<&Vit::patch>("patch", {.help = "side of a patch",
+                                     .unit = "pixels",
+                                     .range = Within(1, 8192),
+                                     .formerly_open = FormerlyOpen::kAtZero,
+                                     .architecture = true}),
+      FieldOf<&Vit::width>("width", {.help = "hidden width",
+                                     .range = Within(1, 1 << 20),
+                                     .formerly_open = FormerlyOpen::kAtZero,
+                                     .architecture = true}),
+      FieldOf<&Vit::depth>("depth", {.help = "number of layers",
+                                     .range = Within(1, 4096),
+                                     .formerly_open = FormerlyOpen::kAtZero,
+                                     .architecture = true}),
+      FieldOf<&Vit::heads>("heads", {.help = "attention heads",
+                                     .range = Within(1, 1 << 16),
+                                     .formerly_open = FormerlyOpen::kAtZero,
+                                     .architecture = true}),
+      FieldOf<&Vit::mlp_ratio>("mlp_ratio", {.help = "width of a block's MLP over the hidden width",
+                                             .range = Within(0, 1024),
+                                             .formerly_open = FormerlyOpen::kAtZero,
+                                             .architecture = true}),
+      FieldOf<&Vit::layer_norm_eps>("layer_norm_eps", {.help = "eps of the layer norms; that of pretrained weights",
+                                                       .range = Within(0, 1),
+                                                       .formerly_open = FormerlyOpen::kAtZero,
+                                                       .architecture = true}),
+      FieldOf<&Vit::dropout>("dropout", {.help = "dropout probability", .range = WithinBelow(0, 1)}),
+      FieldOf<&Vit::drop_path>(
+          "drop_path", {.help = "stochastic depth probability of the last block, rising linearly over the depth",
+                        .range = WithinBelow(0, 1)}),
+  };
+  return fields;
+}
+
+ModelInfo Variant(const std::string& name, const std::string& help, const Vit& config, SettingValues recipe) {
+  return {.name = name,
+          .help = help,
+          .family = "vit",
+          .image_size = config.image_size,
+          .channels = config.channels,
+          .classes = config.classes,
+          .own = OwnSettings(config),
+          .recipe = std::move(recipe),
+          .preprocessing = {{"mean", nlohmann::json::array({"0.5"})}, {"std", nlohmann::json::array({"0.5"})}},
+          .settings = [] { return RowsOf(Fields()); },
+          .check = [](const ResolvedModel& model) { return Check(VisionTransformerConfigOf(model)); },
+          .build =
+              [](const ResolvedModel& model, nn::Context& context, const Value& images) {
+                return VisionTransformer(VisionTransformerConfigOf(model), context, images);
+              }};
+}
+
 }  // namespace
+
+std::vector<ModelInfo> VisionTransformers() {
+  const SettingValues imagenet = {
+      {"epochs", 300},    {"global_batch_size", 512}, {"lr", 5e-4}, {"warmup_lr", 1e-6},     {"min_lr", 1e-5},
+      {"warmup", "0.05"}, {"weight_decay", 0.05},     {"clip", 1},  {"label_smoothing", 0.1}};
+  const SettingValues small_images = {{"epochs", 14},
+                                      {"global_batch_size", 128},
+                                      {"lr", 3e-3},
+                                      {"min_lr", 1e-5},
+                                      {"warmup", "0.0714"},  // one epoch
+                                      {"weight_decay", 0.05},
+                                      {"clip", 1},
+                                      {"label_smoothing", 0.1},
+                                      {"augmentation", "none"}};
+  const Vit micro = {
+      .image_size = 28, .channels = 1, .classes = 10, .patch = 7, .width = 64, .depth = 4, .heads = 4, .mlp_ratio = 2};
+  std::vector<ModelInfo> list = {Variant(
+      "vit_micro", "Vision Transformer for 28×28 grey images, patch 7: minutes on a laptop", micro, small_images)};
+  const auto add = [&](const std::string& name, const std::string& help, const Vit& config) {
+    list.push_back(Variant(name, help, config, imagenet));
+  };
+  add("vit_tiny", "Vision Transformer Ti/16, 5.7 M parameters", {.patch = 16, .width = 192, .depth = 12, .heads = 3});
+  add("vit_small", "Vision Transformer S/16, 22 M parameters", {.patch = 16, .width = 384, .depth = 12, .heads = 6});
+  add("vit_base", "Vision Transformer B/16, 87 M parameters", {.patch = 16, .width = 768, .depth = 12, .heads = 12});
+  add("vit_large", "Vision Transformer L/16, 304 M parameters", {.patch = 16, .width = 1024, .depth = 24, .heads = 16});
+  add("vit_tiny_patch32", "Vision Transformer Ti/32", {.patch = 32, .width = 192, .depth = 12, .heads = 3});
+  add("vit_small_patch32", "Vision Transformer S/32", {.patch = 32, .width = 384, .depth = 12, .heads = 6});
+  add("vit_base_patch32", "Vision Transformer B/32", {.patch = 32, .width = 768, .depth = 12, .heads = 12});
+  add("vit_large_patch32", "Vision Transformer L/32", {.patch = 32, .width = 1024, .depth = 24, .heads = 16});
+  return list;
+}
+
+VisionTransformerConfig VisionTransformerConfigOf(const ResolvedModel& model) {
+  Vit config = {.image_size = model.image_size, .channels = model.channels, .classes = model.classes};
+  Assign(Fields(), model.own, &config).IgnoreError();  // ResolveModel has looked at the types
+  return config;
+}
+
+SettingValues OwnSettings(const VisionTransformerConfig& config) { return ValuesOf(Fields(), config); }
 
 Status Check(const VisionTransformerConfig& c) {
   if (c.image_size < 1 || c.channels < 1 || c.classes < 1 || c.patch < 1 || c.width < 1 || c.depth < 1 || c.heads < 1 ||

@@ -5,22 +5,33 @@
 
 #include "core/base/status.h"
 #include "core/nn/context.h"
+#include "models/model.h"
 
 namespace switchyard {
+
+// Layer norms: what timm's weights were trained with, and transformers' default.
+inline constexpr float kTimmEps = 1e-6f, kHuggingFaceEps = 1e-12f;
 
 struct VisionTransformerConfig {
   int image_size = 224;  // pixels, height and width
   int channels = 3;
   int classes = 1000;
+  // Its settings; vit.cc says what may stand in them.
   int patch = 16;   // pixels
   int width = 768;  // D
   int depth = 12;   // blocks
   int heads = 12;
-  float mlp_ratio = 4;           // hidden width of a block's MLP over D
-  float layer_norm_eps = 1e-6f;  // timm's; weights from Hugging Face usually want 1e-12
-  float dropout = 0;             // behind the positions, the attention's projection and both products of an MLP
-  float drop_path = 0;           // of the last block; rises linearly from 0 at the first
+  float mlp_ratio = 4;              // hidden width of a block's MLP over D
+  float layer_norm_eps = kTimmEps;  // weights from Hugging Face usually want 1e-12
+  float dropout = 0;                // behind the positions, the attention's projection and both products of an MLP
+  float drop_path = 0;              // of the last block; rises linearly from 0 at the first
 };
+
+// The variants with their recipes, and the config of one of them.
+std::vector<ModelInfo> VisionTransformers();
+VisionTransformerConfig VisionTransformerConfigOf(const ResolvedModel& model);
+// The settings by name, of a config; sizes of the image and classes are none of them.
+SettingValues OwnSettings(const VisionTransformerConfig& config);
 
 // InvalidArgument where the numbers do not fit together: image_size % patch, width % heads, anything below 1.
 Status Check(const VisionTransformerConfig& config);

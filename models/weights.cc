@@ -49,8 +49,7 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
   }
   bool only_head = false;
   if (const std::string lines = Differences(expected, tensors, only_head); !lines.empty()) {
-    return InvalidArgument("the weights do not fit {} with {} classes:{}\n{}", model.info->name, model.options.classes,
-                           lines,
+    return InvalidArgument("the weights do not fit {} with {} classes:{}\n{}", model.info->name, model.classes, lines,
                            only_head ? "only the classifier differs: --reset_head loads the rest and starts it afresh"
                                      : "choose the model, patch and image size that the weights were made for");
   }

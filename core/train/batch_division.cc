@@ -22,10 +22,11 @@ std::vector<int64_t> DivisorsOf(int64_t number) {
 
 }  // namespace
 
-StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchDivision& given, int64_t most) {
-  if (global_batch < 1 || world < 1 || given.batch_size < 0 || given.accumulation < 0) {
+StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most) {
+  const int64_t batch = given.batch_size.value_or(1), rounds = given.accumulation.value_or(1);
+  if (global_batch < 1 || world < 1 || batch < 1 || rounds < 1) {
     return InvalidArgument("a global batch of {} cannot be divided over {} ranks into batches of {} and {} micro-steps",
-                           global_batch, world, given.batch_size, given.accumulation);
+                           global_batch, world, batch, rounds);
   }
   if (global_batch % world != 0) {
     return InvalidArgument(
@@ -34,32 +35,30 @@ StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const
         global_batch, world, fmt::join(DivisorsOf(global_batch), ", "), (global_batch + world - 1) / world * world);
   }
   const int64_t share = global_batch / world;
-  BatchDivision division = given;
-  if (given.batch_size == 0 && given.accumulation == 0) {
+  if (!given.batch_size && !given.accumulation) {
+    int64_t largest = 1;
     for (const int64_t d : DivisorsOf(share)) {
-      if (d == 1 || d <= most) division.batch_size = d;
+      if (d <= most) largest = d;
     }
-    division.accumulation = share / division.batch_size;
-    return division;
+    return BatchDivision{largest, share / largest};
   }
-  const bool by_batch = given.batch_size > 0;
-  const int64_t divisor = by_batch ? given.batch_size : given.accumulation;
-  const bool fits = share % divisor == 0;
-  if (fits && by_batch && given.accumulation == 0) division.accumulation = share / divisor;
-  if (fits && !by_batch) division.batch_size = share / divisor;
-  if (division.batch_size * division.accumulation != share) {
-    const std::string product =
-        given.batch_size > 0 && given.accumulation > 0
-            ? fmt::format("--batch_size={} --accumulation={}", given.batch_size, given.accumulation)
-            : fmt::format("--{}={}", by_batch ? "batch_size" : "accumulation", divisor);
-    return InvalidArgument(
-        "{} on {} rank{} does not give the run's global batch of {} images; leave it out, or give one of them that "
-        "divides the {} images of a rank: {}; --global_batch_size={} changes the global batch and with it the updates "
-        "of an epoch",
-        product, world, world > 1 ? "s" : "", global_batch, share, fmt::join(DivisorsOf(share), ", "),
-        std::max<int64_t>(given.batch_size, 1) * world * std::max<int64_t>(given.accumulation, 1));
+  // Where both are given their product has to fit, where one is given the other follows.
+  if (share % (batch * rounds) == 0) {
+    const int64_t other = share / (batch * rounds);
+    if (!given.accumulation) return BatchDivision{batch, other};
+    if (!given.batch_size) return BatchDivision{other, rounds};
+    if (other == 1) return BatchDivision{batch, rounds};
   }
-  return division;
+  const std::string product = given.batch_size && given.accumulation
+                                  ? fmt::format("--batch_size={} --accumulation={}", batch, rounds)
+                              : given.batch_size ? fmt::format("--batch_size={}", batch)
+                                                 : fmt::format("--accumulation={}", rounds);
+  return InvalidArgument(
+      "{} on {} rank{} does not give the run's global batch of {} images; leave it out, or give one of them that "
+      "divides the {} images of a rank: {}; --global_batch_size={} changes the global batch and with it the updates "
+      "of an epoch",
+      product, world, world > 1 ? "s" : "", global_batch, share, fmt::join(DivisorsOf(share), ", "),
+      batch * world * rounds);
 }
 
 std::string GlobalBatchesThatFit(int64_t samples, int world, int64_t wanted) {

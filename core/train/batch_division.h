@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/base/status.h"
@@ -11,14 +12,18 @@
 namespace switchyard {
 
 struct BatchDivision {
-  int64_t batch_size = 0;  // per rank and micro-step
-  int64_t accumulation = 0;
+  int64_t batch_size = 1;  // per rank and micro-step
+  int64_t accumulation = 1;
 };
 
-// Fills what `given` leaves open (0) so that batch_size · world · accumulation is `global_batch`. Where both are open
+struct BatchRequest {  // what the user says of it
+  std::optional<int64_t> batch_size, accumulation;
+};
+
+// Fills what `given` leaves open so that batch_size · world · accumulation is `global_batch`. Where both are open
 // the batch of a rank is the largest that divides its share and is not above `most`, which fitted into memory before.
 // InvalidArgument where it cannot be: says which ranks, --batch_size or --accumulation would do.
-StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchDivision& given, int64_t most);
+StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most);
 
 // The global batches next to `wanted`, at most one below and one above, that `world` ranks can share and that divide
 // `samples`: with them a run can go on that stands so many samples into an epoch. As text: "24 or 32", "" if none.

@@ -425,7 +425,7 @@ StatusOr<TrainingResult> Trainer::Train() {
 
     const bool epoch_ends = step_of_epoch == per_epoch, run_ends = step == impl.total_updates;
     const bool evaluate = run_ends || (epoch_ends && config.eval_every > 0 && (epoch + 1) % config.eval_every == 0);
-    const bool due = config.save_every > 0 ? step - saved_at >= config.save_every : epoch_ends;
+    const bool due = config.save_every ? step - saved_at >= *config.save_every : epoch_ends;
     if (evaluate || due || stop) SY_RETURN_IF_ERROR(impl.CheckGradients(/*followed=*/false));
     bool best = false;
     impl.evaluation_pending = evaluate && stop;  // who stops a run gives it little time: a resumed one catches up

@@ -1,10 +1,8 @@
 #include "core/train/recipe.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
-#include "core/base/names.h"
 #include "core/optim/optimizer.h"
 
 namespace switchyard {
@@ -60,7 +58,7 @@ Status CheckRecipe(const TrainConfig& c) {
     return InvalidArgument(
         "--schedule=multistep needs --milestones, the updates at which the rate falls, as --milestones=1000,2000");
   }
-  if (schedule == Schedule::kStep && c.step_size < 1)
+  if (schedule == Schedule::kStep && !c.step_size)
     return InvalidArgument("--schedule=step needs --step_size, the number of updates between two falls");
   if (!(c.gamma > 0 && c.gamma <= 1)) {
     return InvalidArgument(
@@ -77,10 +75,6 @@ Status CheckRecipe(const TrainConfig& c) {
         "--warmup_lr",
         c.warmup_lr, c.lr);
   }
-  if (c.on_nonfinite != "stop" && c.on_nonfinite != "skip") {
-    return InvalidArgument("--on_nonfinite: expected stop or skip, found {}{}", c.on_nonfinite,
-                           DidYouMean(c.on_nonfinite, {"stop", "skip"}));
-  }
   return OkStatus();
 }
 
@@ -89,12 +83,12 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
   ScheduleOptions o;
   SY_ASSIGN_OR_RETURN(o.kind, ParseSchedule(c.schedule));
   o.lr = c.lr;
-  o.warmup_lr = std::max(0.0f, c.warmup_lr);
-  o.min_lr = std::max(0.0f, c.min_lr);
+  o.warmup_lr = c.warmup_lr;
+  o.min_lr = c.min_lr;
   o.gamma = c.gamma;
-  SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup.empty() ? "0" : c.warmup, updates, updates_per_epoch));
+  SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup, updates, updates_per_epoch));
   SY_ASSIGN_OR_RETURN(o.milestones, Milestones(c));
-  o.step_size = std::max<int64_t>(1, c.step_size);
+  o.step_size = c.step_size.value_or(1);
   if (c.per_epoch) o.interval = updates_per_epoch;
   SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));
   return ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
@@ -125,7 +119,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
       {{"base_batch_size", "scale_lr_factor"}, c.scale_lr != "none", "--scale_lr=none", "--scale_lr"},
       {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
-      {{"epochs"}, c.steps == 0, fmt::format("--steps={}", c.steps), "runs without --steps"},
+      {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
   };
   std::vector<std::string> sentences;
   for (const Rule& rule : rules) {
@@ -143,7 +137,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
                     first, updates));
   };
   if (c.schedule == "multistep" && !c.milestones.empty()) too_late("milestones", std::atoll(c.milestones[0].c_str()));
-  if (c.schedule == "step") too_late("step_size", c.step_size);
+  if (c.schedule == "step" && c.step_size) too_late("step_size", *c.step_size);
   if (c.per_epoch && varies && updates <= updates_per_epoch && chosen("per_epoch")) {
     sentences.push_back(
         fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}", updates,

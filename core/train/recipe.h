@@ -12,8 +12,7 @@
 
 namespace switchyard {
 
-// Settings that contradict each other are InvalidArgument and say what to do. What is left to the model's recipe is
-// taken to fit.
+// Settings that contradict each other are InvalidArgument and say what to do.
 Status CheckRecipe(const TrainConfig& config);
 
 // Of a resolved configuration: rates scaled by --scale_lr for `world` ranks, times in updates.

@@ -5,6 +5,7 @@
 
 #include "core/base/json.h"
 #include "core/base/logging.h"
+#include "core/train/architecture.h"
 #include "core/train/batch_division.h"
 #include "core/train/trainer_impl.h"
 #include "core/train/weight_files.h"
@@ -132,7 +133,7 @@ Status Trainer::Impl::LoadWeights(const std::string& path, bool reset_head) {
 }
 
 Status Trainer::Impl::OpenResumed() {
-  const std::string& path = config.resume;
+  const std::string& path = *config.resume;
   if (path.ends_with(".safetensors"))
     return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
   auto loaded = LoadCheckpoint(path);
@@ -141,7 +142,7 @@ Status Trainer::Impl::OpenResumed() {
   const std::string& folder = resumed->folder;
   const nlohmann::json& record = resumed->record;
   const auto field = [&record](const char* key) { return record.value(key, nlohmann::json()); };
-  if (field("arch") != model.architecture) {
+  if (!SameArchitecture(field("arch"), model.architecture)) {
     return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", folder,
                            Excerpt(field("arch")), model.architecture.dump());
   }
@@ -194,7 +195,7 @@ Status Trainer::Impl::RestoreState() {
     return InvalidArgument(
         "{}: state {} {}; it was saved with other settings of the optimizer: leave those out that you changed, or "
         "start a new run from the weights with --pretrained={}",
-        folder, name, what, config.resume);
+        folder, name, what, *config.resume);
   };
   for (const TensorFile::Entry& saved : resumed->state.entries()) {
     const Layout::Entry* entry = layout->Find(saved.name);

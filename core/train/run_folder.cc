@@ -35,11 +35,11 @@ StatusOr<std::string> CreateRunFolder(const TrainConfig& config, const std::stri
   const std::string& name = config.output_suffix;
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
     return InvalidArgument("--output_suffix={}: expected the name of a folder, without '/'", name);
-  const std::string stamp = config.suffix.empty() ? TimeStamp() : config.suffix;
+  const std::string stamp = config.suffix.value_or(TimeStamp());
   for (int attempt = 1;; ++attempt) {
     const std::string suffix = attempt == 1 ? stamp : fmt::format("{}-{}", stamp, attempt);
     const std::string above =
-        fmt::format("{}/{}/{}/{}", config.output, model, config.tag.empty() ? config.dataset : config.tag, suffix);
+        fmt::format("{}/{}/{}/{}", config.output, model, config.tag.value_or(config.dataset), suffix);
     const std::string run_folder = above + "/" + config.output_suffix;
     const auto parent = Folder::Make(above);
     if (!parent.ok()) return Annotate(parent.status(), "making the run folder, for which --output names another place");
@@ -50,7 +50,7 @@ StatusOr<std::string> CreateRunFolder(const TrainConfig& config, const std::stri
       return run_folder;
     }
     if (!parent->Has(config.output_suffix)) return created.status();
-    if (!config.suffix.empty()) {
+    if (config.suffix) {
       return FailedPrecondition(
           "the run folder {} is there already, and a run folder belongs to one run: choose another --suffix, or go on "
           "with that run by --resume={}",
@@ -65,7 +65,7 @@ std::string RunFolderOf(const std::string& checkpoint_folder) {
     return "";
   const auto text = ReadWholeFile(run.string() + "/" + kConfig, kLargestConfig);
   const auto settings = text.ok() ? ParseJson(*text) : text.status();
-  return settings.ok() && PropertiesFromJson(*settings).ok() ? run.string() : "";
+  return settings.ok() && IsRunConfig(*settings) ? run.string() : "";
 }
 
 StatusOr<RunFolderLock> RunFolderLock::Take(const std::string& run_folder) {
@@ -88,17 +88,18 @@ RunFolderLock::~RunFolderLock() {
 
 Status WriteRunConfig(const std::string& run_folder, const TrainConfig& config) {
   SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder));
-  nlohmann::ordered_json settings = ToJson(config, {SettingKind::kProperty, SettingKind::kPlace});
+  nlohmann::ordered_json settings = ToJson(config, {SettingKind::kProperty});
+  nlohmann::ordered_json places = ToJson(config, {SettingKind::kPlace});
   // A run that goes on elsewhere keeps the places where it began: what --config reads back.
   if (const auto text = ReadWholeFile(folder.PathOf(kConfig), kLargestConfig); text.ok()) {
-    const auto begun = ParseJson<nlohmann::ordered_json>(*text);
-    if (begun.ok() && begun->is_object()) {
-      const nlohmann::ordered_json places = ToJson(config, {SettingKind::kPlace});
-      for (const auto& [place, value] : places.items()) {
-        if (begun->contains(place)) settings[place] = (*begun)[place];
+    if (const auto begun = ParseJson<nlohmann::ordered_json>(*text); begun.ok() && begun->is_object()) {
+      places.clear();
+      for (const Setting& row : TrainSettings()) {
+        if (row.kind == SettingKind::kPlace && begun->contains(row.name)) places[row.name] = (*begun)[row.name];
       }
     }
   }
+  settings.update(places);
   const std::string text = settings.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   return folder.Replace(kConfig, {BytesOf(text)});
 }

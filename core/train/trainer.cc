@@ -31,8 +31,8 @@ StatusOr<Transform> MakeTransform(const TrainConfig& c, const EvaluationTransfor
   o.evaluation = evaluation;
   o.train = train;
   o.augmentation = data.augmentation();
-  if (!c.augmentation.empty()) {
-    SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(c.augmentation));
+  if (c.augmentation) {
+    SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(*c.augmentation));
   }
   o.brightness = o.contrast = o.saturation = c.color_jitter;
   o.seed = c.seed;
@@ -46,9 +46,9 @@ StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& c, const Trainable
       model.evaluation.value_or(EvaluationTransform{.image_size = model.image_size,
                                                     .channels = model.channels,
                                                     .resize = ResizeForCrop(model.image_size, crop_ratio)});
-  if (c.crop_ratio > 0) e.resize = ResizeForCrop(e.image_size, c.crop_ratio);
-  if (!c.interpolation.empty()) {
-    SY_ASSIGN_OR_RETURN(e.interpolation, ParseInterpolation(c.interpolation));
+  if (c.crop_ratio) e.resize = ResizeForCrop(e.image_size, *c.crop_ratio);
+  if (c.interpolation) {
+    SY_ASSIGN_OR_RETURN(e.interpolation, ParseInterpolation(*c.interpolation));
   }
   if (!c.mean.empty()) {
     SY_ASSIGN_OR_RETURN(e.mean, Numbers("mean", c.mean));
@@ -252,13 +252,13 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
         train.size(), impl.samples_per_update(), config.batch_size, world.size(), config.accumulation);
   }
   impl.config.global_batch_size = static_cast<int>(impl.samples_per_update());
-  const int64_t length = config.steps > 0 ? config.steps : impl.updates_per_epoch * config.epochs;
+  const int64_t length = config.steps.value_or(impl.updates_per_epoch * config.epochs);
   SY_ASSIGN_OR_RETURN(impl.schedule, ScheduleOptionsOf(config, length, impl.updates_per_epoch, world.size()));
   impl.lr_table = LearningRateTable(impl.schedule, length);
   impl.total_updates = length;
-  if (!config.resume.empty()) {
+  if (config.resume) {
     SY_RETURN_IF_ERROR(impl.OpenResumed());
-    if (config.steps == 0) impl.FollowEpochs();
+    if (!config.steps) impl.FollowEpochs();
   }
   SY_ASSIGN_OR_RETURN(Program program,
                       ProgramOf(config, model, world.size(), world.rank(), static_cast<int64_t>(impl.lr_table.size())));
@@ -299,7 +299,8 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
     TrainConfig c = config;
     c.batch_size = batch;
     TrainingPlans plans;
-    SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, model, world.size(), world.rank(), c.steps, evaluation_only));
+    SY_ASSIGN_OR_RETURN(Program program,
+                        ProgramOf(c, model, world.size(), world.rank(), c.steps.value_or(1), evaluation_only));
     SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *world.device, world.reference.get()));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;

@@ -64,7 +64,7 @@ struct TrainingResult {
 
 class Trainer {
  public:
-  // config must be resolved: no field left at "the recipe's". With config.resume the trainer goes on where that
+  // config: a whole run, as config.h says. With config.resume the trainer goes on where that
   // checkpoint was saved: weights, state and position; in its run folder if it lies in one, else in a new one. Throws
   // nothing: a wrong graph is an error that names the source line.
   static StatusOr<std::unique_ptr<Trainer>> Create(const TrainConfig& config, const TrainableModel& model,

@@ -5,6 +5,8 @@
 #include <stdexcept>
 
 #include "core/base/json.h"
+#include "core/settings/sources.h"
+#include "core/train/architecture.h"
 #include "core/train/checkpoint.h"
 #include "core/train/config.h"
 #include "core/train/metrics.h"
@@ -83,7 +85,10 @@ int FuzzCheckpoint(const uint8_t* data, size_t size) {
   for (const char* key : {"epoch", "samples", "step"}) ReadField(loaded->record, key, &number).IgnoreError();
   ReadField(loaded->record, "best_top1", &real).IgnoreError();
   ReadField(loaded->record, "classes", &texts).IgnoreError();
-  PropertiesFromJson(loaded->record.value("config", nlohmann::json())).IgnoreError();
+  const SettingTable table(TrainSettings());
+  Settings settings(table);
+  TakeSaved(loaded->record.value("config", nlohmann::json()), "state.json", settings).IgnoreError();
+  SameArchitecture(loaded->record.value("arch", nlohmann::json()), {{"model", "mlp"}, {"width", 16}});
   return 0;
 }
 
@@ -97,8 +102,10 @@ int FuzzConfig(const uint8_t* data, size_t size) {
   rules.comments = true;
   const auto json = ParseJson({reinterpret_cast<const char*>(data), size}, rules);
   if (!json.ok()) return 0;
-  const auto config = PropertiesFromJson(*json);
-  if (config.ok()) CheckTrainConfig(*config).IgnoreError();
+  const SettingTable table(TrainSettings());
+  Settings settings(table);
+  if (TakeSaved(*json, "config", settings).ok()) CheckTrainConfig(ConfigOf(settings)).IgnoreError();
+  IsRunConfig(*json);
   const nlohmann::json copy = *json;  // as deep as it may be, copied and printed
   Excerpt(copy);
   return 0;

@@ -24,8 +24,8 @@ std::unique_ptr<Differentiated> Differentiate(const ModelOptions& options) {
   Graph& graph = result->graph;
   const ResolvedModel model = Resolved(options);
   nn::Context context(graph, true);
-  const int size = model.options.image_size;
-  const Value images = graph.Input("images", {DType::kF32, {2, size, size, model.options.channels}}, {});
+  const int size = model.image_size;
+  const Value images = graph.Input("images", {DType::kF32, {2, size, size, model.channels}}, {});
   const Value labels = graph.Input("labels", {DType::kI32, {2}}, {});
   const Value loss = ops::Mean(ops::CrossEntropy(BuildModel(model, context, images), labels));
   for (const int id : graph.Inputs(Role::kParameter)) result->parameters.push_back(graph.value({id, 0}));
@@ -35,7 +35,7 @@ std::unique_ptr<Differentiated> Differentiate(const ModelOptions& options) {
 
 TEST(GradientsTest, EveryParameterHasAGradientOfItsTypeInTheBackwardPhase) {
   for (const char* name : {"vit_micro", "mlp"}) {
-    const auto step = Differentiate({.name = name, .dropout = 0.1f});
+    const auto step = Differentiate({.name = name, .own = {{"dropout", 0.1f}}});
     for (size_t i = 0; i < step->parameters.size(); ++i) {
       const std::string& parameter = step->graph.node(step->parameters[i].ref().node).name;
       ASSERT_TRUE(step->gradients[i]) << parameter;
@@ -46,7 +46,7 @@ TEST(GradientsTest, EveryParameterHasAGradientOfItsTypeInTheBackwardPhase) {
 }
 
 TEST(GradientsTest, LastLayersFinishFirst) {
-  const auto step = Differentiate({.name = "vit_micro", .depth = 3});
+  const auto step = Differentiate({.name = "vit_micro", .own = {{"depth", 3}}});
   std::map<std::string, int> position;
   for (size_t i = 0; i < step->parameters.size(); ++i) {
     position[step->graph.node(step->parameters[i].ref().node).name] = step->gradients[i].ref().node;
@@ -57,7 +57,7 @@ TEST(GradientsTest, LastLayersFinishFirst) {
 }
 
 TEST(GradientsTest, BackwardNodesPointAtTheirForwardNodes) {
-  const auto step = Differentiate({.name = "vit_micro", .depth = 3});
+  const auto step = Differentiate({.name = "vit_micro", .own = {{"depth", 3}}});
   int paired = 0;
   for (const Node& node : step->graph.nodes()) {
     if (node.op != "attention_backward" && node.op != "layer_norm_backward") continue;
@@ -70,7 +70,7 @@ TEST(GradientsTest, BackwardNodesPointAtTheirForwardNodes) {
 
 TEST(GradientsTest, ImagesNeedNone) {
   // The patch projection's input gradient would be the one matmul more.
-  const auto step = Differentiate({.name = "vit_micro", .depth = 1});
+  const auto step = Differentiate({.name = "vit_micro", .own = {{"depth", 1}}});
   const int forward = 4 + 2, weights = 4 + 2, inputs = 4 + 1;
   EXPECT_EQ(Count(step->graph, "matmul"), forward + weights + inputs);
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "core/data/transforms.h"
+#include "core/settings/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/hugging_face.h"
@@ -36,22 +37,45 @@ TEST(ModelTest, EveryListedModelBuilds) {
     const ResolvedModel model = Resolved({.name = info.name});
     Graph graph;
     nn::Context context(graph, true);
-    const int size = model.options.image_size;
-    const Value images = graph.Input("images", {DType::kF32, {2, size, size, model.options.channels}}, {});
-    EXPECT_EQ(BuildModel(model, context, images).shape(), (Shape{2, model.options.classes})) << info.name;
+    const int size = model.image_size;
+    const Value images = graph.Input("images", {DType::kF32, {2, size, size, model.channels}}, {});
+    EXPECT_EQ(BuildModel(model, context, images).shape(), (Shape{2, model.classes})) << info.name;
     EXPECT_FALSE(info.help.empty());
   }
 }
 
 TEST(ModelTest, WhatTheUserLeavesOpenComesFromTheModel) {
   const ResolvedModel model =
-      Resolved({.name = "vit_tiny", .image_size = 32, .classes = 10, .patch = 4, .dropout = 0.1f});
-  EXPECT_EQ(model.options.image_size, 32);
-  EXPECT_EQ(model.options.width, 192);
-  EXPECT_EQ(model.options.channels, 3);
-  EXPECT_FLOAT_EQ(model.options.dropout, 0.1f);
-  EXPECT_FLOAT_EQ(model.options.drop_path, 0);
+      Resolved({.name = "vit_tiny", .image_size = 32, .classes = 10, .own = {{"patch", 4}, {"dropout", 0.1f}}});
+  EXPECT_EQ(model.image_size, 32);
+  EXPECT_EQ(model.own.at("width"), 192);
+  EXPECT_EQ(model.channels, 3);
+  EXPECT_FLOAT_EQ(VisionTransformerConfigOf(model).dropout, 0.1f);
+  EXPECT_FLOAT_EQ(VisionTransformerConfigOf(model).drop_path, 0);
   EXPECT_EQ(ParameterTypes(model).at("pos_embed").shape, (Shape{1, 65, 192}));
+}
+
+// What a model says of training has to be settings of training, with values that these allow.
+TEST(ModelTest, WhatAModelFillsInIsInTheTables) {
+  const SettingTable own(ModelSettings());
+  for (const ModelInfo& info : Models()) {
+    EXPECT_TRUE(info.recipe.contains("global_batch_size")) << info.name << " says no batch for its rates";
+    for (const auto& [name, value] : info.own) {
+      const Setting* const row = own.Find(name);
+      ASSERT_NE(row, nullptr) << name;
+      EXPECT_TRUE(ValueFromJson(*row, value, true).ok() && CheckValue(*row, value).ok()) << info.name << " " << name;
+    }
+    EXPECT_EQ(info.own.size(), info.settings().size()) << info.name;
+  }
+}
+
+// The same weights, told apart from others by the settings that are architecture and by no more.
+TEST(ModelTest, DropoutIsNoArchitecture) {
+  const nlohmann::json plain = ArchitectureOf(Resolved({.name = "vit_micro"}));
+  EXPECT_EQ(plain, ArchitectureOf(Resolved({.name = "vit_micro", .own = {{"dropout", 0.1}, {"drop_path", 0.1}}})));
+  EXPECT_NE(plain, ArchitectureOf(Resolved({.name = "vit_micro", .own = {{"heads", 2}}})));
+  EXPECT_EQ(plain["patch"], 7);
+  EXPECT_FALSE(ArchitectureOf(Resolved({.name = "mlp"})).contains("patch"));
 }
 
 TEST(ModelTest, NoDecayForVectorsTokensAndPositions) {
@@ -68,9 +92,13 @@ TEST(ModelTest, BadOptionsAreExplained) {
   EXPECT_THAT(error({.name = "vit_bas"}),
               AllOf(HasSubstr("unknown model 'vit_bas'"), HasSubstr("did you mean vit_base")));
   EXPECT_THAT(error({.name = "vit_base", .image_size = 225}), AllOf(HasSubstr("225"), HasSubstr("--image_size=240")));
-  EXPECT_THAT(error({.name = "vit_base", .width = 100}), AllOf(HasSubstr("12 heads"), HasSubstr("--width=108")));
-  EXPECT_THAT(error({.name = "vit_base", .depth = -1}), HasSubstr("positive"));
-  EXPECT_THAT(error({.name = "mlp", .dropout = 1}), HasSubstr("[0, 1)"));
+  EXPECT_THAT(error({.name = "vit_base", .own = {{"width", 100}}}),
+              AllOf(HasSubstr("12 heads"), HasSubstr("--width=108")));
+  EXPECT_THAT(error({.name = "vit_base", .own = {{"depth", -1}}}), HasSubstr("positive"));
+  EXPECT_THAT(error({.name = "mlp", .own = {{"dropout", 1}}}), HasSubstr("[0, 1)"));
+  EXPECT_THAT(error({.name = "mlp", .own = {{"depth", "two"}}}), HasSubstr("depth: \"two\" has the wrong type"));
+  EXPECT_THAT(error({.name = "mlp", .own = {{"heads", 2}}}), HasSubstr("it has no --heads; what it has is"));
+  EXPECT_TRUE(ResolveModel({.name = "mlp", .own = {{"drop_path", 0}}}).ok()) << "none is none";
 }
 
 TEST(ModelTest, OtherImagesAreRefusedWithBothShapes) {
@@ -88,8 +116,10 @@ TEST(ModelTest, OtherImagesAreRefusedWithBothShapes) {
 class WeightsTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_FALSE(timm_.empty() || other_.empty()); }
-  const ResolvedModel small_ =
-      Resolved({.name = "vit_tiny", .image_size = 32, .classes = 10, .patch = 8, .width = 48, .depth = 2, .heads = 3});
+  const ResolvedModel small_ = Resolved({.name = "vit_tiny",
+                                         .image_size = 32,
+                                         .classes = 10,
+                                         .own = {{"patch", 8}, {"width", 48}, {"depth", 2}, {"heads", 3}}});
   const HostTensors timm_ = ReadFixture("vit_small_parity.safetensors", "weight/");
   const HostTensors other_ = ReadFixture("vit_small_hf.safetensors");
 };
@@ -140,8 +170,10 @@ TEST_F(WeightsTest, AnEncoderWithPoolerAndWithoutPrefixNeedsANewHead) {
 }
 
 TEST_F(WeightsTest, AnotherHeadSizeLoadsOnlyWithResetHead) {
-  const ResolvedModel larger =
-      Resolved({.name = "vit_tiny", .image_size = 32, .classes = 12, .patch = 8, .width = 48, .depth = 2, .heads = 3});
+  const ResolvedModel larger = Resolved({.name = "vit_tiny",
+                                         .image_size = 32,
+                                         .classes = 12,
+                                         .own = {{"patch", 8}, {"width", 48}, {"depth", 2}, {"heads", 3}}});
   EXPECT_THAT(Message(ImportWeights(larger, timm_, false).status()),
               AllOf(HasSubstr("head.weight: expected (12, 48), found (10, 48)"), HasSubstr("--reset_head")));
   EXPECT_TRUE(ImportWeights(larger, timm_, true).ok());
@@ -188,19 +220,16 @@ TEST_F(WeightsTest, TheConfigurationNamesClassesAndSizes) {
 
 // Sizes, heads and eps that no listed model has, so that a field that is not taken over shows.
 ResolvedModel OddModel() {
-  return Resolved({.name = "vit_tiny",
-                   .image_size = 40,
-                   .channels = 1,
-                   .classes = 3,
-                   .patch = 8,
-                   .width = 60,
-                   .depth = 2,
-                   .heads = 5,
-                   .mlp_ratio = 1.5f,
-                   .layer_norm_eps = 0.25f});
+  return Resolved(
+      {.name = "vit_tiny",
+       .image_size = 40,
+       .channels = 1,
+       .classes = 3,
+       .own = {
+           {"patch", 8}, {"width", 60}, {"depth", 2}, {"heads", 5}, {"mlp_ratio", 1.5f}, {"layer_norm_eps", 0.25f}}});
 }
 
-void ExpectSameSizes(const ModelOptions& found, const ModelOptions& expected) {
+void ExpectSameSizes(const VisionTransformerConfig& found, const VisionTransformerConfig& expected) {
   EXPECT_EQ(found.image_size, expected.image_size);
   EXPECT_EQ(found.channels, expected.channels);
   EXPECT_EQ(found.classes, expected.classes);
@@ -215,8 +244,8 @@ TEST(HuggingFace, AConfigurationIsReadAsItWasWritten) {
   const std::vector<std::string> names = {"ant", "bee", "cat"};
   const auto read = ReadHuggingFaceConfig(nlohmann::json::parse(HuggingFaceConfig(OddModel(), names)->dump()));
   ASSERT_TRUE(read.ok()) << Message(read.status());
-  ExpectSameSizes(read->options, OddModel().options);
-  EXPECT_EQ(read->options.layer_norm_eps, 0.25f);
+  ExpectSameSizes(read->config, VisionTransformerConfigOf(OddModel()));
+  EXPECT_EQ(read->config.layer_norm_eps, 0.25f);
   EXPECT_EQ(read->class_names, names);
   EXPECT_TRUE(ReadHuggingFaceConfig(*HuggingFaceConfig(OddModel(), {}))->class_names.empty());  // LABEL_0 is no name
 }
@@ -224,10 +253,10 @@ TEST(HuggingFace, AConfigurationIsReadAsItWasWritten) {
 TEST(HuggingFace, WhatAConfigurationLeavesOutIsTransformersDefault) {
   const auto read = ReadHuggingFaceConfig({{"model_type", "vit"}});
   ASSERT_TRUE(read.ok()) << Message(read.status());
-  EXPECT_EQ(read->options.width, 768);
-  EXPECT_EQ(read->options.heads, 12);
-  EXPECT_EQ(read->options.mlp_ratio, 4);
-  EXPECT_EQ(read->options.layer_norm_eps, 1e-12f);
+  EXPECT_EQ(read->config.width, 768);
+  EXPECT_EQ(read->config.heads, 12);
+  EXPECT_EQ(read->config.mlp_ratio, 4);
+  EXPECT_EQ(read->config.layer_norm_eps, 1e-12f);
 }
 
 TEST(HuggingFace, AFieldThatIsWrongOrCannotBeIsNamed) {
@@ -329,8 +358,8 @@ TEST(Timm, AConfigurationIsReadAsItWasWritten) {
     EXPECT_EQ(*read, transform);
     const auto model = ReadTimmConfig(config);
     ASSERT_TRUE(model.ok()) << Message(model.status());
-    ExpectSameSizes(model->options, OddModel().options);
-    EXPECT_EQ(model->options.layer_norm_eps, 0);  // timm has no field for it
+    ExpectSameSizes(model->config, VisionTransformerConfigOf(OddModel()));
+    EXPECT_FALSE(model->says_eps);  // timm has no field for it
     EXPECT_EQ(model->class_names.at(2), "cat");
   }
 }
@@ -340,7 +369,7 @@ TEST(Timm, OtherArchitecturesAreRefusedByField) {
     nlohmann::json config = {{"architecture", "vit_small_patch32_384"}, {"num_classes", 5}};
     config[field] = value;
     const auto read = ReadTimmConfig(config);
-    return read.ok() ? fmt::format("{} {}", read->options.width, read->options.image_size) : Message(read.status());
+    return read.ok() ? fmt::format("{} {}", read->config.width, read->config.image_size) : Message(read.status());
   };
   EXPECT_EQ(error("global_pool", "token"), "384 384");
   EXPECT_THAT(error("global_pool", "avg"), HasSubstr("global_pool"));

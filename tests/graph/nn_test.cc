@@ -86,7 +86,8 @@ TEST_F(LayerTest, DropoutMakesItsInputsAtTheRootOnceAndOnlyInTraining) {
 
 TEST_F(LayerTest, EveryDropoutHasItsOwnKeyFromSeedAndName) {
   const auto keys = [](uint64_t seed) {
-    const ResolvedModel model = Resolved({.name = "vit_micro", .depth = 3, .dropout = 0.1f, .drop_path = 0.1f});
+    const ResolvedModel model =
+        Resolved({.name = "vit_micro", .own = {{"depth", 3}, {"dropout", 0.1f}, {"drop_path", 0.1f}}});
     Graph graph;
     nn::Context context(graph, true, seed);
     BuildModel(model, context, graph.Input("images", {DType::kF32, {2, 28, 28, 1}}, {}));

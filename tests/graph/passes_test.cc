@@ -14,7 +14,7 @@ namespace switchyard {
 namespace {
 
 constexpr int kDepth = 3;
-const ModelOptions kMicro = {.name = "vit_micro", .depth = kDepth};
+const ModelOptions kMicro = {.name = "vit_micro", .own = {{"depth", kDepth}}};
 
 bool Everything(const Graph&, const Node&) { return true; }
 CanPrepare AllBut(const std::set<std::string>& refused) {

@@ -21,9 +21,9 @@ ResolvedModel Resolved(const ModelOptions& options) {
 
 namespace {
 Value Logits(Graph& graph, const ResolvedModel& model, int batch, bool training) {
-  const ModelOptions& o = model.options;
   nn::Context context(graph, training);
-  const Value images = graph.Input("images", {DType::kF32, {batch, o.image_size, o.image_size, o.channels}}, {});
+  const Value images =
+      graph.Input("images", {DType::kF32, {batch, model.image_size, model.image_size, model.channels}}, {});
   return BuildModel(model, context, images);
 }
 }  // namespace

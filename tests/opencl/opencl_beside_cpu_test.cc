@@ -19,13 +19,12 @@ class OpenClBesideCpu : public testing::Test {
     ASSERT_NE(expected, nullptr);
     ASSERT_NE(found, nullptr);
     for (StepRun* run : {expected.get(), found.get()}) run->SetParameters(FormulaWeights(model));
-    const auto size = model.options.image_size;
+    const auto size = model.image_size;
     std::vector<float> images;
     for (int step = 0; step < steps; ++step) {
-      images = Symmetric("images " + std::to_string(step), batch * size * size * model.options.channels);
+      images = Symmetric("images " + std::to_string(step), batch * size * size * model.channels);
       std::vector<int32_t> labels;
-      for (int64_t i = 0; i < batch; ++i)
-        labels.push_back(static_cast<int32_t>((i * 7 + step) % model.options.classes));
+      for (int64_t i = 0; i < batch; ++i) labels.push_back(static_cast<int32_t>((i * 7 + step) % model.classes));
       const double loss = expected->Step(images, labels);
       EXPECT_NEAR(found->Step(images, labels), loss, 1e-4 * std::fabs(loss)) << "step " << step;
     }
@@ -40,12 +39,12 @@ class OpenClBesideCpu : public testing::Test {
   }
 };
 
-TEST_F(OpenClBesideCpu, TrainsAnMlpAlike) { ExpectEqualTraining({.name = "mlp", .width = 64}, 16, 5); }
+TEST_F(OpenClBesideCpu, TrainsAnMlpAlike) { ExpectEqualTraining({.name = "mlp", .own = {{"width", 64}}}, 16, 5); }
 
 TEST_F(OpenClBesideCpu, TrainsAVitAlike) { ExpectEqualTraining({.name = "vit_micro"}, 8, 5); }
 
 TEST_F(OpenClBesideCpu, TrainsAVitTinyAlike) {
-  ExpectEqualTraining({.name = "vit_tiny", .image_size = 64, .classes = 10, .depth = 3}, 4, 3);
+  ExpectEqualTraining({.name = "vit_tiny", .image_size = 64, .classes = 10, .own = {{"depth", 3}}}, 4, 3);
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // same samples at the same rates.
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <limits>
+#include <map>
 
 #include "gmock/gmock.h"
 #include "tests/oracles/runs.h"
@@ -26,8 +26,8 @@ TrainConfig SavingConfig(int accumulation) {
   config.schedule = "cosine";
   config.warmup = "2";
   config.clip = 1;
-  config.dropout = 0.2f;
-  config.drop_path = 0.1f;
+  config.own["dropout"] = 0.2;
+  config.own["drop_path"] = 0.1;
   config.augmentation = "crop_flip";
   config.batch_size = 2;
   config.accumulation = accumulation;
@@ -57,7 +57,7 @@ TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
   const HostTensors expected = *whole->trainer->Parameters();
   ExpectEqualOnAllRanks(expected);
   const std::string checkpoints = result->run_folder + "/checkpoints/";
-  const std::string last = fmt::format("{}step-{:08}", checkpoints, config.steps);
+  const std::string last = fmt::format("{}step-{:08}", checkpoints, *config.steps);
   const bool reads = SharedWorld().rank() == 0;
   const std::string state = reads ? Bytes(last + "/state.safetensors") : "";
   const std::string model = reads ? Bytes(last + "/model.safetensors") : "";
@@ -90,9 +90,9 @@ TrainConfig EpochsConfig() {
   config.lr = 0.05f;
   config.batch_size = 12 / SharedWorld().size();
   config.train_size = 35;
-  config.steps = 0;
+  config.steps.reset();
   config.epochs = 3;
-  config.suffix = "";
+  config.suffix.reset();
   return config;
 }
 

@@ -77,9 +77,7 @@ std::unique_ptr<World> LoneWorld() {
 TrainConfig SmallConfig() {
   TrainConfig c;
   c.model = "vit_micro";
-  c.width = 32;
-  c.depth = 2;
-  c.heads = 2;
+  c.own = {{"width", 32}, {"depth", 2}, {"heads", 2}};
   c.dataset = "shapes";
   c.image_size = 28;
   c.train_size = 48;
@@ -104,7 +102,11 @@ TrainConfig SmallConfig() {
 
 StatusOr<Run> MakeRun(const TrainConfig& config, World& world) {
   Run run;
-  SY_ASSIGN_OR_RETURN(run.setup, SetUpRun(config, world.processes));
+  Settings settings(RunTable());
+  const auto all = ToJson(config, {SettingKind::kProperty, SettingKind::kPlace, SettingKind::kAct});
+  for (const auto& [name, value] : all.items())
+    SY_RETURN_IF_ERROR(settings.Give(name, nlohmann::json(value), Origin::kFlag, "this test"));
+  SY_ASSIGN_OR_RETURN(run.setup, SetUpRun(settings, world.processes));
   SY_ASSIGN_OR_RETURN(
       run.trainer, Trainer::Create(run.setup.config, run.setup.model, *run.setup.train, *run.setup.validation, world));
   return run;

@@ -47,10 +47,10 @@ namespace {
 
 TrainConfig MicroConfig() {
   TrainConfig config = SmallConfig();
-  config.width = config.depth = config.heads = 0;  // vit_micro's own
+  config.own.clear();  // vit_micro's own
   config.optimizer = "adamw";
   config.clip = 1;
-  config.dropout = 0.1f;
+  config.own["dropout"] = 0.1;
   return config;
 }
 

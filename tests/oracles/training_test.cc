@@ -61,7 +61,7 @@ TEST(DataParallelTraining, BucketsOfAnySizeGiveTheSameParameters) {
 
 TEST(DataParallelTraining, RepeatsBitForBit) {
   TrainConfig config = SmallConfig();
-  config.dropout = 0.2f;
+  config.own["dropout"] = 0.2;
   config.optimizer = "adamw";
   config.clip = 0.5f;
   ExpectEqual(Trained(config, SharedWorld()), Trained(config, SharedWorld()));
@@ -100,8 +100,8 @@ TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
 
 TEST(DataParallelTraining, ManyRanksEqualOneRankWithTheWholeBatch) {
   TrainConfig config = SmallConfig();
-  config.dropout = 0.2f;
-  config.drop_path = 0.2f;
+  config.own["dropout"] = 0.2;
+  config.own["drop_path"] = 0.2;
   config.momentum = 0.9f;
   config.clip = 0.3f;
   std::vector<Trainer::StepResult> results, whole_results;
@@ -126,8 +126,8 @@ TEST(DataParallelTraining, ManyRanksTrainOnTheSameDataAsOneRank) {
   TrainConfig config = SmallConfig();
   config.train_size = 12 * SharedWorld().size();
   config.steps = 5;  // of three in an epoch
-  config.dropout = 0.1f;
-  config.drop_path = 0.1f;
+  config.own["dropout"] = 0.1;
+  config.own["drop_path"] = 0.1;
   config.augmentation = "crop_flip";
   config.suffix = "many_ranks";
   auto run = MakeRun(config, SharedWorld());
@@ -162,7 +162,7 @@ TEST(DataParallelTraining, OtherParametersOnOneRankAreRefusedByName) {
   const int world = SharedWorld().size();
   if (world == 1) GTEST_SKIP() << "needs two ranks";
   TrainConfig config = SmallConfig();
-  if (SharedWorld().rank() == world - 1) config.width = 64;
+  if (SharedWorld().rank() == world - 1) config.own["width"] = 64;
   const auto run = MakeRun(config, SharedWorld());
   ASSERT_FALSE(run.ok());
   EXPECT_THAT(Message(run.status()),

@@ -42,8 +42,8 @@ void ExpectRecordedLosses(const std::string& file, const std::string& dataset, c
 
   const ResolvedModel model = Resolved(options);
   TransformOptions transform_options;
-  transform_options.evaluation.image_size = transform_options.evaluation.resize = model.options.image_size;
-  transform_options.evaluation.channels = model.options.channels;
+  transform_options.evaluation.image_size = transform_options.evaluation.resize = model.image_size;
+  transform_options.evaluation.channels = model.channels;
   transform_options.augmentation = Augmentation::kNone;
   const auto transform = Transform::Create(transform_options);
   ASSERT_TRUE(transform.ok()) << Message(transform.status());
@@ -65,13 +65,15 @@ TEST(LossCurve, OfVitMicroOnFashionMnistIsPyTorchs) {
 }
 
 TEST(LossCurve, OfAnMlpOnFashionMnistIsPyTorchs) {
-  ExpectRecordedLosses("mlp_50_losses.json", "fashion-mnist", {.name = "mlp", .width = 128});
+  ExpectRecordedLosses("mlp_50_losses.json", "fashion-mnist", {.name = "mlp", .own = {{"width", 128}}});
 }
 
 TEST(LossCurve, OfASmallVitOnCifar10IsPyTorchs) {
-  ExpectRecordedLosses(
-      "vit_cifar10_20_losses.json", "cifar10",
-      {.name = "vit_tiny", .image_size = 32, .classes = 10, .patch = 4, .width = 96, .depth = 4, .heads = 4});
+  ExpectRecordedLosses("vit_cifar10_20_losses.json", "cifar10",
+                       {.name = "vit_tiny",
+                        .image_size = 32,
+                        .classes = 10,
+                        .own = {{"patch", 4}, {"width", 96}, {"depth", 4}, {"heads", 4}}});
 }
 
 }  // namespace

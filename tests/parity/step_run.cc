@@ -14,14 +14,14 @@ constexpr float kBeta1 = 0.9f, kRate = 1e-3f;
 StatusOr<Program> RecordedProgram(const ResolvedModel& model, int64_t batch, DType precision) {
   ClassificationOptions images;
   images.batch = batch;
-  images.height = images.width = model.options.image_size;
-  images.channels = model.options.channels;
+  images.height = images.width = model.image_size;
+  images.channels = model.channels;
   ProgramOptions o;
   o.precision = precision;
   o.optimizer.weight_decay = 0.05f;
   o.optimizer.beta1 = kBeta1;
   const auto build = [&](nn::Context& context, const Value& x) { return BuildModel(model, context, x); };
-  return BuildProgram(ClassificationWorkload(model.options.name, build, images), o, 0);
+  return BuildProgram(ClassificationWorkload(model.info->name, build, images), o, 0);
 }
 
 }  // namespace

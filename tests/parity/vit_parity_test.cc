@@ -16,8 +16,10 @@ constexpr double kTolerance = 1e-4, kAfterFiveSteps = 1e-3;  // of a tensor's no
 constexpr const char* kSmallFile = "vit_small_parity.safetensors";
 
 ResolvedModel SmallModel() {
-  return Resolved(
-      {.name = "vit_tiny", .image_size = 32, .classes = 10, .patch = 8, .width = 48, .depth = 2, .heads = 3});
+  return Resolved({.name = "vit_tiny",
+                   .image_size = 32,
+                   .classes = 10,
+                   .own = {{"patch", 8}, {"width", 48}, {"depth", 2}, {"heads", 3}}});
 }
 
 void ExpectClose(const HostTensors& found, const HostTensors& expected, double tolerance) {
@@ -66,7 +68,7 @@ TEST_P(SmallVit, WeightsUnderHuggingFaceNamesGiveTheSameLogits) {
 TEST_P(SmallVit, TheEpsOfTheLayerNormsIsTheArchitectures) {
   const nlohmann::json recorded = nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/hugging_face.json"))["eps"];
   ResolvedModel model = model_;
-  model.options.layer_norm_eps = recorded["layer_norm_eps"];
+  model.own["layer_norm_eps"] = recorded["layer_norm_eps"];
   const auto run = StepRun::Make(*test_, model, 4);
   ASSERT_NE(run, nullptr);
   run->SetParameters(Recorded("weight/"));

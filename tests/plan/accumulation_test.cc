@@ -30,8 +30,8 @@ StatusOr<Program> VitMicro(int accumulation) {
   const ResolvedModel model = ResolveModel(options).value();
   ClassificationOptions batch;
   batch.batch = 2;
-  batch.height = batch.width = model.options.image_size;
-  batch.channels = model.options.channels;
+  batch.height = batch.width = model.image_size;
+  batch.channels = model.channels;
   ProgramOptions program;
   program.accumulation = accumulation;
   const auto build = [=](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };

@@ -39,8 +39,8 @@ Graph SmallTrainingStep() {
   const ResolvedModel model = ResolveModel(options).value();
   ClassificationOptions batch;
   batch.batch = 2;
-  batch.height = batch.width = model.options.image_size;
-  batch.channels = model.options.channels;
+  batch.height = batch.width = model.image_size;
+  batch.channels = model.channels;
   const auto build = [&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };
   return BuildProgram(ClassificationWorkload("vit_micro", build, batch), {}, 0).value().Find("update")->graph;
 }

@@ -8,7 +8,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string Divided(int64_t global, int world, BatchDivision given, int64_t most) {
+std::string Divided(int64_t global, int world, const BatchRequest& given, int64_t most) {
   const auto division = DivideGlobalBatch(global, world, given, most);
   if (!division.ok()) return Message(division.status());
   return fmt::format("{} x {}", division->batch_size, division->accumulation);

@@ -35,7 +35,7 @@ install(TARGETS switchyard_sdk ${libraries} EXPORT library ARCHIVE DESTINATION l
 install(EXPORT library FILE switchyardLibrary.cmake NAMESPACE switchyard:: DESTINATION ${config_dir})
 
 foreach(folder core models)
-  install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} DESTINATION include/switchyard FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder} DESTINATION include/switchyard FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
 endforeach()
 foreach(plugin ${plugins})
   install(TARGETS ${plugin} LIBRARY DESTINATION lib/switchyard/plugins)

@@ -2,26 +2,22 @@
 // returns OK or the error that main prints before it exits with status 1.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "core/base/status.h"
+#include "tools/switchyard/command_line.h"
 
 namespace switchyard {
 
-using Arguments = std::vector<std::string>;  // positional ones
-
-Status TrainCommand(const Arguments& arguments);
-Status EvalCommand(const Arguments& arguments);
-Status PredictCommand(const Arguments& arguments);
-Status ExportCommand(const Arguments& arguments);
-Status BenchCommand(const Arguments& arguments);
-Status ExplainCommand(const Arguments& arguments);
-Status OpsCommand(const Arguments& arguments);
-Status DevicesCommand(const Arguments& arguments);
-Status DoctorCommand(const Arguments& arguments);
-Status ModelsCommand(const Arguments& arguments);
-Status DatasetsCommand(const Arguments& arguments);
-Status VersionCommand(const Arguments& arguments);
+Status TrainCommand(const CommandLine& line);
+Status EvalCommand(const CommandLine& line);
+Status PredictCommand(const CommandLine& line);
+Status ExportCommand(const CommandLine& line);
+Status BenchCommand(const CommandLine& line);
+Status ExplainCommand(const CommandLine& line);
+Status OpsCommand(const CommandLine& line);
+Status DevicesCommand(const CommandLine& line);
+Status DoctorCommand(const CommandLine& line);
+Status ModelsCommand(const CommandLine& line);
+Status DatasetsCommand(const CommandLine& line);
+Status VersionCommand(const CommandLine& line);
 
 }  // namespace switchyard

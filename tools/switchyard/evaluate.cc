@@ -4,7 +4,6 @@
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/in_world.h"
-#include "tools/switchyard/settings.h"
 #include "tools/switchyard/trained_model.h"
 
 namespace switchyard {
@@ -40,7 +39,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenEvaluationData(const TrainedModel& model)
 
 }  // namespace
 
-Status EvalCommand(const Arguments&) {
+Status EvalCommand(const CommandLine& line) {
   const std::string path = absl::GetFlag(FLAGS_checkpoint);
   if (path.empty()) {
     return InvalidArgument(
@@ -48,9 +47,10 @@ Status EvalCommand(const Arguments&) {
         "folder with one");
   }
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
-  SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, processes.world));
-  if (model.weights.checkpoint() == nullptr && !WasGiven("dataset"))
+  SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, line.settings, processes.world));
+  if (model.weights.checkpoint() == nullptr && !line.settings.Has("dataset"))
     return InvalidArgument("{}: these weights come without a run: say with --dataset what to evaluate them on", path);
+  if (ShowSettings(model.setup.settings, processes.rank)) return OkStatus();
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world));

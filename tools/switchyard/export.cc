@@ -21,19 +21,20 @@ Status WriteJson(const Folder& folder, const std::string& name, const nlohmann::
 
 }  // namespace
 
-Status ExportCommand(const Arguments& arguments) {
+Status ExportCommand(const CommandLine& line) {
   const std::string path = absl::GetFlag(FLAGS_checkpoint), names = absl::GetFlag(FLAGS_names);
-  if (path.empty() || arguments.size() != 1)
+  if (path.empty() || line.positional.size() != 1)
     return InvalidArgument(
         "export needs --checkpoint=RUN and one folder to write: switchyard export my_model --checkpoint=output/...");
   if (names != "huggingface" && names != "timm")
     return InvalidArgument("--names: expected huggingface or timm, found {}", names);
-  const std::string& place = arguments[0];
+  const std::string& place = line.positional[0];
   std::error_code error;
   if (std::filesystem::exists(place, error) && !std::filesystem::is_empty(place, error))
     return InvalidArgument("{}: expected a new or an empty folder; what is there is not overwritten", place);
 
-  SY_ASSIGN_OR_RETURN(const TrainedModel model, OpenTrainedModel(path, 1));
+  SY_ASSIGN_OR_RETURN(const TrainedModel model, OpenTrainedModel(path, line.settings, 1));
+  if (ShowSettings(model.setup.settings, 0)) return OkStatus();
   const ResolvedModel& resolved = model.setup.resolved;
   const bool timm = names == "timm";
   SY_ASSIGN_OR_RETURN(HostTensors tensors, model.weights.Read());
@@ -48,10 +49,8 @@ Status ExportCommand(const Arguments& arguments) {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(model.setup.config, model.setup.model));
   std::string loader;
   if (timm && resolved.info->family == "vit") {
-    if (resolved.options.layer_norm_eps != kTimmEps) {
-      LogWarning("layer_norm_eps {:g} is not kept: timm's Vision Transformers have {:g}",
-                 resolved.options.layer_norm_eps, kTimmEps);
-    }
+    if (const float eps = VisionTransformerConfigOf(resolved).layer_norm_eps; eps != kTimmEps)
+      LogWarning("layer_norm_eps {:g} is not kept: timm's Vision Transformers have {:g}", eps, kTimmEps);
     SY_RETURN_IF_ERROR(WriteJson(folder, "config.json", TimmConfig(resolved, transform, model.classes)));
     loader = fmt::format("timm.create_model(\"local-dir:{}\", pretrained=True)", place);
   } else if (!timm) {

@@ -3,6 +3,8 @@
 #include "absl/flags/flag.h"
 
 ABSL_FLAG(std::string, config, "", "JSON file of settings, such as a run's config.json; flags and environment win");
+ABSL_FLAG(bool, show_settings, false,
+          "print every setting with its value and where that came from, and do nothing else");
 ABSL_FLAG(
     std::string, checkpoint, "",
     "a run folder (its latest checkpoint), RUN/checkpoints/best, any checkpoint, or weights: a .safetensors file or a "

@@ -6,6 +6,7 @@
 #include "absl/flags/declare.h"
 
 ABSL_DECLARE_FLAG(std::string, config);
+ABSL_DECLARE_FLAG(bool, show_settings);
 ABSL_DECLARE_FLAG(std::string, checkpoint);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_DECLARE_FLAG(int, world);

@@ -1,40 +1,40 @@
 #include "tools/switchyard/foreign_weights.h"
 
 #include "models/timm.h"
-#include "tools/switchyard/run_setup.h"
-#include "tools/switchyard/settings.h"
+#include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
 namespace {
 
 // The listed model of these sizes; else Base, of which every size is then set.
-std::string NameFor(const ModelOptions& sizes) {
+std::string NameFor(const VisionTransformerConfig& sizes) {
+  const SettingValues wanted = OwnSettings(sizes);
   for (const ModelInfo& info : Models()) {
-    const ModelOptions& o = info.defaults;
-    if (info.family == "vit" && o.patch == sizes.patch && o.width == sizes.width && o.depth == sizes.depth &&
-        o.heads == sizes.heads)
-      return info.name;
+    const auto equal = [&](const char* size) { return info.own.at(size) == wanted.at(size); };
+    if (info.family == "vit" && equal("patch") && equal("width") && equal("depth") && equal("heads")) return info.name;
   }
   return "vit_base";
 }
 
 // "--heads=4 where the file has 3", one for each that differs.
-std::string Disagreements(const ModelOptions& chosen, const ModelOptions& found) {
+std::string Disagreements(const VisionTransformerConfig& chosen, const ForeignModel& read) {
+  const VisionTransformerConfig& found = read.config;
   std::string text;
-  const auto compare = [&](const std::string& option, auto ours, auto theirs, auto shown) {
+  const auto compare = [&](const std::string& option, auto ours, auto theirs) {
     if (ours == theirs) return;
-    text += fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", option, ours, shown);
+    text += fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", option, ours, theirs);
   };
-  const auto hidden = [](const ModelOptions& o) { return static_cast<int>(o.mlp_ratio * static_cast<float>(o.width)); };
-  compare("image_size", chosen.image_size, found.image_size, found.image_size);
-  compare("channels", chosen.channels, found.channels, found.channels);
-  compare("patch", chosen.patch, found.patch, found.patch);
-  compare("width", chosen.width, found.width, found.width);
-  compare("depth", chosen.depth, found.depth, found.depth);
-  compare("heads", chosen.heads, found.heads, found.heads);
-  if (hidden(chosen) != hidden(found)) compare("mlp_ratio", chosen.mlp_ratio, found.mlp_ratio, found.mlp_ratio);
-  if (found.layer_norm_eps > 0)
-    compare("layer_norm_eps", chosen.layer_norm_eps, found.layer_norm_eps, found.layer_norm_eps);
+  const auto hidden = [](const VisionTransformerConfig& c) {
+    return static_cast<int>(c.mlp_ratio * static_cast<float>(c.width));
+  };
+  compare("image_size", chosen.image_size, found.image_size);
+  compare("channels", chosen.channels, found.channels);
+  compare("patch", chosen.patch, found.patch);
+  compare("width", chosen.width, found.width);
+  compare("depth", chosen.depth, found.depth);
+  compare("heads", chosen.heads, found.heads);
+  if (hidden(chosen) != hidden(found)) compare("mlp_ratio", chosen.mlp_ratio, found.mlp_ratio);
+  if (read.says_eps) compare("layer_norm_eps", chosen.layer_norm_eps, found.layer_norm_eps);
   return text;
 }
 
@@ -45,46 +45,41 @@ bool HasHuggingFaceNames(const WeightSource& source) {
 
 }  // namespace
 
-StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, TrainConfig& c) {
-  std::vector<std::string> no_names;
-  if (source.config().is_null()) {
-    if (c.layer_norm_eps == 0 && HasHuggingFaceNames(source)) c.layer_norm_eps = kHuggingFaceEps;
-    return no_names;
-  }
+StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings) {
   const std::string where = source.path() + ": config.json";
+  const auto fill = [&](const std::string& name, const nlohmann::json& value) {
+    settings.Fill(name, value, Origin::kCheckpoint, where);
+  };
+  if (source.config().is_null()) {
+    if (HasHuggingFaceNames(source))
+      settings.Fill("layer_norm_eps", JsonOf(kHuggingFaceEps), Origin::kCheckpoint, source.path());
+    return std::vector<std::string>();
+  }
   const auto read =
       IsTimmConfig(source.config()) ? ReadTimmConfig(source.config()) : ReadHuggingFaceConfig(source.config());
   if (!read.ok()) return Annotate(read.status(), where);
-  const ModelOptions& found = read->options;
-  if (!WasGiven("model")) {
-    c.model = NameFor(found);
-    const auto fill = [](auto& setting, auto value) {
-      if (setting == 0) setting = value;
-    };
-    fill(c.image_size, found.image_size);
-    fill(c.channels, found.channels);
-    fill(c.patch, found.patch);
-    fill(c.width, found.width);
-    fill(c.depth, found.depth);
-    fill(c.heads, found.heads);
-    fill(c.mlp_ratio, found.mlp_ratio);
+  SettingValues found = OwnSettings(read->config);
+  if (read->says_eps) fill("layer_norm_eps", found.at("layer_norm_eps"));
+  if (!settings.Has("model")) {
+    fill("model", NameFor(read->config));
+    fill("image_size", read->config.image_size);
+    fill("channels", read->config.channels);
+    for (const char* size : {"patch", "width", "depth", "heads", "mlp_ratio"}) fill(size, found.at(size));
   }
-  if (c.layer_norm_eps == 0) c.layer_norm_eps = found.layer_norm_eps;
-  SY_ASSIGN_OR_RETURN(const ResolvedModel chosen, ResolveModel(OptionsOf(c)));
+  SY_ASSIGN_OR_RETURN(ResolvedModel chosen, ResolveModel(OptionsOf(settings)));
   if (chosen.info->family != "vit")
-    return InvalidArgument("{} describes a Vision Transformer, but --model={}", where, c.model);
-  ModelOptions sizes = chosen.options;
-  if (c.channels == 0) sizes.channels = found.channels;  // left to the dataset
-  if (const std::string text = Disagreements(sizes, found); !text.empty()) {
+    return InvalidArgument("{} describes a Vision Transformer, but --model={}", where, chosen.info->name);
+  if (!settings.Has("channels")) chosen.channels = read->config.channels;  // left to the dataset
+  if (const std::string text = Disagreements(VisionTransformerConfigOf(chosen), *read); !text.empty()) {
     return InvalidArgument(
         "{} says that the weights were made for another model than {}: {}; leave out --model to take all "
         "sizes from it",
-        where, c.model, text);
+        where, chosen.info->name, text);
   }
   return read->class_names;
 }
 
-StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const TrainConfig& settings) {
+StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const Settings& settings) {
   std::optional<EvaluationTransform> transform;
   if (source.checkpoint() != nullptr) {
     const auto read = EvaluationTransformFromJson(source.checkpoint()->record.value("evaluation", nlohmann::json()));
@@ -92,14 +87,13 @@ StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource&
     transform = *read;
   } else if (!source.preprocessor().is_null()) {
     SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
-    const auto read =
-        ReadHuggingFacePreprocessor(source.preprocessor(), model.options.image_size, model.options.channels);
+    const auto read = ReadHuggingFacePreprocessor(source.preprocessor(), model.image_size, model.channels);
     if (!read.ok()) return Annotate(read.status(), source.path() + ": preprocessor_config.json");
     transform = *read;
   }
   if (!transform && IsTimmConfig(source.config())) {
     SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
-    const auto read = ReadTimmTransform(source.config(), model.options.image_size, model.options.channels);
+    const auto read = ReadTimmTransform(source.config(), model.image_size, model.channels);
     if (!read.ok()) return Annotate(read.status(), source.path() + ": config.json");
     transform = *read;
   }

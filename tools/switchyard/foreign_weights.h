@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/data/evaluation_transform.h"
-#include "core/train/config.h"
+#include "core/settings/settings.h"
 #include "core/train/weight_files.h"
 
 namespace switchyard {
@@ -17,10 +17,10 @@ namespace switchyard {
 // silence. Only the eps of layer norms always follows the weights, unless it was given. Returns the class names by
 // label, if there are any. InvalidArgument names each setting that does not agree; without a config.json there is
 // nothing to check.
-StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, TrainConfig& settings);
+StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings);
 
 // What was done to images when the weights were evaluated: a checkpoint's own record, or preprocessor_config.json.
 // `settings` as AdoptArchitecture left them. nullopt where neither is there.
-StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const TrainConfig& settings);
+StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const Settings& settings);
 
 }  // namespace switchyard

@@ -1,5 +1,4 @@
 // explain, ops, devices, doctor, models, datasets, version: commands that show something and train nothing.
-#include <algorithm>
 #include <map>
 
 #include "absl/flags/flag.h"
@@ -10,34 +9,34 @@
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/run_setup.h"
-#include "tools/switchyard/settings.h"
 
 namespace switchyard {
 namespace {
 
-Status CheckBatch(const TrainConfig& c) {
-  if (c.batch_size < 1) return InvalidArgument("--batch_size=auto depends on a run's device; give a number here");
+Status CheckBatch(const RunSetup& setup) {
+  if (setup.automatic_batch) return InvalidArgument("--batch_size=auto depends on a run's device; give a number here");
   return OkStatus();
 }
 
 StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
   const TrainConfig& c = setup.config;
-  SY_RETURN_IF_ERROR(CheckBatch(c));
+  SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, setup.model, 1, 0, 1));
   return program.Find("update")->graph;
 }
 
 }  // namespace
 
-Status ExplainCommand(const Arguments&) {
+Status ExplainCommand(const CommandLine& line) {
   const int world = absl::GetFlag(FLAGS_world);
   if (world < 1) return InvalidArgument("--world: expected at least 1, found {}", world);
-  SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(ResolvedSettings(), nullptr, world));
+  SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, nullptr, world));
+  if (ShowSettings(setup.settings, 0)) return OkStatus();
   const TrainConfig& c = setup.config;
-  SY_RETURN_IF_ERROR(CheckBatch(c));
+  SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
   TrainingPlans plans;
-  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, setup.model, world, 0, std::max<int64_t>(1, c.steps)));
+  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, setup.model, world, 0, c.steps.value_or(1)));
   SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
   if (absl::GetFlag(FLAGS_json)) {
@@ -62,18 +61,19 @@ Status ExplainCommand(const Arguments&) {
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", report.ToText());
-  if (c.steps == 0) fmt::print("not counted: 4 bytes of state for each update of the run; --steps says how many\n");
+  if (!c.steps) fmt::print("not counted: 4 bytes of state for each update of the run; --steps says how many\n");
   return OkStatus();
 }
 
-Status OpsCommand(const Arguments&) {
-  if (!WasGiven("model")) {
+Status OpsCommand(const CommandLine& line) {
+  if (!line.settings.Has("model")) {
     for (const auto& [name, op] : AllOps()) fmt::print("{:<32} {}\n", name, op.summary);
     fmt::print(
         "\n--model=NAME lists those that a model needs, with shapes and dtypes; core/abi/ops.h specifies each\n");
     return OkStatus();
   }
-  SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(ResolvedSettings(), nullptr, 1));
+  SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, nullptr, 1));
+  if (ShowSettings(setup.settings, 0)) return OkStatus();
   SY_ASSIGN_OR_RETURN(const Graph graph, TrainingGraph(setup));
   struct Need {
     int count = 0;
@@ -115,33 +115,31 @@ Status OpsCommand(const Arguments&) {
   return OkStatus();
 }
 
-Status DevicesCommand(const Arguments&) {
+Status DevicesCommand(const CommandLine&) {
   fmt::print("{}", absl::GetFlag(FLAGS_json) ? DevicesJson(Registry::Get()) : DevicesReport(Registry::Get()));
   return OkStatus();
 }
 
-Status DoctorCommand(const Arguments&) {
+Status DoctorCommand(const CommandLine&) {
   fmt::print("{}", absl::GetFlag(FLAGS_json) ? DoctorJson(Registry::Get()) : DoctorReport(Registry::Get()));
   return OkStatus();
 }
 
-Status ModelsCommand(const Arguments&) {
+Status ModelsCommand(const CommandLine&) {
   for (const ModelInfo& info : Models()) {
-    ModelOptions options;
-    options.name = info.name;
-    const auto model = ResolveModel(options);
+    const auto model = ResolveModel({.name = info.name});
     fmt::print("{:<18} {:>8.2f} M  {}\n", info.name,
                model.ok() ? static_cast<double>(ParameterCount(*model)) / 1e6 : 0.0, info.help);
   }
   return OkStatus();
 }
 
-Status DatasetsCommand(const Arguments&) {
+Status DatasetsCommand(const CommandLine& line) {
   const std::string name = absl::GetFlag(FLAGS_have);
   if (!name.empty()) {
     DatasetOptions options;
     options.name = name;
-    options.data = ResolvedSettings().data;
+    options.data = line.settings.Get<std::string>("data").value_or("");
     SY_ASSIGN_OR_RETURN(const std::string path, LocateDataset(options));
     fmt::print("{}\n", path.empty() ? name + " needs no files" : path);
     return OkStatus();
@@ -157,7 +155,7 @@ Status DatasetsCommand(const Arguments&) {
   return OkStatus();
 }
 
-Status VersionCommand(const Arguments&) {
+Status VersionCommand(const CommandLine&) {
   fmt::print("switchyard {} (plugin ABI {}.{})\n", SWITCHYARD_VERSION, SY_ABI_MAJOR, SY_ABI_MINOR);
   return OkStatus();
 }

@@ -14,10 +14,12 @@
 #include "core/base/names.h"
 #include "core/base/text.h"
 #include "core/runtime/launcher.h"
+#include "core/settings/listing.h"
 #include "tools/conform/conform.h"
+#include "tools/switchyard/command_line.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
-#include "tools/switchyard/settings.h"
+#include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
 namespace {
@@ -28,7 +30,7 @@ struct Command {
   const char* summary;    // its line in the list of commands
   const char* details;    // more of its --help
   AcceptedFlags flags;
-  std::function<Status(const Arguments&)> run;  // null: main has a way of its own
+  std::function<Status(const CommandLine&)> run;  // null: main has a way of its own
 };
 
 const std::vector<Command>& Commands() {
@@ -69,22 +71,18 @@ const std::vector<Command>& Commands() {
        "start several ranks of a command on this node",
        "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but "
        "rank 0, passes SIGTERM on, and\n"
-       "ends with the status of the first rank that failed. On several nodes run it on each: HOST is node 0, P any port "
+       "ends with the status of the first rank that failed. On several nodes run it on each: HOST is node 0, P any "
+       "port "
        "of it that is free; N may differ. Several nodes share a secret, so that no stranger joins: --token_file=F, "
        "or $SWITCHYARD_TOKEN, or\n"
        "~/.switchyard_token, made by: (umask 077; head -c 32 /dev/urandom | base64 > ~/.switchyard_token)\n"
        "mpirun, Slurm (srun) and torchrun can start ranks as well.\n",
-       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_timeout", "token_file"}, false},
+       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_timeout", "token_file"}},
        nullptr},
-      {"devices", "", "devices that can be used", "", {{"json"}, false}, DevicesCommand},
-      {"doctor",
-       "",
-       "every plugin that was found, and why it was taken or refused",
-       "",
-       {{"json"}, false},
-       DoctorCommand},
+      {"devices", "", "devices that can be used", "", {{"json"}}, DevicesCommand},
+      {"doctor", "", "every plugin that was found, and why it was taken or refused", "", {{"json"}}, DoctorCommand},
       {"models", "", "models and their sizes", "", {}, ModelsCommand},
-      {"datasets", "", "datasets, and where their files are", "", {{"have", "data"}, false}, DatasetsCommand},
+      {"datasets", "", "datasets, and where their files are", "", {{"have"}, false, {"data"}}, DatasetsCommand},
       {"ops",
        "[--model=NAME]",
        "ops of the engine, or those that a model needs, with shapes",
@@ -115,7 +113,9 @@ std::string Usage() {
   text +=
       "\n`switchyard <command> --help` explains one. A setting is a flag (--lr=1e-3), an environment variable "
       "(SWITCHYARD_LR=1e-3) or a\n"
-      "key of a --config file; the first of these that says something wins.\n\n"
+      "key of a --config file; the first of these that says something wins. An empty value (--suffix=) takes it back. "
+      "--show_settings prints what is in force\n"
+      "and who said so.\n\n"
       "A first run, on two processes, with data that needs no file:\n\n"
       "  switchyard launch --nproc_per_node=2 train --model=vit_micro --dataset=shapes --epochs=2\n";
   return text;
@@ -126,9 +126,9 @@ std::string HelpOf(const Command& c) {
       fmt::format("switchyard {}{}{}: {}\n", c.name, *c.arguments != '\0' ? " " : "", c.arguments, c.summary);
   if (*c.details != '\0') text += fmt::format("\n{}", c.details);
   std::vector<std::string> own = c.flags.own;
-  if (c.flags.settings) own.push_back("config");
+  if (c.flags.settings) own.insert(own.end(), {"config", "show_settings"});
   if (!own.empty()) text += "\n" + FlagsHelp(own);
-  if (c.name == std::string("train")) return text + SettingsHelp();
+  if (c.name == std::string("train")) return text + SettingsHelp(RunTable());
   return c.flags.settings ? text + "\nand the settings that `switchyard train --help` lists\n" : text;
 }
 
@@ -212,7 +212,7 @@ int Main(const std::vector<std::string>& arguments) {
       std::strstr(command->arguments, "FOLDER") == nullptr) {
     return Fail(InvalidArgument("{} takes flags only, found \"{}\"; flags begin with --", name, line->positional[0]));
   }
-  const Status status = command->run(line->positional);
+  const Status status = command->run(*line);
   return status.ok() ? 0 : Fail(status);
 }
 

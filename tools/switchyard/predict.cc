@@ -13,7 +13,6 @@
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/in_world.h"
-#include "tools/switchyard/settings.h"
 #include "tools/switchyard/trained_model.h"
 
 namespace switchyard {
@@ -73,7 +72,7 @@ Status AddFolder(const std::string& folder, std::vector<std::string>* files) {
 }
 
 // Files as they are given, folders as the images in them.
-StatusOr<std::vector<std::string>> FilesOf(const Arguments& arguments) {
+StatusOr<std::vector<std::string>> FilesOf(const std::vector<std::string>& arguments) {
   std::vector<std::string> files;
   for (const std::string& argument : arguments) {
     struct stat about = {};
@@ -115,9 +114,9 @@ void PrintLine(const std::string& file, const nlohmann::ordered_json& classes) {
 
 }  // namespace
 
-Status PredictCommand(const Arguments& arguments) {
+Status PredictCommand(const CommandLine& line) {
   const std::string path = absl::GetFlag(FLAGS_checkpoint);
-  if (path.empty() || arguments.empty())
+  if (path.empty() || line.positional.empty())
     return InvalidArgument(
         "predict needs image files or folders and --checkpoint=RUN, the folder that `train` prints at its end: "
         "switchyard predict leaf.jpg --checkpoint=output/...");
@@ -126,8 +125,9 @@ Status PredictCommand(const Arguments& arguments) {
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   if (processes.world > 1)
     return InvalidArgument("predict runs in one process, found {} ranks; start it without a launcher", processes.world);
-  SY_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(arguments));
-  SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, 1));
+  SY_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(line.positional));
+  SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, line.settings, 1));
+  if (ShowSettings(model.setup.settings, 0)) return OkStatus();
   const FileList list(std::move(files), model.setup.model.channels);
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world));

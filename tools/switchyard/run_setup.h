@@ -1,5 +1,5 @@
-// From settings to a run: the model and the recipe that fill what the settings leave open, the datasets, and the model
-// as a Trainer wants it. Shared by train, eval, predict, bench, explain and ops.
+// From settings to a run: the datasets, and the model as a Trainer wants it, behind what run_settings.h resolves.
+// Shared by train, eval, predict, bench, explain and ops.
 #pragma once
 
 #include <memory>
@@ -8,38 +8,27 @@
 #include "core/data/dataset.h"
 #include "core/train/trainer.h"
 #include "models/model.h"
+#include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
 
 struct RunSetup {
-  TrainConfig config;  // resolved: nothing left open
+  Settings settings = Settings(RunTable());  // with who said each
+  TrainConfig config;                        // the same, resolved
+  bool automatic_batch = false;              // config.batch_size is for ChooseBatch to say
   ResolvedModel resolved;
   TrainableModel model;
   std::unique_ptr<Dataset> train, validation;
 };
 
-// What the settings say about the model.
-ModelOptions OptionsOf(const TrainConfig& config);
 // The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the
 // model).
-StatusOr<RunSetup> SetUpModel(const TrainConfig& settings, const Dataset* dataset, int world);
+StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, int world);
 // Opens both splits too. An unknown dataset, model or device is reported before anything slow is done.
-StatusOr<RunSetup> SetUpRun(const TrainConfig& settings, const ProcessMap& processes);
+StatusOr<RunSetup> SetUpRun(const Settings& settings, const ProcessMap& processes);
 // --batch_size=auto: the largest power of two that fits, now that the device is open. Collective.
 Status ChooseBatch(RunSetup& setup, World& world);
 DatasetOptions DatasetOptionsOf(const TrainConfig& config);
 WorldRequest WorldRequestOf(const TrainConfig& config);
-
-// The properties of the run that a checkpoint was saved from (nothing that names places or code is taken from there),
-// overridden by the flags given; its class names.
-struct CheckpointSettings {
-  TrainConfig config;
-  std::vector<std::string> classes;
-};
-StatusOr<CheckpointSettings> SettingsOfCheckpoint(const std::string& path);
-// The same for going on with that run on `processes`: its global batch is kept, divided anew where their number
-// changed. Only --global_batch_size changes it, with a warning; where it cannot be divided, the error says what would
-// do.
-StatusOr<TrainConfig> SettingsOfResumedRun(const std::string& path, const ProcessMap& processes);
 
 }  // namespace switchyard

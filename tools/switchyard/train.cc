@@ -16,7 +16,6 @@
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/in_world.h"
 #include "tools/switchyard/run_setup.h"
-#include "tools/switchyard/settings.h"
 
 namespace switchyard {
 namespace {
@@ -69,13 +68,14 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("  data        {} training and {} validation images, {} classes, checksum {:08x}\n", setup.train->size(),
              setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
   fmt::print("  model       {:.2f} M parameters, image {} x {} x {}\n",
-             static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.image_size, c.image_size, c.channels);
+             static_cast<double>(ParameterCount(setup.resolved)) / 1e6, setup.model.image_size, setup.model.image_size,
+             setup.model.channels);
   const int64_t batch = int64_t{c.batch_size} * world.size() * c.accumulation;
   fmt::print("  batch       {} images per update: {} per rank, {}{}\n", batch, c.batch_size,
              Count(world.size(), "rank"), c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
-  fmt::print("  length      {}\n", c.steps > 0 ? Count(c.steps, "update")
-                                               : fmt::format("{} of {}", Count(c.epochs, "epoch"),
-                                                             Count(trainer.updates_per_epoch(), "update")));
+  fmt::print("  length      {}\n",
+             c.steps ? Count(*c.steps, "update")
+                     : fmt::format("{} of {}", Count(c.epochs, "epoch"), Count(trainer.updates_per_epoch(), "update")));
   fmt::print("  optimizer   {}, {}, {}{}, weight decay {:g}{}\n", c.optimizer, RateText(c, trainer.schedule(), batch),
              c.schedule, WarmupText(c.warmup, trainer.schedule()), c.weight_decay,
              c.clip > 0 ? fmt::format(", gradients clipped to norm {:g}", c.clip) : "");
@@ -112,27 +112,29 @@ void PrintTimings(const Trainer& trainer) {
 
 }  // namespace
 
-Status TrainCommand(const Arguments&) {
+Status TrainCommand(const CommandLine& line) {
   const StopSignals stop_signals;  // before the first thread, which may be a plugin's
-  TrainConfig settings = ResolvedSettings();
+  Settings settings = line.settings;
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
-  if (!settings.resume.empty()) {
-    SY_ASSIGN_OR_RETURN(settings, SettingsOfResumedRun(settings.resume, processes));
-  } else if (settings.reset_head && settings.pretrained.empty()) {
+  if (settings.Has("resume")) {
+    SY_ASSIGN_OR_RETURN(settings, SettingsOfResumedRun(settings, processes));
+  } else if (*settings.Get<bool>("reset_head") && !settings.Has("pretrained")) {
     return InvalidArgument("--reset_head is about weights to start from: give them with --pretrained");
   }
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
+  if (ShowSettings(setup.settings, processes.rank)) return OkStatus();
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer,
                         Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
-    if (!setup.config.pretrained.empty())
-      SY_RETURN_IF_ERROR(trainer->LoadWeights(setup.config.pretrained, setup.config.reset_head));
+    if (setup.config.pretrained)
+      SY_RETURN_IF_ERROR(trainer->LoadWeights(*setup.config.pretrained, setup.config.reset_head));
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
     if (world.rank() == 0) {
-      const int64_t per_epoch = trainer->updates_per_epoch(), updates = setup.config.steps;
-      for (const std::string& sentence : SettingsWithoutEffect(
-               setup.config, updates > 0 ? updates : setup.config.epochs * per_epoch, per_epoch, WasTyped))
+      const int64_t per_epoch = trainer->updates_per_epoch();
+      for (const std::string& sentence :
+           SettingsWithoutEffect(setup.config, setup.config.steps.value_or(setup.config.epochs * per_epoch), per_epoch,
+                                 [&](const std::string& name) { return setup.settings.IsChosen(name); }))
         LogWarning("{}", sentence);
     }
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
@@ -150,13 +152,13 @@ Status TrainCommand(const Arguments&) {
   });
 }
 
-Status BenchCommand(const Arguments&) {
-  TrainConfig settings = ResolvedSettings();
-  if (!WasGiven("dataset")) settings.dataset = "synthetic";
-  if (settings.steps == 0) settings.steps = 20;
-  if (settings.classes == 0 && settings.dataset == "synthetic") settings.classes = 1000;
+Status BenchCommand(const CommandLine& line) {
+  Settings settings = line.settings;
+  settings.Fill("dataset", "synthetic", Origin::kDefault);
+  settings.Fill("steps", 20, Origin::kDefault);
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
+  if (ShowSettings(setup.settings, processes.rank)) return OkStatus();
   return InWorld(setup.config, [&](World& world) -> Status {
     const auto start = std::chrono::steady_clock::now();
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
@@ -165,15 +167,16 @@ Status BenchCommand(const Arguments&) {
     const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double ready = std::chrono::duration<double>(std::chrono::steady_clock::now() - process_start).count();
     const TrainConfig& c = setup.config;
+    const TrainableModel& model = setup.model;
     const int64_t samples = int64_t{c.batch_size} * c.accumulation;
-    std::vector<float> images(static_cast<size_t>(samples) * c.image_size * c.image_size * c.channels);
+    std::vector<float> images(static_cast<size_t>(samples) * model.image_size * model.image_size * model.channels);
     std::vector<int32_t> labels(samples);
     RandomStream random(c.seed);
     for (float& pixel : images) pixel = random.Uniform(-1, 1);
-    for (int32_t& label : labels) label = static_cast<int32_t>(random.Below(static_cast<uint32_t>(c.classes)));
+    for (int32_t& label : labels) label = static_cast<int32_t>(random.Below(static_cast<uint32_t>(model.classes)));
     std::vector<double> ms;
     double first_ms = 0;
-    for (int64_t i = 0; i < absl::GetFlag(FLAGS_warmup_steps) + c.steps; ++i) {
+    for (int64_t i = 0; i < absl::GetFlag(FLAGS_warmup_steps) + *c.steps; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       SY_RETURN_IF_ERROR(trainer->Step(images.data(), labels.data()).status());
       const double elapsed = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

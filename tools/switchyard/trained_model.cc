@@ -4,51 +4,49 @@
 #include <bit>
 
 #include "tools/switchyard/foreign_weights.h"
-#include "tools/switchyard/settings.h"
 
 namespace switchyard {
 namespace {
 
 constexpr int kBatch = 64;  // of weights that no run tells a batch for
 
-// How many classes the weights' head tells apart; 0 where they have none.
-int ClassesOf(const WeightSource& weights) {
+// How many classes the weights' head tells apart, if they have one.
+std::optional<int> ClassesOf(const WeightSource& weights) {
   for (const char* name : {"head.bias", "classifier.bias"}) {
     const TensorFile::Entry* const bias = weights.Find(name);
     if (bias != nullptr && bias->shape.size() == 1 && bias->shape[0] <= 1 << 24)
       return static_cast<int>(bias->shape[0]);
   }
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace
 
-StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, int world) {
+StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings& given, int world) {
   SY_ASSIGN_OR_RETURN(WeightSource weights, WeightSource::Open(path));
-  TrainConfig settings;
+  Settings settings = given;
   std::vector<std::string> classes;
   if (weights.checkpoint() != nullptr) {
-    SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path));
-    settings = saved.config;
+    SY_ASSIGN_OR_RETURN(const CheckpointSettings saved, SettingsOfCheckpoint(path, given));
+    settings = saved.settings;
     classes = saved.classes;
+    // Either batch decides the other; the run's global one was for its ranks.
+    if (!settings.IsGiven("global_batch_size")) settings.Forget("global_batch_size");
   } else {
-    settings = ResolvedSettings();
-    if (weights.config().is_null() && !WasGiven("model")) {
+    if (weights.config().is_null() && !settings.Has("model")) {
       return InvalidArgument(
           "{}: these weights come without a run and without a config.json that says what they are; give --model, and "
           "--image_size, --patch, --heads where they are not the model's",
           path);
     }
     SY_ASSIGN_OR_RETURN(classes, AdoptArchitecture(weights, settings));
-    if (settings.classes == 0) settings.classes = ClassesOf(weights);
-    if (settings.batch_size == 0 && settings.global_batch_size == 0) settings.batch_size = kBatch;
+    if (const auto count = ClassesOf(weights)) settings.Fill("classes", *count, Origin::kCheckpoint, path);
+    if (!settings.Has("global_batch_size")) settings.Fill("batch_size", kBatch, Origin::kDefault);
   }
   // What is about training has no say here.
-  settings.accumulation = 1;
-  settings.pretrained.clear();
-  settings.resume.clear();
-  settings.reset_head = false;
-  if (!WasGiven("max_bad_samples")) settings.max_bad_samples = 0;
+  settings.Replace("accumulation", 1, Origin::kDefault);
+  for (const char* act : {"pretrained", "resume", "reset_head"}) settings.Forget(act);
+  if (!settings.IsGiven("max_bad_samples")) settings.Forget("max_bad_samples");
   SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(weights, settings));
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, nullptr, world));
   if (transform) setup.model.evaluation = transform;
@@ -63,7 +61,7 @@ StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const 
   EvaluationTransform& transform = *model.setup.model.evaluation;
   if (!model.has_transform) transform.resize = ResizeForCrop(transform.image_size, data.crop_ratio());
   const int64_t share = std::clamp<int64_t>((data.size() + world.size() - 1) / world.size(), 1, 1 << 16);
-  if (c.batch_size == TrainConfig::kAutoBatch) {
+  if (model.setup.automatic_batch) {
     const auto limit = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(share)));
     SY_ASSIGN_OR_RETURN(c.batch_size, Trainer::LargestBatch(c, model.setup.model, world, limit, true));
   }

@@ -18,7 +18,8 @@ struct TrainedModel {
 };
 
 // `path`: as WeightSource::Open takes it; NotFound or InvalidArgument says what is missing to build the model.
-StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, int world);
+// `given` wins over what a checkpoint says.
+StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings& given, int world);
 
 // Weights loaded, ready to Evaluate and Predict on `data`, whose kind decides the transform where the weights do not.
 // The batch is at most the rank's share of the data. Collective.

@@ -1,0 +1,62 @@
+#include "core/settings/listing.h"
+
+#include "fmt/ranges.h"
+
+namespace switchyard {
+namespace {
+
+std::string WithUnit(const std::string& value, const Setting& row) {
+  return value.empty() || row.unit.empty() ? value : value + " " + row.unit;
+}
+
+// What stands in brackets at the end of a help line.
+std::string StandardText(const Setting& row) {
+  if (row.by != Origin::kDefault) return fmt::format("the {}'s", OriginName(row.by));
+  return WithUnit(ValueText(row.standard), row);
+}
+
+std::string HelpText(const Setting& row) {
+  std::string text = row.help;
+  if (!row.choices.empty()) text += fmt::format("{}{}", text.empty() ? "" : ": ", fmt::join(row.choices, ", "));
+  if (!row.word.empty()) text += fmt::format("; or {}", row.word);
+  // Beside a default the unit stands there.
+  const bool shown = row.by == Origin::kDefault && !row.standard.is_null();
+  if (!shown && !row.unit.empty() && text.find(row.unit) == std::string::npos) text += ", " + row.unit;
+  return text;
+}
+
+template <typename LineOf>
+std::string Grouped(const SettingTable& table, const LineOf& line_of) {
+  std::string text, group;
+  for (const Setting& row : table.rows()) {
+    if (row.group != group || text.empty()) text += fmt::format("\n{}\n", group = row.group);
+    text += line_of(row);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string HelpLine(const std::string& name, const std::string& help, const std::string& standard) {
+  return fmt::format("  --{:<23} {}{}\n", name, help, standard.empty() ? "" : " [" + standard + "]");
+}
+
+std::string SettingsHelp(const SettingTable& table) {
+  return Grouped(table, [](const Setting& row) { return HelpLine(row.name, HelpText(row), StandardText(row)); });
+}
+
+std::string SettingsListing(const Settings& settings) {
+  return Grouped(settings.table(), [&](const Setting& row) {
+    const bool there = settings.Has(row.name);
+    const std::string value = WithUnit(ValueText(there ? settings.Value(row.name) : row.standard), row);
+    const std::string& source = settings.SourceOf(row.name);
+    const Origin origin = there ? settings.OriginOf(row.name) : Origin::kDefault;
+    std::string from = OriginName(origin);
+    // A flag as it was typed says no more than the value.
+    if (there && !source.empty() && !(origin == Origin::kFlag && source.starts_with("-"))) from += ": " + source;
+    return fmt::format("  {:<24} {:<26} {}\n", row.name, value.empty() ? "-" : value,
+                       value.empty() ? "not given" : from);
+  });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,77 @@
+// The settings of one start, each with the place that it came from. Sources give values (flags, environment, config
+// file, checkpoint); what they leave open is filled by the recipe, the model, the dataset. A value from nearer to the
+// user replaces one from farther, in whatever order they are given; a setting changes no other. Not thread-safe to
+// change.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/settings/setting.h"
+
+namespace switchyard {
+
+// Rows in the order in which they are shown; names differ.
+class SettingTable {
+ public:
+  explicit SettingTable(std::vector<Setting> rows);
+  const std::vector<Setting>& rows() const { return rows_; }
+  const Setting* Find(const std::string& name) const;  // null: unknown
+  std::vector<std::string> Names() const;
+
+ private:
+  std::vector<Setting> rows_;
+  std::map<std::string, size_t> by_name_;
+};
+
+class Settings {
+ public:
+  // `table` outlives it.
+  explicit Settings(const SettingTable& table) : table_(&table) {}
+  const SettingTable& table() const { return *table_; }
+
+  // A value from a source, which `source` names for messages. Kept unless a nearer one is there. An empty text, or
+  // null, takes back what farther sources give: the fillers decide then. InvalidArgument for an unknown name and for a
+  // value that its row does not allow.
+  Status GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source);
+  Status Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source);
+  // Of a filler: only where nothing is there. The name is known and the value right.
+  void Fill(const std::string& name, nlohmann::json value, Origin origin, const std::string& source = "");
+  void Fill(const SettingValues& values, Origin origin, const std::string& source);
+  // What a rule makes of the values given: whatever was there is replaced.
+  void Replace(const std::string& name, nlohmann::json value, Origin origin, const std::string& source = "");
+  void Forget(const std::string& name);
+
+  // Drops each setting that yields to one which comes from nearer.
+  void ResolveYields();
+
+  bool Has(const std::string& name) const { return !Value(name).is_null(); }
+  const nlohmann::json& Value(const std::string& name) const;  // null: absent
+  // The value, else the row's default; nullopt where neither is there, or where it is a word in place of a number.
+  template <typename T>
+  std::optional<T> Get(const std::string& name) const {
+    const nlohmann::json& value = Has(name) ? Value(name) : table_->Find(name)->standard;
+    T result{};
+    return !value.is_null() && FromJson(value, &result) ? std::optional<T>(std::move(result)) : std::nullopt;
+  }
+  Origin OriginOf(const std::string& name) const;  // of an absent one: kDefault
+  const std::string& SourceOf(const std::string& name) const;
+  bool IsGiven(const std::string& name) const { return Has(name) && IsOfUser(OriginOf(name)); }  // by the user
+  // By hand, for this start: not by a config file, which may hold the settings of a whole run.
+  bool IsChosen(const std::string& name) const { return Has(name) && OriginOf(name) >= Origin::kEnvironment; }
+
+ private:
+  struct Entry {
+    nlohmann::json value;  // null: taken back
+    Origin origin = Origin::kDefault;
+    std::string source;
+  };
+  const Entry* Find(const std::string& name) const;
+
+  const SettingTable* table_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,79 @@
+#include "core/settings/sources.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/base/environment.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/base/names.h"
+#include "core/base/text.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kLargestConfig = size_t{1} << 20;
+
+}  // namespace
+
+std::string VariableOf(const std::string& setting) {
+  std::string variable = "SWITCHYARD_" + setting;
+  std::transform(variable.begin(), variable.end(), variable.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return variable;
+}
+
+Status TakeEnvironment(Settings& settings) {
+  for (const Setting& row : settings.table().rows()) {
+    if (!row.environment) continue;
+    const std::string variable = VariableOf(row.name);
+    if (const auto text = Environment(variable))
+      SY_RETURN_IF_ERROR(settings.GiveText(row.name, *text, Origin::kEnvironment, variable));
+  }
+  return OkStatus();
+}
+
+Status TakeConfigFile(const std::string& path, Settings& settings) {
+  const std::string source = "--config=" + path;
+  const auto text = ReadWholeFile(path, kLargestConfig);
+  if (!text.ok()) {
+    return NotFound(
+        "{}: cannot read this file; it should hold a JSON object of settings, as a run's config.json does ({})", source,
+        Message(text.status()));
+  }
+  JsonRules rules;
+  rules.comments = true;
+  const auto json = ParseJson(*text, rules);
+  if (!json.ok()) return Annotate(json.status(), source);
+  if (!json->is_object())
+    return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json->type_name());
+  for (const auto& [key, value] : json->items()) {
+    const Setting* row = settings.table().Find(key);
+    if (row == nullptr) {
+      return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),
+                             DidYouMean(Printable(key), settings.table().Names()));
+    }
+    if (value.is_object() || value.is_null())
+      return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
+    auto stored = ValueFromJson(*row, value, /*exact=*/false);
+    if (!stored.ok()) return Annotate(stored.status(), source);
+    SY_RETURN_IF_ERROR(settings.Give(key, std::move(*stored), Origin::kConfigFile, source));
+  }
+  return OkStatus();
+}
+
+Status TakeSaved(const nlohmann::json& json, const std::string& source, Settings& settings) {
+  if (!json.is_object()) return InvalidArgument("expected a JSON object of settings, found {}", json.type_name());
+  for (const auto& [key, value] : json.items()) {
+    const Setting* row = settings.table().Find(key);
+    if (row != nullptr && row->kind != SettingKind::kProperty) continue;
+    nlohmann::json stored;
+    if (row != nullptr) {
+      SY_ASSIGN_OR_RETURN(stored, ValueFromJson(*row, value, /*exact=*/true));
+    }
+    SY_RETURN_IF_ERROR(settings.Give(key, std::move(stored), Origin::kCheckpoint, source));
+  }
+  return OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,22 @@
+// Where settings are written down: environment variables, config files, and the record of a run in its checkpoints.
+// Not thread-safe: they fill a Settings.
+#pragma once
+
+#include <string>
+
+#include "core/settings/settings.h"
+
+namespace switchyard {
+
+// SWITCHYARD_LR, …
+std::string VariableOf(const std::string& setting);
+Status TakeEnvironment(Settings& settings);
+
+// A JSON object of settings, with comments, such as a run's config.json. Errors begin with --config=<path>.
+Status TakeConfigFile(const std::string& path, Settings& settings);
+
+// The properties of a run as its checkpoints keep them; places and acts that `json` may hold are passed over, since a
+// checkpoint may come from anybody. An unknown setting or a value of another type is an error that names it.
+Status TakeSaved(const nlohmann::json& json, const std::string& source, Settings& settings);
+
+}  // namespace switchyard

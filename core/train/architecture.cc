@@ -1,0 +1,29 @@
+#include "core/train/architecture.h"
+
+#include <string>
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::json;
+
+bool Agree(const Json& a, const Json& b) {
+  return a.is_number() && b.is_number() ? a.get<float>() == b.get<float>() : a == b;
+}
+
+// Whether each field of `one` is the other's too.
+bool Covers(const Json& one, const Json& other) {
+  for (const auto& [name, value] : one.items()) {
+    const auto found = other.find(name);
+    if (!Agree(value, found == other.end() ? Json(0) : *found)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool SameArchitecture(const Json& saved, const Json& here) {
+  return saved.is_object() && here.is_object() && Covers(saved, here) && Covers(here, saved);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,13 @@
+// What makes two checkpoints compatible: a model's name and those of its settings that decide the shapes or the meaning
+// of its weights. Thread-safe: pure functions.
+#pragma once
+
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+
+// Whether weights of the one fit the other: objects that agree in every field, numbers as floats. A field that one of
+// them lacks counts as 0 there, which checkpoints of before held for what a model does not have.
+bool SameArchitecture(const nlohmann::json& saved, const nlohmann::json& here);
+
+}  // namespace switchyard

@@ -1,0 +1,202 @@
+// Settings as a user gives them: where each value comes from, what one of them changes, what two that exclude each
+// other do, and files of before.
+#include <fstream>
+#include <sstream>
+
+#include "core/base/environment.h"
+#include "core/base/json.h"
+#include "core/train/checkpoint.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Shown {
+  std::string value, origin;
+};
+
+class RunSettings : public ProgramTest {
+ protected:
+  // What --show_settings says of each.
+  std::map<std::string, Shown> Show(const std::string& command, const std::string& environment = "") const {
+    const CommandResult result = Run(command + " --show_settings", Start::kAlone, environment);
+    ExpectSuccess(result);
+    std::map<std::string, Shown> shown;
+    std::istringstream lines(result.output);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  ") || line.size() < 54) continue;
+      const auto trimmed = [](const std::string& text) { return text.substr(0, text.find_last_not_of(' ') + 1); };
+      shown[trimmed(line.substr(2, 24))] = {trimmed(line.substr(27, 26)), line.substr(54)};
+    }
+    return shown;
+  }
+  void ExpectShown(const std::string& command, const std::map<std::string, Shown>& expected,
+                   const std::string& environment = "") const {
+    SCOPED_TRACE(environment + " " + command);
+    const auto shown = Show(command, environment);
+    for (const auto& [name, what] : expected) {
+      ASSERT_TRUE(shown.contains(name)) << name;
+      EXPECT_EQ(shown.at(name).value, what.value) << name;
+      EXPECT_EQ(shown.at(name).origin, what.origin) << name;
+    }
+  }
+  nlohmann::json Saved(const std::string& path) const {
+    std::ifstream file(In(path));
+    return nlohmann::json::parse(file, nullptr, false);
+  }
+  static nlohmann::json OfBefore(const std::string& model) {
+    std::ifstream file(SWITCHYARD_FIXTURES "/settings_with_sentinels.json");
+    return nlohmann::json::parse(file)[model];
+  }
+};
+
+constexpr char kShapes[] =
+    "train --dataset=shapes --train_size=64 --validation_size=20 --device=cpu --output=run --suffix=a ";
+
+TEST_F(RunSettings, EachValueIsShownWithItsOrigin) {
+  std::ofstream(In("c.json")) << R"({"momentum": 0.25})";
+  ExpectShown(kShapes + std::string("--model=vit_micro --lr=0.002 --config=c.json"),
+              {{"lr", {"0.002", "flag"}},
+               {"seed", {"7", "environment: SWITCHYARD_SEED"}},
+               {"momentum", {"0.25", "config file: --config=c.json"}},
+               {"clip", {"1", "recipe: vit_micro"}},
+               {"patch", {"7 pixels", "model: vit_micro"}},
+               {"classes", {"10", "dataset: shapes"}},
+               {"crop_ratio", {"1", "dataset: shapes"}},
+               {"augmentation", {"none", "recipe: vit_micro"}},
+               {"mean", {"0.5", "model: vit_micro"}},
+               {"optimizer", {"adamw", "default"}},
+               {"steps", {"-", "not given"}}},
+              "SWITCHYARD_SEED=7");
+  EXPECT_FALSE(std::filesystem::exists(In("run"))) << "nothing else is done";
+  // What the recipe does not say of images is the dataset's.
+  ExpectShown(kShapes + std::string("--model=vit_tiny"), {{"augmentation", {"crop_flip", "dataset: shapes"}}});
+}
+
+TEST_F(RunSettings, OneSettingLeavesTheRestOfTheRecipeAlone) {
+  ExpectShown("explain --model=vit_tiny --lr=0.002 --clip=0 --epochs=3",
+              {{"lr", {"0.002", "flag"}},
+               {"clip", {"0", "flag"}},
+               {"epochs", {"3", "flag"}},
+               {"warmup_lr", {"1e-06", "recipe: vit_tiny"}},
+               {"min_lr", {"1e-05", "recipe: vit_tiny"}},
+               {"warmup", {"0.05", "recipe: vit_tiny"}},
+               {"weight_decay", {"0.05", "recipe: vit_tiny"}},
+               {"label_smoothing", {"0.1", "recipe: vit_tiny"}}});
+}
+
+TEST_F(RunSettings, RatesAreScaledFromTheBatchThatTheRecipeMeansThemFor) {
+  ExpectShown("explain --model=vit_micro", {{"base_batch_size", {"128 images", "recipe: vit_micro"}},
+                                            {"batch_size", {"128 images", "recipe: vit_micro"}}});
+  ExpectSuccess(Run(SmallTraining("--scale_lr=linear")), {"(0.001 scaled by --scale_lr=linear from batch 128 to 4)"});
+  ExpectShown("explain --model=vit_micro --base_batch_size=512", {{"base_batch_size", {"512 images", "flag"}}});
+}
+
+TEST_F(RunSettings, AnEmptyValueTakesASettingBack) {
+  std::ofstream(In("c.json")) << R"({"lr": 0.5, "steps": 9, "suffix": "x"})";
+  ExpectShown("explain --model=vit_micro --config=c.json --lr= --steps= --suffix=",
+              {{"lr", {"0.003", "recipe: vit_micro"}}, {"steps", {"-", "not given"}}, {"suffix", {"-", "not given"}}});
+}
+
+TEST_F(RunSettings, OfTwoThatExcludeEachOtherTheNearerToTheUserStays) {
+  std::ofstream(In("c.json")) << R"({"batch_size": 2, "steps": 5})";
+  const std::string explain = "explain --model=mlp --world=2 ";
+  ExpectShown(explain + "--global_batch_size=16",
+              {{"global_batch_size", {"16 images", "flag"}},
+               {"batch_size", {"8 images", "flag: global_batch_size over 2 ranks x accumulation 1"}}},
+              "SWITCHYARD_BATCH_SIZE=4");
+  ExpectShown(explain + "--batch_size=4",
+              {{"batch_size", {"4 images", "flag"}},
+               {"global_batch_size", {"8 images", "flag: batch_size x 2 ranks x accumulation 1"}}},
+              "SWITCHYARD_GLOBAL_BATCH_SIZE=16");
+  ExpectShown(explain + "--config=c.json",
+              {{"batch_size", {"8 images", "environment: global_batch_size over 2 ranks x accumulation 1"}}},
+              "SWITCHYARD_GLOBAL_BATCH_SIZE=16");
+  ExpectRefused(Run(explain + "--batch_size=4 --global_batch_size=16"), {"give one of them"});
+  // An epoch count from nearer outranks steps.
+  ExpectShown(explain + "--config=c.json --epochs=3", {{"steps", {"-", "not given"}}, {"epochs", {"3", "flag"}}});
+  ExpectShown(explain + "--steps=7 --epochs=3", {{"steps", {"7 updates", "flag"}}});
+}
+
+TEST_F(RunSettings, TheConfigOfARunOnOneRankServesFour) {
+  ExpectSuccess(Run(SmallTraining("--batch_size=16")));
+  const std::string config = "--config=run/mlp/shapes/a/run/config.json";
+  EXPECT_EQ(Saved("run/mlp/shapes/a/run/config.json")["global_batch_size"], 16);
+  const auto on_four = Show("explain --world=4 " + config);
+  EXPECT_EQ(on_four.at("global_batch_size").value, "16 images");
+  EXPECT_EQ(on_four.at("batch_size").value, "4 images");
+  EXPECT_THAT(on_four.at("batch_size").origin, HasSubstr("divided over 4 ranks"));
+  ExpectSuccess(Run("train --suffix=b " + config, Start::kLaunch), {"16 images per update: 8 per rank, 2 ranks"});
+  // And back: what did not fit into one rank's memory is not asked of it.
+  const auto on_one = Show("explain --config=run/mlp/shapes/b/run/config.json");
+  EXPECT_EQ(on_one.at("batch_size").value, "8 images");
+  EXPECT_EQ(on_one.at("accumulation").value, "2");
+  // What is typed stays, the rest follows; what cannot be is said.
+  EXPECT_EQ(Show("explain --world=2 --accumulation=4 " + config).at("batch_size").value, "2 images");
+  ExpectRefused(Run("explain --world=3 " + config), {"16 images cannot be divided over 3 ranks", config});
+  std::ofstream(In("c.json")) << R"({"model": "mlp", "batch_size": 8, "global_batch_size": 100})";
+  ExpectRefused(Run("explain --config=c.json"), {"--batch_size=8", "--global_batch_size=100; give one of them"});
+}
+
+TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
+  for (const std::string model : {"mlp", "vit_micro"}) {
+    const nlohmann::json before = OfBefore(model)["config.json"];
+    std::ofstream(In("c.json")) << before;
+    ExpectSuccess(Run("train --config=c.json"));
+    const nlohmann::json now = Saved(fmt::format("run/{}/shapes/a/run/config.json", model));
+    ASSERT_TRUE(now.is_object());
+    const nlohmann::json open = {0, 0.0, -1.0, "", nlohmann::json::array()};
+    for (const auto& [name, value] : before.items()) {
+      if (now.contains(name) && now[name] != value) {
+        // What was left open is filled, and nothing else is different.
+        EXPECT_NE(std::find(open.begin(), open.end(), value), open.end()) << name << ": " << value << ", " << now[name];
+      } else if (!now.contains(name)) {
+        EXPECT_NE(std::find(open.begin(), open.end(), value), open.end()) << name << " is gone: " << value;
+      }
+    }
+    for (const auto& [name, value] : now.items()) EXPECT_TRUE(before.contains(name)) << name << " is new: " << value;
+  }
+  const auto shown = Show("explain --config=c.json");
+  EXPECT_EQ(shown.at("data").value, "-");
+  EXPECT_EQ(shown.at("layer_norm_eps").origin.substr(0, 11), "config file");
+  EXPECT_EQ(shown.at("max_fallback").value, "inf");
+}
+
+// The record that a checkpoint of before holds: settings with sentinels, and an architecture with what an MLP lacks.
+TEST_F(RunSettings, CheckpointsWithSentinelsGoOnAndAreEvaluated) {
+  for (const std::string model : {"mlp", "vit_micro"}) {
+    std::ofstream(In("c.json")) << OfBefore(model)["config.json"];
+    ExpectSuccess(Run("train --config=c.json"));
+    const std::string run = fmt::format("run/{}/shapes/a/run", model);
+    const std::string path = In(run + "/checkpoints/latest/state.json");
+    nlohmann::json record = Saved(run + "/checkpoints/latest/state.json");
+    record["config"] = OfBefore(model)["config"];
+    record["arch"] = OfBefore(model)["arch"];
+    record.erase("state_crc32");
+    std::string text = record.dump(2);
+    text.resize(text.size() - 2);
+    text += fmt::format(",\n  \"state_crc32\": \"{:08x}\"\n}}\n", Crc(Bytes(text.begin(), text.end())));
+    std::ofstream(path, std::ios::trunc) << text;
+    ExpectSuccess(Run("eval --device=cpu --checkpoint=" + run), {"20 images"});
+    ExpectSuccess(Run("train --device=cpu --steps=8 --resume=" + run), {"trained 8 updates"});
+    ExpectRefused(Run("train --device=cpu --steps=9 --width=32 --resume=" + run), {"another model"});
+  }
+}
+
+TEST_F(RunSettings, ARunThatGoesOnSaysWhatItTookFromItsCheckpoint) {
+  ExpectSuccess(Run(SmallTraining("--lr=0.5 --dropout=0.25")));
+  const std::string run = "run/mlp/shapes/a/run";
+  const auto shown = Show("train --device=cpu --epochs=5 --resume=" + run);
+  EXPECT_EQ(shown.at("lr").value, "0.5");
+  EXPECT_THAT(shown.at("lr").origin, HasSubstr("checkpoint: "));
+  EXPECT_EQ(shown.at("dropout").value, "0.25");
+  EXPECT_EQ(shown.at("steps").value, "-") << "the run's 6 steps yield to the epochs that are typed";
+  EXPECT_EQ(shown.at("output").origin, "default") << "a place is never taken along";
+}
+
+}  // namespace
+}  // namespace switchyard

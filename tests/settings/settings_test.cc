@@ -1,0 +1,141 @@
+// Settings of one start: which source wins, and what is known of where a value came from.
+#include "core/settings/settings.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "core/settings/listing.h"
+#include "core/settings/sources.h"
+#include "gmock/gmock.h"
+#include "tests/settings/table.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class SettingsOfAStart : public testing::Test {
+ protected:
+  void Give(const std::string& name, const std::string& text, Origin origin) {
+    const std::string source = origin == Origin::kFlag ? "--" + name : OriginName(origin) + " of a test";
+    const Status status = settings_.GiveText(name, text, origin, source);
+    EXPECT_TRUE(status.ok()) << Message(status);
+  }
+  Settings settings_{SmallTable()};
+};
+
+TEST_F(SettingsOfAStart, TheNearestSourceWinsInWhateverOrderTheySpeak) {
+  std::vector<Origin> order = {Origin::kCheckpoint, Origin::kConfigFile, Origin::kEnvironment, Origin::kFlag};
+  do {
+    Settings settings(SmallTable());
+    for (const Origin origin : order) {
+      const Status status = settings.GiveText("seed", std::to_string(static_cast<int>(origin)), origin, "test");
+      ASSERT_TRUE(status.ok());
+    }
+    EXPECT_EQ(settings.Get<uint64_t>("seed"), static_cast<uint64_t>(Origin::kFlag));
+    EXPECT_EQ(settings.OriginOf("seed"), Origin::kFlag);
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_F(SettingsOfAStart, OneSettingChangesItselfOnly) {
+  Give("lr", "0.5", Origin::kFlag);
+  settings_.Fill({{"lr", 5e-4}, {"min_lr", 1e-5}}, Origin::kRecipe, "vit_tiny");
+  EXPECT_EQ(settings_.Get<float>("lr"), 0.5f);
+  EXPECT_EQ(settings_.Get<float>("min_lr"), 1e-5f);
+  EXPECT_EQ(settings_.OriginOf("min_lr"), Origin::kRecipe);
+  EXPECT_EQ(settings_.SourceOf("min_lr"), "vit_tiny");
+  EXPECT_TRUE(settings_.IsGiven("lr"));
+  EXPECT_FALSE(settings_.IsGiven("min_lr"));
+}
+
+TEST_F(SettingsOfAStart, AbsenceIsNoValue) {
+  EXPECT_FALSE(settings_.Has("suffix"));
+  EXPECT_EQ(settings_.Get<std::string>("suffix"), std::nullopt);
+  EXPECT_FALSE(settings_.Has("lr"));
+  EXPECT_EQ(settings_.Get<float>("lr"), 1e-3f) << "the default";
+  EXPECT_EQ(settings_.OriginOf("lr"), Origin::kDefault);
+  Give("min_lr", "0", Origin::kFlag);
+  settings_.Fill("min_lr", 1e-5, Origin::kRecipe);
+  EXPECT_EQ(settings_.Get<float>("min_lr"), 0.0f) << "a 0 that was given is given";
+}
+
+TEST_F(SettingsOfAStart, AnEmptyValueTakesBackWhatFartherSourcesSay) {
+  Give("suffix", "a", Origin::kConfigFile);
+  Give("suffix", "", Origin::kFlag);
+  Give("lr", "0.5", Origin::kEnvironment);
+  Give("lr", "", Origin::kFlag);
+  settings_.Fill("lr", 5e-4, Origin::kRecipe);
+  EXPECT_FALSE(settings_.Has("suffix"));
+  EXPECT_EQ(settings_.Get<float>("lr"), 5e-4f);
+  EXPECT_EQ(settings_.OriginOf("lr"), Origin::kRecipe);
+}
+
+TEST_F(SettingsOfAStart, OfTwoThatExcludeEachOtherTheNearerStays) {
+  for (const auto& [farther, nearer] :
+       {std::pair("batch_size", "global_batch_size"), {"global_batch_size", "batch_size"}}) {
+    Settings settings(SmallTable());
+    ASSERT_TRUE(settings.GiveText(farther, "8", Origin::kEnvironment, "SWITCHYARD_X").ok());
+    ASSERT_TRUE(settings.GiveText(nearer, "64", Origin::kFlag, "--x").ok());
+    settings.ResolveYields();
+    EXPECT_FALSE(settings.Has(farther));
+    EXPECT_TRUE(settings.Has(nearer));
+  }
+  Give("batch_size", "8", Origin::kFlag);
+  Give("global_batch_size", "64", Origin::kFlag);
+  settings_.ResolveYields();
+  EXPECT_TRUE(settings_.Has("batch_size") && settings_.Has("global_batch_size")) << "whoever reads them decides";
+}
+
+TEST_F(SettingsOfAStart, ARefusalNamesTheSource) {
+  EXPECT_EQ(Message(settings_.GiveText("lr", "fast", Origin::kEnvironment, "SWITCHYARD_LR")),
+            "SWITCHYARD_LR: \"fast\" is not a value for --lr: expected a number");
+  EXPECT_EQ(Message(settings_.GiveText("lr", "-1", Origin::kConfigFile, "--config=c.json")),
+            "--lr: expected at least 0, found -1 (given by --config=c.json)");
+  EXPECT_THAT(Message(settings_.GiveText("lrr", "1", Origin::kFlag, "--lrr=1")),
+              HasSubstr("unknown setting lrr (did you mean lr?)"));
+}
+
+TEST_F(SettingsOfAStart, OfACheckpointOnlyPropertiesAreTaken) {
+  const Status status =
+      TakeSaved({{"lr", 0.5}, {"min_lr", -1}, {"download", "evil.so"}, {"suffix", 7}}, "state.json", settings_);
+  ASSERT_TRUE(status.ok()) << Message(status);
+  EXPECT_EQ(settings_.OriginOf("lr"), Origin::kCheckpoint);
+  for (const char* absent : {"min_lr", "download", "suffix"}) EXPECT_FALSE(settings_.Has(absent)) << absent;
+  EXPECT_THAT(Message(TakeSaved({{"lr", "fast"}}, "state.json", settings_)), HasSubstr("setting lr: \"fast\""));
+  EXPECT_THAT(Message(TakeSaved({{"lr", -2}}, "state.json", settings_)), HasSubstr("expected at least 0"));
+  EXPECT_FALSE(TakeSaved({{"unknown", 1}}, "state.json", settings_).ok());
+  EXPECT_FALSE(TakeSaved(7, "state.json", settings_).ok());
+}
+
+TEST_F(SettingsOfAStart, TheEnvironmentIsReadUnderTheSameNames) {
+  setenv("SWITCHYARD_MIN_LR", "0.25", 1);
+  ASSERT_TRUE(TakeEnvironment(settings_).ok());
+  unsetenv("SWITCHYARD_MIN_LR");
+  EXPECT_EQ(settings_.Get<float>("min_lr"), 0.25f);
+  EXPECT_EQ(settings_.SourceOf("min_lr"), "SWITCHYARD_MIN_LR");
+}
+
+TEST_F(SettingsOfAStart, TheListingShowsValueUnitAndOriginOfEach) {
+  Give("batch_size", "8", Origin::kFlag);
+  settings_.Fill("lr", 5e-4, Origin::kRecipe, "vit_tiny");
+  const std::string text = SettingsListing(settings_);
+  EXPECT_THAT(text, AllOf(HasSubstr("\nOptimizer\n"), HasSubstr("\nBatch\n")));
+  EXPECT_THAT(text, testing::ContainsRegex("\n  batch_size +8 images +flag\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\n  lr +0.0005 +recipe: vit_tiny\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\n  seed +42 +default\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("\n  suffix +- +not given\n"));
+}
+
+TEST_F(SettingsOfAStart, TheHelpComesFromTheSameTable) {
+  const std::string text = SettingsHelp(SmallTable());
+  EXPECT_THAT(text, HasSubstr("\n  --lr                      peak rate [the recipe's]\n"));
+  EXPECT_THAT(text, HasSubstr("\n  --schedule                course: cosine, step, linear [cosine]\n"));
+  EXPECT_THAT(text, HasSubstr("\n  --batch_size              of a rank; or auto [1 images]\n"));
+  EXPECT_THAT(text, Not(HasSubstr("0.899999")));
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,142 @@
+#include "tools/switchyard/command_line.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "core/base/environment.h"
+#include "core/base/names.h"
+#include "core/base/text.h"
+#include "core/settings/listing.h"
+#include "core/settings/sources.h"
+#include "tools/switchyard/flags.h"
+#include "tools/switchyard/run_settings.h"
+
+namespace switchyard {
+namespace {
+
+std::string Text(absl::string_view view) { return std::string(view.data(), view.size()); }
+
+// What stands behind a name on the command line of one command.
+class Accepted {
+ public:
+  explicit Accepted(const AcceptedFlags& flags) : own_(flags.own), settings_(flags.some_settings) {
+    if (!flags.settings) return;
+    own_.insert(own_.end(), {"config", "show_settings"});
+    settings_ = RunTable().Names();
+  }
+  const std::vector<std::string>& own() const { return own_; }
+  absl::CommandLineFlag* Own(const std::string& name) const {
+    return Contains(own_, name) ? absl::FindCommandLineFlag(name) : nullptr;
+  }
+  const Setting* Row(const std::string& name) const {
+    return Contains(settings_, name) ? RunTable().Find(name) : nullptr;
+  }
+  bool Knows(const std::string& name) const { return Contains(own_, name) || Contains(settings_, name); }
+  bool IsSwitch(const std::string& name) const {
+    const Setting* const row = Row(name);
+    return row != nullptr ? row->type == ValueType::kSwitch : Knows(name) && Own(name)->IsOfType<bool>();
+  }
+  Status Unknown(const std::string& name) const {
+    std::vector<std::string> spelled;
+    for (const auto& names : {own_, settings_}) {
+      for (const std::string& one : names) spelled.push_back("--" + one);
+    }
+    return InvalidArgument("unknown flag --{}{}; `switchyard <command> --help` lists what a command takes", name,
+                           DidYouMean("--" + name, spelled));
+  }
+
+ private:
+  static bool Contains(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  }
+  std::vector<std::string> own_, settings_;
+};
+
+Status SetOwn(absl::CommandLineFlag& flag, const std::string& value, const std::string& source) {
+  std::string error;
+  if (flag.ParseFrom(value, &error)) return OkStatus();
+  return InvalidArgument("{}: \"{}\" is not a value for --{} ({}); its default is \"{}\"", source, Printable(value),
+                         Text(flag.Name()), Text(flag.Help()), flag.DefaultValue());
+}
+
+// One flag as it was typed: its name, and its value unless that is the next argument.
+struct Typed {
+  std::string name, value;
+  bool has_value = false;
+};
+
+Typed TakeApart(const std::string& argument, const Accepted& accepted) {
+  Typed typed;
+  typed.name = argument.substr(argument.starts_with("--") ? 2 : 1);
+  if (const size_t equals = typed.name.find('='); equals != std::string::npos) {
+    typed.value = typed.name.substr(equals + 1);
+    typed.name.resize(equals);
+    typed.has_value = true;
+  }
+  std::replace(typed.name.begin(), typed.name.end(), '-', '_');
+  if (typed.has_value) return typed;
+  if (accepted.IsSwitch(typed.name)) {
+    typed.value = "true";
+    typed.has_value = true;
+  } else if (!accepted.Knows(typed.name) && typed.name.starts_with("no") && accepted.IsSwitch(typed.name.substr(2))) {
+    typed = {typed.name.substr(2), "false", true};
+  }
+  return typed;
+}
+
+}  // namespace
+
+StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments, const AcceptedFlags& flags) {
+  const Accepted accepted(flags);
+  CommandLine line = {{}, false, Settings(RunTable())};
+  std::set<std::string> own_given;
+  const auto take = [&](const Typed& typed, const std::string& source) {
+    if (accepted.Row(typed.name) != nullptr)
+      return line.settings.GiveText(typed.name, typed.value, Origin::kFlag, source);
+    own_given.insert(typed.name);
+    return SetOwn(*accepted.Own(typed.name), typed.value, source);
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      line.positional.insert(line.positional.end(), arguments.begin() + static_cast<long>(i) + 1, arguments.end());
+      break;
+    }
+    if (argument == "-h" || argument == "--help") {
+      line.help = true;
+    } else if (!argument.starts_with("-") || argument == "-") {
+      line.positional.push_back(argument);
+    } else {
+      Typed typed = TakeApart(argument, accepted);
+      if (!accepted.Knows(typed.name)) return accepted.Unknown(typed.name);
+      if (!typed.has_value && i + 1 == arguments.size()) return InvalidArgument("--{} needs a value", typed.name);
+      if (!typed.has_value) typed.value = arguments[++i];
+      SY_RETURN_IF_ERROR(take(typed, argument));
+    }
+  }
+  for (const std::string& name : accepted.own()) {
+    const std::string variable = VariableOf(name);
+    if (const auto value = Environment(variable); value && !own_given.contains(name))
+      SY_RETURN_IF_ERROR(SetOwn(*accepted.Own(name), *value, variable));
+  }
+  if (!flags.settings) return line;
+  SY_RETURN_IF_ERROR(TakeEnvironment(line.settings));
+  if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty())
+    SY_RETURN_IF_ERROR(TakeConfigFile(path, line.settings));
+  line.settings.ResolveYields();
+  return line;
+}
+
+std::string FlagsHelp(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    text += HelpLine(name, Text(flag->Help()), flag->DefaultValue());
+  }
+  return text;
+}
+
+}  // namespace switchyard
