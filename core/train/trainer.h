@@ -104,11 +104,12 @@ class Trainer {
   uint64_t planned_bytes() const;                        // must equal allocated_bytes()
   uint64_t allocated_bytes() const;
   int64_t updates_per_epoch() const;
-  const std::string& run_folder() const;
+  std::string run_folder() const;
 
  private:
-  Trainer();
   struct Impl;
+  explicit Trainer(std::unique_ptr<Impl> impl);
+  static StatusOr<std::unique_ptr<Trainer>> Make(const TrainConfig& config, const TrainableModel& model, World& world);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -165,4 +165,17 @@ StatusOr<GroupCommunicators> World::CommunicatorsOf(const std::vector<Group>& wa
   return GroupCommunicators(std::move(communicators));
 }
 
+StatusOr<double> World::Mean(const char* name, double value) {
+  if (!communicator) return value;
+  SY_RETURN_IF_ERROR(communicator->AllReduce(name, &value, &value, 1, SY_F64, SY_SUM));
+  return value / size();
+}
+
+Status World::BroadcastText(std::string& text, int root) {
+  uint64_t length = text.size();
+  SY_RETURN_IF_ERROR(communicator->Broadcast("text/length", &length, sizeof length, SY_U8, root));
+  text.resize(length);
+  return communicator->Broadcast("text", text.data(), length, SY_U8, root);
+}
+
 }  // namespace switchyard

@@ -57,6 +57,11 @@ struct World {
   // The communicators of the groups that this rank belongs to, made where they are not all ranks. Collective; once.
   StatusOr<GroupCommunicators> CommunicatorsOf(const std::vector<Group>& groups);
 
+  // Of every rank's value, the same on all. Collective.
+  StatusOr<double> Mean(const char* name, double value);
+  // `text` becomes that of rank `root`. Collective, among two ranks or more.
+  Status BroadcastText(std::string& text, int root);
+
   // With --collective=auto rank 0 chooses for all, so that every rank joins with the same plugin.
   // When a peer dies, freezes or fails, every wait for it ends with a Status that names it: collectives, waits for
   // device work that holds some, barriers and the store of the rendezvous. The world is of no more use then, but the

@@ -1,0 +1,124 @@
+#include "core/train/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace switchyard {
+
+Engine::~Engine() {
+  for (Stream* const used : {&uploads_, &stream_}) {
+    if (used->handle() != nullptr) (void)world_.Synchronize(*used);
+  }
+}
+
+Status Engine::Compile(const TrainConfig& config, Program program) {
+  batch_size_ = config.batch_size;
+  return plans_.Compile(config, std::move(program), *world_.device, world_.reference.get());
+}
+
+// Activations and batches grow with the batch, everything else does not: what would fit follows from the plan.
+Status Engine::WithLargestBatch(const Status& out_of_memory) const {
+  const DeviceInfo& device = world_.device->info();
+  const auto bytes = [&](Arena arena) { return static_cast<double>(layout().bytes(arena)); };
+  const double fixed = bytes(Arena::kState) + bytes(Arena::kGradients) + bytes(Arena::kScratch);
+  const double per_image = (bytes(Arena::kActivations) + bytes(Arena::kIo)) / batch_size_;
+  const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes);
+  const auto fits = static_cast<int64_t>(std::max(0.0, (available - fixed) / per_image));
+  const std::string advice = fits >= 1 && fits < batch_size_ ? fmt::format("--batch_size={} would fit", fits)
+                             : fits < 1                      ? "not even one image fits: choose a smaller model"
+                                                             : "free some memory";
+  return Status(
+      out_of_memory.code(),
+      fmt::format("{}; the plan takes {:.1f} MB and {:.2f} MB for each image of a batch, the device has {:.1f} MB: {}",
+                  Message(out_of_memory), fixed / 1e6, per_image / 1e6, available / 1e6, advice));
+}
+
+Status Engine::Allocate() {
+  SY_ASSIGN_OR_RETURN(stream_, world_.device->NewStream());
+  if (async()) {
+    SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
+  }
+  auto allocated = Memory::Allocate(layout(), *world_.device, world_.communicator.get());
+  if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
+  SY_RETURN_IF_ERROR(allocated.status());
+  memory_ = std::move(*allocated);
+  slots_.resize(layout().io_slots());
+  for (int i = 0; i < slots(); ++i) {
+    for (const auto& plan : plans_.plans) {
+      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, world_.communicator.get(), i));
+      slots_[i].instances.push_back(std::move(instance));
+    }
+  }
+  for (const char* name : {"images", "labels"}) tensors_.push_back(layout().Find(name));
+  sample_ids_ = layout().Find("sample_ids");
+  step_ = layout().Find("step");
+  const char* const names[] = {"output/loss", "output/lr", "output/grad_norm"};
+  for (size_t i = 0; i < std::size(names); ++i) scalars_[i] = layout().Find(names[i]);
+  in_update_.resize(batch_size_);
+  return OkStatus();
+}
+
+Status Engine::MakeReady(Slot& slot) {
+  Device& device = *world_.device;
+  if (slot.staging.bytes() == 0) {
+    SY_ASSIGN_OR_RETURN(slot.staging, device.AllocateHost(layout().io_slot_bytes()));
+    SY_ASSIGN_OR_RETURN(slot.uploaded, device.NewEvent());
+    SY_ASSIGN_OR_RETURN(slot.finished, device.NewEvent());
+    return OkStatus();
+  }
+  SY_ASSIGN_OR_RETURN(const bool done, slot.uploaded.Done());
+  if (!done) SY_RETURN_IF_ERROR(world_.Wait(slot.uploaded));
+  return slot.finished.Before(uploads_);
+}
+
+Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step,
+                      int micro_step) {
+  slot_ = (slot_ + 1) % slots();
+  Slot& to = slots_[slot_];
+  if (async()) SY_RETURN_IF_ERROR(MakeReady(to));
+  const auto copy = [&](const Layout::Entry* entry, const void* data) -> Status {
+    if (entry == nullptr) return OkStatus();
+    if (async()) data = std::memcpy(to.staging.data() + entry->offset, data, entry->bytes);
+    return world_.device->Copy(uploads_, memory_->place(entry->arena, entry->offset, slot_), HostPlace(data),
+                               entry->bytes);
+  };
+  for (size_t i = 0; i < tensors_.size(); ++i) SY_RETURN_IF_ERROR(copy(tensors_[i], tensors[i]));
+  const auto before = static_cast<int32_t>(micro_step * batch_size_ * world_.size());
+  for (size_t i = 0; i < in_update_.size(); ++i) in_update_[i] = sample_ids[i] + before;
+  SY_RETURN_IF_ERROR(copy(sample_ids_, in_update_.data()));
+  const int32_t step[2] = {static_cast<int32_t>(data_step), 0};
+  SY_RETURN_IF_ERROR(copy(step_, step));
+  if (!async()) return OkStatus();
+  SY_RETURN_IF_ERROR(to.uploaded.Record(uploads_));
+  return to.uploaded.Before(stream_);
+}
+
+Status Engine::Run(Instance& instance) {
+  SY_RETURN_IF_ERROR(instance.Run(stream_));
+  return async() ? slots_[slot_].finished.Record(stream_) : OkStatus();
+}
+
+Status Engine::RunMicroStep(int micro_step) {
+  const Action& action = plans_.program.schedule[static_cast<size_t>(micro_step)];
+  return Run(*slots_[slot_].instances[static_cast<size_t>(action.plan)]);
+}
+
+Status Engine::RunEvaluation() { return Run(In(slots_[slot_], "evaluate")); }
+
+Status Engine::WaitForSlot(int slot) { return async() ? world_.Wait(slots_[slot].finished) : OkStatus(); }
+
+StatusOr<float> Engine::Read(Scalar scalar) {
+  SY_RETURN_IF_ERROR(Synchronize());
+  return ReadIn(scalar, slot_);
+}
+
+StatusOr<float> Engine::ReadIn(Scalar scalar, int slot) const {
+  const Layout::Entry* const output = scalars_[static_cast<int>(scalar)];
+  float value = 0;
+  SY_RETURN_IF_ERROR(
+      world_.device->Download(&value, memory_->place(output->arena, output->offset, slot), sizeof value));
+  return value;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,85 @@
+// What a run computes with on one rank: its plans, their memory, and the streams they run on. Batches go in, steps run,
+// scalars come out. On an asynchronous device there are two io slots, used in turn: a batch is copied into one while
+// the step over the other runs, and whoever brought it may use its memory again as soon as it lies in the slot's
+// staging. Compile and Allocate once, in this order, before anything else. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/train/plans.h"
+#include "core/train/world.h"
+
+namespace switchyard {
+
+class Engine {
+ public:
+  explicit Engine(World& world) : world_(world) {}
+  // A step that failed half-way may have left work on the stream; it uses the memory that is freed now.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // The program's plans. Nothing is allocated.
+  Status Compile(const TrainConfig& config, Program program);
+  // Memory, streams and the plans bound to them; everything is zero. Where the device has too little, the error says
+  // which batch would fit.
+  Status Allocate();
+
+  // Into the next slot, ready for what runs afterwards. tensors: images f32 (B, H, W, C), labels i32 (B). sample_ids:
+  // places in the micro-step's global batch; random numbers depend on the place in the update, however it is divided
+  // into micro-steps.
+  Status Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step, int micro_step);
+  Status RunMicroStep(int micro_step);  // over the current slot; the last of a round updates
+  Status RunEvaluation();
+
+  int slot() const { return slot_; }  // of the last batch
+  int slots() const { return static_cast<int>(slots_.size()); }
+  Status WaitForSlot(int slot);  // until the step over it has ended
+
+  // Scalars of the training step: of the current slot, waiting for its step, or of one whose step is known to have
+  // ended. Where grad_norm is not finite, nothing was updated.
+  enum class Scalar { kLoss, kLearningRate, kGradNorm };
+  StatusOr<float> Read(Scalar scalar);
+  StatusOr<float> ReadIn(Scalar scalar, int slot) const;
+
+  Status Synchronize() { return world_.Synchronize(stream_); }
+  const TrainingPlans& plans() const { return plans_; }
+  const Layout& layout() const { return *plans_.layout; }
+  Memory& memory() const { return *memory_; }
+  World& world() const { return world_; }
+  bool async() const { return world_.device->async(); }
+  // Of the last step that updated, with --debug=sync.
+  const std::vector<Instance::Timing>& timings() const { return In(slots_[slot_], "update").timings(); }
+
+ private:
+  struct Slot {
+    std::vector<std::unique_ptr<Instance>> instances;  // as the plans
+    HostMemory staging;                                // pinned where the device can
+    Event uploaded, finished;  // of the last batch: it has left `staging`; its step is done, its outputs may be read
+  };
+  Status WithLargestBatch(const Status& out_of_memory) const;
+  Instance& In(const Slot& slot, const std::string& plan) const {
+    return *slot.instances[static_cast<size_t>(plans_.IndexOf(plan))];
+  }
+  Status MakeReady(Slot& slot);  // to take a batch
+  Status Run(Instance& instance);
+
+  World& world_;
+  TrainingPlans plans_;
+  int batch_size_ = 0;
+  std::unique_ptr<Memory> memory_;
+  Stream stream_, uploads_;  // where steps run; where batches are copied in
+  std::vector<Slot> slots_;
+  int slot_ = 0;
+  // Where inputs and scalars lie; null: the plans have none (a model that draws no random numbers needs no sample_ids).
+  std::vector<const Layout::Entry*> tensors_;
+  const Layout::Entry *sample_ids_ = nullptr, *step_ = nullptr;
+  const Layout::Entry* scalars_[3] = {};
+  std::vector<int32_t> in_update_;  // sample_ids counted over the micro-steps of an update
+};
+
+}  // namespace switchyard

@@ -1,0 +1,99 @@
+#include "core/train/gradient_watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/base/logging.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kMostSkipped = 100;  // updates in a row, with --on_nonfinite=skip
+
+// The index of the first value that is not finite; `count` where there is none.
+size_t FirstBad(const float* values, size_t count) {
+  const auto bad = [](float value) { return !std::isfinite(value); };
+  return static_cast<size_t>(std::find_if(values, values + count, bad) - values);
+}
+
+}  // namespace
+
+Status GradientWatch::Check(bool followed) {
+  if (!unread_) return OkStatus();
+  const Unread update = *std::exchange(unread_, std::nullopt);
+  SY_RETURN_IF_ERROR(engine_.WaitForSlot(update.slot));
+  SY_ASSIGN_OR_RETURN(const float norm, engine_.ReadIn(Engine::Scalar::kGradNorm, update.slot));
+  if (std::isfinite(norm)) {
+    in_a_row_ = 0;
+    return OkStatus();
+  }
+  ++skipped_;
+  ++in_a_row_;
+  if (!skip_ || in_a_row_ >= kMostSkipped) return Refuse(update, norm, followed);
+  const bool told = (skipped_ & (skipped_ - 1)) == 0;  // the 1st, 2nd, 4th, 8th …
+  if (engine_.world().rank() == 0 && told) {
+    LogWarning("update {} is left out: the norm of its gradients is {} ({} so far)", update.update, norm, skipped_);
+  }
+  return OkStatus();
+}
+
+Status GradientWatch::Refuse(const Unread& update, float norm, bool followed) {
+  World& world = engine_.world();
+  double loss = 0;
+  SY_ASSIGN_OR_RETURN(loss, engine_.ReadIn(Engine::Scalar::kLoss, update.slot));
+  SY_ASSIGN_OR_RETURN(loss, world.Mean("loss", loss));
+  SY_ASSIGN_OR_RETURN(const float lr, engine_.ReadIn(Engine::Scalar::kLearningRate, update.slot));
+  SY_ASSIGN_OR_RETURN(const std::string tensor, FirstNonFinite(followed));
+  return FailedPrecondition(
+      "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}. Lower --lr, raise "
+      "--warmup, set --clip, find the first bad value with --debug=nan, or leave such updates out with "
+      "--on_nonfinite=skip; what was saved before is whole",
+      norm, update.update, update.epoch, loss, lr, in_a_row_ > 1 ? fmt::format(", the {}th in a row", in_a_row_) : "",
+      tensor);
+}
+
+// Parameters, then gradients as the backward pass finishes them, so that the first bad one is nearest to where it
+// began. Where the next update has begun, the gradients are that one's.
+StatusOr<std::string> GradientWatch::FirstNonFinite(bool followed) {
+  SY_RETURN_IF_ERROR(engine_.Synchronize());
+  const Layout& layout = engine_.layout();
+  const std::vector<GradientPlace>& places = engine_.plans().program.gradient_places;
+  std::vector<float> values;
+  for (const GradientPlace& place : places) {
+    const Layout::Entry* entry = layout.Find(place.parameter);
+    values.resize(entry->bytes / sizeof(float));
+    SY_RETURN_IF_ERROR(engine_.memory().Download(place.parameter, values.data(), entry->bytes));
+    const size_t at = FirstBad(values.data(), values.size());
+    if (at < values.size())
+      return fmt::format("the parameter {} {} holds {} at element {}, from an update before", place.parameter,
+                         ToString(entry->type.shape), values[at], at);
+  }
+  std::map<std::string, std::vector<float>> buckets;
+  std::pair<float, std::string> largest;
+  for (const GradientPlace& place : places) {
+    std::vector<float>& bucket = buckets[place.bucket];
+    if (bucket.empty()) {
+      const Layout::Entry* entry = layout.Find(place.bucket);
+      bucket.resize(entry->bytes / sizeof(float));
+      SY_RETURN_IF_ERROR(engine_.memory().Download(place.bucket, bucket.data(), entry->bytes));
+    }
+    const auto count = static_cast<size_t>(place.elements);
+    const float* const gradient = bucket.data() + place.start;
+    const size_t at = FirstBad(gradient, count);
+    if (at < count)
+      return fmt::format("the first from the loss backwards that is not finite{} is that of {} {}: {} at element {}",
+                         followed ? ", in the update that followed," : "", place.parameter,
+                         ToString(layout.Find(place.parameter)->type.shape), gradient[at], at);
+    for (size_t i = 0; i < count; ++i) {
+      if (std::abs(gradient[i]) > largest.first) largest = {std::abs(gradient[i]), place.parameter};
+    }
+  }
+  if (followed) return std::string("which gradient it was is not known any more");
+  return fmt::format("every gradient is finite, but the sum of their squares is not; the largest is that of {}: {:.3g}",
+                     largest.second, largest.first);
+}
+
+}  // namespace switchyard

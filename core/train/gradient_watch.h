@@ -1,0 +1,41 @@
+// Watching for gradients that are not finite. The device leaves such an update out by itself; here a run learns of it,
+// goes on (--on_nonfinite=skip) or ends with an error that says where to look. On an asynchronous device an update is
+// judged while the next one runs. The norm is of gradients summed over the ranks, so every rank comes to the same
+// verdict at the same call. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/train/engine.h"
+
+namespace switchyard {
+
+class GradientWatch {
+ public:
+  GradientWatch(Engine& engine, bool skip) : engine_(engine), skip_(skip) {}
+
+  // An update was begun in the engine's current slot. update: counted from 1; epoch: from 1.
+  void Begun(int64_t update, int64_t epoch) { unread_ = {engine_.slot(), update, epoch}; }
+
+  // Judges the update that was begun last, unless that was done. followed: the next one has begun.
+  Status Check(bool followed);
+
+  int64_t skipped() const { return skipped_; }  // updates left out so far
+
+ private:
+  struct Unread {
+    int slot = 0;
+    int64_t update = 0, epoch = 0;
+  };
+  Status Refuse(const Unread& update, float norm, bool followed);
+  StatusOr<std::string> FirstNonFinite(bool followed);  // the tensor, in words
+
+  Engine& engine_;
+  const bool skip_;
+  std::optional<Unread> unread_;
+  int64_t skipped_ = 0, in_a_row_ = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,228 @@
+#include "core/train/keeping.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "core/base/environment.h"
+#include "core/base/json.h"
+#include "core/base/logging.h"
+#include "core/runtime/library.h"
+#include "core/train/architecture.h"
+#include "core/train/batch_division.h"
+#include "core/train/parameters.h"
+#include "core/train/weight_files.h"
+
+namespace switchyard {
+namespace {
+
+bool IsSaved(const Layout::Entry& entry, const std::string& name) {
+  return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
+}
+
+const char* SavedType(const Layout::Entry& entry) {
+  return entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";
+}
+
+// A count of the checkpoint's record; DataLoss where it is none.
+StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const char* key) {
+  const auto found = checkpoint.record.find(key);
+  int32_t count = -1;
+  if (found == checkpoint.record.end() || !FromJson(*found, &count) || count < 0) {
+    return DataLoss("{}/state.json: {}: expected a count, found {}", checkpoint.folder, key,
+                    found == checkpoint.record.end() ? "nothing" : Excerpt(*found));
+  }
+  return count;
+}
+
+}  // namespace
+
+nlohmann::json Keeping::Record(const RunPosition& at, int64_t updates_per_epoch, double top1) {
+  const int world = engine_.world().size();
+  const bool epoch_is_over = at.batch >= updates_per_epoch * config_.accumulation;
+  if (!data_checksum_) data_checksum_ = train_.Checksum();
+  return {{"epoch", epoch_is_over ? at.epoch + 1 : at.epoch},
+          {"samples", epoch_is_over ? 0 : at.batch * config_.batch_size * world},  // of the epoch
+          {"step", at.data_step},
+          {"micro_step", 0},
+          {"world", world},
+          {"best_top1", at.best_top1},
+          {"top1", top1},
+          {"evaluation_pending", at.evaluation_pending},
+          {"optimizer", config_.optimizer},
+          {"arch", model_.architecture},
+          {"classes", train_.class_names()},
+          {"evaluation", ToJson(*model_.evaluation)},
+          {"data_checksum", *data_checksum_},
+          {"config", ToJson(config_, {SettingKind::kProperty})}};
+}
+
+Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best, double top1) {
+  if (!owner()) return OkStatus();  // with plain data parallelism every rank holds the same
+  SY_RETURN_IF_ERROR(engine_.Synchronize());
+  SY_ASSIGN_OR_RETURN(HostTensors parameters, DownloadParameters(engine_));
+  for (const auto& [name, tensor] : parameters) {
+    if (std::all_of(tensor.values.begin(), tensor.values.end(), [](float value) { return std::isfinite(value); }))
+      continue;
+    return FailedPrecondition(
+        "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved before "
+        "is whole. Lower --lr, or raise --warmup",
+        name, position.data_step);
+  }
+  if (model_.export_weights) {
+    SY_ASSIGN_OR_RETURN(parameters, model_.export_weights(parameters));
+  }
+  CheckpointContents contents;
+  contents.step = position.data_step;
+  for (const auto& [name, tensor] : parameters)
+    contents.weights.push_back({name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
+  std::map<std::string, std::vector<char>> state;
+  for (const auto& [name, entry] : engine_.layout().entries()) {
+    if (!IsSaved(entry, name)) continue;
+    std::vector<char>& bytes = state[name];
+    bytes.resize(entry.bytes);
+    SY_RETURN_IF_ERROR(engine_.memory().Download(name, bytes.data(), bytes.size()));
+    contents.state.push_back(
+        {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, bytes.data()});
+  }
+  contents.record = Record(position, updates_per_epoch, top1);
+  if (model_.config_json) {
+    SY_ASSIGN_OR_RETURN(contents.config, model_.config_json(train_.class_names()));
+  }
+  if (model_.preprocessor_json) contents.preprocessor = model_.preprocessor_json(*model_.evaluation);
+  return writer_->Save(contents, {.best = best, .keep = config_.keep});
+}
+
+Status Keeping::Finish() {
+  if (!owner()) return OkStatus();
+  SY_RETURN_IF_ERROR(writer_->Finish());
+  lock_.reset();
+  return OkStatus();
+}
+
+Status Keeping::MakeOrTakeUpRunFolder() {
+  const bool goes_on = !run_folder_.empty();
+  if (!goes_on) {
+    SY_ASSIGN_OR_RETURN(run_folder_, CreateRunFolder(config_, model_.name));
+    const bool aside = std::filesystem::path(resumed_from_).parent_path().filename() == "abandoned";
+    if (!resumed_from_.empty())
+      LogWarning("{} {}; the run goes on in a new one, {}", resumed_from_,
+                 aside ? "was set aside when its run went back" : "lies in no run folder of ours", run_folder_);
+  }
+  SY_ASSIGN_OR_RETURN(RunFolderLock lock, RunFolderLock::Take(run_folder_));
+  lock_.emplace(std::move(lock));
+  writer_ = std::make_unique<CheckpointWriter>(run_folder_);
+  if (!goes_on) return OkStatus();
+  SY_RETURN_IF_ERROR(SetLaterCheckpointsAside(resumed_from_));
+  return WriteRunConfig(run_folder_, config_);
+}
+
+Status Keeping::OpenRunFolder() {
+  World& world = engine_.world();
+  Status status;
+  if (owner()) status = MakeOrTakeUpRunFolder();
+  if (world.size() > 1) {
+    std::string verdict = status.ok() ? "+" + run_folder_ : "-" + Message(status);
+    SY_RETURN_IF_ERROR(world.BroadcastText(verdict, 0));
+    if (!owner() && verdict[0] == '+') run_folder_ = verdict.substr(1);
+    if (!owner() && verdict[0] == '-') status = FailedPrecondition("{}", verdict.substr(1));
+  }
+  SY_RETURN_IF_ERROR(status);
+  // Where --interpose=trace writes, unless the user chose.
+  if (!config_.interpose.empty() && !Environment("SWITCHYARD_TRACE"))
+    ProvideSetting("TRACE", run_folder_ + "/trace.json");
+  return OkStatus();
+}
+
+StatusOr<RunPosition> Keeping::Open() {
+  RunPosition at;
+  const std::string& path = *config_.resume;
+  if (path.ends_with(".safetensors"))
+    return InvalidArgument("--resume={}: a bare weight file has no optimizer state; use --pretrained={}", path, path);
+  auto loaded = LoadCheckpoint(path);
+  if (!loaded.ok()) return loaded.status();
+  resumed_.emplace(std::move(*loaded));
+  const std::string& folder = resumed_->folder;
+  const nlohmann::json& record = resumed_->record;
+  const auto field = [&record](const char* key) { return record.value(key, nlohmann::json()); };
+  if (!SameArchitecture(field("arch"), model_.architecture)) {
+    return InvalidArgument("{} is a checkpoint of another model: it holds {}, this run trains {}", folder,
+                           Excerpt(field("arch")), model_.architecture.dump());
+  }
+  if (field("optimizer") != config_.optimizer) {
+    return InvalidArgument(
+        "{} was saved with --optimizer={}, this run has {}, for which that state means something else; leave "
+        "--optimizer out, or start a new run from the weights with --pretrained={}",
+        folder, Excerpt(field("optimizer")), config_.optimizer, path);
+  }
+  at.evaluation_pending = field("evaluation_pending") == true;
+  if (field("classes") != nlohmann::json(train_.class_names())) {
+    return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
+                           folder, Excerpt(field("classes")), Excerpt(nlohmann::json(train_.class_names())));
+  }
+  if (owner()) {
+    data_checksum_ = train_.Checksum();
+    if (field("data_checksum") != *data_checksum_) {
+      LogWarning("the training data are not those that {} was trained on; if that is not meant, give those with --data",
+                 folder);
+    }
+  }
+
+  SY_ASSIGN_OR_RETURN(at.epoch, CountIn(*resumed_, "epoch"));
+  SY_ASSIGN_OR_RETURN(at.data_step, CountIn(*resumed_, "step"));
+  SY_ASSIGN_OR_RETURN(const int64_t samples, CountIn(*resumed_, "samples"));
+  SY_RETURN_IF_ERROR(Annotate(ReadField(record, "best_top1", &at.best_top1), folder + "/state.json"));
+  const int world = engine_.world().size();
+  const int64_t per_update = SamplesPerUpdate(config_, world);
+  if (samples % per_update != 0) {
+    const std::string others = GlobalBatchesThatFit(samples, world, per_update);
+    return InvalidArgument(
+        "{} stands {} images into epoch {}, which a global batch of {} does not reach; go on {}from a checkpoint at "
+        "the "
+        "end of an epoch, or leave --global_batch_size out",
+        folder, samples, at.epoch + 1, per_update,
+        others.empty() ? "" : fmt::format("with --global_batch_size={}, ", others));
+  }
+  at.batch = samples / (int64_t{config_.batch_size} * world);
+  run_folder_ = RunFolderOf(folder);
+  resumed_from_ = folder;
+  return at;
+}
+
+Status Keeping::Restore() {
+  const std::string& folder = resumed_->folder;
+  SY_ASSIGN_OR_RETURN(HostTensors weights, ReadWeights(resumed_->weights));
+  if (model_.import_weights) {
+    SY_ASSIGN_OR_RETURN(weights, model_.import_weights(std::move(weights), false));
+  }
+  SY_RETURN_IF_ERROR(UploadParameters(engine_, model_.name, weights, false));
+  const auto refused = [&](const std::string& name, const std::string& what) {
+    return InvalidArgument(
+        "{}: state {} {}; it was saved with other settings of the optimizer: leave those out that you changed, or "
+        "start a new run from the weights with --pretrained={}",
+        folder, name, what, *config_.resume);
+  };
+  for (const TensorFile::Entry& saved : resumed_->state.entries()) {
+    const Layout::Entry* entry = engine_.layout().Find(saved.name);
+    if (entry == nullptr || !IsSaved(*entry, saved.name)) return refused(saved.name, "is none of this run's");
+  }
+  for (const auto& [name, entry] : engine_.layout().entries()) {
+    if (!IsSaved(entry, name)) continue;
+    const TensorFile::Entry* saved = resumed_->state.Find(name);
+    if (saved == nullptr) return refused(name, "is missing");
+    const Shape shape(saved->shape.begin(), saved->shape.end());
+    if (saved->dtype != SavedType(entry) || shape != entry.type.shape ||
+        saved->bytes != static_cast<int64_t>(entry.bytes)) {
+      return refused(name, fmt::format("is {} {}, expected {} {}", saved->dtype, ToString(shape), SavedType(entry),
+                                       ToString(entry.type.shape)));
+    }
+    std::vector<char> bytes(entry.bytes);
+    SY_RETURN_IF_ERROR(resumed_->state.Read(*saved, bytes.data()));
+    SY_RETURN_IF_ERROR(engine_.memory().Upload(name, bytes.data(), bytes.size()));
+  }
+  resumed_.reset();
+  return OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,54 @@
+// Keeping a run and taking it up again: its folder, what a checkpoint holds, and how it is put back. Open, Restore and
+// OpenRunFolder in this order, the first two only where the run goes on; then Save as often as the loop wishes. Not
+// thread-safe; calls are collective unless they say otherwise.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/train/engine.h"
+#include "core/train/run_folder.h"
+#include "core/train/timetable.h"
+
+namespace switchyard {
+
+class Keeping {
+ public:
+  // All must outlive it. model.evaluation is set.
+  Keeping(Engine& engine, const TrainConfig& config, const TrainableModel& model, const Dataset& train)
+      : engine_(engine), config_(config), model_(model), train_(train) {}
+
+  // Where config.resume was saved. InvalidArgument where that run is another one: another model, optimizer, classes, or
+  // a global batch that does not reach its place in the data. Needs no plans. Local.
+  StatusOr<RunPosition> Open();
+  // Weights and state of what Open found. Local.
+  Status Restore();
+
+  // A folder for the run, or its own where it goes on in one; locked. All ranks come to the verdict of rank 0.
+  Status OpenRunFolder();
+  const std::string& run_folder() const { return run_folder_; }
+
+  // updates_per_epoch: an epoch that is over is the next one's beginning, where any global batch can go on. top1: of
+  // the last evaluation. Refuses parameters that are not finite.
+  Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, double top1);
+  Status Finish();  // waits until all is written, and gives the folder free
+
+ private:
+  Status MakeOrTakeUpRunFolder();
+  bool owner() const { return engine_.world().rank() == 0; }
+  nlohmann::json Record(const RunPosition& position, int64_t updates_per_epoch, double top1);
+
+  Engine& engine_;
+  const TrainConfig& config_;
+  const TrainableModel& model_;
+  const Dataset& train_;
+  std::optional<LoadedCheckpoint> resumed_;  // from Open to Restore
+  std::string resumed_from_;                 // its folder; "": a new run
+  std::string run_folder_;
+  std::optional<uint32_t> data_checksum_;  // of the training data
+  std::optional<RunFolderLock> lock_;      // of rank 0, while it trains
+  std::unique_ptr<CheckpointWriter> writer_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,66 @@
+// The training loop: updates over the loader's batches until the run's end or a signal, and after each update what is
+// due: a line of the log, an evaluation, a checkpoint. Collective: all ranks run it with equal settings, and each comes
+// to the same end. One run per object; not thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/data/loader.h"
+#include "core/train/gradient_watch.h"
+#include "core/train/keeping.h"
+#include "core/train/timetable.h"
+#include "core/train/watching.h"
+
+namespace switchyard {
+
+class TrainingLoop {
+ public:
+  // What it works with and does not own; all outlive it.
+  struct Parts {
+    const TrainConfig& config;
+    const Timetable& timetable;
+    Engine& engine;
+    Loader& loader;
+    Keeping& keeping;
+    GradientWatch& gradients;
+    RunPosition& position;  // where it begins; moves with the run
+    std::function<StatusOr<EvaluationResult>()> evaluate;
+    std::string title;  // of the loss curve
+  };
+  explicit TrainingLoop(Parts parts) : parts_(std::move(parts)) {}
+
+  StatusOr<TrainingResult> Run();
+
+ private:
+  // The updates since the last line of the log.
+  struct Interval {
+    double seconds = 0, data_wait = 0;
+    int64_t updates = 0;
+  };
+
+  Status Start();
+  Status CatchUp();  // on the evaluation that was due where the run was stopped
+  bool Logged() const;  // is the update that comes next?
+  // One update from the loader; losses: one per micro-step, only if `logged`: that waits.
+  Status Update(bool logged, std::vector<double>* losses);
+  Status Log(const std::vector<double>& losses, bool left_out);
+  Status AfterUpdate(bool stop);
+  StatusOr<bool> Evaluate(int64_t epoch);  // is it the best so far?
+  Status Save(bool best);
+  StatusOr<TrainingResult> Finish();
+
+  int64_t StepOfEpoch() const { return parts_.position.batch / parts_.config.accumulation; }
+  int64_t PerUpdate() const { return SamplesPerUpdate(parts_.config, parts_.engine.world().size()); }
+
+  const Parts parts_;
+  std::unique_ptr<Watching> watching_;  // of rank 0
+  Interval interval_;
+  TrainingResult result_;
+  int64_t end_epoch_ = 0, saved_at_ = 0;
+  int64_t trained_ = 0;  // updates, here
+};
+
+}  // namespace switchyard

@@ -1,0 +1,25 @@
+// A model's parameters on the device of a rank: their start, and host copies by the graph's names. Collective where it
+// says so; not thread-safe.
+#pragma once
+
+#include <string>
+
+#include "core/graph/host_tensor.h"
+#include "core/train/engine.h"
+
+namespace switchyard {
+
+// Every rank must have the same parameters as rank 0. All ranks come to the same verdict, so that none goes on alone;
+// it names the first difference. Needs plans, no memory. Collective.
+Status VerifyParameters(const Engine& engine);
+
+// Starting weights from the seed of rank 0, equal on all ranks. Collective.
+Status InitializeParameters(Engine& engine, uint64_t seed);
+
+StatusOr<HostTensors> DownloadParameters(const Engine& engine);
+
+// InvalidArgument lists what does not fit the model called `model`; then nothing is uploaded. partial: parameters that
+// are missing keep their value.
+Status UploadParameters(Engine& engine, const std::string& model, const HostTensors& values, bool partial);
+
+}  // namespace switchyard

@@ -1,0 +1,42 @@
+// What rank 0 shows and writes of a run while it trains: the progress bar, the log (metrics.jsonl), TensorBoard's event
+// file, and the loss curve at its end. One thread; files in <run>/<node>/log and <run>.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/train/event_file.h"
+#include "core/train/metrics.h"
+#include "core/train/progress.h"
+#include "core/train/trainer.h"
+
+namespace switchyard {
+
+class Watching {
+ public:
+  // What was written after update `step` belongs to a future that is given up: it is dropped.
+  static StatusOr<std::unique_ptr<Watching>> Open(const std::string& run_folder, int node, int64_t step,
+                                                  bool tensorboard);
+
+  // The training since the last such call. record: a line of the log, with step, loss, lr and grad_norm.
+  Status Trained(const MetricsRecord& record, const ProgressState& state);
+  // epoch: from 1.
+  Status Evaluated(int64_t step, int64_t epoch, const EvaluationResult& result, bool best);
+  void Line(const std::string& text) { progress_.Line(text); }
+
+  // Ends the bar, draws the curve and gives its path.
+  StatusOr<std::string> Finish(const std::string& title);
+
+ private:
+  Watching() = default;
+  Status Scalar(const std::string& tag, int64_t step, double value) {
+    return events_ ? events_->Scalar(tag, step, value) : OkStatus();
+  }
+  std::optional<MetricsWriter> metrics_;
+  std::optional<EventFile> events_;
+  Progress progress_;
+  std::string run_folder_, log_;
+};
+
+}  // namespace switchyard
