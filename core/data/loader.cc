@@ -10,14 +10,15 @@
 namespace switchyard {
 namespace {
 
+constexpr size_t kAlignment = 64;         // bytes
 constexpr int64_t kChunkSamples = 8;      // prepared by one thread at a time
 constexpr int64_t kMaxReplacements = 64;  // tried for one bad sample
 
 }  // namespace
 
-void Loader::FreeMemory::operator()(float* memory) const { std::free(memory); }
+void Loader::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
 
-StatusOr<std::unique_ptr<Loader>> Loader::Create(const Dataset& dataset, const Transform& transform,
+StatusOr<std::unique_ptr<Loader>> Loader::Create(std::unique_ptr<const SampleSource> source,
                                                  const LoaderOptions& options) {
   if (options.batch_size < 1)
     return InvalidArgument("expected a batch size of 1 or more, found {}", options.batch_size);
@@ -30,48 +31,53 @@ StatusOr<std::unique_ptr<Loader>> Loader::Create(const Dataset& dataset, const T
   if (options.train) {
     SY_ASSIGN_OR_RETURN(DistributedSampler created,
                         DistributedSampler::Create(
-                            {dataset.size(), options.rank, options.world, true, options.drop_last, options.seed}));
+                            {source->size(), options.rank, options.world, true, options.drop_last, options.seed}));
     sampler = std::make_unique<DistributedSampler>(std::move(created));
     batches = sampler->length() / options.batch_size;
     if (batches == 0) {
       return InvalidArgument(
           "{}: {} training samples on {} ranks are {} per rank, less than one batch of {}; use a smaller "
           "--batch_size",
-          dataset.name(), dataset.size(), options.world, sampler->length(), options.batch_size);
+          source->name(), source->size(), options.world, sampler->length(), options.batch_size);
     }
   } else {
     SY_ASSIGN_OR_RETURN(const EvaluationSampler created,
-                        EvaluationSampler::Create(dataset.size(), options.rank, options.world));
+                        EvaluationSampler::Create(source->size(), options.rank, options.world));
     sampler = std::make_unique<EvaluationSampler>(created);
     batches = (sampler->length() + options.batch_size - 1) / options.batch_size;
   }
-  std::unique_ptr<Loader> loader(new Loader(dataset, transform, options, std::move(sampler), batches));
+  std::unique_ptr<Loader> loader(new Loader(std::move(source), options, std::move(sampler), batches));
   const int slots = options.workers == 0 ? 1 : options.prefetch + 1;
-  const auto elements = static_cast<size_t>(options.batch_size * transform.elements());
-  const size_t bytes = (elements * sizeof(float) + 63) / 64 * 64;
-  for (int i = 0; i < slots; ++i) {
-    Slot slot;
-    slot.images.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    if (slot.images == nullptr) {
-      return ResourceExhausted("no memory for {} batches of {} bytes; use a smaller --batch_size", slots, bytes);
-    }
-    slot.labels.resize(static_cast<size_t>(options.batch_size));
-    slot.samples.resize(static_cast<size_t>(options.batch_size));
-    slot.failures.resize(static_cast<size_t>(loader->chunks_per_batch_));
-    loader->slots_.push_back(std::move(slot));
-  }
+  for (int i = 0; i < slots; ++i) SY_RETURN_IF_ERROR(loader->AddSlot());
   for (int i = 0; i < options.workers; ++i) loader->threads_.emplace_back([raw = loader.get()] { raw->Work(); });
   return loader;
 }
 
-Loader::Loader(const Dataset& dataset, const Transform& transform, const LoaderOptions& options,
+Status Loader::AddSlot() {
+  Slot slot;
+  const auto samples = static_cast<size_t>(options_.batch_size);
+  for (const size_t row : row_bytes_) {
+    const size_t bytes = (samples * row + kAlignment - 1) / kAlignment * kAlignment;
+    slot.memory.emplace_back(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
+    if (slot.memory.back() == nullptr)
+      return ResourceExhausted("no memory for a batch of {} bytes; use a smaller --batch_size or --prefetch", bytes);
+    slot.tensors.push_back(slot.memory.back().get());
+  }
+  slot.filled.resize(samples);
+  slot.samples.resize(samples);
+  slot.failures.resize(static_cast<size_t>(chunks_per_batch_));
+  slots_.push_back(std::move(slot));
+  return OkStatus();
+}
+
+Loader::Loader(std::unique_ptr<const SampleSource> source, const LoaderOptions& options,
                std::unique_ptr<Sampler> sampler, int64_t batches_per_epoch)
-    : dataset_(dataset),
-      transform_(transform),
+    : source_(std::move(source)),
       options_(options),
       batches_per_epoch_(batches_per_epoch),
       chunks_per_batch_((options.batch_size + kChunkSamples - 1) / kChunkSamples),
       sampler_(std::move(sampler)) {
+  for (const SampleTensor& tensor : source_->tensors()) row_bytes_.push_back(static_cast<size_t>(tensor.row.bytes()));
   for (int64_t i = 0; i < options_.batch_size; ++i) {
     sample_ids_.push_back(static_cast<int32_t>(i * options_.world + options_.rank));
   }
@@ -129,9 +135,8 @@ StatusOr<bool> Loader::Next(Batch* batch) {
   SY_RETURN_IF_ERROR(failed_);
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   wait_seconds_ += waited.count();
-  const int64_t count = std::count_if(slot.labels.begin(), slot.labels.end(), [](int32_t label) { return label >= 0; });
-  *batch = {slot.images.get(), slot.labels.data(), sample_ids_.data(), options_.batch_size, count,
-            slot.epoch,        slot.index,         waited.count()};
+  const int64_t count = std::count(slot.filled.begin(), slot.filled.end(), 1);
+  *batch = {slot.tensors, slot.filled, sample_ids_.data(), count, slot.epoch, slot.index, waited.count()};
   return true;
 }
 
@@ -182,35 +187,29 @@ void Loader::FillChunk(const Chunk& chunk) {
   auto& failures = slot.failures[static_cast<size_t>(chunk.number)];
   failures.clear();
   const int64_t begin = chunk.number * kChunkSamples, end = std::min(begin + kChunkSamples, options_.batch_size);
+  std::vector<void*> rows(slot.memory.size());
   for (int64_t i = begin; i < end; ++i) {
-    float* image = slot.images.get() + i * transform_.elements();
-    int32_t* label = &slot.labels[static_cast<size_t>(i)];
-    *label = -1;
+    for (size_t t = 0; t < rows.size(); ++t) rows[t] = slot.memory[t].get() + static_cast<size_t>(i) * row_bytes_[t];
+    uint8_t& filled = slot.filled[static_cast<size_t>(i)];
+    filled = 0;
     int64_t sample = slot.samples[static_cast<size_t>(i)];
     const int64_t tries = options_.train && options_.max_bad_samples > 0 ? kMaxReplacements : 1;
-    for (int64_t attempt = 0; attempt < tries && sample >= 0 && *label < 0; ++attempt) {
-      Status status = FillSample(slot.epoch, sample, image, label);
+    for (int64_t attempt = 0; attempt < tries && sample >= 0 && filled == 0; ++attempt) {
+      Status status = FillSample(slot.epoch, sample, rows);
+      filled = status.ok();
       if (!status.ok()) failures.push_back({sample, std::move(status)});
-      sample = (sample + 1) % dataset_.size();
+      sample = (sample + 1) % source_->size();
     }
-    if (*label < 0) std::fill_n(image, transform_.elements(), 0.0f);
+    if (filled == 0) source_->FillEmpty(rows);
   }
 }
 
-Status Loader::FillSample(int64_t epoch, int64_t sample, float* image, int32_t* label) const {
-  thread_local Sample read;
+Status Loader::FillSample(int64_t epoch, int64_t sample, std::span<void* const> rows) const {
   try {
-    SY_RETURN_IF_ERROR(dataset_.Read(sample, &read));
-    if (read.label < 0 || read.label >= static_cast<int64_t>(dataset_.class_names().size())) {
-      return DataLoss("{}: label {} is outside of {} classes", dataset_.Path(sample), read.label,
-                      dataset_.class_names().size());
-    }
-    transform_.Apply(epoch, sample, &read.image, image);
+    return source_->Fill(epoch, sample, rows);
   } catch (const std::exception& error) {  // out of memory, or a dataset of the user's that throws
-    return Internal("{}: {}", dataset_.Path(sample), error.what());
+    return Internal("{}: {}", source_->Path(sample), error.what());
   }
-  *label = read.label;
-  return OkStatus();
 }
 
 // Failures are counted when their batch is handed out, in its order, so that a run fails at the same batch every time.
@@ -218,17 +217,18 @@ Status Loader::CountFailures(const Slot& slot) {
   for (const auto& failures : slot.failures) {
     for (const Failure& failure : failures) {
       if (!bad_samples_.insert(failure.sample).second) continue;
-      if (bad_samples() > options_.max_bad_samples) {
-        return Annotate(failure.status, fmt::format("bad sample number {} (--max_bad_samples={})", bad_samples(),
-                                                    options_.max_bad_samples));
+      const auto count = static_cast<int64_t>(bad_samples_.size());
+      if (count > options_.max_bad_samples) {
+        return Annotate(failure.status,
+                        fmt::format("bad sample number {} (--max_bad_samples={})", count, options_.max_bad_samples));
       }
       LogWarning("skipping a bad sample: {}", Message(failure.status));
     }
   }
   if (!options_.train) return OkStatus();
-  for (size_t i = 0; i < slot.labels.size(); ++i) {
-    if (slot.labels[i] >= 0) continue;
-    return DataLoss("{} and the {} samples after it cannot be read", dataset_.Path(slot.samples[i]),
+  for (size_t i = 0; i < slot.filled.size(); ++i) {
+    if (slot.filled[i] != 0) continue;
+    return DataLoss("{} and the {} samples after it cannot be read", source_->Path(slot.samples[i]),
                     kMaxReplacements - 1);
   }
   return OkStatus();

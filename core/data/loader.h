@@ -1,20 +1,21 @@
 // Batches, prepared ahead by threads. The loader keeps a ring of batch buffers: threads fill the samples of the next
 // batches, Next() hands out the oldest. What a batch holds depends on (seed, epoch, position) and never on the number
 // of threads or their timing, and a run can be taken up at any batch of any epoch. Thread-safe: no; one thread calls
-// Start and Next. The dataset must outlive the loader.
+// Start and Next. What a sample is made of is its source's business.
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/data/dataset.h"
 #include "core/data/sampler.h"
-#include "core/data/transforms.h"
+#include "core/data/samples.h"
 
 namespace switchyard {
 
@@ -31,18 +32,17 @@ struct LoaderOptions {
 
 // Points into the loader; valid until the next call of Next, Start or the destructor.
 struct Batch {
-  const float* images = nullptr;        // (batch_size, H, W, C), 64-byte aligned
-  const int32_t* labels = nullptr;      // (batch_size); -1 where padded or bad in evaluation, the image is zero there
-  const int32_t* sample_ids = nullptr;  // (batch_size): position in the global batch, i * world + rank
-  int64_t batch_size = 0;
-  int64_t count = 0;             // labels that are not -1
-  int64_t epoch = 0, index = 0;  // this is batch `index` of `epoch`
-  double wait_seconds = 0;       // that Next() waited for it
+  std::span<const void* const> tensors;  // as the source has them, each (batch_size, …) and 64-byte aligned
+  std::span<const uint8_t> filled;       // (batch_size): 0 where evaluation is padded or a sample bad; the row is empty
+  const int32_t* sample_ids = nullptr;   // (batch_size): position in the global batch, i * world + rank
+  int64_t count = 0;                     // of rows that are filled
+  int64_t epoch = 0, index = 0;          // this is batch `index` of `epoch`
+  double wait_seconds = 0;               // that Next() waited for it
 };
 
 class Loader {
  public:
-  static StatusOr<std::unique_ptr<Loader>> Create(const Dataset& dataset, const Transform& transform,
+  static StatusOr<std::unique_ptr<Loader>> Create(std::unique_ptr<const SampleSource> source,
                                                   const LoaderOptions& options);
   ~Loader();  // at any time; waits for a few samples per thread
   Loader(const Loader&) = delete;
@@ -61,7 +61,10 @@ class Loader {
   // Fails once more than max_bad_samples were met, and then again at every call.
   StatusOr<bool> Next(Batch* batch);
 
-  int64_t bad_samples() const { return static_cast<int64_t>(bad_samples_.size()); }
+  // The samples that could not be read so far, by index. Those of a run that goes on are given back before it starts:
+  // they count towards max_bad_samples and are not logged again.
+  const std::set<int64_t>& bad_samples() const { return bad_samples_; }
+  void RestoreBadSamples(const std::set<int64_t>& samples) { bad_samples_ = samples; }
   double wait_seconds() const { return wait_seconds_; }  // in all calls of Next()
 
  private:
@@ -70,12 +73,13 @@ class Loader {
     Status status;
   };
   struct FreeMemory {
-    void operator()(float* memory) const;
+    void operator()(std::byte* memory) const;
   };
   struct Slot {
-    std::unique_ptr<float[], FreeMemory> images;
-    std::vector<int32_t> labels;
-    std::vector<int64_t> samples;                // of the dataset; -1 for padding
+    std::vector<std::unique_ptr<std::byte[], FreeMemory>> memory;  // of each tensor
+    std::vector<const void*> tensors;                              // the same, as a batch shows them
+    std::vector<uint8_t> filled;
+    std::vector<int64_t> samples;                // of the source; -1 for padding
     std::vector<std::vector<Failure>> failures;  // by chunk
     int64_t epoch = 0, index = 0;
     int64_t chunks_done = 0;
@@ -85,18 +89,19 @@ class Loader {
     int64_t number = 0;
   };
 
-  Loader(const Dataset& dataset, const Transform& transform, const LoaderOptions& options,
-         std::unique_ptr<Sampler> sampler, int64_t batches_per_epoch);
+  Loader(std::unique_ptr<const SampleSource> source, const LoaderOptions& options, std::unique_ptr<Sampler> sampler,
+         int64_t batches_per_epoch);
+  Status AddSlot();
   void Work();
   bool ChunkAvailable() const;
   Chunk ClaimChunk();         // with mutex_ held
   void OpenSlot(Slot* slot);  // with mutex_ held
   void FillChunk(const Chunk& chunk);
-  Status FillSample(int64_t epoch, int64_t sample, float* image, int32_t* label) const;
+  Status FillSample(int64_t epoch, int64_t sample, std::span<void* const> rows) const;
   Status CountFailures(const Slot& slot);
 
-  const Dataset& dataset_;
-  const Transform transform_;
+  const std::unique_ptr<const SampleSource> source_;
+  std::vector<size_t> row_bytes_;  // of each tensor
   const LoaderOptions options_;
   const int64_t batches_per_epoch_, chunks_per_batch_;
   std::unique_ptr<Sampler> sampler_;

@@ -87,15 +87,21 @@ void JitterColor(const TransformOptions& options, RandomStream* random, Image* i
   }
 }
 
-template <int kChannels>
-void Normalize(const Image& in, const std::vector<std::array<float, 256>>& tables, bool mirrored, float* out) {
+// Calls write(byte, channel) for each byte, in the order of the result.
+template <int kChannels, typename Write>
+void ForEachByte(const Image& in, bool mirrored, const Write& write) {
   for (int y = 0; y < in.height; ++y) {
     const uint8_t* pixel = in.Row(y) + (mirrored ? (in.width - 1) * kChannels : 0);
     const int step = mirrored ? -kChannels : kChannels;
     for (int x = 0; x < in.width; ++x, pixel += step) {
-      for (int c = 0; c < kChannels; ++c) *out++ = tables[static_cast<size_t>(c)][pixel[c]];
+      for (int c = 0; c < kChannels; ++c) write(pixel[c], static_cast<size_t>(c));
     }
   }
+}
+
+template <typename Write>
+void ForEachByte(const Image& in, bool mirrored, const Write& write) {
+  in.channels == 3 ? ForEachByte<3>(in, mirrored, write) : ForEachByte<1>(in, mirrored, write);
 }
 
 Status CheckRange(const char* option, float value, float low, float high) {
@@ -144,7 +150,7 @@ Transform::Transform(const TransformOptions& options) : options_(options) {
   }
 }
 
-void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) const {
+const Image& Transform::Prepare(int64_t epoch, int64_t index, Image* image, bool* mirrored) const {
   thread_local Image resized, cropped;
   const EvaluationTransform& e = options_.evaluation;
   const int side = e.image_size;
@@ -152,7 +158,7 @@ void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) co
   RandomStream random(Key(options_.seed, HashName("augment"), epoch, index));
   ConvertChannels(e.channels, image);
   Image* result = &resized;
-  bool mirrored = false;
+  *mirrored = false;
   if (!random_geometry && e.resize == 0) {
     Resize(Whole(*image), side, side, e.interpolation, &resized);
   } else if (!random_geometry) {
@@ -161,7 +167,7 @@ void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) co
     result = &cropped;
   } else if (options_.augmentation == Augmentation::kResizedCrop) {
     Resize(RandomPart(*image, options_, &random), side, side, e.interpolation, &resized);
-    mirrored = random.Uniform() < options_.flip_probability;
+    *mirrored = random.Uniform() < options_.flip_probability;
   } else {
     ResizeShorterSide(*image, side, e.interpolation, &resized);
     const int padding = options_.crop_padding;
@@ -170,13 +176,28 @@ void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) co
     };
     const int top = offset(resized.height), left = offset(resized.width);
     CropPadded(resized, top, left, side, &cropped);
-    if (options_.augmentation == Augmentation::kCropFlip) mirrored = random.Uniform() < options_.flip_probability;
+    if (options_.augmentation == Augmentation::kCropFlip) *mirrored = random.Uniform() < options_.flip_probability;
     result = &cropped;
   }
   const bool jitter = options_.brightness > 0 || options_.contrast > 0 || options_.saturation > 0 || options_.hue > 0;
   if (options_.train && jitter) JitterColor(options_, &random, result);
-  e.channels == 3 ? Normalize<3>(*result, normalized_, mirrored, out)
-                  : Normalize<1>(*result, normalized_, mirrored, out);
+  return *result;
+}
+
+void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) const {
+  bool mirrored;
+  const Image& prepared = Prepare(epoch, index, image, &mirrored);
+  ForEachByte(prepared, mirrored, [&](uint8_t byte, size_t channel) { *out++ = normalized_[channel][byte]; });
+}
+
+void Transform::ApplyBytes(int64_t epoch, int64_t index, Image* image, uint8_t* out) const {
+  bool mirrored;
+  const Image& prepared = Prepare(epoch, index, image, &mirrored);
+  if (mirrored) {
+    ForEachByte(prepared, mirrored, [&](uint8_t byte, size_t) { *out++ = byte; });
+  } else {
+    std::memcpy(out, prepared.bytes.data(), prepared.bytes.size());
+  }
 }
 
 }  // namespace switchyard

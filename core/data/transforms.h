@@ -31,9 +31,10 @@ class Transform {
  public:
   static StatusOr<Transform> Create(const TransformOptions& options);  // InvalidArgument names the wrong option
 
-  // Writes (image_size, image_size, channels) floats, (pixel / 255 - mean) / std. `image` has 1 or 3 channels and is
-  // used as scratch. `index` is the sample's index in the dataset.
+  // Writes (image_size, image_size, channels): floats, (pixel / 255 - mean) / std, or the pixels as bytes, before that
+  // normalisation. `image` has 1 or 3 channels and is used as scratch. `index` is the sample's index in the dataset.
   void Apply(int64_t epoch, int64_t index, Image* image, float* out) const;
+  void ApplyBytes(int64_t epoch, int64_t index, Image* image, uint8_t* out) const;
 
   const TransformOptions& options() const { return options_; }
   int64_t elements() const {
@@ -43,6 +44,9 @@ class Transform {
 
  private:
   explicit Transform(const TransformOptions& options);
+  // Geometry and colour. The result is memory of the calling thread's; it is to be read from right to left where
+  // *mirrored.
+  const Image& Prepare(int64_t epoch, int64_t index, Image* image, bool* mirrored) const;
   TransformOptions options_;
   std::vector<std::array<float, 256>> normalized_;  // per channel, the result for each byte
 };

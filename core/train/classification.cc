@@ -1,5 +1,10 @@
 #include "core/train/classification.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/json.h"
+#include "core/data/labelled_images.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
@@ -7,12 +12,22 @@
 namespace switchyard {
 namespace {
 
-Value Images(Graph& graph, const ClassificationOptions& o) {
-  return graph.Input("images", {DType::kF32, {o.batch, o.height, o.width, o.channels}}, {Role::kBatch, {}, false});
+Value AddLabels(nn::Context& context, const ClassificationOptions& o) {
+  return context.graph.Input("labels", {DType::kI32, {o.batch}}, {Role::kBatch, {}, false});
 }
 
-Value Labels(Graph& graph, const ClassificationOptions& o) {
-  return graph.Input("labels", {DType::kI32, {o.batch}}, {Role::kBatch, {}, false});
+StatusOr<Transform> TransformOf(const TrainConfig& c, const EvaluationTransform& evaluation, const Dataset& data,
+                                bool train) {
+  TransformOptions o;
+  o.evaluation = evaluation;
+  o.train = train;
+  o.augmentation = data.augmentation();
+  if (c.augmentation) {
+    SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(*c.augmentation));
+  }
+  o.brightness = o.contrast = o.saturation = c.color_jitter;
+  o.seed = c.seed;
+  return Transform::Create(o);
 }
 
 }  // namespace
@@ -21,17 +36,92 @@ Workload ClassificationWorkload(const std::string& name, const ModelFunction& mo
   Workload workload;
   workload.name = name;
   workload.loss = [=](nn::Context& context) {
-    const Value logits = model(context, Images(context.graph, o));
-    return ops::Mean(ops::CrossEntropy(logits, Labels(context.graph, o), o.label_smoothing));
+    const Value logits = model(context, AddImages(context, o));
+    return ops::Mean(ops::CrossEntropy(logits, AddLabels(context, o), o.label_smoothing));
   };
   workload.evaluate = [=](nn::Context& context) {
     Graph& graph = context.graph;
-    const Value logits = model(context, Images(graph, o)), labels = Labels(graph, o);
+    const Value logits = model(context, AddImages(context, o)), labels = AddLabels(context, o);
     graph.Output("eval_loss", ops::CrossEntropy(logits, labels));
     graph.Output("eval_rank", ops::LabelRank(logits, labels));
     graph.Output("eval_logits", ops::Cast(logits, DType::kF32));
   };
   return workload;
+}
+
+StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, const TrainableModel& model,
+                                                   const CanPrepare&) {
+  return Classification::Create(config, model, DType::kF32);
+}
+
+StatusOr<std::unique_ptr<Task>> Classification::Create(const TrainConfig& config, const TrainableModel& model,
+                                                       DType dtype) {
+  ClassificationOptions o;
+  o.batch = config.batch_size;
+  o.height = o.width = model.image_size;
+  o.channels = model.channels;
+  o.dtype = dtype;
+  o.label_smoothing = config.label_smoothing;
+  return std::unique_ptr<Task>(new Classification(config, model, o));
+}
+
+StatusOr<std::unique_ptr<SampleSource>> Classification::Samples(const Dataset& dataset, bool train) const {
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, dataset.crop_ratio()));
+  SY_ASSIGN_OR_RETURN(const Transform transform, TransformOf(config_, evaluation, dataset, train));
+  return std::make_unique<LabelledImages>(dataset, transform, options_.dtype);
+}
+
+std::vector<Metric> Classification::metrics() const {
+  return {{"loss", "loss", "loss", "val_loss", "Loss/validation/val_loss"},
+          {"top1", "top-1", "accuracy", "top1", "Metrics/validation/top1", true},
+          {"top5", "top-5", "accuracy", "top5", "Metrics/validation/top5", true}};
+}
+
+void Classification::Count(std::span<const void* const> rows, std::span<double> sums) const {
+  const int32_t above = *static_cast<const int32_t*>(rows[1]);  // classes that score above the true one
+  sums[0] += *static_cast<const float*>(rows[0]);
+  sums[1] += above < 1;
+  sums[2] += above < 5;
+}
+
+std::vector<double> Classification::Metrics(std::span<const double> sums, int64_t count) const {
+  std::vector<double> means(sums.begin(), sums.end());
+  for (double& mean : means) mean /= static_cast<double>(count);
+  return means;
+}
+
+std::vector<double> Classification::Predict(const void* row) const {
+  const auto* const logits = static_cast<const float*>(row);
+  std::vector<double> p(static_cast<size_t>(model_.classes));
+  const float largest = *std::max_element(logits, logits + p.size());
+  double sum = 0;
+  for (size_t c = 0; c < p.size(); ++c) sum += p[c] = std::exp(static_cast<double>(logits[c]) - largest);
+  for (double& value : p) value /= sum;
+  return p;
+}
+
+StatusOr<nlohmann::json> Classification::Record(const Dataset& train) const {
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, train.crop_ratio()));
+  return nlohmann::json{{"classes", train.class_names()}, {"evaluation", ToJson(evaluation)}};
+}
+
+StatusOr<ForeignConfig> Classification::ForOthers(const Dataset& train) const {
+  ForeignConfig files;
+  if (model_.config_json) {
+    SY_ASSIGN_OR_RETURN(files.config, model_.config_json(train.class_names()));
+  }
+  if (!model_.preprocessor_json) return files;
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, train.crop_ratio()));
+  files.preprocessor = model_.preprocessor_json(evaluation);
+  return files;
+}
+
+Status Classification::CheckRecord(const nlohmann::json& record, const Dataset& train,
+                                   const std::string& folder) const {
+  const nlohmann::json found = record.value("classes", nlohmann::json()), expected = train.class_names();
+  if (found == expected) return OkStatus();
+  return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
+                         folder, Excerpt(found), Excerpt(expected));
 }
 
 }  // namespace switchyard

@@ -1,27 +1,55 @@
-// Training a classifier: what a batch holds, the loss, and what evaluation reads.
+// The task of a classifier: images with a label each, cross-entropy, accuracy.
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
-#include "core/nn/context.h"
-#include "core/parallel/program.h"
+#include "core/train/image_input.h"
+#include "core/train/trainable_model.h"
 
 namespace switchyard {
 
-// images (B, H, W, C) f32 → logits (B, classes)
-using ModelFunction = std::function<Value(nn::Context&, const Value& images)>;
-
-struct ClassificationOptions {
-  int64_t batch = 0;  // per rank and micro-step
-  int64_t height = 0, width = 0, channels = 0;
+struct ClassificationOptions : ImageInput {
   float label_smoothing = 0;
 };
 
-// Inputs: "images" f32 (B, H, W, C), "labels" i32 (B), and where the model draws random numbers "sample_ids" i32 (B)
-// and "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B) per sample, 0 where the label is negative, "eval_rank"
-// i32 (B): how many classes score above the true one, and "eval_logits" f32 (B, classes).
+// Inputs: "images" (B, H, W, C), "labels" i32 (B), and where the model draws random numbers "sample_ids" i32 (B) and
+// "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B) per sample, 0 where the label is negative, "eval_rank" i32
+// (B): how many classes score above the true one, and "eval_logits" f32 (B, classes).
 Workload ClassificationWorkload(const std::string& name, const ModelFunction& model,
                                 const ClassificationOptions& options);
+
+class Classification : public Task {
+ public:
+  // dtype: as images travel, kU8 or kF32.
+  static StatusOr<std::unique_ptr<Task>> Create(const TrainConfig& config, const TrainableModel& model, DType dtype);
+
+  StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const override;
+  std::vector<std::string> inputs() const override { return {"images", "labels"}; }
+  Workload workload() const override { return ClassificationWorkload(model_.name, model_.build, options_); }
+
+  std::vector<Metric> metrics() const override;
+  std::vector<std::string> outputs() const override { return {"eval_loss", "eval_rank"}; }
+  int sums() const override { return 3; }
+  void Count(std::span<const void* const> rows, std::span<double> sums) const override;
+  std::vector<double> Metrics(std::span<const double> sums, int64_t count) const override;
+  Metric best() const override { return metrics()[1]; }
+  bool Better(double value, double than) const override { return value > than; }
+
+  std::string prediction() const override { return "eval_logits"; }
+  std::vector<double> Predict(const void* row) const override;  // the probability of each class
+
+  StatusOr<nlohmann::json> Record(const Dataset& train) const override;
+  StatusOr<ForeignConfig> ForOthers(const Dataset& train) const override;
+  Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;
+
+ private:
+  Classification(const TrainConfig& config, const TrainableModel& model, const ClassificationOptions& options)
+      : config_(config), model_(model), options_(options) {}
+  const TrainConfig config_;
+  const TrainableModel model_;
+  const ClassificationOptions options_;
+};
 
 }  // namespace switchyard

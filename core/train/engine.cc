@@ -34,7 +34,7 @@ Status Engine::WithLargestBatch(const Status& out_of_memory) const {
                   Message(out_of_memory), fixed / 1e6, per_image / 1e6, available / 1e6, advice));
 }
 
-Status Engine::Allocate() {
+Status Engine::Allocate(const std::vector<std::string>& inputs) {
   SY_ASSIGN_OR_RETURN(stream_, world_.device->NewStream());
   if (async()) {
     SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
@@ -50,7 +50,7 @@ Status Engine::Allocate() {
       slots_[i].instances.push_back(std::move(instance));
     }
   }
-  for (const char* name : {"images", "labels"}) tensors_.push_back(layout().Find(name));
+  for (const std::string& name : inputs) tensors_.push_back(layout().Find(name));
   sample_ids_ = layout().Find("sample_ids");
   step_ = layout().Find("step");
   const char* const names[] = {"output/loss", "output/lr", "output/grad_norm"};
@@ -73,7 +73,7 @@ Status Engine::MakeReady(Slot& slot) {
 }
 
 Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step,
-                      int micro_step) {
+                      int micro_step, int64_t skip) {
   slot_ = (slot_ + 1) % slots();
   Slot& to = slots_[slot_];
   if (async()) SY_RETURN_IF_ERROR(MakeReady(to));
@@ -83,7 +83,10 @@ Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sampl
     return world_.device->Copy(uploads_, memory_->place(entry->arena, entry->offset, slot_), HostPlace(data),
                                entry->bytes);
   };
-  for (size_t i = 0; i < tensors_.size(); ++i) SY_RETURN_IF_ERROR(copy(tensors_[i], tensors[i]));
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const auto* const first = static_cast<const std::byte*>(tensors[i]);
+    SY_RETURN_IF_ERROR(copy(tensors_[i], first + static_cast<uint64_t>(skip) * tensors_[i]->bytes));
+  }
   const auto before = static_cast<int32_t>(micro_step * batch_size_ * world_.size());
   for (size_t i = 0; i < in_update_.size(); ++i) in_update_[i] = sample_ids[i] + before;
   SY_RETURN_IF_ERROR(copy(sample_ids_, in_update_.data()));

@@ -25,14 +25,15 @@ class Engine {
 
   // The program's plans. Nothing is allocated.
   Status Compile(const TrainConfig& config, Program program);
-  // Memory, streams and the plans bound to them; everything is zero. Where the device has too little, the error says
-  // which batch would fit.
-  Status Allocate();
+  // Memory, streams and the plans bound to them; everything is zero. inputs: the tensors of a batch, by name. Where the
+  // device has too little, the error says which batch would fit.
+  Status Allocate(const std::vector<std::string>& inputs);
 
-  // Into the next slot, ready for what runs afterwards. tensors: images f32 (B, H, W, C), labels i32 (B). sample_ids:
-  // places in the micro-step's global batch; random numbers depend on the place in the update, however it is divided
-  // into micro-steps.
-  Status Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step, int micro_step);
+  // Into the next slot, ready for what runs afterwards. tensors: (B, …) each, in the order of the inputs.
+  // sample_ids: places in the micro-step's global batch; random numbers depend on the place in the update, however it
+  // is divided into micro-steps. skip: batches that lie before this one in each tensor.
+  Status Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step, int micro_step,
+                int64_t skip = 0);
   Status RunMicroStep(int micro_step);  // over the current slot; the last of a round updates
   Status RunEvaluation();
 

@@ -1,89 +1,104 @@
 #include "core/train/evaluation.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
+#include <absl/functional/function_ref.h>
+
 #include <utility>
 
 #include "core/train/clock.h"
 
 namespace switchyard {
+namespace {
 
-Status EvaluateBatches(Engine& engine, Loader& batches, ReadOutputs read) {
+// Called for each sample of a batch in turn: whether it is one (else padding, or one that could not be read), and its
+// rows in the outputs asked for.
+using ReadSample = absl::FunctionRef<void(bool filled, std::span<const void* const> rows)>;
+
+// Outputs of the evaluation plan on the host.
+class Outputs {
+ public:
+  Outputs(const Engine& engine, const std::vector<std::string>& names, int64_t batch) : engine_(engine) {
+    for (const std::string& name : names) {
+      names_.push_back("output/" + name);
+      values_.emplace_back(engine.layout().Find(names_.back())->bytes);
+      row_bytes_.push_back(values_.back().size() / static_cast<size_t>(batch));
+    }
+    rows_.resize(names_.size());
+  }
+
+  Status Read(const std::vector<uint8_t>& filled, int slot, ReadSample read) {
+    for (size_t o = 0; o < names_.size(); ++o)
+      SY_RETURN_IF_ERROR(engine_.memory().Download(names_[o], values_[o].data(), values_[o].size(), slot));
+    for (size_t i = 0; i < filled.size(); ++i) {
+      for (size_t o = 0; o < rows_.size(); ++o) rows_[o] = values_[o].data() + i * row_bytes_[o];
+      read(filled[i] != 0, rows_);
+    }
+    return OkStatus();
+  }
+
+ private:
+  const Engine& engine_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<char>> values_;
+  std::vector<size_t> row_bytes_;
+  std::vector<const void*> rows_;
+};
+
+// Runs the evaluation plan over all batches; read is called for their samples in order, while the next batch is under
+// way.
+Status ForEachSample(Engine& engine, Loader& batches, const std::vector<std::string>& names, ReadSample read) {
+  Outputs outputs(engine, names, batches.options().batch_size);
   SY_RETURN_IF_ERROR(batches.StartEpoch(0));
-  std::vector<int32_t> unread;  // labels of the batch whose outputs have not been read yet
+  std::vector<uint8_t> unread;  // `filled` of the batch whose outputs have not been read yet
   int unread_slot = 0;
   const auto read_last = [&]() -> Status {
     if (unread.empty()) return OkStatus();
     SY_RETURN_IF_ERROR(engine.WaitForSlot(unread_slot));
-    return read(std::exchange(unread, {}), unread_slot);
+    return outputs.Read(std::exchange(unread, {}), unread_slot, read);
   };
   for (Batch next;;) {
     SY_ASSIGN_OR_RETURN(const bool more, batches.Next(&next));
     if (!more) return read_last();
     if (engine.slots() == 1) SY_RETURN_IF_ERROR(read_last());  // nowhere else to put the next one
-    const void* const tensors[] = {next.images, next.labels};
-    SY_RETURN_IF_ERROR(engine.Upload(tensors, next.sample_ids, 0, 0));
+    SY_RETURN_IF_ERROR(engine.Upload(next.tensors, next.sample_ids, 0, 0));
     SY_RETURN_IF_ERROR(engine.RunEvaluation());
     SY_RETURN_IF_ERROR(read_last());
-    unread.assign(next.labels, next.labels + next.batch_size);
+    unread.assign(next.filled.begin(), next.filled.end());
     unread_slot = engine.slot();
   }
 }
 
-StatusOr<EvaluationResult> EvaluateClasses(Engine& engine, Loader& batches) {
+}  // namespace
+
+StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches) {
   const Clock clock;
-  std::vector<float> losses(batches.options().batch_size);
-  std::vector<int32_t> ranks(batches.options().batch_size);
-  double sums[4] = {};  // loss, top-1, top-5, count
-  const Memory& memory = engine.memory();
-  SY_RETURN_IF_ERROR(EvaluateBatches(engine, batches, [&](const std::vector<int32_t>& labels, int slot) -> Status {
-    SY_RETURN_IF_ERROR(memory.Download("output/eval_loss", losses.data(), losses.size() * sizeof(float), slot));
-    SY_RETURN_IF_ERROR(memory.Download("output/eval_rank", ranks.data(), ranks.size() * sizeof(int32_t), slot));
-    for (size_t i = 0; i < labels.size(); ++i) {
-      if (labels[i] < 0) continue;  // padding counts nowhere
-      sums[0] += losses[i];
-      sums[1] += ranks[i] < 1;
-      sums[2] += ranks[i] < 5;
-      sums[3] += 1;
-    }
-    return OkStatus();
-  }));
+  std::vector<double> sums(static_cast<size_t>(task.sums()) + 1);  // the task's, then how many samples
+  const std::span<double> of_task(sums.data(), sums.size() - 1);
+  SY_RETURN_IF_ERROR(
+      ForEachSample(engine, batches, task.outputs(), [&](bool filled, std::span<const void* const> rows) {
+        if (!filled) return;
+        task.Count(rows, of_task);
+        ++sums.back();
+      }));
   if (Communicator* const communicator = engine.world().communicator.get())
-    SY_RETURN_IF_ERROR(communicator->AllReduce("evaluation", sums, sums, 4, SY_F64, SY_SUM));
+    SY_RETURN_IF_ERROR(communicator->AllReduce("evaluation", sums.data(), sums.data(), sums.size(), SY_F64, SY_SUM));
   EvaluationResult result;
-  result.count = static_cast<int64_t>(sums[3]);
-  if (result.count > 0) {
-    result.loss = sums[0] / sums[3];
-    result.top1 = sums[1] / sums[3];
-    result.top5 = sums[2] / sums[3];
-  }
-  result.images_per_s = sums[3] / clock.Seconds();
+  result.count = static_cast<int64_t>(sums.back());
+  result.images_per_s = sums.back() / clock.Seconds();
+  if (result.count == 0) return result;
+  const std::vector<double> values = task.Metrics(of_task, result.count);
+  const std::vector<Metric> metrics = task.metrics();
+  for (size_t i = 0; i < metrics.size(); ++i) result.metrics[metrics[i].name] = values[i];
   return result;
 }
 
-StatusOr<std::vector<std::vector<double>>> PredictClasses(Engine& engine, Loader& batches, int64_t samples) {
-  std::vector<float> logits(engine.layout().Find("output/eval_logits")->bytes / sizeof(float));
-  const size_t classes = logits.size() / static_cast<size_t>(batches.options().batch_size);
+StatusOr<std::vector<std::vector<double>>> PredictSamples(Engine& engine, const Task& task, Loader& batches,
+                                                          int64_t samples) {
   std::vector<std::vector<double>> results;
-  SY_RETURN_IF_ERROR(EvaluateBatches(engine, batches, [&](const std::vector<int32_t>& labels, int slot) -> Status {
-    SY_RETURN_IF_ERROR(
-        engine.memory().Download("output/eval_logits", logits.data(), logits.size() * sizeof(float), slot));
-    for (size_t i = 0; i < labels.size() && static_cast<int64_t>(results.size()) < samples; ++i) {
-      if (labels[i] < 0) {
-        results.emplace_back();
-        continue;
-      }
-      const float* row = logits.data() + i * classes;
-      const float largest = *std::max_element(row, row + classes);
-      std::vector<double> p(classes);
-      double sum = 0;
-      for (size_t c = 0; c < classes; ++c) sum += p[c] = std::exp(static_cast<double>(row[c]) - largest);
-      for (double& value : p) value /= sum;
-      results.push_back(std::move(p));
-    }
-    return OkStatus();
-  }));
+  SY_RETURN_IF_ERROR(
+      ForEachSample(engine, batches, {task.prediction()}, [&](bool filled, std::span<const void* const> rows) {
+        if (static_cast<int64_t>(results.size()) >= samples) return;
+        results.push_back(filled ? task.Predict(rows[0]) : std::vector<double>());
+      }));
   return results;
 }
 

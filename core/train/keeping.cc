@@ -4,12 +4,14 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "core/base/environment.h"
 #include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/runtime/library.h"
 #include "core/train/architecture.h"
+#include "core/train/bad_samples.h"
 #include "core/train/batch_division.h"
 #include "core/train/parameters.h"
 #include "core/train/weight_files.h"
@@ -38,27 +40,32 @@ StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const char* key) {
 
 }  // namespace
 
-nlohmann::json Keeping::Record(const RunPosition& at, int64_t updates_per_epoch, double top1) {
+StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_per_epoch,
+                                         const EvaluationResult& evaluation) {
   const int world = engine_.world().size();
   const bool epoch_is_over = at.batch >= updates_per_epoch * config_.accumulation;
   if (!data_checksum_) data_checksum_ = train_.Checksum();
-  return {{"epoch", epoch_is_over ? at.epoch + 1 : at.epoch},
-          {"samples", epoch_is_over ? 0 : at.batch * config_.batch_size * world},  // of the epoch
-          {"step", at.data_step},
-          {"micro_step", 0},
-          {"world", world},
-          {"best_top1", at.best_top1},
-          {"top1", top1},
-          {"evaluation_pending", at.evaluation_pending},
-          {"optimizer", config_.optimizer},
-          {"arch", model_.architecture},
-          {"classes", train_.class_names()},
-          {"evaluation", ToJson(*model_.evaluation)},
-          {"data_checksum", *data_checksum_},
-          {"config", ToJson(config_, {SettingKind::kProperty})}};
+  nlohmann::json record = {{"epoch", epoch_is_over ? at.epoch + 1 : at.epoch},
+                           {"samples", epoch_is_over ? 0 : at.batch * config_.batch_size * world},  // of the epoch
+                           {"step", at.data_step},
+                           {"micro_step", 0},
+                           {"world", world},
+                           {"evaluation_pending", at.evaluation_pending},
+                           {"optimizer", config_.optimizer},
+                           {"arch", model_.architecture},
+                           {"data_checksum", *data_checksum_},
+                           {"config", ToJson(config_, {SettingKind::kProperty})}};
+  const std::string metric = task_.best().name;
+  if (at.best) record["best_" + metric] = *at.best;
+  if (evaluation.metrics.contains(metric)) record[metric] = evaluation.metrics.at(metric);
+  SY_ASSIGN_OR_RETURN(const nlohmann::json of_task, task_.Record(train_));
+  record.update(of_task);
+  return record;
 }
 
-Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best, double top1) {
+Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
+                     const EvaluationResult& evaluation) {
+  SY_ASSIGN_OR_RETURN(const nlohmann::json bad, GatherBadSamples(engine_.world(), position.bad_samples));
   if (!owner()) return OkStatus();  // with plain data parallelism every rank holds the same
   SY_RETURN_IF_ERROR(engine_.Synchronize());
   SY_ASSIGN_OR_RETURN(HostTensors parameters, DownloadParameters(engine_));
@@ -86,11 +93,11 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
     contents.state.push_back(
         {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, bytes.data()});
   }
-  contents.record = Record(position, updates_per_epoch, top1);
-  if (model_.config_json) {
-    SY_ASSIGN_OR_RETURN(contents.config, model_.config_json(train_.class_names()));
-  }
-  if (model_.preprocessor_json) contents.preprocessor = model_.preprocessor_json(*model_.evaluation);
+  SY_ASSIGN_OR_RETURN(contents.record, Record(position, updates_per_epoch, evaluation));
+  if (!bad.empty()) contents.record["bad_samples"] = bad;
+  SY_ASSIGN_OR_RETURN(ForeignConfig foreign, task_.ForOthers(train_));
+  contents.config = std::move(foreign.config);
+  contents.preprocessor = std::move(foreign.preprocessor);
   return writer_->Save(contents, {.best = best, .keep = config_.keep});
 }
 
@@ -157,10 +164,7 @@ StatusOr<RunPosition> Keeping::Open() {
         folder, Excerpt(field("optimizer")), config_.optimizer, path);
   }
   at.evaluation_pending = field("evaluation_pending") == true;
-  if (field("classes") != nlohmann::json(train_.class_names())) {
-    return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
-                           folder, Excerpt(field("classes")), Excerpt(nlohmann::json(train_.class_names())));
-  }
+  SY_RETURN_IF_ERROR(task_.CheckRecord(record, train_, folder));
   if (owner()) {
     data_checksum_ = train_.Checksum();
     if (field("data_checksum") != *data_checksum_) {
@@ -172,8 +176,13 @@ StatusOr<RunPosition> Keeping::Open() {
   SY_ASSIGN_OR_RETURN(at.epoch, CountIn(*resumed_, "epoch"));
   SY_ASSIGN_OR_RETURN(at.data_step, CountIn(*resumed_, "step"));
   SY_ASSIGN_OR_RETURN(const int64_t samples, CountIn(*resumed_, "samples"));
-  SY_RETURN_IF_ERROR(Annotate(ReadField(record, "best_top1", &at.best_top1), folder + "/state.json"));
+  const std::string best = "best_" + task_.best().name;
+  if (record.contains(best))
+    SY_RETURN_IF_ERROR(Annotate(ReadField(record, best.c_str(), &at.best.emplace()), folder + "/state.json"));
   const int world = engine_.world().size();
+  auto bad = ShareOfBadSamples(field("bad_samples"), engine_.world().rank(), world);
+  if (!bad.ok()) return Annotate(bad.status(), folder + "/state.json");
+  at.bad_samples = std::move(*bad);
   const int64_t per_update = SamplesPerUpdate(config_, world);
   if (samples % per_update != 0) {
     const std::string others = GlobalBatchesThatFit(samples, world, per_update);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/train/checkpoint.h"
 #include "core/train/engine.h"
 #include "core/train/run_folder.h"
 #include "core/train/timetable.h"
@@ -15,11 +16,12 @@ namespace switchyard {
 
 class Keeping {
  public:
-  // All must outlive it. model.evaluation is set.
-  Keeping(Engine& engine, const TrainConfig& config, const TrainableModel& model, const Dataset& train)
-      : engine_(engine), config_(config), model_(model), train_(train) {}
+  // All must outlive it.
+  Keeping(Engine& engine, const TrainConfig& config, const TrainableModel& model, const Task& task,
+          const Dataset& train)
+      : engine_(engine), config_(config), model_(model), task_(task), train_(train) {}
 
-  // Where config.resume was saved. InvalidArgument where that run is another one: another model, optimizer, classes, or
+  // Where config.resume was saved. InvalidArgument where that run is another one: another model, optimizer or task, or
   // a global batch that does not reach its place in the data. Needs no plans. Local.
   StatusOr<RunPosition> Open();
   // Weights and state of what Open found. Local.
@@ -29,19 +31,21 @@ class Keeping {
   Status OpenRunFolder();
   const std::string& run_folder() const { return run_folder_; }
 
-  // updates_per_epoch: an epoch that is over is the next one's beginning, where any global batch can go on. top1: of
-  // the last evaluation. Refuses parameters that are not finite.
-  Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, double top1);
+  // updates_per_epoch: an epoch that is over is the next one's beginning, where any global batch can go on.
+  // evaluation: the last one. Refuses parameters that are not finite.
+  Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation);
   Status Finish();  // waits until all is written, and gives the folder free
 
  private:
   Status MakeOrTakeUpRunFolder();
   bool owner() const { return engine_.world().rank() == 0; }
-  nlohmann::json Record(const RunPosition& position, int64_t updates_per_epoch, double top1);
+  StatusOr<nlohmann::json> Record(const RunPosition& position, int64_t updates_per_epoch,
+                                  const EvaluationResult& evaluation);
 
   Engine& engine_;
   const TrainConfig& config_;
   const TrainableModel& model_;
+  const Task& task_;
   const Dataset& train_;
   std::optional<LoadedCheckpoint> resumed_;  // from Open to Restore
   std::string resumed_from_;                 // its folder; "": a new run

@@ -4,13 +4,13 @@
 #include <memory>
 
 #include "core/data/loader.h"
-#include "core/train/trainer.h"
+#include "core/train/config.h"
+#include "core/train/world.h"
 
 namespace switchyard {
 
-// The loader of one rank: shuffled and augmented for training, every sample once for evaluation. `data` must outlive
-// it.
-StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, const EvaluationTransform& evaluation,
-                                             const Dataset& data, const World& world, bool train);
+// The loader of one rank: shuffled for training, every sample once for evaluation.
+StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& config, std::unique_ptr<const SampleSource> source,
+                                             const World& world, bool train);
 
 }  // namespace switchyard

@@ -36,7 +36,7 @@ Status TrainingLoop::Start() {
   SY_RETURN_IF_ERROR(parts_.keeping.OpenRunFolder());
   if (world.rank() == 0) {
     SY_ASSIGN_OR_RETURN(watching_, Watching::Open(parts_.keeping.run_folder(), world.processes.node, at.data_step,
-                                                  parts_.config.tensorboard));
+                                                  parts_.config.tensorboard, parts_.task));
   }
   const int64_t per_epoch = parts_.timetable.updates_per_epoch;
   if (StepOfEpoch() >= per_epoch) {
@@ -72,8 +72,7 @@ Status TrainingLoop::Update(bool logged, std::vector<double>* losses) {
     interval_.data_wait += next.wait_seconds;
     if (next.index >= parts_.timetable.updates_per_epoch * accumulation)
       continue;  // the epoch's last batches do not fill a round
-    const void* const tensors[] = {next.images, next.labels};
-    SY_RETURN_IF_ERROR(parts_.engine.Upload(tensors, next.sample_ids, at.data_step, a));
+    SY_RETURN_IF_ERROR(parts_.engine.Upload(next.tensors, next.sample_ids, at.data_step, a));
     SY_RETURN_IF_ERROR(parts_.engine.RunMicroStep(a));
     SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/true));
     if (logged) {
@@ -161,15 +160,18 @@ Status TrainingLoop::AfterUpdate(bool stop) {
 StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
   RunPosition& at = parts_.position;
   SY_ASSIGN_OR_RETURN(result_.evaluation, parts_.evaluate());
-  const bool best = result_.evaluation.top1 > at.best_top1;
-  at.best_top1 = std::max(at.best_top1, result_.evaluation.top1);
+  const auto value = result_.evaluation.metrics.find(parts_.task.best().name);
+  const bool best =
+      value != result_.evaluation.metrics.end() && (!at.best || parts_.task.Better(value->second, *at.best));
+  if (best) at.best = value->second;
   if (watching_) SY_RETURN_IF_ERROR(watching_->Evaluated(at.data_step, epoch + 1, result_.evaluation, best));
   return best;
 }
 
 Status TrainingLoop::Save(bool best) {
   saved_at_ = parts_.position.data_step;
-  return parts_.keeping.Save(parts_.position, parts_.timetable.updates_per_epoch, best, result_.evaluation.top1);
+  parts_.position.bad_samples = parts_.loader.bad_samples();
+  return parts_.keeping.Save(parts_.position, parts_.timetable.updates_per_epoch, best, result_.evaluation);
 }
 
 StatusOr<TrainingResult> TrainingLoop::Finish() {
@@ -184,7 +186,7 @@ StatusOr<TrainingResult> TrainingLoop::Finish() {
   result_.updates = at.data_step;
   result_.skipped_updates = parts_.gradients.skipped();
   result_.epochs = at.epoch + (StepOfEpoch() == parts_.timetable.updates_per_epoch ? 1 : 0);
-  result_.best_top1 = at.best_top1;
+  result_.best = at.best;
   result_.run_folder = parts_.keeping.run_folder();
   result_.images_per_s = static_cast<double>(trained_ * PerUpdate()) / std::max(1e-9, result_.seconds);
   return result_;

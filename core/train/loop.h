@@ -22,6 +22,7 @@ class TrainingLoop {
   struct Parts {
     const TrainConfig& config;
     const Timetable& timetable;
+    const Task& task;
     Engine& engine;
     Loader& loader;
     Keeping& keeping;
@@ -42,7 +43,7 @@ class TrainingLoop {
   };
 
   Status Start();
-  Status CatchUp();  // on the evaluation that was due where the run was stopped
+  Status CatchUp();     // on the evaluation that was due where the run was stopped
   bool Logged() const;  // is the update that comes next?
   // One update from the loader; losses: one per micro-step, only if `logged`: that waits.
   Status Update(bool logged, std::vector<double>* losses);

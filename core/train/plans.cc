@@ -4,13 +4,8 @@
 
 namespace switchyard {
 
-StatusOr<Program> ProgramOf(const TrainConfig& config, const TrainableModel& model, int world, int rank,
-                            int64_t updates, bool evaluation_only) {
-  ClassificationOptions batch;
-  batch.batch = config.batch_size;
-  batch.height = batch.width = model.image_size;
-  batch.channels = model.channels;
-  batch.label_smoothing = config.label_smoothing;
+StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int world, int rank, int64_t updates,
+                            bool evaluation_only) {
   ProgramOptions o;
   o.mesh.data = world;
   o.precision = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
@@ -28,7 +23,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const TrainableModel& mod
   o.table_length = std::max<int64_t>(1, updates);
   o.find_unused_parameters = config.find_unused_parameters;
   o.evaluation_only = evaluation_only;
-  return BuildProgram(ClassificationWorkload(model.name, model.build, batch), o, rank);
+  return BuildProgram(task.workload(), o, rank);
 }
 
 Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& device, Device* reference) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "core/optim/schedule.h"
@@ -17,8 +19,9 @@ struct RunPosition {
   int64_t data_step = 0;            // updates begun
   int64_t epoch = 0;                // of the next batch
   int64_t batch = 0;                // the next batch's index in its epoch
-  double best_top1 = -1;            // of all evaluations
+  std::optional<double> best;       // of the task's best() metric, over all evaluations
   bool evaluation_pending = false;  // the run was stopped where an evaluation was due
+  std::set<int64_t> bad_samples;    // skipped by this rank, indices of the training data
 };
 
 inline int64_t SamplesPerUpdate(const TrainConfig& config, int world) {

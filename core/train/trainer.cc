@@ -25,10 +25,12 @@ struct Trainer::Impl {
 
   TrainConfig config;
   TrainableModel model;
+  std::unique_ptr<Task> task;
   Engine engine;
   Training training;
   std::vector<int32_t> own_samples;  // sample_ids of batches that the caller of Step brings
 
+  Status MakeTask();
   Status PrepareTraining(const Dataset& train, const Dataset& validation);
   Status PrepareEngine(int64_t updates, bool evaluation_only);
   StatusOr<std::unique_ptr<Loader>> EvaluationLoader(const Dataset& dataset) const;
@@ -37,6 +39,7 @@ struct Trainer::Impl {
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Trainer::~Trainer() = default;
 
+const Task& Trainer::task() const { return *impl_->task; }
 const ScheduleOptions& Trainer::schedule() const { return impl_->training.timetable.schedule; }
 const PlanReport& Trainer::report() const { return impl_->engine.plans().Main().report(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->training.timetable.updates_per_epoch; }
@@ -47,29 +50,37 @@ std::string Trainer::run_folder() const {
 uint64_t Trainer::allocated_bytes() const { return impl_->engine.memory().allocated_bytes(); }
 uint64_t Trainer::planned_bytes() const { return impl_->engine.plans().PlannedBytes(); }
 
+Status Trainer::Impl::MakeTask() {
+  SY_ASSIGN_OR_RETURN(task, TaskOf(config, model, engine.world().device.get()));
+  return OkStatus();
+}
+
 Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& validation) {
   World& world = engine.world();
   training.train = &train;
   training.validation = &validation;
-  SY_ASSIGN_OR_RETURN(model.evaluation, EvaluationOf(config, model, train.crop_ratio()));
-  SY_ASSIGN_OR_RETURN(training.loader, MakeLoader(config, *model.evaluation, train, world, true));
-  SY_ASSIGN_OR_RETURN(training.timetable, Timetable::Of(config, train.size(), world.size()));
+  SY_RETURN_IF_ERROR(MakeTask());
+  SY_ASSIGN_OR_RETURN(auto samples, task->Samples(train, true));
+  const int64_t size = samples->size();
+  SY_ASSIGN_OR_RETURN(training.loader, MakeLoader(config, std::move(samples), world, true));
+  SY_ASSIGN_OR_RETURN(training.timetable, Timetable::Of(config, size, world.size()));
   config.global_batch_size = static_cast<int>(SamplesPerUpdate(config, world.size()));
-  training.keeping = std::make_unique<Keeping>(engine, config, model, train);
+  training.keeping = std::make_unique<Keeping>(engine, config, model, *task, train);
   training.gradients = std::make_unique<GradientWatch>(engine, config.on_nonfinite == "skip");
   if (!config.resume) return OkStatus();
   SY_ASSIGN_OR_RETURN(training.position, training.keeping->Open());
+  training.loader->RestoreBadSamples(training.position.bad_samples);
   if (!config.steps) training.timetable.GoOnFrom(training.position, config.accumulation);
   return OkStatus();
 }
 
 Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   World& world = engine.world();
-  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, model, world.size(), world.rank(), updates, evaluation_only));
+  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.size(), world.rank(), updates, evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
   for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.size() + world.rank());
-  return engine.Allocate();
+  return engine.Allocate(task->inputs());
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
@@ -95,6 +106,7 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
 StatusOr<std::unique_ptr<Trainer>> Trainer::CreateForEvaluation(const TrainConfig& config, const TrainableModel& model,
                                                                 World& world) {
   SY_ASSIGN_OR_RETURN(auto trainer, Make(config, model, world));
+  SY_RETURN_IF_ERROR(trainer->impl_->MakeTask());
   SY_RETURN_IF_ERROR(trainer->impl_->PrepareEngine(1, true));
   return trainer;
 }
@@ -102,35 +114,32 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::CreateForEvaluation(const TrainConfi
 StatusOr<TrainingResult> Trainer::Train() {
   Impl& impl = *impl_;
   Impl::Training& t = impl.training;
-  TrainingLoop loop({impl.config, t.timetable, impl.engine, *t.loader, *t.keeping, *t.gradients, t.position,
+  TrainingLoop loop({impl.config, t.timetable, *impl.task, impl.engine, *t.loader, *t.keeping, *t.gradients, t.position,
                      [&] { return Evaluate(*t.validation); },
                      fmt::format("{} on {}", impl.model.name, impl.config.dataset)});
   return loop.Run();
 }
 
 StatusOr<std::unique_ptr<Loader>> Trainer::Impl::EvaluationLoader(const Dataset& dataset) const {
-  SY_ASSIGN_OR_RETURN(const EvaluationTransform transform, EvaluationOf(config, model, dataset.crop_ratio()));
-  return MakeLoader(config, transform, dataset, engine.world(), false);
+  SY_ASSIGN_OR_RETURN(auto samples, task->Samples(dataset, false));
+  return MakeLoader(config, std::move(samples), engine.world(), false);
 }
 
 StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
   SY_ASSIGN_OR_RETURN(const auto loader, impl_->EvaluationLoader(dataset));
-  return EvaluateClasses(impl_->engine, *loader);
+  return EvaluateSamples(impl_->engine, *impl_->task, *loader);
 }
 
 StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& dataset) {
   SY_ASSIGN_OR_RETURN(const auto loader, impl_->EvaluationLoader(dataset));
-  return PredictClasses(impl_->engine, *loader, dataset.size());
+  return PredictSamples(impl_->engine, *impl_->task, *loader, dataset.size());
 }
 
-StatusOr<Trainer::StepResult> Trainer::Step(const float* images, const int32_t* labels) {
+StatusOr<Trainer::StepResult> Trainer::Step(std::span<const void* const> tensors) {
   Impl& impl = *impl_;
-  const int64_t batch = impl.config.batch_size;
-  const int64_t image = int64_t{impl.model.image_size} * impl.model.image_size * impl.model.channels;
   StepResult result;
   for (int a = 0; a < impl.config.accumulation; ++a) {
-    const void* const tensors[] = {images + a * batch * image, labels + a * batch};
-    SY_RETURN_IF_ERROR(impl.engine.Upload(tensors, impl.own_samples.data(), impl.training.position.data_step, a));
+    SY_RETURN_IF_ERROR(impl.engine.Upload(tensors, impl.own_samples.data(), impl.training.position.data_step, a, a));
     SY_RETURN_IF_ERROR(impl.engine.RunMicroStep(a));
     SY_ASSIGN_OR_RETURN(const float loss, impl.engine.Read(Engine::Scalar::kLoss));
     result.loss += loss / impl.config.accumulation;
@@ -154,8 +163,9 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
     TrainConfig c = config;
     c.batch_size = batch;
     TrainingPlans plans;
+    SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, model, world.device.get()));
     SY_ASSIGN_OR_RETURN(Program program,
-                        ProgramOf(c, model, world.size(), world.rank(), c.steps.value_or(1), evaluation_only));
+                        ProgramOf(c, *task, world.size(), world.rank(), c.steps.value_or(1), evaluation_only));
     SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *world.device, world.reference.get()));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;

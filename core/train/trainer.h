@@ -1,62 +1,33 @@
 // The training loop and what stands around it. A Trainer owns the plans and the memory of one run on one rank; it is
-// given the model as a function, the datasets, and the World. Every rank makes one with equal options; the calls below
-// are collective unless they say otherwise.
+// given the model as a function with its task, the datasets, and the World. Every rank makes one with equal options;
+// the calls below are collective unless they say otherwise.
 //
 //   World → Trainer::Create (graphs, plans, memory, starting weights) → Train → Evaluate, SaveCheckpoint …
 //
 // Not thread-safe.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/data/dataset.h"
-#include "core/data/loader.h"
 #include "core/graph/host_tensor.h"
 #include "core/optim/schedule.h"
 #include "core/plan/plan.h"
-#include "core/train/checkpoint.h"
-#include "core/train/classification.h"
 #include "core/train/config.h"
+#include "core/train/trainable_model.h"
 #include "core/train/world.h"
 
 namespace switchyard {
-
-// A model as a run sees it. import/export translate between the graph's parameters and interchange names; absent: names
-// are used as they are.
-struct TrainableModel {
-  std::string name;
-  nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
-  int image_size = 0, channels = 3, classes = 10;
-  ModelFunction build;
-  std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)>
-      import_weights;  // interchange → the graph's names and shapes
-  std::function<StatusOr<HostTensors>(const HostTensors&)> export_weights;
-  // Content of config.json and preprocessor_config.json, which a checkpoint carries for programs of others.
-  std::function<StatusOr<nlohmann::json>(const std::vector<std::string>& class_names)> config_json;
-  std::function<nlohmann::json(const EvaluationTransform&)> preprocessor_json;
-  // What evaluation does to an image, where the config does not say; absent: what suits the dataset, mean and std 0.5.
-  std::optional<EvaluationTransform> evaluation;
-};
-
-// model.evaluation, else with the data's crop ratio, and what the settings say beyond it.
-StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& config, const TrainableModel& model,
-                                           float crop_ratio = 1);
-
-struct EvaluationResult {
-  double loss = 0, top1 = 0, top5 = 0;  // means over `count` samples; top-k in [0, 1]
-  int64_t count = 0;
-  double images_per_s = 0;
-};
 
 struct TrainingResult {
   int64_t updates = 0, epochs = 0;
   double train_loss = 0, images_per_s = 0, seconds = 0;  // images/s over all ranks, evaluation and saving left out
   EvaluationResult evaluation;
-  double best_top1 = 0;
+  std::optional<double> best;  // of the task's best() metric, over all evaluations
   std::string run_folder, picture;
   bool interrupted = false;     // by SIGTERM or SIGUSR1; a checkpoint was saved
   int64_t skipped_updates = 0;  // their gradients were not finite, and --on_nonfinite=skip
@@ -80,24 +51,25 @@ class Trainer {
 
   StatusOr<TrainingResult> Train();
   StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);
-  // Class probabilities (samples, classes) of a dataset whose labels do not matter, in its order; empty for a sample
-  // that could not be read (config.max_bad_samples). One rank.
+  // What the task predicts for each sample of a dataset whose labels do not matter, in its order (a classifier: the
+  // probability of each class); empty for a sample that could not be read (config.max_bad_samples). One rank.
   StatusOr<std::vector<std::vector<double>>> Predict(const Dataset& dataset);
 
   // Only weights, of any kind that weight_files.h knows. reset_head: where they have another number of classes, the new
   // classifier stays.
   Status LoadWeights(const std::string& path, bool reset_head = false);
 
-  // One update on batches given by the caller: images (A, B, H, W, C), labels (A, B). For tests and programs with loops
+  // One update on batches given by the caller: each of the task's inputs, (A, B, …). For tests and programs with loops
   // of their own. Where grad_norm is not finite, nothing was updated.
   struct StepResult {
     double loss = 0, lr = 0, grad_norm = 0;  // of this rank; loss is the mean over its micro-batches
   };
-  StatusOr<StepResult> Step(const float* images, const int32_t* labels);
+  StatusOr<StepResult> Step(std::span<const void* const> tensors);
 
   // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.
   StatusOr<HostTensors> Parameters() const;
   Status SetParameters(const HostTensors& values);
+  const Task& task() const;
   const ScheduleOptions& schedule() const;               // as the run follows it: rates scaled, times in updates
   const PlanReport& report() const;                      // of the step that updates, if any, else of evaluation
   const std::vector<Instance::Timing>& timings() const;  // of the last such step, with --debug=sync

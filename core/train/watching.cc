@@ -6,10 +6,12 @@ namespace switchyard {
 namespace {
 
 // The loss curve of the whole run, from its log.
-StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_folder, const std::string& title) {
+StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_folder, const std::string& title,
+                                const Metric& best) {
   SY_ASSIGN_OR_RETURN(const std::vector<MetricsRecord> records, ReadMetrics(log));
-  Series train{"train loss", {}, {}}, validation{"validation loss", {}, {}}, accuracy{"top-1 accuracy", {}, {}};
-  const auto add = [](Series& series, const MetricsRecord& r, const char* key) {
+  Series train{"train loss", {}, {}}, validation{"validation loss", {}, {}},
+      drawn{best.words + " " + best.quantity, {}, {}};
+  const auto add = [](Series& series, const MetricsRecord& r, const std::string& key) {
     if (!r.contains(key) || !r[key].is_number() || !r.contains("step") || !r["step"].is_number()) return;
     series.x.push_back(r["step"].get<double>());
     series.y.push_back(r[key].get<double>());
@@ -17,9 +19,9 @@ StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_f
   for (const MetricsRecord& r : records) {
     add(train, r, "loss");
     add(validation, r, "val_loss");
-    add(accuracy, r, "top1");
+    add(drawn, r, best.log);
   }
-  const Chart chart = LossChart(title, "update", train, validation, accuracy);
+  const Chart chart = LossChart(title, "update", train, validation, drawn);
   SY_RETURN_IF_ERROR(SaveChart(chart, run_folder + "/loss.svg"));
   SY_RETURN_IF_ERROR(SaveChart(chart, run_folder + "/loss.png"));
   return run_folder + "/loss.png";
@@ -28,12 +30,12 @@ StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_f
 }  // namespace
 
 StatusOr<std::unique_ptr<Watching>> Watching::Open(const std::string& run_folder, int node, int64_t step,
-                                                   bool tensorboard) {
+                                                   bool tensorboard, const Task& task) {
   constexpr char kMetrics[] = "metrics.jsonl";
   SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder));
   SY_ASSIGN_OR_RETURN(const Folder of_node, run.MakeInside(fmt::format("{}", node)));
   SY_ASSIGN_OR_RETURN(const Folder folder, of_node.MakeInside("log"));
-  std::unique_ptr<Watching> watching(new Watching);
+  std::unique_ptr<Watching> watching(new Watching(task));
   SY_RETURN_IF_ERROR(DropMetricsAfter(folder, kMetrics, step));
   SY_RETURN_IF_ERROR(DropEventsAfter(folder, step));
   SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(folder, kMetrics));
@@ -58,17 +60,17 @@ Status Watching::Trained(const MetricsRecord& record, const ProgressState& state
 }
 
 Status Watching::Evaluated(int64_t step, int64_t epoch, const EvaluationResult& e, bool best) {
-  SY_RETURN_IF_ERROR(metrics_->Write({{"step", step},
-                                      {"epoch", epoch},
-                                      {"val_loss", e.loss},
-                                      {"top1", e.top1},
-                                      {"top5", e.top5},
-                                      {"val_count", e.count}}));
-  SY_RETURN_IF_ERROR(Scalar("Loss/validation/val_loss", step, e.loss));
-  SY_RETURN_IF_ERROR(Scalar("Metrics/validation/top1", step, e.top1));
-  SY_RETURN_IF_ERROR(Scalar("Metrics/validation/top5", step, e.top5));
-  Line(fmt::format("epoch {}: validation loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} % of {} images{}", epoch, e.loss,
-                   100 * e.top1, 100 * e.top5, e.count, best ? ", the best so far" : ""));
+  MetricsRecord record = {{"step", step}, {"epoch", epoch}};
+  for (const Metric& metric : metrics_of_task_) {
+    const auto found = e.metrics.find(metric.name);
+    if (found == e.metrics.end()) continue;
+    record[metric.log] = found->second;
+    SY_RETURN_IF_ERROR(Scalar(metric.tag, step, found->second));
+  }
+  record["val_count"] = e.count;
+  SY_RETURN_IF_ERROR(metrics_->Write(record));
+  Line(fmt::format("epoch {}: validation {} of {} images{}", epoch, Text(metrics_of_task_, e), e.count,
+                   best ? ", the best so far" : ""));
   return OkStatus();
 }
 
@@ -76,7 +78,7 @@ StatusOr<std::string> Watching::Finish(const std::string& title) {
   progress_.Finish();
   SY_RETURN_IF_ERROR(metrics_->Sync());
   if (events_) SY_RETURN_IF_ERROR(events_->Sync());
-  return DrawCurve(log_, run_folder_, title);
+  return DrawCurve(log_, run_folder_, title, best_);
 }
 
 }  // namespace switchyard

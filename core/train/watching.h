@@ -17,7 +17,7 @@ class Watching {
  public:
   // What was written after update `step` belongs to a future that is given up: it is dropped.
   static StatusOr<std::unique_ptr<Watching>> Open(const std::string& run_folder, int node, int64_t step,
-                                                  bool tensorboard);
+                                                  bool tensorboard, const Task& task);
 
   // The training since the last such call. record: a line of the log, with step, loss, lr and grad_norm.
   Status Trained(const MetricsRecord& record, const ProgressState& state);
@@ -29,10 +29,12 @@ class Watching {
   StatusOr<std::string> Finish(const std::string& title);
 
  private:
-  Watching() = default;
+  explicit Watching(const Task& task) : metrics_of_task_(task.metrics()), best_(task.best()) {}
   Status Scalar(const std::string& tag, int64_t step, double value) {
     return events_ ? events_->Scalar(tag, step, value) : OkStatus();
   }
+  const std::vector<Metric> metrics_of_task_;
+  const Metric best_;
   std::optional<MetricsWriter> metrics_;
   std::optional<EventFile> events_;
   Progress progress_;

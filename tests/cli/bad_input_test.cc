@@ -109,6 +109,7 @@ TEST_F(BadInput, ACheckpointWhoseFieldsAreOfAnotherTypeIsRefused) {
   };
   refused("step", "six", "train --steps=8 --resume=" + run, "step: expected a count, found \"six\"");
   refused("samples", {1, 2}, "train --steps=8 --resume=" + run, "samples: expected a count, found [1,2]");
+  refused("bad_samples", {{0, "x"}}, "train --steps=8 --resume=" + run, "bad_samples: expected a list of indices");
   refused("best_top1", {{"x", 1}}, "train --steps=8 --resume=" + run, "best_top1: expected a number");
   refused("samples", int64_t{1} << 62, "train --steps=8 --resume=" + run, "state.json: samples: expected a count");
   refused("classes", {1, 2}, "eval --checkpoint=" + run, "classes: expected a list of texts");
@@ -242,6 +243,26 @@ TEST_P(BadInputOnEveryRank, ACorruptImageIsNamedByItsPath) {
   const std::string train = SmallTraining("--dataset=imagefolder --data=photos --batch_size=2 --steps=20");
   Expect(train, {path.substr(path.find("photos/")), "damaged JPEG"});
   ExpectSuccess(Run(train + " --suffix=b --max_bad_samples=100", GetParam()), {"accuracy"});
+}
+
+TEST_P(BadInputOnEveryRank, SkippedSamplesCountOverAllPartsOfARun) {
+  std::vector<std::string> bees;
+  Bytes whole;
+  for (const auto& [name, bytes] : SmallImageFolder(6, 2)) {
+    folder_.Write("photos/" + name, bytes);
+    if (name.starts_with("train/bee")) bees.push_back("photos/" + name);
+    if (bees.size() == 1 && whole.empty()) whole = bytes;
+  }
+  const Bytes cut(whole.begin(), whole.begin() + static_cast<int64_t>(whole.size() / 2));
+  folder_.Write(bees[0], cut);
+  ExpectSuccess(Run(SmallTraining("--dataset=imagefolder --data=photos --batch_size=2 --steps=20 --max_bad_samples=1"),
+                    GetParam()),
+                {bees[0].substr(bees[0].find("bee"))});
+  folder_.Write(bees[0], whole);
+  folder_.Write(bees[1], cut);
+  const std::string on = "train --resume=run/mlp/imagefolder/a/run --data=photos --device=cpu --steps=40";
+  ExpectRefused(Run(on, GetParam()), {bees[1].substr(bees[1].find("bee")), "bad sample number 2"});
+  ExpectSuccess(Run(on + " --max_bad_samples=2", GetParam()));
 }
 
 TEST_P(BadInputOnEveryRank, AClassWithoutImages) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "core/base/logging.h"
+#include "core/data/labelled_images.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/data/files_for_tests.h"
@@ -47,7 +48,7 @@ Transform OnePixel() {
 }
 
 std::unique_ptr<Loader> MakeLoader(const Dataset& dataset, const Transform& transform, const LoaderOptions& options) {
-  auto loader = Loader::Create(dataset, transform, options);
+  auto loader = Loader::Create(std::make_unique<LabelledImages>(dataset, transform, DType::kF32), options);
   EXPECT_TRUE(loader.ok()) << Message(loader.status());
   return std::move(loader).value();
 }
@@ -67,8 +68,12 @@ Taken TakeAll(Loader* loader, int64_t elements = 1) {
     const auto more = loader->Next(&batch);
     taken.status = more.status();
     if (!more.ok() || !*more) return taken;
-    taken.images.insert(taken.images.end(), batch.images, batch.images + batch.batch_size * elements);
-    taken.labels.insert(taken.labels.end(), batch.labels, batch.labels + batch.batch_size);
+    const auto rows = static_cast<int64_t>(batch.filled.size());
+    const auto* const images = static_cast<const float*>(batch.tensors[0]);
+    const auto* const labels = static_cast<const int32_t*>(batch.tensors[1]);
+    taken.images.insert(taken.images.end(), images, images + rows * elements);
+    taken.labels.insert(taken.labels.end(), labels, labels + rows);
+    for (int64_t i = 0; i < rows; ++i) EXPECT_EQ(batch.filled[static_cast<size_t>(i)] != 0, labels[i] >= 0) << i;
     taken.count += batch.count;
     ++taken.batches;
   }
@@ -166,7 +171,7 @@ TEST(Loader, SaysWhereEachBatchBelongs) {
   ASSERT_TRUE(*loader->Next(&batch));
   EXPECT_EQ(batch.epoch, 4);
   EXPECT_EQ(batch.index, 2);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(batch.images) % 64, 0u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(batch.tensors[0]) % 64, 0u);
   EXPECT_EQ(std::vector<int32_t>(batch.sample_ids, batch.sample_ids + 3), (std::vector<int32_t>{1, 3, 5}));
   ASSERT_TRUE(*loader->Next(&batch));
   EXPECT_EQ(batch.epoch, 5);
@@ -177,9 +182,9 @@ TEST(Loader, UsesTheSameBuffersAgainAndAgain) {
   const NumberedDataset dataset(64);
   const auto loader = MakeLoader(dataset, OnePixel(), {.batch_size = 4, .train = true, .workers = 2, .prefetch = 3});
   ASSERT_TRUE(loader->Start(0, 0, 4).ok());
-  std::set<const float*> buffers;
+  std::set<const void*> buffers;
   Batch batch;
-  while (*loader->Next(&batch)) buffers.insert(batch.images);
+  while (*loader->Next(&batch)) buffers.insert(batch.tensors[0]);
   EXPECT_EQ(buffers.size(), 4u);
 }
 
@@ -204,7 +209,7 @@ TEST(Loader, ToleratedBadSamplesAreReplacedInTrainingAndMaskedInEvaluation) {
   const Taken train = TakeAll(loader.get());
   EXPECT_TRUE(train.status.ok()) << Message(train.status);
   EXPECT_EQ(train.count, 120);
-  EXPECT_EQ(loader->bad_samples(), 3);
+  EXPECT_EQ(loader->bad_samples(), (std::set<int64_t>{5, 6, 17}));
   EXPECT_EQ(std::count(train.images.begin(), train.images.end(), train.images[0]) % 3, 0);
 
   loader = MakeLoader(dataset, OnePixel(), {.batch_size = 10, .workers = 2, .max_bad_samples = 3});
@@ -217,6 +222,54 @@ TEST(Loader, ToleratedBadSamplesAreReplacedInTrainingAndMaskedInEvaluation) {
   ASSERT_TRUE(loader->StartEpoch(0).ok());
   EXPECT_THAT(Message(TakeAll(loader.get()).status), HasSubstr("--max_bad_samples=2"));
   SetLogLevel(LogLevel::kInfo);
+}
+
+TEST(Loader, ARunThatGoesOnRemembersItsBadSamples) {
+  SetLogLevel(LogLevel::kError);
+  const NumberedDataset dataset(40, {5, 6, 17});
+  const auto go_on = [&](int64_t tolerated) {
+    const auto loader =
+        MakeLoader(dataset, OnePixel(), {.batch_size = 10, .train = true, .workers = 2, .max_bad_samples = tolerated});
+    loader->RestoreBadSamples({6, 30});
+    EXPECT_TRUE(loader->StartEpoch(1).ok());
+    return TakeAll(loader.get()).status;
+  };
+  EXPECT_TRUE(go_on(4).ok()) << "5, 6, 17 and 30";
+  EXPECT_THAT(Message(go_on(3)), HasSubstr("bad sample number 4"));
+  SetLogLevel(LogLevel::kInfo);
+}
+
+// Rows of two tensors of other shapes and types: a loader asks nothing of them.
+TEST(Loader, TakesWhateverASampleIsMadeOf) {
+  struct Pairs : SampleSource {
+    std::string name() const override { return "pairs"; }
+    int64_t size() const override { return 5; }
+    std::string Path(int64_t index) const override { return std::to_string(index); }
+    std::vector<SampleTensor> tensors() const override {
+      return {{"mask", {DType::kU8, {2, 3}}}, {"depth", {DType::kF64, {2}}}};
+    }
+    Status Fill(int64_t, int64_t index, std::span<void* const> rows) const override {
+      std::fill_n(static_cast<uint8_t*>(rows[0]), 6, static_cast<uint8_t>(index));
+      std::fill_n(static_cast<double*>(rows[1]), 2, static_cast<double>(index) / 2);
+      return OkStatus();
+    }
+    void FillEmpty(std::span<void* const> rows) const override {
+      std::fill_n(static_cast<uint8_t*>(rows[0]), 6, uint8_t{255});
+      std::fill_n(static_cast<double*>(rows[1]), 2, -1.0);
+    }
+  };
+  const auto loader = *Loader::Create(std::make_unique<Pairs>(), {.batch_size = 3});
+  ASSERT_TRUE(loader->StartEpoch(0).ok());
+  Batch batch;
+  ASSERT_TRUE(*loader->Next(&batch));
+  ASSERT_TRUE(*loader->Next(&batch));
+  EXPECT_EQ(std::vector<uint8_t>(batch.filled.begin(), batch.filled.end()), (std::vector<uint8_t>{1, 1, 0}));
+  const auto* const masks = static_cast<const uint8_t*>(batch.tensors[0]);
+  const auto* const depths = static_cast<const double*>(batch.tensors[1]);
+  EXPECT_EQ(masks[5], 3);
+  EXPECT_EQ(masks[6], 4);
+  EXPECT_EQ(masks[12], 255);
+  EXPECT_EQ(std::vector<double>(depths, depths + 6), (std::vector<double>{1.5, 1.5, 2, 2, -1, -1}));
 }
 
 TEST(Loader, ADatasetThatIsAllBadEndsWithAnErrorHoweverManyAreTolerated) {
@@ -273,7 +326,7 @@ TEST(Loader, MeasuresHowLongItWasWaitedFor) {
 TEST(Loader, RefusesWhatCannotWork) {
   const NumberedDataset dataset(10);
   const auto error = [&](LoaderOptions options) {
-    const auto loader = Loader::Create(dataset, OnePixel(), options);
+    const auto loader = Loader::Create(std::make_unique<LabelledImages>(dataset, OnePixel(), DType::kF32), options);
     return loader.ok() ? "no error" : Message(loader.status());
   };
   EXPECT_THAT(error({.batch_size = 0}), HasSubstr("batch size"));

@@ -3,6 +3,7 @@
 // thread-safe.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ StatusOr<Run> MakeRun(const TrainConfig& config, World& world);
 struct HostBatch {
   std::vector<float> images;
   std::vector<int32_t> labels;
+  std::array<const void*, 2> tensors() const { return {images.data(), labels.data()}; }
   void Append(const RunSetup& setup, const std::string& name, int64_t sample);
 };
 

@@ -67,7 +67,7 @@ TEST(WarmStep, MakesNoHeapAllocation) {
     for (int update = 0; update < 5; ++update) {
       allocations = 0;
       counting = update >= 2;
-      const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
+      const auto result = run->trainer->Step(batch.tensors());
       counting = false;
       ASSERT_TRUE(result.ok()) << Message(result.status());
       EXPECT_EQ(allocations, 0) << "in update " << update << " with accumulation " << accumulation;

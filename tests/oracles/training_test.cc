@@ -32,7 +32,7 @@ HostTensors Trained(const TrainConfig& config, World& world, int64_t updates = 3
   if (!run.ok()) return {};
   for (int64_t update = 0; update < updates; ++update) {
     const HostBatch batch = OwnBatch(run->setup, update, world.rank(), world.size());
-    const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
+    const auto result = run->trainer->Step(batch.tensors());
     EXPECT_TRUE(result.ok()) << Message(result.status());
     if (!result.ok()) return {};
     if (results != nullptr) results->push_back(*result);
@@ -78,7 +78,7 @@ TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
   Communicator* communicator = SharedWorld().communicator.get();
   for (int update = 0; update < 2; ++update) {
     const uint64_t before = communicator == nullptr ? 0 : communicator->bytes_sent();
-    const auto result = run->trainer->Step(batch.images.data(), batch.labels.data());
+    const auto result = run->trainer->Step(batch.tensors());
     ASSERT_TRUE(result.ok()) << Message(result.status());
     if (communicator != nullptr) {
       EXPECT_EQ(communicator->bytes_sent() - before, run->trainer->report().collective_bytes) << "of update " << update;
@@ -92,7 +92,7 @@ TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
   auto other = MakeRun(large, SharedWorld());
   ASSERT_TRUE(other.ok()) << Message(other.status());
   for (int update = 0; update < 2; ++update) {
-    const auto result = other->trainer->Step(batch.images.data(), batch.labels.data());
+    const auto result = other->trainer->Step(batch.tensors());
     ASSERT_TRUE(result.ok()) << Message(result.status());
   }
   ExpectClose(*run->trainer->Parameters(), *other->trainer->Parameters(), 1e-5);
@@ -186,11 +186,11 @@ TEST(Evaluation, CountsEverySampleOnceInAnyWorld) {
     ASSERT_TRUE(expected.ok()) << Message(expected.status());
     EXPECT_EQ(found->count, size);
     EXPECT_EQ(expected->count, size);
-    EXPECT_EQ(std::lround(found->top1 * static_cast<double>(size)),
-              std::lround(expected->top1 * static_cast<double>(size)));
-    EXPECT_EQ(std::lround(found->top5 * static_cast<double>(size)),
-              std::lround(expected->top5 * static_cast<double>(size)));
-    EXPECT_NEAR(found->loss, expected->loss, 1e-6 * expected->loss);
+    EXPECT_EQ(std::lround(found->metrics.at("top1") * static_cast<double>(size)),
+              std::lround(expected->metrics.at("top1") * static_cast<double>(size)));
+    EXPECT_EQ(std::lround(found->metrics.at("top5") * static_cast<double>(size)),
+              std::lround(expected->metrics.at("top5") * static_cast<double>(size)));
+    EXPECT_NEAR(found->metrics.at("loss"), expected->metrics.at("loss"), 1e-6 * expected->metrics.at("loss"));
   }
 }
 

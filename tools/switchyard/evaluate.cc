@@ -9,17 +9,17 @@
 namespace switchyard {
 namespace {
 
-void PrintEvaluation(const EvaluationResult& e, bool json) {
+void PrintEvaluation(const Task& task, const EvaluationResult& e, bool json) {
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json({{"loss", e.loss},
-                                               {"top1", e.top1},
-                                               {"top5", e.top5},
-                                               {"count", e.count},
-                                               {"images_per_s", e.images_per_s}})
-                           .dump());
+    nlohmann::ordered_json result;
+    for (const Metric& metric : task.metrics()) {
+      if (e.metrics.contains(metric.name)) result[metric.name] = e.metrics.at(metric.name);
+    }
+    result["count"] = e.count;
+    result["images_per_s"] = e.images_per_s;
+    fmt::print("{}\n", result.dump());
   } else {
-    fmt::print("{} images: loss {:.4f}, top-1 {:.2f} %, top-5 {:.2f} %, {:.0f} images/s\n", e.count, e.loss,
-               100 * e.top1, 100 * e.top5, e.images_per_s);
+    fmt::print("{} images: {}, {:.0f} images/s\n", e.count, Text(task.metrics(), e), e.images_per_s);
   }
 }
 
@@ -55,7 +55,7 @@ Status EvalCommand(const CommandLine& line) {
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*data));
-    if (world.rank() == 0) PrintEvaluation(result, absl::GetFlag(FLAGS_json));
+    if (world.rank() == 0) PrintEvaluation(trainer->task(), result, absl::GetFlag(FLAGS_json));
     return OkStatus();
   });
 }

@@ -21,7 +21,8 @@ Status CheckBatch(const RunSetup& setup) {
 StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
   const TrainConfig& c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
-  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, setup.model, 1, 0, 1));
+  SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, setup.model, nullptr));
+  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, *task, 1, 0, 1));
   return program.Find("update")->graph;
 }
 
@@ -36,7 +37,8 @@ Status ExplainCommand(const CommandLine& line) {
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
   TrainingPlans plans;
-  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, setup.model, world, 0, c.steps.value_or(1)));
+  SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, setup.model, here->device.get()));
+  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, *task, world, 0, c.steps.value_or(1)));
   SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
   if (absl::GetFlag(FLAGS_json)) {

@@ -140,8 +140,9 @@ Status TrainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
     if (world.rank() != 0 || result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates, "update"), result.seconds);
-    fmt::print("  accuracy    top-1 {:.2f} % of {} validation images (best {:.2f} %)\n", 100 * result.evaluation.top1,
-               result.evaluation.count, 100 * result.best_top1);
+    const Metric best = trainer->task().best();
+    fmt::print("  {:<11} {} of {} validation images (best {})\n", best.quantity, Text({best}, result.evaluation),
+               result.evaluation.count, Text(best, result.best.value_or(0)));
     if (result.skipped_updates > 0) {
       fmt::print("  skipped     {}, whose gradients were not finite\n", Count(result.skipped_updates, "update"));
     }
@@ -174,11 +175,12 @@ Status BenchCommand(const CommandLine& line) {
     RandomStream random(c.seed);
     for (float& pixel : images) pixel = random.Uniform(-1, 1);
     for (int32_t& label : labels) label = static_cast<int32_t>(random.Below(static_cast<uint32_t>(model.classes)));
+    const void* const batch[] = {images.data(), labels.data()};
     std::vector<double> ms;
     double first_ms = 0;
     for (int64_t i = 0; i < absl::GetFlag(FLAGS_warmup_steps) + *c.steps; ++i) {
       const auto begin = std::chrono::steady_clock::now();
-      SY_RETURN_IF_ERROR(trainer->Step(images.data(), labels.data()).status());
+      SY_RETURN_IF_ERROR(trainer->Step(batch).status());
       const double elapsed = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       if (i == 0) first_ms = elapsed;
       if (i >= absl::GetFlag(FLAGS_warmup_steps)) ms.push_back(elapsed);

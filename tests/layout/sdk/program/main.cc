@@ -85,7 +85,7 @@ StatusOr<TrainingResult> Train(const char* device) {
 int main(int, char** arguments) {
   RegisterSquareplus();
   const auto result = Train(arguments[1]);
-  std::puts(result.ok() ? fmt::format("top-1 {:.1f} %", 100 * result->evaluation.top1).c_str()
+  std::puts(result.ok() ? fmt::format("top-1 {:.1f} %", 100 * result->evaluation.metrics.at("top1")).c_str()
                         : Message(result.status()).c_str());
-  return result.ok() && result->evaluation.top1 > 0.95 ? 0 : 1;
+  return result.ok() && result->evaluation.metrics.at("top1") > 0.95 ? 0 : 1;
 }

@@ -1,0 +1,34 @@
+// The images of a dataset, transformed, with their labels: "images" (H, W, C) and "labels" i32 (), -1 and a black image
+// where there is no sample. Images travel as they are stored, u8, to be normalised on the device; or as normalised f32,
+// made here. Thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/data/dataset.h"
+#include "core/data/samples.h"
+#include "core/data/transforms.h"
+
+namespace switchyard {
+
+class LabelledImages : public SampleSource {
+ public:
+  // dtype: kU8 or kF32. The dataset must outlive it.
+  LabelledImages(const Dataset& dataset, const Transform& transform, DType dtype)
+      : dataset_(dataset), transform_(transform), dtype_(dtype) {}
+
+  std::string name() const override { return dataset_.name(); }
+  int64_t size() const override { return dataset_.size(); }
+  std::string Path(int64_t index) const override { return dataset_.Path(index); }
+  std::vector<SampleTensor> tensors() const override;
+  Status Fill(int64_t epoch, int64_t index, std::span<void* const> rows) const override;
+  void FillEmpty(std::span<void* const> rows) const override;
+
+ private:
+  const Dataset& dataset_;
+  const Transform transform_;
+  const DType dtype_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,70 @@
+#include "core/train/image_input.h"
+
+#include <algorithm>
+
+#include "core/graph/op.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/pointwise.h"
+
+namespace switchyard {
+namespace {
+
+// One number per channel as a tensor (C), or as an instruction's constant where they are all alike.
+struct PerChannel {
+  float constant = 0;
+  Value tensor;
+};
+
+PerChannel Spread(Graph& graph, const std::vector<float>& numbers) {
+  if (std::all_of(numbers.begin(), numbers.end(), [&](float n) { return n == numbers[0]; })) return {numbers[0], {}};
+  std::vector<Value> parts;
+  for (const float number : numbers) parts.push_back(ops::Full(graph, {1}, number));
+  return {0, ops::Concat(parts, 0)};
+}
+
+// The arithmetic of core/data/transforms.cc, operation by operation: three that round, none that a compiler may join.
+Value Normalized(const Value& pixels, const ImageInput& input) {
+  Graph& graph = pixels.graph();
+  const PerChannel mean = Spread(graph, input.mean), std = Spread(graph, input.std);
+  std::vector<Value> inputs = {pixels};
+  for (const PerChannel* numbers : {&mean, &std}) {
+    if (numbers->tensor) inputs.push_back(numbers->tensor);
+  }
+  sy_pointwise_attributes program{};
+  const auto count = static_cast<int32_t>(inputs.size());
+  const auto add = [&](sy_instruction instruction) {
+    program.instructions[program.instruction_count] = instruction;
+    return count + static_cast<int32_t>(program.instruction_count++);
+  };
+  int32_t next_tensor = 1;
+  const auto operand = [&](const PerChannel& numbers) {
+    return numbers.tensor ? next_tensor++ : add({SY_PW_CONSTANT, 0, 0, 0, numbers.constant});
+  };
+  const int32_t unit = add({SY_PW_DIV, 0, add({SY_PW_CONSTANT, 0, 0, 0, 255.0f}), 0, 0});
+  const int32_t centred = add({SY_PW_SUB, unit, operand(mean), 0, 0});
+  program.output_count = 1;
+  program.outputs[0] = add({SY_PW_DIV, centred, operand(std), 0, 0});
+  return ops::Pointwise(inputs, program, {DType::kF32})[0];
+}
+
+}  // namespace
+
+Value AddImages(nn::Context& context, const ImageInput& input) {
+  const TensorType type = {input.dtype, {input.batch, input.height, input.width, input.channels}};
+  const Graph::Scope root(context.graph);
+  const Value images = context.graph.Input("images", type, {Role::kBatch, {}, false});
+  const Graph::Scope scope(context.graph, "normalize");  // names of other nodes stay as they are with floats
+  return input.dtype == DType::kF32 ? images : Normalized(images, input);
+}
+
+bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare) {
+  Graph graph;
+  nn::Context context(graph);
+  ImageInput bytes = input;
+  bytes.dtype = DType::kU8;
+  AddImages(context, bytes);
+  return std::all_of(graph.nodes().begin(), graph.nodes().end(),
+                     [&](const Node& node) { return IsStructural(node.op) || can_prepare(graph, node); });
+}
+
+}  // namespace switchyard

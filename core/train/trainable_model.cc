@@ -1,0 +1,56 @@
+#include "core/train/trainable_model.h"
+
+#include <cstdlib>
+
+#include "core/plan/kernels.h"
+
+namespace switchyard {
+namespace {
+
+StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<std::string>& words) {
+  std::vector<float> numbers;
+  for (const std::string& word : words) {
+    char* end = nullptr;
+    numbers.push_back(std::strtof(word.c_str(), &end));
+    if (word.empty() || *end != '\0')
+      return InvalidArgument("--{}: expected numbers separated by commas, found {}", flag, word);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& c, const TrainableModel& model, float crop_ratio) {
+  EvaluationTransform e =
+      model.evaluation.value_or(EvaluationTransform{.image_size = model.image_size,
+                                                    .channels = model.channels,
+                                                    .resize = ResizeForCrop(model.image_size, crop_ratio)});
+  if (c.crop_ratio) e.resize = ResizeForCrop(e.image_size, *c.crop_ratio);
+  if (c.interpolation) {
+    SY_ASSIGN_OR_RETURN(e.interpolation, ParseInterpolation(*c.interpolation));
+  }
+  if (!c.mean.empty()) {
+    SY_ASSIGN_OR_RETURN(e.mean, Numbers("mean", c.mean));
+  }
+  if (!c.std.empty()) {
+    SY_ASSIGN_OR_RETURN(e.std, Numbers("std", c.std));
+  }
+  if (e.image_size != model.image_size || e.channels != model.channels) {
+    return InvalidArgument("the evaluation transform makes images of {0} x {0} x {1}, but {2} takes {3} x {3} x {4}",
+                           e.image_size, e.channels, model.name, model.image_size, model.channels);
+  }
+  SY_RETURN_IF_ERROR(Check(e));
+  return e;
+}
+
+StatusOr<std::unique_ptr<Task>> TaskOf(const TrainConfig& config, const TrainableModel& model, Device* device) {
+  if (device == nullptr) return model.task(config, model, [](const Graph&, const Node&) { return true; });
+  KernelOptions options;
+  options.deterministic = config.deterministic;
+  KernelCache kernels(*device, options);
+  SY_ASSIGN_OR_RETURN(auto task, model.task(config, model, kernels.Predicate()));
+  SY_RETURN_IF_ERROR(kernels.status());
+  return task;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,55 @@
+// A model as a run sees it. Plain data; what it is given by reference must outlive it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data/evaluation_transform.h"
+#include "core/graph/host_tensor.h"
+#include "core/graph/passes/rewrite.h"
+#include "core/nn/context.h"
+#include "core/runtime/device.h"
+#include "core/train/config.h"
+#include "core/train/task.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+
+// images (B, H, W, C) f32 → what the task reads of it: logits (B, classes)
+using ModelFunction = std::function<Value(nn::Context&, const Value& images)>;
+
+struct TrainableModel;
+// Makes the task of a run from its settings. can_prepare: what the device can do; none: everything.
+using TaskFactory = std::function<StatusOr<std::unique_ptr<Task>>(
+    const TrainConfig& config, const TrainableModel& model, const CanPrepare& can_prepare)>;
+StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, const TrainableModel& model,
+                                                   const CanPrepare& can_prepare);
+
+// import/export translate between the graph's parameters and interchange names; absent: names are used as they are.
+struct TrainableModel {
+  std::string name;
+  nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
+  int image_size = 0, channels = 3, classes = 10;
+  ModelFunction build;
+  std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)>
+      import_weights;  // interchange → the graph's names and shapes
+  std::function<StatusOr<HostTensors>(const HostTensors&)> export_weights;
+  // Content of config.json and preprocessor_config.json, which a checkpoint carries for programs of others.
+  std::function<StatusOr<nlohmann::json>(const std::vector<std::string>& class_names)> config_json;
+  std::function<nlohmann::json(const EvaluationTransform&)> preprocessor_json;
+  // What evaluation does to an image, where the config does not say; absent: what suits the dataset, mean and std 0.5.
+  std::optional<EvaluationTransform> evaluation;
+  TaskFactory task = MakeClassification;
+};
+
+// model.evaluation, else with the data's crop ratio, and what the settings say beyond it.
+StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& config, const TrainableModel& model,
+                                           float crop_ratio = 1);
+
+// The task of a run on `device`; null: on one that can do everything.
+StatusOr<std::unique_ptr<Task>> TaskOf(const TrainConfig& config, const TrainableModel& model, Device* device);
+
+}  // namespace switchyard
