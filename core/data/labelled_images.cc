@@ -6,7 +6,11 @@ namespace switchyard {
 
 std::vector<SampleTensor> LabelledImages::tensors() const {
   const EvaluationTransform& e = transform_.options().evaluation;
-  return {{"images", {dtype_, {e.image_size, e.image_size, e.channels}}}, {"labels", {DType::kI32, {}}}};
+  return Tensors(dtype_, e.image_size, e.image_size, e.channels);
+}
+
+std::vector<SampleTensor> LabelledImages::Tensors(DType dtype, int64_t height, int64_t width, int64_t channels) {
+  return {{"images", {dtype, {height, width, channels}}}, {"labels", {DType::kI32, {}}}};
 }
 
 Status LabelledImages::Fill(int64_t epoch, int64_t index, std::span<void* const> rows) const {

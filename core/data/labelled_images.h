@@ -22,6 +22,7 @@ class LabelledImages : public SampleSource {
   int64_t size() const override { return dataset_.size(); }
   std::string Path(int64_t index) const override { return dataset_.Path(index); }
   std::vector<SampleTensor> tensors() const override;
+  static std::vector<SampleTensor> Tensors(DType dtype, int64_t height, int64_t width, int64_t channels);
   Status Fill(int64_t epoch, int64_t index, std::span<void* const> rows) const override;
   void FillEmpty(std::span<void* const> rows) const override;
 

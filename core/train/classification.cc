@@ -50,25 +50,39 @@ Workload ClassificationWorkload(const std::string& name, const ModelFunction& mo
 }
 
 StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, const TrainableModel& model,
-                                                   const CanPrepare&) {
-  return Classification::Create(config, model, DType::kF32);
+                                                   const CanPrepare& can_prepare) {
+  SY_ASSIGN_OR_RETURN(const ClassificationOptions bytes, Classification::OptionsOf(config, model, DType::kU8));
+  return Classification::Create(config, model, TakesBytes(bytes, can_prepare) ? DType::kU8 : DType::kF32);
 }
 
 StatusOr<std::unique_ptr<Task>> Classification::Create(const TrainConfig& config, const TrainableModel& model,
                                                        DType dtype) {
+  SY_ASSIGN_OR_RETURN(const ClassificationOptions options, OptionsOf(config, model, dtype));
+  return std::unique_ptr<Task>(new Classification(config, model, options));
+}
+
+StatusOr<ClassificationOptions> Classification::OptionsOf(const TrainConfig& config, const TrainableModel& model,
+                                                          DType dtype) {
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config, model));
   ClassificationOptions o;
   o.batch = config.batch_size;
   o.height = o.width = model.image_size;
   o.channels = model.channels;
   o.dtype = dtype;
+  o.mean = evaluation.mean;
+  o.std = evaluation.std;
   o.label_smoothing = config.label_smoothing;
-  return std::unique_ptr<Task>(new Classification(config, model, o));
+  return o;
 }
 
 StatusOr<std::unique_ptr<SampleSource>> Classification::Samples(const Dataset& dataset, bool train) const {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, dataset.crop_ratio()));
   SY_ASSIGN_OR_RETURN(const Transform transform, TransformOf(config_, evaluation, dataset, train));
   return std::make_unique<LabelledImages>(dataset, transform, options_.dtype);
+}
+
+std::vector<SampleTensor> Classification::tensors() const {
+  return LabelledImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels);
 }
 
 std::vector<Metric> Classification::metrics() const {

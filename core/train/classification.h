@@ -24,9 +24,10 @@ class Classification : public Task {
  public:
   // dtype: as images travel, kU8 or kF32.
   static StatusOr<std::unique_ptr<Task>> Create(const TrainConfig& config, const TrainableModel& model, DType dtype);
+  static StatusOr<ClassificationOptions> OptionsOf(const TrainConfig& config, const TrainableModel& model, DType dtype);
 
   StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const override;
-  std::vector<std::string> inputs() const override { return {"images", "labels"}; }
+  std::vector<SampleTensor> tensors() const override;
   Workload workload() const override { return ClassificationWorkload(model_.name, model_.build, options_); }
 
   std::vector<Metric> metrics() const override;

@@ -34,7 +34,7 @@ Status Engine::WithLargestBatch(const Status& out_of_memory) const {
                   Message(out_of_memory), fixed / 1e6, per_image / 1e6, available / 1e6, advice));
 }
 
-Status Engine::Allocate(const std::vector<std::string>& inputs) {
+Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   SY_ASSIGN_OR_RETURN(stream_, world_.device->NewStream());
   if (async()) {
     SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
@@ -50,7 +50,7 @@ Status Engine::Allocate(const std::vector<std::string>& inputs) {
       slots_[i].instances.push_back(std::move(instance));
     }
   }
-  for (const std::string& name : inputs) tensors_.push_back(layout().Find(name));
+  for (const SampleTensor& input : inputs) tensors_.push_back(layout().Find(input.name));
   sample_ids_ = layout().Find("sample_ids");
   step_ = layout().Find("step");
   const char* const names[] = {"output/loss", "output/lr", "output/grad_norm"};

@@ -25,9 +25,9 @@ class Engine {
 
   // The program's plans. Nothing is allocated.
   Status Compile(const TrainConfig& config, Program program);
-  // Memory, streams and the plans bound to them; everything is zero. inputs: the tensors of a batch, by name. Where the
+  // Memory, streams and the plans bound to them; everything is zero. inputs: the tensors of a batch. Where the
   // device has too little, the error says which batch would fit.
-  Status Allocate(const std::vector<std::string>& inputs);
+  Status Allocate(const std::vector<SampleTensor>& inputs);
 
   // Into the next slot, ready for what runs afterwards. tensors: (B, …) each, in the order of the inputs.
   // sample_ids: places in the micro-step's global batch; random numbers depend on the place in the update, however it

@@ -49,10 +49,10 @@ class Task {
  public:
   virtual ~Task() = default;
 
-  // Batches: the samples of a dataset as the graph reads them, varied at random in training. Every source has tensors()
-  // of these names, in this order.
+  // Batches: the samples of a dataset as the graph reads them, varied at random in training. Every source has the
+  // tensors() of its task.
   virtual StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const = 0;
-  virtual std::vector<std::string> inputs() const = 0;
+  virtual std::vector<SampleTensor> tensors() const = 0;
 
   // The graphs: of the training's loss, and of evaluation with its outputs, each (B, …), a row per sample.
   virtual Workload workload() const = 0;

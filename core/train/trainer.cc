@@ -28,7 +28,11 @@ struct Trainer::Impl {
   std::unique_ptr<Task> task;
   Engine engine;
   Training training;
-  std::vector<int32_t> own_samples;  // sample_ids of batches that the caller of Step brings
+  // Of batches that the caller of Step brings, so that a step allocates nothing: what they consist of, where each
+  // tensor begins, their sample_ids.
+  std::vector<SampleTensor> step_tensors;
+  std::vector<const void*> step_data;
+  std::vector<int32_t> own_samples;
 
   Status MakeTask();
   Status PrepareTraining(const Dataset& train, const Dataset& validation);
@@ -80,7 +84,9 @@ Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
   for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.size() + world.rank());
-  return engine.Allocate(task->inputs());
+  step_tensors = task->tensors();
+  step_data.resize(step_tensors.size());
+  return engine.Allocate(step_tensors);
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
@@ -135,11 +141,23 @@ StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& datas
   return PredictSamples(impl_->engine, *impl_->task, *loader, dataset.size());
 }
 
-StatusOr<Trainer::StepResult> Trainer::Step(std::span<const void* const> tensors) {
+StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std::byte>> tensors) {
   Impl& impl = *impl_;
+  const std::vector<SampleTensor>& expected = impl.step_tensors;
+  if (tensors.size() != expected.size())
+    return InvalidArgument("a step takes {} tensors, found {}", expected.size(), tensors.size());
+  const int64_t samples = int64_t{impl.config.batch_size} * impl.config.accumulation;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto bytes = static_cast<uint64_t>(samples * expected[i].row.bytes());
+    if (tensors[i].size() != bytes)
+      return InvalidArgument("{}: expected {} bytes, {} samples of {}, found {}", expected[i].name, bytes, samples,
+                             ToString(expected[i].row), tensors[i].size());
+    impl.step_data[i] = tensors[i].data();
+  }
   StepResult result;
   for (int a = 0; a < impl.config.accumulation; ++a) {
-    SY_RETURN_IF_ERROR(impl.engine.Upload(tensors, impl.own_samples.data(), impl.training.position.data_step, a, a));
+    SY_RETURN_IF_ERROR(
+        impl.engine.Upload(impl.step_data, impl.own_samples.data(), impl.training.position.data_step, a, a));
     SY_RETURN_IF_ERROR(impl.engine.RunMicroStep(a));
     SY_ASSIGN_OR_RETURN(const float loss, impl.engine.Read(Engine::Scalar::kLoss));
     result.loss += loss / impl.config.accumulation;

@@ -7,6 +7,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
@@ -59,12 +60,12 @@ class Trainer {
   // classifier stays.
   Status LoadWeights(const std::string& path, bool reset_head = false);
 
-  // One update on batches given by the caller: each of the task's inputs, (A, B, …). For tests and programs with loops
-  // of their own. Where grad_norm is not finite, nothing was updated.
+  // One update on batches given by the caller: each of the task's tensors, (A, B, …), as bytes. For tests and programs
+  // with loops of their own. Where grad_norm is not finite, nothing was updated.
   struct StepResult {
     double loss = 0, lr = 0, grad_norm = 0;  // of this rank; loss is the mean over its micro-batches
   };
-  StatusOr<StepResult> Step(std::span<const void* const> tensors);
+  StatusOr<StepResult> Step(std::span<const std::span<const std::byte>> tensors);
 
   // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.
   StatusOr<HostTensors> Parameters() const;

@@ -115,7 +115,8 @@ StatusOr<Run> MakeRun(const TrainConfig& config, World& world) {
 void HostBatch::Append(const RunSetup& setup, const std::string& name, int64_t sample) {
   RandomStream random(Key(HashName(name), static_cast<uint64_t>(sample)));
   const int64_t side = setup.model.image_size;
-  for (int64_t i = 0; i < side * side * setup.model.channels; ++i) images.push_back(random.Uniform(-1, 1));
+  for (int64_t i = 0; i < side * side * setup.model.channels; ++i)
+    images.push_back(static_cast<uint8_t>(random.Below(256)));
   labels.push_back(static_cast<int32_t>(random.Below(static_cast<uint32_t>(setup.model.classes))));
 }
 

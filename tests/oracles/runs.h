@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,11 @@ StatusOr<Run> MakeRun(const TrainConfig& config, World& world);
 
 // Images and labels that depend on (name, sample) alone: of samples first, first + stride, …
 struct HostBatch {
-  std::vector<float> images;
+  std::vector<uint8_t> images;
   std::vector<int32_t> labels;
-  std::array<const void*, 2> tensors() const { return {images.data(), labels.data()}; }
+  std::array<std::span<const std::byte>, 2> tensors() const {
+    return {std::as_bytes(std::span(images)), std::as_bytes(std::span(labels))};
+  }
   void Append(const RunSetup& setup, const std::string& name, int64_t sample);
 };
 

@@ -56,7 +56,7 @@ struct Heights : Task {
   StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset&, bool) const override {
     return std::make_unique<PointSource>();
   }
-  std::vector<std::string> inputs() const override { return {"points", "heights"}; }
+  std::vector<SampleTensor> tensors() const override { return PointSource().tensors(); }
   static Value Error(nn::Context& context) {
     const InputInfo batch = {Role::kBatch, {}, false};
     const Value points = context.graph.Input("points", {DType::kF32, {kBatch, kWidth}}, batch);

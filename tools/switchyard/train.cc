@@ -8,7 +8,6 @@
 #include "absl/flags/flag.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
-#include "core/base/random.h"
 #include "core/train/recipe.h"
 #include "core/train/stopping.h"
 #include "fmt/ranges.h"
@@ -110,6 +109,22 @@ void PrintTimings(const Trainer& trainer) {
   }
 }
 
+// The first samples of the data as the task has them, a tensor each.
+using Rows = std::vector<std::vector<std::byte>>;
+StatusOr<Rows> FirstSamples(const Task& task, const Dataset& data, int64_t samples) {
+  SY_ASSIGN_OR_RETURN(const auto source, task.Samples(data, true));
+  Rows tensors;
+  for (const SampleTensor& tensor : source->tensors())
+    tensors.emplace_back(static_cast<size_t>(samples * tensor.row.bytes()));
+  for (int64_t i = 0; i < samples; ++i) {
+    std::vector<void*> rows;
+    for (std::vector<std::byte>& tensor : tensors)
+      rows.push_back(tensor.data() + tensor.size() / static_cast<size_t>(samples) * static_cast<size_t>(i));
+    SY_RETURN_IF_ERROR(source->Fill(0, i % data.size(), rows));
+  }
+  return tensors;
+}
+
 }  // namespace
 
 Status TrainCommand(const CommandLine& line) {
@@ -168,19 +183,14 @@ Status BenchCommand(const CommandLine& line) {
     const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double ready = std::chrono::duration<double>(std::chrono::steady_clock::now() - process_start).count();
     const TrainConfig& c = setup.config;
-    const TrainableModel& model = setup.model;
     const int64_t samples = int64_t{c.batch_size} * c.accumulation;
-    std::vector<float> images(static_cast<size_t>(samples) * model.image_size * model.image_size * model.channels);
-    std::vector<int32_t> labels(samples);
-    RandomStream random(c.seed);
-    for (float& pixel : images) pixel = random.Uniform(-1, 1);
-    for (int32_t& label : labels) label = static_cast<int32_t>(random.Below(static_cast<uint32_t>(model.classes)));
-    const void* const batch[] = {images.data(), labels.data()};
+    SY_ASSIGN_OR_RETURN(const Rows batch, FirstSamples(trainer->task(), *setup.train, samples));
+    const std::vector<std::span<const std::byte>> tensors(batch.begin(), batch.end());
     std::vector<double> ms;
     double first_ms = 0;
     for (int64_t i = 0; i < absl::GetFlag(FLAGS_warmup_steps) + *c.steps; ++i) {
       const auto begin = std::chrono::steady_clock::now();
-      SY_RETURN_IF_ERROR(trainer->Step(batch).status());
+      SY_RETURN_IF_ERROR(trainer->Step(tensors).status());
       const double elapsed = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       if (i == 0) first_ms = elapsed;
       if (i >= absl::GetFlag(FLAGS_warmup_steps)) ms.push_back(elapsed);
