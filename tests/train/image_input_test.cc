@@ -1,11 +1,13 @@
 // Images that travel as bytes and become floats on the device are, bit for bit, those that the host normalises.
 #include "core/train/image_input.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "core/data/transforms.h"
 #include "core/graph/ops/pointwise.h"
 #include "gtest/gtest.h"
+#include "tests/npu/simulator_path.h"
 #include "tests/plan/world.h"
 
 namespace switchyard {
@@ -19,6 +21,7 @@ struct Case {
 class ImageBytes : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ImageBytes, BecomeTheFloatsOfTheHost) {
+  if (std::string(GetParam()) == "npu") setenv("SWITCHYARD_NPU_RUNTIME", SimulatorPath().c_str(), 0);
   auto opened = TestDevice::Open(GetParam(), 1);
   if (!opened.ok()) GTEST_SKIP() << Message(opened.status());
   TestDevice& test = **opened;
