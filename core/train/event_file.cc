@@ -83,8 +83,8 @@ uint32_t MaskedCrc32c(const void* data, size_t bytes) {
 
 StatusOr<EventFile> EventFile::Create(const Folder& folder) {
   static std::atomic<int> created{0};
-  const std::string name = fmt::format("{}{:010}.{}.{}.{}", kNameBegins, static_cast<int64_t>(WallTime()), HostName(),
-                                       getpid(), created++);
+  const std::string name =
+      fmt::format("{}{:010}.{}.{}.{}", kNameBegins, static_cast<int64_t>(WallTime()), HostName(), getpid(), created++);
   SY_ASSIGN_OR_RETURN(GrowingFile growing, GrowingFile::Open(folder, name, O_EXCL));
   EventFile file(std::move(growing));
   event::Event version = EventAt(0);

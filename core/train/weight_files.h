@@ -36,7 +36,7 @@ class WeightSource {
   const nlohmann::json& preprocessor() const { return preprocessor_; }  // the same
 
   const TensorFile::Entry* Find(const std::string& name) const;  // null if there is none
-  StatusOr<HostTensors> Read() const;  // every tensor, as ReadWeights
+  StatusOr<HostTensors> Read() const;                            // every tensor, as ReadWeights
 
  private:
   Status OpenFile(const std::string& path);
