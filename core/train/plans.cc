@@ -56,6 +56,13 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   return OkStatus();
 }
 
+Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, int world, Device& device,
+                                 Device* reference, bool evaluation_only) {
+  SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
+  SY_ASSIGN_OR_RETURN(Program run, ProgramOf(config, *task, world, 0, config.steps.value_or(1), evaluation_only));
+  return Compile(config, std::move(run), device, reference);
+}
+
 int TrainingPlans::IndexOf(const std::string& plan) const {
   const NamedGraph* const found = program.Find(plan);
   return found == nullptr ? -1 : static_cast<int>(found - program.plans.data());

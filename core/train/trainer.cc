@@ -181,10 +181,8 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
     TrainConfig c = config;
     c.batch_size = batch;
     TrainingPlans plans;
-    SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, model, world.device.get()));
-    SY_ASSIGN_OR_RETURN(Program program,
-                        ProgramOf(c, *task, world.size(), world.rank(), c.steps.value_or(1), evaluation_only));
-    SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *world.device, world.reference.get()));
+    SY_RETURN_IF_ERROR(
+        plans.CompileRun(c, model, world.size(), *world.device, world.reference.get(), evaluation_only));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;

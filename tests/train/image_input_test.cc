@@ -59,7 +59,8 @@ TEST_P(ImageBytes, BecomeTheFloatsOfTheHost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, ImageBytes, ::testing::Values("reference", "cpu", "null", "opencl", "npu", "cuda"));
+INSTANTIATE_TEST_SUITE_P(Devices, ImageBytes, ::testing::Values("reference", "cpu", "null", "opencl", "npu", "cuda"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(ImageInput, TravelsAsFloatsWhereADeviceTakesNoBytes) {
   const ImageInput input = {2, 4, 4, 1, DType::kU8, {0.5f}, {0.5f}};

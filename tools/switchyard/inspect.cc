@@ -37,9 +37,7 @@ Status ExplainCommand(const CommandLine& line) {
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
   TrainingPlans plans;
-  SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, setup.model, here->device.get()));
-  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(c, *task, world, 0, c.steps.value_or(1)));
-  SY_RETURN_IF_ERROR(plans.Compile(c, std::move(program), *here->device, here->reference.get()));
+  SY_RETURN_IF_ERROR(plans.CompileRun(c, setup.model, world, *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;

@@ -1,0 +1,67 @@
+// `explain` tells the truth: for random settings its bytes and FLOPs, made without data and memory, are those of the
+// Trainer that runs them.
+#include "core/base/random.h"
+#include "core/train/plans.h"
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kSamples = 200;
+
+TrainConfig RandomConfig(RandomStream& random) {
+  const auto one_of = [&](auto... choices) {
+    const std::common_type_t<decltype(choices)...> all[] = {choices...};
+    return all[random.Below(sizeof...(choices))];
+  };
+  TrainConfig c = SmallConfig();
+  if (random.Below(4) == 0) {
+    c.model = "mlp";
+    c.own = {{"width", one_of(8, 24)}};
+  } else {
+    c.own = {{"width", one_of(16, 32)}, {"depth", one_of(1, 2)}, {"heads", one_of(1, 2)}};
+    if (random.Below(2) == 0) c.own["dropout"] = 0.1;
+    if (random.Below(3) == 0) c.own["drop_path"] = 0.2;
+  }
+  c.batch_size = one_of(1, 2, 3, 4);
+  c.accumulation = one_of(1, 2, 3, 4);
+  c.steps = one_of(1, 2, 7);
+  c.optimizer = one_of("sgd", "adam", "adamw");
+  c.momentum = one_of(0.0f, 0.9f);
+  c.nesterov = c.optimizer == "sgd" && c.momentum > 0 && random.Below(2) == 0;
+  c.clip = one_of(0.0f, 1.0f);
+  c.label_smoothing = one_of(0.0f, 0.1f);
+  c.precision = one_of("fp32", "bf16");
+  c.bucket_mb = one_of(0.001, 0.01, 25.0);
+  c.compile = random.Below(4) != 0;
+  return c;
+}
+
+TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
+  World& world = SharedWorld();
+  RandomStream random(Key(HashName("explain"), 0));
+  for (int i = 0; i < kSamples; ++i) {
+    const TrainConfig config = RandomConfig(random);
+    SCOPED_TRACE(ToJson(config, {SettingKind::kProperty}).dump());
+    const auto run = MakeRun(config, world);
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    TrainingPlans explained;
+    const Status compiled =
+        explained.CompileRun(run->setup.config, run->setup.model, world.size(), *world.device, world.reference.get());
+    ASSERT_TRUE(compiled.ok()) << Message(compiled);
+    const PlanReport told = explained.Report(), &runs = run->trainer->report();
+    ASSERT_EQ(explained.PlannedBytes(), run->trainer->allocated_bytes());
+    ASSERT_EQ(told.flops, runs.flops);
+    ASSERT_EQ(told.bytes, runs.bytes);
+    ASSERT_EQ(told.launches, runs.launches);
+    ASSERT_EQ(told.copies, runs.copies);
+    ASSERT_EQ(told.collectives, runs.collectives);
+    ASSERT_EQ(told.wire_bytes, runs.wire_bytes);
+    ASSERT_EQ(told.ToText().substr(0, told.ToText().find("memory by class")),
+              runs.ToText().substr(0, runs.ToText().find("memory by class")));
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
