@@ -87,7 +87,7 @@ enum class Role {
   kBatch       // filled for every step
 };
 
-// How a parameter starts (SPEC: seed fixes it, through its name).
+// How a parameter starts; the seed fixes it, through its name.
 struct Initializer {
   enum Kind { kZeros, kConstant, kNormal, kTruncatedNormal, kUniform } kind = kZeros;
   float value = 0;  // kConstant: the value; kNormal, kTruncatedNormal: the standard deviation (cut at ±2, absolute, as

@@ -1,4 +1,4 @@
-// Data parallelism as one graph pass (SPEC 7): gradients are gathered into flat buckets in the order in which they
+// Data parallelism as one graph pass: gradients are gathered into flat buckets in the order in which they
 // finish, each bucket is summed over the ranks by one all_reduce node, and what the optimizer reads are views of the
 // buckets. With one rank there are buckets too (the norm is then computed over a few long tensors), without
 // collectives.

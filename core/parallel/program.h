@@ -2,8 +2,8 @@
 // ranks their collectives communicate. A pure function of what is trained and the settings, without a device, so that
 // the Trainer, `explain`, tests and the interpreter of a whole mesh all see the same one.
 //
-// Passes make it, in this order: autocast → gradients → data parallel → optimizer; the planner then decomposes, fuses
-// and places. A feature is a pass of its own; its `legal` is the only place that says what it can be combined with.
+// Passes make it, in this order: autocast → training (gradients, buckets and update in one, as each works on the values
+// of the one before); the planner then decomposes, fuses and places. A pass's `legal` says with what it can be combined.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Mixed precision by op (SPEC 6, O1): matmul, attention and convolution read half-precision copies of their inputs and
+// Mixed precision by op: matmul, attention and convolution read half-precision copies of their inputs and
 // give half-precision results; norms, softmax and losses compute in f32 (a norm that feeds a matmul writes half
 // directly); the widest type wins elsewhere. Parameters stay f32 (they are the master weights). Run before the
 // gradients, whose rules then follow the dtypes of the forward nodes.
