@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <span>
 
@@ -41,8 +40,7 @@ struct MeshInterpreter::Impl {
   Device& device;
   KernelCache kernels;
   std::vector<Player> players;
-  std::vector<std::vector<Group>> groups;                     // by rank, then by index
-  std::map<std::pair<int, int>, std::deque<Bytes>> messages;  // (from, to) → in the order of sending
+  std::vector<std::vector<Group>> groups;  // by rank, then by index
 
   StatusOr<std::shared_ptr<Buffer>> NewBuffer(uint64_t bytes) {
     SY_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(std::max<uint64_t>(bytes, 1)));
@@ -192,15 +190,15 @@ StatusOr<bool> MeshInterpreter::Impl::Communicate(int rank) {
     if (a.root < 0 || static_cast<size_t>(a.root) >= ranks.size() || ranks[static_cast<size_t>(a.root)] == rank)
       return InvalidArgument("there is no peer {} in a group of {}", a.root, ranks.size());
     const int peer = ranks[static_cast<size_t>(a.root)];
-    if (node.op == "send") {
-      SY_ASSIGN_OR_RETURN(Bytes contents, Contents(p, node.inputs[0]));
-      messages[{rank, peer}].push_back(std::move(contents));
-    } else {
-      auto& waiting = messages[{peer, rank}];
-      if (waiting.empty()) return false;
-      SY_RETURN_IF_ERROR(Fill(p, {p.at, 0}, waiting.front()));
-      waiting.pop_front();
-    }
+    if (node.op == "receive") return false;  // the sender hands it over
+    Player& to = players[static_cast<size_t>(peer)];
+    if (to.ended()) return InvalidArgument("rank {} has ended, which is to receive", peer);
+    if (to.node().op != "receive") return false;
+    const auto& theirs = groups[static_cast<size_t>(peer)].at(static_cast<size_t>(CollectiveOf(to.node()).group)).ranks;
+    if (theirs.at(static_cast<size_t>(CollectiveOf(to.node()).root)) != rank) return false;
+    SY_ASSIGN_OR_RETURN(const Bytes contents, Contents(p, node.inputs[0]));
+    SY_RETURN_IF_ERROR(Fill(to, {to.at, 0}, contents));
+    Advance(to);
     Advance(p);
     return true;
   }
@@ -250,7 +248,6 @@ Status MeshInterpreter::Run(const std::vector<const Graph*>& graphs) {
   if (graphs.size() != static_cast<size_t>(ranks))
     return InvalidArgument("{} graphs for {} ranks", graphs.size(), ranks);
   impl.groups.clear();
-  impl.messages.clear();
   for (int rank = 0; rank < ranks; ++rank) {
     SY_ASSIGN_OR_RETURN(auto groups, GroupsOf(impl.mesh, rank));
     impl.groups.push_back(std::move(groups));

@@ -1,7 +1,7 @@
 // One process plays all ranks of a mesh: the graphs of their programs, node by node on the reference plugin, with
-// collectives and messages carried out between them. What a pass does to a program is so checked without starting a
-// rank, at 64 ranks as at 2. Reductions add in the order of the ranks. Made for correctness, not speed; not
-// thread-safe.
+// collectives and messages carried out between them. A message waits for its receiver, as a real one may. What a pass
+// does to a program is so checked without starting a rank, at 64 ranks as at 2. Reductions add in the order of the
+// ranks. Made for correctness, not speed; not thread-safe.
 #pragma once
 
 #include <cstdint>

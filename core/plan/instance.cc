@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
@@ -164,6 +165,8 @@ Status Instance::Impl::BindCollective(const Step& step, BoundStep& bound) {
   const Node& node = plan->graph.node(step.node);
   const auto& a = node.attributes.as<sy_collective_attributes>();
   bound.group = a.group;
+  if (a.group < 0 || static_cast<size_t>(a.group) >= communicators.size())
+    return InvalidArgument("there is no group {}; the plan was bound with {}", a.group, communicators.size());
   Communicator* const communicator = communicators[static_cast<size_t>(a.group)];
   if (communicator == nullptr || communicator->size() == 1) {
     if (step.inputs.size() != step.outputs.size()) return InvalidArgument("a rank that is alone has no peer");
@@ -265,13 +268,15 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step, std::vector<int>&
 // Calls of one communicator are all started or all made by the thread that runs the plan.
 void Instance::Impl::DecideHowCollectivesRun() {
   const PlanOptions& options = plan->options;
-  std::vector<bool> starts(communicators.size(), options.overlap && !options.debug_sync && !options.debug_nan);
+  const bool may_start = options.overlap && !options.debug_sync && !options.debug_nan;
+  std::set<const Communicator*> in_turn;  // two groups may have one communicator
   for (const BoundStep& step : steps) {
-    if (step.call && !CommunicatorOf(step).BetterStarted(*step.call)) starts[static_cast<size_t>(step.group)] = false;
+    if (step.call && (!may_start || !CommunicatorOf(step).BetterStarted(*step.call)))
+      in_turn.insert(&CommunicatorOf(step));
   }
   for (BoundStep& step : steps) {
     if (!step.call || OnStream(step.group)) continue;
-    step.started = starts[static_cast<size_t>(step.group)];
+    step.started = !in_turn.contains(&CommunicatorOf(step));
     if (step.started) continue;
     if (step.kind == Step::kCollective) {
       step.deferred = static_cast<int>(deferred.size());

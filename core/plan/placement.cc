@@ -4,7 +4,6 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <stdexcept>
 #include <string>
 
 #include "core/abi/ops.h"
@@ -108,7 +107,7 @@ class Placer {
       if (node.op == "assign" || planned_[user].absorbed) return true;
       if (node.op == "reshape" || (node.op == "slice" && ContiguousSlice(graph_, node, layout_.alignment(), &within)))
         return IsReadBefore({user, 0}, start + within, member, offset, bytes);
-      if (user != member.node) return position_[user] < position_[member.node];
+      if (user != member.node) return HasRead(user) < position_[member.node];
       if (planned_[user].fallback) return true;
       const auto& inplace = planned_[user].kernel->info().inplace;
       const int shared = member.output < static_cast<int>(inplace.size()) ? inplace[member.output] : -1;
@@ -122,6 +121,28 @@ class Placer {
       if (user == reader || std::find(node.inputs.begin(), node.inputs.end(), value) == node.inputs.end()) return true;
       return (TraitsOf(node.op).view || planned_[user].absorbed) && ReadOnlyBy(reader, {user, 0});
     });
+  }
+
+  // The position behind which a node has read its inputs: of a collective that does not work in place, when it is
+  // waited for; of what is copied when all has run, the end.
+  int HasRead(int id) const {
+    const Node& node = graph_.node(id);
+    if (node.op == "output" || node.op == "assign") return kEnd;
+    if (!IsCollective(node.op) || InPlaceCollective(node)) return position_[id];
+    int joined = kEnd;
+    for (const int user : users_[id]) joined = std::min(joined, position_[user]);
+    return joined;
+  }
+
+  // May a collective work where the value that it reads lies? Not where that is a named input's place, or where anybody
+  // else reads the value or what it is a view of.
+  bool OwnsItsPlace(Ref value, const std::vector<int>& reads) const {
+    for (;;) {
+      const Node& node = graph_.node(value.node);
+      if (node.input || reads[value.node] != 1) return false;
+      if (!TraitsOf(node.op).view && !view_offset_.contains(value.node)) return true;
+      value = SourceOf(value.node);
+    }
   }
 
   // Of which value is node `id`, which needs no launch, a view?
@@ -154,7 +175,7 @@ class Placer {
       };
       for (const Ref& input : node.inputs) {
         if (const Ref root = Origin(input); !planned_[root.node].accumulate.empty() && !is_part(root))
-          throw std::logic_error("a kernel adds to a bucket in which its result does not lie: " + node.name);
+          throw BuildError("a kernel adds to a bucket in which its result does not lie: " + node.name);
       }
       if (parts.empty() && node.bucket.empty()) continue;
       in_place_concat_.insert(id);
@@ -183,8 +204,7 @@ class Placer {
         group_[{id, 0}] = group_.at(node.inputs[0]);
         view_offset_[id] = offset;
       } else if (InPlaceCollective(node)) {
-        const Ref source = Origin(node.inputs[0]);
-        if (graph_.node(source.node).op != "input" && reads[source.node] == 1 && reads[node.inputs[0].node] == 1) {
+        if (OwnsItsPlace(node.inputs[0], reads)) {
           group_[{id, 0}] = group_.at(node.inputs[0]);
           view_offset_[id] = 0;
         }
@@ -220,7 +240,8 @@ class Placer {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        if (node.op != "assign" && node.op != "reshape" && !planned_[id].absorbed &&
+        const bool is_target = node.op == "assign" && i == 0;
+        if (!is_target && node.op != "reshape" && !planned_[id].absorbed &&
             !(node.op == "slice" && view_offset_.contains(id)))
           readers[group_.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
       }
@@ -240,7 +261,7 @@ class Placer {
                               graph_.node(reader).inputs[index] == state);
           possible = legal;
         } else {
-          possible = position_[reader] < position_[value.node];
+          possible = HasRead(reader) < position_[value.node];
         }
       }
       if (possible) {
@@ -378,20 +399,23 @@ class Placer {
                : x.arena == y.arena && x.arena != Arena::kActivations && x.offset + a.offset == y.offset + b.offset;
   }
 
+  // What the host reads is copied first: it may be the old value of a state.
   void Finish() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op == "assign" && !written_in_place_.contains(id) &&
-          !SamePlace(At(node.inputs[0]), At(node.inputs[1]))) {
-        result_.final_copies.push_back(
-            {At(node.inputs[1]), At(node.inputs[0]), static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
-      } else if (node.op == "output") {
-        const TensorType& type = graph_.type(node.inputs[0]);
-        result_.final_copies.push_back({At(node.inputs[0]),
-                                        {NamedStorage("output/" + node.name, Arena::kIo, type), 0},
-                                        static_cast<uint64_t>(type.bytes()),
-                                        id});
-      }
+      if (node.op != "output") continue;
+      const TensorType& type = graph_.type(node.inputs[0]);
+      result_.final_copies.push_back({At(node.inputs[0]),
+                                      {NamedStorage("output/" + node.name, Arena::kIo, type), 0},
+                                      static_cast<uint64_t>(type.bytes()),
+                                      id});
+    }
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      if (node.op != "assign" || written_in_place_.contains(id)) continue;
+      const Spot &state = At(node.inputs[0]), &value = At(node.inputs[1]);
+      if (!SamePlace(state, value))
+        result_.final_copies.push_back({value, state, static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
     }
   }
 

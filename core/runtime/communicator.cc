@@ -1,6 +1,7 @@
 #include "core/runtime/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
@@ -39,8 +40,8 @@ struct Communicator::Impl {
   Device* device = nullptr;
   int rank = 0, size = 1;
   bool several_hosts = false;
-  double wait_ms = 0;  // beside the plugin's; of whichever thread uses the communicator
-  uint64_t bytes_sent = 0;
+  std::atomic<double> wait_ms = 0;  // beside the plugin's; of whichever thread uses the communicator
+  std::atomic<uint64_t> bytes_sent = 0;
   HostMemory staging;  // for device memory that the plugin cannot touch
   Buffer relay;        // for host memory that the plugin cannot touch
   // Null with one rank and no plugin. Ends before the memory that its calls use.
@@ -431,7 +432,7 @@ StatusOr<Buffer> Communicator::AllocateShared(uint64_t bytes) {
 }
 
 double Communicator::TakeWaitMilliseconds() {
-  return impl_->plugin == nullptr ? 0 : std::exchange(impl_->wait_ms, 0) + impl_->plugin->TakeWaitMilliseconds();
+  return impl_->plugin == nullptr ? 0 : impl_->wait_ms.exchange(0) + impl_->plugin->TakeWaitMilliseconds();
 }
 uint64_t Communicator::bytes_sent() const { return impl_->bytes_sent; }
 void Communicator::Abort() {

@@ -43,10 +43,11 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);
+  SY_ASSIGN_OR_RETURN(const GroupCommunicators communicators, world_.CommunicatorsOf(plans_.program.groups));
   slots_.resize(layout().io_slots());
   for (int i = 0; i < slots(); ++i) {
     for (const auto& plan : plans_.plans) {
-      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, world_.communicator.get(), i));
+      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, communicators, i));
       slots_[i].instances.push_back(std::move(instance));
     }
   }

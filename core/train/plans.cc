@@ -48,10 +48,14 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
       return InvalidArgument("--debug: expected sync, nan or both, found {}", word);
     }
   }
-  for (const NamedGraph& plan : program.plans) {
-    SY_ASSIGN_OR_RETURN(auto compiled,
-                        Plan::Compile(plan.graph, *kernels, reference_kernels.get(), *layout, plan_options));
-    plans.push_back(std::move(compiled));
+  try {
+    for (const NamedGraph& plan : program.plans) {
+      SY_ASSIGN_OR_RETURN(auto compiled,
+                          Plan::Compile(plan.graph, *kernels, reference_kernels.get(), *layout, plan_options));
+      plans.push_back(std::move(compiled));
+    }
+  } catch (const BuildError& error) {
+    return InvalidArgument("the model {} cannot be planned: {}", config.model, error.what());
   }
   return OkStatus();
 }

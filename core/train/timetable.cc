@@ -28,6 +28,8 @@ void Timetable::GoOnFrom(const RunPosition& position, int accumulation) {
   updates = done + std::max<int64_t>(0, updates - behind);
   if (behind == done || rates.empty()) return;
   if (schedule.kind == Schedule::kMultistep || schedule.kind == Schedule::kStep) {
+    // A warm-up that is over stays over; else its end comes as many updates from here as this batch had left.
+    if (schedule.warmup > done) schedule.warmup = std::max<int64_t>(0, schedule.warmup + done - behind);
     rates = LearningRateTable(schedule, updates);  // of which a run of this batch alone makes fewer, or more
     return;
   }

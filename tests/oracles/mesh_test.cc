@@ -2,6 +2,7 @@
 // plays them all. Values are integers, whose sums are exact in any order.
 #include "core/graph/gradients.h"
 #include "core/graph/ops/collective.h"
+#include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/parallel/data_parallel.h"
@@ -41,6 +42,22 @@ Graph Chain(const Mesh& mesh) {
   g.Output("largest_of_pair", largest);
   g.Output("after_swap", swapped);
   g.Output("input", ops::Scale(x, 1));
+  return g;
+}
+
+// What collectives read stays as it was until they have read it: states that are written later, parts of inputs.
+Graph Careful(const Mesh& mesh) {
+  const int ranks = mesh.size();
+  Graph g;
+  const Value x = g.Input("x", Rows(), {});
+  const Value state = g.Input("state", Rows(), {Role::kState, {}, false});
+  const Value gathered = ops::AllGather(state, ranks, kWorldGroup, "gathered");
+  g.Assign(state, ops::Add(state, x));
+  const Value half = ops::AllReduce(ops::Slice(x, 0, 0, Rows().shape[0] / 2), SY_SUM, 1, kWorldGroup, "half");
+  g.Output("of_last", ops::Scale(ops::Slice(gathered, 0, (ranks - 1) * Rows().shape[0], Rows().shape[0]), 1));
+  g.Output("untouched", ops::Scale(x, 1));
+  g.Output("reduced", ops::Scale(ops::Concat({half, half}, 0), 1));
+  g.Output("before", state);
   return g;
 }
 
@@ -140,6 +157,8 @@ TEST_F(OnMesh, CollectivesMessagesAndBucketsEqualThoseOfPlayedRanks) {
                                        {"largest_of_pair", "after_swap", "input"});
   ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Step(mesh_)), *communicators,
                                        {"p0", "p1", "p2", "p3"});
+  ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Careful(mesh_)), *communicators,
+                                       {"state", "of_last", "untouched", "reduced", "before"});
   if (ranks == 1) return;
   std::vector<Graph> ring;
   for (int rank = 0; rank < mesh_.size(); ++rank) ring.push_back(Ring(rank, mesh_.size()));

@@ -66,10 +66,21 @@ TEST_F(PlayedRanks, ThatWaitForEachOtherAreNamed) {
     ops::Send(x, peer, kWorldGroup, "to_peer");
     return g;
   };
-  const Graph zero = receive_first(1), one = receive_first(0);
+  const auto send_first = [](int peer) {
+    Graph g;
+    const Value x = g.Input("x", {DType::kF32, {2}}, {});
+    ops::Send(x, peer, kWorldGroup, "to_peer");
+    g.Output("y", ops::Receive(g, x.type(), peer, kWorldGroup, "from_peer"));
+    return g;
+  };
+  const Graph zero = receive_first(1), one = receive_first(0), sends_to_one = send_first(1),
+              sends_to_zero = send_first(0);
   MeshInterpreter ranks({.data = 2}, *test_->device);
   const Status stuck = ranks.Run({&zero, &one});
   EXPECT_THAT(Message(stuck), HasSubstr("rank 0 in from_peer, rank 1 in from_peer"));
+  EXPECT_THAT(Message(ranks.Run({&sends_to_one, &sends_to_zero})), HasSubstr("rank 0 in to_peer, rank 1 in to_peer"));
+  const Status meet = ranks.Run({&sends_to_one, &one});
+  EXPECT_TRUE(meet.ok()) << Message(meet);
 }
 
 TEST_F(PlayedRanks, ThatDisagreeAreNamed) {

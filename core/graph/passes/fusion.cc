@@ -27,6 +27,8 @@ struct Pattern {
                ? p.instructions[0].op
                : -1;
   }
+  // Is it this operation of two values? A value with itself is a program over one input.
+  bool Combines(const Node& node, int opcode) const { return Opcode(node) == opcode && node.inputs.size() == 2; }
   // What really produces `ref`, through reshapes.
   Ref Behind(Ref ref) const {
     while (TraitsOf(graph.node(ref.node).op).view) ref = graph.node(ref.node).inputs[0];
@@ -114,7 +116,7 @@ class KernelFusion {
   // Mul(reshape*(matmul), act'(pre)) with a matmul that nothing else reads: the matmul waits for the Mul.
   void HoldBackProduct(int id) {
     const Node& node = source_.node(id);
-    if (pattern_.Opcode(node) != SY_PW_MUL) return;
+    if (!pattern_.Combines(node, SY_PW_MUL)) return;
     for (int side = 0; side < 2; ++side) {
       const Ref product = pattern_.Behind(node.inputs[side]), factor = node.inputs[1 - side];
       const Node& matmul = source_.node(product.node);
@@ -199,7 +201,7 @@ class KernelFusion {
   // layer_norm(x + residual), which gives the sum too.
   Replacement NormOfResidualSum(Rewriting& r, int id) {
     const Node& node = source_.node(id);
-    if (pattern_.Opcode(node) != SY_PW_ADD || source_.type(node.inputs[0]).shape != source_.type(node.inputs[1]).shape)
+    if (!pattern_.Combines(node, SY_PW_ADD) || source_.type(node.inputs[0]).shape != source_.type(node.inputs[1]).shape)
       return std::nullopt;
     for (const int reader : pattern_.users[id]) {
       const Node& norm = source_.node(reader);
@@ -230,7 +232,7 @@ class KernelFusion {
         if (input == Ref{id, 0}) readers.push_back(user);
       }
     }
-    if (readers.size() != 1 || pattern_.Opcode(source_.node(readers[0])) != SY_PW_ADD) return std::nullopt;
+    if (readers.size() != 1 || !pattern_.Combines(source_.node(readers[0]), SY_PW_ADD)) return std::nullopt;
     const Node& add = source_.node(readers[0]);
     const Ref other = add.inputs[0] == Ref{id, 0} ? add.inputs[1] : add.inputs[0];
     a.residual = 1;
