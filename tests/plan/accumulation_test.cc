@@ -4,43 +4,19 @@
 #include "core/graph/ops/matmul.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
-#include "core/parallel/program.h"
-#include "core/train/classification.h"
-#include "models/model.h"
+#include "tests/plan/small_program.h"
 #include "tests/plan/world.h"
 
 namespace switchyard {
 namespace {
 
-class AccumulationOnDevice : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    auto opened = TestDevice::Open(GetParam());
-    if (!opened.ok()) GTEST_SKIP() << "no " << GetParam() << " plugin: " << Message(opened.status());
-    test_ = std::move(*opened);
-  }
-  std::unique_ptr<TestDevice> test_;
-};
+class AccumulationOnDevice : public DeviceTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, AccumulationOnDevice, testing::Values("reference", "cpu", "null"),
                          [](const auto& info) { return std::string(info.param); });
 
-StatusOr<Program> VitMicro(int accumulation) {
-  ModelOptions options;
-  options.name = "vit_micro";
-  const ResolvedModel model = ResolveModel(options).value();
-  ClassificationOptions batch;
-  batch.batch = 2;
-  batch.height = batch.width = model.image_size;
-  batch.channels = model.channels;
-  ProgramOptions program;
-  program.accumulation = accumulation;
-  const auto build = [=](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };
-  return BuildProgram(ClassificationWorkload("vit_micro", build, batch), program, 0);
-}
-
 TEST_P(AccumulationOnDevice, TakesTheMemoryAndTheLaunchesOfOneMicroBatch) {
   const auto measure = [&](int accumulation, std::vector<PlanReport>* reports) {
-    const auto program = VitMicro(accumulation);
+    const auto program = SmallProgram(accumulation);
     ASSERT_TRUE(program.ok()) << Message(program.status());
     ASSERT_EQ(program->schedule.size(), static_cast<size_t>(accumulation));
     Layout layout(test_->device->info().alignment);

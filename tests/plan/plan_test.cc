@@ -17,9 +17,8 @@
 #include "core/optim/optimizer.h"
 #include "core/parallel/data_parallel.h"
 #include "core/plan/launch_order.h"
-#include "core/train/classification.h"
-#include "models/model.h"
 #include "tests/plan/allocation_count.h"
+#include "tests/plan/small_program.h"
 #include "tests/plan/world.h"
 
 namespace switchyard {
@@ -32,28 +31,7 @@ std::vector<float> Ramp(int64_t count, float scale = 0.1f) {
   return values;
 }
 
-// A whole training step of vit_micro, two images.
-Graph SmallTrainingStep() {
-  ModelOptions options;
-  options.name = "vit_micro";
-  const ResolvedModel model = ResolveModel(options).value();
-  ClassificationOptions batch;
-  batch.batch = 2;
-  batch.height = batch.width = model.image_size;
-  batch.channels = model.channels;
-  const auto build = [&](nn::Context& context, const Value& images) { return BuildModel(model, context, images); };
-  return BuildProgram(ClassificationWorkload("vit_micro", build, batch), {}, 0).value().Find("update")->graph;
-}
-
-class PlanOnDevice : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    auto opened = TestDevice::Open(GetParam());
-    if (!opened.ok()) GTEST_SKIP() << "no " << GetParam() << " plugin: " << Message(opened.status());
-    test_ = std::move(*opened);
-  }
-  std::unique_ptr<TestDevice> test_;
-};
+class PlanOnDevice : public DeviceTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, PlanOnDevice, testing::Values("reference", "cpu", "null"),
                          [](const auto& info) { return std::string(info.param); });
 
@@ -359,7 +337,7 @@ TEST_P(PlanOnDevice, ReusesMemoryOfDeadValues) {
 }
 
 TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {
-  const Graph graph = SmallTrainingStep();
+  const Graph graph = SmallProgram().value().Find("update")->graph;
   std::vector<std::vector<float>> parameters;
   double losses[2] = {};
   for (const bool fuse : {true, false}) {
@@ -412,7 +390,7 @@ TEST(Plan, WarmRunsMakeNoAllocationOfOurs) {
 }
 
 TEST_P(PlanOnDevice, RunsSubmitWithoutWaiting) {
-  const Graph graph = SmallTrainingStep();
+  const Graph graph = SmallProgram().value().Find("update")->graph;
   const auto c = Compiled::Make(graph, *test_);
   ASSERT_TRUE(c.ok()) << c.status();
   const int64_t before = test_->device->host_waits();

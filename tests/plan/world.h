@@ -29,6 +29,17 @@ struct TestDevice {
   }
 };
 
+// Tests on a device of each plugin that is named; skipped where it was not built.
+class DeviceTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    auto opened = TestDevice::Open(GetParam());
+    if (!opened.ok()) GTEST_SKIP() << "no " << GetParam() << " plugin: " << Message(opened.status());
+    test_ = std::move(*opened);
+  }
+  std::unique_ptr<TestDevice> test_;
+};
+
 // A graph compiled and bound on a device, with values by name.
 struct Compiled {
   std::unique_ptr<Layout> layout;
