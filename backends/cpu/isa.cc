@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "backends/cpu/amx.h"
 #include "backends/cpu/device.h"
 #include "backends/cpu/vector/kernels.h"
 
@@ -21,6 +22,9 @@ extern const VectorKernels kTable;
 namespace avx512_bf16 {
 extern const VectorKernels kTable;
 }
+namespace amx {
+extern const VectorKernels kTable;
+}
 #endif
 
 namespace {
@@ -36,33 +40,48 @@ struct Choice {
   std::string refusal;
 };
 
+void Warn(const std::string& text) {
+  if (plugin_host != nullptr && SY_HAS(sy_host, plugin_host, log) && plugin_host->log)
+    plugin_host->log(2, text.c_str());
+}
+
 // oneDNN takes a limit until it is first used, by whomever.
 void LimitOneDnn(const InstructionSet& set) {
   const dnnl_status_t status = dnnl_set_max_cpu_isa(set.one_dnn);
-  if (status == dnnl_success || plugin_host == nullptr || !SY_HAS(sy_host, plugin_host, log) || !plugin_host->log)
-    return;
-  plugin_host->log(2, Text("cpu: SWITCHYARD_CPU_ISA=", set.table->isa,
-                           " limits the plugin's own kernels, but not oneDNN, which does not take it any more (status ",
-                           static_cast<int>(status), "): this process used oneDNN before")
-                          .c_str());
+  if (status == dnnl_success) return;
+  Warn(Text("cpu: SWITCHYARD_CPU_ISA=", set.table->isa,
+            " limits the plugin's own kernels, but not oneDNN, which does not take it any more (status ",
+            static_cast<int>(status), "): this process used oneDNN before"));
 }
+
+#if defined(SY_X86_64)
+// Whether the CPU has AMX and this process may use it; says why not where the CPU has it.
+bool UsesTiles() {
+  const auto refusal = TilesRefusal(kAmxMachine);
+  if (refusal && !refusal->empty()) Warn(Text("cpu: AMX is not used: ", *refusal));
+  return !refusal;
+}
+#endif
 
 // The best set that this CPU has. One that is asked for by name limits oneDNN too.
 Choice Choose() {
+  const char* wanted = Setting("CPU_ISA");
 #if defined(SY_X86_64)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const InstructionSet sets[] = {
-      {&baseline::kTable, true, dnnl_cpu_isa_sse41},
-      {&avx2::kTable, avx2, dnnl_cpu_isa_avx2},
-      {&avx512::kTable, avx512, dnnl_cpu_isa_avx512_core},
-      {&avx512_bf16::kTable, avx512 && __builtin_cpu_supports("avx512bf16"), dnnl_cpu_isa_avx512_core_bf16}};
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  // Asked of the kernel only where it would be chosen.
+  const bool tiles = bf16 && (wanted == nullptr || std::strcmp(wanted, amx::kTable.isa) == 0) && UsesTiles();
+  const InstructionSet sets[] = {{&baseline::kTable, true, dnnl_cpu_isa_sse41},
+                                 {&avx2::kTable, avx2, dnnl_cpu_isa_avx2},
+                                 {&avx512::kTable, avx512, dnnl_cpu_isa_avx512_core},
+                                 {&avx512_bf16::kTable, bf16, dnnl_cpu_isa_avx512_core_bf16},
+                                 {&amx::kTable, tiles, dnnl_cpu_isa_avx512_core_amx}};
 #else
   const InstructionSet sets[] = {{&baseline::kTable, true, dnnl_cpu_isa_default}};
 #endif
-  const char* wanted = Setting("CPU_ISA");
   Choice choice;
   std::string known, offered;
   bool is_known = false, found = false;

@@ -1,8 +1,10 @@
 // Every op of the cpu plugin against the reference plugin on random tensors of odd shapes, in f32 and halves, into
 // poisoned outputs. Skipped where SWITCHYARD_CPU_ISA asks for an instruction set that this CPU lacks.
+// SWITCHYARD_TEST_CPU_PLUGIN: another file that is the plugin.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -48,7 +50,8 @@ class CpuOps : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     try {
-      cpu_ = new Backend("cpu");
+      const char* plugin = std::getenv("SWITCHYARD_TEST_CPU_PLUGIN");
+      cpu_ = new Backend(plugin ? plugin : "cpu");
     } catch (const std::runtime_error& error) {
       lacking_ = error.what();
       if (lacking_.find("but this CPU has only") == std::string::npos) throw;
@@ -226,8 +229,14 @@ TEST_F(CpuOps, WideMatmulAgrees) {
 
 TEST_F(CpuOps, AttentionAgrees) {
   for (const sy_dtype dtype : kFloats)
-    for (const auto& [batch, tokens, heads, dim] :
-         {std::tuple{1, 1, 1, 2}, {2, 5, 3, 8}, {1, 50, 2, 16}, {2, 197, 2, 64}, {1, 256, 1, 32}, {1, 401, 1, 24}})
+    for (const auto& [batch, tokens, heads, dim] : {std::tuple{1, 1, 1, 2},
+                                                    {2, 5, 3, 8},
+                                                    {1, 50, 2, 16},
+                                                    {2, 197, 2, 64},
+                                                    {1, 256, 1, 32},
+                                                    {1, 401, 1, 24},
+                                                    {1, 33, 1, 80},
+                                                    {1, 70, 2, 7}})
       for (const int extra : {0, 1, 2, 3}) {
         const int bias = extra & 1, mask = extra >> 1;
         const sy_attention_attributes t{.scale = 1 / std::sqrt(static_cast<float>(dim)), .bias = bias, .mask = mask};
@@ -254,8 +263,9 @@ TEST_F(CpuOps, AttentionIgnoresWhatAMaskForbids) {
   for (size_t i = 0; i < mask.values.size(); ++i)
     if (i % 3 == 0 || i / 20 == 4) mask.values[i] = -std::numeric_limits<float>::infinity();
   for (size_t i = 4 * 20; i < 5 * 20; i += 7) mask.values[i] = 0;
-  Agree(Op("attention", sy_attention_attributes{.scale = 0.2f, .mask = 1}), {Random({2, 20, 3, 2, 16}), mask},
-        {Empty({2, 20, 2, 16}), Empty({2, 2, 20})});
+  for (const sy_dtype dtype : {SY_F32, SY_BF16})
+    Agree(Op("attention", sy_attention_attributes{.scale = 0.2f, .mask = 1}), {Random({2, 20, 3, 2, 16}, dtype), mask},
+          {Empty({2, 20, 2, 16}, dtype), Empty({2, 2, 20})}, dtype == SY_BF16 ? 1e-3 : 2e-5);
 }
 
 TEST_F(CpuOps, LayerNormAndItsGradientAgree) {

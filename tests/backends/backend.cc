@@ -100,7 +100,8 @@ void Decode(const std::vector<char>& bytes, Tensor* tensor) {
 
 Backend::Backend(const std::string& name) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const auto path = program / ".." / "lib" / "switchyard" / "plugins" / ("switchyard_backend_" + name + ".so");
+  auto path = program / ".." / "lib" / "switchyard" / "plugins" / ("switchyard_backend_" + name + ".so");
+  if (name.find('/') != std::string::npos) path = name;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
   static const sy_host host{SY_HEADER(sy_host), Log, Setting};
@@ -175,7 +176,8 @@ Result Backend::Run(const Op& op, const std::vector<Tensor>& inputs, std::vector
   for (const Tensor& tensor : inputs) from.push_back(place(Encode(tensor)));
   for (const Tensor& tensor : outputs) to.push_back(place(Encode(tensor)));
   sy_binding binding{SY_HEADER(sy_binding), from.data(), to.data(), {}, {}, {}};
-  if (result.info.workspace_bytes) binding.workspace = place(std::vector<char>(result.info.workspace_bytes));
+  if (result.info.workspace_bytes)
+    binding.workspace = place(std::vector<char>(result.info.workspace_bytes, '\xFF'));  // NaN
   if (result.info.persistent_bytes) binding.persistent = place(std::vector<char>(result.info.persistent_bytes));
   sy_bound* bound = nullptr;
   sy_launch launch = nullptr;

@@ -2,14 +2,13 @@
 // S = Q·Kᵀ, P = exp(scale·S + bias + mask − max), O = P·V / ΣP. Backward recomputes P from logsumexp and follows
 // Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: with D = rowsum(dO∘O),
 //   dV = Pᵀ·dO,  dP = dO·Vᵀ,  dS = P∘(dP − D),  dQ = scale·dS·K,  dK = scale·dSᵀ·Q.
-#include "backends/cpu/vector/convert.h"
+#include "backends/cpu/vector/attention_rows.h"
 #include "backends/cpu/vector/gemm.h"
-#include "backends/cpu/vector/math.h"
+#include "backends/cpu/vector/tile_attention.h"
+#include "backends/cpu/vector/tiles.h"
 
 namespace switchyard::SY_ISA {
 namespace {
-
-SY_INLINE int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Sizes in words or rows. Blocks of queries are even (pairs) and sized so that a block of scores stays in the L2 cache.
 struct Sizes {
@@ -33,16 +32,6 @@ Sizes SizesOf(int64_t tokens, int64_t dim) {
   s.block = RoundUp((tokens + blocks - 1) / blocks, 6);
   return s;
 }
-
-// Takes 64-byte aligned arrays of words one after another.
-struct Arena {
-  char* at;
-  float* Take(int64_t words) {
-    float* taken = reinterpret_cast<float*>(at);
-    at += RoundUp(words * 4, 64);
-    return taken;
-  }
-};
 
 struct Workspace {
   float *keys, *values, *scores, *out;              // forward and backward
@@ -100,56 +89,12 @@ void PackTransposed(const SmallMatrix& rows, int64_t depth, int64_t tokens, int6
   }
 }
 
-// pairs: word (i, d) = elements (2i, d) and (2i + 1, d). Else a copy in f32. Columns padded to `width` with zeros, rows
-// to a pair.
-template <bool pairs>
-void PackRows(const char* rows, int64_t count, int64_t dim, int64_t stride, sy_dtype dtype, int64_t width,
-              float* words) {
-  if constexpr (pairs) {
-    const auto* from = reinterpret_cast<const uint16_t*>(rows);
-    auto* to = reinterpret_cast<uint32_t*>(words);
-    for (int64_t i = 0; i < count; i += 2, to += width) {
-      const uint16_t *low = from + i * stride, *high = low + stride;
-      if (i + 1 < count) {
-        for (int64_t d = 0; d < dim; ++d) to[d] = low[d] | uint32_t{high[d]} << 16;
-      } else {
-        for (int64_t d = 0; d < dim; ++d) to[d] = low[d];
-      }
-      for (int64_t d = dim; d < width; ++d) to[d] = 0;
-    }
-  } else {
-    for (int64_t i = 0; i < count; ++i, words += width) {
-      to_float(dtype, rows + i * stride * ElementBytes(dtype), words, dim);
-      for (int64_t d = dim; d < width; ++d) words[d] = 0;
-    }
-  }
-}
-
 // Two f32 rows as words of pairs: low from a, high from b (nullptr: 0).
 SY_INLINE void InterleaveRows(const float* a, const float* b, int64_t n, float* words) {
   for (int64_t i = 0; i < n; i += kLanes) {
     const Words low = __builtin_convertvector(ToBf16(Load(a + i)), Words);
     const Words high = b ? __builtin_convertvector(ToBf16(Load(b + i)), Words) << 16 : Words{};
     Store(words + i, Bits<Floats>(low | high));
-  }
-}
-
-// scores = scale·scores + bias + mask, row `query`.
-void Bias(const AttentionHead& a, int64_t query, float* scores) {
-  const int64_t n = a.tokens;
-  ForEachVector(
-      n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(scores + i, Load(scores + i, lanes) * a.scale, lanes); });
-  const Rows addends[] = {{const_cast<char*>(a.bias), a.bias_dtype}, {const_cast<char*>(a.mask), a.mask_dtype}};
-  for (const Rows& addend : addends) {
-    if (!addend.data) continue;
-    alignas(64) float block[256];
-    for (int64_t first = 0; first < n; first += 256) {
-      const int64_t count = Min(256, n - first);
-      const float* values = Widened(addend, query * n + first, count, block);
-      ForEachVector(count, [&](int64_t i, int64_t lanes) SY_INLINED {
-        Store(scores + first + i, Load(scores + first + i, lanes) + Load(values + i, lanes), lanes);
-      });
-    }
   }
 }
 
@@ -168,13 +113,6 @@ float Probabilities(float* row, const Sizes& s, float scale, float shift) {
 void NarrowInPlace(float* row, int64_t n) {
   auto* halves = reinterpret_cast<uint16_t*>(row);
   for (int64_t i = 0; i < n; i += kLanes) StoreHalves(halves + i, ToBf16(Load(row + i)));
-}
-
-void StoreScaled(sy_dtype dtype, float* row, float factor, char* to, int64_t dim) {
-  if (factor != 1.0f)
-    ForEachVector(dim,
-                  [&](int64_t i, int64_t lanes) SY_INLINED { Store(row + i, Load(row + i, lanes) * factor, lanes); });
-  from_float(dtype, row, to, dim);
 }
 
 template <bool pairs>
@@ -198,8 +136,7 @@ void Forward(const AttentionHead& a) {
       float* row = w.scores + r * s.keys;
       if (biased) Bias(a, first + r, row);
       const float scale = biased ? 1.0f : a.scale;
-      const float extreme = (scale < 0 ? reduce(SY_REDUCE_MIN, row, s.tokens) : LargestOf(row, s.tokens)) * scale;
-      const float largest = extreme == -__builtin_inff() ? 0.0f : extreme;  // a row that is masked out altogether
+      const float largest = LargestScore(row, s.tokens, scale);
       sums[r] = Probabilities(row, s, scale, largest);
       a.logsumexp[first + r] = largest + __builtin_logf(sums[r]);
       if (pairs) NarrowInPlace(row, s.keys);
@@ -236,12 +173,7 @@ void Backward(const AttentionHead& a) {
       float *row = w.scores + r * s.keys, *drow = w.dscores + r * s.keys;
       if (biased) Bias(a, first + r, row);
       Probabilities(row, s, scale, a.logsumexp[first + r]);
-      const Rows out = {a.out + (first + r) * a.out_stride * bytes, a.dtype};
-      const Rows gradient = {const_cast<char*>(dout) + r * a.out_stride * bytes, a.dtype};
-      float* block = w.out;  // two rows of it, free until dQ is computed
-      const float *o = Widened(out, 0, s.dim, block), *d = Widened(gradient, 0, s.dim, block + s.width);
-      const float sum =
-          SumOver(s.dim, [&](int64_t i, int64_t lanes) SY_INLINED { return Load(o + i, lanes) * Load(d + i, lanes); });
+      const float sum = OutTimesGradient(a, first + r, w.out, w.out + s.width);  // w.out: free until dQ is computed
       float* dbias = a.dbias ? a.dbias + (first + r) * s.tokens : nullptr;
       for (int64_t i = 0; i < columns; i += kLanes) {
         const Floats ds = Load(row + i) * (Load(drow + i) - sum);
@@ -279,11 +211,13 @@ void Backward(const AttentionHead& a) {
   }
 }
 
+bool UsesTiles(sy_dtype dtype) { return kHasTiles && dtype == SY_BF16; }
 bool UsesPairs(sy_dtype dtype, int64_t head_dim) { return kHasPairs && dtype == SY_BF16 && head_dim % 2 == 0; }
 
 }  // namespace
 
 uint64_t attention_scratch(int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward) {
+  if (UsesTiles(dtype)) return TileAttentionScratch(tokens, head_dim, backward);
   Arena arena = {nullptr};
   if (UsesPairs(dtype, head_dim)) {
     Layout<kHasPairs>(SizesOf<kHasPairs>(tokens, head_dim), dtype, backward, &arena);
@@ -294,11 +228,13 @@ uint64_t attention_scratch(int64_t tokens, int64_t head_dim, sy_dtype dtype, boo
 }
 
 void attention(const AttentionHead& a) {
+  if (UsesTiles(a.dtype)) return TileAttention(a);
   if (UsesPairs(a.dtype, a.head_dim)) return Forward<kHasPairs>(a);
   Forward<false>(a);
 }
 
 void attention_backward(const AttentionHead& a) {
+  if (UsesTiles(a.dtype)) return TileAttentionBackward(a);
   if (UsesPairs(a.dtype, a.head_dim)) return Backward<kHasPairs>(a);
   Backward<false>(a);
 }
