@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/graph/factors.h"
 #include "core/graph/graph.h"
 
 namespace switchyard {
@@ -79,6 +80,8 @@ struct OpDefinition {
   // FLOPs of one run; nullptr: one per output element. Bytes are counted from the tensors.
   std::function<double(const Graph& graph, const Node& node)> flops = nullptr;
   OpTraits traits = {};
+  // Along which axes it may be split over ranks (core/graph/factors.h). None: it is gathered for.
+  FactorRule factors = {};
 };
 
 // nullptr for a name that is no op.

@@ -67,9 +67,13 @@ Status ExplainCommand(const CommandLine& line) {
 
 Status OpsCommand(const CommandLine& line) {
   if (!line.settings.Has("model")) {
-    for (const auto& [name, op] : AllOps()) fmt::print("{:<32} {}\n", name, op.summary);
+    for (const auto& [name, op] : AllOps()) {
+      fmt::print("{:<32} {}\n", name, op.summary);
+      if (op.factors) fmt::print("{:<32}   {}\n", "", op.factors.shown());
+    }
     fmt::print(
-        "\n--model=NAME lists those that a model needs, with shapes and dtypes; core/abi/ops.h specifies each\n");
+        "\nbelow an op: its axes (core/graph/factors.h)\n"
+        "--model=NAME lists those that a model needs, with shapes and dtypes; core/abi/ops.h specifies each\n");
     return OkStatus();
   }
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, nullptr, 1));

@@ -144,6 +144,18 @@ std::vector<Value> AttentionBackwardDecompose(Graph&, const Node& node, const st
   return results;
 }
 
+// With a mask, sample b = (o, g) takes the mask of group g.
+std::string AttentionFactors(const Graph&, const Node& node) {
+  const auto& a = node.attributes.as<sy_attention_attributes>();
+  const std::string b = a.mask ? "(o g)" : "b", bias = a.bias ? ", h _ _" : "", mask = a.mask ? ", g _ _" : "";
+  return fmt::format("{0} _ 3 h _{1}{2} -> {0} _ h _, {0} h _", b, bias, mask);
+}
+std::string AttentionBackwardFactors(const Graph&, const Node& node) {
+  const auto& a = node.attributes.as<sy_attention_attributes>();
+  const std::string b = a.mask ? "(o g)" : "b", bias = a.bias ? ", h _ _" : "", mask = a.mask ? ", g _ _" : "";
+  return fmt::format("{0} _ 3 h _, {0} _ h _, {0} h _, {0} _ h _{1}{2} -> {0} _ 3 h _{1}", b, bias, mask);
+}
+
 // Of one product of a query with every key.
 double ProductFlops(const Graph& graph, const Node& node) {
   const Shape& s = graph.type(node.inputs[0]).shape;
@@ -159,12 +171,14 @@ std::vector<OpDefinition> AttentionOps() {
            .gradient = AttentionGradient,
            .decompose = AttentionDecompose,
            .flops = [](const Graph& g, const Node& n) { return 2 * ProductFlops(g, n); },
-           .traits = {.precision = Precision::kHalf, .half_inputs = 1}},
+           .traits = {.precision = Precision::kHalf, .half_inputs = 1},
+           .factors = {"b _ 3 h _ -> b _ h _, b h _", AttentionFactors}},
           {.name = "attention_backward",
            .summary = "its gradient",
            .infer = AttentionBackwardTypes,
            .decompose = AttentionBackwardDecompose,
-           .flops = [](const Graph& g, const Node& n) { return 5 * ProductFlops(g, n); }}};
+           .flops = [](const Graph& g, const Node& n) { return 5 * ProductFlops(g, n); },
+           .factors = {"b _ 3 h _, b _ h _, b h _, b _ h _ -> b _ 3 h _", AttentionBackwardFactors}}};
 }
 
 }  // namespace switchyard

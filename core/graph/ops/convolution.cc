@@ -191,6 +191,22 @@ double ConvolutionFlops(const TensorType& y, const TensorType& w) {
   return 2.0 * static_cast<double>(y.elements()) * static_cast<double>(w.elements()) / static_cast<double>(w.shape[0]);
 }
 
+// Batch and channels; of a convolution in groups the batch alone, as a part would have another number of groups.
+std::string OneGroup(const Node& node, const char* line, const char* grouped) {
+  return node.attributes.as<sy_convolution_attributes>().groups == 1 ? line : grouped;
+}
+std::string ConvolutionFactors(const Graph&, const Node& node) {
+  if (node.attributes.as<sy_convolution_attributes>().bias)
+    return OneGroup(node, "n _... c, k _... c, +k -> n _... k", "n _..., _..., _ -> n _...");
+  return OneGroup(node, "n _... c, k _... c -> n _... k", "n _..., _... -> n _...");
+}
+std::string ConvolutionDataFactors(const Graph&, const Node& node) {
+  return OneGroup(node, "n _... k, k _... c -> n _... c", "n _..., _... -> n _...");
+}
+std::string ConvolutionWeightFactors(const Graph&, const Node& node) {
+  return OneGroup(node, "n _... c, n _... k -> k _... c", "n _..., n _... -> _...");
+}
+
 double PoolFlops(const Node& node, const TensorType& y) {
   const auto a = node.attributes.as<sy_pool_attributes>();
   double window = 1;
@@ -201,35 +217,42 @@ double PoolFlops(const Node& node, const TensorType& y) {
 }  // namespace
 
 std::vector<OpDefinition> ConvolutionOps() {
-  return {{.name = "convolution",
-           .summary = "2-D and 3-D convolution, channels last",
-           .infer = ConvolutionTypes,
-           .gradient = ConvolutionGradient,
-           .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(n.outputs[0], g.type(n.inputs[1])); },
-           .traits = {.precision = Precision::kHalf, .half_inputs = 2}},
-          {.name = "convolution_backward_data",
-           .summary = "its gradient for the input",
-           .infer = ConvolutionDataTypes,
-           .flops = [](const Graph& g,
-                       const Node& n) { return ConvolutionFlops(g.type(n.inputs[0]), g.type(n.inputs[1])); }},
-          {.name = "convolution_backward_weights",
-           .summary = "its gradient for the weight",
-           .infer = ConvolutionWeightTypes,
-           .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(g.type(n.inputs[1]), n.outputs[0]); }},
-          {.name = "pool",
-           .summary = "max and average pooling",
-           .infer = PoolTypes,
-           .gradient = PoolGradient,
-           .flops = [](const Graph&, const Node& n) { return PoolFlops(n, n.outputs[0]); }},
-          {.name = "pool_backward",
-           .summary = "its gradient",
-           .infer = PoolBackwardTypes,
-           .flops = [](const Graph& g, const Node& n) { return PoolFlops(n, g.type(n.inputs[1])); }},
-          {.name = "resize",
-           .summary = "nearest and linear interpolation",
-           .infer = ResizeTypes,
-           .gradient = ResizeGradient},
-          {.name = "resize_backward", .summary = "its gradient", .infer = ResizeTypes}};
+  return {
+      {.name = "convolution",
+       .summary = "2-D and 3-D convolution, channels last",
+       .infer = ConvolutionTypes,
+       .gradient = ConvolutionGradient,
+       .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(n.outputs[0], g.type(n.inputs[1])); },
+       .traits = {.precision = Precision::kHalf, .half_inputs = 2},
+       .factors = {"n _... c, k _... c, +k -> n _... k", ConvolutionFactors}},
+      {.name = "convolution_backward_data",
+       .summary = "its gradient for the input",
+       .infer = ConvolutionDataTypes,
+       .flops = [](const Graph& g,
+                   const Node& n) { return ConvolutionFlops(g.type(n.inputs[0]), g.type(n.inputs[1])); },
+       .factors = {"n _... k, k _... c -> n _... c", ConvolutionDataFactors}},
+      {.name = "convolution_backward_weights",
+       .summary = "its gradient for the weight",
+       .infer = ConvolutionWeightTypes,
+       .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(g.type(n.inputs[1]), n.outputs[0]); },
+       .factors = {"n _... c, n _... k -> k _... c", ConvolutionWeightFactors}},
+      {.name = "pool",
+       .summary = "max and average pooling",
+       .infer = PoolTypes,
+       .gradient = PoolGradient,
+       .flops = [](const Graph&, const Node& n) { return PoolFlops(n, n.outputs[0]); },
+       .factors = "n _... c -> n _... c"},
+      {.name = "pool_backward",
+       .summary = "its gradient",
+       .infer = PoolBackwardTypes,
+       .flops = [](const Graph& g, const Node& n) { return PoolFlops(n, g.type(n.inputs[1])); },
+       .factors = "n _... c, n _... c -> n _... c"},
+      {.name = "resize",
+       .summary = "nearest and linear interpolation",
+       .infer = ResizeTypes,
+       .gradient = ResizeGradient,
+       .factors = "n _... c -> n _... c"},
+      {.name = "resize_backward", .summary = "its gradient", .infer = ResizeTypes, .factors = "n _... c -> n _... c"}};
 }
 
 }  // namespace switchyard

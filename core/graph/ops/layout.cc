@@ -1,9 +1,11 @@
 // reshape, transpose, slice, pad, roll, concat, gather, scatter_add.
 #include "core/graph/ops/layout.h"
 
+#include "core/graph/factor_lines.h"
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/pointwise.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 namespace ops {
@@ -256,6 +258,67 @@ std::vector<Value> ReshapeGradient(Graph& graph, int id, const std::vector<Value
   return {ops::Reshape(dy[0], graph.type(graph.node(id).inputs[0]).shape)};
 }
 
+const Shape& InputShape(const Graph& graph, const Node& node, size_t i) { return graph.type(node.inputs[i]).shape; }
+
+std::string ReshapeFactors(const Graph& graph, const Node& node) {
+  return ReshapeLine(InputShape(graph, node, 0), node.outputs[0].shape);
+}
+
+std::string TransposeFactors(const Graph& graph, const Node& node) {
+  const auto& a = node.attributes.as<sy_axes_attributes>();
+  std::vector<std::string> to;
+  for (size_t i = 0; i < node.outputs[0].shape.size(); ++i) to.push_back(fmt::format("x{}", a.values[i]));
+  return fmt::format("{} -> {}", AxisNames("x", InputShape(graph, node, 0).size()), fmt::join(to, " "));
+}
+
+// An op that leaves some axes as they are.
+template <typename F>
+std::string AxesThatStay(size_t rank, F stays) {
+  std::vector<std::string> names;
+  for (size_t axis = 0; axis < rank; ++axis) names.push_back(stays(axis) ? fmt::format("x{}", axis) : "_");
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+std::string SliceFactors(const Graph& graph, const Node& node) {
+  const auto& a = node.attributes.as<sy_slice_attributes>();
+  const Shape &from = InputShape(graph, node, 0), &to = node.outputs[0].shape;
+  const std::string names = AxesThatStay(
+      from.size(), [&](size_t axis) { return a.start[axis] == 0 && a.step[axis] == 1 && from[axis] == to[axis]; });
+  return names + " -> " + names;
+}
+
+std::string PadFactors(const Graph& graph, const Node& node) {
+  const auto& a = node.attributes.as<sy_pad_attributes>();
+  const std::string names = AxesThatStay(InputShape(graph, node, 0).size(),
+                                         [&](size_t axis) { return a.before[axis] == 0 && a.after[axis] == 0; });
+  return names + " -> " + names;
+}
+
+std::string RollFactors(const Graph& graph, const Node& node) {
+  const auto& a = node.attributes.as<sy_axes_attributes>();
+  const std::string names =
+      AxesThatStay(InputShape(graph, node, 0).size(), [&](size_t axis) { return a.values[axis] == 0; });
+  return names + " -> " + names;
+}
+
+std::string ConcatFactors(const Graph&, const Node& node) {
+  const auto joined = static_cast<size_t>(node.attributes.as<sy_axes_attributes>().values[0]);
+  const std::string names = AxesThatStay(node.outputs[0].shape.size(), [&](size_t axis) { return axis != joined; });
+  return fmt::format("{} -> {}", fmt::join(std::vector<std::string>(node.inputs.size(), names), ", "), names);
+}
+
+// A row may be split, and so may the indices; a part of the table would not know which rows it has.
+std::string GatherFactors(const Graph& graph, const Node& node) {
+  const std::string i = AxisNames("i", InputShape(graph, node, 1).size()),
+                    r = AxisNames("r", InputShape(graph, node, 0).size() - 1);
+  return fmt::format("_ {1}, {0} -> {0} {1}", i, r);
+}
+std::string ScatterAddFactors(const Graph& graph, const Node& node) {
+  const std::string i = AxisNames("i", InputShape(graph, node, 0).size()),
+                    r = AxisNames("r", node.outputs[0].shape.size() - 1);
+  return fmt::format("{0}, {0} {1} -> _ {1}", i, r);
+}
+
 double NoFlops(const Graph&, const Node&) { return 0; }
 
 }  // namespace
@@ -266,43 +329,51 @@ std::vector<OpDefinition> LayoutOps() {
            .infer = ReshapeTypes,
            .gradient = ReshapeGradient,
            .flops = NoFlops,
-           .traits = {.structural = true, .view = true}},
+           .traits = {.structural = true, .view = true},
+           .factors = {"x (y z) -> (x y) z", ReshapeFactors}},
           {.name = "transpose",
            .summary = "permutes axes",
            .infer = TransposeTypes,
            .gradient = TransposeGradient,
-           .flops = NoFlops},
+           .flops = NoFlops,
+           .factors = {"x y -> y x", TransposeFactors}},
           {.name = "slice",
            .summary = "a part of each axis, with steps",
            .infer = SliceTypes,
            .gradient = SliceGradient,
-           .flops = NoFlops},
+           .flops = NoFlops,
+           .factors = {"x _ -> x _", SliceFactors}},
           {.name = "pad",
            .summary = "surrounds with a constant",
            .infer = PadTypes,
            .gradient = PadGradient,
-           .flops = NoFlops},
+           .flops = NoFlops,
+           .factors = {"x _ -> x _", PadFactors}},
           {.name = "roll",
            .summary = "cyclic shift, as window shifts need",
            .infer = SameType,
            .gradient = RollGradient,
            .decompose = RollDecompose,
-           .flops = NoFlops},
+           .flops = NoFlops,
+           .factors = {"x _ -> x _", RollFactors}},
           {.name = "concat",
            .summary = "joins along one axis",
            .infer = ConcatTypes,
            .gradient = ConcatGradient,
            .flops = NoFlops,
-           .traits = {.one_dtype = true}},
+           .traits = {.one_dtype = true},
+           .factors = {"x _, x _ -> x _", ConcatFactors}},
           {.name = "gather",
            .summary = "rows of a table by index",
            .infer = GatherTypes,
            .gradient = GatherGradient,
-           .flops = NoFlops},
+           .flops = NoFlops,
+           .factors = {"_ r, i -> i r", GatherFactors}},
           {.name = "scatter_add",
            .summary = "adds rows into a table by index",
            .infer = ScatterAddTypes,
-           .gradient = ScatterAddGradient}};
+           .gradient = ScatterAddGradient,
+           .factors = {"i, i r -> _ r", ScatterAddFactors}}};
 }
 
 }  // namespace switchyard

@@ -110,6 +110,15 @@ std::vector<Value> CrossEntropyBackwardDecompose(Graph& graph, const Node& node,
   return {ops::Cast(ops::Mul(ops::Sub(ops::Mul(p, mass), y), ops::Reshape(inputs[3], {n, 1})), node.outputs[0].dtype)};
 }
 
+std::string CrossEntropyFactors(const Graph&, const Node& node) {
+  const bool soft = node.attributes.as<sy_cross_entropy_attributes>().soft_targets != 0;
+  return soft ? "n _, n _ -> n, n" : "n _, n -> n, n";
+}
+std::string CrossEntropyBackwardFactors(const Graph&, const Node& node) {
+  const bool soft = node.attributes.as<sy_cross_entropy_attributes>().soft_targets != 0;
+  return soft ? "n _, n _, n, n -> n _" : "n _, n, n, n -> n _";
+}
+
 double LossFlops(const Graph& graph, const Node& node) {
   return 5.0 * static_cast<double>(graph.type(node.inputs[0]).elements());
 }
@@ -123,17 +132,20 @@ std::vector<OpDefinition> LossOps() {
            .gradient = CrossEntropyGradient,
            .decompose = CrossEntropyDecompose,
            .flops = LossFlops,
-           .traits = {.precision = Precision::kFull}},
+           .traits = {.precision = Precision::kFull},
+           .factors = {"n _, n -> n, n", CrossEntropyFactors}},
           {.name = "cross_entropy_backward",
            .summary = "its gradient",
            .infer = CrossEntropyBackwardTypes,
            .decompose = CrossEntropyBackwardDecompose,
-           .flops = LossFlops},
+           .flops = LossFlops,
+           .factors = {"n _, n, n, n -> n _", CrossEntropyBackwardFactors}},
           {.name = "label_rank",
            .summary = "rank of the true class, for top-k accuracy",
            .infer = LabelRankTypes,
            .flops = LossFlops,
-           .traits = {.precision = Precision::kFull}}};
+           .traits = {.precision = Precision::kFull},
+           .factors = "n _, n -> n"}};
 }
 
 }  // namespace switchyard

@@ -5,6 +5,7 @@
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "fmt/format.h"
 
 namespace switchyard {
 namespace ops {
@@ -159,6 +160,21 @@ std::vector<Value> MatmulDecompose(Graph&, const Node& node, const std::vector<V
   return results;
 }
 
+// The result is linear in the products, so that k leaves partial sums; but for an activation, which needs the sum.
+std::string MatmulFactors(const Graph&, const Node& node) {
+  const auto& a = node.attributes.as<sy_matmul_attributes>();
+  const char* k = a.activation != SY_ACTIVATION_NONE && !a.activation_gradient ? "_" : "k";
+  std::string line = fmt::format(fmt::runtime(a.transpose_a ? "... {0} m" : "... m {0}"), k);
+  line += fmt::format(fmt::runtime(a.transpose_b ? ", ... n {0}" : ", ... {0} n"), k);
+  if (a.bias) line += ", +n";
+  if (a.activation_gradient) line += ", ... m n";
+  if (a.residual) line += ", +... m n";
+  line += " -> ... m n";
+  if (a.save_preactivation) line += ", ... m n";
+  if (a.bias_gradient) line += ", m =n";
+  return line;
+}
+
 double MatmulFlops(const Graph& graph, const Node& node) {
   const auto a = node.attributes.as<sy_matmul_attributes>();
   const Shape& x = graph.type(node.inputs[0]).shape;
@@ -175,7 +191,8 @@ std::vector<OpDefinition> MatmulOps() {
            .gradient = MatmulGradient,
            .decompose = MatmulDecompose,
            .flops = MatmulFlops,
-           .traits = {.precision = Precision::kHalf, .half_inputs = 2}}};
+           .traits = {.precision = Precision::kHalf, .half_inputs = 2},
+           .factors = {"... m k, ... k n, +n -> ... m n", MatmulFactors}}};
 }
 
 }  // namespace switchyard

@@ -258,48 +258,66 @@ std::vector<Value> BatchNormGradient(Graph& graph, int id, const std::vector<Val
   return {results[0], results[1], results[2], {}, {}};
 }
 
+std::string LayerNormFactors(const Graph&, const Node& node) {
+  const bool residual = node.attributes.as<sy_layer_norm_attributes>().residual != 0;
+  return residual ? "... _, ... _, _, _ -> ... _, ..., ..., ... _" : "... _, _, _ -> ... _, ..., ...";
+}
+std::string LayerNormBackwardFactors(const Graph&, const Node& node) {
+  const bool residual = node.attributes.as<sy_layer_norm_attributes>().residual != 0;
+  return residual ? "... _, _, ..., ..., ... _, ... _ -> ... _, _, _" : "... _, _, ..., ..., ... _ -> ... _, _, _";
+}
+
 double NormFlops(const Graph&, const Node& node) { return 8.0 * static_cast<double>(node.outputs[0].elements()); }
 
 }  // namespace
 
 std::vector<OpDefinition> NormalizationOps() {
-  return {
-      {.name = "layer_norm",
-       .summary = "layer norm, optionally of a residual sum",
-       .infer = LayerNormTypes,
-       .gradient = LayerNormGradient,
-       .decompose = LayerNormDecompose,
-       .flops = NormFlops,
-       .traits = {.precision = Precision::kReaders}},
-      {.name = "layer_norm_backward",
-       .summary = "its gradient",
-       .infer = LayerNormBackwardTypes,
-       .decompose = LayerNormBackwardDecompose,
-       .flops = NormFlops},
-      {.name = "group_norm",
-       .summary = "norm of each sample's groups of channels",
-       .infer = GroupNormTypes,
-       .gradient = GroupNormGradient,
-       .decompose = GroupNormDecompose,
-       .flops = NormFlops,
-       .traits = {.precision = Precision::kReaders}},
-      {.name = "group_norm_backward",
-       .summary = "its gradient",
-       .infer = GroupNormBackwardTypes,
-       .decompose = GroupNormBackwardDecompose,
-       .flops = NormFlops},
-      {.name = "batch_norm",
-       .summary = "batch norm with the batch's statistics",
-       .infer = BatchNormTypes,
-       .gradient = BatchNormGradient,
-       .flops = NormFlops,
-       .traits = {.precision = Precision::kFull}},
-      {.name = "batch_norm_backward", .summary = "its gradient", .infer = BatchNormBackwardTypes, .flops = NormFlops},
-      {.name = "batch_norm_inference",
-       .summary = "batch norm with running statistics",
-       .infer = BatchNormInferenceTypes,
-       .flops = NormFlops,
-       .traits = {.precision = Precision::kFull}}};
+  return {{.name = "layer_norm",
+           .summary = "layer norm, optionally of a residual sum",
+           .infer = LayerNormTypes,
+           .gradient = LayerNormGradient,
+           .decompose = LayerNormDecompose,
+           .flops = NormFlops,
+           .traits = {.precision = Precision::kReaders},
+           .factors = {"... _, _, _ -> ... _, ..., ...", LayerNormFactors}},
+          {.name = "layer_norm_backward",
+           .summary = "its gradient",
+           .infer = LayerNormBackwardTypes,
+           .decompose = LayerNormBackwardDecompose,
+           .flops = NormFlops,
+           .factors = {"... _, _, ..., ..., ... _ -> ... _, _, _", LayerNormBackwardFactors}},
+          {.name = "group_norm",
+           .summary = "norm of each sample's groups of channels",
+           .infer = GroupNormTypes,
+           .gradient = GroupNormGradient,
+           .decompose = GroupNormDecompose,
+           .flops = NormFlops,
+           .traits = {.precision = Precision::kReaders},
+           .factors = "n _..., _, _ -> n _..., n _, n _"},
+          {.name = "group_norm_backward",
+           .summary = "its gradient",
+           .infer = GroupNormBackwardTypes,
+           .decompose = GroupNormBackwardDecompose,
+           .flops = NormFlops,
+           .factors = "n _..., _, n _, n _, n _... -> n _..., _, _"},
+          {.name = "batch_norm",
+           .summary = "batch norm with the batch's statistics",
+           .infer = BatchNormTypes,
+           .gradient = BatchNormGradient,
+           .flops = NormFlops,
+           .traits = {.precision = Precision::kFull},
+           .factors = "_... c, c, c, c, c -> _... c, c, c, c, c"},
+          {.name = "batch_norm_backward",
+           .summary = "its gradient",
+           .infer = BatchNormBackwardTypes,
+           .flops = NormFlops,
+           .factors = "_... c, c, c, c, _... c -> _... c, c, c"},
+          {.name = "batch_norm_inference",
+           .summary = "batch norm with running statistics",
+           .infer = BatchNormInferenceTypes,
+           .flops = NormFlops,
+           .traits = {.precision = Precision::kFull},
+           .factors = "... c, c, c, c, c -> ... c"}};
 }
 
 }  // namespace switchyard

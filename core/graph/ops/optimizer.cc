@@ -3,9 +3,11 @@
 
 #include <cmath>
 
+#include "core/graph/factor_lines.h"
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/pointwise.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 namespace ops {
@@ -105,6 +107,18 @@ std::vector<Value> OptimizerDecompose(Graph&, const Node& node, const std::vecto
   return results;
 }
 
+// Each tensor by itself, with its gradient and moments.
+std::string OptimizerFactors(const Graph& graph, const Node& node) {
+  const auto moments = static_cast<size_t>(Moments(node.attributes.as<sy_optimizer_attributes>()));
+  std::vector<std::string> inputs(4, "_"), outputs;
+  for (size_t i = 4; i < node.inputs.size(); i += 2 + moments) {
+    const std::string names = AxisNames(fmt::format("t{}_", i), graph.type(node.inputs[i]).shape.size());
+    inputs.insert(inputs.end(), 2 + moments, names);
+    outputs.insert(outputs.end(), 1 + moments, names + " =*");
+  }
+  return fmt::format("{} -> {}", fmt::join(inputs, ", "), fmt::join(outputs, ", "));
+}
+
 }  // namespace
 
 std::vector<OpDefinition> OptimizerOps() {
@@ -112,11 +126,13 @@ std::vector<OpDefinition> OptimizerOps() {
            .summary = "fused SGD, Adam or AdamW over many tensors",
            .infer = OptimizerTypes,
            .decompose = OptimizerDecompose,
-           .flops = [](const Graph&, const Node& node) {
-             double elements = 0;
-             for (const TensorType& t : node.outputs) elements += static_cast<double>(t.elements());
-             return 4 * elements;
-           }}};
+           .flops =
+               [](const Graph&, const Node& node) {
+                 double elements = 0;
+                 for (const TensorType& t : node.outputs) elements += static_cast<double>(t.elements());
+                 return 4 * elements;
+               },
+           .factors = {"_, _, _, _, ..., ..., ..., ... -> ..., ..., ...", OptimizerFactors}}};
 }
 
 }  // namespace switchyard

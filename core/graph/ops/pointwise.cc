@@ -4,10 +4,12 @@
 
 #include <numbers>
 
+#include "core/graph/factor_lines.h"
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/reduction.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 namespace {
@@ -292,6 +294,15 @@ std::vector<Value> PointwiseGradient(Graph& graph, int node, const std::vector<V
   return gradients;
 }
 
+// Every axis of the result; an input has those along which it is not broadcast.
+std::string PointwiseFactors(const Graph& graph, const Node& node) {
+  const Shape& shape = node.outputs[0].shape;
+  std::vector<std::string> inputs;
+  for (const Ref& input : node.inputs) inputs.push_back(BroadcastNames("x", graph.type(input).shape, shape));
+  const std::vector<std::string> outputs(node.outputs.size(), AxisNames("x", shape.size()));
+  return fmt::format("{} -> {}", fmt::join(inputs, ", "), fmt::join(outputs, ", "));
+}
+
 }  // namespace
 
 std::vector<OpDefinition> PointwiseOps() {
@@ -299,10 +310,12 @@ std::vector<OpDefinition> PointwiseOps() {
            .summary = "elementwise programs with broadcasting, casts, constants",
            .infer = PointwiseTypes,
            .gradient = PointwiseGradient,
-           .flops = [](const Graph&, const Node& n) {
-             return static_cast<double>(n.outputs[0].elements()) *
-                    n.attributes.as<sy_pointwise_attributes>().instruction_count;
-           }}};
+           .flops =
+               [](const Graph&, const Node& n) {
+                 return static_cast<double>(n.outputs[0].elements()) *
+                        n.attributes.as<sy_pointwise_attributes>().instruction_count;
+               },
+           .factors = {"..., ... -> ...", PointwiseFactors}}};
 }
 
 }  // namespace switchyard

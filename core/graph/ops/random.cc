@@ -3,6 +3,8 @@
 
 #include "core/abi/ops.h"
 #include "core/graph/ops/families.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 namespace ops {
@@ -48,13 +50,27 @@ std::vector<Value> DropoutGradient(Graph& graph, int id, const std::vector<Value
   return {dx[0], {}, {}};
 }
 
+// Samples are told apart by their ids, so that a part may hold any of them. The elements of a sample are counted from
+// its first on: a part of them would need to know where it lies in the whole sample, which the attributes do not say;
+// so that they stay whole but where one number decides on the whole sample.
+std::string DropoutFactors(const Graph& graph, const Node& node) {
+  const Shape& x = graph.type(node.inputs[0]).shape;
+  const bool per_sample = node.attributes.as<sy_dropout_attributes>().per_sample != 0;
+  const bool rows = !x.empty() && x[0] % graph.type(node.inputs[1]).shape[0] == 0;  // else samples cross them
+  std::vector<std::string> names(x.size(), "_");
+  if (rows) names[0] = per_sample ? "(s r)" : "(s _)";
+  for (size_t axis = 1; rows && per_sample && axis < x.size(); ++axis) names[axis] = fmt::format("x{}", axis);
+  return fmt::format("{0}, {1}, _ -> {0}", fmt::join(names, " "), rows ? "s" : "_");
+}
+
 }  // namespace
 
 std::vector<OpDefinition> RandomOps() {
   return {{.name = "dropout",
            .summary = "zeroes elements or whole samples at random",
            .infer = DropoutTypes,
-           .gradient = DropoutGradient}};
+           .gradient = DropoutGradient,
+           .factors = {"(s _) _..., s, _ -> (s _) _...", DropoutFactors}}};
 }
 
 }  // namespace switchyard

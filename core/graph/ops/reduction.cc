@@ -1,10 +1,12 @@
 // reduce and squared_norm.
 #include "core/graph/ops/reduction.h"
 
+#include "core/graph/factor_lines.h"
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 namespace {
@@ -114,6 +116,30 @@ std::vector<Value> SquaredNormDecompose(Graph&, const Node&, const std::vector<V
   return {total};
 }
 
+// A sum over an axis may be taken in parts; what is largest may not be added.
+std::string ReduceFactors(const Graph& graph, const Node& node) {
+  const auto& a = node.attributes.as<sy_reduce_attributes>();
+  const bool sum = a.reduction == SY_REDUCE_SUM || a.reduction == SY_REDUCE_SUM_OF_SQUARES;
+  const size_t rank = graph.type(node.inputs[0]).shape.size();
+  const bool keeps = node.outputs[0].shape.size() == rank;
+  std::vector<std::string> from, to;
+  for (size_t axis = 0; axis < rank; ++axis) {
+    const bool reduced = a.axes >> axis & 1;
+    from.push_back(reduced && !sum ? "_" : fmt::format("x{}", axis));
+    if (!reduced) to.push_back(from.back());
+    if (reduced && keeps) to.push_back("1");
+  }
+  return fmt::format("{} -> {}", fmt::join(from, " "), fmt::join(to, " "));
+}
+
+// Each tensor may be split; the others are counted by one part alone.
+std::string SquaredNormFactors(const Graph& graph, const Node& node) {
+  std::vector<std::string> tensors;
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    tensors.push_back("+ " + AxisNames(fmt::format("t{}_", i), graph.type(node.inputs[i]).shape.size()));
+  return fmt::format("{} -> 1", fmt::join(tensors, ", "));
+}
+
 double InputElements(const Graph& graph, const Node& node) {
   double count = 0;
   for (const Ref& input : node.inputs) count += static_cast<double>(graph.type(input).elements());
@@ -129,14 +155,16 @@ std::vector<OpDefinition> ReductionOps() {
            .infer = ReduceTypes,
            .gradient = ReduceGradient,
            .flops = InputElements,
-           .traits = traits},
+           .traits = traits,
+           .factors = {"x y -> x", ReduceFactors}},
           {.name = "squared_norm",
            .summary = "sum of squares over many tensors",
            .infer = SquaredNormTypes,
            .gradient = SquaredNormGradient,
            .decompose = SquaredNormDecompose,
            .flops = [](const Graph& g, const Node& n) { return 2 * InputElements(g, n); },
-           .traits = traits}};
+           .traits = traits,
+           .factors = {"+..., +... -> 1", SquaredNormFactors}}};
 }
 
 }  // namespace switchyard

@@ -59,12 +59,14 @@ std::vector<OpDefinition> SoftmaxOps() {
            .gradient = SoftmaxGradient,
            .decompose = SoftmaxDecompose,
            .flops = SoftmaxFlops,
-           .traits = {.precision = Precision::kFull}},
+           .traits = {.precision = Precision::kFull},
+           .factors = "... _ -> ... _"},
           {.name = "softmax_backward",
            .summary = "its gradient",
            .infer = SoftmaxBackwardTypes,
            .decompose = SoftmaxBackwardDecompose,
-           .flops = SoftmaxFlops}};
+           .flops = SoftmaxFlops,
+           .factors = "... _, ... _ -> ... _"}};
 }
 
 }  // namespace switchyard

@@ -24,11 +24,16 @@ std::vector<OpDefinition> StructureOps() {
   };
   const OpTraits structural = {.structural = true};
   return {{.name = "input", .summary = "a named input", .infer = none, .traits = structural},
-          {.name = "assign", .summary = "a state's value after the step", .infer = assign, .traits = structural},
+          {.name = "assign",
+           .summary = "a state's value after the step",
+           .infer = assign,
+           .traits = structural,
+           .factors = "..., ... ->"},
           {.name = "accumulate",
            .summary = "adds to what a place holds; the kernel of the added value does, or a sum",
            .infer = sum,
-           .traits = structural},
+           .traits = structural,
+           .factors = "..., ... -> ..."},
           {.name = "output", .summary = "a value that the host may read", .infer = none, .traits = structural}};
 }
 
