@@ -66,6 +66,7 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
                         BucketUse use, bool zero_fill) {
   std::vector<ParameterGradient> gradients = given;
   std::vector<std::string> unused;
+  graph.SetPhase(Phase::kBackward);
   for (ParameterGradient& g : gradients) {
     if (g.gradient) continue;
     unused.push_back(graph.node(g.parameter.ref().node).name);

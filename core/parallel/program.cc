@@ -2,65 +2,22 @@
 
 #include <algorithm>
 
-#include "core/graph/gradients.h"
-#include "core/graph/ops/pointwise.h"
-#include "core/graph/passes/autocast.h"
+#include "core/graph/verify.h"
+#include "core/parallel/passes.h"
+#include "fmt/format.h"
 
 namespace switchyard {
 namespace {
 
-// The value that output node `name` shows.
-Value Shown(Graph& graph, const std::string& name) {
-  for (const Node& node : graph.nodes()) {
-    if (node.op == "output" && node.name == name) return graph.value(node.inputs[0]);
-  }
-  throw BuildError("the graph has no output " + name);
-}
-
-Status AutocastLegal(const ProgramOptions& o) {
-  if (o.precision == DType::kF32 || o.precision == DType::kBF16) return OkStatus();
-  return InvalidArgument("precision {}: expected fp32 or bf16", NameOf(o.precision));
-}
-void ApplyAutocast(Program& program, const ProgramOptions& o) {
-  if (o.precision == DType::kF32) return;
-  for (NamedGraph& plan : program.plans) plan.graph = Autocast(plan.graph, o.precision);
-}
-
-std::vector<Value> Parameters(Graph& graph) {
-  std::vector<Value> parameters;
-  for (const int id : graph.Inputs(Role::kParameter)) parameters.push_back(graph.value({id, 0}));
-  return parameters;
-}
-
-Status TrainingLegal(const ProgramOptions& o) {
-  if (o.accumulation < 1) return InvalidArgument("accumulation {}: expected at least 1", o.accumulation);
-  if (o.mesh.pipeline > 1 || o.mesh.tensor > 1) {
-    return Unimplemented("a mesh of {} x {} x {} ranks (data, pipeline, tensor): only data parallelism is there",
-                         o.mesh.data, o.mesh.pipeline, o.mesh.tensor);
-  }
-  return OkStatus();
-}
-
-// Backward, buckets and update belong together: each works on the values that the one before has made.
-void ApplyTraining(Program& program, const ProgramOptions& o) {
-  DataParallelOptions data_parallel;
-  data_parallel.world = o.mesh.data;
-  data_parallel.group = kDataGroup;
-  data_parallel.bucket_bytes = o.bucket_bytes;
-  for (NamedGraph& plan : program.plans) {
-    if (!plan.trains) continue;
-    Graph& graph = plan.graph;
-    const std::vector<Value> parameters = Parameters(graph);
-    const Value loss = Shown(graph, "loss");
-    graph.SetPhase(Phase::kBackward);
-    const std::vector<Value> gradients =
-        Gradients(ops::Scale(loss, 1.0f / static_cast<float>(o.accumulation * o.mesh.data)), parameters);
-    std::vector<ParameterGradient> pairs;
-    for (size_t i = 0; i < parameters.size(); ++i) pairs.push_back({parameters[i], gradients[i]});
-    const Buckets buckets = AddDataParallel(graph, pairs, data_parallel, plan.buckets, o.find_unused_parameters);
-    if (!plan.buckets.reduces) continue;
-    program.gradient_places = buckets.places;
-    AddOptimizer(graph, buckets.gradients, buckets.flat, o.optimizer, o.table_length);
+// What passes must leave of a plan beside a sound graph: gradients of the parameters' shapes.
+void VerifyPlan(const NamedGraph& plan, const std::string& pass) {
+  Verify(plan.graph, pass);
+  for (const auto& [parameter, gradient] : plan.gradients) {
+    const Node& input = plan.graph.node(parameter.node);
+    const bool good = gradient.node < 0 ||
+                      (gradient.node < plan.graph.size() && plan.graph.type(gradient).shape == input.outputs[0].shape);
+    if (!input.input || input.input->role != Role::kParameter || !good)
+      throw BuildError(fmt::format("the gradients after {} are broken: that of {}", pass, input.name));
   }
 }
 
@@ -84,10 +41,20 @@ const NamedGraph* Program::Find(const std::string& name) const {
   return found == plans.end() ? nullptr : &*found;
 }
 
-const std::vector<Pass>& Passes() {
-  static const std::vector<Pass> passes = {{"autocast", AutocastLegal, ApplyAutocast},
-                                           {"training", TrainingLegal, ApplyTraining}};
-  return passes;
+void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule) {
+  std::map<Ref, Ref> moved;
+  plan.graph = Rewrite(pass, plan.graph, rule, &moved);
+  const auto follow = [&](Ref& ref) {
+    if (ref.node < 0) return;
+    const auto found = moved.find(ref);
+    if (found == moved.end()) throw BuildError(fmt::format("{} lost a gradient of the plan {}", pass, plan.name));
+    ref = found->second;
+  };
+  for (GradientOf& pair : plan.gradients) {
+    follow(pair.parameter);
+    follow(pair.gradient);
+  }
+  for (Ref& flat : plan.flat_gradients) follow(flat);
 }
 
 StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o, int rank) {
@@ -112,7 +79,10 @@ StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o
       program.schedule.push_back({update, o.accumulation - 1});
     }
     add("evaluate", {});
-    for (const Pass& pass : Passes()) pass.apply(program, o);
+    for (const Pass& pass : Passes()) {
+      pass.apply(program, o);
+      for (const NamedGraph& plan : program.plans) VerifyPlan(plan, pass.name);
+    }
   } catch (const BuildError& error) {
     return InvalidArgument("the model {} cannot be built: {}", workload.name, error.what());
   }

@@ -2,8 +2,8 @@
 // ranks their collectives communicate. A pure function of what is trained and the settings, without a device, so that
 // the Trainer, `explain`, tests and the interpreter of a whole mesh all see the same one.
 //
-// Passes make it, in this order: autocast → training (gradients, buckets and update in one, as each works on the values
-// of the one before); the planner then decomposes, fuses and places. A pass's `legal` says with what it can be combined.
+// Passes (passes.h) make it, one after the other; the planner then decomposes, fuses and places. What one pass leaves
+// for another stands in the Program. A pass's `legal` says with what it can be combined.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/graph/graph.h"
+#include "core/graph/passes/rewrite.h"
 #include "core/nn/context.h"
 #include "core/optim/optimizer.h"
 #include "core/parallel/data_parallel.h"
@@ -38,12 +39,22 @@ struct ProgramOptions {
   bool evaluation_only = false;  // no other plan
 };
 
+// A parameter and the gradient of the plan's loss by it, of the same shape. Before "gradients" there are none; behind
+// it `gradient.node` is −1 where the loss does not depend on the parameter.
+struct GradientOf {
+  Ref parameter, gradient;
+};
+
 struct NamedGraph {
   std::string name;  // "begin", "accumulate", "update"; "evaluate"
   Graph graph;
   BucketUse buckets;
   bool trains = true;
+  std::vector<GradientOf> gradients;  // of all parameters, in their order; none left where "buckets" keeps sums alone
+  std::vector<Ref> flat_gradients;    // behind "buckets": tensors that hold every gradient's elements once, or zeros
 };
+// core/graph/passes/rewrite.h on the plan's graph; what the plan says of it stays true.
+void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule);
 
 // Plan number `plan` runs on micro-batch `micro_batch` of the update.
 struct Action {
@@ -62,12 +73,12 @@ struct Program {
 };
 
 // `legal` says whether the pass can run with these options; `apply` changes the plans and may throw BuildError.
+// After each the plans are verified.
 struct Pass {
   const char* name;
   Status (*legal)(const ProgramOptions&);
   void (*apply)(Program&, const ProgramOptions&);
 };
-const std::vector<Pass>& Passes();  // in their order
 
 // A model that cannot be built is InvalidArgument and names the source line.
 StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& options, int rank);

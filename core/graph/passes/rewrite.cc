@@ -45,7 +45,8 @@ bool Preparable(const CanPrepare& can_prepare, const std::string& op, const Grap
 namespace {
 
 // Rewrite without the inputs that `keep` marks false.
-Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::vector<bool>& keep, const Rule& rule) {
+Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::vector<bool>& keep, const Rule& rule,
+                     std::map<Ref, Ref>* moved = nullptr) {
   Graph result;
   Rewriting state(source, result);
   state.mapped.resize(source.size());
@@ -79,13 +80,18 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
   }
   result.SetPhase(Phase::kForward);
   Verify(result, pass);
+  for (int id = 0; moved != nullptr && id < source.size(); ++id) {
+    for (size_t o = 0; o < state.mapped[id].size(); ++o) {
+      if (state.mapped[id][o]) (*moved)[{id, static_cast<int>(o)}] = state.mapped[id][o].ref();
+    }
+  }
   return result;
 }
 
 }  // namespace
 
-Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule) {
-  return RewriteKeeping(pass, source, std::vector<bool>(source.size(), true), rule);
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved) {
+  return RewriteKeeping(pass, source, std::vector<bool>(source.size(), true), rule, moved);
 }
 
 Graph RemoveDeadNodes(const Graph& source) {

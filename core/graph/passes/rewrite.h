@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -34,8 +35,9 @@ class Rewriting {
 // the node.
 using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old_id)>;
 
-// The result is verified (core/graph/graph.h); `pass` is the name that an error gives.
-Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule);
+// The result is verified (core/graph/verify.h); `pass` is the name that an error gives. moved: gets where each old
+// output that is left lies in the result.
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved = nullptr);
 
 // Without the nodes that no output, assignment or collective needs. Inputs of role kBatch that nothing reads go too.
 Graph RemoveDeadNodes(const Graph& source);

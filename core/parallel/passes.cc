@@ -1,0 +1,101 @@
+#include "core/parallel/passes.h"
+
+#include "core/graph/gradients.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/passes/autocast.h"
+
+namespace switchyard {
+namespace {
+
+Status AlwaysLegal(const ProgramOptions&) { return OkStatus(); }
+
+Status AutocastLegal(const ProgramOptions& o) {
+  if (o.precision == DType::kF32 || o.precision == DType::kBF16) return OkStatus();
+  return InvalidArgument("precision {}: expected fp32 or bf16", NameOf(o.precision));
+}
+void ApplyAutocast(Program& program, const ProgramOptions& o) {
+  if (o.precision == DType::kF32) return;
+  for (NamedGraph& plan : program.plans) plan.graph = Autocast(plan.graph, o.precision);
+}
+
+// The value that output node `name` shows.
+Value Shown(Graph& graph, const std::string& name) {
+  for (const Node& node : graph.nodes()) {
+    if (node.op == "output" && node.name == name) return graph.value(node.inputs[0]);
+  }
+  throw BuildError("the graph has no output " + name);
+}
+
+Status GradientsLegal(const ProgramOptions& o) {
+  if (o.accumulation < 1) return InvalidArgument("accumulation {}: expected at least 1", o.accumulation);
+  return OkStatus();
+}
+// Sums over micro-batches and ranks are then the gradient of the update's mean loss.
+void ApplyGradients(Program& program, const ProgramOptions& o) {
+  for (NamedGraph& plan : program.plans) {
+    if (!plan.trains) continue;
+    Graph& graph = plan.graph;
+    std::vector<Value> parameters;
+    for (const int id : graph.Inputs(Role::kParameter)) parameters.push_back(graph.value({id, 0}));
+    const Value loss = Shown(graph, "loss");
+    graph.SetPhase(Phase::kBackward);
+    const std::vector<Value> gradients =
+        Gradients(ops::Scale(loss, 1.0f / static_cast<float>(o.accumulation * o.mesh.data)), parameters);
+    graph.SetPhase(Phase::kForward);
+    for (size_t i = 0; i < parameters.size(); ++i)
+      plan.gradients.push_back({parameters[i].ref(), gradients[i] ? gradients[i].ref() : Ref()});
+  }
+}
+
+std::vector<ParameterGradient> PairsOf(NamedGraph& plan) {
+  std::vector<ParameterGradient> pairs;
+  for (const auto& [parameter, gradient] : plan.gradients)
+    pairs.push_back({plan.graph.value(parameter), gradient.node < 0 ? Value() : plan.graph.value(gradient)});
+  return pairs;
+}
+
+Status BucketsLegal(const ProgramOptions& o) {
+  if (o.mesh.pipeline > 1 || o.mesh.tensor > 1) {
+    return Unimplemented("a mesh of {} x {} x {} ranks (data, pipeline, tensor): only data parallelism is there",
+                         o.mesh.data, o.mesh.pipeline, o.mesh.tensor);
+  }
+  return OkStatus();
+}
+void ApplyBuckets(Program& program, const ProgramOptions& o) {
+  DataParallelOptions options;
+  options.world = o.mesh.data;
+  options.group = kDataGroup;
+  options.bucket_bytes = o.bucket_bytes;
+  for (NamedGraph& plan : program.plans) {
+    if (!plan.trains) continue;
+    const Buckets buckets = AddDataParallel(plan.graph, PairsOf(plan), options, plan.buckets, o.find_unused_parameters);
+    plan.gradients.clear();
+    for (const ParameterGradient& pair : buckets.gradients)
+      plan.gradients.push_back({pair.parameter.ref(), pair.gradient.ref()});
+    for (const Value& flat : buckets.flat) plan.flat_gradients.push_back(flat.ref());
+    if (plan.buckets.reduces) program.gradient_places = buckets.places;
+  }
+}
+
+void ApplyUpdate(Program& program, const ProgramOptions& o) {
+  for (NamedGraph& plan : program.plans) {
+    if (!plan.trains || !plan.buckets.reduces) continue;
+    std::vector<Value> flat;
+    for (const Ref& ref : plan.flat_gradients) flat.push_back(plan.graph.value(ref));
+    AddOptimizer(plan.graph, PairsOf(plan), flat, o.optimizer, o.table_length);
+  }
+}
+
+}  // namespace
+
+Pass AutocastPass() { return {"autocast", AutocastLegal, ApplyAutocast}; }
+Pass GradientsPass() { return {"gradients", GradientsLegal, ApplyGradients}; }
+Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
+Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
+
+const std::vector<Pass>& Passes() {
+  static const std::vector<Pass> passes = {AutocastPass(), GradientsPass(), BucketsPass(), UpdatePass()};
+  return passes;
+}
+
+}  // namespace switchyard

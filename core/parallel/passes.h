@@ -1,0 +1,24 @@
+// The passes that make a Program, in their order, each in the file of its name (the short ones in passes.cc):
+//
+//   autocast   products in a half type
+//   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
+//   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
+//   update     norm, clipping, optimizer, in the plan that ends an update
+//
+// Thread-safe: pure functions.
+#pragma once
+
+#include <vector>
+
+#include "core/parallel/program.h"
+
+namespace switchyard {
+
+Pass AutocastPass();
+Pass GradientsPass();
+Pass BucketsPass();
+Pass UpdatePass();
+
+const std::vector<Pass>& Passes();  // in their order
+
+}  // namespace switchyard

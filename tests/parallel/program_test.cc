@@ -1,0 +1,139 @@
+// How the passes make a program: each leaves for the next what it says, a careless one is named, what cannot be
+// combined is refused by name.
+#include "core/parallel/program.h"
+
+#include "core/graph/ops/loss.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/parallel/passes.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/vit.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+VisionTransformerConfig Small() {
+  VisionTransformerConfig c = {.image_size = 28, .channels = 1, .classes = 10, .patch = 7, .width = 32, .depth = 3};
+  c.heads = 2;
+  c.mlp_ratio = 2;
+  c.dropout = 0.1f;
+  return c;
+}
+
+Workload Classifier(const VisionTransformerConfig& c) {
+  const auto logits = [c](nn::Context& context) {
+    const Value images = context.graph.Input("images", {DType::kF32, {4, c.image_size, c.image_size, 1}}, {});
+    return VisionTransformer(c, context, images);
+  };
+  return {"vit",
+          [logits](nn::Context& context) {
+            const Value labels = context.graph.Input("labels", {DType::kI32, {4}}, {});
+            return ops::Mean(ops::CrossEntropy(logits(context), labels, 0));
+          },
+          [logits](nn::Context& context) { context.graph.Output("logits", logits(context)); }};
+}
+
+Program Build(const ProgramOptions& options, const Workload& workload = Classifier(Small())) {
+  auto program = BuildProgram(workload, options, 0);
+  EXPECT_TRUE(program.ok()) << Message(program.status());
+  return program.ok() ? std::move(*program) : Program();
+}
+
+// The plans before any pass: what BuildProgram starts with, of one training plan.
+Program Forward(const ProgramOptions& options) {
+  Program program;
+  program.mesh = options.mesh;
+  NamedGraph& plan = program.plans.emplace_back(NamedGraph{"update", {}, {false, true}, true, {}, {}});
+  nn::Context context(plan.graph, true, options.seed);
+  plan.graph.Output("loss", Classifier(Small()).loss(context));
+  return program;
+}
+
+TEST(ProgramPasses, LeaveTheGradientsForEachOther) {
+  const ProgramOptions options;
+  Program program = Forward(options);
+  NamedGraph& plan = program.plans[0];
+  EXPECT_TRUE(plan.gradients.empty());
+  GradientsPass().apply(program, options);
+  const std::vector<int> parameters = plan.graph.Inputs(Role::kParameter);
+  ASSERT_EQ(plan.gradients.size(), parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_EQ(plan.gradients[i].parameter, (Ref{parameters[i], 0}));
+    EXPECT_EQ(plan.graph.node(plan.gradients[i].gradient.node).phase, Phase::kBackward);
+  }
+  EXPECT_TRUE(plan.flat_gradients.empty());
+  BucketsPass().apply(program, options);
+  ASSERT_EQ(plan.gradients.size(), parameters.size());
+  EXPECT_FALSE(plan.flat_gradients.empty());
+  int64_t elements = 0, flat = 0;
+  for (const GradientOf& pair : plan.gradients) elements += plan.graph.type(pair.gradient).elements();
+  for (const Ref& ref : plan.flat_gradients) flat += plan.graph.type(ref).elements();
+  EXPECT_GE(flat, elements);
+  EXPECT_EQ(program.gradient_places.size(), parameters.size());
+  UpdatePass().apply(program, options);
+  int assigned = 0;
+  for (const Node& node : plan.graph.nodes()) {
+    if (node.op == "assign") assigned += plan.graph.node(node.inputs[0].node).input->role == Role::kParameter;
+  }
+  EXPECT_EQ(assigned, static_cast<int>(parameters.size()));
+}
+
+TEST(ProgramPasses, MayRewriteTheGraphBetweenGradientsAndBuckets) {
+  const ProgramOptions options;
+  Program program = Forward(options);
+  GradientsPass().apply(program, options);
+  NamedGraph& plan = program.plans[0];
+  std::vector<std::string> before, after;
+  for (const GradientOf& pair : plan.gradients) before.push_back(plan.graph.node(pair.gradient.node).name);
+  // A pass that puts a node behind each product.
+  const Graph source = plan.graph;
+  RewritePlan(plan, "a pass", [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+    if (source.node(id).op != "matmul") return std::nullopt;
+    std::vector<Value> copy = r.result.Clone(source.node(id), r.Map(source.node(id).inputs));
+    ops::Scale(copy[0], 2);
+    return copy;
+  });
+  EXPECT_GT(plan.graph.size(), source.size());
+  for (const GradientOf& pair : plan.gradients) {
+    after.push_back(plan.graph.node(pair.gradient.node).name);
+    EXPECT_EQ(plan.graph.type(pair.gradient).shape, plan.graph.type(pair.parameter).shape);
+  }
+  EXPECT_EQ(after, before);
+}
+
+TEST(ProgramPasses, PlansThatKeepSumsHaveNoGradientsLeft) {
+  ProgramOptions options;
+  options.accumulation = 3;
+  const Program program = Build(options);
+  for (const char* name : {"begin", "accumulate"}) {
+    EXPECT_TRUE(program.Find(name)->gradients.empty()) << name;
+    EXPECT_TRUE(program.Find(name)->flat_gradients.empty()) << name;
+  }
+  EXPECT_FALSE(program.Find("update")->gradients.empty());
+  EXPECT_TRUE(program.Find("evaluate")->gradients.empty());
+}
+
+TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
+  const auto refusal = [](const ProgramOptions& options) {
+    return Message(BuildProgram(Classifier(Small()), options, 0).status());
+  };
+  ProgramOptions tensor, half, none;
+  tensor.mesh.tensor = 2;
+  EXPECT_THAT(refusal(tensor), HasSubstr("buckets: a mesh of 1 x 1 x 2 ranks"));
+  half.precision = DType::kF16;
+  EXPECT_THAT(refusal(half), HasSubstr("autocast: precision f16"));
+  none.accumulation = 0;
+  EXPECT_THAT(refusal(none), HasSubstr("gradients: accumulation 0"));
+}
+
+TEST(ProgramPasses, AreInTheirOrder) {
+  std::vector<std::string> names;
+  for (const Pass& pass : Passes()) names.push_back(pass.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "gradients", "buckets", "update"}));
+}
+
+}  // namespace
+}  // namespace switchyard
