@@ -77,6 +77,7 @@ Value MultiLayerPerceptron(const MultiLayerPerceptronConfig& config, nn::Context
   };
   Value x = ops::Reshape(images, {batch, -1});
   for (int layer = 1; layer <= config.depth; ++layer) {
+    const Graph::Block block(context.graph, layer - 1);
     x = nn::Linear(context, fmt::format("fc{}", layer), x, config.width,
                    {.initializer = uniform(x), .activation = SY_ACTIVATION_GELU});
     x = nn::Dropout(context, fmt::format("drop{}", layer), x, config.dropout);

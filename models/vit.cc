@@ -12,6 +12,7 @@ namespace {
 // x + attn(norm1(x)), then x + mlp(norm2(x)); x (B, N+1, D).
 Value Block(const VisionTransformerConfig& config, nn::Context& context, Value x, int index) {
   const Graph::Scope scope(context.graph, fmt::format("blocks.{}", index));
+  const Graph::Block block(context.graph, index);
   const float drop_path =
       config.depth > 1 ? config.drop_path * static_cast<float>(index) / static_cast<float>(config.depth - 1) : 0;
   const auto hidden = static_cast<int64_t>(config.mlp_ratio * static_cast<float>(config.width));

@@ -30,6 +30,7 @@ void RunLayerNorm(Call& call) {
   if (attr.residual) {
     for (int64_t at = 0; at < h.size(); ++at) h[at] += call.input(1)[at];
     call.output(3) = h;
+    h = call.AsStored(3);  // the norm of the sum that is kept, whether or not the two are fused
   }
   for (int64_t row = 0; row < h.size() / c; ++row) {
     double mean = 0, variance = 0;

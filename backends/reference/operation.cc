@@ -79,4 +79,10 @@ Call::Call(const Problem& problem, const void* const* inputs) : problem_(problem
   }
 }
 
+Array Call::AsStored(size_t o) const {
+  std::vector<char> memory(Extent(problem_.outputs[o]));
+  Store(outputs_[o], problem_.outputs[o], memory.data(), false);
+  return Load(problem_.outputs[o], memory.data());
+}
+
 }  // namespace switchyard

@@ -77,6 +77,7 @@ class Call {
   size_t output_count() const { return outputs_.size(); }
   const Array& input(size_t i) const { return inputs_[i]; }
   Array& output(size_t o) { return outputs_[o]; }
+  Array AsStored(size_t o) const;                              // output o as readers will see it, rounded to its dtype
   bool double_precision() const { return double_precision_; }  // some operand is f64
 
  private:

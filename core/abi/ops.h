@@ -41,7 +41,7 @@ typedef struct sy_attention_attributes {
 } sy_attention_attributes;
 
 /* layer_norm: x (…, C) [, residual (…, C)], gamma (C), beta (C) → y (…, C), mean (…), rstd (…) [, sum (…, C)]      statistics f32
- *   h = x + residual (output 3 = h if residual); y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
+ *   h = x + residual, rounded to output 3 = h if residual; y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
  * layer_norm_backward: h (…, C), gamma, mean, rstd, dy (…, C) [, dsum (…, C)] → dh (…, C), dgamma (C) f32, dbeta (C) f32
  *   dh is the gradient through the norm, plus dsum if residual (so that dh serves x and residual alike) */
 typedef struct sy_layer_norm_attributes {

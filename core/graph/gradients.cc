@@ -45,6 +45,7 @@ std::vector<Value> Gradients(const Value& loss, const std::vector<Value>& wanted
           "no gradient rule for this op, on the path from the loss to a parameter (" + graph.node(id).name + ")", {},
           graph.node(id).where);
     }
+    const Graph::Block block(graph, graph.node(id).block);
     const std::vector<Value> gradients = op->gradient(graph, id, dy, want);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!want[i] || !gradients[i]) continue;

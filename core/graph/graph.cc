@@ -80,6 +80,7 @@ std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& i
     ThrowBuildError(op, mismatch.what(), inputs, where);
   }
   node.phase = phase_;
+  node.block = block_;
   node.where = where;
   return Append(std::move(node), inputs);
 }
@@ -145,6 +146,7 @@ std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& in
                                         ? Add(source.op, inputs, source.attributes, wanted, source.where, source.name)
                                         : Region(inputs, source.outputs, source.where, source.name);
   phase_ = before;
+  nodes_.back().block = source.block;
   nodes_.back().bucket = source.bucket;
   return values;
 }

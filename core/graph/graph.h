@@ -118,7 +118,9 @@ struct Node {
   std::vector<TensorType> outputs;
   std::vector<int> control;  // nodes that must run before, beside those of the inputs
   int forward = -1;          // for a backward op: the forward node it is paired with (may share residual bytes)
+  int repeats = -1;          // the node of which this is a second computation, whose results are the same bit for bit
   Phase phase = Phase::kForward;
+  int block = -1;  // of the model (Graph::Block), for gradients too; −1 where there is none, as of inputs
   std::source_location where;
   std::optional<InputInfo> input;  // op "input"
   std::string bucket;              // not "": output 0 lives in the gradients arena under this name
@@ -173,13 +175,26 @@ class Graph {
     Graph& graph_;
     std::string before_;
   };
+  // What is built while it lives belongs to block `index` of the model: one of those that repeat, counted from 0 in the
+  // order in which data passes through them.
+  class Block {
+   public:
+    Block(Graph& graph, int index) : graph_(graph), before_(graph.block_) { graph.block_ = index; }
+    ~Block() { graph_.block_ = before_; }
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+
+   private:
+    Graph& graph_;
+    int before_;
+  };
   // What is built from now on belongs to this phase.
   void SetPhase(Phase phase) { phase_ = phase; }
   Phase phase() const { return phase_; }
   std::string ScopedName(const std::string& name) const;
 
-  // A copy of a node with other inputs, keeping name, attributes, phase and source line: what rewriting passes use. Its
-  // results are inferred anew; dtypes and shape as before, unless `wanted` asks for others.
+  // A copy of a node with other inputs, keeping name, attributes, phase, block and source line: what rewriting passes
+  // use. Its results are inferred anew; dtypes and shape as before, unless `wanted` asks for others.
   std::vector<Value> Clone(const Node& node, const std::vector<Value>& inputs);
   std::vector<Value> Clone(const Node& node, const std::vector<Value>& inputs, const Wanted& wanted);
 
@@ -194,6 +209,7 @@ class Graph {
   std::map<std::string, int> suffixes_;
   std::string scope_;
   Phase phase_ = Phase::kForward;
+  int block_ = -1;
 };
 
 // What was asked for when `node` was made.

@@ -29,6 +29,8 @@ std::string ProblemOf(const Graph& graph, int id) {
     if (earlier < 0 || earlier >= id) return "a control edge comes from a node that does not come before it";
   }
   if (node.forward >= id) return "the forward node that it is paired with does not come before it";
+  if (node.repeats >= id) return "the node that it repeats does not come before it";
+  if (node.repeats >= 0 && graph.node(node.repeats).op != node.op) return "it repeats a node of another op";
   if (node.input.has_value() != (node.op == "input")) return "only inputs have a role";
   if (node.input || !HasInference(node.op)) return "";
   try {

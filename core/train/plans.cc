@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/parallel/recompute.h"
+
 namespace switchyard {
 
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int world, int rank, int64_t updates,
@@ -11,6 +13,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int wor
   o.precision = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
   o.seed = config.seed;
   o.accumulation = config.accumulation;
+  SY_ASSIGN_OR_RETURN(o.recompute, ParseRecompute(config.recompute));
   o.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
   SY_ASSIGN_OR_RETURN(o.optimizer.kind, ParseOptimizer(config.optimizer));
   o.optimizer.weight_decay = config.weight_decay;

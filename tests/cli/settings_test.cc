@@ -158,7 +158,11 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
         EXPECT_NE(std::find(open.begin(), open.end(), value), open.end()) << name << " is gone: " << value;
       }
     }
-    for (const auto& [name, value] : now.items()) EXPECT_TRUE(before.contains(name)) << name << " is new: " << value;
+    const nlohmann::json newer = {{"recompute", "none"}};  // settings that came after the file: their defaults
+    for (const auto& [name, value] : now.items()) {
+      if (before.contains(name)) continue;
+      EXPECT_EQ(newer.value(name, nlohmann::json()), value) << name << " is new";
+    }
   }
   const auto shown = Show("explain --config=c.json");
   EXPECT_EQ(shown.at("data").value, "-");

@@ -35,6 +35,7 @@ TrainConfig RandomConfig(RandomStream& random) {
   c.precision = one_of("fp32", "bf16");
   c.bucket_mb = one_of(0.001, 0.01, 25.0);
   c.compile = random.Below(4) != 0;
+  c.recompute = one_of("none", "blocks", "every:2");
   return c;
 }
 

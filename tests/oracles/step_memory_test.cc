@@ -75,10 +75,17 @@ TEST(WarmStep, MakesNoHeapAllocation) {
   }
 }
 
-TEST(DeviceMemory, IsExactlyWhatWasPlanned) {
+class DeviceMemory : public ::testing::TestWithParam<const char*> {};  // recompute
+INSTANTIATE_TEST_SUITE_P(Recompute, DeviceMemory, ::testing::Values("none", "blocks", "every:3"), [](const auto& info) {
+  return std::string(info.param).substr(0, info.param[0] == 'e' ? 5 : 6);
+});
+
+TEST_P(DeviceMemory, IsExactlyWhatWasPlanned) {
   World& world = SharedWorld();
   const uint64_t before = world.device->allocated_bytes();
-  const auto run = MakeRun(MicroConfig(), world);
+  TrainConfig config = MicroConfig();
+  config.recompute = GetParam();
+  const auto run = MakeRun(config, world);
   ASSERT_TRUE(run.ok()) << Message(run.status());
   const PlanReport& report = run->trainer->report();
   EXPECT_EQ(run->trainer->planned_bytes(), run->trainer->allocated_bytes());

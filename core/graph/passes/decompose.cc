@@ -41,7 +41,8 @@ std::optional<Graph> Rebuild(const Graph& graph, const Node& node, const CanPrep
   piece.SetPhase(node.phase);
   std::vector<Value> results;
   {
-    Graph::Scope scope(piece, node.name);
+    const Graph::Scope scope(piece, node.name);
+    const Graph::Block block(piece, node.block);
     results = op->decompose(piece, node, inputs);
   }
   if (results.empty()) return std::nullopt;

@@ -17,7 +17,8 @@ using Replacement = std::optional<std::vector<Value>>;
 struct Pattern {
   const Graph& graph;
   std::vector<std::vector<int>> users;
-  explicit Pattern(const Graph& g) : graph(g), users(g.Users()) {}
+  switchyard::Readers readers;
+  explicit Pattern(const Graph& g) : graph(g), users(g.Users()), readers(g) {}
 
   // The opcode of a pointwise node with one instruction, else -1.
   int Opcode(const Node& node) const {
@@ -33,6 +34,12 @@ struct Pattern {
   Ref Behind(Ref ref) const {
     while (TraitsOf(graph.node(ref.node).op).view) ref = graph.node(ref.node).inputs[0];
     return ref;
+  }
+  // Is there more than one node that reads node `id` or its second computation, through reshapes?
+  bool SeveralRead(int id) const {
+    const std::set<int>& all = readers.Of(id);
+    if (all.size() != 1) return all.size() > 1;
+    return TraitsOf(graph.node(*all.begin()).op).view && SeveralRead(*all.begin());
   }
   // Every reader of node `id`, through reshapes.
   std::vector<int> Readers(int id) const {
@@ -167,7 +174,7 @@ class KernelFusion {
       const int activation = ActivationOf(pattern_.Opcode(source_.node(reader)));
       if (activation <= 0 || source_.node(reader).outputs[0].dtype != node.outputs[0].dtype) continue;
       a.activation = activation;
-      a.save_preactivation = readers.size() > 1;
+      a.save_preactivation = pattern_.SeveralRead(id);
       const Wanted wanted = {.dtypes = {node.outputs[0].dtype}};
       if (!Exists("matmul", node.inputs, Attributes(a), wanted)) return std::nullopt;
       const auto fused = Emit(r, node, node.inputs, Attributes(a), wanted);

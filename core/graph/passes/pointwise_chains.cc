@@ -53,7 +53,7 @@ std::optional<std::pair<sy_pointwise_attributes, std::vector<Ref>>> Join(const N
 
 // One round: every chain becomes shorter by a link where it can.
 Graph JoinLinks(const Graph& source, const CanPrepare& can_prepare, bool& changed) {
-  const auto users = source.Users();
+  const Readers readers(source);
   return RemoveDeadNodes(
       Rewrite("fusion of chains", source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
         const Node& node = source.node(id);
@@ -64,8 +64,7 @@ Graph JoinLinks(const Graph& source, const CanPrepare& can_prepare, bool& change
           const bool constant = producer.inputs.empty();
           // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed
           // twice.
-          const auto& readers = users[link.node];
-          const bool alone = std::all_of(readers.begin(), readers.end(), [&](int reader) { return reader == id; });
+          const bool alone = readers.OnlyOf(link.node, id);
           if (!constant && (!alone || producer.outputs[0].shape != node.outputs[0].shape)) continue;
           const auto joined = Join(producer, node, link);
           if (!joined || !r.HasAll(joined->second)) continue;

@@ -42,6 +42,16 @@ bool Preparable(const CanPrepare& can_prepare, const std::string& op, const Grap
   return Preparable(can_prepare, op, types, attributes, wanted);
 }
 
+Readers::Readers(const Graph& graph) : first_(graph.size()), readers_(graph.size()) {
+  for (int id = 0; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    first_[id] = node.repeats >= 0 ? first_[node.repeats] : id;
+    for (const Ref& input : node.inputs) readers_[first_[input.node]].insert(first_[id]);
+  }
+}
+
+bool Readers::OnlyOf(int id, int reader) const { return Of(id) == std::set<int>{first_[reader]}; }
+
 namespace {
 
 // Rewrite without the inputs that `keep` marks false.
@@ -59,6 +69,7 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
     const Node& node = source.node(id);
     if (node.input) continue;
     result.SetPhase(node.phase);
+    const Graph::Block block(result, node.block);
     const int before = result.size();
     auto replacement = rule(state, id);
     const bool copy = !replacement;
@@ -69,6 +80,7 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
     if (stand_in >= 0 && result.node(stand_in).op == node.op) {
       copied[id] = stand_in;
       if (node.forward >= 0) result.mutable_node(stand_in).forward = copied[node.forward];
+      if (node.repeats >= 0) result.mutable_node(stand_in).repeats = copied[node.repeats];
     }
     for (const int earlier : node.control) {
       if (result.size() == before) continue;

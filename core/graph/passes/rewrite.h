@@ -1,10 +1,12 @@
 // How passes are written: Rewrite copies a graph node by node and asks a rule what to put in each place. Inputs come
-// first, phases, source lines, control edges and forward/backward pairs are kept.
+// first, phases, blocks, source lines, control edges, forward/backward pairs and second
+// computations are kept.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -31,6 +33,20 @@ class Rewriting {
   bool HasAll(const std::vector<Ref>& old) const;  // have they all been reached?
   std::vector<std::vector<Value>> mapped;          // by old node id
 };
+// Who reads a node's results, where a node and its second computation (Node::repeats) count as one: what goes by
+// readers then treats both alike, and as it would if there was no second one, so that results keep their bits.
+class Readers {
+ public:
+  explicit Readers(const Graph& graph);
+  // Ids, those of first computations.
+  const std::set<int>& Of(int id) const { return readers_[first_[id]]; }
+  bool OnlyOf(int id, int reader) const;  // is this the one reader?
+
+ private:
+  std::vector<int> first_;  // of each node: itself, or what it repeats
+  std::vector<std::set<int>> readers_;
+};
+
 // Returns the values that replace the node's outputs (an empty vector: nothing uses them any more), or nullopt: copy
 // the node.
 using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old_id)>;
