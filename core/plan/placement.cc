@@ -123,15 +123,23 @@ class Placer {
     });
   }
 
+  // The position of the first node that waits for what `id` gives, behind views; kEnd: none does before all has run.
+  int FirstReader(int id) const {
+    int first = kEnd;
+    for (const int user : users_[id]) {
+      const std::string& op = graph_.node(user).op;
+      const bool view = view_offset_.contains(user) && !IsCollective(op);
+      if (op != "output" && op != "assign") first = std::min(first, view ? FirstReader(user) : position_[user]);
+    }
+    return first;
+  }
+
   // The position behind which a node has read its inputs: of a collective that does not work in place, when it is
   // waited for; of what is copied when all has run, the end.
   int HasRead(int id) const {
     const Node& node = graph_.node(id);
     if (node.op == "output" || node.op == "assign") return kEnd;
-    if (!IsCollective(node.op) || InPlaceCollective(node)) return position_[id];
-    int joined = kEnd;
-    for (const int user : users_[id]) joined = std::min(joined, position_[user]);
-    return joined;
+    return !IsCollective(node.op) || InPlaceCollective(node) ? position_[id] : FirstReader(id);
   }
 
   // May a collective work where the value that it reads lies? Not where that is a named input's place, or where anybody
@@ -224,8 +232,7 @@ class Placer {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (!IsCollective(node.op)) continue;
-      int joined = kEnd;
-      for (const int user : users_[id]) joined = std::min(joined, position_[user]);
+      const int joined = FirstReader(id);
       for (const Ref& input : node.inputs) last_use_[group_.at(input)] = std::max(last_use_[group_.at(input)], joined);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         int& last = last_use_[group_.at({id, static_cast<int>(o)})];

@@ -1,13 +1,13 @@
 #include "core/plan/plan.h"
 
 #include <algorithm>
-#include <set>
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
 #include "core/plan/accumulation.h"
+#include "core/plan/compiled.h"
 #include "core/plan/launch_order.h"
 #include "core/plan/regions.h"
 #include "core/plan/steps.h"
@@ -95,30 +95,39 @@ double WireBytes(const std::string& op, double bytes, int ranks) {
   return op == "send" ? bytes : others * bytes;
 }
 
-// The step of collective `id`, counted in the report.
-template <typename PlaceOf>
-Step CollectiveStep(const Graph& graph, int id, const PlanOptions& options, const Placement& placement, PlaceOf place,
-                    PlanReport& report) {
-  const Node& node = graph.node(id);
-  Step step;
-  step.kind = Step::kCollective;
-  step.node = id;
-  uint64_t bytes = 0;
-  // In place, what is sent lies where the result will be.
-  const bool in_place = node.op == "all_reduce" || node.op == "broadcast";
-  for (const Ref& input : node.inputs) {
-    step.inputs.push_back(place(in_place ? placement.spots[id][0] : placement.spots[input.node][input.output]));
-    bytes = std::max(bytes, static_cast<uint64_t>(graph.type(input).bytes()));
+// Counts what the steps do, by kind and by op.
+void Count(const Graph& graph, const StepSchedule& schedule, const RegionGraph& lowered, const PlanOptions& options,
+           PlanReport& report) {
+  std::map<std::string, PlanReport::OpLine> by_op;
+  for (const Step& step : schedule.steps) {
+    const Node& node = graph.node(step.node);
+    if (step.kind == Step::kCopy) {
+      ++report.copies;
+    } else if (step.kind == Step::kCollective) {
+      uint64_t bytes = 0;
+      for (const auto* places : {&step.inputs, &step.outputs}) {
+        for (const PlanPlace& place : *places) bytes = std::max(bytes, place.bytes);
+      }
+      ++report.collectives;
+      report.collective_bytes += bytes;
+      report.wire_bytes += WireBytes(node.op, static_cast<double>(bytes), RanksOf(options, node));
+    } else {
+      ++report.launches;
+      const auto region = lowered.regions.find(step.node);
+      const Cost cost = region == lowered.regions.end() ? CostOf(graph, node) : region->second.cost;
+      report.flops += cost.flops;
+      report.bytes += cost.bytes;
+      auto& line = by_op[node.op];
+      line.op = node.op;
+      ++line.count;
+      line.flops += cost.flops;
+      line.bytes += cost.bytes;
+    }
   }
-  for (size_t o = 0; o < node.outputs.size(); ++o) {
-    step.outputs.push_back(place(placement.spots[id][o]));
-    bytes = std::max(bytes, static_cast<uint64_t>(node.outputs[o].bytes()));
-  }
-  step.bytes = bytes;
-  ++report.collectives;
-  report.collective_bytes += bytes;
-  report.wire_bytes += WireBytes(node.op, static_cast<double>(bytes), RanksOf(options, node));
-  return step;
+  for (auto& [op, line] : by_op) report.ops.push_back(line);
+  std::stable_sort(report.ops.begin(), report.ops.end(),
+                   [](const auto& a, const auto& b) { return a.flops > b.flops; });
+  report.edges = schedule.edges();
 }
 
 Graph Lower(const Graph& source, KernelCache& cache, bool fuse) {
@@ -132,6 +141,7 @@ Plan::Plan() : impl_(new Impl) {}
 Plan::~Plan() = default;
 const PlanReport& Plan::report() const { return impl_->report; }
 const Graph& Plan::graph() const { return impl_->graph; }
+const StepSchedule& Plan::schedule() const { return impl_->schedule; }
 
 StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& cache, KernelCache* reference,
                                               Layout& layout, const PlanOptions& options) {
@@ -160,73 +170,14 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
 
   const std::vector<int> order = LaunchOrder(graph, options.overlap);
   const Placement placement = PlaceValues(graph, order, planned, layout);
-  const auto place = [&](const Spot& spot) {
-    const Storage& storage = placement.storages[spot.storage];
-    return PlanPlace{storage.arena, storage.offset + spot.offset};
-  };
-  const auto copy_step = [&](const PlannedCopy& copy) {
-    Step step;
-    step.kind = Step::kCopy;
-    step.node = copy.node;
-    step.inputs = {place(copy.source)};
-    step.outputs = {place(copy.destination)};
-    step.bytes = copy.bytes;
-    ++report.copies;
-    return step;
-  };
+  impl.schedule.steps = BuildSteps(graph, order, planned, placement, layout);
+  AddEdges(impl.schedule, graph, !options.overlap);
+  Count(graph, impl.schedule, claimed, options, report);
 
   uint64_t scratch = 0;
-  std::set<int> joined;
-  std::map<std::string, PlanReport::OpLine> by_op;
-  for (const int id : order) {
-    const Node& node = graph.node(id);
-    for (const Ref& input : node.inputs) {
-      if (IsCollective(graph.node(input.node).op) && joined.insert(input.node).second)
-        impl.steps.push_back({Step::kJoin, input.node});
-    }
-    for (const PlannedCopy& copy : placement.copies[id]) impl.steps.push_back(copy_step(copy));
-    if (IsCollective(node.op)) {
-      impl.steps.push_back({Step::kReady, id});
-      impl.steps.push_back(CollectiveStep(graph, id, options, placement, place, report));
-    } else if (planned[id].kernel != nullptr && !placement.elided[id]) {
-      Step step;
-      step.kind = planned[id].fallback ? Step::kFallback : Step::kLaunch;
-      step.node = id;
-      step.kernel = planned[id].kernel;
-      for (const Ref& input : node.inputs) step.inputs.push_back(place(placement.spots[input.node][input.output]));
-      for (const Spot& spot : placement.spots[id]) step.outputs.push_back(place(spot));
-      const Kernel::Info& info = step.kernel->info();
-      if (!planned[id].fallback) scratch = std::max(scratch, info.workspace_bytes);
-      if (info.persistent_bytes > 0 && !planned[id].fallback) {
-        // It belongs to a binding, and there is one for each io slot.
-        const uint64_t all = layout.Align(info.persistent_bytes) * static_cast<uint64_t>(layout.io_slots());
-        const auto& entry = layout.Place(fmt::format("persistent/{}/{}", layout.entries().size(), node.name),
-                                         Arena::kState, {DType::kU8, {static_cast<int64_t>(all)}}, all);
-        step.persistent = {entry.arena, entry.offset};
-      }
-      const int forward = planned[id].paired ? id : node.forward;
-      if (forward >= 0 && placement.residuals[forward].storage >= 0) {
-        step.has_residual = true;
-        step.residual = place(placement.residuals[forward]);
-      }
-      impl.steps.push_back(std::move(step));
-      ++report.launches;
-      const auto region = claimed.regions.find(id);
-      const Cost cost = region == claimed.regions.end() ? CostOf(graph, node) : region->second.cost;
-      report.flops += cost.flops;
-      report.bytes += cost.bytes;
-      auto& line = by_op[node.op];
-      line.op = node.op;
-      ++line.count;
-      line.flops += cost.flops;
-      line.bytes += cost.bytes;
-    }
+  for (const Step& step : impl.schedule.steps) {
+    if (step.kind == Step::kLaunch) scratch = std::max(scratch, step.kernel->info().workspace_bytes);
   }
-  for (int id = 0; id < graph.size(); ++id) {
-    if (IsCollective(graph.node(id).op) && joined.insert(id).second) impl.steps.push_back({Step::kJoin, id});
-  }
-  for (const PlannedCopy& copy : placement.final_copies) impl.steps.push_back(copy_step(copy));
-
   layout.Reserve(Arena::kScratch, scratch);
   report.nodes = graph.size();
   report.kernels = cache.prepared();
@@ -239,9 +190,6 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   report.arena_bytes[static_cast<int>(Arena::kActivations)] = activations;
   for (const Arena arena : {Arena::kState, Arena::kGradients, Arena::kIo})
     report.arena_bytes[static_cast<int>(arena)] = layout.bytes(arena);
-  for (auto& [op, line] : by_op) report.ops.push_back(line);
-  std::stable_sort(report.ops.begin(), report.ops.end(),
-                   [](const auto& a, const auto& b) { return a.flops > b.flops; });
   return plan;
 }
 

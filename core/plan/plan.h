@@ -5,9 +5,9 @@
 // What the planner does, in order: decompose what the backend lacks, fuse, prepare kernels (a node that neither the
 // backend nor a decomposition covers runs on the reference plugin through host memory, and is reported), give every
 // value a place (views share the place of their source; parts of a bucket are written where the bucket lies; a new
-// value of a state is written over the old one where the kernel allows), give places offsets by liveness, put
-// collectives on the communication stream as soon as their input is complete, and bind. Not thread-safe; different
-// Instances over different streams may run concurrently.
+// value of a state is written over the old one where the kernel allows), give places offsets by liveness, put every
+// step on a stream (compute, or the communication of a group) with its waits for other streams as edges, and bind. Not
+// thread-safe; different Instances over different streams may run concurrently.
 #pragma once
 
 #include <memory>
@@ -16,6 +16,7 @@
 
 #include "core/plan/kernels.h"
 #include "core/plan/memory.h"
+#include "core/plan/schedule.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/device.h"
 
@@ -26,9 +27,9 @@ struct PlanOptions {
   bool capture = true;  // replay runs of launches with one call where the device can
   bool overlap =
       true;  // collectives may start as soon as their input is complete; else right before their first reader
-  bool debug_sync = false;       // wait after every step and name the node that failed
-  bool debug_nan = false;        // and look for inf and nan in every floating output
-  double max_fallback = -1;      // nodes that may run on the reference plugin; -1 = any
+  bool debug_sync = false;                        // wait after every step and name the node that failed
+  bool debug_nan = false;                         // and look for inf and nan in every floating output
+  double max_fallback = -1;                       // nodes that may run on the reference plugin; -1 = any
   std::vector<int> group_sizes;  // ranks of the groups that collectives name, for traffic in the report; none: 1
 };
 
@@ -39,6 +40,7 @@ struct PlanReport {
     uint64_t bytes = 0;  // staged per run
   };
   int nodes = 0, launches = 0, copies = 0, collectives = 0, kernels = 0;
+  int edges = 0;                      // waits of one stream for another
   int regions = 0, region_nodes = 0;  // subgraphs that the plugin compiled whole, and the nodes in them
   double flops = 0, bytes = 0;
   uint64_t arena_bytes[kArenaCount] = {};
@@ -64,6 +66,7 @@ class Plan {
   ~Plan();
   const PlanReport& report() const;
   const Graph& graph() const;  // as lowered
+  const StepSchedule& schedule() const;
 
  private:
   friend class Instance;

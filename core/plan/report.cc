@@ -36,6 +36,7 @@ std::string PlanReport::FallbackList() const {
 std::string PlanReport::ToText() const {
   std::string text = fmt::format("nodes {}, launches {}, copies {}, collectives {}, distinct kernels {}\n", nodes,
                                  launches, copies, collectives, kernels);
+  if (edges > 0) text += fmt::format("waits between computing and communicating {}\n", edges);
   if (regions > 0)
     text += fmt::format("regions compiled whole by the plugin: {} of {} nodes in all\n", regions, region_nodes);
   text += fmt::format("compute {:.3f} GFLOP, tensor traffic {}\n\n", flops / 1e9, Bytes(bytes));

@@ -29,7 +29,7 @@ struct Communicator::DeviceCall {
   uint64_t send_at = 0;                // in the staging memory; what is received lies at its start
   const void* send_address = nullptr;  // the same for the plugin, unless staged
   void* receive_address = nullptr;
-  Event* ready = nullptr;  // of the last Start
+  Event* ready = nullptr;  // of the last Start; null: it waits for nothing
   const Stream* stream = nullptr;
   ProgressThread::Task task;
 };
@@ -372,13 +372,13 @@ Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
   return Synchronize(stream);
 }
 
-void Communicator::Start(DeviceCall& call, Event& ready, const Stream& stream) {
+void Communicator::Start(DeviceCall& call, Event* ready, const Stream& stream) {
   if (impl_->progress == nullptr) impl_->progress = std::make_unique<ProgressThread>();
-  call.ready = &ready;
+  call.ready = ready;
   call.stream = &stream;
   if (!call.task.body) {
     call.task.body = [this, &call]() -> Status {
-      SY_RETURN_IF_ERROR(call.ready->Wait());
+      if (call.ready != nullptr) SY_RETURN_IF_ERROR(call.ready->Wait());
       const double waited_before = impl_->plugin->TakeWaitMilliseconds();
       const Status status = Launch(call, *call.stream);
       impl_->plugin->TakeWaitMilliseconds();  // nobody waited: Finish counts who does

@@ -71,10 +71,10 @@ class Communicator {
   StatusOr<std::shared_ptr<DeviceCall>> Prepare(const std::string& tag, const Collective& what, DevicePlace send,
                                                 DevicePlace receive);
   Status Launch(DeviceCall& call, const Stream& stream);
-  // The same where Launch would block: on the communicator's own thread, once `ready` has happened. Finish waits for
-  // the end. Calls run in the order in which they were started; between the first Start and the last Finish nobody else
-  // uses the communicator. Allocate nothing.
-  void Start(DeviceCall& call, Event& ready, const Stream& stream);
+  // The same where Launch would block: on the communicator's own thread, once `ready` has happened (null: at once).
+  // Finish waits for the end. Calls run in the order in which they were started; between the first Start and the last
+  // Finish nobody else uses the communicator. Allocate nothing.
+  void Start(DeviceCall& call, Event* ready, const Stream& stream);
   Status Finish(DeviceCall& call);
   // Would Launch hold up the host while the device or a network works, and may it run beside what the host launches?
   // Then the call is better started. On a synchronous device only calls that need none of its copies.

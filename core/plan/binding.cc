@@ -1,0 +1,268 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/abi/ops.h"
+#include "core/graph/op.h"
+#include "core/plan/bound.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kShortestSegment = 2;
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& memory,
+                                                   const GroupCommunicators& communicators, int io_slot) {
+  std::unique_ptr<Instance> instance(new Instance);
+  Impl& impl = *instance->impl_;
+  impl.plan = plan.impl_.get();
+  impl.memory = &memory;
+  impl.communicators = communicators;
+  impl.io_slot = io_slot;
+  const StepSchedule& schedule = plan.schedule();
+  for (const Step& step : schedule.steps) {
+    auto bound = impl.BindStep(step);
+    if (!bound.ok()) return impl.Failed(step.node, bound.status());
+    impl.steps.push_back(std::move(*bound));
+  }
+  impl.at_end = schedule.at_end;
+  impl.DecideHowCollectivesRun();
+  SY_RETURN_IF_ERROR(impl.MakeStreams());
+  SY_RETURN_IF_ERROR(impl.MakeEvents());
+  if (plan.impl_->device->capture() != nullptr && plan.impl_->options.capture && !impl.debugged())
+    SY_RETURN_IF_ERROR(impl.Capture());
+  return instance;
+}
+
+StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step) {
+  BoundStep bound;
+  bound.kind = step.kind;
+  bound.node = step.node;
+  bound.stream = step.stream;
+  bound.waits = step.waits;
+  switch (step.kind) {
+    case Step::kCopy:
+      bound.source = At(step.inputs[0]);
+      bound.destination = At(step.outputs[0]);
+      bound.bytes = step.inputs[0].bytes;
+      break;
+    case Step::kCollective:
+      SY_RETURN_IF_ERROR(BindCollective(step, bound));
+      break;
+    case Step::kLaunch:
+      SY_RETURN_IF_ERROR(BindKernel(step, bound));
+      break;
+    case Step::kFallback:
+      SY_RETURN_IF_ERROR(BindFallback(step, bound));
+      break;
+  }
+  return bound;
+}
+
+Status Instance::Impl::BindKernel(const Step& step, BoundStep& bound) {
+  std::vector<sy_place> inputs, outputs;
+  for (const PlanPlace& place : step.inputs) inputs.push_back(At(place));
+  for (const PlanPlace& place : step.outputs) outputs.push_back(At(place));
+  sy_binding binding{};
+  binding.header = SY_HEADER(sy_binding);
+  binding.inputs = inputs.data();
+  binding.outputs = outputs.data();
+  if (step.kernel->info().workspace_bytes > 0) binding.workspace = memory->buffer(Arena::kScratch).at(0);
+  if (const uint64_t bytes = step.persistent.bytes; bytes > 0) {
+    const uint64_t before = memory->layout().Align(bytes) * static_cast<uint64_t>(io_slot);
+    binding.persistent = At({step.persistent.arena, step.persistent.offset + before, bytes});
+  }
+  if (step.residual.bytes > 0) binding.residual = At(step.residual);
+  SY_ASSIGN_OR_RETURN(bound.kernel, plan->device->Bind(*step.kernel, binding));
+  return OkStatus();
+}
+
+Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
+  Staging staging;
+  Device& reference = *plan->reference;
+  const Node& node = plan->graph.node(step.node);
+  std::vector<sy_place> inputs, outputs;
+  const auto add = [&](const TensorType& type, const PlanPlace& place, std::vector<Buffer>& buffers,
+                       std::vector<void*>& addresses, std::vector<sy_place>& places, std::vector<uint64_t>& sizes,
+                       std::vector<sy_place>& bindings) -> Status {
+    const uint64_t bytes = static_cast<uint64_t>(type.bytes());
+    SY_ASSIGN_OR_RETURN(Buffer buffer, reference.Allocate(std::max<uint64_t>(bytes, 1)));
+    SY_ASSIGN_OR_RETURN(const Device::NativeAddress address, reference.AddressOf(buffer));
+    bindings.push_back(buffer.at(0));
+    addresses.push_back(address.address);
+    places.push_back(At(place));
+    sizes.push_back(bytes);
+    buffers.push_back(std::move(buffer));
+    return OkStatus();
+  };
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    SY_RETURN_IF_ERROR(add(plan->graph.type(node.inputs[i]), step.inputs[i], staging.inputs, staging.input_address,
+                           staging.input_place, staging.input_bytes, inputs));
+  }
+  for (size_t o = 0; o < node.outputs.size(); ++o) {
+    SY_RETURN_IF_ERROR(add(node.outputs[o], step.outputs[o], staging.outputs, staging.output_address,
+                           staging.output_place, staging.output_bytes, outputs));
+  }
+  sy_binding binding{};
+  binding.header = SY_HEADER(sy_binding);
+  binding.inputs = inputs.data();
+  binding.outputs = outputs.data();
+  const Kernel::Info& info = step.kernel->info();
+  if (info.workspace_bytes > 0) {
+    SY_ASSIGN_OR_RETURN(staging.workspace, reference.Allocate(info.workspace_bytes));
+    binding.workspace = staging.workspace.at(0);
+  }
+  if (info.persistent_bytes > 0) {
+    SY_ASSIGN_OR_RETURN(staging.persistent, reference.Allocate(info.persistent_bytes));
+    SY_RETURN_IF_ERROR(reference.Fill(Stream(), staging.persistent.at(0), 0, info.persistent_bytes));
+    binding.persistent = staging.persistent.at(0);
+  }
+  SY_ASSIGN_OR_RETURN(bound.kernel, reference.Bind(*step.kernel, binding));
+  bound.staging = static_cast<int>(stagings.size());
+  stagings.push_back(std::move(staging));
+  return OkStatus();
+}
+
+Status Instance::Impl::BindCollective(const Step& step, BoundStep& bound) {
+  const Node& node = plan->graph.node(step.node);
+  const auto& a = node.attributes.as<sy_collective_attributes>();
+  bound.group = a.group;
+  if (a.group < 0 || static_cast<size_t>(a.group) >= communicators.size())
+    return InvalidArgument("there is no group {}; the plan was bound with {}", a.group, communicators.size());
+  Communicator* const communicator = communicators[static_cast<size_t>(a.group)];
+  if (communicator == nullptr || communicator->size() == 1) {
+    if (step.inputs.size() != step.outputs.size()) return InvalidArgument("a rank that is alone has no peer");
+    bound.stream = kComputeStream;
+    // What a rank sends to itself; in place it lies there already.
+    bound.source = At(step.inputs[0]);
+    bound.destination = At(step.outputs[0]);
+    if (bound.source.offset != bound.destination.offset || bound.source.buffer != bound.destination.buffer)
+      bound.kind = Step::kCopy;
+    bound.bytes = step.inputs[0].bytes;
+    return OkStatus();
+  }
+  static const std::map<std::string, Collective::Kind> kinds = {
+      {"all_reduce", Collective::kAllReduce}, {"reduce_scatter", Collective::kReduceScatter},
+      {"all_gather", Collective::kAllGather}, {"broadcast", Collective::kBroadcast},
+      {"all_to_all", Collective::kAllToAll},  {"send", Collective::kSend},
+      {"receive", Collective::kReceive}};
+  const TensorType& sent = node.inputs.empty() ? node.outputs[0] : plan->graph.type(node.inputs[0]);
+  const int64_t ranks = communicator->size();
+  Collective what;
+  what.kind = kinds.at(node.op);
+  what.dtype = static_cast<sy_dtype>(sent.dtype);
+  what.reduction = a.reduction;
+  what.peer = a.root;
+  what.count = static_cast<uint64_t>(sent.elements());
+  if (what.kind == Collective::kReduceScatter || what.kind == Collective::kAllToAll) {
+    if (sent.elements() % ranks != 0)
+      return InvalidArgument("{} elements are not divided by the {} ranks of group {}", sent.elements(), ranks,
+                             a.group);
+    what.count /= static_cast<uint64_t>(ranks);
+  }
+  const int64_t received = node.outputs.empty() ? 0 : node.outputs[0].elements();
+  if ((what.kind == Collective::kReduceScatter && received * ranks != sent.elements()) ||
+      (what.kind == Collective::kAllGather && received != sent.elements() * ranks)) {
+    return InvalidArgument("{} gives {} from {}, which does not fit the {} ranks of group {}", node.op,
+                           ToString(node.outputs[0]), ToString(sent), ranks, a.group);
+  }
+  if (a.root < 0 || a.root >= ranks)
+    return InvalidArgument("rank {} of group {}, which has {}", a.root, a.group, ranks);
+  const auto device_place = [&](const std::vector<PlanPlace>& places) -> Communicator::DevicePlace {
+    if (places.empty()) return {};
+    return {&memory->buffer(places[0].arena), At(places[0]).offset};
+  };
+  SY_ASSIGN_OR_RETURN(bound.call,
+                      communicator->Prepare(node.name, what, device_place(step.inputs), device_place(step.outputs)));
+  return OkStatus();
+}
+
+// Calls of one communicator are all started or all made by the thread that runs the plan.
+void Instance::Impl::DecideHowCollectivesRun() {
+  const bool may_start = plan->options.overlap && !debugged();
+  const auto on_stream = [&](const BoundStep& step) {
+    return CommunicatorOf(step).info().completion == SY_COMPLETES_ON_STREAM;
+  };
+  std::set<const Communicator*> in_turn;  // two groups may have one communicator
+  for (const BoundStep& step : steps) {
+    if (step.call && (!may_start || !CommunicatorOf(step).BetterStarted(*step.call)))
+      in_turn.insert(&CommunicatorOf(step));
+  }
+  for (BoundStep& step : steps) {
+    if (!step.call || on_stream(step) || debugged()) continue;
+    step.way = in_turn.contains(&CommunicatorOf(step)) ? BoundStep::Way::kDeferred : BoundStep::Way::kStarted;
+    if (step.way != BoundStep::Way::kDeferred) continue;
+    step.deferred = static_cast<int>(deferred.size());
+    deferred.push_back(&step);
+  }
+}
+
+Status Instance::Impl::MakeStreams() {
+  communication.resize(communicators.size());
+  std::set<int> made;
+  for (const BoundStep& step : steps) {
+    if (step.stream == kComputeStream || !made.insert(step.group).second) continue;
+    SY_ASSIGN_OR_RETURN(communication[static_cast<size_t>(step.group)], plan->device->NewStream(1));
+  }
+  return OkStatus();
+}
+
+// One for each step that a stream waits for on the device. The host itself waits for what was started or deferred.
+Status Instance::Impl::MakeEvents() {
+  const auto need = [&](int* event) -> Status {
+    if (*event >= 0) return OkStatus();
+    *event = static_cast<int>(events.size());
+    SY_ASSIGN_OR_RETURN(Event made, plan->device->NewEvent());
+    events.push_back(std::move(made));
+    return OkStatus();
+  };
+  const auto keep_other_streams = [&](std::vector<int>& waits, int stream) -> Status {
+    std::erase_if(waits, [&](int earlier) {
+      return (earlier == kRunStart ? kComputeStream : steps[static_cast<size_t>(earlier)].stream) == stream;
+    });
+    for (const int earlier : waits) {
+      if (earlier == kRunStart) {
+        SY_RETURN_IF_ERROR(need(&start_event));
+      } else if (BoundStep& step = steps[static_cast<size_t>(earlier)]; step.way == BoundStep::Way::kInOrder) {
+        SY_RETURN_IF_ERROR(need(&step.event));
+      }
+    }
+    return OkStatus();
+  };
+  for (BoundStep& step : steps) SY_RETURN_IF_ERROR(keep_other_streams(step.waits, step.stream));
+  return keep_other_streams(at_end, kComputeStream);
+}
+
+// Segments are the longest runs of launches whose kernels all allow it and between which nobody waits for anybody; what
+// lies between them (copies, collectives, staged nodes) is submitted one by one.
+Status Instance::Impl::Capture() {
+  const sy_capture_v1& capture = *plan->device->capture();
+  SY_ASSIGN_OR_RETURN(const Stream stream, plan->device->NewStream());
+  const auto allowed = [&](size_t i) {
+    const Step& step = plan->schedule.steps[i];
+    return step.kind == Step::kLaunch && step.kernel->info().capturable;
+  };
+  for (size_t begin = 0; begin < steps.size(); ++begin) {
+    size_t end = begin;
+    while (end < steps.size() && allowed(end) && (end == begin || steps[end].waits.empty())) {
+      if (steps[end++].event >= 0) break;
+    }
+    if (end - begin >= kShortestSegment) {
+      sy_status status = capture.begin(plan->device->handle(), stream.handle(), &error);
+      if (status != SY_OK) return FromAbi(status, error, "beginning a capture");
+      for (size_t i = begin; i < end && status == SY_OK; ++i) status = steps[i].kernel.Launch(stream.handle(), &error);
+      CapturedSegment segment{begin, end, nullptr};
+      const sy_status ended =
+          capture.end(plan->device->handle(), stream.handle(), &segment.graph, status == SY_OK ? &error : nullptr);
+      if (segment.graph != nullptr) segments.push_back(segment);
+      if (status != SY_OK || ended != SY_OK)
+        return FromAbi(status != SY_OK ? status : ended, error, "capturing a segment");
+    }
+    if (end > begin) begin = end - 1;
+  }
+  return OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,109 @@
+// A plan bound to memory: what Instance holds. binding.cc makes it, instance.cc runs it. Internal to core/plan.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/plan/compiled.h"
+
+namespace switchyard {
+
+// A step with its buffers fixed.
+struct BoundStep {
+  Step::Kind kind;
+  int node;
+  // As in the schedule, but where this rank is alone in the group of a collective: what is left of that, if anything,
+  // is done on the compute stream.
+  int stream;
+  std::vector<int> waits;
+  int event = -1;  // into Impl::events: recorded behind the step, where the device makes somebody wait for it
+  BoundKernel kernel;
+  sy_place source{}, destination{};
+  uint64_t bytes = 0;
+  std::shared_ptr<Communicator::DeviceCall> call;
+  // How a collective runs. Where its plugin completes on streams: in order on its group's stream. Started: on the
+  // communicator's thread, where it would hold up the host. Else deferred to where somebody waits for it, as ranks that
+  // compute on a host's cores gain nothing earlier, but for messages that are sent: a peer waits for them. What is
+  // deferred keeps its order.
+  enum class Way { kInOrder, kStarted, kDeferred } way = Way::kInOrder;
+  int group = 0;
+  int deferred = -1;  // index into Impl::deferred
+  int staging = -1;
+};
+
+// A node that runs on the reference plugin: host buffers beside device places.
+struct Staging {
+  std::vector<Buffer> inputs, outputs;
+  std::vector<void*> input_address, output_address;
+  std::vector<sy_place> input_place, output_place;
+  std::vector<uint64_t> input_bytes, output_bytes;
+  Buffer workspace, persistent;
+};
+
+// A run of launches that the device replays with one call: steps [begin, end).
+struct CapturedSegment {
+  size_t begin = 0, end = 0;
+  sy_graph* graph = nullptr;
+};
+
+struct Instance::Impl {
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    for (const CapturedSegment& segment : segments) plan->device->capture()->release(segment.graph);
+  }
+
+  const Plan::Impl* plan = nullptr;
+  Memory* memory = nullptr;
+  GroupCommunicators communicators{nullptr};
+  int io_slot = 0;
+  std::vector<BoundStep> steps;
+  std::vector<int> at_end;                // as in the schedule
+  std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
+  std::vector<Staging> stagings;
+  std::vector<Event> events;
+  int start_event = -1;               // recorded when a run begins, where somebody waits for that
+  std::vector<Stream> communication;  // by group; of those that communicate
+  std::vector<const BoundStep*> deferred;
+  size_t performed = 0;  // of `deferred`, in this run
+  sy_error error = EmptyError();
+  std::vector<Timing> timings;
+  double fallback_seconds = 0;
+
+  bool debugged() const { return plan->options.debug_sync || plan->options.debug_nan; }
+  sy_place At(const PlanPlace& place) const { return memory->place(place.arena, place.offset, io_slot); }
+  Communicator& CommunicatorOf(const BoundStep& step) const { return *communicators[static_cast<size_t>(step.group)]; }
+  const Stream& CommunicationOf(const BoundStep& step) const { return communication[static_cast<size_t>(step.group)]; }
+  const Stream& StreamOf(const BoundStep& step, const Stream& compute) const {
+    return step.stream == kComputeStream ? compute : CommunicationOf(step);
+  }
+  Status Failed(int id, const Status& status) const {
+    const Node& node = plan->graph.node(id);
+    return Annotate(
+        status, fmt::format("{} ({}, built at {}:{})", node.name, node.op, node.where.file_name(), node.where.line()));
+  }
+
+  // Binding
+  StatusOr<BoundStep> BindStep(const Step& step);
+  Status BindKernel(const Step& step, BoundStep& bound);
+  Status BindCollective(const Step& step, BoundStep& bound);
+  Status BindFallback(const Step& step, BoundStep& bound);
+  void DecideHowCollectivesRun();
+  Status MakeStreams();
+  Status MakeEvents();
+  Status Capture();
+
+  // Running
+  Status RunSteps(const Stream& compute);
+  Status RunDebugged(const Stream& compute);
+  Status RunStep(const BoundStep& step, const Stream& compute);
+  Status WaitFor(int earlier, const Stream& stream);
+  Status WaitFor(const std::vector<int>& earlier, const Stream& stream);
+  Status Start(const BoundStep& collective);
+  Status PerformDeferred(int last);
+  Status RunFallback(Staging& staging, const BoundKernel& kernel, const Stream& stream);
+  Status LookForNonFinite(const Step& step);
+};
+
+}  // namespace switchyard
