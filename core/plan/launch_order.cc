@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <queue>
+#include <set>
 #include <utility>
 
 #include "core/graph/op.h"
@@ -35,15 +36,56 @@ std::vector<bool> LeadsToBuckets(const Graph& graph, const std::vector<std::vect
   return leads;
 }
 
+// A fetch gathers an input that is there when the step begins, behind nodes with this one input.
+struct Fetches {
+  std::vector<bool> brings;  // by node: a fetch, or computed for fetches alone
+  std::vector<int> of;       // by node: the fetch that it is, or is a part or another shape of; -1: none
+};
+
+Fetches FindFetches(const Graph& graph, const std::vector<std::vector<int>>& followers) {
+  Fetches fetches{std::vector<bool>(graph.size(), false), std::vector<int>(graph.size(), -1)};
+  std::vector<bool> there(graph.size(), false), computed_with(graph.size(), false);
+  for (int id = 0; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    const bool unary = node.inputs.size() == 1 && (!IsCollective(node.op) || node.op == "all_gather");
+    there[id] = node.input ? node.input->role != Role::kBatch : unary && there[node.inputs[0].node];
+  }
+  for (int id = graph.size() - 1; id >= 0; --id) {
+    const Node& node = graph.node(id);
+    const auto& users = followers[id];
+    computed_with[id] = std::any_of(users.begin(), users.end(), [&](int user) {
+      const std::string& op = graph.node(user).op;
+      return op != "assign" && op != "output" && (!TraitsOf(op).view || computed_with[user]);
+    });
+    const bool fetch = there[id] && node.op == "all_gather" && computed_with[id];
+    fetches.brings[id] =
+        fetch || (there[id] && !node.input && !users.empty() &&
+                  std::all_of(users.begin(), users.end(), [&](int user) { return fetches.brings[user]; }));
+  }
+  for (int id = 0; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    if (fetches.brings[id] && node.op == "all_gather") {
+      fetches.of[id] = id;
+    } else if (TraitsOf(node.op).view || node.op == "slice") {
+      fetches.of[id] = fetches.of[node.inputs[0].node];
+    }
+  }
+  return fetches;
+}
+
 class Order {
  public:
-  Order(const Graph& graph, bool early)
+  // fetched: the fetches in the order in which they are needed; none: they come when they are.
+  Order(const Graph& graph, bool early, std::vector<int> fetched, uint64_t prefetch_bytes)
       : graph_(graph),
         before_(BuiltOrder(graph)),
         followers_(graph.Users()),
+        fetches_(FindFetches(graph, followers_)),
         missing_(graph.size(), 0),
-        early_(early),
-        done_(graph.size(), false) {
+        when_(graph.size(), When::kAsBuilt),
+        done_(graph.size(), false),
+        fetched_(std::move(fetched)),
+        prefetch_bytes_(prefetch_bytes) {
     for (int id = 0; id < graph.size(); ++id) {
       if (before_[id] >= 0) followers_[before_[id]].push_back(id);
       for (const int earlier : graph.node(id).control) followers_[earlier].push_back(id);
@@ -51,27 +93,41 @@ class Order {
     for (const auto& users : followers_) {
       for (const int user : users) ++missing_[user];
     }
-    if (early) {
-      moved_ = LeadsToBuckets(graph, followers_);
-    } else {
-      for (const Node& node : graph.nodes()) moved_.push_back(IsCollective(node.op));
+    const std::vector<bool> leads = LeadsToBuckets(graph, followers_);
+    for (int id = 0; id < graph.size(); ++id) {
+      if (fetches_.brings[id] || fetches_.of[id] >= 0 || (!early && IsCollective(graph.node(id).op))) {
+        when_[id] = When::kNeeded;
+      } else if (early && leads[id]) {
+        when_[id] = When::kReady;
+      }
     }
   }
 
   std::vector<int> Run() {
+    Prefetch();
     // What needs nothing, such as the zeros between the members of a bucket, holds up nothing.
-    for (int id = 0; early_ && id < graph_.size(); ++id) {
-      if (moved_[id] && IsFree(id)) Require(id);
-    }
-    // What is moved waits for its turn, early or late; what is left at the end is read by nobody.
     for (int id = 0; id < graph_.size(); ++id) {
-      if (!moved_[id]) Require(id);
+      if (when_[id] == When::kReady && IsFree(id)) Require(id);
     }
-    for (int id = 0; id < graph_.size(); ++id) Require(id);
+    for (int id = 0; id < graph_.size(); ++id) {
+      if (when_[id] == When::kAsBuilt) Require(id);
+    }
+    for (int id = 0; id < graph_.size(); ++id) Require(id);  // what is left is read by nobody
     return std::move(order_);
   }
 
+  // Those among `order`.
+  std::vector<int> FetchesIn(const std::vector<int>& order) const {
+    std::vector<int> fetches;
+    for (const int id : order) {
+      if (fetches_.of[id] == id) fetches.push_back(id);
+    }
+    return fetches;
+  }
+
  private:
+  enum class When { kAsBuilt, kReady, kNeeded };
+
   bool IsFree(int id) const {
     return graph_.node(id).inputs.empty() && graph_.node(id).control.empty() && before_[id] < 0;
   }
@@ -83,7 +139,7 @@ class Order {
     for (const int earlier : graph_.node(id).control) Require(earlier);
     if (before_[id] >= 0) Require(before_[id]);
     Emit(id);
-    if (early_) EmitReady();
+    EmitReady();
   }
 
   void Emit(int id) {
@@ -91,8 +147,14 @@ class Order {
     done_[id] = true;
     order_.push_back(id);
     for (const int user : followers_[id]) {
-      if (--missing_[user] == 0 && moved_[user]) ready_.push(user);
+      if (--missing_[user] == 0 && when_[user] == When::kReady) ready_.push(user);
     }
+    if (fetches_.of[id] == id) unread_.insert(id);
+    if (fetches_.of[id] >= 0 && fetches_.of[id] != id) return;  // another shape: nobody has read it yet
+    for (const Ref& input : graph_.node(id).inputs) {
+      if (const int fetch = fetches_.of[input.node]; fetch >= 0 && unread_.erase(fetch) > 0) ahead_ -= BytesOf(fetch);
+    }
+    if (fetches_.of[id] == id) ahead_ += BytesOf(id);
   }
 
   void EmitReady() {
@@ -101,20 +163,58 @@ class Order {
       ready_.pop();
       Emit(id);
     }
+    Prefetch();
+  }
+
+  uint64_t BytesOf(int fetch) const { return static_cast<uint64_t>(graph_.node(fetch).outputs[0].bytes()); }
+
+  // Has what it must stand behind, beside its own inputs, been submitted?
+  bool MayBeFetched(int id) const {
+    if (done_[id]) return true;
+    const Node& node = graph_.node(id);
+    return (before_[id] < 0 || done_[before_[id]]) &&
+           std::all_of(node.control.begin(), node.control.end(), [&](int earlier) { return done_[earlier]; }) &&
+           std::all_of(node.inputs.begin(), node.inputs.end(), [&](Ref input) { return MayBeFetched(input.node); });
+  }
+
+  void Prefetch() {
+    if (prefetching_) return;
+    prefetching_ = true;
+    for (; next_ < fetched_.size(); ++next_) {
+      const int id = fetched_[next_];
+      if (done_[id]) continue;
+      if (ahead_ + BytesOf(id) > prefetch_bytes_ || !MayBeFetched(id)) break;
+      Require(id);
+    }
+    prefetching_ = false;
   }
 
   const Graph& graph_;
   const std::vector<int> before_;
   std::vector<std::vector<int>> followers_;  // readers and targets of control edges, with repeats
-  std::vector<int> missing_;                 // inputs and control edges that are not done
-  const bool early_;
-  std::vector<bool> moved_, done_;  // moved: does not stand where it was built
+  const Fetches fetches_;
+  std::vector<int> missing_;  // inputs and control edges that are not done
+  std::vector<When> when_;
+  std::vector<bool> done_;
   std::vector<int> order_;
   std::priority_queue<int, std::vector<int>, std::greater<>> ready_;  // in the order of building
+  const std::vector<int> fetched_;
+  const uint64_t prefetch_bytes_;
+  size_t next_ = 0;  // of fetched_
+  std::set<int> unread_;
+  uint64_t ahead_ = 0;  // bytes of unread_
+  bool prefetching_ = false;
 };
 
 }  // namespace
 
-std::vector<int> LaunchOrder(const Graph& graph, bool early) { return Order(graph, early).Run(); }
+std::vector<int> LaunchOrder(const Graph& graph, bool early, uint64_t prefetch_bytes) {
+  if (!early) return Order(graph, false, {}, 0).Run();
+  Order as_needed(graph, true, {}, 0);
+  std::vector<int> order = as_needed.Run();
+  std::vector<int> fetches = as_needed.FetchesIn(order);
+  if (fetches.empty() || prefetch_bytes == 0) return order;
+  return Order(graph, true, std::move(fetches), prefetch_bytes).Run();
+}
 
 }  // namespace switchyard

@@ -168,7 +168,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
         report.fallbacks.size(), options.max_fallback, impl.device->info().plugin, report.FallbackList());
   }
 
-  const std::vector<int> order = LaunchOrder(graph, options.overlap);
+  const std::vector<int> order = LaunchOrder(graph, options.overlap, options.prefetch_bytes);
   const Placement placement = PlaceValues(graph, order, planned, layout);
   impl.schedule.steps = BuildSteps(graph, order, planned, placement, layout);
   AddEdges(impl.schedule, graph, !options.overlap);

@@ -27,6 +27,7 @@ struct PlanOptions {
   bool capture = true;  // replay runs of launches with one call where the device can
   bool overlap =
       true;  // collectives may start as soon as their input is complete; else right before their first reader
+  uint64_t prefetch_bytes = uint64_t{128} << 20;  // with overlap: of gathered shards that nobody has read yet
   bool debug_sync = false;                        // wait after every step and name the node that failed
   bool debug_nan = false;                         // and look for inf and nan in every floating output
   double max_fallback = -1;                       // nodes that may run on the reference plugin; -1 = any

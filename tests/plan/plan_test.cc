@@ -206,7 +206,7 @@ TEST(LaunchOrderTest, AReductionStartsBehindTheLastWriterOfItsBucket) {
   constexpr int kLayers = 6;
   const Graph g = ChainWithBuckets(kLayers);
   for (const bool early : {true, false}) {
-    const std::vector<int> order = LaunchOrder(g, early), position = PositionsOf(g, order);
+    const std::vector<int> order = LaunchOrder(g, early, 0), position = PositionsOf(g, order);
     int last_backward = -1;
     std::vector<int> reductions, writers;
     for (int id = 0; id < g.size(); ++id) {
@@ -276,7 +276,7 @@ TEST(LaunchOrderTest, CollectivesOfCollectivesAndControlEdgesKeepTheirOrder) {
   g.mutable_node(other.ref().node).control.push_back(whole.ref().node);
   g.Output("y", other);
   g.Output("z", whole);
-  for (const bool early : {true, false}) PositionsOf(g, LaunchOrder(g, early));
+  for (const bool early : {true, false}) PositionsOf(g, LaunchOrder(g, early, 0));
 }
 
 TEST(Plan, CapturedSegmentsComputeTheSame) {
