@@ -164,7 +164,8 @@ Status Communicator::Impl::Perform(const Collective& what, const char* tag, cons
     if (plugin == nullptr) return InvalidArgument("a message \"{}\": a single rank has no peer", tag);
     const bool is_send = kind == C::kSend;
     void* const address = is_send ? const_cast<void*>(send) : receive;
-    return plugin->SendReceive(tag, {{peer, is_send, address, count * BytesOf(dtype)}}, stream);
+    const sy_transfer message{peer, is_send, address, count * BytesOf(dtype)};
+    return plugin->SendReceive(tag, {&message, 1}, stream);
   }
   if (plugin == nullptr) return Identity(send, receive, count * BytesOf(dtype));
   if (Composes(what)) {

@@ -161,8 +161,7 @@ Status WatchedCollective::Run(const char* what, const char* tag, const Stream* s
   return reason.ok() ? Explain(status, error, where) : Annotate(reason, fmt::format("{}: {}", plugin_name(), where));
 }
 
-Status WatchedCollective::SendReceive(const char* tag, const std::vector<sy_transfer>& transfers,
-                                      const Stream* stream) {
+Status WatchedCollective::SendReceive(const char* tag, std::span<const sy_transfer> transfers, const Stream* stream) {
   return Run("send_recv_batch", tag, stream, &batches_,
              [&](const sy_call* call, sy_request** request, sy_error* error) {
                return api_->send_recv_batch(handle_, call, transfers.data(), static_cast<uint32_t>(transfers.size()),

@@ -9,9 +9,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/abi/collective.h"
 #include "core/base/status.h"
@@ -62,7 +62,7 @@ class WatchedCollective {
       return (api_->*function)(handle_, call, arguments..., request, error);
     });
   }
-  Status SendReceive(const char* tag, const std::vector<sy_transfer>& transfers, const Stream* stream = nullptr);
+  Status SendReceive(const char* tag, std::span<const sy_transfer> transfers, const Stream* stream = nullptr);
   // Waits for device work that holds collectives; `what` is for the error.
   Status WaitFor(Event& finished, const char* what);
   // The same for all work of a stream. Only where the plugin completes on streams.

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <ostream>
 
 #include "core/base/environment.h"
 #include "core/runtime/communicator.h"
 #include "tests/parallel/thread_ranks.h"
+#include "tests/plan/allocation_count.h"
 
 namespace switchyard {
 namespace {
@@ -179,6 +181,49 @@ TEST_P(DeafPlugin, IsNotWaitedForOnceAPeerIsGone) {
     const Status status = (*communicator)->Barrier("end");
     EXPECT_THAT(Message(status), testing::ContainsRegex("rank 1 .* failed: train/7.jpg is not a JPEG"));
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  });
+}
+
+// The plugin's own queues grow now and then, but not for each message.
+TEST(Messages, ThatWerePreparedMakeNoAllocation) {
+  OnRanks(kRanks, [&](int, Rendezvous& rendezvous, const ProcessMap& map) {
+    const auto backend = Registry::Get().Find(PluginKind::kBackend, "reference");
+    const auto collective = Registry::Get().Find(PluginKind::kCollective, "tcp");
+    ASSERT_TRUE(backend.ok() && collective.ok());
+    const auto opened = Device::Open(**backend, 0, {});
+    ASSERT_TRUE(opened.ok()) << Message(opened.status());
+    Device& device = **opened;
+    const auto joined = Communicator::Join(*collective, map, rendezvous, &device, "world", 10000);
+    ASSERT_TRUE(joined.ok()) << Message(joined.status());
+    Communicator& communicator = **joined;
+    const int rank = communicator.rank(), next = (rank + 1) % kRanks, previous = (rank + kRanks - 1) % kRanks;
+    const auto buffer = device.Allocate(2 * kOffset);
+    ASSERT_TRUE(buffer.ok());
+    const auto stream = device.NewStream();
+    ASSERT_TRUE(stream.ok());
+    const auto prepare = [&](Collective::Kind kind, int peer, uint64_t offset) {
+      const Communicator::DevicePlace place{&*buffer, offset};
+      const bool sends = kind == Collective::kSend;
+      return communicator.Prepare("message", {kind, 8, SY_F32, SY_SUM, peer},
+                                  sends ? place : Communicator::DevicePlace{},
+                                  sends ? Communicator::DevicePlace{} : place);
+    };
+    const auto send = prepare(Collective::kSend, next, 0), receive = prepare(Collective::kReceive, previous, kOffset);
+    ASSERT_TRUE(send.ok() && receive.ok());
+    const auto exchange = [&] {  // rank 0 sends first
+      const bool first = communicator.Launch(rank == 0 ? **send : **receive, *stream).ok();
+      return communicator.Launch(rank == 0 ? **receive : **send, *stream).ok() && first;
+    };
+    bool ok = exchange();
+    int64_t fewest = 100;
+    for (int round = 0; round < 5; ++round) {
+      const AllocationCount count;
+      ok = exchange() && ok;
+      fewest = std::min(fewest, count.value());
+    }
+    EXPECT_TRUE(ok);
+    EXPECT_EQ(fewest, 0);
+    EXPECT_TRUE(communicator.Synchronize(*stream).ok());
   });
 }
 
