@@ -9,10 +9,7 @@
 #include "core/graph/op.h"
 
 namespace switchyard {
-namespace {
 
-// For each node the collective that must come before it, or -1. Ranks that send each other messages run graphs of their
-// own: only the order in which those were built says that they will meet.
 std::vector<int> BuiltOrder(const Graph& graph) {
   std::vector<int> before(graph.size(), -1);
   const bool sends = std::any_of(graph.nodes().begin(), graph.nodes().end(),
@@ -22,6 +19,8 @@ std::vector<int> BuiltOrder(const Graph& graph) {
   }
   return before;
 }
+
+namespace {
 
 // Collectives, buckets, and what the update phase computes for those alone. Forward and backward stay as they were
 // built.

@@ -16,6 +16,10 @@
 
 namespace switchyard {
 
+// For each node the collective that must come before it, or -1. Ranks that send each other messages run graphs of their
+// own: only the order in which those were built says that they will meet. Without messages nothing must.
+std::vector<int> BuiltOrder(const Graph& graph);
+
 // Ids of all nodes; every node after its inputs and its control edges.
 std::vector<int> LaunchOrder(const Graph& graph, bool early, uint64_t prefetch_bytes);
 

@@ -89,12 +89,17 @@ class Placer {
   // A bucket may be reduced as soon as it is full: whatever reads a member of it otherwise would find the sum. And what
   // it held before is overwritten: whatever reads that must have run.
   bool MayLieIn(int concat, Ref member, uint64_t offset) const {
-    const bool reduced = std::any_of(users_[concat].begin(), users_[concat].end(),
-                                     [&](int user) { return IsCollective(graph_.node(user).op); });
-    if (reduced && !ReadOnlyBy(concat, member)) return false;
+    if (IsReduced(concat) && !ReadOnlyBy(concat, member)) return false;
     const auto held = held_.find(graph_.node(concat).bucket);
     return held == held_.end() ||
            IsReadBefore({held->second, 0}, 0, member, offset, static_cast<uint64_t>(graph_.type(member).bytes()));
+  }
+  // May a collective work where `id`, or what is a view of it, lies?
+  bool IsReduced(int id) const {
+    return std::any_of(users_[id].begin(), users_[id].end(), [&](int user) {
+      const Node& node = graph_.node(user);
+      return IsCollective(node.op) || ((TraitsOf(node.op).view || node.op == "slice") && IsReduced(user));
+    });
   }
   // `place`, at byte `start` of a bucket: has what it held at [offset, offset + bytes) been read when `member` is
   // written there?
@@ -406,7 +411,8 @@ class Placer {
                : x.arena == y.arena && x.arena != Arena::kActivations && x.offset + a.offset == y.offset + b.offset;
   }
 
-  // What the host reads is copied first: it may be the old value of a state.
+  // What the host reads is copied first: it may be the old value of a state. The old value of a state that becomes
+  // another's new one is taken aside before any state is written.
   void Finish() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
@@ -417,13 +423,24 @@ class Placer {
                                       static_cast<uint64_t>(type.bytes()),
                                       id});
     }
+    std::vector<PlannedCopy> writes;
+    std::set<int> written;  // storages of states
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (node.op != "assign" || written_in_place_.contains(id)) continue;
       const Spot &state = At(node.inputs[0]), &value = At(node.inputs[1]);
-      if (!SamePlace(state, value))
-        result_.final_copies.push_back({value, state, static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
+      if (SamePlace(state, value)) continue;
+      written.insert(state.storage);
+      writes.push_back({value, state, static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
     }
+    for (PlannedCopy& write : writes) {
+      if (!written.contains(write.source.storage)) continue;
+      const Spot aside{NewStorage(write.bytes, static_cast<int>(order_.size())), 0};
+      result_.storages[aside.storage].last = kEnd;
+      result_.final_copies.push_back({write.source, aside, write.bytes, write.node});
+      write.source = aside;
+    }
+    result_.final_copies.insert(result_.final_copies.end(), writes.begin(), writes.end());
   }
 
   // Greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference"): the largest

@@ -1,9 +1,10 @@
 #include "core/plan/regions.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <set>
+
+#include "core/plan/region_order.h"
 
 namespace switchyard {
 namespace {
@@ -82,39 +83,6 @@ struct RegionView {
   }
 };
 
-// The new graph's order: an item is a node (≥ 0) or a region (-1 - index), each after everything that it reads.
-StatusOr<std::vector<int>> Order(const Graph& graph, const std::vector<std::vector<int>>& regions,
-                                 const std::vector<int>& region_of, const std::string& plugin) {
-  std::vector<int> order;
-  std::map<int, int> state;  // by item: 1 begun, 2 done
-  Status problem;
-  std::function<void(int)> emit = [&](int node) {
-    const int item = region_of[node] >= 0 ? -1 - region_of[node] : node;
-    int& now = state[item];
-    if (now == 2 || !problem.ok()) return;
-    if (now == 1) {
-      problem =
-          Internal("{}: it claimed a region around {} that is not convex: the region would have to run before itself",
-                   plugin, graph.node(node).name);
-      return;
-    }
-    now = 1;
-    const std::vector<int> alone = {node};
-    for (const int member : region_of[node] >= 0 ? regions[region_of[node]] : alone) {
-      const auto before = [&](int earlier) {
-        if (region_of[earlier] < 0 || region_of[earlier] != region_of[member]) emit(earlier);
-      };
-      for (const Ref& input : graph.node(member).inputs) before(input.node);
-      for (const int earlier : graph.node(member).control) before(earlier);
-    }
-    state[item] = 2;
-    order.push_back(item);
-  };
-  for (int id = 0; id < graph.size(); ++id) emit(id);
-  SY_RETURN_IF_ERROR(problem);
-  return order;
-}
-
 // What the plugin marked, as lists of node ids; regions of fewer than two nodes are left out.
 StatusOr<std::vector<std::vector<int>>> Claims(const Graph& graph, Device& device,
                                                const std::vector<std::vector<int>>& users) {
@@ -169,7 +137,8 @@ StatusOr<RegionGraph> ClaimRegions(Graph source, KernelCache& cache) {
   }
   if (accepted.empty()) return RegionGraph{std::move(source), {}};
 
-  SY_ASSIGN_OR_RETURN(const std::vector<int> order, Order(source, accepted, region_of, device.info().plugin));
+  SY_ASSIGN_OR_RETURN(const std::vector<int> order,
+                      OrderWithRegions(source, accepted, region_of, device.info().plugin));
   RegionGraph result;
   std::map<Ref, Value> value_of;
   std::vector<int> new_id(source.size(), -1);

@@ -130,6 +130,29 @@ TEST_P(PlanOnDevice, WritesStateInPlaceAndKeepsOldReadersRight) {
   }
 }
 
+TEST_P(PlanOnDevice, StatesMayTakeEachOthersOldValues) {
+  Graph g;
+  std::vector<Value> states;
+  for (const char* name : {"a", "b", "c", "d"}) states.push_back(g.Input(name, {DType::kF32, {3}}, As(Role::kState)));
+  g.Assign(states[0], states[1]);  // a and b change places
+  g.Assign(states[1], states[0]);
+  g.Assign(states[2], states[3]);  // c gets what d was
+  g.Assign(states[3], ops::AddScalar(states[3], 1));
+  g.Output("before", ops::Reshape(states[0], {1, 3}));
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  for (int i = 0; i < 4; ++i) (*c)->Set(std::string(1, static_cast<char>('a' + i)), std::vector<float>(3, i));
+  for (int run = 0; run < 3; ++run) {
+    ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+    const float a = run % 2 == 0 ? 1 : 0;
+    EXPECT_EQ((*c)->Get("a"), std::vector<float>(3, a));
+    EXPECT_EQ((*c)->Get("b"), std::vector<float>(3, 1 - a));
+    EXPECT_EQ((*c)->Get("c"), std::vector<float>(3, 3.0f + static_cast<float>(run)));
+    EXPECT_EQ((*c)->Get("d"), std::vector<float>(3, 4.0f + static_cast<float>(run)));
+    EXPECT_EQ((*c)->Get("output/before"), std::vector<float>(3, 1 - a));
+  }
+}
+
 TEST_P(PlanOnDevice, WritesConditionalStateOnlyWhereTheConditionHolds) {
   Graph g;
   const Value state = g.Input("state", {DType::kF32, {3}}, As(Role::kState));
@@ -262,6 +285,22 @@ TEST_P(PlanOnDevice, AGradientThatIsReadElsewhereDoesNotLieInABucketThatIsReduce
   ASSERT_TRUE(c.ok()) << c.status();
   // Two outputs, and the gradient of p into its bucket; that of w is written where the bucket lies.
   EXPECT_EQ((*c)->plan->report().copies, 3);
+}
+
+// What reduces the bucket need not read it by its own name.
+TEST_P(PlanOnDevice, ABucketIsReducedAlsoBehindAnotherShape) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {64}}, As(Role::kBatch));
+  const Value part = ops::Unary(SY_PW_TANH, x);
+  const Value bucket = g.Add("concat", {part}, Attributes(sy_axes_attributes{}))[0];
+  g.mutable_node(bucket.ref().node).bucket = "gradients/0";
+  g.Output("sum", ops::AllReduce(ops::Reshape(bucket, {8, 8}), SY_SUM, 1));
+  g.Output("read", ops::Unary(SY_PW_EXP, part));
+  PlanOptions options;
+  options.fuse = false;
+  const auto c = Compiled::Make(g, *test_, options);
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ((*c)->plan->report().copies, 3) << "two outputs, and the part that is read elsewhere into the bucket";
 }
 
 TEST(LaunchOrderTest, CollectivesOfCollectivesAndControlEdgesKeepTheirOrder) {
