@@ -3,7 +3,8 @@
 // plugin that reaches only a device's, through a device buffer), composition of missing collectives from
 // send_recv_batch, and waits that end: when a peer dies or freezes (the Status names it), when a peer has said
 // goodbye, or after the time limit of a call (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error the
-// communicator is of no more use. One communicator is used by one thread at a time; Abort from any thread.
+// communicator is of no more use; where its plugin went on with a call after being aborted, the device's memory is not
+// freed any more (Device::KeepMemory). One communicator is used by one thread at a time; Abort from any thread.
 #pragma once
 
 #include <cstdint>

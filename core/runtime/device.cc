@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "core/base/logging.h"
 #include "core/base/text.h"
 #include "core/runtime/plugin.h"
 
@@ -68,10 +69,19 @@ Status FromAbi(sy_status status, const sy_error& error, const std::string& what)
 struct Device::Impl {
   std::atomic<uint64_t> allocated{0}, peak{0};
   std::atomic<int64_t> host_waits{0};
+  std::atomic<bool> keeps_memory{false};
   std::mutex mutex;                         // guards what follows
   std::unordered_set<sy_buffer*> imported;  // buffers whose memory is not ours to count
   sy_stream* transfer_stream = nullptr;     // of Upload and Download on an asynchronous device
 };
+
+// What is not given back is not lost either: whoever looks for leaks finds it here.
+static void Keep(const void* memory) {
+  static auto& mutex = *new std::mutex;
+  static auto& kept = *new std::vector<const void*>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(memory);
+}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
@@ -86,13 +96,17 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 void Buffer::reset() {
   if (handle_ == nullptr) return;
   Device::Impl& impl = *device_->impl_;
-  bool ours = true;
-  {
-    const std::lock_guard lock(impl.mutex);
-    ours = impl.imported.erase(handle_) == 0;
+  if (impl.keeps_memory) {
+    Keep(handle_);
+  } else {
+    bool ours = true;
+    {
+      const std::lock_guard lock(impl.mutex);
+      ours = impl.imported.erase(handle_) == 0;
+    }
+    device_->api_->free(device_->handle_, handle_);
+    if (ours) impl.allocated -= bytes_;
   }
-  device_->api_->free(device_->handle_, handle_);
-  if (ours) impl.allocated -= bytes_;
   handle_ = nullptr;
   bytes_ = 0;
 }
@@ -227,8 +241,17 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
 
 Device::~Device() {
   if (handle_ == nullptr) return;
+  if (impl_->keeps_memory) {
+    Keep(handle_);
+    return;
+  }
   if (impl_->transfer_stream != nullptr) api_->stream_destroy(handle_, impl_->transfer_stream);
   api_->close(handle_);
+}
+
+void Device::KeepMemory() {
+  if (impl_->keeps_memory.exchange(true)) return;
+  LogWarning("the memory of {} is not freed any more: somebody may still use it", info_.name);
 }
 
 StatusOr<Buffer> Device::Allocate(uint64_t bytes) {
@@ -311,7 +334,9 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
 
 void HostMemory::reset() {
   if (address_ == nullptr) return;
-  if (pinned_)
+  if (device_->impl_->keeps_memory)
+    Keep(address_);
+  else if (pinned_)
     device_->memory_ext_->host_free(device_->handle_, address_);
   else
     std::free(address_);

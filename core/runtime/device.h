@@ -206,6 +206,8 @@ class Device {
   Status Fill(const Stream& stream, sy_place destination, uint8_t value, uint64_t bytes);
   Status Synchronize(const Stream& stream);
   Status Synchronize();  // everything
+  // From now on no memory of it is freed, and it is not closed: somebody who does not answer may still use them.
+  void KeepMemory();
   // How often the host has waited for this device (Synchronize and Event::Wait); 0 for ever on a synchronous one.
   int64_t host_waits() const;
   // Copies and waits.

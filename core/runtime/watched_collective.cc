@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/base/environment.h"
+#include "core/base/logging.h"
 
 namespace switchyard {
 namespace {
@@ -52,7 +53,14 @@ WatchedCollective::~WatchedCollective() {
     const std::lock_guard lock(abort_handle_->mutex);
     abort_handle_->handle = nullptr;
   }
-  if (handle_ != nullptr) api_->destroy(handle_);
+  if (deaf_) {
+    static auto& mutex = *new std::mutex;
+    static auto& kept = *new std::vector<sy_communicator*>;  // not lost to whoever looks for leaks
+    const std::lock_guard lock(mutex);
+    kept.push_back(handle_);
+  } else if (handle_ != nullptr) {
+    api_->destroy(handle_);
+  }
 }
 
 // --- joining ---
@@ -209,10 +217,18 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
     }
   }
   api_->abort(handle_);
-  // The plugin now gives the request up; its answer is not of interest.
+  // The plugin now gives the request up; its answer is not of interest. One that does not may go on to read and write
+  // what the caller is about to free.
   const auto aborted = Clock::now();
-  while (api_->request_poll(request, error) == SY_IN_PROGRESS && MillisecondsSince(aborted) < kAbortPatienceMs)
+  while (api_->request_poll(request, error) == SY_IN_PROGRESS) {
+    if (MillisecondsSince(aborted) > kAbortPatienceMs) {
+      deaf_ = true;
+      LogWarning("{} did not give a call up within {:.0f} s of being aborted", plugin_name(), kAbortPatienceMs / 1000);
+      if (device_ != nullptr) device_->KeepMemory();
+      break;
+    }
     std::this_thread::sleep_for(kShortestSleep);
+  }
   return SY_ABORTED;
 }
 

@@ -97,6 +97,7 @@ class WatchedCollective {
   Rendezvous* rendezvous_;
   Device* device_;
   sy_communicator* handle_ = nullptr;
+  bool deaf_ = false;  // a request went on after abort: the communicator is left as it is
   std::shared_ptr<AbortHandle> abort_handle_;
   int rank_ = 0;
   double call_limit_ms_ = 600e3, wait_ms_ = 0;

@@ -184,6 +184,32 @@ TEST_P(DeafPlugin, IsNotWaitedForOnceAPeerIsGone) {
   });
 }
 
+// It may still write into what the caller then frees.
+TEST_P(DeafPlugin, KeepsTheMemoryThatItWasGiven) {
+  Set("SWITCHYARD_MESSAGES_DEAF", true);
+  OnRanks(2, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
+    const auto device = Device::Open(*plugin_, rank, {});
+    ASSERT_TRUE(device.ok()) << Message(device.status());
+    const auto communicator = Communicator::Join(plugin_, map, rendezvous, device->get(), "world", 10000);
+    ASSERT_TRUE(communicator.ok()) << Message(communicator.status());
+    if (rank == 1) {
+      rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG"));
+      return;
+    }
+    auto buffer = (*device)->Allocate(kOffset);
+    const auto stream = (*device)->NewStream();
+    ASSERT_TRUE(buffer.ok() && stream.ok());
+    const auto call =
+        (*communicator)->Prepare("message", {Collective::kReceive, 8, SY_F32, SY_SUM, 1}, {}, {&*buffer, 0});
+    ASSERT_TRUE(call.ok()) << Message(call.status());
+    EXPECT_FALSE((*communicator)->Launch(**call, *stream).ok());
+    const uint64_t allocated = (*device)->allocated_bytes();
+    buffer->reset();
+    EXPECT_FALSE(*buffer);
+    EXPECT_EQ((*device)->allocated_bytes(), allocated);
+  });
+}
+
 // The plugin's own queues grow now and then, but not for each message.
 TEST(Messages, ThatWerePreparedMakeNoAllocation) {
   OnRanks(kRanks, [&](int, Rendezvous& rendezvous, const ProcessMap& map) {
