@@ -69,11 +69,8 @@ Status Instance::Impl::BindKernel(const Step& step, BoundStep& bound) {
   binding.header = SY_HEADER(sy_binding);
   binding.inputs = inputs.data();
   binding.outputs = outputs.data();
-  if (step.kernel->info().workspace_bytes > 0) binding.workspace = memory->buffer(Arena::kScratch).at(0);
-  if (const uint64_t bytes = step.persistent.bytes; bytes > 0) {
-    const uint64_t before = memory->layout().Align(bytes) * static_cast<uint64_t>(io_slot);
-    binding.persistent = At({step.persistent.arena, step.persistent.offset + before, bytes});
-  }
+  if (step.kernel->info().workspace_bytes > 0) binding.workspace = memory->buffer(kScratchArena).at(0);
+  if (step.persistent.bytes > 0) binding.persistent = At(step.persistent);
   if (step.residual.bytes > 0) binding.residual = At(step.residual);
   SY_ASSIGN_OR_RETURN(bound.kernel, plan->device->Bind(*step.kernel, binding));
   return OkStatus();

@@ -4,21 +4,35 @@
 
 namespace switchyard {
 
-const char* NameOf(Arena arena) {
-  constexpr const char* kNames[] = {"state", "gradients", "activations", "scratch", "io"};
-  return kNames[static_cast<int>(arena)];
+Layout::Layout(uint64_t alignment, int io_slots)
+    : alignment_(alignment),
+      arenas_{{.name = "state"},
+              {.name = "gradients", .space = Arena::Space::kCollective},
+              {.name = "activations", .lifetime = Arena::Lifetime::kStep},
+              {.name = "scratch", .lifetime = Arena::Lifetime::kStep},
+              {.name = "io", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots},
+              {.name = "persistent", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots}},
+      slot_bytes_(arenas_.size(), 0) {}
+
+uint64_t Layout::bytes() const {
+  uint64_t total = 0;
+  for (size_t i = 0; i < arenas_.size(); ++i) total += bytes(static_cast<int>(i));
+  return total;
 }
 
-const Layout::Entry& Layout::Place(const std::string& name, Arena arena, const TensorType& type, uint64_t bytes) {
+const Layout::Entry& Layout::Place(const std::string& name, int arena, const TensorType& type, uint64_t bytes) {
   const auto found = entries_.find(name);
   if (found != entries_.end()) {
     if (found->second.bytes != bytes || found->second.arena != arena) {
       throw BuildError(fmt::format("{} has {} bytes of {} in one plan and {} bytes of {} in another", name,
-                                   found->second.bytes, NameOf(found->second.arena), bytes, NameOf(arena)));
+                                   found->second.bytes, this->arena(found->second.arena).name, bytes,
+                                   this->arena(arena).name));
     }
     return found->second;
   }
-  uint64_t& end = bytes_[static_cast<int>(arena)];
+  if (this->arena(arena).lifetime == Arena::Lifetime::kStep)
+    throw BuildError(fmt::format("{} would have a name in {}, which is of one run", name, this->arena(arena).name));
+  uint64_t& end = slot_bytes_[static_cast<size_t>(arena)];
   const Entry entry{arena, end, bytes, type, Role::kState, {}};
   end += Align(std::max<uint64_t>(bytes, 1));
   return entries_.emplace(name, entry).first->second;
@@ -29,8 +43,10 @@ const Layout::Entry* Layout::Find(const std::string& name) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-void Layout::Reserve(Arena arena, uint64_t bytes) {
-  uint64_t& size = bytes_[static_cast<int>(arena)];
+void Layout::Reserve(int arena, uint64_t bytes) {
+  if (this->arena(arena).lifetime != Arena::Lifetime::kStep)
+    throw BuildError(fmt::format("{} is not of one run", this->arena(arena).name));
+  uint64_t& size = slot_bytes_[static_cast<size_t>(arena)];
   size = std::max(size, Align(bytes));
 }
 
@@ -38,11 +54,12 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(const Layout& layout, Device&
   std::unique_ptr<Memory> memory(new Memory);
   memory->layout_ = &layout;
   memory->device_ = &device;
-  for (int i = 0; i < kArenaCount; ++i) {
-    const auto arena = static_cast<Arena>(i);
-    const uint64_t bytes = layout.bytes(arena);
+  memory->buffers_.resize(layout.arenas().size());
+  for (size_t i = 0; i < layout.arenas().size(); ++i) {
+    const Arena& arena = layout.arenas()[i];
+    const uint64_t bytes = layout.bytes(static_cast<int>(i));
     if (bytes == 0) continue;
-    if (arena == Arena::kGradients && communicator != nullptr && communicator->size() > 1) {
+    if (arena.space == Arena::Space::kCollective && communicator != nullptr && communicator->size() > 1) {
       auto shared = communicator->AllocateShared(bytes);
       if (shared.ok()) {
         memory->buffers_[i] = std::move(*shared);
@@ -53,8 +70,7 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(const Layout& layout, Device&
     }
     if (!memory->buffers_[i]) {
       auto buffer = device.Allocate(bytes);
-      if (!buffer.ok())
-        return Annotate(buffer.status(), fmt::format("allocating {} bytes for {}", bytes, NameOf(arena)));
+      if (!buffer.ok()) return Annotate(buffer.status(), fmt::format("allocating {} bytes for {}", bytes, arena.name));
       memory->buffers_[i] = std::move(*buffer);
     }
     // Gaps between aligned tensors take part in reductions and norms over whole buckets: they must be zero.

@@ -284,10 +284,10 @@ class Placer {
   }
 
   int NewStorage(uint64_t bytes, int position) {
-    result_.storages.push_back({Arena::kActivations, bytes, 0, position, position});
+    result_.storages.push_back({kActivationsArena, bytes, 0, position, position});
     return static_cast<int>(result_.storages.size()) - 1;
   }
-  int NamedStorage(const std::string& name, Arena arena, const TensorType& type) {
+  int NamedStorage(const std::string& name, int arena, const TensorType& type) {
     const Layout::Entry& entry = layout_.Place(name, arena, type, static_cast<uint64_t>(type.bytes()));
     result_.storages.push_back({arena, entry.bytes, entry.offset, 0, kEnd});
     return static_cast<int>(result_.storages.size()) - 1;
@@ -304,7 +304,7 @@ class Placer {
     if (found != concat_storage_.end()) return found->second;
     const Node& node = graph_.node(id);
     const int storage = node.bucket.empty() ? NewStorage(static_cast<uint64_t>(node.outputs[0].bytes()), position)
-                                            : NamedStorage(node.bucket, Arena::kGradients, node.outputs[0]);
+                                            : NamedStorage(node.bucket, kGradientsArena, node.outputs[0]);
     concat_storage_[id] = storage;
     return storage;
   }
@@ -314,9 +314,7 @@ class Placer {
     const int t = position_[id];
     if (node.op == "input") {
       const Role role = node.input->role;
-      const Arena arena = role == Role::kBatch      ? Arena::kIo
-                          : role == Role::kGradient ? Arena::kGradients
-                                                    : Arena::kState;
+      const int arena = role == Role::kBatch ? kIoArena : role == Role::kGradient ? kGradientsArena : kStateArena;
       At({id, 0}) = {NamedStorage(node.name, arena, node.outputs[0]), 0};
       Layout::Entry& entry = layout_.mutable_entries().at(node.name);
       entry.role = role;
@@ -395,7 +393,7 @@ class Placer {
     const Ref ref = node.inputs[input];
     const Spot& spot = At(ref);
     const Storage& storage = result_.storages[spot.storage];
-    if (storage.arena != Arena::kActivations || storage.last != position_[id] || spot.offset != 0) return -1;
+    if (storage.arena != kActivationsArena || storage.last != position_[id] || spot.offset != 0) return -1;
     if (storage.bytes != static_cast<uint64_t>(node.outputs[o].bytes()) ||
         graph_.type(ref).bytes() != node.outputs[o].bytes())
       return -1;
@@ -408,7 +406,7 @@ class Placer {
     const Storage &x = result_.storages[a.storage], &y = result_.storages[b.storage];
     return a.storage == b.storage
                ? a.offset == b.offset
-               : x.arena == y.arena && x.arena != Arena::kActivations && x.offset + a.offset == y.offset + b.offset;
+               : x.arena == y.arena && x.arena != kActivationsArena && x.offset + a.offset == y.offset + b.offset;
   }
 
   // What the host reads is copied first: it may be the old value of a state. The old value of a state that becomes
@@ -419,7 +417,7 @@ class Placer {
       if (node.op != "output") continue;
       const TensorType& type = graph_.type(node.inputs[0]);
       result_.final_copies.push_back({At(node.inputs[0]),
-                                      {NamedStorage("output/" + node.name, Arena::kIo, type), 0},
+                                      {NamedStorage("output/" + node.name, kIoArena, type), 0},
                                       static_cast<uint64_t>(type.bytes()),
                                       id});
     }
@@ -448,7 +446,7 @@ class Placer {
   void Pack() {
     std::vector<int> waiting, placed;
     for (size_t i = 0; i < result_.storages.size(); ++i) {
-      if (result_.storages[i].arena == Arena::kActivations) waiting.push_back(static_cast<int>(i));
+      if (result_.storages[i].arena == kActivationsArena) waiting.push_back(static_cast<int>(i));
     }
     std::stable_sort(waiting.begin(), waiting.end(),
                      [&](int a, int b) { return result_.storages[a].bytes > result_.storages[b].bytes; });
@@ -470,7 +468,7 @@ class Placer {
                            [&](int a, int b) { return result_.storages[a].offset < result_.storages[b].offset; }),
           i);
     }
-    layout_.Reserve(Arena::kActivations, total);
+    layout_.Reserve(kActivationsArena, total);
   }
 
   static constexpr int kEnd = 1 << 30;

@@ -24,7 +24,7 @@ struct Spot {
 };
 
 struct Storage {
-  Arena arena = Arena::kActivations;
+  int arena = kActivationsArena;
   uint64_t bytes = 0, offset = 0;  // offset within the arena, once placed
   int first = 0, last = 0;         // positions in the launch order; only for activations
 };

@@ -137,6 +137,13 @@ Graph Lower(const Graph& source, KernelCache& cache, bool fuse) {
 
 }  // namespace
 
+std::vector<ArenaBytes> MemoryOf(const Layout& layout) {
+  std::vector<ArenaBytes> memory;
+  for (const Arena& arena : layout.arenas())
+    memory.push_back({arena.name, layout.bytes(static_cast<int>(memory.size()))});
+  return memory;
+}
+
 Plan::Plan() : impl_(new Impl) {}
 Plan::~Plan() = default;
 const PlanReport& Plan::report() const { return impl_->report; }
@@ -178,18 +185,17 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   for (const Step& step : impl.schedule.steps) {
     if (step.kind == Step::kLaunch) scratch = std::max(scratch, step.kernel->info().workspace_bytes);
   }
-  layout.Reserve(Arena::kScratch, scratch);
+  layout.Reserve(kScratchArena, scratch);
   report.nodes = graph.size();
   report.kernels = cache.prepared();
-  report.arena_bytes[static_cast<int>(Arena::kScratch)] = layout.Align(scratch);
   uint64_t activations = 0;
   for (const Storage& storage : placement.storages) {
-    if (storage.arena == Arena::kActivations)
+    if (storage.arena == kActivationsArena)
       activations = std::max(activations, storage.offset + layout.Align(std::max<uint64_t>(storage.bytes, 1)));
   }
-  report.arena_bytes[static_cast<int>(Arena::kActivations)] = activations;
-  for (const Arena arena : {Arena::kState, Arena::kGradients, Arena::kIo})
-    report.arena_bytes[static_cast<int>(arena)] = layout.bytes(arena);
+  report.memory = MemoryOf(layout);
+  report.memory[kScratchArena].bytes = layout.Align(scratch);
+  report.memory[kActivationsArena].bytes = activations;
   return plan;
 }
 

@@ -34,6 +34,12 @@ struct PlanOptions {
   std::vector<int> group_sizes;  // ranks of the groups that collectives name, for traffic in the report; none: 1
 };
 
+struct ArenaBytes {
+  std::string arena;
+  uint64_t bytes = 0;
+};
+std::vector<ArenaBytes> MemoryOf(const Layout& layout);  // by arena
+
 // What a plan needs and does; all numbers are exact (FLOPs by each op's formula).
 struct PlanReport {
   struct Fallback {
@@ -44,9 +50,9 @@ struct PlanReport {
   int edges = 0;                      // waits of one stream for another
   int regions = 0, region_nodes = 0;  // subgraphs that the plugin compiled whole, and the nodes in them
   double flops = 0, bytes = 0;
-  uint64_t arena_bytes[kArenaCount] = {};
-  uint64_t collective_bytes = 0;  // payload per rank and run
-  double wire_bytes = 0;          // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
+  std::vector<ArenaBytes> memory;  // by arena
+  uint64_t collective_bytes = 0;   // payload per rank and run
+  double wire_bytes = 0;           // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;
   struct OpLine {
     std::string op;

@@ -47,9 +47,9 @@ std::string PlanReport::ToText() const {
   }
   text += "\nmemory by class\n";
   double total = 0;
-  for (int i = 0; i < kArenaCount; ++i) {
-    text += fmt::format("  {:<14}{:>14}\n", NameOf(static_cast<Arena>(i)), Bytes(static_cast<double>(arena_bytes[i])));
-    total += static_cast<double>(arena_bytes[i]);
+  for (const ArenaBytes& line : memory) {
+    text += fmt::format("  {:<14}{:>14}\n", line.arena, Bytes(static_cast<double>(line.bytes)));
+    total += static_cast<double>(line.bytes);
   }
   text += fmt::format("  {:<14}{:>14}\n", "total", Bytes(total));
   text += fmt::format("\ntraffic per rank and step: {} in {} collectives, {} on the wire\n",

@@ -118,8 +118,8 @@ void AddEdges(StepSchedule& schedule, const Graph& graph, bool in_turn) {
   std::vector<Step>& steps = schedule.steps;
   const int streams = schedule.streams();
   if (streams == 1) return;
-  std::vector<LastUses> uses(kArenaCount, LastUses(streams));
-  std::vector<Clock> ends;  // by step
+  std::map<int, LastUses> uses;  // by arena
+  std::vector<Clock> ends;       // by step
   ends.reserve(steps.size());
   Clock never(static_cast<size_t>(streams), kNothing);
   std::vector<Clock> now(static_cast<size_t>(streams), never);  // by stream: the end of its last step
@@ -130,8 +130,8 @@ void AddEdges(StepSchedule& schedule, const Graph& graph, bool in_turn) {
     Step& step = steps[i];
     const int self = static_cast<int>(i);
     const auto use = [&](const PlanPlace& place, bool writes) {
-      uses[static_cast<size_t>(place.arena)].Use(place.offset, place.offset + place.bytes, writes, self, step.stream,
-                                                 &before);
+      uses.try_emplace(place.arena, streams)
+          .first->second.Use(place.offset, place.offset + place.bytes, writes, self, step.stream, &before);
     };
     before = {in_turn ? now[kComputeStream][kComputeStream] : kRunStart};
     for (const PlanPlace& place : step.inputs) use(place, false);

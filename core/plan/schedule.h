@@ -16,7 +16,7 @@ constexpr int kComputeStream = 0;
 constexpr int CommunicationStream(int group) { return 1 + group; }
 
 struct PlanPlace {
-  Arena arena = Arena::kActivations;
+  int arena = kActivationsArena;
   uint64_t offset = 0, bytes = 0;
 };
 
@@ -34,7 +34,7 @@ struct Step {
   std::vector<int> waits;
   Kernel* kernel = nullptr;
   std::vector<PlanPlace> inputs, outputs;
-  PlanPlace residual, persistent;  // no bytes: there is none; persistent: of io slot 0, those of the others follow
+  PlanPlace residual, persistent;  // no bytes: there is none
 };
 
 // In Step::waits: what stood on the compute stream when the run began.

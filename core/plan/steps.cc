@@ -62,10 +62,9 @@ class StepBuilder {
     for (size_t o = 0; o < node.outputs.size(); ++o) step.outputs.push_back(PlaceOf({id, static_cast<int>(o)}));
     const Kernel::Info& info = step.kernel->info();
     if (info.persistent_bytes > 0 && !planned.fallback) {
-      // It belongs to a binding, and there is one for each io slot.
-      const uint64_t all = layout_.Align(info.persistent_bytes) * static_cast<uint64_t>(layout_.io_slots());
-      const auto& entry = layout_.Place(fmt::format("persistent/{}/{}", layout_.entries().size(), node.name),
-                                        Arena::kState, {DType::kU8, {static_cast<int64_t>(all)}}, all);
+      const auto& entry =
+          layout_.Place(fmt::format("persistent/{}/{}", layout_.entries().size(), node.name), kPersistentArena,
+                        {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
       step.persistent = {entry.arena, entry.offset, info.persistent_bytes};
     }
     const int forward = planned.paired ? id : node.forward;

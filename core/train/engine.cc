@@ -20,9 +20,9 @@ Status Engine::Compile(const TrainConfig& config, Program program) {
 // Activations and batches grow with the batch, everything else does not: what would fit follows from the plan.
 Status Engine::WithLargestBatch(const Status& out_of_memory) const {
   const DeviceInfo& device = world_.device->info();
-  const auto bytes = [&](Arena arena) { return static_cast<double>(layout().bytes(arena)); };
-  const double fixed = bytes(Arena::kState) + bytes(Arena::kGradients) + bytes(Arena::kScratch);
-  const double per_image = (bytes(Arena::kActivations) + bytes(Arena::kIo)) / batch_size_;
+  const auto bytes = [&](int arena) { return static_cast<double>(layout().bytes(arena)); };
+  const double fixed = bytes(kStateArena) + bytes(kGradientsArena) + bytes(kScratchArena) + bytes(kPersistentArena);
+  const double per_image = (bytes(kActivationsArena) + bytes(kIoArena)) / batch_size_;
   const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes);
   const auto fits = static_cast<int64_t>(std::max(0.0, (available - fixed) / per_image));
   const std::string advice = fits >= 1 && fits < batch_size_ ? fmt::format("--batch_size={} would fit", fits)
@@ -44,7 +44,7 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);
   SY_ASSIGN_OR_RETURN(const GroupCommunicators communicators, world_.CommunicatorsOf(plans_.program.groups));
-  slots_.resize(layout().io_slots());
+  slots_.resize(layout().arena(kIoArena).slots);
   for (int i = 0; i < slots(); ++i) {
     for (const auto& plan : plans_.plans) {
       SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, communicators, i));
@@ -63,7 +63,7 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
 Status Engine::MakeReady(Slot& slot) {
   Device& device = *world_.device;
   if (slot.staging.bytes() == 0) {
-    SY_ASSIGN_OR_RETURN(slot.staging, device.AllocateHost(layout().io_slot_bytes()));
+    SY_ASSIGN_OR_RETURN(slot.staging, device.AllocateHost(layout().slot_bytes(kIoArena)));
     SY_ASSIGN_OR_RETURN(slot.uploaded, device.NewEvent());
     SY_ASSIGN_OR_RETURN(slot.finished, device.NewEvent());
     return OkStatus();

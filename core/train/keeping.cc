@@ -19,9 +19,7 @@
 namespace switchyard {
 namespace {
 
-bool IsSaved(const Layout::Entry& entry, const std::string& name) {
-  return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
-}
+bool IsSaved(const Layout::Entry& entry) { return entry.role == Role::kState && entry.arena == kStateArena; }
 
 const char* SavedType(const Layout::Entry& entry) {
   return entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";
@@ -86,7 +84,7 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
     contents.weights.push_back({name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
   std::map<std::string, std::vector<char>> state;
   for (const auto& [name, entry] : engine_.layout().entries()) {
-    if (!IsSaved(entry, name)) continue;
+    if (!IsSaved(entry)) continue;
     std::vector<char>& bytes = state[name];
     bytes.resize(entry.bytes);
     SY_RETURN_IF_ERROR(engine_.memory().Download(name, bytes.data(), bytes.size()));
@@ -214,10 +212,10 @@ Status Keeping::Restore() {
   };
   for (const TensorFile::Entry& saved : resumed_->state.entries()) {
     const Layout::Entry* entry = engine_.layout().Find(saved.name);
-    if (entry == nullptr || !IsSaved(*entry, saved.name)) return refused(saved.name, "is none of this run's");
+    if (entry == nullptr || !IsSaved(*entry)) return refused(saved.name, "is none of this run's");
   }
   for (const auto& [name, entry] : engine_.layout().entries()) {
-    if (!IsSaved(entry, name)) continue;
+    if (!IsSaved(entry)) continue;
     const TensorFile::Entry* saved = resumed_->state.Find(name);
     if (saved == nullptr) return refused(name, "is missing");
     const Shape shape(saved->shape.begin(), saved->shape.end());

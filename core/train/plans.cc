@@ -75,11 +75,7 @@ int TrainingPlans::IndexOf(const std::string& plan) const {
   return found == nullptr ? -1 : static_cast<int>(found - program.plans.data());
 }
 
-uint64_t TrainingPlans::PlannedBytes() const {
-  uint64_t total = 0;
-  for (int i = 0; i < kArenaCount; ++i) total += layout->bytes(static_cast<Arena>(i));
-  return total;
-}
+uint64_t TrainingPlans::PlannedBytes() const { return layout->bytes(); }
 
 const Plan& TrainingPlans::Main() const {
   const int update = IndexOf("update");
@@ -88,7 +84,7 @@ const Plan& TrainingPlans::Main() const {
 
 PlanReport TrainingPlans::Report() const {
   PlanReport report = Main().report();
-  for (int i = 0; i < kArenaCount; ++i) report.arena_bytes[i] = layout->bytes(static_cast<Arena>(i));
+  report.memory = MemoryOf(*layout);
   return report;
 }
 

@@ -91,7 +91,7 @@ TEST_P(DeviceMemory, IsExactlyWhatWasPlanned) {
   EXPECT_EQ(run->trainer->planned_bytes(), run->trainer->allocated_bytes());
   // Gradients lie in memory of the collective where it has some that the device can use.
   const bool shared = world.size() > 1 && world.communicator->AllocateShared(64).ok();
-  const uint64_t gradients = report.arena_bytes[static_cast<int>(Arena::kGradients)];
+  const uint64_t gradients = report.memory[kGradientsArena].bytes;
   EXPECT_GT(gradients, 0u);
   EXPECT_EQ(world.device->allocated_bytes() - before + (shared ? gradients : 0), run->trainer->planned_bytes());
 }

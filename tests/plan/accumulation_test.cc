@@ -32,10 +32,10 @@ TEST_P(AccumulationOnDevice, TakesTheMemoryAndTheLaunchesOfOneMicroBatch) {
   measure(3, &thrice);
   ASSERT_EQ(once.size(), 1u);
   ASSERT_EQ(thrice.size(), 3u);
-  const auto bytes = [](const PlanReport& report, Arena arena) { return report.arena_bytes[static_cast<int>(arena)]; };
+  const auto bytes = [](const PlanReport& report, size_t arena) { return report.memory[arena].bytes; };
   for (const PlanReport& report : thrice) {
-    EXPECT_EQ(bytes(report, Arena::kGradients), bytes(once[0], Arena::kGradients)) << "gradients exist once";
-    EXPECT_LE(bytes(report, Arena::kActivations), bytes(once[0], Arena::kActivations));
+    EXPECT_EQ(bytes(report, kGradientsArena), bytes(once[0], kGradientsArena)) << "gradients exist once";
+    EXPECT_LE(bytes(report, kActivationsArena), bytes(once[0], kActivationsArena));
   }
   if (GetParam() == std::string("null")) return;  // of its kernels only products add, and none works in place
   for (const PlanReport& report : thrice) EXPECT_LE(report.copies, once[0].copies) << "nothing is copied into a bucket";

@@ -65,12 +65,11 @@ TEST_P(PlanOnDevice, AllocatesExactlyTheBytesItPlanned) {
   const uint64_t before = test_->device->allocated_bytes();
   const auto c = Compiled::Make(g, *test_);
   ASSERT_TRUE(c.ok()) << c.status();
-  uint64_t planned = 0;
-  for (int i = 0; i < kArenaCount; ++i) planned += (*c)->layout->bytes(static_cast<Arena>(i));
+  const uint64_t planned = (*c)->layout->bytes();
   EXPECT_EQ((*c)->memory->allocated_bytes(), planned);
   EXPECT_EQ(test_->device->allocated_bytes() - before, planned);
   uint64_t reported = 0;
-  for (const uint64_t bytes : (*c)->plan->report().arena_bytes) reported += bytes;
+  for (const ArenaBytes& arena : (*c)->plan->report().memory) reported += arena.bytes;
   EXPECT_EQ(reported, planned);
 }
 
@@ -87,7 +86,7 @@ TEST_P(PlanOnDevice, InstancesOfTwoSlotsShareStateAndHaveInputsAndOutputsOfTheir
   const auto memory = Memory::Allocate(layout, *test_->device, nullptr);
   ASSERT_TRUE(memory.ok()) << memory.status();
   uint64_t planned = 0;
-  for (const uint64_t bytes : (*plan)->report().arena_bytes) planned += bytes;
+  for (const ArenaBytes& arena : (*plan)->report().memory) planned += arena.bytes;
   EXPECT_EQ(planned, (*memory)->allocated_bytes());
   const auto stream = test_->device->NewStream();
   ASSERT_TRUE(stream.ok());
@@ -353,7 +352,7 @@ TEST_P(PlanOnDevice, PutsBucketPartsWhereTheBucketLies) {
   const auto c = Compiled::Make(g, *test_);
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ((*c)->plan->report().copies, 1) << "only the output is copied";
-  EXPECT_EQ((*c)->layout->bytes(Arena::kGradients), 128 * sizeof(float));
+  EXPECT_EQ((*c)->layout->bytes(kGradientsArena), 128 * sizeof(float));
   (*c)->Set("x", Ramp(64));
   ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
   const auto all = (*c)->Get("gradients/0");
@@ -371,7 +370,7 @@ TEST_P(PlanOnDevice, ReusesMemoryOfDeadValues) {
   g.Output("y", ops::Sum(x));
   const auto c = Compiled::Make(g, *test_);
   ASSERT_TRUE(c.ok()) << c.status();
-  EXPECT_LE((*c)->layout->bytes(Arena::kActivations), static_cast<uint64_t>(3 * one));
+  EXPECT_LE((*c)->layout->bytes(kActivationsArena), static_cast<uint64_t>(3 * one));
 }
 
 TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {

@@ -49,7 +49,7 @@ class Prefetch : public testing::Test {
     options.prefetch_bytes = budget;
     const auto plan = Plan::Compile(GatheredChain(chain), *test_->kernels, nullptr, layout, options);
     EXPECT_TRUE(plan.ok()) << Message(plan.status());
-    return layout.bytes(Arena::kActivations);
+    return layout.bytes(kActivationsArena);
   }
   std::unique_ptr<TestDevice> test_;
 };

@@ -41,7 +41,7 @@ Status ExplainCommand(const CommandLine& line) {
   const PlanReport report = plans.Report();
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
-    for (int i = 0; i < kArenaCount; ++i) classes[NameOf(static_cast<Arena>(i))] = report.arena_bytes[i];
+    for (const ArenaBytes& line : report.memory) classes[line.arena] = line.bytes;
     fmt::print("{}\n", nlohmann::ordered_json({{"model", c.model},
                                                {"batch_size", c.batch_size},
                                                {"ranks", world},
