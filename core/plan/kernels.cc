@@ -1,5 +1,7 @@
 #include "core/plan/kernels.h"
 
+#include <chrono>
+
 #include "core/graph/op.h"
 
 namespace switchyard {
@@ -22,6 +24,15 @@ std::string KeyOf(const Graph& graph, const Node& node, bool paired_forward, con
   for (const uint8_t flag : accumulate) key += flag != 0 ? '1' : '0';
   key.append(static_cast<const char*>(node.attributes.data()), node.attributes.size());
   return key;
+}
+
+// What prepare() gives; the seconds that it took are added to `total`.
+template <typename Prepare>
+StatusOr<Kernel> Timed(double& total, const Prepare& prepare) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto kernel = prepare();
+  total += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return kernel;
 }
 
 }  // namespace
@@ -55,7 +66,7 @@ StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool p
   request.forward = forward == nullptr ? nullptr : forward->handle();
   request.accumulate = accumulate.empty() ? nullptr : accumulate.data();
   request.tag = node.op.c_str();
-  auto kernel = device_.Prepare(request);
+  auto kernel = Timed(seconds_, [&] { return device_.Prepare(request); });
   if (kernel.ok()) return kernels_.emplace(key, std::make_unique<Kernel>(std::move(*kernel))).first->second.get();
   if (kernel.status().code() != absl::StatusCode::kUnimplemented) {
     return Annotate(kernel.status(), fmt::format("preparing {} ({}, built at {}:{})", node.name, node.op,
@@ -73,7 +84,7 @@ std::string KernelCache::Refusal(const Graph& graph, const Node& node) const {
 StatusOr<Kernel*> KernelCache::FindRegion(const std::string& key, const sy_region& region) {
   const auto found = kernels_.find(key);
   if (found != kernels_.end()) return found->second.get();
-  auto kernel = device_.PrepareRegion(region, options_.workspace_limit);
+  auto kernel = Timed(seconds_, [&] { return device_.PrepareRegion(region, options_.workspace_limit); });
   if (kernel.ok()) return kernels_.emplace(key, std::make_unique<Kernel>(std::move(*kernel))).first->second.get();
   if (kernel.status().code() != absl::StatusCode::kUnimplemented) return kernel.status();
   return kernels_.emplace(key, nullptr).first->second.get();

@@ -37,6 +37,7 @@ class KernelCache {
   const Status& status() const { return status_; }
   Device& device() { return device_; }
   int prepared() const { return static_cast<int>(kernels_.size()); }
+  double seconds() const { return seconds_; }  // that the plugin has taken to prepare them, or to refuse
   // Why Find(graph, node) gave nullptr, in the plugin's words; "" where it gave a kernel, or was not asked.
   std::string Refusal(const Graph& graph, const Node& node) const;
 
@@ -45,6 +46,7 @@ class KernelCache {
   KernelOptions options_;
   std::map<std::string, std::unique_ptr<Kernel>> kernels_;  // nullptr: refused
   Status status_;
+  double seconds_ = 0;
   std::map<std::string, std::string> refusals_;  // by the key of the kernel
 };
 

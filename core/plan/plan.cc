@@ -188,6 +188,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   layout.Reserve(kScratchArena, scratch);
   report.nodes = graph.size();
   report.kernels = cache.prepared();
+  report.kernel_seconds = cache.seconds();
   uint64_t activations = 0;
   for (const Storage& storage : placement.storages) {
     if (storage.arena == kActivationsArena)

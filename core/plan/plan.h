@@ -49,6 +49,7 @@ struct PlanReport {
   int nodes = 0, launches = 0, copies = 0, collectives = 0, kernels = 0;
   int edges = 0;                      // waits of one stream for another
   int regions = 0, region_nodes = 0;  // subgraphs that the plugin compiled whole, and the nodes in them
+  double kernel_seconds = 0;          // that the plugin took for the distinct kernels of this plan and those before it
   double flops = 0, bytes = 0;
   std::vector<ArenaBytes> memory;  // by arena
   uint64_t collective_bytes = 0;   // payload per rank and run

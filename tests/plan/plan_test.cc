@@ -73,6 +73,29 @@ TEST_P(PlanOnDevice, AllocatesExactlyTheBytesItPlanned) {
   EXPECT_EQ(reported, planned);
 }
 
+TEST_P(PlanOnDevice, AsksThePluginOnceForEachDistinctKernel) {
+  const auto chain = [](int layers) {
+    Graph g;
+    Value x = g.Input("x", {DType::kF32, {3, 4}}, As(Role::kBatch));
+    const Value w = g.Input("w", {DType::kF32, {4, 4}}, As(Role::kParameter));
+    for (int i = 0; i < layers; ++i) x = ops::Matmul(x, w);
+    g.Output("y", x);
+    return g;
+  };
+  const auto report = [&](int layers) {
+    Layout layout(test_->device->info().alignment);
+    const auto plan = Plan::Compile(chain(layers), *test_->kernels, test_->reference_kernels.get(), layout, {});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? (*plan)->report() : PlanReport();
+  };
+  const PlanReport first = report(1), second = report(5);
+  EXPECT_EQ(second.launches, 5);
+  EXPECT_GT(first.kernels, 0);
+  EXPECT_EQ(second.kernels, first.kernels);
+  EXPECT_GT(first.kernel_seconds, 0);
+  EXPECT_EQ(second.kernel_seconds, first.kernel_seconds) << "a known kernel takes none of the plugin's time";
+}
+
 TEST_P(PlanOnDevice, InstancesOfTwoSlotsShareStateAndHaveInputsAndOutputsOfTheirOwn) {
   Graph g;
   const Value x = g.Input("x", {DType::kF32, {4}}, As(Role::kBatch));

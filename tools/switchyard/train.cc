@@ -216,15 +216,18 @@ Status BenchCommand(const CommandLine& line) {
                                                  {"gflops", report.flops / 1e6 / median},
                                                  {"memory_bytes", trainer->allocated_bytes()},
                                                  {"prepare_s", prepared},
+                                                 {"kernels", report.kernels},
+                                                 {"kernels_s", report.kernel_seconds},
                                                  {"ready_s", ready},
                                                  {"first_step_ms", first_ms}})
                              .dump());
     } else {
       fmt::print(
           "{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, "
-          "prepared in {:.2f} s, {:.2f} s after the process started\n",
+          "prepared in {:.2f} s ({} kernels in {:.3f} s), {:.2f} s after the process started\n",
           c.model, c.precision, c.batch_size, world.size(), world.size() > 1 ? "s" : "", median, ms.size(), rate,
-          report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared, ready);
+          report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared, report.kernels,
+          report.kernel_seconds, ready);
     }
     return OkStatus();
   });
