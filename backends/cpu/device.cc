@@ -32,6 +32,7 @@ void sy_device::EnterSlowly() const {
     for (int i = 0; i < threads; ++i)
       if ((thread == 0 || i == thread) && cores[i] >= 0 && cores[i] < CPU_SETSIZE) CPU_SET(cores[i], &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a core that is not there leaves the thread where it was
+#pragma omp barrier                          // so that no thread is pinned in another's stead
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace switchyard {
 namespace {
@@ -55,13 +56,25 @@ void Team::Grow(int size) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+bool Team::Worker::Take(uint32_t region) {
+  uint32_t before = region - 1;
+  return taken.compare_exchange_strong(before, region, std::memory_order_acq_rel);
+}
+
+bool Team::Do(int number) {
+  TeamPlace& place = ThisPlace();
+  const TeamPlace before = std::exchange(place, {this, number, size_, true});
+  body_(data_);
+  place = before;
+  return unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+}
+
 void Team::Work(Worker& worker, int number) {
-  for (uint32_t seen = 0;; ++seen) {
+  for (uint32_t seen = 0;;) {
     worker.go.Wait(seen);
+    seen = worker.go.value();  // the host thread may have gone through several regions without this thread
     if (stopping_) return;
-    ThisPlace() = {this, number, size_, true};
-    body_(data_);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) finished_.Advance();
+    if (worker.Take(seen) && Do(number)) finished_.Advance();
   }
 }
 
@@ -71,12 +84,16 @@ int Team::Start(int size, void (*body)(void*), void* data) {
   body_ = body;
   data_ = data;
   seen_ = finished_.value();
-  running_.store(size_ - 1, std::memory_order_relaxed);
+  unfinished_.store(size_ - 1, std::memory_order_relaxed);
   for (int i = 0; i + 1 < size_; ++i) workers_[i]->go.Advance();
   return size_;
 }
 
 void Team::Finish() {
+  for (int i = size_ - 1; i > 0; --i) {
+    Worker& worker = *workers_[i - 1];
+    if (worker.Take(worker.go.value()) && Do(i)) return;
+  }
   if (size_ > 1) finished_.Wait(seen_);
 }
 

@@ -129,6 +129,42 @@ TEST(Team, AForkedChildStartsAgain) {
   EXPECT_EQ(sum, 2);
 }
 
+// Two threads on one core, which the worker gets only while the host thread does not want it.
+TEST(Team, TheHostThreadDoesWhatAnotherHasNotBegun) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  for (int core = 0; CPU_COUNT(&one) == 0 && core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  constexpr int kRegions = 300;
+  int taken_over = 0;
+  std::vector<int> parts(2, 0);
+  std::thread([&] {
+    sched_setaffinity(0, sizeof one, &one);  // the team inherits it
+    const std::thread::id host = std::this_thread::get_id();
+#pragma omp parallel num_threads(2)
+    {
+      const sched_param none = {};
+      if (omp_get_thread_num() == 1) sched_setscheduler(0, SCHED_IDLE, &none);
+#pragma omp barrier
+    }
+    for (int region = 0; region < kRegions; ++region) {
+#pragma omp parallel num_threads(2)
+      {
+        const int number = omp_get_thread_num();
+        EXPECT_EQ(omp_get_num_threads(), 2);
+        EXPECT_TRUE(omp_in_parallel());
+        ++parts[number];
+        if (number == 1 && std::this_thread::get_id() == host) ++taken_over;
+      }
+      EXPECT_EQ(omp_get_thread_num(), 0);
+      EXPECT_FALSE(omp_in_parallel());
+    }
+  }).join();
+  EXPECT_EQ(parts, (std::vector<int>{kRegions, kRegions}));
+  EXPECT_GT(taken_over, kRegions / 2);
+}
+
 // Two threads on one core: whoever spins keeps the core from the one that it waits for.
 TEST(Team, SleepsWhereTheCoresAreCrowded) {
   cpu_set_t before, one;
