@@ -1,11 +1,13 @@
 #include "core/runtime/watched_collective.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
@@ -27,6 +29,16 @@ constexpr std::chrono::steady_clock::duration kShortestSleep = std::chrono::micr
                                               kLongestSleep = std::chrono::microseconds(500);
 constexpr double kAbortPatienceMs = 5000;  // for a plugin to give a request up after abort
 constexpr int kPatienceMs = 500;           // a plugin may see the loss of a peer a little earlier than the watch does
+
+// How often this thread gave its core away: to sleep, and because it was somebody else's turn.
+struct Switches {
+  int64_t slept = 0, displaced = 0;
+  static Switches Now() {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return {usage.ru_nvcsw, usage.ru_nivcsw};
+  }
+};
 
 }  // namespace
 
@@ -183,23 +195,29 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
   double departed_ms = 0, looked_ms = 0;  // since the start: when somebody was found to have left; when we last looked
   auto polled = Clock::now(), worked = polled;  // the last poll's end; when one last took its time
   bool slept = false;                           // just before this poll
+  Switches switches = Switches::Now();
   for (uint64_t polls = 1;; ++polls) {
     const sy_status status = api_->request_poll(request, error);
     if (status != SY_IN_PROGRESS) return status;
     const auto now = Clock::now();
-    if (now - polled > (slept ? kIdlePollAfterSleep : kIdlePoll)) worked = now;
+    if (now - polled > (slept ? kIdlePollAfterSleep : kIdlePoll)) {
+      // One that only had to wait for its core has done nothing either.
+      const Switches before = std::exchange(switches, Switches::Now());
+      if (switches.displaced == before.displaced || switches.slept != before.slept) worked = now;
+    }
     slept = false;
     polled = now;
     const auto idle = now - worked;
     if (idle > kSpinLimit) {
       std::this_thread::sleep_for(std::clamp<Clock::duration>(idle / 8, kShortestSleep, kLongestSleep));
-      polled = Clock::now();
       slept = true;
     } else if (polls % 16 != 0) {
       continue;
     } else {
       sched_yield();  // ranks may outnumber cores
     }
+    switches = Switches::Now();
+    polled = Clock::now();
     if (*reason = rendezvous_->health(); !reason->ok()) break;
     const double waited_ms = MillisecondsSince(start);
     if (waited_ms - looked_ms < kLookEveryMs) continue;

@@ -1,7 +1,11 @@
 // Every rank runs this program. Values are small integers, so that sums are exact in every dtype and order, and the
 // expected result is known.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <bit>
 #include <chrono>
@@ -488,8 +492,7 @@ TEST(Counters, CountPayloadAndWaiting) {
 }
 
 // The core that a waiting rank does not use is somebody else's: the late rank's, where ranks outnumber cores.
-TEST(Waiting, ForALateRankTakesLittleOfACore) {
-  if (World0().size() == 1) GTEST_SKIP() << "a single rank waits for nobody";
+void WaitForALateRank() {
   const auto cpu_seconds = [] {
     timespec used{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -502,6 +505,28 @@ TEST(Waiting, ForALateRankTakesLittleOfACore) {
   ASSERT_OK(World0().AllReduce("late", &value, &value, 1, SY_I32, SY_SUM));
   EXPECT_EQ(value, World0().size());
   EXPECT_LT(cpu_seconds() - before, 0.1) << "of 0.4 s of waiting";
+}
+
+TEST(Waiting, ForALateRankTakesLittleOfACore) {
+  if (World0().size() == 1) GTEST_SKIP() << "a single rank waits for nobody";
+  WaitForALateRank();
+}
+
+// A rank that has to wait for its core has not found anything to do meanwhile.
+TEST(Waiting, ForALateRankTakesLittleOfACoreBesideBusyProcesses) {
+  if (World0().size() == 1) GTEST_SKIP() << "a single rank waits for nobody";
+  std::vector<pid_t> busy;
+  const char* const command[] = {"sh", "-c", "while :; do :; done", nullptr};
+  for (unsigned i = 0; World0().rank() == 0 && i < 2 * std::thread::hardware_concurrency(); ++i) {
+    pid_t started = 0;
+    if (posix_spawnp(&started, "sh", nullptr, nullptr, const_cast<char**>(command), environ) == 0)
+      busy.push_back(started);
+  }
+  WaitForALateRank();
+  for (const pid_t process : busy) {
+    kill(process, SIGKILL);
+    waitpid(process, nullptr, 0);
+  }
 }
 
 }  // namespace
