@@ -53,7 +53,7 @@ void UpdateGroup(Graph& graph, const std::vector<ParameterGradient>& gradients, 
     const Node& input = InputOf(parameter);
     if (input.input->weight_decay != decay) continue;
     const auto moment = [&, name = input.name](const char* which) {
-      return graph.Input(fmt::format("optimizer/{}/{}", name, which), parameter.type(), {Role::kState}, where);
+      return graph.Input(fmt::format("{}/{}", which, name), parameter.type(), {Role::kState}, where);
     };
     ops::OptimizerTensor tensor = {parameter, gradient, {}, {}};
     if (adaptive || options.momentum != 0) tensor.moment1 = moment("moment1");

@@ -7,7 +7,7 @@
 //   lr     = lr_table[min(update, T−1)];  update += finite
 //
 // Inputs it makes: "lr_table" f32 (T), constant, to be filled by LearningRateTable; "update" i32 (1), state, counts
-// updates made (exact up to 2^24); "optimizer/<parameter>/moment1" and "moment2", f32, state, zero at first. Outputs:
+// updates made (exact up to 2^24); "moment1/<parameter>" and "moment2/<parameter>", f32, state, zero at first. Outputs:
 // "lr" and "grad_norm" (before clipping), f32 (1). Not thread-safe. A gradient that is missing or of another shape
 // throws BuildError.
 #pragma once

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <new>
 #include <optional>
@@ -28,7 +27,7 @@ constexpr char kRecord[] = "state.json";
 constexpr char kConfig[] = "config.json";
 constexpr char kPreprocessor[] = "preprocessor_config.json";
 constexpr char kAbandoned[] = "abandoned";
-constexpr char kFormat[] = "switchyard-checkpoint/1";
+constexpr char kFormatFamily[] = "switchyard-checkpoint/", kFormat[] = "switchyard-checkpoint/2";
 constexpr size_t kLargestJson = JsonRules{}.bytes;
 
 std::string Hex(uint32_t value) { return fmt::format("{:08x}", value); }
@@ -85,11 +84,15 @@ StatusOr<Json> Unseal(const std::string& path, const std::string& text) {
   if (!record.is_object() || !record.contains("files") || !record["files"].is_object()) {
     return DataLoss("{}: files: expected an object; this is not a checkpoint's state.json", path);
   }
-  if (record.value("format", Json()) != kFormat) {
-    return FailedPrecondition("{}: format: found {}, this program reads {}", path,
-                              Excerpt(record.value("format", Json())), kFormat);
-  }
-  return record;
+  const Json format = record.value("format", Json());
+  if (format == kFormat) return record;
+  const bool ours = format.is_string() && format.get<std::string>().starts_with(kFormatFamily);
+  const std::string weights = (fs::path(path).parent_path() / kWeights).string();
+  return FailedPrecondition("{}: format: found {}, this program reads {}{}", path, Excerpt(format), kFormat,
+                            ours ? fmt::format("; the run cannot go on here, but its weights serve as they are: "
+                                               "--pretrained={0} for a new run, --checkpoint={0} to use them",
+                                               weights)
+                                 : "");
 }
 
 // Creates the folder `name` in `root` with all files in it; only the name itself is not durable yet.
@@ -301,22 +304,11 @@ StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path) {
       folder, std::move(record), std::move(config), std::move(preprocessor), std::move(weights), std::move(state)};
 }
 
-// The copies that the thread writes, and where it leaves its result.
+// What the thread writes, and where it leaves its result.
 struct CheckpointWriter::Job {
   CheckpointContents contents;
-  std::vector<std::vector<char>> buffers;
   Status status;
   std::thread thread;
-
-  void CopyTensors(std::vector<NamedTensor>& tensors) {
-    for (NamedTensor& tensor : tensors) {
-      size_t bytes = static_cast<size_t>(ElementBytes(tensor.dtype));
-      for (const int64_t dimension : tensor.shape) bytes *= static_cast<size_t>(std::max<int64_t>(dimension, 0));
-      if (bytes == 0 || tensor.data == nullptr) continue;
-      const char* data = static_cast<const char*>(tensor.data);
-      tensor.data = buffers.emplace_back(data, data + bytes).data();
-    }
-  }
 };
 
 CheckpointWriter::CheckpointWriter(std::string run_folder) : run_folder_(std::move(run_folder)) {}
@@ -326,7 +318,7 @@ CheckpointWriter::~CheckpointWriter() {
   if (!status.ok()) LogError("{}", Message(status));
 }
 
-Status CheckpointWriter::Save(const CheckpointContents& contents, const SaveOptions& options) {
+Status CheckpointWriter::Save(CheckpointContents contents, const SaveOptions& options) {
   SY_RETURN_IF_ERROR(Finish());
   const auto out_of_memory = [](const std::string& run_folder) {
     return ResourceExhausted("out of memory while saving a checkpoint in {}; what was saved before is whole",
@@ -334,15 +326,14 @@ Status CheckpointWriter::Save(const CheckpointContents& contents, const SaveOpti
   };
   try {
     auto job = std::make_unique<Job>();
-    job->contents = contents;
-    job->CopyTensors(job->contents.weights);
-    job->CopyTensors(job->contents.state);
+    job->contents = std::move(contents);
     job->thread = std::thread([job = job.get(), options, run_folder = run_folder_, out_of_memory] {
       try {
         job->status = SaveCheckpoint(run_folder, job->contents, options).status();
       } catch (const std::bad_alloc&) {
         job->status = out_of_memory(run_folder);
       }
+      job->contents = {};
     });
     job_ = std::move(job);
   } catch (const std::bad_alloc&) {

@@ -1,7 +1,7 @@
 // What a run keeps so that it can go on: a checkpoint is a folder `<run>/checkpoints/step-00000120/` with
 //
 //   model.safetensors   weights in interchange names
-//   state.safetensors   optimizer moments, counters, compression state …
+//   state.safetensors   optimizer moments as `moment1/<name of the weight>`, counters, compression state …
 //   state.json          the caller's record {epoch, step, arch, best metric …}, and checksums of all files
 //   config.json, preprocessor_config.json   where the caller gives them: what Hugging Face needs beside the weights
 //
@@ -25,9 +25,10 @@
 namespace switchyard {
 
 struct CheckpointContents {
-  int64_t step = 0;                  // names the folder
-  std::vector<NamedTensor> weights;  // → model.safetensors
-  std::vector<NamedTensor> state;    // → state.safetensors
+  int64_t step = 0;                     // names the folder
+  std::vector<NamedTensor> weights;     // → model.safetensors
+  std::vector<NamedTensor> state;       // → state.safetensors
+  std::shared_ptr<const void> storage;  // what keeps the tensors' data alive, for a CheckpointWriter
   nlohmann::json record;  // → state.json; an object; the keys "files", "format" and "state_crc32" are taken
   nlohmann::json config, preprocessor;  // → config.json, preprocessor_config.json; null writes none
 };
@@ -69,9 +70,10 @@ class CheckpointWriter {
   explicit CheckpointWriter(std::string run_folder);
   ~CheckpointWriter();  // waits; an error that nobody asked for is logged
 
-  // Copies the tensors and returns; waits first while an earlier checkpoint is still being written. If that one
-  // failed, returns its error and saves nothing.
-  Status Save(const CheckpointContents& contents, const SaveOptions& options);
+  // Begins and returns; waits first while an earlier checkpoint is still being written. If that one failed, returns its
+  // error and saves nothing. Nothing is copied: nobody may change the tensors' data, which `contents.storage` owns; it
+  // is let go when they are written.
+  Status Save(CheckpointContents contents, const SaveOptions& options);
 
   // Waits for the checkpoint being written, if any, and returns its error.
   Status Finish();

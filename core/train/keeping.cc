@@ -1,9 +1,6 @@
 #include "core/train/keeping.h"
 
-#include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <map>
 #include <utility>
 
 #include "core/base/environment.h"
@@ -13,17 +10,10 @@
 #include "core/train/architecture.h"
 #include "core/train/bad_samples.h"
 #include "core/train/batch_division.h"
-#include "core/train/parameters.h"
-#include "core/train/weight_files.h"
+#include "core/train/snapshot.h"
 
 namespace switchyard {
 namespace {
-
-bool IsSaved(const Layout::Entry& entry) { return entry.role == Role::kState && entry.arena == kStateArena; }
-
-const char* SavedType(const Layout::Entry& entry) {
-  return entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";
-}
 
 // A count of the checkpoint's record; DataLoss where it is none.
 StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const char* key) {
@@ -64,39 +54,21 @@ StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_
 Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
                      const EvaluationResult& evaluation) {
   SY_ASSIGN_OR_RETURN(const nlohmann::json bad, GatherBadSamples(engine_.world(), position.bad_samples));
-  if (!owner()) return OkStatus();  // with plain data parallelism every rank holds the same
+  if (!owner()) return OkStatus();        // with plain data parallelism every rank holds the same
+  SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
   SY_RETURN_IF_ERROR(engine_.Synchronize());
-  SY_ASSIGN_OR_RETURN(HostTensors parameters, DownloadParameters(engine_));
-  for (const auto& [name, tensor] : parameters) {
-    if (std::all_of(tensor.values.begin(), tensor.values.end(), [](float value) { return std::isfinite(value); }))
-      continue;
-    return FailedPrecondition(
-        "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved before "
-        "is whole. Lower --lr, or raise --warmup",
-        name, position.data_step);
-  }
-  if (model_.export_weights) {
-    SY_ASSIGN_OR_RETURN(parameters, model_.export_weights(parameters));
-  }
+  SY_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot(engine_, model_, position.data_step));
   CheckpointContents contents;
   contents.step = position.data_step;
-  for (const auto& [name, tensor] : parameters)
-    contents.weights.push_back({name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
-  std::map<std::string, std::vector<char>> state;
-  for (const auto& [name, entry] : engine_.layout().entries()) {
-    if (!IsSaved(entry)) continue;
-    std::vector<char>& bytes = state[name];
-    bytes.resize(entry.bytes);
-    SY_RETURN_IF_ERROR(engine_.memory().Download(name, bytes.data(), bytes.size()));
-    contents.state.push_back(
-        {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, bytes.data()});
-  }
+  contents.weights = std::move(snapshot.weights);
+  contents.state = std::move(snapshot.state);
+  contents.storage = std::move(snapshot.storage);
   SY_ASSIGN_OR_RETURN(contents.record, Record(position, updates_per_epoch, evaluation));
   if (!bad.empty()) contents.record["bad_samples"] = bad;
   SY_ASSIGN_OR_RETURN(ForeignConfig foreign, task_.ForOthers(train_));
   contents.config = std::move(foreign.config);
   contents.preprocessor = std::move(foreign.preprocessor);
-  return writer_->Save(contents, {.best = best, .keep = config_.keep});
+  return writer_->Save(std::move(contents), {.best = best, .keep = config_.keep});
 }
 
 Status Keeping::Finish() {
@@ -198,36 +170,7 @@ StatusOr<RunPosition> Keeping::Open() {
 }
 
 Status Keeping::Restore() {
-  const std::string& folder = resumed_->folder;
-  SY_ASSIGN_OR_RETURN(HostTensors weights, ReadWeights(resumed_->weights));
-  if (model_.import_weights) {
-    SY_ASSIGN_OR_RETURN(weights, model_.import_weights(std::move(weights), false));
-  }
-  SY_RETURN_IF_ERROR(UploadParameters(engine_, model_.name, weights, false));
-  const auto refused = [&](const std::string& name, const std::string& what) {
-    return InvalidArgument(
-        "{}: state {} {}; it was saved with other settings of the optimizer: leave those out that you changed, or "
-        "start a new run from the weights with --pretrained={}",
-        folder, name, what, *config_.resume);
-  };
-  for (const TensorFile::Entry& saved : resumed_->state.entries()) {
-    const Layout::Entry* entry = engine_.layout().Find(saved.name);
-    if (entry == nullptr || !IsSaved(*entry)) return refused(saved.name, "is none of this run's");
-  }
-  for (const auto& [name, entry] : engine_.layout().entries()) {
-    if (!IsSaved(entry)) continue;
-    const TensorFile::Entry* saved = resumed_->state.Find(name);
-    if (saved == nullptr) return refused(name, "is missing");
-    const Shape shape(saved->shape.begin(), saved->shape.end());
-    if (saved->dtype != SavedType(entry) || shape != entry.type.shape ||
-        saved->bytes != static_cast<int64_t>(entry.bytes)) {
-      return refused(name, fmt::format("is {} {}, expected {} {}", saved->dtype, ToString(shape), SavedType(entry),
-                                       ToString(entry.type.shape)));
-    }
-    std::vector<char> bytes(entry.bytes);
-    SY_RETURN_IF_ERROR(resumed_->state.Read(*saved, bytes.data()));
-    SY_RETURN_IF_ERROR(engine_.memory().Upload(name, bytes.data(), bytes.size()));
-  }
+  SY_RETURN_IF_ERROR(RestoreSnapshot(engine_, model_, *resumed_, *config_.resume));
   resumed_.reset();
   return OkStatus();
 }

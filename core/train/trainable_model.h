@@ -28,15 +28,16 @@ using TaskFactory = std::function<StatusOr<std::unique_ptr<Task>>(
 StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, const TrainableModel& model,
                                                    const CanPrepare& can_prepare);
 
-// import/export translate between the graph's parameters and interchange names; absent: names are used as they are.
 struct TrainableModel {
   std::string name;
   nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
   int image_size = 0, channels = 3, classes = 10;
   ModelFunction build;
-  std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)>
-      import_weights;  // interchange → the graph's names and shapes
-  std::function<StatusOr<HostTensors>(const HostTensors&)> export_weights;
+  // Between the graph's weights and those of files: names and layouts, of any of the weights or of what has their
+  // shapes (moments); what is none of them passes through. Absent: both are the same.
+  std::function<HostTensors(HostTensors)> to_file, from_file;
+  // from_file of any program's naming, and a check that all weights are there and fit; reset_head: but the classifier.
+  std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)> import_weights;
   // Content of config.json and preprocessor_config.json, which a checkpoint carries for programs of others.
   std::function<StatusOr<nlohmann::json>(const std::vector<std::string>& class_names)> config_json;
   std::function<nlohmann::json(const EvaluationTransform&)> preprocessor_json;

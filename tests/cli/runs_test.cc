@@ -227,9 +227,10 @@ TEST_F(Runs, StateOfAnotherOptimizerIsRefused) {
   }
   ExpectSuccess(Run(SmallTraining("--optimizer=sgd --momentum=0.9 --suffix=b")));
   ExpectRefused(Run("train --steps=9 --momentum=0 --resume=run/mlp/shapes/b/run"),
-                {"/moment1 is none of this run", "other settings of the optimizer"});
+                {"state moment1/fc1.bias is none of this run", "other settings of the optimizer"});
   ExpectSuccess(Run(SmallTraining("--optimizer=sgd --momentum=0 --suffix=c")));
-  ExpectRefused(Run("train --steps=9 --momentum=0.9 --resume=run/mlp/shapes/c/run"), {"/moment1 is missing"});
+  ExpectRefused(Run("train --steps=9 --momentum=0.9 --resume=run/mlp/shapes/c/run"),
+                {"state moment1/fc1.bias is missing"});
 }
 
 TEST_F(Runs, ACopiedCheckpointGoesOnInARunFolderOfItsOwn) {

@@ -148,9 +148,9 @@ class OptimizerTest : public ::testing::Test {
 
 TEST_F(OptimizerTest, AdamKeepsTwoMomentsAndDecaysOnlyWhereAsked) {
   Build({.weight_decay = 0.05f, .clip = 1});
-  EXPECT_THAT(Names("assign"), ::testing::UnorderedElementsAre(
-                                   "assign/w", "assign/b", "assign/optimizer/w/moment1", "assign/optimizer/w/moment2",
-                                   "assign/optimizer/b/moment1", "assign/optimizer/b/moment2", "assign/update"));
+  EXPECT_THAT(Names("assign"),
+              ::testing::UnorderedElementsAre("assign/w", "assign/b", "assign/moment1/w", "assign/moment2/w",
+                                              "assign/moment1/b", "assign/moment2/b", "assign/update"));
   EXPECT_THAT(Names("output"), ::testing::UnorderedElementsAre("lr", "grad_norm"));
   std::map<std::string, float> decay;
   for (const Node& node : graph_.nodes()) {
@@ -173,8 +173,8 @@ TEST_F(OptimizerTest, PlainSgdKeepsNoMoments) {
 
 TEST_F(OptimizerTest, MomentumKeepsOne) {
   Build({.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f});
-  EXPECT_TRUE(graph_.FindInput("optimizer/w/moment1"));
-  EXPECT_FALSE(graph_.FindInput("optimizer/w/moment2"));
+  EXPECT_TRUE(graph_.FindInput("moment1/w"));
+  EXPECT_FALSE(graph_.FindInput("moment2/w"));
 }
 
 TEST_F(OptimizerTest, TheNormReadsWhatItIsGiven) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "core/train/checkpoint.h"
 #include "gmock/gmock.h"
 #include "tests/oracles/runs.h"
 
@@ -81,6 +82,31 @@ TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Accumulation, Resume, ::testing::Values(1, 2));
+
+// A reader finds what belongs to a weight by the weight's name, and it has the weight's shape; that each holds the
+// weight's own numbers is what the runs above see.
+TEST(Saving, MomentsAreNamedAsTheirWeights) {
+  TrainConfig config = SavingConfig(1);
+  config.steps = 2;
+  config.suffix = fmt::format("names_{}", SharedWorld().rank());
+  const auto lone = LoneWorld();
+  auto run = MakeRun(config, *lone);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto result = run->trainer->Train();
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  const auto checkpoint = LoadCheckpoint(result->run_folder);
+  ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+  EXPECT_NE(checkpoint->weights.Find("vit.encoder.layer.0.attention.attention.query.weight"), nullptr);
+  for (const TensorFile::Entry& weight : checkpoint->weights.entries()) {
+    for (const char* moment : {"moment1/", "moment2/"}) {
+      const TensorFile::Entry* const found = checkpoint->state.Find(moment + weight.name);
+      ASSERT_NE(found, nullptr) << moment << weight.name;
+      EXPECT_EQ(found->shape, weight.shape) << found->name;
+    }
+  }
+  EXPECT_NE(checkpoint->state.Find("update"), nullptr);
+  EXPECT_EQ(checkpoint->state.entries().size(), 2 * checkpoint->weights.entries().size() + 1);
+}
 
 // Epochs of 35 / 12 = 2 updates on any number of ranks, though on several the sampler's padding would fill a third.
 TrainConfig EpochsConfig() {

@@ -219,7 +219,7 @@ void OptimizerCase(Case& c, TestDevice& test) {
        {std::pair("exp_avg", "moment1"), std::pair("exp_avg_sq", "moment2"), std::pair("momentum_buffer", "moment1")}) {
     const auto recorded = c.tensors.find(std::string("state_") + state);
     if (recorded == c.tensors.end()) continue;
-    EXPECT_LE(RelativeError(state, (*compiled)->Get(std::string("optimizer/p/") + moment), recorded->second.values),
+    EXPECT_LE(RelativeError(state, (*compiled)->Get(std::string(moment) + "/p"), recorded->second.values),
               kMomentTolerance)
         << state;
   }

@@ -58,24 +58,24 @@ void StepRun::SetParameters(const HostTensors& values) {
   }
 }
 
-// The tensors called prefix + NAME + suffix, by the parameter's NAME.
-HostTensors StepRun::Download(const std::string& prefix, const std::string& suffix) const {
+// The tensors called prefix + NAME, by the parameter's NAME.
+HostTensors StepRun::Download(const std::string& prefix) const {
   HostTensors tensors;
   for (const auto& [name, entry] : layout_->entries()) {
     if (entry.role != Role::kParameter) continue;
     HostTensor& tensor = tensors[name];
     tensor.shape = entry.type.shape;
     tensor.values.resize(entry.bytes / sizeof(float));
-    const Status status = memory_->Download(prefix + name + suffix, tensor.values.data(), entry.bytes);
+    const Status status = memory_->Download(prefix + name, tensor.values.data(), entry.bytes);
     EXPECT_TRUE(status.ok()) << Message(status);
   }
   return tensors;
 }
 
-HostTensors StepRun::Parameters() const { return Download("", ""); }
+HostTensors StepRun::Parameters() const { return Download(""); }
 
 HostTensors StepRun::GradientsOfFirstStep() const {
-  HostTensors gradients = Download("optimizer/", "/moment1");
+  HostTensors gradients = Download("moment1/");
   for (auto& [name, tensor] : gradients) {
     for (float& value : tensor.values) value /= 1 - kBeta1;
   }

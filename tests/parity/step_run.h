@@ -30,7 +30,7 @@ class StepRun {
   std::vector<float> Logits(const std::vector<float>& images);
 
  private:
-  HostTensors Download(const std::string& prefix, const std::string& suffix) const;
+  HostTensors Download(const std::string& prefix) const;
   std::unique_ptr<Layout> layout_;
   std::unique_ptr<Plan> step_plan_, evaluation_plan_;
   std::unique_ptr<Memory> memory_;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <set>
 
 #include "core/train/file_calls.h"
 #include "gmock/gmock.h"
@@ -372,19 +374,52 @@ TEST_F(CheckpointTest, ASignalInACallIsNoError) {
   }
 }
 
-TEST_F(CheckpointTest, TheWriterCopiesAndReturns) {
+TEST_F(CheckpointTest, TheWriterHoldsTheTensorsUntilTheyAreWrittenAndNoLonger) {
   CheckpointWriter writer(In("run"));
-  {
-    Example example(10);
-    ASSERT_TRUE(writer.Save(example.contents, {.best = true}).ok());
-    std::fill(example.weight.begin(), example.weight.end(), 0.f);  // ours to change at once
-    example.update = 0;
-  }
+  auto example = std::make_shared<const Example>(10);
+  const std::weak_ptr<const Example> watched = example;
+  CheckpointContents contents = example->contents;
+  contents.storage = std::move(example);
+  ASSERT_TRUE(writer.Save(std::move(contents), {.best = true}).ok());
   const Example next(20);
   ASSERT_TRUE(writer.Save(next.contents, {}).ok());
+  EXPECT_TRUE(watched.expired());
   ASSERT_TRUE(writer.Finish().ok());
   EXPECT_EQ(WhichExample(In("run/best")), 10);
   EXPECT_EQ(WhichExample(In("run/latest")), 20);
+}
+
+// A checkpoint is several times the model: whoever copies it on its way to the file runs out of memory first.
+TEST_F(CheckpointTest, TensorsAreWrittenFromWhereTheyLie) {
+  std::set<const void*> written;
+  FileCalls watching = calls_;
+  watching.write = [&](int descriptor, const void* data, size_t bytes) {
+    written.insert(data);
+    return calls_.write(descriptor, data, bytes);
+  };
+  const Example example(10);
+  ReplaceFileCalls(&watching);
+  CheckpointWriter writer(In("run"));
+  ASSERT_TRUE(writer.Save(example.contents, {}).ok());
+  ASSERT_TRUE(writer.Finish().ok());
+  ReplaceFileCalls(&calls_);
+  EXPECT_TRUE(written.contains(example.weight.data()));
+  EXPECT_TRUE(written.contains(example.moment.data()));
+  EXPECT_TRUE(written.contains(&example.update));
+}
+
+TEST_F(CheckpointTest, AnOlderFormatIsRefusedAndSaysWhatItsWeightsServeFor) {
+  ASSERT_TRUE(Save(10).ok());
+  const std::string path = In("run/checkpoints/step-00000010/state.json");
+  std::string text = ReadText(path);
+  text.replace(text.find("switchyard-checkpoint/2"), 23, "switchyard-checkpoint/1");
+  text.resize(text.rfind(",\n  \"state_crc32\""));
+  text += fmt::format(",\n  \"state_crc32\": \"{:08x}\"\n}}\n",
+                      crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size()));
+  WriteText(path, text);
+  const std::string error = Message(LoadCheckpoint(In("run")).status());
+  EXPECT_THAT(error, HasSubstr("found \"switchyard-checkpoint/1\", this program reads switchyard-checkpoint/2"));
+  EXPECT_THAT(error, HasSubstr("--pretrained=" + In("run/checkpoints/step-00000010/model.safetensors")));
 }
 
 TEST_F(CheckpointTest, TheWriterTellsTheErrorOnTheNextCall) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "models/hugging_face.h"
+#include "models/vit_weights.h"
 #include "models/weights.h"
 #include "tools/switchyard/foreign_weights.h"
 
@@ -117,11 +118,11 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   setup.model.import_weights = [resolved](HostTensors tensors, bool reset_head) {
     return ImportWeights(resolved, std::move(tensors), reset_head);
   };
-  const bool vit = info.family == "vit";
-  setup.model.export_weights = [resolved, vit](const HostTensors& tensors) {
-    return ExportWeights(resolved, tensors, vit ? WeightStyle::kHuggingFace : WeightStyle::kTimm);
-  };
-  if (vit) {
+  if (info.family == "vit") {
+    setup.model.to_file = [](HostTensors weights) {
+      return VitWeightsToFile(std::move(weights), WeightStyle::kHuggingFace);
+    };
+    setup.model.from_file = VitWeightsFromFile;
     setup.model.config_json = [resolved](const std::vector<std::string>& names) {
       return HuggingFaceConfig(resolved, names);
     };

@@ -1,0 +1,157 @@
+#include "core/train/snapshot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/train/parameters.h"
+#include "core/train/weight_files.h"
+
+namespace switchyard {
+namespace {
+
+bool IsSaved(const Layout::Entry& entry, const std::string& name) {
+  return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
+}
+
+const char* SavedType(const Layout::Entry& entry) {
+  return entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";
+}
+
+// "moment1/head.weight" → {"moment1", "head.weight"}; "update" → {"", "update"}.
+std::pair<std::string, std::string> KindAndWeight(const std::string& name) {
+  const size_t slash = name.find('/');
+  return slash == std::string::npos ? std::pair(std::string(), name)
+                                    : std::pair(name.substr(0, slash), name.substr(slash + 1));
+}
+
+// State of a weight, in the weight's shape: it is kept as the weight is.
+bool BelongsToWeight(const Layout& layout, const std::string& name, const Layout::Entry& entry) {
+  const Layout::Entry* const weight = layout.Find(KindAndWeight(name).second);
+  return weight != nullptr && weight->role == Role::kParameter && entry.type == weight->type &&
+         entry.type.dtype == DType::kF32;
+}
+
+// Host memory of a Snapshot.
+struct Storage {
+  HostTensors weights;
+  std::map<std::string, HostTensors> of_weights;  // by what they are: moment1, …
+  std::map<std::string, std::vector<char>> others;
+};
+
+void AddAll(const HostTensors& tensors, const std::string& prefix, std::vector<NamedTensor>* list) {
+  for (const auto& [name, tensor] : tensors)
+    list->push_back({prefix + name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
+}
+
+// The state of a checkpoint under the names of the graph.
+struct SavedState {
+  Storage storage;
+  std::vector<NamedTensor> tensors;
+};
+
+StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, const TrainableModel& model) {
+  std::set<std::string> kinds;
+  for (const auto& [name, entry] : layout.entries()) {
+    if (IsSaved(entry, name) && BelongsToWeight(layout, name, entry)) kinds.insert(KindAndWeight(name).first);
+  }
+  SavedState state;
+  for (const TensorFile::Entry& saved : file.entries()) {
+    const auto [kind, weight] = KindAndWeight(saved.name);
+    if (kinds.contains(kind) && saved.dtype == "F32") {
+      HostTensor& tensor = state.storage.of_weights[kind][weight];
+      tensor.shape.assign(saved.shape.begin(), saved.shape.end());
+      tensor.values.resize(static_cast<size_t>(Elements(tensor.shape)));
+      SY_RETURN_IF_ERROR(file.Read(saved, tensor.values.data()));
+    } else {
+      std::vector<char>& bytes = state.storage.others[saved.name];
+      bytes.resize(static_cast<size_t>(saved.bytes));
+      SY_RETURN_IF_ERROR(file.Read(saved, bytes.data()));
+      state.tensors.push_back({saved.name, saved.dtype, saved.shape, bytes.data()});
+    }
+  }
+  for (auto& [kind, tensors] : state.storage.of_weights) {
+    if (model.from_file) tensors = model.from_file(std::move(tensors));
+    AddAll(tensors, kind + "/", &state.tensors);
+  }
+  return state;
+}
+
+}  // namespace
+
+StatusOr<Snapshot> TakeSnapshot(const Engine& engine, const TrainableModel& model, int64_t data_step) {
+  const auto storage = std::make_shared<Storage>();
+  SY_ASSIGN_OR_RETURN(storage->weights, DownloadParameters(engine));
+  for (const auto& [name, tensor] : storage->weights) {
+    if (std::all_of(tensor.values.begin(), tensor.values.end(), [](float value) { return std::isfinite(value); }))
+      continue;
+    return FailedPrecondition(
+        "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved before "
+        "is whole. Lower --lr, or raise --warmup",
+        name, data_step);
+  }
+  Snapshot snapshot;
+  const Layout& layout = engine.layout();
+  for (const auto& [name, entry] : layout.entries()) {
+    if (!IsSaved(entry, name)) continue;
+    if (BelongsToWeight(layout, name, entry)) {
+      const auto [kind, weight] = KindAndWeight(name);
+      HostTensor& tensor = storage->of_weights[kind][weight];
+      tensor = {entry.type.shape, std::vector<float>(static_cast<size_t>(entry.type.elements()))};
+      SY_RETURN_IF_ERROR(engine.memory().Download(name, tensor.values.data(), entry.bytes));
+      continue;
+    }
+    std::vector<char>& bytes = storage->others[name];
+    bytes.resize(entry.bytes);
+    SY_RETURN_IF_ERROR(engine.memory().Download(name, bytes.data(), bytes.size()));
+    snapshot.state.push_back(
+        {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, bytes.data()});
+  }
+  if (model.to_file) {
+    storage->weights = model.to_file(std::move(storage->weights));
+    for (auto& [kind, tensors] : storage->of_weights) tensors = model.to_file(std::move(tensors));
+  }
+  AddAll(storage->weights, "", &snapshot.weights);
+  for (const auto& [kind, tensors] : storage->of_weights) AddAll(tensors, kind + "/", &snapshot.state);
+  snapshot.storage = storage;
+  return snapshot;
+}
+
+Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
+                       const std::string& path) {
+  SY_ASSIGN_OR_RETURN(HostTensors weights, ReadWeights(checkpoint.weights));
+  if (model.import_weights) {
+    SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), false));
+  }
+  SY_RETURN_IF_ERROR(UploadParameters(engine, model.name, weights, false));
+  const Layout& layout = engine.layout();
+  SY_ASSIGN_OR_RETURN(const SavedState state, ReadState(checkpoint.state, layout, model));
+  const auto refused = [&](const std::string& name, const std::string& what) {
+    return InvalidArgument(
+        "{}: state {} {}; it was saved with other settings of the optimizer: leave those out that you changed, or "
+        "start a new run from the weights with --pretrained={}",
+        checkpoint.folder, name, what, path);
+  };
+  std::map<std::string, const NamedTensor*> found;
+  for (const NamedTensor& tensor : state.tensors) {
+    const Layout::Entry* const entry = layout.Find(tensor.name);
+    if (entry == nullptr || !IsSaved(*entry, tensor.name)) return refused(tensor.name, "is none of this run's");
+    found[tensor.name] = &tensor;
+  }
+  for (const auto& [name, entry] : layout.entries()) {
+    if (!IsSaved(entry, name)) continue;
+    if (!found.contains(name)) return refused(name, "is missing");
+    const NamedTensor& tensor = *found[name];
+    const Shape shape(tensor.shape.begin(), tensor.shape.end());
+    if (tensor.dtype != SavedType(entry) || shape != entry.type.shape) {
+      return refused(name, fmt::format("is {} {}, expected {} {}", tensor.dtype, ToString(shape), SavedType(entry),
+                                       ToString(entry.type.shape)));
+    }
+    SY_RETURN_IF_ERROR(engine.memory().Upload(name, tensor.data, entry.bytes));
+  }
+  return OkStatus();
+}
+
+}  // namespace switchyard

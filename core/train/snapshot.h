@@ -1,0 +1,31 @@
+// A run's tensors as a checkpoint holds them, and back to the device. Weights have the names and the layout in which
+// they are published (TrainableModel::to_file). State that belongs to a weight and has its shape, called
+// `<what>/<parameter>` in the graph (moment1, moment2), is called `<what>/<name of the weight>` in the file and has the
+// weight's layout there, also where one parameter is several weights (qkv). Other state keeps its name and its bytes.
+// Local; not thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/train/checkpoint.h"
+#include "core/train/engine.h"
+
+namespace switchyard {
+
+struct Snapshot {
+  std::vector<NamedTensor> weights, state;
+  std::shared_ptr<const void> storage;  // of their data
+};
+
+// Each tensor is copied from the device once. FailedPrecondition where a parameter holds values that are not finite;
+// data_step: after which update, for that message.
+StatusOr<Snapshot> TakeSnapshot(const Engine& engine, const TrainableModel& model, int64_t data_step);
+
+// InvalidArgument where the weights or the state are not those of the engine's plans; then the device may hold a part.
+// path: as the user named the checkpoint, for the message.
+Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
+                       const std::string& path);
+
+}  // namespace switchyard
