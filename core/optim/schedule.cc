@@ -27,21 +27,21 @@ StatusOr<Kind> ParseKind(const std::string& name, const char* what,
 // Updates in the unit of time: an interval, or one.
 double UnitOf(const ScheduleOptions& o) { return static_cast<double>(std::max<int64_t>(1, o.interval)); }
 
-// The rate after the warm-up; `t`, `warmup` and `steps` in that unit.
-double RateAt(const ScheduleOptions& o, double t, double warmup, double steps) {
+// The rate after the warm-up. `t`, `warmup` and `steps` in that unit, on the clock of linear and cosine; `update`: of
+// the run, where the interval began.
+double RateAt(const ScheduleOptions& o, double t, double warmup, double steps, int64_t update) {
   const double lr = o.lr, min_lr = o.kind == Schedule::kCosineAnnealing ? 0 : o.min_lr;
-  const double progress = (t - warmup) / (steps - warmup);
-  const double unit = UnitOf(o);
+  const double progress = steps > warmup ? std::clamp((t - warmup) / (steps - warmup), 0.0, 1.0) : 1.0;
   switch (o.kind) {
     case Schedule::kConstant:
       return lr;
     case Schedule::kMultistep: {
-      const auto passed = std::count_if(o.milestones.begin(), o.milestones.end(),
-                                        [&](int64_t m) { return static_cast<double>(m) <= t * unit; });
+      const auto passed =
+          std::count_if(o.milestones.begin(), o.milestones.end(), [&](int64_t m) { return m <= update; });
       return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(passed));
     }
     case Schedule::kStep:
-      return lr * std::pow(static_cast<double>(o.gamma), std::floor(t * unit / static_cast<double>(o.step_size)));
+      return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(update / o.step_size));
     case Schedule::kLinear:
       return lr + (min_lr - lr) * progress;
     case Schedule::kCosine:
@@ -49,6 +49,21 @@ double RateAt(const ScheduleOptions& o, double t, double warmup, double steps) {
       return min_lr + 0.5 * (lr - min_lr) * (1 + std::cos(std::numbers::pi * progress));
   }
   return lr;
+}
+
+// Where an update stands: the beginning of its interval on both clocks.
+struct Place {
+  int64_t of_epochs = 0, of_run = 0;
+};
+
+Place PlaceOf(const ScheduleOptions& o, int64_t update) {
+  const int64_t place = update - o.shift;
+  if (o.interval <= 0) return {place, update};
+  const auto begin = [&](int64_t at) { return (at >= 0 ? at : at - o.interval + 1) / o.interval * o.interval; };
+  const int64_t of_epochs = begin(place);
+  // The epoch in which the batch changed has updates of both sizes.
+  const bool mixed = o.changed_at > 0 && of_epochs == begin(o.changed_at - o.shift);
+  return {of_epochs, std::max<int64_t>(0, mixed ? o.epoch_began : of_epochs + o.shift)};
 }
 
 double WarmupRateAt(const ScheduleOptions& o, double t, double warmup) {
@@ -96,15 +111,18 @@ StatusOr<int64_t> ParseWarmup(const std::string& text, int64_t steps, int64_t st
   return static_cast<int64_t>(warmup);
 }
 
-std::vector<float> LearningRateTable(const ScheduleOptions& options, int64_t steps) {
-  const double unit = UnitOf(options);
-  const double warmup = static_cast<double>(options.warmup) / unit, total = static_cast<double>(steps) / unit;
+std::vector<float> LearningRateTable(const ScheduleOptions& o, int64_t steps) {
+  const double unit = UnitOf(o), warmup = static_cast<double>(o.warmup) / unit;
+  const int64_t end = o.decay_by_epochs ? steps - o.shift : steps;
   std::vector<float> table;
   table.reserve(static_cast<size_t>(steps));
-  for (int64_t step = 0; step < steps; ++step) {
-    const double t = std::floor(static_cast<double>(step) / unit);
-    table.push_back(
-        static_cast<float>(t < warmup ? WarmupRateAt(options, t, warmup) : RateAt(options, t, warmup, total)));
+  for (int64_t update = 0; update < steps; ++update) {
+    const Place at = PlaceOf(o, update);
+    const auto time = [&](bool by_epochs) { return static_cast<double>(by_epochs ? at.of_epochs : at.of_run) / unit; };
+    const double t = time(o.warmup_by_epochs);
+    table.push_back(static_cast<float>(
+        t < warmup ? WarmupRateAt(o, std::max(t, 0.0), warmup)
+                   : RateAt(o, time(o.decay_by_epochs), warmup, static_cast<double>(end) / unit, at.of_run)));
   }
   return table;
 }

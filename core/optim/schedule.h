@@ -20,16 +20,25 @@ enum class Schedule {
   kCosineAnnealing,  // CosineAnnealingWarmup: min(1, (t+1)/w)·lr for t < w, then ½·lr(1 + cos π(t−w)/(T−w))
 };
 
+// Two clocks tell where an update stands. One counts the updates of the run: it is meant by what the user tells in
+// updates. The other counts the updates that the present batch would have made to come as far in the epochs; it is
+// meant by what is told in epochs or as a share of the run. They are the same until the global batch changes (`shift`).
 struct ScheduleOptions {
   Schedule kind = Schedule::kCosine;
   float lr = 1e-3f;
   float warmup_lr = 0;  // wl: where the warm-up starts; it rises linearly to lr over `warmup` updates (every kind)
   float min_lr = 0;     // linear and cosine
   int64_t warmup = 0;   // w, updates
-  std::vector<int64_t> milestones;  // multistep: updates, ascending
-  int64_t step_size = 1;            // step: updates
+  std::vector<int64_t> milestones;  // multistep: updates of the run, ascending
+  int64_t step_size = 1;            // step: updates of the run
   float gamma = 0.1f;               // multistep, step
   int64_t interval = 0;  // updates for which a rate is held: those of an epoch make the schedule per epoch; 0: none is
+  // After a changed global batch: update i of the run is update i − shift of the epochs' clock.
+  int64_t shift = 0;
+  bool warmup_by_epochs = true;  // the warm-up's clock
+  bool decay_by_epochs = true;   // the clock of linear and cosine
+  // In updates of the run: when the batch changed (0: never), and when the epoch in which it did had begun.
+  int64_t changed_at = 0, epoch_began = 0;
 };
 
 // "constant", "multistep", "step", "linear", "cosine", "cosine_annealing"; else InvalidArgument with a suggestion.
@@ -39,9 +48,9 @@ StatusOr<Schedule> ParseSchedule(const std::string& name);
 // than `steps`.
 StatusOr<int64_t> ParseWarmup(const std::string& text, int64_t steps, int64_t steps_per_epoch);
 
-// The rate of each update 0 … steps−1. With an interval, t, w and T count intervals, w in fractions of one; a warm-up
-// from 0 is then (t+1)/(w+1)·lr, so that no interval passes without training. Never above lr where warmup_lr, min_lr ≤
-// lr and gamma ≤ 1.
+// The rate of each update 0 … steps−1 of the run. With an interval, t, w and T count intervals, w in fractions of one;
+// a warm-up from 0 is then (t+1)/(w+1)·lr, so that no interval passes without training; intervals begin where the
+// epochs' clock says. Never above lr where warmup_lr, min_lr ≤ lr and gamma ≤ 1.
 std::vector<float> LearningRateTable(const ScheduleOptions& options, int64_t steps);
 
 // --scale_lr: rates grow with the global batch (data-parallel ranks × batch × accumulation), by factor ·

@@ -27,15 +27,16 @@ Status GradientWatch::Check(bool followed) {
   SY_RETURN_IF_ERROR(engine_.WaitForSlot(update.slot));
   SY_ASSIGN_OR_RETURN(const float norm, engine_.ReadIn(Engine::Scalar::kGradNorm, update.slot));
   if (std::isfinite(norm)) {
-    in_a_row_ = 0;
+    skipped_.in_a_row = 0;
     return OkStatus();
   }
-  ++skipped_;
-  ++in_a_row_;
-  if (!skip_ || in_a_row_ >= kMostSkipped) return Refuse(update, norm, followed);
-  const bool told = (skipped_ & (skipped_ - 1)) == 0;  // the 1st, 2nd, 4th, 8th …
+  ++skipped_.count;
+  ++skipped_.in_a_row;
+  if (!skip_ || skipped_.in_a_row >= kMostSkipped) return Refuse(update, norm, followed);
+  const bool told = (skipped_.count & (skipped_.count - 1)) == 0;  // the 1st, 2nd, 4th, 8th …
   if (engine_.world().rank() == 0 && told) {
-    LogWarning("update {} is left out: the norm of its gradients is {} ({} so far)", update.update, norm, skipped_);
+    LogWarning("update {} is left out: the norm of its gradients is {} ({} so far)", update.update, norm,
+               skipped_.count);
   }
   return OkStatus();
 }
@@ -51,8 +52,8 @@ Status GradientWatch::Refuse(const Unread& update, float norm, bool followed) {
       "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}. Lower --lr, raise "
       "--warmup, set --clip, find the first bad value with --debug=nan, or leave such updates out with "
       "--on_nonfinite=skip; what was saved before is whole",
-      norm, update.update, update.epoch, loss, lr, in_a_row_ > 1 ? fmt::format(", the {}th in a row", in_a_row_) : "",
-      tensor);
+      norm, update.update, update.epoch, loss, lr,
+      skipped_.in_a_row > 1 ? fmt::format(", the {}th in a row", skipped_.in_a_row) : "", tensor);
 }
 
 // Parameters, then gradients as the backward pass finishes them, so that the first bad one is nearest to where it

@@ -9,12 +9,15 @@
 #include <string>
 
 #include "core/train/engine.h"
+#include "core/train/timetable.h"
 
 namespace switchyard {
 
 class GradientWatch {
  public:
-  GradientWatch(Engine& engine, bool skip) : engine_(engine), skip_(skip) {}
+  // skipped: before, by the run that goes on.
+  GradientWatch(Engine& engine, bool skip, const SkippedUpdates& skipped)
+      : engine_(engine), skip_(skip), skipped_(skipped) {}
 
   // An update was begun in the engine's current slot. update: counted from 1; epoch: from 1.
   void Begun(int64_t update, int64_t epoch) { unread_ = {engine_.slot(), update, epoch}; }
@@ -22,7 +25,7 @@ class GradientWatch {
   // Judges the update that was begun last, unless that was done. followed: the next one has begun.
   Status Check(bool followed);
 
-  int64_t skipped() const { return skipped_; }  // updates left out so far
+  const SkippedUpdates& skipped() const { return skipped_; }  // so far
 
  private:
   struct Unread {
@@ -35,7 +38,7 @@ class GradientWatch {
   Engine& engine_;
   const bool skip_;
   std::optional<Unread> unread_;
-  int64_t skipped_ = 0, in_a_row_ = 0;
+  SkippedUpdates skipped_;
 };
 
 }  // namespace switchyard

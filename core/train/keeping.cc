@@ -1,6 +1,7 @@
 #include "core/train/keeping.h"
 
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "core/base/environment.h"
@@ -15,15 +16,39 @@
 namespace switchyard {
 namespace {
 
-// A count of the checkpoint's record; DataLoss where it is none.
-StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const char* key) {
-  const auto found = checkpoint.record.find(key);
-  int32_t count = -1;
-  if (found == checkpoint.record.end() || !FromJson(*found, &count) || count < 0) {
+// A count in the checkpoint's record; DataLoss where it is none. key: "step", or "timetable/shift" for a field of an
+// object. least: below which it is no count.
+StatusOr<int64_t> CountIn(const LoadedCheckpoint& checkpoint, const std::string& key, int32_t least = 0) {
+  const nlohmann::json::json_pointer place("/" + key);
+  const nlohmann::json found = checkpoint.record.contains(place) ? checkpoint.record.at(place) : nlohmann::json();
+  int32_t count = least;
+  if (found.is_null() || !FromJson(found, &count) || count < least) {
     return DataLoss("{}/state.json: {}: expected a count, found {}", checkpoint.folder, key,
-                    found == checkpoint.record.end() ? "nothing" : Excerpt(*found));
+                    found.is_null() ? "nothing" : Excerpt(found));
   }
   return count;
+}
+
+nlohmann::json ToJson(const Course& course) {
+  return {{"samples_per_update", course.samples_per_update},
+          {"changed_at", course.changed_at},
+          {"shift", course.shift},
+          {"epoch_began", course.epoch_began},
+          {"warm", course.warm}};
+}
+
+StatusOr<Course> CourseIn(const LoadedCheckpoint& checkpoint, int64_t data_step) {
+  Course course;
+  SY_ASSIGN_OR_RETURN(course.samples_per_update, CountIn(checkpoint, "timetable/samples_per_update", 1));
+  SY_ASSIGN_OR_RETURN(course.changed_at, CountIn(checkpoint, "timetable/changed_at"));
+  SY_ASSIGN_OR_RETURN(course.shift, CountIn(checkpoint, "timetable/shift", std::numeric_limits<int32_t>::min()));
+  SY_ASSIGN_OR_RETURN(course.epoch_began, CountIn(checkpoint, "timetable/epoch_began"));
+  course.warm = checkpoint.record.at("timetable").value("warm", nlohmann::json()) == true;
+  if (course.changed_at > data_step || course.epoch_began > course.changed_at || course.shift > course.changed_at) {
+    return DataLoss("{}/state.json: timetable: expected a change before update {}, found {}", checkpoint.folder,
+                    data_step, ToJson(course).dump());
+  }
+  return course;
 }
 
 }  // namespace
@@ -39,6 +64,8 @@ StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_
                            {"micro_step", 0},
                            {"world", world},
                            {"evaluation_pending", at.evaluation_pending},
+                           {"skipped_updates", {{"count", at.skipped.count}, {"in_a_row", at.skipped.in_a_row}}},
+                           {"timetable", ToJson(at.course)},
                            {"optimizer", config_.optimizer},
                            {"arch", model_.architecture},
                            {"data_checksum", *data_checksum_},
@@ -146,6 +173,9 @@ StatusOr<RunPosition> Keeping::Open() {
   SY_ASSIGN_OR_RETURN(at.epoch, CountIn(*resumed_, "epoch"));
   SY_ASSIGN_OR_RETURN(at.data_step, CountIn(*resumed_, "step"));
   SY_ASSIGN_OR_RETURN(const int64_t samples, CountIn(*resumed_, "samples"));
+  SY_ASSIGN_OR_RETURN(at.skipped.count, CountIn(*resumed_, "skipped_updates/count"));
+  SY_ASSIGN_OR_RETURN(at.skipped.in_a_row, CountIn(*resumed_, "skipped_updates/in_a_row"));
+  SY_ASSIGN_OR_RETURN(at.course, CourseIn(*resumed_, at.data_step));
   const std::string best = "best_" + task_.best().name;
   if (record.contains(best))
     SY_RETURN_IF_ERROR(Annotate(ReadField(record, best.c_str(), &at.best.emplace()), folder + "/state.json"));

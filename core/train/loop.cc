@@ -18,13 +18,13 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
     const bool logged = Logged();
     std::vector<double> losses;
     SY_RETURN_IF_ERROR(Update(logged, &losses));
-    const int64_t left_out = parts_.gradients.skipped();
+    const int64_t left_out = parts_.gradients.skipped().count;
     if (logged || !parts_.engine.async()) SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
     SY_ASSIGN_OR_RETURN(stop, stopping.After(parts_.position.data_step));
     const double seconds = clock.Seconds();
     interval_.seconds += seconds;
     result_.seconds += seconds;
-    if (logged) SY_RETURN_IF_ERROR(Log(losses, parts_.gradients.skipped() > left_out));
+    if (logged) SY_RETURN_IF_ERROR(Log(losses, parts_.gradients.skipped().count > left_out));
     SY_RETURN_IF_ERROR(AfterUpdate(stop));
   }
   return Finish();
@@ -128,7 +128,7 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
                              {"loss", loss},
                              {"lr", lr},
                              {"grad_norm", norm},
-                             {"skipped_updates", parts_.gradients.skipped()},
+                             {"skipped_updates", parts_.gradients.skipped().count},
                              {"images_per_s", rate},
                              {"data_wait_ms", state.data_wait_ms},
                              {"comm_wait_ms", comm / updates},
@@ -171,6 +171,7 @@ StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
 Status TrainingLoop::Save(bool best) {
   saved_at_ = parts_.position.data_step;
   parts_.position.bad_samples = parts_.loader.bad_samples();
+  parts_.position.skipped = parts_.gradients.skipped();
   return parts_.keeping.Save(parts_.position, parts_.timetable.updates_per_epoch, best, result_.evaluation);
 }
 
@@ -184,7 +185,7 @@ StatusOr<TrainingResult> TrainingLoop::Finish() {
     SY_ASSIGN_OR_RETURN(result_.picture, watching_->Finish(parts_.title));
   }
   result_.updates = at.data_step;
-  result_.skipped_updates = parts_.gradients.skipped();
+  result_.skipped_updates = parts_.gradients.skipped().count;
   result_.epochs = at.epoch + (StepOfEpoch() == parts_.timetable.updates_per_epoch ? 1 : 0);
   result_.best = at.best;
   result_.run_folder = parts_.keeping.run_folder();

@@ -5,8 +5,30 @@
 #include "core/train/recipe.h"
 
 namespace switchyard {
+namespace {
 
-StatusOr<Timetable> Timetable::Of(const TrainConfig& config, int64_t samples, int world) {
+bool ToldInUpdates(const std::string& warmup) { return warmup.find_first_of(".e") == std::string::npos; }
+
+// What a change of the global batch makes of a course: the run stands `of_epoch` samples into an epoch.
+StatusOr<Course> Changed(const TrainConfig& config, int64_t samples, const RunPosition& at, int64_t of_epoch,
+                         int64_t per_update) {
+  const Course& before = at.course;
+  const int64_t per_epoch = samples / before.samples_per_update, behind = at.data_step - before.shift;
+  const bool again_in_this_epoch = before.changed_at > 0 && (before.changed_at - before.shift) / per_epoch == at.epoch;
+  // A warm-up that is longer than the run, which ParseWarmup refuses, is not over.
+  const auto warmup = ParseWarmup(config.warmup, config.steps.value_or(per_epoch * config.epochs), per_epoch);
+  const int64_t clock = ToldInUpdates(config.warmup) ? at.data_step : behind;
+  return Course{
+      .samples_per_update = per_update,
+      .changed_at = at.data_step,
+      .shift = at.data_step - at.epoch * (samples / per_update) - of_epoch / per_update,
+      .epoch_began = again_in_this_epoch ? before.epoch_began : at.data_step - of_epoch / before.samples_per_update,
+      .warm = before.warm || (warmup.ok() && clock >= *warmup)};
+}
+
+}  // namespace
+
+StatusOr<Timetable> Timetable::Of(const TrainConfig& config, int64_t samples, int world, const RunPosition& from) {
   Timetable table;
   const int64_t per_update = SamplesPerUpdate(config, world);
   table.updates_per_epoch = samples / per_update;
@@ -16,29 +38,34 @@ StatusOr<Timetable> Timetable::Of(const TrainConfig& config, int64_t samples, in
         "--batch_size",
         samples, per_update, config.batch_size, world, config.accumulation);
   }
-  table.updates = config.steps.value_or(table.updates_per_epoch * config.epochs);
-  SY_ASSIGN_OR_RETURN(table.schedule, ScheduleOptionsOf(config, table.updates, table.updates_per_epoch, world));
+  table.course = from.course;
+  if (from.course.samples_per_update > samples) {
+    return DataLoss("the run to go on with had {} samples per update, and the data has {}",
+                    from.course.samples_per_update, samples);
+  }
+  if (from.course.samples_per_update == 0) {
+    table.course.samples_per_update = per_update;
+  } else if (from.course.samples_per_update != per_update) {
+    SY_ASSIGN_OR_RETURN(table.course,
+                        Changed(config, samples, from, from.batch * config.batch_size * world, per_update));
+  }
+  const Course& course = table.course;
+  const int64_t of_epochs = table.updates_per_epoch * config.epochs;
+  SY_ASSIGN_OR_RETURN(ScheduleOptions schedule,
+                      ScheduleOptionsOf(config, config.steps.value_or(of_epochs), table.updates_per_epoch, world));
+  schedule.shift = course.shift;
+  schedule.changed_at = course.changed_at;
+  schedule.epoch_began = course.epoch_began;
+  schedule.decay_by_epochs = !config.steps;
+  schedule.warmup_by_epochs = config.steps ? config.warmup.ends_with('e') : !ToldInUpdates(config.warmup);
+  if (course.warm) {
+    const int64_t over = schedule.warmup_by_epochs ? course.changed_at - course.shift : course.changed_at;
+    schedule.warmup = std::min(schedule.warmup, over);
+  }
+  table.updates = config.steps.value_or(std::max(of_epochs + course.shift, from.data_step));
+  table.schedule = schedule;
   table.rates = LearningRateTable(table.schedule, table.updates);
   return table;
-}
-
-void Timetable::GoOnFrom(const RunPosition& position, int accumulation) {
-  const int64_t done = position.data_step;
-  const int64_t behind = position.epoch * updates_per_epoch + position.batch / accumulation;
-  updates = done + std::max<int64_t>(0, updates - behind);
-  if (behind == done || rates.empty()) return;
-  if (schedule.kind == Schedule::kMultistep || schedule.kind == Schedule::kStep) {
-    // A warm-up that is over stays over; else its end comes as many updates from here as this batch had left.
-    if (schedule.warmup > done) schedule.warmup = std::max<int64_t>(0, schedule.warmup + done - behind);
-    rates = LearningRateTable(schedule, updates);  // of which a run of this batch alone makes fewer, or more
-    return;
-  }
-  std::vector<float> moved(static_cast<size_t>(updates));
-  const auto last = static_cast<int64_t>(rates.size()) - 1;
-  const int64_t warm = std::min(schedule.warmup, done);
-  for (int64_t i = 0; i < updates; ++i)
-    moved[i] = rates[std::clamp<int64_t>(std::max(i - done + behind, warm), 0, last)];
-  rates = std::move(moved);
 }
 
 }  // namespace switchyard

@@ -67,14 +67,16 @@ Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& valid
   SY_ASSIGN_OR_RETURN(auto samples, task->Samples(train, true));
   const int64_t size = samples->size();
   SY_ASSIGN_OR_RETURN(training.loader, MakeLoader(config, std::move(samples), world, true));
-  SY_ASSIGN_OR_RETURN(training.timetable, Timetable::Of(config, size, world.size()));
   config.global_batch_size = static_cast<int>(SamplesPerUpdate(config, world.size()));
   training.keeping = std::make_unique<Keeping>(engine, config, model, *task, train);
-  training.gradients = std::make_unique<GradientWatch>(engine, config.on_nonfinite == "skip");
-  if (!config.resume) return OkStatus();
-  SY_ASSIGN_OR_RETURN(training.position, training.keeping->Open());
-  training.loader->RestoreBadSamples(training.position.bad_samples);
-  if (!config.steps) training.timetable.GoOnFrom(training.position, config.accumulation);
+  RunPosition& at = training.position;
+  if (config.resume) {
+    SY_ASSIGN_OR_RETURN(at, training.keeping->Open());
+    training.loader->RestoreBadSamples(at.bad_samples);
+  }
+  SY_ASSIGN_OR_RETURN(training.timetable, Timetable::Of(config, size, world.size(), at));
+  at.course = training.timetable.course;
+  training.gradients = std::make_unique<GradientWatch>(engine, config.on_nonfinite == "skip", at.skipped);
   return OkStatus();
 }
 
@@ -181,8 +183,7 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
     TrainConfig c = config;
     c.batch_size = batch;
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(
-        plans.CompileRun(c, model, world.size(), *world.device, world.reference.get(), evaluation_only));
+    SY_RETURN_IF_ERROR(plans.CompileRun(c, model, world.size(), *world.device, world.reference.get(), evaluation_only));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;

@@ -203,6 +203,19 @@ TEST_F(Runs, MilestonesStayWhereTheyWereWhenTheGlobalBatchChanges) {
   for (const auto& [step, rate] : found) EXPECT_EQ(rate, rates.at(step)) << "update " << step;
 }
 
+// The count of updates left out, and how many there were in a row, go on with the run.
+TEST_F(Runs, SkippedUpdatesAreCountedOverAllPartsOfARun) {
+  const std::string training = SmallTraining(
+      "--optimizer=sgd --momentum=0 --clip=0 --warmup=0 --schedule=constant --lr=1e9 --on_nonfinite=skip --steps=300 "
+      "--train_size=512 --log_every=1 --save_every=20");
+  ExpectRefused(Run(training), {"the 100th in a row"});
+  const auto whole = Logged(run_, "skipped_updates");
+  const std::string from = run_ + "/checkpoints/latest";
+  EXPECT_GT(Json(from + "/state.json")["skipped_updates"]["in_a_row"], 50);
+  ExpectRefused(Run("train --resume=" + run_), {"the 100th in a row"});
+  EXPECT_EQ(Logged(run_, "skipped_updates"), whole);
+}
+
 // Who stops a run gives it little time.
 TEST_F(Runs, AnEvaluationThatWasDueAtAStopIsMadeUpFor) {
   RunningProgram program(folder_.path(), CommandLineOf(Start::kAlone, SmallTraining("--train_size=4 --steps=2000000")));

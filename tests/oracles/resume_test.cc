@@ -208,6 +208,36 @@ TEST(ResumeElsewhere, AnotherGlobalBatchTrainsTheRestOfTheEpochs) {
   TakeTurns();
 }
 
+// What the change did to the schedule is kept: a run that is taken up once more, here in its warm-up, ends as if it had
+// not been.
+TEST(ResumeElsewhere, TakingUpAChangedRunAgainIsGoingStraightOn) {
+  if (SharedWorld().size() > 1) GTEST_SKIP() << "of one rank";
+  for (const char* warmup : {"2e", "7"}) {
+    TrainConfig config = EpochsConfig();
+    config.optimizer = "adamw";
+    config.epochs = 4;
+    config.train_size = 48;
+    config.warmup = warmup;
+    config.suffix = fmt::format("twice_{}", warmup);
+    auto whole = MakeRun(config, SharedWorld());
+    ASSERT_TRUE(whole.ok()) << Message(whole.status());
+    const auto result = whole->trainer->Train();
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    config.batch_size = 6;
+    const auto go_on = [&](int from) {
+      config.resume = fmt::format("{}/checkpoints/step-{:08}", result->run_folder, from);
+      auto resumed = MakeRun(config, SharedWorld());
+      EXPECT_TRUE(resumed.ok()) << Message(resumed.status());
+      const auto again = resumed->trainer->Train();
+      EXPECT_TRUE(again.ok()) << Message(again.status());
+      const std::string last = fmt::format("{}/checkpoints/step-{:08}", result->run_folder, again->updates);
+      return Bytes(last + "/state.safetensors") + Bytes(last + "/model.safetensors");
+    };
+    const std::string straight = go_on(2);
+    for (const int from : {3, 6, 9, 12}) EXPECT_EQ(go_on(from), straight) << warmup << ", from update " << from;
+  }
+}
+
 // A class that no sample has, at minus infinity: loss and gradients are finite all the same, and the weights are not.
 TEST(Saving, WeightsThatAreNotFiniteAreNotSaved) {
   TrainConfig config = SmallConfig();

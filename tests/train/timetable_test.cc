@@ -6,38 +6,144 @@
 namespace switchyard {
 namespace {
 
-// 40 epochs of 20 updates, the first 20 of them warm-up; batches before the change were twice as large.
-StatusOr<Timetable> GoneOnAfter(int64_t epochs) {
+constexpr int64_t kSamples = 1280;  // 20 updates an epoch at batch 64
+
+TrainConfig Config(const std::string& schedule, const std::string& warmup, int batch = 64) {
   TrainConfig config;
-  config.batch_size = 64;
+  config.batch_size = batch;
   config.epochs = 40;
-  config.schedule = "multistep";
+  config.schedule = schedule;
   config.milestones = {"5000"};
-  config.warmup = "20e";
+  config.warmup = warmup;
   config.warmup_lr = 0;
   config.lr = 1;
   config.scale_lr = "none";
-  SY_ASSIGN_OR_RETURN(Timetable table, Timetable::Of(config, 1280, 1));
-  RunPosition position;
-  position.data_step = epochs * 10;
-  position.epoch = epochs;
-  table.GoOnFrom(position, 1);
-  return table;
+  return config;
 }
 
+// A run from one batch to the next, as its checkpoints tell of it.
+class RunThatChanges {
+ public:
+  explicit RunThatChanges(const TrainConfig& config) { TakeUp(config); }
+
+  // Goes on with that from where it stands.
+  const Timetable& TakeUp(const TrainConfig& config) {
+    const int64_t samples = at_.batch * config_.batch_size;
+    config_ = config;
+    at_.batch = samples / config.batch_size;
+    EXPECT_EQ(at_.batch * config.batch_size, samples);
+    const auto table = Timetable::Of(config, kSamples, 1, at_);
+    EXPECT_TRUE(table.ok()) << Message(table.status());
+    table_ = *table;
+    at_.course = table_.course;
+    return table_;
+  }
+  void Train(int64_t updates) {
+    for (; updates > 0; --updates) {
+      ++at_.data_step;
+      if (++at_.batch == table_.updates_per_epoch) at_.batch = 0, ++at_.epoch;
+    }
+  }
+  const Timetable& table() const { return table_; }
+
+ private:
+  TrainConfig config_;
+  RunPosition at_;
+  Timetable table_;
+};
+
 TEST(TimetableTest, AWarmUpThatIsOverStaysOver) {
-  const auto table = GoneOnAfter(30);
-  ASSERT_TRUE(table.ok()) << Message(table.status());
-  EXPECT_EQ(table->updates, 300 + 200);
-  for (int64_t i = 300; i < table->updates; ++i) ASSERT_EQ(table->rates[static_cast<size_t>(i)], 1) << i;
+  for (const char* schedule : {"multistep", "cosine"}) {
+    RunThatChanges run(Config(schedule, "20e", 128));
+    run.Train(300);
+    const Timetable& table = run.TakeUp(Config(schedule, "20e"));
+    EXPECT_EQ(table.updates, 300 + 200);
+    EXPECT_LT(table.rates[299], 1.0001);
+    for (size_t i = 300; i < 500; ++i) ASSERT_LE(table.rates[i], table.rates[i - 1]) << i;
+  }
+  RunThatChanges run(Config("multistep", "20e", 128));
+  run.Train(300);
+  for (int64_t i = 300; i < run.TakeUp(Config("multistep", "20e")).updates; ++i)
+    ASSERT_EQ(run.table().rates[static_cast<size_t>(i)], 1) << i;
 }
 
 TEST(TimetableTest, AWarmUpThatIsNotOverEndsAfterItsEpochs) {
-  const auto table = GoneOnAfter(10);
-  ASSERT_TRUE(table.ok()) << Message(table.status());
-  EXPECT_LT(table->rates[100], 1);
-  EXPECT_LT(table->rates[298], 1);
-  EXPECT_EQ(table->rates[300], 1);
+  for (const char* schedule : {"multistep", "cosine"}) {
+    RunThatChanges run(Config(schedule, "20e", 128));
+    run.Train(100);
+    const std::vector<float> rates = run.TakeUp(Config(schedule, "20e")).rates;
+    EXPECT_NEAR(rates[100], 0.5, 1e-6);
+    EXPECT_LT(rates[298], 1);
+    EXPECT_EQ(rates[300], 1);
+  }
+  // The same with the batch doubled: half of the epochs' warm-up lies behind, not all of it.
+  RunThatChanges run(Config("cosine", "20e"));
+  run.Train(200);
+  EXPECT_NEAR(run.TakeUp(Config("cosine", "20e", 128)).rates[200], 0.5, 1e-6);
+}
+
+TEST(TimetableTest, AWarmUpToldInUpdatesDoesNotMove) {
+  for (const char* schedule : {"multistep", "cosine"}) {
+    for (const int batch : {32, 128}) {
+      RunThatChanges run(Config(schedule, "100"));
+      run.Train(50);
+      const std::vector<float> before = run.table().rates, rates = run.TakeUp(Config(schedule, "100", batch)).rates;
+      for (size_t i = 40; i < 100; ++i) ASSERT_EQ(rates[i], before[i]) << schedule << " " << batch << " " << i;
+      EXPECT_GT(rates[100], 0.99);  // cosine has begun to follow the epochs
+    }
+  }
+}
+
+// Whoever is taken up twice has the rates of whoever is taken up once, wherever that was.
+TEST(TimetableTest, TakenUpAgainIsGoingStraightOn) {
+  for (const char* schedule : {"constant", "multistep", "step", "linear", "cosine", "cosine_annealing"}) {
+    for (const char* warmup : {"0", "90", "7e", "0.2"}) {
+      for (const int batch : {16, 32, 128, 320}) {
+        for (const bool per_epoch : {false, true}) {
+          for (const bool steps : {false, true}) {
+            for (const int64_t first : {10, 20, 70, 140, 200}) {  // within an epoch and between two
+              TrainConfig before = Config(schedule, warmup), after = Config(schedule, warmup, batch);
+              for (TrainConfig* config : {&before, &after}) {
+                config->milestones = {"30", "100", "150"};
+                config->step_size = 60;
+                config->per_epoch = per_epoch;
+                if (steps) config->steps = 900;
+              }
+              RunThatChanges run(before);
+              run.Train(first);
+              const std::vector<float> straight = run.TakeUp(after).rates;
+              for (const int64_t further : {1, 3, 30, 60}) {
+                run.Train(further);
+                ASSERT_EQ(run.TakeUp(after).rates, straight)
+                    << schedule << " " << warmup << " " << batch << " " << per_epoch << " " << first << " " << further;
+              }
+              RunThatChanges lone(before);
+              const std::vector<float> alone = lone.table().rates;
+              lone.Train(first);
+              ASSERT_EQ(lone.TakeUp(before).rates, alone);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// With --per_epoch, rates change where epochs begin, of which the first new one may be one of two sizes.
+TEST(TimetableTest, EpochsOfAChangedBatchBeginWhereTheyBegin) {
+  TrainConfig before = Config("multistep", "0"), after = Config("multistep", "0", 128);
+  for (TrainConfig* config : {&before, &after}) {
+    config->per_epoch = true;
+    config->milestones = {"55", "85"};
+    config->gamma = 0.5f;
+  }
+  RunThatChanges run(before);
+  run.Train(50);  // epochs begin after 0, 20, 40 updates, and after 50: 5 of its 10 new updates are left
+  const std::vector<float> rates = run.TakeUp(after).rates;
+  for (size_t i = 0; i < 110; ++i) {
+    const size_t epoch = i < 40 ? i / 20 * 20 : i < 55 ? 40 : 55 + (i - 55) / 10 * 10;
+    EXPECT_EQ(rates[i], epoch >= 85 ? 0.25f : epoch >= 55 ? 0.5f : 1.0f) << i;
+  }
 }
 
 }  // namespace
