@@ -26,6 +26,21 @@ StatusOr<bool> Flag(const Json& json, const char* field, bool otherwise) {
   return value.get<bool>();
 }
 
+StatusOr<int> Side(const Json& json, const char* field, int otherwise) {
+  const Json& value = At(json, field);
+  const Json *height = &value, *width = &value;
+  if (value.is_array() && value.size() == 2) {
+    height = &value[0], width = &value[1];
+  } else if (value.is_object()) {
+    height = &At(value, "height"), width = &At(value, "width");
+  } else if (value.is_null()) {
+    return otherwise;
+  }
+  if (*height != *width || !height->is_number_integer() || height->get<int64_t>() < 1 || height->get<int64_t>() > kMost)
+    return Unexpected(field, "the side of a square in pixels", value);
+  return height->get<int>();
+}
+
 Json Repeated(const std::vector<float>& numbers, int channels) {
   Json list = Json::array();
   for (int c = 0; c < channels; ++c) {

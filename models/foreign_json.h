@@ -23,6 +23,8 @@ inline const nlohmann::json& At(const nlohmann::json& json, const char* field) {
 Status Unexpected(const char* field, const std::string& expected, const nlohmann::json& found);
 
 StatusOr<int> Positive(const nlohmann::json& json, const char* field, int otherwise);  // 1 to kMost
+// A side given as 224, [224, 224] or {"height": 224, "width": 224}.
+StatusOr<int> Side(const nlohmann::json& json, const char* field, int otherwise);
 StatusOr<bool> Flag(const nlohmann::json& json, const char* field, bool otherwise);
 
 // One number per channel, each with the fewest digits that are this float.

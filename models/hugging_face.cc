@@ -13,52 +13,13 @@ namespace {
 using Json = nlohmann::json;
 using foreign_json::At;
 using foreign_json::Flag;
-using foreign_json::kMost;
 using foreign_json::Positive;
 using foreign_json::Repeated;
+using foreign_json::Side;
 using foreign_json::Unexpected;
 
 constexpr int kMostClasses = 1 << 24;
 constexpr double kScale = 1.0 / 255;  // of pixels
-
-// A side given as 224, [224, 224] or {"height": 224, "width": 224}.
-StatusOr<int> Side(const Json& json, const char* field, int otherwise) {
-  const Json& value = At(json, field);
-  const Json *height = &value, *width = &value;
-  if (value.is_array() && value.size() == 2) {
-    height = &value[0], width = &value[1];
-  } else if (value.is_object()) {
-    height = &At(value, "height"), width = &At(value, "width");
-  } else if (value.is_null()) {
-    return otherwise;
-  }
-  if (*height != *width || !height->is_number_integer() || height->get<int64_t>() < 1 || height->get<int64_t>() > kMost)
-    return Unexpected(field, "the side of a square in pixels", value);
-  return height->get<int>();
-}
-
-StatusOr<std::vector<std::string>> ClassNames(const Json& config) {
-  const Json& ids = At(config, "id2label");
-  if (ids.is_null()) return std::vector<std::string>();
-  if (!ids.is_object() || ids.empty() || ids.size() > kMostClasses)
-    return Unexpected("id2label", "an object of class names by number", ids);
-  std::vector<std::string> names(ids.size());
-  for (size_t i = 0; i < names.size(); ++i) {
-    const auto found = ids.find(std::to_string(i));
-    if (found == ids.end())
-      return InvalidArgument("id2label: expected the numbers 0 to {}, found none for {}", names.size() - 1, i);
-    if (!found->is_string()) return Unexpected("id2label", fmt::format("a name for {}", i), *found);
-    names[i] = found->get<std::string>();
-  }
-  return names;
-}
-
-bool Meaningless(const std::vector<std::string>& names) {
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i] != fmt::format("LABEL_{}", i)) return false;
-  }
-  return true;
-}
 
 StatusOr<std::vector<float>> Statistics(const Json& json, const char* field, int channels) {
   const Json& value = At(json, field);
@@ -81,35 +42,43 @@ const std::map<int, Interpolation>& Filters() {
   return filters;
 }
 
+bool Meaningless(const std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != fmt::format("LABEL_{}", i)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-StatusOr<ForeignModel> ReadHuggingFaceConfig(const Json& config) {
-  if (!config.is_object()) return InvalidArgument("expected an object, found {}", config.type_name());
-  if (At(config, "model_type") != "vit")
-    return Unexpected("model_type", "vit, the only model of transformers that is read", At(config, "model_type"));
-  const Json& act = At(config, "hidden_act");
-  if (!act.is_null() && act != "gelu") return Unexpected("hidden_act", "gelu, which the model here has", act);
-  SY_ASSIGN_OR_RETURN(const bool bias, Flag(config, "qkv_bias", true));
-  if (!bias) return Unexpected("qkv_bias", "true: the model here has a bias there", At(config, "qkv_bias"));
-  ForeignModel model;
-  VisionTransformerConfig& o = model.config;
-  SY_ASSIGN_OR_RETURN(o.width, Positive(config, "hidden_size", 768));
-  SY_ASSIGN_OR_RETURN(o.depth, Positive(config, "num_hidden_layers", 12));
-  SY_ASSIGN_OR_RETURN(o.heads, Positive(config, "num_attention_heads", 12));
-  SY_ASSIGN_OR_RETURN(const int hidden, Positive(config, "intermediate_size", 3072));
-  o.mlp_ratio = static_cast<float>(hidden) / static_cast<float>(o.width);
-  SY_ASSIGN_OR_RETURN(o.image_size, Side(config, "image_size", 224));
-  SY_ASSIGN_OR_RETURN(o.patch, Side(config, "patch_size", 16));
-  SY_ASSIGN_OR_RETURN(o.channels, Positive(config, "num_channels", 3));
-  const Json& eps = At(config, "layer_norm_eps");
-  if (!eps.is_null() && !(eps.is_number() && eps.get<double>() > 0 && eps.get<double>() < 1))
-    return Unexpected("layer_norm_eps", "a number between 0 and 1", eps);
-  o.layer_norm_eps = eps.is_null() ? kHuggingFaceEps : eps.get<float>();
-  model.says_eps = true;  // of transformers' default too
-  SY_ASSIGN_OR_RETURN(model.class_names, ClassNames(config));
-  if (!model.class_names.empty()) o.classes = static_cast<int>(model.class_names.size());
-  if (Meaningless(model.class_names)) model.class_names.clear();
-  return model;
+StatusOr<ForeignLabels> ReadHuggingFaceLabels(const Json& config) {
+  ForeignLabels labels;
+  const Json& ids = At(config, "id2label");
+  if (ids.is_null()) return labels;
+  if (!ids.is_object() || ids.empty() || ids.size() > kMostClasses)
+    return Unexpected("id2label", "an object of class names by number", ids);
+  labels.count = static_cast<int>(ids.size());
+  for (int i = 0; i < labels.count; ++i) {
+    const auto found = ids.find(std::to_string(i));
+    if (found == ids.end())
+      return InvalidArgument("id2label: expected the numbers 0 to {}, found none for {}", labels.count - 1, i);
+    if (!found->is_string()) return Unexpected("id2label", fmt::format("a name for {}", i), *found);
+    labels.names.push_back(found->get<std::string>());
+  }
+  if (Meaningless(labels.names)) labels.names.clear();
+  return labels;
+}
+
+void AddHuggingFaceLabels(int classes, const std::vector<std::string>& class_names, Json* config) {
+  Json names = Json::object(), ids = Json::object();
+  for (int i = 0; i < classes; ++i) {
+    const bool named = static_cast<size_t>(i) < class_names.size();
+    const std::string name = named ? class_names[static_cast<size_t>(i)] : fmt::format("LABEL_{}", i);
+    names[std::to_string(i)] = name;
+    ids[name] = i;
+  }
+  (*config)["id2label"] = std::move(names);
+  (*config)["label2id"] = std::move(ids);
 }
 
 StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int image_size, int channels) {
@@ -160,38 +129,6 @@ StatusOr<EvaluationTransform> ReadHuggingFacePreprocessor(const Json& json, int 
   }
   SY_RETURN_IF_ERROR(Check(t));
   return t;
-}
-
-StatusOr<Json> HuggingFaceConfig(const ResolvedModel& model, const std::vector<std::string>& class_names) {
-  if (model.info->family != "vit")
-    return InvalidArgument("{} has no counterpart in Hugging Face's transformers", model.info->name);
-  const VisionTransformerConfig o = VisionTransformerConfigOf(model);
-  Json config = {{"architectures", {"ViTForImageClassification"}},
-                 {"model_type", "vit"},
-                 {"hidden_size", o.width},
-                 {"num_hidden_layers", o.depth},
-                 {"num_attention_heads", o.heads},
-                 {"intermediate_size", static_cast<int>(o.mlp_ratio * static_cast<float>(o.width))},
-                 {"hidden_act", "gelu"},
-                 {"hidden_dropout_prob", 0.0},
-                 {"attention_probs_dropout_prob", 0.0},
-                 {"initializer_range", 0.02},
-                 {"layer_norm_eps", std::strtod(fmt::format("{}", o.layer_norm_eps).c_str(), nullptr)},
-                 {"image_size", o.image_size},
-                 {"patch_size", o.patch},
-                 {"num_channels", o.channels},
-                 {"qkv_bias", true},
-                 {"torch_dtype", "float32"}};
-  Json names = Json::object(), ids = Json::object();
-  for (int i = 0; i < o.classes; ++i) {
-    const bool named = static_cast<size_t>(i) < class_names.size();
-    const std::string name = named ? class_names[static_cast<size_t>(i)] : fmt::format("LABEL_{}", i);
-    names[std::to_string(i)] = name;
-    ids[name] = i;
-  }
-  config["id2label"] = std::move(names);
-  config["label2id"] = std::move(ids);
-  return config;
 }
 
 Json HuggingFacePreprocessor(const EvaluationTransform& t) {

@@ -6,6 +6,7 @@
 #include "core/nn/layers.h"
 #include "core/settings/fields.h"
 #include "fmt/format.h"
+#include "models/foreign_format.h"
 
 namespace switchyard {
 namespace {
@@ -33,13 +34,26 @@ Mlp MlpConfigOf(const ResolvedModel& model) {
   return config;
 }
 
+const ModelFamily& MlpFamily() {
+  static const auto& formats = *new std::vector<ForeignFormat>{{.name = "timm", .words = "timm"}};
+  static const auto& family = *new ModelFamily{
+      .name = "mlp",
+      .words = "multi-layer perceptron",
+      .settings = [] { return RowsOf(MlpFields()); },
+      .check = [](const ResolvedModel& model) { return Check(MlpConfigOf(model)); },
+      .build = [](const ResolvedModel& model, nn::Context& context,
+                  const Value& images) { return MultiLayerPerceptron(MlpConfigOf(model), context, images); },
+      .formats = []() -> const std::vector<ForeignFormat>& { return formats; }};
+  return family;
+}
+
 }  // namespace
 
 std::vector<ModelInfo> MultiLayerPerceptrons() {
   const Mlp config;
   return {{.name = "mlp",
            .help = "multi-layer perceptron, for quick checks",
-           .family = "mlp",
+           .family = &MlpFamily(),
            .image_size = config.image_size,
            .channels = config.channels,
            .classes = config.classes,
@@ -50,11 +64,7 @@ std::vector<ModelInfo> MultiLayerPerceptrons() {
                       {"warmup", "0.05"},
                       {"weight_decay", 0.01},
                       {"augmentation", "none"}},
-           .preprocessing = {{"mean", nlohmann::json::array({"0.5"})}, {"std", nlohmann::json::array({"0.5"})}},
-           .settings = [] { return RowsOf(MlpFields()); },
-           .check = [](const ResolvedModel& model) { return Check(MlpConfigOf(model)); },
-           .build = [](const ResolvedModel& model, nn::Context& context,
-                       const Value& images) { return MultiLayerPerceptron(MlpConfigOf(model), context, images); }}};
+           .preprocessing = {{"mean", nlohmann::json::array({"0.5"})}, {"std", nlohmann::json::array({"0.5"})}}}};
 }
 
 Status Check(const MultiLayerPerceptronConfig& c) {

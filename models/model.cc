@@ -21,7 +21,7 @@ std::vector<ModelInfo> MakeModels() {
 // A setting that the model does not have would be accepted and do nothing; none at all is none at all.
 Status CheckHas(const ModelInfo& info, const SettingValues& chosen) {
   std::vector<std::string> has = {"--image_size", "--channels", "--classes"};
-  for (const Setting& row : info.settings()) has.push_back("--" + row.name);
+  for (const Setting& row : info.family->settings()) has.push_back("--" + row.name);
   for (const auto& [name, value] : chosen) {
     if (!info.own.contains(name) && value != 0)
       return InvalidArgument("model {}: it has no --{}; what it has is {}", info.name, name, fmt::join(has, ", "));
@@ -45,14 +45,22 @@ const std::vector<ModelInfo>& Models() {
   return models;
 }
 
+std::vector<const ModelFamily*> Families() {
+  std::vector<const ModelFamily*> families;
+  for (const ModelInfo& info : Models()) {
+    if (std::find(families.begin(), families.end(), info.family) == families.end()) families.push_back(info.family);
+  }
+  return families;
+}
+
 std::vector<Setting> ModelSettings() {
   std::vector<Setting> rows;
   std::map<std::string, std::vector<std::string>> families;  // by setting
   for (const ModelInfo& info : Models()) {
-    for (Setting& row : info.settings()) {
+    for (Setting& row : info.family->settings()) {
       std::vector<std::string>& of = families[row.name];
-      if (std::find(of.begin(), of.end(), info.family) != of.end()) continue;
-      of.push_back(info.family);
+      if (std::find(of.begin(), of.end(), info.family->name) != of.end()) continue;
+      of.push_back(info.family->name);
       if (of.size() > 1) continue;
       row.group = "Of the model";
       row.by = Origin::kModel;
@@ -68,13 +76,13 @@ StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options) {
   SY_RETURN_IF_ERROR(CheckHas(*info, options.own));
   ResolvedModel model = {info, options.image_size.value_or(info->image_size), options.channels.value_or(info->channels),
                          options.classes.value_or(info->classes), info->own};
-  for (const Setting& row : info->settings()) {
+  for (const Setting& row : info->family->settings()) {
     const auto chosen = options.own.find(row.name);
     if (chosen == options.own.end()) continue;
     SY_ASSIGN_OR_RETURN(nlohmann::json value, ValueFromJson(row, chosen->second, /*exact=*/true));
     if (!value.is_null()) model.own[row.name] = std::move(value);
   }
-  SY_RETURN_IF_ERROR(Annotate(info->check(model), "model " + info->name));
+  SY_RETURN_IF_ERROR(Annotate(info->family->check(model), "model " + info->name));
   return model;
 }
 
@@ -83,14 +91,14 @@ nlohmann::json ArchitectureOf(const ResolvedModel& model) {
                                  {"image_size", model.image_size},
                                  {"channels", model.channels},
                                  {"classes", model.classes}};
-  for (const Setting& row : model.info->settings()) {
+  for (const Setting& row : model.info->family->settings()) {
     if (row.architecture) architecture[row.name] = model.own.at(row.name);
   }
   return architecture;
 }
 
 Value BuildModel(const ResolvedModel& model, nn::Context& context, const Value& images) {
-  return model.info->build(model, context, images);
+  return model.info->family->build(model, context, images);
 }
 
 std::map<std::string, TensorType> ParameterTypes(const ResolvedModel& model) {

@@ -1,7 +1,8 @@
 // The models by name: what `--model=` chooses from, with their sizes and the recipe that trains them well when the user
-// says nothing else. A model is a config struct whose fields are its settings, and one function that builds a graph; it
-// lists its own variants (vit.h, mlp.h). This page knows what every model has, and puts the lists together. Thread-safe
-// but for the graph that is built.
+// says nothing else. Models of one family are a config struct whose fields are their settings, and one function that
+// builds a graph; the family lists its variants and says what is its own (vit.h, mlp.h). Nobody outside models/ asks
+// for a family by name: what differs is in ModelFamily, as data and functions. Thread-safe but for the graph that is
+// built.
 #pragma once
 
 #include <map>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/graph/host_tensor.h"
 #include "core/nn/context.h"
 #include "core/settings/setting.h"
 
@@ -25,25 +27,38 @@ struct ModelOptions {
 };
 
 struct ResolvedModel;
+struct ForeignFormat;  // models/foreign_format.h
+
+// What the models of one kind have in common.
+struct ModelFamily {
+  std::string name;   // "vit"
+  std::string words;  // "Vision Transformer"
+  // The rows of ModelInfo::own, and what a config with such values does.
+  std::vector<Setting> (*settings)();
+  Status (*check)(const ResolvedModel& model);
+  Value (*build)(const ResolvedModel& model, nn::Context& context, const Value& images);
+  std::string head = "head";  // the classifier's parameters are <head>.weight and <head>.bias
+  // Weights of a file, in any of the formats, under the graph's names and in its layouts; tensors of other names or
+  // shapes pass through. Null: they are so already.
+  HostTensors (*from_file)(HostTensors tensors) = nullptr;
+  const std::vector<ForeignFormat>& (*formats)();  // at least one; the first is how our runs publish weights
+};
 
 struct ModelInfo {
   std::string name;
-  std::string help;    // one line for `switchyard models`
-  std::string family;  // "vit", "mlp": whose names its weights have (models/weights.h)
+  std::string help;  // one line for `switchyard models`
+  const ModelFamily* family = nullptr;
   int image_size = 224, channels = 3, classes = 1000;
   SettingValues own;  // every setting of its own, with the value that is the model's
   // Settings of training that suit it, by name; the rest has the defaults of the table. global_batch_size is the batch
   // that its rates are meant for.
   SettingValues recipe;
   SettingValues preprocessing;  // mean and std of pixels in [0, 1]: one text, or one per channel
-  // Of its family: the rows of `own`, and what a config with these values does.
-  std::vector<Setting> (*settings)();
-  Status (*check)(const ResolvedModel& model);
-  Value (*build)(const ResolvedModel& model, nn::Context& context, const Value& images);
 };
 
 // All models, in the order in which they are shown.
 const std::vector<ModelInfo>& Models();
+std::vector<const ModelFamily*> Families();  // of them, each once
 
 // The models' own settings, each once, for flags, files and help; `by` is the model. Two families may share a name with
 // the same type.

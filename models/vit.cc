@@ -5,6 +5,8 @@
 #include "core/nn/layers.h"
 #include "core/settings/fields.h"
 #include "fmt/format.h"
+#include "models/vit_formats.h"
+#include "models/vit_weights.h"
 
 namespace switchyard {
 namespace {
@@ -63,22 +65,29 @@ const std::vector<Field<Vit>>& Fields() {
   return fields;
 }
 
+const ModelFamily& VitFamily() {
+  static const auto& family = *new ModelFamily{
+      .name = "vit",
+      .words = "Vision Transformer",
+      .settings = [] { return RowsOf(Fields()); },
+      .check = [](const ResolvedModel& model) { return Check(VisionTransformerConfigOf(model)); },
+      .build = [](const ResolvedModel& model, nn::Context& context,
+                  const Value& images) { return VisionTransformer(VisionTransformerConfigOf(model), context, images); },
+      .from_file = VitWeightsFromFile,
+      .formats = VitFormats};
+  return family;
+}
+
 ModelInfo Variant(const std::string& name, const std::string& help, const Vit& config, SettingValues recipe) {
   return {.name = name,
           .help = help,
-          .family = "vit",
+          .family = &VitFamily(),
           .image_size = config.image_size,
           .channels = config.channels,
           .classes = config.classes,
           .own = OwnSettings(config),
           .recipe = std::move(recipe),
-          .preprocessing = {{"mean", nlohmann::json::array({"0.5"})}, {"std", nlohmann::json::array({"0.5"})}},
-          .settings = [] { return RowsOf(Fields()); },
-          .check = [](const ResolvedModel& model) { return Check(VisionTransformerConfigOf(model)); },
-          .build =
-              [](const ResolvedModel& model, nn::Context& context, const Value& images) {
-                return VisionTransformer(VisionTransformerConfigOf(model), context, images);
-              }};
+          .preprocessing = {{"mean", nlohmann::json::array({"0.5"})}, {"std", nlohmann::json::array({"0.5"})}}};
 }
 
 }  // namespace

@@ -9,8 +9,7 @@
 
 namespace switchyard {
 
-// Layer norms: what timm's weights were trained with, and transformers' default.
-inline constexpr float kTimmEps = 1e-6f, kHuggingFaceEps = 1e-12f;
+inline constexpr float kTimmEps = 1e-6f;  // of layer norms: what timm's weights were trained with
 
 struct VisionTransformerConfig {
   int image_size = 224;  // pixels, height and width

@@ -131,9 +131,13 @@ HostTensors VitWeightsFromFile(HostTensors tensors) {
   return tensors;
 }
 
-HostTensors VitWeightsToFile(HostTensors parameters, WeightStyle style) {
+HostTensors VitWeightsToTimm(HostTensors parameters) {
   PermutePatchWeight(parameters, {3, 1, 2});  // (D, p, p, C) → (D, C, p, p)
-  if (style == WeightStyle::kTimm) return parameters;
+  return parameters;
+}
+
+HostTensors VitWeightsToHuggingFace(HostTensors parameters) {
+  parameters = VitWeightsToTimm(std::move(parameters));
   HostTensors result;
   for (auto& [name, tensor] : parameters) {
     const std::string other = Rename(name, false);

@@ -1,21 +1,24 @@
 #include "models/weights.h"
 
-#include "models/vit_weights.h"
+#include "models/foreign_format.h"
 
 namespace switchyard {
 namespace {
 
-bool IsHead(const std::string& name) { return name == "head.weight" || name == "head.bias"; }
+bool IsHead(const ModelFamily& family, const std::string& name) {
+  return name == family.head + ".weight" || name == family.head + ".bias";
+}
 
 // One line for each tensor that is missing, superfluous or of another shape; "" when all fit.
-std::string Differences(const std::map<std::string, TensorType>& expected, const HostTensors& found, bool& only_head) {
+std::string Differences(const ModelFamily& family, const std::map<std::string, TensorType>& expected,
+                        const HostTensors& found, bool& only_head) {
   constexpr int kShown = 20;
   std::string lines;
   int count = 0;
   only_head = true;
   const auto add = [&](const std::string& name, const std::string& problem) {
     if (++count <= kShown) lines += fmt::format("\n  {}: {}", name, problem);
-    only_head = only_head && IsHead(name);
+    only_head = only_head && IsHead(family, name);
   };
   for (const auto& [name, type] : expected) {
     const auto tensor = found.find(name);
@@ -41,14 +44,15 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
                              ToString(tensor.shape));
     }
   }
-  if (model.info->family == "vit") tensors = VitWeightsFromFile(std::move(tensors));
+  const ModelFamily& family = *model.info->family;
+  if (family.from_file != nullptr) tensors = family.from_file(std::move(tensors));
   std::map<std::string, TensorType> expected = ParameterTypes(model);
   if (reset_head) {
-    std::erase_if(expected, [](const auto& entry) { return IsHead(entry.first); });
-    std::erase_if(tensors, [](const auto& entry) { return IsHead(entry.first); });
+    std::erase_if(expected, [&](const auto& entry) { return IsHead(family, entry.first); });
+    std::erase_if(tensors, [&](const auto& entry) { return IsHead(family, entry.first); });
   }
   bool only_head = false;
-  if (const std::string lines = Differences(expected, tensors, only_head); !lines.empty()) {
+  if (const std::string lines = Differences(family, expected, tensors, only_head); !lines.empty()) {
     return InvalidArgument("the weights do not fit {} with {} classes:{}\n{}", model.info->name, model.classes, lines,
                            only_head ? "only the classifier differs: --reset_head loads the rest and starts it afresh"
                                      : "choose the model, patch and image size that the weights were made for");
@@ -56,13 +60,9 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
   return tensors;
 }
 
-StatusOr<HostTensors> ExportWeights(const ResolvedModel& model, HostTensors parameters, WeightStyle style) {
-  if (model.info->family == "vit") return VitWeightsToFile(std::move(parameters), style);
-  if (style == WeightStyle::kHuggingFace) {
-    return InvalidArgument("{} has no counterpart in Hugging Face's transformers; write it in timm's style",
-                           model.info->name);
-  }
-  return parameters;
+StatusOr<HostTensors> ExportWeights(const ResolvedModel& model, HostTensors parameters, const std::string& format) {
+  SY_ASSIGN_OR_RETURN(const ForeignFormat* const to, FormatOf(*model.info->family, format));
+  return to->to_file != nullptr ? to->to_file(std::move(parameters)) : parameters;
 }
 
 }  // namespace switchyard

@@ -120,14 +120,9 @@ StatusOr<nlohmann::json> Classification::Record(const Dataset& train) const {
 }
 
 StatusOr<ForeignConfig> Classification::ForOthers(const Dataset& train) const {
-  ForeignConfig files;
-  if (model_.config_json) {
-    SY_ASSIGN_OR_RETURN(files.config, model_.config_json(train.class_names()));
-  }
-  if (!model_.preprocessor_json) return files;
+  if (!model_.for_others) return ForeignConfig{};
   SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, train.crop_ratio()));
-  files.preprocessor = model_.preprocessor_json(evaluation);
-  return files;
+  return model_.for_others(evaluation, train.class_names());
 }
 
 Status Classification::CheckRecord(const nlohmann::json& record, const Dataset& train,

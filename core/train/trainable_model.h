@@ -38,9 +38,9 @@ struct TrainableModel {
   std::function<HostTensors(HostTensors)> to_file, from_file;
   // from_file of any program's naming, and a check that all weights are there and fit; reset_head: but the classifier.
   std::function<StatusOr<HostTensors>(HostTensors, bool reset_head)> import_weights;
-  // Content of config.json and preprocessor_config.json, which a checkpoint carries for programs of others.
-  std::function<StatusOr<nlohmann::json>(const std::vector<std::string>& class_names)> config_json;
-  std::function<nlohmann::json(const EvaluationTransform&)> preprocessor_json;
+  // What a checkpoint carries for programs of others. Absent: nothing.
+  std::function<StatusOr<ForeignConfig>(const EvaluationTransform&, const std::vector<std::string>& class_names)>
+      for_others;
   // What evaluation does to an image, where the config does not say; absent: what suits the dataset, mean and std 0.5.
   std::optional<EvaluationTransform> evaluation;
   TaskFactory task = MakeClassification;

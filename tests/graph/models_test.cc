@@ -7,9 +7,11 @@
 #include "core/settings/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/foreign_format.h"
 #include "models/hugging_face.h"
 #include "models/model.h"
 #include "models/timm.h"
+#include "models/vit.h"
 #include "models/weights.h"
 #include "nlohmann/json.hpp"
 #include "tests/graph/fixtures.h"
@@ -65,7 +67,7 @@ TEST(ModelTest, WhatAModelFillsInIsInTheTables) {
       ASSERT_NE(row, nullptr) << name;
       EXPECT_TRUE(ValueFromJson(*row, value, true).ok() && CheckValue(*row, value).ok()) << info.name << " " << name;
     }
-    EXPECT_EQ(info.own.size(), info.settings().size()) << info.name;
+    EXPECT_EQ(info.own.size(), info.family->settings().size()) << info.name;
   }
 }
 
@@ -124,6 +126,24 @@ class WeightsTest : public ::testing::Test {
   const HostTensors other_ = ReadFixture("vit_small_hf.safetensors");
 };
 
+// The config.json that a format writes.
+nlohmann::json Written(const std::string& format, const ResolvedModel& model, const std::vector<std::string>& classes,
+                       const EvaluationTransform& transform = {.image_size = 40, .channels = 1}) {
+  const auto files = (*FormatOf(*model.info->family, format))->write(model, transform, classes);
+  return nlohmann::json::parse(files->config.dump());
+}
+
+// What a config.json says as a config.
+VisionTransformerConfig ConfigOf(const ForeignModel& found) {
+  ResolvedModel model = Resolved({.name = found.name});
+  model.image_size = found.image_size;
+  model.channels = found.channels;
+  model.classes = found.classes;
+  for (const auto& [name, value] : found.own) model.own[name] = value;
+  for (const auto& [name, value] : found.of_weights) model.own[name] = value;
+  return VisionTransformerConfigOf(model);
+}
+
 std::map<std::string, std::vector<float>> Values(const HostTensors& tensors) {
   std::map<std::string, std::vector<float>> values;
   for (const auto& [name, tensor] : tensors) {
@@ -143,8 +163,8 @@ TEST_F(WeightsTest, BothStylesOfTheSameWeightsImportAlike) {
 
 TEST_F(WeightsTest, ExportUndoesImport) {
   const HostTensors ours = *ImportWeights(small_, timm_, false);
-  EXPECT_EQ(Values(*ExportWeights(small_, ours, WeightStyle::kTimm)), Values(timm_));
-  EXPECT_EQ(Values(*ExportWeights(small_, ours, WeightStyle::kHuggingFace)), Values(other_));
+  EXPECT_EQ(Values(*ExportWeights(small_, ours, "timm")), Values(timm_));
+  EXPECT_EQ(Values(*ExportWeights(small_, ours, "huggingface")), Values(other_));
 }
 
 TEST_F(WeightsTest, ThePatchProjectionChangesItsLayout) {
@@ -204,9 +224,7 @@ TEST_F(WeightsTest, BrokenTensorsAreRefused) {
 }
 
 TEST_F(WeightsTest, TheConfigurationNamesClassesAndSizes) {
-  const auto written = HuggingFaceConfig(small_, {"angular_leaf_spot", "bean_rust"});
-  ASSERT_TRUE(written.ok());
-  const nlohmann::json& config = *written;
+  const nlohmann::json config = Written("huggingface", small_, {"angular_leaf_spot", "bean_rust"});
   EXPECT_EQ(config["architectures"][0], "ViTForImageClassification");
   EXPECT_EQ(config["hidden_size"], 48);
   EXPECT_EQ(config["intermediate_size"], 192);
@@ -215,7 +233,8 @@ TEST_F(WeightsTest, TheConfigurationNamesClassesAndSizes) {
   EXPECT_EQ(config["id2label"]["1"], "bean_rust");
   EXPECT_EQ(config["id2label"]["9"], "LABEL_9");
   EXPECT_EQ(config["label2id"]["bean_rust"], 1);
-  EXPECT_FALSE(HuggingFaceConfig(Resolved({.name = "mlp"}), {}).ok());
+  EXPECT_THAT(Message(FormatOf(*Resolved({.name = "mlp"}).info->family, "huggingface").status()),
+              HasSubstr("a multi-layer perceptron has no counterpart"));
 }
 
 // Sizes, heads and eps that no listed model has, so that a field that is not taken over shows.
@@ -242,29 +261,29 @@ void ExpectSameSizes(const VisionTransformerConfig& found, const VisionTransform
 
 TEST(HuggingFace, AConfigurationIsReadAsItWasWritten) {
   const std::vector<std::string> names = {"ant", "bee", "cat"};
-  const auto read = ReadHuggingFaceConfig(nlohmann::json::parse(HuggingFaceConfig(OddModel(), names)->dump()));
+  const auto read = ReadForeignConfig(Written("huggingface", OddModel(), names));
   ASSERT_TRUE(read.ok()) << Message(read.status());
-  ExpectSameSizes(read->config, VisionTransformerConfigOf(OddModel()));
-  EXPECT_EQ(read->config.layer_norm_eps, 0.25f);
+  ExpectSameSizes(ConfigOf(*read), VisionTransformerConfigOf(OddModel()));
+  EXPECT_EQ(ConfigOf(*read).layer_norm_eps, 0.25f);
   EXPECT_EQ(read->class_names, names);
-  EXPECT_TRUE(ReadHuggingFaceConfig(*HuggingFaceConfig(OddModel(), {}))->class_names.empty());  // LABEL_0 is no name
+  EXPECT_TRUE(ReadForeignConfig(Written("huggingface", OddModel(), {}))->class_names.empty());  // LABEL_0 is no name
 }
 
 TEST(HuggingFace, WhatAConfigurationLeavesOutIsTransformersDefault) {
-  const auto read = ReadHuggingFaceConfig({{"model_type", "vit"}});
+  const auto read = ReadForeignConfig({{"model_type", "vit"}});
   ASSERT_TRUE(read.ok()) << Message(read.status());
-  EXPECT_EQ(read->config.width, 768);
-  EXPECT_EQ(read->config.heads, 12);
-  EXPECT_EQ(read->config.mlp_ratio, 4);
-  EXPECT_EQ(read->config.layer_norm_eps, 1e-12f);
+  EXPECT_EQ(ConfigOf(*read).width, 768);
+  EXPECT_EQ(ConfigOf(*read).heads, 12);
+  EXPECT_EQ(ConfigOf(*read).mlp_ratio, 4);
+  EXPECT_EQ(ConfigOf(*read).layer_norm_eps, 1e-12f);
 }
 
 TEST(HuggingFace, AFieldThatIsWrongOrCannotBeIsNamed) {
-  const nlohmann::json good = *HuggingFaceConfig(OddModel(), {"ant", "bee", "cat"});
+  const nlohmann::json good = Written("huggingface", OddModel(), {"ant", "bee", "cat"});
   const auto error = [&](const char* field, const nlohmann::json& value) {
     nlohmann::json config = good;
     config[field] = value;
-    return Message(ReadHuggingFaceConfig(config).status());
+    return Message(ReadForeignConfig(config).status());
   };
   EXPECT_THAT(error("model_type", "swin"), AllOf(HasSubstr("model_type: expected vit"), HasSubstr("swin")));
   EXPECT_THAT(error("hidden_act", "gelu_new"), AllOf(HasSubstr("hidden_act: expected gelu"), HasSubstr("gelu_new")));
@@ -277,7 +296,7 @@ TEST(HuggingFace, AFieldThatIsWrongOrCannotBeIsNamed) {
   EXPECT_THAT(error("layer_norm_eps", -1), HasSubstr("layer_norm_eps"));
   EXPECT_THAT(error("id2label", {{"0", "ant"}, {"2", "bee"}}), HasSubstr("id2label: expected the numbers 0 to 1"));
   EXPECT_THAT(error("id2label", {{"0", 7}}), HasSubstr("id2label: expected a name for 0"));
-  EXPECT_THAT(Message(ReadHuggingFaceConfig(nlohmann::json::array()).status()), HasSubstr("expected an object"));
+  EXPECT_THAT(Message(ReadForeignConfig(nlohmann::json::array()).status()), HasSubstr("expected an object"));
 }
 
 const EvaluationTransform kCropped = {.image_size = 40,
@@ -350,16 +369,15 @@ TEST(Timm, AConfigurationIsReadAsItWasWritten) {
   EvaluationTransform transform = kCropped;
   for (int resize = 40; resize < 80; ++resize) {  // timm keeps a share of the side and rounds down what follows from it
     transform.resize = resize == 79 ? 0 : resize;
-    const nlohmann::json config =
-        nlohmann::json::parse(TimmConfig(OddModel(), transform, {"ant", "bee", "cat"}).dump());
+    const nlohmann::json config = Written("timm", OddModel(), {"ant", "bee", "cat"}, transform);
     ASSERT_TRUE(IsTimmConfig(config));
     const auto read = ReadTimmTransform(config, 40, 3);
     ASSERT_TRUE(read.ok()) << Message(read.status());
     EXPECT_EQ(*read, transform);
-    const auto model = ReadTimmConfig(config);
+    const auto model = ReadForeignConfig(config);
     ASSERT_TRUE(model.ok()) << Message(model.status());
-    ExpectSameSizes(model->config, VisionTransformerConfigOf(OddModel()));
-    EXPECT_FALSE(model->says_eps);  // timm has no field for it
+    ExpectSameSizes(ConfigOf(*model), VisionTransformerConfigOf(OddModel()));
+    EXPECT_TRUE(model->of_weights.empty());  // timm has no field for it
     EXPECT_EQ(model->class_names.at(2), "cat");
   }
 }
@@ -368,8 +386,8 @@ TEST(Timm, OtherArchitecturesAreRefusedByField) {
   const auto error = [](const char* field, const nlohmann::json& value) {
     nlohmann::json config = {{"architecture", "vit_small_patch32_384"}, {"num_classes", 5}};
     config[field] = value;
-    const auto read = ReadTimmConfig(config);
-    return read.ok() ? fmt::format("{} {}", read->config.width, read->config.image_size) : Message(read.status());
+    const auto read = ReadForeignConfig(config);
+    return read.ok() ? fmt::format("{} {}", ConfigOf(*read).width, ConfigOf(*read).image_size) : Message(read.status());
   };
   EXPECT_EQ(error("global_pool", "token"), "384 384");
   EXPECT_THAT(error("global_pool", "avg"), HasSubstr("global_pool"));

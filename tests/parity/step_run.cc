@@ -136,7 +136,7 @@ HostTensors FormulaWeights(const ResolvedModel& model) {
   HostTensors shapes;
   for (const auto& [name, type] : ParameterTypes(model))
     shapes[name] = {type.shape, std::vector<float>(static_cast<size_t>(type.elements()))};
-  HostTensors weights = *ExportWeights(model, std::move(shapes), WeightStyle::kTimm);
+  HostTensors weights = *ExportWeights(model, std::move(shapes), "timm");
   for (auto& [name, tensor] : weights) {
     tensor.values = Symmetric(name, Elements(tensor.shape));
     const bool norm = name.find("norm") != std::string::npos && name.ends_with("weight");

@@ -16,7 +16,7 @@ constexpr const char* kBaseFile = "vit_base_parity.safetensors";
 void ExpectCloseToSamples(const ResolvedModel& model, HostTensors found, const std::string& kind, double tolerance) {
   const HostTensors norms = ReadFixture(kBaseFile, kind + "_norm/"),
                     samples = ReadFixture(kBaseFile, kind + "_samples/");
-  found = *ExportWeights(model, std::move(found), WeightStyle::kTimm);
+  found = *ExportWeights(model, std::move(found), "timm");
   ASSERT_EQ(found.size(), norms.size());
   for (const auto& [name, tensor] : found) {
     const std::vector<float>& values = tensor.values;

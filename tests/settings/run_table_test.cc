@@ -27,7 +27,7 @@ TEST(RunTable, EachSettingIsThereOnceWithADefaultThatItAllows) {
 
 TEST(RunTable, FamiliesThatShareANameMeanTheSameType) {
   for (const ModelInfo& info : Models()) {
-    for (const Setting& row : info.settings()) EXPECT_EQ(row.type, RunTable().Find(row.name)->type) << row.name;
+    for (const Setting& row : info.family->settings()) EXPECT_EQ(row.type, RunTable().Find(row.name)->type) << row.name;
   }
 }
 

@@ -1,76 +1,35 @@
 #include "tools/switchyard/foreign_weights.h"
 
+#include "models/foreign_format.h"
+#include "models/hugging_face.h"
 #include "models/timm.h"
 #include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
-namespace {
-
-// The listed model of these sizes; else Base, of which every size is then set.
-std::string NameFor(const VisionTransformerConfig& sizes) {
-  const SettingValues wanted = OwnSettings(sizes);
-  for (const ModelInfo& info : Models()) {
-    const auto equal = [&](const char* size) { return info.own.at(size) == wanted.at(size); };
-    if (info.family == "vit" && equal("patch") && equal("width") && equal("depth") && equal("heads")) return info.name;
-  }
-  return "vit_base";
-}
-
-// "--heads=4 where the file has 3", one for each that differs.
-std::string Disagreements(const VisionTransformerConfig& chosen, const ForeignModel& read) {
-  const VisionTransformerConfig& found = read.config;
-  std::string text;
-  const auto compare = [&](const std::string& option, auto ours, auto theirs) {
-    if (ours == theirs) return;
-    text += fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", option, ours, theirs);
-  };
-  const auto hidden = [](const VisionTransformerConfig& c) {
-    return static_cast<int>(c.mlp_ratio * static_cast<float>(c.width));
-  };
-  compare("image_size", chosen.image_size, found.image_size);
-  compare("channels", chosen.channels, found.channels);
-  compare("patch", chosen.patch, found.patch);
-  compare("width", chosen.width, found.width);
-  compare("depth", chosen.depth, found.depth);
-  compare("heads", chosen.heads, found.heads);
-  if (hidden(chosen) != hidden(found)) compare("mlp_ratio", chosen.mlp_ratio, found.mlp_ratio);
-  if (read.says_eps) compare("layer_norm_eps", chosen.layer_norm_eps, found.layer_norm_eps);
-  return text;
-}
-
-// Weights under Hugging Face's names without a config.json run with Hugging Face's eps.
-bool HasHuggingFaceNames(const WeightSource& source) {
-  return source.Find("vit.embeddings.cls_token") != nullptr || source.Find("embeddings.cls_token") != nullptr;
-}
-
-}  // namespace
-
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings) {
   const std::string where = source.path() + ": config.json";
   const auto fill = [&](const std::string& name, const nlohmann::json& value) {
     settings.Fill(name, value, Origin::kCheckpoint, where);
   };
   if (source.config().is_null()) {
-    if (HasHuggingFaceNames(source))
-      settings.Fill("layer_norm_eps", JsonOf(kHuggingFaceEps), Origin::kCheckpoint, source.path());
+    const SettingValues implied = ImpliedByNames([&](const std::string& name) { return source.Find(name) != nullptr; });
+    settings.Fill(implied, Origin::kCheckpoint, source.path());
     return std::vector<std::string>();
   }
-  const auto read =
-      IsTimmConfig(source.config()) ? ReadTimmConfig(source.config()) : ReadHuggingFaceConfig(source.config());
+  const auto read = ReadForeignConfig(source.config());
   if (!read.ok()) return Annotate(read.status(), where);
-  SettingValues found = OwnSettings(read->config);
-  if (read->says_eps) fill("layer_norm_eps", found.at("layer_norm_eps"));
+  settings.Fill(read->of_weights, Origin::kCheckpoint, where);
   if (!settings.Has("model")) {
-    fill("model", NameFor(read->config));
-    fill("image_size", read->config.image_size);
-    fill("channels", read->config.channels);
-    for (const char* size : {"patch", "width", "depth", "heads", "mlp_ratio"}) fill(size, found.at(size));
+    fill("model", read->name);
+    fill("image_size", read->image_size);
+    fill("channels", read->channels);
+    settings.Fill(read->own, Origin::kCheckpoint, where);
   }
   SY_ASSIGN_OR_RETURN(ResolvedModel chosen, ResolveModel(OptionsOf(settings)));
-  if (chosen.info->family != "vit")
-    return InvalidArgument("{} describes a Vision Transformer, but --model={}", where, chosen.info->name);
-  if (!settings.Has("channels")) chosen.channels = read->config.channels;  // left to the dataset
-  if (const std::string text = Disagreements(VisionTransformerConfigOf(chosen), *read); !text.empty()) {
+  if (chosen.info->family != read->family)
+    return InvalidArgument("{} describes a {}, but --model={}", where, read->family->words, chosen.info->name);
+  if (!settings.Has("channels")) chosen.channels = read->channels;  // left to the dataset
+  if (const std::string text = Disagreements(chosen, *read); !text.empty()) {
     return InvalidArgument(
         "{} says that the weights were made for another model than {}: {}; leave out --model to take all "
         "sizes from it",

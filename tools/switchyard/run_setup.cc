@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
-#include "models/hugging_face.h"
-#include "models/vit_weights.h"
+#include "models/foreign_format.h"
 #include "models/weights.h"
 #include "tools/switchyard/foreign_weights.h"
 
@@ -118,15 +117,15 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   setup.model.import_weights = [resolved](HostTensors tensors, bool reset_head) {
     return ImportWeights(resolved, std::move(tensors), reset_head);
   };
-  if (info.family == "vit") {
-    setup.model.to_file = [](HostTensors weights) {
-      return VitWeightsToFile(std::move(weights), WeightStyle::kHuggingFace);
+  setup.model.from_file = info.family->from_file;
+  const ForeignFormat& format = info.family->formats()[0];
+  setup.model.to_file = format.to_file;
+  if (format.write != nullptr) {
+    setup.model.for_others = [resolved, &format](const EvaluationTransform& transform,
+                                                 const std::vector<std::string>& names) -> StatusOr<ForeignConfig> {
+      SY_ASSIGN_OR_RETURN(ForeignFiles files, format.write(resolved, transform, names));
+      return ForeignConfig{std::move(files.config), std::move(files.preprocessor)};
     };
-    setup.model.from_file = VitWeightsFromFile;
-    setup.model.config_json = [resolved](const std::vector<std::string>& names) {
-      return HuggingFaceConfig(resolved, names);
-    };
-    setup.model.preprocessor_json = HuggingFacePreprocessor;
   }
   return setup;
 }

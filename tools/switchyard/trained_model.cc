@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "models/foreign_format.h"
 #include "tools/switchyard/foreign_weights.h"
 
 namespace switchyard {
@@ -12,7 +13,7 @@ constexpr int kBatch = 64;  // of weights that no run tells a batch for
 
 // How many classes the weights' head tells apart, if they have one.
 std::optional<int> ClassesOf(const WeightSource& weights) {
-  for (const char* name : {"head.bias", "classifier.bias"}) {
+  for (const std::string& name : HeadBiasNames()) {
     const TensorFile::Entry* const bias = weights.Find(name);
     if (bias != nullptr && bias->shape.size() == 1 && bias->shape[0] <= 1 << 24)
       return static_cast<int>(bias->shape[0]);

@@ -1,0 +1,109 @@
+#include "models/foreign_format.h"
+
+#include <algorithm>
+
+#include "fmt/ranges.h"
+#include "models/foreign_json.h"
+
+namespace switchyard {
+namespace {
+
+using foreign_json::At;
+using foreign_json::Unexpected;
+
+bool IsOfKind(const nlohmann::json& config, const ForeignFormat& format) {
+  if (format.read == nullptr) return false;
+  const nlohmann::json& value = At(config, format.kind_field.c_str());
+  if (!value.is_string()) return false;
+  const std::string text = value.get<std::string>();
+  return text == format.kind || text.starts_with(format.kind + "_");
+}
+
+// Numbers are compared as the floats that they are in a network.
+bool Same(const nlohmann::json& a, const nlohmann::json& b) {
+  return a.is_number() && b.is_number() ? a.get<float>() == b.get<float>() : a == b;
+}
+
+}  // namespace
+
+std::vector<std::string> FormatNames() {
+  std::vector<std::string> names;
+  for (const ModelFamily* family : Families()) {
+    for (const ForeignFormat& format : family->formats()) {
+      if (std::find(names.begin(), names.end(), format.name) == names.end()) names.push_back(format.name);
+    }
+  }
+  return names;
+}
+
+StatusOr<const ForeignFormat*> FormatOf(const ModelFamily& family, const std::string& name) {
+  std::vector<std::string> has;
+  for (const ForeignFormat& format : family.formats()) {
+    if (format.name == name) return &format;
+    has.push_back(format.name);
+  }
+  return InvalidArgument("a {} has no counterpart under the names of {}; those that it has: {}", family.words, name,
+                         fmt::join(has, ", "));
+}
+
+StatusOr<ForeignModel> ReadForeignConfig(const nlohmann::json& config) {
+  if (!config.is_object()) return InvalidArgument("expected an object, found {}", config.type_name());
+  // Of the field that the file has, or else of the first.
+  std::string field;
+  std::vector<std::string> kinds;
+  for (const ModelFamily* family : Families()) {
+    for (const ForeignFormat& format : family->formats()) {
+      if (IsOfKind(config, format)) {
+        SY_ASSIGN_OR_RETURN(ForeignModel model, format.read(config));
+        model.family = family;
+        return model;
+      }
+      if (format.read == nullptr) continue;
+      if (field.empty() || (!config.contains(field) && config.contains(format.kind_field))) {
+        field = format.kind_field;
+        kinds.clear();
+      }
+      if (field == format.kind_field) kinds.push_back(format.kind);
+    }
+  }
+  return Unexpected(field.c_str(), fmt::format("{}: no other model is read", fmt::join(kinds, " or ")),
+                    At(config, field.c_str()));
+}
+
+std::vector<std::string> HeadBiasNames() {
+  std::vector<std::string> names;
+  for (const ModelFamily* family : Families()) {
+    names.push_back(family->head + ".bias");
+    for (const ForeignFormat& format : family->formats()) names.push_back(format.head + ".bias");
+  }
+  return names;
+}
+
+SettingValues ImpliedByNames(const std::function<bool(const std::string& name)>& has) {
+  for (const ModelFamily* family : Families()) {
+    for (const ForeignFormat& format : family->formats()) {
+      if (std::any_of(format.marks.begin(), format.marks.end(), has)) return format.implied;
+    }
+  }
+  return {};
+}
+
+std::string Disagreements(const ResolvedModel& chosen, const ForeignModel& found) {
+  std::string text;
+  const auto compare = [&](const std::string& setting, const nlohmann::json& ours, const nlohmann::json& theirs) {
+    if (Same(ours, theirs)) return;
+    text +=
+        fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", setting, ours.dump(), theirs.dump());
+  };
+  compare("image_size", chosen.image_size, found.image_size);
+  compare("channels", chosen.channels, found.channels);
+  for (const Setting& row : found.family->settings()) {
+    for (const SettingValues* values : {&found.own, &found.of_weights}) {
+      const auto theirs = values->find(row.name);
+      if (theirs != values->end()) compare(row.name, chosen.own.at(row.name), theirs->second);
+    }
+  }
+  return text;
+}
+
+}  // namespace switchyard
