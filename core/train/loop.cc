@@ -111,7 +111,8 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   if (!watching_) return OkStatus();
   const auto updates = static_cast<double>(interval.updates);
   const double rate = updates * static_cast<double>(PerUpdate()) / interval.seconds;
-  const double comm = world.communicator ? world.communicator->TakeWaitMilliseconds() : 0;
+  const double comm = world.communicator ? world.communicator->TakeWaitMilliseconds() / updates : 0;
+  const uint64_t memory = engine.memory().allocated_bytes();
   ProgressState state;
   state.epoch = at.epoch + 1;
   state.epochs = end_epoch_;
@@ -123,6 +124,8 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   state.lr = lr;
   state.grad_norm = norm;
   state.data_wait_ms = 1e3 * interval.data_wait / updates;
+  if (world.communicator) state.comm_wait_ms = comm;  // one rank waits for nobody
+  state.memory_bytes = static_cast<double>(memory);
   return watching_->Trained({{"step", at.data_step},
                              {"epoch", at.epoch + 1},
                              {"loss", loss},
@@ -131,8 +134,8 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
                              {"skipped_updates", parts_.gradients.skipped().count},
                              {"images_per_s", rate},
                              {"data_wait_ms", state.data_wait_ms},
-                             {"comm_wait_ms", comm / updates},
-                             {"memory_bytes", engine.memory().allocated_bytes()}},
+                             {"comm_wait_ms", comm},
+                             {"memory_bytes", memory}},
                             state);
 }
 

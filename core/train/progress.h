@@ -23,12 +23,11 @@ struct ProgressState {
   double images_per_s = kUnknown;
   double loss = kUnknown;
   double lr = kUnknown;
-  double loss_scale = kUnknown;
   double grad_norm = kUnknown;
   double data_wait_ms = kUnknown;
-  double comm_wait_ms = kUnknown;
-  double memory_bytes = kUnknown;
-  double remaining_s = kUnknown;  // NaN: estimated from the steps of this bar
+  double comm_wait_ms = kUnknown;  // of an update, as data_wait_ms
+  double memory_bytes = kUnknown;  // allocated on this rank's device
+  double remaining_s = kUnknown;   // NaN: estimated from the steps of this bar
 };
 
 struct ProgressOptions {

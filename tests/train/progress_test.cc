@@ -63,7 +63,7 @@ TEST_F(ProgressTest, NeverPassesTheWidthOfTheTerminal) {
   for (int columns = 1; columns < 200; ++columns) {
     Progress progress(Options(columns));
     ProgressState state = At(199);
-    state.loss_scale = 65536;
+    state.comm_wait_ms = 65.5;
     state.grad_norm = 12.5;
     state.memory_bytes = 3.2e9;
     progress.Update(state);
