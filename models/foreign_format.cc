@@ -19,6 +19,17 @@ bool IsOfKind(const nlohmann::json& config, const ForeignFormat& format) {
   return text == format.kind || text.starts_with(format.kind + "_");
 }
 
+// A file may ask for no more than a user may.
+Status CheckRanges(const ForeignModel& model) {
+  for (const Setting& row : model.family->settings()) {
+    for (const SettingValues* values : {&model.own, &model.of_weights}) {
+      const auto value = values->find(row.name);
+      if (value != values->end()) SY_RETURN_IF_ERROR(CheckValue(row, value->second));
+    }
+  }
+  return OkStatus();
+}
+
 // Numbers are compared as the floats that they are in a network.
 bool Same(const nlohmann::json& a, const nlohmann::json& b) {
   return a.is_number() && b.is_number() ? a.get<float>() == b.get<float>() : a == b;
@@ -56,6 +67,7 @@ StatusOr<ForeignModel> ReadForeignConfig(const nlohmann::json& config) {
       if (IsOfKind(config, format)) {
         SY_ASSIGN_OR_RETURN(ForeignModel model, format.read(config));
         model.family = family;
+        SY_RETURN_IF_ERROR(CheckRanges(model));
         return model;
       }
       if (format.read == nullptr) continue;

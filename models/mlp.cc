@@ -43,6 +43,7 @@ const ModelFamily& MlpFamily() {
       .check = [](const ResolvedModel& model) { return Check(MlpConfigOf(model)); },
       .build = [](const ResolvedModel& model, nn::Context& context,
                   const Value& images) { return MultiLayerPerceptron(MlpConfigOf(model), context, images); },
+      .layers = [](const ResolvedModel& model) { return MlpConfigOf(model).depth; },
       .formats = []() -> const std::vector<ForeignFormat>& { return formats; }};
   return family;
 }

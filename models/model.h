@@ -37,6 +37,8 @@ struct ModelFamily {
   std::vector<Setting> (*settings)();
   Status (*check)(const ResolvedModel& model);
   Value (*build)(const ResolvedModel& model, nn::Context& context, const Value& images);
+  // How many layers with weights of their own: a file with fewer weights is refused before so large a graph is built.
+  int (*layers)(const ResolvedModel& model);
   std::string head = "head";  // the classifier's parameters are <head>.weight and <head>.bias
   // Weights of a file, in any of the formats, under the graph's names and in its layouts; tensors of other names or
   // shapes pass through. Null: they are so already.

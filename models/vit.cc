@@ -73,6 +73,7 @@ const ModelFamily& VitFamily() {
       .check = [](const ResolvedModel& model) { return Check(VisionTransformerConfigOf(model)); },
       .build = [](const ResolvedModel& model, nn::Context& context,
                   const Value& images) { return VisionTransformer(VisionTransformerConfigOf(model), context, images); },
+      .layers = [](const ResolvedModel& model) { return VisionTransformerConfigOf(model).depth; },
       .from_file = VitWeightsFromFile,
       .formats = VitFormats};
   return family;

@@ -35,6 +35,7 @@ class WeightSource {
   const nlohmann::json& config() const { return config_; }              // an object, or null where there is none
   const nlohmann::json& preprocessor() const { return preprocessor_; }  // the same
 
+  size_t size() const { return places_.size(); }                 // tensors
   const TensorFile::Entry* Find(const std::string& name) const;  // null if there is none
   StatusOr<HostTensors> Read() const;                            // every tensor, as ReadWeights
 

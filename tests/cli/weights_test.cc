@@ -1,4 +1,5 @@
 // Trained weights in use: eval, predict and export, of a run and of weights without one.
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -144,6 +145,29 @@ TEST_F(Weights, AForgedConfigIsRefusedWhateverItHolds) {
   }
   const std::string architecture = "{\"architecture\": \"vit_" + std::string(1 << 20, 'a') + "_patch16_224\"}";
   expect_refused(architecture, "architecture: expected vit_tiny, vit_small, vit_base or vit_large");
+}
+
+// Sizes that nobody's weights have: refused before a graph of them is built, which would take minutes and gigabytes.
+TEST_F(Weights, AForgedConfigOfHugeSizesIsRefusedAtOnce) {
+  Train();
+  ExpectSuccess(Run("export hub --checkpoint=" + run_));
+  std::stringstream whole;
+  whole << std::ifstream(In("hub/config.json")).rdbuf();
+  const auto config = nlohmann::json::parse(whole.str());
+  const auto expect_refused = [&](const nlohmann::json& changes, const std::string& word) {
+    nlohmann::json forged = config;
+    forged.update(changes);
+    std::ofstream(In("hub/config.json")) << forged;
+    for (const std::string command : {"eval --dataset=imagefolder --data=photos --checkpoint=hub --device=cpu",
+                                      "train --dataset=imagefolder --data=photos --pretrained=hub --device=cpu"}) {
+      const auto begin = std::chrono::steady_clock::now();
+      ExpectRefused(Run(command), {"hub", word});
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << command;
+    }
+  };
+  expect_refused({{"num_hidden_layers", 1000000}}, "--depth");
+  expect_refused({{"num_hidden_layers", 4096}}, "its 40 tensors are too few for the weights of");
+  expect_refused({{"intermediate_size", 1 << 20}}, "--mlp_ratio");
 }
 
 TEST_F(Weights, AFolderPredictsItsImagesInOrder) {

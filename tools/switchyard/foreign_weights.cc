@@ -38,6 +38,13 @@ StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source,
   return read->class_names;
 }
 
+Status CheckEnoughWeights(const WeightSource& source, const ResolvedModel& model) {
+  const int layers = model.info->family->layers(model);
+  if (source.size() >= static_cast<size_t>(layers)) return OkStatus();
+  return InvalidArgument("{}: its {} tensors are too few for the weights of {} with {} layers", source.path(),
+                         source.size(), model.info->name, layers);
+}
+
 StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const Settings& settings) {
   std::optional<EvaluationTransform> transform;
   if (source.checkpoint() != nullptr) {

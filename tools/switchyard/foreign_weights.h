@@ -9,6 +9,7 @@
 #include "core/data/evaluation_transform.h"
 #include "core/settings/settings.h"
 #include "core/train/weight_files.h"
+#include "models/model.h"
 
 namespace switchyard {
 
@@ -18,6 +19,9 @@ namespace switchyard {
 // label, if there are any. InvalidArgument names each setting that does not agree; without a config.json there is
 // nothing to check.
 StatusOr<std::vector<std::string>> AdoptArchitecture(const WeightSource& source, Settings& settings);
+
+// InvalidArgument where the weights are fewer than the model has layers: before a graph of that size is built.
+Status CheckEnoughWeights(const WeightSource& source, const ResolvedModel& model);
 
 // What was done to images when the weights were evaluated: a checkpoint's own record, or preprocessor_config.json.
 // `settings` as AdoptArchitecture left them. nullopt where neither is there.

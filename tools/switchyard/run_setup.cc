@@ -136,6 +136,8 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
   if (settings.Has("pretrained") && !settings.Has("resume")) {
     SY_ASSIGN_OR_RETURN(const WeightSource source, WeightSource::Open(*settings.Get<std::string>("pretrained")));
     SY_RETURN_IF_ERROR(AdoptArchitecture(source, settings).status());
+    SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
+    SY_RETURN_IF_ERROR(CheckEnoughWeights(source, model));
     // What the weights expect of pixels is the run's from now on; what is cropped is the dataset's matter.
     SY_ASSIGN_OR_RETURN(const std::optional<EvaluationTransform> transform, TransformBeside(source, settings));
     if (transform) {
