@@ -63,10 +63,10 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   return OkStatus();
 }
 
-Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, int world, Device& device,
-                                 Device* reference, bool evaluation_only) {
+Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, int world, int64_t updates,
+                                 Device& device, Device* reference, bool evaluation_only) {
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
-  SY_ASSIGN_OR_RETURN(Program run, ProgramOf(config, *task, world, 0, config.steps.value_or(1), evaluation_only));
+  SY_ASSIGN_OR_RETURN(Program run, ProgramOf(config, *task, world, 0, updates, evaluation_only));
   return Compile(config, std::move(run), device, reference);
 }
 

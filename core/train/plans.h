@@ -26,9 +26,8 @@ struct TrainingPlans {
 
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none.
   Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference);
-  // What each rank of such a run allocates and runs, without its data: config.steps says how many updates there are
-  // (1).
-  Status CompileRun(const TrainConfig& config, const TrainableModel& model, int world, Device& device,
+  // What each rank of such a run allocates and runs, without its data. updates: of the whole run (Timetable::updates).
+  Status CompileRun(const TrainConfig& config, const TrainableModel& model, int world, int64_t updates, Device& device,
                     Device* reference, bool evaluation_only = false);
   int IndexOf(const std::string& plan) const;  // -1: there is none
   const Plan& Main() const;                    // "update"; without one "evaluate"

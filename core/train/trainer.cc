@@ -171,7 +171,7 @@ StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std:
 }
 
 StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
-                                    bool evaluation_only) {
+                                    std::optional<int64_t> samples) {
   const DeviceInfo& device = world.device->info();
   const double sharing =
       (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
@@ -182,8 +182,16 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
   for (int batch = 1; batch <= limit; batch *= 2) {
     TrainConfig c = config;
     c.batch_size = batch;
+    int64_t updates = 1;
+    if (samples) {
+      const auto table = Timetable::Of(c, *samples, world.size());
+      if (!table.ok() && fits > 0) break;  // a run of so few updates cannot be
+      SY_RETURN_IF_ERROR(table.status());
+      updates = table->updates;
+    }
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(plans.CompileRun(c, model, world.size(), *world.device, world.reference.get(), evaluation_only));
+    SY_RETURN_IF_ERROR(
+        plans.CompileRun(c, model, world.size(), updates, *world.device, world.reference.get(), !samples));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;

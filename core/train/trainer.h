@@ -46,9 +46,10 @@ class Trainer {
                                                                 World& world);
   ~Trainer();
   // The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device; nothing is
-  // allocated. Local ranks that share a device share its memory. Collective.
+  // allocated. samples: of the training data, on which the run's length depends; nullopt: of a run that only evaluates.
+  // Local ranks that share a device share its memory. Collective.
   static StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
-                                    bool evaluation_only = false);
+                                    std::optional<int64_t> samples);
 
   StatusOr<TrainingResult> Train();
   StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);

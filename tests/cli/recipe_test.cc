@@ -106,6 +106,21 @@ TEST_F(RecipeSettings, ExplainPlansTheMemoryThatARunTakes) {
             Json("bench --threads=1 --warmup_steps=0" + settings, Start::kLaunch)["memory_bytes"]);
 }
 
+// Classes, channels and the number of updates are the dataset's, as in the run.
+TEST_F(RecipeSettings, ExplainOfANamedDatasetCountsTheWholeRun) {
+  const std::string settings =
+      " --model=mlp --width=16 --dataset=shapes --train_size=64 --batch_size=4 --epochs=50 --device=cpu --threads=1 ";
+  ExpectSuccess(Run("train --output=run --tag=t --suffix=a --notensorboard --log_every=1" + settings));
+  std::ifstream log(In("run/mlp/t/a/run/0/log/metrics.jsonl"));
+  std::string line;
+  ASSERT_TRUE(std::getline(log, line));
+  const nlohmann::json plan = Json("explain --json" + settings);
+  EXPECT_EQ(plan["updates"], 800);
+  EXPECT_EQ(plan["memory_bytes"], nlohmann::json::parse(line)["memory_bytes"]);
+  ExpectSuccess(Run("explain --model=mlp --batch_size=4 --device=cpu"),
+                {"not counted: 4 bytes of state for each update"});
+}
+
 // Rates at which a run diverges within a few updates.
 constexpr char kDiverging[] = " --optimizer=sgd --momentum=0 --clip=0 --warmup=0 --schedule=constant --lr=1e9 ";
 

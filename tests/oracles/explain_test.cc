@@ -2,6 +2,7 @@
 // Trainer that runs them.
 #include "core/base/random.h"
 #include "core/train/plans.h"
+#include "core/train/timetable.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
 
@@ -26,7 +27,12 @@ TrainConfig RandomConfig(RandomStream& random) {
   }
   c.batch_size = one_of(1, 2, 3, 4);
   c.accumulation = one_of(1, 2, 3, 4);
-  c.steps = one_of(1, 2, 7);
+  if (random.Below(2) == 0) {
+    c.steps = one_of(1, 2, 7);
+  } else {
+    c.steps.reset();
+    c.epochs = one_of(1, 3, 200);
+  }
   c.optimizer = one_of("sgd", "adam", "adamw");
   c.momentum = one_of(0.0f, 0.9f);
   c.nesterov = c.optimizer == "sgd" && c.momentum > 0 && random.Below(2) == 0;
@@ -48,8 +54,10 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     const auto run = MakeRun(config, world);
     ASSERT_TRUE(run.ok()) << Message(run.status());
     TrainingPlans explained;
-    const Status compiled =
-        explained.CompileRun(run->setup.config, run->setup.model, world.size(), *world.device, world.reference.get());
+    const auto timetable = Timetable::Of(run->setup.config, run->setup.train->size(), world.size());
+    ASSERT_TRUE(timetable.ok()) << Message(timetable.status());
+    const Status compiled = explained.CompileRun(run->setup.config, run->setup.model, world.size(), timetable->updates,
+                                                 *world.device, world.reference.get());
     ASSERT_TRUE(compiled.ok()) << Message(compiled);
     const PlanReport told = explained.Report(), &runs = run->trainer->report();
     ASSERT_EQ(explained.PlannedBytes(), run->trainer->allocated_bytes());

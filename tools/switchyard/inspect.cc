@@ -2,10 +2,12 @@
 #include <map>
 
 #include "absl/flags/flag.h"
+#include "core/base/logging.h"
 #include "core/base/names.h"
 #include "core/graph/op.h"
 #include "core/runtime/doctor.h"
 #include "core/train/plans.h"
+#include "core/train/timetable.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/run_setup.h"
@@ -26,18 +28,40 @@ StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
   return program.Find("update")->graph;
 }
 
+// The training data, where the user named it and it is here: a run takes its classes, channels and length from it.
+// Null: the model's sizes stand, and the length is not known.
+StatusOr<std::unique_ptr<Dataset>> NamedData(const Settings& settings) {
+  if (!settings.IsGiven("dataset")) return std::unique_ptr<Dataset>();
+  SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
+  DatasetOptions options = DatasetOptionsOf(ConfigOf(settings));
+  options.image_size = model.image_size;
+  options.download = false;
+  auto data = OpenDataset(options, Split::kTrain);
+  if (data.ok() || data.status().code() != absl::StatusCode::kNotFound) return data;
+  LogWarning("the data are not here, so that classes, channels and length are not the run's: {}",
+             Message(data.status()));
+  return std::unique_ptr<Dataset>();
+}
+
 }  // namespace
 
 Status ExplainCommand(const CommandLine& line) {
   const int world = absl::GetFlag(FLAGS_world);
   if (world < 1) return InvalidArgument("--world: expected at least 1, found {}", world);
-  SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, nullptr, world));
+  SY_ASSIGN_OR_RETURN(const auto data, NamedData(line.settings));
+  SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, data.get(), world));
   if (ShowSettings(setup.settings, 0)) return OkStatus();
   const TrainConfig& c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
+  std::optional<int64_t> updates = c.steps;
+  if (data != nullptr) {
+    SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, data->size(), world));
+    updates = timetable.updates;
+  }
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
   TrainingPlans plans;
-  SY_RETURN_IF_ERROR(plans.CompileRun(c, setup.model, world, *here->device, here->reference.get()));
+  SY_RETURN_IF_ERROR(
+      plans.CompileRun(c, setup.model, world, updates.value_or(1), *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
@@ -47,6 +71,7 @@ Status ExplainCommand(const CommandLine& line) {
                                                {"ranks", world},
                                                {"device", here->device->info().plugin},
                                                {"precision", c.precision},
+                                               {"updates", updates ? nlohmann::ordered_json(*updates) : nullptr},
                                                {"launches", report.launches},
                                                {"collectives", report.collectives},
                                                {"fallbacks", report.fallbacks.size()},
@@ -61,7 +86,10 @@ Status ExplainCommand(const CommandLine& line) {
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", report.ToText());
-  if (!c.steps) fmt::print("not counted: 4 bytes of state for each update of the run; --steps says how many\n");
+  if (!updates)
+    fmt::print(
+        "not counted: 4 bytes of state for each update of the run but the first; --dataset or --steps says how "
+        "many, and --dataset also how many classes and channels\n");
   return OkStatus();
 }
 

@@ -165,7 +165,7 @@ Status ChooseBatch(RunSetup& setup, World& world) {
   TrainConfig& c = setup.config;
   const int64_t per_update = int64_t{world.size()} * c.accumulation;
   const auto limit = static_cast<int>(std::clamp<int64_t>(setup.train->size() / per_update, 1, 1 << 16));
-  SY_ASSIGN_OR_RETURN(c.batch_size, Trainer::LargestBatch(c, setup.model, world, limit));
+  SY_ASSIGN_OR_RETURN(c.batch_size, Trainer::LargestBatch(c, setup.model, world, limit, setup.train->size()));
   c.global_batch_size = static_cast<int>(c.batch_size * per_update);
   return OkStatus();
 }
