@@ -12,9 +12,7 @@
 namespace switchyard {
 namespace {
 
-bool IsSaved(const Layout::Entry& entry, const std::string& name) {
-  return entry.role == Role::kState && entry.arena == Arena::kState && !name.starts_with("persistent/");
-}
+bool IsSaved(const Layout::Entry& entry) { return entry.role == Role::kState && entry.arena == kStateArena; }
 
 const char* SavedType(const Layout::Entry& entry) {
   return entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";
@@ -55,7 +53,7 @@ struct SavedState {
 StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, const TrainableModel& model) {
   std::set<std::string> kinds;
   for (const auto& [name, entry] : layout.entries()) {
-    if (IsSaved(entry, name) && BelongsToWeight(layout, name, entry)) kinds.insert(KindAndWeight(name).first);
+    if (IsSaved(entry) && BelongsToWeight(layout, name, entry)) kinds.insert(KindAndWeight(name).first);
   }
   SavedState state;
   for (const TensorFile::Entry& saved : file.entries()) {
@@ -95,7 +93,7 @@ StatusOr<Snapshot> TakeSnapshot(const Engine& engine, const TrainableModel& mode
   Snapshot snapshot;
   const Layout& layout = engine.layout();
   for (const auto& [name, entry] : layout.entries()) {
-    if (!IsSaved(entry, name)) continue;
+    if (!IsSaved(entry)) continue;
     if (BelongsToWeight(layout, name, entry)) {
       const auto [kind, weight] = KindAndWeight(name);
       HostTensor& tensor = storage->of_weights[kind][weight];
@@ -137,11 +135,11 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
   std::map<std::string, const NamedTensor*> found;
   for (const NamedTensor& tensor : state.tensors) {
     const Layout::Entry* const entry = layout.Find(tensor.name);
-    if (entry == nullptr || !IsSaved(*entry, tensor.name)) return refused(tensor.name, "is none of this run's");
+    if (entry == nullptr || !IsSaved(*entry)) return refused(tensor.name, "is none of this run's");
     found[tensor.name] = &tensor;
   }
   for (const auto& [name, entry] : layout.entries()) {
-    if (!IsSaved(entry, name)) continue;
+    if (!IsSaved(entry)) continue;
     if (!found.contains(name)) return refused(name, "is missing");
     const NamedTensor& tensor = *found[name];
     const Shape shape(tensor.shape.begin(), tensor.shape.end());
