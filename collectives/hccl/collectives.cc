@@ -21,7 +21,7 @@ constexpr int kHugeFirst = 0, kDeviceToDevice = 3;  // aclrtMemMallocPolicy, acl
 
 }  // namespace
 
-sy_status Communicator::Enter(const sy_call* call, aclrtStream* stream, sy_error* error) {
+sy_status HcclCommunicator::Enter(const sy_call* call, aclrtStream* stream, sy_error* error) {
   if (const sy_status usable = Usable(error); usable != SY_OK) return usable;
   if (comm_ == nullptr) return SY_FAIL(error, SY_INVALID, "a collective before poll answered SY_OK");
   if (call == nullptr || !SY_HAS(sy_call, call, native_stream) || call->native_stream == nullptr) {
@@ -34,7 +34,7 @@ sy_status Communicator::Enter(const sy_call* call, aclrtStream* stream, sy_error
 }
 
 // Device memory of at least `bytes`. A smaller one that a stream may still use is kept until the end.
-sy_status Communicator::Scratch(uint64_t bytes, void** address, sy_error* error) {
+sy_status HcclCommunicator::Scratch(uint64_t bytes, void** address, sy_error* error) {
   if (bytes > scratch_bytes_) {
     void* memory = nullptr;
     const int code = TheLibrary().aclrtMalloc(&memory, bytes, kHugeFirst);
@@ -46,8 +46,8 @@ sy_status Communicator::Scratch(uint64_t bytes, void** address, sy_error* error)
   return SY_OK;
 }
 
-HcclResult Communicator::Begin(int32_t kind, void* send, void* receive, uint64_t count, HcclDataType type,
-                               HcclReduceOp op, int32_t root, aclrtStream stream) const {
+HcclResult HcclCommunicator::Begin(int32_t kind, void* send, void* receive, uint64_t count, HcclDataType type,
+                                   HcclReduceOp op, int32_t root, aclrtStream stream) const {
   const Library& library = TheLibrary();
   switch (kind) {
     case switchyard::kAllReduce:
@@ -67,8 +67,9 @@ HcclResult Communicator::Begin(int32_t kind, void* send, void* receive, uint64_t
   }
 }
 
-sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
-                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request, sy_error* error) {
+sy_status HcclCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request,
+                                   sy_error* error) {
   *request = nullptr;
   sy_collective_info info{};
   Describe(info);
@@ -95,8 +96,8 @@ sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* se
 
 // HCCL is given the batch in rounds, the n-th message of every pair and direction in the n-th, so that no round names a
 // pair twice. What a rank sends to itself is copied.
-sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
-                                       sy_request** request, sy_error* error) {
+sy_status HcclCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                           sy_request** request, sy_error* error) {
   *request = nullptr;
   std::vector<std::vector<HcclSendRecvItem>> rounds;
   std::map<std::pair<int32_t, bool>, size_t> seen;

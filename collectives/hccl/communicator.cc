@@ -18,7 +18,7 @@ struct Member {
 
 }  // namespace
 
-sy_status Communicator::Query(sy_collective_info* info, sy_error* error) {
+sy_status HcclCommunicator::Query(sy_collective_info* info, sy_error* error) {
   if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
   sy_collective_info own{};
   Describe(own);
@@ -27,7 +27,7 @@ sy_status Communicator::Query(sy_collective_info* info, sy_error* error) {
 }
 
 // The types of HcclAllReduce and HcclReduceScatter; bfloat16 is not multiplied.
-void Communicator::Describe(sy_collective_info& info) {
+void HcclCommunicator::Describe(sy_collective_info& info) {
   snprintf(info.name, sizeof info.name, "hccl");
   info.completion = SY_COMPLETES_ON_STREAM;
   info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
@@ -36,7 +36,8 @@ void Communicator::Describe(sy_collective_info& info) {
   info.reductions[SY_PRODUCT] &= ~(1u << SY_BF16);
 }
 
-sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Communicator>* result, sy_error* error) {
+sy_status HcclCommunicator::Create(const sy_init_request& given, std::unique_ptr<HcclCommunicator>* result,
+                                   sy_error* error) {
   if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
   const sy_init_request request = switchyard::ReadStruct(&given);
   if (request.device_plugin == nullptr || strcmp(request.device_plugin, "npu") != 0) {
@@ -46,15 +47,15 @@ sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Com
   }
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
     return SY_FAIL(error, SY_INVALID, "rank %d of %d", request.rank, request.size);
-  std::unique_ptr<Communicator> made(new Communicator(request.name, std::string("hccl/") + request.name, request.rank,
-                                                      request.size, request.device_index, request.timeout_ms,
-                                                      request.store));
+  std::unique_ptr<HcclCommunicator> made(new HcclCommunicator(request.name, std::string("hccl/") + request.name,
+                                                              request.rank, request.size, request.device_index,
+                                                              request.timeout_ms, request.store));
   if (const sy_status announced = made->Announce(error); announced != SY_OK) return announced;
   *result = std::move(made);
   return SY_OK;
 }
 
-sy_status Communicator::Announce(sy_error* error) {
+sy_status HcclCommunicator::Announce(sy_error* error) {
   if (const sy_status put = Put(std::to_string(rank_), "here", 4, error); put != SY_OK || rank_ != 0) return put;
   const Library& library = TheLibrary();
   HcclRootInfo root;
@@ -63,37 +64,37 @@ sy_status Communicator::Announce(sy_error* error) {
   return status == SY_OK ? Put("root", &root, sizeof root, error) : status;
 }
 
-sy_status Communicator::Put(const std::string& key, const void* value, uint32_t bytes, sy_error* error) const {
+sy_status HcclCommunicator::Put(const std::string& key, const void* value, uint32_t bytes, sy_error* error) const {
   return store_->put(store_->context, (place_ + "/" + key).c_str(), value, bytes, error);
 }
 
 // Answers at once: SY_TIMEOUT where nobody has put it yet.
-sy_status Communicator::Get(const std::string& key, void* value, uint32_t capacity, uint32_t* bytes,
-                            sy_error* error) const {
+sy_status HcclCommunicator::Get(const std::string& key, void* value, uint32_t capacity, uint32_t* bytes,
+                                sy_error* error) const {
   return store_->get(store_->context, (place_ + "/" + key).c_str(), value, capacity, bytes, 0, error);
 }
 
-Communicator::~Communicator() {
+HcclCommunicator::~HcclCommunicator() {
   const Library& library = TheLibrary();
   if (aborted_ || failed_ != SY_OK || library.aclrtSetDevice(device_) != 0) return;
   if (comm_ != nullptr) static_cast<void>(library.HcclCommDestroy(comm_));  // there is nobody left to tell
   for (void* const memory : scratch_) library.aclrtFree(memory);
 }
 
-void Communicator::Abort() {
+void HcclCommunicator::Abort() {
   aborted_ = true;
   const std::lock_guard lock(mutex_);
   Stop();
 }
 
-void Communicator::Stop() {
+void HcclCommunicator::Stop() {
   joining_.Abandon();
   const Library& library = TheLibrary();
   if (library.aclrtStreamAbort == nullptr || library.aclrtSetDevice(device_) != 0) return;
   for (const aclrtStream stream : std::exchange(streams_, {})) library.aclrtStreamAbort(stream);
 }
 
-sy_status Communicator::Usable(sy_error* error) const {
+sy_status HcclCommunicator::Usable(sy_error* error) const {
   if (failed_ != SY_OK) {
     if (error != nullptr) switchyard::FillStruct(error, failure_);
     return failed_;
@@ -103,7 +104,7 @@ sy_status Communicator::Usable(sy_error* error) const {
 }
 
 // The first error stays.
-sy_status Communicator::Fail(sy_status status, sy_error* error) {
+sy_status HcclCommunicator::Fail(sy_status status, sy_error* error) {
   if (failed_ != SY_OK) return status;
   failed_ = status;
   if (error != nullptr) switchyard::FillStruct(&failure_, switchyard::ReadStruct(error));
@@ -111,7 +112,7 @@ sy_status Communicator::Fail(sy_status status, sy_error* error) {
 }
 
 // Who has not even asked to join, if anybody.
-sy_status Communicator::Late(sy_error* error) const {
+sy_status HcclCommunicator::Late(sy_error* error) const {
   std::string absent;
   for (int rank = 0; rank < size_; ++rank) {
     char value[8];
@@ -123,7 +124,7 @@ sy_status Communicator::Late(sy_error* error) const {
                  static_cast<unsigned long long>(timeout_ms_), size_, name_.c_str(), absent.c_str());
 }
 
-sy_status Communicator::Begin(sy_error* error) {
+sy_status HcclCommunicator::Begin(sy_error* error) {
   HcclRootInfo root;
   uint32_t bytes = 0;
   const sy_status found = Get("root", &root, sizeof root, &bytes, error);
@@ -137,7 +138,7 @@ sy_status Communicator::Begin(sy_error* error) {
   return SY_IN_PROGRESS;
 }
 
-sy_status Communicator::Ready(sy_error* error) {
+sy_status HcclCommunicator::Ready(sy_error* error) {
   const std::lock_guard lock(mutex_);
   if (const sy_status usable = Usable(error); usable != SY_OK) return usable;
   if (comm_ != nullptr) {
@@ -157,8 +158,8 @@ sy_status Communicator::Ready(sy_error* error) {
 }
 
 // Ranks learn of each other's color and key by the store; each group joins anew.
-sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
-                              sy_error* error) {
+sy_status HcclCommunicator::Split(int32_t color, int32_t key, const char* name,
+                                  std::unique_ptr<HcclCommunicator>* result, sy_error* error) {
   result->reset();
   const std::string number = std::to_string(splits_++), prefix = "split/" + number + "/";  // the same on all ranks
   const Member own{color, key};
@@ -187,7 +188,7 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std:
   }
   if (color < 0) return SY_OK;
   const std::string place = switchyard::Format("%s/%s.%d", place_.c_str(), number.c_str(), color);
-  std::unique_ptr<Communicator> made(new Communicator(name, place, rank, size, device_, timeout_ms_, store_));
+  std::unique_ptr<HcclCommunicator> made(new HcclCommunicator(name, place, rank, size, device_, timeout_ms_, store_));
   if (const sy_status announced = made->Announce(error); announced != SY_OK) return announced;
   sy_status status;
   while ((status = made->Ready(error)) == SY_IN_PROGRESS) {

@@ -20,27 +20,28 @@
 
 namespace hccl {
 
-class Communicator {
+class HcclCommunicator {
  public:
   static sy_status Query(sy_collective_info* info, sy_error* error);  // SY_UNSUPPORTED where HCCL is missing
   static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error);
-  ~Communicator();
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<HcclCommunicator>* result, sy_error* error);
+  ~HcclCommunicator();
 
   sy_status Ready(sy_error* error);
   sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                    int32_t reduction, int32_t root, sy_request** request, sy_error* error);
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
-  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<HcclCommunicator>* result,
+                  sy_error* error);
   void Abort();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   // `place` is the prefix of its keys in the store.
-  Communicator(std::string name, std::string place, int rank, int size, int device, uint64_t timeout_ms,
-               const sy_store* store)
+  HcclCommunicator(std::string name, std::string place, int rank, int size, int device, uint64_t timeout_ms,
+                   const sy_store* store)
       : name_(std::move(name)),
         place_(std::move(place)),
         rank_(rank),

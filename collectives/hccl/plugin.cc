@@ -7,8 +7,8 @@ namespace {
 
 const void* Interface(const char* name) {
   static const sy_collective_v1 table = [] {
-    sy_collective_v1 made = switchyard::CollectiveTable<hccl::Communicator>();
-    made.query = hccl::Communicator::Query;
+    sy_collective_v1 made = switchyard::CollectiveTable<hccl::HcclCommunicator>();
+    made.query = hccl::HcclCommunicator::Query;
     return made;
   }();
   return strcmp(name, "collective/1") == 0 ? &table : nullptr;

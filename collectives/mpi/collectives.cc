@@ -10,7 +10,7 @@ namespace mpi {
 
 using namespace switchyard;
 
-sy_status Communicator::Start(sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::Start(sy_request& request, sy_error* error) {
   const CallSignature& own = request.header;
   switch (own.kind) {
     case kBarrier:
@@ -37,7 +37,7 @@ sy_status Communicator::Start(sy_request& request, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Communicator::StartReduction(sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::StartReduction(sy_request& request, sy_error* error) {
   const CallSignature& own = request.header;
   const uint64_t element = BytesOf(own.dtype), most = std::max<uint64_t>(1, settings_.part_bytes / element);
   const MPI_Datatype type = DatatypeOf(own.dtype);
@@ -68,7 +68,7 @@ sy_status Communicator::StartReduction(sy_request& request, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Communicator::StartExchange(sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::StartExchange(sy_request& request, sy_error* error) {
   const CallSignature& own = request.header;
   const uint64_t element = BytesOf(own.dtype), block = own.count * element;
   const uint64_t most = std::max<uint64_t>(1, settings_.part_bytes / element);
@@ -94,7 +94,7 @@ sy_status Communicator::StartExchange(sy_request& request, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Communicator::StartMessages(sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::StartMessages(sy_request& request, sy_error* error) {
   const uint64_t most = settings_.part_bytes;
   for (const sy_transfer& transfer : request.transfers) {
     // An empty message is still a message.

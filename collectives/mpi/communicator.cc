@@ -38,7 +38,7 @@ Settings Settings::Read() {
   return settings;
 }
 
-void Communicator::Describe(sy_collective_info& info) {
+void MpiCommunicator::Describe(sy_collective_info& info) {
   snprintf(info.name, sizeof info.name, "mpi");
   info.completion = SY_COMPLETES_BY_POLL;
   if (CheckLauncher(2, nullptr) != SY_OK) info.flags = SY_COLLECTIVE_UNLAUNCHED;
@@ -47,14 +47,15 @@ void Communicator::Describe(sy_collective_info& info) {
   info.alignment = 64;
 }
 
-sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error) {
+sy_status MpiCommunicator::Create(const sy_init_request& request, std::unique_ptr<MpiCommunicator>* result,
+                                  sy_error* error) {
   if (const sy_status launched = CheckLauncher(request.size, error); launched != SY_OK) return launched;
-  *result = std::make_unique<Communicator>(Settings::Read(), request.rank, request.size, request.timeout_ms);
+  *result = std::make_unique<MpiCommunicator>(Settings::Read(), request.rank, request.size, request.timeout_ms);
   StartLibrary();
   return SY_OK;
 }
 
-Communicator::~Communicator() {
+MpiCommunicator::~MpiCommunicator() {
   // With requests pending or after an error, freeing could touch what MPI still uses: the process is about to end then.
   if (comm_ != MPI_COMM_NULL && ready_ && !aborted_ && queue_.empty() && failed_ == SY_OK) {
     MPI_Comm_free(&comm_);
@@ -63,7 +64,7 @@ Communicator::~Communicator() {
   }
 }
 
-sy_status Communicator::Ready(sy_error* error) {
+sy_status MpiCommunicator::Ready(sy_error* error) {
   if (ready_) return SY_OK;
   if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted while joining");
   if (joining_ == MPI_REQUEST_NULL) {
@@ -89,7 +90,7 @@ sy_status Communicator::Ready(sy_error* error) {
   return SY_OK;
 }
 
-sy_request* Communicator::FreeRequest() {
+sy_request* MpiCommunicator::FreeRequest() {
   auto unused = std::find_if(requests_.begin(), requests_.end(), [](const auto& request) { return !request->used; });
   if (unused == requests_.end()) unused = requests_.insert(requests_.end(), std::make_unique<sy_request>());
   sy_request& request = **unused;
@@ -104,8 +105,9 @@ sy_request* Communicator::FreeRequest() {
   return &request;
 }
 
-sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
-                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result, sy_error* error) {
+sy_status MpiCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                                  sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result,
+                                  sy_error* error) {
   if (switchyard::BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
     return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
@@ -118,8 +120,8 @@ sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* se
   return SY_OK;
 }
 
-sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
-                                       sy_request** result, sy_error* error) {
+sy_status MpiCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                          sy_request** result, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
@@ -132,7 +134,7 @@ sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* t
   return SY_OK;
 }
 
-sy_status Communicator::Poll(sy_request* request, sy_error* error) {
+sy_status MpiCommunicator::Poll(sy_request* request, sy_error* error) {
   while (!queue_.empty()) {
     sy_request& first = *queue_.front();
     sy_status status = failed_;
@@ -157,7 +159,7 @@ sy_status Communicator::Poll(sy_request* request, sy_error* error) {
 }
 
 // One look at the call at the front: compare, run, done.
-sy_status Communicator::Advance(sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::Advance(sy_request& request, sy_error* error) {
   if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted");
   if (request.state == sy_request::kQueued) {
     request.began_ms = NowMs();
@@ -210,7 +212,7 @@ sy_status Communicator::Advance(sy_request& request, sy_error* error) {
 }
 
 // All ranks know the largest hash and the largest complement: both equal our own only if all are equal.
-sy_status Communicator::AfterCheck(sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::AfterCheck(sy_request& request, sy_error* error) {
   request.parts.clear();
   if (request.agreed[0] == request.check[0] && request.agreed[1] == request.check[1]) {
     request.state = sy_request::kRunning;
@@ -226,7 +228,7 @@ sy_status Communicator::AfterCheck(sy_request& request, sy_error* error) {
 }
 
 // Every rank finds the same: the first rank that differs from rank 0.
-sy_status Communicator::Disagreement(const sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::Disagreement(const sy_request& request, sy_error* error) {
   int other = 1;
   while (other + 1 < size_ && request.headers[other] == request.headers[0]) ++other;
   return SY_FAIL(error, SY_INVALID, "ranks disagree: rank 0 calls %s, rank %d calls %s",
@@ -234,7 +236,7 @@ sy_status Communicator::Disagreement(const sy_request& request, sy_error* error)
                  switchyard::Describe(request.headers[other]).c_str());
 }
 
-sy_status Communicator::Finish(sy_request& request, sy_error* error) {
+sy_status MpiCommunicator::Finish(sy_request& request, sy_error* error) {
   for (MPI_Datatype& type : request.types) MPI_Type_free(&type);
   request.types.clear();
   for (size_t part = 0; part < request.expected.size(); ++part) {
@@ -249,8 +251,8 @@ sy_status Communicator::Finish(sy_request& request, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Communicator::Split(int32_t color, int32_t key, const char*, std::unique_ptr<Communicator>* result,
-                              sy_error* error) {
+sy_status MpiCommunicator::Split(int32_t color, int32_t key, const char*, std::unique_ptr<MpiCommunicator>* result,
+                                 sy_error* error) {
   const auto made = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   const MPI_Comm from = comm_;
   const sy_status status = RunAbortable(
@@ -267,13 +269,13 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char*, std::uniq
   int rank = 0, size = 0;
   MPI_Comm_rank(*made, &rank);
   MPI_Comm_size(*made, &size);
-  *result = std::make_unique<Communicator>(settings_, rank, size, timeout_ms_);
+  *result = std::make_unique<MpiCommunicator>(settings_, rank, size, timeout_ms_);
   (*result)->comm_ = *made;
   (*result)->ready_ = true;
   return SY_OK;
 }
 
-void Communicator::Abort() {
+void MpiCommunicator::Abort() {
   aborted_ = true;
   AbandonLibrary();
 }

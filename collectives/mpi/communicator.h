@@ -24,13 +24,13 @@ struct Settings {
   static Settings Read();
 };
 
-class Communicator {
+class MpiCommunicator {
  public:
-  Communicator(const Settings& settings, int rank, int size, uint64_t timeout_ms)
+  MpiCommunicator(const Settings& settings, int rank, int size, uint64_t timeout_ms)
       : settings_(settings), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
-  ~Communicator();
+  ~MpiCommunicator();
   static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error);
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<MpiCommunicator>* result, sy_error* error);
   sy_status Ready(sy_error* error);  // SY_IN_PROGRESS until MPI is up and this communicator is made
 
   sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
@@ -38,7 +38,8 @@ class Communicator {
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
   sy_status Poll(sy_request* request, sy_error* error);
-  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<MpiCommunicator>* result,
+                  sy_error* error);
   void Abort();
 
  private:
@@ -70,7 +71,7 @@ class Communicator {
 }  // namespace mpi
 
 struct sy_request {
-  mpi::Communicator* owner = nullptr;
+  mpi::MpiCommunicator* owner = nullptr;
   bool used = false;
   enum { kQueued, kChecking, kComparing, kRunning, kClosing, kDone } state = kQueued;
   mpi::CallSignature header{};

@@ -6,7 +6,7 @@
 namespace {
 
 const void* Interface(const char* name) {
-  static const sy_collective_v1 table = switchyard::CollectiveTable<mpi::Communicator>();
+  static const sy_collective_v1 table = switchyard::CollectiveTable<mpi::MpiCommunicator>();
   return strcmp(name, "collective/1") == 0 ? &table : nullptr;
 }
 

@@ -33,7 +33,7 @@ sy_status StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error) {
 
 }  // namespace
 
-ncclResult_t Communicator::AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const {
+ncclResult_t NcclCommunicator::AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const {
   return Grouped([&](const Library& library) {
     ncclResult_t code = ncclSuccess;
     for (int peer = 0; peer < size_ && code == ncclSuccess; ++peer) {
@@ -45,7 +45,7 @@ ncclResult_t Communicator::AllToAll(const char* send, char* receive, uint64_t bl
 }
 
 // Device memory of at least `bytes`. A smaller one that a stream may still use is kept until the end.
-sy_status Communicator::Scratch(uint64_t bytes, void** address, sy_error* error) {
+sy_status NcclCommunicator::Scratch(uint64_t bytes, void** address, sy_error* error) {
   if (bytes > scratch_bytes_) {
     const Library& library = TheLibrary();
     void* memory = nullptr;
@@ -59,8 +59,9 @@ sy_status Communicator::Scratch(uint64_t bytes, void** address, sy_error* error)
   return SY_OK;
 }
 
-sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
-                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request, sy_error* error) {
+sy_status NcclCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request,
+                                   sy_error* error) {
   *request = nullptr;
   if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
     return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
@@ -100,8 +101,8 @@ sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* se
   return Enqueue(switchyard::NameOf(static_cast<switchyard::CollectiveKind>(kind)), start, error);
 }
 
-sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
-                                       sy_request** request, sy_error* error) {
+sy_status NcclCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                           sy_request** request, sy_error* error) {
   *request = nullptr;
   for (uint32_t i = 0; i < count; ++i) {
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)

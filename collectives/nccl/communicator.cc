@@ -29,11 +29,11 @@ ncclConfig_t NonBlocking() {
 }
 
 thread_local int group_depth = 0;
-thread_local std::vector<Communicator*> grouped;  // that have calls in this thread's group
+thread_local std::vector<NcclCommunicator*> grouped;  // that have calls in this thread's group
 
 }  // namespace
 
-sy_status Communicator::Query(sy_collective_info* info, sy_error* error) {
+sy_status NcclCommunicator::Query(sy_collective_info* info, sy_error* error) {
   if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
   sy_collective_info own{};
   Describe(own);
@@ -41,7 +41,7 @@ sy_status Communicator::Query(sy_collective_info* info, sy_error* error) {
   return SY_OK;
 }
 
-void Communicator::Describe(sy_collective_info& info) {
+void NcclCommunicator::Describe(sy_collective_info& info) {
   snprintf(info.name, sizeof info.name, "nccl");
   info.completion = SY_COMPLETES_ON_STREAM;
   info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
@@ -50,7 +50,8 @@ void Communicator::Describe(sy_collective_info& info) {
   info.alignment = 256;
 }
 
-sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Communicator>* result, sy_error* error) {
+sy_status NcclCommunicator::Create(const sy_init_request& given, std::unique_ptr<NcclCommunicator>* result,
+                                   sy_error* error) {
   if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
   const sy_init_request request = switchyard::ReadStruct(&given);
   if (request.device_plugin == nullptr || strcmp(request.device_plugin, "cuda") != 0) {
@@ -64,8 +65,8 @@ sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Com
   if (const sy_status set = CheckCuda(error, library.cudaSetDevice(request.device_index), "cudaSetDevice");
       set != SY_OK)
     return set;
-  std::unique_ptr<Communicator> made(
-      new Communicator(request.name, request.rank, request.size, request.device_index, request.timeout_ms));
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(request.name, request.rank, request.size, request.device_index, request.timeout_ms));
   made->store_ = request.store;
   if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
       allocated != SY_OK)
@@ -86,7 +87,7 @@ sy_status Communicator::Create(const sy_init_request& given, std::unique_ptr<Com
   return SY_OK;
 }
 
-Communicator::~Communicator() {
+NcclCommunicator::~NcclCommunicator() {
   if (!Finalized()) Abort();
   const Library& library = TheLibrary();
   while (!owned_.empty()) Free(owned_.begin()->first);
@@ -96,7 +97,7 @@ Communicator::~Communicator() {
 }
 
 // True if the communicator was taken down in agreement with its peers. Peers may still read what this rank has sent.
-bool Communicator::Finalized() {
+bool NcclCommunicator::Finalized() {
   std::unique_lock lock(mutex_);
   if (comm_ == nullptr) return true;
   if (!ready_ || failed_ != SY_OK || aborted_) return false;
@@ -120,20 +121,20 @@ bool Communicator::Finalized() {
   return true;
 }
 
-void Communicator::Abort() {
+void NcclCommunicator::Abort() {
   aborted_ = true;
   const std::lock_guard lock(mutex_);
   GiveUp();
 }
 
-void Communicator::GiveUp() {
+void NcclCommunicator::GiveUp() {
   if (comm_ == nullptr) return;
   // What it answers changes nothing: the communicator is not used any more.
   static_cast<void>(TheLibrary().ncclCommAbort(comm_));
   comm_ = nullptr;
 }
 
-sy_status Communicator::Usable(sy_error* error) const {
+sy_status NcclCommunicator::Usable(sy_error* error) const {
   if (failed_ != SY_OK) {
     if (error != nullptr) switchyard::FillStruct(error, failure_);
     return failed_;
@@ -143,7 +144,7 @@ sy_status Communicator::Usable(sy_error* error) const {
 }
 
 // The first error stays.
-sy_status Communicator::Fail(sy_status status, sy_error* error) {
+sy_status NcclCommunicator::Fail(sy_status status, sy_error* error) {
   if (failed_ != SY_OK) return status;
   failed_ = status;
   GiveUp();  // what waits on a stream for a peer that is gone would wait for ever
@@ -155,7 +156,7 @@ sy_status Communicator::Fail(sy_status status, sy_error* error) {
   return status;
 }
 
-std::string Communicator::Absent() const {
+std::string NcclCommunicator::Absent() const {
   std::string absent;
   if (store_ == nullptr) return absent;
   for (int rank = 0; rank < size_; ++rank) {
@@ -168,7 +169,7 @@ std::string Communicator::Absent() const {
   return absent;
 }
 
-sy_status Communicator::Begin(sy_error* error) {
+sy_status NcclCommunicator::Begin(sy_error* error) {
   ncclUniqueId id;
   uint32_t bytes = 0;
   const std::string key = "nccl/" + name_ + "/id";
@@ -187,7 +188,7 @@ sy_status Communicator::Begin(sy_error* error) {
   return status == SY_OK ? SY_IN_PROGRESS : status;
 }
 
-sy_status Communicator::Ready(sy_error* error) {
+sy_status NcclCommunicator::Ready(sy_error* error) {
   std::unique_lock lock(mutex_);
   if (failed_ != SY_OK || aborted_) return Usable(error);
   if (comm_ == nullptr) {
@@ -220,14 +221,14 @@ sy_status Communicator::Ready(sy_error* error) {
               error);
 }
 
-sy_status Communicator::Open(const char* what, sy_error* error) {
+sy_status NcclCommunicator::Open(const char* what, sy_error* error) {
   if (const sy_status usable = Usable(error); usable != SY_OK) return usable;
   if (!ready_) return SY_FAIL(error, SY_INVALID, "%s before poll answered SY_OK", what);
   return CheckCuda(error, TheLibrary().cudaSetDevice(device_), "cudaSetDevice");
 }
 
-sy_status Communicator::Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
-                              sy_error* error) {
+sy_status NcclCommunicator::Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
+                                  sy_error* error) {
   if (group_depth == 0) return Settle(lock, what, code, error);
   if (grouped.empty() || grouped.back() != this) grouped.push_back(this);
   const sy_status status = CheckNccl(error, code, what, comm_);
@@ -236,8 +237,8 @@ sy_status Communicator::Taken(std::unique_lock<std::mutex>& lock, const char* wh
 
 // A non-blocking communicator may take a call up a little later; until then nothing else may be done with it, and an
 // event recorded behind it would come before it.
-sy_status Communicator::Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
-                               sy_error* error) {
+sy_status NcclCommunicator::Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
+                                   sy_error* error) {
   const auto began = Clock::now();
   for (int look = 0; code == ncclInProgress; ++look) {
     lock.unlock();
@@ -257,23 +258,23 @@ sy_status Communicator::Settle(std::unique_lock<std::mutex>& lock, const char* w
   return status == SY_OK ? SY_OK : Fail(status, error);
 }
 
-sy_status Communicator::GroupBegin(sy_error* error) {
+sy_status NcclCommunicator::GroupBegin(sy_error* error) {
   if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
   const sy_status status = CheckNccl(error, TheLibrary().ncclGroupStart(), "ncclGroupStart", nullptr);
   if (status == SY_OK) ++group_depth;
   return status;
 }
 
-sy_status Communicator::GroupEnd(sy_error* error) {
+sy_status NcclCommunicator::GroupEnd(sy_error* error) {
   if (group_depth == 0) return SY_FAIL(error, SY_INVALID, "group_end without group_begin");
   const bool outermost = --group_depth == 0;
-  std::vector<Communicator*> touched;
+  std::vector<NcclCommunicator*> touched;
   if (outermost) touched.swap(grouped);
   ncclResult_t code = ncclSuccess;
   {
     // An abort between the calls and here would free what NCCL is about to launch.
     std::vector<std::unique_lock<std::mutex>> locks;
-    for (Communicator* const one : touched) {
+    for (NcclCommunicator* const one : touched) {
       bool held = false;
       for (const auto& lock : locks) held = held || lock.mutex() == &one->mutex_;
       if (!held) locks.emplace_back(one->mutex_);
@@ -281,7 +282,7 @@ sy_status Communicator::GroupEnd(sy_error* error) {
     code = TheLibrary().ncclGroupEnd();
   }
   sy_status result = SY_OK;
-  for (Communicator* const one : touched) {
+  for (NcclCommunicator* const one : touched) {
     std::unique_lock lock(one->mutex_);
     sy_status status = one->Usable(result == SY_OK ? error : nullptr);
     if (status == SY_OK) status = one->Settle(lock, "ncclGroupEnd", code, result == SY_OK ? error : nullptr);
@@ -290,10 +291,10 @@ sy_status Communicator::GroupEnd(sy_error* error) {
   return touched.empty() ? CheckNccl(error, code, "ncclGroupEnd", nullptr) : result;
 }
 
-sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
-                              sy_error* error) {
+sy_status NcclCommunicator::Split(int32_t color, int32_t key, const char* name,
+                                  std::unique_ptr<NcclCommunicator>* result, sy_error* error) {
   result->reset();
-  std::unique_ptr<Communicator> made(new Communicator(name, 0, 0, device_, timeout_ms_));
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(name, 0, 0, device_, timeout_ms_));
   const Library& library = TheLibrary();
   if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
       allocated != SY_OK)
@@ -317,7 +318,7 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std:
   return SY_OK;
 }
 
-sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
+sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
   if (switchyard::NumberSetting("NCCL_OWNED_MEMORY", 1, 0) == 0)
     return SY_FAIL(error, SY_UNSUPPORTED, "owned memory is switched off by SWITCHYARD_NCCL_OWNED_MEMORY=0");
   const Library& library = TheLibrary();
@@ -346,7 +347,7 @@ sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error
   return status;
 }
 
-void Communicator::Free(void* address) {
+void NcclCommunicator::Free(void* address) {
   const auto found = owned_.find(address);
   if (found == owned_.end()) return;
   const Library& library = TheLibrary();
@@ -360,13 +361,13 @@ void Communicator::Free(void* address) {
   owned_.erase(found);
 }
 
-sy_status Communicator::Register(void* address, uint64_t bytes, void** registration, sy_error* error) {
+sy_status NcclCommunicator::Register(void* address, uint64_t bytes, void** registration, sy_error* error) {
   return Enqueue(
       "ncclCommRegister",
       [&](ncclComm_t comm) { return TheLibrary().ncclCommRegister(comm, address, bytes, registration); }, error);
 }
 
-void Communicator::Deregister(void* registration) {
+void NcclCommunicator::Deregister(void* registration) {
   Enqueue(
       "ncclCommDeregister", [&](ncclComm_t comm) { return TheLibrary().ncclCommDeregister(comm, registration); },
       nullptr);

@@ -21,19 +21,20 @@
 
 namespace nccl {
 
-class Communicator {
+class NcclCommunicator {
  public:
   static sy_status Query(sy_collective_info* info, sy_error* error);  // SY_UNSUPPORTED where NCCL is missing
   static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error);
-  ~Communicator();
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<NcclCommunicator>* result, sy_error* error);
+  ~NcclCommunicator();
 
   sy_status Ready(sy_error* error);
   sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                    int32_t reduction, int32_t root, sy_request** request, sy_error* error);
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
-  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<NcclCommunicator>* result,
+                  sy_error* error);
   void Abort();
 
   // Device memory from ncclMemAlloc, registered as a window where NCCL knows windows (2.27), else as a buffer.
@@ -53,7 +54,7 @@ class Communicator {
     void* registration = nullptr;
   };
 
-  Communicator(std::string name, int rank, int size, int device, uint64_t timeout_ms)
+  NcclCommunicator(std::string name, int rank, int size, int device, uint64_t timeout_ms)
       : name_(std::move(name)), rank_(rank), size_(size), device_(device), timeout_ms_(timeout_ms) {}
 
   sy_status Begin(sy_error* error);                   // of init: the id, then ncclCommInitRankConfig
@@ -91,7 +92,7 @@ class Communicator {
 };
 
 template <typename Call>
-sy_status Communicator::Enqueue(const char* what, Call call, sy_error* error) {
+sy_status NcclCommunicator::Enqueue(const char* what, Call call, sy_error* error) {
   std::unique_lock lock(mutex_);
   const sy_status open = Open(what, error);
   return open == SY_OK ? Taken(lock, what, call(comm_), error) : open;

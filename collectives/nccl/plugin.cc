@@ -5,14 +5,14 @@
 
 namespace {
 
-nccl::Communicator* Of(sy_communicator* handle) { return reinterpret_cast<nccl::Communicator*>(handle); }
+nccl::NcclCommunicator* Of(sy_communicator* handle) { return reinterpret_cast<nccl::NcclCommunicator*>(handle); }
 
 sy_collective_v1 MakeTable() {
-  sy_collective_v1 table = switchyard::CollectiveTable<nccl::Communicator>();
-  table.query = nccl::Communicator::Query;
-  table.group_begin = nccl::Communicator::GroupBegin;
+  sy_collective_v1 table = switchyard::CollectiveTable<nccl::NcclCommunicator>();
+  table.query = nccl::NcclCommunicator::Query;
+  table.group_begin = nccl::NcclCommunicator::GroupBegin;
   table.group_end = [](sy_error* error) {
-    return switchyard::Guarded(error, [&] { return nccl::Communicator::GroupEnd(error); });
+    return switchyard::Guarded(error, [&] { return nccl::NcclCommunicator::GroupEnd(error); });
   };
   table.register_memory = [](sy_communicator* self, void* address, uint64_t bytes, void** registration,
                              sy_error* error) {

@@ -43,7 +43,7 @@ uint64_t Pieces(const CallHeader& header, int size) {
 
 }  // namespace
 
-bool Communicator::Locate(const void* address, uint64_t bytes, int32_t* segment, uint64_t* offset) const {
+bool ShmCommunicator::Locate(const void* address, uint64_t bytes, int32_t* segment, uint64_t* offset) const {
   const auto* const start = static_cast<const char*>(address);
   for (size_t number = 0; number < owned_.size(); ++number) {
     if (owned_[number] == nullptr) continue;
@@ -57,24 +57,24 @@ bool Communicator::Locate(const void* address, uint64_t bytes, int32_t* segment,
   return false;
 }
 
-char* Communicator::PeerSend(int rank) const {
+char* ShmCommunicator::PeerSend(int rank) const {
   const CallHeader& call = header(rank, call_);
   const OwnedSegment& segment = *owned_[call.send_segment];
   return segment.memory.base() + segment.stride * rank + call.send_offset;
 }
 
-char* Communicator::PeerReceive(int rank) const {
+char* ShmCommunicator::PeerReceive(int rank) const {
   const CallHeader& call = header(rank, call_);
   const OwnedSegment& segment = *owned_[call.receive_segment];
   return segment.memory.base() + segment.stride * rank + call.receive_offset;
 }
 
-char* Communicator::slot(int rank, uint64_t turn) const {
+char* ShmCommunicator::slot(int rank, uint64_t turn) const {
   return control_.base() + layout_.slots + (2 * static_cast<size_t>(rank) + (turn & 1)) * kSlotBytes;
 }
 
 // What this rank contributes to the choice between direct and staged; before the header is published.
-void Communicator::Plan(sy_request& request) {
+void ShmCommunicator::Plan(sy_request& request) {
   CallHeader& own = request.header;
   const uint64_t block = own.count * BytesOf(own.dtype), all = block * size_;
   const bool sends = own.kind != kBroadcast || rank_ == own.root;
@@ -96,7 +96,7 @@ void Communicator::Plan(sy_request& request) {
   request.barriers = 1;
 }
 
-void Communicator::Work(sy_request& request) {
+void ShmCommunicator::Work(sy_request& request) {
   CallHeader& own = request.header;
   if (own.kind >= kMessages || own.kind == kBarrier || own.count == 0) return;
   const uint64_t pieces = Pieces(own, size_);
@@ -125,7 +125,7 @@ void Communicator::Work(sy_request& request) {
   if (piece < pieces) CopyIn(request, piece);
 }
 
-void Communicator::WorkDirect(sy_request& request) {
+void ShmCommunicator::WorkDirect(sy_request& request) {
   const CallHeader& own = request.header;
   const size_t element = BytesOf(own.dtype);
   const uint64_t block = own.count * element;
@@ -162,7 +162,7 @@ void Communicator::WorkDirect(sy_request& request) {
   }
 }
 
-void Communicator::CopyIn(sy_request& request, uint64_t piece) {
+void ShmCommunicator::CopyIn(sy_request& request, uint64_t piece) {
   const CallHeader& own = request.header;
   const Range range = Piece(own, size_, piece);
   char* const to = slot(rank_, request.turn + piece);
@@ -175,7 +175,7 @@ void Communicator::CopyIn(sy_request& request, uint64_t piece) {
     memcpy(to + rank * room, request.send + rank * block + range.begin, range.length);
 }
 
-void Communicator::CopyOut(sy_request& request, uint64_t piece) {
+void ShmCommunicator::CopyOut(sy_request& request, uint64_t piece) {
   const CallHeader& own = request.header;
   const size_t element = BytesOf(own.dtype);
   const Range range = Piece(own, size_, piece);
@@ -214,7 +214,7 @@ void Communicator::CopyOut(sy_request& request, uint64_t piece) {
 }
 
 // The sum of this rank's share of a piece, into its own slot, where the others fetch it.
-void Communicator::ReduceOwnShare(sy_request& request, uint64_t piece) {
+void ShmCommunicator::ReduceOwnShare(sy_request& request, uint64_t piece) {
   const CallHeader& own = request.header;
   const size_t element = BytesOf(own.dtype);
   const Range share = Share(Piece(own, size_, piece).length / element, rank_, size_, element);

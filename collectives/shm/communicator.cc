@@ -24,7 +24,7 @@ uint64_t Now() {
 
 }  // namespace
 
-void Communicator::Describe(sy_collective_info& info) {
+void ShmCommunicator::Describe(sy_collective_info& info) {
   snprintf(info.name, sizeof info.name, "shm");
   info.completion = SY_COMPLETES_BY_POLL;
   info.flags = SY_COLLECTIVE_ONE_NODE | SY_COLLECTIVE_DETERMINISTIC;
@@ -33,19 +33,20 @@ void Communicator::Describe(sy_collective_info& info) {
   info.alignment = 4096;
 }
 
-sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* communicator,
-                               sy_error* error) {
+sy_status ShmCommunicator::Create(const sy_init_request& request, std::unique_ptr<ShmCommunicator>* communicator,
+                                  sy_error* error) {
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size) {
     return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
   }
   for (int rank = 0; request.hosts != nullptr && rank < request.size; ++rank) {
     if (request.hosts[rank] != request.hosts[0]) {
-      return SY_FAIL(error, SY_INVALID,
-                     "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=tcp or mpi",
-                     rank);
+      return SY_FAIL(
+          error, SY_INVALID,
+          "shm joins the ranks of one host, but ranks 0 and %d are on different ones; use --collective=tcp or mpi",
+          rank);
     }
   }
-  std::unique_ptr<Communicator> made(new Communicator(request.rank, request.size, request.timeout_ms));
+  std::unique_ptr<ShmCommunicator> made(new ShmCommunicator(request.rank, request.size, request.timeout_ms));
   made->meeting_ = std::make_unique<Meeting>(request.rank, request.size);
   made->store_key_ = std::string("shm/") + request.name;
   if (request.rank == 0) {
@@ -63,7 +64,7 @@ sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<C
   return SY_OK;
 }
 
-sy_status Communicator::Ready(sy_error* error) {
+sy_status ShmCommunicator::Ready(sy_error* error) {
   if (ready_) return SY_OK;
   if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted while joining");
   if (store_ != nullptr) {
@@ -111,11 +112,11 @@ sy_status Communicator::Ready(sy_error* error) {
   return SY_OK;
 }
 
-bool Communicator::Interrupted() const {
+bool ShmCommunicator::Interrupted() const {
   return aborted_ || page_.load()->aborted_by.load(std::memory_order_relaxed) != 0;
 }
 
-sy_request* Communicator::FreeRequest(sy_error* error) {
+sy_request* ShmCommunicator::FreeRequest(sy_error* error) {
   if (failed_ != SY_OK) {
     if (error != nullptr) *error = failure_;
     return nullptr;
@@ -137,8 +138,9 @@ sy_request* Communicator::FreeRequest(sy_error* error) {
   return &request;
 }
 
-sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
-                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result, sy_error* error) {
+sy_status ShmCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                                  sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result,
+                                  sy_error* error) {
   const bool reduces = kind == kAllReduce || kind == kReduceScatter;
   if (BytesOf(dtype) == 0 || (reduces && FindReduction(dtype, reduction) == nullptr)) {
     return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
@@ -156,7 +158,7 @@ sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* se
   return SY_OK;
 }
 
-sy_status Communicator::Poll(sy_request* request, sy_error* error) {
+sy_status ShmCommunicator::Poll(sy_request* request, sy_error* error) {
   Progress(true);
   if (request->state == sy_request::kQueued) return SY_IN_PROGRESS;
   request->state = sy_request::kFree;
@@ -164,7 +166,7 @@ sy_status Communicator::Poll(sy_request* request, sy_error* error) {
   return request->outcome;
 }
 
-void Communicator::Progress(bool wait) {
+void ShmCommunicator::Progress(bool wait) {
   for (; first_ < next_; ++first_) {
     sy_request& request = requests_[first_ % requests_.size()];
     if (request.state != sy_request::kQueued) continue;
@@ -184,13 +186,13 @@ void Communicator::Progress(bool wait) {
   }
 }
 
-sy_status Communicator::Advance(sy_request& request, bool wait) {
+sy_status ShmCommunicator::Advance(sy_request& request, bool wait) {
   for (;;) {
     if (!request.arrived) {
       if (request.step == 0) Begin(request);
       Work(request);
       if (request.step == request.barriers) return SY_OK;
-      Ring(record(rank_).arrived, ++generation_);
+      Notify(record(rank_).arrived, ++generation_);
       request.arrived = true;
     }
     if (const sy_status all = AllArrived(request, wait); all != SY_OK) return all;
@@ -200,13 +202,13 @@ sy_status Communicator::Advance(sy_request& request, bool wait) {
   }
 }
 
-void Communicator::Begin(sy_request& request) {
+void ShmCommunicator::Begin(sy_request& request) {
   ++call_;
   if (request.header.kind < kMessages && request.header.kind != kBarrier) Plan(request);
   record(rank_).headers[call_ & 1] = request.header;
 }
 
-sy_status Communicator::AllArrived(sy_request& request, bool wait) {
+sy_status ShmCommunicator::AllArrived(sy_request& request, bool wait) {
   for (int rank = 0; rank < size_; ++rank) {
     Bell& bell = record(rank).arrived;
     for (;;) {
@@ -223,7 +225,7 @@ sy_status Communicator::AllArrived(sy_request& request, bool wait) {
   return SY_OK;
 }
 
-sy_status Communicator::CheckInterrupted(sy_request& request) {
+sy_status ShmCommunicator::CheckInterrupted(sy_request& request) {
   const uint32_t by = page_.load()->aborted_by.load(std::memory_order_relaxed);
   if (aborted_) return SY_FAIL(&request.error, SY_ABORTED, "aborted");
   if (by != 0) return SY_FAIL(&request.error, SY_ABORTED, "rank %u gave up", by - 1);
@@ -235,7 +237,7 @@ sy_status Communicator::CheckInterrupted(sy_request& request) {
 }
 
 // "rank 1, rank 3": who has not reached the barrier.
-const char* Communicator::Missing(char* text, size_t room) const {
+const char* ShmCommunicator::Missing(char* text, size_t room) const {
   size_t used = 0;
   text[0] = '\0';
   for (int rank = 0; rank < size_ && used + 16 < room; ++rank) {
@@ -246,7 +248,7 @@ const char* Communicator::Missing(char* text, size_t room) const {
 }
 
 // Every rank finds the same: the first rank that disagrees with rank 0.
-sy_status Communicator::CompareHeaders(sy_request& request) {
+sy_status ShmCommunicator::CompareHeaders(sy_request& request) {
   const CallHeader& first = header(0, call_);
   for (int rank = 1; rank < size_; ++rank) {
     const CallHeader& other = header(rank, call_);
@@ -258,7 +260,7 @@ sy_status Communicator::CompareHeaders(sy_request& request) {
 }
 
 // A call of our own, waited for. `value` and `other` are for all ranks to read.
-sy_status Communicator::RunNow(CollectiveKind kind, uint64_t count, int32_t value, int32_t other, sy_error* error) {
+sy_status ShmCommunicator::RunNow(CollectiveKind kind, uint64_t count, int32_t value, int32_t other, sy_error* error) {
   sy_request* request = nullptr;
   if (const sy_status submitted = Submit(kind, nullptr, nullptr, nullptr, count, SY_U8, SY_SUM, 0, &request, error);
       submitted != SY_OK) {
@@ -273,7 +275,7 @@ sy_status Communicator::RunNow(CollectiveKind kind, uint64_t count, int32_t valu
 }
 
 // Waits for the segment that rank 0 shares.
-sy_status Communicator::TakeSegment(Segment* segment, sy_error* error) {
+sy_status ShmCommunicator::TakeSegment(Segment* segment, sy_error* error) {
   const uint64_t start = Now();
   for (int descriptor = -1;;) {
     const sy_status taken = meeting_->Take(10, &descriptor, error);
@@ -285,7 +287,7 @@ sy_status Communicator::TakeSegment(Segment* segment, sy_error* error) {
   }
 }
 
-sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
+sy_status ShmCommunicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
   if (bytes == 0) return SY_FAIL(error, SY_INVALID, "buffer_alloc of 0 bytes");
   if (const sy_status agreed = RunNow(kBufferAlloc, bytes, 0, 0, error); agreed != SY_OK) return agreed;
   auto made = std::make_unique<OwnedSegment>();
@@ -321,14 +323,14 @@ sy_status Communicator::Allocate(uint64_t bytes, void** address, sy_error* error
   return SY_OK;
 }
 
-void Communicator::Free(void* address) {
+void ShmCommunicator::Free(void* address) {
   for (auto& segment : owned_) {
     if (segment != nullptr && segment->memory.base() + segment->stride * rank_ == address) segment.reset();
   }
 }
 
-sy_status Communicator::Split(int32_t color, int32_t key, const char*, std::unique_ptr<Communicator>* result,
-                              sy_error* error) {
+sy_status ShmCommunicator::Split(int32_t color, int32_t key, const char*, std::unique_ptr<ShmCommunicator>* result,
+                                 sy_error* error) {
   if (const sy_status met = RunNow(kSplit, 0, color, key, error); met != SY_OK) return met;
   std::vector<int> group;
   for (int rank = 0; rank < size_; ++rank) {
@@ -338,10 +340,10 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char*, std::uniq
                    [&](int a, int b) { return header(a, call_).values[1] < header(b, call_).values[1]; });
   const int size = static_cast<int>(group.size());
   const int rank = static_cast<int>(std::find(group.begin(), group.end(), rank_) - group.begin());
-  std::unique_ptr<Communicator> made;
+  std::unique_ptr<ShmCommunicator> made;
   sy_status status = SY_OK;
   if (color >= 0) {
-    made.reset(new Communicator(rank, size, timeout_ms_));
+    made.reset(new ShmCommunicator(rank, size, timeout_ms_));
     made->meeting_ = std::make_unique<Meeting>(rank, size);
     if (rank == 0) status = made->meeting_->Call(made->layout_.total, error);
     snprintf(record(rank_).socket_name, sizeof record(rank_).socket_name, "%s",
@@ -362,7 +364,7 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char*, std::uniq
   return status;
 }
 
-void Communicator::Abort() {
+void ShmCommunicator::Abort() {
   aborted_ = true;
   // Others stop waiting for us. Harmless before the segment is there, for then nobody waits in it.
   if (ControlPage* const page = page_) {

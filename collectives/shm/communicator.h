@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/shm/meeting.h"
 #include "collectives/reduction/reduce.h"
+#include "collectives/shm/meeting.h"
 #include "collectives/shm/segment.h"
 #include "collectives/shm/shared_layout.h"
 #include "core/abi/collective_class.h"
@@ -20,13 +20,13 @@ namespace shm {
 
 using namespace switchyard;  // the words of collective_class.h
 
-class Communicator;
+class ShmCommunicator;
 
 }  // namespace shm
 
 struct sy_request {
   enum { kFree, kQueued, kDone } state = kFree;
-  shm::Communicator* owner = nullptr;
+  shm::ShmCommunicator* owner = nullptr;
   shm::CallHeader header{};
   const char* send = nullptr;
   char* receive = nullptr;
@@ -55,11 +55,12 @@ struct sy_request {
 
 namespace shm {
 
-class Communicator {
+class ShmCommunicator {
  public:
   static void Describe(sy_collective_info& info);
   // Not usable before Ready() answers SY_OK. Rank 0 tells the name of its socket through the store.
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* communicator, sy_error* error);
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<ShmCommunicator>* communicator,
+                          sy_error* error);
   sy_status Ready(sy_error* error);
 
   // Queues a collective. `count` as in the ABI.
@@ -74,7 +75,8 @@ class Communicator {
   // These wait for the other ranks.
   sy_status Allocate(uint64_t bytes, void** address, sy_error* error);
   void Free(void* address);
-  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<ShmCommunicator>* result,
+                  sy_error* error);
 
   void Abort();
 
@@ -83,7 +85,7 @@ class Communicator {
     Segment memory;
     size_t stride = 0, bytes = 0;  // of one rank's part
   };
-  Communicator(int rank, int size, uint64_t timeout_ms)
+  ShmCommunicator(int rank, int size, uint64_t timeout_ms)
       : rank_(rank), size_(size), timeout_ms_(timeout_ms), layout_(size) {}
 
   // communicator.cc: the queue and the steps

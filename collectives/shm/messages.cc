@@ -29,8 +29,8 @@ void CopyFromRing(const char* ring, uint64_t at, char* to, uint64_t bytes) {
 
 }  // namespace
 
-sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
-                                       sy_request** result, sy_error* error) {
+sy_status ShmCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                          sy_request** result, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
@@ -47,7 +47,7 @@ sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* t
 }
 
 // Moves as much as fits; true if anything moved.
-bool Communicator::MoveSend(sy_request::Message& message) {
+bool ShmCommunicator::MoveSend(sy_request::Message& message) {
   const sy_transfer& transfer = message.transfer;
   const size_t pair = static_cast<size_t>(rank_) * size_ + transfer.peer;
   RingHeader& ring = rings_[pair];
@@ -69,11 +69,11 @@ bool Communicator::MoveSend(sy_request::Message& message) {
   }
   if (message.done == before) return false;
   ring.written.store(written, std::memory_order_release);
-  Ring(record(transfer.peer).doorbell);
+  Notify(record(transfer.peer).doorbell);
   return true;
 }
 
-bool Communicator::MoveReceive(sy_request::Message& message, sy_request& request, sy_status* status) {
+bool ShmCommunicator::MoveReceive(sy_request::Message& message, sy_request& request, sy_status* status) {
   const sy_transfer& transfer = message.transfer;
   const size_t pair = static_cast<size_t>(transfer.peer) * size_ + rank_;
   RingHeader& ring = rings_[pair];
@@ -102,11 +102,11 @@ bool Communicator::MoveReceive(sy_request::Message& message, sy_request& request
   }
   if (message.done == before) return false;
   ring.taken.store(taken, std::memory_order_release);
-  Ring(record(transfer.peer).doorbell);
+  Notify(record(transfer.peer).doorbell);
   return true;
 }
 
-sy_status Communicator::AdvanceMessages(sy_request& request, bool wait) {
+sy_status ShmCommunicator::AdvanceMessages(sy_request& request, bool wait) {
   Bell& doorbell = record(rank_).doorbell;
   for (;;) {
     const uint32_t seen = doorbell.value.load();

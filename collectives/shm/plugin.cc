@@ -6,7 +6,7 @@
 namespace {
 
 const void* Interface(const char* name) {
-  static const sy_collective_v1 table = switchyard::CollectiveTable<shm::Communicator>();
+  static const sy_collective_v1 table = switchyard::CollectiveTable<shm::ShmCommunicator>();
   return strcmp(name, "collective/1") == 0 ? &table : nullptr;
 }
 

@@ -24,12 +24,12 @@ void WakeSleepers(Bell& bell) {
 
 }  // namespace
 
-void Ring(Bell& bell, uint32_t value) {
+void Notify(Bell& bell, uint32_t value) {
   bell.value.store(value);
   WakeSleepers(bell);
 }
 
-void Ring(Bell& bell) {
+void Notify(Bell& bell) {
   bell.value.fetch_add(1);
   WakeSleepers(bell);
 }

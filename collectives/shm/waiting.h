@@ -14,9 +14,9 @@ struct Bell {
 };
 
 // Changes the value and wakes whoever sleeps on it.
-void Ring(Bell& bell, uint32_t value);
+void Notify(Bell& bell, uint32_t value);
 // Adds one to it and wakes.
-void Ring(Bell& bell);
+void Notify(Bell& bell);
 // Until the value is no longer `seen`: spins that many times, then sleeps up to a millisecond. True if it changed.
 bool WaitForChange(Bell& bell, uint32_t seen, int spins);
 

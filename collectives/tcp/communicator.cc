@@ -35,7 +35,7 @@ bool Reduces(int32_t kind) { return kind == switchyard::kAllReduce || kind == sw
 
 }  // namespace
 
-void Communicator::Describe(sy_collective_info& info) {
+void TcpCommunicator::Describe(sy_collective_info& info) {
   std::snprintf(info.name, sizeof info.name, "tcp");
   info.completion = SY_COMPLETES_BY_POLL;
   info.flags = SY_COLLECTIVE_DETERMINISTIC;
@@ -44,7 +44,7 @@ void Communicator::Describe(sy_collective_info& info) {
   info.alignment = 64;
 }
 
-Communicator::Communicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh)
+TcpCommunicator::TcpCommunicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh)
     : rank_(request.rank),
       size_(request.size),
       timeout_ms_(request.timeout_ms),
@@ -56,7 +56,8 @@ Communicator::Communicator(const sy_init_request& request, std::unique_ptr<Mesh>
   if (request.hosts != nullptr) hosts_.assign(request.hosts, request.hosts + request.size);
 }
 
-sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error) {
+sy_status TcpCommunicator::Create(const sy_init_request& request, std::unique_ptr<TcpCommunicator>* result,
+                                  sy_error* error) {
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
     return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
   const char* const interface = host->setting("TCP_INTERFACE");
@@ -64,11 +65,11 @@ sy_status Communicator::Create(const sy_init_request& request, std::unique_ptr<C
   if (const sy_status opened = Mesh::Open(request, interface == nullptr ? "" : interface, &mesh, error);
       opened != SY_OK)
     return opened;
-  result->reset(new Communicator(request, std::move(mesh)));
+  result->reset(new TcpCommunicator(request, std::move(mesh)));
   return SY_OK;
 }
 
-sy_status Communicator::Ready(sy_error* error) {
+sy_status TcpCommunicator::Ready(sy_error* error) {
   if (failed_ != SY_OK) {
     if (error != nullptr) *error = failure_;
     return failed_;
@@ -77,7 +78,7 @@ sy_status Communicator::Ready(sy_error* error) {
   return mesh_->Poll(error);
 }
 
-sy_request* Communicator::Queue(const CallSignature& call, const void* send, void* receive) {
+sy_request* TcpCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
   if (unused_.empty()) unused_.push_back(std::make_unique<sy_request>());
   queue_.push_back(std::move(unused_.back()));
   unused_.pop_back();
@@ -93,8 +94,9 @@ sy_request* Communicator::Queue(const CallSignature& call, const void* send, voi
   return &request;
 }
 
-sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
-                               sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request, sy_error* error) {
+sy_status TcpCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
+                                  sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request,
+                                  sy_error* error) {
   if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
     return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
@@ -102,8 +104,8 @@ sy_status Communicator::Submit(int32_t kind, const sy_call* call, const void* se
   return SY_OK;
 }
 
-sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
-                                       sy_request** request, sy_error* error) {
+sy_status TcpCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
+                                          sy_request** request, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     if (transfers[i].peer < 0 || transfers[i].peer >= size_ || transfers[i].peer == rank_)
       return SY_FAIL(error, SY_INVALID, "message %u of rank %d: peer %d of %d ranks", i, rank_, transfers[i].peer,
@@ -114,7 +116,7 @@ sy_status Communicator::SubmitMessages(const sy_call* call, const sy_transfer* t
   return SY_OK;
 }
 
-sy_status Communicator::Poll(sy_request* request, sy_error* error) {
+sy_status TcpCommunicator::Poll(sy_request* request, sy_error* error) {
   while (!queue_.empty()) {
     sy_request& first = *queue_.front();
     sy_status status = failed_;
@@ -142,7 +144,7 @@ sy_status Communicator::Poll(sy_request* request, sy_error* error) {
 }
 
 // SY_IN_PROGRESS where nothing can go on now.
-sy_status Communicator::Advance(sy_request& request) {
+sy_status TcpCommunicator::Advance(sy_request& request) {
   if (request.round < 0) {
     request.began = Clock::now();
     FirstRound(request);
@@ -163,13 +165,13 @@ sy_status Communicator::Advance(sy_request& request) {
   }
 }
 
-void Communicator::ToAndFrom(sy_request& request, int peer, const void* from, uint64_t sent, void* to,
-                             uint64_t received) {
+void TcpCommunicator::ToAndFrom(sy_request& request, int peer, const void* from, uint64_t sent, void* to,
+                                uint64_t received) {
   request.messages.push_back({{peer, 1, const_cast<void*>(from), sent}});
   request.messages.push_back({{peer, 0, to, received}});
 }
 
-void Communicator::FirstRound(sy_request& request) {
+void TcpCommunicator::FirstRound(sy_request& request) {
   const CallSignature& call = request.call;
   if (call.kind == switchyard::kMessages) return;  // they are given
   const uint64_t element = BytesOf(call.dtype), block = call.count * element, size = static_cast<uint64_t>(size_),
@@ -217,7 +219,7 @@ void Communicator::FirstRound(sy_request& request) {
 }
 
 // result[i] = the sum over all ranks, in rank order, of what each has sent into the scratch and of our own.
-void Communicator::ReduceBlocks(const sy_request& request, const char* own, uint64_t count, char* result) {
+void TcpCommunicator::ReduceBlocks(const sy_request& request, const char* own, uint64_t count, char* result) {
   const uint64_t bytes = count * BytesOf(request.call.dtype);
   sources_.clear();
   for (int peer = 0; peer < size_; ++peer)
@@ -226,7 +228,7 @@ void Communicator::ReduceBlocks(const sy_request& request, const char* own, uint
   switchyard::FindReduction(request.call.dtype, request.call.reduction)(&out, 1, sources_.data(), size_, count);
 }
 
-bool Communicator::NextRound(sy_request& request) {
+bool TcpCommunicator::NextRound(sy_request& request) {
   const CallSignature& call = request.call;
   const uint64_t element = BytesOf(call.dtype), block = call.count * element;
   if (!Reduces(call.kind) || request.round > 0) return false;
@@ -252,7 +254,7 @@ bool Communicator::NextRound(sy_request& request) {
 }
 
 // Moves what the sockets take and have. Between one pair of ranks and in one direction, messages go in order.
-sy_status Communicator::MoveAll(sy_request& request, bool* moved, bool* finished) {
+sy_status TcpCommunicator::MoveAll(sy_request& request, bool* moved, bool* finished) {
   std::fill(waits_for_.begin(), waits_for_.end(), short{0});
   for (sy_request::Message& message : request.messages) {
     if (message.done == message.size()) continue;
@@ -268,7 +270,7 @@ sy_status Communicator::MoveAll(sy_request& request, bool* moved, bool* finished
   return SY_OK;
 }
 
-sy_status Communicator::Move(sy_request& request, sy_request::Message& message, bool* moved) {
+sy_status TcpCommunicator::Move(sy_request& request, sy_request::Message& message, bool* moved) {
   const sy_transfer& transfer = message.transfer;
   const bool sends = transfer.is_send != 0;
   if (message.done == 0 && sends) message.frame = {kMagic, transfer.bytes, request.call};
@@ -300,8 +302,8 @@ sy_status Communicator::Move(sy_request& request, sy_request::Message& message, 
   return SY_OK;
 }
 
-sy_status Communicator::CheckFrame(const sy_request& request, const sy_request::Message& message,
-                                   sy_error* error) const {
+sy_status TcpCommunicator::CheckFrame(const sy_request& request, const sy_request::Message& message,
+                                      sy_error* error) const {
   const Frame& frame = message.frame;
   CallSignature theirs = frame.call;
   theirs.tag[sizeof theirs.tag - 1] = '\0';
@@ -323,7 +325,7 @@ sy_status Communicator::CheckFrame(const sy_request& request, const sy_request::
                  static_cast<unsigned long long>(message.transfer.bytes), request.call.tag);
 }
 
-sy_status Communicator::CheckTime(const sy_request& request, sy_error* error) const {
+sy_status TcpCommunicator::CheckTime(const sy_request& request, sy_error* error) const {
   if (timeout_ms_ == 0 || Clock::now() - request.began < std::chrono::milliseconds(timeout_ms_)) return SY_IN_PROGRESS;
   std::string late;
   for (int peer = 0; peer < size_; ++peer) {
@@ -335,7 +337,7 @@ sy_status Communicator::CheckTime(const sy_request& request, sy_error* error) co
                  late.c_str());
 }
 
-void Communicator::WaitForSockets() {
+void TcpCommunicator::WaitForSockets() {
   polled_.clear();
   for (int peer = 0; peer < size_; ++peer) {
     const short events = waits_for_[static_cast<size_t>(peer)];
@@ -344,8 +346,8 @@ void Communicator::WaitForSockets() {
   poll(polled_.data(), polled_.size(), 1);
 }
 
-sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result,
-                              sy_error* error) {
+sy_status TcpCommunicator::Split(int32_t color, int32_t key, const char* name, std::unique_ptr<TcpCommunicator>* result,
+                                 sy_error* error) {
   // Everybody learns everybody's color and key.
   const size_t size = static_cast<size_t>(size_), own = static_cast<size_t>(rank_);
   std::vector<int32_t> all(2 * size);
@@ -376,7 +378,7 @@ sy_status Communicator::Split(int32_t color, int32_t key, const char* name, std:
   part.name = full_name.c_str();
   part.store = store_;
   part.timeout_ms = timeout_ms_;
-  std::unique_ptr<Communicator> made;
+  std::unique_ptr<TcpCommunicator> made;
   status = Create(part, &made, error);
   while (status == SY_OK && (status = made->Ready(error)) == SY_IN_PROGRESS) {
     if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted in split");

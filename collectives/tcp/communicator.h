@@ -25,7 +25,7 @@ using switchyard::CallSignature;
 
 extern const sy_host* host;  // what sy_plugin_query was given
 
-class Communicator;
+class TcpCommunicator;
 
 // What precedes the bytes of every message. Ranks are of one architecture: numbers travel as they lie in memory.
 struct Frame {
@@ -42,7 +42,7 @@ struct sy_request {
     tcp::Frame frame{};
     uint64_t size() const { return sizeof(tcp::Frame) + transfer.bytes; }
   };
-  tcp::Communicator* owner = nullptr;
+  tcp::TcpCommunicator* owner = nullptr;
   tcp::CallSignature call{};
   const char* send = nullptr;
   char* receive = nullptr;
@@ -56,10 +56,10 @@ struct sy_request {
 
 namespace tcp {
 
-class Communicator {
+class TcpCommunicator {
  public:
   static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<Communicator>* result, sy_error* error);
+  static sy_status Create(const sy_init_request& request, std::unique_ptr<TcpCommunicator>* result, sy_error* error);
   sy_status Ready(sy_error* error);
   sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                    int32_t reduction, int32_t root, sy_request** request, sy_error* error);
@@ -69,11 +69,12 @@ class Communicator {
   // no socket has anything.
   sy_status Poll(sy_request* request, sy_error* error);
   // Waits for the other ranks.
-  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<Communicator>* result, sy_error* error);
+  sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<TcpCommunicator>* result,
+                  sy_error* error);
   void Abort() { aborted_ = true; }
 
  private:
-  Communicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh);
+  TcpCommunicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh);
   sy_request* Queue(const CallSignature& call, const void* send, void* receive);
   sy_status Advance(sy_request& request);
   bool NextRound(sy_request& request);  // false after the last

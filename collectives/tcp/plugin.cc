@@ -8,7 +8,7 @@
 namespace {
 
 const void* Interface(const char* name) {
-  static const sy_collective_v1 table = switchyard::CollectiveTable<tcp::Communicator>();
+  static const sy_collective_v1 table = switchyard::CollectiveTable<tcp::TcpCommunicator>();
   return strcmp(name, "collective/1") == 0 ? &table : nullptr;
 }
 

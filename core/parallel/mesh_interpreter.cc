@@ -9,7 +9,7 @@
 #include "core/graph/graph.h"
 #include "core/graph/op.h"
 #include "core/plan/kernels.h"
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/composition.h"
 
 namespace switchyard {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/parallel/mesh.h"
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 
 namespace switchyard {
 

@@ -9,7 +9,7 @@
 
 #include "core/graph/graph.h"
 #include "core/graph/passes/rewrite.h"
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 
 namespace switchyard {
 

@@ -12,8 +12,8 @@
 
 #include "core/base/status.h"
 #include "core/graph/graph.h"
-#include "core/runtime/communicator.h"
-#include "core/runtime/device.h"
+#include "core/runtime/collectives/communicator.h"
+#include "core/runtime/device/device.h"
 
 namespace switchyard {
 

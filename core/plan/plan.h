@@ -17,8 +17,8 @@
 #include "core/plan/kernels.h"
 #include "core/plan/memory.h"
 #include "core/plan/schedule.h"
-#include "core/runtime/communicator.h"
-#include "core/runtime/device.h"
+#include "core/runtime/collectives/communicator.h"
+#include "core/runtime/device/device.h"
 
 namespace switchyard {
 

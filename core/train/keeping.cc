@@ -7,7 +7,7 @@
 #include "core/base/environment.h"
 #include "core/base/json.h"
 #include "core/base/logging.h"
-#include "core/runtime/library.h"
+#include "core/runtime/plugins/library.h"
 #include "core/train/architecture.h"
 #include "core/train/bad_samples.h"
 #include "core/train/batch_division.h"

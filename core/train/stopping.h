@@ -11,7 +11,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "core/runtime/communicator.h"
+#include "core/runtime/collectives/communicator.h"
 
 namespace switchyard {
 

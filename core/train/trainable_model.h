@@ -11,7 +11,7 @@
 #include "core/graph/host_tensor.h"
 #include "core/graph/passes/rewrite.h"
 #include "core/nn/context.h"
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "core/train/config.h"
 #include "core/train/task.h"
 #include "nlohmann/json.hpp"

@@ -4,7 +4,7 @@
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
-#include "core/runtime/interpose.h"
+#include "core/runtime/plugins/interpose.h"
 
 namespace switchyard {
 namespace {

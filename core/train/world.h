@@ -11,11 +11,11 @@
 #include "core/base/status.h"
 #include "core/parallel/mesh.h"
 #include "core/plan/plan.h"
-#include "core/runtime/communicator.h"
-#include "core/runtime/device.h"
-#include "core/runtime/device_choice.h"
-#include "core/runtime/process_map.h"
-#include "core/runtime/rendezvous.h"
+#include "core/runtime/collectives/communicator.h"
+#include "core/runtime/device/device.h"
+#include "core/runtime/device/device_choice.h"
+#include "core/runtime/processes/process_map.h"
+#include "core/runtime/processes/rendezvous.h"
 #include "core/train/stopping.h"
 
 namespace switchyard {
@@ -26,7 +26,7 @@ struct WorldRequest {
   int threads = 0;  // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
   bool deterministic = true;
   int freeze_limit_ms = 30000, init_timeout_ms = 60000;
-  std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/interpose.h
+  std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/plugins/interpose.h
   // Called once when a peer has died, frozen or failed, on a thread of the rendezvous and before the other threads can
   // know; for programs that would rather leave than wait for a kernel to end. Empty: every wait ends with the Status.
   std::function<void(const Status&)> on_peer_failure;

@@ -6,7 +6,7 @@
 
 #include "collectives/reduction/reduce.h"
 #include "core/abi/collective.h"
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/composition.h"
 #include "tools/conform/rounding.h"
 
 namespace switchyard {

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "core/base/random.h"
-#include "core/runtime/device.h"
-#include "core/runtime/plugin.h"
+#include "core/runtime/device/device.h"
+#include "core/runtime/plugins/plugin.h"
 #include "tools/conform/op_data.h"
 
 namespace switchyard::conform {

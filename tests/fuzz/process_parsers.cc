@@ -11,10 +11,10 @@
 #include "core/base/logging.h"
 #include "core/base/text.h"
 #include "core/optim/schedule.h"
-#include "core/runtime/device_choice.h"
-#include "core/runtime/message_link.h"
-#include "core/runtime/plugin.h"
-#include "core/runtime/slurm.h"
+#include "core/runtime/device/device_choice.h"
+#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/processes/message_link.h"
+#include "core/runtime/processes/slurm.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace switchyard {

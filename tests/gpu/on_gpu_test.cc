@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 #include "core/train/metrics.h"
 #include "tests/cli/program.h"
 

@@ -1,6 +1,6 @@
 // The cuda plugin where it can use no GPU: it loads, counts none and says why, and a run that asks for it is refused
 // with that reason. CUDA_VISIBLE_DEVICES hides the GPUs of a machine that has some, so that these tests run everywhere.
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 #include "tests/cli/program.h"
 
 namespace switchyard {
@@ -51,7 +51,9 @@ TEST_F(CudaWithoutDriver, TrainingOnItIsRefusedWithTheReason) {
   }
 }
 
-TEST_F(CudaWithoutDriver, AutoTakesAnotherDevice) { ExpectSuccess(Run(SmallTraining("--device=auto")), {"cpu device 0"}); }
+TEST_F(CudaWithoutDriver, AutoTakesAnotherDevice) {
+  ExpectSuccess(Run(SmallTraining("--device=auto")), {"cpu device 0"});
+}
 
 }  // namespace
 }  // namespace switchyard

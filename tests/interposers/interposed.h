@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/abi/ops.h"
-#include "core/runtime/interpose.h"
+#include "core/runtime/plugins/interpose.h"
 
 namespace switchyard {
 

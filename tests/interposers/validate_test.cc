@@ -2,7 +2,7 @@
 // that was made.
 #include <array>
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "tests/interposers/interposed.h"
 
 namespace switchyard {

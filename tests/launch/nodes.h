@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/runtime/message_link.h"
+#include "core/runtime/processes/message_link.h"
 #include "tests/cli/program.h"
 #include "tests/faults/running_program.h"
 #include "tests/parallel/visitor.h"

@@ -16,8 +16,8 @@
 
 #include "core/abi/collective.h"
 #include "core/base/environment.h"
-#include "core/runtime/communicator.h"
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/communicator.h"
+#include "core/runtime/collectives/composition.h"
 
 namespace switchyard {
 namespace {

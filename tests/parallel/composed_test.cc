@@ -8,7 +8,7 @@
 #include <ostream>
 
 #include "core/base/environment.h"
-#include "core/runtime/communicator.h"
+#include "core/runtime/collectives/communicator.h"
 #include "tests/parallel/thread_ranks.h"
 #include "tests/plan/allocation_count.h"
 

@@ -1,4 +1,4 @@
-#include "core/runtime/launcher.h"
+#include "core/runtime/processes/launcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

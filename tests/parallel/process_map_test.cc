@@ -1,4 +1,4 @@
-#include "core/runtime/process_map.h"
+#include "core/runtime/processes/process_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "core/runtime/slurm.h"
+#include "core/runtime/processes/slurm.h"
 
 namespace switchyard {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/base/environment.h"
-#include "core/runtime/communicator.h"
-#include "core/runtime/launcher.h"
+#include "core/runtime/collectives/communicator.h"
+#include "core/runtime/processes/launcher.h"
 
 namespace switchyard {
 namespace {

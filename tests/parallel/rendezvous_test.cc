@@ -1,4 +1,4 @@
-#include "core/runtime/rendezvous.h"
+#include "core/runtime/processes/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <latch>
 #include <thread>
 
-#include "core/runtime/meeting.h"
-#include "core/runtime/message_link.h"
+#include "core/runtime/processes/meeting.h"
+#include "core/runtime/processes/message_link.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/parallel/thread_ranks.h"
 #include "tests/parallel/visitor.h"

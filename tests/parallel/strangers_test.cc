@@ -1,5 +1,5 @@
 // Who is let into a meeting, and what the others cost: ranks as threads, visitors beside them.
-#include "core/runtime/strangers.h"
+#include "core/runtime/processes/strangers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 #include "core/base/environment.h"
 #include "core/base/secret.h"
-#include "core/runtime/meeting.h"
-#include "core/runtime/token.h"
+#include "core/runtime/processes/meeting.h"
+#include "core/runtime/processes/token.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/parallel/visitor.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/runtime/rendezvous.h"
+#include "core/runtime/processes/rendezvous.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/parallel/visitor.h"
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/runtime/handshake.h"
-#include "core/runtime/message_link.h"
+#include "core/runtime/processes/handshake.h"
+#include "core/runtime/processes/message_link.h"
 
 namespace switchyard {
 

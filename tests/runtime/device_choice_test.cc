@@ -1,8 +1,8 @@
-#include "core/runtime/device_choice.h"
+#include "core/runtime/device/device_choice.h"
 
 #include <cstdlib>
 
-#include "core/runtime/library.h"
+#include "core/runtime/plugins/library.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

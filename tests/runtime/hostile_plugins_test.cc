@@ -10,9 +10,9 @@
 #include <functional>
 
 #include "core/base/environment.h"
-#include "core/runtime/doctor.h"
-#include "core/runtime/plugin.h"
-#include "core/runtime/process_state.h"
+#include "core/runtime/plugins/doctor.h"
+#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/process_state.h"
 #include "gmock/gmock.h"
 #include "tests/runtime/plugin_folder.h"
 

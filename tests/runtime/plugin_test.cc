@@ -1,4 +1,4 @@
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/runtime/doctor.h"
+#include "core/runtime/plugins/doctor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

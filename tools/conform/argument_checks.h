@@ -2,7 +2,7 @@
 // answers SY_INVALID or SY_UNSUPPORTED with a message; it neither takes them nor crashes.
 #pragma once
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 #include "nlohmann/json.hpp"
 #include "tools/conform/recorder.h"
 

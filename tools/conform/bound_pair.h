@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 
 namespace switchyard::conform {
 

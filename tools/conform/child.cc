@@ -14,8 +14,8 @@
 
 #include "core/base/child_process.h"
 #include "core/base/environment.h"
-#include "core/runtime/interpose.h"
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/interpose.h"
+#include "core/runtime/plugins/plugin.h"
 #include "tools/conform/backend_checks.h"
 #include "tools/conform/collective_run.h"
 #include "tools/conform/device_checks.h"

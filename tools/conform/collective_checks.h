@@ -1,7 +1,7 @@
 // Collective plugins, with data on several ranks, each a process of its own.
 #pragma once
 
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/composition.h"
 
 namespace switchyard::conform {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/runtime/device.h"
-#include "core/runtime/plugin.h"
+#include "core/runtime/device/device.h"
+#include "core/runtime/plugins/plugin.h"
 #include "nlohmann/json.hpp"
 #include "tools/conform/file_store.h"
 #include "tools/conform/values.h"

@@ -1,6 +1,6 @@
 #include "tools/conform/collective_run.h"
 
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/composition.h"
 
 namespace switchyard::conform {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 #include "tools/conform/collective_rank.h"
 #include "tools/conform/name_filter.h"
 #include "tools/conform/result_log.h"

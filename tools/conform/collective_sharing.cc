@@ -1,7 +1,7 @@
 #include <array>
 #include <thread>
 
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/composition.h"
 #include "tools/conform/collective_run.h"
 #include "tools/conform/own_process.h"
 

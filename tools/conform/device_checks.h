@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/runtime/device.h"
-#include "core/runtime/plugin.h"
+#include "core/runtime/device/device.h"
+#include "core/runtime/plugins/plugin.h"
 #include "nlohmann/json.hpp"
 #include "tools/conform/recorder.h"
 

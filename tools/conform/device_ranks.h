@@ -2,7 +2,7 @@
 // a backend.
 #pragma once
 
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 #include "nlohmann/json.hpp"
 #include "tools/conform/conform.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/base/random.h"
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/composition.h"
 #include "tools/conform/op_data.h"
 #include "tools/conform/rounding.h"
 

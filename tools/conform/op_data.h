@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "tools/conform/op_cases.h"
 #include "tools/conform/op_run.h"
 

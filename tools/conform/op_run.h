@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "tools/conform/values.h"
 
 namespace switchyard::conform {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/abi/ops.h"
-#include "core/runtime/composition.h"
+#include "core/runtime/collectives/composition.h"
 #include "tools/conform/op_run.h"
 #include "tools/conform/rounding.h"
 

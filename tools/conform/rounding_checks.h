@@ -2,7 +2,7 @@
 // results in a half type have one right answer, bit for bit (rounding.h).
 #pragma once
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {

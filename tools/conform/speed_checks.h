@@ -2,7 +2,7 @@
 // as unsupported, not as a failure.
 #pragma once
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {

@@ -2,8 +2,8 @@
 // the interfaces directly.
 #pragma once
 
-#include "core/runtime/device.h"
-#include "core/runtime/plugin.h"
+#include "core/runtime/device/device.h"
+#include "core/runtime/plugins/plugin.h"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/runtime/device.h"
+#include "core/runtime/device/device.h"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {

@@ -13,7 +13,7 @@
 #include "core/base/logging.h"
 #include "core/base/names.h"
 #include "core/base/text.h"
-#include "core/runtime/launcher.h"
+#include "core/runtime/processes/launcher.h"
 #include "core/settings/listing.h"
 #include "tools/conform/conform.h"
 #include "tools/switchyard/command_line.h"

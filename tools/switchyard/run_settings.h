@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/data/dataset.h"
-#include "core/runtime/process_map.h"
+#include "core/runtime/processes/process_map.h"
 #include "core/settings/settings.h"
 #include "core/train/config.h"
 #include "models/model.h"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/base/environment.h"
-#include "core/runtime/communicator.h"
-#include "core/runtime/process_map.h"
+#include "core/runtime/collectives/communicator.h"
+#include "core/runtime/processes/process_map.h"
 #include "nlohmann/json.hpp"
 #ifdef BENCH_MPI
 #include <mpi.h>

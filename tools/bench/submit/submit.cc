@@ -1,6 +1,7 @@
 // What the core adds to a launch. Two figures, each the median of many rounds in one run, both sides in turn:
-//   call    a kernel behind a plugin's function pointer, as BoundKernel calls it, against a direct call of the same function
-//   submit  a step of a plan (Instance::Run over the null plugin) against the plugin's own launch functions called one after another
+//   call    a kernel behind a plugin's function pointer, as BoundKernel calls it, against a direct call of the same
+//   function submit  a step of a plan (Instance::Run over the null plugin) against the plugin's own launch functions
+//   called one after another
 // Usage: switchyard-bench-submit <path of switchyard_noop.so>
 #include <dlfcn.h>
 
@@ -10,7 +11,7 @@
 
 #include "core/graph/ops/pointwise.h"
 #include "core/plan/plan.h"
-#include "core/runtime/plugin.h"
+#include "core/runtime/plugins/plugin.h"
 
 namespace switchyard {
 namespace {
@@ -47,10 +48,15 @@ void MeasureCall(sy_launch noop) {
   std::vector<double> direct, plugin;
   int64_t failures = 0;
   for (int round = 0; round < 41; ++round) {
-    direct.push_back(NanosecondsPerItem(kCalls, [&] { for (int64_t i = 0; i < kCalls; ++i) failures += DirectCall(nullptr, nullptr, &error) != SY_OK; }));
-    plugin.push_back(NanosecondsPerItem(kCalls, [&] { for (int64_t i = 0; i < kCalls; ++i) failures += kernel.Launch(nullptr, &error) != SY_OK; }));
+    direct.push_back(NanosecondsPerItem(kCalls, [&] {
+      for (int64_t i = 0; i < kCalls; ++i) failures += DirectCall(nullptr, nullptr, &error) != SY_OK;
+    }));
+    plugin.push_back(NanosecondsPerItem(kCalls, [&] {
+      for (int64_t i = 0; i < kCalls; ++i) failures += kernel.Launch(nullptr, &error) != SY_OK;
+    }));
   }
-  std::printf("call    direct %.2f ns, through a plugin %.2f ns: %.2f ns more (goal: at most 5)%s\n", Median(direct), Median(plugin), Median(plugin) - Median(direct), failures ? " FAILED" : "");
+  std::printf("call    direct %.2f ns, through a plugin %.2f ns: %.2f ns more (goal: at most 5)%s\n", Median(direct),
+              Median(plugin), Median(plugin) - Median(direct), failures ? " FAILED" : "");
 }
 
 Status MeasureSubmit() {
@@ -89,7 +95,9 @@ Status MeasureSubmit() {
   std::vector<double> direct, planned;
   for (int round = 0; round < 41; ++round) {
     sy_status status = SY_OK;
-    direct.push_back(NanosecondsPerItem(kNodes, [&] { for (const BoundKernel& k : bound) status |= k.Launch(stream.handle(), &error); }));
+    direct.push_back(NanosecondsPerItem(kNodes, [&] {
+      for (const BoundKernel& k : bound) status |= k.Launch(stream.handle(), &error);
+    }));
     SY_RETURN_IF_ERROR(device->Synchronize(stream));
     Status run;
     planned.push_back(NanosecondsPerItem(kNodes, [&] { run = instance->Run(stream); }));
@@ -99,7 +107,8 @@ Status MeasureSubmit() {
   }
   std::vector<double> difference;
   for (size_t i = 0; i < direct.size(); ++i) difference.push_back(planned[i] - direct[i]);
-  std::printf("submit  launches alone %.0f ns, through a plan %.0f ns: our share %.0f ns (goal: at most 100)\n", Median(direct), Median(planned), Median(difference));
+  std::printf("submit  launches alone %.0f ns, through a plan %.0f ns: our share %.0f ns (goal: at most 100)\n",
+              Median(direct), Median(planned), Median(difference));
   return OkStatus();
 }
 
@@ -110,7 +119,8 @@ int main(int argc, char** argv) {
   void* library = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : nullptr;
   void* noop = library == nullptr ? nullptr : dlsym(library, "switchyard_noop_launch");
   if (noop == nullptr) {
-    std::fprintf(stderr, "usage: switchyard-bench-submit <path of switchyard_noop.so>: %s\n", argc > 1 ? dlerror() : "no path given");
+    std::fprintf(stderr, "usage: switchyard-bench-submit <path of switchyard_noop.so>: %s\n",
+                 argc > 1 ? dlerror() : "no path given");
     return 2;
   }
   switchyard::MeasureCall(reinterpret_cast<sy_launch>(noop));

@@ -1,0 +1,53 @@
+#include "core/runtime/collectives/progress_thread.h"
+
+#include <utility>
+
+namespace switchyard {
+
+ProgressThread::ProgressThread() : thread_([this] { Run(); }) {}
+
+ProgressThread::~ProgressThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  submitted_.notify_one();
+  thread_.join();
+}
+
+void ProgressThread::Submit(Task& task) {
+  {
+    const std::lock_guard lock(mutex_);
+    task.submitted = true;
+    task.done = false;
+    task.next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = &task;
+    last_ = &task;
+  }
+  submitted_.notify_one();
+}
+
+Status ProgressThread::Wait(Task& task) {
+  std::unique_lock lock(mutex_);
+  if (!task.submitted) return OkStatus();
+  done_.wait(lock, [&] { return task.done; });
+  task.submitted = false;
+  return std::exchange(task.result, OkStatus());
+}
+
+void ProgressThread::Run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    submitted_.wait(lock, [this] { return first_ != nullptr || ending_; });
+    if (first_ == nullptr) return;
+    Task& task = *std::exchange(first_, first_->next);
+    lock.unlock();
+    Status result = task.body();
+    lock.lock();
+    task.result = std::move(result);
+    task.done = true;
+    done_.notify_all();
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,247 @@
+// A device that a backend plugin opened, with its memory, streams, events and kernels: the C interfaces of core/abi
+// with C++ lifetimes and absl::Status. Nothing here adds cost to a launch: a BoundKernel holds the plugin's own
+// function pointer.
+//
+// A synchronous plugin (no SY_DEVICE_ASYNC) is made to look like any other: its streams are empty handles, its events
+// are always complete. Thread-safe as the ABI says: different objects concurrently; one stream or kernel by one thread
+// at a time; Allocate and Buffer's destructor from any thread. Every object must be destroyed before the Device it came
+// from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/abi/device.h"
+#include "core/abi/kernel.h"
+#include "core/base/status.h"
+
+namespace switchyard {
+
+class Plugin;  // core/runtime/plugins/plugin.h
+class Device;
+
+// The status of an ABI call: OK, or an absl::Status whose message starts with `what` ("cpu: alloc of 4096 bytes") and
+// carries the plugin's text, native code and location. SY_UNSUPPORTED → kUnimplemented, SY_OUT_OF_MEMORY →
+// kResourceExhausted, SY_TIMEOUT → kDeadlineExceeded, SY_DEVICE_LOST → kUnavailable, SY_ABORTED → kAborted, SY_INVALID
+// → kInvalidArgument, SY_INTERNAL → kInternal.
+Status FromAbi(sy_status status, const sy_error& error, const std::string& what);
+sy_error EmptyError();
+
+// Device memory. Move-only; freed with the last owner.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device* device, sy_buffer* handle, uint64_t bytes) : device_(device), handle_(handle), bytes_(bytes) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer() { reset(); }
+  void reset();
+  sy_buffer* handle() const { return handle_; }
+  uint64_t bytes() const { return bytes_; }
+  sy_place at(uint64_t offset) const { return {handle_, nullptr, offset}; }
+  explicit operator bool() const { return handle_ != nullptr; }
+
+ private:
+  Device* device_ = nullptr;
+  sy_buffer* handle_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+inline sy_place HostPlace(const void* address) { return {nullptr, const_cast<void*>(address), 0}; }
+
+// Host memory that this device copies quickly (pinned where the plugin offers it). Move-only.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  HostMemory(Device* device, void* address, uint64_t bytes, bool pinned)
+      : device_(device), address_(address), bytes_(bytes), pinned_(pinned) {}
+  HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  ~HostMemory() { reset(); }
+  void reset();
+  char* data() const { return static_cast<char*>(address_); }
+  uint64_t bytes() const { return bytes_; }
+  bool pinned() const { return pinned_; }
+
+ private:
+  Device* device_ = nullptr;
+  void* address_ = nullptr;
+  uint64_t bytes_ = 0;
+  bool pinned_ = false;
+};
+
+class Stream {
+ public:
+  Stream() = default;
+  Stream(Device* device, sy_stream* handle) : device_(device), handle_(handle) {}
+  Stream(Stream&& other) noexcept { *this = std::move(other); }
+  Stream& operator=(Stream&& other) noexcept;
+  ~Stream() { reset(); }
+  void reset();
+  sy_stream* handle() const { return handle_; }  // nullptr on a synchronous device
+  sy_stream* release() { return std::exchange(handle_, nullptr); }
+
+ private:
+  Device* device_ = nullptr;
+  sy_stream* handle_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() = default;
+  Event(Device* device, sy_event* handle) : device_(device), handle_(handle) {}
+  Event(Event&& other) noexcept { *this = std::move(other); }
+  Event& operator=(Event&& other) noexcept;
+  ~Event() { reset(); }
+  void reset();
+  Status Record(const Stream& stream);
+  Status Wait();                        // the host waits
+  StatusOr<bool> Done();                // never blocks
+  Status Before(const Stream& stream);  // later work on `stream` waits for this event
+
+ private:
+  Device* device_ = nullptr;
+  sy_event* handle_ = nullptr;
+};
+
+// A prepared kernel (one op at fixed shapes) and what it asked for.
+class Kernel {
+ public:
+  struct Info {
+    uint64_t workspace_bytes = 0, persistent_bytes = 0, residual_bytes = 0;
+    std::vector<int> inplace;  // per output: the input whose place it may share, or -1
+    uint32_t determinism = 0;
+    bool capturable = false, accepts_strided = false;
+  };
+  Kernel() = default;
+  Kernel(const sy_kernel_v1* api, sy_kernel* handle, Info info) : api_(api), handle_(handle), info_(std::move(info)) {}
+  Kernel(Kernel&& other) noexcept { *this = std::move(other); }
+  Kernel& operator=(Kernel&& other) noexcept;
+  ~Kernel() { reset(); }
+  void reset();
+  const Info& info() const { return info_; }
+  sy_kernel* handle() const { return handle_; }
+  const sy_kernel_v1* api() const { return api_; }
+
+ private:
+  const sy_kernel_v1* api_ = nullptr;
+  sy_kernel* handle_ = nullptr;
+  Info info_;
+};
+
+// A kernel at fixed places. Launch is the plugin's function itself.
+class BoundKernel {
+ public:
+  BoundKernel() = default;
+  BoundKernel(const sy_kernel_v1* api, sy_bound* handle, sy_launch launch)
+      : api_(api), handle_(handle), launch_(launch) {}
+  BoundKernel(BoundKernel&& other) noexcept { *this = std::move(other); }
+  BoundKernel& operator=(BoundKernel&& other) noexcept;
+  ~BoundKernel() { reset(); }
+  void reset();
+  sy_status Launch(sy_stream* stream, sy_error* error) const { return launch_(handle_, stream, error); }
+
+ private:
+  const sy_kernel_v1* api_ = nullptr;
+  sy_bound* handle_ = nullptr;
+  sy_launch launch_ = nullptr;
+};
+
+struct OpenOptions {
+  int threads = 0;         // host threads for a device that computes on host cores; 0 = its own choice
+  std::vector<int> cores;  // pin to these; empty: do not pin
+  bool deterministic = true;
+};
+
+// What `switchyard devices` shows of a device, without opening it.
+struct DeviceInfo {
+  int index = 0;
+  std::string plugin, name, uuid;
+  uint64_t memory_bytes = 0, free_bytes = 0, largest_allocation = 0, alignment = 64;
+  uint32_t address_kind = 0, flags = 0, dtypes = 0;
+  double static_loss_scale = 0, peak_flops = 0;
+  bool async() const { return flags & SY_DEVICE_ASYNC; }
+  bool host_readable() const { return address_kind == SY_ADDRESS_HOST; }
+};
+
+class Device {
+ public:
+  static StatusOr<std::unique_ptr<Device>> Open(const Plugin& plugin, int index, const OpenOptions& options);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const DeviceInfo& info() const { return info_; }
+  sy_device* handle() const { return handle_; }
+  bool async() const { return info_.async(); }
+
+  // Out of memory names the size asked for and what is free.
+  StatusOr<Buffer> Allocate(uint64_t bytes);
+  // Bytes allocated through this Device now, and the most ever: what "planned bytes equal allocated bytes" is checked
+  // against.
+  uint64_t allocated_bytes() const;
+  uint64_t peak_allocated_bytes() const;
+  // Memory that somebody else owns (a collective's segment) as a buffer; kUnimplemented where the plugin cannot.
+  StatusOr<Buffer> Import(void* address, int memory_kind, uint64_t bytes);
+  // The address that a collective of memory_kind can use; kUnimplemented where there is none.
+  struct NativeAddress {
+    void* address;
+    int memory_kind;
+  };
+  StatusOr<NativeAddress> AddressOf(const Buffer& buffer);
+  // The stream as a collective of this device's memory kind knows it; kUnimplemented where there is no such handle.
+  StatusOr<void*> NativeStream(const Stream& stream);
+
+  // At least 64-byte aligned; ordinary memory where the plugin has no better.
+  StatusOr<HostMemory> AllocateHost(uint64_t bytes);
+
+  StatusOr<Stream> NewStream(int priority = 0);
+  StatusOr<Event> NewEvent();
+  // In order on `stream`; on a synchronous device finished on return.
+  Status Copy(const Stream& stream, sy_place destination, sy_place source, uint64_t bytes);
+  Status Fill(const Stream& stream, sy_place destination, uint8_t value, uint64_t bytes);
+  Status Synchronize(const Stream& stream);
+  Status Synchronize();  // everything
+  // From now on no memory of it is freed, and it is not closed: somebody who does not answer may still use them.
+  void KeepMemory();
+  // How often the host has waited for this device (Synchronize and Event::Wait); 0 for ever on a synchronous one.
+  int64_t host_waits() const;
+  // Copies and waits.
+  Status Upload(sy_place destination, const void* source, uint64_t bytes);
+  Status Download(void* destination, sy_place source, uint64_t bytes);
+
+  bool has_kernels() const { return kernels_ != nullptr; }
+  // kUnimplemented: the plugin does not take this op, dtype or shape. request.header and the error are filled here.
+  StatusOr<Kernel> Prepare(const sy_prepare_request& request);
+  // The same for a whole subgraph that regions()->partition claimed.
+  StatusOr<Kernel> PrepareRegion(const sy_region& region, uint64_t workspace_limit);
+  StatusOr<BoundKernel> Bind(const Kernel& kernel, const sy_binding& binding);
+
+  const sy_device_v1* api() const { return api_; }
+  const sy_capture_v1* capture() const { return capture_; }  // nullptr: the plugin cannot capture
+  const sy_region_v1* regions() const { return regions_; }   // nullptr: the plugin claims no subgraphs
+
+ private:
+  Device() = default;
+  friend class Buffer;
+  friend class HostMemory;
+  friend class Event;
+  struct Impl;
+  StatusOr<Kernel> Accept(const std::string& what, sy_kernel* handle, const sy_kernel_info& info,
+                          std::vector<int32_t> inplace, uint32_t input_count, uint64_t workspace_limit);
+  Status Transfer(sy_place destination, sy_place source, uint64_t bytes);
+  DeviceInfo info_;
+  sy_device* handle_ = nullptr;
+  const sy_device_v1* api_ = nullptr;
+  const sy_kernel_v1* kernels_ = nullptr;
+  const sy_memory_ext_v1* memory_ext_ = nullptr;
+  const sy_capture_v1* capture_ = nullptr;
+  const sy_region_v1* regions_ = nullptr;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,166 @@
+#include "core/runtime/device/device_choice.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "core/runtime/plugins/library.h"
+
+namespace switchyard {
+namespace {
+
+PluginDevices Survey(PluginDevices found, const StatusOr<std::shared_ptr<Plugin>>& plugin) {
+  if (!plugin.ok()) {
+    found.verdict = plugin.status();
+    return found;
+  }
+  found.plugin = (*plugin)->name();
+  found.path = (*plugin)->path();
+  std::string reason;
+  const auto count = (*plugin)->DeviceCount(&reason);
+  if (!count.ok()) {
+    found.verdict = count.status();
+    return found;
+  }
+  if (*count == 0) {
+    found.verdict = NotFound("no device found{}{}", reason.empty() ? "" : ": ", reason);
+    return found;
+  }
+  for (int index = 0; index < *count; ++index) {
+    auto info = (*plugin)->Describe(index);
+    if (!info.ok()) {
+      found.verdict = info.status();
+      return found;
+    }
+    found.devices.push_back(*std::move(info));
+  }
+  return found;
+}
+
+std::string Reasons(const std::vector<PluginDevices>& survey) {
+  std::string text;
+  for (const PluginDevices& plugin : survey) {
+    if (plugin.verdict.ok()) continue;
+    // Of a plugin that is not there the verdict gives the name.
+    text += (text.empty() ? "" : "; ") +
+            (plugin.path.empty() ? "" : fmt::format("{} ({}): ", plugin.plugin, plugin.path)) + Message(plugin.verdict);
+  }
+  return text;
+}
+
+std::string IdText(const std::vector<int>& ids) { return fmt::format("{}", fmt::join(ids, ",")); }
+
+}  // namespace
+
+StatusOr<std::vector<int>> ParseDeviceList(const std::string& text) {
+  std::vector<int> ids;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    int id = 0;
+    const auto [last, error] = std::from_chars(text.data() + begin, text.data() + end, id);
+    if (error != std::errc() || last != text.data() + end) {
+      return InvalidArgument("--device_list={}: \"{}\" is not a device id; expected for example --device_list=0,1",
+                             text, text.substr(begin, end - begin));
+    }
+    if (id < 0) return InvalidArgument("--device_list={}: the id {} is negative; ids start at 0", text, id);
+    if (std::find(ids.begin(), ids.end(), id) != ids.end()) {
+      return InvalidArgument("--device_list={}: the id {} is there twice; name each device once", text, id);
+    }
+    ids.push_back(id);
+    begin = end + 1;
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest& request) {
+  // The first survey decides: ids that are in use must not vanish where a later one is for fewer ranks.
+  if (request.cpu_devices > 0 || Host()->setting("CPU_DEVICES") == nullptr) {
+    const int count = request.cpu_devices > 0 ? request.cpu_devices : request.local_world;
+    ProvideSetting("CPU_DEVICES", std::to_string(count));
+  }
+  if (request.device != "auto") {
+    const auto plugin = registry.Find(PluginKind::kBackend, request.device);
+    return {Survey({request.device, "", 0, OkStatus(), {}}, plugin)};
+  }
+  std::vector<PluginDevices> survey;
+  const auto add_refused = [&](bool tried) {
+    for (const Candidate& candidate : registry.candidates()) {
+      if (candidate.kind != PluginKind::kBackend || candidate.verdict.ok() || candidate.tried != tried) continue;
+      survey.push_back({candidate.name, candidate.path, candidate.priority, candidate.verdict, {}});
+    }
+  };
+  add_refused(true);  // by an earlier survey
+  registry.OfferByPriority(PluginKind::kBackend, [&](const Candidate& candidate, const auto& plugin) {
+    survey.push_back(Survey({candidate.name, candidate.path, candidate.priority, OkStatus(), {}}, plugin));
+    return survey.back().verdict.ok();
+  });
+  if (survey.empty() || !survey.back().verdict.ok()) add_refused(false);
+  return survey;
+}
+
+StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vector<PluginDevices>& survey) {
+  if (request.local_world < 1 || request.local_rank < 0 || request.local_rank >= request.local_world) {
+    return InvalidArgument("local rank {} of {} ranks on this node", request.local_rank, request.local_world);
+  }
+  if (request.ranks_per_device < 0 || request.cpu_devices < 0) {
+    return InvalidArgument("--ranks_per_device={} and --cpu_devices={}: expected positive numbers",
+                           request.ranks_per_device, request.cpu_devices);
+  }
+  const PluginDevices* chosen = nullptr;
+  for (const PluginDevices& plugin : survey) {
+    if (plugin.verdict.ok() && !plugin.devices.empty() && (chosen == nullptr || plugin.priority > chosen->priority)) {
+      chosen = &plugin;
+    }
+  }
+  if (chosen == nullptr) {
+    const std::string reasons = Reasons(survey);
+    return NotFound("--device={}: {}; see: switchyard doctor", request.device,
+                    reasons.empty() ? "no backend plugin was found" : reasons);
+  }
+
+  SY_ASSIGN_OR_RETURN(std::vector<int> ids, ParseDeviceList(request.device_list));
+  const int available = static_cast<int>(chosen->devices.size());
+  if (ids.empty()) {
+    for (int id = 0; id < available; ++id) ids.push_back(id);
+  }
+  if (ids.back() >= available) {
+    return InvalidArgument("--device_list={}: {} has no device {}; it has 0 to {}", request.device_list, chosen->plugin,
+                           ids.back(), available - 1);
+  }
+  bool shareable = true, adjacent = false;
+  for (const int id : ids) {
+    shareable = shareable && (chosen->devices[id].flags & SY_DEVICE_SHAREABLE);
+    adjacent = adjacent || (chosen->devices[id].flags & SY_DEVICE_ADJACENT_IDS);
+  }
+  const int count = static_cast<int>(ids.size());
+  if (adjacent && ids.back() - ids.front() + 1 != count) {
+    return InvalidArgument("--device_list={}: {} needs consecutive ids; choose for example {} to {}", IdText(ids),
+                           chosen->plugin, ids.front(), ids.front() + count - 1);
+  }
+  int per_device = request.ranks_per_device;
+  if (per_device == 0) per_device = shareable ? (request.local_world + count - 1) / count : 1;
+  if (request.local_world > count * per_device) {
+    return FailedPrecondition(
+        "{} local ranks, but {} has {} device{} for them ({}) at {} per device; start fewer ranks, name more devices "
+        "with "
+        "--device_list, or share them with --ranks_per_device={}",
+        request.local_world, chosen->plugin, count, count == 1 ? "" : "s", IdText(ids), per_device,
+        (request.local_world + count - 1) / count);
+  }
+  DeviceChoice choice;
+  choice.plugin = chosen->plugin;
+  choice.ids = ids;
+  choice.ranks_per_device = per_device;
+  choice.index = ids[request.local_rank / per_device];
+  if (request.device == "auto") {
+    const std::string reasons = Reasons(survey);
+    choice.why = fmt::format("auto chose {}: the highest priority ({}) with a device{}{}", chosen->plugin,
+                             chosen->priority, reasons.empty() ? "" : "; passed over: ", reasons);
+  } else {
+    choice.why = fmt::format("--device={}", request.device);
+  }
+  return choice;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,122 @@
+#include "core/runtime/plugins/plugin.h"
+
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+
+#include "core/abi/interpose.h"
+#include "core/base/text.h"
+#include "core/runtime/plugins/library.h"
+#include "core/runtime/plugins/probe.h"
+#include "core/runtime/plugins/trust.h"
+
+namespace switchyard {
+
+const void* Plugin::FindInterface(const char* interface_name) const {
+  const auto found = interfaces_.find(interface_name);
+  return found == interfaces_.end() ? nullptr : found->second.data();
+}
+
+StatusOr<std::shared_ptr<Plugin>> Plugin::Load(const std::string& path) {
+  static std::mutex mutex;
+  static auto* const loaded = new std::map<std::string, std::shared_ptr<Plugin>>();
+  const std::lock_guard lock(mutex);
+  std::error_code error;
+  const std::string real = std::filesystem::canonical(path, error).string();
+  if (error) return NotFound("plugin {}: {}", path, error.message());
+  if (const auto found = loaded->find(real); found != loaded->end()) return found->second;
+  if (!std::filesystem::is_regular_file(real, error)) return FailedPrecondition("plugin {}: it is not a file", real);
+  const std::string context = "plugin " + real;
+  for (const std::string& place : {std::filesystem::path(real).parent_path().string(), real}) {
+    if (const Status trust = CheckTrusted(place); !trust.ok()) return Annotate(trust, context);
+  }
+  if (const Status probe = ProbeLibrary(real); !probe.ok()) return Annotate(probe, context);
+  auto library = OpenLibrary(real, [](const std::string&) {});
+  if (!library.ok()) return Annotate(library.status(), context);
+  std::shared_ptr<Plugin> plugin(new Plugin());
+  plugin->name_ = library->name;
+  plugin->version_ = library->version;
+  plugin->path_ = real;
+  plugin->table_ = library->table;
+  plugin->interfaces_ = std::move(library->interfaces);
+  (*loaded)[real] = plugin;
+  return plugin;
+}
+
+StatusOr<std::shared_ptr<Plugin>> Plugin::Wrap(std::shared_ptr<Plugin> inner, const Plugin& interposer,
+                                               const std::string& argument) {
+  const auto* api = interposer.Interface<sy_interpose_v1>("interpose/1");
+  if (api == nullptr) return FailedPrecondition("plugin {} offers no interpose/1", interposer.path());
+  sy_plugin table{};
+  table.header = SY_HEADER(sy_plugin);
+  sy_error error = EmptyError();
+  const sy_status status = api->wrap(&inner->table_, argument.c_str(), &table, &error);
+  if (status != SY_OK) return FromAbi(status, error, interposer.name() + " around " + inner->name());
+  auto checked = CheckPlugin(table, [](const std::string&) {});
+  if (!checked.ok()) return Annotate(checked.status(), "what " + interposer.name() + " made of " + inner->name());
+  for (const PluginKind kind : {PluginKind::kBackend, PluginKind::kCollective}) {
+    const char* const name = MainInterface(kind);
+    if ((inner->FindInterface(name) != nullptr) != (checked->interfaces.count(name) > 0)) {
+      return FailedPrecondition("{} added or hid {} of {}", interposer.name(), name, inner->name());
+    }
+  }
+  std::shared_ptr<Plugin> plugin(new Plugin());
+  plugin->name_ = inner->name_;
+  plugin->version_ = inner->version_;
+  plugin->path_ = inner->path_;
+  plugin->table_ = table;
+  plugin->interfaces_ = std::move(checked->interfaces);
+  plugin->inner_ = std::move(inner);
+  return plugin;
+}
+
+StatusOr<int> Plugin::DeviceCount(std::string* reason) const {
+  const auto* api = Interface<sy_device_v1>("device/1");
+  if (api == nullptr) return FailedPrecondition("{} ({}) has no device/1: it is not a backend", name_, path_);
+  int32_t count = 0;
+  sy_error error = EmptyError();
+  const sy_status status = api->count(&count, &error);
+  if (status != SY_OK) return FromAbi(status, error, name_ + ": count");
+  if (count < 0 || count > kMostDevices) {
+    return Internal("{}: count answered {} devices; expected 0 to {}", name_, count, kMostDevices);
+  }
+  if (reason != nullptr) {
+    *reason = Printable({error.message, strnlen(error.message, sizeof error.message)}, 2 * sizeof error.message);
+  }
+  return static_cast<int>(count);
+}
+
+StatusOr<DeviceInfo> Plugin::Describe(int index) const {
+  const auto* api = Interface<sy_device_v1>("device/1");
+  if (api == nullptr) return FailedPrecondition("{} ({}) has no device/1: it is not a backend", name_, path_);
+  sy_device_info raw{};
+  raw.header = SY_HEADER(sy_device_info);
+  raw.alignment = 64;
+  sy_error error = EmptyError();
+  const sy_status status = api->query(index, &raw, &error);
+  if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: query of device {}", name_, index));
+  if (raw.alignment == 0 || (raw.alignment & (raw.alignment - 1)) != 0) {
+    return Internal("{}: device {} asks for an alignment of {} bytes; expected a power of two", name_, index,
+                    raw.alignment);
+  }
+  if (raw.address_kind > SY_ADDRESS_OPAQUE) {
+    return Internal("{}: device {} has the unknown address kind {}", name_, index, raw.address_kind);
+  }
+  DeviceInfo info;
+  info.index = index;
+  info.plugin = name_;
+  info.name = Printable({raw.name, strnlen(raw.name, sizeof raw.name)}, 2 * sizeof raw.name);
+  for (const uint8_t byte : raw.uuid) info.uuid += fmt::format("{:02x}", byte);
+  info.memory_bytes = raw.memory_bytes;
+  info.free_bytes = raw.free_bytes;
+  info.largest_allocation = raw.largest_allocation != 0 ? raw.largest_allocation : raw.memory_bytes;
+  info.alignment = raw.alignment;
+  info.address_kind = raw.address_kind;
+  info.flags = raw.flags;
+  info.dtypes = raw.dtypes;
+  info.static_loss_scale = raw.static_loss_scale;
+  info.peak_flops = raw.peak_flops;
+  return info;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,321 @@
+#include "core/runtime/processes/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "core/base/environment.h"
+#include "core/base/logging.h"
+#include "core/runtime/processes/launch_report.h"
+#include "core/runtime/processes/node_meeting.h"
+
+extern char** environ;
+
+namespace switchyard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kLongestLine = 64 << 10;  // a longer one is passed on in parts
+
+// One output of a child, passed on line by line.
+struct Pipe {
+  int from = -1, to = -1;
+  std::string prefix, line;
+  bool in_line = false;  // a part of the line has been passed on
+
+  // False at its end.
+  bool Pass() {
+    char piece[8192];
+    const ssize_t got = read(from, piece, sizeof piece);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    const size_t searched = line.size();
+    line.append(piece, static_cast<size_t>(got));
+    if (got == 0 && (in_line || !line.empty())) line += '\n';
+    size_t start = 0;
+    for (size_t end; (end = line.find('\n', std::max(start, searched))) != std::string::npos; start = end + 1) {
+      Write(start, end + 1 - start);
+      in_line = false;
+    }
+    if (line.size() - start >= kLongestLine) {
+      Write(start, line.size() - start);
+      in_line = true;
+      start = line.size();
+    }
+    line.erase(0, start);
+    return got > 0;
+  }
+
+  void Write(size_t start, size_t size) const {
+    // The program's own log lines name the rank already.
+    const bool named = in_line || line.compare(start, 6, "[rank ") == 0;
+    const std::string text = (named ? "" : prefix) + line.substr(start, size);
+    [[maybe_unused]] const ssize_t written = write(to, text.data(), text.size());
+  }
+};
+
+struct Child {
+  int rank = 0;
+  pid_t pid = -1;
+  bool running = false;
+};
+
+// The child's environment: ours without what another launcher says of places, and with ours.
+std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodePlace& place, int local_rank, int socket,
+                                       const LaunchReports& reports) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    const auto starts = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
+    const bool replaced = starts("OMPI_") || starts("PMIX_") || starts("PMI_") || starts("TORCHELASTIC_") ||
+                          name == "GROUP_RANK" || name == "GROUP_WORLD_SIZE" || name == "RANK" ||
+                          name == "WORLD_SIZE" || name == "LOCAL_RANK" || name == "LOCAL_WORLD_SIZE" ||
+                          name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" ||
+                          name == "SWITCHYARD_LAUNCH_REPORT" || name == "SWITCHYARD_TOKEN" ||
+                          name == "SWITCHYARD_TOKEN_FILE";
+    if (!replaced) variables.push_back(text);
+  }
+  const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
+  set("RANK", place.first_rank + local_rank);
+  set("WORLD_SIZE", place.world);
+  set("LOCAL_RANK", local_rank);
+  set("LOCAL_WORLD_SIZE", options.nproc_per_node);
+  set("GROUP_RANK", options.node_rank);
+  set("GROUP_WORLD_SIZE", options.nnodes);
+  set("MASTER_ADDR", options.master_address);
+  set("MASTER_PORT", place.port);
+  set("SWITCHYARD_TOKEN", place.token);
+  variables.push_back(reports.Variable());
+  if (socket >= 0) set("SWITCHYARD_MASTER_SOCKET", socket);
+  return variables;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : options_(options) {
+    if (options_.nnodes == 1) options_.master_address = "127.0.0.1";
+  }
+  ~Launcher() {
+    for (const Pipe& pipe : pipes_) close(pipe.from);
+    if (socket_ >= 0) close(socket_);
+    if (signals_ >= 0) {
+      close(signals_);
+      sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+    }
+  }
+
+  StatusOr<int> Run() {
+    SY_RETURN_IF_ERROR(CheckOptions());
+    SY_RETURN_IF_ERROR(FindPlace());
+    SY_RETURN_IF_ERROR(reports_.Open());
+    SY_RETURN_IF_ERROR(TakeSignals());
+    for (int local_rank = 0; local_rank < options_.nproc_per_node; ++local_rank) {
+      if (const Status started = Start(local_rank); !started.ok()) {
+        SignalAll(SIGKILL);
+        nodes_->ReportFailure(Message(started), 1);
+        return started;
+      }
+    }
+    if (socket_ >= 0) close(std::exchange(socket_, -1));
+    reports_.StopWriting();
+    while (Running() || !pipes_.empty()) {
+      Round();
+      if (stopping_ && Running() && Clock::now() >= kill_at_) SignalAll(SIGKILL);
+      // A grandchild may hold a pipe open for ever.
+      if (!Running() && Clock::now() >= ended_at_ + std::chrono::seconds(1)) break;
+    }
+    return exit_code_;
+  }
+
+ private:
+  Status CheckOptions() const {
+    if (options_.nproc_per_node < 1 || options_.nnodes < 1 || options_.node_rank < 0 ||
+        options_.node_rank >= options_.nnodes) {
+      return InvalidArgument("launch: expected nproc_per_node >= 1 and 0 <= node_rank < nnodes, found {} and {} of {}",
+                             options_.nproc_per_node, options_.node_rank, options_.nnodes);
+    }
+    if (options_.command.empty())
+      return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
+    if (options_.nnodes > 1 && options_.master_port == 0)
+      return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
+    if (options_.master_port < 0 || options_.master_port > 65535 || options_.rendezvous_timeout_s < 1) {
+      return InvalidArgument(
+          "launch: expected a --master_port of 0 to 65535 and a --rdzv_timeout of at least 1 s, found {} and {}",
+          options_.master_port, options_.rendezvous_timeout_s);
+    }
+    return OkStatus();
+  }
+
+  // Opens what rank 0 listens at, so that no other program can take the port in between, and meets the other nodes.
+  Status FindPlace() {
+    if (options_.node_rank == 0) {
+      SY_ASSIGN_OR_RETURN(socket_, OpenNodeZero(options_));
+    }
+    SY_ASSIGN_OR_RETURN(nodes_, NodeMeeting::Join(options_, socket_));
+    return OkStatus();
+  }
+
+  Status TakeSignals() {
+    sigset_t taken;
+    sigemptyset(&taken);
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&taken, signal);
+    signals_ = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals_ < 0) return Internal("signalfd: {}", std::strerror(errno));
+    sigprocmask(SIG_BLOCK, &taken, &mask_before_);
+    return OkStatus();
+  }
+
+  Status Start(int local_rank) {
+    const NodePlace& place = nodes_->place();
+    const int rank = place.first_rank + local_rank;
+    int outputs[2][2] = {{-1, -1}, {-1, -1}}, failure[2];
+    const bool piped = rank != 0;
+    if (pipe2(failure, O_CLOEXEC) != 0 ||
+        (piped && (pipe2(outputs[0], O_CLOEXEC) != 0 || pipe2(outputs[1], O_CLOEXEC) != 0))) {
+      return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
+    }
+    const int inherited = rank == 0 ? socket_ : -1;
+    const auto variables = EnvironmentOf(options_, place, local_rank, inherited, reports_);
+    auto environment = Pointers(variables), arguments = Pointers(options_.command);
+    const pid_t launcher = getpid(), pid = fork();
+    if (pid < 0) return ResourceExhausted("launch: cannot start rank {}: {}", rank, std::strerror(errno));
+    if (pid == 0) {
+      // Its own process group, so that a signal of ours reaches what it starts, and one of the terminal does not come
+      // twice.
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != launcher) _exit(1);
+      sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+      if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
+      fcntl(reports_.writer(), F_SETFD, 0);
+      const int input = open("/dev/null", O_RDONLY);
+      if (input >= 0) dup2(input, STDIN_FILENO);
+      if (piped) {
+        dup2(outputs[0][1], STDOUT_FILENO);
+        dup2(outputs[1][1], STDERR_FILENO);
+      }
+      environ = environment.data();
+      execvp(arguments[0], arguments.data());
+      const int error = errno;
+      [[maybe_unused]] const ssize_t written = write(failure[1], &error, sizeof error);
+      _exit(127);
+    }
+    children_.push_back({rank, pid, true});
+    close(failure[1]);
+    for (int i = 0; piped && i < 2; ++i) {
+      close(outputs[i][1]);
+      fcntl(outputs[i][0], F_SETFL, O_NONBLOCK);
+      pipes_.push_back({outputs[i][0], i == 0 ? STDOUT_FILENO : STDERR_FILENO, fmt::format("[{}] ", rank), "", false});
+    }
+    int error = 0;
+    const bool failed = read(failure[0], &error, sizeof error) == sizeof error;
+    close(failure[0]);
+    return failed ? NotFound("launch: cannot run {}: {}", options_.command[0], std::strerror(error)) : OkStatus();
+  }
+
+  bool Running() const {
+    return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+  }
+  void SignalAll(int signal) {
+    for (const Child& child : children_) {
+      if (child.running) kill(-child.pid, signal);
+    }
+  }
+
+  void Round() {
+    std::vector<pollfd> polled{{signals_, POLLIN, 0}};
+    for (const Pipe& pipe : pipes_) polled.push_back({pipe.from, POLLIN, 0});
+    nodes_->AddTo(&polled);
+    const bool waits_for_time = stopping_ || !Running();
+    poll(polled.data(), polled.size(), waits_for_time ? 50 : -1);
+    for (size_t i = pipes_.size(); i-- > 0;) {
+      if (polled[i + 1].revents != 0 && !pipes_[i].Pass()) {
+        close(pipes_[i].from);
+        pipes_.erase(pipes_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    signalfd_siginfo received;
+    while (read(signals_, &received, sizeof received) == sizeof received) {
+      const int signal = static_cast<int>(received.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      const bool again = signal == SIGINT && ++interrupts_ > 1;
+      SignalAll(again ? SIGKILL : signal);
+    }
+    Reap();
+    const NodeFailure failure = nodes_->Serve();
+    if (failure.code == 0 || stopping_ || !Running()) return;
+    LogError("launch: {}; the ranks of this node are stopped", failure.text);
+    exit_code_ = failure.code;
+    Stop();
+  }
+
+  void Stop() {
+    if (stopping_) return;
+    stopping_ = true;
+    kill_at_ = Clock::now() + std::chrono::milliseconds(options_.grace_ms);
+  }
+
+  // Of all that have failed by now, the one that does not blame another is the culprit, whichever ended first.
+  void Reap() {
+    int status = 0;
+    std::string culprit;
+    bool is_own = false;  // the culprit's own end, not what a survivor says
+    for (Child& child : children_) {
+      if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+      child.running = false;
+      if (!Running()) ended_at_ = Clock::now();
+      const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      if (code == 0 || stopping_ || is_own) continue;
+      const std::string reason = reports_.Of(child.pid),
+                        own_name = fmt::format("rank {} (pid {}", child.rank, child.pid);
+      is_own = reason.empty() || reason.rfind(own_name, 0) == 0;
+      if (!is_own && !culprit.empty()) continue;
+      exit_code_ = code;
+      culprit = !reason.empty() ? reason
+                : WIFSIGNALED(status)
+                    ? fmt::format("{}) was killed by signal {} ({}) on host {}", own_name, WTERMSIG(status),
+                                  strsignal(WTERMSIG(status)), HostName())
+                    : fmt::format("{}) failed with exit code {} on host {}", own_name, code, HostName());
+    }
+    if (culprit.empty()) return;
+    LogError("launch: {}{}", culprit, Running() ? "; the others are stopped" : "");
+    nodes_->ReportFailure(culprit, exit_code_);
+    Stop();
+  }
+
+  LaunchOptions options_;
+  sigset_t mask_before_{};
+  int signals_ = -1, socket_ = -1, interrupts_ = 0;
+  int exit_code_ = 0;  // of the first failure, here or on another node
+  bool stopping_ = false;
+  std::unique_ptr<NodeMeeting> nodes_;
+  std::vector<Child> children_;
+  std::vector<Pipe> pipes_;
+  LaunchReports reports_;
+  Clock::time_point kill_at_, ended_at_;
+};
+
+}  // namespace
+
+StatusOr<int> Launch(const LaunchOptions& options) { return Launcher(options).Run(); }
+
+}  // namespace switchyard

@@ -1,0 +1,26 @@
+// The first meeting of all ranks: everybody connects to rank 0, says who and where it is, and learns the same of all
+// others. On one node it takes place on the loopback. Strangers (no proof of the run's token, another program) are
+// turned away; two processes that claim one rank, or that disagree on the world's size, end it. Rank 0's port is closed
+// afterwards. Used by Rendezvous alone. Called once per Rendezvous by one thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/runtime/processes/message_link.h"
+#include "core/runtime/processes/process_map.h"
+
+namespace switchyard {
+
+struct RankMeeting {
+  std::vector<std::unique_ptr<MessageLink>> links;  // by peer: all but its own for rank 0, [0] alone for the others
+  std::string key;                                  // equal on all ranks, and known to nobody else
+};
+
+// Fills hosts, host_names, pids, nodes and local ranks of `processes`. Errors name the ranks that did not come within
+// timeout_ms, or that died on the way.
+StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms);
+
+}  // namespace switchyard

@@ -1,0 +1,414 @@
+#include "core/runtime/processes/rendezvous.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "core/base/logging.h"
+#include "core/base/secret.h"
+#include "core/runtime/processes/launch_report.h"
+#include "core/runtime/processes/message_link.h"
+#include "core/runtime/processes/pmix_bootstrap.h"
+#include "core/runtime/processes/rank_meeting.h"
+
+namespace switchyard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of one
+constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
+
+int MillisecondsUntil(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+}
+
+sy_status ToAbi(const Status& status, sy_error* error) {
+  if (status.ok()) return SY_OK;
+  if (error != nullptr) snprintf(error->message, sizeof error->message, "%s", Message(status).c_str());
+  if (absl::IsDeadlineExceeded(status)) return SY_TIMEOUT;
+  return absl::IsUnavailable(status) ? SY_ABORTED : SY_INVALID;
+}
+
+}  // namespace
+
+struct Rendezvous::Impl {
+  int rank = 0, world = 1;
+  std::vector<std::string> names;  // "rank 1 (pid 4711 on host a)"
+  std::string key;                 // of the store's digests
+  WatchOptions options;
+
+  mutable std::mutex mutex;  // of everything below
+  std::condition_variable changed;
+  std::vector<std::unique_ptr<MessageLink>> links;  // by peer; rank 0 has all, the others only links[0]
+  std::vector<double> silent_ms;
+  std::vector<bool> departed;
+  std::string first_departed;
+  std::map<std::string, std::string> values;        // rank 0: the store; elsewhere: what has arrived of it
+  std::map<std::string, std::vector<int>> awaited;  // rank 0: who asked for a key that nobody put yet
+  std::set<std::string> asked;                      // elsewhere: keys asked for
+  std::map<std::string, int> barriers;              // how often each was passed
+  Status failure;
+  std::vector<std::function<void(const Status&)>> callbacks;
+  bool stopping = false;
+  Clock::time_point stop_by;
+
+  std::atomic<bool> failed{false};
+  int wake = -1;  // eventfd: there is something to send
+  std::thread thread;
+  sy_store store{};
+
+  void Wake() const {
+    const uint64_t one = 1;
+    if (wake >= 0) [[maybe_unused]]
+      const ssize_t written = write(wake, &one, sizeof one);
+  }
+  // Rank 0 goes on serving for a while after its goodbye; another rank does not listen any more after its own.
+  bool Serves(int peer) const {
+    return links[peer] != nullptr && links[peer]->open() && (peer == 0 || !departed[peer]);
+  }
+  void SendToAll(MessageType type, const std::vector<std::string>& fields = {}, int except = -1) {
+    for (int peer = 0; peer < world; ++peer) {
+      if (peer != except && Serves(peer)) links[peer]->Send(type, fields);
+    }
+  }
+  // Rank 0 tells the others; the first failure wins.
+  void Fail(const std::string& text) {
+    if (failed) return;
+    failure = Unavailable("{}", text);
+    failed = true;
+    TellLauncher(text);
+    pmix::Abandon();
+    if (rank == 0) SendToAll(MessageType::kFailure, {text});
+    changed.notify_all();
+  }
+  void Store(const std::string& key, const std::string& value) {
+    values[key] = value;
+    if (const auto waiting = awaited.extract(key)) {
+      for (const int peer : waiting.mapped()) {
+        if (Serves(peer)) links[peer]->Send(MessageType::kValue, {key, value});
+      }
+    }
+    changed.notify_all();
+  }
+  void Depart(int peer) {
+    departed[peer] = true;
+    if (first_departed.empty()) first_departed = names[peer];
+    changed.notify_all();
+  }
+  void Handle(int peer, const Frame& message);
+  void Serve(int peer);
+  void Watch();
+  void FlushAll(Clock::duration limit);
+  int LookAgainMs() const;
+  bool MayStop() const;
+};
+
+void Rendezvous::Impl::Handle(int peer, const Frame& message) {
+  silent_ms[peer] = 0;
+  const auto& fields = message.fields;
+  const auto is = [&](MessageType type, size_t count) { return message.type == type && fields.size() == count; };
+  if (is(MessageType::kHeartbeat, 0)) return;
+  if (is(MessageType::kGoodbye, 0)) {
+    Depart(peer);
+    if (rank == 0) SendToAll(MessageType::kDeparture, {std::to_string(peer)}, peer);
+  } else if (is(MessageType::kFailure, 1)) {
+    Fail(fields[0]);
+  } else if (rank == 0 && is(MessageType::kPut, 2)) {
+    Store(fields[0], fields[1]);
+  } else if (rank == 0 && is(MessageType::kGet, 1)) {
+    const auto found = values.find(fields[0]);
+    if (found != values.end())
+      links[peer]->Send(MessageType::kValue, {found->first, found->second});
+    else
+      awaited[fields[0]].push_back(peer);
+  } else if (rank != 0 && is(MessageType::kValue, 2)) {
+    Store(fields[0], fields[1]);
+  } else if (rank != 0 && is(MessageType::kDeparture, 1)) {
+    const int gone = std::atoi(fields[0].c_str());
+    if (gone >= 0 && gone < world) Depart(gone);
+  } else {
+    Fail(fmt::format("{} sent a message that nobody understands (type {}); are all ranks of the same version?",
+                     names[peer], static_cast<uint32_t>(message.type)));
+  }
+}
+
+void Rendezvous::Impl::Serve(int peer) {
+  MessageLink& link = *links[peer];
+  std::vector<Frame> messages;
+  const bool alive = link.Receive(&messages) && link.Flush();
+  for (const Frame& message : messages) Handle(peer, message);
+  if (alive) return;
+  link.Close();
+  changed.notify_all();
+  // Rank 0 may leave while our own goodbye is on its way.
+  const bool leaving = stopping && rank != 0;
+  if (!departed[peer] && !leaving) Fail(names[peer] + " died");
+}
+
+// After the goodbye: rank 0 stays until the others have left as well, so that it can pass on a failure among them.
+bool Rendezvous::Impl::MayStop() const {
+  bool unsent = false, attended = false;
+  for (int peer = 0; peer < world; ++peer) {
+    if (links[peer] == nullptr || !links[peer]->open()) continue;
+    unsent |= links[peer]->wants_to_write();
+    attended |= rank == 0 && !failed && !departed[peer];
+  }
+  return stopping && ((!unsent && !attended) || Clock::now() >= stop_by);
+}
+
+// The callbacks of a failure may end the process. Whoever has not heard of it by then would take that for a death.
+void Rendezvous::Impl::FlushAll(Clock::duration limit) {
+  for (const auto deadline = Clock::now() + limit;;) {
+    std::vector<pollfd> unsent;
+    for (const auto& link : links) {
+      if (link == nullptr || !link->Flush() || !link->wants_to_write()) continue;
+      unsent.push_back({link->descriptor(), POLLOUT, 0});
+    }
+    if (unsent.empty() || MillisecondsUntil(deadline) == 0) return;
+    poll(unsent.data(), unsent.size(), MillisecondsUntil(deadline));
+  }
+}
+
+// Until the next heartbeat, or until somebody's silence has lasted too long, whichever comes first.
+int Rendezvous::Impl::LookAgainMs() const {
+  if (stopping) return 5;
+  double wait_ms = options.heartbeat_ms;
+  for (int peer = 0; options.freeze_limit_ms > 0 && !failed && peer < world; ++peer) {
+    if (links[peer] != nullptr && links[peer]->open() && !departed[peer])
+      wait_ms = std::min(wait_ms, options.freeze_limit_ms - silent_ms[peer] + 1);
+  }
+  return std::max(1, static_cast<int>(wait_ms));
+}
+
+void Rendezvous::Impl::Watch() {
+  auto last = Clock::now(), last_heartbeat = last;
+  std::vector<pollfd> polled;
+  std::vector<int> peers;
+  std::unique_lock lock(mutex);
+  bool told = false;
+  for (int peer = 0; peer < world; ++peer) {
+    if (links[peer] != nullptr) Serve(peer);  // what came together with the welcome
+  }
+  while (!MayStop()) {
+    const auto now = Clock::now();
+    // A pause of our own (a stopped or starved process) says nothing about the peers: it counts as two heartbeats at
+    // most.
+    const double elapsed =
+        std::min(std::chrono::duration<double, std::milli>(now - last).count(), 2.0 * options.heartbeat_ms);
+    last = now;
+    const bool beat = now - last_heartbeat >= milliseconds(options.heartbeat_ms);
+    if (beat) last_heartbeat = now;
+    polled.assign(1, {wake, POLLIN, 0});
+    peers.assign(1, -1);
+    for (int peer = 0; peer < world; ++peer) {
+      if (links[peer] == nullptr || !links[peer]->open()) continue;
+      if (!departed[peer]) {
+        silent_ms[peer] += elapsed;
+        if (options.freeze_limit_ms > 0 && silent_ms[peer] > options.freeze_limit_ms) {
+          Fail(fmt::format("{} froze: no sign of life for {:.1f} s (stopped, or its host is gone)", names[peer],
+                           silent_ms[peer] / 1000));
+        }
+        if (beat) links[peer]->Send(MessageType::kHeartbeat);
+      }
+      links[peer]->Flush();
+      const short events = static_cast<short>(POLLIN | (links[peer]->wants_to_write() ? POLLOUT : 0));
+      polled.push_back({links[peer]->descriptor(), events, 0});
+      peers.push_back(peer);
+    }
+    if (failed && !told) {
+      told = true;
+      const auto calls = std::move(callbacks);
+      callbacks.clear();
+      FlushAll(kLastWords);
+      lock.unlock();
+      for (const auto& call : calls) call(failure);
+      lock.lock();
+      continue;
+    }
+    const int wait_ms = LookAgainMs();
+    lock.unlock();
+    poll(polled.data(), polled.size(), wait_ms);
+    lock.lock();
+    uint64_t ignored;
+    if (polled[0].revents != 0) [[maybe_unused]]
+      const ssize_t got = read(wake, &ignored, sizeof ignored);
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) Serve(peers[i]);
+    }
+  }
+}
+
+Rendezvous::Rendezvous() : impl_(std::make_unique<Impl>()) {}
+
+StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes, int timeout_ms,
+                                                          const WatchOptions& watch) {
+  SY_ASSIGN_OR_RETURN(RankMeeting meeting, MeetRanks(processes, timeout_ms));
+  std::unique_ptr<Rendezvous> rendezvous(new Rendezvous);
+  Impl& impl = *rendezvous->impl_;
+  impl.rank = processes.rank;
+  impl.world = processes.world;
+  impl.options = watch;
+  impl.links = std::move(meeting.links);
+  impl.key = std::move(meeting.key);
+  impl.silent_ms.assign(impl.world, 0);
+  impl.departed.assign(impl.world, false);
+  for (int rank = 0; rank < impl.world; ++rank) {
+    impl.names.push_back(
+        fmt::format("rank {} (pid {} on host {})", rank, processes.pids[rank], processes.host_names[rank]));
+  }
+  impl.store = {
+      SY_HEADER(sy_store), rendezvous.get(),
+      [](void* self, const char* key, const void* value, uint32_t bytes, sy_error* error) {
+        return ToAbi(static_cast<Rendezvous*>(self)->Put(key, std::string(static_cast<const char*>(value), bytes)),
+                     error);
+      },
+      [](void* self, const char* key, void* value, uint32_t capacity, uint32_t* bytes, uint64_t limit,
+         sy_error* error) {
+        auto found = static_cast<Rendezvous*>(self)->Get(key, static_cast<int>(std::min<uint64_t>(limit, 1 << 30)));
+        if (!found.ok()) return ToAbi(found.status(), error);
+        if (found->size() > capacity)
+          return ToAbi(InvalidArgument("value of {} has {} bytes, room for {}", key, found->size(), capacity), error);
+        std::memcpy(value, found->data(), found->size());
+        *bytes = static_cast<uint32_t>(found->size());
+        return sy_status{SY_OK};
+      },
+      [](void* self, const void* data, uint32_t bytes, unsigned char* digest) {
+        const std::string_view message(static_cast<const char*>(data), bytes);
+        const std::string result = HmacSha256(static_cast<Rendezvous*>(self)->impl_->key, message);
+        std::memcpy(digest, result.data(), result.size());
+      }};
+  if (impl.world == 1) return rendezvous;
+  impl.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (impl.wake < 0) return Internal("eventfd: {}", std::strerror(errno));
+  sigset_t all, before;  // signals are the main thread's
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  impl.thread = std::thread([&impl] { impl.Watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return rendezvous;
+}
+
+Rendezvous::~Rendezvous() {
+  if (!impl_->thread.joinable()) return;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    for (const auto& link : impl_->links) {
+      // Also to who has said it already: rank 0 lingers until it has heard it from everybody.
+      if (!impl_->failed && link != nullptr && link->open()) link->Send(MessageType::kGoodbye);
+    }
+    impl_->stopping = true;
+    impl_->stop_by = Clock::now() + milliseconds(impl_->failed ? 200 : 1000);
+  }
+  impl_->Wake();
+  impl_->thread.join();
+  close(impl_->wake);
+}
+
+Status Rendezvous::Put(const std::string& key, const std::string& value) {
+  if (!MessageLink::Fits({key, value}))
+    return InvalidArgument("cannot put {}: a value of {} bytes is too long, expected less than {} with its key", key,
+                           value.size(), kLargestFrame);
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->failed) return impl_->failure;
+  if (impl_->rank == 0) {
+    impl_->Store(key, value);
+  } else {
+    if (!impl_->Serves(0)) return Unavailable("cannot put {}: {} has left the run", key, impl_->names[0]);
+    impl_->links[0]->Send(MessageType::kPut, {key, value});
+  }
+  impl_->Wake();
+  return OkStatus();
+}
+
+StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
+  if (!MessageLink::Fits({key}))
+    return InvalidArgument("cannot get a value: its key of {} bytes is too long, expected less than {}", key.size(),
+                           kLargestFrame);
+  const auto deadline = Clock::now() + milliseconds(timeout_ms);
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->rank != 0 && impl_->values.count(key) == 0 && impl_->asked.insert(key).second && impl_->Serves(0)) {
+    impl_->links[0]->Send(MessageType::kGet, {key});
+    impl_->Wake();
+  }
+  for (;;) {
+    if (const auto found = impl_->values.find(key); found != impl_->values.end()) return found->second;
+    if (impl_->failed) return impl_->failure;
+    if (impl_->rank != 0 && !impl_->Serves(0))
+      return Unavailable("cannot get {}: {} has left the run", key, impl_->names[0]);
+    if (MillisecondsUntil(deadline) == 0) return DeadlineExceeded("nobody put {} within {} ms", key, timeout_ms);
+    impl_->changed.wait_until(lock, deadline);
+  }
+}
+
+Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
+  if (impl_->world == 1) return OkStatus();
+  int passed;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    passed = impl_->barriers[name]++;
+  }
+  const std::string key = fmt::format("barrier/{}/{}/", name, passed);
+  const auto deadline = Clock::now() + milliseconds(timeout_ms);
+  SY_RETURN_IF_ERROR(Put(key + std::to_string(impl_->rank), ""));
+  for (int rank = 0; rank < impl_->world; ++rank) {
+    const auto came = Get(key + std::to_string(rank), MillisecondsUntil(deadline));
+    if (absl::IsDeadlineExceeded(came.status())) {
+      return DeadlineExceeded("barrier \"{}\": {} did not come within {} ms", name, impl_->names[rank], timeout_ms);
+    }
+    SY_RETURN_IF_ERROR(came.status());
+  }
+  return OkStatus();
+}
+
+const sy_store* Rendezvous::store() const { return &impl_->store; }
+
+Status Rendezvous::health() const {
+  if (!impl_->failed) return OkStatus();
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->failure;
+}
+
+void Rendezvous::OnFailure(std::function<void(const Status&)> callback) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (!impl_->failed) {
+      impl_->callbacks.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback(health());
+}
+
+void Rendezvous::ReportFailure(const Status& reason) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->failed || impl_->world == 1) return;
+  const std::string text =
+      fmt::format("{} failed: {}", impl_->names[impl_->rank], Message(reason)).substr(0, kLongestFailure);
+  if (impl_->rank != 0 && impl_->Serves(0)) impl_->links[0]->Send(MessageType::kFailure, {text});
+  impl_->Fail(text);
+  impl_->Wake();
+}
+
+std::string Rendezvous::departed() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->first_departed;
+}
+
+}  // namespace switchyard
