@@ -24,10 +24,7 @@ std::vector<sy_tensor> TensorsOf(const sy_region& region, const uint32_t* indice
 
 }  // namespace
 
-uint64_t ElementBytes(sy_dtype dtype) {
-  constexpr uint64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-  return dtype >= 0 && dtype < SY_DTYPE_COUNT ? kBytes[dtype] : 0;
-}
+uint64_t ElementBytes(sy_dtype dtype) { return sy_dtype_bits(dtype) / 8; }
 
 uint64_t Extent(const sy_tensor& tensor) {
   int64_t last = 0;

@@ -7,9 +7,6 @@
 namespace switchyard {
 namespace {
 
-constexpr const char* kNames[SY_DTYPE_COUNT] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
-constexpr int64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-
 // `value` rounded to nearest even at `digits` binary digits, with subnormals below 2^lowest.
 double Round(double value, int digits, int lowest) {
   if (value == 0 || !std::isfinite(value)) return value;
@@ -134,9 +131,11 @@ std::string ToText(const Dims& dims) {
   return text + ")";
 }
 
-std::string ToText(const sy_tensor& tensor) { return std::string(kNames[tensor.dtype]) + " " + ToText(DimsOf(tensor)); }
+std::string ToText(const sy_tensor& tensor) {
+  return std::string(sy_dtype_name(tensor.dtype)) + " " + ToText(DimsOf(tensor));
+}
 
-int64_t BytesPerElement(sy_dtype dtype) { return kBytes[dtype]; }
+int64_t BytesPerElement(sy_dtype dtype) { return sy_dtype_bits(dtype) / 8; }
 
 bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16 || dtype == SY_F64; }
 
@@ -152,13 +151,13 @@ bool IsContiguous(const sy_tensor& tensor) {
 uint64_t Extent(const sy_tensor& tensor) {
   int64_t last = 0;
   for (int32_t axis = 0; axis < tensor.rank; ++axis) last += (tensor.dims[axis] - 1) * tensor.strides[axis];
-  return static_cast<uint64_t>((last + 1) * kBytes[tensor.dtype]);
+  return static_cast<uint64_t>((last + 1) * BytesPerElement(tensor.dtype));
 }
 
 std::string Defect(const sy_tensor& tensor) {
   if (tensor.dtype < 0 || tensor.dtype >= SY_DTYPE_COUNT) return "unknown dtype " + std::to_string(tensor.dtype);
   if (tensor.rank < 0 || tensor.rank > SY_MAX_RANK) return "rank " + std::to_string(tensor.rank) + " is not in 0 … 8";
-  int64_t count = kBytes[tensor.dtype], last = 0;
+  int64_t count = BytesPerElement(tensor.dtype), last = 0;
   for (int32_t axis = 0; axis < tensor.rank; ++axis) {
     int64_t reach;
     if (tensor.dims[axis] < 1) return "dims must be at least 1, found " + std::to_string(tensor.dims[axis]);

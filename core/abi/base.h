@@ -54,6 +54,16 @@ typedef struct sy_error {
 
 typedef int32_t sy_dtype;
 enum { SY_F32 = 0, SY_BF16 = 1, SY_F16 = 2, SY_F64 = 3, SY_I32 = 4, SY_I64 = 5, SY_U8 = 6, SY_DTYPE_COUNT = 7 };
+/* Bits of one element, and its name ("f32"). A dtype that these headers do not know has 0 bits and the name "unknown": ask before
+ * a size is made of it. */
+static inline uint32_t sy_dtype_bits(sy_dtype dtype) {
+  static const uint8_t bits[SY_DTYPE_COUNT] = {32, 16, 16, 64, 32, 64, 8};
+  return dtype >= 0 && dtype < SY_DTYPE_COUNT ? bits[dtype] : 0;
+}
+static inline const char* sy_dtype_name(sy_dtype dtype) {
+  static const char* const names[SY_DTYPE_COUNT] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
+  return dtype >= 0 && dtype < SY_DTYPE_COUNT ? names[dtype] : "unknown";
+}
 
 /* A dense or strided array. Fixed for the whole of major version 1: it is used in arrays. */
 #define SY_MAX_RANK 8

@@ -53,8 +53,7 @@ inline const char* NameOf(CollectiveKind kind) {
 }
 
 inline size_t BytesOf(sy_dtype dtype) {  // of one element; 0 for an unknown dtype
-  static constexpr size_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-  return dtype >= 0 && dtype < SY_DTYPE_COUNT ? kBytes[dtype] : 0;
+  return sy_dtype_bits(dtype) / 8;
 }
 
 // What a rank calls: everything that the ranks must agree on, and nothing else, so that it can be compared as bytes.
@@ -84,11 +83,10 @@ inline CallSignature SignatureOf(int32_t kind, const sy_call* call, uint64_t cou
 
 // "all_reduce "grad/0" (f32 sum, 100 elements, root 0, call 7)"
 inline std::string Describe(const CallSignature& call) {
-  static const char* const kDtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
   static const char* const kReductions[] = {" sum", " max", " min", " product"};
   const bool reduces = call.kind == kAllReduce || call.kind == kReduceScatter;
   return Format("%s \"%.63s\" (%s%s, %llu elements, root %d, call %llu)",
-                NameOf(static_cast<CollectiveKind>(call.kind)), call.tag, kDtypes[call.dtype],
+                NameOf(static_cast<CollectiveKind>(call.kind)), call.tag, sy_dtype_name(call.dtype),
                 reduces ? kReductions[call.reduction] : "", static_cast<unsigned long long>(call.count), call.root,
                 static_cast<unsigned long long>(call.sequence));
 }

@@ -25,15 +25,8 @@ inline int64_t Elements(const sy_tensor& tensor) {
   return n;
 }
 
-inline int64_t DtypeBytes(sy_dtype dtype) {
-  constexpr int64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-  return kBytes[dtype];
-}
-
-inline const char* TypeName(sy_dtype dtype) {
-  constexpr const char* kNames[SY_DTYPE_COUNT] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
-  return kNames[dtype];
-}
+inline int64_t DtypeBytes(sy_dtype dtype) { return sy_dtype_bits(dtype) / 8; }
+inline const char* TypeName(sy_dtype dtype) { return sy_dtype_name(dtype); }
 
 inline int64_t Bytes(const sy_tensor& tensor) { return Elements(tensor) * DtypeBytes(tensor.dtype); }
 inline bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16; }

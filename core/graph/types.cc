@@ -5,27 +5,8 @@
 
 namespace switchyard {
 
-int64_t SizeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kI64:
-      return 8;
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kBF16:
-    case DType::kF16:
-      return 2;
-    case DType::kU8:
-      return 1;
-  }
-  return 0;
-}
-
-const char* NameOf(DType dtype) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f64", "i32", "i64", "u8"};
-  return kNames[static_cast<int>(dtype)];
-}
+int64_t SizeOf(DType dtype) { return sy_dtype_bits(static_cast<sy_dtype>(dtype)) / 8; }
+const char* NameOf(DType dtype) { return sy_dtype_name(static_cast<sy_dtype>(dtype)); }
 
 bool IsFloating(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF64;

@@ -5,6 +5,7 @@
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/runtime/plugins/interpose.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 namespace {

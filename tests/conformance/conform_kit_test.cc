@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "core/base/environment.h"
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

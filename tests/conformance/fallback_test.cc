@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/parallel/run_command.h"

@@ -48,7 +48,7 @@ void ExpectExact(Find find) {
       }
       const Bytes found = Reduced(find, {Encode(a, half), Encode(b, half)}, half, reduction);
       const Status right = ExpectRounded(Decode(found, half), exact, half);
-      EXPECT_TRUE(right.ok()) << DtypeName(half) << ": " << right;
+      EXPECT_TRUE(right.ok()) << sy_dtype_name(half) << ": " << right;
     }
     // Once, not at every step: 1 is half a unit of the last place of the first number.
     const double large = half == SY_BF16 ? 256 : 2048;
@@ -85,7 +85,7 @@ TEST(HostRounding, OfReductionsThatAreComposedOfMessages) {
       Bytes total = Encode(a, half);
       Accumulate(total.data(), Encode(b, half).data(), a.size(), half, reduction);
       const Status right = ExpectRounded(Decode(total, half), exact, half);
-      EXPECT_TRUE(right.ok()) << DtypeName(half) << ": " << right;
+      EXPECT_TRUE(right.ok()) << sy_dtype_name(half) << ": " << right;
     }
   }
 }

@@ -12,7 +12,7 @@
 #include "core/base/text.h"
 #include "core/optim/schedule.h"
 #include "core/runtime/device/device_choice.h"
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 #include "core/runtime/processes/message_link.h"
 #include "core/runtime/processes/slurm.h"
 #include "tests/fuzz/fuzz.h"

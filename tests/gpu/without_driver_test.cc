@@ -1,5 +1,6 @@
 // The cuda plugin where it can use no GPU: it loads, counts none and says why, and a run that asks for it is refused
 // with that reason. CUDA_VISIBLE_DEVICES hides the GPUs of a machine that has some, so that these tests run everywhere.
+#include "core/runtime/device/device.h"
 #include "core/runtime/plugins/plugin.h"
 #include "tests/cli/program.h"
 

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "core/abi/ops.h"
+#include "core/runtime/device/device.h"
 #include "core/runtime/plugins/interpose.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 

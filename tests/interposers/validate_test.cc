@@ -2,7 +2,9 @@
 // that was made.
 #include <array>
 
+#include "core/abi/collective.h"
 #include "core/runtime/device/device.h"
+#include "core/runtime/plugins/registry.h"
 #include "tests/interposers/interposed.h"
 
 namespace switchyard {

@@ -1,6 +1,7 @@
 // Interposers as plugins: found by name, stacked, and shown to the engine as the plugin inside.
 #include <array>
 
+#include "core/runtime/plugins/registry.h"
 #include "tests/interposers/interposed.h"
 
 namespace switchyard {

@@ -10,7 +10,7 @@ failed=0
 fresh_tree() {  # every layer including the one below it
   rm -rf "$tree"
   local below=core/abi folder
-  for folder in core/abi core/base core/graph core/runtime core/plan core/nn core/parallel core/train models tools tests; do
+  for folder in core/abi core/base core/graph core/runtime/plugins core/runtime/device core/runtime/collectives core/plan core/nn core/parallel core/train models tools tests; do
     mkdir -p "$tree/$folder"
     printf '#pragma once\n#include <vector>\n#include "fmt/format.h"\n#include "%s/a.h"\n' $below > "$tree/$folder/a.h"
     below=$folder
@@ -33,19 +33,22 @@ refuses() {  # file, include line
 fresh_tree
 "$check" "$tree" || { echo "a tree in order was refused"; failed=1; }
 refuses core/graph/a.h '#include "core/plan/a.h"'
-refuses core/graph/ops/deep.cc '  #  include <core/runtime/a.h>'
+refuses core/graph/ops/deep.cc '  #  include <core/runtime/device/a.h>'
 refuses core/abi/a.h '#include "core/base/a.h"'
 refuses core/nn/a.h '#include "core/optim/a.h"'
 refuses core/settings/a.h '#include "core/train/a.h"'
 refuses core/graph/a.h '#include "core/settings/a.h"'
 refuses core/train/a.h '#include "models/a.h"'
-refuses core/runtime/a.h '#include "backends/cpu/plugin.h"'
+refuses core/runtime/device/a.h '#include "backends/cpu/plugin.h"'
+refuses core/runtime/plugins/a.h '#include "core/runtime/device/a.h"'
+refuses core/runtime/processes/a.h '#include "core/runtime/plugins/a.h"'
+refuses core/runtime/a.h '#include "core/abi/a.h"'
 refuses core/base/a.h '#include "../plan/a.h"'
 refuses core/base/a.h '#include "core/utils/a.h"'
 refuses models/a.h '#include "tests/a.h"'
 refuses backends/cpu/plugin.cc '#include "core/base/a.h"'
 refuses backends/cpu/plugin.cc '#include "backends/reference/kernels.h"'
-refuses collectives/shm/plugin.cc '#include "core/runtime/a.h"'
+refuses collectives/shm/plugin.cc '#include "core/runtime/device/a.h"'
 refuses core/train/a.h '  setenv("A", "b", 1);'
 refuses collectives/shm/plugin.cc '  action.sa_handler = Remember;'
 refuses tools/a.h 'signal(SIGTERM, [](int) { stop = true; });'

@@ -8,6 +8,7 @@
 
 #include "core/base/environment.h"
 #include "core/base/random.h"
+#include "core/runtime/plugins/registry.h"
 #include "gtest/gtest.h"
 #include "zlib.h"
 

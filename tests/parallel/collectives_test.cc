@@ -18,6 +18,7 @@
 #include "core/base/environment.h"
 #include "core/runtime/collectives/communicator.h"
 #include "core/runtime/collectives/composition.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 namespace {
@@ -163,7 +164,7 @@ TEST(AllReduce, EveryDtypeAndReductionIsExactInPlaceOrNot) {
   for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
     for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
       for (const uint64_t count : kCounts) {
-        const std::string what = fmt::format("{} reduction {} count {}", DtypeName(dtype), reduction, count);
+        const std::string what = fmt::format("{} reduction {} count {}", sy_dtype_name(dtype), reduction, count);
         const auto send = Encode(Values(World0().rank(), 0, count, reduction), dtype),
                    expected = Encode(Results(0, count, reduction), dtype);
         std::vector<char> receive(send.size() + 8, 0x5A);

@@ -14,6 +14,7 @@
 
 #include "core/base/environment.h"
 #include "core/runtime/collectives/communicator.h"
+#include "core/runtime/plugins/registry.h"
 #include "core/runtime/processes/launcher.h"
 
 namespace switchyard {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/plan/plan.h"
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 #include "gtest/gtest.h"
 
 namespace switchyard {

@@ -1,6 +1,7 @@
 // Plugins of released versions, built from frozen sources with frozen headers, in the program of today.
 #include <fstream>
 
+#include "core/runtime/device/device.h"
 #include "core/runtime/plugins/plugin.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/program.h"

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "core/runtime/plugins/library.h"
+#include "core/runtime/plugins/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

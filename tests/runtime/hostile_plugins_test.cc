@@ -11,8 +11,8 @@
 
 #include "core/base/environment.h"
 #include "core/runtime/plugins/doctor.h"
-#include "core/runtime/plugins/plugin.h"
 #include "core/runtime/plugins/process_state.h"
+#include "core/runtime/plugins/registry.h"
 #include "gmock/gmock.h"
 #include "tests/runtime/plugin_folder.h"
 

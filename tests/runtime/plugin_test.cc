@@ -1,5 +1,3 @@
-#include "core/runtime/plugins/plugin.h"
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/runtime/device/device.h"
 #include "core/runtime/plugins/doctor.h"
+#include "core/runtime/plugins/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -1,5 +1,6 @@
 #include "tools/conform/backend_checks.h"
 
+#include "core/runtime/plugins/registry.h"
 #include "tools/conform/argument_checks.h"
 #include "tools/conform/capture_checks.h"
 #include "tools/conform/child.h"

@@ -226,7 +226,7 @@ void CheckData(Checklist& list, Link& link) {
   for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
     for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
       if (!(link.rank().info().reductions[reduction] & (1u << dtype))) continue;
-      const std::string name = fmt::format("{}/{}", DtypeName(dtype), kReductionNames[reduction]);
+      const std::string name = fmt::format("{}/{}", sy_dtype_name(dtype), kReductionNames[reduction]);
       list.Run("all_reduce/" + name, api.all_reduce, [&] { return checks.AllReduce(dtype, reduction); });
       list.Run("reduce_scatter/" + name, api.reduce_scatter, [&] { return checks.ReduceScatter(dtype, reduction); });
       if (!IsHalf(dtype) || (reduction != SY_SUM && reduction != SY_PRODUCT) || link.size() == 1) continue;
@@ -235,7 +235,7 @@ void CheckData(Checklist& list, Link& link) {
       list.Run("reduce_scatter/" + name + "_rounding", api.reduce_scatter,
                [&] { return checks.Rounding(dtype, reduction, true); });
     }
-    const std::string name = DtypeName(dtype);
+    const std::string name = sy_dtype_name(dtype);
     list.Run("all_gather/" + name, api.all_gather, [&] { return checks.AllGather(dtype); });
     list.Run("broadcast/" + name, api.broadcast, [&] { return checks.Broadcast(dtype); });
     list.Run("all_to_all/" + name, api.all_to_all, [&] { return checks.AllToAll(dtype); });

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/runtime/collectives/composition.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard::conform {
 namespace {

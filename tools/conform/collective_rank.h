@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/abi/collective.h"
 #include "core/runtime/device/device.h"
 #include "core/runtime/plugins/plugin.h"
 #include "nlohmann/json.hpp"

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/abi/collective.h"
 #include "tools/conform/collective_run.h"
 
 namespace switchyard::conform {

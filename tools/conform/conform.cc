@@ -5,7 +5,7 @@
 
 #include "core/base/file.h"
 #include "core/base/json.h"
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 #include "tools/conform/backend_checks.h"
 #include "tools/conform/collective_checks.h"
 #include "tools/conform/recorder.h"

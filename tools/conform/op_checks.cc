@@ -279,7 +279,7 @@ void CheckOps(Recorder& recorder, Device& device, Device& reference, uint64_t se
   for (const OpCase& one : OpCases()) {
     for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16}) {
       if (!(device.info().dtypes & (1u << dtype)) || (dtype != SY_F32 && !HasTestedOperand(one))) continue;
-      recorder.Run(fmt::format("op/{}/{}", one.id(), DtypeName(dtype)),
+      recorder.Run(fmt::format("op/{}/{}", one.id(), sy_dtype_name(dtype)),
                    [&] { return CaseChecker(one, dtype, device, reference, seed).Check(); });
     }
   }

@@ -72,10 +72,7 @@ Bytes RandomBytes(uint64_t count, uint64_t key) {
 
 bool IsFloat(sy_dtype dtype) { return dtype == SY_F32 || dtype == SY_BF16 || dtype == SY_F16 || dtype == SY_F64; }
 
-uint64_t BytesOf(sy_dtype dtype) {
-  constexpr uint64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
-  return kBytes[dtype];
-}
+uint64_t BytesOf(sy_dtype dtype) { return sy_dtype_bits(dtype) / 8; }
 
 int64_t Elements(const sy_tensor& tensor) {
   int64_t count = 1;

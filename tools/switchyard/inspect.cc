@@ -6,6 +6,7 @@
 #include "core/base/names.h"
 #include "core/graph/op.h"
 #include "core/runtime/plugins/doctor.h"
+#include "core/runtime/plugins/registry.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
 #include "tools/switchyard/commands.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
+#include "core/runtime/plugins/registry.h"
 #include "models/foreign_format.h"
 #include "models/weights.h"
 #include "tools/switchyard/foreign_weights.h"

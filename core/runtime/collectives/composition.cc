@@ -6,13 +6,6 @@
 namespace switchyard {
 namespace {
 
-struct DtypeRow {
-  const char* name;
-  uint64_t bytes;
-};
-constexpr DtypeRow kDtypes[SY_DTYPE_COUNT] = {{"f32", 4}, {"bf16", 2}, {"f16", 2}, {"f64", 8},
-                                              {"i32", 4}, {"i64", 8},  {"u8", 1}};
-
 float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 uint16_t ToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -66,8 +59,7 @@ void AccumulateInteger(void* accumulator, const void* values, uint64_t count, in
 
 }  // namespace
 
-uint64_t BytesOf(sy_dtype dtype) { return dtype >= 0 && dtype < SY_DTYPE_COUNT ? kDtypes[dtype].bytes : 0; }
-const char* DtypeName(sy_dtype dtype) { return dtype >= 0 && dtype < SY_DTYPE_COUNT ? kDtypes[dtype].name : "unknown"; }
+uint64_t BytesOf(sy_dtype dtype) { return sy_dtype_bits(dtype) / 8; }
 
 void Accumulate(void* accumulator, const void* values, uint64_t count, sy_dtype dtype, int reduction) {
   switch (dtype) {

@@ -13,7 +13,6 @@
 namespace switchyard {
 
 uint64_t BytesOf(sy_dtype dtype);  // of one element; 0 for an unknown dtype
-const char* DtypeName(sy_dtype dtype);
 
 // accumulator[i] = accumulator[i] (reduction) values[i]; f16 and bf16 are computed in f32 and rounded to nearest even.
 void Accumulate(void* accumulator, const void* values, uint64_t count, sy_dtype dtype, int reduction);

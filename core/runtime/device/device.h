@@ -19,18 +19,13 @@
 #include "core/abi/device.h"
 #include "core/abi/kernel.h"
 #include "core/base/status.h"
+#include "core/runtime/plugins/abi_status.h"
+#include "core/runtime/plugins/device_info.h"
+#include "core/runtime/plugins/plugin.h"
 
 namespace switchyard {
 
-class Plugin;  // core/runtime/plugins/plugin.h
 class Device;
-
-// The status of an ABI call: OK, or an absl::Status whose message starts with `what` ("cpu: alloc of 4096 bytes") and
-// carries the plugin's text, native code and location. SY_UNSUPPORTED → kUnimplemented, SY_OUT_OF_MEMORY →
-// kResourceExhausted, SY_TIMEOUT → kDeadlineExceeded, SY_DEVICE_LOST → kUnavailable, SY_ABORTED → kAborted, SY_INVALID
-// → kInvalidArgument, SY_INTERNAL → kInternal.
-Status FromAbi(sy_status status, const sy_error& error, const std::string& what);
-sy_error EmptyError();
 
 // Device memory. Move-only; freed with the last owner.
 class Buffer {
@@ -155,17 +150,6 @@ struct OpenOptions {
   int threads = 0;         // host threads for a device that computes on host cores; 0 = its own choice
   std::vector<int> cores;  // pin to these; empty: do not pin
   bool deterministic = true;
-};
-
-// What `switchyard devices` shows of a device, without opening it.
-struct DeviceInfo {
-  int index = 0;
-  std::string plugin, name, uuid;
-  uint64_t memory_bytes = 0, free_bytes = 0, largest_allocation = 0, alignment = 64;
-  uint32_t address_kind = 0, flags = 0, dtypes = 0;
-  double static_loss_scale = 0, peak_flops = 0;
-  bool async() const { return flags & SY_DEVICE_ASYNC; }
-  bool host_readable() const { return address_kind == SY_ADDRESS_HOST; }
 };
 
 class Device {

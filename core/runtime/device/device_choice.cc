@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "core/runtime/plugins/library.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/base/status.h"
 #include "core/runtime/device/device.h"
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 

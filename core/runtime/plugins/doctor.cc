@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/abi/collective.h"
 #include "core/base/text.h"
-#include "core/runtime/collectives/composition.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
@@ -35,7 +35,7 @@ std::string Table(std::vector<std::vector<std::string>> rows) {
 std::vector<std::string> Dtypes(uint32_t bits) {
   std::vector<std::string> names;
   for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
-    if (bits & (1u << dtype)) names.push_back(DtypeName(dtype));
+    if (bits & (1u << dtype)) names.push_back(sy_dtype_name(dtype));
   }
   return names;
 }

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/base/environment.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 

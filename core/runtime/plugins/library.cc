@@ -16,7 +16,7 @@
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/base/text.h"
-#include "core/runtime/device/device.h"
+#include "core/runtime/plugins/abi_status.h"
 
 namespace switchyard {
 namespace {

@@ -6,11 +6,20 @@
 
 #include "core/abi/interpose.h"
 #include "core/base/text.h"
+#include "core/runtime/plugins/abi_status.h"
 #include "core/runtime/plugins/library.h"
 #include "core/runtime/plugins/probe.h"
 #include "core/runtime/plugins/trust.h"
 
 namespace switchyard {
+
+const char* KindName(PluginKind kind) {
+  return kind == PluginKind::kBackend ? "backend" : kind == PluginKind::kCollective ? "collective" : "interposer";
+}
+
+const char* MainInterface(PluginKind kind) {
+  return kind == PluginKind::kBackend ? "device/1" : kind == PluginKind::kCollective ? "collective/1" : "interpose/1";
+}
 
 const void* Plugin::FindInterface(const char* interface_name) const {
   const auto found = interfaces_.find(interface_name);

@@ -29,7 +29,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/logging.h"
-#include "core/runtime/device/device.h"
+#include "core/runtime/plugins/abi_status.h"
 #include "core/runtime/plugins/library.h"
 #include "core/runtime/plugins/plugin.h"
 #include "core/runtime/plugins/process_state.h"

@@ -1,3 +1,5 @@
+#include "core/runtime/plugins/registry.h"
+
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/base/names.h"
-#include "core/runtime/plugins/plugin.h"
 #include "core/runtime/plugins/trust.h"
 #include "nlohmann/json.hpp"
 
@@ -84,14 +85,6 @@ std::string Join(const std::vector<std::string>& parts, const char* separator) {
 bool SameName(const Candidate& a, const Candidate& b) { return a.kind == b.kind && a.name == b.name; }
 
 }  // namespace
-
-const char* KindName(PluginKind kind) {
-  return kind == PluginKind::kBackend ? "backend" : kind == PluginKind::kCollective ? "collective" : "interposer";
-}
-
-const char* MainInterface(PluginKind kind) {
-  return kind == PluginKind::kBackend ? "device/1" : kind == PluginKind::kCollective ? "collective/1" : "interpose/1";
-}
 
 std::vector<std::string> Registry::DefaultSearchPath() {
   std::vector<std::string> path;

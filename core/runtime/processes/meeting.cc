@@ -18,11 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-int MillisecondsUntil(MeetingDeadline deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
-}
-
 // Of a visitor, for a holder that has not proved yet who it is: until it challenges, and until it proves it. To leave
 // after the hello would look like the death of a member, so the second is long.
 constexpr auto kChallengePatience = std::chrono::milliseconds(5000), kProofPatience = std::chrono::milliseconds(60000);

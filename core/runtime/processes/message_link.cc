@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -133,6 +134,12 @@ void MessageLink::Close() {
 const std::string& EngineVersion() {
   static const std::string version = SWITCHYARD_VERSION "/3";
   return version;
+}
+
+int MillisecondsUntil(std::chrono::steady_clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
 StatusOr<int> ListenOn(const std::string& address, int port) {

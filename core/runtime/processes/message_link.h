@@ -4,6 +4,7 @@
 // Also the few socket calls around it. Not thread-safe: one thread, or one lock.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,6 +65,9 @@ class MessageLink {
 
 // The version of the program and of these messages: processes that talk to each other must agree on it.
 const std::string& EngineVersion();
+
+// What is left until then, 0 once it has passed: a time for poll(2).
+int MillisecondsUntil(std::chrono::steady_clock::time_point deadline);
 
 // A listening socket at `address` ("" = every address of this machine, IPv4 and IPv6), port 0 = any free one.
 StatusOr<int> ListenOn(const std::string& address, int port);

@@ -34,11 +34,6 @@ using std::chrono::milliseconds;
 constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of one
 constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
 
-int MillisecondsUntil(Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
-}
-
 sy_status ToAbi(const Status& status, sy_error* error) {
   if (status.ok()) return SY_OK;
   if (error != nullptr) snprintf(error->message, sizeof error->message, "%s", Message(status).c_str());

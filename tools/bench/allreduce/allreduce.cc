@@ -16,6 +16,7 @@
 
 #include "core/base/environment.h"
 #include "core/runtime/collectives/communicator.h"
+#include "core/runtime/plugins/registry.h"
 #include "core/runtime/processes/process_map.h"
 #include "nlohmann/json.hpp"
 #ifdef BENCH_MPI

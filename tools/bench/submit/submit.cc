@@ -11,7 +11,7 @@
 
 #include "core/graph/ops/pointwise.h"
 #include "core/plan/plan.h"
-#include "core/runtime/plugins/plugin.h"
+#include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
 namespace {
