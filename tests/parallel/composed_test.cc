@@ -9,6 +9,7 @@
 
 #include "core/base/environment.h"
 #include "core/runtime/collectives/communicator.h"
+#include "core/runtime/plugins/registry.h"
 #include "tests/parallel/thread_ranks.h"
 #include "tests/plan/allocation_count.h"
 
