@@ -20,7 +20,7 @@ void layer_norm(const LayerNormRows& a, int64_t begin, int64_t end, float* scrat
         });
       }
       Finish(a.sum, r * n, n, sum);
-      h = sum;
+      h = Widened(a.sum, r * n, n, row);  // as it was stored, which is what the backward part reads
     }
     const float mean =
         SumOver(n, [&](int64_t i, int64_t lanes) SY_INLINED { return Load(h + i, lanes); }) / static_cast<float>(n);

@@ -14,7 +14,7 @@ GROUP_KERNEL void layer_norm(ARRAY(x), ARRAY(residual), ARRAY(gamma), ARRAY(beta
     EACH_VECTOR(i, columns) {
       const floatW v = LOAD(T, h, i, columns, 0.0f) + LOAD(T, OF(STORED(T), residual) + start, i, columns, 0.0f);
       STORE(T, joined, i, columns, v);
-      total += v;
+      total += LOAD(T, joined, i, columns, 0.0f);  // as it was stored
     }
     h = joined;
 #else
