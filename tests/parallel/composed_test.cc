@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <ostream>
 
@@ -162,24 +163,28 @@ TEST_P(Composed, CollectivesOfHostMemory) {
   });
 }
 
-class DeafPlugin : public Composed {};
+// A plugin that does not obey an abort; rank 1 of two joins and then fails.
+class DeafPlugin : public Composed {
+ protected:
+  void OnSurvivor(const std::function<void(Device& device, Communicator& communicator)>& body) {
+    Set("SWITCHYARD_MESSAGES_DEAF", true);
+    OnRanks(2, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
+      const auto device = Device::Open(*plugin_, rank, {});
+      ASSERT_TRUE(device.ok()) << Message(device.status());
+      const auto communicator = Communicator::Join(plugin_, map, rendezvous, device->get(), "world", 10000);
+      ASSERT_TRUE(communicator.ok()) << Message(communicator.status());
+      rank == 1 ? rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG")) : body(**device, **communicator);
+    });
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Plugins, DeafPlugin, testing::Values(Reach{"by_poll", false, true}),
                          testing::PrintToStringParamName());
 
 // The end of a peer ends a wait also where abort changes nothing.
 TEST_P(DeafPlugin, IsNotWaitedForOnceAPeerIsGone) {
-  Set("SWITCHYARD_MESSAGES_DEAF", true);
-  OnRanks(2, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
-    const auto device = Device::Open(*plugin_, rank, {});
-    ASSERT_TRUE(device.ok()) << Message(device.status());
-    const auto communicator = Communicator::Join(plugin_, map, rendezvous, device->get(), "world", 10000);
-    ASSERT_TRUE(communicator.ok()) << Message(communicator.status());
-    if (rank == 1) {
-      rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG"));
-      return;
-    }
+  OnSurvivor([](Device&, Communicator& communicator) {
     const auto start = std::chrono::steady_clock::now();
-    const Status status = (*communicator)->Barrier("end");
+    const Status status = communicator.Barrier("end");
     EXPECT_THAT(Message(status), testing::ContainsRegex("rank 1 .* failed: train/7.jpg is not a JPEG"));
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   });
@@ -187,27 +192,17 @@ TEST_P(DeafPlugin, IsNotWaitedForOnceAPeerIsGone) {
 
 // It may still write into what the caller then frees.
 TEST_P(DeafPlugin, KeepsTheMemoryThatItWasGiven) {
-  Set("SWITCHYARD_MESSAGES_DEAF", true);
-  OnRanks(2, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
-    const auto device = Device::Open(*plugin_, rank, {});
-    ASSERT_TRUE(device.ok()) << Message(device.status());
-    const auto communicator = Communicator::Join(plugin_, map, rendezvous, device->get(), "world", 10000);
-    ASSERT_TRUE(communicator.ok()) << Message(communicator.status());
-    if (rank == 1) {
-      rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG"));
-      return;
-    }
-    auto buffer = (*device)->Allocate(kOffset);
-    const auto stream = (*device)->NewStream();
+  OnSurvivor([](Device& device, Communicator& communicator) {
+    auto buffer = device.Allocate(kOffset);
+    const auto stream = device.NewStream();
     ASSERT_TRUE(buffer.ok() && stream.ok());
-    const auto call =
-        (*communicator)->Prepare("message", {Collective::kReceive, 8, SY_F32, SY_SUM, 1}, {}, {&*buffer, 0});
+    const auto call = communicator.Prepare("message", {Collective::kReceive, 8, SY_F32, SY_SUM, 1}, {}, {&*buffer, 0});
     ASSERT_TRUE(call.ok()) << Message(call.status());
-    EXPECT_FALSE((*communicator)->Launch(**call, *stream).ok());
-    const uint64_t allocated = (*device)->allocated_bytes();
+    EXPECT_FALSE(communicator.Launch(**call, *stream).ok());
+    const uint64_t allocated = device.allocated_bytes();
     buffer->reset();
     EXPECT_FALSE(*buffer);
-    EXPECT_EQ((*device)->allocated_bytes(), allocated);
+    EXPECT_EQ(device.allocated_bytes(), allocated);
   });
 }
 

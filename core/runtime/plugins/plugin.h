@@ -17,8 +17,8 @@ namespace switchyard {
 
 enum class PluginKind { kBackend, kCollective, kInterposer };
 const char* KindName(PluginKind kind);  // "backend", "collective", "interposer"
-const char* MainInterface(
-    PluginKind kind);  // that every plugin of this kind offers: "device/1", "collective/1", "interpose/1"
+// What every plugin of this kind offers: "device/1", "collective/1", "interpose/1".
+const char* MainInterface(PluginKind kind);
 
 constexpr int kMostDevices = 1024;  // of one plugin on one node; more is nonsense, and each is asked about
 
