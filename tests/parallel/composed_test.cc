@@ -1,5 +1,6 @@
 // Collectives that a plugin does not have, made of its messages, where it reaches the memory of a device that the host
 // cannot read: a sum that were computed there would end the process by a signal.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 #include <functional>
 #include <numeric>
 #include <ostream>
+#include <thread>
 
 #include "core/base/environment.h"
 #include "core/runtime/collectives/communicator.h"
@@ -163,18 +165,29 @@ TEST_P(Composed, CollectivesOfHostMemory) {
   });
 }
 
-// A plugin that does not obey an abort; rank 1 of two joins and then fails.
+// A plugin that does not obey an abort; rank 1 of two joins, and fails once rank 0 has begun a call.
 class DeafPlugin : public Composed {
  protected:
   void OnSurvivor(const std::function<void(Device& device, Communicator& communicator)>& body) {
     Set("SWITCHYARD_MESSAGES_DEAF", true);
+    const int before = CallsBegun();
     OnRanks(2, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
       const auto device = Device::Open(*plugin_, rank, {});
       ASSERT_TRUE(device.ok()) << Message(device.status());
       const auto communicator = Communicator::Join(plugin_, map, rendezvous, device->get(), "world", 10000);
       ASSERT_TRUE(communicator.ok()) << Message(communicator.status());
-      rank == 1 ? rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG")) : body(**device, **communicator);
+      if (rank == 0) return body(**device, **communicator);
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (CallsBegun() == before && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+      rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG"));
     });
+  }
+
+ private:
+  // How many calls the plugin has been given that never end.
+  static int CallsBegun() {
+    void* const library = dlopen((kFolder + "device_messages.so").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    return reinterpret_cast<int (*)()>(dlsym(library, "device_messages_endless"))();
   }
 };
 INSTANTIATE_TEST_SUITE_P(Plugins, DeafPlugin, testing::Values(Reach{"by_poll", false, true}),

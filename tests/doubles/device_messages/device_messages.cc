@@ -1,9 +1,11 @@
 // The null device with addresses, of which none is mapped in the host, and a collective for ranks that are threads of
 // one process: it reaches those addresses and offers messages, nothing else. Settings: MESSAGES_BASE, the null plugin;
 // MESSAGES_ON_STREAM=1, work completes on the caller's stream; MESSAGES_HOST=1, host memory is reached too;
-// MESSAGES_DEAF=1, a message never arrives and abort changes nothing.
+// MESSAGES_DEAF=1, a message never arrives and abort changes nothing. device_messages_endless, an exported function,
+// counts such messages.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -32,6 +34,7 @@ const sy_host* host = nullptr;
 const sy_device_v1* device_table = nullptr;
 sy_plugin base{};
 sy_request endless;
+std::atomic<int> endless_count{0};
 
 bool Set(const char* name) {
   const char* value = host->setting(name);
@@ -92,6 +95,7 @@ sy_status SendReceive(sy_communicator* communicator, const sy_call* call, const 
   *request = nullptr;
   if (Set("MESSAGES_DEAF")) {
     *request = &endless;
+    ++endless_count;
     return SY_OK;
   }
   if (call->stream != nullptr) {
@@ -176,6 +180,8 @@ const void* Interface(const char* name) {
 
 }  // namespace
 }  // namespace switchyard
+
+extern "C" SY_EXPORT int device_messages_endless() { return switchyard::endless_count; }
 
 extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* plugin, sy_error* error) {
   using namespace switchyard;
