@@ -13,6 +13,11 @@ constexpr double kMostUpdates = 10000;  // between two agreements
 
 std::atomic<bool> training = false, asked = false;  // a Stopping lives; a signal came since it was made
 
+// A launcher sends its signal to one rank after the other. The ranks that another one's copy has stopped still get
+// their own, which then asks for nothing more: one that comes within this time is dropped.
+constexpr std::chrono::seconds kCopyUnderWay(10);
+std::atomic<std::chrono::steady_clock::time_point> copy_until{};  // the epoch: none is awaited
+
 sigset_t SetOf(std::initializer_list<int> signals) {
   sigset_t set;
   sigemptyset(&set);
@@ -62,7 +67,7 @@ class Waiter {
       if (signal < 0) continue;
       if (training) {
         asked = true;
-      } else {
+      } else if (std::chrono::steady_clock::now() > copy_until.exchange(std::chrono::steady_clock::time_point{})) {
         LetThrough(signal);
       }
     }
@@ -96,6 +101,7 @@ StopSignals::~StopSignals() {
 
 Stopping::Stopping(Communicator* communicator) : communicator_(communicator), agreed_(Clock::now()) {
   asked = false;
+  copy_until = Clock::time_point{};
   training = true;
 }
 
@@ -113,6 +119,7 @@ StatusOr<bool> Stopping::After(int64_t step) {
   next_ = step - votes[1];
   agreed_at_ = step;
   agreed_ = Clock::now();
+  if (votes[0] != 0 && !asked) copy_until = agreed_ + kCopyUnderWay;
   return votes[0] != 0;
 }
 

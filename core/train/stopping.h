@@ -19,8 +19,9 @@ namespace switchyard {
 // on: make it before any other thread is started, and destroy it where it was made. World::Join makes one; a program
 // that starts threads before that makes one first, for a signal to a thread that does not block it means to the program
 // what it meant before. A signal that comes while no Stopping lives does what it would have done without us: it ends
-// the process, or a handler of the program's own is called, on the thread that waits. Several may live; they share that
-// thread. Thread-safe.
+// the process, or a handler of the program's own is called, on the thread that waits; only where a run was stopped at
+// the wish of another rank, this rank's own copy of that signal is dropped, should it come late. Several may live; they
+// share that thread. Thread-safe.
 class StopSignals {
  public:
   StopSignals();

@@ -128,7 +128,8 @@ StatusOr<Rows> FirstSamples(const Task& task, const Dataset& data, int64_t sampl
 }  // namespace
 
 Status TrainCommand(const CommandLine& line) {
-  const StopSignals stop_signals;  // before the first thread, which may be a plugin's
+  // Before the first thread, which may be a plugin's. It lives as long as the process, to whose end a signal may come.
+  [[maybe_unused]] static const auto& stop_signals = *new StopSignals;
   Settings settings = line.settings;
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   if (settings.Has("resume")) {
