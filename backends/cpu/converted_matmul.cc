@@ -50,7 +50,7 @@ class ConvertedMatmul : public Kernel {
     if (t_.bias_gradient) bias_partial_ = take(static_cast<int64_t>(bias_gradient_.workspace_bytes() / sizeof(float)));
   }
 
-  std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch, sy_error*) override {
+  std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch) const override {
     auto bound = std::make_unique<Bound>();
     bound->kernel = this;
     bound->arguments = std::move(arguments);

@@ -54,13 +54,14 @@ namespace switchyard {
 namespace {
 
 constexpr uint64_t kAlignment = 64, kHugePage = uint64_t{2} << 20;
+constexpr char kHostMemory[] = "host";  // the memory kind
 
-uint64_t MemoryBytes() {
+uint64_t MemoryBytes(const sy_instance& instance) {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   std::ifstream file("/sys/fs/cgroup/memory.max");
   uint64_t limit = 0;
   if (file >> limit && limit > 0) bytes = std::min(bytes, limit);
-  return static_cast<uint64_t>(NumberSetting("CPU_MEMORY", static_cast<int64_t>(bytes)));
+  return static_cast<uint64_t>(instance.NumberSetting("CPU_MEMORY", static_cast<int64_t>(bytes)));
 }
 
 int CoreCount() {
@@ -78,19 +79,28 @@ std::string ProcessorName() {
 }
 
 // One device per local rank that shares the machine.
-int32_t DeviceCount() { return static_cast<int32_t>(std::min<int64_t>(NumberSetting("CPU_DEVICES", 1), 4096)); }
+int32_t DeviceCount(const sy_instance& instance) {
+  return static_cast<int32_t>(std::min<int64_t>(instance.NumberSetting("CPU_DEVICES", 1), 4096));
+}
 
-sy_status Count(int32_t* count, sy_error* error) {
-  if (const char* refusal = InstructionSetRefusal()) return Refuse(error, SY_UNSUPPORTED, refusal);
-  *count = DeviceCount();
+bool Exists(const sy_instance& instance, int32_t index, sy_error* error) {
+  const int32_t count = DeviceCount(instance);
+  if (index >= 0 && index < count) return true;
+  SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index, count);
+  return false;
+}
+
+sy_status Count(sy_instance* instance, int32_t* count, sy_error* error) {
+  if (const char* refusal = InstructionSetRefusal(*instance)) return Refuse(error, SY_UNSUPPORTED, refusal);
+  *count = DeviceCount(*instance);
   return SY_OK;
 }
 
-sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
-  if (index < 0 || index >= DeviceCount())
-    return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
-                   DeviceCount());
-  sy_device_info full = {SY_HEADER(sy_device_info)};
+sy_status Query(sy_instance* instance, int32_t index, sy_device_info* info, sy_error* error) {
+  if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
+  if (!Exists(*instance, index, error)) return SY_INVALID;
+  InstructionSetRefusal(*instance);  // chooses what the name tells
+  sy_device_info full = {};
   std::snprintf(full.name, sizeof full.name, "%s (%s%s)", ProcessorName().c_str(), Vector().isa,
                 MultipliesBf16() ? "" : ", halves computed in f32");
   char host[64] = {};
@@ -99,16 +109,14 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
   for (const char* c = host; *c; ++c) hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001B3ull;
   std::memcpy(full.uuid, &hash, sizeof hash);
   std::memcpy(full.uuid + 8, &index, sizeof index);
-  full.memory_bytes = MemoryBytes();
+  full.memory_bytes = MemoryBytes(*instance);
   full.free_bytes = static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   full.alignment = kAlignment;
   full.address_kind = SY_ADDRESS_HOST;
   full.flags = SY_DEVICE_SHAREABLE | SY_DEVICE_CPU_CORES;
   full.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;
-  const sy_header header = info->header;
-  const size_t size = std::min<size_t>(header.size, sizeof full);
-  std::memcpy(info, &full, size);
-  info->header = header;
+  std::snprintf(full.memory_kind, sizeof full.memory_kind, "%s", kHostMemory);
+  FillStruct(info, full);
   return SY_OK;
 }
 
@@ -119,16 +127,15 @@ void Close(sy_device* device) {
   delete device;
 }
 
-sy_status Open(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
-  *device = nullptr;
-  if (index < 0 || index >= DeviceCount())
-    return SY_FAIL(error, SY_INVALID, "cpu: device %d of %d; SWITCHYARD_CPU_DEVICES sets how many there are", index,
-                   DeviceCount());
-  if (const char* refusal = InstructionSetRefusal()) return Refuse(error, SY_UNSUPPORTED, refusal);
+sy_status Open(sy_instance* instance, int32_t index, const sy_open_options* options, sy_device** device,
+               sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  if (!Exists(*instance, index, error)) return SY_INVALID;
+  if (const char* refusal = InstructionSetRefusal(*instance)) return Refuse(error, SY_UNSUPPORTED, refusal);
   sy_device* opened = new (std::nothrow) sy_device;
   if (opened == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory to open a device");
   opened->index = index;
-  opened->memory_limit = MemoryBytes();
+  opened->memory_limit = MemoryBytes(*instance);
   int threads = 0;
   if (options && SY_HAS(sy_open_options, options, threads)) threads = options->threads;
   opened->threads = std::clamp(threads > 0 ? threads : CoreCount(), 1, 1024);
@@ -147,8 +154,10 @@ sy_status Open(int32_t index, const sy_open_options* options, sy_device** device
   return SY_OK;
 }
 
-sy_status Alloc(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
-  *buffer = nullptr;
+sy_status Alloc(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
+                sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  if (bytes == 0) return SY_FAIL(error, SY_INVALID, "cpu: an allocation of 0 bytes");
   const uint64_t before = device->allocated.fetch_add(bytes);
   if (bytes > device->memory_limit || before > device->memory_limit - bytes) {
     device->allocated.fetch_sub(bytes);
@@ -178,7 +187,7 @@ sy_status Alloc(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error*
         allocation->untouched = true;
       }
     } else {
-      const uint64_t size = (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+      const uint64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
       allocation->address = static_cast<char*>(std::aligned_alloc(kAlignment, size));
     }
   }
@@ -205,13 +214,10 @@ void Free(sy_device* device, sy_buffer* buffer) {
   delete buffer;
 }
 
-// Whether `bytes` from the place on lie inside its buffer.
-bool Fits(const sy_place& place, uint64_t bytes) {
-  return place.buffer ? place.offset <= place.buffer->bytes && bytes <= place.buffer->bytes - place.offset
-                      : place.host != nullptr;
-}
-
-sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, sy_error* error) {
+sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes,
+               const sy_copy_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  if (!destination.buffer && !source.buffer) return SY_FAIL(error, SY_INVALID, "cpu: a copy from host to host");
   if (bytes == 0) return SY_OK;
   if (!Fits(destination, bytes) || !Fits(source, bytes))
     return SY_FAIL(error, SY_INVALID, "cpu: a copy of %llu bytes leaves its buffer",
@@ -220,7 +226,9 @@ sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, ui
   return SY_OK;
 }
 
-sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint64_t bytes, sy_error* error) {
+sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint64_t bytes,
+               const sy_fill_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (bytes == 0) return SY_OK;
   if (!Fits(destination, bytes))
     return SY_FAIL(error, SY_INVALID, "cpu: filling %llu bytes leaves the buffer",
@@ -230,25 +238,29 @@ sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint
   return SY_OK;
 }
 
-sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
+sy_status Synchronize(sy_device*, sy_stream*, const sy_synchronize_options* options, sy_error* error) {
+  return KnowsExtensions(options, error) ? SY_OK : SY_UNSUPPORTED;
+}
 
-sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, int32_t* kind, sy_error*) {
+sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, sy_error*) {
   *address = Address({.buffer = buffer});
-  *kind = SY_MEMORY_HOST;
   return SY_OK;
 }
 
-sy_status ImportMemory(sy_device*, void* address, int32_t kind, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
-  *buffer = nullptr;
-  if (kind != SY_MEMORY_HOST)
-    return SY_FAIL(error, SY_UNSUPPORTED, "cpu: only host memory can be imported, not kind %d", kind);
+sy_status ImportMemory(sy_device*, void* address, const char* memory_kind, uint64_t bytes, sy_buffer** buffer,
+                       sy_error* error) {
+  if (memory_kind == nullptr || std::strcmp(memory_kind, kHostMemory) != 0) {
+    return SY_FAIL(error, SY_UNSUPPORTED, "cpu: only host memory can be imported, not kind %s",
+                   memory_kind ? memory_kind : "NULL");
+  }
   if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0)
     return SY_FAIL(error, SY_INVALID, "cpu: imported memory must be aligned to %llu bytes",
                    static_cast<unsigned long long>(kAlignment));
-  *buffer = new (std::nothrow) sy_buffer;
-  if (*buffer == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory for a buffer");
-  (*buffer)->address = static_cast<char*>(address);
-  (*buffer)->bytes = bytes;
+  auto* imported = new (std::nothrow) sy_buffer;
+  if (imported == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cpu: no memory for a buffer");
+  imported->address = static_cast<char*>(address);
+  imported->bytes = bytes;
+  *buffer = imported;
   return SY_OK;
 }
 
@@ -261,9 +273,9 @@ void HostFree(sy_device*, void* address) { std::free(address); }
 
 }  // namespace
 
-const sy_device_v1& DeviceInterface() {
-  static constexpr sy_device_v1 kInterface = {
-      .header = SY_HEADER(sy_device_v1),
+const sy_device_v2& DeviceInterface() {
+  static constexpr sy_device_v2 kInterface = {
+      .header = SY_HEADER(sy_device_v2),
       .count = Count,
       .open = Open,
       .close = Close,
@@ -278,9 +290,9 @@ const sy_device_v1& DeviceInterface() {
   return kInterface;
 }
 
-const sy_memory_ext_v1& MemoryInterface() {
-  static constexpr sy_memory_ext_v1 kInterface = {
-      .header = SY_HEADER(sy_memory_ext_v1),
+const sy_memory_ext_v2& MemoryInterface() {
+  static constexpr sy_memory_ext_v2 kInterface = {
+      .header = SY_HEADER(sy_memory_ext_v2),
       .native_address = NativeAddress,
       .import_memory = ImportMemory,
       .host_alloc = HostAlloc,

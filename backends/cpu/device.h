@@ -51,13 +51,21 @@ struct sy_device {
 
 namespace switchyard {
 
-const sy_device_v1& DeviceInterface();
-const sy_memory_ext_v1& MemoryInterface();
+const sy_device_v2& DeviceInterface();
+const sy_memory_ext_v2& MemoryInterface();
 
-// Why SWITCHYARD_CPU_ISA cannot be followed: it names what this CPU lacks, or nothing; nullptr if it can.
-const char* InstructionSetRefusal();
+// Chooses the instruction set of this process, for every instance, unless it is chosen already: SWITCHYARD_CPU_ISA of
+// the first instance that asks, or the best one. Why that setting cannot be followed, because it names what this CPU
+// lacks, or nothing; nullptr if it can.
+const char* InstructionSetRefusal(const sy_instance& instance);
 // Whether oneDNN has bf16 arithmetic of this CPU to use: AVX-512 bf16 or AMX. Elsewhere halves are computed as f32.
 bool MultipliesBf16();
+
+// Whether `bytes` from the place on lie inside its buffer.
+inline bool Fits(const sy_place& place, uint64_t bytes) {
+  return place.buffer ? place.offset <= place.buffer->bytes && bytes <= place.buffer->bytes - place.offset
+                      : place.host != nullptr;
+}
 
 // Where a place is in this process; whoever asks may write there.
 inline char* Address(const sy_place& place) {

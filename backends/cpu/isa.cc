@@ -1,6 +1,7 @@
 #include <dnnl.h>
 
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "backends/cpu/amx.h"
@@ -40,32 +41,30 @@ struct Choice {
   std::string refusal;
 };
 
-void Warn(const std::string& text) {
-  if (plugin_host != nullptr && SY_HAS(sy_host, plugin_host, log) && plugin_host->log)
-    plugin_host->log(2, text.c_str());
-}
+constexpr int32_t kWarning = 2;
 
 // oneDNN takes a limit until it is first used, by whomever.
-void LimitOneDnn(const InstructionSet& set) {
+void LimitOneDnn(const sy_instance& instance, const InstructionSet& set) {
   const dnnl_status_t status = dnnl_set_max_cpu_isa(set.one_dnn);
   if (status == dnnl_success) return;
-  Warn(Text("cpu: SWITCHYARD_CPU_ISA=", set.table->isa,
-            " limits the plugin's own kernels, but not oneDNN, which does not take it any more (status ",
-            static_cast<int>(status), "): this process used oneDNN before"));
+  instance.Log(kWarning,
+               Text("cpu: SWITCHYARD_CPU_ISA=", set.table->isa,
+                    " limits the plugin's own kernels, but not oneDNN, which does not take it any more (status ",
+                    static_cast<int>(status), "): this process used oneDNN before"));
 }
 
 #if defined(SY_X86_64)
 // Whether the CPU has AMX and this process may use it; says why not where the CPU has it.
-bool UsesTiles() {
+bool UsesTiles(const sy_instance& instance) {
   const auto refusal = TilesRefusal(kAmxMachine);
-  if (refusal && !refusal->empty()) Warn(Text("cpu: AMX is not used: ", *refusal));
+  if (refusal && !refusal->empty()) instance.Log(kWarning, Text("cpu: AMX is not used: ", *refusal));
   return !refusal;
 }
 #endif
 
 // The best set that this CPU has. One that is asked for by name limits oneDNN too.
-Choice Choose() {
-  const char* wanted = Setting("CPU_ISA");
+Choice Choose(const sy_instance& instance) {
+  const char* wanted = instance.Setting("CPU_ISA");
 #if defined(SY_X86_64)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -73,7 +72,7 @@ Choice Choose() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
   // Asked of the kernel only where it would be chosen.
-  const bool tiles = bf16 && (wanted == nullptr || std::strcmp(wanted, amx::kTable.isa) == 0) && UsesTiles();
+  const bool tiles = bf16 && (wanted == nullptr || std::strcmp(wanted, amx::kTable.isa) == 0) && UsesTiles(instance);
   const InstructionSet sets[] = {{&baseline::kTable, true, dnnl_cpu_isa_sse41},
                                  {&avx2::kTable, avx2, dnnl_cpu_isa_avx2},
                                  {&avx512::kTable, avx512, dnnl_cpu_isa_avx512_core},
@@ -94,7 +93,7 @@ Choice Choose() {
     if (found) continue;
     choice.table = set.table;
     found = named;
-    if (named) LimitOneDnn(set);
+    if (named) LimitOneDnn(instance, set);
   }
   if (wanted && !is_known) {
     choice.refusal = "cpu: SWITCHYARD_CPU_ISA=" + std::string(wanted) + " is none of " + known;
@@ -105,20 +104,20 @@ Choice Choose() {
   return choice;
 }
 
-const Choice& Chosen() {
-  static const Choice choice = Choose();
-  return choice;
-}
+const Choice* chosen = nullptr;  // the process's; set before any device is open
 
 }  // namespace
 
-const VectorKernels& Vector() { return *Chosen().table; }
+const VectorKernels& Vector() { return *chosen->table; }
 
-const char* InstructionSetRefusal() { return Chosen().refusal.empty() ? nullptr : Chosen().refusal.c_str(); }
+const char* InstructionSetRefusal(const sy_instance& instance) {
+  static std::once_flag once;
+  std::call_once(once, [&] { chosen = new Choice(Choose(instance)); });
+  return chosen->refusal.empty() ? nullptr : chosen->refusal.c_str();
+}
 
 bool MultipliesBf16() {
   static const bool multiplies = [] {
-    Chosen();  // limits oneDNN before it is asked
     constexpr int kNeeded = dnnl_cpu_isa_avx512_core_bf16;
     return (dnnl_get_effective_cpu_isa() & kNeeded) == kNeeded;
   }();

@@ -52,10 +52,11 @@ class Kernel : public sy_kernel {
         accumulate(request.accumulate) {}
   virtual ~Kernel() = default;
   virtual void Run(const Arguments& arguments) const = 0;
-  // For kernels that prepare more than addresses at bind. `launch` is set to RunBound before the call.
-  virtual std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch, sy_error* error);
+  // For kernels that bind more than addresses. Several threads may bind one kernel at once.
+  virtual std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch) const;
 
-  size_t input_count() const { return inputs.size(); }
+  // The addresses of a binding; false where a place does not lie inside its buffer.
+  bool Locate(const sy_binding& binding, Arguments* arguments, sy_error* error) const;
   // The rows view of input i or output o.
   Rows In(const Arguments& a, size_t i) const { return {a.inputs[i], inputs[i].dtype}; }
   Rows Out(const Arguments& a, size_t o) const { return {a.outputs[o], outputs[o].dtype}; }

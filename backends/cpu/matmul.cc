@@ -82,7 +82,7 @@ class Matmul : public Kernel {
 
   void Run(const Arguments&) const override {}  // bound by Bind below
 
-  std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch, sy_error*) override {
+  std::unique_ptr<sy_bound> Bind(Arguments arguments, sy_launch* launch) const override {
     auto bound = std::make_unique<Bound>();
     bound->kernel = this;
     ForEachBlock([&](int64_t row, int64_t rows, int64_t column, int64_t columns) {

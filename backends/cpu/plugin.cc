@@ -39,8 +39,9 @@ sy_status RunBound(sy_bound* bound, sy_stream*, sy_error* error) {
 
 sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
                   sy_error* error) {
-  *kernel = nullptr;
+  if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
   const sy_prepare_request request = ReadStruct(given);
+  if (request.op == nullptr) return SY_FAIL(error, SY_INVALID, "cpu: prepare names no op");
   const Registration* op = Registration::Find(request.op);
   if (op == nullptr) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cpu plugin", request.op);
   if (request.determinism > SY_DETERMINISM_RUN)
@@ -61,9 +62,9 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     }
     sy_kernel_info filled = ReadStruct(info);
     filled.workspace_bytes = made->workspace_bytes;
-    filled.persistent_bytes = filled.residual_bytes = 0;
+    filled.persistent_bytes = filled.constant_bytes = filled.residual_bytes = 0;
     filled.determinism = SY_DETERMINISM_RUN;
-    filled.capturable = filled.accepts_strided = 0;
+    filled.capturable = 0;
     if (filled.inplace) std::copy(made->inplace.begin(), made->inplace.end(), filled.inplace);
     FillStruct(info, filled);
     *kernel = made.release();
@@ -71,37 +72,56 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
   });
 }
 
-sy_status Bind(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch, sy_error* error) {
-  *bound = nullptr;
-  auto* k = static_cast<Kernel*>(kernel);
+sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch,
+               sy_error* error) {
+  if (!KnowsExtensions(binding, error)) return SY_UNSUPPORTED;
+  const auto* k = static_cast<const Kernel*>(kernel);
   return Guarded(error, [&]() -> sy_status {
     k->device->Enter();
     Arguments arguments;
-    for (size_t i = 0; i < k->input_count(); ++i) arguments.inputs.push_back(Address(binding->inputs[i]));
-    for (size_t o = 0; o < k->inplace.size(); ++o) arguments.outputs.push_back(Address(binding->outputs[o]));
-    if (k->workspace_bytes > 0) arguments.workspace = Address(binding->workspace);
-    std::unique_ptr<sy_bound> made = k->Bind(std::move(arguments), launch, error);
-    if (made == nullptr) return SY_INTERNAL;
-    *bound = made.release();
+    if (!k->Locate(ReadStruct(binding), &arguments, error)) return SY_INVALID;
+    *bound = k->Bind(std::move(arguments), launch).release();
     return SY_OK;
   });
 }
 
-void Unbind(sy_bound* bound) { delete bound; }
-void Release(sy_kernel* kernel) { delete static_cast<Kernel*>(kernel); }
+void Unbind(sy_device*, sy_bound* bound) { delete bound; }
+void Release(sy_device*, sy_kernel* kernel) { delete static_cast<Kernel*>(kernel); }
 
-constexpr sy_kernel_v1 kKernels = {SY_HEADER(sy_kernel_v1), Prepare, Bind, Unbind, Release};
+constexpr sy_kernel_v2 kKernels = {
+    .header = SY_HEADER(sy_kernel_v2), .prepare = Prepare, .bind = Bind, .unbind = Unbind, .release = Release};
 
-const void* Interface(const char* name) {
-  if (!std::strcmp(name, "device/1")) return &DeviceInterface();
-  if (!std::strcmp(name, "memory_ext/1")) return &MemoryInterface();
-  if (!std::strcmp(name, "kernel/1")) return &kKernels;
+const void* Interface(sy_instance*, const char* name) {
+  if (!std::strcmp(name, "device/2")) return &DeviceInterface();
+  if (!std::strcmp(name, "memory_ext/2")) return &MemoryInterface();
+  if (!std::strcmp(name, "kernel/2")) return &kKernels;
   return nullptr;
 }
 
 }  // namespace
 
-std::unique_ptr<sy_bound> Kernel::Bind(Arguments arguments, sy_launch* launch, sy_error*) {
+bool Kernel::Locate(const sy_binding& binding, Arguments* arguments, sy_error* error) const {
+  const auto fits = [&](const sy_place& place, int64_t bytes, const char* what) {
+    if (Fits(place, static_cast<uint64_t>(bytes))) return true;
+    SY_FAIL(error, SY_INVALID, "cpu: bind: %s of %lld bytes does not lie inside its buffer", what,
+            static_cast<long long>(bytes));
+    return false;
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!fits(binding.inputs[i], Bytes(inputs[i]), "an input")) return false;
+    arguments->inputs.push_back(Address(binding.inputs[i]));
+  }
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (!fits(binding.outputs[o], Bytes(outputs[o]), "an output")) return false;
+    arguments->outputs.push_back(Address(binding.outputs[o]));
+  }
+  if (workspace_bytes == 0) return true;
+  if (!fits(binding.workspace, static_cast<int64_t>(workspace_bytes), "the workspace")) return false;
+  arguments->workspace = Address(binding.workspace);
+  return true;
+}
+
+std::unique_ptr<sy_bound> Kernel::Bind(Arguments arguments, sy_launch* launch) const {
   auto bound = std::make_unique<SimpleBound>();
   bound->kernel = this;
   bound->arguments = std::move(arguments);
@@ -111,6 +131,10 @@ std::unique_ptr<sy_bound> Kernel::Bind(Arguments arguments, sy_launch* launch, s
 
 }  // namespace switchyard
 
-sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerQuery(host, plugin, error, "cpu", "0.1.0", switchyard::Interface);
+sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  using namespace switchyard;
+  return Guarded(error, [&] {
+    return AnswerCreate(host, plugin, error, {"cpu", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                        Interface);
+  });
 }

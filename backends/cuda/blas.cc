@@ -38,10 +38,6 @@ cudaDataType_t DataType(sy_dtype dtype) {
   return dtype == SY_BF16 ? CUDA_R_16BF : dtype == SY_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-cublasComputeType_t ComputeType(sy_dtype input) {
-  return input == SY_F32 && Tf32Allowed() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-
 std::string CacheFolder() {
   if (const char* folder = std::getenv("XDG_CACHE_HOME"); folder && *folder) return std::string(folder) + "/switchyard";
   if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/switchyard";
@@ -69,9 +65,10 @@ sy_status SetPreference(cublasLtMatmulPreference_t preference, cublasLtMatmulPre
 
 // Device memory for a measurement.
 struct Scratch {
+  const sy_device& device;
   void* address = nullptr;
   ~Scratch() {
-    if (address) LogFailure(cudaFree(address), "cudaFree");
+    if (address) LogFailure(device, cudaFree(address), "cudaFree");
   }
   sy_status Allocate(int64_t bytes, cudaStream_t stream, sy_error* error) {
     SY_CUDA(error, cudaMalloc(&address, static_cast<size_t>(bytes)));
@@ -80,9 +77,10 @@ struct Scratch {
   }
 };
 struct TimedEvent {
+  const sy_device& device;
   cudaEvent_t event = nullptr;
   ~TimedEvent() {
-    if (event) LogFailure(cudaEventDestroy(event), "cudaEventDestroy");
+    if (event) LogFailure(device, cudaEventDestroy(event), "cudaEventDestroy");
   }
 };
 
@@ -109,17 +107,21 @@ bool GemmProblem::HasBias() const {
 
 bool GemmProblem::HasAuxiliary() const { return epilogue & 128; }  // the bit that every _AUX and gradient epilogue has
 
+cublasComputeType_t GemmProblem::ComputeType() const {
+  return input == SY_F32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
 std::string GemmProblem::Key() const {
   return Format("%lld,%lld,%lld,%lld,%d%d,%d%d%d%d,%a,%a,%d,%d", static_cast<long long>(batch),
                 static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n), transpose_a,
-                transpose_b, input, output, bias, auxiliary, alpha, beta, epilogue, ComputeType(input));
+                transpose_b, input, output, bias, auxiliary, alpha, beta, epilogue, ComputeType());
 }
 
 std::unique_ptr<Blas> Blas::Open(const sy_device& device, std::string* reason) {
   const BlasFunctions& library = BlasLibrary();
   *reason = library.reason;
   if (!reason->empty()) return nullptr;
-  std::unique_ptr<Blas> blas(new Blas);
+  std::unique_ptr<Blas> blas(new Blas(device));
   if (const cublasStatus_t code = library.cublasLtCreate(&blas->handle_); code != CUBLAS_STATUS_SUCCESS) {
     *reason = std::string("cublasLtCreate: ") + library.cublasLtGetStatusString(code);
     return nullptr;
@@ -139,7 +141,7 @@ std::unique_ptr<Blas> Blas::Open(const sy_device& device, std::string* reason) {
 
 Blas::~Blas() {
   if (handle_ != nullptr && BlasLibrary().cublasLtDestroy(handle_) != CUBLAS_STATUS_SUCCESS)
-    Log(2, "cuda: cublasLtDestroy failed");
+    device_.instance->Log(2, "cuda: cublasLtDestroy failed");
 }
 
 // One line per problem: key, workspace, the eight words of the algorithm. A line that does not read is skipped.
@@ -205,7 +207,7 @@ sy_status Gemm::Bind(const Places& places, Operation* operation, sy_error* error
     if (reinterpret_cast<uintptr_t>(place) % kAlignment != 0)
       return SY_FAIL(error, SY_INVALID, "matmul: an operand is not aligned to %u bytes", kAlignment);
   cublasLtMatmulDesc_t made = nullptr;
-  SY_BLAS(error, cublasLtMatmulDescCreate, &made, ComputeType(problem_.input), CUDA_R_32F);
+  SY_BLAS(error, cublasLtMatmulDescCreate, &made, problem_.ComputeType(), CUDA_R_32F);
   *operation = Operation(made, BlasLibrary().cublasLtMatmulDescDestroy);
   const auto transpose = [](bool t) { return static_cast<int32_t>(t ? CUBLAS_OP_T : CUBLAS_OP_N); };
   SY_TRY(SetOperation(made, CUBLASLT_MATMUL_DESC_TRANSA, transpose(problem_.transpose_b), error));
@@ -284,7 +286,8 @@ sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) 
     sy_error reason{SY_HEADER(sy_error)};
     measured = Measure(candidates.data(), count, &best, &reason) == SY_OK;
     SY_TRY(FirstLoss(device_.index, error));
-    if (!measured) Log(1, Format("cuda: %s was not measured: %.300s", problem_.Key().c_str(), reason.message));
+    if (!measured)
+      device_.instance->Log(1, Format("cuda: %s was not measured: %.300s", problem_.Key().c_str(), reason.message));
   }
   const auto& chosen = candidates[static_cast<size_t>(best)];
   choice_ = {chosen.algo, chosen.workspaceSize};
@@ -301,7 +304,7 @@ sy_status Gemm::Measure(const cublasLtMatmulHeuristicResult_t* candidates, int c
     return scratch.Allocate(elements * element_bytes, stream, error);
   };
   const int64_t input = p.input == SY_F32 ? 4 : 2, output = p.output == SY_F32 ? 4 : 2;
-  Scratch a, b, d, bias, auxiliary, workspace;
+  Scratch a{device_}, b{device_}, d{device_}, bias{device_}, auxiliary{device_}, workspace{device_};
   SY_TRY(allocate(a, p.batch * p.m * p.k, input));
   SY_TRY(allocate(b, p.batch * p.k * p.n, input));
   SY_TRY(allocate(d, p.batch * p.m * p.n, output));
@@ -312,7 +315,7 @@ sy_status Gemm::Measure(const cublasLtMatmulHeuristicResult_t* candidates, int c
                          bias.address, auxiliary.address, workspace.address};
   Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
   SY_TRY(Bind(places, &operation, error));
-  TimedEvent begin, end;
+  TimedEvent begin{device_}, end{device_};
   SY_CUDA(error, cudaEventCreateWithFlags(&begin.event, cudaEventDefault));
   SY_CUDA(error, cudaEventCreateWithFlags(&end.event, cudaEventDefault));
   float least = std::numeric_limits<float>::infinity();

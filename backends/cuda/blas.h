@@ -60,6 +60,7 @@ struct GemmProblem {
   int64_t batch = 1, m = 0, k = 0, n = 0;
   bool transpose_a = false, transpose_b = false;
   sy_dtype input = SY_F32, output = SY_F32;  // of a and b; of c and d
+  bool tf32 = false;                         // f32 inputs may be rounded to TF32
   float alpha = 1, beta = 0;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   sy_dtype bias = SY_F32, auxiliary = SY_F32;
@@ -67,6 +68,7 @@ struct GemmProblem {
   bool HasBias() const;       // the epilogue reads a bias or writes its gradient
   bool HasAuxiliary() const;  // the epilogue reads or writes the preactivation
   std::string Key() const;    // names the problem, one word
+  cublasComputeType_t ComputeType() const;
 };
 
 struct GemmChoice {
@@ -85,9 +87,10 @@ class Blas {
   void Keep(const std::string& key, const GemmChoice& choice, bool measured);
 
  private:
-  Blas() = default;
+  explicit Blas(const sy_device& device) : device_(device) {}
   void ReadCache();
 
+  const sy_device& device_;
   cublasLtHandle_t handle_ = nullptr;
   std::string cache_path_;
   std::mutex mutex_;

@@ -51,16 +51,17 @@ sy_status StatusOf(cudaError_t code) {
       return SY_OUT_OF_MEMORY;
     case cudaErrorNotSupported:
     case cudaErrorPeerAccessUnsupported:
+    case cudaErrorStreamCaptureUnsupported:  // these six: what a capture cannot hold
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorCapturedEvent:
       return SY_UNSUPPORTED;
     case cudaErrorInvalidValue:
     case cudaErrorInvalidDevice:
     case cudaErrorInvalidResourceHandle:
-    case cudaErrorStreamCaptureUnsupported:
-    case cudaErrorStreamCaptureInvalidated:
     case cudaErrorStreamCaptureUnmatched:
-    case cudaErrorStreamCaptureUnjoined:
-    case cudaErrorStreamCaptureIsolation:
-    case cudaErrorStreamCaptureImplicit:
     case cudaErrorStreamCaptureWrongThread:
       return SY_INVALID;
     case cudaErrorDevicesUnavailable:

@@ -43,7 +43,7 @@ class Convolution : public Kernel {
 
   // Throws CudnnError.
   void Prepare(const Request& request) {
-    const bool strict = inputs[0].dtype == SY_F32 && !Tf32Allowed();
+    const bool strict = inputs[0].dtype == SY_F32 && !device->tf32;
     if (t_.bias) {
       try {
         graph_ = Describe(true);
@@ -101,7 +101,7 @@ class Convolution : public Kernel {
     auto graph = std::make_unique<OperationGraph>(*device);
     const auto rank = static_cast<size_t>(t_.spatial_rank);
     const auto vector = [&](const int32_t* values) { return TensorDims(values, values + rank); };
-    Descriptor function(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    Descriptor function(*device, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     function.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
         .Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION)
         .Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, static_cast<int64_t>(rank))

@@ -42,10 +42,10 @@ const CudnnFunctions& CudnnLibrary() {
   return functions;
 }
 
-std::unique_ptr<Cudnn> Cudnn::Open(const sy_device&, std::string* reason) {
+std::unique_ptr<Cudnn> Cudnn::Open(const sy_device& device, std::string* reason) {
   *reason = CudnnLibrary().reason;
   if (!reason->empty()) return nullptr;
-  std::unique_ptr<Cudnn> cudnn(new Cudnn);
+  std::unique_ptr<Cudnn> cudnn(new Cudnn(device));
   if (const cudnnStatus_t code = CudnnLibrary().cudnnCreate(&cudnn->handle_); code != CUDNN_STATUS_SUCCESS) {
     *reason = "cudnnCreate: " + Reason(code);
     return nullptr;
@@ -55,7 +55,7 @@ std::unique_ptr<Cudnn> Cudnn::Open(const sy_device&, std::string* reason) {
 
 Cudnn::~Cudnn() {
   if (handle_ != nullptr && CudnnLibrary().cudnnDestroy(handle_) != CUDNN_STATUS_SUCCESS)
-    Log(2, "cuda: cudnnDestroy failed");
+    device_.instance->Log(2, "cuda: cudnnDestroy failed");
 }
 
 sy_status Cudnn::Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack, cudaStream_t stream,
@@ -70,13 +70,13 @@ sy_status Cudnn::Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t
   return LibraryFailed(error, SY_INTERNAL, code, Reason(code).c_str(), "cudnnBackendExecute");
 }
 
-Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
+Descriptor::Descriptor(const sy_device& device, cudnnBackendDescriptorType_t type) : device_(&device) {
   Check(CudnnLibrary().cudnnBackendCreateDescriptor(type, &handle_), "cudnnBackendCreateDescriptor");
 }
 
 Descriptor::~Descriptor() {
   if (handle_ != nullptr && CudnnLibrary().cudnnBackendDestroyDescriptor(handle_) != CUDNN_STATUS_SUCCESS)
-    Log(2, "cuda: cudnnBackendDestroyDescriptor failed");
+    device_->instance->Log(2, "cuda: cudnnBackendDestroyDescriptor failed");
 }
 
 Descriptor& Descriptor::Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
@@ -104,7 +104,7 @@ cudnnDataType_t CudnnType(sy_dtype dtype) {
 
 const Descriptor& OperationGraph::AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims,
                                             const TensorDims& strides, bool is_virtual, bool by_value) {
-  Descriptor& tensor = tensors_.emplace_back(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  Descriptor& tensor = tensors_.emplace_back(device_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
       .Set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims)
       .Set(CUDNN_ATTR_TENSOR_STRIDES, strides)
@@ -130,11 +130,13 @@ const Descriptor& OperationGraph::Constant(int64_t id, size_t rank, float value)
   return AddTensor(id, CUDNN_DATA_FLOAT, ones, ones, false, true);
 }
 
-Descriptor& OperationGraph::Add(cudnnBackendDescriptorType_t operation) { return operations_.emplace_back(operation); }
+Descriptor& OperationGraph::Add(cudnnBackendDescriptorType_t operation) {
+  return operations_.emplace_back(device_, operation);
+}
 
 void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b,
                                const Descriptor& y) {
-  Descriptor function(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  Descriptor function(device_, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   function.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
       .Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
       .Finalize();
@@ -147,7 +149,7 @@ void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, c
 }
 
 void OperationGraph::Reduce(cudnnReduceTensorOp_t mode, const Descriptor& x, const Descriptor& y) {
-  Descriptor function(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+  Descriptor function(device_, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
   function.Set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, mode)
       .Set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
       .Finalize();
@@ -159,7 +161,7 @@ void OperationGraph::Reduce(cudnnReduceTensorOp_t mode, const Descriptor& x, con
 }
 
 void OperationGraph::Matmul(const Descriptor& a, const Descriptor& b, const Descriptor& c) {
-  Descriptor function(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  Descriptor function(device_, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
   function.Set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT).Finalize();
   Add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
       .Set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a)
@@ -177,7 +179,7 @@ void OperationGraph::Reshape(const Descriptor& x, const Descriptor& y) {
 }
 
 // What the heuristics offer, best first.
-std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heuristics) {
+std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heuristics) const {
   const auto get = [&](int64_t capacity, int64_t* count, cudnnBackendDescriptor_t* handles) {
     Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, capacity, count, handles),
@@ -188,14 +190,14 @@ std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heurist
   std::vector<Descriptor> configurations;
   std::vector<cudnnBackendDescriptor_t> handles;
   for (int64_t i = 0; i < offered; ++i)
-    handles.push_back(configurations.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
+    handles.push_back(configurations.emplace_back(device_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
   if (offered > 0) get(offered, &filled, handles.data());
   while (static_cast<int64_t>(configurations.size()) > filled) configurations.pop_back();
   return configurations;
 }
 
 bool OperationGraph::Permitted(const Descriptor& configuration, bool deterministic, bool strict) const {
-  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  Descriptor engine(device_, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.handle();
   int64_t count = 0;
   Check(CudnnLibrary().cudnnBackendGetAttribute(configuration.handle(), CUDNN_ATTR_ENGINECFG_ENGINE,
@@ -216,7 +218,7 @@ bool OperationGraph::Permitted(const Descriptor& configuration, bool determinist
 void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict) {
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const Descriptor& operation : operations_) operations.push_back(operation.handle());
-  graph_ = std::make_unique<Descriptor>(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph_ = std::make_unique<Descriptor>(device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
               operations.data());
   const cudnnHandle_t cudnn = device_.cudnn->handle();
@@ -224,7 +226,7 @@ void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool st
   std::string reason = "the heuristics offer no engine";
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     try {
-      Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+      Descriptor heuristics(device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
       heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph_)
           .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode)
           .Finalize();
@@ -234,7 +236,7 @@ void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool st
             reason = "no engine has the numerics that are required";
             continue;
           }
-          auto plan = std::make_unique<Descriptor>(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+          auto plan = std::make_unique<Descriptor>(device_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
           plan->Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, cudnn)
               .Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration)
               .Finalize();
@@ -270,7 +272,7 @@ Descriptor OperationGraph::Pack(const std::vector<std::pair<int64_t, void*>>& pl
     ids.push_back(constant.id);
     addresses.push_back(const_cast<float*>(&constant.value));
   }
-  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  Descriptor pack(device_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<int64_t>(addresses.size()),
            addresses.data())
       .Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids)

@@ -54,7 +54,9 @@ class Cudnn {
   sy_status Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack, cudaStream_t stream, sy_error* error);
 
  private:
-  Cudnn() = default;
+  explicit Cudnn(const sy_device& device) : device_(device) {}
+
+  const sy_device& device_;
   cudnnHandle_t handle_ = nullptr;
   std::mutex mutex_;  // the handle's stream
 };
@@ -66,9 +68,10 @@ struct CudnnError : std::runtime_error {
 // A backend descriptor under construction, and then finalised. Throws CudnnError.
 class Descriptor {
  public:
-  explicit Descriptor(cudnnBackendDescriptorType_t type);
-  Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Descriptor(const sy_device& device, cudnnBackendDescriptorType_t type);
+  Descriptor(Descriptor&& other) noexcept : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(device_, other.device_);
     std::swap(handle_, other.handle_);
     return *this;
   }
@@ -90,6 +93,7 @@ class Descriptor {
   int64_t Int64(cudnnBackendAttributeName_t name) const;
 
  private:
+  const sy_device* device_;
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
@@ -129,7 +133,7 @@ class OperationGraph {
   };
   const Descriptor& AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims, const TensorDims& strides,
                               bool is_virtual, bool by_value);
-  static std::vector<Descriptor> Configurations(const Descriptor& heuristics);
+  std::vector<Descriptor> Configurations(const Descriptor& heuristics) const;
   bool Permitted(const Descriptor& configuration, bool deterministic, bool strict) const;
 
   sy_device& device_;

@@ -56,26 +56,19 @@ int32_t DeviceCount(sy_error* error) {
   return 0;
 }
 
-// Which of the libraries that the kernels stand on are not there; "" where none is missing.
-std::string MissingLibraries() {
-  const std::string &blas = BlasLibrary().reason, &cudnn = CudnnLibrary().reason;
-  return blas.empty() || cudnn.empty() ? blas + cudnn : blas + "; " + cudnn;
-}
-
-sy_status Count(int32_t* count, sy_error* error) {
+sy_status Count(sy_instance*, int32_t* count, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
-    const int32_t all = DeviceCount(error);
     *count = 0;
+    sy_error reason{SY_HEADER(sy_error)};
+    const int32_t all = DeviceCount(&reason);
+    if (all == 0) return Refuse(error, SY_UNSUPPORTED, reason.message);
     for (int32_t index = 0; index < all; ++index) {
       int capability = 0;
       if (Capability(index, &capability, nullptr) == SY_OK && capability >= kLeastCapability) *count = all;
     }
-    if (all > 0 && *count == 0)
-      SY_FAIL(error, SY_UNSUPPORTED, "none of %d CUDA devices has compute capability %d.%d", all, kLeastCapability / 10,
-              kLeastCapability % 10);
-    if (*count > 0)
-      if (const std::string missing = MissingLibraries(); !missing.empty()) Refuse(error, SY_OK, missing);
-    return SY_OK;
+    if (*count > 0) return SY_OK;
+    return SY_FAIL(error, SY_UNSUPPORTED, "none of %d CUDA devices has compute capability %d.%d", all,
+                   kLeastCapability / 10, kLeastCapability % 10);
   });
 }
 
@@ -92,12 +85,12 @@ bool IsOpen(int32_t index) {
   return std::find(opened.begin(), opened.end(), index) != opened.end();
 }
 
-sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
+sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* error) {
+  if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
   SY_TRY(CheckIndex(index, error));
   cudaDeviceProp properties{};
   SY_CUDA(error, cudaGetDeviceProperties(&properties, index));
-  int clock = 0, mode = cudaComputeModeDefault;  // clock in kHz
-  SY_TRY(Attribute(index, cudaDevAttrClockRate, &clock, error));
+  int mode = cudaComputeModeDefault;
   SY_TRY(Attribute(index, cudaDevAttrComputeMode, &mode, error));
   sy_device_info filled{};
   std::snprintf(filled.name, sizeof filled.name, "%.127s", properties.name);
@@ -114,10 +107,7 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
   filled.address_kind = SY_ADDRESS_OPAQUE;
   filled.flags = SY_DEVICE_ASYNC | (mode == cudaComputeModeDefault ? SY_DEVICE_SHAREABLE : 0);
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;
-  // f32 units per multiprocessor (CUDA programming guide, "Throughput of native arithmetic instructions"): 64 at 8.0,
-  // 128 later; two operations per multiply-add.
-  const double units = 10 * properties.major + properties.minor == 80 ? 64 : 128;
-  filled.peak_flops = 2.0 * units * properties.multiProcessorCount * clock * 1e3;
+  std::snprintf(filled.memory_kind, sizeof filled.memory_kind, "%s", kMemoryKind);
   FillStruct(info, filled);
   return SY_OK;
 }
@@ -150,7 +140,7 @@ sy_status EnablePeers(int32_t index, sy_error* error) {
 void Close(sy_device* device) {
   if (device == nullptr) return;
   if (Enter(device->index, nullptr) == SY_OK) {
-    if (device->own.stream != nullptr) LogFailure(cudaStreamDestroy(device->own.stream), "cudaStreamDestroy");
+    if (device->own.stream != nullptr) LogFailure(*device, cudaStreamDestroy(device->own.stream), "cudaStreamDestroy");
     device->own.stream = nullptr;
   }
   {
@@ -161,7 +151,8 @@ void Close(sy_device* device) {
   delete device;
 }
 
-sy_status OpenIndex(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
+sy_status OpenIndex(const sy_instance& instance, int32_t index, const sy_open_options& options, sy_device** device,
+                    sy_error* error) {
   SY_TRY(CheckIndex(index, error));
   int capability = 0;
   SY_TRY(Capability(index, &capability, error));
@@ -171,13 +162,15 @@ sy_status OpenIndex(int32_t index, const sy_open_options* options, sy_device** d
   SY_TRY(Enter(index, error));
   SY_CUDA(error, cudaSetDevice(index));  // makes the context now, also where the device was current
   std::unique_ptr<sy_device, void (*)(sy_device*)> made(new sy_device, Close);
+  made->instance = &instance;
   made->index = index;
   {
     const std::lock_guard lock(opened_mutex);
     opened.push_back(index);
   }
   made->compute_capability = capability;
-  made->deterministic = options && SY_HAS(sy_open_options, options, deterministic) && options->deterministic;
+  made->deterministic = options.deterministic;
+  made->tf32 = instance.NumberSetting("CUDA_TF32", 0) == 1;
   int shared = 0, shared_most = 0;
   SY_TRY(Attribute(index, cudaDevAttrMultiProcessorCount, &made->sm_count, error));
   SY_TRY(Attribute(index, cudaDevAttrMaxSharedMemoryPerBlock, &shared, error));
@@ -191,19 +184,23 @@ sy_status OpenIndex(int32_t index, const sy_open_options* options, sy_device** d
   if (made->blas == nullptr) made->missing = reason;
   made->cudnn = Cudnn::Open(*made, &reason);
   if (made->cudnn == nullptr) made->missing += (made->missing.empty() ? "" : "; ") + reason;
-  if (!made->missing.empty()) Log(2, "cuda: " + made->missing);
+  if (!made->missing.empty()) instance.Log(2, "cuda: " + made->missing);
   SY_TRY(EnablePeers(index, error));
   SY_TRY(Enter(index, error));
   *device = made.release();
   return SY_OK;
 }
 
-sy_status Open(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
+sy_status Open(sy_instance* instance, int32_t index, const sy_open_options* options, sy_device** device,
+               sy_error* error) {
   *device = nullptr;
-  return Guarded(error, [&] { return OpenIndex(index, options, device, error); });
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  const sy_open_options given = options != nullptr ? ReadStruct(options) : sy_open_options{};
+  return Guarded(error, [&] { return OpenIndex(*instance, index, given, device, error); });
 }
 
-sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   SY_TRY(Enter(device->index, error));
   if (stream != nullptr) {
     SY_CUDA(error, cudaStreamSynchronize(stream->stream));
@@ -215,18 +212,14 @@ sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
 
 }  // namespace
 
-void Log(int32_t level, const std::string& text) {
-  if (plugin_host && SY_HAS(sy_host, plugin_host, log) && plugin_host->log) plugin_host->log(level, text.c_str());
-}
-
-void LogFailure(cudaError_t code, const char* call) {
+void LogFailure(const sy_device& device, cudaError_t code, const char* call) {
   if (code == cudaSuccess || code == cudaErrorCudartUnloading) return;
   sy_error error{SY_HEADER(sy_error)};
   CudaFailed(&error, code, call);
-  Log(2, std::string("cuda: ") + error.message);
+  device.instance->Log(2, std::string("cuda: ") + error.message);
 }
 
-const sy_device_v1 kCudaDevice = {.header = SY_HEADER(sy_device_v1),
+const sy_device_v2 kCudaDevice = {.header = SY_HEADER(sy_device_v2),
                                   .count = Count,
                                   .open = Open,
                                   .close = Close,

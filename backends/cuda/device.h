@@ -1,6 +1,6 @@
 // An opened CUDA device: what the kernels ask of it, and the handles behind the ABI's opaque types. Memory is a device
 // pointer; a place (buffer, offset) is pointer + offset. The primary context of the device is used, so that libraries
-// in the same process share it. Thread-safe as device/1 demands: fields are fixed at open, tables carry their mutex.
+// in the same process share it. Thread-safe as device/2 demands: fields are fixed at open, tables carry their mutex.
 // A device is current per thread: Enter (check.h) is the first line of every entry point.
 #pragma once
 
@@ -21,13 +21,21 @@ class Profiler;  // profiler.h
 }  // namespace switchyard
 
 struct sy_buffer {
+  enum Origin {   // what free does
+    kAllocated,   // cudaFree
+    kExportable,  // the same; no other allocation shares what a handle of it opens
+    kForeign,     // nothing: somebody else frees it
+    kOpened,      // cudaIpcCloseMemHandle
+  };
   char* address = nullptr;  // device pointer
   uint64_t bytes = 0;
-  bool owned = false;  // false: imported, freed by somebody else
+  Origin origin = kForeign;
 };
 
 struct sy_stream {
   cudaStream_t stream = nullptr;
+  bool capturing = false;  // between begin and end of capture/2: a stream serves one thread at a time
+  bool spoiled = false;    // something was refused meanwhile
 };
 
 struct sy_event {
@@ -38,13 +46,17 @@ struct sy_device {
   sy_device();
   ~sy_device();
 
-  int32_t index = 0;  // ordinal
+  const sy_instance* instance = nullptr;  // that opened it: its log, its settings
+  int32_t index = 0;                      // ordinal
   int sm_count = 0;
   int compute_capability = 0;             // 10·major + minor: 80, 90
   size_t shared_bytes_per_block = 0;      // dynamic + static, without asking
   size_t shared_bytes_per_block_max = 0;  // with cudaFuncSetAttribute
   bool deterministic = false;             // only kernels whose results are repeatable bit for bit
-  sy_stream own;                          // for callers that pass no stream
+  // SWITCHYARD_CUDA_TF32=1: f32 products may round their inputs to TF32, 10 bits of mantissa; nobody gets that without
+  // asking.
+  bool tf32 = false;
+  sy_stream own;  // for callers that pass no stream
 
   // Set at open and never replaced; null where the library is missing, and then `missing` says which and why.
   std::unique_ptr<switchyard::Blas> blas;
@@ -55,20 +67,16 @@ struct sy_device {
 
 namespace switchyard {
 
-extern const sy_device_v1 kCudaDevice;  // device.cc, whose functions lie in device.cc, memory.cc and stream.cc
-extern const sy_memory_ext_v1 kCudaMemory;
-extern const sy_capture_v1 kCudaCapture;
-extern const sy_profiler_v1 kCudaProfiler;
-extern const sy_kernel_v1 kCudaKernels;
+extern const sy_device_v2 kCudaDevice;  // device.cc, whose functions lie in device.cc, memory.cc and stream.cc
+extern const sy_memory_ext_v2 kCudaMemory;
+extern const sy_semaphore_v1 kCudaSemaphores;
+extern const sy_peer_v1 kCudaPeers;
+extern const sy_capture_v2 kCudaCapture;
+extern const sy_profiler_v2 kCudaProfiler;
+extern const sy_kernel_v2 kCudaKernels;
 
-// 0 debug, 1 info, 2 warning, 3 error.
-void Log(int32_t level, const std::string& text);
 // For functions that cannot fail by their signature (free, destroy): a failure is logged, unless the process is ending.
-void LogFailure(cudaError_t code, const char* call);
-
-// TF32 rounds the inputs of an f32 product to 10 bits of mantissa; nobody gets that without asking
-// (SWITCHYARD_CUDA_TF32=1).
-inline bool Tf32Allowed() { return NumberSetting("CUDA_TF32", 0) == 1; }
+void LogFailure(const sy_device& device, cudaError_t code, const char* call);
 
 // Where a place is: a device pointer, or the host's.
 inline char* Address(const sy_place& place) {
@@ -91,8 +99,8 @@ class DeviceTable {
   }
 
  private:
+  const sy_device* device_ = nullptr;
   char* address_ = nullptr;
-  int32_t index_ = 0;
 };
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// kernel/1: the table of ops, and prepare, bind and launch. No exception crosses the boundary.
+// kernel/2: the table of ops, and prepare, bind and launch. No exception crosses the boundary.
 #include "backends/cuda/kernel.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/cuda/profiler.h"
+#include "backends/cuda/stream.h"
 
 namespace switchyard {
 namespace {
@@ -27,6 +28,8 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
                   sy_error* error) {
   *kernel = nullptr;
   const sy_prepare_request request = ReadStruct(given);
+  if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
+  if (request.op == nullptr) return SY_FAIL(error, SY_INVALID, "prepare: the request names no op");
   const Registration* const rows[] = {Registration::Find(request.op, kLibrary), Registration::Find(request.op, kOwn)};
   const Registration* op = rows[0] != nullptr ? rows[0] : rows[1];
   if (op == nullptr) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cuda plugin", request.op);
@@ -39,6 +42,8 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     r.deterministic = device->deterministic || request.determinism == SY_DETERMINISM_RUN;
     SY_TRY(ReadOpRequest(request, op->op, op->attribute_bytes, &r, error));
     if (!r.RequireContiguous()) return SY_UNSUPPORTED;
+    sy_error refusal{SY_HEADER(sy_error)};  // of a row; the caller's error stays as it was where another row takes it
+    r.error = &refusal;
     KernelPointer made;
     for (const Registration* row : rows) {
       if (row == nullptr || made != nullptr) continue;
@@ -53,7 +58,10 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
         made.reset();
       }
     }
-    if (made == nullptr) return FirstLoss(device->index, nullptr) == SY_OK ? SY_UNSUPPORTED : SY_DEVICE_LOST;
+    if (made == nullptr) {
+      if (error != nullptr) FillStruct(error, refusal);
+      return FirstLoss(device->index, nullptr) == SY_OK ? SY_UNSUPPORTED : SY_DEVICE_LOST;
+    }
     made->tag = device->profiler->Keep(request.tag ? request.tag : op->op);
     sy_kernel_info filled{};
     filled.workspace_bytes = made->workspace_bytes;
@@ -72,18 +80,20 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
 sy_status RunBound(sy_bound* bound, sy_stream* stream, sy_error* error) {
   const auto* b = static_cast<const Bound*>(bound);
   sy_device* device = b->kernel->device;
-  SY_TRY(Enter(device->index, error));
-  return Guarded(error, [&]() -> sy_status {
-    const LaunchContext context{stream ? stream->stream : device->own.stream};
-    const Span span(*device->profiler, b->kernel->tag, stream, context.stream);
-    SY_TRY(b->kernel->Run(*b, context, error));
-    if (stream == nullptr) SY_CUDA(error, cudaStreamSynchronize(context.stream));
-    return SY_OK;
-  });
+  return OnStream(stream, Guarded(error, [&]() -> sy_status {
+                    SY_TRY(Enter(device->index, error));
+                    const LaunchContext context{stream ? stream->stream : device->own.stream};
+                    const Span span(*device->profiler, b->kernel->tag, stream, context.stream);
+                    SY_TRY(b->kernel->Run(*b, context, error));
+                    if (stream == nullptr) SY_CUDA(error, cudaStreamSynchronize(context.stream));
+                    return SY_OK;
+                  }));
 }
 
-sy_status Bind(sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_launch* launch, sy_error* error) {
+sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_launch* launch,
+               sy_error* error) {
   *bound = nullptr;
+  if (!KnowsExtensions(given, error)) return SY_UNSUPPORTED;
   const auto* k = static_cast<const Kernel*>(kernel);
   SY_TRY(Enter(k->device->index, error));
   return Guarded(error, [&]() -> sy_status {
@@ -114,12 +124,13 @@ sy_status Bind(sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_
   });
 }
 
-void Unbind(sy_bound* bound) { delete bound; }
-void Release(sy_kernel* kernel) { delete static_cast<Kernel*>(kernel); }
+void Unbind(sy_device*, sy_bound* bound) { delete bound; }
+void Release(sy_device*, sy_kernel* kernel) { delete static_cast<Kernel*>(kernel); }
 
 }  // namespace
 
-const sy_kernel_v1 kCudaKernels = {SY_HEADER(sy_kernel_v1), Prepare, Bind, Unbind, Release};
+const sy_kernel_v2 kCudaKernels = {
+    .header = SY_HEADER(sy_kernel_v2), .prepare = Prepare, .bind = Bind, .unbind = Unbind, .release = Release};
 
 Kernel::Kernel(const Request& request)
     : device(request.device),

@@ -59,7 +59,8 @@ class Matmul : public Kernel {
       if (status != SY_UNSUPPORTED) break;
     }
     SY_TRY(status);
-    Log(0, Format("cuda: matmul %s: epilogue %d%s%s", gemm_->problem().Key().c_str(), gemm_->problem().epilogue,
+    device->instance->Log(
+        0, Format("cuda: matmul %s: epilogue %d%s%s", gemm_->problem().Key().c_str(), gemm_->problem().epilogue,
                   ConvertsBias() ? ", a converted bias" : "", NeedsPass(fusion_) ? ", a pass of our own" : ""));
     if (fusion_.residual) inplace[0] = static_cast<int32_t>(residual_);
     converted_bias_at_ = Aligned(gemm_->workspace_bytes());
@@ -173,6 +174,7 @@ class Matmul : public Kernel {
     p.transpose_b = t_.transpose_b;
     p.input = inputs[0].dtype;
     p.output = p.bias = outputs[Product()].dtype;
+    p.tf32 = device->tf32;
     p.alpha = t_.alpha;
     p.beta = fusion_.residual || accumulate[0] ? 1.0f : 0.0f;
     uint32_t epilogue = fusion_.bias ? CUBLASLT_EPILOGUE_BIAS : 0;

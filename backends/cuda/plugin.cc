@@ -6,18 +6,21 @@
 namespace switchyard {
 namespace {
 
-const void* Interface(const char* name) {
-  if (!std::strcmp(name, "device/1")) return &kCudaDevice;
-  if (!std::strcmp(name, "memory_ext/1")) return &kCudaMemory;
-  if (!std::strcmp(name, "kernel/1")) return &kCudaKernels;
-  if (!std::strcmp(name, "capture/1")) return &kCudaCapture;
-  if (!std::strcmp(name, "profiler/1")) return &kCudaProfiler;
+const void* Interface(sy_instance*, const char* name) {
+  if (!std::strcmp(name, "device/2")) return &kCudaDevice;
+  if (!std::strcmp(name, "memory_ext/2")) return &kCudaMemory;
+  if (!std::strcmp(name, "semaphore/1")) return &kCudaSemaphores;
+  if (!std::strcmp(name, "peer/1")) return &kCudaPeers;
+  if (!std::strcmp(name, "kernel/2")) return &kCudaKernels;
+  if (!std::strcmp(name, "capture/2")) return &kCudaCapture;
+  if (!std::strcmp(name, "profiler/2")) return &kCudaProfiler;
   return nullptr;
 }
 
 }  // namespace
 }  // namespace switchyard
 
-sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerQuery(host, plugin, error, "cuda", "0.1.0", switchyard::Interface);
+sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  return switchyard::AnswerCreate(host, plugin, error, {"cuda", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                                  switchyard::Interface);
 }

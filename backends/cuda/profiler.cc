@@ -21,7 +21,7 @@ Profiler::~Profiler() {
   for (const Pending& pending : pending_) idle_.insert(idle_.end(), {pending.begin, pending.end});
   if (reference_ != nullptr) idle_.push_back(reference_);
   if (idle_.empty() || Enter(device_.index, nullptr) != SY_OK) return;
-  for (const cudaEvent_t event : idle_) LogFailure(cudaEventDestroy(event), "cudaEventDestroy");
+  for (const cudaEvent_t event : idle_) LogFailure(device_, cudaEventDestroy(event), "cudaEventDestroy");
 }
 
 const char* Profiler::Keep(const char* tag) {
@@ -135,7 +135,7 @@ sy_status Stop(sy_device* device, sy_error*) {
 
 }  // namespace
 
-const sy_profiler_v1 kCudaProfiler = {
-    .header = SY_HEADER(sy_profiler_v1), .start = Start, .drain = Drain, .stop = Stop};
+const sy_profiler_v2 kCudaProfiler = {
+    .header = SY_HEADER(sy_profiler_v2), .start = Start, .drain = Drain, .stop = Stop};
 
 }  // namespace switchyard

@@ -7,8 +7,9 @@ namespace switchyard {
 
 sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error) {
   *stream = nullptr;
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   SY_TRY(Enter(device->index, error));
-  const bool high = options && SY_HAS(sy_stream_options, options, priority) && options->priority > 0;
+  const bool high = options != nullptr && ReadStruct(options).priority > 0;
   int least = 0, greatest = 0;  // numerically, greatest ≤ least
   SY_CUDA(error, cudaDeviceGetStreamPriorityRange(&least, &greatest));
   std::unique_ptr<sy_stream> made(new (std::nothrow) sy_stream);
@@ -20,12 +21,14 @@ sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_s
 
 void DestroyStream(sy_device* device, sy_stream* stream) {
   if (stream == nullptr) return;
-  if (Enter(device->index, nullptr) == SY_OK) LogFailure(cudaStreamDestroy(stream->stream), "cudaStreamDestroy");
+  if (Enter(device->index, nullptr) == SY_OK)
+    LogFailure(*device, cudaStreamDestroy(stream->stream), "cudaStreamDestroy");
   delete stream;
 }
 
-sy_status CreateEvent(sy_device* device, sy_event** event, sy_error* error) {
+sy_status CreateEvent(sy_device* device, const sy_event_options* options, sy_event** event, sy_error* error) {
   *event = nullptr;
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   SY_TRY(Enter(device->index, error));
   std::unique_ptr<sy_event> made(new (std::nothrow) sy_event);
   if (made == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cuda: no host memory for an event");
@@ -36,14 +39,31 @@ sy_status CreateEvent(sy_device* device, sy_event** event, sy_error* error) {
 
 void DestroyEvent(sy_device* device, sy_event* event) {
   if (event == nullptr) return;
-  if (Enter(device->index, nullptr) == SY_OK) LogFailure(cudaEventDestroy(event->event), "cudaEventDestroy");
+  if (Enter(device->index, nullptr) == SY_OK) LogFailure(*device, cudaEventDestroy(event->event), "cudaEventDestroy");
   delete event;
 }
 
-sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
+namespace {
+
+// In a capture the record becomes a node, which every replay runs: what waits for the event after a replay waits for
+// that one. (CUDA's ordinary record would only mark a place in the graph.)
+sy_status RecordOn(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
   SY_TRY(Enter(device->index, error));
-  SY_CUDA(error, cudaEventRecord(event->event, stream ? stream->stream : device->own.stream));
+  const unsigned flags = stream != nullptr && stream->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
+  SY_CUDA(error, cudaEventRecordWithFlags(event->event, stream ? stream->stream : device->own.stream, flags));
   return SY_OK;
+}
+
+sy_status WaitOn(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
+  SY_TRY(Enter(device->index, error));
+  SY_CUDA(error, cudaStreamWaitEvent(stream ? stream->stream : device->own.stream, event->event, 0));
+  return SY_OK;
+}
+
+}  // namespace
+
+sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
+  return OnStream(stream, RecordOn(device, event, stream, error));
 }
 
 sy_status QueryEvent(sy_device* device, sy_event* event, sy_error* error) {
@@ -64,9 +84,7 @@ sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) 
 }
 
 sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
-  SY_TRY(Enter(device->index, error));
-  SY_CUDA(error, cudaStreamWaitEvent(stream ? stream->stream : device->own.stream, event->event, 0));
-  return SY_OK;
+  return OnStream(stream, WaitOn(device, stream, event, error));
 }
 
 }  // namespace switchyard

@@ -5,18 +5,19 @@
 //   template <auto Function, typename... Arguments>
 //   auto Around(Call<Function> call, Arguments... arguments);
 //   // this one, if it differs
-//   sy_status Around(Call<&sy_device_v1::alloc>, sy_device*, uint64_t, sy_buffer**, sy_error*);
+//   sy_status Around(Call<&sy_device_v2::alloc>, sy_device*, uint64_t, const sy_alloc_options*, sy_buffer**,
+//   sy_error*);
 //
-// which reaches the plugin inside with Forward(call, arguments...). The functions of the ABI have no context pointer,
-// so each plugin that is wrapped takes a slot: kSlots sets of C functions, each bound to one static pointer to its
-// interposer. Handles pass through unchanged, except sy_bound: a launch carries nothing but its binding, which
-// therefore becomes a BoundRecord of ours. Interfaces that this header does not know are hidden, for a plugin's own
-// functions must not be handed the BoundRecord.
+// which reaches the plugin inside with Forward(call, arguments...). Every function of the ABI takes first an instance,
+// a device, a communicator or, for a launch, a binding: those four, as the engine holds them, are objects of ours,
+// which name their interposer and the handle inside. Around sees ours; Forward hands on the one inside. All other
+// handles pass through unchanged, for what takes them takes the device or communicator too. So does the device of a
+// collective's init, with its backend: they are the engine's outermost pair. Interfaces that this header does not know
+// are hidden, for their functions would be handed objects of ours.
 //
-// Threads: as the ABI says for the plugin; Wrapped guards its own tables. No exception leaves a function of a slot.
+// Threads: as the ABI says for the plugin; Wrapped guards its own tables. No exception leaves a function of the table.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,25 +43,28 @@ struct sy_launch_table {
 // Every function of the ABI: X(table, function).
 // clang-format off
 #define SY_EVERY_FUNCTION(X) \
-  X(sy_device_v1, count) X(sy_device_v1, open) X(sy_device_v1, close) X(sy_device_v1, query) \
-  X(sy_device_v1, alloc) X(sy_device_v1, free) X(sy_device_v1, copy) X(sy_device_v1, synchronize) \
-  X(sy_device_v1, stream_create) X(sy_device_v1, stream_destroy) X(sy_device_v1, event_create) \
-  X(sy_device_v1, event_destroy) X(sy_device_v1, event_record) X(sy_device_v1, event_query) \
-  X(sy_device_v1, event_synchronize) X(sy_device_v1, stream_wait) X(sy_device_v1, fill) \
-  X(sy_memory_ext_v1, native_address) X(sy_memory_ext_v1, import_memory) X(sy_memory_ext_v1, host_alloc) \
-  X(sy_memory_ext_v1, host_free) X(sy_memory_ext_v1, native_stream) \
-  X(sy_capture_v1, begin) X(sy_capture_v1, end) X(sy_capture_v1, launch) X(sy_capture_v1, release) \
-  X(sy_profiler_v1, start) X(sy_profiler_v1, drain) X(sy_profiler_v1, stop) \
-  X(sy_kernel_v1, prepare) X(sy_kernel_v1, bind) X(sy_kernel_v1, unbind) X(sy_kernel_v1, release) \
-  X(sy_region_v1, partition) X(sy_region_v1, prepare) \
+  X(sy_device_v2, count) X(sy_device_v2, open) X(sy_device_v2, close) X(sy_device_v2, query) \
+  X(sy_device_v2, alloc) X(sy_device_v2, free) X(sy_device_v2, copy) X(sy_device_v2, synchronize) \
+  X(sy_device_v2, stream_create) X(sy_device_v2, stream_destroy) X(sy_device_v2, event_create) \
+  X(sy_device_v2, event_destroy) X(sy_device_v2, event_record) X(sy_device_v2, event_query) \
+  X(sy_device_v2, event_synchronize) X(sy_device_v2, stream_wait) X(sy_device_v2, fill) \
+  X(sy_memory_ext_v2, native_address) X(sy_memory_ext_v2, import_memory) X(sy_memory_ext_v2, host_alloc) \
+  X(sy_memory_ext_v2, host_free) X(sy_memory_ext_v2, native_stream) \
+  X(sy_semaphore_v1, create) X(sy_semaphore_v1, destroy) X(sy_semaphore_v1, signal) X(sy_semaphore_v1, query) \
+  X(sy_semaphore_v1, wait) X(sy_semaphore_v1, stream_signal) X(sy_semaphore_v1, stream_wait) \
+  X(sy_peer_v1, export_memory) X(sy_peer_v1, import_memory) \
+  X(sy_capture_v2, begin) X(sy_capture_v2, end) X(sy_capture_v2, launch) X(sy_capture_v2, release) \
+  X(sy_profiler_v2, start) X(sy_profiler_v2, drain) X(sy_profiler_v2, stop) \
+  X(sy_kernel_v2, prepare) X(sy_kernel_v2, bind) X(sy_kernel_v2, unbind) X(sy_kernel_v2, release) \
+  X(sy_kernel_v2, write_constants) \
+  X(sy_region_v2, partition) X(sy_region_v2, prepare) \
   X(sy_launch_table, launch) \
-  X(sy_collective_v1, query) X(sy_collective_v1, init) X(sy_collective_v1, poll) \
-  X(sy_collective_v1, send_recv_batch) X(sy_collective_v1, abort) X(sy_collective_v1, destroy) \
-  X(sy_collective_v1, request_poll) X(sy_collective_v1, all_reduce) X(sy_collective_v1, reduce_scatter) \
-  X(sy_collective_v1, all_gather) X(sy_collective_v1, broadcast) X(sy_collective_v1, all_to_all) \
-  X(sy_collective_v1, barrier) X(sy_collective_v1, split) X(sy_collective_v1, group_begin) \
-  X(sy_collective_v1, group_end) X(sy_collective_v1, buffer_alloc) X(sy_collective_v1, buffer_free) \
-  X(sy_collective_v1, register_memory) X(sy_collective_v1, deregister_memory)
+  X(sy_collective_v2, query) X(sy_collective_v2, init) X(sy_collective_v2, poll) \
+  X(sy_collective_v2, send_recv_batch) X(sy_collective_v2, abort) X(sy_collective_v2, destroy) \
+  X(sy_collective_v2, request_poll) X(sy_collective_v2, request_release) X(sy_collective_v2, all_reduce) \
+  X(sy_collective_v2, reduce_scatter) X(sy_collective_v2, reduces) X(sy_collective_v2, all_gather) X(sy_collective_v2, broadcast) X(sy_collective_v2, all_to_all) \
+  X(sy_collective_v2, barrier) X(sy_collective_v2, split) X(sy_collective_v2, group_begin) \
+  X(sy_collective_v2, group_end) X(sy_collective_v2, buffer_alloc) X(sy_collective_v2, buffer_free)
 // clang-format on
 
 // Stands for one function in overload resolution.
@@ -80,7 +84,7 @@ inline constexpr bool kCanFail = std::is_same_v<typename Signature<Function>::Re
 template <auto Function, typename Table>
 inline constexpr bool kIsOf = std::is_same_v<typename Signature<Function>::TableType, Table>;
 
-// "alloc", and with its interface where several have one of that name: "capture/1 launch".
+// "alloc"
 template <auto Function>
 inline constexpr const char* kName = "";
 #define SY_NAME(table, function) \
@@ -94,164 +98,181 @@ sy_error* ErrorOf(Arguments... arguments) {
   return std::get<sizeof...(Arguments) - 1>(std::make_tuple(arguments...));
 }
 
-using Tables = std::tuple<sy_device_v1, sy_memory_ext_v1, sy_capture_v1, sy_profiler_v1, sy_kernel_v1, sy_region_v1,
-                          sy_collective_v1, sy_launch_table>;
+using Tables = std::tuple<sy_device_v2, sy_memory_ext_v2, sy_semaphore_v1, sy_peer_v1, sy_capture_v2, sy_profiler_v2,
+                          sy_kernel_v2, sy_region_v2, sy_collective_v2, sy_launch_table>;
+// Null for what is no interface.
 template <typename Table>
 inline constexpr const char* kInterface = nullptr;
 template <>
-inline constexpr const char* kInterface<sy_device_v1> = "device/1";
+inline constexpr const char* kInterface<sy_device_v2> = "device/2";
 template <>
-inline constexpr const char* kInterface<sy_memory_ext_v1> = "memory_ext/1";
+inline constexpr const char* kInterface<sy_memory_ext_v2> = "memory_ext/2";
 template <>
-inline constexpr const char* kInterface<sy_capture_v1> = "capture/1";
+inline constexpr const char* kInterface<sy_semaphore_v1> = "semaphore/1";
 template <>
-inline constexpr const char* kInterface<sy_profiler_v1> = "profiler/1";
+inline constexpr const char* kInterface<sy_peer_v1> = "peer/1";
 template <>
-inline constexpr const char* kInterface<sy_kernel_v1> = "kernel/1";
+inline constexpr const char* kInterface<sy_capture_v2> = "capture/2";
 template <>
-inline constexpr const char* kInterface<sy_region_v1> = "region/1";
+inline constexpr const char* kInterface<sy_profiler_v2> = "profiler/2";
 template <>
-inline constexpr const char* kInterface<sy_collective_v1> = "collective/1";
+inline constexpr const char* kInterface<sy_kernel_v2> = "kernel/2";
+template <>
+inline constexpr const char* kInterface<sy_region_v2> = "region/2";
+template <>
+inline constexpr const char* kInterface<sy_collective_v2> = "collective/2";
 
+class Wrapped;
+
+// What the engine holds as sy_device, sy_communicator or sy_bound.
+template <typename Handle>
+struct Held {
+  Wrapped* interposer = nullptr;
+  Handle* inner = nullptr;
+};
+struct DeviceRecord : Held<sy_device> {
+  int32_t index = 0;
+};
 // A prepared kernel or region.
 struct KernelRecord {
   std::string op, tag;
-  sy_device* device = nullptr;
+  sy_device* device = nullptr;  // as the engine holds it
   std::vector<sy_tensor> inputs, outputs;
-  uint64_t workspace_bytes = 0, persistent_bytes = 0;
+  uint64_t workspace_bytes = 0, persistent_bytes = 0, constant_bytes = 0;
   uint64_t residual_bytes = 0;  // that a launch touches: a forward's own, a backward's forward's
 };
-
-// What the engine holds as sy_bound.
-struct BoundRecord {
+struct BoundRecord : Held<sy_bound> {
+  sy_launch launch = nullptr;  // of the plugin inside
   std::shared_ptr<const KernelRecord> kernel;
-  sy_kernel* kernel_handle = nullptr;
-  sy_bound* inner = nullptr;
-  sy_launch launch = nullptr;
-  std::vector<sy_place> inputs, outputs;
-  sy_place workspace{}, persistent{}, residual{};
+  std::vector<sy_place> outputs;
 };
+template <typename Handle>
+Held<Handle>* HeldBehind(Handle* handle) {
+  return reinterpret_cast<Held<Handle>*>(handle);
+}
+inline const DeviceRecord* RecordOf(sy_device* device) { return static_cast<const DeviceRecord*>(HeldBehind(device)); }
+inline const BoundRecord* RecordOf(sy_bound* bound) { return static_cast<const BoundRecord*>(HeldBehind(bound)); }
 
-uint64_t ElementBytes(sy_dtype dtype);
+uint64_t ElementBytes(sy_dtype dtype);  // 0 for an unknown one
 // Bytes from the first element of a tensor to the end of the last one.
 uint64_t Extent(const sy_tensor& tensor);
-// The host's log (level as in sy_host) and settings; the host was given to sy_plugin_query.
-void HostLog(int32_t level, const std::string& text);
-std::string HostSetting(const char* name);  // "" where there is none
 
-class Wrapped {
+// The instance that a wrap makes; it serves the host of the interposer's own.
+class Wrapped : public sy_instance {
  public:
-  explicit Wrapped(const sy_plugin& inner);
-  bool Offers(const char* interface_name) const;
+  Wrapped(const sy_instance& interposer, const sy_plugin& inner);
   const std::string& plugin_name() const { return name_; }
-
-  template <auto Function, typename... Arguments>
-  auto Forward(Call<Function>, Arguments... arguments) {
-    using Table = typename Signature<Function>::TableType;
-    return (std::get<Table>(inner_).*Function)(arguments...);
+  // What the plugin inside offers of an interface; functions that it lacks are NULL.
+  template <typename Table>
+  const Table& Inner() const {
+    return std::get<Table>(inner_);
   }
-  sy_status Forward(Call<&sy_kernel_v1::prepare>, sy_device*, const sy_prepare_request*, sy_kernel**, sy_kernel_info*,
+  bool Offers(const char* interface_name) const { return Interface(interface_name) != nullptr; }
+
+  template <auto Function, typename Owner, typename... Arguments>
+  auto Forward(Call<Function>, Owner* owner, Arguments... arguments) {
+    return (Inner<typename Signature<Function>::TableType>().*Function)(Inside(owner), arguments...);
+  }
+  // Those that make or end an object of ours, or tell of a kernel.
+  sy_status Forward(Call<&sy_device_v2::open>, sy_instance*, int32_t, const sy_open_options*, sy_device**, sy_error*);
+  void Forward(Call<&sy_device_v2::close>, sy_device*);
+  sy_status Forward(Call<&sy_collective_v2::init>, sy_instance*, const sy_init_request*, sy_communicator**, sy_error*);
+  sy_status Forward(Call<&sy_collective_v2::split>, sy_communicator*, int32_t, int32_t, const char*, sy_communicator**,
                     sy_error*);
-  sy_status Forward(Call<&sy_region_v1::prepare>, sy_device*, const sy_region*, uint64_t, sy_kernel**, sy_kernel_info*,
+  void Forward(Call<&sy_collective_v2::destroy>, sy_communicator*);
+  sy_status Forward(Call<&sy_kernel_v2::prepare>, sy_device*, const sy_prepare_request*, sy_kernel**, sy_kernel_info*,
                     sy_error*);
-  void Forward(Call<&sy_kernel_v1::release>, sy_kernel*);
-  sy_status Forward(Call<&sy_kernel_v1::bind>, sy_kernel*, const sy_binding*, sy_bound**, sy_launch*, sy_error*);
-  void Forward(Call<&sy_kernel_v1::unbind>, sy_bound*);
-  sy_status Forward(Call<&sy_launch_table::launch>, sy_bound*, sy_stream*, sy_error*);
+  sy_status Forward(Call<&sy_region_v2::prepare>, sy_device*, const sy_region*, uint64_t, sy_kernel**, sy_kernel_info*,
+                    sy_error*);
+  void Forward(Call<&sy_kernel_v2::release>, sy_device*, sy_kernel*);
+  sy_status Forward(Call<&sy_kernel_v2::bind>, sy_device*, sy_kernel*, const sy_binding*, sy_bound**, sy_launch*,
+                    sy_error*);
+  void Forward(Call<&sy_kernel_v2::unbind>, sy_device*, sy_bound*);
+  sy_status Forward(Call<&sy_launch_table::launch>, sy_bound* bound, sy_stream* stream, sy_error* error) {
+    return RecordOf(bound)->launch(RecordOf(bound)->inner, stream, error);
+  }
 
   // What is known of a kernel; null for a handle that prepare never gave, or that was released.
   std::shared_ptr<const KernelRecord> Find(sy_kernel* kernel);
-  const Tables& inner() const { return inner_; }
-  void set_outer_launch(sy_launch launch) { outer_launch_ = launch; }
+
+  // The interposer to which a call goes. One that doubts what it is handed has a MakerOf of its own.
+  static Wrapped* MakerOf(sy_instance* instance) { return static_cast<Wrapped*>(instance); }
+  template <typename Handle>
+  static Wrapped* MakerOf(Handle* handle) {
+    return HeldBehind(handle)->interposer;
+  }
+
+  // Fills `outer` with a plugin whose functions call the Around of `owner`, which lives as long as the process.
+  template <typename Interposer>
+  static sy_status Wrap(std::unique_ptr<Interposer> owner, const sy_plugin& inner, sy_plugin* outer, sy_error* error);
+
+ protected:
+  void Hide(const char* interface_name);
 
  private:
-  void Remember(sy_kernel* kernel, KernelRecord record);
+  template <typename Interposer, auto Function>
+  struct Entry;
 
-  std::string name_;
+  sy_instance* Inside(sy_instance*) const { return inner_instance_; }
+  template <typename Handle>
+  static Handle* Inside(Handle* handle) {
+    return HeldBehind(handle)->inner;
+  }
+  const void* Interface(const char* name) const;
+  void Remember(sy_kernel* kernel, KernelRecord record);
+  sy_status Hold(sy_communicator* inner, sy_communicator** outer);
+
+  const std::string name_;
+  sy_instance* const inner_instance_;
   Tables inner_{};
-  std::array<bool, std::tuple_size_v<Tables>> offered_{};
-  sy_launch outer_launch_ = nullptr;
+  Tables outer_{};  // a header of size 0: not offered
   std::mutex mutex_;
   std::map<sy_kernel*, std::shared_ptr<const KernelRecord>> kernels_;
 };
 
-// One call, into the interposer's overload for the function; no exception leaves it. The same for every slot, and
-// compiled once.
-template <typename Interposer, auto Function, typename... Arguments>
-auto Enter(Interposer& interposer, Arguments... arguments) {
-  if constexpr (kCanFail<Function>) {
-    return Guarded(ErrorOf(arguments...), [&] { return interposer.Around(Call<Function>(), arguments...); });
-  } else {
-    try {
-      interposer.Around(Call<Function>(), arguments...);
-    } catch (const std::exception& failure) {
-      HostLog(3, Text(kName<Function>, ": ", failure.what()));
+// The C function that stands for one of the plugin inside. An interposer that does something about every call, before
+// the overload for the function is chosen, has a function Enter; it goes on to Around.
+template <typename Interposer, typename Table, typename Result, typename Owner, typename... Arguments,
+          Result (*Table::*Function)(Owner*, Arguments...)>
+struct Wrapped::Entry<Interposer, Function> {
+  static auto Enter(Interposer& interposer, Owner* owner, Arguments... arguments) {
+    constexpr Call<Function> call;
+    if constexpr (requires { interposer.Enter(call, owner, arguments...); }) {
+      return interposer.Enter(call, owner, arguments...);
+    } else {
+      return interposer.Around(call, owner, arguments...);
     }
   }
-}
-
-// The C functions that stand for one wrapped plugin.
-template <typename Interposer, int Number>
-struct Slot {
-  static inline Interposer* interposer = nullptr;
-  static inline Tables outer{};
-
-  template <auto Function>
-  struct Entry;
-  template <typename Table, typename Result, typename... Arguments, Result (*Table::*Function)(Arguments...)>
-  struct Entry<Function> {
-    static Result Run(Arguments... arguments) { return Enter<Interposer, Function>(*interposer, arguments...); }
-  };
-
-  static const void* Interface(const char* name) {
-    const void* found = nullptr;
-    const auto look = [&](const auto& table) {
-      using Table = std::decay_t<decltype(table)>;
-      if constexpr (kInterface<Table> != nullptr) {
-        if (std::strcmp(kInterface<Table>, name) == 0 && interposer->Offers(name)) found = &table;
+  static Result Run(Owner* owner, Arguments... arguments) {
+    Interposer& interposer = *static_cast<Interposer*>(Interposer::MakerOf(owner));
+    if constexpr (kCanFail<Function>) {
+      return Guarded(ErrorOf(arguments...), [&] { return Enter(interposer, owner, arguments...); });
+    } else {
+      try {
+        Enter(interposer, owner, arguments...);
+      } catch (const std::exception& failure) {
+        interposer.Log(3, Text(kName<Function>, ": ", failure.what()));
       }
-    };
-    std::apply([&](const auto&... table) { (look(table), ...); }, outer);
-    return found;
-  }
-
-  static void Occupy(std::unique_ptr<Interposer> owner) {
-    interposer = owner.release();  // for the life of the process, as every plugin
-    const auto head = [](auto& table) {
-      using Table = std::decay_t<decltype(table)>;
-      if constexpr (kInterface<Table> != nullptr) table.header = SY_HEADER(Table);
-    };
-    std::apply([&](auto&... table) { (head(table), ...); }, outer);
-    const Tables& inner = interposer->inner();
-#define SY_FILL(table, function) \
-  if (std::get<table>(inner).function != nullptr) std::get<table>(outer).function = Entry<&table::function>::Run;
-    SY_EVERY_FUNCTION(SY_FILL)
-#undef SY_FILL
-    interposer->set_outer_launch(std::get<sy_launch_table>(outer).launch);
+    }
   }
 };
 
-// How many plugins one interposer can stand around in a process.
-constexpr int kSlots = 8;
-
-// The wrap function of interpose/1: puts `owner` into a free slot.
-template <typename Interposer, int Number = 0>
-sy_status Wrap(const sy_plugin& inner, std::unique_ptr<Interposer> owner, sy_plugin* outer, sy_error* error) {
-  if constexpr (Number == kSlots) {
-    return SY_FAIL(error, SY_UNSUPPORTED, "expected at most %d plugins in a process around which it stands", kSlots);
-  } else {
-    using Chosen = Slot<Interposer, Number>;
-    if (Chosen::interposer != nullptr) return Wrap<Interposer, Number + 1>(inner, std::move(owner), outer, error);
-    Chosen::Occupy(std::move(owner));
-    sy_plugin filled = inner;
-    filled.interface = Chosen::Interface;
-    FillStruct(outer, filled);
-    return SY_OK;
-  }
+template <typename Interposer>
+sy_status Wrapped::Wrap(std::unique_ptr<Interposer> owner, const sy_plugin& inner, sy_plugin* outer, sy_error* error) {
+  if (!KnowsExtensions(outer, error)) return SY_UNSUPPORTED;
+  Wrapped& wrapped = *owner;
+#define SY_FILL(table, function)                  \
+  if (wrapped.Inner<table>().function != nullptr) \
+    std::get<table>(wrapped.outer_).function = Entry<Interposer, &table::function>::Run;
+  SY_EVERY_FUNCTION(SY_FILL)
+#undef SY_FILL
+  sy_plugin filled = ReadStruct(&inner);
+  filled.instance = owner.release();
+  filled.get_interface = [](sy_instance* instance, const char* name) {
+    return static_cast<const Wrapped*>(instance)->Interface(name);
+  };
+  FillStruct(outer, filled);
+  return SY_OK;
 }
-
-// The body of an interposer's sy_plugin_query: keeps the host, and fills the table.
-sy_status Introduce(const sy_host* host, sy_plugin* plugin, const char* name, const void* (*interface)(const char*),
-                    sy_error* error);
 
 }  // namespace switchyard

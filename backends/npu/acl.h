@@ -80,6 +80,7 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
 #define ACL_EVENT_SYNC 0x00000001U
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
+#define ACL_STREAM_WAIT_VALUE_GEQ 0x00000000U /* until (int64_t)(*devAddr - value) >= 0 */
 
 /* FUNCTION(result, name, parameters …) */
 #define NPU_RUNTIME_FUNCTIONS(FUNCTION)                                                                                \
@@ -130,9 +131,12 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
   FUNCTION(aclnnStatus, aclSetAclOpExecutorRepeatable, aclOpExecutor* executor)                                        \
   FUNCTION(aclnnStatus, aclDestroyAclOpExecutor, aclOpExecutor* executor)
 
-/* Of later toolkits; null where the runtime lacks them. 04_device_management.md */
-#define NPU_OPTIONAL_FUNCTIONS(FUNCTION) \
-  FUNCTION(aclError, aclrtGetPhyDevIdByUserDevId, const int32_t userDevId, int32_t* const phyDevId)
+/* Of later toolkits; null where the runtime lacks them. 04_device_management.md, and 11-09_stream_memory_operation.md:
+ * of Atlas A2 and A3, at device addresses that are multiples of 8 */
+#define NPU_OPTIONAL_FUNCTIONS(FUNCTION)                                                                \
+  FUNCTION(aclError, aclrtGetPhyDevIdByUserDevId, const int32_t userDevId, int32_t* const phyDevId)     \
+  FUNCTION(aclError, aclrtValueWrite, void* devAddr, uint64_t value, uint32_t flag, aclrtStream stream) \
+  FUNCTION(aclError, aclrtValueWait, void* devAddr, uint64_t value, uint32_t flag, aclrtStream stream)
 
 /* OPERATOR(Name, parameters …) is aclnnNameGetWorkspaceSize(parameters …, workspaceSize, executor) and
  * aclnnName(workspace, size, executor, stream). Operands broadcast as in numpy where the page says so; 0 as

@@ -37,7 +37,7 @@ sy_status CheckAttention(const Request& r, size_t first_optional, size_t outputs
   if (const sy_status status = r.Expect(inputs, outputs); status != SY_OK) return status;
   if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
   const Dims& qkv = r.inputs[0].dims;
-  if (qkv.size() != 5 || qkv[2] != 3) return Refuse(r.error, SY_INVALID, r.op + ": qkv must be (B, T, 3, H, D)");
+  if (qkv.size() != 5 || qkv[2] != 3) return Refuse(r.error, SY_UNSUPPORTED, r.op + ": qkv must be (B, T, 3, H, D)");
   const Sizes n(qkv);
   if (a.bias) {
     const sy_status status = r.ExpectDims("bias", r.inputs[first_optional], {n.h, n.t, n.t});
@@ -46,7 +46,7 @@ sy_status CheckAttention(const Request& r, size_t first_optional, size_t outputs
   if (a.mask) {
     const Operand& mask = r.inputs.back();
     if (mask.dims.size() != 3 || n.b % mask.dims[0] != 0)
-      return Refuse(r.error, SY_INVALID, r.op + ": mask must be (G, T, T), and B a multiple of G");
+      return Refuse(r.error, SY_UNSUPPORTED, r.op + ": mask must be (G, T, T), and B a multiple of G");
     return r.ExpectDims("mask", mask, {mask.dims[0], n.t, n.t});
   }
   return SY_OK;
@@ -86,7 +86,7 @@ sy_status BuildAttention(Sequence& s, Request& r) {
 sy_status BuildAttentionBackward(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_attention_attributes>();
   const bool dbias = r.outputs.size() == 2;
-  if (dbias && !a.bias) return Refuse(r.error, SY_INVALID, r.op + ": dbias is asked for, but there is no bias");
+  if (dbias && !a.bias) return Refuse(r.error, SY_UNSUPPORTED, r.op + ": dbias is asked for, but there is no bias");
   if (const sy_status status = CheckAttention(r, 4, dbias ? 2 : 1); status != SY_OK) return status;
   const Sizes n(r.inputs[0].dims);
   for (const size_t i : {1, 3}) {

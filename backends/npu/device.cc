@@ -18,14 +18,15 @@ sy_status CountOf(const Runtime& acl, uint32_t* count, sy_error* error) {
   return CheckAcl(error, code, "aclrtGetDeviceCount");
 }
 
-sy_status CountDevices(int32_t* count, sy_error* error) {
-  return Guarded(error, [&] {
+// A runtime without a driver is no device, too.
+sy_status CountDevices(sy_instance* instance, int32_t* count, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
     *count = 0;
-    const Runtime* acl = FindRuntime(error);
+    const Runtime* acl = FindRuntime(*instance, error);
     uint32_t found = 0;
-    if (acl != nullptr && CountOf(*acl, &found, error) == SY_OK && found == 0) {
-      Refuse(error, SY_OK, "the NPU runtime finds no device: npu-smi info should list one");
-    }
+    if (acl == nullptr || CountOf(*acl, &found, error) != SY_OK) return SY_UNSUPPORTED;
+    if (found == 0)
+      return Refuse(error, SY_UNSUPPORTED, "the NPU runtime finds no device: npu-smi info should list one");
     *count = static_cast<int32_t>(found);
     return SY_OK;
   });
@@ -38,9 +39,11 @@ sy_status CheckIndex(const Runtime& acl, int32_t index, sy_error* error) {
   return SY_FAIL(error, SY_INVALID, "no NPU %d: there are %u", index, count);
 }
 
-sy_status OpenDevice(int32_t index, const sy_open_options* given, sy_device** result, sy_error* error) {
+sy_status OpenDevice(sy_instance* instance, int32_t index, const sy_open_options* given, sy_device** result,
+                     sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
-    const Runtime* acl = FindRuntime(error);
+    if (!KnowsExtensions(given, error)) return SY_UNSUPPORTED;
+    const Runtime* acl = FindRuntime(*instance, error);
     if (acl == nullptr) return SY_INVALID;
     if (const sy_status status = CheckIndex(*acl, index, error); status != SY_OK) return status;
     auto device = std::make_unique<sy_device>();
@@ -82,9 +85,10 @@ sy_status Memory(const Runtime& acl, int32_t index, size_t* free, size_t* total,
   return status;
 }
 
-sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
+sy_status QueryDevice(sy_instance* instance, int32_t index, sy_device_info* info, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
-    const Runtime* acl = FindRuntime(error);
+    if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
+    const Runtime* acl = FindRuntime(*instance, error);
     if (acl == nullptr) return SY_INVALID;
     if (const sy_status status = CheckIndex(*acl, index, error); status != SY_OK) return status;
     size_t free = 0, total = 0;
@@ -100,7 +104,8 @@ sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
     filled.alignment = kAlignment;
     filled.address_kind = SY_ADDRESS_OPAQUE;
     filled.flags = SY_DEVICE_ASYNC | SY_DEVICE_ADJACENT_IDS;
-    filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32 | 1u << SY_U8;
+    for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16, SY_I32, SY_U8}) filled.dtypes |= uint64_t{1} << dtype;
+    std::snprintf(filled.memory_kind, sizeof filled.memory_kind, "%s", kMemoryKind);
     filled.static_loss_scale = kStaticLossScale;
     FillStruct(info, filled);
     return SY_OK;
@@ -109,7 +114,7 @@ sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
 
 }  // namespace
 
-const sy_device_v1 kNpuDevice = {.header = SY_HEADER(sy_device_v1),
+const sy_device_v2 kNpuDevice = {.header = SY_HEADER(sy_device_v2),
                                  .count = CountDevices,
                                  .open = OpenDevice,
                                  .close = CloseDevice,

@@ -1,11 +1,12 @@
-// The NPU as device/1 and memory_ext/1: opaque memory, asynchronous streams, events. AscendCL keeps a current context
+// The NPU as device/2 and memory_ext/2: opaque memory, asynchronous streams, events. AscendCL keeps a current context
 // per thread; every entry makes the device's own context current first, so that callers need not know. A stream keeps
-// its first error, since the runtime tells it only once. Thread-safe as device/1 demands.
+// its first error, since the runtime tells it only once. Thread-safe as device/2 demands.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ struct sy_device {
   // Small read-only operands (numbers, index vectors), uploaded once and kept until close, by dtype and contents.
   std::mutex mutex;
   std::map<std::string, void*> constants;  // guarded by mutex
-  std::vector<sy_stream*> streams;         // guarded by mutex
+  // Guarded by mutex. Whoever waits for all of them keeps them meanwhile.
+  std::vector<std::shared_ptr<sy_stream>> streams;
 
   // Makes this device's context the calling thread's.
   sy_status Enter(sy_error* error) const;
@@ -38,6 +40,10 @@ struct sy_buffer {
 };
 
 struct sy_stream {
+  explicit sy_stream(const sy_device& of) : device(of) {}
+  sy_stream(const sy_stream&) = delete;
+  ~sy_stream();  // waits for what is queued
+  const sy_device& device;
   aclrtStream stream = nullptr;
   std::mutex mutex;
   sy_status first_status = SY_OK;             // guarded by mutex
@@ -56,26 +62,30 @@ struct sy_event {
 
 namespace switchyard {
 
-extern const sy_device_v1 kNpuDevice;
-extern const sy_memory_ext_v1 kNpuMemory;
-extern const sy_kernel_v1 kNpuKernels;
-extern const sy_region_v1 kNpuRegions;
+extern const sy_device_v2 kNpuDevice;
+extern const sy_memory_ext_v2 kNpuMemory;
+extern const sy_kernel_v2 kNpuKernels;
+extern const sy_region_v2 kNpuRegions;
+extern const sy_semaphore_v1 kNpuSemaphores;
 
 inline constexpr uint32_t kAlignment = 64;  // of aclrtMalloc, documented
+inline constexpr char kMemoryKind[] = "npu";
 
 // memory.cc
-sy_status Allocate(sy_device*, uint64_t bytes, sy_buffer**, sy_error*);
+sy_status Allocate(sy_device*, uint64_t bytes, const sy_alloc_options*, sy_buffer**, sy_error*);
 void Free(sy_device*, sy_buffer*);
-sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, sy_error*);
-sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint64_t bytes, sy_error*);
+sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, const sy_copy_options*,
+               sy_error*);
+sy_status Fill(sy_device*, sy_stream*, sy_place destination, uint8_t value, uint64_t bytes, const sy_fill_options*,
+               sy_error*);
 // The device address of a place with room for `bytes`; nullptr and a message otherwise.
 char* Resolve(const sy_place& place, uint64_t bytes, sy_error* error);
 
 // stream.cc
 sy_status CreateStream(sy_device*, const sy_stream_options*, sy_stream**, sy_error*);
 void DestroyStream(sy_device*, sy_stream*);
-sy_status Synchronize(sy_device*, sy_stream*, sy_error*);
-sy_status CreateEvent(sy_device*, sy_event**, sy_error*);
+sy_status Synchronize(sy_device*, sy_stream*, const sy_synchronize_options*, sy_error*);
+sy_status CreateEvent(sy_device*, const sy_event_options*, sy_event**, sy_error*);
 void DestroyEvent(sy_device*, sy_event*);
 sy_status RecordEvent(sy_device*, sy_event*, sy_stream*, sy_error*);
 sy_status QueryEvent(sy_device*, sy_event*, sy_error*);

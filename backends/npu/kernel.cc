@@ -81,45 +81,19 @@ sy_status RunTask(const sy_bound& bound, const Task& task, aclrtStream stream, s
   return CheckAcl(error, task.step->run(bound.operator_workspace, bytes, executor, stream), task.step->name);
 }
 
-// What every tensor of a prepare call must be.
-sy_status CheckTensors(const sy_prepare_request& request, const std::string& op, sy_error* error) {
-  const auto check = [&](const sy_tensor* tensors, uint32_t count, const char* what) -> sy_status {
-    for (uint32_t k = 0; k < count; ++k) {
-      const sy_tensor& tensor = tensors[k];
-      if (tensor.rank < 0 || tensor.rank > SY_MAX_RANK)
-        return Refuse(error, SY_INVALID, Text(op, ": ", what, " ", k, " has rank ", tensor.rank));
-      if (tensor.dtype < 0 || tensor.dtype >= SY_DTYPE_COUNT)
-        return Refuse(error, SY_INVALID, Text(op, ": ", what, " ", k, " has the unknown dtype ", tensor.dtype));
-      if (tensor.dtype == SY_F64 || tensor.dtype == SY_I64)
-        return Refuse(error, SY_UNSUPPORTED,
-                      Text(op, ": ", what, " ", k, " has 64-bit elements; 32 are the most here"));
-      int64_t bytes = 8;  // of one element, at most
-      for (int32_t i = 0; i < tensor.rank; ++i) {
-        if (tensor.dims[i] < 1 || __builtin_mul_overflow(bytes, tensor.dims[i], &bytes))
-          return Refuse(error, SY_UNSUPPORTED, Text(op, ": ", what, " ", k, " has an axis of ", tensor.dims[i]));
-      }
-      if (!MakeOperand(Operand::kInput, k, tensor).IsContiguous())
-        return Refuse(error, SY_UNSUPPORTED, Text(op, ": ", what, " ", k, " must be contiguous"));
-    }
-    return SY_OK;
-  };
-  const sy_status status = check(request.inputs, request.input_count, "input");
-  return status != SY_OK ? status : check(request.outputs, request.output_count, "output");
-}
-
 sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** result, sy_kernel_info* info,
                   sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (given == nullptr || given->op == nullptr) return Refuse(error, SY_INVALID, "prepare: the request names no op");
+    if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
     const sy_prepare_request request = ReadStruct(given);
+    if (const sy_status status = CheckRequest(request, error); status != SY_OK) return status;
+    if (request.determinism > ReachedDeterminism(device))
+      return Refuse(error, SY_UNSUPPORTED,
+                    Text(request.op, ": this device was not opened for results that repeat so exactly"));
     Request r;
     r.op = request.op;
     r.error = error;
-    if (request.op_version != 1)
-      return Refuse(error, SY_UNSUPPORTED, Text("no op ", r.op, " of version ", request.op_version));
-    if (const sy_status status = CheckTensors(request, r.op, error); status != SY_OK) return status;
-    if (request.determinism > ReachedDeterminism(device))
-      return Refuse(error, SY_UNSUPPORTED,
-                    Text(r.op, ": this device was not opened for results that repeat so exactly"));
     r.attributes = request.attributes;
     r.attributes_size = request.attributes_size;
     for (uint32_t i = 0; i < request.input_count; ++i)
@@ -141,9 +115,9 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     }
     sy_kernel_info filled = ReadStruct(info);
     filled.workspace_bytes = kernel->workspace_bytes;
-    filled.persistent_bytes = filled.residual_bytes = 0;
+    filled.persistent_bytes = filled.constant_bytes = filled.residual_bytes = 0;
     filled.determinism = ReachedDeterminism(device);
-    filled.capturable = filled.accepts_strided = 0;
+    filled.capturable = 0;
     if (filled.inplace != nullptr) std::copy(r.inplace.begin(), r.inplace.end(), filled.inplace);
     FillStruct(info, filled);
     *result = kernel.release();
@@ -161,8 +135,10 @@ sy_status Launch(sy_bound* bound, sy_stream* stream, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Bind(sy_kernel* kernel, const sy_binding* given, sy_bound** result, sy_launch* launch, sy_error* error) {
+sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound** result, sy_launch* launch,
+               sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(given, error)) return SY_UNSUPPORTED;
     const sy_binding binding = ReadStruct(given);
     if (const sy_status status = kernel->device->Enter(error); status != SY_OK) return status;
     std::vector<char*> inputs, outputs;
@@ -209,19 +185,29 @@ sy_status Bind(sy_kernel* kernel, const sy_binding* given, sy_bound** result, sy
   });
 }
 
-void Unbind(sy_bound* bound) { delete bound; }
-void Release(sy_kernel* kernel) { delete kernel; }
+void Unbind(sy_device*, sy_bound* bound) { delete bound; }
+void Release(sy_device*, sy_kernel* kernel) { delete kernel; }
 
 }  // namespace
 
+sy_status CheckRequest(const sy_prepare_request& request, sy_error* error) {
+  const Registration* op = Registration::Find(request.op);
+  if (op == nullptr) return Refuse(error, SY_UNSUPPORTED, Text("no op ", request.op));
+  OpRequest read;
+  if (const sy_status status = ReadOpRequest(request, op->op, op->attribute_bytes, &read, error); status != SY_OK)
+    return status;
+  for (const auto* tensors : {&read.inputs, &read.outputs}) {
+    for (const sy_tensor& tensor : *tensors) {
+      if (tensor.dtype == SY_F64 || tensor.dtype == SY_I64)
+        return SY_REFUSE_OP(read, "a tensor has 64-bit elements; 32 are the most here");
+    }
+  }
+  return read.RequireContiguous() ? SY_OK : SY_UNSUPPORTED;
+}
+
 sy_status Build(Sequence& s, Request& r) {
   const Registration* op = Registration::Find(r.op.c_str());
-  if (op == nullptr) return Refuse(r.error, SY_UNSUPPORTED, Text("no op ", r.op));
-  if (r.attributes_size < op->attribute_bytes || (op->attribute_bytes > 0 && r.attributes == nullptr)) {
-    return Refuse(r.error, SY_INVALID,
-                  Text(r.op, ": expected ", op->attribute_bytes, " bytes of attributes, found ", r.attributes_size));
-  }
-  return op->build(s, r);
+  return op == nullptr ? Refuse(r.error, SY_UNSUPPORTED, Text("no op ", r.op)) : op->build(s, r);
 }
 
 uint32_t ReachedDeterminism(const sy_device* device) {
@@ -258,7 +244,7 @@ sy_status MakeKernel(sy_device* device, const Sequence& sequence, const Request&
   return SY_OK;
 }
 
-const sy_kernel_v1 kNpuKernels = {
-    .header = SY_HEADER(sy_kernel_v1), .prepare = Prepare, .bind = Bind, .unbind = Unbind, .release = Release};
+const sy_kernel_v2 kNpuKernels = {
+    .header = SY_HEADER(sy_kernel_v2), .prepare = Prepare, .bind = Bind, .unbind = Unbind, .release = Release};
 
 }  // namespace switchyard

@@ -2,9 +2,8 @@
 // enqueues one after the other. Executors are made repeatable, so that a launch plans nothing; an operator that cannot
 // be is planned at every launch.
 //
-// Builders, one per op, register themselves. Each appends the op's operators to a sequence, or refuses:
-// SY_UNSUPPORTED for what is not offered, SY_INVALID for shapes that the op does not have. Thread-safe: a kernel is
-// constant once prepared.
+// Builders, one per op, register themselves. Each appends the op's operators to a sequence, or refuses what it does not
+// take: SY_UNSUPPORTED and the reason. Thread-safe: a kernel is constant once prepared.
 #pragma once
 
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "backends/npu/sequence.h"
+#include "core/abi/op_request.h"
 
 struct sy_kernel {
   sy_device* device;
@@ -34,10 +34,13 @@ struct Registration {
 
   const char* const op;
   const Builder build;
-  const size_t attribute_bytes;  // of its struct, the least; 0: it has none
+  const size_t attribute_bytes;  // of its struct; 0: it has none
   const Registration* const next;
 };
-// Calls the builder of r.op; SY_UNSUPPORTED where there is none.
+// What a call of prepare, or a node of a region, must be before its op is built: an op of the plugin, attributes that
+// it knows, contiguous tensors of 32-bit elements at most. A refusal otherwise.
+sy_status CheckRequest(const sy_prepare_request& request, sy_error* error);
+// Calls the builder of r.op, which CheckRequest let pass.
 sy_status Build(Sequence& s, Request& r);
 
 sy_status BuildReshape(Sequence& s, Request& r);  // between the nodes of a region

@@ -15,7 +15,7 @@ sy_status BuildTranspose(Sequence& s, Request& r) {
   uint32_t seen = 0;
   for (const int axis : axes) {
     if (axis < 0 || axis >= static_cast<int>(axes.size()) || (seen >> axis & 1))
-      return Refuse(r.error, SY_INVALID, "transpose: axes must be a permutation");
+      return Refuse(r.error, SY_UNSUPPORTED, "transpose: axes must be a permutation");
     seen |= 1u << axis;
   }
   const Operand view = x.Permuted(axes);
@@ -29,14 +29,14 @@ sy_status BuildSlice(Sequence& s, Request& r) {
   if (const sy_status status = r.Expect(1, 1); status != SY_OK) return status;
   Operand view = r.inputs[0];
   const Dims& y = r.outputs[0].dims;
-  if (y.size() != view.dims.size()) return Refuse(r.error, SY_INVALID, "slice: x and y must have one rank");
+  if (y.size() != view.dims.size()) return Refuse(r.error, SY_UNSUPPORTED, "slice: x and y must have one rank");
   for (size_t i = 0; i < y.size(); ++i) {
     const int64_t extent = view.dims[i], step = a.step[i];
     if (step < 1 && y[i] > 1)
       return SY_FAIL(r.error, SY_UNSUPPORTED, "slice: step %lld; a view goes forwards", static_cast<long long>(step));
     if (a.start[i] < 0 || a.start[i] >= extent || (y[i] - 1) > (extent - 1 - a.start[i]) / std::max<int64_t>(step, 1)) {
       return Refuse(
-          r.error, SY_INVALID,
+          r.error, SY_UNSUPPORTED,
           Text("slice: axis ", i, " takes ", y[i], " elements from ", a.start[i], " by ", step, " of ", extent));
     }
     view = view.Part(i, a.start[i], y[i], step);
@@ -52,7 +52,7 @@ sy_status BuildPad(Sequence& s, Request& r) {
   Dims expected = x.dims;
   for (size_t i = 0; i < expected.size(); ++i) {
     if (a.before[i] < 0 || a.after[i] < 0 || a.before[i] > INT32_MAX || a.after[i] > INT32_MAX)
-      return Refuse(r.error, SY_INVALID, "pad: before and after must be 0 … 2³¹ − 1");
+      return Refuse(r.error, SY_UNSUPPORTED, "pad: before and after must be 0 … 2³¹ − 1");
     expected[i] += a.before[i] + a.after[i];
   }
   if (const sy_status status = r.ExpectDims("y", output, expected); status != SY_OK) return status;
@@ -86,11 +86,11 @@ sy_status BuildRoll(Sequence& s, Request& r) {
 
 sy_status BuildConcat(Sequence& s, Request& r) {
   const int32_t axis = r.Attributes<sy_axes_attributes>().values[0];
-  if (r.inputs.empty()) return Refuse(r.error, SY_INVALID, "concat: expected at least one tensor");
+  if (r.inputs.empty()) return Refuse(r.error, SY_UNSUPPORTED, "concat: expected at least one tensor");
   if (const sy_status status = r.Expect(r.inputs.size(), 1); status != SY_OK) return status;
   Dims expected = r.inputs[0].dims;
   if (axis < 0 || axis >= static_cast<int32_t>(expected.size()))
-    return SY_FAIL(r.error, SY_INVALID, "concat: axis %d of a tensor of rank %zu", axis, expected.size());
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "concat: axis %d of a tensor of rank %zu", axis, expected.size());
   const auto along = static_cast<size_t>(axis);
   expected[along] = 0;
   for (const Operand& x : r.inputs) {
@@ -120,7 +120,7 @@ const Registration kConcat{"concat", BuildConcat, sizeof(sy_axes_attributes)};
 sy_status BuildReshape(Sequence& s, Request& r) {
   if (const sy_status status = r.Expect(1, 1); status != SY_OK) return status;
   if (r.inputs[0].count() != r.outputs[0].count() || r.inputs[0].dtype != r.outputs[0].dtype)
-    return Refuse(r.error, SY_INVALID, "reshape: x and y must have the same elements");
+    return Refuse(r.error, SY_UNSUPPORTED, "reshape: x and y must have the same elements");
   s.Emit(s.op.InplaceCopy, r.outputs[0], r.inputs[0].Reshaped(r.outputs[0].dims));
   return SY_OK;
 }

@@ -34,7 +34,7 @@ sy_status CheckLoss(const Request& r, size_t inputs, size_t outputs) {
   const sy_status dtypes = a.soft_targets ? r.ExpectFloats() : r.ExpectFloats({1});
   if (dtypes != SY_OK) return dtypes;
   const Dims& logits = r.inputs[0].dims;
-  if (logits.size() != 2) return Refuse(r.error, SY_INVALID, r.op + ": logits must be (N, C)");
+  if (logits.size() != 2) return Refuse(r.error, SY_UNSUPPORTED, r.op + ": logits must be (N, C)");
   return r.ExpectDims(a.soft_targets ? "targets" : "labels", r.inputs[1], a.soft_targets ? logits : Dims{logits[0]});
 }
 
@@ -101,7 +101,7 @@ sy_status BuildLabelRank(Sequence& s, Request& r) {
   if (!floats || given.dtype != ACL_INT32 || rank.dtype != ACL_INT32 || r.accumulate[0] != 0)
     return Refuse(r.error, SY_UNSUPPORTED,
                   "label_rank: expected float logits, i32 labels and an i32 rank to overwrite");
-  if (logits.dims.size() != 2) return Refuse(r.error, SY_INVALID, "label_rank: logits must be (N, C)");
+  if (logits.dims.size() != 2) return Refuse(r.error, SY_UNSUPPORTED, "label_rank: logits must be (N, C)");
   const int64_t n = logits.dims[0], classes = logits.dims[1];
   for (const Operand* each : {&given, &rank}) {
     if (const sy_status status = r.ExpectDims("labels and rank", *each, {n}); status != SY_OK) return status;

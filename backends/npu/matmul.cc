@@ -44,14 +44,15 @@ sy_status BuildMatmul(Sequence& s, Request& r) {
   const bool second_output = a.save_preactivation != 0 || a.bias_gradient != 0;
   const auto inputs = static_cast<size_t>(2 + (a.bias != 0) + (a.activation_gradient != 0) + (a.residual != 0));
   if (a.activation < SY_ACTIVATION_NONE || a.activation > SY_ACTIVATION_SILU)
-    return SY_FAIL(r.error, SY_INVALID, "matmul: unknown activation %d", a.activation);
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "matmul: unknown activation %d", a.activation);
   if (const sy_status status = r.Expect(inputs, second_output ? 2 : 1); status != SY_OK) return status;
   if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
   const Operand &left = r.inputs[0], &right = r.inputs[1];
   const size_t rank = left.dims.size();
   if (rank < 2 || right.dims.size() != rank) {
-    return SY_FAIL(r.error, SY_INVALID, "matmul: expected two operands of one rank of at least 2, found %zu and %zu",
-                   rank, right.dims.size());
+    return SY_FAIL(r.error, SY_UNSUPPORTED,
+                   "matmul: expected two operands of one rank of at least 2, found %zu and %zu", rank,
+                   right.dims.size());
   }
   const int64_t m = left.dims[rank - (a.transpose_a ? 1 : 2)], k = left.dims[rank - (a.transpose_a ? 2 : 1)],
                 n = right.dims[rank - (a.transpose_b ? 2 : 1)];

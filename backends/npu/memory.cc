@@ -1,5 +1,6 @@
 // Device memory and what joins it to collectives. A buffer handle is a host struct around a device address; sizes are
 // checked here, since the runtime checks them late or not at all.
+#include <cstring>
 #include <new>
 
 #include "backends/npu/device.h"
@@ -8,15 +9,15 @@
 namespace switchyard {
 namespace {
 
-sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, int32_t* kind, sy_error*) {
+sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, sy_error*) {
   *address = buffer->address;
-  *kind = SY_MEMORY_NPU;
   return SY_OK;
 }
 
-sy_status Import(sy_device*, void* address, int32_t kind, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
-  if (kind != SY_MEMORY_NPU)
-    return SY_FAIL(error, SY_UNSUPPORTED, "import_memory: expected memory of kind %d, found %d", SY_MEMORY_NPU, kind);
+sy_status Import(sy_device*, void* address, const char* kind, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+  if (kind == nullptr || std::strcmp(kind, kMemoryKind) != 0)
+    return SY_FAIL(error, SY_UNSUPPORTED, "import_memory: expected memory of kind \"%s\", found \"%s\"", kMemoryKind,
+                   kind ? kind : "");
   if (address == nullptr || bytes == 0)
     return Refuse(error, SY_INVALID, "import_memory: expected an address and at least 1 byte");
   *buffer = new (std::nothrow) sy_buffer{static_cast<char*>(address), bytes, false};
@@ -52,7 +53,11 @@ char* Resolve(const sy_place& place, uint64_t bytes, sy_error* error) {
   return place.buffer->address + place.offset;
 }
 
-sy_status Allocate(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
+                   sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  if (options != nullptr && ReadStruct(options).exportable != 0)
+    return Refuse(error, SY_UNSUPPORTED, "alloc: the npu plugin exports no memory");
   if (bytes == 0) return Refuse(error, SY_INVALID, "alloc: expected at least 1 byte");
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
   void* address = nullptr;
@@ -72,7 +77,8 @@ void Free(sy_device* device, sy_buffer* buffer) {
 }
 
 sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
-               sy_error* error) {
+               const sy_copy_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   const bool to_device = destination.buffer != nullptr, from_device = source.buffer != nullptr;
   if (!to_device && !from_device) return Refuse(error, SY_INVALID, "copy: one side must be device memory");
   if (bytes == 0) return SY_OK;
@@ -93,7 +99,8 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_pl
 }
 
 sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8_t value, uint64_t bytes,
-               sy_error* error) {
+               const sy_fill_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (bytes == 0) return SY_OK;
   void* to = Resolve(destination, bytes, error);
   if (to == nullptr) return SY_INVALID;
@@ -103,7 +110,7 @@ sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8
   return CheckAcl(error, acl.aclrtMemsetAsync(to, bytes, value, bytes, stream->stream), "aclrtMemsetAsync");
 }
 
-const sy_memory_ext_v1 kNpuMemory = {.header = SY_HEADER(sy_memory_ext_v1),
+const sy_memory_ext_v2 kNpuMemory = {.header = SY_HEADER(sy_memory_ext_v2),
                                      .native_address = NativeAddress,
                                      .import_memory = Import,
                                      .host_alloc = HostAllocate,

@@ -68,10 +68,10 @@ std::array<Operand, 3> Update(Sequence& s, const Shared& shared, const sy_optimi
 sy_status BuildOptimizerUpdate(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_optimizer_attributes>();
   if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW)
-    return SY_FAIL(r.error, SY_INVALID, "optimizer_update: unknown kind %d", a.kind);
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "optimizer_update: unknown kind %d", a.kind);
   const size_t states = a.kind != SY_OPTIMIZER_SGD ? 2 : a.momentum != 0 ? 1 : 0, given = 2 + states;
   if (r.inputs.size() <= kScalars || (r.inputs.size() - kScalars) % given != 0)
-    return SY_FAIL(r.error, SY_INVALID,
+    return SY_FAIL(r.error, SY_UNSUPPORTED,
                    "optimizer_update: expected 4 scalars and %zu inputs per tensor, found %zu inputs", given,
                    r.inputs.size());
   const size_t tensors = (r.inputs.size() - kScalars) / given;
@@ -79,7 +79,7 @@ sy_status BuildOptimizerUpdate(Sequence& s, Request& r) {
   if (const sy_status status = r.ExpectFloats({1}); status != SY_OK) return status;
   for (size_t i = 0; i < kScalars; ++i) {
     if (r.inputs[i].count() != 1)
-      return SY_FAIL(r.error, SY_INVALID, "optimizer_update: scalar %zu must have one element", i);
+      return SY_FAIL(r.error, SY_UNSUPPORTED, "optimizer_update: scalar %zu must have one element", i);
   }
   for (size_t k = 0; k < tensors; ++k) {
     const Dims& dims = r.inputs[kScalars + k * given].dims;

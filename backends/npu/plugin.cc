@@ -9,17 +9,19 @@
 namespace switchyard {
 namespace {
 
-const void* Interface(const char* name) {
-  if (std::strcmp(name, "device/1") == 0) return &kNpuDevice;
-  if (std::strcmp(name, "kernel/1") == 0) return &kNpuKernels;
-  if (std::strcmp(name, "memory_ext/1") == 0) return &kNpuMemory;
-  if (std::strcmp(name, "region/1") == 0) return &kNpuRegions;
+const void* GetInterface(sy_instance*, const char* name) {
+  if (std::strcmp(name, "device/2") == 0) return &kNpuDevice;
+  if (std::strcmp(name, "kernel/2") == 0) return &kNpuKernels;
+  if (std::strcmp(name, "memory_ext/2") == 0) return &kNpuMemory;
+  if (std::strcmp(name, "region/2") == 0) return &kNpuRegions;
+  if (std::strcmp(name, "semaphore/1") == 0) return &kNpuSemaphores;
   return nullptr;
 }
 
 }  // namespace
 }  // namespace switchyard
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerQuery(host, plugin, error, "npu", "0.1.0", switchyard::Interface);
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  return switchyard::AnswerCreate(host, plugin, error, {"npu", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                                  switchyard::GetInterface);
 }

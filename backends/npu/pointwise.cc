@@ -102,7 +102,7 @@ bool Broadcasts(const Dims& x, const Dims& dims) {
 
 sy_status BuildPointwise(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_pointwise_attributes>();
-  const auto complain = [&](const std::string& what) { return Refuse(r.error, SY_INVALID, "pointwise: " + what); };
+  const auto complain = [&](const std::string& what) { return Refuse(r.error, SY_UNSUPPORTED, "pointwise: " + what); };
   if (a.instruction_count > SY_PW_MAX_INSTRUCTIONS || a.output_count < 1 || a.output_count > SY_PW_MAX_OUTPUTS)
     return complain(Text(a.instruction_count, " instructions and ", a.output_count, " outputs"));
   if (const sy_status status = r.Expect(r.inputs.size(), a.output_count); status != SY_OK) return status;

@@ -10,9 +10,9 @@ sy_status BuildReduce(Sequence& s, Request& r) {
   if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
   const Operand& input = r.inputs[0];
   if (a.reduction < SY_REDUCE_SUM || a.reduction > SY_REDUCE_SUM_OF_SQUARES)
-    return SY_FAIL(r.error, SY_INVALID, "reduce: unknown reduction %d", a.reduction);
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "reduce: unknown reduction %d", a.reduction);
   if (a.axes >> input.dims.size() != 0)
-    return SY_FAIL(r.error, SY_INVALID, "reduce: axes %#x of a tensor of rank %zu", a.axes, input.dims.size());
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "reduce: axes %#x of a tensor of rank %zu", a.axes, input.dims.size());
   Dims axes, kept = input.dims, dropped;
   for (size_t i = 0; i < input.dims.size(); ++i) {
     if (a.axes >> i & 1) {
@@ -43,7 +43,7 @@ sy_status BuildReduce(Sequence& s, Request& r) {
 }
 
 sy_status BuildSquaredNorm(Sequence& s, Request& r) {
-  if (r.inputs.empty()) return Refuse(r.error, SY_INVALID, "squared_norm: expected at least one tensor");
+  if (r.inputs.empty()) return Refuse(r.error, SY_UNSUPPORTED, "squared_norm: expected at least one tensor");
   if (const sy_status status = r.Expect(r.inputs.size(), 1); status != SY_OK) return status;
   if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
   if (const sy_status status = r.ExpectDims("the norm", r.outputs[0].Reshaped({r.outputs[0].count()}), {1});

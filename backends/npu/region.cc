@@ -1,4 +1,4 @@
-// region/1: two linear layers with an activation between them, and the two products of their gradient, are claimed and
+// region/2: two linear layers with an activation between them, and the two products of their gradient, are claimed and
 // become one kernel. What passes between their nodes is scratch of that kernel and takes no place in the plan's memory,
 // unless somebody outside reads it too.
 #include <algorithm>
@@ -44,7 +44,8 @@ bool IsConvex(const sy_region& graph, const std::set<uint32_t>& members) {
 }
 
 sy_status Partition(sy_device*, const sy_region* given, uint32_t* claims, sy_error* error) {
-  return Guarded(error, [&] {
+  return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(given, error)) return SY_UNSUPPORTED;
     const sy_region graph = ReadStruct(given);
     std::map<uint32_t, uint32_t> producer;  // node by tensor
     for (uint32_t n = 0; n < graph.node_count; ++n) {
@@ -92,10 +93,33 @@ std::vector<Operand> PlaceTensors(const sy_region& region, Sequence& s) {
   return places;
 }
 
+// A node as a call of prepare would name it, checked as one.
+sy_status CheckNode(const sy_region& region, const sy_region_node& node, sy_error* error) {
+  std::vector<sy_tensor> inputs, outputs;
+  for (uint32_t i = 0; i < node.input_count; ++i) inputs.push_back(region.tensors[node.inputs[i]]);
+  for (uint32_t o = 0; o < node.output_count; ++o) outputs.push_back(region.tensors[node.outputs[o]]);
+  sy_prepare_request request{};
+  request.header = SY_HEADER(sy_prepare_request);
+  request.op = node.op;
+  request.op_version = 1;
+  request.attributes = node.attributes;
+  request.attributes_size = node.attributes_size;
+  request.input_count = node.input_count;
+  request.output_count = node.output_count;
+  request.inputs = inputs.data();
+  request.outputs = outputs.data();
+  OpRequest read;
+  return Is(node, "reshape") ? ReadOpRequest(request, node.op, 0, &read, error) : CheckRequest(request, error);
+}
+
 sy_status PrepareRegion(sy_device* device, const sy_region* given, uint64_t workspace_limit, sy_kernel** result,
                         sy_kernel_info* info, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(given, error) || !KnowsExtensions(info, error)) return SY_UNSUPPORTED;
     const sy_region region = ReadStruct(given);
+    for (uint32_t n = 0; n < region.node_count; ++n) {
+      if (const sy_status status = CheckNode(region, region.nodes[n], error); status != SY_OK) return status;
+    }
     if (const sy_status status = device->Enter(error); status != SY_OK) return status;
     Sequence sequence(*device, AllOperators());
     const std::vector<Operand> places = PlaceTensors(region, sequence);
@@ -124,9 +148,9 @@ sy_status PrepareRegion(sy_device* device, const sy_region* given, uint64_t work
     if (status != SY_OK) return status;
     sy_kernel_info filled = ReadStruct(info);
     filled.workspace_bytes = kernel->workspace_bytes;
-    filled.persistent_bytes = filled.residual_bytes = 0;
+    filled.persistent_bytes = filled.constant_bytes = filled.residual_bytes = 0;
     filled.determinism = ReachedDeterminism(device);
-    filled.capturable = filled.accepts_strided = 0;
+    filled.capturable = 0;
     if (filled.inplace != nullptr) std::fill_n(filled.inplace, region.output_count, -1);
     FillStruct(info, filled);
     *result = kernel.release();
@@ -136,6 +160,6 @@ sy_status PrepareRegion(sy_device* device, const sy_region* given, uint64_t work
 
 }  // namespace
 
-const sy_region_v1 kNpuRegions = {.header = SY_HEADER(sy_region_v1), .partition = Partition, .prepare = PrepareRegion};
+const sy_region_v2 kNpuRegions = {.header = SY_HEADER(sy_region_v2), .partition = Partition, .prepare = PrepareRegion};
 
 }  // namespace switchyard

@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "core/abi/boundary.h"
-
 namespace switchyard {
 
 namespace {
@@ -23,8 +21,7 @@ struct Loaded {
   std::string problem;  // why not
   std::vector<void*> handles;
 
-  Loaded() {
-    const char* path = Setting("NPU_RUNTIME");
+  explicit Loaded(const char* path) {
     if (!(path != nullptr && *path != '\0' ? Open(path) : OpenDefaults()) || !Resolve()) return;
     // Another part of the process may have been first.
     const aclError code = runtime.aclInit(nullptr);
@@ -84,8 +81,9 @@ struct Loaded {
 };
 
 // Never destroyed: the runtime's own threads outlive our statics.
-const Loaded& TheRuntime() {
-  static const Loaded& loaded = *new Loaded;
+// The path of a library counts at the first call, which FindRuntime makes.
+const Loaded& TheRuntime(const char* path = nullptr) {
+  static const Loaded& loaded = *new Loaded(path);
   return loaded;
 }
 
@@ -115,8 +113,8 @@ sy_status ClassOf(aclError code) {
 
 }  // namespace
 
-const Runtime* FindRuntime(sy_error* error) {
-  const Loaded& loaded = TheRuntime();
+const Runtime* FindRuntime(const sy_instance& instance, sy_error* error) {
+  const Loaded& loaded = TheRuntime(instance.Setting("NPU_RUNTIME"));
   if (loaded.usable) return &loaded.runtime;
   Refuse(error, SY_UNSUPPORTED, loaded.problem);
   return nullptr;

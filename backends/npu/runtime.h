@@ -6,7 +6,7 @@
 #include <source_location>
 
 #include "backends/npu/acl.h"
-#include "core/abi/base.h"
+#include "core/abi/boundary.h"
 
 namespace switchyard {
 
@@ -35,9 +35,10 @@ struct Operators {
 #undef NPU_POINTER
 };
 
-// Loads and initialises the runtime at the first call. nullptr where it is absent or incomplete; `error` then says what
-// was looked for. The process keeps it until it ends.
-const Runtime* FindRuntime(sy_error* error);
+// Loads and initialises the runtime at the first call, as the settings of that instance say: a process has one runtime,
+// whatever later instances ask for, and keeps it until it ends. nullptr where it is absent or incomplete; `error` then
+// says what was looked for.
+const Runtime* FindRuntime(const sy_instance& instance, sy_error* error);
 const Operators& AllOperators();  // after FindRuntime succeeded
 
 // SY_OK, or the status class of an AscendCL code with the code in native_code and the runtime's own words.

@@ -169,14 +169,14 @@ aclBoolArray* Handed::To(const Flags& flags) {
 
 sy_status Request::Expect(size_t inputs_expected, size_t outputs_expected) const {
   if (inputs.size() == inputs_expected && outputs.size() == outputs_expected) return SY_OK;
-  return Refuse(error, SY_INVALID,
+  return Refuse(error, SY_UNSUPPORTED,
                 Text(op, ": expected ", inputs_expected, " inputs and ", outputs_expected, " outputs, found ",
                      inputs.size(), " and ", outputs.size()));
 }
 
 sy_status Request::ExpectDims(const char* name, const Operand& operand, const Dims& dims) const {
   if (operand.dims == dims || (dims.empty() && operand.dims == Dims{1})) return SY_OK;
-  return Refuse(error, SY_INVALID,
+  return Refuse(error, SY_UNSUPPORTED,
                 Text(op, ": expected ", name, " of ", ToText(dims), ", found ", ToText(operand.dims)));
 }
 

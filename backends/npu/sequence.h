@@ -110,10 +110,10 @@ struct Request {
     if (attributes != nullptr) std::memcpy(&result, attributes, std::min<size_t>(attributes_size, sizeof(T)));
     return result;
   }
-  // SY_OK, or SY_INVALID with what was expected and found.
+  // SY_OK, or SY_UNSUPPORTED with what was expected and found.
   sy_status Expect(size_t inputs_expected, size_t outputs_expected) const;
   sy_status ExpectDims(const char* name, const Operand& operand, const Dims& dims) const;
-  sy_status ExpectFloats(std::initializer_list<size_t> integer_inputs = {}) const;  // SY_UNSUPPORTED for other dtypes
+  sy_status ExpectFloats(std::initializer_list<size_t> integer_inputs = {}) const;
 };
 
 class Sequence {

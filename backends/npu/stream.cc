@@ -10,7 +10,7 @@ namespace switchyard {
 namespace {
 
 // Waits for `stream` and keeps what went wrong.
-sy_status Wait(sy_device* device, sy_stream* stream, sy_error* error) {
+sy_status Wait(const sy_device* device, sy_stream* stream, sy_error* error) {
   sy_error fresh{SY_HEADER(sy_error)};
   const sy_status status =
       CheckAcl(&fresh, device->acl->aclrtSynchronizeStream(stream->stream), "aclrtSynchronizeStream");
@@ -20,10 +20,11 @@ sy_status Wait(sy_device* device, sy_stream* stream, sy_error* error) {
 
 }  // namespace
 
-sy_status CreateStream(sy_device* device, const sy_stream_options*, sy_stream** result, sy_error* error) {
+sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_stream** result, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
     if (const sy_status status = device->Enter(error); status != SY_OK) return status;
-    auto stream = std::make_unique<sy_stream>();
+    auto stream = std::make_shared<sy_stream>(*device);
     // The runtime's priority is reserved and has no effect yet, says its documentation.
     const sy_status status = CheckAcl(
         error,
@@ -31,44 +32,45 @@ sy_status CreateStream(sy_device* device, const sy_stream_options*, sy_stream** 
         "aclrtCreateStreamWithConfig");
     if (status != SY_OK) return status;
     const std::lock_guard lock(device->mutex);
-    device->streams.push_back(stream.get());
-    *result = stream.release();
+    *result = stream.get();
+    device->streams.push_back(std::move(stream));
     return SY_OK;
   });
 }
 
 void DestroyStream(sy_device* device, sy_stream* stream) {
-  if (stream == nullptr) return;
-  {
-    const std::lock_guard lock(device->mutex);
-    std::erase(device->streams, stream);
-  }
-  if (device->Enter(nullptr) == SY_OK) {
-    device->acl->aclrtSynchronizeStream(stream->stream);  // its documentation asks for it
-    device->acl->aclrtDestroyStream(stream->stream);
-  }
-  delete stream;
+  std::shared_ptr<sy_stream> last;  // goes without the lock, since it waits
+  const std::lock_guard lock(device->mutex);
+  const auto found = std::find_if(device->streams.begin(), device->streams.end(),
+                                  [&](const auto& each) { return each.get() == stream; });
+  if (found == device->streams.end()) return;
+  last = std::move(*found);
+  device->streams.erase(found);
 }
 
-sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
     if (const sy_status status = device->Enter(error); status != SY_OK) return status;
     if (stream != nullptr) return Wait(device, stream, error);
-    sy_status first = SY_OK;
+    std::vector<std::shared_ptr<sy_stream>> streams;
     {
       const std::lock_guard lock(device->mutex);
-      for (sy_stream* each : device->streams) {
-        const sy_status status = Wait(device, each, first == SY_OK ? error : nullptr);
-        if (first == SY_OK) first = status;
-      }
+      streams = device->streams;
+    }
+    sy_status first = SY_OK;
+    for (const auto& each : streams) {
+      const sy_status status = Wait(device, each.get(), first == SY_OK ? error : nullptr);
+      if (first == SY_OK) first = status;
     }
     const aclError code = device->acl->aclrtSynchronizeDevice();  // streams that are not ours
     return first == SY_OK ? CheckAcl(error, code, "aclrtSynchronizeDevice") : first;
   });
 }
 
-sy_status CreateEvent(sy_device* device, sy_event** result, sy_error* error) {
+sy_status CreateEvent(sy_device* device, const sy_event_options* options, sy_event** result, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
     if (const sy_status status = device->Enter(error); status != SY_OK) return status;
     auto event = std::make_unique<sy_event>();
     const sy_status status = CheckAcl(error, device->acl->aclrtCreateEventExWithFlag(&event->event, ACL_EVENT_SYNC),
@@ -117,6 +119,12 @@ sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy
 }
 
 }  // namespace switchyard
+
+sy_stream::~sy_stream() {
+  if (stream == nullptr || device.Enter(nullptr) != SY_OK) return;
+  device.acl->aclrtSynchronizeStream(stream);  // its documentation asks for it
+  device.acl->aclrtDestroyStream(stream);
+}
 
 void sy_stream::Keep(sy_status status, const sy_error& error) {
   const std::lock_guard lock(mutex);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 
@@ -14,39 +15,53 @@ namespace {
 constexpr int32_t kMostDevices = 64;
 std::array<std::atomic<uint64_t>, kMostDevices> allocated;  // bytes, per device
 
-int32_t DeviceCount() {
-  return static_cast<int32_t>(std::min<int64_t>(NumberSetting("NULL_DEVICES", 2, 0), kMostDevices));
+int32_t DeviceCount(const sy_instance& instance) {
+  return static_cast<int32_t>(std::min<int64_t>(instance.NumberSetting("NULL_DEVICES", 2, 0), kMostDevices));
 }
-uint64_t MemoryBytes() { return static_cast<uint64_t>(NumberSetting("NULL_MEMORY", int64_t{2} << 30, 0)); }
-
-sy_status NoSuchDevice(int32_t index, sy_error* error) {
-  return Refuse(error, SY_INVALID, Text("no device ", index, ": there are ", DeviceCount()));
+uint64_t MemoryBytes(const sy_instance& instance) {
+  return static_cast<uint64_t>(instance.NumberSetting("NULL_MEMORY", int64_t{2} << 30, 0));
+}
+// A power of two, and no more than the alignment.
+uint64_t LineBytes(const sy_instance& instance) {
+  const auto asked = static_cast<uint64_t>(instance.NumberSetting("NULL_LINE_BYTES", 1));
+  return std::bit_floor(std::min(asked, DeviceMemory::kAlignment));
 }
 
-sy_status CountDevices(int32_t* count, sy_error*) {
-  *count = DeviceCount();
+bool Exists(const sy_instance& instance, int32_t index, sy_error* error) {
+  const int32_t count = DeviceCount(instance);
+  if (index >= 0 && index < count) return true;
+  Refuse(error, SY_INVALID, Text("no device ", index, ": there are ", count));
+  return false;
+}
+
+sy_status CountDevices(sy_instance* instance, int32_t* count, sy_error*) {
+  *count = DeviceCount(*instance);
   return SY_OK;
 }
 
-sy_status OpenDevice(int32_t index, const sy_open_options*, sy_device** device, sy_error* error) {
-  if (index < 0 || index >= DeviceCount()) return NoSuchDevice(index, error);
+sy_status OpenDevice(sy_instance* instance, int32_t index, const sy_open_options* options, sy_device** device,
+                     sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  if (!Exists(*instance, index, error)) return SY_INVALID;
   return Guarded(error, [&] {
-    *device = new sy_device(index);
+    *device = new sy_device(*instance, index);
     return SY_OK;
   });
 }
 
 void CloseDevice(sy_device* device) { delete device; }
 
-sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
-  if (index < 0 || index >= DeviceCount()) return NoSuchDevice(index, error);
+sy_status QueryDevice(sy_instance* instance, int32_t index, sy_device_info* info, sy_error* error) {
+  if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
+  if (!Exists(*instance, index, error)) return SY_INVALID;
   sy_device_info filled{};
   std::snprintf(filled.name, sizeof filled.name, "null device %d", index);
   std::memcpy(filled.uuid, "null", 4);
   std::memcpy(filled.uuid + 4, &index, sizeof index);
-  filled.memory_bytes = MemoryBytes();
+  filled.memory_bytes = MemoryBytes(*instance);
   filled.free_bytes = filled.memory_bytes - std::min(filled.memory_bytes, allocated[static_cast<size_t>(index)].load());
-  filled.alignment = 256;
+  filled.alignment = DeviceMemory::kAlignment;
+  filled.copy_granularity = static_cast<uint32_t>(LineBytes(*instance));
   filled.address_kind = SY_ADDRESS_OPAQUE;
   filled.flags = SY_DEVICE_ASYNC | SY_DEVICE_SHAREABLE;
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32 | 1u << SY_I64 | 1u << SY_U8;
@@ -54,18 +69,31 @@ sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Allocate(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
-  return Guarded(error, [&] { return device->memory.Allocate(bytes, buffer, error); });
+sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
+                   sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  const bool exportable = options && SY_HAS(sy_alloc_options, options, exportable) && options->exportable;
+  return Guarded(error, [&] { return device->memory.Allocate(bytes, exportable, buffer, error); });
 }
 
 void Free(sy_device* device, sy_buffer* buffer) { device->memory.Free(buffer); }
 
+// Whether a copy or fill of `bytes` at `place` is one of whole lines and lies inside its buffer.
+bool Reachable(sy_device* device, const sy_place& place, uint64_t bytes, sy_error* error) {
+  if (place.buffer && (place.offset % device->line_bytes != 0 || bytes % device->line_bytes != 0)) {
+    Refuse(error, SY_INVALID,
+           Text(bytes, " bytes at offset ", place.offset, " are not whole lines of ", device->line_bytes));
+    return false;
+  }
+  return device->memory.Resolve(place, bytes, error) != nullptr;
+}
+
 sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
-               sy_error* error) {
+               const sy_copy_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (!destination.buffer && !source.buffer) return Refuse(error, SY_INVALID, "copy: one side must be device memory");
   if (bytes == 0) return SY_OK;
-  if (!device->memory.Resolve(destination, bytes, error) || !device->memory.Resolve(source, bytes, error))
-    return SY_INVALID;
+  if (!Reachable(device, destination, bytes, error) || !Reachable(device, source, bytes, error)) return SY_INVALID;
   Command command{Command::Kind::kCopy};
   command.destination = destination;
   command.source = source;
@@ -74,10 +102,11 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_pl
 }
 
 sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8_t value, uint64_t bytes,
-               sy_error* error) {
+               const sy_fill_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (!destination.buffer) return Refuse(error, SY_INVALID, "fill: expected device memory");
   if (bytes == 0) return SY_OK;
-  if (!device->memory.Resolve(destination, bytes, error)) return SY_INVALID;
+  if (!Reachable(device, destination, bytes, error)) return SY_INVALID;
   Command command{Command::Kind::kFill};
   command.destination = destination;
   command.value = value;
@@ -85,9 +114,10 @@ sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8
   return Submit(device, stream, std::move(command), error);
 }
 
-sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   return Guarded(error, [&] {
-    if (stream) return stream->stream->Drain(error);
+    if (stream) return stream->stream->Synchronize(error);
     std::vector<std::shared_ptr<Stream>> streams;
     {
       const std::lock_guard lock(device->mutex);
@@ -111,7 +141,8 @@ void AddStream(sy_device* device, sy_stream* stream) {
   device->streams.push_back(stream->stream);
 }
 
-sy_status CreateStream(sy_device* device, const sy_stream_options*, sy_stream** stream, sy_error* error) {
+sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   return Guarded(error, [&] {
     auto made = std::make_unique<sy_stream>();
     AddStream(device, made.get());
@@ -122,7 +153,8 @@ sy_status CreateStream(sy_device* device, const sy_stream_options*, sy_stream** 
 
 void DestroyStream(sy_device*, sy_stream* stream) { delete stream; }
 
-sy_status CreateEvent(sy_device*, sy_event** event, sy_error* error) {
+sy_status CreateEvent(sy_device*, const sy_event_options* options, sy_event** event, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   return Guarded(error, [&] {
     *event = new sy_event;
     return SY_OK;
@@ -132,12 +164,9 @@ sy_status CreateEvent(sy_device*, sy_event** event, sy_error* error) {
 void DestroyEvent(sy_device*, sy_event* event) { delete event; }
 
 sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
-  return Guarded(error, [&] {
-    Command command{Command::Kind::kRecord};
-    command.event = event->event;
-    command.generation = event->event->Record();
-    return Submit(device, stream, std::move(command), error);
-  });
+  Command command{Command::Kind::kRecord};
+  command.event = event->event;
+  return Submit(device, stream, std::move(command), error);
 }
 
 sy_status QueryEvent(sy_device*, sy_event* event, sy_error* error) { return event->event->Query().Tell(error); }
@@ -163,7 +192,7 @@ sy_status Submit(sy_device* device, sy_stream* stream, Command command, sy_error
   });
 }
 
-const sy_device_v1 kNullDevice = {.header = SY_HEADER(sy_device_v1),
+const sy_device_v2 kNullDevice = {.header = SY_HEADER(sy_device_v2),
                                   .count = CountDevices,
                                   .open = OpenDevice,
                                   .close = CloseDevice,
@@ -184,10 +213,11 @@ const sy_device_v1 kNullDevice = {.header = SY_HEADER(sy_device_v1),
 
 }  // namespace switchyard
 
-sy_device::sy_device(int32_t given)
+sy_device::sy_device(const sy_instance& instance, int32_t given)
     : index(given),
-      delay(switchyard::NumberSetting("NULL_DELAY_US", 20, 0)),
-      fail_at(switchyard::NumberSetting("NULL_FAIL_AT", 0, 0)),
-      memory(switchyard::MemoryBytes(), switchyard::allocated[static_cast<size_t>(given)]) {
+      delay(instance.NumberSetting("NULL_DELAY_US", 20, 0)),
+      fail_at(instance.NumberSetting("NULL_FAIL_AT", 0, 0)),
+      line_bytes(switchyard::LineBytes(instance)),
+      memory(switchyard::MemoryBytes(instance), switchyard::allocated[static_cast<size_t>(given)]) {
   switchyard::AddStream(this, &own);
 }

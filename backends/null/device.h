@@ -1,7 +1,8 @@
 // The null device: opaque, asynchronous, delayed and slow on purpose; several of them, so that code which assumes host
-// pointers, copies that finish at once or a single device fails in the ordinary tests. Settings: NULL_DEVICES (2),
-// NULL_MEMORY (bytes per device, 2 GiB), NULL_DELAY_US (before every command, 20), NULL_FAIL_AT (n: the n-th launch of
-// an opened device fails; never). Thread-safe as device/1 demands.
+// pointers, copies that finish at once or a single device fails in the ordinary tests. Settings, each of the instance
+// that opened the device: NULL_DEVICES (2), NULL_MEMORY (bytes per device, 2 GiB), NULL_DELAY_US (before every command,
+// 20), NULL_FAIL_AT (n: the n-th launch of an opened device fails; never), NULL_LINE_BYTES (copy_granularity, 1). The
+// instances drive the same devices: what one allocates another lacks. Thread-safe as device/2 demands.
 #pragma once
 
 #include <atomic>
@@ -26,10 +27,11 @@ struct sy_event {
 };
 
 struct sy_device {
-  explicit sy_device(int32_t index);
+  sy_device(const sy_instance& instance, int32_t index);
   const int32_t index;
   const std::chrono::microseconds delay;
   const int64_t fail_at;
+  const uint64_t line_bytes;
   std::atomic<int64_t> launches{0};
   switchyard::DeviceMemory memory;
   switchyard::Profiler profiler;
@@ -40,10 +42,12 @@ struct sy_device {
 
 namespace switchyard {
 
-extern const sy_device_v1 kNullDevice;
-extern const sy_kernel_v1 kNullKernels;
-extern const sy_capture_v1 kNullCapture;
-extern const sy_profiler_v1 kNullProfiler;
+extern const sy_device_v2 kNullDevice;
+extern const sy_kernel_v2 kNullKernels;
+extern const sy_capture_v2 kNullCapture;
+extern const sy_profiler_v2 kNullProfiler;
+extern const sy_semaphore_v1 kNullSemaphores;
+extern const sy_peer_v1 kNullPeer;
 
 // Queues on `stream`; without one, queues on the device's own stream and waits.
 sy_status Submit(sy_device* device, sy_stream* stream, Command command, sy_error* error);

@@ -1,5 +1,6 @@
 #include "backends/null/kernel.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "backends/null/device.h"
@@ -17,6 +18,8 @@ namespace switchyard {
 namespace {
 
 constexpr uint64_t kScratchBytes = 256, kScribble = 0xEE;
+constexpr size_t kConstants = 8;
+std::atomic<uint64_t> next_constant{0x5157'0000'0000'0000};
 
 // What the forward leaves for which input of its backward.
 struct ResidualRule {
@@ -83,29 +86,39 @@ sy_status RefuseWhatIsNotOffered(const sy_prepare_request& request, const Proble
 sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** result, sy_kernel_info* info,
                   sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
-    auto kernel = std::make_shared<NullKernel>();
-    if (const sy_status status = ReferenceKernel::Prepare(given, &kernel->reference, info, error); status != SY_OK)
-      return status;
+    if (given == nullptr || info == nullptr)
+      return Refuse(error, SY_INVALID, "prepare: request and info must not be NULL");
+    if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
     const sy_prepare_request request = ReadStruct(given);
+    auto kernel = std::make_shared<NullKernel>();
+    std::vector<int32_t> inplace(request.output_count, -1);
+    kernel->info = {SY_HEADER(sy_kernel_info)};
+    kernel->info.inplace = inplace.data();
+    if (const sy_status status = ReferenceKernel::Prepare(given, &kernel->reference, &kernel->info, error);
+        status != SY_OK) {
+      return status;
+    }
     const Problem& problem = kernel->reference->problem();
     if (const sy_status status = RefuseWhatIsNotOffered(request, problem, error); status != SY_OK) return status;
     kernel->device = device;
     kernel->tag = device->profiler.Keep(request.tag);
 
-    kernel->info = ReadStruct(info);
     kernel->info.capturable = 1;
-    kernel->info.accepts_strided = 0;
     if (problem.op == "matmul" && request.workspace_limit >= kScratchBytes)
       kernel->info.workspace_bytes = kScratchBytes;
-    if (problem.op == "cross_entropy") kernel->info.persistent_bytes = sizeof(uint64_t);
+    if (problem.op == "cross_entropy") {
+      kernel->info.persistent_bytes = sizeof(uint64_t);
+      for (size_t i = 0; i < kConstants; ++i) kernel->constants.push_back(next_constant++);
+      kernel->info.constant_bytes = kConstants * sizeof(uint64_t);
+    }
     if (request.paired_forward) kernel->info.residual_bytes = PlanResidual(*kernel);
     if (request.forward) {
       if (const sy_status status = JoinForward(*kernel, *request.forward->kernel, error); status != SY_OK)
         return status;
     }
-    for (size_t o = 0; kernel->info.inplace && problem.op != "optimizer_update" && o < problem.outputs.size(); ++o) {
-      kernel->info.inplace[o] = -1;
-    }
+    if (problem.op != "optimizer_update") inplace.assign(inplace.size(), -1);
+    kernel->info.inplace = ReadStruct(info).inplace;  // the caller's
+    if (kernel->info.inplace) std::copy(inplace.begin(), inplace.end(), kernel->info.inplace);
     FillStruct(info, kernel->info);
     *result = new sy_kernel{std::move(kernel)};
     return SY_OK;
@@ -118,7 +131,9 @@ sy_status Launch(sy_bound* bound, sy_stream* stream, sy_error* error) {
   return Submit(bound->bound->device(), stream, std::move(command), error);
 }
 
-sy_status Bind(sy_kernel* kernel, const sy_binding* binding, sy_bound** result, sy_launch* launch, sy_error* error) {
+sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* binding, sy_bound** result, sy_launch* launch,
+               sy_error* error) {
+  if (!KnowsExtensions(binding, error)) return SY_UNSUPPORTED;
   return Guarded(error, [&] {
     auto bound = std::make_unique<sy_bound>(sy_bound{std::make_shared<Bound>(kernel->kernel, ReadStruct(binding))});
     if (!bound->bound->Resolvable(error)) return SY_INVALID;
@@ -128,16 +143,43 @@ sy_status Bind(sy_kernel* kernel, const sy_binding* binding, sy_bound** result, 
   });
 }
 
-void Unbind(sy_bound* bound) { delete bound; }
-void Release(sy_kernel* kernel) { delete kernel; }
+void Unbind(sy_device*, sy_bound* bound) {
+  if (bound != nullptr) bound->bound->Unbind();
+  delete bound;
+}
+void Release(sy_device*, sy_kernel* kernel) { delete kernel; }
+
+sy_status WriteConstants(sy_device* device, sy_kernel* kernel, sy_stream* stream, sy_place constants, sy_error* error) {
+  if (constants.buffer == nullptr) return Refuse(error, SY_INVALID, "write_constants: expected device memory");
+  if (!device->memory.ResolveForKernel(constants, kernel->kernel->info.constant_bytes, error)) return SY_INVALID;
+  Command command{Command::Kind::kConstants};
+  command.kernel = kernel->kernel;
+  command.destination = constants;
+  return Submit(device, stream, std::move(command), error);
+}
 
 }  // namespace
+
+sy_status NullKernel::WriteConstants(const sy_place& place, sy_error* error) const {
+  char* const to = device->memory.ResolveForKernel(place, info.constant_bytes, error);
+  if (to == nullptr) return SY_INVALID;
+  std::memcpy(to, constants.data(), info.constant_bytes);
+  return SY_OK;
+}
+
+sy_status NullKernel::VerifyConstants(const sy_place& place, sy_error* error) const {
+  const char* const found = device->memory.ResolveForKernel(place, info.constant_bytes, error);
+  if (found == nullptr) return SY_INVALID;
+  if (std::memcmp(found, constants.data(), info.constant_bytes) == 0) return SY_OK;
+  return Refuse(error, SY_INVALID, reference->problem().op + ": its constants are not what write_constants writes");
+}
 
 Bound::Bound(std::shared_ptr<const NullKernel> kernel, const sy_binding& binding)
     : kernel_(std::move(kernel)),
       workspace_(binding.workspace),
       persistent_(binding.persistent),
-      residual_(binding.residual) {
+      residual_(binding.residual),
+      constants_(binding.constants) {
   const Problem& problem = kernel_->reference->problem();
   inputs_.assign(binding.inputs, binding.inputs + problem.inputs.size());
   outputs_.assign(binding.outputs, binding.outputs + problem.outputs.size());
@@ -148,7 +190,7 @@ bool Bound::Resolvable(sy_error* error) const {
   const Problem& problem = kernel_->reference->problem();
   const auto resolvable = [&](const sy_place& place, uint64_t bytes) {
     if (bytes == 0) return true;
-    if (place.buffer != nullptr) return memory.Resolve(place, bytes, error) != nullptr;
+    if (place.buffer != nullptr) return memory.ResolveForKernel(place, bytes, error) != nullptr;
     Refuse(error, SY_INVALID, "bind: expected device memory for every place that the kernel asked for");
     return false;
   };
@@ -160,10 +202,12 @@ bool Bound::Resolvable(sy_error* error) const {
   }
   const uint64_t residual = kernel_->saved.empty() ? 0 : kernel_->saved.back().offset + kernel_->saved.back().bytes;
   return resolvable(workspace_, kernel_->info.workspace_bytes) &&
-         resolvable(persistent_, kernel_->info.persistent_bytes) && resolvable(residual_, residual);
+         resolvable(persistent_, kernel_->info.persistent_bytes) && resolvable(residual_, residual) &&
+         resolvable(constants_, kernel_->info.constant_bytes);
 }
 
 sy_status Bound::Run(const sy_stream* stream, sy_error* error) {
+  if (unbound_) return Refuse(error, SY_INVALID, "a binding was unbound before its launch has run");
   if (++device()->launches == device()->fail_at) {
     return Refuse(error, SY_INTERNAL, Text("launch ", device()->fail_at, " fails as NULL_FAIL_AT says"));
   }
@@ -178,20 +222,20 @@ sy_status Bound::Compute(sy_error* error) {
   const Problem& problem = kernel_->reference->problem();
   std::vector<void*> inputs, outputs;
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    inputs.push_back(memory.Resolve(inputs_[i], Extent(problem.inputs[i]), error));
+    inputs.push_back(memory.ResolveForKernel(inputs_[i], Extent(problem.inputs[i]), error));
     if (inputs.back() == nullptr) return SY_INVALID;
   }
   for (size_t o = 0; o < outputs_.size(); ++o) {
-    outputs.push_back(memory.Resolve(outputs_[o], Extent(problem.outputs[o]), error));
+    outputs.push_back(memory.ResolveForKernel(outputs_[o], Extent(problem.outputs[o]), error));
     if (outputs.back() == nullptr) return SY_INVALID;
   }
   if (kernel_->info.workspace_bytes) {
-    char* scratch = memory.Resolve(workspace_, kernel_->info.workspace_bytes, error);
+    char* scratch = memory.ResolveForKernel(workspace_, kernel_->info.workspace_bytes, error);
     if (scratch == nullptr) return SY_INVALID;
     std::memset(scratch, kScribble, kernel_->info.workspace_bytes);
   }
   if (kernel_->info.persistent_bytes) {  // counts the runs of this binding: nobody else may touch it
-    char* persistent = memory.Resolve(persistent_, sizeof(uint64_t), error);
+    char* persistent = memory.ResolveForKernel(persistent_, sizeof(uint64_t), error);
     if (persistent == nullptr) return SY_INVALID;
     uint64_t counted;
     std::memcpy(&counted, persistent, sizeof counted);
@@ -201,12 +245,15 @@ sy_status Bound::Compute(sy_error* error) {
     }
     std::memcpy(persistent, &++counted, sizeof counted);
   }
+  if (kernel_->info.constant_bytes) {
+    if (const sy_status status = kernel_->VerifyConstants(constants_, error); status != SY_OK) return status;
+  }
 
   std::vector<char*> residual;
   for (const Saved& saved : kernel_->saved) {
     sy_place place = residual_;
     place.offset += saved.offset;
-    residual.push_back(memory.Resolve(place, saved.bytes, error));
+    residual.push_back(memory.ResolveForKernel(place, saved.bytes, error));
     if (residual.back() == nullptr) return SY_INVALID;
     if (kernel_->reads_saved) inputs[saved.backward_input] = residual.back();
   }
@@ -223,7 +270,11 @@ sy_status Bound::Compute(sy_error* error) {
   return SY_OK;
 }
 
-const sy_kernel_v1 kNullKernels = {
-    .header = SY_HEADER(sy_kernel_v1), .prepare = Prepare, .bind = Bind, .unbind = Unbind, .release = Release};
+const sy_kernel_v2 kNullKernels = {.header = SY_HEADER(sy_kernel_v2),
+                                   .prepare = Prepare,
+                                   .bind = Bind,
+                                   .unbind = Unbind,
+                                   .release = Release,
+                                   .write_constants = WriteConstants};
 
 }  // namespace switchyard

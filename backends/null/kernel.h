@@ -1,7 +1,7 @@
-// Kernels of the null device: the reference ops, run by a stream's worker, asking for everything that kernel/1 knows of
-// so that every path of the core is walked: scratch (matmul), persistent bytes (cross_entropy), residuals that replace
-// the backward's own inputs (layer_norm, pool), accumulation (matmul only), in-place pairs (optimizer_update only),
-// contiguous tensors only, no f64. Thread-safe: constant once prepared.
+// Kernels of the null device: the reference ops, run by a stream's worker, asking for everything that kernel/2 knows of
+// so that every path of the core is walked: scratch (matmul), persistent bytes and constants (cross_entropy), residuals
+// that replace the backward's own inputs (layer_norm, pool), accumulation (matmul only), in-place pairs
+// (optimizer_update only), contiguous tensors only, no f64. Thread-safe: constant once prepared.
 #pragma once
 
 #include <atomic>
@@ -29,6 +29,10 @@ struct NullKernel {
   sy_kernel_info info{};
   std::vector<Saved> saved;  // a forward writes them, a backward reads them
   bool reads_saved = false;
+  std::vector<uint64_t> constants;  // unlike those of any other kernel
+
+  sy_status WriteConstants(const sy_place& place, sy_error* error) const;
+  sy_status VerifyConstants(const sy_place& place, sy_error* error) const;
 };
 
 // A kernel at fixed places. Run is called by a worker, after the host has moved on.
@@ -38,6 +42,7 @@ class Bound {
   // Every place lies inside its buffer now; the worker looks again.
   bool Resolvable(sy_error* error) const;
   sy_status Run(const sy_stream* stream, sy_error* error);
+  void Unbind() { unbound_ = true; }  // launches that have not run yet fail
   sy_device* device() const { return kernel_->device; }
 
  private:
@@ -45,8 +50,9 @@ class Bound {
 
   const std::shared_ptr<const NullKernel> kernel_;
   std::vector<sy_place> inputs_, outputs_;
-  sy_place workspace_, persistent_, residual_;
+  sy_place workspace_, persistent_, residual_, constants_;
   std::atomic<uint64_t> runs_{0};
+  std::atomic<bool> unbound_{false};
 };
 
 }  // namespace switchyard

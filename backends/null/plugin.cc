@@ -9,18 +9,23 @@
 namespace switchyard {
 namespace {
 
-const void* Interface(const char* name) {
-  if (std::strcmp(name, "device/1") == 0) return &kNullDevice;
-  if (std::strcmp(name, "kernel/1") == 0) return &kNullKernels;
-  if (std::strcmp(name, "capture/1") == 0) return &kNullCapture;
-  if (std::strcmp(name, "profiler/1") == 0) return &kNullProfiler;
+const void* Interface(sy_instance*, const char* name) {
+  if (std::strcmp(name, "device/2") == 0) return &kNullDevice;
+  if (std::strcmp(name, "kernel/2") == 0) return &kNullKernels;
+  if (std::strcmp(name, "capture/2") == 0) return &kNullCapture;
+  if (std::strcmp(name, "profiler/2") == 0) return &kNullProfiler;
+  if (std::strcmp(name, "semaphore/1") == 0) return &kNullSemaphores;
+  if (std::strcmp(name, "peer/1") == 0) return &kNullPeer;
   return nullptr;
 }
 
 }  // namespace
 }  // namespace switchyard
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
   using namespace switchyard;
-  return AnswerQuery(host, plugin, error, "null", "0.1.0", Interface);
+  return Guarded(error, [&] {
+    return AnswerCreate(host, plugin, error, {"null", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                        Interface);
+  });
 }

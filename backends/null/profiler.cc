@@ -62,7 +62,7 @@ sy_status Stop(sy_device* device, sy_error*) {
 
 }  // namespace
 
-const sy_profiler_v1 kNullProfiler = {
-    .header = SY_HEADER(sy_profiler_v1), .start = Start, .drain = Drain, .stop = Stop};
+const sy_profiler_v2 kNullProfiler = {
+    .header = SY_HEADER(sy_profiler_v2), .start = Start, .drain = Drain, .stop = Stop};
 
 }  // namespace switchyard

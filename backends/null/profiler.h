@@ -1,4 +1,4 @@
-// Spans of launches, for profiler/1. The device clock is the host's steady clock. Thread-safe.
+// Spans of launches, for profiler/2. The device clock is the host's steady clock. Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -6,12 +6,13 @@
 
 #include "backends/null/device.h"
 #include "backends/null/kernel.h"
+#include "backends/null/semaphore.h"
 #include "core/abi/boundary.h"
 
 namespace switchyard {
 
 sy_status Outcome::Tell(sy_error* to) const {
-  if (status != SY_OK && to != nullptr) FillStruct(to, error);
+  if (status != SY_OK && status != SY_IN_PROGRESS && to != nullptr) FillStruct(to, error);
   return status;
 }
 
@@ -56,17 +57,28 @@ Stream::~Stream() {
   worker_.join();
 }
 
+sy_status Stream::SpoilCapture(const char* what, sy_error* error) {
+  capture_spoiled_ = true;
+  return Refuse(error, SY_UNSUPPORTED, Text(what, " cannot be captured"));
+}
+
 sy_status Stream::Enqueue(Command command, sy_error* error) {
+  using Kind = Command::Kind;
+  const std::lock_guard lock(mutex_);
   if (capture_) {
-    const auto kind = command.kind;
-    if (kind != Command::Kind::kLaunch && kind != Command::Kind::kCopy && kind != Command::Kind::kFill) {
-      capture_spoiled_ = true;
-      return Refuse(error, SY_INVALID, "only launches, copies and fills can be captured");
-    }
+    const Kind kind = command.kind;
+    if (kind == Kind::kCopy && (!command.destination.buffer || !command.source.buffer))
+      return SpoilCapture("a copy from or to host memory that is not pinned", error);
+    if (kind != Kind::kLaunch && kind != Kind::kCopy && kind != Kind::kFill && kind != Kind::kRecord)
+      return SpoilCapture("what is neither a launch, a copy, a fill nor the record of an event", error);
     capture_->commands.push_back(std::move(command));
     return SY_OK;
   }
-  const std::lock_guard lock(mutex_);
+  if (command.kind == Kind::kRecord) command.generation = command.event->Record();
+  if (command.kind == Kind::kReplay) {
+    for (const Command& recorded : command.graph->commands)
+      if (recorded.kind == Kind::kRecord) command.generations.push_back(recorded.event->Record());
+  }
   queue_.push_back(std::move(command));
   ++queued_count_;
   queued_.notify_one();
@@ -79,7 +91,16 @@ sy_status Stream::Drain(sy_error* error) {
   return first_error_.Tell(error);
 }
 
+sy_status Stream::Synchronize(sy_error* error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (capture_) return SpoilCapture("synchronize", error);
+  }
+  return Drain(error);
+}
+
 sy_status Stream::BeginCapture(sy_error* error) {
+  const std::lock_guard lock(mutex_);
   if (capture_) return Refuse(error, SY_INVALID, "the stream is being captured already");
   capture_ = std::make_shared<Graph>();
   capture_spoiled_ = false;
@@ -87,9 +108,10 @@ sy_status Stream::BeginCapture(sy_error* error) {
 }
 
 sy_status Stream::EndCapture(std::shared_ptr<const Graph>* graph, sy_error* error) {
+  const std::lock_guard lock(mutex_);
   const std::shared_ptr<Graph> captured = std::exchange(capture_, nullptr);
   if (captured == nullptr) return Refuse(error, SY_INVALID, "the stream is not being captured");
-  if (capture_spoiled_) return Refuse(error, SY_INVALID, "something that cannot be captured was queued");
+  if (capture_spoiled_) return Refuse(error, SY_UNSUPPORTED, "something that cannot be captured was asked for");
   *graph = captured;
   return SY_OK;
 }
@@ -104,20 +126,38 @@ void Stream::Work() {
       std::swap(batch, queue_);
     }
     for (const Command& command : batch) {
-      Outcome outcome = first_error_;  // only this thread writes it
-      const bool failed_before = outcome.status != SY_OK;
-      if (command.kind == Command::Kind::kRecord) {
-        command.event->Complete(command.generation, outcome);
-      } else if (!failed_before) {
-        outcome.status = Guarded(&outcome.error, [&] { return Execute(command, &outcome.error); });
-      }
+      const Outcome outcome = Finish(command, first_error_);  // only this thread writes it
       const std::lock_guard lock(mutex_);
-      if (!failed_before) first_error_ = outcome;
+      first_error_ = outcome;
       ++executed_count_;
       executed_.notify_all();
     }
     batch.clear();
   }
+}
+
+// Runs a command unless the stream failed before; events are recorded and semaphores raised all the same. The first
+// error so far.
+Outcome Stream::Finish(const Command& command, Outcome outcome) {
+  using Kind = Command::Kind;
+  if (command.kind == Kind::kRecord) {
+    command.event->Complete(command.generation, outcome);
+  } else if (command.kind == Kind::kSignal) {
+    std::this_thread::sleep_for(device_->delay);
+    outcome = command.semaphore->Raise(command.count, outcome);
+  } else if (command.kind == Kind::kReplay) {
+    auto generation = command.generations.begin();
+    for (const Command& recorded : command.graph->commands) {
+      if (recorded.kind == Kind::kRecord) {
+        recorded.event->Complete(*generation++, outcome);
+      } else {
+        outcome = Finish(recorded, outcome);
+      }
+    }
+  } else if (outcome.status == SY_OK) {
+    outcome.status = Guarded(&outcome.error, [&] { return Execute(command, &outcome.error); });
+  }
+  return outcome;
 }
 
 sy_status Stream::Execute(const Command& command, sy_error* error) {
@@ -126,14 +166,10 @@ sy_status Stream::Execute(const Command& command, sy_error* error) {
     const Outcome waited = command.event->Wait(command.generation);
     return waited.Tell(error);
   }
+  if (command.kind == Kind::kAwait) return command.semaphore->Wait(command.count).Tell(error);
   std::this_thread::sleep_for(device_->delay);
   if (command.kind == Kind::kLaunch) return command.bound->Run(handle_, error);
-  if (command.kind == Kind::kReplay) {
-    for (const Command& recorded : command.graph->commands) {
-      if (const sy_status status = Execute(recorded, error); status != SY_OK) return status;
-    }
-    return SY_OK;
-  }
+  if (command.kind == Kind::kConstants) return command.kernel->WriteConstants(command.destination, error);
   char* to = device_->memory.Resolve(command.destination, command.bytes, error);
   if (to == nullptr) return SY_INVALID;
   if (command.kind == Kind::kFill) {

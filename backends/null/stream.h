@@ -1,7 +1,7 @@
 // Streams, events and captured graphs of the null device. A stream is a queue of commands and one worker thread that
 // runs them in order, each after a delay, so that whoever forgets to wait reads stale bytes. Host memory of a copy is
 // touched only when the copy runs. The first error of a stream stays: later commands are skipped, and events recorded
-// after it fail with it. Thread-safe, except that one stream's commands are queued by one thread at a time (device/1).
+// after it fail with it. Thread-safe, except that one stream's commands are queued by one thread at a time (device/2).
 #pragma once
 
 #include <condition_variable>
@@ -15,13 +15,15 @@
 
 namespace switchyard {
 
-class Bound;  // kernel.h
+class Bound;      // kernel.h
+class Semaphore;  // semaphore.h
+struct NullKernel;
 
 // A status with its message.
 struct Outcome {
   sy_status status = SY_OK;
   sy_error error{SY_HEADER(sy_error)};
-  // Copies the message to the caller and returns the status.
+  // Copies the message of an error to the caller and returns the status.
   sy_status Tell(sy_error* to) const;
 };
 
@@ -44,18 +46,22 @@ class Event {
 struct Graph;
 
 struct Command {
-  enum class Kind { kLaunch, kCopy, kFill, kRecord, kWait, kReplay };
+  enum class Kind { kLaunch, kCopy, kFill, kConstants, kRecord, kWait, kSignal, kAwait, kReplay };
   Kind kind;
-  std::shared_ptr<Bound> bound;      // kLaunch
-  sy_place destination{}, source{};  // kCopy, kFill
+  std::shared_ptr<Bound> bound;              // kLaunch
+  std::shared_ptr<const NullKernel> kernel;  // kConstants
+  sy_place destination{}, source{};          // kCopy; kFill, kConstants: destination
   uint64_t bytes = 0;
   uint8_t value = 0;
   std::shared_ptr<Event> event;  // kRecord, kWait
   uint64_t generation = 0;
+  std::shared_ptr<Semaphore> semaphore;  // kSignal, kAwait
+  uint64_t count = 0;
   std::shared_ptr<const Graph> graph;  // kReplay
+  std::vector<uint64_t> generations;   // kReplay: those of the records in the graph
 };
 
-// Launches, copies and fills, replayed in order.
+// Launches, copies and fills of device memory, and records of events, replayed in order.
 struct Graph {
   std::vector<Command> commands;
 };
@@ -66,22 +72,27 @@ class Stream {
   Stream(sy_device* device, const sy_stream* handle);
   ~Stream();  // runs what is queued first
 
+  // Runs the command later, or keeps it while the stream is being captured.
   sy_status Enqueue(Command command, sy_error* error);
   // Waits for everything queued so far; the first error ever.
   sy_status Drain(sy_error* error);
+  // The same for device/2, where it is refused while the stream is being captured.
+  sy_status Synchronize(sy_error* error);
   sy_status BeginCapture(sy_error* error);
   sy_status EndCapture(std::shared_ptr<const Graph>* graph, sy_error* error);
 
  private:
+  sy_status SpoilCapture(const char* what, sy_error* error);
   void Work();
+  Outcome Finish(const Command& command, Outcome before);
   sy_status Execute(const Command& command, sy_error* error);
 
   sy_device* const device_;
   const sy_stream* const handle_;
-  std::shared_ptr<Graph> capture_;  // being recorded, or null
-  bool capture_spoiled_ = false;
 
   std::mutex mutex_;
+  std::shared_ptr<Graph> capture_;  // being recorded, or null
+  bool capture_spoiled_ = false;
   std::condition_variable queued_, executed_;
   std::vector<Command> queue_;
   uint64_t queued_count_ = 0, executed_count_ = 0;

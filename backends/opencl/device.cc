@@ -15,7 +15,7 @@ std::atomic<uint64_t>& Allocated(int32_t index) { return allocated[static_cast<s
 
 // CPUs get vectors in single work-items, all else groups of work-items; SWITCHYARD_OPENCL_KERNELS says otherwise.
 sy_status ChooseShape(sy_device* device, sy_error* error) {
-  const char* chosen = Setting("OPENCL_KERNELS");
+  const char* chosen = device->instance->Setting("OPENCL_KERNELS");
   const std::string shape = chosen && *chosen ? chosen : device->traits.computes_on_host ? "vectors" : "groups";
   if (shape == "vectors") {
     device->width = device->traits.vector_width;
@@ -50,20 +50,23 @@ sy_status Split(sy_device* device, int32_t threads, sy_error* error) {
   return SY_OK;
 }
 
-sy_status CountDevices(int32_t* count, sy_error* error) {
-  return Guarded(error, [&] {
+sy_status CountDevices(sy_instance*, int32_t* count, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
     const Catalog& catalog = Devices();
     *count = static_cast<int32_t>(catalog.entries.size());
-    if (catalog.entries.empty()) Refuse(error, SY_OK, catalog.why_none);
+    if (catalog.entries.empty()) return Refuse(error, SY_UNSUPPORTED, catalog.why_none);
     return SY_OK;
   });
 }
 
-sy_status Open(int32_t index, const sy_open_options* given, sy_device** result, sy_error* error) {
+sy_status Open(const sy_instance& instance, int32_t index, const sy_open_options* given, sy_device** result,
+               sy_error* error) {
+  if (!KnowsExtensions(given, error)) return SY_UNSUPPORTED;
   if (const sy_status status = CheckIndex(index, error); status != SY_OK) return status;
   const sy_open_options options = given ? ReadStruct(given) : sy_open_options{};
   const CatalogEntry& entry = Devices().entries[static_cast<size_t>(index)];
   auto device = std::make_unique<sy_device>();
+  device->instance = &instance;
   device->id = entry.device;
   device->index = index;
   sy_status status = ReadTraits(entry, &device->traits, error);
@@ -77,21 +80,23 @@ sy_status Open(int32_t index, const sy_open_options* given, sy_device** result, 
   if (code != CL_SUCCESS) return Failed(error, code, "clCreateContext");
   if (status = Stream::Make(device->context.get(), device->id, &device->own, error); status != SY_OK) return status;
   device->programs.Open(device->context.get(), device->id,
-                        BinaryFolder(Setting("OPENCL_CACHE"), device->traits.keeps_kernels),
+                        BinaryFolder(instance.Setting("OPENCL_CACHE"), device->traits.keeps_kernels),
                         device->traits.name + ", " + device->traits.version,
                         Format("-DLANES=%u -DWIDTH=%u", device->lanes, device->width));
   *result = device.release();
   return SY_OK;
 }
 
-sy_status OpenDevice(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
-  return Guarded(error, [&] { return Open(index, options, device, error); });
+sy_status OpenDevice(sy_instance* instance, int32_t index, const sy_open_options* options, sy_device** device,
+                     sy_error* error) {
+  return Guarded(error, [&] { return Open(*instance, index, options, device, error); });
 }
 
 void CloseDevice(sy_device* device) { delete device; }
 
-sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
+sy_status QueryDevice(sy_instance*, int32_t index, sy_device_info* info, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
     if (const sy_status status = CheckIndex(index, error); status != SY_OK) return status;
     Traits traits;
     if (const sy_status status = ReadTraits(Devices().entries[static_cast<size_t>(index)], &traits, error);
@@ -108,7 +113,8 @@ sy_status QueryDevice(int32_t index, sy_device_info* info, sy_error* error) {
     filled.address_kind = SY_ADDRESS_OPAQUE;
     filled.flags = SY_DEVICE_ASYNC;
     if (traits.computes_on_host) filled.flags |= SY_DEVICE_SHAREABLE | SY_DEVICE_CPU_CORES;
-    filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32 | 1u << SY_I64 | 1u << SY_U8;
+    filled.dtypes = uint64_t{1} << SY_F32 | uint64_t{1} << SY_BF16 | uint64_t{1} << SY_F16 | uint64_t{1} << SY_I32 |
+                    uint64_t{1} << SY_I64 | uint64_t{1} << SY_U8;
     FillStruct(info, filled);
     return SY_OK;
   });
@@ -123,7 +129,11 @@ sy_status MakeReal(sy_device* device, cl_mem memory, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Allocate(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* given, sy_buffer** buffer,
+                   sy_error* error) {
+  if (!KnowsExtensions(given, error)) return SY_UNSUPPORTED;
+  if (given != nullptr && ReadStruct(given).exportable)
+    return Refuse(error, SY_UNSUPPORTED, "alloc: OpenCL 1.2 has no memory that other devices or processes can reach");
   if (bytes == 0) return Refuse(error, SY_INVALID, "alloc: expected at least 1 byte");
   return Guarded(error, [&]() -> sy_status {
     const Traits& traits = device->traits;
@@ -151,7 +161,8 @@ void Free(sy_device* device, sy_buffer* buffer) {
 }
 
 sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
-               sy_error* error) {
+               const sy_copy_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (!destination.buffer && !source.buffer) return Refuse(error, SY_INVALID, "copy: one side must be device memory");
   if (bytes == 0) return SY_OK;
   for (const sy_place& place : {destination, source}) {
@@ -180,7 +191,8 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_pl
 }
 
 sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8_t value, uint64_t bytes,
-               sy_error* error) {
+               const sy_fill_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (!destination.buffer) return Refuse(error, SY_INVALID, "fill: expected device memory");
   if (bytes == 0) return SY_OK;
   if (const sy_status status = CheckPlace(destination, bytes, "fill", error); status != SY_OK) return status;
@@ -196,8 +208,9 @@ sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8
   });
 }
 
-sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
-  return Guarded(error, [&] {
+sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
     if (stream) return stream->stream->Drain(error);
     std::vector<std::shared_ptr<Stream>> streams;
     {
@@ -215,8 +228,9 @@ sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
   });
 }
 
-sy_status CreateStream(sy_device* device, const sy_stream_options*, sy_stream** stream, sy_error* error) {
+sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_stream** stream, sy_error* error) {
   return Guarded(error, [&]() -> sy_status {  // OpenCL 1.2 has no priorities
+    if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
     auto made = std::make_unique<sy_stream>();
     const sy_status status = Stream::Make(device->context.get(), device->id, &made->stream, error);
     if (status != SY_OK) return status;
@@ -233,8 +247,9 @@ void DestroyStream(sy_device*, sy_stream* stream) {
   delete stream;
 }
 
-sy_status CreateEvent(sy_device*, sy_event** event, sy_error* error) {
-  return Guarded(error, [&] {
+sy_status CreateEvent(sy_device*, const sy_event_options* options, sy_event** event, sy_error* error) {
+  return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
     *event = new sy_event;
     return SY_OK;
   });
@@ -270,7 +285,7 @@ sy_status CheckPlace(const sy_place& place, uint64_t bytes, const char* what, sy
                      place.buffer->bytes));
 }
 
-const sy_device_v1 kOpenClDevice = {.header = SY_HEADER(sy_device_v1),
+const sy_device_v2 kOpenClDevice = {.header = SY_HEADER(sy_device_v2),
                                     .count = CountDevices,
                                     .open = OpenDevice,
                                     .close = CloseDevice,

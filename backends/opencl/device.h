@@ -1,6 +1,6 @@
 // An opened OpenCL device: context, streams, compiled programs, and memory as (cl_mem, byte offset). Kernels take every
 // tensor as a buffer and an offset, since sub-buffers are aligned more coarsely than the planner's offsets. On a CPU
-// device with a thread count, a sub-device of as many compute units is opened. Thread-safe as device/1 demands.
+// device with a thread count, a sub-device of as many compute units is opened. Thread-safe as device/2 demands.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ struct sy_buffer {
 };
 
 struct sy_device {
-  switchyard::DeviceHandle part;  // the sub-device, where there is one
+  const sy_instance* instance = nullptr;  // that opened it
+  switchyard::DeviceHandle part;          // the sub-device, where there is one
   cl_device_id id = nullptr;
   int32_t index = 0;
   switchyard::Traits traits;
@@ -44,10 +45,11 @@ struct sy_device {
 
 namespace switchyard {
 
-extern const sy_device_v1 kOpenClDevice;
-extern const sy_kernel_v1 kOpenClKernels;
-extern const sy_memory_ext_v1 kOpenClMemory;
-extern const sy_profiler_v1 kOpenClProfiler;
+extern const sy_device_v2 kOpenClDevice;
+extern const sy_kernel_v2 kOpenClKernels;
+extern const sy_memory_ext_v2 kOpenClMemory;
+extern const sy_profiler_v2 kOpenClProfiler;
+extern const sy_semaphore_v1 kOpenClSemaphores;
 
 // SY_INVALID, with a message, unless `bytes` at `place` lie inside its device buffer.
 sy_status CheckPlace(const sy_place& place, uint64_t bytes, const char* what, sy_error* error);

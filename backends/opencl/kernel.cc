@@ -1,4 +1,4 @@
-// kernel/1: prepare finds the op's function and keeps the launches that it lists, bind sets their arguments, launch
+// kernel/2: prepare finds the op's function and keeps the launches that it lists, bind sets their arguments, launch
 // enqueues them.
 #include "backends/opencl/kernel.h"
 
@@ -295,10 +295,9 @@ sy_status PrepareKernel(sy_device* device, const sy_prepare_request& request, sy
   kernel->Tag(device->profiler.Keep(request.tag));
   sy_kernel_info filled = ReadStruct(info);
   filled.workspace_bytes = kernel->workspace_bytes();
-  filled.persistent_bytes = filled.residual_bytes = 0;
+  filled.persistent_bytes = filled.constant_bytes = filled.residual_bytes = 0;
   filled.determinism = SY_DETERMINISM_RUN;
   filled.capturable = 0;
-  filled.accepts_strided = kernel->accepts_strided;
   if (filled.inplace) std::copy(kernel->inplace.begin(), kernel->inplace.end(), filled.inplace);
   FillStruct(info, filled);
   *result = new sy_kernel{std::move(kernel)};
@@ -311,6 +310,7 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     if (given == nullptr || info == nullptr || kernel == nullptr) {
       return Refuse(error, SY_INVALID, "prepare: request, kernel and info must not be NULL");
     }
+    if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
     const sy_prepare_request request = ReadStruct(given);
     if (request.op == nullptr) return Refuse(error, SY_INVALID, "prepare: the request names no op");
     return PrepareKernel(device, request, kernel, info, error);
@@ -324,9 +324,10 @@ sy_status LaunchBound(sy_bound* bound, sy_stream* stream, sy_error* error) {
   });
 }
 
-sy_status BindKernel(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch,
+sy_status BindKernel(sy_device*, sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch,
                      sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
+    if (!KnowsExtensions(binding, error)) return SY_UNSUPPORTED;
     auto made = std::make_unique<sy_bound>();
     const sy_status status = Bound::Make(kernel->kernel, ReadStruct(binding), &made->bound, error);
     if (status != SY_OK) return status;
@@ -336,12 +337,12 @@ sy_status BindKernel(sy_kernel* kernel, const sy_binding* binding, sy_bound** bo
   });
 }
 
-void Unbind(sy_bound* bound) { delete bound; }
-void Release(sy_kernel* kernel) { delete kernel; }
+void Unbind(sy_device*, sy_bound* bound) { delete bound; }
+void Release(sy_device*, sy_kernel* kernel) { delete kernel; }
 
 }  // namespace
 
-const sy_kernel_v1 kOpenClKernels = {
-    .header = SY_HEADER(sy_kernel_v1), .prepare = Prepare, .bind = BindKernel, .unbind = Unbind, .release = Release};
+const sy_kernel_v2 kOpenClKernels = {
+    .header = SY_HEADER(sy_kernel_v2), .prepare = Prepare, .bind = BindKernel, .unbind = Unbind, .release = Release};
 
 }  // namespace switchyard

@@ -109,7 +109,6 @@ class Kernel {
   using AtBind = std::function<sy_status(const Places&, std::vector<Launch>*, MemoryHandle* memory, sy_error*)>;
   AtBind at_bind;
   std::vector<int32_t> inplace;  // one per output, -1: none
-  bool accepts_strided = false;
   void Tag(const char* tag) { tag_ = tag; }
 
   sy_device* device() const { return device_; }

@@ -1,4 +1,4 @@
-// memory_ext/1: host memory from which the driver copies without staging (CL_MEM_ALLOC_HOST_PTR, mapped for its whole
+// memory_ext/2: host memory from which the driver copies without staging (CL_MEM_ALLOC_HOST_PTR, mapped for its whole
 // life). Buffers have no address that anyone else could use.
 #include "backends/opencl/device.h"
 
@@ -33,15 +33,14 @@ void FreeHost(sy_device* device, void* address) {
     device->host_memory.erase(found);
   }
   const std::lock_guard lock(device->own_mutex);
-  // Where unmapping fails there is nobody to tell, and the memory goes all the same.
   cl_int code = clEnqueueUnmapMemObject(device->own->queue(), memory.get(), address, 0, nullptr, nullptr);
   if (code == CL_SUCCESS) code = clFinish(device->own->queue());
-  static_cast<void>(code);
+  if (code != CL_SUCCESS) device->instance->Log(2, "host_free: the memory cannot be unmapped, " + CodeName(code));
 }
 
 }  // namespace
 
-const sy_memory_ext_v1 kOpenClMemory = {
-    .header = SY_HEADER(sy_memory_ext_v1), .host_alloc = AllocateHost, .host_free = FreeHost};
+const sy_memory_ext_v2 kOpenClMemory = {
+    .header = SY_HEADER(sy_memory_ext_v2), .host_alloc = AllocateHost, .host_free = FreeHost};
 
 }  // namespace switchyard

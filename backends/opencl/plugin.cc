@@ -8,18 +8,19 @@
 namespace switchyard {
 namespace {
 
-const void* Interface(const char* name) {
-  if (std::strcmp(name, "device/1") == 0) return &kOpenClDevice;
-  if (std::strcmp(name, "kernel/1") == 0) return &kOpenClKernels;
-  if (std::strcmp(name, "memory_ext/1") == 0) return &kOpenClMemory;
-  if (std::strcmp(name, "profiler/1") == 0) return &kOpenClProfiler;
+const void* GetInterface(sy_instance*, const char* name) {
+  if (std::strcmp(name, "device/2") == 0) return &kOpenClDevice;
+  if (std::strcmp(name, "kernel/2") == 0) return &kOpenClKernels;
+  if (std::strcmp(name, "memory_ext/2") == 0) return &kOpenClMemory;
+  if (std::strcmp(name, "profiler/2") == 0) return &kOpenClProfiler;
+  if (std::strcmp(name, "semaphore/1") == 0) return &kOpenClSemaphores;
   return nullptr;
 }
 
 }  // namespace
 }  // namespace switchyard
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  using namespace switchyard;
-  return AnswerQuery(host, plugin, error, "opencl", "0.1.0", Interface);
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  return switchyard::AnswerCreate(host, plugin, error, {"opencl", "0.1.0", "Switchyard"},
+                                  std::make_unique<sy_instance>(), switchyard::GetInterface);
 }

@@ -261,7 +261,6 @@ sy_status PreparePointwise(const Request& r, Kernel& kernel) {
       kernel.inplace[o] = static_cast<int32_t>(i);
     }
   }
-  kernel.accepts_strided = true;
   const Generator generator(r, program);
   const int64_t columns = generator.axes().back().extent, rows = Elements(y) / columns;
   Launch& launch = kernel.Add(kernel.CompileText(generator.Source()), "pointwise");

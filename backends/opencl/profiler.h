@@ -1,4 +1,4 @@
-// profiler/1: while it runs, every launch keeps the event of its command, whose times the driver knows once it is
+// profiler/2: while it runs, every launch keeps the event of its command, whose times the driver knows once it is
 // complete. Thread-safe.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Streams and events. A stream is an in-order command queue, an event a marker in one. The first failure of a stream
 // stays: later calls on it answer with the same message, and so do events recorded on it and streams that wait for
-// them, since OpenCL itself reports a failed dependency only as a number. Thread-safe as device/1 demands: one stream
+// them, since OpenCL itself reports a failed dependency only as a number. Thread-safe as device/2 demands: one stream
 // is used by one caller at a time, events are queried from any thread.
 #pragma once
 

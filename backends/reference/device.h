@@ -1,5 +1,5 @@
 // The reference device: host memory, synchronous, one launch at a time per binding. It shows the least that a backend
-// must have. Thread-safe as device/1 demands: allocations are counted atomically, everything else belongs to its
+// must have. Thread-safe as device/2 demands: allocations are counted atomically, everything else belongs to its
 // handle.
 #pragma once
 
@@ -11,6 +11,7 @@
 
 struct sy_device {
   int32_t index;
+  const sy_instance* instance;  // that opened it
 };
 
 struct sy_buffer {
@@ -22,9 +23,9 @@ struct sy_buffer {
 
 namespace switchyard {
 
-extern const sy_device_v1 kReferenceDevice;
-extern const sy_memory_ext_v1 kReferenceMemory;
-extern const sy_kernel_v1 kReferenceKernels;
+extern const sy_device_v2 kReferenceDevice;
+extern const sy_memory_ext_v2 kReferenceMemory;
+extern const sy_kernel_v2 kReferenceKernels;
 
 // The address of `place`, of which `bytes` will be used; nullptr and a message where they do not lie inside its buffer.
 char* Resolve(const sy_place& place, uint64_t bytes, sy_error* error);

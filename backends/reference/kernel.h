@@ -13,9 +13,9 @@ namespace switchyard {
 
 class ReferenceKernel {
  public:
-  // SY_UNSUPPORTED: no such op, or it cannot accumulate into an integer. SY_INVALID: attributes, shapes or dtypes that
-  // the op does not have. SY_OK also fills *info (in-place pairs, determinism, strides; no workspace, persistent or
-  // residual bytes).
+  // SY_UNSUPPORTED: no such op, dtype or attribute, or it cannot accumulate into an integer. SY_INVALID: shapes or
+  // dtypes that contradict each other or the op. SY_OK also fills *info (in-place pairs, determinism; no bytes of any
+  // kind).
   static sy_status Prepare(const sy_prepare_request* request, std::unique_ptr<ReferenceKernel>* kernel,
                            sy_kernel_info* info, sy_error* error);
 

@@ -20,7 +20,7 @@ struct Optional {
 
 void CheckMatmul(Check& check) {
   const auto& attr = check.attributes<sy_matmul_attributes>();
-  check.Need(attr.activation >= SY_ACTIVATION_NONE && attr.activation <= SY_ACTIVATION_SILU, "unknown activation");
+  check.Knows(attr.activation >= SY_ACTIVATION_NONE && attr.activation <= SY_ACTIVATION_SILU, "unknown activation");
   check.Need(!(attr.activation_gradient && attr.save_preactivation), "activation_gradient excludes save_preactivation");
   check.Need(!(attr.save_preactivation && attr.bias_gradient), "save_preactivation excludes bias_gradient");
   const Optional optional(attr);

@@ -24,9 +24,17 @@ const Operation* FindOperation(std::string_view name) {
   return operation;
 }
 
-bool Check::Need(bool condition, const std::string& complaint) {
-  if (ok() && !condition) complaint_ = problem_.op + ": " + complaint;
+bool Check::Complain(bool wrong, sy_status status, const std::string& complaint) {
+  if (ok() && wrong) {
+    complaint_ = problem_.op + ": " + complaint;
+    status_ = status;
+  }
   return ok();
+}
+
+bool Check::Need(bool condition, const std::string& complaint) { return Complain(!condition, SY_INVALID, complaint); }
+bool Check::Knows(bool condition, const std::string& complaint) {
+  return Complain(!condition, SY_UNSUPPORTED, complaint);
 }
 
 bool Check::Operands(size_t inputs, size_t outputs) {

@@ -24,7 +24,7 @@ namespace switchyard {
 struct Problem {
   std::string op;
   std::vector<sy_tensor> inputs, outputs;
-  std::vector<std::byte> attributes;  // at least as large as the op's struct of version 1
+  std::vector<std::byte> attributes;  // the op's struct
   template <typename A>
   const A& As() const {
     return *reinterpret_cast<const A*>(attributes.data());
@@ -47,6 +47,7 @@ class Check {
 
   // Each returns whether all is well so far; operands are looked at only after Operands said yes.
   bool Need(bool condition, const std::string& complaint);
+  bool Knows(bool condition, const std::string& complaint);         // false: a later version of the op may have it
   bool Operands(size_t inputs, size_t outputs);                     // exact counts
   bool Floats();                                                    // every operand is a float …
   bool FloatsExcept(std::initializer_list<size_t> integer_inputs);  // … but these, which are i32 or i64
@@ -58,11 +59,14 @@ class Check {
 
   bool ok() const { return complaint_.empty(); }
   const std::string& complaint() const { return complaint_; }
+  sy_status status() const { return status_; }  // SY_INVALID, or SY_UNSUPPORTED for what Knows did not
 
  private:
+  bool Complain(bool wrong, sy_status status, const std::string& complaint);
   bool Match(const char* name, const sy_tensor& tensor, const Dims& dims);
   const Problem& problem_;
   std::string complaint_;
+  sy_status status_ = SY_OK;
 };
 
 // One launch: inputs loaded, outputs zero and of the right shape.

@@ -16,7 +16,7 @@ size_t StateCount(const sy_optimizer_attributes& attr) {
 
 void CheckOptimizerUpdate(Check& check) {
   const auto& attr = check.attributes<sy_optimizer_attributes>();
-  if (!check.Need(attr.kind >= SY_OPTIMIZER_SGD && attr.kind <= SY_OPTIMIZER_ADAMW, "unknown kind of optimizer"))
+  if (!check.Knows(attr.kind >= SY_OPTIMIZER_SGD && attr.kind <= SY_OPTIMIZER_ADAMW, "unknown kind of optimizer"))
     return;
   const size_t states = StateCount(attr), given = check.input_count();
   if (!check.Need(given > kScalars && (given - kScalars) % (2 + states) == 0,

@@ -1,4 +1,4 @@
-// The plugin's one symbol, and kernel/1: prepare finds the op, bind resolves addresses, launch computes.
+// The plugin's one symbol, and kernel/2: prepare finds the op, bind resolves addresses, launch computes.
 #include "core/abi/plugin.h"
 
 #include <cstring>
@@ -47,7 +47,9 @@ sy_status Launch(sy_bound* bound, sy_stream*, sy_error* error) {
   });
 }
 
-sy_status Bind(sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_launch* launch, sy_error* error) {
+sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_launch* launch,
+               sy_error* error) {
+  if (!KnowsExtensions(given, error)) return SY_UNSUPPORTED;
   return Guarded(error, [&] {
     const sy_binding binding = ReadStruct(given);
     const Problem& problem = kernel->kernel->problem();
@@ -63,24 +65,27 @@ sy_status Bind(sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_
   });
 }
 
-void Unbind(sy_bound* bound) { delete bound; }
-void Release(sy_kernel* kernel) { delete kernel; }
+void Unbind(sy_device*, sy_bound* bound) { delete bound; }
+void Release(sy_device*, sy_kernel* kernel) { delete kernel; }
 
-const void* Interface(const char* name) {
-  if (std::strcmp(name, "device/1") == 0) return &kReferenceDevice;
-  if (std::strcmp(name, "kernel/1") == 0) return &kReferenceKernels;
-  if (std::strcmp(name, "memory_ext/1") == 0) return &kReferenceMemory;
+const void* Interface(sy_instance*, const char* name) {
+  if (std::strcmp(name, "device/2") == 0) return &kReferenceDevice;
+  if (std::strcmp(name, "kernel/2") == 0) return &kReferenceKernels;
+  if (std::strcmp(name, "memory_ext/2") == 0) return &kReferenceMemory;
   return nullptr;
 }
 
 }  // namespace
 
-const sy_kernel_v1 kReferenceKernels = {
-    .header = SY_HEADER(sy_kernel_v1), .prepare = Prepare, .bind = Bind, .unbind = Unbind, .release = Release};
+const sy_kernel_v2 kReferenceKernels = {
+    .header = SY_HEADER(sy_kernel_v2), .prepare = Prepare, .bind = Bind, .unbind = Unbind, .release = Release};
 
 }  // namespace switchyard
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
   using namespace switchyard;
-  return AnswerQuery(host, plugin, error, "reference", "0.1.0", Interface);
+  return Guarded(error, [&] {
+    return AnswerCreate(host, plugin, error, {"reference", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                        Interface);
+  });
 }

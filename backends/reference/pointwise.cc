@@ -97,7 +97,8 @@ void CheckPointwise(Check& check) {
   for (uint32_t j = 0; j < attr.instruction_count; ++j) {
     const sy_instruction& step = attr.instructions[j];
     const int32_t known = inputs + static_cast<int32_t>(j);
-    if (!check.Need(step.op >= 0 && step.op < SY_PW_OP_COUNT, Text("instruction ", j, " has the unknown op ", step.op)))
+    if (!check.Knows(step.op >= 0 && step.op < SY_PW_OP_COUNT,
+                     Text("instruction ", j, " has the unknown op ", step.op)))
       return;
     const int32_t operands[] = {step.a, step.b, step.c};
     for (int k = 0; k < OperandCount(step.op); ++k) {

@@ -50,7 +50,7 @@ void ForEachTerm(const ResizeAttributes& attr, const Dims& x, const Dims& y, F f
 
 void CheckShapes(Check& check, bool backward) {
   const auto& attr = check.attributes<ResizeAttributes>();
-  check.Need(attr.mode == SY_RESIZE_NEAREST || attr.mode == SY_RESIZE_LINEAR, "unknown mode");
+  check.Knows(attr.mode == SY_RESIZE_NEAREST || attr.mode == SY_RESIZE_LINEAR, "unknown mode");
   if (!check.Operands(1, 1) || !check.Floats() || !CheckSpatialRank(check, attr.spatial_rank, {0})) return;
   const Dims x = backward ? check.OutputDims(0) : check.InputDims(0),
              y = backward ? check.InputDims(0) : check.OutputDims(0);

@@ -155,7 +155,6 @@ uint64_t Extent(const sy_tensor& tensor) {
 }
 
 std::string Defect(const sy_tensor& tensor) {
-  if (tensor.dtype < 0 || tensor.dtype >= SY_DTYPE_COUNT) return "unknown dtype " + std::to_string(tensor.dtype);
   if (tensor.rank < 0 || tensor.rank > SY_MAX_RANK) return "rank " + std::to_string(tensor.rank) + " is not in 0 … 8";
   int64_t count = BytesPerElement(tensor.dtype), last = 0;
   for (int32_t axis = 0; axis < tensor.rank; ++axis) {

@@ -35,7 +35,7 @@ bool IsFloat(sy_dtype dtype);
 bool IsContiguous(const sy_tensor& tensor);
 // Bytes from the first element to the end of the last one.
 uint64_t Extent(const sy_tensor& tensor);
-// "" for a tensor with a known dtype, rank ≤ SY_MAX_RANK, dims ≥ 1, strides ≥ 0 and an extent below 2^63 bytes; else
+// "" for a tensor of a known dtype with rank ≤ SY_MAX_RANK, dims ≥ 1, strides ≥ 0 and an extent below 2^63 bytes; else
 // what is wrong with it.
 std::string Defect(const sy_tensor& tensor);
 

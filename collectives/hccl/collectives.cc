@@ -71,12 +71,6 @@ sy_status HcclCommunicator::Submit(int32_t kind, const sy_call* call, const void
                                    sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request,
                                    sy_error* error) {
   *request = nullptr;
-  sy_collective_info info{};
-  Describe(info);
-  const bool reduces = kind == switchyard::kAllReduce || kind == switchyard::kReduceScatter;
-  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT ||
-      (reduces && (info.reductions[reduction] >> dtype & 1u) == 0))
-    return SY_FAIL(error, SY_UNSUPPORTED, "HCCL does not reduce dtype %d by reduction %d", dtype, reduction);
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
   const std::lock_guard lock(mutex_);
   aclrtStream stream = nullptr;

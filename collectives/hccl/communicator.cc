@@ -12,39 +12,61 @@
 namespace hccl {
 namespace {
 
+constexpr char kMemoryKind[] = "npu";
+
 struct Member {
   int32_t color, key;
 };
 
+// SY_UNSUPPORTED, and what was found instead, unless the rank names memory that HCCL reaches.
+sy_status CheckDevice(const sy_init_request& request, sy_error* error) {
+  constexpr char kJoins[] = "hccl joins devices whose memory is of the kind";
+  if (request.device == nullptr || request.backend == nullptr) {
+    return SY_FAIL(error, SY_UNSUPPORTED, "%s \"%s\", and this rank names host memory; choose another --collective",
+                   kJoins, kMemoryKind);
+  }
+  const sy_plugin& backend = *request.backend;
+  const auto* const devices = static_cast<const sy_device_v2*>(backend.get_interface(backend.instance, "device/2"));
+  if (devices == nullptr)
+    return SY_FAIL(error, SY_INVALID, "the backend \"%s\" of the device has no device/2", backend.name);
+  sy_device_info info{};
+  info.header = SY_HEADER(sy_device_info);
+  if (const sy_status status = devices->query(backend.instance, request.device_index, &info, error); status != SY_OK)
+    return status;
+  if (strcmp(info.memory_kind, kMemoryKind) == 0) return SY_OK;
+  return SY_FAIL(
+      error, SY_UNSUPPORTED,
+      "%s \"%s\", and that of device %d of the backend \"%s\" is of the kind \"%s\"; choose another --collective",
+      kJoins, kMemoryKind, request.device_index, backend.name, info.memory_kind);
+}
+
 }  // namespace
 
-sy_status HcclCommunicator::Query(sy_collective_info* info, sy_error* error) {
-  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
+sy_status HcclCommunicator::Query(sy_instance* instance, sy_collective_info* info, sy_error* error) {
+  if (!switchyard::KnowsExtensions(info, error) || FindLibrary(*instance, error) == nullptr) return SY_UNSUPPORTED;
   sy_collective_info own{};
-  Describe(own);
+  Describe(*instance, own);
   switchyard::FillStruct(info, own);
   return SY_OK;
 }
 
-// The types of HcclAllReduce and HcclReduceScatter; bfloat16 is not multiplied.
-void HcclCommunicator::Describe(sy_collective_info& info) {
+void HcclCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
+  static constexpr const char* kKinds[] = {kMemoryKind, nullptr};
   snprintf(info.name, sizeof info.name, "hccl");
   info.completion = SY_COMPLETES_ON_STREAM;
   info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
-  info.memory_kinds = 1u << SY_MEMORY_NPU;
-  for (uint32_t& dtypes : info.reductions) dtypes = 1u << SY_F32 | 1u << SY_F16 | 1u << SY_BF16 | 1u << SY_I32;
-  info.reductions[SY_PRODUCT] &= ~(1u << SY_BF16);
+  info.memory_kinds = kKinds;
 }
 
-sy_status HcclCommunicator::Create(const sy_init_request& given, std::unique_ptr<HcclCommunicator>* result,
-                                   sy_error* error) {
-  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
-  const sy_init_request request = switchyard::ReadStruct(&given);
-  if (request.device_plugin == nullptr || strcmp(request.device_plugin, "npu") != 0) {
-    return SY_FAIL(error, SY_UNSUPPORTED,
-                   "hccl joins devices of the npu backend, and this rank uses \"%s\"; choose another --collective",
-                   request.device_plugin ? request.device_plugin : "");
-  }
+// The types of HcclAllReduce and HcclReduceScatter; bfloat16 is not multiplied.
+bool HcclCommunicator::Reduces(int32_t reduction, sy_dtype dtype) {
+  return dtype == SY_F32 || dtype == SY_F16 || dtype == SY_I32 || (dtype == SY_BF16 && reduction != SY_PRODUCT);
+}
+
+sy_status HcclCommunicator::Create(const sy_instance& instance, const sy_init_request& request,
+                                   std::unique_ptr<HcclCommunicator>* result, sy_error* error) {
+  if (FindLibrary(instance, error) == nullptr) return SY_UNSUPPORTED;
+  if (const sy_status checked = CheckDevice(request, error); checked != SY_OK) return checked;
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
     return SY_FAIL(error, SY_INVALID, "rank %d of %d", request.rank, request.size);
   std::unique_ptr<HcclCommunicator> made(new HcclCommunicator(request.name, std::string("hccl/") + request.name,
@@ -68,10 +90,14 @@ sy_status HcclCommunicator::Put(const std::string& key, const void* value, uint3
   return store_->put(store_->context, (place_ + "/" + key).c_str(), value, bytes, error);
 }
 
-// Answers at once: SY_TIMEOUT where nobody has put it yet.
+// Answers at once: SY_TIMEOUT, without a message, where nobody has put it yet.
 sy_status HcclCommunicator::Get(const std::string& key, void* value, uint32_t capacity, uint32_t* bytes,
                                 sy_error* error) const {
-  return store_->get(store_->context, (place_ + "/" + key).c_str(), value, capacity, bytes, 0, error);
+  sy_error found{SY_HEADER(sy_error)};
+  const sy_status status =
+      store_->get(store_->context, (place_ + "/" + key).c_str(), value, capacity, bytes, 0, &found);
+  if (status != SY_OK && status != SY_TIMEOUT && error != nullptr) switchyard::FillStruct(error, found);
+  return status;
 }
 
 HcclCommunicator::~HcclCommunicator() {

@@ -1,6 +1,7 @@
-// A communicator over HCCL, one device of the npu backend per rank. Rank 0 puts its root info into the store, the
-// others fetch it, and HcclCommInitRootInfo joins them on a thread apart. Collectives are put on the caller's stream
-// and are finished when the stream is; what fails there is found by Ready. Calls are not compared between ranks.
+// A communicator over HCCL, one device per rank, whose memory is of the kind "npu". Rank 0 puts its root info into the
+// store, the others fetch it, and HcclCommInitRootInfo joins them on a thread apart. Collectives are put on the
+// caller's stream and are finished when the stream is; what fails there is found by Ready. Calls are not compared
+// between ranks.
 //
 // HCCL documents no abort: Abort lets every waiting call return SY_ABORTED and stops the streams that were used, where
 // the runtime can (aclrtStreamAbort); elsewhere what hangs on the device ends after HCCL_EXEC_TIMEOUT. A communicator
@@ -22,9 +23,12 @@ namespace hccl {
 
 class HcclCommunicator {
  public:
-  static sy_status Query(sy_collective_info* info, sy_error* error);  // SY_UNSUPPORTED where HCCL is missing
-  static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<HcclCommunicator>* result, sy_error* error);
+  // SY_UNSUPPORTED where HCCL is missing.
+  static sy_status Query(sy_instance* instance, sy_collective_info* info, sy_error* error);
+  static void Describe(const sy_instance& instance, sy_collective_info& info);
+  static bool Reduces(int32_t reduction, sy_dtype dtype);
+  static sy_status Create(const sy_instance& instance, const sy_init_request& request,
+                          std::unique_ptr<HcclCommunicator>* result, sy_error* error);
   ~HcclCommunicator();
 
   sy_status Ready(sy_error* error);

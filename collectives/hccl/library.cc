@@ -4,8 +4,6 @@
 
 #include <string>
 
-#include "core/abi/boundary.h"
-
 namespace hccl {
 namespace {
 
@@ -15,8 +13,7 @@ struct Loaded {
   Library library;
   std::string problem;  // why it cannot be used; empty: it can
 
-  Loaded() {
-    const char* const chosen = switchyard::Setting("NPU_RUNTIME");
+  explicit Loaded(const char* chosen) {
     const bool given = chosen != nullptr && *chosen != '\0';
     void* const hccl = Open(given ? chosen : "libhccl.so");
     void* const runtime = given ? hccl : Open("libascendcl.so");
@@ -49,8 +46,9 @@ struct Loaded {
   }
 };
 
-const Loaded& TheLoaded() {
-  static const Loaded loaded;
+// What was chosen counts at the first call, which FindLibrary makes.
+const Loaded& TheLoaded(const char* chosen = nullptr) {
+  static const Loaded loaded(chosen);
   return loaded;
 }
 
@@ -86,8 +84,8 @@ sy_status Report(sy_error* error, sy_status status, int code, const char* what, 
 
 }  // namespace
 
-const Library* FindLibrary(sy_error* error) {
-  const Loaded& loaded = TheLoaded();
+const Library* FindLibrary(const sy_instance& instance, sy_error* error) {
+  const Loaded& loaded = TheLoaded(instance.Setting("NPU_RUNTIME"));
   if (loaded.problem.empty()) return &loaded.library;
   switchyard::Refuse(error, SY_UNSUPPORTED, "no HCCL: " + loaded.problem);
   return nullptr;

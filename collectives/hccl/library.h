@@ -6,7 +6,7 @@
 #include <source_location>
 
 #include "collectives/hccl/hccl_api.h"
-#include "core/abi/base.h"
+#include "core/abi/boundary.h"
 
 namespace hccl {
 
@@ -18,8 +18,9 @@ struct Library {
 #undef HCCL_POINTER
 };
 
-// nullptr where a library is missing or incomplete; `error` then says which.
-const Library* FindLibrary(sy_error* error);
+// Looks at the first call, as the settings of that instance say: a process has one HCCL, whatever later instances ask
+// for. nullptr where a library is missing or incomplete; `error` then says which.
+const Library* FindLibrary(const sy_instance& instance, sy_error* error);
 // After FindLibrary succeeded.
 const Library& TheLibrary();
 

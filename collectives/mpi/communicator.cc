@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 
 #include "collectives/mpi/datatypes.h"
 #include "collectives/mpi/library.h"
 #include "core/abi/boundary.h"
-#include "core/abi/device.h"
 
 namespace mpi {
 namespace {
@@ -18,6 +18,8 @@ int64_t NowMs() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
+
+constexpr char kQuit[] = "MPI was given up in this process, together with a call that it cannot cancel";
 
 // FNV-1a over everything that ranks must agree on.
 uint64_t Hash(const CallSignature& header) {
@@ -31,43 +33,52 @@ uint64_t Hash(const CallSignature& header) {
 
 }  // namespace
 
-Settings Settings::Read() {
+Settings Settings::Read(const sy_instance& instance) {
   Settings settings;
-  settings.part_bytes = static_cast<uint64_t>(switchyard::NumberSetting("MPI_PART_BYTES", int64_t{1} << 30, 8));
-  settings.check = switchyard::NumberSetting("CHECK_COLLECTIVES", 1, 0) != 0;
+  settings.part_bytes = static_cast<uint64_t>(instance.NumberSetting("MPI_PART_BYTES", int64_t{1} << 30, 8));
+  settings.check = instance.NumberSetting("CHECK_COLLECTIVES", 1, 0) != 0;
   return settings;
 }
 
-void MpiCommunicator::Describe(sy_collective_info& info) {
+void MpiCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
+  static const char* const kKinds[] = {"host", nullptr};
   snprintf(info.name, sizeof info.name, "mpi");
   info.completion = SY_COMPLETES_BY_POLL;
   if (CheckLauncher(2, nullptr) != SY_OK) info.flags = SY_COLLECTIVE_UNLAUNCHED;
-  info.memory_kinds = 1u << SY_MEMORY_HOST;
-  for (uint32_t& dtypes : info.reductions) dtypes = (1u << SY_DTYPE_COUNT) - 1;
+  info.memory_kinds = kKinds;
   info.alignment = 64;
 }
 
-sy_status MpiCommunicator::Create(const sy_init_request& request, std::unique_ptr<MpiCommunicator>* result,
-                                  sy_error* error) {
+sy_status MpiCommunicator::Create(const sy_instance& instance, const sy_init_request& request,
+                                  std::unique_ptr<MpiCommunicator>* result, sy_error* error) {
   if (const sy_status launched = CheckLauncher(request.size, error); launched != SY_OK) return launched;
-  *result = std::make_unique<MpiCommunicator>(Settings::Read(), request.rank, request.size, request.timeout_ms);
+  *result = std::make_unique<MpiCommunicator>(Settings::Read(instance), request.rank, request.size, request.timeout_ms);
   StartLibrary();
   return SY_OK;
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  // With requests pending or after an error, freeing could touch what MPI still uses: the process is about to end then.
-  if (comm_ != MPI_COMM_NULL && ready_ && !aborted_ && queue_.empty() && failed_ == SY_OK) {
+  const InLibrary inside;
+  if (inside && comm_ != MPI_COMM_NULL && ready_ && !aborted_ && failed_ == SY_OK) {
     MPI_Comm_free(&comm_);
-  } else {
-    for (auto& request : requests_) static_cast<void>(request.release());
+    return;
+  }
+  // MPI goes on using what it has; whoever looks for leaks finds it here.
+  static auto& mutex = *new std::mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  if (joining_ != nullptr) kept.push_back(std::move(joining_));
+  for (auto& request : requests_) {
+    if (request->pending()) kept.push_back(std::move(request));
   }
 }
 
 sy_status MpiCommunicator::Ready(sy_error* error) {
   if (ready_) return SY_OK;
   if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted while joining");
-  if (joining_ == MPI_REQUEST_NULL) {
+  const InLibrary inside;
+  if (!inside) return SY_FAIL(error, SY_ABORTED, "%s", kQuit);
+  if (joining_ == nullptr) {
     if (const sy_status library = LibraryReady(error); library != SY_OK) return library;
     int rank = 0, size = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -77,27 +88,36 @@ sy_status MpiCommunicator::Ready(sy_error* error) {
                      "MPI says rank %d of %d, the run says rank %d of %d; start all ranks with one mpirun", rank, size,
                      rank_, size_);
     }
-    return CheckMpi(error, MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &joining_), "MPI_Comm_idup") == SY_OK ? SY_IN_PROGRESS
-                                                                                                       : SY_INTERNAL;
+    joining_ = std::make_unique<Joining>();
+    const int code = MPI_Comm_idup(MPI_COMM_WORLD, &joining_->made, &joining_->request);
+    const sy_status started = CheckMpi(error, code, "MPI_Comm_idup");
+    if (started != SY_OK) joining_.reset();
+    return started == SY_OK ? SY_IN_PROGRESS : started;
   }
   int finished = 0;
-  if (const sy_status tested = CheckMpi(error, MPI_Test(&joining_, &finished, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+  if (const sy_status tested =
+          CheckMpi(error, MPI_Test(&joining_->request, &finished, MPI_STATUS_IGNORE), "MPI_Comm_idup");
       tested != SY_OK)
     return tested;
   if (!finished) return SY_IN_PROGRESS;
+  comm_ = joining_->made;
+  joining_.reset();
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   ready_ = true;
   return SY_OK;
 }
 
-sy_request* MpiCommunicator::FreeRequest() {
-  auto unused = std::find_if(requests_.begin(), requests_.end(), [](const auto& request) { return !request->used; });
-  if (unused == requests_.end()) unused = requests_.insert(requests_.end(), std::make_unique<sy_request>());
-  sy_request& request = **unused;
-  request.owner = this;
-  request.used = true;
+sy_request* MpiCommunicator::Queue(const CallSignature& call) {
+  if (unused_.empty()) {
+    requests_.push_back(std::make_unique<sy_request>());
+    unused_.reserve(requests_.size());  // Release must not fail
+    unused_.push_back(requests_.back().get());
+  }
+  sy_request& request = *unused_.back();
+  queue_.push_back(&request);
+  unused_.pop_back();
   request.state = sy_request::kQueued;
-  request.header = {};
+  request.header = call;
   request.parts.clear();
   request.expected.clear();
   request.types.clear();
@@ -108,59 +128,90 @@ sy_request* MpiCommunicator::FreeRequest() {
 sy_status MpiCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result,
                                   sy_error* error) {
-  if (switchyard::BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
-    return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
-  sy_request* const request = FreeRequest();
-  request->header = switchyard::SignatureOf(kind, call, count, dtype, reduction, root);
+  sy_request* const request = Queue(switchyard::SignatureOf(kind, call, count, dtype, reduction, root));
   request->send = static_cast<const char*>(send);
   request->receive = static_cast<char*>(receive);
-  queue_.push_back(request);
   *result = request;
   return SY_OK;
 }
 
 sy_status MpiCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
-                                          sy_request** result, sy_error* error) {
+                                          sy_request** request, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  if (const sy_status queued =
-          Submit(switchyard::kMessages, call, nullptr, nullptr, count, SY_U8, SY_SUM, 0, result, error);
-      queued != SY_OK)
-    return queued;
-  (*result)->transfers.assign(transfers, transfers + count);
+  *request = Queue(switchyard::SignatureOf(switchyard::kMessages, call, count, SY_U8, SY_SUM, 0));
+  (*request)->transfers.assign(transfers, transfers + count);
   return SY_OK;
 }
 
 sy_status MpiCommunicator::Poll(sy_request* request, sy_error* error) {
+  if (request->state != sy_request::kDone) Progress();
+  if (request->state != sy_request::kDone) return SY_IN_PROGRESS;
+  if (request->outcome != SY_OK && error != nullptr) switchyard::FillStruct(error, request->error);
+  return request->outcome;
+}
+
+void MpiCommunicator::Release(sy_request* request) {
+  if (request->state != sy_request::kDone) {
+    Abort();
+    SY_FAIL(&request->error, SY_ABORTED, "%s was given up", switchyard::Describe(request->header).c_str());
+    Fail(*request, SY_ABORTED);
+    std::erase(queue_, request);
+  }
+  if (!request->pending()) unused_.push_back(request);
+}
+
+void MpiCommunicator::Progress() {
   while (!queue_.empty()) {
     sy_request& first = *queue_.front();
-    sy_status status = failed_;
-    if (failed_ != SY_OK)
-      first.error = failure_;
-    else
-      status = Advance(first, &first.error);
-    if (status == SY_IN_PROGRESS) break;
-    if (status != SY_OK && failed_ == SY_OK) {
-      failed_ = status;
-      failure_ = first.error;
-      AbandonLibrary();
-    }
+    const sy_status status = failed_ != SY_OK ? failed_ : Advance(first, &first.error);
+    if (status == SY_IN_PROGRESS) return;
+    if (status != SY_OK) Fail(first, status);
     first.outcome = status;
     first.state = sy_request::kDone;
     queue_.erase(queue_.begin());
   }
-  if (request->state != sy_request::kDone) return SY_IN_PROGRESS;
-  request->used = failed_ != SY_OK;  // MPI may still write to the buffers of a call that failed
-  if (request->outcome != SY_OK && error != nullptr) *error = request->error;
-  return request->outcome;
+}
+
+// The call ends so; the first one that does ends the communicator.
+void MpiCommunicator::Fail(sy_request& request, sy_status status) {
+  if (failed_ == SY_OK) {
+    failed_ = status;
+    failure_ = request.error;
+    AbandonLibrary();
+  } else {
+    request.error = failure_;
+  }
+  TakeBackMemory(request);
+}
+
+// On return MPI neither reads nor writes the memory of the caller: a message that nobody has begun to send is
+// cancelled, and if anything else of the call is pending there is only one way. What ranks exchange to compare calls,
+// and the barrier that ends a call of many parts, lie in the plugin's own memory.
+void MpiCommunicator::TakeBackMemory(sy_request& request) {
+  if (request.state != sy_request::kRunning || request.header.kind == switchyard::kBarrier || !request.pending())
+    return;
+  {
+    const InLibrary inside;
+    if (!inside) return;
+    for (size_t part = 0; part < request.expected.size() && part < request.parts.size(); ++part) {
+      if (request.expected[part] >= 0 && request.parts[part] != MPI_REQUEST_NULL) MPI_Cancel(&request.parts[part]);
+    }
+    int finished = 0;
+    request.statuses.resize(request.parts.size());
+    MPI_Testall(static_cast<int>(request.parts.size()), request.parts.data(), &finished, request.statuses.data());
+  }
+  if (request.pending()) QuitLibrary();
 }
 
 // One look at the call at the front: compare, run, done.
 sy_status MpiCommunicator::Advance(sy_request& request, sy_error* error) {
   if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted");
+  const InLibrary inside;
+  if (!inside) return SY_FAIL(error, SY_ABORTED, "%s", kQuit);
   if (request.state == sy_request::kQueued) {
     request.began_ms = NowMs();
     if (request.header.kind == switchyard::kMessages || !settings_.check || size_ == 1) {

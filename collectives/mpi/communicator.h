@@ -1,11 +1,13 @@
 // A communicator over MPI. Every call first lets the ranks compare what they call (an all-reduce of 16 bytes;
 // SWITCHYARD_CHECK_COLLECTIVES=0 leaves it out) and then starts MPI's own collective, in parts below 2^30 bytes because
 // MPI counts in int. All are non-blocking and advance only when polled. After Abort, requests are given up and nothing
-// of MPI is waited for. One thread; Abort from any.
+// of MPI is waited for; where MPI may still use the caller's memory then, it is called no more in this process, and all
+// communicators have ended. One call at a time, of whichever thread; Abort at any time.
 #pragma once
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -21,7 +23,7 @@ using switchyard::CollectiveKind;
 struct Settings {
   uint64_t part_bytes = uint64_t{1} << 30;  // below 2^31; SWITCHYARD_MPI_PART_BYTES: largest part handed to MPI at once
   bool check = true;
-  static Settings Read();
+  static Settings Read(const sy_instance& instance);
 };
 
 class MpiCommunicator {
@@ -29,8 +31,10 @@ class MpiCommunicator {
   MpiCommunicator(const Settings& settings, int rank, int size, uint64_t timeout_ms)
       : settings_(settings), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
   ~MpiCommunicator();
-  static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<MpiCommunicator>* result, sy_error* error);
+  static void Describe(const sy_instance&, sy_collective_info& info);
+  static bool Reduces(int32_t, sy_dtype) { return true; }  // every reduction of every dtype
+  static sy_status Create(const sy_instance& instance, const sy_init_request& request,
+                          std::unique_ptr<MpiCommunicator>* result, sy_error* error);
   sy_status Ready(sy_error* error);  // SY_IN_PROGRESS until MPI is up and this communicator is made
 
   sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
@@ -38,6 +42,7 @@ class MpiCommunicator {
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
   sy_status Poll(sy_request* request, sy_error* error);
+  void Release(sy_request* request);
   sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<MpiCommunicator>* result,
                   sy_error* error);
   void Abort();
@@ -49,7 +54,10 @@ class MpiCommunicator {
   sy_status StartExchange(sy_request& request, sy_error* error);
   sy_status StartMessages(sy_request& request, sy_error* error);
 
-  sy_request* FreeRequest();
+  sy_request* Queue(const CallSignature& call);
+  void Progress();
+  void Fail(sy_request& request, sy_status status);
+  static void TakeBackMemory(sy_request& request);
   sy_status Advance(sy_request& request, sy_error* error);
   sy_status AfterCheck(sy_request& request, sy_error* error);
   sy_status Disagreement(const sy_request& request, sy_error* error);
@@ -59,10 +67,14 @@ class MpiCommunicator {
   int rank_, size_;
   uint64_t timeout_ms_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  MPI_Request joining_ = MPI_REQUEST_NULL;
+  struct Joining {
+    MPI_Comm made = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::unique_ptr<Joining> joining_;
   bool ready_ = false;
-  std::vector<std::unique_ptr<sy_request>> requests_;
-  std::vector<sy_request*> queue_;  // in the order of the calls; the first is in progress
+  std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
+  std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress
   sy_status failed_ = SY_OK;
   sy_error failure_{SY_HEADER(sy_error)};
   std::atomic<bool> aborted_{false};
@@ -71,8 +83,6 @@ class MpiCommunicator {
 }  // namespace mpi
 
 struct sy_request {
-  mpi::MpiCommunicator* owner = nullptr;
-  bool used = false;
   enum { kQueued, kChecking, kComparing, kRunning, kClosing, kDone } state = kQueued;
   mpi::CallSignature header{};
   const char* send = nullptr;
@@ -87,4 +97,8 @@ struct sy_request {
   int64_t began_ms = 0;
   sy_status outcome = SY_OK;
   sy_error error{SY_HEADER(sy_error)};
+
+  bool pending() const {  // at MPI, which then uses this object
+    return std::any_of(parts.begin(), parts.end(), [](MPI_Request part) { return part != MPI_REQUEST_NULL; });
+  }
 };

@@ -17,6 +17,11 @@ namespace {
 
 std::atomic<int> start_code{-1};  // of MPI_Init_thread; -1: not finished
 std::atomic<bool> abandoned{false};
+std::atomic<bool> quit{false};
+std::shared_mutex& Inside() {  // outlives whoever calls at the end of the process
+  static auto& mutex = *new std::shared_mutex;
+  return mutex;
+}
 
 void FinishAtExit() {
   int initialized = 0, finalized = 0;
@@ -76,12 +81,22 @@ sy_status LibraryReady(sy_error* error) {
 
 void AbandonLibrary() { abandoned = true; }
 
+InLibrary::InLibrary() : lock_(Inside()) {
+  if (quit) lock_.unlock();
+}
+
+void QuitLibrary() {
+  quit = abandoned = true;
+  const std::lock_guard everybody_has_left(Inside());
+}
+
 sy_status RunAbortable(const std::atomic<bool>& aborted, std::function<sy_status(sy_error*)> body, sy_error* error) {
   struct Outcome {
     std::atomic<bool> finished{false};
     sy_status status = SY_OK;
     sy_error error{SY_HEADER(sy_error)};
   };
+  if (quit) return SY_FAIL(error, SY_ABORTED, "MPI was given up in this process");
   const auto outcome = std::make_shared<Outcome>();
   std::thread([outcome, body = std::move(body)] {
     outcome->status = body(&outcome->error);

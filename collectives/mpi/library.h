@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <shared_mutex>
 #include <source_location>
 
 #include "core/abi/base.h"
@@ -27,9 +28,22 @@ sy_status LibraryReady(sy_error* error);
 // From now on the process ends without MPI_Finalize, which could wait for a dead peer.
 void AbandonLibrary();
 
+// Whichever function of MPI runs, it goes on with all that is pending in this process. A call that MPI cannot cancel
+// is therefore given up by calling MPI no more: QuitLibrary waits until nobody is inside, and nobody enters again. That
+// does not reach what an adapter moves by itself, nor a thread that RunAbortable has left behind.
+class InLibrary {  // while it lives; holds for nobody once the library was quit
+ public:
+  InLibrary();
+  explicit operator bool() const { return lock_.owns_lock(); }
+
+ private:
+  std::shared_lock<std::shared_mutex> lock_;
+};
+void QuitLibrary();
+
 // Runs `body` on a thread and waits for it, or until `aborted`: then the thread is left behind and SY_ABORTED returned.
 // For the few calls of MPI that wait for peers and have no request to poll. What `body` captures must outlive the
-// process or be owned by it.
+// process or be owned by it. SY_ABORTED, too, once the library was quit.
 sy_status RunAbortable(const std::atomic<bool>& aborted, std::function<sy_status(sy_error*)> body, sy_error* error);
 
 }  // namespace mpi

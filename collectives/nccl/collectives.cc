@@ -63,8 +63,6 @@ sy_status NcclCommunicator::Submit(int32_t kind, const sy_call* call, const void
                                    sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request,
                                    sy_error* error) {
   *request = nullptr;
-  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
-    return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
   cudaStream_t stream = nullptr;
   if (const sy_status found = StreamOf(call, &stream, error); found != SY_OK) return found;

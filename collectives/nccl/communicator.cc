@@ -4,12 +4,14 @@
 #include <string.h>
 
 #include <thread>
+#include <utility>
 
 #include "core/abi/device.h"
 
 namespace nccl {
 namespace {
 
+constexpr char kMemoryKind[] = "cuda";  // as sy_device_info.memory_kind names it
 constexpr uint64_t kTokenBytes = 4;
 constexpr int kFinalizeMs = 1000;  // how long destroy lets peers finish what they still read from this rank
 
@@ -28,45 +30,55 @@ ncclConfig_t NonBlocking() {
   return config;
 }
 
+// NCCL is handed addresses of CUDA device memory and CUDA streams, whoever made them. The device's number at its
+// backend is CUDA's own.
+sy_status RequireCudaMemory(const sy_init_request& request, sy_error* error) {
+  if (request.device == nullptr)
+    return SY_FAIL(error, SY_UNSUPPORTED,
+                   "nccl joins GPUs, and this rank names host memory; choose another --collective");
+  const auto* const device =
+      request.backend == nullptr
+          ? nullptr
+          : static_cast<const sy_device_v2*>(request.backend->get_interface(request.backend->instance, "device/2"));
+  if (device == nullptr) return SY_FAIL(error, SY_INVALID, "init names a device, but not the backend that opened it");
+  sy_device_info info{};
+  info.header = SY_HEADER(sy_device_info);
+  const sy_status asked = device->query(request.backend->instance, request.device_index, &info, error);
+  if (asked != SY_OK) return asked;
+  if (strcmp(info.memory_kind, kMemoryKind) == 0) return SY_OK;
+  return SY_FAIL(
+      error, SY_UNSUPPORTED,
+      "nccl reaches memory of kind \"%s\", and that of device %d of the backend \"%s\" is of kind \"%.31s\"; "
+      "choose another --collective",
+      kMemoryKind, request.device_index, request.backend->name, info.memory_kind);
+}
+
 thread_local int group_depth = 0;
 thread_local std::vector<NcclCommunicator*> grouped;  // that have calls in this thread's group
 
 }  // namespace
 
-sy_status NcclCommunicator::Query(sy_collective_info* info, sy_error* error) {
-  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
-  sy_collective_info own{};
-  Describe(own);
-  switchyard::FillStruct(info, own);
-  return SY_OK;
-}
-
-void NcclCommunicator::Describe(sy_collective_info& info) {
+void NcclCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
+  static const char* const kMemoryKinds[] = {kMemoryKind, nullptr};
   snprintf(info.name, sizeof info.name, "nccl");
   info.completion = SY_COMPLETES_ON_STREAM;
   info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
-  info.memory_kinds = 1u << SY_MEMORY_CUDA;
-  for (uint32_t& dtypes : info.reductions) dtypes = (1u << SY_DTYPE_COUNT) - 1;
+  info.memory_kinds = kMemoryKinds;
   info.alignment = 256;
 }
 
-sy_status NcclCommunicator::Create(const sy_init_request& given, std::unique_ptr<NcclCommunicator>* result,
-                                   sy_error* error) {
-  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
-  const sy_init_request request = switchyard::ReadStruct(&given);
-  if (request.device_plugin == nullptr || strcmp(request.device_plugin, "cuda") != 0) {
-    return SY_FAIL(error, SY_UNSUPPORTED,
-                   "nccl joins GPUs of the cuda backend, and this rank uses \"%s\"; choose another --collective",
-                   request.device_plugin ? request.device_plugin : "");
-  }
+sy_status NcclCommunicator::Create(const sy_instance& instance, const sy_init_request& request,
+                                   std::unique_ptr<NcclCommunicator>* result, sy_error* error) {
+  if (FindLibrary(instance, error) == nullptr) return SY_UNSUPPORTED;
+  if (const sy_status reached = RequireCudaMemory(request, error); reached != SY_OK) return reached;
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
     return SY_FAIL(error, SY_INVALID, "rank %d of %d", request.rank, request.size);
   const Library& library = TheLibrary();
   if (const sy_status set = CheckCuda(error, library.cudaSetDevice(request.device_index), "cudaSetDevice");
       set != SY_OK)
     return set;
-  std::unique_ptr<NcclCommunicator> made(
-      new NcclCommunicator(request.name, request.rank, request.size, request.device_index, request.timeout_ms));
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(instance, request.name, request.rank, request.size,
+                                                              request.device_index, request.timeout_ms));
   made->store_ = request.store;
   if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
       allocated != SY_OK)
@@ -89,11 +101,21 @@ sy_status NcclCommunicator::Create(const sy_init_request& given, std::unique_ptr
 
 NcclCommunicator::~NcclCommunicator() {
   if (!Finalized()) Abort();
-  const Library& library = TheLibrary();
   while (!owned_.empty()) Free(owned_.begin()->first);
-  if (library.cudaSetDevice(device_) != cudaSuccess) return;
-  for (void* const memory : scratch_) library.cudaFree(memory);
-  if (token_ != nullptr) library.cudaFree(token_);
+  sy_error error{SY_HEADER(sy_error)};
+  const auto check = [&](cudaError_t code, const char* what) {
+    const sy_status status = CheckCuda(&error, code, what);
+    LogFailure(status, error);
+    return status == SY_OK;
+  };
+  const Library& library = TheLibrary();
+  if (!check(library.cudaSetDevice(device_), "cudaSetDevice")) return;
+  for (void* const memory : scratch_) check(library.cudaFree(memory), "cudaFree");
+  check(library.cudaFree(token_), "cudaFree");  // NULL is ignored
+}
+
+void NcclCommunicator::LogFailure(sy_status status, const sy_error& error) const {
+  if (status != SY_OK) instance_.Log(2, switchyard::Format("nccl: \"%.64s\": %.300s", name_.c_str(), error.message));
 }
 
 // True if the communicator was taken down in agreement with its peers. Peers may still read what this rank has sent.
@@ -102,10 +124,11 @@ bool NcclCommunicator::Finalized() {
   if (comm_ == nullptr) return true;
   if (!ready_ || failed_ != SY_OK || aborted_) return false;
   const Library& library = TheLibrary();
+  const auto failed = [](ncclResult_t code) { return code != ncclSuccess && code != ncclInProgress; };
   for (auto& [address, owned] : owned_) {
-    if (owned.window != nullptr) library.ncclCommWindowDeregister(comm_, owned.window);
-    if (owned.registration != nullptr) library.ncclCommDeregister(comm_, owned.registration);
-    owned = {};
+    const Owned one = std::exchange(owned, {});
+    if (one.window != nullptr && failed(library.ncclCommWindowDeregister(comm_, one.window))) return false;
+    if (one.registration != nullptr && failed(library.ncclCommDeregister(comm_, one.registration))) return false;
   }
   ncclResult_t code = library.ncclCommFinalize(comm_);
   const auto deadline = Clock::now() + std::chrono::milliseconds(kFinalizeMs);
@@ -173,9 +196,13 @@ sy_status NcclCommunicator::Begin(sy_error* error) {
   ncclUniqueId id;
   uint32_t bytes = 0;
   const std::string key = "nccl/" + name_ + "/id";
-  const sy_status found = store_->get(store_->context, key.c_str(), &id, sizeof id, &bytes, 0, error);
+  sy_error missing{SY_HEADER(sy_error)};  // what has not come yet is no error of the caller's
+  const sy_status found = store_->get(store_->context, key.c_str(), &id, sizeof id, &bytes, 0, &missing);
   if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
-  if (found != SY_OK) return found;
+  if (found != SY_OK) {
+    if (error != nullptr) switchyard::FillStruct(error, missing);
+    return found;
+  }
   if (bytes != sizeof id) {
     return SY_FAIL(error, SY_INVALID, "the unique id of rank 0 has %u bytes; expected %zu (do all ranks use one NCCL?)",
                    bytes, sizeof id);
@@ -258,8 +285,8 @@ sy_status NcclCommunicator::Settle(std::unique_lock<std::mutex>& lock, const cha
   return status == SY_OK ? SY_OK : Fail(status, error);
 }
 
-sy_status NcclCommunicator::GroupBegin(sy_error* error) {
-  if (FindLibrary(error) == nullptr) return SY_UNSUPPORTED;
+sy_status NcclCommunicator::GroupBegin(const sy_instance& instance, sy_error* error) {
+  if (FindLibrary(instance, error) == nullptr) return SY_UNSUPPORTED;
   const sy_status status = CheckNccl(error, TheLibrary().ncclGroupStart(), "ncclGroupStart", nullptr);
   if (status == SY_OK) ++group_depth;
   return status;
@@ -294,7 +321,7 @@ sy_status NcclCommunicator::GroupEnd(sy_error* error) {
 sy_status NcclCommunicator::Split(int32_t color, int32_t key, const char* name,
                                   std::unique_ptr<NcclCommunicator>* result, sy_error* error) {
   result->reset();
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(name, 0, 0, device_, timeout_ms_));
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(instance_, name, 0, 0, device_, timeout_ms_));
   const Library& library = TheLibrary();
   if (const sy_status allocated = CheckCuda(error, library.cudaMalloc(&made->token_, kTokenBytes), "cudaMalloc");
       allocated != SY_OK)
@@ -319,7 +346,7 @@ sy_status NcclCommunicator::Split(int32_t color, int32_t key, const char* name,
 }
 
 sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* error) {
-  if (switchyard::NumberSetting("NCCL_OWNED_MEMORY", 1, 0) == 0)
+  if (instance_.NumberSetting("NCCL_OWNED_MEMORY", 1, 0) == 0)
     return SY_FAIL(error, SY_UNSUPPORTED, "owned memory is switched off by SWITCHYARD_NCCL_OWNED_MEMORY=0");
   const Library& library = TheLibrary();
   if (const sy_status set = CheckCuda(error, library.cudaSetDevice(device_), "cudaSetDevice"); set != SY_OK) return set;
@@ -338,7 +365,10 @@ sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* e
                   return library.ncclCommWindowRegister(comm, memory, bytes, &owned.window, NCCL_WIN_COLL_SYMMETRIC);
                 },
                 error)
-          : Register(memory, bytes, &owned.registration, error);
+          : Enqueue(
+                "ncclCommRegister",
+                [&](ncclComm_t comm) { return library.ncclCommRegister(comm, memory, bytes, &owned.registration); },
+                error);
   if (status == SY_OK) {
     *address = memory;
   } else {
@@ -351,26 +381,19 @@ void NcclCommunicator::Free(void* address) {
   const auto found = owned_.find(address);
   if (found == owned_.end()) return;
   const Library& library = TheLibrary();
-  if (found->second.window != nullptr) {
+  const Owned owned = found->second;
+  sy_error error{SY_HEADER(sy_error)};
+  // What was registered went with a communicator that was aborted.
+  if (owned.window != nullptr)
     Enqueue(
         "ncclCommWindowDeregister",
-        [&](ncclComm_t comm) { return library.ncclCommWindowDeregister(comm, found->second.window); }, nullptr);
-  }
-  if (found->second.registration != nullptr) Deregister(found->second.registration);
-  library.ncclMemFree(address);
+        [&](ncclComm_t comm) { return library.ncclCommWindowDeregister(comm, owned.window); }, nullptr);
+  if (owned.registration != nullptr)
+    Enqueue(
+        "ncclCommDeregister", [&](ncclComm_t comm) { return library.ncclCommDeregister(comm, owned.registration); },
+        nullptr);
+  LogFailure(CheckNccl(&error, library.ncclMemFree(address), "ncclMemFree", nullptr), error);
   owned_.erase(found);
-}
-
-sy_status NcclCommunicator::Register(void* address, uint64_t bytes, void** registration, sy_error* error) {
-  return Enqueue(
-      "ncclCommRegister",
-      [&](ncclComm_t comm) { return TheLibrary().ncclCommRegister(comm, address, bytes, registration); }, error);
-}
-
-void NcclCommunicator::Deregister(void* registration) {
-  Enqueue(
-      "ncclCommDeregister", [&](ncclComm_t comm) { return TheLibrary().ncclCommDeregister(comm, registration); },
-      nullptr);
 }
 
 }  // namespace nccl

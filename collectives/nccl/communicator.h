@@ -1,5 +1,5 @@
-// A communicator over NCCL, one GPU of the cuda backend per rank. All of NCCL is used without blocking: rank 0 puts the
-// unique id into the store, the others fetch it, and Ready polls the rest
+// A communicator over NCCL, one GPU per rank, of a backend whose memory is CUDA's. All of NCCL is used without
+// blocking: rank 0 puts the unique id into the store, the others fetch it, and Ready polls the rest
 // (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html). Collectives are enqueued on the
 // caller's CUDA stream, also while it is being captured, and are finished when the stream is; what fails there is found
 // by Ready. Calls are not compared between ranks: nothing but the data travels.
@@ -23,9 +23,10 @@ namespace nccl {
 
 class NcclCommunicator {
  public:
-  static sy_status Query(sy_collective_info* info, sy_error* error);  // SY_UNSUPPORTED where NCCL is missing
-  static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<NcclCommunicator>* result, sy_error* error);
+  static void Describe(const sy_instance& instance, sy_collective_info& info);
+  static bool Reduces(int32_t, sy_dtype) { return true; }  // every dtype of the ABI, by every reduction of it
+  static sy_status Create(const sy_instance& instance, const sy_init_request& request,
+                          std::unique_ptr<NcclCommunicator>* result, sy_error* error);
   ~NcclCommunicator();
 
   sy_status Ready(sy_error* error);
@@ -40,11 +41,9 @@ class NcclCommunicator {
   // Device memory from ncclMemAlloc, registered as a window where NCCL knows windows (2.27), else as a buffer.
   sy_status Allocate(uint64_t bytes, void** address, sy_error* error);
   void Free(void* address);
-  sy_status Register(void* address, uint64_t bytes, void** registration, sy_error* error);
-  void Deregister(void* registration);
 
   // Calls of this thread between the two, on any communicators, proceed together.
-  static sy_status GroupBegin(sy_error* error);
+  static sy_status GroupBegin(const sy_instance& instance, sy_error* error);
   static sy_status GroupEnd(sy_error* error);
 
  private:
@@ -54,8 +53,13 @@ class NcclCommunicator {
     void* registration = nullptr;
   };
 
-  NcclCommunicator(std::string name, int rank, int size, int device, uint64_t timeout_ms)
-      : name_(std::move(name)), rank_(rank), size_(size), device_(device), timeout_ms_(timeout_ms) {}
+  NcclCommunicator(const sy_instance& instance, std::string name, int rank, int size, int device, uint64_t timeout_ms)
+      : instance_(instance),
+        name_(std::move(name)),
+        rank_(rank),
+        size_(size),
+        device_(device),
+        timeout_ms_(timeout_ms) {}
 
   sy_status Begin(sy_error* error);                   // of init: the id, then ncclCommInitRankConfig
   std::string Absent() const;                         // "ranks 1, 3", or "" where the store cannot tell
@@ -70,8 +74,10 @@ class NcclCommunicator {
   sy_status Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error);
   ncclResult_t AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const;
   sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
-  bool Finalized();  // bounded
+  bool Finalized();                                                // bounded
+  void LogFailure(sy_status status, const sy_error& error) const;  // of what frees, and cannot fail by its signature
 
+  const sy_instance& instance_;
   const std::string name_;
   int rank_, size_;
   const int device_;

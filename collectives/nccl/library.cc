@@ -4,8 +4,6 @@
 
 #include <string>
 
-#include "core/abi/boundary.h"
-
 namespace nccl {
 namespace {
 
@@ -17,9 +15,9 @@ struct Loaded {
   Library library;
   std::string problem;  // why it cannot be used; empty: it can
 
-  Loaded() {
+  explicit Loaded(const sy_instance& instance) {
     void* const cuda = Open(Format("libcudart.so.%d", CUDART_VERSION / 1000), "install the CUDA runtime");
-    const char* const chosen = switchyard::Setting("NCCL_LIBRARY");
+    const char* const chosen = instance.Setting("NCCL_LIBRARY");
     void* const nccl = Open(chosen ? chosen : Format("libnccl.so.%d", NCCL_MAJOR), "install NCCL");
     if (!problem.empty()) return;
 #define NCCL_PLUGIN_BIND(name) Bind(nccl, #name, library.name, true);
@@ -56,8 +54,9 @@ struct Loaded {
   }
 };
 
-const Loaded& TheLoaded() {
-  static const Loaded loaded;
+// The first call of the process is FindLibrary's, and says whose settings are read.
+const Loaded& TheLoaded(const sy_instance* first = nullptr) {
+  static const Loaded loaded(*first);
   return loaded;
 }
 
@@ -78,8 +77,8 @@ sy_status ClassOf(ncclResult_t code) {
 
 }  // namespace
 
-const Library* FindLibrary(sy_error* error) {
-  const Loaded& loaded = TheLoaded();
+const Library* FindLibrary(const sy_instance& instance, sy_error* error) {
+  const Loaded& loaded = TheLoaded(&instance);
   if (loaded.problem.empty()) return &loaded.library;
   switchyard::Refuse(error, SY_UNSUPPORTED, "no NCCL: " + loaded.problem);
   return nullptr;

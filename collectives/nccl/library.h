@@ -1,6 +1,5 @@
 // libnccl (SWITCHYARD_NCCL_LIBRARY, or by its name) and libcudart, bound at run time: the plugin loads where they are
-// missing and says so. Signatures are those
-// of nccl.h and cuda_runtime_api.h, which it is compiled against
+// missing and says so. Signatures are those of nccl.h and cuda_runtime_api.h, which it is compiled against
 // (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html). Thread-safe: found once, constant afterwards.
 #pragma once
 
@@ -9,7 +8,7 @@
 
 #include <source_location>
 
-#include "core/abi/base.h"
+#include "core/abi/boundary.h"
 
 namespace nccl {
 
@@ -57,8 +56,9 @@ struct Library {
   cudaError_t (*cudaMalloc)(void**, size_t) = nullptr;  // by hand: in C++ its header overloads it
 };
 
-// nullptr where a library is missing, incomplete or too old; `error` then says which, and where it was looked for.
-const Library* FindLibrary(sy_error* error);
+// nullptr where a library is missing, incomplete or too old; `error` then says which, and where it was looked for. The
+// process has one: the settings of the instance that asks first name it.
+const Library* FindLibrary(const sy_instance& instance, sy_error* error);
 // After FindLibrary succeeded.
 const Library& TheLibrary();
 

@@ -15,7 +15,7 @@ namespace switchyard {
 using ReduceFunction = void (*)(void* const* destinations, int destination_count, const void* const* sources,
                                 int source_count, size_t count);
 
-// nullptr for a pair that is not offered; every dtype × reduction of ABI version 1 is.
+// nullptr for a pair that is not offered; every dtype × reduction of core/abi is.
 ReduceFunction FindReduction(sy_dtype dtype, int reduction);
 
 }  // namespace switchyard

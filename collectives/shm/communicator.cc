@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "core/abi/boundary.h"
-#include "core/abi/device.h"
 
 namespace shm {
 namespace {
@@ -24,17 +23,17 @@ uint64_t Now() {
 
 }  // namespace
 
-void ShmCommunicator::Describe(sy_collective_info& info) {
+void ShmCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
+  static const char* const kKinds[] = {"host", nullptr};
   snprintf(info.name, sizeof info.name, "shm");
   info.completion = SY_COMPLETES_BY_POLL;
   info.flags = SY_COLLECTIVE_ONE_NODE | SY_COLLECTIVE_DETERMINISTIC;
-  info.memory_kinds = 1u << SY_MEMORY_HOST;
-  for (uint32_t& dtypes : info.reductions) dtypes = (1u << SY_DTYPE_COUNT) - 1;
+  info.memory_kinds = kKinds;
   info.alignment = 4096;
 }
 
-sy_status ShmCommunicator::Create(const sy_init_request& request, std::unique_ptr<ShmCommunicator>* communicator,
-                                  sy_error* error) {
+sy_status ShmCommunicator::Create(const sy_instance&, const sy_init_request& request,
+                                  std::unique_ptr<ShmCommunicator>* communicator, sy_error* error) {
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size) {
     return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
   }
@@ -70,9 +69,13 @@ sy_status ShmCommunicator::Ready(sy_error* error) {
   if (store_ != nullptr) {
     char name[128];
     uint32_t bytes = 0;
-    const sy_status found = store_->get(store_->context, store_key_.c_str(), name, sizeof name, &bytes, 0, error);
+    sy_error problem{SY_HEADER(sy_error)};
+    const sy_status found = store_->get(store_->context, store_key_.c_str(), name, sizeof name, &bytes, 0, &problem);
     if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
-    if (found != SY_OK) return found;
+    if (found != SY_OK) {
+      if (error != nullptr) FillStruct(error, problem);
+      return found;
+    }
     meeting_->Attend(std::string(name, bytes));
     store_ = nullptr;
   }
@@ -100,6 +103,7 @@ sy_status ShmCommunicator::Ready(sy_error* error) {
       return queued;
   }
   if (const sy_status met = Poll(joining_, error); met != SY_OK) return met;
+  Release(joining_);
   // Now that everybody has written where it may run: does each have a core of its own?
   int cores = 0;
   for (int word = 0; word < 16; ++word) {
@@ -116,18 +120,18 @@ bool ShmCommunicator::Interrupted() const {
   return aborted_ || page_.load()->aborted_by.load(std::memory_order_relaxed) != 0;
 }
 
-sy_request* ShmCommunicator::FreeRequest(sy_error* error) {
-  if (failed_ != SY_OK) {
-    if (error != nullptr) *error = failure_;
-    return nullptr;
+sy_request* ShmCommunicator::Queue(const CallSignature& call) {
+  if (unused_.empty()) {
+    requests_.push_back(std::make_unique<sy_request>());
+    unused_.reserve(requests_.size());  // Release must not fail
+    unused_.push_back(requests_.back().get());
   }
-  sy_request& request = requests_[next_ % requests_.size()];
-  if (request.state != sy_request::kFree) {
-    SY_FAIL(error, SY_INVALID, "more than %zu calls are pending; poll them", requests_.size());
-    return nullptr;
-  }
-  request.owner = this;
+  sy_request& request = *unused_.back();
+  queue_.push_back(&request);
+  unused_.pop_back();
+  request.done = false;
   request.header = {};
+  static_cast<CallSignature&>(request.header) = call;
   request.outcome = SY_OK;
   request.step = 0;
   request.barriers = 1;
@@ -135,42 +139,44 @@ sy_request* ShmCommunicator::FreeRequest(sy_error* error) {
   request.arrived = request.slept = request.early = request.two_phase = request.direct = false;
   request.send = nullptr;
   request.receive = nullptr;
+  request.messages.clear();
   return &request;
 }
 
 sy_status ShmCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** result,
                                   sy_error* error) {
-  const bool reduces = kind == kAllReduce || kind == kReduceScatter;
-  if (BytesOf(dtype) == 0 || (reduces && FindReduction(dtype, reduction) == nullptr)) {
-    return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
-  }
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
-  sy_request* const request = FreeRequest(error);
-  if (request == nullptr) return failed_ != SY_OK ? failed_ : SY_INVALID;
-  static_cast<CallSignature&>(request->header) = SignatureOf(kind, call, count, dtype, reduction, root);
+  sy_request* const request = Queue(SignatureOf(kind, call, count, dtype, reduction, root));
   request->send = static_cast<const char*>(send);
   request->receive = static_cast<char*>(receive);
-  request->reduce = reduces ? FindReduction(dtype, reduction) : nullptr;
-  request->state = sy_request::kQueued;
-  ++next_;
+  request->reduce = FindReduction(dtype, reduction);
   *result = request;
   return SY_OK;
 }
 
 sy_status ShmCommunicator::Poll(sy_request* request, sy_error* error) {
-  Progress(true);
-  if (request->state == sy_request::kQueued) return SY_IN_PROGRESS;
-  request->state = sy_request::kFree;
-  if (request->outcome != SY_OK && error != nullptr) *error = request->error;
+  if (!request->done) Progress(true);
+  if (!request->done) return SY_IN_PROGRESS;
+  if (request->outcome != SY_OK && error != nullptr) FillStruct(error, request->error);
   return request->outcome;
 }
 
+void ShmCommunicator::Release(sy_request* request) {
+  if (!request->done) {
+    Abort();
+    if (failed_ == SY_OK)
+      failed_ = SY_FAIL(&failure_, SY_ABORTED, "%s was given up", switchyard::Describe(request->header).c_str());
+    std::erase(queue_, request);
+  }
+  unused_.push_back(request);
+}
+
 void ShmCommunicator::Progress(bool wait) {
-  for (; first_ < next_; ++first_) {
-    sy_request& request = requests_[first_ % requests_.size()];
-    if (request.state != sy_request::kQueued) continue;
+  while (!queue_.empty()) {
+    sy_request& request = *queue_.front();
     if (request.began_ns == 0) request.began_ns = Now();
+    if (failed_ == SY_OK && aborted_) failed_ = SY_FAIL(&failure_, SY_ABORTED, "aborted");
     sy_status status = failed_;
     if (failed_ != SY_OK)
       request.error = failure_;
@@ -178,7 +184,8 @@ void ShmCommunicator::Progress(bool wait) {
       status = request.header.kind == kMessages ? AdvanceMessages(request, wait) : Advance(request, wait);
     if (status == SY_IN_PROGRESS) return;
     request.outcome = status;
-    request.state = sy_request::kDone;
+    request.done = true;
+    queue_.erase(queue_.begin());
     if (status != SY_OK && failed_ == SY_OK) {
       failed_ = status;
       failure_ = request.error;
@@ -271,6 +278,7 @@ sy_status ShmCommunicator::RunNow(CollectiveKind kind, uint64_t count, int32_t v
   sy_status status;
   do status = Poll(request, error);
   while (status == SY_IN_PROGRESS);
+  Release(request);
   return status;
 }
 
@@ -315,7 +323,7 @@ sy_status ShmCommunicator::Allocate(uint64_t bytes, void** address, sy_error* er
                        static_cast<unsigned long long>(bytes));
   }
   if (status != SY_OK) {
-    if (error != nullptr) *error = problem;
+    if (error != nullptr) FillStruct(error, problem);
     return status;
   }
   *address = made->memory.base() + made->stride * rank_;

@@ -1,10 +1,9 @@
 // A communicator over shared memory. Calls are queued and run one after another by whoever polls; each is a row of
 // steps with a barrier between any two: work, arrive, wait for the others, work … Nothing runs while nobody polls.
 // Every call starts by publishing a header that all ranks compare, so that disagreeing ranks are told apart before any
-// data is touched. The first error ends the communicator. One thread; Abort from any.
+// data is touched. The first error ends the communicator. One call at a time, of whichever thread; Abort at any time.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -20,13 +19,10 @@ namespace shm {
 
 using namespace switchyard;  // the words of collective_class.h
 
-class ShmCommunicator;
-
 }  // namespace shm
 
 struct sy_request {
-  enum { kFree, kQueued, kDone } state = kFree;
-  shm::ShmCommunicator* owner = nullptr;
+  bool done = false;
   shm::CallHeader header{};
   const char* send = nullptr;
   char* receive = nullptr;
@@ -57,10 +53,11 @@ namespace shm {
 
 class ShmCommunicator {
  public:
-  static void Describe(sy_collective_info& info);
+  static void Describe(const sy_instance&, sy_collective_info& info);
+  static bool Reduces(int32_t reduction, sy_dtype dtype) { return FindReduction(dtype, reduction) != nullptr; }
   // Not usable before Ready() answers SY_OK. Rank 0 tells the name of its socket through the store.
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<ShmCommunicator>* communicator,
-                          sy_error* error);
+  static sy_status Create(const sy_instance&, const sy_init_request& request,
+                          std::unique_ptr<ShmCommunicator>* communicator, sy_error* error);
   sy_status Ready(sy_error* error);
 
   // Queues a collective. `count` as in the ABI.
@@ -68,9 +65,11 @@ class ShmCommunicator {
                    int32_t reduction, int32_t root, sy_request** request, sy_error* error);
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
-  // Progress of the whole queue; the outcome of `request`, which is free afterwards. Sleeps up to a millisecond where
-  // nothing can go on.
+  // Progress of the whole queue; the outcome of `request`, again and again. Sleeps up to a millisecond where nothing
+  // can go on.
   sy_status Poll(sy_request* request, sy_error* error);
+  // A call that has not ended is given up, and the communicator with it: only polls of this rank touch a call's memory.
+  void Release(sy_request* request);
 
   // These wait for the other ranks.
   sy_status Allocate(uint64_t bytes, void** address, sy_error* error);
@@ -89,7 +88,7 @@ class ShmCommunicator {
       : rank_(rank), size_(size), timeout_ms_(timeout_ms), layout_(size) {}
 
   // communicator.cc: the queue and the steps
-  sy_request* FreeRequest(sy_error* error);
+  sy_request* Queue(const CallSignature& call);
   sy_status RunNow(CollectiveKind kind, uint64_t count, int32_t value, int32_t other, sy_error* error);
   void Progress(bool wait);
   sy_status Advance(sy_request& request, bool wait);
@@ -132,12 +131,12 @@ class ShmCommunicator {
   bool ready_ = false;
   RankRecord* records_ = nullptr;
   RingHeader* rings_ = nullptr;
-  std::vector<std::unique_ptr<OwnedSegment>> owned_;  // by number; null: freed
-  std::array<sy_request, 64> requests_;               // a ring: [first_, next_) are queued or done and not yet polled
-  uint64_t first_ = 0, next_ = 0;
-  uint64_t call_ = 0;        // collectives begun, equal on all ranks
-  uint32_t generation_ = 0;  // barriers reached
-  uint64_t turn_ = 0;        // staging slots used
+  std::vector<std::unique_ptr<OwnedSegment>> owned_;   // by number; null: freed
+  std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
+  std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress
+  uint64_t call_ = 0;                                  // collectives begun, equal on all ranks
+  uint32_t generation_ = 0;                            // barriers reached
+  uint64_t turn_ = 0;                                  // staging slots used
   int spins_ = 0;
   std::vector<void*> destinations_;
   std::vector<const void*> sources_;

@@ -30,19 +30,13 @@ void CopyFromRing(const char* ring, uint64_t at, char* to, uint64_t bytes) {
 }  // namespace
 
 sy_status ShmCommunicator::SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count,
-                                          sy_request** result, sy_error* error) {
+                                          sy_request** request, sy_error* error) {
   for (uint32_t i = 0; i < count; ++i) {
     if (transfers[i].peer < 0 || transfers[i].peer >= size_)
       return SY_FAIL(error, SY_INVALID, "message %u: peer %d of %d ranks", i, transfers[i].peer, size_);
   }
-  sy_request* const request = FreeRequest(error);
-  if (request == nullptr) return failed_ != SY_OK ? failed_ : SY_INVALID;
-  static_cast<CallSignature&>(request->header) = SignatureOf(kMessages, call, count, SY_U8, SY_SUM, 0);
-  request->messages.clear();
-  for (uint32_t i = 0; i < count; ++i) request->messages.push_back({transfers[i], 0, 0});
-  request->state = sy_request::kQueued;
-  ++next_;
-  *result = request;
+  *request = Queue(SignatureOf(kMessages, call, count, SY_U8, SY_SUM, 0));
+  for (uint32_t i = 0; i < count; ++i) (*request)->messages.push_back({transfers[i], 0, 0});
   return SY_OK;
 }
 

@@ -5,13 +5,14 @@
 
 namespace {
 
-const void* Interface(const char* name) {
-  static const sy_collective_v1 table = switchyard::CollectiveTable<shm::ShmCommunicator>();
-  return strcmp(name, "collective/1") == 0 ? &table : nullptr;
+const void* GetInterface(sy_instance*, const char* name) {
+  static const sy_collective_v2 table = switchyard::CollectiveTable<shm::ShmCommunicator>();
+  return strcmp(name, "collective/2") == 0 ? &table : nullptr;
 }
 
 }  // namespace
 
-sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::AnswerQuery(host, plugin, error, "shm", "1.0", Interface);
+sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  return switchyard::AnswerCreate(host, plugin, error, {"shm", "2.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                                  GetInterface);
 }

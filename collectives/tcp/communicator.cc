@@ -9,14 +9,11 @@
 #include <cstring>
 
 #include "collectives/reduction/reduce.h"
-#include "core/abi/device.h"
 
 namespace tcp {
 
 using switchyard::BytesOf;
 using Clock = std::chrono::steady_clock;
-
-const sy_host* host = nullptr;
 
 namespace {
 
@@ -31,24 +28,30 @@ uint64_t ShareBegin(uint64_t count, int rank, int size) {
 
 bool InOneRound(const CallSignature& call) { return call.count * BytesOf(call.dtype) <= kOneRoundBytes; }
 
-bool Reduces(int32_t kind) { return kind == switchyard::kAllReduce || kind == switchyard::kReduceScatter; }
+bool IsReduction(int32_t kind) { return kind == switchyard::kAllReduce || kind == switchyard::kReduceScatter; }
 
 }  // namespace
 
-void TcpCommunicator::Describe(sy_collective_info& info) {
+void TcpCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
+  static const char* const kKinds[] = {"host", nullptr};
   std::snprintf(info.name, sizeof info.name, "tcp");
   info.completion = SY_COMPLETES_BY_POLL;
   info.flags = SY_COLLECTIVE_DETERMINISTIC;
-  info.memory_kinds = 1u << SY_MEMORY_HOST;
-  for (uint32_t& dtypes : info.reductions) dtypes = (1u << SY_DTYPE_COUNT) - 1;
+  info.memory_kinds = kKinds;
   info.alignment = 64;
 }
 
-TcpCommunicator::TcpCommunicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh)
+bool TcpCommunicator::Reduces(int32_t reduction, sy_dtype dtype) {
+  return switchyard::FindReduction(dtype, reduction) != nullptr;
+}
+
+TcpCommunicator::TcpCommunicator(const sy_init_request& request, const std::string& interface,
+                                 std::unique_ptr<Mesh> mesh)
     : rank_(request.rank),
       size_(request.size),
       timeout_ms_(request.timeout_ms),
       name_(request.name == nullptr ? "" : request.name),
+      interface_(interface),
       store_(request.store),
       hosts_(static_cast<size_t>(request.size), 0),
       mesh_(std::move(mesh)),
@@ -56,34 +59,43 @@ TcpCommunicator::TcpCommunicator(const sy_init_request& request, std::unique_ptr
   if (request.hosts != nullptr) hosts_.assign(request.hosts, request.hosts + request.size);
 }
 
-sy_status TcpCommunicator::Create(const sy_init_request& request, std::unique_ptr<TcpCommunicator>* result,
-                                  sy_error* error) {
+sy_status TcpCommunicator::Create(const sy_instance& instance, const sy_init_request& request,
+                                  std::unique_ptr<TcpCommunicator>* result, sy_error* error) {
+  const char* const interface = instance.Setting("TCP_INTERFACE");
+  return Open(request, interface == nullptr ? "" : interface, result, error);
+}
+
+sy_status TcpCommunicator::Open(const sy_init_request& request, const std::string& interface,
+                                std::unique_ptr<TcpCommunicator>* result, sy_error* error) {
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
     return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
-  const char* const interface = host->setting("TCP_INTERFACE");
   std::unique_ptr<Mesh> mesh;
-  if (const sy_status opened = Mesh::Open(request, interface == nullptr ? "" : interface, &mesh, error);
-      opened != SY_OK)
-    return opened;
-  result->reset(new TcpCommunicator(request, std::move(mesh)));
+  if (const sy_status opened = Mesh::Open(request, interface, &mesh, error); opened != SY_OK) return opened;
+  result->reset(new TcpCommunicator(request, interface, std::move(mesh)));
   return SY_OK;
 }
 
 sy_status TcpCommunicator::Ready(sy_error* error) {
   if (failed_ != SY_OK) {
-    if (error != nullptr) *error = failure_;
+    if (error != nullptr) switchyard::FillStruct(error, failure_);
     return failed_;
   }
   if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted");
-  return mesh_->Poll(error);
+  sy_error problem{SY_HEADER(sy_error)};  // what was not there yet is no error
+  const sy_status status = mesh_->Poll(&problem);
+  if (status != SY_OK && status != SY_IN_PROGRESS && error != nullptr) switchyard::FillStruct(error, problem);
+  return status;
 }
 
 sy_request* TcpCommunicator::Queue(const CallSignature& call, const void* send, void* receive) {
-  if (unused_.empty()) unused_.push_back(std::make_unique<sy_request>());
-  queue_.push_back(std::move(unused_.back()));
+  if (unused_.empty()) {
+    requests_.push_back(std::make_unique<sy_request>());
+    unused_.reserve(requests_.size());  // Release must not fail
+    unused_.push_back(requests_.back().get());
+  }
+  sy_request& request = *unused_.back();
+  queue_.push_back(&request);
   unused_.pop_back();
-  sy_request& request = *queue_.back();
-  request.owner = this;
   request.call = call;
   request.send = static_cast<const char*>(send);
   request.receive = static_cast<char*>(receive);
@@ -97,8 +109,6 @@ sy_request* TcpCommunicator::Queue(const CallSignature& call, const void* send, 
 sy_status TcpCommunicator::Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count,
                                   sy_dtype dtype, int32_t reduction, int32_t root, sy_request** request,
                                   sy_error* error) {
-  if (BytesOf(dtype) == 0 || reduction < 0 || reduction >= SY_REDUCTION_COUNT)
-    return SY_FAIL(error, SY_UNSUPPORTED, "dtype %d with reduction %d", dtype, reduction);
   if (root < 0 || root >= size_) return SY_FAIL(error, SY_INVALID, "root %d of %d ranks", root, size_);
   *request = Queue(switchyard::SignatureOf(kind, call, count, dtype, reduction, root), send, receive);
   return SY_OK;
@@ -116,7 +126,7 @@ sy_status TcpCommunicator::SubmitMessages(const sy_call* call, const sy_transfer
   return SY_OK;
 }
 
-sy_status TcpCommunicator::Poll(sy_request* request, sy_error* error) {
+void TcpCommunicator::Progress() {
   while (!queue_.empty()) {
     sy_request& first = *queue_.front();
     sy_status status = failed_;
@@ -124,23 +134,32 @@ sy_status TcpCommunicator::Poll(sy_request* request, sy_error* error) {
       first.error = failure_;
     else
       status = Advance(first);
-    if (status == SY_IN_PROGRESS) break;
+    if (status == SY_IN_PROGRESS) return;
     if (status != SY_OK && failed_ == SY_OK) {
       failed_ = status;
       failure_ = first.error;
     }
     first.outcome = status;
     first.done = true;
-    finished_.push_back(std::move(queue_.front()));
     queue_.erase(queue_.begin());
   }
+}
+
+sy_status TcpCommunicator::Poll(sy_request* request, sy_error* error) {
+  if (!request->done) Progress();
   if (!request->done) return SY_IN_PROGRESS;
-  if (request->outcome != SY_OK && error != nullptr) *error = request->error;
-  const auto found =
-      std::find_if(finished_.begin(), finished_.end(), [&](const auto& own) { return own.get() == request; });
-  unused_.push_back(std::move(*found));
-  finished_.erase(found);
-  return unused_.back()->outcome;
+  if (request->outcome != SY_OK && error != nullptr) switchyard::FillStruct(error, request->error);
+  return request->outcome;
+}
+
+void TcpCommunicator::Release(sy_request* request) {
+  if (!request->done) {
+    Abort();
+    if (failed_ == SY_OK)
+      failed_ = SY_FAIL(&failure_, SY_ABORTED, "%s was given up", switchyard::Describe(request->call).c_str());
+    std::erase(queue_, request);
+  }
+  unused_.push_back(request);
 }
 
 // SY_IN_PROGRESS where nothing can go on now.
@@ -231,7 +250,7 @@ void TcpCommunicator::ReduceBlocks(const sy_request& request, const char* own, u
 bool TcpCommunicator::NextRound(sy_request& request) {
   const CallSignature& call = request.call;
   const uint64_t element = BytesOf(call.dtype), block = call.count * element;
-  if (!Reduces(call.kind) || request.round > 0) return false;
+  if (!IsReduction(call.kind) || request.round > 0) return false;
   if (call.kind == switchyard::kReduceScatter) {
     ReduceBlocks(request, request.send + static_cast<uint64_t>(rank_) * block, call.count, request.receive);
     return false;
@@ -359,6 +378,7 @@ sy_status TcpCommunicator::Split(int32_t color, int32_t key, const char* name, s
   sy_status status;
   do status = Poll(request, error);
   while (status == SY_IN_PROGRESS);
+  Release(request);
   if (status != SY_OK || color < 0) return status;
 
   std::vector<int> group;
@@ -379,7 +399,7 @@ sy_status TcpCommunicator::Split(int32_t color, int32_t key, const char* name, s
   part.store = store_;
   part.timeout_ms = timeout_ms_;
   std::unique_ptr<TcpCommunicator> made;
-  status = Create(part, &made, error);
+  status = Open(part, interface_, &made, error);
   while (status == SY_OK && (status = made->Ready(error)) == SY_IN_PROGRESS) {
     if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted in split");
     poll(nullptr, 0, 1);

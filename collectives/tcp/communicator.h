@@ -4,7 +4,7 @@
 // collective each rank sends something to each other rank, if only that signature. Reductions add in rank order: the
 // same bits on every rank, every time, and the same as those of plugin shm. Sent and received by a rank in an
 // all_reduce of N bytes on n ranks: 2 N (n - 1) / n, the least there is. The first error ends the communicator. One
-// thread; Abort from any.
+// call at a time, of whichever thread; Abort at any time.
 #pragma once
 
 #include <poll.h>
@@ -17,15 +17,10 @@
 
 #include "collectives/tcp/mesh.h"
 #include "core/abi/collective_class.h"
-#include "core/abi/plugin.h"
 
 namespace tcp {
 
 using switchyard::CallSignature;
-
-extern const sy_host* host;  // what sy_plugin_query was given
-
-class TcpCommunicator;
 
 // What precedes the bytes of every message. Ranks are of one architecture: numbers travel as they lie in memory.
 struct Frame {
@@ -42,7 +37,6 @@ struct sy_request {
     tcp::Frame frame{};
     uint64_t size() const { return sizeof(tcp::Frame) + transfer.bytes; }
   };
-  tcp::TcpCommunicator* owner = nullptr;
   tcp::CallSignature call{};
   const char* send = nullptr;
   char* receive = nullptr;
@@ -58,24 +52,31 @@ namespace tcp {
 
 class TcpCommunicator {
  public:
-  static void Describe(sy_collective_info& info);
-  static sy_status Create(const sy_init_request& request, std::unique_ptr<TcpCommunicator>* result, sy_error* error);
+  static void Describe(const sy_instance&, sy_collective_info& info);
+  static bool Reduces(int32_t reduction, sy_dtype dtype);
+  static sy_status Create(const sy_instance& instance, const sy_init_request& request,
+                          std::unique_ptr<TcpCommunicator>* result, sy_error* error);
   sy_status Ready(sy_error* error);
   sy_status Submit(int32_t kind, const sy_call* call, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                    int32_t reduction, int32_t root, sy_request** request, sy_error* error);
   sy_status SubmitMessages(const sy_call* call, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error);
-  // Progress of the whole queue; the outcome of `request`, which is free afterwards. Sleeps up to a millisecond where
-  // no socket has anything.
+  // Progress of the whole queue; the outcome of `request`, again and again. Sleeps up to a millisecond where no socket
+  // has anything.
   sy_status Poll(sy_request* request, sy_error* error);
+  // A call that has not ended is given up, and the communicator with it: only polls touch a call's memory.
+  void Release(sy_request* request);
   // Waits for the other ranks.
   sy_status Split(int32_t color, int32_t key, const char* name, std::unique_ptr<TcpCommunicator>* result,
                   sy_error* error);
   void Abort() { aborted_ = true; }
 
  private:
-  TcpCommunicator(const sy_init_request& request, std::unique_ptr<Mesh> mesh);
+  TcpCommunicator(const sy_init_request& request, const std::string& interface, std::unique_ptr<Mesh> mesh);
+  static sy_status Open(const sy_init_request& request, const std::string& interface,
+                        std::unique_ptr<TcpCommunicator>* result, sy_error* error);
   sy_request* Queue(const CallSignature& call, const void* send, void* receive);
+  void Progress();
   sy_status Advance(sy_request& request);
   bool NextRound(sy_request& request);  // false after the last
   void FirstRound(sy_request& request);
@@ -89,13 +90,14 @@ class TcpCommunicator {
 
   int rank_, size_;
   uint64_t timeout_ms_;
-  std::string name_;
+  std::string name_, interface_;  // interface_: of the network, "" for any; of what is split from it, too
   const sy_store* store_;
   std::vector<int32_t> hosts_;
   std::unique_ptr<Mesh> mesh_;
-  std::vector<std::unique_ptr<sy_request>> queue_, finished_, unused_;
-  std::vector<char> scratch_;     // one call runs at a time
-  std::vector<short> waits_for_;  // poll events, by peer
+  std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
+  std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress
+  std::vector<char> scratch_;                          // one call runs at a time
+  std::vector<short> waits_for_;                       // poll events, by peer
   std::vector<const void*> sources_;
   std::vector<pollfd> polled_;
   sy_status failed_ = SY_OK;

@@ -1,22 +1,18 @@
 // The tcp plugin's one symbol.
-#include "core/abi/plugin.h"
-
 #include <string.h>
 
 #include "collectives/tcp/communicator.h"
 
 namespace {
 
-const void* Interface(const char* name) {
-  static const sy_collective_v1 table = switchyard::CollectiveTable<tcp::TcpCommunicator>();
-  return strcmp(name, "collective/1") == 0 ? &table : nullptr;
+const void* GetInterface(sy_instance*, const char* name) {
+  static const sy_collective_v2 table = switchyard::CollectiveTable<tcp::TcpCommunicator>();
+  return strcmp(name, "collective/2") == 0 ? &table : nullptr;
 }
 
 }  // namespace
 
-sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error*) {
-  tcp::host = host;
-  const sy_plugin own{SY_HEADER(sy_plugin), SY_PLUGIN_MAGIC, "tcp", "1.0", "Switchyard", Interface};
-  switchyard::FillStruct(plugin, own);
-  return SY_OK;
+sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  return switchyard::AnswerCreate(host, plugin, error, {"tcp", "2.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                                  GetInterface);
 }

@@ -10,12 +10,41 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <source_location>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "core/abi/plugin.h"
+
+// What one sy_plugin_create of a C++ plugin made: the host that it serves. Plugins that keep more derive from it.
+struct sy_instance {
+  virtual ~sy_instance() = default;
+  // Value of SWITCHYARD_<name>, or NULL.
+  const char* Setting(const char* name) const {
+    return host != nullptr && SY_HAS(sy_host, host, setting) && host->setting != nullptr
+               ? host->setting(host->context, name)
+               : nullptr;
+  }
+  // A whole number of at least `least` from SWITCHYARD_<name>; `otherwise` where it is not set or is something else.
+  int64_t NumberSetting(const char* name, int64_t otherwise, int64_t least = 1) const {
+    const char* const text = Setting(name);
+    if (text == nullptr) return otherwise;
+    char* end = nullptr;
+    const long long value = std::strtoll(text, &end, 10);
+    return end == text || *end != '\0' || value < least ? otherwise : value;
+  }
+  // level: as in sy_host.
+  void Log(int32_t level, const std::string& text) const {
+    if (host != nullptr && SY_HAS(sy_host, host, log) && host->log != nullptr)
+      host->log(host->context, level, text.c_str());
+  }
+
+  const sy_host* host = nullptr;
+};
 
 namespace switchyard {
 
@@ -82,43 +111,51 @@ sy_status Guarded(sy_error* error, Body body) {
   }
 }
 
-// What the host gave to sy_plugin_query; one in each plugin.
-inline const sy_host* plugin_host = nullptr;
-
-// Value of SWITCHYARD_<name>, or NULL.
-inline const char* Setting(const char* name) {
-  return plugin_host != nullptr && SY_HAS(sy_host, plugin_host, setting) && plugin_host->setting != nullptr
-             ? plugin_host->setting(name)
-             : nullptr;
+// False, with the error filled, if the chain behind a header (which may be NULL) holds a link that must be understood:
+// no plugin of ours knows any.
+inline bool KnowsExtensions(const sy_header* header, sy_error* error,
+                            std::source_location where = std::source_location::current()) {
+  const sy_extension* const unknown = sy_required_extension(header);
+  if (unknown == nullptr) return true;
+  Refuse(error, SY_UNSUPPORTED, std::string("the extension ") + (unknown->name ? unknown->name : "?") + " is unknown",
+         where);
+  return false;
+}
+// The same for a struct, which may be NULL.
+template <typename T>
+bool KnowsExtensions(const T* given, sy_error* error, std::source_location where = std::source_location::current()) {
+  return KnowsExtensions(given == nullptr ? nullptr : &given->header, error, where);
 }
 
-// A whole number of at least `least` from SWITCHYARD_<name>; `otherwise` where it is not set or is something else.
-inline int64_t NumberSetting(const char* name, int64_t otherwise, int64_t least = 1) {
-  const char* const text = Setting(name);
-  if (text == nullptr) return otherwise;
-  char* end = nullptr;
-  const long long value = std::strtoll(text, &end, 10);
-  return end == text || *end != '\0' || value < least ? otherwise : value;
-}
+// Who answers sy_plugin_create.
+struct PluginStrings {
+  const char *name, *version, *vendor;
+};
 
-// What sy_plugin_query of a plugin with these strings and this table of interfaces does.
-inline sy_status AnswerQuery(const sy_host* host, sy_plugin* plugin, sy_error* error, const char* name,
-                             const char* version, const void* (*interface)(const char*)) {
-  if (plugin == nullptr || !SY_HAS(sy_plugin, plugin, interface)) {
-    return SY_FAIL(error, SY_INVALID, "sy_plugin_query: the plugin struct is smaller than version 1's");
+// What sy_plugin_create does: a new instance serves `host`, and is kept until the process ends.
+inline sy_status AnswerCreate(const sy_host* host, sy_plugin* plugin, sy_error* error, const PluginStrings& who,
+                              std::unique_ptr<sy_instance> instance,
+                              const void* (*get_interface)(sy_instance*, const char*)) {
+  if (plugin == nullptr || !SY_HAS(sy_plugin, plugin, get_interface)) {
+    return SY_FAIL(error, SY_INVALID, "sy_plugin_create: the plugin struct is smaller than that of edition 2");
   }
-  plugin_host = host;
-  sy_plugin own{};
-  own.magic = SY_PLUGIN_MAGIC;
-  own.name = name;
-  own.version = version;
-  own.vendor = "Switchyard";
-  own.interface = interface;
-  const uint32_t room = plugin->header.size;
-  FillStruct(plugin, own);
-  plugin->header = SY_HEADER(sy_plugin);
-  plugin->header.size = std::min(plugin->header.size, room);
-  return SY_OK;
+  if (!KnowsExtensions(host, error) || !KnowsExtensions(plugin, error)) return SY_UNSUPPORTED;
+  return Guarded(error, [&] {
+    static auto& mutex = *new std::mutex;
+    static auto& instances = *new std::vector<std::unique_ptr<sy_instance>>;
+    instance->host = host;
+    sy_plugin own{};
+    own.magic = SY_PLUGIN_MAGIC;
+    own.name = who.name;
+    own.version = who.version;
+    own.vendor = who.vendor;
+    own.instance = instance.get();
+    own.get_interface = get_interface;
+    const std::lock_guard lock(mutex);
+    instances.push_back(std::move(instance));
+    FillStruct(plugin, own);
+    return SY_OK;
+  });
 }
 
 }  // namespace switchyard

@@ -1,18 +1,19 @@
-/* collective/1: communicators between processes. Mandatory: query, init, poll, send_recv_batch, abort, destroy; the core composes the
- * rest from send_recv_batch. Every call carries a tag (which node of the plan) and a sequence number (how many calls came before on
- * this communicator): a plugin that moves control data must compare them between ranks and report a disagreement as SY_INVALID with
- * both sides named. Results of half types are rounded to nearest, ties to even, once or at every step. Addresses are of the memory kinds that query lists; the core stages anything else through host memory. */
+/* collective/2: communicators between processes. Mandatory: query, init, poll, send_recv_batch, abort, destroy, and request_poll and
+ * request_release where calls complete by poll; the core composes the rest from send_recv_batch. Every call carries a tag (which node of the
+ * plan) and a sequence number (how many calls came before on this communicator): a plugin that moves control data must compare them between ranks and
+ * report a disagreement as SY_INVALID with both sides named. Results of half types are rounded to nearest, ties to even, once or at every step.
+ * Addresses are of the memory kinds that query lists; the core stages anything else through host memory. */
 #ifndef SWITCHYARD_ABI_COLLECTIVE_H_
 #define SWITCHYARD_ABI_COLLECTIVE_H_
 
-#include "core/abi/base.h"
+#include "core/abi/plugin.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct sy_communicator sy_communicator;
-typedef struct sy_request sy_request; /* a host request; owned by the plugin until request_poll answers anything but SY_IN_PROGRESS */
+typedef struct sy_request sy_request; /* a call that completes by poll; the caller's until it hands it to request_release */
 
 enum { SY_SUM = 0, SY_MAX = 1, SY_MIN = 2, SY_PRODUCT = 3, SY_REDUCTION_COUNT = 4 };
 enum { SY_COMPLETES_ON_STREAM = 0, /* as device work, in order on the given stream */ SY_COMPLETES_BY_POLL = 1 /* as a host request */ };
@@ -29,8 +30,7 @@ typedef struct sy_collective_info {
   char name[64];
   uint32_t completion;                       /* SY_COMPLETES_* */
   uint32_t flags;                            /* SY_COLLECTIVE_* */
-  uint32_t memory_kinds;                     /* bit 1 << SY_MEMORY_HOST … (device.h) */
-  uint32_t reductions[SY_REDUCTION_COUNT];   /* for each reduction: bits 1 << dtype */
+  const char* const* memory_kinds;           /* those that it reaches, as sy_device_info.memory_kind names them; ends with NULL; static */
   uint32_t alignment;                        /* of owned memory, bytes */
 } sy_collective_info;
 
@@ -54,8 +54,10 @@ typedef struct sy_init_request {
   const char* name;           /* of the communicator; unique in the run, equal on all its ranks */
   const sy_store* store;      /* lives as long as the communicator and all that are split from it */
   uint64_t timeout_ms;        /* for init, and for any single call afterwards */
-  sy_device* device;          /* of the backend `device_plugin`, or NULL for host memory */
-  const char* device_plugin;
+  /* The device whose memory will be named, or NULL for host memory; the backend that opened it, whose interfaces the collective may use on it;
+   * and its number there. */
+  sy_device* device;
+  const sy_plugin* backend;
   int32_t device_index;
 } sy_init_request;
 
@@ -76,22 +78,28 @@ typedef struct sy_transfer { /* one message of send_recv_batch */
 
 /* Every collective takes `count` elements of `dtype`. With SY_COMPLETES_BY_POLL it may return *request == NULL: it has finished already. In place: send == receive
  * (all_gather: send == receive + rank·count; reduce_scatter: receive == send + rank·count). */
-typedef struct sy_collective_v1 {
+typedef struct sy_collective_v2 {
   sy_header header;
-  sy_status (*query)(sy_collective_info* info, sy_error* error);
-  sy_status (*init)(const sy_init_request* request, sy_communicator** communicator, sy_error* error); /* does not wait for peers; SY_INVALID (here or at the first poll) for a rank outside the size */
+  sy_status (*query)(sy_instance* instance, sy_collective_info* info, sy_error* error);
+  sy_status (*init)(sy_instance* instance, const sy_init_request* request, sy_communicator** communicator, sy_error* error); /* does not wait for peers; SY_INVALID (here or at the first poll) for a rank outside the size */
   /* SY_IN_PROGRESS until init has finished; then SY_OK, or its first error. Later too: SY_OK, or what has failed on a stream since. */
   sy_status (*poll)(sy_communicator* communicator, sy_error* error);
   /* All messages of the batch proceed together; the order between one pair of ranks is the order in the batches. */
   sy_status (*send_recv_batch)(sy_communicator*, const sy_call*, const sy_transfer* transfers, uint32_t count, sy_request** request, sy_error*);
-  void (*abort)(sy_communicator* communicator); /* any thread: every waiting call returns SY_ABORTED soon */
-  void (*destroy)(sy_communicator* communicator); /* local: does not wait for peers */
-  sy_status (*request_poll)(sy_request* request, sy_error* error); /* SY_IN_PROGRESS, SY_OK or the error; makes progress; NULL with SY_COMPLETES_ON_STREAM */
+  void (*abort)(sy_communicator* communicator); /* any thread, also more than once: every waiting call returns SY_ABORTED soon */
+  void (*destroy)(sy_communicator* communicator); /* local: does not wait for peers; every request was released before; communicators split from it live on */
+  /* With SY_COMPLETES_BY_POLL. SY_IN_PROGRESS, SY_OK or the error, which later polls repeat; makes progress. */
+  sy_status (*request_poll)(sy_communicator* communicator, sy_request* request, sy_error* error);
+  /* Gives the request back, once. One that has not ended is dropped: as if abort had been called, and on return the plugin touches neither the
+   * request nor the memory of its call any more. It never waits for a peer. */
+  void (*request_release)(sy_communicator* communicator, sy_request* request);
 
   /* Optional */
   sy_status (*all_reduce)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, int32_t reduction, sy_request**, sy_error*);
   /* receive: `count` elements; send: size · count */
   sy_status (*reduce_scatter)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, int32_t reduction, sy_request**, sy_error*);
+  /* Mandatory with either: SY_OK if both take this reduction of this dtype, SY_UNSUPPORTED if not, or if one of them is unknown. */
+  sy_status (*reduces)(sy_instance* instance, int32_t reduction, sy_dtype, sy_error*);
   /* send: `count` elements; receive: size · count */
   sy_status (*all_gather)(sy_communicator*, const sy_call*, const void* send, void* receive, uint64_t count, sy_dtype, sy_request**, sy_error*);
   sy_status (*broadcast)(sy_communicator*, const sy_call*, void* address, uint64_t count, sy_dtype, int32_t root, sy_request**, sy_error*);
@@ -101,15 +109,14 @@ typedef struct sy_collective_v1 {
   /* Ranks with equal color form a new communicator, ordered by key, ready at once. Called by all ranks with the same name, whatever their color;
    * color -1: none (*result = NULL). */
   sy_status (*split)(sy_communicator*, int32_t color, int32_t key, const char* name, sy_communicator** result, sy_error*);
-  sy_status (*group_begin)(sy_error*); /* calls up to group_end, on any communicators, proceed together */
-  sy_status (*group_end)(sy_error*);
-  /* Memory that the collective owns (a shared segment, a window). Called by all ranks with the same sizes in the same order. Collectives
-   * on addresses inside it may skip a copy. It lives until buffer_free or destroy. */
+  /* Calls of this thread up to group_end, on any communicators of the instance, proceed together. */
+  sy_status (*group_begin)(sy_instance* instance, sy_error*);
+  sy_status (*group_end)(sy_instance* instance, sy_error*);
+  /* Memory that the collective owns (a shared segment, a window), of the first kind that query lists. Called by all ranks with the same sizes in
+   * the same order. Collectives on addresses inside it may skip a copy. It lives until buffer_free or destroy. */
   sy_status (*buffer_alloc)(sy_communicator*, uint64_t bytes, void** address, sy_error*);
   void (*buffer_free)(sy_communicator*, void* address);
-  sy_status (*register_memory)(sy_communicator*, void* address, uint64_t bytes, void** registration, sy_error*);
-  void (*deregister_memory)(sy_communicator*, void* registration);
-} sy_collective_v1;
+} sy_collective_v2;
 
 #ifdef __cplusplus
 }

@@ -125,15 +125,26 @@ struct OpRequest {
   }
 };
 
-// Copies `given` (a ReadStruct) into *request. SY_INVALID, with a message, for what breaks the ABI: fewer than
-// `attribute_bytes` bytes of attributes (0: the op has none), a tensor of impossible rank, dtype, extents or size.
-// SY_UNSUPPORTED for a version of the op other than 1. What `request` then holds is sound; strides may be any.
+// Copies `given` (a ReadStruct) into *request. SY_INVALID, with a message, for what no edition allows: a missing
+// pointer, a tensor of impossible rank, extents or size. SY_UNSUPPORTED for what another edition may mean: a version of
+// the op other than 1, an unknown dtype, attributes that are more than `attribute_bytes` (0: the op has none) and not
+// zero there, an extension that must be understood. What `request` then holds is sound; strides may be any.
 inline sy_status ReadOpRequest(const sy_prepare_request& given, const char* op, size_t attribute_bytes,
                                OpRequest* request, sy_error* error) {
+  if (!KnowsExtensions(&given, error)) return SY_UNSUPPORTED;
   if (given.op_version != 1) return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op, given.op_version);
-  if (given.attributes_size < attribute_bytes || (attribute_bytes > 0 && given.attributes == nullptr)) {
+  if (attribute_bytes > 0 && (given.attributes == nullptr || given.attributes_size < sizeof(sy_header))) {
     return SY_FAIL(error, SY_INVALID, "%s: %u bytes of attributes, expected %zu (core/abi/ops.h names the struct)", op,
                    given.attributes == nullptr ? 0 : given.attributes_size, attribute_bytes);
+  }
+  if (attribute_bytes > 0 && !KnowsExtensions(static_cast<const sy_header*>(given.attributes), error))
+    return SY_UNSUPPORTED;
+  const auto* const bytes_of_attributes = static_cast<const char*>(given.attributes);
+  for (size_t i = attribute_bytes; bytes_of_attributes != nullptr && i < given.attributes_size; ++i) {
+    if (bytes_of_attributes[i] != 0) {
+      return SY_FAIL(error, SY_UNSUPPORTED, "%s: %u bytes of attributes, of which the plugin knows %zu", op,
+                     given.attributes_size, attribute_bytes);
+    }
   }
   if ((given.input_count > 0 && given.inputs == nullptr) || (given.output_count > 0 && given.outputs == nullptr))
     return SY_FAIL(error, SY_INVALID, "%s: the request points to no tensors", op);
@@ -143,8 +154,10 @@ inline sy_status ReadOpRequest(const sy_prepare_request& given, const char* op, 
   request->outputs.assign(given.outputs, given.outputs + given.output_count);
   for (const auto* tensors : {&request->inputs, &request->outputs}) {
     for (const sy_tensor& tensor : *tensors) {
-      if (tensor.rank < 0 || tensor.rank > SY_MAX_RANK || tensor.dtype < 0 || tensor.dtype >= SY_DTYPE_COUNT)
-        return SY_FAIL(error, SY_INVALID, "%s: a tensor of rank %d and dtype %d", op, tensor.rank, tensor.dtype);
+      if (tensor.rank < 0 || tensor.rank > SY_MAX_RANK)
+        return SY_FAIL(error, SY_INVALID, "%s: a tensor of rank %d", op, tensor.rank);
+      if (sy_dtype_bits(tensor.dtype) == 0)
+        return SY_FAIL(error, SY_UNSUPPORTED, "%s: the dtype %d is unknown", op, tensor.dtype);
       int64_t bytes = DtypeBytes(tensor.dtype);
       for (int i = 0; i < tensor.rank; ++i) {
         if (tensor.dims[i] < 1 || tensor.strides[i] < 0) {

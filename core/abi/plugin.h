@@ -1,8 +1,8 @@
 /* The one symbol that a plugin exports, and how the host asks for its interfaces.
  *
  * Beside `switchyard_backend_NAME.so` lies its manifest `switchyard_backend_NAME.json`:
- *   {"name": "cpu", "kind": "backend", "abi": 1, "priority": 50, "library": "switchyard_backend_cpu.so", "summary": "oneDNN on x86 cores"}
- * kind is "backend" or "collective"; priority orders --device=auto and --collective=auto (higher is tried first). */
+ *   {"name": "cpu", "kind": "backend", "abi": 2, "priority": 50, "library": "switchyard_backend_cpu.so", "summary": "oneDNN on x86 cores"}
+ * kind is "backend", "collective" or "interposer"; priority orders --device=auto and --collective=auto (higher is tried first). */
 #ifndef SWITCHYARD_ABI_PLUGIN_H_
 #define SWITCHYARD_ABI_PLUGIN_H_
 
@@ -12,12 +12,14 @@
 extern "C" {
 #endif
 
-#define SY_PLUGIN_MAGIC 0x31595753u /* "SWY1" */
+#define SY_PLUGIN_MAGIC 0x32595753u /* "SWY2" */
 
-typedef struct sy_host { /* what the host gives a plugin; lives as long as the process */
+typedef struct sy_host { /* what the host gives to one instance; lives as long as the process */
   sy_header header;
-  void (*log)(int32_t level, const char* text); /* 0 debug, 1 info, 2 warning, 3 error; any thread */
-  const char* (*setting)(const char* name);     /* value of SWITCHYARD_<name>, or NULL; valid until the process ends */
+  void* context;                                               /* first argument of its functions */
+  void (*log)(void* context, int32_t level, const char* text); /* 0 debug, 1 info, 2 warning, 3 error; any thread */
+  /* Value of SWITCHYARD_<name>, or NULL; valid until the process ends; any thread. */
+  const char* (*setting)(void* context, const char* name);
 } sy_host;
 
 typedef struct sy_plugin { /* filled by the plugin */
@@ -26,8 +28,10 @@ typedef struct sy_plugin { /* filled by the plugin */
   const char* name;            /* as in the manifest; static, as every string here */
   const char* version;         /* of the plugin */
   const char* vendor;
-  /* The interface "device/1", "kernel/1", "collective/1", "memory_ext/1" …, or NULL. The struct is static and starts with sy_header. */
-  const void* (*interface)(const char* name);
+  sy_instance* instance;       /* first argument of every function that has no narrower object; may be NULL */
+  /* The interface "device/2", "kernel/2", "collective/2", "semaphore/1" …, or NULL where the plugin does not offer it. The struct starts with
+   * sy_header and lives as long as the process. */
+  const void* (*get_interface)(sy_instance* instance, const char* name);
 } sy_plugin;
 
 #if defined(_WIN32)
@@ -36,9 +40,10 @@ typedef struct sy_plugin { /* filled by the plugin */
 #define SY_EXPORT __attribute__((visibility("default")))
 #endif
 
-typedef sy_status (*sy_plugin_query_fn)(const sy_host* host, sy_plugin* plugin, sy_error* error);
-/* Must not touch hardware: count and open do. */
-SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error);
+typedef sy_status (*sy_plugin_create_fn)(const sy_host* host, sy_plugin* plugin, sy_error* error);
+/* Makes an instance that serves `host`. Must not touch hardware: count and open do. May be called again, with another host whose settings
+ * differ: the instances are then independent. */
+SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error);
 
 #ifdef __cplusplus
 }

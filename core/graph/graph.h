@@ -61,6 +61,7 @@ class Attributes {
   template <typename T>
   explicit Attributes(T attributes) : bytes_(sizeof(T)) {
     attributes.header = SY_HEADER(T);
+    __builtin_clear_padding(&attributes);  // they are compared as bytes
     std::memcpy(bytes_.data(), &attributes, sizeof(T));
   }
   // A struct that is at hand as bytes, its header included.
@@ -137,7 +138,7 @@ class Graph {
   // scope and the op; a taken name gets a suffix _1, _2, …
   std::vector<Value> Add(const std::string& op, const std::vector<Value>& inputs, const Attributes& attributes = {},
                          const Wanted& wanted = {}, Location where = Location::current(), const std::string& name = "");
-  // A part of the graph that a plugin compiled as one kernel (region/1), with the results that it computes.
+  // A part of the graph that a plugin compiled as one kernel (region/2), with the results that it computes.
   std::vector<Value> Region(const std::vector<Value>& inputs, const std::vector<TensorType>& results, Location where,
                             const std::string& name);
   // State `state` becomes `value` at the end of the step. Types must be equal.

@@ -47,8 +47,8 @@ struct MeshInterpreter::Impl {
     return std::make_shared<Buffer>(std::move(buffer));
   }
   StatusOr<char*> AddressOf(const Buffer& buffer) {
-    SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device.AddressOf(buffer));
-    return static_cast<char*>(native.address);
+    SY_ASSIGN_OR_RETURN(void* const native, device.AddressOf(buffer));
+    return static_cast<char*>(native);
   }
   StatusOr<Bytes> Contents(Player& p, Ref ref) {
     SY_ASSIGN_OR_RETURN(const char* const address, AddressOf(*p.values.at(ref)));
@@ -93,6 +93,11 @@ Status MeshInterpreter::Impl::RunKernel(Player& p, const Node& node) {
   if (kernel->info().persistent_bytes > 0) {
     SY_RETURN_IF_ERROR(device.Fill(Stream(), persistent->at(0), 0, kernel->info().persistent_bytes));
     binding.persistent = persistent->at(0);
+  }
+  SY_ASSIGN_OR_RETURN(const auto constants, NewBuffer(kernel->info().constant_bytes));
+  if (kernel->info().constant_bytes > 0) {
+    SY_RETURN_IF_ERROR(device.WriteConstants(*kernel, Stream(), constants->at(0)));
+    binding.constants = constants->at(0);
   }
   SY_ASSIGN_OR_RETURN(const BoundKernel bound, device.Bind(*kernel, binding));
   sy_error error = EmptyError();

@@ -72,6 +72,14 @@ Status Instance::Impl::BindKernel(const Step& step, BoundStep& bound) {
   if (step.kernel->info().workspace_bytes > 0) binding.workspace = memory->buffer(kScratchArena).at(0);
   if (step.persistent.bytes > 0) binding.persistent = At(step.persistent);
   if (step.residual.bytes > 0) binding.residual = At(step.residual);
+  if (step.constants.bytes > 0) {
+    binding.constants = At(step.constants);
+    if (memory->TakesConstantsOf(step.kernel)) {
+      SY_ASSIGN_OR_RETURN(const Stream stream, plan->device->NewStream());
+      SY_RETURN_IF_ERROR(plan->device->WriteConstants(*step.kernel, stream, binding.constants));
+      if (plan->device->async()) SY_RETURN_IF_ERROR(plan->device->Synchronize(stream));
+    }
+  }
   SY_ASSIGN_OR_RETURN(bound.kernel, plan->device->Bind(*step.kernel, binding));
   return OkStatus();
 }
@@ -86,9 +94,9 @@ Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
                        std::vector<sy_place>& bindings) -> Status {
     const uint64_t bytes = static_cast<uint64_t>(type.bytes());
     SY_ASSIGN_OR_RETURN(Buffer buffer, reference.Allocate(std::max<uint64_t>(bytes, 1)));
-    SY_ASSIGN_OR_RETURN(const Device::NativeAddress address, reference.AddressOf(buffer));
+    SY_ASSIGN_OR_RETURN(void* const address, reference.AddressOf(buffer));
     bindings.push_back(buffer.at(0));
-    addresses.push_back(address.address);
+    addresses.push_back(address);
     places.push_back(At(place));
     sizes.push_back(bytes);
     buffers.push_back(std::move(buffer));
@@ -115,6 +123,11 @@ Status Instance::Impl::BindFallback(const Step& step, BoundStep& bound) {
     SY_ASSIGN_OR_RETURN(staging.persistent, reference.Allocate(info.persistent_bytes));
     SY_RETURN_IF_ERROR(reference.Fill(Stream(), staging.persistent.at(0), 0, info.persistent_bytes));
     binding.persistent = staging.persistent.at(0);
+  }
+  if (info.constant_bytes > 0) {
+    SY_ASSIGN_OR_RETURN(staging.constants, reference.Allocate(info.constant_bytes));
+    binding.constants = staging.constants.at(0);
+    SY_RETURN_IF_ERROR(reference.WriteConstants(*step.kernel, Stream(), binding.constants));
   }
   SY_ASSIGN_OR_RETURN(bound.kernel, reference.Bind(*step.kernel, binding));
   bound.staging = static_cast<int>(stagings.size());
@@ -179,9 +192,7 @@ Status Instance::Impl::BindCollective(const Step& step, BoundStep& bound) {
 // Calls of one communicator are all started or all made by the thread that runs the plan.
 void Instance::Impl::DecideHowCollectivesRun() {
   const bool may_start = plan->options.overlap && !debugged();
-  const auto on_stream = [&](const BoundStep& step) {
-    return CommunicatorOf(step).info().completion == SY_COMPLETES_ON_STREAM;
-  };
+  const auto on_stream = [&](const BoundStep& step) { return CommunicatorOf(step).info().completes_on_stream; };
   std::set<const Communicator*> in_turn;  // two groups may have one communicator
   for (const BoundStep& step : steps) {
     if (step.call && (!may_start || !CommunicatorOf(step).BetterStarted(*step.call)))
@@ -235,7 +246,7 @@ Status Instance::Impl::MakeEvents() {
 // Segments are the longest runs of launches whose kernels all allow it and between which nobody waits for anybody; what
 // lies between them (copies, collectives, staged nodes) is submitted one by one.
 Status Instance::Impl::Capture() {
-  const sy_capture_v1& capture = *plan->device->capture();
+  const sy_capture_v2& capture = *plan->device->capture();
   SY_ASSIGN_OR_RETURN(const Stream stream, plan->device->NewStream());
   const auto allowed = [&](size_t i) {
     const Step& step = plan->schedule.steps[i];
@@ -247,7 +258,7 @@ Status Instance::Impl::Capture() {
       if (steps[end++].event >= 0) break;
     }
     if (end - begin >= kShortestSegment) {
-      sy_status status = capture.begin(plan->device->handle(), stream.handle(), &error);
+      sy_status status = capture.begin(plan->device->handle(), stream.handle(), nullptr, &error);
       if (status != SY_OK) return FromAbi(status, error, "beginning a capture");
       for (size_t i = begin; i < end && status == SY_OK; ++i) status = steps[i].kernel.Launch(stream.handle(), &error);
       CapturedSegment segment{begin, end, nullptr};

@@ -37,7 +37,7 @@ struct Staging {
   std::vector<void*> input_address, output_address;
   std::vector<sy_place> input_place, output_place;
   std::vector<uint64_t> input_bytes, output_bytes;
-  Buffer workspace, persistent;
+  Buffer workspace, persistent, constants;
 };
 
 // A run of launches that the device replays with one call: steps [begin, end).
@@ -51,7 +51,9 @@ struct Instance::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
-    for (const CapturedSegment& segment : segments) plan->device->capture()->release(segment.graph);
+    Finish().IgnoreError();
+    for (const CapturedSegment& segment : segments)
+      plan->device->capture()->release(plan->device->handle(), segment.graph);
   }
 
   const Plan::Impl* plan = nullptr;
@@ -70,6 +72,9 @@ struct Instance::Impl {
   sy_error error = EmptyError();
   std::vector<Timing> timings;
   double fallback_seconds = 0;
+
+  bool started = false;  // since the last Finish: calls may be under way
+  Status Finish();
 
   bool debugged() const { return plan->options.debug_sync || plan->options.debug_nan; }
   sy_place At(const PlanPlace& place) const { return memory->place(place.arena, place.offset, io_slot); }

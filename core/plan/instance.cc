@@ -29,12 +29,23 @@ Status Instance::Run(const Stream& stream) {
   Status status = impl.start_event < 0 ? OkStatus() : impl.events[static_cast<size_t>(impl.start_event)].Record(stream);
   if (status.ok()) status = impl.debugged() ? impl.RunDebugged(stream) : impl.RunSteps(stream);
   if (status.ok()) status = impl.WaitFor(impl.at_end, stream);
-  if (status.ok()) return status;
-  // The caller may free memory now that collectives still use.
-  for (const BoundStep& step : impl.steps) {
-    if (step.way == BoundStep::Way::kStarted) impl.CommunicatorOf(step).Finish(*step.call).IgnoreError();
-  }
+  impl.started = true;
+  // After a failure the caller may free memory now that collectives still use.
+  if (!status.ok()) Finish().IgnoreError();
   return status;
+}
+
+Status Instance::Finish() { return impl_->Finish(); }
+
+Status Instance::Impl::Finish() {
+  Status first;
+  for (const BoundStep& step : steps) {
+    if (!started || step.way != BoundStep::Way::kStarted) continue;
+    const Status status = CommunicatorOf(step).Finish(*step.call);
+    if (first.ok() && !status.ok()) first = Failed(step.node, status);
+  }
+  started = false;
+  return first;
 }
 
 Status Instance::Impl::RunSteps(const Stream& compute) {
@@ -46,7 +57,8 @@ Status Instance::Impl::RunSteps(const Stream& compute) {
       continue;
     }
     if (!first.waits.empty()) SY_RETURN_IF_ERROR(WaitFor(first.waits, compute));
-    const sy_status status = plan->device->capture()->launch(segments[next].graph, compute.handle(), &error);
+    const sy_status status =
+        plan->device->capture()->launch(plan->device->handle(), segments[next].graph, compute.handle(), &error);
     if (status != SY_OK) return Failed(first.node, FromAbi(status, error, "replaying a captured segment"));
     i = segments[next++].end - 1;
     if (steps[i].event >= 0) SY_RETURN_IF_ERROR(events[static_cast<size_t>(steps[i].event)].Record(compute));
@@ -88,7 +100,7 @@ Status Instance::Impl::WaitFor(int earlier, const Stream& stream) {
   if (earlier == kRunStart) return events[static_cast<size_t>(start_event)].Before(stream);
   const BoundStep& step = steps[static_cast<size_t>(earlier)];
   if (step.way == BoundStep::Way::kDeferred) return PerformDeferred(step.deferred);
-  const Status status = step.way == BoundStep::Way::kStarted ? CommunicatorOf(step).Finish(*step.call)
+  const Status status = step.way == BoundStep::Way::kStarted ? CommunicatorOf(step).Before(*step.call, stream)
                                                              : events[static_cast<size_t>(step.event)].Before(stream);
   return status.ok() ? status : Failed(step.node, status);
 }
@@ -113,8 +125,8 @@ Status Instance::Impl::Start(const BoundStep& collective) {
       SY_RETURN_IF_ERROR(events[static_cast<size_t>(event)].Wait());
     }
   }
-  CommunicatorOf(collective).Start(*collective.call, ready, stream);
-  return OkStatus();
+  const Status status = CommunicatorOf(collective).Start(*collective.call, ready, stream);
+  return status.ok() ? status : Failed(collective.node, status);
 }
 
 // Up to and with this one.

@@ -43,7 +43,7 @@ StatusOr<Kernel*> KernelCache::Find(const Graph& graph, const Node& node, bool p
   const auto found = kernels_.find(key);
   if (found != kernels_.end()) return found->second.get();
   if (!device_.has_kernels()) {
-    refusals_[key] = "the plugin has no kernel/1 interface";
+    refusals_[key] = "the plugin has no kernel/2 interface";
     return kernels_.emplace(key, nullptr).first->second.get();
   }
   std::vector<sy_tensor> inputs, outputs;

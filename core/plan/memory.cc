@@ -11,7 +11,8 @@ Layout::Layout(uint64_t alignment, int io_slots)
               {.name = "activations", .lifetime = Arena::Lifetime::kStep},
               {.name = "scratch", .lifetime = Arena::Lifetime::kStep},
               {.name = "io", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots},
-              {.name = "persistent", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots}},
+              {.name = "persistent", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots},
+              {.name = "constants"}},
       slot_bytes_(arenas_.size(), 0) {}
 
 uint64_t Layout::bytes() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,9 @@ enum : int {
   kGradientsArena,
   kActivationsArena,
   kScratchArena,
-  kIoArena,         // batch inputs, outputs that the host reads
-  kPersistentArena  // of kernels
+  kIoArena,          // batch inputs, outputs that the host reads
+  kPersistentArena,  // of kernels
+  kConstantsArena    // of kernels: what all their bindings read
 };
 
 // How many slots of batches and outputs pay on a device: with two, the next batch is copied in, and the last step's
@@ -93,6 +95,8 @@ class Memory {
     const bool slots = layout_->arena(arena).slots > 1;
     return buffer(arena).at(offset + (slots ? layout_->slot_bytes(arena) * static_cast<uint64_t>(slot) : 0));
   }
+  // True once for each kernel: whoever is told so writes its constants, which all instances read.
+  bool TakesConstantsOf(const Kernel* kernel) { return constants_.insert(kernel).second; }
   bool gradients_are_shared() const { return gradients_are_shared_; }
   uint64_t allocated_bytes() const;
   // Host copies of named places (they wait).
@@ -106,6 +110,7 @@ class Memory {
   const Layout* layout_ = nullptr;
   Device* device_ = nullptr;
   std::vector<Buffer> buffers_;  // by arena
+  std::set<const Kernel*> constants_;
   bool gradients_are_shared_ = false;
 };
 

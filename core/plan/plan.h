@@ -103,9 +103,12 @@ class Instance {
   static StatusOr<std::unique_ptr<Instance>> Bind(const Plan& plan, Memory& memory,
                                                   const GroupCommunicators& communicators, int io_slot = 0);
   ~Instance();
-  // Submits one run on the compute stream. No allocation, no search; on an ASYNC device no host wait but inside
-  // host-request collectives. An error names the node and the line that built it.
+  // Submits one run on the compute stream. No allocation, no search; on an ASYNC device no host wait, unless a
+  // host-request collective meets a device without semaphores. An error names the node and the line that built it.
   Status Run(const Stream& stream);
+  // How the host-request collectives of the last run ended, for which the host waits. A device that waited for them by
+  // semaphores knows no failure: ask before what it computed is believed. At once where the stream was waited for.
+  Status Finish();
   // Seconds spent in each step of the last run where debug_sync is set; else empty.
   struct Timing {
     std::string node, op;

@@ -1,4 +1,4 @@
-// Subgraphs that a plugin compiles whole (region/1). The plugin is shown the lowered graph, marks the nodes that it
+// Subgraphs that a plugin compiles whole (region/2). The plugin is shown the lowered graph, marks the nodes that it
 // wants, and prepares each marked region; here every region that it could prepare becomes one node with the op
 // "region", and the rest of the planner treats it like any other kernel. A region that the plugin then refuses stays as
 // its single nodes. Internal to core/plan.
@@ -24,7 +24,7 @@ struct RegionGraph {
   std::map<int, ClaimedRegion> regions;  // by id of the "region" node
 };
 
-// The graph as it is where the plugin has no region/1. Errors: a claim that is not convex, or that holds a node which
+// The graph as it is where the plugin has no region/2. Errors: a claim that is not convex, or that holds a node which
 // was not offered.
 StatusOr<RegionGraph> ClaimRegions(Graph graph, KernelCache& cache);
 

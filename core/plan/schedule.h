@@ -34,7 +34,7 @@ struct Step {
   std::vector<int> waits;
   Kernel* kernel = nullptr;
   std::vector<PlanPlace> inputs, outputs;
-  PlanPlace residual, persistent;  // no bytes: there is none
+  PlanPlace residual, persistent, constants;  // no bytes: there is none
 };
 
 // In Step::waits: what stood on the compute stream when the run began.

@@ -67,6 +67,12 @@ class StepBuilder {
                         {DType::kU8, {static_cast<int64_t>(info.persistent_bytes)}}, info.persistent_bytes);
       step.persistent = {entry.arena, entry.offset, info.persistent_bytes};
     }
+    if (info.constant_bytes > 0 && !planned.fallback) {  // one place for all that use the kernel
+      const auto& entry =
+          layout_.Place(fmt::format("constants/{}", static_cast<const void*>(step.kernel)), kConstantsArena,
+                        {DType::kU8, {static_cast<int64_t>(info.constant_bytes)}}, info.constant_bytes);
+      step.constants = {entry.arena, entry.offset, info.constant_bytes};
+    }
     const int forward = planned.paired ? id : node.forward;
     if (forward >= 0 && placement_.residuals[forward].storage >= 0)
       step.residual = At(placement_.residuals[forward], planned_[forward].kernel->info().residual_bytes);

@@ -21,7 +21,8 @@ Status Engine::Compile(const TrainConfig& config, Program program) {
 Status Engine::WithLargestBatch(const Status& out_of_memory) const {
   const DeviceInfo& device = world_.device->info();
   const auto bytes = [&](int arena) { return static_cast<double>(layout().bytes(arena)); };
-  const double fixed = bytes(kStateArena) + bytes(kGradientsArena) + bytes(kScratchArena) + bytes(kPersistentArena);
+  const double fixed = bytes(kStateArena) + bytes(kGradientsArena) + bytes(kScratchArena) + bytes(kPersistentArena) +
+                       bytes(kConstantsArena);
   const double per_image = (bytes(kActivationsArena) + bytes(kIoArena)) / batch_size_;
   const double available = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes);
   const auto fits = static_cast<int64_t>(std::max(0.0, (available - fixed) / per_image));
@@ -110,7 +111,24 @@ Status Engine::RunMicroStep(int micro_step) {
 
 Status Engine::RunEvaluation() { return Run(In(slots_[slot_], "evaluate")); }
 
-Status Engine::WaitForSlot(int slot) { return async() ? world_.Wait(slots_[slot].finished) : OkStatus(); }
+Status Engine::WaitForSlot(int slot) {
+  if (!async()) return OkStatus();
+  const Status waited = world_.Wait(slots_[slot].finished);
+  const Status finished = Finish(slots_[slot]);
+  return finished.ok() ? waited : finished;
+}
+
+Status Engine::Synchronize() {
+  const Status waited = world_.Synchronize(stream_);
+  for (Slot& slot : slots_) SY_RETURN_IF_ERROR(Finish(slot));
+  return waited;
+}
+
+// The device has passed what it waited for; how it ended, only the calls tell.
+Status Engine::Finish(Slot& slot) {
+  for (const auto& instance : slot.instances) SY_RETURN_IF_ERROR(instance->Finish());
+  return OkStatus();
+}
 
 StatusOr<float> Engine::Read(Scalar scalar) {
   SY_RETURN_IF_ERROR(Synchronize());

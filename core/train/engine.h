@@ -47,7 +47,7 @@ class Engine {
   StatusOr<float> Read(Scalar scalar);
   StatusOr<float> ReadIn(Scalar scalar, int slot) const;
 
-  Status Synchronize() { return world_.Synchronize(stream_); }
+  Status Synchronize();
   const TrainingPlans& plans() const { return plans_; }
   const Layout& layout() const { return *plans_.layout; }
   Memory& memory() const { return *memory_; }
@@ -67,6 +67,7 @@ class Engine {
     return *slot.instances[static_cast<size_t>(plans_.IndexOf(plan))];
   }
   Status MakeReady(Slot& slot);  // to take a batch
+  Status Finish(Slot& slot);
   Status Run(Instance& instance);
 
   World& world_;

@@ -10,30 +10,17 @@
 namespace switchyard {
 namespace {
 
-// Bits 1 << SY_MEMORY_*: what a collective may reach so that this device can use it; host memory always, by staging.
-uint32_t UsableKinds(Device& device) {
-  uint32_t kinds = 1u << SY_MEMORY_HOST;
-  auto probe = device.Allocate(device.info().alignment);
-  if (!probe.ok()) return kinds;
-  if (const auto native = device.AddressOf(*probe); native.ok()) kinds |= 1u << native->memory_kind;
-  return kinds;
-}
-
 // Why this plugin cannot join the run; OK where nothing is known against it.
 Status CanJoin(const Plugin& plugin, const World& world) {
-  const auto* api = plugin.Interface<sy_collective_v1>("collective/1");
-  sy_collective_info info{};
-  info.header = SY_HEADER(sy_collective_info);
-  sy_error error = EmptyError();
+  SY_ASSIGN_OR_RETURN(const CollectiveInfo info, plugin.DescribeCollective());
   const DeviceInfo& device = world.device->info();
-  if (const sy_status status = api->query(&info, &error); status != SY_OK) return FromAbi(status, error, plugin.name());
   if ((info.flags & SY_COLLECTIVE_ONE_NODE) != 0 && world.processes.nodes > 1) {
     return FailedPrecondition("joins ranks of one node only, and there are {} nodes", world.processes.nodes);
   }
   if ((info.flags & SY_COLLECTIVE_UNLAUNCHED) != 0) {
     return FailedPrecondition("this process was not started by the launcher that it needs");
   }
-  if ((info.memory_kinds & UsableKinds(*world.device)) == 0) {
+  if (!info.Reaches(kHostMemory) && !info.Reaches(device.memory_kind)) {
     return FailedPrecondition("reaches neither host memory nor that of {} ({})", device.plugin, device.name);
   }
   const int devices = static_cast<int>(world.choice.ids.size());

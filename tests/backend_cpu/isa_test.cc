@@ -14,10 +14,10 @@
 namespace {
 
 std::string warnings;
-void Log(int32_t level, const char* text) {
+void Log(void*, int32_t level, const char* text) {
   if (level == 2) warnings += text;
 }
-const char* Setting(const char* name) { return std::strcmp(name, "CPU_ISA") == 0 ? "baseline" : nullptr; }
+const char* Setting(void*, const char* name) { return std::strcmp(name, "CPU_ISA") == 0 ? "baseline" : nullptr; }
 
 TEST(CpuIsa, ALimitThatOneDnnDoesNotTakeAnyMoreIsAWarning) {
   dnnl_engine_t engine = nullptr;
@@ -29,13 +29,14 @@ TEST(CpuIsa, ALimitThatOneDnnDoesNotTakeAnyMoreIsAWarning) {
   void* const library =
       dlopen((program / "../lib/switchyard/plugins/switchyard_backend_cpu.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();
-  static const sy_host host{SY_HEADER(sy_host), Log, Setting};
+  static const sy_host host{SY_HEADER(sy_host), nullptr, Log, Setting};
   sy_plugin plugin{SY_HEADER(sy_plugin)};
   sy_error error{SY_HEADER(sy_error)};
-  const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(library, "sy_plugin_query"));
-  ASSERT_EQ(query(&host, &plugin, &error), SY_OK);
+  const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(library, "sy_plugin_create"));
+  ASSERT_EQ(create(&host, &plugin, &error), SY_OK);
   int32_t count = 0;
-  EXPECT_EQ(static_cast<const sy_device_v1*>(plugin.interface("device/1"))->count(&count, &error), SY_OK);
+  const auto* const api = static_cast<const sy_device_v2*>(plugin.get_interface(plugin.instance, "device/2"));
+  EXPECT_EQ(api->count(plugin.instance, &count, &error), SY_OK);
   EXPECT_THAT(warnings,
               testing::HasSubstr("SWITCHYARD_CPU_ISA=baseline limits the plugin's own kernels, but not oneDNN"));
 }

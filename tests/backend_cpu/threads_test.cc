@@ -38,7 +38,7 @@ class CpuThreads : public testing::Test {
     sy_open_options options{SY_HEADER(sy_open_options)};
     options.threads = kThreads;
     sy_device* device = nullptr;
-    status_ = backend_.api().open(0, &options, &device, backend_.error());
+    status_ = backend_.api().open(backend_.instance(), 0, &options, &device, backend_.error());
     return device;
   }
   Backend backend_{"cpu"};
@@ -75,10 +75,10 @@ TEST_F(CpuThreads, ALaunchOnAnotherThreadThanTheOpenersSaysWhatIsMissing) {
   std::vector<float> values(1000, 1.0f), workspace(info.workspace_bytes / sizeof(float) + 1);
   float norm = 0;
   const sy_place from = {nullptr, values.data(), 0}, to = {nullptr, &norm, 0};
-  const sy_binding binding{SY_HEADER(sy_binding), &from, &to, {nullptr, workspace.data(), 0}, {}, {}};
+  const sy_binding binding{SY_HEADER(sy_binding), &from, &to, {nullptr, workspace.data(), 0}, {}, {}, {}};
   sy_bound* bound = nullptr;
   sy_launch launch = nullptr;
-  ASSERT_EQ(backend_.kernels().bind(kernel, &binding, &bound, &launch, backend_.error()), SY_OK);
+  ASSERT_EQ(backend_.kernels().bind(device, kernel, &binding, &bound, &launch, backend_.error()), SY_OK);
   std::thread([&] {
     threads_left = 1;
     EXPECT_EQ(launch(bound, nullptr, backend_.error()), SY_INTERNAL);
@@ -88,8 +88,8 @@ TEST_F(CpuThreads, ALaunchOnAnotherThreadThanTheOpenersSaysWhatIsMissing) {
     EXPECT_EQ(launch(bound, nullptr, backend_.error()), SY_OK) << backend_.message();
     EXPECT_EQ(norm, 1000);
   }).join();
-  backend_.kernels().unbind(bound);
-  backend_.kernels().release(kernel);
+  backend_.kernels().unbind(device, bound);
+  backend_.kernels().release(device, kernel);
   backend_.api().close(device);
 }
 

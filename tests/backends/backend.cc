@@ -7,15 +7,25 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 
 namespace switchyard::test {
 namespace {
 
-const char* Setting(const char* name) { return std::getenv((std::string("SWITCHYARD_") + name).c_str()); }
-void Log(int32_t, const char*) {}
+// A host, which lives as long as the process, and its settings.
+struct Host {
+  explicit Host(std::map<std::string, std::string> given) : settings(std::move(given)) {}
+  static const char* Setting(void* context, const char* name) {
+    const auto& own = static_cast<const Host*>(context)->settings;
+    const auto found = own.find(name);
+    return found != own.end() ? found->second.c_str() : std::getenv((std::string("SWITCHYARD_") + name).c_str());
+  }
+  static void Log(void*, int32_t, const char*) {}
 
-constexpr size_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
+  const std::map<std::string, std::string> settings;
+  const sy_host host{SY_HEADER(sy_host), this, Log, Setting};
+};
 
 Tensor Make(sy_dtype dtype, std::vector<int64_t> dims, std::vector<double> values) {
   return {dtype, std::move(dims), std::move(values)};
@@ -77,7 +87,7 @@ sy_tensor Describe(const Tensor& tensor) {
 
 std::vector<char> Encode(const Tensor& tensor) {
   const size_t count = tensor.values.empty() ? static_cast<size_t>(Count(tensor.dims)) : tensor.values.size();
-  std::vector<char> bytes(count * kBytes[tensor.dtype]);
+  std::vector<char> bytes(count * sy_dtype_bits(tensor.dtype) / 8);
   WithType(tensor.dtype, [&](auto type) {
     using T = decltype(type);
     for (size_t i = 0; i < count; ++i) {
@@ -98,19 +108,19 @@ void Decode(const std::vector<char>& bytes, Tensor* tensor) {
   });
 }
 
-Backend::Backend(const std::string& name) {
+Backend::Backend(const std::string& name, std::map<std::string, std::string> settings) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   auto path = program / ".." / "lib" / "switchyard" / "plugins" / ("switchyard_backend_" + name + ".so");
   if (name.find('/') != std::string::npos) path = name;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
-  static const sy_host host{SY_HEADER(sy_host), Log, Setting};
-  const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(library, "sy_plugin_query"));
-  if (query(&host, &plugin_, &error_) != SY_OK) throw std::runtime_error(error_.message);
-  api_ = static_cast<const sy_device_v1*>(plugin_.interface("device/1"));
-  kernels_ = static_cast<const sy_kernel_v1*>(plugin_.interface("kernel/1"));
-  const sy_open_options options{SY_HEADER(sy_open_options)};
-  if (api_->open(0, &options, &device_, &error_) != SY_OK) throw std::runtime_error(error_.message);
+  static auto& hosts = *new std::vector<std::unique_ptr<Host>>;
+  hosts.push_back(std::make_unique<Host>(std::move(settings)));
+  const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(library, "sy_plugin_create"));
+  if (create(&hosts.back()->host, &plugin_, &error_) != SY_OK) throw std::runtime_error(error_.message);
+  api_ = Interface<sy_device_v2>("device/2");
+  kernels_ = Interface<sy_kernel_v2>("kernel/2");
+  if (api_->open(instance(), 0, nullptr, &device_, &error_) != SY_OK) throw std::runtime_error(error_.message);
   const sy_stream_options stream_options{SY_HEADER(sy_stream_options)};
   if (api_->stream_create) api_->stream_create(device_, &stream_options, &stream_, &error_);
 }
@@ -122,17 +132,17 @@ Backend::~Backend() {
 
 sy_buffer* Backend::Upload(const std::vector<char>& bytes) {
   sy_buffer* buffer = nullptr;
-  if (api_->alloc(device_, bytes.size(), &buffer, &error_) != SY_OK) throw std::runtime_error(error_.message);
+  if (api_->alloc(device_, bytes.size(), nullptr, &buffer, &error_) != SY_OK) throw std::runtime_error(error_.message);
   api_->copy(device_, stream_, {buffer, nullptr, 0}, {nullptr, const_cast<char*>(bytes.data()), 0}, bytes.size(),
-             &error_);
-  api_->synchronize(device_, stream_, &error_);
+             nullptr, &error_);
+  api_->synchronize(device_, stream_, nullptr, &error_);
   return buffer;
 }
 
 std::vector<char> Backend::Download(sy_buffer* buffer, size_t bytes) {
   std::vector<char> host(bytes);
-  api_->copy(device_, stream_, {nullptr, host.data(), 0}, {buffer, nullptr, 0}, bytes, &error_);
-  api_->synchronize(device_, stream_, &error_);
+  api_->copy(device_, stream_, {nullptr, host.data(), 0}, {buffer, nullptr, 0}, bytes, nullptr, &error_);
+  api_->synchronize(device_, stream_, nullptr, &error_);
   return host;
 }
 
@@ -163,6 +173,7 @@ Result Backend::Run(const Op& op, const std::vector<Tensor>& inputs, std::vector
   result.info.inplace = result.inplace.data();
   const sy_prepare_request request = Request(op, in, out);
   sy_kernel* kernel = nullptr;
+  error_.message[0] = '\0';
   result.status = kernels_->prepare(device_, &request, &kernel, &result.info, &error_);
   result.message = error_.message;
   if (result.status != SY_OK) return result;
@@ -175,22 +186,26 @@ Result Backend::Run(const Op& op, const std::vector<Tensor>& inputs, std::vector
   std::vector<sy_place> from, to;
   for (const Tensor& tensor : inputs) from.push_back(place(Encode(tensor)));
   for (const Tensor& tensor : outputs) to.push_back(place(Encode(tensor)));
-  sy_binding binding{SY_HEADER(sy_binding), from.data(), to.data(), {}, {}, {}};
+  sy_binding binding{SY_HEADER(sy_binding), from.data(), to.data(), {}, {}, {}, {}};
   if (result.info.workspace_bytes)
     binding.workspace = place(std::vector<char>(result.info.workspace_bytes, '\xFF'));  // NaN
   if (result.info.persistent_bytes) binding.persistent = place(std::vector<char>(result.info.persistent_bytes));
+  if (result.info.constant_bytes) {
+    binding.constants = place(std::vector<char>(result.info.constant_bytes, '\xFF'));
+    result.status = kernels_->write_constants(device_, kernel, stream_, binding.constants, &error_);
+  }
   sy_bound* bound = nullptr;
   sy_launch launch = nullptr;
-  result.status = kernels_->bind(kernel, &binding, &bound, &launch, &error_);
+  if (result.status == SY_OK) result.status = kernels_->bind(device_, kernel, &binding, &bound, &launch, &error_);
   if (result.status == SY_OK) result.status = launch(bound, stream_, &error_);
-  if (result.status == SY_OK) result.status = api_->synchronize(device_, stream_, &error_);
+  if (result.status == SY_OK) result.status = api_->synchronize(device_, stream_, nullptr, &error_);
   result.message = error_.message;
   for (size_t o = 0; result.status == SY_OK && o < outputs.size(); ++o) {
     Decode(Download(to[o].buffer, Encode(outputs[o]).size()), &outputs[o]);
   }
   result.outputs = std::move(outputs);
-  if (bound) kernels_->unbind(bound);
-  kernels_->release(kernel);
+  if (bound) kernels_->unbind(device_, bound);
+  kernels_->release(device_, kernel);
   for (sy_buffer* buffer : buffers) api_->free(device_, buffer);
   return result;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,9 @@ struct Result {
 
 class Backend {
  public:
-  // The plugin beside the test program. Settings are read from the environment, as SWITCHYARD_<name>.
-  explicit Backend(const std::string& name);
+  // A new instance of the plugin beside the test program (or of the file that `name` is), and its device 0 opened. What
+  // `settings` does not name is read from the environment, as SWITCHYARD_<name>.
+  explicit Backend(const std::string& name, std::map<std::string, std::string> settings = {});
   ~Backend();
   Backend(const Backend&) = delete;
 
@@ -62,8 +64,14 @@ class Backend {
   Result Run(const Op& op, const std::vector<Tensor>& inputs, std::vector<Tensor> outputs);
 
   const sy_plugin& plugin() const { return plugin_; }
-  const sy_device_v1& api() const { return *api_; }
-  const sy_kernel_v1& kernels() const { return *kernels_; }
+  sy_instance* instance() const { return plugin_.instance; }
+  // An interface beside those below; nullptr where there is none.
+  template <typename T>
+  const T* Interface(const char* name) const {
+    return static_cast<const T*>(plugin_.get_interface(plugin_.instance, name));
+  }
+  const sy_device_v2& api() const { return *api_; }
+  const sy_kernel_v2& kernels() const { return *kernels_; }
   sy_device* device() const { return device_; }
   sy_stream* stream() const { return stream_; }
   const char* message() const { return error_.message; }
@@ -76,8 +84,8 @@ class Backend {
 
  private:
   sy_plugin plugin_{SY_HEADER(sy_plugin)};
-  const sy_device_v1* api_ = nullptr;
-  const sy_kernel_v1* kernels_ = nullptr;
+  const sy_device_v2* api_ = nullptr;
+  const sy_kernel_v2* kernels_ = nullptr;
   sy_device* device_ = nullptr;
   sy_stream* stream_ = nullptr;  // of an asynchronous device
   sy_error error_{SY_HEADER(sy_error)};

@@ -48,7 +48,7 @@ TEST_F(Commands, OneCpuDeviceIsListedAndEveryPluginAccountedFor) {
   ExpectSuccess(Run("doctor"), {"PLUGIN", "cpu", "reference", "null", "shm", "taken, 1 device"});
   ExpectSuccess(Run("models"), {"vit_micro", "86.57 M"});
   ExpectSuccess(Run("datasets"), {"fashion-mnist", "imagefolder", "shapes"});
-  ExpectSuccess(Run("version"), {"plugin ABI 1."});
+  ExpectSuccess(Run("version"), {"plugin ABI 2."});
 }
 
 TEST_F(Commands, OpsAndExplainNeedNoData) {

@@ -83,10 +83,17 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"forgets_other_bindings", "op/transpose/matrix/f32", "second of two bindings"},
         PlantedFault{"accumulates_twice", "op/squared_norm/many/f32", "accumulated"},
         PlantedFault{"wrong_in_place", "op/roll/forward/f32", "in place"},
-        PlantedFault{"hides_strides", "op/matmul/strided/f32", "accepted strided inputs without saying so"},
+        PlantedFault{"spills_over_rows", "op/softmax/odd/f32", "beside a row with inf and one with NaN"},
         PlantedFault{"ignores_determinism", "op/gather/*/f32", "asked for determinism 1, the kernel has 0"},
         PlantedFault{"ignores_the_workspace_limit", "op/gather/*/f32", "workspace; the limit was 0"},
         PlantedFault{"takes_unknown_ops", "struct/refuses_unknown_op", "expected status 1, found 0"},
+        PlantedFault{"calls_the_unknown_invalid", "struct/refuses_unknown_dtype", "expected status 1, found 2"},
+        PlantedFault{"calls_the_unknown_invalid", "argument/matmul/other_editions", "an input of dtype 99: expected"},
+        PlantedFault{"ignores_longer_attributes", "argument/matmul/other_editions", "something unknown behind them"},
+        PlantedFault{"reads_beyond_attributes", "argument/matmul/other_editions", "without the zeros at their end"},
+        PlantedFault{"ignores_extensions", "struct/prepare_request_extensions", "expected status 1, found 0"},
+        PlantedFault{"refuses_optional_extensions", "struct/prepare_request_extensions", "expected status 0, found 1"},
+        PlantedFault{"mixes_up_threads", "threads/kernels", "threads/kernels: "},
         PlantedFault{"takes_nonsense", "argument/reduce", "expected SY_INVALID or SY_UNSUPPORTED, found success"},
         PlantedFault{"crashes_on_nonsense", "argument/pool*", "argument/pool: the process was killed by signal 11"},
         PlantedFault{"cuts_off", "op/pointwise/rounding_from_f32/bf16", "are not rounded to nearest even"},
@@ -98,6 +105,19 @@ INSTANTIATE_TEST_SUITE_P(
     Devices, PlantedFaultTest,
     ::testing::Values(
         PlantedFault{"writes_beyond_a_struct", "struct/device_info_smaller", "was written"},
+        PlantedFault{"reads_beyond_a_struct", "struct/open_options_smaller_and_larger", "open_options of 16 bytes"},
+        PlantedFault{"ignores_extensions_of_infos", "struct/device_info_extensions", "query with an unknown required"},
+        PlantedFault{"ignores_extensions_of_infos", "struct/kernel_info_extensions",
+                     "prepare with an unknown required"},
+        PlantedFault{"ignores_extensions", "struct/alloc_options_extensions", "unknown required extension"},
+        PlantedFault{"writes_errors_on_success", "struct/error_untouched", "though the status is 0"},
+        PlantedFault{"has_no_devices_and_no_words", "load/count", "status 1 came without a message"},
+        PlantedFault{"is_made_once", "instance/two_at_once", "another sy_plugin_create"},
+        PlantedFault{"hides_interfaces_of_the_second", "instance/two_at_once", "another instance lacks kernel/2"},
+        PlantedFault{"closes_every_device", "instance/two_at_once", "after another instance closed its device"},
+        PlantedFault{"mixes_hosts", "instance/two_at_once", "called with the context of another"},
+        PlantedFault{"crashes_at_the_end", "device/info",
+                     "was killed by signal 11 (Segmentation fault) after its last"},
         PlantedFault{"answers_nonsense_indices", "struct/no_error_wanted", "expected status 2, found 0"},
         PlantedFault{"misnames_out_of_memory", "device/out_of_memory", "expected out of memory"},
         PlantedFault{"leaks_on_the_host", "device/host_leaks", "kept"},
@@ -185,6 +205,17 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedCollectiveFault{"splits_in_wrong_order", "split", 3, "the order of the ranks of a split by key"},
         PlantedCollectiveFault{"leaks_descriptors", "leaks", 2, "file descriptors"},
         PlantedCollectiveFault{"takes_nonsense", "arguments", 2, "expected SY_INVALID, found success"},
+        PlantedCollectiveFault{"calls_the_unknown_invalid", "arguments", 2, "reduces of dtype 99"},
+        PlantedCollectiveFault{"ignores_extensions_of_init", "extensions", 2, "init with an unknown required"},
+        PlantedCollectiveFault{"ignores_extensions_of_info", "structs", 2, "query with an unknown required extension"},
+        PlantedCollectiveFault{"ignores_extensions_of_calls", "extensions", 2, "all_gather with an unknown required"},
+        PlantedCollectiveFault{"writes_errors_on_success", "structs", 2, "though the status is 0"},
+        PlantedCollectiveFault{"aborts_every_instance", "instances", 2, "after another instance was aborted"},
+        PlantedCollectiveFault{"forgets_answers", "requests/polled_again", 2, "polled again: expected status 0"},
+        PlantedCollectiveFault{"waits_in_release", "requests/dropped", 2, "it waited"},
+        PlantedCollectiveFault{"drops_nothing", "requests/dropped", 2, "a call beside one that was dropped"},
+        PlantedCollectiveFault{"goes_on_after_release", "requests/dropped", 2,
+                               "killed by signal 11 (Segmentation fault)"},
         PlantedCollectiveFault{"hides_who_disagrees", "mismatch/op", 2, "the disagreement is not named"},
         PlantedCollectiveFault{"deaf_to_abort", "abort/call", 2, "a call aborted by another thread ended with"},
         PlantedCollectiveFault{"has_no_deadline", "deadline/call", 2, "did not end by itself within"},
@@ -194,8 +225,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConformKit, GradesAWholePlugin) {
   const Report report = Conform("none", "");
-  EXPECT_EQ(report.level, Level::kTrains) << report.Text(false);
-  EXPECT_THAT(report.lacks, HasSubstr("Async lacks async/stream_order"));
+  EXPECT_GE(report.level, Level::kDistributed) << report.Text(false);
+  EXPECT_THAT(report.Text(false), HasSubstr("Async as a synchronous device, without streams"));
+  EXPECT_THAT(report.Text(false), HasSubstr("ops have native kernels, 0 fall back"));
 }
 
 TEST(ConformKit, GoesOnBehindACheckThatCrashes) {

@@ -25,7 +25,7 @@ class FallbackTest : public ::testing::Test {
     ASSERT_NE(mkdtemp(folder_.data()), nullptr);
     fs::copy_file(ProgramFolder() + "/faulty_plugin.so", folder_ + "/switchyard_backend_faulty.so");
     std::ofstream(folder_ + "/switchyard_backend_faulty.json")
-        << R"({"name": "faulty", "kind": "backend", "abi": 1, "priority": 0, "library": "switchyard_backend_faulty.so"})";
+        << R"({"name": "faulty", "kind": "backend", "abi": 2, "priority": 0, "library": "switchyard_backend_faulty.so"})";
   }
   void TearDown() override { fs::remove_all(folder_); }
 

@@ -4,8 +4,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,25 +22,33 @@
 #include "core/abi/ops.h"
 #include "core/abi/plugin.h"
 
+struct sy_instance {
+  sy_plugin base;
+};
+
 namespace {
 
-const sy_host* host = nullptr;
-sy_plugin base{};
-sy_device_v1 device_interface{};
-sy_kernel_v1 kernel_interface{};
-sy_memory_ext_v1 memory_interface{};
-sy_capture_v1 capture_interface{};
-sy_profiler_v1 profiler_interface{};
-sy_region_v1 region_interface{};
-const sy_device_v1* base_device = nullptr;
-const sy_kernel_v1* base_kernel = nullptr;
-const sy_memory_ext_v1* base_memory = nullptr;
-const sy_capture_v1* base_capture = nullptr;
-const sy_profiler_v1* base_profiler = nullptr;
-sy_device* opened = nullptr;
+sy_instance* BaseOf(sy_instance* instance) { return instance->base.instance; }
+
+// The tables are the same for every instance; their first arguments are those of the base, but for count, open and
+// query, which take an instance of this plugin.
+const sy_host* host = nullptr;  // of the first instance: it names the fault
+int instances = 0;
+sy_instance* first_instance = nullptr;
+sy_device_v2 device_interface{};
+sy_kernel_v2 kernel_interface{};
+sy_memory_ext_v2 memory_interface{};
+sy_capture_v2 capture_interface{};
+sy_profiler_v2 profiler_interface{};
+sy_region_v2 region_interface{};
+const sy_device_v2* base_device = nullptr;
+const sy_kernel_v2* base_kernel = nullptr;
+const sy_memory_ext_v2* base_memory = nullptr;
+const sy_capture_v2* base_capture = nullptr;
+const sy_profiler_v2* base_profiler = nullptr;
 
 bool Fault(const char* name) {
-  const char* fault = host->setting("FAULT");
+  const char* fault = host->setting(host->context, "FAULT");
   return fault != nullptr && strcmp(fault, name) == 0;
 }
 
@@ -49,15 +60,15 @@ uint64_t BytesOf(const sy_tensor& tensor) {
 }
 
 // For faults that touch the data of a launch: on the reference.
-uint8_t* Address(sy_place place) {
+uint8_t* Address(sy_device* device, sy_place place) {
   void* address = nullptr;
-  int32_t kind = 0;
   if (base_memory == nullptr) return nullptr;
-  base_memory->native_address(opened, place.buffer, &address, &kind, nullptr);
+  base_memory->native_address(device, place.buffer, &address, nullptr);
   return static_cast<uint8_t*>(address) + place.offset;
 }
 
 struct FaultyKernel {
+  sy_device* device;
   sy_kernel* base;
   std::string op;
   std::vector<sy_tensor> inputs, outputs;
@@ -97,14 +108,15 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
     return kernel.first->launch(kernel.first->base, stream, error);
   }
   const sy_status status = bound->launch(bound->base, stream, error);
-  uint8_t* const output = Address(bound->outputs[0]);
+  sy_device* const device = kernel.device;
+  uint8_t* const output = Address(device, bound->outputs[0]);
   if (Fault("wrong_number") && op == "layer_norm") AddToFirst(kernel.outputs[0], output, 0.01f);
   if (Fault("wrong_gradient") && op == "softmax_backward") AddToFirst(kernel.outputs[0], output, 0.01f);
   if (Fault("wrong_second_output") && op == "attention")
-    AddToFirst(kernel.outputs[1], Address(bound->outputs[1]), 0.1f);
+    AddToFirst(kernel.outputs[1], Address(device, bound->outputs[1]), 0.1f);
   if (Fault("writes_outside") && op == "reduce") output[BytesOf(kernel.outputs[0])] = 1;
   if (Fault("writes_before") && op == "reduce") output[-1] = 1;
-  if (Fault("changes_an_input") && op == "concat") Address(bound->inputs[1])[0] ^= 1;
+  if (Fault("changes_an_input") && op == "concat") Address(device, bound->inputs[1])[0] ^= 1;
   if (Fault("wrong_in_place") && op == "roll" && bound->inputs[0].buffer == bound->outputs[0].buffer) output[0] ^= 1;
   if (Fault("changes_on_relaunch") && op == "pad" && bound->launches > 1) output[0] ^= 1;
   if (Fault("accumulates_twice") && kernel.accumulates && op == "squared_norm") {
@@ -112,11 +124,19 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   }
   const bool halves = kernel.outputs[0].dtype == SY_BF16;
   if (Fault("cuts_off") && halves && op == "pointwise" && kernel.inputs[0].dtype == SY_F32) {
-    const uint8_t* const input = Address(bound->inputs[0]);
+    const uint8_t* const input = Address(device, bound->inputs[0]);
     for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]) / 2; ++i) memcpy(output + 2 * i, input + 4 * i + 2, 2);
   }
   if (Fault("leans_towards_zero") && halves && op == "layer_norm") {
     for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) output[i] -= output[i] > 0;
+  }
+  if (Fault("spills_over_rows") && op == "softmax") {  // a sum over the whole tensor, as a careless reduction has it
+    float sum = 0, value = 0;
+    for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) {
+      memcpy(&value, output + i, 4);
+      sum += value;
+    }
+    if (!(sum - sum == 0)) memcpy(output, &sum, 4);
   }
   if (Fault("trains_wrongly") && op == "optimizer_update") AddToFirst(kernel.outputs[0], output, 1.0f);
   return status;
@@ -144,12 +164,30 @@ sy_status PrepareAnything(sy_device* device, sy_kernel** kernel, sy_kernel_info*
   request.output_count = 1;
   request.inputs = inputs;
   request.outputs = &five;
+  request.workspace_limit = uint64_t{1} << 32;
   return base_kernel->prepare(device, &request, kernel, info, error);
 }
 
-sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kernel** kernel, sy_kernel_info* info,
+sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
                   sy_error* error) {
+  sy_prepare_request changed{};
+  memcpy(&changed, given, given->header.size < sizeof changed ? given->header.size : sizeof changed);
+  const sy_prepare_request* const request = &changed;
   const std::string op = request->op;
+  if (Fault("ignores_extensions")) changed.header.next = nullptr;
+  const sy_extension* const chain = info->header.next;
+  if (Fault("ignores_extensions_of_infos")) info->header.next = nullptr;
+  if (Fault("refuses_optional_extensions") && changed.header.next != nullptr) {
+    if (error != nullptr) snprintf(error->message, sizeof error->message, "extended");
+    return SY_UNSUPPORTED;
+  }
+  const uint32_t known = sizeof(sy_matmul_attributes);
+  if (Fault("ignores_longer_attributes") && op == "matmul" && changed.attributes_size > known) {
+    changed.attributes_size = known;
+  }
+  if (Fault("reads_beyond_attributes") && op == "matmul" && changed.attributes_size < known) {
+    changed.attributes_size = known;
+  }
   if (Fault("lacks_ops") && (op == "matmul" || op == "layer_norm" || op == "attention")) {
     if (error != nullptr) snprintf(error->message, sizeof error->message, "%s is not one of the ops here", op.c_str());
     return SY_UNSUPPORTED;
@@ -161,17 +199,19 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kerne
     if (error != nullptr) snprintf(error->message, sizeof error->message, "%s", words.c_str());
     return SY_UNSUPPORTED;
   }
-  sy_status status = base_kernel->prepare(device, request, kernel, info, error);
-  if (Fault("takes_unknown_ops") && status == SY_UNSUPPORTED) status = PrepareAnything(device, kernel, info, error);
+  const bool takes_all = Fault("takes_unknown_ops");
+  sy_status status = base_kernel->prepare(device, request, kernel, info, takes_all ? nullptr : error);
+  info->header.next = chain;
+  if (Fault("calls_the_unknown_invalid") && status == SY_UNSUPPORTED) status = SY_INVALID;
+  if (takes_all && status == SY_UNSUPPORTED) status = PrepareAnything(device, kernel, info, error);
   if (Fault("takes_nonsense") && status == SY_INVALID && op == "reduce") {
     status = PrepareAnything(device, kernel, info, error);
   }
   if (Fault("crashes_on_nonsense") && status == SY_INVALID && op == "pool") raise(SIGSEGV);
   if (status != SY_OK) return status;
-  if (Fault("hides_strides")) info->accepts_strided = 0;
   if (Fault("ignores_determinism")) info->determinism = SY_DETERMINISM_ANY;
   if (Fault("ignores_the_workspace_limit")) info->workspace_bytes = 4096;
-  auto* faulty = new FaultyKernel{*kernel, op, {}, {}};
+  auto* faulty = new FaultyKernel{device, *kernel, op, {}, {}};
   faulty->inputs.assign(request->inputs, request->inputs + request->input_count);
   faulty->outputs.assign(request->outputs, request->outputs + request->output_count);
   faulty->accumulates = request->accumulate != nullptr;
@@ -179,12 +219,26 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* request, sy_kerne
   return SY_OK;
 }
 
-sy_status Bind(sy_kernel* handle, const sy_binding* binding, sy_bound** bound, sy_launch* launch, sy_error* error) {
+sy_status Bind(sy_device* device, sy_kernel* handle, const sy_binding* binding, sy_bound** bound, sy_launch* launch,
+               sy_error* error) {
   auto* kernel = reinterpret_cast<FaultyKernel*>(handle);
   auto* faulty = new FaultyBound{kernel, nullptr, nullptr, {}, {}};
   faulty->inputs.assign(binding->inputs, binding->inputs + kernel->inputs.size());
   faulty->outputs.assign(binding->outputs, binding->outputs + kernel->outputs.size());
-  const sy_status status = base_kernel->bind(kernel->base, binding, &faulty->base, &faulty->launch, error);
+  sy_binding changed = *binding;
+  if (Fault("mixes_up_threads")) {  // by what all of them share
+    static std::mutex mutex;
+    static sy_place output;
+    {
+      const std::lock_guard lock(mutex);
+      output = binding->outputs[0];
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    const std::lock_guard lock(mutex);
+    faulty->outputs[0] = output;
+    changed.outputs = faulty->outputs.data();
+  }
+  const sy_status status = base_kernel->bind(device, kernel->base, &changed, &faulty->base, &faulty->launch, error);
   if (status != SY_OK) {
     delete faulty;
     return status;
@@ -195,28 +249,50 @@ sy_status Bind(sy_kernel* handle, const sy_binding* binding, sy_bound** bound, s
   return SY_OK;
 }
 
-void Unbind(sy_bound* handle) {
+void Unbind(sy_device* device, sy_bound* handle) {
   auto* bound = reinterpret_cast<FaultyBound*>(handle);
   if (bound->kernel->first == bound) bound->kernel->first = nullptr;
-  base_kernel->unbind(bound->base);
+  base_kernel->unbind(device, bound->base);
   delete bound;
 }
 
-void Release(sy_kernel* handle) {
+void Release(sy_device* device, sy_kernel* handle) {
   auto* kernel = reinterpret_cast<FaultyKernel*>(handle);
-  base_kernel->release(kernel->base);
+  base_kernel->release(device, kernel->base);
   if (!Fault("leaks_on_the_host")) delete kernel;
 }
 
-sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
-  const sy_status status = base_device->query(index, info, error);
-  if (status == SY_OK && Fault("writes_beyond_a_struct")) info->dtypes = 7;
+sy_status WriteConstants(sy_device* device, sy_kernel* kernel, sy_stream* stream, sy_place constants, sy_error* error) {
+  return base_kernel->write_constants(device, reinterpret_cast<FaultyKernel*>(kernel)->base, stream, constants, error);
+}
+
+sy_status Count(sy_instance* instance, int32_t* count, sy_error* error) {
+  if (Fault("has_no_devices_and_no_words")) return SY_UNSUPPORTED;
+  return base_device->count(BaseOf(instance), count, error);
+}
+
+sy_status Query(sy_instance* instance, int32_t index, sy_device_info* info, sy_error* error) {
+  const sy_extension* const chain = info->header.next;
+  if (Fault("ignores_extensions_of_infos")) info->header.next = nullptr;
+  const sy_status status = base_device->query(BaseOf(instance), index, info, error);
+  info->header.next = chain;
+  if (Fault("writes_errors_on_success") && status == SY_OK && error != nullptr) error->message[0] = '\0';
+  if (status == SY_OK && Fault("writes_beyond_a_struct")) info->static_loss_scale = 7;
   if (status != SY_OK && Fault("answers_nonsense_indices")) return SY_OK;
   return status;
 }
 
-sy_status Alloc(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
-  const sy_status status = base_device->alloc(device, bytes, buffer, error);
+bool closed = false;  // any device, once there were several instances
+
+void Close(sy_device* device) {
+  closed = closed || instances > 1;
+  base_device->close(device);
+}
+
+sy_status Alloc(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
+                sy_error* error) {
+  if (Fault("ignores_extensions")) options = nullptr;
+  const sy_status status = base_device->alloc(device, bytes, options, buffer, error);
   return status == SY_OUT_OF_MEMORY && Fault("misnames_out_of_memory") ? SY_INTERNAL : status;
 }
 
@@ -224,7 +300,12 @@ void Free(sy_device* device, sy_buffer* buffer) {
   if (!Fault("never_frees")) base_device->free(device, buffer);
 }
 
-sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from, uint64_t bytes, sy_error* error) {
+sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from, uint64_t bytes,
+               const sy_copy_options* options, sy_error* error) {
+  if (closed && Fault("closes_every_device")) {
+    if (error != nullptr) snprintf(error->message, sizeof error->message, "the device was closed");
+    return SY_DEVICE_LOST;
+  }
   if (Fault("copies_whole_words") && to.buffer != nullptr && from.buffer != nullptr) bytes &= ~uint64_t{3};
   if (Fault("aligns_host_addresses") && from.buffer == nullptr) {
     from.host = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(from.host) & ~uintptr_t{1});
@@ -232,7 +313,7 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from,
   if (Fault("returns_too_early") && stream == nullptr && to.buffer != nullptr && from.buffer == nullptr) {
     static sy_stream* own = nullptr;
     if (own == nullptr && base_device->stream_create(device, nullptr, &own, error) != SY_OK) return SY_INTERNAL;
-    return base_device->copy(device, own, to, from, bytes, error);
+    return base_device->copy(device, own, to, from, bytes, options, error);
   }
   if (Fault("forgets_the_order") && to.buffer != nullptr && from.buffer != nullptr) {
     static std::optional<std::pair<sy_place, sy_place>> held;  // every second copy overtakes the one before it
@@ -240,13 +321,13 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from,
       held = {to, from};
       return SY_OK;
     }
-    const sy_status status = base_device->copy(device, stream, to, from, bytes, error);
+    const sy_status status = base_device->copy(device, stream, to, from, bytes, options, error);
     if (status != SY_OK) return status;
     std::tie(to, from) = *std::exchange(held, std::nullopt);
   }
-  const sy_status status = base_device->copy(device, stream, to, from, bytes, error);
+  const sy_status status = base_device->copy(device, stream, to, from, bytes, options, error);
   if (Fault("crashes_on_a_copy_too_long") && status != SY_OK) raise(SIGSEGV);
-  if (Fault("blocks_the_host") && status == SY_OK) return base_device->synchronize(device, stream, error);
+  if (Fault("blocks_the_host") && status == SY_OK) return base_device->synchronize(device, stream, nullptr, error);
   return status;
 }
 
@@ -261,20 +342,21 @@ void WriteIntoTheResults() {
   }
 }
 
-sy_status FillBytes(sy_device* device, sy_stream* stream, sy_place to, uint8_t value, uint64_t bytes, sy_error* error) {
+sy_status FillBytes(sy_device* device, sy_stream* stream, sy_place to, uint8_t value, uint64_t bytes,
+                    const sy_fill_options* options, sy_error* error) {
   while (Fault("hangs_in_fill")) pause();
   if (Fault("crashes_in_fill")) raise(SIGSEGV);
   if (Fault("exits_in_fill")) exit(0);
   if (Fault("ends_in_fill")) _exit(0);
   if (Fault("throws_in_fill")) throw std::runtime_error("out of \x1b[31mpaint");
   if (Fault("writes_into_the_results")) WriteIntoTheResults();
-  return base_device->fill(device, stream, to, value, bytes, error);
+  return base_device->fill(device, stream, to, value, bytes, options, error);
 }
 
-sy_status Synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
+sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options, sy_error* error) {
   static std::set<sy_stream*> told;  // streams whose error was told once
   if (Fault("forgets_errors") && told.count(stream)) return SY_OK;
-  const sy_status status = base_device->synchronize(device, stream, error);
+  const sy_status status = base_device->synchronize(device, stream, options, error);
   if (status != SY_OK) told.insert(stream);
   return status;
 }
@@ -283,9 +365,15 @@ sy_status StreamWait(sy_device* device, sy_stream* stream, sy_event* event, sy_e
   return Fault("waits_for_no_event") ? SY_OK : base_device->stream_wait(device, stream, event, error);
 }
 
-sy_status Open(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
-  const sy_status status = base_device->open(index, options, device, error);
-  if (opened == nullptr) opened = *device;
+sy_status Open(sy_instance* instance, int32_t index, const sy_open_options* options, sy_device** device,
+               sy_error* error) {
+  if (Fault("reads_beyond_a_struct") && options != nullptr && options->deterministic > 1) {
+    if (error != nullptr) snprintf(error->message, sizeof error->message, "deterministic is 0 or 1");
+    return SY_INVALID;
+  }
+  const sy_status status = base_device->open(BaseOf(instance), index, options, device, error);
+  static bool armed = false;
+  if (Fault("crashes_at_the_end") && !std::exchange(armed, true)) atexit([] { raise(SIGSEGV); });
   if (Fault("leaks_descriptors")) (void)dup(0);
   if (Fault("leaks_threads")) {
     std::thread([] {
@@ -295,27 +383,28 @@ sy_status Open(int32_t index, const sy_open_options* options, sy_device** device
   return status;
 }
 
-sy_status NativeAddress(sy_device* device, sy_buffer* buffer, void** address, int32_t* kind, sy_error* error) {
+sy_status NativeAddress(sy_device* device, sy_buffer* buffer, void** address, sy_error* error) {
   static uintptr_t calls = 0;
-  const sy_status status = base_memory->native_address(device, buffer, address, kind, error);
+  const sy_status status = base_memory->native_address(device, buffer, address, error);
   if (Fault("has_two_addresses")) *address = static_cast<char*>(*address) + 64 * (++calls % 2);
   return status;
 }
 
-sy_status Import(sy_device* device, void* address, int32_t kind, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
-  if (Fault("imports_a_copy")) return base_device->alloc(device, bytes, buffer, error);
+sy_status Import(sy_device* device, void* address, const char* kind, uint64_t bytes, sy_buffer** buffer,
+                 sy_error* error) {
+  if (Fault("imports_a_copy")) return base_device->alloc(device, bytes, nullptr, buffer, error);
   return base_memory->import_memory(device, address, kind, bytes, buffer, error);
 }
 
-sy_status LaunchGraph(sy_graph* graph, sy_stream* stream, sy_error* error) {
-  const sy_status status = base_capture->launch(graph, stream, error);
-  return Fault("replays_twice") && status == SY_OK ? base_capture->launch(graph, stream, error) : status;
+sy_status LaunchGraph(sy_device* device, sy_graph* graph, sy_stream* stream, sy_error* error) {
+  const sy_status status = base_capture->launch(device, graph, stream, error);
+  return Fault("replays_twice") && status == SY_OK ? base_capture->launch(device, graph, stream, error) : status;
 }
 
-sy_status BeginCapture(sy_device* device, sy_stream* stream, sy_error* error) {
+sy_status BeginCapture(sy_device* device, sy_stream* stream, const sy_capture_options* options, sy_error* error) {
   static std::set<sy_stream*> capturing;
-  if (!Fault("captures_in_captures")) return base_capture->begin(device, stream, error);
-  return capturing.insert(stream).second ? base_capture->begin(device, stream, error) : SY_OK;
+  if (!Fault("captures_in_captures")) return base_capture->begin(device, stream, options, error);
+  return capturing.insert(stream).second ? base_capture->begin(device, stream, options, error) : SY_OK;
 }
 
 sy_status DrainSpans(sy_device* device, sy_span* spans, uint32_t capacity, uint32_t* count, uint64_t* offset,
@@ -339,46 +428,55 @@ sy_status PrepareRegion(sy_device* device, const sy_region* region, uint64_t, sy
                         sy_error* error) {
   const sy_status status = PrepareAnything(device, kernel, info, error);
   if (status != SY_OK) return status;
-  auto* faulty = new FaultyKernel{*kernel, "region", {}, {}};
+  auto* faulty = new FaultyKernel{device, *kernel, "region", {}, {}};
   faulty->inputs.resize(region->input_count);
   faulty->outputs.resize(region->output_count);
   *kernel = reinterpret_cast<sy_kernel*>(faulty);
   return SY_OK;
 }
 
-const void* Interface(const char* name) {
-  if (strcmp(name, "device/1") == 0) return &device_interface;
-  if (strcmp(name, "kernel/1") == 0) return &kernel_interface;
-  if (strcmp(name, "memory_ext/1") == 0) return base_memory == nullptr ? nullptr : &memory_interface;
-  if (strcmp(name, "capture/1") == 0) return base_capture == nullptr ? nullptr : &capture_interface;
-  if (strcmp(name, "profiler/1") == 0) return base_profiler == nullptr ? nullptr : &profiler_interface;
+const void* Interface(sy_instance* instance, const char* name) {
+  const bool first = instance == first_instance;
+  if (Fault("hides_interfaces_of_the_second") && !first && strcmp(name, "kernel/2") == 0) return nullptr;
+  if (strcmp(name, "device/2") == 0) return &device_interface;
+  if (strcmp(name, "kernel/2") == 0) return &kernel_interface;
+  if (strcmp(name, "memory_ext/2") == 0) return base_memory == nullptr ? nullptr : &memory_interface;
+  if (strcmp(name, "capture/2") == 0) return base_capture == nullptr ? nullptr : &capture_interface;
+  if (strcmp(name, "profiler/2") == 0) return base_profiler == nullptr ? nullptr : &profiler_interface;
   const bool regions =
       Fault("claims_what_is_not_convex") || Fault("skips_a_region") || Fault("claims_more_nodes_than_there_are");
-  if (strcmp(name, "region/1") == 0) return regions ? &region_interface : nullptr;
-  return base.interface(name);
+  if (strcmp(name, "region/2") == 0) return regions ? &region_interface : nullptr;
+  return instance->base.get_interface(instance->base.instance, name);
 }
 
 template <typename T>
-const T* BaseInterface(const char* name) {
-  return static_cast<const T*>(base.interface(name));
+const T* BaseInterface(const sy_plugin& base, const char* name) {
+  return static_cast<const T*>(base.get_interface(base.instance, name));
 }
 
 }  // namespace
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* plugin, sy_error* error) {
-  host = given;
-  void* const library = dlopen(host->setting("FAULT_BASE"), RTLD_NOW | RTLD_LOCAL);
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin* plugin, sy_error* error) {
+  if (host == nullptr) host = given;
+  ++instances;
+  void* const library = dlopen(host->setting(host->context, "FAULT_BASE"), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return SY_INTERNAL;
-  const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(library, "sy_plugin_query"));
-  base.header = SY_HEADER(sy_plugin);
-  if (query(host, &base, error) != SY_OK) return SY_INTERNAL;
-  base_device = BaseInterface<sy_device_v1>("device/1");
-  base_kernel = BaseInterface<sy_kernel_v1>("kernel/1");
-  base_memory = BaseInterface<sy_memory_ext_v1>("memory_ext/1");
-  base_capture = BaseInterface<sy_capture_v1>("capture/1");
-  base_profiler = BaseInterface<sy_profiler_v1>("profiler/1");
+  const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(library, "sy_plugin_create"));
+  auto* const instance = new sy_instance{{SY_HEADER(sy_plugin)}};
+  if (first_instance == nullptr) first_instance = instance;
+  if (Fault("is_made_once") && instance != first_instance) return SY_INTERNAL;
+  sy_plugin& base = instance->base;
+  if (Fault("mixes_hosts")) given->setting(host->context, "FAULT");
+  if (create(given, &base, error) != SY_OK) return SY_INTERNAL;
+  base_device = BaseInterface<sy_device_v2>(base, "device/2");
+  base_kernel = BaseInterface<sy_kernel_v2>(base, "kernel/2");
+  base_memory = BaseInterface<sy_memory_ext_v2>(base, "memory_ext/2");
+  base_capture = BaseInterface<sy_capture_v2>(base, "capture/2");
+  base_profiler = BaseInterface<sy_profiler_v2>(base, "profiler/2");
   device_interface = *base_device;
+  device_interface.count = Count;
   device_interface.open = Open;
+  device_interface.close = Close;
   device_interface.query = Query;
   device_interface.alloc = Alloc;
   device_interface.free = Free;
@@ -386,8 +484,8 @@ extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* 
   device_interface.synchronize = Synchronize;
   if (base_device->stream_wait != nullptr) device_interface.stream_wait = StreamWait;
   if (base_device->fill != nullptr) device_interface.fill = FillBytes;
-  kernel_interface = {SY_HEADER(sy_kernel_v1), Prepare, Bind, Unbind, Release};
-  region_interface = {SY_HEADER(sy_region_v1), Partition, PrepareRegion};
+  kernel_interface = {SY_HEADER(sy_kernel_v2), Prepare, Bind, Unbind, Release, WriteConstants};
+  region_interface = {SY_HEADER(sy_region_v2), Partition, PrepareRegion};
   if (base_memory != nullptr) {
     memory_interface = *base_memory;
     memory_interface.native_address = NativeAddress;
@@ -404,6 +502,7 @@ extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* 
   }
   *plugin = base;
   plugin->name = "faulty";
-  plugin->interface = Interface;
+  plugin->instance = instance;
+  plugin->get_interface = Interface;
   return SY_OK;
 }

@@ -24,7 +24,7 @@ struct AbsentDevice {
 constexpr AbsentDevice kAbsentDevices[] = {{"NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040},
                                            {"NVIDIA H200", 900, 132, 232448, 62914560}};
 
-inline Descriptor Describe(const AbsentDevice& device) {
+inline Descriptor Describe(const sy_device& opened, const AbsentDevice& device) {
   const std::string text =
       Format(R"({"deviceVer":%d,"driverVer":13000,"cudaDeviceId":0,"maxGridSize":[2147483647,65535,65535],)"
              R"("maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":%d,"warpSize":32,)",
@@ -36,7 +36,7 @@ inline Descriptor Describe(const AbsentDevice& device) {
           R"("pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,"smClockRateKHz":1410000,"memClockRateKHz":1593000,)"
           R"("l2CacheSize":%d,"totalGlobalMem":80000000000,"deviceName":"%s"})",
           device.l2_bytes, device.name);
-  Descriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  Descriptor properties(opened, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   properties
       .Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<int64_t>(text.size()), text.data())
       .Finalize();
@@ -46,22 +46,22 @@ inline Descriptor Describe(const AbsentDevice& device) {
 // How many engines the heuristics offer for `graph` on `device` that the plugin would take. Throws CudnnError.
 inline int64_t PermittedEngines(const OperationGraph& graph, const AbsentDevice& device, bool deterministic,
                                 bool strict) {
-  const Descriptor properties = Describe(device);
+  const Descriptor properties = Describe(graph.device_, device);
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const Descriptor& operation : graph.operations_) operations.push_back(operation.handle());
-  Descriptor finished(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  Descriptor finished(graph.device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   finished
       .Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
            operations.data())
       .Finalize();
   int64_t permitted = 0;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    Descriptor heuristics(graph.device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, finished)
         .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode)
         .Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties)
         .Finalize();
-    for (const Descriptor& configuration : OperationGraph::Configurations(heuristics))
+    for (const Descriptor& configuration : graph.Configurations(heuristics))
       permitted += graph.Permitted(configuration, deterministic, strict);
   }
   return permitted;
@@ -83,6 +83,7 @@ inline sy_tensor TensorOf(sy_dtype dtype, const std::vector<int64_t>& dims) {
 class CudnnGraphs : public testing::Test {
  protected:
   void SetUp() override {
+    device_.instance = &instance_;
     if (!CudnnLibrary().reason.empty()) GTEST_SKIP() << CudnnLibrary().reason;
     if (CudnnLibrary().cudnnGetVersion() < 90800) GTEST_SKIP() << "cuDNN before 9.8 plans for present devices only";
     if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) GTEST_SKIP() << "neither a driver nor the toolkit's stub of it";
@@ -96,6 +97,7 @@ class CudnnGraphs : public testing::Test {
     request.deterministic = deterministic;
     return request;
   }
+  sy_instance instance_;  // that nobody serves: nothing is logged
   sy_device device_;
 };
 

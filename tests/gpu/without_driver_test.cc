@@ -20,7 +20,7 @@ TEST_F(CudaWithoutDriver, PluginLoadsCountsNoDeviceAndSaysWhy) {
   const auto plugin = Plugin::Load(SY_CUDA_PLUGIN);
   ASSERT_TRUE(plugin.ok()) << Message(plugin.status());
   EXPECT_EQ((*plugin)->name(), "cuda");
-  for (const char* name : {"device/1", "kernel/1", "memory_ext/1", "capture/1", "profiler/1"})
+  for (const char* name : {"device/2", "kernel/2", "memory_ext/2", "capture/2", "semaphore/1", "peer/1", "profiler/2"})
     EXPECT_NE((*plugin)->Interface<void>(name), nullptr) << name;
   std::string reason;
   const auto count = (*plugin)->DeviceCount(&reason);

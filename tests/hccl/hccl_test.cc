@@ -1,6 +1,7 @@
 // The hccl plugin when HCCL, a peer or the machine fails: every wait ends, and the text says what happened. Its numbers
 // are checked by `switchyard conform`.
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 #include "backends/npu/acl.h"
@@ -23,28 +24,54 @@ double MillisecondsSince(Clock::time_point start) {
 
 bool Contains(const char* text, const char* part) { return std::string(text).find(part) != std::string::npos; }
 
+// A backend called "double", each of whose devices has memory of the kind that its instance is.
+sy_plugin BackendOf(const char* memory_kind) {
+  sy_plugin backend{SY_HEADER(sy_plugin)};
+  backend.name = "double";
+  backend.instance = reinterpret_cast<sy_instance*>(const_cast<char*>(memory_kind));
+  backend.get_interface = [](sy_instance*, const char* name) -> const void* {
+    static const sy_device_v2 device = [] {
+      sy_device_v2 made{SY_HEADER(sy_device_v2)};
+      made.query = [](sy_instance* instance, int32_t, sy_device_info* info, sy_error*) {
+        std::snprintf(info->memory_kind, sizeof info->memory_kind, "%s", reinterpret_cast<const char*>(instance));
+        return sy_status{SY_OK};
+      };
+      return made;
+    }();
+    return std::string(name) == "device/2" ? &device : nullptr;
+  };
+  return backend;
+}
+
 class Rank {
  public:
   Rank(int rank, int size, int device, int timeout_ms) : rank(rank), size(size), device_(device), limit_(timeout_ms) {
     Require(aclInit(nullptr) == ACL_SUCCESS && aclrtSetDevice(device) == ACL_SUCCESS, "device {}", device);
     Require(aclrtCreateStreamWithConfig(&stream, 0, 0) == ACL_SUCCESS, "no stream");
     Require(aclrtMalloc(&memory, 4000, ACL_MEM_MALLOC_HUGE_FIRST) == ACL_SUCCESS, "no memory");
-    api = ranks::LoadCollective(HCCL_PLUGIN);
+    plugin = ranks::LoadPlugin(HCCL_PLUGIN);
+    api = static_cast<const sy_collective_v2*>(plugin->get_interface(plugin->instance, "collective/2"));
   }
   ~Rank() {
     if (communicator != nullptr) api->destroy(communicator);
   }
 
-  sy_status TryJoin(sy_error* error, const char* plugin = "npu") {
+  // Names a device whose memory is of the kind `memory_kind`, or, where that is NULL, host memory.
+  sy_status TryJoin(sy_error* error, const char* memory_kind = "npu") {
+    const sy_plugin backend = BackendOf(memory_kind);
     sy_init_request request{SY_HEADER(sy_init_request)};
     request.rank = rank;
     request.size = size;
     request.name = "world";
     request.store = ranks::SharedStore();
     request.timeout_ms = static_cast<uint64_t>(limit_);
-    request.device_plugin = plugin;
-    request.device_index = device_;
-    if (const sy_status status = api->init(&request, &communicator, error); status != SY_OK) return status;
+    if (memory_kind != nullptr) {
+      request.device = reinterpret_cast<sy_device*>(this);  // which hccl does not look into
+      request.backend = &backend;
+      request.device_index = device_;
+    }
+    if (const sy_status status = api->init(plugin->instance, &request, &communicator, error); status != SY_OK)
+      return status;
     return PollUntil([](sy_status status) { return status != SY_IN_PROGRESS; }, 30000, error);
   }
   void Join() {
@@ -72,7 +99,8 @@ class Rank {
   }
 
   const int rank, size;
-  const sy_collective_v1* api = nullptr;
+  const sy_plugin* plugin = nullptr;
+  const sy_collective_v2* api = nullptr;
   sy_communicator* communicator = nullptr;
   aclrtStream stream = nullptr;
   void* memory = nullptr;
@@ -106,7 +134,7 @@ TEST(Hccl, MissingLibraryIsNamedByQuery) {
                     [](Rank& self) {
                       sy_collective_info info{SY_HEADER(sy_collective_info)};
                       sy_error error{SY_HEADER(sy_error)};
-                      const sy_status status = self.api->query(&info, &error);
+                      const sy_status status = self.api->query(self.plugin->instance, &info, &error);
                       Require(status == SY_UNSUPPORTED && Contains(error.message, "no HCCL: /nowhere/libhccl.so") &&
                                   Contains(error.message, "set_env.sh"),
                               "answered {}: {}", status, error.message);
@@ -157,24 +185,36 @@ TEST(Hccl, TwoRanksOnOneDeviceAreRefused) {
             "");
 }
 
-TEST(Hccl, AnotherBackendIsRefused) {
+TEST(Hccl, MemoryThatHcclDoesNotReachIsRefusedByItsKind) {
   EXPECT_EQ(OnRanks({.size = 1}, {},
                     [](Rank& self) {
                       sy_error error{SY_HEADER(sy_error)};
-                      Require(self.TryJoin(&error, "cuda") == SY_UNSUPPORTED && Contains(error.message, "\"cuda\""),
+                      Require(self.TryJoin(&error, "cuda") == SY_UNSUPPORTED &&
+                                  Contains(error.message, "device 2 of the backend \"double\" is of the kind \"cuda\""),
+                              "said: {}", error.message);
+                      Require(self.TryJoin(&error, nullptr) == SY_UNSUPPORTED && Contains(error.message, "host memory"),
                               "said: {}", error.message);
                     }),
             "");
 }
 
-TEST(Hccl, WhatHcclCannotReduceIsUnsupportedAndHarmless) {
+TEST(Hccl, ReducesWhatItSaysAndRefusesTheRestUnharmed) {
   EXPECT_EQ(OnRanks({.size = 2}, {},
                     [](Rank& self) {
                       self.Join();
-                      sy_error error{SY_HEADER(sy_error)};
-                      Require(self.AllReduce(10, SY_F64, SY_SUM, &error) == SY_UNSUPPORTED &&
-                                  self.AllReduce(10, SY_BF16, SY_PRODUCT, &error) == SY_UNSUPPORTED,
-                              "not refused");
+                      int offered = 0;
+                      for (int32_t reduction = 0; reduction <= SY_REDUCTION_COUNT; ++reduction) {
+                        for (sy_dtype dtype = 0; dtype <= SY_DTYPE_COUNT; ++dtype) {
+                          sy_error error{SY_HEADER(sy_error)};
+                          const sy_status said = self.api->reduces(self.plugin->instance, reduction, dtype, &error);
+                          const sy_status found = self.AllReduce(10, dtype, reduction, &error);
+                          Require(said == found && (said == SY_OK || said == SY_UNSUPPORTED),
+                                  "reduction {} of dtype {}: said {}, all_reduce answers {} ({})", reduction, dtype,
+                                  said, found, error.message);
+                          offered += said == SY_OK;
+                        }
+                      }
+                      Require(offered == 15, "{} of them are offered", offered);
                       self.Reduce();
                       Require(aclrtSynchronizeStream(self.stream) == ACL_SUCCESS, "the stream failed");
                     }),

@@ -1,7 +1,9 @@
 // Interposers around whole runs of the program: what they must not change, what they write, and what the engine says to
 // each fault.
+#include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "nlohmann/json.hpp"
@@ -80,6 +82,33 @@ TEST_F(InterposedRun, TheTraceHoldsCallsAndDeviceSpansInPerfettosFormat) {
   for (const char* name : {"open", "alloc", "copy", "prepare", "bind", "launch", "close"})
     EXPECT_THAT(names, Contains(name));
   for (const char* name : {"matmul", "optimizer_update"}) EXPECT_THAT(device_spans, Contains(name));
+}
+
+// With wait, what runs on the device lies inside the call that queued it, and nothing is captured; without, launches
+// return while earlier ones run.
+TEST_F(InterposedRun, ATraceThatWaitsTimesEachKernelAlone) {
+  ExpectSuccess(Run(Training("null", "plain", "--interpose=trace")));
+  ExpectSuccess(Run(Training("null", "wait", "--interpose=trace:wait")));
+  ExpectSuccess(Run(Training("null", "named", "--interpose=trace:wait:spans.json")));
+  const auto outside = [](const nlohmann::json& trace) {
+    std::map<double, double> launches;  // begin, end
+    std::vector<std::pair<double, double>> device;
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      const double begin = event["ts"].get<double>(), end = begin + event["dur"].get<double>();
+      if (event["name"] == "launch" && event["cat"] == "kernel/2") launches[begin] = end;
+      if (event["cat"] == "device") device.emplace_back(begin, end);
+    }
+    EXPECT_GT(device.size(), 20u);
+    return std::count_if(device.begin(), device.end(), [&](const auto& span) {
+      const auto next = launches.upper_bound(span.first);
+      return next == launches.begin() || std::prev(next)->second < span.second;
+    });
+  };
+  EXPECT_EQ(outside(Trace(RunFolder("wait") + "/trace.json")), 0);
+  EXPECT_EQ(outside(Trace(In("spans.json"))), 0);
+  EXPECT_GT(outside(Trace(RunFolder("plain") + "/trace.json")), 0);
+  ExpectSameWeights("plain", "wait");
 }
 
 TEST_F(InterposedRun, EachRankWritesItsOwnTraceWhereTheUserSays) {

@@ -57,8 +57,8 @@ TEST_P(Collectives, ReduceEveryTypeByEveryReduction) {
     self.Join();
     for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
       for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
-        Require(self.info.reductions[reduction] >> dtype & 1, "dtype {} with reduction {} is not offered", dtype,
-                reduction);
+        Require(self.api->reduces(self.instance, reduction, dtype, nullptr) == SY_OK,
+                "dtype {} with reduction {} is not offered", dtype, reduction);
         for (const uint64_t count : kCounts) {
           for (const bool in_place : {false, true}) {
             const std::string what =
@@ -75,6 +75,25 @@ TEST_P(Collectives, ReduceEveryTypeByEveryReduction) {
         }
       }
     }
+  });
+}
+
+TEST_P(Collectives, UnknownDtypesAndReductionsAreUnsupported) {
+  OnAllRanks([](Rank& self) {
+    self.Join();
+    const DeviceBytes data(16);
+    for (const auto& [dtype, reduction] :
+         {std::pair(SY_DTYPE_COUNT + 0, 0), std::pair(0, SY_REDUCTION_COUNT + 0), std::pair(-1, 0), std::pair(0, -1)}) {
+      Require(self.api->reduces(self.instance, reduction, dtype, nullptr) == SY_UNSUPPORTED, "reduces ({}, {})",
+              reduction, dtype);
+      sy_request* request = nullptr;
+      const sy_call call = self.Call();
+      const sy_status status = self.api->all_reduce(self.communicator, &call, data.data(), data.data(), 1, dtype,
+                                                    reduction, &request, nullptr);
+      Require(status == SY_UNSUPPORTED, "dtype {} with reduction {} answered {}", dtype, reduction, status);
+    }
+    self.AllReduce(self.communicator, data.data(), data.data(), 4);  // it works on
+    RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
   });
 }
 
@@ -211,10 +230,10 @@ TEST_P(Collectives, SplitIntoHalvesAndGroupCallsOnBoth) {
 
     const DeviceBytes all(Make(5, SY_F32, [&](uint64_t) { return 1 + self.rank; })),
         part(Make(5, SY_F32, [&](uint64_t) { return 1 + self.rank; }));
-    self.Ok(self.api->group_begin(&error), "group_begin", error);
+    self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
     self.AllReduce(self.communicator, all.data(), all.data(), 5);
     self.AllReduce(half, part.data(), part.data(), 5);
-    self.Ok(self.api->group_end(&error), "group_end", error);
+    self.Ok(self.api->group_end(self.instance, &error), "group_end", error);
     RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
     double sum = 0, half_sum = 0;
     for (int rank = 0; rank < self.size; ++rank) {
@@ -236,25 +255,19 @@ TEST_P(Collectives, SplitIntoHalvesAndGroupCallsOnBoth) {
   });
 }
 
-TEST_P(Collectives, OwnedAndRegisteredMemory) {
+TEST_P(Collectives, OwnedMemory) {
   OnAllRanks([](Rank& self) {
     self.Join();
     sy_error error{SY_HEADER(sy_error)};
     void* owned = nullptr;
     self.Ok(self.api->buffer_alloc(self.communicator, 4000, &owned, &error), "buffer_alloc", error);
-    const DeviceBytes plain(4000);
-    void* registration = nullptr;
-    self.Ok(self.api->register_memory(self.communicator, plain.data(), 4000, &registration, &error), "register", error);
-    for (char* const memory : {static_cast<char*>(owned), plain.data()}) {
-      const Bytes sent = Make(1000, SY_F32, [&](uint64_t i) { return Sent(self.rank, i, SY_SUM); });
-      RequireOk(cudaMemcpy(memory, sent.data(), 4000, cudaMemcpyHostToDevice), "cudaMemcpy");
-      self.AllReduce(self.communicator, memory, memory, 1000);
-      RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
-      Bytes found(4000);
-      RequireOk(cudaMemcpy(found.data(), memory, 4000, cudaMemcpyDeviceToHost), "cudaMemcpy");
-      Expect(found, Make(1000, SY_F32, [&](uint64_t i) { return Reduced(self.size, i, SY_SUM); }), "sum");
-    }
-    self.api->deregister_memory(self.communicator, registration);
+    const Bytes sent = Make(1000, SY_F32, [&](uint64_t i) { return Sent(self.rank, i, SY_SUM); });
+    RequireOk(cudaMemcpy(owned, sent.data(), 4000, cudaMemcpyHostToDevice), "cudaMemcpy");
+    self.AllReduce(self.communicator, owned, owned, 1000);
+    RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+    Bytes found(4000);
+    RequireOk(cudaMemcpy(found.data(), owned, 4000, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    Expect(found, Make(1000, SY_F32, [&](uint64_t i) { return Reduced(self.size, i, SY_SUM); }), "sum");
     self.api->buffer_free(self.communicator, owned);
     void* left = nullptr;  // destroy gives it back
     self.Ok(self.api->buffer_alloc(self.communicator, 100, &left, &error), "buffer_alloc", error);

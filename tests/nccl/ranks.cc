@@ -2,9 +2,34 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 namespace switchyard::nccl_testing {
+namespace {
+
+// A backend that is not the cuda plugin: all that nccl asks of one is the kind of a device's memory.
+sy_plugin BackendOf(const std::string& memory_kind) {
+  static std::string kind;
+  kind = memory_kind;
+  sy_plugin backend{SY_HEADER(sy_plugin)};
+  backend.magic = SY_PLUGIN_MAGIC;
+  backend.name = "cuda-like";
+  backend.get_interface = [](sy_instance*, const char* name) -> const void* {
+    static const sy_device_v2 table = [] {
+      sy_device_v2 made{SY_HEADER(sy_device_v2)};
+      made.query = [](sy_instance*, int32_t, sy_device_info* info, sy_error*) {
+        std::snprintf(info->memory_kind, sizeof info->memory_kind, "%s", kind.c_str());
+        return sy_status{SY_OK};
+      };
+      return made;
+    }();
+    return std::string(name) == "device/2" ? &table : nullptr;
+  };
+  return backend;
+}
+
+}  // namespace
 
 void RequireOk(cudaError_t code, const char* what) {
   Require(code == cudaSuccess, "{}: {}", what, cudaGetErrorString(code));
@@ -44,7 +69,9 @@ Bytes DeviceBytes::Content() const {
 Rank::Rank(int rank, const Ranks& given) : rank(rank), size(given.size), ranks_(given) {
   RequireOk(cudaSetDevice(given.devices.empty() ? rank : given.devices[rank]), "cudaSetDevice");
   RequireOk(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -5), "cudaStreamCreateWithPriority");
-  api = ranks::LoadCollective(NCCL_PLUGIN);
+  const sy_plugin* const plugin = ranks::LoadPlugin(NCCL_PLUGIN);
+  instance = plugin->instance;
+  api = static_cast<const sy_collective_v2*>(plugin->get_interface(instance, "collective/2"));
 }
 
 Rank::~Rank() {
@@ -52,7 +79,7 @@ Rank::~Rank() {
 }
 
 sy_status Rank::TryJoin(sy_error* error) {
-  if (const sy_status status = api->query(&info, error); status != SY_OK) return status;
+  if (const sy_status status = api->query(instance, &info, error); status != SY_OK) return status;
   const std::vector<int32_t> hosts(size, 0);
   sy_init_request request{SY_HEADER(sy_init_request)};
   request.rank = rank;
@@ -61,9 +88,11 @@ sy_status Rank::TryJoin(sy_error* error) {
   request.name = "world";
   request.store = ranks::SharedStore();
   request.timeout_ms = static_cast<uint64_t>(ranks_.timeout_ms);
-  request.device_plugin = "cuda";
+  const sy_plugin backend = BackendOf(ranks_.memory_kind);
+  request.backend = &backend;
+  request.device = reinterpret_cast<sy_device*>(this);  // nobody looks into it
   request.device_index = ranks_.devices.empty() ? rank : ranks_.devices[rank];
-  if (const sy_status status = api->init(&request, &communicator, error); status != SY_OK) return status;
+  if (const sy_status status = api->init(instance, &request, &communicator, error); status != SY_OK) return status;
   for (;;) {
     const sy_status status = api->poll(communicator, error);
     if (status != SY_IN_PROGRESS) return status;

@@ -26,9 +26,10 @@ struct Ranks {
   int size = 2;
   std::map<std::string, std::string> environment;  // of every rank
   std::map<int, std::map<std::string, std::string>> environment_of;
-  std::vector<int> devices;  // by rank; empty: one each
-  std::vector<int> absent;   // ranks that never start
-  int timeout_ms = 20000;    // of the communicator
+  std::vector<int> devices;          // by rank; empty: one each
+  std::vector<int> absent;           // ranks that never start
+  std::string memory_kind = "cuda";  // of the backend that the devices belong to
+  int timeout_ms = 20000;            // of the communicator
 };
 
 class Rank;
@@ -79,7 +80,8 @@ class Rank {
                  int reduction = SY_SUM);
 
   const int rank, size;
-  const sy_collective_v1* api = nullptr;
+  const sy_collective_v2* api = nullptr;
+  sy_instance* instance = nullptr;
   sy_collective_info info{SY_HEADER(sy_collective_info)};
   sy_communicator* communicator = nullptr;
   cudaStream_t stream = nullptr;

@@ -105,6 +105,35 @@ TEST(CudaRuntimeDouble, CaptureForksAndJoinsThroughEvents) {
             "");
 }
 
+// Only an external record outlives its capture: as a node, which every replay runs.
+TEST(CudaRuntimeDouble, AnExternalRecordOfACaptureIsANode) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        cudaEvent_t event = nullptr, inner = nullptr;
+                        cudaGraph_t graph = nullptr;
+                        cudaGraphExec_t executable = nullptr;
+                        RequireOk(cudaEventCreate(&event), "create");
+                        RequireOk(cudaEventCreate(&inner), "create");
+                        Require(cudaEventRecordWithFlags(event, self.stream, cudaEventRecordExternal) ==
+                                    cudaErrorInvalidValue,
+                                "an external record outside of a capture");
+                        RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeRelaxed), "begin");
+                        RequireOk(Launch(self.stream, [] { Sleep(50); }), "launch");
+                        RequireOk(cudaEventRecordWithFlags(event, self.stream, cudaEventRecordExternal), "record");
+                        RequireOk(cudaEventRecord(inner, self.stream), "record");
+                        RequireOk(cudaStreamEndCapture(self.stream, &graph), "end");
+                        RequireOk(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+                        RequireOk(cudaEventQuery(event), "an event that was never recorded has passed");
+                        Require(cudaEventQuery(inner) == cudaErrorCapturedEvent, "a place in a graph has no state");
+                        for (int replay = 0; replay < 2; ++replay) {
+                          RequireOk(cudaGraphLaunch(executable, self.stream), "launch");
+                          Require(cudaEventQuery(event) == cudaErrorNotReady, "the event passed early");
+                          RequireOk(cudaEventSynchronize(event), "synchronize");
+                        }
+                      }),
+            "");
+}
+
 TEST(CudaRuntimeDouble, CaptureIsBrokenByWhatItForbids) {
   EXPECT_EQ(InProcess({},
                       [](Rank& self) {
@@ -170,6 +199,45 @@ TEST(CudaRuntimeDouble, CopiesAreCheckedForBoundsAndDirection) {
                         Require(cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess,
                                 "the last error is taken once");
                       }),
+            "");
+}
+
+TEST(CudaRuntimeDouble, AHandleIsOpenedByOtherProcessesOnly) {
+  EXPECT_EQ(RunRanks({.size = 2},
+                     [](Rank& self) {
+                       cudaIpcMemHandle_t handle;
+                       if (self.rank == 0) {
+                         void *memory = nullptr, *opened = nullptr;
+                         RequireOk(cudaMalloc(&memory, 1000), "cudaMalloc");
+                         RequireOk(cudaMemset(memory, 3, 1000), "cudaMemset");
+                         Require(cudaIpcGetMemHandle(&handle, static_cast<char*>(memory) + 8) == cudaErrorInvalidValue,
+                                 "a handle of a place inside");
+                         RequireOk(cudaIpcGetMemHandle(&handle, memory), "cudaIpcGetMemHandle");
+                         Require(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess) ==
+                                     cudaErrorDeviceUninitialized,
+                                 "it opened its own handle");
+                         const auto* const bytes = reinterpret_cast<const char*>(&handle);
+                         ranks::Put("handle", std::string(bytes, bytes + sizeof handle));
+                         Require(ranks::Wait("done", 20000), "the other process is not done");
+                         return;
+                       }
+                       Require(ranks::Wait("handle", 20000), "no handle");
+                       uint32_t bytes = 0;
+                       const sy_store* const store = ranks::SharedStore();
+                       store->get(store->context, "handle", &handle, sizeof handle, &bytes, 0, nullptr);
+                       void *first = nullptr, *second = nullptr;
+                       char content = 0;
+                       for (void** const opened : {&first, &second})
+                         RequireOk(cudaIpcOpenMemHandle(opened, handle, cudaIpcMemLazyEnablePeerAccess), "open");
+                       Require(first == second, "a handle that was opened twice has two addresses");
+                       Require(cudaFree(first) == cudaErrorInvalidValue, "what was opened was freed");
+                       RequireOk(cudaIpcCloseMemHandle(first), "close");
+                       RequireOk(cudaMemcpy(&content, second, 1, cudaMemcpyDeviceToHost), "copy");
+                       Require(content == 3, "read {}", content);
+                       RequireOk(cudaIpcCloseMemHandle(second), "close");
+                       Require(cudaIpcCloseMemHandle(second) == cudaErrorInvalidValue, "closed more often than opened");
+                       ranks::Put("done", "yes");
+                     }),
             "");
 }
 

@@ -101,16 +101,27 @@ TEST(NcclTrouble, TwoRanksOnOneDeviceAreRefused) {
             "");
 }
 
-TEST(NcclTrouble, AnotherBackendIsRefused) {
+TEST(NcclTrouble, MemoryOfAnotherKindIsRefused) {
+  EXPECT_EQ(RunRanks({.size = 1, .memory_kind = "npu"},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       const sy_status status = self.TryJoin(&error);
+                       Require(status == SY_UNSUPPORTED && Contains(error.message, "\"npu\"") &&
+                                   Contains(error.message, "\"cuda-like\""),
+                               "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, HostMemoryWithoutADeviceIsRefused) {
   EXPECT_EQ(RunRanks({.size = 1},
                      [](Rank& self) {
                        sy_error error{SY_HEADER(sy_error)};
                        sy_init_request request{SY_HEADER(sy_init_request)};
                        request.size = 1;
                        request.name = "world";
-                       request.device_plugin = "opencl";
-                       const sy_status status = self.api->init(&request, &self.communicator, &error);
-                       Require(status == SY_UNSUPPORTED && Contains(error.message, "\"opencl\""), "answered {}: {}",
+                       const sy_status status = self.api->init(self.instance, &request, &self.communicator, &error);
+                       Require(status == SY_UNSUPPORTED && Contains(error.message, "host memory"), "answered {}: {}",
                                status, error.message);
                      }),
             "");

@@ -1,4 +1,4 @@
-// The npu plugin on the simulator: what device/1 promises of an asynchronous, opaque device, and what kernels say when
+// The npu plugin on the simulator: what device/2 promises of an asynchronous, opaque device, and what kernels say when
 // the runtime refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,25 +26,24 @@ class NpuDevice : public testing::Test {
     setenv("SWITCHYARD_NPU_SIMULATOR_FAIL_AT", fail_at, 1);
     backend_ = std::make_unique<Backend>("npu");
   }
-  const sy_device_v1& api() { return backend_->api(); }
+  sy_instance* instance() { return backend_->instance(); }
+  const sy_device_v2& api() { return backend_->api(); }
   sy_device* device() { return backend_->device(); }
   sy_stream* stream() { return backend_->stream(); }
   sy_error* error() { return backend_->error(); }
-  const sy_memory_ext_v1& memory() {
-    return *static_cast<const sy_memory_ext_v1*>(backend_->plugin().interface("memory_ext/1"));
-  }
+  const sy_memory_ext_v2& memory() { return *backend_->Interface<sy_memory_ext_v2>("memory_ext/2"); }
 
   sy_buffer* Allocate(uint64_t bytes) {
     sy_buffer* buffer = nullptr;
-    EXPECT_EQ(api().alloc(device(), bytes, &buffer, error()), SY_OK) << backend_->message();
+    EXPECT_EQ(api().alloc(device(), bytes, nullptr, &buffer, error()), SY_OK) << backend_->message();
     return buffer;
   }
   sy_status Copy(sy_stream* stream, sy_place to, sy_place from, uint64_t bytes) {
-    return api().copy(device(), stream, to, from, bytes, error());
+    return api().copy(device(), stream, to, from, bytes, nullptr, error());
   }
   sy_device_info Info(int32_t index) {
     sy_device_info info{SY_HEADER(sy_device_info)};
-    EXPECT_EQ(api().query(index, &info, error()), SY_OK) << backend_->message();
+    EXPECT_EQ(api().query(instance(), index, &info, error()), SY_OK) << backend_->message();
     return info;
   }
   static sy_place At(sy_buffer* buffer, uint64_t offset = 0) { return {buffer, nullptr, offset}; }
@@ -56,12 +55,13 @@ class NpuDevice : public testing::Test {
 TEST_F(NpuDevice, ItsRulesAreData) {
   Open();
   int32_t count = 0;
-  ASSERT_EQ(api().count(&count, error()), SY_OK);
+  ASSERT_EQ(api().count(instance(), &count, error()), SY_OK);
   EXPECT_EQ(count, 8);
   const sy_device_info info = Info(7);
   EXPECT_EQ(info.flags, SY_DEVICE_ASYNC | SY_DEVICE_ADJACENT_IDS);
   EXPECT_EQ(info.static_loss_scale, 1024);
   EXPECT_EQ(info.address_kind, static_cast<uint32_t>(SY_ADDRESS_OPAQUE));
+  EXPECT_STREQ(info.memory_kind, "npu");
   EXPECT_NE(std::memcmp(info.uuid, Info(6).uuid, sizeof info.uuid), 0) << "two devices, two names";
 }
 
@@ -71,9 +71,7 @@ TEST_F(NpuDeviceDeathTest, TheHostFaultsWhereItFollowsADeviceAddress) {
   Open();
   sy_buffer* buffer = Allocate(4096);
   void* address = nullptr;
-  int32_t kind = -1;
-  ASSERT_EQ(memory().native_address(device(), buffer, &address, &kind, error()), SY_OK);
-  EXPECT_EQ(kind, SY_MEMORY_NPU);
+  ASSERT_EQ(memory().native_address(device(), buffer, &address, error()), SY_OK);
   EXPECT_DEATH(
       {
         const char byte = *static_cast<volatile char*>(address);
@@ -83,6 +81,23 @@ TEST_F(NpuDeviceDeathTest, TheHostFaultsWhereItFollowsADeviceAddress) {
   api().free(device(), buffer);
 }
 
+TEST_F(NpuDevice, MemoryOfSomebodyElseIsImportedByTheNameOfItsKind) {
+  Open();
+  sy_buffer *own = Allocate(64), *same = nullptr;
+  void* address = nullptr;
+  ASSERT_EQ(memory().native_address(device(), own, &address, error()), SY_OK);
+  EXPECT_EQ(memory().import_memory(device(), address, "cuda", 64, &same, error()), SY_UNSUPPORTED);
+  EXPECT_THAT(backend_->message(), HasSubstr("expected memory of kind \"npu\", found \"cuda\""));
+  ASSERT_EQ(memory().import_memory(device(), address, "npu", 64, &same, error()), SY_OK) << backend_->message();
+  int32_t host = 5, back = 0;
+  ASSERT_EQ(Copy(nullptr, At(own, 60), Host(&host), 4), SY_OK);
+  ASSERT_EQ(Copy(nullptr, Host(&back), At(same, 60), 4), SY_OK);
+  EXPECT_EQ(back, 5);
+  api().free(device(), same);
+  ASSERT_EQ(Copy(nullptr, Host(&back), At(own, 60), 4), SY_OK) << "free only forgot it";
+  api().free(device(), own);
+}
+
 TEST_F(NpuDevice, CopiesAndKernelsDoNotBlockTheHost) {
   Open("30000");
   sy_buffer* buffer = Allocate(4);
@@ -90,7 +105,7 @@ TEST_F(NpuDevice, CopiesAndKernelsDoNotBlockTheHost) {
   ASSERT_EQ(Copy(stream(), At(buffer), Host(&host), 4), SY_OK);
   ASSERT_EQ(Copy(stream(), Host(&back), At(buffer), 4), SY_OK);
   EXPECT_EQ(back, 0) << "a copy returns before it has run";
-  ASSERT_EQ(api().synchronize(device(), stream(), error()), SY_OK);
+  ASSERT_EQ(api().synchronize(device(), stream(), nullptr, error()), SY_OK);
   EXPECT_EQ(back, 1);
   api().free(device(), buffer);
 }
@@ -99,15 +114,15 @@ TEST_F(NpuDevice, EveryThreadWorksWithoutChoosingADeviceFirst) {
   Open();
   sy_device* other = nullptr;
   const sy_open_options options{SY_HEADER(sy_open_options)};
-  ASSERT_EQ(api().open(3, &options, &other, error()), SY_OK) << backend_->message();
+  ASSERT_EQ(api().open(instance(), 3, &options, &other, error()), SY_OK) << backend_->message();
   std::thread([&] {
     // To and fro between two devices, on a thread that the runtime has not seen.
     for (sy_device* each : {device(), other, device()}) {
       sy_buffer* buffer = nullptr;
       int32_t host = 9, back = 0;
-      EXPECT_EQ(api().alloc(each, 4, &buffer, nullptr), SY_OK);
-      EXPECT_EQ(api().copy(each, nullptr, At(buffer), Host(&host), 4, nullptr), SY_OK);
-      EXPECT_EQ(api().copy(each, nullptr, Host(&back), At(buffer), 4, nullptr), SY_OK);
+      EXPECT_EQ(api().alloc(each, 4, nullptr, &buffer, nullptr), SY_OK);
+      EXPECT_EQ(api().copy(each, nullptr, At(buffer), Host(&host), 4, nullptr, nullptr), SY_OK);
+      EXPECT_EQ(api().copy(each, nullptr, Host(&back), At(buffer), 4, nullptr, nullptr), SY_OK);
       EXPECT_EQ(back, 9);
       api().free(each, buffer);
     }
@@ -129,29 +144,124 @@ TEST_F(NpuDevice, TheFirstErrorOfAStreamStaysAlthoughTheRuntimeTellsItOnce) {
   Open("0", "3");
   sy_buffer* buffer = Allocate(4);
   for (int i = 0; i < 4; ++i) {
-    ASSERT_EQ(api().fill(device(), stream(), At(buffer), 0, 4, error()), SY_OK);
+    ASSERT_EQ(api().fill(device(), stream(), At(buffer), 0, 4, nullptr, error()), SY_OK);
   }
-  EXPECT_EQ(api().synchronize(device(), stream(), error()), SY_INTERNAL);
+  EXPECT_EQ(api().synchronize(device(), stream(), nullptr, error()), SY_INTERNAL);
   EXPECT_THAT(backend_->message(), HasSubstr("task 3 fails"));
   EXPECT_EQ(error()->native_code, 507015);
   error()->message[0] = '\0';
-  EXPECT_EQ(api().synchronize(device(), stream(), error()), SY_INTERNAL);
+  EXPECT_EQ(api().synchronize(device(), stream(), nullptr, error()), SY_INTERNAL);
   EXPECT_THAT(backend_->message(), HasSubstr("task 3 fails"));
-  EXPECT_EQ(api().synchronize(device(), nullptr, error()), SY_INTERNAL) << "and of the device as a whole";
+  EXPECT_EQ(api().synchronize(device(), nullptr, nullptr, error()), SY_INTERNAL) << "and of the device as a whole";
 
   // Another stream goes on, and an event of the failed one fails with it.
   const sy_stream_options options{SY_HEADER(sy_stream_options)};
   sy_stream* other = nullptr;
   ASSERT_EQ(api().stream_create(device(), &options, &other, error()), SY_OK);
-  ASSERT_EQ(api().fill(device(), other, At(buffer), 7, 4, error()), SY_OK);
-  EXPECT_EQ(api().synchronize(device(), other, error()), SY_OK);
+  ASSERT_EQ(api().fill(device(), other, At(buffer), 7, 4, nullptr, error()), SY_OK);
+  EXPECT_EQ(api().synchronize(device(), other, nullptr, error()), SY_OK);
   sy_event* event = nullptr;
-  ASSERT_EQ(api().event_create(device(), &event, error()), SY_OK);
+  ASSERT_EQ(api().event_create(device(), nullptr, &event, error()), SY_OK);
   ASSERT_EQ(api().event_record(device(), event, stream(), error()), SY_OK);
   EXPECT_EQ(api().event_synchronize(device(), event, error()), SY_INTERNAL);
   api().event_destroy(device(), event);
   api().stream_destroy(device(), other);
   api().free(device(), buffer);
+}
+
+class NpuSemaphore : public NpuDevice {
+ protected:
+  void SetUp() override {
+    Open();
+    api_ = backend_->Interface<sy_semaphore_v1>("semaphore/1");
+    ASSERT_NE(api_, nullptr);
+    ASSERT_EQ(api_->create(device(), nullptr, &semaphore_, error()), SY_OK) << backend_->message();
+    ASSERT_EQ(api().stream_create(device(), nullptr, &other_, error()), SY_OK) << backend_->message();
+    buffer_ = Allocate(4);
+  }
+  void TearDown() override {
+    api().stream_destroy(device(), other_);
+    api_->destroy(device(), semaphore_);
+    api().free(device(), buffer_);
+  }
+  sy_status Signal(uint64_t value) { return api_->signal(device(), semaphore_, value, error()); }
+  sy_status Wait(uint64_t value, uint64_t ms) { return api_->wait(device(), semaphore_, value, ms, error()); }
+  sy_status StreamSignal(sy_stream* on, uint64_t value) {
+    return api_->stream_signal(device(), on, semaphore_, value, error());
+  }
+  sy_status StreamWait(sy_stream* on, uint64_t value) {
+    return api_->stream_wait(device(), on, semaphore_, value, error());
+  }
+  uint64_t Count() {
+    uint64_t value = 99999;
+    EXPECT_EQ(api_->query(device(), semaphore_, &value, error()), SY_OK) << backend_->message();
+    return value;
+  }
+
+  const sy_semaphore_v1* api_ = nullptr;
+  sy_semaphore* semaphore_ = nullptr;
+  sy_stream* other_ = nullptr;
+  sy_buffer* buffer_ = nullptr;
+};
+
+TEST_F(NpuSemaphore, TheHostCountsUpwardsAndWaitsUpToItsTime) {
+  EXPECT_EQ(Count(), 0u);
+  EXPECT_EQ(Wait(0, 0), SY_OK);
+  ASSERT_EQ(Signal(5), SY_OK) << backend_->message();
+  EXPECT_EQ(Count(), 5u);
+  EXPECT_EQ(Wait(4, 0), SY_OK);
+  EXPECT_EQ(Signal(5), SY_INVALID);
+  EXPECT_THAT(backend_->message(), HasSubstr("the count is 5 and cannot become 5"));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(Wait(6, 30), SY_TIMEOUT);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(30));
+  EXPECT_THAT(backend_->message(), HasSubstr("the count is 5 after 30 ms, expected 6"));
+  std::thread signaller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(api_->signal(device(), semaphore_, 6, nullptr), SY_OK);
+  });
+  EXPECT_EQ(Wait(6, UINT64_MAX), SY_OK);
+  signaller.join();
+}
+
+TEST_F(NpuSemaphore, AStreamIsHeldUntilTheHostSignalsAndTellsTheHostInTurn) {
+  int32_t before = 1, after = 2, seen = 0;
+  ASSERT_EQ(Copy(nullptr, At(buffer_), Host(&before), 4), SY_OK);
+  ASSERT_EQ(StreamWait(stream(), 2), SY_OK) << backend_->message();
+  ASSERT_EQ(Copy(stream(), At(buffer_), Host(&after), 4), SY_OK);
+  ASSERT_EQ(StreamSignal(stream(), 3), SY_OK) << backend_->message();
+  ASSERT_EQ(Signal(1), SY_OK);
+  EXPECT_EQ(Wait(3, 50), SY_TIMEOUT) << "1 is not 2";
+  ASSERT_EQ(Copy(other_, Host(&seen), At(buffer_), 4), SY_OK);
+  ASSERT_EQ(api().synchronize(device(), other_, nullptr, error()), SY_OK) << "the other stream is not held";
+  EXPECT_EQ(seen, 1);
+  ASSERT_EQ(Signal(2), SY_OK);
+  EXPECT_EQ(Wait(3, 20000), SY_OK) << backend_->message();
+  ASSERT_EQ(Copy(nullptr, Host(&seen), At(buffer_), 4), SY_OK);
+  EXPECT_EQ(seen, 2);
+}
+
+// Whoever waits for the whole device holds up nobody who could end the wait.
+TEST_F(NpuSemaphore, WhileTheDeviceIsSynchronizedOthersMakeAndEndStreamsAndSignal) {
+  ASSERT_EQ(StreamWait(stream(), 1), SY_OK) << backend_->message();
+  std::thread waiting([&] { EXPECT_EQ(api().synchronize(device(), nullptr, nullptr, nullptr), SY_OK); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  sy_stream* brief = nullptr;
+  ASSERT_EQ(api().stream_create(device(), nullptr, &brief, error()), SY_OK) << backend_->message();
+  ASSERT_EQ(StreamSignal(brief, 1), SY_OK) << backend_->message();
+  api().stream_destroy(device(), brief);
+  waiting.join();
+}
+
+TEST_F(NpuSemaphore, AStreamWaitsForAnotherThatSignalsLater) {
+  int32_t sent = 7, seen = 0;
+  ASSERT_EQ(StreamWait(other_, 1), SY_OK) << backend_->message();
+  ASSERT_EQ(Copy(other_, Host(&seen), At(buffer_), 4), SY_OK);
+  ASSERT_EQ(Copy(stream(), At(buffer_), Host(&sent), 4), SY_OK);
+  ASSERT_EQ(StreamSignal(stream(), 1), SY_OK) << backend_->message();
+  ASSERT_EQ(api().synchronize(device(), other_, nullptr, error()), SY_OK) << backend_->message();
+  EXPECT_EQ(seen, 7);
+  EXPECT_EQ(Count(), 1u);
 }
 
 TEST_F(NpuDevice, AKernelOverFreedMemoryFailsItsStreamByName) {
@@ -169,16 +279,17 @@ TEST_F(NpuDevice, AKernelOverFreedMemoryFailsItsStreamByName) {
   ASSERT_EQ(backend_->kernels().prepare(device(), &request, &kernel, &info, error()), SY_OK) << backend_->message();
   sy_buffer *in = Allocate(32), *out = Allocate(32);
   const sy_place from = At(in), to = At(out);
-  const sy_binding binding{SY_HEADER(sy_binding), &from, &to, {}, {}, {}};
+  const sy_binding binding{SY_HEADER(sy_binding), &from, &to, {}, {}, {}, {}};
   sy_bound* bound = nullptr;
   sy_launch launch = nullptr;
-  ASSERT_EQ(backend_->kernels().bind(kernel, &binding, &bound, &launch, error()), SY_OK) << backend_->message();
+  ASSERT_EQ(backend_->kernels().bind(device(), kernel, &binding, &bound, &launch, error()), SY_OK)
+      << backend_->message();
   api().free(device(), in);
   ASSERT_EQ(launch(bound, stream(), error()), SY_OK);
-  EXPECT_EQ(api().synchronize(device(), stream(), error()), SY_INTERNAL);
+  EXPECT_EQ(api().synchronize(device(), stream(), nullptr, error()), SY_INTERNAL);
   EXPECT_THAT(backend_->message(), HasSubstr("aclnnExp touches device memory that is not allocated"));
-  backend_->kernels().unbind(bound);
-  backend_->kernels().release(kernel);
+  backend_->kernels().unbind(device(), bound);
+  backend_->kernels().release(device(), kernel);
   api().free(device(), out);
 }
 
@@ -225,7 +336,7 @@ TEST_F(NpuDevice, AnOperatorThatCannotBeMadeRepeatableIsPlannedAtEveryLaunch) {
 // The graph x → matmul → reshape → gelu → reshape → matmul, of which a region takes all.
 TEST_F(NpuDevice, ARegionIsOneKernelForSeveralNodes) {
   Open();
-  const auto& regions = *static_cast<const sy_region_v1*>(backend_->plugin().interface("region/1"));
+  const auto& regions = *backend_->Interface<sy_region_v2>("region/2");
   sy_matmul_attributes product{SY_HEADER(sy_matmul_attributes)};
   product.alpha = 1;
   sy_pointwise_attributes relu{SY_HEADER(sy_pointwise_attributes)};
@@ -256,22 +367,48 @@ TEST_F(NpuDevice, ARegionIsOneKernelForSeveralNodes) {
       backend_->Upload(Encode(F32({2, 1}, {10, 100}))), Allocate(8), Allocate(info.workspace_bytes)};
   const std::vector<sy_place> inputs = {At(buffers[0]), At(buffers[1]), At(buffers[2])};
   const sy_place output = At(buffers[3]);
-  const sy_binding binding{SY_HEADER(sy_binding), inputs.data(), &output, At(buffers[4]), {}, {}};
+  const sy_binding binding{SY_HEADER(sy_binding), inputs.data(), &output, At(buffers[4]), {}, {}, {}};
   sy_bound* bound = nullptr;
   sy_launch launch = nullptr;
-  ASSERT_EQ(backend_->kernels().bind(kernel, &binding, &bound, &launch, error()), SY_OK) << backend_->message();
+  ASSERT_EQ(backend_->kernels().bind(device(), kernel, &binding, &bound, &launch, error()), SY_OK)
+      << backend_->message();
   ASSERT_EQ(launch(bound, stream(), error()), SY_OK) << backend_->message();
   Tensor result = F32({2, 1});
   Decode(backend_->Download(buffers[3], 8), &result);
   EXPECT_THAT(result.values, ElementsAre(30, 60));
-  backend_->kernels().unbind(bound);
-  backend_->kernels().release(kernel);
+  backend_->kernels().unbind(device(), bound);
+  backend_->kernels().release(device(), kernel);
   for (sy_buffer* buffer : buffers) api().free(device(), buffer);
+}
+
+// A node's attributes may be those of a later edition: what it asks for beyond what is known is refused, and nothing
+// else.
+TEST_F(NpuDevice, ARegionWhoseNodeAsksForMoreThanIsKnownIsRefused) {
+  Open();
+  const auto& regions = *backend_->Interface<sy_region_v2>("region/2");
+  struct Longer {
+    sy_matmul_attributes known;
+    int32_t more;
+  } attributes{};
+  attributes.known.header = SY_HEADER(Longer);
+  attributes.known.alpha = 1;
+  const std::vector<sy_tensor> tensors(3, Describe(F32({2, 2})));
+  const uint32_t ids[] = {0, 1, 2};
+  const sy_region_node node = {"matmul", &attributes, sizeof attributes, 2, 1, &ids[0], &ids[2]};
+  const sy_region region{SY_HEADER(sy_region), 3, 1, 2, 1, tensors.data(), &node, ids, &ids[2]};
+  sy_kernel* kernel = nullptr;
+  sy_kernel_info info{SY_HEADER(sy_kernel_info)};
+  attributes.more = 1;
+  EXPECT_EQ(regions.prepare(device(), &region, 1 << 20, &kernel, &info, error()), SY_UNSUPPORTED);
+  EXPECT_THAT(backend_->message(), HasSubstr("of which the plugin knows"));
+  attributes.more = 0;
+  ASSERT_EQ(regions.prepare(device(), &region, 1 << 20, &kernel, &info, error()), SY_OK) << backend_->message();
+  backend_->kernels().release(device(), kernel);
 }
 
 TEST_F(NpuDevice, ARegionLeavesOutWhatWouldRunBeforeItself) {
   Open();
-  const auto& regions = *static_cast<const sy_region_v1*>(backend_->plugin().interface("region/1"));
+  const auto& regions = *backend_->Interface<sy_region_v2>("region/2");
   sy_matmul_attributes first{SY_HEADER(sy_matmul_attributes)}, second = first;
   first.alpha = second.alpha = 1;
   first.activation = SY_ACTIVATION_RELU;

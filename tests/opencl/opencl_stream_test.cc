@@ -1,15 +1,32 @@
-// A failure on the device, which no call of the ABI provokes: here an event of the test's own fails, and what hangs on
-// it.
+// What no call of the ABI provokes: a failure on the device (here an event of the test's own fails, and what hangs on
+// it), and a driver that tells late of what has finished (here the test stands between the plugin and the driver).
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 
-#include "backends/opencl/stream.h"
+#include "backends/opencl/semaphore.h"
+
+namespace {
+
+bool tells_late = false;
+std::vector<std::function<void()>> untold;
+
+}  // namespace
+
+extern "C" cl_int CL_API_CALL clSetEventCallback(cl_event event, cl_int kind,
+                                                 void(CL_CALLBACK* tell)(cl_event, cl_int, void*), void* data) {
+  static const auto driver = reinterpret_cast<decltype(&clSetEventCallback)>(dlsym(RTLD_NEXT, "clSetEventCallback"));
+  if (!tells_late) return driver(event, kind, tell, data);
+  untold.push_back([=] { tell(event, CL_COMPLETE, data); });
+  return CL_SUCCESS;
+}
 
 namespace switchyard {
 namespace {
 
-class FailingStream : public testing::Test {
+class Streams : public testing::Test {
  protected:
   void SetUp() override {
     cl_platform_id platform = nullptr;
@@ -35,6 +52,7 @@ class FailingStream : public testing::Test {
   ContextHandle context_;
   std::shared_ptr<Stream> first_, second_;
 };
+using FailingStream = Streams;
 
 TEST_F(FailingStream, StaysFailedWithItsFirstMessage) {
   FailOnDevice(*first_);
@@ -75,6 +93,46 @@ TEST_F(FailingStream, AnswersWhereStreamsWaitForEachOther) {
   FailOnDevice(*second_);
   EXPECT_EQ(second_->Drain(&error_), SY_INTERNAL);
   EXPECT_EQ(first_->Drain(&error_), SY_INTERNAL);
+}
+
+// And the driver may tell when the semaphore is gone.
+TEST_F(Streams, TheCountIsThereBeforeALateDriverTells) {
+  tells_late = true;
+  {
+    Semaphore semaphore;
+    ASSERT_EQ(semaphore.Before(context_.get(), *second_, 1, &error_), SY_OK) << error_.message;
+    ASSERT_EQ(semaphore.SignalAfter(*first_, 1, &error_), SY_OK) << error_.message;
+    ASSERT_EQ(first_->Drain(&error_), SY_OK) << error_.message;
+    uint64_t count = 0;
+    EXPECT_EQ(semaphore.Query(&count, &error_), SY_OK);
+    EXPECT_EQ(count, 1u);
+    EXPECT_EQ(second_->Drain(&error_), SY_OK) << "whoever asks also lets go those that wait";
+    ASSERT_EQ(semaphore.SignalAfter(*first_, 2, &error_), SY_OK) << error_.message;
+    ASSERT_EQ(first_->Drain(&error_), SY_OK) << error_.message;
+    EXPECT_EQ(semaphore.Wait(2, 0, &error_), SY_OK) << error_.message;
+  }
+  tells_late = false;
+  ASSERT_EQ(untold.size(), 2u);
+  for (const auto& tell : std::exchange(untold, {})) tell();
+}
+
+TEST_F(FailingStream, DoesNotRaiseASemaphoreAndPassesItsMessageToThoseThatWait) {
+  Semaphore semaphore;
+  ASSERT_EQ(semaphore.Before(context_.get(), *second_, 2, &error_), SY_OK) << error_.message;
+  ASSERT_EQ(semaphore.SignalAfter(*first_, 1, &error_), SY_OK) << error_.message;
+  ASSERT_EQ(semaphore.Wait(1, 20000, &error_), SY_OK) << error_.message;
+  FailOnDevice(*first_);
+  ASSERT_EQ(semaphore.SignalAfter(*first_, 2, &error_), SY_OK) << error_.message;
+  EXPECT_EQ(semaphore.Wait(2, 20000, &error_), SY_INTERNAL);
+  const std::string message = error_.message;
+  EXPECT_NE(message.find("failed on the device"), std::string::npos) << message;
+  uint64_t count = 99;
+  EXPECT_EQ(semaphore.Query(&count, &error_), SY_INTERNAL);
+  EXPECT_EQ(count, 1u) << "what was signalled before the failure";
+  EXPECT_EQ(semaphore.Wait(1, 0, &error_), SY_OK);
+  std::memset(error_.message, 0, sizeof error_.message);
+  EXPECT_EQ(second_->Drain(&error_), SY_INTERNAL);
+  EXPECT_EQ(message, error_.message);
 }
 
 TEST(Status, OfOpenClNamesTheCallAndTheCode) {

@@ -377,6 +377,42 @@ TEST(SendReceive, BatchesOfSomeRanksDoNotConfuseTheOthers) {
   ASSERT_SAME(value, static_cast<float>(World0().size()), "sum after a batch of two");
 }
 
+// Rank 0 queues work behind a call, and only then lets the others take part in it: a host that waited for the call
+// would wait for ever.
+TEST(StartedCalls, HoldStreamsUpAndNotTheHostWhereTheDeviceHasSemaphores) {
+  if (World0().size() == 1) GTEST_SKIP() << "needs a rank that comes later";
+  const auto backend = Registry::Get().Find(PluginKind::kBackend, "null");
+  if (!backend.ok()) GTEST_SKIP() << "backend null was not built";
+  auto device = Device::Open(**backend, 0, {});
+  ASSERT_OK(device.status());
+  auto joined =
+      Communicator::Join(world->plugin, world->processes, *world->rendezvous, device->get(), "started calls", 20000);
+  ASSERT_OK(joined.status());
+  auto stream = (*device)->NewStream(), communication = (*device)->NewStream();
+  ASSERT_OK(stream.status());
+  ASSERT_OK(communication.status());
+  constexpr uint64_t kCount = 5003;
+  auto buffer = (*device)->Allocate(kCount * 4);
+  ASSERT_OK(buffer.status());
+  const Communicator::DevicePlace at{&*buffer, 0};
+  const auto reduce = (*joined)->Prepare("reduce", {Collective::kAllReduce, kCount}, at, at);
+  ASSERT_OK(reduce.status());
+  std::vector<char> result(kCount * 4);
+  for (int round = 0; round < 3; ++round) {
+    const auto send = Encode(Values(World0().rank(), round, kCount), SY_F32);
+    ASSERT_OK((*device)->Upload(buffer->at(0), send.data(), send.size()));
+    const std::string key = fmt::format("rank 0 goes on {}", round);
+    if (World0().rank() != 0) ASSERT_OK(world->rendezvous->Get(key, 20000).status());
+    ASSERT_OK((*joined)->Start(**reduce, nullptr, *communication));
+    ASSERT_OK((*joined)->Before(**reduce, *stream));
+    ASSERT_OK((*device)->Copy(*stream, HostPlace(result.data()), buffer->at(0), result.size()));
+    if (World0().rank() == 0) ASSERT_OK(world->rendezvous->Put(key, "now"));
+    ASSERT_OK((*device)->Synchronize(*stream));
+    ASSERT_SAME(result, Encode(Results(round, kCount), SY_F32), "what the stream read behind the call");
+    if (round != 1) ASSERT_OK((*joined)->Finish(**reduce));  // Start finishes the one before itself
+  }
+}
+
 // Host-readable memory (reference) is reduced where it lies, opaque memory (null) through staging; both with owned
 // memory where it exists.
 class DeviceCalls : public testing::TestWithParam<const char*> {};

@@ -22,7 +22,7 @@ namespace {
 constexpr int kRanks = 3;
 constexpr uint64_t kCount = 1001;  // not a multiple of the ranks
 constexpr uint64_t kOffset = 256;
-const std::string kFolder = ProgramFolder() + "/../tests/doubles/";
+const std::string kPlugin = ProgramFolder() + "/doubles/device_messages/device_messages.so";
 
 struct Reach {
   std::string name;
@@ -40,7 +40,7 @@ class Composed : public testing::TestWithParam<Reach> {
     Set("SWITCHYARD_MESSAGES_ON_STREAM", GetParam().on_stream);
     Set("SWITCHYARD_MESSAGES_HOST", GetParam().host);
     Set("SWITCHYARD_MESSAGES_DEAF", false);
-    const auto loaded = Plugin::Load(kFolder + "device_messages.so");
+    const auto loaded = Plugin::Load(kPlugin);
     ASSERT_TRUE(loaded.ok()) << Message(loaded.status());
     plugin_ = *loaded;
   }
@@ -186,7 +186,7 @@ class DeafPlugin : public Composed {
  private:
   // How many calls the plugin has been given that never end.
   static int CallsBegun() {
-    void* const library = dlopen((kFolder + "device_messages.so").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    void* const library = dlopen(kPlugin.c_str(), RTLD_NOW | RTLD_NOLOAD);
     return reinterpret_cast<int (*)()>(dlsym(library, "device_messages_endless"))();
   }
 };

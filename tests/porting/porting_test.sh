@@ -14,7 +14,8 @@ fail() { echo "porting_test: $*" >&2; exit 1; }
 "$cmake" --install "$build" --prefix "$work/installed" > "$work/install.log"
 mv "$work/installed" "$work/sdk"
 switchyard=$work/sdk/bin/switchyard
-guide=$work/sdk/share/doc/switchyard/PORTING.md
+documents=$work/sdk/share/doc/switchyard
+guide=$documents/backends/PORTING.md
 mkdir "$work/empty"
 cd "$work/empty"
 
@@ -47,7 +48,7 @@ for language in c c++; do
   expect "trained 5 updates" "$trained"
   conformed=$("$switchyard" conform "$name/build/plugins/switchyard_backend_$name.so") || { echo "$conformed"; fail "$name does not conform"; }
   expect " 0 FAIL" "$conformed"
-  expect "level Trains; Async lacks " "$(tail -1 <<< "$conformed")"
+  expect "level Distributed (Async as a synchronous device, without streams; 0 of " "$(tail -1 <<< "$conformed")"
 done
 
 # A folder that holds something, a name that is none.
@@ -55,6 +56,13 @@ if "$work/sdk/bin/switchyard_new_backend" abacus_c 2> refused; then fail "an exi
 expect "there already" "$(cat refused)"
 if "$work/sdk/bin/switchyard_new_backend" Bad-Name 2> refused; then fail "a bad name was taken"; fi
 expect "not a plain name" "$(cat refused)"
+
+# What the guide links to and cites by its path is installed too.
+cited=$({ grep -oE '\]\([^#)][^)]*\)' "$guide" | sed -E 's/^\]\((.*)\)$/backends\/\1/'; grep -oE '`(backends|core)/[a-z_./]+`' "$guide" | tr -d '`'; } | sort -u)
+[ "$(wc -l <<< "$cited")" -ge 8 ] || fail "found only these citations in the guide: $cited"
+for path in $cited; do
+  [ -e "$documents/$path" ] || [ -e "$work/sdk/include/switchyard/$path" ] || fail "the guide cites $path, which is not installed"
+done
 
 # The guide: its source, then each of its patches.
 "$work/sdk/bin/switchyard_new_backend" abacus > /dev/null
@@ -69,8 +77,8 @@ for step in 1 2; do
   (cd abacus && patch -p0 < ../step.diff)
   build_plugin abacus
   conformed=$("$switchyard" conform abacus/build/plugins/switchyard_backend_abacus.so) || { echo "$conformed"; fail "patch $step does not conform"; }
-  if [ $step = 1 ]; then expect "level Trains; Async lacks " "$(tail -1 <<< "$conformed")"
-  else expect "level Distributed; Fast lacks " "$(tail -1 <<< "$conformed")"
+  if [ $step = 1 ]; then expect "level Distributed (Async as a synchronous device, without streams; 1 of " "$(tail -1 <<< "$conformed")"
+  else expect "level Distributed (1 of " "$(tail -1 <<< "$conformed")"
   fi
 done
 echo "the guide holds what it promises"

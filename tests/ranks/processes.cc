@@ -66,7 +66,7 @@ sy_status StoreGet(void*, const char* key, void* value, uint32_t capacity, uint3
   return SY_TIMEOUT;
 }
 
-const char* HostSetting(const char* name) { return std::getenv((std::string("SWITCHYARD_") + name).c_str()); }
+const char* HostSetting(void*, const char* name) { return std::getenv((std::string("SWITCHYARD_") + name).c_str()); }
 
 int ChildMain(int rank, const Processes& processes, const std::function<void(int)>& body) {
   for (const auto& [name, value] : processes.environment) setenv(name.c_str(), value.c_str(), 1);
@@ -145,15 +145,15 @@ void Die(int rank) {
   std::abort();
 }
 
-const sy_collective_v1* LoadCollective(const char* path) {
+const sy_plugin* LoadPlugin(const char* path) {
   void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   Require(handle != nullptr, "{}", handle == nullptr ? dlerror() : "");
-  const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(handle, "sy_plugin_query"));
-  static const sy_host host{SY_HEADER(sy_host), nullptr, HostSetting};
-  sy_plugin plugin{SY_HEADER(sy_plugin)};
+  const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(handle, "sy_plugin_create"));
+  static const sy_host host{SY_HEADER(sy_host), nullptr, nullptr, HostSetting};
+  auto& plugin = *new sy_plugin{SY_HEADER(sy_plugin)};
   sy_error error{SY_HEADER(sy_error)};
-  Require(query(&host, &plugin, &error) == SY_OK, "query: {}", error.message);
-  return static_cast<const sy_collective_v1*>(plugin.interface("collective/1"));
+  Require(create(&host, &plugin, &error) == SY_OK, "sy_plugin_create: {}", error.message);
+  return &plugin;
 }
 
 }  // namespace switchyard::ranks

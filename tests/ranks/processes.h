@@ -37,7 +37,7 @@ const sy_store* SharedStore();
 void Put(const std::string& key, const std::string& value);
 bool Wait(const std::string& key, int ms);
 [[noreturn]] void Die(int rank);  // by SIGKILL, as agreed
-// The interface of the plugin at `path`, which finds its settings in the environment.
-const sy_collective_v1* LoadCollective(const char* path);
+// A new instance of the plugin at `path`, which finds its settings in the environment. It lives as long as the process.
+const sy_plugin* LoadPlugin(const char* path);
 
 }  // namespace switchyard::ranks

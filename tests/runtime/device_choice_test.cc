@@ -107,14 +107,14 @@ TEST(DeviceSurvey, TellsPluginsHowManyCpuDevicesThereAreAndLeavesTheEnvironmentA
   request.device = "nothing";
   request.local_world = 3;
   SurveyDevices(registry, request);
-  ASSERT_NE(Host()->setting("CPU_DEVICES"), nullptr);
-  EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "3");
+  ASSERT_NE(Host()->setting(Host()->context, "CPU_DEVICES"), nullptr);
+  EXPECT_STREQ(Host()->setting(Host()->context, "CPU_DEVICES"), "3");
   request.local_world = 1;
   SurveyDevices(registry, request);
-  EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "3");
+  EXPECT_STREQ(Host()->setting(Host()->context, "CPU_DEVICES"), "3");
   request.cpu_devices = 5;
   SurveyDevices(registry, request);
-  EXPECT_STREQ(Host()->setting("CPU_DEVICES"), "5");
+  EXPECT_STREQ(Host()->setting(Host()->context, "CPU_DEVICES"), "5");
   EXPECT_EQ(std::getenv("SWITCHYARD_CPU_DEVICES"), nullptr);
 }
 

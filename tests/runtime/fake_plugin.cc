@@ -30,6 +30,9 @@
 #include <xmmintrin.h>
 #endif
 
+struct sy_instance {
+  const sy_host* host;
+};
 struct sy_device {
   int index;
 };
@@ -47,7 +50,6 @@ extern "C" int switchyard_library_that_goes_away();
 
 namespace {
 
-const sy_host* host = nullptr;
 constexpr uint64_t kMemory = 1 << 20;
 uint64_t used = 0;
 
@@ -88,7 +90,13 @@ sy_status Fail(sy_status status, sy_error* error, const char* text) {
   return status;
 }
 
-sy_status Count(int32_t* count, sy_error* error) {
+// More bytes than the caller's struct has; what lies behind it is not the plugin's.
+template <typename T>
+void WriteBehind(T* given) {
+  memset(static_cast<void*>(given + 1), 0x5a, 64);
+}
+
+sy_status Count(sy_instance* self, int32_t* count, sy_error* error) {
   if (Fault("crashes_in_count")) raise(SIGSEGV);
   if (Fault("hangs_in_count")) Hang();
   if (Fault("throws_in_count")) throw std::runtime_error("no devices today");
@@ -102,16 +110,23 @@ sy_status Count(int32_t* count, sy_error* error) {
     *count = -1;
     return SY_OK;
   }
-  const char* text = host->setting("FAKE_DEVICES");
-  *count = text == nullptr ? 2 : atoi(text);
-  return *count > 0 ? SY_OK : Fail(SY_OK, error, "the fake hardware is unplugged");
+  if (Fault("says_unsupported_without_a_word")) return SY_UNSUPPORTED;
+  if (Fault("writes_behind_the_error")) {
+    WriteBehind(error);
+    return Fail(SY_UNSUPPORTED, error, "the fake hardware is unplugged");
+  }
+  const char* text = self->host->setting(self->host->context, "FAKE_DEVICES");
+  const int found = text == nullptr ? 2 : atoi(text);
+  if (found <= 0) return Fail(SY_UNSUPPORTED, error, "the fake hardware is unplugged");
+  *count = found;
+  return SY_OK;
 }
-sy_status Open(int32_t index, const sy_open_options*, sy_device** device, sy_error*) {
+sy_status Open(sy_instance*, int32_t index, const sy_open_options*, sy_device** device, sy_error*) {
   *device = new sy_device{index};
   return SY_OK;
 }
 void Close(sy_device* device) { delete device; }
-sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
+sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* error) {
   if (Fault("crashes_in_device_query")) abort();
   if (index < 0 || index > 1) return Fail(SY_INVALID, error, "there are two devices");
   strcpy(info->name, Fault("paints_the_terminal") ? "fa\x1b[31mke" : "fake");
@@ -121,9 +136,17 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
   info->alignment = 64;
   info->address_kind = SY_ADDRESS_HOST;
   info->dtypes = 1u << SY_F32;
+  strcpy(info->memory_kind, "host");
+  if (Fault("device_name_without_end")) memset(info->name, 'x', sizeof info->name);
+  if (Fault("memory_kind_without_end")) memset(info->memory_kind, 'x', sizeof info->memory_kind);
+  if (Fault("copies_in_steps_of_3")) info->copy_granularity = 3;
+  if (Fault("copies_in_steps_above_the_alignment")) info->copy_granularity = 2 * info->alignment;
+  if (Fault("aligns_to_48")) info->alignment = 48;
+  if (Fault("unknown_address_kind")) info->address_kind = 7;
+  if (Fault("writes_behind_the_device_info")) WriteBehind(info);
   return SY_OK;
 }
-sy_status Alloc(sy_device*, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+sy_status Alloc(sy_device*, uint64_t bytes, const sy_alloc_options*, sy_buffer** buffer, sy_error* error) {
   if (used + bytes > kMemory) return Fail(SY_OUT_OF_MEMORY, error, "the fake memory is full");
   used += bytes;
   *buffer = new sy_buffer{static_cast<char*>(malloc(bytes)), bytes};
@@ -138,13 +161,14 @@ void Free(sy_device*, sy_buffer* buffer) {
 char* Address(sy_place place) {
   return place.buffer != nullptr ? place.buffer->bytes + place.offset : static_cast<char*>(place.host) + place.offset;
 }
-sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, sy_error*) {
+sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, const sy_copy_options*,
+               sy_error*) {
   memmove(Address(destination), Address(source), bytes);
   return SY_OK;
 }
-sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
+sy_status Synchronize(sy_device*, sy_stream*, const sy_synchronize_options*, sy_error*) { return SY_OK; }
 
-sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1),
+sy_device_v2 device_interface = {.header = SY_HEADER(sy_device_v2),
                                  .count = Count,
                                  .open = Open,
                                  .close = Close,
@@ -154,35 +178,77 @@ sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1),
                                  .copy = Copy,
                                  .synchronize = Synchronize};
 
-// Prepares nothing, and has no bind.
-sy_kernel_v1 kernel_interface = {.header = SY_HEADER(sy_kernel_v1),
-                                 .prepare = [](sy_device*, const sy_prepare_request*, sy_kernel**, sy_kernel_info*,
-                                               sy_error*) -> sy_status { return SY_UNSUPPORTED; }};
+// Its kernels do nothing, but ask for constants that there is no function to write.
+sy_kernel_v2 kernel_interface = {.header = SY_HEADER(sy_kernel_v2),
+                                 .prepare = [](sy_device*, const sy_prepare_request*, sy_kernel** kernel,
+                                               sy_kernel_info* info, sy_error*) -> sy_status {
+                                   *kernel = reinterpret_cast<sy_kernel*>(info);
+                                   info->constant_bytes = 64;
+                                   return SY_OK;
+                                 },
+                                 .bind = [](sy_device*, sy_kernel*, const sy_binding*, sy_bound**, sy_launch*,
+                                            sy_error*) -> sy_status { return SY_UNSUPPORTED; },
+                                 .unbind = [](sy_device*, sy_bound*) {},
+                                 .release = [](sy_device*, sy_kernel*) {}};
 
-// Completes by poll, and has no request_poll.
-sy_collective_v1 collective_interface = {
-    .header = SY_HEADER(sy_collective_v1),
-    .query = [](sy_collective_info* info, sy_error*) -> sy_status {
-      info->completion = SY_COMPLETES_BY_POLL;
+// Semaphores that nobody can wait for.
+sy_semaphore_v1 semaphore_interface = {
+    .header = SY_HEADER(sy_semaphore_v1),
+    .create = [](sy_device*, const sy_semaphore_options*, sy_semaphore**, sy_error*) -> sy_status {
+      return SY_UNSUPPORTED;
+    },
+    .destroy = [](sy_device*, sy_semaphore*) {},
+    .signal = [](sy_device*, sy_semaphore*, uint64_t, sy_error*) -> sy_status { return SY_UNSUPPORTED; },
+    .query = [](sy_device*, sy_semaphore*, uint64_t*, sy_error*) -> sy_status { return SY_UNSUPPORTED; }};
+
+constexpr const char* kHostMemory[] = {"host", nullptr};
+
+// A collective that can do everything that is mandatory, in name.
+sy_collective_v2 collective_interface = {
+    .header = SY_HEADER(sy_collective_v2),
+    .query = [](sy_instance*, sy_collective_info* info, sy_error*) -> sy_status {
+      static const char* const* const endless = [] {
+        static const char* names[4096];
+        std::fill(std::begin(names), std::end(names), "host");
+        return names;
+      }();
+      if (Fault("collective_crashes_in_query")) abort();
+      info->completion = Fault("collective_completes_otherwise") ? 9 : SY_COMPLETES_BY_POLL;
+      info->memory_kinds = Fault("collective_names_no_memory_kinds")            ? nullptr
+                           : Fault("collective_names_memory_kinds_without_end") ? endless
+                           : Fault("collective_memory_kinds_are_garbage") ? reinterpret_cast<const char* const*>(0x10)
+                                                                          : kHostMemory;
       return SY_OK;
     },
-    .init = [](const sy_init_request*, sy_communicator**, sy_error*) -> sy_status { return SY_UNSUPPORTED; },
+    .init = [](sy_instance*, const sy_init_request*, sy_communicator**, sy_error*) -> sy_status {
+      return SY_UNSUPPORTED;
+    },
     .poll = [](sy_communicator*, sy_error*) -> sy_status { return SY_OK; },
     .send_recv_batch = [](sy_communicator*, const sy_call*, const sy_transfer*, uint32_t, sy_request**,
                           sy_error*) -> sy_status { return SY_UNSUPPORTED; },
     .abort = [](sy_communicator*) {},
-    .destroy = [](sy_communicator*) {}};
+    .destroy = [](sy_communicator*) {},
+    .request_poll = [](sy_communicator*, sy_request*, sy_error*) -> sy_status { return SY_OK; },
+    .request_release = [](sy_communicator*, sy_request*) {}};
 
-const void* Interface(const char* name) {
+sy_status AllReduce(sy_communicator*, const sy_call*, const void*, void*, uint64_t, sy_dtype, int32_t, sy_request**,
+                    sy_error*) {
+  return SY_UNSUPPORTED;
+}
+
+const void* GetInterface(sy_instance* self, const char* name) {
   if (Fault("crashes_in_interface")) abort();
   if (Fault("hangs_in_interface")) Hang();
   if (Fault("throws_in_interface")) throw std::runtime_error("no interfaces today");
   if (Fault("no_interface")) return nullptr;
   if (Fault("interface_is_garbage")) return reinterpret_cast<const void*>(0x10);
-  if (Fault("kernel_lacks_bind") && strcmp(name, "kernel/1") == 0) return &kernel_interface;
-  if (Fault("collective_lacks_request_poll"))
-    return strcmp(name, "collective/1") == 0 ? &collective_interface : nullptr;
-  return strcmp(name, "device/1") == 0 ? &device_interface : nullptr;
+  if (self->host == nullptr) return nullptr;
+  const bool lacks_kernel_function = Fault("kernel_lacks_bind") || Fault("kernel_lacks_write_constants");
+  if (lacks_kernel_function && strcmp(name, "kernel/2") == 0) return &kernel_interface;
+  if (Fault("semaphore_lacks_wait") && strcmp(name, "semaphore/1") == 0) return &semaphore_interface;
+  static const bool collective = FaultName().starts_with("collective_");
+  if (collective) return strcmp(name, "collective/2") == 0 ? &collective_interface : nullptr;
+  return strcmp(name, "device/2") == 0 ? &device_interface : nullptr;
 }
 
 // What must not be done to the process that loads a plugin.
@@ -264,16 +330,19 @@ __attribute__((constructor)) static void AtLoad() {
 }
 
 #if defined(FAKE_NO_SYMBOL)
-#define sy_plugin_query another_function
+#define sy_plugin_create another_function
+#elif defined(FAKE_EDITION_1)
+#define sy_plugin_create sy_plugin_query
 #endif
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* plugin, sy_error* error) {
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin* plugin, sy_error* error) {
 #if defined(FAKE_UNDEFINED_SYMBOL)
   switchyard_nobody_defines_this();
 #endif
 #if defined(FAKE_MISSING_LIBRARY)
   if (switchyard_library_that_goes_away() != 0) return SY_INTERNAL;
 #endif
-  host = given;
+  static sy_instance instance;
+  instance.host = given;
   if (Fault("refuses_in_colour")) return Fail(SY_UNSUPPORTED, error, "\x1b]0;owned\x07 no\r\nlicence \xc2\x9b");
   if (Fault("refuses")) return Fail(SY_UNSUPPORTED, error, "this fake needs a licence");
   if (Fault("refuses_without_a_word")) return SY_INTERNAL;
@@ -290,35 +359,54 @@ extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* 
   plugin->name = "fake";
   plugin->version = "1.2";
   plugin->vendor = "tests";
-  plugin->interface = Interface;
+  plugin->instance = &instance;
+  plugin->get_interface = GetInterface;
   if (Fault("fills_nothing_in")) *plugin = {};
   if (Fault("wrong_magic")) plugin->magic = 0x12345678;
+  if (Fault("magic_of_edition_1")) plugin->magic = 0x31595753;  // "SWY1"
   if (Fault("wrong_version")) plugin->header.major = 9;
+  if (Fault("instance_is_garbage")) plugin->instance = reinterpret_cast<sy_instance*>(0x10);
   if (Fault("wrong_size")) plugin->header.size = 8;
   if (Fault("huge_size")) plugin->header.size = 1u << 20;
   if (Fault("no_name")) plugin->name = nullptr;
   if (Fault("name_is_garbage")) plugin->name = reinterpret_cast<const char*>(0x10);
-  if (Fault("no_interface_function")) plugin->interface = nullptr;
+  if (Fault("no_get_interface")) plugin->get_interface = nullptr;
   if (Fault("missing_function")) device_interface.alloc = nullptr;
-  if (Fault("interface_wrong_version")) device_interface.header.major = 2;
+  if (Fault("interface_wrong_version")) device_interface.header.major = 3;
   if (Fault("interface_too_small")) device_interface.header.size = 16;
   if (Fault("interface_too_large")) device_interface.header.size = 1u << 20;
   if (Fault("older")) {
-    device_interface.header.size = offsetof(sy_device_v1, stream_create);
-    device_interface.fill = [](sy_device*, sy_stream*, sy_place, uint8_t, uint64_t, sy_error*) -> sy_status {
-      abort();
-    };
+    device_interface.header.size = offsetof(sy_device_v2, stream_create);
+    device_interface.fill = [](sy_device*, sy_stream*, sy_place, uint8_t, uint64_t, const sy_fill_options*,
+                               sy_error*) -> sy_status { abort(); };
   }
+  static sy_extension optional = {SY_HEADER(sy_extension), "fake.hint/1", 0};
+  static sy_extension required = {SY_HEADER(sy_extension), "fake.secret/1", 1};
+  if (Fault("optional_extension")) device_interface.header.next = &optional;
+  if (Fault("required_extension")) {
+    optional.header.next = &required;
+    device_interface.header.next = &optional;
+  }
+  if (Fault("plugin_requires_extension")) plugin->header.next = &required;
+  if (Fault("extensions_loop")) {
+    optional.header.next = &optional;
+    device_interface.header.next = &optional;
+  }
+  if (Fault("extension_is_garbage")) device_interface.header.next = reinterpret_cast<const sy_extension*>(0x10);
+  if (Fault("kernel_lacks_bind")) kernel_interface.bind = nullptr;
+  if (Fault("collective_lacks_request_poll")) collective_interface.request_poll = nullptr;
+  if (Fault("collective_lacks_request_release")) collective_interface.request_release = nullptr;
+  if (Fault("collective_lacks_reduces")) collective_interface.all_reduce = AllReduce;
   if (Fault("newer")) {
     static struct {
-      sy_device_v1 known;
+      sy_device_v2 known;
       void (*later)();
     } larger;
     larger.known = device_interface;
     larger.known.header.size = sizeof larger;
     larger.known.header.minor = 7;
-    plugin->interface = [](const char* name) -> const void* {
-      return strcmp(name, "device/1") == 0 ? &larger : nullptr;
+    plugin->get_interface = [](sy_instance*, const char* name) -> const void* {
+      return strcmp(name, "device/2") == 0 ? &larger : nullptr;
     };
   }
   return SY_OK;

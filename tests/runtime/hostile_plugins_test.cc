@@ -29,38 +29,56 @@ struct Hostile {
 
 // What a library does by itself.
 constexpr Hostile kLibraries[] = {
-    {"no_symbol", "exports no sy_plugin_query"},
+    {"no_symbol", "exports no sy_plugin_create"},
+    {"edition_1", "it was built for edition 1 of the plugin ABI, this program knows edition 2: build it against"},
     {"undefined_symbol", "undefined symbol: switchyard_nobody_defines_this"},
     {"missing_library", "libfake_library_that_goes_away.so: cannot open shared object file"},
     {"refuses", "this fake needs a licence"},
-    {"refuses_without_a_word", "sy_plugin_query failed"},
+    {"refuses_without_a_word", "sy_plugin_create failed"},
     {"throws", "threw a C.. exception across the plugin interface: no plugin today"},
     {"throws_a_number", "threw a C.. exception across the plugin interface"},
-    {"aborts", "crashed in sy_plugin_query .signal 6"},
-    {"crashes", "crashed in sy_plugin_query .signal 11"},
-    {"overflows_the_stack", "crashed in sy_plugin_query .signal 11"},
-    {"hangs", "did not return from sy_plugin_query within 2 s"},
-    {"exits", "called exit.0. in sy_plugin_query"},
+    {"aborts", "crashed in sy_plugin_create .signal 6"},
+    {"crashes", "crashed in sy_plugin_create .signal 11"},
+    {"overflows_the_stack", "crashed in sy_plugin_create .signal 11"},
+    {"hangs", "did not return from sy_plugin_create within 2 s"},
+    {"exits", "called exit.0. in sy_plugin_create"},
     {"crashes_in_dlopen", "crashed in dlopen .signal 11"},
     {"hangs_in_dlopen", "did not return from dlopen within 2 s"},
     {"exits_in_dlopen", "called exit.7. in dlopen"},
     {"fills_nothing_in", "wrong magic 0x0"},
     {"wrong_magic", "wrong magic 0x12345678"},
+    {"magic_of_edition_1", "wrong magic 0x31595753; expected 0x32595753"},
     {"wrong_version", "built for ABI version 9"},
     {"wrong_size", "sy_plugin says that it has 8 bytes"},
     {"huge_size", "sy_plugin says that it has 1048576 bytes"},
     {"no_name", "sy_plugin.name is empty"},
-    {"name_is_garbage", "crashed in sy_plugin_query .signal 11"},
-    {"no_interface_function", "lacks the mandatory function interface"},
-    {"missing_function", "device/1 lacks the mandatory function alloc"},
-    {"interface_wrong_version", "device/1 has major version 2"},
-    {"interface_too_small", "device/1 says that it has 16 bytes"},
-    {"interface_too_large", "device/1 says that it has 1048576 bytes"},
-    {"no_interface", "it offers neither device/1 nor"},
-    {"interface_is_garbage", "crashed in interface device/1 .signal 11"},
-    {"kernel_lacks_bind", "kernel/1 lacks the mandatory function bind"},
-    {"crashes_in_interface", "crashed in interface device/1 .signal 6"},
-    {"hangs_in_interface", "did not return from interface device/1 within 2 s"},
+    {"name_is_garbage", "crashed in sy_plugin_create .signal 11"},
+    {"no_get_interface", "lacks the mandatory function get_interface"},
+    {"instance_is_garbage", "crashed in interface device/2 .signal 11"},
+    {"plugin_requires_extension", "sy_plugin requires the extension fake.secret/1"},
+    {"required_extension", "device/2 requires the extension fake.secret/1"},
+    {"extensions_loop", "device/2 has a chain of more than 64 extensions"},
+    {"extension_is_garbage", "crashed in interface device/2 .signal 11"},
+    {"missing_function", "device/2 lacks the mandatory function alloc"},
+    {"interface_wrong_version", "device/2 has major version 3"},
+    {"interface_too_small", "device/2 says that it has 16 bytes"},
+    {"interface_too_large", "device/2 says that it has 1048576 bytes"},
+    {"no_interface", "it offers neither device/2 nor"},
+    {"interface_is_garbage", "crashed in interface device/2 .signal 11"},
+    {"writes_behind_the_error", "count wrote behind the end of sy_error"},
+    {"writes_behind_the_device_info", "query wrote behind the end of sy_device_info"},
+    {"collective_lacks_request_poll", "completes by poll but lacks the function request_poll"},
+    {"collective_lacks_request_release", "completes by poll but lacks the function request_release"},
+    {"collective_lacks_reduces", "collective/2 reduces but lacks the function reduces"},
+    {"collective_crashes_in_query", "crashed in query .signal 6"},
+    {"collective_completes_otherwise", "unknown completion 9"},
+    {"collective_names_no_memory_kinds", "query named no memory_kinds"},
+    {"collective_names_memory_kinds_without_end", "query answered memory_kinds that do not end within 16 names"},
+    {"collective_memory_kinds_are_garbage", "crashed in query .signal 11"},
+    {"semaphore_lacks_wait", "semaphore/1 lacks the mandatory function wait"},
+    {"kernel_lacks_bind", "kernel/2 lacks the mandatory function bind"},
+    {"crashes_in_interface", "crashed in interface device/2 .signal 6"},
+    {"hangs_in_interface", "did not return from interface device/2 within 2 s"},
     {"throws_in_interface", "threw a C.. exception across the plugin interface: no interfaces today"},
     {"crashes_in_count", "crashed in count .signal 11"},
     {"hangs_in_count", "did not return from count within 8 s"},
@@ -69,7 +87,7 @@ constexpr Hostile kLibraries[] = {
     {"prints", "printed [0-9]+ bytes to standard output"},
     {"forks", "started a process when it was loaded"},
     {"closes_standard_output", "closed or replaced the file descriptor 1"},
-    {"closes_everything", "closed file descriptors that are not its own, after sy_plugin_query"},
+    {"closes_everything", "closed file descriptors that are not its own, after sy_plugin_create"},
     {"changes_the_folder", "changed the working directory from .* to /"},
     {"changes_the_locale", "changed the locale from C to "},
     {"changes_the_file_mode_mask", "changed the mask of file modes"},
@@ -111,15 +129,13 @@ class HostilePluginsTest : public PluginFolder {
   }
   void PlantLibraries() {
     for (const Hostile& one : kLibraries) {
-      Install(one.name, one.name);
+      Install(one.name, one.name, std::string(one.name).starts_with("collective_") ? "collective" : "backend");
       expected_.push_back(one);
     }
     if (AllowedCores().size() > 1) {
       Install("takes_one_core", "takes_one_core");
       expected_.push_back({"takes_one_core", "changed the cores that the process may run on, from [0-9]+ to 1"});
     }
-    Install("collective_lacks_request_poll", "collective_lacks_request_poll", "collective");
-    expected_.push_back({"collective_lacks_request_poll", "completes by poll but lacks the function request_poll"});
   }
   void PlantFiles() {
     Plant("half", "in dlopen|cannot be loaded",
@@ -169,7 +185,7 @@ class HostilePluginsTest : public PluginFolder {
       return [=, this](auto& library, auto&) {
         nlohmann::json manifest = {{"name", "fake"},
                                    {"kind", "backend"},
-                                   {"abi", 1},
+                                   {"abi", 2},
                                    {"priority", 5},
                                    {"library", fs::path(library).filename()}};
         manifest[key] = value;
@@ -177,7 +193,7 @@ class HostilePluginsTest : public PluginFolder {
       };
     };
     Plant("says_another_name", "it calls itself .fake., its manifest .says_another_name.", [](auto&, auto&) {});
-    Plant("says_collective", "its manifest says collective, but it offers no collective/1",
+    Plant("says_collective", "its manifest says collective, but it offers no collective/2",
           with("says_collective", "kind", "collective"));
     Plant("says_frontend", "\"kind\" is \"frontend\"", with("says_frontend", "kind", "frontend"));
     Plant("has_a_priority_beyond_32_bits", "\"priority\" is 4294967297; expected a whole number from",
@@ -187,7 +203,8 @@ class HostilePluginsTest : public PluginFolder {
     Plant("has_half_a_priority", "\"priority\" is 5.5", with("has_half_a_priority", "priority", 5.5));
     Plant("says_abi_beyond_32_bits", "\"abi\" is 4294967297", with("says_abi_beyond_32_bits", "abi", 4294967297));
     Plant("says_kind_in_colour", "\"kind\" is \".x1b.31m\"", with("says_kind_in_colour", "kind", "\x1b[31m"));
-    Plant("says_abi_2", "\"abi\" is 2", with("says_abi_2", "abi", 2));
+    Plant("says_abi_1", "\"abi\" is 1", with("says_abi_1", "abi", 1));
+    Plant("says_abi_3", "\"abi\" is 3", with("says_abi_3", "abi", 3));
     Plant("leads_outside", "expected a file name in the same folder", with("leads_outside", "library", "../evil.so"));
     Plant("has_no_json", "is not a JSON object",
           [](auto&, auto& manifest) { std::ofstream(manifest) << "{\"name\": "; });
@@ -257,7 +274,7 @@ TEST_F(HostilePluginsTest, AProcessThatAPluginStartedEndsWithTheProbe) {
 TEST_F(HostilePluginsTest, NothingThatItSaysActsOnATerminal) {
   Install("paints_the_terminal");
   Install("refuses_in_colour", "other");
-  nlohmann::json manifest = {{"name", "third"}, {"kind", "\x1b[31m"}, {"abi", 1}, {"library", "x.so"}};
+  nlohmann::json manifest = {{"name", "third"}, {"kind", "\x1b[31m"}, {"abi", 2}, {"library", "x.so"}};
   WriteManifest("third", manifest);
   Registry registry({folder_, root_ + "/gone\x1b[31m"});
   for (const std::string& report : {DoctorReport(registry), DevicesReport(registry)}) {

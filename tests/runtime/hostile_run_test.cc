@@ -67,7 +67,7 @@ TEST_F(HostileRunTest, TrainsAsIfTheyWereNotThere) {
     const std::string path = Install(fault, fault);
     WriteManifest(fault, {{"name", fault},
                           {"kind", "backend"},
-                          {"abi", 1},
+                          {"abi", 2},
                           {"priority", 1000 + index++},
                           {"library", fs::path(path).filename()}});
   }
@@ -90,7 +90,7 @@ TEST_F(HostileRunTest, ChoosingOneIsAnErrorWithItsReason) {
   const CommandResult result = Run(Training("refused") + " --device=crashes", true);
   EXPECT_NE(result.code, 0);
   EXPECT_LT(result.code, 124) << result.output;
-  EXPECT_THAT(result.output, HasSubstr("crashed in sy_plugin_query (signal 11"));
+  EXPECT_THAT(result.output, HasSubstr("crashed in sy_plugin_create (signal 11"));
 }
 
 }  // namespace

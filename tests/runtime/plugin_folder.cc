@@ -25,7 +25,7 @@ std::string PluginFolder::Install(const std::string& fault, const std::string& n
   const std::string own = built + "fake_" + fault + ".so";  // broken when it was built
   const std::string library = "switchyard_backend_" + fault + ".so";
   fs::copy_file(fs::exists(own) ? own : built + "fake_plugin.so", folder_ + "/" + library);
-  WriteManifest(fault, {{"name", name}, {"kind", kind}, {"abi", 1}, {"priority", 5}, {"library", library}});
+  WriteManifest(fault, {{"name", name}, {"kind", kind}, {"abi", 2}, {"priority", 5}, {"library", library}});
   return folder_ + "/" + library;
 }
 

@@ -79,12 +79,54 @@ TEST_F(PluginTest, ReadsOnlyTheFieldsThatAPluginHas) {
   EXPECT_THAT(Refusal("older"), HasSubstr("it calls itself \"fake\", its manifest \"older\""));
   auto plugin = Plugin::Load(folder_ + "/switchyard_backend_older.so");
   ASSERT_TRUE(plugin.ok()) << plugin.status();
-  const auto* api = (*plugin)->Interface<sy_device_v1>("device/1");
+  const auto* api = (*plugin)->Interface<sy_device_v2>("device/2");
   EXPECT_EQ(api->fill, nullptr);
   EXPECT_NE(api->synchronize, nullptr);
   Install("newer");
   Registry registry({folder_});
   EXPECT_TRUE(registry.Find(PluginKind::kBackend, "fake").ok());
+}
+
+TEST_F(PluginTest, AnOptionalExtensionIsIgnored) {
+  Install("optional_extension");
+  EXPECT_EQ(Refusal(), "accepted");
+}
+
+TEST_F(PluginTest, ADeviceThatIsNotThereNeedsNoWords) {
+  Install("says_unsupported_without_a_word");
+  Registry registry({folder_});
+  const auto plugin = registry.Find(PluginKind::kBackend, "fake");
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  std::string reason;
+  EXPECT_EQ(*(*plugin)->DeviceCount(&reason), 0);
+  EXPECT_EQ(reason, "count answered unsupported without a reason");
+}
+
+TEST_F(PluginTest, ADeviceWhoseDescriptionMakesNoSenseIsNotOpened) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"device_name_without_end", "device 0: name does not end within 128 bytes"},
+      {"memory_kind_without_end", "device 0: memory_kind does not end within 32 bytes"},
+      {"copies_in_steps_of_3", "copies in steps of 3 bytes; expected a power of two"},
+      {"copies_in_steps_above_the_alignment", "copies in steps of 128 bytes; expected a power of two of at most its"},
+      {"aligns_to_48", "an alignment of 48 bytes; expected a power of two"},
+      {"unknown_address_kind", "unknown address kind 7"}};
+  for (const auto& [fault, reason] : faults) {
+    const auto plugin = Plugin::Load(Install(fault));
+    ASSERT_TRUE(plugin.ok()) << plugin.status();
+    EXPECT_THAT(Message((*plugin)->Describe(0).status()), HasSubstr(reason));
+    EXPECT_THAT(Message(Device::Open(**plugin, 0, {}).status()), HasSubstr(reason));
+  }
+}
+
+TEST_F(PluginTest, ConstantsNeedSomebodyToWriteThem) {
+  Install("kernel_lacks_write_constants");
+  Registry registry({folder_});
+  auto device = Device::Open(**registry.Find(PluginKind::kBackend, "fake"), 0, {});
+  ASSERT_TRUE(device.ok()) << device.status();
+  sy_prepare_request request{};
+  request.op = "matmul";
+  const auto kernel = (*device)->Prepare(request);
+  EXPECT_THAT(Message(kernel.status()), HasSubstr("asks for 64 constant bytes, but kernel/2 lacks write_constants"));
 }
 
 TEST_F(PluginTest, RefusesWhatOthersCouldHaveWritten) {
@@ -110,7 +152,7 @@ TEST_F(PluginTest, RefusesWhatOthersCouldHaveWritten) {
 TEST_F(PluginTest, NamesEveryDefectOfAManifest) {
   const std::string library = "switchyard_backend_whole.so";
   const nlohmann::json good = {
-      {"name", "fake"}, {"kind", "backend"}, {"abi", 1}, {"priority", 5}, {"library", library}};
+      {"name", "fake"}, {"kind", "backend"}, {"abi", 2}, {"priority", 5}, {"library", library}};
   Install("whole");
   const auto refusal = [&](const char* key, const nlohmann::json& value) {
     nlohmann::json manifest = good;
@@ -119,8 +161,8 @@ TEST_F(PluginTest, NamesEveryDefectOfAManifest) {
     return Refusal();
   };
   EXPECT_THAT(refusal("kind", "frontend"), HasSubstr("\"kind\" is \"frontend\""));
-  EXPECT_THAT(refusal("abi", 2), HasSubstr("\"abi\" is 2; this program knows 1"));
-  EXPECT_THAT(refusal("abi", "1"), HasSubstr("\"abi\" is \"1\""));
+  EXPECT_THAT(refusal("abi", 1), HasSubstr("\"abi\" is 1; this program knows 2"));
+  EXPECT_THAT(refusal("abi", "2"), HasSubstr("\"abi\" is \"2\""));
   EXPECT_THAT(refusal("library", "../evil.so"), HasSubstr("expected a file name in the same folder"));
   EXPECT_THAT(refusal("library", "gone.so"), HasSubstr("not built: its manifest is there"));
   EXPECT_THAT(refusal("priority", "high"), HasSubstr("\"priority\" is \"high\"; expected a whole number"));
@@ -164,7 +206,7 @@ TEST_F(PluginTest, ThePluginThatIsTakenIsTheFirstThatLoads) {
     const std::string bad = Install(fault);
     WriteManifest(
         fault,
-        {{"name", "fake"}, {"kind", "backend"}, {"abi", 1}, {"priority", 1000}, {"library", fs::path(bad).filename()}});
+        {{"name", "fake"}, {"kind", "backend"}, {"abi", 2}, {"priority", 1000}, {"library", fs::path(bad).filename()}});
     Registry by_name({folder_, good});
     ::testing::internal::CaptureStderr();
     const auto plugin = by_name.Find(PluginKind::kBackend, "fake");
@@ -184,7 +226,7 @@ TEST_F(PluginTest, ARefusedPluginTakesItsPriorityWithIt) {
   const auto write = [&](const char* stem, const char* name, int priority) {
     WriteManifest(stem, {{"name", name},
                          {"kind", "backend"},
-                         {"abi", 1},
+                         {"abi", 2},
                          {"priority", priority},
                          {"library", std::string("switchyard_backend_") + stem + ".so"}});
   };
@@ -208,9 +250,9 @@ TEST_F(PluginTest, ARefusedPluginTakesItsPriorityWithIt) {
 TEST_F(PluginTest, WhatIsNotBuiltIsOneLine) {
   Install("whole");
   for (const char* name : {"first", "second"}) {
-    WriteManifest(name, {{"name", name}, {"kind", "backend"}, {"abi", 1}, {"priority", 5}, {"library", "gone.so"}});
+    WriteManifest(name, {{"name", name}, {"kind", "backend"}, {"abi", 2}, {"priority", 5}, {"library", "gone.so"}});
   }
-  WriteManifest("third", {{"name", "third"}, {"kind", "collective"}, {"abi", 1}, {"library", "gone.so"}});
+  WriteManifest("third", {{"name", "third"}, {"kind", "collective"}, {"abi", 2}, {"library", "gone.so"}});
   Registry registry({folder_});
   EXPECT_THAT(DoctorReport(registry), ::testing::EndsWith("\nnot built: first, second, third\n"));
   EXPECT_THAT(DevicesReport(registry), ::testing::EndsWith("\nnot built: first, second\n"));
@@ -272,7 +314,7 @@ TEST_F(PluginTest, DoctorTellsTheFateOfEveryCandidate) {
   Registry registry({folder_, "relative"});
   const std::string report = DoctorReport(registry);
   EXPECT_THAT(report, HasSubstr("taken, 2 devices"));
-  EXPECT_THAT(report, HasSubstr("crashed in sy_plugin_query (signal 11"));
+  EXPECT_THAT(report, HasSubstr("crashed in sy_plugin_create (signal 11"));
   EXPECT_THAT(report, HasSubstr("is not absolute"));
   const auto json = nlohmann::json::parse(DoctorJson(registry));
   EXPECT_EQ(json["candidates"].size(), 3u);

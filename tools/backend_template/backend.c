@@ -31,16 +31,21 @@ static sy_status refuse(sy_error* error, sy_status status, const char* format, .
   return status;
 }
 
-static sy_status count_devices(int32_t* count, sy_error* error) {
-  (void)error; /* where the driver or the hardware is missing: *count = 0, SY_OK, and the reason in error->message */
-  *count = DEVICES;
+/* Every struct of the caller may carry extensions; one that is required must be understood. We know none. */
+static sy_status understand(const void* given, sy_error* error) {
+  const sy_extension* unknown = sy_required_extension(given);
+  return unknown == NULL ? SY_OK : refuse(error, SY_UNSUPPORTED, "the extension %s is unknown", unknown->name);
+}
+
+static sy_status count_devices(sy_instance* instance, int32_t* count, sy_error* error) {
+  *count = DEVICES; /* where the driver or the hardware is missing: SY_UNSUPPORTED, and the reason in error->message */
   return SY_OK;
 }
 
-static sy_status query_device(int32_t index, sy_device_info* info, sy_error* error) {
+static sy_status query_device(sy_instance* instance, int32_t index, sy_device_info* info, sy_error* error) {
+  if (understand(info, error) != SY_OK) return SY_UNSUPPORTED;
   if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
-  sy_device_info filled;
-  memset(&filled, 0, sizeof filled);
+  sy_device_info filled = {0};
   snprintf(filled.name, sizeof filled.name, "@NAME@ device %d", (int)index);
   memcpy(filled.uuid, "@NAME@", sizeof "@NAME@" < 12 ? sizeof "@NAME@" : 12);
   memcpy(filled.uuid + 12, &index, sizeof index); /* the same for the same device in every process */
@@ -49,7 +54,7 @@ static sy_status query_device(int32_t index, sy_device_info* info, sy_error* err
   filled.alignment = ALIGNMENT;
   filled.address_kind = SY_ADDRESS_OPAQUE; /* the engine never reads or writes our memory itself */
   filled.flags = SY_DEVICE_SHAREABLE;      /* several processes may drive it at once */
-  filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32; /* that it can store */
+  filled.dtypes = 0;                       /* those that it has kernels for; copies know only bytes */
   /* The caller's struct may be smaller or larger than ours: fill what fits behind its header. */
   size_t bytes = info->header.size < sizeof filled ? info->header.size : sizeof filled;
   if (bytes > sizeof(sy_header))
@@ -57,13 +62,13 @@ static sy_status query_device(int32_t index, sy_device_info* info, sy_error* err
   return SY_OK;
 }
 
-static sy_status open_device(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
-  (void)options;
+static sy_status open_device(sy_instance* instance, int32_t index, const sy_open_options* options, sy_device** device,
+                             sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
-  sy_device* opened = malloc(sizeof *opened);
-  if (opened == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
-  opened->index = index;
-  *device = opened;
+  *device = malloc(sizeof **device);
+  if (*device == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
+  (*device)->index = index;
   return SY_OK;
 }
 
@@ -76,15 +81,16 @@ static void free_buffer(sy_device* device, sy_buffer* buffer) {
   free(buffer);
 }
 
-static sy_status alloc_buffer(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+static sy_status alloc_buffer(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
+                              sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   if (bytes == 0) return refuse(error, SY_INVALID, "alloc: expected at least 1 byte");
   sy_buffer* made = calloc(1, sizeof *made);
   if (made == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   uint64_t before = atomic_fetch_add(&in_use[device->index], bytes);
   made->bytes = bytes;
-  if (before <= MEMORY && bytes <= MEMORY - before) {
+  if (before <= MEMORY && bytes <= MEMORY - before)
     made->address = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-  }
   if (made->address == NULL) { /* the device goes on working after it */
     free_buffer(device, made);
     return refuse(error, SY_OUT_OF_MEMORY, "alloc of %llu bytes: %llu of %llu are in use", (unsigned long long)bytes,
@@ -101,10 +107,10 @@ static char* resolve(sy_place place, uint64_t bytes) {
   return place.buffer->address + place.offset;
 }
 
+/* `stream` is always NULL: we have no streams, so each call has finished when it returns. */
 static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
-                      sy_error* error) {
-  (void)device;
-  (void)stream; /* always NULL: we have no streams, so each call has finished when it returns */
+                      const sy_copy_options* options, sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   if (destination.buffer == NULL && source.buffer == NULL) return refuse(error, SY_INVALID, "copy: host to host");
   if (bytes == 0) return SY_OK;
   char* to = resolve(destination, bytes);
@@ -117,33 +123,27 @@ static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination
   return SY_OK;
 }
 
-static sy_status synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
-  (void)device, (void)stream, (void)error;
-  return SY_OK;
+static sy_status synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options,
+                             sy_error* error) {
+  return understand(options, error);
 }
 
-static const sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1),
-                                              .count = count_devices,
-                                              .open = open_device,
-                                              .close = close_device,
-                                              .query = query_device,
-                                              .alloc = alloc_buffer,
-                                              .free = free_buffer,
-                                              .copy = copy,
-                                              .synchronize = synchronize};
+static const sy_device_v2 device_interface = { /* the functions that are not named are NULL: not offered */
+    .header = SY_HEADER(sy_device_v2), .count = count_devices, .open = open_device, .close = close_device,
+    .query = query_device, .alloc = alloc_buffer, .free = free_buffer, .copy = copy, .synchronize = synchronize};
 
-static const void* find_interface(const char* name) {
-  if (strcmp(name, "device/1") == 0) return &device_interface;
-  return NULL; /* "kernel/1" comes next */
+static const void* get_interface(sy_instance* instance, const char* name) {
+  return strcmp(name, "device/2") == 0 ? &device_interface : NULL; /* "kernel/2" comes next */
 }
 
-SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  (void)host; /* keep it for its log and setting functions */
-  if (!SY_HAS(sy_plugin, plugin, interface)) return refuse(error, SY_INVALID, "sy_plugin is smaller than version 1's");
+SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  if (understand(host, error) != SY_OK || understand(plugin, error) != SY_OK) return SY_UNSUPPORTED;
+  if (!SY_HAS(sy_plugin, plugin, get_interface)) return refuse(error, SY_INVALID, "sy_plugin is too small");
   plugin->magic = SY_PLUGIN_MAGIC;
   plugin->name = "@NAME@";
   plugin->version = "0.1.0";
   plugin->vendor = "you";
-  plugin->interface = find_interface;
+  plugin->instance = NULL; /* what comes first in each call: a struct of yours, to keep `host` and its settings in */
+  plugin->get_interface = get_interface;
   return SY_OK;
 }

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "core/abi/boundary.h"  // Refuse, SY_FAIL, Guarded, FillStruct
+#include "core/abi/boundary.h"  // SY_FAIL, Guarded, FillStruct, KnowsExtensions, AnswerCreate
 #include "core/abi/device.h"
 #include "core/abi/plugin.h"
 
@@ -27,17 +27,19 @@ namespace {
 
 using switchyard::FillStruct;
 using switchyard::Guarded;
+using switchyard::KnowsExtensions;
 
 constexpr int32_t kDevices = 1;
 constexpr uint64_t kAlignment = 256, kMemory = uint64_t{1} << 32;  // bytes of each device
 std::atomic<uint64_t> in_use[kDevices];                            // Alloc and Free may be called from any thread
 
-sy_status Count(int32_t* count, sy_error*) {
-  *count = kDevices;  // where the driver or the hardware is missing: 0, SY_OK, and the reason in the error's message
+sy_status Count(sy_instance*, int32_t* count, sy_error*) {
+  *count = kDevices;  // where the driver or the hardware is missing: SY_FAIL(error, SY_UNSUPPORTED, the reason)
   return SY_OK;
 }
 
-sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
+sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* error) {
+  if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;  // as for every struct that the caller hands in
   if (index < 0 || index >= kDevices) return SY_FAIL(error, SY_INVALID, "no device %d: there are %d", index, kDevices);
   sy_device_info filled{};
   std::snprintf(filled.name, sizeof filled.name, "@NAME@ device %d", index);
@@ -49,12 +51,13 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
   filled.alignment = kAlignment;
   filled.address_kind = SY_ADDRESS_OPAQUE;  // the engine never touches our memory itself
   filled.flags = SY_DEVICE_SHAREABLE;       // several processes may drive it at once
-  filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;  // that it can store
-  FillStruct(info, filled);  // the caller's struct may be smaller or larger than ours
+  filled.dtypes = 0;                        // those that it has kernels for; copies know only bytes
+  FillStruct(info, filled);                 // the caller's struct may be smaller or larger than ours
   return SY_OK;
 }
 
-sy_status Open(int32_t index, const sy_open_options*, sy_device** device, sy_error* error) {
+sy_status Open(sy_instance*, int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (index < 0 || index >= kDevices) return SY_FAIL(error, SY_INVALID, "no device %d: there are %d", index, kDevices);
   return Guarded(error, [&] {
     *device = new sy_device{index};
@@ -64,7 +67,9 @@ sy_status Open(int32_t index, const sy_open_options*, sy_device** device, sy_err
 
 void Close(sy_device* device) { delete device; }
 
-sy_status Alloc(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+sy_status Alloc(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
+                sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (bytes == 0) return SY_FAIL(error, SY_INVALID, "alloc: expected at least 1 byte");
   return Guarded(error, [&]() -> sy_status {
     auto made = std::make_unique<sy_buffer>();
@@ -98,7 +103,9 @@ char* Resolve(const sy_place& place, uint64_t bytes) {
 }
 
 // `stream` is always NULL: we have no streams, so each call has finished when it returns.
-sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, sy_error* error) {
+sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes,
+               const sy_copy_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (!destination.buffer && !source.buffer) return SY_FAIL(error, SY_INVALID, "copy: one side must be device memory");
   if (bytes == 0) return SY_OK;
   char* const to = Resolve(destination, bytes);
@@ -111,9 +118,11 @@ sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, ui
   return SY_OK;
 }
 
-sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
+sy_status Synchronize(sy_device*, sy_stream*, const sy_synchronize_options* options, sy_error* error) {
+  return KnowsExtensions(options, error) ? SY_OK : SY_UNSUPPORTED;
+}
 
-const sy_device_v1 kDevice = {.header = SY_HEADER(sy_device_v1),
+const sy_device_v2 kDevice = {.header = SY_HEADER(sy_device_v2),
                               .count = Count,
                               .open = Open,
                               .close = Close,
@@ -123,21 +132,15 @@ const sy_device_v1 kDevice = {.header = SY_HEADER(sy_device_v1),
                               .copy = Copy,
                               .synchronize = Synchronize};
 
-const void* Interface(const char* name) {
-  if (std::strcmp(name, "device/1") == 0) return &kDevice;
-  return nullptr;  // "kernel/1" comes next
+const void* GetInterface(sy_instance*, const char* name) {
+  if (std::strcmp(name, "device/2") == 0) return &kDevice;
+  return nullptr;  // "kernel/2" comes next
 }
 
 }  // namespace
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host*, sy_plugin* plugin, sy_error* error) {
-  if (!SY_HAS(sy_plugin, plugin, interface)) return SY_FAIL(error, SY_INVALID, "sy_plugin is smaller than version 1's");
-  sy_plugin filled{};
-  filled.magic = SY_PLUGIN_MAGIC;
-  filled.name = "@NAME@";
-  filled.version = "0.1.0";
-  filled.vendor = "you";
-  filled.interface = Interface;
-  FillStruct(plugin, filled);
-  return SY_OK;
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  // The instance is what comes first in Count, Open and Query: derive from sy_instance what yours has to keep.
+  return switchyard::AnswerCreate(host, plugin, error, {"@NAME@", "0.1.0", "you"}, std::make_unique<sy_instance>(),
+                                  GetInterface);
 }

@@ -51,6 +51,12 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/switchyardConfigVersion.cma
 install(FILES ${CMAKE_BINARY_DIR}/switchyardConfig.cmake ${CMAKE_BINARY_DIR}/switchyardConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/SwitchyardPackages.cmake
         DESTINATION ${config_dir})
-install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/backends/PORTING.md DESTINATION share/doc/switchyard)
+# The guide, and what it cites, in the folders that they have in the tree.
+set(documents share/doc/switchyard)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${documents})
+install(FILES ${CMAKE_SOURCE_DIR}/backends/PORTING.md DESTINATION ${documents}/backends)
+install(FILES ${CMAKE_SOURCE_DIR}/backends/interposers/README.md DESTINATION ${documents}/backends/interposers)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/backends/null ${CMAKE_SOURCE_DIR}/backends/reference DESTINATION ${documents}/backends)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/core/abi DESTINATION ${documents}/core FILES_MATCHING PATTERN "*.md")
 install(PROGRAMS ${CMAKE_SOURCE_DIR}/tools/new_backend DESTINATION bin RENAME switchyard_new_backend)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/backend_template DESTINATION share/switchyard)

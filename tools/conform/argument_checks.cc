@@ -1,8 +1,12 @@
 #include "tools/conform/argument_checks.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <functional>
 #include <set>
 
+#include "tools/conform/given_struct.h"
 #include "tools/conform/op_cases.h"
 #include "tools/conform/op_data.h"
 
@@ -24,7 +28,6 @@ std::vector<Planted> ForEveryOp(const Problem& good) {
     change(all.back().problem);
   };
   plant("no outputs", [](Problem& p) { p.outputs.clear(); });
-  plant("dtype 99", [](Problem& p) { p.inputs[0].dtype = 99; });
   plant("rank 9", [](Problem& p) { p.inputs[0].rank = SY_MAX_RANK + 1; });
   plant("rank -1", [](Problem& p) { p.inputs[0].rank = -1; });
   plant("a negative extent", [](Problem& p) { p.inputs[0].dims[0] = -4; });
@@ -39,7 +42,7 @@ std::vector<Planted> ForEveryOp(const Problem& good) {
   return all;
 }
 
-Status CheckOp(Device& device, const OpCase& one) {
+Status CheckNonsense(Device& device, const OpCase& one) {
   std::vector<Planted> all = ForEveryOp(MakeProblem(one, SY_F32, 1));
   for (const Nonsense& nonsense : NonsenseCases()) {
     if (nonsense.op != one.op) continue;
@@ -58,12 +61,60 @@ Status CheckOp(Device& device, const OpCase& one) {
   return OkStatus();
 }
 
+// What a later edition may mean is not wrong, only unknown. What says the same in more or fewer bytes gets the same
+// answer.
+Status CheckOtherEditions(Device& device, const OpCase& one) {
+  const Problem good = MakeProblem(one, SY_F32, 1);
+  const auto usual = PrepareOp(device, good).status().code();
+  const auto expect = [&](absl::StatusCode wanted, const char* what, const Problem& problem,
+                          const PrepareMode& mode) -> Status {
+    const Status found = PrepareOp(device, problem, mode).status();
+    if (found.code() == wanted) return OkStatus();
+    return Internal("{}: expected {}, found {}", what,
+                    wanted == absl::StatusCode::kUnimplemented ? "SY_UNSUPPORTED" : "the answer of edition 2",
+                    found.ok() ? "success" : found.ToString());
+  };
+  constexpr auto kUnsupported = absl::StatusCode::kUnimplemented;
+  Problem problem = good;
+  problem.inputs[0].dtype = 99;
+  SY_RETURN_IF_ERROR(expect(kUnsupported, "an input of dtype 99", problem, {}));
+  problem = good;
+  problem.outputs[0].dtype = 99;
+  SY_RETURN_IF_ERROR(expect(kUnsupported, "an output of dtype 99", problem, {}));
+  SY_RETURN_IF_ERROR(expect(kUnsupported, "version 99 of the op", good, {.op_version = 99}));
+  if (good.attributes.empty()) return OkStatus();
+  problem = good;
+  problem.attributes.resize(good.attributes.size() + kLongerBy);
+  SY_RETURN_IF_ERROR(expect(usual, "attributes with zeros behind them", problem, {}));
+  problem.attributes.back() = 1;
+  SY_RETURN_IF_ERROR(expect(kUnsupported, "attributes with something unknown behind them", problem, {}));
+  problem = good;
+  size_t size = good.attributes.size();
+  while (size > sizeof(sy_header) && good.attributes[size - 1] == 0) --size;
+  std::fill(problem.attributes.begin() + static_cast<ptrdiff_t>(size), problem.attributes.end(), kUntouched);
+  SY_RETURN_IF_ERROR(expect(usual, "attributes without the zeros at their end", problem,
+                            {.attribute_bytes = static_cast<uint32_t>(size)}));
+  for (const bool required : {false, true}) {
+    const UnknownExtension unknown(required);
+    const sy_extension* const chain = unknown.chain();
+    problem = good;
+    std::memcpy(problem.attributes.data() + offsetof(sy_header, next), &chain, sizeof chain);
+    SY_RETURN_IF_ERROR(expect(
+        required ? kUnsupported : usual,
+        required ? "attributes with an unknown required extension" : "attributes with an unknown optional extension",
+        problem, {}));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 void CheckArguments(Recorder& recorder, Device& device) {
   if (!device.has_kernels()) return;
-  for (const std::string& op : OpNames())
-    recorder.Run("argument/" + op, [&] { return CheckOp(device, FirstCase(op)); });
+  for (const std::string& op : OpNames()) {
+    recorder.Run("argument/" + op, [&] { return CheckNonsense(device, FirstCase(op)); });
+    recorder.Run("argument/" + op + "/other_editions", [&] { return CheckOtherEditions(device, FirstCase(op)); });
+  }
 }
 
 }  // namespace switchyard::conform

@@ -6,6 +6,8 @@
 #include "tools/conform/child.h"
 #include "tools/conform/device_checks.h"
 #include "tools/conform/device_ranks.h"
+#include "tools/conform/given_struct.h"
+#include "tools/conform/instance_checks.h"
 #include "tools/conform/memory_checks.h"
 #include "tools/conform/op_checks.h"
 #include "tools/conform/region_checks.h"
@@ -21,6 +23,17 @@ using nlohmann::json;
 
 constexpr int kMostCrashes = 20;  // after so many the rest is not worth the time
 
+// Where there is no device, the plugin says why, or answers 0.
+Status CheckCount(const Plugin& plugin) {
+  WatchedError error;
+  int32_t count = -1;
+  const auto* const api = plugin.Interface<sy_device_v2>("device/2");
+  const sy_status status = api->count(plugin.table().instance, &count, error.get());
+  SY_RETURN_IF_ERROR(error.Judge(status, "count"));
+  SY_RETURN_IF_ERROR(ExpectStatus(status, {SY_OK, SY_UNSUPPORTED}, "count"));
+  return status == SY_OK && count < 0 ? Internal("count answered {} devices", count) : OkStatus();
+}
+
 Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const Options& options) {
   const auto reference = Registry::Get().Find(PluginKind::kBackend, "reference");
   if (!reference.ok()) return Annotate(reference.status(), "the reference plugin is needed to compare with");
@@ -33,11 +46,14 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
     SY_ASSIGN_OR_RETURN(device, Device::Open(*plugin, options.device, {}));
     return OkStatus();
   });
+  recorder.Run("load/count", [&] { return CheckCount(*plugin); });
   recorder.Run("load/open", [&] { return opened; });
   if (!opened.ok() || options.limit < Level::kTrains) return OkStatus();
   CheckStructs(recorder, *plugin, *device);
   CheckArguments(recorder, *device);
   CheckDevice(recorder, *plugin, *device, options.seed);
+  CheckInstances(recorder, *plugin, options.device);
+  CheckThreadsAtWork(recorder, *device, options.seed);
   CheckMemory(recorder, *plugin, *device, options.seed);
   CheckOps(recorder, *device, *reference_device, options.seed);
   CheckRounding(recorder, *device);

@@ -1,14 +1,14 @@
 #include "tools/conform/bound_pair.h"
 
 #include "core/abi/ops.h"
+#include "tools/conform/op_run.h"
 #include "tools/conform/values.h"
 
 namespace switchyard::conform {
 namespace {
 
 // operation(input, constant)
-StatusOr<Kernel> PrepareWithConstant(Device& device, int32_t operation, float constant, bool capture_intent,
-                                     const char* tag) {
+StatusOr<Kernel> PrepareWithConstant(Device& device, int32_t operation, float constant, const char* tag) {
   sy_pointwise_attributes attributes{};
   attributes.header = SY_HEADER(sy_pointwise_attributes);
   attributes.instruction_count = 2;
@@ -24,13 +24,14 @@ StatusOr<Kernel> PrepareWithConstant(Device& device, int32_t operation, float co
   request.attributes_size = sizeof attributes;
   request.input_count = request.output_count = 1;
   request.inputs = request.outputs = &one;
-  request.capture_intent = capture_intent;
+  request.workspace_limit = kWorkspaceLimit;
   request.tag = tag;
   return device.Prepare(request);
 }
 
 StatusOr<BoundKernel> Bind(Device& device, const Kernel& kernel, const Buffer& input, const Buffer& output) {
-  if (kernel.info().persistent_bytes > 0) return Unimplemented("a pointwise kernel with persistent memory");
+  if (kernel.info().persistent_bytes > 0 || kernel.info().constant_bytes > 0)
+    return Unimplemented("a pointwise kernel with memory of its own");
   const sy_place from = input.at(0), to = output.at(0);
   sy_binding binding{};
   binding.inputs = &from;
@@ -40,16 +41,20 @@ StatusOr<BoundKernel> Bind(Device& device, const Kernel& kernel, const Buffer& i
 
 }  // namespace
 
-StatusOr<std::unique_ptr<BoundPair>> BoundPair::Make(Device& device, bool capture_intent, const char* tag) {
+StatusOr<std::unique_ptr<BoundPair>> BoundPair::Make(Device& device, const char* tag) {
   std::unique_ptr<BoundPair> pair(new BoundPair());
   pair->device_ = &device;
   SY_ASSIGN_OR_RETURN(pair->value_, device.Allocate(sizeof(float)));
   SY_ASSIGN_OR_RETURN(pair->between_, device.Allocate(sizeof(float)));
-  SY_ASSIGN_OR_RETURN(pair->add_, PrepareWithConstant(device, SY_PW_ADD, 1, capture_intent, tag));
-  SY_ASSIGN_OR_RETURN(pair->scale_, PrepareWithConstant(device, SY_PW_MUL, 2, capture_intent, tag));
+  SY_ASSIGN_OR_RETURN(pair->add_, PrepareWithConstant(device, SY_PW_ADD, 1, tag));
+  SY_ASSIGN_OR_RETURN(pair->scale_, PrepareWithConstant(device, SY_PW_MUL, 2, tag));
   SY_ASSIGN_OR_RETURN(pair->bound_add_, Bind(device, pair->add_, pair->value_, pair->between_));
   SY_ASSIGN_OR_RETURN(pair->bound_scale_, Bind(device, pair->scale_, pair->between_, pair->value_));
   return pair;
+}
+
+BoundPair::~BoundPair() {
+  if (device_ != nullptr) (void)device_->Synchronize();
 }
 
 Status BoundPair::Launch(const Stream& stream) {

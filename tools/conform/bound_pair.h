@@ -1,5 +1,5 @@
 // Two kernels that turn the number x into 2·(x + 1) by way of a second buffer: enough to see whether, how often and in
-// which order launches run. For the checks of capture/1 and profiler/1. One thread.
+// which order launches run. For the checks of capture/2 and profiler/2. One thread.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,10 @@ namespace switchyard::conform {
 class BoundPair {
  public:
   // kUnimplemented where the device has no kernel for it.
-  static StatusOr<std::unique_ptr<BoundPair>> Make(Device& device, bool capture_intent, const char* tag);
+  static StatusOr<std::unique_ptr<BoundPair>> Make(Device& device, const char* tag);
+  ~BoundPair();  // waits for all work of the device
+  BoundPair(const BoundPair&) = delete;
+  BoundPair& operator=(const BoundPair&) = delete;
   Status Launch(const Stream& stream);
   Status Set(float value);
   StatusOr<float> Get();

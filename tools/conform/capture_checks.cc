@@ -17,34 +17,35 @@ Status ExpectValue(BoundPair& pair, float expected, const char* when) {
 // A graph of a plugin, released with it.
 class Captured {
  public:
-  explicit Captured(const sy_capture_v1* api) : api_(api) {}
+  explicit Captured(Device& device) : device_(device), api_(device.capture()) {}
   ~Captured() {
-    if (graph_ != nullptr) api_->release(graph_);
+    if (graph_ != nullptr) api_->release(device_.handle(), graph_);
   }
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
 
-  Status Record(Device& device, const Stream& stream, BoundPair& pair, int times) {
+  Status Record(const Stream& stream, BoundPair& pair, int times) {
     sy_error error = EmptyError();
-    SY_RETURN_IF_ERROR(FromAbi(api_->begin(device.handle(), stream.handle(), &error), error, "begin"));
+    SY_RETURN_IF_ERROR(FromAbi(api_->begin(device_.handle(), stream.handle(), nullptr, &error), error, "begin"));
     Status launched;
     for (int i = 0; i < times && launched.ok(); ++i) launched = pair.Launch(stream);
-    SY_RETURN_IF_ERROR(FromAbi(api_->end(device.handle(), stream.handle(), &graph_, &error), error, "end"));
+    SY_RETURN_IF_ERROR(FromAbi(api_->end(device_.handle(), stream.handle(), &graph_, &error), error, "end"));
     SY_RETURN_IF_ERROR(launched);
     return graph_ != nullptr ? OkStatus() : Internal("end succeeded without a graph");
   }
   Status Launch(const Stream& stream) {
     sy_error error = EmptyError();
-    return FromAbi(api_->launch(graph_, stream.handle(), &error), error, "launch of a graph");
+    return FromAbi(api_->launch(device_.handle(), graph_, stream.handle(), &error), error, "launch of a graph");
   }
 
  private:
-  const sy_capture_v1* api_;
+  Device& device_;
+  const sy_capture_v2* api_;
   sy_graph* graph_ = nullptr;
 };
 
 StatusOr<std::unique_ptr<BoundPair>> CapturablePair(Device& device) {
-  SY_ASSIGN_OR_RETURN(auto pair, BoundPair::Make(device, true, "conform"));
+  SY_ASSIGN_OR_RETURN(auto pair, BoundPair::Make(device, "conform"));
   if (!pair->capturable()) return Unimplemented("its pointwise kernels cannot be captured");
   return pair;
 }
@@ -55,8 +56,8 @@ Status CheckReplay(Device& device) {
   SY_ASSIGN_OR_RETURN(const Stream other, device.NewStream());
   SY_RETURN_IF_ERROR(pair->Set(1));
   {
-    Captured graph(device.capture());
-    SY_RETURN_IF_ERROR(graph.Record(device, stream, *pair, 3));
+    Captured graph(device);
+    SY_RETURN_IF_ERROR(graph.Record(stream, *pair, 3));
     SY_RETURN_IF_ERROR(device.Synchronize(stream));
     SY_RETURN_IF_ERROR(ExpectValue(*pair, 1, "after capturing, before any launch"));
     for (int i = 0; i < 4; ++i) SY_RETURN_IF_ERROR(graph.Launch(stream));
@@ -81,9 +82,9 @@ Status CheckSeveralGraphs(Device& device) {
   SY_ASSIGN_OR_RETURN(const auto pair, CapturablePair(device));
   SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
   SY_RETURN_IF_ERROR(pair->Set(0));
-  Captured one(device.capture()), two(device.capture());
-  SY_RETURN_IF_ERROR(one.Record(device, stream, *pair, 1));
-  SY_RETURN_IF_ERROR(two.Record(device, stream, *pair, 2));
+  Captured one(device), two(device);
+  SY_RETURN_IF_ERROR(one.Record(stream, *pair, 1));
+  SY_RETURN_IF_ERROR(two.Record(stream, *pair, 2));
   for (Captured* graph : {&one, &two, &one}) SY_RETURN_IF_ERROR(graph->Launch(stream));
   SY_RETURN_IF_ERROR(device.Synchronize(stream));
   return ExpectValue(*pair, BoundPair::After(0, 4), "after launches of two graphs");
@@ -93,16 +94,16 @@ Status CheckSeveralGraphs(Device& device) {
 // goes on working.
 Status CheckSpoiled(Device& device) {
   SY_ASSIGN_OR_RETURN(const auto pair, CapturablePair(device));
-  const sy_capture_v1* const api = device.capture();
+  const sy_capture_v2* const api = device.capture();
   for (const bool nested : {true, false}) {
     SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
     sy_error error = EmptyError();
     sy_graph* graph = nullptr;
-    SY_RETURN_IF_ERROR(FromAbi(api->begin(device.handle(), stream.handle(), &error), error, "begin"));
-    const sy_status spoiled = nested ? api->begin(device.handle(), stream.handle(), &error)
-                                     : device.api()->synchronize(device.handle(), stream.handle(), &error);
+    SY_RETURN_IF_ERROR(FromAbi(api->begin(device.handle(), stream.handle(), nullptr, &error), error, "begin"));
+    const sy_status spoiled = nested ? api->begin(device.handle(), stream.handle(), nullptr, &error)
+                                     : device.api()->synchronize(device.handle(), stream.handle(), nullptr, &error);
     const sy_status ended = api->end(device.handle(), stream.handle(), &graph, &error);
-    if (ended == SY_OK && graph != nullptr) api->release(graph);
+    if (ended == SY_OK && graph != nullptr) api->release(device.handle(), graph);
     if (nested && spoiled == SY_OK) return Internal("a second begin on a stream that is being captured succeeded");
     if (ended != SY_OK && graph != nullptr) return Internal("a capture that failed left a graph");
     // A device may count the refused call against the stream; a new one has to work.
@@ -117,7 +118,7 @@ Status CheckSpoiled(Device& device) {
 
 class ProfilerSession {
  public:
-  ProfilerSession(const sy_profiler_v1* api, Device& device) : api_(api), device_(device) {}
+  ProfilerSession(const sy_profiler_v2* api, Device& device) : api_(api), device_(device) {}
   Status Start() {
     sy_error error = EmptyError();
     return FromAbi(api_->start(device_.handle(), &error), error, "start");
@@ -143,7 +144,7 @@ class ProfilerSession {
   }
 
  private:
-  const sy_profiler_v1* api_;
+  const sy_profiler_v2* api_;
   Device& device_;
 };
 
@@ -154,7 +155,7 @@ Status CheckSpans(ProfilerSession& profiler, Device& device) {
   const auto began = std::chrono::steady_clock::now();
   {
     std::string tag = "conform/spans";  // the plugin keeps a copy: this one is gone when the spans are read
-    SY_ASSIGN_OR_RETURN(const auto pair, BoundPair::Make(device, false, tag.c_str()));
+    SY_ASSIGN_OR_RETURN(const auto pair, BoundPair::Make(device, tag.c_str()));
     SY_RETURN_IF_ERROR(pair->Set(1));
     for (int run = 0; run < kRuns; ++run) SY_RETURN_IF_ERROR(pair->Launch(stream));
     SY_RETURN_IF_ERROR(device.Synchronize(stream));
@@ -180,7 +181,7 @@ Status CheckSpans(ProfilerSession& profiler, Device& device) {
   }
   if (busy > elapsed) return Internal("kernels took {} ns in spans, on the wall {} ns", busy, elapsed);
   SY_RETURN_IF_ERROR(profiler.Stop());
-  SY_ASSIGN_OR_RETURN(const auto pair, BoundPair::Make(device, false, "conform/spans"));
+  SY_ASSIGN_OR_RETURN(const auto pair, BoundPair::Make(device, "conform/spans"));
   SY_RETURN_IF_ERROR(pair->Set(1));
   SY_RETURN_IF_ERROR(pair->Launch(stream));
   SY_RETURN_IF_ERROR(device.Synchronize(stream));
@@ -194,7 +195,7 @@ void CheckCapture(Recorder& recorder, Device& device) {
   const auto run = [&](const char* name, auto check) {
     recorder.Run(std::string("capture/") + name, [&]() -> Status {
       return device.capture() != nullptr ? check(device)
-                                         : Unimplemented("no capture/1: kernels are launched one by one");
+                                         : Unimplemented("no capture/2: kernels are launched one by one");
     });
   };
   run("replay", CheckReplay);
@@ -204,8 +205,8 @@ void CheckCapture(Recorder& recorder, Device& device) {
 
 void CheckProfiler(Recorder& recorder, const Plugin& plugin, Device& device) {
   recorder.Run("profiler/spans", [&]() -> Status {
-    const auto* const api = plugin.Interface<sy_profiler_v1>("profiler/1");
-    if (api == nullptr) return Unimplemented("no profiler/1: traces show host calls only");
+    const auto* const api = plugin.Interface<sy_profiler_v2>("profiler/2");
+    if (api == nullptr) return Unimplemented("no profiler/2: traces show host calls only");
     ProfilerSession profiler(api, device);
     return CheckSpans(profiler, device);
   });

@@ -1,4 +1,4 @@
-// capture/1 and profiler/1, where a plugin offers them: what is recorded runs only when it is launched, as often as it
+// capture/2 and profiler/2, where a plugin offers them: what is recorded runs only when it is launched, as often as it
 // is launched, on whatever stream; and the profiler's spans have the kernels' tags, streams and times.
 #pragma once
 

@@ -43,11 +43,14 @@ StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
   return process;
 }
 
-std::string Fate(int status) {
-  if (WIFSIGNALED(status)) {
-    return fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-  }
-  return fmt::format("ended with exit status {}", WEXITSTATUS(status));
+struct Fate {
+  std::string text;     // "was killed by signal 11 (Segmentation fault)"; "" as long as the process runs
+  bool killed = false;  // by a signal, also after it had reported everything
+};
+
+Fate FateOf(int status) {
+  if (!WIFSIGNALED(status)) return {fmt::format("ended with exit status {}", WEXITSTATUS(status))};
+  return {fmt::format("was killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status))), true};
 }
 
 std::string ResultPath(const std::string& folder, int rank) { return fmt::format("{}/result-{}.jsonl", folder, rank); }
@@ -65,10 +68,10 @@ uintmax_t BytesWritten(const std::string& folder, int size) {
 
 // Waits for all. One that dies, or ends in a check, is announced to the others under the key "dead"; after too long a
 // silence all are killed.
-std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const ChildOptions& options,
-                                    const std::string& folder, int size) {
+std::vector<Fate> WaitForAll(const std::vector<pid_t>& processes, const ChildOptions& options,
+                             const std::string& folder, int size) {
   const FileStore store(folder);
-  std::vector<std::string> fates(processes.size());
+  std::vector<Fate> fates(processes.size());
   size_t running = processes.size();
   auto heard = Clock::now();
   uintmax_t written = 0;
@@ -76,8 +79,8 @@ std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const C
   for (int round = 0; running > 0; ++round) {
     for (size_t i = 0; i < processes.size(); ++i) {
       int status = 0;
-      if (!fates[i].empty() || waitpid(processes[i], &status, WNOHANG) != processes[i]) continue;
-      fates[i] = late ? fmt::format("had not moved for {} s", options.silence_s) : Fate(status);
+      if (!fates[i].text.empty() || waitpid(processes[i], &status, WNOHANG) != processes[i]) continue;
+      fates[i] = late ? Fate{fmt::format("had not moved for {} s", options.silence_s), true} : FateOf(status);
       const bool one_rank = static_cast<int>(processes.size()) == size;  // and not an mpirun
       const ChildResults results =
           one_rank ? ResultLog::Read(ResultPath(folder, static_cast<int>(i)), "") : ChildResults();
@@ -92,7 +95,7 @@ std::vector<std::string> WaitForAll(const std::vector<pid_t>& processes, const C
     if (!late && Clock::now() - heard > std::chrono::seconds(options.silence_s)) {
       late = true;
       for (size_t i = 0; i < processes.size(); ++i) {
-        if (fates[i].empty()) kill(-processes[i], SIGKILL);
+        if (fates[i].text.empty()) kill(-processes[i], SIGKILL);
       }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -141,10 +144,15 @@ StatusOr<std::vector<ChildResults>> RunChildren(json task, int size, const Child
   if (!status.ok()) {
     for (const pid_t process : processes) kill(-process, SIGKILL);
   }
-  const std::vector<std::string> fates = WaitForAll(processes, options, folder, size);
+  const std::vector<Fate> fates = WaitForAll(processes, options, folder, size);
   std::vector<ChildResults> results;
   for (int rank = 0; rank < size && status.ok(); ++rank) {
-    results.push_back(ResultLog::Read(ResultPath(folder, rank), fates[options.mpirun ? 0 : rank]));
+    const Fate& fate = fates[options.mpirun ? 0 : rank];
+    results.push_back(ResultLog::Read(ResultPath(folder, rank), fate.text));
+    const bool told = !results.back().empty() && results.back().back().lost;
+    if (fate.killed && !told) {
+      results.back().push_back({"", Unavailable("the process {} after its last check", fate.text), 0, true});
+    }
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);

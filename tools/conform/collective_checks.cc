@@ -28,11 +28,12 @@ int Weight(const Status& status) {
       return 1;
     case absl::StatusCode::kCancelled:
       return 2;
-    case absl::StatusCode::kAborted:
     case absl::StatusCode::kUnavailable:
       return 3;
-    default:
+    case absl::StatusCode::kAborted:
       return 4;
+    default:
+      return 5;
   }
 }
 
@@ -136,6 +137,7 @@ Status CheckCollective(Recorder& recorder, const Plugin& plugin, const Options& 
   for (const int size : options.ranks) SY_RETURN_IF_ERROR(runner.Run("data", size));
   if (most < 2) return OkStatus();
   SY_RETURN_IF_ERROR(runner.Run("trouble", 2));
+  SY_RETURN_IF_ERROR(runner.Run("dropped", 2));
   for (const char* mode : {"death/in_init", "death/in_call", "death/between_calls"}) {
     SY_RETURN_IF_ERROR(runner.RunDeath(mode, std::max(2, std::min(3, runner.largest()))));
   }

@@ -214,18 +214,18 @@ class DataChecks {
 
   Link& link_;
   Rank& rank_;
-  const sy_collective_v1& api_;
+  const sy_collective_v2& api_;
   const uint64_t place_, size_;
 };
 
 }  // namespace
 
 void CheckData(Checklist& list, Link& link) {
-  const sy_collective_v1& api = link.rank().api();
+  const sy_collective_v2& api = link.rank().api();
   DataChecks checks(link);
   for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
     for (int reduction = 0; reduction < SY_REDUCTION_COUNT; ++reduction) {
-      if (!(link.rank().info().reductions[reduction] & (1u << dtype))) continue;
+      if (api.reduces == nullptr || api.reduces(link.rank().instance(), reduction, dtype, nullptr) != SY_OK) continue;
       const std::string name = fmt::format("{}/{}", sy_dtype_name(dtype), kReductionNames[reduction]);
       list.Run("all_reduce/" + name, api.all_reduce, [&] { return checks.AllReduce(dtype, reduction); });
       list.Run("reduce_scatter/" + name, api.reduce_scatter, [&] { return checks.ReduceScatter(dtype, reduction); });
@@ -240,7 +240,7 @@ void CheckData(Checklist& list, Link& link) {
     list.Run("broadcast/" + name, api.broadcast, [&] { return checks.Broadcast(dtype); });
     list.Run("all_to_all/" + name, api.all_to_all, [&] { return checks.AllToAll(dtype); });
   }
-  const bool sums = api.all_reduce != nullptr && (link.rank().info().reductions[SY_SUM] & (1u << SY_F32));
+  const bool sums = link.rank().Sums();
   list.Run("all_reduce/large", sums, [&] { return link.AllReduce(kLargeCount, SY_F32, SY_SUM, true); });
   list.Run("barrier", api.barrier, [&] { return checks.Barrier(); });
   list.Run("send_recv_batch", true, [&] { return checks.SendAndReceive(); });

@@ -51,9 +51,8 @@ StatusOr<Area> Area::Make(Device* device, const Bytes& payload) {
     area.device_ = device;
     area.guard_ = std::max<uint64_t>(64, device->info().alignment);
     SY_ASSIGN_OR_RETURN(area.buffer_, device->Allocate(area.bytes_ + 2 * area.guard_));
-    SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device->AddressOf(area.buffer_));
-    area.address_ = static_cast<char*>(native.address) + area.guard_;
-    area.kind_ = native.memory_kind;
+    SY_ASSIGN_OR_RETURN(void* const native, device->AddressOf(area.buffer_));
+    area.address_ = static_cast<char*>(native) + area.guard_;
     const Bytes image(area.bytes_ + 2 * area.guard_, kGuardByte);
     SY_RETURN_IF_ERROR(device->Upload(area.buffer_.at(0), image.data(), image.size()));
   }
@@ -61,15 +60,13 @@ StatusOr<Area> Area::Make(Device* device, const Bytes& payload) {
   return area;
 }
 
-StatusOr<Area> Area::Over(Device* device, int memory_kind, void* address, uint64_t bytes) {
+StatusOr<Area> Area::Over(Device* device, void* address, uint64_t bytes) {
   Area area;
   area.bytes_ = bytes;
   area.address_ = address;
-  area.kind_ = memory_kind;
-  if (memory_kind == SY_MEMORY_HOST) return area;
-  if (device == nullptr) return Unimplemented("it owns memory of a device: give one with --device=NAME");
+  if (device == nullptr) return area;
   area.device_ = device;
-  SY_ASSIGN_OR_RETURN(area.buffer_, device->Import(address, memory_kind, bytes));
+  SY_ASSIGN_OR_RETURN(area.buffer_, device->Import(address, device->info().memory_kind, bytes));
   return area;
 }
 
@@ -111,6 +108,8 @@ Link::Link(Rank& rank, sy_communicator* handle, int place, int size, uint64_t li
 
 Link::~Link() { Destroy(); }
 
+void Link::Release::operator()(sy_request* request) const { link->rank_.api().request_release(link->handle_, request); }
+
 void Link::Destroy() {
   if (handle_ != nullptr) rank_.api().destroy(std::exchange(handle_, nullptr));
 }
@@ -137,7 +136,12 @@ StatusOr<Link::Pending> Link::Start(const std::string& tag, const char* what, co
     SY_ASSIGN_OR_RETURN(call.native_stream, rank_.device()->NativeStream(stream_));
   }
   sy_error error = EmptyError();
-  SY_RETURN_IF_ERROR(FromAbi(function(&call, &pending.request, &error), error, what));
+  sy_request* request = nullptr;
+  SY_RETURN_IF_ERROR(FromAbi(function(&call, &request, &error), error, what));
+  if (request != nullptr && rank_.on_stream()) {
+    return Internal("a collective that completes on the stream answered with a request");
+  }
+  pending.request = {request, Release{this}};
   SY_RETURN_IF_ERROR(Mark(pending));
   return pending;
 }
@@ -145,7 +149,6 @@ StatusOr<Link::Pending> Link::Start(const std::string& tag, const char* what, co
 Status Link::Mark(Pending& pending) {
   pending.done = !rank_.on_stream() && pending.request == nullptr;
   if (!rank_.on_stream()) return OkStatus();
-  if (pending.request != nullptr) return Internal("a collective that completes on the stream answered with a request");
   SY_ASSIGN_OR_RETURN(pending.event, rank_.device()->NewEvent());
   return pending.event.Record(stream_);
 }
@@ -154,10 +157,10 @@ StatusOr<bool> Link::Look(Pending& pending) {
   if (pending.done) return true;
   sy_error error = EmptyError();
   if (pending.request != nullptr) {
-    const sy_status status = rank_.api().request_poll(pending.request, &error);
+    const sy_status status = rank_.api().request_poll(handle_, pending.request.get(), &error);
     if (status == SY_IN_PROGRESS) return false;
     pending.done = true;
-    pending.request = nullptr;
+    pending.request.reset();
     SY_RETURN_IF_ERROR(FromAbi(status, error, pending.what));
     return true;
   }
@@ -217,20 +220,32 @@ Status Link::AllReduce(uint64_t count, sy_dtype dtype, int reduction, bool in_pl
                   fmt::format("{} elements{}", count, in_place ? " in place" : ""));
 }
 
-Rank::Rank(const Plugin& plugin, const nlohmann::json& task)
-    : api_(*plugin.Interface<sy_collective_v1>("collective/1")),
+Rank::Rank(const sy_collective_v2& api, sy_instance* instance, const nlohmann::json& task)
+    : api_(api),
+      instance_(instance),
       store_(task.value("folder", "")),
       rank_(task.value("rank", 0)),
       size_(task.value("size", 1)),
       first_device_(task.value("device", 0)),
       device_plugin_(task.value("device_plugin", "")) {}
 
+bool Rank::Reaches(const std::string& kind) const {
+  for (const char* const* reached = info_.memory_kinds; *reached != nullptr; ++reached) {
+    if (kind == *reached) return true;
+  }
+  return false;
+}
+
+bool Rank::Sums() const {
+  return api_.all_reduce != nullptr && api_.reduces(instance_, SY_SUM, SY_F32, nullptr) == SY_OK;
+}
+
 Status Rank::Open() {
   info_.header = SY_HEADER(sy_collective_info);
   sy_error error = EmptyError();
-  SY_RETURN_IF_ERROR(FromAbi(api_.query(&info_, &error), error, "query"));
+  SY_RETURN_IF_ERROR(FromAbi(api_.query(instance_, &info_, &error), error, "query"));
   if (device_plugin_.empty()) {
-    if ((info_.memory_kinds & (1u << SY_MEMORY_HOST)) && info_.completion == SY_COMPLETES_BY_POLL) return OkStatus();
+    if (Reaches("host") && info_.completion == SY_COMPLETES_BY_POLL) return OkStatus();
     return Unimplemented("it takes no host memory: give its ranks memory of a backend with --device=NAME");
   }
   SY_ASSIGN_OR_RETURN(const auto plugin, Registry::Get().Find(PluginKind::kBackend, device_plugin_));
@@ -243,16 +258,20 @@ Status Rank::Open() {
                          reason);
   }
   SY_ASSIGN_OR_RETURN(device_, Device::Open(*plugin, first_device_ + rank_ % (count - first_device_), {}));
-  SY_ASSIGN_OR_RETURN(const Area area, Memory(Bytes(8)));
-  if (info_.memory_kinds & (1u << area.memory_kind())) return OkStatus();
-  return FailedPrecondition("it does not reach the memory of {} (kind {}; it takes the kinds {:#b})", plugin->name(),
-                            area.memory_kind(), info_.memory_kinds);
+  const std::string& kind = device_->info().memory_kind;
+  if (Reaches(kind)) return OkStatus();
+  std::vector<std::string> kinds;
+  for (const char* const* reached = info_.memory_kinds; *reached != nullptr; ++reached) kinds.push_back(*reached);
+  return FailedPrecondition("it does not reach the memory of {} (kind \"{}\"; it reaches {})", plugin->name(), kind,
+                            fmt::join(kinds, ", "));
 }
 
-StatusOr<std::unique_ptr<Link>> Rank::Begin(const std::string& name, uint64_t limit_ms, int rank, int size) {
+StatusOr<std::unique_ptr<Link>> Rank::Begin(const std::string& name, uint64_t limit_ms, int rank, int size,
+                                            const sy_extension* extensions) {
   const std::vector<int32_t> hosts(static_cast<size_t>(std::max(size, 1)), 0);
   sy_init_request request{};
   request.header = SY_HEADER(sy_init_request);
+  request.header.next = extensions;
   request.rank = rank;
   request.size = size;
   request.hosts = hosts.data();
@@ -261,12 +280,12 @@ StatusOr<std::unique_ptr<Link>> Rank::Begin(const std::string& name, uint64_t li
   request.timeout_ms = limit_ms;
   if (device_ != nullptr) {
     request.device = device_->handle();
-    request.device_plugin = device_->info().plugin.c_str();
+    request.backend = &device_->plugin().table();
     request.device_index = device_->info().index;
   }
   sy_communicator* handle = nullptr;
   sy_error error = EmptyError();
-  SY_RETURN_IF_ERROR(FromAbi(api_.init(&request, &handle, &error), error, "init"));
+  SY_RETURN_IF_ERROR(FromAbi(api_.init(instance_, &request, &handle, &error), error, "init"));
   if (handle == nullptr) return Internal("init succeeded without a communicator");
   return std::make_unique<Link>(*this, handle, rank, size, limit_ms);
 }

@@ -1,5 +1,5 @@
 // One rank of a collective check: a process that joins the others through a folder and calls the functions of
-// collective/1 directly. It gives them host memory, or memory of a device, and waits for requests and for streams in
+// collective/2 directly. It gives them host memory, or memory of a device, and waits for requests and for streams in
 // the same way; no wait is without an end. Every area of memory lies between guard bytes. Not thread-safe; two Links
 // may be used by two threads.
 #pragma once
@@ -25,9 +25,8 @@ class Area {
   // `device` may be null: host memory.
   static StatusOr<Area> Make(Device* device, const Bytes& payload);
   // Memory that somebody else owns, without guards: what buffer_alloc gave.
-  static StatusOr<Area> Over(Device* device, int memory_kind, void* address, uint64_t bytes);
+  static StatusOr<Area> Over(Device* device, void* address, uint64_t bytes);
   void* at(uint64_t byte = 0) const { return static_cast<char*>(address_) + byte; }
-  int memory_kind() const { return kind_; }
   Status Write(uint64_t begin, const Bytes& bytes);
   StatusOr<Bytes> Read() const;  // the payload; kInternal if a guard was overwritten
   Status Expect(const Bytes& expected) const;
@@ -38,7 +37,6 @@ class Area {
   Buffer buffer_;                // on a device
   std::shared_ptr<Bytes> host_;  // else; null for memory of somebody else
   void* address_ = nullptr;      // of the payload
-  int kind_ = SY_MEMORY_HOST;
   uint64_t guard_ = 0, bytes_ = 0;
 };
 
@@ -52,10 +50,15 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // A call that was made and has not been waited for.
+  // A call that was made. Its request is given back when the call has ended, or with this object: then the call is
+  // dropped. Destroyed before the link and the memory of the call.
+  struct Release {
+    const Link* link;
+    void operator()(sy_request* request) const;
+  };
   struct Pending {
     Link* link = nullptr;
-    sy_request* request = nullptr;
+    std::unique_ptr<sy_request, Release> request{nullptr, Release{nullptr}};
     bool done = true;
     std::string what;
     Event event;
@@ -95,19 +98,22 @@ class Link {
 
 class Rank {
  public:
-  Rank(const Plugin& plugin, const nlohmann::json& task);
+  Rank(const sy_collective_v2& api, sy_instance* instance, const nlohmann::json& task);
   // Asks the plugin what it can do, and opens the device. kUnimplemented where these ranks cannot be tried here.
   Status Open();
   // All ranks under one name. `limit_ms` for joining and for every call.
   StatusOr<std::unique_ptr<Link>> Join(const std::string& name, uint64_t limit_ms = kLimitMs);
-  // The first half of it: init and no poll.
-  StatusOr<std::unique_ptr<Link>> Begin(const std::string& name, uint64_t limit_ms, int rank, int size);
+  // The first half of it: init and no poll. `extensions` of the request, or null.
+  StatusOr<std::unique_ptr<Link>> Begin(const std::string& name, uint64_t limit_ms, int rank, int size,
+                                        const sy_extension* extensions = nullptr);
   // Polls until the link is ready; the wait ends as Link::Finish does.
   Status Await(Link& link);
   StatusOr<Area> Memory(const Bytes& payload) { return Area::Make(device_.get(), payload); }
   StatusOr<Area> Empty(uint64_t bytes) { return Memory(Bytes(bytes, 0xFF)); }
 
-  const sy_collective_v1& api() const { return api_; }
+  const sy_collective_v2& api() const { return api_; }
+  sy_instance* instance() const { return instance_; }
+  bool Sums() const;  // it has all_reduce for sums of f32, with which most checks move data
   const sy_collective_info& info() const { return info_; }
   Device* device() const { return device_.get(); }
   FileStore& store() { return store_; }
@@ -120,7 +126,10 @@ class Rank {
   static constexpr uint64_t kLimitMs = 20000, kGraceMs = 2000;
 
  private:
-  const sy_collective_v1& api_;
+  bool Reaches(const std::string& memory_kind) const;
+
+  const sy_collective_v2& api_;
+  sy_instance* const instance_;
   FileStore store_;
   const int rank_, size_, first_device_;
   const std::string device_plugin_;

@@ -41,14 +41,20 @@ void Checklist::Run(const std::string& name, bool offered, const std::function<S
 }
 
 Status RunRank(const Plugin& plugin, const nlohmann::json& task, ResultLog& log) {
-  if (plugin.Interface<sy_collective_v1>("collective/1") == nullptr) {
-    return FailedPrecondition("{} has no collective/1", plugin.name());
+  if (plugin.Interface<sy_collective_v2>("collective/2") == nullptr) {
+    return FailedPrecondition("{} has no collective/2", plugin.name());
   }
-  Rank rank(plugin, task);
+  Rank rank(*plugin.Interface<sy_collective_v2>("collective/2"), plugin.table().instance, task);
   SY_RETURN_IF_ERROR(rank.Open());
   const std::string mode = task.value("mode", "");
   Checklist list(rank, task, log);
+  if (mode == "dropped") {
+    CheckDroppedRequests(list, rank);
+    return OkStatus();
+  }
   if (mode == "trouble") {
+    CheckRequests(list, rank);
+    if (rank.size() > 1) list.Run("instances", true, [&] { return CheckInstances(rank, plugin, task); });
     CheckTrouble(list, rank);
     return OkStatus();
   }

@@ -3,6 +3,7 @@
 
 #include "core/runtime/collectives/composition.h"
 #include "tools/conform/collective_run.h"
+#include "tools/conform/own_instance.h"
 #include "tools/conform/own_process.h"
 
 namespace switchyard::conform {
@@ -79,10 +80,10 @@ Status CheckTwoCommunicators(Link& first) {
 }
 
 Status CheckGroup(Link& first) {
-  const sy_collective_v1& api = first.rank().api();
+  const sy_collective_v2& api = first.rank().api();
   SY_ASSIGN_OR_RETURN(const auto second, first.rank().Join("grouped"));
   sy_error error = EmptyError();
-  SY_RETURN_IF_ERROR(FromAbi(api.group_begin(&error), error, "group_begin"));
+  SY_RETURN_IF_ERROR(FromAbi(api.group_begin(first.rank().instance(), &error), error, "group_begin"));
   std::vector<Flight> flights;
   Status started;
   for (int call = 0; call < 4 && started.ok(); ++call) {
@@ -90,35 +91,13 @@ Status CheckGroup(Link& first) {
     started = flight.status();
     if (flight.ok()) flights.push_back(*std::move(flight));
   }
-  SY_RETURN_IF_ERROR(FromAbi(api.group_end(&error), error, "group_end"));
+  SY_RETURN_IF_ERROR(FromAbi(api.group_end(first.rank().instance(), &error), error, "group_end"));
   SY_RETURN_IF_ERROR(started);
   // Nothing of the group is on a stream before its end.
   for (Flight& flight : flights) {
     if (first.rank().on_stream()) SY_RETURN_IF_ERROR(flight.pending.link->Mark(flight.pending));
   }
   return FinishAll(flights);
-}
-
-Status CheckRegistered(Link& link) {
-  constexpr uint64_t kCount = 50021;
-  Rank& rank = link.rank();
-  SY_ASSIGN_OR_RETURN(Area area, rank.Empty(kCount * 4));
-  for (int round = 0; round < 2; ++round) {
-    void* registration = nullptr;
-    sy_error error = EmptyError();
-    SY_RETURN_IF_ERROR(FromAbi(rank.api().register_memory(link.handle(), area.at(), kCount * 4, &registration, &error),
-                               error, "register_memory"));
-    SY_RETURN_IF_ERROR(
-        area.Write(0, Make(kCount, SY_F32, [&](uint64_t i) { return Sent(link.place(), i, SY_F32, SY_SUM); })));
-    SY_RETURN_IF_ERROR(link.Do("registered", "all_reduce", [&](const sy_call* call, sy_request** request, sy_error* e) {
-      return rank.api().all_reduce(link.handle(), call, area.at(), area.at(), kCount, SY_F32, SY_SUM, request, e);
-    }));
-    SY_RETURN_IF_ERROR(
-        area.Expect(Make(kCount, SY_F32, [&](uint64_t i) { return Reduced(link.size(), i, SY_F32, SY_SUM); })));
-    if (rank.api().deregister_memory == nullptr) return Internal("register_memory without deregister_memory");
-    rank.api().deregister_memory(link.handle(), registration);
-  }
-  return OkStatus();
 }
 
 class OwnedMemory {
@@ -157,8 +136,11 @@ class OwnedMemory {
     if (alignment > 0 && reinterpret_cast<uintptr_t>(address) % alignment != 0) {
       return Internal("owned memory at {} is not aligned to {} bytes", address, alignment);
     }
-    SY_ASSIGN_OR_RETURN(const Area probe, rank_.Memory(Bytes(8)));
-    return Area::Over(rank_.device(), probe.memory_kind(), address, kBytes);
+    // It is of the first kind that the plugin reaches: the device's, where these ranks have one.
+    const std::string kind = rank_.info().memory_kinds[0];
+    const std::string own = rank_.device() == nullptr ? "host" : rank_.device()->info().memory_kind;
+    if (kind != own) return Unimplemented("it owns memory of kind \"{}\"; these ranks have \"{}\"", kind, own);
+    return Area::Over(rank_.device(), address, kBytes);
   }
 
   Status AllReduce(Area& from, uint64_t from_at, Area& to, uint64_t to_at, sy_dtype dtype, const char* context) {
@@ -276,11 +258,40 @@ Status CheckLeaks(Link& link) {
 
 }  // namespace
 
+Status CheckInstances(Rank& rank, const Plugin& plugin, const nlohmann::json& task) {
+  SY_ASSIGN_OR_RETURN(const auto first_instance, OwnInstance::Make(plugin));
+  SY_ASSIGN_OR_RETURN(const auto second_instance, OwnInstance::Make(plugin));
+  if (first_instance->Interfaces() != second_instance->Interfaces()) {
+    return Internal("one instance offers {}, another {}", first_instance->Interfaces(), second_instance->Interfaces());
+  }
+  const auto* const first_api = first_instance->Interface<sy_collective_v2>("collective/2");
+  const auto* const second_api = second_instance->Interface<sy_collective_v2>("collective/2");
+  if (first_api == nullptr || second_api == nullptr) return Internal("an instance lacks collective/2");
+  Rank first_rank(*first_api, first_instance->handle(), task),
+      second_rank(*second_api, second_instance->handle(), task);
+  SY_RETURN_IF_ERROR(first_rank.Open());
+  SY_RETURN_IF_ERROR(second_rank.Open());
+  if (!rank.Sums()) return Unimplemented("it sums no f32");
+  SY_ASSIGN_OR_RETURN(const auto first, first_rank.Join("instance-first"));
+  SY_ASSIGN_OR_RETURN(const auto second, second_rank.Join("instance-second"));
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Flight> flights;
+    for (int call = 0; call < 4; ++call) {
+      SY_ASSIGN_OR_RETURN(Flight flight, StartAllReduce(call % 2 == 0 ? *first : *second, 10007, 4 * round + call));
+      flights.push_back(std::move(flight));
+    }
+    SY_RETURN_IF_ERROR(FinishAll(flights));
+  }
+  first_api->abort(first->handle());
+  first->Destroy();
+  SY_RETURN_IF_ERROR(Annotate(second->AllReduce(10007, SY_F32, SY_SUM, true), "after another instance was aborted"));
+  return OwnInstance::HostsAreApart();
+}
+
 void CheckSharing(Checklist& list, Link& link) {
-  const sy_collective_v1& api = link.rank().api();
-  const bool sums = api.all_reduce != nullptr && (link.rank().info().reductions[SY_SUM] & (1u << SY_F32));
+  const sy_collective_v2& api = link.rank().api();
+  const bool sums = link.rank().Sums();
   list.Run("owned_memory", api.buffer_alloc && sums, [&] { return OwnedMemory(link).Check(); });
-  list.Run("registered_memory", api.register_memory && sums, [&] { return CheckRegistered(link); });
   list.Run("queued_calls", sums, [&] { return CheckQueued(link); });
   list.Run("two_communicators", sums, [&] { return CheckTwoCommunicators(link); });
   list.Run("group", api.group_begin && api.group_end && sums, [&] { return CheckGroup(link); });

@@ -7,6 +7,7 @@
 
 #include "core/abi/collective.h"
 #include "tools/conform/collective_run.h"
+#include "tools/conform/given_struct.h"
 
 namespace switchyard::conform {
 namespace {
@@ -21,7 +22,7 @@ bool IsLast(const Link& link) { return link.place() == link.size() - 1; }
 
 // A call that every rank has to make before any can return: all_reduce, or messages around the ring.
 Status Step(Link& link, uint64_t count) {
-  const sy_collective_v1& api = link.rank().api();
+  const sy_collective_v2& api = link.rank().api();
   if (api.all_reduce != nullptr) return link.AllReduce(count, SY_F32, SY_SUM, true);
   SY_ASSIGN_OR_RETURN(const Area send, link.rank().Memory(Bytes(count)));
   SY_ASSIGN_OR_RETURN(const Area receive, link.rank().Empty(count));
@@ -35,22 +36,6 @@ Status Step(Link& link, uint64_t count) {
 
 // ---- structs and arguments
 
-Status CheckStructs(Rank& rank) {
-  for (const uint32_t size :
-       {uint32_t{offsetof(sy_collective_info, reductions)}, uint32_t{sizeof(sy_collective_info)} + 64}) {
-    Bytes bytes(sizeof(sy_collective_info) + 64, 0xCD);
-    auto* const info = reinterpret_cast<sy_collective_info*>(bytes.data());
-    info->header = {size, SY_ABI_MAJOR, 3};
-    SY_RETURN_IF_ERROR(FromAbi(rank.api().query(info, nullptr), EmptyError(), "query"));
-    for (size_t i = std::min<size_t>(size, sizeof(sy_collective_info)); i < bytes.size(); ++i) {
-      if (bytes[i] != 0xCD) return Internal("query wrote byte {}; the header says {} bytes", i, size);
-    }
-    if (info->memory_kinds != rank.info().memory_kinds)
-      return Internal("query of {} bytes left out memory_kinds", size);
-  }
-  return OkStatus();
-}
-
 Status ExpectRefused(const Status& status, const char* what) {
   if (status.code() == absl::StatusCode::kInvalidArgument || status.code() == absl::StatusCode::kUnimplemented) {
     return Message(status).empty() ? Internal("{}: refused without a message", what) : OkStatus();
@@ -58,9 +43,99 @@ Status ExpectRefused(const Status& status, const char* what) {
   return Internal("{}: expected SY_INVALID, found {}", what, status.ok() ? "success" : status.ToString());
 }
 
-// Nonsense that all ranks ask for alike is refused at once, and the communicator goes on working.
+Status ExpectUnsupported(const Status& status, const char* what) {
+  if (status.code() == absl::StatusCode::kUnimplemented) return OkStatus();
+  return Internal("{}: expected SY_UNSUPPORTED, found {}", what, status.ok() ? "success" : status.ToString());
+}
+
+Status CheckStructs(Rank& rank) {
+  for (const uint32_t size :
+       {uint32_t{offsetof(sy_collective_info, alignment)}, uint32_t{sizeof(sy_collective_info)} + kLongerBy}) {
+    Sized<sy_collective_info> info(size);
+    WatchedError error;
+    const sy_status status = rank.api().query(rank.instance(), info.get(), error.get());
+    SY_RETURN_IF_ERROR(error.Judge(status, "query"));
+    SY_RETURN_IF_ERROR(ExpectStatus(status, {SY_OK}, "query"));
+    SY_RETURN_IF_ERROR(info.Untouched("sy_collective_info"));
+    if (info.get()->memory_kinds != rank.info().memory_kinds)
+      return Internal("query of {} bytes left out memory_kinds", size);
+  }
+  for (const bool required : {false, true}) {
+    const UnknownExtension unknown(required);
+    Sized<sy_collective_info> info(sizeof(sy_collective_info));
+    info.get()->header.next = unknown.chain();
+    SY_RETURN_IF_ERROR(
+        ExpectStatus(rank.api().query(rank.instance(), info.get(), nullptr), {required ? SY_UNSUPPORTED : SY_OK},
+                     fmt::format("query with an unknown {} extension", required ? "required" : "optional")));
+  }
+  return OkStatus();
+}
+
+// Requests to join as other versions of the headers would make them, and then calls: what is longer or has an extension
+// that nobody needs is as good as any, what has one that must be known is SY_UNSUPPORTED.
+Status CheckExtensions(Rank& rank) {
+  const sy_collective_v2& api = rank.api();
+  for (const bool required : {false, true}) {
+    const UnknownExtension unknown(required);
+    const auto link = rank.Begin(required ? "needs-an-extension" : "has-an-extension", kShortLimitMs, rank.rank(),
+                                 rank.size(), unknown.chain());
+    const Status joined = link.ok() ? rank.Await(**link) : link.status();
+    if (!required) SY_RETURN_IF_ERROR(Annotate(joined, "init with an unknown optional extension"));
+    if (required) SY_RETURN_IF_ERROR(ExpectUnsupported(joined, "init with an unknown required extension"));
+  }
+  SY_ASSIGN_OR_RETURN(const auto link, rank.Join("extensions"));
+  SY_ASSIGN_OR_RETURN(const Area area, rank.Empty(kRoom));
+  SY_ASSIGN_OR_RETURN(const Area result, rank.Empty(kRoom));
+  const sy_transfer nothing = {link->place(), 1, area.at(), 0};
+  using Function = std::function<sy_status(const sy_call*, sy_request**, sy_error*)>;
+  const auto handle = link->handle();
+  const std::pair<const char*, Function> functions[] = {
+      {"send_recv_batch",
+       [&](auto* call, auto** r, auto* e) { return api.send_recv_batch(handle, call, &nothing, 0, r, e); }},
+      {"barrier", [&](auto* call, auto** r, auto* e) { return api.barrier(handle, call, r, e); }},
+      {"all_reduce",
+       [&](auto* call, auto** r, auto* e) {
+         return api.all_reduce(handle, call, area.at(), area.at(), 10, SY_F32, SY_SUM, r, e);
+       }},
+      {"reduce_scatter",
+       [&](auto* call, auto** r, auto* e) {
+         return api.reduce_scatter(handle, call, area.at(), result.at(), 10, SY_F32, SY_SUM, r, e);
+       }},
+      {"all_gather", [&](auto* call, auto** r,
+                         auto* e) { return api.all_gather(handle, call, area.at(), result.at(), 10, SY_F32, r, e); }},
+      {"broadcast",
+       [&](auto* call, auto** r, auto* e) { return api.broadcast(handle, call, area.at(), 10, SY_F32, 0, r, e); }},
+      {"all_to_all", [&](auto* call, auto** r,
+                         auto* e) { return api.all_to_all(handle, call, area.at(), result.at(), 10, SY_F32, r, e); }},
+  };
+  const bool offered[] = {true,
+                          api.barrier != nullptr,
+                          rank.Sums(),
+                          rank.Sums() && api.reduce_scatter != nullptr,
+                          api.all_gather != nullptr,
+                          api.broadcast != nullptr,
+                          api.all_to_all != nullptr};
+  for (size_t f = 0; f < std::size(functions); ++f) {
+    if (!offered[f]) continue;
+    const auto& [name, function] = functions[f];
+    for (const bool required : {true, false}) {
+      const UnknownExtension unknown(required);
+      const Status status = link->Do("extended", name, [&](const sy_call* call, sy_request** request, sy_error* error) {
+        Sized<sy_call> longer(sizeof(sy_call) + kLongerBy, *call);
+        longer.get()->header.next = unknown.chain();
+        return function(longer.get(), request, error);
+      });
+      const std::string what = fmt::format("{} with an unknown {} extension", name, required ? "required" : "optional");
+      SY_RETURN_IF_ERROR(required ? ExpectUnsupported(status, what.c_str()) : Annotate(status, what));
+    }
+  }
+  return Annotate(Step(*link, 1000), "a good call after refused ones");
+}
+
+// Nonsense that all ranks ask for alike is refused at once, and the communicator goes on working. What a later edition
+// may know is SY_UNSUPPORTED.
 Status CheckArguments(Rank& rank) {
-  const sy_collective_v1& api = rank.api();
+  const sy_collective_v2& api = rank.api();
   // init may leave it to poll.
   const auto join = [&](const char* name, int place, int size) -> Status {
     SY_ASSIGN_OR_RETURN(const auto link, rank.Begin(name, kShortLimitMs, place, size));
@@ -70,28 +145,53 @@ Status CheckArguments(Rank& rank) {
   SY_RETURN_IF_ERROR(ExpectRefused(join("no-ranks", 0, 0), "init of 0 ranks"));
   SY_ASSIGN_OR_RETURN(const auto link, rank.Join("arguments"));
   SY_ASSIGN_OR_RETURN(const Area area, rank.Empty(kRoom));
+  SY_ASSIGN_OR_RETURN(const Area result, rank.Empty(kRoom));
+  const auto handle = link->handle();
   const auto refused = [&](const char* what, const Link::Function& function) {
     return ExpectRefused(link->Do("nonsense", "call", function), what);
   };
+  const auto unsupported = [&](const char* what, const Link::Function& function) {
+    return ExpectUnsupported(link->Do("nonsense", "call", function), what);
+  };
   if (api.broadcast != nullptr) {
     SY_RETURN_IF_ERROR(refused("broadcast from rank size", [&](auto* call, auto** request, auto* error) {
-      return api.broadcast(link->handle(), call, area.at(), 10, SY_F32, rank.size(), request, error);
+      return api.broadcast(handle, call, area.at(), 10, SY_F32, rank.size(), request, error);
     }));
     SY_RETURN_IF_ERROR(refused("broadcast from rank -1", [&](auto* call, auto** request, auto* error) {
-      return api.broadcast(link->handle(), call, area.at(), 10, SY_F32, -1, request, error);
+      return api.broadcast(handle, call, area.at(), 10, SY_F32, -1, request, error);
+    }));
+    SY_RETURN_IF_ERROR(unsupported("broadcast of dtype 99", [&](auto* call, auto** request, auto* error) {
+      return api.broadcast(handle, call, area.at(), 10, 99, 0, request, error);
     }));
   }
-  if (api.all_reduce != nullptr) {
-    SY_RETURN_IF_ERROR(refused("all_reduce of dtype 99", [&](auto* call, auto** request, auto* error) {
-      return api.all_reduce(link->handle(), call, area.at(), area.at(), 10, 99, SY_SUM, request, error);
+  for (const auto& [function, name] : {std::pair(api.all_gather, "all_gather"), {api.all_to_all, "all_to_all"}}) {
+    if (function == nullptr) continue;
+    SY_RETURN_IF_ERROR(unsupported(fmt::format("{} of dtype 99", name).c_str(), [&](auto* call, auto** r, auto* e) {
+      return function(handle, call, area.at(), result.at(), 10, 99, r, e);
     }));
-    SY_RETURN_IF_ERROR(refused("all_reduce with reduction 99", [&](auto* call, auto** request, auto* error) {
-      return api.all_reduce(link->handle(), call, area.at(), area.at(), 10, SY_F32, 99, request, error);
-    }));
+  }
+  constexpr std::pair<sy_dtype, int> kUnknown[] = {{99, SY_SUM}, {-1, SY_SUM}, {SY_F32, 99}, {SY_F32, -1}};
+  for (const auto& [function, name] :
+       {std::pair(api.all_reduce, "all_reduce"), {api.reduce_scatter, "reduce_scatter"}}) {
+    if (function == nullptr) continue;
+    for (const auto& [dtype, reduction] : kUnknown) {
+      const std::string what = fmt::format("{} of dtype {} with reduction {}", name, dtype, reduction);
+      SY_RETURN_IF_ERROR(unsupported(what.c_str(), [&](auto* call, auto** request, auto* error) {
+        return function(handle, call, area.at(), result.at(), 10, dtype, reduction, request, error);
+      }));
+    }
+  }
+  for (const auto& [dtype, reduction] : kUnknown) {
+    if (api.reduces == nullptr) continue;
+    WatchedError error;
+    const sy_status status = api.reduces(rank.instance(), reduction, dtype, error.get());
+    SY_RETURN_IF_ERROR(error.Judge(status, "reduces"));
+    SY_RETURN_IF_ERROR(
+        ExpectStatus(status, {SY_UNSUPPORTED}, fmt::format("reduces of dtype {}, reduction {}", dtype, reduction)));
   }
   const sy_transfer nobody = {rank.size(), 1, area.at(), 10};
   SY_RETURN_IF_ERROR(refused("a message to rank size", [&](auto* call, auto** request, auto* error) {
-    return api.send_recv_batch(link->handle(), call, &nobody, 1, request, error);
+    return api.send_recv_batch(handle, call, &nobody, 1, request, error);
   }));
   return Annotate(Step(*link, 1000), "a good call after refused ones");
 }
@@ -106,7 +206,7 @@ struct Mutation {
 };
 
 std::vector<Mutation> Mutations(const Rank& rank) {
-  const sy_collective_v1& api = rank.api();
+  const sy_collective_v2& api = rank.api();
   const int last = rank.size() - 1;
   const std::vector<std::string> ranks = {"rank 0", fmt::format("rank {}", last)};
   const auto all_reduce = [&api](Link& link, const Area& area, uint64_t count, sy_dtype dtype, int reduction,
@@ -267,6 +367,7 @@ Status CheckDeadlineInInit(Rank& rank) {
 
 void CheckTrouble(Checklist& list, Rank& rank) {
   list.Run("structs", true, [&] { return CheckStructs(rank); });
+  list.Run("extensions", true, [&] { return CheckExtensions(rank); });
   list.Run("arguments", true, [&] { return CheckArguments(rank); });
   for (const Mutation& mutation : Mutations(rank)) {
     list.Run(std::string("mismatch/") + mutation.name, mutation.offered, [&] { return CheckMutation(rank, mutation); });

@@ -2,12 +2,15 @@
 
 #include <map>
 #include <memory>
+#include <set>
 
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/runtime/plugins/registry.h"
 #include "tools/conform/backend_checks.h"
 #include "tools/conform/collective_checks.h"
+#include "tools/conform/device_checks.h"
+#include "tools/conform/op_cases.h"
 #include "tools/conform/recorder.h"
 
 namespace switchyard::conform {
@@ -22,7 +25,9 @@ struct Demand {
 
 const std::vector<Demand> kBackendDemands = {
     {Level::kLoads, {}, {"load/"}},
-    {Level::kTrains, {"device/", "struct/", "argument/", "memory/", "op/", "gradient/"}, {"train/mlp"}},
+    {Level::kTrains,
+     {"device/", "struct/", "argument/", "instance/", "threads/", "memory/", "op/", "gradient/"},
+     {"train/mlp"}},
     {Level::kAsync, {"async/", "capture/", "profiler/", "region/"}, {"async/"}},
     {Level::kDistributed, {}, {"distributed/"}},
     {Level::kFast, {}, {"fast/", "train/native"}},
@@ -33,10 +38,40 @@ const std::vector<Demand> kCollectiveDemands = {
     {Level::kFast, {}, {"collective/all_reduce/", "collective/owned_memory/"}},
 };
 
+// A device without streams was asked for nothing that needs them.
+bool IsSynchronous(const Recorder& recorder) {
+  bool any = false;
+  for (const Check& check : recorder.checks()) {
+    if (check.name.rfind("async/", 0) != 0) continue;
+    if (check.outcome != Outcome::kUnsupported || check.detail != kSynchronous) return false;
+    any = true;
+  }
+  return any;
+}
+
+// "39 of 41 ops have native kernels, 2 fall back: attention, attention_backward". An op is native if one of its cases
+// is.
+std::string NativeKernels(const Recorder& recorder) {
+  std::set<std::string> native;
+  for (const Check& check : recorder.checks()) {
+    if (check.name.rfind("op/", 0) != 0 || check.outcome == Outcome::kUnsupported) continue;
+    native.insert(check.name.substr(3, check.name.find('/', 3) - 3));
+  }
+  std::vector<std::string> others;
+  const std::vector<std::string> names = OpNames();
+  for (const std::string& op : names) {
+    if (!native.count(op)) others.push_back(op);
+  }
+  return fmt::format("{} of {} ops have native kernels, {} fall back{}{}", names.size() - others.size(), names.size(),
+                     others.size(), others.empty() ? "" : ": ", fmt::join(others, ", "));
+}
+
 void Grade(const Recorder& recorder, const std::vector<Demand>& demands, Report& report) {
+  const bool synchronous = IsSynchronous(recorder);
   for (const Demand& demand : demands) {
     std::string miss = recorder.FirstMiss(demand.clean, false);
-    if (miss.empty()) miss = recorder.FirstMiss(demand.whole, true);
+    const bool streams = demand.level == Level::kAsync;
+    if (miss.empty() && !(streams && synchronous)) miss = recorder.FirstMiss(demand.whole, true);
     for (const std::string& prefix : demand.whole) {
       if (miss.empty() && !recorder.Any(prefix)) miss = prefix + "*, which was not tried";
     }
@@ -45,6 +80,10 @@ void Grade(const Recorder& recorder, const std::vector<Demand>& demands, Report&
       return;
     }
     report.level = demand.level;
+    if (streams && synchronous) report.notes.push_back("Async as a synchronous device, without streams");
+    if (demand.level == Level::kDistributed && report.kind == KindName(PluginKind::kBackend)) {
+      report.notes.push_back(NativeKernels(recorder));
+    }
   }
 }
 
@@ -84,7 +123,7 @@ StatusOr<Report> RunConformance(const Options& options) {
     report.plugin = (*plugin)->name();
     report.path = (*plugin)->path();
     report.version = (*plugin)->version();
-    collective = (*plugin)->Interface<void>("device/1") == nullptr;
+    collective = (*plugin)->Interface<void>("device/2") == nullptr;
     report.kind = KindName(collective ? PluginKind::kCollective : PluginKind::kBackend);
     if (!collective && !options.device_plugin.empty()) {
       return InvalidArgument("--device={}: {} is a backend, so a number is expected", options.device_plugin,

@@ -52,6 +52,7 @@ struct Report {
   Level level = Level::kNone;
   bool graded = false;  // false: only some checks ran
   std::string lacks;    // "Async lacks async/events (…)": the next level and what it misses; "" at the highest
+  std::vector<std::string> notes;  // what the level leaves open: "a synchronous device has no streams to try"
 
   int Count(Outcome outcome) const;
   bool passed() const { return Count(Outcome::kFail) == 0; }

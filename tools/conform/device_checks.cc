@@ -96,10 +96,8 @@ Status CheckAlignment(Device& device) {
   std::vector<uint64_t> addresses;
   for (const uint64_t bytes : {1, 3, 64, 100, 4097, 1}) {
     SY_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(bytes));
-    const auto native = device.AddressOf(buffer);
-    if (native.status().code() == absl::StatusCode::kUnimplemented) return native.status();
-    if (!native.ok()) return native.status();
-    const auto address = reinterpret_cast<uint64_t>(native->address);
+    SY_ASSIGN_OR_RETURN(void* const native, device.AddressOf(buffer));
+    const auto address = reinterpret_cast<uint64_t>(native);
     if (address % device.info().alignment != 0) {
       return Internal("an allocation of {} bytes lies at {:#x}; the device promises alignment {}", bytes, address,
                       device.info().alignment);
@@ -340,7 +338,7 @@ void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint6
 void CheckAsync(Recorder& recorder, Device& device, uint64_t seed) {
   const auto async = [&](const char* name, auto check) {
     recorder.Run(std::string("async/") + name,
-                 [&]() -> Status { return device.async() ? check() : Unimplemented("a synchronous device"); });
+                 [&]() -> Status { return device.async() ? check() : Unimplemented(kSynchronous); });
   };
   async("stream_order", [&] { return CheckStreamOrder(device, seed); });
   async("events", [&] { return CheckEvents(device, seed); });
@@ -355,10 +353,11 @@ Status RunStickyError(const Plugin& plugin, const nlohmann::json& task) {
   SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(64));
   SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
   Bytes data(1 << 16);
+  std::unique_ptr<BoundPair> pair;
   if (!device.Copy(stream, buffer.at(0), HostPlace(data.data()), data.size()).ok()) {
     // Noticed at the call. What only the stream can notice is a launch whose memory is gone.
     if (!device.async()) return OkStatus();
-    SY_ASSIGN_OR_RETURN(const auto pair, BoundPair::Make(device, false, "conform"));
+    SY_ASSIGN_OR_RETURN(pair, BoundPair::Make(device, "conform"));
     pair->FreeMemory();
     if (!pair->Launch(stream).ok()) return OkStatus();
   }

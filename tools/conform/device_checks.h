@@ -1,4 +1,4 @@
-// The promises of device/1: memory, copies, out-of-memory, leaks, threads; and for asynchronous devices order, events
+// The promises of device/2: memory, copies, out-of-memory, leaks, threads; and for asynchronous devices order, events
 // and non-blocking calls.
 #pragma once
 
@@ -13,7 +13,10 @@ namespace switchyard::conform {
 
 // Checks "device/…".
 void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint64_t seed);
-// Checks "async/…", unsupported on a synchronous device.
+// Checks "threads/…": several threads with kernels, streams and memory of their own.
+void CheckThreadsAtWork(Recorder& recorder, Device& device, uint64_t seed);
+// Checks "async/…", unsupported on a synchronous device, for this reason.
+constexpr char kSynchronous[] = "a synchronous device";
 void CheckAsync(Recorder& recorder, Device& device, uint64_t seed);
 
 // In a process of its own, since a driver may crash on it: a copy beyond the end of a buffer. kUnimplemented where the

@@ -79,18 +79,17 @@ Status CheckExhaustion(Device& device, uint64_t seed) {
 
 Status CheckNativeAddress(Device& device, uint64_t seed) {
   SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(257));
-  SY_ASSIGN_OR_RETURN(const Device::NativeAddress first, device.AddressOf(buffer));
-  SY_ASSIGN_OR_RETURN(const Device::NativeAddress second, device.AddressOf(buffer));
-  if (first.address == nullptr) return Internal("the address of a buffer is NULL");
-  if (first.address != second.address) return Internal("a buffer has two addresses");
-  if (first.memory_kind < 0 || first.memory_kind >= SY_MEMORY_KIND_COUNT) {
-    return Internal("memory kind {} is unknown", first.memory_kind);
-  }
+  SY_ASSIGN_OR_RETURN(void* const first, device.AddressOf(buffer));
+  SY_ASSIGN_OR_RETURN(void* const second, device.AddressOf(buffer));
+  if (first == nullptr) return Internal("the address of a buffer is NULL");
+  if (first != second) return Internal("a buffer has two addresses");
   if (!device.info().host_readable()) return OkStatus();
-  if (first.memory_kind != SY_MEMORY_HOST) return Internal("host-readable memory is of kind {}", first.memory_kind);
+  if (device.info().memory_kind != "host") {
+    return Internal("host-readable memory is of kind \"{}\"", device.info().memory_kind);
+  }
   const Bytes data = RandomBytes(257, seed);
   SY_RETURN_IF_ERROR(device.Upload(buffer.at(0), data.data(), data.size()));
-  const bool same = std::memcmp(first.address, data.data(), data.size()) == 0;
+  const bool same = std::memcmp(first, data.data(), data.size()) == 0;
   return same ? OkStatus() : Internal("the host reads other bytes at a buffer's address than were copied there");
 }
 
@@ -98,11 +97,11 @@ Status CheckNativeAddress(Device& device, uint64_t seed) {
 Status CheckImport(Device& device, uint64_t seed) {
   constexpr uint64_t kBytes = 8192;
   SY_ASSIGN_OR_RETURN(const Buffer owner, device.Allocate(kBytes));
-  SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device.AddressOf(owner));
+  SY_ASSIGN_OR_RETURN(void* const native, device.AddressOf(owner));
   const Bytes data = RandomBytes(kBytes, seed), other = RandomBytes(kBytes, seed + 1);
   Bytes found(kBytes);
   for (int round = 0; round < 3; ++round) {
-    SY_ASSIGN_OR_RETURN(const Buffer borrowed, device.Import(native.address, native.memory_kind, kBytes));
+    SY_ASSIGN_OR_RETURN(const Buffer borrowed, device.Import(native, device.info().memory_kind, kBytes));
     SY_RETURN_IF_ERROR(device.Upload(borrowed.at(0), data.data(), kBytes));
     SY_RETURN_IF_ERROR(device.Download(found.data(), owner.at(0), kBytes));
     if (found != data) return Internal("what was written to imported memory did not reach its owner");
@@ -118,7 +117,7 @@ Status CheckImport(Device& device, uint64_t seed) {
 }
 
 Status CheckHostAlloc(const Plugin& plugin, Device& device, uint64_t seed) {
-  const auto* api = plugin.Interface<sy_memory_ext_v1>("memory_ext/1");
+  const auto* api = plugin.Interface<sy_memory_ext_v2>("memory_ext/2");
   if (api == nullptr || api->host_alloc == nullptr)
     return Unimplemented("no host_alloc: the core uses ordinary memory");
   if (api->host_free == nullptr) return Internal("host_alloc without host_free");

@@ -1,4 +1,4 @@
-// Memory in its corners: unaligned host addresses, copies inside one buffer, a device that is full; and memory_ext/1:
+// Memory in its corners: unaligned host addresses, copies inside one buffer, a device that is full; and memory_ext/2:
 // native addresses, memory of somebody else, host memory for quick copies.
 #pragma once
 

@@ -33,8 +33,8 @@ uint64_t StoredBytes(const sy_tensor& tensor) {
 StatusOr<Kernel> PrepareOp(Device& device, const Problem& problem, const PrepareMode& mode) {
   sy_prepare_request request{};
   request.op = problem.op.c_str();
-  request.op_version = 1;
-  request.attributes_size = static_cast<uint32_t>(problem.attributes.size());
+  request.op_version = mode.op_version;
+  request.attributes_size = mode.attribute_bytes.value_or(static_cast<uint32_t>(problem.attributes.size()));
   request.attributes = problem.attributes.empty() ? nullptr : problem.attributes.data();
   request.input_count = static_cast<uint32_t>(problem.inputs.size());
   request.output_count = static_cast<uint32_t>(problem.outputs.size());
@@ -121,6 +121,13 @@ StatusOr<std::unique_ptr<BoundOp>> BoundOp::Make(Device& device, const Problem& 
     SY_RETURN_IF_ERROR(op->persistent_->Write(Bytes(kernel.info().persistent_bytes, 0)));
     binding.persistent = op->persistent_->place();
   }
+  SY_ASSIGN_OR_RETURN(op->stream_, device.NewStream());
+  if (kernel.info().constant_bytes > 0) {
+    SY_ASSIGN_OR_RETURN(op->constants_, allocate(kernel.info().constant_bytes));
+    SY_RETURN_IF_ERROR(op->constants_->Write(Bytes(kernel.info().constant_bytes, kPoison)));
+    SY_RETURN_IF_ERROR(device.WriteConstants(kernel, op->stream_, op->constants_->place()));
+    binding.constants = op->constants_->place();
+  }
   op->residual_ = op->mode_.residual;
   if (op->residual_ == nullptr && kernel.info().residual_bytes > 0) {
     SY_ASSIGN_OR_RETURN(GuardedBuffer buffer, allocate(kernel.info().residual_bytes));
@@ -128,9 +135,12 @@ StatusOr<std::unique_ptr<BoundOp>> BoundOp::Make(Device& device, const Problem& 
     SY_RETURN_IF_ERROR(op->residual_->Write(Bytes(kernel.info().residual_bytes, kPoison)));
   }
   if (op->residual_ != nullptr) binding.residual = op->residual_->place();
-  SY_ASSIGN_OR_RETURN(op->stream_, device.NewStream());
   SY_ASSIGN_OR_RETURN(op->bound_, device.Bind(kernel, binding));
   return op;
+}
+
+BoundOp::~BoundOp() {
+  if (launched_) (void)device_->Synchronize(stream_);
 }
 
 Status BoundOp::Fill() {
@@ -148,11 +158,13 @@ Status BoundOp::Fill() {
 }
 
 Status BoundOp::Launch() {
+  launched_ = true;
   sy_error error = EmptyError();
   return FromAbi(bound_.Launch(stream_.handle(), &error), error, "launch");
 }
 
 StatusOr<std::vector<std::vector<double>>> BoundOp::Collect() {
+  launched_ = false;
   SY_RETURN_IF_ERROR(device_->Synchronize(stream_));
   for (size_t i = 0; i < inputs_.size(); ++i) {
     auto bytes = inputs_[i]->Read();
@@ -163,8 +175,8 @@ StatusOr<std::vector<std::vector<double>>> BoundOp::Collect() {
       return Internal("changed its input {}", i);
     }
   }
-  for (const auto& [scratch, name] :
-       {std::pair(&workspace_, "workspace"), std::pair(&persistent_, "persistent memory")}) {
+  for (const auto& [scratch, name] : {std::pair(&workspace_, "workspace"), std::pair(&persistent_, "persistent memory"),
+                                      std::pair(&constants_, "constants")}) {
     if (!scratch->has_value()) continue;
     if (auto bytes = (*scratch)->Read(); !bytes.ok()) return Annotate(bytes.status(), name);
   }

@@ -21,12 +21,17 @@ struct Problem {
   std::vector<std::vector<double>> values;  // of the inputs, in row-major order
 };
 
+// What the engine grants a kernel, for one launch: KernelOptions of core/plan.
+constexpr uint64_t kWorkspaceLimit = uint64_t{1} << 32;
+
 struct PrepareMode {
   bool paired_forward = false;
   const Kernel* forward = nullptr;
   std::vector<uint8_t> accumulate;  // per output; empty: none
   uint32_t determinism = SY_DETERMINISM_ANY;
-  uint64_t workspace_limit = uint64_t{1} << 30;
+  uint64_t workspace_limit = kWorkspaceLimit;
+  std::optional<uint32_t> attribute_bytes;  // to tell of fewer than the problem has
+  uint32_t op_version = 1;
 };
 StatusOr<Kernel> PrepareOp(Device& device, const Problem& problem, const PrepareMode& mode = {});
 
@@ -56,6 +61,9 @@ class BoundOp {
   };
   static StatusOr<std::unique_ptr<BoundOp>> Make(Device& device, const Problem& problem, const Kernel& kernel,
                                                  Mode mode);
+  ~BoundOp();  // waits for launches that nobody has collected
+  BoundOp(const BoundOp&) = delete;
+  BoundOp& operator=(const BoundOp&) = delete;
   // Refreshes inputs, poisons outputs, launches, waits, checks guards and inputs; the outputs as doubles.
   StatusOr<std::vector<std::vector<double>>> Run();
   // The three parts of Run, to interleave several bindings.
@@ -63,6 +71,7 @@ class BoundOp {
   Status Launch();
   StatusOr<std::vector<std::vector<double>>> Collect();
   const std::shared_ptr<GuardedBuffer>& residual() const { return residual_; }
+  const Stream& stream() const { return stream_; }
 
  private:
   BoundOp() = default;
@@ -71,10 +80,11 @@ class BoundOp {
   Mode mode_;
   std::vector<int> shared_with_;  // per output: the input whose place it takes, or -1
   std::vector<std::shared_ptr<GuardedBuffer>> inputs_, outputs_;
-  std::optional<GuardedBuffer> workspace_, persistent_;
+  std::optional<GuardedBuffer> workspace_, persistent_, constants_;
   std::shared_ptr<GuardedBuffer> residual_;
   Stream stream_;
   BoundKernel bound_;
+  bool launched_ = false;
 };
 
 // Prepare, bind and run once.

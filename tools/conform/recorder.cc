@@ -92,6 +92,7 @@ std::string Report::Text(bool verbose) const {
   for (const Outcome outcome : kOutcomes) text += fmt::format(" {} {},", Count(outcome), OutcomeName(outcome));
   text.back() = '\n';
   text += fmt::format("level {}", LevelName(level));
+  if (!notes.empty()) text += fmt::format(" ({})", fmt::join(notes, "; "));
   if (!lacks.empty()) text += "; " + lacks;
   return text + "\n";
 }
@@ -114,10 +115,10 @@ std::string Report::Json() const {
   }
   nlohmann::json counts;
   for (const Outcome outcome : kOutcomes) counts[key(outcome)] = Count(outcome);
-  return nlohmann::json{{"schema", kSchema},  {"plugin", plugin}, {"kind", kind},       {"path", path},
-                        {"version", version}, {"device", device}, {"seed", seed},       {"level", LevelName(level)},
-                        {"lacks", lacks},     {"graded", graded}, {"passed", passed()}, {"counts", counts},
-                        {"checks", list}}
+  return nlohmann::json{{"schema", kSchema},  {"plugin", plugin}, {"kind", kind},     {"path", path},
+                        {"version", version}, {"device", device}, {"seed", seed},     {"level", LevelName(level)},
+                        {"lacks", lacks},     {"notes", notes},   {"graded", graded}, {"passed", passed()},
+                        {"counts", counts},   {"checks", list}}
       .dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -171,7 +171,6 @@ Status SmallGraph::CheckConvex(const std::vector<size_t>& members) const {
 }
 
 Status SmallGraph::CheckRegion(Device& device, const std::vector<size_t>& members, const Values& values) const {
-  constexpr uint64_t kWorkspaceLimit = uint64_t{1} << 28;
   constexpr double kLimit = 1e-5;  // of the root of the normalised squared error
   const View view = ViewOf(members);
   auto prepared = device.PrepareRegion(view.region, kWorkspaceLimit);
@@ -271,7 +270,7 @@ void CheckRegions(Recorder& recorder, Device& device, Device& reference, uint64_
   const auto run = [&](const char* name, const SmallGraph& graph) {
     recorder.Run(std::string("region/") + name, [&]() -> Status {
       return device.regions() != nullptr ? graph.Check(device, reference, seed)
-                                         : Unimplemented("no region/1: nodes run one by one");
+                                         : Unimplemented("no region/2: nodes run one by one");
     });
   };
   run("mlp", Mlp(false));

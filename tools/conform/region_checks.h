@@ -1,4 +1,4 @@
-// region/1: small graphs are offered; what the plugin claims must be convex, and computes what the reference computes
+// region/2: small graphs are offered; what the plugin claims must be convex, and computes what the reference computes
 // node by node.
 #pragma once
 

@@ -98,13 +98,13 @@ Status CheckMatmul(Device& device, sy_dtype half) {
 
 void CheckRounding(Recorder& recorder, Device& device) {
   for (const sy_dtype half : {SY_BF16, SY_F16}) {
-    if (!(device.info().dtypes & (1u << half))) continue;
+    if (!(device.info().dtypes & (uint64_t{1} << half))) continue;
     const auto run = [&](const std::string& name, auto check) {
       recorder.Run(fmt::format("op/{}/{}", name, sy_dtype_name(half)), check);
     };
     run("pointwise/rounding_from_f32", [&] { return CheckConversion(device, SY_F32, half); });
     const sy_dtype other = half == SY_BF16 ? SY_F16 : SY_BF16;
-    if (device.info().dtypes & (1u << other)) {
+    if (device.info().dtypes & (uint64_t{1} << other)) {
       run(fmt::format("pointwise/rounding_from_{}", sy_dtype_name(other)),
           [&] { return CheckConversion(device, other, half); });
     }

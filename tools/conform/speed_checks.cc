@@ -56,7 +56,7 @@ void CheckSpeed(Recorder& recorder, Device& device) {
   });
   recorder.Run("fast/half", [&]() -> Status {
     const std::set<std::string> wanted = {"matmul", "attention", "attention_backward", "layer_norm", "pointwise"};
-    const uint32_t dtypes = device.info().dtypes;
+    const uint64_t dtypes = device.info().dtypes;
     if (!(dtypes & (1u << SY_BF16 | 1u << SY_F16))) return Unimplemented("neither bf16 nor f16");
     return Complain(Missing(device, dtypes & (1u << SY_BF16) ? SY_BF16 : SY_F16, wanted));
   });

@@ -9,8 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backends/interposers/around.h"
-
 namespace switchyard {
 namespace {
 
@@ -51,8 +49,9 @@ uint64_t Recorder::Now() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
-void Recorder::set_path(const std::string& path) {
+void Recorder::Serve(const sy_instance& instance, const std::string& path) {
   const std::lock_guard lock(mutex_);
+  if (instance_.host == nullptr) instance_.host = instance.host;
   if (!path.empty()) path_ = path;
 }
 
@@ -127,8 +126,8 @@ void Recorder::Write() {
   const std::lock_guard lock(mutex_);
   if (written_) return;
   written_ = true;
-  std::string path = path_.empty() ? HostSetting("TRACE") : path_;
-  if (path.empty()) path = "trace.json";
+  const char* const setting = instance_.Setting("TRACE");
+  std::string path = !path_.empty() ? path_ : setting != nullptr && *setting != '\0' ? setting : "trace.json";
   if (rank_ > 0) {
     const size_t slash = path.rfind('/'), dot = path.rfind('.');
     const bool has_ending = dot != std::string::npos && (slash == std::string::npos || dot > slash);
@@ -141,10 +140,10 @@ void Recorder::Write() {
   bool good = file != nullptr && std::fwrite(json.data(), 1, json.size(), file) == json.size();
   if (file != nullptr && std::fclose(file) != 0) good = false;
   if (!good) {
-    HostLog(3, Text("trace: cannot write ", path, ": ", std::strerror(errno)));
+    instance_.Log(3, Text("trace: cannot write ", path, ": ", std::strerror(errno)));
   } else {
-    HostLog(1, Text("trace: ", spans_.size(), " spans in ", path,
-                    dropped_ > 0 ? Text("; ", dropped_, " did not fit") : ""));
+    instance_.Log(1, Text("trace: ", spans_.size(), " spans in ", path,
+                          dropped_ > 0 ? Text("; ", dropped_, " did not fit") : ""));
   }
 }
 

@@ -12,6 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/abi/boundary.h"
+
 namespace switchyard {
 
 struct TraceSpan {
@@ -29,8 +31,9 @@ class Recorder {
   static Recorder& Get();
   static uint64_t Now();  // ns
 
-  // The file: `path`, else the setting SWITCHYARD_TRACE, else trace.json. Rank r > 0 writes trace.r.json beside it.
-  void set_path(const std::string& path);
+  // The file: `path`, else the setting SWITCHYARD_TRACE of `instance`, else trace.json. Rank r > 0 writes trace.r.json
+  // beside it. The host of the first instance is asked and told, for there is one file.
+  void Serve(const sy_instance& instance, const std::string& path);
   void set_rank(int rank);
   int Track(const std::string& name);  // equal names are one track
   int HostTrack();                     // of the calling thread
@@ -48,6 +51,7 @@ class Recorder {
   std::string ToJson() const;
 
   std::mutex mutex_;
+  sy_instance instance_;  // of the first that was served
   std::string path_;
   int rank_ = 0, open_ = 0;
   std::map<std::string, int> tracks_;

@@ -9,6 +9,19 @@ constexpr uint32_t kSpansAtOnce = 256;
 
 }  // namespace
 
+Trace::Trace(const sy_instance& interposer, const sy_plugin& inner, bool wait)
+    : Wrapped(interposer, inner), wait_(wait) {
+  if (!wait_) return;
+  Hide("capture/2");
+  Hide("semaphore/1");
+}
+
+sy_status Trace::Finish(sy_device* device, sy_stream* stream, sy_error* error) {
+  if (stream == nullptr) return SY_OK;  // it has finished
+  return Forward(Call<&sy_device_v2::synchronize>(), device, stream,
+                 static_cast<const sy_synchronize_options*>(nullptr), error);
+}
+
 void Trace::Describe(TraceSpan& span, const sy_call* call) {
   if (call != nullptr && call->tag != nullptr) span.what = Recorder::Get().Keep(call->tag);
 }
@@ -18,26 +31,25 @@ void Trace::Describe(TraceSpan& span, const sy_prepare_request* request) {
 }
 
 void Trace::Describe(TraceSpan& span, sy_bound* bound) {
-  if (bound != nullptr) span.what = Recorder::Get().Keep(reinterpret_cast<const BoundRecord*>(bound)->kernel->tag);
+  if (bound != nullptr) span.what = Recorder::Get().Keep(RecordOf(bound)->kernel->tag);
 }
 
-sy_status Trace::Around(Call<&sy_device_v1::open> call, int32_t index, const sy_open_options* options,
-                        sy_device** device, sy_error* error) {
+sy_status Trace::Around(Call<&sy_device_v2::open> call, sy_instance* instance, int32_t index,
+                        const sy_open_options* options, sy_device** device, sy_error* error) {
   TraceSpan span = Begin(call);
-  const sy_status status = Forward(call, index, options, device, error);
+  const sy_status status = Forward(call, instance, index, options, device, error);
   End(span, status);
   if (status != SY_OK) return status;
   Recorder::Get().Opened();
   OpenDevice opened;
-  opened.index = index;
-  opened.profiles = Offers("profiler/1") &&
-                    Forward(Call<&sy_profiler_v1::start>(), *device, static_cast<sy_error*>(nullptr)) == SY_OK;
+  opened.profiles = Offers("profiler/2") &&
+                    Forward(Call<&sy_profiler_v2::start>(), *device, static_cast<sy_error*>(nullptr)) == SY_OK;
   const std::lock_guard lock(mutex_);
   devices_[*device] = opened;
   return SY_OK;
 }
 
-void Trace::Around(Call<&sy_device_v1::close> call, sy_device* device) {
+void Trace::Around(Call<&sy_device_v2::close> call, sy_device* device) {
   Drain(device);
   bool profiles = false;
   {
@@ -48,22 +60,23 @@ void Trace::Around(Call<&sy_device_v1::close> call, sy_device* device) {
       devices_.erase(found);
     }
   }
-  if (profiles) Forward(Call<&sy_profiler_v1::stop>(), device, static_cast<sy_error*>(nullptr));
+  if (profiles) Forward(Call<&sy_profiler_v2::stop>(), device, static_cast<sy_error*>(nullptr));
   TraceSpan span = Begin(call);
   Forward(call, device);
   End(span, SY_OK);
   Recorder::Get().Closed();
 }
 
-sy_status Trace::Around(Call<&sy_device_v1::synchronize> call, sy_device* device, sy_stream* stream, sy_error* error) {
+sy_status Trace::Around(Call<&sy_device_v2::synchronize> call, sy_device* device, sy_stream* stream,
+                        const sy_synchronize_options* options, sy_error* error) {
   TraceSpan span = Begin(call);
-  const sy_status status = Forward(call, device, stream, error);
+  const sy_status status = Forward(call, device, stream, options, error);
   End(span, status);
   Drain(device);
   return status;
 }
 
-sy_status Trace::Around(Call<&sy_device_v1::event_synchronize> call, sy_device* device, sy_event* event,
+sy_status Trace::Around(Call<&sy_device_v2::event_synchronize> call, sy_device* device, sy_event* event,
                         sy_error* error) {
   TraceSpan span = Begin(call);
   const sy_status status = Forward(call, device, event, error);
@@ -72,7 +85,7 @@ sy_status Trace::Around(Call<&sy_device_v1::event_synchronize> call, sy_device* 
   return status;
 }
 
-sy_status Trace::Around(Call<&sy_device_v1::stream_create> call, sy_device* device, const sy_stream_options* options,
+sy_status Trace::Around(Call<&sy_device_v2::stream_create> call, sy_device* device, const sy_stream_options* options,
                         sy_stream** stream, sy_error* error) {
   TraceSpan span = Begin(call);
   const sy_status status = Forward(call, device, options, stream, error);
@@ -81,12 +94,12 @@ sy_status Trace::Around(Call<&sy_device_v1::stream_create> call, sy_device* devi
   const std::lock_guard lock(mutex_);
   OpenDevice& owner = devices_[device];
   stream_tracks_[*stream] =
-      Recorder::Get().Track(Text(plugin_name(), " device ", owner.index, " stream ", owner.streams++));
+      Recorder::Get().Track(Text(plugin_name(), " device ", RecordOf(device)->index, " stream ", owner.streams++));
   return SY_OK;
 }
 
 // The track stays known: spans of its last work may be drained later.
-void Trace::Around(Call<&sy_device_v1::stream_destroy> call, sy_device* device, sy_stream* stream) {
+void Trace::Around(Call<&sy_device_v2::stream_destroy> call, sy_device* device, sy_stream* stream) {
   Drain(device);
   TraceSpan span = Begin(call);
   Forward(call, device, stream);
@@ -94,7 +107,7 @@ void Trace::Around(Call<&sy_device_v1::stream_destroy> call, sy_device* device, 
 }
 
 // The engine's own use of the profiler: it runs already, and what the engine drains is recorded too.
-sy_status Trace::Around(Call<&sy_profiler_v1::start> call, sy_device* device, sy_error* error) {
+sy_status Trace::Around(Call<&sy_profiler_v2::start> call, sy_device* device, sy_error* error) {
   bool profiles = false;
   {
     const std::lock_guard lock(mutex_);
@@ -104,14 +117,14 @@ sy_status Trace::Around(Call<&sy_profiler_v1::start> call, sy_device* device, sy
   return profiles ? SY_OK : Forward(call, device, error);
 }
 
-sy_status Trace::Around(Call<&sy_profiler_v1::drain> call, sy_device* device, sy_span* spans, uint32_t capacity,
+sy_status Trace::Around(Call<&sy_profiler_v2::drain> call, sy_device* device, sy_span* spans, uint32_t capacity,
                         uint32_t* count, uint64_t* host_minus_device_ns, sy_error* error) {
   const sy_status status = Forward(call, device, spans, capacity, count, host_minus_device_ns, error);
   if (status == SY_OK) AddDeviceSpans(device, spans, *count, *host_minus_device_ns);
   return status;
 }
 
-sy_status Trace::Around(Call<&sy_profiler_v1::stop> call, sy_device* device, sy_error* error) {
+sy_status Trace::Around(Call<&sy_profiler_v2::stop> call, sy_device* device, sy_error* error) {
   bool profiles = false;
   {
     const std::lock_guard lock(mutex_);
@@ -131,7 +144,7 @@ void Trace::Drain(sy_device* device) {
   for (uint32_t count = kSpansAtOnce; count > 0;) {
     uint64_t host_minus_device_ns = 0;
     count = 0;
-    if (Forward(Call<&sy_profiler_v1::drain>(), device, static_cast<sy_span*>(spans), kSpansAtOnce, &count,
+    if (Forward(Call<&sy_profiler_v2::drain>(), device, static_cast<sy_span*>(spans), kSpansAtOnce, &count,
                 &host_minus_device_ns, static_cast<sy_error*>(nullptr)) != SY_OK) {
       return;
     }
@@ -149,7 +162,7 @@ void Trace::AddDeviceSpans(sy_device* device, const sy_span* spans, uint32_t cou
     const auto track = stream_tracks_.find(spans[i].stream);
     span.track = track != stream_tracks_.end()
                      ? track->second
-                     : recorder.Track(Text(plugin_name(), " device ", devices_[device].index));
+                     : recorder.Track(Text(plugin_name(), " device ", RecordOf(device)->index));
     span.start_ns = spans[i].start_ns + host_minus_device_ns;
     span.end_ns = spans[i].end_ns + host_minus_device_ns;
     recorder.Add(span);
@@ -163,10 +176,10 @@ void Trace::AddCommunicator(sy_communicator* communicator, const char* name) {
   communicator_tracks_[communicator] = Recorder::Get().Track(Text(plugin_name(), " communicator ", name));
 }
 
-sy_status Trace::Around(Call<&sy_collective_v1::init> call, const sy_init_request* request,
+sy_status Trace::Around(Call<&sy_collective_v2::init> call, sy_instance* instance, const sy_init_request* request,
                         sy_communicator** communicator, sy_error* error) {
   TraceSpan span = Begin(call);
-  const sy_status status = Forward(call, request, communicator, error);
+  const sy_status status = Forward(call, instance, request, communicator, error);
   End(span, status);
   if (status != SY_OK) return status;
   Recorder::Get().set_rank(request->rank);
@@ -174,7 +187,7 @@ sy_status Trace::Around(Call<&sy_collective_v1::init> call, const sy_init_reques
   return SY_OK;
 }
 
-sy_status Trace::Around(Call<&sy_collective_v1::split> call, sy_communicator* communicator, int32_t color, int32_t key,
+sy_status Trace::Around(Call<&sy_collective_v2::split> call, sy_communicator* communicator, int32_t color, int32_t key,
                         const char* name, sy_communicator** result, sy_error* error) {
   TraceSpan span = Begin(call);
   const sy_status status = Forward(call, communicator, color, key, name, result, error);
@@ -183,7 +196,7 @@ sy_status Trace::Around(Call<&sy_collective_v1::split> call, sy_communicator* co
   return status;
 }
 
-void Trace::Around(Call<&sy_collective_v1::destroy> call, sy_communicator* communicator) {
+void Trace::Around(Call<&sy_collective_v2::destroy> call, sy_communicator* communicator) {
   TraceSpan span = Begin(call);
   Forward(call, communicator);
   End(span, SY_OK);
@@ -205,19 +218,23 @@ void Trace::Follow(TraceSpan span, sy_communicator* communicator, sy_request* re
   }
 }
 
-sy_status Trace::Around(Call<&sy_collective_v1::request_poll> call, sy_request* request, sy_error* error) {
-  std::unique_lock lock(mutex_);
-  auto held = requests_.extract(request);  // before the call: afterwards the handle may be another request's
-  lock.unlock();
-  const sy_status status = Forward(call, request, error);
-  if (held.empty()) return status;
-  if (status == SY_IN_PROGRESS) {
-    lock.lock();
-    requests_.insert(std::move(held));
-  } else {
-    End(held.mapped(), status);
-  }
+sy_status Trace::Around(Call<&sy_collective_v2::request_poll> call, sy_communicator* communicator, sy_request* request,
+                        sy_error* error) {
+  const sy_status status = Forward(call, communicator, request, error);
+  if (status != SY_IN_PROGRESS) Ended(request, status);
   return status;
+}
+
+void Trace::Around(Call<&sy_collective_v2::request_release> call, sy_communicator* communicator, sy_request* request) {
+  Ended(request, SY_ABORTED);  // before the call: afterwards the handle may be another request's
+  Forward(call, communicator, request);
+}
+
+void Trace::Ended(sy_request* request, sy_status status) {
+  std::unique_lock lock(mutex_);
+  auto held = requests_.extract(request);
+  lock.unlock();
+  if (!held.empty()) End(held.mapped(), status);
 }
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// collective/1.
+// collective/2.
 #include "backends/interposers/validate/validate.h"
 
 namespace switchyard {
@@ -10,7 +10,22 @@ bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
+constexpr int kMostKinds = 64;
+
+// Does every partner know the dtype, and the reduction where there is one?
+bool KnowsDtype(sy_dtype dtype) { return dtype >= 0 && dtype < SY_DTYPE_COUNT; }
+bool KnowsReduction(int32_t reduction) { return reduction >= 0 && reduction < SY_REDUCTION_COUNT; }
+
 }  // namespace
+
+// A communicator that names the device came to be, or ended. Where the outermost device is another interposer's, it is
+// not known here.
+void Validate::CountCommunicator(sy_device* device, int change) {
+  Validate* const maker = device == nullptr ? nullptr : FindMaker(device);
+  if (maker == nullptr) return;
+  const std::lock_guard lock(maker->mutex_);
+  if (auto* const entry = maker->devices_.Find(device)) entry->record.communicators += change;
+}
 
 // A call on a communicator that has finished init.
 Objects<CommunicatorState>::Entry* Validate::CheckCall(Checked& check, sy_communicator* communicator,
@@ -24,19 +39,17 @@ Objects<CommunicatorState>::Entry* Validate::CheckCall(Checked& check, sy_commun
   return check.good() ? entry : nullptr;
 }
 
-// Counts are in elements. In place is legal; a partial overlap is not.
+// Counts are in elements. In place is legal; a partial overlap is not. Nothing is known of an unknown dtype's memory.
 void Validate::CheckData(Checked& check, const void* send, const void* receive, uint64_t send_count,
                          uint64_t receive_count, sy_dtype dtype) {
-  check.Expect(dtype >= 0 && dtype < SY_DTYPE_COUNT, "there is no dtype ", dtype);
-  if (!check.good()) return;
-  const uint64_t send_bytes = send_count * ElementBytes(dtype), receive_bytes = receive_count * ElementBytes(dtype);
+  const uint64_t send_bytes = sy_dtype_bytes(dtype, send_count), receive_bytes = sy_dtype_bytes(dtype, receive_count);
   check.Expect(send != nullptr || send_bytes == 0, "there is no memory to send from");
   check.Expect(receive != nullptr || receive_bytes == 0, "there is no memory to receive into");
 }
 
-// Passes on a call that may leave a request.
+// Passes on a call that may leave a request. `known`: every partner knows its dtype and its reduction.
 template <auto Function, typename... Arguments>
-sy_status Validate::Begin(Checked& check, Call<Function> call, Arguments... arguments) {
+sy_status Validate::Begin(Checked& check, bool known, Call<Function> call, Arguments... arguments) {
   const auto all = std::make_tuple(arguments...);
   sy_communicator* const communicator = std::get<0>(all);
   const sy_call* const details = std::get<1>(all);
@@ -44,13 +57,52 @@ sy_status Validate::Begin(Checked& check, Call<Function> call, Arguments... argu
   if (!check.good()) return check.Refuse(ErrorOf(arguments...));
   check.Leave();
   const sy_status status = Forward(call, arguments...);
-  if (status != SY_OK || request == nullptr || *request == nullptr) return status;
   check.Return();
+  check.Promised(known || status != SY_INVALID,
+                 "it answered SY_INVALID to a dtype or reduction that it does not know: expected SY_UNSUPPORTED");
+  if (status != SY_OK || request == nullptr || *request == nullptr) return status;
+  check.Promised(requests_.Find(*request) == nullptr, "it answered ", requests_.Describe(*request),
+                 " again, which was not released yet");
   requests_.Add(*request, {communicator}, check.Here(" of ", details->tag == nullptr ? "no tag" : details->tag));
   return SY_OK;
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::init> call, const sy_init_request* given,
+sy_status Validate::Around(Call<&sy_collective_v2::query> call, sy_instance* instance, sy_collective_info* given,
+                           sy_error* error) {
+  Checked check(*this, "query");
+  check.Expect(given != nullptr, "there is no place for the answer");
+  if (!check.good()) return check.Refuse(error);
+  check.Leave();
+  const sy_status status = Forward(call, instance, given, error);
+  if (status != SY_OK) return status;
+  const sy_collective_info info = ReadStruct(given);
+  check.Return();
+  check.Promised(Ends(info.name), "the name does not end");
+  check.Promised(info.completion <= SY_COMPLETES_BY_POLL, "there is no completion ", info.completion);
+  check.Promised(info.completion == SY_COMPLETES_ON_STREAM || Inner<sy_collective_v2>().request_release != nullptr,
+                 "it completes by poll and lacks the function request_release");
+  if (SY_HAS(sy_collective_info, given, memory_kinds)) {
+    check.Promised(info.memory_kinds != nullptr, "it lists no memory kinds, not even none");
+    int kinds = 0;
+    while (info.memory_kinds != nullptr && kinds < kMostKinds && info.memory_kinds[kinds] != nullptr) ++kinds;
+    check.Promised(kinds < kMostKinds, "its list of memory kinds does not end");
+  }
+  return SY_OK;
+}
+
+sy_status Validate::Around(Call<&sy_collective_v2::reduces> call, sy_instance* instance, int32_t reduction,
+                           sy_dtype dtype, sy_error* error) {
+  Checked check(*this, "reduces");
+  if (!check.good()) return check.Refuse(error);
+  check.Leave();
+  const sy_status status = Forward(call, instance, reduction, dtype, error);
+  check.Return();
+  check.Promised(status == SY_OK || status == SY_UNSUPPORTED, "it answered ", status,
+                 "; expected SY_OK or SY_UNSUPPORTED");
+  return status;
+}
+
+sy_status Validate::Around(Call<&sy_collective_v2::init> call, sy_instance* instance, const sy_init_request* given,
                            sy_communicator** communicator, sy_error* error) {
   Checked check(*this, "init");
   check.Expect(given != nullptr && communicator != nullptr, "an argument is NULL");
@@ -62,22 +114,27 @@ sy_status Validate::Around(Call<&sy_collective_v1::init> call, const sy_init_req
                  request.size, " ranks");
     check.Expect(request.name != nullptr && request.hosts != nullptr, "the request lacks its name or its hosts");
     check.Expect(request.size == 1 || request.store != nullptr, "the request lacks its store");
+    check.Expect(request.device == nullptr || request.backend != nullptr,
+                 "the request names a device and no backend that opened it");
     if (check.good()) {
       state.rank = request.rank;
       state.size = request.size;
+      state.device = request.device;
       name = request.name;
     }
   }
   if (!check.good()) return check.Refuse(error);
   check.Leave();
-  const sy_status status = Forward(call, given, communicator, error);
+  const sy_status status = Forward(call, instance, given, communicator, error);
   if (status != SY_OK) return status;
+  CountCommunicator(state.device, 1);
   check.Return();
+  Make(*communicator, this);
   communicators_.Add(*communicator, state, check.Here(" of ", name));
   return SY_OK;
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::poll> call, sy_communicator* communicator, sy_error* error) {
+sy_status Validate::Around(Call<&sy_collective_v2::poll> call, sy_communicator* communicator, sy_error* error) {
   Checked check(*this, "poll");
   check.Live(communicators_, communicator);
   if (!check.good()) return check.Refuse(error);
@@ -89,7 +146,7 @@ sy_status Validate::Around(Call<&sy_collective_v1::poll> call, sy_communicator* 
   return SY_OK;
 }
 
-void Validate::Around(Call<&sy_collective_v1::abort> call, sy_communicator* communicator) {
+void Validate::Around(Call<&sy_collective_v2::abort> call, sy_communicator* communicator) {
   Checked check(*this, "abort", kNoStatus);
   check.Live(communicators_, communicator);
   if (!check.good()) return check.Report();
@@ -97,38 +154,64 @@ void Validate::Around(Call<&sy_collective_v1::abort> call, sy_communicator* comm
   Forward(call, communicator);
 }
 
-void Validate::Around(Call<&sy_collective_v1::destroy> call, sy_communicator* communicator) {
+void Validate::Around(Call<&sy_collective_v2::destroy> call, sy_communicator* communicator) {
   Checked check(*this, "destroy", kNoStatus);
   check.Live(communicators_, communicator);
-  if (!check.good()) return check.Report();
-  // What belongs to it goes with it.
-  for (auto* const objects : {&requests_, &owned_, &registrations_}) {
-    std::vector<const void*> gone;
-    for (const auto& [handle, entry] : objects->live()) {
-      if (entry.record.communicator == communicator) gone.push_back(handle);
-    }
-    for (const void* handle : gone) objects->Remove(handle, check.Here());
+  for (const auto& [request, entry] : requests_.live()) {
+    check.Expect(entry.record.communicator != communicator, "expected every request to be released before, found ",
+                 requests_.Describe(request));
   }
+  if (!check.good()) return check.Report();
+  std::vector<const void*> gone;  // with it
+  for (const auto& [address, entry] : owned_.live()) {
+    if (entry.record.communicator == communicator) gone.push_back(address);
+  }
+  for (const void* address : gone) owned_.Remove(address, check.Here());
+  sy_device* const device = communicators_.Find(communicator)->record.device;
   communicators_.Remove(communicator, check.Here());
   check.Leave();
+  CountCommunicator(device, -1);
   Forward(call, communicator);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::request_poll> call, sy_request* request, sy_error* error) {
-  Checked check(*this, "request_poll");
+// A live request of a live communicator.
+Objects<RequestState>::Entry* Validate::CheckRequest(Checked& check, sy_communicator* communicator,
+                                                     sy_request* request) {
+  check.Live(communicators_, communicator);
   auto* const entry = check.Live(requests_, request);
+  if (entry != nullptr) {
+    check.Expect(entry->record.communicator == communicator, requests_.Describe(request), " belongs to ",
+                 communicators_.Describe(entry->record.communicator));
+  }
+  return check.good() ? entry : nullptr;
+}
+
+sy_status Validate::Around(Call<&sy_collective_v2::request_poll> call, sy_communicator* communicator,
+                           sy_request* request, sy_error* error) {
+  Checked check(*this, "request_poll");
+  auto* entry = CheckRequest(check, communicator, request);
   if (!check.good()) return check.Refuse(error);
-  const Objects<OfCommunicator>::Entry held = *entry;
-  requests_.Remove(request, check.Here());  // before the call: afterwards the handle may be another request's
+  const sy_status before = entry->record.status;
   check.Leave();
-  const sy_status status = Forward(call, request, error);
-  if (status != SY_IN_PROGRESS) return status;
+  const sy_status status = Forward(call, communicator, request, error);
   check.Return();
-  requests_.Add(request, held.record, held.born);
+  check.Promised(before == SY_IN_PROGRESS || status == before, requests_.Describe(request), " had ended with ", before,
+                 ", and a later poll answered ", status);
+  if (entry = requests_.Find(request); entry != nullptr) entry->record.status = status;
   return status;
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::send_recv_batch> call, sy_communicator* communicator,
+void Validate::Around(Call<&sy_collective_v2::request_release> call, sy_communicator* communicator,
+                      sy_request* request) {
+  Checked check(*this, "request_release", kNoStatus);
+  CheckRequest(check, communicator, request);
+  if (!check.good()) return check.Report();
+  requests_.Remove(request, check.Here());  // before the call: afterwards the handle may be another request's
+  check.Leave();
+  Forward(call, communicator, request);
+}
+
+sy_status Validate::Around(Call<&sy_collective_v2::send_recv_batch> call, sy_communicator* communicator,
                            const sy_call* details, const sy_transfer* transfers, uint32_t count, sy_request** request,
                            sy_error* error) {
   Checked check(*this, "send_recv_batch");
@@ -139,46 +222,46 @@ sy_status Validate::Around(Call<&sy_collective_v1::send_recv_batch> call, sy_com
                  transfers[i].peer, " of ", entry->record.size);
     check.Expect(transfers[i].address != nullptr || transfers[i].bytes == 0, "transfer ", i, " has no memory");
   }
-  return Begin(check, call, communicator, details, transfers, count, request, error);
+  return Begin(check, true, call, communicator, details, transfers, count, request, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::all_reduce> call, sy_communicator* communicator,
+sy_status Validate::Around(Call<&sy_collective_v2::all_reduce> call, sy_communicator* communicator,
                            const sy_call* details, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                            int32_t reduction, sy_request** request, sy_error* error) {
   Checked check(*this, "all_reduce");
   CheckCall(check, communicator, details);
   CheckData(check, send, receive, count, count, dtype);
-  check.Expect(reduction >= 0 && reduction < SY_REDUCTION_COUNT, "there is no reduction ", reduction);
   if (check.good()) {
-    const uint64_t bytes = count * ElementBytes(dtype);
+    const uint64_t bytes = sy_dtype_bytes(dtype, count);
     check.Expect(send == receive || !Overlap(send, bytes, receive, bytes),
                  "send and receive overlap without being equal");
   }
-  return Begin(check, call, communicator, details, send, receive, count, dtype, reduction, request, error);
+  return Begin(check, KnowsDtype(dtype) && KnowsReduction(reduction), call, communicator, details, send, receive, count,
+               dtype, reduction, request, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::reduce_scatter> call, sy_communicator* communicator,
+sy_status Validate::Around(Call<&sy_collective_v2::reduce_scatter> call, sy_communicator* communicator,
                            const sy_call* details, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                            int32_t reduction, sy_request** request, sy_error* error) {
   Checked check(*this, "reduce_scatter");
   const auto* entry = CheckCall(check, communicator, details);
   if (entry != nullptr)
     CheckData(check, send, receive, count * static_cast<uint64_t>(entry->record.size), count, dtype);
-  check.Expect(reduction >= 0 && reduction < SY_REDUCTION_COUNT, "there is no reduction ", reduction);
-  return Begin(check, call, communicator, details, send, receive, count, dtype, reduction, request, error);
+  return Begin(check, KnowsDtype(dtype) && KnowsReduction(reduction), call, communicator, details, send, receive, count,
+               dtype, reduction, request, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::all_gather> call, sy_communicator* communicator,
+sy_status Validate::Around(Call<&sy_collective_v2::all_gather> call, sy_communicator* communicator,
                            const sy_call* details, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                            sy_request** request, sy_error* error) {
   Checked check(*this, "all_gather");
   const auto* entry = CheckCall(check, communicator, details);
   if (entry != nullptr)
     CheckData(check, send, receive, count, count * static_cast<uint64_t>(entry->record.size), dtype);
-  return Begin(check, call, communicator, details, send, receive, count, dtype, request, error);
+  return Begin(check, KnowsDtype(dtype), call, communicator, details, send, receive, count, dtype, request, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::broadcast> call, sy_communicator* communicator,
+sy_status Validate::Around(Call<&sy_collective_v2::broadcast> call, sy_communicator* communicator,
                            const sy_call* details, void* address, uint64_t count, sy_dtype dtype, int32_t root,
                            sy_request** request, sy_error* error) {
   Checked check(*this, "broadcast");
@@ -187,10 +270,10 @@ sy_status Validate::Around(Call<&sy_collective_v1::broadcast> call, sy_communica
   if (entry != nullptr) {
     check.Expect(root >= 0 && root < entry->record.size, "the root is rank ", root, " of ", entry->record.size);
   }
-  return Begin(check, call, communicator, details, address, count, dtype, root, request, error);
+  return Begin(check, KnowsDtype(dtype), call, communicator, details, address, count, dtype, root, request, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::all_to_all> call, sy_communicator* communicator,
+sy_status Validate::Around(Call<&sy_collective_v2::all_to_all> call, sy_communicator* communicator,
                            const sy_call* details, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                            sy_request** request, sy_error* error) {
   Checked check(*this, "all_to_all");
@@ -199,17 +282,17 @@ sy_status Validate::Around(Call<&sy_collective_v1::all_to_all> call, sy_communic
     const uint64_t all = count * static_cast<uint64_t>(entry->record.size);
     CheckData(check, send, receive, all, all, dtype);
   }
-  return Begin(check, call, communicator, details, send, receive, count, dtype, request, error);
+  return Begin(check, KnowsDtype(dtype), call, communicator, details, send, receive, count, dtype, request, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::barrier> call, sy_communicator* communicator, const sy_call* details,
+sy_status Validate::Around(Call<&sy_collective_v2::barrier> call, sy_communicator* communicator, const sy_call* details,
                            sy_request** request, sy_error* error) {
   Checked check(*this, "barrier");
   CheckCall(check, communicator, details);
-  return Begin(check, call, communicator, details, request, error);
+  return Begin(check, true, call, communicator, details, request, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::split> call, sy_communicator* communicator, int32_t color,
+sy_status Validate::Around(Call<&sy_collective_v2::split> call, sy_communicator* communicator, int32_t color,
                            int32_t key, const char* name, sy_communicator** result, sy_error* error) {
   Checked check(*this, "split");
   check.Live(communicators_, communicator);
@@ -223,28 +306,32 @@ sy_status Validate::Around(Call<&sy_collective_v1::split> call, sy_communicator*
   // It is ready at once. Its rank and size are the plugin's to know; those of the parent bound them.
   const auto* parent = communicators_.Find(communicator);
   CommunicatorState state = parent == nullptr ? CommunicatorState{} : parent->record;
+  Make(*result, this);
   communicators_.Add(*result, state, check.Here(" of ", name));
+  check.Leave();
+  CountCommunicator(state.device, 1);
   return SY_OK;
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::group_begin> call, sy_error* error) {
+sy_status Validate::Around(Call<&sy_collective_v2::group_begin> call, sy_instance* instance, sy_error* error) {
   Checked check(*this, "group_begin");
   if (!check.good()) return check.Refuse(error);
-  ++groups_;
+  ++groups_[std::this_thread::get_id()];
   check.Leave();
-  return Forward(call, error);
+  return Forward(call, instance, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::group_end> call, sy_error* error) {
+sy_status Validate::Around(Call<&sy_collective_v2::group_end> call, sy_instance* instance, sy_error* error) {
   Checked check(*this, "group_end");
-  check.Expect(groups_ > 0, "there was no group_begin");
+  int& open = groups_[std::this_thread::get_id()];
+  check.Expect(open > 0, "there was no group_begin on this thread");
   if (!check.good()) return check.Refuse(error);
-  --groups_;
+  --open;
   check.Leave();
-  return Forward(call, error);
+  return Forward(call, instance, error);
 }
 
-sy_status Validate::Around(Call<&sy_collective_v1::buffer_alloc> call, sy_communicator* communicator, uint64_t bytes,
+sy_status Validate::Around(Call<&sy_collective_v2::buffer_alloc> call, sy_communicator* communicator, uint64_t bytes,
                            void** address, sy_error* error) {
   Checked check(*this, "buffer_alloc");
   check.Live(communicators_, communicator);
@@ -257,7 +344,7 @@ sy_status Validate::Around(Call<&sy_collective_v1::buffer_alloc> call, sy_commun
   return SY_OK;
 }
 
-void Validate::Around(Call<&sy_collective_v1::buffer_free> call, sy_communicator* communicator, void* address) {
+void Validate::Around(Call<&sy_collective_v2::buffer_free> call, sy_communicator* communicator, void* address) {
   Checked check(*this, "buffer_free", kNoStatus);
   check.Live(communicators_, communicator);
   const auto* entry = address == nullptr ? nullptr : check.Live(owned_, address);
@@ -269,31 +356,6 @@ void Validate::Around(Call<&sy_collective_v1::buffer_free> call, sy_communicator
   owned_.Remove(address, check.Here());
   check.Leave();
   Forward(call, communicator, address);
-}
-
-sy_status Validate::Around(Call<&sy_collective_v1::register_memory> call, sy_communicator* communicator, void* address,
-                           uint64_t bytes, void** registration, sy_error* error) {
-  Checked check(*this, "register_memory");
-  check.Live(communicators_, communicator);
-  check.Expect(address != nullptr && bytes > 0, "expected memory, found ", bytes, " bytes at ", address);
-  if (!check.good()) return check.Refuse(error);
-  check.Leave();
-  const sy_status status = Forward(call, communicator, address, bytes, registration, error);
-  if (status != SY_OK) return status;
-  check.Return();
-  registrations_.Add(*registration, {communicator}, check.Here(" of ", bytes, " bytes"));
-  return SY_OK;
-}
-
-void Validate::Around(Call<&sy_collective_v1::deregister_memory> call, sy_communicator* communicator,
-                      void* registration) {
-  Checked check(*this, "deregister_memory", kNoStatus);
-  check.Live(communicators_, communicator);
-  check.Live(registrations_, registration);
-  if (!check.good()) return check.Report();
-  registrations_.Remove(registration, check.Here());
-  check.Leave();
-  Forward(call, communicator, registration);
 }
 
 }  // namespace switchyard

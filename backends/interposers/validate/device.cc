@@ -1,25 +1,9 @@
-// device/1 and memory_ext/1.
+// device/2 and memory_ext/2.
 #include <algorithm>
 
 #include "backends/interposers/validate/validate.h"
 
 namespace switchyard {
-
-Validate::Checked::Checked(Validate& owner, const char* function, Kind kind)
-    : owner_(owner), function_(function), lock_(owner.mutex_), number_(++owner.calls_) {
-  if (kind == kStatus) problem_ = std::exchange(owner.pending_, "");
-}
-
-sy_status Validate::Checked::Refuse(sy_error* error) const {
-  return switchyard::Refuse(
-      error, SY_INVALID, Text("validate: ", owner_.plugin_name(), ": call ", number_, ", ", function_, ": ", problem_));
-}
-
-void Validate::Checked::Report() {
-  const std::string text = Text("call ", number_, ", ", function_, ": ", problem_);
-  if (owner_.pending_.empty()) owner_.pending_ = "an earlier call was wrong and could not say so: " + text;
-  HostLog(3, Text("validate: ", owner_.plugin_name(), ": ", text));
-}
 
 void Validate::CheckPlace(Checked& check, const char* role, sy_device* device, const sy_place& place, uint64_t bytes) {
   if (place.buffer == nullptr) {
@@ -28,36 +12,44 @@ void Validate::CheckPlace(Checked& check, const char* role, sy_device* device, c
   }
   const auto* buffer = check.LiveOn(buffers_, place.buffer, device);
   if (buffer == nullptr) return;
+  if (buffer->record.imported) return;
   const uint64_t size = buffer->record.bytes;
   check.Expect(place.offset <= size && bytes <= size - place.offset, role, ": ", bytes, " bytes at offset ",
                place.offset, " do not lie inside ", size, " bytes of ", buffers_.Describe(place.buffer));
+}
+
+void Validate::CheckGranularity(Checked& check, const char* role, sy_device* device, const sy_place& place,
+                                uint64_t bytes) {
+  const auto* const owner = devices_.Find(device);
+  if (owner == nullptr || place.buffer == nullptr) return;
+  const uint64_t granularity = owner->record.copy_granularity;
+  check.Expect(place.offset % granularity == 0 && bytes % granularity == 0, role, ": ", bytes, " bytes at offset ",
+               place.offset, " are no multiples of the ", granularity, " bytes that the device copies");
 }
 
 Objects<StreamRecord>::Entry* Validate::CheckStream(Checked& check, sy_device* device, sy_stream* stream) {
   return stream == nullptr ? nullptr : check.LiveOn(streams_, stream, device);
 }
 
-BufferUse Validate::UseOf(sy_buffer* buffer) {
-  const auto* entry = buffers_.Find(buffer);
-  return {buffer, entry == nullptr ? 0 : entry->id};
+void Validate::Note(std::vector<Use>& uses, const Use& use) {
+  std::erase_if(uses, [&](const Use& old) { return old.line == use.line || timelines_.Finished(old.line, old.item); });
+  uses.push_back(use);
 }
 
-Submission Validate::Uses(Checked& check, Objects<StreamRecord>::Entry* stream, const char* function,
-                          const std::vector<BufferUse>& buffers) {
+Submission Validate::Uses(Checked& check, Objects<StreamRecord>::Entry* stream, const char* function, Names names,
+                          const Named& self, std::vector<Use>* uses_of_self) {
   if (stream == nullptr) return {};
   if (stream->record.capturing) {
-    stream->record.captured.insert(stream->record.captured.end(), buffers.begin(), buffers.end());
+    stream->record.captured.insert(stream->record.captured.end(), names->begin(), names->end());
+    if (self.kind != Named::kNothing) stream->record.captured.push_back(self);
     return {};
   }
   const uint64_t line = stream->record.line, item = timelines_.Submit(line);
-  for (const BufferUse& used : buffers) {
-    auto* const buffer = buffers_.Find(used.buffer);
-    if (buffer == nullptr || buffer->id != used.id) continue;
-    std::vector<Use>& uses = buffer->record.uses;
-    std::erase_if(uses, [&](const Use& use) { return use.line == line || timelines_.Finished(use.line, use.item); });
-    uses.push_back({line, item, check.number(), function});
+  for (const Named& named : *names) {
+    if (std::vector<Use>* const uses = UsesOf(named)) Note(*uses, {line, item, check.number(), function});
   }
-  return {line, item, buffers};
+  if (uses_of_self != nullptr) Note(*uses_of_self, {line, item, check.number(), function});
+  return {line, item, std::move(names), self};
 }
 
 sy_status Validate::Heed(sy_device* device, sy_status status, const Submission& work) {
@@ -65,13 +57,16 @@ sy_status Validate::Heed(sy_device* device, sy_status status, const Submission& 
   const std::lock_guard lock(mutex_);
   if (auto* const entry = devices_.Find(device); entry != nullptr && status == SY_DEVICE_LOST)
     entry->record.lost = true;
-  for (const BufferUse& used : work.buffers) {
-    auto* const buffer = buffers_.Find(used.buffer);
-    if (buffer == nullptr || buffer->id != used.id) continue;
-    for (Use& use : buffer->record.uses) {
+  if (work.names == nullptr) return status;
+  const auto take_back = [&](const Named& named) {
+    std::vector<Use>* const uses = UsesOf(named);
+    if (uses == nullptr) return;
+    for (Use& use : *uses) {
       if (use.line == work.line && use.item == work.item) --use.item;  // what came before on that stream may use it
     }
-  }
+  };
+  for (const Named& named : *work.names) take_back(named);
+  take_back(work.self);
   return status;
 }
 
@@ -88,32 +83,73 @@ void Validate::CheckNoneLeft(Checked& check, Objects<Record>& objects, sy_device
                objects.Describe(one));
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::open> call, int32_t index, const sy_open_options* options,
-                           sy_device** device, sy_error* error) {
+sy_status Validate::Around(Call<&sy_device_v2::count> call, sy_instance* instance, int32_t* count, sy_error* error) {
+  Checked check(*this, "count");
+  check.Expect(count != nullptr, "there is no place for the count");
+  if (!check.good()) return check.Refuse(error);
+  check.Leave();
+  const sy_status status = Forward(call, instance, count, error);
+  if (status != SY_OK) return status;
+  check.Return();
+  check.Promised(*count >= 0, "it answered SY_OK and ", *count, " devices");
+  return SY_OK;
+}
+
+sy_status Validate::Around(Call<&sy_device_v2::query> call, sy_instance* instance, int32_t index, sy_device_info* given,
+                           sy_error* error) {
+  Checked check(*this, "query");
+  check.Expect(given != nullptr, "there is no place for the answer");
+  if (!check.good()) return check.Refuse(error);
+  check.Leave();
+  const sy_status status = Forward(call, instance, index, given, error);
+  if (status != SY_OK) return status;
+  const sy_device_info info = ReadStruct(given);
+  const auto is_power = [](uint64_t number) { return number != 0 && (number & (number - 1)) == 0; };
+  check.Return();
+  check.Promised(Ends(info.name) && Ends(info.memory_kind), "the name or the memory kind does not end");
+  check.Promised(!SY_HAS(sy_device_info, given, alignment) || is_power(info.alignment), "an alignment of ",
+                 info.alignment, " bytes is no power of two");
+  check.Promised(info.copy_granularity == 0 || is_power(info.copy_granularity), "a copy granularity of ",
+                 info.copy_granularity, " bytes is no power of two");
+  check.Promised(info.address_kind <= SY_ADDRESS_OPAQUE, "there is no address kind ", info.address_kind);
+  check.Promised(!SY_HAS(sy_device_info, given, alignment) || info.copy_granularity <= info.alignment,
+                 "a copy granularity of ", info.copy_granularity, " bytes does not divide the alignment of ",
+                 info.alignment);
+  return SY_OK;
+}
+
+sy_status Validate::Around(Call<&sy_device_v2::open> call, sy_instance* instance, int32_t index,
+                           const sy_open_options* options, sy_device** device, sy_error* error) {
   Checked check(*this, "open");
   check.Expect(device != nullptr, "there is no place for the handle");
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   sy_device_info info{};
   info.header = SY_HEADER(sy_device_info);
-  info.alignment = 1;
-  const sy_status known = Forward(Call<&sy_device_v1::query>(), index, &info, static_cast<sy_error*>(nullptr));
-  const sy_status status = Forward(call, index, options, device, error);
+  const sy_status known =
+      Forward(Call<&sy_device_v2::query>(), instance, index, &info, static_cast<sy_error*>(nullptr));
+  const sy_status status = Forward(call, instance, index, options, device, error);
   if (status != SY_OK) return status;
   check.Return();
-  devices_.Add(*device, {known == SY_OK && info.alignment > 0 ? info.alignment : 1, false, false},
-               check.Here(" of device ", index));
+  DeviceState record;
+  if (known == SY_OK && info.alignment > 0) record.alignment = info.alignment;
+  if (known == SY_OK && info.copy_granularity > 0) record.copy_granularity = info.copy_granularity;
+  Make(*device, this);
+  devices_.Add(*device, record, check.Here(" of device ", index));
   return SY_OK;
 }
 
-void Validate::Around(Call<&sy_device_v1::close> call, sy_device* device) {
+void Validate::Around(Call<&sy_device_v2::close> call, sy_device* device) {
   Checked check(*this, "close", kNoStatus);
-  if (check.Live(devices_, device) != nullptr) {
+  if (const auto* entry = check.Live(devices_, device); entry != nullptr) {
+    check.Expect(entry->record.communicators == 0, devices_.Describe(device), " is named by ",
+                 entry->record.communicators, " communicators");
     CheckNoneLeft(check, bindings_, device);
     CheckNoneLeft(check, graphs_, device);
     CheckNoneLeft(check, kernels_, device);
     CheckNoneLeft(check, buffers_, device);
     CheckNoneLeft(check, events_, device);
+    CheckNoneLeft(check, semaphores_, device);
     CheckNoneLeft(check, streams_, device);
     CheckNoneLeft(check, host_memory_, device);
   }
@@ -123,31 +159,31 @@ void Validate::Around(Call<&sy_device_v1::close> call, sy_device* device) {
   Forward(call, device);
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::alloc> call, sy_device* device, uint64_t bytes, sy_buffer** buffer,
-                           sy_error* error) {
+sy_status Validate::Around(Call<&sy_device_v2::alloc> call, sy_device* device, uint64_t bytes,
+                           const sy_alloc_options* options, sy_buffer** buffer, sy_error* error) {
   Checked check(*this, "alloc");
   check.Live(devices_, device);
   check.Expect(bytes > 0, "expected at least 1 byte");
   if (!check.good()) return check.Refuse(error);
   check.Leave();
-  const sy_status status = Forward(call, device, bytes, buffer, error);
+  const sy_status status = Forward(call, device, bytes, options, buffer, error);
   if (status != SY_OK) return status;
   check.Return();
-  buffers_.Add(*buffer, {device, bytes, {}}, check.Here(" of ", bytes, " bytes"));
+  BufferRecord record;
+  record.device = device;
+  record.bytes = bytes;
+  record.exportable = options != nullptr && ReadStruct(options).exportable != 0;
+  buffers_.Add(*buffer, record, check.Here(" of ", bytes, " bytes"));
   return SY_OK;
 }
 
-void Validate::Around(Call<&sy_device_v1::free> call, sy_device* device, sy_buffer* buffer) {
+void Validate::Around(Call<&sy_device_v2::free> call, sy_device* device, sy_buffer* buffer) {
   Checked check(*this, "free", kNoStatus);
-  const auto* owner = check.Live(devices_, device);
-  if (buffer != nullptr) {
-    const auto* entry = check.LiveOn(buffers_, buffer, device);
-    if (entry != nullptr && !owner->record.lost) {
-      for (const Use& use : entry->record.uses) {
-        check.Expect(timelines_.Finished(use.line, use.item), buffers_.Describe(buffer), " is used by call ", use.call,
-                     ", ", use.function, ", which nobody has waited for");
-      }
-    }
+  check.Live(devices_, device);
+  if (const auto* entry = buffer == nullptr ? nullptr : check.LiveOn(buffers_, buffer, device); entry != nullptr) {
+    CheckIdle(check, buffers_, buffer);
+    check.Expect(entry->record.bindings == 0, buffers_.Describe(buffer), " is named by ", entry->record.bindings,
+                 " bindings");
   }
   if (!check.good()) return check.Report();
   buffers_.Remove(buffer, check.Here());
@@ -155,40 +191,45 @@ void Validate::Around(Call<&sy_device_v1::free> call, sy_device* device, sy_buff
   Forward(call, device, buffer);
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::copy> call, sy_device* device, sy_stream* stream, sy_place destination,
-                           sy_place source, uint64_t bytes, sy_error* error) {
+sy_status Validate::Around(Call<&sy_device_v2::copy> call, sy_device* device, sy_stream* stream, sy_place destination,
+                           sy_place source, uint64_t bytes, const sy_copy_options* options, sy_error* error) {
   Checked check(*this, "copy");
   check.Live(devices_, device);
   check.Expect(destination.buffer != nullptr || source.buffer != nullptr,
                "expected device memory on one side at least, found host to host");
   CheckPlace(check, "destination", device, destination, bytes);
   CheckPlace(check, "source", device, source, bytes);
+  CheckGranularity(check, "destination", device, destination, bytes);
+  CheckGranularity(check, "source", device, source, bytes);
+  check.Expect(destination.buffer == nullptr || !Overlap(destination, bytes, source, bytes),
+               "destination and source overlap in ", buffers_.Describe(source.buffer));
   auto* const on = CheckStream(check, device, stream);
   if (!check.good()) return check.Refuse(error);
-  std::vector<BufferUse> used;
+  std::vector<Named> used;
   for (const sy_place& place : {destination, source}) {
-    if (place.buffer != nullptr) used.push_back(UseOf(place.buffer));
+    if (place.buffer != nullptr) used.push_back(NameOf(buffers_, place.buffer));
   }
-  const Submission work = Uses(check, on, "copy", used);
+  const Submission work = Uses(check, on, "copy", Naming(std::move(used)));
   check.Leave();
-  return Heed(device, Forward(call, device, stream, destination, source, bytes, error), work);
+  return Heed(device, Forward(call, device, stream, destination, source, bytes, options, error), work);
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::fill> call, sy_device* device, sy_stream* stream, sy_place destination,
-                           uint8_t value, uint64_t bytes, sy_error* error) {
+sy_status Validate::Around(Call<&sy_device_v2::fill> call, sy_device* device, sy_stream* stream, sy_place destination,
+                           uint8_t value, uint64_t bytes, const sy_fill_options* options, sy_error* error) {
   Checked check(*this, "fill");
   check.Live(devices_, device);
   check.Expect(destination.buffer != nullptr, "expected device memory");
   CheckPlace(check, "destination", device, destination, bytes);
+  CheckGranularity(check, "destination", device, destination, bytes);
   auto* const on = CheckStream(check, device, stream);
   if (!check.good()) return check.Refuse(error);
-  const Submission work = Uses(check, on, "fill", {UseOf(destination.buffer)});
+  const Submission work = Uses(check, on, "fill", Naming({NameOf(buffers_, destination.buffer)}));
   check.Leave();
-  return Heed(device, Forward(call, device, stream, destination, value, bytes, error), work);
+  return Heed(device, Forward(call, device, stream, destination, value, bytes, options, error), work);
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::synchronize> call, sy_device* device, sy_stream* stream,
-                           sy_error* error) {
+sy_status Validate::Around(Call<&sy_device_v2::synchronize> call, sy_device* device, sy_stream* stream,
+                           const sy_synchronize_options* options, sy_error* error) {
   Checked check(*this, "synchronize");
   check.Live(devices_, device);
   const auto* on = CheckStream(check, device, stream);
@@ -201,14 +242,14 @@ sy_status Validate::Around(Call<&sy_device_v1::synchronize> call, sy_device* dev
   }
   if (!check.good()) return check.Refuse(error);
   check.Leave();
-  const sy_status status = Heed(device, Forward(call, device, stream, error));
+  const sy_status status = Heed(device, Forward(call, device, stream, options, error));
   if (status == SY_TIMEOUT) return status;
   check.Return();
   for (const auto& [line, item] : reached) timelines_.Complete(line, item);
   return status;
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::stream_create> call, sy_device* device, const sy_stream_options* options,
+sy_status Validate::Around(Call<&sy_device_v2::stream_create> call, sy_device* device, const sy_stream_options* options,
                            sy_stream** stream, sy_error* error) {
   Checked check(*this, "stream_create");
   check.Live(devices_, device);
@@ -221,7 +262,7 @@ sy_status Validate::Around(Call<&sy_device_v1::stream_create> call, sy_device* d
   return SY_OK;
 }
 
-void Validate::Around(Call<&sy_device_v1::stream_destroy> call, sy_device* device, sy_stream* stream) {
+void Validate::Around(Call<&sy_device_v2::stream_destroy> call, sy_device* device, sy_stream* stream) {
   Checked check(*this, "stream_destroy", kNoStatus);
   check.Live(devices_, device);
   const auto* entry = check.LiveOn(streams_, stream, device);
@@ -232,13 +273,13 @@ void Validate::Around(Call<&sy_device_v1::stream_destroy> call, sy_device* devic
   Forward(call, device, stream);
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::event_create> call, sy_device* device, sy_event** event,
-                           sy_error* error) {
+sy_status Validate::Around(Call<&sy_device_v2::event_create> call, sy_device* device, const sy_event_options* options,
+                           sy_event** event, sy_error* error) {
   Checked check(*this, "event_create");
   check.Live(devices_, device);
   if (!check.good()) return check.Refuse(error);
   check.Leave();
-  const sy_status status = Forward(call, device, event, error);
+  const sy_status status = Forward(call, device, options, event, error);
   if (status != SY_OK) return status;
   check.Return();
   EventRecord record;
@@ -247,34 +288,33 @@ sy_status Validate::Around(Call<&sy_device_v1::event_create> call, sy_device* de
   return SY_OK;
 }
 
-void Validate::Around(Call<&sy_device_v1::event_destroy> call, sy_device* device, sy_event* event) {
+void Validate::Around(Call<&sy_device_v2::event_destroy> call, sy_device* device, sy_event* event) {
   Checked check(*this, "event_destroy", kNoStatus);
   check.Live(devices_, device);
-  check.LiveOn(events_, event, device);
+  if (check.LiveOn(events_, event, device) != nullptr) CheckIdle(check, events_, event);
   if (!check.good()) return check.Report();
   events_.Remove(event, check.Here());
   check.Leave();
   Forward(call, device, event);
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::event_record> call, sy_device* device, sy_event* event,
+sy_status Validate::Around(Call<&sy_device_v2::event_record> call, sy_device* device, sy_event* event,
                            sy_stream* stream, sy_error* error) {
   Checked check(*this, "event_record");
   check.Live(devices_, device);
   auto* const entry = check.LiveOn(events_, event, device);
-  const auto* on = CheckStream(check, device, stream);
+  auto* const on = CheckStream(check, device, stream);
   if (!check.good()) return check.Refuse(error);
   entry->record.recorded = true;
   entry->record.on_line = on != nullptr && !on->record.capturing;
-  if (entry->record.on_line) {
-    entry->record.line = on->record.line;
-    entry->record.item = timelines_.submitted(on->record.line);
-  }
+  const Submission work = Uses(check, on, "event_record", Naming({NameOf(events_, event)}));
+  entry->record.line = work.line;
+  entry->record.item = work.item;
   check.Leave();
-  return Heed(device, Forward(call, device, event, stream, error));
+  return Heed(device, Forward(call, device, event, stream, error), work);
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::event_query> call, sy_device* device, sy_event* event, sy_error* error) {
+sy_status Validate::Around(Call<&sy_device_v2::event_query> call, sy_device* device, sy_event* event, sy_error* error) {
   Checked check(*this, "event_query");
   check.Live(devices_, device);
   const auto* entry = check.LiveOn(events_, event, device);
@@ -288,7 +328,7 @@ sy_status Validate::Around(Call<&sy_device_v1::event_query> call, sy_device* dev
   return status;
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::event_synchronize> call, sy_device* device, sy_event* event,
+sy_status Validate::Around(Call<&sy_device_v2::event_synchronize> call, sy_device* device, sy_event* event,
                            sy_error* error) {
   Checked check(*this, "event_synchronize");
   check.Live(devices_, device);
@@ -304,49 +344,55 @@ sy_status Validate::Around(Call<&sy_device_v1::event_synchronize> call, sy_devic
   return status;
 }
 
-sy_status Validate::Around(Call<&sy_device_v1::stream_wait> call, sy_device* device, sy_stream* stream, sy_event* event,
+sy_status Validate::Around(Call<&sy_device_v2::stream_wait> call, sy_device* device, sy_stream* stream, sy_event* event,
                            sy_error* error) {
   Checked check(*this, "stream_wait");
   check.Live(devices_, device);
   check.Expect(stream != nullptr, "expected a stream");
-  const auto* on = CheckStream(check, device, stream);
+  auto* const on = CheckStream(check, device, stream);
   const auto* entry = check.LiveOn(events_, event, device);
   if (entry != nullptr) check.Expect(entry->record.recorded, events_.Describe(event), " was never recorded");
   if (!check.good()) return check.Refuse(error);
-  if (entry->record.on_line && !on->record.capturing) {
-    timelines_.Wait(on->record.line, entry->record.line, entry->record.item);
+  const Submission work = Uses(check, on, "stream_wait", Naming({NameOf(events_, event)}));
+  if (entry->record.on_line && work.names != nullptr) {
+    timelines_.Order(work.line, work.item, entry->record.line, entry->record.item);
   }
   check.Leave();
-  return Heed(device, Forward(call, device, stream, event, error));
+  return Heed(device, Forward(call, device, stream, event, error), work);
 }
 
-sy_status Validate::Around(Call<&sy_memory_ext_v1::native_address> call, sy_device* device, sy_buffer* buffer,
-                           void** address, int32_t* kind, sy_error* error) {
+sy_status Validate::Around(Call<&sy_memory_ext_v2::native_address> call, sy_device* device, sy_buffer* buffer,
+                           void** address, sy_error* error) {
   Checked check(*this, "native_address");
   check.Live(devices_, device);
-  check.LiveOn(buffers_, buffer, device);
+  const auto* entry = check.LiveOn(buffers_, buffer, device);
+  if (entry != nullptr) {
+    check.Expect(!entry->record.imported, buffers_.Describe(buffer), " was imported: it is for copy and fill only");
+  }
   if (!check.good()) return check.Refuse(error);
   check.Leave();
-  return Forward(call, device, buffer, address, kind, error);
+  return Forward(call, device, buffer, address, error);
 }
 
-sy_status Validate::Around(Call<&sy_memory_ext_v1::import_memory> call, sy_device* device, void* address, int32_t kind,
-                           uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+sy_status Validate::Around(Call<&sy_memory_ext_v2::import_memory> call, sy_device* device, void* address,
+                           const char* memory_kind, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
   Checked check(*this, "import_memory");
   check.Live(devices_, device);
   check.Expect(address != nullptr && bytes > 0, "expected memory, found ", bytes, " bytes at ", address);
-  check.Expect(kind >= 0 && kind < SY_MEMORY_KIND_COUNT, "expected a memory kind below ", int{SY_MEMORY_KIND_COUNT},
-               ", found ", kind);
+  check.Expect(memory_kind != nullptr && *memory_kind != '\0', "the memory has no kind");
   if (!check.good()) return check.Refuse(error);
   check.Leave();
-  const sy_status status = Forward(call, device, address, kind, bytes, buffer, error);
+  const sy_status status = Forward(call, device, address, memory_kind, bytes, buffer, error);
   if (status != SY_OK) return status;
   check.Return();
-  buffers_.Add(*buffer, {device, bytes, {}}, check.Here(" of ", bytes, " bytes"));
+  BufferRecord record;
+  record.device = device;
+  record.bytes = bytes;
+  buffers_.Add(*buffer, record, check.Here(" of ", bytes, " bytes"));
   return SY_OK;
 }
 
-sy_status Validate::Around(Call<&sy_memory_ext_v1::host_alloc> call, sy_device* device, uint64_t bytes, void** address,
+sy_status Validate::Around(Call<&sy_memory_ext_v2::host_alloc> call, sy_device* device, uint64_t bytes, void** address,
                            sy_error* error) {
   Checked check(*this, "host_alloc");
   check.Live(devices_, device);
@@ -359,7 +405,7 @@ sy_status Validate::Around(Call<&sy_memory_ext_v1::host_alloc> call, sy_device* 
   return SY_OK;
 }
 
-void Validate::Around(Call<&sy_memory_ext_v1::host_free> call, sy_device* device, void* address) {
+void Validate::Around(Call<&sy_memory_ext_v2::host_free> call, sy_device* device, void* address) {
   Checked check(*this, "host_free", kNoStatus);
   check.Live(devices_, device);
   if (address != nullptr) check.LiveOn(host_memory_, address, device);
@@ -369,7 +415,7 @@ void Validate::Around(Call<&sy_memory_ext_v1::host_free> call, sy_device* device
   Forward(call, device, address);
 }
 
-sy_status Validate::Around(Call<&sy_memory_ext_v1::native_stream> call, sy_device* device, sy_stream* stream,
+sy_status Validate::Around(Call<&sy_memory_ext_v2::native_stream> call, sy_device* device, sy_stream* stream,
                            void** handle, sy_error* error) {
   Checked check(*this, "native_stream");
   check.Live(devices_, device);

@@ -4,9 +4,12 @@
 
 namespace switchyard {
 
-void Timelines::Wait(uint64_t line, uint64_t other, uint64_t item) {
-  const uint64_t at = Submit(line);
-  if (!Finished(other, item)) lines_[line].waits.push_back({at, other, item});
+void Timelines::Order(uint64_t line, uint64_t at, uint64_t other, uint64_t item) {
+  if (Finished(line, at)) {
+    Complete(other, item);
+  } else if (!Finished(other, item)) {
+    lines_[line].waits.push_back({at, other, item});
+  }
 }
 
 void Timelines::Complete(uint64_t line, uint64_t item) {

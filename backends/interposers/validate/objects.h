@@ -3,7 +3,9 @@
 // mutex.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <unordered_map>
@@ -74,8 +76,9 @@ class Objects {
   std::unordered_map<const void*, std::pair<std::string, std::string>> dead_;
 };
 
-struct DeviceRecord {
-  uint64_t alignment = 1;
+struct DeviceState {
+  uint64_t alignment = 1, copy_granularity = 1;
+  int communicators = 0;  // that name it
   bool profiles = false;
   bool lost = false;  // SY_DEVICE_LOST was answered: none of its work runs any more
 };
@@ -91,7 +94,8 @@ class Timelines {
   uint64_t Submit(uint64_t line) { return ++lines_[line].submitted; }
   uint64_t submitted(uint64_t line) const { return lines_[line].submitted; }
   bool Finished(uint64_t line, uint64_t item) const { return lines_[line].completed >= item; }
-  void Wait(uint64_t line, uint64_t other, uint64_t item);
+  // The item `at` of `line` is later than `item` of `other`.
+  void Order(uint64_t line, uint64_t at, uint64_t other, uint64_t item);
   void Complete(uint64_t line, uint64_t item);
 
  private:
@@ -105,58 +109,86 @@ class Timelines {
   std::vector<Line> lines_;
 };
 
-// The latest work on one stream that uses a buffer.
+// The latest work on one stream that uses an object.
 struct Use {
   uint64_t line = 0, item = 0, call = 0;
   const char* function = "";
 };
-
-struct BufferRecord {
+// What work may be using.
+struct Usable {
   sy_device* device = nullptr;
-  uint64_t bytes = 0;
   std::vector<Use> uses;
 };
 
-// A buffer that a binding or a graph keeps.
-struct BufferUse {
-  sy_buffer* buffer;
+// One object that work, a binding or a graph names.
+struct Named {
+  enum Kind { kNothing, kBuffer, kBinding, kEvent, kGraph, kSemaphore } kind;
+  const void* handle;
   uint64_t id;
+  auto operator<=>(const Named&) const = default;
 };
+using Names = std::shared_ptr<const std::vector<Named>>;
 
 // Work that a call queued.
 struct Submission {
-  uint64_t line = 0, item = 0;  // item 0: none
-  std::vector<BufferUse> buffers;
+  uint64_t line = 0, item = 0;
+  Names names;  // null: nothing was queued
+  Named self{};
+};
+
+struct BufferRecord : Usable {
+  uint64_t bytes = 0;
+  int bindings = 0;  // that name it
+  bool exportable = false;
+  bool imported = false;  // by peer/1, which does not say how many bytes there are
 };
 
 struct StreamRecord {
   sy_device* device = nullptr;
   uint64_t line = 0;
   bool capturing = false;
-  std::vector<BufferUse> captured;
+  std::vector<Named> captured;
 };
 
-struct EventRecord {
-  sy_device* device = nullptr;
+struct EventRecord : Usable {
   bool recorded = false;
   bool on_line = false;  // false: recorded where no stream is followed
   uint64_t line = 0, item = 0;
 };
 
+struct SemaphoreRecord : Usable {
+  struct Queued {
+    uint64_t value, line, item;
+  };
+  uint64_t reached = 0;         // the count is that at least
+  std::vector<Queued> signals;  // that may not have run, by value
+  std::vector<Queued> waits;    // for a value that nobody has signalled yet
+};
+
+// Where write_constants wrote, or a binding reads.
+struct ConstantsPlace {
+  const sy_buffer* buffer = nullptr;
+  uint64_t id = 0, offset = 0;
+  bool operator==(const ConstantsPlace&) const = default;
+};
+
 struct KernelState {
   sy_device* device = nullptr;
   int bindings = 0;
+  bool capturable = false;
+  std::vector<int32_t> inplace;  // by output, as the plugin said
+  std::vector<ConstantsPlace> constants;
 };
 
-struct BindingState {
+struct BindingState : Usable {
   sy_kernel* kernel = nullptr;
-  sy_device* device = nullptr;
-  std::vector<BufferUse> buffers;
+  Names names;  // its buffers
+  bool constants_written = false;
+  ConstantsPlace constants;
 };
 
-struct GraphState {
-  sy_device* device = nullptr;
-  std::vector<BufferUse> buffers;
+struct GraphState : Usable {
+  Names names;  // what was captured, and itself
 };
 
 struct HostMemory {
@@ -166,9 +198,15 @@ struct HostMemory {
 struct CommunicatorState {
   int32_t rank = 0, size = 1;
   bool ready = false;
+  sy_device* device = nullptr;  // of the request, also for what was split from it
 };
 
-struct OfCommunicator {  // requests, owned memory, registrations
+struct RequestState {
+  sy_communicator* communicator = nullptr;
+  sy_status status = SY_IN_PROGRESS;  // what the last poll answered
+};
+
+struct OwnedMemory {
   sy_communicator* communicator = nullptr;
 };
 

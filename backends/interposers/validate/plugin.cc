@@ -4,20 +4,27 @@
 namespace switchyard {
 namespace {
 
-sy_status WrapPlugin(const sy_plugin* inner, const char* argument, sy_plugin* outer, sy_error* error) {
+sy_status WrapPlugin(sy_instance* instance, const sy_plugin* inner, const char* argument, sy_plugin* outer,
+                     sy_error* error) {
   return Guarded(error, [&]() -> sy_status {
     if (*argument != '\0') return SY_FAIL(error, SY_INVALID, "validate takes no argument, found \"%s\"", argument);
-    return Wrap(*inner, std::make_unique<Validate>(*inner), outer, error);
+    return Wrapped::Wrap(std::make_unique<Validate>(*instance, *inner), *inner, outer, error);
   });
 }
 
-const sy_interpose_v1 kInterpose = {SY_HEADER(sy_interpose_v1), WrapPlugin};
+const sy_interpose_v2 kInterpose = {SY_HEADER(sy_interpose_v2), WrapPlugin};
 
-const void* Interface(const char* name) { return std::strcmp(name, "interpose/1") == 0 ? &kInterpose : nullptr; }
+const void* Interface(sy_instance*, const char* name) {
+  return std::strcmp(name, "interpose/2") == 0 ? &kInterpose : nullptr;
+}
 
 }  // namespace
 }  // namespace switchyard
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return switchyard::Introduce(host, plugin, "validate", switchyard::Interface, error);
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  using namespace switchyard;
+  return Guarded(error, [&] {
+    return AnswerCreate(host, plugin, error, {"validate", "0.1.0", "Switchyard"}, std::make_unique<sy_instance>(),
+                        Interface);
+  });
 }

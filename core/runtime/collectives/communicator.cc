@@ -32,11 +32,12 @@ struct Communicator::DeviceCall {
   Event* ready = nullptr;  // of the last Start; null: it waits for nothing
   const Stream* stream = nullptr;
   ProgressThread::Task task;
+  uint64_t ticket = 0;  // of the last Start: Impl::done reaches it when the call has ended
 };
 
 struct Communicator::Impl {
   std::string plugin_name = "none";
-  sy_collective_info info{SY_HEADER(sy_collective_info)};
+  CollectiveInfo info{.memory_kinds = {kHostMemory}};
   Device* device = nullptr;
   int rank = 0, size = 1;
   bool several_hosts = false;
@@ -46,7 +47,11 @@ struct Communicator::Impl {
   Buffer relay;        // for host memory that the plugin cannot touch
   // Null with one rank and no plugin. Ends before the memory that its calls use.
   std::unique_ptr<WatchedCollective> plugin;
-  std::unique_ptr<ProgressThread> progress;  // made by the first Start; ends before the plugin
+  // Made by the first Start: what counts the calls that have ended, where the device has semaphores, and who makes
+  // them, which ends before the plugin.
+  Semaphore done;
+  uint64_t started = 0;
+  std::unique_ptr<ProgressThread> progress;
 
   bool completes_on_stream() const { return plugin != nullptr && plugin->completes_on_stream(); }
   bool reaches_host() const { return plugin == nullptr || plugin->reaches_host(); }
@@ -79,8 +84,8 @@ Status Communicator::Impl::Relay(const void* send, uint64_t send_bytes, void* re
     relay.reset();
     SY_ASSIGN_OR_RETURN(relay, device->Allocate(needed));
   }
-  SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device->AddressOf(relay));
-  auto* const base = static_cast<char*>(native.address);
+  SY_ASSIGN_OR_RETURN(void* const address, device->AddressOf(relay));
+  auto* const base = static_cast<char*>(address);
   const uint64_t send_at = inside ? static_cast<uint64_t>(from - to) : second;
   const uint64_t receive_at = around ? static_cast<uint64_t>(to - from) : 0;
   if (send_bytes > 0) SY_RETURN_IF_ERROR(device->Upload(relay.at(send_at), send, send_bytes));
@@ -103,10 +108,10 @@ Status Communicator::Impl::Messages(const char* tag, const std::vector<sy_transf
     relay.reset();
     SY_ASSIGN_OR_RETURN(relay, device->Allocate(std::max<uint64_t>(needed, 1)));
   }
-  SY_ASSIGN_OR_RETURN(const Device::NativeAddress native, device->AddressOf(relay));
+  SY_ASSIGN_OR_RETURN(void* const address, device->AddressOf(relay));
   std::vector<sy_transfer> relayed = transfers;
   for (size_t i = 0; i < transfers.size(); ++i) {
-    relayed[i].address = static_cast<char*>(native.address) + offsets[i];
+    relayed[i].address = static_cast<char*>(address) + offsets[i];
     if (transfers[i].is_send && transfers[i].bytes > 0)
       SY_RETURN_IF_ERROR(device->Upload(relay.at(offsets[i]), transfers[i].address, transfers[i].bytes));
   }
@@ -127,15 +132,15 @@ bool Communicator::Impl::Composes(const Collective& what) const {
   if (plugin == nullptr) return false;
   switch (what.kind) {
     case Collective::kAllReduce:
-      return !plugin->Reduces(&sy_collective_v1::all_reduce, what.dtype, what.reduction);
+      return !plugin->Reduces(&sy_collective_v2::all_reduce, what.dtype, what.reduction);
     case Collective::kReduceScatter:
-      return !plugin->Reduces(&sy_collective_v1::reduce_scatter, what.dtype, what.reduction);
+      return !plugin->Reduces(&sy_collective_v2::reduce_scatter, what.dtype, what.reduction);
     case Collective::kAllGather:
-      return !plugin->Has(&sy_collective_v1::all_gather);
+      return !plugin->Has(&sy_collective_v2::all_gather);
     case Collective::kBroadcast:
-      return !plugin->Has(&sy_collective_v1::broadcast);
+      return !plugin->Has(&sy_collective_v2::broadcast);
     case Collective::kAllToAll:
-      return !plugin->Has(&sy_collective_v1::all_to_all);
+      return !plugin->Has(&sy_collective_v2::all_to_all);
     case Collective::kSend:
     case Collective::kReceive:
       return false;
@@ -183,7 +188,7 @@ Status Communicator::Impl::Perform(const Collective& what, const char* tag, cons
         return composed.AllToAll(send, receive, count, dtype);
     }
   }
-  using V = sy_collective_v1;
+  using V = sy_collective_v2;
   switch (kind) {
     case C::kAllReduce:
       return plugin->Call("all_reduce", &V::all_reduce, tag, stream, send, receive, count, dtype, reduction);
@@ -216,8 +221,6 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
   impl.rank = processes.rank;
   impl.size = processes.world;
   impl.several_hosts = processes.nodes > 1;
-  impl.info.memory_kinds = 1u << SY_MEMORY_HOST;
-  impl.info.completion = SY_COMPLETES_BY_POLL;
   if (plugin == nullptr) {
     if (processes.world == 1) return communicator;
     return FailedPrecondition(
@@ -228,8 +231,7 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
   SY_ASSIGN_OR_RETURN(impl.plugin, WatchedCollective::Query(std::move(plugin), rendezvous, device));
   impl.info = impl.plugin->info();
   SY_RETURN_IF_ERROR(rendezvous.Barrier("join/" + name, timeout_ms));  // names whoever is missing
-  const bool memory_is_hosts = device == nullptr || (impl.info.memory_kinds & ~(1u << SY_MEMORY_HOST)) == 0;
-  const std::string device_plugin = device == nullptr ? "" : device->info().plugin;
+  const bool memory_is_hosts = device == nullptr || impl.info.memory_kinds == std::vector<std::string>{kHostMemory};
   SY_RETURN_IF_ERROR(impl.plugin->Init(sy_init_request{.header = SY_HEADER(sy_init_request),
                                                        .rank = impl.rank,
                                                        .size = impl.size,
@@ -238,13 +240,14 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
                                                        .store = rendezvous.store(),
                                                        .timeout_ms = 0,
                                                        .device = memory_is_hosts ? nullptr : device->handle(),
-                                                       .device_plugin = device_plugin.c_str(),
-                                                       .device_index = device == nullptr ? 0 : device->info().index},
+                                                       .backend = memory_is_hosts ? nullptr : &device->plugin().table(),
+                                                       .device_index = memory_is_hosts ? 0 : device->info().index},
                                        timeout_ms));
   return communicator;
 }
 
 StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, const std::string& name) {
+  Drain();
   Impl& from = *impl_;
   std::unique_ptr<Communicator> communicator(new Communicator);
   Impl& impl = *communicator->impl_;
@@ -271,38 +274,45 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, 
 
 int Communicator::rank() const { return impl_->rank; }
 int Communicator::size() const { return impl_->size; }
-const sy_collective_info& Communicator::info() const { return impl_->info; }
+const CollectiveInfo& Communicator::info() const { return impl_->info; }
 const std::string& Communicator::plugin_name() const { return impl_->plugin_name; }
 
 Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                int reduction) {
+  Drain();
   return impl_->PerformOnHost({Collective::kAllReduce, count, dtype, reduction}, tag, send, receive);
 }
 
 Status Communicator::AllGather(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
+  Drain();
   return impl_->PerformOnHost({Collective::kAllGather, count, dtype}, tag, send, receive);
 }
 
 Status Communicator::ReduceScatter(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                    int reduction) {
+  Drain();
   return impl_->PerformOnHost({Collective::kReduceScatter, count, dtype, reduction}, tag, send, receive);
 }
 
 Status Communicator::AllToAll(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype) {
+  Drain();
   return impl_->PerformOnHost({Collective::kAllToAll, count, dtype}, tag, send, receive);
 }
 
 Status Communicator::Broadcast(const char* tag, void* address, uint64_t count, sy_dtype dtype, int root) {
+  Drain();
   return impl_->PerformOnHost({Collective::kBroadcast, count, dtype, SY_SUM, root}, tag, address, address);
 }
 
 Status Communicator::Barrier(const char* tag) {
+  Drain();
   if (impl_->plugin == nullptr) return OkStatus();
-  if (!impl_->plugin->Has(&sy_collective_v1::barrier)) return impl_->Composed(tag).Barrier();
-  return impl_->plugin->Call("barrier", &sy_collective_v1::barrier, tag, nullptr);
+  if (!impl_->plugin->Has(&sy_collective_v2::barrier)) return impl_->Composed(tag).Barrier();
+  return impl_->plugin->Call("barrier", &sy_collective_v2::barrier, tag, nullptr);
 }
 
 Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>& transfers) {
+  Drain();
   if (impl_->plugin == nullptr) return InvalidArgument("send_recv_batch \"{}\": a single rank has no peer", tag);
   for (const sy_transfer& transfer : transfers) impl_->bytes_sent += transfer.is_send ? transfer.bytes : 0;
   return impl_->Messages(tag, transfers);
@@ -327,14 +337,15 @@ StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Prepare(const 
                              at.buffer == nullptr ? 0 : at.buffer->bytes());
     }
     *place = at.buffer->at(at.offset);
+    const std::string& kind = impl.device->info().memory_kind;
     const auto native = impl.device->AddressOf(*at.buffer);
-    const bool reached = native.ok() && (impl.info.memory_kinds >> native->memory_kind & 1u) != 0;
+    const bool reached = native.ok() && impl.info.Reaches(kind);
     if (!reached && !impl.reaches_host()) {
       return FailedPrecondition("{} reaches neither the memory of {} nor host memory; choose another --collective",
                                 impl.plugin_name, impl.device->info().name);
     }
-    direct = direct && reached && (native->memory_kind == SY_MEMORY_HOST || !impl.Composes(what));
-    if (reached) *address = static_cast<char*>(native->address) + at.offset;
+    direct = direct && reached && (kind == kHostMemory || !impl.Composes(what));
+    if (reached) *address = static_cast<char*>(*native) + at.offset;
     return OkStatus();
   };
   void* send_address = nullptr;
@@ -351,7 +362,17 @@ StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Prepare(const 
   return call;
 }
 
+// Calls that were started come before whatever else uses the plugin.
+void Communicator::Drain() {
+  if (impl_->progress != nullptr) impl_->progress->Drain();
+}
+
 Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
+  Drain();
+  return LaunchNow(call, stream);
+}
+
+Status Communicator::LaunchNow(DeviceCall& call, const Stream& stream) {
   Impl& impl = *impl_;
   const uint64_t sent = call.send_bytes, received = call.receive_bytes;
   if (sent + received == 0) return OkStatus();
@@ -373,21 +394,38 @@ Status Communicator::Launch(DeviceCall& call, const Stream& stream) {
   return Synchronize(stream);
 }
 
-void Communicator::Start(DeviceCall& call, Event* ready, const Stream& stream) {
-  if (impl_->progress == nullptr) impl_->progress = std::make_unique<ProgressThread>();
+Status Communicator::Start(DeviceCall& call, Event* ready, const Stream& stream) {
+  Impl& impl = *impl_;
+  if (impl.progress == nullptr) {
+    auto done = impl.device->NewSemaphore();
+    if (done.ok())
+      impl.done = std::move(*done);
+    else if (done.status().code() != absl::StatusCode::kUnimplemented)
+      return done.status();
+    impl.progress = std::make_unique<ProgressThread>();
+  }
+  SY_RETURN_IF_ERROR(impl.progress->Wait(call.task));
   call.ready = ready;
   call.stream = &stream;
+  call.ticket = ++impl.started;
   if (!call.task.body) {
     call.task.body = [this, &call]() -> Status {
-      if (call.ready != nullptr) SY_RETURN_IF_ERROR(call.ready->Wait());
+      Status status = call.ready != nullptr ? call.ready->Wait() : OkStatus();
       const double waited_before = impl_->plugin->TakeWaitMilliseconds();
-      const Status status = Launch(call, *call.stream);
+      if (status.ok()) status = LaunchNow(call, *call.stream);
       impl_->plugin->TakeWaitMilliseconds();  // nobody waited: Finish counts who does
       impl_->wait_ms += waited_before;
-      return status;
+      // Also after a failure, or the streams that wait would wait for ever.
+      const Status signalled = impl_->done ? impl_->done.Signal(call.ticket) : OkStatus();
+      return status.ok() ? signalled : status;
     };
   }
-  impl_->progress->Submit(call.task);
+  impl.progress->Submit(call.task);
+  return OkStatus();
+}
+
+Status Communicator::Before(DeviceCall& call, const Stream& stream) {
+  return impl_->done ? impl_->done.Before(stream, call.ticket) : Finish(call);
 }
 
 Status Communicator::Finish(DeviceCall& call) {
@@ -414,7 +452,8 @@ Status Communicator::Synchronize(const Stream& stream) {
 }
 
 StatusOr<void*> Communicator::AllocateOwned(uint64_t bytes) {
-  if (impl_->plugin == nullptr || !impl_->plugin->Has(&sy_collective_v1::buffer_alloc)) {
+  Drain();
+  if (impl_->plugin == nullptr || !impl_->plugin->Has(&sy_collective_v2::buffer_alloc)) {
     return Unimplemented("collective {} owns no memory", impl_->plugin_name);
   }
   void* address = nullptr;
@@ -427,9 +466,7 @@ StatusOr<void*> Communicator::AllocateOwned(uint64_t bytes) {
 StatusOr<Buffer> Communicator::AllocateShared(uint64_t bytes) {
   if (impl_->device == nullptr) return FailedPrecondition("this communicator was joined without a device");
   SY_ASSIGN_OR_RETURN(void* const address, AllocateOwned(bytes));
-  int kind = SY_MEMORY_HOST;  // of the plugin's own memory: the only kind that it reaches, or the host's
-  while (kind + 1 < SY_MEMORY_KIND_COUNT && (impl_->info.memory_kinds >> kind & 1u) == 0) ++kind;
-  return impl_->device->Import(address, kind, bytes);
+  return impl_->device->Import(address, impl_->info.memory_kinds.front(), bytes);
 }
 
 double Communicator::TakeWaitMilliseconds() {

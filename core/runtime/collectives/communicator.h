@@ -47,7 +47,7 @@ class Communicator {
 
   int rank() const;
   int size() const;
-  const sy_collective_info& info() const;
+  const CollectiveInfo& info() const;
   const std::string& plugin_name() const;  // "none" with one rank
 
   // Host memory; each returns when it has finished. In place as in core/abi/collective.h.
@@ -73,9 +73,12 @@ class Communicator {
                                                 DevicePlace receive);
   Status Launch(DeviceCall& call, const Stream& stream);
   // The same where Launch would block: on the communicator's own thread, once `ready` has happened (null: at once).
-  // Finish waits for the end. Calls run in the order in which they were started; between the first Start and the last
-  // Finish nobody else uses the communicator. Allocate nothing.
-  void Start(DeviceCall& call, Event* ready, const Stream& stream);
+  // Calls run in the order in which they were started; every other function that communicates waits for them first.
+  // Before: what stands on `stream` from now on begins behind the call; the device waits where it has semaphores, the
+  // host where it has none. Finish: the host waits; its answer is how the call ended, which Before does not tell where
+  // the device waits. Start answers how the call ended when it was started before, if nobody asked. Allocate nothing.
+  Status Start(DeviceCall& call, Event* ready, const Stream& stream);
+  Status Before(DeviceCall& call, const Stream& stream);
   Status Finish(DeviceCall& call);
   // Would Launch hold up the host while the device or a network works, and may it run beside what the host launches?
   // Then the call is better started. On a synchronous device only calls that need none of its copies.
@@ -99,6 +102,8 @@ class Communicator {
 
  private:
   Communicator();
+  void Drain();
+  Status LaunchNow(DeviceCall& call, const Stream& stream);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -35,15 +35,22 @@ Status ProgressThread::Wait(Task& task) {
   return std::exchange(task.result, OkStatus());
 }
 
+void ProgressThread::Drain() {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return first_ == nullptr && !working_; });
+}
+
 void ProgressThread::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     submitted_.wait(lock, [this] { return first_ != nullptr || ending_; });
     if (first_ == nullptr) return;
     Task& task = *std::exchange(first_, first_->next);
+    working_ = true;
     lock.unlock();
     Status result = task.body();
     lock.lock();
+    working_ = false;
     task.result = std::move(result);
     task.done = true;
     done_.notify_all();

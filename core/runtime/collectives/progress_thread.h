@@ -28,6 +28,8 @@ class ProgressThread {
   ProgressThread& operator=(const ProgressThread&) = delete;
 
   void Submit(Task& task);
+  // Until everything that was submitted is done.
+  void Drain();
   // The result of the last submission; OK at once where there was none since the last Wait.
   Status Wait(Task& task);
 
@@ -37,7 +39,7 @@ class ProgressThread {
   std::mutex mutex_;  // of everything below, and of tasks that are submitted
   std::condition_variable submitted_, done_;
   Task *first_ = nullptr, *last_ = nullptr;
-  bool ending_ = false;
+  bool ending_ = false, working_ = false;
   std::thread thread_;
 };
 

@@ -44,7 +44,7 @@ struct Switches {
 
 struct WatchedCollective::AbortHandle {
   std::mutex mutex;
-  const sy_collective_v1* api = nullptr;
+  const sy_collective_v2* api = nullptr;
   sy_communicator* handle = nullptr;
   void Abort() {
     const std::lock_guard lock(mutex);
@@ -52,7 +52,7 @@ struct WatchedCollective::AbortHandle {
   }
 };
 
-WatchedCollective::WatchedCollective(std::shared_ptr<Plugin> plugin, const sy_collective_v1* api,
+WatchedCollective::WatchedCollective(std::shared_ptr<Plugin> plugin, const sy_collective_v2* api,
                                      Rendezvous& rendezvous, Device* device)
     : plugin_(std::move(plugin)),
       api_(api),
@@ -79,15 +79,13 @@ WatchedCollective::~WatchedCollective() {
 
 StatusOr<std::unique_ptr<WatchedCollective>> WatchedCollective::Query(std::shared_ptr<Plugin> plugin,
                                                                       Rendezvous& rendezvous, Device* device) {
-  const auto* const api = plugin->Interface<sy_collective_v1>("collective/1");
+  const auto* const api = plugin->Interface<sy_collective_v2>("collective/2");
   if (api == nullptr)
-    return FailedPrecondition("plugin {} at {} offers no collective/1", plugin->name(), plugin->path());
+    return FailedPrecondition("plugin {} at {} offers no collective/2", plugin->name(), plugin->path());
   std::unique_ptr<WatchedCollective> collective(new WatchedCollective(std::move(plugin), api, rendezvous, device));
   if (const auto seconds = EnvironmentInt("SWITCHYARD_COLLECTIVE_TIMEOUT"); seconds && *seconds > 0)
     collective->call_limit_ms_ = *seconds * 1e3;
-  sy_error error = EmptyError();
-  if (const sy_status status = api->query(&collective->info_, &error); status != SY_OK)
-    return FromAbi(status, error, fmt::format("{}: query", collective->plugin_name()));
+  SY_ASSIGN_OR_RETURN(collective->info_, collective->plugin_->DescribeCollective());
   return collective;
 }
 
@@ -97,7 +95,7 @@ Status WatchedCollective::Init(sy_init_request request, int timeout_ms) {
   request.timeout_ms = static_cast<uint64_t>(call_limit_ms_);
   const auto start = Clock::now();
   sy_error error = EmptyError();
-  sy_status status = api_->init(&request, &handle_, &error);
+  sy_status status = api_->init(instance(), &request, &handle_, &error);
   if (status == SY_OK) {
     Watch();
     status = SY_IN_PROGRESS;
@@ -117,7 +115,7 @@ Status WatchedCollective::Init(sy_init_request request, int timeout_ms) {
 
 StatusOr<std::unique_ptr<WatchedCollective>> WatchedCollective::Split(int color, int key, const std::string& name,
                                                                       int rank) {
-  if (!Has(&sy_collective_v1::split)) return Unimplemented("{} cannot split a communicator", plugin_name());
+  if (!Has(&sy_collective_v2::split)) return Unimplemented("{} cannot split a communicator", plugin_name());
   std::unique_ptr<WatchedCollective> group(new WatchedCollective(plugin_, api_, *rendezvous_, device_));
   group->info_ = info_;
   group->call_limit_ms_ = call_limit_ms_;
@@ -166,7 +164,10 @@ Status WatchedCollective::Run(const char* what, const char* tag, const Stream* s
   const auto began = Clock::now();
   Status reason;
   sy_status status = start(&call, &request, &error);
-  if (status == SY_OK && request != nullptr) status = Wait(request, began, &error, &reason);
+  if (status == SY_OK && request != nullptr) {
+    status = Wait(request, began, &error, &reason);
+    if (!deaf_) api_->request_release(handle_, request);
+  }
   if (status == SY_OK && waits) {
     SY_RETURN_IF_ERROR(event_.Record(stream_));
     reason = WaitFor(event_, what);
@@ -197,7 +198,7 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
   bool slept = false;                           // just before this poll
   Switches switches = Switches::Now();
   for (uint64_t polls = 1;; ++polls) {
-    const sy_status status = api_->request_poll(request, error);
+    const sy_status status = api_->request_poll(handle_, request, error);
     if (status != SY_IN_PROGRESS) return status;
     const auto now = Clock::now();
     if (now - polled > (slept ? kIdlePollAfterSleep : kIdlePoll)) {
@@ -238,7 +239,7 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
   // The plugin now gives the request up; its answer is not of interest. One that does not may go on to read and write
   // what the caller is about to free.
   const auto aborted = Clock::now();
-  while (api_->request_poll(request, error) == SY_IN_PROGRESS) {
+  while (api_->request_poll(handle_, request, error) == SY_IN_PROGRESS) {
     if (MillisecondsSince(aborted) > kAbortPatienceMs) {
       deaf_ = true;
       LogWarning("{} did not give a call up within {:.0f} s of being aborted", plugin_name(), kAbortPatienceMs / 1000);

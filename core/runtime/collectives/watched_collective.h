@@ -6,6 +6,7 @@
 
 #include <absl/functional/function_ref.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -28,27 +29,26 @@ class WatchedCollective {
                                                             Device* device);
   // Joins the ranks of `request` (whose time limit it fills in), waiting for them at most timeout_ms.
   Status Init(sy_init_request request, int timeout_ms);
-  // As sy_collective_v1.split; null for a rank that is in no group. `rank`: this rank's in the new group.
+  // As sy_collective_v2.split; null for a rank that is in no group. `rank`: this rank's in the new group.
   StatusOr<std::unique_ptr<WatchedCollective>> Split(int color, int key, const std::string& name, int rank);
   ~WatchedCollective();
 
-  const sy_collective_v1& api() const { return *api_; }
+  const sy_collective_v2& api() const { return *api_; }
   sy_communicator* handle() const { return handle_; }
-  const sy_collective_info& info() const { return info_; }
+  sy_instance* instance() const { return plugin_->table().instance; }
+  const CollectiveInfo& info() const { return info_; }
   const std::string& plugin_name() const { return plugin_->name(); }
-  bool completes_on_stream() const { return info_.completion == SY_COMPLETES_ON_STREAM; }
-  bool reaches_host() const { return (info_.memory_kinds >> SY_MEMORY_HOST & 1u) != 0; }
+  bool completes_on_stream() const { return info_.completes_on_stream; }
+  bool reaches_host() const { return info_.Reaches(kHostMemory); }
   // Does the plugin have this function?
   template <typename Function>
-  bool Has(Function sy_collective_v1::*function) const {
-    const auto offset = reinterpret_cast<const char*>(&(api_->*function)) - reinterpret_cast<const char*>(api_);
-    return api_->header.size >= static_cast<size_t>(offset) + sizeof(Function) && api_->*function != nullptr;
+  bool Has(Function sy_collective_v2::*function) const {
+    return api_->*function != nullptr;
   }
   // Does it have it for numbers of this dtype?
   template <typename Function>
-  bool Reduces(Function sy_collective_v1::*function, sy_dtype dtype, int reduction) const {
-    return Has(function) && reduction >= 0 && reduction < SY_REDUCTION_COUNT &&
-           (info_.reductions[reduction] >> dtype & 1u) != 0;
+  bool Reduces(Function sy_collective_v2::*function, sy_dtype dtype, int reduction) const {
+    return Has(function) && api_->reduces(instance(), reduction, dtype, nullptr) == SY_OK;
   }
 
   // One call of a function of the plugin that takes `arguments` between the call and the request. With a device stream
@@ -56,7 +56,7 @@ class WatchedCollective {
   // succeeds. `name` is for the error.
   template <typename... Parameters, typename... Arguments>
   Status Call(const char* name,
-              sy_status (*sy_collective_v1::*function)(sy_communicator*, const sy_call*, Parameters...),
+              sy_status (*sy_collective_v2::*function)(sy_communicator*, const sy_call*, Parameters...),
               const char* tag, const Stream* stream, Arguments... arguments) {
     return Run(name, tag, stream, [&](const sy_call* call, sy_request** request, sy_error* error) {
       return (api_->*function)(handle_, call, arguments..., request, error);
@@ -70,7 +70,7 @@ class WatchedCollective {
 
   // `status` of a plugin's function as a Status that names the peer at fault, where there is one.
   Status Explain(sy_status status, const sy_error& error, const std::string& what) const;
-  double TakeWaitMilliseconds() { return std::exchange(wait_ms_, 0); }
+  double TakeWaitMilliseconds() { return wait_ms_.exchange(0); }  // from any thread
   void Abort();
 
  private:
@@ -78,7 +78,7 @@ class WatchedCollective {
   // What the watch thread needs to abort a communicator that may be destroyed meanwhile.
   struct AbortHandle;
 
-  WatchedCollective(std::shared_ptr<Plugin> plugin, const sy_collective_v1* api, Rendezvous& rendezvous,
+  WatchedCollective(std::shared_ptr<Plugin> plugin, const sy_collective_v2* api, Rendezvous& rendezvous,
                     Device* device);
   void Watch();
   Status OpenStream();
@@ -92,15 +92,16 @@ class WatchedCollective {
   Status Overdue() const;
 
   std::shared_ptr<Plugin> plugin_;
-  const sy_collective_v1* api_;
-  sy_collective_info info_{SY_HEADER(sy_collective_info)};
+  const sy_collective_v2* api_;
+  CollectiveInfo info_;
   Rendezvous* rendezvous_;
   Device* device_;
   sy_communicator* handle_ = nullptr;
   bool deaf_ = false;  // a request went on after abort: the communicator is left as it is
   std::shared_ptr<AbortHandle> abort_handle_;
   int rank_ = 0;
-  double call_limit_ms_ = 600e3, wait_ms_ = 0;
+  double call_limit_ms_ = 600e3;
+  std::atomic<double> wait_ms_ = 0;
   uint64_t calls_ = 0, batches_ = 0;  // batches are counted apart: not every rank takes part in each
   Stream stream_;                     // of host calls, where the plugin's work completes on a stream
   Event event_;

@@ -9,12 +9,15 @@
 
 #include "core/base/logging.h"
 #include "core/base/text.h"
+#include "core/runtime/device/line_copy.h"
 
 namespace switchyard {
 namespace {
 
 // Bytes of the pattern that Fill copies from where the plugin has no fill of its own.
 constexpr uint64_t kFillPattern = 1 << 20;
+
+uint64_t RoundUp(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
 
 }  // namespace
 
@@ -122,10 +125,40 @@ Status Event::Before(const Stream& stream) {
   return status == SY_OK ? OkStatus() : FromAbi(status, error, device_->info().plugin + ": stream_wait");
 }
 
+Semaphore& Semaphore::operator=(Semaphore&& other) noexcept {
+  if (this != &other) {
+    reset();
+    device_ = std::exchange(other.device_, nullptr);
+    handle_ = std::exchange(other.handle_, nullptr);
+  }
+  return *this;
+}
+
+void Semaphore::reset() {
+  if (handle_ == nullptr) return;
+  if (device_->impl_->keeps_memory)
+    Keep(handle_);
+  else
+    device_->semaphores_->destroy(device_->handle_, handle_);
+  handle_ = nullptr;
+}
+
+Status Semaphore::Signal(uint64_t value) {
+  sy_error error = EmptyError();
+  const sy_status status = device_->semaphores_->signal(device_->handle_, handle_, value, &error);
+  return status == SY_OK ? OkStatus() : FromAbi(status, error, device_->info_.plugin + ": semaphore signal");
+}
+
+Status Semaphore::Before(const Stream& stream, uint64_t value) {
+  sy_error error = EmptyError();
+  const sy_status status = device_->semaphores_->stream_wait(device_->handle_, stream.handle(), handle_, value, &error);
+  return status == SY_OK ? OkStatus() : FromAbi(status, error, device_->info_.plugin + ": semaphore stream_wait");
+}
+
 Kernel& Kernel::operator=(Kernel&& other) noexcept {
   if (this != &other) {
     reset();
-    api_ = std::exchange(other.api_, nullptr);
+    device_ = std::exchange(other.device_, nullptr);
     handle_ = std::exchange(other.handle_, nullptr);
     info_ = std::move(other.info_);
   }
@@ -133,14 +166,14 @@ Kernel& Kernel::operator=(Kernel&& other) noexcept {
 }
 
 void Kernel::reset() {
-  if (handle_ != nullptr) api_->release(handle_);
+  if (handle_ != nullptr) device_->kernels_->release(device_->handle_, handle_);
   handle_ = nullptr;
 }
 
 BoundKernel& BoundKernel::operator=(BoundKernel&& other) noexcept {
   if (this != &other) {
     reset();
-    api_ = std::exchange(other.api_, nullptr);
+    device_ = std::exchange(other.device_, nullptr);
     handle_ = std::exchange(other.handle_, nullptr);
     launch_ = std::exchange(other.launch_, nullptr);
   }
@@ -148,23 +181,25 @@ BoundKernel& BoundKernel::operator=(BoundKernel&& other) noexcept {
 }
 
 void BoundKernel::reset() {
-  if (handle_ != nullptr) api_->unbind(handle_);
+  if (handle_ != nullptr) device_->kernels_->unbind(device_->handle_, handle_);
   handle_ = nullptr;
 }
 
 StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, const OpenOptions& options) {
-  const auto* api = plugin.Interface<sy_device_v1>("device/1");
+  const auto* api = plugin.Interface<sy_device_v2>("device/2");
   if (api == nullptr) {
-    return FailedPrecondition("{} ({}) has no device/1: it is not a backend", plugin.name(), plugin.path());
+    return FailedPrecondition("{} ({}) has no device/2: it is not a backend", plugin.name(), plugin.path());
   }
   std::unique_ptr<Device> device(new Device());
   SY_ASSIGN_OR_RETURN(device->info_, plugin.Describe(index));
+  device->plugin_ = &plugin;
   device->api_ = api;
-  device->kernels_ = plugin.Interface<sy_kernel_v1>("kernel/1");
-  device->memory_ext_ = plugin.Interface<sy_memory_ext_v1>("memory_ext/1");
-  device->capture_ = plugin.Interface<sy_capture_v1>("capture/1");
+  device->kernels_ = plugin.Interface<sy_kernel_v2>("kernel/2");
+  device->memory_ext_ = plugin.Interface<sy_memory_ext_v2>("memory_ext/2");
+  device->semaphores_ = plugin.Interface<sy_semaphore_v1>("semaphore/1");
+  device->capture_ = plugin.Interface<sy_capture_v2>("capture/2");
   // A region's kernel is bound and launched like any other.
-  if (device->kernels_ != nullptr) device->regions_ = plugin.Interface<sy_region_v1>("region/1");
+  if (device->kernels_ != nullptr) device->regions_ = plugin.Interface<sy_region_v2>("region/2");
   device->impl_ = std::make_unique<Impl>();
   if (device->async() && (!api->stream_create || !api->stream_destroy || !api->event_create || !api->event_destroy ||
                           !api->event_record || !api->event_query || !api->event_synchronize || !api->stream_wait)) {
@@ -181,7 +216,7 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
   open.cores = cores.empty() ? nullptr : cores.data();
   open.deterministic = options.deterministic;
   sy_error error = EmptyError();
-  const sy_status status = api->open(index, &open, &device->handle_, &error);
+  const sy_status status = api->open(plugin.table().instance, index, &open, &device->handle_, &error);
   if (status != SY_OK) {
     device->handle_ = nullptr;
     return FromAbi(status, error, fmt::format("{}: open of device {}", plugin.name(), index));
@@ -209,12 +244,14 @@ void Device::KeepMemory() {
 StatusOr<Buffer> Device::Allocate(uint64_t bytes) {
   sy_error error = EmptyError();
   sy_buffer* handle = nullptr;
-  const sy_status status = api_->alloc(handle_, std::max<uint64_t>(bytes, 1), &handle, &error);
+  const uint64_t rounded = RoundUp(std::max<uint64_t>(bytes, 1), info_.copy_granularity);
+  const sy_status status = api_->alloc(handle_, rounded, nullptr, &handle, &error);
   if (status == SY_OUT_OF_MEMORY) {
     sy_device_info now{};
     now.header = SY_HEADER(sy_device_info);
     sy_error ignored = EmptyError();
-    const bool known = api_->query(info_.index, &now, &ignored) == SY_OK && now.free_bytes > 0;
+    const bool known =
+        api_->query(plugin_->table().instance, info_.index, &now, &ignored) == SY_OK && now.free_bytes > 0;
     return Annotate(
         FromAbi(status, error, fmt::format("{}: alloc of {} bytes", info_.plugin, bytes)),
         fmt::format("device {} is out of memory: {} bytes asked for, {} free of {}, {} held by this process",
@@ -233,30 +270,28 @@ StatusOr<Buffer> Device::Allocate(uint64_t bytes) {
 uint64_t Device::allocated_bytes() const { return impl_->allocated; }
 uint64_t Device::peak_allocated_bytes() const { return impl_->peak; }
 
-StatusOr<Buffer> Device::Import(void* address, int memory_kind, uint64_t bytes) {
+StatusOr<Buffer> Device::Import(void* address, const std::string& memory_kind, uint64_t bytes) {
   if (memory_ext_ == nullptr || memory_ext_->import_memory == nullptr) {
     return Unimplemented("{}: the plugin cannot import memory", info_.plugin);
   }
   sy_error error = EmptyError();
   sy_buffer* handle = nullptr;
-  const sy_status status = memory_ext_->import_memory(handle_, address, memory_kind, bytes, &handle, &error);
+  const sy_status status = memory_ext_->import_memory(handle_, address, memory_kind.c_str(), bytes, &handle, &error);
   if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: import of {} bytes", info_.plugin, bytes));
   const std::lock_guard lock(impl_->mutex);
   impl_->imported.insert(handle);
   return Buffer(this, handle, bytes);
 }
 
-StatusOr<Device::NativeAddress> Device::AddressOf(const Buffer& buffer) {
-  if (memory_ext_ == nullptr || memory_ext_->native_address == nullptr) {
+StatusOr<void*> Device::AddressOf(const Buffer& buffer) {
+  if (memory_ext_ == nullptr || memory_ext_->native_address == nullptr || info_.memory_kind.empty()) {
     return Unimplemented("{}: the plugin does not tell native addresses", info_.plugin);
   }
   sy_error error = EmptyError();
-  NativeAddress native{};
-  int32_t kind = 0;
-  const sy_status status = memory_ext_->native_address(handle_, buffer.handle(), &native.address, &kind, &error);
+  void* address = nullptr;
+  const sy_status status = memory_ext_->native_address(handle_, buffer.handle(), &address, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": native_address");
-  native.memory_kind = kind;
-  return native;
+  return address;
 }
 
 StatusOr<HostMemory> Device::AllocateHost(uint64_t bytes) {
@@ -297,8 +332,7 @@ void HostMemory::reset() {
 }
 
 StatusOr<void*> Device::NativeStream(const Stream& stream) {
-  if (memory_ext_ == nullptr || !SY_HAS(sy_memory_ext_v1, memory_ext_, native_stream) ||
-      memory_ext_->native_stream == nullptr) {
+  if (memory_ext_ == nullptr || memory_ext_->native_stream == nullptr) {
     return Unimplemented("{}: the plugin does not tell the native handles of its streams", info_.plugin);
   }
   sy_error error = EmptyError();
@@ -324,25 +358,44 @@ StatusOr<Event> Device::NewEvent() {
   if (!async()) return Event(this, nullptr);
   sy_error error = EmptyError();
   sy_event* handle = nullptr;
-  const sy_status status = api_->event_create(handle_, &handle, &error);
+  const sy_status status = api_->event_create(handle_, nullptr, &handle, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": event_create");
   return Event(this, handle);
+}
+
+StatusOr<Semaphore> Device::NewSemaphore() {
+  if (semaphores_ == nullptr || !async()) return Unimplemented("{}: the plugin has no semaphores", info_.plugin);
+  sy_error error = EmptyError();
+  sy_semaphore* handle = nullptr;
+  const sy_status status = semaphores_->create(handle_, nullptr, &handle, &error);
+  if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": semaphore create");
+  return Semaphore(this, handle);
 }
 
 Status Device::Copy(const Stream& stream, sy_place destination, sy_place source, uint64_t bytes) {
   if (destination.buffer == nullptr && source.buffer == nullptr) {
     return InvalidArgument("{}: copy of {} bytes: neither place is device memory", info_.plugin, bytes);
   }
+  if (info_.copy_granularity > 1) return CopyLines(*this, stream, destination, source, bytes);
+  return CopyWhole(stream, destination, source, bytes);
+}
+
+Status Device::CopyWhole(const Stream& stream, sy_place destination, sy_place source, uint64_t bytes) {
   sy_error error = EmptyError();
-  const sy_status status = api_->copy(handle_, stream.handle(), destination, source, bytes, &error);
+  const sy_status status = api_->copy(handle_, stream.handle(), destination, source, bytes, nullptr, &error);
   return status == SY_OK ? OkStatus()
                          : FromAbi(status, error, fmt::format("{}: copy of {} bytes", info_.plugin, bytes));
 }
 
 Status Device::Fill(const Stream& stream, sy_place destination, uint8_t value, uint64_t bytes) {
+  if (info_.copy_granularity > 1) return FillLines(*this, stream, destination, value, bytes);
+  return FillWhole(stream, destination, value, bytes);
+}
+
+Status Device::FillWhole(const Stream& stream, sy_place destination, uint8_t value, uint64_t bytes) {
   if (api_->fill != nullptr) {
     sy_error error = EmptyError();
-    const sy_status status = api_->fill(handle_, stream.handle(), destination, value, bytes, &error);
+    const sy_status status = api_->fill(handle_, stream.handle(), destination, value, bytes, nullptr, &error);
     return status == SY_OK ? OkStatus()
                            : FromAbi(status, error, fmt::format("{}: fill of {} bytes", info_.plugin, bytes));
   }
@@ -350,7 +403,8 @@ Status Device::Fill(const Stream& stream, sy_place destination, uint8_t value, u
   for (uint64_t done = 0; done < bytes; done += pattern.size()) {
     sy_place part = destination;
     part.offset += done;
-    SY_RETURN_IF_ERROR(Copy(stream, part, HostPlace(pattern.data()), std::min<uint64_t>(pattern.size(), bytes - done)));
+    SY_RETURN_IF_ERROR(
+        CopyWhole(stream, part, HostPlace(pattern.data()), std::min<uint64_t>(pattern.size(), bytes - done)));
   }
   if (stream.handle() == nullptr) return OkStatus();  // each copy had finished on return
   return Synchronize(stream);                         // the pattern must outlive the copies
@@ -362,7 +416,7 @@ Status Device::Synchronize(const Stream& stream) {
   }
   if (async()) ++impl_->host_waits;
   sy_error error = EmptyError();
-  const sy_status status = api_->synchronize(handle_, stream.handle(), &error);
+  const sy_status status = api_->synchronize(handle_, stream.handle(), nullptr, &error);
   return status == SY_OK ? OkStatus() : FromAbi(status, error, info_.plugin + ": synchronize");
 }
 
@@ -371,7 +425,7 @@ int64_t Device::host_waits() const { return impl_->host_waits; }
 Status Device::Synchronize() {
   if (async()) ++impl_->host_waits;
   sy_error error = EmptyError();
-  const sy_status status = api_->synchronize(handle_, nullptr, &error);
+  const sy_status status = api_->synchronize(handle_, nullptr, nullptr, &error);
   return status == SY_OK ? OkStatus() : FromAbi(status, error, info_.plugin + ": synchronize");
 }
 
@@ -439,12 +493,15 @@ StatusOr<Kernel> Device::Accept(const std::string& what, sy_kernel* handle, cons
   Kernel::Info answer;
   answer.workspace_bytes = info.workspace_bytes;
   answer.persistent_bytes = info.persistent_bytes;
+  answer.constant_bytes = info.constant_bytes;
   answer.residual_bytes = info.residual_bytes;
   answer.inplace.assign(inplace.begin(), inplace.end());
   answer.determinism = info.determinism;
   answer.capturable = info.capturable != 0;
-  answer.accepts_strided = info.accepts_strided != 0;
-  Kernel kernel(kernels_, handle, std::move(answer));
+  Kernel kernel(this, handle, std::move(answer));
+  if (info.constant_bytes > 0 && kernels_->write_constants == nullptr) {
+    return Internal("{} asks for {} constant bytes, but kernel/2 lacks write_constants", what, info.constant_bytes);
+  }
   for (const int input : kernel.info().inplace) {
     if (input < -1 || input >= static_cast<int>(input_count)) {
       return Internal("{} declared input {} as in-place; there are {} inputs", what, input, input_count);
@@ -457,15 +514,21 @@ StatusOr<Kernel> Device::Accept(const std::string& what, sy_kernel* handle, cons
   return kernel;
 }
 
+Status Device::WriteConstants(const Kernel& kernel, const Stream& stream, sy_place constants) {
+  sy_error error = EmptyError();
+  const sy_status status = kernels_->write_constants(handle_, kernel.handle(), stream.handle(), constants, &error);
+  return status == SY_OK ? OkStatus() : FromAbi(status, error, info_.plugin + ": write_constants");
+}
+
 StatusOr<BoundKernel> Device::Bind(const Kernel& kernel, const sy_binding& binding) {
   sy_binding call = binding;
   call.header = SY_HEADER(sy_binding);
   sy_error error = EmptyError();
   sy_bound* handle = nullptr;
   sy_launch launch = nullptr;
-  const sy_status status = kernels_->bind(kernel.handle(), &call, &handle, &launch, &error);
+  const sy_status status = kernels_->bind(handle_, kernel.handle(), &call, &handle, &launch, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": bind");
-  BoundKernel bound(kernels_, handle, launch);
+  BoundKernel bound(this, handle, launch);
   if (launch == nullptr) return Internal("{}: bind succeeded without a launch function", info_.plugin);
   return bound;
 }

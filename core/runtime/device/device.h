@@ -103,37 +103,55 @@ class Event {
   sy_event* handle_ = nullptr;
 };
 
-// A prepared kernel (one op at fixed shapes) and what it asked for.
+// A count that the host raises and streams wait for (semaphore/1). Signal from any thread.
+class Semaphore {
+ public:
+  Semaphore() = default;
+  Semaphore(Device* device, sy_semaphore* handle) : device_(device), handle_(handle) {}
+  Semaphore(Semaphore&& other) noexcept { *this = std::move(other); }
+  Semaphore& operator=(Semaphore&& other) noexcept;
+  ~Semaphore() { reset(); }
+  void reset();
+  Status Signal(uint64_t value);
+  Status Before(const Stream& stream, uint64_t value);  // later work on `stream` waits until the count is at least that
+  explicit operator bool() const { return handle_ != nullptr; }
+
+ private:
+  Device* device_ = nullptr;
+  sy_semaphore* handle_ = nullptr;
+};
+
+// A prepared kernel (one op at fixed shapes) and what it asked for. Its bindings are destroyed before it.
 class Kernel {
  public:
   struct Info {
-    uint64_t workspace_bytes = 0, persistent_bytes = 0, residual_bytes = 0;
+    uint64_t workspace_bytes = 0, persistent_bytes = 0, constant_bytes = 0, residual_bytes = 0;
     std::vector<int> inplace;  // per output: the input whose place it may share, or -1
     uint32_t determinism = 0;
-    bool capturable = false, accepts_strided = false;
+    bool capturable = false;
   };
   Kernel() = default;
-  Kernel(const sy_kernel_v1* api, sy_kernel* handle, Info info) : api_(api), handle_(handle), info_(std::move(info)) {}
+  Kernel(const Device* device, sy_kernel* handle, Info info)
+      : device_(device), handle_(handle), info_(std::move(info)) {}
   Kernel(Kernel&& other) noexcept { *this = std::move(other); }
   Kernel& operator=(Kernel&& other) noexcept;
   ~Kernel() { reset(); }
   void reset();
   const Info& info() const { return info_; }
   sy_kernel* handle() const { return handle_; }
-  const sy_kernel_v1* api() const { return api_; }
 
  private:
-  const sy_kernel_v1* api_ = nullptr;
+  const Device* device_ = nullptr;
   sy_kernel* handle_ = nullptr;
   Info info_;
 };
 
-// A kernel at fixed places. Launch is the plugin's function itself.
+// A kernel at fixed places. Launch is the plugin's function itself. Whoever destroys it has waited for its launches.
 class BoundKernel {
  public:
   BoundKernel() = default;
-  BoundKernel(const sy_kernel_v1* api, sy_bound* handle, sy_launch launch)
-      : api_(api), handle_(handle), launch_(launch) {}
+  BoundKernel(const Device* device, sy_bound* handle, sy_launch launch)
+      : device_(device), handle_(handle), launch_(launch) {}
   BoundKernel(BoundKernel&& other) noexcept { *this = std::move(other); }
   BoundKernel& operator=(BoundKernel&& other) noexcept;
   ~BoundKernel() { reset(); }
@@ -141,7 +159,7 @@ class BoundKernel {
   sy_status Launch(sy_stream* stream, sy_error* error) const { return launch_(handle_, stream, error); }
 
  private:
-  const sy_kernel_v1* api_ = nullptr;
+  const Device* device_ = nullptr;
   sy_bound* handle_ = nullptr;
   sy_launch launch_ = nullptr;
 };
@@ -170,13 +188,9 @@ class Device {
   uint64_t allocated_bytes() const;
   uint64_t peak_allocated_bytes() const;
   // Memory that somebody else owns (a collective's segment) as a buffer; kUnimplemented where the plugin cannot.
-  StatusOr<Buffer> Import(void* address, int memory_kind, uint64_t bytes);
-  // The address that a collective of memory_kind can use; kUnimplemented where there is none.
-  struct NativeAddress {
-    void* address;
-    int memory_kind;
-  };
-  StatusOr<NativeAddress> AddressOf(const Buffer& buffer);
+  StatusOr<Buffer> Import(void* address, const std::string& memory_kind, uint64_t bytes);
+  // The address that a collective which reaches info().memory_kind can use; kUnimplemented where there is none.
+  StatusOr<void*> AddressOf(const Buffer& buffer);
   // The stream as a collective of this device's memory kind knows it; kUnimplemented where there is no such handle.
   StatusOr<void*> NativeStream(const Stream& stream);
 
@@ -185,9 +199,14 @@ class Device {
 
   StatusOr<Stream> NewStream(int priority = 0);
   StatusOr<Event> NewEvent();
-  // In order on `stream`; on a synchronous device finished on return.
+  StatusOr<Semaphore> NewSemaphore();  // kUnimplemented where the plugin has none
+  // In order on `stream`; on a synchronous device finished on return. Where the device moves whole lines and what is
+  // copied or filled does not, the host waits (line_copy.h).
   Status Copy(const Stream& stream, sy_place destination, sy_place source, uint64_t bytes);
   Status Fill(const Stream& stream, sy_place destination, uint8_t value, uint64_t bytes);
+  // The same of whole lines only: the plugin's own functions.
+  Status CopyWhole(const Stream& stream, sy_place destination, sy_place source, uint64_t bytes);
+  Status FillWhole(const Stream& stream, sy_place destination, uint8_t value, uint64_t bytes);
   Status Synchronize(const Stream& stream);
   Status Synchronize();  // everything
   // From now on no memory of it is freed, and it is not closed: somebody who does not answer may still use them.
@@ -203,28 +222,36 @@ class Device {
   StatusOr<Kernel> Prepare(const sy_prepare_request& request);
   // The same for a whole subgraph that regions()->partition claimed.
   StatusOr<Kernel> PrepareRegion(const sy_region& region, uint64_t workspace_limit);
+  // Fills `constants`, info().constant_bytes of the kernel, in order on `stream`.
+  Status WriteConstants(const Kernel& kernel, const Stream& stream, sy_place constants);
   StatusOr<BoundKernel> Bind(const Kernel& kernel, const sy_binding& binding);
 
-  const sy_device_v1* api() const { return api_; }
-  const sy_capture_v1* capture() const { return capture_; }  // nullptr: the plugin cannot capture
-  const sy_region_v1* regions() const { return regions_; }   // nullptr: the plugin claims no subgraphs
+  const Plugin& plugin() const { return *plugin_; }
+  const sy_device_v2* api() const { return api_; }
+  const sy_capture_v2* capture() const { return capture_; }  // nullptr: the plugin cannot capture
+  const sy_region_v2* regions() const { return regions_; }   // nullptr: the plugin claims no subgraphs
 
  private:
   Device() = default;
   friend class Buffer;
   friend class HostMemory;
   friend class Event;
+  friend class Kernel;
+  friend class BoundKernel;
+  friend class Semaphore;
   struct Impl;
   StatusOr<Kernel> Accept(const std::string& what, sy_kernel* handle, const sy_kernel_info& info,
                           std::vector<int32_t> inplace, uint32_t input_count, uint64_t workspace_limit);
   Status Transfer(sy_place destination, sy_place source, uint64_t bytes);
+  const Plugin* plugin_ = nullptr;  // lives as long as the process
   DeviceInfo info_;
   sy_device* handle_ = nullptr;
-  const sy_device_v1* api_ = nullptr;
-  const sy_kernel_v1* kernels_ = nullptr;
-  const sy_memory_ext_v1* memory_ext_ = nullptr;
-  const sy_capture_v1* capture_ = nullptr;
-  const sy_region_v1* regions_ = nullptr;
+  const sy_device_v2* api_ = nullptr;
+  const sy_kernel_v2* kernels_ = nullptr;
+  const sy_memory_ext_v2* memory_ext_ = nullptr;
+  const sy_semaphore_v1* semaphores_ = nullptr;
+  const sy_capture_v2* capture_ = nullptr;
+  const sy_region_v2* regions_ = nullptr;
   std::unique_ptr<Impl> impl_;
 };
 

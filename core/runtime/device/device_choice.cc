@@ -76,7 +76,7 @@ StatusOr<std::vector<int>> ParseDeviceList(const std::string& text) {
 
 std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest& request) {
   // The first survey decides: ids that are in use must not vanish where a later one is for fewer ranks.
-  if (request.cpu_devices > 0 || Host()->setting("CPU_DEVICES") == nullptr) {
+  if (request.cpu_devices > 0 || Host()->setting(nullptr, "CPU_DEVICES") == nullptr) {
     const int count = request.cpu_devices > 0 ? request.cpu_devices : request.local_world;
     ProvideSetting("CPU_DEVICES", std::to_string(count));
   }

@@ -12,8 +12,11 @@ struct DeviceInfo {
   int index = 0;
   std::string plugin, name, uuid;
   uint64_t memory_bytes = 0, free_bytes = 0, largest_allocation = 0, alignment = 64;
-  uint32_t address_kind = 0, flags = 0, dtypes = 0;
-  double static_loss_scale = 0, peak_flops = 0;
+  uint64_t copy_granularity = 1;  // bytes; the alignment is a multiple of it
+  uint32_t address_kind = 0, flags = 0;
+  uint64_t dtypes = 0;      // bits 1 << sy_dtype: those for which it has kernels
+  std::string memory_kind;  // as collectives name what they reach; "": its addresses are its own affair
+  double static_loss_scale = 0;
   bool async() const { return flags & SY_DEVICE_ASYNC; }
   bool host_readable() const { return address_kind == SY_ADDRESS_HOST; }
 };

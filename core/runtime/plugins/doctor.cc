@@ -32,10 +32,10 @@ std::string Table(std::vector<std::vector<std::string>> rows) {
   return text;
 }
 
-std::vector<std::string> Dtypes(uint32_t bits) {
+std::vector<std::string> Dtypes(uint64_t bits) {
   std::vector<std::string> names;
   for (sy_dtype dtype = 0; dtype < SY_DTYPE_COUNT; ++dtype) {
-    if (bits & (1u << dtype)) names.push_back(sy_dtype_name(dtype));
+    if (bits >> dtype & 1) names.push_back(sy_dtype_name(dtype));
   }
   return names;
 }
@@ -46,8 +46,8 @@ std::vector<std::string> Capabilities(const DeviceInfo& info, const Plugin& plug
   if (info.host_readable()) words.push_back("host-readable");
   if (info.flags & SY_DEVICE_SHAREABLE) words.push_back("shareable");
   if (info.flags & SY_DEVICE_ADJACENT_IDS) words.push_back("adjacent ids");
-  if (plugin.Interface<void>("kernel/1") == nullptr) words.push_back("no kernels");
-  for (const char* name : {"memory_ext/1", "capture/1", "profiler/1", "region/1"}) {
+  if (plugin.Interface<void>("kernel/2") == nullptr) words.push_back("no kernels");
+  for (const char* name : {"memory_ext/2", "capture/2", "semaphore/1", "peer/1", "profiler/2", "region/2"}) {
     if (plugin.Interface<void>(name) != nullptr) words.push_back(std::string(name, std::string(name).size() - 2));
   }
   return words;
@@ -93,22 +93,13 @@ std::vector<Found> LoadAll(Registry& registry) {
   return all;
 }
 
-StatusOr<sy_collective_info> Describe(const Plugin& plugin) {
-  sy_collective_info info{};
-  info.header = SY_HEADER(sy_collective_info);
-  sy_error error = EmptyError();
-  const sy_status status = plugin.Interface<sy_collective_v1>("collective/1")->query(&info, &error);
-  if (status != SY_OK) return FromAbi(status, error, plugin.name() + ": query");
-  return info;
-}
-
 // "2 devices", "one node, deterministic", or why there is nothing.
 std::string Outcome(const Found& found) {
   if (!found.candidate->built) return "not built";
   if (found.plugin == nullptr) return "refused: " + Message(found.candidate->verdict);
   if (found.candidate->kind == PluginKind::kInterposer) return "taken" + found.instead;
   if (found.candidate->kind == PluginKind::kCollective) {
-    const auto info = Describe(*found.plugin);
+    const auto info = found.plugin->DescribeCollective();
     if (!info.ok()) return "loaded, but: " + Message(info.status());
     return fmt::format("taken{}{}{}{}", found.instead, info->flags & SY_COLLECTIVE_ONE_NODE ? ", one node" : "",
                        info->flags & SY_COLLECTIVE_DETERMINISTIC ? ", deterministic" : "",

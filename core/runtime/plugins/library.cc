@@ -24,7 +24,7 @@ namespace {
 constexpr uint32_t kLargestStruct = 1 << 16;              // a header that claims more is not a header
 constexpr size_t kLongestText = 4096, kLongestName = 64;  // bytes
 
-void HostLog(int32_t level, const char* text) {
+void HostLog(void*, int32_t level, const char* text) {
   if (text != nullptr) LogLine(static_cast<LogLevel>(std::clamp(level, 0, 3)), Printable(text, kLongestText));
 }
 
@@ -42,7 +42,7 @@ Settings& AllSettings() {
   return *settings;
 }
 
-const char* HostSetting(const char* name) {
+const char* HostSetting(void*, const char* name) {
   if (name == nullptr) return nullptr;
   Settings& settings = AllSettings();
   const std::lock_guard lock(settings.mutex);
@@ -65,42 +65,65 @@ struct KnownInterface {
 
 const std::vector<KnownInterface>& KnownInterfaces() {
   static const auto* const known = new std::vector<KnownInterface>{
-      {"device/1",
-       sizeof(sy_device_v1),
-       offsetof(sy_device_v1, stream_create),
-       {SY_FUNCTION(sy_device_v1, count), SY_FUNCTION(sy_device_v1, open), SY_FUNCTION(sy_device_v1, close),
-        SY_FUNCTION(sy_device_v1, query), SY_FUNCTION(sy_device_v1, alloc), SY_FUNCTION(sy_device_v1, free),
-        SY_FUNCTION(sy_device_v1, copy), SY_FUNCTION(sy_device_v1, synchronize)}},
-      {"kernel/1",
-       sizeof(sy_kernel_v1),
-       sizeof(sy_kernel_v1),
-       {SY_FUNCTION(sy_kernel_v1, prepare), SY_FUNCTION(sy_kernel_v1, bind), SY_FUNCTION(sy_kernel_v1, unbind),
-        SY_FUNCTION(sy_kernel_v1, release)}},
-      {"collective/1",
-       sizeof(sy_collective_v1),
-       offsetof(sy_collective_v1, all_reduce),
-       {SY_FUNCTION(sy_collective_v1, query), SY_FUNCTION(sy_collective_v1, init), SY_FUNCTION(sy_collective_v1, poll),
-        SY_FUNCTION(sy_collective_v1, send_recv_batch), SY_FUNCTION(sy_collective_v1, abort),
-        SY_FUNCTION(sy_collective_v1, destroy)}},
-      {"memory_ext/1", sizeof(sy_memory_ext_v1), sizeof(sy_header), {}},
-      {"capture/1",
-       sizeof(sy_capture_v1),
-       sizeof(sy_capture_v1),
-       {SY_FUNCTION(sy_capture_v1, begin), SY_FUNCTION(sy_capture_v1, end), SY_FUNCTION(sy_capture_v1, launch),
-        SY_FUNCTION(sy_capture_v1, release)}},
-      {"profiler/1",
-       sizeof(sy_profiler_v1),
-       sizeof(sy_profiler_v1),
-       {SY_FUNCTION(sy_profiler_v1, start), SY_FUNCTION(sy_profiler_v1, drain), SY_FUNCTION(sy_profiler_v1, stop)}},
-      {"region/1",
-       sizeof(sy_region_v1),
-       sizeof(sy_region_v1),
-       {SY_FUNCTION(sy_region_v1, partition), SY_FUNCTION(sy_region_v1, prepare)}},
-      {"interpose/1", sizeof(sy_interpose_v1), sizeof(sy_interpose_v1), {SY_FUNCTION(sy_interpose_v1, wrap)}},
+      {"device/2",
+       sizeof(sy_device_v2),
+       offsetof(sy_device_v2, stream_create),
+       {SY_FUNCTION(sy_device_v2, count), SY_FUNCTION(sy_device_v2, open), SY_FUNCTION(sy_device_v2, close),
+        SY_FUNCTION(sy_device_v2, query), SY_FUNCTION(sy_device_v2, alloc), SY_FUNCTION(sy_device_v2, free),
+        SY_FUNCTION(sy_device_v2, copy), SY_FUNCTION(sy_device_v2, synchronize)}},
+      {"kernel/2",
+       sizeof(sy_kernel_v2),
+       offsetof(sy_kernel_v2, write_constants),
+       {SY_FUNCTION(sy_kernel_v2, prepare), SY_FUNCTION(sy_kernel_v2, bind), SY_FUNCTION(sy_kernel_v2, unbind),
+        SY_FUNCTION(sy_kernel_v2, release)}},
+      {"collective/2",
+       sizeof(sy_collective_v2),
+       offsetof(sy_collective_v2, all_reduce),
+       {SY_FUNCTION(sy_collective_v2, query), SY_FUNCTION(sy_collective_v2, init), SY_FUNCTION(sy_collective_v2, poll),
+        SY_FUNCTION(sy_collective_v2, send_recv_batch), SY_FUNCTION(sy_collective_v2, abort),
+        SY_FUNCTION(sy_collective_v2, destroy)}},
+      {"memory_ext/2", sizeof(sy_memory_ext_v2), sizeof(sy_header), {}},
+      {"capture/2",
+       sizeof(sy_capture_v2),
+       sizeof(sy_capture_v2),
+       {SY_FUNCTION(sy_capture_v2, begin), SY_FUNCTION(sy_capture_v2, end), SY_FUNCTION(sy_capture_v2, launch),
+        SY_FUNCTION(sy_capture_v2, release)}},
+      {"semaphore/1",
+       sizeof(sy_semaphore_v1),
+       sizeof(sy_semaphore_v1),
+       {SY_FUNCTION(sy_semaphore_v1, create), SY_FUNCTION(sy_semaphore_v1, destroy),
+        SY_FUNCTION(sy_semaphore_v1, signal), SY_FUNCTION(sy_semaphore_v1, query), SY_FUNCTION(sy_semaphore_v1, wait),
+        SY_FUNCTION(sy_semaphore_v1, stream_signal), SY_FUNCTION(sy_semaphore_v1, stream_wait)}},
+      {"peer/1",
+       sizeof(sy_peer_v1),
+       sizeof(sy_peer_v1),
+       {SY_FUNCTION(sy_peer_v1, export_memory), SY_FUNCTION(sy_peer_v1, import_memory)}},
+      {"profiler/2",
+       sizeof(sy_profiler_v2),
+       sizeof(sy_profiler_v2),
+       {SY_FUNCTION(sy_profiler_v2, start), SY_FUNCTION(sy_profiler_v2, drain), SY_FUNCTION(sy_profiler_v2, stop)}},
+      {"region/2",
+       sizeof(sy_region_v2),
+       sizeof(sy_region_v2),
+       {SY_FUNCTION(sy_region_v2, partition), SY_FUNCTION(sy_region_v2, prepare)}},
+      {"interpose/2", sizeof(sy_interpose_v2), sizeof(sy_interpose_v2), {SY_FUNCTION(sy_interpose_v2, wrap)}},
   };
   return *known;
 }
 #undef SY_FUNCTION
+
+// This program knows no extension.
+Status CheckExtensions(const char* what, const sy_header& header) {
+  constexpr int kMostLinks = 64;
+  int links = 0;
+  for (const sy_extension* link = header.next; link != nullptr; link = link->header.next) {
+    if (++links > kMostLinks) return FailedPrecondition("{} has a chain of more than {} extensions", what, kMostLinks);
+    if (link->required == 0) continue;
+    return FailedPrecondition("{} requires the extension {}, which this program does not know", what,
+                              Shown(link->name, kLongestName));
+  }
+  return OkStatus();
+}
 
 // The plugin's struct in our size, or why it is refused.
 StatusOr<std::vector<std::max_align_t>> TakeInterface(const KnownInterface& known, const void* given) {
@@ -113,6 +136,7 @@ StatusOr<std::vector<std::max_align_t>> TakeInterface(const KnownInterface& know
     return FailedPrecondition("{} says that it has {} bytes; expected at least {} and at most {}", known.name,
                               header.size, known.mandatory_size, kLargestStruct);
   }
+  SY_RETURN_IF_ERROR(CheckExtensions(known.name, header));
   std::vector<std::max_align_t> copy((known.size + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
   std::memset(copy.data(), 0, known.size);
   std::memcpy(copy.data(), given, std::min<size_t>(known.size, header.size));
@@ -121,22 +145,35 @@ StatusOr<std::vector<std::max_align_t>> TakeInterface(const KnownInterface& know
     std::memcpy(&pointer, reinterpret_cast<const char*>(copy.data()) + offset, sizeof pointer);
     if (pointer == nullptr) return FailedPrecondition("{} lacks the mandatory function {}", known.name, function);
   }
-  const auto* collective = reinterpret_cast<const sy_collective_v1*>(copy.data());
-  if (std::strcmp(known.name, "collective/1") == 0 && collective->request_poll == nullptr) {
-    sy_collective_info info{};
-    info.header = SY_HEADER(sy_collective_info);
-    sy_error error = EmptyError();
-    if (collective->query(&info, &error) == SY_OK && info.completion == SY_COMPLETES_BY_POLL) {
-      return FailedPrecondition("collective/1 completes by poll but lacks the function request_poll");
-    }
-  }
   return copy;
 }
+
+// What a collective lacks of the functions that go with others that it has, and what of its answers makes no sense.
+Status CheckCollective(const sy_collective_v2& api, sy_instance* instance) {
+  if ((api.all_reduce != nullptr || api.reduce_scatter != nullptr) && api.reduces == nullptr) {
+    return FailedPrecondition("collective/2 reduces but lacks the function reduces");
+  }
+  sy_collective_info info{};
+  info.header = SY_HEADER(sy_collective_info);
+  sy_error error = EmptyError();
+  if (api.query(instance, &info, &error) != SY_OK) return OkStatus();  // why, it says to everybody who asks
+  SY_RETURN_IF_ERROR(ReadCollectiveInfo(info).status());
+  if (info.completion == SY_COMPLETES_BY_POLL && (api.request_poll == nullptr || api.request_release == nullptr)) {
+    return FailedPrecondition("collective/2 completes by poll but lacks the function {}",
+                              api.request_poll == nullptr ? "request_poll" : "request_release");
+  }
+  return OkStatus();
+}
+
+// A plugin of edition 1 exports another symbol, and its manifest says so too.
+constexpr char kRebuild[] =
+    "it was built for edition 1 of the plugin ABI, this program knows edition {}: build it against these headers "
+    "(core/abi/CHANGELOG.md says what changed)";
 
 }  // namespace
 
 const sy_host* Host() {
-  static const sy_host host = {SY_HEADER(sy_host), HostLog, HostSetting};
+  static const sy_host host = {SY_HEADER(sy_host), nullptr, HostLog, HostSetting};
   return &host;
 }
 
@@ -146,18 +183,37 @@ void ProvideSetting(const std::string& name, const std::string& value) {
   settings.provided[name] = value;
 }
 
+StatusOr<CollectiveInfo> ReadCollectiveInfo(const sy_collective_info& raw) {
+  if (raw.completion > SY_COMPLETES_BY_POLL)
+    return Internal("query answered the unknown completion {}", raw.completion);
+  if (raw.memory_kinds == nullptr) return Internal("query named no memory_kinds");
+  CollectiveInfo info;
+  info.completes_on_stream = raw.completion == SY_COMPLETES_ON_STREAM;
+  info.flags = raw.flags;
+  constexpr size_t kMostKinds = 16;  // a list that is longer has no end
+  for (const char* const* kind = raw.memory_kinds; *kind != nullptr; ++kind) {
+    if (info.memory_kinds.size() == kMostKinds)
+      return Internal("query answered memory_kinds that do not end within {} names", kMostKinds);
+    info.memory_kinds.push_back(Printable(*kind, sizeof sy_device_info::memory_kind));
+  }
+  return info;
+}
+
 StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const Stage& stage) try {
   stage("dlopen");
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return FailedPrecondition("it cannot be loaded: {}", dlerror());
-  const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(library, "sy_plugin_query"));
-  if (query == nullptr) return FailedPrecondition("it is not a Switchyard plugin: it exports no sy_plugin_query");
+  const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(library, "sy_plugin_create"));
+  if (create == nullptr && dlsym(library, "sy_plugin_query") != nullptr) {
+    return FailedPrecondition(kRebuild, SY_ABI_MAJOR);
+  }
+  if (create == nullptr) return FailedPrecondition("it is not a Switchyard plugin: it exports no sy_plugin_create");
   sy_plugin table{};
   table.header = SY_HEADER(sy_plugin);
   sy_error error = EmptyError();
-  stage("sy_plugin_query");
-  const sy_status status = query(Host(), &table, &error);
-  if (status != SY_OK) return FromAbi(status, error, "sy_plugin_query failed");
+  stage("sy_plugin_create");
+  const sy_status status = create(Host(), &table, &error);
+  if (status != SY_OK) return FromAbi(status, error, "sy_plugin_create failed");
   return CheckPlugin(table, stage);
 } catch (const std::exception& exception) {
   return FailedPrecondition("it threw a C++ exception across the plugin interface: {}",
@@ -178,8 +234,9 @@ StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage) 
     return FailedPrecondition("sy_plugin says that it has {} bytes; expected at least {}", table.header.size,
                               sizeof(sy_plugin));
   }
+  SY_RETURN_IF_ERROR(CheckExtensions("sy_plugin", table.header));
   if (table.name == nullptr || *table.name == '\0') return FailedPrecondition("sy_plugin.name is empty");
-  if (table.interface == nullptr) return FailedPrecondition("sy_plugin lacks the mandatory function interface");
+  if (table.get_interface == nullptr) return FailedPrecondition("sy_plugin lacks the mandatory function get_interface");
   OpenedLibrary opened;
   opened.name = Shown(table.name, kLongestName);
   opened.version = Shown(table.version, kLongestName);
@@ -187,13 +244,18 @@ StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage) 
   opened.table = table;
   for (const KnownInterface& known : KnownInterfaces()) {
     stage(std::string("interface ") + known.name);
-    const void* const given = table.interface(known.name);
+    const void* const given = table.get_interface(table.instance, known.name);
     if (given == nullptr) continue;
     SY_ASSIGN_OR_RETURN(opened.interfaces[known.name], TakeInterface(known, given));
   }
-  if (!opened.interfaces.count("device/1") && !opened.interfaces.count("collective/1") &&
-      !opened.interfaces.count("interpose/1")) {
-    return FailedPrecondition("it offers neither device/1 nor collective/1 nor interpose/1");
+  if (const auto found = opened.interfaces.find("collective/2"); found != opened.interfaces.end()) {
+    stage("query");
+    SY_RETURN_IF_ERROR(
+        CheckCollective(*reinterpret_cast<const sy_collective_v2*>(found->second.data()), table.instance));
+  }
+  if (!opened.interfaces.count("device/2") && !opened.interfaces.count("collective/2") &&
+      !opened.interfaces.count("interpose/2")) {
+    return FailedPrecondition("it offers neither device/2 nor collective/2 nor interpose/2");
   }
   return opened;
 }

@@ -11,24 +11,28 @@
 
 #include "core/abi/plugin.h"
 #include "core/base/status.h"
+#include "core/runtime/plugins/collective_info.h"
 
 namespace switchyard {
 
 struct OpenedLibrary {
   std::string name, version, vendor;
   sy_plugin table{};  // as the plugin filled it, for interposers
-  // By interface name ("device/1"): the plugin's struct, cut or padded with zeros to the size that this program knows,
+  // By interface name ("device/2"): the plugin's struct, cut or padded with zeros to the size that this program knows,
   // so that a function which an older plugin does not have reads as NULL.
   std::map<std::string, std::vector<std::max_align_t>> interfaces;
 };
 
-// `stage` is told what is about to happen ("dlopen", "sy_plugin_query", "interface device/1"): the probe reports it, so
-// that a crash has a place.
+// `stage` is told what is about to happen ("dlopen", "sy_plugin_create", "interface device/2"): the probe reports it,
+// so that a crash has a place.
 using Stage = std::function<void(const std::string&)>;
 StatusOr<OpenedLibrary> OpenLibrary(const std::string& path, const Stage& stage);
 
-// The same checks for a table that an interposer filled instead of sy_plugin_query.
+// The same checks for a table that an interposer filled instead of sy_plugin_create.
 StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage);
+
+// What a collective plugin's query answered, checked.
+StatusOr<CollectiveInfo> ReadCollectiveInfo(const sy_collective_info& raw);
 
 // What plugins are given: log lines, and settings from SWITCHYARD_<NAME>.
 const sy_host* Host();

@@ -1,8 +1,10 @@
 #include "core/runtime/plugins/plugin.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <tuple>
 
 #include "core/abi/interpose.h"
 #include "core/base/text.h"
@@ -18,7 +20,7 @@ const char* KindName(PluginKind kind) {
 }
 
 const char* MainInterface(PluginKind kind) {
-  return kind == PluginKind::kBackend ? "device/1" : kind == PluginKind::kCollective ? "collective/1" : "interpose/1";
+  return kind == PluginKind::kBackend ? "device/2" : kind == PluginKind::kCollective ? "collective/2" : "interpose/2";
 }
 
 const void* Plugin::FindInterface(const char* interface_name) const {
@@ -54,12 +56,12 @@ StatusOr<std::shared_ptr<Plugin>> Plugin::Load(const std::string& path) {
 
 StatusOr<std::shared_ptr<Plugin>> Plugin::Wrap(std::shared_ptr<Plugin> inner, const Plugin& interposer,
                                                const std::string& argument) {
-  const auto* api = interposer.Interface<sy_interpose_v1>("interpose/1");
-  if (api == nullptr) return FailedPrecondition("plugin {} offers no interpose/1", interposer.path());
+  const auto* api = interposer.Interface<sy_interpose_v2>("interpose/2");
+  if (api == nullptr) return FailedPrecondition("plugin {} offers no interpose/2", interposer.path());
   sy_plugin table{};
   table.header = SY_HEADER(sy_plugin);
   sy_error error = EmptyError();
-  const sy_status status = api->wrap(&inner->table_, argument.c_str(), &table, &error);
+  const sy_status status = api->wrap(interposer.table_.instance, &inner->table_, argument.c_str(), &table, &error);
   if (status != SY_OK) return FromAbi(status, error, interposer.name() + " around " + inner->name());
   auto checked = CheckPlugin(table, [](const std::string&) {});
   if (!checked.ok()) return Annotate(checked.status(), "what " + interposer.name() + " made of " + inner->name());
@@ -80,33 +82,49 @@ StatusOr<std::shared_ptr<Plugin>> Plugin::Wrap(std::shared_ptr<Plugin> inner, co
 }
 
 StatusOr<int> Plugin::DeviceCount(std::string* reason) const {
-  const auto* api = Interface<sy_device_v1>("device/1");
-  if (api == nullptr) return FailedPrecondition("{} ({}) has no device/1: it is not a backend", name_, path_);
+  const auto* api = Interface<sy_device_v2>("device/2");
+  if (api == nullptr) return FailedPrecondition("{} ({}) has no device/2: it is not a backend", name_, path_);
   int32_t count = 0;
   sy_error error = EmptyError();
-  const sy_status status = api->count(&count, &error);
+  const sy_status status = api->count(table_.instance, &count, &error);
+  if (status == SY_UNSUPPORTED) {
+    const size_t words = strnlen(error.message, sizeof error.message);
+    if (reason != nullptr) {
+      *reason = words == 0 ? "count answered unsupported without a reason"
+                           : Printable({error.message, words}, 2 * sizeof error.message);
+    }
+    return 0;
+  }
   if (status != SY_OK) return FromAbi(status, error, name_ + ": count");
   if (count < 0 || count > kMostDevices) {
     return Internal("{}: count answered {} devices; expected 0 to {}", name_, count, kMostDevices);
-  }
-  if (reason != nullptr) {
-    *reason = Printable({error.message, strnlen(error.message, sizeof error.message)}, 2 * sizeof error.message);
   }
   return static_cast<int>(count);
 }
 
 StatusOr<DeviceInfo> Plugin::Describe(int index) const {
-  const auto* api = Interface<sy_device_v1>("device/1");
-  if (api == nullptr) return FailedPrecondition("{} ({}) has no device/1: it is not a backend", name_, path_);
+  const auto* api = Interface<sy_device_v2>("device/2");
+  if (api == nullptr) return FailedPrecondition("{} ({}) has no device/2: it is not a backend", name_, path_);
   sy_device_info raw{};
   raw.header = SY_HEADER(sy_device_info);
   raw.alignment = 64;
   sy_error error = EmptyError();
-  const sy_status status = api->query(index, &raw, &error);
+  const sy_status status = api->query(table_.instance, index, &raw, &error);
   if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: query of device {}", name_, index));
   if (raw.alignment == 0 || (raw.alignment & (raw.alignment - 1)) != 0) {
     return Internal("{}: device {} asks for an alignment of {} bytes; expected a power of two", name_, index,
                     raw.alignment);
+  }
+  const uint32_t granularity = std::max(raw.copy_granularity, 1u);
+  if ((granularity & (granularity - 1)) != 0 || granularity > raw.alignment) {
+    return Internal(
+        "{}: device {} copies in steps of {} bytes; expected a power of two of at most its alignment of {} bytes",
+        name_, index, granularity, raw.alignment);
+  }
+  for (const auto& [what, text, size] : {std::tuple("name", raw.name, sizeof raw.name),
+                                         std::tuple("memory_kind", raw.memory_kind, sizeof raw.memory_kind)}) {
+    if (strnlen(text, size) == size)
+      return Internal("{}: device {}: {} does not end within {} bytes", name_, index, what, size);
   }
   if (raw.address_kind > SY_ADDRESS_OPAQUE) {
     return Internal("{}: device {} has the unknown address kind {}", name_, index, raw.address_kind);
@@ -120,12 +138,25 @@ StatusOr<DeviceInfo> Plugin::Describe(int index) const {
   info.free_bytes = raw.free_bytes;
   info.largest_allocation = raw.largest_allocation != 0 ? raw.largest_allocation : raw.memory_bytes;
   info.alignment = raw.alignment;
+  info.copy_granularity = granularity;
+  info.memory_kind = Printable(raw.memory_kind, sizeof raw.memory_kind);
   info.address_kind = raw.address_kind;
   info.flags = raw.flags;
   info.dtypes = raw.dtypes;
   info.static_loss_scale = raw.static_loss_scale;
-  info.peak_flops = raw.peak_flops;
   return info;
+}
+
+StatusOr<CollectiveInfo> Plugin::DescribeCollective() const {
+  const auto* api = Interface<sy_collective_v2>("collective/2");
+  if (api == nullptr) return FailedPrecondition("plugin {} at {} offers no collective/2", name_, path_);
+  sy_collective_info raw{};
+  raw.header = SY_HEADER(sy_collective_info);
+  sy_error error = EmptyError();
+  if (const sy_status status = api->query(table_.instance, &raw, &error); status != SY_OK)
+    return FromAbi(status, error, name_ + ": query");
+  auto info = ReadCollectiveInfo(raw);
+  return info.ok() ? info : Annotate(info.status(), name_);
 }
 
 }  // namespace switchyard

@@ -11,13 +11,14 @@
 
 #include "core/abi/plugin.h"
 #include "core/base/status.h"
+#include "core/runtime/plugins/collective_info.h"
 #include "core/runtime/plugins/device_info.h"
 
 namespace switchyard {
 
 enum class PluginKind { kBackend, kCollective, kInterposer };
 const char* KindName(PluginKind kind);  // "backend", "collective", "interposer"
-// What every plugin of this kind offers: "device/1", "collective/1", "interpose/1".
+// What every plugin of this kind offers: "device/2", "collective/2", "interpose/2".
 const char* MainInterface(PluginKind kind);
 
 constexpr int kMostDevices = 1024;  // of one plugin on one node; more is nonsense, and each is asked about
@@ -28,6 +29,7 @@ class Plugin {
   const std::string& name() const { return name_; }
   const std::string& path() const { return path_; }
   const std::string& version() const { return version_; }
+  const sy_plugin& table() const { return table_; }  // with the instance that functions take
   // The interface struct, or nullptr; checked for a known major version and a sane size when loaded.
   template <typename T>
   const T* Interface(const char* interface_name) const {
@@ -36,6 +38,7 @@ class Plugin {
   // Number of devices, at most kMostDevices, with the plugin's own words on why there are none.
   StatusOr<int> DeviceCount(std::string* reason = nullptr) const;
   StatusOr<DeviceInfo> Describe(int index) const;
+  StatusOr<CollectiveInfo> DescribeCollective() const;
 
   // Loads one library, with every check, no search. `path` may be relative (a path that the user typed). A library is
   // loaded once: the same path gives the same Plugin.

@@ -259,23 +259,39 @@ void EndChildren() {
   }
 }
 
+// A struct that a plugin fills, with bytes behind it that it must leave alone.
+template <typename T>
+struct Guarded {
+  explicit Guarded(const T& initial) : value(initial) { std::memset(guard, kGuard, sizeof guard); }
+  bool Whole() const {
+    return std::all_of(std::begin(guard), std::end(guard), [](unsigned char byte) { return byte == kGuard; });
+  }
+  static constexpr unsigned char kGuard = 0xA5;
+  T value;
+  unsigned char guard[64];
+};
+
 // count and query may start a driver, and the program will call them without any protection.
 Status AskDevices(const OpenedLibrary& library, const std::function<void(const std::string&)>& stage) try {
-  const auto found = library.interfaces.find("device/1");
+  const auto found = library.interfaces.find("device/2");
   if (found == library.interfaces.end()) return OkStatus();
-  const auto* api = reinterpret_cast<const sy_device_v1*>(found->second.data());
+  const auto* api = reinterpret_cast<const sy_device_v2*>(found->second.data());
   stage("count");
   int32_t count = 0;
-  sy_error error = EmptyError();
-  if (api->count(&count, &error) != SY_OK) return OkStatus();  // why, it says to everybody who asks
+  Guarded<sy_error> error(EmptyError());
+  sy_instance* const instance = library.table.instance;
+  const sy_status status = api->count(instance, &count, &error.value);
+  if (!error.Whole()) return FailedPrecondition("count wrote behind the end of sy_error");
+  if (status != SY_OK) return OkStatus();  // why, it says to everybody who asks
   if (count < 0 || count > kMostDevices) {
     return FailedPrecondition("count answered {} devices; expected 0 to {}", count, kMostDevices);
   }
   for (int32_t index = 0; index < count; ++index) {
     if (index == 0) stage("query");
-    sy_device_info info{};
-    info.header = SY_HEADER(sy_device_info);
-    api->query(index, &info, &error);
+    Guarded<sy_device_info> info({.header = SY_HEADER(sy_device_info)});
+    api->query(instance, index, &info.value, &error.value);
+    if (!error.Whole()) return FailedPrecondition("query wrote behind the end of sy_error");
+    if (!info.Whole()) return FailedPrecondition("query wrote behind the end of sy_device_info");
   }
   return OkStatus();
 } catch (const std::exception& exception) {

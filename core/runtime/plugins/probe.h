@@ -13,7 +13,7 @@
 
 namespace switchyard {
 
-// OK, or the reason why the library must not be loaded ("crashed in sy_plugin_query (signal 11, Segmentation fault)").
+// OK, or the reason why the library must not be loaded ("crashed in sy_plugin_create (signal 11, Segmentation fault)").
 // OK also where the probe program is not installed (a user's own program built on the SDK): the library is then loaded
 // directly.
 Status ProbeLibrary(const std::string& path);

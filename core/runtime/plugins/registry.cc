@@ -65,8 +65,8 @@ Status ParseManifest(const std::string& path, Candidate& candidate, std::string&
   const auto abi = manifest.find("abi");
   int version = 0;
   if (abi == manifest.end() || !FromJson(*abi, &version) || version != SY_ABI_MAJOR) {
-    return FailedPrecondition("manifest {}: \"abi\" is {}; this program knows {}", path,
-                              abi == manifest.end() ? "missing" : Excerpt(*abi), SY_ABI_MAJOR);
+    return FailedPrecondition("manifest {}: \"abi\" is {}; this program knows {}: build the plugin against its headers",
+                              path, abi == manifest.end() ? "missing" : Excerpt(*abi), SY_ABI_MAJOR);
   }
   const auto priority = manifest.find("priority");
   if (priority != manifest.end()) {

@@ -194,7 +194,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return Call([&] {
     if (can == nullptr) return cudaErrorInvalidValue;
     if (!IsDevice(device) || !IsDevice(peer)) return cudaErrorInvalidDevice;
-    *can = device != peer;
+    *can = device != peer && GetSettings().peers;
     return cudaSuccess;
   });
 }
@@ -203,6 +203,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return Call([&] {
     if (flags != 0) return cudaErrorInvalidValue;
     if (!IsDevice(peer) || peer == CurrentDevice()) return cudaErrorInvalidDevice;
+    if (!GetSettings().peers) return cudaErrorPeerAccessUnsupported;
     static auto& enabled = *new std::set<std::pair<int, int>>;  // under Book()
     std::lock_guard lock(Book());
     return enabled.insert({CurrentDevice(), peer}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;

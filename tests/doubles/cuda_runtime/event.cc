@@ -14,8 +14,6 @@ std::set<CUevent_st*>& Events() {  // under Book()
   return events;
 }
 
-bool Known(cudaEvent_t event) { return Events().count(event) != 0; }
-
 // A stream that waits for an event of a capture takes part in it; what it waits for becomes what its next node depends
 // on.
 cudaError_t Join(CUstream_st* stream, const CUevent_st& event) {
@@ -41,6 +39,9 @@ cudaError_t Join(CUstream_st* stream, const CUevent_st& event) {
 }
 
 }  // namespace
+
+bool Known(cudaEvent_t event) { return Events().count(event) != 0; }
+
 }  // namespace cuda_double
 
 using namespace cuda_double;
@@ -69,11 +70,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   });
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, unsigned flags) {
   return Call([&] {
+    if (flags != cudaEventRecordDefault && flags != cudaEventRecordExternal) return cudaErrorInvalidValue;
     std::lock_guard lock(Book());
     CUstream_st* stream = FindStream(handle);
     if (stream == nullptr || !Known(event) || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    if (flags == cudaEventRecordExternal) {  // for captures only
+      if (!stream->capture) return cudaErrorInvalidValue;
+      if (const cudaError_t error = Submit(stream, nullptr); error != cudaSuccess) return error;
+      stream->capture->nodes.back().records = event;
+      return cudaSuccess;
+    }
     if (stream->capture) {
       if (stream->capture->invalid) return cudaErrorStreamCaptureInvalidated;
       event->mark = nullptr;
@@ -86,6 +94,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     event->capture = nullptr;
     return cudaSuccess;
   });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
+  return cudaEventRecordWithFlags(event, handle, cudaEventRecordDefault);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags) {

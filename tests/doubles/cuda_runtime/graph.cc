@@ -2,6 +2,7 @@
 // group__CUDART__GRAPH.html). A captured graph replays on the launching stream's thread, node by node, in an order that
 // its edges allow.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tests/doubles/cuda_runtime/error.h"
@@ -157,8 +158,23 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
     if (stream->capture)
       return Break(*stream->capture, cudaErrorStreamCaptureUnsupported);  // no child graphs in this double
     if (Strikes("launch")) return cudaErrorLaunchOutOfResources;
-    return Submit(stream, [nodes = executable->nodes, order = executable->order] {
-      for (int node : order) (*nodes)[node].work();
+    // An event that the graph records is pending from here on.
+    std::map<int, std::shared_ptr<Mark>> marks;
+    for (int node : executable->order) {
+      const cudaEvent_t event = (*executable->nodes)[node].records;
+      if (event == nullptr) continue;
+      if (!Known(event)) return cudaErrorInvalidValue;
+      event->mark = marks[node] = std::make_shared<Mark>();
+      event->capture = nullptr;
+    }
+    return Submit(stream, [nodes = executable->nodes, order = executable->order, marks = std::move(marks)] {
+      for (int node : order) {
+        if (const auto mark = marks.find(node); mark != marks.end()) {
+          mark->second->Reach();
+        } else {
+          (*nodes)[node].work();
+        }
+      }
     });
   });
 }

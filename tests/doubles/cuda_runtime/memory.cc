@@ -1,6 +1,8 @@
 // Device memory is host memory, each allocation in a mapping of its own: a step behind its end faults, and so does any
-// use after it was freed. Copies are checked against the bounds of the allocations that they touch
+// use after it was freed. One that is shared with other processes becomes a file in memory, which they map too. Copies
+// are checked against the bounds of the allocations that they touch
 // (https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY.html).
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -26,8 +28,20 @@ struct Allocation {
   int device;
   bool on_device;  // else pinned host memory
   char* mapping;
-  size_t mapped;  // with the guard page
+  size_t mapped;        // with the guard page
+  int file = -1;        // of what other processes may map; -1: they may not
+  uint64_t id = 0;      // of what is shared, in the process that allocated it
+  int32_t process = 0;  // that allocated it, where it is another one
+  int opened = 0;       // how often that was opened here
 };
+
+// What stands in a cudaIpcMemHandle_t.
+struct Handle {
+  uint64_t id;  // of the allocation, in its process
+  int32_t process, file;
+  uint64_t bytes, body, offset;  // of the allocation; of its mapping without the guard page; where in it it lies
+};
+static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t));
 
 struct Memory {  // under Book()
   std::map<char*, Allocation> allocations;
@@ -102,7 +116,8 @@ cudaError_t Free(void* address, bool on_device) {
   if (const cudaError_t error = RefuseInCapture(); error != cudaSuccess) return error;
   Memory& memory = TheMemory();
   const auto found = memory.allocations.find(static_cast<char*>(address));
-  if (found == memory.allocations.end() || found->second.on_device != on_device) return cudaErrorInvalidValue;
+  if (found == memory.allocations.end() || found->second.on_device != on_device || found->second.opened > 0)
+    return cudaErrorInvalidValue;
   const Allocation allocation = found->second;
   memory.allocations.erase(found);
   if (on_device) memory.used[allocation.device] -= allocation.bytes;
@@ -119,12 +134,53 @@ cudaError_t Free(void* address, bool on_device) {
            -1, 0) == MAP_FAILED) {
     return cudaErrorInvalidValue;
   }
+  if (allocation.file >= 0) close(allocation.file);
   memory.freed.emplace_back(allocation.mapping, allocation.mapped);
   if (memory.freed.size() > kFreedMappings) {
     munmap(memory.freed.front().first, memory.freed.front().second);
     memory.freed.pop_front();
   }
   return Lost();
+}
+
+// Under Book(): puts the allocation's bytes into a file that other processes can map. False where the system refuses.
+bool Share(Allocation& allocation) {
+  if (allocation.file >= 0) return true;
+  static uint64_t last_id = 0;
+  const size_t body = allocation.mapped - PageBytes();
+  const int file = memfd_create("CUDA double", MFD_CLOEXEC);
+  if (file < 0) return false;
+  if (write(file, allocation.mapping, body) != static_cast<ssize_t>(body) ||
+      mmap(allocation.mapping, body, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+    close(file);
+    return false;
+  }
+  allocation.file = file;
+  allocation.id = ++last_id;
+  return true;
+}
+
+cudaError_t OpenShared(void** result, const Handle& handle) {
+  if (handle.process == getpid()) return cudaErrorDeviceUninitialized;
+  auto& allocations = TheMemory().allocations;
+  for (auto& [address, allocation] : allocations) {
+    if (allocation.opened == 0 || allocation.id != handle.id || allocation.process != handle.process) continue;
+    ++allocation.opened;
+    *result = address;
+    return cudaSuccess;
+  }
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file < 0) return cudaErrorMapBufferObjectFailed;
+  void* const mapping = mmap(nullptr, handle.body, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (mapping == MAP_FAILED) return cudaErrorMapBufferObjectFailed;
+  char* const base = static_cast<char*>(mapping);
+  allocations[base + handle.offset] = {handle.bytes, CurrentDevice(), true,           base, handle.body,
+                                       -1,           handle.id,       handle.process, 1};
+  *result = base + handle.offset;
+  return cudaSuccess;
 }
 
 // Under Book(): may these bytes be copied so?
@@ -161,6 +217,61 @@ cudaError_t cudaMallocHost(void** address, size_t bytes) { return cudaHostAlloc(
 
 cudaError_t cudaFreeHost(void* address) {
   return Call([&] { return Free(address, false); });
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags) {
+  return Call([&] {
+    std::lock_guard lock(Book());
+    const auto holder = Holder(host);
+    const bool pinned = holder != TheMemory().allocations.end() && !holder->second.on_device;
+    if (device == nullptr || flags != 0 || !pinned) return cudaErrorInvalidValue;
+    *device = host;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
+  return Call([&] {
+    std::lock_guard lock(Book());
+    auto& allocations = TheMemory().allocations;
+    const auto found = allocations.find(static_cast<char*>(address));  // its base only
+    if (handle == nullptr || found == allocations.end() || !found->second.on_device || found->second.opened > 0)
+      return cudaErrorInvalidValue;
+    Allocation& allocation = found->second;
+    if (!Share(allocation)) return cudaErrorMapBufferObjectFailed;
+    const Handle made = {allocation.id,
+                         getpid(),
+                         allocation.file,
+                         allocation.bytes,
+                         allocation.mapped - PageBytes(),
+                         static_cast<uint64_t>(found->first - allocation.mapping)};
+    std::memset(handle, 0, sizeof *handle);
+    std::memcpy(handle, &made, sizeof made);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned flags) {
+  return Call([&] {
+    if (address == nullptr || flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
+    Handle given;
+    std::memcpy(&given, &handle, sizeof given);
+    std::lock_guard lock(Book());
+    return OpenShared(address, given);
+  });
+}
+
+cudaError_t cudaIpcCloseMemHandle(void* address) {
+  return Call([&] {
+    std::lock_guard lock(Book());
+    auto& allocations = TheMemory().allocations;
+    const auto found = allocations.find(static_cast<char*>(address));
+    if (found == allocations.end() || found->second.opened == 0) return cudaErrorInvalidValue;
+    if (--found->second.opened > 0) return cudaSuccess;
+    munmap(found->second.mapping, found->second.mapped);
+    allocations.erase(found);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

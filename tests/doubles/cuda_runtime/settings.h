@@ -1,12 +1,15 @@
 // What a test sets by environment, read once: the machine that the double pretends to be, and the faults that it shows.
 //   CUDA_DOUBLE_DEVICES       number of devices, 0 to 64; default 2. Without a device every call answers
-//   cudaErrorNoDevice CUDA_DOUBLE_NO_DRIVER     1: as where no driver is installed (cudaErrorInsufficientDriver)
+//                             cudaErrorNoDevice
+//   CUDA_DOUBLE_NO_DRIVER     1: as where no driver is installed (cudaErrorInsufficientDriver)
 //   CUDA_DOUBLE_MEMORY_BYTES  memory of each device, for this process; default 4 GiB
 //   CUDA_DOUBLE_DELAY_US      latency before each operation on a stream, µs; default 0
 //   CUDA_DOUBLE_GRAPH_ORDER   "last": a replayed graph runs, of the nodes that are ready, the one recorded last; so a
-//   missing edge shows CUDA_DOUBLE_FAULT         "alloc@3,launch@5,copy@2,lost@40": which call of its kind fails,
-//   counted from 1 in this process.
-//                             alloc: cudaErrorMemoryAllocation; launch: cudaErrorLaunchOutOfResources; copy:
+//                             missing edge shows
+//   CUDA_DOUBLE_PEERS         0: no device reaches the memory of another
+//   CUDA_DOUBLE_MEMORY_OPS    0: the driver has no 64-bit stream memory operations (driver.cc)
+//   CUDA_DOUBLE_FAULT         "alloc@3,launch@5,copy@2,lost@40": which call of its kind fails, counted from 1 in this
+//                             process. alloc: cudaErrorMemoryAllocation; launch: cudaErrorLaunchOutOfResources; copy:
 //                             cudaErrorInvalidValue; lost: the n-th operation that a stream runs fails with
 //                             cudaErrorIllegalAddress, which stays
 // Thread-safe.
@@ -23,6 +26,7 @@ struct Settings {
   size_t memory_bytes = size_t{4} << 30;
   int delay_us = 0;
   bool replay_last_first = false;
+  bool peers = true;
 };
 
 const Settings& GetSettings();

@@ -36,6 +36,7 @@ using Work = std::function<void()>;
 struct Node {
   Work work;
   std::vector<int> dependencies;  // indices of earlier nodes
+  cudaEvent_t records = nullptr;  // in place of work: every replay records it
 };
 
 struct Capture {
@@ -60,6 +61,9 @@ CUstream_st* FindStream(cudaStream_t handle);
 // Under Book(): puts work on a stream, or records it as a node where the stream is captured. Once the device is lost,
 // work is dropped.
 cudaError_t Submit(CUstream_st* stream, Work work);
+
+// Under Book(): is there such an event?
+bool Known(cudaEvent_t event);
 
 // Under Book(): for calls that no capture may see (allocation, synchronisation): breaks the captures of the calling
 // thread that forbid them, and answers cudaErrorStreamCaptureUnsupported if there was one.

@@ -1,60 +1,55 @@
-// The null device with addresses, of which none is mapped in the host, and a collective for ranks that are threads of
-// one process: it reaches those addresses and offers messages, nothing else. Settings: MESSAGES_BASE, the null plugin;
-// MESSAGES_ON_STREAM=1, work completes on the caller's stream; MESSAGES_HOST=1, host memory is reached too;
-// MESSAGES_DEAF=1, a message never arrives and abort changes nothing. device_messages_endless, an exported function,
-// counts such messages.
+// A device and a collective whose memory is of a kind that nobody else has heard of, "messages": a device of another
+// plugin (MESSAGES_BASE, its library), whose memory has addresses of which none is mapped in the host, and messages
+// between processes or threads, which reach that memory through what init names, the device and its backend. Nothing
+// else is offered. Further settings: MESSAGES_ON_STREAM=1, work completes on the caller's stream; MESSAGES_HOST=1, host
+// memory is reached too; MESSAGES_DEAF=1, a message never arrives and abort changes nothing.
+// device_messages_endless, an exported function, counts such messages.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <tuple>
+#include <thread>
 #include <vector>
 
 #include "core/abi/boundary.h"
 #include "core/abi/collective.h"
 #include "core/abi/device.h"
+#include "tests/doubles/mesh/mesh.h"
 
-struct sy_communicator {
-  std::string name;
-  int rank = 0;
-  sy_device* device = nullptr;
-  bool aborted = false;  // guarded by mailbox.mutex
-};
 struct sy_request {};  // of a call that never ends
 
 namespace switchyard {
 namespace {
 
-const sy_host* host = nullptr;
-const sy_device_v1* device_table = nullptr;
-sy_plugin base{};
-sy_request endless;
-std::atomic<int> endless_count{0};
+constexpr char kKind[] = "messages";
 
-bool Set(const char* name) {
-  const char* value = host->setting(name);
-  return value != nullptr && value[0] == '1';
-}
+struct Instance : sy_instance {
+  bool Set(const char* name) const {
+    const char* const value = Setting(name);
+    return value != nullptr && value[0] == '1';
+  }
+  sy_plugin base{SY_HEADER(sy_plugin)};
+  sy_device_v2 base_device{}, device{};  // of the other plugin, and what becomes of it here
+};
+Instance& Of(sy_instance* instance) { return static_cast<Instance&>(*instance); }
 
-// --- addresses ---
+// --- the device ---
 
+// Of all instances: what one of them names, the collective of another may be handed.
 constexpr uint64_t kFirstAddress = 0x00F1'0000'0000'0000;  // no address of x86-64 or arm64 looks like it
 constexpr int kOffsetBits = 32;
 std::mutex buffers_mutex;
 std::vector<sy_buffer*> buffers;
 
-sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, int32_t* kind, sy_error*) {
+sy_status NativeAddress(sy_device*, sy_buffer* buffer, void** address, sy_error*) {
   const std::lock_guard lock(buffers_mutex);
   size_t index = 0;
   while (index < buffers.size() && buffers[index] != buffer) ++index;
   if (index == buffers.size()) buffers.push_back(buffer);
   *address = reinterpret_cast<void*>(kFirstAddress + (uint64_t{index} << kOffsetBits));
-  *kind = SY_MEMORY_CUDA;
   return SY_OK;
 }
 
@@ -63,11 +58,64 @@ sy_status NativeStream(sy_device*, sy_stream* stream, void** handle, sy_error*) 
   return SY_OK;
 }
 
-sy_status PlaceOf(void* address, sy_place* place, sy_error* error) {
+// The other plugin's device, but for what takes the instance.
+sy_device_v2 DeviceOver(const sy_device_v2& base) {
+  sy_device_v2 table = base;
+  table.header = SY_HEADER(sy_device_v2);
+  table.count = [](sy_instance* self, int32_t* count, sy_error* error) {
+    return Of(self).base_device.count(Of(self).base.instance, count, error);
+  };
+  table.open = [](sy_instance* self, int32_t index, const sy_open_options* options, sy_device** device,
+                  sy_error* error) {
+    return Of(self).base_device.open(Of(self).base.instance, index, options, device, error);
+  };
+  table.query = [](sy_instance* self, int32_t index, sy_device_info* info, sy_error* error) {
+    const sy_status status = Of(self).base_device.query(Of(self).base.instance, index, info, error);
+    if (status == SY_OK && SY_HAS(sy_device_info, info, memory_kind))
+      std::snprintf(info->memory_kind, sizeof info->memory_kind, "%s", kKind);
+    return status;
+  };
+  return table;
+}
+
+// --- the collective ---
+
+struct Communicator {
+  Communicator(const Instance& of, const sy_init_request& request)
+      : instance(of),
+        rank(request.rank),
+        size(request.size),
+        store(*request.store),
+        key(std::string("messages/") + request.name),
+        device(request.device),
+        api(static_cast<const sy_device_v2*>(request.backend->get_interface(request.backend->instance, "device/2"))) {}
+  ~Communicator() {
+    if (joining.joinable()) {
+      mesh.load()->Abort();
+      joining.join();
+    }
+    delete mesh;
+  }
+
+  const Instance& instance;
+  const int rank, size;
+  const sy_store store;
+  const std::string key;
+  sy_device* const device;
+  const sy_device_v2* const api;
+  std::atomic<doubles::Mesh*> mesh{nullptr};  // made by poll
+  std::thread joining;
+  std::atomic<bool> joined{false}, aborted{false};
+};
+Communicator& Of(sy_communicator* handle) { return *reinterpret_cast<Communicator*>(handle); }
+
+sy_status PlaceOf(const Communicator& communicator, void* address, sy_place* place, sy_error* error) {
   const auto value = reinterpret_cast<uint64_t>(address);
   *place = {nullptr, address, 0};
-  if (value < kFirstAddress)
-    return Set("MESSAGES_HOST") ? SY_OK : Refuse(error, SY_INVALID, "an address of the host was given to a device");
+  if (value < kFirstAddress) {
+    if (communicator.instance.Set("MESSAGES_HOST")) return SY_OK;
+    return Refuse(error, SY_INVALID, "an address of the host was given to a device");
+  }
   const std::lock_guard lock(buffers_mutex);
   const uint64_t index = (value - kFirstAddress) >> kOffsetBits;
   if (index >= buffers.size()) return Refuse(error, SY_INVALID, "an address of no buffer");
@@ -75,107 +123,134 @@ sy_status PlaceOf(void* address, sy_place* place, sy_error* error) {
   return SY_OK;
 }
 
-sy_status Move(sy_communicator& communicator, sy_place to, sy_place from, uint64_t bytes, sy_error* error) {
+sy_status Move(const Communicator& communicator, sy_place to, sy_place from, uint64_t bytes, sy_error* error) {
   if (to.buffer != nullptr || from.buffer != nullptr)
-    return device_table->copy(communicator.device, nullptr, to, from, bytes, error);
+    return communicator.api->copy(communicator.device, nullptr, to, from, bytes, nullptr, error);
   std::memcpy(to.host, from.host, bytes);
   return SY_OK;
 }
 
-// --- messages ---
+std::atomic<int> endless_count{0};
 
-struct Mailbox {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<std::tuple<std::string, int, int>, std::vector<std::string>> waiting;  // communicator, from, to
-} mailbox;
-
-sy_status SendReceive(sy_communicator* communicator, const sy_call* call, const sy_transfer* transfers, uint32_t count,
+sy_status SendReceive(sy_communicator* handle, const sy_call* call, const sy_transfer* transfers, uint32_t count,
                       sy_request** request, sy_error* error) {
+  Communicator& communicator = Of(handle);
   *request = nullptr;
-  if (Set("MESSAGES_DEAF")) {
-    *request = &endless;
+  if (communicator.instance.Set("MESSAGES_DEAF")) {
+    *request = new sy_request;
     ++endless_count;
     return SY_OK;
   }
   if (call->stream != nullptr) {
-    if (const sy_status status = device_table->synchronize(communicator->device, call->stream, error); status != SY_OK)
-      return status;
+    const sy_status status = communicator.api->synchronize(communicator.device, call->stream, nullptr, error);
+    if (status != SY_OK) return status;
   }
+  std::vector<std::string> staged(count);
+  std::vector<doubles::Transfer> exchanged;
   for (uint32_t i = 0; i < count; ++i) {
-    if (!transfers[i].is_send) continue;
-    std::string bytes(transfers[i].bytes, '\0');
+    const sy_transfer& transfer = transfers[i];
+    staged[i].resize(transfer.bytes);
+    exchanged.push_back({transfer.peer, transfer.is_send != 0, staged[i].data(), transfer.bytes, 0});
+    if (!transfer.is_send || transfer.bytes == 0) continue;
     sy_place from;
-    if (const sy_status status = PlaceOf(transfers[i].address, &from, error); status != SY_OK) return status;
-    if (const sy_status status = Move(*communicator, {nullptr, bytes.data(), 0}, from, bytes.size(), error);
-        status != SY_OK)
-      return status;
-    const std::lock_guard lock(mailbox.mutex);
-    mailbox.waiting[{communicator->name, communicator->rank, transfers[i].peer}].push_back(std::move(bytes));
-    mailbox.changed.notify_all();
+    if (const sy_status status = PlaceOf(communicator, transfer.address, &from, error); status != SY_OK) return status;
+    const sy_status status = Move(communicator, {nullptr, staged[i].data(), 0}, from, transfer.bytes, error);
+    if (status != SY_OK) return status;
   }
+  if (communicator.mesh.load()->Exchange(exchanged) != doubles::Outcome::kDone)
+    return Refuse(error, SY_ABORTED, "aborted, or a peer is gone");
   for (uint32_t i = 0; i < count; ++i) {
-    if (transfers[i].is_send) continue;
-    std::string bytes;
-    {
-      std::unique_lock lock(mailbox.mutex);
-      auto& queue = mailbox.waiting[{communicator->name, transfers[i].peer, communicator->rank}];
-      mailbox.changed.wait(lock, [&] { return communicator->aborted || !queue.empty(); });
-      if (queue.empty()) return Refuse(error, SY_ABORTED, "aborted");
-      bytes = std::move(queue.front());
-      queue.erase(queue.begin());
-    }
-    if (bytes.size() != transfers[i].bytes) return Refuse(error, SY_INVALID, "a message of another size");
+    const sy_transfer& transfer = transfers[i];
+    if (transfer.is_send || transfer.bytes == 0) continue;
     sy_place to;
-    if (const sy_status status = PlaceOf(transfers[i].address, &to, error); status != SY_OK) return status;
-    if (const sy_status status = Move(*communicator, to, {nullptr, bytes.data(), 0}, bytes.size(), error);
-        status != SY_OK)
-      return status;
+    if (const sy_status status = PlaceOf(communicator, transfer.address, &to, error); status != SY_OK) return status;
+    const sy_status status = Move(communicator, to, {nullptr, staged[i].data(), 0}, transfer.bytes, error);
+    if (status != SY_OK) return status;
   }
   return SY_OK;
 }
 
-sy_status RequestPoll(sy_request*, sy_error*) { return SY_IN_PROGRESS; }
-
-sy_status Query(sy_collective_info* info, sy_error*) {
+sy_status Query(sy_instance* instance, sy_collective_info* info, sy_error*) {
+  static const char* const kOwn[] = {kKind, nullptr};
+  static const char* const kBoth[] = {kKind, "host", nullptr};
   sy_collective_info own{};
   std::snprintf(own.name, sizeof own.name, "messages");
-  own.completion = Set("MESSAGES_ON_STREAM") ? SY_COMPLETES_ON_STREAM : SY_COMPLETES_BY_POLL;
-  own.memory_kinds = 1u << SY_MEMORY_CUDA | (Set("MESSAGES_HOST") ? 1u << SY_MEMORY_HOST : 0u);
+  own.completion = Of(instance).Set("MESSAGES_ON_STREAM") ? SY_COMPLETES_ON_STREAM : SY_COMPLETES_BY_POLL;
+  own.memory_kinds = Of(instance).Set("MESSAGES_HOST") ? kBoth : kOwn;
   own.alignment = 64;
   FillStruct(info, own);
   return SY_OK;
 }
 
-sy_status Init(const sy_init_request* request, sy_communicator** communicator, sy_error*) {
-  *communicator = new sy_communicator{request->name, request->rank, request->device};
-  return SY_OK;
+sy_status Init(sy_instance* instance, const sy_init_request* request, sy_communicator** communicator, sy_error* error) {
+  sy_device_info info{SY_HEADER(sy_device_info)};
+  if (request->device != nullptr) {
+    const auto* const api =
+        static_cast<const sy_device_v2*>(request->backend->get_interface(request->backend->instance, "device/2"));
+    const sy_status known = api->query(request->backend->instance, request->device_index, &info, error);
+    if (known != SY_OK) return known;
+  }
+  if (std::strcmp(info.memory_kind, kKind) != 0)
+    return SY_FAIL(error, SY_UNSUPPORTED, "only memory of the kind \"%s\" is reached, not \"%s\"", kKind,
+                   info.memory_kind);
+  return Guarded(error, [&]() -> sy_status {
+    auto made = std::make_unique<Communicator>(Of(instance), *request);
+    if (made->rank == 0) {  // the name that no other run has
+      static std::atomic<int> count{0};
+      const std::string name = Text("messages-", getpid(), "-", count++);
+      const sy_status told = made->store.put(made->store.context, made->key.c_str(), name.data(),
+                                             static_cast<uint32_t>(name.size()), error);
+      if (told != SY_OK) return told;
+    }
+    *communicator = reinterpret_cast<sy_communicator*>(made.release());
+    return SY_OK;
+  });
 }
 
-sy_status Poll(sy_communicator*, sy_error*) { return SY_OK; }
-
-void Abort(sy_communicator* communicator) {
-  const std::lock_guard lock(mailbox.mutex);
-  communicator->aborted = true;
-  mailbox.changed.notify_all();
+sy_status Poll(sy_communicator* handle, sy_error* error) {
+  Communicator& communicator = Of(handle);
+  if (communicator.joined) return SY_OK;
+  if (communicator.aborted) return Refuse(error, SY_ABORTED, "aborted while joining");
+  if (communicator.mesh != nullptr) return SY_IN_PROGRESS;
+  char name[64];
+  uint32_t bytes = 0;
+  const sy_status told = communicator.store.get(communicator.store.context, communicator.key.c_str(), name, sizeof name,
+                                                &bytes, 0, nullptr);
+  if (told == SY_TIMEOUT) return SY_IN_PROGRESS;
+  if (told != SY_OK) return Refuse(error, told, "the name of the communicator is not to be had");
+  communicator.mesh = new doubles::Mesh(std::string(name, bytes), communicator.rank, communicator.size);
+  communicator.joining = std::thread([&communicator] {  // for it waits
+    if (communicator.mesh.load()->Join() == doubles::Outcome::kDone) communicator.joined = true;
+  });
+  if (communicator.aborted) communicator.mesh.load()->Abort();
+  return SY_IN_PROGRESS;
 }
 
-void Destroy(sy_communicator* communicator) { delete communicator; }
+void Abort(sy_communicator* handle) {
+  if (Of(handle).instance.Set("MESSAGES_DEAF")) return;
+  Of(handle).aborted = true;
+  if (doubles::Mesh* const mesh = Of(handle).mesh) mesh->Abort();
+}
 
-const void* Interface(const char* name) {
-  static const sy_memory_ext_v1 memory{
-      .header = SY_HEADER(sy_memory_ext_v1), .native_address = NativeAddress, .native_stream = NativeStream};
-  static const sy_collective_v1 messages{.header = SY_HEADER(sy_collective_v1),
-                                         .query = Query,
-                                         .init = Init,
-                                         .poll = Poll,
-                                         .send_recv_batch = SendReceive,
-                                         .abort = Abort,
-                                         .destroy = Destroy,
-                                         .request_poll = RequestPoll};
-  if (std::strcmp(name, "memory_ext/1") == 0) return &memory;
-  if (std::strcmp(name, "collective/1") == 0) return &messages;
-  return base.interface(name);
+void Destroy(sy_communicator* handle) { delete &Of(handle); }
+
+const void* GetInterface(sy_instance* instance, const char* name) {
+  static const sy_memory_ext_v2 memory{
+      .header = SY_HEADER(sy_memory_ext_v2), .native_address = NativeAddress, .native_stream = NativeStream};
+  static const sy_collective_v2 messages{
+      .header = SY_HEADER(sy_collective_v2),
+      .query = Query,
+      .init = Init,
+      .poll = Poll,
+      .send_recv_batch = SendReceive,
+      .abort = Abort,
+      .destroy = Destroy,
+      .request_poll = [](sy_communicator*, sy_request*, sy_error*) { return sy_status{SY_IN_PROGRESS}; },
+      .request_release = [](sy_communicator*, sy_request* request) { delete request; }};
+  if (std::strcmp(name, "device/2") == 0) return &Of(instance).device;
+  if (std::strcmp(name, "memory_ext/2") == 0) return &memory;
+  if (std::strcmp(name, "collective/2") == 0) return &messages;
+  return Of(instance).base.get_interface(Of(instance).base.instance, name);
 }
 
 }  // namespace
@@ -183,15 +258,17 @@ const void* Interface(const char* name) {
 
 extern "C" SY_EXPORT int device_messages_endless() { return switchyard::endless_count; }
 
-extern "C" SY_EXPORT sy_status sy_plugin_query(const sy_host* given, sy_plugin* plugin, sy_error* error) {
+extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
   using namespace switchyard;
-  host = given;
-  const char* const path = given->setting("MESSAGES_BASE");
+  auto instance = std::make_unique<Instance>();
+  instance->host = host;
+  const char* const path = instance->Setting("MESSAGES_BASE");
   void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Refuse(error, SY_INTERNAL, "MESSAGES_BASE names no library");
-  base.header = SY_HEADER(sy_plugin);
-  const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(library, "sy_plugin_query"));
-  if (const sy_status status = query(given, &base, error); status != SY_OK) return status;
-  device_table = static_cast<const sy_device_v1*>(base.interface("device/1"));
-  return AnswerQuery(given, plugin, error, "device_messages", "0.1.0", Interface);
+  const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(library, "sy_plugin_create"));
+  if (const sy_status status = create(host, &instance->base, error); status != SY_OK) return status;
+  instance->base_device =
+      ReadStruct(static_cast<const sy_device_v2*>(instance->base.get_interface(instance->base.instance, "device/2")));
+  instance->device = DeviceOver(instance->base_device);
+  return AnswerCreate(host, plugin, error, {"messages", "0.2.0", "Switchyard"}, std::move(instance), GetInterface);
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "tests/doubles/npu/simulator.h"
 
@@ -36,6 +37,8 @@ char* Map(size_t bytes, int protection) {
 
 aclError NoContext() { return Fail(ACL_ERROR_RT_CONTEXT_NULL, "this thread has no context: aclrtSetDevice first"); }
 
+bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % sizeof(uint64_t) == 0; }
+
 // Both sides of a copy as host pointers.
 Outcome Move(void* destination, const void* source, size_t count, aclrtMemcpyKind kind) {
   const bool to_device = kind == ACL_MEMCPY_HOST_TO_DEVICE || kind == ACL_MEMCPY_DEVICE_TO_DEVICE;
@@ -44,7 +47,13 @@ Outcome Move(void* destination, const void* source, size_t count, aclrtMemcpyKin
   const char* from = from_device ? Translate(source, count) : static_cast<const char*>(source);
   if (to == nullptr || from == nullptr)
     return {ACL_ERROR_RT_PARAM_INVALID, "a copy touches memory that is not allocated"};
-  std::memmove(to, from, count);
+  if (count == sizeof(uint64_t) && IsAligned(to) && IsAligned(from)) {
+    // In one piece, as a value that streams write and wait for meanwhile.
+    __atomic_store_n(reinterpret_cast<uint64_t*>(to),
+                     __atomic_load_n(reinterpret_cast<const uint64_t*>(from), __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+  } else {
+    std::memmove(to, from, count);
+  }
   return {};
 }
 
@@ -154,4 +163,28 @@ NPU_EXPORT aclError aclrtMemset(void* address, size_t room, int32_t value, size_
 NPU_EXPORT aclError aclrtMemsetAsync(void* address, size_t room, int32_t value, size_t count, aclrtStream stream) {
   if (count > room) return Fail(ACL_ERROR_RT_PARAM_INVALID, "a fill is larger than its destination");
   return Enqueue(stream, [=] { return Set(address, value, count); });
+}
+
+NPU_EXPORT aclError aclrtValueWrite(void* address, uint64_t value, uint32_t flag, aclrtStream stream) {
+  if (flag != 0 || !IsAligned(address))
+    return Fail(ACL_ERROR_RT_PARAM_INVALID, "a value is 8 bytes at a multiple of 8");
+  return Enqueue(stream, [=]() -> Outcome {
+    auto* at = reinterpret_cast<uint64_t*>(Translate(address, sizeof value));
+    if (at == nullptr) return {ACL_ERROR_RT_PARAM_INVALID, "a value is written to memory that is not allocated"};
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+    return {};
+  });
+}
+
+NPU_EXPORT aclError aclrtValueWait(void* address, uint64_t value, uint32_t flag, aclrtStream stream) {
+  if (flag != ACL_STREAM_WAIT_VALUE_GEQ || !IsAligned(address))
+    return Fail(ACL_ERROR_RT_PARAM_INVALID, "the simulator waits for a value of 8 bytes that is large enough");
+  return Enqueue(stream, [=]() -> Outcome {
+    for (;;) {
+      const auto* at = reinterpret_cast<const uint64_t*>(Translate(address, sizeof value));
+      if (at == nullptr) return {ACL_ERROR_RT_PARAM_INVALID, "a stream waits for a value that is not allocated"};
+      if (static_cast<int64_t>(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) >= 0) return {};
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  });
 }

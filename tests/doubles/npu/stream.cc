@@ -2,8 +2,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "tests/doubles/npu/simulator.h"
@@ -135,7 +135,8 @@ class Stream {
 };
 
 std::mutex streams_mutex;
-std::set<Stream*> streams;  // guarded by streams_mutex
+// Guarded by streams_mutex. Never destroyed: a process may end while a stream hangs.
+auto& streams = *new std::map<Stream*, std::shared_ptr<Stream>>;
 
 // The stream behind a handle, of the current device; nullptr after Fail.
 Stream* Own(aclrtStream handle, aclError* code) {
@@ -175,10 +176,10 @@ using namespace simulator;
 
 NPU_EXPORT aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) {
   if (CurrentDevice() < 0) return Fail(ACL_ERROR_RT_CONTEXT_NULL, "this thread has no context: aclrtSetDevice first");
-  auto* made = new Stream(CurrentDevice());
+  auto made = std::make_shared<Stream>(CurrentDevice());
   const std::lock_guard lock(streams_mutex);
-  streams.insert(made);
-  *stream = made;
+  *stream = made.get();
+  streams.emplace(made.get(), made);
   return ACL_SUCCESS;
 }
 
@@ -186,11 +187,9 @@ NPU_EXPORT aclError aclrtDestroyStream(aclrtStream handle) {
   aclError code = ACL_SUCCESS;
   Stream* stream = Own(handle, &code);
   if (stream == nullptr) return code;
-  {
-    const std::lock_guard lock(streams_mutex);
-    streams.erase(stream);
-  }
-  delete stream;
+  std::shared_ptr<Stream> last;  // goes without the lock, since it ends what is queued
+  const std::lock_guard lock(streams_mutex);
+  last = std::move(streams.extract(stream).mapped());
   return ACL_SUCCESS;
 }
 
@@ -202,13 +201,13 @@ NPU_EXPORT aclError aclrtSynchronizeStream(aclrtStream handle) {
 
 NPU_EXPORT aclError aclrtSynchronizeDevice() {
   if (CurrentDevice() < 0) return Fail(ACL_ERROR_RT_CONTEXT_NULL, "this thread has no context: aclrtSetDevice first");
-  std::set<Stream*> all;
+  std::map<Stream*, std::shared_ptr<Stream>> all;
   {
     const std::lock_guard lock(streams_mutex);
     all = streams;
   }
   Outcome first;
-  for (Stream* stream : all) {
+  for (const auto& [stream, owner] : all) {
     if (stream->device != CurrentDevice()) continue;
     const Outcome outcome = stream->Drain();
     if (first.code == ACL_SUCCESS) first = outcome;

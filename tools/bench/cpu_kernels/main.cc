@@ -56,7 +56,7 @@ double Now(bool cpu_time) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-const char* Setting(const char* name) { return std::getenv((std::string("SWITCHYARD_") + name).c_str()); }
+const char* Setting(void*, const char* name) { return std::getenv((std::string("SWITCHYARD_") + name).c_str()); }
 
 [[noreturn]] void Quit(const std::string& message) {
   fmt::print(stderr, "cpu_kernel_bench: {}\n", message);
@@ -70,15 +70,15 @@ class Bench {
       : cpu_time_(cpu_time), only_(std::move(only)) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) Quit(dlerror());
-    static const sy_host host = {SY_HEADER(sy_host), nullptr, Setting};
-    const auto query = reinterpret_cast<sy_plugin_query_fn>(dlsym(library, "sy_plugin_query"));
+    static const sy_host host = {SY_HEADER(sy_host), nullptr, nullptr, Setting};
+    const auto create = reinterpret_cast<sy_plugin_create_fn>(dlsym(library, "sy_plugin_create"));
     sy_plugin plugin = {SY_HEADER(sy_plugin)};
-    if (query == nullptr || query(&host, &plugin, &error_) != SY_OK) Quit(path + " is no plugin");
-    device_api_ = static_cast<const sy_device_v1*>(plugin.interface("device/1"));
-    kernels_ = static_cast<const sy_kernel_v1*>(plugin.interface("kernel/1"));
+    if (create == nullptr || create(&host, &plugin, &error_) != SY_OK) Quit(path + " is no plugin");
+    device_api_ = static_cast<const sy_device_v2*>(plugin.get_interface(plugin.instance, "device/2"));
+    kernels_ = static_cast<const sy_kernel_v2*>(plugin.get_interface(plugin.instance, "kernel/2"));
     sy_open_options options = {SY_HEADER(sy_open_options)};
     options.threads = threads;
-    if (device_api_->open(0, &options, &device_, &error_) != SY_OK) Quit(error_.message);
+    if (device_api_->open(plugin.instance, 0, &options, &device_, &error_) != SY_OK) Quit(error_.message);
   }
 
   // Seconds of one launch: the fastest within about `budget` seconds. An output that may lie in place of an input does.
@@ -105,8 +105,8 @@ class Bench {
     std::vector<sy_buffer*> owned;
     const auto allocate = [&](uint64_t bytes) {
       sy_buffer* buffer = nullptr;
-      if (device_api_->alloc(device_, bytes, &buffer, &error_) != SY_OK) Quit(error_.message);
-      device_api_->fill(device_, nullptr, {buffer, nullptr, 0}, 0, bytes, &error_);
+      if (device_api_->alloc(device_, bytes, nullptr, &buffer, &error_) != SY_OK) Quit(error_.message);
+      device_api_->fill(device_, nullptr, {buffer, nullptr, 0}, 0, bytes, nullptr, &error_);
       owned.push_back(buffer);
       return sy_place{buffer, nullptr, 0};
     };
@@ -122,7 +122,7 @@ class Bench {
     if (info.workspace_bytes) binding.workspace = allocate(info.workspace_bytes);
     sy_bound* bound = nullptr;
     sy_launch launch = nullptr;
-    if (kernels_->bind(kernel, &binding, &bound, &launch, &error_) != SY_OK) Quit(error_.message);
+    if (kernels_->bind(device_, kernel, &binding, &bound, &launch, &error_) != SY_OK) Quit(error_.message);
     launch(bound, nullptr, &error_);
     double best = 1e9;
     const double end = Now(false) + budget;
@@ -131,8 +131,8 @@ class Bench {
       if (launch(bound, nullptr, &error_) != SY_OK) Quit(error_.message);
       best = std::min(best, Now(cpu_time_) - start);
     }
-    kernels_->unbind(bound);
-    kernels_->release(kernel);
+    kernels_->unbind(device_, bound);
+    kernels_->release(device_, kernel);
     for (sy_buffer* buffer : owned) device_api_->free(device_, buffer);
     return best;
   }
@@ -178,14 +178,14 @@ class Bench {
       std::memcpy(&host[i], reinterpret_cast<const char*>(&value) + (t.dtype == SY_F32 ? 0 : 2),
                   t.dtype == SY_F32 ? 4 : 2);
     }
-    device_api_->copy(device_, nullptr, place, {nullptr, host.data(), 0}, host.size(), &error_);
+    device_api_->copy(device_, nullptr, place, {nullptr, host.data(), 0}, host.size(), nullptr, &error_);
   }
 
   bool cpu_time_;
   std::string only_;
   double peak_ = 0, total_ = 0, flops_ = 0;
-  const sy_device_v1* device_api_ = nullptr;
-  const sy_kernel_v1* kernels_ = nullptr;
+  const sy_device_v2* device_api_ = nullptr;
+  const sy_kernel_v2* kernels_ = nullptr;
   sy_device* device_ = nullptr;
   sy_error error_ = {SY_HEADER(sy_error)};
 };

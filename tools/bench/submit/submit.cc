@@ -38,13 +38,7 @@ double Median(std::vector<double> values) {
 void MeasureCall(sy_launch noop) {
   constexpr int64_t kCalls = 1000000;
   sy_error error = EmptyError();
-  static const sy_kernel_v1 kApi = [] {
-    sy_kernel_v1 api{};
-    api.header = SY_HEADER(sy_kernel_v1);
-    api.unbind = [](sy_bound*) {};
-    return api;
-  }();
-  const BoundKernel kernel(&kApi, nullptr, noop);
+  const BoundKernel kernel(nullptr, nullptr, noop);
   std::vector<double> direct, plugin;
   int64_t failures = 0;
   for (int round = 0; round < 41; ++round) {

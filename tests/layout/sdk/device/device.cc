@@ -43,12 +43,13 @@ struct AtExit {
   }
 } at_exit;
 
-sy_status Count(int32_t* count, sy_error*) {
+sy_status Count(sy_instance*, int32_t* count, sy_error*) {
   *count = 1;
   return SY_OK;
 }
 
-sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
+sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* error) {
+  if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
   if (index != 0) return SY_FAIL(error, SY_INVALID, "no device %d of 1", index);
   sy_device_info filled{};
   std::snprintf(filled.name, sizeof filled.name, "example device");
@@ -57,12 +58,14 @@ sy_status Query(int32_t index, sy_device_info* info, sy_error* error) {
   filled.alignment = kAlignment;
   filled.address_kind = SY_ADDRESS_OPAQUE;
   filled.flags = SY_DEVICE_SHAREABLE;
-  filled.dtypes = 1u << SY_F32 | 1u << SY_I32;
+  filled.dtypes = 1u << SY_F32;
   FillStruct(info, filled);
   return SY_OK;
 }
 
-sy_status Open(int32_t, const sy_open_options*, sy_device** device, sy_error* error) {
+sy_status Open(sy_instance*, int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
+  if (index != 0) return SY_FAIL(error, SY_INVALID, "no device %d of 1", index);
   return Guarded(error, [&] {
     *device = new sy_device;
     return SY_OK;
@@ -70,7 +73,8 @@ sy_status Open(int32_t, const sy_open_options*, sy_device** device, sy_error* er
 }
 void Close(sy_device* device) { delete device; }
 
-sy_status Allocate(sy_device*, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+sy_status Allocate(sy_device*, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   if (bytes == 0) return SY_FAIL(error, SY_INVALID, "alloc: expected at least 1 byte");
   void* memory = nullptr;
   if (bytes > kMemory || posix_memalign(&memory, kAlignment, bytes) != 0)
@@ -92,13 +96,17 @@ char* Resolve(const sy_place& place, uint64_t bytes) {
   return inside ? place.buffer->address + place.offset : nullptr;
 }
 
-sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes, sy_error* error) {
+sy_status Copy(sy_device*, sy_stream*, sy_place destination, sy_place source, uint64_t bytes,
+               const sy_copy_options* options, sy_error* error) {
+  if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
   char *to = Resolve(destination, bytes), *from = Resolve(source, bytes);
   if (to == nullptr || from == nullptr) return SY_FAIL(error, SY_INVALID, "copy: a side does not lie in its buffer");
   std::memmove(to, from, bytes);
   return SY_OK;
 }
-sy_status Synchronize(sy_device*, sy_stream*, sy_error*) { return SY_OK; }
+sy_status Synchronize(sy_device*, sy_stream*, const sy_synchronize_options* options, sy_error* error) {
+  return KnowsExtensions(options, error) ? SY_OK : SY_UNSUPPORTED;
+}
 
 sy_status Prepare(sy_device*, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
                   sy_error* error) {
@@ -112,6 +120,8 @@ sy_status Prepare(sy_device*, const sy_prepare_request* given, sy_kernel** kerne
     if (const sy_status status = ReadOpRequest(request, op, sizeof(example_squareplus_attributes), &r, error);
         status != SY_OK)
       return status;
+    if (r.determinism > SY_DETERMINISM_EXACT)
+      return SY_FAIL(error, SY_UNSUPPORTED, "%s: determinism class %u", op, r.determinism);
     const size_t operands = backward ? 2 : 1;
     if (!r.HasCounts(operands, operands, 1) || !r.RequireContiguous() || !r.RequireNoAccumulation())
       return SY_UNSUPPORTED;
@@ -139,7 +149,9 @@ sy_status Run(sy_bound* bound, sy_stream*, sy_error*) {
   return SY_OK;
 }
 
-sy_status Bind(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch, sy_error* error) {
+sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* launch,
+               sy_error* error) {
+  if (!KnowsExtensions(binding, error)) return SY_UNSUPPORTED;
   const uint64_t bytes = static_cast<uint64_t>(kernel->elements) * sizeof(float);
   char *x = Resolve(binding->inputs[0], bytes), *out = Resolve(binding->outputs[0], bytes);
   char* dy = kernel->backward ? Resolve(binding->inputs[1], bytes) : x;
@@ -152,11 +164,11 @@ sy_status Bind(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, s
     return SY_OK;
   });
 }
-void Unbind(sy_bound* bound) { delete bound; }
-void Release(sy_kernel* kernel) { delete kernel; }
+void Unbind(sy_device*, sy_bound* bound) { delete bound; }
+void Release(sy_device*, sy_kernel* kernel) { delete kernel; }
 
-constexpr sy_kernel_v1 kKernels = {SY_HEADER(sy_kernel_v1), Prepare, Bind, Unbind, Release};
-constexpr sy_device_v1 kDevice = {.header = SY_HEADER(sy_device_v1),
+constexpr sy_kernel_v2 kKernels = {SY_HEADER(sy_kernel_v2), Prepare, Bind, Unbind, Release};
+constexpr sy_device_v2 kDevice = {.header = SY_HEADER(sy_device_v2),
                                   .count = Count,
                                   .open = Open,
                                   .close = Close,
@@ -166,14 +178,14 @@ constexpr sy_device_v1 kDevice = {.header = SY_HEADER(sy_device_v1),
                                   .copy = Copy,
                                   .synchronize = Synchronize};
 
-const void* Interface(const char* name) {
-  if (std::strcmp(name, "device/1") == 0) return &kDevice;
-  if (std::strcmp(name, "kernel/1") == 0) return &kKernels;
+const void* GetInterface(sy_instance*, const char* name) {
+  if (std::strcmp(name, "device/2") == 0) return &kDevice;
+  if (std::strcmp(name, "kernel/2") == 0) return &kKernels;
   return nullptr;
 }
 
 }  // namespace
 
-sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  return AnswerQuery(host, plugin, error, "example", "1", Interface);
+sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  return AnswerCreate(host, plugin, error, {"example", "1", "nobody"}, std::make_unique<sy_instance>(), GetInterface);
 }

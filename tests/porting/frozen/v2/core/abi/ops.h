@@ -2,7 +2,8 @@
  * backends/reference spells out in plain C++ with fp64 accumulation.
  *
  * Conventions. Tensors are row-major contiguous. Images are NHWC, volumes NDHWC; `spatial` below is H,W or D,H,W. Reductions and products
- * accumulate at least in f32. Floating tensors may be f32, bf16 or f16, mixed within one op where sensible (statistics, gammas and betas,
+ * accumulate at least in f32; a result of a half type is rounded to nearest, ties to even, what is too large becomes infinite, NaN stays
+ * NaN. Floating tensors may be f32, bf16 or f16, mixed within one op where sensible (statistics, gammas and betas,
  * gains and loss values are f32; optimizer state is f32); labels and indices are i32. An input marked ? may be absent at the end of the list
  * or as the attribute says. "1" is a tensor of one element. A backend answers SY_UNSUPPORTED to whatever it does not take.
  */
@@ -40,7 +41,7 @@ typedef struct sy_attention_attributes {
 } sy_attention_attributes;
 
 /* layer_norm: x (…, C) [, residual (…, C)], gamma (C), beta (C) → y (…, C), mean (…), rstd (…) [, sum (…, C)]      statistics f32
- *   h = x + residual (output 3 = h if residual); y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
+ *   h = x + residual, rounded to output 3 = h if residual; y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance
  * layer_norm_backward: h (…, C), gamma, mean, rstd, dy (…, C) [, dsum (…, C)] → dh (…, C), dgamma (C) f32, dbeta (C) f32
  *   dh is the gradient through the norm, plus dsum if residual (so that dh serves x and residual alike) */
 typedef struct sy_layer_norm_attributes {
@@ -182,13 +183,24 @@ typedef struct sy_resize_attributes {
   int32_t spatial_rank, mode, align_corners;
 } sy_resize_attributes;
 
-/* all_reduce, reduce_scatter, all_gather, broadcast are nodes of the graph too; a collective plugin runs them, never a kernel. */
+/* all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, receive are nodes of the graph too; a collective plugin runs them, never a kernel. */
 typedef struct sy_collective_attributes {
   sy_header header;
-  int32_t reduction, root;
-  int32_t group;  /* which communicator: an index into the run's groups; 0 = data parallel */
+  int32_t reduction;
+  int32_t root;   /* of broadcast; the other rank of send and receive */
+  int32_t group;  /* which communicator: an index into the run's groups */
   float scale;    /* applied to the result: 1/W for a mean */
 } sy_collective_attributes;
+
+/* group_norm: x (N, …, C), gamma (C), beta (C) → y (N, …, C), mean (N, groups), rstd (N, groups)      statistics f32
+ *   group j of a sample is its channels [j·C/groups, (j+1)·C/groups) at all places; `groups` divides C
+ *   y = (x − mean)·rstd·gamma + beta, with mean and rstd = 1/√(var + eps) of the element's group, biased variance
+ * group_norm_backward: x, gamma, mean, rstd, dy (N, …, C) → dx (N, …, C), dgamma (C) f32, dbeta (C) f32 */
+typedef struct sy_group_norm_attributes {
+  sy_header header;
+  float eps;
+  int32_t groups;
+} sy_group_norm_attributes;
 
 #ifdef __cplusplus
 }

@@ -37,16 +37,21 @@ static sy_status refuse(sy_error* error, sy_status status, const char* format, .
   return status;
 }
 
-static sy_status count_devices(int32_t* count, sy_error* error) {
-  (void)error; /* where the driver or the hardware is missing: *count = 0, SY_OK, and the reason in error->message */
-  *count = DEVICES;
+/* Every struct of the caller may carry extensions; one that is required must be understood. We know none. */
+static sy_status understand(const void* given, sy_error* error) {
+  const sy_extension* unknown = sy_required_extension(given);
+  return unknown == NULL ? SY_OK : refuse(error, SY_UNSUPPORTED, "the extension %s is unknown", unknown->name);
+}
+
+static sy_status count_devices(sy_instance* instance, int32_t* count, sy_error* error) {
+  *count = DEVICES; /* where the driver or the hardware is missing: SY_UNSUPPORTED, and the reason in error->message */
   return SY_OK;
 }
 
-static sy_status query_device(int32_t index, sy_device_info* info, sy_error* error) {
+static sy_status query_device(sy_instance* instance, int32_t index, sy_device_info* info, sy_error* error) {
+  if (understand(info, error) != SY_OK) return SY_UNSUPPORTED;
   if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
-  sy_device_info filled;
-  memset(&filled, 0, sizeof filled);
+  sy_device_info filled = {0};
   snprintf(filled.name, sizeof filled.name, "frozen_streams device %d", (int)index);
   memcpy(filled.uuid, "frozen_streams", sizeof "frozen_streams" < 12 ? sizeof "frozen_streams" : 12);
   memcpy(filled.uuid + 12, &index, sizeof index); /* the same for the same device in every process */
@@ -55,7 +60,7 @@ static sy_status query_device(int32_t index, sy_device_info* info, sy_error* err
   filled.alignment = ALIGNMENT;
   filled.address_kind = SY_ADDRESS_OPAQUE;              /* the engine never reads or writes our memory itself */
   filled.flags = SY_DEVICE_SHAREABLE | SY_DEVICE_ASYNC; /* several processes may drive it at once */
-  filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32; /* that it can store */
+  filled.dtypes = 1u << SY_F32;                         /* those that it has kernels for; copies know only bytes */
   /* The caller's struct may be smaller or larger than ours: fill what fits behind its header. */
   size_t bytes = info->header.size < sizeof filled ? info->header.size : sizeof filled;
   if (bytes > sizeof(sy_header))
@@ -63,15 +68,15 @@ static sy_status query_device(int32_t index, sy_device_info* info, sy_error* err
   return SY_OK;
 }
 
-static sy_status open_device(int32_t index, const sy_open_options* options, sy_device** device, sy_error* error) {
-  (void)options;
+static sy_status open_device(sy_instance* instance, int32_t index, const sy_open_options* options, sy_device** device,
+                             sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   if (index < 0 || index >= DEVICES) return refuse(error, SY_INVALID, "no device %d of %d", (int)index, DEVICES);
-  sy_device* opened = malloc(sizeof *opened);
-  if (opened == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
-  opened->index = index;
-  opened->streams = NULL;
-  pthread_mutex_init(&opened->mutex, NULL);
-  *device = opened;
+  *device = malloc(sizeof **device);
+  if (*device == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
+  (*device)->index = index;
+  (*device)->streams = NULL;
+  pthread_mutex_init(&(*device)->mutex, NULL);
   return SY_OK;
 }
 
@@ -87,15 +92,16 @@ static void free_buffer(sy_device* device, sy_buffer* buffer) {
   free(buffer);
 }
 
-static sy_status alloc_buffer(sy_device* device, uint64_t bytes, sy_buffer** buffer, sy_error* error) {
+static sy_status alloc_buffer(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
+                              sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   if (bytes == 0) return refuse(error, SY_INVALID, "alloc: expected at least 1 byte");
   sy_buffer* made = calloc(1, sizeof *made);
   if (made == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   uint64_t before = atomic_fetch_add(&in_use[device->index], bytes);
   made->bytes = bytes;
-  if (before <= MEMORY && bytes <= MEMORY - before) {
+  if (before <= MEMORY && bytes <= MEMORY - before)
     made->address = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-  }
   if (made->address == NULL) { /* the device goes on working after it */
     free_buffer(device, made);
     return refuse(error, SY_OUT_OF_MEMORY, "alloc of %llu bytes: %llu of %llu are in use", (unsigned long long)bytes,
@@ -202,7 +208,7 @@ static sy_status submit(sy_stream* stream, command what, sy_error* error) {
 
 static sy_status create_stream(sy_device* device, const sy_stream_options* options, sy_stream** stream,
                                sy_error* error) {
-  (void)options; /* a priority */
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   sy_stream* made = calloc(1, sizeof *made);
   if (made == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   made->end = &made->first;
@@ -242,8 +248,10 @@ static void drain(sy_stream* stream) {
   pthread_mutex_unlock(&stream->mutex);
 }
 
-static sy_status synchronize(sy_device* device, sy_stream* stream, sy_error* error) {
-  (void)error; /* where the device can fail: the first error of the work waited for, and again each time */
+/* Where the device can fail: answers the first error of the work waited for, and again each time. */
+static sy_status synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options,
+                             sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   if (stream != NULL) {
     drain(stream);
     return SY_OK;
@@ -254,8 +262,8 @@ static sy_status synchronize(sy_device* device, sy_stream* stream, sy_error* err
   return SY_OK;
 }
 
-static sy_status create_event(sy_device* device, sy_event** event, sy_error* error) {
-  (void)device;
+static sy_status create_event(sy_device* device, const sy_event_options* options, sy_event** event, sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   *event = calloc(1, sizeof **event);
   if (*event == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
   pthread_mutex_init(&(*event)->mutex, NULL);
@@ -263,15 +271,13 @@ static sy_status create_event(sy_device* device, sy_event** event, sy_error* err
   return SY_OK;
 }
 
-static void destroy_event(sy_device* device, sy_event* event) {
-  synchronize(device, NULL, NULL); /* a queue may still name it */
+static void destroy_event(sy_device* device, sy_event* event) { /* no work that has not finished names it */
   pthread_cond_destroy(&event->changed);
   pthread_mutex_destroy(&event->mutex);
   free(event);
 }
 
 static sy_status record_event(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
-  (void)device;
   pthread_mutex_lock(&event->mutex);
   command c = {.kind = RECORD, .event = event, .record = ++event->recorded};
   pthread_mutex_unlock(&event->mutex);
@@ -279,7 +285,6 @@ static sy_status record_event(sy_device* device, sy_event* event, sy_stream* str
 }
 
 static sy_status query_event(sy_device* device, sy_event* event, sy_error* error) {
-  (void)device, (void)error;
   pthread_mutex_lock(&event->mutex);
   sy_status status = event->completed < event->recorded ? SY_IN_PROGRESS : SY_OK;
   pthread_mutex_unlock(&event->mutex);
@@ -294,19 +299,17 @@ static uint64_t latest_record(sy_event* event) {
 }
 
 static sy_status synchronize_event(sy_device* device, sy_event* event, sy_error* error) {
-  (void)device, (void)error;
   wait_for_record(event, latest_record(event));
   return SY_OK;
 }
 
 static sy_status wait_for_event(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
-  (void)device;
   return submit(stream, (command){.kind = WAIT, .event = event, .record = latest_record(event)}, error);
 }
 
 static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
-                      sy_error* error) {
-  (void)device;
+                      const sy_copy_options* options, sy_error* error) {
+  if (understand(options, error) != SY_OK) return SY_UNSUPPORTED;
   if (destination.buffer == NULL && source.buffer == NULL) return refuse(error, SY_INVALID, "copy: host to host");
   if (bytes == 0) return SY_OK;
   char* to = resolve(destination, bytes);
@@ -317,11 +320,9 @@ static sy_status copy(sy_device* device, sy_stream* stream, sy_place destination
   }
   return submit(stream, (command){.kind = COPY, .to = to, .from = from, .bytes = bytes}, error);
 }
-
-/* kernel/1: a kernel is one op at fixed shapes, a binding one kernel at fixed places. Here: softmax over rows of f32
+/* kernel/2: a kernel is one op at fixed shapes, a binding one kernel at fixed places. Here: softmax over rows of f32
  * (core/abi/ops.h). */
 struct sy_kernel {
-  sy_device* device;
   int64_t rows, columns;
 };
 struct sy_bound {
@@ -333,10 +334,13 @@ struct sy_bound {
 /* All searching, packing and sizing belongs here. What is not taken is SY_UNSUPPORTED, and runs elsewhere. */
 static sy_status prepare(sy_device* device, const sy_prepare_request* given, sy_kernel** kernel, sy_kernel_info* info,
                          sy_error* error) {
-  sy_prepare_request request; /* fields that a smaller struct of the caller lacks read as zero */
-  memset(&request, 0, sizeof request);
+  if (understand(given, error) != SY_OK || understand(info, error) != SY_OK) return SY_UNSUPPORTED;
+  sy_prepare_request request = {0}; /* fields that a smaller struct of the caller lacks read as zero */
   memcpy(&request, given, given->header.size < sizeof request ? given->header.size : sizeof request);
   if (strcmp(request.op, "softmax") != 0) return refuse(error, SY_UNSUPPORTED, "%s: no kernel for it", request.op);
+  if (request.op_version != 1) return refuse(error, SY_UNSUPPORTED, "softmax: version %u", request.op_version);
+  if (request.determinism > SY_DETERMINISM_EXACT) /* what this kernel reaches, and so do all weaker classes */
+    return refuse(error, SY_UNSUPPORTED, "softmax: determinism class %u", request.determinism);
   if (request.input_count != 1 || request.output_count != 1)
     return refuse(error, SY_INVALID, "softmax: expected one input and one output");
   const sy_tensor *x = &request.inputs[0], *y = &request.outputs[0];
@@ -355,11 +359,10 @@ static sy_status prepare(sy_device* device, const sy_prepare_request* given, sy_
   }
   *kernel = malloc(sizeof **kernel);
   if (*kernel == NULL) return refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
-  (*kernel)->device = device;
   (*kernel)->rows = rows;
   (*kernel)->columns = x->dims[x->rank - 1];
   if (SY_HAS(sy_kernel_info, info, determinism))
-    info->determinism = SY_DETERMINISM_EXACT; /* the same bits every time */
+    info->determinism = SY_DETERMINISM_EXACT; /* a row has the same bits every time and in any batch */
   return SY_OK;
 }
 
@@ -378,8 +381,9 @@ static sy_status launch(sy_bound* bound, sy_stream* stream, sy_error* error) {
   return submit(stream, (command){.kind = LAUNCH, .bound = bound}, error);
 }
 
-static sy_status bind_kernel(sy_kernel* kernel, const sy_binding* binding, sy_bound** bound, sy_launch* run,
-                             sy_error* error) {
+static sy_status bind_kernel(sy_device* device, sy_kernel* kernel, const sy_binding* binding, sy_bound** bound,
+                             sy_launch* run, sy_error* error) {
+  if (understand(binding, error) != SY_OK) return SY_UNSUPPORTED;
   uint64_t bytes = (uint64_t)(kernel->rows * kernel->columns) * sizeof(float);
   char *x = resolve(binding->inputs[0], bytes), *y = resolve(binding->outputs[0], bytes);
   if (x == NULL || y == NULL)
@@ -391,45 +395,31 @@ static sy_status bind_kernel(sy_kernel* kernel, const sy_binding* binding, sy_bo
   return SY_OK;
 }
 
-static void unbind(sy_bound* bound) {
-  synchronize(bound->kernel.device, NULL, NULL); /* a queue may still name it */
-  free(bound);
-}
-static void release(sy_kernel* kernel) { free(kernel); }
+static void unbind(sy_device* device, sy_bound* bound) { free(bound); } /* the engine has waited for its launches */
+static void release(sy_device* device, sy_kernel* kernel) { free(kernel); }
 
-static const sy_kernel_v1 kernel_interface = {SY_HEADER(sy_kernel_v1), prepare, bind_kernel, unbind, release};
+static const sy_kernel_v2 kernel_interface = {SY_HEADER(sy_kernel_v2), prepare, bind_kernel, unbind, release};
 
-static const sy_device_v1 device_interface = {.header = SY_HEADER(sy_device_v1),
-                                              .count = count_devices,
-                                              .open = open_device,
-                                              .close = close_device,
-                                              .query = query_device,
-                                              .alloc = alloc_buffer,
-                                              .free = free_buffer,
-                                              .copy = copy,
-                                              .synchronize = synchronize,
-                                              .stream_create = create_stream,
-                                              .stream_destroy = destroy_stream,
-                                              .event_create = create_event,
-                                              .event_destroy = destroy_event,
-                                              .event_record = record_event,
-                                              .event_query = query_event,
-                                              .event_synchronize = synchronize_event,
-                                              .stream_wait = wait_for_event};
+static const sy_device_v2 device_interface = { /* the functions that are not named are NULL: not offered */
+    .header = SY_HEADER(sy_device_v2), .count = count_devices, .open = open_device, .close = close_device,
+    .query = query_device, .alloc = alloc_buffer, .free = free_buffer, .copy = copy, .synchronize = synchronize,
+    .stream_create = create_stream, .stream_destroy = destroy_stream, .event_create = create_event,
+    .event_destroy = destroy_event, .event_record = record_event, .event_query = query_event,
+    .event_synchronize = synchronize_event, .stream_wait = wait_for_event};
 
-static const void* find_interface(const char* name) {
-  if (strcmp(name, "device/1") == 0) return &device_interface;
-  if (strcmp(name, "kernel/1") == 0) return &kernel_interface;
-  return NULL;
+static const void* get_interface(sy_instance* instance, const char* name) {
+  if (strcmp(name, "device/2") == 0) return &device_interface;
+  return strcmp(name, "kernel/2") == 0 ? &kernel_interface : NULL;
 }
 
-SY_EXPORT sy_status sy_plugin_query(const sy_host* host, sy_plugin* plugin, sy_error* error) {
-  (void)host; /* keep it for its log and setting functions */
-  if (!SY_HAS(sy_plugin, plugin, interface)) return refuse(error, SY_INVALID, "sy_plugin is smaller than version 1's");
+SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
+  if (understand(host, error) != SY_OK || understand(plugin, error) != SY_OK) return SY_UNSUPPORTED;
+  if (!SY_HAS(sy_plugin, plugin, get_interface)) return refuse(error, SY_INVALID, "sy_plugin is too small");
   plugin->magic = SY_PLUGIN_MAGIC;
   plugin->name = "frozen_streams";
   plugin->version = "0.1.0";
   plugin->vendor = "you";
-  plugin->interface = find_interface;
+  plugin->instance = NULL; /* what comes first in each call: a struct of yours, to keep `host` and its settings in */
+  plugin->get_interface = get_interface;
   return SY_OK;
 }

@@ -1,0 +1,28 @@
+// A count that the host and streams raise and wait for. What a stream raises after its first error carries that error
+// to whoever waits, as an event does, so that nobody waits for work that was skipped. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "backends/null/stream.h"
+
+namespace switchyard {
+
+class Semaphore {
+ public:
+  // `before`: the outcome of the work so far. It comes back, or SY_INVALID where the count is `value` or more already.
+  Outcome Raise(uint64_t value, const Outcome& before);
+  Outcome Query(uint64_t* value) const;
+  Outcome Wait(uint64_t value);
+  Outcome Wait(uint64_t value, uint64_t timeout_ms);  // SY_TIMEOUT
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable raised_;
+  uint64_t count_ = 0;
+  Outcome first_error_;
+};
+
+}  // namespace switchyard
