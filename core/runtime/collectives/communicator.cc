@@ -321,6 +321,7 @@ Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>
 StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Prepare(const std::string& tag,
                                                                           const Collective& what, DevicePlace send,
                                                                           DevicePlace receive) {
+  Drain();  // what has been started uses the staging memory
   Impl& impl = *impl_;
   if (impl.device == nullptr) return FailedPrecondition("\"{}\": this communicator was joined without a device", tag);
   auto call = std::make_shared<DeviceCall>();
