@@ -11,6 +11,7 @@
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/runtime/device/kept.h"
 
 namespace switchyard {
 namespace {
@@ -66,10 +67,7 @@ WatchedCollective::~WatchedCollective() {
     abort_handle_->handle = nullptr;
   }
   if (deaf_) {
-    static auto& mutex = *new std::mutex;
-    static auto& kept = *new std::vector<sy_communicator*>;  // not lost to whoever looks for leaks
-    const std::lock_guard lock(mutex);
-    kept.push_back(handle_);
+    KeepForever(handle_);
   } else if (handle_ != nullptr) {
     api_->destroy(handle_);
   }
@@ -166,7 +164,10 @@ Status WatchedCollective::Run(const char* what, const char* tag, const Stream* s
   sy_status status = start(&call, &request, &error);
   if (status == SY_OK && request != nullptr) {
     status = Wait(request, began, &error, &reason);
-    if (!deaf_) api_->request_release(handle_, request);
+    if (deaf_)
+      KeepForever(request);
+    else
+      api_->request_release(handle_, request);
   }
   if (status == SY_OK && waits) {
     SY_RETURN_IF_ERROR(event_.Record(stream_));

@@ -9,6 +9,7 @@
 
 #include "core/base/logging.h"
 #include "core/base/text.h"
+#include "core/runtime/device/kept.h"
 #include "core/runtime/device/line_copy.h"
 
 namespace switchyard {
@@ -30,14 +31,6 @@ struct Device::Impl {
   sy_stream* transfer_stream = nullptr;     // of Upload and Download on an asynchronous device
 };
 
-// What is not given back is not lost either: whoever looks for leaks finds it here.
-static void Keep(const void* memory) {
-  static auto& mutex = *new std::mutex;
-  static auto& kept = *new std::vector<const void*>;
-  const std::lock_guard lock(mutex);
-  kept.push_back(memory);
-}
-
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
     reset();
@@ -52,7 +45,7 @@ void Buffer::reset() {
   if (handle_ == nullptr) return;
   Device::Impl& impl = *device_->impl_;
   if (impl.keeps_memory) {
-    Keep(handle_);
+    KeepForever(handle_);
   } else {
     bool ours = true;
     {
@@ -137,7 +130,7 @@ Semaphore& Semaphore::operator=(Semaphore&& other) noexcept {
 void Semaphore::reset() {
   if (handle_ == nullptr) return;
   if (device_->impl_->keeps_memory)
-    Keep(handle_);
+    KeepForever(handle_);
   else
     device_->semaphores_->destroy(device_->handle_, handle_);
   handle_ = nullptr;
@@ -229,7 +222,7 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
 Device::~Device() {
   if (handle_ == nullptr) return;
   if (impl_->keeps_memory) {
-    Keep(handle_);
+    KeepForever(handle_);
     return;
   }
   if (impl_->transfer_stream != nullptr) api_->stream_destroy(handle_, impl_->transfer_stream);
@@ -322,7 +315,7 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
 void HostMemory::reset() {
   if (address_ == nullptr) return;
   if (device_->impl_->keeps_memory)
-    Keep(address_);
+    KeepForever(address_);
   else if (pinned_)
     device_->memory_ext_->host_free(device_->handle_, address_);
   else
