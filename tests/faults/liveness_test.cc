@@ -126,23 +126,6 @@ TEST_F(ProgramTest, ASignalToOneRankStopsAllOfThem) {
   EXPECT_TRUE(std::filesystem::exists(SmallRun() + "/checkpoints/latest/state.json"));
 }
 
-// As a launcher's signal may reach one rank long after another.
-TEST_F(ProgramTest, ASignalThatComesAfterTheStopThatItAsksForChangesNothing) {
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    const std::string run = fmt::format("--steps=2000000 --train_size=512 --eval_every=0 --suffix=late{}", attempt);
-    RunningProgram program(folder_.path(), CommandLineOf(Start::kLaunch, SmallTraining(run)));
-    ASSERT_TRUE(program.Trains(2)) << program.Output();
-    kill(program.Rank(1), SIGTERM);
-    ASSERT_GE(RunningProgram::WaitFor([&] { return program.Output().find("stopped by a signal") != std::string::npos; },
-                                      20000),
-              0)
-        << program.Output();
-    kill(program.Rank(0), SIGTERM);
-    ASSERT_GE(RunningProgram::WaitFor([&] { return program.HasEnded(); }, 20000), 0) << program.Output();
-    EXPECT_EQ(program.code(), 0) << program.Output();
-  }
-}
-
 // The hexadecimal number behind `name` in a thread's status.
 uint64_t SignalSet(const std::string& status_file, const std::string& name) {
   std::ifstream file(status_file);
