@@ -216,18 +216,25 @@ bool CheckShapes(const Request& r, size_t vectors) {
   return r.RequireDimsOf(r.outputs[0], x, "the result");
 }
 
+// Whether the activation and the residual, which these kernels do not have, are left out.
+bool IsPlain(const Request& r) {
+  const auto a = r.Attributes<sy_batch_norm_attributes>();
+  if (a.activation == SY_ACTIVATION_NONE && a.residual == 0) return true;
+  return SY_REFUSE_OP(r, "has no activation and takes no residual"), false;
+}
+
 KernelPointer PrepareBatchNorm(const Request& r) {
-  if (!r.HasCounts(5, 5, 5) || !CheckShapes(r, 4)) return nullptr;
+  if (!IsPlain(r) || !r.HasCounts(5, 5, 5) || !CheckShapes(r, 4)) return nullptr;
   return std::make_unique<BatchNorm>(r);
 }
 
 KernelPointer PrepareBatchNormInference(const Request& r) {
-  if (!r.HasCounts(5, 5, 1) || !CheckShapes(r, 4)) return nullptr;
+  if (!IsPlain(r) || !r.HasCounts(5, 5, 1) || !CheckShapes(r, 4)) return nullptr;
   return std::make_unique<BatchNormInference>(r);
 }
 
 KernelPointer PrepareBatchNormBackward(const Request& r) {
-  if (!r.HasCounts(5, 5, 3) || !CheckShapes(r, 3) || !r.RequireDimsOf(r.inputs[4], r.inputs[0], "dy")) return nullptr;
+  if (!IsPlain(r) || !r.HasCounts(5, 5, 3) || !CheckShapes(r, 3) || !r.RequireDimsOf(r.inputs[4], r.inputs[0], "dy")) return nullptr;
   return std::make_unique<BatchNormBackward>(r);
 }
 

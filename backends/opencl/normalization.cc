@@ -115,6 +115,7 @@ sy_status PrepareLayerNormBackward(const Request& r, Kernel& kernel) {
 sy_status PrepareBatchNorm(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_batch_norm_attributes>();
   Shape shape;
+  if (a.activation != SY_ACTIVATION_NONE) return SY_REFUSE_OP(r, "has no activation");
   if (!r.HasCounts(5, 5, 5) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape))
     return SY_UNSUPPORTED;
   for (size_t i = 1; i < 5; ++i) {
@@ -175,6 +176,7 @@ sy_status PrepareBatchNorm(const Request& r, Kernel& kernel) {
 sy_status PrepareBatchNormInference(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_batch_norm_attributes>();
   Shape shape;
+  if (a.activation != SY_ACTIVATION_NONE) return SY_REFUSE_OP(r, "has no activation");
   if (!r.HasCounts(5, 5, 1) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape))
     return SY_UNSUPPORTED;
   for (size_t i = 1; i < 5; ++i) {

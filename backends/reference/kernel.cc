@@ -28,11 +28,10 @@ sy_status ReadAttributes(const sy_prepare_request& request, size_t known, std::v
                          sy_error* error) {
   const size_t given = request.attributes ? request.attributes_size : 0;
   const auto* bytes = static_cast<const std::byte*>(request.attributes);
-  if (known > 0 && given < sizeof(sy_header)) {
+  if (known > 0 && given == 0) {
     return Refuse(error, SY_INVALID,
                   Text(request.op, ": expected ", known, " bytes of attributes, found ", request.attributes_size));
   }
-  if (known > 0 && !KnowsExtensions(static_cast<const sy_header*>(request.attributes), error)) return SY_UNSUPPORTED;
   for (size_t i = known; i < given; ++i) {
     if (bytes[i] != std::byte{0}) {
       return Refuse(error, SY_UNSUPPORTED,

@@ -145,12 +145,25 @@ void RunGroupNormBackward(Call& call) {
   }
 }
 
+// The attributes are known, and there are `inputs` of them with a residual (…, C) behind, if any.
 bool CheckBatchNormInputs(Check& check, size_t outputs) {
-  if (!check.Operands(5, outputs) || !check.Floats() || !NeedChannels(check, "x")) return false;
+  const auto& a = check.attributes<sy_batch_norm_attributes>();
+  if (!check.Knows(a.activation == SY_ACTIVATION_NONE || a.activation == SY_ACTIVATION_RELU, "unknown activation"))
+    return false;
+  if (!check.Operands(a.residual ? 6 : 5, outputs) || !check.Floats() || !NeedChannels(check, "x")) return false;
   const Dims channels = {check.InputDims(0).back()};
   return check.Input("gamma", 1, channels) && check.Input("beta", 2, channels) &&
          check.Input("running_mean", 3, channels) && check.Input("running_var", 4, channels) &&
+         (!a.residual || check.Input("residual", 5, check.InputDims(0))) &&
          check.Output("y", 0, check.InputDims(0));
+}
+
+// act(normal·gamma + beta [+ residual]) at element `at`.
+double Normalised(const Call& call, int64_t at, double normal) {
+  const auto& a = call.attributes<sy_batch_norm_attributes>();
+  const int64_t i = at % call.input(1).size();
+  const double y = normal * call.input(1)[i] + call.input(2)[i] + (a.residual ? call.input(5)[at] : 0);
+  return a.activation == SY_ACTIVATION_RELU && y < 0 ? 0 : y;
 }
 
 void CheckBatchNorm(Check& check) {
@@ -162,16 +175,15 @@ void CheckBatchNorm(Check& check) {
 
 void RunBatchNorm(Call& call) {
   const auto& attr = call.attributes<sy_batch_norm_attributes>();
-  const Array &x = call.input(0), &gamma = call.input(1), &beta = call.input(2);
-  const int64_t c = gamma.size(), n = x.size() / c;
+  const Array& x = call.input(0);
+  const int64_t c = call.input(1).size(), n = x.size() / c;
   const double momentum = attr.momentum, count = static_cast<double>(n);
   for (int64_t i = 0; i < c; ++i) {
     double mean = 0, variance = 0;
     for (int64_t row = 0; row < n; ++row) mean += x[row * c + i] / count;
     for (int64_t row = 0; row < n; ++row) variance += std::pow(x[row * c + i] - mean, 2) / count;
     const double rstd = 1 / std::sqrt(variance + double{attr.eps});
-    for (int64_t row = 0; row < n; ++row)
-      call.output(0)[row * c + i] = (x[row * c + i] - mean) * rstd * gamma[i] + beta[i];
+    for (int64_t at = i; at < x.size(); at += c) call.output(0)[at] = Normalised(call, at, (x[at] - mean) * rstd);
     const double unbiased = n > 1 ? variance * count / (count - 1) : variance;
     call.output(1)[i] = mean;
     call.output(2)[i] = rstd;
@@ -187,36 +199,41 @@ void CheckBatchNormInference(Check& check) { CheckBatchNormInputs(check, 1); }
 
 void RunBatchNormInference(Call& call) {
   const double eps = call.attributes<sy_batch_norm_attributes>().eps;
-  const Array &x = call.input(0), &gamma = call.input(1), &beta = call.input(2), &mean = call.input(3),
-              &variance = call.input(4);
+  const Array &x = call.input(0), &mean = call.input(3), &variance = call.input(4);
   for (int64_t at = 0; at < x.size(); ++at) {
-    const int64_t i = at % gamma.size();
-    call.output(0)[at] = (x[at] - mean[i]) / std::sqrt(variance[i] + eps) * gamma[i] + beta[i];
+    const int64_t i = at % mean.size();
+    call.output(0)[at] = Normalised(call, at, (x[at] - mean[i]) / std::sqrt(variance[i] + eps));
   }
 }
 
 void CheckBatchNormBackward(Check& check) {
-  if (!check.Operands(5, 3) || !check.Floats() || !NeedChannels(check, "x")) return;
+  const auto& a = check.attributes<sy_batch_norm_attributes>();
+  if (!check.Knows(a.activation == SY_ACTIVATION_NONE || a.activation == SY_ACTIVATION_RELU, "unknown activation"))
+    return;
+  if (!check.Operands(a.activation ? 6 : 5, a.residual ? 4 : 3) || !check.Floats() || !NeedChannels(check, "x")) return;
   const Dims x = check.InputDims(0), channels = {x.back()};
   check.Input("gamma", 1, channels) && check.Input("mean", 2, channels) && check.Input("rstd", 3, channels) &&
-      check.Input("dy", 4, x) && check.Output("dx", 0, x) && check.Output("dgamma", 1, channels) &&
-      check.Output("dbeta", 2, channels);
+      check.Input("dy", 4, x) && (!a.activation || check.Input("y", 5, x)) && check.Output("dx", 0, x) &&
+      check.Output("dgamma", 1, channels) && check.Output("dbeta", 2, channels) &&
+      (!a.residual || check.Output("dresidual", 3, x));
 }
 
 void RunBatchNormBackward(Call& call) {
-  const Array &x = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3),
-              &dy = call.input(4);
+  const auto& a = call.attributes<sy_batch_norm_attributes>();
+  const Array &x = call.input(0), &gamma = call.input(1), &mean = call.input(2), &rstd = call.input(3);
   Array &dgamma = call.output(1), &dbeta = call.output(2);
   const int64_t c = gamma.size();
   const double count = static_cast<double>(x.size() / c);
+  const auto gradient = [&](int64_t at) { return a.activation && !(call.input(5)[at] > 0) ? 0 : call.input(4)[at]; };
   const auto normal = [&](int64_t at) { return (x[at] - mean[at % c]) * rstd[at % c]; };
   for (int64_t at = 0; at < x.size(); ++at) {
-    dgamma[at % c] += dy[at] * normal(at);
-    dbeta[at % c] += dy[at];
+    dgamma[at % c] += gradient(at) * normal(at);
+    dbeta[at % c] += gradient(at);
   }
   for (int64_t at = 0; at < x.size(); ++at) {
     const int64_t i = at % c;
-    call.output(0)[at] = rstd[i] * gamma[i] * (dy[at] - dbeta[i] / count - normal(at) * dgamma[i] / count);
+    call.output(0)[at] = rstd[i] * gamma[i] * (gradient(at) - dbeta[i] / count - normal(at) * dgamma[i] / count);
+    if (a.residual) call.output(3)[at] = gradient(at);
   }
 }
 

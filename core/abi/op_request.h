@@ -133,12 +133,10 @@ inline sy_status ReadOpRequest(const sy_prepare_request& given, const char* op, 
                                OpRequest* request, sy_error* error) {
   if (!KnowsExtensions(&given, error)) return SY_UNSUPPORTED;
   if (given.op_version != 1) return SY_FAIL(error, SY_UNSUPPORTED, "%s: version %u, known is 1", op, given.op_version);
-  if (attribute_bytes > 0 && (given.attributes == nullptr || given.attributes_size < sizeof(sy_header))) {
-    return SY_FAIL(error, SY_INVALID, "%s: %u bytes of attributes, expected %zu (core/abi/ops.h names the struct)", op,
-                   given.attributes == nullptr ? 0 : given.attributes_size, attribute_bytes);
+  if (attribute_bytes > 0 && (given.attributes == nullptr || given.attributes_size == 0)) {
+    return SY_FAIL(error, SY_INVALID, "%s: no attributes, expected %zu bytes (core/abi/ops.h names the struct)", op,
+                   attribute_bytes);
   }
-  if (attribute_bytes > 0 && !KnowsExtensions(static_cast<const sy_header*>(given.attributes), error))
-    return SY_UNSUPPORTED;
   const auto* const bytes_of_attributes = static_cast<const char*>(given.attributes);
   for (size_t i = attribute_bytes; bytes_of_attributes != nullptr && i < given.attributes_size; ++i) {
     if (bytes_of_attributes[i] != 0) {

@@ -59,12 +59,10 @@ class Attributes {
  public:
   Attributes() = default;
   template <typename T>
-  explicit Attributes(T attributes) : bytes_(sizeof(T)) {
-    attributes.header = SY_HEADER(T);
-    __builtin_clear_padding(&attributes);  // they are compared as bytes
+  explicit Attributes(const T& attributes) : bytes_(sizeof(T)) {
     std::memcpy(bytes_.data(), &attributes, sizeof(T));
   }
-  // A struct that is at hand as bytes, its header included.
+  // A struct that is at hand as bytes.
   Attributes(const unsigned char* bytes, size_t size) : bytes_(bytes, bytes + size) {}
   template <typename T>
   const T& as() const {

@@ -33,8 +33,7 @@ int64_t Count(const std::vector<int64_t>& dims);
 struct Op {
   explicit Op(std::string op_name) : name(std::move(op_name)) {}
   template <typename A>
-  Op(std::string op_name, A given) : name(std::move(op_name)) {
-    given.header = SY_HEADER(A);
+  Op(std::string op_name, const A& given) : name(std::move(op_name)) {
     const auto* bytes = reinterpret_cast<const char*>(&given);
     attributes.assign(bytes, bytes + sizeof(A));
   }

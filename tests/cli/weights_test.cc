@@ -170,6 +170,17 @@ TEST_F(Weights, AForgedConfigOfHugeSizesIsRefusedAtOnce) {
   expect_refused({{"intermediate_size", 1 << 20}}, "--mlp_ratio");
 }
 
+// One image twice: its place in a batch may change the last bits of a sum (SY_DETERMINISM_RUN), but nothing more.
+void ExpectSamePrediction(const nlohmann::json& one, const nlohmann::json& other) {
+  ASSERT_EQ(one["file"], other["file"]);
+  ASSERT_EQ(one["classes"].size(), other["classes"].size());
+  ASSERT_FALSE(one["classes"].empty());
+  for (size_t i = 0; i < one["classes"].size(); ++i) {
+    EXPECT_EQ(one["classes"][i]["class"], other["classes"][i]["class"]);
+    EXPECT_NEAR(one["classes"][i]["probability"].get<double>(), other["classes"][i]["probability"].get<double>(), 1e-7);
+  }
+}
+
 TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
   Train();
   folder_.Write("mixed/b/2.PNG", PngBytes(Pattern(9, 11, 1)));
@@ -181,7 +192,7 @@ TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
   ASSERT_EQ(files.size(), 3u);
   EXPECT_EQ(files[0]["file"], "mixed/a.jpg");
   EXPECT_EQ(files[1]["file"], "mixed/b/2.PNG");
-  EXPECT_EQ(files[2], files[0]);
+  ExpectSamePrediction(files[2], files[0]);
   const std::string with = " --device=cpu --checkpoint=" + run_;
   ExpectRefused(Run("predict mixed/empty.d" + with), {"mixed/empty.d: no image in this folder", "found 1 other file"});
   ExpectRefused(Run("predict nowhere.png" + with), {"nowhere.png: No such file"});
@@ -195,7 +206,7 @@ TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
   const nlohmann::json rest = RunJson("predict mixed --max_bad_samples=1 --checkpoint=" + run_ + " 2>/dev/null");
   ASSERT_EQ(rest.size(), 3u);
   EXPECT_TRUE(rest[1]["classes"].empty());
-  EXPECT_EQ(rest[2]["classes"], files[1]["classes"]);
+  ExpectSamePrediction(rest[2], files[1]);
 }
 
 TEST_F(Weights, ExportedWeightsAreEvaluatedAsTheRunIs) {

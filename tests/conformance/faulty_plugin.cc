@@ -145,7 +145,6 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
 // A kernel of two inputs of five elements, for requests that deserve none.
 sy_status PrepareAnything(sy_device* device, sy_kernel** kernel, sy_kernel_info* info, sy_error* error) {
   sy_pointwise_attributes add{};
-  add.header = SY_HEADER(sy_pointwise_attributes);
   add.instruction_count = add.output_count = 1;
   add.instructions[0] = {SY_PW_ADD, 0, 1, 0, 0};
   add.outputs[0] = 2;

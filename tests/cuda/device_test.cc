@@ -461,7 +461,7 @@ TEST(CudaKernels, AnErrorIsUntouchedWhereAnotherKernelTakesTheOp) {
               }
               return made;
             };
-            sy_convolution_attributes attributes{SY_HEADER(sy_convolution_attributes)};
+            sy_convolution_attributes attributes{};
             attributes.spatial_rank = 2;
             attributes.groups = 1;
             for (int i : {0, 1}) attributes.stride[i] = attributes.dilation[i] = 1;

@@ -47,7 +47,6 @@ class CudaOps : public testing::Test {
   // looser_: factor on what a half dtype may be off, for kernels that round in between.
   template <typename A>
   void Agree(const char* op, A attributes, const std::vector<Value>& inputs, const std::vector<Value>& outputs) {
-    attributes.header = SY_HEADER(A);
     const auto* bytes = reinterpret_cast<const uint8_t*>(&attributes);
     AgreeOn(op, {bytes, bytes + sizeof attributes}, inputs, outputs);
   }

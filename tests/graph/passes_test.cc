@@ -2,6 +2,7 @@
 
 #include "core/graph/op.h"
 #include "core/graph/ops/matmul.h"
+#include "core/graph/ops/normalization.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/passes/autocast.h"
 #include "core/graph/passes/decompose.h"
@@ -103,6 +104,41 @@ TEST(FusionTest, NothingIsFusedThatTheBackendRefuses) {
   EXPECT_EQ(PlainMatmuls(plain), Count(source, "matmul"));
   EXPECT_EQ(ResidualNorms(plain, "layer_norm") + ResidualNorms(plain, "layer_norm_backward"), 0);
   EXPECT_EQ(Written(plain), Written(source));
+}
+
+int BatchNorms(const Graph& graph, const std::string& op, int activation, int residual) {
+  int count = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != op) continue;
+    const auto& a = node.attributes.as<sy_batch_norm_attributes>();
+    count += a.activation == activation && a.residual == residual;
+  }
+  return count;
+}
+
+TEST(FusionTest, ABatchNormTakesTheResidualSumAndTheReluBehindIt) {
+  const Graph fused = Fuse(ResidualBlocksGraph(true), Everything);
+  ExpectWellFormed(fused);
+  // Three norms end in relu, of which one adds x first; of the two that are added up the later one adds the other.
+  EXPECT_EQ(BatchNorms(fused, "batch_norm", SY_ACTIVATION_RELU, 0), 2);
+  EXPECT_EQ(BatchNorms(fused, "batch_norm", SY_ACTIVATION_RELU, 1), 2);
+  EXPECT_EQ(BatchNorms(fused, "batch_norm", SY_ACTIVATION_NONE, 0), 1);
+  // Backward, each relu's gradient is in the norm before it. Those behind a sum give the other branch its gradient too.
+  EXPECT_EQ(BatchNorms(fused, "batch_norm_backward", SY_ACTIVATION_RELU, 0), 2);
+  EXPECT_EQ(BatchNorms(fused, "batch_norm_backward", SY_ACTIVATION_RELU, 1), 2);
+  EXPECT_EQ(BatchNorms(fused, "batch_norm_backward", SY_ACTIVATION_NONE, 0), 1);
+  const Graph evaluated = Fuse(ResidualBlocksGraph(false), Everything);
+  EXPECT_EQ(BatchNorms(evaluated, "batch_norm_inference", SY_ACTIVATION_RELU, 1), 2);
+  EXPECT_EQ(Count(evaluated, "pointwise"), 0);
+}
+
+TEST(FusionTest, ANormWhoseResultIsReadTwiceKeepsIt) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {2, 3}}, {}), c = graph.Input("c", {DType::kF32, {3}}, {});
+  const Value y = ops::BatchNormInference(x, c, c, c, c, 1e-5f);
+  graph.Output("y", y);
+  graph.Output("z", ops::Unary(SY_PW_RELU, y));
+  EXPECT_EQ(BatchNorms(Fuse(graph, Everything), "batch_norm_inference", SY_ACTIVATION_NONE, 0), 1);
 }
 
 TEST(FusionTest, ChainsOfElementwiseOpsBecomeOneProgram) {

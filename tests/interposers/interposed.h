@@ -41,7 +41,6 @@ inline sy_tensor Vector(int64_t length) {
 // y = -x over `length` floats.
 struct Negation {
   explicit Negation(int64_t length) : tensor(Vector(length)) {
-    attributes.header = SY_HEADER(sy_pointwise_attributes);
     attributes.instruction_count = attributes.output_count = 1;
     attributes.outputs[0] = 1;
     attributes.instructions[0] = {SY_PW_NEG, 0, 0, 0, 0};

@@ -337,9 +337,9 @@ TEST_F(NpuDevice, AnOperatorThatCannotBeMadeRepeatableIsPlannedAtEveryLaunch) {
 TEST_F(NpuDevice, ARegionIsOneKernelForSeveralNodes) {
   Open();
   const auto& regions = *backend_->Interface<sy_region_v2>("region/2");
-  sy_matmul_attributes product{SY_HEADER(sy_matmul_attributes)};
+  sy_matmul_attributes product{};
   product.alpha = 1;
-  sy_pointwise_attributes relu{SY_HEADER(sy_pointwise_attributes)};
+  sy_pointwise_attributes relu{};
   relu.instruction_count = relu.output_count = 1;
   relu.instructions[0].op = SY_PW_RELU;
   relu.outputs[0] = 1;
@@ -390,7 +390,6 @@ TEST_F(NpuDevice, ARegionWhoseNodeAsksForMoreThanIsKnownIsRefused) {
     sy_matmul_attributes known;
     int32_t more;
   } attributes{};
-  attributes.known.header = SY_HEADER(Longer);
   attributes.known.alpha = 1;
   const std::vector<sy_tensor> tensors(3, Describe(F32({2, 2})));
   const uint32_t ids[] = {0, 1, 2};
@@ -409,10 +408,10 @@ TEST_F(NpuDevice, ARegionWhoseNodeAsksForMoreThanIsKnownIsRefused) {
 TEST_F(NpuDevice, ARegionLeavesOutWhatWouldRunBeforeItself) {
   Open();
   const auto& regions = *backend_->Interface<sy_region_v2>("region/2");
-  sy_matmul_attributes first{SY_HEADER(sy_matmul_attributes)}, second = first;
+  sy_matmul_attributes first{}, second = first;
   first.alpha = second.alpha = 1;
   first.activation = SY_ACTIVATION_RELU;
-  sy_pointwise_attributes negate{SY_HEADER(sy_pointwise_attributes)};
+  sy_pointwise_attributes negate{};
   negate.instruction_count = negate.output_count = 1;
   negate.instructions[0].op = SY_PW_NEG;
   negate.outputs[0] = 1;

@@ -14,9 +14,11 @@
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/softmax.h"
+#include "core/graph/passes/decompose.h"
 #include "core/optim/optimizer.h"
 #include "core/parallel/data_parallel.h"
 #include "core/plan/launch_order.h"
+#include "tests/graph/steps.h"
 #include "tests/plan/allocation_count.h"
 #include "tests/plan/small_program.h"
 #include "tests/plan/world.h"
@@ -422,6 +424,39 @@ TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {
   EXPECT_NEAR(losses[0], losses[1], 1e-5);
   ASSERT_EQ(parameters[0].size(), parameters[1].size());
   for (size_t i = 0; i < parameters[0].size(); ++i) ASSERT_NEAR(parameters[0][i], parameters[1][i], 2.1e-3f) << i;
+}
+
+TEST_P(PlanOnDevice, BatchNormsGiveTheSameFusedUnfusedAndDecomposed) {
+  for (const bool training : {true, false}) {
+    const Graph graph = ResidualBlocksGraph(training);
+    const Graph decomposed = Decompose(
+        graph, [](const Graph&, const Node& node) { return !node.op.starts_with("batch_norm"); });
+    std::map<std::string, std::vector<float>> expected;
+    for (const Graph* variant : {&decomposed, &graph, &graph}) {
+      PlanOptions plan;
+      plan.fuse = variant == &graph && !expected.empty();
+      const auto c = Compiled::Make(*variant, *test_, plan);
+      ASSERT_TRUE(c.ok()) << c.status();
+      for (const Node& node : graph.nodes()) {
+        if (node.op != "input") continue;
+        std::vector<float> values(static_cast<size_t>(node.outputs[0].elements()));
+        RandomStream random(Key(HashName(node.name)));
+        const bool positive = node.name.starts_with("variance") || node.name.starts_with("gamma");
+        for (float& v : values) v = positive ? random.Uniform(0.5f, 1.5f) : random.Uniform(-1, 1);
+        (*c)->Set(node.name, values);
+      }
+      ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+      for (const Node& node : graph.nodes()) {
+        if (node.op != "output") continue;
+        const std::vector<float> found = (*c)->Get("output/" + node.name);
+        const auto [known, first] = expected.emplace(node.name, found);
+        if (first) continue;
+        for (size_t i = 0; i < found.size(); ++i)
+          ASSERT_NEAR(found[i], known->second[i], 2e-5f) << node.name << " " << i << ", training " << training;
+      }
+    }
+    EXPECT_GE(expected.size(), training ? 16u : 1u);
+  }
 }
 
 // On cpu: reference and null are made to be read, their kernels and queues allocate.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Writes the ABI headers as a later version of the edition may have them: one more field or function at the end of every struct that has a
-# header, one more dtype, one more reduction.
+# header or is the attributes of an op, one more dtype, one more reduction.
 #   later_headers.sh core/abi path/of/copies
 set -euo pipefail
 mkdir -p "$2"
 for header in "$1"/*.h; do
   awk '
-    /^typedef struct [a-z0-9_]+ \{/ { name = $3; grows = 0 }
+    /^typedef struct [a-z0-9_]+ \{/ { name = $3; grows = name ~ /_attributes$/ }
     /^  sy_header header;/ { grows = name != "sy_extension" }
     $1 == "}" && index($2, name ";") == 1 && grows {
       print name ~ /_v[0-9]+$/ ? "  void (*later)(void);" : "  uint64_t later;"

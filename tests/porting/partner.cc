@@ -127,8 +127,6 @@ void TryKernels(const sy_kernel_v2& api, const sy_device_v2& memory, sy_device* 
     sy_matmul_attributes known;
     uint64_t more[2];
   } attributes{};
-  attributes.known.header = SY_HEADER(sy_matmul_attributes);
-  attributes.known.header.size = sizeof attributes;
   attributes.known.alpha = 1;
   const sy_status larger = Prepare(api, device, "matmul", 2, SY_F32, &attributes, sizeof attributes, &kernel);
   if (larger == SY_OK) api.release(device, kernel);

@@ -10,7 +10,6 @@ namespace {
 // operation(input, constant)
 StatusOr<Kernel> PrepareWithConstant(Device& device, int32_t operation, float constant, const char* tag) {
   sy_pointwise_attributes attributes{};
-  attributes.header = SY_HEADER(sy_pointwise_attributes);
   attributes.instruction_count = 2;
   attributes.output_count = 1;
   attributes.instructions[0] = {SY_PW_CONSTANT, 0, 0, 0, constant};

@@ -82,7 +82,6 @@ class Doubler {
   Status Prepare() {
     if (kernels_ == nullptr) return OkStatus();
     sy_pointwise_attributes twice{};
-    twice.header = SY_HEADER(sy_pointwise_attributes);
     twice.instruction_count = twice.output_count = 1;
     twice.instructions[0] = {SY_PW_ADD, 0, 0, 0, 0};
     twice.outputs[0] = 1;

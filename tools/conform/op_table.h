@@ -30,8 +30,6 @@ class Table {
   template <typename A>
   OpCase& Add(const char* op, const char* name, A attributes, std::vector<Operand> inputs,
               std::vector<Operand> outputs) {
-    attributes.header = SY_HEADER(A);
-    __builtin_clear_padding(&attributes);  // cases are compared as bytes
     OpCase& added = Add(op, name, std::move(inputs), std::move(outputs));
     added.attributes.resize(sizeof(A));
     std::memcpy(added.attributes.data(), &attributes, sizeof(A));

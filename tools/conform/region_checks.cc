@@ -22,7 +22,6 @@ class SmallGraph {
   template <typename A>
   std::vector<uint32_t> Node(const char* op, A attributes, std::vector<uint32_t> inputs,
                              const std::vector<Dims>& outputs) {
-    attributes.header = SY_HEADER(A);
     OneNode node{op, std::vector<uint8_t>(sizeof(A)), std::move(inputs), {}};
     std::memcpy(node.attributes.data(), &attributes, sizeof(A));
     for (const Dims& dims : outputs) node.outputs.push_back(Tensor(dims));

@@ -13,7 +13,6 @@ namespace {
 template <typename A>
 Problem Make(const char* op, A attributes, std::vector<sy_tensor> inputs, sy_tensor output,
              std::vector<std::vector<double>> values) {
-  attributes.header = SY_HEADER(A);
   Problem problem;
   problem.op = op;
   problem.attributes.resize(sizeof(A));

@@ -19,7 +19,6 @@ struct AddRequest {
   AddRequest() {
     tensor = Contiguous(SY_F32, {5});
     inputs[0] = inputs[1] = tensor;
-    attributes.header = SY_HEADER(sy_pointwise_attributes);
     attributes.instruction_count = attributes.output_count = 1;
     attributes.instructions[0] = {SY_PW_ADD, 0, 1, 0, 0};
     attributes.outputs[0] = 2;
@@ -312,20 +311,6 @@ class KernelStructs {
     };
     CheckTaker<sy_prepare_request>(recorder_, "prepare_request", offsetof(sy_prepare_request, determinism),
                                    add_.Request(), prepare);
-    CheckTaker<sy_pointwise_attributes>(
-        recorder_, "attributes", offsetof(sy_pointwise_attributes, instructions) + sizeof(sy_instruction),
-        add_.attributes, [&](const sy_pointwise_attributes* attributes, sy_error* error) {
-          // A later version's attributes have to be zero behind what is known.
-          const size_t size = attributes->header.size;
-          Bytes whole(std::max(sizeof *attributes, size), kUntouched);
-          std::memcpy(whole.data(), attributes, std::min(sizeof *attributes, size));
-          std::fill(whole.begin() + static_cast<ptrdiff_t>(std::min(sizeof *attributes, size)),
-                    whole.begin() + static_cast<ptrdiff_t>(size), uint8_t{0});
-          sy_prepare_request request = add_.Request();
-          request.attributes = whole.data();
-          request.attributes_size = attributes->header.size;
-          return prepare(&request, error);
-        });
     CheckTaker<sy_binding>(recorder_, "binding", offsetof(sy_binding, constants), {},
                            [&](const sy_binding* binding, sy_error* error) { return Bind(*binding, error); });
     CheckInfo();

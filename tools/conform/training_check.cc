@@ -22,7 +22,6 @@ struct Tensor {
 
 template <typename A>
 std::vector<uint8_t> BytesOfAttributes(A attributes) {
-  attributes.header = SY_HEADER(A);
   std::vector<uint8_t> bytes(sizeof(A));
   std::memcpy(bytes.data(), &attributes, sizeof(A));
   return bytes;

@@ -103,13 +103,6 @@ void Validate::Headers::CheckOne(const sy_header& header) {
   }
 }
 
-void Validate::Headers::CheckMore(const sy_prepare_request* request) {
-  if (!problem.empty()) return;
-  const sy_prepare_request known = ReadStruct(request);
-  if (known.attributes == nullptr || known.attributes_size < sizeof(sy_header)) return;
-  CheckOne(*static_cast<const sy_header*>(known.attributes));
-}
-
 void Validate::Headers::CheckMore(const sy_init_request* request) {
   if (!problem.empty()) return;
   const sy_init_request known = ReadStruct(request);

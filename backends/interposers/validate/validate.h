@@ -259,7 +259,6 @@ class Validate : public Wrapped {
     }
     template <typename T>
     void Check(const T&) {}
-    void CheckMore(const sy_prepare_request* request);
     void CheckMore(const sy_init_request* request);
   };
   // check.cc

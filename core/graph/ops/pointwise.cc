@@ -216,7 +216,7 @@ Partials Differentiate(const sy_instruction& i, const Value& a, const Value& b, 
       return {
           Mul(dy, Scale(Unary(SY_PW_EXP, Unary(SY_PW_NEG, Mul(a, a))), 2 * std::numbers::inv_sqrtpi_v<float>)), {}, {}};
     case SY_PW_RELU:
-      return {Mul(dy, Unary(SY_PW_RELU_GRAD, a)), {}, {}};
+      return {Mul(dy, Unary(SY_PW_RELU_GRAD, y)), {}, {}};  // of y as of a, which then need not be kept
     case SY_PW_GELU:
       return {Mul(dy, Unary(SY_PW_GELU_GRAD, a)), {}, {}};
     case SY_PW_GELU_TANH:

@@ -105,7 +105,8 @@ class KernelFusion {
     const bool view_of_held = TraitsOf(node.op).view && held_[pattern_.Behind(node.inputs[0]).node];
     if (held_[id] || view_of_held) return std::vector<Value>();
     for (const auto rule : {&KernelFusion::MatmulWithActivation, &KernelFusion::WeightAndBiasGradient,
-                            &KernelFusion::NormOfResidualSum, &KernelFusion::NormGradientWithResidual}) {
+                            &KernelFusion::NormOfResidualSum, &KernelFusion::NormGradientWithResidual,
+                            &KernelFusion::BatchNormWithActivation, &KernelFusion::BatchNormGradientWithActivation}) {
       if (Replacement replacement = (this->*rule)(r, id)) return replacement;
     }
     return std::nullopt;
@@ -252,6 +253,77 @@ class KernelFusion {
     const auto fused = Emit(r, node, inputs, Attributes(a), wanted);
     done_[readers[0]] = {fused[0]};
     return fused;
+  }
+
+  // The one node that reads `ref`, counted with its second computation, or -1.
+  int OnlyReader(Ref ref) const {
+    int only = -1;
+    for (const int user : pattern_.users[ref.node]) {
+      const Node& reader = source_.node(user);
+      if (std::find(reader.inputs.begin(), reader.inputs.end(), ref) == reader.inputs.end() || user == only) continue;
+      if (only >= 0) return -1;
+      only = user;
+    }
+    return only;
+  }
+
+  // act(batch_norm(x) + residual): a sum that alone reads the norm, and a relu that alone reads that or the norm.
+  Replacement BatchNormWithActivation(Rewriting& r, int id) {
+    const Node& node = source_.node(id);
+    if (node.op != "batch_norm" && node.op != "batch_norm_inference") return std::nullopt;
+    auto a = node.attributes.as<sy_batch_norm_attributes>();
+    if (a.activation != SY_ACTIVATION_NONE || a.residual) return std::nullopt;
+    std::vector<Ref> inputs = node.inputs;
+    const Wanted wanted = {.dtypes = {node.outputs[0].dtype}};
+    const auto alike = [&](int reader) { return reader >= 0 && source_.node(reader).outputs[0] == node.outputs[0]; };
+    int last = id, sum = OnlyReader({id, 0});
+    if (alike(sum) && pattern_.Combines(source_.node(sum), SY_PW_ADD)) {
+      const Node& add = source_.node(sum);
+      const Ref other = add.inputs[0] == Ref{id, 0} ? add.inputs[1] : add.inputs[0];
+      if (source_.type(other) != node.outputs[0] || !r.HasAll({other})) return std::nullopt;
+      inputs.push_back(other);
+      a.residual = 1;
+      last = sum;
+    } else {
+      sum = -1;
+    }
+    const int activation = OnlyReader({last, 0});
+    if (alike(activation) && pattern_.Opcode(source_.node(activation)) == SY_PW_RELU) {
+      a.activation = SY_ACTIVATION_RELU;
+      last = activation;
+    }
+    if (last == id || !Exists(node.op, inputs, Attributes(a), wanted)) return std::nullopt;
+    auto fused = Emit(r, node, inputs, Attributes(a), wanted);
+    if (sum >= 0 && sum != last) held_[sum] = true;
+    done_[last] = {fused[0]};
+    return fused;
+  }
+
+  // dy where relu's result y is positive, and the gradient of the batch norm in front of the relu from it.
+  Replacement BatchNormGradientWithActivation(Rewriting& r, int id) {
+    const Node& node = source_.node(id);
+    if (!pattern_.Combines(node, SY_PW_MUL)) return std::nullopt;
+    int side = 0;
+    while (side < 2 && pattern_.Opcode(source_.node(node.inputs[side].node)) != SY_PW_RELU_GRAD) ++side;
+    if (side == 2) return std::nullopt;
+    const Ref y = source_.node(node.inputs[side].node).inputs[0], dy = node.inputs[1 - side];
+    for (const int reader : pattern_.users[id]) {
+      const Node& backward = source_.node(reader);
+      if (backward.op != "batch_norm_backward" || backward.inputs[4] != Ref{id, 0}) continue;
+      auto a = backward.attributes.as<sy_batch_norm_attributes>();
+      std::vector<Ref> inputs = backward.inputs;
+      inputs[4] = dy;
+      inputs.push_back(y);
+      const bool alike = source_.type(y) == node.outputs[0] && source_.type(dy) == node.outputs[0];
+      if (a.activation != SY_ACTIVATION_NONE || !alike) return std::nullopt;
+      a.activation = SY_ACTIVATION_RELU;
+      a.residual = OnlyReader({id, 0}) != reader;
+      if (!r.HasAll(inputs) || !Exists(backward.op, inputs, Attributes(a), {})) return std::nullopt;
+      const auto fused = Emit(r, backward, inputs, Attributes(a), {});
+      done_[reader] = {fused[0], fused[1], fused[2]};
+      return a.residual ? std::vector<Value>{fused[3]} : std::vector<Value>();
+    }
+    return std::nullopt;
   }
 
   const Graph& source_;

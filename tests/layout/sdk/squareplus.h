@@ -8,7 +8,6 @@
 #include "core/abi/base.h"
 
 typedef struct example_squareplus_attributes {
-  sy_header header;
   float b;
 } example_squareplus_attributes;
 

@@ -85,7 +85,6 @@ class Bench {
   template <typename Attributes>
   double Time(const char* op, Attributes attributes, const std::vector<sy_tensor>& inputs,
               const std::vector<sy_tensor>& outputs, double budget = 0.25) {
-    attributes.header = SY_HEADER(Attributes);
     sy_prepare_request request = {SY_HEADER(sy_prepare_request)};
     request.op = op;
     request.op_version = 1;

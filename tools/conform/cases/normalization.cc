@@ -57,19 +57,32 @@ void AddGroupNorm(Table& table) {
 }
 
 void AddBatchNorm(Table& table) {
-  const auto add_batch = [&](const char* name, Dims dims) {
+  const auto add_batch = [&](const char* name, Dims dims, int activation = SY_ACTIVATION_NONE, bool residual = false) {
     sy_batch_norm_attributes a{};
     a.eps = 1e-5f;
     a.momentum = 0.1f;
+    a.activation = activation;
+    a.residual = residual;
     const Dims c = {dims.back()};
-    const std::vector<Operand> inputs = {T(dims), F(c, Fill::kPositive), F(c), F(c), F(c, Fill::kPositive)};
+    std::vector<Operand> inputs = {T(dims), F(c, Fill::kPositive), F(c), F(c), F(c, Fill::kPositive)};
+    if (residual) inputs.push_back(T(dims));
     table.Add("batch_norm_inference", name, a, inputs, {T(dims)});
     table.Add("batch_norm", name, a, inputs, {T(dims), F(c), F(c), F(c), F(c)});
-    table.Gradient("batch_norm_backward", {"i0", "i1", "o1", "o2", "g0"}, {0, 1, 2});
+    std::vector<std::string> given = {"i0", "i1", "o1", "o2", "g0"};
+    if (activation != SY_ACTIVATION_NONE) given.push_back("o0");
+    std::vector<int> gradients = {0, 1, 2};
+    if (residual) gradients.push_back(5);
+    table.Gradient("batch_norm_backward", given, gradients);
   };
   add_batch("image", {2, 5, 3, 7});
   add_batch("volume", {1, 2, 3, 5, 4});
   add_batch("rows", {33, 1});
+  add_batch("relu", {2, 4, 3, 8}, SY_ACTIVATION_RELU);
+  add_batch("residual", {1, 5, 3, 6}, SY_ACTIVATION_NONE, true);
+  add_batch("residual_relu", {3, 7, 5, 17}, SY_ACTIVATION_RELU, true);
+  table.Refuse<sy_batch_norm_attributes>({"batch_norm", "batch_norm_inference", "batch_norm_backward"},
+                                         "an activation that is not relu",
+                                         [](auto& a) { a.activation = SY_ACTIVATION_GELU; });
 }
 
 }  // namespace

@@ -49,11 +49,7 @@ void AddPointwise(Table& table) {
   for (const auto& [name, op, gradient] : activations) {
     table.Add("pointwise", name, Program({{op, 0, 0, 0, 0}}, {1}), {T(odd)}, {T(odd)});
     OpCase& backward = table.Gradient("pointwise", {"i0", "g0"}, {0});
-    const sy_pointwise_attributes program = [&] {
-      sy_pointwise_attributes a = Program({{gradient, 0, 0, 0, 0}, {SY_PW_MUL, 1, 2, 0, 0}}, {3});
-      a.header = SY_HEADER(sy_pointwise_attributes);
-      return a;
-    }();
+    const sy_pointwise_attributes program = Program({{gradient, 0, 0, 0, 0}, {SY_PW_MUL, 1, 2, 0, 0}}, {3});
     std::memcpy(backward.attributes.data(), &program, sizeof program);
     backward.name = std::string(name) + "_gradient";
   }

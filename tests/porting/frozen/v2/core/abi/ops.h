@@ -6,6 +6,9 @@
  * NaN. Floating tensors may be f32, bf16 or f16, mixed within one op where sensible (statistics, gammas and betas,
  * gains and loss values are f32; optimizer state is f32); labels and indices are i32. An input marked ? may be absent at the end of the list
  * or as the attribute says. "1" is a tensor of one element. A backend answers SY_UNSUPPORTED to whatever it does not take.
+ *
+ * Attributes are plain values: no pointers, no header (their size is sy_prepare_request.attributes_size), no padding. They may be compared
+ * and hashed as bytes, and grow at their end as other structs do.
  */
 #ifndef SWITCHYARD_ABI_OPS_H_
 #define SWITCHYARD_ABI_OPS_H_
@@ -25,7 +28,6 @@ enum { SY_ACTIVATION_NONE = 0, SY_ACTIVATION_GELU = 1 /* x·Φ(x), exact erf */,
  *   if residual: t += residual (…, M, N); c = t
  *   if bias_gradient: output 1 (M) f32 = Σ over K of op(a)   (the bias gradient beside a weight gradient dyᵀ·x) */
 typedef struct sy_matmul_attributes {
-  sy_header header;
   int32_t transpose_a, transpose_b;
   float alpha;
   int32_t bias, activation, save_preactivation, activation_gradient, residual, bias_gradient; /* 0/1, activation SY_ACTIVATION_* */
@@ -35,7 +37,6 @@ typedef struct sy_matmul_attributes {
  *   s = scale·q·kᵀ + bias[h] + mask[b mod G]; out = softmax(s)·v; logsumexp = log Σ exp(s)
  * attention_backward: qkv, out, logsumexp, dout (B, T, H, D) [, bias][, mask] → dqkv (B, T, 3, H, D) [, dbias (H, T, T) f32] */
 typedef struct sy_attention_attributes {
-  sy_header header;
   float scale;
   int32_t bias, mask; /* 0/1 */
 } sy_attention_attributes;
@@ -45,7 +46,6 @@ typedef struct sy_attention_attributes {
  * layer_norm_backward: h (…, C), gamma, mean, rstd, dy (…, C) [, dsum (…, C)] → dh (…, C), dgamma (C) f32, dbeta (C) f32
  *   dh is the gradient through the norm, plus dsum if residual (so that dh serves x and residual alike) */
 typedef struct sy_layer_norm_attributes {
-  sy_header header;
   float eps;
   int32_t residual; /* 0/1; in layer_norm_backward: dsum is given */
 } sy_layer_norm_attributes;
@@ -56,7 +56,6 @@ typedef struct sy_layer_norm_attributes {
  *   y = onehot(label)·(1−s) + s/C (or targets·(1−s) + s/C); loss = −Σ y·logsoftmax(logits); a label equal to ignore_index or negative gives loss 0, one beyond C gives NaN
  * cross_entropy_backward: logits, labels|targets, logsumexp, dloss (N) f32 → dlogits (N, C) = dloss·(softmax(logits)·Σy − y), 0 where ignored */
 typedef struct sy_cross_entropy_attributes {
-  sy_header header;
   float label_smoothing;
   int32_t ignore_index;
   int32_t soft_targets; /* 0/1 */
@@ -86,7 +85,6 @@ typedef struct sy_instruction {
 #define SY_PW_MAX_INSTRUCTIONS 32
 #define SY_PW_MAX_OUTPUTS 8
 typedef struct sy_pointwise_attributes {
-  sy_header header;
   uint32_t instruction_count, output_count;
   int32_t outputs[SY_PW_MAX_OUTPUTS];
   sy_instruction instructions[SY_PW_MAX_INSTRUCTIONS];
@@ -96,7 +94,6 @@ typedef struct sy_pointwise_attributes {
  * also be (1). max and min keep NaN. */
 enum { SY_REDUCE_SUM = 0, SY_REDUCE_MAX = 1, SY_REDUCE_MIN = 2, SY_REDUCE_SUM_OF_SQUARES = 3 };
 typedef struct sy_reduce_attributes {
-  sy_header header;
   int32_t reduction;
   uint32_t axes; /* bit mask */
   float scale;   /* mean: 1/count */
@@ -107,17 +104,15 @@ typedef struct sy_reduce_attributes {
 /* transpose: x → y, y.dims[i] = x.dims[axes[i]].   slice: y[i] = x[start + i·step] per axis.   pad: y = x with `before` and `after` filled.
  * roll: y[i] = x[(i − shift) mod n] per axis (as torch.roll).   concat: x0 … xn-1 → y along axis[0]. */
 typedef struct sy_axes_attributes { /* transpose: axes; roll: shift; concat: values[0] is the axis */
-  sy_header header;
   int32_t values[SY_MAX_RANK];
 } sy_axes_attributes;
 typedef struct sy_slice_attributes {
-  sy_header header;
   int64_t start[SY_MAX_RANK], step[SY_MAX_RANK];
 } sy_slice_attributes;
 typedef struct sy_pad_attributes {
-  sy_header header;
   int64_t before[SY_MAX_RANK], after[SY_MAX_RANK];
   float value;
+  uint32_t reserved; /* 0 */
 } sy_pad_attributes;
 
 /* gather: table (V, …R), indices i32 (…I) → y (…I, …R): rows; an index outside [0, V) is clamped.
@@ -128,32 +123,38 @@ typedef struct sy_pad_attributes {
  *   element e of sample s: word = Philox4x32-10(key, counter {e/4, sample_ids[s], step[0], step[1]})[e mod 4]; keep iff (word >> 8)·2⁻²⁴ ≥ p
  *   y = keep ? x/(1−p) : 0. per_sample (drop_path): e = 0 for the whole sample. Its gradient is itself, applied to dy. */
 typedef struct sy_dropout_attributes {
-  sy_header header;
   uint64_t key;
   float p;
   int32_t per_sample;
 } sy_dropout_attributes;
 
 /* optimizer_update: lr (1), update (1) i32, gradient_scale (1), finite (1), then for each tensor k: p, g [, m][, v]
- *   → for each tensor k: p' [, m'][, v'].  All f32 but g, which may be half. If finite is 0 the outputs equal the inputs.
+ *   → for each tensor k: p' [, m'][, v'][, h'].  All f32 but g, which may be half, and h', which is half. If finite is 0 the outputs equal the inputs.
+ *   h' if half_copies: p' in the dtype of h'. ‖·‖ is the Euclidean norm of one tensor
  * t = update + 1; g *= gradient_scale
  *   SGD:   g += wd·p; with momentum: m = momentum·m + (1−dampening)·g (m = g at t = 1), g = nesterov ? g + momentum·m : m; p −= lr·g
  *   ADAM:  g += wd·p;   ADAMW: p −= lr·wd·p first;   m = β1·m + (1−β1)·g; v = β2·v + (1−β2)·g²;
- *          p −= lr·(m/(1−β1ᵗ)) / (√(v/(1−β2ᵗ)) + eps) */
-enum { SY_OPTIMIZER_SGD = 0, SY_OPTIMIZER_ADAM = 1, SY_OPTIMIZER_ADAMW = 2 };
+ *          p −= lr·(m/(1−β1ᵗ)) / (√(v/(1−β2ᵗ)) + eps)
+ *   LAMB:  g += wd·p unless adam_w_mode; m = β1·m + (grad_averaging ? 1−β1 : 1)·g; v as ADAM;
+ *          u = (m/(1−β1ᵗ)) / (√(v/(1−β2ᵗ)) + eps), + wd·p if adam_w_mode; p −= lr·r·u
+ *          r = ‖p‖/‖u‖ where neither is 0 and (wd ≠ 0 or use_nvlamb), else 1                       (You et al. 2020)
+ *   LARS:  r = trust_coefficient·‖p‖ / (‖g‖ + wd·‖p‖ + eps) where neither ‖p‖ nor ‖g‖ is 0 and wd ≠ 0, else 1; g = lr·r·(g + wd·p);
+ *          m = momentum·m + g (m = g at t = 1); p −= nesterov ? g + momentum·m : m                 (You et al. 2017) */
+enum { SY_OPTIMIZER_SGD = 0, SY_OPTIMIZER_ADAM = 1, SY_OPTIMIZER_ADAMW = 2, SY_OPTIMIZER_LAMB = 3, SY_OPTIMIZER_LARS = 4 };
 typedef struct sy_optimizer_attributes {
-  sy_header header;
   int32_t kind;
-  float momentum, dampening; /* SGD: m exists iff momentum ≠ 0 */
+  float momentum, dampening; /* SGD, LARS: m exists iff momentum ≠ 0 */
   int32_t nesterov;
   float beta1, beta2, eps, weight_decay;
+  int32_t adam_w_mode, grad_averaging, use_nvlamb; /* 0/1, of LAMB */
+  float trust_coefficient;                         /* of LARS */
+  int32_t half_copies;                             /* 0/1 */
 } sy_optimizer_attributes;
 
 /* convolution: x (N, spatial, C), w (K, kernel, C/groups) [, bias (K)] → y (N, spatial', K)
  * convolution_backward_data: dy, w → dx.   convolution_backward_weights: x, dy → dw.
  * spatial' = ⌊(n + before + after − dilation·(k−1) − 1)/stride⌋ + 1 */
 typedef struct sy_convolution_attributes {
-  sy_header header;
   int32_t spatial_rank; /* 2 or 3 */
   int32_t stride[3], dilation[3], before[3], after[3];
   int32_t groups, bias;
@@ -162,30 +163,29 @@ typedef struct sy_convolution_attributes {
 /* pool: x (N, spatial, C) → y (N, spatial', C).   pool_backward: x, dy → dx (max: the first maximum of a window in row-major order takes it).
  * average divides by the window, or only by its part inside the image unless count_include_pad. */
 typedef struct sy_pool_attributes {
-  sy_header header;
   int32_t spatial_rank, average, count_include_pad;
   int32_t kernel[3], stride[3], before[3], after[3];
 } sy_pool_attributes;
 
-/* batch_norm (training): x (…, C), gamma, beta, running_mean, running_var → y, mean (C), rstd (C), running_mean', running_var'
- *   statistics over all but the last axis; y by biased variance; running' = (1−momentum)·running + momentum·(mean | unbiased variance)
- * batch_norm_inference: x, gamma, beta, running_mean, running_var → y
- * batch_norm_backward: x, gamma, mean, rstd, dy → dx, dgamma f32, dbeta f32 */
+/* batch_norm (training): x (…, C), gamma, beta, running_mean, running_var [, residual (…, C)] → y, mean (C), rstd (C), running_mean', running_var'
+ *   statistics over all but the last axis; y = act((x − mean)·rstd·gamma + beta [+ residual]) by biased variance;
+ *   running' = (1−momentum)·running + momentum·(mean | unbiased variance)
+ * batch_norm_inference: x, gamma, beta, running_mean, running_var [, residual] → y
+ * batch_norm_backward: x, gamma, mean, rstd, dy [, y if activation] → dx, dgamma f32, dbeta f32 [, dresidual (…, C)]
+ *   g = dy, or with RELU dy where y > 0 and 0 elsewhere; dx, dgamma and dbeta are those of g, and dresidual = g */
 typedef struct sy_batch_norm_attributes {
-  sy_header header;
   float eps, momentum;
+  int32_t activation, residual; /* SY_ACTIVATION_NONE or RELU; 0/1 */
 } sy_batch_norm_attributes;
 
 /* resize: x (N, spatial, C) → y (N, spatial', C).   resize_backward: dy (N, spatial', C) → dx (N, spatial, C).   As torch.nn.functional.interpolate. */
 enum { SY_RESIZE_NEAREST = 0, SY_RESIZE_LINEAR = 1 };
 typedef struct sy_resize_attributes {
-  sy_header header;
   int32_t spatial_rank, mode, align_corners;
 } sy_resize_attributes;
 
 /* all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, send, receive are nodes of the graph too; a collective plugin runs them, never a kernel. */
 typedef struct sy_collective_attributes {
-  sy_header header;
   int32_t reduction;
   int32_t root;   /* of broadcast; the other rank of send and receive */
   int32_t group;  /* which communicator: an index into the run's groups */
@@ -197,7 +197,6 @@ typedef struct sy_collective_attributes {
  *   y = (x − mean)·rstd·gamma + beta, with mean and rstd = 1/√(var + eps) of the element's group, biased variance
  * group_norm_backward: x, gamma, mean, rstd, dy (N, …, C) → dx (N, …, C), dgamma (C) f32, dbeta (C) f32 */
 typedef struct sy_group_norm_attributes {
-  sy_header header;
   float eps;
   int32_t groups;
 } sy_group_norm_attributes;
