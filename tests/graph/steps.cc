@@ -70,6 +70,7 @@ Graph ResidualBlocksGraph(bool training) {
     if (!training) return ops::BatchNormInference(x, gamma, beta, mean, variance, 1e-5f);
     const auto normed = ops::BatchNorm(x, gamma, beta, mean, variance, 1e-5f, 0.1f);
     graph.Output(fmt::format("next_mean{}", i), normed.running_mean);
+    graph.Output(fmt::format("next_variance{}", i), normed.running_var);
     return normed.y;
   };
   const auto relu = [](const Value& x) { return ops::Unary(SY_PW_RELU, x); };

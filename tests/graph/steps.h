@@ -20,7 +20,8 @@ Graph TrainingGraph(const ModelOptions& options, int batch);
 
 // Two residual blocks as a ResNet has them, the second with a norm on its other branch too: x (2, 4, 4, 3) and vectors
 // (3) "gamma<i>", "beta<i>", "mean<i>", "variance<i>", i < 5 → outputs "y", "loss" and the gradients "dx", "dgamma<i>",
-// "dbeta<i>". Training: with the batch's statistics, and outputs "next_mean<i>" instead of y.
+// "dbeta<i>". Training: with the batch's statistics, and outputs "next_mean<i>" and
+// "next_variance<i>" instead of y.
 Graph ResidualBlocksGraph(bool training);
 
 // The text of the BuildError that `build` throws; "no error" without one.

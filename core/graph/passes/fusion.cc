@@ -275,7 +275,9 @@ class KernelFusion {
     if (a.activation != SY_ACTIVATION_NONE || a.residual) return std::nullopt;
     std::vector<Ref> inputs = node.inputs;
     const Wanted wanted = {.dtypes = {node.outputs[0].dtype}};
-    const auto alike = [&](int reader) { return reader >= 0 && source_.node(reader).outputs[0] == node.outputs[0]; };
+    const auto alike = [&](int reader) {
+      return reader >= 0 && source_.node(reader).outputs == std::vector{node.outputs[0]};
+    };
     int last = id, sum = OnlyReader({id, 0});
     if (alike(sum) && pattern_.Combines(source_.node(sum), SY_PW_ADD)) {
       const Node& add = source_.node(sum);
