@@ -46,14 +46,20 @@ std::string SettingsHelp(const SettingTable& table) {
 }
 
 std::string SettingsListing(const Settings& settings) {
+  const std::map<std::string, std::string> aliases = settings.Translated();
   return Grouped(settings.table(), [&](const Setting& row) {
     const bool there = settings.Has(row.name);
     const std::string value = WithUnit(ValueText(there ? settings.Value(row.name) : row.standard), row);
     const std::string& source = settings.SourceOf(row.name);
     const Origin origin = there ? settings.OriginOf(row.name) : Origin::kDefault;
     std::string from = OriginName(origin);
-    // A flag as it was typed says no more than the value.
-    if (there && !source.empty() && !(origin == Origin::kFlag && source.starts_with("-"))) from += ": " + source;
+    // A flag as it was typed says no more than the value, unless it had another name.
+    const auto translated = aliases.find(row.name);
+    if (translated != aliases.end()) {
+      from += ": " + translated->second;
+    } else if (there && !source.empty() && !(origin == Origin::kFlag && source.starts_with("-"))) {
+      from += ": " + source;
+    }
     return fmt::format("  {:<24} {:<26} {}\n", row.name, value.empty() ? "-" : value,
                        value.empty() ? "not given" : from);
   });

@@ -15,13 +15,20 @@ Status UnknownSetting(const std::string& name, const SettingTable& table) {
 
 }  // namespace
 
-SettingTable::SettingTable(std::vector<Setting> rows) : rows_(std::move(rows)) {
+SettingTable::SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases)
+    : rows_(std::move(rows)), aliases_(std::move(aliases)) {
   for (size_t i = 0; i < rows_.size(); ++i) by_name_[rows_[i].name] = i;
+  for (size_t i = 0; i < aliases_.size(); ++i) alias_by_key_[AliasKey(aliases_[i].name)] = i;
 }
 
 const Setting* SettingTable::Find(const std::string& name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &rows_[found->second];
+}
+
+const Alias* SettingTable::FindAlias(const std::string& name) const {
+  const auto found = alias_by_key_.find(AliasKey(name));
+  return found == alias_by_key_.end() ? nullptr : &aliases_[found->second];
 }
 
 std::vector<std::string> SettingTable::Names() const {
@@ -44,8 +51,36 @@ Status Settings::Give(const std::string& name, nlohmann::json value, Origin orig
   if (const Status status = CheckValue(*row, value); !status.ok())
     return InvalidArgument("{} (given by {})", Message(status), source);
   const Entry* there = Find(name);
+  if (there != nullptr && there->origin == origin && there->alias != nullptr && there->value != value)
+    return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, name);
   if (there == nullptr || there->origin <= origin) entries_[name] = {std::move(value), origin, source};
   return OkStatus();
+}
+
+Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source) {
+  auto ours = Translate(alias, text);
+  if (!ours.ok()) return Annotate(ours.status(), source);
+  const Setting* row = table_->Find(alias.setting);
+  if (row == nullptr) return UnknownSetting(alias.setting, *table_);
+  auto value = ValueFromText(*row, *ours);
+  if (!value.ok()) return Annotate(value.status(), source);
+  const Entry* there = Find(alias.setting);
+  if (there != nullptr && there->origin == origin) {
+    if (there->value == *value) return OkStatus();
+    return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, alias.setting);
+  }
+  SY_RETURN_IF_ERROR(Give(alias.setting, std::move(*value), origin, source));
+  Entry& entry = entries_[alias.setting];
+  if (entry.origin == origin) entry.alias = &alias;
+  return OkStatus();
+}
+
+std::map<std::string, std::string> Settings::Translated() const {
+  std::map<std::string, std::string> translated;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.alias != nullptr) translated[name] = fmt::format("{} ({})", entry.source, entry.alias->of);
+  }
+  return translated;
 }
 
 void Settings::Fill(const std::string& name, nlohmann::json value, Origin origin, const std::string& source) {

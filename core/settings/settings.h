@@ -9,21 +9,25 @@
 #include <string>
 #include <vector>
 
+#include "core/settings/alias.h"
 #include "core/settings/setting.h"
 
 namespace switchyard {
 
-// Rows in the order in which they are shown; names differ.
+// Rows in the order in which they are shown; names differ, those of aliases from them too.
 class SettingTable {
  public:
-  explicit SettingTable(std::vector<Setting> rows);
+  explicit SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases = {});
   const std::vector<Setting>& rows() const { return rows_; }
-  const Setting* Find(const std::string& name) const;  // null: unknown
+  const std::vector<Alias>& aliases() const { return aliases_; }
+  const Setting* Find(const std::string& name) const;     // null: unknown
+  const Alias* FindAlias(const std::string& name) const;  // however it is spelled; null: there is none
   std::vector<std::string> Names() const;
 
  private:
   std::vector<Setting> rows_;
-  std::map<std::string, size_t> by_name_;
+  std::vector<Alias> aliases_;
+  std::map<std::string, size_t> by_name_, alias_by_key_;
 };
 
 class Settings {
@@ -37,6 +41,8 @@ class Settings {
   // value that its row does not allow.
   Status GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source);
   Status Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source);
+  // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it.
+  Status GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source);
   // Of a filler: only where nothing is there. The name is known and the value right.
   void Fill(const std::string& name, nlohmann::json value, Origin origin, const std::string& source = "");
   void Fill(const SettingValues& values, Origin origin, const std::string& source);
@@ -58,6 +64,8 @@ class Settings {
   }
   Origin OriginOf(const std::string& name) const;  // of an absent one: kDefault
   const std::string& SourceOf(const std::string& name) const;
+  // What was given by an alias and holds: "--opt_level=O2 (apex)" by the setting's name.
+  std::map<std::string, std::string> Translated() const;
   bool IsGiven(const std::string& name) const { return Has(name) && IsOfUser(OriginOf(name)); }  // by the user
   // By hand, for this start: not by a config file, which may hold the settings of a whole run.
   bool IsChosen(const std::string& name) const { return Has(name) && OriginOf(name) >= Origin::kEnvironment; }
@@ -67,6 +75,7 @@ class Settings {
     nlohmann::json value;  // null: taken back
     Origin origin = Origin::kDefault;
     std::string source;
+    const Alias* alias = nullptr;  // by which it was given
   };
   const Entry* Find(const std::string& name) const;
 

@@ -30,6 +30,11 @@ Status TakeEnvironment(Settings& settings) {
     if (const auto text = Environment(variable))
       SY_RETURN_IF_ERROR(settings.GiveText(row.name, *text, Origin::kEnvironment, variable));
   }
+  for (const Alias& alias : settings.table().aliases()) {
+    const std::string variable = VariableOf(alias);
+    if (const auto text = Environment(variable))
+      SY_RETURN_IF_ERROR(settings.GiveAlias(alias, *text, Origin::kEnvironment, variable + "=" + *text));
+  }
   return OkStatus();
 }
 

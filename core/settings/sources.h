@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-// SWITCHYARD_LR, …
+// SWITCHYARD_LR, …; then the variables of aliases.
 std::string VariableOf(const std::string& setting);
 Status TakeEnvironment(Settings& settings);
 

@@ -1,4 +1,5 @@
 // The table of a training run, with the models' own settings in it.
+#include <fstream>
 #include <set>
 
 #include "core/data/augmentation.h"
@@ -23,6 +24,39 @@ TEST(RunTable, EachSettingIsThereOnceWithADefaultThatItAllows) {
     EXPECT_TRUE(row.yields_to.empty() || RunTable().Find(row.yields_to) != nullptr) << row.name;
   }
   for (const Setting& row : TrainSettings()) EXPECT_TRUE(names.contains(row.name)) << row.name;
+}
+
+TEST(RunTable, AliasesAreNamesOfNothingElseAndMeanWhatTheirSettingsAllow) {
+  std::set<std::string> keys;
+  for (const Alias& alias : RunTable().aliases()) {
+    EXPECT_TRUE(keys.insert(AliasKey(alias.name)).second) << alias.name << " is there twice";
+    EXPECT_EQ(RunTable().Find(AliasKey(alias.name)), nullptr) << alias.name << " is a setting";
+    const Setting* const row = RunTable().Find(alias.setting);
+    ASSERT_NE(row, nullptr) << alias.name << " stands for --" << alias.setting;
+    for (const auto& [theirs, ours] : alias.values) {
+      const auto value = ValueFromText(*row, ours);
+      EXPECT_TRUE(value.ok() && CheckValue(*row, *value).ok()) << alias.name << "=" << theirs;
+    }
+  }
+}
+
+// A row of the page for each alias, and no row that the table does not know:
+// | theirs | ours | …, where theirs is "`--name` …" or "`NAME` …".
+TEST(RunTable, ThePageForPeopleFromElsewhereIsTheTableOfAliases) {
+  std::ifstream page(std::string(SWITCHYARD_SOURCE) + "/models/README.md");
+  ASSERT_TRUE(page.good());
+  std::set<std::string> told;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| `")) continue;
+    std::string name = line.substr(3, line.find_first_of("` =", 3) - 3);
+    if (name.starts_with("--")) name = name.substr(2);
+    const Alias* const alias = RunTable().FindAlias(name);
+    if (alias == nullptr) continue;  // spelled as ours, or a flag of `launch`
+    told.insert(AliasKey(name));
+    EXPECT_THAT(line, ::testing::HasSubstr("`--" + alias->setting)) << name;
+  }
+  for (const Alias& alias : RunTable().aliases())
+    EXPECT_TRUE(told.contains(AliasKey(alias.name))) << "models/README.md has no line of --" << alias.name;
 }
 
 TEST(RunTable, FamiliesThatShareANameMeanTheSameType) {

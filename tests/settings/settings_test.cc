@@ -51,6 +51,43 @@ TEST_F(SettingsOfAStart, OneSettingChangesItselfOnly) {
   EXPECT_FALSE(settings_.IsGiven("min_lr"));
 }
 
+class AliasesOfAStart : public testing::Test {
+ protected:
+  Status Give(const std::string& alias, const std::string& text) {
+    return settings_.GiveAlias(*settings_.table().FindAlias(alias), text, Origin::kFlag, "--" + alias + "=" + text);
+  }
+  const SettingTable table_{SmallTable().rows(),
+                            {{.name = "learning-rate", .of = "theirs", .setting = "lr"},
+                             {.name = "sched", .of = "theirs", .setting = "schedule", .values = {{"cos", "cosine"}}},
+                             {.name = "THEIR_SEED", .of = "theirs", .setting = "seed", .suffix = "0"}}};
+  Settings settings_{table_};
+};
+
+TEST_F(AliasesOfAStart, GiveTheSettingThatTheyStandForAndSaySo) {
+  ASSERT_TRUE(Give("Learning_Rate", "0.5").ok());
+  ASSERT_TRUE(Give("sched", "cos").ok());
+  ASSERT_TRUE(Give("their_seed", "4").ok());
+  EXPECT_EQ(settings_.Get<float>("lr"), 0.5f);
+  EXPECT_EQ(settings_.Get<std::string>("schedule"), "cosine");
+  EXPECT_EQ(settings_.Get<uint64_t>("seed"), 40u);
+  EXPECT_EQ(settings_.Translated().at("schedule"), "--sched=cos (theirs)");
+  EXPECT_THAT(SettingsListing(settings_), HasSubstr("flag: --sched=cos (theirs)"));
+  EXPECT_EQ(VariableOf(table_.aliases()[0]), "SWITCHYARD_LEARNING_RATE");
+  EXPECT_EQ(VariableOf(table_.aliases()[2]), "THEIR_SEED");
+}
+
+TEST_F(AliasesOfAStart, RefuseWordsThatTheyDoNotKnowAndWhatContradicts) {
+  EXPECT_THAT(Message(Give("sched", "tanh")), AllOf(HasSubstr("--sched=tanh"), HasSubstr("expected cos")));
+  ASSERT_TRUE(settings_.GiveText("lr", "0.5", Origin::kFlag, "--lr=0.5").ok());
+  EXPECT_TRUE(Give("learning_rate", "0.5").ok()) << "the same value";
+  EXPECT_THAT(Message(Give("learning_rate", "0.1")), AllOf(HasSubstr("--lr=0.5"), HasSubstr("--learning_rate=0.1")));
+  Settings other(table_);
+  ASSERT_TRUE(other.GiveAlias(table_.aliases()[0], "0.1", Origin::kFlag, "--learning_rate=0.1").ok());
+  EXPECT_THAT(Message(other.GiveText("lr", "0.5", Origin::kFlag, "--lr=0.5")), HasSubstr("both set --lr"));
+  EXPECT_TRUE(other.GiveText("lr", "0.7", Origin::kConfigFile, "file").ok()) << "from farther";
+  EXPECT_EQ(other.Get<float>("lr"), 0.1f);
+}
+
 TEST_F(SettingsOfAStart, AbsenceIsNoValue) {
   EXPECT_FALSE(settings_.Has("suffix"));
   EXPECT_EQ(settings_.Get<std::string>("suffix"), std::nullopt);

@@ -34,10 +34,19 @@ class Accepted {
   const Setting* Row(const std::string& name) const {
     return Contains(settings_, name) ? RunTable().Find(name) : nullptr;
   }
-  bool Knows(const std::string& name) const { return Contains(own_, name) || Contains(settings_, name); }
+  // An alias of a setting that is accepted, unless a flag of ours has its name.
+  const Alias* AliasFor(const std::string& name) const {
+    const Alias* const alias = Contains(own_, name) || Row(name) ? nullptr : RunTable().FindAlias(name);
+    return alias != nullptr && Row(alias->setting) != nullptr ? alias : nullptr;
+  }
+  bool Knows(const std::string& name) const {
+    return Contains(own_, name) || Contains(settings_, name) || AliasFor(name) != nullptr;
+  }
   bool IsSwitch(const std::string& name) const {
-    const Setting* const row = Row(name);
-    return row != nullptr ? row->type == ValueType::kSwitch : Knows(name) && Own(name)->IsOfType<bool>();
+    const Alias* const alias = AliasFor(name);
+    if (alias != nullptr && alias->IsSwitch()) return true;
+    const Setting* const row = Row(alias != nullptr ? alias->setting : name);
+    return row != nullptr ? row->type == ValueType::kSwitch : Contains(own_, name) && Own(name)->IsOfType<bool>();
   }
   Status Unknown(const std::string& name) const {
     std::vector<std::string> spelled;
@@ -96,6 +105,8 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
   const auto take = [&](const Typed& typed, const std::string& source) {
     if (accepted.Row(typed.name) != nullptr)
       return line.settings.GiveText(typed.name, typed.value, Origin::kFlag, source);
+    if (const Alias* const alias = accepted.AliasFor(typed.name))
+      return line.settings.GiveAlias(*alias, typed.value, Origin::kFlag, "--" + typed.name + "=" + typed.value);
     own_given.insert(typed.name);
     return SetOwn(*accepted.Own(typed.name), typed.value, source);
   };

@@ -9,6 +9,7 @@
 #include "core/settings/sources.h"
 #include "core/train/batch_division.h"
 #include "core/train/checkpoint.h"
+#include "core/train/setting_aliases.h"
 #include "tools/switchyard/flags.h"
 
 namespace switchyard {
@@ -22,7 +23,7 @@ SettingTable MakeTable() {
   const auto end = std::find_if(rows.begin(), rows.end(), [&](const Setting& r) { return r.group != rows[0].group; });
   const std::vector<Setting> models = ModelSettings();
   rows.insert(end, models.begin(), models.end());
-  return SettingTable(std::move(rows));
+  return SettingTable(std::move(rows), TrainAliases());
 }
 
 struct Saved {

@@ -83,6 +83,8 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
   fmt::print("  device      {}\n", world.choice.why);
+  for (const auto& [name, alias] : setup.settings.Translated())
+    fmt::print("  alias       {} is --{}={}\n", alias, name, ValueText(setup.settings.Value(name)));
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
   fmt::print("{}\n", fmt::join(lines, "\n"));
   if (!report.fallbacks.empty())

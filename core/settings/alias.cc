@@ -1,0 +1,39 @@
+#include "core/settings/alias.h"
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include "core/base/text.h"
+#include "core/settings/sources.h"
+#include "fmt/ranges.h"
+
+namespace switchyard {
+
+std::string AliasKey(const std::string& name) {
+  std::string key = name;
+  std::transform(key.begin(), key.end(), key.begin(),
+                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::tolower(c)); });
+  return key;
+}
+
+std::string VariableOf(const Alias& alias) {
+  const bool capitals =
+      std::any_of(alias.name.begin(), alias.name.end(), [](unsigned char c) { return std::isupper(c); });
+  return capitals ? alias.name : VariableOf(AliasKey(alias.name));
+}
+
+StatusOr<std::string> Translate(const Alias& alias, const std::string& text) {
+  if (text.empty()) return text;  // takes back, as for any setting
+  const auto found = alias.values.find(text);
+  if (found != alias.values.end()) return found->second;
+  if (!alias.values.empty() && alias.suffix.empty()) {
+    std::vector<std::string> words;
+    for (const auto& [theirs, ours] : alias.values) words.push_back(theirs);
+    return InvalidArgument("expected {}, which {} calls {}, found \"{}\"", fmt::join(words, " or "), alias.of,
+                           alias.name, Printable(text));
+  }
+  return text + alias.suffix;
+}
+
+}  // namespace switchyard

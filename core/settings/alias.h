@@ -1,0 +1,32 @@
+// Names that people bring from other programs: `--opt_level=O2` where ours is `--amp=O2`. An alias works as a flag, in
+// any case and with '-' or '_', and as an environment variable: under its own name where that has capitals
+// (AIAK_FUSED_OPTIMIZER), else as SWITCHYARD_<NAME>. It is another way to give a setting, never a setting of its own:
+// what is listed and kept has our name, and says by which alias it was given. Plain data; thread-safe.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "core/base/status.h"
+
+namespace switchyard {
+
+struct Alias {
+  std::string name;     // as its program spells it
+  std::string of;       // that program: "apex"
+  std::string setting;  // ours
+  // Their words and ours, where they differ. A number in `suffix`'s unit gets it behind: "20" epochs are "20e".
+  std::map<std::string, std::string> values = {};
+  std::string suffix = {};
+
+  bool IsSwitch() const { return values.contains("true"); }  // may stand without a value
+};
+
+// How aliases are looked up: lower case, '_' for '-'.
+std::string AliasKey(const std::string& name);
+// The environment variable that gives it.
+std::string VariableOf(const Alias& alias);
+// Our text for theirs. InvalidArgument where the alias knows words only and this is none of them.
+StatusOr<std::string> Translate(const Alias& alias, const std::string& text);
+
+}  // namespace switchyard

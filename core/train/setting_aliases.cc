@@ -1,0 +1,62 @@
+#include "core/train/setting_aliases.h"
+
+namespace switchyard {
+
+// A switch of theirs is "true" where it stands without a value. What is not here is spelled as ours is: --batch-size,
+// --weight-decay, --device_list, --loss_scale, --kernel-opt …
+const std::vector<Alias>& TrainAliases() {
+  static const auto& aliases = *new std::vector<Alias>{
+      // torch.distributed and its examples
+      {.name = "dist_backend",
+       .of = "torch.distributed",
+       .setting = "collective",
+       .values = {{"nccl", "nccl"}, {"hccl", "hccl"}, {"mpi", "mpi"}, {"gloo", "tcp"}}},
+      {.name = "wd", .of = "torch.distributed", .setting = "weight_decay"},
+      // Hugging Face's TrainingArguments
+      {.name = "learning_rate", .of = "Hugging Face", .setting = "lr"},
+      {.name = "num_train_epochs", .of = "Hugging Face", .setting = "epochs"},
+      {.name = "max_steps", .of = "Hugging Face", .setting = "steps"},
+      {.name = "per_device_train_batch_size", .of = "Hugging Face", .setting = "batch_size"},
+      {.name = "gradient_accumulation_steps", .of = "Hugging Face", .setting = "accumulation"},
+      {.name = "warmup_ratio", .of = "Hugging Face", .setting = "warmup"},
+      {.name = "warmup_steps", .of = "Hugging Face", .setting = "warmup"},
+      {.name = "lr_scheduler_type",
+       .of = "Hugging Face",
+       .setting = "schedule",
+       .values = {{"linear", "linear"},
+                  {"cosine", "cosine"},
+                  {"constant", "constant"},
+                  {"constant_with_warmup", "constant"}}},
+      {.name = "adam_beta1", .of = "Hugging Face", .setting = "beta1"},
+      {.name = "adam_beta2", .of = "Hugging Face", .setting = "beta2"},
+      {.name = "adam_epsilon", .of = "Hugging Face", .setting = "eps"},
+      {.name = "label_smoothing_factor", .of = "Hugging Face", .setting = "label_smoothing"},
+      {.name = "bf16", .of = "Hugging Face", .setting = "precision", .values = {{"true", "bf16"}, {"false", "fp32"}}},
+      {.name = "dataloader_num_workers", .of = "Hugging Face", .setting = "workers"},
+      {.name = "logging_steps", .of = "Hugging Face", .setting = "log_every"},
+      {.name = "save_steps", .of = "Hugging Face", .setting = "save_every"},
+      {.name = "save_total_limit", .of = "Hugging Face", .setting = "keep"},
+      {.name = "output_dir", .of = "Hugging Face", .setting = "output"},
+      {.name = "resume_from_checkpoint", .of = "Hugging Face", .setting = "resume"},
+      // timm's train.py
+      {.name = "opt", .of = "timm", .setting = "optimizer"},
+      {.name = "opt_eps", .of = "timm", .setting = "eps"},
+      {.name = "sched",
+       .of = "timm",
+       .setting = "schedule",
+       .values = {{"cosine", "cosine"}, {"step", "step"}, {"multistep", "multistep"}}},
+      {.name = "warmup_epochs", .of = "timm", .setting = "warmup", .suffix = "e"},
+      {.name = "clip_grad", .of = "timm", .setting = "clip"},
+      {.name = "smoothing", .of = "timm", .setting = "label_smoothing"},
+      {.name = "crop_pct", .of = "timm", .setting = "crop_ratio"},
+      {.name = "img_size", .of = "timm", .setting = "image_size"},
+      {.name = "num_classes", .of = "timm", .setting = "classes"},
+      {.name = "grad_accum_steps", .of = "timm", .setting = "accumulation"},
+      {.name = "train_interpolation", .of = "timm", .setting = "interpolation"},
+      // Colossal-AI's plugins
+      {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
+  };
+  return aliases;
+}
+
+}  // namespace switchyard
