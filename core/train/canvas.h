@@ -40,6 +40,7 @@ struct Drawing {
 
 Drawing LayOut(const Chart& chart);
 std::string ToSvg(const Drawing& drawing);
+std::string XmlText(const std::string& text);  // as it stands in SVG and HTML
 Raster Rasterise(const Drawing& drawing, double scale);
 
 // Width of a text in the stroke font, for a font of the given height. UTF-8; what it has no glyph for is a box.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kWidth = 960, kFirstHeight = 420, kNextHeight = 260;
 constexpr double kLeft = 84, kRight = 28, kTitleHeight = 44, kLegendHeight = 30, kAxisHeight = 34, kXLabelHeight = 22;
-constexpr double kTextSize = 13;
+constexpr double kTextSize = 13, kLegendRowHeight = 18, kSwatch = 22, kBetweenEntries = 22;
 constexpr Color kInk{31, 41, 55}, kMuted{100, 108, 122}, kGrid{229, 231, 235}, kFrame{156, 163, 175};
 constexpr Color kPalette[] = {{37, 99, 235}, {234, 88, 12}, {22, 163, 74}, {147, 51, 234},
                               {220, 38, 38}, {8, 145, 178}, {202, 138, 4}, {219, 39, 119}};
@@ -134,6 +134,7 @@ class Layout {
   explicit Layout(const Chart& chart) : chart_(chart) {
     drawing_.width = kWidth;
     drawing_.height = kFirstHeight + kNextHeight * (static_cast<double>(std::max<size_t>(chart.panels.size(), 1)) - 1);
+    for (const Panel& panel : chart.panels) drawing_.height += FurtherLegendRows(panel);
   }
 
   Drawing Draw() {
@@ -155,11 +156,12 @@ class Layout {
     }
     x_axis.from = kLeft;
     x_axis.to = kWidth - kRight;
-    double top = kTitleHeight;
+    double top = kTitleHeight, legends = 0;
     for (size_t i = 0; i < chart_.panels.size(); ++i) {
       const bool last = i + 1 == chart_.panels.size();
+      legends += FurtherLegendRows(chart_.panels[i]);
       const double bottom =
-          kFirstHeight + kNextHeight * static_cast<double>(i) - kAxisHeight - (last ? kXLabelHeight : 0);
+          kFirstHeight + kNextHeight * static_cast<double>(i) + legends - kAxisHeight - (last ? kXLabelHeight : 0);
       DrawPanel(chart_.panels[i], x_axis, top, bottom);
       top = bottom + kAxisHeight;
     }
@@ -169,7 +171,7 @@ class Layout {
 
  private:
   void DrawPanel(const Panel& panel, const Axis& x_axis, double top, double bottom) {
-    const double plot_top = top + kLegendHeight;
+    const double plot_top = top + kLegendHeight + FurtherLegendRows(panel);
     Range range;
     for (const Series& series : panel.series) {
       for (size_t i = 0; i < Points(series); ++i) {
@@ -217,19 +219,42 @@ class Layout {
     }
   }
 
+  // The named series in rows that fit above the plot, in their order.
+  static std::vector<std::vector<const Series*>> LegendRows(const Panel& panel) {
+    std::vector<std::vector<const Series*>> rows(1);
+    double used = 0;
+    for (const Series& series : panel.series) {
+      if (series.name.empty()) continue;
+      const double width = EntryWidth(series);
+      if (!rows.back().empty() && used + width > kWidth - kLeft - kRight) {
+        rows.emplace_back();
+        used = 0;
+      }
+      rows.back().push_back(&series);
+      used += width;
+    }
+    return rows;
+  }
+  // SVG texts are set in the viewer's font, wider or narrower than ours: the swatch keeps some distance.
+  static double EntryWidth(const Series& series) {
+    return TextWidth(series.name, kTextSize) * 1.06 + kSwatch + 7 + kBetweenEntries;
+  }
+  static double FurtherLegendRows(const Panel& panel) {  // their height
+    return kLegendRowHeight * static_cast<double>(LegendRows(panel).size() - 1);
+  }
+
   // To the right, above the plot.
   void DrawLegend(const Panel& panel, double y) {
-    constexpr double kSwatch = 22, kBetween = 22;
-    double x = kWidth - kRight;
-    for (auto series = panel.series.rbegin(); series != panel.series.rend(); ++series) {
-      if (series->name.empty()) continue;
-      // SVG texts are set in the viewer's font, wider or narrower than ours: the swatch keeps some distance.
-      x -= TextWidth(series->name, kTextSize) * 1.06;
-      Text({x, y + 4.5}, series->name, kTextSize, kInk, Align::kLeft);
-      x -= kSwatch + 7;
-      Line({{x, y}, {x + kSwatch, y}}, PaletteColor(series->color), series->faint ? 1.5 : 2.6,
-           series->faint ? 0.45 : 1.0);
-      x -= kBetween;
+    for (const auto& row : LegendRows(panel)) {
+      double x = kWidth - kRight + kBetweenEntries;
+      for (const Series* series : row) x -= EntryWidth(*series);
+      for (const Series* series : row) {
+        Line({{x, y}, {x + kSwatch, y}}, PaletteColor(series->color), series->faint ? 1.5 : 2.6,
+             series->faint ? 0.45 : 1.0);
+        Text({x + kSwatch + 7, y + 4.5}, series->name, kTextSize, kInk, Align::kLeft);
+        x += EntryWidth(*series);
+      }
+      y += kLegendRowHeight;
     }
   }
 

@@ -50,7 +50,7 @@ Series Smoothed(const Series& raw, double weight);
 Chart LossChart(const std::string& title, const std::string& x_label, Series train_loss, Series validation_loss,
                 Series accuracy);
 
-// 960 wide, 420 high for the first panel and 260 for each further one.
+// 960 wide, 420 high for the first panel and 260 for each further one, and more where a legend needs several rows.
 std::string RenderSvg(const Chart& chart);
 Raster RenderImage(const Chart& chart, double scale = 2.0);  // pixels per unit of the SVG
 

@@ -7,7 +7,11 @@
 namespace switchyard {
 namespace {
 
-std::string Escaped(const std::string& text) {
+std::string Rgb(Color color) { return fmt::format("#{:02x}{:02x}{:02x}", color.red, color.green, color.blue); }
+
+}  // namespace
+
+std::string XmlText(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
     if (c == '&') {
@@ -16,7 +20,7 @@ std::string Escaped(const std::string& text) {
       escaped += "&lt;";
     } else if (c == '>') {
       escaped += "&gt;";
-    } else if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') {
+    } else if ((static_cast<unsigned char>(c) < ' ' && c != '\n') || c == '\x7f') {
       escaped += ' ';  // control characters are not allowed in XML
     } else {
       escaped += c;
@@ -24,10 +28,6 @@ std::string Escaped(const std::string& text) {
   }
   return escaped;
 }
-
-std::string Rgb(Color color) { return fmt::format("#{:02x}{:02x}{:02x}", color.red, color.green, color.blue); }
-
-}  // namespace
 
 std::string ToSvg(const Drawing& drawing) {
   std::string svg = fmt::format(
@@ -65,7 +65,7 @@ std::string ToSvg(const Drawing& drawing) {
         fmt::format_to(
             out, "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:g}\" fill=\"{}\" text-anchor=\"{}\"{}{}>{}</text>\n",
             first.x, first.y, shape.size, color, anchor, shape.bold ? " font-weight=\"bold\"" : "", turn,
-            Escaped(shape.text));
+            XmlText(shape.text));
         break;
       }
     }

@@ -11,6 +11,7 @@ Status TrainCommand(const CommandLine& line);
 Status EvalCommand(const CommandLine& line);
 Status PredictCommand(const CommandLine& line);
 Status ExportCommand(const CommandLine& line);
+Status PlotCommand(const CommandLine& line);
 Status BenchCommand(const CommandLine& line);
 Status ExplainCommand(const CommandLine& line);
 Status OpsCommand(const CommandLine& line);

@@ -10,6 +10,8 @@ ABSL_FLAG(
     "a run folder (its latest checkpoint), RUN/checkpoints/best, any checkpoint, or weights: a .safetensors file or a "
     "folder as Hugging Face and timm keep a model");
 ABSL_FLAG(bool, json, false, "print JSON instead of text");
+ABSL_FLAG(std::string, to, "plots", "folder for the charts, created where it is missing");
+ABSL_FLAG(bool, html, false, "write a page with charts, table and settings too, which needs no server");
 ABSL_FLAG(int, world, 1, "data-parallel ranks to plan for; none of them has to be there");
 ABSL_FLAG(int, top, 3, "classes to show for each file");
 ABSL_FLAG(std::string, match_classes, "name",

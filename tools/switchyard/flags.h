@@ -9,6 +9,8 @@ ABSL_DECLARE_FLAG(std::string, config);
 ABSL_DECLARE_FLAG(bool, show_settings);
 ABSL_DECLARE_FLAG(std::string, checkpoint);
 ABSL_DECLARE_FLAG(bool, json);
+ABSL_DECLARE_FLAG(std::string, to);
+ABSL_DECLARE_FLAG(bool, html);
 ABSL_DECLARE_FLAG(int, world);
 ABSL_DECLARE_FLAG(int, top);
 ABSL_DECLARE_FLAG(std::string, match_classes);

@@ -66,6 +66,14 @@ const std::vector<Command>& Commands() {
        "A checkpoint's own folder is in Hugging Face's form already.\n",
        {{"checkpoint", "names"}, true},
        ExportCommand},
+      {"plot",
+       "FOLDER... [--to=FOLDER --html]",
+       "charts and a table that compare runs",
+       "Of each folder the runs in it, at any depth: one chart (SVG and PNG) for each model and tag with loss, accuracy, "
+       "throughput and memory of its runs.\n"
+       "A log that is missing or broken is named, and the others are drawn.\n",
+       {{"to", "html"}},
+       PlotCommand},
       {"launch",
        "--nproc_per_node=N [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P --token_file=F] COMMAND...",
        "start several ranks of a command on this node",

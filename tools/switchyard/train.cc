@@ -8,6 +8,8 @@
 #include "absl/flags/flag.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/settings/listing.h"
+#include "core/train/file_calls.h"
 #include "core/train/recipe.h"
 #include "core/train/stopping.h"
 #include "fmt/ranges.h"
@@ -111,6 +113,12 @@ void PrintTimings(const Trainer& trainer) {
   }
 }
 
+// Where each setting came from, for people who look at the run later.
+Status WriteSettings(const std::string& run_folder, const Settings& settings) {
+  SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder));
+  return folder.Replace("settings.txt", {BytesOf(SettingsListing(settings))});
+}
+
 // The first samples of the data as the task has them, a tensor each.
 using Rows = std::vector<std::vector<std::byte>>;
 StatusOr<Rows> FirstSamples(const Task& task, const Dataset& data, int64_t samples) {
@@ -156,7 +164,9 @@ Status TrainCommand(const CommandLine& line) {
         LogWarning("{}", sentence);
     }
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
-    if (world.rank() != 0 || result.interrupted) return OkStatus();
+    if (world.rank() != 0) return OkStatus();
+    SY_RETURN_IF_ERROR(WriteSettings(result.run_folder, setup.settings));
+    if (result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates, "update"), result.seconds);
     const Metric best = trainer->task().best();
     fmt::print("  {:<11} {} of {} validation images (best {})\n", best.quantity, Text({best}, result.evaluation),

@@ -1,0 +1,57 @@
+// Runs beside one another, from what they left in their folders: found in a tree of outputs, summed up in a table,
+// drawn in one chart. A run is a folder with config.json and the log of node 0 (run_folder.h); what is missing or
+// broken is named, and the others are still compared. Thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/train/metrics.h"
+#include "core/train/picture.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+
+struct LoggedRun {
+  std::string folder;
+  std::string model, tag;  // what it is compared by
+  std::string name;        // the rest of its path: "baseline/run"
+  nlohmann::json config;   // its settings
+  std::vector<MetricsRecord> records;
+};
+
+struct FoundRuns {
+  std::vector<LoggedRun> runs;      // by path
+  std::vector<std::string> broken;  // a sentence for each that cannot be compared, naming the file
+};
+
+// The runs in `path`, which may be one itself. Links and checkpoints are passed over. NotFound where there is no such
+// folder; a tree without runs gives none.
+StatusOr<FoundRuns> FindRuns(const std::string& path);
+
+// What a run comes to. Absent: its log does not say.
+struct RunSummary {
+  int64_t updates = 0;
+  double epochs = 0;
+  std::optional<double> loss, validation_loss;  // training: mean of the last tenth of the log; validation: the least
+  std::string metric;                           // "top1": the first that evaluation logs beside its loss
+  std::optional<double> best;                   // its greatest
+  std::optional<double> images_per_s;           // median
+  std::optional<double> memory_bytes;           // most
+};
+RunSummary Summarise(const LoggedRun& run);
+
+// Training loss, smoothed, validation loss, the first metric, throughput and memory over the updates, a colour for each
+// run. Panels of which no run says anything are left out.
+Chart ComparisonChart(const std::string& title, const std::vector<const LoggedRun*>& runs);
+
+// A table with a line for each run, for a terminal.
+std::string ComparisonTable(const std::vector<const LoggedRun*>& runs);
+
+// One page of one or several runs that a browser shows without a server: the charts, the table and each run's settings
+// with their origins (settings.txt of its folder).
+std::string ReportPage(const std::string& title, const std::vector<const LoggedRun*>& runs);
+
+}  // namespace switchyard

@@ -1,0 +1,69 @@
+// `switchyard plot`: runs beside one another, as charts, a table and a page.
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "absl/flags/flag.h"
+#include "core/base/logging.h"
+#include "core/base/text.h"
+#include "core/train/file_calls.h"
+#include "core/train/run_comparison.h"
+#include "tools/switchyard/commands.h"
+#include "tools/switchyard/flags.h"
+
+namespace switchyard {
+namespace {
+
+// A name of a file from names of models and tags, which may hold anything.
+std::string FileName(const std::string& model, const std::string& tag) {
+  std::string name = model + "-" + tag;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; },
+      '_');
+  return name;
+}
+
+Status WriteText(const std::string& path, const std::string& text) {
+  SY_ASSIGN_OR_RETURN(const PlaceInFolder place, MakePlace(path));
+  return place.folder.Replace(place.name, {BytesOf(text)});
+}
+
+}  // namespace
+
+Status PlotCommand(const CommandLine& line) {
+  if (line.positional.empty())
+    return InvalidArgument("plot needs runs: switchyard plot output, or run folders one by one");
+  FoundRuns found;
+  for (const std::string& path : line.positional) {
+    SY_ASSIGN_OR_RETURN(FoundRuns here, FindRuns(path));
+    std::move(here.runs.begin(), here.runs.end(), std::back_inserter(found.runs));
+    found.broken.insert(found.broken.end(), here.broken.begin(), here.broken.end());
+  }
+  for (const std::string& problem : found.broken) LogWarning("left out: {}", problem);
+  // Paths may overlap: each run once.
+  std::map<std::string, const LoggedRun*> by_folder;
+  for (const LoggedRun& run : found.runs) by_folder.emplace(run.folder, &run);
+  if (by_folder.empty()) {
+    return NotFound("{}: no run whose log can be read; a run is a folder with config.json and 0/log/metrics.jsonl",
+                    Printable(line.positional[0]));
+  }
+  std::map<std::pair<std::string, std::string>, std::vector<const LoggedRun*>> groups;
+  for (const auto& [folder, run] : by_folder) groups[{run->model, run->tag}].push_back(run);
+  const std::string to = absl::GetFlag(FLAGS_to);
+  for (const auto& [key, runs] : groups) {
+    const std::string title = fmt::format("{} on {}", Printable(key.first), Printable(key.second));
+    fmt::print("{}\n{}", title, ComparisonTable(runs));
+    const std::string path = to + "/" + FileName(key.first, key.second);
+    const Chart chart = ComparisonChart(title, runs);
+    for (const char* ending : {".svg", ".png"}) SY_RETURN_IF_ERROR(SaveChart(chart, path + ending));
+    fmt::print("  {}.png, .svg", path);
+    if (absl::GetFlag(FLAGS_html)) {
+      SY_RETURN_IF_ERROR(WriteText(path + ".html", ReportPage(title, runs)));
+      fmt::print(", .html");
+    }
+    fmt::print("\n");
+  }
+  return OkStatus();
+}
+
+}  // namespace switchyard
