@@ -142,7 +142,10 @@ struct OptimizerUpdate : Kernel {
 KernelPointer PrepareOptimizerUpdate(const Request& r) {
   const auto attributes = r.Attributes<sy_optimizer_attributes>();
   if (attributes.kind < SY_OPTIMIZER_SGD || attributes.kind > SY_OPTIMIZER_ADAMW)
-    return SY_REFUSE(r, "optimizer_update: kind %d", attributes.kind);
+    return SY_REFUSE(r, "optimizer_update: kind %d; there are SGD, Adam and AdamW, LAMB and LARS run as simpler ops",
+                     attributes.kind);
+  if (attributes.half_copies)
+    return SY_REFUSE(r, "optimizer_update: no half copies; the graph converts what this op updated");
   const size_t moments = attributes.kind != SY_OPTIMIZER_SGD ? 2 : attributes.momentum != 0 ? 1 : 0;
   const size_t stride = 2 + moments, tensors = r.inputs.size() <= kScalars ? 0 : (r.inputs.size() - kScalars) / stride;
   if (tensors == 0) return SY_REFUSE(r, "optimizer_update: no tensors");

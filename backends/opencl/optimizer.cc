@@ -16,7 +16,9 @@ struct Chunk {  // as in optimizer.cl; bytes, and `count` elements
 
 sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_optimizer_attributes>();
-  if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW) return SY_REFUSE_OP(r, "unknown kind %d", a.kind);
+  if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW)
+    return SY_REFUSE_OP(r, "kind %d; there are SGD, Adam and AdamW, LAMB and LARS run as simpler ops", a.kind);
+  if (a.half_copies) return SY_REFUSE_OP(r, "no half copies; the graph converts what this op updated");
   const size_t states = a.kind != SY_OPTIMIZER_SGD ? 2 : a.momentum != 0 ? 1 : 0, in = 2 + states, out = 1 + states;
   const size_t given = r.inputs.size();
   if (given <= kScalars || (given - kScalars) % in != 0) {

@@ -42,6 +42,7 @@ Value Graph::Input(const std::string& name, const TensorType& type, const InputI
   node.name = full;
   node.outputs = {type};
   node.input = info;
+  if (info.block < 0) node.input->block = block_;
   node.where = where;
   names_[full] = size();
   nodes_.push_back(std::move(node));

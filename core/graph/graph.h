@@ -97,6 +97,7 @@ struct InputInfo {
   Role role = Role::kBatch;
   Initializer initializer;
   bool weight_decay = true;  // parameters only: false for biases, norms, position tables
+  int block = -1;            // of the model, in which the input is made; Graph::Input sets it
 };
 
 enum class Phase { kForward, kBackward, kUpdate };

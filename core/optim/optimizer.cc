@@ -1,12 +1,15 @@
 #include "core/optim/optimizer.h"
 
 #include <array>
+#include <map>
+#include <tuple>
 
 #include "core/base/names.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/optimizer.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "core/optim/parameter_rules.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -22,6 +25,10 @@ sy_optimizer_attributes ToAbi(const OptimizerOptions& options, bool decay) {
   attributes.beta2 = options.beta2;
   attributes.eps = options.eps;
   attributes.weight_decay = decay ? options.weight_decay : 0;
+  attributes.adam_w_mode = options.adam_w_mode;
+  attributes.grad_averaging = options.grad_averaging;
+  attributes.use_nvlamb = options.use_nvlamb;
+  attributes.trust_coefficient = options.trust_coefficient;
   return attributes;
 }
 
@@ -29,9 +36,12 @@ const Node& InputOf(const Value& value) { return value.graph().node(value.ref().
 
 void CheckGradients(const std::vector<ParameterGradient>& gradients, Graph::Location where) {
   std::string unused;
-  for (const auto& [parameter, gradient] : gradients) {
+  for (const auto& [parameter, gradient, half] : gradients) {
     if (!InputOf(parameter).input || parameter.dtype() != DType::kF32) {
       ThrowBuildError("optimizer", "a parameter must be an f32 input of the graph", {parameter}, where);
+    }
+    if (half && (!InputOf(half).input || half.shape() != parameter.shape())) {
+      ThrowBuildError("optimizer", "a half copy must be an input of its parameter's shape", {parameter, half}, where);
     }
     if (!gradient) unused += (unused.empty() ? "" : ", ") + InputOf(parameter).name;
   }
@@ -44,42 +54,104 @@ struct Scalars {
   Value lr, update, gradient_scale, finite;
 };
 
-// One fused update over the parameters with (or without) weight decay, and the assignments of its results.
-void UpdateGroup(Graph& graph, const std::vector<ParameterGradient>& gradients, const Scalars& scalars,
-                 const OptimizerOptions& options, bool decay, Graph::Location where) {
-  const bool adaptive = options.kind != SY_OPTIMIZER_SGD;
-  std::vector<ops::OptimizerTensor> tensors;
-  for (const auto& [parameter, gradient] : gradients) {
+// What one update has in common: tensors that differ in it are updated by another node.
+struct Group {
+  bool decay = true;
+  int layer = 0;             // the rate's
+  DType half = DType::kF32;  // of the half copies; kF32: there are none
+  size_t alone = 0;          // the parameter, where each is updated for itself
+  auto operator<=>(const Group& o) const {
+    return std::tuple(!decay, layer, half, alone) <=> std::tuple(!o.decay, o.layer, o.half, o.alone);
+  }
+};
+
+std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradient>& gradients,
+                                              const std::vector<int>& layers, const OptimizerOptions& options) {
+  std::map<Group, std::vector<size_t>> groups;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto& [parameter, gradient, half] = gradients[i];
     const Node& input = InputOf(parameter);
-    if (input.input->weight_decay != decay) continue;
-    const auto moment = [&, name = input.name](const char* which) {
+    groups[{.decay = input.input->weight_decay && Decays(input.name, parameter.shape()),
+            .layer = layers.empty() ? 0 : layers[i],
+            .half = half ? half.dtype() : DType::kF32,
+            .alone = options.fused ? 0 : i}]
+        .push_back(i);
+  }
+  return groups;
+}
+
+// The update of a group's tensors, and the assignments of its results; each new parameter goes to `next`.
+void UpdateGroup(Graph& graph, const std::vector<ParameterGradient>& gradients, const Group& group,
+                 const std::vector<size_t>& members, const Scalars& scalars, const OptimizerOptions& options,
+                 std::vector<Value>* next, Graph::Location where) {
+  sy_optimizer_attributes attributes = ToAbi(options, group.decay);
+  attributes.half_copies = group.half != DType::kF32;
+  const int moments = ops::OptimizerMoments(attributes);
+  std::vector<ops::OptimizerTensor> tensors;
+  for (const size_t i : members) {
+    const Value& parameter = gradients[i].parameter;
+    const auto moment = [&, name = InputOf(parameter).name](const char* which) {
       return graph.Input(fmt::format("{}/{}", which, name), parameter.type(), {Role::kState}, where);
     };
-    ops::OptimizerTensor tensor = {parameter, gradient, {}, {}};
-    if (adaptive || options.momentum != 0) tensor.moment1 = moment("moment1");
-    if (adaptive) tensor.moment2 = moment("moment2");
+    ops::OptimizerTensor tensor = {parameter, gradients[i].gradient, {}, {}, {}};
+    if (moments > 0) tensor.moment1 = moment("moment1");
+    if (moments > 1) tensor.moment2 = moment("moment2");
     tensors.push_back(tensor);
   }
-  if (tensors.empty()) return;
   const std::vector<ops::OptimizerTensor> updated = ops::OptimizerUpdate(
-      scalars.lr, scalars.update, scalars.gradient_scale, scalars.finite, tensors, ToAbi(options, decay), where);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    graph.Assign(tensors[i].parameter, updated[i].parameter, where);
-    if (tensors[i].moment1) graph.Assign(tensors[i].moment1, updated[i].moment1, where);
-    if (tensors[i].moment2) graph.Assign(tensors[i].moment2, updated[i].moment2, where);
+      scalars.lr, scalars.update, scalars.gradient_scale, scalars.finite, tensors, attributes, group.half, where);
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    const Value& half = gradients[members[k]].half;
+    graph.Assign(tensors[k].parameter, updated[k].parameter, where);
+    if (tensors[k].moment1) graph.Assign(tensors[k].moment1, updated[k].moment1, where);
+    if (tensors[k].moment2) graph.Assign(tensors[k].moment2, updated[k].moment2, where);
+    if (half) graph.Assign(half, updated[k].half, where);
+    (*next)[members[k]] = updated[k].parameter;
+  }
+}
+
+// The factor on all gradients.
+Value ClippingScale(Graph& graph, const Value& norm, const OptimizerOptions& options, Graph::Location where) {
+  const Value one = ops::Full(graph, {1}, 1, DType::kF32, where);
+  if (options.kind == SY_OPTIMIZER_LAMB) {
+    if (options.max_grad_norm <= 0) return one;
+    const Value limit = ops::Full(graph, {1}, options.max_grad_norm, DType::kF32, where);
+    return ops::Div(one, ops::Binary(SY_PW_MAX, one, ops::Div(norm, limit, where), where), where);
+  }
+  if (options.clip <= 0) return one;
+  const Value limit = ops::Full(graph, {1}, options.clip, DType::kF32, where);
+  return ops::Minimum(one, ops::Div(limit, ops::AddScalar(norm, 1e-6f, where), where), where);
+}
+
+// The averages move towards the new parameters; by nothing where the step is left out.
+void UpdateAverages(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& next,
+                    const Scalars& scalars, float decay, Graph::Location where) {
+  const Value t = ops::AddScalar(ops::Cast(scalars.update, DType::kF32, where), 1, where);
+  const Value warm = ops::Div(ops::AddScalar(t, 1, where), ops::AddScalar(t, 10, where), where);
+  const Value kept = ops::Minimum(ops::Full(graph, {1}, decay, DType::kF32, where), warm, where);
+  const Value one = ops::Full(graph, {1}, 1, DType::kF32, where), none = ops::Full(graph, {1}, 0, DType::kF32, where);
+  const Value share = ops::Select(scalars.finite, ops::Sub(one, kept, where), none, where);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Value& parameter = gradients[i].parameter;
+    const Value average = graph.Input(AverageOf(InputOf(parameter).name), parameter.type(), {Role::kState}, where);
+    graph.Assign(average, ops::Add(average, ops::Mul(share, ops::Sub(next[i], average, where), where), where), where);
   }
 }
 
 }  // namespace
 
 StatusOr<int> ParseOptimizer(const std::string& name) {
-  const std::vector<std::string> known = {"sgd", "adam", "adamw"};
-  constexpr std::array kKinds = {SY_OPTIMIZER_SGD, SY_OPTIMIZER_ADAM, SY_OPTIMIZER_ADAMW};
+  const std::vector<std::string> known = {"sgd", "adam", "adamw", "lamb", "lars"};
+  constexpr std::array kKinds = {SY_OPTIMIZER_SGD, SY_OPTIMIZER_ADAM, SY_OPTIMIZER_ADAMW, SY_OPTIMIZER_LAMB,
+                                 SY_OPTIMIZER_LARS};
   for (size_t i = 0; i < known.size(); ++i) {
     if (known[i] == name) return static_cast<int>(kKinds[i]);
   }
-  return InvalidArgument("unknown optimizer '{}'{}; there are: sgd, adam, adamw", name, DidYouMean(name, known));
+  return InvalidArgument("unknown optimizer '{}'{}; there are: sgd, adam, adamw, lamb, lars", name,
+                         DidYouMean(name, known));
 }
+
+std::string AverageOf(const std::string& parameter) { return "ema/" + parameter; }
 
 void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
                   const OptimizerOptions& options, int64_t table_length, Graph::Location where) {
@@ -99,14 +171,24 @@ void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients,
   scalars.lr = ops::Gather(table, update, where);
   scalars.update = update;
   scalars.finite = ops::Unary(SY_PW_IS_FINITE, norm, where);
-  const Value one = ops::Full(graph, {1}, 1, DType::kF32, where);
-  scalars.gradient_scale = one;
-  if (options.clip > 0) {
-    const Value limit = ops::Full(graph, {1}, options.clip, DType::kF32, where);
-    scalars.gradient_scale = ops::Minimum(one, ops::Div(limit, ops::AddScalar(norm, 1e-6f, where), where), where);
+  scalars.gradient_scale = ClippingScale(graph, norm, options, where);
+  std::vector<int> layers;
+  if (options.layer_decay != 1) {
+    std::vector<Value> parameters;
+    for (const ParameterGradient& pair : gradients) parameters.push_back(pair.parameter);
+    layers = LayersOf(parameters);
+    if (layers.empty()) {
+      ThrowBuildError("optimizer", "a layer_decay goes by the blocks of the model, and this one tells none", {}, where);
+    }
   }
-  UpdateGroup(graph, gradients, scalars, options, true, where);
-  UpdateGroup(graph, gradients, scalars, options, false, where);
+  std::vector<Value> next(gradients.size());
+  for (const auto& [group, members] : GroupsOf(gradients, layers, options)) {
+    Scalars own = scalars;
+    const float factor = layers.empty() ? 1 : LayerRate(options.layer_decay, group.layer, layers);
+    if (factor != 1) own.lr = ops::Scale(scalars.lr, factor, where);
+    UpdateGroup(graph, gradients, group, members, own, options, &next, where);
+  }
+  if (options.ema_decay > 0) UpdateAverages(graph, gradients, next, scalars, options.ema_decay, where);
   graph.Assign(update, ops::Add(update, ops::Cast(scalars.finite, DType::kI32, where), where), where);
   graph.Output("lr", scalars.lr, where);
   graph.Output("grad_norm", norm, where);

@@ -1,15 +1,19 @@
 // The optimizer as a graph pass: adds to a step, behind its gradients, the norm, clipping, overflow check, learning
-// rate and fused update of every parameter. All of it runs on the device; the host only reads the logged scalars.
+// rate and fused update of every parameter, and the averages of the weights. All of it runs on the device; the host
+// only reads the logged scalars.
 //
 //   norm   = √(Σ g²)                                      over all gradients
 //   scale  = min(1, clip / (norm + 1e-6)) or 1            as torch.nn.utils.clip_grad_norm_
+//            1 / max(1, norm / max_grad_norm)             LAMB (You et al. 2020), which has no epsilon here
 //   finite = is_finite(norm)                              0: every parameter, moment and the counter keep their values
-//   lr     = lr_table[min(update, T−1)];  update += finite
+//   lr     = lr_table[min(update, T−1)] · layer_decay^(layers above the parameter's);  update += finite
+//   ema    = ema + (1 − d)·(p' − ema), d = min(ema_decay, (1 + t)/(10 + t)), t the updates made, where finite
 //
 // Inputs it makes: "lr_table" f32 (T), constant, to be filled by LearningRateTable; "update" i32 (1), state, counts
-// updates made (exact up to 2^24); "moment1/<parameter>" and "moment2/<parameter>", f32, state, zero at first. Outputs:
-// "lr" and "grad_norm" (before clipping), f32 (1). Not thread-safe. A gradient that is missing or of another shape
-// throws BuildError.
+// updates made (exact up to 2^24); "moment1/<parameter>" and "moment2/<parameter>", f32, state, zero at first;
+// "ema/<parameter>", f32, state, to be filled with the parameters' start. Outputs: "lr" (of the top layer) and
+// "grad_norm" (before clipping), f32 (1). Not thread-safe. A gradient that is missing or of another shape throws
+// BuildError.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +26,38 @@
 
 namespace switchyard {
 
-// Defaults are PyTorch's. core/abi/ops.h (optimizer_update) has the formulas.
+// Defaults are PyTorch's; LAMB's are those of its published code. core/abi/ops.h (optimizer_update) has the formulas.
+//
+// LAMB scales the step of each tensor by its trust ratio ‖p‖/‖u‖ only where the tensor decays: a weight_decay of 0
+// means no trust ratio anywhere, unless use_nvlamb. LARS likewise.
 struct OptimizerOptions {
   int kind = SY_OPTIMIZER_ADAMW;                    // SY_OPTIMIZER_*
-  float weight_decay = 0.01f;                       // not for parameters whose InputInfo says weight_decay = false
-  float clip = 0;                                   // largest global gradient norm; 0: no clipping
-  float momentum = 0;                               // SGD
+  float weight_decay = 0.01f;                       // for parameters that decay (parameter_rules.h)
+  float clip = 0;                                   // largest global gradient norm; 0: no clipping. Not of LAMB
+  float momentum = 0;                               // SGD, LARS
   float dampening = 0;                              // SGD
-  bool nesterov = false;                            // SGD
-  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;  // Adam, AdamW
+  bool nesterov = false;                            // SGD, LARS
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;  // Adam, AdamW, LAMB; eps also LARS
+  bool adam_w_mode = true;                          // LAMB: weight decay in the step, not in the gradient
+  bool grad_averaging = true;                       // LAMB: m = β1·m + (1−β1)·g, else + g
+  bool use_nvlamb = false;                          // LAMB: the trust ratio also without weight decay
+  float max_grad_norm = 1;                          // LAMB: as clip
+  float trust_coefficient = 1e-3f;                  // LARS
+  float layer_decay = 1;                            // factor on the rate from each layer to the one below
+  float ema_decay = 0;                              // of the averaged weights; 0: none are kept
+  bool fused = true;                                // one update for many tensors, else one for each: the same bits
 };
 
-// "sgd", "adam", "adamw" → SY_OPTIMIZER_*; else InvalidArgument with a suggestion.
+// "sgd", "adam", "adamw", "lamb", "lars" → SY_OPTIMIZER_*; else InvalidArgument with a suggestion.
 StatusOr<int> ParseOptimizer(const std::string& name);
+
+// "ema/<parameter>": where the average of a parameter is kept.
+std::string AverageOf(const std::string& parameter);
 
 struct ParameterGradient {
   Value parameter;  // an input of role kParameter, f32
   Value gradient;   // of the same shape, floating
+  Value half = {};  // an input of a half type and the same shape that becomes the new parameter, rounded; or none
 };
 
 // norm_inputs: tensors that hold every gradient element exactly once, for the norm, where that is cheaper than one by

@@ -1,13 +1,16 @@
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <numbers>
 #include <set>
 
 #include "core/graph/ops/pointwise.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/parameter_rules.h"
 #include "core/optim/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/graph/fixtures.h"
 #include "tests/graph/steps.h"
 
@@ -35,6 +38,52 @@ TEST(ScheduleTest, TablesEqualTheRecordedSchedules) {
       "schedule_multistep/");
   ExpectRates(LearningRateTable({.kind = Schedule::kStep, .lr = 1e-3f, .step_size = 9, .gamma = 0.5f}, kSteps),
               "schedule_step/");
+}
+
+ScheduleOptions OptionsOf(const nlohmann::json& options) {
+  ScheduleOptions o;
+  const auto kind = ParseSchedule(options["kind"]);
+  EXPECT_TRUE(kind.ok()) << Message(kind.status());
+  o.kind = *kind;
+  o.lr = options["lr"];
+  o.warmup_lr = options.value("warmup_lr", 0.0f);
+  o.min_lr = options.value("min_lr", 0.0f);
+  o.warmup = options.value("warmup", 0);
+  o.milestones = options.value("milestones", std::vector<int64_t>());
+  o.step_size = options.value("step_size", 1);
+  o.gamma = options.value("gamma", 0.1f);
+  o.interval = options["interval"];
+  return o;
+}
+
+TEST(ScheduleTest, WholeCurvesEqualThoseOfPyTorchAndTimm) {
+  std::ifstream file(SWITCHYARD_FIXTURES "/schedules.json");
+  const nlohmann::json recorded = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_TRUE(recorded.is_object());
+  EXPECT_EQ(recorded["cases"].size(), 14u);
+  for (const auto& [name, one] : recorded["cases"].items()) {
+    const std::vector<double> expected = one["lr"];
+    const auto found = LearningRateTable(OptionsOf(one["options"]), static_cast<int64_t>(expected.size()));
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t t = 0; t < found.size(); ++t)
+      ASSERT_NEAR(found[t], expected[t], 1e-6 * expected[t] + 1e-12) << name << ", update " << t;
+  }
+}
+
+// The same warm-up told in updates, in epochs and as a share of the run, with rates scaled for the batch and a factor.
+TEST(ScheduleTest, AWarmupIsTheSameHoweverItIsTold) {
+  const int64_t steps = 300, per_epoch = 30;
+  ScheduleOptions swin = {.lr = 5e-4f, .warmup_lr = 5e-7f, .min_lr = 5e-6f};
+  swin = ScaleRates(swin, RateScaling::kLinear, 2048, 512, 0.5f);
+  std::vector<std::vector<float>> tables;
+  for (const char* told : {"60", "2e", "0.2"}) {
+    swin.warmup = *ParseWarmup(told, steps, per_epoch);
+    tables.push_back(LearningRateTable(swin, steps));
+    EXPECT_FLOAT_EQ(tables.back()[0], 2 * 5e-7f);
+    EXPECT_FLOAT_EQ(tables.back()[60], 2 * 5e-4f);
+    EXPECT_LT(tables.back()[59], tables.back()[60]);
+    EXPECT_EQ(tables.back(), tables.front()) << told;
+  }
 }
 
 TEST(ScheduleTest, LinearFallsToTheMinimumAndConstantStays) {
@@ -175,6 +224,112 @@ TEST_F(OptimizerTest, MomentumKeepsOne) {
   Build({.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f});
   EXPECT_TRUE(graph_.FindInput("moment1/w"));
   EXPECT_FALSE(graph_.FindInput("moment2/w"));
+}
+
+TEST_F(OptimizerTest, LarsKeepsOneMomentAndLambTwo) {
+  Build({.kind = SY_OPTIMIZER_LARS, .momentum = 0.9f});
+  EXPECT_TRUE(graph_.FindInput("moment1/w"));
+  EXPECT_FALSE(graph_.FindInput("moment2/w"));
+  graph_ = Graph();
+  Build({.kind = SY_OPTIMIZER_LAMB});
+  EXPECT_TRUE(graph_.FindInput("moment2/w"));
+}
+
+TEST_F(OptimizerTest, AnUpdateForEachTensorWhereItIsNotFused) {
+  Build({.fused = false});
+  EXPECT_EQ(Count(graph_, "optimizer_update"), 2);
+  graph_ = Graph();
+  const Value a = graph_.Input("a", {DType::kF32, {4, 3}}, {Role::kParameter}),
+              b = graph_.Input("b", {DType::kF32, {2, 3}}, {Role::kParameter});
+  AddOptimizer(graph_, {{a, ops::Scale(a, 2)}, {b, ops::Scale(b, 2)}}, {}, {}, 1);
+  EXPECT_EQ(Count(graph_, "optimizer_update"), 1);
+}
+
+TEST_F(OptimizerTest, AHalfCopyIsTheNewParameterInItsOwnType) {
+  const Value p = graph_.Input("p", {DType::kF32, {4, 3}}, {Role::kParameter}),
+              q = graph_.Input("q", {DType::kF32, {4, 3}}, {Role::kParameter}),
+              half = graph_.Input("half/p", {DType::kF16, {4, 3}}, {Role::kState});
+  AddOptimizer(graph_, {{p, ops::Scale(p, 2), half}, {q, ops::Scale(q, 2)}}, {}, {}, 1);
+  int with = 0;
+  for (const Node& node : graph_.nodes()) {
+    if (node.op != "optimizer_update") continue;
+    const bool copies = node.attributes.as<sy_optimizer_attributes>().half_copies != 0;
+    with += copies;
+    ASSERT_EQ(node.outputs.size(), copies ? 4u : 3u);
+    if (copies) {
+      EXPECT_EQ(node.outputs[3], (TensorType{DType::kF16, {4, 3}}));
+    }
+  }
+  EXPECT_EQ(with, 1);
+  EXPECT_TRUE(Names("assign").contains("assign/half/p"));
+}
+
+TEST_F(OptimizerTest, AveragesAreStateOfTheirParameters) {
+  Build({.ema_decay = 0.99f});
+  EXPECT_EQ(graph_.FindInput("ema/w").shape(), (Shape{4, 3}));
+  EXPECT_TRUE(Names("assign").contains("assign/ema/b"));
+}
+
+TEST(ParameterRules, TablesOfPositionsTokensBiasesAndVectorsDoNotDecay) {
+  const std::vector<std::pair<const char*, Shape>> without = {
+      {"blocks.0.norm1.weight", {8}},
+      {"head.bias", {10}},
+      {"wide.bias", {2, 10}},
+      {"bias", {2, 2}},
+      {"pos_embed", {1, 197, 8}},
+      {"cls_token", {1, 1, 8}},
+      {"absolute_pos_embed", {1, 49, 8}},
+      {"layers.0.blocks.1.attn.relative_position_bias_table", {169, 3}},
+      {"scale", {}}};
+  for (const auto& [name, shape] : without) EXPECT_FALSE(Decays(name, shape)) << name;
+  for (const char* name : {"head.weight", "blocks.0.attn.qkv.weight", "bias.weight", "patch_embed.proj.weight"})
+    EXPECT_TRUE(Decays(name, {4, 4})) << name;
+}
+
+// Two blocks, with something between them as where a stage of Swin ends.
+TEST(ParameterRules, RatesFallFromTheHeadToTheEmbeddings) {
+  Graph graph;
+  std::vector<ParameterGradient> pairs;
+  std::vector<Value> parameters;
+  const auto add = [&](const char* name) {
+    parameters.push_back(graph.Input(name, {DType::kF32, {2, 3}}, {Role::kParameter}));
+    pairs.push_back({parameters.back(), ops::Scale(parameters.back(), 2)});
+  };
+  add("embed");
+  {
+    const Graph::Block block(graph, 0);
+    add("blocks.0");
+  }
+  add("downsample");
+  {
+    const Graph::Block block(graph, 1);
+    add("blocks.1");
+  }
+  add("norm");
+  add("head");
+  EXPECT_EQ(LayersOf(parameters), (std::vector<int>{0, 1, 1, 2, 3, 3}));
+  AddOptimizer(graph, pairs, {}, {.layer_decay = 0.5f}, 4);
+  std::map<std::string, float> rates;  // the factor on lr, by the first parameter of the update
+  for (const Node& node : graph.nodes()) {
+    if (node.op != "optimizer_update") continue;
+    const Node& lr = graph.node(node.inputs[0].node);
+    const auto program = lr.op == "pointwise" ? lr.attributes.as<sy_pointwise_attributes>() : sy_pointwise_attributes{};
+    float factor = 1;
+    for (uint32_t i = 0; i < program.instruction_count; ++i)
+      if (program.instructions[i].op == SY_PW_CONSTANT) factor = program.instructions[i].value;
+    rates[graph.node(node.inputs[4].node).name] = factor;
+  }
+  EXPECT_EQ(rates,
+            (std::map<std::string, float>{{"embed", 0.125f}, {"blocks.0", 0.25f}, {"blocks.1", 0.5f}, {"norm", 1}}));
+}
+
+TEST(ParameterRules, AModelWithoutBlocksCannotHaveALayerDecay) {
+  Graph graph;
+  const Value p = graph.Input("p", {DType::kF32, {4, 3}}, {Role::kParameter});
+  EXPECT_THAT(ErrorOf([&] {
+                AddOptimizer(graph, {{p, ops::Scale(p, 2)}}, {}, {.layer_decay = 0.5f}, 1);
+              }),
+              HasSubstr("goes by the blocks of the model"));
 }
 
 TEST_F(OptimizerTest, TheNormReadsWhatItIsGiven) {

@@ -19,6 +19,7 @@ void AddOptimizer(Table& table) {
         inputs.push_back(F(dims, state == 1 ? Fill::kPositive : Fill::kNormal));
         outputs.push_back(F(dims));
       }
+      if (a.half_copies) outputs.push_back(T(dims));
     }
     table.Add("optimizer_update", name, a, inputs, outputs).exact = !finite;
   };
@@ -45,6 +46,42 @@ void AddOptimizer(Table& table) {
   add("adamw", a, 2, shapes, true, false);
   add("first_adamw", a, 2, {{5}}, true, true);
   add("skipped", a, 2, shapes, false, false);
+  a.half_copies = 1;
+  add("half_copies", a, 2, shapes, true, false);
+  add("skipped_half_copies", a, 2, shapes, false, false);
+  a = {};
+  a.kind = SY_OPTIMIZER_LAMB;
+  a.beta1 = 0.9f;
+  a.beta2 = 0.999f;
+  a.eps = 1e-8f;
+  a.adam_w_mode = a.grad_averaging = 1;
+  add("lamb_without_decay", a, 2, shapes, true, false);
+  a.use_nvlamb = 1;
+  add("nvlamb", a, 2, shapes, true, false);
+  a.use_nvlamb = 0;
+  a.weight_decay = 0.05f;
+  add("lamb", a, 2, shapes, true, false);
+  add("first_lamb", a, 2, {{5}, {2, 3}}, true, true);
+  add("skipped_lamb", a, 2, shapes, false, false);
+  a.half_copies = 1;
+  add("lamb_half_copies", a, 2, shapes, true, false);
+  a.half_copies = a.adam_w_mode = a.grad_averaging = 0;
+  add("coupled_lamb", a, 2, shapes, true, false);
+  a = {};
+  a.kind = SY_OPTIMIZER_LARS;
+  a.eps = 1e-8f;
+  a.trust_coefficient = 0.02f;
+  add("lars_without_decay_or_momentum", a, 0, shapes, true, false);
+  a.momentum = 0.9f;
+  a.weight_decay = 0.01f;
+  add("lars", a, 1, shapes, true, false);
+  add("first_lars", a, 1, {{5}, {2, 3}}, true, true);
+  add("skipped_lars", a, 1, shapes, false, false);
+  a.nesterov = 1;
+  add("nesterov_lars", a, 1, shapes, true, false);
+  a.nesterov = 0;
+  a.half_copies = 1;
+  add("lars_half_copies", a, 1, shapes, true, false);
   table.Refuse<sy_optimizer_attributes>({"optimizer_update"}, "kind 9", [](auto& a) { a.kind = 9; });
 }
 
