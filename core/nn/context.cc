@@ -7,12 +7,16 @@ namespace switchyard::nn {
 Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
                 bool weight_decay, Where where) {
   const TensorType type = {DType::kF32, shape};
-  if (const Value existing = context.graph.FindInput(context.graph.ScopedName(name))) {
+  const std::string full = context.averages + context.graph.ScopedName(name);
+  if (const Value existing = context.graph.FindInput(full)) {
     if (existing.type() == type) return existing;
     ThrowBuildError("parameter", fmt::format("used before with another shape than {}", ToString(shape)), {existing},
                     where);
   }
-  return context.graph.Input(name, type, {Role::kParameter, initializer, weight_decay}, where);
+  if (context.averages.empty())
+    return context.graph.Input(name, type, {Role::kParameter, initializer, weight_decay}, where);
+  const Graph::Scope root(context.graph);
+  return context.graph.Input(full, type, {Role::kState}, where);
 }
 
 void UseSampleInputs(Context& context, int64_t samples, Where where) {

@@ -22,6 +22,7 @@ struct Context {
   Graph& graph;
   bool training;  // false: dropout and drop_path are left out
   uint64_t seed;
+  std::string averages;  // not "": parameter P is the state averages + P instead, an average of its values
   // Batch inputs that dropout reads, named "sample_ids" i32 (B) (the global index of each sample) and "step" i32 (2)
   // (data step, micro-step). None until the first layer that needs them makes them.
   Value sample_ids, step;

@@ -23,8 +23,10 @@ void VerifyPlan(const NamedGraph& plan, const std::string& pass) {
 
 // The forward graphs. Parameters are made first and by the same function, so that plans of all kinds name them alike.
 NamedGraph Forward(const Workload& workload, const ProgramOptions& o, const std::string& name, BucketUse buckets) {
-  NamedGraph plan{name, {}, buckets, name != "evaluate"};
+  const bool averaged = name == "evaluate_ema";
+  NamedGraph plan{name, {}, buckets, name != "evaluate" && !averaged};
   nn::Context context(plan.graph, plan.trains, o.seed);
+  if (averaged) context.averages = AverageOf("");
   if (plan.trains) {
     plan.graph.Output("loss", workload.loss(context));
   } else {
@@ -79,6 +81,7 @@ StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o
       program.schedule.push_back({update, o.accumulation - 1});
     }
     add("evaluate", {});
+    if (!o.evaluation_only && o.optimizer.ema_decay > 0) add("evaluate_ema", {});
     for (const Pass& pass : Passes()) {
       pass.apply(program, o);
       for (const NamedGraph& plan : program.plans) VerifyPlan(plan, pass.name);

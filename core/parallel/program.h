@@ -47,7 +47,7 @@ struct GradientOf {
 };
 
 struct NamedGraph {
-  std::string name;  // "begin", "accumulate", "update"; "evaluate"
+  std::string name;  // "begin", "accumulate", "update"; "evaluate", "evaluate_ema" (the averaged weights)
   Graph graph;
   BucketUse buckets;
   bool trains = true;

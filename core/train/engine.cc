@@ -109,7 +109,9 @@ Status Engine::RunMicroStep(int micro_step) {
   return Run(*slots_[slot_].instances[static_cast<size_t>(action.plan)]);
 }
 
-Status Engine::RunEvaluation() { return Run(In(slots_[slot_], "evaluate")); }
+Status Engine::RunEvaluation(bool averaged) {
+  return Run(In(slots_[slot_], averaged ? "evaluate_ema" : "evaluate"));
+}
 
 Status Engine::WaitForSlot(int slot) {
   if (!async()) return OkStatus();

@@ -35,7 +35,8 @@ class Engine {
   Status Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step, int micro_step,
                 int64_t skip = 0);
   Status RunMicroStep(int micro_step);  // over the current slot; the last of a round updates
-  Status RunEvaluation();
+  Status RunEvaluation(bool averaged = false);  // averaged: of the averaged weights, where the run keeps them
+  bool HasAverages() const { return plans_.IndexOf("evaluate_ema") >= 0; }
 
   int slot() const { return slot_; }  // of the last batch
   int slots() const { return static_cast<int>(slots_.size()); }

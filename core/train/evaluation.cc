@@ -45,7 +45,8 @@ class Outputs {
 
 // Runs the evaluation plan over all batches; read is called for their samples in order, while the next batch is under
 // way.
-Status ForEachSample(Engine& engine, Loader& batches, const std::vector<std::string>& names, ReadSample read) {
+Status ForEachSample(Engine& engine, Loader& batches, bool averaged, const std::vector<std::string>& names,
+                     ReadSample read) {
   Outputs outputs(engine, names, batches.options().batch_size);
   SY_RETURN_IF_ERROR(batches.StartEpoch(0));
   std::vector<uint8_t> unread;  // `filled` of the batch whose outputs have not been read yet
@@ -60,7 +61,7 @@ Status ForEachSample(Engine& engine, Loader& batches, const std::vector<std::str
     if (!more) return read_last();
     if (engine.slots() == 1) SY_RETURN_IF_ERROR(read_last());  // nowhere else to put the next one
     SY_RETURN_IF_ERROR(engine.Upload(next.tensors, next.sample_ids, 0, 0));
-    SY_RETURN_IF_ERROR(engine.RunEvaluation());
+    SY_RETURN_IF_ERROR(engine.RunEvaluation(averaged));
     SY_RETURN_IF_ERROR(read_last());
     unread.assign(next.filled.begin(), next.filled.end());
     unread_slot = engine.slot();
@@ -69,12 +70,12 @@ Status ForEachSample(Engine& engine, Loader& batches, const std::vector<std::str
 
 }  // namespace
 
-StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches) {
+StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged) {
   const Clock clock;
   std::vector<double> sums(static_cast<size_t>(task.sums()) + 1);  // the task's, then how many samples
   const std::span<double> of_task(sums.data(), sums.size() - 1);
   SY_RETURN_IF_ERROR(
-      ForEachSample(engine, batches, task.outputs(), [&](bool filled, std::span<const void* const> rows) {
+      ForEachSample(engine, batches, averaged, task.outputs(), [&](bool filled, std::span<const void* const> rows) {
         if (!filled) return;
         task.Count(rows, of_task);
         ++sums.back();
@@ -95,7 +96,7 @@ StatusOr<std::vector<std::vector<double>>> PredictSamples(Engine& engine, const 
                                                           int64_t samples) {
   std::vector<std::vector<double>> results;
   SY_RETURN_IF_ERROR(
-      ForEachSample(engine, batches, {task.prediction()}, [&](bool filled, std::span<const void* const> rows) {
+      ForEachSample(engine, batches, false, {task.prediction()}, [&](bool filled, std::span<const void* const> rows) {
         if (static_cast<int64_t>(results.size()) >= samples) return;
         results.push_back(filled ? task.Predict(rows[0]) : std::vector<double>());
       }));

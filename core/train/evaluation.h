@@ -10,7 +10,8 @@
 namespace switchyard {
 
 // The task's metrics over all samples of all ranks. Collective.
-StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches);
+// averaged: of the averaged weights.
+StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged = false);
 
 // What the task predicts for each of the first `samples` samples; empty for one that could not be read. One rank.
 StatusOr<std::vector<std::vector<double>>> PredictSamples(Engine& engine, const Task& task, Loader& batches,

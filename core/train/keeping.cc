@@ -73,6 +73,7 @@ StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_
   const std::string metric = task_.best().name;
   if (at.best) record["best_" + metric] = *at.best;
   if (evaluation.metrics.contains(metric)) record[metric] = evaluation.metrics.at(metric);
+  if (evaluation.ema.contains(metric)) record["ema_" + metric] = evaluation.ema.at(metric);
   SY_ASSIGN_OR_RETURN(const nlohmann::json of_task, task_.Record(train_));
   record.update(of_task);
   return record;

@@ -163,9 +163,9 @@ Status TrainingLoop::AfterUpdate(bool stop) {
 StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
   RunPosition& at = parts_.position;
   SY_ASSIGN_OR_RETURN(result_.evaluation, parts_.evaluate());
-  const auto value = result_.evaluation.metrics.find(parts_.task.best().name);
-  const bool best =
-      value != result_.evaluation.metrics.end() && (!at.best || parts_.task.Better(value->second, *at.best));
+  const auto& decides = parts_.config.best_by == "ema" ? result_.evaluation.ema : result_.evaluation.metrics;
+  const auto value = decides.find(parts_.task.best().name);
+  const bool best = value != decides.end() && (!at.best || parts_.task.Better(value->second, *at.best));
   if (best) at.best = value->second;
   if (watching_) SY_RETURN_IF_ERROR(watching_->Evaluated(at.data_step, epoch + 1, result_.evaluation, best));
   return best;

@@ -4,9 +4,19 @@
 
 #include "core/base/parallel.h"
 #include "core/nn/initialize.h"
+#include "core/optim/optimizer.h"
 
 namespace switchyard {
 namespace {
+
+// The average of a weight, where the run keeps one, begins where the weight does.
+Status UploadParameter(const Engine& engine, const std::string& name, const std::vector<float>& values) {
+  const uint64_t bytes = values.size() * sizeof(float);
+  const std::string average = AverageOf(name);
+  if (engine.layout().Find(average) != nullptr)
+    SY_RETURN_IF_ERROR(engine.memory().Upload(average, values.data(), bytes));
+  return engine.memory().Upload(name, values.data(), bytes);
+}
 
 // The first line in which two lists differ, in words.
 std::string FirstDifference(const std::string& list, const std::string& of_rank_0) {
@@ -52,7 +62,7 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
   }
   const auto upload = [&](Parameter& p) {
     const std::vector<float> values = std::move(p.values);
-    return engine.memory().Upload(*p.name, values.data(), p.entry->bytes);
+    return UploadParameter(engine, *p.name, values);
   };
   // Each rank draws every so many-th tensor, for all; one that is alone lets each go as soon as it is drawn.
   const int ranks = world.size();
@@ -107,8 +117,7 @@ Status UploadParameters(Engine& engine, const std::string& model, const HostTens
       problems += fmt::format("\n  {} {} is not a parameter of {}", name, ToString(tensor.shape), model);
   }
   if (!problems.empty()) return InvalidArgument("the weights do not fit the model {}:{}", model, problems);
-  for (const auto& [name, tensor] : values)
-    SY_RETURN_IF_ERROR(engine.memory().Upload(name, tensor.values.data(), tensor.values.size() * sizeof(float)));
+  for (const auto& [name, tensor] : values) SY_RETURN_IF_ERROR(UploadParameter(engine, name, tensor.values));
   return OkStatus();
 }
 

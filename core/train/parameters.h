@@ -13,6 +13,7 @@ namespace switchyard {
 // it names the first difference. Needs plans, no memory. Collective.
 Status VerifyParameters(const Engine& engine);
 
+// What is uploaded here is also the start of a parameter's average, where the run keeps averages.
 // Starting weights from the seed of rank 0, equal on all ranks. Collective.
 Status InitializeParameters(Engine& engine, uint64_t seed);
 

@@ -47,10 +47,27 @@ Status CheckRecipe(const TrainConfig& c) {
           value);
     }
   }
-  if (c.nesterov && optimizer != SY_OPTIMIZER_SGD) {
-    return InvalidArgument("--nesterov is a momentum of sgd, and --optimizer={}; give --optimizer=sgd or --nonesterov",
-                           c.optimizer);
+  const bool has_momentum = optimizer == SY_OPTIMIZER_SGD || optimizer == SY_OPTIMIZER_LARS;
+  if (c.nesterov && !has_momentum) {
+    return InvalidArgument(
+        "--nesterov is a momentum of sgd and lars, and --optimizer={}; give --optimizer=sgd or --nonesterov",
+        c.optimizer);
   }
+  if (c.nesterov && optimizer == SY_OPTIMIZER_SGD && c.dampening != 0) {
+    return InvalidArgument(
+        "--nesterov looks ahead along whole gradients, and --dampening={:g} takes a part of them; give --dampening=0 "
+        "or "
+        "--nonesterov",
+        c.dampening);
+  }
+  if (!(c.layer_decay > 0)) {
+    return InvalidArgument("--layer_decay: expected above 0 and at most 1, found {:g}: layers below would not train",
+                           c.layer_decay);
+  }
+  if (c.ema_decay == 1)
+    return InvalidArgument("--ema_decay: expected below 1: an average with a memory of 1 takes in no weights");
+  if (c.best_by == "ema" && c.ema_decay == 0)
+    return InvalidArgument("--best_by=ema needs averaged weights: give their memory, as --ema_decay=0.9999");
   if (c.nesterov && c.momentum == 0)
     return InvalidArgument("--nesterov looks ahead along the momentum, and --momentum=0; give one, as --momentum=0.9");
 
@@ -96,7 +113,8 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
 
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen) {
-  const bool sgd = c.optimizer == "sgd", falls = c.schedule == "multistep" || c.schedule == "step";
+  const bool sgd = c.optimizer == "sgd", lamb = c.optimizer == "lamb", lars = c.optimizer == "lars";
+  const bool adaptive = !sgd && !lars, falls = c.schedule == "multistep" || c.schedule == "step";
   const bool to_minimum = c.schedule == "linear" || c.schedule == "cosine";
   const bool made_up = c.dataset == "shapes" || c.dataset == "synthetic";
   const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
@@ -107,8 +125,16 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
     std::string beside, belongs_to;
   };
   const Rule rules[] = {
-      {{"momentum"}, sgd, optimizer, "sgd"},
-      {{"beta1", "beta2", "eps"}, !sgd, optimizer, "adam and adamw"},
+      {{"momentum"}, sgd || lars, optimizer, "sgd and lars"},
+      {{"dampening"}, sgd, optimizer, "sgd"},
+      {{"dampening"}, !sgd || c.momentum != 0, "--momentum=0", "a momentum"},
+      {{"beta1", "beta2"}, adaptive, optimizer, "adam, adamw and lamb"},
+      {{"eps"}, !sgd, optimizer, "adam, adamw, lamb and lars"},
+      {{"adam_w_mode", "grad_averaging", "use_nvlamb", "max_grad_norm"}, lamb, optimizer, "lamb"},
+      {{"adam_w_mode"}, !lamb || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
+      {{"clip"}, !lamb, optimizer, "the other optimizers; lamb clips by --max_grad_norm"},
+      {{"trust_coefficient"}, lars, optimizer, "lars"},
+      {{"trust_coefficient"}, !lars || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
       {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
       {{"milestones"}, c.schedule == "multistep", schedule, "multistep"},
       {{"step_size"}, c.schedule == "step", schedule, "step"},

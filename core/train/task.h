@@ -39,6 +39,7 @@ std::string Text(const Metric& metric, double value);  // "12.34 %", "0.1234"
 
 struct EvaluationResult {
   std::map<std::string, double> metrics;  // by name; empty where nothing was counted
+  std::map<std::string, double> ema;      // the same of the averaged weights; empty where the run keeps none
   int64_t count = 0;                      // samples
   double images_per_s = 0;
 };

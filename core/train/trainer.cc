@@ -135,7 +135,12 @@ StatusOr<std::unique_ptr<Loader>> Trainer::Impl::EvaluationLoader(const Dataset&
 
 StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
   SY_ASSIGN_OR_RETURN(const auto loader, impl_->EvaluationLoader(dataset));
-  return EvaluateSamples(impl_->engine, *impl_->task, *loader);
+  SY_ASSIGN_OR_RETURN(EvaluationResult result, EvaluateSamples(impl_->engine, *impl_->task, *loader));
+  if (!impl_->engine.HasAverages()) return result;
+  SY_ASSIGN_OR_RETURN(const auto again, impl_->EvaluationLoader(dataset));
+  SY_ASSIGN_OR_RETURN(EvaluationResult averaged, EvaluateSamples(impl_->engine, *impl_->task, *again, true));
+  result.ema = std::move(averaged.metrics);
+  return result;
 }
 
 StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& dataset) {
@@ -207,10 +212,10 @@ StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableMo
   return fits;
 }
 
-Status Trainer::LoadWeights(const std::string& path, bool reset_head) {
+Status Trainer::LoadWeights(const std::string& path, bool reset_head, bool averaged) {
   const TrainableModel& model = impl_->model;
   SY_ASSIGN_OR_RETURN(const WeightSource source, WeightSource::Open(path));
-  SY_ASSIGN_OR_RETURN(HostTensors weights, source.Read());
+  SY_ASSIGN_OR_RETURN(HostTensors weights, averaged ? source.ReadAverages() : source.Read());
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), reset_head));
   }

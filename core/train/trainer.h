@@ -52,14 +52,15 @@ class Trainer {
                                     std::optional<int64_t> samples);
 
   StatusOr<TrainingResult> Train();
+  // Where the run averages its weights, also of those.
   StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);
   // What the task predicts for each sample of a dataset whose labels do not matter, in its order (a classifier: the
   // probability of each class); empty for a sample that could not be read (config.max_bad_samples). One rank.
   StatusOr<std::vector<std::vector<double>>> Predict(const Dataset& dataset);
 
   // Only weights, of any kind that weight_files.h knows. reset_head: where they have another number of classes, the new
-  // classifier stays.
-  Status LoadWeights(const std::string& path, bool reset_head = false);
+  // classifier stays. averaged: those that a run with --ema_decay averaged.
+  Status LoadWeights(const std::string& path, bool reset_head = false, bool averaged = false);
 
   // One update on batches given by the caller: each of the task's tensors, (A, B, …), as bytes. For tests and programs
   // with loops of their own. Where grad_norm is not finite, nothing was updated.

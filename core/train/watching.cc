@@ -67,9 +67,19 @@ Status Watching::Evaluated(int64_t step, int64_t epoch, const EvaluationResult& 
     record[metric.log] = found->second;
     SY_RETURN_IF_ERROR(Scalar(metric.tag, step, found->second));
   }
+  for (const Metric& metric : metrics_of_task_) {
+    const auto found = e.ema.find(metric.name);
+    if (found == e.ema.end()) continue;
+    record["ema_" + metric.log] = found->second;
+    const size_t last = metric.tag.rfind('/') + 1;
+    SY_RETURN_IF_ERROR(Scalar(metric.tag.substr(0, last) + "ema_" + metric.tag.substr(last), step, found->second));
+  }
   record["val_count"] = e.count;
   SY_RETURN_IF_ERROR(metrics_->Write(record));
-  Line(fmt::format("epoch {}: validation {} of {} images{}", epoch, Text(metrics_of_task_, e), e.count,
+  EvaluationResult averaged;
+  averaged.metrics = e.ema;
+  Line(fmt::format("epoch {}: validation {} of {} images{}{}", epoch, Text(metrics_of_task_, e), e.count,
+                   e.ema.empty() ? "" : "; of averaged weights " + Text(metrics_of_task_, averaged),
                    best ? ", the best so far" : ""));
   return OkStatus();
 }

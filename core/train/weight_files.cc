@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/base/json.h"
+#include "core/optim/optimizer.h"
 
 namespace switchyard {
 namespace {
@@ -209,6 +210,22 @@ StatusOr<HostTensors> WeightSource::Read() const {
   HostTensors tensors;
   for (const auto& [name, place] : places_) {
     SY_ASSIGN_OR_RETURN(tensors[name], ReadAsFloats(file(place.file), place.entry));
+  }
+  return tensors;
+}
+
+StatusOr<HostTensors> WeightSource::ReadAverages() const {
+  const std::string prefix = AverageOf("");
+  HostTensors tensors;
+  if (checkpoint_) {
+    for (const TensorFile::Entry& entry : checkpoint_->state.entries()) {
+      if (!entry.name.starts_with(prefix)) continue;
+      SY_ASSIGN_OR_RETURN(tensors[entry.name.substr(prefix.size())], ReadAsFloats(checkpoint_->state, entry));
+    }
+  }
+  if (tensors.empty()) {
+    return NotFound("{}: there are no averaged weights; a run keeps them with --ema_decay, as --ema_decay=0.9999",
+                    path_);
   }
   return tensors;
 }

@@ -38,6 +38,9 @@ class WeightSource {
   size_t size() const { return places_.size(); }                 // tensors
   const TensorFile::Entry* Find(const std::string& name) const;  // null if there is none
   StatusOr<HostTensors> Read() const;                            // every tensor, as ReadWeights
+  // The averaged weights, under the names of the others. NotFound where there are none: weights of others, or a run
+  // without --ema_decay.
+  StatusOr<HostTensors> ReadAverages() const;
 
  private:
   Status OpenFile(const std::string& path);

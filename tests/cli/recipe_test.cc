@@ -53,8 +53,12 @@ TEST_F(RecipeSettings, ContradictionsAreRefusedAndSayWhatToDo) {
       {"--schedule=multistep --milestones=1,soon", "found \"soon\""},
       {"--schedule=step", "--schedule=step needs --step_size"},
       {"--optimizer=sgd --nesterov --momentum=0", "give one, as --momentum=0.9"},
-      {"--nesterov", "--nesterov is a momentum of sgd, and --optimizer=adamw"},
+      {"--nesterov", "--nesterov is a momentum of sgd and lars, and --optimizer=adamw"},
       {"--optimizer=sgd --momentum=1", "--momentum: expected at least 0 and below 1, found 1"},
+      {"--optimizer=sgd --nesterov --dampening=0.1", "--dampening=0.1 takes a part of them; give --dampening=0"},
+      {"--layer_decay=0", "--layer_decay: expected above 0"},
+      {"--ema_decay=1", "--ema_decay: expected below 1"},
+      {"--best_by=ema", "give their memory, as --ema_decay=0.9999"},
       {"--beta1=1", "--beta1: expected at least 0 and below 1"},
       {"--beta2=1", "--beta2: expected at least 0 and below 1"},
       {"--gamma=2 --schedule=step --step_size=1", "--gamma: expected above 0 and at most 1, found 2"},
@@ -79,6 +83,16 @@ TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
                          "--step_size has no effect with --schedule=cosine", "--scale_lr_factor has no effect",
                          "--epochs has no effect with --steps=6", "--warmup_lr has no effect with --warmup=0"});
   EXPECT_THAT(result.output, Not(HasSubstr("--beta2 has no effect")));
+  ExpectSuccess(Run(SmallTraining("--suffix=lamb --optimizer=lamb --weight_decay=0 --adam_w_mode=1 --clip=2 "
+                                  "--momentum=0.5 --max_grad_norm=2 --trust_coefficient=0.1 --dampening=0.1")),
+                {"--adam_w_mode has no effect with --weight_decay=0", "lamb clips by --max_grad_norm",
+                 "--momentum has no effect with --optimizer=lamb: it belongs to sgd and lars",
+                 "--trust_coefficient has no effect with --optimizer=lamb", "--dampening has no effect"});
+  ExpectSuccess(
+      Run(SmallTraining("--suffix=lars --optimizer=lars --weight_decay=0 --trust_coefficient=0.1 --beta1=0.8 "
+                        "--use_nvlamb --max_grad_norm=3")),
+      {"--trust_coefficient has no effect with --weight_decay=0", "--beta1 has no effect with --optimizer=lars",
+       "--use_nvlamb has no effect with --optimizer=lars", "--max_grad_norm has no effect with --optimizer=lars"});
   ExpectSuccess(Run(SmallTraining("--suffix=late --schedule=multistep --milestones=50,60")),
                 {"--milestones has no effect: the rate would first change after 50 updates, and the run has 6"});
   ExpectSuccess(Run(SmallTraining("--suffix=short --per_epoch")), {"with --per_epoch the rate never changes"});
@@ -92,12 +106,33 @@ TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
   }
 }
 
+TEST_F(RecipeSettings, AveragedWeightsAreLoggedSavedAndEvaluated) {
+  ExpectSuccess(Run(SmallTraining("--ema_decay=0.5 --best_by=ema")), {"of averaged weights loss"});
+  std::ifstream log(In("run/mlp/shapes/a/run/0/log/metrics.jsonl"));
+  nlohmann::json last;
+  for (std::string line; std::getline(log, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (record.contains("ema_top1")) last = record;
+  }
+  ASSERT_TRUE(last.contains("ema_val_loss"));
+  const nlohmann::json averaged = Json("eval --ema --json --checkpoint=run/mlp/shapes/a/run");
+  EXPECT_NEAR(averaged["loss"].get<double>(), last["ema_val_loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(Json("eval --json --checkpoint=run/mlp/shapes/a/run")["loss"].get<double>(),
+              last["val_loss"].get<double>(), 1e-5);
+  EXPECT_NE(last["ema_val_loss"], last["val_loss"]);
+  ExpectSuccess(Run("export averaged --ema --names=timm --checkpoint=run/mlp/shapes/a/run"));
+  ExpectSuccess(Run(SmallTraining("--suffix=without")));
+  ExpectRefused(Run("eval --ema --checkpoint=run/mlp/shapes/without/run"),
+                {"there are no averaged weights; a run keeps them with --ema_decay"});
+}
+
 TEST_F(RecipeSettings, ExplainPlansTheMemoryThatARunTakes) {
   const std::string settings =
       " --json --model=mlp --dataset=shapes --image_size=28 --channels=3 --classes=10 --width=16 --train_size=64 "
       "--batch_size=4 --steps=3 --device=cpu ";
   for (const std::string optimizer : {"--optimizer=sgd", "--optimizer=sgd --momentum=0", "--optimizer=sgd --nesterov",
-                                      "--optimizer=adam", "--optimizer=adamw --accumulation=3"}) {
+                                      "--optimizer=adam", "--optimizer=adamw --accumulation=3",
+                                      "--optimizer=lamb --ema_decay=0.99", "--optimizer=lars", "--nofused_optimizer"}) {
     const nlohmann::json run = Json("bench --warmup_steps=0" + settings + optimizer);
     const nlohmann::json plan = Json("explain" + settings + optimizer);
     EXPECT_EQ(plan["memory_bytes"], run["memory_bytes"]) << optimizer;

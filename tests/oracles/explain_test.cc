@@ -33,10 +33,13 @@ TrainConfig RandomConfig(RandomStream& random) {
     c.steps.reset();
     c.epochs = one_of(1, 3, 200);
   }
-  c.optimizer = one_of("sgd", "adam", "adamw");
+  c.optimizer = one_of("sgd", "adam", "adamw", "lamb", "lars");
   c.momentum = one_of(0.0f, 0.9f);
-  c.nesterov = c.optimizer == "sgd" && c.momentum > 0 && random.Below(2) == 0;
+  c.nesterov = (c.optimizer == "sgd" || c.optimizer == "lars") && c.momentum > 0 && random.Below(2) == 0;
   c.clip = one_of(0.0f, 1.0f);
+  c.ema_decay = one_of(0.0f, 0.0f, 0.99f);
+  c.layer_decay = one_of(1.0f, 1.0f, 0.7f);
+  c.fused_optimizer = random.Below(4) != 0;
   c.label_smoothing = one_of(0.0f, 0.1f);
   c.precision = one_of("fp32", "bf16");
   c.bucket_mb = one_of(0.001, 0.01, 25.0);

@@ -27,6 +27,7 @@ TrainConfig SavingConfig(int accumulation) {
   config.schedule = "cosine";
   config.warmup = "2";
   config.clip = 1;
+  config.ema_decay = 0.9f;
   config.own["dropout"] = 0.2;
   config.own["drop_path"] = 0.1;
   config.augmentation = "crop_flip";
@@ -98,14 +99,14 @@ TEST(Saving, MomentsAreNamedAsTheirWeights) {
   ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
   EXPECT_NE(checkpoint->weights.Find("vit.encoder.layer.0.attention.attention.query.weight"), nullptr);
   for (const TensorFile::Entry& weight : checkpoint->weights.entries()) {
-    for (const char* moment : {"moment1/", "moment2/"}) {
+    for (const char* moment : {"moment1/", "moment2/", "ema/"}) {
       const TensorFile::Entry* const found = checkpoint->state.Find(moment + weight.name);
       ASSERT_NE(found, nullptr) << moment << weight.name;
       EXPECT_EQ(found->shape, weight.shape) << found->name;
     }
   }
   EXPECT_NE(checkpoint->state.Find("update"), nullptr);
-  EXPECT_EQ(checkpoint->state.entries().size(), 2 * checkpoint->weights.entries().size() + 1);
+  EXPECT_EQ(checkpoint->state.entries().size(), 3 * checkpoint->weights.entries().size() + 1);
 }
 
 // Epochs of 35 / 12 = 2 updates on any number of ranks, though on several the sampler's padding would fill a third.

@@ -67,6 +67,22 @@ TEST(DataParallelTraining, RepeatsBitForBit) {
   ExpectEqual(Trained(config, SharedWorld()), Trained(config, SharedWorld()));
 }
 
+// The oracle of the fused update is the loop over tensors.
+TEST(DataParallelTraining, OneUpdateForEachTensorGivesTheSameParameters) {
+  TrainConfig config = SmallConfig();
+  config.clip = 0.5f;
+  config.momentum = 0.9f;
+  for (const char* optimizer : {"sgd", "adam", "adamw", "lamb", "lars"}) {
+    SCOPED_TRACE(optimizer);
+    config.optimizer = optimizer;
+    config.fused_optimizer = true;
+    const HostTensors fused = Trained(config, SharedWorld());
+    config.fused_optimizer = false;
+    ExpectEqual(Trained(config, SharedWorld()), fused);
+    ExpectEqualOnAllRanks(fused);
+  }
+}
+
 TEST(DataParallelTraining, AccumulationSendsOneRoundAndEqualsOneLargeBatch) {
   TrainConfig config = SmallConfig();
   config.batch_size = 2;

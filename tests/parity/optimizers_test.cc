@@ -1,5 +1,9 @@
 // Ten steps of every optimizer on several tensors against what was recorded with PyTorch
 // (tools/fixtures/record_optimizers.py): weights after each step, moments after the last.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
 #include "core/optim/optimizer.h"
 #include "core/train/tensor_file.h"
 #include "nlohmann/json.hpp"
@@ -111,6 +115,80 @@ TEST_P(RecordedOptimizers, EqualPyTorchAndThePapersForTenStepsFusedOrNot) {
     const auto fused = Compare(name, o, *test);
     o.fused = false;
     EXPECT_EQ(Compare(name, o, *test), fused) << "one update for each tensor must give the same bits";
+  }
+}
+
+// ema = ema + (1 − min(decay, (1 + t)/(10 + t)))·(p − ema), t the updates made; a step that is left out changes
+// nothing.
+TEST_P(RecordedOptimizers, AveragesFollowTheWeightsAndSkipWhatIsLeftOut) {
+  const auto test = OpenOrNull(GetParam());
+  if (test == nullptr) GTEST_SKIP() << "the " << GetParam() << " plugin is not in this build";
+  constexpr float kDecay = 0.3f;  // reached at t = 3
+  const Shape shape = {3, 4};
+  Graph graph;
+  const Value p = graph.Input("p", {DType::kF32, shape}, {Role::kParameter}), g = graph.Input("g", p.type(), {});
+  OptimizerOptions options;
+  options.kind = SY_OPTIMIZER_SGD;
+  options.ema_decay = kDecay;
+  AddOptimizer(graph, {{p, g}}, {}, options, 1);
+  const auto compiled = Compiled::Make(graph, *test);
+  ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+  const std::vector<float> start = Symmetric("start", 12);
+  (*compiled)->Set("lr_table", std::vector<float>{0.1f});
+  (*compiled)->Set("p", start);
+  (*compiled)->Set("ema/p", start);
+  std::vector<double> expected(start.begin(), start.end());
+  int made = 0;
+  for (int step = 0; step < 6; ++step) {
+    std::vector<float> gradient = Symmetric(fmt::format("gradient{}", step), 12);
+    const bool finite = step != 2;
+    if (!finite) gradient[5] = std::numeric_limits<float>::infinity();
+    (*compiled)->Set("g", gradient);
+    ASSERT_TRUE((*compiled)->instance->Run((*compiled)->stream).ok());
+    const std::vector<float> weights = (*compiled)->Get("p"), found = (*compiled)->Get("ema/p");
+    made += finite;
+    const double kept = std::min<double>(kDecay, (1.0 + made) / (10.0 + made));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (finite) expected[i] += (1 - kept) * (weights[i] - expected[i]);
+      EXPECT_NEAR(found[i], expected[i], 1e-6) << "step " << step << ", element " << i;
+    }
+  }
+  EXPECT_EQ(made, 5);
+}
+
+// What f32 bits are in bf16, rounded to nearest, ties to even.
+uint16_t ToBf16(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+TEST_P(RecordedOptimizers, HalfCopiesAreTheNewParametersRounded) {
+  const auto test = OpenOrNull(GetParam());
+  if (test == nullptr) GTEST_SKIP() << "the " << GetParam() << " plugin is not in this build";
+  for (const char* kind : {"sgd", "adamw", "lamb", "lars"}) {
+    SCOPED_TRACE(kind);
+    Graph graph;
+    const TensorType type = {DType::kF32, {37, 3}};
+    const Value p = graph.Input("p", type, {Role::kParameter}), g = graph.Input("g", type, {});
+    const Value half = graph.Input("half/p", {DType::kBF16, type.shape}, {Role::kState});
+    OptimizerOptions options;
+    options.kind = *ParseOptimizer(kind);
+    AddOptimizer(graph, {{p, g, half}}, {}, options, 1);
+    const auto compiled = Compiled::Make(graph, *test);
+    ASSERT_TRUE(compiled.ok()) << Message(compiled.status());
+    (*compiled)->Set("lr_table", std::vector<float>{0.1f});
+    (*compiled)->Set("p", Symmetric("p", 111));
+    std::vector<float> gradient = Symmetric("g", 111);
+    for (int step = 0; step < 3; ++step) {
+      if (step == 2) gradient[5] = std::numeric_limits<float>::infinity();
+      (*compiled)->Set("g", gradient);
+      ASSERT_TRUE((*compiled)->instance->Run((*compiled)->stream).ok());
+      const std::vector<float> weights = (*compiled)->Get("p");
+      std::vector<uint16_t> found(weights.size());
+      ASSERT_TRUE((*compiled)->memory->Download("half/p", found.data(), found.size() * sizeof(uint16_t)).ok());
+      for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], ToBf16(weights[i])) << "step " << step;
+    }
   }
 }
 

@@ -53,7 +53,7 @@ Status EvalCommand(const CommandLine& line) {
   if (ShowSettings(model.setup.settings, processes.rank)) return OkStatus();
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
   return InWorld(model.setup.config, [&](World& world) -> Status {
-    SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world));
+    SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*data));
     if (world.rank() == 0) PrintEvaluation(trainer->task(), result, absl::GetFlag(FLAGS_json));
     return OkStatus();

@@ -9,6 +9,7 @@ ABSL_FLAG(
     std::string, checkpoint, "",
     "a run folder (its latest checkpoint), RUN/checkpoints/best, any checkpoint, or weights: a .safetensors file or a "
     "folder as Hugging Face and timm keep a model");
+ABSL_FLAG(bool, ema, false, "use the averaged weights of the checkpoint, of a run with --ema_decay");
 ABSL_FLAG(bool, json, false, "print JSON instead of text");
 ABSL_FLAG(std::string, to, "plots", "folder for the charts, created where it is missing");
 ABSL_FLAG(bool, html, false, "write a page with charts, table and settings too, which needs no server");

@@ -8,6 +8,7 @@
 ABSL_DECLARE_FLAG(std::string, config);
 ABSL_DECLARE_FLAG(bool, show_settings);
 ABSL_DECLARE_FLAG(std::string, checkpoint);
+ABSL_DECLARE_FLAG(bool, ema);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(bool, html);

@@ -48,7 +48,7 @@ const std::vector<Command>& Commands() {
        "told by their names.\n"
        "Weights of Hugging Face or timm can stand in for a checkpoint, with --dataset; what their config.json does not "
        "say, --model does.\n",
-       {{"checkpoint", "match_classes", "json"}, true},
+       {{"checkpoint", "ema", "match_classes", "json"}, true},
        EvalCommand},
       {"predict",
        "FILE|FOLDER... --checkpoint=RUN",
@@ -57,14 +57,14 @@ const std::vector<Command>& Commands() {
        "cropped as photographs are.\n"
        "Of a folder: every .jpg, .jpeg and .png file in it and in the folders below, by path.\n"
        "Ends at the first file that is no image, unless --max_bad_samples lets it go on.\n",
-       {{"checkpoint", "top", "json"}, true},
+       {{"checkpoint", "ema", "top", "json"}, true},
        PredictCommand},
       {"export",
        "FOLDER --checkpoint=RUN",
        "write trained weights as Hugging Face or timm load them",
        "Writes model.safetensors, config.json and, for Hugging Face, preprocessor_config.json.\n"
        "A checkpoint's own folder is in Hugging Face's form already.\n",
-       {{"checkpoint", "names"}, true},
+       {{"checkpoint", "ema", "names"}, true},
        ExportCommand},
       {"plot",
        "FOLDER... [--to=FOLDER --html]",

@@ -130,7 +130,7 @@ Status PredictCommand(const CommandLine& line) {
   if (ShowSettings(model.setup.settings, 0)) return OkStatus();
   const FileList list(std::move(files), model.setup.model.channels);
   return InWorld(model.setup.config, [&](World& world) -> Status {
-    SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world));
+    SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world, absl::GetFlag(FLAGS_ema)));
     SY_ASSIGN_OR_RETURN(const auto predictions, trainer->Predict(list));
     nlohmann::ordered_json results = nlohmann::ordered_json::array();
     for (int64_t i = 0; i < list.size(); ++i) {

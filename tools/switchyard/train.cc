@@ -77,9 +77,11 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("  length      {}\n",
              c.steps ? Count(*c.steps, "update")
                      : fmt::format("{} of {}", Count(c.epochs, "epoch"), Count(trainer.updates_per_epoch(), "update")));
+  const float limit = c.optimizer == "lamb" ? c.max_grad_norm : c.clip;
   fmt::print("  optimizer   {}, {}, {}{}, weight decay {:g}{}\n", c.optimizer, RateText(c, trainer.schedule(), batch),
              c.schedule, WarmupText(c.warmup, trainer.schedule()), c.weight_decay,
-             c.clip > 0 ? fmt::format(", gradients clipped to norm {:g}", c.clip) : "");
+             limit > 0 ? fmt::format(", gradients clipped to norm {:g}", limit) : "");
+  if (c.ema_decay > 0) fmt::print("  average     of the weights, memory {:g} per update\n", c.ema_decay);
   fmt::print("  precision   {}{}\n", c.precision, c.precision == "bf16" ? " with fp32 master weights" : "");
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),

@@ -58,7 +58,8 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   return TrainedModel{std::move(weights), std::move(setup), std::move(classes), transform.has_value()};
 }
 
-StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const Dataset& data, World& world) {
+StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const Dataset& data, World& world,
+                                                     bool averaged) {
   TrainConfig& c = model.setup.config;
   EvaluationTransform& transform = *model.setup.model.evaluation;
   if (!model.has_transform) transform.resize = ResizeForCrop(transform.image_size, data.crop_ratio());
@@ -70,7 +71,7 @@ StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const 
   c.batch_size = static_cast<int>(std::min<int64_t>(c.batch_size, share));
   c.global_batch_size = c.batch_size * world.size();
   SY_ASSIGN_OR_RETURN(auto trainer, Trainer::CreateForEvaluation(c, model.setup.model, world));
-  SY_RETURN_IF_ERROR(trainer->LoadWeights(model.weights.path()));
+  SY_RETURN_IF_ERROR(trainer->LoadWeights(model.weights.path(), false, averaged));
   return trainer;
 }
 
