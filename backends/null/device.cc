@@ -63,7 +63,7 @@ sy_status QueryDevice(sy_instance* instance, int32_t index, sy_device_info* info
   filled.alignment = DeviceMemory::kAlignment;
   filled.copy_granularity = static_cast<uint32_t>(LineBytes(*instance));
   filled.address_kind = SY_ADDRESS_OPAQUE;
-  filled.flags = SY_DEVICE_ASYNC | SY_DEVICE_SHAREABLE;
+  filled.flags = SY_DEVICE_ASYNC | SY_DEVICE_SHAREABLE | SY_DEVICE_CAPTURES_STREAMS;
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32 | 1u << SY_I64 | 1u << SY_U8;
   FillStruct(info, filled);
   return SY_OK;
@@ -218,6 +218,7 @@ sy_device::sy_device(const sy_instance& instance, int32_t given)
       delay(instance.NumberSetting("NULL_DELAY_US", 20, 0)),
       fail_at(instance.NumberSetting("NULL_FAIL_AT", 0, 0)),
       line_bytes(switchyard::LineBytes(instance)),
+      last_branch_first(instance.NumberSetting("NULL_GRAPH_LAST", 0, 0) != 0),
       memory(switchyard::MemoryBytes(instance), switchyard::allocated[static_cast<size_t>(given)]) {
   switchyard::AddStream(this, &own);
 }

@@ -1,7 +1,8 @@
 // The null device: opaque, asynchronous, delayed and slow on purpose; several of them, so that code which assumes host
 // pointers, copies that finish at once or a single device fails in the ordinary tests. Settings, each of the instance
 // that opened the device: NULL_DEVICES (2), NULL_MEMORY (bytes per device, 2 GiB), NULL_DELAY_US (before every command,
-// 20), NULL_FAIL_AT (n: the n-th launch of an opened device fails; never), NULL_LINE_BYTES (copy_granularity, 1). The
+// 20), NULL_FAIL_AT (n: the n-th launch of an opened device fails; never), NULL_LINE_BYTES (copy_granularity, 1),
+// NULL_GRAPH_LAST (1: of what edges leave open, a replay does last what stood on the stream of `begin`; else first). The
 // instances drive the same devices: what one allocates another lacks. Thread-safe as device/2 demands.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "backends/null/host_call.h"
 #include "backends/null/memory.h"
 #include "backends/null/profiler.h"
 #include "backends/null/stream.h"
@@ -32,6 +34,7 @@ struct sy_device {
   const std::chrono::microseconds delay;
   const int64_t fail_at;
   const uint64_t line_bytes;
+  const bool last_branch_first;  // in replays
   std::atomic<int64_t> launches{0};
   switchyard::DeviceMemory memory;
   switchyard::Profiler profiler;
@@ -48,6 +51,7 @@ extern const sy_capture_v2 kNullCapture;
 extern const sy_profiler_v2 kNullProfiler;
 extern const sy_semaphore_v1 kNullSemaphores;
 extern const sy_peer_v1 kNullPeer;
+extern const sy_null_host_call_v1 kNullHostCall;
 
 // Queues on `stream`; without one, queues on the device's own stream and waits.
 sy_status Submit(sy_device* device, sy_stream* stream, Command command, sy_error* error);

@@ -16,6 +16,7 @@ const void* Interface(sy_instance*, const char* name) {
   if (std::strcmp(name, "profiler/2") == 0) return &kNullProfiler;
   if (std::strcmp(name, "semaphore/1") == 0) return &kNullSemaphores;
   if (std::strcmp(name, "peer/1") == 0) return &kNullPeer;
+  if (std::strcmp(name, "null.host_call/1") == 0) return &kNullHostCall;
   return nullptr;
 }
 

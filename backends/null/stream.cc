@@ -6,6 +6,7 @@
 
 #include "backends/null/device.h"
 #include "backends/null/kernel.h"
+#include "backends/null/recording.h"
 #include "backends/null/semaphore.h"
 #include "core/abi/boundary.h"
 
@@ -18,7 +19,18 @@ sy_status Outcome::Tell(sy_error* to) const {
 
 uint64_t Event::Record() {
   const std::lock_guard lock(mutex_);
+  place_ = {};
   return ++recorded_;
+}
+
+void Event::RecordIn(RecordedPlace place) {
+  const std::lock_guard lock(mutex_);
+  place_ = std::move(place);
+}
+
+RecordedPlace Event::recorded_in() const {
+  const std::lock_guard lock(mutex_);
+  return place_;
 }
 
 void Event::Complete(uint64_t generation, const Outcome& outcome) {
@@ -58,22 +70,39 @@ Stream::~Stream() {
 }
 
 sy_status Stream::SpoilCapture(const char* what, sy_error* error) {
-  capture_spoiled_ = true;
+  capture_->Spoil();
   return Refuse(error, SY_UNSUPPORTED, Text(what, " cannot be captured"));
+}
+
+// While the stream is a branch of a capture.
+sy_status Stream::Record(Command command, sy_error* error) {
+  using Kind = Command::Kind;
+  const Kind kind = command.kind;
+  if (kind == Kind::kWait) {
+    const RecordedPlace place = command.event->recorded_in();
+    if (place.recording.lock() != capture_) return SpoilCapture("a wait for what is not captured", error);
+    capture_->Wait(branch_, place.command);
+    return SY_OK;
+  }
+  if (kind == Kind::kCopy && (!command.destination.buffer || !command.source.buffer))
+    return SpoilCapture("a copy from or to host memory that is not pinned", error);
+  if (kind != Kind::kLaunch && kind != Kind::kCopy && kind != Kind::kFill && kind != Kind::kRecord &&
+      kind != Kind::kCall)
+    return SpoilCapture("what is neither a launch, a copy, a fill nor the record of an event", error);
+  const std::shared_ptr<Event> event = command.event;
+  const size_t place = capture_->Add(branch_, std::move(command));
+  if (kind == Kind::kRecord) event->RecordIn({capture_, place});
+  return SY_OK;
 }
 
 sy_status Stream::Enqueue(Command command, sy_error* error) {
   using Kind = Command::Kind;
   const std::lock_guard lock(mutex_);
-  if (capture_) {
-    const Kind kind = command.kind;
-    if (kind == Kind::kCopy && (!command.destination.buffer || !command.source.buffer))
-      return SpoilCapture("a copy from or to host memory that is not pinned", error);
-    if (kind != Kind::kLaunch && kind != Kind::kCopy && kind != Kind::kFill && kind != Kind::kRecord)
-      return SpoilCapture("what is neither a launch, a copy, a fill nor the record of an event", error);
-    capture_->commands.push_back(std::move(command));
-    return SY_OK;
+  if (capture_ == nullptr && command.kind == Kind::kWait) {
+    capture_ = command.event->recorded_in().recording.lock();
+    if (capture_ != nullptr) branch_ = capture_->Join(weak_from_this());
   }
+  if (capture_) return Record(std::move(command), error);
   if (command.kind == Kind::kRecord) command.generation = command.event->Record();
   if (command.kind == Kind::kReplay) {
     for (const Command& recorded : command.graph->commands)
@@ -102,18 +131,25 @@ sy_status Stream::Synchronize(sy_error* error) {
 sy_status Stream::BeginCapture(sy_error* error) {
   const std::lock_guard lock(mutex_);
   if (capture_) return Refuse(error, SY_INVALID, "the stream is being captured already");
-  capture_ = std::make_shared<Graph>();
-  capture_spoiled_ = false;
+  capture_ = std::make_shared<Recording>(weak_from_this());
+  branch_ = 0;
   return SY_OK;
 }
 
-sy_status Stream::EndCapture(std::shared_ptr<const Graph>* graph, sy_error* error) {
+void Stream::LeaveCapture() {
   const std::lock_guard lock(mutex_);
-  const std::shared_ptr<Graph> captured = std::exchange(capture_, nullptr);
-  if (captured == nullptr) return Refuse(error, SY_INVALID, "the stream is not being captured");
-  if (capture_spoiled_) return Refuse(error, SY_UNSUPPORTED, "something that cannot be captured was asked for");
-  *graph = captured;
-  return SY_OK;
+  capture_ = nullptr;
+}
+
+sy_status Stream::EndCapture(std::shared_ptr<const Graph>* graph, sy_error* error) {
+  std::shared_ptr<Recording> captured;
+  {
+    const std::lock_guard lock(mutex_);
+    if (capture_ == nullptr || branch_ != 0) return Refuse(error, SY_INVALID, "no capture was begun on this stream");
+    captured = std::exchange(capture_, nullptr);
+  }
+  for (const auto& stream : captured->Streams()) stream->LeaveCapture();
+  return captured->Finish(device_->last_branch_first, graph, error);
 }
 
 void Stream::Work() {
@@ -168,6 +204,7 @@ sy_status Stream::Execute(const Command& command, sy_error* error) {
   }
   if (command.kind == Kind::kAwait) return command.semaphore->Wait(command.count).Tell(error);
   std::this_thread::sleep_for(device_->delay);
+  if (command.kind == Kind::kCall) return command.call->function(command.call->context, error);
   if (command.kind == Kind::kLaunch) return command.bound->Run(handle_, error);
   if (command.kind == Kind::kConstants) return command.kernel->WriteConstants(command.destination, error);
   char* to = device_->memory.Resolve(command.destination, command.bytes, error);

@@ -16,6 +16,7 @@
 namespace switchyard {
 
 class Bound;      // kernel.h
+class Recording;  // recording.h
 class Semaphore;  // semaphore.h
 struct NullKernel;
 
@@ -27,10 +28,18 @@ struct Outcome {
   sy_status Tell(sy_error* to) const;
 };
 
+// A place in what is being captured.
+struct RecordedPlace {
+  std::weak_ptr<Recording> recording;
+  size_t command = 0;
+};
+
 // A point in a stream, recorded any number of times. Waiting is for the latest record at the time of asking.
 class Event {
  public:
   uint64_t Record();                                   // host side: the generation that will complete
+  void RecordIn(RecordedPlace place);                  // host side: in a capture, where nothing runs
+  RecordedPlace recorded_in() const;                   // of the last record; nowhere if that runs
   void Complete(uint64_t generation, const Outcome&);  // worker side
   uint64_t recorded() const;
   Outcome Wait(uint64_t generation);
@@ -40,13 +49,26 @@ class Event {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t recorded_ = 0, completed_ = 0;
+  RecordedPlace place_;
   Outcome first_error_;
 };
 
 struct Graph;
 
+// null.host_call/1.
+struct HostCall {
+  HostCall(sy_status (*given)(void*, sy_error*), void* with) : function(given), context(with) {}
+  HostCall(const HostCall&) = delete;
+  ~HostCall() {
+    if (release != nullptr) release(context);
+  }
+  sy_status (*const function)(void*, sy_error*);
+  void* const context;
+  void (*release)(void*) = nullptr;
+};
+
 struct Command {
-  enum class Kind { kLaunch, kCopy, kFill, kConstants, kRecord, kWait, kSignal, kAwait, kReplay };
+  enum class Kind { kLaunch, kCopy, kFill, kConstants, kRecord, kWait, kSignal, kAwait, kReplay, kCall };
   Kind kind;
   std::shared_ptr<Bound> bound;              // kLaunch
   std::shared_ptr<const NullKernel> kernel;  // kConstants
@@ -57,22 +79,24 @@ struct Command {
   uint64_t generation = 0;
   std::shared_ptr<Semaphore> semaphore;  // kSignal, kAwait
   uint64_t count = 0;
-  std::shared_ptr<const Graph> graph;  // kReplay
-  std::vector<uint64_t> generations;   // kReplay: those of the records in the graph
+  std::shared_ptr<const Graph> graph;    // kReplay
+  std::vector<uint64_t> generations;     // kReplay: those of the records in the graph
+  std::shared_ptr<const HostCall> call;  // kCall
 };
 
-// Launches, copies and fills of device memory, and records of events, replayed in order.
+// Launches, copies and fills of device memory, calls, and records of events, replayed in order.
 struct Graph {
   std::vector<Command> commands;
 };
 
-class Stream {
+class Stream : public std::enable_shared_from_this<Stream> {
  public:
   // `handle` names it in the profiler's spans.
   Stream(sy_device* device, const sy_stream* handle);
   ~Stream();  // runs what is queued first
 
-  // Runs the command later, or keeps it while the stream is being captured.
+  // Runs the command later, or keeps it while the stream is being captured. A wait for an event of a capture joins
+  // that.
   sy_status Enqueue(Command command, sy_error* error);
   // Waits for everything queued so far; the first error ever.
   sy_status Drain(sy_error* error);
@@ -83,6 +107,8 @@ class Stream {
 
  private:
   sy_status SpoilCapture(const char* what, sy_error* error);
+  sy_status Record(Command command, sy_error* error);
+  void LeaveCapture();
   void Work();
   Outcome Finish(const Command& command, Outcome before);
   sy_status Execute(const Command& command, sy_error* error);
@@ -91,8 +117,8 @@ class Stream {
   const sy_stream* const handle_;
 
   std::mutex mutex_;
-  std::shared_ptr<Graph> capture_;  // being recorded, or null
-  bool capture_spoiled_ = false;
+  std::shared_ptr<Recording> capture_;  // of which the stream is a branch, or null
+  size_t branch_ = 0;
   std::condition_variable queued_, executed_;
   std::vector<Command> queue_;
   uint64_t queued_count_ = 0, executed_count_ = 0;

@@ -62,7 +62,7 @@ void NcclCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
   static const char* const kMemoryKinds[] = {kMemoryKind, nullptr};
   snprintf(info.name, sizeof info.name, "nccl");
   info.completion = SY_COMPLETES_ON_STREAM;
-  info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE;
+  info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE | SY_COLLECTIVE_CAPTURABLE;
   info.memory_kinds = kMemoryKinds;
   info.alignment = 256;
 }

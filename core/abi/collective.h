@@ -22,7 +22,10 @@ enum { /* sy_collective_info.flags */
   SY_COLLECTIVE_DETERMINISTIC = 1u << 1,   /* fixed rank order: same bits every time */
   SY_COLLECTIVE_PROGRESSES_ALONE = 1u << 2,/* advances while the host computes */
   SY_COLLECTIVE_DISTINCT_DEVICES = 1u << 3,/* two ranks may not share a device (NCCL) */
-  SY_COLLECTIVE_UNLAUNCHED = 1u << 4       /* this process was not started by the launcher that it needs to join others (MPI without mpirun) */
+  SY_COLLECTIVE_UNLAUNCHED = 1u << 4,      /* this process was not started by the launcher that it needs to join others (MPI without mpirun) */
+  /* With SY_COMPLETES_ON_STREAM: a call on a stream that is being captured (capture/2) is recorded; each replay makes it again, with the addresses of the
+   * call. Ranks replay as they would call: in the same order. The communicator outlives the graph, and abort frees replays as it frees calls. */
+  SY_COLLECTIVE_CAPTURABLE = 1u << 5
 };
 
 typedef struct sy_collective_info {
@@ -109,7 +112,9 @@ typedef struct sy_collective_v2 {
   /* Ranks with equal color form a new communicator, ordered by key, ready at once. Called by all ranks with the same name, whatever their color;
    * color -1: none (*result = NULL). */
   sy_status (*split)(sy_communicator*, int32_t color, int32_t key, const char* name, sy_communicator** result, sy_error*);
-  /* Calls of this thread up to group_end, on any communicators of the instance, proceed together. */
+  /* Calls of this thread up to group_end, on any communicators of the instance, proceed together. They may begin only at group_end: none of
+   * them needs what another leaves, an event recorded on their streams before tells nothing of them, no request of theirs is polled before.
+   * Calls of one communicator keep their order. A group that was begun is ended once, also where a call in it was refused. */
   sy_status (*group_begin)(sy_instance* instance, sy_error*);
   sy_status (*group_end)(sy_instance* instance, sy_error*);
   /* Memory that the collective owns (a shared segment, a window), of the first kind that query lists. Called by all ranks with the same sizes in

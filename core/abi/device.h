@@ -16,7 +16,8 @@ enum { /* sy_device_info.flags */
   SY_DEVICE_ASYNC = 1u << 0,         /* has streams and events; launches never block the host */
   SY_DEVICE_SHAREABLE = 1u << 1,     /* several processes may drive it at once (CPU, OpenCL on a CPU) */
   SY_DEVICE_ADJACENT_IDS = 1u << 2,  /* a job's device ids must be consecutive */
-  SY_DEVICE_CPU_CORES = 1u << 3      /* it computes on the host's cores: local ranks share them and are pinned */
+  SY_DEVICE_CPU_CORES = 1u << 3,     /* it computes on the host's cores: local ranks share them and are pinned */
+  SY_DEVICE_CAPTURES_STREAMS = 1u << 4 /* capture/2: waits for events draw other streams into a capture */
 };
 
 typedef struct sy_device_info {
@@ -148,6 +149,10 @@ enum { SY_MEMORY_DESCRIPTION_BYTES = 256 }; /* capacity that always suffices */
  * Between begin and end every launch, copy, fill and event_record on the stream is recorded and does not run; synchronize and a copy from or to host
  * memory that is not pinned are SY_UNSUPPORTED there, and so is whatever else cannot be recorded. Once something was refused, end answers
  * SY_UNSUPPORTED and gives no graph. After end, whatever it answers, the stream runs work as before, and nothing recorded has run.
+ * With SY_DEVICE_CAPTURES_STREAMS one capture may hold several streams: whoever is made to wait for an event that was recorded in it is drawn
+ * in, and its work is recorded too until end, behind what the event stands behind; such waits are edges of the graph. At end the stream of
+ * begin has waited for all that was recorded on the others, or the answer is SY_UNSUPPORTED and there is no graph. All of these calls are of
+ * one thread. Without the flag, and for events recorded elsewhere, a wait is SY_UNSUPPORTED. Each replay records the events anew.
  * A graph holds no resources of its bindings: buffers, bindings and events that it names live as long as it does. Replays of one graph are in
  * order on one stream. */
 typedef struct sy_graph sy_graph;

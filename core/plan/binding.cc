@@ -31,8 +31,11 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
   impl.DecideHowCollectivesRun();
   SY_RETURN_IF_ERROR(impl.MakeStreams());
   SY_RETURN_IF_ERROR(impl.MakeEvents());
-  if (plan.impl_->device->capture() != nullptr && plan.impl_->options.capture && !impl.debugged())
-    SY_RETURN_IF_ERROR(impl.Capture());
+  if (!impl.debugged()) impl.FindGroups();
+  if (plan.impl_->device->capture() != nullptr && plan.impl_->options.capture && !impl.debugged()) {
+    if (impl.RecordsWhole()) SY_RETURN_IF_ERROR(impl.CaptureWhole());
+    if (impl.whole == nullptr) SY_RETURN_IF_ERROR(impl.Capture());
+  }
   return instance;
 }
 
@@ -243,8 +246,109 @@ Status Instance::Impl::MakeEvents() {
   return keep_other_streams(at_end, kComputeStream);
 }
 
-// Segments are the longest runs of launches whose kernels all allow it and between which nobody waits for anybody; what
-// lies between them (copies, collectives, staged nodes) is submitted one by one.
+// May `step` join? It waits for nothing that they do not wait for, and needs nothing of theirs, so that nobody is held
+// up for the company.
+bool Instance::Impl::BeginsWith(const CollectiveGroup& group, size_t step) const {
+  const auto stream_of = [&](int earlier) {
+    return earlier == kRunStart ? kComputeStream : steps[static_cast<size_t>(earlier)].stream;
+  };
+  const auto overlap = [](const std::vector<PlanPlace>& some, const std::vector<PlanPlace>& others) {
+    for (const PlanPlace& a : some) {
+      for (const PlanPlace& b : others) {
+        if (a.arena == b.arena && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes) return true;
+      }
+    }
+    return false;
+  };
+  for (const int wait : steps[step].waits) {
+    if (wait >= static_cast<int>(group.begin)) return false;
+    bool waited_for = false;
+    for (size_t i = group.begin; i < step; ++i) {
+      for (const int theirs : steps[i].waits)
+        waited_for = waited_for || (theirs >= wait && stream_of(theirs) == stream_of(wait));
+    }
+    if (!waited_for) return false;
+  }
+  const Step& own = plan->schedule.steps[step];
+  for (size_t i = group.begin; i < step; ++i) {
+    const Step& other = plan->schedule.steps[i];
+    if (overlap(other.outputs, own.inputs) || overlap(other.outputs, own.outputs) || overlap(other.inputs, own.outputs))
+      return false;
+    const std::vector<int>& control = plan->graph.node(own.node).control;
+    if (std::find(control.begin(), control.end(), other.node) != control.end()) return false;
+    if (!CommunicatorOf(steps[i]).SharesPlugin(CommunicatorOf(steps[step]))) return false;
+  }
+  return true;
+}
+
+// The longest runs of collectives that begin at the same point of the schedule, where the plugin offers groups.
+void Instance::Impl::FindGroups() {
+  const auto allowed = [&](const BoundStep& step) {
+    return step.call && step.way == BoundStep::Way::kInOrder && CommunicatorOf(step).GoesInGroups(*step.call);
+  };
+  for (size_t begin = 0; begin < steps.size(); ++begin) {
+    if (!allowed(steps[begin])) continue;
+    CollectiveGroup group{begin, begin + 1, {}};
+    while (group.end < steps.size() && allowed(steps[group.end]) && BeginsWith(group, group.end)) ++group.end;
+    if (group.end - group.begin < 2) continue;
+    for (size_t i = group.begin; i < group.end; ++i)
+      group.calls.push_back({&CommunicatorOf(steps[i]), steps[i].call.get(), &CommunicationOf(steps[i])});
+    begin = group.end - 1;
+    groups.push_back(std::move(group));
+  }
+}
+
+// Can all that a run submits be recorded, on all its streams?
+bool Instance::Impl::RecordsWhole() const {
+  const Device& device = *plan->device;
+  const uint64_t line = device.info().copy_granularity;
+  const bool several_streams = start_event >= 0 || plan->schedule.streams() > 1;
+  if (several_streams && (device.info().flags & SY_DEVICE_CAPTURES_STREAMS) == 0) return false;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const BoundStep& step = steps[i];
+    const bool records =
+        step.kind == Step::kLaunch ? plan->schedule.steps[i].kernel->info().capturable
+        : step.kind == Step::kCopy
+            // Device::Copy waits for the device where lines are touched in part.
+            ? step.bytes % line == 0 && step.source.offset % line == 0 && step.destination.offset % line == 0
+            : step.kind == Step::kCollective ? !step.call || (step.way == BoundStep::Way::kInOrder &&
+                                                              CommunicatorOf(step).MayBeCaptured(*step.call))
+                                             : false;
+    if (!records) return false;
+  }
+  return steps.size() >= kShortestSegment;
+}
+
+// Submits a run to a stream that is being captured; its waits draw the streams of the groups in. What the device then
+// refuses leaves no graph, and runs are submitted as ever.
+Status Instance::Impl::CaptureWhole() {
+  const sy_capture_v2& capture = *plan->device->capture();
+  SY_ASSIGN_OR_RETURN(const Stream stream, plan->device->NewStream());
+  for (const BoundStep& step : steps) {
+    if (!step.call) continue;
+    Communicator* const communicator = &CommunicatorOf(step);
+    const auto same = [&](const auto& known) { return known.first == communicator; };
+    if (std::none_of(sent_by_replay.begin(), sent_by_replay.end(), same))
+      sent_by_replay.emplace_back(communicator, -static_cast<int64_t>(communicator->bytes_sent()));
+  }
+  sy_status status = capture.begin(plan->device->handle(), stream.handle(), nullptr, &error);
+  if (status != SY_OK) return FromAbi(status, error, "beginning a capture");
+  const Status submitted = Submit(stream);
+  sy_error refused = EmptyError();
+  status = capture.end(plan->device->handle(), stream.handle(), &whole, &refused);
+  for (auto& [communicator, bytes] : sent_by_replay) {
+    bytes += static_cast<int64_t>(communicator->bytes_sent());
+    communicator->CountSent(-bytes);
+  }
+  if (status != SY_OK) whole = nullptr;
+  if (submitted.code() == absl::StatusCode::kUnimplemented || (submitted.ok() && status == SY_UNSUPPORTED))
+    return OkStatus();
+  return submitted.ok() && status != SY_OK ? FromAbi(status, refused, "capturing a run") : submitted;
+}
+
+// Where a run is not recorded as a whole. Segments are the longest runs of launches whose kernels all allow it and
+// between which nobody waits for anybody; what lies between them (copies, collectives, staged nodes) is submitted one
+// by one.
 Status Instance::Impl::Capture() {
   const sy_capture_v2& capture = *plan->device->capture();
   SY_ASSIGN_OR_RETURN(const Stream stream, plan->device->NewStream());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/plan/compiled.h"
@@ -40,6 +41,12 @@ struct Staging {
   Buffer workspace, persistent, constants;
 };
 
+// Collectives that are begun together: steps [begin, end).
+struct CollectiveGroup {
+  size_t begin = 0, end = 0;
+  std::vector<Communicator::Grouped> calls;
+};
+
 // A run of launches that the device replays with one call: steps [begin, end).
 struct CapturedSegment {
   size_t begin = 0, end = 0;
@@ -54,6 +61,7 @@ struct Instance::Impl {
     Finish().IgnoreError();
     for (const CapturedSegment& segment : segments)
       plan->device->capture()->release(plan->device->handle(), segment.graph);
+    if (whole != nullptr) plan->device->capture()->release(plan->device->handle(), whole);
   }
 
   const Plan::Impl* plan = nullptr;
@@ -61,8 +69,12 @@ struct Instance::Impl {
   GroupCommunicators communicators{nullptr};
   int io_slot = 0;
   std::vector<BoundStep> steps;
-  std::vector<int> at_end;                // as in the schedule
-  std::vector<CapturedSegment> segments;  // in order; empty where the device cannot capture or the plan is debugged
+  std::vector<int> at_end;    // as in the schedule
+  sy_graph* whole = nullptr;  // a run with all its streams, where device and collectives can record that
+  std::vector<std::pair<Communicator*, int64_t>> sent_by_replay;  // bytes that each replay of it sends
+  std::vector<CapturedSegment>
+      segments;                         // else: in order; none where the device cannot capture or the plan is debugged
+  std::vector<CollectiveGroup> groups;  // in order; each of at least two steps
   std::vector<Staging> stagings;
   std::vector<Event> events;
   int start_event = -1;               // recorded when a run begins, where somebody waits for that
@@ -97,12 +109,18 @@ struct Instance::Impl {
   void DecideHowCollectivesRun();
   Status MakeStreams();
   Status MakeEvents();
+  bool BeginsWith(const CollectiveGroup& group, size_t step) const;
+  void FindGroups();
+  bool RecordsWhole() const;
+  Status CaptureWhole();
   Status Capture();
 
   // Running
+  Status Submit(const Stream& compute);
   Status RunSteps(const Stream& compute);
   Status RunDebugged(const Stream& compute);
   Status RunStep(const BoundStep& step, const Stream& compute);
+  Status RunGroup(const CollectiveGroup& group);
   Status WaitFor(int earlier, const Stream& stream);
   Status WaitFor(const std::vector<int>& earlier, const Stream& stream);
   Status Start(const BoundStep& collective);

@@ -20,19 +20,31 @@ double Instance::fallback_seconds() const { return impl_->fallback_seconds; }
 int Instance::captured_launches() const {
   size_t count = 0;
   for (const CapturedSegment& segment : impl_->segments) count += segment.end - segment.begin;
+  for (const BoundStep& step : impl_->steps) count += impl_->whole != nullptr && step.kind == Step::kLaunch;
   return static_cast<int>(count);
 }
 
 Status Instance::Run(const Stream& stream) {
   Impl& impl = *impl_;
-  impl.performed = 0;
-  Status status = impl.start_event < 0 ? OkStatus() : impl.events[static_cast<size_t>(impl.start_event)].Record(stream);
-  if (status.ok()) status = impl.debugged() ? impl.RunDebugged(stream) : impl.RunSteps(stream);
-  if (status.ok()) status = impl.WaitFor(impl.at_end, stream);
+  if (impl.whole != nullptr) {
+    const Device& device = *impl.plan->device;
+    const sy_status status = device.capture()->launch(device.handle(), impl.whole, stream.handle(), &impl.error);
+    if (status != SY_OK) return FromAbi(status, impl.error, "replaying the captured run");
+    for (const auto& [communicator, bytes] : impl.sent_by_replay) communicator->CountSent(bytes);
+    return OkStatus();
+  }
+  const Status status = impl.Submit(stream);
   impl.started = true;
   // After a failure the caller may free memory now that collectives still use.
   if (!status.ok()) Finish().IgnoreError();
   return status;
+}
+
+Status Instance::Impl::Submit(const Stream& compute) {
+  performed = 0;
+  if (start_event >= 0) SY_RETURN_IF_ERROR(events[static_cast<size_t>(start_event)].Record(compute));
+  SY_RETURN_IF_ERROR(debugged() ? RunDebugged(compute) : RunSteps(compute));
+  return WaitFor(at_end, compute);
 }
 
 Status Instance::Finish() { return impl_->Finish(); }
@@ -49,9 +61,14 @@ Status Instance::Impl::Finish() {
 }
 
 Status Instance::Impl::RunSteps(const Stream& compute) {
-  size_t next = 0;  // segment
+  size_t next = 0, next_group = 0;  // of segments and groups
   for (size_t i = 0; i < steps.size(); ++i) {
     const BoundStep& first = steps[i];
+    if (next_group < groups.size() && groups[next_group].begin == i) {
+      SY_RETURN_IF_ERROR(RunGroup(groups[next_group]));
+      i = groups[next_group++].end - 1;
+      continue;
+    }
     if (next == segments.size() || segments[next].begin != i) {
       SY_RETURN_IF_ERROR(RunStep(first, compute));
       continue;
@@ -93,6 +110,20 @@ Status Instance::Impl::RunStep(const BoundStep& step, const Stream& compute) {
   }
   if (status.ok() && step.event >= 0) status = events[static_cast<size_t>(step.event)].Record(stream);
   return status.ok() ? status : Failed(step.node, status);
+}
+
+// What they wait for, all of them at once, and their events, which a group that is still open would be behind.
+Status Instance::Impl::RunGroup(const CollectiveGroup& group) {
+  for (size_t i = group.begin; i < group.end; ++i)
+    SY_RETURN_IF_ERROR(WaitFor(steps[i].waits, CommunicationOf(steps[i])));
+  if (const Status status = Communicator::LaunchTogether(group.calls); !status.ok())
+    return Failed(steps[group.begin].node, status);
+  for (size_t i = group.begin; i < group.end; ++i) {
+    if (steps[i].event < 0) continue;
+    const Status status = events[static_cast<size_t>(steps[i].event)].Record(CommunicationOf(steps[i]));
+    if (!status.ok()) return Failed(steps[i].node, status);
+  }
+  return OkStatus();
 }
 
 // What stands on `stream` from now on begins behind step `earlier`.

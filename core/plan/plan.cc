@@ -187,6 +187,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   }
   layout.Reserve(kScratchArena, scratch);
   report.nodes = graph.size();
+  report.reaches_peers = cache.device().reaches_peers();
   report.kernels = cache.prepared();
   report.kernel_seconds = cache.seconds();
   uint64_t activations = 0;

@@ -53,6 +53,7 @@ struct PlanReport {
   double flops = 0, bytes = 0;
   std::vector<ArenaBytes> memory;  // by arena
   uint64_t collective_bytes = 0;   // payload per rank and run
+  bool reaches_peers = false;      // the device has peer/1
   double wire_bytes = 0;           // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;
   struct OpLine {

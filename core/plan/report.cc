@@ -54,6 +54,8 @@ std::string PlanReport::ToText() const {
   text += fmt::format("  {:<14}{:>14}\n", "total", Bytes(total));
   text += fmt::format("\ntraffic per rank and step: {} in {} collectives, {} on the wire\n",
                       Bytes(static_cast<double>(collective_bytes)), collectives, Bytes(wire_bytes));
+  if (reaches_peers && collectives > 0)
+    text += "ranks of one node: what the collective does not reach goes from device to device (peer/1)\n";
   if (fallbacks.empty()) {
     text += "fallbacks to the reference plugin: none\n";
   } else {

@@ -28,6 +28,35 @@ std::string FirstDifference(const std::string& list, const std::string& of_rank_
   return fmt::format("\"{}\" there, \"{}\" on rank 0", at(list), at(of_rank_0));
 }
 
+// Broadcasts that go from device to device, in one group. Parameter i lies on rank i mod the number of ranks.
+using DeviceBroadcasts = std::vector<std::shared_ptr<Communicator::DeviceCall>>;  // none: they go through the host
+
+StatusOr<DeviceBroadcasts> PrepareBroadcasts(const Engine& engine) {
+  Communicator& communicator = *engine.world().communicator;
+  DeviceBroadcasts broadcasts;
+  if (!communicator.info().completes_on_stream) return broadcasts;
+  for (const auto& [name, entry] : engine.layout().entries()) {
+    if (entry.role != Role::kParameter) continue;
+    const Communicator::DevicePlace at{&engine.memory().buffer(entry.arena), entry.offset};
+    const int root = static_cast<int>(broadcasts.size()) % communicator.size();
+    SY_ASSIGN_OR_RETURN(
+        auto call,
+        communicator.Prepare("broadcast/" + name, {Collective::kBroadcast, entry.bytes, SY_U8, SY_SUM, root}, at, at));
+    if (!communicator.GoesInGroups(*call)) return DeviceBroadcasts{};
+    broadcasts.push_back(std::move(call));
+  }
+  return broadcasts;
+}
+
+Status LaunchBroadcasts(const Engine& engine, const DeviceBroadcasts& broadcasts) {
+  Communicator& communicator = *engine.world().communicator;
+  SY_ASSIGN_OR_RETURN(const Stream stream, engine.world().device->NewStream(1));
+  std::vector<Communicator::Grouped> group;
+  for (const auto& call : broadcasts) group.push_back({&communicator, call.get(), &stream});
+  SY_RETURN_IF_ERROR(Communicator::LaunchTogether(group));
+  return communicator.Synchronize(stream);
+}
+
 }  // namespace
 
 Status VerifyParameters(const Engine& engine) {
@@ -67,18 +96,24 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
   // Each rank draws every so many-th tensor, for all; one that is alone lets each go as soon as it is drawn.
   const int ranks = world.size();
   if (ranks > 1) SY_RETURN_IF_ERROR(world.communicator->Broadcast("seed", &seed, sizeof seed, SY_U8, 0));
+  DeviceBroadcasts broadcasts;
+  if (ranks > 1) {
+    SY_ASSIGN_OR_RETURN(broadcasts, PrepareBroadcasts(engine));
+  }
+  const bool through_host = ranks > 1 && broadcasts.empty();
   std::mutex mutex;
   Status status;
   ParallelFor(world.host_threads, static_cast<int64_t>(parameters.size()), [&](int64_t i) {
     Parameter& p = parameters[i];
     if (i % ranks != world.rank()) return;
     p.values = nn::InitialValues(*p.name, p.entry->type, p.entry->initializer, seed);
-    if (ranks > 1) return;
+    if (through_host) return;
     const std::lock_guard lock(mutex);
     status.Update(upload(p));
   });
   SY_RETURN_IF_ERROR(status);
-  for (size_t i = 0; i < parameters.size() && ranks > 1; ++i) {
+  if (!broadcasts.empty()) return LaunchBroadcasts(engine, broadcasts);
+  for (size_t i = 0; i < parameters.size() && through_host; ++i) {
     Parameter& p = parameters[i];
     p.values.resize(p.entry->bytes / sizeof(float));
     SY_RETURN_IF_ERROR(world.communicator->Broadcast(("broadcast/" + *p.name).c_str(), p.values.data(), p.entry->bytes,

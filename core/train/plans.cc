@@ -43,6 +43,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   plans.clear();
   KernelOptions kernel_options;
   kernel_options.deterministic = config.deterministic;
+  if (config.kernel_opt) kernel_options.tuning = SY_TUNING_MEASURE;
   kernels = std::make_unique<KernelCache>(device, kernel_options);
   if (reference != nullptr) reference_kernels = std::make_unique<KernelCache>(*reference, kernel_options);
   layout = std::make_unique<Layout>(device.info().alignment, IoSlots(device));

@@ -53,6 +53,29 @@ class CudaTraining : public ProgramTest {
   }
 };
 
+// Products are measured where that was asked for and bits need not repeat; another run takes what the file says.
+TEST_F(CudaTraining, KernelsThatWereMeasuredAreKeptInTheCacheFolder) {
+  const auto choices = [&] {
+    std::vector<std::string> lines;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(In("cache"))) {
+      if (entry.path().filename().string().rfind("cuda-gemm", 0) != 0) continue;
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);) lines.push_back(line);
+    }
+    return lines;
+  };
+  std::filesystem::create_directories(In("cache"));
+  const auto plain = Losses(kMlp, "--device=cuda --deterministic=0", "plain");
+  ExpectNear(Losses(kMlp, "--device=cuda --kernel_opt", "repeats"), plain, 1e-5);
+  EXPECT_EQ(choices().size(), 0u);
+  ExpectNear(Losses(kMlp, "--device=cuda --kernel_opt --deterministic=0", "measured"), plain, 1e-5);
+  const auto measured = choices();
+  EXPECT_GT(measured.size(), 0u);
+  EXPECT_EQ(Losses(kMlp, "--device=cuda --kernel_opt --deterministic=0", "again"),
+            Losses(kMlp, "--device=cuda --kernel_opt --deterministic=0", "once_more"));
+  EXPECT_EQ(choices(), measured) << "nothing was left to measure";
+}
+
 TEST_F(CudaTraining, MlpHasTheLossesOfTheCpu) {
   const auto cpu = Losses(kMlp, "--device=cpu", "cpu");
   ExpectNear(Losses(kMlp, "--device=cuda", "cuda"), cpu, 1e-5);

@@ -9,6 +9,7 @@
 
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -16,6 +17,7 @@
 
 #include "core/abi/collective.h"
 #include "core/base/environment.h"
+#include "core/base/random.h"
 #include "core/runtime/collectives/communicator.h"
 #include "core/runtime/collectives/composition.h"
 #include "core/runtime/plugins/registry.h"
@@ -456,6 +458,75 @@ TEST_P(DeviceCalls, ReduceAndBroadcastDeviceMemory) {
     ASSERT_SAME(false, (*joined)->Prepare("too far", {Collective::kAllReduce, kCount}, too_far, too_far).ok(),
                 "a call beyond the buffer");
   }
+}
+
+// Sums of which the order can be told by their bits, and parts of calls that are more than one, or uneven.
+TEST(PeerMemory, GivesTheBitsOfStagingThroughTheHost) {
+  const int size = World0().size(), rank = World0().rank();
+  if (size == 1) GTEST_SKIP() << "one rank has no peer";
+  const auto backend = Registry::Get().Find(PluginKind::kBackend, "null");
+  if (!backend.ok()) GTEST_SKIP() << "backend null was not built";
+  auto device = Device::Open(**backend, 0, {});
+  ASSERT_OK(device.status());
+  const auto join = [&](const char* name, bool through_peers) {
+    setenv("SWITCHYARD_PEER_MEMORY", through_peers ? "1" : "0", 1);
+    auto joined = Communicator::Join(world->plugin, world->processes, *world->rendezvous, device->get(), name, 20000);
+    unsetenv("SWITCHYARD_PEER_MEMORY");
+    return joined;
+  };
+  auto staged = join("staged", false), peers = join("peers", true);
+  ASSERT_OK(staged.status());
+  ASSERT_OK(peers.status());
+  ASSERT_SAME((*staged)->goes_through_peer_memory(), false, "staging was asked for");
+  ASSERT_SAME((*peers)->goes_through_peer_memory(), true, "all ranks are on one host, and null has peer/1");
+  // MPI adds in an order of its own.
+  const bool same_order = ((*peers)->info().flags & SY_COLLECTIVE_DETERMINISTIC) != 0;
+  auto stream = (*device)->NewStream();
+  ASSERT_OK(stream.status());
+  const auto result = [&](Communicator& by, const Collective& what, bool in_place) -> StatusOr<std::vector<char>> {
+    const uint64_t one = what.count * BytesOf(what.dtype), all = one * static_cast<uint64_t>(size);
+    SY_ASSIGN_OR_RETURN(const Buffer buffer, (*device)->Allocate(2 * all + 256));
+    std::vector<char> bytes(2 * all);
+    RandomStream random(Key(HashName(fmt::format("{} {} {}", rank, what.count, what.dtype))));
+    std::vector<float> values(bytes.size() / BytesOf(what.dtype));
+    for (float& value : values) value = std::ldexp(random.Uniform(-1, 1), static_cast<int>(random.Uniform(0, 12)));
+    const auto halves = [](float value) { return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16); };
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (what.dtype == SY_F32) std::memcpy(&bytes[4 * i], &values[i], 4);
+      const uint16_t half = halves(values[i]);
+      if (what.dtype == SY_BF16) std::memcpy(&bytes[2 * i], &half, 2);
+    }
+    SY_RETURN_IF_ERROR((*device)->Upload(buffer.at(0), bytes.data(), bytes.size()));
+    const uint64_t own = one * static_cast<uint64_t>(rank);
+    Communicator::DevicePlace from{&buffer, 0}, to{&buffer, in_place ? 0 : all};
+    if (in_place && what.kind == Collective::kAllGather) from.offset = own;
+    if (in_place && what.kind == Collective::kReduceScatter) to.offset = own;
+    if (what.kind == Collective::kBroadcast) to.offset = 0;
+    SY_ASSIGN_OR_RETURN(const auto call, by.Prepare("compared", what, from, to));
+    for (int again = 0; again < 2; ++again) SY_RETURN_IF_ERROR(by.Launch(*call, *stream));
+    SY_RETURN_IF_ERROR((*device)->Download(bytes.data(), buffer.at(0), bytes.size()));
+    return bytes;
+  };
+  using C = Collective;
+  for (const C::Kind kind : {C::kAllReduce, C::kReduceScatter, C::kAllGather, C::kBroadcast, C::kAllToAll}) {
+    for (const uint64_t count : {uint64_t{1}, uint64_t{1003}, uint64_t{1200007}}) {
+      for (const sy_dtype dtype : {SY_F32, SY_BF16}) {
+        const bool adds = kind == C::kAllReduce || kind == C::kReduceScatter;
+        if ((adds && !same_order) || (count > 10000 && dtype != SY_F32)) continue;
+        for (const bool in_place : {false, true}) {
+          if (count > 10000 && !in_place) continue;  // they take their time
+          const Collective what{kind, count, dtype, SY_SUM, kind == C::kBroadcast ? size - 1 : 0};
+          const auto expected = result(**staged, what, in_place), found = result(**peers, what, in_place);
+          ASSERT_OK(expected.status());
+          ASSERT_OK(found.status());
+          ASSERT_SAME(*found == *expected, true,
+                      fmt::format("kind {} of {} elements of dtype {}, in place: {}", static_cast<int>(kind), count,
+                                  dtype, in_place));
+        }
+      }
+    }
+  }
+  ASSERT_OK(World0().Barrier("compared"));
 }
 
 TEST(Composition, EqualsThePluginsOwnCollectives) {

@@ -79,6 +79,9 @@ TEST_P(PeerFailure, NothingHappensInAHealthyRun) {
 TEST_P(PeerFailure, ADeadRankIsNamedWithinASecond) { ExpectNamed("kill", "rank 1 .pid [0-9]+ on host .*. died", 1000); }
 TEST_P(PeerFailure, ARankThatDiesInsideACollectiveIsNamed) { ExpectNamed("kill_in_large", "rank 1 .* died", 1000); }
 TEST_P(PeerFailure, ARankThatDiesWhileJoiningIsNamed) { ExpectNamed("kill_before_join", "rank 1 .* died", 1000); }
+TEST_P(PeerFailure, ARankThatDiesWhileOthersHaveItsDeviceMemoryIsNamed) {
+  ExpectNamed("kill_in_peers", "rank 1 .* died", 1500);
+}
 TEST_P(PeerFailure, AReportedFailureReachesEverybody) {
   ExpectNamed("report", "rank 1 .* failed: train/7.jpg is not a JPEG", 1000);
 }

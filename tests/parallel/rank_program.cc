@@ -36,6 +36,30 @@ void Say(const std::string& line) {
   std::_Exit(9);
 }
 
+// Sums that go from device to device: the victim dies while the others have its memory.
+Status PlayOnDevices(std::shared_ptr<Plugin> plugin, const ProcessMap& processes, Rendezvous& rendezvous, bool victim) {
+  SY_ASSIGN_OR_RETURN(auto backend, Registry::Get().Find(PluginKind::kBackend, "null"));
+  SY_ASSIGN_OR_RETURN(auto device, Device::Open(*backend, 0, {}));
+  SY_ASSIGN_OR_RETURN(auto communicator,
+                      Communicator::Join(plugin, processes, rendezvous, device.get(), "world", 20000));
+  if (!communicator->goes_through_peer_memory()) return Internal("the ranks do not reach each other's memory");
+  constexpr uint64_t kCount = 1 << 20;
+  SY_ASSIGN_OR_RETURN(const Buffer buffer, device->Allocate(kCount * sizeof(float)));
+  SY_RETURN_IF_ERROR(device->Fill(Stream(), buffer.at(0), 0, kCount * sizeof(float)));
+  SY_ASSIGN_OR_RETURN(const Stream stream, device->NewStream());
+  SY_ASSIGN_OR_RETURN(const auto call,
+                      communicator->Prepare("gradient", {Collective::kAllReduce, kCount}, {&buffer, 0}, {&buffer, 0}));
+  for (int run = 0;; ++run) {
+    if (victim && run == 5) {
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(7));
+        Die(SIGKILL);
+      }).detach();
+    }
+    SY_RETURN_IF_ERROR(communicator->Launch(*call, stream));
+  }
+}
+
 Status Play(const std::string& scenario, const std::string& collective, int victim_rank) {
   SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
   const bool victim = processes.rank == victim_rank;
@@ -68,6 +92,7 @@ Status Play(const std::string& scenario, const std::string& collective, int vict
                       Rendezvous::Connect(processes, 20000, {.heartbeat_ms = 200, .freeze_limit_ms = 1500}));
   if (scenario == "kill_before_join" && victim) Die(SIGKILL);
   SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, collective));
+  if (scenario == "kill_in_peers") return PlayOnDevices(plugin, processes, *rendezvous, victim);
   SY_ASSIGN_OR_RETURN(auto communicator, Communicator::Join(plugin, processes, *rendezvous, nullptr, "world", 20000));
   std::vector<float> data(scenario == "kill_in_large" ? 8 << 20 : 1000, 1.0f);
   const int calls = scenario == "reduce" ? 50 : 1 << 30;

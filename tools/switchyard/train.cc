@@ -53,7 +53,9 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
       fmt::format("  rank {} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(), HostName(), getpid(),
                   device.plugin, device.index, device.name,
                   world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "",
-                  world.collective);
+                  world.collective + (world.communicator != nullptr && world.communicator->goes_through_peer_memory()
+                                          ? " and device memory (peer/1)"
+                                          : ""));
   std::vector<std::string> lines = {line};
   if (world.size() > 1) {
     SY_RETURN_IF_ERROR(world.rendezvous->Put(fmt::format("banner/{}", world.rank()), line));

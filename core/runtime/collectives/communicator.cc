@@ -5,12 +5,16 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/base/environment.h"
 #include "core/runtime/collectives/composition.h"
+#include "core/runtime/collectives/peer_memory.h"
 #include "core/runtime/collectives/progress_thread.h"
 #include "core/runtime/collectives/watched_collective.h"
 
 namespace switchyard {
 namespace {
+
+constexpr int kSplitMs = 60000;  // for the ranks of a group to find each other
 
 // What a collective comes to on a single rank.
 Status Identity(const void* send, void* receive, uint64_t bytes) {
@@ -25,7 +29,7 @@ struct Communicator::DeviceCall {
   Collective what;
   uint64_t send_bytes = 0, receive_bytes = 0;
   sy_place send{}, receive{};  // where the data lie on the device
-  bool staged = false;
+  bool staged = false, through_peers = false;
   uint64_t send_at = 0;                // in the staging memory; what is received lies at its start
   const void* send_address = nullptr;  // the same for the plugin, unless staged
   void* receive_address = nullptr;
@@ -45,6 +49,8 @@ struct Communicator::Impl {
   std::atomic<uint64_t> bytes_sent = 0;
   HostMemory staging;  // for device memory that the plugin cannot touch
   Buffer relay;        // for host memory that the plugin cannot touch
+  Rendezvous* rendezvous = nullptr;
+  std::unique_ptr<PeerMemory> peers;  // for device memory that the plugin cannot touch, where all ranks can
   // Null with one rank and no plugin. Ends before the memory that its calls use.
   std::unique_ptr<WatchedCollective> plugin;
   // Made by the first Start: what counts the calls that have ended, where the device has semaphores, and who makes
@@ -60,11 +66,14 @@ struct Communicator::Impl {
   Status Messages(const char* tag, const std::vector<sy_transfer>& transfers);
   Composition Composed(const char* tag);        // on host addresses only: the sums are the host's
   bool Composes(const Collective& what) const;  // because the plugin does not offer it
+  bool Enqueues(const DeviceCall& call) const;  // Launch returns before it has finished
+  Status JoinPeers(const std::string& name, int timeout_ms);
   uint64_t SendBytes(const Collective& what) const;
   uint64_t ReceiveBytes(const Collective& what) const;
   // On addresses that the plugin reaches, or the host where it is composed. Without a stream it has finished.
   Status Perform(const Collective& what, const char* tag, const Stream* stream, const void* send, void* receive);
   Status PerformOnHost(const Collective& what, const char* tag, const void* send, void* receive);
+  Status Barrier(const char* tag);
 };
 
 // Runs body(send, receive) on device memory with the contents of `send`, and fetches `receive`. Where send lies inside
@@ -146,6 +155,26 @@ bool Communicator::Impl::Composes(const Collective& what) const {
       return false;
   }
   return false;
+}
+
+bool Communicator::Impl::Enqueues(const DeviceCall& call) const {
+  return completes_on_stream() && !call.staged && !Composes(call.what);
+}
+
+// Where device memory would be staged through host memory and all ranks are of one host. SWITCHYARD_PEER_MEMORY=0 keeps
+// to the host.
+Status Communicator::Impl::JoinPeers(const std::string& name, int timeout_ms) {
+  if (size == 1 || several_hosts) return OkStatus();
+  PeerMemory::Request request;
+  request.name = name;
+  request.rank = rank;
+  request.size = size;
+  request.device = device;
+  request.wanted = device != nullptr && reaches_host() && !info.Reaches(device->info().memory_kind) &&
+                   EnvironmentInt("SWITCHYARD_PEER_MEMORY").value_or(1) != 0;
+  request.timeout_ms = timeout_ms;
+  SY_ASSIGN_OR_RETURN(peers, PeerMemory::Join(request, *rendezvous));
+  return OkStatus();
 }
 
 uint64_t Communicator::Impl::SendBytes(const Collective& what) const {
@@ -243,6 +272,8 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Join(std::shared_ptr<Plugi
                                                        .backend = memory_is_hosts ? nullptr : &device->plugin().table(),
                                                        .device_index = memory_is_hosts ? 0 : device->info().index},
                                        timeout_ms));
+  impl.rendezvous = &rendezvous;
+  SY_RETURN_IF_ERROR(impl.JoinPeers(name, timeout_ms));
   return communicator;
 }
 
@@ -269,13 +300,17 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, 
     if (peer_key < key || (peer_key == key && peer < from.rank)) ++impl.rank;
   }
   SY_ASSIGN_OR_RETURN(impl.plugin, from.plugin->Split(color, key, name, impl.rank));
-  return impl.plugin == nullptr ? nullptr : std::move(communicator);
+  if (impl.plugin == nullptr) return nullptr;
+  impl.rendezvous = from.rendezvous;
+  SY_RETURN_IF_ERROR(impl.JoinPeers(fmt::format("{}/{}", name, color), kSplitMs));
+  return communicator;
 }
 
 int Communicator::rank() const { return impl_->rank; }
 int Communicator::size() const { return impl_->size; }
 const CollectiveInfo& Communicator::info() const { return impl_->info; }
 const std::string& Communicator::plugin_name() const { return impl_->plugin_name; }
+bool Communicator::goes_through_peer_memory() const { return impl_->peers != nullptr; }
 
 Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                int reduction) {
@@ -304,11 +339,15 @@ Status Communicator::Broadcast(const char* tag, void* address, uint64_t count, s
   return impl_->PerformOnHost({Collective::kBroadcast, count, dtype, SY_SUM, root}, tag, address, address);
 }
 
+Status Communicator::Impl::Barrier(const char* tag) {
+  if (plugin == nullptr) return OkStatus();
+  if (!plugin->Has(&sy_collective_v2::barrier)) return Composed(tag).Barrier();
+  return plugin->Call("barrier", &sy_collective_v2::barrier, tag, nullptr);
+}
+
 Status Communicator::Barrier(const char* tag) {
   Drain();
-  if (impl_->plugin == nullptr) return OkStatus();
-  if (!impl_->plugin->Has(&sy_collective_v2::barrier)) return impl_->Composed(tag).Barrier();
-  return impl_->plugin->Call("barrier", &sy_collective_v2::barrier, tag, nullptr);
+  return impl_->Barrier(tag);
 }
 
 Status Communicator::SendReceive(const char* tag, const std::vector<sy_transfer>& transfers) {
@@ -355,6 +394,11 @@ StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Prepare(const 
   call->send_address = send_address;
   call->staged = !direct;
   if (!call->staged) return call;
+  call->through_peers = impl.peers != nullptr && impl.peers->Takes(what);
+  if (call->through_peers) {
+    SY_RETURN_IF_ERROR(impl.peers->Prepare(what));
+    return call;
+  }
   call->send_at = in_place ? 0 : (call->receive_bytes + 63) / 64 * 64;
   const uint64_t needed = std::max(call->receive_bytes, call->send_at + call->send_bytes);
   if (impl.staging.bytes() < needed) {
@@ -383,9 +427,12 @@ Status Communicator::LaunchNow(DeviceCall& call, const Stream& stream) {
   }
   const char* const tag = call.tag.c_str();
   if (!call.staged) {
-    const bool enqueues = impl.completes_on_stream() && !impl.Composes(call.what);
-    if (!enqueues && impl.device->async()) SY_RETURN_IF_ERROR(Synchronize(stream));
+    if (!impl.Enqueues(call) && impl.device->async()) SY_RETURN_IF_ERROR(Synchronize(stream));
     return impl.Perform(call.what, tag, &stream, call.send_address, call.receive_address);
+  }
+  if (call.through_peers) {
+    if (call.what.kind != Collective::kBroadcast || impl.rank == call.what.peer) impl.bytes_sent += sent;
+    return impl.peers->Run(call.what, call.send, call.receive, stream, [&] { return impl.Barrier(tag); });
   }
   char* const host = impl.staging.data();
   if (sent > 0) SY_RETURN_IF_ERROR(impl.device->Copy(stream, HostPlace(host + call.send_at), call.send, sent));
@@ -393,6 +440,37 @@ Status Communicator::LaunchNow(DeviceCall& call, const Stream& stream) {
   SY_RETURN_IF_ERROR(impl.Perform(call.what, tag, &stream, host + call.send_at, host));
   if (received > 0) SY_RETURN_IF_ERROR(impl.device->Copy(stream, call.receive, HostPlace(host), received));
   return Synchronize(stream);
+}
+
+bool Communicator::GoesInGroups(const DeviceCall& call) const {
+  return impl_->plugin != nullptr && impl_->plugin->Has(&sy_collective_v2::group_begin) &&
+         impl_->plugin->Has(&sy_collective_v2::group_end) && impl_->Enqueues(call);
+}
+
+bool Communicator::SharesPlugin(const Communicator& other) const {
+  return impl_->plugin != nullptr && other.impl_->plugin != nullptr &&
+         impl_->plugin->instance() == other.impl_->plugin->instance() &&
+         &impl_->plugin->api() == &other.impl_->plugin->api();
+}
+
+bool Communicator::MayBeCaptured(const DeviceCall& call) const {
+  return impl_->Enqueues(call) && (impl_->info.flags & SY_COLLECTIVE_CAPTURABLE) != 0;
+}
+
+Status Communicator::LaunchTogether(std::span<const Grouped> calls) {
+  const WatchedCollective& plugin = *calls.front().communicator->impl_->plugin;
+  sy_error error = EmptyError();
+  sy_status status = plugin.api().group_begin(plugin.instance(), &error);
+  if (status != SY_OK) return plugin.Explain(status, error, "group_begin");
+  Status launched;
+  for (const Grouped& one : calls) {
+    launched = one.communicator->Launch(*one.call, *one.stream);
+    if (!launched.ok()) break;
+  }
+  status = plugin.api().group_end(plugin.instance(), &error);  // whatever became of the calls
+  if (!launched.ok()) return launched;
+  return status == SY_OK ? OkStatus()
+                         : plugin.Explain(status, error, fmt::format("group_end of {} calls", calls.size()));
 }
 
 Status Communicator::Start(DeviceCall& call, Event* ready, const Stream& stream) {
@@ -474,6 +552,7 @@ double Communicator::TakeWaitMilliseconds() {
   return impl_->plugin == nullptr ? 0 : impl_->wait_ms.exchange(0) + impl_->plugin->TakeWaitMilliseconds();
 }
 uint64_t Communicator::bytes_sent() const { return impl_->bytes_sent; }
+void Communicator::CountSent(int64_t bytes) { impl_->bytes_sent += static_cast<uint64_t>(bytes); }
 void Communicator::Abort() {
   if (impl_->plugin != nullptr) impl_->plugin->Abort();
 }

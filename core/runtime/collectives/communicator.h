@@ -1,14 +1,16 @@
 // A group of ranks joined by a collective plugin. Adds to the plugin: sequence numbers, staging of memory that the
 // plugin cannot touch (device memory through a pinned host buffer made when the call is prepared; host memory, for a
-// plugin that reaches only a device's, through a device buffer), composition of missing collectives from
-// send_recv_batch, and waits that end: when a peer dies or freezes (the Status names it), when a peer has said
-// goodbye, or after the time limit of a call (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error the
-// communicator is of no more use; where its plugin went on with a call after being aborted, the device's memory is not
-// freed any more (Device::KeepMemory). One communicator is used by one thread at a time; Abort from any thread.
+// plugin that reaches only a device's, through a device buffer; between ranks of one node whose devices have peer/1,
+// from device to device, peer_memory.h), composition of missing collectives from send_recv_batch, and waits that end:
+// when a peer dies or freezes (the Status names it), when a peer has said goodbye, or after the time limit of a call
+// (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error the communicator is of no more use; where its
+// plugin went on with a call after being aborted, the device's memory is not freed any more (Device::KeepMemory). One
+// communicator is used by one thread at a time; Abort from any thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,7 @@ class Communicator {
   int size() const;
   const CollectiveInfo& info() const;
   const std::string& plugin_name() const;  // "none" with one rank
+  bool goes_through_peer_memory() const;   // what would be staged through host memory: see peer_memory.h
 
   // Host memory; each returns when it has finished. In place as in core/abi/collective.h.
   Status AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype, int reduction);
@@ -72,6 +75,19 @@ class Communicator {
   StatusOr<std::shared_ptr<DeviceCall>> Prepare(const std::string& tag, const Collective& what, DevicePlace send,
                                                 DevicePlace receive);
   Status Launch(DeviceCall& call, const Stream& stream);
+  // Several calls of which none needs what another leaves, in one group of the plugin (group_begin, group_end), so that
+  // they proceed together; those of one communicator in the order in which they stand here. Only where each
+  // GoesInGroups and all communicators share a plugin. Allocates nothing. Events are recorded behind them afterwards.
+  struct Grouped {
+    Communicator* communicator = nullptr;
+    DeviceCall* call = nullptr;
+    const Stream* stream = nullptr;
+  };
+  static Status LaunchTogether(std::span<const Grouped> calls);
+  bool GoesInGroups(const DeviceCall& call) const;  // Launch only enqueues it, and the plugin has groups
+  bool SharesPlugin(const Communicator& other) const;
+  // May a capture of the device record Launch of this call, so that replays make it?
+  bool MayBeCaptured(const DeviceCall& call) const;
   // The same where Launch would block: on the communicator's own thread, once `ready` has happened (null: at once).
   // Calls run in the order in which they were started; every other function that communicates waits for them first.
   // Before: what stands on `stream` from now on begins behind the call; the device waits where it has semaphores, the
@@ -97,7 +113,8 @@ class Communicator {
 
   // Total milliseconds spent waiting in collectives since the last call of it (for the log).
   double TakeWaitMilliseconds();
-  uint64_t bytes_sent() const;  // payload handed to collectives so far
+  uint64_t bytes_sent() const;    // payload handed to collectives so far
+  void CountSent(int64_t bytes);  // beside what the functions above count: a replay sends it, a capture does not
   void Abort();
 
  private:

@@ -190,6 +190,9 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
   device->kernels_ = plugin.Interface<sy_kernel_v2>("kernel/2");
   device->memory_ext_ = plugin.Interface<sy_memory_ext_v2>("memory_ext/2");
   device->semaphores_ = plugin.Interface<sy_semaphore_v1>("semaphore/1");
+  device->peers_ = plugin.Interface<sy_peer_v1>("peer/1");
+  if (device->peers_ != nullptr && (!device->peers_->export_memory || !device->peers_->import_memory))
+    device->peers_ = nullptr;
   device->capture_ = plugin.Interface<sy_capture_v2>("capture/2");
   // A region's kernel is bound and launched like any other.
   if (device->kernels_ != nullptr) device->regions_ = plugin.Interface<sy_region_v2>("region/2");
@@ -234,11 +237,13 @@ void Device::KeepMemory() {
   LogWarning("the memory of {} is not freed any more: somebody may still use it", info_.name);
 }
 
-StatusOr<Buffer> Device::Allocate(uint64_t bytes) {
+StatusOr<Buffer> Device::Allocate(uint64_t bytes) { return Allocate(bytes, nullptr); }
+
+StatusOr<Buffer> Device::Allocate(uint64_t bytes, const sy_alloc_options* options) {
   sy_error error = EmptyError();
   sy_buffer* handle = nullptr;
   const uint64_t rounded = RoundUp(std::max<uint64_t>(bytes, 1), info_.copy_granularity);
-  const sy_status status = api_->alloc(handle_, rounded, nullptr, &handle, &error);
+  const sy_status status = api_->alloc(handle_, rounded, options, &handle, &error);
   if (status == SY_OUT_OF_MEMORY) {
     sy_device_info now{};
     now.header = SY_HEADER(sy_device_info);
@@ -271,6 +276,40 @@ StatusOr<Buffer> Device::Import(void* address, const std::string& memory_kind, u
   sy_buffer* handle = nullptr;
   const sy_status status = memory_ext_->import_memory(handle_, address, memory_kind.c_str(), bytes, &handle, &error);
   if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: import of {} bytes", info_.plugin, bytes));
+  const std::lock_guard lock(impl_->mutex);
+  impl_->imported.insert(handle);
+  return Buffer(this, handle, bytes);
+}
+
+StatusOr<Buffer> Device::AllocateExportable(uint64_t bytes) {
+  sy_alloc_options options{};
+  options.header = SY_HEADER(sy_alloc_options);
+  options.exportable = 1;
+  return Allocate(bytes, &options);
+}
+
+StatusOr<std::string> Device::Export(const Buffer& buffer) {
+  if (peers_ == nullptr) return Unimplemented("{}: the plugin has no peer/1", info_.plugin);
+  std::string description(SY_MEMORY_DESCRIPTION_BYTES, '\0');
+  uint32_t bytes = 0;
+  sy_error error = EmptyError();
+  const sy_status status = peers_->export_memory(handle_, buffer.handle(), description.data(),
+                                                 static_cast<uint32_t>(description.size()), &bytes, &error);
+  if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": export_memory");
+  if (bytes > description.size())
+    return Internal("{}: export_memory wrote {} bytes where there is room for {}", info_.plugin, bytes,
+                    description.size());
+  description.resize(bytes);
+  return description;
+}
+
+StatusOr<Buffer> Device::ImportPeer(const std::string& description, uint64_t bytes) {
+  if (peers_ == nullptr) return Unimplemented("{}: the plugin has no peer/1", info_.plugin);
+  sy_error error = EmptyError();
+  sy_buffer* handle = nullptr;
+  const sy_status status =
+      peers_->import_memory(handle_, description.data(), static_cast<uint32_t>(description.size()), &handle, &error);
+  if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": import_memory of another process");
   const std::lock_guard lock(impl_->mutex);
   impl_->imported.insert(handle);
   return Buffer(this, handle, bytes);

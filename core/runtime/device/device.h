@@ -194,6 +194,14 @@ class Device {
   // The stream as a collective of this device's memory kind knows it; kUnimplemented where there is no such handle.
   StatusOr<void*> NativeStream(const Stream& stream);
 
+  // peer/1: memory that other devices and other processes of this host copy from and to.
+  bool reaches_peers() const { return peers_ != nullptr; }
+  StatusOr<Buffer> AllocateExportable(uint64_t bytes);
+  // What another process needs to reach it: at most SY_MEMORY_DESCRIPTION_BYTES.
+  StatusOr<std::string> Export(const Buffer& buffer);
+  // For copies and fills, not for kernels; freed before its owner frees it. kUnimplemented where it is out of reach.
+  StatusOr<Buffer> ImportPeer(const std::string& description, uint64_t bytes);
+
   // At least 64-byte aligned; ordinary memory where the plugin has no better.
   StatusOr<HostMemory> AllocateHost(uint64_t bytes);
 
@@ -242,6 +250,7 @@ class Device {
   struct Impl;
   StatusOr<Kernel> Accept(const std::string& what, sy_kernel* handle, const sy_kernel_info& info,
                           std::vector<int32_t> inplace, uint32_t input_count, uint64_t workspace_limit);
+  StatusOr<Buffer> Allocate(uint64_t bytes, const sy_alloc_options* options);
   Status Transfer(sy_place destination, sy_place source, uint64_t bytes);
   const Plugin* plugin_ = nullptr;  // lives as long as the process
   DeviceInfo info_;
@@ -250,6 +259,7 @@ class Device {
   const sy_kernel_v2* kernels_ = nullptr;
   const sy_memory_ext_v2* memory_ext_ = nullptr;
   const sy_semaphore_v1* semaphores_ = nullptr;
+  const sy_peer_v1* peers_ = nullptr;
   const sy_capture_v2* capture_ = nullptr;
   const sy_region_v2* regions_ = nullptr;
   std::unique_ptr<Impl> impl_;

@@ -4,19 +4,29 @@
 // else is offered. Further settings: MESSAGES_ON_STREAM=1, work completes on the caller's stream; MESSAGES_HOST=1, host
 // memory is reached too; MESSAGES_DEAF=1, a message never arrives and abort changes nothing.
 // device_messages_endless, an exported function, counts such messages.
+//
+// MESSAGES_QUEUED=1, over the null device: collectives that are work of the caller's stream, on memory of the device
+// only, which a capture records; MESSAGES_CAPTURABLE=0, which says that they may not be captured.
+// device_messages_counts tells what has been asked for. Host calls (messages) know nothing of what is queued: whoever
+// makes them has waited for that.
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "backends/null/host_call.h"
 #include "core/abi/boundary.h"
 #include "core/abi/collective.h"
 #include "core/abi/device.h"
+#include "tests/doubles/device_messages/counts.h"
+#include "tests/doubles/mesh/collectives.h"
 #include "tests/doubles/mesh/mesh.h"
 
 struct sy_request {};  // of a call that never ends
@@ -31,8 +41,13 @@ struct Instance : sy_instance {
     const char* const value = Setting(name);
     return value != nullptr && value[0] == '1';
   }
+  bool Denies(const char* name) const {
+    const char* const value = Setting(name);
+    return value != nullptr && value[0] == '0';
+  }
   sy_plugin base{SY_HEADER(sy_plugin)};
   sy_device_v2 base_device{}, device{};  // of the other plugin, and what becomes of it here
+  sy_collective_v2 queued{};             // with MESSAGES_QUEUED
 };
 Instance& Of(sy_instance* instance) { return static_cast<Instance&>(*instance); }
 
@@ -88,7 +103,9 @@ struct Communicator {
         store(*request.store),
         key(std::string("messages/") + request.name),
         device(request.device),
-        api(static_cast<const sy_device_v2*>(request.backend->get_interface(request.backend->instance, "device/2"))) {}
+        api(static_cast<const sy_device_v2*>(request.backend->get_interface(request.backend->instance, "device/2"))),
+        calls(static_cast<const sy_null_host_call_v1*>(
+            request.backend->get_interface(request.backend->instance, "null.host_call/1"))) {}
   ~Communicator() {
     if (joining.joinable()) {
       mesh.load()->Abort();
@@ -103,6 +120,8 @@ struct Communicator {
   const std::string key;
   sy_device* const device;
   const sy_device_v2* const api;
+  const sy_null_host_call_v1* const calls;
+  std::mutex exchanging;                      // one at a time
   std::atomic<doubles::Mesh*> mesh{nullptr};  // made by poll
   std::thread joining;
   std::atomic<bool> joined{false}, aborted{false};
@@ -157,8 +176,11 @@ sy_status SendReceive(sy_communicator* handle, const sy_call* call, const sy_tra
     const sy_status status = Move(communicator, {nullptr, staged[i].data(), 0}, from, transfer.bytes, error);
     if (status != SY_OK) return status;
   }
-  if (communicator.mesh.load()->Exchange(exchanged) != doubles::Outcome::kDone)
-    return Refuse(error, SY_ABORTED, "aborted, or a peer is gone");
+  {
+    const std::lock_guard lock(communicator.exchanging);
+    if (communicator.mesh.load()->Exchange(exchanged) != doubles::Outcome::kDone)
+      return Refuse(error, SY_ABORTED, "aborted, or a peer is gone");
+  }
   for (uint32_t i = 0; i < count; ++i) {
     const sy_transfer& transfer = transfers[i];
     if (transfer.is_send || transfer.bytes == 0) continue;
@@ -170,12 +192,134 @@ sy_status SendReceive(sy_communicator* handle, const sy_call* call, const sy_tra
   return SY_OK;
 }
 
+// --- collectives that are queued ---
+
+Counts counts;
+
+struct QueuedCall {
+  Communicator& communicator;
+  doubles::Collective what;  // on addresses of the device
+
+  // By a thread of the device, whenever the stream or a replay comes to it.
+  sy_status Run(sy_error* error) const {
+    using doubles::Kind;
+    const auto ranks = static_cast<size_t>(communicator.size);
+    const size_t bytes = what.count * doubles::BytesOf(what.type);
+    const bool spreads = what.kind == Kind::kReduceScatter || what.kind == Kind::kAllToAll;
+    const bool gathers = what.kind == Kind::kAllGather || what.kind == Kind::kAllToAll;
+    std::vector<char> sent(bytes * (spreads ? ranks : 1)), received(bytes * (gathers ? ranks : 1));
+    sy_place from, to;
+    sy_status status = PlaceOf(communicator, const_cast<void*>(what.send), &from, error);
+    if (status == SY_OK) status = PlaceOf(communicator, what.receive, &to, error);
+    if (status == SY_OK) status = Move(communicator, {nullptr, sent.data(), 0}, from, sent.size(), error);
+    if (status != SY_OK) return status;
+    doubles::Collective staged = what;
+    staged.send = sent.data();
+    staged.receive = received.data();
+    {
+      const std::lock_guard lock(communicator.exchanging);
+      if (doubles::RunCollective(*communicator.mesh.load(), staged) != doubles::Outcome::kDone)
+        return Refuse(error, SY_ABORTED, "aborted, or a peer is gone");
+    }
+    return Move(communicator, to, {nullptr, received.data(), 0}, received.size(), error);
+  }
+};
+
+thread_local int open_groups = 0;
+thread_local std::vector<std::function<sy_status(sy_error*)>> grouped;  // what the group's end queues
+
+sy_status Queue(sy_communicator* handle, const sy_call* call, doubles::Collective what, sy_request** request,
+                sy_error* error) {
+  Communicator& communicator = Of(handle);
+  *request = nullptr;
+  ++counts.calls;
+  if (communicator.calls == nullptr) return Refuse(error, SY_UNSUPPORTED, "the device queues no calls of the host");
+  const auto queue = [&communicator, what, stream = call->stream](sy_error* to) {
+    auto made = std::make_unique<QueuedCall>(communicator, what);
+    const sy_status status = communicator.calls->enqueue(
+        communicator.device, stream,
+        [](void* context, sy_error* failure) { return static_cast<const QueuedCall*>(context)->Run(failure); },
+        made.get(), [](void* context) { delete static_cast<QueuedCall*>(context); }, to);
+    if (status == SY_OK) static_cast<void>(made.release());
+    return status;
+  };
+  if (open_groups == 0) return queue(error);
+  grouped.push_back(queue);
+  return SY_OK;
+}
+
+sy_status GroupBegin(sy_instance*, sy_error*) {
+  ++open_groups;
+  return SY_OK;
+}
+
+sy_status GroupEnd(sy_instance*, sy_error* error) {
+  if (--open_groups > 0) return SY_OK;
+  ++counts.groups;
+  counts.in_groups += static_cast<int>(grouped.size());
+  sy_status first = SY_OK;
+  for (const auto& queue : std::exchange(grouped, {})) {
+    if (first == SY_OK) first = queue(error);
+  }
+  return first;
+}
+
+sy_collective_v2 WithQueued(sy_collective_v2 table) {
+  using doubles::Kind;
+  static constexpr auto kTypeOf = [](sy_dtype dtype) { return static_cast<doubles::Type>(dtype); };
+  table.reduces = [](sy_instance*, int32_t reduction, sy_dtype dtype, sy_error* error) {
+    if (reduction >= 0 && reduction < SY_REDUCTION_COUNT && dtype >= 0 && dtype < SY_DTYPE_COUNT)
+      return sy_status{SY_OK};
+    return Refuse(error, SY_UNSUPPORTED, "an unknown reduction or dtype");
+  };
+  table.all_reduce = [](sy_communicator* self, const sy_call* call, const void* send, void* receive, uint64_t count,
+                        sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
+    const auto by = static_cast<doubles::Reduction>(reduction);
+    return Queue(self, call, {Kind::kAllReduce, send, receive, count, kTypeOf(dtype), by}, request, error);
+  };
+  table.reduce_scatter = [](sy_communicator* self, const sy_call* call, const void* send, void* receive, uint64_t count,
+                            sy_dtype dtype, int32_t reduction, sy_request** request, sy_error* error) {
+    const auto by = static_cast<doubles::Reduction>(reduction);
+    return Queue(self, call, {Kind::kReduceScatter, send, receive, count, kTypeOf(dtype), by}, request, error);
+  };
+  table.all_gather = [](sy_communicator* self, const sy_call* call, const void* send, void* receive, uint64_t count,
+                        sy_dtype dtype, sy_request** request, sy_error* error) {
+    return Queue(self, call, {Kind::kAllGather, send, receive, count, kTypeOf(dtype)}, request, error);
+  };
+  table.broadcast = [](sy_communicator* self, const sy_call* call, void* address, uint64_t count, sy_dtype dtype,
+                       int32_t root, sy_request** request, sy_error* error) {
+    return Queue(self, call,
+                 {Kind::kBroadcast, address, address, count, kTypeOf(dtype), doubles::Reduction::kSum, root}, request,
+                 error);
+  };
+  table.group_begin = GroupBegin;
+  table.group_end = GroupEnd;
+  return table;
+}
+
+// What captures of the device there are, and replays of them.
+sy_capture_v2 base_capture{};
+const sy_capture_v2 counted_capture{
+    .header = SY_HEADER(sy_capture_v2),
+    .begin = [](sy_device* device, sy_stream* stream, const sy_capture_options* options,
+                sy_error* error) { return base_capture.begin(device, stream, options, error); },
+    .end = [](sy_device* device, sy_stream* stream, sy_graph** graph,
+              sy_error* error) { return base_capture.end(device, stream, graph, error); },
+    .launch =
+        [](sy_device* device, sy_graph* graph, sy_stream* stream, sy_error* error) {
+          ++counts.replays;
+          return base_capture.launch(device, graph, stream, error);
+        },
+    .release = [](sy_device* device, sy_graph* graph) { base_capture.release(device, graph); }};
+
 sy_status Query(sy_instance* instance, sy_collective_info* info, sy_error*) {
   static const char* const kOwn[] = {kKind, nullptr};
   static const char* const kBoth[] = {kKind, "host", nullptr};
   sy_collective_info own{};
   std::snprintf(own.name, sizeof own.name, "messages");
-  own.completion = Of(instance).Set("MESSAGES_ON_STREAM") ? SY_COMPLETES_ON_STREAM : SY_COMPLETES_BY_POLL;
+  const bool queued = Of(instance).Set("MESSAGES_QUEUED");
+  own.completion = queued || Of(instance).Set("MESSAGES_ON_STREAM") ? SY_COMPLETES_ON_STREAM : SY_COMPLETES_BY_POLL;
+  if (queued && !Of(instance).Denies("MESSAGES_CAPTURABLE")) own.flags = SY_COLLECTIVE_CAPTURABLE;
   own.memory_kinds = Of(instance).Set("MESSAGES_HOST") ? kBoth : kOwn;
   own.alignment = 64;
   FillStruct(info, own);
@@ -249,7 +393,12 @@ const void* GetInterface(sy_instance* instance, const char* name) {
       .request_release = [](sy_communicator*, sy_request* request) { delete request; }};
   if (std::strcmp(name, "device/2") == 0) return &Of(instance).device;
   if (std::strcmp(name, "memory_ext/2") == 0) return &memory;
+  if (std::strcmp(name, "collective/2") == 0 && Of(instance).Set("MESSAGES_QUEUED")) {
+    Of(instance).queued = WithQueued(messages);
+    return &Of(instance).queued;
+  }
   if (std::strcmp(name, "collective/2") == 0) return &messages;
+  if (std::strcmp(name, "capture/2") == 0 && base_capture.launch != nullptr) return &counted_capture;
   return Of(instance).base.get_interface(Of(instance).base.instance, name);
 }
 
@@ -257,6 +406,7 @@ const void* GetInterface(sy_instance* instance, const char* name) {
 }  // namespace switchyard
 
 extern "C" SY_EXPORT int device_messages_endless() { return switchyard::endless_count; }
+extern "C" SY_EXPORT const Counts* device_messages_counts() { return &switchyard::counts; }
 
 extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* plugin, sy_error* error) {
   using namespace switchyard;
@@ -270,5 +420,7 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* host, sy_plugin* 
   instance->base_device =
       ReadStruct(static_cast<const sy_device_v2*>(instance->base.get_interface(instance->base.instance, "device/2")));
   instance->device = DeviceOver(instance->base_device);
+  if (const void* const capture = instance->base.get_interface(instance->base.instance, "capture/2"))
+    base_capture = ReadStruct(static_cast<const sy_capture_v2*>(capture));
   return AnswerCreate(host, plugin, error, {"messages", "0.2.0", "Switchyard"}, std::move(instance), GetInterface);
 }

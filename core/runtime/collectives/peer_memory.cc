@@ -1,0 +1,296 @@
+#include "core/runtime/collectives/peer_memory.h"
+
+#include <algorithm>
+
+#include "core/abi/ops.h"
+#include "core/runtime/collectives/communicator.h"
+#include "core/runtime/collectives/composition.h"
+
+namespace switchyard {
+namespace {
+
+constexpr uint64_t kWindowBytes = uint64_t{4} << 20;  // of blocks; a part of a call is no larger
+constexpr int kMostRanks = 16;                        // a sum is one kernel of so many inputs
+constexpr int kFreedMs = 30000;                       // for the others to free what they have of this rank
+constexpr char kYes = 'y', kNo = 'n';
+
+sy_place Behind(sy_place place, uint64_t bytes) {
+  place.offset += bytes;
+  return place;
+}
+
+bool IsSum(const Collective& what) {
+  return what.kind == Collective::kAllReduce || what.kind == Collective::kReduceScatter;
+}
+
+}  // namespace
+
+// --- joining ---
+
+StatusOr<std::unique_ptr<PeerMemory>> PeerMemory::Join(const Request& request, Rendezvous& rendezvous) {
+  std::unique_ptr<PeerMemory> peers(new PeerMemory(request, rendezvous));
+  const auto key = [&](const char* what, int rank) { return fmt::format("peer/{}/{}/{}", request.name, what, rank); };
+  // First what each offers, then whether it reached the others: all ranks come to the same answer.
+  std::string own(1, kNo);
+  if (request.wanted && request.size <= kMostRanks && request.device->reaches_peers() && peers->MakeWindow().ok()) {
+    const auto description = request.device->Export(peers->window(request.rank));
+    if (description.ok()) own = kYes + *description;
+  }
+  SY_RETURN_IF_ERROR(rendezvous.Put(key("window", request.rank), own));
+  if (own[0] == kNo) {
+    peers->windows_.clear();  // nobody has it
+    return nullptr;
+  }
+  std::vector<std::string> descriptions;
+  for (int rank = 0; rank < request.size; ++rank) {
+    const auto theirs = rendezvous.Get(key("window", rank), request.timeout_ms);
+    if (!theirs.ok() || !theirs->starts_with(kYes)) {
+      peers->windows_.clear();
+      if (!theirs.ok()) return theirs.status();
+      return nullptr;
+    }
+    descriptions.push_back(theirs->substr(1));
+  }
+  const Status reached = peers->ReachOthers(descriptions);
+  const std::string verdict = reached.ok() ? fmt::format("{}{}", kYes, peers->sums_of_) : std::string(1, kNo);
+  SY_RETURN_IF_ERROR(rendezvous.Put(key("reached", request.rank), verdict));
+  bool all = true;
+  for (int rank = 0; rank < request.size; ++rank) {
+    const auto theirs = rendezvous.Get(key("reached", rank), request.timeout_ms);
+    if (!theirs.ok()) return theirs.status();
+    all = all && theirs->starts_with(kYes);
+    if (all) peers->sums_of_ &= static_cast<uint32_t>(std::stoul(theirs->substr(1)));
+  }
+  return all ? std::move(peers) : nullptr;
+}
+
+Status PeerMemory::MakeWindow() {
+  windows_.resize(static_cast<size_t>(request_.size));
+  const uint64_t block = MostOfBlock();
+  Buffer& own = windows_[static_cast<size_t>(request_.rank)];
+  SY_ASSIGN_OR_RETURN(own, request_.device->AllocateExportable(kWindowBytes + block));
+  SY_ASSIGN_OR_RETURN(slots_, request_.device->Allocate(block * static_cast<uint64_t>(request_.size)));
+  for (const int32_t dtype : {SY_F32, SY_BF16, SY_F16}) {
+    if (MakeSum(dtype, 1).ok()) sums_of_ |= 1u << dtype;
+  }
+  return OkStatus();
+}
+
+Status PeerMemory::ReachOthers(const std::vector<std::string>& descriptions) {
+  for (int rank = 0; rank < request_.size; ++rank) {
+    if (rank == request_.rank) continue;
+    Buffer& theirs = windows_[static_cast<size_t>(rank)];
+    SY_ASSIGN_OR_RETURN(
+        theirs, request_.device->ImportPeer(descriptions[static_cast<size_t>(rank)], kWindowBytes + MostOfBlock()));
+  }
+  return OkStatus();
+}
+
+PeerMemory::~PeerMemory() {
+  if (windows_.empty()) return;
+  for (int rank = 0; rank < request_.size; ++rank) {
+    if (rank != request_.rank) windows_[static_cast<size_t>(rank)].reset();
+  }
+  const auto key = [&](int rank) { return fmt::format("peer/{}/freed/{}", request_.name, rank); };
+  Status status = rendezvous_.Put(key(request_.rank), "");
+  for (int rank = 0; rank < request_.size && status.ok(); ++rank)
+    status = rendezvous_.Get(key(rank), kFreedMs).status();
+  if (!status.ok()) request_.device->KeepMemory();
+}
+
+// --- calls ---
+
+uint64_t PeerMemory::Align(uint64_t bytes) const {
+  const uint64_t unit = std::max<uint64_t>(request_.device->info().alignment, 64);
+  return (bytes + unit - 1) / unit * unit;
+}
+
+uint64_t PeerMemory::MostOfBlock() const {
+  const uint64_t unit = Align(1);
+  return kWindowBytes / static_cast<uint64_t>(request_.size) / unit * unit;
+}
+
+bool PeerMemory::Takes(const Collective& what) const {
+  if (what.kind == Collective::kSend || what.kind == Collective::kReceive) return false;
+  if (!IsSum(what)) return true;
+  return what.reduction == SY_SUM && what.dtype >= 0 && what.dtype < 32 && (sums_of_ >> what.dtype & 1) != 0;
+}
+
+// The parts of `total` bytes: body(where a part begins, its bytes).
+template <typename Body>
+static Status ForParts(uint64_t total, uint64_t most, Body body) {
+  for (uint64_t at = 0; at < total; at += most) SY_RETURN_IF_ERROR(body(at, std::min(most, total - at)));
+  return OkStatus();
+}
+
+// How many elements this rank adds up, in each part of a call.
+std::vector<uint64_t> PeerMemory::SumsOf(const Collective& what) const {
+  const uint64_t bytes = what.count * BytesOf(what.dtype), size = static_cast<uint64_t>(request_.size);
+  std::vector<uint64_t> counts;
+  const bool whole = what.kind == Collective::kAllReduce;
+  ForParts(bytes, MostOfBlock() * (whole ? size : 1), [&](uint64_t, uint64_t part) {
+    const uint64_t slice = whole ? Align((part + size - 1) / size) : part;
+    const uint64_t begin = whole ? std::min(part, slice * static_cast<uint64_t>(request_.rank)) : 0;
+    counts.push_back(std::min(slice, part - begin) / BytesOf(what.dtype));
+    return OkStatus();
+  }).IgnoreError();
+  return counts;
+}
+
+Status PeerMemory::Prepare(const Collective& what) {
+  if (!IsSum(what)) return OkStatus();
+  for (const uint64_t count : SumsOf(what)) {
+    if (count == 0 || sums_.contains({what.dtype, count})) continue;
+    SY_ASSIGN_OR_RETURN(Sum sum, MakeSum(what.dtype, count));
+    sums_.emplace(std::pair(what.dtype, count), std::move(sum));
+  }
+  return OkStatus();
+}
+
+// ((slot 0 + slot 1) + slot 2) + … into what lies behind the blocks of the own window.
+StatusOr<PeerMemory::Sum> PeerMemory::MakeSum(int32_t dtype, uint64_t count) {
+  const auto size = static_cast<uint32_t>(request_.size);
+  sy_tensor tensor{};
+  tensor.dtype = dtype;
+  tensor.rank = 1;
+  tensor.dims[0] = static_cast<int64_t>(count);
+  tensor.strides[0] = 1;
+  const std::vector<sy_tensor> inputs(size, tensor);
+  sy_pointwise_attributes attributes{};
+  attributes.instruction_count = size - 1;
+  attributes.output_count = 1;
+  attributes.outputs[0] = static_cast<int32_t>(2 * size - 2);
+  for (uint32_t i = 0; i + 1 < size; ++i) {
+    const auto before = static_cast<int32_t>(i == 0 ? 0 : size + i - 1);
+    attributes.instructions[i] = {SY_PW_ADD, before, static_cast<int32_t>(i + 1), 0, 0};
+  }
+  sy_prepare_request request{};
+  request.op = "pointwise";
+  request.op_version = 1;
+  request.attributes = &attributes;
+  request.attributes_size = sizeof attributes;
+  request.input_count = size;
+  request.output_count = 1;
+  request.inputs = inputs.data();
+  request.outputs = &tensor;
+  request.determinism = SY_DETERMINISM_RUN;
+  request.tuning = SY_TUNING_HEURISTIC;
+  Sum sum;
+  SY_ASSIGN_OR_RETURN(sum.kernel, request_.device->Prepare(request));
+  const Kernel::Info& info = sum.kernel.info();
+  if (info.workspace_bytes + info.persistent_bytes + info.constant_bytes > 0)
+    return Unimplemented("a sum of {} ranks needs memory of its own", size);
+  std::vector<sy_place> slots;
+  for (uint32_t rank = 0; rank < size; ++rank) slots.push_back(slots_.at(MostOfBlock() * rank));
+  const sy_place result = window(request_.rank).at(kWindowBytes);
+  sy_binding binding{};
+  binding.header = SY_HEADER(sy_binding);
+  binding.inputs = slots.data();
+  binding.outputs = &result;
+  SY_ASSIGN_OR_RETURN(sum.bound, request_.device->Bind(sum.kernel, binding));
+  return sum;
+}
+
+Status PeerMemory::Copy(const Stream& stream, sy_place to, sy_place from, uint64_t bytes) const {
+  return bytes == 0 ? OkStatus() : request_.device->Copy(stream, to, from, bytes);
+}
+
+Status PeerMemory::Run(const Collective& what, sy_place send, sy_place receive, const Stream& stream, Barrier barrier) {
+  const Status status = RunParts(what, send, receive, stream, barrier);
+  // Whoever frees the windows after a failure finds no work on them.
+  if (!status.ok()) request_.device->Synchronize(stream).IgnoreError();
+  return status;
+}
+
+Status PeerMemory::RunParts(const Collective& what, sy_place send, sy_place receive, const Stream& stream,
+                            Barrier barrier) {
+  switch (what.kind) {
+    case Collective::kAllReduce:
+      return AllReduce(what, send, receive, stream, barrier);
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+      return Spread(what, send, receive, stream, barrier);
+    default:
+      return Gather(what, send, receive, stream, barrier);
+  }
+}
+
+// The bytes [at, at + …) of every window, `count` elements, into the sum.
+Status PeerMemory::AddUp(const Collective& what, uint64_t at, uint64_t count, const Stream& stream) {
+  if (count == 0) return OkStatus();
+  for (int rank = 0; rank < request_.size; ++rank) {
+    SY_RETURN_IF_ERROR(Copy(stream, slots_.at(MostOfBlock() * static_cast<uint64_t>(rank)), window(rank).at(at),
+                            count * BytesOf(what.dtype)));
+  }
+  sy_error error = EmptyError();
+  const sy_status status = sums_.at({what.dtype, count}).bound.Launch(stream.handle(), &error);
+  return status == SY_OK ? OkStatus() : FromAbi(status, error, "a sum of peers");
+}
+
+Status PeerMemory::AllReduce(const Collective& what, sy_place send, sy_place receive, const Stream& stream,
+                             Barrier barrier) {
+  const auto size = static_cast<uint64_t>(request_.size), own = static_cast<uint64_t>(request_.rank);
+  return ForParts(what.count * BytesOf(what.dtype), MostOfBlock() * size, [&](uint64_t at, uint64_t part) -> Status {
+    const uint64_t slice = Align((part + size - 1) / size);
+    const auto begin = [&](uint64_t rank) { return std::min(part, slice * rank); };
+    const auto bytes = [&](uint64_t rank) { return std::min(slice, part - begin(rank)); };
+    SY_RETURN_IF_ERROR(Copy(stream, window(request_.rank).at(0), Behind(send, at), part));
+    SY_RETURN_IF_ERROR(request_.device->Synchronize(stream));
+    SY_RETURN_IF_ERROR(barrier());
+    SY_RETURN_IF_ERROR(AddUp(what, begin(own), bytes(own) / BytesOf(what.dtype), stream));
+    SY_RETURN_IF_ERROR(request_.device->Synchronize(stream));
+    SY_RETURN_IF_ERROR(barrier());
+    for (uint64_t rank = 0; rank < size; ++rank) {
+      SY_RETURN_IF_ERROR(Copy(stream, Behind(receive, at + begin(rank)),
+                              window(static_cast<int>(rank)).at(kWindowBytes), bytes(rank)));
+    }
+    // Nobody writes a sum again before the next barrier, which this rank reaches behind these copies.
+    return request_.device->Synchronize(stream);
+  });
+}
+
+// reduce_scatter and all_to_all: a block of each window is this rank's.
+Status PeerMemory::Spread(const Collective& what, sy_place send, sy_place receive, const Stream& stream,
+                          Barrier barrier) {
+  const auto size = static_cast<uint64_t>(request_.size), own = static_cast<uint64_t>(request_.rank);
+  const uint64_t block = what.count * BytesOf(what.dtype), room = MostOfBlock();
+  return ForParts(block, room, [&](uint64_t at, uint64_t part) -> Status {
+    for (uint64_t rank = 0; rank < size; ++rank) {
+      SY_RETURN_IF_ERROR(Copy(stream, window(request_.rank).at(room * rank), Behind(send, block * rank + at), part));
+    }
+    SY_RETURN_IF_ERROR(request_.device->Synchronize(stream));
+    SY_RETURN_IF_ERROR(barrier());
+    if (IsSum(what)) {
+      SY_RETURN_IF_ERROR(AddUp(what, room * own, part / BytesOf(what.dtype), stream));
+      SY_RETURN_IF_ERROR(Copy(stream, Behind(receive, at), window(request_.rank).at(kWindowBytes), part));
+    }
+    for (uint64_t rank = 0; rank < size && !IsSum(what); ++rank) {
+      SY_RETURN_IF_ERROR(
+          Copy(stream, Behind(receive, block * rank + at), window(static_cast<int>(rank)).at(room * own), part));
+    }
+    SY_RETURN_IF_ERROR(request_.device->Synchronize(stream));
+    return barrier();
+  });
+}
+
+// all_gather and broadcast: all of a window is everybody's.
+Status PeerMemory::Gather(const Collective& what, sy_place send, sy_place receive, const Stream& stream,
+                          Barrier barrier) {
+  const bool one = what.kind == Collective::kBroadcast;
+  const uint64_t block = what.count * BytesOf(what.dtype);
+  return ForParts(block, kWindowBytes, [&](uint64_t at, uint64_t part) -> Status {
+    if (!one || what.peer == request_.rank)
+      SY_RETURN_IF_ERROR(Copy(stream, window(request_.rank).at(0), Behind(send, at), part));
+    SY_RETURN_IF_ERROR(request_.device->Synchronize(stream));
+    SY_RETURN_IF_ERROR(barrier());
+    for (int rank = 0; rank < request_.size; ++rank) {
+      const uint64_t to = one ? at : block * static_cast<uint64_t>(rank) + at;
+      if (one ? rank == what.peer && rank != request_.rank : true)
+        SY_RETURN_IF_ERROR(Copy(stream, Behind(receive, to), window(rank).at(0), part));
+    }
+    SY_RETURN_IF_ERROR(request_.device->Synchronize(stream));
+    return barrier();
+  });
+}
+
+}  // namespace switchyard
