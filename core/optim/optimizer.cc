@@ -81,8 +81,9 @@ StatusOr<int> ParseOptimizer(const std::string& name) {
   return InvalidArgument("unknown optimizer '{}'{}; there are: sgd, adam, adamw", name, DidYouMean(name, known));
 }
 
-void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
-                  const OptimizerOptions& options, int64_t table_length, Graph::Location where) {
+Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
+                   const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale,
+                   Graph::Location where) {
   CheckGradients(gradients, where);
   const Graph::Scope root(graph);
   const Phase before = graph.phase();
@@ -94,7 +95,8 @@ void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients,
   if (measured.empty()) {
     for (const ParameterGradient& pair : gradients) measured.push_back(pair.gradient);
   }
-  const Value norm = ops::Unary(SY_PW_SQRT, ops::SquaredNorm(measured, where), where);
+  Value norm = ops::Unary(SY_PW_SQRT, ops::SquaredNorm(measured, where), where);
+  if (inverse_scale) norm = ops::Mul(norm, inverse_scale, where);
   Scalars scalars;
   scalars.lr = ops::Gather(table, update, where);
   scalars.update = update;
@@ -105,12 +107,14 @@ void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients,
     const Value limit = ops::Full(graph, {1}, options.clip, DType::kF32, where);
     scalars.gradient_scale = ops::Minimum(one, ops::Div(limit, ops::AddScalar(norm, 1e-6f, where), where), where);
   }
+  if (inverse_scale) scalars.gradient_scale = ops::Mul(scalars.gradient_scale, inverse_scale, where);
   UpdateGroup(graph, gradients, scalars, options, true, where);
   UpdateGroup(graph, gradients, scalars, options, false, where);
   graph.Assign(update, ops::Add(update, ops::Cast(scalars.finite, DType::kI32, where), where), where);
   graph.Output("lr", scalars.lr, where);
   graph.Output("grad_norm", norm, where);
   graph.SetPhase(before);
+  return scalars.finite;
 }
 
 }  // namespace switchyard
