@@ -38,7 +38,8 @@ TrainConfig RandomConfig(RandomStream& random) {
   c.nesterov = c.optimizer == "sgd" && c.momentum > 0 && random.Below(2) == 0;
   c.clip = one_of(0.0f, 1.0f);
   c.label_smoothing = one_of(0.0f, 0.1f);
-  c.precision = one_of("fp32", "bf16");
+  c.precision = one_of("fp32", "bf16", "fp16");
+  if (c.precision != "fp32") c.amp = one_of("O1", "O2", "O3");
   c.bucket_mb = one_of(0.001, 0.01, 25.0);
   c.compile = random.Below(4) != 0;
   c.recompute = one_of("none", "blocks", "every:2");

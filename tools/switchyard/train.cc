@@ -10,6 +10,7 @@
 #include "core/base/logging.h"
 #include "core/settings/listing.h"
 #include "core/train/file_calls.h"
+#include "core/train/mixed_precision.h"
 #include "core/train/recipe.h"
 #include "core/train/stopping.h"
 #include "fmt/ranges.h"
@@ -80,7 +81,8 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("  optimizer   {}, {}, {}{}, weight decay {:g}{}\n", c.optimizer, RateText(c, trainer.schedule(), batch),
              c.schedule, WarmupText(c.warmup, trainer.schedule()), c.weight_decay,
              c.clip > 0 ? fmt::format(", gradients clipped to norm {:g}", c.clip) : "");
-  fmt::print("  precision   {}{}\n", c.precision, c.precision == "bf16" ? " with fp32 master weights" : "");
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.plugin));
+  fmt::print("  precision   {}\n", Text(mixed));
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
