@@ -81,6 +81,7 @@ class Attributes {
 enum class Role {
   kParameter,  // trained; saved in checkpoints
   kState,      // optimizer moments, counters, running statistics; saved
+  kCopy,       // the half-precision copy of a parameter (core/parallel/half_weights.h); made anew, not saved
   kConstant,   // uploaded once: tables
   kGradient,   // gradient accumulators; not saved
   kBatch       // filled for every step

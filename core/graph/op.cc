@@ -95,6 +95,12 @@ const OpTraits& TraitsOf(const std::string& op) {
   return definition == nullptr ? ordinary : definition->traits;
 }
 
+Precision PrecisionOf(const Node& node) {
+  const OpDefinition* definition = FindOp(node.op);
+  if (definition == nullptr) return Precision::kWidest;
+  return definition->precision ? definition->precision(node) : definition->traits.precision;
+}
+
 Cost CostOf(const Graph& graph, const Node& node) {
   Cost cost;
   if (IsStructural(node.op)) return cost;

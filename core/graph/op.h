@@ -80,6 +80,8 @@ struct OpDefinition {
   // FLOPs of one run; nullptr: one per output element. Bytes are counted from the tensors.
   std::function<double(const Graph& graph, const Node& node)> flops = nullptr;
   OpTraits traits = {};
+  // The precision class where a node's attributes decide it; nullptr: that of the traits.
+  std::function<Precision(const Node& node)> precision = nullptr;
   // Along which axes it may be split over ranks (core/graph/factors.h). None: it is gathered for.
   FactorRule factors = {};
 };
@@ -102,6 +104,7 @@ std::vector<TensorType> SameType(const Signature& call);
 bool HasInference(const std::string& op);
 
 const OpTraits& TraitsOf(const std::string& op);
+Precision PrecisionOf(const Node& node);
 Cost CostOf(const Graph& graph, const Node& node);
 
 // True for ops that need no kernel: input, output, assign, reshape.

@@ -153,8 +153,9 @@ StatusOr<int> ParseOptimizer(const std::string& name) {
 
 std::string AverageOf(const std::string& parameter) { return "ema/" + parameter; }
 
-void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
-                  const OptimizerOptions& options, int64_t table_length, Graph::Location where) {
+Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
+                   const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale,
+                   Graph::Location where) {
   CheckGradients(gradients, where);
   const Graph::Scope root(graph);
   const Phase before = graph.phase();
@@ -166,7 +167,8 @@ void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients,
   if (measured.empty()) {
     for (const ParameterGradient& pair : gradients) measured.push_back(pair.gradient);
   }
-  const Value norm = ops::Unary(SY_PW_SQRT, ops::SquaredNorm(measured, where), where);
+  Value norm = ops::Unary(SY_PW_SQRT, ops::SquaredNorm(measured, where), where);
+  if (inverse_scale) norm = ops::Mul(norm, inverse_scale, where);
   Scalars scalars;
   scalars.lr = ops::Gather(table, update, where);
   scalars.update = update;
@@ -181,6 +183,7 @@ void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients,
       ThrowBuildError("optimizer", "a layer_decay goes by the blocks of the model, and this one tells none", {}, where);
     }
   }
+  if (inverse_scale) scalars.gradient_scale = ops::Mul(scalars.gradient_scale, inverse_scale, where);
   std::vector<Value> next(gradients.size());
   for (const auto& [group, members] : GroupsOf(gradients, layers, options)) {
     Scalars own = scalars;
@@ -193,6 +196,7 @@ void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients,
   graph.Output("lr", scalars.lr, where);
   graph.Output("grad_norm", norm, where);
   graph.SetPhase(before);
+  return scalars.finite;
 }
 
 }  // namespace switchyard

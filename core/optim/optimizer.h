@@ -2,9 +2,9 @@
 // rate and fused update of every parameter, and the averages of the weights. All of it runs on the device; the host
 // only reads the logged scalars.
 //
-//   norm   = √(Σ g²)                                      over all gradients
-//   scale  = min(1, clip / (norm + 1e-6)) or 1            as torch.nn.utils.clip_grad_norm_
-//            1 / max(1, norm / max_grad_norm)             LAMB (You et al. 2020), which has no epsilon here
+//   norm   = √(Σ g²) · u                                  over all gradients; u: inverse_scale, or 1
+//   scale  = min(1, clip / (norm + 1e-6)) · u or u        as torch.nn.utils.clip_grad_norm_
+//            u / max(1, norm / max_grad_norm)             LAMB (You et al. 2020), which has no epsilon here
 //   finite = is_finite(norm)                              0: every parameter, moment and the counter keep their values
 //   lr     = lr_table[min(update, T−1)] · layer_decay^(layers above the parameter's);  update += finite
 //   ema    = ema + (1 − d)·(p' − ema), d = min(ema_decay, (1 + t)/(10 + t)), t the updates made, where finite
@@ -61,9 +61,10 @@ struct ParameterGradient {
 };
 
 // norm_inputs: tensors that hold every gradient element exactly once, for the norm, where that is cheaper than one by
-// one (flat buckets); empty: the gradients themselves. table_length: T ≥ 1.
-void AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
-                  const OptimizerOptions& options, int64_t table_length,
-                  Graph::Location where = Graph::Location::current());
+// one (flat buckets); empty: the gradients themselves. table_length: T ≥ 1. inverse_scale: f32 (1), what gradients of a
+// scaled loss are multiplied by; none: 1. Returns `finite`.
+Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
+                   const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale = {},
+                   Graph::Location where = Graph::Location::current());
 
 }  // namespace switchyard

@@ -3,6 +3,8 @@
 #include "core/graph/gradients.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/passes/autocast.h"
+#include "core/parallel/half_weights.h"
+#include "core/parallel/loss_scaling.h"
 
 namespace switchyard {
 namespace {
@@ -10,12 +12,13 @@ namespace {
 Status AlwaysLegal(const ProgramOptions&) { return OkStatus(); }
 
 Status AutocastLegal(const ProgramOptions& o) {
-  if (o.precision == DType::kF32 || o.precision == DType::kBF16) return OkStatus();
-  return InvalidArgument("precision {}: expected fp32 or bf16", NameOf(o.precision));
+  if (o.precision == DType::kF32 || o.precision == DType::kBF16 || o.precision == DType::kF16) return OkStatus();
+  return InvalidArgument("precision {}: expected fp32, bf16 or fp16", NameOf(o.precision));
 }
 void ApplyAutocast(Program& program, const ProgramOptions& o) {
   if (o.precision == DType::kF32) return;
-  for (NamedGraph& plan : program.plans) plan.graph = Autocast(plan.graph, o.precision);
+  for (NamedGraph& plan : program.plans)
+    plan.graph = Autocast(plan.graph, {.half = o.precision, .level = o.amp, .norms_in_f32 = o.norms_in_f32});
 }
 
 // The value that output node `name` shows.
@@ -39,8 +42,9 @@ void ApplyGradients(Program& program, const ProgramOptions& o) {
     for (const int id : graph.Inputs(Role::kParameter)) parameters.push_back(graph.value({id, 0}));
     const Value loss = Shown(graph, "loss");
     graph.SetPhase(Phase::kBackward);
-    const std::vector<Value> gradients =
-        Gradients(ops::Scale(loss, 1.0f / static_cast<float>(o.accumulation * o.mesh.data)), parameters);
+    Value share = ops::Scale(loss, 1.0f / static_cast<float>(o.accumulation * o.mesh.data));
+    if (plan.loss_scale.node >= 0) share = ops::Mul(share, graph.value(plan.loss_scale));
+    const std::vector<Value> gradients = Gradients(share, parameters);
     graph.SetPhase(Phase::kForward);
     for (size_t i = 0; i < parameters.size(); ++i)
       plan.gradients.push_back({parameters[i].ref(), gradients[i] ? gradients[i].ref() : Ref()});
@@ -82,7 +86,13 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
     if (!plan.trains || !plan.buckets.reduces) continue;
     std::vector<Value> flat;
     for (const Ref& ref : plan.flat_gradients) flat.push_back(plan.graph.value(ref));
-    AddOptimizer(plan.graph, PairsOf(plan), flat, o.optimizer, o.table_length);
+    Value inverse_scale;
+    if (plan.loss_scale.node >= 0) {
+      plan.graph.SetPhase(Phase::kUpdate);
+      inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
+    }
+    plan.finite = AddOptimizer(plan.graph, PairsOf(plan), flat, o.optimizer, o.table_length, inverse_scale).ref();
+    WriteHalfWeights(plan.graph);
   }
 }
 
@@ -94,8 +104,8 @@ Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
-  static const std::vector<Pass> passes = {AutocastPass(), GradientsPass(), RecomputePass(), BucketsPass(),
-                                           UpdatePass()};
+  static const std::vector<Pass> passes = {AutocastPass(),  LossScalePass(), GradientsPass(), HalfWeightsPass(),
+                                           RecomputePass(), BucketsPass(),   UpdatePass(),    ScalerPass()};
   return passes;
 }
 

@@ -1,10 +1,13 @@
 // The passes that make a Program, in their order, each in the file of its name (the short ones in passes.cc):
 //
-//   autocast   products in a half type
+//   autocast   products in a half type, or the whole model
+//   loss_scale what the loss is multiplied by; NamedGraph::loss_scale
 //   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
+//   half_weights  what the forward part casts of parameters becomes state; the plan "halves"
 //   recompute  of blocks of the model, the backward part reads a second computation instead of what was kept
 //   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
-//   update     norm, clipping, optimizer, in the plan that ends an update
+//   update     norm, clipping, optimizer, in the plan that ends an update; NamedGraph::finite
+//   scaler     the next value of a dynamic loss scale
 //
 // Thread-safe: pure functions.
 #pragma once

@@ -57,6 +57,8 @@ void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule) {
     follow(pair.gradient);
   }
   for (Ref& flat : plan.flat_gradients) follow(flat);
+  follow(plan.loss_scale);
+  follow(plan.finite);
 }
 
 StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o, int rank) {

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "core/graph/graph.h"
+#include "core/graph/passes/autocast.h"
 #include "core/graph/passes/rewrite.h"
 #include "core/nn/context.h"
 #include "core/optim/optimizer.h"
 #include "core/parallel/data_parallel.h"
+#include "core/parallel/loss_scaling.h"
 #include "core/parallel/mesh.h"
 
 namespace switchyard {
@@ -29,7 +31,10 @@ struct Workload {
 
 struct ProgramOptions {
   Mesh mesh;
-  DType precision = DType::kF32;  // kBF16: autocast
+  DType precision = DType::kF32;  // of products; kBF16, kF16: mixed precision, as `amp` says
+  AmpLevel amp = AmpLevel::kO1;   // with a half precision
+  bool norms_in_f32 = true;       // parameters of norms have no half copies, with a half precision
+  LossScaleOptions loss_scale;
   uint64_t seed = 42;
   int accumulation = 1;  // micro-batches of an update
   uint64_t bucket_bytes = 25u << 20;
@@ -47,12 +52,15 @@ struct GradientOf {
 };
 
 struct NamedGraph {
-  std::string name;  // "begin", "accumulate", "update"; "evaluate", "evaluate_ema" (the averaged weights)
+  std::string name;  // "begin", "accumulate", "update"; "evaluate", "evaluate_ema" (the averaged weights); "halves"
+                     // where weights have half copies
   Graph graph;
   BucketUse buckets;
   bool trains = true;
   std::vector<GradientOf> gradients;  // of all parameters, in their order; none left where "buckets" keeps sums alone
   std::vector<Ref> flat_gradients;    // behind "buckets": tensors that hold every gradient's elements once, or zeros
+  Ref loss_scale;  // behind "loss_scale": f32 (1), what the loss is multiplied by; node −1: there is none
+  Ref finite;      // behind "update", of the plan that updates: 0 where it left the update out
 };
 // core/graph/passes/rewrite.h on the plan's graph; what the plan says of it stays true.
 void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule);
@@ -66,7 +74,8 @@ struct Program {
   Mesh mesh;
   int rank = 0;
   std::vector<Group> groups;      // by GroupIndex
-  std::vector<NamedGraph> plans;  // outputs of training plans: "loss" f32 (1); of "update" also "lr", "grad_norm"
+  std::vector<NamedGraph> plans;  // outputs of training plans: "loss" f32 (1); of "update" also "lr", "grad_norm" and,
+                                  // where the loss is scaled, those of loss_scaling.h
   std::vector<Action> schedule;   // of one update
   std::vector<GradientPlace> gradient_places;  // after "update"
 

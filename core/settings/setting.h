@@ -53,7 +53,8 @@ struct SettingTraits {
   SettingKind kind = SettingKind::kProperty;
   FormerlyOpen formerly_open = FormerlyOpen::kNo;
   std::string yields_to;      // another setting that decides the same: this one is dropped where that comes from nearer
-  std::string word;           // may stand in place of a number: "auto"
+  std::string word;           // may stand in place of a number, or of a choice: "auto"
+  std::string bare;           // of a flag typed without a value; the next argument is one only if it is a choice
   bool environment = true;    // read from SWITCHYARD_<NAME>
   bool architecture = false;  // of a model: weights fit only where it is equal
 };

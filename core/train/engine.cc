@@ -55,7 +55,8 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   for (const SampleTensor& input : inputs) tensors_.push_back(layout().Find(input.name));
   sample_ids_ = layout().Find("sample_ids");
   step_ = layout().Find("step");
-  const char* const names[] = {"output/loss", "output/lr", "output/grad_norm"};
+  const char* const names[] = {"output/loss", "output/lr", "output/grad_norm", "output/loss_scale_of_update",
+                               "output/loss_scale_at_floor"};
   for (size_t i = 0; i < std::size(names); ++i) scalars_[i] = layout().Find(names[i]);
   in_update_.resize(batch_size_);
   return OkStatus();
@@ -111,6 +112,12 @@ Status Engine::RunMicroStep(int micro_step) {
 
 Status Engine::RunEvaluation(bool averaged) {
   return Run(In(slots_[slot_], averaged ? "evaluate_ema" : "evaluate"));
+}
+
+Status Engine::RefreshHalves() {
+  if (plans_.IndexOf("halves") < 0) return OkStatus();
+  SY_RETURN_IF_ERROR(In(slots_[slot_], "halves").Run(stream_));
+  return Synchronize();
 }
 
 Status Engine::WaitForSlot(int slot) {

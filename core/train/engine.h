@@ -37,6 +37,8 @@ class Engine {
   Status RunMicroStep(int micro_step);  // over the current slot; the last of a round updates
   Status RunEvaluation(bool averaged = false);  // averaged: of the averaged weights, where the run keeps them
   bool HasAverages() const { return plans_.IndexOf("evaluate_ema") >= 0; }
+  // Half-precision copies of the parameters, where there are some, made anew: after parameters were uploaded. Waits.
+  Status RefreshHalves();
 
   int slot() const { return slot_; }  // of the last batch
   int slots() const { return static_cast<int>(slots_.size()); }
@@ -44,7 +46,8 @@ class Engine {
 
   // Scalars of the training step: of the current slot, waiting for its step, or of one whose step is known to have
   // ended. Where grad_norm is not finite, nothing was updated.
-  enum class Scalar { kLoss, kLearningRate, kGradNorm };
+  enum class Scalar { kLoss, kLearningRate, kGradNorm, kLossScale, kLossScaleAtFloor };
+  bool Has(Scalar scalar) const { return scalars_[static_cast<int>(scalar)] != nullptr; }  // the last two may be absent
   StatusOr<float> Read(Scalar scalar);
   StatusOr<float> ReadIn(Scalar scalar, int slot) const;
 
@@ -81,7 +84,7 @@ class Engine {
   // Where inputs and scalars lie; null: the plans have none (a model that draws no random numbers needs no sample_ids).
   std::vector<const Layout::Entry*> tensors_;
   const Layout::Entry *sample_ids_ = nullptr, *step_ = nullptr;
-  const Layout::Entry* scalars_[3] = {};
+  const Layout::Entry* scalars_[5] = {};
   std::vector<int32_t> in_update_;  // sample_ids counted over the micro-steps of an update
 };
 

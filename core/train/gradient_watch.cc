@@ -32,8 +32,18 @@ Status GradientWatch::Check(bool followed) {
   }
   ++skipped_.count;
   ++skipped_.in_a_row;
-  if (!skip_ || skipped_.in_a_row >= kMostSkipped) return Refuse(update, norm, followed);
   const bool told = (skipped_.count & (skipped_.count - 1)) == 0;  // the 1st, 2nd, 4th, 8th …
+  if (engine_.Has(Engine::Scalar::kLossScaleAtFloor)) {
+    SY_ASSIGN_OR_RETURN(const float at_floor, engine_.ReadIn(Engine::Scalar::kLossScaleAtFloor, update.slot));
+    if (at_floor != 0) return Refuse(update, norm, followed);
+    SY_ASSIGN_OR_RETURN(const float scale, engine_.ReadIn(Engine::Scalar::kLossScale, update.slot));
+    if (engine_.world().rank() == 0 && told) {
+      LogInfo("update {} is left out: its gradients overflow at the loss scale {:g} ({} so far)", update.update, scale,
+              skipped_.count);
+    }
+    return OkStatus();
+  }
+  if (!skip_ || skipped_.in_a_row >= kMostSkipped) return Refuse(update, norm, followed);
   if (engine_.world().rank() == 0 && told) {
     LogWarning("update {} is left out: the norm of its gradients is {} ({} so far)", update.update, norm,
                skipped_.count);
@@ -48,6 +58,15 @@ Status GradientWatch::Refuse(const Unread& update, float norm, bool followed) {
   SY_ASSIGN_OR_RETURN(loss, world.Mean("loss", loss));
   SY_ASSIGN_OR_RETURN(const float lr, engine_.ReadIn(Engine::Scalar::kLearningRate, update.slot));
   SY_ASSIGN_OR_RETURN(const std::string tensor, FirstNonFinite(followed));
+  if (engine_.Has(Engine::Scalar::kLossScaleAtFloor)) {
+    SY_ASSIGN_OR_RETURN(const float scale, engine_.ReadIn(Engine::Scalar::kLossScale, update.slot));
+    return FailedPrecondition(
+        "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}), and the loss scale has come "
+        "down to its floor of {:g}, the {}th update in a row without success; {}. Compute in --precision=bf16, lower "
+        "--lr, set --clip, give a lower --min_scale, or find the first bad value with --debug=nan; what was saved "
+        "before is whole",
+        norm, update.update, update.epoch, loss, lr, scale, skipped_.in_a_row, tensor);
+  }
   return FailedPrecondition(
       "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}. Lower --lr, raise "
       "--warmup, set --clip, find the first bad value with --debug=nan, or leave such updates out with "

@@ -1,7 +1,7 @@
 // Watching for gradients that are not finite. The device leaves such an update out by itself; here a run learns of it,
-// goes on (--on_nonfinite=skip) or ends with an error that says where to look. On an asynchronous device an update is
-// judged while the next one runs. The norm is of gradients summed over the ranks, so every rank comes to the same
-// verdict at the same call. Not thread-safe.
+// goes on (--on_nonfinite=skip, or a dynamic loss scale that can still be lowered) or ends with an error that says
+// where to look. On an asynchronous device an update is judged while the next one runs. The norm is of gradients summed
+// over the ranks, so every rank comes to the same verdict at the same call. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -100,6 +100,10 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   SY_ASSIGN_OR_RETURN(loss, world.Mean("loss", loss));
   SY_ASSIGN_OR_RETURN(const float lr, engine.Read(Engine::Scalar::kLearningRate));
   SY_ASSIGN_OR_RETURN(const float norm, engine.Read(Engine::Scalar::kGradNorm));
+  std::optional<float> scale;
+  if (engine.Has(Engine::Scalar::kLossScale)) {
+    SY_ASSIGN_OR_RETURN(scale, engine.Read(Engine::Scalar::kLossScale));
+  }
   result_.train_loss = loss;
   if (!std::isfinite(loss) && !left_out) {
     return FailedPrecondition(
@@ -123,20 +127,19 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   state.loss = loss;
   state.lr = lr;
   state.grad_norm = norm;
+  if (scale) state.loss_scale = *scale;
   state.data_wait_ms = 1e3 * interval.data_wait / updates;
   if (world.communicator) state.comm_wait_ms = comm;  // one rank waits for nobody
   state.memory_bytes = static_cast<double>(memory);
-  return watching_->Trained({{"step", at.data_step},
-                             {"epoch", at.epoch + 1},
-                             {"loss", loss},
-                             {"lr", lr},
-                             {"grad_norm", norm},
-                             {"skipped_updates", parts_.gradients.skipped().count},
-                             {"images_per_s", rate},
-                             {"data_wait_ms", state.data_wait_ms},
-                             {"comm_wait_ms", comm},
-                             {"memory_bytes", memory}},
-                            state);
+  MetricsRecord record = {
+      {"step", at.data_step}, {"epoch", at.epoch + 1}, {"loss", loss}, {"lr", lr}, {"grad_norm", norm}};
+  if (scale) record["loss_scale"] = *scale;
+  record.update({{"skipped_updates", parts_.gradients.skipped().count},
+                 {"images_per_s", rate},
+                 {"data_wait_ms", state.data_wait_ms},
+                 {"comm_wait_ms", comm},
+                 {"memory_bytes", memory}});
+  return watching_->Trained(record, state);
 }
 
 Status TrainingLoop::AfterUpdate(bool stop) {

@@ -1,7 +1,7 @@
 // The log of a run as JSON Lines: one object per line, in the order in which fields were given (step, epoch, loss, lr,
-// grad_norm, images_per_s, data_wait_ms, comm_wait_ms, memory_bytes, top1 …). Each line is one write(2), so that a run
-// that is killed leaves at most one torn line, the last, which the reader passes over and the next writer cuts off.
-// NaN and infinity become null, as JSON has neither.
+// grad_norm, loss_scale, images_per_s, data_wait_ms, comm_wait_ms, memory_bytes, top1 …). Each line is one write(2), so
+// that a run that is killed leaves at most one torn line, the last, which the reader passes over and the next writer
+// cuts off. NaN and infinity become null, as JSON has neither.
 //
 // A MetricsWriter belongs to one thread; different files are independent.
 #pragma once

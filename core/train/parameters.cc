@@ -120,6 +120,15 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
                                                      SY_U8, static_cast<int>(i) % ranks));
     SY_RETURN_IF_ERROR(upload(p));
   }
+  return engine.RefreshHalves();
+}
+
+Status InitializeStates(Engine& engine) {
+  for (const auto& [name, entry] : engine.layout().entries()) {
+    if (entry.role != Role::kState || entry.initializer.kind != Initializer::kConstant) continue;
+    const std::vector<float> values(static_cast<size_t>(entry.type.elements()), entry.initializer.value);
+    SY_RETURN_IF_ERROR(engine.memory().Upload(name, values.data(), entry.bytes));
+  }
   return OkStatus();
 }
 
@@ -153,7 +162,7 @@ Status UploadParameters(Engine& engine, const std::string& model, const HostTens
   }
   if (!problems.empty()) return InvalidArgument("the weights do not fit the model {}:{}", model, problems);
   for (const auto& [name, tensor] : values) SY_RETURN_IF_ERROR(UploadParameter(engine, name, tensor.values));
-  return OkStatus();
+  return engine.RefreshHalves();
 }
 
 }  // namespace switchyard

@@ -3,14 +3,19 @@
 #include <algorithm>
 
 #include "core/parallel/recompute.h"
+#include "core/train/mixed_precision.h"
 
 namespace switchyard {
 
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int world, int rank, int64_t updates,
-                            bool evaluation_only) {
+                            const std::string& device, bool evaluation_only) {
   ProgramOptions o;
   o.mesh.data = world;
-  o.precision = config.precision == "bf16" ? DType::kBF16 : DType::kF32;
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, device));
+  o.precision = mixed.half;
+  o.amp = mixed.level;
+  o.norms_in_f32 = mixed.norms_in_f32;
+  o.loss_scale = mixed.loss_scale;
   o.seed = config.seed;
   o.accumulation = config.accumulation;
   SY_ASSIGN_OR_RETURN(o.recompute, ParseRecompute(config.recompute));
@@ -76,7 +81,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
 Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, int world, int64_t updates,
                                  Device& device, Device* reference, bool evaluation_only) {
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
-  SY_ASSIGN_OR_RETURN(Program run, ProgramOf(config, *task, world, 0, updates, evaluation_only));
+  SY_ASSIGN_OR_RETURN(Program run, ProgramOf(config, *task, world, 0, updates, device.info().plugin, evaluation_only));
   return Compile(config, std::move(run), device, reference);
 }
 

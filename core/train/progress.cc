@@ -56,6 +56,7 @@ std::vector<std::string> Fields(const ProgressState& state, double remaining_s) 
   add(remaining_s, [](double v) { return fmt::format("ETA {}", DurationText(v)); });
   add(state.lr, [](double v) { return fmt::format("lr {:.2g}", v); });
   add(state.grad_norm, [](double v) { return fmt::format("grad {:.3g}", v); });
+  add(state.loss_scale, [](double v) { return fmt::format("scale {:g}", v); });
   add(state.data_wait_ms, [](double v) { return fmt::format("data wait {:.1f} ms", v); });
   add(state.comm_wait_ms, [](double v) { return fmt::format("comm wait {:.1f} ms", v); });
   add(state.memory_bytes,

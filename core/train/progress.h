@@ -24,6 +24,7 @@ struct ProgressState {
   double loss = kUnknown;
   double lr = kUnknown;
   double grad_norm = kUnknown;
+  double loss_scale = kUnknown;
   double data_wait_ms = kUnknown;
   double comm_wait_ms = kUnknown;  // of an update, as data_wait_ms
   double memory_bytes = kUnknown;  // allocated on this rank's device

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/optim/optimizer.h"
+#include "core/train/mixed_precision.h"
 
 namespace switchyard {
 namespace {
@@ -47,6 +48,7 @@ Status CheckRecipe(const TrainConfig& c) {
           value);
     }
   }
+  SY_RETURN_IF_ERROR(MixedPrecisionOf(c, c.device).status());
   const bool has_momentum = optimizer == SY_OPTIMIZER_SGD || optimizer == SY_OPTIMIZER_LARS;
   if (c.nesterov && !has_momentum) {
     return InvalidArgument(
@@ -147,7 +149,15 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
       {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
   };
+  const auto mixed = MixedPrecisionOf(c, c.device);
+  const bool scaler = mixed.ok() && mixed->loss_scale.dynamic;
+  const std::string scale = c.loss_scale ? "--loss_scale=" + *c.loss_scale : "--precision=" + c.precision;
   std::vector<std::string> sentences;
+  for (const char* setting : ScalerSettings()) {
+    if (!scaler && chosen(setting))
+      sentences.push_back(
+          fmt::format("--{} has no effect with {}: it belongs to --loss_scale=dynamic", setting, scale));
+  }
   for (const Rule& rule : rules) {
     for (const char* setting : rule.settings) {
       if (rule.matters || !chosen(setting)) continue;

@@ -82,7 +82,8 @@ Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& valid
 
 Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   World& world = engine.world();
-  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.size(), world.rank(), updates, evaluation_only));
+  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.size(), world.rank(), updates,
+                                                 world.device->info().plugin, evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
   for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.size() + world.rank());
@@ -106,6 +107,7 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, co
   SY_RETURN_IF_ERROR(impl.PrepareEngine(static_cast<int64_t>(rates.size()), false));
   SY_RETURN_IF_ERROR(InitializeParameters(impl.engine, config.seed));
   // Moments, counters and accumulators start at zero, as the memory is.
+  SY_RETURN_IF_ERROR(InitializeStates(impl.engine));
   SY_RETURN_IF_ERROR(impl.engine.memory().Upload("lr_table", rates.data(), rates.size() * sizeof(float)));
   if (config.resume) SY_RETURN_IF_ERROR(impl.training.keeping->Restore());
   return trainer;
@@ -171,6 +173,9 @@ StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std:
   }
   SY_ASSIGN_OR_RETURN(result.lr, impl.engine.Read(Engine::Scalar::kLearningRate));
   SY_ASSIGN_OR_RETURN(result.grad_norm, impl.engine.Read(Engine::Scalar::kGradNorm));
+  if (impl.engine.Has(Engine::Scalar::kLossScale)) {
+    SY_ASSIGN_OR_RETURN(result.loss_scale, impl.engine.Read(Engine::Scalar::kLossScale));
+  }
   ++impl.training.position.data_step;
   return result;
 }

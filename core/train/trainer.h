@@ -66,6 +66,7 @@ class Trainer {
   // with loops of their own. Where grad_norm is not finite, nothing was updated.
   struct StepResult {
     double loss = 0, lr = 0, grad_norm = 0;  // of this rank; loss is the mean over its micro-batches
+    double loss_scale = 1;                   // that of its gradients
   };
   StatusOr<StepResult> Step(std::span<const std::span<const std::byte>> tensors);
 

@@ -55,6 +55,7 @@ Status Watching::Trained(const MetricsRecord& record, const ProgressState& state
   SY_RETURN_IF_ERROR(Scalar("Loss/training/train_loss", step, record["loss"]));
   SY_RETURN_IF_ERROR(Scalar("Training/learning_rate", step, record["lr"]));
   SY_RETURN_IF_ERROR(Scalar("Training/grad_norm", step, record["grad_norm"]));
+  if (record.contains("loss_scale")) SY_RETURN_IF_ERROR(Scalar("Training/loss_scale", step, record["loss_scale"]));
   progress_.Update(state);
   return OkStatus();
 }

@@ -19,7 +19,8 @@ class Watching {
   static StatusOr<std::unique_ptr<Watching>> Open(const std::string& run_folder, int node, int64_t step,
                                                   bool tensorboard, const Task& task);
 
-  // The training since the last such call. record: a line of the log, with step, loss, lr and grad_norm.
+  // The training since the last such call. record: a line of the log, with step, loss, lr, grad_norm and, where it is
+  // scaled, loss_scale.
   Status Trained(const MetricsRecord& record, const ProgressState& state);
   // epoch: from 1.
   Status Evaluated(int64_t step, int64_t epoch, const EvaluationResult& result, bool best);

@@ -40,7 +40,7 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
       {"--lr=nan", "--lr: expected at least 0, found nan"},
       {"--workers=-1", "--workers"},
       {"--dropout=1.5", "--dropout=1.5"},
-      {"--precision=fp8", "expected fp32 or bf16, found fp8"},
+      {"--precision=fp8", "expected fp32, fp16 or bf16, found fp8"},
       {"--optimizer=adm", "did you mean adam?"},
       {"--schedule=cosin", "did you mean cosine?"},
       {"--warmup=soon", "warm-up"},

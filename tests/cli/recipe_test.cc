@@ -43,6 +43,23 @@ TEST_F(RecipeSettings, GivingOneSettingLeavesTheOthersToTheRecipe) {
   EXPECT_EQ(saved["min_lr"], 1e-5);
 }
 
+// A bare --amp is O1 in fp16; what stands behind it is its value only if it is a level.
+TEST_F(RecipeSettings, MixedPrecisionIsSaidByOneWord) {
+  ExpectSuccess(Run(SmallTraining("--amp --log_every=2")),
+                {"precision   fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"});
+  EXPECT_EQ(SavedConfig()["precision"], "fp16");
+  std::ifstream log(SmallRun() + "/0/log/metrics.jsonl");
+  std::string line;
+  ASSERT_TRUE(std::getline(log, line));
+  EXPECT_EQ(nlohmann::json::parse(line)["loss_scale"], 65536);
+  ExpectSuccess(Run(SmallTraining("--suffix=b --amp O2 --precision=bf16 --loss_scale=128")),
+                {"bf16 (O2), norms in fp32, fp32 master weights, loss scale 128"});
+  ExpectSuccess(Run(SmallTraining("--suffix=c --precision=bf16 --growth_interval=5")),
+                {"bf16 (O1), fp32 master weights\n",
+                 "--growth_interval has no effect with --precision=bf16: it belongs to --loss_scale=dynamic"});
+  ExpectSuccess(Run("eval --checkpoint=run/mlp/shapes/b/run --device=cpu"), {"top-1"});
+}
+
 TEST_F(RecipeSettings, ContradictionsAreRefusedAndSayWhatToDo) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--schedule=multistep", "--schedule=multistep needs --milestones"},
@@ -63,6 +80,9 @@ TEST_F(RecipeSettings, ContradictionsAreRefusedAndSayWhatToDo) {
       {"--beta2=1", "--beta2: expected at least 0 and below 1"},
       {"--gamma=2 --schedule=step --step_size=1", "--gamma: expected above 0 and at most 1, found 2"},
       {"--gamma=0", "--gamma: expected above 0"},
+      {"--amp=O4", "--amp: expected O0, O1, O2 or O3, found O4"},
+      {"--amp --precision=fp32", "--amp=O1 computes in a half type, and --precision=fp32"},
+      {"--amp=O2 --growth_interval=100", "--growth_interval=100 contradicts the preset apex of --amp=O2"},
       {"--lr=0.001 --min_lr=0.01", "--lr=0.001 would rise to --min_lr=0.01"},
       {"--lr=0.001 --warmup_lr=0.01 --warmup=2", "would fall from --warmup_lr=0.01"},
       {"--batch_size=auto --global_batch_size=8", "both decide the batch; give one of them"},

@@ -242,6 +242,24 @@ TEST(AutocastTest, AValueThatSeveralProductsReadIsCastOnce) {
   EXPECT_EQ(casts, 1);
 }
 
+TEST(AutocastTest, ExponentialsLogarithmsAndPowersAreReadAndWrittenInF32) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {4, 8}}, {}), w = graph.Input("w", {DType::kF32, {8, 8}}, {});
+  const Value y = ops::Linear(x, w, {});
+  graph.Output("exp", ops::Unary(SY_PW_EXP, y));
+  graph.Output("relu", ops::Unary(SY_PW_RELU, y));
+  const Graph cast = Autocast(graph, DType::kF16);
+  std::map<std::string, DType> results;
+  for (const Node& node : cast.nodes()) {
+    if (node.op != "pointwise" || node.attributes.as<sy_pointwise_attributes>().instruction_count == 0) continue;
+    results[node.name] = node.outputs[0].dtype;
+    const bool exponential = node.attributes.as<sy_pointwise_attributes>().instructions[0].op == SY_PW_EXP;
+    EXPECT_EQ(node.outputs[0].dtype, exponential ? DType::kF32 : DType::kF16) << node.name;
+    EXPECT_EQ(cast.type(node.inputs[0]).dtype, exponential ? DType::kF32 : DType::kF16) << node.name;
+  }
+  EXPECT_EQ(results.size(), 2u);
+}
+
 TEST(DeadNodesTest, OnlyWhatIsReadRemains) {
   Graph graph;
   const Value x = graph.Input("x", {DType::kF32, {2}}, {Role::kParameter});

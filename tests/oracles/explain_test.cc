@@ -41,7 +41,8 @@ TrainConfig RandomConfig(RandomStream& random) {
   c.layer_decay = one_of(1.0f, 1.0f, 0.7f);
   c.fused_optimizer = random.Below(4) != 0;
   c.label_smoothing = one_of(0.0f, 0.1f);
-  c.precision = one_of("fp32", "bf16");
+  c.precision = one_of("fp32", "bf16", "fp16");
+  if (c.precision != "fp32") c.amp = one_of("O1", "O2", "O3");
   c.bucket_mb = one_of(0.001, 0.01, 25.0);
   c.compile = random.Below(4) != 0;
   c.recompute = one_of("none", "blocks", "every:2");

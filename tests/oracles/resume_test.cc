@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "core/train/checkpoint.h"
 #include "gmock/gmock.h"
@@ -48,10 +49,8 @@ void TakeTurns() {
   }
 }
 
-class Resume : public ::testing::TestWithParam<int> {};
-
-TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
-  const TrainConfig config = SavingConfig(GetParam());
+// Taken up in the middle of the first epoch, between two, and in the middle of the second.
+void ExpectToGoOnAnywhere(const TrainConfig& config) {
   auto whole = MakeRun(config, SharedWorld());
   ASSERT_TRUE(whole.ok()) << Message(whole.status());
   const auto result = whole->trainer->Train();
@@ -82,7 +81,41 @@ TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) {
   }
 }
 
+class Resume : public ::testing::TestWithParam<int> {};
+
+TEST_P(Resume, AnywhereEqualsTheUninterruptedRun) { ExpectToGoOnAnywhere(SavingConfig(GetParam())); }
+
 INSTANTIATE_TEST_SUITE_P(Accumulation, Resume, ::testing::Values(1, 2));
+
+// Scale and both counters are saved: it overflows at first, falls at each second overflow and grows after two updates.
+TEST(ResumeMixedPrecision, TheLossScaleGoesOnWhereItStood) {
+  for (const char* amp : {"O1", "O2"}) {
+    SCOPED_TRACE(amp);
+    TrainConfig config = SavingConfig(1);
+    config.precision = "fp16";
+    config.amp = amp;
+    config.scaler_preset = "default";
+    config.init_scale = 67108864;
+    config.backoff_factor = 0.0078125f;
+    config.growth_interval = 2;
+    config.suffix = std::string("resume_") + amp;
+    ExpectToGoOnAnywhere(config);
+    if (SharedWorld().rank() != 0) continue;
+    std::set<std::vector<char>> scales;
+    for (int step = 1; step <= *config.steps; ++step) {
+      const auto checkpoint = LoadCheckpoint(
+          fmt::format("{}/vit_micro/shapes/{}/run/checkpoints/step-{:08}", config.output, *config.suffix, step));
+      ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+      for (const char* name : {"loss_scale", "loss_scale_growth", "loss_scale_hysteresis"})
+        EXPECT_NE(checkpoint->state.Find(name), nullptr) << name;
+      EXPECT_EQ(checkpoint->state.Find("half/head.weight"), nullptr) << "follows from the weight";
+      std::vector<char> scale(4);
+      ASSERT_TRUE(checkpoint->state.Read(*checkpoint->state.Find("loss_scale"), scale.data()).ok());
+      scales.insert(scale);
+    }
+    EXPECT_GT(scales.size(), 1u) << "it moved";
+  }
+}
 
 // A reader finds what belongs to a weight by the weight's name, and it has the weight's shape; that each holds the
 // weight's own numbers is what the runs above see.

@@ -2,6 +2,8 @@
 // combined is refused by name.
 #include "core/parallel/program.h"
 
+#include <set>
+
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
@@ -46,7 +48,7 @@ Program Build(const ProgramOptions& options, const Workload& workload = Classifi
 Program Forward(const ProgramOptions& options) {
   Program program;
   program.mesh = options.mesh;
-  NamedGraph& plan = program.plans.emplace_back(NamedGraph{"update", {}, {false, true}, true, {}, {}});
+  NamedGraph& plan = program.plans.emplace_back(NamedGraph{"update", {}, {false, true}, true, {}, {}, {}, {}});
   nn::Context context(plan.graph, true, options.seed);
   plan.graph.Output("loss", Classifier(Small()).loss(context));
   return program;
@@ -123,16 +125,88 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
   ProgramOptions tensor, half, none;
   tensor.mesh.tensor = 2;
   EXPECT_THAT(refusal(tensor), HasSubstr("buckets: a mesh of 1 x 1 x 2 ranks"));
-  half.precision = DType::kF16;
-  EXPECT_THAT(refusal(half), HasSubstr("autocast: precision f16"));
+  half.precision = DType::kF64;
+  EXPECT_THAT(refusal(half), HasSubstr("autocast: precision f64: expected fp32, bf16 or fp16"));
   none.accumulation = 0;
   EXPECT_THAT(refusal(none), HasSubstr("gradients: accumulation 0"));
+  ProgramOptions scaler;
+  scaler.loss_scale = {.dynamic = true, .initial = 1024, .hysteresis = 0};
+  EXPECT_THAT(refusal(scaler), HasSubstr("loss_scale: growth interval 1000, hysteresis 0: expected 1 to"));
+  scaler.loss_scale = {.dynamic = true, .initial = 1024, .maximum = 512};
+  EXPECT_THAT(refusal(scaler), HasSubstr("loss scales from 1 over 1024 to 512"));
 }
 
 TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "gradients", "recompute", "buckets", "update"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "gradients", "half_weights", "recompute",
+                                             "buckets", "update", "scaler"}));
+}
+
+// Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.
+TEST(HalfWeights, AreReadByAllPlansAndWrittenByTheUpdate) {
+  ProgramOptions options;
+  options.precision = DType::kF16;
+  options.accumulation = 2;
+  const Program program = Build(options);
+  const auto copies = [](const Graph& graph) {
+    std::set<std::string> names;
+    for (const int id : graph.Inputs(Role::kCopy)) names.insert(graph.node(id).name);
+    return names;
+  };
+  const std::set<std::string> all = copies(program.Find("update")->graph);
+  EXPECT_EQ(all.size(), 4 * 3 + 2u) << "qkv, proj, fc1 and fc2 of each block, patches, head";
+  EXPECT_TRUE(all.contains("half/blocks.1.mlp.fc1.weight"));
+  for (const char* plan : {"begin", "evaluate", "halves"}) EXPECT_EQ(copies(program.Find(plan)->graph), all) << plan;
+  for (const NamedGraph& plan : program.plans) {
+    if (plan.name == "halves") continue;
+    for (const Node& node : plan.graph.nodes()) {
+      if (node.phase != Phase::kForward || !ops::IsCast(plan.graph, node)) continue;
+      const auto& input = plan.graph.node(node.inputs[0].node).input;
+      EXPECT_FALSE(input && input->role == Role::kParameter) << plan.name << ": " << node.name;
+    }
+  }
+  for (const char* plan : {"update", "halves"}) {
+    std::set<std::string> written;
+    const Graph& graph = program.Find(plan)->graph;
+    for (const Node& node : graph.nodes()) {
+      if (node.op == "assign" && graph.node(node.inputs[0].node).input->role == Role::kCopy)
+        written.insert(graph.node(node.inputs[0].node).name);
+    }
+    EXPECT_EQ(written, all) << plan;
+  }
+  EXPECT_EQ(Build({}).Find("halves"), nullptr) << "in f32 there are none";
+}
+
+// The residual stream of a half model is half; its norms keep f32 parameters, unless they are told not to.
+TEST(HalfWeights, OfAHalfModelAreAllButThoseOfNormsAndBiases) {
+  ProgramOptions options;
+  options.precision = DType::kF16;
+  options.amp = AmpLevel::kO2;
+  Program program = Build(options);
+  Graph& graph = program.plans[0].graph;
+  EXPECT_TRUE(graph.FindInput("half/pos_embed"));
+  EXPECT_TRUE(graph.FindInput("half/cls_token"));
+  EXPECT_FALSE(graph.FindInput("half/blocks.0.norm1.weight"));
+  for (const Node& node : graph.nodes()) {
+    if (node.op == "layer_norm") {
+      EXPECT_EQ(graph.type(node.inputs[0]).dtype, DType::kF16) << node.name;
+      EXPECT_EQ(node.outputs[0].dtype, DType::kF16) << node.name;
+      EXPECT_EQ(graph.type(node.inputs[1]).dtype, DType::kF32) << node.name;
+    }
+    if (node.op == "cross_entropy") {
+      EXPECT_EQ(graph.type(node.inputs[0]).dtype, DType::kF32);
+    }
+  }
+  options.norms_in_f32 = false;
+  EXPECT_TRUE(Build(options).plans[0].graph.FindInput("half/blocks.0.norm1.weight"));
+  options.amp = AmpLevel::kO3;
+  program = Build(options);
+  for (const Node& node : program.plans[0].graph.nodes()) {
+    if (node.op == "cross_entropy") {
+      EXPECT_EQ(program.plans[0].graph.type(node.inputs[0]).dtype, DType::kF16);
+    }
+  }
 }
 
 }  // namespace

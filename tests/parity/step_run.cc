@@ -36,9 +36,15 @@ std::unique_ptr<StepRun> StepRun::Make(TestDevice& test, const ResolvedModel& mo
     SY_ASSIGN_OR_RETURN(const Program program, RecordedProgram(model, batch, precision));
     SY_ASSIGN_OR_RETURN(run->step_plan_, compile(program.Find("update")->graph));
     SY_ASSIGN_OR_RETURN(run->evaluation_plan_, compile(program.Find("evaluate")->graph));
+    if (const NamedGraph* const halves = program.Find("halves")) {
+      SY_ASSIGN_OR_RETURN(run->halves_plan_, compile(halves->graph));
+    }
     SY_ASSIGN_OR_RETURN(run->memory_, Memory::Allocate(*run->layout_, *test.device, nullptr));
     SY_ASSIGN_OR_RETURN(run->step_, Instance::Bind(*run->step_plan_, *run->memory_, nullptr));
     SY_ASSIGN_OR_RETURN(run->evaluation_, Instance::Bind(*run->evaluation_plan_, *run->memory_, nullptr));
+    if (run->halves_plan_) {
+      SY_ASSIGN_OR_RETURN(run->halves_, Instance::Bind(*run->halves_plan_, *run->memory_, nullptr));
+    }
     SY_ASSIGN_OR_RETURN(run->stream_, test.device->NewStream());
     return run->memory_->Upload("lr_table", &kRate, sizeof kRate);
   };
@@ -56,6 +62,9 @@ void StepRun::SetParameters(const HostTensors& values) {
     const Status status = memory_->Upload(name, tensor.values.data(), tensor.values.size() * sizeof(float));
     ASSERT_TRUE(status.ok()) << Message(status);
   }
+  if (!halves_) return;
+  ASSERT_TRUE(halves_->Run(stream_).ok());
+  ASSERT_TRUE(memory_->device().Synchronize().ok());
 }
 
 // The tensors called prefix + NAME, by the parameter's NAME.

@@ -32,9 +32,9 @@ class StepRun {
  private:
   HostTensors Download(const std::string& prefix) const;
   std::unique_ptr<Layout> layout_;
-  std::unique_ptr<Plan> step_plan_, evaluation_plan_;
+  std::unique_ptr<Plan> step_plan_, evaluation_plan_, halves_plan_;  // the last: null where no weight has a half copy
   std::unique_ptr<Memory> memory_;
-  std::unique_ptr<Instance> step_, evaluation_;
+  std::unique_ptr<Instance> step_, evaluation_, halves_;
   Stream stream_;
 };
 

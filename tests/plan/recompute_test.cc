@@ -62,7 +62,7 @@ struct Running {
   Layout layout;
   std::vector<std::unique_ptr<Plan>> plans;
   std::unique_ptr<Memory> memory;
-  std::vector<std::unique_ptr<Instance>> instances;  // as plans
+  std::vector<std::unique_ptr<Instance>> instances;  // as plans: those of the schedule, then "halves", if any
   uint64_t activations() const { return layout.bytes(kActivationsArena); }
 };
 
@@ -71,9 +71,12 @@ class RecomputeOnDevice : public DeviceTest {
   void Compile(const Program& program, bool fuse, Running* running) {
     PlanOptions options;
     options.fuse = fuse;
-    for (const Action& action : program.schedule) {
-      auto plan = Plan::Compile(program.plans[static_cast<size_t>(action.plan)].graph, *test_->kernels,
-                                test_->reference_kernels.get(), running->layout, options);
+    std::vector<const Graph*> graphs;
+    for (const Action& action : program.schedule)
+      graphs.push_back(&program.plans[static_cast<size_t>(action.plan)].graph);
+    if (const NamedGraph* const halves = program.Find("halves")) graphs.push_back(&halves->graph);
+    for (const Graph* graph : graphs) {
+      auto plan = Plan::Compile(*graph, *test_->kernels, test_->reference_kernels.get(), running->layout, options);
       ASSERT_TRUE(plan.ok()) << Message(plan.status());
       running->plans.push_back(std::move(*plan));
     }
@@ -106,6 +109,9 @@ class RecomputeOnDevice : public DeviceTest {
         kept.push_back(node.name);
     }
     for (const GradientPlace& place : program.gradient_places) kept.push_back(place.bucket);
+    if (program.Find("halves") != nullptr) {
+      EXPECT_TRUE(running.instances.back()->Run(*stream).ok());
+    }
     Set(running, "lr_table", std::vector<float>(kUpdates, 1e-2f));
     RandomStream random(7);
     for (int update = 0; update < kUpdates; ++update) {

@@ -1,11 +1,13 @@
 // The table of a training run, with the models' own settings in it.
 #include <fstream>
+#include <functional>
 #include <set>
 
 #include "core/data/augmentation.h"
 #include "core/data/resize.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/schedule.h"
+#include "core/train/mixed_precision.h"
 #include "gmock/gmock.h"
 #include "tools/switchyard/run_settings.h"
 
@@ -122,6 +124,104 @@ TEST(RunTable, ValuesOutsideTheirRangeAreRefusedInAConfigurationToo) {
   EXPECT_TRUE(CheckTrainConfig(config).ok()) << Message(CheckTrainConfig(config));
   config.workers = 0;
   EXPECT_THAT(Message(CheckTrainConfig(config)), testing::HasSubstr("--workers: expected at least 1, found 0"));
+}
+
+struct Meaning {
+  std::string precision, amp, loss_scale, device, text;
+};
+
+TEST(MixedPrecisionSettings, MeanWhatIsSaidOfThem) {
+  const std::vector<Meaning> cases = {
+      {"fp32", "", "", "cpu", "fp32"},
+      {"fp32", "O0", "", "cpu", "fp32"},
+      {"bf16", "", "", "cpu", "bf16 (O1), fp32 master weights"},
+      {"fp16", "", "", "cpu", "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
+      {"fp16", "on", "", "cpu", "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
+      {"fp16", "on", "", "npu", "fp16 (O2), norms in fp32, fp32 master weights, loss scale 1024"},
+      {"fp16", "O2", "", "cpu", "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
+      {"fp16", "O3", "", "npu", "fp16 (O3), fp32 master weights"},
+      {"fp16", "O2", "128", "cpu", "fp16 (O2), norms in fp32, fp32 master weights, loss scale 128"},
+      {"bf16", "O2", "-1", "cpu",
+       "bf16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
+      {"fp32", "", "dynamic", "npu", "fp32, dynamic loss scale from 65536 (default)"}};
+  for (const Meaning& c : cases) {
+    TrainConfig config;
+    config.precision = c.precision;
+    if (!c.amp.empty()) config.amp = c.amp;
+    if (!c.loss_scale.empty()) config.loss_scale = c.loss_scale;
+    const auto mixed = MixedPrecisionOf(config, c.device);
+    ASSERT_TRUE(mixed.ok()) << Message(mixed.status());
+    EXPECT_EQ(Text(*mixed), c.text) << c.precision << " " << c.amp << " " << c.device;
+  }
+}
+
+TEST(MixedPrecisionSettings, PresetsAreThoseOfTheirSystems) {
+  const auto scale = [](const char* preset) {
+    TrainConfig config;
+    config.precision = "fp16";
+    config.scaler_preset = preset;
+    return MixedPrecisionOf(config, "cpu")->loss_scale;
+  };
+  const LossScaleOptions standard = scale("default"), apex = scale("apex"), torch = scale("torch");
+  EXPECT_EQ(standard.growth_interval, 1000);
+  EXPECT_EQ(standard.hysteresis, 2);
+  EXPECT_EQ(standard.maximum, 4294967296.0f);
+  EXPECT_EQ(standard.minimum, 1);
+  for (const LossScaleOptions& o : {apex, torch}) {
+    EXPECT_EQ(o.growth_interval, 2000);
+    EXPECT_EQ(o.hysteresis, 1);
+  }
+  EXPECT_EQ(apex.maximum, 16777216);
+  EXPECT_EQ(torch.maximum, 4294967296.0f);
+  for (const LossScaleOptions& o : {standard, apex, torch}) {
+    EXPECT_TRUE(o.dynamic);
+    EXPECT_EQ(o.initial, 65536);
+    EXPECT_EQ(o.growth_factor, 2);
+    EXPECT_EQ(o.backoff_factor, 0.5f);
+  }
+}
+
+TEST(MixedPrecisionSettings, ContradictionsAreNamed) {
+  const auto refusal = [](const std::function<void(TrainConfig&)>& change) {
+    TrainConfig config;
+    config.precision = "fp16";
+    change(config);
+    return Message(CheckTrainConfig(config));
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.amp = "O0"; }),
+              HasSubstr("--amp=O0 computes in fp32, and --precision=fp16"));
+  EXPECT_THAT(refusal([](TrainConfig& c) {
+                c.amp = "O1";
+                c.precision = "fp32";
+              }),
+              HasSubstr("--amp=O1 computes in a half type, and --precision=fp32; give --precision=fp16 or bf16"));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.keep_batchnorm_fp32 = true; }),
+              HasSubstr("--keep_batchnorm_fp32 is about a model in a half type"));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.loss_scale = "much"; }),
+              HasSubstr("--loss_scale: expected a number above 0, or dynamic (or -1), found much"));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.loss_scale = "0"; }), HasSubstr("found 0"));
+  EXPECT_THAT(refusal([](TrainConfig& c) {
+                c.scaler_preset = "torch";
+                c.growth_interval = 500;
+              }),
+              HasSubstr("--growth_interval=500 contradicts --scaler_preset=torch, which has 2000"));
+  EXPECT_THAT(refusal([](TrainConfig& c) {
+                c.amp = "O2";
+                c.hysteresis = 2;
+              }),
+              HasSubstr("--hysteresis=2 contradicts the preset apex of --amp=O2, which has 1"));
+  EXPECT_EQ(refusal([](TrainConfig& c) {
+              c.amp = "O2";
+              c.hysteresis = 1;
+              c.min_scale = 4;
+            }),
+            Message(OkStatus()))
+      << "the preset says the same of the one and nothing of the other";
+  EXPECT_EQ(refusal([](TrainConfig& c) { c.growth_interval = 500; }), Message(OkStatus()));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.growth_factor = 1; }), HasSubstr("--growth_factor: expected above 1"));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.backoff_factor = 1; }), HasSubstr("--backoff_factor: expected above 0"));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.min_scale = 1e6f; }), HasSubstr("in ascending order"));
 }
 
 }  // namespace

@@ -123,7 +123,12 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
     } else {
       Typed typed = TakeApart(argument, accepted);
       if (!accepted.Knows(typed.name)) return accepted.Unknown(typed.name);
-      if (!typed.has_value && i + 1 == arguments.size()) return InvalidArgument("--{} needs a value", typed.name);
+      const Setting* const row = accepted.Row(typed.name);
+      const bool follows = i + 1 < arguments.size();
+      if (!typed.has_value && row != nullptr && !row->bare.empty() &&
+          !(follows && std::find(row->choices.begin(), row->choices.end(), arguments[i + 1]) != row->choices.end()))
+        typed = {typed.name, row->bare, true};
+      if (!typed.has_value && !follows) return InvalidArgument("--{} needs a value", typed.name);
       if (!typed.has_value) typed.value = arguments[++i];
       SY_RETURN_IF_ERROR(take(typed, argument));
     }

@@ -23,9 +23,9 @@ struct CommandLine {
   Settings settings;
 };
 
-// Takes "--name=value", "--name value", "--flag" and "--noflag"; "--" ends the flags. An unknown flag is an error with
-// a suggestion. Then the environment and the --config file say what the command line left open; of two settings that
-// exclude each other the one from nearer stays.
+// Takes "--name=value", "--name value", "--flag" (switches, and settings with a bare value) and "--noflag"; "--" ends
+// the flags. An unknown flag is an error with a suggestion. Then the environment and the --config file say what the
+// command line left open; of two settings that exclude each other the one from nearer stays.
 StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments, const AcceptedFlags& accepted);
 
 // One line "  --name  help [default]" for each flag of a command.

@@ -96,6 +96,9 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   const ResolvedModel resolved = setup.resolved;
   const ModelInfo& info = *resolved.info;
   FillFromModel(setup.settings, resolved, dataset);
+  // Mixed precision without a word about the type is that in fp16.
+  if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
+    setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
   SY_ASSIGN_OR_RETURN(setup.automatic_batch, DecideBatch(setup.settings, info, world));
   setup.config = RunConfigOf(setup.settings, resolved);
   SY_RETURN_IF_ERROR(CheckTrainConfig(setup.config));

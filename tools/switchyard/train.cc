@@ -10,6 +10,7 @@
 #include "core/base/logging.h"
 #include "core/settings/listing.h"
 #include "core/train/file_calls.h"
+#include "core/train/mixed_precision.h"
 #include "core/train/recipe.h"
 #include "core/train/stopping.h"
 #include "fmt/ranges.h"
@@ -84,7 +85,8 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              c.schedule, WarmupText(c.warmup, trainer.schedule()), c.weight_decay,
              limit > 0 ? fmt::format(", gradients clipped to norm {:g}", limit) : "");
   if (c.ema_decay > 0) fmt::print("  average     of the weights, memory {:g} per update\n", c.ema_decay);
-  fmt::print("  precision   {}{}\n", c.precision, c.precision == "bf16" ? " with fp32 master weights" : "");
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.plugin));
+  fmt::print("  precision   {}\n", Text(mixed));
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);

@@ -123,6 +123,13 @@ Value Cast(const Value& x, DType dtype, Where where) {
   return x.dtype() == dtype ? x : Pointwise({x}, Copy(), {dtype}, where)[0];
 }
 
+bool IsCast(const Graph& graph, const Node& node) {
+  return node.op == "pointwise" && node.inputs.size() == 1 && node.outputs.size() == 1 &&
+         node.attributes.as<sy_pointwise_attributes>().instruction_count == 0 &&
+         graph.type(node.inputs[0]).shape == node.outputs[0].shape &&
+         graph.type(node.inputs[0]).dtype != node.outputs[0].dtype;
+}
+
 Value BroadcastTo(const Value& x, const Shape& shape, Where where) {
   return x.shape() == shape ? x : x.graph().Add("pointwise", {x}, Attributes(Copy()), {.shape = shape}, where)[0];
 }
@@ -303,6 +310,16 @@ std::string PointwiseFactors(const Graph& graph, const Node& node) {
   return fmt::format("{} -> {}", fmt::join(inputs, ", "), fmt::join(outputs, ", "));
 }
 
+// Exponentials, logarithms and powers leave the range of a half type early: they are read and written in f32.
+Precision PointwisePrecision(const Node& node) {
+  const auto& program = node.attributes.as<sy_pointwise_attributes>();
+  for (uint32_t j = 0; j < program.instruction_count; ++j) {
+    const int32_t op = program.instructions[j].op;
+    if (op == SY_PW_EXP || op == SY_PW_LOG || op == SY_PW_POW) return Precision::kFull;
+  }
+  return Precision::kWidest;
+}
+
 }  // namespace
 
 std::vector<OpDefinition> PointwiseOps() {
@@ -315,6 +332,7 @@ std::vector<OpDefinition> PointwiseOps() {
                  return static_cast<double>(n.outputs[0].elements()) *
                         n.attributes.as<sy_pointwise_attributes>().instruction_count;
                },
+           .precision = PointwisePrecision,
            .factors = {"..., ... -> ...", PointwiseFactors}}};
 }
 

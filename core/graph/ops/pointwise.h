@@ -21,6 +21,7 @@ Value Select(const Value& condition, const Value& a, const Value& b,
              Where where = Where::current());  // condition ≠ 0 ? a : b
 Value Full(Graph& graph, const Shape& shape, float value, DType dtype = DType::kF32, Where where = Where::current());
 Value Cast(const Value& x, DType dtype, Where where = Where::current());  // x itself where the dtype is already that
+bool IsCast(const Graph& graph, const Node& node);                        // does it change the dtype and nothing else?
 Value BroadcastTo(const Value& x, const Shape& shape, Where where = Where::current());
 
 inline Value Add(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_ADD, a, b, w); }

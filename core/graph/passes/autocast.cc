@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-bool IsHalfOp(const Node& node) { return TraitsOf(node.op).precision == Precision::kHalf; }
+bool IsHalfOp(const Node& node) { return PrecisionOf(node) == Precision::kHalf; }
 
 // Is node `id` read by half ops alone, directly or through views?
 bool OnlyHalfOpsRead(const Graph& graph, const std::vector<std::vector<int>>& users, int id) {
@@ -29,10 +29,22 @@ std::optional<DType> WidestFloating(const std::vector<Value>& values) {
   return widest;
 }
 
+// Does the value come from outside the graph, as a parameter or with the batch?
+bool IsGiven(const Value& value) {
+  const auto& input = value.graph().node(value.ref().node).input;
+  return input && (input->role == Role::kParameter || input->role == Role::kBatch);
+}
+bool IsParameter(const Value& value) {
+  const auto& input = value.graph().node(value.ref().node).input;
+  return input && input->role == Role::kParameter;
+}
+
 }  // namespace
 
-Graph Autocast(const Graph& forward, DType half) {
+Graph Autocast(const Graph& forward, const AutocastOptions& options) {
   const auto users = forward.Users();
+  const DType half = options.half;
+  const bool half_model = options.level != AmpLevel::kO1;
   std::map<Ref, Value> halves;  // one half copy per new value
   return Rewrite("autocast", forward, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
     const Node& node = forward.node(id);
@@ -45,25 +57,39 @@ Graph Autocast(const Graph& forward, DType half) {
       if (!copy) copy = ops::Cast(v, half, node.where);
       v = copy;
     };
+    // A parameter that the op takes in f32 alone, with the digits of a half.
+    const auto round_parameters = [&] {
+      for (Value& v : inputs) {
+        if (options.norms_in_f32 || !IsParameter(v)) continue;
+        to_half(v);
+        v = ops::Cast(v, DType::kF32, node.where);
+      }
+    };
     if (traits.structural && !traits.view) {  // states and outputs keep their dtype
       for (size_t i = 0; i < inputs.size(); ++i)
         inputs[i] = ops::Cast(inputs[i], forward.type(node.inputs[i]).dtype, node.where);
       return r.result.Clone(node, inputs);
     }
-    switch (traits.precision) {
+    switch (PrecisionOf(node)) {
       case Precision::kHalf:
         for (int i = 0; i < traits.half_inputs; ++i) to_half(inputs[i]);
         wanted.dtypes[0] = half;
         break;
       case Precision::kFull:
+        round_parameters();
+        if (options.level == AmpLevel::kO3) break;
         for (Value& v : inputs) {
           if (IsFloating(v.dtype())) v = ops::Cast(v, DType::kF32, node.where);
         }
         break;
       case Precision::kReaders:
-        if (OnlyHalfOpsRead(forward, users, id)) wanted.dtypes[0] = half;
+        round_parameters();
+        if (half_model || OnlyHalfOpsRead(forward, users, id)) wanted.dtypes[0] = half;
         break;
       case Precision::kWidest:
+        for (Value& v : inputs) {
+          if (half_model && IsGiven(v)) to_half(v);
+        }
         if (const std::optional<DType> widest = WidestFloating(inputs)) {
           for (Value& v : inputs) {
             if (traits.one_dtype) v = ops::Cast(v, *widest, node.where);

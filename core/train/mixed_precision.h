@@ -1,0 +1,40 @@
+// Mixed precision of a run, from its settings: the half type, the level of apex.amp, and the loss scale with its
+// presets. Thread-safe: pure functions.
+//
+//   preset    initial  growth  backoff  interval  hysteresis  minimum  maximum
+//   default   2^16     2       0.5      1000      2           1        2^32
+//   apex      2^16     2       0.5      2000      1           1        2^24      apex.amp; of O2, unless another is
+//   given torch     2^16     2       0.5      2000      1           1        2^32      torch.amp.GradScaler
+//
+// A single parameter changes the preset `default`; beside another preset it is an error where it says something else,
+// except for the minimum (and the maximum of torch), which those leave open.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/graph/passes/autocast.h"
+#include "core/parallel/loss_scaling.h"
+#include "core/train/config.h"
+
+namespace switchyard {
+
+struct MixedPrecision {
+  DType half = DType::kF32;  // of products; kF32: O0
+  AmpLevel level = AmpLevel::kO1;
+  bool norms_in_f32 = true;
+  LossScaleOptions loss_scale;
+  std::string preset;  // of a dynamic loss scale
+};
+
+// device: the plugin that the run computes on, which decides what a bare --amp and an open --loss_scale mean. Settings
+// that contradict each other are InvalidArgument and say what to do.
+StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, const std::string& device);
+
+// "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"
+std::string Text(const MixedPrecision& precision);
+
+// The settings that matter only to a dynamic loss scale.
+const std::vector<const char*>& ScalerSettings();
+
+}  // namespace switchyard

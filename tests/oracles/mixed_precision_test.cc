@@ -1,0 +1,212 @@
+// Loss scaling and half models between ranks and in whole runs: a static power of two changes no bit, an overflow on
+// one rank leaves the update out on all, and half models learn as well as one in f32.
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "core/base/environment.h"
+#include "core/graph/ops/matmul.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/parallel/program.h"
+#include "core/train/plans.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+HostTensors TrainedScaled(const TrainConfig& config, std::vector<Trainer::StepResult>* results = nullptr) {
+  World& world = SharedWorld();
+  auto run = MakeRun(config, world);
+  EXPECT_TRUE(run.ok()) << Message(run.status());
+  if (!run.ok()) return {};
+  const int64_t own = int64_t{config.batch_size} * config.accumulation;
+  for (int64_t update = 0; update < 3; ++update) {
+    HostBatch batch;
+    for (int64_t i = 0; i < own; ++i)
+      batch.Append(run->setup, "scaled", (update * own + i) * world.size() + world.rank());
+    const auto result = run->trainer->Step(batch.tensors());
+    EXPECT_TRUE(result.ok()) << Message(result.status());
+    if (!result.ok()) return {};
+    if (results != nullptr) results->push_back(*result);
+  }
+  return *run->trainer->Parameters();
+}
+
+TEST(StaticLossScale, APowerOfTwoChangesNoBit) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    SCOPED_TRACE(precision);
+    TrainConfig config = SmallConfig();
+    config.precision = precision;
+    config.optimizer = "adamw";
+    config.lr = 1e-3f;
+    config.clip = 0.5f;
+    config.accumulation = 2;
+    config.own["dropout"] = 0.2;
+    config.train_size = 96;
+    std::vector<Trainer::StepResult> plain, scaled;
+    const HostTensors expected = TrainedScaled(config, &plain);
+    for (const char* scale : {"1024", "0.125"}) {
+      scaled.clear();
+      config.loss_scale = scale;
+      ExpectEqual(TrainedScaled(config, &scaled), expected);
+      ASSERT_EQ(scaled.size(), plain.size());
+      for (size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_EQ(scaled[i].grad_norm, plain[i].grad_norm) << "of the gradients without the scale";
+        EXPECT_EQ(scaled[i].loss, plain[i].loss);
+        EXPECT_EQ(scaled[i].loss_scale, std::stod(scale));
+      }
+    }
+  }
+}
+
+// loss = mean of x·wᵀ in f16: an x near the end of f16's range makes the weight's gradient infinite, on the rank that
+// has it.
+Workload ProductInHalf() {
+  const auto product = [](nn::Context& c) {
+    const Value x = c.graph.Input("x", {DType::kF32, {4, 8}}, {});
+    return ops::Linear(x, nn::Parameter(c, "w", {8, 8}, {}, true), {});
+  };
+  return {"product", [product](nn::Context& c) { return ops::Mean(ops::Cast(product(c), DType::kF32)); },
+          [product](nn::Context& c) { c.graph.Output("y", product(c)); }};
+}
+
+TEST(DynamicLossScale, AnOverflowOnOneRankLeavesTheUpdateOutOnAll) {
+  World& world = SharedWorld();
+  ProgramOptions options;
+  options.mesh.data = world.size();
+  options.precision = DType::kF16;
+  options.optimizer.kind = SY_OPTIMIZER_SGD;
+  options.loss_scale = {.dynamic = true, .initial = 65536, .growth_interval = 2, .hysteresis = 1};
+  auto program = BuildProgram(ProductInHalf(), options, world.rank());
+  ASSERT_TRUE(program.ok()) << Message(program.status());
+  const std::vector<Group> groups = program->groups;
+  int of_gradients = 0;
+  for (const Node& node : program->Find("update")->graph.nodes()) of_gradients += node.op == "all_reduce";
+  EXPECT_EQ(of_gradients, world.size() > 1 ? 1 : 0) << "the verdict takes no collective of its own";
+  TrainConfig config;
+  TrainingPlans plans;
+  const Status compiled = plans.Compile(config, std::move(*program), *world.device, world.reference.get());
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  auto memory = Memory::Allocate(*plans.layout, *world.device, world.communicator.get());
+  ASSERT_TRUE(memory.ok()) << Message(memory.status());
+  const auto communicators = world.CommunicatorsOf(groups);
+  ASSERT_TRUE(communicators.ok()) << Message(communicators.status());
+  auto step = Instance::Bind(*plans.plans[static_cast<size_t>(plans.IndexOf("update"))], **memory, *communicators, 0);
+  ASSERT_TRUE(step.ok()) << Message(step.status());
+  const auto stream = world.device->NewStream();
+  ASSERT_TRUE(stream.ok());
+  const float rate = 0.5f;
+  ASSERT_TRUE((*memory)->Upload("lr_table", &rate, sizeof rate).ok());
+  ASSERT_TRUE((*memory)->Upload("loss_scale", &options.loss_scale.initial, sizeof(float)).ok());
+  const auto number = [&](const char* name) {
+    float value = NAN;
+    EXPECT_TRUE((*memory)->Download(name, &value, sizeof value).ok()) << name;
+    return value;
+  };
+  const auto parameters = [&] {
+    HostTensor w{{8, 8}, std::vector<float>(64)};
+    EXPECT_TRUE((*memory)->Download("w", w.values.data(), 64 * sizeof(float)).ok());
+    return HostTensors{{"w", w}};
+  };
+  int32_t updates = 0;
+  float scale = options.loss_scale.initial, grown = 0;
+  for (const bool overflows : {true, false, true, false, false, true}) {
+    SCOPED_TRACE(fmt::format("{} at {}", overflows ? "overflow" : "none", scale));
+    const bool here = overflows && world.rank() == world.size() - 1;
+    const std::vector<float> x(32, here ? 60000.0f : 0.25f);
+    ASSERT_TRUE((*memory)->Upload("x", x.data(), x.size() * sizeof(float)).ok());
+    const HostTensors before = parameters();
+    ASSERT_TRUE((*step)->Run(*stream).ok());
+    ASSERT_TRUE(world.Synchronize(*stream).ok());
+    EXPECT_EQ(std::isfinite(number("output/grad_norm")), !overflows);
+    EXPECT_EQ(number("output/loss_scale_of_update"), scale);
+    EXPECT_EQ(parameters().at("w").values == before.at("w").values, overflows);
+    ExpectEqualOnAllRanks(parameters());
+    updates += !overflows;
+    grown = overflows ? 0 : grown + 1;
+    scale = overflows ? scale / 2 : grown == 2 ? scale * 2 : scale;
+    if (grown == 2) grown = 0;
+    EXPECT_EQ(number("loss_scale"), scale);
+    int32_t made = 0;
+    ASSERT_TRUE((*memory)->Download("update", &made, sizeof made).ok());
+    EXPECT_EQ(made, updates);
+  }
+}
+
+TEST(HalfModels, TrainEqualOnAllRanksAndNearF32) {
+  TrainConfig config = SmallConfig();
+  config.own["dropout"] = 0.1;
+  std::vector<Trainer::StepResult> single;
+  TrainedScaled(config, &single);
+  for (const char* precision : {"fp16", "bf16"}) {
+    for (const char* amp : {"O1", "O2", "O3"}) {
+      SCOPED_TRACE(fmt::format("{} {}", precision, amp));
+      config.precision = precision;
+      config.amp = amp;
+      std::vector<Trainer::StepResult> results;
+      const HostTensors found = TrainedScaled(config, &results);
+      ExpectEqualOnAllRanks(found);
+      ASSERT_EQ(results.size(), single.size());
+      for (size_t i = 0; i < results.size(); ++i)
+        EXPECT_NEAR(results[i].loss, single[i].loss, 0.02 * single[i].loss) << "of update " << i;
+    }
+  }
+}
+
+// The host learns of it one update later on an asynchronous device, and names what overflowed.
+TEST(DynamicLossScale, AtItsFloorTheRunStopsWithTheNameOfATensor) {
+  TrainConfig config = SmallConfig();
+  config.precision = "fp16";
+  config.lr = 1e9f;
+  config.init_scale = 2;
+  config.hysteresis = 1;
+  config.steps = 12;
+  config.suffix = "floor";
+  auto run = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto result = run->trainer->Train();
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(Message(result.status()), HasSubstr("the loss scale has come down to its floor of 1"));
+  EXPECT_THAT(Message(result.status()), testing::AnyOf(HasSubstr("that is not finite"), HasSubstr("holds")));
+}
+
+TEST(HalfModels, LearnFashionMnistAsF32Does) {
+  if (!Environment("SWITCHYARD_DATA")) GTEST_SKIP() << "SWITCHYARD_DATA is not set";
+  if (SharedWorld().size() != 1) GTEST_SKIP() << "of one rank";
+  if (SharedWorld().device->info().plugin != "cpu") GTEST_SKIP() << "on the cpu plugin";
+  std::map<std::string, double> losses;
+  for (const auto& [precision, amp] : std::vector<std::pair<std::string, std::string>>{
+           {"fp32", "O0"}, {"fp16", "O1"}, {"fp16", "O2"}, {"bf16", "O2"}}) {
+    TrainConfig config = SmallConfig();
+    config.own = {};
+    config.dataset = "fashion-mnist";
+    config.image_size.reset();
+    config.train_size.reset();
+    config.validation_size.reset();
+    config.batch_size = 64;
+    config.steps = 120;
+    config.optimizer = "adamw";
+    config.lr = 2e-3f;
+    config.warmup = "20";
+    config.clip = 1;
+    config.schedule = "cosine";
+    config.precision = precision;
+    config.amp = amp;
+    config.suffix = precision + amp;
+    auto run = MakeRun(config, SharedWorld());
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    const auto result = run->trainer->Train();
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    losses[precision + amp] = result->evaluation.metrics.at("loss");
+  }
+  EXPECT_LT(losses.at("fp32O0"), 1.3) << "of 2.3 at the start";
+  for (const auto& [name, loss] : losses) EXPECT_NEAR(loss, losses.at("fp32O0"), 0.03) << name;
+}
+
+}  // namespace
+}  // namespace switchyard
