@@ -101,15 +101,25 @@ Value BuildModel(const ResolvedModel& model, nn::Context& context, const Value& 
   return model.info->family->build(model, context, images);
 }
 
-std::map<std::string, TensorType> ParameterTypes(const ResolvedModel& model) {
+namespace {
+
+std::map<std::string, TensorType> TypesOf(const ResolvedModel& model, bool state) {
   Graph graph;
   nn::Context context(graph);
   BuildModel(model, context,
              graph.Input("images", {DType::kF32, {1, model.image_size, model.image_size, model.channels}}, {}));
   std::map<std::string, TensorType> types;
-  for (const int id : graph.Inputs(Role::kParameter)) types[graph.node(id).name] = graph.node(id).outputs[0];
+  for (const Node& node : graph.nodes()) {
+    if (!node.input) continue;
+    if (node.input->role == Role::kParameter || (state && node.input->of_model)) types[node.name] = node.outputs[0];
+  }
   return types;
 }
+
+}  // namespace
+
+std::map<std::string, TensorType> ParameterTypes(const ResolvedModel& model) { return TypesOf(model, false); }
+std::map<std::string, TensorType> WeightTypes(const ResolvedModel& model) { return TypesOf(model, true); }
 
 int64_t ParameterCount(const ResolvedModel& model) {
   int64_t count = 0;

@@ -82,8 +82,9 @@ nlohmann::json ArchitectureOf(const ResolvedModel& model);
 // images (B, image_size, image_size, channels) f32 → logits (B, classes).
 Value BuildModel(const ResolvedModel& model, nn::Context& context, const Value& images);
 
-// The parameters of a model by name, as BuildModel makes them.
+// The parameters of a model by name, as BuildModel makes them; and all that files of weights hold: with its state.
 std::map<std::string, TensorType> ParameterTypes(const ResolvedModel& model);
+std::map<std::string, TensorType> WeightTypes(const ResolvedModel& model);
 int64_t ParameterCount(const ResolvedModel& model);  // elements
 
 }  // namespace switchyard

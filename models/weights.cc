@@ -46,7 +46,7 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
   }
   const ModelFamily& family = *model.info->family;
   if (family.from_file != nullptr) tensors = family.from_file(std::move(tensors));
-  std::map<std::string, TensorType> expected = ParameterTypes(model);
+  std::map<std::string, TensorType> expected = WeightTypes(model);
   if (reset_head) {
     std::erase_if(expected, [&](const auto& entry) { return IsHead(family, entry.first); });
     std::erase_if(tensors, [&](const auto& entry) { return IsHead(family, entry.first); });

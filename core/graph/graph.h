@@ -97,6 +97,9 @@ struct InputInfo {
   Role role = Role::kBatch;
   Initializer initializer;
   bool weight_decay = true;  // parameters only: false for biases, norms, position tables
+  // State only: it is the model's own, as running statistics are. It starts with `initializer`, files of weights hold
+  // it, and it is equal on all ranks after each update.
+  bool of_model = false;
 };
 
 enum class Phase { kForward, kBackward, kUpdate };

@@ -4,15 +4,28 @@
 
 namespace switchyard::nn {
 
-Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
-                bool weight_decay, Where where) {
+namespace {
+
+Value Shared(Context& context, const std::string& name, const Shape& shape, const InputInfo& info, Where where) {
   const TensorType type = {DType::kF32, shape};
   if (const Value existing = context.graph.FindInput(context.graph.ScopedName(name))) {
     if (existing.type() == type) return existing;
     ThrowBuildError("parameter", fmt::format("used before with another shape than {}", ToString(shape)), {existing},
                     where);
   }
-  return context.graph.Input(name, type, {Role::kParameter, initializer, weight_decay}, where);
+  return context.graph.Input(name, type, info, where);
+}
+
+}  // namespace
+
+Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
+                bool weight_decay, Where where) {
+  return Shared(context, name, shape, {Role::kParameter, initializer, weight_decay}, where);
+}
+
+Value State(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
+            Where where) {
+  return Shared(context, name, shape, {Role::kState, initializer, false, true}, where);
 }
 
 void UseSampleInputs(Context& context, int64_t samples, Where where) {

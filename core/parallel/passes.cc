@@ -94,8 +94,8 @@ Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
-  static const std::vector<Pass> passes = {AutocastPass(), GradientsPass(), RecomputePass(), BucketsPass(),
-                                           UpdatePass()};
+  static const std::vector<Pass> passes = {AutocastPass(),   GradientsPass(), RecomputePass(),
+                                           ModelStatePass(), BucketsPass(),   UpdatePass()};
   return passes;
 }
 

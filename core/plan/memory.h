@@ -60,6 +60,9 @@ class Layout {
     TensorType type;
     Role role = Role::kState;  // of graph inputs
     Initializer initializer;
+    bool of_model = false;  // state of the model itself
+    // What files of weights hold: parameters, and state of the model.
+    bool is_weight() const { return role == Role::kParameter || of_model; }
   };
   explicit Layout(uint64_t alignment, int io_slots = 1);
   // The place of `name`, made at first mention; a later mention with another size or arena is a logic error

@@ -78,6 +78,9 @@ StatusOr<HostTensor> ReadAsFloats(const TensorFile& file, const TensorFile::Entr
   } else if (entry.dtype == "F64") {
     ConvertAll<double>(
         bytes, [](double value) { return static_cast<float>(value); }, tensor.values);
+  } else if (entry.dtype == "I64" && entry.shape.empty()) {  // a counter, as of the batches that a norm has seen
+    ConvertAll<int64_t>(
+        bytes, [](int64_t value) { return static_cast<float>(value); }, tensor.values);
   } else {
     return DataLoss("{}: tensor {} has dtype {}; expected weights of F32, F16, BF16 or F64", file.path(),
                     Printable(entry.name), entry.dtype);
