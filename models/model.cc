@@ -4,7 +4,9 @@
 
 #include "core/base/names.h"
 #include "fmt/ranges.h"
+#include "models/deeplab.h"
 #include "models/mlp.h"
+#include "models/resnet.h"
 #include "models/vit.h"
 
 namespace switchyard {
@@ -12,7 +14,7 @@ namespace {
 
 std::vector<ModelInfo> MakeModels() {
   std::vector<ModelInfo> models;
-  for (const auto list : {VisionTransformers, MultiLayerPerceptrons}) {
+  for (const auto list : {VisionTransformers, ResNets, DeepLabs, MultiLayerPerceptrons}) {
     for (ModelInfo& info : list()) models.push_back(std::move(info));
   }
   return models;

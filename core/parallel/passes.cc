@@ -94,7 +94,7 @@ Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
-  static const std::vector<Pass> passes = {AutocastPass(),   GradientsPass(), RecomputePass(),
+  static const std::vector<Pass> passes = {AutocastPass(),   GradientsPass(), SyncBatchNormPass(), RecomputePass(),
                                            ModelStatePass(), BucketsPass(),   UpdatePass()};
   return passes;
 }

@@ -2,6 +2,7 @@
 //
 //   autocast   products in a half type
 //   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
+//   sync_batch_norm  batch norms over the samples of all ranks
 //   recompute  of blocks of the model, the backward part reads a second computation instead of what was kept
 //   state      of the model itself, as running statistics: where an update ends, all ranks take that of rank 0
 //   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
@@ -18,6 +19,7 @@ namespace switchyard {
 
 Pass AutocastPass();
 Pass GradientsPass();
+Pass SyncBatchNormPass();
 Pass RecomputePass();
 Pass ModelStatePass();
 Pass BucketsPass();

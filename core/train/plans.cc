@@ -24,6 +24,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int wor
   o.optimizer.beta2 = config.beta2;
   o.optimizer.eps = config.eps;
   o.table_length = std::max<int64_t>(1, updates);
+  o.sync_batchnorm = config.sync_batchnorm;
   o.find_unused_parameters = config.find_unused_parameters;
   o.evaluation_only = evaluation_only;
   return BuildProgram(task.workload(), o, rank);

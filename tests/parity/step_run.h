@@ -18,9 +18,14 @@ class StepRun {
   // test failure and nullptr where the model cannot be compiled.
   static std::unique_ptr<StepRun> Make(TestDevice& test, const ResolvedModel& model, int64_t batch,
                                        DType precision = DType::kF32);
+  // The same of another task: the batch inputs are images and labels, evaluation gives eval_logits.
+  static std::unique_ptr<StepRun> Make(TestDevice& test, const Workload& workload, DType precision = DType::kF32);
 
-  void SetParameters(const HostTensors& values);  // in our names and layout
+  // In our names and layout; state of the model is among them.
+  void SetParameters(const HostTensors& values);
   HostTensors Parameters() const;
+  size_t Elements(const std::string& name) const;  // of a named input or output
+  std::vector<float> Get(const std::string& name) const;
 
   // One update; the loss of the batch before it. images (batch, H, W, C), labels (batch).
   double Step(const std::vector<float>& images, const std::vector<int32_t>& labels);
@@ -30,7 +35,7 @@ class StepRun {
   std::vector<float> Logits(const std::vector<float>& images);
 
  private:
-  HostTensors Download(const std::string& prefix) const;
+  HostTensors Download(const std::string& prefix, bool with_state) const;
   std::unique_ptr<Layout> layout_;
   std::unique_ptr<Plan> step_plan_, evaluation_plan_;
   std::unique_ptr<Memory> memory_;
@@ -45,7 +50,7 @@ std::unique_ptr<TestDevice> OpenOrNull(const std::string& plugin, int threads = 
 std::vector<int32_t> ReadLabels(const std::string& file, const std::string& name);
 
 // Weights by the formula of tests/fixtures/README.md, in our names and layout.
-HostTensors FormulaWeights(const ResolvedModel& model);
+HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format = "timm");
 // Element i is 2·UnitFloat(word i of Key(HashName(name))) − 1.
 std::vector<float> Symmetric(const std::string& name, int64_t count);
 
