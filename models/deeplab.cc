@@ -15,11 +15,9 @@
 namespace switchyard {
 namespace {
 
-using Config = DeepLabConfig;
-
 constexpr int64_t kLowLevelChannels = 48;
 
-ResNetConfig BackboneOf(const Config& c) {
+ResNetConfig BackboneOf(const DeepLabConfig& c) {
   return {.image_size = c.image_size,
           .channels = c.channels,
           .classes = c.classes,
@@ -32,7 +30,7 @@ ResNetConfig BackboneOf(const Config& c) {
 Value ResizeAs(const Value& x, const Value& like) { return nn::ResizeLinear(x, {like.dim(1), like.dim(2)}); }
 
 // Atrous spatial pyramid pooling (Chen et al. 2017): x seen at several rates at once, (B, h, w, C) → (B, h, w, out).
-Value Pyramid(const Config& config, nn::Context& context, const Value& x) {
+Value Pyramid(const DeepLabConfig& config, nn::Context& context, const Value& x) {
   const Graph::Scope scope(context.graph, "aspp");
   const int64_t out = config.decoder_width;
   const int unit = config.output_stride == 8 ? 2 : 1;
@@ -55,23 +53,25 @@ Value Pyramid(const Config& config, nn::Context& context, const Value& x) {
                      config.dropout);
 }
 
-const std::vector<Field<Config>>& Fields() {
-  static const auto& fields = *new std::vector<Field<Config>>{
-      FieldOf<&Config::depth>("depth", {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
-      FieldOf<&Config::width>("width",
-                              {.help = "channels behind the stem", .range = Within(1, 1 << 20), .architecture = true}),
-      FieldOf<&Config::output_stride>("output_stride", {.help = "side of the image over that of the backbone's result",
-                                                        .range = Within(8, 16),
-                                                        .architecture = true}),
-      FieldOf<&Config::decoder_width>(
+const std::vector<Field<DeepLabConfig>>& DeepLabFields() {
+  static const auto& fields = *new std::vector<Field<DeepLabConfig>>{
+      FieldOf<&DeepLabConfig::depth>("depth",
+                                     {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
+      FieldOf<&DeepLabConfig::width>(
+          "width", {.help = "channels behind the stem", .range = Within(1, 1 << 20), .architecture = true}),
+      FieldOf<&DeepLabConfig::output_stride>("output_stride",
+                                             {.help = "side of the image over that of the backbone's result",
+                                              .range = Within(8, 16),
+                                              .architecture = true}),
+      FieldOf<&DeepLabConfig::decoder_width>(
           "decoder_width",
           {.help = "channels of pyramid and decoder", .range = Within(1, 1 << 20), .architecture = true}),
-      FieldOf<&Config::dropout>("dropout", {.help = "dropout probability", .range = WithinBelow(0, 1)}),
+      FieldOf<&DeepLabConfig::dropout>("dropout", {.help = "dropout probability", .range = WithinBelow(0, 1)}),
   };
   return fields;
 }
 
-const std::vector<ForeignFormat>& Formats() {
+const std::vector<ForeignFormat>& DeepLabFormats() {
   static const auto& formats = *new std::vector<ForeignFormat>{
       {.name = "torchvision", .words = "torchvision", .head = "classifier", .to_file = ConvolutionWeightsToFile}};
   return formats;
@@ -81,7 +81,7 @@ const ModelFamily& DeepLabFamily() {
   static const auto& family =
       *new ModelFamily{.name = "deeplab",
                        .words = "DeepLabV3+",
-                       .settings = [] { return RowsOf(Fields()); },
+                       .settings = [] { return RowsOf(DeepLabFields()); },
                        .check = [](const ResolvedModel& model) { return Check(DeepLabConfigOf(model)); },
                        .build = [](const ResolvedModel& model, nn::Context& context,
                                    const Value& images) { return DeepLab(DeepLabConfigOf(model), context, images); },
@@ -92,7 +92,7 @@ const ModelFamily& DeepLabFamily() {
                            },
                        .head = "classifier",
                        .from_file = ConvolutionWeightsFromFile,
-                       .formats = Formats};
+                       .formats = DeepLabFormats};
   return family;
 }
 
@@ -104,14 +104,14 @@ std::vector<ModelInfo> DeepLabs() {
                                 {"lr", 7e-3},   {"weight_decay", 1e-4},    {"schedule", "cosine"}};
   std::vector<ModelInfo> list;
   const auto add = [&](int depth) {
-    const Config config = {.depth = depth};
+    const DeepLabConfig config = {.depth = depth};
     list.push_back({.name = fmt::format("deeplabv3plus_resnet{}", depth),
                     .help = fmt::format("DeepLabV3+ over a residual network of {} layers, for segmentation", depth),
                     .family = &DeepLabFamily(),
                     .image_size = config.image_size,
                     .channels = config.channels,
                     .classes = config.classes,
-                    .own = ValuesOf(Fields(), config),
+                    .own = ValuesOf(DeepLabFields(), config),
                     .recipe = recipe,
                     .preprocessing = ImageNetPreprocessing()});
   };
@@ -121,8 +121,8 @@ std::vector<ModelInfo> DeepLabs() {
 }
 
 DeepLabConfig DeepLabConfigOf(const ResolvedModel& model) {
-  Config config = {.image_size = model.image_size, .channels = model.channels, .classes = model.classes};
-  Assign(Fields(), model.own, &config).IgnoreError();  // ResolveModel has looked at the types
+  DeepLabConfig config = {.image_size = model.image_size, .channels = model.channels, .classes = model.classes};
+  Assign(DeepLabFields(), model.own, &config).IgnoreError();  // ResolveModel has looked at the types
   return config;
 }
 

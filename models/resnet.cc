@@ -14,10 +14,8 @@
 namespace switchyard {
 namespace {
 
-using Config = ResNetConfig;
-
 // One block. A bottleneck has four times as many channels as it goes through.
-struct Block {
+struct ResidualBlock {
   bool bottleneck = true, zero_init = false;
   int64_t channels = 64;  // inside
   int stride = 1, dilation = 1;
@@ -25,7 +23,7 @@ struct Block {
 };
 
 // relu(x + branch(x)); where the branch changes the shape, x passes a 1×1 convolution and a norm.
-Value Residual(nn::Context& context, const Value& x, const Block& b) {
+Value Residual(nn::Context& context, const Value& x, const ResidualBlock& b) {
   using Options = nn::ConvolutionOptions;
   const nn::BatchNormOptions last = {.zero = b.zero_init};
   Value y;
@@ -46,25 +44,26 @@ Value Residual(nn::Context& context, const Value& x, const Block& b) {
   return nn::ReLU(ops::Add(y, shortcut));
 }
 
-Value Stem(const Config& config, nn::Context& context, const Value& images) {
+Value Stem(const ResNetConfig& config, nn::Context& context, const Value& images) {
   if (HasSmallStem(config)) return nn::ConvolutionNormReLU(context, "conv1", "bn1", images, config.width);
   const Value x = nn::ConvolutionNormReLU(context, "conv1", "bn1", images, config.width, {.kernel = 7, .stride = 2});
   return nn::MaxPool(x, 3, 2, 1);
 }
 
-const std::vector<Field<Config>>& Fields() {
-  static const auto& fields = *new std::vector<Field<Config>>{
-      FieldOf<&Config::depth>("depth", {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
-      FieldOf<&Config::width>("width",
-                              {.help = "channels behind the stem", .range = Within(1, 1 << 20), .architecture = true}),
-      FieldOf<&Config::stem>("stem",
-                             {.help = fmt::format("first layers: imagenet divides the extents by 4, small keeps "
-                                                  "them; auto is small for images up to {} pixels",
-                                                  kSmallImage),
-                              .choices = {"auto", "imagenet", "small"},
-                              .architecture = true}),
-      FieldOf<&Config::zero_init_residual>("zero_init_residual",
-                                           {.help = "the last norm of every residual branch starts at 0"}),
+const std::vector<Field<ResNetConfig>>& ResNetFields() {
+  static const auto& fields = *new std::vector<Field<ResNetConfig>>{
+      FieldOf<&ResNetConfig::depth>("depth",
+                                    {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
+      FieldOf<&ResNetConfig::width>(
+          "width", {.help = "channels behind the stem", .range = Within(1, 1 << 20), .architecture = true}),
+      FieldOf<&ResNetConfig::stem>("stem",
+                                   {.help = fmt::format("first layers: imagenet divides the extents by 4, small keeps "
+                                                        "them; auto is small for images up to {} pixels",
+                                                        kSmallImage),
+                                    .choices = {"auto", "imagenet", "small"},
+                                    .architecture = true}),
+      FieldOf<&ResNetConfig::zero_init_residual>("zero_init_residual",
+                                                 {.help = "the last norm of every residual branch starts at 0"}),
   };
   return fields;
 }
@@ -73,7 +72,7 @@ const ModelFamily& ResNetFamily() {
   static const auto& family =
       *new ModelFamily{.name = "resnet",
                        .words = "residual network",
-                       .settings = [] { return RowsOf(Fields()); },
+                       .settings = [] { return RowsOf(ResNetFields()); },
                        .check = [](const ResolvedModel& model) { return Check(ResNetConfigOf(model)); },
                        .build = [](const ResolvedModel& model, nn::Context& context,
                                    const Value& images) { return ResNet(ResNetConfigOf(model), context, images); },
@@ -102,7 +101,7 @@ std::vector<ModelInfo> ResNets() {
                                 {"milestones", nlohmann::json::array({"0.333333", "0.666667"})}};
   std::vector<ModelInfo> list;
   const auto add = [&](int depth, const char* parameters) {
-    const Config config = {.depth = depth};
+    const ResNetConfig config = {.depth = depth};
     list.push_back({.name = fmt::format("resnet{}", depth),
                     .help = fmt::format("residual network of {} layers, {} M parameters", depth, parameters),
                     .family = &ResNetFamily(),
@@ -127,12 +126,12 @@ SettingValues ImageNetPreprocessing() {
 }
 
 ResNetConfig ResNetConfigOf(const ResolvedModel& model) {
-  Config config = {.image_size = model.image_size, .channels = model.channels, .classes = model.classes};
-  Assign(Fields(), model.own, &config).IgnoreError();  // ResolveModel has looked at the types
+  ResNetConfig config = {.image_size = model.image_size, .channels = model.channels, .classes = model.classes};
+  Assign(ResNetFields(), model.own, &config).IgnoreError();  // ResolveModel has looked at the types
   return config;
 }
 
-SettingValues OwnSettings(const ResNetConfig& config) { return ValuesOf(Fields(), config); }
+SettingValues OwnSettings(const ResNetConfig& config) { return ValuesOf(ResNetFields(), config); }
 
 bool HasSmallStem(const ResNetConfig& config) {
   return config.stem == "small" || (config.stem == "auto" && config.image_size <= kSmallImage);

@@ -104,7 +104,7 @@ Json HiddenSizes(const ResNetConfig& config) {
   return sizes;
 }
 
-StatusOr<ForeignModel> ReadHuggingFace(const Json& config) {
+StatusOr<ForeignModel> ReadResNet(const Json& config) {
   ResNetConfig o;
   const Json& type = At(config, "layer_type");
   if (!type.is_null() && type != "bottleneck" && type != "basic")
@@ -134,8 +134,8 @@ StatusOr<ForeignModel> ReadHuggingFace(const Json& config) {
                       .class_names = std::move(labels.names)};
 }
 
-StatusOr<ForeignFiles> WriteHuggingFace(const ResolvedModel& model, const EvaluationTransform& transform,
-                                        const std::vector<std::string>& class_names) {
+StatusOr<ForeignFiles> WriteResNet(const ResolvedModel& model, const EvaluationTransform& transform,
+                                   const std::vector<std::string>& class_names) {
   const ResNetConfig o = ResNetConfigOf(model);
   if (HasSmallStem(o))
     return InvalidArgument("a residual network with --stem=small has no counterpart under the names of Hugging Face");
@@ -172,8 +172,8 @@ const std::vector<ForeignFormat>& ResNetFormats() {
        .to_file = WeightsToHuggingFace,
        .kind_field = "model_type",
        .kind = "resnet",
-       .read = ReadHuggingFace,
-       .write = WriteHuggingFace,
+       .read = ReadResNet,
+       .write = WriteResNet,
        .loader = [](const std::string& folder) {
          return fmt::format("transformers.ResNetForImageClassification.from_pretrained(\"{}\")", folder);
        }}};

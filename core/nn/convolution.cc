@@ -11,8 +11,8 @@
 namespace switchyard::nn {
 namespace {
 
-constexpr Initializer kZeros = {Initializer::kZeros, 0};
-constexpr Initializer kOnes = {Initializer::kConstant, 1};
+constexpr Initializer kStartAtZero = {Initializer::kZeros, 0};
+constexpr Initializer kStartAtOne = {Initializer::kConstant, 1};
 
 int SpatialRank(const char* layer, const Value& x, Where where) {
   if (x.rank() != 4 && x.rank() != 5) ThrowBuildError(layer, "x must be (N, H, W, C) or (N, D, H, W, C)", {x}, where);
@@ -57,7 +57,7 @@ Value Convolution(Context& context, const std::string& name, const Value& x, int
   const Initializer uniform = TorchUniform(shape);
   const bool he = o.start == ConvolutionStart::kHeFanOut;
   const Value weight = Parameter(context, "weight", shape, he ? HeFanOut(shape, o.groups) : uniform, true, where);
-  const Value bias = o.bias ? Parameter(context, "bias", {out}, he ? kZeros : uniform, false, where) : Value();
+  const Value bias = o.bias ? Parameter(context, "bias", {out}, he ? kStartAtZero : uniform, false, where) : Value();
   return ops::Convolution(x, weight, bias,
                           {.stride = o.stride,
                            .dilation = o.dilation,
@@ -88,10 +88,10 @@ Value TransposedConvolution(Context& context, const std::string& name, const Val
 Value BatchNorm(Context& context, const std::string& name, const Value& x, const BatchNormOptions& o, Where where) {
   const Graph::Scope scope(context.graph, name);
   const Shape channels = {x.dim(-1)};
-  const Value gamma = Parameter(context, "weight", channels, o.zero ? kZeros : kOnes, false, where);
-  const Value beta = Parameter(context, "bias", channels, kZeros, false, where);
-  const Value mean = State(context, "running_mean", channels, kZeros, where);
-  const Value var = State(context, "running_var", channels, kOnes, where);
+  const Value gamma = Parameter(context, "weight", channels, o.zero ? kStartAtZero : kStartAtOne, false, where);
+  const Value beta = Parameter(context, "bias", channels, kStartAtZero, false, where);
+  const Value mean = State(context, "running_mean", channels, kStartAtZero, where);
+  const Value var = State(context, "running_var", channels, kStartAtOne, where);
   if (!context.training) return ops::BatchNormInference(x, gamma, beta, mean, var, o.eps, where);
   const ops::BatchNormed normed = ops::BatchNorm(x, gamma, beta, mean, var, o.eps, o.momentum, where);
   context.graph.Assign(mean, normed.running_mean, where);

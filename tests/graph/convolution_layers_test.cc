@@ -31,7 +31,7 @@ TEST_F(ConvolutionLayers, AConvolutionKeepsTheExtentsUnlessToldOtherwise) {
   EXPECT_EQ(nn::Convolution(context_, "same", x, 4).shape(), (Shape{2, 9, 7, 4}));
   EXPECT_EQ(nn::Convolution(context_, "dilated", x, 4, {.dilation = 2}).shape(), (Shape{2, 9, 7, 4}));
   EXPECT_EQ(nn::Convolution(context_, "strided", x, 4, {.kernel = 7, .stride = 2}).shape(), (Shape{2, 5, 4, 4}));
-  EXPECT_EQ(nn::Convolution(context_, "valid", x, 4, {.padding = 0, .groups = 2, .bias = true}).shape(),
+  EXPECT_EQ(nn::Convolution(context_, "valid", x, 4, {.groups = 2, .padding = 0, .bias = true}).shape(),
             (Shape{2, 7, 5, 4}));
   EXPECT_EQ(Input("valid.weight").outputs[0].shape, (Shape{4, 3, 3, 3}));
   EXPECT_EQ(Input("valid.bias").outputs[0].shape, (Shape{4}));

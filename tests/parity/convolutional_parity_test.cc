@@ -80,11 +80,14 @@ TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
   ExpectRecorded("logits", run->Get("output/logits"));
 
   size_t compared = 0;
-  for (const auto& [name, tensor] : *ExportWeights(model, run->GradientsOfFirstStep(), "torchvision")) {
+  const auto gradients = ExportWeights(model, run->GradientsOfFirstStep(), "torchvision");
+  ASSERT_TRUE(gradients.ok()) << Message(gradients.status());
+  for (const auto& [name, tensor] : *gradients) {
     ExpectRecorded("grad/" + name, tensor.values);
     ++compared;
   }
-  for (const auto& [name, tensor] : run->Parameters()) {
+  const HostTensors weights = run->Parameters();
+  for (const auto& [name, tensor] : weights) {
     if (!name.ends_with("running_mean") && !name.ends_with("running_var")) continue;
     ExpectRecorded("state/" + name, tensor.values);
     ++compared;
