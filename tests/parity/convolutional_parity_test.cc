@@ -13,12 +13,11 @@ namespace {
 
 constexpr double kTolerance = 1e-4;  // of a tensor's norm
 constexpr int64_t kBatch = 4;
-constexpr int kImage = 64;
 
 // Logits are (B, …, classes), each row with a label of its own.
 Workload WorkloadOf(const ResolvedModel& model) {
   const auto logits = [model](nn::Context& context) {
-    const Value images = context.graph.Input("images", {DType::kF32, {kBatch, kImage, kImage, 3}}, {});
+    const Value images = context.graph.Input("images", {DType::kF32, {kBatch, model.image_size, model.image_size, 3}}, {});
     return BuildModel(model, context, images);
   };
   return {model.info->name,
@@ -33,6 +32,7 @@ Workload WorkloadOf(const ResolvedModel& model) {
 
 struct Recorded {
   const char* file;
+  const char* images;  // the name from which they are drawn
   ModelOptions model;
 };
 
@@ -71,7 +71,7 @@ TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
   ASSERT_NE(run, nullptr);
   run->SetParameters(FormulaWeights(model, "torchvision"));
 
-  const std::vector<float> images = Symmetric("images", kBatch * kImage * kImage * 3);
+  const std::vector<float> images = Symmetric(recorded.images, kBatch * model.image_size * model.image_size * 3);
   ExpectRecorded("eval_logits", run->Logits(images));
   std::vector<int32_t> labels(run->Elements("labels"));
   for (size_t i = 0; i < labels.size(); ++i)
@@ -100,13 +100,14 @@ TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
 
 std::vector<Recorded> All() {
   const auto resnet = [](const char* name) {
-    return ModelOptions{.name = name, .image_size = kImage, .classes = 10, .own = {{"stem", "imagenet"}}};
+    return ModelOptions{.name = name, .image_size = 64, .classes = 10, .own = {{"stem", "imagenet"}}};
   };
-  return {{"resnet18_parity.safetensors", resnet("resnet18")},
-          {"resnet50_parity.safetensors", resnet("resnet50")},
+  return {{"resnet18_parity.safetensors", "images", resnet("resnet18")},
+          {"resnet50_parity.safetensors", "images_18", resnet("resnet50")},
           {"deeplab_parity.safetensors",
+           "images_5",
            {.name = "deeplabv3plus_resnet50",
-            .image_size = kImage,
+            .image_size = 32,
             .classes = 5,
             .own = {{"decoder_width", 32}, {"dropout", 0}}}}};
 }

@@ -160,6 +160,7 @@ HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format
     const auto [base, factor] = tensor.shape.size() > 1          ? std::pair(0.0f, 0.035f)
                                 : name.ends_with("running_var")  ? std::pair(1.0f, 0.5f)
                                 : name.ends_with("running_mean") ? std::pair(0.0f, 0.1f)
+                                : name.ends_with("bn3.weight")   ? std::pair(0.2f, 0.1f)
                                 : name.ends_with("weight")       ? std::pair(1.0f, 0.1f)
                                                                  : std::pair(0.0f, 0.01f);
     for (float& value : tensor.values) value = base + factor * value;
