@@ -7,6 +7,7 @@
 #include "models/deeplab.h"
 #include "models/mlp.h"
 #include "models/resnet.h"
+#include "models/swin.h"
 #include "models/vit.h"
 
 namespace switchyard {
@@ -14,7 +15,7 @@ namespace {
 
 std::vector<ModelInfo> MakeModels() {
   std::vector<ModelInfo> models;
-  for (const auto list : {VisionTransformers, ResNets, DeepLabs, MultiLayerPerceptrons}) {
+  for (const auto list : {VisionTransformers, SwinTransformers, ResNets, DeepLabs, MultiLayerPerceptrons}) {
     for (ModelInfo& info : list()) models.push_back(std::move(info));
   }
   return models;

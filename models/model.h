@@ -43,6 +43,9 @@ struct ModelFamily {
   // Weights of a file, in any of the formats, under the graph's names and in its layouts; tensors of other names or
   // shapes pass through. Null: they are so already.
   HostTensors (*from_file)(HostTensors tensors) = nullptr;
+  // Tables of positions of another size than `expected`, by name, are resampled; the rest stays. Null: there are none.
+  void (*resample)(const std::map<std::string, TensorType>& expected, HostTensors* tensors) = nullptr;
+  std::vector<std::string> resampled;  // settings that may therefore differ from those that weights were made with
   const std::vector<ForeignFormat>& (*formats)();  // at least one; the first is how our runs publish weights
 };
 

@@ -51,6 +51,7 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
     std::erase_if(expected, [&](const auto& entry) { return IsHead(family, entry.first); });
     std::erase_if(tensors, [&](const auto& entry) { return IsHead(family, entry.first); });
   }
+  if (family.resample != nullptr) family.resample(expected, &tensors);
   bool only_head = false;
   if (const std::string lines = Differences(family, expected, tensors, only_head); !lines.empty()) {
     return InvalidArgument("the weights do not fit {} with {} classes:{}\n{}", model.info->name, model.classes, lines,

@@ -78,7 +78,7 @@ StatusOr<HostTensor> ReadAsFloats(const TensorFile& file, const TensorFile::Entr
   } else if (entry.dtype == "F64") {
     ConvertAll<double>(
         bytes, [](double value) { return static_cast<float>(value); }, tensor.values);
-  } else if (entry.dtype == "I64" && entry.shape.empty()) {  // a counter, as of the batches that a norm has seen
+  } else if (entry.dtype == "I64") {  // buffers beside weights: a norm's count of batches, an index of positions
     ConvertAll<int64_t>(
         bytes, [](int64_t value) { return static_cast<float>(value); }, tensor.values);
   } else {

@@ -33,6 +33,10 @@ TEST(ModelTest, ParameterCountsEqualTimms) {
   EXPECT_EQ(count("vit_large"), 304326632);
   EXPECT_EQ(count("vit_small_patch32"), 22878952);
   EXPECT_EQ(count("vit_base_patch32"), 88224232);
+  EXPECT_EQ(count("swin_tiny"), 28288354);
+  EXPECT_EQ(count("swin_small"), 49606258);
+  EXPECT_EQ(count("swin_base"), 87768224);
+  EXPECT_EQ(count("swin_large"), 196532476);
 }
 
 TEST(ModelTest, ParameterCountsEqualTorchvisions) {
@@ -329,7 +333,7 @@ TEST(HuggingFace, AFieldThatIsWrongOrCannotBeIsNamed) {
     config[field] = value;
     return Message(ReadForeignConfig(config).status());
   };
-  EXPECT_THAT(error("model_type", "swin"), AllOf(HasSubstr("model_type: expected vit"), HasSubstr("swin")));
+  EXPECT_THAT(error("model_type", "beit"), AllOf(HasSubstr("model_type: expected vit"), HasSubstr("beit")));
   EXPECT_THAT(error("hidden_act", "gelu_new"), AllOf(HasSubstr("hidden_act: expected gelu"), HasSubstr("gelu_new")));
   EXPECT_THAT(error("qkv_bias", false), HasSubstr("qkv_bias: expected true"));
   EXPECT_THAT(error("hidden_size", "768"), HasSubstr("hidden_size: expected a whole number"));

@@ -4,6 +4,7 @@
 
 #include "core/base/random.h"
 #include "core/train/tensor_file.h"
+#include "tests/graph/fixtures.h"
 
 namespace switchyard {
 namespace {
@@ -180,6 +181,30 @@ double RelativeError(const std::string& name, const std::vector<float>& found, c
     norm += std::pow(static_cast<double>(expected[i]), 2);
   }
   return std::sqrt(difference / std::max(norm, 1e-24));
+}
+
+void ExpectCloseToSamples(const std::string& file, const ResolvedModel& model, HostTensors found,
+                          const std::string& kind, double tolerance) {
+  const HostTensors norms = ReadFixture(file, kind + "_norm/"), samples = ReadFixture(file, kind + "_samples/");
+  found = *ExportWeights(model, std::move(found), "timm");
+  ASSERT_EQ(found.size(), norms.size());
+  for (const auto& [name, tensor] : found) {
+    const std::vector<float>& values = tensor.values;
+    const double norm = norms.at(name).values[0];
+    const bool skips = name.ends_with("attn.qkv.bias");
+    const size_t third = values.size() / 3, stride = std::max<size_t>(1, values.size() / 64);
+    double sum = 0;
+    for (size_t i = 0; i < values.size(); ++i) sum += skips && i / third == 1 ? 0 : std::pow(double{values[i]}, 2);
+    EXPECT_NEAR(std::sqrt(sum), norm, tolerance * norm) << kind << " " << name;
+
+    std::vector<float> ours, theirs;
+    for (size_t s = 0; s < samples.at(name).values.size(); ++s) {
+      if (skips && s * stride / third == 1) continue;
+      ours.push_back(values[s * stride]);
+      theirs.push_back(samples.at(name).values[s]);
+    }
+    EXPECT_LE(RelativeError(name + " samples", ours, theirs), tolerance) << kind << " " << name;
+  }
 }
 
 }  // namespace switchyard

@@ -58,4 +58,9 @@ std::vector<float> Symmetric(const std::string& name, int64_t count);
 // whose true gradient is zero, is left out.
 double RelativeError(const std::string& name, const std::vector<float>& found, const std::vector<float>& expected);
 
+// Of large tensors a fixture holds the norms, <kind>_norm/NAME, and some elements, <kind>_samples/NAME: compares both
+// with `found`, in timm's layout.
+void ExpectCloseToSamples(const std::string& file, const ResolvedModel& model, HostTensors found,
+                          const std::string& kind, double tolerance);
+
 }  // namespace switchyard
