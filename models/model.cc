@@ -8,6 +8,7 @@
 #include "models/mlp.h"
 #include "models/resnet.h"
 #include "models/swin.h"
+#include "models/unet3d.h"
 #include "models/vit.h"
 
 namespace switchyard {
@@ -15,7 +16,7 @@ namespace {
 
 std::vector<ModelInfo> MakeModels() {
   std::vector<ModelInfo> models;
-  for (const auto list : {VisionTransformers, SwinTransformers, ResNets, DeepLabs, MultiLayerPerceptrons}) {
+  for (const auto list : {VisionTransformers, SwinTransformers, ResNets, DeepLabs, UNets3d, MultiLayerPerceptrons}) {
     for (ModelInfo& info : list()) models.push_back(std::move(info));
   }
   return models;
@@ -100,6 +101,11 @@ nlohmann::json ArchitectureOf(const ResolvedModel& model) {
   return architecture;
 }
 
+Shape InputShape(const ResolvedModel& model) {
+  const auto own = model.info->family->input_shape;
+  return own != nullptr ? own(model) : Shape{model.image_size, model.image_size, model.channels};
+}
+
 Value BuildModel(const ResolvedModel& model, nn::Context& context, const Value& images) {
   return model.info->family->build(model, context, images);
 }
@@ -109,8 +115,9 @@ namespace {
 std::map<std::string, TensorType> TypesOf(const ResolvedModel& model, bool state) {
   Graph graph;
   nn::Context context(graph);
-  BuildModel(model, context,
-             graph.Input("images", {DType::kF32, {1, model.image_size, model.image_size, model.channels}}, {}));
+  Shape shape = InputShape(model);
+  shape.insert(shape.begin(), 1);
+  BuildModel(model, context, graph.Input("images", {DType::kF32, shape}, {}));
   std::map<std::string, TensorType> types;
   for (const Node& node : graph.nodes()) {
     if (!node.input) continue;

@@ -37,6 +37,8 @@ struct ModelFamily {
   std::vector<Setting> (*settings)();
   Status (*check)(const ResolvedModel& model);
   Value (*build)(const ResolvedModel& model, nn::Context& context, const Value& images);
+  // Of one sample: (H, W, C), or (D, H, W, C) where it takes volumes. Null: a square of image_size pixels.
+  Shape (*input_shape)(const ResolvedModel& model) = nullptr;
   // How many layers with weights of their own: a file with fewer weights is refused before so large a graph is built.
   int (*layers)(const ResolvedModel& model);
   std::string head = "head";  // the classifier's parameters are <head>.weight and <head>.bias
@@ -82,7 +84,10 @@ StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options);
 // What weights have to agree with: name, image, channels, classes and the settings that are architecture.
 nlohmann::json ArchitectureOf(const ResolvedModel& model);
 
-// images (B, image_size, image_size, channels) f32 → logits (B, classes).
+// What the model takes, without the batch: (image_size, image_size, channels), or (D, H, W, channels) of volumes.
+Shape InputShape(const ResolvedModel& model);
+
+// images (B, …InputShape) f32 → logits (B, classes), or (B, …, classes) where each place has its own.
 Value BuildModel(const ResolvedModel& model, nn::Context& context, const Value& images);
 
 // The parameters of a model by name, as BuildModel makes them; and all that files of weights hold: with its state.

@@ -53,12 +53,13 @@ TEST(ModelTest, EveryListedModelBuilds) {
     const ResolvedModel model = Resolved({.name = info.name});
     Graph graph;
     nn::Context context(graph, true);
-    const int size = model.image_size;
-    const Value images = graph.Input("images", {DType::kF32, {2, size, size, model.channels}}, {});
-    const Value logits = BuildModel(model, context, images);
-    const bool per_pixel = info.family->name == "deeplab";
-    EXPECT_EQ(logits.shape(), per_pixel ? (Shape{2, size, size, model.classes}) : (Shape{2, model.classes}))
-        << info.name;
+    Shape input = InputShape(model);
+    input.insert(input.begin(), 2);
+    const Value logits = BuildModel(model, context, graph.Input("images", {DType::kF32, input}, {}));
+    const bool per_place = info.family->name == "deeplab" || info.family->name == "unet3d";
+    Shape expected = per_place ? Shape(input.begin(), input.end() - 1) : Shape{2};
+    expected.push_back(model.classes);
+    EXPECT_EQ(logits.shape(), expected) << info.name;
     EXPECT_FALSE(info.help.empty());
   }
 }
