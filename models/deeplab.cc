@@ -100,7 +100,7 @@ const ModelFamily& DeepLabFamily() {
 
 std::vector<ModelInfo> DeepLabs() {
   // Chen et al. 2018, with a rate for batches of 16.
-  const SettingValues recipe = {{"epochs", 50}, {"global_batch_size", 16}, {"optimizer", "sgd"},  {"momentum", 0.9},
+  const SettingValues recipe = {{"epochs", 50}, {"global_batch_size", 16}, {"optimizer", "sgd"},
                                 {"lr", 7e-3},   {"weight_decay", 1e-4},    {"schedule", "cosine"}};
   std::vector<ModelInfo> list;
   const auto add = [&](int depth) {

@@ -94,7 +94,6 @@ std::vector<ModelInfo> ResNets() {
   const SettingValues recipe = {{"epochs", 90},
                                 {"global_batch_size", 256},
                                 {"optimizer", "sgd"},
-                                {"momentum", 0.9},
                                 {"lr", 0.1},
                                 {"weight_decay", 1e-4},
                                 {"schedule", "multistep"},

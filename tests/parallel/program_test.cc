@@ -132,7 +132,8 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
 TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "gradients", "recompute", "buckets", "update"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "gradients", "sync_batch_norm", "recompute", "state",
+                                             "buckets", "update"}));
 }
 
 }  // namespace
