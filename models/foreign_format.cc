@@ -103,7 +103,8 @@ SettingValues ImpliedByNames(const std::function<bool(const std::string& name)>&
 std::string Disagreements(const ResolvedModel& chosen, const ForeignModel& found) {
   std::string text;
   const auto compare = [&](const std::string& setting, const nlohmann::json& ours, const nlohmann::json& theirs) {
-    if (Same(ours, theirs)) return;
+    const std::vector<std::string>& free = found.family->resampled;
+    if (Same(ours, theirs) || std::find(free.begin(), free.end(), setting) != free.end()) return;
     text +=
         fmt::format("{}--{}={} where the file has {}", text.empty() ? "" : ", ", setting, ours.dump(), theirs.dump());
   };

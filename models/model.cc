@@ -4,7 +4,11 @@
 
 #include "core/base/names.h"
 #include "fmt/ranges.h"
+#include "models/deeplab.h"
 #include "models/mlp.h"
+#include "models/resnet.h"
+#include "models/swin.h"
+#include "models/unet3d.h"
 #include "models/vit.h"
 
 namespace switchyard {
@@ -12,7 +16,7 @@ namespace {
 
 std::vector<ModelInfo> MakeModels() {
   std::vector<ModelInfo> models;
-  for (const auto list : {VisionTransformers, MultiLayerPerceptrons}) {
+  for (const auto list : {VisionTransformers, SwinTransformers, ResNets, DeepLabs, UNets3d, MultiLayerPerceptrons}) {
     for (ModelInfo& info : list()) models.push_back(std::move(info));
   }
   return models;
@@ -97,19 +101,35 @@ nlohmann::json ArchitectureOf(const ResolvedModel& model) {
   return architecture;
 }
 
+Shape InputShape(const ResolvedModel& model) {
+  const auto own = model.info->family->input_shape;
+  return own != nullptr ? own(model) : Shape{model.image_size, model.image_size, model.channels};
+}
+
 Value BuildModel(const ResolvedModel& model, nn::Context& context, const Value& images) {
   return model.info->family->build(model, context, images);
 }
 
-std::map<std::string, TensorType> ParameterTypes(const ResolvedModel& model) {
+namespace {
+
+std::map<std::string, TensorType> TypesOf(const ResolvedModel& model, bool state) {
   Graph graph;
   nn::Context context(graph);
-  BuildModel(model, context,
-             graph.Input("images", {DType::kF32, {1, model.image_size, model.image_size, model.channels}}, {}));
+  Shape shape = InputShape(model);
+  shape.insert(shape.begin(), 1);
+  BuildModel(model, context, graph.Input("images", {DType::kF32, shape}, {}));
   std::map<std::string, TensorType> types;
-  for (const int id : graph.Inputs(Role::kParameter)) types[graph.node(id).name] = graph.node(id).outputs[0];
+  for (const Node& node : graph.nodes()) {
+    if (!node.input) continue;
+    if (node.input->role == Role::kParameter || (state && node.input->of_model)) types[node.name] = node.outputs[0];
+  }
   return types;
 }
+
+}  // namespace
+
+std::map<std::string, TensorType> ParameterTypes(const ResolvedModel& model) { return TypesOf(model, false); }
+std::map<std::string, TensorType> WeightTypes(const ResolvedModel& model) { return TypesOf(model, true); }
 
 int64_t ParameterCount(const ResolvedModel& model) {
   int64_t count = 0;

@@ -37,12 +37,17 @@ struct ModelFamily {
   std::vector<Setting> (*settings)();
   Status (*check)(const ResolvedModel& model);
   Value (*build)(const ResolvedModel& model, nn::Context& context, const Value& images);
+  // Of one sample: (H, W, C), or (D, H, W, C) where it takes volumes. Null: a square of image_size pixels.
+  Shape (*input_shape)(const ResolvedModel& model) = nullptr;
   // How many layers with weights of their own: a file with fewer weights is refused before so large a graph is built.
   int (*layers)(const ResolvedModel& model);
   std::string head = "head";  // the classifier's parameters are <head>.weight and <head>.bias
   // Weights of a file, in any of the formats, under the graph's names and in its layouts; tensors of other names or
   // shapes pass through. Null: they are so already.
   HostTensors (*from_file)(HostTensors tensors) = nullptr;
+  // Tables of positions of another size than `expected`, by name, are resampled; the rest stays. Null: there are none.
+  void (*resample)(const std::map<std::string, TensorType>& expected, HostTensors* tensors) = nullptr;
+  std::vector<std::string> resampled;  // settings that may therefore differ from those that weights were made with
   const std::vector<ForeignFormat>& (*formats)();  // at least one; the first is how our runs publish weights
 };
 
@@ -79,11 +84,15 @@ StatusOr<ResolvedModel> ResolveModel(const ModelOptions& options);
 // What weights have to agree with: name, image, channels, classes and the settings that are architecture.
 nlohmann::json ArchitectureOf(const ResolvedModel& model);
 
-// images (B, image_size, image_size, channels) f32 → logits (B, classes).
+// What the model takes, without the batch: (image_size, image_size, channels), or (D, H, W, channels) of volumes.
+Shape InputShape(const ResolvedModel& model);
+
+// images (B, …InputShape) f32 → logits (B, classes), or (B, …, classes) where each place has its own.
 Value BuildModel(const ResolvedModel& model, nn::Context& context, const Value& images);
 
-// The parameters of a model by name, as BuildModel makes them.
+// The parameters of a model by name, as BuildModel makes them; and all that files of weights hold: with its state.
 std::map<std::string, TensorType> ParameterTypes(const ResolvedModel& model);
+std::map<std::string, TensorType> WeightTypes(const ResolvedModel& model);
 int64_t ParameterCount(const ResolvedModel& model);  // elements
 
 }  // namespace switchyard

@@ -5,6 +5,7 @@
 #include "core/nn/layers.h"
 #include "core/settings/fields.h"
 #include "fmt/format.h"
+#include "models/position_tables.h"
 #include "models/vit_formats.h"
 #include "models/vit_weights.h"
 
@@ -75,6 +76,8 @@ const ModelFamily& VitFamily() {
                   const Value& images) { return VisionTransformer(VisionTransformerConfigOf(model), context, images); },
       .layers = [](const ResolvedModel& model) { return VisionTransformerConfigOf(model).depth; },
       .from_file = VitWeightsFromFile,
+      .resample = ResamplePositions,
+      .resampled = {"image_size"},
       .formats = VitFormats};
   return family;
 }

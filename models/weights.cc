@@ -46,11 +46,12 @@ StatusOr<HostTensors> ImportWeights(const ResolvedModel& model, HostTensors tens
   }
   const ModelFamily& family = *model.info->family;
   if (family.from_file != nullptr) tensors = family.from_file(std::move(tensors));
-  std::map<std::string, TensorType> expected = ParameterTypes(model);
+  std::map<std::string, TensorType> expected = WeightTypes(model);
   if (reset_head) {
     std::erase_if(expected, [&](const auto& entry) { return IsHead(family, entry.first); });
     std::erase_if(tensors, [&](const auto& entry) { return IsHead(family, entry.first); });
   }
+  if (family.resample != nullptr) family.resample(expected, &tensors);
   bool only_head = false;
   if (const std::string lines = Differences(family, expected, tensors, only_head); !lines.empty()) {
     return InvalidArgument("the weights do not fit {} with {} classes:{}\n{}", model.info->name, model.classes, lines,

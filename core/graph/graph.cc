@@ -49,6 +49,18 @@ Value Graph::Input(const std::string& name, const TensorType& type, const InputI
   return {this, {size() - 1, 0}};
 }
 
+Value Graph::ConstantOfBytes(const std::string& name, const TensorType& type, std::vector<std::byte> content,
+                             Location where) {
+  if (static_cast<int64_t>(content.size()) != type.bytes()) {
+    ThrowBuildError("constant", fmt::format("{}: {} bytes do not make {}", name, content.size(), ToString(type)), {},
+                    where);
+  }
+  InputInfo info;
+  info.role = Role::kConstant;
+  info.content = std::make_shared<const std::vector<std::byte>>(std::move(content));
+  return Input(name, type, info, where);
+}
+
 void Graph::CheckOwn(const std::string& op, const std::vector<Value>& inputs, Location where) const {
   for (const Value& input : inputs) {
     if (!input || &input.graph() != this)

@@ -7,9 +7,11 @@
 // else here fails. Not thread-safe; a finished graph may be read from any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <source_location>
 #include <stdexcept>
@@ -99,6 +101,12 @@ struct InputInfo {
   Initializer initializer;
   bool weight_decay = true;  // parameters only: false for biases, norms, position tables
   int block = -1;            // of the model, in which the input is made; Graph::Input sets it
+  // State only: it is the model's own, as running statistics are. It starts with `initializer`, files of weights hold
+  // it, and it is equal on all ranks after each update.
+  bool of_model = false;
+  // Constants only: row-major elements, where the graph knows them (Graph::Constant); others are uploaded by whoever
+  // runs the graph.
+  std::shared_ptr<const std::vector<std::byte>> content;
 };
 
 enum class Phase { kForward, kBackward, kUpdate };
@@ -134,6 +142,14 @@ class Graph {
   // A named input; the same name again is an error.
   Value Input(const std::string& name, const TensorType& type, const InputInfo& info,
               Location where = Location::current());
+  // A table that the model knows when it is built: a named input with its elements, row-major. Memory::Allocate uploads
+  // it; no checkpoint holds it.
+  template <typename T>
+  Value Constant(const std::string& name, const TensorType& type, const std::vector<T>& elements,
+                 Location where = Location::current()) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(elements.data());
+    return ConstantOfBytes(name, type, {bytes, bytes + elements.size() * sizeof(T)}, where);
+  }
   // A node; the types of its results follow from the op's definition (core/graph/op.h). name "" derives one from the
   // scope and the op; a taken name gets a suffix _1, _2, …
   std::vector<Value> Add(const std::string& op, const std::vector<Value>& inputs, const Attributes& attributes = {},
@@ -202,6 +218,8 @@ class Graph {
   std::string ToText() const;  // one line a node
 
  private:
+  Value ConstantOfBytes(const std::string& name, const TensorType& type, std::vector<std::byte> content,
+                        Location where);
   std::string UniqueName(const std::string& wanted);
   void CheckOwn(const std::string& op, const std::vector<Value>& inputs, Location where) const;
   std::vector<Value> Append(Node node, const std::vector<Value>& inputs);

@@ -4,19 +4,34 @@
 
 namespace switchyard::nn {
 
-Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
-                bool weight_decay, Where where) {
+namespace {
+
+// The input `full`, made with `info` at its first use.
+Value Shared(Context& context, const std::string& full, const Shape& shape, const InputInfo& info, Where where) {
   const TensorType type = {DType::kF32, shape};
-  const std::string full = context.averages + context.graph.ScopedName(name);
   if (const Value existing = context.graph.FindInput(full)) {
     if (existing.type() == type) return existing;
     ThrowBuildError("parameter", fmt::format("used before with another shape than {}", ToString(shape)), {existing},
                     where);
   }
-  if (context.averages.empty())
-    return context.graph.Input(name, type, {Role::kParameter, initializer, weight_decay}, where);
   const Graph::Scope root(context.graph);
-  return context.graph.Input(full, type, {Role::kState}, where);
+  return context.graph.Input(full, type, info, where);
+}
+
+}  // namespace
+
+Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
+                bool weight_decay, Where where) {
+  const std::string full = context.averages + context.graph.ScopedName(name);
+  if (!context.averages.empty()) return Shared(context, full, shape, {Role::kState}, where);
+  return Shared(context, full, shape, {Role::kParameter, initializer, weight_decay}, where);
+}
+
+Value State(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
+            Where where) {
+  InputInfo info = {Role::kState, initializer, false};
+  info.of_model = true;
+  return Shared(context, context.graph.ScopedName(name), shape, info, where);
 }
 
 void UseSampleInputs(Context& context, int64_t samples, Where where) {

@@ -33,6 +33,11 @@ struct Context {
 Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
                 bool weight_decay, Where where = Where::current());
 
+// State of the model itself, f32: what its forward pass changes in training and evaluation reads, as running
+// statistics. Whoever makes it in training assigns it, in every micro-batch. Shared as parameters are.
+Value State(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
+            Where where = Where::current());
+
 // Makes context.sample_ids and context.step for a batch of `samples`, unless they are there. BuildError where they are
 // there for another batch.
 void UseSampleInputs(Context& context, int64_t samples, Where where = Where::current());

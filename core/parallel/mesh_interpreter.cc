@@ -115,8 +115,10 @@ Status MeshInterpreter::Impl::Accumulate(Player& p, const Node& node) {
 Status MeshInterpreter::Impl::Compute(Player& p, const Node& node) {
   if (node.input) {
     const auto given = p.named.find(node.name);
-    return Fill(p, {p.at, 0},
-                given != p.named.end() ? given->second : Bytes(static_cast<size_t>(node.outputs[0].bytes())));
+    if (given != p.named.end()) return Fill(p, {p.at, 0}, given->second);
+    Bytes contents(static_cast<size_t>(node.outputs[0].bytes()));
+    if (node.input->content != nullptr) std::memcpy(contents.data(), node.input->content->data(), contents.size());
+    return Fill(p, {p.at, 0}, contents);
   }
   if (node.op == "accumulate") return Accumulate(p, node);
   if (node.op == "reshape") {

@@ -104,8 +104,9 @@ Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
-  static const std::vector<Pass> passes = {AutocastPass(),  LossScalePass(), GradientsPass(), HalfWeightsPass(),
-                                           RecomputePass(), BucketsPass(),   UpdatePass(),    ScalerPass()};
+  static const std::vector<Pass> passes = {
+      AutocastPass(),  LossScalePass(),  GradientsPass(), SyncBatchNormPass(), HalfWeightsPass(),
+      RecomputePass(), ModelStatePass(), BucketsPass(),   UpdatePass(),        ScalerPass()};
   return passes;
 }
 

@@ -3,8 +3,10 @@
 //   autocast   products in a half type, or the whole model
 //   loss_scale what the loss is multiplied by; NamedGraph::loss_scale
 //   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
+//   sync_batch_norm  batch norms over the samples of all ranks
 //   half_weights  what the forward part casts of parameters becomes state; the plan "halves"
 //   recompute  of blocks of the model, the backward part reads a second computation instead of what was kept
+//   state      of the model itself, as running statistics: where an update ends, all ranks take that of rank 0
 //   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
 //   update     norm, clipping, optimizer, in the plan that ends an update; NamedGraph::finite
 //   scaler     the next value of a dynamic loss scale
@@ -20,7 +22,9 @@ namespace switchyard {
 
 Pass AutocastPass();
 Pass GradientsPass();
+Pass SyncBatchNormPass();
 Pass RecomputePass();
+Pass ModelStatePass();
 Pass BucketsPass();
 Pass UpdatePass();
 

@@ -39,6 +39,7 @@ struct ProgramOptions {
   int accumulation = 1;  // micro-batches of an update
   uint64_t bucket_bytes = 25u << 20;
   int recompute = 0;  // every so-many-th block of the model, from the first on, is computed again; 0: none
+  bool sync_batchnorm = false;  // batch norms over the samples of all ranks
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
   OptimizerOptions optimizer;
   int64_t table_length = 1;      // of the learning-rate table: updates

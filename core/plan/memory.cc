@@ -34,7 +34,11 @@ const Layout::Entry& Layout::Place(const std::string& name, int arena, const Ten
   if (this->arena(arena).lifetime == Arena::Lifetime::kStep)
     throw BuildError(fmt::format("{} would have a name in {}, which is of one run", name, this->arena(arena).name));
   uint64_t& end = slot_bytes_[static_cast<size_t>(arena)];
-  const Entry entry{arena, end, bytes, type, Role::kState, {}};
+  Entry entry;
+  entry.arena = arena;
+  entry.offset = end;
+  entry.bytes = bytes;
+  entry.type = type;
   end += Align(std::max<uint64_t>(bytes, 1));
   return entries_.emplace(name, entry).first->second;
 }
@@ -78,6 +82,10 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(const Layout& layout, Device&
     SY_RETURN_IF_ERROR(device.Fill(Stream(), memory->buffers_[i].at(0), 0, bytes));
   }
   SY_RETURN_IF_ERROR(device.Synchronize());
+  for (const auto& [name, entry] : layout.entries()) {
+    if (entry.content != nullptr)
+      SY_RETURN_IF_ERROR(memory->Upload(name, entry.content->data(), entry.content->size()));
+  }
   return memory;
 }
 

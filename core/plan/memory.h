@@ -4,6 +4,7 @@
 // evaluation run side by side over the same state. Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -60,6 +61,10 @@ class Layout {
     TensorType type;
     Role role = Role::kState;  // of graph inputs
     Initializer initializer;
+    bool of_model = false;                                  // state of the model itself
+    std::shared_ptr<const std::vector<std::byte>> content;  // of a constant that the graph knows; else null
+    // What files of weights hold: parameters, and state of the model.
+    bool is_weight() const { return role == Role::kParameter || of_model; }
   };
   explicit Layout(uint64_t alignment, int io_slots = 1);
   // The place of `name`, made at first mention; a later mention with another size or arena is a logic error
@@ -88,6 +93,7 @@ class Layout {
 // The buffers themselves.
 class Memory {
  public:
+  // All zero, but for the constants that graphs know.
   static StatusOr<std::unique_ptr<Memory>> Allocate(const Layout& layout, Device& device, Communicator* communicator);
   const Buffer& buffer(int arena) const { return buffers_[static_cast<size_t>(arena)]; }
   // A place in an arena as a plan knows it, for the instance of slot `slot`.

@@ -319,6 +319,8 @@ class Placer {
       Layout::Entry& entry = layout_.mutable_entries().at(node.name);
       entry.role = role;
       entry.initializer = node.input->initializer;
+      entry.of_model = node.input->of_model;
+      entry.content = node.input->content;
       return;
     }
     if (view_offset_.contains(id)) {

@@ -64,7 +64,7 @@ Status VerifyParameters(const Engine& engine) {
   if (world.size() == 1) return OkStatus();
   std::string list;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.role == Role::kParameter) list += fmt::format("{} {}\n", name, ToString(entry.type));
+    if (entry.is_weight()) list += fmt::format("{} {}\n", name, ToString(entry.type));
   }
   std::string theirs = list;
   SY_RETURN_IF_ERROR(world.BroadcastText(theirs, 0));
@@ -87,7 +87,7 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
   World& world = engine.world();
   std::vector<Parameter> parameters;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.role == Role::kParameter) parameters.push_back({&name, &entry, {}});
+    if (entry.is_weight()) parameters.push_back({&name, &entry, {}});
   }
   const auto upload = [&](Parameter& p) {
     const std::vector<float> values = std::move(p.values);
@@ -135,7 +135,7 @@ Status InitializeStates(Engine& engine) {
 StatusOr<HostTensors> DownloadParameters(const Engine& engine) {
   HostTensors tensors;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.role != Role::kParameter) continue;
+    if (!entry.is_weight()) continue;
     HostTensor tensor{entry.type.shape, std::vector<float>(static_cast<size_t>(entry.type.elements()))};
     SY_RETURN_IF_ERROR(engine.memory().Download(name, tensor.values.data(), entry.bytes));
     tensors.emplace(name, std::move(tensor));
@@ -146,7 +146,7 @@ StatusOr<HostTensors> DownloadParameters(const Engine& engine) {
 Status UploadParameters(Engine& engine, const std::string& model, const HostTensors& values, bool partial) {
   std::string problems;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.role != Role::kParameter) continue;
+    if (!entry.is_weight()) continue;
     const auto found = values.find(name);
     if (found == values.end()) {
       if (!partial) problems += fmt::format("\n  {} {} is missing", name, ToString(entry.type.shape));
@@ -157,7 +157,7 @@ Status UploadParameters(Engine& engine, const std::string& model, const HostTens
   }
   for (const auto& [name, tensor] : values) {
     const Layout::Entry* entry = engine.layout().Find(name);
-    if (entry == nullptr || entry->role != Role::kParameter)
+    if (entry == nullptr || !entry->is_weight())
       problems += fmt::format("\n  {} {} is not a parameter of {}", name, ToString(tensor.shape), model);
   }
   if (!problems.empty()) return InvalidArgument("the weights do not fit the model {}:{}", model, problems);

@@ -1,4 +1,5 @@
-// A model's parameters on the device of a rank: their start, and host copies by the graph's names. Collective where it
+// A model's weights on the device of a rank, parameters and state of its own (InputInfo::of_model): their start, and host
+// copies by the graph's names. Collective where it
 // says so; not thread-safe.
 #pragma once
 

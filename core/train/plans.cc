@@ -38,6 +38,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int wor
   o.optimizer.fused = config.fused_optimizer;
   o.optimizer.ema_decay = config.ema_decay;
   o.table_length = std::max<int64_t>(1, updates);
+  o.sync_batchnorm = config.sync_batchnorm;
   o.find_unused_parameters = config.find_unused_parameters;
   o.evaluation_only = evaluation_only;
   return BuildProgram(task.workload(), o, rank);

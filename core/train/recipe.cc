@@ -1,30 +1,39 @@
 #include "core/train/recipe.h"
 
-#include <charconv>
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
+#include "absl/strings/numbers.h"
 #include "core/optim/optimizer.h"
 #include "core/train/mixed_precision.h"
 
 namespace switchyard {
 namespace {
 
-StatusOr<std::vector<int64_t>> Milestones(const TrainConfig& c) {
+constexpr int64_t kManyUpdates = 1'000'000'000;  // where the length of the run is not known yet
+
+constexpr double kMostUpdates = 1e15;
+
+// In a run of `updates`, of which a milestone with a point is a share.
+StatusOr<std::vector<int64_t>> Milestones(const TrainConfig& c, int64_t updates) {
   std::vector<int64_t> milestones;
+  double last = 0;
   for (const std::string& word : c.milestones) {
-    int64_t update = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), update);
-    if (error != std::errc() || end != word.data() + word.size() || update < 1) {
+    double number = 0;
+    const bool share = word.find('.') != std::string::npos;
+    const bool digits = !word.empty() && word.find_first_not_of("0123456789.") == std::string::npos;
+    if (!digits || !absl::SimpleAtod(word, &number) || (share ? number <= 0 || number >= 1 : number < 1 || number > kMostUpdates)) {
       return InvalidArgument(
-          "--milestones: expected numbers of updates separated by commas, whole and at least 1 (1000,2000), found "
-          "\"{}\"",
+          "--milestones: expected shares of the run (0.3,0.6) or numbers of updates separated by commas, whole and at "
+          "least 1 (1000,2000), found \"{}\"",
           word);
     }
-    if (!milestones.empty() && update <= milestones.back()) {
-      return InvalidArgument("--milestones: expected ascending numbers of updates, found {} behind {}", update,
-                             milestones.back());
-    }
-    milestones.push_back(update);
+    const double update = share ? number * static_cast<double>(updates) : number;
+    if (update <= last)
+      return InvalidArgument("--milestones: expected ascending numbers of updates, found {} behind {}", update, last);
+    last = update;
+    milestones.push_back(std::max<int64_t>(1, std::llround(update)));
   }
   return milestones;
 }
@@ -38,7 +47,7 @@ Status CheckRecipe(const TrainConfig& c) {
   SY_ASSIGN_OR_RETURN(const int optimizer, ParseOptimizer(c.optimizer));
   SY_ASSIGN_OR_RETURN(const Schedule schedule, ParseSchedule(c.schedule));
   SY_RETURN_IF_ERROR(ParseRateScaling(c.scale_lr).status());
-  SY_ASSIGN_OR_RETURN(const std::vector<int64_t> milestones, Milestones(c));
+  SY_ASSIGN_OR_RETURN(const std::vector<int64_t> milestones, Milestones(c, kManyUpdates));
 
   const std::pair<const char*, float> memories[] = {{"momentum", c.momentum}, {"beta1", c.beta1}, {"beta2", c.beta2}};
   for (const auto& [flag, value] : memories) {
@@ -106,7 +115,7 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
   o.min_lr = c.min_lr;
   o.gamma = c.gamma;
   SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup, updates, updates_per_epoch));
-  SY_ASSIGN_OR_RETURN(o.milestones, Milestones(c));
+  SY_ASSIGN_OR_RETURN(o.milestones, Milestones(c, updates));
   o.step_size = c.step_size.value_or(1);
   if (c.per_epoch) o.interval = updates_per_epoch;
   SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));

@@ -53,6 +53,9 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "num_classes", .of = "timm", .setting = "classes"},
       {.name = "grad_accum_steps", .of = "timm", .setting = "accumulation"},
       {.name = "train_interpolation", .of = "timm", .setting = "interpolation"},
+      {.name = "sync_bn", .of = "timm", .setting = "sync_batchnorm"},
+      // apex's function
+      {.name = "convert_syncbn_model", .of = "apex", .setting = "sync_batchnorm"},
       // Colossal-AI's plugins
       {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
   };

@@ -12,7 +12,9 @@
 namespace switchyard {
 namespace {
 
-bool IsSaved(const Layout::Entry& entry) { return entry.role == Role::kState && entry.arena == kStateArena; }
+bool IsSaved(const Layout::Entry& entry) { 
+  return entry.role == Role::kState && !entry.of_model && entry.arena == kStateArena;
+}
 
 const char* SavedType(const Layout::Entry& entry) {
   return entry.type.dtype == DType::kF32 ? "F32" : entry.type.dtype == DType::kI32 ? "I32" : "U8";

@@ -1,4 +1,4 @@
-// A run's tensors as a checkpoint holds them, and back to the device. Weights have the names and the layout in which
+// A run's tensors as a checkpoint holds them, and back to the device. Weights (parameters, and state of the model itself) have the names and the layout in which
 // they are published (TrainableModel::to_file). State that belongs to a weight and has its shape, called
 // `<what>/<parameter>` in the graph (moment1, moment2), is called `<what>/<name of the weight>` in the file and has the
 // weight's layout there, also where one parameter is several weights (qkv). Other state keeps its name and its bytes.

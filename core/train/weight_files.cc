@@ -79,6 +79,9 @@ StatusOr<HostTensor> ReadAsFloats(const TensorFile& file, const TensorFile::Entr
   } else if (entry.dtype == "F64") {
     ConvertAll<double>(
         bytes, [](double value) { return static_cast<float>(value); }, tensor.values);
+  } else if (entry.dtype == "I64") {  // buffers beside weights: a norm's count of batches, an index of positions
+    ConvertAll<int64_t>(
+        bytes, [](int64_t value) { return static_cast<float>(value); }, tensor.values);
   } else {
     return DataLoss("{}: tensor {} has dtype {}; expected weights of F32, F16, BF16 or F64", file.path(),
                     Printable(entry.name), entry.dtype);

@@ -22,7 +22,7 @@
 
 namespace switchyard {
 
-// Every tensor, of F32, F16, BF16 or F64, as f32. Other types are an error.
+// Every tensor, of F32, F16, BF16 or F64, as f32, and single numbers of I64 (counters). Other types are an error.
 StatusOr<HostTensors> ReadWeights(const TensorFile& file);
 
 class WeightSource {

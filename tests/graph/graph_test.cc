@@ -129,6 +129,12 @@ double Flops(const Graph& graph) {
   return flops;
 }
 
+TEST(CostTest, AStepOfSwinTinyTakesThreeTimesThePublishedForwardPass) {
+  const double forward = 2 * 4.5e9;  // Liu et al. 2021, table 1: 4.5 G multiply-adds
+  EXPECT_NEAR(Flops(ForwardGraph({.name = "swin_tiny"}, 1)), forward, 0.01 * forward);
+  EXPECT_NEAR(Flops(TrainingGraph({.name = "swin_tiny"}, 8)) / 8, 3 * forward, 0.01 * 3 * forward);
+}
+
 TEST(CostTest, AForwardPassOfViTBaseTakes35GigaflopsPerImage) {
   EXPECT_NEAR(Flops(ForwardGraph({.name = "vit_base"}, 1)), 35.1e9, 0.351e9);
   EXPECT_NEAR(Flops(ForwardGraph({.name = "vit_base"}, 3)), 3 * 35.1e9, 3 * 0.351e9);

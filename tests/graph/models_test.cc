@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "core/data/transforms.h"
+#include "core/graph/op.h"
 #include "core/settings/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,6 +33,19 @@ TEST(ModelTest, ParameterCountsEqualTimms) {
   EXPECT_EQ(count("vit_large"), 304326632);
   EXPECT_EQ(count("vit_small_patch32"), 22878952);
   EXPECT_EQ(count("vit_base_patch32"), 88224232);
+  EXPECT_EQ(count("swin_tiny"), 28288354);
+  EXPECT_EQ(count("swin_small"), 49606258);
+  EXPECT_EQ(count("swin_base"), 87768224);
+  EXPECT_EQ(count("swin_large"), 196532476);
+}
+
+TEST(ModelTest, ParameterCountsEqualTorchvisions) {
+  const auto count = [](const char* name) { return ParameterCount(Resolved({.name = name})); };
+  EXPECT_EQ(count("resnet18"), 11689512);
+  EXPECT_EQ(count("resnet34"), 21797672);
+  EXPECT_EQ(count("resnet50"), 25557032);
+  EXPECT_EQ(count("resnet101"), 44549160);
+  EXPECT_EQ(count("resnet152"), 60192808);
 }
 
 TEST(ModelTest, EveryListedModelBuilds) {
@@ -39,9 +53,13 @@ TEST(ModelTest, EveryListedModelBuilds) {
     const ResolvedModel model = Resolved({.name = info.name});
     Graph graph;
     nn::Context context(graph, true);
-    const int size = model.image_size;
-    const Value images = graph.Input("images", {DType::kF32, {2, size, size, model.channels}}, {});
-    EXPECT_EQ(BuildModel(model, context, images).shape(), (Shape{2, model.classes})) << info.name;
+    Shape input = InputShape(model);
+    input.insert(input.begin(), 2);
+    const Value logits = BuildModel(model, context, graph.Input("images", {DType::kF32, input}, {}));
+    const bool per_place = info.family->name == "deeplab" || info.family->name == "unet3d";
+    Shape expected = per_place ? Shape(input.begin(), input.end() - 1) : Shape{2};
+    expected.push_back(model.classes);
+    EXPECT_EQ(logits.shape(), expected) << info.name;
     EXPECT_FALSE(info.help.empty());
   }
 }
@@ -89,6 +107,34 @@ TEST(ModelTest, NoDecayForVectorsTokensAndPositions) {
   }
 }
 
+TEST(ModelTest, AResNetsStemSuitsTheImages) {
+  const auto stem = [](int image_size, const char* chosen) {
+    return WeightTypes(Resolved({.name = "resnet18", .image_size = image_size, .own = {{"stem", chosen}}}))
+        .at("conv1.weight")
+        .shape;
+  };
+  EXPECT_EQ(stem(32, "auto"), (Shape{64, 3, 3, 3}));
+  EXPECT_EQ(stem(224, "auto"), (Shape{64, 7, 7, 3}));
+  EXPECT_EQ(stem(32, "imagenet"), (Shape{64, 7, 7, 3}));
+  EXPECT_EQ(stem(224, "small"), (Shape{64, 3, 3, 3}));
+}
+
+// Forward, and gradients of weights and of what goes in, which the first convolution does not need.
+TEST(ModelTest, TrainingAResNetCostsThreeForwardPasses) {
+  for (const char* name : {"resnet18", "resnet50"}) {
+    const auto flops = [](const Graph& graph) {
+      double total = 0;
+      for (const Node& node : graph.nodes()) {
+        if (node.op.starts_with("convolution") || node.op == "matmul") total += CostOf(graph, node).flops;
+      }
+      return total;
+    };
+    const double forward = flops(ForwardGraph({.name = name}, 2, true)), all = flops(TrainingGraph({.name = name}, 2));
+    const double first = 2.0 * 2 * 112 * 112 * 64 * 7 * 7 * 3;
+    EXPECT_NEAR((all + first) / forward, 3, 0.03) << name;
+  }
+}
+
 TEST(ModelTest, BadOptionsAreExplained) {
   const auto error = [](const ModelOptions& options) { return Message(ResolveModel(options).status()); };
   EXPECT_THAT(error({.name = "vit_bas"}),
@@ -97,6 +143,9 @@ TEST(ModelTest, BadOptionsAreExplained) {
   EXPECT_THAT(error({.name = "vit_base", .own = {{"width", 100}}}),
               AllOf(HasSubstr("12 heads"), HasSubstr("--width=108")));
   EXPECT_THAT(error({.name = "vit_base", .own = {{"depth", -1}}}), HasSubstr("positive"));
+  EXPECT_THAT(error({.name = "resnet50", .own = {{"depth", 51}}}), HasSubstr("18, 34, 50, 101 or 152"));
+  EXPECT_THAT(error({.name = "deeplabv3plus_resnet50", .own = {{"depth", 34}}}), HasSubstr("50, 101 or 152"));
+  EXPECT_THAT(error({.name = "deeplabv3plus_resnet50", .own = {{"output_stride", 12}}}), HasSubstr("16 or 8"));
   EXPECT_THAT(error({.name = "mlp", .own = {{"dropout", 1}}}), HasSubstr("[0, 1)"));
   EXPECT_THAT(error({.name = "mlp", .own = {{"depth", "two"}}}), HasSubstr("depth: \"two\" has the wrong type"));
   EXPECT_THAT(error({.name = "mlp", .own = {{"heads", 2}}}), HasSubstr("it has no --heads; what it has is"));
@@ -285,7 +334,7 @@ TEST(HuggingFace, AFieldThatIsWrongOrCannotBeIsNamed) {
     config[field] = value;
     return Message(ReadForeignConfig(config).status());
   };
-  EXPECT_THAT(error("model_type", "swin"), AllOf(HasSubstr("model_type: expected vit"), HasSubstr("swin")));
+  EXPECT_THAT(error("model_type", "beit"), AllOf(HasSubstr("model_type: expected vit"), HasSubstr("beit")));
   EXPECT_THAT(error("hidden_act", "gelu_new"), AllOf(HasSubstr("hidden_act: expected gelu"), HasSubstr("gelu_new")));
   EXPECT_THAT(error("qkv_bias", false), HasSubstr("qkv_bias: expected true"));
   EXPECT_THAT(error("hidden_size", "768"), HasSubstr("hidden_size: expected a whole number"));
@@ -363,6 +412,50 @@ TEST(HuggingFace, APreprocessorThatWeCannotFollowIsRefusedByField) {
   EXPECT_THAT(error("do_resize", false), HasSubstr("do_resize"));
   EXPECT_THAT(error("size", {{"height", 46}, {"width", 46}}), HasSubstr("size: expected a shortest_edge"));
   EXPECT_EQ(error("size", {{"height", 40}, {"width", 40}}), "");
+}
+
+// Those of microsoft/resnet-50.
+TEST(HuggingFace, AResNetsWeightsAndConfigurationGoBothWays) {
+  for (const char* name : {"resnet18", "resnet50"}) {
+    const ResolvedModel model = Resolved({.name = name, .classes = 3, .own = {{"width", 2}, {"stem", "imagenet"}}});
+    HostTensors ours;
+    for (const auto& [weight, type] : WeightTypes(model)) {
+      ours[weight] = {type.shape, {}};
+      for (int64_t i = 0; i < type.elements(); ++i)
+        ours[weight].values.push_back(static_cast<float>(ours.size() * 100000 + static_cast<size_t>(i)));
+    }
+    HostTensors theirs = *ExportWeights(model, ours, "huggingface");
+    for (const char* there :
+         {"resnet.embedder.embedder.convolution.weight", "resnet.embedder.embedder.normalization.running_var",
+          "resnet.encoder.stages.1.layers.0.shortcut.convolution.weight",
+          "resnet.encoder.stages.1.layers.0.shortcut.normalization.running_mean",
+          "resnet.encoder.stages.3.layers.1.layer.0.convolution.weight",
+          "resnet.encoder.stages.3.layers.1.layer.1.normalization.bias", "classifier.1.weight"})
+      EXPECT_TRUE(theirs.contains(there)) << there;
+    theirs["resnet.embedder.embedder.normalization.num_batches_tracked"] = {{}, {5}};
+    const auto back = ImportWeights(model, theirs, false);
+    ASSERT_TRUE(back.ok()) << Message(back.status());
+    EXPECT_EQ(Values(*back), Values(ours));
+
+    const auto read =
+        ReadForeignConfig(Written("huggingface", model, {"ant", "bee", "cat"}, {.image_size = 224, .channels = 3}));
+    ASSERT_TRUE(read.ok()) << Message(read.status());
+    EXPECT_EQ(read->name, name);
+    EXPECT_EQ(read->own.at("width"), 2);
+    EXPECT_EQ(read->class_names.at(2), "cat");
+  }
+  const ResolvedModel small = Resolved({.name = "resnet18", .image_size = 32});
+  EXPECT_THAT(Message((*FormatOf(*small.info->family, "huggingface"))->write(small, {}, {}).status()),
+              HasSubstr("--stem=small"));
+  const auto error = [](const char* field, const nlohmann::json& value) {
+    nlohmann::json config = {{"model_type", "resnet"}};
+    config[field] = value;
+    return Message(ReadForeignConfig(config).status());
+  };
+  EXPECT_THAT(error("depths", {3, 4, 6}), HasSubstr("depths"));
+  EXPECT_THAT(error("layer_type", "other"), HasSubstr("layer_type"));
+  EXPECT_THAT(error("hidden_sizes", {256, 512, 1024, 2049}), HasSubstr("hidden_sizes"));
+  EXPECT_THAT(error("downsample_in_bottleneck", true), HasSubstr("downsample_in_bottleneck"));
 }
 
 TEST(Timm, AConfigurationIsReadAsItWasWritten) {

@@ -25,8 +25,9 @@ ResolvedModel Resolved(const ModelOptions& options) {
 namespace {
 Value Logits(Graph& graph, const ResolvedModel& model, int batch, bool training) {
   nn::Context context(graph, training);
-  const Value images =
-      graph.Input("images", {DType::kF32, {batch, model.image_size, model.image_size, model.channels}}, {});
+  Shape shape = InputShape(model);
+  shape.insert(shape.begin(), batch);
+  const Value images = graph.Input("images", {DType::kF32, shape}, {});
   return BuildModel(model, context, images);
 }
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "core/base/random.h"
 #include "core/train/tensor_file.h"
+#include "tests/graph/fixtures.h"
 
 namespace switchyard {
 namespace {
@@ -11,29 +12,33 @@ namespace {
 constexpr float kBeta1 = 0.9f, kRate = 1e-3f;
 
 // The step that the fixtures were recorded with.
-StatusOr<Program> RecordedProgram(const ResolvedModel& model, int64_t batch, DType precision) {
-  ClassificationOptions images;
-  images.batch = batch;
-  images.height = images.width = model.image_size;
-  images.channels = model.channels;
+StatusOr<Program> RecordedProgram(const Workload& workload, DType precision) {
   ProgramOptions o;
   o.precision = precision;
   o.optimizer.weight_decay = 0.05f;
   o.optimizer.beta1 = kBeta1;
-  const auto build = [&](nn::Context& context, const Value& x) { return BuildModel(model, context, x); };
-  return BuildProgram(ClassificationWorkload(model.info->name, build, images), o, 0);
+  return BuildProgram(workload, o, 0);
 }
 
 }  // namespace
 
 std::unique_ptr<StepRun> StepRun::Make(TestDevice& test, const ResolvedModel& model, int64_t batch, DType precision) {
+  ClassificationOptions images;
+  images.batch = batch;
+  images.height = images.width = model.image_size;
+  images.channels = model.channels;
+  const auto build = [&](nn::Context& context, const Value& x) { return BuildModel(model, context, x); };
+  return Make(test, ClassificationWorkload(model.info->name, build, images), precision);
+}
+
+std::unique_ptr<StepRun> StepRun::Make(TestDevice& test, const Workload& workload, DType precision) {
   auto run = std::make_unique<StepRun>();
   const auto make = [&]() -> Status {
     run->layout_ = std::make_unique<Layout>(test.device->info().alignment);
     const auto compile = [&](const Graph& graph) {
       return Plan::Compile(graph, *test.kernels, test.reference_kernels.get(), *run->layout_, {});
     };
-    SY_ASSIGN_OR_RETURN(const Program program, RecordedProgram(model, batch, precision));
+    SY_ASSIGN_OR_RETURN(const Program program, RecordedProgram(workload, precision));
     SY_ASSIGN_OR_RETURN(run->step_plan_, compile(program.Find("update")->graph));
     SY_ASSIGN_OR_RETURN(run->evaluation_plan_, compile(program.Find("evaluate")->graph));
     if (const NamedGraph* const halves = program.Find("halves")) {
@@ -55,7 +60,7 @@ std::unique_ptr<StepRun> StepRun::Make(TestDevice& test, const ResolvedModel& mo
 
 void StepRun::SetParameters(const HostTensors& values) {
   for (const auto& [name, entry] : layout_->entries()) {
-    if (entry.role != Role::kParameter) continue;
+    if (!entry.is_weight()) continue;
     ASSERT_TRUE(values.contains(name)) << name;
     const HostTensor& tensor = values.at(name);
     ASSERT_EQ(tensor.shape, entry.type.shape) << name;
@@ -68,10 +73,10 @@ void StepRun::SetParameters(const HostTensors& values) {
 }
 
 // The tensors called prefix + NAME, by the parameter's NAME.
-HostTensors StepRun::Download(const std::string& prefix) const {
+HostTensors StepRun::Download(const std::string& prefix, bool with_state) const {
   HostTensors tensors;
   for (const auto& [name, entry] : layout_->entries()) {
-    if (entry.role != Role::kParameter) continue;
+    if (with_state ? !entry.is_weight() : entry.role != Role::kParameter) continue;
     HostTensor& tensor = tensors[name];
     tensor.shape = entry.type.shape;
     tensor.values.resize(entry.bytes / sizeof(float));
@@ -81,10 +86,23 @@ HostTensors StepRun::Download(const std::string& prefix) const {
   return tensors;
 }
 
-HostTensors StepRun::Parameters() const { return Download(""); }
+HostTensors StepRun::Parameters() const { return Download("", true); }
+
+size_t StepRun::Elements(const std::string& name) const {
+  const Layout::Entry* const entry = layout_->Find(name);
+  EXPECT_NE(entry, nullptr) << name;
+  return entry == nullptr ? 0 : static_cast<size_t>(entry->type.elements());
+}
+
+std::vector<float> StepRun::Get(const std::string& name) const {
+  std::vector<float> values(Elements(name));
+  const Status status = memory_->Download(name, values.data(), values.size() * sizeof(float));
+  EXPECT_TRUE(status.ok()) << Message(status);
+  return values;
+}
 
 HostTensors StepRun::GradientsOfFirstStep() const {
-  HostTensors gradients = Download("moment1/");
+  HostTensors gradients = Download("moment1/", false);
   for (auto& [name, tensor] : gradients) {
     for (float& value : tensor.values) value /= 1 - kBeta1;
   }
@@ -141,16 +159,21 @@ std::vector<float> Symmetric(const std::string& name, int64_t count) {
   return values;
 }
 
-HostTensors FormulaWeights(const ResolvedModel& model) {
+HostTensors FormulaWeights(const ResolvedModel& model, const std::string& format) {
   HostTensors shapes;
-  for (const auto& [name, type] : ParameterTypes(model))
+  for (const auto& [name, type] : WeightTypes(model))
     shapes[name] = {type.shape, std::vector<float>(static_cast<size_t>(type.elements()))};
-  HostTensors weights = *ExportWeights(model, std::move(shapes), "timm");
+  HostTensors weights = *ExportWeights(model, std::move(shapes), format);
   for (auto& [name, tensor] : weights) {
     tensor.values = Symmetric(name, Elements(tensor.shape));
-    const bool norm = name.find("norm") != std::string::npos && name.ends_with("weight");
-    for (float& value : tensor.values)
-      value = tensor.shape.size() > 1 ? 0.035f * value : norm ? 1 + 0.1f * value : 0.01f * value;
+    // Vectors called weight are those of norms.
+    const auto [base, factor] = tensor.shape.size() > 1          ? std::pair(0.0f, 0.035f)
+                                : name.ends_with("running_var")  ? std::pair(1.0f, 0.5f)
+                                : name.ends_with("running_mean") ? std::pair(0.0f, 0.1f)
+                                : name.ends_with("bn3.weight")   ? std::pair(0.2f, 0.1f)
+                                : name.ends_with("weight")       ? std::pair(1.0f, 0.1f)
+                                                                 : std::pair(0.0f, 0.01f);
+    for (float& value : tensor.values) value = base + factor * value;
   }
   return *ImportWeights(model, std::move(weights), false);
 }
@@ -167,6 +190,30 @@ double RelativeError(const std::string& name, const std::vector<float>& found, c
     norm += std::pow(static_cast<double>(expected[i]), 2);
   }
   return std::sqrt(difference / std::max(norm, 1e-24));
+}
+
+void ExpectCloseToSamples(const std::string& file, const ResolvedModel& model, HostTensors found,
+                          const std::string& kind, double tolerance) {
+  const HostTensors norms = ReadFixture(file, kind + "_norm/"), samples = ReadFixture(file, kind + "_samples/");
+  found = *ExportWeights(model, std::move(found), "timm");
+  ASSERT_EQ(found.size(), norms.size());
+  for (const auto& [name, tensor] : found) {
+    const std::vector<float>& values = tensor.values;
+    const double norm = norms.at(name).values[0];
+    const bool skips = name.ends_with("attn.qkv.bias");
+    const size_t third = values.size() / 3, stride = std::max<size_t>(1, values.size() / 64);
+    double sum = 0;
+    for (size_t i = 0; i < values.size(); ++i) sum += skips && i / third == 1 ? 0 : std::pow(double{values[i]}, 2);
+    EXPECT_NEAR(std::sqrt(sum), norm, tolerance * norm) << kind << " " << name;
+
+    std::vector<float> ours, theirs;
+    for (size_t s = 0; s < samples.at(name).values.size(); ++s) {
+      if (skips && s * stride / third == 1) continue;
+      ours.push_back(values[s * stride]);
+      theirs.push_back(samples.at(name).values[s]);
+    }
+    EXPECT_LE(RelativeError(name + " samples", ours, theirs), tolerance) << kind << " " << name;
+  }
 }
 
 }  // namespace switchyard

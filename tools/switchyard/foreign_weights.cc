@@ -1,5 +1,7 @@
 #include "tools/switchyard/foreign_weights.h"
 
+#include <algorithm>
+
 #include "models/foreign_format.h"
 #include "models/hugging_face.h"
 #include "models/timm.h"
@@ -47,21 +49,32 @@ Status CheckEnoughWeights(const WeightSource& source, const ResolvedModel& model
 
 StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const Settings& settings) {
   std::optional<EvaluationTransform> transform;
+  SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
+  // Files speak of the images that the weights were made for.
+  int image_size = model.image_size;
+  if (!model.info->family->resampled.empty() && !source.config().is_null()) {
+    const auto described = ReadForeignConfig(source.config());
+    if (described.ok()) image_size = described->image_size;
+  }
   if (source.checkpoint() != nullptr) {
     const auto read = EvaluationTransformFromJson(source.checkpoint()->record.value("evaluation", nlohmann::json()));
     if (!read.ok()) return Annotate(read.status(), source.path() + "/state.json: evaluation");
     transform = *read;
   } else if (!source.preprocessor().is_null()) {
-    SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
-    const auto read = ReadHuggingFacePreprocessor(source.preprocessor(), model.image_size, model.channels);
+    const auto read = ReadHuggingFacePreprocessor(source.preprocessor(), image_size, model.channels);
     if (!read.ok()) return Annotate(read.status(), source.path() + ": preprocessor_config.json");
     transform = *read;
   }
   if (!transform && IsTimmConfig(source.config())) {
-    SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
-    const auto read = ReadTimmTransform(source.config(), model.image_size, model.channels);
+    const auto read = ReadTimmTransform(source.config(), image_size, model.channels);
     if (!read.ok()) return Annotate(read.status(), source.path() + ": config.json");
     transform = *read;
+  }
+  if (transform && transform->image_size != model.image_size && !model.info->family->resampled.empty()) {
+    // The same part of an image, in more pixels or fewer.
+    transform->resize =
+        static_cast<int>(int64_t{transform->resize} * model.image_size / std::max(1, transform->image_size));
+    transform->image_size = model.image_size;
   }
   return transform;
 }

@@ -108,21 +108,39 @@ int SpatialRank(const char* op, const Value& x, Where where) {
   return spatial;
 }
 
-}  // namespace
-
-Value Convolution(const Value& x, const Value& weight, const Value& bias, const WindowOptions& options, Where where) {
+sy_convolution_attributes Window(int spatial_rank, const WindowOptions& options) {
   sy_convolution_attributes a{};
-  a.spatial_rank = SpatialRank("convolution", x, where);
+  a.spatial_rank = spatial_rank;
   a.groups = options.groups;
-  a.bias = static_cast<bool>(bias);
-  for (int i = 0; i < a.spatial_rank; ++i) {
+  for (int i = 0; i < spatial_rank; ++i) {
     a.stride[i] = options.stride;
     a.dilation[i] = options.dilation;
     a.before[i] = a.after[i] = options.padding;
   }
+  return a;
+}
+
+}  // namespace
+
+Value Convolution(const Value& x, const Value& weight, const Value& bias, const WindowOptions& options, Where where) {
+  sy_convolution_attributes a = Window(SpatialRank("convolution", x, where), options);
+  a.bias = static_cast<bool>(bias);
   std::vector<Value> inputs = {x, weight};
   if (bias) inputs.push_back(bias);
   return x.graph().Add("convolution", inputs, Attributes(a), {}, where)[0];
+}
+
+Value TransposedConvolution(const Value& x, const Value& weight, const WindowOptions& o, int output_padding,
+                            Where where) {
+  const int spatial = SpatialRank("transposed convolution", x, where);
+  if (weight.rank() != x.rank() || weight.dim(0) != x.dim(-1) || o.groups != 1)
+    ThrowBuildError("transposed convolution", "weight must be (C, kernel, K), in one group", {x, weight}, where);
+  Shape shape = {x.dim(0)};
+  for (int i = 1; i <= spatial; ++i)
+    shape.push_back((x.dim(i) - 1) * o.stride - 2 * o.padding + o.dilation * (weight.dim(i) - 1) + 1 + output_padding);
+  shape.push_back(weight.dim(-1));
+  return x.graph().Add("convolution_backward_data", {x, weight}, Attributes(Window(spatial, o)), {.shape = shape},
+                       where)[0];
 }
 
 Value Pool(const Value& x, const PoolOptions& options, Where where) {
@@ -169,6 +187,23 @@ std::vector<Value> ConvolutionGradient(Graph& graph, int id, const std::vector<V
         graph.Add("convolution_backward_weights", {x, dy[0]}, Attributes(a),
                   {.dtypes = {w.dtype()}, .shape = w.shape()}, node.where, node.name + "/backward_weights")[0];
   if (bias && wanted[2]) gradients[2] = ops::Reduce(dy[0], SY_REDUCE_SUM, (1u << (dy[0].rank() - 1)) - 1);
+  return gradients;
+}
+
+// Of a transposed convolution y = convolution_backward_data(x, w): dx = convolution(dy, w), and w has the gradient of
+// the convolution that takes dy to x's place.
+std::vector<Value> ConvolutionDataGradient(Graph& graph, int id, const std::vector<Value>& dy,
+                                           const std::vector<bool>& wanted) {
+  const Node node = graph.node(id);
+  const Value x = graph.value(node.inputs[0]), w = graph.value(node.inputs[1]);
+  std::vector<Value> gradients(2);
+  if (wanted[0])
+    gradients[0] =
+        graph.Add("convolution", {dy[0], w}, node.attributes, {}, node.where, node.name + "/backward_data")[0];
+  if (wanted[1])
+    gradients[1] =
+        graph.Add("convolution_backward_weights", {dy[0], x}, node.attributes,
+                  {.dtypes = {w.dtype()}, .shape = w.shape()}, node.where, node.name + "/backward_weights")[0];
   return gradients;
 }
 
@@ -226,8 +261,9 @@ std::vector<OpDefinition> ConvolutionOps() {
        .traits = {.precision = Precision::kHalf, .half_inputs = 2},
        .factors = {"n _... c, k _... c, +k -> n _... k", ConvolutionFactors}},
       {.name = "convolution_backward_data",
-       .summary = "its gradient for the input",
+       .summary = "its gradient for the input, and the transposed convolution",
        .infer = ConvolutionDataTypes,
+       .gradient = ConvolutionDataGradient,
        .flops = [](const Graph& g,
                    const Node& n) { return ConvolutionFlops(g.type(n.inputs[0]), g.type(n.inputs[1])); },
        .factors = {"n _... k, k _... c -> n _... c", ConvolutionDataFactors}},

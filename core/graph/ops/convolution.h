@@ -16,6 +16,10 @@ struct WindowOptions {  // per spatial axis; equal on all axes
 // x (N, spatial, C), weight (K, kernel, C/groups), bias (K) or none → (N, spatial', K)
 Value Convolution(const Value& x, const Value& weight, const Value& bias, const WindowOptions& options,
                   Where where = Where::current());
+// x (N, spatial, C), weight (C, kernel, K) → (N, spatial', K): the gradient of a convolution for its input, whose
+// spatial' = (n − 1)·stride − 2·padding + dilation·(kernel − 1) + 1 + output_padding. One group.
+Value TransposedConvolution(const Value& x, const Value& weight, const WindowOptions& options, int output_padding = 0,
+                            Where where = Where::current());
 struct PoolOptions {
   int kernel = 2, stride = 2, padding = 0;
   bool average = false, count_include_pad = true;

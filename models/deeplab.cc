@@ -1,0 +1,161 @@
+#include "models/deeplab.h"
+
+#include <numeric>
+
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/nn/convolution.h"
+#include "core/nn/layers.h"
+#include "core/settings/fields.h"
+#include "fmt/format.h"
+#include "models/convolution_weights.h"
+#include "models/foreign_format.h"
+#include "models/resnet.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kLowLevelChannels = 48;
+
+ResNetConfig BackboneOf(const DeepLabConfig& c) {
+  return {.image_size = c.image_size,
+          .channels = c.channels,
+          .classes = c.classes,
+          .depth = c.depth,
+          .width = c.width,
+          .stem = "imagenet"};
+}
+
+// Of x (B, H, W, C): bilinear to the places of `like` (B, H', W', …).
+Value ResizeAs(const Value& x, const Value& like) { return nn::ResizeLinear(x, {like.dim(1), like.dim(2)}); }
+
+// Atrous spatial pyramid pooling (Chen et al. 2017): x seen at several rates at once, (B, h, w, C) → (B, h, w, out).
+Value Pyramid(const DeepLabConfig& config, nn::Context& context, const Value& x) {
+  const Graph::Scope scope(context.graph, "aspp");
+  const int64_t out = config.decoder_width;
+  const int unit = config.output_stride == 8 ? 2 : 1;
+  std::vector<Value> parts;
+  {
+    const Graph::Scope convs(context.graph, "convs");
+    parts.push_back(nn::ConvolutionNormReLU(context, "0.0", "0.1", x, out, {.kernel = 1}));
+    for (const int rate : {6, 12, 18}) {
+      const size_t i = parts.size();
+      parts.push_back(nn::ConvolutionNormReLU(context, fmt::format("{}.0", i), fmt::format("{}.1", i), x, out,
+                                              {.dilation = rate * unit}));
+    }
+    const Value mean = ops::Reshape(nn::GlobalAveragePool(x), {x.dim(0), 1, 1, x.dim(-1)});
+    const Value image = nn::ConvolutionNormReLU(context, "4.1", "4.2", mean, out, {.kernel = 1});
+    parts.push_back(ops::BroadcastTo(image, {x.dim(0), x.dim(1), x.dim(2), out}));
+  }
+  const Value joined = ops::Concat(parts, 3);
+  return nn::Dropout(context, "project.3",
+                     nn::ConvolutionNormReLU(context, "project.0", "project.1", joined, out, {.kernel = 1}),
+                     config.dropout);
+}
+
+const std::vector<Field<DeepLabConfig>>& DeepLabFields() {
+  static const auto& fields = *new std::vector<Field<DeepLabConfig>>{
+      FieldOf<&DeepLabConfig::depth>("depth",
+                                     {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
+      FieldOf<&DeepLabConfig::width>(
+          "width", {.help = "channels behind the stem", .range = Within(1, 1 << 20), .architecture = true}),
+      FieldOf<&DeepLabConfig::output_stride>("output_stride",
+                                             {.help = "side of the image over that of the backbone's result",
+                                              .range = Within(8, 16),
+                                              .architecture = true}),
+      FieldOf<&DeepLabConfig::decoder_width>(
+          "decoder_width",
+          {.help = "channels of pyramid and decoder", .range = Within(1, 1 << 20), .architecture = true}),
+      FieldOf<&DeepLabConfig::dropout>("dropout", {.help = "dropout probability", .range = WithinBelow(0, 1)}),
+  };
+  return fields;
+}
+
+const std::vector<ForeignFormat>& DeepLabFormats() {
+  static const auto& formats = *new std::vector<ForeignFormat>{
+      {.name = "torchvision", .words = "torchvision", .head = "classifier", .to_file = ConvolutionWeightsToFile}};
+  return formats;
+}
+
+const ModelFamily& DeepLabFamily() {
+  static const auto& family =
+      *new ModelFamily{.name = "deeplab",
+                       .words = "DeepLabV3+",
+                       .settings = [] { return RowsOf(DeepLabFields()); },
+                       .check = [](const ResolvedModel& model) { return Check(DeepLabConfigOf(model)); },
+                       .build = [](const ResolvedModel& model, nn::Context& context,
+                                   const Value& images) { return DeepLab(DeepLabConfigOf(model), context, images); },
+                       .layers =
+                           [](const ResolvedModel& model) {
+                             const std::array<int, 4> blocks = BlocksOf(BackboneOf(DeepLabConfigOf(model)));
+                             return std::accumulate(blocks.begin(), blocks.end(), 0);
+                           },
+                       .head = "classifier",
+                       .from_file = ConvolutionWeightsFromFile,
+                       .formats = DeepLabFormats};
+  return family;
+}
+
+}  // namespace
+
+std::vector<ModelInfo> DeepLabs() {
+  // Chen et al. 2018, with a rate for batches of 16.
+  const SettingValues recipe = {{"epochs", 50}, {"global_batch_size", 16}, {"optimizer", "sgd"},
+                                {"lr", 7e-3},   {"weight_decay", 1e-4},    {"schedule", "cosine"}};
+  std::vector<ModelInfo> list;
+  const auto add = [&](int depth) {
+    const DeepLabConfig config = {.depth = depth};
+    list.push_back({.name = fmt::format("deeplabv3plus_resnet{}", depth),
+                    .help = fmt::format("DeepLabV3+ over a residual network of {} layers, for segmentation", depth),
+                    .family = &DeepLabFamily(),
+                    .image_size = config.image_size,
+                    .channels = config.channels,
+                    .classes = config.classes,
+                    .own = ValuesOf(DeepLabFields(), config),
+                    .recipe = recipe,
+                    .preprocessing = ImageNetPreprocessing()});
+  };
+  add(50);
+  add(101);
+  return list;
+}
+
+DeepLabConfig DeepLabConfigOf(const ResolvedModel& model) {
+  DeepLabConfig config = {.image_size = model.image_size, .channels = model.channels, .classes = model.classes};
+  Assign(DeepLabFields(), model.own, &config).IgnoreError();  // ResolveModel has looked at the types
+  return config;
+}
+
+Status Check(const DeepLabConfig& c) {
+  SY_RETURN_IF_ERROR(Check(BackboneOf(c)));
+  if (!HasBottlenecks(BackboneOf(c)))
+    return InvalidArgument("depth {}: the backbone has 50, 101 or 152 layers, whose blocks can be dilated", c.depth);
+  if (c.output_stride != 16 && c.output_stride != 8)
+    return InvalidArgument("output_stride {}: expected 16 or 8", c.output_stride);
+  if (c.decoder_width < 1) return InvalidArgument("decoder_width must be positive");
+  if (c.dropout < 0 || c.dropout >= 1) return InvalidArgument("dropout {} must lie in [0, 1)", c.dropout);
+  return OkStatus();
+}
+
+Value DeepLab(const DeepLabConfig& config, nn::Context& context, const Value& images, nn::Where where) {
+  const int64_t batch = images.dim(0);
+  if (images.shape() != Shape{batch, config.image_size, config.image_size, config.channels}) {
+    ThrowBuildError("deeplab", fmt::format("images must be (B, {0}, {0}, {1})", config.image_size, config.channels),
+                    {images}, where);
+  }
+  std::array<Value, 4> stages;
+  {
+    const Graph::Scope scope(context.graph, "backbone");
+    stages = ResNetStages(BackboneOf(config), context, images, config.output_stride);
+  }
+  const Value low =
+      nn::ConvolutionNormReLU(context, "low_level.0", "low_level.1", stages[0], kLowLevelChannels, {.kernel = 1});
+  Value x = ops::Concat({ResizeAs(Pyramid(config, context, stages[3]), low), low}, 3);
+  x = nn::ConvolutionNormReLU(context, "decoder.0", "decoder.1", x, config.decoder_width);
+  x = nn::ConvolutionNormReLU(context, "decoder.3", "decoder.4", x, config.decoder_width);
+  x = nn::Convolution(context, "classifier", x, config.classes,
+                      {.kernel = 1, .bias = true, .start = nn::ConvolutionStart::kTorch});
+  return ResizeAs(x, images);
+}
+
+}  // namespace switchyard

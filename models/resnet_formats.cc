@@ -1,0 +1,183 @@
+#include "models/resnet_formats.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "models/convolution_weights.h"
+#include "models/foreign_json.h"
+#include "models/hugging_face.h"
+#include "models/resnet.h"
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::json;
+using foreign_json::At;
+using foreign_json::Flag;
+using foreign_json::Positive;
+using foreign_json::Unexpected;
+
+constexpr char kEmbedder[] = "embedder.embedder.", kStages[] = "encoder.stages.", kPrefix[] = "resnet.";
+
+// The number at the start of `text`, which it is taken from with the dot behind it; nullopt where there is none.
+std::optional<int> TakeNumber(std::string& text) {
+  const size_t dot = text.find('.');
+  int number = 0;
+  if (dot == std::string::npos || dot > 4 || !absl::SimpleAtoi(text.substr(0, dot), &number) || number < 0)
+    return std::nullopt;
+  text.erase(0, dot + 1);
+  return number;
+}
+
+bool TakePrefix(std::string& text, const std::string& prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.erase(0, prefix.size());
+  return true;
+}
+
+// "encoder.stages.1.layers.0.layer.2.convolution.weight" → "layer2.0.conv3.weight"; the name itself where it is none of
+// theirs.
+std::string NameFromHuggingFace(const std::string& name) {
+  std::string rest = name;
+  TakePrefix(rest, kPrefix);
+  if (TakePrefix(rest, kEmbedder)) {
+    if (TakePrefix(rest, "convolution.")) return "conv1." + rest;
+    if (TakePrefix(rest, "normalization.")) return "bn1." + rest;
+  } else if (TakePrefix(rest, "classifier.1.")) {
+    return "fc." + rest;
+  } else if (TakePrefix(rest, kStages)) {
+    const std::optional<int> stage = TakeNumber(rest);
+    const bool layers = stage && TakePrefix(rest, "layers.");
+    const std::optional<int> block = layers ? TakeNumber(rest) : std::nullopt;
+    if (!block) return name;
+    const std::string before = fmt::format("layer{}.{}.", *stage + 1, *block);
+    if (TakePrefix(rest, "shortcut.convolution.")) return before + "downsample.0." + rest;
+    if (TakePrefix(rest, "shortcut.normalization.")) return before + "downsample.1." + rest;
+    const std::optional<int> layer = TakePrefix(rest, "layer.") ? TakeNumber(rest) : std::nullopt;
+    if (layer && TakePrefix(rest, "convolution.")) return fmt::format("{}conv{}.{}", before, *layer + 1, rest);
+    if (layer && TakePrefix(rest, "normalization.")) return fmt::format("{}bn{}.{}", before, *layer + 1, rest);
+  }
+  return name;
+}
+
+// The other way, for the names of our graph.
+std::string NameToHuggingFace(const std::string& name) {
+  std::string rest = name;
+  if (TakePrefix(rest, "fc.")) return "classifier.1." + rest;
+  if (TakePrefix(rest, "conv1.")) return std::string(kPrefix) + kEmbedder + "convolution." + rest;
+  if (TakePrefix(rest, "bn1.")) return std::string(kPrefix) + kEmbedder + "normalization." + rest;
+  if (!TakePrefix(rest, "layer")) return name;
+  const std::optional<int> stage = TakeNumber(rest), block = stage ? TakeNumber(rest) : std::nullopt;
+  if (!block) return name;
+  const std::string before = fmt::format("{}{}{}.layers.{}.", kPrefix, kStages, *stage - 1, *block);
+  if (TakePrefix(rest, "downsample.0.")) return before + "shortcut.convolution." + rest;
+  if (TakePrefix(rest, "downsample.1.")) return before + "shortcut.normalization." + rest;
+  for (const auto& [ours, theirs] : {std::pair("conv", "convolution"), std::pair("bn", "normalization")}) {
+    if (!TakePrefix(rest, ours)) continue;
+    const std::optional<int> layer = TakeNumber(rest);
+    if (layer) return fmt::format("{}layer.{}.{}.{}", before, *layer - 1, theirs, rest);
+  }
+  return name;
+}
+
+HostTensors WeightsToHuggingFace(HostTensors tensors) {
+  HostTensors result;
+  for (auto& [name, tensor] : ConvolutionWeightsToFile(std::move(tensors)))
+    result[NameToHuggingFace(name)] = std::move(tensor);
+  return result;
+}
+
+// The depth whose blocks these are, 0 where there is none.
+int DepthOf(const Json& blocks, bool bottleneck) {
+  for (const int depth : {18, 34, 50, 101, 152}) {
+    const ResNetConfig config = {.depth = depth};
+    if (HasBottlenecks(config) == bottleneck && blocks == Json(BlocksOf(config))) return depth;
+  }
+  return 0;
+}
+
+Json HiddenSizes(const ResNetConfig& config) {
+  Json sizes = Json::array();
+  for (int stage = 0; stage < 4; ++stage)
+    sizes.push_back((int64_t{config.width} << stage) * (HasBottlenecks(config) ? 4 : 1));
+  return sizes;
+}
+
+StatusOr<ForeignModel> ReadResNet(const Json& config) {
+  ResNetConfig o;
+  const Json& type = At(config, "layer_type");
+  if (!type.is_null() && type != "bottleneck" && type != "basic")
+    return Unexpected("layer_type", "basic or bottleneck", type);
+  const Json blocks = At(config, "depths").is_null() ? Json{3, 4, 6, 3} : At(config, "depths");
+  o.depth = DepthOf(blocks, type != "basic");
+  if (o.depth == 0) return Unexpected("depths", "the blocks of 18, 34, 50, 101 or 152 layers", blocks);
+  SY_ASSIGN_OR_RETURN(o.width, Positive(config, "embedding_size", 64));
+  const Json& sizes = At(config, "hidden_sizes");
+  if (!sizes.is_null() && sizes != HiddenSizes(o))
+    return Unexpected("hidden_sizes", HiddenSizes(o).dump() + " behind this embedding_size", sizes);
+  const Json& act = At(config, "hidden_act");
+  if (!act.is_null() && act != "relu") return Unexpected("hidden_act", "relu, which the model here has", act);
+  for (const char* field : {"downsample_in_first_stage", "downsample_in_bottleneck"}) {
+    SY_ASSIGN_OR_RETURN(const bool other, Flag(config, field, false));
+    if (other) return Unexpected(field, "false, as in the model here", At(config, field));
+  }
+  SY_ASSIGN_OR_RETURN(o.channels, Positive(config, "num_channels", 3));
+  SY_ASSIGN_OR_RETURN(ForeignLabels labels, ReadHuggingFaceLabels(config));
+  if (labels.count > 0) o.classes = labels.count;
+  const SettingValues all = OwnSettings(o);
+  return ForeignModel{.name = fmt::format("resnet{}", o.depth),
+                      .image_size = o.image_size,
+                      .channels = o.channels,
+                      .classes = o.classes,
+                      .own = {{"depth", all.at("depth")}, {"width", all.at("width")}},
+                      .class_names = std::move(labels.names)};
+}
+
+StatusOr<ForeignFiles> WriteResNet(const ResolvedModel& model, const EvaluationTransform& transform,
+                                   const std::vector<std::string>& class_names) {
+  const ResNetConfig o = ResNetConfigOf(model);
+  if (HasSmallStem(o))
+    return InvalidArgument("a residual network with --stem=small has no counterpart under the names of Hugging Face");
+  Json config = {{"architectures", {"ResNetForImageClassification"}},
+                 {"model_type", "resnet"},
+                 {"num_channels", o.channels},
+                 {"embedding_size", o.width},
+                 {"hidden_sizes", HiddenSizes(o)},
+                 {"depths", BlocksOf(o)},
+                 {"layer_type", HasBottlenecks(o) ? "bottleneck" : "basic"},
+                 {"hidden_act", "relu"},
+                 {"downsample_in_first_stage", false},
+                 {"downsample_in_bottleneck", false},
+                 {"torch_dtype", "float32"}};
+  AddHuggingFaceLabels(o.classes, class_names, &config);
+  return ForeignFiles{std::move(config), HuggingFacePreprocessor(transform)};
+}
+
+}  // namespace
+
+HostTensors ResNetWeightsFromFile(HostTensors tensors) {
+  HostTensors renamed;
+  for (auto& [name, tensor] : ConvolutionWeightsFromFile(std::move(tensors)))
+    renamed[NameFromHuggingFace(name)] = std::move(tensor);
+  return renamed;
+}
+
+const std::vector<ForeignFormat>& ResNetFormats() {
+  static const auto& formats = *new std::vector<ForeignFormat>{
+      {.name = "torchvision", .words = "torchvision", .head = "fc", .to_file = ConvolutionWeightsToFile},
+      {.name = "huggingface",
+       .words = "Hugging Face",
+       .head = "classifier.1",
+       .to_file = WeightsToHuggingFace,
+       .kind_field = "model_type",
+       .kind = "resnet",
+       .read = ReadResNet,
+       .write = WriteResNet,
+       .loader = [](const std::string& folder) {
+         return fmt::format("transformers.ResNetForImageClassification.from_pretrained(\"{}\")", folder);
+       }}};
+  return formats;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,123 @@
+// Convolutional networks against what torchvision computed for the same weights and batch: logits of training with the
+// batch's statistics and of evaluation with the running ones, loss, the gradient of every parameter, and the running
+// statistics after the step (tests/fixtures/README.md).
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/loss.h"
+#include "core/graph/ops/reduction.h"
+#include "tests/graph/fixtures.h"
+#include "tests/graph/steps.h"
+#include "tests/parity/step_run.h"
+
+namespace switchyard {
+namespace {
+
+constexpr double kTolerance = 1e-4;  // of a tensor's norm
+constexpr int64_t kBatch = 4;
+
+// Logits are (B, …, classes), each row with a label of its own.
+Workload WorkloadOf(const ResolvedModel& model) {
+  const auto logits = [model](nn::Context& context) {
+    const Value images = context.graph.Input("images", {DType::kF32, {kBatch, model.image_size, model.image_size, 3}}, {});
+    return BuildModel(model, context, images);
+  };
+  return {model.info->name,
+          [logits](nn::Context& context) {
+            const Value y = logits(context), rows = ops::Reshape(y, {-1, y.dim(-1)});
+            context.graph.Output("logits", y);
+            const Value labels = context.graph.Input("labels", {DType::kI32, {rows.dim(0)}}, {});
+            return ops::Mean(ops::CrossEntropy(rows, labels, 0));
+          },
+          [logits](nn::Context& context) { context.graph.Output("eval_logits", logits(context)); }};
+}
+
+struct Recorded {
+  const char* file;
+  const char* images;  // the name from which they are drawn
+  ModelOptions model;
+};
+
+class ConvolutionalNetwork : public ::testing::TestWithParam<std::tuple<const char*, Recorded>> {
+ protected:
+  // Of a large tensor the fixture holds the norm and some elements.
+  void ExpectRecorded(const std::string& name, const std::vector<float>& values) {
+    if (recorded_.contains(name)) {
+      EXPECT_LE(RelativeError(name, values, recorded_.at(name).values), kTolerance) << name;
+      return;
+    }
+    const size_t slash = std::min(name.find('/'), name.size());
+    const std::string kind = name.substr(0, slash), rest = name.substr(slash);
+    ASSERT_TRUE(recorded_.contains(kind + "_norm" + rest)) << name;
+    double sum = 0;
+    for (const float value : values) sum += double{value} * value;
+    const double norm = recorded_.at(kind + "_norm" + rest).values[0];
+    EXPECT_NEAR(std::sqrt(sum), norm, kTolerance * norm) << name;
+    const std::vector<float>& samples = recorded_.at(kind + "_samples" + rest).values;
+    const size_t stride = std::max<size_t>(1, values.size() / 64);
+    std::vector<float> ours;
+    for (size_t s = 0; s < samples.size(); ++s) ours.push_back(values[s * stride]);
+    EXPECT_LE(RelativeError(name, ours, samples), kTolerance) << name << " (samples)";
+  }
+
+  HostTensors recorded_;
+};
+
+TEST_P(ConvolutionalNetwork, EqualsTorchvisionInTrainingAndEvaluation) {
+  const auto& [plugin, recorded] = GetParam();
+  const auto test = OpenOrNull(plugin, 2);
+  if (test == nullptr) GTEST_SKIP() << "the " << plugin << " plugin is not in this build";
+  recorded_ = ReadFixture(recorded.file);
+  const ResolvedModel model = Resolved(recorded.model);
+  const auto run = StepRun::Make(*test, WorkloadOf(model));
+  ASSERT_NE(run, nullptr);
+  run->SetParameters(FormulaWeights(model, "torchvision"));
+
+  const std::vector<float> images = Symmetric(recorded.images, kBatch * model.image_size * model.image_size * 3);
+  ExpectRecorded("eval_logits", run->Logits(images));
+  std::vector<int32_t> labels(run->Elements("labels"));
+  for (size_t i = 0; i < labels.size(); ++i)
+    labels[i] = static_cast<int32_t>((7 * i + i / 64) % static_cast<size_t>(model.classes));
+  EXPECT_NEAR(run->Step(images, labels), recorded_.at("loss").values[0], kTolerance * recorded_.at("loss").values[0]);
+  ExpectRecorded("logits", run->Get("output/logits"));
+
+  size_t compared = 0;
+  const auto gradients = ExportWeights(model, run->GradientsOfFirstStep(), "torchvision");
+  ASSERT_TRUE(gradients.ok()) << Message(gradients.status());
+  for (const auto& [name, tensor] : *gradients) {
+    ExpectRecorded("grad/" + name, tensor.values);
+    ++compared;
+  }
+  const HostTensors weights = run->Parameters();
+  for (const auto& [name, tensor] : weights) {
+    if (!name.ends_with("running_mean") && !name.ends_with("running_var")) continue;
+    ExpectRecorded("state/" + name, tensor.values);
+    ++compared;
+  }
+  size_t expected = 0;
+  for (const auto& [name, tensor] : recorded_)
+    expected += name.starts_with("grad_norm/") || name.starts_with("state_norm/");
+  EXPECT_EQ(compared, expected);
+}
+
+std::vector<Recorded> All() {
+  const auto resnet = [](const char* name) {
+    return ModelOptions{.name = name, .image_size = 64, .classes = 10, .own = {{"stem", "imagenet"}}};
+  };
+  return {{"resnet18_parity.safetensors", "images", resnet("resnet18")},
+          {"resnet50_parity.safetensors", "images_18", resnet("resnet50")},
+          {"deeplab_parity.safetensors",
+           "images_5",
+           {.name = "deeplabv3plus_resnet50",
+            .image_size = 32,
+            .classes = 5,
+            .own = {{"decoder_width", 32}, {"dropout", 0}}}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Plugins, ConvolutionalNetwork,
+                         ::testing::Combine(::testing::Values("cpu", "reference"), ::testing::ValuesIn(All())),
+                         [](const auto& info) {
+                           const std::string file = std::get<1>(info.param).file;
+                           return std::string(std::get<0>(info.param)) + "_" + file.substr(0, file.find('_'));
+                         });
+
+}  // namespace
+}  // namespace switchyard
