@@ -84,6 +84,8 @@ void AddPooling(Table& table) {
   add("average", true, false, 5, {7, 9}, {3, 3}, {2, 2}, 1);
   add("average_with_padding", true, true, 1, {5, 5}, {3, 3}, {1, 1}, 1);
   add("global", true, false, 17, {7, 7}, {7, 7}, {1, 1}, 0);
+  add("max_blocks", false, false, 72, {7, 6}, {3, 3}, {2, 2}, 1);
+  add("average_blocks_volume", true, false, 67, {5, 4, 4}, {3, 2, 2}, {2, 2, 1}, 0);
   const auto refuse = [&](const char* what, auto change) {
     table.Refuse<sy_pool_attributes>({"pool", "pool_backward"}, what, change);
   };
@@ -93,7 +95,7 @@ void AddPooling(Table& table) {
 }
 
 void AddResize(Table& table) {
-  const auto add = [&](const char* name, int mode, bool align, Dims from, Dims to) {
+  const auto add = [&](const char* name, int mode, bool align, Dims from, Dims to, int64_t c = 3) {
     sy_resize_attributes a{};
     a.spatial_rank = static_cast<int32_t>(from.size());
     a.mode = mode;
@@ -101,8 +103,8 @@ void AddResize(Table& table) {
     Dims x = {2}, y = {2};
     x.insert(x.end(), from.begin(), from.end());
     y.insert(y.end(), to.begin(), to.end());
-    x.push_back(3);
-    y.push_back(3);
+    x.push_back(c);
+    y.push_back(c);
     table.Add("resize", name, a, {T(x)}, {T(y)}).exact = mode == SY_RESIZE_NEAREST;
     table.Gradient("resize_backward", {"g0"}, {0});
   };
@@ -112,6 +114,8 @@ void AddResize(Table& table) {
   add("align_corners", SY_RESIZE_LINEAR, true, {4, 5}, {7, 9});
   add("trilinear", SY_RESIZE_LINEAR, false, {2, 3, 4}, {4, 6, 7});
   add("one_element", SY_RESIZE_LINEAR, true, {1, 1}, {3, 3});
+  add("nearest_blocks", SY_RESIZE_NEAREST, false, {6, 5}, {9, 3}, 72);
+  add("trilinear_blocks", SY_RESIZE_LINEAR, true, {4, 3, 4}, {7, 5, 8}, 68);
   const auto refuse = [&](const char* what, auto change) {
     table.Refuse<sy_resize_attributes>({"resize", "resize_backward"}, what, change);
   };
