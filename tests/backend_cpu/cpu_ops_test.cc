@@ -336,6 +336,60 @@ TEST_F(CpuOps, BatchNormOfALargeMeanKeepsTheVariance) {
   }
 }
 
+sy_convolution_attributes Square(int32_t groups, int32_t bias = 0) {
+  return {.spatial_rank = 2,
+          .stride = {1, 1, 1},
+          .dilation = {1, 1, 1},
+          .before = {1, 1, 1},
+          .after = {1, 1, 1},
+          .groups = groups,
+          .bias = bias};
+}
+
+// Whole vectors of channels and not, into outputs of other dtypes too, and added to what outputs hold.
+TEST_F(CpuOps, ConvolutionAndItsGradientsAgree) {
+  for (const sy_dtype in : kFloats)
+    for (const sy_dtype out : kFloats)
+      for (const int32_t groups : {1, 2})
+        for (const int64_t channels : {32, 6})
+          for (const uint8_t adds : {0, 1}) {
+            const sy_convolution_attributes t = Square(groups), biased = Square(groups, 1);
+            const std::vector<int64_t> x = {2, 7, 6, channels}, w = {16, 3, 3, channels / groups}, y = {2, 7, 6, 16};
+            const auto image = Random(x, in), weights = Random(w, in), gradient = Random(y, in);
+            Op forward("convolution", biased), data("convolution_backward_data", t),
+                gradients("convolution_backward_weights", t);
+            forward.accumulate = data.accumulate = gradients.accumulate = {adds};
+            Agree(forward, {image, weights, Random({16}, out)}, {Random(y, out)});
+            Agree(data, {gradient, weights}, {Random(x, out)});
+            Agree(gradients, {image, gradient}, {Random(w, out)});
+          }
+}
+
+// Halves that have no arithmetic are converted some images at a time: what several such parts give is what the f32
+// convolution gives.
+TEST_F(CpuOps, ConvolutionInPartsAgreesWithTheWhole) {
+  const std::vector<int64_t> x = {5, 96, 96, 160}, w = {16, 1, 1, 160}, y = {5, 96, 96, 16};
+  sy_convolution_attributes t = Square(1);
+  for (int i = 0; i < 3; ++i) t.before[i] = t.after[i] = 0;
+  const auto image = Random(x, SY_F16), weights = Random(w, SY_F16), gradient = Random(y, SY_F16);
+  const auto widened = [](Tensor tensor) {
+    for (double& value : tensor.values) value = FromBits(SY_F16, value);
+    tensor.dtype = SY_F32;
+    return tensor;
+  };
+  const auto compare = [&](const char* name, const Tensor& a, const Tensor& b, const std::vector<int64_t>& dims) {
+    const auto parts = cpu_->Run(Op(name, t), {a, b}, {Empty(dims)});
+    const auto whole = cpu_->Run(Op(name, t), {widened(a), widened(b)}, {Empty(dims)});
+    ASSERT_EQ(parts.status, SY_OK) << parts.message;
+    ASSERT_EQ(whole.status, SY_OK) << whole.message;
+    for (size_t i = 0; i < parts[0].size(); ++i)
+      ASSERT_NEAR(parts[0][i], whole[0][i], 2e-3 + 1e-5 * std::fabs(whole[0][i])) << name << " element " << i;
+  };
+  compare("convolution", image, weights, y);
+  compare("convolution_backward_data", gradient, weights, x);
+  compare("convolution_backward_weights", image, gradient, w);
+}
+
 TEST_F(CpuOps, PoolAndItsGradientAgree) {
   for (const sy_dtype dtype : kFloats)
     for (const int64_t c : {3, 70})

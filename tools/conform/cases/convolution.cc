@@ -47,6 +47,16 @@ void AddConvolutions(Table& table) {
   add("volume", {1, 2, 3, {5, 4, 3}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
   add("volume_strided", {2, 4, 4, {5, 6, 7}, {2, 3, 2}, {2, 2, 2}, {1, 1, 1}, {0, 1, 0}, {0, 1, 1}, 2, false});
   add("one_element", {1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
+  // Whole vectors of channels, for which there are kernels of their own.
+  add("blocks", {2, 48, 32, {8, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, true});
+  add("blocks_strided", {2, 32, 64, {13, 11}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}, 1, false});
+  add("blocks_uneven", {2, 32, 16, {12, 9}, {3, 3}, {2, 1}, {1, 2}, {0, 2}, {1, 1}, 1, false});
+  add("blocks_pointwise", {2, 64, 48, {8, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
+  add("blocks_pointwise_strided", {2, 64, 32, {8, 7}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1, false});
+  add("blocks_grouped", {1, 64, 64, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 4, false});
+  add("blocks_depthwise", {1, 64, 64, {9, 8}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, 64, true});
+  add("stem", {1, 3, 32, {38, 37}, {7, 7}, {2, 2}, {1, 1}, {3, 3}, {3, 3}, 1, false});
+  add("blocks_volume", {1, 32, 16, {5, 6, 7}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
   const auto refuse = [&](const char* what, auto change) {
     table.Refuse<sy_convolution_attributes>(
         {"convolution", "convolution_backward_data", "convolution_backward_weights"}, what, change);
