@@ -605,11 +605,37 @@ TEST_F(CpuOps, OptimizersAgree) {
         {.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f, .dampening = 0.2f, .weight_decay = 0.1f},
         {.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f, .nesterov = 1},
         {.kind = SY_OPTIMIZER_ADAM, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f},
-        {.kind = SY_OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f}})
+        {.kind = SY_OPTIMIZER_ADAMW,
+        .beta1 = 0.9f,
+        .beta2 = 0.999f,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .half_copies = 1},
+        {.kind = SY_OPTIMIZER_LAMB, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0.1f},
+        {.kind = SY_OPTIMIZER_LAMB,
+        .beta1 = 0.9f,
+        .beta2 = 0.99f,
+        .eps = 1e-6f,
+        .weight_decay = 0.1f,
+        .adam_w_mode = 1,
+        .grad_averaging = 1,
+        .half_copies = 1},
+        {.kind = SY_OPTIMIZER_LAMB, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f, .use_nvlamb = 1},
+        {.kind = SY_OPTIMIZER_LAMB, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f},
+        {.kind = SY_OPTIMIZER_LARS, .momentum = 0.9f, .eps = 1e-8f, .weight_decay = 0.1f, .trust_coefficient = 0.02f},
+        {.kind = SY_OPTIMIZER_LARS,
+        .momentum = 0.9f,
+        .nesterov = 1,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .trust_coefficient = 0.02f,
+        .half_copies = 1},
+        {.kind = SY_OPTIMIZER_LARS, .trust_coefficient = 0.02f}})
     for (const double update : {0, 1, 999})
       for (const double finite : {0, 1})
         for (const sy_dtype dtype : kBoth) {
-          const size_t moments = t.kind != SY_OPTIMIZER_SGD ? 2 : t.momentum != 0 ? 1 : 0;
+          const bool has_momentum = t.kind == SY_OPTIMIZER_SGD || t.kind == SY_OPTIMIZER_LARS;
+          const size_t moments = !has_momentum ? 2 : t.momentum != 0 ? 1 : 0;
           std::vector<Tensor> inputs = {F32({1}, {0.01}), I32({1}, {update}), F32({1}, {0.5}), F32({1}, {finite})},
                               outputs;
           for (const int64_t n : {1, 37, 40000}) {
@@ -620,6 +646,7 @@ TEST_F(CpuOps, OptimizersAgree) {
               inputs.push_back(Random({n}, SY_F32, m ? 1.0 : 0.0, 0.1));
               outputs.push_back(Empty({n}));
             }
+            if (t.half_copies) outputs.push_back(Empty({n}, SY_BF16));
           }
           Agree(Op("optimizer_update", t), inputs, outputs);
         }

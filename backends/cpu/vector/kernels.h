@@ -72,12 +72,17 @@ struct OptimizerStep {
   int32_t first;  // 1 at the first update
   float lr, weight_decay, momentum, dampening, beta1, beta2, eps, gradient_scale;
   float step_size, inverse_root_correction2;  // lr/(1−β1ᵗ) and 1/√(1−β2ᵗ)
+  float inverse_correction1;                  // 1/(1−β1ᵗ)
+  float gradient_share;                       // LAMB: what of g is added to m
+  int32_t decoupled;                          // LAMB: adam_w_mode
 };
 struct OptimizerChunk {
   const float *p, *m, *v;
   const char* g;
   sy_dtype g_dtype;
   float *p_out, *m_out, *v_out;
+  Rows h_out;   // a half type, or none
+  float ratio;  // LAMB, LARS: r of the chunk's tensor
   int64_t count;
 };
 // Elements [begin, end) of one sample. scratch: 2·1024 floats.
@@ -139,6 +144,8 @@ struct AttentionHead {
   K(void, cross_entropy, (const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch))                         \
   K(void, cross_entropy_backward, (const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch))                \
   K(void, optimizer_update, (const OptimizerStep& step, const OptimizerChunk& chunk))                                     \
+  /* LAMB: m' and v', which optimizer_update then reads; Σp² and Σu². LARS: Σp² and Σg² */                                \
+  K(void, optimizer_norms, (const OptimizerStep& step, const OptimizerChunk& chunk, float* squares))                      \
   K(void, dropout, (const DropoutSample& a, int64_t begin, int64_t end, float* scratch))                                  \
   K(uint64_t, attention_scratch, (int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward))                       \
   K(void, attention, (const AttentionHead& a))                                                                            \
