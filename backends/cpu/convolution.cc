@@ -2,6 +2,8 @@
 // brought into the layout that the primitive asks for, and their gradient back, inside the kernel. Where a dtype has no
 // arithmetic of its own (f16, bf16 on CPUs without it, a mix of dtypes), operands become f32 in the workspace, some
 // images at a time, and results are rounded once.
+#include "backends/cpu/convolution.h"
+
 #include <cstring>
 #include <map>
 #include <utility>
@@ -417,6 +419,9 @@ KernelPointer PrepareConvolutionBackwardData(const Request& r) {
 
 KernelPointer PrepareConvolutionBackwardWeights(const Request& r) {
   if (!r.HasCounts(2, 2, 1) || !CheckConvolution(r, r.inputs[0], r.outputs[0], r.inputs[1])) return nullptr;
+  const int64_t groups = r.Attributes<sy_convolution_attributes>().groups, filters = r.outputs[0].dims[0];
+  const sy_tensor& x = r.inputs[0];
+  if (groups == filters && groups == x.dims[x.rank - 1] && groups > 1) return MakeDepthwiseWeights(r);
   return MakeConvolution(r, Direction::kWeights);
 }
 

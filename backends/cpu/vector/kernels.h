@@ -124,6 +124,8 @@ struct AttentionHead {
   K(void, reduce_into, (int32_t reduction, float* accumulator, const float* x, int64_t n))                                \
   /* accumulator[c] += Σ over `rows` rows of `stride` elements, columns [0, n) */                                         \
   K(void, add_columns, (Rows x, int64_t rows, int64_t stride, int64_t n, float* accumulator))                             \
+  /* accumulator[c] += Σ x·y over `rows` rows, those of x and y some elements apart, columns [0, n) */                     \
+  K(void, add_products, (Rows x, int64_t x_stride, Rows y, int64_t y_stride, int64_t rows, int64_t n, float* accumulator)) \
   K(void, layer_norm, (const LayerNormRows& a, int64_t begin, int64_t end, float* scratch))                               \
   K(void, layer_norm_backward, (const LayerNormGradientRows& a, int64_t begin, int64_t end, float* dgamma, float* dbeta,  \
                                 float* scratch))                                                                          \
