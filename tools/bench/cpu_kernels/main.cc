@@ -163,6 +163,7 @@ class Bench {
     fmt::print("best matrix product: {:.1f} GF/s\n", peak_ * 1e-9);
   }
   void Summary() const {
+    if (total_ == 0) return;  // --only rows that are no part of a step
     fmt::print("{:<28}{:>9.3f} ms     {:>9.1f} GF/s {:>4.0f} %\n", "all", total_ * 1e3, flops_ / total_ * 1e-9,
                100 * flops_ / total_ / peak_);
   }
