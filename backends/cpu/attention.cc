@@ -1,5 +1,6 @@
 // attention and its gradient on packed qkv: one piece of work per (batch, head); see vector/attention.cc for the
-// algorithm.
+// algorithm. Where dbias is asked for, a piece is a head in a part of the batch, whose sum it makes; how many parts
+// there are depends on the shapes alone, and they are added in order.
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/parallel.h"
 
@@ -19,16 +20,20 @@ class Attention : public Kernel {
         dtype_(inputs[0].dtype),
         scratch_((Vector().attention_scratch(tokens_, dim_, dtype_, backward) + 63) / 64 * 64) {
     workspace_bytes = scratch_ * static_cast<uint64_t>(device->threads);
+    if (backward && outputs.size() > 1) {
+      parts_ = std::clamp<int64_t>(kDbiasPieces / heads_, 1, batch_);
+      partial_ = workspace_bytes;
+      if (parts_ > 1) workspace_bytes += static_cast<uint64_t>(parts_ * Bytes(outputs[1]));
+    }
   }
 
   void Run(const Arguments& a) const override {
     const size_t addends = backward_ ? 4 : 1;
     const size_t mask = addends + (attributes_.bias ? 1 : 0);
     const bool dbias = backward_ && outputs.size() > 1;
-    if (dbias && !accumulate[1]) std::memset(a.outputs[1], 0, static_cast<size_t>(Bytes(outputs[1])));
     const int64_t bytes = DtypeBytes(dtype_), width = heads_ * dim_, pair = tokens_ * tokens_;
 
-    const auto compute = [&](int64_t b, int64_t h, int thread) {
+    const auto compute = [&](int64_t b, int64_t h, int thread, float* dbias_of_head = nullptr) {
       AttentionHead head = {};
       head.tokens = tokens_;
       head.head_dim = dim_;
@@ -57,7 +62,7 @@ class Attention : public Kernel {
         head.dq = a.outputs[0] + in;
         head.dk = head.dq + width * bytes;
         head.dv = head.dk + width * bytes;
-        if (dbias) head.dbias = a.Output<float>(1) + h * pair;
+        head.dbias = dbias_of_head;
         Vector().attention_backward(head);
       } else {
         head.out = a.outputs[0] + out;
@@ -65,10 +70,14 @@ class Attention : public Kernel {
         Vector().attention(head);
       }
     };
-    if (dbias) {  // one thread adds up a head's dbias over the batch, in order
-      ParallelPieces(device->threads, heads_, [&](int64_t h, int thread) {
-        for (int64_t b = 0; b < batch_; ++b) compute(b, h, thread);
+    if (dbias) {
+      ParallelPieces(device->threads, parts_ * heads_, [&](int64_t piece, int thread) {
+        const int64_t part = piece / heads_, h = piece % heads_;
+        float* sum = (parts_ > 1 ? a.Workspace<float>(partial_) + part * heads_ * pair : a.Output<float>(1)) + h * pair;
+        if (parts_ > 1 || !accumulate[1]) std::fill_n(sum, pair, 0.0f);
+        for (int64_t b = batch_ * part / parts_; b < batch_ * (part + 1) / parts_; ++b) compute(b, h, thread, sum);
       });
+      if (parts_ > 1) JoinParts(a);
     } else {
       ParallelPieces(device->threads, batch_ * heads_,
                      [&](int64_t i, int thread) { compute(i / heads_, i % heads_, thread); });
@@ -76,11 +85,25 @@ class Attention : public Kernel {
   }
 
  private:
+  static constexpr int64_t kDbiasPieces = 64;  // about so many: enough for any thread count to balance
+
+  void JoinParts(const Arguments& a) const {
+    const int64_t elements = Elements(outputs[1]);
+    ParallelRanges(device->threads, elements, kParallelElements / parts_, [&](int64_t begin, int64_t end, int) {
+      float* out = a.Output<float>(1) + begin;
+      if (!accumulate[1]) std::fill_n(out, end - begin, 0.0f);
+      for (int64_t part = 0; part < parts_; ++part)
+        Vector().reduce_into(SY_REDUCE_SUM, out, a.Workspace<float>(partial_) + part * elements + begin, end - begin);
+    });
+  }
+
   sy_attention_attributes attributes_;
   bool backward_;
   int64_t batch_, tokens_, heads_, dim_;
   sy_dtype dtype_;
   uint64_t scratch_;
+  int64_t parts_ = 1;     // of the batch, if there is dbias
+  uint64_t partial_ = 0;  // bytes into the workspace
 };
 
 KernelPointer Prepare(const Request& r, bool backward) {

@@ -5,20 +5,16 @@
 #include "backends/cpu/matmul.h"
 
 #include <cstring>
-#include <dnnl.hpp>
 #include <map>
 #include <utility>
 
+#include "backends/cpu/onednn.h"
 #include "backends/cpu/parallel.h"
 
 namespace switchyard {
 namespace {
 
 using dnnl::memory;
-
-memory::data_type OneDnnType(sy_dtype dtype) {
-  return dtype == SY_F32 ? memory::data_type::f32 : memory::data_type::bf16;
-}
 
 // (batch, rows, columns), stored as (batch, columns, rows) if transposed; the batch axis is dropped where there is
 // none. A block of some columns of a matrix that is not transposed keeps that matrix's distance between rows.

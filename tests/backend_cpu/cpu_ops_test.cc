@@ -292,6 +292,145 @@ TEST_F(CpuOps, LayerNormAndItsGradientAgree) {
       }
 }
 
+// Few places and many, few channels and many; values around a mean far from 0, of which f32 keeps what it can.
+TEST_F(CpuOps, BatchNormAndItsGradientAgree) {
+  for (const sy_dtype dtype : kFloats)
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{3, 5, 7, 19}, {2, 90, 91, 16}, {4, 3, 3, 2048}})
+      for (const int32_t relu : {SY_ACTIVATION_NONE, SY_ACTIVATION_RELU})
+        for (const int32_t residual : {0, 1}) {
+          const sy_batch_norm_attributes t{.eps = 1e-5f, .momentum = 0.1f, .activation = relu, .residual = residual};
+          const int64_t c = dims.back();
+          const auto x = Random(dims, dtype, dtype == SY_F32 ? 100 : 1), channels = Random({c}, SY_F32, 1, 0.1);
+          std::vector<Tensor> inputs = {x, channels, channels, channels, channels};
+          if (residual) inputs.push_back(Random(dims, dtype));
+          const auto forward = Agree(Op("batch_norm", t), inputs,
+                                     {Empty(dims, dtype), Empty({c}), Empty({c}), Empty({c}), Empty({c})}, 1e-4);
+          Agree(Op("batch_norm_inference", t), inputs, {Empty(dims, dtype)}, 1e-4);
+          ASSERT_FALSE(forward.empty());
+          inputs = {x, channels, forward[1], forward[2], Random(dims, dtype)};
+          if (relu) inputs.push_back(forward[0]);
+          std::vector<Tensor> outputs = {Empty(dims, dtype), Random({c}), Random({c})};
+          if (residual) outputs.push_back(Empty(dims, dtype));
+          Op op("batch_norm_backward", t);
+          Agree(op, inputs, outputs, 1e-4);
+          op.accumulate = {0, 1, 1, 0};
+          op.accumulate.resize(outputs.size());
+          Agree(op, inputs, outputs, 1e-4);
+        }
+}
+
+// The mean and variance of values whose distance from 0 is a thousand times their spread.
+TEST_F(CpuOps, BatchNormOfALargeMeanKeepsTheVariance) {
+  const auto x = Random({4, 33, 35, 24}, SY_F32, 1000), channels = Random({24}, SY_F32, 1, 0.1);
+  const auto outputs = cpu_->Run(Op("batch_norm", sy_batch_norm_attributes{.eps = 0, .momentum = 1}),
+                                 {x, channels, channels, channels, channels},
+                                 {Empty({4, 33, 35, 24}), Empty({24}), Empty({24}), Empty({24}), Empty({24})});
+  ASSERT_EQ(outputs.status, SY_OK) << outputs.message;
+  const double rows = 4 * 33 * 35;
+  for (size_t c = 0; c < 24; ++c) {
+    double mean = 0, squares = 0;
+    for (size_t i = c; i < x.values.size(); i += 24) mean += static_cast<float>(x.values[i]) / rows;
+    for (size_t i = c; i < x.values.size(); i += 24) squares += std::pow(static_cast<float>(x.values[i]) - mean, 2);
+    EXPECT_NEAR(outputs[1][c], mean, 1e-4);
+    EXPECT_NEAR(outputs[4][c], squares / (rows - 1), 2e-5 * squares / rows);
+  }
+}
+
+sy_convolution_attributes Square(int32_t groups, int32_t bias = 0) {
+  return {.spatial_rank = 2,
+          .stride = {1, 1, 1},
+          .dilation = {1, 1, 1},
+          .before = {1, 1, 1},
+          .after = {1, 1, 1},
+          .groups = groups,
+          .bias = bias};
+}
+
+// Whole vectors of channels and not, into outputs of other dtypes too, and added to what outputs hold.
+TEST_F(CpuOps, ConvolutionAndItsGradientsAgree) {
+  for (const sy_dtype in : kFloats)
+    for (const sy_dtype out : kFloats)
+      for (const int32_t groups : {1, 2})
+        for (const int64_t channels : {32, 6})
+          for (const uint8_t adds : {0, 1}) {
+            const sy_convolution_attributes t = Square(groups), biased = Square(groups, 1);
+            const std::vector<int64_t> x = {2, 7, 6, channels}, w = {16, 3, 3, channels / groups}, y = {2, 7, 6, 16};
+            const auto image = Random(x, in), weights = Random(w, in), gradient = Random(y, in);
+            Op forward("convolution", biased), data("convolution_backward_data", t),
+                gradients("convolution_backward_weights", t);
+            forward.accumulate = data.accumulate = gradients.accumulate = {adds};
+            Agree(forward, {image, weights, Random({16}, out)}, {Random(y, out)});
+            Agree(data, {gradient, weights}, {Random(x, out)});
+            Agree(gradients, {image, gradient}, {Random(w, out)});
+          }
+}
+
+// Halves that have no arithmetic are converted some images at a time: what several such parts give is what the f32
+// convolution gives.
+TEST_F(CpuOps, ConvolutionInPartsAgreesWithTheWhole) {
+  const std::vector<int64_t> x = {5, 96, 96, 160}, w = {16, 1, 1, 160}, y = {5, 96, 96, 16};
+  sy_convolution_attributes t = Square(1);
+  for (int i = 0; i < 3; ++i) t.before[i] = t.after[i] = 0;
+  const auto image = Random(x, SY_F16), weights = Random(w, SY_F16), gradient = Random(y, SY_F16);
+  const auto widened = [](Tensor tensor) {
+    for (double& value : tensor.values) value = FromBits(SY_F16, value);
+    tensor.dtype = SY_F32;
+    return tensor;
+  };
+  const auto compare = [&](const char* name, const Tensor& a, const Tensor& b, const std::vector<int64_t>& dims) {
+    const auto parts = cpu_->Run(Op(name, t), {a, b}, {Empty(dims)});
+    const auto whole = cpu_->Run(Op(name, t), {widened(a), widened(b)}, {Empty(dims)});
+    ASSERT_EQ(parts.status, SY_OK) << parts.message;
+    ASSERT_EQ(whole.status, SY_OK) << whole.message;
+    for (size_t i = 0; i < parts[0].size(); ++i)
+      ASSERT_NEAR(parts[0][i], whole[0][i], 2e-3 + 1e-5 * std::fabs(whole[0][i])) << name << " element " << i;
+  };
+  compare("convolution", image, weights, y);
+  compare("convolution_backward_data", gradient, weights, x);
+  compare("convolution_backward_weights", image, gradient, w);
+}
+
+TEST_F(CpuOps, PoolAndItsGradientAgree) {
+  for (const sy_dtype dtype : kFloats)
+    for (const int64_t c : {3, 70})
+      for (const int32_t average : {0, 1})
+        for (const int32_t include : {0, 1}) {
+          const sy_pool_attributes t{.spatial_rank = 2,
+                                     .average = average,
+                                     .count_include_pad = include,
+                                     .kernel = {3, 2},
+                                     .stride = {2, 1},
+                                     .before = {1, 0},
+                                     .after = {0, 1}};
+          // Few values, so that a window has several largest ones.
+          Tensor x = Indices({2, 9, 8, c}, -2, 2);
+          x.dtype = dtype;
+          for (double& value : x.values) value = ToBits(dtype, static_cast<float>(value));
+          Agree(Op("pool", t), {x}, {Empty({2, 4, 8, c}, dtype)});
+          Agree(Op("pool_backward", t), {x, Random({2, 4, 8, c}, dtype)}, {Empty({2, 9, 8, c}, dtype)});
+        }
+}
+
+TEST_F(CpuOps, PoolCarriesNotANumber) {
+  const sy_pool_attributes t{.spatial_rank = 2, .kernel = {1, 3}, .stride = {1, 3}};
+  const auto x = F32({1, 1, 9, 1}, {1, NAN, 3, NAN, 5, NAN, -INFINITY, -INFINITY, -INFINITY});
+  Agree(Op("pool", t), {x}, {Empty({1, 1, 3, 1})});
+  Agree(Op("pool_backward", t), {x, F32({1, 1, 3, 1}, {1, 2, 4})}, {Empty({1, 1, 9, 1})});
+}
+
+TEST_F(CpuOps, ResizeAndItsGradientAgree) {
+  for (const sy_dtype dtype : kFloats)
+    for (const int32_t mode : {SY_RESIZE_NEAREST, SY_RESIZE_LINEAR})
+      for (const int32_t align : {0, 1}) {
+        const sy_resize_attributes t{.spatial_rank = 3, .mode = mode, .align_corners = align};
+        const std::vector<int64_t> coarse = {2, 3, 4, 2, 35}, fine = {2, 7, 5, 6, 35};
+        for (const auto& [x, y] : {std::pair{coarse, fine}, {fine, coarse}}) {
+          Agree(Op("resize", t), {Random(x, dtype)}, {Empty(y, dtype)});
+          Agree(Op("resize_backward", t), {Random(y, dtype)}, {Empty(x, dtype)});
+        }
+      }
+}
+
 TEST_F(CpuOps, SoftmaxAndItsGradientAgree) {
   for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16})
     for (const auto& [rows, columns] : {std::pair{1, 1}, {3, 10}, {65, 197}, {4, 1000}}) {
@@ -466,11 +605,37 @@ TEST_F(CpuOps, OptimizersAgree) {
         {.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f, .dampening = 0.2f, .weight_decay = 0.1f},
         {.kind = SY_OPTIMIZER_SGD, .momentum = 0.9f, .nesterov = 1},
         {.kind = SY_OPTIMIZER_ADAM, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f},
-        {.kind = SY_OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f}})
+        {.kind = SY_OPTIMIZER_ADAMW,
+        .beta1 = 0.9f,
+        .beta2 = 0.999f,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .half_copies = 1},
+        {.kind = SY_OPTIMIZER_LAMB, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0.1f},
+        {.kind = SY_OPTIMIZER_LAMB,
+        .beta1 = 0.9f,
+        .beta2 = 0.99f,
+        .eps = 1e-6f,
+        .weight_decay = 0.1f,
+        .adam_w_mode = 1,
+        .grad_averaging = 1,
+        .half_copies = 1},
+        {.kind = SY_OPTIMIZER_LAMB, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f, .use_nvlamb = 1},
+        {.kind = SY_OPTIMIZER_LAMB, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f},
+        {.kind = SY_OPTIMIZER_LARS, .momentum = 0.9f, .eps = 1e-8f, .weight_decay = 0.1f, .trust_coefficient = 0.02f},
+        {.kind = SY_OPTIMIZER_LARS,
+        .momentum = 0.9f,
+        .nesterov = 1,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .trust_coefficient = 0.02f,
+        .half_copies = 1},
+        {.kind = SY_OPTIMIZER_LARS, .trust_coefficient = 0.02f}})
     for (const double update : {0, 1, 999})
       for (const double finite : {0, 1})
         for (const sy_dtype dtype : kBoth) {
-          const size_t moments = t.kind != SY_OPTIMIZER_SGD ? 2 : t.momentum != 0 ? 1 : 0;
+          const bool has_momentum = t.kind == SY_OPTIMIZER_SGD || t.kind == SY_OPTIMIZER_LARS;
+          const size_t moments = !has_momentum ? 2 : t.momentum != 0 ? 1 : 0;
           std::vector<Tensor> inputs = {F32({1}, {0.01}), I32({1}, {update}), F32({1}, {0.5}), F32({1}, {finite})},
                               outputs;
           for (const int64_t n : {1, 37, 40000}) {
@@ -481,6 +646,7 @@ TEST_F(CpuOps, OptimizersAgree) {
               inputs.push_back(Random({n}, SY_F32, m ? 1.0 : 0.0, 0.1));
               outputs.push_back(Empty({n}));
             }
+            if (t.half_copies) outputs.push_back(Empty({n}, SY_BF16));
           }
           Agree(Op("optimizer_update", t), inputs, outputs);
         }

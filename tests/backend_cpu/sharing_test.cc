@@ -27,6 +27,14 @@ Tensor Of(sy_dtype dtype, std::vector<int64_t> dims) { return {dtype, std::move(
 std::vector<Case> Cases() {
   const Tensor x = F32({600, 96}), row = F32({96}), half = Of(SY_BF16, {600, 96}), small = Of(SY_F16, {64, 96});
   const Tensor qkv = F32({2, 33, 3, 2, 16}), mean = F32({600});
+  const Tensor image = F32({2, 8, 8, 16}), half_image = Of(SY_F16, {2, 8, 8, 16});
+  const sy_convolution_attributes convolution = {.spatial_rank = 2,
+                                                 .stride = {1, 1, 1},
+                                                 .dilation = {1, 1, 1},
+                                                 .before = {1, 1, 1},
+                                                 .after = {1, 1, 1},
+                                                 .groups = 1};
+  const sy_pool_attributes pool = {.spatial_rank = 2, .kernel = {2, 2, 2}, .stride = {2, 2, 2}};
   return {
       // oneDNN's primitive in one block, in several, and with a pass of our own behind it; then by way of f32.
       {Op("matmul", sy_matmul_attributes{.alpha = 1}), {F32({64, 96}), F32({96, 80})}, {F32({64, 80})}},
@@ -42,6 +50,26 @@ std::vector<Case> Cases() {
       {Op("matmul", sy_matmul_attributes{.transpose_b = 1, .alpha = 1}), {small, small}, {Of(SY_F16, {64, 64})}},
       {Op("attention", sy_attention_attributes{.scale = 0.25f}), {qkv}, {F32({2, 33, 2, 16}), F32({2, 2, 33})}},
       {Op("layer_norm", sy_layer_norm_attributes{.eps = 1e-5f}), {half, row, row}, {half, mean, mean}},
+      // As it is, by way of f32, with reordered weights, and a gradient that is brought back.
+      {Op("convolution", convolution), {image, F32({32, 3, 3, 16})}, {F32({2, 8, 8, 32})}},
+      {Op("convolution", convolution), {half_image, Of(SY_F16, {32, 3, 3, 16})}, {Of(SY_F16, {2, 8, 8, 32})}},
+      {Op("convolution_backward_data", convolution), {F32({2, 8, 8, 32}), F32({32, 3, 3, 16})}, {image}},
+      {Op("convolution_backward_weights", convolution), {image, F32({2, 8, 8, 32})}, {F32({32, 3, 3, 16})}},
+      {Op("batch_norm", sy_batch_norm_attributes{.eps = 1e-5f, .momentum = 0.1f, .activation = SY_ACTIVATION_RELU}),
+       {half, row, row, row, row},
+       {half, row, row, row, row}},
+      {Op("batch_norm_backward", sy_batch_norm_attributes{.eps = 1e-5f}), {x, row, row, row, x}, {x, row, row}},
+      {Op("pool_backward", pool), {image, F32({2, 4, 4, 16})}, {image}},
+      {Op("resize", sy_resize_attributes{.spatial_rank = 2, .mode = SY_RESIZE_LINEAR}),
+       {image},
+       {F32({2, 12, 12, 16})}},
+      {Op("optimizer_update", sy_optimizer_attributes{.kind = SY_OPTIMIZER_LARS,
+                                                      .momentum = 0.9f,
+                                                      .weight_decay = 0.1f,
+                                                      .trust_coefficient = 0.01f,
+                                                      .half_copies = 1}),
+       {F32({1}), Of(SY_I32, {1}), F32({1}), F32({1}), x, x, x},
+       {x, x, half}},
       {Op("softmax"), {x}, {x}},
       {Op("squared_norm"), {x, half}, {F32({1})}},
       {Op("reduce", sy_reduce_attributes{.reduction = SY_REDUCE_SUM, .axes = 1, .scale = 1}), {x}, {row}},

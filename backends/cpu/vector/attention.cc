@@ -6,6 +6,7 @@
 #include "backends/cpu/vector/gemm.h"
 #include "backends/cpu/vector/tile_attention.h"
 #include "backends/cpu/vector/tiles.h"
+#include "backends/cpu/vector/transpose.h"
 
 namespace switchyard::SY_ISA {
 namespace {
@@ -75,13 +76,21 @@ SmallMatrix Left(const char* rows, int64_t count, int64_t dim, int64_t stride, s
 
 // words (depth, keys) = the transpose of rows (tokens, depth words); zero beyond the tokens.
 void PackTransposed(const SmallMatrix& rows, int64_t depth, int64_t tokens, int64_t keys, float* words) {
+  constexpr int64_t kMostDepth = 128;
   const auto* from = reinterpret_cast<const int32_t*>(rows.words);
   auto* to = reinterpret_cast<int32_t*>(words);
+  alignas(64) float rest[kLanes * kMostDepth];
   for (int64_t t = 0; t < keys; t += kLanes) {
-    const int64_t count = Min(kLanes, tokens - t);
-    if (count == kLanes) {
-      for (int64_t d = 0; d < depth; ++d)
-        for (int j = 0; j < kLanes; ++j) to[d * keys + t + j] = from[(t + j) * rows.row + d];
+    const int64_t count = Max(0, Min(kLanes, tokens - t));
+    if (depth % kLanes == 0 && depth <= kMostDepth) {
+      if (count < kLanes) {
+        for (int64_t j = 0; j < kLanes; ++j)
+          for (int64_t d = 0; d < depth; d += kLanes)
+            Store(rest + j * depth + d, j < count ? Load(rows.words + (t + j) * rows.row + d) : Floats{});
+        Transpose(rest, depth, kLanes, depth, words + t, keys);
+      } else {
+        Transpose(rows.words + t * rows.row, rows.row, kLanes, depth, words + t, keys);
+      }
     } else {
       for (int64_t d = 0; d < depth; ++d)
         for (int64_t j = 0; j < kLanes; ++j) to[d * keys + t + j] = j < count ? from[(t + j) * rows.row + d] : 0;

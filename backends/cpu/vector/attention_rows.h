@@ -45,21 +45,14 @@ void PackRows(const char* rows, int64_t count, int64_t dim, int64_t stride, sy_d
 
 // scores = scale·scores + bias + mask, row `query`.
 inline void Bias(const AttentionHead& a, int64_t query, float* scores) {
-  const int64_t n = a.tokens;
-  ForEachVector(
-      n, [&](int64_t i, int64_t lanes) SY_INLINED { Store(scores + i, Load(scores + i, lanes) * a.scale, lanes); });
-  const Rows addends[] = {{const_cast<char*>(a.bias), a.bias_dtype}, {const_cast<char*>(a.mask), a.mask_dtype}};
-  for (const Rows& addend : addends) {
-    if (!addend.data) continue;
-    alignas(64) float block[256];
-    for (int64_t first = 0; first < n; first += 256) {
-      const int64_t count = Min(256, n - first);
-      const float* values = Widened(addend, query * n + first, count, block);
-      ForEachVector(count, [&](int64_t i, int64_t lanes) SY_INLINED {
-        Store(scores + first + i, Load(scores + first + i, lanes) + Load(values + i, lanes), lanes);
-      });
-    }
-  }
+  const int64_t n = a.tokens, at = query * n;
+  const Rows bias = {const_cast<char*>(a.bias), a.bias_dtype}, mask = {const_cast<char*>(a.mask), a.mask_dtype};
+  ForEachVector(n, [&](int64_t i, int64_t lanes) SY_INLINED {
+    Floats s = Load(scores + i, lanes) * a.scale;
+    if (bias.data) s += LoadRow(bias, at + i, lanes);
+    if (mask.data) s += LoadRow(mask, at + i, lanes);
+    Store(scores + i, s, lanes);
+  });
 }
 
 // The largest of scale·row, or 0 for a row that is masked out altogether.

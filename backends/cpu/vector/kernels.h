@@ -41,18 +41,48 @@ struct CrossEntropyRows {
   const int32_t* labels;
   Rows logits, targets, loss, logsumexp, dloss, dlogits;
 };
+// y = act((x − mean)·scale + beta [+ residual]) over rows of `columns`; mean, scale and beta are f32 (columns).
+struct BatchNormRows {
+  int64_t columns;
+  int32_t relu;
+  const float *mean, *scale, *beta;
+  Rows x, residual, y;
+};
+// g = dy, or 0 where y ≤ 0 if y is given; dx = scale·(g − mean_g − (x − mean)·slope); dresidual = g.
+struct BatchNormGradientRows {
+  int64_t columns;
+  const float *mean, *scale, *mean_g, *slope;
+  Rows x, dy, y, dx, dresidual;
+};
+// A row of `columns` channels, at element `at` of `to`, that is made of `count` rows of `from`, at their elements `at`.
+struct WindowTerm {
+  int64_t at;
+  float weight;
+  int32_t tap;
+};
+struct WindowRow {
+  int64_t columns, at, count;
+  const WindowTerm* terms;
+  Rows from, to;
+  uint16_t* taps;
+};
 // `count` elements of one tensor; m and v may be nullptr. Steps: see optimizer_update in core/abi/ops.h.
 struct OptimizerStep {
   int32_t kind, nesterov;
   int32_t first;  // 1 at the first update
   float lr, weight_decay, momentum, dampening, beta1, beta2, eps, gradient_scale;
   float step_size, inverse_root_correction2;  // lr/(1−β1ᵗ) and 1/√(1−β2ᵗ)
+  float inverse_correction1;                  // 1/(1−β1ᵗ)
+  float gradient_share;                       // LAMB: what of g is added to m
+  int32_t decoupled;                          // LAMB: adam_w_mode
 };
 struct OptimizerChunk {
   const float *p, *m, *v;
   const char* g;
   sy_dtype g_dtype;
   float *p_out, *m_out, *v_out;
+  Rows h_out;   // a half type, or none
+  float ratio;  // LAMB, LARS: r of the chunk's tensor
   int64_t count;
 };
 // Elements [begin, end) of one sample. scratch: 2·1024 floats.
@@ -94,14 +124,30 @@ struct AttentionHead {
   K(void, reduce_into, (int32_t reduction, float* accumulator, const float* x, int64_t n))                                \
   /* accumulator[c] += Σ over `rows` rows of `stride` elements, columns [0, n) */                                         \
   K(void, add_columns, (Rows x, int64_t rows, int64_t stride, int64_t n, float* accumulator))                             \
+  /* accumulator[c] += Σ x·y over `rows` rows, those of x and y some elements apart, columns [0, n) */                     \
+  K(void, add_products, (Rows x, int64_t x_stride, Rows y, int64_t y_stride, int64_t rows, int64_t n, float* accumulator)) \
   K(void, layer_norm, (const LayerNormRows& a, int64_t begin, int64_t end, float* scratch))                               \
   K(void, layer_norm_backward, (const LayerNormGradientRows& a, int64_t begin, int64_t end, float* dgamma, float* dbeta,  \
                                 float* scratch))                                                                          \
+  /* Per column of rows [begin, end): the mean, and Σ (x − mean)² */                                                     \
+  K(void, batch_norm_statistics, (Rows x, int64_t columns, int64_t begin, int64_t end, float* mean, float* squares))      \
+  K(void, batch_norm, (const BatchNormRows& a, int64_t begin, int64_t end))                                               \
+  /* with_x[c] += Σ g·(x − mean); plain[c] += Σ g */                                                                      \
+  K(void, batch_norm_sums, (const BatchNormGradientRows& a, int64_t begin, int64_t end, float* with_x, float* plain))     \
+  K(void, batch_norm_backward, (const BatchNormGradientRows& a, int64_t begin, int64_t end))                              \
+  /* to = Σ weight·from */                                                                                                \
+  K(void, window_sum, (const WindowRow& a))                                                                               \
+  /* to (or none) = the largest of from; taps (or none), like to, = the tap of the first one; at least one term */        \
+  K(void, window_largest, (const WindowRow& a))                                                                           \
+  /* to = Σ from where taps, like from, say the term's tap */                                                             \
+  K(void, window_chosen, (const WindowRow& a))                                                                            \
   K(void, softmax, (const SoftmaxRows& a, int64_t begin, int64_t end, float* scratch))                                    \
   K(void, softmax_backward, (const SoftmaxRows& a, int64_t begin, int64_t end, float* scratch))                           \
   K(void, cross_entropy, (const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch))                         \
   K(void, cross_entropy_backward, (const CrossEntropyRows& a, int64_t begin, int64_t end, float* scratch))                \
   K(void, optimizer_update, (const OptimizerStep& step, const OptimizerChunk& chunk))                                     \
+  /* LAMB: m' and v', which optimizer_update then reads; Σp² and Σu². LARS: Σp² and Σg² */                                \
+  K(void, optimizer_norms, (const OptimizerStep& step, const OptimizerChunk& chunk, float* squares))                      \
   K(void, dropout, (const DropoutSample& a, int64_t begin, int64_t end, float* scratch))                                  \
   K(uint64_t, attention_scratch, (int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward))                       \
   K(void, attention, (const AttentionHead& a))                                                                            \

@@ -51,7 +51,42 @@ void AddColumns(const char* data, int64_t rows, int64_t stride, int64_t n, float
   }
 }
 
+template <int vectors>
+SY_INLINE void AddProductsStrip(const Rows& x, int64_t x_stride, const Rows& y, int64_t y_stride, int64_t rows,
+                                int64_t c, int64_t lanes, float* accumulator) {
+  Floats sum[vectors] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int j = 0; j < vectors; ++j) {
+      const int64_t at = c + j * kLanes;
+      sum[j] += LoadRow(x, r * x_stride + at, lanes) * LoadRow(y, r * y_stride + at, lanes);
+    }
+  }
+  for (int j = 0; j < vectors; ++j) {
+    const int64_t at = c + j * kLanes;
+    Store(accumulator + at, Load(accumulator + at, lanes) + sum[j], lanes);
+  }
+}
+
+// The dtypes are constants in all but mixed cases.
+SY_INLINE void AddProducts(const Rows& x, int64_t x_stride, const Rows& y, int64_t y_stride, int64_t rows, int64_t n,
+                           float* accumulator) {
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= n; c += 4 * kLanes)
+    AddProductsStrip<4>(x, x_stride, y, y_stride, rows, c, int64_t{kLanes}, accumulator);
+  for (; c + kLanes <= n; c += kLanes)
+    AddProductsStrip<1>(x, x_stride, y, y_stride, rows, c, int64_t{kLanes}, accumulator);
+  if (c < n) AddProductsStrip<1>(x, x_stride, y, y_stride, rows, c, n - c, accumulator);
+}
+
 }  // namespace
+
+void add_products(Rows x, int64_t x_stride, Rows y, int64_t y_stride, int64_t rows, int64_t n, float* accumulator) {
+  if (x.dtype == SY_F32 && y.dtype == SY_F32)
+    return AddProducts({x.data, SY_F32}, x_stride, {y.data, SY_F32}, y_stride, rows, n, accumulator);
+  if (x.dtype == SY_BF16 && y.dtype == SY_BF16)
+    return AddProducts({x.data, SY_BF16}, x_stride, {y.data, SY_BF16}, y_stride, rows, n, accumulator);
+  AddProducts(x, x_stride, y, y_stride, rows, n, accumulator);
+}
 
 float reduce(int32_t reduction, const float* x, int64_t n) {
   switch (reduction) {

@@ -100,8 +100,12 @@ SY_INLINE void Store(float* to, Floats v, int64_t lanes = kLanes) {
 
 // v with the lanes from `lanes` on set to 0.
 SY_INLINE Floats Keep(Floats v, int64_t lanes) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_mov_ps(static_cast<__mmask16>((1u << lanes) - 1), v);
+#else
   for (int64_t i = lanes; i < kLanes; ++i) v[i] = 0;
   return v;
+#endif
 }
 
 SY_INLINE float Sum(Floats v) {
@@ -191,17 +195,25 @@ SY_INLINE Halves LoadHalves(const uint16_t* from, int64_t lanes = kLanes) {
   Halves h = {};
   if (lanes == kLanes) {
     __builtin_memcpy(&h, from, sizeof h);
-  } else {
-    for (int64_t i = 0; i < lanes; ++i) h[i] = from[i];
+    return h;
   }
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  return Bits<Halves>(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << lanes) - 1), from));
+#else
+  for (int64_t i = 0; i < lanes; ++i) h[i] = from[i];
   return h;
+#endif
 }
 SY_INLINE void StoreHalves(uint16_t* to, Halves h, int64_t lanes = kLanes) {
   if (lanes == kLanes) {
     __builtin_memcpy(to, &h, sizeof h);
-  } else {
-    for (int64_t i = 0; i < lanes; ++i) to[i] = h[i];
+    return;
   }
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  _mm256_mask_storeu_epi16(to, static_cast<__mmask16>((1u << lanes) - 1), Bits<__m256i>(h));
+#else
+  for (int64_t i = 0; i < lanes; ++i) to[i] = h[i];
+#endif
 }
 
 // Calls body(first element, lanes) for each vector of n elements; lanes is the constant kLanes for all but the last.

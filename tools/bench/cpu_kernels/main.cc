@@ -1,6 +1,7 @@
-// Times each kernel that a ViT training step launches on the cpu plugin, at its real shapes, through the plugin's C
-// interface alone.
-//   cpu_kernel_bench [--plugin=PATH] [--width=768] [--depth=12] [--batch=8] [--dtype=f32|bf16] [--threads=N]
+// Times each kernel that a training step launches on the cpu plugin, at its real shapes, through the plugin's C
+// interface alone: of a ViT, or the typical ones of a ResNet-50 (224²), a 3D U-Net (64³) or Swin's windows.
+//   cpu_kernel_bench [--plugin=PATH] [--model=vit|resnet|unet|swin] [--width=768] [--depth=12] [--batch=8]
+//   [--dtype=f32|bf16] [--threads=N]
 //   [--cpu_time=0|1] [--only=NAME]
 // Per kernel: time of one launch (the fastest of many), launches per step, GFLOP/s with the share of the best matrix
 // product measured here, GB/s of what it must move. --cpu_time counts processor time instead of wall time: for a
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +29,7 @@ namespace switchyard {
 namespace {
 
 struct Options {
-  std::map<std::string, std::string> values = {{"width", "768"}, {"depth", "12"},  {"batch", "8"},
+  std::map<std::string, std::string> values = {{"model", "vit"}, {"width", "768"}, {"depth", "12"},  {"batch", "8"},
                                                {"dtype", "f32"}, {"threads", "0"}, {"cpu_time", "0"}};
   std::string Text(const std::string& name) const { return values.count(name) ? values.at(name) : ""; }
   int Number(const std::string& name) const { return std::atoi(Text(name).c_str()); }
@@ -161,6 +163,7 @@ class Bench {
     fmt::print("best matrix product: {:.1f} GF/s\n", peak_ * 1e-9);
   }
   void Summary() const {
+    if (total_ == 0) return;  // --only rows that are no part of a step
     fmt::print("{:<28}{:>9.3f} ms     {:>9.1f} GF/s {:>4.0f} %\n", "all", total_ * 1e3, flops_ / total_ * 1e-9,
                100 * flops_ / total_ / peak_);
   }
@@ -274,6 +277,137 @@ void BenchmarkTransformer(Bench& bench, int64_t batch, int64_t width, int depth,
   bench.Summary();
 }
 
+// A convolution with its gradients, of a cube or square of `size` places.
+struct Layer {
+  int spatial_rank;
+  int64_t size, channels, filters;
+  int kernel, stride, groups, count;
+};
+
+void BenchmarkConvolution(Bench& bench, int64_t batch, const Layer& l, sy_dtype dtype) {
+  sy_convolution_attributes t = {};
+  t.spatial_rank = l.spatial_rank;
+  t.groups = l.groups;
+  const int before = (l.kernel - 1) / 2;
+  const int64_t places = (l.size + 2 * before - l.kernel) / l.stride + 1;
+  std::vector<int64_t> x = {batch}, w = {l.filters}, y = {batch};
+  double flops = 2.0 * static_cast<double>(batch * l.filters * (l.channels / l.groups));
+  for (int i = 0; i < l.spatial_rank; ++i) {
+    t.stride[i] = l.stride;
+    t.dilation[i] = 1;
+    t.before[i] = t.after[i] = before;
+    x.push_back(l.size);
+    w.push_back(l.kernel);
+    y.push_back(places);
+    flops *= static_cast<double>(places * l.kernel);
+  }
+  x.push_back(l.channels);
+  w.push_back(l.channels / l.groups);
+  y.push_back(l.filters);
+  const std::string name = fmt::format("{}^{} {}>{} k{} s{}{}", l.size, l.spatial_rank, l.channels, l.filters, l.kernel,
+                                       l.stride, l.groups > 1 ? fmt::format(" g{}", l.groups) : "");
+  const sy_tensor image = Tensor(dtype, x), weights = Tensor(dtype, w), result = Tensor(dtype, y);
+  bench.Row(name, l.count, flops, "convolution", t, {image, weights}, {result});
+  bench.Row(name + " dx", l.count, flops, "convolution_backward_data", t, {result, weights}, {image});
+  bench.Row(name + " dw", l.count, flops, "convolution_backward_weights", t, {image, result}, {Tensor(SY_F32, w)});
+}
+
+void BenchmarkBatchNorm(Bench& bench, const std::string& name, std::vector<int64_t> dims, int count, sy_dtype dtype) {
+  sy_batch_norm_attributes t = {};
+  t.eps = 1e-5f;
+  t.momentum = 0.1f;
+  t.activation = SY_ACTIVATION_RELU;
+  const sy_tensor x = Tensor(dtype, dims), c = Tensor(SY_F32, {dims.back()});
+  bench.Row(name + " norm", count, 0, "batch_norm", t, {x, c, c, c, c}, {x, c, c, c, c});
+  bench.Row(name + " norm dx", count, 0, "batch_norm_backward", t, {x, c, c, c, x, x}, {x, c, c});
+}
+
+void BenchmarkResNet(Bench& bench, int64_t batch, sy_dtype dtype) {
+  for (const Layer& layer : {Layer{2, 224, 3, 64, 7, 2, 1, 1},
+                             {2, 56, 64, 64, 1, 1, 1, 1},
+                             {2, 56, 64, 64, 3, 1, 1, 3},
+                             {2, 56, 64, 256, 1, 1, 1, 4},
+                             {2, 56, 256, 64, 1, 1, 1, 2},
+                             {2, 56, 128, 128, 3, 2, 1, 1},
+                             {2, 28, 128, 128, 3, 1, 1, 3},
+                             {2, 28, 128, 512, 1, 1, 1, 4},
+                             {2, 56, 256, 512, 1, 2, 1, 1},
+                             {2, 14, 256, 256, 3, 1, 1, 5},
+                             {2, 14, 1024, 256, 1, 1, 1, 5},
+                             {2, 7, 512, 512, 3, 1, 1, 2},
+                             {2, 7, 512, 2048, 1, 1, 1, 3},
+                             {2, 56, 96, 96, 7, 1, 96, 0},
+                             {2, 56, 128, 128, 3, 1, 32, 0}})
+    BenchmarkConvolution(bench, batch, layer, dtype);
+  BenchmarkBatchNorm(bench, "112^2 64", {batch, 112, 112, 64}, 1, dtype);
+  BenchmarkBatchNorm(bench, "56^2 256", {batch, 56, 56, 256}, 3, dtype);
+  BenchmarkBatchNorm(bench, "7^2 2048", {batch, 7, 7, 2048}, 3, dtype);
+  sy_pool_attributes largest = {}, average = {};
+  largest.spatial_rank = average.spatial_rank = 2;
+  average.average = 1;
+  for (int i = 0; i < 2; ++i) {
+    largest.kernel[i] = 3;
+    largest.stride[i] = 2;
+    largest.before[i] = largest.after[i] = 1;
+    average.kernel[i] = 7;
+    average.stride[i] = 1;
+  }
+  const sy_tensor stem = Tensor(dtype, {batch, 112, 112, 64}), pooled = Tensor(dtype, {batch, 56, 56, 64});
+  const sy_tensor last = Tensor(dtype, {batch, 7, 7, 2048}), features = Tensor(dtype, {batch, 1, 1, 2048});
+  bench.Row("max pool", 1, 0, "pool", largest, {stem}, {pooled});
+  bench.Row("max pool dx", 1, 0, "pool_backward", largest, {stem, pooled}, {stem});
+  bench.Row("average pool", 1, 0, "pool", average, {last}, {features});
+  bench.Row("average pool dx", 1, 0, "pool_backward", average, {last, features}, {last});
+  bench.Summary();
+}
+
+void BenchmarkUNet(Bench& bench, sy_dtype dtype) {
+  for (const Layer& layer : {Layer{3, 64, 4, 32, 3, 1, 1, 1},
+                             {3, 64, 32, 32, 3, 1, 1, 2},
+                             {3, 64, 96, 32, 3, 1, 1, 1},
+                             {3, 32, 64, 64, 3, 1, 1, 2},
+                             {3, 16, 128, 128, 3, 1, 1, 2},
+                             {3, 8, 256, 256, 3, 1, 1, 2},
+                             {3, 64, 32, 3, 1, 1, 1, 1}})
+    BenchmarkConvolution(bench, 1, layer, dtype);
+  BenchmarkBatchNorm(bench, "64^3 32", {1, 64, 64, 64, 32}, 4, dtype);
+  sy_pool_attributes pool = {};
+  pool.spatial_rank = 3;
+  for (int i = 0; i < 3; ++i) pool.kernel[i] = pool.stride[i] = 2;
+  sy_resize_attributes resize = {};
+  resize.spatial_rank = 3;
+  resize.mode = SY_RESIZE_LINEAR;
+  const sy_tensor fine = Tensor(dtype, {1, 64, 64, 64, 32}), coarse = Tensor(dtype, {1, 32, 32, 32, 32});
+  bench.Row("max pool", 1, 0, "pool", pool, {fine}, {coarse});
+  bench.Row("max pool dx", 1, 0, "pool_backward", pool, {fine, coarse}, {fine});
+  bench.Row("resize", 1, 0, "resize", resize, {coarse}, {fine});
+  bench.Row("resize dx", 1, 0, "resize_backward", resize, {fine}, {coarse});
+  bench.Summary();
+}
+
+// Window attention of Swin-T's first and third stage: windows of 7 × 7, bias and mask.
+void BenchmarkSwin(Bench& bench, int64_t batch, sy_dtype dtype) {
+  for (const auto& [side, heads, count] : {std::array<int, 3>{8, 3, 2}, {2, 12, 6}}) {
+    const int64_t tokens = 49, head_dim = 32, groups = side * side, windows = batch * groups;
+    const double scores = 2.0 * static_cast<double>(windows * heads * tokens * tokens * head_dim);
+    const auto half = [&](std::vector<int64_t> dims) { return Tensor(dtype, std::move(dims)); };
+    sy_attention_attributes t = {};
+    t.scale = 0.1767767f;
+    t.bias = t.mask = 1;
+    const sy_tensor qkv = half({windows, tokens, 3, heads, head_dim}), out = half({windows, tokens, heads, head_dim});
+    const sy_tensor logsumexp = Tensor(SY_F32, {windows, heads, tokens}), bias = half({heads, tokens, tokens});
+    const sy_tensor mask = half({groups, tokens, tokens}), dbias = Tensor(SY_F32, {heads, tokens, tokens});
+    const std::string name = fmt::format("window attention h{}", heads);
+    bench.Row(name, count, 2 * scores, "attention", t, {qkv, bias, mask}, {out, logsumexp});
+    bench.Row(name + " dqkv", count, 5 * scores, "attention_backward", t, {qkv, out, logsumexp, out, bias, mask},
+              {qkv, dbias});
+    t.mask = 0;
+    bench.Row(name + " unshifted dqkv", count, 5 * scores, "attention_backward", t, {qkv, out, logsumexp, out, bias},
+              {qkv, dbias});
+  }
+  bench.Summary();
+}
+
 }  // namespace
 }  // namespace switchyard
 
@@ -284,7 +418,8 @@ int main(int argc, char** argv) {
     const size_t equals = text.find('=');
     if (text.rfind("--", 0) != 0 || equals == std::string::npos) {
       fmt::print(stderr,
-                 "usage: cpu_kernel_bench [--plugin=PATH] [--width=768] [--depth=12] [--batch=8] [--dtype=f32|bf16] "
+                 "usage: cpu_kernel_bench [--plugin=PATH] [--model=vit|resnet|unet|swin] [--width=768] [--depth=12] "
+                 "[--batch=8] [--dtype=f32|bf16] "
                  "[--threads=N] [--cpu_time=0|1] [--only=NAME]\n");
       return 1;
     }
@@ -297,7 +432,15 @@ int main(int argc, char** argv) {
   switchyard::Bench bench(path, options.Number("threads"), options.Number("cpu_time") != 0, options.Text("only"));
   const sy_dtype dtype = options.Text("dtype") == "bf16" ? SY_BF16 : SY_F32;
   bench.MeasurePeak(dtype);
-  switchyard::BenchmarkTransformer(bench, options.Number("batch"), options.Number("width"), options.Number("depth"),
-                                   dtype);
+  const std::string model = options.Text("model");
+  const int batch = options.Number("batch");
+  if (model == "resnet")
+    switchyard::BenchmarkResNet(bench, batch, dtype);
+  else if (model == "unet")
+    switchyard::BenchmarkUNet(bench, dtype);
+  else if (model == "swin")
+    switchyard::BenchmarkSwin(bench, batch, dtype);
+  else
+    switchyard::BenchmarkTransformer(bench, batch, options.Number("width"), options.Number("depth"), dtype);
   return 0;
 }

@@ -32,6 +32,7 @@ void AddAttention(Table& table) {
   add("bias", 2, 9, 2, 8, 1, 0);
   add("window", 4, 16, 2, 8, 1, 2);
   add("mask", 2, 5, 2, 4, 0, 2);
+  add("swin", 24, 49, 3, 32, 1, 4);  // more windows than parts that dbias is summed in
 }
 
 }  // namespace switchyard::conform

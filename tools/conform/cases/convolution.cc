@@ -47,6 +47,16 @@ void AddConvolutions(Table& table) {
   add("volume", {1, 2, 3, {5, 4, 3}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
   add("volume_strided", {2, 4, 4, {5, 6, 7}, {2, 3, 2}, {2, 2, 2}, {1, 1, 1}, {0, 1, 0}, {0, 1, 1}, 2, false});
   add("one_element", {1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
+  // Whole vectors of channels, for which there are kernels of their own.
+  add("blocks", {2, 48, 32, {8, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, true});
+  add("blocks_strided", {2, 32, 64, {13, 11}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}, 1, false});
+  add("blocks_uneven", {2, 32, 16, {12, 9}, {3, 3}, {2, 1}, {1, 2}, {0, 2}, {1, 1}, 1, false});
+  add("blocks_pointwise", {2, 64, 48, {8, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1, false});
+  add("blocks_pointwise_strided", {2, 64, 32, {8, 7}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1, false});
+  add("blocks_grouped", {1, 64, 64, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 4, false});
+  add("blocks_depthwise", {1, 64, 64, {9, 8}, {7, 7}, {1, 1}, {1, 1}, {3, 3}, {3, 3}, 64, true});
+  add("stem", {1, 3, 32, {38, 37}, {7, 7}, {2, 2}, {1, 1}, {3, 3}, {3, 3}, 1, false});
+  add("blocks_volume", {1, 32, 16, {5, 6, 7}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1, true});
   const auto refuse = [&](const char* what, auto change) {
     table.Refuse<sy_convolution_attributes>(
         {"convolution", "convolution_backward_data", "convolution_backward_weights"}, what, change);
@@ -84,6 +94,8 @@ void AddPooling(Table& table) {
   add("average", true, false, 5, {7, 9}, {3, 3}, {2, 2}, 1);
   add("average_with_padding", true, true, 1, {5, 5}, {3, 3}, {1, 1}, 1);
   add("global", true, false, 17, {7, 7}, {7, 7}, {1, 1}, 0);
+  add("max_blocks", false, false, 72, {7, 6}, {3, 3}, {2, 2}, 1);
+  add("average_blocks_volume", true, false, 67, {5, 4, 4}, {3, 2, 2}, {2, 2, 1}, 0);
   const auto refuse = [&](const char* what, auto change) {
     table.Refuse<sy_pool_attributes>({"pool", "pool_backward"}, what, change);
   };
@@ -93,7 +105,7 @@ void AddPooling(Table& table) {
 }
 
 void AddResize(Table& table) {
-  const auto add = [&](const char* name, int mode, bool align, Dims from, Dims to) {
+  const auto add = [&](const char* name, int mode, bool align, Dims from, Dims to, int64_t c = 3) {
     sy_resize_attributes a{};
     a.spatial_rank = static_cast<int32_t>(from.size());
     a.mode = mode;
@@ -101,8 +113,8 @@ void AddResize(Table& table) {
     Dims x = {2}, y = {2};
     x.insert(x.end(), from.begin(), from.end());
     y.insert(y.end(), to.begin(), to.end());
-    x.push_back(3);
-    y.push_back(3);
+    x.push_back(c);
+    y.push_back(c);
     table.Add("resize", name, a, {T(x)}, {T(y)}).exact = mode == SY_RESIZE_NEAREST;
     table.Gradient("resize_backward", {"g0"}, {0});
   };
@@ -112,6 +124,8 @@ void AddResize(Table& table) {
   add("align_corners", SY_RESIZE_LINEAR, true, {4, 5}, {7, 9});
   add("trilinear", SY_RESIZE_LINEAR, false, {2, 3, 4}, {4, 6, 7});
   add("one_element", SY_RESIZE_LINEAR, true, {1, 1}, {3, 3});
+  add("nearest_blocks", SY_RESIZE_NEAREST, false, {6, 5}, {9, 3}, 72);
+  add("trilinear_blocks", SY_RESIZE_LINEAR, true, {4, 3, 4}, {7, 5, 8}, 68);
   const auto refuse = [&](const char* what, auto change) {
     table.Refuse<sy_resize_attributes>({"resize", "resize_backward"}, what, change);
   };

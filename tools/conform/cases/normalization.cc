@@ -57,14 +57,16 @@ void AddGroupNorm(Table& table) {
 }
 
 void AddBatchNorm(Table& table) {
-  const auto add_batch = [&](const char* name, Dims dims, int activation = SY_ACTIVATION_NONE, bool residual = false) {
+  const auto add_batch = [&](const char* name, Dims dims, int activation = SY_ACTIVATION_NONE, bool residual = false,
+                             Fill fill = Fill::kNormal) {
     sy_batch_norm_attributes a{};
     a.eps = 1e-5f;
     a.momentum = 0.1f;
     a.activation = activation;
     a.residual = residual;
     const Dims c = {dims.back()};
-    std::vector<Operand> inputs = {T(dims), F(c, Fill::kPositive), F(c), F(c), F(c, Fill::kPositive)};
+    constexpr double kDrift = 16;
+    std::vector<Operand> inputs = {T(dims, fill, kDrift), F(c, Fill::kPositive), F(c), F(c), F(c, Fill::kPositive)};
     if (residual) inputs.push_back(T(dims));
     table.Add("batch_norm_inference", name, a, inputs, {T(dims)});
     table.Add("batch_norm", name, a, inputs, {T(dims), F(c), F(c), F(c), F(c)});
@@ -80,6 +82,9 @@ void AddBatchNorm(Table& table) {
   add_batch("relu", {2, 4, 3, 8}, SY_ACTIVATION_RELU);
   add_batch("residual", {1, 5, 3, 6}, SY_ACTIVATION_NONE, true);
   add_batch("residual_relu", {3, 7, 5, 17}, SY_ACTIVATION_RELU, true);
+  // Rows in several parts, and whole vectors of channels beside a rest.
+  add_batch("many_places", {2, 67, 61, 8}, SY_ACTIVATION_NONE, false, Fill::kDrifting);
+  add_batch("many_channels", {3, 19, 23, 131}, SY_ACTIVATION_RELU, true, Fill::kDrifting);
   table.Refuse<sy_batch_norm_attributes>({"batch_norm", "batch_norm_inference", "batch_norm_backward"},
                                          "an activation that is not relu",
                                          [](auto& a) { a.activation = SY_ACTIVATION_GELU; });
