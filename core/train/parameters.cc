@@ -28,22 +28,28 @@ std::string FirstDifference(const std::string& list, const std::string& of_rank_
   return fmt::format("\"{}\" there, \"{}\" on rank 0", at(list), at(of_rank_0));
 }
 
-// Broadcasts that go from device to device, in one group. Parameter i lies on rank i mod the number of ranks.
+// Broadcasts that go from device to device, in one group. Weight i, and its average, lies on rank i mod the number of
+// ranks.
 using DeviceBroadcasts = std::vector<std::shared_ptr<Communicator::DeviceCall>>;  // none: they go through the host
 
 StatusOr<DeviceBroadcasts> PrepareBroadcasts(const Engine& engine) {
   Communicator& communicator = *engine.world().communicator;
   DeviceBroadcasts broadcasts;
   if (!communicator.info().completes_on_stream) return broadcasts;
+  int weights = 0;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.role != Role::kParameter) continue;
-    const Communicator::DevicePlace at{&engine.memory().buffer(entry.arena), entry.offset};
-    const int root = static_cast<int>(broadcasts.size()) % communicator.size();
-    SY_ASSIGN_OR_RETURN(
-        auto call,
-        communicator.Prepare("broadcast/" + name, {Collective::kBroadcast, entry.bytes, SY_U8, SY_SUM, root}, at, at));
-    if (!communicator.GoesInGroups(*call)) return DeviceBroadcasts{};
-    broadcasts.push_back(std::move(call));
+    if (!entry.is_weight()) continue;
+    const int root = weights++ % communicator.size();
+    for (const std::string& tensor : {name, AverageOf(name)}) {
+      const Layout::Entry* const found = engine.layout().Find(tensor);
+      if (found == nullptr) continue;
+      const Communicator::DevicePlace at{&engine.memory().buffer(found->arena), found->offset};
+      SY_ASSIGN_OR_RETURN(auto call,
+                          communicator.Prepare("broadcast/" + tensor,
+                                               {Collective::kBroadcast, found->bytes, SY_U8, SY_SUM, root}, at, at));
+      if (!communicator.GoesInGroups(*call)) return DeviceBroadcasts{};
+      broadcasts.push_back(std::move(call));
+    }
   }
   return broadcasts;
 }
@@ -112,7 +118,7 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
     status.Update(upload(p));
   });
   SY_RETURN_IF_ERROR(status);
-  if (!broadcasts.empty()) return LaunchBroadcasts(engine, broadcasts);
+  if (!broadcasts.empty()) SY_RETURN_IF_ERROR(LaunchBroadcasts(engine, broadcasts));
   for (size_t i = 0; i < parameters.size() && through_host; ++i) {
     Parameter& p = parameters[i];
     p.values.resize(p.entry->bytes / sizeof(float));
@@ -125,7 +131,7 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
 
 Status InitializeStates(Engine& engine) {
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.role != Role::kState || entry.initializer.kind != Initializer::kConstant) continue;
+    if (entry.role != Role::kState || entry.of_model || entry.initializer.kind != Initializer::kConstant) continue;
     const std::vector<float> values(static_cast<size_t>(entry.type.elements()), entry.initializer.value);
     SY_RETURN_IF_ERROR(engine.memory().Upload(name, values.data(), entry.bytes));
   }

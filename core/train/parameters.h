@@ -18,7 +18,7 @@ Status VerifyParameters(const Engine& engine);
 // Starting weights from the seed of rank 0, equal on all ranks. Collective.
 Status InitializeParameters(Engine& engine, uint64_t seed);
 
-// State that does not start at zero: f32, filled with its initializer's constant. Local.
+// State that is not the model's own and does not start at zero: f32, filled with its initializer's constant. Local.
 Status InitializeStates(Engine& engine);
 
 StatusOr<HostTensors> DownloadParameters(const Engine& engine);
