@@ -191,6 +191,8 @@ sy_status PrepareBatchNormInference(const Request& r, Kernel& kernel) {
 }
 
 sy_status PrepareBatchNormBackward(const Request& r, Kernel& kernel) {
+  const auto a = r.Attributes<sy_batch_norm_attributes>();
+  if (a.activation != SY_ACTIVATION_NONE) return SY_REFUSE_OP(r, "has no activation");
   Shape shape;
   if (!r.HasCounts(5, 5, 3) || !ReadShape(r, r.inputs[0], "x", &shape) || !IsChannels(r, r.inputs[1], shape, "gamma") ||
       !IsChannels(r, r.inputs[2], shape, "mean") || !IsChannels(r, r.inputs[3], shape, "rstd") ||

@@ -34,7 +34,7 @@ TEST_F(Commands, EveryCommandExplainsItself) {
 
 TEST_F(Commands, HelpShowsDefaultsAsTheyAreTyped) {
   const CommandResult help = Run("train --help");
-  ExpectSuccess(help, {"\nOptimizer and schedule\n", "--beta1                   of adam and adamw [0.9]"});
+  ExpectSuccess(help, {"\nOptimizer and schedule\n", "--beta1                   of adam, adamw and lamb [0.9]"});
   EXPECT_THAT(help.output, Not(HasSubstr("0.899999")));
 }
 

@@ -49,9 +49,11 @@ TEST_F(WeightSourceTest, EveryFloatingTypeIsReadExactly) {
   EXPECT_THAT(Read("bfloat.safetensors", "w"), ElementsAre(1.0f, -3.0f));
   Write<double>("double.safetensors", "w", "F64", {0.1, -7});
   EXPECT_THAT(Read("double.safetensors", "w"), ElementsAre(0.1f, -7.0f));
-  Write<int64_t>("whole.safetensors", "w", "I64", {1});
-  EXPECT_THAT(Message(WeightSource::Open(In("whole.safetensors"))->Read().status()),
-              AllOf(HasSubstr("whole.safetensors: tensor w has dtype I64"), HasSubstr("F16")));
+  Write<int64_t>("whole.safetensors", "w", "I64", {3});  // what lies beside weights: a norm's count of batches
+  EXPECT_THAT(Read("whole.safetensors", "w"), ElementsAre(3.0f));
+  Write<uint8_t>("bytes.safetensors", "w", "U8", {1});
+  EXPECT_THAT(Message(WeightSource::Open(In("bytes.safetensors"))->Read().status()),
+              AllOf(HasSubstr("bytes.safetensors: tensor w has dtype U8"), HasSubstr("F16")));
 }
 
 TEST_F(WeightSourceTest, AFolderIsItsModelFileAndWhatLiesBesideIt) {
