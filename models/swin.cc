@@ -170,9 +170,9 @@ ModelInfo SwinVariant(const std::string& name, const std::string& help, const Sw
 std::vector<ModelInfo> SwinTransformers() {
   const SettingValues imagenet = {
       {"epochs", 300},  {"global_batch_size", 512}, {"lr", 5e-4}, {"scale_lr", "linear"}, {"warmup_lr", 5e-7},
-      {"min_lr", 5e-6}, {"warmup", "20e"},          {"clip", 5},  {"weight_decay", 0.05}, {"label_smoothing", 0.1}};
+      {"min_lr", 5e-6}, {"warmup", "0.066666667"},  {"clip", 5},  {"weight_decay", 0.05}, {"label_smoothing", 0.1}};
   const SettingValues small_images = {{"epochs", 30},         {"global_batch_size", 128}, {"lr", 1e-3},
-                                      {"min_lr", 1e-5},       {"warmup", "2e"},           {"clip", 5},
+                                      {"min_lr", 1e-5},       {"warmup", "0.066666667"},  {"clip", 5},
                                       {"weight_decay", 0.05}, {"label_smoothing", 0.1}};
   const Swin cifar = {.image_size = 32,
                       .classes = 10,

@@ -12,6 +12,10 @@ const std::vector<Alias>& TrainAliases() {
        .setting = "collective",
        .values = {{"nccl", "nccl"}, {"hccl", "hccl"}, {"mpi", "mpi"}, {"gloo", "tcp"}}},
       {.name = "wd", .of = "torch.distributed", .setting = "weight_decay"},
+      // Mixed precision of apex, TorchAcc and AIAK
+      {.name = "opt_level", .of = "apex", .setting = "amp"},
+      {.name = "amp_level", .of = "TorchAcc", .setting = "amp"},
+      {.name = "AIAK_FUSED_OPTIMIZER", .of = "AIAK", .setting = "fused_optimizer"},
       // Hugging Face's TrainingArguments
       {.name = "learning_rate", .of = "Hugging Face", .setting = "lr"},
       {.name = "num_train_epochs", .of = "Hugging Face", .setting = "epochs"},
@@ -31,6 +35,7 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "adam_beta2", .of = "Hugging Face", .setting = "beta2"},
       {.name = "adam_epsilon", .of = "Hugging Face", .setting = "eps"},
       {.name = "label_smoothing_factor", .of = "Hugging Face", .setting = "label_smoothing"},
+      {.name = "fp16", .of = "Hugging Face", .setting = "precision", .values = {{"true", "fp16"}, {"false", "fp32"}}},
       {.name = "bf16", .of = "Hugging Face", .setting = "precision", .values = {{"true", "bf16"}, {"false", "fp32"}}},
       {.name = "dataloader_num_workers", .of = "Hugging Face", .setting = "workers"},
       {.name = "logging_steps", .of = "Hugging Face", .setting = "log_every"},
@@ -56,6 +61,7 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "sync_bn", .of = "timm", .setting = "sync_batchnorm"},
       // apex's function
       {.name = "convert_syncbn_model", .of = "apex", .setting = "sync_batchnorm"},
+      {.name = "model_ema_decay", .of = "timm", .setting = "ema_decay"},
       // Colossal-AI's plugins
       {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
   };
