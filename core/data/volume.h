@@ -1,0 +1,41 @@
+// A volume of voxels as a file holds it, NIfTI-1 (.nii, .nii.gz) or NumPy's .npy, and the way back: what is read, and a
+// mask of what was read, is written in the format that came in, with its orientation. Voxels are (depth, height,
+// width), the last fastest; a NIfTI file's dim[3], dim[2], dim[1]. Sources: the NIfTI-1 header as of nifti1.h
+// (https://nifti.nimh.nih.gov/nifti-1), NumPy's NEP 1. Thread-safe: free functions on the caller's objects. Errors name
+// the file, what was expected and what was found: InvalidArgument for what is not such a volume or is not supported
+// (pairs of .hdr and .img, complex and colour types, other than three dimensions), DataLoss where bytes are missing or
+// too many.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace switchyard {
+
+enum class VoxelType { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kF64 };
+
+struct Volume {
+  int64_t depth = 0, height = 0, width = 0;
+  std::vector<float> voxels;  // slope · stored + intercept, rounded to f32
+  VoxelType stored = VoxelType::kF32;
+  double slope = 1, intercept = 0;  // NIfTI's scl_slope and scl_inter; 1 and 0 where the file scales nothing
+  bool nifti = true;                // else .npy
+  bool gzip = false;                // the name ends in .gz
+  bool big_endian = false;
+  bool first_fastest = false;   // .npy in Fortran order
+  std::vector<uint8_t> header;  // the file's bytes before its voxels, extensions of NIfTI included
+};
+
+StatusOr<Volume> ReadVolume(const std::string& path);
+
+// The content of a file. Whole-number types are rounded to nearest and saturate; NaN becomes 0 there.
+std::vector<uint8_t> EncodeVolume(const Volume& volume);
+
+// A volume of class ids, one byte a voxel and unscaled, with everything else as in `like`. ids: (depth, height, width).
+Volume MaskLike(const Volume& like, std::span<const uint8_t> ids);
+
+}  // namespace switchyard

@@ -1,0 +1,218 @@
+#include "core/data/volume.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "core/data/files.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/data/files_for_tests.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename T>
+void Put(T value, bool big_endian, size_t at, Bytes* bytes) {
+  if (bytes->size() < at + sizeof(T)) bytes->resize(at + sizeof(T));
+  std::memcpy(bytes->data() + at, &value, sizeof(T));
+  if (big_endian)
+    std::reverse(bytes->begin() + static_cast<long>(at), bytes->begin() + static_cast<long>(at + sizeof(T)));
+}
+
+// (x, y, z) = (4, 3, 2): voxels of `values`, datatype as in nifti1.h, an extension of 16 bytes before them.
+template <typename T>
+Bytes NiftiBytes(const std::vector<T>& values, int16_t datatype, bool big = false, float slope = 0, float inter = 0) {
+  Bytes bytes(368);
+  Put(int32_t{348}, big, 0, &bytes);
+  const int16_t dim[] = {3, 4, 3, 2, 1, 1, 1, 1};
+  for (size_t i = 0; i < 8; ++i) Put(dim[i], big, 40 + 2 * i, &bytes);
+  Put(datatype, big, 70, &bytes);
+  Put(static_cast<int16_t>(8 * sizeof(T)), big, 72, &bytes);
+  Put(368.0f, big, 108, &bytes);
+  Put(slope, big, 112, &bytes);
+  Put(inter, big, 116, &bytes);
+  Put(-1.5f, big, 280, &bytes);  // srow_x[0]: the orientation
+  std::memcpy(&bytes[344], "n+1", 4);
+  bytes[348] = 1;
+  std::memcpy(&bytes[356], "extended", 8);
+  for (const T value : values) Put(value, big, bytes.size(), &bytes);
+  return bytes;
+}
+
+template <typename T>
+Bytes NpyBytes(const std::vector<T>& values, const std::string& descr, const std::string& order = "False",
+               const std::string& shape = "(2, 3, 4)", bool big = false) {
+  std::string text = "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
+  text.resize(117, ' ');
+  text += '\n';
+  Bytes bytes = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, 118, 0};
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  for (const T value : values) Put(value, big, bytes.size(), &bytes);
+  return bytes;
+}
+
+template <typename T>
+std::vector<T> Counting() {
+  std::vector<T> values;
+  for (int i = 0; i < 24; ++i) values.push_back(static_cast<T>(3 * i + 1));
+  return values;
+}
+
+class VolumeFiles : public ::testing::Test {
+ protected:
+  Volume Read(const std::string& name, const Bytes& bytes) {
+    auto volume = ReadVolume(folder_.Write(name, bytes));
+    EXPECT_TRUE(volume.ok()) << Message(volume.status());
+    return volume.ok() ? *volume : Volume{};
+  }
+  std::string Error(const std::string& name, const Bytes& bytes) {
+    const auto volume = ReadVolume(folder_.Write(name, bytes));
+    return volume.ok() ? "no error" : Message(volume.status());
+  }
+  // Reads, checks every voxel, and that writing gives the same bytes.
+  template <typename T>
+  void ReadsAndWrites(const std::string& name, const Bytes& bytes) {
+    const Volume v = Read(name, bytes);
+    ASSERT_THAT((std::vector<int64_t>{v.depth, v.height, v.width}), ElementsAre(2, 3, 4)) << name;
+    for (size_t i = 0; i < 24; ++i) ASSERT_EQ(v.voxels[i], static_cast<float>(3 * i + 1)) << name << ' ' << i;
+    EXPECT_EQ(EncodeVolume(v), bytes) << name;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(VolumeFiles, NiftiOfEveryTypeAndByteOrderIsReadAndWrittenBack) {
+  for (const bool big : {false, true}) {
+    ReadsAndWrites<uint8_t>("u8.nii", NiftiBytes(Counting<uint8_t>(), 2, big));
+    ReadsAndWrites<int8_t>("i8.nii", NiftiBytes(Counting<int8_t>(), 256, big));
+    ReadsAndWrites<int16_t>("i16.nii", NiftiBytes(Counting<int16_t>(), 4, big));
+    ReadsAndWrites<uint16_t>("u16.nii", NiftiBytes(Counting<uint16_t>(), 512, big));
+    ReadsAndWrites<int32_t>("i32.nii", NiftiBytes(Counting<int32_t>(), 8, big));
+    ReadsAndWrites<uint32_t>("u32.nii", NiftiBytes(Counting<uint32_t>(), 768, big));
+    ReadsAndWrites<float>("f32.nii", NiftiBytes(Counting<float>(), 16, big));
+    ReadsAndWrites<double>("f64.nii", NiftiBytes(Counting<double>(), 64, big));
+  }
+}
+
+TEST_F(VolumeFiles, NpyOfEveryTypeAndByteOrderIsReadAndWrittenBack) {
+  ReadsAndWrites<uint8_t>("u1.npy", NpyBytes(Counting<uint8_t>(), "|u1"));
+  ReadsAndWrites<int16_t>("i2.npy", NpyBytes(Counting<int16_t>(), "<i2"));
+  ReadsAndWrites<uint32_t>("u4.npy", NpyBytes(Counting<uint32_t>(), ">u4", "False", "(2, 3, 4)", true));
+  ReadsAndWrites<float>("f4.npy", NpyBytes(Counting<float>(), "<f4"));
+  ReadsAndWrites<double>("f8.npy", NpyBytes(Counting<double>(), ">f8", "False", "(2, 3, 4)", true));
+}
+
+TEST_F(VolumeFiles, FortranOrderIsTurned) {
+  const Bytes bytes = NpyBytes(Counting<int16_t>(), "<i2", "True");
+  const Volume v = Read("f.npy", bytes);
+  // (d, h, w) = (1, 2, 3) is the last in both orders, (0, 0, 1) the second here and the seventh there.
+  EXPECT_EQ(v.voxels[23], 70);
+  EXPECT_EQ(v.voxels[1], 3 * 6 + 1);
+  EXPECT_EQ(v.voxels[12], 3 * 1 + 1);
+  EXPECT_EQ(EncodeVolume(v), bytes);
+}
+
+TEST_F(VolumeFiles, ScaledVoxelsAreReadInTheirUnitsAndWrittenAsStored) {
+  const Bytes bytes = NiftiBytes(Counting<int16_t>(), 4, false, 0.5f, -10);
+  Volume v = Read("scaled.nii", bytes);
+  EXPECT_EQ(v.voxels[0], -9.5f);
+  EXPECT_EQ(v.voxels[23], 25);
+  EXPECT_EQ(EncodeVolume(v), bytes);
+  v.voxels = {1e9f, -1e9f, std::numeric_limits<float>::quiet_NaN()};
+  v.depth = v.height = 1, v.width = 3;
+  const Bytes written = EncodeVolume(v);
+  int16_t stored[3];
+  std::memcpy(stored, &written[368], 6);
+  EXPECT_THAT(stored, ElementsAre(32767, -32768, 0));
+}
+
+TEST_F(VolumeFiles, CompressedComesBackCompressed) {
+  const Bytes plain = NiftiBytes(Counting<float>(), 16);
+  const Volume v = Read("a.nii.gz", GzipBytes(plain));
+  const Bytes packed = EncodeVolume(v);
+  ASSERT_GT(packed.size(), 2u);
+  EXPECT_EQ(packed[0], 0x1f);
+  Bytes again;
+  ASSERT_TRUE(ReadWholeFile(folder_.Write("b.nii.gz", packed), &again).ok());
+  EXPECT_EQ(again, plain);
+}
+
+TEST_F(VolumeFiles, AMaskHasTheFormatAndOrientationOfItsImage) {
+  Bytes ids(24);
+  for (size_t i = 0; i < 24; ++i) ids[i] = static_cast<uint8_t>(i % 3);
+  for (const bool big : {false, true}) {
+    const Volume image = Read("image.nii", NiftiBytes(Counting<float>(), 16, big, 2, 5));
+    const Bytes written = EncodeVolume(MaskLike(image, ids));
+    EXPECT_EQ(written.size(), 368u + 24u);
+    EXPECT_TRUE(std::equal(&written[252], &written[344], &image.header[252])) << "qform and sform";
+    const Volume mask = Read("mask.nii", written);
+    EXPECT_EQ(mask.stored, VoxelType::kU8);
+    EXPECT_EQ(mask.slope, 1);
+    for (size_t i = 0; i < 24; ++i) EXPECT_EQ(mask.voxels[i], ids[i]);
+  }
+  const Volume image = Read("image.npy", NpyBytes(Counting<float>(), "<f4", "True"));
+  const Bytes written = EncodeVolume(MaskLike(image, ids));
+  EXPECT_EQ((written.size() - 24) % 64, 0u);
+  const Volume mask = Read("mask.npy", written);
+  EXPECT_TRUE(mask.first_fastest);
+  EXPECT_EQ(mask.depth, 2);
+  for (size_t i = 0; i < 24; ++i) EXPECT_EQ(mask.voxels[i], ids[i]);
+}
+
+TEST_F(VolumeFiles, DamagedAndForeignNiftiIsRefusedByName) {
+  const Bytes good = NiftiBytes(Counting<int16_t>(), 4);
+  const auto changed = [&](size_t at, auto value) {
+    Bytes bytes = good;
+    Put(value, false, at, &bytes);
+    return Error("v.nii", bytes);
+  };
+  const auto file = HasSubstr("v.nii");
+  EXPECT_THAT(Error("v.nii", Bytes(good.begin(), good.end() - 1)),
+              AllOf(file, HasSubstr("expected 48 bytes"), HasSubstr("found 47")));
+  Bytes longer = good;
+  longer.push_back(0);
+  EXPECT_THAT(Error("v.nii", longer), AllOf(file, HasSubstr("found 49")));
+  EXPECT_THAT(Error("v.nii", Bytes(good.begin(), good.begin() + 347)), AllOf(file, HasSubstr("found 347 bytes")));
+  EXPECT_THAT(Error("v.nii", {}), AllOf(file, HasSubstr("found 0 bytes")));
+  EXPECT_THAT(changed(0, int32_t{349}), AllOf(file, HasSubstr("number 348")));
+  EXPECT_THAT(changed(344, uint32_t{0x0031696e}), AllOf(file, HasSubstr(".hdr and .img")));
+  EXPECT_THAT(changed(40, int16_t{2}), AllOf(file, HasSubstr("found 2 (4, 3)")));
+  EXPECT_THAT(changed(40, int16_t{-7}), AllOf(file, HasSubstr("found -7")));
+  EXPECT_THAT(changed(42, int16_t{-4}), AllOf(file, HasSubstr("(2, 3, -4)")));
+  EXPECT_THAT(changed(46, int16_t{0}), AllOf(file, HasSubstr("(0, 3, 4)")));
+  EXPECT_THAT(changed(70, int16_t{32}), AllOf(file, HasSubstr("datatype 32")));
+  for (const float offset : {0.0f, 1e9f, -1.0f, std::numeric_limits<float>::quiet_NaN()})
+    EXPECT_THAT(changed(108, offset), AllOf(file, HasSubstr("voxels after the header"))) << offset;
+  Bytes series = good;
+  Put(int16_t{4}, false, 40, &series);
+  Put(int16_t{1}, false, 48, &series);
+  EXPECT_EQ(Error("v.nii", series), "no error");
+  Put(int16_t{2}, false, 48, &series);
+  EXPECT_THAT(Error("v.nii", series), AllOf(file, HasSubstr("found 4 (4, 3, 2, 2)")));
+  const Bytes packed = GzipBytes(good);
+  EXPECT_THAT(Error("v.nii.gz", Bytes(packed.begin(), packed.end() - 12)), AllOf(file, HasSubstr("damaged gzip")));
+}
+
+TEST_F(VolumeFiles, DamagedAndForeignNpyIsRefusedByName) {
+  const auto values = Counting<int16_t>();
+  const Bytes good = NpyBytes(values, "<i2");
+  const auto file = HasSubstr("v.npy");
+  EXPECT_THAT(Error("v.npy", Bytes(good.begin(), good.end() - 1)), AllOf(file, HasSubstr("found 47")));
+  EXPECT_THAT(Error("v.npy", Bytes(good.begin(), good.begin() + 40)), AllOf(file, HasSubstr("ends inside")));
+  EXPECT_THAT(Error("v.npy", Bytes(good.begin(), good.begin() + 8)), AllOf(file, HasSubstr("ends inside")));
+  EXPECT_THAT(Error("v.npy", NpyBytes(values, "<c8")), AllOf(file, HasSubstr("<c8")));
+  EXPECT_THAT(Error("v.npy", NpyBytes(values, "<i2", "False", "(24,)")), AllOf(file, HasSubstr("found (24)")));
+  EXPECT_THAT(Error("v.npy", NpyBytes(values, "<i2", "False", "(2, x, 4)")), AllOf(file, HasSubstr("(2, 0, 4)")));
+  EXPECT_THAT(Error("v.npy", NpyBytes(values, "<i2", "False", "(9223372036854775807, 9, 4)")),
+              AllOf(file, HasSubstr("expected three extents")));
+  Bytes version = good;
+  version[6] = 9;
+  EXPECT_THAT(Error("v.npy", version), AllOf(file, HasSubstr("version 1 to 3, found 9")));
+}
+
+}  // namespace
+}  // namespace switchyard
