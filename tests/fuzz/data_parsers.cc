@@ -6,6 +6,7 @@
 #include "core/data/files.h"
 #include "core/data/formats.h"
 #include "core/data/image.h"
+#include "core/data/volume.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
@@ -78,6 +79,12 @@ int FuzzTar(const uint8_t* data, size_t size) {
 
 int FuzzIdx(const uint8_t* data, size_t size) {
   ReadIdx(MemoryFile(data, size).path()).IgnoreError();
+  return 0;
+}
+
+int FuzzVolume(const uint8_t* data, size_t size) {
+  const auto volume = ReadVolume(MemoryFile(data, size).path());
+  if (volume.ok()) EncodeVolume(MaskLike(*volume, std::vector<uint8_t>(volume->voxels.size(), 1)));
   return 0;
 }
 

@@ -17,9 +17,10 @@ using FuzzInput = std::vector<uint8_t>;
 
 int FuzzJpeg(const uint8_t* data, size_t size);
 int FuzzPng(const uint8_t* data, size_t size);
-int FuzzTar(const uint8_t* data, size_t size);    // plain or gzip, and every file in it
-int FuzzIdx(const uint8_t* data, size_t size);    // plain or gzip
-int FuzzCifar(const uint8_t* data, size_t size);  // records
+int FuzzTar(const uint8_t* data, size_t size);     // plain or gzip, and every file in it
+int FuzzVolume(const uint8_t* data, size_t size);  // NIfTI or .npy, plain or gzip
+int FuzzIdx(const uint8_t* data, size_t size);     // plain or gzip
+int FuzzCifar(const uint8_t* data, size_t size);   // records
 int FuzzSafetensors(const uint8_t* data, size_t size);
 int FuzzCheckpoint(const uint8_t* data, size_t size);  // state.json, sealed
 int FuzzMetrics(const uint8_t* data, size_t size);

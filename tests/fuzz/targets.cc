@@ -48,6 +48,19 @@ const std::vector<FuzzTarget>& FuzzTargets() {
                                        TarBytes(files, TarNames::kPax), GzipBytes(TarBytes(files)),
                                        TarBytes(SmallImageFolder(1, 1))};
        }},
+      {"volume", FuzzVolume,
+       [] {
+         Bytes nifti(352 + 24, 0);
+         const std::pair<size_t, uint8_t> fields[] = {{0, 0x5C},  {1, 1},     {40, 3},   {42, 4},     {44, 3},
+                                                      {46, 2},    {70, 2},    {72, 8},   {110, 0xB0}, {111, 0x43},
+                                                      {344, 'n'}, {345, '+'}, {346, '1'}};
+         for (const auto& [at, value] : fields) nifti[at] = value;
+         const std::string npy = "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 1, 3), }           \n";
+         Bytes numpy = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, static_cast<uint8_t>(npy.size()), 0};
+         numpy.insert(numpy.end(), npy.begin(), npy.end());
+         numpy.resize(numpy.size() + 12, 7);
+         return std::vector<FuzzInput>{nifti, GzipBytes(nifti), numpy};
+       }},
       {"idx", FuzzIdx,
        [] {
          return std::vector<FuzzInput>{IdxBytes({3, 4, 4}, Bytes(48, 9)), IdxBytes({5}, Bytes(5, 1)),
