@@ -21,7 +21,8 @@ namespace {
 
 using Swin = SwinTransformerConfig;
 
-constexpr float kApart = -100;  // added to the scores of places that a shift brought together
+constexpr int64_t kMostTableElements = int64_t{1} << 26;  // of positions and masks, which are made in host memory
+constexpr float kApart = -100;                            // added to the scores of places that a shift brought together
 constexpr int kMostStages = 8, kDeepest = 4096;
 
 // A stage: maps of side × side places, with windows of window × window.
@@ -235,6 +236,12 @@ Status Check(const SwinTransformerConfig& c) {
         c.image_size, c.patch, last, next(smallest));
   }
   for (int stage = 0; stage <= last; ++stage) {
+    const int64_t across = c.image_size / c.patch >> stage, window = std::min<int64_t>(across, c.window);
+    if (window * window * std::max(window, across) * std::max(window, across) > kMostTableElements) {
+      return InvalidArgument(
+          "windows of {0}×{0} of {1}×{1} places need tables of more than {2} elements; try a smaller --window", window,
+          across, kMostTableElements);
+    }
     const int side = c.image_size / c.patch >> stage;
     if (side <= c.window || side % c.window == 0) continue;
     return InvalidArgument(

@@ -104,6 +104,7 @@ struct InputInfo {
   // State only: it is the model's own, as running statistics are. It starts with `initializer`, files of weights hold
   // it, and it is equal on all ranks after each update.
   bool of_model = false;
+  bool average = false;  // state only: it stands for the parameter of which it is the average
   // Constants only: row-major elements, where the graph knows them (Graph::Constant); others are uploaded by whoever
   // runs the graph.
   std::shared_ptr<const std::vector<std::byte>> content;

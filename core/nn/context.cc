@@ -23,7 +23,11 @@ Value Shared(Context& context, const std::string& full, const Shape& shape, cons
 Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
                 bool weight_decay, Where where) {
   const std::string full = context.averages + context.graph.ScopedName(name);
-  if (!context.averages.empty()) return Shared(context, full, shape, {Role::kState}, where);
+  if (!context.averages.empty()) {
+    InputInfo info = {Role::kState};
+    info.average = true;
+    return Shared(context, full, shape, info, where);
+  }
   return Shared(context, full, shape, {Role::kParameter, initializer, weight_decay}, where);
 }
 

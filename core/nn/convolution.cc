@@ -33,8 +33,8 @@ Initializer TorchUniform(const Shape& weight) {
   return {Initializer::kUniform, 1 / std::sqrt(static_cast<float>(fan_in))};
 }
 
-Initializer HeFanOut(const Shape& weight, int groups) {
-  const int64_t fan_out = Elements(weight) / weight.back() / groups;
+Initializer HeFanOut(const Shape& weight) {
+  const int64_t fan_out = Elements(weight) / weight.back();
   return {Initializer::kNormal, std::sqrt(2 / static_cast<float>(fan_out))};
 }
 
@@ -56,7 +56,7 @@ Value Convolution(Context& context, const std::string& name, const Value& x, int
   const Shape shape = WeightShape(out, spatial, o.kernel, x.dim(-1) / o.groups);
   const Initializer uniform = TorchUniform(shape);
   const bool he = o.start == ConvolutionStart::kHeFanOut;
-  const Value weight = Parameter(context, "weight", shape, he ? HeFanOut(shape, o.groups) : uniform, true, where);
+  const Value weight = Parameter(context, "weight", shape, he ? HeFanOut(shape) : uniform, true, where);
   const Value bias = o.bias ? Parameter(context, "bias", {out}, he ? kStartAtZero : uniform, false, where) : Value();
   return ops::Convolution(x, weight, bias,
                           {.stride = o.stride,

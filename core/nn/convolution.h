@@ -16,7 +16,7 @@ namespace switchyard::nn {
 
 // How a convolution's weight starts.
 enum class ConvolutionStart {
-  // Normal with deviation √(2 / (K·kernel elements/groups)): He et al. 2015, for what goes out into a ReLU;
+  // Normal with deviation √(2 / (K·kernel elements)): He et al. 2015, for what goes out into a ReLU;
   // torchvision's ResNet.
   kHeFanOut,
   // Uniform within ±1/√(kernel elements · C/groups), the bias too: torch.nn.Conv2d's own.

@@ -54,8 +54,11 @@ class Synchronization {
       return ops::Add(ops::Scale(running, 1 - a.momentum), ops::Scale(batch, a.momentum));
     };
     counts_[id] = count;
-    return {ops::BatchNormInference(in[0], in[1], in[2], mean, var, a.eps, node.where), mean, rstd, moved(in[3], mean),
-            moved(in[4], unbiased)};
+    sy_batch_norm_attributes whole{};
+    whole.eps = a.eps;
+    const Value y = r.result.Add("batch_norm_inference", {in[0], in[1], in[2], mean, var}, Attributes(whole),
+                                 {.dtypes = {node.outputs[0].dtype}}, node.where)[0];
+    return {y, mean, rstd, moved(in[3], mean), moved(in[4], unbiased)};
   }
 
   // x, gamma, mean, rstd, dy → dx, dgamma, dbeta

@@ -27,6 +27,8 @@ int Instance::captured_launches() const {
 Status Instance::Run(const Stream& stream) {
   Impl& impl = *impl_;
   if (impl.whole != nullptr) {
+    // What a replay sends passes no call of the communicators, which would look.
+    for (const auto& [communicator, bytes] : impl.sent_by_replay) SY_RETURN_IF_ERROR(communicator->health());
     const Device& device = *impl.plan->device;
     const sy_status status = device.capture()->launch(device.handle(), impl.whole, stream.handle(), &impl.error);
     if (status != SY_OK) return FromAbi(status, impl.error, "replaying the captured run");

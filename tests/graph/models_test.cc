@@ -150,6 +150,8 @@ TEST(ModelTest, BadOptionsAreExplained) {
   EXPECT_THAT(error({.name = "mlp", .own = {{"depth", "two"}}}), HasSubstr("depth: \"two\" has the wrong type"));
   EXPECT_THAT(error({.name = "mlp", .own = {{"heads", 2}}}), HasSubstr("it has no --heads; what it has is"));
   EXPECT_TRUE(ResolveModel({.name = "mlp", .own = {{"drop_path", 0}}}).ok()) << "none is none";
+  EXPECT_THAT(error({.name = "swin_tiny", .image_size = 4096, .own = {{"window", 512}}}),
+              HasSubstr("windows of 512×512 of 1024×1024 places need tables of more than"));
 }
 
 TEST(ModelTest, OtherImagesAreRefusedWithBothShapes) {

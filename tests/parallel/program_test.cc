@@ -209,5 +209,26 @@ TEST(HalfWeights, OfAHalfModelAreAllButThoseOfNormsAndBiases) {
   }
 }
 
+// What is computed with averaged weights has the dtypes that it has with the weights.
+TEST(HalfWeights, AveragesAreEvaluatedInTheSamePrecision) {
+  for (const AmpLevel level : {AmpLevel::kO1, AmpLevel::kO2, AmpLevel::kO3}) {
+    ProgramOptions options;
+    options.precision = DType::kF16;
+    options.amp = level;
+    options.optimizer.ema_decay = 0.9f;
+    const Program program = Build(options);
+    const auto dtypes = [&](const char* plan) {
+      std::vector<std::pair<std::string, DType>> found;
+      for (const Node& node : program.Find(plan)->graph.nodes()) {
+        if (node.op == "layer_norm" || node.op == "matmul" || node.op == "softmax")
+          found.emplace_back(node.op, node.outputs[0].dtype);
+      }
+      return found;
+    };
+    EXPECT_FALSE(dtypes("evaluate").empty());
+    EXPECT_EQ(dtypes("evaluate_ema"), dtypes("evaluate")) << static_cast<int>(level);
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

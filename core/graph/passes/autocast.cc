@@ -32,11 +32,11 @@ std::optional<DType> WidestFloating(const std::vector<Value>& values) {
 // Does the value come from outside the graph, as a parameter or with the batch?
 bool IsGiven(const Value& value) {
   const auto& input = value.graph().node(value.ref().node).input;
-  return input && (input->role == Role::kParameter || input->role == Role::kBatch);
+  return input && (input->role == Role::kParameter || input->average || input->role == Role::kBatch);
 }
 bool IsParameter(const Value& value) {
   const auto& input = value.graph().node(value.ref().node).input;
-  return input && input->role == Role::kParameter;
+  return input && (input->role == Role::kParameter || input->average);
 }
 
 }  // namespace

@@ -552,6 +552,7 @@ double Communicator::TakeWaitMilliseconds() {
   return impl_->plugin == nullptr ? 0 : impl_->wait_ms.exchange(0) + impl_->plugin->TakeWaitMilliseconds();
 }
 uint64_t Communicator::bytes_sent() const { return impl_->bytes_sent; }
+Status Communicator::health() const { return impl_->rendezvous != nullptr ? impl_->rendezvous->health() : OkStatus(); }
 void Communicator::CountSent(int64_t bytes) { impl_->bytes_sent += static_cast<uint64_t>(bytes); }
 void Communicator::Abort() {
   if (impl_->plugin != nullptr) impl_->plugin->Abort();

@@ -114,6 +114,7 @@ class Communicator {
   // Total milliseconds spent waiting in collectives since the last call of it (for the log).
   double TakeWaitMilliseconds();
   uint64_t bytes_sent() const;    // payload handed to collectives so far
+  Status health() const;          // OK while all ranks are there; else who is missing, as calls would say
   void CountSent(int64_t bytes);  // beside what the functions above count: a replay sends it, a capture does not
   void Abort();
 
