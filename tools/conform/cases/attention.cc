@@ -33,6 +33,7 @@ void AddAttention(Table& table) {
   add("window", 4, 16, 2, 8, 1, 2);
   add("mask", 2, 5, 2, 4, 0, 2);
   add("swin", 24, 49, 3, 32, 1, 4);  // more windows than parts that dbias is summed in
+  add("odd_window", 24, 21, 3, 32, 1, 4);
 }
 
 }  // namespace switchyard::conform
