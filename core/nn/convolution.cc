@@ -85,6 +85,28 @@ Value TransposedConvolution(Context& context, const std::string& name, const Val
   return o.bias ? ops::Add(y, Parameter(context, "bias", {out}, uniform, false, where), where) : y;
 }
 
+namespace {
+
+// The new running statistics of each channel where they are finite: an overflow in one batch, whose update is left out,
+// must not stay in them for good.
+std::pair<Value, Value> FiniteOrBefore(const ops::BatchNormed& normed, const Value& mean, const Value& var,
+                                       Where where) {
+  sy_pointwise_attributes program{};
+  program.instruction_count = 4;
+  program.output_count = 2;
+  program.instructions[0] = {SY_PW_IS_FINITE, 0, 0, 0, 0};
+  program.instructions[1] = {SY_PW_IS_FINITE, 1, 0, 0, 0};
+  program.instructions[2] = {SY_PW_SELECT, 4, 0, 2, 0};
+  program.instructions[3] = {SY_PW_SELECT, 5, 1, 3, 0};
+  program.outputs[0] = 6;
+  program.outputs[1] = 7;
+  const auto next =
+      ops::Pointwise({normed.running_mean, normed.running_var, mean, var}, program, {DType::kF32, DType::kF32}, where);
+  return {next[0], next[1]};
+}
+
+}  // namespace
+
 Value BatchNorm(Context& context, const std::string& name, const Value& x, const BatchNormOptions& o, Where where) {
   const Graph::Scope scope(context.graph, name);
   const Shape channels = {x.dim(-1)};
@@ -94,8 +116,9 @@ Value BatchNorm(Context& context, const std::string& name, const Value& x, const
   const Value var = State(context, "running_var", channels, kStartAtOne, where);
   if (!context.training) return ops::BatchNormInference(x, gamma, beta, mean, var, o.eps, where);
   const ops::BatchNormed normed = ops::BatchNorm(x, gamma, beta, mean, var, o.eps, o.momentum, where);
-  context.graph.Assign(mean, normed.running_mean, where);
-  context.graph.Assign(var, normed.running_var, where);
+  const auto [next_mean, next_var] = FiniteOrBefore(normed, mean, var, where);
+  context.graph.Assign(mean, next_mean, where);
+  context.graph.Assign(var, next_var, where);
   return normed.y;
 }
 

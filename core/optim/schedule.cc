@@ -27,21 +27,26 @@ StatusOr<Kind> ParseKind(const std::string& name, const char* what,
 // Updates in the unit of time: an interval, or one.
 double UnitOf(const ScheduleOptions& o) { return static_cast<double>(std::max<int64_t>(1, o.interval)); }
 
-// The rate after the warm-up. `t`, `warmup` and `steps` in that unit, on the clock of linear and cosine; `update`: of
-// the run, where the interval began.
-double RateAt(const ScheduleOptions& o, double t, double warmup, double steps, int64_t update) {
+// Where an update stands: the beginning of its interval on both clocks.
+struct Place {
+  int64_t of_epochs = 0, of_run = 0;
+};
+
+// The rate after the warm-up. `t`, `warmup` and `steps` in that unit, on the clock of linear and cosine.
+double RateAt(const ScheduleOptions& o, double t, double warmup, double steps, const Place& at) {
   const double lr = o.lr, min_lr = o.kind == Schedule::kCosineAnnealing ? 0 : o.min_lr;
   const double progress = steps > warmup ? std::clamp((t - warmup) / (steps - warmup), 0.0, 1.0) : 1.0;
   switch (o.kind) {
     case Schedule::kConstant:
       return lr;
     case Schedule::kMultistep: {
+      const int64_t update = o.milestones_by_epochs ? at.of_epochs : at.of_run;
       const auto passed =
           std::count_if(o.milestones.begin(), o.milestones.end(), [&](int64_t m) { return m <= update; });
       return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(passed));
     }
     case Schedule::kStep:
-      return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(update / o.step_size));
+      return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(at.of_run / o.step_size));
     case Schedule::kLinear:
       return lr + (min_lr - lr) * progress;
     case Schedule::kCosine:
@@ -50,11 +55,6 @@ double RateAt(const ScheduleOptions& o, double t, double warmup, double steps, i
   }
   return lr;
 }
-
-// Where an update stands: the beginning of its interval on both clocks.
-struct Place {
-  int64_t of_epochs = 0, of_run = 0;
-};
 
 Place PlaceOf(const ScheduleOptions& o, int64_t update) {
   const int64_t place = update - o.shift;
@@ -122,7 +122,7 @@ std::vector<float> LearningRateTable(const ScheduleOptions& o, int64_t steps) {
     const double t = time(o.warmup_by_epochs);
     table.push_back(static_cast<float>(
         t < warmup ? WarmupRateAt(o, std::max(t, 0.0), warmup)
-                   : RateAt(o, time(o.decay_by_epochs), warmup, static_cast<double>(end) / unit, at.of_run)));
+                   : RateAt(o, time(o.decay_by_epochs), warmup, static_cast<double>(end) / unit, at)));
   }
   return table;
 }

@@ -22,6 +22,9 @@ struct TrainConfig {
 #include "core/train/settings_table.inc"
 
   SettingValues own;  // of the model, by name: patch, depth, …; only kept and shown here
+  // Where no terminal shows a bar: a line for each logged update, instead of one every ten seconds at most. What a user
+  // who gives --log_every wants; kept nowhere.
+  bool line_for_each_log = false;
 };
 
 // The rows of the fields, in their order.

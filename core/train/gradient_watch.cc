@@ -67,12 +67,17 @@ Status GradientWatch::Refuse(const Unread& update, float norm, bool followed) {
         "before is whole",
         norm, update.update, update.epoch, loss, lr, scale, skipped_.in_a_row, tensor);
   }
+  std::string scaled;
+  if (engine_.Has(Engine::Scalar::kLossScale)) {
+    SY_ASSIGN_OR_RETURN(const float scale, engine_.ReadIn(Engine::Scalar::kLossScale, update.slot));
+    if (scale != 1) scaled = fmt::format(" The loss is scaled by {:g}: try --loss_scale=dynamic.", scale);
+  }
   return FailedPrecondition(
-      "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}. Lower --lr, raise "
+      "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}.{} Lower --lr, raise "
       "--warmup, set --clip, find the first bad value with --debug=nan, or leave such updates out with "
       "--on_nonfinite=skip; what was saved before is whole",
       norm, update.update, update.epoch, loss, lr,
-      skipped_.in_a_row > 1 ? fmt::format(", the {}th in a row", skipped_.in_a_row) : "", tensor);
+      skipped_.in_a_row > 1 ? fmt::format(", the {}th in a row", skipped_.in_a_row) : "", tensor, scaled);
 }
 
 // Parameters, then gradients as the backward pass finishes them, so that the first bad one is nearest to where it

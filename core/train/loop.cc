@@ -36,7 +36,7 @@ Status TrainingLoop::Start() {
   SY_RETURN_IF_ERROR(parts_.keeping.OpenRunFolder());
   if (world.rank() == 0) {
     SY_ASSIGN_OR_RETURN(watching_, Watching::Open(parts_.keeping.run_folder(), world.processes.node, at.data_step,
-                                                  parts_.config.tensorboard, parts_.task));
+                                                  parts_.config, parts_.task));
   }
   const int64_t per_epoch = parts_.timetable.updates_per_epoch;
   if (StepOfEpoch() >= per_epoch) {

@@ -33,7 +33,7 @@ struct ProgressState {
 
 struct ProgressOptions {
   int descriptor = 2;           // written to; a terminal is recognised
-  double line_interval_s = 10;  // between plain lines
+  double line_interval_s = 10;  // between plain lines; 0: each update has one
   // For tests; the defaults ask the system.
   std::function<double()> clock;          // seconds
   std::function<int()> terminal_columns;  // 0: not a terminal

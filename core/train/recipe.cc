@@ -15,24 +15,33 @@ constexpr int64_t kManyUpdates = 1'000'000'000;  // where the length of the run 
 
 constexpr double kMostUpdates = 1e15;
 
-// In a run of `updates`, of which a milestone with a point is a share.
+bool IsShare(const std::string& milestone) { return milestone.find('.') != std::string::npos; }
+
+// In a run of `updates`, of which milestones with a point are shares.
 StatusOr<std::vector<int64_t>> Milestones(const TrainConfig& c, int64_t updates) {
   std::vector<int64_t> milestones;
   double last = 0;
   for (const std::string& word : c.milestones) {
     double number = 0;
-    const bool share = word.find('.') != std::string::npos;
+    const bool share = IsShare(word);
     const bool digits = !word.empty() && word.find_first_not_of("0123456789.") == std::string::npos;
-    if (!digits || !absl::SimpleAtod(word, &number) || (share ? number <= 0 || number >= 1 : number < 1 || number > kMostUpdates)) {
+    const auto fits = [&] { return share ? number > 0 && number < 1 : number >= 1 && number <= kMostUpdates; };
+    if (!digits || !absl::SimpleAtod(word, &number) || !fits()) {
       return InvalidArgument(
           "--milestones: expected shares of the run (0.3,0.6) or numbers of updates separated by commas, whole and at "
           "least 1 (1000,2000), found \"{}\"",
           word);
     }
+    if (share != IsShare(c.milestones[0])) {
+      return InvalidArgument(
+          "--milestones: expected shares of the run or numbers of updates, found {} beside {}; a share has a point",
+          word, c.milestones[0]);
+    }
     const double update = share ? number * static_cast<double>(updates) : number;
-    if (update <= last)
-      return InvalidArgument("--milestones: expected ascending numbers of updates, found {} behind {}", update, last);
-    last = update;
+    if (number <= last)
+      return InvalidArgument("--milestones: expected ascending {}, found {} behind {:g}",
+                             share ? "shares of the run" : "numbers of updates", word, last);
+    last = number;
     milestones.push_back(std::max<int64_t>(1, std::llround(update)));
   }
   return milestones;
@@ -116,6 +125,7 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
   o.gamma = c.gamma;
   SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup, updates, updates_per_epoch));
   SY_ASSIGN_OR_RETURN(o.milestones, Milestones(c, updates));
+  o.milestones_by_epochs = !c.steps && !c.milestones.empty() && IsShare(c.milestones[0]);
   o.step_size = c.step_size.value_or(1);
   if (c.per_epoch) o.interval = updates_per_epoch;
   SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));

@@ -30,17 +30,19 @@ StatusOr<std::string> DrawCurve(const std::string& log, const std::string& run_f
 }  // namespace
 
 StatusOr<std::unique_ptr<Watching>> Watching::Open(const std::string& run_folder, int node, int64_t step,
-                                                   bool tensorboard, const Task& task) {
+                                                   const TrainConfig& config, const Task& task) {
   constexpr char kMetrics[] = "metrics.jsonl";
   SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder));
   SY_ASSIGN_OR_RETURN(const Folder of_node, run.MakeInside(fmt::format("{}", node)));
   SY_ASSIGN_OR_RETURN(const Folder folder, of_node.MakeInside("log"));
-  std::unique_ptr<Watching> watching(new Watching(task));
+  ProgressOptions progress;
+  if (config.line_for_each_log) progress.line_interval_s = 0;
+  std::unique_ptr<Watching> watching(new Watching(task, progress));
   SY_RETURN_IF_ERROR(DropMetricsAfter(folder, kMetrics, step));
   SY_RETURN_IF_ERROR(DropEventsAfter(folder, step));
   SY_ASSIGN_OR_RETURN(auto metrics, MetricsWriter::Open(folder, kMetrics));
   watching->metrics_.emplace(std::move(metrics));
-  if (tensorboard) {
+  if (config.tensorboard) {
     SY_ASSIGN_OR_RETURN(auto events, EventFile::Create(folder));
     watching->events_.emplace(std::move(events));
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "core/train/config.h"
 #include "core/train/event_file.h"
 #include "core/train/metrics.h"
 #include "core/train/progress.h"
@@ -15,9 +16,10 @@ namespace switchyard {
 
 class Watching {
  public:
-  // What was written after update `step` belongs to a future that is given up: it is dropped.
+  // What was written after update `step` belongs to a future that is given up: it is dropped. Of the configuration:
+  // whether event files are written, and how often lines.
   static StatusOr<std::unique_ptr<Watching>> Open(const std::string& run_folder, int node, int64_t step,
-                                                  bool tensorboard, const Task& task);
+                                                  const TrainConfig& config, const Task& task);
 
   // The training since the last such call. record: a line of the log, with step, loss, lr, grad_norm and, where it is
   // scaled, loss_scale.
@@ -30,7 +32,8 @@ class Watching {
   StatusOr<std::string> Finish(const std::string& title);
 
  private:
-  explicit Watching(const Task& task) : metrics_of_task_(task.metrics()), best_(task.best()) {}
+  Watching(const Task& task, const ProgressOptions& progress)
+      : metrics_of_task_(task.metrics()), best_(task.best()), progress_(progress) {}
   Status Scalar(const std::string& tag, int64_t step, double value) {
     return events_ ? events_->Scalar(tag, step, value) : OkStatus();
   }

@@ -219,17 +219,19 @@ StatusOr<HostTensors> WeightSource::Read() const {
 
 StatusOr<HostTensors> WeightSource::ReadAverages() const {
   const std::string prefix = AverageOf("");
-  HostTensors tensors;
+  HostTensors averages;
   if (checkpoint_) {
     for (const TensorFile::Entry& entry : checkpoint_->state.entries()) {
       if (!entry.name.starts_with(prefix)) continue;
-      SY_ASSIGN_OR_RETURN(tensors[entry.name.substr(prefix.size())], ReadAsFloats(checkpoint_->state, entry));
+      SY_ASSIGN_OR_RETURN(averages[entry.name.substr(prefix.size())], ReadAsFloats(checkpoint_->state, entry));
     }
   }
-  if (tensors.empty()) {
+  if (averages.empty()) {
     return NotFound("{}: there are no averaged weights; a run keeps them with --ema_decay, as --ema_decay=0.9999",
                     path_);
   }
+  SY_ASSIGN_OR_RETURN(HostTensors tensors, Read());  // running statistics, of which there are no averages
+  for (auto& [name, tensor] : averages) tensors[name] = std::move(tensor);
   return tensors;
 }
 

@@ -146,6 +146,19 @@ TEST_F(RecipeSettings, AveragedWeightsAreLoggedSavedAndEvaluated) {
                 {"there are no averaged weights; a run keeps them with --ema_decay"});
 }
 
+// There are averages of weights and none of running statistics, which are those of training for both.
+TEST_F(RecipeSettings, AveragedWeightsOfAModelWithBatchNormsAreEvaluated) {
+  ExpectSuccess(
+      Run("train --model=resnet18 --width=4 --dataset=shapes --image_size=32 --train_size=32 --validation_size=16 "
+          "--batch_size=8 --epochs=1 --lr=0.01 --ema_decay=0.5 --device=cpu --threads=1 --workers=1 --output=run "
+          "--suffix=ema"));
+  const std::string run = "run/resnet18/shapes/ema/run";
+  std::ifstream log(In(run + "/0/log/metrics.jsonl"));
+  double logged = 0;
+  for (std::string line; std::getline(log, line);) logged = nlohmann::json::parse(line).value("ema_val_loss", logged);
+  EXPECT_NEAR(Json("eval --ema --json --checkpoint=" + run)["loss"].get<double>(), logged, 1e-4);
+}
+
 TEST_F(RecipeSettings, ExplainPlansTheMemoryThatARunTakes) {
   const std::string settings =
       " --json --model=mlp --dataset=shapes --image_size=28 --channels=3 --classes=10 --width=16 --train_size=64 "

@@ -57,6 +57,13 @@ class Runs : public ProgramTest {
   const std::string run_ = "run/mlp/shapes/a/run";
 };
 
+TEST_F(Runs, EachLoggedUpdateHasALineWhereTheUserSaysHowOften) {
+  const std::string output = Run(Epochs("--batch_size=12")).output;
+  int lines = 0;
+  for (size_t at = 0; (at = output.find("/8  loss ", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, 24) << output;
+}
+
 TEST_F(Runs, WhatIsDoneOnceIsNotDoneAgain) {
   ExpectSuccess(Run(SmallTraining("--classes=12 --steps=20")));
   ExpectSuccess(Run(SmallTraining("--suffix=b --steps=100 --lr=0.01 --reset_head --pretrained=" + run_)));

@@ -1,9 +1,11 @@
 // The kit must find what is wrong: each test plants one fault in the reference plugin and names the check that has to
 // fail.
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "core/base/environment.h"
 #include "core/runtime/plugins/registry.h"
@@ -338,6 +340,25 @@ TEST(Rounding, PairsHaveExactResultsInF32) {
     for (const Pair& pair : PairsToMultiply(half)) check(pair, pair.a * pair.b);
     EXPECT_GT(ties, 10u);
   }
+}
+
+// Of backends and of collectives, each told by its name; the tests of the tables above are listed by GoogleTest.
+TEST(PlantedFaults, AreEightyDifferentOnesOrMore) {
+  std::set<std::string> faults;
+  const auto& all = *testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const testing::TestSuite& suite = *all.GetTestSuite(i);
+    const std::string of = suite.name();
+    if (of.find("Planted") == std::string::npos || suite.type_param() != nullptr) continue;
+    for (int k = 0; k < suite.total_test_count(); ++k) {
+      std::string name = suite.GetTestInfo(k)->name();
+      if (name.find('/') == std::string::npos) continue;
+      name = name.substr(name.find('/') + 1);
+      if (const size_t row = name.rfind('_'); std::isdigit(name[row + 1])) name.resize(row);
+      faults.insert((of.find("Collective") == std::string::npos ? "backend " : "collective ") + name);
+    }
+  }
+  EXPECT_GE(faults.size(), 80u);
 }
 
 TEST(Rounding, TellsWhatWasDoneInstead) {

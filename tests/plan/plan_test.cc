@@ -15,6 +15,7 @@
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/softmax.h"
 #include "core/graph/passes/decompose.h"
+#include "core/nn/convolution.h"
 #include "core/optim/optimizer.h"
 #include "core/parallel/data_parallel.h"
 #include "core/plan/launch_order.h"
@@ -457,6 +458,27 @@ TEST_P(PlanOnDevice, BatchNormsGiveTheSameFusedUnfusedAndDecomposed) {
     }
     EXPECT_GE(expected.size(), training ? 16u : 1u);
   }
+}
+
+// An overflow must not stay in what evaluation normalises with.
+TEST_P(PlanOnDevice, RunningStatisticsTakeInWhatIsFinite) {
+  Graph graph;
+  nn::Context context(graph, /*training=*/true);
+  const Value x = graph.Input("x", {DType::kF32, {4, 2}}, As(Role::kBatch));
+  graph.Output("y", nn::BatchNorm(context, "bn", x));
+  const auto c = Compiled::Make(graph, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  (*c)->Set("bn.weight", std::vector<float>{1, 1});
+  (*c)->Set("bn.bias", std::vector<float>{0, 0});
+  (*c)->Set("bn.running_mean", std::vector<float>{5, 5});
+  (*c)->Set("bn.running_var", std::vector<float>{2, 2});
+  (*c)->Set("x", std::vector<float>{1, INFINITY, 1, 2, 3, 2, 3, 2});
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  const std::vector<float> mean = (*c)->Get("bn.running_mean"), var = (*c)->Get("bn.running_var");
+  EXPECT_NEAR(mean[0], 0.9 * 5 + 0.1 * 2, 1e-5);
+  EXPECT_NEAR(var[0], 0.9 * 2 + 0.1 * 4 / 3, 1e-5);
+  EXPECT_EQ(mean[1], 5);
+  EXPECT_EQ(var[1], 2);
 }
 
 // On cpu: reference and null are made to be read, their kernels and queues allocate.

@@ -98,6 +98,17 @@ TEST_F(ProgressTest, WritesPlainLinesElsewhere) {
   EXPECT_THAT(output, HasSubstr("epoch 3/10  40/200  loss 1.234  412 images/s  ETA 0:40  lr 0.0003\n"));
 }
 
+TEST_F(ProgressTest, WritesEveryPlainLineWithoutAnInterval) {
+  ProgressOptions options = Options(0);
+  options.line_interval_s = 0;
+  Progress progress(options);
+  for (int step = 0; step <= 200; ++step) {
+    progress.Update(At(step));
+    now_ += 1e-6;
+  }
+  EXPECT_EQ(Count(Output(), '\n'), 201);
+}
+
 TEST_F(ProgressTest, LinesOfOthersStandAboveTheBar) {
   Progress progress(Options(100));
   progress.Update(At(10));

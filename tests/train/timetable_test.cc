@@ -96,15 +96,18 @@ TEST(TimetableTest, AWarmUpToldInUpdatesDoesNotMove) {
 
 // Whoever is taken up twice has the rates of whoever is taken up once, wherever that was.
 TEST(TimetableTest, TakenUpAgainIsGoingStraightOn) {
-  for (const char* schedule : {"constant", "multistep", "step", "linear", "cosine", "cosine_annealing"}) {
+  for (const std::string schedule :
+       {"constant", "multistep", "multistep of shares", "step", "linear", "cosine", "cosine_annealing"}) {
     for (const char* warmup : {"0", "90", "7e", "0.2"}) {
       for (const int batch : {16, 32, 128, 320}) {
         for (const bool per_epoch : {false, true}) {
           for (const bool steps : {false, true}) {
             for (const int64_t first : {10, 20, 70, 140, 200}) {  // within an epoch and between two
-              TrainConfig before = Config(schedule, warmup), after = Config(schedule, warmup, batch);
+              const std::string kind = schedule.substr(0, schedule.find(' '));
+              TrainConfig before = Config(kind, warmup), after = Config(kind, warmup, batch);
               for (TrainConfig* config : {&before, &after}) {
                 config->milestones = {"30", "100", "150"};
+                if (schedule != kind) config->milestones = {"0.04", "0.125", "0.5"};
                 config->step_size = 60;
                 config->per_epoch = per_epoch;
                 if (steps) config->steps = 900;
@@ -127,6 +130,18 @@ TEST(TimetableTest, TakenUpAgainIsGoingStraightOn) {
       }
     }
   }
+}
+
+TEST(TimetableTest, MilestonesToldAsSharesFollowTheEpochs) {
+  TrainConfig before = Config("multistep", "0"), after = Config("multistep", "0", 128);  // 20 and 10 updates an epoch
+  for (TrainConfig* config : {&before, &after}) config->milestones = {"0.25", "0.75"};   // epochs 10 and 30 of 40
+  RunThatChanges run(before);
+  run.Train(15 * 20);
+  const std::vector<float> rates = run.TakeUp(after).rates;
+  ASSERT_EQ(rates.size(), 300u + 25 * 10);
+  EXPECT_FLOAT_EQ(rates[300], 0.1f) << "the first milestone is behind";
+  EXPECT_FLOAT_EQ(rates[300 + 15 * 10 - 1], 0.1f) << "the end of epoch 29";
+  EXPECT_FLOAT_EQ(rates[300 + 15 * 10], 0.01f);
 }
 
 // With --per_epoch, rates change where epochs begin, of which the first new one may be one of two sizes.

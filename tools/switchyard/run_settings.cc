@@ -146,6 +146,7 @@ StatusOr<bool> DecideBatch(Settings& settings, const ModelInfo& model, int world
 TrainConfig RunConfigOf(const Settings& settings, const ResolvedModel& model) {
   TrainConfig config = ConfigOf(settings);
   config.own = model.own;
+  config.line_for_each_log = settings.IsGiven("log_every");
   return config;
 }
 
