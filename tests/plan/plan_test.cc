@@ -430,8 +430,8 @@ TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {
 TEST_P(PlanOnDevice, BatchNormsGiveTheSameFusedUnfusedAndDecomposed) {
   for (const bool training : {true, false}) {
     const Graph graph = ResidualBlocksGraph(training);
-    const Graph decomposed = Decompose(
-        graph, [](const Graph&, const Node& node) { return !node.op.starts_with("batch_norm"); });
+    const Graph decomposed =
+        Decompose(graph, [](const Graph&, const Node& node) { return !node.op.starts_with("batch_norm"); });
     std::map<std::string, std::vector<float>> expected;
     for (const Graph* variant : {&decomposed, &graph, &graph}) {
       PlanOptions plan;
