@@ -81,6 +81,7 @@ const ModelFamily& DeepLabFamily() {
   static const auto& family =
       *new ModelFamily{.name = "deeplab",
                        .words = "DeepLabV3+",
+                       .data = Content::kMaskedImages,
                        .settings = [] { return RowsOf(DeepLabFields()); },
                        .check = [](const ResolvedModel& model) { return Check(DeepLabConfigOf(model)); },
                        .build = [](const ResolvedModel& model, nn::Context& context,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/data/dataset.h"
 #include "core/graph/host_tensor.h"
 #include "core/nn/context.h"
 #include "core/settings/setting.h"
@@ -31,8 +32,9 @@ struct ForeignFormat;  // models/foreign_format.h
 
 // What the models of one kind have in common.
 struct ModelFamily {
-  std::string name;   // "vit"
-  std::string words;  // "Vision Transformer"
+  std::string name;                         // "vit"
+  std::string words;                        // "Vision Transformer"
+  Content data = Content::kLabelledImages;  // what it learns from
   // The rows of ModelInfo::own, and what a config with such values does.
   std::vector<Setting> (*settings)();
   Status (*check)(const ResolvedModel& model);

@@ -51,6 +51,7 @@ const ModelFamily& UNet3dFamily() {
   static const auto& family =
       *new ModelFamily{.name = "unet3d",
                        .words = "3-D U-Net",
+                       .data = Content::kMaskedVolumes,
                        .settings = [] { return RowsOf(UNet3dFields()); },
                        .check = [](const ResolvedModel& model) { return Check(UNet3dConfigOf(model)); },
                        .build = [](const ResolvedModel& model, nn::Context& context,

@@ -21,6 +21,7 @@ struct DatasetRow {
   bool has_files;
   std::optional<Download> download;
   Opened (*open)(const DatasetOptions& options, const std::string& path, Split split);
+  Content content = Content::kLabelledImages;
 };
 
 const std::vector<DatasetRow>& Rows() {
@@ -103,6 +104,18 @@ std::string SplitName(Split split) {
   return split == Split::kTrain ? "train" : split == Split::kValidation ? "validation" : "test";
 }
 
+std::string ContentName(Content content) {
+  switch (content) {
+    case Content::kLabelledImages:
+      return "labelled images";
+    case Content::kMaskedImages:
+      return "images with masks";
+    case Content::kMaskedVolumes:
+      return "volumes with masks";
+  }
+  return "";
+}
+
 std::string Dataset::Path(int64_t index) const { return fmt::format("{}[{}]", name(), index); }
 
 StatusOr<Sample> Dataset::Get(int64_t index) const {
@@ -121,9 +134,17 @@ uint32_t Dataset::Checksum() const {
   for (int64_t i = 0; i < count; ++i) {
     // A sample that cannot be read is not an error here: the loader reports it when its turn comes.
     if (!Read(i * size() / count, &sample).ok()) continue;
+    if (content() == Content::kMaskedVolumes) {
+      const int64_t extents[3] = {sample.volume.depth, sample.volume.height, sample.volume.width};
+      AddToChecksum(extents, sizeof extents, &sum);
+      AddToChecksum(sample.volume.voxels.data(), sample.volume.voxels.size() * sizeof(float), &sum);
+      AddToChecksum(sample.voxels.data(), sample.voxels.size(), &sum);
+      continue;
+    }
     const int32_t shape[3] = {sample.label, sample.image.height, sample.image.width};
     AddToChecksum(shape, sizeof shape, &sum);
     AddToChecksum(sample.image.bytes.data(), sample.image.bytes.size(), &sum);
+    if (content() == Content::kMaskedImages) AddToChecksum(sample.mask.bytes.data(), sample.mask.bytes.size(), &sum);
   }
   return static_cast<uint32_t>(sum);
 }
@@ -142,7 +163,7 @@ StatusOr<std::string> LocateDataset(const DatasetOptions& options) {
 
 std::vector<DatasetInfo> KnownDatasets() {
   std::vector<DatasetInfo> infos;
-  for (const DatasetRow& row : Rows()) infos.push_back({row.name, row.help});
+  for (const DatasetRow& row : Rows()) infos.push_back({row.name, row.help, row.content});
   return infos;
 }
 

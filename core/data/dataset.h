@@ -1,6 +1,6 @@
-// Labelled images by index, and the list of datasets that the program knows. A dataset of your own derives from
-// Dataset; one that everybody should have gets a row in dataset.cc. Thread-safe: a Dataset is immutable after it was
-// opened; any number of threads may read at once.
+// Labelled images, or images and volumes with masks, by index, and the list of datasets that the program knows. A
+// dataset of your own derives from Dataset; one that everybody should have gets a row in dataset.cc. Thread-safe: a
+// Dataset is immutable after it was opened; any number of threads may read at once.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,28 @@
 #include "core/base/status.h"
 #include "core/data/augmentation.h"
 #include "core/data/image.h"
+#include "core/data/volume.h"
 
 namespace switchyard {
 
+// What the samples of a dataset are, and so which models can learn from it.
+enum class Content {
+  kLabelledImages,  // images of one class each: classification
+  kMaskedImages,    // images, and the class of each pixel: segmentation
+  kMaskedVolumes,   // volumes, and the class of each voxel: segmentation in three dimensions
+};
+std::string ContentName(Content content);  // "labelled images", "images with masks", "volumes with masks"
+
+// The class of pixels and voxels that neither the loss nor a metric counts.
+inline constexpr uint8_t kIgnoredClass = 255;
+
+// What a dataset's content() asks for is filled, the rest is left alone. Sizes may differ between samples.
 struct Sample {
-  Image image;        // channels as Dataset::channels() says; sizes may differ between samples
-  int32_t label = 0;  // in [0, class_names().size())
+  Image image;                  // of channels() channels; of both kinds of images
+  int32_t label = 0;            // labelled images: in [0, class_names().size())
+  Image mask;                   // images with masks: (H, W, 1) as the image, each a class or kIgnoredClass
+  Volume volume;                // volumes with masks
+  std::vector<uint8_t> voxels;  // volumes with masks: (D, H, W) as the volume, each a class or kIgnoredClass
 };
 
 class Dataset {
@@ -24,7 +40,8 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::string name() const = 0;
   virtual int64_t size() const = 0;
-  virtual int channels() const = 0;                                 // 1 or 3
+  virtual Content content() const { return Content::kLabelledImages; }
+  virtual int channels() const = 0;                                 // 1 or 3; of volumes 1
   virtual const std::vector<std::string>& class_names() const = 0;  // by label; equal for every split
   // Fills *sample, whose memory is reused. Requires 0 <= index < size(). Errors name the file.
   virtual Status Read(int64_t index, Sample* sample) const = 0;
@@ -65,6 +82,7 @@ StatusOr<std::string> LocateDataset(const DatasetOptions& options);
 
 struct DatasetInfo {
   std::string name, help;
+  Content content = Content::kLabelledImages;
 };
 std::vector<DatasetInfo> KnownDatasets();
 

@@ -17,6 +17,7 @@ class RenamedClasses : public Dataset {
       : data_(std::move(data)), classes_(std::move(classes)), labels_(std::move(labels)) {}
   std::string name() const override { return data_->name(); }
   int64_t size() const override { return data_->size(); }
+  Content content() const override { return data_->content(); }
   int channels() const override { return data_->channels(); }
   const std::vector<std::string>& class_names() const override { return classes_; }
   std::string Path(int64_t index) const override { return data_->Path(index); }
@@ -24,6 +25,8 @@ class RenamedClasses : public Dataset {
   float crop_ratio() const override { return data_->crop_ratio(); }
   Status Read(int64_t index, Sample* sample) const override {
     SY_RETURN_IF_ERROR(data_->Read(index, sample));
+    if (content() == Content::kMaskedImages) return Rename(index, sample->mask.bytes);
+    if (content() == Content::kMaskedVolumes) return Rename(index, sample->voxels);
     if (sample->label < 0 || sample->label >= static_cast<int64_t>(labels_.size()))
       return DataLoss("{}: label {} is outside of {} classes", Path(index), sample->label, labels_.size());
     sample->label = labels_[static_cast<size_t>(sample->label)];
@@ -31,6 +34,16 @@ class RenamedClasses : public Dataset {
   }
 
  private:
+  Status Rename(int64_t index, std::vector<uint8_t>& mask) const {
+    for (uint8_t& label : mask) {
+      if (label == kIgnoredClass) continue;
+      if (label >= labels_.size())
+        return DataLoss("{}: class {} in its mask is outside of {} classes", Path(index), label, labels_.size());
+      label = static_cast<uint8_t>(labels_[label]);
+    }
+    return OkStatus();
+  }
+
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::string> classes_;
   const std::vector<int32_t> labels_;  // by the data's own label

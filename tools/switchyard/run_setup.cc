@@ -39,6 +39,24 @@ std::vector<std::string> Texts(const std::vector<float>& numbers) {
   return texts;
 }
 
+// A model learns from one kind of data.
+Status CheckContent(const ModelInfo& model, const Dataset& dataset) {
+  const Content expected = model.family->data;
+  if (dataset.content() == expected) return OkStatus();
+  std::vector<std::string> names;
+  for (const DatasetInfo& info : KnownDatasets()) {
+    if (info.content == expected) names.push_back(info.name);
+  }
+  return InvalidArgument("--model={} learns from {}, but --dataset={} has {}; datasets for it: {}", model.name,
+                         ContentName(expected), dataset.name(), ContentName(dataset.content()),
+                         names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+}
+
+StatusOr<TaskFactory> TaskFor(Content content) {
+  if (content == Content::kLabelledImages) return MakeClassification;
+  return Unimplemented("there is no task for {} yet", ContentName(content));
+}
+
 // World::Join chooses in earnest; this is for an early answer.
 Status CheckDevice(const TrainConfig& c, const ProcessMap& processes) {
   DeviceRequest request;
@@ -86,6 +104,8 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   setup.settings = settings;
   ModelOptions options = OptionsOf(settings);
   if (dataset != nullptr) {
+    SY_ASSIGN_OR_RETURN(const ResolvedModel named, ResolveModel(options));
+    SY_RETURN_IF_ERROR(CheckContent(*named.info, *dataset));
     const int classes = static_cast<int>(dataset->class_names().size());
     if (!options.classes) options.classes = classes;
     if (*options.classes < classes)
@@ -121,6 +141,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   setup.model.import_weights = [resolved](HostTensors tensors, bool reset_head) {
     return ImportWeights(resolved, std::move(tensors), reset_head);
   };
+  SY_ASSIGN_OR_RETURN(setup.model.task, TaskFor(info.family->data));
   setup.model.from_file = info.family->from_file;
   const ForeignFormat& format = info.family->formats()[0];
   setup.model.to_file = format.to_file;
