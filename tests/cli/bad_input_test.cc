@@ -71,6 +71,8 @@ TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {
   expect("{\"epochs\": \"many\"}", "\"many\" is not a value for --epochs");
   expect("{\"epochs\": null}", "null is no value");
   expect("", "not JSON");
+  std::ofstream(In("large.json")) << "{\"lr\": 0.1}" << std::string((1 << 20) - 10, ' ');  // a byte more than 1 MiB
+  ExpectAloneRefused("train --config=large.json", {"--config=large.json", "1048576"});
   ExpectAloneRefused("train --config=missing.json", {"cannot read this file"});
   ExpectAloneRefused("train --config=.", {"cannot read this file"});
 }
