@@ -1,16 +1,10 @@
-// layer_norm over the last axis, batch_norm over all others. Sums over rows are taken by each work-group over its share
-// and then over the groups, always in the same order.
+// layer_norm and its gradient.
+#include "backends/opencl/normalization.h"
+
 #include "backends/opencl/reduction.h"
 
 namespace switchyard {
-namespace {
-
-struct Shape {
-  int64_t rows = 1, columns = 1;
-  std::vector<int64_t> dims;
-};
-
-bool ReadShape(const Request& r, const sy_tensor& x, const char* name, Shape* shape) {
+bool ReadShape(const Request& r, const sy_tensor& x, const char* name, RowShape* shape) {
   if (!r.RequireContiguous() || !r.RequireFloat(x, name)) return false;
   if (x.rank < 1) return SY_REFUSE_OP(r, "%s must have at least one axis", name), false;
   shape->dims.assign(x.dims, x.dims + x.rank);
@@ -19,17 +13,16 @@ bool ReadShape(const Request& r, const sy_tensor& x, const char* name, Shape* sh
   return true;
 }
 
-bool LikeX(const Request& r, const sy_tensor& t, const Shape& shape, const char* name) {
+bool LikeX(const Request& r, const sy_tensor& t, const RowShape& shape, const char* name) {
   return r.RequireDtype(t, r.inputs[0].dtype, name) && r.RequireDims(t, shape.dims, name);
 }
-bool IsChannels(const Request& r, const sy_tensor& t, const Shape& shape, const char* name) {
+bool IsChannels(const Request& r, const sy_tensor& t, const RowShape& shape, const char* name) {
   return r.RequireDtype(t, SY_F32, name) && r.RequireDims(t, {shape.columns}, name);
 }
-bool IsRows(const Request& r, const sy_tensor& t, const Shape& shape, const char* name) {
+bool IsRows(const Request& r, const sy_tensor& t, const RowShape& shape, const char* name) {
   return r.RequireDtype(t, SY_F32, name) && r.RequireElements(t, shape.rows, name);
 }
 
-// y (count) f32 = Σ over `parts` of partial (parts, width) from its element `from` on.
 void SumParts(Kernel& kernel, const Operand& partial, int64_t parts, int64_t width, const Operand& y) {
   Reduction sum{SY_REDUCE_SUM, partial, SY_F32, y, SY_F32};
   sum.reduced = parts;
@@ -37,7 +30,6 @@ void SumParts(Kernel& kernel, const Operand& partial, int64_t parts, int64_t wid
   AddReduction(kernel, sum);
 }
 
-// Splits sums (2, columns) into two outputs.
 void Separate(Kernel& kernel, const Request& r, const Operand& sums, int64_t columns) {
   for (size_t o = 1; o <= 2; ++o) {
     Reduction copy{SY_REDUCE_SUM,
@@ -49,11 +41,13 @@ void Separate(Kernel& kernel, const Request& r, const Operand& sums, int64_t col
   }
 }
 
+namespace {
+
 sy_status PrepareLayerNorm(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
   const bool residual = a.residual != 0;
   const size_t count = residual ? 4 : 3, gamma = residual ? 2 : 1;
-  Shape shape;
+  RowShape shape;
   if (!r.HasCounts(count, count, count) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape) ||
       !IsChannels(r, r.inputs[gamma], shape, "gamma") || !IsChannels(r, r.inputs[gamma + 1], shape, "beta") ||
       !LikeX(r, r.outputs[0], shape, "y") || !IsRows(r, r.outputs[1], shape, "mean") ||
@@ -82,7 +76,7 @@ sy_status PrepareLayerNormBackward(const Request& r, Kernel& kernel) {
   const auto a = r.Attributes<sy_layer_norm_attributes>();
   const bool residual = a.residual != 0;
   const size_t count = residual ? 6 : 5;
-  Shape shape;
+  RowShape shape;
   if (!r.HasCounts(count, count, 3) || !ReadShape(r, r.inputs[0], "h", &shape) ||
       !IsChannels(r, r.inputs[1], shape, "gamma") || !IsRows(r, r.inputs[2], shape, "mean") ||
       !IsRows(r, r.inputs[3], shape, "rstd") || !LikeX(r, r.inputs[4], shape, "dy") ||
@@ -112,134 +106,9 @@ sy_status PrepareLayerNormBackward(const Request& r, Kernel& kernel) {
   return SY_OK;
 }
 
-sy_status PrepareBatchNorm(const Request& r, Kernel& kernel) {
-  const auto a = r.Attributes<sy_batch_norm_attributes>();
-  Shape shape;
-  if (a.activation != SY_ACTIVATION_NONE) return SY_REFUSE_OP(r, "has no activation");
-  if (!r.HasCounts(5, 5, 5) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape))
-    return SY_UNSUPPORTED;
-  for (size_t i = 1; i < 5; ++i) {
-    if (!IsChannels(r, r.inputs[i], shape, "gamma, beta and statistics") ||
-        !IsChannels(r, r.outputs[i], shape, "statistics")) {
-      return SY_UNSUPPORTED;
-    }
-  }
-  if (!LikeX(r, r.outputs[0], shape, "y")) return SY_UNSUPPORTED;
-  kernel.inplace[3] = 3;
-  kernel.inplace[4] = 4;
-  const sy_device& device = *kernel.device();
-  const std::string options = Define("T", r.inputs[0]);
-  const int64_t share = RowShare(device, shape.rows), parts = DivideUp(shape.rows, share);
-  const Operand partial = kernel.Scratch(parts * shape.columns * DtypeBytes(SY_F32));
-  const Operand squares = kernel.Scratch(shape.columns * DtypeBytes(SY_F32));
-  Reduction mean{SY_REDUCE_SUM, In(0), r.inputs[0].dtype, Out(1), SY_F32};
-  mean.reduced = shape.rows;
-  mean.inner = shape.columns;
-  mean.scale = 1.0 / static_cast<double>(shape.rows);
-  AddReduction(kernel, mean);
-  kernel.Add("normalization", "squares_about_mean", options)
-      .In(0)
-      .Out(1)
-      .Array(partial)
-      .Uint(shape.rows)
-      .Uint(shape.columns)
-      .Uint(share)
-      .Groups(parts);
-  SumParts(kernel, partial, parts, shape.columns, squares);
-  kernel.Add("normalization", "batch_statistics", options)
-      .Array(squares)
-      .Out(1)
-      .In(3)
-      .In(4)
-      .Out(2)
-      .Out(3)
-      .Out(4)
-      .Uint(shape.rows)
-      .Uint(shape.columns)
-      .Float(a.eps)
-      .Float(a.momentum)
-      .Groups(1);
-  kernel.Add("normalization", "batch_norm", options)
-      .In(0)
-      .In(1)
-      .In(2)
-      .Out(1)
-      .Out(2)
-      .Out(0)
-      .Uint(shape.rows)
-      .Uint(shape.columns)
-      .Float(a.eps)
-      .Groups(RowGroups(device, shape.rows));
-  return SY_OK;
-}
-
-sy_status PrepareBatchNormInference(const Request& r, Kernel& kernel) {
-  const auto a = r.Attributes<sy_batch_norm_attributes>();
-  Shape shape;
-  if (a.activation != SY_ACTIVATION_NONE) return SY_REFUSE_OP(r, "has no activation");
-  if (!r.HasCounts(5, 5, 1) || !r.RequireNoAccumulation() || !ReadShape(r, r.inputs[0], "x", &shape))
-    return SY_UNSUPPORTED;
-  for (size_t i = 1; i < 5; ++i) {
-    if (!IsChannels(r, r.inputs[i], shape, "gamma, beta and statistics")) return SY_UNSUPPORTED;
-  }
-  if (!LikeX(r, r.outputs[0], shape, "y")) return SY_UNSUPPORTED;
-  kernel.inplace[0] = 0;
-  Launch& launch = kernel.Add("normalization", "batch_norm", Define("T", r.inputs[0]) + " -DINFERENCE");
-  for (size_t i = 0; i < 5; ++i) launch.In(i);
-  launch.Out(0).Uint(shape.rows).Uint(shape.columns).Float(a.eps).Groups(RowGroups(*kernel.device(), shape.rows));
-  return SY_OK;
-}
-
-sy_status PrepareBatchNormBackward(const Request& r, Kernel& kernel) {
-  const auto a = r.Attributes<sy_batch_norm_attributes>();
-  if (a.activation != SY_ACTIVATION_NONE) return SY_REFUSE_OP(r, "has no activation");
-  Shape shape;
-  if (!r.HasCounts(5, 5, 3) || !ReadShape(r, r.inputs[0], "x", &shape) || !IsChannels(r, r.inputs[1], shape, "gamma") ||
-      !IsChannels(r, r.inputs[2], shape, "mean") || !IsChannels(r, r.inputs[3], shape, "rstd") ||
-      !LikeX(r, r.inputs[4], shape, "dy") || !LikeX(r, r.outputs[0], shape, "dx") ||
-      !IsChannels(r, r.outputs[1], shape, "dgamma") || !IsChannels(r, r.outputs[2], shape, "dbeta")) {
-    return SY_UNSUPPORTED;
-  }
-  if (r.accumulate[0]) return SY_REFUSE_OP(r, "cannot accumulate into dx");
-  const sy_device& device = *kernel.device();
-  const std::string options = Define("T", r.inputs[0]);
-  const int64_t share = RowShare(device, shape.rows), parts = DivideUp(shape.rows, share);
-  const Operand partial = kernel.Scratch(parts * 2 * shape.columns * DtypeBytes(SY_F32));
-  const Operand sums = kernel.Scratch(2 * shape.columns * DtypeBytes(SY_F32));
-  kernel.Add("normalization", "batch_norm_sums", options)
-      .In(0)
-      .In(2)
-      .In(3)
-      .In(4)
-      .Array(partial)
-      .Uint(shape.rows)
-      .Uint(shape.columns)
-      .Uint(share)
-      .Groups(parts);
-  SumParts(kernel, partial, parts, 2 * shape.columns, sums);
-  kernel.Add("normalization", "batch_norm_backward", options)
-      .In(0)
-      .In(1)
-      .In(2)
-      .In(3)
-      .In(4)
-      .Array(sums)
-      .Out(0)
-      .Uint(shape.rows)
-      .Uint(shape.columns)
-      .Groups(RowGroups(device, shape.rows));
-  Separate(kernel, r, sums, shape.columns);
-  return SY_OK;
-}
-
 const Registration kLayerNorm{"layer_norm", PrepareLayerNorm, sizeof(sy_layer_norm_attributes)};
 const Registration kLayerNormBackward{"layer_norm_backward", PrepareLayerNormBackward,
                                       sizeof(sy_layer_norm_attributes)};
-const Registration kBatchNorm{"batch_norm", PrepareBatchNorm, sizeof(sy_batch_norm_attributes)};
-const Registration kBatchNormInference{"batch_norm_inference", PrepareBatchNormInference,
-                                       sizeof(sy_batch_norm_attributes)};
-const Registration kBatchNormBackward{"batch_norm_backward", PrepareBatchNormBackward,
-                                      sizeof(sy_batch_norm_attributes)};
 
 }  // namespace
 }  // namespace switchyard

@@ -19,16 +19,17 @@ class OpenClTraining : public ProgramTest {
            "--workers=1 --warmup=0 --max_fallback=0 --output=run --suffix=a --model=" +
            model;
   }
-  void ExpectLossesOfTheCpu(const std::string& arguments, Start start) {
+  void ExpectLossesOfTheCpu(const std::string& arguments, Start start, size_t updates = 6, double tolerance = 1e-3) {
     const CommandResult opencl = Run(arguments + " --suffix=opencl --device=opencl", start);
     ExpectSuccess(opencl, {"opencl device 0", "0 fallbacks"});
     const CommandResult cpu = Run(arguments + " --suffix=cpu --device=cpu", start);
     ExpectSuccess(cpu);
     const std::vector<double> found = ranks::LossesOf(In("run"), "opencl"),
                               expected = ranks::LossesOf(In("run"), "cpu");
-    ASSERT_EQ(expected.size(), 6u) << cpu.output;
+    ASSERT_EQ(expected.size(), updates) << cpu.output;
     ASSERT_EQ(found.size(), expected.size()) << opencl.output;
-    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-3 * expected[i]) << "update " << i;
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], tolerance * expected[i]) << "update " << i;
     EXPECT_NE(expected.front(), expected.back()) << "nothing was trained";
   }
 };
@@ -37,6 +38,12 @@ TEST_F(OpenClTraining, AnMlpHasTheLossesOfTheCpu) { ExpectLossesOfTheCpu(Common(
 
 TEST_F(OpenClTraining, AVitTinyHasTheLossesOfTheCpu) {
   ExpectLossesOfTheCpu(Common("vit_tiny") + " --image_size=64 --classes=10", Start::kAlone);
+}
+
+// A small learning rate: batch norm over a few values makes later losses differ by what rounding differs.
+TEST_F(OpenClTraining, AResNet18HasTheLossesOfTheCpu) {
+  ExpectLossesOfTheCpu(Common("resnet18") + " --image_size=32 --classes=10 --steps=2 --lr=0.001", Start::kAlone, 2,
+                       1e-4);
 }
 
 TEST_F(OpenClTraining, AnMlpOnTwoRanksWithMpiHasTheLossesOfTheCpu) {

@@ -1,4 +1,4 @@
-// layer_norm over rows and batch_norm over columns.   T: storage of activations; gammas, betas and statistics are f32.
+// layer_norm over rows.   T: storage of activations; gammas, betas and statistics are f32.
 
 // With RESIDUAL, h = x + residual is what is normalised, and is left in `sum`.
 GROUP_KERNEL void layer_norm(ARRAY(x), ARRAY(residual), ARRAY(gamma), ARRAY(beta), ARRAY(y), ARRAY(mean), ARRAY(rstd),
@@ -69,93 +69,6 @@ GROUP_KERNEL void layer_norm_backward(ARRAY(h), ARRAY(gamma), ARRAY(mean), ARRAY
       d += LOAD(T, OF(STORED(T), dsum) + start, i, columns, 0.0f);
 #endif
       STORE(T, to, i, columns, d);
-    }
-  }
-}
-
-// Σ (x − mean)² over the rows of work-group g, partial (parts, columns).
-GROUP_KERNEL void squares_about_mean(ARRAY(x), ARRAY(mean), ARRAY(partial), uint rows, uint columns, uint share) {
-  const uint first = get_group_id(0) * share;
-  __global float* to = OF(float, partial) + (ulong)get_group_id(0) * columns;
-  EACH_VECTOR(i, columns) {
-    const floatW center = LOAD(f32, OF(float, mean), i, columns, 0.0f);
-    floatW total = (floatW)0.0f;
-    for (uint row = first; row < min(rows, first + share); ++row) {
-      const floatW off = LOAD(T, OF(STORED(T), x) + (ulong)row * columns, i, columns, 0.0f) - center;
-      total += off * off;
-    }
-    STORE(f32, to, i, columns, total);
-  }
-}
-
-// From Σ (x − mean)² to rstd and the next running statistics.
-GROUP_KERNEL void batch_statistics(ARRAY(squares), ARRAY(mean), ARRAY(running_mean), ARRAY(running_var), ARRAY(rstd),
-                                   ARRAY(next_mean), ARRAY(next_var), uint rows, uint columns, float eps,
-                                   float momentum) {
-  EACH_VECTOR(i, columns) {
-    const floatW total = LOAD(f32, OF(float, squares), i, columns, 0.0f),
-                 center = LOAD(f32, OF(float, mean), i, columns, 0.0f);
-    const floatW variance = total / rows, unbiased = rows > 1 ? total / (rows - 1) : variance;
-    STORE(f32, OF(float, rstd), i, columns, 1.0f / sqrt(variance + eps));
-    const floatW m = LOAD(f32, OF(float, running_mean), i, columns, 0.0f),
-                 v = LOAD(f32, OF(float, running_var), i, columns, 0.0f);
-    STORE(f32, OF(float, next_mean), i, columns, (1 - momentum) * m + momentum * center);
-    STORE(f32, OF(float, next_var), i, columns, (1 - momentum) * v + momentum * unbiased);
-  }
-}
-
-// y = (x − mean)·rstd·gamma + beta; with INFERENCE, `rstd` holds the variance.
-GROUP_KERNEL void batch_norm(ARRAY(x), ARRAY(gamma), ARRAY(beta), ARRAY(mean), ARRAY(rstd), ARRAY(y), uint rows,
-                             uint columns, float eps) {
-  EACH_ROW(row, rows) {
-    const ulong start = (ulong)row * columns;
-    EACH_VECTOR(i, columns) {
-      floatW scale = LOAD(f32, OF(float, rstd), i, columns, 1.0f);
-#ifdef INFERENCE
-      scale = 1.0f / sqrt(scale + eps);
-#endif
-      const floatW normal =
-          (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - LOAD(f32, OF(float, mean), i, columns, 0.0f)) * scale;
-      STORE(T, OF(STORED(T), y) + start, i, columns,
-            normal * LOAD(f32, OF(float, gamma), i, columns, 0.0f) + LOAD(f32, OF(float, beta), i, columns, 0.0f));
-    }
-  }
-}
-
-// Σ dy·normal and Σ dy over the rows of work-group g, partial (parts, 2, columns).
-GROUP_KERNEL void batch_norm_sums(ARRAY(x), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(partial), uint rows,
-                                  uint columns, uint share) {
-  const uint first = get_group_id(0) * share;
-  __global float* to = OF(float, partial) + (ulong)get_group_id(0) * 2 * columns;
-  EACH_VECTOR(i, columns) {
-    const floatW center = LOAD(f32, OF(float, mean), i, columns, 0.0f),
-                 scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f);
-    floatW product = (floatW)0.0f, sum = (floatW)0.0f;
-    for (uint row = first; row < min(rows, first + share); ++row) {
-      const ulong start = (ulong)row * columns;
-      const floatW d = LOAD(T, OF(STORED(T), dy) + start, i, columns, 0.0f);
-      product += d * (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - center) * scale;
-      sum += d;
-    }
-    STORE(f32, to, i, columns, product);
-    STORE(f32, to + columns, i, columns, sum);
-  }
-}
-
-// sums (2, columns): Σ dy·normal, Σ dy.
-GROUP_KERNEL void batch_norm_backward(ARRAY(x), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(sums),
-                                      ARRAY(dx), uint rows, uint columns) {
-  EACH_ROW(row, rows) {
-    const ulong start = (ulong)row * columns;
-    EACH_VECTOR(i, columns) {
-      const floatW scale = LOAD(f32, OF(float, rstd), i, columns, 0.0f),
-                   g = LOAD(f32, OF(float, gamma), i, columns, 0.0f);
-      const floatW normal =
-          (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - LOAD(f32, OF(float, mean), i, columns, 0.0f)) * scale;
-      const floatW product = LOAD(f32, OF(float, sums), i, columns, 0.0f);
-      const floatW sum = LOAD(f32, OF(float, sums) + columns, i, columns, 0.0f);
-      STORE(T, OF(STORED(T), dx) + start, i, columns,
-            scale * g * (LOAD(T, OF(STORED(T), dy) + start, i, columns, 0.0f) - sum / rows - normal * product / rows));
     }
   }
 }
