@@ -13,6 +13,7 @@ enum class Augmentation {
   kCrop,         // crop: padded, then cropped at random (digits, where a mirrored image is another class)
   kCropFlip,     // crop_flip: the same and mirrored with probability 0.5 (small photographs)
   kResizedCrop,  // resized_crop: a random part, resized, mirrored with probability 0.5 (photographs)
+  kScaleCrop,    // scale_crop: at a random scale, cropped, mirrored with probability 0.5 (images with masks alone)
 };
 
 std::string AugmentationName(Augmentation augmentation);

@@ -55,6 +55,23 @@ const std::vector<DatasetRow>& Rows() {
        [](const DatasetOptions& options, const std::string& path, Split split) {
          return OpenIdx(options.name, path, split, {}, Augmentation::kCropFlip);
        }},
+      {"camvid", "668 street scenes of a driving camera with masks of 11 classes, 256 x 192 (tar and IDX; 8 MB)", true,
+       std::nullopt,
+       [](const DatasetOptions&, const std::string& path, Split split) { return OpenCamVid(path, split); },
+       Content::kMaskedImages},
+      {"cityscapes", "street scenes with masks of 19 classes: --data=FOLDER with leftImg8bit and gtFine", true,
+       std::nullopt,
+       [](const DatasetOptions&, const std::string& path, Split split) { return OpenCityscapes(path, split); },
+       Content::kMaskedImages},
+      {"segmentation",
+       "your images with masks: --data=FOLDER or TAR with images/train/*.jpg, masks/train/*.png, the same with val, "
+       "and "
+       "classes.txt",
+       true, std::nullopt,
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenMaskFolders(options.name, path, split);
+       },
+       Content::kMaskedImages},
       {"shapes", "drawn on the fly, learnable, needs no file: 10 kinds of shapes, 32 x 32 colour", false, std::nullopt,
        [](const DatasetOptions& options, const std::string&, Split split) -> Opened {
          return MakeShapes(options, split);

@@ -36,6 +36,21 @@ bool IsImageName(const std::string& path);
 // classes are those of train, or the split's own where there is no train folder.
 StatusOr<std::unique_ptr<Dataset>> OpenImageFolder(const std::string& name, const std::string& path, Split split);
 
+// images/SPLIT/NAME.{jpg,jpeg,png} with masks/SPLIT/NAME.png in a folder or tar, also one folder down; SPLIT as in
+// image folders, NAME may lie in folders below it. Masks as DecodeMask reads them: class ids, 255 ignored. classes.txt
+// beside images: a name per line, by id; without it every mask of train (or of the split, where there is none) is read
+// for the largest id, and classes are called "class 0", ….
+StatusOr<std::unique_ptr<Dataset>> OpenMaskFolders(const std::string& name, const std::string& path, Split split);
+
+// leftImg8bit/SPLIT/CITY/NAME_leftImg8bit.png with gtFine/SPLIT/CITY/NAME_gtFine_labelIds.png, as Cityscapes (Cordts et
+// al., CVPR 2016) is unpacked; train, val and test. Its 34 label ids become the 19 classes of its benchmark; the others
+// are ignored.
+StatusOr<std::unique_ptr<Dataset>> OpenCityscapes(const std::string& path, Split split);
+
+// CamVid as one tar of photographs, camvid_images.tar, with {train,val,test}-labels-idx3-ubyte[.gz] (N, H, W), of which
+// record i belongs to line i of {train,val,test}-files.txt. Label 11, unlabelled, is ignored.
+StatusOr<std::unique_ptr<Dataset>> OpenCamVid(const std::string& path, Split split);
+
 // A few random images again and again, for throughput.
 std::unique_ptr<Dataset> MakeSynthetic(const DatasetOptions& options, Split split);
 

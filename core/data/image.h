@@ -33,6 +33,10 @@ inline constexpr int64_t kMaxPixels = int64_t{1} << 28;
 Status DecodeJpeg(std::span<const uint8_t> bytes, Image* image);
 Status DecodePng(std::span<const uint8_t> bytes, Image* image);
 
+// Decodes a mask, a PNG of at most 8 bits: to one channel, grey values or, where it has a palette, places in it. Errors
+// as those of DecodeImage; InvalidArgument for colours and 16 bits.
+Status DecodeMask(std::span<const uint8_t> bytes, Image* mask);
+
 // Grey value of a colour: ITU-R BT.601 luma in 16-bit fixed point, rounded.
 inline uint8_t Luma(int r, int g, int b) {
   return static_cast<uint8_t>((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16);

@@ -14,7 +14,7 @@ namespace switchyard {
 namespace {
 
 const std::vector<std::string>& AugmentationNames() {
-  static const auto& names = *new std::vector<std::string>{"none", "crop", "crop_flip", "resized_crop"};
+  static const auto& names = *new std::vector<std::string>{"none", "crop", "crop_flip", "resized_crop", "scale_crop"};
   return names;
 }
 
@@ -125,6 +125,9 @@ StatusOr<Augmentation> ParseAugmentation(const std::string& name) {
 
 StatusOr<Transform> Transform::Create(const TransformOptions& options) {
   SY_RETURN_IF_ERROR(Check(options.evaluation));
+  if (options.augmentation == Augmentation::kScaleCrop)
+    return InvalidArgument("augmentation scale_crop is for images with masks; for labelled images there is {}",
+                           "none, crop, crop_flip and resized_crop");
   SY_RETURN_IF_ERROR(CheckRange("crop_padding", static_cast<float>(options.crop_padding), 0, 8192));
   SY_RETURN_IF_ERROR(CheckRange("max_scale", options.max_scale, 1e-6f, 1));
   SY_RETURN_IF_ERROR(CheckRange("min_scale", options.min_scale, 1e-6f, options.max_scale));

@@ -44,7 +44,7 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
       {"--optimizer=adm", "did you mean adam?"},
       {"--schedule=cosin", "did you mean cosine?"},
       {"--warmup=soon", "warm-up"},
-      {"--augmentation=spin", "--augmentation: expected none, crop, crop_flip or resized_crop, found spin"},
+      {"--augmentation=spin", "--augmentation: expected none, crop, crop_flip, resized_crop or scale_crop, found spin"},
       {"--mean=x", "--mean: expected numbers"},
       {"--debug=loud", "expected sync, nan or both, found loud"},
       {"--classes=3", "the dataset shapes has 10 classes"},

@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "core/data/files.h"
 #include "core/data/formats.h"
 #include "core/data/image.h"
+#include "core/data/class_map.h"
 #include "core/data/volume.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/fuzz/fuzz.h"
@@ -38,9 +40,11 @@ int FuzzJpeg(const uint8_t* data, size_t size) {
   return 0;
 }
 
-int FuzzPng(const uint8_t* data, size_t size) {
-  if (size >= 24 && !IsSmall(BigEndian(data + 16, 4), BigEndian(data + 20, 4))) return 0;
-  // The checksums of the chunks, so that a changed chunk is read.
+namespace {
+
+// The PNG with right checksums of its chunks, so that a changed chunk is read; empty where it says that it is large.
+Bytes SealedPng(const uint8_t* data, size_t size) {
+  if (size >= 24 && !IsSmall(BigEndian(data + 16, 4), BigEndian(data + 20, 4))) return {};
   Bytes png(data, data + size);
   for (uint64_t at = 8; at + 12 <= png.size();) {
     const uint64_t end = at + 8 + BigEndian(&png[at], 4);
@@ -49,8 +53,22 @@ int FuzzPng(const uint8_t* data, size_t size) {
     for (int i = 0; i < 4; ++i) png[end + static_cast<uint64_t>(i)] = static_cast<uint8_t>(crc >> (24 - 8 * i));
     at = end + 4;
   }
+  return png;
+}
+
+}  // namespace
+
+int FuzzPng(const uint8_t* data, size_t size) {
   Image image;
-  DecodePng(png, &image).IgnoreError();
+  DecodePng(SealedPng(data, size), &image).IgnoreError();
+  return 0;
+}
+
+int FuzzMask(const uint8_t* data, size_t size) {
+  Image mask;
+  if (!DecodeMask(SealedPng(data, size), &mask).ok()) return 0;
+  if (mask.channels != 1) std::abort();
+  MapClasses(Identity(3), "mask", &mask).IgnoreError();
   return 0;
 }
 
@@ -74,6 +92,9 @@ int FuzzTar(const uint8_t* data, size_t size) {
     if (!entry.folder) (*tree)->Read(entry, &bytes).IgnoreError();
   }
   OpenImageFolder("fuzz", file.path(), Split::kTrain).IgnoreError();
+  OpenCityscapes(file.path(), Split::kTrain).IgnoreError();
+  const auto masked = OpenMaskFolders("fuzz", file.path(), Split::kTrain);
+  if (masked.ok()) (*masked)->Checksum();
   return 0;
 }
 

@@ -17,7 +17,8 @@ using FuzzInput = std::vector<uint8_t>;
 
 int FuzzJpeg(const uint8_t* data, size_t size);
 int FuzzPng(const uint8_t* data, size_t size);
-int FuzzTar(const uint8_t* data, size_t size);     // plain or gzip, and every file in it
+int FuzzMask(const uint8_t* data, size_t size);    // a PNG with class ids
+int FuzzTar(const uint8_t* data, size_t size);     // plain or gzip, and every file in it; as images, also with masks
 int FuzzVolume(const uint8_t* data, size_t size);  // NIfTI or .npy, plain or gzip
 int FuzzIdx(const uint8_t* data, size_t size);     // plain or gzip
 int FuzzCifar(const uint8_t* data, size_t size);   // records

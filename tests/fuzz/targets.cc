@@ -1,6 +1,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/data/mask_picture.h"
 #include "core/train/config.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/fuzz/fuzz.h"
@@ -39,14 +40,25 @@ const std::vector<FuzzTarget>& FuzzTargets() {
          return std::vector<FuzzInput>{PngBytes(Pattern(17, 23, 3)), PngBytes(Pattern(8, 8, 1)),
                                        PngBytes(Pattern(9, 9, 4))};
        }},
+      {"mask", FuzzMask,
+       [] {
+         const std::string palette = EncodeMask(Pattern(9, 7, 1)).value();
+         return std::vector<FuzzInput>{PngBytes(Pattern(8, 8, 1)), FuzzInput(palette.begin(), palette.end()),
+                                       PngBytes(Pattern(9, 9, 3))};
+       }},
       {"tar", FuzzTar,
        [] {
          const std::string deep(150, 'd');
          const std::vector<std::pair<std::string, Bytes>> files = {{"train/ant/" + deep + "/a.png", Bytes(700, 7)},
                                                                    {"val/ant/b.jpg", Bytes(3, 1)}};
-         return std::vector<FuzzInput>{TarBytes(files, TarNames::kUstar), TarBytes(files, TarNames::kGnu),
-                                       TarBytes(files, TarNames::kPax), GzipBytes(TarBytes(files)),
-                                       TarBytes(SmallImageFolder(1, 1))};
+         return std::vector<FuzzInput>{TarBytes(files, TarNames::kUstar),
+                                       TarBytes(files, TarNames::kGnu),
+                                       TarBytes(files, TarNames::kPax),
+                                       GzipBytes(TarBytes(files)),
+                                       TarBytes(SmallImageFolder(1, 1)),
+                                       TarBytes({{"images/train/a.png", PngBytes(Pattern(4, 5, 3))},
+                                                 {"masks/train/a.png", PngBytes(Pattern(4, 5, 1))},
+                                                 {"classes.txt", {'a', '\n', 'b', '\n'}}})};
        }},
       {"volume", FuzzVolume,
        [] {

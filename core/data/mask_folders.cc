@@ -1,0 +1,189 @@
+// Images and masks as files of their own, matched by name: folders of the user's, and Cityscapes.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/base/text.h"
+#include "core/data/files.h"
+#include "core/data/formats.h"
+#include "core/data/class_map.h"
+
+namespace switchyard {
+namespace {
+
+class MaskFolders : public Dataset {
+ public:
+  std::string name() const override { return name_; }
+  int64_t size() const override { return static_cast<int64_t>(pairs_.size()); }
+  Content content() const override { return Content::kMaskedImages; }
+  int channels() const override { return 3; }
+  const std::vector<std::string>& class_names() const override { return class_names_; }
+  std::string Path(int64_t index) const override { return tree_->Path(Image(index)); }
+  Augmentation augmentation() const override { return Augmentation::kScaleCrop; }
+
+  Status Read(int64_t index, Sample* sample) const override {
+    thread_local std::vector<uint8_t> bytes;
+    SY_RETURN_IF_ERROR(tree_->Read(Image(index), &bytes));
+    SY_RETURN_IF_ERROR(Annotate(DecodeImage(bytes, &sample->image), Path(index)));
+    SY_RETURN_IF_ERROR(ReadMask(index, &sample->mask));
+    const std::string mask_path = tree_->Path(Mask(index));
+    SY_RETURN_IF_ERROR(CheckSameSize(sample->image, Path(index), sample->mask, mask_path));
+    return MapClasses(map_, mask_path, &sample->mask);
+  }
+
+  Status ReadMask(int64_t index, switchyard::Image* mask) const {
+    thread_local std::vector<uint8_t> bytes;
+    SY_RETURN_IF_ERROR(tree_->Read(Mask(index), &bytes));
+    return Annotate(DecodeMask(bytes, mask), tree_->Path(Mask(index)));
+  }
+
+  const FileTree::Entry& Image(int64_t index) const {
+    return tree_->entries()[pairs_[static_cast<size_t>(index)].first];
+  }
+  const FileTree::Entry& Mask(int64_t index) const {
+    return tree_->entries()[pairs_[static_cast<size_t>(index)].second];
+  }
+
+  std::string name_;
+  std::shared_ptr<const FileTree> tree_;
+  std::vector<std::pair<size_t, size_t>> pairs_;  // image and mask in the tree's entries, by name of the image
+  std::vector<std::string> class_names_;
+  ClassMap map_ = {};
+};
+
+// How one layout names its files.
+struct MaskLayout {
+  const char *images, *image_end, *masks, *mask_end;  // folders, and how names end; image_end "": any image
+  const char* expected;                               // as a message says it
+};
+constexpr MaskLayout kOwn = {"images", "", "masks", ".png",
+                             "images/{0}/NAME.jpg (or .png) with masks/{0}/NAME.png in it"};
+constexpr MaskLayout kCityscapes = {
+    "leftImg8bit", "_leftImg8bit.png", "gtFine", "_gtFine_labelIds.png",
+    "leftImg8bit/{0}/CITY/NAME_leftImg8bit.png with gtFine/{0}/CITY/NAME_gtFine_labelIds.png in it"};
+
+std::vector<std::string> FoldersOf(Split split) {
+  if (split == Split::kTrain) return {"train"};
+  if (split == Split::kValidation) return {"val", "validation", "valid", "test"};
+  return {"test", "val", "validation", "valid"};
+}
+
+// What the tree holds below `folder`, which is [root/]KIND/SPLIT/: the rest of each name without its end, and where.
+// Names that do not end so are left out.
+std::map<std::string, size_t> FilesBelow(const FileTree& tree, const std::string& folder, const std::string& end) {
+  std::map<std::string, size_t> files;
+  for (size_t i = 0; i < tree.entries().size(); ++i) {
+    const FileTree::Entry& entry = tree.entries()[i];
+    if (entry.folder || !entry.name.starts_with(folder)) continue;
+    const std::string rest = entry.name.substr(folder.size());
+    if (rest[rest.rfind('/') + 1] == '.') continue;
+    if (end.empty() ? IsImageName(rest) : rest.ends_with(end))
+      files.emplace(rest.substr(0, end.empty() ? rest.rfind('.') : rest.size() - end.size()), i);
+  }
+  return files;
+}
+
+// "" or the one folder in which everything lies, with a slash.
+std::string RootOf(const FileTree& tree, const MaskLayout& layout) {
+  for (const FileTree::Entry& entry : tree.entries()) {
+    const std::string inside = "/" + entry.name + "/";
+    const size_t at = inside.find(fmt::format("/{}/", layout.images));
+    if (at != std::string::npos && std::count(inside.begin(), inside.begin() + static_cast<ptrdiff_t>(at), '/') <= 1)
+      return at == 0 ? "" : inside.substr(1, at);
+  }
+  return "";
+}
+
+// The samples of a split; none where there is no such folder.
+StatusOr<std::vector<std::pair<size_t, size_t>>> PairsOf(const FileTree& tree, const MaskLayout& layout,
+                                                         const std::string& root, Split split) {
+  std::vector<std::pair<size_t, size_t>> pairs;
+  for (const std::string& folder : FoldersOf(split)) {
+    const auto images = FilesBelow(tree, fmt::format("{}{}/{}/", root, layout.images, folder), layout.image_end);
+    const std::string mask_folder = fmt::format("{}{}/{}/", root, layout.masks, folder);
+    const auto masks = FilesBelow(tree, mask_folder, layout.mask_end);
+    for (const auto& [name, image] : images) {
+      const auto found = masks.find(name);
+      if (found == masks.end())
+        return NotFound("{}: expected its mask {}/{}{}{}, found none", tree.Path(tree.entries()[image]), tree.root(),
+                        mask_folder, Printable(name), layout.mask_end);
+      pairs.emplace_back(image, found->second);
+    }
+    if (!pairs.empty()) return pairs;
+  }
+  return pairs;
+}
+
+StatusOr<std::unique_ptr<MaskFolders>> Open(const std::string& name, const std::shared_ptr<const FileTree>& tree,
+                                            const MaskLayout& layout, Split split) {
+  auto dataset = std::make_unique<MaskFolders>();
+  dataset->name_ = name;
+  dataset->tree_ = tree;
+  SY_ASSIGN_OR_RETURN(dataset->pairs_, PairsOf(*tree, layout, RootOf(*tree, layout), split));
+  if (!dataset->pairs_.empty()) return dataset;
+  return NotFound("{}: expected {}, found no such image", tree->root(),
+                  fmt::format(fmt::runtime(layout.expected), FoldersOf(split)[0]));
+}
+
+// Names of classes from classes.txt, or numbers up to the largest in the masks.
+StatusOr<std::vector<std::string>> ClassesOf(const MaskFolders& masks, const std::string& root) {
+  const FileTree& tree = *masks.tree_;
+  for (const FileTree::Entry& entry : tree.entries()) {
+    if (entry.folder || entry.name != root + "classes.txt") continue;
+    std::vector<uint8_t> bytes;
+    SY_RETURN_IF_ERROR(tree.Read(entry, &bytes));
+    return ParseClassNames(tree.Path(entry), bytes);
+  }
+  int largest = -1;
+  Image mask;
+  for (int64_t i = 0; i < masks.size(); ++i) {
+    SY_RETURN_IF_ERROR(masks.ReadMask(i, &mask));
+    for (const uint8_t number : mask.bytes) {
+      if (number != kIgnoredClass) largest = std::max<int>(largest, number);
+    }
+  }
+  if (largest < 0)
+    return DataLoss("{}: expected class ids in its masks, found nothing but 255, which is ignored", tree.root());
+  std::vector<std::string> names;
+  for (int c = 0; c <= largest; ++c) names.push_back(fmt::format("class {}", c));
+  return names;
+}
+
+// The classes of the benchmark by label id (cityscapesScripts, helpers/labels.py, gives the numbers).
+struct CityClass {
+  uint8_t label_id;
+  const char* name;
+};
+constexpr CityClass kCityClasses[] = {
+    {7, "road"},  {8, "sidewalk"},       {11, "building"},     {12, "wall"},       {13, "fence"},
+    {17, "pole"}, {19, "traffic light"}, {20, "traffic sign"}, {21, "vegetation"}, {22, "terrain"},
+    {23, "sky"},  {24, "person"},        {25, "rider"},        {26, "car"},        {27, "truck"},
+    {28, "bus"},  {31, "train"},         {32, "motorcycle"},   {33, "bicycle"}};
+constexpr int kLargestLabelId = 33;
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Dataset>> OpenMaskFolders(const std::string& name, const std::string& path, Split split) {
+  SY_ASSIGN_OR_RETURN(const std::shared_ptr<const FileTree> tree, FileTree::Open(path));
+  SY_ASSIGN_OR_RETURN(auto dataset, Open(name, tree, kOwn, split));
+  const std::string root = RootOf(*tree, kOwn);
+  const auto train = split == Split::kTrain ? nullptr : Open(name, tree, kOwn, Split::kTrain).value_or(nullptr);
+  SY_ASSIGN_OR_RETURN(dataset->class_names_, ClassesOf(train ? *train : *dataset, root));
+  dataset->map_ = Identity(static_cast<int>(dataset->class_names_.size()));
+  return dataset;
+}
+
+StatusOr<std::unique_ptr<Dataset>> OpenCityscapes(const std::string& path, Split split) {
+  SY_ASSIGN_OR_RETURN(const std::shared_ptr<const FileTree> tree, FileTree::Open(path));
+  SY_ASSIGN_OR_RETURN(auto dataset, Open("cityscapes", tree, kCityscapes, split));
+  dataset->map_.fill(kNoClass);
+  for (size_t id = 0; id <= kLargestLabelId; ++id) dataset->map_[id] = kIgnoredClass;
+  dataset->map_[kIgnoredClass] = kIgnoredClass;  // licence plates, whose id is −1
+  for (const CityClass& c : kCityClasses) {
+    dataset->map_[c.label_id] = static_cast<int>(dataset->class_names_.size());
+    dataset->class_names_.push_back(c.name);
+  }
+  return dataset;
+}
+
+}  // namespace switchyard
