@@ -35,18 +35,18 @@ struct Place {
 // The rate after the warm-up. `t`, `warmup` and `steps` in that unit, on the clock of linear and cosine.
 double RateAt(const ScheduleOptions& o, double t, double warmup, double steps, const Place& at) {
   const double lr = o.lr, min_lr = o.kind == Schedule::kCosineAnnealing ? 0 : o.min_lr;
+  const int64_t update = o.falls_by_epochs ? at.of_epochs : at.of_run;  // of milestones and steps
   const double progress = steps > warmup ? std::clamp((t - warmup) / (steps - warmup), 0.0, 1.0) : 1.0;
   switch (o.kind) {
     case Schedule::kConstant:
       return lr;
     case Schedule::kMultistep: {
-      const int64_t update = o.milestones_by_epochs ? at.of_epochs : at.of_run;
       const auto passed =
           std::count_if(o.milestones.begin(), o.milestones.end(), [&](int64_t m) { return m <= update; });
       return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(passed));
     }
     case Schedule::kStep:
-      return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(at.of_run / o.step_size));
+      return lr * std::pow(static_cast<double>(o.gamma), static_cast<double>(update / o.step_size));
     case Schedule::kLinear:
       return lr + (min_lr - lr) * progress;
     case Schedule::kCosine:

@@ -30,14 +30,14 @@ struct ScheduleOptions {
   float min_lr = 0;     // linear and cosine
   int64_t warmup = 0;   // w, updates
   std::vector<int64_t> milestones;  // multistep: updates, ascending
-  int64_t step_size = 1;            // step: updates of the run
+  int64_t step_size = 1;            // step: updates
   float gamma = 0.1f;               // multistep, step
   int64_t interval = 0;  // updates for which a rate is held: those of an epoch make the schedule per epoch; 0: none is
   // After a changed global batch: update i of the run is update i − shift of the epochs' clock.
   int64_t shift = 0;
-  bool warmup_by_epochs = true;       // the warm-up's clock
-  bool decay_by_epochs = true;        // the clock of linear and cosine
-  bool milestones_by_epochs = false;  // theirs: where they were told as shares of the epochs; else they are of the run
+  bool warmup_by_epochs = true;  // the warm-up's clock
+  bool decay_by_epochs = true;   // the clock of linear and cosine
+  bool falls_by_epochs = false;  // of milestones and steps: where they were told in epochs or shares of them
   // In updates of the run: when the batch changed (0: never), and when the epoch in which it did had begun.
   int64_t changed_at = 0, epoch_began = 0;
 };

@@ -11,40 +11,67 @@
 namespace switchyard {
 namespace {
 
-constexpr int64_t kManyUpdates = 1'000'000'000;  // where the length of the run is not known yet
-
 constexpr double kMostUpdates = 1e15;
 
-bool IsShare(const std::string& milestone) { return milestone.find('.') != std::string::npos; }
+// A place in the run as users tell it: "1000" updates, "30e" epochs, "0.3" of the run.
+struct When {
+  enum Unit { kUpdates, kEpochs, kShare } unit = kUpdates;
+  double number = 0;
+};
 
-// In a run of `updates`, of which milestones with a point are shares.
-StatusOr<std::vector<int64_t>> Milestones(const TrainConfig& c, int64_t updates) {
-  std::vector<int64_t> milestones;
-  double last = 0;
+const char* WordsOf(When::Unit unit) {
+  return unit == When::kUpdates ? "numbers of updates" : unit == When::kEpochs ? "epochs" : "shares of the run";
+}
+
+StatusOr<When> ParseWhen(const std::string& flag, const std::string& word) {
+  When when;
+  const bool epochs = word.ends_with('e');
+  const std::string number = epochs ? word.substr(0, word.size() - 1) : word;
+  when.unit = epochs ? When::kEpochs : word.find('.') != std::string::npos ? When::kShare : When::kUpdates;
+  const bool digits = !number.empty() && number.find_first_not_of("0123456789.") == std::string::npos;
+  const auto fits = [&] {
+    if (when.unit == When::kUpdates) return when.number >= 1 && when.number <= kMostUpdates;
+    return when.number > 0 && when.number < (epochs ? kMostUpdates : 1);
+  };
+  if (!digits || !absl::SimpleAtod(number, &when.number) || !fits()) {
+    return InvalidArgument(
+        "--{}: expected numbers of updates (1000), whole and at least 1, of epochs (30e), or shares of the run (0.3), "
+        "found \"{}\"",
+        flag, word);
+  }
+  return when;
+}
+
+// In updates, at least one.
+int64_t UpdatesOf(const When& when, int64_t updates, int64_t updates_per_epoch) {
+  const int64_t unit = when.unit == When::kUpdates ? 1 : when.unit == When::kEpochs ? updates_per_epoch : updates;
+  return std::max<int64_t>(1, std::llround(when.number * static_cast<double>(unit)));
+}
+
+// Where the rate falls: ascending, all in the unit of the first.
+StatusOr<std::vector<When>> Milestones(const TrainConfig& c) {
+  std::vector<When> milestones;
   for (const std::string& word : c.milestones) {
-    double number = 0;
-    const bool share = IsShare(word);
-    const bool digits = !word.empty() && word.find_first_not_of("0123456789.") == std::string::npos;
-    const auto fits = [&] { return share ? number > 0 && number < 1 : number >= 1 && number <= kMostUpdates; };
-    if (!digits || !absl::SimpleAtod(word, &number) || !fits()) {
+    SY_ASSIGN_OR_RETURN(const When when, ParseWhen("milestones", word));
+    if (!milestones.empty() && when.unit != milestones[0].unit) {
       return InvalidArgument(
-          "--milestones: expected shares of the run (0.3,0.6) or numbers of updates separated by commas, whole and at "
-          "least 1 (1000,2000), found \"{}\"",
-          word);
+          "--milestones: expected {} throughout, found {} beside {}; a share has a point, epochs an e",
+          WordsOf(milestones[0].unit), word, c.milestones[0]);
     }
-    if (share != IsShare(c.milestones[0])) {
-      return InvalidArgument(
-          "--milestones: expected shares of the run or numbers of updates, found {} beside {}; a share has a point",
-          word, c.milestones[0]);
+    if (!milestones.empty() && when.number <= milestones.back().number) {
+      return InvalidArgument("--milestones: expected ascending {}, found {} behind {:g}", WordsOf(when.unit), word,
+                             milestones.back().number);
     }
-    const double update = share ? number * static_cast<double>(updates) : number;
-    if (number <= last)
-      return InvalidArgument("--milestones: expected ascending {}, found {} behind {:g}",
-                             share ? "shares of the run" : "numbers of updates", word, last);
-    last = number;
-    milestones.push_back(std::max<int64_t>(1, std::llround(update)));
+    milestones.push_back(when);
   }
   return milestones;
+}
+
+// Where a schedule that falls does so, in the order of the run: all milestones, or one step.
+StatusOr<std::vector<When>> FallsOf(const TrainConfig& c) {
+  if (c.schedule != "step" || !c.step_size) return Milestones(c);
+  SY_ASSIGN_OR_RETURN(const When step, ParseWhen("step_size", *c.step_size));
+  return std::vector<When>{step};
 }
 
 bool HasWarmup(const TrainConfig& c) { return std::strtod(c.warmup.c_str(), nullptr) > 0; }
@@ -56,7 +83,8 @@ Status CheckRecipe(const TrainConfig& c) {
   SY_ASSIGN_OR_RETURN(const int optimizer, ParseOptimizer(c.optimizer));
   SY_ASSIGN_OR_RETURN(const Schedule schedule, ParseSchedule(c.schedule));
   SY_RETURN_IF_ERROR(ParseRateScaling(c.scale_lr).status());
-  SY_ASSIGN_OR_RETURN(const std::vector<int64_t> milestones, Milestones(c, kManyUpdates));
+  SY_RETURN_IF_ERROR(Milestones(c).status());
+  SY_RETURN_IF_ERROR(FallsOf(c).status());
 
   const std::pair<const char*, float> memories[] = {{"momentum", c.momentum}, {"beta1", c.beta1}, {"beta2", c.beta2}};
   for (const auto& [flag, value] : memories) {
@@ -91,12 +119,13 @@ Status CheckRecipe(const TrainConfig& c) {
   if (c.nesterov && c.momentum == 0)
     return InvalidArgument("--nesterov looks ahead along the momentum, and --momentum=0; give one, as --momentum=0.9");
 
-  if (schedule == Schedule::kMultistep && milestones.empty()) {
+  if (schedule == Schedule::kMultistep && c.milestones.empty()) {
     return InvalidArgument(
-        "--schedule=multistep needs --milestones, the updates at which the rate falls, as --milestones=1000,2000");
+        "--schedule=multistep needs --milestones, where the rate falls, as --milestones=30e,60e or 1000,2000");
   }
   if (schedule == Schedule::kStep && !c.step_size)
-    return InvalidArgument("--schedule=step needs --step_size, the number of updates between two falls");
+    return InvalidArgument(
+        "--schedule=step needs --step_size, the distance between two falls, as --step_size=30e or 1000");
   if (!(c.gamma > 0 && c.gamma <= 1)) {
     return InvalidArgument(
         "--gamma: expected above 0 and at most 1, found {:g}: it is the factor by which a rate falls", c.gamma);
@@ -124,9 +153,17 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
   o.min_lr = c.min_lr;
   o.gamma = c.gamma;
   SY_ASSIGN_OR_RETURN(o.warmup, ParseWarmup(c.warmup, updates, updates_per_epoch));
-  SY_ASSIGN_OR_RETURN(o.milestones, Milestones(c, updates));
-  o.milestones_by_epochs = !c.steps && !c.milestones.empty() && IsShare(c.milestones[0]);
-  o.step_size = c.step_size.value_or(1);
+  SY_ASSIGN_OR_RETURN(const std::vector<When> falls, FallsOf(c));
+  for (const When& fall : falls) {
+    const int64_t at = UpdatesOf(fall, updates, updates_per_epoch);
+    if (o.kind == Schedule::kStep) {
+      o.step_size = at;
+    } else {
+      o.milestones.push_back(at);
+    }
+    // Shares are of the epochs where these decide about the run's length.
+    o.falls_by_epochs = fall.unit == When::kEpochs || (fall.unit == When::kShare && !c.steps);
+  }
   if (c.per_epoch) o.interval = updates_per_epoch;
   SY_ASSIGN_OR_RETURN(const RateScaling scaling, ParseRateScaling(c.scale_lr));
   return ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
@@ -191,8 +228,9 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
         fmt::format("--{} has no effect: the rate would first change after {} updates, and the run has {}", setting,
                     first, updates));
   };
-  if (c.schedule == "multistep" && !c.milestones.empty()) too_late("milestones", std::atoll(c.milestones[0].c_str()));
-  if (c.schedule == "step" && c.step_size) too_late("step_size", *c.step_size);
+  const auto first = FallsOf(c);
+  if (falls && first.ok() && !first->empty())
+    too_late(c.schedule == "step" ? "step_size" : "milestones", UpdatesOf((*first)[0], updates, updates_per_epoch));
   if (c.per_epoch && varies && updates <= updates_per_epoch && chosen("per_epoch")) {
     sentences.push_back(
         fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}", updates,

@@ -52,6 +52,22 @@ class RunThatChanges {
   Timetable table_;
 };
 
+TEST(TimetableTest, FallsToldInEpochsAreAtTheirUpdates) {
+  const auto rates = [](const std::string& schedule, std::vector<std::string> milestones, const std::string& step) {
+    TrainConfig config = Config(schedule, "0");
+    config.milestones = std::move(milestones);
+    config.step_size = step;
+    return Timetable::Of(config, kSamples, 1, {})->rates;
+  };
+  const std::vector<float> steps = rates("step", {}, "10e"),
+                           milestones = rates("multistep", {"10e", "20e", "30e"}, "1");
+  EXPECT_EQ(steps, rates("step", {}, "200"));
+  EXPECT_EQ(milestones, rates("multistep", {"200", "400", "600"}, "1"));
+  EXPECT_EQ(steps, milestones);
+  EXPECT_EQ(steps[199], 1);
+  EXPECT_FLOAT_EQ(steps[200], 0.1f);
+}
+
 TEST(TimetableTest, AWarmUpThatIsOverStaysOver) {
   for (const char* schedule : {"multistep", "cosine"}) {
     RunThatChanges run(Config(schedule, "20e", 128));
@@ -96,8 +112,8 @@ TEST(TimetableTest, AWarmUpToldInUpdatesDoesNotMove) {
 
 // Whoever is taken up twice has the rates of whoever is taken up once, wherever that was.
 TEST(TimetableTest, TakenUpAgainIsGoingStraightOn) {
-  for (const std::string schedule :
-       {"constant", "multistep", "multistep of shares", "step", "linear", "cosine", "cosine_annealing"}) {
+  for (const std::string schedule : {"constant", "multistep", "multistep of shares", "multistep of epochs", "step",
+                                     "step of epochs", "linear", "cosine", "cosine_annealing"}) {
     for (const char* warmup : {"0", "90", "7e", "0.2"}) {
       for (const int batch : {16, 32, 128, 320}) {
         for (const bool per_epoch : {false, true}) {
@@ -107,8 +123,9 @@ TEST(TimetableTest, TakenUpAgainIsGoingStraightOn) {
               TrainConfig before = Config(kind, warmup), after = Config(kind, warmup, batch);
               for (TrainConfig* config : {&before, &after}) {
                 config->milestones = {"30", "100", "150"};
-                if (schedule != kind) config->milestones = {"0.04", "0.125", "0.5"};
-                config->step_size = 60;
+                if (schedule.ends_with("shares")) config->milestones = {"0.04", "0.125", "0.5"};
+                if (schedule.ends_with("epochs")) config->milestones = {"1e", "2.5e", "4e"};
+                config->step_size = schedule.ends_with("epochs") ? "2e" : "60";
                 config->per_epoch = per_epoch;
                 if (steps) config->steps = 900;
               }
