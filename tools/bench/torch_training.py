@@ -1,0 +1,134 @@
+"""Trains a classifier on CIFAR-10 in PyTorch with the settings of a `switchyard train` run, for curves side by side.
+
+Both ranks of a run see half of each batch; here one process has the whole batch, but batch norms take each half's own
+statistics (--halves=2), as two ranks without --sync_batchnorm do. Crops are padded by 4 pixels and mirrored, the
+learning rate is cosine with a warm-up, and evaluation uses the test file. Prints one JSON
+object an epoch (epoch, train_loss, val_loss, top1, seconds), then one with the settings and versions.
+
+  python torch_training.py --model=resnet18 --data=FOLDER/cifar10 --epochs=15 --batch=128 --lr=0.1 --seed=1 \
+      [--dtype=bf16] [--optimizer=sgd|adamw] [--weight_decay=5e-4] [--warmup_epochs=1] [--threads=2]
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import tarfile
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torchvision
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def read_cifar10(folder):
+    """(images u8 (N, 32, 32, 3), labels i64 (N)) of training and of test, from cifar-10-binary.tar.gz."""
+    records = {}
+    with tarfile.open(os.path.join(folder, "cifar-10-binary.tar.gz")) as tar:
+        for member in tar:
+            if member.name.endswith(".bin"):
+                raw = np.frombuffer(tar.extractfile(member).read(), np.uint8).reshape(-1, 3073)
+                records[os.path.basename(member.name)] = raw
+    train = np.concatenate([records[f"data_batch_{i}.bin"] for i in range(1, 6)])
+    return [(r[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).copy(), r[:, 0].astype(np.int64))
+            for r in (train, records["test_batch.bin"])]
+
+
+def crop_and_flip(images, random):
+    """Pads by 4 pixels of 0, takes a crop of the image's size, mirrors one in two. images: u8 (B, H, W, C)."""
+    b, h, w, _ = images.shape
+    padded = np.pad(images, ((0, 0), (4, 4), (4, 4), (0, 0)))
+    out = np.empty_like(images)
+    for i, (y, x, flip) in enumerate(zip(random.integers(0, 9, b), random.integers(0, 9, b), random.random(b) < 0.5)):
+        crop = padded[i, y:y + h, x:x + w]
+        out[i] = crop[:, ::-1] if flip else crop
+    return out
+
+
+def to_tensor(images):
+    mean, std = np.float32(IMAGENET_MEAN), np.float32(IMAGENET_STD)
+    pixels = (images.astype(np.float32) / 255 - mean) / std
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)  # strides of channels_last
+
+
+def build(name, classes):
+    if name == "resnet18":
+        model = torchvision.models.resnet18(num_classes=classes)
+        # The stem for small images: a 3x3 convolution that keeps the extents, and no pooling.
+        model.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        torch.nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+        model.maxpool = torch.nn.Identity()
+        return model.to(memory_format=torch.channels_last)
+    import timm
+    return timm.create_model(name, num_classes=classes, img_size=32)
+
+
+def rate(step, steps, warmup, peak):
+    if step < warmup:
+        return peak * step / warmup
+    return 0.5 * peak * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet18", help="resnet18, or a name of timm's")
+    parser.add_argument("--data", required=True, help="folder with cifar-10-binary.tar.gz")
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=128, help="images per update")
+    parser.add_argument("--halves", type=int, default=2, help="parts of a batch with statistics of their own")
+    parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--weight_decay", type=float, default=5e-4)
+    parser.add_argument("--warmup_epochs", type=int, default=1)
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16 is autocast over f32 weights")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    o = parser.parse_args()
+    torch.set_num_threads(o.threads)
+    torch.manual_seed(o.seed)
+    random = np.random.default_rng(o.seed)
+    (images, labels), (test_images, test_labels) = read_cifar10(o.data)
+    model = build(o.model, 10)
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": decayed, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0}]
+    optimizer = (torch.optim.SGD(groups, lr=o.lr, momentum=0.9, nesterov=True) if o.optimizer == "sgd"
+                 else torch.optim.AdamW(groups, lr=o.lr))
+    autocast = (torch.autocast("cpu", torch.bfloat16) if o.dtype == "bf16" else contextlib.nullcontext())
+    per_epoch = len(images) // o.batch
+    steps, step, began = per_epoch * o.epochs, 0, time.time()
+    for epoch in range(1, o.epochs + 1):
+        model.train()
+        order, losses = random.permutation(len(images)), []
+        for k in range(per_epoch):
+            batch = order[k * o.batch:(k + 1) * o.batch]
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step, steps, o.warmup_epochs * per_epoch, o.lr)
+            optimizer.zero_grad(set_to_none=True)
+            for part in np.array_split(batch, o.halves):
+                x = to_tensor(crop_and_flip(images[part], random))
+                with autocast:
+                    loss = F.cross_entropy(model(x).float(), torch.from_numpy(labels[part]))
+                (loss * (len(part) / len(batch))).backward()
+                losses.append(loss.item())
+            optimizer.step()
+            step += 1
+        model.eval()
+        total, right = 0.0, 0
+        with torch.no_grad(), autocast:
+            for at in range(0, len(test_images), 250):
+                y = torch.from_numpy(test_labels[at:at + 250])
+                logits = model(to_tensor(test_images[at:at + 250])).float()
+                total += F.cross_entropy(logits, y, reduction="sum").item()
+                right += (logits.argmax(1) == y).sum().item()
+        print(json.dumps({"epoch": epoch, "train_loss": float(np.mean(losses)), "val_loss": total / len(test_images),
+                          "top1": right / len(test_images), "seconds": round(time.time() - began, 1)}), flush=True)
+    print(json.dumps({"settings": vars(o), "torch": torch.__version__, "torchvision": torchvision.__version__}))
+
+
+if __name__ == "__main__":
+    main()
