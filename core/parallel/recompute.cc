@@ -127,7 +127,13 @@ StatusOr<int> ParseRecompute(const std::string& setting) {
   if (setting == "blocks") return 1;
   if (setting.starts_with(kEvery) && absl::SimpleAtoi(setting.c_str() + sizeof(kEvery) - 1, &every) && every >= 1)
     return every;
-  return InvalidArgument("--recompute: expected none, blocks or every:K with K of 1 or more, found {}", setting);
+  if (setting == kAutoRecompute)
+    return InvalidArgument("--recompute=auto depends on a run's device; give none, blocks or every:K here");
+  return InvalidArgument("--recompute: expected none, blocks, auto or every:K with K of 1 or more, found {}", setting);
+}
+
+std::string RecomputeText(int every) {
+  return every == 0 ? "none" : every == 1 ? "blocks" : fmt::format("every:{}", every);
 }
 
 Pass RecomputePass() { return {"recompute", RecomputeLegal, ApplyRecompute}; }

@@ -17,5 +17,10 @@ namespace switchyard {
 
 // "none", "blocks" or "every:K", K ≥ 1 → ProgramOptions::recompute; else InvalidArgument.
 StatusOr<int> ParseRecompute(const std::string& setting);
+std::string RecomputeText(int every);  // and back
+
+// The setting that says: the least that fits. Whoever knows the device puts a value in its place
+// (core/train/fitting.h); ParseRecompute refuses it.
+inline constexpr char kAutoRecompute[] = "auto";
 
 }  // namespace switchyard

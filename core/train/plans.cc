@@ -18,7 +18,10 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int wor
   o.loss_scale = mixed.loss_scale;
   o.seed = config.seed;
   o.accumulation = config.accumulation;
-  SY_ASSIGN_OR_RETURN(o.recompute, ParseRecompute(config.recompute));
+  // An evaluation has no backward pass, so that "auto" need not be decided.
+  if (!evaluation_only || config.recompute != kAutoRecompute) {
+    SY_ASSIGN_OR_RETURN(o.recompute, ParseRecompute(config.recompute));
+  }
   o.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
   SY_ASSIGN_OR_RETURN(o.optimizer.kind, ParseOptimizer(config.optimizer));
   o.optimizer.weight_decay = config.weight_decay;

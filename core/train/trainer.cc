@@ -1,6 +1,7 @@
 #include "core/train/trainer.h"
 
 #include "core/train/evaluation.h"
+#include "core/train/fitting.h"
 #include "core/train/loaders.h"
 #include "core/train/loop.h"
 #include "core/train/parameters.h"
@@ -37,6 +38,7 @@ struct Trainer::Impl {
   Status MakeTask();
   Status PrepareTraining(const Dataset& train, const Dataset& validation);
   Status PrepareEngine(int64_t updates, bool evaluation_only);
+  Status WithRecompute(const Status& out_of_memory, int64_t updates);
   StatusOr<std::unique_ptr<Loader>> EvaluationLoader(const Dataset& dataset) const;
 };
 
@@ -89,7 +91,22 @@ Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.size() + world.rank());
   step_tensors = task->tensors();
   step_data.resize(step_tensors.size());
-  return engine.Allocate(step_tensors);
+  const Status allocated = engine.Allocate(step_tensors);
+  if (allocated.code() != absl::StatusCode::kResourceExhausted || evaluation_only) return allocated;
+  return WithRecompute(allocated, updates);
+}
+
+// What recomputation would save, said beside what a smaller batch would.
+Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates) {
+  World& world = engine.world();
+  const double available = DeviceBytesOf(world);
+  const auto least = LeastRecompute(config, model, world, world.size(), updates, available);
+  if (!least.ok() || least->setting == "none" || least->bytes >= engine.plans().PlannedBytes()) return out_of_memory;
+  return Status(
+      out_of_memory.code(),
+      fmt::format("{}; --recompute={} takes {:.1f} MB instead of {:.1f} MB{}", Message(out_of_memory), least->setting,
+                  static_cast<double>(least->bytes) / 1e6, static_cast<double>(engine.plans().PlannedBytes()) / 1e6,
+                  least->fits ? ", which would fit" : ", which is still too much"));
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
@@ -178,43 +195,6 @@ StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std:
   }
   ++impl.training.position.data_step;
   return result;
-}
-
-StatusOr<int> Trainer::LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
-                                    std::optional<int64_t> samples) {
-  const DeviceInfo& device = world.device->info();
-  const double sharing =
-      (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
-  const double available =
-      static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
-  int32_t fits = 0;
-  double needed = 0;
-  for (int batch = 1; batch <= limit; batch *= 2) {
-    TrainConfig c = config;
-    c.batch_size = batch;
-    int64_t updates = 1;
-    if (samples) {
-      const auto table = Timetable::Of(c, *samples, world.size());
-      if (!table.ok() && fits > 0) break;  // a run of so few updates cannot be
-      SY_RETURN_IF_ERROR(table.status());
-      updates = table->updates;
-    }
-    TrainingPlans plans;
-    SY_RETURN_IF_ERROR(
-        plans.CompileRun(c, model, world.size(), updates, *world.device, world.reference.get(), !samples));
-    needed = static_cast<double>(plans.PlannedBytes());
-    if (needed > available) break;
-    fits = batch;
-  }
-  if (world.communicator)
-    SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
-  if (fits == 0) {
-    return ResourceExhausted(
-        "--batch_size=auto: the plan of {} takes {:.1f} MB for a single image, device {} of {} has {:.1f} MB for this "
-        "rank; choose a smaller model",
-        model.name, needed / 1e6, device.index, device.plugin, available / 1e6);
-  }
-  return fits;
 }
 
 Status Trainer::LoadWeights(const std::string& path, bool reset_head, bool averaged) {

@@ -45,11 +45,6 @@ class Trainer {
   static StatusOr<std::unique_ptr<Trainer>> CreateForEvaluation(const TrainConfig& config, const TrainableModel& model,
                                                                 World& world);
   ~Trainer();
-  // The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device; nothing is
-  // allocated. samples: of the training data, on which the run's length depends; nullopt: of a run that only evaluates.
-  // Local ranks that share a device share its memory. Collective.
-  static StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
-                                    std::optional<int64_t> samples);
 
   StatusOr<TrainingResult> Train();
   // Where the run averages its weights, also of those.

@@ -131,5 +131,42 @@ TEST_F(Commands, AnAutomaticBatchIsTheLargestPowerOfTwoThatFits) {
   ExpectRefused(Run(run, Start::kAlone, "SWITCHYARD_NULL_MEMORY=100000"), {"--batch_size=auto", "for a single image"});
 }
 
+TEST_F(Commands, AutomaticRecomputationIsWhatTheMemoryAsksFor) {
+  const std::string model =
+      "--model=vit_micro --dataset=shapes --train_size=48 --depth=4 --width=32 --heads=2 --batch_size=16 ";
+  const std::string run = "train " + model + "--validation_size=20 --steps=2 --device=null --output=run ";
+  const auto bytes_of = [&](const std::string& recompute) {
+    const CommandResult told = Run("explain " + model + "--device=null --steps=2 --json --recompute=" + recompute);
+    return nlohmann::json::parse(told.output, nullptr, false)["memory_bytes"].get<int64_t>();
+  };
+  const int64_t whole = bytes_of("none"), some = bytes_of("every:2"), least = bytes_of("blocks");
+  ASSERT_LT(least, some);
+  ASSERT_LT(some, whole);
+  const auto memory = [](int64_t bytes) { return fmt::format("SWITCHYARD_NULL_MEMORY={}", bytes); };
+
+  ExpectSuccess(Run(run + "--suffix=a --recompute=auto"), {"trained 2 updates"});
+  EXPECT_EQ(Json("run/vit_micro/shapes/a/run/config.json")["recompute"], "none") << "there is memory enough";
+  ExpectSuccess(Run(run + "--suffix=b --recompute=auto", Start::kAlone, memory(some)),
+                {"recompute   every:2 (auto: the least that fits into", "trained 2 updates"});
+  EXPECT_EQ(Json("run/vit_micro/shapes/b/run/config.json")["recompute"], "every:2");
+  // What it became stays with the run, also where there is memory enough.
+  ExpectSuccess(Run("train --device=null --steps=3 --resume=run/vit_micro/shapes/b/run"), {"recompute   every:2"});
+
+  ExpectRefused(
+      Run(run + "--suffix=c", Start::kAlone, memory(some)),
+      {"out of memory", fmt::format("--recompute=every:2 takes {:.1f} MB instead of {:.1f} MB, which would fit",
+                                    static_cast<double>(some) / 1e6, static_cast<double>(whole) / 1e6)});
+  ExpectRefused(
+      Run(run + "--suffix=d --recompute=auto", Start::kAlone, memory(least - 1)),
+      {"--recompute=auto", fmt::format("{:.1f} MB even with --recompute=blocks", static_cast<double>(least) / 1e6)});
+  ExpectRefused(Run(run + "--recompute=auto --batch_size=auto"), {"both ask what fits; give one of them"});
+
+  const CommandResult explained =
+      Run("explain --steps=2 --device=null --recompute=auto " + model, Start::kAlone, memory(some));
+  ExpectSuccess(explained, {"--recompute=auto is every:2 here",
+                            fmt::format("--recompute=every:2: {:.1f} MB instead of {:.1f} MB",
+                                        static_cast<double>(some) / 1e6, static_cast<double>(whole) / 1e6)});
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -5,8 +5,10 @@
 #include "core/base/logging.h"
 #include "core/base/names.h"
 #include "core/graph/op.h"
+#include "core/parallel/recompute.h"
 #include "core/runtime/plugins/doctor.h"
 #include "core/runtime/plugins/registry.h"
+#include "core/train/fitting.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
 #include "tools/switchyard/commands.h"
@@ -44,6 +46,15 @@ StatusOr<std::unique_ptr<Dataset>> NamedData(const Settings& settings) {
   return std::unique_ptr<Dataset>();
 }
 
+// What is saved and what it costs.
+std::string RecomputeLine(const std::string& setting, const TrainingPlans& plans, const TrainingPlans& kept) {
+  const auto bytes = static_cast<double>(plans.PlannedBytes()), before = static_cast<double>(kept.PlannedBytes());
+  return fmt::format(
+      "--recompute={}: {:.1f} MB instead of {:.1f} MB ({:.3f} x), {:.3f} GFLOP instead of {:.3f} ({:.3f} x)\n", setting,
+      bytes / 1e6, before / 1e6, bytes / before, plans.Report().flops / 1e9, kept.Report().flops / 1e9,
+      plans.Report().flops / kept.Report().flops);
+}
+
 }  // namespace
 
 Status ExplainCommand(const CommandLine& line) {
@@ -52,7 +63,7 @@ Status ExplainCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const auto data, NamedData(line.settings));
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, data.get(), world));
   if (ShowSettings(setup.settings, 0)) return OkStatus();
-  const TrainConfig& c = setup.config;
+  TrainConfig c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   std::optional<int64_t> updates = c.steps;
   if (data != nullptr) {
@@ -60,10 +71,23 @@ Status ExplainCommand(const CommandLine& line) {
     updates = timetable.updates;
   }
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
+  const bool automatic = c.recompute == kAutoRecompute;
+  if (automatic) {
+    SY_ASSIGN_OR_RETURN(const RecomputeChoice choice,
+                        LeastRecompute(c, setup.model, *here, world, updates.value_or(1), DeviceBytesOf(*here)));
+    c.recompute = choice.setting;
+  }
   TrainingPlans plans;
   SY_RETURN_IF_ERROR(
       plans.CompileRun(c, setup.model, world, updates.value_or(1), *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
+  TrainingPlans kept;  // the same run with nothing computed again
+  if (c.recompute != "none") {
+    TrainConfig without = c;
+    without.recompute = "none";
+    SY_RETURN_IF_ERROR(
+        kept.CompileRun(without, setup.model, world, updates.value_or(1), *here->device, here->reference.get()));
+  }
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
     for (const ArenaBytes& line : report.memory) classes[line.arena] = line.bytes;
@@ -79,7 +103,8 @@ Status ExplainCommand(const CommandLine& line) {
                                                {"gflop_per_step", report.flops / 1e9},
                                                {"wire_bytes", report.wire_bytes},
                                                {"memory_bytes", plans.PlannedBytes()},
-                                               {"memory_by_class", classes}})
+                                               {"memory_by_class", classes},
+                                               {"recompute", c.recompute}})
                            .dump(2));
     return OkStatus();
   }
@@ -87,6 +112,10 @@ Status ExplainCommand(const CommandLine& line) {
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", report.ToText());
+  if (c.recompute != "none") fmt::print("{}", RecomputeLine(c.recompute, plans, kept));
+  if (automatic)
+    fmt::print("--recompute=auto is {} here: {:.1f} MB planned, {:.1f} MB for this rank\n", c.recompute,
+               static_cast<double>(plans.PlannedBytes()) / 1e6, DeviceBytesOf(*here) / 1e6);
   if (!updates)
     fmt::print(
         "not counted: 4 bytes of state for each update of the run but the first; --dataset or --steps says how "

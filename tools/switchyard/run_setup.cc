@@ -3,7 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
+#include "core/parallel/recompute.h"
 #include "core/runtime/plugins/registry.h"
+#include "core/train/fitting.h"
+#include "core/train/timetable.h"
 #include "models/foreign_format.h"
 #include "models/weights.h"
 #include "tools/switchyard/foreign_weights.h"
@@ -120,6 +123,8 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
   SY_ASSIGN_OR_RETURN(setup.automatic_batch, DecideBatch(setup.settings, info, world));
+  if (setup.automatic_batch && setup.settings.Value("recompute") == kAutoRecompute)
+    return InvalidArgument("--batch_size=auto and --recompute=auto both ask what fits; give one of them");
   setup.config = RunConfigOf(setup.settings, resolved);
   SY_RETURN_IF_ERROR(CheckTrainConfig(setup.config));
 
@@ -190,8 +195,20 @@ Status ChooseBatch(RunSetup& setup, World& world) {
   TrainConfig& c = setup.config;
   const int64_t per_update = int64_t{world.size()} * c.accumulation;
   const auto limit = static_cast<int>(std::clamp<int64_t>(setup.train->size() / per_update, 1, 1 << 16));
-  SY_ASSIGN_OR_RETURN(c.batch_size, Trainer::LargestBatch(c, setup.model, world, limit, setup.train->size()));
+  SY_ASSIGN_OR_RETURN(c.batch_size, LargestBatch(c, setup.model, world, limit, setup.train->size()));
   c.global_batch_size = static_cast<int>(c.batch_size * per_update);
+  return OkStatus();
+}
+
+Status ChooseRecompute(RunSetup& setup, World& world) {
+  TrainConfig& c = setup.config;
+  if (c.recompute != kAutoRecompute) return OkStatus();
+  SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, setup.train->size(), world.size()));
+  SY_ASSIGN_OR_RETURN(const RecomputeChoice choice,
+                      LeastRecomputeOfAll(c, setup.model, world, timetable.updates, DeviceBytesOf(world)));
+  c.recompute = choice.setting;
+  const std::string source = fmt::format("auto: the least that fits into {:.1f} MB", DeviceBytesOf(world) / 1e6);
+  setup.settings.Replace("recompute", choice.setting, setup.settings.OriginOf("recompute"), source);
   return OkStatus();
 }
 

@@ -28,6 +28,8 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
 StatusOr<RunSetup> SetUpRun(const Settings& settings, const ProcessMap& processes);
 // --batch_size=auto: the largest power of two that fits, now that the device is open. Collective.
 Status ChooseBatch(RunSetup& setup, World& world);
+// --recompute=auto: the least that fits. Collective.
+Status ChooseRecompute(RunSetup& setup, World& world);
 DatasetOptions DatasetOptionsOf(const TrainConfig& config);
 WorldRequest WorldRequestOf(const TrainConfig& config);
 

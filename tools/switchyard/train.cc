@@ -90,6 +90,10 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
+  if (c.recompute != "none") {
+    const std::string& why = setup.settings.SourceOf("recompute");
+    fmt::print("  recompute   {}{}\n", c.recompute, why.starts_with("auto") ? fmt::format(" ({})", why) : "");
+  }
   fmt::print("  device      {}\n", world.choice.why);
   for (const auto& [name, alias] : setup.settings.Translated())
     fmt::print("  alias       {} is --{}={}\n", alias, name, ValueText(setup.settings.Value(name)));
@@ -157,6 +161,7 @@ Status TrainCommand(const CommandLine& line) {
   if (ShowSettings(setup.settings, processes.rank)) return OkStatus();
   return InWorld(setup.config, [&](World& world) -> Status {
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
+    SY_RETURN_IF_ERROR(ChooseRecompute(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer,
                         Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     if (setup.config.pretrained)
@@ -197,6 +202,7 @@ Status BenchCommand(const CommandLine& line) {
   return InWorld(setup.config, [&](World& world) -> Status {
     const auto start = std::chrono::steady_clock::now();
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
+    SY_RETURN_IF_ERROR(ChooseRecompute(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer,
                         Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
     const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

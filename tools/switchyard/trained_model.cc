@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/train/fitting.h"
 #include "models/foreign_format.h"
 #include "tools/switchyard/foreign_weights.h"
 
@@ -66,7 +67,7 @@ StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const 
   const int64_t share = std::clamp<int64_t>((data.size() + world.size() - 1) / world.size(), 1, 1 << 16);
   if (model.setup.automatic_batch) {
     const auto limit = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(share)));
-    SY_ASSIGN_OR_RETURN(c.batch_size, Trainer::LargestBatch(c, model.setup.model, world, limit, std::nullopt));
+    SY_ASSIGN_OR_RETURN(c.batch_size, LargestBatch(c, model.setup.model, world, limit, std::nullopt));
   }
   c.batch_size = static_cast<int>(std::min<int64_t>(c.batch_size, share));
   c.global_batch_size = c.batch_size * world.size();

@@ -1,0 +1,41 @@
+// What of a run fits into the device's memory, found from the exact plans of what is tried: nothing is allocated. Local
+// ranks that share a device share its memory. Not thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/train/config.h"
+#include "core/train/trainable_model.h"
+#include "core/train/world.h"
+
+namespace switchyard {
+
+// Bytes of the device that this rank may fill, as it was found when the world was joined.
+double DeviceBytesOf(const World& world);
+
+// The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device. samples: of the
+// training data, on which the run's length depends; nullopt: of a run that only evaluates. ResourceExhausted where not
+// even one sample fits. Collective.
+StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
+                           std::optional<int64_t> samples);
+
+// A value of --recompute, and what each rank's plans take with it.
+struct RecomputeChoice {
+  std::string setting;  // "none", "every:K", "blocks"
+  uint64_t bytes = 0;
+  bool fits = false;
+};
+
+// The value that computes the fewest blocks again and takes at most `available` bytes; where none does, the one that
+// takes the fewest. ranks: of the run, which need not be there; updates: Timetable::updates. config.recompute is not
+// looked at. Local.
+StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
+                                         int ranks, int64_t updates, double available);
+
+// --recompute=auto: the least with which the plans fit on every rank, the same on all; available: on this one.
+// ResourceExhausted where none does. Collective.
+StatusOr<RecomputeChoice> LeastRecomputeOfAll(const TrainConfig& config, const TrainableModel& model, World& world,
+                                              int64_t updates, double available);
+
+}  // namespace switchyard
