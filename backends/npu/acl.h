@@ -62,7 +62,7 @@ typedef enum aclDataType {
   ACL_BOOL = 12,
   ACL_BF16 = 27
 } aclDataType;
-typedef enum aclFormat { ACL_FORMAT_ND = 2 } aclFormat;
+typedef enum aclFormat { ACL_FORMAT_NCHW = 0, ACL_FORMAT_ND = 2, ACL_FORMAT_NCDHW = 30 } aclFormat;
 typedef enum aclrtMemMallocPolicy { ACL_MEM_MALLOC_HUGE_FIRST = 0 } aclrtMemMallocPolicy;
 typedef enum aclrtMemcpyKind {
   ACL_MEMCPY_HOST_TO_HOST = 0,
@@ -211,6 +211,39 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
   /* nn norm/layer_norm_grad_v3 */                                                                                     \
   OPERATOR(Matmul, const aclTensor* self, const aclTensor* mat2, aclTensor* out,                                       \
            int8_t cubeMathType) /* nn matmul/mat_mul_v3 */                                                             \
+  OPERATOR(Convolution, const aclTensor* input, const aclTensor* weight, const aclTensor* bias,                        \
+           const aclIntArray* stride, const aclIntArray* padding, const aclIntArray* dilation, bool transposed,        \
+           const aclIntArray* outputPadding, int64_t groups, aclTensor* output, int8_t cubeMathType)                   \
+  /* nn conv/convolution_forward */                                                                                    \
+  OPERATOR(ConvolutionBackward, const aclTensor* gradOutput, const aclTensor* input, const aclTensor* weight,          \
+           const aclIntArray* biasSizes, const aclIntArray* stride, const aclIntArray* padding,                        \
+           const aclIntArray* dilation, bool transposed, const aclIntArray* outputPadding, int groups,                 \
+           const aclBoolArray* outputMask, int8_t cubeMathType, aclTensor* gradInput, aclTensor* gradWeight,           \
+           aclTensor* gradBias)                                                                                        \
+  /* nn conv/convolution_backward */                                                                                   \
+  OPERATOR(BatchNorm, const aclTensor* input, const aclTensor* weight, const aclTensor* bias, aclTensor* runningMean,  \
+           aclTensor* runningVar, bool training, double momentum, double eps, aclTensor* output, aclTensor* saveMean,  \
+           aclTensor* saveInvstd)                                                                                      \
+  /* nn norm/batch_norm_v3 */                                                                                          \
+  OPERATOR(BatchNormBackward, const aclTensor* gradOut, const aclTensor* input, const aclTensor* weight,               \
+           const aclTensor* runningMean, const aclTensor* runningVar, const aclTensor* saveMean,                       \
+           const aclTensor* saveInvstd, bool training, double eps, const aclBoolArray* outputMask,                     \
+           aclTensor* gradInput, aclTensor* gradWeight, aclTensor* gradBias)                                           \
+  /* nn norm/batch_norm_grad_v3 */                                                                                     \
+  OPERATOR(MaxPool3dWithArgmax, const aclTensor* self, const aclIntArray* kernelSize, const aclIntArray* stride,       \
+           const aclIntArray* padding, const aclIntArray* dilation, bool ceilMode, aclTensor* out, aclTensor* indices) \
+  /* nn pooling/max_pool3d_with_argmax_v2 */                                                                           \
+  OPERATOR(MaxPool3dWithArgmaxBackward, const aclTensor* gradOutput, const aclTensor* self, const aclTensor* indices,  \
+           const aclIntArray* kernelSize, const aclIntArray* stride, const aclIntArray* padding,                       \
+           const aclIntArray* dilation, bool ceilMode, aclTensor* gradInput)                                           \
+  /* nn pooling/max_pool3d_grad_with_argmax */                                                                         \
+  OPERATOR(AvgPool3d, const aclTensor* self, const aclIntArray* kernelSize, const aclIntArray* stride,                 \
+           const aclIntArray* padding, bool ceilMode, bool countIncludePad, int64_t divisorOverride, aclTensor* out)   \
+  /* nn pooling/avg_pool3_d */                                                                                         \
+  OPERATOR(AvgPool3dBackward, const aclTensor* gradOutput, const aclTensor* self, const aclIntArray* kernelSize,       \
+           const aclIntArray* stride, const aclIntArray* padding, bool ceilMode, bool countIncludePad,                 \
+           int64_t divisorOverride, aclTensor* output)                                                                 \
+  /* nn pooling/avg_pool3_d_grad */                                                                                    \
   OPERATOR(IndexSelect, const aclTensor* self, int64_t dim, const aclTensor* index,                                    \
            aclTensor* out) /* nn index/gather_v2 */                                                                    \
   OPERATOR(IndexAdd, const aclTensor* self, int64_t dim, const aclTensor* index, const aclTensor* source,              \

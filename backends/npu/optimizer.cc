@@ -69,9 +69,11 @@ sy_status BuildOptimizerUpdate(Sequence& s, Request& r) {
   const auto a = r.Attributes<sy_optimizer_attributes>();
   if (a.kind < SY_OPTIMIZER_SGD || a.kind > SY_OPTIMIZER_ADAMW)
     return SY_FAIL(r.error, SY_UNSUPPORTED,
-                   "optimizer_update: kind %d; there are SGD, Adam and AdamW, LAMB and LARS run as simpler ops", a.kind);
+                   "optimizer_update: kind %d; there are SGD, Adam and AdamW, LAMB and LARS run as simpler ops",
+                   a.kind);
   if (a.half_copies)
-    return SY_FAIL(r.error, SY_UNSUPPORTED, "optimizer_update: no half copies; the graph converts what this op updated");
+    return SY_FAIL(r.error, SY_UNSUPPORTED,
+                   "optimizer_update: no half copies; the graph converts what this op updated");
   const size_t states = a.kind != SY_OPTIMIZER_SGD ? 2 : a.momentum != 0 ? 1 : 0, given = 2 + states;
   if (r.inputs.size() <= kScalars || (r.inputs.size() - kScalars) % given != 0)
     return SY_FAIL(r.error, SY_UNSUPPORTED,

@@ -112,6 +112,14 @@ Operand Operand::Transposed() const {
   return view;
 }
 
+Operand Operand::ChannelsFirst() const {
+  std::vector<int> axes = {0, static_cast<int>(dims.size()) - 1};
+  for (int axis = 1; axis + 1 < static_cast<int>(dims.size()); ++axis) axes.push_back(axis);
+  Operand view = Permuted(axes);
+  view.format = dims.size() == 5 ? ACL_FORMAT_NCDHW : ACL_FORMAT_NCHW;
+  return view;
+}
+
 Operand Operand::Part(size_t axis, int64_t begin, int64_t extent, int64_t step) const {
   Operand view = *this;
   view.offset += begin * strides[axis];
@@ -143,7 +151,7 @@ aclTensor* Handed::To(const Operand& operand) {
   int64_t extent = operand.offset + 1;  // elements from the home's first to the view's last
   for (size_t i = 0; i < operand.dims.size(); ++i) extent += (operand.dims[i] - 1) * operand.strides[i];
   tensors_.push_back(acl_.aclCreateTensor(operand.dims.data(), operand.dims.size(), operand.dtype,
-                                          operand.strides.data(), operand.offset, ACL_FORMAT_ND, &extent, 1,
+                                          operand.strides.data(), operand.offset, operand.format, &extent, 1,
                                           resolver_(operand)));
   return tensors_.back();
 }
@@ -220,15 +228,22 @@ Operand Sequence::ConstantOf(const std::string& bytes, aclDataType dtype, int64_
   return operand;
 }
 
-Operand Sequence::Constant(float value) {
-  return ConstantOf(std::string(reinterpret_cast<const char*>(&value), sizeof value), ACL_FLOAT, 1);
+Operand Sequence::Constant(float value) { return Constant(std::vector<float>{value}); }
+
+Operand Sequence::Constant(const std::vector<float>& values) {
+  return ConstantOf(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)), ACL_FLOAT,
+                    static_cast<int64_t>(values.size()));
+}
+
+Operand Sequence::Constant(const std::vector<int32_t>& values) {
+  return ConstantOf(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int32_t)),
+                    ACL_INT32, static_cast<int64_t>(values.size()));
 }
 
 Operand Sequence::Indices(int64_t count) {
   std::vector<int32_t> values(static_cast<size_t>(count));
   std::iota(values.begin(), values.end(), 0);
-  return ConstantOf(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int32_t)),
-                    ACL_INT32, count);
+  return Constant(values);
 }
 
 Operand Sequence::Wide(const Operand& x) {

@@ -36,12 +36,14 @@ struct Operand {
   aclDataType dtype = ACL_FLOAT;
   Dims dims, strides;
   int64_t offset = 0;
+  aclFormat format = ACL_FORMAT_ND;  // what its axes mean, for operators that ask
 
   int64_t count() const { return Count(dims); }
   bool IsContiguous() const;
   Operand Reshaped(const Dims& to) const;                // of a contiguous operand, to as many elements
   Operand Permuted(const std::vector<int>& axes) const;  // result axis i is axis axes[i]
   Operand Transposed() const;                            // the last two axes swapped
+  Operand ChannelsFirst() const;                         // of (N, spatial, C) the view (N, C, spatial), so named
   Operand Part(size_t axis, int64_t begin, int64_t extent, int64_t step = 1) const;
   Operand Expanded(const Dims& to) const;  // axes of extent 1 and missing leading ones repeated (stride 0)
   // Whether both begin in the same allocation: what was written to one needs no copy to the other.
@@ -137,7 +139,9 @@ class Sequence {
   }
 
   Operand Scratch(aclDataType dtype, const Dims& dims);
-  Operand Constant(float value);   // f32 (1)
+  Operand Constant(float value);                       // f32 (1)
+  Operand Constant(const std::vector<float>& values);  // f32
+  Operand Constant(const std::vector<int32_t>& values);
   Operand Indices(int64_t count);  // i32 (count): 0, 1, 2 …
 
   // f32, converted if need be.

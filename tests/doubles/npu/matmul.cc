@@ -9,8 +9,8 @@ namespace {
 constexpr uint64_t kWorkspace = 4096;  // what the operator asks for, so that callers have to give some
 
 // c (m, n) = a (m, k) · b (k, n), row-major.
-__attribute__((always_inline)) inline void Multiply(const float* a, const float* b, float* c, int64_t m, int64_t k,
-                                                    int64_t n) {
+__attribute__((always_inline)) inline void MultiplyBlocks(const float* a, const float* b, float* c, int64_t m,
+                                                          int64_t k, int64_t n) {
   constexpr int64_t kRows = 4, kDepth = 128, kColumns = 512;
   std::fill_n(c, m * n, 0.0f);
   for (int64_t p = 0; p < k; p += kDepth) {
@@ -44,18 +44,19 @@ __attribute__((always_inline)) inline void Multiply(const float* a, const float*
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) void MultiplyWide(const float* a, const float* b, float* c, int64_t m, int64_t k,
                                                       int64_t n) {
-  Multiply(a, b, c, m, k, n);
+  MultiplyBlocks(a, b, c, m, k, n);
 }
 #endif
 
-void MultiplyBest(const float* a, const float* b, float* c, int64_t m, int64_t k, int64_t n) {
+}  // namespace
+
+void Multiply(const float* a, const float* b, float* c, int64_t m, int64_t k, int64_t n) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return MultiplyWide(a, b, c, m, k, n);
 #endif
-  Multiply(a, b, c, m, k, n);
+  MultiplyBlocks(a, b, c, m, k, n);
 }
 
-}  // namespace
 }  // namespace simulator
 
 using namespace simulator;
@@ -87,7 +88,7 @@ NPU_EXPORT aclnnStatus aclnnMatmulGetWorkspaceSize(const aclTensor* self, const 
         const size_t rank = to.dims.size();
         const int64_t m = to.dims[rank - 2], n = to.dims[rank - 1], k = a_from.dims[rank - 1];
         for (int64_t batch = 0; batch < Count(to.dims) / (m * n); ++batch) {
-          MultiplyBest(a.data() + batch * m * k, b.data() + batch * k * n, c.data() + batch * m * n, m, k, n);
+          Multiply(a.data() + batch * m * k, b.data() + batch * k * n, c.data() + batch * m * n, m, k, n);
         }
         c.Finish();
         return {};

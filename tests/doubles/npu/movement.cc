@@ -127,23 +127,28 @@ NPU_EXPORT aclnnStatus aclnnIndexSelectGetWorkspaceSize(const aclTensor* self, i
   plan.Takes({self, index, out}).SameDtype({self, out});
   if (plan.ok()) {
     plan.Need(index->dtype == ACL_INT32 && index->dims.size() == 1, "index must be INT32 with one axis")
-        .Need(dim == 0 && self->dims.size() == 2, "simulated for rows of a matrix");
+        .Need(dim >= 0 && dim < static_cast<int64_t>(self->dims.size()), "dim is out of range");
   }
-  if (plan.ok()) plan.Shape(out, {index->dims[0], self->dims[1]});
+  const auto axis = static_cast<size_t>(dim);
+  if (plan.ok()) {
+    Dims dims = self->dims;
+    dims[axis] = index->dims[0];
+    plan.Shape(out, dims);
+  }
   if (!plan.ok()) return plan.code();
   return plan.Give(
-      [table = *self, rows = *index, to = *out]() -> Outcome {
+      [axis, table = *self, rows = *index, to = *out]() -> Outcome {
         const Read<double> which(rows, rows.dims);
         if (!which.valid() || Begin(table) == nullptr || Begin(to) == nullptr) return LostMemory("aclnnIndexSelect");
         for (int64_t i = 0; i < rows.dims[0]; ++i) {
           const auto row = static_cast<int64_t>(which[i]);
-          if (row < 0 || row >= table.dims[0])
+          if (row < 0 || row >= table.dims[axis])
             return {ACL_ERROR_RT_AICORE_EXCEPTION,
                     "aclnnIndexSelect: index " + std::to_string(row) + " is out of range"};
           aclTensor from = table, target = to;
-          from.dims[0] = target.dims[0] = 1;
-          from.offset += row * table.strides[0];
-          target.offset += i * to.strides[0];
+          from.dims[axis] = target.dims[axis] = 1;
+          from.offset += row * table.strides[axis];
+          target.offset += i * to.strides[axis];
           if (const Outcome copied = Copy(target, from); copied.code != ACL_SUCCESS) return copied;
         }
         return {};

@@ -250,10 +250,10 @@ aclnnStatus Launch(void* workspace, uint64_t workspace_bytes, aclOpExecutor* exe
 using namespace simulator;
 
 NPU_EXPORT aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDimsNum, aclDataType dataType,
-                                      const int64_t* stride, int64_t offset, aclFormat, const int64_t*, uint64_t,
+                                      const int64_t* stride, int64_t offset, aclFormat format, const int64_t*, uint64_t,
                                       void* tensorData) {
-  return new aclTensor{dataType, Dims(viewDims, viewDims + viewDimsNum), Dims(stride, stride + viewDimsNum), offset,
-                       tensorData};
+  return new aclTensor{
+      dataType, Dims(viewDims, viewDims + viewDimsNum), Dims(stride, stride + viewDimsNum), offset, tensorData, format};
 }
 NPU_EXPORT aclnnStatus aclDestroyTensor(const aclTensor* tensor) {
   delete tensor;

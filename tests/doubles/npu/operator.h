@@ -101,6 +101,9 @@ class Planner {
   aclnnStatus code_ = ACL_SUCCESS;
 };
 
+// c (m, n) = a (m, k) · b (k, n), row-major, in f32.
+void Multiply(const float* a, const float* b, float* c, int64_t m, int64_t k, int64_t n);
+
 // The second phase.
 aclnnStatus Launch(void* workspace, uint64_t workspace_bytes, aclOpExecutor* executor, aclrtStream stream);
 

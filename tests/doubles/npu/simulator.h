@@ -63,6 +63,7 @@ struct aclTensor {
   std::vector<int64_t> dims, strides;
   int64_t offset;  // elements
   void* address;
+  aclFormat format;
 };
 struct aclOpExecutor {
   const char* name;
