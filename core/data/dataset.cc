@@ -72,6 +72,22 @@ const std::vector<DatasetRow>& Rows() {
          return OpenMaskFolders(options.name, path, split);
        },
        Content::kMaskedImages},
+      {"hippocampus3d",
+       "230 MRI volumes of the hippocampus, 48 x 64 x 48, 3 classes (IDX; 13 MB; Medical Segmentation Decathlon, "
+       "Task04, padded and scaled to bytes)",
+       true, std::nullopt,
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenVolumes(options.name, path, split, {"background", "anterior", "posterior"});
+       },
+       Content::kMaskedVolumes},
+      {"volume",
+       "your NIfTI and .npy volumes: --data=FOLDER with train/images/NAME.nii.gz and train/labels/NAME.nii.gz, val/... "
+       "alike, or train-images-idx4-ubyte[.gz] and so on",
+       true, std::nullopt,
+       [](const DatasetOptions& options, const std::string& path, Split split) {
+         return OpenVolumes(options.name, path, split);
+       },
+       Content::kMaskedVolumes},
       {"shapes", "drawn on the fly, learnable, needs no file: 10 kinds of shapes, 32 x 32 colour", false, std::nullopt,
        [](const DatasetOptions& options, const std::string&, Split split) -> Opened {
          return MakeShapes(options, split);

@@ -18,6 +18,9 @@ struct IdxArray {
   std::vector<uint8_t> bytes;
 };
 StatusOr<IdxArray> ReadIdx(const std::string& path);
+// The file <prefix>-<kind>* of a split in a folder: prefix is train, or t10k, test, val or validation; kind is images
+// or labels. NotFound names what was looked for.
+StatusOr<std::string> FindIdx(const std::string& folder, Split split, const std::string& kind);
 
 // <prefix>-images* and <prefix>-labels* in the folder `path`; prefix is train, or t10k, test or val. Images (N, H, W)
 // or (N, H, W, C). Without class names, the numbers up to the largest training label are (or up to the largest of the
@@ -50,6 +53,16 @@ StatusOr<std::unique_ptr<Dataset>> OpenCityscapes(const std::string& path, Split
 // CamVid as one tar of photographs, camvid_images.tar, with {train,val,test}-labels-idx3-ubyte[.gz] (N, H, W), of which
 // record i belongs to line i of {train,val,test}-files.txt. Label 11, unlabelled, is ignored.
 StatusOr<std::unique_ptr<Dataset>> OpenCamVid(const std::string& path, Split split);
+
+// Whether the last part of the path ends as files of volumes do: .nii, .nii.gz, .npy.
+bool IsVolumeName(const std::string& path);
+
+// Volumes with masks in a folder: split/images/NAME and split/labels/NAME, each .nii, .nii.gz or .npy of equal extents;
+// split is train, or val, validation or valid, or test. Class names, background first, are the lines of classes.txt, or
+// the numbers up to the largest training label, for which all training labels are read. Or pairs of IDX files (N, D, H,
+// W), found as those of images; class_names is for them.
+StatusOr<std::unique_ptr<Dataset>> OpenVolumes(const std::string& name, const std::string& path, Split split,
+                                               std::vector<std::string> class_names = {});
 
 // A few random images again and again, for throughput.
 std::unique_ptr<Dataset> MakeSynthetic(const DatasetOptions& options, Split split);

@@ -45,7 +45,18 @@ std::string FindIdxFile(const std::vector<std::string>& files, const std::vector
   return "";
 }
 
-StatusOr<std::string> RequireIdxFile(const std::string& folder, Split split, const std::string& kind) {
+StatusOr<IdxArray> ReadLabels(const std::string& path) {
+  SY_ASSIGN_OR_RETURN(IdxArray labels, ReadIdx(path));
+  if (labels.dims.size() != 1) {
+    return InvalidArgument("{}: expected one label per image, found labels of {} dimensions (masks?)", path,
+                           labels.dims.size());
+  }
+  return labels;
+}
+
+}  // namespace
+
+StatusOr<std::string> FindIdx(const std::string& folder, Split split, const std::string& kind) {
   std::error_code error;
   std::vector<std::string> files, prefixes = {"train"};
   if (split == Split::kValidation) prefixes = {"val", "validation", "t10k", "test"};
@@ -59,17 +70,6 @@ StatusOr<std::string> RequireIdxFile(const std::string& folder, Split split, con
   return NotFound("{}: expected a file {}-{}-idx*-ubyte or the same with .gz, found none{}", folder, prefixes[0], kind,
                   error ? " (not a folder that can be read)" : "");
 }
-
-StatusOr<IdxArray> ReadLabels(const std::string& path) {
-  SY_ASSIGN_OR_RETURN(IdxArray labels, ReadIdx(path));
-  if (labels.dims.size() != 1) {
-    return InvalidArgument("{}: expected one label per image, found labels of {} dimensions (masks?)", path,
-                           labels.dims.size());
-  }
-  return labels;
-}
-
-}  // namespace
 
 StatusOr<IdxArray> ReadIdx(const std::string& path) {
   IdxArray array;
@@ -109,8 +109,8 @@ StatusOr<std::unique_ptr<Dataset>> OpenIdx(const std::string& name, const std::s
   auto dataset = std::make_unique<IdxDataset>();
   dataset->name_ = name;
   dataset->augmentation_ = augmentation;
-  SY_ASSIGN_OR_RETURN(dataset->images_path_, RequireIdxFile(path, split, "images"));
-  SY_ASSIGN_OR_RETURN(const std::string labels_path, RequireIdxFile(path, split, "labels"));
+  SY_ASSIGN_OR_RETURN(dataset->images_path_, FindIdx(path, split, "images"));
+  SY_ASSIGN_OR_RETURN(const std::string labels_path, FindIdx(path, split, "labels"));
   SY_ASSIGN_OR_RETURN(dataset->labels_, ReadLabels(labels_path));
   SY_ASSIGN_OR_RETURN(dataset->images_, ReadIdx(dataset->images_path_));
 
@@ -131,7 +131,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenIdx(const std::string& name, const std::s
   }
 
   if (class_names.empty()) {
-    const auto train_path = RequireIdxFile(path, Split::kTrain, "labels");
+    const auto train_path = FindIdx(path, Split::kTrain, "labels");
     SY_ASSIGN_OR_RETURN(const IdxArray named, ReadLabels(train_path.ok() ? *train_path : labels_path));
     const int largest = *std::max_element(named.bytes.begin(), named.bytes.end());
     for (int label = 0; label <= largest; ++label) class_names.push_back(fmt::format("{}", label));

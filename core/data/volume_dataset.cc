@@ -1,0 +1,233 @@
+// Volumes with masks: folders of NIfTI and .npy files, and pairs of IDX files of four dimensions.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "core/data/files.h"
+#include "core/data/formats.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostClasses = 255;  // 255 itself is kIgnoredClass
+
+std::string Extents(const Volume& v) { return fmt::format("{} x {} x {}", v.depth, v.height, v.width); }
+
+// A label that no class has, or one that is no class at all.
+Status CheckLabel(const std::string& path, double label, size_t classes) {
+  if (label == kIgnoredClass || (label >= 0 && label < static_cast<double>(classes) && label == std::floor(label)))
+    return OkStatus();
+  return DataLoss("{}: expected labels that are whole numbers below {}, or {} for what does not count, found {}", path,
+                  classes, kIgnoredClass, label);
+}
+
+std::vector<std::string> Numbers(int largest) {
+  std::vector<std::string> names;
+  for (int label = 0; label <= largest; ++label) names.push_back(fmt::format("{}", label));
+  return names;
+}
+
+class MaskedVolumes : public Dataset {
+ public:
+  explicit MaskedVolumes(std::string name) : name_(std::move(name)) {}
+  std::string name() const override { return name_; }
+  Content content() const override { return Content::kMaskedVolumes; }
+  int channels() const override { return 1; }
+  const std::vector<std::string>& class_names() const override { return class_names_; }
+
+  std::string name_;
+  std::vector<std::string> class_names_;
+};
+
+class VolumeFiles : public MaskedVolumes {
+ public:
+  using MaskedVolumes::MaskedVolumes;
+  int64_t size() const override { return static_cast<int64_t>(pairs_.size()); }
+  std::string Path(int64_t index) const override { return pairs_[static_cast<size_t>(index)].image; }
+
+  Status Read(int64_t index, Sample* sample) const override {
+    const Pair& pair = pairs_[static_cast<size_t>(index)];
+    SY_ASSIGN_OR_RETURN(sample->volume, ReadVolume(pair.image));
+    SY_ASSIGN_OR_RETURN(const Volume labels, ReadVolume(pair.label));
+    if (Extents(labels) != Extents(sample->volume)) {
+      return DataLoss("{}: expected labels for the {} voxels of {}, found {}", pair.label, Extents(sample->volume),
+                      pair.image, Extents(labels));
+    }
+    sample->voxels.resize(labels.voxels.size());
+    for (size_t i = 0; i < labels.voxels.size(); ++i) {
+      SY_RETURN_IF_ERROR(CheckLabel(pair.label, labels.voxels[i], class_names_.size()));
+      sample->voxels[i] = static_cast<uint8_t>(labels.voxels[i]);
+    }
+    return OkStatus();
+  }
+
+  struct Pair {
+    std::string image, label;
+  };
+  std::vector<Pair> pairs_;
+};
+
+class IdxVolumes : public MaskedVolumes {
+ public:
+  using MaskedVolumes::MaskedVolumes;
+  int64_t size() const override { return images_.dims[0]; }
+  std::string Path(int64_t index) const override { return fmt::format("{}[{}]", images_path_, index); }
+
+  Status Read(int64_t index, Sample* sample) const override {
+    Volume& v = sample->volume;
+    v.depth = images_.dims[1], v.height = images_.dims[2], v.width = images_.dims[3];
+    v.stored = VoxelType::kU8;
+    v.nifti = false;
+    const int64_t count = v.depth * v.height * v.width;
+    v.voxels.assign(images_.bytes.begin() + index * count, images_.bytes.begin() + (index + 1) * count);
+    sample->voxels.assign(labels_.bytes.begin() + index * count, labels_.bytes.begin() + (index + 1) * count);
+    return OkStatus();
+  }
+
+  std::string images_path_;
+  IdxArray images_, labels_;
+};
+
+// The volume files of a folder by name.
+StatusOr<std::map<std::string, std::string>> VolumesIn(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (IsVolumeName(name)) files[name] = at->path().string();
+  }
+  if (error) return NotFound("{}: cannot list the folder: {}", folder, error.message());
+  if (files.empty()) return NotFound("{}: expected .nii, .nii.gz or .npy files, found none", folder);
+  return files;
+}
+
+// The split's folder below `path`; "" where there is none.
+std::string SplitFolderOf(const std::string& path, Split split) {
+  std::vector<std::string> names = {"train"};
+  if (split == Split::kValidation) names = {"val", "validation", "valid", "test"};
+  if (split == Split::kTest) names = {"test", "val", "validation", "valid"};
+  for (const std::string& name : names) {
+    std::error_code ignored;
+    if (fs::is_directory(fs::path(path) / name / "images", ignored)) return (fs::path(path) / name).string();
+  }
+  return "";
+}
+
+// classes.txt, a name a line; without one, the numbers up to the largest label of the files.
+StatusOr<std::vector<std::string>> ClassesOf(const std::string& path, const std::vector<VolumeFiles::Pair>& pairs) {
+  const std::string listed = (fs::path(path) / "classes.txt").string();
+  std::error_code ignored;
+  if (fs::exists(listed, ignored)) {
+    std::vector<uint8_t> bytes;
+    SY_RETURN_IF_ERROR(ReadWholeFile(listed, &bytes));
+    std::vector<std::string> names;
+    for (auto at = bytes.begin(); at != bytes.end();) {
+      const auto line = std::find(at, bytes.end(), '\n');
+      std::string name(at, line);
+      if (!name.empty() && name.back() == '\r') name.pop_back();
+      if (!name.empty()) names.push_back(std::move(name));
+      at = line == bytes.end() ? line : line + 1;
+    }
+    if (names.size() < 2 || names.size() > kMostClasses) {
+      return InvalidArgument("{}: expected the names of 2 to {} classes, one a line and the background first, found {}",
+                             listed, kMostClasses, names.size());
+    }
+    return names;
+  }
+  int largest = 1;
+  for (const auto& pair : pairs) {
+    SY_ASSIGN_OR_RETURN(const Volume labels, ReadVolume(pair.label));
+    for (const float label : labels.voxels) {
+      SY_RETURN_IF_ERROR(CheckLabel(pair.label, label, kMostClasses));
+      if (label != kIgnoredClass) largest = std::max(largest, static_cast<int>(label));
+    }
+  }
+  return Numbers(largest);
+}
+
+StatusOr<std::vector<VolumeFiles::Pair>> PairsIn(const std::string& folder) {
+  SY_ASSIGN_OR_RETURN(const auto images, VolumesIn((fs::path(folder) / "images").string()));
+  SY_ASSIGN_OR_RETURN(const auto labels, VolumesIn((fs::path(folder) / "labels").string()));
+  std::vector<VolumeFiles::Pair> pairs;
+  for (const auto& [name, image] : images) {
+    const auto label = labels.find(name);
+    if (label == labels.end())
+      return NotFound("{}: expected its labels in {}, found none", image,
+                      (fs::path(folder) / "labels" / name).string());
+    pairs.push_back({image, label->second});
+  }
+  return pairs;
+}
+
+StatusOr<std::unique_ptr<Dataset>> OpenVolumeFiles(const std::string& name, const std::string& path, Split split) {
+  const std::string folder = SplitFolderOf(path, split);
+  if (folder.empty()) {
+    return NotFound(
+        "{}: expected {}/images and {}/labels with volumes of the same names (.nii, .nii.gz or .npy), or "
+        "{}-images-idx4-ubyte[.gz] and {}-labels-idx4-ubyte[.gz], found neither",
+        path, SplitName(split), SplitName(split), SplitName(split), SplitName(split));
+  }
+  auto dataset = std::make_unique<VolumeFiles>(name);
+  SY_ASSIGN_OR_RETURN(dataset->pairs_, PairsIn(folder));
+  const std::string train = SplitFolderOf(path, Split::kTrain);
+  std::vector<VolumeFiles::Pair> telling = dataset->pairs_;
+  if (!train.empty()) {
+    SY_ASSIGN_OR_RETURN(telling, PairsIn(train));
+  }
+  SY_ASSIGN_OR_RETURN(dataset->class_names_, ClassesOf(path, telling));
+  return dataset;
+}
+
+// The labels of a split, with the extents of its images.
+StatusOr<IdxArray> ReadIdxVolumes(const std::string& path) {
+  SY_ASSIGN_OR_RETURN(IdxArray array, ReadIdx(path));
+  if (array.dims.size() == 4) return array;
+  return InvalidArgument("{}: expected volumes (N, D, H, W), found ({})", path, fmt::join(array.dims, ", "));
+}
+
+StatusOr<std::unique_ptr<Dataset>> OpenIdxVolumes(const std::string& name, const std::string& path, Split split,
+                                                  std::vector<std::string> class_names) {
+  auto dataset = std::make_unique<IdxVolumes>(name);
+  SY_ASSIGN_OR_RETURN(dataset->images_path_, FindIdx(path, split, "images"));
+  SY_ASSIGN_OR_RETURN(const std::string labels_path, FindIdx(path, split, "labels"));
+  SY_ASSIGN_OR_RETURN(dataset->images_, ReadIdxVolumes(dataset->images_path_));
+  SY_ASSIGN_OR_RETURN(dataset->labels_, ReadIdxVolumes(labels_path));
+  if (dataset->labels_.dims != dataset->images_.dims) {
+    return DataLoss("{}: expected labels ({}), as the volumes of {}, found ({})", labels_path,
+                    fmt::join(dataset->images_.dims, ", "), dataset->images_path_,
+                    fmt::join(dataset->labels_.dims, ", "));
+  }
+  if (class_names.empty()) {
+    const auto train_path = FindIdx(path, Split::kTrain, "labels");
+    SY_ASSIGN_OR_RETURN(const IdxArray telling, ReadIdx(train_path.ok() ? *train_path : labels_path));
+    int largest = 1;
+    for (const uint8_t label : telling.bytes) {
+      if (label != kIgnoredClass) largest = std::max<int>(largest, label);
+    }
+    class_names = Numbers(largest);
+  }
+  dataset->class_names_ = std::move(class_names);
+  for (const uint8_t label : dataset->labels_.bytes)
+    SY_RETURN_IF_ERROR(CheckLabel(labels_path, label, dataset->class_names_.size()));
+  return dataset;
+}
+
+}  // namespace
+
+bool IsVolumeName(const std::string& name) {
+  const std::string file = fs::path(name).filename().string();
+  const auto ends = [&](const char* end) { return absl::EndsWithIgnoreCase(file, end); };
+  return !file.empty() && file[0] != '.' && (ends(".nii") || ends(".nii.gz") || ends(".npy"));
+}
+
+StatusOr<std::unique_ptr<Dataset>> OpenVolumes(const std::string& name, const std::string& path, Split split,
+                                               std::vector<std::string> class_names) {
+  if (FindIdx(path, split, "images").ok()) return OpenIdxVolumes(name, path, split, std::move(class_names));
+  return OpenVolumeFiles(name, path, split);
+}
+
+}  // namespace switchyard

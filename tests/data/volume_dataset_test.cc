@@ -1,0 +1,147 @@
+// Datasets of volumes with masks: folders of files, and IDX pairs.
+#include <cstring>
+
+#include "core/data/files.h"
+#include "core/data/formats.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/data/files_for_tests.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+StatusOr<std::unique_ptr<Dataset>> OpenData(const std::string& name, const std::string& data, Split split) {
+  DatasetOptions options;
+  options.name = name;
+  options.data = data;
+  options.download = false;
+  return OpenDataset(options, split);
+}
+
+std::string Error(const Status& status) { return status.ok() ? "no error" : Message(status); }
+
+// A volume of bytes, or of floats, as .npy.
+template <typename T>
+Bytes Npy(const std::vector<T>& values, const std::string& shape) {
+  const std::string descr = sizeof(T) == 1 ? "|u1" : "<f4";
+  std::string text = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  text.resize(117, ' ');
+  text += '\n';
+  Bytes bytes = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, 118, 0};
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  const auto* const first = reinterpret_cast<const uint8_t*>(values.data());
+  bytes.insert(bytes.end(), first, first + values.size() * sizeof(T));
+  return bytes;
+}
+
+class VolumeFolder : public ::testing::Test {
+ protected:
+  VolumeFolder() {
+    folder_.Write("train/images/b.npy", Npy<float>({1, 2, 3, 4}, "(1, 2, 2)"));
+    folder_.Write("train/images/a.npy", Npy<float>({5, 6}, "(2, 1, 1)"));
+    folder_.Write("train/images/.hidden.npy", {});
+    folder_.Write("train/labels/b.npy", Npy<uint8_t>({0, 2, 255, 1}, "(1, 2, 2)"));
+    folder_.Write("train/labels/a.npy", Npy<float>({1, 0}, "(2, 1, 1)"));
+    folder_.Write("val/images/c.npy", Npy<float>({7}, "(1, 1, 1)"));
+    folder_.Write("val/labels/c.npy", Npy<uint8_t>({1}, "(1, 1, 1)"));
+  }
+  StatusOr<std::unique_ptr<Dataset>> Train() const { return OpenData("volume", folder_.path(), Split::kTrain); }
+  TemporaryFolder folder_;
+};
+
+TEST_F(VolumeFolder, PairsFilesByNameAndCountsClassesInTheTrainingLabels) {
+  const auto train = Train();
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_EQ((*train)->size(), 2);
+  EXPECT_EQ((*train)->content(), Content::kMaskedVolumes);
+  EXPECT_THAT((*train)->class_names(), ElementsAre("0", "1", "2"));
+  const auto a = (*train)->Get(0), b = (*train)->Get(1);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->volume.depth, 2);
+  EXPECT_THAT(a->voxels, ElementsAre(1, 0));
+  EXPECT_THAT(b->volume.voxels, ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(b->voxels, ElementsAre(0, 2, kIgnoredClass, 1));
+  const auto validation = OpenData("volume", folder_.path(), Split::kValidation);
+  ASSERT_TRUE(validation.ok()) << Message(validation.status());
+  EXPECT_EQ((*validation)->size(), 1);
+  EXPECT_EQ((*validation)->class_names(), (*train)->class_names());
+}
+
+TEST_F(VolumeFolder, TakesClassNamesFromTheirFile) {
+  folder_.Write("classes.txt", {'n', 'o', 'n', 'e', '\r', '\n', 'o', 'n', 'e', '\n', '\n', 't', 'w', 'o'});
+  const auto train = Train();
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_THAT((*train)->class_names(), ElementsAre("none", "one", "two"));
+  folder_.Write("classes.txt", {'n', 'o', 'n', 'e', '\n', 'o', 'n', 'e'});
+  EXPECT_THAT(Error((*Train())->Get(1).status()),
+              AllOf(HasSubstr("labels/b.npy"), HasSubstr("below 2"), HasSubstr("found 2")));
+  folder_.Write("classes.txt", {'x'});
+  EXPECT_THAT(Error(Train().status()), AllOf(HasSubstr("classes.txt"), HasSubstr("2 to 255"), HasSubstr("found 1")));
+}
+
+TEST_F(VolumeFolder, RefusesWhatDoesNotBelongTogetherNamingTheFile) {
+  folder_.Write("train/labels/a.npy", Npy<uint8_t>({1, 0}, "(1, 2, 1)"));
+  EXPECT_THAT(Error((*Train())->Get(0).status()),
+              AllOf(HasSubstr("labels/a.npy"), HasSubstr("2 x 1 x 1"), HasSubstr("found 1 x 2 x 1")));
+  folder_.Write("train/labels/a.npy", Npy<float>({0.5f, 0}, "(2, 1, 1)"));
+  EXPECT_THAT(Error(Train().status()), AllOf(HasSubstr("labels/a.npy"), HasSubstr("whole numbers"), HasSubstr("0.5")));
+  folder_.Write("train/images/z.npy", Npy<float>({1}, "(1, 1, 1)"));
+  EXPECT_THAT(Error(Train().status()), AllOf(HasSubstr("images/z.npy"), HasSubstr("labels/z.npy"), HasSubstr("none")));
+}
+
+TEST(VolumeFolders, SayWhatTheyExpect) {
+  const TemporaryFolder folder;
+  folder.Write("train/a.txt", {1});
+  EXPECT_THAT(Error(OpenData("volume", folder.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("train/images"), HasSubstr("train-images-idx4-ubyte")));
+  folder.Write("train/images/a.txt", {1});
+  EXPECT_THAT(Error(OpenData("volume", folder.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("train/images"), HasSubstr(".nii.gz"), HasSubstr("none")));
+}
+
+class VolumePairs : public ::testing::Test {
+ protected:
+  VolumePairs() {
+    folder_.Write("train-images-idx4-ubyte.gz", GzipBytes(IdxBytes({2, 1, 2, 2}, {9, 8, 7, 6, 5, 4, 3, 2})));
+    folder_.Write("train-labels-idx4-ubyte", IdxBytes({2, 1, 2, 2}, {0, 1, 2, 0, 0, 0, 1, 255}));
+    folder_.Write("test-images-idx4-ubyte", IdxBytes({1, 1, 1, 2}, {1, 2}));
+    folder_.Write("test-labels-idx4-ubyte", IdxBytes({1, 1, 1, 2}, {1, 0}));
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(VolumePairs, AreVolumesToo) {
+  for (const std::string name : {"volume", "hippocampus3d"}) {
+    const auto train = OpenData(name, folder_.path(), Split::kTrain);
+    ASSERT_TRUE(train.ok()) << Message(train.status());
+    EXPECT_EQ((*train)->size(), 2);
+    EXPECT_EQ((*train)->class_names().size(), 3u);
+    const auto second = (*train)->Get(1);
+    ASSERT_TRUE(second.ok());
+    EXPECT_THAT(second->volume.voxels, ElementsAre(5, 4, 3, 2));
+    EXPECT_THAT(second->voxels, ElementsAre(0, 0, 1, 255));
+    const auto validation = OpenData(name, folder_.path(), Split::kValidation);
+    ASSERT_TRUE(validation.ok()) << Message(validation.status());
+    EXPECT_EQ((*validation)->Get(0)->volume.width, 2);
+    EXPECT_NE((*validation)->Checksum(), (*train)->Checksum());
+  }
+}
+
+TEST_F(VolumePairs, MustAgree) {
+  folder_.Write("train-labels-idx4-ubyte", IdxBytes({2, 2, 1, 2}, {0, 1, 2, 0, 0, 0, 1, 0}));
+  EXPECT_THAT(Error(OpenData("volume", folder_.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("train-labels"), HasSubstr("2, 1, 2, 2"), HasSubstr("found (2, 2, 1, 2)")));
+  folder_.Write("train-labels-idx4-ubyte", IdxBytes({2, 1, 2, 2}, {0, 1, 7, 0, 0, 0, 1, 0}));
+  EXPECT_THAT(Error(OpenData("hippocampus3d", folder_.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("train-labels"), HasSubstr("below 3"), HasSubstr("found 7")));
+  folder_.Write("train-labels-idx4-ubyte", IdxBytes({2, 2, 2}, {0, 1, 7, 0, 0, 0, 1, 0}));
+  EXPECT_THAT(Error(OpenData("volume", folder_.path(), Split::kTrain).status()),
+              AllOf(HasSubstr("train-labels"), HasSubstr("(N, D, H, W)"), HasSubstr("(2, 2, 2)")));
+}
+
+}  // namespace
+}  // namespace switchyard
