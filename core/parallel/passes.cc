@@ -29,6 +29,21 @@ Value Shown(Graph& graph, const std::string& name) {
   throw BuildError("the graph has no output " + name);
 }
 
+// What a loss sums over the ranks of the data group is summed already where there is one.
+void ApplyRankSums(Program& program, const ProgramOptions& o) {
+  if (o.mesh.data > 1) return;
+  for (NamedGraph& plan : program.plans) {
+    if (!plan.trains) continue;
+    const Graph source = plan.graph;
+    RewritePlan(plan, "rank_sums", [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+      const Node& node = source.node(id);
+      if (node.op != "all_reduce" || node.attributes.as<sy_collective_attributes>().group != kDataGroup)
+        return std::nullopt;
+      return r.Map(node.inputs);
+    });
+  }
+}
+
 Status GradientsLegal(const ProgramOptions& o) {
   if (o.accumulation < 1) return InvalidArgument("accumulation {}: expected at least 1", o.accumulation);
   return OkStatus();
@@ -99,14 +114,15 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
 }  // namespace
 
 Pass AutocastPass() { return {"autocast", AutocastLegal, ApplyAutocast}; }
+Pass RankSumsPass() { return {"rank_sums", AlwaysLegal, ApplyRankSums}; }
 Pass GradientsPass() { return {"gradients", GradientsLegal, ApplyGradients}; }
 Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
-  static const std::vector<Pass> passes = {
-      AutocastPass(),  LossScalePass(),  GradientsPass(), SyncBatchNormPass(), HalfWeightsPass(),
-      RecomputePass(), ModelStatePass(), BucketsPass(),   UpdatePass(),        ScalerPass()};
+  static const std::vector<Pass> passes = {AutocastPass(),      LossScalePass(),   RankSumsPass(),  GradientsPass(),
+                                           SyncBatchNormPass(), HalfWeightsPass(), RecomputePass(), ModelStatePass(),
+                                           BucketsPass(),       UpdatePass(),      ScalerPass()};
   return passes;
 }
 

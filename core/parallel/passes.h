@@ -2,6 +2,7 @@
 //
 //   autocast   products in a half type, or the whole model
 //   loss_scale what the loss is multiplied by; NamedGraph::loss_scale
+//   rank_sums  what a loss sums over the data group stays as it is where one rank is all of it
 //   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
 //   sync_batch_norm  batch norms over the samples of all ranks
 //   half_weights  what the forward part casts of parameters becomes state; the plan "halves"
@@ -21,6 +22,7 @@
 namespace switchyard {
 
 Pass AutocastPass();
+Pass RankSumsPass();
 Pass GradientsPass();
 Pass SyncBatchNormPass();
 Pass RecomputePass();

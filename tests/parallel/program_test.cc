@@ -139,8 +139,8 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
 TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "gradients", "sync_batch_norm", "half_weights",
-                                             "recompute", "state", "buckets", "update", "scaler"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "sync_batch_norm",
+                                             "half_weights", "recompute", "state", "buckets", "update", "scaler"}));
 }
 
 // Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.

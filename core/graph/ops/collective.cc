@@ -74,6 +74,14 @@ std::vector<TensorType> PartOf(const Signature& call, bool gathers) {
   return {{call[0].dtype, call.WantedShape()}};
 }
 
+// Of a sum that every rank reads: each rank's gradient is the sum of theirs.
+std::vector<Value> AllReduceGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
+  const Node node = graph.node(id);
+  if (node.attributes.as<sy_collective_attributes>().reduction != SY_SUM)
+    ThrowBuildError(node.op, "only a sum over ranks has a gradient", {}, node.where);
+  return graph.Add(node.op, {dy[0]}, node.attributes, {}, node.where, node.name + "/backward");
+}
+
 std::vector<TensorType> Sent(const Signature& call) {
   call.RequireInputs(1);
   return {};
@@ -92,7 +100,9 @@ std::vector<OpDefinition> CollectiveOps() {
     return OpDefinition{
         .name = name, .summary = summary, .infer = infer, .flops = none, .traits = {.collective = true}};
   };
-  return {op("all_reduce", "sum, max or min over ranks", SameType),
+  OpDefinition all_reduce = op("all_reduce", "sum, max or min over ranks", SameType);
+  all_reduce.gradient = AllReduceGradient;
+  return {std::move(all_reduce),
           op("reduce_scatter", "sum over ranks, each keeps a part",
              [](const Signature& call) { return PartOf(call, false); }),
           op("all_gather", "every rank's part joined", [](const Signature& call) { return PartOf(call, true); }),
