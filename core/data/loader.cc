@@ -42,7 +42,7 @@ StatusOr<std::unique_ptr<Loader>> Loader::Create(std::unique_ptr<const SampleSou
     }
   } else {
     SY_ASSIGN_OR_RETURN(const EvaluationSampler created,
-                        EvaluationSampler::Create(source->size(), options.rank, options.world));
+                        EvaluationSampler::Create(source->size(), options.rank, options.world, source->wholes()));
     sampler = std::make_unique<EvaluationSampler>(created);
     batches = (sampler->length() + options.batch_size - 1) / options.batch_size;
   }
@@ -136,7 +136,7 @@ StatusOr<bool> Loader::Next(Batch* batch) {
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   wait_seconds_ += waited.count();
   const int64_t count = std::count(slot.filled.begin(), slot.filled.end(), 1);
-  *batch = {slot.tensors, slot.filled, sample_ids_.data(), count, slot.epoch, slot.index, waited.count()};
+  *batch = {slot.tensors, slot.filled, slot.samples, sample_ids_.data(), count, slot.epoch, slot.index, waited.count()};
   return true;
 }
 

@@ -34,6 +34,7 @@ struct LoaderOptions {
 struct Batch {
   std::span<const void* const> tensors;  // as the source has them, each (batch_size, …) and 64-byte aligned
   std::span<const uint8_t> filled;       // (batch_size): 0 where evaluation is padded or a sample bad; the row is empty
+  std::span<const int64_t> samples;      // (batch_size): their indices in the source; of evaluation, -1 for padding
   const int32_t* sample_ids = nullptr;   // (batch_size): position in the global batch, i * world + rank
   int64_t count = 0;                     // of rows that are filled
   int64_t epoch = 0, index = 0;          // this is batch `index` of `epoch`
@@ -50,6 +51,7 @@ class Loader {
 
   int64_t batches_per_epoch() const { return batches_per_epoch_; }
   const LoaderOptions& options() const { return options_; }
+  const SampleSource& source() const { return *source_; }
 
   // From batch `first_batch` of `first_epoch` to the end of epoch `end_epoch` - 1, without a pause in between. Drops
   // what was prepared before. InvalidArgument where that lies outside.

@@ -1,5 +1,6 @@
 #include "core/data/sampler.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -49,9 +50,25 @@ void DistributedSampler::SetEpoch(int64_t epoch) {
   }
 }
 
-StatusOr<EvaluationSampler> EvaluationSampler::Create(int64_t size, int rank, int world) {
+StatusOr<EvaluationSampler> EvaluationSampler::Create(int64_t size, int rank, int world,
+                                                      const std::vector<int64_t>& wholes) {
   SY_RETURN_IF_ERROR(CheckSamplerArguments(size, rank, world));
-  return EvaluationSampler(size, rank, world);
+  const bool whole = wholes.empty();
+  const int64_t count = whole ? size : static_cast<int64_t>(wholes.size());
+  const auto first = [&](int64_t i) { return whole ? i : i < count ? wholes[static_cast<size_t>(i)] : size; };
+  for (int64_t i = 0; i < count; ++i) {
+    if (first(i) >= first(i + 1) || first(0) != 0)
+      return InvalidArgument("expected wholes that ascend from 0 and lie within {} samples", size);
+  }
+  EvaluationSampler sampler;
+  std::vector<int64_t> samples(static_cast<size_t>(world));  // by rank
+  for (int64_t i = 0; i < count; ++i) {
+    samples[static_cast<size_t>(i % world)] += first(i + 1) - first(i);
+    for (int64_t sample = first(i); i % world == rank && sample < first(i + 1); ++sample)
+      sampler.own_.push_back(sample);
+  }
+  sampler.length_ = *std::max_element(samples.begin(), samples.end());
+  return sampler;
 }
 
 }  // namespace switchyard

@@ -45,22 +45,24 @@ class DistributedSampler : public Sampler {
   std::vector<int64_t> order_;  // a permutation of [0, size)
 };
 
-// ceil(size / world) positions in the dataset's order; a rank whose samples end earlier gets -1 there.
+// Each sample once over all ranks, in the dataset's order: rank r takes wholes r, r + world, …, where a whole is one
+// sample, or those from wholes[i] to before wholes[i + 1]. As many positions as the rank with the most samples has; the
+// others get -1 at their end.
 class EvaluationSampler : public Sampler {
  public:
-  static StatusOr<EvaluationSampler> Create(int64_t size, int rank, int world);
+  // wholes: ascending from 0; empty: each sample is a whole.
+  static StatusOr<EvaluationSampler> Create(int64_t size, int rank, int world, const std::vector<int64_t>& wholes = {});
 
-  int64_t length() const override { return (size_ + world_ - 1) / world_; }
+  int64_t length() const override { return length_; }
   int64_t At(int64_t position) const override {
-    const int64_t index = rank_ + position * world_;
-    return index < size_ ? index : -1;
+    return position < static_cast<int64_t>(own_.size()) ? own_[static_cast<size_t>(position)] : -1;
   }
   void SetEpoch(int64_t) override {}
 
  private:
-  EvaluationSampler(int64_t size, int rank, int world) : size_(size), rank_(rank), world_(world) {}
-  int64_t size_;
-  int rank_, world_;
+  EvaluationSampler() = default;
+  std::vector<int64_t> own_;  // samples of this rank
+  int64_t length_ = 0;
 };
 
 }  // namespace switchyard

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMostClasses = 255;  // 255 itself is kIgnoredClass
 
-std::string Extents(const Volume& v) { return fmt::format("{} x {} x {}", v.depth, v.height, v.width); }
+std::string InWords(const Volume& v) { return fmt::format("{} x {} x {}", v.depth, v.height, v.width); }
 
 // A label that no class has, or one that is no class at all.
 Status CheckLabel(const std::string& path, double label, size_t classes) {
@@ -37,6 +37,7 @@ class MaskedVolumes : public Dataset {
   std::string name() const override { return name_; }
   Content content() const override { return Content::kMaskedVolumes; }
   int channels() const override { return 1; }
+  Augmentation augmentation() const override { return Augmentation::kCropFlip; }
   const std::vector<std::string>& class_names() const override { return class_names_; }
 
   std::string name_;
@@ -53,9 +54,9 @@ class VolumeFiles : public MaskedVolumes {
     const Pair& pair = pairs_[static_cast<size_t>(index)];
     SY_ASSIGN_OR_RETURN(sample->volume, ReadVolume(pair.image));
     SY_ASSIGN_OR_RETURN(const Volume labels, ReadVolume(pair.label));
-    if (Extents(labels) != Extents(sample->volume)) {
-      return DataLoss("{}: expected labels for the {} voxels of {}, found {}", pair.label, Extents(sample->volume),
-                      pair.image, Extents(labels));
+    if (InWords(labels) != InWords(sample->volume)) {
+      return DataLoss("{}: expected labels for the {} voxels of {}, found {}", pair.label, InWords(sample->volume),
+                      pair.image, InWords(labels));
     }
     sample->voxels.resize(labels.voxels.size());
     for (size_t i = 0; i < labels.voxels.size(); ++i) {

@@ -87,6 +87,7 @@ Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sampl
                                entry->bytes);
   };
   for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i] == nullptr) continue;  // as what only the loss reads, where nothing is trained
     const auto* const first = static_cast<const std::byte*>(tensors[i]);
     SY_RETURN_IF_ERROR(copy(tensors_[i], first + static_cast<uint64_t>(skip) * tensors_[i]->bytes));
   }
@@ -110,9 +111,7 @@ Status Engine::RunMicroStep(int micro_step) {
   return Run(*slots_[slot_].instances[static_cast<size_t>(action.plan)]);
 }
 
-Status Engine::RunEvaluation(bool averaged) {
-  return Run(In(slots_[slot_], averaged ? "evaluate_ema" : "evaluate"));
-}
+Status Engine::RunEvaluation(bool averaged) { return Run(In(slots_[slot_], averaged ? "evaluate_ema" : "evaluate")); }
 
 Status Engine::RefreshHalves() {
   if (plans_.IndexOf("halves") < 0) return OkStatus();

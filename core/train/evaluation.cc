@@ -9,9 +9,15 @@
 namespace switchyard {
 namespace {
 
-// Called for each sample of a batch in turn: whether it is one (else padding, or one that could not be read), and its
-// rows in the outputs asked for.
-using ReadSample = absl::FunctionRef<void(bool filled, std::span<const void* const> rows)>;
+// Called for each sample in turn, padding left out: its index, and its rows in the outputs asked for; none where it
+// could not be read.
+using ReadSample = absl::FunctionRef<Status(int64_t index, std::span<const void* const> rows)>;
+
+// What is still to be read of a batch.
+struct Unread {
+  std::vector<int64_t> samples;  // -1: padding
+  std::vector<uint8_t> filled;
+};
 
 // Outputs of the evaluation plan on the host.
 class Outputs {
@@ -25,12 +31,14 @@ class Outputs {
     rows_.resize(names_.size());
   }
 
-  Status Read(const std::vector<uint8_t>& filled, int slot, ReadSample read) {
+  Status Read(const Unread& batch, int slot, ReadSample read) {
     for (size_t o = 0; o < names_.size(); ++o)
       SY_RETURN_IF_ERROR(engine_.memory().Download(names_[o], values_[o].data(), values_[o].size(), slot));
-    for (size_t i = 0; i < filled.size(); ++i) {
+    for (size_t i = 0; i < batch.samples.size(); ++i) {
+      if (batch.samples[i] < 0) continue;
       for (size_t o = 0; o < rows_.size(); ++o) rows_[o] = values_[o].data() + i * row_bytes_[o];
-      read(filled[i] != 0, rows_);
+      const std::span<const void* const> rows(rows_.data(), batch.filled[i] != 0 ? rows_.size() : 0);
+      SY_RETURN_IF_ERROR(read(batch.samples[i], rows));
     }
     return OkStatus();
   }
@@ -49,10 +57,10 @@ Status ForEachSample(Engine& engine, Loader& batches, bool averaged, const std::
                      ReadSample read) {
   Outputs outputs(engine, names, batches.options().batch_size);
   SY_RETURN_IF_ERROR(batches.StartEpoch(0));
-  std::vector<uint8_t> unread;  // `filled` of the batch whose outputs have not been read yet
+  Unread unread;  // of the batch whose outputs have not been read yet
   int unread_slot = 0;
   const auto read_last = [&]() -> Status {
-    if (unread.empty()) return OkStatus();
+    if (unread.samples.empty()) return OkStatus();
     SY_RETURN_IF_ERROR(engine.WaitForSlot(unread_slot));
     return outputs.Read(std::exchange(unread, {}), unread_slot, read);
   };
@@ -63,7 +71,7 @@ Status ForEachSample(Engine& engine, Loader& batches, bool averaged, const std::
     SY_RETURN_IF_ERROR(engine.Upload(next.tensors, next.sample_ids, 0, 0));
     SY_RETURN_IF_ERROR(engine.RunEvaluation(averaged));
     SY_RETURN_IF_ERROR(read_last());
-    unread.assign(next.filled.begin(), next.filled.end());
+    unread = {{next.samples.begin(), next.samples.end()}, {next.filled.begin(), next.filled.end()}};
     unread_slot = engine.slot();
   }
 }
@@ -74,12 +82,12 @@ StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loa
   const Clock clock;
   std::vector<double> sums(static_cast<size_t>(task.sums()) + 1);  // the task's, then how many samples
   const std::span<double> of_task(sums.data(), sums.size() - 1);
+  int64_t count = 0;
+  const auto counting = task.Counting(batches.source(), of_task, &count);
   SY_RETURN_IF_ERROR(
-      ForEachSample(engine, batches, averaged, task.outputs(), [&](bool filled, std::span<const void* const> rows) {
-        if (!filled) return;
-        task.Count(rows, of_task);
-        ++sums.back();
-      }));
+      ForEachSample(engine, batches, averaged, task.outputs(),
+                    [&](int64_t index, std::span<const void* const> rows) { return counting->Add(index, rows); }));
+  sums.back() = static_cast<double>(count);
   if (Communicator* const communicator = engine.world().communicator.get())
     SY_RETURN_IF_ERROR(communicator->AllReduce("evaluation", sums.data(), sums.data(), sums.size(), SY_F64, SY_SUM));
   EvaluationResult result;
@@ -96,9 +104,10 @@ StatusOr<std::vector<std::vector<double>>> PredictSamples(Engine& engine, const 
                                                           int64_t samples) {
   std::vector<std::vector<double>> results;
   SY_RETURN_IF_ERROR(
-      ForEachSample(engine, batches, false, {task.prediction()}, [&](bool filled, std::span<const void* const> rows) {
-        if (static_cast<int64_t>(results.size()) >= samples) return;
-        results.push_back(filled ? task.Predict(rows[0]) : std::vector<double>());
+      ForEachSample(engine, batches, false, {task.prediction()}, [&](int64_t, std::span<const void* const> rows) {
+        if (static_cast<int64_t>(results.size()) < samples)
+          results.push_back(rows.empty() ? std::vector<double>() : task.Predict(rows[0]));
+        return OkStatus();
       }));
   return results;
 }

@@ -1,6 +1,29 @@
 #include "core/train/task.h"
 
 namespace switchyard {
+namespace {
+
+class SampleCounter : public Collector {
+ public:
+  SampleCounter(const Task& task, std::span<double> sums, int64_t* count) : task_(task), sums_(sums), count_(count) {}
+  Status Add(int64_t, std::span<const void* const> rows) override {
+    if (rows.empty()) return OkStatus();
+    task_.Count(rows, sums_);
+    ++*count_;
+    return OkStatus();
+  }
+
+ private:
+  const Task& task_;
+  const std::span<double> sums_;
+  int64_t* const count_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collector> Task::Counting(const SampleSource&, std::span<double> sums, int64_t* count) const {
+  return std::make_unique<SampleCounter>(*this, sums, count);
+}
 
 std::string Text(const Metric& metric, double value) {
   return metric.is_share ? fmt::format("{:.2f} %", 100 * value) : fmt::format("{:.4f}", value);

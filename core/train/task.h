@@ -46,6 +46,15 @@ struct EvaluationResult {
 // "loss 0.1234, top-1 12.34 %", in the order of `metrics`; 0 for what is not there.
 std::string Text(const std::vector<Metric>& metrics, const EvaluationResult& result);
 
+// Takes what evaluation gives on one rank, sample by sample in the order of their source; those of a whole
+// (SampleSource::wholes) one after the other.
+class Collector {
+ public:
+  virtual ~Collector() = default;
+  // rows: those of sample `index` in the outputs asked for; empty where it could not be read.
+  virtual Status Add(int64_t index, std::span<const void* const> rows) = 0;
+};
+
 class Task {
  public:
   virtual ~Task() = default;
@@ -65,6 +74,10 @@ class Task {
   virtual std::vector<std::string> outputs() const = 0;
   virtual int sums() const = 0;
   virtual void Count(std::span<const void* const> rows, std::span<double> sums) const = 0;
+  // What calls Count for each sample and adds 1 to *count. A task whose samples are parts of wholes has its own, which
+  // counts wholes. samples: as Samples made them; they, sums and count outlive it.
+  virtual std::unique_ptr<Collector> Counting(const SampleSource& samples, std::span<double> sums,
+                                              int64_t* count) const;
   virtual std::vector<double> Metrics(std::span<const double> sums, int64_t count) const = 0;
   // The one of metrics() by which a run's best checkpoint is chosen; it is drawn beside the losses.
   virtual Metric best() const = 0;

@@ -18,7 +18,8 @@
 
 namespace switchyard {
 
-// images (B, H, W, C) f32 → what the task reads of it: logits (B, classes)
+// images (B, H, W, C) or volumes (B, D, H, W, C), f32 → what the task reads of it: logits (B, classes), or of each
+// place (B, …, classes)
 using ModelFunction = std::function<Value(nn::Context&, const Value& images)>;
 
 struct TrainableModel;
@@ -32,6 +33,7 @@ struct TrainableModel {
   std::string name;
   nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
   int image_size = 0, channels = 3, classes = 10;
+  Shape input_shape;  // without the batch: (H, W, C), (D, H, W, C); where it is a square of image_size it may be left out
   ModelFunction build;
   // Between the graph's weights and those of files: names and layouts, of any of the weights or of what has their
   // shapes (moments); what is none of them passes through. Absent: both are the same.

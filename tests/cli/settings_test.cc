@@ -159,11 +159,26 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
       }
     }
     // Settings that came after the file: their defaults.
-    const nlohmann::json newer = {{"recompute", "none"},        {"dampening", 0.0},     {"adam_w_mode", true},
-                                  {"grad_averaging", true},     {"use_nvlamb", false},  {"max_grad_norm", 1.0},
-                                  {"trust_coefficient", 0.001}, {"layer_decay", 1.0},   {"fused_optimizer", true},
-                                  {"ema_decay", 0.0},           {"best_by", "weights"}, {"sync_batchnorm", false},
-                                  {"kernel_opt", false}};
+    const nlohmann::json newer = {{"recompute", "none"},
+                                  {"dampening", 0.0},
+                                  {"adam_w_mode", true},
+                                  {"grad_averaging", true},
+                                  {"use_nvlamb", false},
+                                  {"max_grad_norm", 1.0},
+                                  {"trust_coefficient", 0.001},
+                                  {"layer_decay", 1.0},
+                                  {"fused_optimizer", true},
+                                  {"ema_decay", 0.0},
+                                  {"best_by", "weights"},
+                                  {"sync_batchnorm", false},
+                                  {"kernel_opt", false},
+                                  {"entropy_weight", 1.0},
+                                  {"dice_weight", 1.0},
+                                  {"normalization", "zscore"},
+                                  {"intensity_scale", 0.1},
+                                  {"intensity_shift", 0.1},
+                                  {"overlap", 0.25},
+                                  {"window_weights", "constant"}};
     for (const auto& [name, value] : now.items()) {
       if (before.contains(name)) continue;
       EXPECT_EQ(newer.value(name, nlohmann::json()), value) << name << " is new";

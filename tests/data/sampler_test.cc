@@ -73,6 +73,20 @@ TEST(DistributedSampler, RefusesWhatCannotBeSampled) {
   EXPECT_FALSE(DistributedSampler::Create({3, 0, 4, true, true}).ok());
 }
 
+TEST(EvaluationSampler, GivesAWholeToOneRank) {
+  const auto of = [](int rank) { return *EvaluationSampler::Create(9, rank, 2, {0, 4, 5, 7}); };
+  const auto taken = [](const EvaluationSampler& sampler) {
+    std::vector<int64_t> samples;
+    for (int64_t i = 0; i < sampler.length(); ++i) samples.push_back(sampler.At(i));
+    return samples;
+  };
+  EXPECT_EQ(taken(of(0)), (std::vector<int64_t>{0, 1, 2, 3, 5, 6}));
+  EXPECT_EQ(taken(of(1)), (std::vector<int64_t>{4, 7, 8, -1, -1, -1}));
+  EXPECT_FALSE(EvaluationSampler::Create(9, 0, 2, {1, 4}).ok());
+  EXPECT_FALSE(EvaluationSampler::Create(9, 0, 2, {0, 4, 4}).ok());
+  EXPECT_FALSE(EvaluationSampler::Create(9, 0, 2, {0, 9}).ok());
+}
+
 TEST(EvaluationSampler, EverySampleIsTakenExactlyOnceForEveryWorld) {
   for (const int64_t size : {1, 3, 8, 11}) {
     for (int world = 1; world <= 4; ++world) {

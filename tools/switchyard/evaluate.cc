@@ -30,7 +30,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenEvaluationData(const TrainedModel& model)
   if (match != "name" && match != "position")
     return InvalidArgument("--match_classes: expected name or position, found {}", match);
   if (match == "name" && !model.classes.empty()) return WithClasses(std::move(data), model.classes);
-  if (static_cast<int64_t>(data->class_names().size()) > model.setup.model.classes) {
+  if (static_cast<int64_t>(data->class_names().size()) > MostClasses(model.setup.resolved)) {
     return InvalidArgument("{} has {} classes, but the model tells {} apart", data->name(), data->class_names().size(),
                            model.setup.model.classes);
   }

@@ -50,6 +50,7 @@ Status CheckEnoughWeights(const WeightSource& source, const ResolvedModel& model
 StatusOr<std::optional<EvaluationTransform>> TransformBeside(const WeightSource& source, const Settings& settings) {
   std::optional<EvaluationTransform> transform;
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
+  if (model.info->family->data == Content::kMaskedVolumes) return transform;  // --normalization says it
   // Files speak of the images that the weights were made for.
   int image_size = model.image_size;
   if (!model.info->family->resampled.empty() && !source.config().is_null()) {

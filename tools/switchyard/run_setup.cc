@@ -7,6 +7,7 @@
 #include "core/runtime/plugins/registry.h"
 #include "core/train/fitting.h"
 #include "core/train/timetable.h"
+#include "core/train/volume_segmentation.h"
 #include "models/foreign_format.h"
 #include "models/weights.h"
 #include "tools/switchyard/foreign_weights.h"
@@ -57,6 +58,7 @@ Status CheckContent(const ModelInfo& model, const Dataset& dataset) {
 
 StatusOr<TaskFactory> TaskFor(Content content) {
   if (content == Content::kLabelledImages) return MakeClassification;
+  if (content == Content::kMaskedVolumes) return MakeVolumeSegmentation;
   return Unimplemented("there is no task for {} yet", ContentName(content));
 }
 
@@ -102,6 +104,11 @@ WorldRequest WorldRequestOf(const TrainConfig& c) {
   return request;
 }
 
+int MostClasses(const ResolvedModel& model) {
+  const bool foreground = model.info->family->data == Content::kMaskedVolumes && model.classes == 1;
+  return foreground ? kIgnoredClass : model.classes;
+}
+
 StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, int world) {
   RunSetup setup;
   setup.settings = settings;
@@ -110,9 +117,10 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
     SY_ASSIGN_OR_RETURN(const ResolvedModel named, ResolveModel(options));
     SY_RETURN_IF_ERROR(CheckContent(*named.info, *dataset));
     const int classes = static_cast<int>(dataset->class_names().size());
-    if (!options.classes) options.classes = classes;
-    if (*options.classes < classes)
-      return InvalidArgument("--classes={}: the dataset {} has {} classes", *options.classes, dataset->name(), classes);
+    if (!options.classes && dataset->content() != Content::kMaskedVolumes) options.classes = classes;
+    SY_ASSIGN_OR_RETURN(const ResolvedModel sized, ResolveModel(options));
+    if (MostClasses(sized) < classes)
+      return InvalidArgument("--classes={}: the dataset {} has {} classes", sized.classes, dataset->name(), classes);
     if (!options.channels) options.channels = dataset->channels();
   }
   SY_ASSIGN_OR_RETURN(setup.resolved, ResolveModel(options));
@@ -132,6 +140,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   setup.model.image_size = resolved.image_size;
   setup.model.channels = resolved.channels;
   setup.model.classes = resolved.classes;
+  setup.model.input_shape = InputShape(resolved);
   setup.model.architecture = ArchitectureOf(resolved);
   EvaluationTransform evaluation;
   evaluation.image_size = resolved.image_size;

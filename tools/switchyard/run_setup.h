@@ -21,6 +21,9 @@ struct RunSetup {
   std::unique_ptr<Dataset> train, validation;
 };
 
+// How many classes data may have for the model: as many as it tells apart. With one logit for each voxel of a volume,
+// which says foreground or background, any number.
+int MostClasses(const ResolvedModel& model);
 // The model and the recipe; channels and classes come from `dataset` where it is given (else from the settings or the
 // model).
 StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, int world);

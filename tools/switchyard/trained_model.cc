@@ -53,7 +53,7 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpModel(settings, nullptr, world));
   SY_RETURN_IF_ERROR(CheckEnoughWeights(weights, setup.resolved));
   if (transform) setup.model.evaluation = transform;
-  if (classes.size() > static_cast<size_t>(setup.model.classes)) {
+  if (classes.size() > static_cast<size_t>(MostClasses(setup.resolved))) {
     return InvalidArgument("{}: {} class names for a model of {} classes", path, classes.size(), setup.model.classes);
   }
   return TrainedModel{std::move(weights), std::move(setup), std::move(classes), transform.has_value()};

@@ -1,0 +1,177 @@
+#include "core/train/volume_segmentation.h"
+
+#include <utility>
+
+#include "core/base/json.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/parallel/mesh.h"
+#include "core/train/sliding_window.h"
+
+namespace switchyard {
+namespace {
+
+SegmentationSums SumsOf(const VolumeSegmentationOptions& o) { return {o.classes, o.loss.sigmoid}; }
+
+// Of class c, from how often each class (row) was taken for each (column): what both say over what either says, counted
+// once (IoU) or twice (Dice). None where neither says it.
+struct Agreement {
+  double dice = 0, iou = 0;
+};
+std::optional<Agreement> AgreementOn(std::span<const double> confusion, int classes, int c) {
+  double said = 0;
+  const auto at = [&](int truth, int taken) { return confusion[static_cast<size_t>(truth * classes + taken)]; };
+  for (int i = 0; i < classes; ++i) said += at(c, i) + at(i, c);
+  if (said == 0) return std::nullopt;
+  return Agreement{2 * at(c, c) / said, at(c, c) / (said - at(c, c))};
+}
+
+// Puts the windows of each volume together and hands over the volume's logits.
+class VolumeCollector : public Collector {
+ public:
+  // sample: normalised, with its labels. Null where some of it could not be read; then there are no logits.
+  using TakeVolume = std::function<Status(int64_t volume, const Sample* sample, std::span<const float> logits)>;
+  VolumeCollector(const VolumeWindows& windows, const VolumeSegmentationOptions& o, TakeVolume take)
+      : windows_(windows), window_(windows.patch(), o.classes, o.gaussian), take_(std::move(take)) {}
+
+  Status Add(int64_t index, std::span<const void* const> rows) override {
+    const VolumeWindows::Window& at = windows_.window(index);
+    if (volume_ != at.volume) {
+      volume_ = at.volume;
+      sample_ = nullptr;
+      if (auto sample = windows_.Get(at.volume); sample.ok()) {
+        sample_ = std::move(*sample);
+        window_.Start(ExtentsOf(sample_->volume));
+      }
+    }
+    if (rows.empty()) sample_ = nullptr;
+    if (sample_ != nullptr) window_.Add(at.start, static_cast<const float*>(rows[0]));
+    if (!at.last) return OkStatus();
+    const auto sample = std::exchange(sample_, nullptr);
+    volume_ = -1;
+    return take_(at.volume, sample.get(), sample == nullptr ? std::span<const float>() : window_.Means());
+  }
+
+ private:
+  const VolumeWindows& windows_;
+  SlidingWindow window_;
+  const TakeVolume take_;
+  int64_t volume_ = -1;                   // whose windows come
+  std::shared_ptr<const Sample> sample_;  // null: it cannot be read
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Task>> MakeVolumeSegmentation(const TrainConfig& config, const TrainableModel& model,
+                                                       const CanPrepare&) {
+  return VolumeSegmentation::Create(config, model);
+}
+
+StatusOr<std::unique_ptr<Task>> VolumeSegmentation::Create(const TrainConfig& c, const TrainableModel& model) {
+  if (model.input_shape.size() != 4 || model.input_shape[3] != 1) {
+    return InvalidArgument("{}: a model of volumes takes (D, H, W, 1), found {}", model.name,
+                           ToString(model.input_shape));
+  }
+  VolumeSegmentationOptions o;
+  o.batch = c.batch_size;
+  o.classes = model.classes;
+  o.transform.patch = {model.input_shape[0], model.input_shape[1], model.input_shape[2]};
+  SY_ASSIGN_OR_RETURN(o.transform.normalization, ParseNormalization(c.normalization));
+  o.transform.intensity_scale = c.intensity_scale;
+  o.transform.intensity_shift = c.intensity_shift;
+  o.transform.seed = c.seed;
+  const std::string loss = c.loss.value_or(model.classes == 1 ? "bce_dice" : "dice_ce");
+  if (model.classes == 1 && loss != "bce_dice") {
+    return InvalidArgument("--loss={}: with --classes=1 there is one logit a voxel, for bce_dice; give --classes",
+                           loss);
+  }
+  o.loss.sigmoid = loss == "bce_dice";
+  o.loss.entropy_weight = c.entropy_weight;
+  o.loss.dice_weight = loss == "ce" ? 0 : c.dice_weight;
+  o.loss.group = kDataGroup;
+  o.overlap = c.overlap;
+  o.gaussian = c.window_weights == "gaussian";
+  return std::unique_ptr<Task>(new VolumeSegmentation(c, model, o));
+}
+
+StatusOr<std::unique_ptr<SampleSource>> VolumeSegmentation::Samples(const Dataset& dataset, bool train) const {
+  VolumeTransformOptions o = options_.transform;
+  o.augmentation = dataset.augmentation();
+  if (config_.augmentation) {
+    SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(*config_.augmentation));
+  }
+  SY_RETURN_IF_ERROR(Check(o));
+  if (train) return std::make_unique<VolumePatches>(dataset, o);
+  return std::make_unique<VolumeWindows>(dataset, o, options_.overlap);
+}
+
+Workload VolumeSegmentation::workload() const {
+  const auto logits = [options = options_, build = model_.build](nn::Context& context) {
+    const Extents& p = options.transform.patch;
+    const TensorType type = {DType::kF32, {options.batch, p[0], p[1], p[2], 1}};
+    return build(context, context.graph.Input("volumes", type, {Role::kBatch, {}, false}));
+  };
+  Workload workload;
+  workload.name = model_.name;
+  workload.loss = [options = options_, logits](nn::Context& context) {
+    const Extents& p = options.transform.patch;
+    const TensorType type = {DType::kI32, {options.batch, p[0], p[1], p[2]}};
+    const Value x = logits(context);
+    return nn::SegmentationLoss(x, context.graph.Input("masks", type, {Role::kBatch, {}, false}), options.loss);
+  };
+  workload.evaluate = [logits](nn::Context& context) {
+    context.graph.Output("eval_logits", ops::Cast(logits(context), DType::kF32));
+  };
+  return workload;
+}
+
+std::vector<Metric> VolumeSegmentation::metrics() const {
+  return {{"loss", "loss", "loss", "val_loss", "Loss/validation/val_loss"},
+          {"dice", "Dice", "overlap", "dice", "Metrics/validation/dice", true},
+          {"iou", "IoU", "overlap", "iou", "Metrics/validation/iou", true}};
+}
+
+int VolumeSegmentation::sums() const { return SumsOf(options_).count(); }
+
+void VolumeSegmentation::Count(std::span<const void* const>, std::span<double>) const {}
+
+std::unique_ptr<Collector> VolumeSegmentation::Counting(const SampleSource& samples, std::span<double> sums,
+                                                        int64_t* count) const {
+  return std::make_unique<VolumeCollector>(
+      dynamic_cast<const VolumeWindows&>(samples), options_,
+      [counts = SumsOf(options_), sums, count](int64_t, const Sample* sample, std::span<const float> logits) {
+        if (sample == nullptr) return OkStatus();
+        counts.Add(logits, sample->voxels, sums);
+        ++*count;
+        return OkStatus();
+      });
+}
+
+std::vector<double> VolumeSegmentation::Metrics(std::span<const double> sums, int64_t) const {
+  const SegmentationSums counts = SumsOf(options_);
+  const std::span<const double> confusion = counts.Confusion(sums);
+  double dice = 0, iou = 0;
+  int there = 0;
+  for (int c = 1; c < counts.told_apart(); ++c) {
+    const auto own = AgreementOn(confusion, counts.told_apart(), c);
+    if (!own) continue;
+    dice += own->dice;
+    iou += own->iou;
+    ++there;
+  }
+  const double share = 1.0 / std::max(there, 1);
+  return {counts.Loss(sums, options_.loss.entropy_weight, options_.loss.dice_weight), dice * share, iou * share};
+}
+
+StatusOr<nlohmann::json> VolumeSegmentation::Record(const Dataset& train) const {
+  return nlohmann::json{{"classes", train.class_names()}};
+}
+
+Status VolumeSegmentation::CheckRecord(const nlohmann::json& record, const Dataset& train,
+                                       const std::string& folder) const {
+  const nlohmann::json found = record.value("classes", nlohmann::json()), expected = train.class_names();
+  if (found == expected) return OkStatus();
+  return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
+                         folder, Excerpt(found), Excerpt(expected));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,122 @@
+// A 3-D U-Net trained on tiny volumes as a user does it: on two ranks, taken up again, evaluated on any number of
+// ranks, and masks written in the format that came in.
+#include <cmath>
+#include <fstream>
+
+#include "core/data/volume.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr uint32_t kDepth = 8, kHeight = 12, kWidth = 10;
+
+// Volumes with a bright box whose place depends on the volume, and its labels: 1, or 1 and 2 for its halves,
+// of which the second is brighter: volumes are mirrored in training.
+struct Boxes {
+  Bytes images, labels;
+  Boxes(uint32_t volumes, int classes) {
+    for (uint32_t v = 0; v < volumes; ++v) {
+      for (uint32_t d = 0; d < kDepth; ++d) {
+        for (uint32_t h = 0; h < kHeight; ++h) {
+          for (uint32_t w = 0; w < kWidth; ++w) {
+            const bool inside = d >= 1 + v % 3 && d < 5 + v % 3 && h >= v % 5 && h < v % 5 + 6 && w >= 2 && w < 7;
+            const bool second = inside && classes > 2 && w >= 4;
+            images.push_back(static_cast<uint8_t>((second   ? 240
+                                                   : inside ? 160
+                                                            : 60) +
+                                                  (d * 7 + h * 5 + w * 3 + v) % 11));
+            labels.push_back(static_cast<uint8_t>(second ? 2 : inside));
+          }
+        }
+      }
+    }
+  }
+};
+
+class VolumeRuns : public ProgramTest {
+ protected:
+  void WriteData(int classes) const {
+    for (const auto& [split, volumes] : {std::pair("train", 6u), std::pair("test", 5u)}) {
+      const Boxes boxes(volumes, classes);
+      const std::vector<uint32_t> dims = {volumes, kDepth, kHeight, kWidth};
+      folder_.Write(fmt::format("data/{}-images-idx4-ubyte", split), IdxBytes(dims, boxes.images));
+      folder_.Write(fmt::format("data/{}-labels-idx4-ubyte.gz", split), GzipBytes(IdxBytes(dims, boxes.labels)));
+    }
+  }
+  static std::string Training(const std::string& more) {
+    return "train --model=unet3d --dataset=volume --data=data --patch_size=8,8,8 --width=2 --levels=2 --batch_size=1 "
+           "--lr=0.02 --schedule=constant --warmup=0 --log_every=1 --save_every=3 --keep=0 --eval_every=0 --device=cpu "
+           "--threads=1 --workers=2 --output=run --suffix=a " +
+           more;
+  }
+  std::vector<double> Losses(const std::string& run) const {
+    std::vector<double> losses;
+    std::ifstream log(In(run + "/0/log/metrics.jsonl"));
+    for (std::string line; std::getline(log, line);) {
+      const auto record = nlohmann::json::parse(line, nullptr, false);
+      if (record.contains("lr")) losses.push_back(record["loss"]);
+    }
+    return losses;
+  }
+  std::string Text(const std::string& name) const {
+    std::ifstream file(In(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  nlohmann::json Evaluated(const std::string& run, int ranks, const std::string& more = "") const {
+    const std::string launch = ranks == 1 ? "" : fmt::format("launch --nproc_per_node={} ", ranks);
+    const CommandResult result =
+        Run(launch + "eval --device=cpu --threads=1 --data=data --json --checkpoint=" + run + " " + more);
+    EXPECT_EQ(result.code, 0) << result.output;
+    const size_t begin = result.output.find('{'), end = result.output.rfind('}');
+    if (begin == std::string::npos || end == std::string::npos) return {};
+    return nlohmann::json::parse(result.output.substr(begin, end + 1 - begin), nullptr, false);
+  }
+  const std::string run_ = "run/unet3d/volume/a/run";
+};
+
+TEST_F(VolumeRuns, LearnOnTwoRanksGoOnBitForBitAndAreEvaluatedAlikeOnAny) {
+  WriteData(2);
+  ExpectSuccess(Run(Training("--epochs=12"), Start::kMpirun));
+  const std::vector<double> losses = Losses(run_);
+  ASSERT_EQ(losses.size(), 36u);
+  EXPECT_LT(losses.back(), 0.6 * losses.front());
+
+  fs::copy(In(run_ + "/checkpoints/step-00000018"), In("half"), fs::copy_options::recursive);
+  ExpectSuccess(
+      Run("train --device=cpu --threads=1 --output=run --suffix=b --data=data --resume=half", Start::kMpirun));
+  const std::string b = "run/unet3d/volume/b/run";
+  for (const char* file : {"model.safetensors", "state.safetensors"})
+    EXPECT_TRUE(Text(b + "/checkpoints/latest/" + file) == Text(run_ + "/checkpoints/latest/" + file)) << file;
+  EXPECT_FALSE(Text(b + "/checkpoints/latest/model.safetensors").empty());
+
+  const nlohmann::json alone = Evaluated(run_, 1);
+  EXPECT_GT(alone.value("dice", 0.0), 0.8) << alone;
+  EXPECT_GT(alone.value("dice", 0.0), alone.value("iou", 1.0));
+  EXPECT_EQ(alone["count"], 5) << "volumes, not windows";
+  for (const int ranks : {2, 3}) {
+    const nlohmann::json many = Evaluated(run_, ranks);
+    for (const char* metric : {"dice", "iou", "count"}) EXPECT_EQ(many[metric], alone[metric]) << metric << ranks;
+    EXPECT_NEAR(many.value("loss", 0.0), alone.value("loss", 1.0), 1e-12);
+  }
+  EXPECT_GT(Evaluated(run_, 1, "--window_weights=gaussian --overlap=0.5").value("dice", 0.0), 0.8);
+}
+
+TEST_F(VolumeRuns, TellSeveralClassesApart) {
+  WriteData(3);
+  ExpectSuccess(Run(Training("--classes=3 --width=6 --epochs=30")));
+  const nlohmann::json result = Evaluated(run_, 1);
+  EXPECT_GT(result.value("dice", 0.0), 0.5) << result;
+  ExpectRefused(Run(Training("--classes=2")), {"--classes=2", "has 3 classes"});
+  ExpectRefused(Run(Training("--loss=dice_ce")), {"--loss=dice_ce", "--classes=1"});
+  ExpectRefused(Run(Training("--augmentation=resized_crop")), {"crop_flip for volumes", "resized_crop"});
+  ExpectRefused(Run("train --model=mlp --dataset=volume --data=data --device=cpu"),
+                {"mlp learns from labelled images", "volumes with masks"});
+}
+
+}  // namespace
+}  // namespace switchyard

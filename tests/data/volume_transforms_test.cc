@@ -1,0 +1,214 @@
+// Patches of training, windows of evaluation, and the samples made of them.
+#include "core/data/volume_transforms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "core/data/loader.h"
+#include "core/data/volume_samples.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Voxel i has intensity i and label i mod 5, or 255 where that is 4.
+Sample Counting(const Extents& e) {
+  Sample sample;
+  sample.volume.depth = e[0], sample.volume.height = e[1], sample.volume.width = e[2];
+  for (int64_t i = 0; i < VoxelsOf(e); ++i) {
+    sample.volume.voxels.push_back(static_cast<float>(i));
+    sample.voxels.push_back(i % 5 == 4 ? kIgnoredClass : static_cast<uint8_t>(i % 5));
+  }
+  return sample;
+}
+
+struct Patch {
+  std::vector<float> volume;
+  std::vector<int32_t> labels;
+};
+
+Patch Cut(const Sample& sample, const Extents& patch, const Extents& start) {
+  Patch cut{std::vector<float>(static_cast<size_t>(VoxelsOf(patch))),
+            std::vector<int32_t>(static_cast<size_t>(VoxelsOf(patch)))};
+  CutPatch(sample, patch, start, cut.volume.data(), cut.labels.data());
+  return cut;
+}
+
+Patch Training(const VolumeTransformOptions& o, int64_t epoch, int64_t index, Sample sample) {
+  Patch cut{std::vector<float>(static_cast<size_t>(VoxelsOf(o.patch))),
+            std::vector<int32_t>(static_cast<size_t>(VoxelsOf(o.patch)))};
+  TrainingPatch(o, epoch, index, &sample, cut.volume.data(), cut.labels.data());
+  return cut;
+}
+
+TEST(VolumePatch, IsCutOutAndPaddedWithWhatCountsNowhere) {
+  const Sample sample = Counting({2, 2, 3});
+  const Patch inside = Cut(sample, {1, 2, 2}, {1, 0, 1});
+  EXPECT_THAT(inside.volume, ElementsAre(7, 8, 10, 11));
+  EXPECT_THAT(inside.labels, ElementsAre(2, 3, 0, 1));
+  const Patch around = Cut(sample, {1, 3, 4}, {0, -1, -1});
+  EXPECT_THAT(around.volume, ElementsAre(0, 0, 0, 0, 0, 0, 1, 2, 0, 3, 4, 5));
+  EXPECT_THAT(around.labels, ElementsAre(-1, -1, -1, -1, -1, 0, 1, 2, -1, 3, -1, 0));
+}
+
+TEST(VolumeNormalization, TakesTheWholeVolume) {
+  std::vector<float> voxels = {1, 2, 3, 6};
+  Normalize(Normalization::kUnit, &voxels);
+  EXPECT_THAT(voxels, ElementsAre(0, 0.2f, 0.4f, 1));
+  voxels = {1, 2, 3, 6};
+  Normalize(Normalization::kZscore, &voxels);
+  EXPECT_NEAR(std::accumulate(voxels.begin(), voxels.end(), 0.0), 0, 1e-6);
+  EXPECT_NEAR(std::inner_product(voxels.begin(), voxels.end(), voxels.begin(), 0.0), 4, 1e-5);
+  voxels = {7, 7};
+  Normalize(Normalization::kZscore, &voxels);
+  EXPECT_THAT(voxels, ElementsAre(0, 0));
+}
+
+TEST(VolumePatch, OfTrainingVariesWithEpochAndIndexAlone) {
+  VolumeTransformOptions o = {.patch = {3, 3, 3}};
+  const Sample sample = Counting({6, 7, 8});
+  const Patch first = Training(o, 0, 0, sample);
+  EXPECT_EQ(Training(o, 0, 0, sample).volume, first.volume);
+  EXPECT_NE(Training(o, 1, 0, sample).volume, first.volume);
+  EXPECT_NE(Training(o, 0, 1, sample).volume, first.volume);
+  o.seed = 43;
+  EXPECT_NE(Training(o, 0, 0, sample).volume, first.volume);
+}
+
+TEST(VolumePatch, OfTrainingIsMirroredWithItsLabels) {
+  const VolumeTransformOptions o = {
+      .patch = {2, 3, 2}, .normalization = Normalization::kNone, .intensity_scale = 0, .intensity_shift = 0};
+  const Sample sample = Counting({2, 3, 2});
+  std::set<std::vector<float>> seen;
+  for (int64_t epoch = 0; epoch < 100; ++epoch) {
+    const Patch patch = Training(o, epoch, 0, sample);
+    seen.insert(patch.volume);
+    for (size_t i = 0; i < patch.volume.size(); ++i) {
+      const auto label = static_cast<int32_t>(patch.volume[i]) % 5;
+      EXPECT_EQ(patch.labels[i], label == 4 ? kNoClass : label);
+    }
+  }
+  EXPECT_EQ(seen.size(), 8u) << "three axes, mirrored or not";
+}
+
+TEST(VolumePatch, OfTrainingReachesEveryPlaceAndOtherIntensities) {
+  VolumeTransformOptions o = {
+      .patch = {1, 1, 2}, .normalization = Normalization::kNone, .augmentation = Augmentation::kCrop};
+  const Sample sample = Counting({2, 2, 4});
+  std::set<float> firsts;
+  for (int64_t epoch = 0; epoch < 200; ++epoch) firsts.insert(Training(o, epoch, 0, sample).volume[0]);
+  EXPECT_EQ(firsts.size(), 12u) << "starts at 0, 1 and 2 of each row";
+  o.augmentation = Augmentation::kNone;
+  for (int64_t epoch = 0; epoch < 3; ++epoch) EXPECT_EQ(Training(o, epoch, 0, sample).volume[0], 1);
+  o.augmentation = Augmentation::kCropFlip;
+  o.patch = {2, 2, 4};
+  float least = 1e9, greatest = 0;
+  for (int64_t epoch = 0; epoch < 200; ++epoch) {
+    const std::vector<float> voxels = Training(o, epoch, 0, sample).volume;
+    const float top = *std::max_element(voxels.begin(), voxels.end());
+    EXPECT_TRUE(top >= 15 * 0.9f - 0.1f && top <= 15 * 1.1f + 0.1f) << top;
+    least = std::min(least, top), greatest = std::max(greatest, top);
+  }
+  EXPECT_LT(least, 14);
+  EXPECT_GT(greatest, 16);
+}
+
+TEST(VolumeTransform, RefusesWhatItCannotDo) {
+  EXPECT_THAT(Message(Check(VolumeTransformOptions{.patch = {0, 1, 1}})), HasSubstr("0 x 1 x 1"));
+  EXPECT_THAT(Message(Check(VolumeTransformOptions{.patch = {1, 1, 1}, .augmentation = Augmentation::kResizedCrop})),
+              AllOf(HasSubstr("crop_flip for volumes"), HasSubstr("resized_crop")));
+  EXPECT_THAT(Message(ParseNormalization("log").status()), AllOf(HasSubstr("zscore"), HasSubstr("found log")));
+}
+
+// MONAI's: a quarter of 4 is 1 voxel of overlap, so a step of 3; the last window ends where the volume does.
+TEST(VolumeWindow, CoverTheVolume) {
+  EXPECT_THAT(WindowStarts({1, 4, 11}, {1, 4, 4}, 0.25f),
+              ElementsAre(Extents{0, 0, 0}, Extents{0, 0, 3}, Extents{0, 0, 6}, Extents{0, 0, 7}));
+  EXPECT_THAT(WindowStarts({2, 3, 4}, {4, 4, 4}, 0.25f), ElementsAre(Extents{-1, 0, 0}));
+  EXPECT_EQ(WindowStarts({48, 64, 48}, {32, 32, 32}, 0.25f).size(), 2u * 3 * 2);
+  EXPECT_EQ(WindowStarts({8, 8, 8}, {4, 4, 4}, 0).size(), 8u);
+}
+
+TEST(VolumeWindow, WeighsAsMonaiDoes) {
+  EXPECT_THAT(WindowWeights({1, 1, 3}, false), ElementsAre(1, 1, 1));
+  const std::vector<float> weights = WindowWeights({1, 1, 8}, true);  // deviation 1
+  EXPECT_FLOAT_EQ(weights[3], std::exp(-0.125f));
+  EXPECT_FLOAT_EQ(weights[5], std::exp(-1.125f));
+  EXPECT_FLOAT_EQ(weights[0], std::exp(-6.125f));
+  EXPECT_FLOAT_EQ(WindowWeights({1, 8, 8}, true)[0], 1e-3f);
+}
+
+struct Volumes : Dataset {
+  std::string name() const override { return "volumes"; }
+  int64_t size() const override { return 3; }
+  Content content() const override { return Content::kMaskedVolumes; }
+  int channels() const override { return 1; }
+  const std::vector<std::string>& class_names() const override { return classes; }
+  Status Read(int64_t index, Sample* sample) const override {
+    if (index == unreadable) return DataLoss("volume {} is broken", index);
+    *sample = Counting({2, 2, 2 + 2 * index});
+    return OkStatus();
+  }
+  std::vector<std::string> classes = {"0", "1", "2", "3"};
+  int64_t unreadable = -1;
+};
+
+TEST(VolumeWindows, OfAVolumeGoToOneRankInTheirOrder) {
+  const Volumes data;
+  const VolumeTransformOptions o = {.patch = {2, 2, 2}, .normalization = Normalization::kNone};
+  for (int world = 1; world <= 4; ++world) {
+    std::map<int64_t, int> taken;
+    for (int rank = 0; rank < world; ++rank) {
+      LoaderOptions options;
+      options.batch_size = 2;
+      options.rank = rank;
+      options.world = world;
+      auto loader = Loader::Create(std::make_unique<VolumeWindows>(data, o, 0.0f), options);
+      ASSERT_TRUE(loader.ok()) << Message(loader.status());
+      const auto& source = dynamic_cast<const VolumeWindows&>((*loader)->source());
+      EXPECT_EQ(source.size(), 1 + 2 + 3);
+      ASSERT_TRUE((*loader)->StartEpoch(0).ok());
+      int64_t before = -1;
+      Batch batch;
+      for (auto more = (*loader)->Next(&batch); more.ok() && *more; more = (*loader)->Next(&batch)) {
+        for (size_t i = 0; i < batch.samples.size(); ++i) {
+          const int64_t index = batch.samples[i];
+          EXPECT_EQ(index >= 0, batch.filled[i] == 1);
+          if (index < 0) continue;
+          EXPECT_GT(index, before);
+          before = index;
+          ++taken[index];
+          const VolumeWindows::Window& window = source.window(index);
+          EXPECT_EQ(window.volume % world, rank);
+          EXPECT_EQ(window.last, window.start[2] == 2 * window.volume);
+          EXPECT_EQ(static_cast<const float*>(batch.tensors[0])[8 * i], static_cast<float>(window.start[2]));
+        }
+      }
+    }
+    EXPECT_EQ(taken.size(), 6u) << world;
+    for (const auto& [index, times] : taken) EXPECT_EQ(times, 1) << index;
+  }
+}
+
+TEST(VolumeWindows, OfAVolumeThatCannotBeReadAreOneThatSaysWhy) {
+  Volumes data;
+  data.unreadable = 1;
+  const VolumeWindows windows(data, {.patch = {2, 2, 2}}, 0);
+  EXPECT_EQ(windows.size(), 1 + 1 + 3);
+  std::vector<float> volume(8);
+  std::vector<int32_t> labels(8);
+  void* const rows[] = {volume.data(), labels.data()};
+  EXPECT_THAT(Message(windows.Fill(0, 1, rows)), HasSubstr("volume 1 is broken"));
+  EXPECT_TRUE(windows.Fill(0, 2, rows).ok());
+}
+
+}  // namespace
+}  // namespace switchyard
