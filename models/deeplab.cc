@@ -2,12 +2,14 @@
 
 #include <numeric>
 
+#include "absl/strings/numbers.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/nn/convolution.h"
 #include "core/nn/layers.h"
 #include "core/settings/fields.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "models/convolution_weights.h"
 #include "models/foreign_format.h"
 #include "models/resnet.h"
@@ -16,6 +18,7 @@ namespace switchyard {
 namespace {
 
 constexpr int64_t kLowLevelChannels = 48;
+constexpr int kMostPixels = 8192;  // along an axis
 
 ResNetConfig BackboneOf(const DeepLabConfig& c) {
   return {.image_size = c.image_size,
@@ -55,6 +58,11 @@ Value Pyramid(const DeepLabConfig& config, nn::Context& context, const Value& x)
 
 const std::vector<Field<DeepLabConfig>>& DeepLabFields() {
   static const auto& fields = *new std::vector<Field<DeepLabConfig>>{
+      FieldOf<&DeepLabConfig::input_size>(
+          "input_size", {.help = "height and width of the images that the model takes, as 192,256; a square of "
+                                 "--image_size where it is not given",
+                         .unit = "pixels",
+                         .architecture = true}),
       FieldOf<&DeepLabConfig::depth>("depth",
                                      {.help = "number of layers", .range = Within(1, 4096), .architecture = true}),
       FieldOf<&DeepLabConfig::width>(
@@ -86,6 +94,12 @@ const ModelFamily& DeepLabFamily() {
                        .check = [](const ResolvedModel& model) { return Check(DeepLabConfigOf(model)); },
                        .build = [](const ResolvedModel& model, nn::Context& context,
                                    const Value& images) { return DeepLab(DeepLabConfigOf(model), context, images); },
+                       .input_shape =
+                           [](const ResolvedModel& model) {
+                             Shape shape = ExtentsOf(DeepLabConfigOf(model));
+                             shape.push_back(model.channels);
+                             return shape;
+                           },
                        .layers =
                            [](const ResolvedModel& model) {
                              const std::array<int, 4> blocks = BlocksOf(BackboneOf(DeepLabConfigOf(model)));
@@ -93,6 +107,7 @@ const ModelFamily& DeepLabFamily() {
                            },
                        .head = "classifier",
                        .from_file = ConvolutionWeightsFromFile,
+                       .resampled = {"image_size", "input_size"},  // no weight depends on them
                        .formats = DeepLabFormats};
   return family;
 }
@@ -127,10 +142,25 @@ DeepLabConfig DeepLabConfigOf(const ResolvedModel& model) {
   return config;
 }
 
+Shape ExtentsOf(const DeepLabConfig& config) {
+  if (config.input_size.empty()) return {config.image_size, config.image_size};
+  Shape extents;
+  for (const std::string& text : config.input_size) {
+    int extent = 0;
+    if (!absl::SimpleAtoi(text, &extent) || extent < 1 || extent > kMostPixels) return {};
+    extents.push_back(extent);
+  }
+  return extents.size() == 2 ? extents : Shape();
+}
+
 Status Check(const DeepLabConfig& c) {
   SY_RETURN_IF_ERROR(Check(BackboneOf(c)));
   if (!HasBottlenecks(BackboneOf(c)))
     return InvalidArgument("depth {}: the backbone has 50, 101 or 152 layers, whose blocks can be dilated", c.depth);
+  if (ExtentsOf(c).empty()) {
+    return InvalidArgument("input_size: expected height and width from 1 to {}, as 192,256; found {}", kMostPixels,
+                           fmt::join(c.input_size, ","));
+  }
   if (c.output_stride != 16 && c.output_stride != 8)
     return InvalidArgument("output_stride {}: expected 16 or 8", c.output_stride);
   if (c.decoder_width < 1) return InvalidArgument("decoder_width must be positive");
@@ -140,9 +170,10 @@ Status Check(const DeepLabConfig& c) {
 
 Value DeepLab(const DeepLabConfig& config, nn::Context& context, const Value& images, nn::Where where) {
   const int64_t batch = images.dim(0);
-  if (images.shape() != Shape{batch, config.image_size, config.image_size, config.channels}) {
-    ThrowBuildError("deeplab", fmt::format("images must be (B, {0}, {0}, {1})", config.image_size, config.channels),
-                    {images}, where);
+  const Shape e = ExtentsOf(config);
+  if (images.shape() != Shape{batch, e[0], e[1], config.channels}) {
+    ThrowBuildError("deeplab", fmt::format("images must be (B, {}, {}, {})", e[0], e[1], config.channels), {images},
+                    where);
   }
   std::array<Value, 4> stages;
   {

@@ -49,7 +49,9 @@ struct ModelFamily {
   HostTensors (*from_file)(HostTensors tensors) = nullptr;
   // Tables of positions of another size than `expected`, by name, are resampled; the rest stays. Null: there are none.
   void (*resample)(const std::map<std::string, TensorType>& expected, HostTensors* tensors) = nullptr;
-  std::vector<std::string> resampled;  // settings that may therefore differ from those that weights were made with
+  // Settings that may differ from those that weights were made with: where tables are resampled, or none depends on
+  // them.
+  std::vector<std::string> resampled;
   const std::vector<ForeignFormat>& (*formats)();  // at least one; the first is how our runs publish weights
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace switchyard {
 namespace {
@@ -57,6 +58,21 @@ void AdjustHue(float turn, Image* image) {
       const float value = high - chroma * std::clamp(std::min(k, 4 - k), 0.0f, 1.0f);
       p[c] = static_cast<uint8_t>(std::clamp(value + 0.5f, 0.0f, 255.0f));
     }
+  }
+}
+
+void JitterColor(const ColorJitter& jitter, RandomStream* random, Image* image) {
+  if (!(jitter.brightness > 0 || jitter.contrast > 0 || jitter.saturation > 0 || jitter.hue > 0)) return;
+  std::array<int, 4> order = {0, 1, 2, 3};
+  for (size_t i = order.size() - 1; i > 0; --i) {
+    std::swap(order[i], order[random->Below(static_cast<uint32_t>(i + 1))]);
+  }
+  const auto factor = [random](float range) { return random->Uniform(std::max(0.0f, 1 - range), 1 + range); };
+  for (const int change : order) {
+    if (change == 0 && jitter.brightness > 0) AdjustBrightness(factor(jitter.brightness), image);
+    if (change == 1 && jitter.contrast > 0) AdjustContrast(factor(jitter.contrast), image);
+    if (change == 2 && jitter.saturation > 0) AdjustSaturation(factor(jitter.saturation), image);
+    if (change == 3 && jitter.hue > 0) AdjustHue(random->Uniform(-jitter.hue, jitter.hue), image);
   }
 }
 

@@ -2,6 +2,7 @@
 // Thread-safe: free functions on the caller's image.
 #pragma once
 
+#include "core/base/random.h"
 #include "core/data/image.h"
 
 namespace switchyard {
@@ -12,5 +13,12 @@ void AdjustContrast(float factor, Image* image);
 void AdjustSaturation(float factor, Image* image);  // nothing on grey images
 // Turns the hue by `turn` of the circle, in [-0.5, 0.5]; nothing on grey images.
 void AdjustHue(float turn, Image* image);
+
+// Ranges of random changes: factors from [1 − range, 1 + range], at least 0; the hue from [−hue, hue].
+struct ColorJitter {
+  float brightness = 0, contrast = 0, saturation = 0, hue = 0;
+};
+// The four in random order; nothing is drawn where all ranges are 0.
+void JitterColor(const ColorJitter& jitter, RandomStream* random, Image* image);
 
 }  // namespace switchyard

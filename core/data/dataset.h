@@ -12,6 +12,7 @@
 #include "core/data/augmentation.h"
 #include "core/data/image.h"
 #include "core/data/volume.h"
+#include "core/graph/types.h"
 
 namespace switchyard {
 
@@ -63,12 +64,15 @@ enum class Split { kTrain, kValidation, kTest };
 std::string SplitName(Split split);
 
 struct DatasetOptions {
-  std::string name;             // as listed by KnownDatasets()
-  std::string data;             // folder or archive; empty: searched for, see location.h
-  bool download = true;         // may fetch what is not there
-  uint64_t seed = 42;           // shapes
-  int image_size = 0;           // pixels; shapes (0: 32) and synthetic (0: 224)
-  int classes = 0;              // synthetic; 0: 1000
+  std::string name;      // as listed by KnownDatasets()
+  std::string data;      // folder or archive; empty: searched for, see location.h
+  bool download = true;  // may fetch what is not there
+  uint64_t seed = 42;    // shapes
+  int image_size = 0;    // pixels; shapes (0: 32) and synthetic (0: 224)
+  int classes = 0;       // synthetic; 0: 1000, of masks 21
+  // synthetic makes what a model learns from: samples of this kind, of masks (H, W, 3) in size.
+  Content content = Content::kLabelledImages;
+  Shape input_shape;
   int64_t train_size = 0;       // samples; shapes (0: 10,000) and synthetic (0: 1,281,167)
   int64_t validation_size = 0;  // samples; shapes (0: 2,000) and synthetic (0: 50,000)
 };

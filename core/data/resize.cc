@@ -162,4 +162,38 @@ void Resize(const ImageView& in, int height, int width, Interpolation interpolat
   }
 }
 
+void ResizeNearest(const Image& in, int height, int width, Image* out) {
+  out->Reshape(height, width, in.channels);
+  const auto channels = static_cast<size_t>(in.channels);
+  for (int y = 0; y < height; ++y) {
+    const uint8_t* const from = in.Row(static_cast<int>((int64_t{2} * y + 1) * in.height / (int64_t{2} * height)));
+    uint8_t* to = out->Row(y);
+    for (int x = 0; x < width; ++x, to += channels) {
+      const auto column = static_cast<size_t>((int64_t{2} * x + 1) * in.width / (int64_t{2} * width));
+      std::memcpy(to, from + column * channels, channels);
+    }
+  }
+}
+
+void CropPadded(const Image& in, int top, int left, int height, int width, const std::array<uint8_t, 3>& fill,
+                Image* out) {
+  out->Reshape(height, width, in.channels);
+  const auto channels = static_cast<size_t>(in.channels);
+  const int begin = std::clamp(-left, 0, width), end = std::clamp(in.width - left, begin, width);
+  const auto pad = [&](uint8_t* row, int from, int to) {
+    for (int x = from; x < to; ++x) std::memcpy(row + static_cast<size_t>(x) * channels, fill.data(), channels);
+  };
+  for (int y = 0; y < height; ++y) {
+    uint8_t* const row = out->Row(y);
+    const int source = top + y;
+    const bool outside = source < 0 || source >= in.height || begin == end;
+    pad(row, 0, outside ? width : begin);
+    if (outside) continue;
+    std::memcpy(row + static_cast<size_t>(begin) * channels,
+                in.Row(source) + static_cast<size_t>(left + begin) * channels,
+                static_cast<size_t>(end - begin) * channels);
+    pad(row, end, width);
+  }
+}
+
 }  // namespace switchyard

@@ -1,9 +1,11 @@
-// Resizing with a filter as wide as the reduction (antialiased), in fixed point: on every machine the same bytes as
-// Pillow 13's Image.resize, which torchvision and Hugging Face use. Pillow up to 12 always resizes rows before columns;
-// where 13 begins with the columns, the two differ by at most one grey level.
-// Thread-safe: free functions on the caller's objects; scratch memory is kept per thread.
+// Cropping, and resizing with a filter as wide as the reduction (antialiased), in fixed point: on every machine the
+// same bytes as Pillow 13's Image.resize, which torchvision and Hugging Face use. Pillow up to 12 always resizes rows
+// before columns; where 13 begins with the columns, the two differ by at most one grey level. Thread-safe: free
+// functions on the caller's objects; scratch memory is kept per thread.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 
 #include "core/data/image.h"
@@ -33,5 +35,13 @@ StatusOr<Interpolation> ParseInterpolation(const std::string& name);
 
 // `out` becomes (height, width, in.channels), all at least 1; it is not the image that `in` looks at.
 void Resize(const ImageView& in, int height, int width, Interpolation interpolation, Image* out);
+
+// The same by nearest neighbours, which never makes a number that was not there: for masks. Sample points are the
+// pixels' centres, as those of Pillow's NEAREST.
+void ResizeNearest(const Image& in, int height, int width, Image* out);
+
+// The rectangle at (top, left), which may lie partly or wholly outside; `fill` there, by channel. `out` is not `in`.
+void CropPadded(const Image& in, int top, int left, int height, int width, const std::array<uint8_t, 3>& fill,
+                Image* out);
 
 }  // namespace switchyard

@@ -11,10 +11,17 @@ constexpr size_t kDistinctImages = 16;
 class SyntheticDataset : public Dataset {
  public:
   SyntheticDataset(const DatasetOptions& options, Split split)
-      : side_(options.image_size > 0 ? options.image_size : 224),
+      : content_(options.content),
+        height_(options.image_size > 0 ? options.image_size : 224),
+        width_(height_),
         size_(split == Split::kTrain ? (options.train_size > 0 ? options.train_size : 1'281'167)
                                      : (options.validation_size > 0 ? options.validation_size : 50'000)) {
-    const int classes = options.classes > 0 ? options.classes : 1000;
+    const bool masked = content_ == Content::kMaskedImages;
+    if (masked && options.input_shape.size() == 3) {
+      height_ = static_cast<int>(options.input_shape[0]);
+      width_ = static_cast<int>(options.input_shape[1]);
+    }
+    const int classes = options.classes > 0 ? options.classes : masked ? 21 : 1000;
     for (int i = 0; i < classes; ++i) class_names_.push_back(fmt::format("class{:03}", i));
     RandomStream random(Key(options.seed, HashName("synthetic")));
     pixels_.resize(kDistinctImages * ImageBytes());
@@ -25,20 +32,28 @@ class SyntheticDataset : public Dataset {
   int64_t size() const override { return size_; }
   int channels() const override { return 3; }
   const std::vector<std::string>& class_names() const override { return class_names_; }
+  Content content() const override { return content_; }
   Augmentation augmentation() const override { return Augmentation::kNone; }
 
   Status Read(int64_t index, Sample* sample) const override {
-    sample->image.Reshape(side_, side_, 3);
+    sample->image.Reshape(height_, width_, 3);
     const size_t image = static_cast<size_t>(index) % kDistinctImages;
     std::memcpy(sample->image.bytes.data(), pixels_.data() + image * ImageBytes(), ImageBytes());
     sample->label = static_cast<int32_t>(static_cast<size_t>(index) % class_names_.size());
+    if (content_ != Content::kMaskedImages) return OkStatus();
+    // The green of each pixel, as a class; the last one does not count.
+    sample->mask.Reshape(height_, width_, 1);
+    for (size_t i = 0; i < sample->mask.bytes.size(); ++i)
+      sample->mask.bytes[i] = static_cast<uint8_t>(sample->image.bytes[3 * i + 1] % class_names_.size());
+    sample->mask.bytes.back() = kIgnoredClass;
     return OkStatus();
   }
 
  private:
-  size_t ImageBytes() const { return size_t{3} * static_cast<size_t>(side_) * static_cast<size_t>(side_); }
+  size_t ImageBytes() const { return size_t{3} * static_cast<size_t>(height_) * static_cast<size_t>(width_); }
 
-  int side_;
+  Content content_;
+  int height_, width_;
   int64_t size_;
   std::vector<std::string> class_names_;
   std::vector<uint8_t> pixels_;

@@ -26,27 +26,9 @@ void ResizeShorterSide(const Image& in, int side, Interpolation interpolation, I
   Resize(Whole(in), wide ? side : other, wide ? other : side, interpolation, out);
 }
 
-// The square of `side` at (top, left), which may lie partly outside; black there.
-void CropPadded(const Image& in, int top, int left, int side, Image* out) {
-  out->Reshape(side, side, in.channels);
-  const int begin = std::clamp(-left, 0, side), end = std::clamp(in.width - left, begin, side);
-  for (int y = 0; y < side; ++y) {
-    uint8_t* row = out->Row(y);
-    const int source = top + y;
-    if (source < 0 || source >= in.height || begin == end) {
-      std::memset(row, 0, static_cast<size_t>(side) * in.channels);
-      continue;
-    }
-    const size_t channels = static_cast<size_t>(in.channels);
-    std::memset(row, 0, begin * channels);
-    std::memcpy(row + begin * channels, in.Row(source) + (left + begin) * channels, (end - begin) * channels);
-    std::memset(row + end * channels, 0, (side - end) * channels);
-  }
-}
-
 // Hugging Face's rule for an odd remainder; torchvision rounds half to even, so that it may crop one pixel further.
 void CenterCrop(const Image& in, int side, Image* out) {
-  CropPadded(in, (in.height - side) / 2, (in.width - side) / 2, side, out);
+  CropPadded(in, (in.height - side) / 2, (in.width - side) / 2, side, side, {}, out);
 }
 
 // A part of random area and aspect (Szegedy et al., "Going deeper with convolutions", 2015, section 6), or, if ten
@@ -70,21 +52,6 @@ ImageView RandomPart(const Image& in, const TransformOptions& options, RandomStr
   if (aspect > options.max_aspect) width = static_cast<int>(std::lround(in.height * options.max_aspect));
   height = std::clamp(height, 1, in.height), width = std::clamp(width, 1, in.width);
   return Crop(in, (in.height - height) / 2, (in.width - width) / 2, height, width);
-}
-
-// Brightness, contrast, saturation and hue in random order.
-void JitterColor(const TransformOptions& options, RandomStream* random, Image* image) {
-  std::array<int, 4> order = {0, 1, 2, 3};
-  for (size_t i = order.size() - 1; i > 0; --i) {
-    std::swap(order[i], order[random->Below(static_cast<uint32_t>(i + 1))]);
-  }
-  const auto factor = [random](float range) { return random->Uniform(std::max(0.0f, 1 - range), 1 + range); };
-  for (const int change : order) {
-    if (change == 0 && options.brightness > 0) AdjustBrightness(factor(options.brightness), image);
-    if (change == 1 && options.contrast > 0) AdjustContrast(factor(options.contrast), image);
-    if (change == 2 && options.saturation > 0) AdjustSaturation(factor(options.saturation), image);
-    if (change == 3 && options.hue > 0) AdjustHue(random->Uniform(-options.hue, options.hue), image);
-  }
 }
 
 // Calls write(byte, channel) for each byte, in the order of the result.
@@ -178,12 +145,12 @@ const Image& Transform::Prepare(int64_t epoch, int64_t index, Image* image, bool
       return static_cast<int>(random.Below(static_cast<uint32_t>(extent + 2 * padding - side + 1))) - padding;
     };
     const int top = offset(resized.height), left = offset(resized.width);
-    CropPadded(resized, top, left, side, &cropped);
+    CropPadded(resized, top, left, side, side, {}, &cropped);
     if (options_.augmentation == Augmentation::kCropFlip) *mirrored = random.Uniform() < options_.flip_probability;
     result = &cropped;
   }
-  const bool jitter = options_.brightness > 0 || options_.contrast > 0 || options_.saturation > 0 || options_.hue > 0;
-  if (options_.train && jitter) JitterColor(options_, &random, result);
+  if (options_.train)
+    JitterColor({options_.brightness, options_.contrast, options_.saturation, options_.hue}, &random, result);
   return *result;
 }
 

@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "core/base/environment.h"
+#include "core/data/class_map.h"
 #include "core/data/formats.h"
 #include "core/data/mask_picture.h"
-#include "core/data/class_map.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/data/files_for_tests.h"
@@ -199,6 +199,24 @@ TEST_F(CamVidFiles, SaysWhatDoesNotFit) {
   EXPECT_THAT(Error(), AllOf(HasSubstr("camvid_images.tar"), HasSubstr("train/c.jpg"), HasSubstr("found none")));
   std::filesystem::remove(folder_.path() + "/train-labels-idx3-ubyte.gz");
   EXPECT_THAT(Error(), HasSubstr("train-labels-idx3-ubyte"));
+}
+
+TEST(Synthetic, MakesMasksOfTheSizeThatTheModelTakes) {
+  DatasetOptions options;
+  options.name = "synthetic";
+  options.content = Content::kMaskedImages;
+  options.input_shape = {6, 9, 3};
+  options.classes = 4;
+  const auto data = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(data.ok()) << Message(data.status());
+  EXPECT_EQ((*data)->content(), Content::kMaskedImages);
+  const Sample sample = (*data)->Get(5).value();
+  EXPECT_EQ(sample.image.height, 6);
+  EXPECT_EQ(sample.image.width, 9);
+  ASSERT_EQ(sample.mask.bytes.size(), 54u);
+  Image mask = sample.mask;
+  EXPECT_TRUE(MapClasses(Identity(4), "mask", &mask).ok());
+  EXPECT_EQ(sample.mask.bytes.back(), kIgnoredClass);
 }
 
 // The pixels of each class, as the data's description counts them.
