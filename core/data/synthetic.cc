@@ -11,7 +11,7 @@ constexpr size_t kDistinctImages = 16;
 class SyntheticDataset : public Dataset {
  public:
   SyntheticDataset(const DatasetOptions& options, Split split)
-      : content_(options.content),
+      : content_(options.content == Content::kMaskedImages ? options.content : Content::kLabelledImages),
         height_(options.image_size > 0 ? options.image_size : 224),
         width_(height_),
         size_(split == Split::kTrain ? (options.train_size > 0 ? options.train_size : 1'281'167)

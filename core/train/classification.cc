@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/base/json.h"
 #include "core/data/labelled_images.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/pointwise.h"
@@ -104,14 +103,14 @@ std::vector<double> Classification::Metrics(std::span<const double> sums, int64_
   return means;
 }
 
-std::vector<double> Classification::Predict(const void* row) const {
+Prediction Classification::Predict(const void* row) const {
   const auto* const logits = static_cast<const float*>(row);
   std::vector<double> p(static_cast<size_t>(model_.classes));
   const float largest = *std::max_element(logits, logits + p.size());
   double sum = 0;
   for (size_t c = 0; c < p.size(); ++c) sum += p[c] = std::exp(static_cast<double>(logits[c]) - largest);
   for (double& value : p) value /= sum;
-  return p;
+  return {p, {}};
 }
 
 StatusOr<nlohmann::json> Classification::Record(const Dataset& train) const {
@@ -127,10 +126,7 @@ StatusOr<ForeignConfig> Classification::ForOthers(const Dataset& train) const {
 
 Status Classification::CheckRecord(const nlohmann::json& record, const Dataset& train,
                                    const std::string& folder) const {
-  const nlohmann::json found = record.value("classes", nlohmann::json()), expected = train.class_names();
-  if (found == expected) return OkStatus();
-  return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
-                         folder, Excerpt(found), Excerpt(expected));
+  return CheckClassNames(record, train, folder);
 }
 
 }  // namespace switchyard

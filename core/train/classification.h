@@ -39,7 +39,7 @@ class Classification : public Task {
   bool Better(double value, double than) const override { return value > than; }
 
   std::string prediction() const override { return "eval_logits"; }
-  std::vector<double> Predict(const void* row) const override;  // the probability of each class
+  Prediction Predict(const void* row) const override;  // the probability of each class
 
   StatusOr<nlohmann::json> Record(const Dataset& train) const override;
   StatusOr<ForeignConfig> ForOthers(const Dataset& train) const override;

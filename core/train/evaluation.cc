@@ -95,21 +95,18 @@ StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loa
   result.images_per_s = sums.back() / clock.Seconds();
   if (result.count == 0) return result;
   const std::vector<double> values = task.Metrics(of_task, result.count);
+  result.by_class = task.ByClass(of_task);
   const std::vector<Metric> metrics = task.metrics();
   for (size_t i = 0; i < metrics.size(); ++i) result.metrics[metrics[i].name] = values[i];
   return result;
 }
 
-StatusOr<std::vector<std::vector<double>>> PredictSamples(Engine& engine, const Task& task, Loader& batches,
-                                                          int64_t samples) {
-  std::vector<std::vector<double>> results;
-  SY_RETURN_IF_ERROR(
-      ForEachSample(engine, batches, false, {task.prediction()}, [&](int64_t, std::span<const void* const> rows) {
-        if (static_cast<int64_t>(results.size()) < samples)
-          results.push_back(rows.empty() ? std::vector<double>() : task.Predict(rows[0]));
-        return OkStatus();
-      }));
-  return results;
+Status PredictSamples(Engine& engine, const Task& task, Loader& batches, int64_t samples, ReadPrediction read) {
+  int64_t index = 0;
+  return ForEachSample(engine, batches, false, {task.prediction()}, [&](int64_t, std::span<const void* const> rows) {
+    if (index >= samples) return OkStatus();
+    return read(index++, rows.empty() ? Prediction() : task.Predict(rows[0]));
+  });
 }
 
 }  // namespace switchyard

@@ -6,6 +6,7 @@
 #include "core/data/loader.h"
 #include "core/train/engine.h"
 #include "core/train/task.h"
+#include "core/train/trainer.h"
 
 namespace switchyard {
 
@@ -13,8 +14,7 @@ namespace switchyard {
 // averaged: of the averaged weights.
 StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged = false);
 
-// What the task predicts for each of the first `samples` samples; empty for one that could not be read. One rank.
-StatusOr<std::vector<std::vector<double>>> PredictSamples(Engine& engine, const Task& task, Loader& batches,
-                                                          int64_t samples);
+// Called with what the task predicts for each of the first `samples` samples, in order; an error ends it. One rank.
+Status PredictSamples(Engine& engine, const Task& task, Loader& batches, int64_t samples, ReadPrediction read);
 
 }  // namespace switchyard

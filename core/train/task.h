@@ -40,9 +40,16 @@ std::string Text(const Metric& metric, double value);  // "12.34 %", "0.1234"
 struct EvaluationResult {
   std::map<std::string, double> metrics;  // by name; empty where nothing was counted
   std::map<std::string, double> ema;      // the same of the averaged weights; empty where the run keeps none
+  nlohmann::ordered_json by_class;        // as Task::ByClass gives it
   int64_t count = 0;                      // samples
   double images_per_s = 0;
 };
+// What a task predicts for a sample; all of it empty where the sample could not be read.
+struct Prediction {
+  std::vector<double> probabilities;  // of each class
+  std::vector<uint8_t> classes;       // of each place of the model's input
+};
+
 // "loss 0.1234, top-1 12.34 %", in the order of `metrics`; 0 for what is not there.
 std::string Text(const std::vector<Metric>& metrics, const EvaluationResult& result);
 
@@ -79,13 +86,15 @@ class Task {
   virtual std::unique_ptr<Collector> Counting(const SampleSource& samples, std::span<double> sums,
                                               int64_t* count) const;
   virtual std::vector<double> Metrics(std::span<const double> sums, int64_t count) const = 0;
+  // More about the classes from the same sums: an array, an object of numbers for each. Null: nothing.
+  virtual nlohmann::ordered_json ByClass(std::span<const double> /*sums*/) const { return nullptr; }
   // The one of metrics() by which a run's best checkpoint is chosen; it is drawn beside the losses.
   virtual Metric best() const = 0;
   virtual bool Better(double value, double than) const = 0;
 
   // Prediction: an output and what its row says about a sample.
   virtual std::string prediction() const = 0;
-  virtual std::vector<double> Predict(const void* row) const = 0;
+  virtual Prediction Predict(const void* row) const = 0;
 
   // What a checkpoint's record keeps of the task, and whether a run on `train` may go on from it: InvalidArgument says
   // what differs. folder: of the checkpoint, for the message.

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "core/base/json.h"
 #include "core/plan/kernels.h"
 
 namespace switchyard {
@@ -19,6 +20,17 @@ StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<
 }
 
 }  // namespace
+
+Shape InputShapeOf(const TrainableModel& model) {
+  return model.input_shape.empty() ? Shape{model.image_size, model.image_size, model.channels} : model.input_shape;
+}
+
+Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder) {
+  const nlohmann::json found = record.value("classes", nlohmann::json()), expected = train.class_names();
+  if (found == expected) return OkStatus();
+  return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
+                         folder, Excerpt(found), Excerpt(expected));
+}
 
 StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& c, const TrainableModel& model, float crop_ratio) {
   EvaluationTransform e =

@@ -29,11 +29,14 @@ using TaskFactory = std::function<StatusOr<std::unique_ptr<Task>>(
 StatusOr<std::unique_ptr<Task>> MakeClassification(const TrainConfig& config, const TrainableModel& model,
                                                    const CanPrepare& can_prepare);
 
+StatusOr<std::unique_ptr<Task>> MakeSegmentation(const TrainConfig& config, const TrainableModel& model,
+                                                 const CanPrepare& can_prepare);
+
 struct TrainableModel {
   std::string name;
   nlohmann::json architecture;  // what makes two checkpoints compatible: name and sizes
   int image_size = 0, channels = 3, classes = 10;
-  Shape input_shape;  // without the batch: (H, W, C), (D, H, W, C); where it is a square of image_size it may be left out
+  Shape input_shape;  // of a sample, without the batch; empty: (image_size, image_size, channels)
   ModelFunction build;
   // Between the graph's weights and those of files: names and layouts, of any of the weights or of what has their
   // shapes (moments); what is none of them passes through. Absent: both are the same.
@@ -47,6 +50,11 @@ struct TrainableModel {
   std::optional<EvaluationTransform> evaluation;
   TaskFactory task = MakeClassification;
 };
+
+Shape InputShapeOf(const TrainableModel& model);
+
+// Whether the classes of a checkpoint's record are those of the data; InvalidArgument says what differs.
+Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder);
 
 // model.evaluation, else with the data's crop ratio, and what the settings say beyond it.
 StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& config, const TrainableModel& model,

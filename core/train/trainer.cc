@@ -162,9 +162,9 @@ StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
   return result;
 }
 
-StatusOr<std::vector<std::vector<double>>> Trainer::Predict(const Dataset& dataset) {
+Status Trainer::Predict(const Dataset& dataset, ReadPrediction read) {
   SY_ASSIGN_OR_RETURN(const auto loader, impl_->EvaluationLoader(dataset));
-  return PredictSamples(impl_->engine, *impl_->task, *loader, dataset.size());
+  return PredictSamples(impl_->engine, *impl_->task, *loader, dataset.size(), read);
 }
 
 StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std::byte>> tensors) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "core/data/dataset.h"
 #include "core/graph/host_tensor.h"
 #include "core/optim/schedule.h"
@@ -34,6 +35,8 @@ struct TrainingResult {
   int64_t skipped_updates = 0;  // their gradients were not finite, and --on_nonfinite=skip
 };
 
+using ReadPrediction = absl::FunctionRef<Status(int64_t index, const Prediction& prediction)>;
+
 class Trainer {
  public:
   // config: a whole run, as config.h says. With config.resume the trainer goes on where that
@@ -49,9 +52,9 @@ class Trainer {
   StatusOr<TrainingResult> Train();
   // Where the run averages its weights, also of those.
   StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);
-  // What the task predicts for each sample of a dataset whose labels do not matter, in its order (a classifier: the
-  // probability of each class); empty for a sample that could not be read (config.max_bad_samples). One rank.
-  StatusOr<std::vector<std::vector<double>>> Predict(const Dataset& dataset);
+  // Calls `read` with what the task predicts for each sample of a dataset whose labels do not matter, in its order;
+  // empty for a sample that could not be read (config.max_bad_samples). An error of `read` is returned. One rank.
+  Status Predict(const Dataset& dataset, ReadPrediction read);
 
   // Only weights, of any kind that weight_files.h knows. reset_head: where they have another number of classes, the new
   // classifier stays. averaged: those that a run with --ema_decay averaged.

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "core/base/json.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/parallel/mesh.h"
 #include "core/train/sliding_window.h"
@@ -168,10 +167,7 @@ StatusOr<nlohmann::json> VolumeSegmentation::Record(const Dataset& train) const 
 
 Status VolumeSegmentation::CheckRecord(const nlohmann::json& record, const Dataset& train,
                                        const std::string& folder) const {
-  const nlohmann::json found = record.value("classes", nlohmann::json()), expected = train.class_names();
-  if (found == expected) return OkStatus();
-  return InvalidArgument("{} was trained on the classes {}, the data has {}; give the run's own data with --data",
-                         folder, Excerpt(found), Excerpt(expected));
+  return CheckClassNames(record, train, folder);
 }
 
 }  // namespace switchyard

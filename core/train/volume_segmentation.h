@@ -49,7 +49,7 @@ class VolumeSegmentation : public Task {
   bool Better(double value, double than) const override { return value > than; }
 
   std::string prediction() const override { return "eval_logits"; }
-  std::vector<double> Predict(const void*) const override { return {}; }
+  Prediction Predict(const void*) const override { return {}; }
 
   StatusOr<nlohmann::json> Record(const Dataset& train) const override;
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;

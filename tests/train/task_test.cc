@@ -83,7 +83,7 @@ struct Heights : Task {
   Metric best() const override { return metrics()[0]; }
   bool Better(double value, double than) const override { return value < than; }
   std::string prediction() const override { return "error"; }
-  std::vector<double> Predict(const void* row) const override { return {*static_cast<const float*>(row)}; }
+  Prediction Predict(const void* row) const override { return {{*static_cast<const float*>(row)}, {}}; }
   StatusOr<nlohmann::json> Record(const Dataset&) const override { return nlohmann::json{{"plane", kWidth}}; }
   Status CheckRecord(const nlohmann::json& record, const Dataset&, const std::string& folder) const override {
     return record.value("plane", 0) == kWidth ? OkStatus() : InvalidArgument("{}: another plane", folder);
@@ -151,11 +151,17 @@ TEST_F(TaskTest, OfAnotherKindTrainsAndIsKept) {
   EXPECT_EQ(best->record["plane"], kWidth);
   EXPECT_FALSE(best->record.contains("classes"));
 
-  const auto errors = (*trainer)->Predict(data);
-  ASSERT_TRUE(errors.ok()) << Message(errors.status());
   double sum = 0;
-  for (const auto& error : *errors) sum += error.at(0);
-  EXPECT_EQ(errors->size(), 26u);
+  int64_t seen = 0;
+  const Status predicted = (*trainer)->Predict(data, [&](int64_t index, const Prediction& prediction) {
+    EXPECT_EQ(index, seen++);
+    sum += prediction.probabilities.at(0);
+    return OkStatus();
+  });
+  ASSERT_TRUE(predicted.ok()) << Message(predicted);
+  EXPECT_EQ(seen, 26);
+  const Status ended = (*trainer)->Predict(data, [](int64_t, const Prediction&) { return Aborted("enough"); });
+  EXPECT_EQ(Message(ended), "enough");
   EXPECT_NEAR(sum / 26, result->evaluation.metrics.at("mae"), 1e-6);
 
   // It goes on, and its best stays the best.

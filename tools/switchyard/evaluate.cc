@@ -9,7 +9,8 @@
 namespace switchyard {
 namespace {
 
-void PrintEvaluation(const Task& task, const EvaluationResult& e, bool json) {
+// classes: their names, by label.
+void PrintEvaluation(const Task& task, const EvaluationResult& e, const std::vector<std::string>& classes, bool json) {
   if (json) {
     nlohmann::ordered_json result;
     for (const Metric& metric : task.metrics()) {
@@ -17,7 +18,12 @@ void PrintEvaluation(const Task& task, const EvaluationResult& e, bool json) {
     }
     result["count"] = e.count;
     result["images_per_s"] = e.images_per_s;
-    fmt::print("{}\n", result.dump());
+    for (size_t c = 0; c < e.by_class.size(); ++c) {
+      nlohmann::ordered_json entry = {{"class", c < classes.size() ? classes[c] : fmt::format("class {}", c)}};
+      entry.update(e.by_class[c]);
+      result["by_class"].push_back(std::move(entry));
+    }
+    fmt::print("{}\n", result.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
     fmt::print("{} images: {}, {:.0f} images/s\n", e.count, Text(task.metrics(), e), e.images_per_s);
   }
@@ -25,7 +31,8 @@ void PrintEvaluation(const Task& task, const EvaluationResult& e, bool json) {
 
 // The validation split, with labels as the model numbers its classes.
 StatusOr<std::unique_ptr<Dataset>> OpenEvaluationData(const TrainedModel& model) {
-  SY_ASSIGN_OR_RETURN(auto data, OpenDataset(DatasetOptionsOf(model.setup.config), Split::kValidation));
+  SY_ASSIGN_OR_RETURN(auto data,
+                      OpenDataset(DatasetOptionsOf(model.setup.config, model.setup.resolved), Split::kValidation));
   const std::string match = absl::GetFlag(FLAGS_match_classes);
   if (match != "name" && match != "position")
     return InvalidArgument("--match_classes: expected name or position, found {}", match);
@@ -55,7 +62,7 @@ Status EvalCommand(const CommandLine& line) {
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*data));
-    if (world.rank() == 0) PrintEvaluation(trainer->task(), result, absl::GetFlag(FLAGS_json));
+    if (world.rank() == 0) PrintEvaluation(trainer->task(), result, data->class_names(), absl::GetFlag(FLAGS_json));
     return OkStatus();
   });
 }

@@ -15,6 +15,7 @@ ABSL_FLAG(std::string, to, "plots", "folder for the charts, created where it is 
 ABSL_FLAG(bool, html, false, "write a page with charts, table and settings too, which needs no server");
 ABSL_FLAG(int, world, 1, "data-parallel ranks to plan for; none of them has to be there");
 ABSL_FLAG(int, top, 3, "classes to show for each file");
+ABSL_FLAG(bool, overlay, false, "of masks: write each over its image too, as NAME_overlay.png");
 ABSL_FLAG(std::string, match_classes, "name",
           "name: the dataset's classes are the model's of the same names; position: of the same numbers");
 ABSL_FLAG(std::string, names, "huggingface", "whose names the weights get: huggingface or timm");

@@ -36,8 +36,7 @@ StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
 StatusOr<std::unique_ptr<Dataset>> NamedData(const Settings& settings) {
   if (!settings.IsGiven("dataset")) return std::unique_ptr<Dataset>();
   SY_ASSIGN_OR_RETURN(const ResolvedModel model, ResolveModel(OptionsOf(settings)));
-  DatasetOptions options = DatasetOptionsOf(ConfigOf(settings));
-  options.image_size = model.image_size;
+  DatasetOptions options = DatasetOptionsOf(ConfigOf(settings), model);
   options.download = false;
   auto data = OpenDataset(options, Split::kTrain);
   if (data.ok() || data.status().code() != absl::StatusCode::kNotFound) return data;

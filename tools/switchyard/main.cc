@@ -52,12 +52,14 @@ const std::vector<Command>& Commands() {
        EvalCommand},
       {"predict",
        "FILE|FOLDER... --checkpoint=RUN",
-       "classes of images, with probabilities",
+       "classes of images with probabilities, or masks",
        "JPEG and PNG files of any size, treated as eval does; with weights whose folder does not say how, resized and "
        "cropped as photographs are.\n"
        "Of a folder: every .jpg, .jpeg and .png file in it and in the folders below, by path.\n"
-       "Ends at the first file that is no image, unless --max_bad_samples lets it go on.\n",
-       {{"checkpoint", "ema", "top", "json"}, true},
+       "Ends at the first file that is no image, unless --max_bad_samples lets it go on.\n"
+       "Where the model says a class for every pixel, writes NAME_mask.png beside each image, or into --output=FOLDER: "
+       "of the image's size, its numbers are classes.\n",
+       {{"checkpoint", "ema", "top", "overlay", "json"}, true},
        PredictCommand},
       {"export",
        "FOLDER --checkpoint=RUN",
@@ -69,7 +71,8 @@ const std::vector<Command>& Commands() {
       {"plot",
        "FOLDER... [--to=FOLDER --html]",
        "charts and a table that compare runs",
-       "Of each folder the runs in it, at any depth: one chart (SVG and PNG) for each model and tag with loss, accuracy, "
+       "Of each folder the runs in it, at any depth: one chart (SVG and PNG) for each model and tag with loss, "
+       "accuracy, "
        "throughput and memory of its runs.\n"
        "A log that is missing or broken is named, and the others are drawn.\n",
        {{"to", "html"}},

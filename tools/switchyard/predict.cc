@@ -1,4 +1,4 @@
-// predict: classes of images.
+// predict: classes of images, and masks (predict_masks.h).
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/in_world.h"
+#include "tools/switchyard/predict_masks.h"
 #include "tools/switchyard/trained_model.h"
 
 namespace switchyard {
@@ -23,9 +24,11 @@ namespace fs = std::filesystem;
 // A dataset of given files, so that predict decodes and transforms exactly as evaluation does.
 class FileList : public Dataset {
  public:
-  FileList(std::vector<std::string> paths, int channels) : paths_(std::move(paths)), channels_(channels) {}
+  FileList(std::vector<std::string> paths, int channels, Content content)
+      : paths_(std::move(paths)), channels_(channels), content_(content) {}
   std::string name() const override { return "files"; }
   int64_t size() const override { return static_cast<int64_t>(paths_.size()); }
+  Content content() const override { return content_; }
   int channels() const override { return channels_; }
   const std::vector<std::string>& class_names() const override { return unknown_; }
   std::string Path(int64_t index) const override { return paths_[static_cast<size_t>(index)]; }
@@ -36,6 +39,10 @@ class FileList : public Dataset {
     if (!status.ok()) return Annotate(status, Path(index));
     ConvertChannels(channels_, &sample->image);
     sample->label = 0;
+    if (content_ == Content::kMaskedImages) {
+      sample->mask.Reshape(sample->image.height, sample->image.width, 1);
+      std::fill(sample->mask.bytes.begin(), sample->mask.bytes.end(), kIgnoredClass);
+    }
     return OkStatus();
   }
 
@@ -43,10 +50,12 @@ class FileList : public Dataset {
   const std::vector<std::string> paths_;
   const std::vector<std::string> unknown_ = {"unknown"};
   const int channels_;
+  const Content content_;
 };
 
-// The images in a folder and the folders below it, by path. Links to folders are not followed, hidden ones left out.
-Status AddFolder(const std::string& folder, std::vector<std::string>* files) {
+// The images in a folder and the folders below it, by path. Links to folders are not followed, hidden ones left out,
+// and of masks what this command wrote itself.
+Status AddFolder(const std::string& folder, Content content, std::vector<std::string>* files) {
   std::vector<std::string> found;
   int64_t others = 0;
   std::error_code error;
@@ -55,7 +64,7 @@ Status AddFolder(const std::string& folder, std::vector<std::string>* files) {
     const std::string name = at->path().filename().string();
     if (at->is_directory(ignored)) {
       if (name.starts_with(".")) at.disable_recursion_pending();
-    } else if (IsImageName(name)) {
+    } else if (IsImageName(name) && !(content == Content::kMaskedImages && IsMaskFile(name))) {
       found.push_back(at->path().string());
     } else {
       ++others;
@@ -72,13 +81,13 @@ Status AddFolder(const std::string& folder, std::vector<std::string>* files) {
 }
 
 // Files as they are given, folders as the images in them.
-StatusOr<std::vector<std::string>> FilesOf(const std::vector<std::string>& arguments) {
+StatusOr<std::vector<std::string>> FilesOf(const std::vector<std::string>& arguments, Content content) {
   std::vector<std::string> files;
   for (const std::string& argument : arguments) {
     struct stat about = {};
     if (::stat(argument.c_str(), &about) < 0) return FileError("read", argument, errno);
     if (S_ISDIR(about.st_mode)) {
-      SY_RETURN_IF_ERROR(AddFolder(argument, &files));
+      SY_RETURN_IF_ERROR(AddFolder(argument, content, &files));
     } else if (S_ISREG(about.st_mode)) {
       files.push_back(argument);
     } else {
@@ -103,13 +112,26 @@ nlohmann::ordered_json Likeliest(const std::vector<double>& probabilities, const
   return classes;
 }
 
-void PrintLine(const std::string& file, const nlohmann::ordered_json& classes) {
+// number: "probability" or "share".
+void PrintLine(const std::string& file, const nlohmann::ordered_json& classes, const char* number) {
   std::string text;
   for (const auto& entry : classes) {
     text += fmt::format("{} {} {:.1f} %", text.empty() ? "" : ",", Printable(entry["class"].get<std::string>()),
-                        100 * entry["probability"].get<double>());
+                        100 * entry[number].get<double>());
   }
   fmt::print("{}:{}\n", Printable(file, 4096), text.empty() ? " cannot be read" : text);
+}
+
+MaskFilesOptions MaskOptionsOf(const CommandLine& line, const TrainedModel& model) {
+  MaskFilesOptions options;
+  // A run's own output folder is another matter: only the flag says where masks go.
+  if (line.settings.Has("output") && line.settings.OriginOf("output") == Origin::kFlag)
+    options.folder = *line.settings.Get<std::string>("output");
+  options.overlay = absl::GetFlag(FLAGS_overlay);
+  options.top = absl::GetFlag(FLAGS_top);
+  options.classes = model.classes;
+  options.input = InputShapeOf(model.setup.model);
+  return options;
 }
 
 }  // namespace
@@ -125,24 +147,35 @@ Status PredictCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   if (processes.world > 1)
     return InvalidArgument("predict runs in one process, found {} ranks; start it without a launcher", processes.world);
-  SY_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(line.positional));
+  for (const std::string& argument : line.positional) {  // what is not there is said before anything slow is done
+    struct stat about = {};
+    if (::stat(argument.c_str(), &about) < 0) return FileError("read", argument, errno);
+  }
   SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, line.settings, 1));
   if (ShowSettings(model.setup.settings, 0)) return OkStatus();
-  const FileList list(std::move(files), model.setup.model.channels);
+  const Content content = model.setup.resolved.info->family->data;
+  SY_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(line.positional, content));
+  const FileList list(std::move(files), model.setup.model.channels, content);
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world, absl::GetFlag(FLAGS_ema)));
-    SY_ASSIGN_OR_RETURN(const auto predictions, trainer->Predict(list));
     nlohmann::ordered_json results = nlohmann::ordered_json::array();
-    for (int64_t i = 0; i < list.size(); ++i) {
-      const auto classes = Likeliest(predictions[static_cast<size_t>(i)], model.classes);
-      if (absl::GetFlag(FLAGS_json)) {
-        results.push_back({{"file", list.Path(i)}, {"classes", classes}});
-      } else {
-        PrintLine(list.Path(i), classes);
-      }
+    if (content == Content::kMaskedImages) {
+      SY_ASSIGN_OR_RETURN(results, PredictMasks(*trainer, list, MaskOptionsOf(line, model)));
+    } else {
+      SY_RETURN_IF_ERROR(trainer->Predict(list, [&](int64_t i, const Prediction& prediction) {
+        results.push_back({{"file", list.Path(i)}, {"classes", Likeliest(prediction.probabilities, model.classes)}});
+        return OkStatus();
+      }));
     }
-    if (absl::GetFlag(FLAGS_json))
+    if (absl::GetFlag(FLAGS_json)) {
       fmt::print("{}\n", results.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      return OkStatus();
+    }
+    for (const auto& result : results) {
+      const std::string mask = result.value("mask", "");
+      PrintLine(result["file"].get<std::string>() + (mask.empty() ? "" : " -> " + mask),
+                result.value("classes", nlohmann::ordered_json::array()), mask.empty() ? "probability" : "share");
+    }
     return OkStatus();
   });
 }

@@ -58,6 +58,7 @@ Status CheckContent(const ModelInfo& model, const Dataset& dataset) {
 
 StatusOr<TaskFactory> TaskFor(Content content) {
   if (content == Content::kLabelledImages) return MakeClassification;
+  if (content == Content::kMaskedImages) return MakeSegmentation;
   if (content == Content::kMaskedVolumes) return MakeVolumeSegmentation;
   return Unimplemented("there is no task for {} yet", ContentName(content));
 }
@@ -76,13 +77,15 @@ Status CheckDevice(const TrainConfig& c, const ProcessMap& processes) {
 
 }  // namespace
 
-DatasetOptions DatasetOptionsOf(const TrainConfig& c) {
+DatasetOptions DatasetOptionsOf(const TrainConfig& c, const ResolvedModel& model) {
   DatasetOptions options;
   options.name = c.dataset;
   options.data = c.data.value_or("");
   options.download = c.download;
   options.seed = c.seed;
-  options.image_size = c.image_size.value_or(0);
+  options.image_size = model.image_size;
+  options.content = model.info->family->data;
+  options.input_shape = InputShape(model);
   options.classes = c.classes.value_or(0);
   options.train_size = c.train_size.value_or(0);
   options.validation_size = c.validation_size.value_or(0);
@@ -188,8 +191,7 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
   // Whatever is wrong without looking at the data is said before they are opened.
   SY_ASSIGN_OR_RETURN(const RunSetup early, SetUpModel(settings, nullptr, processes.world));
   SY_RETURN_IF_ERROR(CheckDevice(early.config, processes));
-  DatasetOptions options = DatasetOptionsOf(ConfigOf(settings));
-  options.image_size = early.resolved.image_size;
+  const DatasetOptions options = DatasetOptionsOf(ConfigOf(settings), early.resolved);
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
   settings.Fill(early.resolved.info->preprocessing, Origin::kModel, early.resolved.info->name);

@@ -33,7 +33,8 @@ StatusOr<RunSetup> SetUpRun(const Settings& settings, const ProcessMap& processe
 Status ChooseBatch(RunSetup& setup, World& world);
 // --recompute=auto: the least that fits. Collective.
 Status ChooseRecompute(RunSetup& setup, World& world);
-DatasetOptions DatasetOptionsOf(const TrainConfig& config);
+// model: what it takes decides what is made up for it.
+DatasetOptions DatasetOptionsOf(const TrainConfig& config, const ResolvedModel& model);
 WorldRequest WorldRequestOf(const TrainConfig& config);
 
 }  // namespace switchyard

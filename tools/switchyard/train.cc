@@ -71,9 +71,8 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("switchyard: {} on {}\n", setup.model.name, c.dataset);
   fmt::print("  data        {} training and {} validation images, {} classes, checksum {:08x}\n", setup.train->size(),
              setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
-  fmt::print("  model       {:.2f} M parameters, image {} x {} x {}\n",
-             static_cast<double>(ParameterCount(setup.resolved)) / 1e6, setup.model.image_size, setup.model.image_size,
-             setup.model.channels);
+  fmt::print("  model       {:.2f} M parameters, image {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6,
+             fmt::join(InputShapeOf(setup.model), " x "));
   const int64_t batch = int64_t{c.batch_size} * world.size() * c.accumulation;
   fmt::print("  batch       {} images per update: {} per rank, {}{}\n", batch, c.batch_size,
              Count(world.size(), "rank"), c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");

@@ -1,0 +1,177 @@
+#include "core/train/segmentation.h"
+
+#include <algorithm>
+
+#include "core/data/masked_images.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/loss.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/train/confusion.h"
+
+namespace switchyard {
+namespace {
+
+Value AddMasks(nn::Context& context, const SegmentationOptions& o) {
+  return context.graph.Input("masks", {DType::kI32, {o.batch, o.height, o.width}}, {Role::kBatch, {}, false});
+}
+
+// Of each pixel: (B·H·W) f32, 0 where it does not count.
+Value PixelLosses(const Value& logits, const Value& masks, float label_smoothing) {
+  const int64_t pixels = masks.dim(0) * masks.dim(1) * masks.dim(2);
+  return ops::CrossEntropy(ops::Reshape(logits, {pixels, logits.dim(-1)}), ops::Reshape(masks, {pixels}),
+                           label_smoothing);
+}
+
+// f32: 1 where the pixel counts, else 0.
+Value Counted(const Value& masks) {
+  return ops::Binary(SY_PW_LESS_EQUAL, ops::Full(masks.graph(), {1}, 0), ops::Cast(masks, DType::kF32));
+}
+
+// 0, 1, … count − 1 as f32 (count), twice as many with each step.
+Value Ramp(Graph& graph, int64_t count) {
+  Value ramp = ops::Full(graph, {1}, 0);
+  while (ramp.dim(0) < count) ramp = ops::Concat({ramp, ops::AddScalar(ramp, static_cast<float>(ramp.dim(0)))}, 0);
+  return ramp.dim(0) == count ? ramp : ops::Slice(ramp, 0, 0, count);
+}
+
+// logits (B, H, W, classes) → f32 (B, H, W): the first class with the largest logit; the last one where all are NaN.
+Value Likeliest(const Value& logits) {
+  const int64_t classes = logits.dim(3);
+  const Value x = ops::Cast(logits, DType::kF32);
+  const Value largest = ops::Reduce(x, SY_REDUCE_MAX, 1u << 3, 1, /*keep=*/true);
+  const Value last = ops::Full(logits.graph(), {1}, static_cast<float>(classes - 1));
+  const Value candidates = ops::Select(ops::Binary(SY_PW_LESS_EQUAL, largest, x), Ramp(logits.graph(), classes), last);
+  return ops::Reduce(candidates, SY_REDUCE_MIN, 1u << 3);
+}
+
+StatusOr<SegmentationOptions> OptionsOfSegmentation(const TrainConfig& config, const TrainableModel& model,
+                                                    DType dtype) {
+  if (config.crop_ratio && *config.crop_ratio != 1)
+    return InvalidArgument("--crop_ratio={}: images with masks are evaluated whole", *config.crop_ratio);
+  if (model.classes > kIgnoredClass)
+    return InvalidArgument("--classes={}: expected at most {}, as masks have 8 bits", model.classes,
+                           int{kIgnoredClass});
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config, model));
+  const Shape input = InputShapeOf(model);
+  SegmentationOptions o;
+  o.batch = config.batch_size;
+  o.height = input[0], o.width = input[1], o.channels = input[2];
+  o.dtype = dtype;
+  o.mean = evaluation.mean, o.std = evaluation.std;
+  o.classes = model.classes;
+  o.label_smoothing = config.label_smoothing;
+  return o;
+}
+
+}  // namespace
+
+Workload SegmentationWorkload(const std::string& name, const ModelFunction& model, const SegmentationOptions& o) {
+  Workload workload;
+  workload.name = name;
+  workload.loss = [=](nn::Context& context) {
+    const Value logits = model(context, AddImages(context, o)), masks = AddMasks(context, o);
+    const Value counted = ops::Binary(SY_PW_MAX, ops::Sum(Counted(masks)), ops::Full(context.graph, {1}, 1));
+    return ops::Div(ops::Sum(PixelLosses(logits, masks, o.label_smoothing)), counted);
+  };
+  workload.evaluate = [=](nn::Context& context) {
+    Graph& graph = context.graph;
+    const Value logits = model(context, AddImages(context, o)), masks = AddMasks(context, o);
+    const Value losses = ops::Reshape(PixelLosses(logits, masks, 0), {o.batch, o.height * o.width});
+    const Value likeliest = Likeliest(logits), truth = ops::Cast(masks, DType::kF32);
+    const Value pairs = ops::Add(ops::Scale(truth, static_cast<float>(o.classes)), likeliest);
+    graph.Output("eval_loss", ops::Reduce(losses, SY_REDUCE_SUM, 1u << 1));
+    graph.Output("eval_classes", ops::Cast(likeliest, DType::kI32));
+    // A pixel that does not count has truth −1, and so −classes to −1.
+    graph.Output("eval_pairs", ops::Cast(pairs, DType::kI32));
+  };
+  return workload;
+}
+
+StatusOr<std::unique_ptr<Task>> MakeSegmentation(const TrainConfig& config, const TrainableModel& model,
+                                                 const CanPrepare& can_prepare) {
+  SY_ASSIGN_OR_RETURN(const SegmentationOptions bytes, OptionsOfSegmentation(config, model, DType::kU8));
+  return Segmentation::Create(config, model, TakesBytes(bytes, can_prepare) ? DType::kU8 : DType::kF32);
+}
+
+StatusOr<std::unique_ptr<Task>> Segmentation::Create(const TrainConfig& config, const TrainableModel& model,
+                                                     DType dtype) {
+  SY_ASSIGN_OR_RETURN(const SegmentationOptions options, OptionsOfSegmentation(config, model, dtype));
+  return std::unique_ptr<Task>(new Segmentation(config, model, options));
+}
+
+StatusOr<std::unique_ptr<SampleSource>> Segmentation::Samples(const Dataset& dataset, bool train) const {
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_));
+  MaskTransformOptions o;
+  o.height = static_cast<int>(options_.height), o.width = static_cast<int>(options_.width);
+  o.channels = static_cast<int>(options_.channels);
+  o.interpolation = evaluation.interpolation;
+  o.mean = evaluation.mean, o.std = evaluation.std;
+  o.train = train;
+  if (config_.augmentation) {
+    SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(*config_.augmentation));
+  }
+  o.brightness = o.contrast = o.saturation = config_.color_jitter;
+  o.seed = config_.seed;
+  SY_ASSIGN_OR_RETURN(const MaskTransform transform, MaskTransform::Create(o));
+  return std::make_unique<MaskedImages>(dataset, transform, options_.dtype);
+}
+
+std::vector<SampleTensor> Segmentation::tensors() const {
+  return MaskedImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels);
+}
+
+std::vector<Metric> Segmentation::metrics() const {
+  return {
+      {"loss", "loss", "loss", "val_loss", "Loss/validation/val_loss"},
+      {"miou", "mIoU", "mean IoU", "miou", "Metrics/validation/miou", true},
+      {"pixel_accuracy", "pixel accuracy", "accuracy", "pixel_accuracy", "Metrics/validation/pixel_accuracy", true}};
+}
+
+void Segmentation::Count(std::span<const void* const> rows, std::span<double> sums) const {
+  sums[0] += *static_cast<const float*>(rows[0]);
+  const auto* const pairs = static_cast<const int32_t*>(rows[1]);
+  double* const counts = &sums[1];
+  for (size_t i = 0; i < pixels(); ++i) {
+    if (pairs[i] >= 0) ++counts[pairs[i]];
+  }
+}
+
+std::vector<double> Segmentation::Metrics(std::span<const double> sums, int64_t /*count*/) const {
+  const auto counts = sums.subspan(1);
+  const auto classes = static_cast<size_t>(options_.classes);
+  return {sums[0] / std::max(1.0, Total(counts)), MeanIoU(counts, classes), Accuracy(counts, classes)};
+}
+
+nlohmann::ordered_json Segmentation::ByClass(std::span<const double> sums) const {
+  const auto counts = sums.subspan(1);
+  const auto classes = static_cast<size_t>(options_.classes);
+  const auto number = [](const std::optional<double>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json by_class = nlohmann::ordered_json::array();
+  for (size_t c = 0; c < classes; ++c) {
+    by_class.push_back({{"iou", number(IoU(counts, classes, c))},
+                        {"recall", number(Recall(counts, classes, c))},
+                        {"pixels", static_cast<int64_t>(Total(counts.subspan(c * classes, classes)))}});
+  }
+  return by_class;
+}
+
+Prediction Segmentation::Predict(const void* row) const {
+  const auto* const classes = static_cast<const int32_t*>(row);
+  Prediction prediction;
+  prediction.classes.assign(classes, classes + pixels());
+  return prediction;
+}
+
+StatusOr<nlohmann::json> Segmentation::Record(const Dataset& train) const {
+  SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_));
+  return nlohmann::json{{"classes", train.class_names()}, {"evaluation", ToJson(evaluation)}};
+}
+
+Status Segmentation::CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const {
+  return CheckClassNames(record, train, folder);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,63 @@
+// The task of a model that says a class for every pixel: images with masks, cross entropy over the pixels that count,
+// intersection over union.
+//
+// The loss is the mean over the counted pixels of a rank's micro-batch, as torch.nn.CrossEntropyLoss(ignore_index=255)
+// gives it; over ranks and micro-steps gradients are the mean of these, as PyTorch's DistributedDataParallel has it,
+// though they may have counted different numbers of pixels. Evaluation sums over all pixels of all ranks: its counts
+// are the same for every number of ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/train/image_input.h"
+#include "core/train/trainable_model.h"
+
+namespace switchyard {
+
+struct SegmentationOptions : ImageInput {
+  int64_t classes = 0;
+  float label_smoothing = 0;
+};
+
+// Inputs: "images" (B, H, W, C), "masks" i32 (B, H, W), negative where a pixel does not count, and where the model
+// draws random numbers "sample_ids" i32 (B) and "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B), the sum over
+// the sample's pixels; "eval_classes" i32 (B, H, W), the likeliest; "eval_pairs" i32 (B, H, W): truth · classes +
+// likeliest, negative where a pixel does not count.
+Workload SegmentationWorkload(const std::string& name, const ModelFunction& model, const SegmentationOptions& options);
+
+class Segmentation : public Task {
+ public:
+  // dtype: as images travel, kU8 or kF32.
+  static StatusOr<std::unique_ptr<Task>> Create(const TrainConfig& config, const TrainableModel& model, DType dtype);
+
+  StatusOr<std::unique_ptr<SampleSource>> Samples(const Dataset& dataset, bool train) const override;
+  std::vector<SampleTensor> tensors() const override;
+  Workload workload() const override { return SegmentationWorkload(model_.name, model_.build, options_); }
+
+  std::vector<Metric> metrics() const override;
+  std::vector<std::string> outputs() const override { return {"eval_loss", "eval_pairs"}; }
+  int sums() const override { return static_cast<int>(1 + options_.classes * options_.classes); }
+  void Count(std::span<const void* const> rows, std::span<double> sums) const override;
+  std::vector<double> Metrics(std::span<const double> sums, int64_t count) const override;
+  nlohmann::ordered_json ByClass(std::span<const double> sums) const override;  // iou, recall, pixels
+  Metric best() const override { return metrics()[1]; }
+  bool Better(double value, double than) const override { return value > than; }
+
+  std::string prediction() const override { return "eval_classes"; }
+  Prediction Predict(const void* row) const override;  // the class of each pixel of the model's input
+
+  StatusOr<nlohmann::json> Record(const Dataset& train) const override;
+  Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;
+
+ private:
+  Segmentation(const TrainConfig& config, const TrainableModel& model, const SegmentationOptions& options)
+      : config_(config), model_(model), options_(options) {}
+  size_t pixels() const { return static_cast<size_t>(options_.height * options_.width); }
+  const TrainConfig config_;
+  const TrainableModel model_;
+  const SegmentationOptions options_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,156 @@
+// A segmentation model as a user trains, resumes, evaluates and asks it: DeepLabV3+ on a few small pictures.
+#include <fstream>
+#include <map>
+
+#include "core/data/mask_picture.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class SegmentationRuns : public ProgramTest {
+ protected:
+  SegmentationRuns() {
+    setenv("SWITCHYARD_DEVICE", "cpu", 1);
+    for (int i = 0; i < 13; ++i) {
+      const std::string split = i < 8 ? "train" : "val";
+      const auto [image, mask] = Scene(i, 24, 32);
+      folder_.Write(fmt::format("town/images/{}/{:02}.png", split, i), PngBytes(image));
+      const std::string png = EncodeMask(mask).value();
+      folder_.Write(fmt::format("town/masks/{}/{:02}.png", split, i), Bytes(png.begin(), png.end()));
+    }
+    const std::string classes = "sky\nroad\ncar\n";
+    folder_.Write("town/classes.txt", Bytes(classes.begin(), classes.end()));
+  }
+  ~SegmentationRuns() override { unsetenv("SWITCHYARD_DEVICE"); }
+
+  // A bright sky over a dark road with a red car on it; the last row does not count.
+  static std::pair<Image, Image> Scene(int number, int height, int width) {
+    std::pair<Image, Image> scene;
+    auto& [image, mask] = scene;
+    image.Reshape(height, width, 3);
+    mask.Reshape(height, width, 1);
+    const int horizon = height / 3 + number % 5, car = (number * 7) % (width - 8);
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        const bool is_car = y > horizon + 2 && y < horizon + 8 && x >= car && x < car + 8;
+        const uint8_t c = y < horizon ? 0 : is_car ? 2 : 1;
+        const int noise = (x * 31 + y * 17 + number * 11) % 20;
+        const int colors[3][3] = {{150, 180, 230}, {60, 60, 60}, {200, 30, 30}};
+        for (int k = 0; k < 3; ++k) image.Row(y)[3 * x + k] = static_cast<uint8_t>(colors[c][k] + noise);
+        mask.Row(y)[x] = y == height - 1 ? 255 : c;
+      }
+    }
+    return scene;
+  }
+
+  static std::string Training(const std::string& more) {
+    return "train --model=deeplabv3plus_resnet50 --dataset=segmentation --data=town --width=4 --decoder_width=8 "
+           "--input_size=24,32 --batch_size=2 --optimizer=adamw --lr=0.01 --schedule=constant --log_every=1 "
+           "--threads=1 "
+           "--workers=1 --output=run " +
+           more;
+  }
+  std::string Bytewise(const std::string& path) const {
+    std::ifstream file(In(path), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::map<int64_t, double> Logged(const std::string& run, const char* key) const {
+    std::map<int64_t, double> values;
+    std::ifstream log(In(run + "/0/log/metrics.jsonl"));
+    for (std::string line; std::getline(log, line);) {
+      const auto record = nlohmann::json::parse(line, nullptr, false);
+      if (record.contains(key)) values[record["step"]] = record[key];
+    }
+    return values;
+  }
+  static std::string RunOf(const std::string& suffix) {
+    return "run/deeplabv3plus_resnet50/segmentation/" + suffix + "/run";
+  }
+};
+
+TEST_F(SegmentationRuns, TrainsOnTwoRanksAndPredictsMasks) {
+  ExpectSuccess(Run(Training("--suffix=a --steps=40 --augmentation=none"), Start::kMpirun), {"mean IoU"});
+  const std::map<int64_t, double> loss = Logged(RunOf("a"), "loss");
+  ASSERT_EQ(loss.size(), 40u);
+  EXPECT_LT(loss.rbegin()->second, 0.5 * loss.begin()->second);
+  EXPECT_GT(Logged(RunOf("a"), "miou").rbegin()->second, 0.4);
+
+  // Every number of ranks counts every pixel once.
+  nlohmann::json first;
+  for (const std::string launch : {"", "launch --nproc_per_node=2 ", "launch --nproc_per_node=3 "}) {
+    const CommandResult result = Run(launch + "eval --json --data=town --threads=1 --checkpoint=" + RunOf("a"));
+    ExpectSuccess(result);
+    const auto evaluation = nlohmann::json::parse(result.output, nullptr, false);
+    ASSERT_TRUE(evaluation.is_object()) << result.output;
+    if (launch.empty()) first = evaluation;
+    EXPECT_EQ(evaluation["count"], 5);
+    EXPECT_EQ(evaluation["by_class"], first["by_class"]) << launch;
+    EXPECT_EQ(evaluation["miou"], first["miou"]) << launch;
+    EXPECT_EQ(evaluation["pixel_accuracy"], first["pixel_accuracy"]) << launch;
+    EXPECT_NEAR(evaluation["loss"].get<double>(), first["loss"].get<double>(), 1e-6) << launch;
+  }
+  ASSERT_EQ(first["by_class"].size(), 3u);
+  EXPECT_EQ(first["by_class"][2]["class"], "car");
+  int64_t pixels = 0;
+  for (const auto& of_class : first["by_class"]) pixels += of_class["pixels"].get<int64_t>();
+  EXPECT_EQ(pixels, 5 * 23 * 32);
+
+  // Masks have the size of their image, whatever the model takes.
+  const auto [image, truth] = Scene(3, 50, 40);
+  folder_.Write("streets/street.png", PngBytes(image));
+  const CommandResult predicted = Run("predict streets/street.png --overlay --json --checkpoint=" + RunOf("a"));
+  ExpectSuccess(predicted);
+  const auto told = nlohmann::json::parse(predicted.output, nullptr, false);
+  ASSERT_TRUE(told.is_array()) << predicted.output;
+  EXPECT_EQ(told[0]["mask"], "streets/street_mask.png");
+  double shares = 0;
+  for (const auto& entry : told[0]["classes"]) shares += entry["share"].get<double>();
+  EXPECT_NEAR(shares, 1, 1e-9);
+  const std::string png = Bytewise("streets/street_mask.png"), overlay = Bytewise("streets/street_overlay.png");
+  Image mask, shown;
+  ASSERT_TRUE(DecodeMask({reinterpret_cast<const uint8_t*>(png.data()), png.size()}, &mask).ok());
+  ASSERT_TRUE(DecodePng({reinterpret_cast<const uint8_t*>(overlay.data()), overlay.size()}, &shown).ok());
+  EXPECT_EQ(mask.height, 50);
+  EXPECT_EQ(mask.width, 40);
+  EXPECT_EQ(shown.height, 50);
+  EXPECT_EQ(mask.Row(2)[20], 0) << "sky";
+  EXPECT_EQ(mask.Row(48)[20], 1) << "road";
+
+  // A folder, into another one; what was written before is no image. Two images of one name cannot share it.
+  ExpectSuccess(Run("predict town/images/val streets --output=masks --checkpoint=" + RunOf("a")), {"street", "%"});
+  EXPECT_TRUE(fs::exists(In("masks/08_mask.png")));
+  EXPECT_FALSE(fs::exists(In("masks/street_mask_mask.png")));
+  EXPECT_FALSE(fs::exists(In("masks/08_overlay.png")));
+  ExpectRefused(Run("predict streets/street.png town/../streets/street.png --output=masks --checkpoint=" + RunOf("a")),
+                {"street.png", "would both be"});
+}
+
+TEST_F(SegmentationRuns, GoesOnBitForBit) {
+  ExpectSuccess(Run(Training("--suffix=whole --steps=6 --eval_every=0"), Start::kMpirun));
+  ExpectSuccess(Run(Training("--suffix=parts --steps=3 --eval_every=0"), Start::kMpirun));
+  ExpectSuccess(Run("train --steps=6 --resume=" + RunOf("parts") + " --data=town --threads=1", Start::kMpirun));
+  const std::string whole = Bytewise(RunOf("whole") + "/checkpoints/latest/model.safetensors");
+  EXPECT_FALSE(whole.empty());
+  EXPECT_EQ(whole, Bytewise(RunOf("parts") + "/checkpoints/latest/model.safetensors"));
+}
+
+TEST_F(SegmentationRuns, SaysWhatDoesNotFit) {
+  const auto refused = [&](const std::string& more, const std::vector<std::string>& words) {
+    SCOPED_TRACE(more);
+    ExpectRefused(Run(Training("--suffix=x --steps=1 " + more)), words);
+  };
+  refused("--dataset=shapes", {"images with masks", "camvid", "segmentation"});
+  refused("--model=mlp --width=8 --decoder_width= --input_size=", {"labelled images"});
+  refused("--augmentation=crop_flip", {"--augmentation=crop_flip", "none or scale_crop"});
+  refused("--input_size=24", {"input_size", "24"});
+  refused("--crop_ratio=0.5", {"--crop_ratio", "whole"});
+  refused("--classes=300", {"--classes=300", "255"});
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,105 @@
+#include "tools/switchyard/predict_masks.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <numeric>
+
+#include "core/base/text.h"
+#include "core/data/mask_picture.h"
+#include "core/data/mask_transforms.h"
+#include "core/train/file_calls.h"
+#include "core/train/picture.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kMaskEnd[] = "_mask.png", kOverlayEnd[] = "_overlay.png";
+
+// Where the files of one image go.
+struct MaskPlace {
+  std::string folder, stem;
+};
+
+// Every image has files of its own: two of the same name in one folder are refused before anything is written.
+StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::string& folder) {
+  std::vector<MaskPlace> places;
+  std::map<std::string, std::string> taken;  // by file, the image
+  for (int64_t i = 0; i < list.size(); ++i) {
+    const fs::path image = list.Path(i);
+    const std::string beside = image.has_parent_path() ? image.parent_path().string() : ".";
+    places.push_back({folder.empty() ? beside : folder, image.stem().string()});
+    const auto [other, is_new] = taken.emplace(places.back().folder + "/" + places.back().stem, list.Path(i));
+    if (!is_new)
+      return InvalidArgument(
+          "the masks of {} and {} would both be {}{}; predict on them one after the other, with "
+          "another --output each",
+          Printable(other->second), Printable(list.Path(i)), Printable(other->first), kMaskEnd);
+  }
+  return places;
+}
+
+// The mask of the whole image from that of the model's input, in which the image was fitted.
+Image MaskOfSize(const std::vector<uint8_t>& classes, const Shape& input, int height, int width) {
+  Image whole, fitted, mask;
+  whole.Reshape(static_cast<int>(input[0]), static_cast<int>(input[1]), 1);
+  whole.bytes = classes;
+  const auto [fitted_height, fitted_width] = FittedSize(height, width, whole.height, whole.width);
+  CropPadded(whole, 0, 0, fitted_height, fitted_width, {}, &fitted);
+  ResizeNearest(fitted, height, width, &mask);
+  return mask;
+}
+
+nlohmann::ordered_json SharesOf(const Image& mask, const MaskFilesOptions& options) {
+  std::vector<int64_t> pixels(256);
+  for (const uint8_t id : mask.bytes) ++pixels[id];
+  std::vector<size_t> order(pixels.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return pixels[a] > pixels[b]; });
+  nlohmann::ordered_json shares = nlohmann::ordered_json::array();
+  for (const size_t c : order) {
+    if (pixels[c] == 0 || static_cast<int>(shares.size()) == options.top) break;
+    shares.push_back({{"class", c < options.classes.size() ? options.classes[c] : fmt::format("class {}", c)},
+                      {"share", static_cast<double>(pixels[c]) / static_cast<double>(mask.bytes.size())}});
+  }
+  return shares;
+}
+
+Status WriteMaskFile(const MaskPlace& place, const std::string& end, const std::string& png) {
+  SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(place.folder));
+  return folder.Replace(place.stem + end, {BytesOf(png)});
+}
+
+}  // namespace
+
+bool IsMaskFile(const std::string& path) { return path.ends_with(kMaskEnd) || path.ends_with(kOverlayEnd); }
+
+StatusOr<nlohmann::ordered_json> PredictMasks(Trainer& trainer, const Dataset& list, const MaskFilesOptions& options) {
+  SY_ASSIGN_OR_RETURN(const std::vector<MaskPlace> places, PlacesFor(list, options.folder));
+  if (!options.folder.empty()) SY_RETURN_IF_ERROR(Folder::Make(options.folder).status());
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  Sample sample;
+  SY_RETURN_IF_ERROR(trainer.Predict(list, [&](int64_t i, const Prediction& prediction) -> Status {
+    nlohmann::ordered_json& result = results.emplace_back(nlohmann::ordered_json{{"file", list.Path(i)}});
+    if (prediction.classes.empty()) return OkStatus();
+    SY_RETURN_IF_ERROR(list.Read(i, &sample));
+    const MaskPlace& place = places[static_cast<size_t>(i)];
+    const Image mask = MaskOfSize(prediction.classes, options.input, sample.image.height, sample.image.width);
+    SY_ASSIGN_OR_RETURN(const std::string png, EncodeMask(mask));
+    SY_RETURN_IF_ERROR(WriteMaskFile(place, kMaskEnd, png));
+    result["mask"] = place.folder + "/" + place.stem + kMaskEnd;
+    if (options.overlay) {
+      const Image overlay = Overlay(sample.image, mask);
+      SY_ASSIGN_OR_RETURN(const std::string picture, EncodePng(Raster{overlay.width, overlay.height, overlay.bytes}));
+      SY_RETURN_IF_ERROR(WriteMaskFile(place, kOverlayEnd, picture));
+      result["overlay"] = place.folder + "/" + place.stem + kOverlayEnd;
+    }
+    result["classes"] = SharesOf(mask, options);
+    return OkStatus();
+  }));
+  return results;
+}
+
+}  // namespace switchyard
