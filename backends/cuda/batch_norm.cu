@@ -1,8 +1,10 @@
-// batch_norm over all axes but the last (Ioffe and Szegedy, 2015): training, inference and the gradient. Statistics are
-// taken per column in parts of the rows, each with the mean of its own rows, and joined in order by Chan's formula
-// (Chan et al., "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+// batch_norm over all axes but the last (Ioffe and Szegedy, 2015): training, inference and the gradient, with the ReLU
+// and the residual that the graph fuses into it. Statistics are taken per column in parts of the rows, each with the
+// mean of its own rows, and joined in order by Chan's formula (Chan et al., "Updating formulae and a pairwise algorithm
+// for computing sample variances", 1979).
 #include <cmath>
 
+#include "backends/cuda/activation.cuh"
 #include "backends/cuda/column_sums.cuh"
 
 namespace switchyard {
@@ -70,31 +72,34 @@ __global__ void JoinMomentsKernel(ColumnParts p, const float* partials, float ep
 }
 
 struct NormalizeOperands {
-  View x, gamma, beta, mean, spread, y;  // spread: rstd, or the variance at inference
+  View x, gamma, beta, mean, spread, residual, y;  // spread: rstd, or the variance at inference; residual may be absent
 };
 
-// y = (x − mean)·rstd·gamma + beta
+// y = act((x − mean)·rstd·gamma + beta + residual)
 template <int N>
-__global__ void NormalizeKernel(int64_t elements, int64_t c, bool spread_is_variance, float eps, NormalizeOperands p) {
+__global__ void NormalizeKernel(int64_t elements, int64_t c, bool spread_is_variance, sy_batch_norm_attributes a,
+                                NormalizeOperands p) {
   const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N, column = i % c;
   if (i >= elements) return;
-  float v[N], g[N], b[N], m[N], s[N];
+  float v[N], g[N], b[N], m[N], s[N], r[N] = {};
   Load<N>(p.x, i, v);
   Load<N>(p.gamma, column, g);
   Load<N>(p.beta, column, b);
   Load<N>(p.mean, column, m);
   Load<N>(p.spread, column, s);
+  if (p.residual) Load<N>(p.residual, i, r);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const float rstd = spread_is_variance ? 1 / sqrtf(s[k] + eps) : s[k];
-    v[k] = (v[k] - m[k]) * rstd * g[k] + b[k];
+    const float rstd = spread_is_variance ? 1 / sqrtf(s[k] + a.eps) : s[k];
+    const float t = (v[k] - m[k]) * rstd * g[k] + b[k] + r[k];
+    v[k] = a.activation == SY_ACTIVATION_RELU ? Relu(t) : t;
   }
   Store<N>(p.y, i, v);
 }
 
 template <int N>
-__global__ void BatchNormSumsKernel(ColumnParts p, View x, View mean, View rstd, View dy, float* partials) {
-  SumGradients<N, false>(p, x, mean, rstd, dy, partials);
+__global__ void BatchNormSumsKernel(ColumnParts p, View x, View mean, View rstd, View dy, View y, float* partials) {
+  SumGradients<N, false>(p, x, mean, rstd, dy, y, partials);
 }
 
 // The sums are kept in f32 for the next kernel, whatever the dtype of dgamma and dbeta.
@@ -105,17 +110,17 @@ __global__ void BatchNormFinishKernel(ColumnParts p, const float* partials, View
 }
 
 struct GradientOperands {
-  View x, gamma, mean, rstd, dy, sums_x, sums, dx;
+  View x, gamma, mean, rstd, dy, y, sums_x, sums, dx, dresidual;  // y and dresidual may be absent
 };
 
-// dx = rstd·gamma·(dy − Σdy/n − x̂·Σ(dy·x̂)/n)
+// dx = rstd·gamma·(g − Σg/n − x̂·Σ(g·x̂)/n), dresidual = g, where g is dy behind the activation
 template <int N>
 __global__ void BatchNormBackwardKernel(ColumnParts shape, GradientOperands p) {
   const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N, column = i % shape.columns;
   if (i >= shape.rows * shape.columns) return;
   float v[N], d[N], g[N], m[N], s[N], with_x[N], plain[N];
   Load<N>(p.x, i, v);
-  Load<N>(p.dy, i, d);
+  LoadPassed<N>(p.dy, p.y, i, d);
   Load<N>(p.gamma, column, g);
   Load<N>(p.mean, column, m);
   Load<N>(p.rstd, column, s);
@@ -125,6 +130,7 @@ __global__ void BatchNormBackwardKernel(ColumnParts shape, GradientOperands p) {
 #pragma unroll
   for (int k = 0; k < N; ++k) v[k] = s[k] * g[k] * (d[k] - plain[k] * share - (v[k] - m[k]) * s[k] * with_x[k] * share);
   Store<N>(p.dx, i, v);
+  if (p.dresidual) Store<N>(p.dresidual, i, d);
 }
 
 // One thread for every N elements.
@@ -154,9 +160,10 @@ struct BatchNorm : Kernel, BatchNormShape {
     SY_CUDA(error, Launch(JoinMomentsKernel, ColumnGrid(c), dim3(kTeamBlock), 0, context.stream, parts,
                           b.Workspace<float>(), attributes.eps, attributes.momentum, Out(b, 1), Out(b, 2),
                           RunningStatistics{In(b, 3), In(b, 4), Out(b, 3), Out(b, 4)}));
-    const NormalizeOperands p = {In(b, 0), In(b, 1), In(b, 2), Out(b, 1), Out(b, 2), Out(b, 0)};
+    const NormalizeOperands p = {
+        In(b, 0), In(b, 1), In(b, 2), Out(b, 1), Out(b, 2), attributes.residual ? In(b, 5) : View{}, Out(b, 0)};
     SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
-                     context.stream, elements, c, false, attributes.eps, p);
+                     context.stream, elements, c, false, attributes, p);
     return SY_OK;
   }
   const sy_batch_norm_attributes attributes;
@@ -168,36 +175,44 @@ struct BatchNormInference : Kernel, BatchNormShape {
     if (inputs[0].dtype == outputs[0].dtype) inplace[0] = 0;
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
-    const NormalizeOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), Out(b, 0)};
+    const NormalizeOperands p = {
+        In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), attributes.residual ? In(b, 5) : View{}, Out(b, 0)};
     SY_LAUNCH_PACKED(error, Packs(c), NormalizeKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
-                     context.stream, elements, c, true, attributes.eps, p);
+                     context.stream, elements, c, true, attributes, p);
     return SY_OK;
   }
   const sy_batch_norm_attributes attributes;
 };
 
 struct BatchNormBackward : Kernel, BatchNormShape {
-  explicit BatchNormBackward(const Request& r) : Kernel(r), BatchNormShape(inputs[0]) {
+  explicit BatchNormBackward(const Request& r)
+      : Kernel(r), BatchNormShape(inputs[0]), attributes(r.Attributes<sy_batch_norm_attributes>()) {
     sums_offset = static_cast<uint64_t>(CeilDivide(2 * parts.Partials(), kPack) * kPack) * sizeof(float);
     column_bytes = static_cast<uint64_t>(CeilDivide(c, kPack) * kPack) * sizeof(float);
     workspace_bytes = sums_offset + 2 * column_bytes;
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    const View y = attributes.activation != SY_ACTIVATION_NONE ? In(b, 5) : View{};
     const View sums_x = {b.workspace + sums_offset, SY_F32}, sums = {b.workspace + sums_offset + column_bytes, SY_F32};
     SY_LAUNCH_PACKED(error, Packs(c), BatchNormSumsKernel, parts.Grid(), dim3(kWarp, kLanes), 0, context.stream, parts,
-                     In(b, 0), In(b, 2), In(b, 3), In(b, 4), b.Workspace<float>());
+                     In(b, 0), In(b, 2), In(b, 3), In(b, 4), y, b.Workspace<float>());
     SY_CUDA(error, Launch(BatchNormFinishKernel, ColumnGrid(c), dim3(kTeamBlock), 0, context.stream, parts,
                           b.Workspace<float>(), Out(b, 1), Out(b, 2), sums_x, sums));
-    const GradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), sums_x, sums, Out(b, 0)};
+    const GradientOperands p = {In(b, 0), In(b, 1), In(b, 2), In(b, 3),  In(b, 4),
+                                y,        sums_x,   sums,     Out(b, 0), attributes.residual ? Out(b, 3) : View{}};
     SY_LAUNCH_PACKED(error, Packs(c), BatchNormBackwardKernel, ElementGrid(elements, Packs(c)), dim3(kTeamBlock), 0,
                      context.stream, parts, p);
     return SY_OK;
   }
+  const sy_batch_norm_attributes attributes;
   uint64_t sums_offset, column_bytes;
 };
 
-// Every operand is a float; inputs 1 … `vectors` are (C); output 0 is like x.
-bool CheckShapes(const Request& r, size_t vectors) {
+// Every operand is a float; inputs 1 … `vectors` and outputs 1 … `results` are (C); all others are like x.
+bool CheckShapes(const Request& r, size_t vectors, size_t results) {
+  const auto a = r.Attributes<sy_batch_norm_attributes>();
+  if (a.activation != SY_ACTIVATION_NONE && a.activation != SY_ACTIVATION_RELU)
+    return SY_REFUSE_OP(r, "expected no activation or ReLU, found activation %d", a.activation), false;
   for (const auto* tensors : {&r.inputs, &r.outputs}) {
     for (const sy_tensor& x : *tensors) {
       if (!r.RequireFloat(x, "an operand")) return false;
@@ -207,34 +222,35 @@ bool CheckShapes(const Request& r, size_t vectors) {
   if (x.rank < 1) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: expected rank 1 or more", r.op), false;
   if (r.Accumulates()) return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: cannot accumulate", r.op), false;
   const int64_t c = x.dims[x.rank - 1];
-  for (size_t i = 1; i <= vectors; ++i) {
-    if (!r.RequireElements(r.inputs[i], c, "a vector of the channels")) return false;
+  for (size_t i = 1; i < r.inputs.size(); ++i) {
+    if (i <= vectors ? !r.RequireElements(r.inputs[i], c, "a vector of the channels")
+                     : !r.RequireDimsOf(r.inputs[i], x, "residual, dy or y"))
+      return false;
   }
-  for (size_t o = 1; o < r.outputs.size(); ++o) {
-    if (!r.RequireElements(r.outputs[o], c, "a vector of the channels")) return false;
+  for (size_t o = 0; o < r.outputs.size(); ++o) {
+    if (o >= 1 && o <= results ? !r.RequireElements(r.outputs[o], c, "a vector of the channels")
+                               : !r.RequireDimsOf(r.outputs[o], x, "a result"))
+      return false;
   }
-  return r.RequireDimsOf(r.outputs[0], x, "the result");
-}
-
-// Whether the activation and the residual, which these kernels do not have, are left out.
-bool IsPlain(const Request& r) {
-  const auto a = r.Attributes<sy_batch_norm_attributes>();
-  if (a.activation == SY_ACTIVATION_NONE && a.residual == 0) return true;
-  return SY_REFUSE_OP(r, "has no activation and takes no residual"), false;
+  return true;
 }
 
 KernelPointer PrepareBatchNorm(const Request& r) {
-  if (!IsPlain(r) || !r.HasCounts(5, 5, 5) || !CheckShapes(r, 4)) return nullptr;
+  const size_t count = r.Attributes<sy_batch_norm_attributes>().residual ? 6 : 5;
+  if (!r.HasCounts(count, count, 5) || !CheckShapes(r, 4, 4)) return nullptr;
   return std::make_unique<BatchNorm>(r);
 }
 
 KernelPointer PrepareBatchNormInference(const Request& r) {
-  if (!IsPlain(r) || !r.HasCounts(5, 5, 1) || !CheckShapes(r, 4)) return nullptr;
+  const size_t count = r.Attributes<sy_batch_norm_attributes>().residual ? 6 : 5;
+  if (!r.HasCounts(count, count, 1) || !CheckShapes(r, 4, 0)) return nullptr;
   return std::make_unique<BatchNormInference>(r);
 }
 
 KernelPointer PrepareBatchNormBackward(const Request& r) {
-  if (!IsPlain(r) || !r.HasCounts(5, 5, 3) || !CheckShapes(r, 3) || !r.RequireDimsOf(r.inputs[4], r.inputs[0], "dy")) return nullptr;
+  const auto a = r.Attributes<sy_batch_norm_attributes>();
+  const size_t count = a.activation != SY_ACTIVATION_NONE ? 6 : 5;
+  if (!r.HasCounts(count, count, a.residual ? 4 : 3) || !CheckShapes(r, 3, 2)) return nullptr;
   return std::make_unique<BatchNormBackward>(r);
 }
 

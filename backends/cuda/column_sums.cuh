@@ -41,8 +41,20 @@ __device__ __forceinline__ void AddLanes(float (&sum)[N]) {
   __syncthreads();
 }
 
+// g = dy where y > 0, else 0: what passes back through a ReLU that gave y. Without y, dy as it is.
+template <int N>
+__device__ __forceinline__ void LoadPassed(View dy, View y, int64_t i, float (&g)[N]) {
+  Load<N>(dy, i, g);
+  if (!y) return;
+  float v[N];
+  Load<N>(y, i, v);
+#pragma unroll
+  for (int k = 0; k < N; ++k) g[k] = v[k] > 0 ? g[k] : 0;
+}
+
 template <int N, bool kRowStatistics>
-__device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, View rstd, View dy, float* partials) {
+__device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, View rstd, View dy, View y,
+                                             float* partials) {
   const int64_t column = (blockIdx.x * static_cast<int64_t>(kWarp) + threadIdx.x) * N;
   const int64_t first = blockIdx.y * p.rows_per_part, last = Least(p.rows, first + p.rows_per_part);
   float with_x[N] = {}, plain[N] = {}, m[N] = {}, s[N] = {};
@@ -54,7 +66,7 @@ __device__ __forceinline__ void SumGradients(ColumnParts p, View x, View mean, V
     for (int64_t row = first + threadIdx.y; row < last; row += kLanes) {
       float v[N], g[N];
       Load<N>(x, row * p.columns + column, v);
-      Load<N>(dy, row * p.columns + column, g);
+      LoadPassed<N>(dy, y, row * p.columns + column, g);
       const float row_mean = kRowStatistics ? LoadOne(mean, row) : 0,
                   row_rstd = kRowStatistics ? LoadOne(rstd, row) : 0;
 #pragma unroll

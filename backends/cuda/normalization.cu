@@ -91,7 +91,7 @@ __global__ void LayerNormBackwardKernel(Teams teams, int64_t c, LayerNormGradien
 
 template <int N>
 __global__ void LayerNormSumsKernel(ColumnParts p, View h, View mean, View rstd, View dy, float* partials) {
-  SumGradients<N, true>(p, h, mean, rstd, dy, partials);
+  SumGradients<N, true>(p, h, mean, rstd, dy, View{}, partials);
 }
 
 __global__ void LayerNormFinishKernel(ColumnParts p, const float* partials, View dgamma, View dbeta) {

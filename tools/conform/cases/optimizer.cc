@@ -5,14 +5,14 @@ namespace switchyard::conform {
 
 void AddOptimizer(Table& table) {
   const auto add = [&](const char* name, sy_optimizer_attributes a, int states, std::vector<Dims> shapes, bool finite,
-                       bool first) {
+                       bool first, double drift = 0) {
     std::vector<Operand> inputs = {F({1}, Fill::kConstant, 0.03), I({1}, 0), F({1}, Fill::kConstant, 0.25),
                                    F({1}, Fill::kConstant, finite ? 1 : 0)};
     inputs[1].fill = Fill::kConstant;
     inputs[1].value = first ? 0 : 12;
     std::vector<Operand> outputs;
     for (const Dims& dims : shapes) {
-      inputs.push_back(F(dims));
+      inputs.push_back(F(dims, Fill::kDrifting, drift));
       inputs.push_back(T(dims));
       outputs.push_back(F(dims));
       for (int state = 0; state < states; ++state) {
@@ -24,6 +24,7 @@ void AddOptimizer(Table& table) {
     table.Add("optimizer_update", name, a, inputs, outputs).exact = !finite;
   };
   const std::vector<Dims> shapes = {{13, 7}, {1}, {1031}};
+  const std::vector<Dims> large = {{5}, {129, 311}};  // norms of what backends cut into parts, each part with its own
   sy_optimizer_attributes a{};
   a.kind = SY_OPTIMIZER_SGD;
   a.weight_decay = 0.01f;
@@ -61,6 +62,7 @@ void AddOptimizer(Table& table) {
   a.use_nvlamb = 0;
   a.weight_decay = 0.05f;
   add("lamb", a, 2, shapes, true, false);
+  add("large_lamb", a, 2, large, true, false, 30);
   add("first_lamb", a, 2, {{5}, {2, 3}}, true, true);
   add("skipped_lamb", a, 2, shapes, false, false);
   a.half_copies = 1;
@@ -75,6 +77,7 @@ void AddOptimizer(Table& table) {
   a.momentum = 0.9f;
   a.weight_decay = 0.01f;
   add("lars", a, 1, shapes, true, false);
+  add("large_lars", a, 1, large, true, false, 30);
   add("first_lars", a, 1, {{5}, {2, 3}}, true, true);
   add("skipped_lars", a, 1, shapes, false, false);
   a.nesterov = 1;
