@@ -29,7 +29,6 @@ int64_t WindowMap::most_terms() const {
   return most;
 }
 
-// The terms of a place, in an image whose rows begin at `first`; how many.
 int64_t WindowMap::Fill(int64_t place, int64_t first, int64_t columns, WindowTerm* terms) const {
   const auto& [deep, high, wide] = axes_;
   const int64_t w = place % wide.Places(), h = place / wide.Places() % high.Places();

@@ -31,12 +31,16 @@ class WindowMap {
   static AxisTerms Inverted(const AxisTerms& terms, int64_t extent);
 
   int64_t most_terms() const;  // of a place in space
+  int64_t from_rows() const { return axes_[0].from * axes_[1].from * axes_[2].from; }
   int64_t places() const { return axes_[0].Places() * axes_[1].Places() * axes_[2].Places(); }
 
   // body(row) for every place of each of `images`, with its terms in `row`: elements of rows of `columns` channels.
   // `row` holds what all places share. Needs most_terms() terms per thread at `terms`.
   template <typename Body>
   void ForEachRow(int threads, int64_t images, const WindowRow& row, WindowTerm* terms, const Body& body) const;
+
+  // The terms of a place, in an image whose rows begin at row `first`; how many.
+  int64_t Fill(int64_t place, int64_t first, int64_t columns, WindowTerm* terms) const;
 
   // Bytes of workspace for the terms.
   uint64_t TermBytes(int threads) const {
@@ -49,7 +53,6 @@ class WindowMap {
     int64_t from = 1, taps = 1;
     int64_t Places() const { return static_cast<int64_t>(terms.size()); }
   };
-  int64_t Fill(int64_t place, int64_t first, int64_t columns, WindowTerm* terms) const;
 
   std::array<Axis, 3> axes_;
 };
@@ -64,7 +67,6 @@ template <typename Body>
 void WindowMap::ForEachRow(int threads, int64_t images, const WindowRow& row, WindowTerm* terms,
                            const Body& body) const {
   const int64_t per_image = places(), most = most_terms();
-  const int64_t from_rows = axes_[0].from * axes_[1].from * axes_[2].from;
   ParallelRanges(threads, images * per_image, RowGrain(row.columns * most),
                  [&](int64_t begin, int64_t end, int thread) {
                    WindowRow own = row;
@@ -72,7 +74,7 @@ void WindowMap::ForEachRow(int threads, int64_t images, const WindowRow& row, Wi
                    own.terms = list;
                    for (int64_t place = begin; place < end; ++place) {
                      own.at = place * row.columns;
-                     own.count = Fill(place % per_image, place / per_image * from_rows, row.columns, list);
+                     own.count = Fill(place % per_image, place / per_image * from_rows(), row.columns, list);
                      body(own);
                    }
                  });
