@@ -277,8 +277,15 @@ sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) 
     SY_TRY(SetPreference(made, attribute, kAlignment, error));
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
   int count = 0, best = 0;
-  SY_BLAS(error, cublasLtMatmulAlgoGetHeuristic, handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(), made,
-          measure ? kCandidates : 1, candidates.data(), &count);
+  const cublasStatus_t answer =
+      BlasLibrary().cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(),
+                                                   made, measure ? kCandidates : 1, candidates.data(), &count);
+  // Of an epilogue that it does not have beside these dtypes the library says "unsupported" or "invalid": either way
+  // there is a simpler one.
+  if (answer == CUBLAS_STATUS_INVALID_VALUE && problem_.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    return SY_FAIL(error, SY_UNSUPPORTED, "matmul: cuBLASLt calls epilogue %d invalid for %s", problem_.epilogue,
+                   problem_.Key().c_str());
+  if (answer != CUBLAS_STATUS_SUCCESS) return BlasFailed(error, answer, "cublasLtMatmulAlgoGetHeuristic");
   if (count < 1 || candidates[0].state != CUBLAS_STATUS_SUCCESS)
     return SY_FAIL(error, SY_UNSUPPORTED, "matmul: cuBLASLt has no algorithm for %s", problem_.Key().c_str());
   bool measured = false;

@@ -17,8 +17,15 @@ struct Loss {
 
 std::array<Loss, kMostDevices> losses;
 
+// cudaErrorContained and cudaErrorTensorMemoryLeak, which the oldest CUDA that this is built with has no names for.
+constexpr int kContained = 226, kTensorMemoryLeak = 721;
+#if CUDART_VERSION >= 13000
+static_assert(kContained == cudaErrorContained && kTensorMemoryLeak == cudaErrorTensorMemoryLeak);
+#endif
+
 // The errors after which "the process must be terminated and relaunched" (documentation of cudaError).
 bool Sticky(cudaError_t code) {
+  if (code == static_cast<cudaError_t>(kContained) || code == static_cast<cudaError_t>(kTensorMemoryLeak)) return true;
   switch (code) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
@@ -33,8 +40,6 @@ bool Sticky(cudaError_t code) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorContextIsDestroyed:
     case cudaErrorMpsClientTerminated:
-    case cudaErrorTensorMemoryLeak:
-    case cudaErrorContained:
       return true;
     default:
       return false;
@@ -43,6 +48,9 @@ bool Sticky(cudaError_t code) {
 
 // The device that this thread entered last: a lost one may not even say which device is current.
 thread_local int32_t entered = 0;
+// A fresh thread answers device 0 where it is asked, but has no context until cudaSetDevice, and the libraries
+// (cuBLASLt, cuDNN) work in the thread's context.
+thread_local bool has_context = false;
 
 sy_status StatusOf(cudaError_t code) {
   if (Sticky(code)) return SY_DEVICE_LOST;
@@ -115,7 +123,8 @@ sy_status Enter(int32_t index, sy_error* error) {
   entered = index < 0 ? 0 : index;
   int current = -1;
   SY_CUDA(error, cudaGetDevice(&current));
-  if (current != index) SY_CUDA(error, cudaSetDevice(index));
+  if (current != index || !has_context) SY_CUDA(error, cudaSetDevice(index));
+  has_context = true;
   return SY_OK;
 }
 

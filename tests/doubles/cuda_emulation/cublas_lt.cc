@@ -2,7 +2,8 @@
 // stream of the runtime's double. Epilogues, layouts and batches mean what
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api says; what the library refuses (a bias whose dtype is not
 // that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
-// environment, every epilogue is. Column-major, as there. Thread-safe: as the library, one descriptor belongs to one
+// environment, every epilogue is, with =invalid as an invalid value. A thread needs a context (cudaSetDevice).
+// Column-major, as there. Thread-safe: as the library, one descriptor belongs to one
 // thread at a time.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -261,7 +262,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t results[], int* count) {
   *count = 0;
   if (wanted < 1 || !IsConsistent(Of(operation), Of(a), Of(b), Of(c), Of(d))) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!IsSupported(Of(operation), Of(a), Of(b), Of(c), Of(d))) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!cudaDoubleHasContext()) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (!IsSupported(Of(operation), Of(a), Of(b), Of(c), Of(d))) {
+    const char* plain = std::getenv("CUBLAS_LT_DOUBLE_PLAIN");
+    return plain != nullptr && std::strcmp(plain, "invalid") == 0 ? CUBLAS_STATUS_INVALID_VALUE
+                                                                  : CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   *count = std::min(wanted, 2);  // two ways, which do the same
   for (int way = 0; way < *count; ++way) {
     results[way] = {};
@@ -285,6 +291,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   const Operation& o = Of(operation);
   const Layout &la = Of(a_layout), &lb = Of(b_layout), &lc = Of(c_layout), &ld = Of(d_layout);
   if (!IsConsistent(o, la, lb, lc, ld)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!cudaDoubleHasContext()) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!IsSupported(o, la, lb, lc, ld)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto matrix = [](const void* data, const Layout& layout) {
     return Matrix{static_cast<char*>(const_cast<void*>(data)), layout.type, layout.leading, layout.batch_stride};

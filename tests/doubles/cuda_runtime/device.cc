@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "tests/doubles/cuda_runtime/enqueue.h"
 #include "tests/doubles/cuda_runtime/error.h"
 #include "tests/doubles/cuda_runtime/settings.h"
 #include "tests/doubles/cuda_runtime/stream.h"
@@ -13,6 +14,7 @@ namespace cuda_double {
 namespace {
 
 thread_local int current_device = 0;
+thread_local bool has_context = false;
 
 bool IsDevice(int device) { return device >= 0 && device < GetSettings().devices; }
 
@@ -58,6 +60,8 @@ using namespace cuda_double;
 
 extern "C" {
 
+int cudaDoubleHasContext(void) { return has_context; }
+
 cudaError_t cudaGetDeviceCount(int* count) {
   if (count == nullptr) return Answer(cudaErrorInvalidValue);
   *count = 0;
@@ -71,6 +75,7 @@ cudaError_t cudaSetDevice(int device) {
   return Call([&] {
     if (!IsDevice(device)) return cudaErrorInvalidDevice;
     current_device = device;
+    has_context = true;
     return cudaSuccess;
   });
 }

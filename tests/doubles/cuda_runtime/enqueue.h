@@ -19,6 +19,9 @@ typedef cudaError_t (*cudaDoubleLauncher)(const void* function, dim3 grid, dim3 
                                           size_t shared_bytes, cudaStream_t stream);
 void cudaDoubleSetLauncher(cudaDoubleLauncher launcher);
 
+// Whether this thread has called cudaSetDevice: until then a library that works in the thread's context finds none.
+int cudaDoubleHasContext(void);
+
 // The device that fails from now on with `error`, as a kernel that touched a bad address makes it: every later call
 // answers it.
 void cudaDoubleLoseDevice(cudaError_t error);
