@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,6 +75,9 @@ class CheckpointWriter {
   // error and saves nothing. Nothing is copied: nobody may change the tensors' data, which `contents.storage` owns; it
   // is let go when they are written.
   Status Save(CheckpointContents contents, const SaveOptions& options);
+  // The same of what `make` gives; it is called in the writing thread, and its error is the save's.
+  using MakeContents = std::function<StatusOr<CheckpointContents>()>;
+  Status Save(MakeContents make, const SaveOptions& options);
 
   // Waits for the checkpoint being written, if any, and returns its error.
   Status Finish();

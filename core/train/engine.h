@@ -34,7 +34,7 @@ class Engine {
   // is divided into micro-steps. skip: batches that lie before this one in each tensor.
   Status Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step, int micro_step,
                 int64_t skip = 0);
-  Status RunMicroStep(int micro_step);  // over the current slot; the last of a round updates
+  Status RunMicroStep(int micro_step);          // over the current slot; the last of a round updates
   Status RunEvaluation(bool averaged = false);  // averaged: of the averaged weights, where the run keeps them
   bool HasAverages() const { return plans_.IndexOf("evaluate_ema") >= 0; }
   // Half-precision copies of the parameters, where there are some, made anew: after parameters were uploaded. Waits.
@@ -52,6 +52,8 @@ class Engine {
   StatusOr<float> ReadIn(Scalar scalar, int slot) const;
 
   Status Synchronize();
+  // Steps that are begun from now on wait for `event` on the device.
+  Status StartAfter(Event& event) { return event.Before(stream_); }
   const TrainingPlans& plans() const { return plans_; }
   const Layout& layout() const { return *plans_.layout; }
   Memory& memory() const { return *memory_; }

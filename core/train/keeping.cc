@@ -85,18 +85,22 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
   if (!owner()) return OkStatus();        // with plain data parallelism every rank holds the same
   SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
   SY_RETURN_IF_ERROR(engine_.Synchronize());
-  SY_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot(engine_, model_, position.data_step));
+  SY_RETURN_IF_ERROR(copy_.Begin());
   CheckpointContents contents;
   contents.step = position.data_step;
-  contents.weights = std::move(snapshot.weights);
-  contents.state = std::move(snapshot.state);
-  contents.storage = std::move(snapshot.storage);
   SY_ASSIGN_OR_RETURN(contents.record, Record(position, updates_per_epoch, evaluation));
   if (!bad.empty()) contents.record["bad_samples"] = bad;
   SY_ASSIGN_OR_RETURN(ForeignConfig foreign, task_.ForOthers(train_));
   contents.config = std::move(foreign.config);
   contents.preprocessor = std::move(foreign.preprocessor);
-  return writer_->Save(std::move(contents), {.best = best, .keep = config_.keep});
+  const auto make = [this, contents = std::move(contents)]() mutable -> StatusOr<CheckpointContents> {
+    SY_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot(copy_, engine_.layout(), model_, contents.step));
+    contents.weights = std::move(snapshot.weights);
+    contents.state = std::move(snapshot.state);
+    contents.storage = std::move(snapshot.storage);
+    return std::move(contents);
+  };
+  return writer_->Save(make, {.best = best, .keep = config_.keep});
 }
 
 Status Keeping::Finish() {

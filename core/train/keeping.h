@@ -10,6 +10,7 @@
 #include "core/train/checkpoint.h"
 #include "core/train/engine.h"
 #include "core/train/run_folder.h"
+#include "core/train/state_copy.h"
 #include "core/train/timetable.h"
 
 namespace switchyard {
@@ -19,7 +20,7 @@ class Keeping {
   // All must outlive it.
   Keeping(Engine& engine, const TrainConfig& config, const TrainableModel& model, const Task& task,
           const Dataset& train)
-      : engine_(engine), config_(config), model_(model), task_(task), train_(train) {}
+      : engine_(engine), config_(config), model_(model), task_(task), train_(train), copy_(engine) {}
 
   // Where config.resume was saved. InvalidArgument where that run is another one: another model, optimizer or task, or
   // a global batch that does not reach its place in the data. Needs no plans. Local.
@@ -32,7 +33,9 @@ class Keeping {
   const std::string& run_folder() const { return run_folder_; }
 
   // updates_per_epoch: an epoch that is over is the next one's beginning, where any global batch can go on.
-  // evaluation: the last one. Refuses parameters that are not finite.
+  // evaluation: the last one. Begins to save and returns: the copy off the device and the writing go on beside the
+  // steps. Waits first while an earlier checkpoint is still being written, and returns its error; parameters that are
+  // not finite are such an error.
   Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation);
   Status Finish();  // waits until all is written, and gives the folder free
 
@@ -52,6 +55,7 @@ class Keeping {
   std::string run_folder_;
   std::optional<uint32_t> data_checksum_;  // of the training data
   std::optional<RunFolderLock> lock_;      // of rank 0, while it trains
+  StateCopy copy_;                         // what writer_ writes from
   std::unique_ptr<CheckpointWriter> writer_;
 };
 

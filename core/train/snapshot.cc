@@ -12,7 +12,7 @@
 namespace switchyard {
 namespace {
 
-bool IsSaved(const Layout::Entry& entry) { 
+bool IsSaved(const Layout::Entry& entry) {
   return entry.role == Role::kState && !entry.of_model && entry.arena == kStateArena;
 }
 
@@ -81,33 +81,30 @@ StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, con
 
 }  // namespace
 
-StatusOr<Snapshot> TakeSnapshot(const Engine& engine, const TrainableModel& model, int64_t data_step) {
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const Layout& layout, const TrainableModel& model, int64_t data_step) {
+  SY_RETURN_IF_ERROR(copy.Wait());
   const auto storage = std::make_shared<Storage>();
-  SY_ASSIGN_OR_RETURN(storage->weights, DownloadParameters(engine));
-  for (const auto& [name, tensor] : storage->weights) {
-    if (std::all_of(tensor.values.begin(), tensor.values.end(), [](float value) { return std::isfinite(value); }))
-      continue;
-    return FailedPrecondition(
-        "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved before "
-        "is whole. Lower --lr, or raise --warmup",
-        name, data_step);
-  }
   Snapshot snapshot;
-  const Layout& layout = engine.layout();
   for (const auto& [name, entry] : layout.entries()) {
-    if (!IsSaved(entry)) continue;
-    if (BelongsToWeight(layout, name, entry)) {
+    if (!entry.is_weight() && !IsSaved(entry)) continue;
+    if (entry.arena != kStateArena) return Internal("{} does not lie among the state, so it is not saved", name);
+    const auto* const values = reinterpret_cast<const float*>(copy.At(entry));
+    const auto elements = static_cast<size_t>(entry.type.elements());
+    if (entry.is_weight()) {
+      if (!std::all_of(values, values + elements, [](float value) { return std::isfinite(value); })) {
+        return FailedPrecondition(
+            "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved "
+            "before is whole. Lower --lr, or raise --warmup",
+            name, data_step);
+      }
+      storage->weights[name] = {entry.type.shape, std::vector<float>(values, values + elements)};
+    } else if (BelongsToWeight(layout, name, entry)) {
       const auto [kind, weight] = KindAndWeight(name);
-      HostTensor& tensor = storage->of_weights[kind][weight];
-      tensor = {entry.type.shape, std::vector<float>(static_cast<size_t>(entry.type.elements()))};
-      SY_RETURN_IF_ERROR(engine.memory().Download(name, tensor.values.data(), entry.bytes));
-      continue;
+      storage->of_weights[kind][weight] = {entry.type.shape, std::vector<float>(values, values + elements)};
+    } else {
+      snapshot.state.push_back(
+          {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, copy.At(entry)});
     }
-    std::vector<char>& bytes = storage->others[name];
-    bytes.resize(entry.bytes);
-    SY_RETURN_IF_ERROR(engine.memory().Download(name, bytes.data(), bytes.size()));
-    snapshot.state.push_back(
-        {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, bytes.data()});
   }
   if (model.to_file) {
     storage->weights = model.to_file(std::move(storage->weights));

@@ -1,5 +1,6 @@
-// A run's tensors as a checkpoint holds them, and back to the device. Weights (parameters, and state of the model itself) have the names and the layout in which
-// they are published (TrainableModel::to_file). State that belongs to a weight and has its shape, called
+// A run's tensors as a checkpoint holds them, and back to the device. Weights (parameters, and state of the model
+// itself) have the names and the layout in which they are published (TrainableModel::to_file). State that belongs to a
+// weight and has its shape, called
 // `<what>/<parameter>` in the graph (moment1, moment2), is called `<what>/<name of the weight>` in the file and has the
 // weight's layout there, also where one parameter is several weights (qkv). Other state keeps its name and its bytes.
 // Local; not thread-safe.
@@ -11,6 +12,7 @@
 
 #include "core/train/checkpoint.h"
 #include "core/train/engine.h"
+#include "core/train/state_copy.h"
 
 namespace switchyard {
 
@@ -19,9 +21,10 @@ struct Snapshot {
   std::shared_ptr<const void> storage;  // of their data
 };
 
-// Each tensor is copied from the device once. FailedPrecondition where a parameter holds values that are not finite;
-// data_step: after which update, for that message.
-StatusOr<Snapshot> TakeSnapshot(const Engine& engine, const TrainableModel& model, int64_t data_step);
+// From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The snapshot refers
+// to the copy's memory. FailedPrecondition where a parameter holds values that are not finite; data_step: after which
+// update, for that message.
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const Layout& layout, const TrainableModel& model, int64_t data_step);
 
 // InvalidArgument where the weights or the state are not those of the engine's plans; then the device may hold a part.
 // path: as the user named the checkpoint, for the message.

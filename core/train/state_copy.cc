@@ -1,0 +1,47 @@
+#include "core/train/state_copy.h"
+
+#include "core/base/logging.h"
+
+namespace switchyard {
+
+StateCopy::~StateCopy() {
+  if (copies_.handle() != nullptr) (void)engine_.world().device->Synchronize(copies_);
+}
+
+Status StateCopy::Allocate() {
+  if (host_.bytes() > 0) return OkStatus();
+  Device& device = *engine_.world().device;
+  const uint64_t bytes = engine_.layout().bytes(kStateArena);
+  SY_ASSIGN_OR_RETURN(HostMemory host, device.AllocateHost(bytes));
+  if (engine_.async()) {
+    SY_ASSIGN_OR_RETURN(copies_, device.NewStream());
+    SY_ASSIGN_OR_RETURN(begun_, device.NewEvent());
+    SY_ASSIGN_OR_RETURN(done_, device.NewEvent());
+    auto beside = device.Allocate(bytes);
+    if (beside.ok()) {
+      beside_ = std::move(*beside);
+    } else {
+      LogWarning("each checkpoint holds up a step while it is copied, for lack of {:.1f} MB of device memory",
+                 static_cast<double>(bytes) / 1e6);
+    }
+  }
+  host_ = std::move(host);
+  return OkStatus();
+}
+
+Status StateCopy::Begin() {
+  SY_RETURN_IF_ERROR(Allocate());
+  Device& device = *engine_.world().device;
+  const sy_place state = engine_.memory().place(kStateArena, 0, 0);
+  const bool beside = beside_.bytes() > 0;
+  if (!beside) return device.Download(host_.data(), state, host_.bytes());
+  SY_RETURN_IF_ERROR(device.Copy(copies_, beside_.at(0), state, host_.bytes()));
+  SY_RETURN_IF_ERROR(begun_.Record(copies_));
+  SY_RETURN_IF_ERROR(engine_.StartAfter(begun_));
+  SY_RETURN_IF_ERROR(device.Copy(copies_, HostPlace(host_.data()), beside_.at(0), host_.bytes()));
+  return done_.Record(copies_);
+}
+
+Status StateCopy::Wait() { return beside_.bytes() > 0 ? done_.Wait() : OkStatus(); }
+
+}  // namespace switchyard

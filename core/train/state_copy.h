@@ -1,0 +1,38 @@
+// The state of a run (parameters, moments, counters), copied off the device while the run goes on. On an asynchronous
+// device the bytes go to a second place on the device, which takes no time to speak of, and from there to the host
+// beside the steps that follow; that place is taken with the first copy and kept. Where the device has no memory left
+// for it, and on a synchronous device, the bytes go to the host at once. Begin from the thread that runs the steps;
+// Wait and At from one other.
+#pragma once
+
+#include "core/train/engine.h"
+
+namespace switchyard {
+
+class StateCopy {
+ public:
+  explicit StateCopy(Engine& engine) : engine_(engine) {}
+  ~StateCopy();
+  StateCopy(const StateCopy&) = delete;
+  StateCopy& operator=(const StateCopy&) = delete;
+
+  // Of the state as the steps begun so far leave it; they must have ended (Engine::Synchronize). Steps may begin when
+  // it returns. The last copy must have been waited for.
+  Status Begin();
+  Status Wait();
+  // The bytes of an entry of the state arena, after Wait; they stand until the next Begin.
+  const std::byte* At(const Layout::Entry& entry) const {
+    return reinterpret_cast<const std::byte*>(host_.data()) + entry.offset;
+  }
+
+ private:
+  Status Allocate();
+
+  Engine& engine_;
+  HostMemory host_;
+  Buffer beside_;  // on the device; empty: there was no memory left, or the device is synchronous
+  Stream copies_;
+  Event begun_, done_;  // beside_ holds the state; host_ does
+};
+
+}  // namespace switchyard
