@@ -2,9 +2,12 @@
 
 #include <png.h>
 
+#include <algorithm>
 #include <csetjmp>
+#include <vector>
 
 #include "core/data/dataset.h"
+#include "core/data/mask_transforms.h"
 
 namespace switchyard {
 namespace {
@@ -51,6 +54,54 @@ StatusOr<std::string> EncodeMask(const Image& mask) {
   png_destroy_write_struct(&encoder, &info);
   if (!written) return ResourceExhausted("cannot encode a mask of {} x {} pixels as PNG", mask.width, mask.height);
   return png;
+}
+
+namespace {
+
+// Between which two places of a fitted extent a place of the image lies, and how near it is to the second.
+struct Between {
+  size_t first = 0, second = 0;
+  float share = 0;
+};
+
+std::vector<Between> PlacesBetween(int extent, int fitted) {
+  std::vector<Between> places(static_cast<size_t>(extent));
+  for (size_t i = 0; i < places.size(); ++i) {
+    const float at = (static_cast<float>(i) + 0.5f) * static_cast<float>(fitted) / static_cast<float>(extent) - 0.5f;
+    const float inside = std::clamp(at, 0.0f, static_cast<float>(fitted - 1));
+    places[i].first = static_cast<size_t>(inside);
+    places[i].second = std::min(places[i].first + 1, static_cast<size_t>(fitted - 1));
+    places[i].share = inside - static_cast<float>(places[i].first);
+  }
+  return places;
+}
+
+}  // namespace
+
+Image MaskOfScores(std::span<const float> scores, int input_height, int input_width, int height, int width) {
+  const size_t classes = scores.size() / static_cast<size_t>(input_height) / static_cast<size_t>(input_width);
+  const size_t row_length = static_cast<size_t>(input_width) * classes;
+  const auto [fitted_height, fitted_width] = FittedSize(height, width, input_height, input_width);
+  const std::vector<Between> rows = PlacesBetween(height, fitted_height), columns = PlacesBetween(width, fitted_width);
+  std::vector<float> row(static_cast<size_t>(fitted_width) * classes);
+  Image mask;
+  mask.Reshape(height, width, 1);
+  for (int y = 0; y < height; ++y) {
+    const Between& at = rows[static_cast<size_t>(y)];
+    const float *const above = &scores[at.first * row_length], *const below = &scores[at.second * row_length];
+    for (size_t i = 0; i < row.size(); ++i) row[i] = above[i] + at.share * (below[i] - above[i]);
+    for (int x = 0; x < width; ++x) {
+      const Between& between = columns[static_cast<size_t>(x)];
+      const float *const left = &row[between.first * classes], *const right = &row[between.second * classes];
+      const auto score = [&](size_t c) { return left[c] + between.share * (right[c] - left[c]); };
+      size_t best = 0;
+      for (size_t c = 1; c < classes; ++c) {
+        if (score(c) > score(best)) best = c;
+      }
+      mask.Row(y)[x] = static_cast<uint8_t>(best);
+    }
+  }
+  return mask;
 }
 
 Image ColorsOf(const Image& mask) {

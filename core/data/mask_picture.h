@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "core/data/image.h"
@@ -17,6 +18,11 @@ std::array<uint8_t, 3> ClassColor(uint8_t class_id);
 // A PNG of 8 bits whose numbers are the classes and whose palette has their colours: DecodeMask gives `mask` back, a
 // viewer shows the colours. mask: one channel, at least one pixel.
 StatusOr<std::string> EncodeMask(const Image& mask);
+
+// The mask (height, width) of an image that was fitted into a model's input (mask_transforms.h), from the input's
+// scores (input_height, input_width, classes): the class with the largest one, the first of several, where scores
+// between the centres of pixels are interpolated linearly. At most 255 classes.
+Image MaskOfScores(std::span<const float> scores, int input_height, int input_width, int height, int width);
 
 // (H, W, 3): the colours of the classes, kIgnoredClass black.
 Image ColorsOf(const Image& mask);

@@ -81,7 +81,7 @@ Workload SegmentationWorkload(const std::string& name, const ModelFunction& mode
     const Value likeliest = Likeliest(logits), truth = ops::Cast(masks, DType::kF32);
     const Value pairs = ops::Add(ops::Scale(truth, static_cast<float>(o.classes)), likeliest);
     graph.Output("eval_loss", ops::Reduce(losses, SY_REDUCE_SUM, 1u << 1));
-    graph.Output("eval_classes", ops::Cast(likeliest, DType::kI32));
+    graph.Output("eval_logits", ops::Cast(logits, DType::kF32));
     // A pixel that does not count has truth −1, and so −classes to −1.
     graph.Output("eval_pairs", ops::Cast(pairs, DType::kI32));
   };
@@ -159,9 +159,9 @@ nlohmann::ordered_json Segmentation::ByClass(std::span<const double> sums) const
 }
 
 Prediction Segmentation::Predict(const void* row) const {
-  const auto* const classes = static_cast<const int32_t*>(row);
+  const auto* const logits = static_cast<const float*>(row);
   Prediction prediction;
-  prediction.classes.assign(classes, classes + pixels());
+  prediction.scores.assign(logits, logits + pixels() * static_cast<size_t>(options_.classes));
   return prediction;
 }
 

@@ -23,7 +23,7 @@ struct SegmentationOptions : ImageInput {
 
 // Inputs: "images" (B, H, W, C), "masks" i32 (B, H, W), negative where a pixel does not count, and where the model
 // draws random numbers "sample_ids" i32 (B) and "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B), the sum over
-// the sample's pixels; "eval_classes" i32 (B, H, W), the likeliest; "eval_pairs" i32 (B, H, W): truth · classes +
+// the sample's pixels; "eval_logits" f32 (B, H, W, classes); "eval_pairs" i32 (B, H, W): truth · classes +
 // likeliest, negative where a pixel does not count.
 Workload SegmentationWorkload(const std::string& name, const ModelFunction& model, const SegmentationOptions& options);
 
@@ -45,8 +45,8 @@ class Segmentation : public Task {
   Metric best() const override { return metrics()[1]; }
   bool Better(double value, double than) const override { return value > than; }
 
-  std::string prediction() const override { return "eval_classes"; }
-  Prediction Predict(const void* row) const override;  // the class of each pixel of the model's input
+  std::string prediction() const override { return "eval_logits"; }
+  Prediction Predict(const void* row) const override;  // scores of the pixels of the model's input
 
   StatusOr<nlohmann::json> Record(const Dataset& train) const override;
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;

@@ -47,7 +47,8 @@ struct EvaluationResult {
 // What a task predicts for a sample; all of it empty where the sample could not be read.
 struct Prediction {
   std::vector<double> probabilities;  // of each class
-  std::vector<uint8_t> classes;       // of each place of the model's input
+  std::vector<uint8_t> classes;       // of each place of a sample
+  std::vector<float> scores;          // (places of the model's input, classes): the larger, the likelier
 };
 
 // "loss 0.1234, top-1 12.34 %", in the order of `metrics`; 0 for what is not there.

@@ -58,6 +58,17 @@ TEST(MaskPicture, AnOverlayIsHalfImageAndHalfColour) {
   EXPECT_THAT(Overlay(image, MaskOf(1, 2, {1, 255})).bytes, ElementsAre(114, 51, 0, 7, 8, 9));
 }
 
+TEST(MaskPicture, ScoresAreInterpolatedOverTheFittedPart) {
+  // An image of 2 x 6 (height x width) in an input of 2 x 3 is fitted to 1 x 3; the second row is padding.
+  const std::vector<float> scores = {4, 0, 0, /**/ 0, 1, 0, /**/ 0, 0, 9, /**/ 0, 99, 0, /**/ 0, 99, 0, /**/ 0, 99, 0};
+  const Image mask = MaskOfScores(scores, 2, 3, 2, 6);
+  ASSERT_EQ(mask.height, 2);
+  // Columns lie at -0.25 (0), 0.25, 0.75, 1.25, 1.75 and 2.25 (2): 0.75 has 1, 0.75, 0; 1.25 has 0, 0.75, 2.25.
+  EXPECT_THAT(mask.bytes, ElementsAre(0, 0, 0, 2, 2, 2, 0, 0, 0, 2, 2, 2));
+  // Of the input's own size the mask is that of its places.
+  EXPECT_THAT(MaskOfScores(std::span(scores).first(9), 1, 3, 1, 3).bytes, ElementsAre(0, 1, 2));
+}
+
 TEST(DecodeMask, TakesGreyAsItIsAndRefusesColours) {
   Image mask;
   ASSERT_TRUE(DecodeMask(PngBytes(MaskOf(1, 4, {0, 1, 18, 255})), &mask).ok());

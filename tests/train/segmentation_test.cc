@@ -160,19 +160,19 @@ TEST_F(SegmentationTest, LearnsAndIsKeptWithItsClasses) {
   const auto result = (*trainer)->Train();
   ASSERT_TRUE(result.ok()) << Message(result.status());
   EXPECT_GT(*result->best, 0.6) << "two of three classes can be told apart by one threshold";
-  std::vector<std::vector<uint8_t>> masks;
+  std::vector<std::vector<float>> scores;
   ASSERT_TRUE((*trainer)
                   ->Predict(data,
                             [&](int64_t index, const Prediction& prediction) {
-                              EXPECT_EQ(index, static_cast<int64_t>(masks.size()));
-                              masks.push_back(prediction.classes);
+                              EXPECT_EQ(index, static_cast<int64_t>(scores.size()));
+                              scores.push_back(prediction.scores);
                               return OkStatus();
                             })
                   .ok());
-  ASSERT_EQ(masks.size(), static_cast<size_t>(kSamples));
-  EXPECT_EQ(masks[0].size(), static_cast<size_t>(kHeight * kWidth));
-  EXPECT_EQ(masks[0][0], 0) << "dark";
-  EXPECT_EQ(masks[0][2], 2) << "bright";
+  ASSERT_EQ(scores.size(), static_cast<size_t>(kSamples));
+  ASSERT_EQ(scores[0].size(), static_cast<size_t>(kHeight * kWidth * kClasses));
+  EXPECT_EQ(std::max_element(&scores[0][0], &scores[0][3]) - &scores[0][0], 0) << "dark";
+  EXPECT_EQ(std::max_element(&scores[0][6], &scores[0][9]) - &scores[0][6], 2) << "bright";
 
   config.resume = result->run_folder;
   data.names = {"dark", "grey", "white"};

@@ -1,13 +1,13 @@
 """Trains DeepLabV3+ on CamVid with PyTorch: the peer of the run that models/README.md shows.
 
 The model is that of ../fixtures/record_convolutional.py (torchvision's parts, the decoder of the paper) with narrower
-widths. Pictures are treated as core/data/mask_transforms.h says: a random scale from 0.5 to 2, a random crop of the
-whole size with the mean colour and ignored labels around it, mirrored half of the time. The ranks of the other run are
-emulated: each takes its share of a batch, with batch norms and a mean over counted pixels of its own, and gradients are
-averaged. Prints one JSON object: mean IoU and pixel accuracy of the validation pictures after each epoch, seconds of
-training, the configuration and the versions.
+widths. Pictures are treated as core/data/mask_transforms.h says: scaled to the input, which has their proportions,
+times a random factor from 0.5 to 2, cropped at random with the mean colour and ignored labels around them, mirrored
+half of the time. The ranks of the other run are emulated: each takes its share of a batch, with batch norms and a mean
+over counted pixels of its own, and gradients are averaged. Prints one JSON object: mean IoU and pixel accuracy of the
+validation pictures after each epoch, seconds of training, the configuration and the versions.
 
-  SWITCHYARD_DATA=... python torch_deeplab_camvid.py [--epochs=30 --batch=8 --ranks=2 --threads=2 --seed=42 ...]
+  SWITCHYARD_DATA=... python torch_deeplab_camvid.py [--epochs=40 --batch=8 --ranks=2 --threads=2 --seed=42 ...]
 """
 
 import argparse
@@ -90,7 +90,7 @@ class DeepLabV3Plus(nn.Module):
 
 
 def crop(array, top, left, fill):
-    """The window of the array's own size at (top, left) of `array`'s larger or smaller version."""
+    """The window (height, width) at (top, left) of an array, which may lie partly outside: `fill` there."""
     scaled, (height, width) = array
     out = np.empty((height, width) + scaled.shape[2:], np.uint8)
     out[:] = fill
@@ -100,8 +100,13 @@ def crop(array, top, left, fill):
     return out
 
 
-def augment(picture, mask, random):
-    height, width = mask.shape
+def resized(picture, mask, height, width):
+    size = (width, height)
+    return (np.asarray(Image.fromarray(picture).resize(size, Image.BILINEAR)),
+            np.asarray(Image.fromarray(mask).resize(size, Image.NEAREST)))
+
+
+def augment(picture, mask, height, width, random):
     scale = random.uniform(0.5, 2)
     h, w = max(1, round(height * scale)), max(1, round(width * scale))
 
@@ -109,8 +114,7 @@ def augment(picture, mask, random):
         return int(random.integers(min(0, size - extent), max(0, size - extent) + 1))
 
     top, left = begin(h, height), begin(w, width)
-    picture = np.asarray(Image.fromarray(picture).resize((w, h), Image.BILINEAR))
-    mask = np.asarray(Image.fromarray(mask).resize((w, h), Image.NEAREST))
+    picture, mask = resized(picture, mask, h, w)
     picture = crop((picture, (height, width)), top, left, np.uint8(np.round(255 * MEAN)))
     mask = crop((mask, (height, width)), top, left, IGNORED)
     return (picture[:, ::-1], mask[:, ::-1]) if random.random() < 0.5 else (picture, mask)
@@ -146,7 +150,7 @@ def rate(c, step, steps, per_epoch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in dict(epochs=30, batch=8, ranks=2, threads=2, seed=42, width=16, decoder_width=64, lr=2e-3,
+    for name, default in dict(epochs=40, batch=8, ranks=2, threads=2, seed=42, height=96, width_of_input=128, width=16, decoder_width=64, lr=2e-3,
                               weight_decay=1e-4, warmup_epochs=1, dropout=0.1).items():
         parser.add_argument("--" + name, type=type(default), default=default)
     c = parser.parse_args()
@@ -154,7 +158,8 @@ def main():
     torch.manual_seed(c.seed)
     random = np.random.default_rng(c.seed)
     pictures, masks = camvid("train")
-    validation = camvid("val")
+    fitted = [resized(*sample, c.height, c.width_of_input) for sample in zip(*camvid("val"))]
+    validation = [np.stack(arrays) for arrays in zip(*fitted)]
     model = DeepLabV3Plus(CLASSES, c.width, c.decoder_width, c.dropout).to(memory_format=torch.channels_last)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
@@ -171,7 +176,7 @@ def main():
             batch = order[i * c.batch : (i + 1) * c.batch]
             optimizer.zero_grad()
             for share in np.split(batch, c.ranks):
-                x, y = tensors(*zip(*(augment(pictures[k], masks[k], random) for k in share)))
+                x, y = tensors(*zip(*(augment(pictures[k], masks[k], c.height, c.width_of_input, random) for k in share)))
                 loss = F.cross_entropy(model(x), y, ignore_index=IGNORED)
                 (loss / c.ranks).backward()
                 losses.append(loss.item())

@@ -7,7 +7,6 @@
 
 #include "core/base/text.h"
 #include "core/data/mask_picture.h"
-#include "core/data/mask_transforms.h"
 #include "core/train/file_calls.h"
 #include "core/train/picture.h"
 
@@ -41,17 +40,6 @@ StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::strin
   return places;
 }
 
-// The mask of the whole image from that of the model's input, in which the image was fitted.
-Image MaskOfSize(const std::vector<uint8_t>& classes, const Shape& input, int height, int width) {
-  Image whole, fitted, mask;
-  whole.Reshape(static_cast<int>(input[0]), static_cast<int>(input[1]), 1);
-  whole.bytes = classes;
-  const auto [fitted_height, fitted_width] = FittedSize(height, width, whole.height, whole.width);
-  CropPadded(whole, 0, 0, fitted_height, fitted_width, {}, &fitted);
-  ResizeNearest(fitted, height, width, &mask);
-  return mask;
-}
-
 nlohmann::ordered_json SharesOf(const Image& mask, const MaskFilesOptions& options) {
   std::vector<int64_t> pixels(256);
   for (const uint8_t id : mask.bytes) ++pixels[id];
@@ -83,10 +71,11 @@ StatusOr<nlohmann::ordered_json> PredictMasks(Trainer& trainer, const Dataset& l
   Sample sample;
   SY_RETURN_IF_ERROR(trainer.Predict(list, [&](int64_t i, const Prediction& prediction) -> Status {
     nlohmann::ordered_json& result = results.emplace_back(nlohmann::ordered_json{{"file", list.Path(i)}});
-    if (prediction.classes.empty()) return OkStatus();
+    if (prediction.scores.empty()) return OkStatus();
     SY_RETURN_IF_ERROR(list.Read(i, &sample));
     const MaskPlace& place = places[static_cast<size_t>(i)];
-    const Image mask = MaskOfSize(prediction.classes, options.input, sample.image.height, sample.image.width);
+    const Image mask = MaskOfScores(prediction.scores, static_cast<int>(options.input[0]),
+                                    static_cast<int>(options.input[1]), sample.image.height, sample.image.width);
     SY_ASSIGN_OR_RETURN(const std::string png, EncodeMask(mask));
     SY_RETURN_IF_ERROR(WriteMaskFile(place, kMaskEnd, png));
     result["mask"] = place.folder + "/" + place.stem + kMaskEnd;
