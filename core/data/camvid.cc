@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "core/base/text.h"
+#include "core/data/class_map.h"
 #include "core/data/files.h"
 #include "core/data/formats.h"
-#include "core/data/class_map.h"
 
 namespace switchyard {
 namespace {

@@ -6,11 +6,21 @@ namespace switchyard {
 
 std::vector<SampleTensor> LabelledImages::tensors() const {
   const EvaluationTransform& e = transform_.options().evaluation;
-  return Tensors(dtype_, e.image_size, e.image_size, e.channels);
+  return Tensors(dtype_, e.image_size, e.image_size, e.channels, mixing_.enabled());
 }
 
-std::vector<SampleTensor> LabelledImages::Tensors(DType dtype, int64_t height, int64_t width, int64_t channels) {
-  return {{"images", {dtype, {height, width, channels}}}, {"labels", {DType::kI32, {}}}};
+std::vector<SampleTensor> LabelledImages::Tensors(DType dtype, int64_t height, int64_t width, int64_t channels,
+                                                  bool mixed) {
+  std::vector<SampleTensor> tensors = {{"images", {dtype, {height, width, channels}}}, {"labels", {DType::kI32, {}}}};
+  if (mixed) tensors.insert(tensors.end(), {{"partner_labels", {DType::kI32, {}}}, {"own_share", {DType::kF32, {}}}});
+  return tensors;
+}
+
+void LabelledImages::FillLabels(int32_t label, std::span<void* const> rows) const {
+  *static_cast<int32_t*>(rows[1]) = label;
+  if (!mixing_.enabled()) return;
+  *static_cast<int32_t*>(rows[2]) = label;
+  *static_cast<float*>(rows[3]) = 1;
 }
 
 Status LabelledImages::Fill(int64_t epoch, int64_t index, std::span<void* const> rows) const {
@@ -24,13 +34,31 @@ Status LabelledImages::Fill(int64_t epoch, int64_t index, std::span<void* const>
   } else {
     transform_.Apply(epoch, index, &sample.image, static_cast<float*>(rows[0]));
   }
-  *static_cast<int32_t*>(rows[1]) = sample.label;
+  FillLabels(sample.label, rows);
   return OkStatus();
 }
 
 void LabelledImages::FillEmpty(std::span<void* const> rows) const {
   std::memset(rows[0], 0, static_cast<size_t>(transform_.elements() * SizeOf(dtype_)));
-  *static_cast<int32_t*>(rows[1]) = -1;
+  FillLabels(-1, rows);
+}
+
+void LabelledImages::FinishBatch(int64_t epoch, int64_t batch, std::span<const int32_t> positions,
+                                 std::span<void* const> tensors) const {
+  if (!mixing_.enabled()) return;
+  const EvaluationTransform& e = transform_.options().evaluation;
+  const int side = e.image_size;
+  const std::vector<Mix> mixes = DrawMixes(mixing_, epoch, batch, positions, side, side);
+  if (dtype_ == DType::kU8) {
+    MixImages(mixes, side, side, e.channels, static_cast<uint8_t*>(tensors[0]));
+  } else {
+    MixImages(mixes, side, side, e.channels, static_cast<float*>(tensors[0]));
+  }
+  const auto* const labels = static_cast<const int32_t*>(tensors[1]);
+  for (size_t i = 0; i < mixes.size(); ++i) {
+    static_cast<int32_t*>(tensors[2])[i] = labels[mixes.size() - 1 - i];
+    static_cast<float*>(tensors[3])[i] = mixes[i].share;
+  }
 }
 
 }  // namespace switchyard

@@ -119,12 +119,10 @@ StatusOr<bool> Loader::Next(Batch* batch) {
   }
   if (released_ >= total_) return false;
   Slot& slot = slots_[static_cast<size_t>(released_) % slots_.size()];
-  const auto ready = [&] { return (opened_ > released_) && slot.chunks_done == chunks_per_batch_; };
+  const auto ready = [&] { return (opened_ > released_) && slot.ready; };
   if (options_.workers == 0) {
-    while (!ready()) {
-      FillChunk(ClaimChunk());
-      ++slot.chunks_done;
-    }
+    for (int64_t i = 0; i < chunks_per_batch_; ++i) FillChunk(ClaimChunk());
+    FinishBatch(slot);
   } else {
     batch_ready_.wait(lock, ready);
   }
@@ -150,8 +148,15 @@ void Loader::Work() {
     lock.unlock();
     FillChunk(chunk);
     lock.lock();
+    const bool last = ++chunk.slot->chunks_filled == chunks_per_batch_;
+    if (last) {
+      lock.unlock();
+      FinishBatch(*chunk.slot);
+      lock.lock();
+      chunk.slot->ready = true;
+    }
     --in_flight_;
-    if (++chunk.slot->chunks_done == chunks_per_batch_ || in_flight_ == 0) batch_ready_.notify_all();
+    if (last || in_flight_ == 0) batch_ready_.notify_all();
   }
 }
 
@@ -174,7 +179,8 @@ void Loader::OpenSlot(Slot* slot) {
   const int64_t batch = first_batch_ + opened_;
   slot->epoch = batch / batches_per_epoch_;
   slot->index = batch % batches_per_epoch_;
-  slot->chunks_done = 0;
+  slot->chunks_filled = 0;
+  slot->ready = false;
   sampler_->SetEpoch(slot->epoch);
   for (int64_t i = 0; i < options_.batch_size; ++i) {
     const int64_t position = slot->index * options_.batch_size + i;
@@ -202,6 +208,13 @@ void Loader::FillChunk(const Chunk& chunk) {
     }
     if (filled == 0) source_->FillEmpty(rows);
   }
+}
+
+void Loader::FinishBatch(const Slot& slot) const {
+  if (!options_.train) return;
+  std::vector<void*> tensors;
+  for (const auto& memory : slot.memory) tensors.push_back(memory.get());
+  source_->FinishBatch(slot.epoch, slot.index, sample_ids_, tensors);
 }
 
 Status Loader::FillSample(int64_t epoch, int64_t sample, std::span<void* const> rows) const {

@@ -84,7 +84,8 @@ class Loader {
     std::vector<int64_t> samples;                // of the source; -1 for padding
     std::vector<std::vector<Failure>> failures;  // by chunk
     int64_t epoch = 0, index = 0;
-    int64_t chunks_done = 0;
+    int64_t chunks_filled = 0;
+    bool ready = false;  // all of them, and the batch as a whole
   };
   struct Chunk {
     Slot* slot = nullptr;
@@ -99,6 +100,7 @@ class Loader {
   Chunk ClaimChunk();         // with mutex_ held
   void OpenSlot(Slot* slot);  // with mutex_ held
   void FillChunk(const Chunk& chunk);
+  void FinishBatch(const Slot& slot) const;
   Status FillSample(int64_t epoch, int64_t sample, std::span<void* const> rows) const;
   Status CountFailures(const Slot& slot);
 

@@ -139,6 +139,10 @@ StatusOr<Json> ValueFromJson(const Setting& setting, const Json& value, bool exa
       break;
     case ValueType::kText:
       fits = value.is_string();
+      if (value.is_number() && setting.formerly_open != FormerlyOpen::kNo) {  // it was a number once
+        const Json number = WhereOpen(setting, value);
+        return number.is_null() ? number : Json(ValueText(number));
+      }
       break;
     case ValueType::kTexts:
       fits = value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });

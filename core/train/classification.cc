@@ -15,6 +15,33 @@ Value AddLabels(nn::Context& context, const ClassificationOptions& o) {
   return context.graph.Input("labels", {DType::kI32, {o.batch}}, {Role::kBatch, {}, false});
 }
 
+// λ·loss + (1 − λ)·(the loss of the partner's label), per sample.
+Value Mixed(nn::Context& context, const ClassificationOptions& o, const Value& logits, const Value& loss) {
+  Graph& graph = context.graph;
+  const Value partners = graph.Input("partner_labels", {DType::kI32, {o.batch}}, {Role::kBatch, {}, false});
+  const Value share = graph.Input("own_share", {DType::kF32, {o.batch}}, {Role::kBatch, {}, false});
+  const Value other = ops::CrossEntropy(logits, partners, o.label_smoothing);
+  return ops::Add(other, ops::Mul(share, ops::Sub(loss, other)));
+}
+
+StatusOr<MixingOptions> MixingOf(const TrainConfig& c) {
+  MixingOptions o;
+  o.mixup = c.mixup;
+  o.cutmix = c.cutmix;
+  o.probability = c.mixup_prob;
+  o.switch_probability = c.mixup_switch_prob;
+  o.seed = c.seed;
+  SY_ASSIGN_OR_RETURN(o.mode, ParseMixingMode(c.mixup_mode));
+  if (!c.cutmix_minmax.empty()) {
+    SY_ASSIGN_OR_RETURN(const std::vector<float> shares, NumbersOf("cutmix_minmax", c.cutmix_minmax));
+    if (shares.size() != 2)
+      return InvalidArgument("--cutmix_minmax: expected two numbers, as 0.2,0.8, found {}", shares.size());
+    o.cutmix_minmax = {shares[0], shares[1]};
+  }
+  SY_RETURN_IF_ERROR(Check(o, c.batch_size));
+  return o;
+}
+
 StatusOr<Transform> TransformOf(const TrainConfig& c, const EvaluationTransform& evaluation, const Dataset& data,
                                 bool train) {
   TransformOptions o;
@@ -36,7 +63,8 @@ Workload ClassificationWorkload(const std::string& name, const ModelFunction& mo
   workload.name = name;
   workload.loss = [=](nn::Context& context) {
     const Value logits = model(context, AddImages(context, o));
-    return ops::Mean(ops::CrossEntropy(logits, AddLabels(context, o), o.label_smoothing));
+    const Value loss = ops::CrossEntropy(logits, AddLabels(context, o), o.label_smoothing);
+    return ops::Mean(o.mixed ? Mixed(context, o, logits, loss) : loss);
   };
   workload.evaluate = [=](nn::Context& context) {
     Graph& graph = context.graph;
@@ -71,17 +99,20 @@ StatusOr<ClassificationOptions> Classification::OptionsOf(const TrainConfig& con
   o.mean = evaluation.mean;
   o.std = evaluation.std;
   o.label_smoothing = config.label_smoothing;
+  SY_ASSIGN_OR_RETURN(const MixingOptions mixing, MixingOf(config));
+  o.mixed = mixing.enabled();
   return o;
 }
 
 StatusOr<std::unique_ptr<SampleSource>> Classification::Samples(const Dataset& dataset, bool train) const {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, dataset.crop_ratio()));
   SY_ASSIGN_OR_RETURN(const Transform transform, TransformOf(config_, evaluation, dataset, train));
-  return std::make_unique<LabelledImages>(dataset, transform, options_.dtype);
+  SY_ASSIGN_OR_RETURN(const MixingOptions mixing, MixingOf(config_));
+  return std::make_unique<LabelledImages>(dataset, transform, options_.dtype, mixing);
 }
 
 std::vector<SampleTensor> Classification::tensors() const {
-  return LabelledImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels);
+  return LabelledImages::Tensors(options_.dtype, options_.height, options_.width, options_.channels, options_.mixed);
 }
 
 std::vector<Metric> Classification::metrics() const {

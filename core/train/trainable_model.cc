@@ -6,9 +6,8 @@
 #include "core/plan/kernels.h"
 
 namespace switchyard {
-namespace {
 
-StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<std::string>& words) {
+StatusOr<std::vector<float>> NumbersOf(const std::string& flag, const std::vector<std::string>& words) {
   std::vector<float> numbers;
   for (const std::string& word : words) {
     char* end = nullptr;
@@ -18,8 +17,6 @@ StatusOr<std::vector<float>> Numbers(const std::string& flag, const std::vector<
   }
   return numbers;
 }
-
-}  // namespace
 
 Shape InputShapeOf(const TrainableModel& model) {
   return model.input_shape.empty() ? Shape{model.image_size, model.image_size, model.channels} : model.input_shape;
@@ -42,10 +39,10 @@ StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& c, const Trainable
     SY_ASSIGN_OR_RETURN(e.interpolation, ParseInterpolation(*c.interpolation));
   }
   if (!c.mean.empty()) {
-    SY_ASSIGN_OR_RETURN(e.mean, Numbers("mean", c.mean));
+    SY_ASSIGN_OR_RETURN(e.mean, NumbersOf("mean", c.mean));
   }
   if (!c.std.empty()) {
-    SY_ASSIGN_OR_RETURN(e.std, Numbers("std", c.std));
+    SY_ASSIGN_OR_RETURN(e.std, NumbersOf("std", c.std));
   }
   if (e.image_size != model.image_size || e.channels != model.channels) {
     return InvalidArgument("the evaluation transform makes images of {0} x {0} x {1}, but {2} takes {3} x {3} x {4}",

@@ -56,6 +56,9 @@ Shape InputShapeOf(const TrainableModel& model);
 // Whether the classes of a checkpoint's record are those of the data; InvalidArgument says what differs.
 Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder);
 
+// Of a setting that is a list of numbers as texts.
+StatusOr<std::vector<float>> NumbersOf(const std::string& flag, const std::vector<std::string>& words);
+
 // model.evaluation, else with the data's crop ratio, and what the settings say beyond it.
 StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& config, const TrainableModel& model,
                                            float crop_ratio = 1);

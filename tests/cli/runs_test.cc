@@ -276,6 +276,22 @@ TEST_F(Runs, ACopiedCheckpointGoesOnInARunFolderOfItsOwn) {
   EXPECT_TRUE(fs::exists(In("moved/run/checkpoints/step-00000008")));
 }
 
+TEST_F(Runs, MixedImagesAreTheSameInARunThatGoesOn) {
+  const std::string flags = "--mixup=0.8 --cutmix=1 --label_smoothing=0.1 --batch_size=12 --log_every=1";
+  ExpectSuccess(Run(Epochs(flags)));
+  const auto straight = Logged(run_, "loss");
+  ExpectSuccess(Run(fmt::format("train --resume={}/checkpoints/step-00000009", run_)));
+  EXPECT_EQ(Logged(run_, "loss"), straight);
+  // Mixed with a share of 1 they are the images themselves.
+  ExpectSuccess(Run(Epochs("--suffix=none --batch_size=12 --log_every=1")));
+  ExpectSuccess(Run(Epochs("--suffix=never --mixup=0.8 --mixup_prob=0 --batch_size=12 --log_every=1")));
+  const auto none = Logged("run/mlp/shapes/none/run", "loss"), never = Logged("run/mlp/shapes/never/run", "loss");
+  ASSERT_EQ(none.size(), never.size());
+  ASSERT_FALSE(none.empty());
+  for (const auto& [step, loss] : none) EXPECT_NEAR(never.at(step), loss, 1e-4) << step;
+  EXPECT_NE(straight.begin()->second, none.begin()->second);
+}
+
 TEST_F(Runs, GoingBackGivesUpWhatCameLater) {
   ExpectSuccess(Run(Epochs("--batch_size=12")));
   ExpectSuccess(Run(fmt::format("train --epochs=2 --keep=2 --resume={}/checkpoints/step-00000009", run_)));

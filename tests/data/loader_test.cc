@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <stdexcept>
 
@@ -270,6 +271,46 @@ TEST(Loader, TakesWhateverASampleIsMadeOf) {
   EXPECT_EQ(masks[6], 4);
   EXPECT_EQ(masks[12], 255);
   EXPECT_EQ(std::vector<double>(depths, depths + 6), (std::vector<double>{1.5, 1.5, 2, 2, -1, -1}));
+}
+
+TEST(Loader, MixesTrainingBatchesOnceTheyAreWhole) {
+  const NumberedDataset dataset(64);
+  const MixingOptions mixing = {.mixup = 1, .mode = MixingOptions::kElem};
+  const auto taken = [&](bool train, int workers) {
+    const LoaderOptions options = {.batch_size = 16, .train = train, .workers = workers};
+    auto loader = Loader::Create(std::make_unique<LabelledImages>(dataset, OnePixel(), DType::kF32, mixing), options);
+    EXPECT_TRUE((*loader)->Start(0, 0, 3).ok());
+    std::vector<std::vector<float>> all;
+    Batch batch;
+    while (*(*loader)->Next(&batch)) {
+      const auto* const images = static_cast<const float*>(batch.tensors[0]);
+      const auto* const own = static_cast<const int32_t*>(batch.tensors[1]);
+      const auto* const partner = static_cast<const int32_t*>(batch.tensors[2]);
+      const auto* const share = static_cast<const float*>(batch.tensors[3]);
+      for (size_t i = 0; i < 16; ++i) {
+        EXPECT_EQ(partner[i], train ? own[15 - i] : own[i]);
+        if (!train) {
+          EXPECT_EQ(share[i], 1);
+        }
+        all.push_back({images[i], static_cast<float>(own[i]), static_cast<float>(partner[i]), share[i]});
+      }
+    }
+    return all;
+  };
+  const auto mixed = taken(true, 0);
+  EXPECT_EQ(mixed.size(), 3u * 64);
+  EXPECT_EQ(mixed, taken(true, 4));
+  EXPECT_EQ(taken(false, 4).size(), 3u * 64);
+  // Pixels are indices and labels their last digits: undoing the mix gives whole numbers that agree with the labels.
+  for (size_t b = 0; b < mixed.size(); b += 16) {
+    for (size_t i = 0; i < 8; ++i) {
+      const auto &a = mixed[b + i], &z = mixed[b + 15 - i];
+      const double s = a[3], t = z[3], determinant = s * t - (1 - s) * (1 - t);
+      if (std::abs(determinant) < 0.05) continue;
+      const double first = (a[0] * t - z[0] * (1 - s)) / determinant;
+      EXPECT_NEAR(std::remainder(first - a[1], 10), 0, 0.01);
+    }
+  }
 }
 
 TEST(Loader, ADatasetThatIsAllBadEndsWithAnErrorHoweverManyAreTolerated) {
