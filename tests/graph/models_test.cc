@@ -4,7 +4,11 @@
 #include <fstream>
 
 #include "core/data/transforms.h"
+#include "core/graph/gradients.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/graph/passes/autocast.h"
 #include "core/settings/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -132,6 +136,31 @@ TEST(ModelTest, TrainingAResNetCostsThreeForwardPasses) {
     const double forward = flops(ForwardGraph({.name = name}, 2, true)), all = flops(TrainingGraph({.name = name}, 2));
     const double first = 2.0 * 2 * 112 * 112 * 64 * 7 * 7 * 3;
     EXPECT_NEAR((all + first) / forward, 3, 0.03) << name;
+  }
+}
+
+// At O2 and O3 what goes through a ResNet is half from the first convolution to the classifier, forth and back.
+TEST(ModelTest, AResNetInHalfHasNoCastBesideItsNorms) {
+  for (const AmpLevel level : {AmpLevel::kO2, AmpLevel::kO3}) {
+    Graph graph = Autocast(ForwardGraph({.name = "resnet18", .image_size = 32}, 2, true),
+                           {.half = DType::kBF16, .level = level, .norms_in_f32 = level == AmpLevel::kO2});
+    std::vector<Value> parameters;
+    for (const int id : graph.Inputs(Role::kParameter)) parameters.push_back(graph.value({id, 0}));
+    const Value logits = graph.value(graph.nodes().back().inputs[0]);
+    Gradients(ops::Sum(ops::Cast(logits, DType::kF32)), parameters);
+    const auto users = graph.Users();
+    int norms = 0;
+    for (int id = 0; id < graph.size(); ++id) {
+      const Node& node = graph.node(id);
+      if (!node.op.starts_with("batch_norm")) continue;
+      ++norms;
+      SCOPED_TRACE(fmt::format("{} at O{}", node.name, static_cast<int>(level)));
+      EXPECT_EQ(node.outputs[0].dtype, DType::kBF16);
+      EXPECT_FALSE(ops::IsCast(graph, graph.node(node.inputs[0].node))) << "what it reads";
+      for (const int user : users[id])
+        EXPECT_FALSE(ops::IsCast(graph, graph.node(user)) && graph.node(user).inputs[0] == (Ref{id, 0}));
+    }
+    EXPECT_EQ(norms, 40);
   }
 }
 

@@ -198,17 +198,28 @@ TEST(AutocastTraits, PoolingAndResizingKeepTheHalfThatComes) {
   EXPECT_EQ(half.type(half.nodes().back().inputs[0]).dtype, DType::kF32);  // outputs stay what they were
 }
 
-TEST(AutocastTraits, BatchNormReadsF32InTrainingAndInEvaluation) {
+// Batch norms read halves and compute in f32, and are half in a half model, in training and in evaluation; what they
+// keep for each channel is f32 at every level.
+TEST(AutocastTraits, BatchNormReadsHalvesAndKeepsItsStatisticsInF32) {
   Graph graph;
   const Value x = graph.Input("x", {DType::kF32, {2, 8, 8, 4}}, {}),
-              w = graph.Input("w", {DType::kF32, {4, 3, 3, 4}}, {});
-  const Value c = graph.Input("c", {DType::kF32, {4}}, {});
+              w = graph.Input("w", {DType::kF32, {4, 3, 3, 4}}, {Role::kParameter, {}, true});
+  const Value gamma = graph.Input("gamma", {DType::kF32, {4}}, {Role::kParameter, {}, false}),
+              mean = graph.Input("mean", {DType::kF32, {4}}, {Role::kState, {}, false});
   const Value y = ops::Convolution(x, w, {}, {.padding = 1});
-  graph.Output("train", ops::BatchNorm(y, c, c, c, c, 1e-5f, 0.1f).y);
-  graph.Output("evaluate", ops::BatchNormInference(y, c, c, c, c, 1e-5f));
-  const Graph half = Autocast(graph, DType::kBF16);
-  for (const char* op : {"batch_norm", "batch_norm_inference"}) {
-    EXPECT_EQ(half.type(half.node(IdOf(half, op)).inputs[0]).dtype, DType::kF32) << op;
+  graph.Output("train", ops::BatchNorm(y, gamma, gamma, mean, mean, 1e-5f, 0.1f).y);
+  graph.Output("evaluate", ops::BatchNormInference(y, gamma, gamma, mean, mean, 1e-5f));
+  for (const AmpLevel level : {AmpLevel::kO1, AmpLevel::kO2, AmpLevel::kO3}) {
+    const Graph half = Autocast(graph, {.half = DType::kBF16, .level = level, .norms_in_f32 = level != AmpLevel::kO3});
+    for (const char* op : {"batch_norm", "batch_norm_inference"}) {
+      SCOPED_TRACE(fmt::format("{} at O{}", op, static_cast<int>(level)));
+      const Node& node = half.node(IdOf(half, op));
+      EXPECT_EQ(half.node(node.inputs[0].node).op, "convolution") << "no cast before it";
+      EXPECT_EQ(half.type(node.inputs[0]).dtype, DType::kBF16);
+      for (size_t i = 1; i < node.inputs.size(); ++i) EXPECT_EQ(half.type(node.inputs[i]).dtype, DType::kF32) << i;
+      EXPECT_EQ(node.outputs[0].dtype, level == AmpLevel::kO1 ? DType::kF32 : DType::kBF16);
+      for (size_t o = 1; o < node.outputs.size(); ++o) EXPECT_EQ(node.outputs[o].dtype, DType::kF32) << o;
+    }
   }
 }
 

@@ -397,7 +397,7 @@ std::vector<OpDefinition> NormalizationOps() {
            .gradient = BatchNormGradient,
            .decompose = BatchNormDecompose,
            .flops = NormFlops,
-           .traits = {.precision = Precision::kFull},
+           .traits = {.precision = Precision::kReaders},
            .factors = {"_... c, c, c, c, c -> _... c, c, c, c, c", BatchNormFactors}},
           {.name = "batch_norm_backward",
            .summary = "its gradient",
@@ -410,7 +410,7 @@ std::vector<OpDefinition> NormalizationOps() {
            .infer = BatchNormInferenceTypes,
            .decompose = BatchNormInferenceDecompose,
            .flops = NormFlops,
-           .traits = {.precision = Precision::kFull},
+           .traits = {.precision = Precision::kReaders},
            .factors = {"... c, c, c, c, c -> ... c", BatchNormInferenceFactors}}};
 }
 
