@@ -198,6 +198,19 @@ TEST(AutocastTraits, PoolingAndResizingKeepTheHalfThatComes) {
   EXPECT_EQ(half.type(half.nodes().back().inputs[0]).dtype, DType::kF32);  // outputs stay what they were
 }
 
+TEST(AutocastTraits, ATransposedConvolutionIsAProduct) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {2, 8, 8, 4}}, {}),
+              w = graph.Input("w", {DType::kF32, {4, 2, 2, 3}}, {Role::kParameter, {}, true});
+  graph.Output("y", ops::TransposedConvolution(x, w, {.stride = 2}, 0));
+  Graph half = Autocast(graph, DType::kF16);
+  const int id = IdOf(half, "convolution_backward_data");
+  for (const Ref& input : half.node(id).inputs) EXPECT_EQ(half.type(input).dtype, DType::kF16);
+  EXPECT_EQ(half.node(id).outputs[0].dtype, DType::kF16);
+  const Value gradient = Gradients(ops::Sum(ops::Cast(half.value({id, 0}), DType::kF32)), {half.FindInput("w")})[0];
+  EXPECT_EQ(gradient.dtype(), DType::kF32) << "of the master weight";
+}
+
 // Batch norms read halves and compute in f32, and are half in a half model, in training and in evaluation; what they
 // keep for each channel is f32 at every level.
 TEST(AutocastTraits, BatchNormReadsHalvesAndKeepsItsStatisticsInF32) {

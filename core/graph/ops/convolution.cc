@@ -266,6 +266,7 @@ std::vector<OpDefinition> ConvolutionOps() {
        .gradient = ConvolutionDataGradient,
        .flops = [](const Graph& g,
                    const Node& n) { return ConvolutionFlops(g.type(n.inputs[0]), g.type(n.inputs[1])); },
+       .traits = {.precision = Precision::kHalf, .half_inputs = 2},
        .factors = {"n _... k, k _... c -> n _... c", ConvolutionDataFactors}},
       {.name = "convolution_backward_weights",
        .summary = "its gradient for the weight",
