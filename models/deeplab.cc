@@ -30,6 +30,9 @@ ResNetConfig BackboneOf(const DeepLabConfig& c) {
 }
 
 // Of x (B, H, W, C): bilinear to the places of `like` (B, H', W', …).
+// Of all convolutions but the backbone's, as torchvision's DeepLabV3 starts them.
+constexpr auto kDeepLabStart = nn::ConvolutionStart::kTorch;
+
 Value ResizeAs(const Value& x, const Value& like) { return nn::ResizeLinear(x, {like.dim(1), like.dim(2)}); }
 
 // Atrous spatial pyramid pooling (Chen et al. 2017): x seen at several rates at once, (B, h, w, C) → (B, h, w, out).
@@ -40,20 +43,22 @@ Value Pyramid(const DeepLabConfig& config, nn::Context& context, const Value& x)
   std::vector<Value> parts;
   {
     const Graph::Scope convs(context.graph, "convs");
-    parts.push_back(nn::ConvolutionNormReLU(context, "0.0", "0.1", x, out, {.kernel = 1}));
+    parts.push_back(nn::ConvolutionNormReLU(context, "0.0", "0.1", x, out, {.kernel = 1, .start = kDeepLabStart}));
     for (const int rate : {6, 12, 18}) {
       const size_t i = parts.size();
       parts.push_back(nn::ConvolutionNormReLU(context, fmt::format("{}.0", i), fmt::format("{}.1", i), x, out,
-                                              {.dilation = rate * unit}));
+                                              {.dilation = rate * unit, .start = kDeepLabStart}));
     }
     const Value mean = ops::Reshape(nn::GlobalAveragePool(x), {x.dim(0), 1, 1, x.dim(-1)});
-    const Value image = nn::ConvolutionNormReLU(context, "4.1", "4.2", mean, out, {.kernel = 1});
+    const Value image =
+        nn::ConvolutionNormReLU(context, "4.1", "4.2", mean, out, {.kernel = 1, .start = kDeepLabStart});
     parts.push_back(ops::BroadcastTo(image, {x.dim(0), x.dim(1), x.dim(2), out}));
   }
   const Value joined = ops::Concat(parts, 3);
-  return nn::Dropout(context, "project.3",
-                     nn::ConvolutionNormReLU(context, "project.0", "project.1", joined, out, {.kernel = 1}),
-                     config.dropout);
+  return nn::Dropout(
+      context, "project.3",
+      nn::ConvolutionNormReLU(context, "project.0", "project.1", joined, out, {.kernel = 1, .start = kDeepLabStart}),
+      config.dropout);
 }
 
 const std::vector<Field<DeepLabConfig>>& DeepLabFields() {
@@ -180,13 +185,12 @@ Value DeepLab(const DeepLabConfig& config, nn::Context& context, const Value& im
     const Graph::Scope scope(context.graph, "backbone");
     stages = ResNetStages(BackboneOf(config), context, images, config.output_stride);
   }
-  const Value low =
-      nn::ConvolutionNormReLU(context, "low_level.0", "low_level.1", stages[0], kLowLevelChannels, {.kernel = 1});
+  const Value low = nn::ConvolutionNormReLU(context, "low_level.0", "low_level.1", stages[0], kLowLevelChannels,
+                                            {.kernel = 1, .start = kDeepLabStart});
   Value x = ops::Concat({ResizeAs(Pyramid(config, context, stages[3]), low), low}, 3);
-  x = nn::ConvolutionNormReLU(context, "decoder.0", "decoder.1", x, config.decoder_width);
-  x = nn::ConvolutionNormReLU(context, "decoder.3", "decoder.4", x, config.decoder_width);
-  x = nn::Convolution(context, "classifier", x, config.classes,
-                      {.kernel = 1, .bias = true, .start = nn::ConvolutionStart::kTorch});
+  x = nn::ConvolutionNormReLU(context, "decoder.0", "decoder.1", x, config.decoder_width, {.start = kDeepLabStart});
+  x = nn::ConvolutionNormReLU(context, "decoder.3", "decoder.4", x, config.decoder_width, {.start = kDeepLabStart});
+  x = nn::Convolution(context, "classifier", x, config.classes, {.kernel = 1, .bias = true, .start = kDeepLabStart});
   return ResizeAs(x, images);
 }
 

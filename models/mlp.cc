@@ -90,10 +90,10 @@ Value MultiLayerPerceptron(const MultiLayerPerceptronConfig& config, nn::Context
   for (int layer = 1; layer <= config.depth; ++layer) {
     const Graph::Block block(context.graph, layer - 1);
     x = nn::Linear(context, fmt::format("fc{}", layer), x, config.width,
-                   {.initializer = uniform(x), .activation = SY_ACTIVATION_GELU});
+                   {.start = {.weight = uniform(x)}, .activation = SY_ACTIVATION_GELU});
     x = nn::Dropout(context, fmt::format("drop{}", layer), x, config.dropout);
   }
-  return nn::Linear(context, "head", x, config.classes, {.initializer = uniform(x)});
+  return nn::Linear(context, "head", x, config.classes, {.start = {.weight = uniform(x)}});
 }
 
 }  // namespace switchyard

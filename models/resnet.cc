@@ -1,6 +1,5 @@
 #include "models/resnet.h"
 
-#include <cmath>
 #include <numeric>
 
 #include "core/graph/ops/pointwise.h"
@@ -197,8 +196,7 @@ Value ResNet(const ResNetConfig& config, nn::Context& context, const Value& imag
                     {images}, where);
   }
   const Value x = nn::GlobalAveragePool(ResNetStages(config, context, images)[3]);
-  const float bound = 1 / std::sqrt(static_cast<float>(x.dim(-1)));
-  return nn::Linear(context, "fc", x, config.classes, {.initializer = {Initializer::kUniform, bound}});
+  return nn::Linear(context, "fc", x, config.classes, {.start = nn::TorchStart(x.dim(-1))});
 }
 
 }  // namespace switchyard

@@ -12,12 +12,13 @@
 namespace switchyard {
 namespace {
 
-constexpr int kMostVoxels = 8192;  // along an axis
+constexpr auto kUNetStart = nn::ConvolutionStart::kTorch;  // of all convolutions, as of modules of torch.nn
+constexpr int kMostVoxels = 8192;                          // along an axis
 
 // Twice a convolution with norm and ReLU; x (B, D, H, W, C) → (B, D, H, W, width).
 Value DoubleConvolution(nn::Context& context, const Value& x, int64_t width) {
-  const Value y = nn::ConvolutionNormReLU(context, "conv1", "norm1", x, width);
-  return nn::ConvolutionNormReLU(context, "conv2", "norm2", y, width);
+  const Value y = nn::ConvolutionNormReLU(context, "conv1", "norm1", x, width, {.start = kUNetStart});
+  return nn::ConvolutionNormReLU(context, "conv2", "norm2", y, width, {.start = kUNetStart});
 }
 
 // x (B, D, H, W, C) → twice the extents.
@@ -148,8 +149,7 @@ Value UNet3d(const UNet3dConfig& config, nn::Context& context, const Value& volu
     const Graph::Block repeats(graph, block++);
     x = DoubleConvolution(context, ops::Concat({levels[static_cast<size_t>(level)], from_below}, 4), width(level));
   }
-  return nn::Convolution(context, "head", x, config.classes,
-                         {.kernel = 1, .bias = true, .start = nn::ConvolutionStart::kTorch}, where);
+  return nn::Convolution(context, "head", x, config.classes, {.kernel = 1, .bias = true, .start = kUNetStart}, where);
 }
 
 }  // namespace switchyard

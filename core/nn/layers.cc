@@ -1,5 +1,7 @@
 #include "core/nn/layers.h"
 
+#include <cmath>
+
 #include "core/base/random.h"
 #include "core/graph/ops/attention.h"
 #include "core/graph/ops/layout.h"
@@ -17,11 +19,16 @@ constexpr Initializer kOnes = {Initializer::kConstant, 1};
 
 }  // namespace
 
+Start TorchStart(int64_t fan_in) {
+  const Initializer uniform = {Initializer::kUniform, 1 / std::sqrt(static_cast<float>(fan_in))};
+  return {uniform, uniform};
+}
+
 Value Linear(Context& context, const std::string& name, const Value& x, int64_t out, const LinearOptions& options,
              Where where) {
   const Graph::Scope scope(context.graph, name);
-  const Value weight = Parameter(context, "weight", {out, x.dim(-1)}, options.initializer, true, where);
-  const Value bias = options.bias ? Parameter(context, "bias", {out}, kZeros, false, where) : Value();
+  const Value weight = Parameter(context, "weight", {out, x.dim(-1)}, options.start.weight, true, where);
+  const Value bias = options.bias ? Parameter(context, "bias", {out}, options.start.bias, false, where) : Value();
   return ops::Activation(ops::Linear(x, weight, bias, where), options.activation, where);
 }
 
@@ -49,7 +56,7 @@ Value DropPath(Context& context, const std::string& name, const Value& x, float 
 }
 
 Value PatchEmbed(Context& context, const std::string& name, const Value& images, int64_t patch, int64_t width,
-                 Where where) {
+                 const Start& start, Where where) {
   if (images.rank() != 4 || patch < 1 || images.dim(1) % patch != 0 || images.dim(2) % patch != 0) {
     ThrowBuildError("patch_embed", fmt::format("images must be (B, H, W, C) with H and W multiples of {}", patch),
                     {images}, where);
@@ -57,8 +64,8 @@ Value PatchEmbed(Context& context, const std::string& name, const Value& images,
   const int64_t rows = images.dim(1) / patch, columns = images.dim(2) / patch, channels = images.dim(3);
   const Graph::Scope scope(context.graph, name);
   const Graph::Scope projection(context.graph, "proj");
-  const Value weight = Parameter(context, "weight", {width, patch, patch, channels}, kTransformerWeights, true, where);
-  const Value bias = Parameter(context, "bias", {width}, kZeros, false, where);
+  const Value weight = Parameter(context, "weight", {width, patch, patch, channels}, start.weight, true, where);
+  const Value bias = Parameter(context, "bias", {width}, start.bias, false, where);
   const Value grid = ops::Reshape(images, {images.dim(0), rows, patch, columns, patch, channels}, where);
   const Value patches = ops::Reshape(ops::Transpose(grid, {0, 1, 3, 2, 4, 5}, where),
                                      {images.dim(0), rows * columns, patch * patch * channels}, where);

@@ -17,10 +17,18 @@ namespace switchyard::nn {
 // The standard deviation that timm's vision transformers start their matrices with (cut at ±2).
 inline constexpr Initializer kTransformerWeights = {Initializer::kTruncatedNormal, 0.02f};
 
+// How a weight and its bias start.
+struct Start {
+  Initializer weight = kTransformerWeights, bias = {Initializer::kZeros, 0};
+};
+// torch.nn's own for a weight whose results read `fan_in` elements each: kaiming_uniform with a = √5, which is uniform
+// within ±1/√fan_in, and the bias the same.
+Start TorchStart(int64_t fan_in);
+
 struct LinearOptions {
-  bool bias = true;                               // starts at zero
-  Initializer initializer = kTransformerWeights;  // of the weight
-  int activation = SY_ACTIVATION_NONE;            // SY_ACTIVATION_*, applied to the sum
+  bool bias = true;
+  Start start = {};
+  int activation = SY_ACTIVATION_NONE;  // SY_ACTIVATION_*, applied to the sum
 };
 // x (…, K) → (…, out). Parameters weight (out, K), bias (out).
 Value Linear(Context& context, const std::string& name, const Value& x, int64_t out, const LinearOptions& options = {},
@@ -39,7 +47,7 @@ Value DropPath(Context& context, const std::string& name, const Value& x, float 
 // C) and proj.bias (width). Files hold the weight as a convolution's, (width, C, p, p): models/weights.h permutes it at
 // import and export.
 Value PatchEmbed(Context& context, const std::string& name, const Value& images, int64_t patch, int64_t width,
-                 Where where = Where::current());
+                 const Start& start = {}, Where where = Where::current());
 
 // Multi-head self-attention (Vaswani et al. 2017) on x (B, T, D): proj(softmax(q·kᵀ/√(D/heads))·v), then dropout.
 // Parameters qkv.weight (3·D, D) with the rows of q, k, v in turn, qkv.bias, proj.weight (D, D), proj.bias. D must be a

@@ -139,6 +139,48 @@ TEST(ModelTest, TrainingAResNetCostsThreeForwardPasses) {
   }
 }
 
+// What torchvision's ResNet and DeepLabV3, timm's Swin and modules of torch.nn start from.
+TEST(ModelTest, ParametersStartAsTheirSourcesStartThem) {
+  struct Expected {
+    const char *model, *parameter;
+    Initializer::Kind kind;
+    double value;
+  };
+  constexpr auto kUniform = Initializer::kUniform, kNormal = Initializer::kNormal,
+                 kTruncated = Initializer::kTruncatedNormal, kZeros = Initializer::kZeros;
+  for (const Expected& e :
+       std::vector<Expected>{{"resnet50", "conv1.weight", kNormal, std::sqrt(2.0 / (64 * 49))},
+                             {"resnet50", "layer1.0.conv3.weight", kNormal, std::sqrt(2.0 / 256)},
+                             {"resnet50", "fc.weight", kUniform, 1 / std::sqrt(2048.0)},
+                             {"resnet50", "fc.bias", kUniform, 1 / std::sqrt(2048.0)},
+                             {"resnet18", "fc.bias", kUniform, 1 / std::sqrt(512.0)},
+                             {"deeplabv3plus_resnet50", "backbone.conv1.weight", kNormal, std::sqrt(2.0 / (64 * 49))},
+                             {"deeplabv3plus_resnet50", "aspp.convs.0.0.weight", kUniform, 1 / std::sqrt(2048.0)},
+                             {"deeplabv3plus_resnet50", "aspp.convs.1.0.weight", kUniform, 1 / std::sqrt(2048.0 * 9)},
+                             {"deeplabv3plus_resnet50", "aspp.convs.4.1.weight", kUniform, 1 / std::sqrt(2048.0)},
+                             {"deeplabv3plus_resnet50", "aspp.project.0.weight", kUniform, 1 / std::sqrt(1280.0)},
+                             {"deeplabv3plus_resnet50", "low_level.0.weight", kUniform, 1 / std::sqrt(256.0)},
+                             {"deeplabv3plus_resnet50", "decoder.3.weight", kUniform, 1 / std::sqrt(256.0 * 9)},
+                             {"deeplabv3plus_resnet50", "classifier.bias", kUniform, 1 / std::sqrt(256.0)},
+                             {"unet3d", "encoder.0.conv2.weight", kUniform, 1 / std::sqrt(32.0 * 27)},
+                             {"unet3d", "head.bias", kUniform, 1 / std::sqrt(32.0)},
+                             {"swin_tiny", "patch_embed.proj.weight", kUniform, 1 / std::sqrt(48.0)},
+                             {"swin_tiny", "patch_embed.proj.bias", kUniform, 1 / std::sqrt(48.0)},
+                             {"swin_tiny", "layers.0.blocks.0.attn.qkv.weight", kTruncated, 0.02},
+                             {"swin_tiny", "layers.0.blocks.0.attn.qkv.bias", kZeros, 0},
+                             {"swin_tiny", "layers.0.blocks.0.attn.relative_position_bias_table", kTruncated, 0.02},
+                             {"swin_tiny", "layers.1.downsample.reduction.weight", kTruncated, 0.02},
+                             {"swin_tiny", "head.fc.bias", kZeros, 0}}) {
+    SCOPED_TRACE(fmt::format("{} {}", e.model, e.parameter));
+    Graph graph = ForwardGraph({.name = e.model}, 2);
+    const Value found = graph.FindInput(e.parameter);
+    ASSERT_TRUE(found);
+    const Initializer& initializer = graph.node(found.ref().node).input->initializer;
+    EXPECT_EQ(initializer.kind, e.kind);
+    EXPECT_FLOAT_EQ(initializer.value, static_cast<float>(e.value));
+  }
+}
+
 // At O2 and O3 what goes through a ResNet is half from the first convolution to the classifier, forth and back.
 TEST(ModelTest, AResNetInHalfHasNoCastBesideItsNorms) {
   for (const AmpLevel level : {AmpLevel::kO2, AmpLevel::kO3}) {
