@@ -74,18 +74,8 @@ void ApplyHalfWeights(Program& program, const ProgramOptions& options) {
 
 Pass HalfWeightsPass() { return {"half_weights", HalfWeightsLegal, ApplyHalfWeights}; }
 
-void WriteHalfWeights(Graph& graph) {
-  std::map<std::string, Value> updated;
-  for (const Node& node : graph.nodes()) {
-    if (node.op == "assign") updated[graph.node(node.inputs[0].node).name] = graph.value(node.inputs[1]);
-  }
-  const Phase before = graph.phase();
-  graph.SetPhase(Phase::kUpdate);
-  for (const int id : graph.Inputs(Role::kCopy)) {
-    const Value copy = graph.value({id, 0});
-    graph.Assign(copy, ops::Cast(updated.at(graph.node(id).name.substr(sizeof(kHalfPrefix) - 1)), copy.dtype()));
-  }
-  graph.SetPhase(before);
+Value HalfWeightOf(Graph& graph, const Ref& parameter) {
+  return graph.FindInput(kHalfPrefix + graph.node(parameter.node).name);
 }
 
 }  // namespace switchyard

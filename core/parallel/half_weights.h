@@ -1,7 +1,7 @@
 // Half-precision copies of weights as state: where the forward part of a plan casts a parameter to a half type, it
-// reads the input "half/<parameter>" (role kCopy) instead, which the update writes beside the parameter. So a weight is
-// rounded once an update, not once a micro-step and evaluation, and what a step reads of it is half as large. Results
-// keep every bit: the copy is the parameter rounded to nearest even, as the cast was.
+// reads the input "half/<parameter>" (role kCopy) instead, which the optimizer writes beside the parameter. So a weight
+// is rounded once an update, not once a micro-step and evaluation, and what a step reads of it is half as large.
+// Results keep every bit: the copy is the parameter rounded to nearest even, as the cast was.
 //
 // Copies follow from the parameters and are not saved. The plan "halves", which every program has that has copies,
 // makes them all anew: it is run where parameters were set from outside, at the start, on loading and on going on.
@@ -16,7 +16,7 @@ namespace switchyard {
 struct Pass;
 Pass HalfWeightsPass();
 
-// Behind the assignments of new parameters: the copies' own.
-void WriteHalfWeights(Graph& graph);
+// The copy of a parameter that the plan keeps, for the optimizer to write beside it; none where there is none.
+Value HalfWeightOf(Graph& graph, const Ref& parameter);
 
 }  // namespace switchyard

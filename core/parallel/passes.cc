@@ -68,8 +68,10 @@ void ApplyGradients(Program& program, const ProgramOptions& o) {
 
 std::vector<ParameterGradient> PairsOf(NamedGraph& plan) {
   std::vector<ParameterGradient> pairs;
-  for (const auto& [parameter, gradient] : plan.gradients)
-    pairs.push_back({plan.graph.value(parameter), gradient.node < 0 ? Value() : plan.graph.value(gradient)});
+  for (const auto& [parameter, gradient] : plan.gradients) {
+    pairs.push_back({plan.graph.value(parameter), gradient.node < 0 ? Value() : plan.graph.value(gradient),
+                     HalfWeightOf(plan.graph, parameter)});
+  }
   return pairs;
 }
 
@@ -107,7 +109,6 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
     }
     plan.finite = AddOptimizer(plan.graph, PairsOf(plan), flat, o.optimizer, o.table_length, inverse_scale).ref();
-    WriteHalfWeights(plan.graph);
   }
 }
 

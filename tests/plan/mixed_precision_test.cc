@@ -202,6 +202,23 @@ TEST_P(MixedPrecisionOnDevice, ACopyThatTheUpdateWritesIsTheParameterRounded) {
   }
 }
 
+// One kernel, where the device has it, reads a weight once and writes it twice.
+TEST(HalfCopies, AreWrittenByTheUpdateItself) {
+  ProgramOptions options;
+  options.precision = DType::kBF16;
+  const Program program = BuildProduct(options);
+  const NamedGraph* const plan = program.Find("update");
+  ASSERT_NE(plan, nullptr);
+  int updates = 0;
+  for (const Node& node : plan->graph.nodes()) {
+    if (node.op == "assign" && plan->graph.node(node.inputs[0].node).name == "half/w") {
+      EXPECT_EQ(plan->graph.node(node.inputs[1].node).op, "optimizer_update");
+      ++updates;
+    }
+  }
+  EXPECT_EQ(updates, 1);
+}
+
 // The pass that makes casts of parameters state changes no bit of a step.
 TEST_P(MixedPrecisionOnDevice, CopiesTrainBitForBitAsCastsInEveryStep) {
   for (const DType half : {DType::kF16, DType::kBF16}) {
