@@ -26,7 +26,7 @@ const std::string kPlugin = ProgramFolder() + "/doubles/device_messages/device_m
 
 // Gathers of what is there when the run begins; two sums whose inputs come one after the other; and a gather of what a
 // reduction leaves, which no group may hold together with that.
-Graph Step() {
+Graph Step(int) {
   Graph g;
   Value x = g.Input("x", {DType::kF32, {kWidth}}, {});
   for (int i = 0; i < kLayers; ++i) {
@@ -40,6 +40,20 @@ Graph Step() {
   return g;
 }
 
+// A message to the peer and one from it, of which neither needs the other.
+Graph Messages(int rank) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {kWidth}}, {});
+  for (int i = 0; i < kLayers; ++i)
+    g.Input(fmt::format("p{}", i), {DType::kF32, {kWidth / kRanks}}, {Role::kParameter, {}, false});
+  const auto send = [&] { ops::Send(x, 1 - rank, 1, "there"); };
+  if (rank == 0) send();
+  const Value received = ops::Receive(g, x.type(), 1 - rank, 1, "back");
+  if (rank == 1) send();
+  g.Output("y", received);
+  return g;
+}
+
 struct Observed {
   std::vector<std::vector<float>> results;  // of rank 0, by run
   // Of a rank: while it was bound, and in all runs together.
@@ -50,7 +64,8 @@ struct Observed {
 class QueuedCollectives : public testing::Test {
  protected:
   // The engine and the plugin with these settings.
-  Observed Run(const PlanOptions& options, bool capturable, bool last_branch_first = false) {
+  Observed Run(const PlanOptions& options, bool capturable, bool last_branch_first = false,
+               Graph (*step)(int rank) = Step) {
     const auto set = [](const char* name, bool on) { setenv(name, on ? "1" : "0", 1); };
     const std::string null_device = ProgramFolder() + "/../lib/switchyard/plugins/switchyard_backend_null.so";
     setenv("SWITCHYARD_MESSAGES_BASE", null_device.c_str(), 1);
@@ -76,7 +91,7 @@ class QueuedCollectives : public testing::Test {
       Communicator& communicator = **joined;
       KernelCache kernels(device, {});
       Layout layout(device.info().alignment);
-      const auto plan = Plan::Compile(Step(), kernels, nullptr, layout, options);
+      const auto plan = Plan::Compile(step(rank), kernels, nullptr, layout, options);
       ASSERT_TRUE(plan.ok()) << Message(plan.status());
       const auto memory = Memory::Allocate(layout, device, &communicator);
       ASSERT_TRUE(memory.ok()) << Message(memory.status());
@@ -126,6 +141,15 @@ class QueuedCollectives : public testing::Test {
 
 constexpr int kCalls = kLayers + 4;  // of a run
 constexpr uint64_t kSent = kRuns * sizeof(float) * (kLayers * kWidth / kRanks + 3 * kWidth + kWidth / kRanks);
+
+// What waits for the send, and the peer with it, must not wait for the receive.
+TEST_F(QueuedCollectives, MessagesGoAlone) {
+  const Observed seen = Run({}, false, false, Messages);
+  EXPECT_EQ(seen.calls, kRuns * 2);
+  EXPECT_EQ(seen.groups, 0);
+  ASSERT_EQ(seen.results.size(), static_cast<size_t>(kRuns));
+  EXPECT_EQ(seen.results[1][5], 0.02f * static_cast<float>((5 * 7 + 13) % 29 - 11)) << "rank 1's x";
+}
 
 TEST_F(QueuedCollectives, ThatBeginTogetherGoIntoOneGroup) {
   PlanOptions one_by_one = Options(true, false);

@@ -443,6 +443,7 @@ Status Communicator::LaunchNow(DeviceCall& call, const Stream& stream) {
 }
 
 bool Communicator::GoesInGroups(const DeviceCall& call) const {
+  if (call.what.kind == Collective::kSend || call.what.kind == Collective::kReceive) return false;
   return impl_->plugin != nullptr && impl_->plugin->Has(&sy_collective_v2::group_begin) &&
          impl_->plugin->Has(&sy_collective_v2::group_end) && impl_->Enqueues(call);
 }

@@ -84,7 +84,9 @@ class Communicator {
     const Stream* stream = nullptr;
   };
   static Status LaunchTogether(std::span<const Grouped> calls);
-  bool GoesInGroups(const DeviceCall& call) const;  // Launch only enqueues it, and the plugin has groups
+  // Launch only enqueues it, and the plugin has groups. Messages go alone: a group ends as a whole, and all ranks of a
+  // collective are held up alike, but what waits for a send here may be what the peer of a receive beside it waits for.
+  bool GoesInGroups(const DeviceCall& call) const;
   bool SharesPlugin(const Communicator& other) const;
   // May a capture of the device record Launch of this call, so that replays make it?
   bool MayBeCaptured(const DeviceCall& call) const;
