@@ -11,6 +11,7 @@
 #include "core/plan/launch_order.h"
 #include "core/plan/regions.h"
 #include "core/plan/steps.h"
+#include "core/runtime/collectives/peer_memory.h"
 
 namespace switchyard {
 namespace {
@@ -188,6 +189,10 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   layout.Reserve(kScratchArena, scratch);
   report.nodes = graph.size();
   report.reaches_peers = cache.device().reaches_peers();
+  if (report.reaches_peers && !options.group_sizes.empty()) {
+    const int ranks = *std::max_element(options.group_sizes.begin(), options.group_sizes.end());
+    report.peer_memory_bytes = PeerMemory::BytesFor(ranks, cache.device().info().alignment);
+  }
   report.kernels = cache.prepared();
   report.kernel_seconds = cache.seconds();
   uint64_t activations = 0;

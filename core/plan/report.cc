@@ -55,7 +55,10 @@ std::string PlanReport::ToText() const {
   text += fmt::format("\ntraffic per rank and step: {} in {} collectives, {} on the wire\n",
                       Bytes(static_cast<double>(collective_bytes)), collectives, Bytes(wire_bytes));
   if (reaches_peers && collectives > 0)
-    text += "ranks of one node: what the collective does not reach goes from device to device (peer/1)\n";
+    text += fmt::format(
+        "ranks of one node: what the collective does not reach goes from device to device (peer/1), through {} of "
+        "windows beside the total\n",
+        Bytes(static_cast<double>(peer_memory_bytes)));
   if (fallbacks.empty()) {
     text += "fallbacks to the reference plugin: none\n";
   } else {

@@ -57,7 +57,10 @@ double DeviceBytesOf(const World& world) {
   const DeviceInfo& device = world.device->info();
   const double sharing =
       (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
-  return static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
+  // The communicator's windows came after the device was asked what is free.
+  const uint64_t windows = world.communicator ? world.communicator->peer_memory_bytes() : 0;
+  return static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing -
+         static_cast<double>(windows);
 }
 
 StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,

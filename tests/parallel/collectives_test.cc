@@ -474,9 +474,13 @@ TEST(PeerMemory, GivesTheBitsOfStagingThroughTheHost) {
     unsetenv("SWITCHYARD_PEER_MEMORY");
     return joined;
   };
-  auto staged = join("staged", false), peers = join("peers", true);
+  auto staged = join("staged", false);
   ASSERT_OK(staged.status());
+  const uint64_t before = (*device)->allocated_bytes();
+  auto peers = join("peers", true);
   ASSERT_OK(peers.status());
+  ASSERT_SAME((*staged)->peer_memory_bytes(), uint64_t{0}, "it has no windows");
+  ASSERT_SAME((*peers)->peer_memory_bytes(), (*device)->allocated_bytes() - before, "what its windows take");
   ASSERT_SAME((*staged)->goes_through_peer_memory(), false, "staging was asked for");
   ASSERT_SAME((*peers)->goes_through_peer_memory(), true, "all ranks are on one host, and null has peer/1");
   // MPI adds in an order of its own.

@@ -102,6 +102,7 @@ Status ExplainCommand(const CommandLine& line) {
                                                {"gflop_per_step", report.flops / 1e9},
                                                {"wire_bytes", report.wire_bytes},
                                                {"memory_bytes", plans.PlannedBytes()},
+                                               {"peer_memory_bytes", report.peer_memory_bytes},
                                                {"memory_by_class", classes},
                                                {"recompute", c.recompute}})
                            .dump(2));

@@ -86,6 +86,7 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   if (c.ema_decay > 0) fmt::print("  average     of the weights, memory {:g} per update\n", c.ema_decay);
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.plugin));
   fmt::print("  precision   {}\n", Text(mixed));
+<<<<<<< HEAD
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
@@ -93,6 +94,14 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
     const std::string& why = setup.settings.SourceOf("recompute");
     fmt::print("  recompute   {}{}\n", c.recompute, why.starts_with("auto") ? fmt::format(" ({})", why) : "");
   }
+=======
+  const uint64_t windows = world.communicator != nullptr ? world.communicator->peer_memory_bytes() : 0;
+  fmt::print(
+      "  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank{}\n",
+      Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
+      static_cast<double>(trainer.allocated_bytes()) / 1e6,
+      windows > 0 ? fmt::format(" and {:.1f} MB of windows for its peers", static_cast<double>(windows) / 1e6) : "");
+>>>>>>> ed46ba9 (Windows of peer memory are counted: in explain, in the banner and where --batch_size=auto looks for room)
   fmt::print("  device      {}\n", world.choice.why);
   for (const auto& [name, alias] : setup.settings.Translated())
     fmt::print("  alias       {} is --{}={}\n", alias, name, ValueText(setup.settings.Value(name)));

@@ -311,6 +311,9 @@ int Communicator::size() const { return impl_->size; }
 const CollectiveInfo& Communicator::info() const { return impl_->info; }
 const std::string& Communicator::plugin_name() const { return impl_->plugin_name; }
 bool Communicator::goes_through_peer_memory() const { return impl_->peers != nullptr; }
+uint64_t Communicator::peer_memory_bytes() const {
+  return goes_through_peer_memory() ? PeerMemory::BytesFor(impl_->size, impl_->device->info().alignment) : 0;
+}
 
 Status Communicator::AllReduce(const char* tag, const void* send, void* receive, uint64_t count, sy_dtype dtype,
                                int reduction) {

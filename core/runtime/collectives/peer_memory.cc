@@ -14,6 +14,13 @@ constexpr int kMostRanks = 16;                        // a sum is one kernel of 
 constexpr int kFreedMs = 30000;                       // for the others to free what they have of this rank
 constexpr char kYes = 'y', kNo = 'n';
 
+uint64_t UnitOf(uint64_t alignment) { return std::max<uint64_t>(alignment, 64); }
+// Bytes of a block where a window holds one for each rank.
+uint64_t BlockOf(int ranks, uint64_t alignment) {
+  const uint64_t unit = UnitOf(alignment);
+  return kWindowBytes / static_cast<uint64_t>(ranks) / unit * unit;
+}
+
 sy_place Behind(sy_place place, uint64_t bytes) {
   place.offset += bytes;
   return place;
@@ -101,13 +108,15 @@ PeerMemory::~PeerMemory() {
 // --- calls ---
 
 uint64_t PeerMemory::Align(uint64_t bytes) const {
-  const uint64_t unit = std::max<uint64_t>(request_.device->info().alignment, 64);
+  const uint64_t unit = UnitOf(request_.device->info().alignment);
   return (bytes + unit - 1) / unit * unit;
 }
 
-uint64_t PeerMemory::MostOfBlock() const {
-  const uint64_t unit = Align(1);
-  return kWindowBytes / static_cast<uint64_t>(request_.size) / unit * unit;
+uint64_t PeerMemory::MostOfBlock() const { return BlockOf(request_.size, request_.device->info().alignment); }
+
+uint64_t PeerMemory::BytesFor(int ranks, uint64_t alignment) {
+  if (ranks < 2 || ranks > kMostRanks) return 0;
+  return kWindowBytes + BlockOf(ranks, alignment) * (1 + static_cast<uint64_t>(ranks));
 }
 
 bool PeerMemory::Takes(const Collective& what) const {

@@ -46,6 +46,10 @@ class PeerMemory {
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
 
+  // What each of `ranks` allocates on its device: bytes, with places aligned to `alignment`. 0 where so many ranks go
+  // through host memory.
+  static uint64_t BytesFor(int ranks, uint64_t alignment);
+
   // The same answer on all ranks.
   bool Takes(const Collective& what) const;
   // Makes the kernels of a call; every call that is run was prepared.
@@ -68,8 +72,8 @@ class PeerMemory {
   Status Spread(const Collective& what, sy_place send, sy_place receive, const Stream& stream, Barrier barrier);
   Status Gather(const Collective& what, sy_place send, sy_place receive, const Stream& stream, Barrier barrier);
   Status AddUp(const Collective& what, uint64_t at, uint64_t count, const Stream& stream);
-  uint64_t Align(uint64_t bytes) const;
-  uint64_t MostOfBlock() const;  // bytes of a block where a window holds one for each rank
+  uint64_t Align(uint64_t bytes) const;  // as windows are cut
+  uint64_t MostOfBlock() const;          // bytes of a block where a window holds one for each rank
   std::vector<uint64_t> SumsOf(const Collective& what) const;
   const Buffer& window(int rank) const { return windows_[static_cast<size_t>(rank)]; }
   Status Copy(const Stream& stream, sy_place to, sy_place from, uint64_t bytes) const;
