@@ -11,7 +11,7 @@
 
 namespace switchyard {
 
-// Bytes of the device that this rank may fill, as it was found when the world was joined.
+// Bytes of the device that this rank may fill, as it was found when the world was joined, less what that took.
 double DeviceBytesOf(const World& world);
 
 // The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device. samples: of the

@@ -8,8 +8,11 @@
 namespace switchyard {
 namespace {
 
-constexpr char kNpu[] = "npu";
-constexpr float kStaticScaleOfNpu = 1024;
+constexpr char kNpu[] = "npu", kDynamic[] = "dynamic";
+constexpr char kStaticScaleOfNpu[] = "1024";
+
+// A loss scale multiplies the loss, and its reciprocal the gradients: both must be normal numbers.
+bool IsScale(float scale) { return scale > 0 && std::isnormal(scale) && std::isnormal(1 / scale); }
 
 struct Preset {
   const char* name;
@@ -61,10 +64,14 @@ StatusOr<LossScaleOptions> DynamicScale(const TrainConfig& c, const Preset& pres
     return InvalidArgument("--backoff_factor: expected above 0 and below 1, found {:g}: the loss scale falls by it",
                            o.backoff_factor);
   }
-  if (!(o.minimum > 0 && o.minimum <= o.initial && o.initial <= o.maximum) || !std::isfinite(o.maximum)) {
-    return InvalidArgument(
-        "--min_scale={:g}, --init_scale={:g}, --max_scale={:g}: expected above 0 and in ascending order", o.minimum,
-        o.initial, o.maximum);
+  for (const auto& [name, scale] :
+       {std::pair("min_scale", o.minimum), std::pair("init_scale", o.initial), std::pair("max_scale", o.maximum)}) {
+    if (!IsScale(scale))
+      return InvalidArgument("--{}: expected a loss scale from 1e-37 to 1e37, found {:g}", name, scale);
+  }
+  if (!(o.minimum <= o.initial && o.initial <= o.maximum)) {
+    return InvalidArgument("--min_scale={:g}, --init_scale={:g}, --max_scale={:g}: expected in ascending order",
+                           o.minimum, o.initial, o.maximum);
   }
   return o;
 }
@@ -72,9 +79,9 @@ StatusOr<LossScaleOptions> DynamicScale(const TrainConfig& c, const Preset& pres
 // nullopt: dynamic.
 StatusOr<std::optional<float>> StaticScale(const std::string& text) {
   float scale = 0;
-  if (text == "dynamic" || text == "-1") return std::optional<float>();
-  if (!absl::SimpleAtof(text, &scale) || !(scale > 0) || !std::isfinite(scale))
-    return InvalidArgument("--loss_scale: expected a number above 0, or dynamic (or -1), found {}", text);
+  if (text == kDynamic || text == "-1") return std::optional<float>();
+  if (!absl::SimpleAtof(text, &scale) || !IsScale(scale))
+    return InvalidArgument("--loss_scale: expected a number from 1e-37 to 1e37, or dynamic (or -1), found {}", text);
   return std::optional<float>(scale);
 }
 
@@ -87,12 +94,22 @@ const std::vector<const char*>& ScalerSettings() {
   return names;
 }
 
-StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& c, const std::string& device) {
-  MixedPrecision m;
+bool DependsOnDevice(const TrainConfig& c) {
+  return c.amp == "on" || (c.precision == "fp16" && c.amp != "O3" && !c.loss_scale);
+}
+
+void ResolveMixedPrecision(const std::string& device, TrainConfig* c) {
+  if (!DependsOnDevice(*c)) return;
   const bool npu = device == kNpu;
-  const std::string level = !c.amp           ? (c.precision == "fp32" ? "O0" : "O1")
-                            : *c.amp == "on" ? (npu ? "O2" : "O1")
-                                             : *c.amp;
+  if (c->amp == "on") c->amp = npu ? "O2" : "O1";
+  if (c->precision == "fp16" && !c->loss_scale) c->loss_scale = npu ? kStaticScaleOfNpu : kDynamic;
+}
+
+StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, const std::string& device) {
+  TrainConfig c = config;
+  ResolveMixedPrecision(device, &c);
+  MixedPrecision m;
+  const std::string level = c.amp.value_or(c.precision == "fp32" ? "O0" : "O1");
   if (level == "O0" && c.precision != "fp32") {
     return InvalidArgument("--amp=O0 computes in fp32, and --precision={}; leave one of them out", c.precision);
   }
@@ -115,11 +132,13 @@ StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& c, const std::strin
   }
   m.norms_in_f32 = c.keep_batchnorm_fp32.value_or(level != "O3");
 
+  if (c.num_losses != 1) {
+    return InvalidArgument("--num_losses={}: every model here has one loss, which has the one loss scale; leave it out",
+                           c.num_losses);
+  }
   std::optional<float> fixed = 1;
   if (c.loss_scale) {
     SY_ASSIGN_OR_RETURN(fixed, StaticScale(*c.loss_scale));
-  } else if (c.precision == "fp16" && level != "O3") {
-    fixed = npu ? std::optional<float>(kStaticScaleOfNpu) : std::nullopt;
   }
   if (fixed) {
     m.loss_scale.initial = *fixed;

@@ -27,6 +27,11 @@ struct MixedPrecision {
   std::string preset;  // of a dynamic loss scale
 };
 
+// Whether something of it is for the device to say: what a bare --amp means, or an open --loss_scale of fp16.
+bool DependsOnDevice(const TrainConfig& config);
+// Says it in the configuration: from then on every device gives the same run. device: the plugin that it computes on.
+void ResolveMixedPrecision(const std::string& device, TrainConfig* config);
+
 // device: the plugin that the run computes on, which decides what a bare --amp and an open --loss_scale mean. Settings
 // that contradict each other are InvalidArgument and say what to do.
 StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, const std::string& device);

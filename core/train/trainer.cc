@@ -4,6 +4,7 @@
 #include "core/train/fitting.h"
 #include "core/train/loaders.h"
 #include "core/train/loop.h"
+#include "core/train/mixed_precision.h"
 #include "core/train/parameters.h"
 #include "core/train/weight_files.h"
 
@@ -110,9 +111,11 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
-  SY_RETURN_IF_ERROR(CheckTrainConfig(config));
+  TrainConfig resolved = config;
+  ResolveMixedPrecision(world.device->info().plugin, &resolved);
+  SY_RETURN_IF_ERROR(CheckTrainConfig(resolved));
   if (config.batch_size < 1) return InvalidArgument("--batch_size: expected at least 1, found {}", config.batch_size);
-  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(config, model, world)));
+  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(resolved, model, world)));
 }
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainConfig& config, const TrainableModel& model,

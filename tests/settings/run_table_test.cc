@@ -196,11 +196,21 @@ TEST(MixedPrecisionSettings, ContradictionsAreNamed) {
                 c.precision = "fp32";
               }),
               HasSubstr("--amp=O1 computes in a half type, and --precision=fp32; give --precision=fp16 or bf16"));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.num_losses = 2; }), HasSubstr("--num_losses=2: every model here has one"));
   EXPECT_THAT(refusal([](TrainConfig& c) { c.keep_batchnorm_fp32 = true; }),
               HasSubstr("--keep_batchnorm_fp32 is about a model in a half type"));
   EXPECT_THAT(refusal([](TrainConfig& c) { c.loss_scale = "much"; }),
-              HasSubstr("--loss_scale: expected a number above 0, or dynamic (or -1), found much"));
-  EXPECT_THAT(refusal([](TrainConfig& c) { c.loss_scale = "0"; }), HasSubstr("found 0"));
+              HasSubstr("--loss_scale: expected a number from 1e-37 to 1e37, or dynamic (or -1), found much"));
+  for (const char* scale : {"0", "-2", "-1.0", "inf", "nan", "1e60", "1e-45", "3e38", "1e-60"}) {
+    EXPECT_THAT(refusal([&](TrainConfig& c) { c.loss_scale = scale; }),
+                HasSubstr(fmt::format(
+                    "--loss_scale: expected a number from 1e-37 to 1e37, or dynamic (or -1), found {}", scale)));
+  }
+  for (const float scale : {0.0f, -1.0f, 1e-45f, 3e38f, std::numeric_limits<float>::infinity(), -INFINITY, NAN}) {
+    EXPECT_THAT(refusal([&](TrainConfig& c) { c.init_scale = scale; }), HasSubstr("--init_scale: expected"));
+    EXPECT_THAT(refusal([&](TrainConfig& c) { c.min_scale = scale; }), HasSubstr("--min_scale: expected"));
+    EXPECT_THAT(refusal([&](TrainConfig& c) { c.max_scale = scale; }), HasSubstr("--max_scale: expected"));
+  }
   EXPECT_THAT(refusal([](TrainConfig& c) {
                 c.scaler_preset = "torch";
                 c.growth_interval = 500;

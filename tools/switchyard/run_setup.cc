@@ -6,6 +6,7 @@
 #include "core/parallel/recompute.h"
 #include "core/runtime/plugins/registry.h"
 #include "core/train/fitting.h"
+#include "core/train/mixed_precision.h"
 #include "core/train/timetable.h"
 #include "core/train/volume_segmentation.h"
 #include "models/foreign_format.h"
@@ -64,7 +65,7 @@ StatusOr<TaskFactory> TaskFor(Content content) {
 }
 
 // World::Join chooses in earnest; this is for an early answer.
-Status CheckDevice(const TrainConfig& c, const ProcessMap& processes) {
+StatusOr<DeviceChoice> DeviceOf(const TrainConfig& c, const ProcessMap& processes) {
   DeviceRequest request;
   request.device = c.device;
   request.device_list = c.device_list.value_or("");
@@ -72,7 +73,7 @@ Status CheckDevice(const TrainConfig& c, const ProcessMap& processes) {
   request.cpu_devices = c.cpu_devices.value_or(0);
   request.local_rank = processes.local_rank;
   request.local_world = processes.local_world;
-  return ChooseDevice(request, SurveyDevices(Registry::Get(), request)).status();
+  return ChooseDevice(request, SurveyDevices(Registry::Get(), request));
 }
 
 }  // namespace
@@ -137,6 +138,11 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   if (setup.automatic_batch && setup.settings.Value("recompute") == kAutoRecompute)
     return InvalidArgument("--batch_size=auto and --recompute=auto both ask what fits; give one of them");
   setup.config = RunConfigOf(setup.settings, resolved);
+  if (DependsOnDevice(setup.config)) {
+    SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+    SY_ASSIGN_OR_RETURN(const DeviceChoice device, DeviceOf(setup.config, processes));
+    ResolveMixedPrecision(device.plugin, &setup.config);
+  }
   SY_RETURN_IF_ERROR(CheckTrainConfig(setup.config));
 
   setup.model.name = info.name;
@@ -190,7 +196,7 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
   }
   // Whatever is wrong without looking at the data is said before they are opened.
   SY_ASSIGN_OR_RETURN(const RunSetup early, SetUpModel(settings, nullptr, processes.world));
-  SY_RETURN_IF_ERROR(CheckDevice(early.config, processes));
+  SY_RETURN_IF_ERROR(DeviceOf(early.config, processes).status());
   const DatasetOptions options = DatasetOptionsOf(ConfigOf(settings), early.resolved);
   SY_ASSIGN_OR_RETURN(auto train, OpenDataset(options, Split::kTrain));
   SY_ASSIGN_OR_RETURN(auto validation, OpenDataset(options, Split::kValidation));
