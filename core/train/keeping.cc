@@ -181,9 +181,7 @@ StatusOr<RunPosition> Keeping::Open() {
   SY_ASSIGN_OR_RETURN(at.skipped.count, CountIn(*resumed_, "skipped_updates/count"));
   SY_ASSIGN_OR_RETURN(at.skipped.in_a_row, CountIn(*resumed_, "skipped_updates/in_a_row"));
   SY_ASSIGN_OR_RETURN(at.course, CourseIn(*resumed_, at.data_step));
-  const std::string best = "best_" + task_.best().name;
-  if (record.contains(best))
-    SY_RETURN_IF_ERROR(Annotate(ReadField(record, best.c_str(), &at.best.emplace()), folder + "/state.json"));
+  SY_ASSIGN_OR_RETURN(at.best, BestIn(record, folder));
   const int world = engine_.world().size();
   auto bad = ShareOfBadSamples(field("bad_samples"), engine_.world().rank(), world);
   if (!bad.ok()) return Annotate(bad.status(), folder + "/state.json");
@@ -202,6 +200,24 @@ StatusOr<RunPosition> Keeping::Open() {
   run_folder_ = RunFolderOf(folder);
   resumed_from_ = folder;
   return at;
+}
+
+// The best metric so far, where the weights that it is of decide in this run too.
+StatusOr<std::optional<double>> Keeping::BestIn(const nlohmann::json& record, const std::string& folder) const {
+  const std::string key = "best_" + task_.best().name;
+  if (!record.contains(key)) return std::optional<double>();
+  std::optional<double> best;
+  SY_RETURN_IF_ERROR(Annotate(ReadField(record, key.c_str(), &best.emplace()), folder + "/state.json"));
+  const nlohmann::json::json_pointer place("/config/best_by");
+  const nlohmann::json by = record.contains(place) ? record.at(place) : nlohmann::json("weights");
+  if (by == config_.best_by) return best;
+  if (owner()) {
+    LogWarning(
+        "the best checkpoint so far, {} {:.4g}, was chosen with --best_by={}; with --best_by={} the comparison "
+        "starts anew",
+        task_.best().name, *best, by.is_string() ? by.get<std::string>() : Excerpt(by), config_.best_by);
+  }
+  return std::optional<double>();
 }
 
 Status Keeping::Restore() {

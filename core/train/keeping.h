@@ -41,6 +41,7 @@ class Keeping {
 
  private:
   Status MakeOrTakeUpRunFolder();
+  StatusOr<std::optional<double>> BestIn(const nlohmann::json& record, const std::string& folder) const;
   bool owner() const { return engine_.world().rank() == 0; }
   StatusOr<nlohmann::json> Record(const RunPosition& position, int64_t updates_per_epoch,
                                   const EvaluationResult& evaluation);

@@ -169,7 +169,7 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
   return ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
 }
 
-std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch,
+std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFacts& facts,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen) {
   const bool sgd = c.optimizer == "sgd", lamb = c.optimizer == "lamb", lars = c.optimizer == "lars";
   const bool adaptive = !sgd && !lars, falls = c.schedule == "multistep" || c.schedule == "step";
@@ -206,12 +206,20 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
       {{"base_batch_size", "scale_lr_factor"}, c.scale_lr != "none", "--scale_lr=none", "--scale_lr"},
       {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
+      {{"sync_batchnorm"}, facts.ranks > 1, "one rank", "runs of several"},
+      {{"sync_batchnorm"}, facts.batch_norms, "--model=" + c.model, "models with batch norms"},
       {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
   };
   const auto mixed = MixedPrecisionOf(c, c.device);
   const bool scaler = mixed.ok() && mixed->loss_scale.dynamic;
   const std::string scale = c.loss_scale ? "--loss_scale=" + *c.loss_scale : "--precision=" + c.precision;
   std::vector<std::string> sentences;
+  if (scaler && c.on_nonfinite == "skip" && chosen("on_nonfinite")) {
+    sentences.push_back(fmt::format(
+        "--on_nonfinite=skip has no effect with {}: a dynamic loss scale leaves such updates out by itself, and ends "
+        "the run where it has come down to its floor",
+        scale));
+  }
   for (const char* setting : ScalerSettings()) {
     if (!scaler && chosen(setting))
       sentences.push_back(
@@ -226,18 +234,20 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, int64_t upd
   }
   // The first change comes too late.
   const auto too_late = [&](const char* setting, int64_t first) {
-    if (first < updates || !chosen(setting)) return;
+    if (first < facts.updates || !chosen(setting)) return;
     sentences.push_back(
         fmt::format("--{} has no effect: the rate would first change after {} updates, and the run has {}", setting,
-                    first, updates));
+                    first, facts.updates));
   };
   const auto first = FallsOf(c);
-  if (falls && first.ok() && !first->empty())
-    too_late(c.schedule == "step" ? "step_size" : "milestones", UpdatesOf((*first)[0], updates, updates_per_epoch));
-  if (c.per_epoch && varies && updates <= updates_per_epoch && chosen("per_epoch")) {
+  if (falls && first.ok() && !first->empty()) {
+    too_late(c.schedule == "step" ? "step_size" : "milestones",
+             UpdatesOf((*first)[0], facts.updates, facts.updates_per_epoch));
+  }
+  if (c.per_epoch && varies && facts.updates <= facts.updates_per_epoch && chosen("per_epoch")) {
     sentences.push_back(
-        fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}", updates,
-                    updates_per_epoch));
+        fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}",
+                    facts.updates, facts.updates_per_epoch));
   }
   return sentences;
 }

@@ -19,9 +19,15 @@ Status CheckRecipe(const TrainConfig& config);
 StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch,
                                             int world);
 
-// A sentence for each setting that the user chose and that changes nothing beside the others, in a run of `updates`.
-// chosen(name): did the user choose this one?
-std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch,
+// What decides about the effect of settings beside other settings.
+struct RunFacts {
+  int64_t updates = 0, updates_per_epoch = 0;
+  int ranks = 1;
+  bool batch_norms = true;  // the model has some
+};
+// A sentence for each setting that the user chose and that changes nothing in such a run. chosen(name): did the user
+// choose this one?
+std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const RunFacts& facts,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen);
 
 }  // namespace switchyard

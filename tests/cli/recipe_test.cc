@@ -47,7 +47,10 @@ TEST_F(RecipeSettings, GivingOneSettingLeavesTheOthersToTheRecipe) {
 TEST_F(RecipeSettings, MixedPrecisionIsSaidByOneWord) {
   ExpectSuccess(Run(SmallTraining("--amp --log_every=2")),
                 {"precision   fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"});
+  // What the device decided is the run's from now on, wherever it goes on.
   EXPECT_EQ(SavedConfig()["precision"], "fp16");
+  EXPECT_EQ(SavedConfig()["amp"], "O1");
+  EXPECT_EQ(SavedConfig()["loss_scale"], "dynamic");
   std::ifstream log(SmallRun() + "/0/log/metrics.jsonl");
   std::string line;
   ASSERT_TRUE(std::getline(log, line));
@@ -117,6 +120,9 @@ TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
                         "--use_nvlamb --max_grad_norm=3")),
       {"--trust_coefficient has no effect with --weight_decay=0", "--beta1 has no effect with --optimizer=lars",
        "--use_nvlamb has no effect with --optimizer=lars", "--max_grad_norm has no effect with --optimizer=lars"});
+  ExpectSuccess(Run(SmallTraining("--suffix=skip --precision=fp16 --on_nonfinite=skip --sync_batchnorm")),
+                {"--on_nonfinite=skip has no effect with --loss_scale=dynamic",
+                 "--sync_batchnorm has no effect with one rank", "--sync_batchnorm has no effect with --model=mlp"});
   ExpectSuccess(Run(SmallTraining("--suffix=late --schedule=multistep --milestones=50,60")),
                 {"--milestones has no effect: the rate would first change after 50 updates, and the run has 6"});
   ExpectSuccess(Run(SmallTraining("--suffix=short --per_epoch")), {"with --per_epoch the rate never changes"});
@@ -144,6 +150,13 @@ TEST_F(RecipeSettings, AveragedWeightsAreLoggedSavedAndEvaluated) {
   EXPECT_NEAR(Json("eval --json --checkpoint=run/mlp/shapes/a/run")["loss"].get<double>(),
               last["val_loss"].get<double>(), 1e-5);
   EXPECT_NE(last["ema_val_loss"], last["val_loss"]);
+  EXPECT_THAT(Run("eval --checkpoint=run/mlp/shapes/a/run").output, HasSubstr("by their averages (--best_by=ema)"));
+  EXPECT_THAT(Run("eval --ema --checkpoint=run/mlp/shapes/a/run").output, Not(HasSubstr("--best_by")));
+  // Another kind of weights decides: what was best among the first is no bar for the second.
+  const std::string resumed = "train --resume=run/mlp/shapes/a/run --steps=8 --save_every=1 ";
+  const CommandResult anew = Run(resumed + "--best_by=weights");
+  ExpectSuccess(anew, {"was chosen with --best_by=ema; with --best_by=weights the comparison starts anew"});
+  EXPECT_THAT(Run("train --resume=run/mlp/shapes/a/run --steps=10").output, Not(HasSubstr("starts anew")));
   ExpectSuccess(Run("export averaged --ema --names=timm --checkpoint=run/mlp/shapes/a/run"));
   ExpectSuccess(Run(SmallTraining("--suffix=without")));
   ExpectRefused(Run("eval --ema --checkpoint=run/mlp/shapes/without/run"),
@@ -213,6 +226,23 @@ TEST_F(RecipeSettings, GradientsThatAreNotFiniteStopEveryRankAtOnce) {
                 "(that is not finite.* is that of|largest is that of|the parameter) (head|fc[12]).(weight|bias)"));
         EXPECT_THAT(result.output, Not(HasSubstr("accuracy")));
       }
+}
+
+TEST_F(RecipeSettings, AStaticLossScaleIsNamedBesideTheTensorThatIsNotFinite) {
+  const CommandResult result =
+      Run(SmallTraining(std::string(kDiverging) + "--steps=30 --precision=fp16 --loss_scale=128"));
+  ExpectRefused(result, {"The loss is scaled by 128: try --loss_scale=dynamic."});
+  EXPECT_THAT(result.output, ContainsRegex("(that is not finite.* is that of|largest is that of|the parameter) "
+                                           "(head|fc[12]).(weight|bias)"));
+}
+
+// A user who wants small images enlarged is not kept from it, and one who does not learns what to write.
+TEST_F(RecipeSettings, EnlargedImagesAreHintedAt) {
+  if (!Environment("SWITCHYARD_DATA")) GTEST_SKIP() << "SWITCHYARD_DATA is not set";
+  const std::string run = "train --dataset=cifar10 --batch_size=1 --steps=1 --eval_every=0 --workers=1 --output=run ";
+  ExpectSuccess(Run(run + "--model=resnet18 --width=4 --image_size=64 --suffix=a"),
+                {"images of 32 x 32 are enlarged to 64 x 64; --image_size=32 takes"});
+  EXPECT_THAT(Run(run + "--model=resnet18 --width=4 --image_size=32 --suffix=b").output, Not(HasSubstr("enlarged")));
 }
 
 TEST_F(RecipeSettings, WhatWasSavedBeforeAnUpdateThatIsNotFiniteStays) {

@@ -1,5 +1,6 @@
 // eval: accuracy of trained weights on a dataset.
 #include "absl/flags/flag.h"
+#include "core/base/logging.h"
 #include "core/data/renamed_classes.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
@@ -58,6 +59,11 @@ Status EvalCommand(const CommandLine& line) {
   if (model.weights.checkpoint() == nullptr && !line.settings.Has("dataset"))
     return InvalidArgument("{}: these weights come without a run: say with --dataset what to evaluate them on", path);
   if (ShowSettings(model.setup.settings, processes.rank)) return OkStatus();
+  if (model.setup.config.best_by == "ema" && !absl::GetFlag(FLAGS_ema) && processes.rank == 0) {
+    LogInfo(
+        "these are the weights themselves; the run chose its best checkpoint by their averages (--best_by=ema), "
+        "which --ema evaluates");
+  }
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));

@@ -16,6 +16,7 @@
 #include "fmt/ranges.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/hints.h"
 #include "tools/switchyard/in_world.h"
 #include "tools/switchyard/run_setup.h"
 
@@ -73,6 +74,7 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
   fmt::print("  model       {:.2f} M parameters, image {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6,
              fmt::join(InputShapeOf(setup.model), " x "));
+  if (const std::string hint = EnlargementHint(setup); !hint.empty()) fmt::print("  hint        {}\n", hint);
   const int64_t batch = int64_t{c.batch_size} * world.size() * c.accumulation;
   fmt::print("  batch       {} images per update: {} per rank, {}{}\n", batch, c.batch_size,
              Count(world.size(), "rank"), c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
@@ -86,7 +88,6 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   if (c.ema_decay > 0) fmt::print("  average     of the weights, memory {:g} per update\n", c.ema_decay);
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.plugin));
   fmt::print("  precision   {}\n", Text(mixed));
-<<<<<<< HEAD
   fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
@@ -94,14 +95,7 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
     const std::string& why = setup.settings.SourceOf("recompute");
     fmt::print("  recompute   {}{}\n", c.recompute, why.starts_with("auto") ? fmt::format(" ({})", why) : "");
   }
-=======
-  const uint64_t windows = world.communicator != nullptr ? world.communicator->peer_memory_bytes() : 0;
-  fmt::print(
-      "  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank{}\n",
-      Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
-      static_cast<double>(trainer.allocated_bytes()) / 1e6,
-      windows > 0 ? fmt::format(" and {:.1f} MB of windows for its peers", static_cast<double>(windows) / 1e6) : "");
->>>>>>> ed46ba9 (Windows of peer memory are counted: in explain, in the banner and where --batch_size=auto looks for room)
+  if (const std::string hint = EnlargementHint(setup); !hint.empty()) fmt::print("  hint        {}\n", hint);
   fmt::print("  device      {}\n", world.choice.why);
   for (const auto& [name, alias] : setup.settings.Translated())
     fmt::print("  alias       {} is --{}={}\n", alias, name, ValueText(setup.settings.Value(name)));
@@ -177,9 +171,12 @@ Status TrainCommand(const CommandLine& line) {
     SY_RETURN_IF_ERROR(PrintBanner(setup, world, *trainer));
     if (world.rank() == 0) {
       const int64_t per_epoch = trainer->updates_per_epoch();
-      for (const std::string& sentence :
-           SettingsWithoutEffect(setup.config, setup.config.steps.value_or(setup.config.epochs * per_epoch), per_epoch,
-                                 [&](const std::string& name) { return setup.settings.IsChosen(name); }))
+      const RunFacts facts = {.updates = setup.config.steps.value_or(setup.config.epochs * per_epoch),
+                              .updates_per_epoch = per_epoch,
+                              .ranks = world.size(),
+                              .batch_norms = HasBatchNorms(setup.resolved)};
+      for (const std::string& sentence : SettingsWithoutEffect(
+               setup.config, facts, [&](const std::string& name) { return setup.settings.IsChosen(name); }))
         LogWarning("{}", sentence);
     }
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());

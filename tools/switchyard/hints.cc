@@ -1,0 +1,59 @@
+#include "tools/switchyard/hints.h"
+
+#include "core/graph/op.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kLooks = 16;  // images that are looked at
+
+// The height and width of all images that were looked at; 0 where they differ or cannot be read.
+int SideOf(const Dataset& data) {
+  int side = 0;
+  const int64_t looks = std::min(kLooks, data.size());
+  for (int64_t i = 0; i < looks; ++i) {
+    const auto sample = data.Get(i * data.size() / looks);
+    if (!sample.ok() || sample->image.height != sample->image.width) return 0;
+    if (i > 0 && sample->image.height != side) return 0;
+    side = sample->image.height;
+  }
+  return side;
+}
+
+double ForwardFlops(const ResolvedModel& model) {
+  Graph graph;
+  nn::Context context(graph);
+  Shape shape = InputShape(model);
+  shape.insert(shape.begin(), 1);
+  BuildModel(model, context, graph.Input("images", {DType::kF32, shape}, {}));
+  double flops = 0;
+  for (const Node& node : graph.nodes()) flops += CostOf(graph, node).flops;
+  return flops;
+}
+
+}  // namespace
+
+bool HasBatchNorms(const ResolvedModel& model) {
+  for (const auto& [name, type] : WeightTypes(model)) {
+    if (name.ends_with("running_mean")) return true;
+  }
+  return false;
+}
+
+std::string EnlargementHint(const RunSetup& setup) {
+  if (setup.train->content() != Content::kLabelledImages || setup.resolved.own.contains("patch")) return "";
+  const int side = SideOf(*setup.train);
+  if (side == 0 || side >= setup.resolved.image_size) return "";
+  ModelOptions options = OptionsOf(setup.settings);
+  options.image_size = side;
+  options.channels = setup.resolved.channels;
+  options.classes = setup.resolved.classes;
+  const auto small = ResolveModel(options);
+  if (!small.ok()) return "";
+  const double times = ForwardFlops(setup.resolved) / ForwardFlops(*small);
+  return fmt::format(
+      "images of {0} x {0} are enlarged to {1} x {1}; --image_size={0} takes {2:.1f} times less computing", side,
+      setup.resolved.image_size, times);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,19 @@
+// What a user would want to know of a run at its start, beside what contradicts or does nothing (core/train/recipe.h):
+// settings that cost much and bring little. Thread-safe: pure functions.
+#pragma once
+
+#include <string>
+
+#include "tools/switchyard/run_setup.h"
+
+namespace switchyard {
+
+// Does the model have batch norms?
+bool HasBatchNorms(const ResolvedModel& model);
+
+// Where the images of classification are squares of one size, smaller than the model takes, and the model could take
+// them as they are: how they are enlarged, and what a step would cost without. "" elsewhere, and of models that cut
+// images into patches, which would have to be smaller too.
+std::string EnlargementHint(const RunSetup& setup);
+
+}  // namespace switchyard
