@@ -2,13 +2,13 @@
 // what `explain` counts, and what happens to an update whose gradients are not finite.
 #include <fstream>
 
-#include "core/base/environment.h"
 #include "nlohmann/json.hpp"
 #include "tests/cli/program.h"
 
 namespace switchyard {
 namespace {
 
+using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
@@ -238,11 +238,19 @@ TEST_F(RecipeSettings, AStaticLossScaleIsNamedBesideTheTensorThatIsNotFinite) {
 
 // A user who wants small images enlarged is not kept from it, and one who does not learns what to write.
 TEST_F(RecipeSettings, EnlargedImagesAreHintedAt) {
-  if (!Environment("SWITCHYARD_DATA")) GTEST_SKIP() << "SWITCHYARD_DATA is not set";
-  const std::string run = "train --dataset=cifar10 --batch_size=1 --steps=1 --eval_every=0 --workers=1 --output=run ";
+  for (const std::string name : {"train/a", "train/b", "val/a", "val/b"}) {
+    folder_.Write("squares/" + name + "/0.png", PngBytes(Pattern(16, 16, 3)));
+    folder_.Write("squares/" + name + "/1.png", PngBytes(Pattern(16, 16, 3)));
+  }
+  const std::string run =
+      "train --dataset=imagefolder --data=squares --batch_size=2 --steps=1 --workers=1 --output=run ";
   ExpectSuccess(Run(run + "--model=resnet18 --width=4 --image_size=64 --suffix=a"),
-                {"images of 32 x 32 are enlarged to 64 x 64; --image_size=32 takes"});
-  EXPECT_THAT(Run(run + "--model=resnet18 --width=4 --image_size=32 --suffix=b").output, Not(HasSubstr("enlarged")));
+                {"images of 16 x 16 are enlarged to 64 x 64; --image_size=16 takes"});
+  // As they are, and of a model whose patches would have to be smaller.
+  for (const std::string model :
+       {"resnet18 --width=4 --image_size=16 --suffix=b", "vit_micro --image_size=56 --suffix=c"}) {
+    EXPECT_THAT(Run(run + "--model=" + model).output, AllOf(HasSubstr("trained 1 update"), Not(HasSubstr("enlarged"))));
+  }
 }
 
 TEST_F(RecipeSettings, WhatWasSavedBeforeAnUpdateThatIsNotFiniteStays) {

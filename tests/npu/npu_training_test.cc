@@ -75,6 +75,15 @@ TEST_F(NpuTraining, HalfPrecisionTrainsWithoutFallbacks) {
                 {"0 fallbacks"});
 }
 
+// What a bare --amp means is the device's to say, once: a run that began here goes on elsewhere in the same precision.
+TEST_F(NpuTraining, ABareAmpIsSavedAsTheDeviceUnderstoodIt) {
+  const std::string half = "fp16 (O2), norms in fp32, fp32 master weights, loss scale 1024";
+  ExpectSuccess(Run(Common("mlp") + " --amp --keep_batchnorm_fp32 --device=npu --save_every=2"), {half});
+  ExpectSuccess(Run("train --resume=run/mlp/shapes/a/run --steps=6 --device=cpu"), {half});
+  // --device=auto is judged as the device that it is: O2, beside which --keep_batchnorm_fp32 says something.
+  ExpectSuccess(Run(Common("mlp") + " --amp --keep_batchnorm_fp32 --device=auto --suffix=b"), {half, "npu device"});
+}
+
 TEST_F(NpuTraining, SubgraphsOfAVitRunThroughRegions) {
   const CommandResult plan = Run("explain --model=vit_tiny --image_size=32 --batch_size=2 --device=npu");
   ExpectSuccess(plan, {"regions compiled whole by the plugin: 24", "fallbacks to the reference plugin: none"});
