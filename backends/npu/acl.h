@@ -183,9 +183,14 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
   OPERATOR(ThresholdBackward, const aclTensor* gradOutput, const aclTensor* self, const aclScalar* threshold,          \
            aclTensor* out)                                                                                             \
   /* nn activation/threshold_grad_v2_d */                                                                              \
-  OPERATOR(Cast, const aclTensor* self, aclDataType dtype, aclTensor* out) /* math math/cast */                        \
-  OPERATOR(InplaceCopy, aclTensor* selfRef, const aclTensor* src)          /* math conversion/view_copy */             \
-  OPERATOR(InplaceFillScalar, aclTensor* selfRef, const aclScalar* value)  /* math conversion/fill */                  \
+  OPERATOR(Cast, const aclTensor* self, aclDataType dtype, aclTensor* out)                 /* math math/cast */        \
+  OPERATOR(RightShift, const aclTensor* input, const aclTensor* shiftBits, aclTensor* out) /* math math/right_shift */ \
+  OPERATOR(BitwiseAndTensor, const aclTensor* self, const aclTensor* other,                                            \
+           aclTensor* out) /* math math/bitwise_and */                                                                 \
+  OPERATOR(BitwiseXorTensor, const aclTensor* self, const aclTensor* other,                                            \
+           aclTensor* out)                                                /* math math/bitwise_xor */                  \
+  OPERATOR(InplaceCopy, aclTensor* selfRef, const aclTensor* src)         /* math conversion/view_copy */              \
+  OPERATOR(InplaceFillScalar, aclTensor* selfRef, const aclScalar* value) /* math conversion/fill */                   \
   OPERATOR(Clamp, const aclTensor* self, const aclScalar* clipValueMin, const aclScalar* clipValueMax, aclTensor* out) \
   /* math conversion/clip_by_value_v2 */                                                                               \
   OPERATOR(ReduceSum, const aclTensor* self, const aclIntArray* dims, bool keepDims, aclDataType dtype,                \

@@ -44,6 +44,11 @@ std::string ToText(const Dims& dims) {
   return text + ")";
 }
 
+template <typename T>
+std::string BytesOf(const std::vector<T>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
 bool IsFloat(aclDataType dtype) { return dtype == ACL_FLOAT || dtype == ACL_BF16 || dtype == ACL_FLOAT16; }
 
 }  // namespace
@@ -216,11 +221,11 @@ Operand Sequence::Scratch(aclDataType dtype, const Dims& dims) {
   return operand;
 }
 
-Operand Sequence::ConstantOf(const std::string& bytes, aclDataType dtype, int64_t count) {
+Operand Sequence::ConstantOf(const std::string& bytes, aclDataType dtype, size_t count) {
   Operand operand;
   operand.home = Operand::kConstant;
   operand.dtype = dtype;
-  operand.dims = {count};
+  operand.dims = {static_cast<int64_t>(count)};
   operand.strides = {1};
   sy_error error{SY_HEADER(sy_error)};
   if (const sy_status status = device_.Constant(bytes, &operand.address, &error); status != SY_OK)
@@ -231,13 +236,15 @@ Operand Sequence::ConstantOf(const std::string& bytes, aclDataType dtype, int64_
 Operand Sequence::Constant(float value) { return Constant(std::vector<float>{value}); }
 
 Operand Sequence::Constant(const std::vector<float>& values) {
-  return ConstantOf(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)), ACL_FLOAT,
-                    static_cast<int64_t>(values.size()));
+  return ConstantOf(BytesOf(values), ACL_FLOAT, values.size());
 }
 
 Operand Sequence::Constant(const std::vector<int32_t>& values) {
-  return ConstantOf(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int32_t)),
-                    ACL_INT32, static_cast<int64_t>(values.size()));
+  return ConstantOf(BytesOf(values), ACL_INT32, values.size());
+}
+
+Operand Sequence::Constant(const std::vector<int64_t>& values) {
+  return ConstantOf(BytesOf(values), ACL_INT64, values.size());
 }
 
 Operand Sequence::Indices(int64_t count) {

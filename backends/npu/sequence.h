@@ -142,6 +142,7 @@ class Sequence {
   Operand Constant(float value);                       // f32 (1)
   Operand Constant(const std::vector<float>& values);  // f32
   Operand Constant(const std::vector<int32_t>& values);
+  Operand Constant(const std::vector<int64_t>& values);
   Operand Indices(int64_t count);  // i32 (count): 0, 1, 2 …
 
   // f32, converted if need be.
@@ -208,7 +209,7 @@ class Sequence {
 
  private:
   static Dims BroadcastDims(const Operand& a, const Operand& b);
-  Operand ConstantOf(const std::string& bytes, aclDataType dtype, int64_t count);
+  Operand ConstantOf(const std::string& bytes, aclDataType dtype, size_t count);
   void Fail(sy_status status, const std::string& message);
 
   sy_device& device_;

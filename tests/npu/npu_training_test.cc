@@ -94,7 +94,22 @@ TEST_F(NpuTraining, DeviceIdsMustBeAdjacent) {
 }
 
 TEST_F(NpuTraining, WhatTheDeviceLacksIsListedWhereFallbacksAreForbidden) {
-  ExpectRefused(Run(Common("vit_tiny") + " --image_size=32 --dropout=0.1 --device=npu"), {"dropout", "max_fallback"});
+  setenv("SWITCHYARD_NPU_SIMULATOR_REFUSES", "aclnnRightShift", 1);
+  const CommandResult refused = Run(Common("vit_tiny") + " --image_size=32 --dropout=0.1 --device=npu");
+  unsetenv("SWITCHYARD_NPU_SIMULATOR_REFUSES");
+  ExpectRefused(refused, {"dropout", "max_fallback"});
+}
+
+TEST_F(NpuTraining, AViTWithDropoutHasTheLossesOfTheCpu) {
+  const std::string arguments = Common("vit_tiny") +
+                                " --image_size=32 --classes=10 --dropout=0.1 --drop_path=0.2 --steps=3 --lr=0.001 "
+                                "--warmup=0 --suffix=";
+  ExpectSuccess(Run(arguments + "npu --device=npu"), {"0 fallbacks"});
+  ExpectSuccess(Run(arguments + "cpu --device=cpu"));
+  const std::vector<double> found = ranks::LossesOf(In("run"), "npu"), expected = ranks::LossesOf(In("run"), "cpu");
+  ASSERT_EQ(expected.size(), 3u);
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-3 * expected[i]) << "update " << i;
 }
 
 TEST_F(NpuTraining, WithoutARuntimeDoctorSaysWhatWasLookedFor) {

@@ -114,7 +114,6 @@ NPU_EXPORT aclnnStatus aclnnGeluV2GetWorkspaceSize(const aclTensor* x, int64_t a
     return Binary<T>(                                                                                                 \
         "aclnn" #name, self, other, out, [](T a, T b) { return expression; }, workspaceSize, executor);               \
   }
-SIMULATE_BINARY(Mul, float, a* b)
 SIMULATE_BINARY(Div, float, a / b)
 SIMULATE_BINARY(Maximum, float, Larger(a, b))
 SIMULATE_BINARY(Minimum, float, Smaller(a, b))
@@ -123,8 +122,21 @@ SIMULATE_BINARY(LtTensor, double, a < b)
 SIMULATE_BINARY(LeTensor, double, a <= b)
 SIMULATE_BINARY(EqTensor, double, a == b)
 
+NPU_EXPORT aclnnStatus aclnnMulGetWorkspaceSize(const aclTensor* self, const aclTensor* other, aclTensor* out,
+                                                uint64_t* workspaceSize, aclOpExecutor** executor) {
+  if (self != nullptr && self->dtype == ACL_INT64)
+    return IntegerBinary(
+        "aclnnMul", self, other, out, [](int64_t a, int64_t b) { return a * b; }, workspaceSize, executor);
+  return Binary<float>(
+      "aclnnMul", self, other, out, [](float a, float b) { return a * b; }, workspaceSize, executor);
+}
 NPU_EXPORT aclnnStatus aclnnAddGetWorkspaceSize(const aclTensor* self, const aclTensor* other, const aclScalar* alpha,
                                                 aclTensor* out, uint64_t* workspaceSize, aclOpExecutor** executor) {
+  if (self != nullptr && self->dtype == ACL_INT64) {
+    if (alpha->value != 1) return Fail(kInvalid, "aclnnAdd: simulated on INT64 with alpha 1");
+    return IntegerBinary(
+        "aclnnAdd", self, other, out, [](int64_t a, int64_t b) { return a + b; }, workspaceSize, executor);
+  }
   const auto factor = static_cast<float>(alpha->value);
   return Binary<float>(
       "aclnnAdd", self, other, out, [factor](float a, float b) { return a + factor * b; }, workspaceSize, executor);

@@ -71,7 +71,8 @@ NPU_EXPORT aclnnStatus aclnnInplaceCopyGetWorkspaceSize(aclTensor* selfRef, cons
 NPU_EXPORT aclnnStatus aclnnCastGetWorkspaceSize(const aclTensor* self, aclDataType dtype, aclTensor* out,
                                                  uint64_t* workspaceSize, aclOpExecutor** executor) {
   Planner plan("aclnnCast");
-  plan.Takes({self, out});
+  plan.Known({self, out});
+  if (plan.ok()) plan.Need(self->dtype != ACL_DOUBLE && out->dtype != ACL_DOUBLE, "DOUBLE is not simulated");
   if (plan.ok()) plan.Shape(out, self->dims).Need(out->dtype == dtype, "out is not of the dtype asked for");
   if (!plan.ok()) return plan.code();
   return plan.Give([to = *out, from = *self] { return Convert("aclnnCast", to, from); }, 0, workspaceSize, executor);

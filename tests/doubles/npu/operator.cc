@@ -105,6 +105,8 @@ double ReadElement(const char* address, aclDataType dtype) {
       return static_cast<double>(as(float{}));
     case ACL_INT32:
       return static_cast<double>(as(int32_t{}));
+    case ACL_INT64:
+      return static_cast<double>(as(int64_t{}));
     case ACL_UINT8:
     case ACL_BOOL:
       return static_cast<double>(as(uint8_t{}));
@@ -120,6 +122,8 @@ void WriteElement(char* address, aclDataType dtype, double value) {
       return put(static_cast<float>(value));
     case ACL_INT32:
       return put(static_cast<int32_t>(std::isnan(value) ? 0 : std::clamp(value, -2147483648.0, 2147483647.0)));
+    case ACL_INT64:
+      return put(static_cast<int64_t>(value));
     case ACL_BOOL:
       return put(static_cast<uint8_t>(value != 0));
     case ACL_UINT8:
@@ -186,15 +190,27 @@ Planner& Planner::Need(bool condition, const std::string& complaint) {
   return *this;
 }
 
-Planner& Planner::Takes(std::initializer_list<const aclTensor*> tensors) {
+Planner::Planner(const char* name) : name_(name) {
+  const char* refused = std::getenv("SWITCHYARD_NPU_SIMULATOR_REFUSES");
+  Need(refused == nullptr || std::string(refused) != name, "this product does not have it");
+}
+
+Planner& Planner::Known(std::initializer_list<const aclTensor*> tensors) {
   for (const aclTensor* tensor : tensors) {
     if (!ok()) break;
     if (tensor == nullptr) {
       code_ = Fail(kNullPointer, std::string(name_) + ": a tensor is null");
       break;
     }
-    Need(tensor->dtype != ACL_INT64 && tensor->dtype != ACL_DOUBLE, "64-bit elements are not supported");
     Need(!tensor->dims.empty() && tensor->dims.size() <= 8, "1 to 8 axes are supported");
+  }
+  return *this;
+}
+
+Planner& Planner::Takes(std::initializer_list<const aclTensor*> tensors) {
+  Known(tensors);
+  for (const aclTensor* tensor : tensors) {
+    if (ok()) Need(tensor->dtype != ACL_INT64 && tensor->dtype != ACL_DOUBLE, "64-bit elements are not supported");
   }
   return *this;
 }

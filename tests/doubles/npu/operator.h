@@ -85,8 +85,10 @@ Outcome LostMemory(const char* name);
 // The first phase of an operator: collects complaints, then hands out an executor.
 class Planner {
  public:
-  explicit Planner(const char* name) : name_(name) {}
-  // Null, f64 and int64 operands are refused, and more than 8 axes.
+  explicit Planner(const char* name);
+  // Null operands are refused, and more than 8 axes.
+  Planner& Known(std::initializer_list<const aclTensor*> tensors);
+  // The same, and f64 and int64.
   Planner& Takes(std::initializer_list<const aclTensor*> tensors);
   Planner& Floats(std::initializer_list<const aclTensor*> tensors);
   Planner& SameDtype(std::initializer_list<const aclTensor*> tensors);
@@ -100,6 +102,10 @@ class Planner {
   const char* name_;
   aclnnStatus code_ = ACL_SUCCESS;
 };
+
+// out = f(self, other) on INT64.
+aclnnStatus IntegerBinary(const char* name, const aclTensor* self, const aclTensor* other, const aclTensor* out,
+                          int64_t (*f)(int64_t, int64_t), uint64_t* workspaceSize, aclOpExecutor** executor);
 
 // c (m, n) = a (m, k) · b (k, n), row-major, in f32.
 void Multiply(const float* a, const float* b, float* c, int64_t m, int64_t k, int64_t n);

@@ -7,7 +7,8 @@
 //   repeatable; there are no 64-bit labels or indices, and no f64.
 // Environment: SWITCHYARD_NPU_SIMULATOR_DEVICES (8, the most), _MEMORY (bytes of each, 2 GiB), _DELAY_US (before each
 // task, 20), _FAIL_AT (the n-th task of the process fails; never), _ONCE (the operator, such as aclnnReduceSum, that
-// cannot be made repeatable; none). Thread-safe as the real one: a stream is fed by one thread at a time.
+// cannot be made repeatable; none), _REFUSES (the operator that this product lacks; none). Thread-safe as the real one:
+// a stream is fed by one thread at a time.
 #pragma once
 
 #include <chrono>
