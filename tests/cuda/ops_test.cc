@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <thread>
 
 #include "core/base/random.h"
 #include "core/runtime/device/device.h"
@@ -280,6 +281,15 @@ TEST_F(CudaOps, OptimizerInSeveralChunks) {
     }
     Agree("optimizer_update", a, inputs, outputs);
   }
+}
+
+// Which has no context until cudaSetDevice, although it is told that device 0 is its own.
+TEST_F(CudaOps, AFreshThreadMultiplies) {
+  std::thread([this] {
+    sy_matmul_attributes a{};
+    a.alpha = 1;
+    Agree("matmul", a, {{{8, 16}}, {{16, 24}}}, {{{8, 24}}});
+  }).join();
 }
 
 TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
