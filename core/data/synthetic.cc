@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "core/base/random.h"
@@ -59,9 +61,50 @@ class SyntheticDataset : public Dataset {
   std::vector<uint8_t> pixels_;
 };
 
+// Volumes of (D, H, W, 1) with masks.
+class SyntheticVolumes : public Dataset {
+ public:
+  SyntheticVolumes(const DatasetOptions& options, Split split)
+      : size_(split == Split::kTrain ? (options.train_size > 0 ? options.train_size : 1'281'167)
+                                     : (options.validation_size > 0 ? options.validation_size : 50'000)) {
+    if (options.input_shape.size() == 4) std::copy_n(options.input_shape.begin(), extents_.size(), extents_.begin());
+    for (int i = 0; i < std::max(options.classes, 2); ++i) class_names_.push_back(fmt::format("class{:03}", i));
+    RandomStream random(Key(options.seed, HashName("synthetic")));
+    voxels_.resize(static_cast<size_t>(extents_[0] * extents_[1] * extents_[2]));
+    for (uint8_t& voxel : voxels_) voxel = static_cast<uint8_t>(random.Next32() >> 24);
+  }
+
+  std::string name() const override { return "synthetic"; }
+  int64_t size() const override { return size_; }
+  int channels() const override { return 1; }
+  const std::vector<std::string>& class_names() const override { return class_names_; }
+  Content content() const override { return Content::kMaskedVolumes; }
+  Augmentation augmentation() const override { return Augmentation::kNone; }
+
+  // The same intensities in another order for each of a few samples, and the class that an intensity says.
+  Status Read(int64_t index, Sample* sample) const override {
+    Volume& v = sample->volume;
+    v.depth = extents_[0], v.height = extents_[1], v.width = extents_[2];
+    v.voxels.assign(voxels_.begin(), voxels_.end());
+    const auto shift = static_cast<size_t>(index) % std::min(kDistinctImages, v.voxels.size());
+    std::rotate(v.voxels.begin(), v.voxels.begin() + static_cast<ptrdiff_t>(shift), v.voxels.end());
+    sample->voxels.resize(v.voxels.size());
+    for (size_t i = 0; i < v.voxels.size(); ++i)
+      sample->voxels[i] = static_cast<uint8_t>(static_cast<size_t>(v.voxels[i]) % class_names_.size());
+    return OkStatus();
+  }
+
+ private:
+  std::array<int64_t, 3> extents_ = {64, 64, 64};
+  int64_t size_;
+  std::vector<std::string> class_names_;
+  std::vector<uint8_t> voxels_;
+};
+
 }  // namespace
 
 std::unique_ptr<Dataset> MakeSynthetic(const DatasetOptions& options, Split split) {
+  if (options.content == Content::kMaskedVolumes) return std::make_unique<SyntheticVolumes>(options, split);
   return std::make_unique<SyntheticDataset>(options, split);
 }
 

@@ -101,12 +101,10 @@ StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loa
   return result;
 }
 
-Status PredictSamples(Engine& engine, const Task& task, Loader& batches, int64_t samples, ReadPrediction read) {
-  int64_t index = 0;
-  return ForEachSample(engine, batches, false, {task.prediction()}, [&](int64_t, std::span<const void* const> rows) {
-    if (index >= samples) return OkStatus();
-    return read(index++, rows.empty() ? Prediction() : task.Predict(rows[0]));
-  });
+Status PredictSamples(Engine& engine, const Task& task, Loader& batches, ReadPrediction read) {
+  const auto predicting = task.Predicting(batches.source(), read);
+  return ForEachSample(engine, batches, false, {task.prediction()},
+                       [&](int64_t index, std::span<const void* const> rows) { return predicting->Add(index, rows); });
 }
 
 }  // namespace switchyard

@@ -6,7 +6,6 @@
 #include "core/data/loader.h"
 #include "core/train/engine.h"
 #include "core/train/task.h"
-#include "core/train/trainer.h"
 
 namespace switchyard {
 
@@ -14,7 +13,7 @@ namespace switchyard {
 // averaged: of the averaged weights.
 StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loader& batches, bool averaged = false);
 
-// Called with what the task predicts for each of the first `samples` samples, in order; an error ends it. One rank.
-Status PredictSamples(Engine& engine, const Task& task, Loader& batches, int64_t samples, ReadPrediction read);
+// Calls `read` with what the task predicts for each sample, in order; an error ends it. One rank.
+Status PredictSamples(Engine& engine, const Task& task, Loader& batches, ReadPrediction read);
 
 }  // namespace switchyard

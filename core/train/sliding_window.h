@@ -32,7 +32,7 @@ class SlidingWindow {
 uint8_t ClassOf(std::span<const float> logits);
 
 // What a segmentation's evaluation adds up, over places of any shape: for the loss (SegmentationLoss) Σ CE, Σ places,
-// and by class Σ p·t and Σ (p + t); then how often each class (row) was taken for each (column), with
+// and by class Σ p·t and Σ (p + t); then how often each class was taken for each (confusion.h), with
 // 2 classes where there is one logit. kIgnoredClass counts nowhere.
 struct SegmentationSums {
   int classes = 1;  // of the logits

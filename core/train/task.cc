@@ -19,7 +19,23 @@ class SampleCounter : public Collector {
   int64_t* const count_;
 };
 
+class SamplePredictor : public Collector {
+ public:
+  SamplePredictor(const Task& task, ReadPrediction read) : task_(task), read_(read) {}
+  Status Add(int64_t index, std::span<const void* const> rows) override {
+    return read_(index, rows.empty() ? Prediction() : task_.Predict(rows[0]));
+  }
+
+ private:
+  const Task& task_;
+  const ReadPrediction read_;
+};
+
 }  // namespace
+
+std::unique_ptr<Collector> Task::Predicting(const SampleSource&, ReadPrediction read) const {
+  return std::make_unique<SamplePredictor>(*this, read);
+}
 
 std::unique_ptr<Collector> Task::Counting(const SampleSource&, std::span<double> sums, int64_t* count) const {
   return std::make_unique<SampleCounter>(*this, sums, count);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "core/data/dataset.h"
 #include "core/data/samples.h"
 #include "core/parallel/program.h"
@@ -47,9 +48,10 @@ struct EvaluationResult {
 // What a task predicts for a sample; all of it empty where the sample could not be read.
 struct Prediction {
   std::vector<double> probabilities;  // of each class
-  std::vector<uint8_t> classes;       // of each place of a sample
+  std::vector<uint8_t> classes;       // of each place of a sample, or of a whole
   std::vector<float> scores;          // (places of the model's input, classes): the larger, the likelier
 };
+using ReadPrediction = absl::FunctionRef<Status(int64_t index, const Prediction& prediction)>;
 
 // "loss 0.1234, top-1 12.34 %", in the order of `metrics`; 0 for what is not there.
 std::string Text(const std::vector<Metric>& metrics, const EvaluationResult& result);
@@ -96,6 +98,9 @@ class Task {
   // Prediction: an output and what its row says about a sample.
   virtual std::string prediction() const = 0;
   virtual Prediction Predict(const void* row) const = 0;
+  // What calls `read` with each sample's prediction, by Predict. A task whose samples are parts of wholes has its own,
+  // which predicts for wholes. samples: as Samples made them; they and `read` outlive it.
+  virtual std::unique_ptr<Collector> Predicting(const SampleSource& samples, ReadPrediction read) const;
 
   // What a checkpoint's record keeps of the task, and whether a run on `train` may go on from it: InvalidArgument says
   // what differs. folder: of the checkpoint, for the message.

@@ -167,7 +167,7 @@ StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
 
 Status Trainer::Predict(const Dataset& dataset, ReadPrediction read) {
   SY_ASSIGN_OR_RETURN(const auto loader, impl_->EvaluationLoader(dataset));
-  return PredictSamples(impl_->engine, *impl_->task, *loader, dataset.size(), read);
+  return PredictSamples(impl_->engine, *impl_->task, *loader, read);
 }
 
 StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std::byte>> tensors) {

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "core/data/dataset.h"
 #include "core/graph/host_tensor.h"
 #include "core/optim/schedule.h"
@@ -34,8 +33,6 @@ struct TrainingResult {
   bool interrupted = false;     // by SIGTERM or SIGUSR1; a checkpoint was saved
   int64_t skipped_updates = 0;  // their gradients were not finite, and --on_nonfinite=skip
 };
-
-using ReadPrediction = absl::FunctionRef<Status(int64_t index, const Prediction& prediction)>;
 
 class Trainer {
  public:

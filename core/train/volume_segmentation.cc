@@ -4,6 +4,7 @@
 
 #include "core/graph/ops/pointwise.h"
 #include "core/parallel/mesh.h"
+#include "core/train/confusion.h"
 #include "core/train/sliding_window.h"
 
 namespace switchyard {
@@ -11,17 +12,11 @@ namespace {
 
 SegmentationSums SumsOf(const VolumeSegmentationOptions& o) { return {o.classes, o.loss.sigmoid}; }
 
-// Of class c, from how often each class (row) was taken for each (column): what both say over what either says, counted
-// once (IoU) or twice (Dice). None where neither says it.
-struct Agreement {
-  double dice = 0, iou = 0;
-};
-std::optional<Agreement> AgreementOn(std::span<const double> confusion, int classes, int c) {
-  double said = 0;
-  const auto at = [&](int truth, int taken) { return confusion[static_cast<size_t>(truth * classes + taken)]; };
-  for (int i = 0; i < classes; ++i) said += at(c, i) + at(i, c);
-  if (said == 0) return std::nullopt;
-  return Agreement{2 * at(c, c) / said, at(c, c) / (said - at(c, c))};
+std::vector<uint8_t> ClassesOf(std::span<const float> logits, int classes) {
+  const auto width = static_cast<size_t>(classes);
+  std::vector<uint8_t> taken(logits.size() / width);
+  for (size_t i = 0; i < taken.size(); ++i) taken[i] = ClassOf(logits.subspan(i * width, width));
+  return taken;
 }
 
 // Puts the windows of each volume together and hands over the volume's logits.
@@ -147,18 +142,48 @@ std::unique_ptr<Collector> VolumeSegmentation::Counting(const SampleSource& samp
 
 std::vector<double> VolumeSegmentation::Metrics(std::span<const double> sums, int64_t) const {
   const SegmentationSums counts = SumsOf(options_);
-  const std::span<const double> confusion = counts.Confusion(sums);
+  const auto classes = static_cast<size_t>(counts.told_apart());
   double dice = 0, iou = 0;
   int there = 0;
-  for (int c = 1; c < counts.told_apart(); ++c) {
-    const auto own = AgreementOn(confusion, counts.told_apart(), c);
+  for (size_t c = 1; c < classes; ++c) {
+    const auto own = Dice(counts.Confusion(sums), classes, c);
     if (!own) continue;
-    dice += own->dice;
-    iou += own->iou;
+    dice += *own;
+    iou += *IoU(counts.Confusion(sums), classes, c);
     ++there;
   }
   const double share = 1.0 / std::max(there, 1);
   return {counts.Loss(sums, options_.loss.entropy_weight, options_.loss.dice_weight), dice * share, iou * share};
+}
+
+nlohmann::ordered_json VolumeSegmentation::ByClass(std::span<const double> sums) const {
+  const std::span<const double> confusion = SumsOf(options_).Confusion(sums);
+  const auto classes = static_cast<size_t>(SumsOf(options_).told_apart());
+  const auto number = [](const std::optional<double>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json by_class = nlohmann::ordered_json::array();
+  for (size_t c = 0; c < classes; ++c) {
+    nlohmann::ordered_json& own = by_class.emplace_back(nlohmann::ordered_json::object());
+    if (options_.classes == 1) own["class"] = c == 0 ? "background" : "foreground";
+    own["dice"] = number(Dice(confusion, classes, c));
+    own["iou"] = number(IoU(confusion, classes, c));
+    own["voxels"] = static_cast<int64_t>(Total(confusion.subspan(c * classes, classes)));
+  }
+  return by_class;
+}
+
+Prediction VolumeSegmentation::Predict(const void* row) const {
+  const auto logits = static_cast<size_t>(VoxelsOf(options_.transform.patch) * options_.classes);
+  return {{}, ClassesOf({static_cast<const float*>(row), logits}, options_.classes)};
+}
+
+std::unique_ptr<Collector> VolumeSegmentation::Predicting(const SampleSource& samples, ReadPrediction read) const {
+  return std::make_unique<VolumeCollector>(
+      dynamic_cast<const VolumeWindows&>(samples), options_,
+      [classes = options_.classes, read](int64_t volume, const Sample* sample, std::span<const float> logits) {
+        return read(volume, sample == nullptr ? Prediction() : Prediction{{}, ClassesOf(logits, classes)});
+      });
 }
 
 StatusOr<nlohmann::json> VolumeSegmentation::Record(const Dataset& train) const {

@@ -37,7 +37,8 @@ class VolumeSegmentation : public Task {
   Workload workload() const override;
 
   // "loss", as training has it, over all volumes together; "dice" and "iou", the means over the classes but the
-  // background, and of several classes "dice_<class>": of counts of voxels over all volumes together.
+  // background: of counts of voxels over all volumes together. By class: "dice", "iou" and "voxels", with one logit of
+  // the background and the foreground.
   std::vector<Metric> metrics() const override;
   std::vector<std::string> outputs() const override { return {"eval_logits"}; }
   int sums() const override;
@@ -45,11 +46,13 @@ class VolumeSegmentation : public Task {
   std::unique_ptr<Collector> Counting(const SampleSource& samples, std::span<double> sums,
                                       int64_t* count) const override;
   std::vector<double> Metrics(std::span<const double> sums, int64_t count) const override;
+  nlohmann::ordered_json ByClass(std::span<const double> sums) const override;
   Metric best() const override { return metrics()[1]; }
   bool Better(double value, double than) const override { return value > than; }
 
   std::string prediction() const override { return "eval_logits"; }
-  Prediction Predict(const void*) const override { return {}; }
+  Prediction Predict(const void* row) const override;  // of one window; volumes are predicted by
+  std::unique_ptr<Collector> Predicting(const SampleSource& samples, ReadPrediction read) const override;
 
   StatusOr<nlohmann::json> Record(const Dataset& train) const override;
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;

@@ -106,10 +106,70 @@ TEST_F(VolumeRuns, LearnOnTwoRanksGoOnBitForBitAndAreEvaluatedAlikeOnAny) {
   EXPECT_GT(Evaluated(run_, 1, "--window_weights=gaussian --overlap=0.5").value("dice", 0.0), 0.8);
 }
 
+// .npy in Fortran order, big-endian: what is written has both, too.
+Bytes BigEndianNpy(const std::vector<uint8_t>& values, const std::string& shape) {
+  std::string text = "{'descr': '>i2', 'fortran_order': True, 'shape': " + shape + ", }";
+  text.resize(117, ' ');
+  Bytes bytes = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, 118, 0};
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  bytes.push_back('\n');
+  for (const uint8_t value : values) bytes.insert(bytes.end(), {0, value});
+  return bytes;
+}
+
+TEST_F(VolumeRuns, PredictWritesMasksInTheFormatThatCameIn) {
+  WriteData(2);
+  ExpectSuccess(Run(Training("--epochs=30")));
+  const Boxes boxes(1, 2);
+  std::vector<uint8_t> first_fastest(boxes.images.size());
+  for (uint32_t d = 0; d < kDepth; ++d) {
+    for (uint32_t h = 0; h < kHeight; ++h) {
+      for (uint32_t w = 0; w < kWidth; ++w)
+        first_fastest[d + kDepth * (h + kHeight * w)] = boxes.images[(d * kHeight + h) * kWidth + w];
+    }
+  }
+  folder_.Write("volumes/a.npy", BigEndianNpy(first_fastest, "(8, 12, 10)"));
+  folder_.Write("volumes/b.npy", BigEndianNpy({1, 2, 3, 4, 5, 6}, "(1, 2, 3)"));
+  const std::string predict = "predict --device=cpu --checkpoint=" + run_ + " ";
+  ExpectSuccess(Run(predict + "volumes"), {"volumes/a.npy -> volumes/a_mask.npy: background 8", "b_mask.npy"});
+  const auto mask = ReadVolume(In("volumes/a_mask.npy"));
+  ASSERT_TRUE(mask.ok()) << Message(mask.status());
+  EXPECT_EQ(mask->stored, VoxelType::kU8);
+  EXPECT_TRUE(mask->first_fastest);
+  int right = 0;
+  for (size_t i = 0; i < boxes.labels.size(); ++i) right += mask->voxels[i] == boxes.labels[i];
+  EXPECT_GT(right, 0.9 * static_cast<double>(boxes.labels.size()));
+  const auto small = ReadVolume(In("volumes/b_mask.npy"));
+  ASSERT_TRUE(small.ok()) << Message(small.status());
+  EXPECT_EQ(small->voxels.size(), 6u) << "smaller than a window";
+
+  // Elsewhere, and masks of before are no volumes.
+  const CommandResult json = Run(predict + "volumes --output=masks --json");
+  ExpectSuccess(json);
+  EXPECT_EQ(nlohmann::json::parse(json.output, nullptr, false).size(), 2u) << json.output;
+  EXPECT_TRUE(Text("masks/a_mask.npy") == Text("volumes/a_mask.npy"));
+  folder_.Write("volumes/c.npy", {1, 2, 3});
+  ExpectRefused(Run(predict + "volumes/c.npy"), {"volumes/c.npy", "NIfTI"});
+  ExpectRefused(Run(predict + "volumes/a.npy volumes/../volumes/a.npy --output=masks"), {"masks/a_mask.npy"});
+  ExpectRefused(Run(predict + "data"), {"no volume in this folder", ".nii.gz"});
+}
+
+TEST_F(VolumeRuns, AreTimedOnMadeUpData) {
+  ExpectSuccess(
+      Run("bench --model=unet3d --patch_size=8,8,8 --width=2 --levels=2 --batch_size=2 --steps=2 --device=cpu"),
+      {"images/s"});
+}
+
 TEST_F(VolumeRuns, TellSeveralClassesApart) {
   WriteData(3);
   ExpectSuccess(Run(Training("--classes=3 --width=6 --epochs=30")));
   const nlohmann::json result = Evaluated(run_, 1);
+  ASSERT_EQ(result["by_class"].size(), 3u);
+  EXPECT_NEAR((result["by_class"][1].value("dice", 0.0) + result["by_class"][2].value("dice", 0.0)) / 2,
+              result.value("dice", 1.0), 1e-12);
+  EXPECT_EQ(result["by_class"][0].value("voxels", 0) + result["by_class"][1].value("voxels", 0) +
+                result["by_class"][2].value("voxels", 0),
+            5 * 8 * 12 * 10);
   EXPECT_GT(result.value("dice", 0.0), 0.5) << result;
   ExpectRefused(Run(Training("--classes=2")), {"--classes=2", "has 3 classes"});
   ExpectRefused(Run(Training("--loss=dice_ce")), {"--loss=dice_ce", "--classes=1"});

@@ -14,6 +14,7 @@
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/in_world.h"
 #include "tools/switchyard/predict_masks.h"
+#include "tools/switchyard/predict_volumes.h"
 #include "tools/switchyard/trained_model.h"
 
 namespace switchyard {
@@ -53,8 +54,13 @@ class FileList : public Dataset {
   const Content content_;
 };
 
-// The images in a folder and the folders below it, by path. Links to folders are not followed, hidden ones left out,
-// and of masks what this command wrote itself.
+bool IsInput(const std::string& name, Content content) {
+  if (content == Content::kMaskedVolumes) return IsVolumeName(name) && !IsVolumeMaskName(name);
+  return IsImageName(name) && !(content == Content::kMaskedImages && IsMaskFile(name));
+}
+
+// The images, or volumes, in a folder and the folders below it, by path. Links to folders are not followed, hidden ones
+// left out, and of masks what this command wrote itself.
 Status AddFolder(const std::string& folder, Content content, std::vector<std::string>* files) {
   std::vector<std::string> found;
   int64_t others = 0;
@@ -64,7 +70,7 @@ Status AddFolder(const std::string& folder, Content content, std::vector<std::st
     const std::string name = at->path().filename().string();
     if (at->is_directory(ignored)) {
       if (name.starts_with(".")) at.disable_recursion_pending();
-    } else if (IsImageName(name) && !(content == Content::kMaskedImages && IsMaskFile(name))) {
+    } else if (IsInput(name, content)) {
       found.push_back(at->path().string());
     } else {
       ++others;
@@ -72,7 +78,9 @@ Status AddFolder(const std::string& folder, Content content, std::vector<std::st
   }
   if (error) return NotFound("{}: cannot list the folder: {}", folder, error.message());
   if (found.empty()) {
-    return NotFound("{}: no image in this folder or below it: expected .jpg, .jpeg or .png files, found {}", folder,
+    const bool volumes = content == Content::kMaskedVolumes;
+    return NotFound("{}: no {} in this folder or below it: expected {} files, found {}", folder,
+                    volumes ? "volume" : "image", volumes ? ".nii, .nii.gz or .npy" : ".jpg, .jpeg or .png",
                     others == 0 ? "no file" : fmt::format("{} other file{}", others, others > 1 ? "s" : ""));
   }
   std::sort(found.begin(), found.end());
@@ -122,11 +130,20 @@ void PrintLine(const std::string& file, const nlohmann::ordered_json& classes, c
   fmt::print("{}:{}\n", Printable(file, 4096), text.empty() ? " cannot be read" : text);
 }
 
+// Where masks go; "": beside what they are of. A run's own output folder is another matter: only the flag says it.
+std::string MaskFolderOf(const CommandLine& line) {
+  if (!line.settings.Has("output") || line.settings.OriginOf("output") != Origin::kFlag) return "";
+  return *line.settings.Get<std::string>("output");
+}
+
+VolumeFilesOptions VolumeOptionsOf(const CommandLine& line, const TrainedModel& model) {
+  const bool foreground = model.setup.resolved.classes == 1;
+  return {MaskFolderOf(line), foreground ? std::vector<std::string>{"background", "foreground"} : model.classes};
+}
+
 MaskFilesOptions MaskOptionsOf(const CommandLine& line, const TrainedModel& model) {
   MaskFilesOptions options;
-  // A run's own output folder is another matter: only the flag says where masks go.
-  if (line.settings.Has("output") && line.settings.OriginOf("output") == Origin::kFlag)
-    options.folder = *line.settings.Get<std::string>("output");
+  options.folder = MaskFolderOf(line);
   options.overlay = absl::GetFlag(FLAGS_overlay);
   options.top = absl::GetFlag(FLAGS_top);
   options.classes = model.classes;
@@ -154,12 +171,14 @@ Status PredictCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, line.settings, 1));
   if (ShowSettings(model.setup.settings, 0)) return OkStatus();
   const Content content = model.setup.resolved.info->family->data;
-  SY_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(line.positional, content));
-  const FileList list(std::move(files), model.setup.model.channels, content);
+  SY_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(line.positional, content));
+  const FileList list(files, model.setup.model.channels, content);
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world, absl::GetFlag(FLAGS_ema)));
     nlohmann::ordered_json results = nlohmann::ordered_json::array();
-    if (content == Content::kMaskedImages) {
+    if (content == Content::kMaskedVolumes) {
+      SY_ASSIGN_OR_RETURN(results, PredictVolumes(*trainer, files, VolumeOptionsOf(line, model)));
+    } else if (content == Content::kMaskedImages) {
       SY_ASSIGN_OR_RETURN(results, PredictMasks(*trainer, list, MaskOptionsOf(line, model)));
     } else {
       SY_RETURN_IF_ERROR(trainer->Predict(list, [&](int64_t i, const Prediction& prediction) {
