@@ -47,6 +47,7 @@ Value Likeliest(const Value& logits) {
 
 StatusOr<SegmentationOptions> OptionsOfSegmentation(const TrainConfig& config, const TrainableModel& model,
                                                     DType dtype) {
+  SY_RETURN_IF_ERROR(CheckForMasks(config));
   if (config.crop_ratio && *config.crop_ratio != 1)
     return InvalidArgument("--crop_ratio={}: images with masks are evaluated whole", *config.crop_ratio);
   if (model.classes > kIgnoredClass)

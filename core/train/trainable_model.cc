@@ -1,6 +1,7 @@
 #include "core/train/trainable_model.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "core/base/json.h"
 #include "core/plan/kernels.h"
@@ -20,6 +21,14 @@ StatusOr<std::vector<float>> NumbersOf(const std::string& flag, const std::vecto
 
 Shape InputShapeOf(const TrainableModel& model) {
   return model.input_shape.empty() ? Shape{model.image_size, model.image_size, model.channels} : model.input_shape;
+}
+
+Status CheckForMasks(const TrainConfig& c) {
+  const std::pair<const char*, bool> of_labelled[] = {{"mixup", c.mixup > 0}, {"cutmix", c.cutmix > 0}};
+  for (const auto& [name, given] : of_labelled) {
+    if (given) return InvalidArgument("--{} is for labelled images: masks cannot follow it; leave it out", name);
+  }
+  return OkStatus();
 }
 
 Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder) {

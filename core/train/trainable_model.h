@@ -53,6 +53,9 @@ struct TrainableModel {
 
 Shape InputShapeOf(const TrainableModel& model);
 
+// For tasks of masks: InvalidArgument where the settings ask for what only labelled images can be put through.
+Status CheckForMasks(const TrainConfig& config);
+
 // Whether the classes of a checkpoint's record are those of the data; InvalidArgument says what differs.
 Status CheckClassNames(const nlohmann::json& record, const Dataset& train, const std::string& folder);
 

@@ -65,6 +65,7 @@ StatusOr<std::unique_ptr<Task>> VolumeSegmentation::Create(const TrainConfig& c,
     return InvalidArgument("{}: a model of volumes takes (D, H, W, 1), found {}", model.name,
                            ToString(model.input_shape));
   }
+  SY_RETURN_IF_ERROR(CheckForMasks(c));
   VolumeSegmentationOptions o;
   o.batch = c.batch_size;
   o.classes = model.classes;
