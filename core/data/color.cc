@@ -12,11 +12,36 @@ uint8_t Blend(float other, float value, float factor) {
   return static_cast<uint8_t>(std::clamp(other + factor * (value - other), 0.0f, 255.0f));
 }
 
-// Blends every byte with one value, by table.
-void BlendWith(float other, float factor, Image* image) {
-  std::array<uint8_t, 256> table;
-  for (int value = 0; value < 256; ++value) table[value] = Blend(other, static_cast<float>(value), factor);
+using Table = std::array<uint8_t, 256>;
+
+// Every byte becomes value_of(byte).
+template <typename ValueOf>
+void MapBytes(const ValueOf& value_of, Image* image) {
+  Table table;
+  for (int value = 0; value < 256; ++value) table[value] = static_cast<uint8_t>(value_of(value));
   for (uint8_t& byte : image->bytes) byte = table[byte];
+}
+
+void BlendWith(float other, float factor, Image* image) {
+  MapBytes([=](int value) { return Blend(other, static_cast<float>(value), factor); }, image);
+}
+
+// Each channel through the table that table_of makes from its histogram.
+template <typename TableOf>
+void MapChannels(const TableOf& table_of, Image* image) {
+  const auto channels = static_cast<size_t>(image->channels);
+  for (size_t c = 0; c < channels; ++c) {
+    std::array<int64_t, 256> histogram = {};
+    for (size_t i = c; i < image->bytes.size(); i += channels) ++histogram[image->bytes[i]];
+    const Table table = table_of(histogram);
+    for (size_t i = c; i < image->bytes.size(); i += channels) image->bytes[i] = table[image->bytes[i]];
+  }
+}
+
+Table Identity() {
+  Table table;
+  for (int value = 0; value < 256; ++value) table[value] = static_cast<uint8_t>(value);
+  return table;
 }
 
 }  // namespace
@@ -74,6 +99,76 @@ void JitterColor(const ColorJitter& jitter, RandomStream* random, Image* image) 
     if (change == 2 && jitter.saturation > 0) AdjustSaturation(factor(jitter.saturation), image);
     if (change == 3 && jitter.hue > 0) AdjustHue(random->Uniform(-jitter.hue, jitter.hue), image);
   }
+}
+
+void AdjustSharpness(float factor, Image* image) {
+  if (image->height < 3 || image->width < 3) return;
+  thread_local Image original;
+  original = *image;
+  const auto channels = static_cast<size_t>(image->channels), row = image->width * channels;
+  for (int y = 1; y + 1 < image->height; ++y) {
+    const uint8_t *above = original.Row(y - 1), *here = original.Row(y), *below = original.Row(y + 1);
+    uint8_t* out = image->Row(y);
+    for (size_t i = channels; i < row - channels; ++i) {
+      const size_t l = i - channels, r = i + channels;
+      const int sum = above[l] + above[i] + above[r] + here[l] + 5 * here[i] + here[r] + below[l] + below[i] + below[r];
+      const int smooth = (2 * sum + 13) / 26;  // the mean of 13, rounded
+      out[i] = Blend(static_cast<float>(smooth), here[i], factor);
+    }
+  }
+}
+
+void Invert(Image* image) {
+  for (uint8_t& byte : image->bytes) byte = static_cast<uint8_t>(255 - byte);
+}
+
+void Posterize(int bits, Image* image) {
+  const int mask = 0xFF << (8 - bits);
+  for (uint8_t& byte : image->bytes) byte = static_cast<uint8_t>(byte & mask);
+}
+
+void Solarize(int threshold, Image* image) {
+  MapBytes([=](int value) { return value < threshold ? value : 255 - value; }, image);
+}
+
+void SolarizeAdd(int add, Image* image) {
+  MapBytes([=](int value) { return value < 128 ? std::min(255, value + add) : value; }, image);
+}
+
+void AutoContrast(Image* image) {
+  const auto stretch = [](const std::array<int64_t, 256>& histogram) {
+    Table table = Identity();
+    int low = 0, high = 255;
+    while (low < 255 && histogram[low] == 0) ++low;
+    while (high > 0 && histogram[high] == 0) --high;
+    if (high <= low) return table;
+    const double scale = 255.0 / (high - low), offset = -low * scale;
+    for (int value = 0; value < 256; ++value) {
+      table[value] = static_cast<uint8_t>(std::clamp(static_cast<int>(value * scale + offset), 0, 255));
+    }
+    return table;
+  };
+  MapChannels(stretch, image);
+}
+
+void Equalize(Image* image) {
+  const auto flatten = [](const std::array<int64_t, 256>& histogram) {
+    Table table = Identity();
+    int64_t pixels = 0, last = 0;  // last: how many have the greatest value
+    for (const int64_t count : histogram) {
+      pixels += count;
+      if (count != 0) last = count;
+    }
+    const int64_t step = (pixels - last) / 255;
+    if (step == 0) return table;
+    int64_t below = step / 2;
+    for (size_t value = 0; value < 256; ++value) {
+      table[value] = static_cast<uint8_t>(std::min<int64_t>(below / step, 255));
+      below += histogram[value];
+    }
+    return table;
+  };
+  MapChannels(flatten, image);
 }
 
 }  // namespace switchyard

@@ -105,14 +105,18 @@ StatusOr<Transform> Transform::Create(const TransformOptions& options) {
   SY_RETURN_IF_ERROR(CheckRange("contrast", options.contrast, 0, 10));
   SY_RETURN_IF_ERROR(CheckRange("saturation", options.saturation, 0, 10));
   SY_RETURN_IF_ERROR(CheckRange("hue", options.hue, 0, 0.5f));
+  SY_RETURN_IF_ERROR(CheckRange("erase_prob", options.erasing.probability, 0, 1));
+  SY_RETURN_IF_ERROR(CheckRange("erase_count", static_cast<float>(options.erasing.max_count), 1, 1024));
   return Transform(options);
 }
 
 Transform::Transform(const TransformOptions& options) : options_(options) {
   const EvaluationTransform& e = options_.evaluation;
+  if (options_.filters.empty()) options_.filters = {e.interpolation};
   for (int c = 0; c < e.channels; ++c) {
-    const float mean = e.mean[e.mean.size() == 1 ? 0 : static_cast<size_t>(c)];
-    const float std = e.std[e.std.size() == 1 ? 0 : static_cast<size_t>(c)];
+    const float mean = mean_.emplace_back(e.mean[e.mean.size() == 1 ? 0 : static_cast<size_t>(c)]);
+    const float std = std_.emplace_back(e.std[e.std.size() == 1 ? 0 : static_cast<size_t>(c)]);
+    mean_bytes_.push_back(static_cast<uint8_t>(std::clamp(std::nearbyint(mean * 255), 0.0f, 255.0f)));
     auto& table = normalized_.emplace_back();
     for (int value = 0; value < 256; ++value) {
       table[static_cast<size_t>(value)] = (static_cast<float>(value) / 255.0f - mean) / std;
@@ -129,6 +133,11 @@ const Image& Transform::Prepare(int64_t epoch, int64_t index, Image* image, bool
   ConvertChannels(e.channels, image);
   Image* result = &resized;
   *mirrored = false;
+  Interpolation filter = e.interpolation;
+  if (random_geometry) filter = options_.filters[0];
+  if (random_geometry && options_.filters.size() > 1) {
+    filter = options_.filters[random.Below(static_cast<uint32_t>(options_.filters.size()))];
+  }
   if (!random_geometry && e.resize == 0) {
     Resize(Whole(*image), side, side, e.interpolation, &resized);
   } else if (!random_geometry) {
@@ -136,10 +145,10 @@ const Image& Transform::Prepare(int64_t epoch, int64_t index, Image* image, bool
     CenterCrop(resized, side, &cropped);
     result = &cropped;
   } else if (options_.augmentation == Augmentation::kResizedCrop) {
-    Resize(RandomPart(*image, options_, &random), side, side, e.interpolation, &resized);
+    Resize(RandomPart(*image, options_, &random), side, side, filter, &resized);
     *mirrored = random.Uniform() < options_.flip_probability;
   } else {
-    ResizeShorterSide(*image, side, e.interpolation, &resized);
+    ResizeShorterSide(*image, side, filter, &resized);
     const int padding = options_.crop_padding;
     const auto offset = [&](int extent) {
       return static_cast<int>(random.Below(static_cast<uint32_t>(extent + 2 * padding - side + 1))) - padding;
@@ -149,9 +158,15 @@ const Image& Transform::Prepare(int64_t epoch, int64_t index, Image* image, bool
     if (options_.augmentation == Augmentation::kCropFlip) *mirrored = random.Uniform() < options_.flip_probability;
     result = &cropped;
   }
-  if (options_.train)
-    JitterColor({options_.brightness, options_.contrast, options_.saturation, options_.hue}, &random, result);
+  if (options_.train) Vary(&random, result);
   return *result;
+}
+
+void Transform::Vary(RandomStream* random, Image* image) const {
+  const TransformOptions& o = options_;
+  if (o.rand_augment) switchyard::Apply(*o.rand_augment, o.filters, mean_bytes_, random, image);
+  JitterColor({o.brightness, o.contrast, o.saturation, o.hue}, random, image);
+  if (o.erasing.probability > 0) Erase(o.erasing, mean_, std_, random, image);
 }
 
 void Transform::Apply(int64_t epoch, int64_t index, Image* image, float* out) const {

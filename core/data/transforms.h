@@ -5,12 +5,15 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/base/status.h"
 #include "core/data/augmentation.h"
 #include "core/data/evaluation_transform.h"
 #include "core/data/image.h"
+#include "core/data/rand_augment.h"
+#include "core/data/random_erasing.h"
 
 namespace switchyard {
 
@@ -24,6 +27,11 @@ struct TransformOptions {
   float flip_probability = 0.5f;  // kCropFlip and kResizedCrop
   // Colour jitter in training: factors from [1 - b, 1 + b], hue from [-hue, hue] of the circle (at most 0.5).
   float brightness = 0, contrast = 0, saturation = 0, hue = 0;
+  // Filters of training, one drawn for each image and for each op that moves pixels; empty: that of evaluation.
+  std::vector<Interpolation> filters;
+  // In training, in this order: RandAugment, colour jitter, erasing.
+  std::optional<RandAugment> rand_augment;
+  RandomErasing erasing;
   uint64_t seed = 42;
 };
 
@@ -44,10 +52,13 @@ class Transform {
 
  private:
   explicit Transform(const TransformOptions& options);
-  // Geometry and colour. The result is memory of the calling thread's; it is to be read from right to left where
+  // All but normalisation. The result is memory of the calling thread's; it is to be read from right to left where
   // *mirrored.
   const Image& Prepare(int64_t epoch, int64_t index, Image* image, bool* mirrored) const;
+  void Vary(RandomStream* random, Image* image) const;  // what comes after the geometry in training
   TransformOptions options_;
+  std::vector<float> mean_, std_;                   // per channel
+  std::vector<uint8_t> mean_bytes_;                 // the mean as a pixel
   std::vector<std::array<float, 256>> normalized_;  // per channel, the result for each byte
 };
 

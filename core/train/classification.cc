@@ -51,7 +51,21 @@ StatusOr<Transform> TransformOf(const TrainConfig& c, const EvaluationTransform&
   if (c.augmentation) {
     SY_ASSIGN_OR_RETURN(o.augmentation, ParseAugmentation(*c.augmentation));
   }
-  o.brightness = o.contrast = o.saturation = c.color_jitter;
+  if (!c.auto_augment) o.brightness = o.contrast = o.saturation = c.color_jitter;
+  if (c.train_interpolation == "random") {
+    o.filters = {Interpolation::kBilinear, Interpolation::kBicubic};
+  } else if (c.train_interpolation) {
+    SY_ASSIGN_OR_RETURN(const Interpolation filter, ParseInterpolation(*c.train_interpolation));
+    o.filters = {filter};
+  }
+  if (c.auto_augment) {
+    StatusOr<RandAugment> policy = ParseRandAugment(*c.auto_augment);
+    if (!policy.ok()) return Annotate(policy.status(), "--auto_augment");
+    o.rand_augment = *policy;
+  }
+  o.erasing.probability = c.erase_prob;
+  SY_ASSIGN_OR_RETURN(o.erasing.mode, ParseEraseMode(c.erase_mode));
+  o.erasing.max_count = c.erase_count;
   o.seed = c.seed;
   return Transform::Create(o);
 }

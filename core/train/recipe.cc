@@ -208,6 +208,8 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
       {{"sync_batchnorm"}, facts.ranks > 1, "one rank", "runs of several"},
       {{"sync_batchnorm"}, facts.batch_norms, "--model=" + c.model, "models with batch norms"},
+      {{"color_jitter"}, !c.auto_augment, "--auto_augment", "runs without it, as in timm"},
+      {{"erase_mode", "erase_count"}, c.erase_prob > 0, "--erase_prob=0", "erasing"},
       {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
   };
   const auto mixed = MixedPrecisionOf(c, c.device);

@@ -57,7 +57,10 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "img_size", .of = "timm", .setting = "image_size"},
       {.name = "num_classes", .of = "timm", .setting = "classes"},
       {.name = "grad_accum_steps", .of = "timm", .setting = "accumulation"},
-      {.name = "train_interpolation", .of = "timm", .setting = "interpolation"},
+      {.name = "aa", .of = "timm", .setting = "auto_augment"},
+      {.name = "reprob", .of = "timm", .setting = "erase_prob"},
+      {.name = "remode", .of = "timm", .setting = "erase_mode"},
+      {.name = "recount", .of = "timm", .setting = "erase_count"},
       {.name = "sync_bn", .of = "timm", .setting = "sync_batchnorm"},
       // apex's function
       {.name = "convert_syncbn_model", .of = "apex", .setting = "sync_batchnorm"},

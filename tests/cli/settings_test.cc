@@ -1,6 +1,7 @@
 // Settings as a user gives them: where each value comes from, what one of them changes, what two that exclude each
 // other do, and files of before.
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "core/base/environment.h"
@@ -185,7 +186,10 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"intensity_scale", 0.1},
                                   {"intensity_shift", 0.1},
                                   {"overlap", 0.25},
-                                  {"window_weights", "constant"}};
+                                  {"window_weights", "constant"},
+                                  {"erase_prob", 0.0},
+                                  {"erase_mode", "const"},
+                                  {"erase_count", 1}};
     for (const auto& [name, value] : now.items()) {
       if (before.contains(name)) continue;
       EXPECT_EQ(newer.value(name, nlohmann::json()), value) << name << " is new";
@@ -227,6 +231,33 @@ TEST_F(RunSettings, ARunThatGoesOnSaysWhatItTookFromItsCheckpoint) {
   EXPECT_EQ(shown.at("dropout").value, "0.25");
   EXPECT_EQ(shown.at("steps").value, "-") << "the run's 6 steps yield to the epochs that are typed";
   EXPECT_EQ(shown.at("output").origin, "default") << "a place is never taken along";
+}
+
+TEST_F(RunSettings, EachSettingOfAugmentationReachesThePixels) {
+  // The images are larger than what the model takes, so that the filter matters.
+  std::set<std::string> weights;
+  const auto weights_with = [&](const std::string& flags) {
+    std::filesystem::remove_all(In("run"));
+    ExpectSuccess(Run(SmallTraining("--augmentation=resized_crop " + flags)));
+    std::stringstream bytes;
+    bytes << std::ifstream(SmallRun() + "/checkpoints/latest/model.safetensors").rdbuf();
+    return bytes.str();
+  };
+  size_t runs = 0;
+  for (const char* flags :
+       {"", "--auto_augment=rand-m9-n4-p1", "--erase_prob=1", "--erase_prob=1 --erase_mode=rand",
+        "--erase_prob=1 --erase_count=5", "--train_interpolation=bicubic", "--train_interpolation=random"}) {
+    const std::string found = weights_with(flags);
+    ASSERT_FALSE(found.empty());
+    weights.insert(found);
+    EXPECT_EQ(weights.size(), ++runs) << flags << " changed nothing";
+  }
+  std::filesystem::remove_all(In("run"));
+  ExpectSuccess(
+      Run(SmallTraining("--aa=rand-m9 --color_jitter=0.4 --recount=2")),
+      {"--color_jitter has no effect with --auto_augment", "--erase_count has no effect with --erase_prob=0"});
+  ExpectRefused(Run(SmallTraining("--auto_augment=rand-m9-q2")), {"--auto_augment", "rand-m9-mstd0.5-inc1", "q2"});
+  ExpectRefused(Run(SmallTraining("--erase_mode=pixle")), {"--erase_mode", "did you mean pixel?"});
 }
 
 }  // namespace
