@@ -8,7 +8,7 @@
 namespace switchyard {
 namespace {
 
-uint8_t Blend(float other, float value, float factor) {
+uint8_t BlendByte(float other, float value, float factor) {
   return static_cast<uint8_t>(std::clamp(other + factor * (value - other), 0.0f, 255.0f));
 }
 
@@ -23,7 +23,7 @@ void MapBytes(const ValueOf& value_of, Image* image) {
 }
 
 void BlendWith(float other, float factor, Image* image) {
-  MapBytes([=](int value) { return Blend(other, static_cast<float>(value), factor); }, image);
+  MapBytes([=](int value) { return BlendByte(other, static_cast<float>(value), factor); }, image);
 }
 
 // Each channel through the table that table_of makes from its histogram.
@@ -38,7 +38,7 @@ void MapChannels(const TableOf& table_of, Image* image) {
   }
 }
 
-Table Identity() {
+Table SameBytes() {
   Table table;
   for (int value = 0; value < 256; ++value) table[value] = static_cast<uint8_t>(value);
   return table;
@@ -62,7 +62,7 @@ void AdjustSaturation(float factor, Image* image) {
   for (size_t i = 0; i < image->bytes.size(); i += 3) {
     uint8_t* p = &image->bytes[i];
     const float grey = Luma(p[0], p[1], p[2]);
-    for (int c = 0; c < 3; ++c) p[c] = Blend(grey, p[c], factor);
+    for (int c = 0; c < 3; ++c) p[c] = BlendByte(grey, p[c], factor);
   }
 }
 
@@ -113,7 +113,7 @@ void AdjustSharpness(float factor, Image* image) {
       const size_t l = i - channels, r = i + channels;
       const int sum = above[l] + above[i] + above[r] + here[l] + 5 * here[i] + here[r] + below[l] + below[i] + below[r];
       const int smooth = (2 * sum + 13) / 26;  // the mean of 13, rounded
-      out[i] = Blend(static_cast<float>(smooth), here[i], factor);
+      out[i] = BlendByte(static_cast<float>(smooth), here[i], factor);
     }
   }
 }
@@ -137,7 +137,7 @@ void SolarizeAdd(int add, Image* image) {
 
 void AutoContrast(Image* image) {
   const auto stretch = [](const std::array<int64_t, 256>& histogram) {
-    Table table = Identity();
+    Table table = SameBytes();
     int low = 0, high = 255;
     while (low < 255 && histogram[low] == 0) ++low;
     while (high > 0 && histogram[high] == 0) --high;
@@ -153,7 +153,7 @@ void AutoContrast(Image* image) {
 
 void Equalize(Image* image) {
   const auto flatten = [](const std::array<int64_t, 256>& histogram) {
-    Table table = Identity();
+    Table table = SameBytes();
     int64_t pixels = 0, last = 0;  // last: how many have the greatest value
     for (const int64_t count : histogram) {
       pixels += count;

@@ -14,7 +14,7 @@ struct Rectangle {
 };
 
 // False where ten draws did not fit.
-bool DrawRectangle(const Image& image, int count, RandomStream* random, Rectangle* r) {
+bool DrawErased(const Image& image, int count, RandomStream* random, Rectangle* r) {
   constexpr float kMinArea = 0.02f, kMaxArea = 1.0f / 3;
   const float most = std::log(1 / 0.3f), area = static_cast<float>(image.height) * static_cast<float>(image.width);
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -50,7 +50,7 @@ void Erase(const RandomErasing& erasing, std::span<const float> mean, std::span<
   const int count = 1 + static_cast<int>(random->Below(static_cast<uint32_t>(erasing.max_count)));
   for (int i = 0; i < count; ++i) {
     Rectangle r;
-    if (!DrawRectangle(*image, count, random, &r)) continue;
+    if (!DrawErased(*image, count, random, &r)) continue;
     std::array<uint8_t, 3> color = {};
     for (size_t c = 0; c < channels; ++c) {
       color[c] = byte(c, erasing.mode == EraseMode::kRand ? random->Normal() : 0.0f);
