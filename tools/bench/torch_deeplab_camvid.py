@@ -1,4 +1,4 @@
-"""Trains DeepLabV3+ on CamVid with PyTorch: the peer of the run that models/README.md shows.
+"""Trains DeepLabV3+ on CamVid with PyTorch: the peer of models/recipes/deeplabv3plus_camvid.json.
 
 The model is that of ../fixtures/record_convolutional.py (torchvision's parts, the decoder of the paper) with narrower
 widths. Pictures are treated as core/data/mask_transforms.h says: scaled to the input, which has their proportions,
