@@ -1,6 +1,7 @@
 #include "core/parallel/data_parallel.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "core/graph/ops/collective.h"
@@ -30,8 +31,9 @@ std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients,
                    [&](size_t a, size_t b) { return gradients[a].gradient.ref() < gradients[b].gradient.ref(); });
   std::vector<Bucket> buckets(1);
   for (const size_t i : order) {
-    const uint64_t limit =
-        buckets.size() == 1 ? std::min(options.first_bucket_bytes, options.bucket_bytes) : options.bucket_bytes;
+    const uint64_t limit = options.delay_reduction ? std::numeric_limits<uint64_t>::max()
+                           : buckets.size() == 1   ? std::min(options.first_bucket_bytes, options.bucket_bytes)
+                                                   : options.bucket_bytes;
     const int64_t size = Padded(gradients[i].parameter.type().elements());
     Bucket& last = buckets.back();
     if (last.elements > 0 && static_cast<uint64_t>(last.elements + size) * 4 > limit) buckets.emplace_back();
@@ -60,7 +62,18 @@ Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, con
   return flat;
 }
 
+// The bucket summed over the ranks, in f32.
+Value Reduced(const Value& flat, const DataParallelOptions& options, size_t bucket) {
+  const Value sum =
+      ops::AllReduce(ops::Cast(flat, options.wire), SY_SUM, 1, options.group, fmt::format("all_reduce/{}", bucket));
+  return ops::Scale(ops::Cast(sum, DType::kF32), PredivisionOf(options) / static_cast<float>(options.world));
+}
+
 }  // namespace
+
+float PredivisionOf(const DataParallelOptions& options) {
+  return options.world > 1 && options.predivide > 0 ? options.predivide : static_cast<float>(options.world);
+}
 
 Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& given, const DataParallelOptions& options,
                         BucketUse use, bool zero_fill) {
@@ -84,14 +97,18 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
   const auto buckets = FillBuckets(gradients, options);
   for (size_t b = 0; b < buckets.size(); ++b) {
     const std::string place = fmt::format("gradients/{}", b);
+    // What the bucket becomes where no collective works in it.
+    const bool copied = options.wire != DType::kF32 || PredivisionOf(options) != static_cast<float>(options.world);
+    const bool reduces = use.reduces && options.world > 1;
     Value sums;
-    if (use.adds || !use.reduces)
+    if (use.adds || !use.reduces || (reduces && copied))
       sums = graph.Input(place, {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false});
     Value flat = Flatten(graph, gradients, buckets[b], use.adds ? sums : Value(), place);
     if (!use.reduces) {
       graph.Assign(sums, flat);
-    } else if (options.world > 1) {
-      flat = ops::AllReduce(flat, SY_SUM, 1, options.group, fmt::format("all_reduce/{}", b));
+    } else if (reduces) {
+      flat = Reduced(flat, options, b);
+      if (copied) graph.Assign(sums, flat);
     }
     if (use.reduces) result.flat.push_back(flat);
     int64_t start = 0;

@@ -21,9 +21,16 @@ struct DataParallelOptions {
   int group = 0;  // over which gradients are summed, an index as in Program::groups
   uint64_t bucket_bytes = 25u << 20;
   uint64_t first_bucket_bytes = 1u << 20;  // never more than bucket_bytes
+  bool delay_reduction = false;            // one bucket, reduced when the backward pass has ended
+  DType wire = DType::kF32;                // kF16, kBF16: what is reduced is a copy of the bucket in this type
+  // The gradients given are divided by it; 0: by `world`. The sums are multiplied by predivide/world. One rank:
+  // ignored.
+  float predivide = 0;
 };
 
-// The reduction is a sum: the loss carries the factor 1/(W·A), so that no pass over the gradients is spent on dividing.
+// The reduction is a sum. The loss carries the factor 1/(predivide·A), so that no pass over the gradients is spent on
+// dividing; by default it is 1/(W·A), and what a half type reduces is of the size of the mean.
+float PredivisionOf(const DataParallelOptions& options);  // options.predivide, or what 0 stands for
 
 // What a plan does with the gradients of its micro-batch. An update of several micro-batches holds its gradients once:
 // the first plan writes the buckets, the others add to them, and the last one reduces.

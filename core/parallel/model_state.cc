@@ -1,7 +1,7 @@
 // State of the model itself, as running statistics (InputInfo::of_model), is moved by every micro-batch, on each rank
 // by its own samples. Evaluation and checkpoints read one state, so where an update ends, all ranks take that of the
-// first rank of their data group, as PyTorch's DistributedDataParallel with broadcast_buffers does: one broadcast of
-// all of it in one tensor.
+// first rank of their data group, as PyTorch's DistributedDataParallel with broadcast_buffers does before the
+// forward pass that follows: one broadcast of all of it in one tensor.
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/parallel/passes.h"
@@ -16,7 +16,7 @@ bool AssignsModelState(const Graph& graph, const Node& node) {
 }
 
 void ApplyModelState(Program& program, const ProgramOptions& o) {
-  if (o.mesh.data == 1) return;
+  if (o.mesh.data == 1 || !o.broadcast_buffers) return;
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains || !plan.buckets.reduces) continue;
     struct Assignment {

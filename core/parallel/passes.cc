@@ -1,5 +1,7 @@
 #include "core/parallel/passes.h"
 
+#include <cmath>
+
 #include "core/graph/gradients.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/passes/autocast.h"
@@ -44,11 +46,23 @@ void ApplyRankSums(Program& program, const ProgramOptions& o) {
   }
 }
 
+DataParallelOptions DataParallelOf(const ProgramOptions& o) {
+  DataParallelOptions options;
+  options.world = o.mesh.data;
+  options.group = kDataGroup;
+  options.bucket_bytes = o.bucket_bytes;
+  options.delay_reduction = o.delay_allreduce;
+  options.wire = o.allreduce_dtype;
+  options.predivide = o.grad_predivide;
+  return options;
+}
+
 Status GradientsLegal(const ProgramOptions& o) {
   if (o.accumulation < 1) return InvalidArgument("accumulation {}: expected at least 1", o.accumulation);
   return OkStatus();
 }
-// Sums over micro-batches and ranks are then the gradient of the update's mean loss.
+// Sums over micro-batches and ranks are then the gradient of the update's mean loss, where "buckets" multiplies by what
+// predivision leaves.
 void ApplyGradients(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
@@ -57,7 +71,7 @@ void ApplyGradients(Program& program, const ProgramOptions& o) {
     for (const int id : graph.Inputs(Role::kParameter)) parameters.push_back(graph.value({id, 0}));
     const Value loss = Shown(graph, "loss");
     graph.SetPhase(Phase::kBackward);
-    Value share = ops::Scale(loss, 1.0f / static_cast<float>(o.accumulation * o.mesh.data));
+    Value share = ops::Scale(loss, 1.0f / (static_cast<float>(o.accumulation) * PredivisionOf(DataParallelOf(o))));
     if (plan.loss_scale.node >= 0) share = ops::Mul(share, graph.value(plan.loss_scale));
     const std::vector<Value> gradients = Gradients(share, parameters);
     graph.SetPhase(Phase::kForward);
@@ -80,13 +94,15 @@ Status BucketsLegal(const ProgramOptions& o) {
     return Unimplemented("a mesh of {} x {} x {} ranks (data, pipeline, tensor): only data parallelism is there",
                          o.mesh.data, o.mesh.pipeline, o.mesh.tensor);
   }
+  if (o.allreduce_dtype != DType::kF32 && o.allreduce_dtype != DType::kF16 && o.allreduce_dtype != DType::kBF16)
+    return InvalidArgument("gradients reduced in {}: expected fp32, fp16 or bf16", NameOf(o.allreduce_dtype));
+  if (!(o.grad_predivide >= 0) || !std::isfinite(o.grad_predivide))
+    return InvalidArgument("gradients divided by {:g}: expected a finite number above 0, or 0 for the number of ranks",
+                           o.grad_predivide);
   return OkStatus();
 }
 void ApplyBuckets(Program& program, const ProgramOptions& o) {
-  DataParallelOptions options;
-  options.world = o.mesh.data;
-  options.group = kDataGroup;
-  options.bucket_bytes = o.bucket_bytes;
+  const DataParallelOptions options = DataParallelOf(o);
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
     const Buckets buckets = AddDataParallel(plan.graph, PairsOf(plan), options, plan.buckets, o.find_unused_parameters);

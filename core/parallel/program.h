@@ -38,8 +38,12 @@ struct ProgramOptions {
   uint64_t seed = 42;
   int accumulation = 1;  // micro-batches of an update
   uint64_t bucket_bytes = 25u << 20;
-  int recompute = 0;  // every so-many-th block of the model, from the first on, is computed again; 0: none
-  bool sync_batchnorm = false;  // batch norms over the samples of all ranks
+  bool delay_allreduce = false;         // one reduction when the backward pass has ended
+  DType allreduce_dtype = DType::kF32;  // of gradients between ranks: kF32, kF16, kBF16
+  float grad_predivide = 0;             // gradients are divided by it before and by W/it behind the reduction; 0: W
+  int recompute = 0;              // every so-many-th block of the model, from the first on, is computed again; 0: none
+  bool sync_batchnorm = false;    // batch norms over the samples of all ranks
+  bool broadcast_buffers = true;  // state of the model itself is that of rank 0 where an update ends; else each its own
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
   OptimizerOptions optimizer;
   int64_t table_length = 1;      // of the learning-rate table: updates

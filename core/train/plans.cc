@@ -23,6 +23,11 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int wor
     SY_ASSIGN_OR_RETURN(o.recompute, ParseRecompute(config.recompute));
   }
   o.bucket_bytes = static_cast<uint64_t>(config.bucket_mb * 1e6);
+  o.delay_allreduce = config.delay_allreduce;
+  o.allreduce_dtype = config.allreduce_dtype == "fp16"   ? DType::kF16
+                      : config.allreduce_dtype == "bf16" ? DType::kBF16
+                                                         : DType::kF32;
+  o.grad_predivide = static_cast<float>(config.grad_predivide.value_or(0));
   SY_ASSIGN_OR_RETURN(o.optimizer.kind, ParseOptimizer(config.optimizer));
   o.optimizer.weight_decay = config.weight_decay;
   o.optimizer.clip = config.clip;
@@ -42,6 +47,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int wor
   o.optimizer.ema_decay = config.ema_decay;
   o.table_length = std::max<int64_t>(1, updates);
   o.sync_batchnorm = config.sync_batchnorm;
+  o.broadcast_buffers = config.broadcast_buffers;
   o.find_unused_parameters = config.find_unused_parameters;
   o.evaluation_only = evaluation_only;
   return BuildProgram(task.workload(), o, rank);

@@ -193,6 +193,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"clip"}, !lamb, optimizer, "the other optimizers; lamb clips by --max_grad_norm"},
       {{"trust_coefficient"}, lars, optimizer, "lars"},
       {{"trust_coefficient"}, !lars || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
+      {{"bucket_mb"}, !c.delay_allreduce, "--delay_allreduce", "reductions beside the backward pass"},
       {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
       {{"mixup_prob", "mixup_mode"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},
       {{"mixup_switch_prob"}, c.mixup > 0 && c.cutmix > 0, "one of mixup and cutmix alone", "both together"},

@@ -5,6 +5,12 @@ namespace switchyard {
 // A switch of theirs is "true" where it stands without a value. What is not here is spelled as ours is: --batch-size,
 // --weight-decay, --device_list, --loss_scale, --kernel-opt …
 const std::vector<Alias>& TrainAliases() {
+  const auto compression = [](const char* name, const char* half) {
+    return Alias{.name = name,
+                 .of = "AIAK",
+                 .setting = "allreduce_dtype",
+                 .values = {{"true", half}, {"1", half}, {"false", "fp32"}, {"0", "fp32"}}};
+  };
   static const auto& aliases = *new std::vector<Alias>{
       // torch.distributed and its examples
       {.name = "dist_backend",
@@ -16,6 +22,11 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "opt_level", .of = "apex", .setting = "amp"},
       {.name = "amp_level", .of = "TorchAcc", .setting = "amp"},
       {.name = "AIAK_FUSED_OPTIMIZER", .of = "AIAK", .setting = "fused_optimizer"},
+      compression("fp16_compression", "fp16"),
+      compression("AIAK_FP16_COMPRESSION", "fp16"),
+      compression("bf16_compression", "bf16"),
+      compression("AIAK_BF16_COMPRESSION", "bf16"),
+      {.name = "gradient_predivide_factor", .of = "apex", .setting = "grad_predivide"},
       // Hugging Face's TrainingArguments
       {.name = "learning_rate", .of = "Hugging Face", .setting = "lr"},
       {.name = "num_train_epochs", .of = "Hugging Face", .setting = "epochs"},

@@ -21,7 +21,7 @@ float Contribution(int rank, int64_t a, int64_t p, int64_t i) {
 }
 
 // loss = Σ p·x: the gradient of p is the batch input x. SGD at rate 1 from zero leaves −Σ x.
-Graph IntegerStep(uint64_t bucket_bytes, BucketUse use) {
+Graph IntegerStep(DataParallelOptions options, BucketUse use) {
   Graph graph;
   std::vector<Value> parameters;
   Value loss;
@@ -36,9 +36,7 @@ Graph IntegerStep(uint64_t bucket_bytes, BucketUse use) {
   const std::vector<Value> gradients = Gradients(loss, parameters);
   std::vector<ParameterGradient> pairs;
   for (size_t p = 0; p < kSizes.size(); ++p) pairs.push_back({parameters[p], gradients[p]});
-  DataParallelOptions options;
   options.world = SharedWorld().size();
-  options.bucket_bytes = bucket_bytes;
   const Buckets buckets = AddDataParallel(graph, pairs, options, use);
   OptimizerOptions sgd;
   sgd.kind = SY_OPTIMIZER_SGD;
@@ -49,14 +47,14 @@ Graph IntegerStep(uint64_t bucket_bytes, BucketUse use) {
 // Plans for the places in a round, over one memory.
 class Round {
  public:
-  Status Make(uint64_t bucket_bytes, const std::vector<BucketUse>& uses, bool overlap = true) {
+  Status Make(const DataParallelOptions& options, const std::vector<BucketUse>& uses, bool overlap = true) {
     World& world = SharedWorld();
     kernels_ = std::make_unique<KernelCache>(*world.device, KernelOptions{});
     if (world.reference) reference_ = std::make_unique<KernelCache>(*world.reference, KernelOptions{});
     layout_ = std::make_unique<Layout>(world.device->info().alignment);
     for (const BucketUse use : uses) {
-      SY_ASSIGN_OR_RETURN(auto plan, Plan::Compile(IntegerStep(bucket_bytes, use), *kernels_, reference_.get(),
-                                                   *layout_, {.overlap = overlap}));
+      SY_ASSIGN_OR_RETURN(auto plan, Plan::Compile(IntegerStep(options, use), *kernels_, reference_.get(), *layout_,
+                                                   {.overlap = overlap}));
       plans_.push_back(std::move(plan));
     }
     SY_ASSIGN_OR_RETURN(memory_, Memory::Allocate(*layout_, *world.device, world.communicator.get()));
@@ -95,8 +93,8 @@ class Round {
   Stream stream_;
 };
 
-// −Σ over ranks and the first `micro_steps` micro-steps.
-void ExpectExactSums(const Round& round, int64_t micro_steps) {
+// −Σ over ranks and the first `micro_steps` micro-steps, times `factor`.
+void ExpectExactSums(const Round& round, int64_t micro_steps, float factor = 1) {
   for (size_t p = 0; p < kSizes.size(); ++p) {
     const std::vector<float> found = round.Parameter(p);
     for (size_t i = 0; i < found.size(); ++i) {
@@ -105,7 +103,7 @@ void ExpectExactSums(const Round& round, int64_t micro_steps) {
         for (int64_t a = 0; a < micro_steps; ++a)
           sum += Contribution(rank, a, static_cast<int64_t>(p), static_cast<int64_t>(i));
       }
-      ASSERT_EQ(found[i], -sum) << "p" << p << "[" << i << "]";
+      ASSERT_EQ(found[i], -sum * factor) << "p" << p << "[" << i << "]";
     }
   }
 }
@@ -114,7 +112,7 @@ class BucketSize : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(BucketSize, DoesNotChangeASum) {
   Round round;
-  const Status made = round.Make(GetParam(), {BucketUse{}});
+  const Status made = round.Make({.bucket_bytes = GetParam()}, {BucketUse{}});
   ASSERT_TRUE(made.ok()) << Message(made);
   const Status ran = round.Run(0, 0);
   ASSERT_TRUE(ran.ok()) << Message(ran);
@@ -134,7 +132,7 @@ TEST_P(BucketSize, DoesNotChangeASum) {
 TEST_P(BucketSize, AndOverlapDoNotChangeABit) {
   for (const bool overlap : {true, false}) {
     Round round;
-    const Status made = round.Make(GetParam(), {BucketUse{}}, overlap);
+    const Status made = round.Make({.bucket_bytes = GetParam()}, {BucketUse{}}, overlap);
     ASSERT_TRUE(made.ok()) << Message(made);
     for (int64_t a = 0; a < kMicroSteps; ++a) {
       const Status ran = round.Run(0, a);
@@ -146,9 +144,9 @@ TEST_P(BucketSize, AndOverlapDoNotChangeABit) {
 
 TEST_P(BucketSize, AccumulationWithOneRoundEqualsSyncingEveryMicroStep) {
   Round once, always;
-  Status status = once.Make(GetParam(), {{false, false}, {true, false}, {true, true}});
+  Status status = once.Make({.bucket_bytes = GetParam()}, {{false, false}, {true, false}, {true, true}});
   ASSERT_TRUE(status.ok()) << Message(status);
-  status = always.Make(GetParam(), {BucketUse{}});
+  status = always.Make({.bucket_bytes = GetParam()}, {BucketUse{}});
   ASSERT_TRUE(status.ok()) << Message(status);
   EXPECT_EQ(once.report(0).collectives, 0);
   EXPECT_EQ(once.report(1).collectives, 0);
@@ -164,6 +162,37 @@ TEST_P(BucketSize, AccumulationWithOneRoundEqualsSyncingEveryMicroStep) {
     ASSERT_TRUE(status.ok()) << Message(status);
   }
   for (size_t p = 0; p < kSizes.size(); ++p) EXPECT_EQ(once.Parameter(p), always.Parameter(p)) << "p" << p;
+}
+
+// Integers below 2^11 are exact in f16 too.
+TEST_P(BucketSize, AndWhatIsSentAndWhenDoNotChangeABit) {
+  const auto world = static_cast<float>(SharedWorld().size());
+  for (const DType wire : {DType::kF32, DType::kF16}) {
+    for (const bool delayed : {false, true}) {
+      for (const float predivide : {0.0f, 0.5f, 4.0f}) {
+        SCOPED_TRACE(fmt::format("{}, {}, predivide {}", NameOf(wire), delayed ? "delayed" : "beside", predivide));
+        DataParallelOptions options{.bucket_bytes = GetParam()}, plain = options;
+        options.wire = wire;
+        options.delay_reduction = delayed;
+        options.predivide = predivide;
+        Round round, other;
+        const Status made = round.Make(options, {{false, false}, {true, false}, {true, true}});
+        ASSERT_TRUE(made.ok()) << Message(made);
+        ASSERT_TRUE(other.Make(plain, {BucketUse{}}).ok());
+        for (int64_t a = 0; a < kMicroSteps; ++a) {
+          const Status ran = round.Run(static_cast<size_t>(a), a);
+          ASSERT_TRUE(ran.ok()) << Message(ran);
+        }
+        // What is given is not divided here, so that the factor behind the reduction shows.
+        ExpectExactSums(round, kMicroSteps, predivide > 0 && world > 1 ? predivide / world : 1);
+        const PlanReport &found = round.report(2), &expected = other.report(0);
+        EXPECT_EQ(found.collective_bytes * (wire == DType::kF16 ? 2 : 1), expected.collective_bytes);
+        if (delayed) {
+          EXPECT_EQ(found.collectives, world > 1 ? 1 : 0);
+        }
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Bytes, BucketSize, ::testing::Values(4, 5000, 1 << 20));

@@ -62,6 +62,14 @@ TEST(ModelState, IsThatOfRankZeroOnAllRanks) {
   ExpectEqual(found, After(config, *lone, 0, 2));
 }
 
+TEST(ModelState, StaysEachRanksOwnWhereItIsNotBroadcast) {
+  TrainConfig config = StandingConfig();
+  config.broadcast_buffers = false;
+  const HostTensors found = After(config, SharedWorld(), SharedWorld().rank(), 2);
+  const auto lone = LoneWorld();
+  ExpectEqual(found, After(config, *lone, SharedWorld().rank(), 2));
+}
+
 TEST(ModelState, IsSavedWithTheWeightsAndTakenUpAgain) {
   TrainConfig config = StandingConfig();
   config.lr = 0.05f;

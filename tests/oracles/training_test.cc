@@ -40,22 +40,112 @@ HostTensors Trained(const TrainConfig& config, World& world, int64_t updates = 3
   return *run->trainer->Parameters();
 }
 
+// shm adds in the order of the ranks, and two numbers have one order; MPI's order depends on the size of a message.
+bool AddsInAFixedOrder() { return SharedWorld().collective == "shm" || SharedWorld().size() <= 2; }
+
 TEST(DataParallelTraining, BucketsOfAnySizeGiveTheSameParameters) {
   TrainConfig config = SmallConfig();
   config.bucket_mb = 25;
   const HostTensors expected = Trained(config, SharedWorld());
   ExpectEqualOnAllRanks(expected);
-  // shm adds in the order of the ranks, and two numbers have one order; MPI's order depends on the size of a message.
-  const bool fixed_order = SharedWorld().collective == "shm" || SharedWorld().size() <= 2;
   for (const double bucket_mb : {0.001, 0.03}) {
     config.bucket_mb = bucket_mb;
     const HostTensors found = Trained(config, SharedWorld());
-    if (fixed_order) {
+    if (AddsInAFixedOrder()) {
       ExpectEqual(found, expected);
     } else {
       ExpectClose(found, expected, 1e-6);
     }
     ExpectEqualOnAllRanks(found);
+  }
+}
+
+TEST(DataParallelTraining, OneReductionAtTheEndGivesTheSameParameters) {
+  TrainConfig config = SmallConfig();
+  config.bucket_mb = 0.01;
+  const HostTensors expected = Trained(config, SharedWorld());
+  config.delay_allreduce = true;
+  const HostTensors found = Trained(config, SharedWorld());
+  ExpectEqualOnAllRanks(found);
+  if (AddsInAFixedOrder()) {
+    ExpectEqual(found, expected);
+  } else {
+    ExpectClose(found, expected, 1e-6);
+  }
+}
+
+// Powers of two scale without rounding, whatever the gradients are.
+TEST(DataParallelTraining, DividingBeforeAndBehindTheReductionGivesTheSameParameters) {
+  TrainConfig config = SmallConfig();
+  config.accumulation = 2;
+  config.clip = 0.5f;
+  config.train_size = 96;
+  const HostTensors expected = Trained(config, SharedWorld());
+  const bool power_of_two = SharedWorld().size() != 3;
+  for (const double predivide : {1.0, 4.0, 3.0}) {
+    SCOPED_TRACE(predivide);
+    config.grad_predivide = predivide;
+    const HostTensors found = Trained(config, SharedWorld());
+    ExpectEqualOnAllRanks(found);
+    if (power_of_two && predivide != 3 && AddsInAFixedOrder()) {
+      ExpectEqual(found, expected);
+    } else {
+      ExpectClose(found, expected, 1e-6);
+    }
+  }
+}
+
+// ‖found − expected‖ / ‖expected − start‖ over all tensors.
+double DistanceOfMovements(const HostTensors& found, const HostTensors& expected, const HostTensors& start) {
+  double difference = 0, movement = 0;
+  for (const auto& [name, tensor] : expected) {
+    for (size_t i = 0; i < tensor.values.size(); ++i) {
+      difference += std::pow(double{found.at(name).values[i]} - tensor.values[i], 2);
+      movement += std::pow(double{tensor.values[i]} - start.at(name).values[i], 2);
+    }
+  }
+  return std::sqrt(difference / movement);
+}
+
+// At several levels of mixed precision, with static and dynamic loss scales, accumulation, clipping and synchronised
+// batch norms. In the first update both have the same gradients; each rank's is rounded once and each of W − 1 sums, to
+// 11 or 8 bits.
+TEST(DataParallelTraining, GradientsSentInAHalfTypeDifferByTheirRounding) {
+  for (const bool norms : {false, true}) {
+    TrainConfig config = SmallConfig();
+    config.accumulation = 2;
+    config.clip = 0.5f;
+    config.train_size = 96;
+    if (norms) {
+      config.model = "resnet18";
+      config.own = {{"width", 4}, {"stem", "small"}};
+      config.image_size = 16;
+      config.batch_size = 2;
+      config.sync_batchnorm = true;
+    }
+    for (const auto& [precision, amp] : {std::pair("fp32", ""), {"fp16", "O1"}, {"fp16", "O2"}, {"bf16", "O1"}}) {
+      config.precision = precision;
+      config.amp = *amp == '\0' ? std::nullopt : std::optional<std::string>(amp);
+      config.init_scale.reset();
+      config.loss_scale.reset();
+      if (std::string(amp) == "O2") config.loss_scale = "1024";
+      if (std::string(precision) == "fp16" && !config.loss_scale) config.init_scale = 1024.0f;
+      config.allreduce_dtype = "fp32";
+      const HostTensors start = Trained(config, SharedWorld(), 0), expected = Trained(config, SharedWorld(), 1);
+      for (const auto& [wire, bits] : {std::pair("fp16", 11), {"bf16", 8}}) {
+        SCOPED_TRACE(fmt::format("{} in {} {}, {} between ranks", config.model, precision, amp, wire));
+        config.allreduce_dtype = wire;
+        ExpectEqualOnAllRanks(Trained(config, SharedWorld(), 3));
+        const HostTensors found = Trained(config, SharedWorld(), 1);
+        if (SharedWorld().size() == 1) {
+          ExpectEqual(found, expected);
+        } else {
+          const double distance = DistanceOfMovements(found, expected, start);
+          EXPECT_LE(distance, 2 * SharedWorld().size() * std::pow(2.0, -bits));
+          EXPECT_GT(distance, 0) << "nothing was rounded";
+        }
+      }
+    }
   }
 }
 
