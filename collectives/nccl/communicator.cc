@@ -151,7 +151,7 @@ void NcclCommunicator::Abort() {
 }
 
 void NcclCommunicator::GiveUp() {
-  if (comm_ == nullptr) return;
+  if (comm_ == nullptr || in_group_) return;
   // What it answers changes nothing: the communicator is not used any more.
   static_cast<void>(TheLibrary().ncclCommAbort(comm_));
   comm_ = nullptr;
@@ -257,6 +257,7 @@ sy_status NcclCommunicator::Open(const char* what, sy_error* error) {
 sy_status NcclCommunicator::Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
                                   sy_error* error) {
   if (group_depth == 0) return Settle(lock, what, code, error);
+  in_group_ = true;
   if (grouped.empty() || grouped.back() != this) grouped.push_back(this);
   const sy_status status = CheckNccl(error, code, what, comm_);
   return status == SY_OK ? SY_OK : Fail(status, error);
@@ -307,6 +308,10 @@ sy_status NcclCommunicator::GroupEnd(sy_error* error) {
       if (!held) locks.emplace_back(one->mutex_);
     }
     code = TheLibrary().ncclGroupEnd();
+    for (NcclCommunicator* const one : touched) {
+      one->in_group_ = false;
+      if (one->aborted_ || one->failed_ != SY_OK) one->GiveUp();  // what was put off until here
+    }
   }
   sy_status result = SY_OK;
   for (NcclCommunicator* const one : touched) {

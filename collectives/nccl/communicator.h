@@ -65,7 +65,7 @@ class NcclCommunicator {
   std::string Absent() const;                         // "ranks 1, 3", or "" where the store cannot tell
   sy_status Usable(sy_error* error) const;            // under mutex_
   sy_status Fail(sy_status status, sy_error* error);  // under mutex_: the first error stays, and ends its work
-  void GiveUp();                                      // under mutex_: ncclCommAbort
+  void GiveUp();  // under mutex_: ncclCommAbort, at the end of a group at the earliest
   // Runs call(ncclComm_t) and waits until NCCL has taken it up (not until it has finished).
   template <typename Call>
   sy_status Enqueue(const char* what, Call call, sy_error* error);
@@ -88,6 +88,7 @@ class NcclCommunicator {
   mutable std::mutex mutex_;  // of what follows; never held while waiting
   ncclComm_t comm_ = nullptr;
   bool ready_ = false;
+  bool in_group_ = false;  // calls wait for the end of an open group, which must still find the communicator
   sy_status failed_ = SY_OK;
   sy_error failure_{SY_HEADER(sy_error)};
   std::map<void*, Owned> owned_;

@@ -253,6 +253,23 @@ TEST(NcclTrouble, AbortFromAnotherThreadFreesAHangingStream) {
             "");
 }
 
+TEST(NcclTrouble, AnAbortInsideAGroupWaitsForItsEnd) {
+  EXPECT_EQ(RunRanks({.size = 2},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(400);
+                       sy_error error{SY_HEADER(sy_error)};
+                       self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
+                       self.AllReduce(self.communicator, data.data(), data.data(), 100);
+                       std::thread([&] { self.api->abort(self.communicator); }).join();
+                       const sy_status ended = self.api->group_end(self.instance, &error);
+                       Require(ended == SY_ABORTED, "group_end answered {}: {}", ended, error.message);
+                       RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                       ExpectAborted(self, data.data());
+                     }),
+            "");
+}
+
 // A call that NCCL never takes up: one rank makes the call of another.
 TEST(NcclTrouble, CallThatIsNotTakenUpEndsAtTheDeadline) {
   EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_LOOKS", "1000000"}}, .timeout_ms = 300},
