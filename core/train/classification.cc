@@ -158,6 +158,22 @@ Prediction Classification::Predict(const void* row) const {
   return {p, {}};
 }
 
+std::optional<Example> Classification::Show(std::span<const void* const> rows, const Prediction& prediction,
+                                            const std::vector<std::string>& names) const {
+  const std::vector<double>& p = prediction.probabilities;
+  const auto name = [&](int64_t c) {
+    return c >= 0 && c < static_cast<int64_t>(names.size()) ? names[static_cast<size_t>(c)]
+                                                            : fmt::format("class {}", c);
+  };
+  const int64_t likeliest = std::max_element(p.begin(), p.end()) - p.begin();
+  Example example;
+  example.image = PictureOf(options_, rows[0]);
+  example.truth = name(*static_cast<const int32_t*>(rows[1]));
+  example.predicted = name(likeliest);
+  example.probability = p[static_cast<size_t>(likeliest)];
+  return example;
+}
+
 StatusOr<nlohmann::json> Classification::Record(const Dataset& train) const {
   SY_ASSIGN_OR_RETURN(const EvaluationTransform evaluation, EvaluationOf(config_, model_, train.crop_ratio()));
   return nlohmann::json{{"classes", train.class_names()}, {"evaluation", ToJson(evaluation)}};

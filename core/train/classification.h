@@ -43,6 +43,9 @@ class Classification : public Task {
   std::string prediction() const override { return "eval_logits"; }
   Prediction Predict(const void* row) const override;  // the probability of each class
 
+  std::optional<Example> Show(std::span<const void* const> rows, const Prediction& prediction,
+                              const std::vector<std::string>& names) const override;
+
   StatusOr<nlohmann::json> Record(const Dataset& train) const override;
   StatusOr<ForeignConfig> ForOthers(const Dataset& train) const override;
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;

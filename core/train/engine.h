@@ -40,6 +40,7 @@ class Engine {
   // Half-precision copies of the parameters, where there are some, made anew: after parameters were uploaded. Waits.
   Status RefreshHalves();
 
+  int batch_size() const { return batch_size_; }
   int slot() const { return slot_; }  // of the last batch
   int slots() const { return static_cast<int>(slots_.size()); }
   Status WaitForSlot(int slot);  // until the step over it has ended

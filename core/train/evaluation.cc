@@ -2,6 +2,7 @@
 
 #include <absl/functional/function_ref.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/train/clock.h"
@@ -105,6 +106,50 @@ Status PredictSamples(Engine& engine, const Task& task, Loader& batches, ReadPre
   const auto predicting = task.Predicting(batches.source(), read);
   return ForEachSample(engine, batches, false, {task.prediction()},
                        [&](int64_t index, std::span<const void* const> rows) { return predicting->Add(index, rows); });
+}
+
+StatusOr<std::vector<Example>> ExamplesOf(Engine& engine, const Task& task, const SampleSource& samples,
+                                          const std::vector<std::string>& names, int count) {
+  const std::vector<SampleTensor> tensors = samples.tensors();
+  const Layout::Entry* const output = engine.layout().Find("output/" + task.prediction());
+  if (output == nullptr) return std::vector<Example>();
+  const auto batch = static_cast<int64_t>(engine.batch_size());
+  const int64_t shown = std::min<int64_t>(count, samples.size());
+  std::vector<std::vector<std::byte>> inputs;
+  for (const SampleTensor& tensor : tensors) inputs.emplace_back(static_cast<size_t>(batch * tensor.row.bytes()));
+  const auto rows_of = [&](int64_t place) {
+    std::vector<void*> rows;
+    for (auto& input : inputs) rows.push_back(input.data() + input.size() / batch * place);
+    return rows;
+  };
+  std::vector<std::byte> outputs(output->bytes);
+  std::vector<int32_t> ids(static_cast<size_t>(batch), 0);
+  std::vector<Example> examples;
+  for (int64_t first = 0; first < shown; first += batch) {
+    std::vector<bool> read(static_cast<size_t>(batch), false);
+    for (int64_t place = 0; place < batch; ++place) {
+      const auto rows = rows_of(place);
+      const int64_t index = (first + place) * samples.size() / shown;
+      read[place] = first + place < shown && samples.Fill(0, index, rows).ok();
+      if (!read[place]) samples.FillEmpty(rows);
+    }
+    std::vector<const void*> data;
+    for (const auto& input : inputs) data.push_back(input.data());
+    SY_RETURN_IF_ERROR(engine.Upload(data, ids.data(), 0, 0));
+    SY_RETURN_IF_ERROR(engine.RunEvaluation());
+    SY_RETURN_IF_ERROR(engine.Synchronize());
+    SY_RETURN_IF_ERROR(
+        engine.memory().Download("output/" + task.prediction(), outputs.data(), outputs.size(), engine.slot()));
+    for (int64_t place = 0; place < batch; ++place) {
+      if (!read[place]) continue;
+      const auto rows = rows_of(place);
+      auto example = task.Show(std::vector<const void*>(rows.begin(), rows.end()),
+                               task.Predict(outputs.data() + outputs.size() / batch * place), names);
+      if (!example) return examples;
+      examples.push_back(std::move(*example));
+    }
+  }
+  return examples;
 }
 
 }  // namespace switchyard

@@ -16,4 +16,9 @@ StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loa
 // Calls `read` with what the task predicts for each sample, in order; an error ends it. One rank.
 Status PredictSamples(Engine& engine, const Task& task, Loader& batches, ReadPrediction read);
 
+// Up to `count` samples, evenly spaced, with what the task predicts, as Task::Show gives them; what cannot be read is
+// left out. Local: each rank that calls it looks at the same samples.
+StatusOr<std::vector<Example>> ExamplesOf(Engine& engine, const Task& task, const SampleSource& samples,
+                                          const std::vector<std::string>& names, int count);
+
 }  // namespace switchyard

@@ -1,6 +1,7 @@
 #include "core/train/image_input.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/layout.h"
@@ -55,6 +56,25 @@ Value AddImages(nn::Context& context, const ImageInput& input) {
   const Value images = context.graph.Input("images", type, {Role::kBatch, {}, false});
   const Graph::Scope scope(context.graph, "normalize");  // names of other nodes stay as they are with floats
   return input.dtype == DType::kF32 ? images : Normalized(images, input);
+}
+
+Raster PictureOf(const ImageInput& input, const void* row) {
+  Raster picture{static_cast<int>(input.width), static_cast<int>(input.height), {}};
+  const auto of = [](const std::vector<float>& values, int64_t c) {
+    return values.size() == 1 ? values[0] : values[static_cast<size_t>(c)];
+  };
+  for (int64_t i = 0; i < input.width * input.height; ++i) {
+    for (int64_t c = 0; c < 3; ++c) {  // one channel: grey; of more than three the first three
+      const int64_t channel = input.channels < 3 ? 0 : c, at = i * input.channels + channel;
+      if (input.dtype == DType::kU8) {
+        picture.rgb.push_back(static_cast<const uint8_t*>(row)[at]);
+      } else {
+        const float pixel = static_cast<const float*>(row)[at] * of(input.std, channel) + of(input.mean, channel);
+        picture.rgb.push_back(static_cast<uint8_t>(std::clamp(std::lround(pixel * 255), 0L, 255L)));
+      }
+    }
+  }
+  return picture;
 }
 
 bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare) {

@@ -6,6 +6,7 @@
 
 #include "core/graph/passes/rewrite.h"
 #include "core/nn/context.h"
+#include "core/train/picture.h"
 
 namespace switchyard {
 
@@ -17,6 +18,9 @@ struct ImageInput {
 
 // Adds the batch input "images" (B, H, W, C) and gives it as f32: (pixel / 255 − mean) / std where it travels as bytes.
 Value AddImages(nn::Context& context, const ImageInput& input);
+
+// The picture that a row of "images" is.
+Raster PictureOf(const ImageInput& input, const void* row);
 
 // Whether a device has kernels for all that AddImages puts behind bytes.
 bool TakesBytes(const ImageInput& input, const CanPrepare& can_prepare);

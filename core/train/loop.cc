@@ -8,6 +8,11 @@
 #include "core/train/stopping.h"
 
 namespace switchyard {
+namespace {
+
+constexpr int kExamples = 8;  // samples in the pictures of event files
+
+}  // namespace
 
 StatusOr<TrainingResult> TrainingLoop::Run() {
   SY_RETURN_IF_ERROR(Start());
@@ -170,7 +175,13 @@ StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
   const auto value = decides.find(parts_.task.best().name);
   const bool best = value != decides.end() && (!at.best || parts_.task.Better(value->second, *at.best));
   if (best) at.best = value->second;
-  if (watching_) SY_RETURN_IF_ERROR(watching_->Evaluated(at.data_step, epoch + 1, result_.evaluation, best));
+  if (watching_) {
+    SY_RETURN_IF_ERROR(watching_->Evaluated(at.data_step, epoch + 1, result_.evaluation, best));
+    if (parts_.config.tensorboard) {
+      SY_ASSIGN_OR_RETURN(const auto examples, parts_.examples(kExamples));
+      SY_RETURN_IF_ERROR(watching_->Examples(at.data_step, examples));
+    }
+  }
   return best;
 }
 

@@ -29,7 +29,8 @@ class TrainingLoop {
     GradientWatch& gradients;
     RunPosition& position;  // where it begins; moves with the run
     std::function<StatusOr<EvaluationResult>()> evaluate;
-    std::string title;  // of the loss curve
+    std::function<StatusOr<std::vector<Example>>(int count)> examples;  // what the model makes of some samples
+    std::string title;                                                  // of the loss curve
   };
   explicit TrainingLoop(Parts parts) : parts_(std::move(parts)) {}
 

@@ -210,13 +210,17 @@ std::string ComparisonTable(const std::vector<const LoggedRun*>& runs) {
   return text;
 }
 
-std::string ReportPage(const std::string& title, const std::vector<const LoggedRun*>& runs) {
+std::string ReportPage(const std::string& title, const std::vector<const LoggedRun*>& runs,
+                       const std::string& predictions) {
   std::string page = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>"
       "body{{font:15px/1.5 system-ui,sans-serif;color:#1f2937;max-width:60em;margin:2em auto;padding:0 1em}}"
       "table{{border-collapse:collapse}}td,th{{padding:.25em .8em;text-align:right;border-bottom:1px solid #e5e7eb}}"
       "td:first-child,th:first-child{{text-align:left}}svg{{max-width:100%;height:auto}}"
       "pre{{background:#f9fafb;padding:1em;overflow-x:auto;font-size:13px}}summary{{cursor:pointer}}"
+      ".examples{{display:grid;grid-template-columns:repeat(auto-fill,minmax(8em,1fr));gap:1em}}figure{{margin:0}}"
+      "figure img{{width:100%;image-rendering:pixelated;margin-bottom:.25em}}figcaption{{font-size:13px}}"
+      ".right{{color:#15803d}}.wrong{{color:#b91c1c}}"
       "</style></head><body>\n<h1>{0}</h1>\n",
       XmlText(title));
   page += "<table>\n";
@@ -227,6 +231,7 @@ std::string ReportPage(const std::string& title, const std::vector<const LoggedR
     page += "</tr>\n";
   }
   page += "</table>\n" + RenderSvg(ComparisonChart("", runs)) + "\n";
+  if (!predictions.empty()) page += "<h2>Sample predictions</h2>\n" + predictions;
   for (const LoggedRun* run : runs) {
     const auto listed = ReadWholeFile(run->folder + "/" + kSettings, kLargestConfig);
     page += fmt::format("<details{}><summary>settings of {}</summary><pre>{}</pre></details>\n",

@@ -52,6 +52,8 @@ std::string ComparisonTable(const std::vector<const LoggedRun*>& runs);
 
 // One page of one or several runs that a browser shows without a server: the charts, the table and each run's settings
 // with their origins (settings.txt of its folder).
-std::string ReportPage(const std::string& title, const std::vector<const LoggedRun*>& runs);
+// predictions: HTML of one run's sample predictions, or why there are none; "": several runs.
+std::string ReportPage(const std::string& title, const std::vector<const LoggedRun*>& runs,
+                       const std::string& predictions = "");
 
 }  // namespace switchyard

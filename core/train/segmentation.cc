@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/data/mask_picture.h"
 #include "core/data/masked_images.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/loss.h"
@@ -164,6 +165,25 @@ Prediction Segmentation::Predict(const void* row) const {
   Prediction prediction;
   prediction.scores.assign(logits, logits + pixels() * static_cast<size_t>(options_.classes));
   return prediction;
+}
+
+std::optional<Example> Segmentation::Show(std::span<const void* const> rows, const Prediction& prediction,
+                                          const std::vector<std::string>& /*names*/) const {
+  Example example;
+  example.image = PictureOf(options_, rows[0]);
+  const auto colored = [&](auto class_of) {
+    Raster mask{example.image.width, example.image.height, {}};
+    for (size_t i = 0; i < pixels(); ++i) {
+      const uint8_t id = class_of(i);
+      const auto color = id == kIgnoredClass ? std::array<uint8_t, 3>{} : ClassColor(id);
+      mask.rgb.insert(mask.rgb.end(), color.begin(), color.end());
+    }
+    return mask;
+  };
+  const auto* const truth = static_cast<const int32_t*>(rows[1]);
+  example.truth_mask = colored([&](size_t i) { return truth[i] < 0 ? kIgnoredClass : static_cast<uint8_t>(truth[i]); });
+  example.predicted_mask = colored([&](size_t i) { return prediction.classes[i]; });
+  return example;
 }
 
 StatusOr<nlohmann::json> Segmentation::Record(const Dataset& train) const {

@@ -48,6 +48,9 @@ class Segmentation : public Task {
   std::string prediction() const override { return "eval_logits"; }
   Prediction Predict(const void* row) const override;  // scores of the pixels of the model's input
 
+  std::optional<Example> Show(std::span<const void* const> rows, const Prediction& prediction,
+                              const std::vector<std::string>& names) const override;
+
   StatusOr<nlohmann::json> Record(const Dataset& train) const override;
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;
 

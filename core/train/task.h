@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "core/data/dataset.h"
 #include "core/data/samples.h"
 #include "core/parallel/program.h"
+#include "core/train/example.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
@@ -101,6 +103,12 @@ class Task {
   // What calls `read` with each sample's prediction, by Predict. A task whose samples are parts of wholes has its own,
   // which predicts for wholes. samples: as Samples made them; they and `read` outlive it.
   virtual std::unique_ptr<Collector> Predicting(const SampleSource& samples, ReadPrediction read) const;
+  // A sample and its prediction for people to look at; nullopt: this task has no picture of its samples. rows: of the
+  // sample in tensors(); names: of the classes.
+  virtual std::optional<Example> Show(std::span<const void* const> /*rows*/, const Prediction& /*prediction*/,
+                                      const std::vector<std::string>& /*names*/) const {
+    return std::nullopt;
+  }
 
   // What a checkpoint's record keeps of the task, and whether a run on `train` may go on from it: InvalidArgument says
   // what differs. folder: of the checkpoint, for the message.

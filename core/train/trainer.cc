@@ -146,6 +146,7 @@ StatusOr<TrainingResult> Trainer::Train() {
   Impl::Training& t = impl.training;
   TrainingLoop loop({impl.config, t.timetable, *impl.task, impl.engine, *t.loader, *t.keeping, *t.gradients, t.position,
                      [&] { return Evaluate(*t.validation); },
+                     [&](int count) { return Examples(*t.validation, t.validation->class_names(), count); },
                      fmt::format("{} on {}", impl.model.name, impl.config.dataset)});
   return loop.Run();
 }
@@ -163,6 +164,12 @@ StatusOr<EvaluationResult> Trainer::Evaluate(const Dataset& dataset) {
   SY_ASSIGN_OR_RETURN(EvaluationResult averaged, EvaluateSamples(impl_->engine, *impl_->task, *again, true));
   result.ema = std::move(averaged.metrics);
   return result;
+}
+
+StatusOr<std::vector<Example>> Trainer::Examples(const Dataset& dataset, const std::vector<std::string>& names,
+                                                 int count) {
+  SY_ASSIGN_OR_RETURN(const auto samples, impl_->task->Samples(dataset, false));
+  return ExamplesOf(impl_->engine, *impl_->task, *samples, names, count);
 }
 
 Status Trainer::Predict(const Dataset& dataset, ReadPrediction read) {

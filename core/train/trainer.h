@@ -53,6 +53,10 @@ class Trainer {
   // empty for a sample that could not be read (config.max_bad_samples). An error of `read` is returned. One rank.
   Status Predict(const Dataset& dataset, ReadPrediction read);
 
+  // Up to `count` samples of a dataset, evenly spaced, with what the task predicts; none where the task has no picture
+  // of its samples. Local.
+  StatusOr<std::vector<Example>> Examples(const Dataset& dataset, const std::vector<std::string>& names, int count);
+
   // Only weights, of any kind that weight_files.h knows. reset_head: where they have another number of classes, the new
   // classifier stays. averaged: those that a run with --ema_decay averaged.
   Status LoadWeights(const std::string& path, bool reset_head = false, bool averaged = false);

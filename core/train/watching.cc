@@ -1,5 +1,7 @@
 #include "core/train/watching.h"
 
+#include <utility>
+
 #include "core/train/picture.h"
 
 namespace switchyard {
@@ -85,6 +87,15 @@ Status Watching::Evaluated(int64_t step, int64_t epoch, const EvaluationResult& 
                    e.ema.empty() ? "" : "; of averaged weights " + Text(metrics_of_task_, averaged),
                    best ? ", the best so far" : ""));
   return OkStatus();
+}
+
+Status Watching::Examples(int64_t step, std::span<const Example> examples) {
+  if (!events_ || examples.empty()) return OkStatus();
+  if (!std::exchange(showed_samples_, true)) {
+    SY_RETURN_IF_ERROR(events_->Picture("images", step, ExampleSheet(examples, SheetOf::kImages)));
+    SY_RETURN_IF_ERROR(events_->Picture("Label/ground_truth", step, ExampleSheet(examples, SheetOf::kTruth)));
+  }
+  return events_->Picture("Label/predicted", step, ExampleSheet(examples, SheetOf::kPredicted));
 }
 
 StatusOr<std::string> Watching::Finish(const std::string& title) {

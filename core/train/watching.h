@@ -26,6 +26,9 @@ class Watching {
   Status Trained(const MetricsRecord& record, const ProgressState& state);
   // epoch: from 1.
   Status Evaluated(int64_t step, int64_t epoch, const EvaluationResult& result, bool best);
+  // Pictures in the event file: the samples and what is true of them with the first such call, what is predicted with
+  // each.
+  Status Examples(int64_t step, std::span<const Example> examples);
   void Line(const std::string& text) { progress_.Line(text); }
 
   // Ends the bar, draws the curve and gives its path.
@@ -41,6 +44,7 @@ class Watching {
   const Metric best_;
   std::optional<MetricsWriter> metrics_;
   std::optional<EventFile> events_;
+  bool showed_samples_ = false;
   Progress progress_;
   std::string run_folder_, log_;
 };

@@ -168,5 +168,29 @@ TEST_F(Commands, AutomaticRecomputationIsWhatTheMemoryAsksFor) {
                                         static_cast<double>(some) / 1e6, static_cast<double>(whole) / 1e6)});
 }
 
+TEST_F(Commands, ARunsPageAndItsEventFileShowSamplesWithTheirPredictions) {
+  const auto text_of = [&](const std::string& name) {
+    std::ifstream file(In(name), std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  ExpectSuccess(Run(SmallTraining()));
+  std::string events;
+  for (const auto& entry : std::filesystem::directory_iterator(In("run/mlp/shapes/a/run/0/log"))) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("events.out")) events += text_of("run/mlp/shapes/a/run/0/log/" + name);
+  }
+  for (const char* tag : {"images", "Label/ground_truth", "Label/predicted"}) EXPECT_THAT(events, HasSubstr(tag));
+
+  ExpectSuccess(Run("plot run/mlp/shapes/a/run --html --to=report"), {".html"});
+  const std::string page = text_of("report/mlp-shapes.html");
+  for (const char* part : {"Sample predictions", "<figure><img", "data:image/png;base64,", "<figcaption>"})
+    EXPECT_THAT(page, HasSubstr(part));
+  EXPECT_THAT(page, testing::Not(testing::ContainsRegex("(src|href)=.(http|/|[.])"))) << "nothing lies outside";
+
+  std::filesystem::remove_all(In("run/mlp/shapes/a/run/checkpoints"));
+  ExpectSuccess(Run("plot run/mlp/shapes/a/run --html --to=report"));
+  EXPECT_THAT(text_of("report/mlp-shapes.html"), HasSubstr("<p>None: no checkpoint at"));
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -74,8 +74,9 @@ const std::vector<Command>& Commands() {
        "Of each folder the runs in it, at any depth: one chart (SVG and PNG) for each model and tag with loss, "
        "accuracy, "
        "throughput and memory of its runs.\n"
-       "A log that is missing or broken is named, and the others are drawn.\n",
-       {{"to", "html"}},
+       "A log that is missing or broken is named, and the others are drawn.\n"
+       "--html adds a page; that of a single run shows validation samples with its predictions (--data says where).\n",
+       {{"to", "html"}, true},
        PlotCommand},
       {"launch",
        "--nproc_per_node=N [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P --token_file=F] COMMAND...",

@@ -10,6 +10,8 @@
 #include "core/train/run_comparison.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/in_world.h"
+#include "tools/switchyard/trained_model.h"
 
 namespace switchyard {
 namespace {
@@ -26,6 +28,30 @@ std::string FileName(const std::string& model, const std::string& tag) {
 Status WriteText(const std::string& path, const std::string& text) {
   SY_ASSIGN_OR_RETURN(const PlaceInFolder place, MakePlace(path));
   return place.folder.Replace(place.name, {BytesOf(text)});
+}
+
+// What the run's best checkpoint, else its latest, makes of some validation samples.
+StatusOr<std::vector<Example>> ExamplesOfRun(const std::string& run_folder, const Settings& given) {
+  constexpr int kExamples = 24;
+  std::string path = run_folder + "/best";
+  if (!ResolveCheckpoint(path).ok()) path = run_folder;
+  SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, given, 1));
+  DatasetOptions options = DatasetOptionsOf(model.setup.config, model.setup.resolved);
+  options.download = false;
+  SY_ASSIGN_OR_RETURN(const auto data, OpenDataset(options, Split::kValidation));
+  std::vector<Example> examples;
+  SY_RETURN_IF_ERROR(InWorld(model.setup.config, [&](World& world) -> Status {
+    SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world));
+    SY_ASSIGN_OR_RETURN(examples, trainer->Examples(*data, data->class_names(), kExamples));
+    return OkStatus();
+  }));
+  return examples;
+}
+
+std::string PredictionsOf(const LoggedRun& run, const Settings& given) {
+  const auto examples = ExamplesOfRun(run.folder, given);
+  if (examples.ok() && !examples->empty()) return ExampleFigures(*examples);
+  return NoExampleFigures(examples.ok() ? "the run's samples are no pictures" : Message(examples.status()));
 }
 
 }  // namespace
@@ -58,7 +84,8 @@ Status PlotCommand(const CommandLine& line) {
     for (const char* ending : {".svg", ".png"}) SY_RETURN_IF_ERROR(SaveChart(chart, path + ending));
     fmt::print("  {}.png, .svg", path);
     if (absl::GetFlag(FLAGS_html)) {
-      SY_RETURN_IF_ERROR(WriteText(path + ".html", ReportPage(title, runs)));
+      SY_RETURN_IF_ERROR(WriteText(
+          path + ".html", ReportPage(title, runs, runs.size() == 1 ? PredictionsOf(*runs[0], line.settings) : "")));
       fmt::print(", .html");
     }
     fmt::print("\n");
