@@ -28,7 +28,7 @@ const std::string& ExampleFolder() {
       std::string pattern = (std::filesystem::temp_directory_path() / "switchyard-fuzz-XXXXXX").string();
       if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
       run = pattern;
-      const auto saved = SaveCheckpoint(run, Example(10).contents, {});
+      const auto saved = SaveCheckpoint(run, ExampleCheckpoint(10).contents, {});
       if (!saved.ok()) throw std::runtime_error(Message(saved.status()));
       checkpoint = *saved;
     }

@@ -45,7 +45,7 @@ class CheckpointTest : public Scratch {
   CheckpointTest() { ReplaceFileCalls(&calls_); }
   ~CheckpointTest() override { ReplaceFileCalls(nullptr); }
   Status Save(int64_t step, SaveOptions options = {}) {
-    const Example example(step);
+    const ExampleCheckpoint example(step);
     return SaveCheckpoint(In("run"), example.contents, options).status();
   }
   // Names in checkpoints/, sorted.
@@ -128,7 +128,7 @@ TEST_F(CheckpointTest, LoadsWhatWasSavedByEveryPath) {
   EXPECT_EQ(WhichExample(In("run/best")), 120);
   EXPECT_EQ(WhichExample(In("run/checkpoints/best/")), 120);
   EXPECT_EQ(WhichExample(In("run/checkpoints/step-00000120")), 120);
-  EXPECT_EQ(ReadText(In("run/checkpoints/best/config.json")), Example(120).contents.config.dump(2) + "\n");
+  EXPECT_EQ(ReadText(In("run/checkpoints/best/config.json")), ExampleCheckpoint(120).contents.config.dump(2) + "\n");
 }
 
 TEST_F(CheckpointTest, SaysWhatItLookedForWhereThereIsNone) {
@@ -201,7 +201,7 @@ TEST_F(CheckpointTest, SettingAsideMayStopAnywhereAndBeDoneAgain) {
 TEST_F(CheckpointTest, NeverChangesAPublishedCheckpoint) {
   ASSERT_TRUE(Save(10, {.best = true}).ok());
   const std::string before = ReadText(In("run/checkpoints/step-00000010/state.json"));
-  Example again(10);
+  ExampleCheckpoint again(10);
   again.contents.record["epoch"] = 99;
   const auto folder = SaveCheckpoint(In("run"), again.contents, {});
   ASSERT_TRUE(folder.ok()) << folder.status();
@@ -240,7 +240,7 @@ TEST_F(CheckpointTest, NothingWrittenOrRemovedGoesThroughALink) {
   // What the user calls the run may be a link.
   fs::create_directories(In("elsewhere"));
   fs::create_directory_symlink(In("elsewhere"), In("by_link"));
-  ASSERT_TRUE(SaveCheckpoint(In("by_link"), Example(30).contents, {}).ok());
+  ASSERT_TRUE(SaveCheckpoint(In("by_link"), ExampleCheckpoint(30).contents, {}).ok());
   EXPECT_EQ(WhichExample(In("elsewhere")), 30);
 }
 
@@ -267,7 +267,7 @@ TEST_F(CheckpointTest, AFileThatIsNotRegularIsRefusedAtOnce) {
 }
 
 TEST_F(CheckpointTest, JsonThatIsNestedTooDeeplyIsRefused) {
-  Example example(10);
+  ExampleCheckpoint example(10);
   ASSERT_TRUE(SaveCheckpoint(In("run"), example.contents, {}).ok());
   const std::string record = In("run/checkpoints/step-00000010/state.json");
   std::string text = "{\"deep\": " + std::string(200000, '[') + std::string(200000, ']');
@@ -376,12 +376,12 @@ TEST_F(CheckpointTest, ASignalInACallIsNoError) {
 
 TEST_F(CheckpointTest, TheWriterHoldsTheTensorsUntilTheyAreWrittenAndNoLonger) {
   CheckpointWriter writer(In("run"));
-  auto example = std::make_shared<const Example>(10);
-  const std::weak_ptr<const Example> watched = example;
+  auto example = std::make_shared<const ExampleCheckpoint>(10);
+  const std::weak_ptr<const ExampleCheckpoint> watched = example;
   CheckpointContents contents = example->contents;
   contents.storage = std::move(example);
   ASSERT_TRUE(writer.Save(std::move(contents), {.best = true}).ok());
-  const Example next(20);
+  const ExampleCheckpoint next(20);
   ASSERT_TRUE(writer.Save(next.contents, {}).ok());
   EXPECT_TRUE(watched.expired());
   ASSERT_TRUE(writer.Finish().ok());
@@ -397,7 +397,7 @@ TEST_F(CheckpointTest, TensorsAreWrittenFromWhereTheyLie) {
     written.insert(data);
     return calls_.write(descriptor, data, bytes);
   };
-  const Example example(10);
+  const ExampleCheckpoint example(10);
   ReplaceFileCalls(&watching);
   CheckpointWriter writer(In("run"));
   ASSERT_TRUE(writer.Save(example.contents, {}).ok());
@@ -423,7 +423,7 @@ TEST_F(CheckpointTest, AnOlderFormatIsRefusedAndSaysWhatItsWeightsServeFor) {
 }
 
 TEST_F(CheckpointTest, TheWriterTellsTheErrorOnTheNextCall) {
-  const Example example(10);
+  const ExampleCheckpoint example(10);
   CheckpointWriter writer(In("run"));
   {
     FailingCalls failing(calls_, 5, FailingCalls::After::kWorks, ENOSPC);
@@ -437,7 +437,7 @@ TEST_F(CheckpointTest, TheWriterTellsTheErrorOnTheNextCall) {
 }
 
 TEST_F(CheckpointTest, RefusesARecordThatIsNoObject) {
-  Example example(10);
+  ExampleCheckpoint example(10);
   example.contents.record = {1, 2};
   EXPECT_THAT(Message(SaveCheckpoint(In("run"), example.contents, {}).status()), HasSubstr("JSON object, found array"));
 }

@@ -79,7 +79,7 @@ TEST_F(CrashTest, ACheckpointIsTheOldOrTheNewOneAndEveryFsyncIsNeededForThat) {
   RecordedDisk disk(In("disk"));
   std::vector<int> saved;  // the call after each save
   for (const int64_t step : {10, 20, 30}) {
-    const Example example(step);
+    const ExampleCheckpoint example(step);
     ASSERT_TRUE(SaveCheckpoint(In("disk/deep/run"), example.contents, {.best = step != 20, .keep = 1}).ok());
     saved.push_back(disk.calls());
   }

@@ -9,8 +9,8 @@
 namespace switchyard {
 
 // A checkpoint whose every value depends on its step.
-struct Example {
-  explicit Example(int64_t step) : weight{step * 1.5f, 2.f, -3.f}, moment{0.25f, step * 0.5f}, update(step) {
+struct ExampleCheckpoint {
+  explicit ExampleCheckpoint(int64_t step) : weight{step * 1.5f, 2.f, -3.f}, moment{0.25f, step * 0.5f}, update(step) {
     contents.step = step;
     contents.weights = {{"fc.weight", "F32", {3, 1}, weight.data()}};
     contents.state = {{"adam.m.fc.weight", "F32", {2}, moment.data()}, {"update", "I64", {}, &update}};
@@ -18,7 +18,7 @@ struct Example {
     contents.config = {{"id2label", {{"0", "cat"}, {"1", "dog"}}}, {"step", step}};
     contents.preprocessor = {{"size", step}};
   }
-  Example(const Example&) = delete;
+  ExampleCheckpoint(const ExampleCheckpoint&) = delete;
   std::vector<float> weight, moment;
   int64_t update;
   CheckpointContents contents;
@@ -37,12 +37,12 @@ std::string RawBytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// The step of the checkpoint that `path` loads, if it is an Example bit for bit; −1 where it does not load, −2 where
+// The step of the checkpoint that `path` loads, if it is an ExampleCheckpoint bit for bit; −1 where it does not load, −2 where
 // it loads as something else.
 inline int64_t WhichExample(const std::string& path) {
   const auto loaded = LoadCheckpoint(path);
   if (!loaded.ok()) return -1;
-  const Example expected(loaded->record.value("step", int64_t{-2}));
+  const ExampleCheckpoint expected(loaded->record.value("step", int64_t{-2}));
   const bool same = loaded->record == expected.contents.record && loaded->config == expected.contents.config &&
                     loaded->preprocessor == expected.contents.preprocessor &&
                     ReadTensor(loaded->weights, "fc.weight") == RawBytes(expected.weight) &&
