@@ -117,9 +117,16 @@ TEST(RandAugment, StrengthFollowsANormalDistributionThatIsCutOff) {
   const auto [mean, deviation] = spread("rand-n1-m5-mstd0.5-p1-inc1");
   EXPECT_NEAR(mean, 5, 0.08);
   EXPECT_NEAR(deviation, 0.5, 0.06);
-  EXPECT_NEAR(spread("rand-n1-m20-p1-inc1").first, 10, 0.1) << "the strength ends at 10";
   // Uniform from 1.1, where level 180 is, to 8.
   EXPECT_NEAR(spread("rand-n1-m8-mstd101-p1-inc1").second, 6.9 / std::sqrt(12.0), 0.1);
+}
+
+TEST(RandAugment, StrengthEndsAtTenOrWhereItIsTold) {
+  // Brightness of level 40, not increasing: 0.1 and 0.18 m times as much.
+  const auto levels = LevelsAfter("rand-n1-m20-p1", 40), beyond = LevelsAfter("rand-n1-m20-mmax20-p1", 40);
+  EXPECT_TRUE(levels.contains(76));
+  EXPECT_FALSE(levels.contains(148));
+  EXPECT_TRUE(beyond.contains(148));
 }
 
 TransformOptions Photographs() {
