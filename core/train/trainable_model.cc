@@ -24,7 +24,10 @@ Shape InputShapeOf(const TrainableModel& model) {
 }
 
 Status CheckForMasks(const TrainConfig& c) {
-  const std::pair<const char*, bool> of_labelled[] = {{"mixup", c.mixup > 0}, {"cutmix", c.cutmix > 0}};
+  const std::pair<const char*, bool> of_labelled[] = {{"mixup", c.mixup > 0},
+                                                      {"cutmix", c.cutmix > 0},
+                                                      {"auto_augment", c.auto_augment.has_value()},
+                                                      {"erase_prob", c.erase_prob > 0}};
   for (const auto& [name, given] : of_labelled) {
     if (given) return InvalidArgument("--{} is for labelled images: masks cannot follow it; leave it out", name);
   }

@@ -149,6 +149,8 @@ TEST_F(SegmentationRuns, SaysWhatDoesNotFit) {
   refused("--augmentation=crop_flip", {"--augmentation=crop_flip", "none or scale_crop"});
   refused("--input_size=24", {"input_size", "24"});
   refused("--mixup=0.5", {"--mixup is for labelled images"});
+  refused("--auto_augment=rand-m9", {"--auto_augment is for labelled images"});
+  refused("--erase_prob=0.2", {"--erase_prob is for labelled images"});
   refused("--cutmix=1", {"--cutmix is for labelled images"});
   refused("--crop_ratio=0.5", {"--crop_ratio", "whole"});
   refused("--classes=300", {"--classes=300", "255"});
