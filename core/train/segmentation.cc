@@ -182,7 +182,9 @@ std::optional<Example> Segmentation::Show(std::span<const void* const> rows, con
   };
   const auto* const truth = static_cast<const int32_t*>(rows[1]);
   example.truth_mask = colored([&](size_t i) { return truth[i] < 0 ? kIgnoredClass : static_cast<uint8_t>(truth[i]); });
-  example.predicted_mask = colored([&](size_t i) { return prediction.classes[i]; });
+  const int height = example.image.height, width = example.image.width;
+  const Image predicted = MaskOfScores(prediction.scores, height, width, height, width);
+  example.predicted_mask = colored([&](size_t i) { return predicted.bytes[i]; });
   return example;
 }
 
