@@ -58,8 +58,12 @@ Status Train(World& world, const Bars& bars, const std::string& output) {
   config.lr = 0.01f;
   config.weight_decay = config.clip = config.label_smoothing = 0;
   config.output = output;
-  const TrainableModel model = {"bar_net",      {{"model", "bar_net"}}, /*image_size=*/16,
-                                /*channels=*/1, /*classes=*/2,          Network};
+  const TrainableModel model = {.name = "bar_net",
+                                .architecture = {{"model", "bar_net"}},
+                                .image_size = 16,
+                                .channels = 1,
+                                .classes = 2,
+                                .build = Network};
   SY_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(config, model, bars, bars, world));
   return trainer->Train().status();
 }
