@@ -3,6 +3,11 @@
 
 #include <spawn.h>
 
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
 namespace switchyard {
 
 // Attributes for posix_spawn. The child starts with no signal blocked, whatever the calling thread blocks (a run blocks
@@ -18,5 +23,9 @@ class ChildAttributes {
  private:
   posix_spawnattr_t attributes_;
 };
+
+// Runs a program of the search path and returns what it wrote to its output and its errors; its exit status, 128 +
+// signal where one killed it, goes to *exit_status. Unavailable where it cannot be started.
+StatusOr<std::string> RunProgram(const std::vector<std::string>& arguments, int* exit_status);
 
 }  // namespace switchyard

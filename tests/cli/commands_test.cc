@@ -192,5 +192,23 @@ TEST_F(Commands, ARunsPageAndItsEventFileShowSamplesWithTheirPredictions) {
   EXPECT_THAT(text_of("report/mlp-shapes.html"), HasSubstr("<p>None: no checkpoint at"));
 }
 
+TEST_F(Commands, BenchComparesConfigurationsAndNamesTheOneThatFails) {
+  const std::string bench = "bench --model=mlp --width=16 --batch_size=4 --steps=3 --device=cpu --nproc_per_node=2 ";
+  const CommandResult compared =
+      Run(bench + "--compare=single,ddp,ddp:optimizer=nothing,ddp:O1:precision=bf16 --json 2>/dev/null");
+  EXPECT_EQ(compared.code, 1) << "one failed";
+  const nlohmann::json rows = nlohmann::json::parse(compared.output, nullptr, false);
+  ASSERT_EQ(rows.size(), 4u) << compared.output;
+  EXPECT_EQ(rows[0].at("ratio"), 1);
+  EXPECT_EQ(rows[0].at("ranks"), 1);
+  EXPECT_THAT(rows[2].at("failure").get<std::string>(), testing::HasSubstr("optimizer"));
+  for (const int row : {1, 3}) {
+    EXPECT_EQ(rows[row].at("ranks"), 2);
+    EXPECT_EQ(rows[row].at("updates"), 9) << "three rounds of three";
+    EXPECT_GT(rows[row].at("images_per_s"), 0);
+  }
+  ExpectRefused(Run(bench + "--compare=dp"), {"--compare=dp: expected ddp"});
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -29,4 +29,8 @@ ABSL_FLAG(int, rdzv_timeout, 300, "seconds that the nodes wait for each other");
 ABSL_FLAG(std::string, token_file, "",
           "file with the secret that the nodes share, readable by you alone; else $SWITCHYARD_TOKEN, or "
           "$SWITCHYARD_TOKEN_FILE, or ~/.switchyard_token");
+ABSL_FLAG(
+    std::string, compare, "",
+    "configurations to time in turn, in processes of their own: ddp (with --nproc_per_node=N) or single, then levels "
+    "of mixed precision and settings, as ddp,ddp:O1,ddp:allreduce_dtype=fp16");
 ABSL_FLAG(int, warmup_steps, 3, "updates before those that are measured");

@@ -26,3 +26,4 @@ ABSL_DECLARE_FLAG(int, master_port);
 ABSL_DECLARE_FLAG(int, rdzv_timeout);
 ABSL_DECLARE_FLAG(std::string, token_file);
 ABSL_DECLARE_FLAG(int, warmup_steps);
+ABSL_DECLARE_FLAG(std::string, compare);

@@ -110,8 +110,9 @@ const std::vector<Command>& Commands() {
       {"bench",
        "[--model=NAME --batch_size=B --steps=N]",
        "time training steps on made-up data",
-       "",
-       {{"warmup_steps", "json"}, true},
+       "With --compare=ddp,ddp:O1,… each configuration in processes of its own, in turn, and a table of images/s and "
+       "memory.\n",
+       {{"warmup_steps", "json", "compare", "nproc_per_node"}, true},
        BenchCommand},
       {"conform", "PLUGIN.so", "test any plugin against the ABI; names the level it reaches", "", {}, nullptr},
       {"version", "", "version of the program and of the plugin ABI", "", {}, VersionCommand},

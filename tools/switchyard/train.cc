@@ -15,6 +15,7 @@
 #include "core/train/stopping.h"
 #include "fmt/ranges.h"
 #include "tools/switchyard/commands.h"
+#include "tools/switchyard/compare.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/hints.h"
 #include "tools/switchyard/in_world.h"
@@ -198,6 +199,7 @@ Status TrainCommand(const CommandLine& line) {
 }
 
 Status BenchCommand(const CommandLine& line) {
+  if (!absl::GetFlag(FLAGS_compare).empty()) return CompareRuns(line);
   Settings settings = line.settings;
   settings.Fill("dataset", "synthetic", Origin::kDefault);
   settings.Fill("steps", 20, Origin::kDefault);
