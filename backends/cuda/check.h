@@ -26,8 +26,8 @@ sy_status LibraryFailed(sy_error* error, sy_status status, int64_t code, const c
 // SY_OK, or SY_DEVICE_LOST with the first sticky error that device `index` has met in this process.
 sy_status FirstLoss(int32_t index, sy_error* error);
 
-// Makes the context of device `index` current for this thread, unless it is already; SY_DEVICE_LOST where it met a sticky error.
-// Every entry point of the plugin begins with it.
+// Makes the context of device `index` current for this thread, unless it is already; SY_DEVICE_LOST where it met a
+// sticky error. Every entry point of the plugin begins with it.
 sy_status Enter(int32_t index, sy_error* error);
 
 }  // namespace switchyard

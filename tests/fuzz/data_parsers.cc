@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/data/class_map.h"
 #include "core/data/files.h"
 #include "core/data/formats.h"
 #include "core/data/image.h"
-#include "core/data/class_map.h"
 #include "core/data/volume.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/fuzz/fuzz.h"

@@ -289,7 +289,8 @@ TEST(Recompute, SettingsAreReadOrRefused) {
   EXPECT_EQ(*ParseRecompute("blocks"), 1);
   EXPECT_EQ(*ParseRecompute("every:3"), 3);
   for (const char* wrong : {"", "every", "every:", "every:0", "every:-1", "every:x", "all"})
-    EXPECT_THAT(Message(ParseRecompute(wrong).status()), HasSubstr("--recompute: expected none, blocks, auto or every:K"))
+    EXPECT_THAT(Message(ParseRecompute(wrong).status()),
+                HasSubstr("--recompute: expected none, blocks, auto or every:K"))
         << wrong;
 }
 

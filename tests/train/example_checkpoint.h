@@ -37,8 +37,8 @@ std::string RawBytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// The step of the checkpoint that `path` loads, if it is an ExampleCheckpoint bit for bit; −1 where it does not load, −2 where
-// it loads as something else.
+// The step of the checkpoint that `path` loads, if it is an ExampleCheckpoint bit for bit; −1 where it does not load,
+// −2 where it loads as something else.
 inline int64_t WhichExample(const std::string& path) {
   const auto loaded = LoadCheckpoint(path);
   if (!loaded.ok()) return -1;

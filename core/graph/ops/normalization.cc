@@ -328,8 +328,7 @@ std::vector<Value> BatchNormBackwardDecompose(Graph&, const Node& node, const st
   const Value normal = ops::Mul(ops::Sub(ops::Cast(inputs[0], DType::kF32), inputs[2]), inputs[3]);
   const Value dgamma = channels.Sum(ops::Mul(g, normal)), dbeta = channels.Sum(g);
   const Value mean_g = ops::Scale(dbeta, 1 / channels.count), dot = ops::Scale(dgamma, 1 / channels.count);
-  const Value dx =
-      ops::Mul(ops::Sub(ops::Sub(g, mean_g), ops::Mul(normal, dot)), ops::Mul(inputs[3], inputs[1]));
+  const Value dx = ops::Mul(ops::Sub(ops::Sub(g, mean_g), ops::Mul(normal, dot)), ops::Mul(inputs[3], inputs[1]));
   std::vector<Value> results = {ops::Cast(dx, node.outputs[0].dtype), dgamma, dbeta};
   if (a.residual) results.push_back(ops::Cast(g, node.outputs[3].dtype));
   return results;
