@@ -5,7 +5,9 @@
 namespace switchyard {
 
 StateCopy::~StateCopy() {
-  if (copies_.handle() != nullptr) (void)engine_.world().device->Synchronize(copies_);
+  if (copies_.handle() == nullptr) return;
+  (void)engine_.world().device->Synchronize(copies_);
+  (void)engine_.Synchronize();  // the steps have waited for begun_
 }
 
 Status StateCopy::Allocate() {

@@ -135,7 +135,8 @@ TEST_F(InterposedRun, TwoRanksAreTheSameBehindValidate) {
 }
 
 TEST_F(InterposedRun, EveryAllocationMayFailAndLeavesNothingBehind) {
-  int failed = 0;
+  ExpectSuccess(Run(Training("null", "run0_whole")));
+  int failed = 0, spared = 0;
   for (;; ++failed) {
     ASSERT_LT(failed, 64) << "a run of an MLP makes more allocations than expected";
     const std::string fault = fmt::format("fault:alloc@{}", failed + 1);
@@ -145,8 +146,16 @@ TEST_F(InterposedRun, EveryAllocationMayFailAndLeavesNothingBehind) {
       ExpectSuccess(result);
       break;
     }
+    // The one allocation that a run can do without: each checkpoint then holds up a step.
+    if (result.code == 0) {
+      ExpectSuccess(result, {"each checkpoint holds up a step while it is copied, for lack of"});
+      ExpectSameWeights("run0_whole", fmt::format("run{}", failed));
+      ++spared;
+      continue;
+    }
     ExpectRefused(result, {fault, "error: ", "out of memory"});
   }
+  EXPECT_EQ(spared, 1);
   EXPECT_GE(failed, 3);
 }
 
