@@ -8,7 +8,7 @@ namespace switchyard {
 
 ClassMap Identity(int classes) {
   ClassMap map;
-  map.fill(kNoClass);
+  map.fill(kUnmapped);
   for (int c = 0; c < classes; ++c) map[static_cast<size_t>(c)] = c;
   map[kIgnoredClass] = kIgnoredClass;
   return map;
@@ -17,12 +17,12 @@ ClassMap Identity(int classes) {
 Status MapClasses(const ClassMap& map, const std::string& mask_path, Image* mask) {
   for (size_t i = 0; i < mask->bytes.size(); ++i) {
     uint8_t& number = mask->bytes[i];
-    if (map[number] == kNoClass) {
-      const auto classes = std::count_if(map.begin(), map.end(), [](int c) { return c != kNoClass; });
+    if (map[number] == kUnmapped) {
+      const auto classes = std::count_if(map.begin(), map.end(), [](int c) { return c != kUnmapped; });
       const size_t width = static_cast<size_t>(mask->width);
       return DataLoss(
           "{}: expected one of the {} numbers that stand for a class, or 255 for none, found {} in column {} of row {}",
-          mask_path, classes - (map[kIgnoredClass] == kNoClass ? 0 : 1), number, i % width, i / width);
+          mask_path, classes - (map[kIgnoredClass] == kUnmapped ? 0 : 1), number, i % width, i / width);
     }
     number = static_cast<uint8_t>(map[number]);
   }

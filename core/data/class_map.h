@@ -10,9 +10,9 @@
 
 namespace switchyard {
 
-// The class that each number of a mask stands for, below `classes` or kIgnoredClass; kNoClass: the number may not
+// The class that each number of a mask stands for, below `classes` or kIgnoredClass; kUnmapped: the number may not
 // occur.
-inline constexpr int kNoClass = -1;
+inline constexpr int kUnmapped = -1;
 using ClassMap = std::array<int, 256>;
 ClassMap Identity(int classes);  // 0 to classes − 1, and kIgnoredClass
 

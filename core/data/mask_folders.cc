@@ -70,15 +70,20 @@ std::vector<std::string> FoldersOf(Split split) {
 
 // What the tree holds below `folder`, which is [root/]KIND/SPLIT/: the rest of each name without its end, and where.
 // Names that do not end so are left out.
-std::map<std::string, size_t> FilesBelow(const FileTree& tree, const std::string& folder, const std::string& end) {
+StatusOr<std::map<std::string, size_t>> FilesBelow(const FileTree& tree, const std::string& folder,
+                                                   const std::string& end) {
   std::map<std::string, size_t> files;
   for (size_t i = 0; i < tree.entries().size(); ++i) {
     const FileTree::Entry& entry = tree.entries()[i];
     if (entry.folder || !entry.name.starts_with(folder)) continue;
     const std::string rest = entry.name.substr(folder.size());
     if (rest[rest.rfind('/') + 1] == '.') continue;
-    if (end.empty() ? IsImageName(rest) : rest.ends_with(end))
-      files.emplace(rest.substr(0, end.empty() ? rest.rfind('.') : rest.size() - end.size()), i);
+    if (!(end.empty() ? IsImageName(rest) : rest.ends_with(end))) continue;
+    const auto [other, fresh] =
+        files.emplace(rest.substr(0, end.empty() ? rest.rfind('.') : rest.size() - end.size()), i);
+    if (!fresh)
+      return InvalidArgument("{} and {} would have the same mask; give each a name of its own",
+                             tree.Path(tree.entries()[other->second]), tree.Path(entry));
   }
   return files;
 }
@@ -99,9 +104,10 @@ StatusOr<std::vector<std::pair<size_t, size_t>>> PairsOf(const FileTree& tree, c
                                                          const std::string& root, Split split) {
   std::vector<std::pair<size_t, size_t>> pairs;
   for (const std::string& folder : FoldersOf(split)) {
-    const auto images = FilesBelow(tree, fmt::format("{}{}/{}/", root, layout.images, folder), layout.image_end);
+    SY_ASSIGN_OR_RETURN(const auto images,
+                        FilesBelow(tree, fmt::format("{}{}/{}/", root, layout.images, folder), layout.image_end));
     const std::string mask_folder = fmt::format("{}{}/{}/", root, layout.masks, folder);
-    const auto masks = FilesBelow(tree, mask_folder, layout.mask_end);
+    SY_ASSIGN_OR_RETURN(const auto masks, FilesBelow(tree, mask_folder, layout.mask_end));
     for (const auto& [name, image] : images) {
       const auto found = masks.find(name);
       if (found == masks.end())
@@ -176,7 +182,7 @@ StatusOr<std::unique_ptr<Dataset>> OpenMaskFolders(const std::string& name, cons
 StatusOr<std::unique_ptr<Dataset>> OpenCityscapes(const std::string& path, Split split) {
   SY_ASSIGN_OR_RETURN(const std::shared_ptr<const FileTree> tree, FileTree::Open(path));
   SY_ASSIGN_OR_RETURN(auto dataset, Open("cityscapes", tree, kCityscapes, split));
-  dataset->map_.fill(kNoClass);
+  dataset->map_.fill(kUnmapped);
   for (size_t id = 0; id <= kLargestLabelId; ++id) dataset->map_[id] = kIgnoredClass;
   dataset->map_[kIgnoredClass] = kIgnoredClass;  // licence plates, whose id is −1
   for (const CityClass& c : kCityClasses) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/strings/match.h"
+#include "core/data/class_map.h"
 #include "core/data/files.h"
 #include "core/data/formats.h"
 
@@ -125,19 +126,10 @@ StatusOr<std::vector<std::string>> ClassesOf(const std::string& path, const std:
   if (fs::exists(listed, ignored)) {
     std::vector<uint8_t> bytes;
     SY_RETURN_IF_ERROR(ReadWholeFile(listed, &bytes));
-    std::vector<std::string> names;
-    for (auto at = bytes.begin(); at != bytes.end();) {
-      const auto line = std::find(at, bytes.end(), '\n');
-      std::string name(at, line);
-      if (!name.empty() && name.back() == '\r') name.pop_back();
-      if (!name.empty()) names.push_back(std::move(name));
-      at = line == bytes.end() ? line : line + 1;
-    }
-    if (names.size() < 2 || names.size() > kMostClasses) {
-      return InvalidArgument("{}: expected the names of 2 to {} classes, one a line and the background first, found {}",
-                             listed, kMostClasses, names.size());
-    }
-    return names;
+    SY_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseClassNames(listed, bytes));
+    if (names.size() > 1) return names;
+    return InvalidArgument("{}: expected the names of at least 2 classes, the background first, found {}", listed,
+                           names.size());
   }
   int largest = 1;
   for (const auto& pair : pairs) {

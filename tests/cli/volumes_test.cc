@@ -143,6 +143,11 @@ TEST_F(VolumeRuns, PredictWritesMasksInTheFormatThatCameIn) {
   ASSERT_TRUE(small.ok()) << Message(small.status());
   EXPECT_EQ(small->voxels.size(), 6u) << "smaller than a window";
 
+  // Nobody's file is written over without being asked for.
+  const std::string before = Text("volumes/a_mask.npy");
+  ExpectRefused(Run(predict + "volumes/a.npy"), {"volumes/a_mask.npy is there already", "--output"});
+  ExpectRefused(Run(predict + "volumes/a.npy volumes/a_mask.npy --output=volumes"), {"would be written over"});
+  EXPECT_TRUE(Text("volumes/a_mask.npy") == before);
   // Elsewhere, and masks of before are no volumes.
   const CommandResult json = Run(predict + "volumes --output=masks --json");
   ExpectSuccess(json);

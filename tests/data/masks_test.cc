@@ -141,6 +141,11 @@ TEST_F(MaskFolderFiles, ReadsTheSameFromATarOneFolderDown) {
   EXPECT_EQ((*train)->Get(0)->mask.bytes, mask.bytes);
 }
 
+TEST_F(MaskFolderFiles, TwoImagesOfOneNameAreRefused) {
+  folder_.Write("images/train/town/a.jpg", JpegBytes(Pattern(2, 3, 3)));
+  EXPECT_THAT(Error(), AllOf(HasSubstr("town/a.png"), HasSubstr("town/a.jpg"), HasSubstr("would have the same mask")));
+}
+
 TEST_F(MaskFolderFiles, SaysWhatIsMissingOrDoesNotFit) {
   folder_.Write("masks/train/b.png", PngBytes(MaskOf(1, 2, {0, 1})));
   EXPECT_THAT(Error(), AllOf(HasSubstr("masks/train/b.png"), HasSubstr("6 x 4 pixels"), HasSubstr("found 2 x 1")));

@@ -60,7 +60,7 @@ bool IsInput(const std::string& name, Content content) {
 }
 
 // The images, or volumes, in a folder and the folders below it, by path. Links to folders are not followed, hidden ones
-// left out, and of masks what this command wrote itself.
+// left out, and what has the name of a mask that this command writes.
 Status AddFolder(const std::string& folder, Content content, std::vector<std::string>* files) {
   std::vector<std::string> found;
   int64_t others = 0;

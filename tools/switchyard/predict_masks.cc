@@ -9,6 +9,7 @@
 #include "core/data/mask_picture.h"
 #include "core/train/file_calls.h"
 #include "core/train/picture.h"
+#include "tools/switchyard/prediction_target.h"
 
 namespace switchyard {
 namespace {
@@ -22,8 +23,9 @@ struct MaskPlace {
   std::string folder, stem;
 };
 
-// Every image has files of its own: two of the same name in one folder are refused before anything is written.
-StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::string& folder) {
+// Every image has files of its own: two of the same name in one folder, and what would write over other files, are
+// refused before anything is written.
+StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::string& folder, bool overlay) {
   std::vector<MaskPlace> places;
   std::map<std::string, std::string> taken;  // by file, the image
   for (int64_t i = 0; i < list.size(); ++i) {
@@ -36,6 +38,8 @@ StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::strin
           "the masks of {} and {} would both be {}{}; predict on them one after the other, with "
           "another --output each",
           Printable(other->second), Printable(list.Path(i)), Printable(other->first), kMaskEnd);
+    SY_RETURN_IF_ERROR(CheckTarget(other->first + kMaskEnd, !folder.empty(), list));
+    if (overlay) SY_RETURN_IF_ERROR(CheckTarget(other->first + kOverlayEnd, !folder.empty(), list));
   }
   return places;
 }
@@ -65,7 +69,7 @@ Status WriteMaskFile(const MaskPlace& place, const std::string& end, const std::
 bool IsMaskFile(const std::string& path) { return path.ends_with(kMaskEnd) || path.ends_with(kOverlayEnd); }
 
 StatusOr<nlohmann::ordered_json> PredictMasks(Trainer& trainer, const Dataset& list, const MaskFilesOptions& options) {
-  SY_ASSIGN_OR_RETURN(const std::vector<MaskPlace> places, PlacesFor(list, options.folder));
+  SY_ASSIGN_OR_RETURN(const std::vector<MaskPlace> places, PlacesFor(list, options.folder, options.overlay));
   if (!options.folder.empty()) SY_RETURN_IF_ERROR(Folder::Make(options.folder).status());
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   Sample sample;

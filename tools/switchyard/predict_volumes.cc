@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "core/data/formats.h"
 #include "core/train/file_calls.h"
+#include "tools/switchyard/prediction_target.h"
 
 namespace switchyard {
 namespace {
@@ -80,6 +81,7 @@ StatusOr<nlohmann::ordered_json> PredictVolumes(Trainer& trainer, const std::vec
                              other->second, file, targets.back());
   }
   const VolumeList list(files);
+  for (const std::string& target : targets) SY_RETURN_IF_ERROR(CheckTarget(target, !options.folder.empty(), list));
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   SY_RETURN_IF_ERROR(trainer.Predict(list, [&](int64_t i, const Prediction& prediction) -> Status {
     const std::string &file = files[static_cast<size_t>(i)], &target = targets[static_cast<size_t>(i)];
