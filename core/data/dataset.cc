@@ -151,6 +151,11 @@ std::string ContentName(Content content) {
 
 std::string Dataset::Path(int64_t index) const { return fmt::format("{}[{}]", name(), index); }
 
+StatusOr<Extents> Dataset::ReadExtents(int64_t index) const {
+  SY_ASSIGN_OR_RETURN(const Sample sample, Get(index));
+  return ExtentsOf(sample.volume);
+}
+
 StatusOr<Sample> Dataset::Get(int64_t index) const {
   Sample sample;
   SY_RETURN_IF_ERROR(Read(index, &sample));
@@ -168,8 +173,8 @@ uint32_t Dataset::Checksum() const {
     // A sample that cannot be read is not an error here: the loader reports it when its turn comes.
     if (!Read(i * size() / count, &sample).ok()) continue;
     if (content() == Content::kMaskedVolumes) {
-      const int64_t extents[3] = {sample.volume.depth, sample.volume.height, sample.volume.width};
-      AddToChecksum(extents, sizeof extents, &sum);
+      const Extents extents = ExtentsOf(sample.volume);
+      AddToChecksum(extents.data(), sizeof extents, &sum);
       AddToChecksum(sample.volume.voxels.data(), sample.volume.voxels.size() * sizeof(float), &sum);
       AddToChecksum(sample.voxels.data(), sample.voxels.size(), &sum);
       continue;

@@ -46,6 +46,8 @@ class Dataset {
   virtual const std::vector<std::string>& class_names() const = 0;  // by label; equal for every split
   // Fills *sample, whose memory is reused. Requires 0 <= index < size(). Errors name the file.
   virtual Status Read(int64_t index, Sample* sample) const = 0;
+  // Volumes with masks: the extents of a sample, without the rest of it where the data allows that.
+  virtual StatusOr<Extents> ReadExtents(int64_t index) const;
   // Where the sample lives: a path, or "file[record]".
   virtual std::string Path(int64_t index) const;
   // What suits this data in training, unless the user chooses.

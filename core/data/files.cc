@@ -54,6 +54,29 @@ size_t MostInMemory() {
   return pages > 0 && page > 0 ? static_cast<size_t>(pages) / 2 * static_cast<size_t>(page) : size_t{4} << 30;
 }
 
+struct GzipStream {
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> stream{nullptr, gzclose_r};
+  size_t file_bytes = 0;  // as they are stored
+};
+
+// Passes plain files through.
+StatusOr<GzipStream> OpenStream(const std::string& path) {
+  SY_ASSIGN_OR_RETURN(Descriptor file, OpenRegularFile(path));
+  GzipStream opened;
+  SY_ASSIGN_OR_RETURN(opened.file_bytes, FileBytes(file, path));
+  opened.stream.reset(gzdopen(file.get(), "rb"));
+  if (opened.stream == nullptr) return ResourceExhausted("{}: no memory to read it", path);
+  file.release();  // the stream's now
+  return opened;
+}
+
+Status DamagedGzip(const std::string& path, gzFile stream) {
+  int code = Z_OK;
+  const std::string text = gzerror(stream, &code);
+  return DataLoss("{}: damaged gzip file: {}; fetch it again", path,
+                  code == Z_BUF_ERROR ? "it ends too early" : text.c_str());
+}
+
 Status TooLarge(const std::string& path, size_t limit) {
   return ResourceExhausted("{}: holds more than {} bytes, which is the most that is read into memory here", path,
                            limit);
@@ -67,16 +90,12 @@ Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes) {
 
 Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes) {
   bytes->clear();
-  SY_ASSIGN_OR_RETURN(Descriptor file, OpenRegularFile(path));
-  SY_ASSIGN_OR_RETURN(const size_t file_bytes, FileBytes(file, path));
-  if (file_bytes > limit) return TooLarge(path, limit);
-  gzFile stream = gzdopen(file.get(), "rb");  // passes plain files through
-  if (stream == nullptr) return ResourceExhausted("{}: no memory to read it", path);
-  file.release();  // the stream's now
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> owned(stream, gzclose_r);
+  SY_ASSIGN_OR_RETURN(const GzipStream file, OpenStream(path));
+  if (file.file_bytes > limit) return TooLarge(path, limit);
+  gzFile stream = file.stream.get();
   gzbuffer(stream, 1 << 18);
   // Memory grows with what is really there; no header is trusted for a size.
-  bytes->resize(file_bytes + 1);
+  bytes->resize(file.file_bytes + 1);
   size_t used = 0;
   int count = 0;
   for (;;) {
@@ -89,12 +108,20 @@ Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>
   }
   bytes->resize(used);
   int code = Z_OK;
-  const std::string text = gzerror(stream, &code);
-  if (count < 0 || code != Z_OK) {
-    const char* found = code == Z_BUF_ERROR ? "it ends too early" : text.c_str();
-    return DataLoss("{}: damaged gzip file: {}; fetch it again", path, found);
-  }
-  return OkStatus();
+  gzerror(stream, &code);
+  return count < 0 || code != Z_OK ? DamagedGzip(path, stream) : OkStatus();
+}
+
+StatusOr<FileStart> ReadFileStart(const std::string& path, size_t count) {
+  constexpr uint64_t kMostInflation = 1032;  // of deflate: 258 bytes for two bits
+  SY_ASSIGN_OR_RETURN(const GzipStream file, OpenStream(path));
+  FileStart start;
+  start.bytes.resize(count);
+  const int found = gzread(file.stream.get(), start.bytes.data(), static_cast<unsigned>(count));
+  if (found < 0) return DamagedGzip(path, file.stream.get());
+  start.bytes.resize(static_cast<size_t>(found));
+  start.most_bytes = file.file_bytes * (gzdirect(file.stream.get()) != 0 ? 1 : kMostInflation);
+  return start;
 }
 
 StatusOr<std::unique_ptr<FileTree>> FileTree::Open(const std::string& path) {

@@ -18,6 +18,14 @@ namespace switchyard {
 Status ReadWholeFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
 Status ReadWholeFile(const std::string& path, std::vector<uint8_t>* bytes);
 
+// The first bytes of a file, at most `count`, gzip undone; the whole has at most `most_bytes`. The end of gzip is not
+// checked.
+struct FileStart {
+  std::vector<uint8_t> bytes;
+  uint64_t most_bytes = 0;
+};
+StatusOr<FileStart> ReadFileStart(const std::string& path, size_t count);
+
 // The file's bytes as they are.
 Status ReadFile(const std::string& path, size_t limit, std::vector<uint8_t>* bytes);
 inline constexpr size_t kLargestSample = size_t{1} << 28;  // bytes of one encoded image, or of one file in a tree

@@ -14,6 +14,18 @@ constexpr size_t kAlignment = 64;         // bytes
 constexpr int64_t kChunkSamples = 8;      // prepared by one thread at a time
 constexpr int64_t kMaxReplacements = 64;  // tried for one bad sample
 
+// Calls what is the source's own and may throw: where memory is short, or a dataset of the user's does.
+template <typename Where, typename Call>
+Status Caught(const Where& where, const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    return Internal("{}: {}", where(), error.what());
+  } catch (...) {
+    return Internal("{}: an exception that is no std::exception", where());
+  }
+}
+
 }  // namespace
 
 void Loader::FreeMemory::operator()(std::byte* memory) const { std::free(memory); }
@@ -73,6 +85,7 @@ Status Loader::AddSlot() {
 Loader::Loader(std::unique_ptr<const SampleSource> source, const LoaderOptions& options,
                std::unique_ptr<Sampler> sampler, int64_t batches_per_epoch)
     : source_(std::move(source)),
+      wholes_(options.train ? std::vector<int64_t>() : source_->wholes()),
       options_(options),
       batches_per_epoch_(batches_per_epoch),
       chunks_per_batch_((options.batch_size + kChunkSamples - 1) / kChunkSamples),
@@ -121,15 +134,18 @@ StatusOr<bool> Loader::Next(Batch* batch) {
   Slot& slot = slots_[static_cast<size_t>(released_) % slots_.size()];
   const auto ready = [&] { return (opened_ > released_) && slot.ready; };
   if (options_.workers == 0) {
-    for (int64_t i = 0; i < chunks_per_batch_; ++i) FillChunk(ClaimChunk());
-    FinishBatch(slot);
+    for (int64_t i = 0; i < chunks_per_batch_; ++i) {
+      const Chunk chunk = ClaimChunk();
+      slot.status.Update(FillChunk(chunk));
+    }
+    slot.status.Update(FinishBatch(slot));
   } else {
     batch_ready_.wait(lock, ready);
   }
   handed_out_ = true;
   lock.unlock();
 
-  failed_ = CountFailures(slot);
+  failed_ = slot.status.ok() ? CountFailures(slot) : slot.status;
   SY_RETURN_IF_ERROR(failed_);
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   wait_seconds_ += waited.count();
@@ -146,13 +162,15 @@ void Loader::Work() {
     const Chunk chunk = ClaimChunk();
     ++in_flight_;
     lock.unlock();
-    FillChunk(chunk);
+    const Status filled = FillChunk(chunk);
     lock.lock();
+    chunk.slot->status.Update(filled);
     const bool last = ++chunk.slot->chunks_filled == chunks_per_batch_;
     if (last) {
       lock.unlock();
-      FinishBatch(*chunk.slot);
+      const Status finished = FinishBatch(*chunk.slot);
       lock.lock();
+      chunk.slot->status.Update(finished);
       chunk.slot->ready = true;
     }
     --in_flight_;
@@ -181,6 +199,7 @@ void Loader::OpenSlot(Slot* slot) {
   slot->index = batch % batches_per_epoch_;
   slot->chunks_filled = 0;
   slot->ready = false;
+  slot->status = OkStatus();
   sampler_->SetEpoch(slot->epoch);
   for (int64_t i = 0; i < options_.batch_size; ++i) {
     const int64_t position = slot->index * options_.batch_size + i;
@@ -188,7 +207,7 @@ void Loader::OpenSlot(Slot* slot) {
   }
 }
 
-void Loader::FillChunk(const Chunk& chunk) {
+Status Loader::FillChunk(const Chunk& chunk) {
   Slot& slot = *chunk.slot;
   auto& failures = slot.failures[static_cast<size_t>(chunk.number)];
   failures.clear();
@@ -206,30 +225,41 @@ void Loader::FillChunk(const Chunk& chunk) {
       if (!status.ok()) failures.push_back({sample, std::move(status)});
       sample = (sample + 1) % source_->size();
     }
-    if (filled == 0) source_->FillEmpty(rows);
+    if (filled != 0) continue;
+    SY_RETURN_IF_ERROR(Caught([&] { return source_->name(); },
+                              [&] {
+                                source_->FillEmpty(rows);
+                                return OkStatus();
+                              }));
   }
+  return OkStatus();
 }
 
-void Loader::FinishBatch(const Slot& slot) const {
-  if (!options_.train) return;
+Status Loader::FinishBatch(const Slot& slot) const {
+  if (!options_.train || !slot.status.ok()) return OkStatus();
+  const auto where = [&] { return fmt::format("{}: batch {} of epoch {}", source_->name(), slot.index, slot.epoch); };
   std::vector<void*> tensors;
   for (const auto& memory : slot.memory) tensors.push_back(memory.get());
-  source_->FinishBatch(slot.epoch, slot.index, sample_ids_, tensors);
+  return Caught(where, [&] {
+    source_->FinishBatch(slot.epoch, slot.index, sample_ids_, tensors);
+    return OkStatus();
+  });
 }
 
 Status Loader::FillSample(int64_t epoch, int64_t sample, std::span<void* const> rows) const {
-  try {
-    return source_->Fill(epoch, sample, rows);
-  } catch (const std::exception& error) {  // out of memory, or a dataset of the user's that throws
-    return Internal("{}: {}", source_->Path(sample), error.what());
-  }
+  return Caught([&] { return source_->Path(sample); }, [&] { return source_->Fill(epoch, sample, rows); });
+}
+
+// The first sample of the whole that a sample is of.
+int64_t Loader::WholeOf(int64_t sample) const {
+  return wholes_.empty() ? sample : *std::prev(std::upper_bound(wholes_.begin(), wholes_.end(), sample));
 }
 
 // Failures are counted when their batch is handed out, in its order, so that a run fails at the same batch every time.
 Status Loader::CountFailures(const Slot& slot) {
   for (const auto& failures : slot.failures) {
     for (const Failure& failure : failures) {
-      if (!bad_samples_.insert(failure.sample).second) continue;
+      if (!bad_samples_.insert(WholeOf(failure.sample)).second) continue;
       const auto count = static_cast<int64_t>(bad_samples_.size());
       if (count > options_.max_bad_samples) {
         return Annotate(failure.status,

@@ -63,8 +63,8 @@ class Loader {
   // Fails once more than max_bad_samples were met, and then again at every call.
   StatusOr<bool> Next(Batch* batch);
 
-  // The samples that could not be read so far, by index. Those of a run that goes on are given back before it starts:
-  // they count towards max_bad_samples and are not logged again.
+  // The samples that could not be read so far, by index; of wholes the first sample of each. Those of a run that goes
+  // on are given back before it starts: they count towards max_bad_samples and are not logged again.
   const std::set<int64_t>& bad_samples() const { return bad_samples_; }
   void RestoreBadSamples(const std::set<int64_t>& samples) { bad_samples_ = samples; }
   double wait_seconds() const { return wait_seconds_; }  // in all calls of Next()
@@ -86,6 +86,7 @@ class Loader {
     int64_t epoch = 0, index = 0;
     int64_t chunks_filled = 0;
     bool ready = false;  // all of them, and the batch as a whole
+    Status status;       // of preparing it, but for samples that cannot be read
   };
   struct Chunk {
     Slot* slot = nullptr;
@@ -99,13 +100,15 @@ class Loader {
   bool ChunkAvailable() const;
   Chunk ClaimChunk();         // with mutex_ held
   void OpenSlot(Slot* slot);  // with mutex_ held
-  void FillChunk(const Chunk& chunk);
-  void FinishBatch(const Slot& slot) const;
+  Status FillChunk(const Chunk& chunk);
+  Status FinishBatch(const Slot& slot) const;
   Status FillSample(int64_t epoch, int64_t sample, std::span<void* const> rows) const;
+  int64_t WholeOf(int64_t sample) const;
   Status CountFailures(const Slot& slot);
 
   const std::unique_ptr<const SampleSource> source_;
-  std::vector<size_t> row_bytes_;  // of each tensor
+  std::vector<size_t> row_bytes_;      // of each tensor
+  const std::vector<int64_t> wholes_;  // of evaluation, by their first samples; empty: each sample is one
   const LoaderOptions options_;
   const int64_t batches_per_epoch_, chunks_per_batch_;
   std::unique_ptr<Sampler> sampler_;

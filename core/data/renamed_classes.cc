@@ -21,6 +21,7 @@ class RenamedClasses : public Dataset {
   int channels() const override { return data_->channels(); }
   const std::vector<std::string>& class_names() const override { return classes_; }
   std::string Path(int64_t index) const override { return data_->Path(index); }
+  StatusOr<Extents> ReadExtents(int64_t index) const override { return data_->ReadExtents(index); }
   Augmentation augmentation() const override { return data_->augmentation(); }
   float crop_ratio() const override { return data_->crop_ratio(); }
   Status Read(int64_t index, Sample* sample) const override {

@@ -70,7 +70,7 @@ class SyntheticVolumes : public Dataset {
     if (options.input_shape.size() == 4) std::copy_n(options.input_shape.begin(), extents_.size(), extents_.begin());
     for (int i = 0; i < std::max(options.classes, 2); ++i) class_names_.push_back(fmt::format("class{:03}", i));
     RandomStream random(Key(options.seed, HashName("synthetic")));
-    voxels_.resize(static_cast<size_t>(extents_[0] * extents_[1] * extents_[2]));
+    voxels_.resize(static_cast<size_t>(VoxelsOf(extents_)));
     for (uint8_t& voxel : voxels_) voxel = static_cast<uint8_t>(random.Next32() >> 24);
   }
 
@@ -80,6 +80,8 @@ class SyntheticVolumes : public Dataset {
   const std::vector<std::string>& class_names() const override { return class_names_; }
   Content content() const override { return Content::kMaskedVolumes; }
   Augmentation augmentation() const override { return Augmentation::kNone; }
+
+  StatusOr<Extents> ReadExtents(int64_t) const override { return extents_; }
 
   // The same intensities in another order for each of a few samples, and the class that an intensity says.
   Status Read(int64_t index, Sample* sample) const override {
@@ -95,7 +97,7 @@ class SyntheticVolumes : public Dataset {
   }
 
  private:
-  std::array<int64_t, 3> extents_ = {64, 64, 64};
+  Extents extents_ = {64, 64, 64};
   int64_t size_;
   std::vector<std::string> class_names_;
   std::vector<uint8_t> voxels_;

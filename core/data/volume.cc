@@ -17,9 +17,12 @@
 
 #include "core/base/text.h"
 #include "core/data/files.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 namespace {
+
+constexpr size_t kMostOfAHeader = 1 << 16;  // bytes: a .npy header of version 1 has no more
 
 struct TypeRow {
   VoxelType type;
@@ -103,19 +106,27 @@ void ForEachVoxel(const Volume& v, With with) {
   }
 }
 
-// Voxels from the bytes after the header.
-Status Decode(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
-  uint64_t expected = RowOf(v->stored).bytes;
-  for (const int64_t extent : {v->depth, v->height, v->width}) {
-    if (extent < 1 || __builtin_mul_overflow(expected, static_cast<uint64_t>(extent), &expected)) {
-      return DataLoss("{}: expected three extents of at least 1 voxel, found ({}, {}, {})", path, v->depth, v->height,
-                      v->width);
+// What the voxels take as they are stored.
+StatusOr<uint64_t> BytesOfVoxels(const std::string& path, const Volume& v) {
+  uint64_t bytes = RowOf(v.stored).bytes;
+  for (const int64_t extent : ExtentsOf(v)) {
+    if (extent < 1 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes)) {
+      return DataLoss("{}: expected three extents of at least 1 voxel, found ({})", path,
+                      fmt::join(ExtentsOf(v), ", "));
     }
   }
-  if (bytes.size() != expected) {
-    return DataLoss("{}: expected {} bytes of voxels for ({}, {}, {}), found {}; fetch it again", path, expected,
-                    v->depth, v->height, v->width, bytes.size());
-  }
+  return bytes;
+}
+
+Status MissingVoxels(const std::string& path, const Volume& v, uint64_t expected, uint64_t found) {
+  return DataLoss("{}: expected {} bytes of voxels for ({}), found {}; fetch it again", path, expected,
+                  fmt::join(ExtentsOf(v), ", "), found);
+}
+
+// Voxels from the bytes after the header.
+Status Decode(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
+  SY_ASSIGN_OR_RETURN(const uint64_t expected, BytesOfVoxels(path, *v));
+  if (bytes.size() != expected) return MissingVoxels(path, *v, expected, bytes.size());
   v->voxels.resize(expected / RowOf(v->stored).bytes);
   const bool swapped = Swapped(v->big_endian);
   AsStored(v->stored, [&](auto stored) {
@@ -131,8 +142,10 @@ Status Decode(const std::string& path, std::span<const uint8_t> bytes, Volume* v
 // Byte offsets of fields in the header of nifti1.h.
 constexpr size_t kNiftiHeader = 348, kDim = 40, kDatatype = 70, kBitpix = 72, kVoxOffset = 108, kSlope = 112,
                  kIntercept = 116, kCalMax = 124, kCalMin = 128, kMagic = 344;
+constexpr float kFarthestVoxels = 1e15f;  // bytes
 
-Status ReadNifti(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
+// Where the voxels start, which may be beyond the bytes; all of the volume but header and voxels.
+StatusOr<size_t> ReadNiftiHeader(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
   if (bytes.size() < kNiftiHeader)
     return DataLoss("{}: expected a NIfTI-1 header of 348 bytes, found {} bytes", path, bytes.size());
   v->big_endian = Load<int32_t>(bytes.data(), Swapped(true)) == 348;
@@ -160,15 +173,11 @@ Status ReadNifti(const std::string& path, std::span<const uint8_t> bytes, Volume
   }
   v->stored = row->type;
   const float offset = Load<float>(&bytes[kVoxOffset], swapped);
-  if (!(offset >= 348 && static_cast<double>(offset) <= static_cast<double>(bytes.size()))) {
-    return DataLoss("{}: expected voxels after the header and within {} bytes, found them at {}", path, bytes.size(),
-                    offset);
-  }
+  if (!(offset >= kNiftiHeader && offset < kFarthestVoxels))
+    return DataLoss("{}: expected voxels after the header of 348 bytes, found them at {}", path, offset);
   const float slope = Load<float>(&bytes[kSlope], swapped), intercept = Load<float>(&bytes[kIntercept], swapped);
   if (slope != 0 && std::isfinite(slope) && std::isfinite(intercept)) v->slope = slope, v->intercept = intercept;
-  const auto start = static_cast<size_t>(offset);
-  v->header.assign(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(start));
-  return Decode(path, bytes.subspan(start), v);
+  return static_cast<size_t>(offset);
 }
 
 // What follows 'key': in the header's dictionary.
@@ -178,7 +187,8 @@ std::optional<absl::string_view> NpyField(absl::string_view text, const std::str
   return absl::StripLeadingAsciiWhitespace(text.substr(at + key.size() + 3));
 }
 
-Status ReadNpy(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
+// As ReadNiftiHeader.
+StatusOr<size_t> ReadNpyHeader(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
   if (bytes.size() < 12) return DataLoss("{}: ends inside its .npy header", path);
   const int version = bytes[6];
   const size_t prefix = version == 1 ? 10 : 12;
@@ -208,8 +218,14 @@ Status ReadNpy(const std::string& path, std::span<const uint8_t> bytes, Volume* 
   if (extents.size() != 3)
     return InvalidArgument("{}: expected an array of 3 dimensions, found ({})", path, fmt::join(extents, ", "));
   v->depth = extents[0], v->height = extents[1], v->width = extents[2];
-  v->header.assign(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(prefix + length));
-  return Decode(path, bytes.subspan(prefix + length), v);
+  return prefix + length;
+}
+
+StatusOr<size_t> ReadHeader(const std::string& path, std::span<const uint8_t> bytes, Volume* v) {
+  constexpr std::array<uint8_t, 6> kNumpy = {0x93, 'N', 'U', 'M', 'P', 'Y'};
+  v->gzip = absl::EndsWithIgnoreCase(path, ".gz");
+  v->nifti = bytes.size() < kNumpy.size() || !std::equal(kNumpy.begin(), kNumpy.end(), bytes.begin());
+  return v->nifti ? ReadNiftiHeader(path, bytes, v) : ReadNpyHeader(path, bytes, v);
 }
 
 // A header of version 1, padded so that the voxels start at a multiple of 64 bytes.
@@ -261,11 +277,24 @@ StatusOr<Volume> ReadVolume(const std::string& path) {
   std::vector<uint8_t> bytes;
   SY_RETURN_IF_ERROR(ReadWholeFile(path, &bytes));
   Volume volume;
-  volume.gzip = absl::EndsWithIgnoreCase(path, ".gz");
-  constexpr std::array<uint8_t, 6> kNumpy = {0x93, 'N', 'U', 'M', 'P', 'Y'};
-  volume.nifti = bytes.size() < kNumpy.size() || !std::equal(kNumpy.begin(), kNumpy.end(), bytes.begin());
-  SY_RETURN_IF_ERROR(volume.nifti ? ReadNifti(path, bytes, &volume) : ReadNpy(path, bytes, &volume));
+  SY_ASSIGN_OR_RETURN(const size_t start, ReadHeader(path, bytes, &volume));
+  if (start > bytes.size()) {
+    return DataLoss("{}: expected voxels after the header and within {} bytes, found them at {}", path, bytes.size(),
+                    start);
+  }
+  volume.header.assign(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(start));
+  SY_RETURN_IF_ERROR(Decode(path, std::span(bytes).subspan(start), &volume));
   return volume;
+}
+
+StatusOr<Extents> ReadVolumeExtents(const std::string& path) {
+  SY_ASSIGN_OR_RETURN(const FileStart file, ReadFileStart(path, kMostOfAHeader));
+  Volume volume;
+  SY_ASSIGN_OR_RETURN(const size_t start, ReadHeader(path, file.bytes, &volume));
+  SY_ASSIGN_OR_RETURN(const uint64_t expected, BytesOfVoxels(path, volume));
+  const uint64_t most = file.most_bytes - std::min<uint64_t>(start, file.most_bytes);
+  if (expected > most) return MissingVoxels(path, volume, expected, most);  // a damaged header asks for anything
+  return ExtentsOf(volume);
 }
 
 std::vector<uint8_t> EncodeVolume(const Volume& v) {

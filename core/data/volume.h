@@ -7,6 +7,7 @@
 // too many.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,6 +16,9 @@
 #include "core/base/status.h"
 
 namespace switchyard {
+
+using Extents = std::array<int64_t, 3>;  // (depth, height, width) in voxels
+inline int64_t VoxelsOf(const Extents& e) { return e[0] * e[1] * e[2]; }
 
 enum class VoxelType { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kF64 };
 
@@ -30,7 +34,11 @@ struct Volume {
   std::vector<uint8_t> header;  // the file's bytes before its voxels, extensions of NIfTI included
 };
 
+inline Extents ExtentsOf(const Volume& v) { return {v.depth, v.height, v.width}; }
+
 StatusOr<Volume> ReadVolume(const std::string& path);
+// Of the file's header alone: whether all voxels are there is not known yet.
+StatusOr<Extents> ReadVolumeExtents(const std::string& path);
 
 // The content of a file. Whole-number types are rounded to nearest and saturate; NaN becomes 0 there.
 std::vector<uint8_t> EncodeVolume(const Volume& volume);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <mutex>
 
 #include "absl/strings/match.h"
 #include "core/data/class_map.h"
@@ -51,6 +52,17 @@ class VolumeFiles : public MaskedVolumes {
   int64_t size() const override { return static_cast<int64_t>(pairs_.size()); }
   std::string Path(int64_t index) const override { return pairs_[static_cast<size_t>(index)].image; }
 
+  StatusOr<Extents> ReadExtents(int64_t index) const override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto known = extents_.find(index); known != extents_.end()) return known->second;
+    }
+    SY_ASSIGN_OR_RETURN(const Extents extents, ReadVolumeExtents(Path(index)));
+    const std::lock_guard lock(mutex_);
+    extents_[index] = extents;
+    return extents;
+  }
+
   Status Read(int64_t index, Sample* sample) const override {
     const Pair& pair = pairs_[static_cast<size_t>(index)];
     SY_ASSIGN_OR_RETURN(sample->volume, ReadVolume(pair.image));
@@ -71,6 +83,10 @@ class VolumeFiles : public MaskedVolumes {
     std::string image, label;
   };
   std::vector<Pair> pairs_;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::map<int64_t, Extents> extents_;  // of those asked for: evaluation asks each time
 };
 
 class IdxVolumes : public MaskedVolumes {
@@ -78,6 +94,10 @@ class IdxVolumes : public MaskedVolumes {
   using MaskedVolumes::MaskedVolumes;
   int64_t size() const override { return images_.dims[0]; }
   std::string Path(int64_t index) const override { return fmt::format("{}[{}]", images_path_, index); }
+
+  StatusOr<Extents> ReadExtents(int64_t) const override {
+    return Extents{images_.dims[1], images_.dims[2], images_.dims[3]};
+  }
 
   Status Read(int64_t index, Sample* sample) const override {
     Volume& v = sample->volume;

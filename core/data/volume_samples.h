@@ -35,7 +35,7 @@ class VolumePatches : public SampleSource {
 
 class VolumeWindows : public SampleSource {
  public:
-  // Reads every volume once for its extents. One that cannot be read has one window, whose Fill says why.
+  // Asks for every volume's extents. One that has none that can be read has one window, whose Fill says why.
   VolumeWindows(const Dataset& dataset, const VolumeTransformOptions& options, float overlap);
 
   std::string name() const override { return dataset_.name(); }
@@ -53,7 +53,8 @@ class VolumeWindows : public SampleSource {
   };
   const Window& window(int64_t index) const { return windows_[static_cast<size_t>(index)]; }
   const Extents& patch() const { return options_.patch; }
-  // A volume, normalised, with its labels. The last few are kept, as its windows follow each other.
+  // A volume, normalised, with its labels. The last few are kept, as its windows follow each other; threads read
+  // different ones at once. DataLoss where its extents are not those of before.
   StatusOr<std::shared_ptr<const Sample>> Get(int64_t volume) const;
 
  private:
@@ -61,8 +62,15 @@ class VolumeWindows : public SampleSource {
   const VolumeTransformOptions options_;
   std::vector<Window> windows_;
   std::vector<int64_t> first_windows_;  // by volume
-  mutable std::mutex mutex_;
-  mutable std::vector<std::pair<int64_t, std::shared_ptr<const Sample>>> kept_;  // oldest first
+  struct Kept {
+    std::once_flag once;
+    StatusOr<std::shared_ptr<const Sample>> sample;
+  };
+  StatusOr<std::shared_ptr<const Sample>> Read(int64_t volume) const;
+
+  std::vector<Extents> extents_;                                         // by volume
+  mutable std::mutex mutex_;                                             // of the list, not of its entries
+  mutable std::vector<std::pair<int64_t, std::shared_ptr<Kept>>> kept_;  // oldest first
 };
 
 }  // namespace switchyard

@@ -12,6 +12,17 @@ namespace {
 constexpr double kGaussianDeviation = 0.125;  // of the patch's extent
 constexpr float kLeastWeight = 1e-3f;
 
+Status CheckFinite(const Volume& v) {
+  const auto bad = std::find_if(v.voxels.begin(), v.voxels.end(), [](float voxel) { return !std::isfinite(voxel); });
+  if (bad == v.voxels.end()) return OkStatus();
+  const int64_t place = bad - v.voxels.begin(), row = place / std::max<int64_t>(v.width, 1);
+  return DataLoss(
+      "expected finite intensities, found {} at depth {}, height {}, width {}, counted from 0; replace it in the "
+      "file, or leave such volumes out with --max_bad_samples",
+      *bad, row / std::max<int64_t>(v.height, 1), row % std::max<int64_t>(v.height, 1),
+      place % std::max<int64_t>(v.width, 1));
+}
+
 // Mirrors a patch along one axis.
 template <typename T>
 void Mirror(const Extents& e, int axis, T* voxels) {
@@ -39,8 +50,10 @@ StatusOr<Normalization> ParseNormalization(const std::string& name) {
   return InvalidArgument("--normalization: expected zscore, unit or none, found {}", name);
 }
 
-void Normalize(Normalization normalization, std::vector<float>* voxels) {
-  if (normalization == Normalization::kNone || voxels->empty()) return;
+Status Normalize(Normalization normalization, Volume* volume) {
+  SY_RETURN_IF_ERROR(CheckFinite(*volume));
+  std::vector<float>* const voxels = &volume->voxels;
+  if (normalization == Normalization::kNone || voxels->empty()) return OkStatus();
   double centre = 0, unit = 0;
   if (normalization == Normalization::kUnit) {
     const auto [least, greatest] = std::minmax_element(voxels->begin(), voxels->end());
@@ -54,6 +67,7 @@ void Normalize(Normalization normalization, std::vector<float>* voxels) {
   }
   const double factor = unit > 0 ? 1 / unit : 0;
   for (float& v : *voxels) v = static_cast<float>((v - centre) * factor);
+  return OkStatus();
 }
 
 Status Check(const VolumeTransformOptions& o) {
@@ -92,9 +106,9 @@ void CutPatch(const Sample& sample, const Extents& patch, const Extents& start, 
   }
 }
 
-void TrainingPatch(const VolumeTransformOptions& o, int64_t epoch, int64_t index, Sample* sample, float* volume,
-                   int32_t* labels) {
-  Normalize(o.normalization, &sample->volume.voxels);
+Status TrainingPatch(const VolumeTransformOptions& o, int64_t epoch, int64_t index, Sample* sample, float* volume,
+                     int32_t* labels) {
+  SY_RETURN_IF_ERROR(Normalize(o.normalization, &sample->volume));
   RandomStream random(Key(o.seed, HashName("volume"), static_cast<uint64_t>(epoch), static_cast<uint64_t>(index)));
   Extents start = ExtentsOf(sample->volume);
   for (size_t axis = 0; axis < 3; ++axis) {
@@ -104,7 +118,7 @@ void TrainingPatch(const VolumeTransformOptions& o, int64_t epoch, int64_t index
                                                           : random.Below(static_cast<uint32_t>(spare + 1));
   }
   CutPatch(*sample, o.patch, start, volume, labels);
-  if (o.augmentation != Augmentation::kCropFlip) return;
+  if (o.augmentation != Augmentation::kCropFlip) return OkStatus();
   for (int axis = 0; axis < 3; ++axis) {
     if (random.Uniform() < 0.5f) continue;
     Mirror(o.patch, axis, volume);
@@ -112,6 +126,7 @@ void TrainingPatch(const VolumeTransformOptions& o, int64_t epoch, int64_t index
   }
   const float scale = 1 + random.Uniform(-1, 1) * o.intensity_scale, shift = random.Uniform(-1, 1) * o.intensity_shift;
   for (int64_t i = 0; i < VoxelsOf(o.patch); ++i) volume[i] = volume[i] * scale + shift;
+  return OkStatus();
 }
 
 std::vector<Extents> WindowStarts(const Extents& volume, const Extents& patch, float overlap) {

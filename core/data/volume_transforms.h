@@ -5,7 +5,6 @@
 // kNoClass. Thread-safe: free functions.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,10 +15,6 @@
 
 namespace switchyard {
 
-using Extents = std::array<int64_t, 3>;
-inline int64_t VoxelsOf(const Extents& e) { return e[0] * e[1] * e[2]; }
-inline Extents ExtentsOf(const Volume& v) { return {v.depth, v.height, v.width}; }
-
 // The label that neither a loss nor a metric counts, as it travels.
 inline constexpr int32_t kNoClass = -1;
 
@@ -29,8 +24,9 @@ enum class Normalization {
   kNone,    // none: intensities as they are stored
 };
 StatusOr<Normalization> ParseNormalization(const std::string& name);
-// A volume of one intensity becomes 0 everywhere, but with kNone.
-void Normalize(Normalization normalization, std::vector<float>* voxels);
+// A volume of one intensity becomes 0 everywhere, but with kNone. DataLoss names the first voxel that is inf or nan:
+// it would make all others so.
+Status Normalize(Normalization normalization, Volume* volume);
 
 struct VolumeTransformOptions {
   Extents patch = {};
@@ -48,9 +44,9 @@ Status Check(const VolumeTransformOptions& options);
 // without labels has kNoClass everywhere.
 void CutPatch(const Sample& sample, const Extents& patch, const Extents& start, float* volume, int32_t* labels);
 
-// A training patch of a sample, whose intensities it normalises in place.
-void TrainingPatch(const VolumeTransformOptions& options, int64_t epoch, int64_t index, Sample* sample, float* volume,
-                   int32_t* labels);
+// A training patch of a sample, whose intensities it normalises in place. Errors are those of Normalize.
+Status TrainingPatch(const VolumeTransformOptions& options, int64_t epoch, int64_t index, Sample* sample, float* volume,
+                     int32_t* labels);
 
 // Where windows of the size of the patch begin, so that they cover a volume and neighbours share at least the given
 // part of their extent, in [0, 1): MONAI's sliding_window_inference. Row-major.

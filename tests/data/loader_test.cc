@@ -332,6 +332,42 @@ TEST(Loader, AThrowingDatasetIsAnErrorAndNoCrash) {
   EXPECT_THAT(Message(TakeAll(loader.get()).status), HasSubstr("a dataset that throws"));
 }
 
+TEST(Loader, ASourceThatThrowsAnywhereIsAnErrorAndNoCrash) {
+  struct Throwing : SampleSource {
+    enum Where { kFill, kFillEmpty, kFinishBatch };
+    explicit Throwing(Where at) : at(at) {}
+    std::string name() const override { return "throwing"; }
+    int64_t size() const override { return 20; }
+    std::string Path(int64_t index) const override { return fmt::format("sample {}", index); }
+    std::vector<SampleTensor> tensors() const override { return {{"x", {DType::kU8, {1}}}}; }
+    Status Fill(int64_t, int64_t, std::span<void* const>) const override {
+      if (at == kFill) throw 17;
+      return at == kFillEmpty ? DataLoss("bad") : OkStatus();
+    }
+    void FillEmpty(std::span<void* const>) const override {
+      if (at == kFillEmpty) throw std::runtime_error("no empty sample");
+    }
+    void FinishBatch(int64_t, int64_t, std::span<const int32_t>, std::span<void* const>) const override {
+      if (at == kFinishBatch) throw std::runtime_error("no batch");
+    }
+    Where at;
+  };
+  for (const int workers : {0, 2}) {
+    const auto error = [&](Throwing::Where at) {
+      const auto loader =
+          *Loader::Create(std::make_unique<Throwing>(at), {.batch_size = 10, .train = true, .workers = workers});
+      EXPECT_TRUE(loader->StartEpoch(0).ok());
+      Batch batch;
+      const Status status = loader->Next(&batch).status();
+      EXPECT_EQ(loader->Next(&batch).status(), status) << "stays failed";
+      return status.ok() ? "no error" : Message(status);
+    };
+    EXPECT_THAT(error(Throwing::kFill), HasSubstr(": an exception that is no std::exception"));
+    EXPECT_THAT(error(Throwing::kFillEmpty), HasSubstr("throwing: no empty sample"));
+    EXPECT_THAT(error(Throwing::kFinishBatch), HasSubstr("throwing: batch 0 of epoch 0: no batch"));
+  }
+}
+
 TEST(Loader, StopsAndStartsAgainAtAnyTime) {
   NumberedDataset dataset(1000);
   dataset.delay_ = std::chrono::microseconds(20);

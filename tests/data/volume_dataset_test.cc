@@ -1,8 +1,10 @@
 // Datasets of volumes with masks: folders of files, and IDX pairs.
 #include <cstring>
+#include <filesystem>
 
 #include "core/data/files.h"
 #include "core/data/formats.h"
+#include "core/data/renamed_classes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/data/files_for_tests.h"
@@ -69,6 +71,25 @@ TEST_F(VolumeFolder, PairsFilesByNameAndCountsClassesInTheTrainingLabels) {
   ASSERT_TRUE(validation.ok()) << Message(validation.status());
   EXPECT_EQ((*validation)->size(), 1);
   EXPECT_EQ((*validation)->class_names(), (*train)->class_names());
+}
+
+TEST_F(VolumeFolder, KnowsExtentsWithoutTheVoxelsAndAsksOnce) {
+  const auto train = Train();
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  EXPECT_THAT(*(*train)->ReadExtents(1), ElementsAre(1, 2, 2));
+  std::filesystem::remove(folder_.path() + "/train/images/b.npy");
+  EXPECT_THAT(*(*train)->ReadExtents(1), ElementsAre(1, 2, 2));
+  std::filesystem::remove(folder_.path() + "/train/images/a.npy");
+  EXPECT_THAT(Error((*train)->ReadExtents(0).status()), HasSubstr("a.npy"));
+}
+
+TEST_F(VolumeFolder, UnderOtherClassNamesHasTheSameExtents) {
+  auto train = Train();
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  const auto renamed = WithClasses(std::move(*train), {"2", "1", "0"});
+  ASSERT_TRUE(renamed.ok()) << Message(renamed.status());
+  std::filesystem::remove(folder_.path() + "/train/labels/b.npy");
+  EXPECT_THAT(*(*renamed)->ReadExtents(1), ElementsAre(1, 2, 2)) << "of the image's header alone";
 }
 
 TEST_F(VolumeFolder, TakesClassNamesFromTheirFile) {

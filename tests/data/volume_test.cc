@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <random>
 
 #include "core/data/files.h"
+#include "fmt/ranges.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/data/files_for_tests.h"
@@ -161,6 +163,32 @@ TEST_F(VolumeFiles, AMaskHasTheFormatAndOrientationOfItsImage) {
   EXPECT_TRUE(mask.first_fastest);
   EXPECT_EQ(mask.depth, 2);
   for (size_t i = 0; i < 24; ++i) EXPECT_EQ(mask.voxels[i], ids[i]);
+}
+
+TEST_F(VolumeFiles, ExtentsAreReadFromTheHeaderAlone) {
+  const Bytes nifti = NiftiBytes(Counting<int16_t>(), 4), npy = NpyBytes(Counting<double>(), "<f8");
+  const auto extents = [&](const std::string& name, const Bytes& bytes) {
+    const auto found = ReadVolumeExtents(folder_.Write(name, bytes));
+    return found.ok() ? fmt::format("{}", fmt::join(*found, " ")) : Message(found.status());
+  };
+  EXPECT_EQ(extents("a.nii", nifti), "2 3 4");
+  EXPECT_EQ(extents("a.npy", npy), "2 3 4");
+  EXPECT_THAT(extents("a.nii", Bytes(nifti.begin(), nifti.end() - 1)), HasSubstr("a.nii: expected 48 bytes"));
+  // Of a compressed file the end need not be there, let alone be right.
+  Bytes large = nifti;
+  Put(int16_t{300}, false, 42, &large);
+  Put(int16_t{200}, false, 44, &large);
+  Put(int16_t{100}, false, 46, &large);
+  std::minstd_rand noise;
+  while (large.size() < 368 + 2 * 300 * 200 * 100) large.push_back(static_cast<uint8_t>(noise() >> 8));
+  Bytes packed = GzipBytes(large);
+  packed.resize(packed.size() / 2);
+  EXPECT_EQ(extents("a.nii.gz", packed), "100 200 300");
+  // A header that promises more than any compression gives is not believed: windows of it would fill the memory.
+  large = nifti;
+  for (size_t i = 0; i < 3; ++i) Put(int16_t{30000}, false, 42 + 2 * i, &large);
+  EXPECT_THAT(extents("a.nii.gz", GzipBytes(large)), HasSubstr("a.nii.gz: expected 54000000000000 bytes"));
+  EXPECT_THAT(extents("a.nii", {}), HasSubstr("found 0 bytes"));
 }
 
 TEST_F(VolumeFiles, DamagedAndForeignNiftiIsRefusedByName) {

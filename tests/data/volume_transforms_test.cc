@@ -2,11 +2,18 @@
 #include "core/data/volume_transforms.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <limits>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <set>
+#include <thread>
 
+#include "core/base/logging.h"
 #include "core/data/loader.h"
 #include "core/data/volume_samples.h"
 #include "gmock/gmock.h"
@@ -45,7 +52,7 @@ Patch Cut(const Sample& sample, const Extents& patch, const Extents& start) {
 Patch Training(const VolumeTransformOptions& o, int64_t epoch, int64_t index, Sample sample) {
   Patch cut{std::vector<float>(static_cast<size_t>(VoxelsOf(o.patch))),
             std::vector<int32_t>(static_cast<size_t>(VoxelsOf(o.patch)))};
-  TrainingPatch(o, epoch, index, &sample, cut.volume.data(), cut.labels.data());
+  EXPECT_TRUE(TrainingPatch(o, epoch, index, &sample, cut.volume.data(), cut.labels.data()).ok());
   return cut;
 }
 
@@ -59,17 +66,39 @@ TEST(VolumePatch, IsCutOutAndPaddedWithWhatCountsNowhere) {
   EXPECT_THAT(around.labels, ElementsAre(-1, -1, -1, -1, -1, 0, 1, 2, -1, 3, -1, 0));
 }
 
+Volume Voxels(const std::vector<float>& voxels, const Extents& e) {
+  Volume volume;
+  volume.depth = e[0], volume.height = e[1], volume.width = e[2];
+  volume.voxels = voxels;
+  return volume;
+}
+
+std::vector<float> Normalized(Normalization normalization, const std::vector<float>& voxels) {
+  Volume volume = Voxels(voxels, {1, 1, static_cast<int64_t>(voxels.size())});
+  EXPECT_TRUE(Normalize(normalization, &volume).ok());
+  return volume.voxels;
+}
+
 TEST(VolumeNormalization, TakesTheWholeVolume) {
-  std::vector<float> voxels = {1, 2, 3, 6};
-  Normalize(Normalization::kUnit, &voxels);
-  EXPECT_THAT(voxels, ElementsAre(0, 0.2f, 0.4f, 1));
-  voxels = {1, 2, 3, 6};
-  Normalize(Normalization::kZscore, &voxels);
+  EXPECT_THAT(Normalized(Normalization::kUnit, {1, 2, 3, 6}), ElementsAre(0, 0.2f, 0.4f, 1));
+  const std::vector<float> voxels = Normalized(Normalization::kZscore, {1, 2, 3, 6});
   EXPECT_NEAR(std::accumulate(voxels.begin(), voxels.end(), 0.0), 0, 1e-6);
   EXPECT_NEAR(std::inner_product(voxels.begin(), voxels.end(), voxels.begin(), 0.0), 4, 1e-5);
-  voxels = {7, 7};
-  Normalize(Normalization::kZscore, &voxels);
-  EXPECT_THAT(voxels, ElementsAre(0, 0));
+  EXPECT_THAT(Normalized(Normalization::kZscore, {7, 7}), ElementsAre(0, 0));
+}
+
+TEST(VolumeNormalization, NamesAVoxelThatWouldMakeAllOthersNan) {
+  for (const auto normalization : {Normalization::kZscore, Normalization::kUnit, Normalization::kNone}) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      std::vector<float> voxels(24, 1);
+      voxels[(1 * 3 + 2) * 4 + 3] = bad;
+      Volume volume = Voxels(voxels, {2, 3, 4});
+      const Status status = Normalize(normalization, &volume);
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+      EXPECT_THAT(Message(status), AllOf(HasSubstr(std::isnan(bad) ? "found nan" : "found -inf"),
+                                         HasSubstr("depth 1, height 2, width 3"), HasSubstr("--max_bad_samples")));
+    }
+  }
 }
 
 TEST(VolumePatch, OfTrainingVariesWithEpochAndIndexAlone) {
@@ -155,10 +184,13 @@ struct Volumes : Dataset {
   Status Read(int64_t index, Sample* sample) const override {
     if (index == unreadable) return DataLoss("volume {} is broken", index);
     *sample = Counting({2, 2, 2 + 2 * index});
+    if (index == not_finite) sample->volume.voxels[3] = std::numeric_limits<float>::quiet_NaN();
+    ++reads;
     return OkStatus();
   }
   std::vector<std::string> classes = {"0", "1", "2", "3"};
-  int64_t unreadable = -1;
+  int64_t unreadable = -1, not_finite = -1;
+  mutable std::atomic<int> reads = 0;
 };
 
 TEST(VolumeWindows, OfAVolumeGoToOneRankInTheirOrder) {
@@ -208,6 +240,94 @@ TEST(VolumeWindows, OfAVolumeThatCannotBeReadAreOneThatSaysWhy) {
   void* const rows[] = {volume.data(), labels.data()};
   EXPECT_THAT(Message(windows.Fill(0, 1, rows)), HasSubstr("volume 1 is broken"));
   EXPECT_TRUE(windows.Fill(0, 2, rows).ok());
+}
+
+// Its windows are many, but it is one bad sample, and is read once.
+TEST(VolumeWindows, OfAVolumeThatIsNotFiniteCountAsOneBadSample) {
+  SetLogLevel(LogLevel::kError);
+  Volumes data;
+  data.not_finite = 2;
+  LoaderOptions options = {.batch_size = 2, .workers = 2, .max_bad_samples = 1};
+  const auto evaluate = [&] {
+    auto loader =
+        *Loader::Create(std::make_unique<VolumeWindows>(data, VolumeTransformOptions{.patch = {2, 2, 2}}, 0), options);
+    EXPECT_TRUE(loader->StartEpoch(0).ok());
+    Batch batch;
+    auto more = loader->Next(&batch);
+    int64_t count = batch.count;
+    while (more.ok() && *more) {
+      more = loader->Next(&batch);
+      if (more.ok() && *more) count += batch.count;
+    }
+    EXPECT_TRUE(!more.ok() || count == 1 + 2) << count;
+    EXPECT_EQ(loader->bad_samples(), std::set<int64_t>{3});
+    return more.status();
+  };
+  EXPECT_TRUE(evaluate().ok());
+  options.max_bad_samples = 0;
+  EXPECT_THAT(Message(evaluate()), AllOf(HasSubstr("volumes[2]"), HasSubstr("found nan"), HasSubstr("number 1")));
+  SetLogLevel(LogLevel::kInfo);
+}
+
+TEST(VolumePatches, OfAVolumeThatIsNotFiniteAreReplacedAsOfOtherBadSamples) {
+  SetLogLevel(LogLevel::kError);
+  Volumes data;
+  data.not_finite = 0;
+  LoaderOptions options = {.batch_size = 3, .train = true, .workers = 1, .max_bad_samples = 1};
+  const auto train = [&](Batch* batch) {
+    auto loader =
+        *Loader::Create(std::make_unique<VolumePatches>(data, VolumeTransformOptions{.patch = {2, 2, 2}}), options);
+    EXPECT_TRUE(loader->StartEpoch(0).ok());
+    const auto more = loader->Next(batch);
+    if (!more.ok()) return more.status();
+    const auto* const voxels = static_cast<const float*>(batch->tensors[0]);
+    EXPECT_TRUE(std::all_of(voxels, voxels + 3 * 8, [](float v) { return std::isfinite(v); }));
+    return OkStatus();
+  };
+  Batch batch;
+  EXPECT_TRUE(train(&batch).ok());
+  options.max_bad_samples = 0;
+  EXPECT_THAT(Message(train(&batch)), AllOf(HasSubstr("volumes[0]: expected finite"), HasSubstr("width 1")));
+  SetLogLevel(LogLevel::kInfo);
+}
+
+// A volume whose reading waits until another is being read, too.
+TEST(VolumeWindows, OfDifferentVolumesAreReadAtOnceAndEachVolumeOnce) {
+  struct Waiting : Volumes {
+    StatusOr<Extents> ReadExtents(int64_t index) const override { return Extents{2, 2, 2 + 2 * index}; }
+    Status Read(int64_t index, Sample* sample) const override {
+      std::unique_lock lock(mutex);
+      ++inside;
+      both.notify_all();
+      if (!both.wait_for(lock, std::chrono::seconds(30), [&] { return inside >= 2; })) return Internal("alone");
+      return Volumes::Read(index, sample);
+    }
+    mutable std::mutex mutex;
+    mutable std::condition_variable both;
+    mutable int inside = 0;
+  };
+  const Waiting data;
+  const VolumeWindows windows(data, {.patch = {2, 2, 2}}, 0);
+  EXPECT_EQ(windows.size(), 6);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&windows, i] {
+      const auto sample = windows.Get(1 + i % 2);
+      EXPECT_TRUE(sample.ok()) << Message(sample.status());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(data.reads, 2) << "extents were not read from the voxels, nor a volume twice";
+}
+
+TEST(VolumeWindows, RefuseAVolumeThatHasChanged) {
+  struct Changed : Volumes {
+    StatusOr<Extents> ReadExtents(int64_t) const override { return Extents{2, 2, 8}; }
+  };
+  const Changed data;
+  const VolumeWindows windows(data, {.patch = {2, 2, 2}}, 0);
+  EXPECT_THAT(Message(windows.Get(0).status()),
+              AllOf(HasSubstr("volumes[0]"), HasSubstr("expected (2, 2, 8)"), HasSubstr("found (2, 2, 2)")));
 }
 
 }  // namespace

@@ -104,7 +104,9 @@ int FuzzIdx(const uint8_t* data, size_t size) {
 }
 
 int FuzzVolume(const uint8_t* data, size_t size) {
-  const auto volume = ReadVolume(MemoryFile(data, size).path());
+  const MemoryFile file(data, size);
+  ReadVolumeExtents(file.path()).IgnoreError();
+  const auto volume = ReadVolume(file.path());
   if (volume.ok()) EncodeVolume(MaskLike(*volume, std::vector<uint8_t>(volume->voxels.size(), 1)));
   return 0;
 }

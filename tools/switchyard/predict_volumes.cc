@@ -26,6 +26,7 @@ class VolumeList : public Dataset {
   Augmentation augmentation() const override { return Augmentation::kNone; }
   const std::vector<std::string>& class_names() const override { return unknown_; }
   std::string Path(int64_t index) const override { return paths_[static_cast<size_t>(index)]; }
+  StatusOr<Extents> ReadExtents(int64_t index) const override { return ReadVolumeExtents(Path(index)); }
   Status Read(int64_t index, Sample* sample) const override {
     SY_ASSIGN_OR_RETURN(sample->volume, ReadVolume(Path(index)));
     sample->voxels.clear();
