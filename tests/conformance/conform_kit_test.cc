@@ -167,6 +167,23 @@ INSTANTIATE_TEST_SUITE_P(
                       PlantedFault{"turns_time_round", "profiler/spans", "before it starts"}),
     NameOf);
 
+INSTANTIATE_TEST_SUITE_P(
+    Semaphores, PlantedStreamFaultTest,
+    ::testing::Values(
+        PlantedFault{"ignores_extensions", "struct/semaphore_options_extensions", "unknown required extension"},
+        PlantedFault{"raises_twice", "semaphore/host", "expected status 2, found 0"},
+        PlantedFault{"forgets_time_limits", "semaphore/timeout", "expected status 4, found 0"},
+        PlantedFault{"signals_at_once", "semaphore/stream_to_host", "before the work in front of the signal"},
+        PlantedFault{"waits_for_no_count", "semaphore/host_to_stream", "before anybody raised the count"},
+        PlantedFault{"waits_for_no_count", "semaphore/between_streams", "semaphore/between_streams: "},
+        PlantedFault{"goes_on_too_soon", "semaphore/host_to_stream", "at a count of 1 or 2"},
+        PlantedFault{"wakes_everybody", "semaphore/several_waiters", "a thread that waits for 2 went on at 1"},
+        PlantedFault{"lets_counts_fall", "semaphore/never_falls", "expected a count of 5, found"},
+        PlantedFault{"raises_without_a_lock", "semaphore/threads", "to each of 300 numbers"},
+        PlantedFault{"keeps_semaphores", "semaphore/destroy", "file descriptors"},
+        PlantedFault{"is_deaf_to_failures", "semaphore/failed_stream", "nobody lets go"}),
+    NameOf);
+
 // Of shm, with the fewest ranks that show it.
 struct PlantedCollectiveFault {
   const char* fault;

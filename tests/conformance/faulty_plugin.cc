@@ -1,5 +1,7 @@
 // A backend with one fault planted in it: SWITCHYARD_FAULT names the fault, SWITCHYARD_FAULT_BASE the library of the
 // backend, which is `reference`, or `null` for the faults of streams. The kit has to find each.
+#include "tests/conformance/faulty_plugin.h"
+
 #include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
@@ -27,12 +29,20 @@ struct sy_instance {
 };
 
 namespace {
+const sy_host* host = nullptr;  // of the first instance: it names the fault
+}  // namespace
+
+bool Fault(const char* name) {
+  const char* fault = host->setting(host->context, "FAULT");
+  return fault != nullptr && strcmp(fault, name) == 0;
+}
+
+namespace {
 
 sy_instance* BaseOf(sy_instance* instance) { return instance->base.instance; }
 
 // The tables are the same for every instance; their first arguments are those of the base, but for count, open and
 // query, which take an instance of this plugin.
-const sy_host* host = nullptr;  // of the first instance: it names the fault
 int instances = 0;
 sy_instance* first_instance = nullptr;
 sy_device_v2 device_interface{};
@@ -46,11 +56,7 @@ const sy_kernel_v2* base_kernel = nullptr;
 const sy_memory_ext_v2* base_memory = nullptr;
 const sy_capture_v2* base_capture = nullptr;
 const sy_profiler_v2* base_profiler = nullptr;
-
-bool Fault(const char* name) {
-  const char* fault = host->setting(host->context, "FAULT");
-  return fault != nullptr && strcmp(fault, name) == 0;
-}
+const sy_semaphore_v1* faulty_semaphores = nullptr;
 
 uint64_t BytesOf(const sy_tensor& tensor) {
   constexpr uint64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
@@ -442,6 +448,7 @@ const void* Interface(sy_instance* instance, const char* name) {
   if (strcmp(name, "memory_ext/2") == 0) return base_memory == nullptr ? nullptr : &memory_interface;
   if (strcmp(name, "capture/2") == 0) return base_capture == nullptr ? nullptr : &capture_interface;
   if (strcmp(name, "profiler/2") == 0) return base_profiler == nullptr ? nullptr : &profiler_interface;
+  if (strcmp(name, "semaphore/1") == 0) return faulty_semaphores;
   const bool regions =
       Fault("claims_what_is_not_convex") || Fault("skips_a_region") || Fault("claims_more_nodes_than_there_are");
   if (strcmp(name, "region/2") == 0) return regions ? &region_interface : nullptr;
@@ -472,6 +479,7 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin*
   base_memory = BaseInterface<sy_memory_ext_v2>(base, "memory_ext/2");
   base_capture = BaseInterface<sy_capture_v2>(base, "capture/2");
   base_profiler = BaseInterface<sy_profiler_v2>(base, "profiler/2");
+  faulty_semaphores = FaultySemaphores(BaseInterface<sy_semaphore_v1>(base, "semaphore/1"));
   device_interface = *base_device;
   device_interface.count = Count;
   device_interface.open = Open;

@@ -12,6 +12,7 @@
 #include "tools/conform/op_checks.h"
 #include "tools/conform/region_checks.h"
 #include "tools/conform/rounding_checks.h"
+#include "tools/conform/semaphore_checks.h"
 #include "tools/conform/speed_checks.h"
 #include "tools/conform/struct_checks.h"
 #include "tools/conform/training_check.h"
@@ -62,6 +63,7 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
   CheckAsync(recorder, *device, options.seed);
   CheckCapture(recorder, *device);
   CheckProfiler(recorder, *plugin, *device);
+  CheckSemaphores(recorder, *plugin, *device, options.seed);
   CheckRegions(recorder, *device, *reference_device, options.seed);
   if (options.limit >= Level::kFast) CheckSpeed(recorder, *device);
   return OkStatus();
@@ -89,9 +91,9 @@ Status RunInChildren(Recorder& recorder, const Plugin& plugin, const Options& op
 }
 
 // A check that spoils the device, and so has a process of its own.
-Status CheckStickyErrorInChild(const Plugin& plugin, const Options& options) {
+Status CheckInChild(const char* mode, const Plugin& plugin, const Options& options) {
   SY_ASSIGN_OR_RETURN(const auto results,
-                      RunChildren({{"mode", "sticky_error"}, {"plugin", plugin.path()}, {"device", options.device}}, 1,
+                      RunChildren({{"mode", mode}, {"plugin", plugin.path()}, {"device", options.device}}, 1,
                                   {.self = options.self, .silence_s = options.check_timeout_s}));
   return results[0].empty() ? OkStatus() : results[0].front().status;
 }
@@ -103,7 +105,8 @@ Status CheckBackend(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, c
                                           : RunInChildren(recorder, *plugin, options));
   const auto opened = recorder.FirstMiss({"load/"}, true);
   if (!opened.empty() || options.limit < Level::kTrains) return OkStatus();
-  recorder.Run("device/sticky_error", [&] { return CheckStickyErrorInChild(*plugin, options); });
+  recorder.Run("device/sticky_error", [&] { return CheckInChild("sticky_error", *plugin, options); });
+  recorder.Run("semaphore/failed_stream", [&] { return CheckInChild("failed_signal", *plugin, options); });
   if (options.limit >= Level::kDistributed) {
     recorder.Run("distributed/two_processes", [&] { return CheckDeviceRanks(*plugin, options); });
   }

@@ -28,7 +28,7 @@ const std::vector<Demand> kBackendDemands = {
     {Level::kTrains,
      {"device/", "struct/", "argument/", "instance/", "threads/", "memory/", "op/", "gradient/"},
      {"train/mlp"}},
-    {Level::kAsync, {"async/", "capture/", "profiler/", "region/"}, {"async/"}},
+    {Level::kAsync, {"async/", "capture/", "profiler/", "region/", "semaphore/"}, {"async/"}},
     {Level::kDistributed, {}, {"distributed/"}},
     {Level::kFast, {}, {"fast/", "train/native"}},
 };

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/base/random.h"
-#include "tools/conform/bound_pair.h"
+#include "tools/conform/failing_stream.h"
 #include "tools/conform/op_cases.h"
 #include "tools/conform/op_data.h"
 #include "tools/conform/op_run.h"
@@ -350,16 +350,11 @@ void CheckAsync(Recorder& recorder, Device& device, uint64_t seed) {
 Status RunStickyError(const Plugin& plugin, const nlohmann::json& task) {
   SY_ASSIGN_OR_RETURN(const auto opened, Device::Open(plugin, task.value("device", 0), {}));
   Device& device = *opened;
-  SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(64));
-  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
-  Bytes data(1 << 16);
-  std::unique_ptr<BoundPair> pair;
-  if (!device.Copy(stream, buffer.at(0), HostPlace(data.data()), data.size()).ok()) {
-    // Noticed at the call. What only the stream can notice is a launch whose memory is gone.
-    if (!device.async()) return OkStatus();
-    SY_ASSIGN_OR_RETURN(pair, BoundPair::Make(device, "conform"));
-    pair->FreeMemory();
-    if (!pair->Launch(stream).ok()) return OkStatus();
+  SY_ASSIGN_OR_RETURN(const auto failing, FailingStream::Make(device));
+  const Stream& stream = failing->stream();
+  if (const Status planted = failing->Fail(); !planted.ok()) {
+    const bool noticed_at_the_call = planted.code() == absl::StatusCode::kUnimplemented;
+    return noticed_at_the_call ? OkStatus() : planted;
   }
   const Status first = device.Synchronize(stream), second = device.Synchronize(stream);
   if (first.ok())
@@ -374,7 +369,9 @@ Status RunStickyError(const Plugin& plugin, const nlohmann::json& task) {
   if (!event.ok()) return event.status();
   if (event->Record(stream).ok() && event->Wait().ok()) return Internal("an event of a failed stream has no error");
   SY_ASSIGN_OR_RETURN(const Stream other, device.NewStream());
-  Status unharmed = device.Copy(other, buffer.at(0), HostPlace(data.data()), 64);
+  const Bytes data(64);
+  SY_ASSIGN_OR_RETURN(const Buffer buffer, device.Allocate(data.size()));
+  Status unharmed = device.Copy(other, buffer.at(0), HostPlace(data.data()), data.size());
   if (unharmed.ok()) unharmed = device.Synchronize(other);
   const bool lost = first.code() == absl::StatusCode::kUnavailable && unharmed.code() == absl::StatusCode::kUnavailable;
   return lost ? OkStatus() : Annotate(unharmed, "another stream");

@@ -171,6 +171,15 @@ class DeviceStructs {
                                  });
     CheckTaker<sy_capture_options>(recorder_, "capture_options", sizeof(sy_header), {},
                                    [&](auto* options, sy_error* error) { return BeginCapture(options, error); });
+    CheckTaker<sy_semaphore_options>(
+        recorder_, "semaphore_options", sizeof(sy_header), {}, [&](auto* options, sy_error* error) {
+          const auto* const semaphores = device_.plugin().Interface<sy_semaphore_v1>("semaphore/1");
+          if (semaphores == nullptr) return NotOffered(error);
+          sy_semaphore* semaphore = nullptr;
+          const sy_status status = semaphores->create(handle(), options, &semaphore, error);
+          if (status == SY_OK) semaphores->destroy(handle(), semaphore);
+          return status;
+        });
     recorder_.Run("struct/error_untouched", [&] { return CheckErrorUntouched(); });
   }
 

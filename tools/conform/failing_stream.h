@@ -1,0 +1,32 @@
+// A stream with work that fails, for checks of what that does to others. Whoever uses it has a process to itself: a
+// driver may crash on such work, or lose its device. One thread.
+#pragma once
+
+#include <memory>
+
+#include "core/runtime/device/device.h"
+#include "tools/conform/bound_pair.h"
+#include "tools/conform/values.h"
+
+namespace switchyard::conform {
+
+class FailingStream {
+ public:
+  static StatusOr<std::unique_ptr<FailingStream>> Make(Device& device);
+  // Queues a copy beyond the end of a buffer, or where the call notices that, a launch whose memory is gone.
+  // kUnimplemented where the call notices both. Whether the work fails then only the stream can tell.
+  Status Fail();
+  const Stream& stream() const { return stream_; }
+
+ private:
+  explicit FailingStream(Device& device) : device_(device) {}
+
+  static constexpr uint64_t kBytes = 64;
+  Device& device_;
+  Buffer buffer_;
+  Stream stream_;
+  Bytes data_ = Bytes(1 << 16);
+  std::unique_ptr<BoundPair> pair_;
+};
+
+}  // namespace switchyard::conform

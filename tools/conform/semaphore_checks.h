@@ -1,0 +1,18 @@
+// semaphore/1, where a plugin offers it: a count that host and streams raise and wait for. One thread.
+#pragma once
+
+#include <cstdint>
+
+#include "core/runtime/device/device.h"
+#include "core/runtime/plugins/plugin.h"
+#include "nlohmann/json.hpp"
+#include "tools/conform/recorder.h"
+
+namespace switchyard::conform {
+
+// Checks "semaphore/…", but for the one that spoils a stream.
+void CheckSemaphores(Recorder& recorder, const Plugin& plugin, Device& device, uint64_t seed);
+// "semaphore/failed_stream", in a process of its own: who waits for what a failed stream was to raise is let go.
+Status RunFailedSignal(const Plugin& plugin, const nlohmann::json& task);
+
+}  // namespace switchyard::conform
