@@ -74,10 +74,11 @@ StatusOr<std::vector<When>> FallsOf(const TrainConfig& c) {
   return std::vector<When>{step};
 }
 
-bool HasWarmup(const TrainConfig& c) { return std::strtod(c.warmup.c_str(), nullptr) > 0; }
 bool EndsAtMinimum(Schedule kind) { return kind == Schedule::kLinear || kind == Schedule::kCosine; }
 
 }  // namespace
+
+bool HasWarmup(const TrainConfig& c) { return std::strtod(c.warmup.c_str(), nullptr) > 0; }
 
 Status CheckRecipe(const TrainConfig& c) {
   SY_ASSIGN_OR_RETURN(const int optimizer, ParseOptimizer(c.optimizer));
@@ -169,90 +170,11 @@ StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& c, int64_t update
   return ScaleRates(o, scaling, int64_t{c.batch_size} * world * c.accumulation, c.base_batch_size, c.scale_lr_factor);
 }
 
-std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFacts& facts,
-                                               absl::FunctionRef<bool(const std::string& setting)> chosen) {
-  const bool sgd = c.optimizer == "sgd", lamb = c.optimizer == "lamb", lars = c.optimizer == "lars";
-  const bool adaptive = !sgd && !lars, falls = c.schedule == "multistep" || c.schedule == "step";
-  const bool to_minimum = c.schedule == "linear" || c.schedule == "cosine";
-  const bool made_up = c.dataset == "shapes" || c.dataset == "synthetic";
-  const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
-  const bool varies = c.schedule != "constant" || HasWarmup(c);
-  struct Rule {
-    std::vector<const char*> settings;
-    bool matters;
-    std::string beside, belongs_to;
-  };
-  const Rule rules[] = {
-      {{"momentum"}, sgd || lars, optimizer, "sgd and lars"},
-      {{"dampening"}, sgd, optimizer, "sgd"},
-      {{"dampening"}, !sgd || c.momentum != 0, "--momentum=0", "a momentum"},
-      {{"beta1", "beta2"}, adaptive, optimizer, "adam, adamw and lamb"},
-      {{"eps"}, !sgd, optimizer, "adam, adamw, lamb and lars"},
-      {{"adam_w_mode", "grad_averaging", "use_nvlamb", "max_grad_norm"}, lamb, optimizer, "lamb"},
-      {{"adam_w_mode"}, !lamb || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
-      {{"clip"}, !lamb, optimizer, "the other optimizers; lamb clips by --max_grad_norm"},
-      {{"trust_coefficient"}, lars, optimizer, "lars"},
-      {{"trust_coefficient"}, !lars || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
-      {{"bucket_mb"}, !c.delay_allreduce, "--delay_allreduce", "reductions beside the backward pass"},
-      {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
-      {{"mixup_prob", "mixup_mode"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},
-      {{"mixup_switch_prob"}, c.mixup > 0 && c.cutmix > 0, "one of mixup and cutmix alone", "both together"},
-      {{"cutmix_minmax"}, c.cutmix > 0, "--cutmix=0", "cutmix"},
-      {{"milestones"}, c.schedule == "multistep", schedule, "multistep"},
-      {{"step_size"}, c.schedule == "step", schedule, "step"},
-      {{"gamma"}, falls, schedule, "multistep and step"},
-      {{"min_lr"}, to_minimum, schedule, "cosine and linear"},
-      {{"warmup_lr"}, HasWarmup(c), "--warmup=" + c.warmup, "a warm-up"},
-      {{"warmup_lr"}, c.schedule != "cosine_annealing" || !HasWarmup(c), schedule, "the other schedules"},
-      {{"base_batch_size", "scale_lr_factor"}, c.scale_lr != "none", "--scale_lr=none", "--scale_lr"},
-      {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
-      {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
-      {{"sync_batchnorm"}, facts.ranks > 1, "one rank", "runs of several"},
-      {{"sync_batchnorm"}, facts.batch_norms, "--model=" + c.model, "models with batch norms"},
-      {{"color_jitter"}, !c.auto_augment, "--auto_augment", "runs without it, as in timm"},
-      {{"erase_mode", "erase_count"}, c.erase_prob > 0, "--erase_prob=0", "erasing"},
-      {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
-  };
-  const auto mixed = MixedPrecisionOf(c, c.device);
-  const bool scaler = mixed.ok() && mixed->loss_scale.dynamic;
-  const std::string scale = c.loss_scale ? "--loss_scale=" + *c.loss_scale : "--precision=" + c.precision;
-  std::vector<std::string> sentences;
-  if (scaler && c.on_nonfinite == "skip" && chosen("on_nonfinite")) {
-    sentences.push_back(fmt::format(
-        "--on_nonfinite=skip has no effect with {}: a dynamic loss scale leaves such updates out by itself, and ends "
-        "the run where it has come down to its floor",
-        scale));
-  }
-  for (const char* setting : ScalerSettings()) {
-    if (!scaler && chosen(setting))
-      sentences.push_back(
-          fmt::format("--{} has no effect with {}: it belongs to --loss_scale=dynamic", setting, scale));
-  }
-  for (const Rule& rule : rules) {
-    for (const char* setting : rule.settings) {
-      if (rule.matters || !chosen(setting)) continue;
-      sentences.push_back(
-          fmt::format("--{} has no effect with {}: it belongs to {}", setting, rule.beside, rule.belongs_to));
-    }
-  }
-  // The first change comes too late.
-  const auto too_late = [&](const char* setting, int64_t first) {
-    if (first < facts.updates || !chosen(setting)) return;
-    sentences.push_back(
-        fmt::format("--{} has no effect: the rate would first change after {} updates, and the run has {}", setting,
-                    first, facts.updates));
-  };
-  const auto first = FallsOf(c);
-  if (falls && first.ok() && !first->empty()) {
-    too_late(c.schedule == "step" ? "step_size" : "milestones",
-             UpdatesOf((*first)[0], facts.updates, facts.updates_per_epoch));
-  }
-  if (c.per_epoch && varies && facts.updates <= facts.updates_per_epoch && chosen("per_epoch")) {
-    sentences.push_back(
-        fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}",
-                    facts.updates, facts.updates_per_epoch));
-  }
-  return sentences;
+std::optional<int64_t> FirstFall(const TrainConfig& c, int64_t updates, int64_t updates_per_epoch) {
+  if (c.schedule != "multistep" && c.schedule != "step") return std::nullopt;
+  const auto falls = FallsOf(c);
+  if (!falls.ok() || falls->empty()) return std::nullopt;
+  return UpdatesOf((*falls)[0], updates, updates_per_epoch);
 }
 
 }  // namespace switchyard

@@ -1,11 +1,9 @@
-// Optimizer and schedule of a run, from its settings: which of them contradict each other, which have no effect, and
-// the schedule as the run follows it. Thread-safe: pure functions.
+// Optimizer and schedule of a run, from its settings: which of them contradict each other, and the schedule as the run
+// follows it. Thread-safe: pure functions.
 #pragma once
 
-#include <absl/functional/function_ref.h>
-
-#include <string>
-#include <vector>
+#include <cstdint>
+#include <optional>
 
 #include "core/optim/schedule.h"
 #include "core/train/config.h"
@@ -19,15 +17,8 @@ Status CheckRecipe(const TrainConfig& config);
 StatusOr<ScheduleOptions> ScheduleOptionsOf(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch,
                                             int world);
 
-// What decides about the effect of settings beside other settings.
-struct RunFacts {
-  int64_t updates = 0, updates_per_epoch = 0;
-  int ranks = 1;
-  bool batch_norms = true;  // the model has some
-};
-// A sentence for each setting that the user chose and that changes nothing in such a run. chosen(name): did the user
-// choose this one?
-std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const RunFacts& facts,
-                                               absl::FunctionRef<bool(const std::string& setting)> chosen);
+bool HasWarmup(const TrainConfig& config);
+// The update after which the rate of multistep and step first falls; nullopt: there is none. Of a checked recipe.
+std::optional<int64_t> FirstFall(const TrainConfig& config, int64_t updates, int64_t updates_per_epoch);
 
 }  // namespace switchyard

@@ -78,6 +78,8 @@ TEST_F(Commands, TrainsEvaluatesAndPredicts) {
   EXPECT_EQ(files[1]["file"], "b.png");
   ASSERT_EQ(files[0]["classes"].size(), 2u);
   EXPECT_GE(files[0]["classes"][0]["probability"], files[0]["classes"][1]["probability"]);
+  ExpectRefused(Run("predict a.jpg --checkpoint=run/mlp/shapes/a/run --overlay"),
+                {"--overlay lays masks over images", "one class of each"});
 }
 
 TEST_F(Commands, TwoRanksTrainTogetherAndOneOfThemSpeaks) {

@@ -127,6 +127,10 @@ TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
   ExpectSuccess(Run(SmallTraining("--suffix=late --schedule=multistep --milestones=50,60")),
                 {"--milestones has no effect: the rate would first change after 50 updates, and the run has 6"});
   ExpectSuccess(Run(SmallTraining("--suffix=short --per_epoch")), {"with --per_epoch the rate never changes"});
+  ExpectSuccess(Run(SmallTraining("--suffix=task --overlap=0.5 --loss=ce")),
+                {"--overlap has no effect with --model=mlp: it belongs to models of volumes", "--loss has no effect"});
+  ExpectSuccess(Run("eval --checkpoint=run/mlp/shapes/a/run --device=cpu --window_weights=gaussian"),
+                {"--window_weights has no effect with --model=mlp"});
   // The settings of a whole run are no choice of each of them, and what works is not spoken of.
   for (const std::string arguments : {"train --config=run/mlp/shapes/a/run/config.json --suffix=b",
                                       "train --config=run/mlp/shapes/a/run/config.json --suffix=c --optimizer=sgd "

@@ -156,6 +156,22 @@ TEST_F(VolumeRuns, PredictWritesMasksInTheFormatThatCameIn) {
   folder_.Write("volumes/c.npy", {1, 2, 3});
   ExpectRefused(Run(predict + "volumes/c.npy"), {"volumes/c.npy", "NIfTI"});
   ExpectRefused(Run(predict + "volumes/a.npy volumes/../volumes/a.npy --output=masks"), {"masks/a_mask.npy"});
+  // A voxel that is no number is named instead of making everything background.
+  Bytes nan = BigEndianNpy({1, 2}, "(1, 1, 1)");
+  nan[nan.size() - 4] = 0x7f, nan[nan.size() - 3] = 0xc0;
+  std::string text(nan.begin(), nan.end());
+  text.replace(text.find(">i2"), 3, ">f4");
+  folder_.Write("volumes/n.npy", Bytes(text.begin(), text.end()));
+  ExpectRefused(Run(predict + "volumes/n.npy"), {"volumes/n.npy", "found nan at depth 0, height 0, width 0"});
+  ExpectSuccess(Run(predict + "volumes/n.npy volumes/b.npy --output=some --max_bad_samples=1"),
+                {"volumes/n.npy: cannot be read", "some/b_mask.npy"});
+  EXPECT_FALSE(fs::exists(In("some/n_mask.npy")));
+  // Flags of other tasks.
+  ExpectRefused(Run(predict + "volumes/a.npy --output=some --overlay"),
+                {"--overlay lays masks over images", "volumes"});
+  const CommandResult top = Run(predict + "volumes/a.npy --output=top --top=1 --mean=0.5");
+  ExpectSuccess(top, {"top/a_mask.npy: background 8", "--mean has no effect with --model=unet3d"});
+  EXPECT_THAT(top.output, testing::Not(HasSubstr("foreground")));
   ExpectRefused(Run(predict + "data"), {"no volume in this folder", ".nii.gz"});
 }
 

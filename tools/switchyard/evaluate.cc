@@ -4,6 +4,7 @@
 #include "core/data/renamed_classes.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/hints.h"
 #include "tools/switchyard/in_world.h"
 #include "tools/switchyard/trained_model.h"
 
@@ -64,6 +65,7 @@ Status EvalCommand(const CommandLine& line) {
         "these are the weights themselves; the run chose its best checkpoint by their averages (--best_by=ema), "
         "which --ema evaluates");
   }
+  if (processes.rank == 0) WarnOfSettingsOfOtherTasks(model.setup);
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
   return InWorld(model.setup.config, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));

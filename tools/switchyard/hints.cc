@@ -1,6 +1,8 @@
 #include "tools/switchyard/hints.h"
 
+#include "core/base/logging.h"
 #include "core/graph/op.h"
+#include "core/train/without_effect.h"
 
 namespace switchyard {
 namespace {
@@ -38,6 +40,13 @@ bool HasBatchNorms(const ResolvedModel& model) {
     if (name.ends_with("running_mean")) return true;
   }
   return false;
+}
+
+void WarnOfSettingsOfOtherTasks(const RunSetup& setup) {
+  for (const std::string& sentence :
+       SettingsOfOtherTasks(setup.config, setup.resolved.info->family->data,
+                            [&](const std::string& name) { return setup.settings.IsChosen(name); }))
+    LogWarning("{}", sentence);
 }
 
 std::string EnlargementHint(const RunSetup& setup) {

@@ -1,5 +1,5 @@
-// What a user would want to know of a run at its start, beside what contradicts or does nothing (core/train/recipe.h):
-// settings that cost much and bring little. Thread-safe: pure functions.
+// What a user would want to know of a run at its start, beside what contradicts or does nothing (core/train/recipe.h,
+// without_effect.h): settings that cost much and bring little. Thread-safe.
 #pragma once
 
 #include <string>
@@ -10,6 +10,9 @@ namespace switchyard {
 
 // Does the model have batch norms?
 bool HasBatchNorms(const ResolvedModel& model);
+
+// A warning for each setting that was chosen and belongs to models of another kind: of eval and predict.
+void WarnOfSettingsOfOtherTasks(const RunSetup& setup);
 
 // Where the images of classification are squares of one size, smaller than the model takes, and the model could take
 // them as they are: how they are enlarged, and what a step would cost without. "" elsewhere, and of models that cut

@@ -12,6 +12,7 @@
 #include "core/data/formats.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/hints.h"
 #include "tools/switchyard/in_world.h"
 #include "tools/switchyard/predict_masks.h"
 #include "tools/switchyard/predict_volumes.h"
@@ -138,7 +139,8 @@ std::string MaskFolderOf(const CommandLine& line) {
 
 VolumeFilesOptions VolumeOptionsOf(const CommandLine& line, const TrainedModel& model) {
   const bool foreground = model.setup.resolved.classes == 1;
-  return {MaskFolderOf(line), foreground ? std::vector<std::string>{"background", "foreground"} : model.classes};
+  return {MaskFolderOf(line), foreground ? std::vector<std::string>{"background", "foreground"} : model.classes,
+          absl::GetFlag(FLAGS_top)};
 }
 
 MaskFilesOptions MaskOptionsOf(const CommandLine& line, const TrainedModel& model) {
@@ -170,7 +172,12 @@ Status PredictCommand(const CommandLine& line) {
   }
   SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, line.settings, 1));
   if (ShowSettings(model.setup.settings, 0)) return OkStatus();
+  WarnOfSettingsOfOtherTasks(model.setup);
   const Content content = model.setup.resolved.info->family->data;
+  if (absl::GetFlag(FLAGS_overlay) && content != Content::kMaskedImages) {
+    return InvalidArgument("--overlay lays masks over images, and {} takes {}; leave it out", model.setup.model.name,
+                           content == Content::kMaskedVolumes ? "volumes" : "images and says one class of each");
+  }
   SY_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(line.positional, content));
   const FileList list(files, model.setup.model.channels, content);
   return InWorld(model.setup.config, [&](World& world) -> Status {

@@ -1,9 +1,7 @@
 #include "tools/switchyard/predict_masks.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
-#include <numeric>
 
 #include "core/base/text.h"
 #include "core/data/mask_picture.h"
@@ -44,21 +42,6 @@ StatusOr<std::vector<MaskPlace>> PlacesFor(const Dataset& list, const std::strin
   return places;
 }
 
-nlohmann::ordered_json SharesOf(const Image& mask, const MaskFilesOptions& options) {
-  std::vector<int64_t> pixels(256);
-  for (const uint8_t id : mask.bytes) ++pixels[id];
-  std::vector<size_t> order(pixels.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return pixels[a] > pixels[b]; });
-  nlohmann::ordered_json shares = nlohmann::ordered_json::array();
-  for (const size_t c : order) {
-    if (pixels[c] == 0 || static_cast<int>(shares.size()) == options.top) break;
-    shares.push_back({{"class", c < options.classes.size() ? options.classes[c] : fmt::format("class {}", c)},
-                      {"share", static_cast<double>(pixels[c]) / static_cast<double>(mask.bytes.size())}});
-  }
-  return shares;
-}
-
 Status WriteMaskFile(const MaskPlace& place, const std::string& end, const std::string& png) {
   SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(place.folder));
   return folder.Replace(place.stem + end, {BytesOf(png)});
@@ -89,7 +72,7 @@ StatusOr<nlohmann::ordered_json> PredictMasks(Trainer& trainer, const Dataset& l
       SY_RETURN_IF_ERROR(WriteMaskFile(place, kOverlayEnd, picture));
       result["overlay"] = place.folder + "/" + place.stem + kOverlayEnd;
     }
-    result["classes"] = SharesOf(mask, options);
+    result["classes"] = SharesOf(mask.bytes, options.classes, options.top);
     return OkStatus();
   }));
   return results;

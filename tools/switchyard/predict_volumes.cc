@@ -51,18 +51,6 @@ std::string MaskName(const std::string& path) {
   return name.insert(EndOfStem(name), kMask);
 }
 
-nlohmann::ordered_json SharesOf(const std::vector<uint8_t>& classes, const std::vector<std::string>& names) {
-  std::map<int, int64_t> voxels;
-  for (const uint8_t c : classes) ++voxels[c];
-  nlohmann::ordered_json shares = nlohmann::ordered_json::array();
-  for (const auto& [c, count] : voxels) {
-    const auto named = static_cast<size_t>(c) < names.size();
-    shares.push_back({{"class", named ? names[static_cast<size_t>(c)] : fmt::format("class {}", c)},
-                      {"share", static_cast<double>(count) / static_cast<double>(classes.size())}});
-  }
-  return shares;
-}
-
 }  // namespace
 
 bool IsVolumeMaskName(const std::string& name) {
@@ -88,7 +76,7 @@ StatusOr<nlohmann::ordered_json> PredictVolumes(Trainer& trainer, const std::vec
     const std::string &file = files[static_cast<size_t>(i)], &target = targets[static_cast<size_t>(i)];
     nlohmann::ordered_json& result = results.emplace_back();
     result["file"] = file;
-    result["classes"] = SharesOf(prediction.classes, options.classes);
+    result["classes"] = SharesOf(prediction.classes, options.classes, options.top);
     if (prediction.classes.empty()) return OkStatus();
     SY_ASSIGN_OR_RETURN(const Volume volume, ReadVolume(file));
     const std::vector<uint8_t> bytes = EncodeVolume(MaskLike(volume, prediction.classes));

@@ -1,9 +1,13 @@
-// Where predictions are written: never over what somebody else put there.
+// Where predictions are written, never over what somebody else put there; and what is said of a mask.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
+#include "nlohmann/json.hpp"
 
 namespace switchyard {
 
@@ -12,5 +16,9 @@ class Dataset;
 // Whether predict may write `target`: InvalidArgument where it is one of the files of `inputs`, or, where the user
 // named no folder for the results, where something is there already.
 Status CheckTarget(const std::string& target, bool folder_given, const Dataset& inputs);
+
+// [{"class", "share"}] of the classes in a mask, first that of most places, at most `top`. names: by class; "class 7"
+// where nobody says.
+nlohmann::ordered_json SharesOf(std::span<const uint8_t> mask, const std::vector<std::string>& names, int top);
 
 }  // namespace switchyard

@@ -11,8 +11,8 @@
 #include "core/settings/listing.h"
 #include "core/train/file_calls.h"
 #include "core/train/mixed_precision.h"
-#include "core/train/recipe.h"
 #include "core/train/stopping.h"
+#include "core/train/without_effect.h"
 #include "fmt/ranges.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/compare.h"
@@ -75,7 +75,6 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
   fmt::print("  model       {:.2f} M parameters, image {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6,
              fmt::join(InputShapeOf(setup.model), " x "));
-  if (const std::string hint = EnlargementHint(setup); !hint.empty()) fmt::print("  hint        {}\n", hint);
   const int64_t batch = int64_t{c.batch_size} * world.size() * c.accumulation;
   fmt::print("  batch       {} images per update: {} per rank, {}{}\n", batch, c.batch_size,
              Count(world.size(), "rank"), c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
@@ -175,7 +174,8 @@ Status TrainCommand(const CommandLine& line) {
       const RunFacts facts = {.updates = setup.config.steps.value_or(setup.config.epochs * per_epoch),
                               .updates_per_epoch = per_epoch,
                               .ranks = world.size(),
-                              .batch_norms = HasBatchNorms(setup.resolved)};
+                              .batch_norms = HasBatchNorms(setup.resolved),
+                              .content = setup.resolved.info->family->data};
       for (const std::string& sentence : SettingsWithoutEffect(
                setup.config, facts, [&](const std::string& name) { return setup.settings.IsChosen(name); }))
         LogWarning("{}", sentence);

@@ -1,0 +1,137 @@
+#include "core/train/without_effect.h"
+
+#include <span>
+
+#include "core/train/mixed_precision.h"
+#include "core/train/recipe.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kIntensities[] = "crop_flip";  // the augmentation that changes intensities of volumes
+
+struct BesideRule {
+  std::vector<const char*> settings;
+  bool matters;
+  std::string beside, belongs_to;
+};
+
+void Follow(std::span<const BesideRule> rules, absl::FunctionRef<bool(const std::string&)> chosen,
+            std::vector<std::string>* sentences) {
+  for (const BesideRule& rule : rules) {
+    for (const char* setting : rule.settings) {
+      if (rule.matters || !chosen(setting)) continue;
+      sentences->push_back(
+          fmt::format("--{} has no effect with {}: it belongs to {}", setting, rule.beside, rule.belongs_to));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& c, Content content,
+                                              absl::FunctionRef<bool(const std::string& setting)> chosen) {
+  const bool labelled = content == Content::kLabelledImages, volumes = content == Content::kMaskedVolumes;
+  const std::string model = "--model=" + c.model;
+  const BesideRule rules[] = {
+      {{"label_smoothing", "color_jitter", "mean", "std", "interpolation"}, !volumes, model, "models of images"},
+      {{"train_interpolation"}, labelled, model, "models of labelled images"},
+      {{"crop_ratio"}, !volumes, model, "models of labelled images"},
+      {{"loss", "entropy_weight", "dice_weight", "normalization", "intensity_scale", "intensity_shift", "overlap",
+        "window_weights"},
+       volumes,
+       model,
+       "models of volumes"},
+  };
+  std::vector<std::string> sentences;
+  Follow(rules, chosen, &sentences);
+  return sentences;
+}
+
+std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFacts& facts,
+                                               absl::FunctionRef<bool(const std::string& setting)> chosen) {
+  const bool sgd = c.optimizer == "sgd", lamb = c.optimizer == "lamb", lars = c.optimizer == "lars";
+  const bool adaptive = !sgd && !lars, falls = c.schedule == "multistep" || c.schedule == "step";
+  const bool to_minimum = c.schedule == "linear" || c.schedule == "cosine";
+  const bool made_up = c.dataset == "shapes" || c.dataset == "synthetic";
+  const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
+  const bool volumes = facts.content == Content::kMaskedVolumes, augments = c.augmentation.value_or("none") != "none";
+  const std::string augmentation = "--augmentation=" + c.augmentation.value_or("none");
+  const bool varies = c.schedule != "constant" || HasWarmup(c);
+  const BesideRule rules[] = {
+      {{"momentum"}, sgd || lars, optimizer, "sgd and lars"},
+      {{"dampening"}, sgd, optimizer, "sgd"},
+      {{"dampening"}, !sgd || c.momentum != 0, "--momentum=0", "a momentum"},
+      {{"beta1", "beta2"}, adaptive, optimizer, "adam, adamw and lamb"},
+      {{"eps"}, !sgd, optimizer, "adam, adamw, lamb and lars"},
+      {{"adam_w_mode", "grad_averaging", "use_nvlamb", "max_grad_norm"}, lamb, optimizer, "lamb"},
+      {{"adam_w_mode"}, !lamb || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
+      {{"clip"}, !lamb, optimizer, "the other optimizers; lamb clips by --max_grad_norm"},
+      {{"trust_coefficient"}, lars, optimizer, "lars"},
+      {{"trust_coefficient"}, !lars || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
+      {{"bucket_mb"}, !c.delay_allreduce, "--delay_allreduce", "reductions beside the backward pass"},
+      {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
+      {{"mixup_prob", "mixup_mode"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},
+      {{"mixup_switch_prob"}, c.mixup > 0 && c.cutmix > 0, "one of mixup and cutmix alone", "both together"},
+      {{"cutmix_minmax"}, c.cutmix > 0, "--cutmix=0", "cutmix"},
+      {{"milestones"}, c.schedule == "multistep", schedule, "multistep"},
+      {{"step_size"}, c.schedule == "step", schedule, "step"},
+      {{"gamma"}, falls, schedule, "multistep and step"},
+      {{"min_lr"}, to_minimum, schedule, "cosine and linear"},
+      {{"warmup_lr"}, HasWarmup(c), "--warmup=" + c.warmup, "a warm-up"},
+      {{"warmup_lr"}, c.schedule != "cosine_annealing" || !HasWarmup(c), schedule, "the other schedules"},
+      {{"base_batch_size", "scale_lr_factor"}, c.scale_lr != "none", "--scale_lr=none", "--scale_lr"},
+      {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
+      {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
+      {{"sync_batchnorm", "broadcast_buffers", "allreduce_dtype", "grad_predivide", "delay_allreduce"},
+       facts.ranks > 1,
+       "one rank",
+       "runs of several"},
+      {{"sync_batchnorm", "broadcast_buffers"}, facts.batch_norms, "--model=" + c.model, "models with batch norms"},
+      {{"color_jitter"}, !c.auto_augment, "--auto_augment", "runs without it, as in timm"},
+      {{"train_interpolation"},
+       facts.content != Content::kLabelledImages || augments || c.auto_augment,
+       augmentation,
+       "crops and RandAugment"},
+      {{"intensity_scale", "intensity_shift"},
+       !volumes || c.augmentation.value_or(kIntensities) == kIntensities,
+       augmentation,
+       std::string("--augmentation=") + kIntensities},
+      {{"dice_weight"}, !volumes || c.loss.value_or("") != "ce", "--loss=ce", "losses with a Dice part"},
+      {{"erase_mode", "erase_count"}, c.erase_prob > 0, "--erase_prob=0", "erasing"},
+      {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
+  };
+  const auto mixed = MixedPrecisionOf(c, c.device);
+  const bool scaler = mixed.ok() && mixed->loss_scale.dynamic;
+  const std::string scale = c.loss_scale ? "--loss_scale=" + *c.loss_scale : "--precision=" + c.precision;
+  std::vector<std::string> sentences = SettingsOfOtherTasks(c, facts.content, chosen);
+  if (scaler && c.on_nonfinite == "skip" && chosen("on_nonfinite")) {
+    sentences.push_back(fmt::format(
+        "--on_nonfinite=skip has no effect with {}: a dynamic loss scale leaves such updates out by itself, and ends "
+        "the run where it has come down to its floor",
+        scale));
+  }
+  for (const char* setting : ScalerSettings()) {
+    if (!scaler && chosen(setting))
+      sentences.push_back(
+          fmt::format("--{} has no effect with {}: it belongs to --loss_scale=dynamic", setting, scale));
+  }
+  Follow(rules, chosen, &sentences);
+  // The first change comes too late.
+  const auto too_late = [&](const char* setting, int64_t first) {
+    if (first < facts.updates || !chosen(setting)) return;
+    sentences.push_back(
+        fmt::format("--{} has no effect: the rate would first change after {} updates, and the run has {}", setting,
+                    first, facts.updates));
+  };
+  if (const auto first = FirstFall(c, facts.updates, facts.updates_per_epoch))
+    too_late(c.schedule == "step" ? "step_size" : "milestones", *first);
+  if (c.per_epoch && varies && facts.updates <= facts.updates_per_epoch && chosen("per_epoch")) {
+    sentences.push_back(
+        fmt::format("with --per_epoch the rate never changes: the run has {} updates, its first epoch {}",
+                    facts.updates, facts.updates_per_epoch));
+  }
+  return sentences;
+}
+
+}  // namespace switchyard

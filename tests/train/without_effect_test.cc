@@ -1,0 +1,112 @@
+// Which settings are said to do nothing, beside which others and for which task. What a run prints of it is in
+// tests/cli.
+#include "core/train/without_effect.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+const std::vector<std::string> kOfImages = {"label_smoothing", "color_jitter", "mean", "std", "interpolation"};
+const std::vector<std::string> kOfVolumes = {"loss",          "entropy_weight",  "dice_weight",     "overlap",
+                                             "normalization", "intensity_scale", "intensity_shift", "window_weights"};
+
+TrainConfig Augmented(const std::string& augmentation) {
+  TrainConfig config;
+  config.model = "m";
+  config.augmentation = augmentation;
+  return config;
+}
+
+// The names of the settings, among those chosen, that are said to do nothing.
+std::vector<std::string> Idle(const TrainConfig& config, Content content, const std::set<std::string>& chosen,
+                              int ranks = 2, bool batch_norms = true) {
+  const RunFacts facts = {
+      .updates = 10, .updates_per_epoch = 5, .ranks = ranks, .batch_norms = batch_norms, .content = content};
+  std::vector<std::string> names;
+  for (const std::string& sentence :
+       SettingsWithoutEffect(config, facts, [&](const std::string& name) { return chosen.contains(name); })) {
+    EXPECT_THAT(sentence, HasSubstr(" has no effect with "));
+    names.push_back(sentence.substr(2, sentence.find(' ') - 2));
+  }
+  return names;
+}
+
+std::vector<std::string> Idle(const TrainConfig& config, Content content, const std::vector<std::string>& chosen) {
+  return Idle(config, content, std::set<std::string>(chosen.begin(), chosen.end()));
+}
+
+TEST(WithoutEffect, AreSettingsOfImagesWithAModelOfVolumes) {
+  const TrainConfig c = Augmented("crop_flip");
+  EXPECT_THAT(Idle(c, Content::kMaskedVolumes, kOfImages), testing::UnorderedElementsAreArray(kOfImages));
+  EXPECT_THAT(Idle(c, Content::kMaskedImages, kOfImages), IsEmpty());
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, kOfImages), IsEmpty());
+}
+
+TEST(WithoutEffect, AreSettingsOfVolumesWithAModelOfImages) {
+  const TrainConfig c = Augmented("crop_flip");
+  EXPECT_THAT(Idle(c, Content::kMaskedVolumes, kOfVolumes), IsEmpty());
+  for (const Content content : {Content::kMaskedImages, Content::kLabelledImages})
+    EXPECT_THAT(Idle(c, content, kOfVolumes), testing::UnorderedElementsAreArray(kOfVolumes));
+}
+
+TEST(WithoutEffect, AreSettingsOfLabelledImagesWithOthers) {
+  const TrainConfig c = Augmented("crop_flip");
+  const std::vector<std::string> chosen = {"train_interpolation", "crop_ratio"};
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen), IsEmpty());
+  EXPECT_THAT(Idle(c, Content::kMaskedImages, chosen), UnorderedElementsAre("train_interpolation"))
+      << "another --crop_ratio than 1 is refused there";
+  EXPECT_THAT(Idle(c, Content::kMaskedVolumes, chosen), UnorderedElementsAre("train_interpolation", "crop_ratio"));
+}
+
+TEST(WithoutEffect, AreIntensitiesWithoutTheAugmentationThatChangesThem) {
+  const std::vector<std::string> chosen = {"intensity_scale", "intensity_shift"};
+  for (const std::string augmentation : {"none", "crop"}) {
+    EXPECT_THAT(Idle(Augmented(augmentation), Content::kMaskedVolumes, chosen),
+                UnorderedElementsAre("intensity_scale", "intensity_shift"));
+  }
+  EXPECT_THAT(Idle(Augmented("none"), Content::kMaskedImages, chosen).size(), 2) << "said once each";
+}
+
+TEST(WithoutEffect, IsTheWeightOfDiceInALossWithoutIt) {
+  TrainConfig c = Augmented("crop");
+  const std::vector<std::string> chosen = {"dice_weight", "entropy_weight"};
+  c.loss = "dice_ce";
+  EXPECT_THAT(Idle(c, Content::kMaskedVolumes, chosen), IsEmpty());
+  c.loss = "ce";
+  EXPECT_THAT(Idle(c, Content::kMaskedVolumes, chosen), UnorderedElementsAre("dice_weight"));
+}
+
+TEST(WithoutEffect, IsTheFilterOfTrainingWhereNothingIsResizedAtRandom) {
+  const std::vector<std::string> chosen = {"train_interpolation"};
+  TrainConfig c = Augmented("none");
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen), UnorderedElementsAre("train_interpolation"));
+  c.auto_augment = "rand-m9";
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen), IsEmpty());
+}
+
+TEST(WithoutEffect, AreSettingsOfRanksWithOne) {
+  const std::set<std::string> chosen = {"allreduce_dtype", "grad_predivide", "delay_allreduce", "broadcast_buffers"};
+  const TrainConfig c = Augmented("crop");
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2), IsEmpty());
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), testing::UnorderedElementsAreArray(chosen));
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2, false), UnorderedElementsAre("broadcast_buffers"));
+}
+
+// Of evaluation and prediction: nothing is said of training alone.
+TEST(WithoutEffect, InEvaluationAreThoseOfOtherTasks) {
+  const auto sentences = SettingsOfOtherTasks(Augmented("none"), Content::kMaskedVolumes, [](const std::string& name) {
+    return name == "mean" || name == "momentum";
+  });
+  EXPECT_THAT(sentences, testing::ElementsAre("--mean has no effect with --model=m: it belongs to models of images"));
+}
+
+}  // namespace
+}  // namespace switchyard
