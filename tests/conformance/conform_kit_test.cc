@@ -184,6 +184,20 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"is_deaf_to_failures", "semaphore/failed_stream", "nobody lets go"}),
     NameOf);
 
+INSTANTIATE_TEST_SUITE_P(
+    Peers, PlantedStreamFaultTest,
+    ::testing::Values(
+        PlantedFault{"describes_in_too_little_room", "peer/export", "expected status 2, found 0"},
+        PlantedFault{"imports_something_else", "peer/import_here", "what the owner wrote, read by the importer"},
+        PlantedFault{"imports_something_else", "peer/other_device", "what the owner wrote, read by the importer"},
+        PlantedFault{"imports_something_else", "peer/threads", "imported memory is not the owner's"},
+        PlantedFault{"imports_something_else", "peer/two_processes", "what its owner wrote into imported memory"},
+        PlantedFault{"frees_the_owners_memory", "peer/references", "after another import was freed"},
+        PlantedFault{"takes_any_description", "peer/forged", "import_memory of 0 bytes of 48: expected status 2"},
+        PlantedFault{"keeps_imports", "peer/leaks", "file descriptors"},
+        PlantedFault{"needs_its_owner_alive", "peer/owner_dies", "was killed by signal 11 (Segmentation fault)"}),
+    NameOf);
+
 // Of shm, with the fewest ranks that show it.
 struct PlantedCollectiveFault {
   const char* fault;

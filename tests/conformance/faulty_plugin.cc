@@ -57,6 +57,7 @@ const sy_memory_ext_v2* base_memory = nullptr;
 const sy_capture_v2* base_capture = nullptr;
 const sy_profiler_v2* base_profiler = nullptr;
 const sy_semaphore_v1* faulty_semaphores = nullptr;
+const sy_peer_v1* faulty_peers = nullptr;
 
 uint64_t BytesOf(const sy_tensor& tensor) {
   constexpr uint64_t kBytes[SY_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1};
@@ -302,11 +303,13 @@ sy_status Alloc(sy_device* device, uint64_t bytes, const sy_alloc_options* optio
 }
 
 void Free(sy_device* device, sy_buffer* buffer) {
+  BeforeFree(device, buffer);
   if (!Fault("never_frees")) base_device->free(device, buffer);
 }
 
 sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from, uint64_t bytes,
                const sy_copy_options* options, sy_error* error) {
+  for (const sy_place& place : {to, from}) BeforeUse(place);
   if (closed && Fault("closes_every_device")) {
     if (error != nullptr) snprintf(error->message, sizeof error->message, "the device was closed");
     return SY_DEVICE_LOST;
@@ -449,6 +452,7 @@ const void* Interface(sy_instance* instance, const char* name) {
   if (strcmp(name, "capture/2") == 0) return base_capture == nullptr ? nullptr : &capture_interface;
   if (strcmp(name, "profiler/2") == 0) return base_profiler == nullptr ? nullptr : &profiler_interface;
   if (strcmp(name, "semaphore/1") == 0) return faulty_semaphores;
+  if (strcmp(name, "peer/1") == 0) return faulty_peers;
   const bool regions =
       Fault("claims_what_is_not_convex") || Fault("skips_a_region") || Fault("claims_more_nodes_than_there_are");
   if (strcmp(name, "region/2") == 0) return regions ? &region_interface : nullptr;
@@ -480,6 +484,7 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin*
   base_capture = BaseInterface<sy_capture_v2>(base, "capture/2");
   base_profiler = BaseInterface<sy_profiler_v2>(base, "profiler/2");
   faulty_semaphores = FaultySemaphores(BaseInterface<sy_semaphore_v1>(base, "semaphore/1"));
+  faulty_peers = FaultyPeers(BaseInterface<sy_peer_v1>(base, "peer/1"), base_device);
   device_interface = *base_device;
   device_interface.count = Count;
   device_interface.open = Open;

@@ -10,6 +10,7 @@
 #include "tools/conform/instance_checks.h"
 #include "tools/conform/memory_checks.h"
 #include "tools/conform/op_checks.h"
+#include "tools/conform/peer_checks.h"
 #include "tools/conform/region_checks.h"
 #include "tools/conform/rounding_checks.h"
 #include "tools/conform/semaphore_checks.h"
@@ -64,6 +65,7 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
   CheckCapture(recorder, *device);
   CheckProfiler(recorder, *plugin, *device);
   CheckSemaphores(recorder, *plugin, *device, options.seed);
+  CheckPeers(recorder, *plugin, *device, options.seed);
   CheckRegions(recorder, *device, *reference_device, options.seed);
   if (options.limit >= Level::kFast) CheckSpeed(recorder, *device);
   return OkStatus();
@@ -109,6 +111,7 @@ Status CheckBackend(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, c
   recorder.Run("semaphore/failed_stream", [&] { return CheckInChild("failed_signal", *plugin, options); });
   if (options.limit >= Level::kDistributed) {
     recorder.Run("distributed/two_processes", [&] { return CheckDeviceRanks(*plugin, options); });
+    CheckPeerProcesses(recorder, *plugin, options);
   }
   return OkStatus();
 }

@@ -29,7 +29,7 @@ const std::vector<Demand> kBackendDemands = {
      {"device/", "struct/", "argument/", "instance/", "threads/", "memory/", "op/", "gradient/"},
      {"train/mlp"}},
     {Level::kAsync, {"async/", "capture/", "profiler/", "region/", "semaphore/"}, {"async/"}},
-    {Level::kDistributed, {}, {"distributed/"}},
+    {Level::kDistributed, {"peer/"}, {"distributed/"}},
     {Level::kFast, {}, {"fast/", "train/native"}},
 };
 const std::vector<Demand> kCollectiveDemands = {
