@@ -1,6 +1,8 @@
 #include "core/train/fitting.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/parallel/recompute.h"
@@ -27,29 +29,55 @@ int BlocksOf(const Program& program) {
   return blocks;
 }
 
-struct Tried {
-  RecomputeChoice choice;
-  int step = 0;  // index into RecomputeSteps
-};
+// What a rank's plans take with each step; a plan is compiled once, when it is asked for.
+class RecomputePlans {
+ public:
+  RecomputePlans(TrainConfig config, const TrainableModel& model, World& world, int ranks, int64_t updates,
+                 double available)
+      : config_(std::move(config)),
+        model_(model),
+        world_(world),
+        ranks_(ranks),
+        updates_(updates),
+        available_(available) {}
 
-// As LeastRecompute, of steps from `first` on.
-StatusOr<Tried> TryRecompute(TrainConfig config, const TrainableModel& model, World& world, int ranks, int64_t updates,
-                             double available, int first) {
-  Tried best;
-  std::vector<int> steps = {0};
-  for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
-    config.recompute = RecomputeText(steps[static_cast<size_t>(i)]);
-    TrainingPlans plans;
-    SY_RETURN_IF_ERROR(plans.CompileRun(config, model, ranks, updates, *world.device, world.reference.get()));
-    if (i == 0) steps = RecomputeSteps(BlocksOf(plans.program));
-    if (i < first) continue;
-    const uint64_t bytes = plans.PlannedBytes();
-    const bool fits = static_cast<double>(bytes) <= available;
-    if (fits || best.choice.setting.empty() || bytes < best.choice.bytes) best = {{config.recompute, bytes, fits}, i};
-    if (fits) break;
+  // The first plan, of no recomputation, says which steps there are.
+  StatusOr<int> Steps() {
+    SY_RETURN_IF_ERROR(Try(0).status());
+    return static_cast<int>(steps_.size());
   }
-  return best;
-}
+  StatusOr<RecomputeChoice> Try(int step) {
+    const auto at = static_cast<size_t>(step);
+    config_.recompute = RecomputeText(steps_[at]);
+    if (!bytes_.contains(step)) {
+      TrainingPlans plans;
+      SY_RETURN_IF_ERROR(plans.CompileRun(config_, model_, ranks_, updates_, *world_.device, world_.reference.get()));
+      if (step == 0) steps_ = RecomputeSteps(BlocksOf(plans.program));
+      bytes_[step] = plans.PlannedBytes();
+    }
+    return RecomputeChoice{config_.recompute, bytes_[step], static_cast<double>(bytes_[step]) <= available_};
+  }
+  // The first that fits; where none does, the one that takes the fewest bytes.
+  StatusOr<RecomputeChoice> Least() {
+    RecomputeChoice least;
+    SY_ASSIGN_OR_RETURN(const int steps, Steps());
+    for (int step = 0; step < steps && !least.fits; ++step) {
+      SY_ASSIGN_OR_RETURN(RecomputeChoice choice, Try(step));
+      if (choice.fits || least.setting.empty() || choice.bytes < least.bytes) least = std::move(choice);
+    }
+    return least;
+  }
+
+ private:
+  TrainConfig config_;
+  const TrainableModel& model_;
+  World& world_;
+  const int ranks_;
+  const int64_t updates_;
+  const double available_;
+  std::vector<int> steps_ = {0};
+  std::map<int, uint64_t> bytes_;  // by step
+};
 
 }  // namespace
 
@@ -97,29 +125,42 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
   return fits;
 }
 
+StatusOr<int> LeastThatFitsAll(World& world, int count, absl::FunctionRef<StatusOr<bool>(int)> fits) {
+  for (int32_t agreed = 0;;) {
+    int32_t own = agreed;
+    for (; own < count; ++own) {
+      SY_ASSIGN_OR_RETURN(const bool here, fits(own));
+      if (here) break;
+    }
+    const int32_t asked = agreed;
+    agreed = own;
+    if (world.communicator)
+      SY_RETURN_IF_ERROR(world.communicator->AllReduce("least_of_all", &agreed, &agreed, 1, SY_I32, SY_MAX));
+    if (agreed == asked || agreed == count) return agreed;  // all ranks were asked for it, and it fits on all
+  }
+}
+
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
                                          int ranks, int64_t updates, double available) {
-  SY_ASSIGN_OR_RETURN(Tried tried, TryRecompute(config, model, world, ranks, updates, available, 0));
-  return std::move(tried.choice);
+  return RecomputePlans(config, model, world, ranks, updates, available).Least();
 }
 
 StatusOr<RecomputeChoice> LeastRecomputeOfAll(const TrainConfig& config, const TrainableModel& model, World& world,
                                               int64_t updates, double available) {
-  SY_ASSIGN_OR_RETURN(Tried tried, TryRecompute(config, model, world, world.size(), updates, available, 0));
-  // Ranks may have unequal devices: all do what the one with the least memory needs.
-  int32_t verdict[2] = {tried.step, tried.choice.fits ? 0 : 1};
-  if (world.communicator)
-    SY_RETURN_IF_ERROR(world.communicator->AllReduce("recompute", verdict, verdict, 2, SY_I32, SY_MAX));
-  if (verdict[0] != tried.step) {
-    SY_ASSIGN_OR_RETURN(tried, TryRecompute(config, model, world, world.size(), updates, available, verdict[0]));
-  }
-  if (verdict[1] == 0) return std::move(tried.choice);
+  RecomputePlans plans(config, model, world, world.size(), updates, available);
+  SY_ASSIGN_OR_RETURN(const int steps, plans.Steps());
+  SY_ASSIGN_OR_RETURN(const int step, LeastThatFitsAll(world, steps, [&](int at) -> StatusOr<bool> {
+                        SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, plans.Try(at));
+                        return choice.fits;
+                      }));
+  if (step < steps) return plans.Try(step);
+  SY_ASSIGN_OR_RETURN(const RecomputeChoice least, plans.Least());
   const DeviceInfo& device = world.device->info();
   return ResourceExhausted(
-      "--recompute=auto: the plan of {} takes {:.1f} MB even with --recompute={}, device {} of {} has {:.1f} MB for "
-      "this rank{}; lower --batch_size={}, or choose a smaller model",
-      model.name, static_cast<double>(tried.choice.bytes) / 1e6, tried.choice.setting, device.index, device.plugin,
-      available / 1e6, tried.choice.fits ? ", another rank has less" : "", config.batch_size);
+      "--recompute=auto: the plan of {} takes {:.1f} MB {}with --recompute={}, device {} of {} has {:.1f} MB for this "
+      "rank{}; lower --batch_size={}, or choose a smaller model",
+      model.name, static_cast<double>(least.bytes) / 1e6, least.fits ? "" : "even ", least.setting, device.index,
+      device.plugin, available / 1e6, least.fits ? ", but no setting fits on all ranks" : "", config.batch_size);
 }
 
 }  // namespace switchyard

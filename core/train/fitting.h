@@ -2,9 +2,11 @@
 // ranks that share a device share its memory. Not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "core/train/config.h"
 #include "core/train/trainable_model.h"
 #include "core/train/world.h"
@@ -32,6 +34,10 @@ struct RecomputeChoice {
 // looked at. Local.
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
                                          int ranks, int64_t updates, double available);
+
+// The least of 0, 1, … count − 1 that fits on every rank at once, the same on all; `count` where there is none. Whether
+// one fits may differ from rank to rank, and a larger one need not fit where a smaller one does. Collective.
+StatusOr<int> LeastThatFitsAll(World& world, int count, absl::FunctionRef<StatusOr<bool>(int)> fits);
 
 // --recompute=auto: the least with which the plans fit on every rank, the same on all; available: on this one.
 // ResourceExhausted where none does. Collective.

@@ -139,6 +139,7 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
 
 StatusOr<GroupCommunicators> World::CommunicatorsOf(const std::vector<Group>& wanted) {
   std::vector<Communicator*> communicators;
+  const int division = divisions++;
   for (const Group& group : wanted) {
     communicators.push_back(nullptr);
     if (group.ranks.size() == 1) continue;
@@ -146,7 +147,8 @@ StatusOr<GroupCommunicators> World::CommunicatorsOf(const std::vector<Group>& wa
       communicators.back() = communicator.get();
       continue;
     }
-    SY_ASSIGN_OR_RETURN(auto split, communicator->Split(group.ranks[0], rank(), "group/" + group.name));
+    SY_ASSIGN_OR_RETURN(auto split,
+                        communicator->Split(group.ranks[0], rank(), fmt::format("group/{}/{}", division, group.name)));
     groups.push_back(std::move(split));
     communicators.back() = groups.back().get();
   }

@@ -42,6 +42,7 @@ struct World {
   std::unique_ptr<Device> device, reference;   // reference: null where the plugin is missing or is the device itself
   std::unique_ptr<Communicator> communicator;  // one rank: every collective is the identity
   std::vector<std::unique_ptr<Communicator>> groups;  // of CommunicatorsOf
+  int divisions = 0;                                  // calls of it so far: names of groups are new in the run
   std::string collective;                             // "none" with one rank
   std::string collective_why;
 
@@ -54,7 +55,8 @@ struct World {
     return communicator ? communicator->Synchronize(stream) : device->Synchronize(stream);
   }
 
-  // The communicators of the groups that this rank belongs to, made where they are not all ranks. Collective; once.
+  // The communicators of the groups that this rank belongs to, made where they are not all ranks; new ones at each
+  // call, as for several trainers in one world. Collective.
   StatusOr<GroupCommunicators> CommunicatorsOf(const std::vector<Group>& groups);
 
   // Of every rank's value, the same on all. Collective.

@@ -2,6 +2,8 @@
 // ranks.
 #include "core/train/fitting.h"
 
+#include <set>
+
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
 #include "gmock/gmock.h"
@@ -65,7 +67,27 @@ TEST_F(Fitting, AllRanksDoWhatTheOneWithTheLeastMemoryNeeds) {
   const auto refused = Choose(last ? 1000 : 1e12);
   ASSERT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(Message(refused.status()), HasSubstr("--recompute=auto"));
-  EXPECT_THAT(Message(refused.status()), HasSubstr(last ? "MB even with --recompute=blocks" : "another rank has less"));
+  EXPECT_THAT(Message(refused.status()),
+              HasSubstr(last ? "MB even with --recompute=blocks" : "MB with --recompute=none"));
+  EXPECT_EQ(Message(refused.status()).find("no setting fits on all ranks") == std::string::npos, last);
+}
+
+// Of unequal devices: what fits on one may be too much for another, and the other way round.
+TEST_F(Fitting, RanksOfUnequalDevicesAgree) {
+  World& world = SharedWorld();
+  const bool last = world.rank() == world.size() - 1;
+  const auto least = [&](const std::set<int>& here, const std::set<int>& on_last) {
+    const auto found =
+        LeastThatFitsAll(world, 5, [&](int at) -> StatusOr<bool> { return (last ? on_last : here).contains(at); });
+    EXPECT_TRUE(found.ok()) << Message(found.status());
+    return found.value_or(-1);
+  };
+  EXPECT_EQ(least({0, 1, 2, 3, 4}, {0, 4}), 0);
+  EXPECT_EQ(least({0, 1, 2, 3, 4}, {3, 4}), 3);
+  const bool alone = world.size() == 1;  // it is the last one, then
+  EXPECT_EQ(least({1, 3, 4}, {2, 4}), alone ? 2 : 4) << "2 is the larger of the first ones, and does not fit on both";
+  EXPECT_EQ(least({0, 2}, {1, 3}), alone ? 1 : 5) << "nothing does";
+  EXPECT_EQ(least({}, {}), 5);
 }
 
 }  // namespace

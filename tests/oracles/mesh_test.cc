@@ -165,5 +165,17 @@ TEST_F(OnMesh, CollectivesMessagesAndBucketsEqualThoseOfPlayedRanks) {
   ExpectThePlayedRanksEqualTheRealOnes(ring, *communicators, {"sum"});
 }
 
+// As two trainers do that live in one world: each has groups of its own, and both work, in any order.
+TEST_F(OnMesh, GroupsOfTwoTrainersDoNotClash) {
+  const auto ranks = static_cast<size_t>(mesh_.size());
+  const auto first = Communicators(), second = Communicators();
+  ASSERT_TRUE(first.ok()) << Message(first.status());
+  ASSERT_TRUE(second.ok()) << Message(second.status());
+  for (const auto* communicators : {&*second, &*first}) {
+    ExpectThePlayedRanksEqualTheRealOnes(std::vector<Graph>(ranks, Chain(mesh_)), *communicators,
+                                         {"largest_of_pair", "after_swap", "input"});
+  }
+}
+
 }  // namespace
 }  // namespace switchyard
