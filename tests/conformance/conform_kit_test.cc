@@ -100,6 +100,8 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"crashes_on_nonsense", "argument/pool*", "argument/pool: the process was killed by signal 11"},
         PlantedFault{"cuts_off", "op/pointwise/rounding_from_f32/bf16", "are not rounded to nearest even"},
         PlantedFault{"leans_towards_zero", "op/layer_norm/odd/bf16", "units of the last place towards zero on average"},
+        PlantedFault{"ignores_strides", "strides/softmax/odd", "input 0 with reversed axes: output 0 ("},
+        PlantedFault{"fills_gaps", "strides/softmax/odd", "wrote between the elements of a strided tensor"},
         PlantedFault{"trains_wrongly", "train/mlp", "on the reference"}),
     NameOf);
 
@@ -162,6 +164,8 @@ INSTANTIATE_TEST_SUITE_P(
                                    "had not finished when it returned"},
                       PlantedFault{"forgets_errors", "device/sticky_error", "forgot its error"},
                       PlantedFault{"replays_twice", "capture/replay", "after 4 launches of 3 runs"},
+                      PlantedFault{"calls_the_unknown_invalid", "strides/softmax/odd",
+                                   "expected SY_UNSUPPORTED where it is not taken"},
                       PlantedFault{"captures_in_captures", "capture/spoiled", "second begin on a stream"},
                       PlantedFault{"loses_spans", "profiler/spans", "10 launches left"},
                       PlantedFault{"turns_time_round", "profiler/spans", "before it starts"}),

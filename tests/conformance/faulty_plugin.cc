@@ -137,6 +137,10 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   if (Fault("leans_towards_zero") && halves && op == "layer_norm") {
     for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) output[i] -= output[i] > 0;
   }
+  const sy_tensor& result = kernel.outputs[0];
+  if (Fault("fills_gaps") && result.rank > 1 && result.strides[result.rank - 2] > result.dims[result.rank - 1]) {
+    output[result.dims[result.rank - 1] * 4] = 1;
+  }
   if (Fault("spills_over_rows") && op == "softmax") {  // a sum over the whole tensor, as a careless reduction has it
     float sum = 0, value = 0;
     for (uint64_t i = 0; i < BytesOf(kernel.outputs[0]); i += 4) {
@@ -147,6 +151,14 @@ sy_status Launch(sy_bound* handle, sy_stream* stream, sy_error* error) {
   }
   if (Fault("trains_wrongly") && op == "optimizer_update") AddToFirst(kernel.outputs[0], output, 1.0f);
   return status;
+}
+
+// As if every tensor lay in row-major order.
+void Straighten(std::vector<sy_tensor>& tensors) {
+  for (sy_tensor& tensor : tensors) {
+    int64_t stride = 1;
+    for (int32_t axis = tensor.rank; axis-- > 0; stride *= tensor.dims[axis]) tensor.strides[axis] = stride;
+  }
 }
 
 // A kernel of two inputs of five elements, for requests that deserve none.
@@ -204,6 +216,11 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
       words = "no product of " + std::to_string(request->inputs[0].dims[request->inputs[0].rank - 1]) + " columns";
     if (error != nullptr) snprintf(error->message, sizeof error->message, "%s", words.c_str());
     return SY_UNSUPPORTED;
+  }
+  std::vector<sy_tensor> straight_inputs(request->inputs, request->inputs + request->input_count);
+  if (Fault("ignores_strides") && op == "softmax") {
+    Straighten(straight_inputs);
+    changed.inputs = straight_inputs.data();
   }
   const bool takes_all = Fault("takes_unknown_ops");
   sy_status status = base_kernel->prepare(device, request, kernel, info, takes_all ? nullptr : error);

@@ -15,6 +15,7 @@
 #include "tools/conform/rounding_checks.h"
 #include "tools/conform/semaphore_checks.h"
 #include "tools/conform/speed_checks.h"
+#include "tools/conform/stride_checks.h"
 #include "tools/conform/struct_checks.h"
 #include "tools/conform/training_check.h"
 
@@ -59,6 +60,7 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
   CheckMemory(recorder, *plugin, *device, options.seed);
   CheckOps(recorder, *device, *reference_device, options.seed);
   CheckRounding(recorder, *device);
+  CheckStrides(recorder, *device, *reference_device, options.seed);
   CheckGradients(recorder, *device, *reference_device, options.seed);
   CheckTraining(recorder, *device, *reference_device, options.seed);
   CheckAsync(recorder, *device, options.seed);

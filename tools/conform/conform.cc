@@ -26,7 +26,7 @@ struct Demand {
 const std::vector<Demand> kBackendDemands = {
     {Level::kLoads, {}, {"load/"}},
     {Level::kTrains,
-     {"device/", "struct/", "argument/", "instance/", "threads/", "memory/", "op/", "gradient/"},
+     {"device/", "struct/", "argument/", "instance/", "threads/", "memory/", "op/", "strides/", "gradient/"},
      {"train/mlp"}},
     {Level::kAsync, {"async/", "capture/", "profiler/", "region/", "semaphore/"}, {"async/"}},
     {Level::kDistributed, {"peer/"}, {"distributed/"}},

@@ -7,23 +7,11 @@
 #include <set>
 
 #include "core/base/random.h"
-#include "core/runtime/collectives/composition.h"
+#include "tools/conform/op_compare.h"
 #include "tools/conform/op_data.h"
-#include "tools/conform/rounding.h"
 
 namespace switchyard::conform {
 namespace {
-
-using Values = std::vector<std::vector<double>>;
-
-// Outputs whose root mean square is below this count as this large: an error of a gradient that vanishes is absolute.
-constexpr double kSmallest = 1e-2;
-// A single element may be off by this many times the root of the tolerated normalised error.
-constexpr double kElementFactor = 4;
-
-double Tolerance(sy_dtype tested) { return tested == SY_BF16 ? 1e-4 : tested == SY_F16 ? 1e-5 : 1e-7; }
-
-bool SameNumber(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 // Is every row of every output made of the same row of the first input alone (and of whole other inputs)?
 bool HasRowsApart(const OpCase& one) {
@@ -94,50 +82,7 @@ class CaseChecker {
   }
 
   Status Compare(const Values& found, const Values& expected, const char* what) const {
-    for (size_t o = 0; o < found.size(); ++o) {
-      const sy_tensor& tensor = problem_.outputs[o];
-      if (case_.exact || !IsFloat(tensor.dtype)) {
-        const std::vector<double> exact = Rounded(expected[o], tensor.dtype);
-        for (size_t i = 0; i < exact.size(); ++i) {
-          if (SameNumber(found[o][i], exact[i])) continue;
-          return Internal("{}: output {} {}, element {}: expected exactly {}, found {}", what, o, DimsText(tensor), i,
-                          exact[i], found[o][i]);
-        }
-        continue;
-      }
-      const std::string where = fmt::format("{}: output {} {}", what, o, DimsText(tensor));
-      SY_RETURN_IF_ERROR(CompareNumbers(found[o], expected[o], where));
-      if (IsHalf(tensor.dtype))
-        SY_RETURN_IF_ERROR(Annotate(ExpectUnbiased(found[o], expected[o], tensor.dtype), where));
-    }
-    return OkStatus();
-  }
-
-  // Two limits: on the sum of squared errors, and on every element, so that neither a small bias nor a single wrong
-  // number passes.
-  Status CompareNumbers(const std::vector<double>& found, const std::vector<double>& expected,
-                        const std::string& what) const {
-    double squares = 0, error = 0;
-    for (size_t i = 0; i < expected.size(); ++i) squares += std::isfinite(expected[i]) ? expected[i] * expected[i] : 0;
-    const double count = static_cast<double>(expected.size());
-    const double typical = std::max(std::sqrt(squares / count), kSmallest);
-    const double limit = Tolerance(tested_) * case_.looser;
-    size_t worst = 0;
-    double worst_share = 0;  // of what one element may be off
-    for (size_t i = 0; i < expected.size(); ++i) {
-      if (SameNumber(found[i], expected[i])) continue;
-      const double off = std::fabs(found[i] - expected[i]);
-      const double share = off / (kElementFactor * std::sqrt(limit) * (typical + std::fabs(expected[i])));
-      if (!(share <= worst_share)) {
-        worst = i;
-        worst_share = std::isnan(share) ? std::numeric_limits<double>::infinity() : share;
-      }
-      error += off * off;
-    }
-    error /= typical * typical * count;
-    if (error <= limit && worst_share <= 1) return OkStatus();
-    return Internal("{}: normalised error {:.2g}, at most {:.2g} is allowed; element {}: expected {}, found {}", what,
-                    error, limit, worst, expected[worst], found[worst]);
+    return CompareOutputs(case_, tested_, problem_.outputs, found, expected, what);
   }
 
   // What a kernel may answer where it is asked for more determinism, or for no workspace. The core checks the workspace
@@ -187,7 +132,7 @@ class CaseChecker {
           return std::vector<double>(begin, begin + static_cast<ptrdiff_t>(size));
         };
         SY_RETURN_IF_ERROR(
-            CompareNumbers(part(found[o]), part(expected_[o]),
+            CompareNumbers(part(found[o]), part(expected_[o]), tested_, case_.looser,
                            fmt::format("row {} of output {}, beside a row with inf and one with NaN", r, o)));
       }
     }
@@ -266,6 +211,7 @@ bool HasTestedOperand(const OpCase& one) {
 // Elements of each input that are moved to and fro; all of them where there are fewer.
 constexpr size_t kSampledElements = 10;
 constexpr double kStep = 1e-5;
+constexpr double kSmallestSlope = 1e-2;  // a gradient that vanishes is judged by its absolute error
 
 Status CheckGradient(const OpCase& one, Device& device, Device& reference, uint64_t seed) {
   const OpCase& forward_case = OpCases()[static_cast<size_t>(one.forward)];
@@ -316,7 +262,7 @@ Status CheckGradient(const OpCase& one, Device& device, Device& reference, uint6
       error += (slopes[s] - gradients[s]) * (slopes[s] - gradients[s]);
       scale += slopes[s] * slopes[s];
     }
-    const double least = kSmallest * kSmallest * static_cast<double>(slopes.size());
+    const double least = kSmallestSlope * kSmallestSlope * static_cast<double>(slopes.size());
     if (!(error <= limit * std::max(scale, least))) {
       return Internal(
           "gradient {} differs from central differences: normalised error {:.2g}, at most {:.2g} is allowed", o,

@@ -10,22 +10,45 @@ constexpr uint8_t kGuard = 0xA5;
 constexpr uint8_t kPoison = 0xFF;  // not a number in every float dtype
 constexpr uint64_t kGuardBytes = 256;
 
-// Row-major values as the (possibly strided) tensor stores them.
-Bytes Stored(const std::vector<double>& values, const sy_tensor& tensor) {
-  std::vector<double> stored(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    int64_t rest = static_cast<int64_t>(i), at = 0;
-    for (int32_t axis = tensor.rank; axis-- > 0;) {
-      at += rest % tensor.dims[axis] * tensor.strides[axis];
-      rest /= tensor.dims[axis];
-    }
-    stored[static_cast<size_t>(at)] = values[i];
+// Where element i, counted in row-major order, lies, in bytes.
+size_t PlaceOf(const sy_tensor& tensor, size_t i) {
+  int64_t rest = static_cast<int64_t>(i), at = 0;
+  for (int32_t axis = tensor.rank; axis-- > 0;) {
+    at += rest % tensor.dims[axis] * tensor.strides[axis];
+    rest /= tensor.dims[axis];
   }
-  return Encode(stored, tensor.dtype);
+  return static_cast<size_t>(at) * BytesOf(tensor.dtype);
 }
 
+// To the end of the last element, whatever the strides.
 uint64_t StoredBytes(const sy_tensor& tensor) {
-  return static_cast<uint64_t>(Elements(tensor)) * BytesOf(tensor.dtype);
+  int64_t last = 0;
+  for (int32_t axis = 0; axis < tensor.rank; ++axis) last += (tensor.dims[axis] - 1) * tensor.strides[axis];
+  return static_cast<uint64_t>(last + 1) * BytesOf(tensor.dtype);
+}
+
+// Row-major values as the (possibly strided) tensor stores them; poison in the gaps.
+Bytes Stored(const std::vector<double>& values, const sy_tensor& tensor) {
+  const Bytes packed = Encode(values, tensor.dtype);
+  const size_t size = BytesOf(tensor.dtype);
+  Bytes stored(StoredBytes(tensor), kPoison);
+  for (size_t i = 0; i < values.size(); ++i) std::memcpy(&stored[PlaceOf(tensor, i)], &packed[i * size], size);
+  return stored;
+}
+
+// The way back; kInternal where a gap was written.
+StatusOr<Bytes> Packed(const Bytes& stored, const sy_tensor& tensor) {
+  const size_t size = BytesOf(tensor.dtype);
+  Bytes packed(static_cast<size_t>(Elements(tensor)) * size), gaps = stored;
+  for (size_t i = 0; i < packed.size() / size; ++i) {
+    const size_t at = PlaceOf(tensor, i);
+    std::memcpy(&packed[i * size], &stored[at], size);
+    std::fill_n(gaps.begin() + static_cast<ptrdiff_t>(at), size, kPoison);
+  }
+  for (size_t i = 0; i < gaps.size(); ++i) {
+    if (gaps[i] != kPoison) return Internal("wrote between the elements of a strided tensor, at byte {}", i);
+  }
+  return packed;
 }
 
 }  // namespace
@@ -150,7 +173,7 @@ Status BoundOp::Fill() {
   for (size_t o = 0; o < outputs_.size(); ++o) {
     if (shared_with_[o] >= 0) continue;
     const bool given = o < mode_.initial_outputs.size() && !mode_.initial_outputs[o].empty();
-    SY_RETURN_IF_ERROR(outputs_[o]->Write(given ? Encode(mode_.initial_outputs[o], problem_->outputs[o].dtype)
+    SY_RETURN_IF_ERROR(outputs_[o]->Write(given ? Stored(mode_.initial_outputs[o], problem_->outputs[o])
                                                 : Bytes(outputs_[o]->bytes(), kPoison)));
   }
   if (workspace_) SY_RETURN_IF_ERROR(workspace_->Write(Bytes(workspace_->bytes(), kPoison)));
@@ -187,7 +210,9 @@ StatusOr<std::vector<std::vector<double>>> BoundOp::Collect() {
   for (size_t o = 0; o < outputs_.size(); ++o) {
     auto bytes = outputs_[o]->Read();
     if (!bytes.ok()) return Annotate(bytes.status(), fmt::format("output {}", o));
-    results.push_back(Decode(*bytes, problem_->outputs[o].dtype));
+    const auto packed = Packed(*bytes, problem_->outputs[o]);
+    if (!packed.ok()) return Annotate(packed.status(), fmt::format("output {}", o));
+    results.push_back(Decode(*packed, problem_->outputs[o].dtype));
   }
   return results;
 }
