@@ -8,8 +8,7 @@
 namespace switchyard {
 namespace {
 
-constexpr char kNpu[] = "npu", kDynamic[] = "dynamic";
-constexpr char kStaticScaleOfNpu[] = "1024";
+constexpr char kDynamic[] = "dynamic";
 
 // A loss scale multiplies the loss, and its reciprocal the gradients: both must be normal numbers.
 bool IsScale(float scale) { return scale > 0 && std::isnormal(scale) && std::isnormal(1 / scale); }
@@ -98,16 +97,17 @@ bool DependsOnDevice(const TrainConfig& c) {
   return c.amp == "on" || (c.precision == "fp16" && c.amp != "O3" && !c.loss_scale);
 }
 
-void ResolveMixedPrecision(const std::string& device, TrainConfig* c) {
+void ResolveMixedPrecision(double static_loss_scale, TrainConfig* c) {
   if (!DependsOnDevice(*c)) return;
-  const bool npu = device == kNpu;
-  if (c->amp == "on") c->amp = npu ? "O2" : "O1";
-  if (c->precision == "fp16" && !c->loss_scale) c->loss_scale = npu ? kStaticScaleOfNpu : kDynamic;
+  const bool fixed = static_loss_scale > 0;
+  if (c->amp == "on") c->amp = fixed ? "O2" : "O1";
+  if (c->precision == "fp16" && !c->loss_scale)
+    c->loss_scale = fixed ? fmt::format("{:g}", static_loss_scale) : kDynamic;
 }
 
-StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, const std::string& device) {
+StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double static_loss_scale) {
   TrainConfig c = config;
-  ResolveMixedPrecision(device, &c);
+  ResolveMixedPrecision(static_loss_scale, &c);
   MixedPrecision m;
   const std::string level = c.amp.value_or(c.precision == "fp32" ? "O0" : "O1");
   if (level == "O0" && c.precision != "fp32") {

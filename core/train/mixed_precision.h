@@ -29,12 +29,14 @@ struct MixedPrecision {
 
 // Whether something of it is for the device to say: what a bare --amp means, or an open --loss_scale of fp16.
 bool DependsOnDevice(const TrainConfig& config);
-// Says it in the configuration: from then on every device gives the same run. device: the plugin that it computes on.
-void ResolveMixedPrecision(const std::string& device, TrainConfig* config);
+// Says it in the configuration: from then on every device gives the same run. static_loss_scale: DeviceInfo's of the
+// device that computes. Where it is not 0 (npu), that is what an open --loss_scale of fp16 means, and a bare --amp is
+// O2; elsewhere the scale is dynamic and --amp is O1.
+void ResolveMixedPrecision(double static_loss_scale, TrainConfig* config);
 
-// device: the plugin that the run computes on, which decides what a bare --amp and an open --loss_scale mean. Settings
-// that contradict each other are InvalidArgument and say what to do.
-StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, const std::string& device);
+// static_loss_scale as above; a configuration that was resolved does not ask for it. Settings that contradict each
+// other are InvalidArgument and say what to do.
+StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double static_loss_scale = 0);
 
 // "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"
 std::string Text(const MixedPrecision& precision);

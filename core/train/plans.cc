@@ -8,10 +8,10 @@
 namespace switchyard {
 
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int world, int rank, int64_t updates,
-                            const std::string& device, bool evaluation_only) {
+                            double static_loss_scale, bool evaluation_only) {
   ProgramOptions o;
   o.mesh.data = world;
-  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, device));
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, static_loss_scale));
   o.precision = mixed.half;
   o.amp = mixed.level;
   o.norms_in_f32 = mixed.norms_in_f32;
@@ -91,7 +91,8 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
 Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, int world, int64_t updates,
                                  Device& device, Device* reference, bool evaluation_only) {
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
-  SY_ASSIGN_OR_RETURN(Program run, ProgramOf(config, *task, world, 0, updates, device.info().plugin, evaluation_only));
+  SY_ASSIGN_OR_RETURN(Program run,
+                      ProgramOf(config, *task, world, 0, updates, device.info().static_loss_scale, evaluation_only));
   return Compile(config, std::move(run), device, reference);
 }
 

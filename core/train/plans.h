@@ -13,10 +13,10 @@
 namespace switchyard {
 
 // The program of a run with these settings on rank `rank` of `world`. `updates`: of the whole run, the length of the
-// table of learning rates; `device`: the plugin that computes. A model that cannot be built is InvalidArgument and
-// names the source line.
+// table of learning rates; `static_loss_scale`: DeviceInfo's of the device that computes. A model that cannot be built
+// is InvalidArgument and names the source line.
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int world, int rank, int64_t updates,
-                            const std::string& device, bool evaluation_only = false);
+                            double static_loss_scale, bool evaluation_only = false);
 
 // A program's plans over one state, on one device.
 struct TrainingPlans {

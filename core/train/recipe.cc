@@ -95,7 +95,7 @@ Status CheckRecipe(const TrainConfig& c) {
           value);
     }
   }
-  SY_RETURN_IF_ERROR(MixedPrecisionOf(c, c.device).status());
+  SY_RETURN_IF_ERROR(MixedPrecisionOf(c).status());
   const bool has_momentum = optimizer == SY_OPTIMIZER_SGD || optimizer == SY_OPTIMIZER_LARS;
   if (c.nesterov && !has_momentum) {
     return InvalidArgument(

@@ -86,7 +86,7 @@ Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& valid
 Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   World& world = engine.world();
   SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.size(), world.rank(), updates,
-                                                 world.device->info().plugin, evaluation_only));
+                                                 world.device->info().static_loss_scale, evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
   for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.size() + world.rank());
@@ -112,7 +112,7 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
   TrainConfig resolved = config;
-  ResolveMixedPrecision(world.device->info().plugin, &resolved);
+  ResolveMixedPrecision(world.device->info().static_loss_scale, &resolved);
   SY_RETURN_IF_ERROR(CheckTrainConfig(resolved));
   if (config.batch_size < 1) return InvalidArgument("--batch_size: expected at least 1, found {}", config.batch_size);
   return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(resolved, model, world)));

@@ -101,7 +101,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"erase_mode", "erase_count"}, c.erase_prob > 0, "--erase_prob=0", "erasing"},
       {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
   };
-  const auto mixed = MixedPrecisionOf(c, c.device);
+  const auto mixed = MixedPrecisionOf(c);
   const bool scaler = mixed.ok() && mixed->loss_scale.dynamic;
   const std::string scale = c.loss_scale ? "--loss_scale=" + *c.loss_scale : "--precision=" + c.precision;
   std::vector<std::string> sentences = SettingsOfOtherTasks(c, facts.content, chosen);

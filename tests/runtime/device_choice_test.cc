@@ -53,6 +53,13 @@ TEST(DeviceList, IsSortedAndChecked) {
     EXPECT_FALSE(ParseDeviceList(bad).ok()) << bad;
 }
 
+TEST(ChooseDevice, TellsTheStaticLossScaleOfTheChosenDevice) {
+  PluginDevices offer = Offer("npu", 9, 2);
+  offer.devices[1].static_loss_scale = 512;
+  EXPECT_EQ(ChooseDevice({.device = "npu", .device_list = "1"}, {offer})->static_loss_scale, 512);
+  EXPECT_EQ(ChooseDevice({.device = "npu", .device_list = "0"}, {offer})->static_loss_scale, 0);
+}
+
 TEST(ChooseDevice, RankDrivesTheDeviceOfItsPlaceInTheSortedList) {
   DeviceRequest request{.device = "gpu", .device_list = "5,1,4", .local_world = 3};
   EXPECT_THAT(Indices(request, Offer("cuda", 9, 8)), ElementsAre(1, 4, 5));

@@ -127,31 +127,33 @@ TEST(RunTable, ValuesOutsideTheirRangeAreRefusedInAConfigurationToo) {
 }
 
 struct Meaning {
-  std::string precision, amp, loss_scale, device, text;
+  std::string precision, amp, loss_scale;
+  double of_device;  // its static loss scale
+  std::string text;
 };
 
 TEST(MixedPrecisionSettings, MeanWhatIsSaidOfThem) {
   const std::vector<Meaning> cases = {
-      {"fp32", "", "", "cpu", "fp32"},
-      {"fp32", "O0", "", "cpu", "fp32"},
-      {"bf16", "", "", "cpu", "bf16 (O1), fp32 master weights"},
-      {"fp16", "", "", "cpu", "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
-      {"fp16", "on", "", "cpu", "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
-      {"fp16", "on", "", "npu", "fp16 (O2), norms in fp32, fp32 master weights, loss scale 1024"},
-      {"fp16", "O2", "", "cpu", "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
-      {"fp16", "O3", "", "npu", "fp16 (O3), fp32 master weights"},
-      {"fp16", "O2", "128", "cpu", "fp16 (O2), norms in fp32, fp32 master weights, loss scale 128"},
-      {"bf16", "O2", "-1", "cpu",
-       "bf16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
-      {"fp32", "", "dynamic", "npu", "fp32, dynamic loss scale from 65536 (default)"}};
+      {"fp32", "", "", 0, "fp32"},
+      {"fp32", "O0", "", 0, "fp32"},
+      {"bf16", "", "", 0, "bf16 (O1), fp32 master weights"},
+      {"fp16", "", "", 0, "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
+      {"fp16", "on", "", 0, "fp16 (O1), fp32 master weights, dynamic loss scale from 65536 (default)"},
+      {"fp16", "on", "", 1024, "fp16 (O2), norms in fp32, fp32 master weights, loss scale 1024"},
+      {"fp16", "O2", "", 0, "fp16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
+      {"fp16", "", "", 512, "fp16 (O1), fp32 master weights, loss scale 512"},
+      {"fp16", "O3", "", 1024, "fp16 (O3), fp32 master weights"},
+      {"fp16", "O2", "128", 0, "fp16 (O2), norms in fp32, fp32 master weights, loss scale 128"},
+      {"bf16", "O2", "-1", 0, "bf16 (O2), norms in fp32, fp32 master weights, dynamic loss scale from 65536 (apex)"},
+      {"fp32", "", "dynamic", 1024, "fp32, dynamic loss scale from 65536 (default)"}};
   for (const Meaning& c : cases) {
     TrainConfig config;
     config.precision = c.precision;
     if (!c.amp.empty()) config.amp = c.amp;
     if (!c.loss_scale.empty()) config.loss_scale = c.loss_scale;
-    const auto mixed = MixedPrecisionOf(config, c.device);
+    const auto mixed = MixedPrecisionOf(config, c.of_device);
     ASSERT_TRUE(mixed.ok()) << Message(mixed.status());
-    EXPECT_EQ(Text(*mixed), c.text) << c.precision << " " << c.amp << " " << c.device;
+    EXPECT_EQ(Text(*mixed), c.text) << c.precision << " " << c.amp << " " << c.of_device;
   }
 }
 
@@ -160,7 +162,7 @@ TEST(MixedPrecisionSettings, PresetsAreThoseOfTheirSystems) {
     TrainConfig config;
     config.precision = "fp16";
     config.scaler_preset = preset;
-    return MixedPrecisionOf(config, "cpu")->loss_scale;
+    return MixedPrecisionOf(config)->loss_scale;
   };
   const LossScaleOptions standard = scale("default"), apex = scale("apex"), torch = scale("torch");
   EXPECT_EQ(standard.growth_interval, 1000);

@@ -27,7 +27,7 @@ StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
   const TrainConfig& c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, setup.model, nullptr));
-  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, *task, 1, 0, 1, c.device));
+  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, *task, 1, 0, 1, /*static_loss_scale=*/0));
   return program.Find("update")->graph;
 }
 

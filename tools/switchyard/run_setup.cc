@@ -141,7 +141,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   if (DependsOnDevice(setup.config)) {
     SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
     SY_ASSIGN_OR_RETURN(const DeviceChoice device, DeviceOf(setup.config, processes));
-    ResolveMixedPrecision(device.plugin, &setup.config);
+    ResolveMixedPrecision(device.static_loss_scale, &setup.config);
   }
   SY_RETURN_IF_ERROR(CheckTrainConfig(setup.config));
 

@@ -154,6 +154,7 @@ StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vec
   choice.ids = ids;
   choice.ranks_per_device = per_device;
   choice.index = ids[request.local_rank / per_device];
+  choice.static_loss_scale = chosen->devices[choice.index].static_loss_scale;
   if (request.device == "auto") {
     const std::string reasons = Reasons(survey);
     choice.why = fmt::format("auto chose {}: the highest priority ({}) with a device{}{}", chosen->plugin,

@@ -35,7 +35,8 @@ struct DeviceChoice {
   int index = 0;         // the id that this rank opens
   std::vector<int> ids;  // all ids of the run on this node, ascending
   int ranks_per_device = 1;
-  std::string why;  // for the start banner: "cpu: highest priority of …"
+  double static_loss_scale = 0;  // DeviceInfo's
+  std::string why;               // for the start banner: "cpu: highest priority of …"
 };
 
 // Ids ascending. Empty text gives no ids; a word, a negative id or a duplicate is an error that names it.

@@ -16,7 +16,7 @@ struct DeviceInfo {
   uint32_t address_kind = 0, flags = 0;
   uint64_t dtypes = 0;      // bits 1 << sy_dtype: those for which it has kernels
   std::string memory_kind;  // as collectives name what they reach; "": its addresses are its own affair
-  double static_loss_scale = 0;
+  double static_loss_scale = 0;  // of fp16, where nobody says another; 0: dynamic
   bool async() const { return flags & SY_DEVICE_ASYNC; }
   bool host_readable() const { return address_kind == SY_ADDRESS_HOST; }
 };

@@ -1,6 +1,7 @@
 #include "core/runtime/plugins/plugin.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -129,6 +130,9 @@ StatusOr<DeviceInfo> Plugin::Describe(int index) const {
   if (raw.address_kind > SY_ADDRESS_OPAQUE) {
     return Internal("{}: device {} has the unknown address kind {}", name_, index, raw.address_kind);
   }
+  if (!std::isfinite(raw.static_loss_scale) || raw.static_loss_scale < 0)
+    return Internal("{}: device {} asks for a loss scale of {}; expected a positive number, or 0 for a dynamic one",
+                    name_, index, raw.static_loss_scale);
   DeviceInfo info;
   info.index = index;
   info.plugin = name_;
