@@ -292,9 +292,7 @@ Value SwinTransformer(const SwinTransformerConfig& config, nn::Context& context,
                     {images}, where);
   }
   Graph& graph = context.graph;
-  // Its authors' and timm's start matrices as a transformer's, and leave this convolution with PyTorch's own start.
-  Value x = nn::PatchEmbed(context, "patch_embed", images, config.patch, config.width,
-                           nn::TorchStart(int64_t{config.patch} * config.patch * config.channels));
+  Value x = nn::PatchEmbed(context, "patch_embed", images, config.patch, config.width);
   {
     const Graph::Scope scope(graph, "patch_embed");
     x = nn::LayerNorm(context, "norm", x, kSwinEps);

@@ -56,7 +56,7 @@ Value DropPath(Context& context, const std::string& name, const Value& x, float 
 }
 
 Value PatchEmbed(Context& context, const std::string& name, const Value& images, int64_t patch, int64_t width,
-                 const Start& start, Where where) {
+                 Where where) {
   if (images.rank() != 4 || patch < 1 || images.dim(1) % patch != 0 || images.dim(2) % patch != 0) {
     ThrowBuildError("patch_embed", fmt::format("images must be (B, H, W, C) with H and W multiples of {}", patch),
                     {images}, where);
@@ -64,6 +64,7 @@ Value PatchEmbed(Context& context, const std::string& name, const Value& images,
   const int64_t rows = images.dim(1) / patch, columns = images.dim(2) / patch, channels = images.dim(3);
   const Graph::Scope scope(context.graph, name);
   const Graph::Scope projection(context.graph, "proj");
+  const Start start = TorchStart(patch * patch * channels);
   const Value weight = Parameter(context, "weight", {width, patch, patch, channels}, start.weight, true, where);
   const Value bias = Parameter(context, "bias", {width}, start.bias, false, where);
   const Value grid = ops::Reshape(images, {images.dim(0), rows, patch, columns, patch, channels}, where);

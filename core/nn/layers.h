@@ -44,10 +44,11 @@ Value Dropout(Context& context, const std::string& name, const Value& x, float p
 Value DropPath(Context& context, const std::string& name, const Value& x, float p, Where where = Where::current());
 
 // Images (B, H, W, C) → (B, H/p · W/p, width), one row per p×p patch, row-major. Parameters proj.weight (width, p, p,
-// C) and proj.bias (width). Files hold the weight as a convolution's, (width, C, p, p): models/weights.h permutes it at
-// import and export.
+// C) and proj.bias (width), which start as torch.nn's convolutions do: timm and Swin's authors start matrices as a
+// transformer's and leave this one alone. Files hold the weight as a convolution's, (width, C, p, p): models/weights.h
+// permutes it at import and export.
 Value PatchEmbed(Context& context, const std::string& name, const Value& images, int64_t patch, int64_t width,
-                 const Start& start = {}, Where where = Where::current());
+                 Where where = Where::current());
 
 // Multi-head self-attention (Vaswani et al. 2017) on x (B, T, D): proj(softmax(q·kᵀ/√(D/heads))·v), then dropout.
 // Parameters qkv.weight (3·D, D) with the rows of q, k, v in turn, qkv.bias, proj.weight (D, D), proj.bias. D must be a

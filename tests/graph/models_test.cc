@@ -9,6 +9,7 @@
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/passes/autocast.h"
+#include "core/nn/initialize.h"
 #include "core/settings/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -139,7 +140,7 @@ TEST(ModelTest, TrainingAResNetCostsThreeForwardPasses) {
   }
 }
 
-// What torchvision's ResNet and DeepLabV3, timm's Swin and modules of torch.nn start from.
+// What torchvision's ResNet and DeepLabV3, timm's ViT and Swin and modules of torch.nn start from.
 TEST(ModelTest, ParametersStartAsTheirSourcesStartThem) {
   struct Expected {
     const char *model, *parameter;
@@ -164,6 +165,14 @@ TEST(ModelTest, ParametersStartAsTheirSourcesStartThem) {
                              {"deeplabv3plus_resnet50", "classifier.bias", kUniform, 1 / std::sqrt(256.0)},
                              {"unet3d", "encoder.0.conv2.weight", kUniform, 1 / std::sqrt(32.0 * 27)},
                              {"unet3d", "head.bias", kUniform, 1 / std::sqrt(32.0)},
+                             {"vit_small", "patch_embed.proj.weight", kUniform, 1 / std::sqrt(768.0)},
+                             {"vit_micro", "patch_embed.proj.weight", kUniform, 1 / std::sqrt(49.0)},
+                             {"vit_micro", "patch_embed.proj.bias", kUniform, 1 / std::sqrt(49.0)},
+                             {"vit_small", "cls_token", kNormal, 1e-6},
+                             {"vit_small", "pos_embed", kTruncated, 0.02},
+                             {"vit_small", "blocks.0.mlp.fc1.weight", kTruncated, 0.02},
+                             {"vit_small", "blocks.0.mlp.fc1.bias", kZeros, 0},
+                             {"vit_small", "head.weight", kTruncated, 0.02},
                              {"swin_tiny", "patch_embed.proj.weight", kUniform, 1 / std::sqrt(48.0)},
                              {"swin_tiny", "patch_embed.proj.bias", kUniform, 1 / std::sqrt(48.0)},
                              {"swin_tiny", "layers.0.blocks.0.attn.qkv.weight", kTruncated, 0.02},
@@ -178,6 +187,31 @@ TEST(ModelTest, ParametersStartAsTheirSourcesStartThem) {
     const Initializer& initializer = graph.node(found.ref().node).input->initializer;
     EXPECT_EQ(initializer.kind, e.kind);
     EXPECT_FLOAT_EQ(initializer.value, static_cast<float>(e.value));
+  }
+}
+
+// Deviations as those of timm 1.0.31's vit_small_patch16_224 with torch.manual_seed(0), whose means are all nought but
+// for chance.
+TEST(ModelTest, TheWeightsOfAVisionTransformerAreSpreadAsTimms) {
+  const std::vector<std::pair<const char*, double>> recorded = {{"patch_embed.proj.weight", 0.020839},
+                                                                {"patch_embed.proj.bias", 0.019707},
+                                                                {"cls_token", 9.6416e-7},
+                                                                {"pos_embed", 0.019992},
+                                                                {"blocks.0.attn.qkv.weight", 0.020005},
+                                                                {"blocks.0.mlp.fc1.weight", 0.020006},
+                                                                {"head.weight", 0.020035}};
+  Graph graph = ForwardGraph({.name = "vit_small"}, 2);
+  for (const auto& [name, deviation] : recorded) {
+    const Value found = graph.FindInput(name);
+    ASSERT_TRUE(found) << name;
+    const Node& node = graph.node(found.ref().node);
+    const std::vector<float> values = nn::InitialValues(name, node.outputs[0], node.input->initializer, 42);
+    const auto count = static_cast<double>(values.size());
+    double sum = 0, squares = 0;
+    for (const float v : values) sum += v, squares += double{v} * v;
+    const double of_chance = deviation / std::sqrt(count);  // of a mean; of a deviation less
+    EXPECT_NEAR(sum / count, 0, 4 * of_chance) << name;
+    EXPECT_NEAR(std::sqrt(squares / count), deviation, 4 * of_chance) << name;
   }
 }
 
