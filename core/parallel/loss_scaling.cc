@@ -8,7 +8,8 @@
 namespace switchyard {
 namespace {
 
-constexpr char kScaleName[] = "loss_scale";
+constexpr char kScaleName[] = "loss_scale", kGrowthName[] = "loss_scale_growth",
+               kHysteresisName[] = "loss_scale_hysteresis";
 constexpr int64_t kLargestScalerCount = 1 << 24;  // that f32 arithmetic counts to
 
 Status LossScaleLegal(const ProgramOptions& options) {
@@ -50,7 +51,7 @@ void AddTransition(Graph& graph, const Value& scale, const Value& finite, const 
   const auto counter = [&](const char* name) {
     return graph.Input(name, {DType::kI32, {1}}, {Role::kState, {}, false});
   };
-  const Value growth = counter("loss_scale_growth"), hysteresis = counter("loss_scale_hysteresis");
+  const Value growth = counter(kGrowthName), hysteresis = counter(kHysteresisName);
   const Value zero = number(0), most = number(static_cast<double>(o.hysteresis));
 
   const Value grown = ops::Select(finite, ops::AddScalar(ops::Cast(growth, DType::kF32), 1), zero);
@@ -81,6 +82,10 @@ void AddScaler(Program& program, const ProgramOptions& options) {
 }
 
 }  // namespace
+
+bool IsLossScaleState(const std::string& name) {
+  return name == kScaleName || name == kGrowthName || name == kHysteresisName;
+}
 
 Pass LossScalePass() { return {"loss_scale", LossScaleLegal, AddScale}; }
 Pass ScalerPass() {

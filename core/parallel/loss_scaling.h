@@ -33,6 +33,9 @@ struct LossScaleOptions {
 };
 
 struct Pass;
+// Is a state of this name one of these?
+bool IsLossScaleState(const std::string& name);
+
 Pass LossScalePass();  // before "gradients": the scale; NamedGraph::loss_scale
 Pass ScalerPass();     // behind "update": its next value
 

@@ -93,9 +93,11 @@ const std::vector<const char*>& ScalerSettings() {
   return names;
 }
 
-bool DependsOnDevice(const TrainConfig& c) {
-  return c.amp == "on" || (c.precision == "fp16" && c.amp != "O3" && !c.loss_scale);
-}
+bool NeedsLossScale(const TrainConfig& c) { return c.precision == "fp16" && c.amp != "O3"; }
+
+bool HasUsualLossScale(const TrainConfig& c) { return NeedsLossScale(c) && c.loss_scale == kDynamic; }
+
+bool DependsOnDevice(const TrainConfig& c) { return c.amp == "on" || (NeedsLossScale(c) && !c.loss_scale); }
 
 void ResolveMixedPrecision(double static_loss_scale, TrainConfig* c) {
   if (!DependsOnDevice(*c)) return;

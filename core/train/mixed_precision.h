@@ -27,6 +27,12 @@ struct MixedPrecision {
   std::string preset;  // of a dynamic loss scale
 };
 
+// Does the precision need a loss scale? fp16, but for O3, which scales nothing unless it is told to.
+bool NeedsLossScale(const TrainConfig& config);
+// Is the loss scale the dynamic one that ResolveMixedPrecision gives to such a precision, rather than one of the
+// user's? A static one, of either, does no harm to any precision.
+bool HasUsualLossScale(const TrainConfig& config);
+
 // Whether something of it is for the device to say: what a bare --amp means, or an open --loss_scale of fp16.
 bool DependsOnDevice(const TrainConfig& config);
 // Says it in the configuration: from then on every device gives the same run. static_loss_scale: DeviceInfo's of the

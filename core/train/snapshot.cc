@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "core/parallel/loss_scaling.h"
 #include "core/train/parameters.h"
 #include "core/train/weight_files.h"
 
@@ -134,11 +135,13 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
   std::map<std::string, const NamedTensor*> found;
   for (const NamedTensor& tensor : state.tensors) {
     const Layout::Entry* const entry = layout.Find(tensor.name);
+    if (entry == nullptr && IsLossScaleState(tensor.name)) continue;
     if (entry == nullptr || !IsSaved(*entry)) return refused(tensor.name, "is none of this run's");
     found[tensor.name] = &tensor;
   }
   for (const auto& [name, entry] : layout.entries()) {
     if (!IsSaved(entry)) continue;
+    if (!found.contains(name) && IsLossScaleState(name)) continue;  // of another precision: it starts
     if (!found.contains(name)) return refused(name, "is missing");
     const NamedTensor& tensor = *found[name];
     const Shape shape(tensor.shape.begin(), tensor.shape.end());

@@ -63,6 +63,26 @@ TEST_F(RecipeSettings, MixedPrecisionIsSaidByOneWord) {
   ExpectSuccess(Run("eval --checkpoint=run/mlp/shapes/b/run --device=cpu"), {"top-1"});
 }
 
+TEST_F(RecipeSettings, TheLossScaleOfAResumedRunFollowsItsPrecision) {
+  const auto resumed = [this](const std::string& run, const std::string& more) {
+    return Run("train --resume=run/mlp/shapes/" + run + "/run --device=cpu " + more);
+  };
+  ExpectSuccess(Run(SmallTraining("--precision=fp16")), {"dynamic loss scale from 65536"});
+  const CommandResult bf16 = resumed("a", "--precision=bf16 --steps=8");
+  ExpectSuccess(bf16, {"bf16 (O1), fp32 master weights\n", "loss scale of this run, dynamic, was for --precision=fp16",
+                       "--loss_scale=dynamic would keep it"});
+  std::ifstream state(In("run/mlp/shapes/a/run/checkpoints/latest/state.json"));
+  EXPECT_FALSE(nlohmann::json::parse(state, nullptr, false)["config"].contains("loss_scale"));
+  // And back, where it starts anew; unless it is the user's.
+  ExpectSuccess(resumed("a", "--precision=fp16 --steps=10"), {"dynamic loss scale from 65536"});
+  ExpectSuccess(resumed("a", "--precision=bf16 --steps=12 --loss_scale=dynamic"), {"bf16 (O1)", "dynamic loss scale"});
+  ExpectSuccess(resumed("a", "--precision=fp32 --steps=14"), {"fp32, dynamic loss scale"});
+  ExpectSuccess(Run(SmallTraining("--suffix=b --precision=fp16 --loss_scale=128")), {"loss scale 128"});
+  const CommandResult kept = resumed("b", "--precision=bf16 --steps=8");
+  ExpectSuccess(kept, {"bf16 (O1), fp32 master weights, loss scale 128"});
+  EXPECT_THAT(kept.output, Not(HasSubstr("would keep it")));
+}
+
 TEST_F(RecipeSettings, ContradictionsAreRefusedAndSayWhatToDo) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--schedule=multistep", "--schedule=multistep needs --milestones"},

@@ -9,6 +9,7 @@
 #include "core/settings/sources.h"
 #include "core/train/batch_division.h"
 #include "core/train/checkpoint.h"
+#include "core/train/mixed_precision.h"
 #include "core/train/setting_aliases.h"
 #include "tools/switchyard/flags.h"
 
@@ -64,6 +65,19 @@ Status DivideAnew(Settings& settings, int64_t global, int64_t batch, int world) 
   settings.Replace("batch_size", division->batch_size, origin, how);
   if (!given.accumulation) settings.Replace("accumulation", division->accumulation, origin, how);
   return OkStatus();
+}
+
+// A resumed run may have another precision, and the loss scale then is that one's, unless the user said which.
+void FollowPrecision(const Settings& of_run, const Settings& given, int rank, Settings& settings) {
+  const TrainConfig before = ConfigOf(of_run), now = ConfigOf(settings);
+  if (given.IsGiven("loss_scale") || !HasUsualLossScale(before) || NeedsLossScale(now)) return;
+  settings.Forget("loss_scale");
+  if (rank != 0) return;
+  LogInfo(
+      "the loss scale of this run, {0}, was for --precision={1}; with --precision={2}{3} there is none from here "
+      "on, and --loss_scale={0} would keep it",
+      *before.loss_scale, before.precision, now.precision,
+      now.precision == before.precision ? " --amp=" + now.amp.value_or("") : "");
 }
 
 }  // namespace
@@ -167,6 +181,7 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
   Settings of_run(RunTable()), settings = given;
   SY_RETURN_IF_ERROR(TakeFrom(saved, of_run));
   SY_RETURN_IF_ERROR(TakeFrom(saved, settings));
+  FollowPrecision(of_run, given, processes.rank, settings);
   const int64_t kept = of_run.Get<int64_t>("global_batch_size").value_or(0);
   const int64_t global = GivenNumber(given, "global_batch_size").value_or(kept);
   if (given.Value("batch_size") == kAuto) {
