@@ -89,11 +89,15 @@ Value MultiLayerPerceptron(const MultiLayerPerceptronConfig& config, nn::Context
   Value x = ops::Reshape(images, {batch, -1});
   for (int layer = 1; layer <= config.depth; ++layer) {
     const Graph::Block block(context.graph, layer - 1);
+    // Tensor-parallel ranks share the units of every other layer.
+    const nn::Sharing sharing = {layer % 2 == 1 ? nn::Sharing::kResults : nn::Sharing::kInputs, config.width};
     x = nn::Linear(context, fmt::format("fc{}", layer), x, config.width,
-                   {.start = {.weight = uniform(x)}, .activation = SY_ACTIVATION_GELU});
+                   {.start = {.weight = uniform(x)}, .activation = SY_ACTIVATION_GELU, .sharing = sharing});
     x = nn::Dropout(context, fmt::format("drop{}", layer), x, config.dropout);
   }
-  return nn::Linear(context, "head", x, config.classes, {.start = {.weight = uniform(x)}});
+  const nn::Sharing sharing = config.depth % 2 == 1 ? nn::Sharing{nn::Sharing::kInputs, config.width}
+                                                    : nn::Sharing{nn::Sharing::kResults, config.classes};
+  return nn::Linear(context, "head", x, config.classes, {.start = {.weight = uniform(x)}, .sharing = sharing});
 }
 
 }  // namespace switchyard

@@ -57,10 +57,13 @@ Value WindowAttention(nn::Context& context, const Value& x, const Stage& s, cons
   const int64_t places = x.dim(1), rows = (2 * s.window - 1) * (2 * s.window - 1);
   const Value table =
       nn::Parameter(context, "relative_position_bias_table", {rows, s.heads}, nn::kTransformerWeights, false);
+  nn::MayDivide(table, {1, 1, s.heads, 1});
   const Value bias = ops::Transpose(ops::Gather(table, s.index), {2, 0, 1});  // (heads, M², M²)
   const Value qkv =
-      ops::Reshape(nn::Linear(context, "qkv", x, 3 * s.width), {x.dim(0), places, 3, s.heads, s.width / s.heads});
-  return nn::Linear(context, "proj", ops::Reshape(ops::Attention(qkv, bias, mask), x.shape()), s.width);
+      ops::Reshape(nn::Linear(context, "qkv", x, 3 * s.width, {.sharing = {nn::Sharing::kResults, s.heads, 3}}),
+                   {x.dim(0), places, 3, s.heads, s.width / s.heads});
+  return nn::Linear(context, "proj", ops::Reshape(ops::Attention(qkv, bias, mask), x.shape()), s.width,
+                    {.sharing = {nn::Sharing::kInputs, s.heads}});
 }
 
 // x + attention(norm1(x)), then x + mlp(norm2(x)); x (B, S², C). `index` counts over all stages.
@@ -312,7 +315,7 @@ Value SwinTransformer(const SwinTransformerConfig& config, nn::Context& context,
   x = nn::LayerNorm(context, "norm", x, kSwinEps);
   const Value mean = ops::Reduce(x, SY_REDUCE_SUM, 1u << 1, 1 / static_cast<float>(x.dim(1)));
   const Graph::Scope head(graph, "head");
-  return nn::Linear(context, "fc", mean, config.classes);
+  return nn::Linear(context, "fc", mean, config.classes, {.sharing = {nn::Sharing::kResults, config.classes}});
 }
 
 }  // namespace switchyard

@@ -173,7 +173,8 @@ Value VisionTransformer(const VisionTransformerConfig& config, nn::Context& cont
 
   // A norm works row by row, so that the class token may be taken out before it.
   x = ops::Reshape(ops::Slice(x, 1, 0, 1), {batch, width});
-  return nn::Linear(context, "head", nn::LayerNorm(context, "norm", x, config.layer_norm_eps), config.classes);
+  return nn::Linear(context, "head", nn::LayerNorm(context, "norm", x, config.layer_norm_eps), config.classes,
+                    {.sharing = {nn::Sharing::kResults, config.classes}});
 }
 
 }  // namespace switchyard

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/graph/part.h"
 #include "core/graph/types.h"
 
 namespace switchyard {
@@ -105,6 +106,10 @@ struct InputInfo {
   // it, and it is equal on all ranks after each update.
   bool of_model = false;
   bool average = false;  // state only: it stands for the parameter of which it is the average
+  // Parameters and what follows them (averages, moments): the axis along which a group of tensor-parallel ranks may
+  // divide it, and the part that this rank holds where they do.
+  std::optional<DividedAxis> divisible;
+  std::optional<Part> part;
   // Constants only: row-major elements, where the graph knows them (Graph::Constant); others are uploaded by whoever
   // runs the graph.
   std::shared_ptr<const std::vector<std::byte>> content;

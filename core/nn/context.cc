@@ -31,6 +31,10 @@ Value Parameter(Context& context, const std::string& name, const Shape& shape, c
   return Shared(context, full, shape, {Role::kParameter, initializer, weight_decay}, where);
 }
 
+void MayDivide(const Value& parameter, const DividedAxis& axis) {
+  parameter.graph().mutable_node(parameter.ref().node).input->divisible = axis;
+}
+
 Value State(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
             Where where) {
   InputInfo info = {Role::kState, initializer, false};

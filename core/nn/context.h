@@ -33,6 +33,10 @@ struct Context {
 Value Parameter(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,
                 bool weight_decay, Where where = Where::current());
 
+// Tensor-parallel ranks may divide a parameter along this axis (core/parallel/README.md); what they do not, each has
+// whole.
+void MayDivide(const Value& parameter, const DividedAxis& axis);
+
 // State of the model itself, f32: what its forward pass changes in training and evaluation reads, as running
 // statistics. Whoever makes it in training assigns it, in every micro-batch. Shared as parameters are.
 Value State(Context& context, const std::string& name, const Shape& shape, const Initializer& initializer,

@@ -29,6 +29,13 @@ Value Linear(Context& context, const std::string& name, const Value& x, int64_t 
   const Graph::Scope scope(context.graph, name);
   const Value weight = Parameter(context, "weight", {out, x.dim(-1)}, options.start.weight, true, where);
   const Value bias = options.bias ? Parameter(context, "bias", {out}, options.start.bias, false, where) : Value();
+  if (const auto& [what, units, packs] = options.sharing; what == Sharing::kResults) {
+    const DividedAxis axis = {0, packs, units, out / (packs * units)};
+    MayDivide(weight, axis);
+    if (bias) MayDivide(bias, axis);
+  } else if (what == Sharing::kInputs) {
+    MayDivide(weight, {1, 1, units, x.dim(-1) / units});
+  }
   return ops::Activation(ops::Linear(x, weight, bias, where), options.activation, where);
 }
 
@@ -79,17 +86,19 @@ Value Attention(Context& context, const std::string& name, const Value& x, int64
   }
   const int64_t width = x.dim(2);
   const Graph::Scope scope(context.graph, name);
-  const Value qkv = Linear(context, "qkv", x, 3 * width, {}, where);
+  const Value qkv = Linear(context, "qkv", x, 3 * width, {.sharing = {Sharing::kResults, heads, 3}}, where);
   const Value packed = ops::Reshape(qkv, {x.dim(0), x.dim(1), 3, heads, width / heads}, where);
   const Value mixed = ops::Reshape(ops::Attention(packed, {}, {}, 0, where), x.shape(), where);
-  return Dropout(context, "proj_drop", Linear(context, "proj", mixed, width, {}, where), dropout, where);
+  return Dropout(context, "proj_drop",
+                 Linear(context, "proj", mixed, width, {.sharing = {Sharing::kInputs, heads}}, where), dropout, where);
 }
 
 Value Mlp(Context& context, const std::string& name, const Value& x, int64_t hidden, float dropout, Where where) {
   const Graph::Scope scope(context.graph, name);
-  Value h = Linear(context, "fc1", x, hidden, {.activation = SY_ACTIVATION_GELU}, where);
+  Value h = Linear(context, "fc1", x, hidden, {.activation = SY_ACTIVATION_GELU, .sharing = {Sharing::kResults, hidden}},
+                   where);
   h = Dropout(context, "drop1", h, dropout, where);
-  h = Linear(context, "fc2", h, x.dim(-1), {}, where);
+  h = Linear(context, "fc2", h, x.dim(-1), {.sharing = {Sharing::kInputs, hidden}}, where);
   return Dropout(context, "drop2", h, dropout, where);
 }
 

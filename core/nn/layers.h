@@ -25,10 +25,18 @@ struct Start {
 // within ±1/√fan_in, and the bias the same.
 Start TorchStart(int64_t fan_in);
 
+// How tensor-parallel ranks may share a product: its results (rows of the weight) or what it reads (columns), in
+// `units` that stay together, such as heads; results may be `packs` such lists one behind the other, as q, k and v.
+struct Sharing {
+  enum { kNot, kResults, kInputs } what = kNot;
+  int64_t units = 0, packs = 1;
+};
+
 struct LinearOptions {
   bool bias = true;
   Start start = {};
   int activation = SY_ACTIVATION_NONE;  // SY_ACTIVATION_*, applied to the sum
+  Sharing sharing = {};
 };
 // x (…, K) → (…, out). Parameters weight (out, K), bias (out).
 Value Linear(Context& context, const std::string& name, const Value& x, int64_t out, const LinearOptions& options = {},

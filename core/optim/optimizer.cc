@@ -34,6 +34,13 @@ sy_optimizer_attributes ToAbi(const OptimizerOptions& options, bool decay) {
 
 const Node& InputOf(const Value& value) { return value.graph().node(value.ref().node); }
 
+// State of the optimizer that a parameter has: divided as it is.
+InputInfo Following(const Value& parameter) {
+  InputInfo info = {Role::kState};
+  info.part = InputOf(parameter).input->part;
+  return info;
+}
+
 void CheckGradients(const std::vector<ParameterGradient>& gradients, Graph::Location where) {
   std::string unused;
   for (const auto& [parameter, gradient, half] : gradients) {
@@ -91,7 +98,7 @@ void UpdateGroup(Graph& graph, const std::vector<ParameterGradient>& gradients, 
   for (const size_t i : members) {
     const Value& parameter = gradients[i].parameter;
     const auto moment = [&, name = InputOf(parameter).name](const char* which) {
-      return graph.Input(fmt::format("{}/{}", which, name), parameter.type(), {Role::kState}, where);
+      return graph.Input(fmt::format("{}/{}", which, name), parameter.type(), Following(parameter), where);
     };
     ops::OptimizerTensor tensor = {parameter, gradients[i].gradient, {}, {}, {}};
     if (moments > 0) tensor.moment1 = moment("moment1");
@@ -133,7 +140,8 @@ void UpdateAverages(Graph& graph, const std::vector<ParameterGradient>& gradient
   const Value share = ops::Select(scalars.finite, ops::Sub(one, kept, where), none, where);
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Value& parameter = gradients[i].parameter;
-    const Value average = graph.Input(AverageOf(InputOf(parameter).name), parameter.type(), {Role::kState}, where);
+    const Value average =
+        graph.Input(AverageOf(InputOf(parameter).name), parameter.type(), Following(parameter), where);
     graph.Assign(average, ops::Add(average, ops::Mul(share, ops::Sub(next[i], average, where), where), where), where);
   }
 }
@@ -153,7 +161,7 @@ StatusOr<int> ParseOptimizer(const std::string& name) {
 
 std::string AverageOf(const std::string& parameter) { return "ema/" + parameter; }
 
-Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
+Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const Value& squares,
                    const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale,
                    Graph::Location where) {
   CheckGradients(gradients, where);
@@ -163,11 +171,9 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
   const Value table = graph.Input("lr_table", {DType::kF32, {table_length}}, {Role::kConstant}, where);
   const Value update = graph.Input("update", {DType::kI32, {1}}, {Role::kState}, where);
 
-  std::vector<Value> measured = norm_inputs;
-  if (measured.empty()) {
-    for (const ParameterGradient& pair : gradients) measured.push_back(pair.gradient);
-  }
-  Value norm = ops::Unary(SY_PW_SQRT, ops::SquaredNorm(measured, where), where);
+  std::vector<Value> measured;
+  for (const ParameterGradient& pair : gradients) measured.push_back(pair.gradient);
+  Value norm = ops::Unary(SY_PW_SQRT, squares ? squares : ops::SquaredNorm(measured, where), where);
   if (inverse_scale) norm = ops::Mul(norm, inverse_scale, where);
   Scalars scalars;
   scalars.lr = ops::Gather(table, update, where);

@@ -60,10 +60,10 @@ struct ParameterGradient {
   Value half = {};  // an input of a half type and the same shape that becomes the new parameter, rounded; or none
 };
 
-// norm_inputs: tensors that hold every gradient element exactly once, for the norm, where that is cheaper than one by
-// one (flat buckets); empty: the gradients themselves. table_length: T ≥ 1. inverse_scale: f32 (1), what gradients of a
+// squares: Σ g² over all gradients, f32 (1), where the caller has a cheaper way (flat buckets) or the gradients given
+// are a part; none: of those given. table_length: T ≥ 1. inverse_scale: f32 (1), what gradients of a
 // scaled loss are multiplied by; none: 1. Returns `finite`.
-Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Value>& norm_inputs,
+Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const Value& squares,
                    const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale = {},
                    Graph::Location where = Graph::Location::current());
 

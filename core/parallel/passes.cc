@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "core/graph/gradients.h"
+#include "core/graph/ops/collective.h"
 #include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
 #include "core/graph/passes/autocast.h"
 #include "core/parallel/half_weights.h"
 #include "core/parallel/loss_scaling.h"
@@ -90,8 +92,8 @@ std::vector<ParameterGradient> PairsOf(NamedGraph& plan) {
 }
 
 Status BucketsLegal(const ProgramOptions& o) {
-  if (o.mesh.pipeline > 1 || o.mesh.tensor > 1) {
-    return Unimplemented("a mesh of {} x {} x {} ranks (data, pipeline, tensor): only data parallelism is there",
+  if (o.mesh.pipeline > 1) {
+    return Unimplemented("a mesh of {} x {} x {} ranks (data, pipeline, tensor): pipelines are not there yet",
                          o.mesh.data, o.mesh.pipeline, o.mesh.tensor);
   }
   if (o.allreduce_dtype != DType::kF32 && o.allreduce_dtype != DType::kF16 && o.allreduce_dtype != DType::kBF16)
@@ -114,17 +116,31 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
   }
 }
 
+// Σ g² over all gradients: those of weights that ranks of the tensor group divide are summed over the group.
+Value SquaredGradients(NamedGraph& plan) {
+  std::vector<Value> whole, parts;
+  for (const auto& [parameter, gradient] : plan.gradients) {
+    const bool part = plan.graph.node(parameter.node).input->part.has_value();
+    (part ? parts : whole).push_back(plan.graph.value(gradient));
+  }
+  if (parts.empty()) {
+    whole.clear();
+    for (const Ref& ref : plan.flat_gradients) whole.push_back(plan.graph.value(ref));
+    return ops::SquaredNorm(whole);
+  }
+  const Value shared = ops::AllReduce(ops::SquaredNorm(parts), SY_SUM, 1, kTensorGroup, "squared_norm/sum");
+  return whole.empty() ? shared : ops::Add(ops::SquaredNorm(whole), shared);
+}
+
 void ApplyUpdate(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains || !plan.buckets.reduces) continue;
-    std::vector<Value> flat;
-    for (const Ref& ref : plan.flat_gradients) flat.push_back(plan.graph.value(ref));
+    plan.graph.SetPhase(Phase::kUpdate);
+    const Value squares = SquaredGradients(plan);
     Value inverse_scale;
-    if (plan.loss_scale.node >= 0) {
-      plan.graph.SetPhase(Phase::kUpdate);
+    if (plan.loss_scale.node >= 0)
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
-    }
-    plan.finite = AddOptimizer(plan.graph, PairsOf(plan), flat, o.optimizer, o.table_length, inverse_scale).ref();
+    plan.finite = AddOptimizer(plan.graph, PairsOf(plan), squares, o.optimizer, o.table_length, inverse_scale).ref();
   }
 }
 
@@ -137,9 +153,9 @@ Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
-  static const std::vector<Pass> passes = {AutocastPass(),      LossScalePass(),   RankSumsPass(),  GradientsPass(),
-                                           SyncBatchNormPass(), HalfWeightsPass(), RecomputePass(), ModelStatePass(),
-                                           BucketsPass(),       UpdatePass(),      ScalerPass()};
+  static const std::vector<Pass> passes = {
+      AutocastPass(),    LossScalePass(), RankSumsPass(),   GradientsPass(), SyncBatchNormPass(), TensorParallelPass(),
+      HalfWeightsPass(), RecomputePass(), ModelStatePass(), BucketsPass(),   UpdatePass(),        ScalerPass()};
   return passes;
 }
 

@@ -5,6 +5,7 @@
 //   rank_sums  what a loss sums over the data group stays as it is where one rank is all of it
 //   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
 //   sync_batch_norm  batch norms over the samples of all ranks
+//   tensor_parallel  ranks of the tensor group share weights, and with them products, heads and hidden units
 //   half_weights  what the forward part casts of parameters becomes state; the plan "halves"
 //   recompute  of blocks of the model, the backward part reads a second computation instead of what was kept
 //   state      of the model itself, as running statistics: where an update ends, all ranks take that of rank 0
@@ -25,6 +26,7 @@ Pass AutocastPass();
 Pass RankSumsPass();
 Pass GradientsPass();
 Pass SyncBatchNormPass();
+Pass TensorParallelPass();
 Pass RecomputePass();
 Pass ModelStatePass();
 Pass BucketsPass();

@@ -43,9 +43,9 @@ const NamedGraph* Program::Find(const std::string& name) const {
   return found == plans.end() ? nullptr : &*found;
 }
 
-void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule) {
+void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, const InputRule& inputs) {
   std::map<Ref, Ref> moved;
-  plan.graph = Rewrite(pass, plan.graph, rule, &moved);
+  plan.graph = Rewrite(pass, plan.graph, rule, &moved, inputs);
   const auto follow = [&](Ref& ref) {
     if (ref.node < 0) return;
     const auto found = moved.find(ref);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,7 @@ struct NamedGraph {
   Ref finite;      // behind "update", of the plan that updates: 0 where it left the update out
 };
 // core/graph/passes/rewrite.h on the plan's graph; what the plan says of it stays true.
-void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule);
+void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, const InputRule& inputs = nullptr);
 
 // Plan number `plan` runs on micro-batch `micro_batch` of the update.
 struct Action {
@@ -83,6 +84,7 @@ struct Program {
                                   // where the loss is scaled, those of loss_scaling.h
   std::vector<Action> schedule;   // of one update
   std::vector<GradientPlace> gradient_places;  // after "update"
+  std::map<std::string, int> gathered;  // op → how many of its nodes had "tensor_parallel" make their inputs whole
 
   const NamedGraph* Find(const std::string& plan) const;  // nullptr: there is none
 };

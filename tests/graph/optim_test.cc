@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/parameter_rules.h"
 #include "core/optim/schedule.h"
@@ -335,7 +336,7 @@ TEST(ParameterRules, AModelWithoutBlocksCannotHaveALayerDecay) {
 TEST_F(OptimizerTest, TheNormReadsWhatItIsGiven) {
   const Value w = graph_.Input("w", {DType::kF32, {4}}, {Role::kParameter});
   const Value g = graph_.Input("g", w.type(), {}), bucket = graph_.Input("bucket", w.type(), {});
-  AddOptimizer(graph_, {{w, g}}, {bucket}, {}, 10);
+  AddOptimizer(graph_, {{w, g}}, ops::SquaredNorm({bucket}), {}, 10);
   for (const Node& node : graph_.nodes()) {
     if (node.op == "squared_norm") {
       EXPECT_EQ(node.inputs, std::vector<Ref>{bucket.ref()});

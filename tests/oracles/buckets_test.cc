@@ -40,7 +40,7 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use) {
   const Buckets buckets = AddDataParallel(graph, pairs, options, use);
   OptimizerOptions sgd;
   sgd.kind = SY_OPTIMIZER_SGD;
-  if (!buckets.gradients.empty()) AddOptimizer(graph, buckets.gradients, buckets.flat, sgd, 1);
+  if (!buckets.gradients.empty()) AddOptimizer(graph, buckets.gradients, ops::SquaredNorm(buckets.flat), sgd, 1);
   return graph;
 }
 

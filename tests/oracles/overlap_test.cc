@@ -34,7 +34,7 @@ Graph Layers() {
   options.world = 2;
   options.bucket_bytes = kLayersOfABucket * kWidth * sizeof(float);
   const Buckets buckets = AddDataParallel(graph, pairs, options);
-  AddOptimizer(graph, buckets.gradients, buckets.flat, {}, 1);
+  AddOptimizer(graph, buckets.gradients, ops::SquaredNorm(buckets.flat), {}, 1);
   return graph;
 }
 

@@ -235,7 +235,7 @@ Graph ChainWithBuckets(int layers) {
   const Buckets buckets = AddDataParallel(g, pairs, options);
   OptimizerOptions sgd;
   sgd.kind = SY_OPTIMIZER_SGD;
-  AddOptimizer(g, buckets.gradients, buckets.flat, sgd, 1);
+  AddOptimizer(g, buckets.gradients, ops::SquaredNorm(buckets.flat), sgd, 1);
   return g;
 }
 

@@ -1,12 +1,13 @@
 """Trains a classifier on CIFAR-10 in PyTorch with the settings of a `switchyard train` run, for curves side by side.
 
 Both ranks of a run see half of each batch; here one process has the whole batch, but batch norms take each half's own
-statistics (--halves=2), as two ranks without --sync_batchnorm do. Crops are padded by 4 pixels and mirrored, the
-learning rate is cosine with a warm-up, and evaluation uses the test file. Prints one JSON
-object an epoch (epoch, train_loss, val_loss, top1, seconds), then one with the settings and versions.
+statistics (--halves=2), as two ranks without --sync_batchnorm do. Pictures are enlarged to --image_size (bilinear),
+crops are padded by 4 pixels and mirrored, the learning rate is cosine with a warm-up, and evaluation uses the test file.
+Prints one JSON object an epoch (epoch, train_loss, val_loss, top1, seconds), then one with the settings and versions.
 
   python torch_training.py --model=resnet18 --data=FOLDER/cifar10 --epochs=15 --batch=128 --lr=0.1 --seed=1 \
-      [--dtype=bf16] [--optimizer=sgd|adamw] [--weight_decay=5e-4] [--warmup_epochs=1] [--threads=2]
+      [--image_size=64 --stem=imagenet] [--dtype=bf16] [--optimizer=sgd|adamw] [--weight_decay=5e-4] \
+      [--warmup_epochs=1] [--threads=2]
 """
 
 import argparse
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision
+from PIL import Image
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -55,16 +57,23 @@ def to_tensor(images):
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)  # strides of channels_last
 
 
-def build(name, classes):
+def enlarge(images, side):
+    """images: u8 (N, H, W, C); the same with sides of `side` pixels."""
+    if images.shape[1] == side:
+        return images
+    return np.stack([np.asarray(Image.fromarray(i).resize((side, side), Image.Resampling.BILINEAR)) for i in images])
+
+
+def build(name, classes, image_size, stem):
     if name == "resnet18":
         model = torchvision.models.resnet18(num_classes=classes)
-        # The stem for small images: a 3x3 convolution that keeps the extents, and no pooling.
-        model.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)
-        torch.nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-        model.maxpool = torch.nn.Identity()
+        if stem == "small":  # a 3x3 convolution that keeps the extents, and no pooling
+            model.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+            torch.nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+            model.maxpool = torch.nn.Identity()
         return model.to(memory_format=torch.channels_last)
     import timm
-    return timm.create_model(name, num_classes=classes, img_size=32)
+    return timm.create_model(name, num_classes=classes, img_size=image_size)
 
 
 def rate(step, steps, warmup, peak):
@@ -77,6 +86,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet18", help="resnet18, or a name of timm's")
     parser.add_argument("--data", required=True, help="folder with cifar-10-binary.tar.gz")
+    parser.add_argument("--image_size", type=int, default=32, help="side of what the model takes, pixels")
+    parser.add_argument("--stem", choices=["small", "imagenet"], default="small", help="of resnet18")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--batch", type=int, default=128, help="images per update")
     parser.add_argument("--halves", type=int, default=2, help="parts of a batch with statistics of their own")
@@ -92,7 +103,8 @@ def main():
     torch.manual_seed(o.seed)
     random = np.random.default_rng(o.seed)
     (images, labels), (test_images, test_labels) = read_cifar10(o.data)
-    model = build(o.model, 10)
+    images, test_images = enlarge(images, o.image_size), enlarge(test_images, o.image_size)
+    model = build(o.model, 10, o.image_size, o.stem)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0}]

@@ -56,14 +56,18 @@ namespace {
 
 // Rewrite without the inputs that `keep` marks false.
 Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::vector<bool>& keep, const Rule& rule,
-                     std::map<Ref, Ref>* moved = nullptr) {
+                     std::map<Ref, Ref>* moved = nullptr, const InputRule& inputs = nullptr) {
   Graph result;
   Rewriting state(source, result);
   state.mapped.resize(source.size());
   std::vector<int> copied(source.size(), -1);  // old id → id of the node that stands for it
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
-    if (node.input && keep[id]) state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
+    if (!node.input || !keep[id]) continue;
+    TensorType type = node.outputs[0];
+    InputInfo info = *node.input;
+    if (inputs) inputs(node, &type, &info);
+    state.mapped[id] = {result.Input(node.name, type, info, node.where)};
   }
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
@@ -102,8 +106,9 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
 
 }  // namespace
 
-Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved) {
-  return RewriteKeeping(pass, source, std::vector<bool>(source.size(), true), rule, moved);
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved,
+              const InputRule& inputs) {
+  return RewriteKeeping(pass, source, std::vector<bool>(source.size(), true), rule, moved, inputs);
 }
 
 Graph RemoveDeadNodes(const Graph& source) {

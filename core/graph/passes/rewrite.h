@@ -51,9 +51,13 @@ class Readers {
 // the node.
 using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old_id)>;
 
+// What an input becomes: its type and what is known about it.
+using InputRule = std::function<void(const Node& input, TensorType* type, InputInfo* info)>;
+
 // The result is verified (core/graph/verify.h); `pass` is the name that an error gives. moved: gets where each old
-// output that is left lies in the result.
-Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved = nullptr);
+// output that is left lies in the result. inputs: none: they stay as they are.
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved = nullptr,
+              const InputRule& inputs = nullptr);
 
 // Without the nodes that no output, assignment or collective needs. Inputs of role kBatch that nothing reads go too.
 Graph RemoveDeadNodes(const Graph& source);

@@ -1,0 +1,43 @@
+#include "core/graph/part.h"
+
+#include <cstring>
+
+namespace switchyard {
+namespace {
+
+// move(byte of the whole, byte of the part, bytes) for each run of elements that lie together in both.
+template <typename F>
+void ForEachRun(const Part& part, size_t size, F move) {
+  const auto dimension = static_cast<size_t>(part.axis.dimension);
+  int64_t before = part.axis.outer, run = part.axis.inner * static_cast<int64_t>(size);
+  for (size_t d = 0; d < dimension; ++d) before *= part.whole[d];
+  for (size_t d = dimension + 1; d < part.whole.size(); ++d) run *= part.whole[d];
+  const int64_t held = (part.end - part.begin) * run;
+  for (int64_t i = 0; i < before; ++i) move((i * part.axis.extent + part.begin) * run, i * held, held);
+}
+
+}  // namespace
+
+Part PartOf(const Shape& whole, const DividedAxis& axis, int index, int count) {
+  return {whole, axis, axis.extent * index / count, axis.extent * (index + 1) / count};
+}
+
+Shape ShapeOf(const Part& part) {
+  Shape shape = part.whole;
+  shape[static_cast<size_t>(part.axis.dimension)] = part.axis.outer * (part.end - part.begin) * part.axis.inner;
+  return shape;
+}
+
+void CutPart(const Part& part, size_t size, const std::byte* whole, std::byte* elements) {
+  ForEachRun(part, size, [&](int64_t from, int64_t to, int64_t bytes) {
+    std::memcpy(elements + to, whole + from, static_cast<size_t>(bytes));
+  });
+}
+
+void PutPart(const Part& part, size_t size, const std::byte* elements, std::byte* whole) {
+  ForEachRun(part, size, [&](int64_t to, int64_t from, int64_t bytes) {
+    std::memcpy(whole + to, elements + from, static_cast<size_t>(bytes));
+  });
+}
+
+}  // namespace switchyard

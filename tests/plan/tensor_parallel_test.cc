@@ -1,0 +1,310 @@
+// Ranks that divide a model's weights train as one rank that holds it all: losses, gradient norms and weights of some
+// updates, for models, meshes and divisions that do not come out even; and with as few collectives as there should be.
+#include <cmath>
+
+#include "core/base/random.h"
+#include "core/graph/op.h"
+#include "core/graph/ops/loss.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
+#include "core/parallel/mesh_interpreter.h"
+#include "core/parallel/program.h"
+#include "gmock/gmock.h"
+#include "models/mlp.h"
+#include "models/swin.h"
+#include "models/vit.h"
+#include "tests/plan/world.h"
+
+namespace switchyard {
+namespace {
+
+using Floats = std::vector<float>;
+using Build = std::function<Value(nn::Context&, const Value& images)>;
+
+constexpr int kBatch = 4, kSide = 28, kUpdates = 2;  // samples of an update; pixels
+
+VisionTransformerConfig SmallVit(int heads) {
+  VisionTransformerConfig c = {.image_size = kSide, .channels = 1, .classes = 10, .patch = 7, .width = 24, .depth = 2};
+  c.heads = heads;
+  c.mlp_ratio = 2;
+  return c;
+}
+Build Vit(const VisionTransformerConfig& config) {
+  return [config](nn::Context& context, const Value& images) { return VisionTransformer(config, context, images); };
+}
+
+// The classifier of a batch of this many samples.
+Workload Classifier(const Build& build, int64_t batch) {
+  const auto logits = [=](nn::Context& context) {
+    return build(context, context.graph.Input("images", {DType::kF32, {batch, kSide, kSide, 1}}, {}));
+  };
+  return {"classifier",
+          [=](nn::Context& context) {
+            const Value labels = context.graph.Input("labels", {DType::kI32, {batch}}, {});
+            return ops::Mean(ops::CrossEntropy(logits(context), labels, 0));
+          },
+          [=](nn::Context& context) { context.graph.Output("logits", logits(context)); }};
+}
+
+Floats Values(const std::string& name, size_t count, float centre, float spread) {
+  RandomStream random(Key(HashName(name), count));
+  Floats values(count);
+  for (float& v : values) v = centre + spread * random.Uniform(-1, 1);
+  return values;
+}
+
+struct Outcome {
+  Floats losses, norms;
+  std::map<std::string, Floats> parameters;  // whole
+  Floats logits;                             // of the first samples
+};
+
+class TensorParallel : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = TestDevice::Open("reference", 1);
+    ASSERT_TRUE(opened.ok()) << Message(opened.status());
+    test_ = std::move(*opened);
+  }
+
+  Outcome Train(const Build& build, ProgramOptions options) {
+    options.table_length = kUpdates;
+    options.seed = 7;
+    const Mesh& mesh = options.mesh;
+    const int64_t batch = kBatch / mesh.data / options.accumulation;
+    std::vector<Program> programs;
+    MeshInterpreter ranks(mesh, *test_->device);
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      auto program = BuildProgram(Classifier(build, batch), options, rank);
+      EXPECT_TRUE(program.ok()) << Message(program.status());
+      if (!program.ok()) return {};
+      programs.push_back(std::move(*program));
+      const Graph& graph = programs.back().Find("update")->graph;
+      for (const int id : graph.Inputs(Role::kParameter)) Set(ranks, rank, graph.node(id), Start(graph.node(id)));
+      const Floats rates = {0.5f, 0.25f};
+      ranks.Set(rank, "lr_table", rates.data(), rates.size() * sizeof(float));
+    }
+    Outcome outcome;
+    for (int update = 0; update < kUpdates; ++update) {
+      double loss = 0;
+      for (const Action& action : programs[0].schedule) {
+        std::vector<const Graph*> graphs;
+        for (int rank = 0; rank < mesh.size(); ++rank) {
+          const int64_t first = (int64_t{action.micro_batch} * mesh.data + rank / mesh.tensor) * batch;
+          GiveBatch(ranks, rank, update, first, batch);
+          graphs.push_back(&programs[static_cast<size_t>(rank)].plans[static_cast<size_t>(action.plan)].graph);
+        }
+        const Status ran = ranks.Run(graphs);
+        EXPECT_TRUE(ran.ok()) << Message(ran);
+        for (int rank = 0; rank < mesh.size(); rank += mesh.tensor) loss += Get(ranks, rank, "loss").at(0);
+      }
+      outcome.losses.push_back(static_cast<float>(loss / mesh.data / options.accumulation));
+      outcome.norms.push_back(Get(ranks, mesh.size() - 1, "grad_norm").at(0));
+    }
+    std::vector<const Graph*> graphs;
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      GiveBatch(ranks, rank, 0, 0, batch);
+      graphs.push_back(&programs[static_cast<size_t>(rank)].Find("evaluate")->graph);
+    }
+    const Status ran = ranks.Run(graphs);
+    EXPECT_TRUE(ran.ok()) << Message(ran);
+    outcome.logits = Get(ranks, mesh.size() - 1, "logits");
+    Collect(ranks, programs, &outcome);
+    return outcome;
+  }
+
+  static Floats Get(const MeshInterpreter& ranks, int rank, const std::string& name) {
+    const auto bytes = ranks.Get(rank, name);
+    EXPECT_TRUE(bytes.ok()) << Message(bytes.status());
+    Floats values(bytes.ok() ? bytes->size() / sizeof(float) : 1);
+    if (bytes.ok()) std::copy_n(bytes->data(), bytes->size(), reinterpret_cast<char*>(values.data()));
+    return values;
+  }
+
+ private:
+  static const Shape& WholeShape(const Node& input) {
+    return input.input->part ? input.input->part->whole : input.outputs[0].shape;
+  }
+  static Floats Start(const Node& input) {
+    const bool gain = input.name.find("norm") != std::string::npos && input.name.ends_with("weight");
+    return Values(input.name, static_cast<size_t>(Elements(WholeShape(input))), gain ? 1 : 0, 0.2f);
+  }
+  static void Set(MeshInterpreter& ranks, int rank, const Node& input, const Floats& whole) {
+    Floats held = whole;
+    if (const auto& part = input.input->part) {
+      held.resize(static_cast<size_t>(input.outputs[0].elements()));
+      CutPart(*part, sizeof(float), reinterpret_cast<const std::byte*>(whole.data()),
+              reinterpret_cast<std::byte*>(held.data()));
+    }
+    ranks.Set(rank, input.name, held.data(), held.size() * sizeof(float));
+  }
+  static void GiveBatch(MeshInterpreter& ranks, int rank, int update, int64_t first, int64_t batch) {
+    Floats images;
+    std::vector<int32_t> labels, ids;
+    for (int64_t sample = first; sample < first + batch; ++sample) {
+      const Floats pixels = Values(fmt::format("{}/{}", update, sample), kSide * kSide, 0, 1);
+      images.insert(images.end(), pixels.begin(), pixels.end());
+      labels.push_back(static_cast<int32_t>((sample * 3 + update) % 10));
+      ids.push_back(static_cast<int32_t>(sample));
+    }
+    const std::vector<int32_t> step = {update, 0};
+    ranks.Set(rank, "images", images.data(), images.size() * sizeof(float));
+    ranks.Set(rank, "labels", labels.data(), labels.size() * sizeof(int32_t));
+    ranks.Set(rank, "sample_ids", ids.data(), ids.size() * sizeof(int32_t));
+    ranks.Set(rank, "step", step.data(), step.size() * sizeof(int32_t));
+  }
+  // The weights, put together from their parts; every rank of the same part must hold the same bits.
+  static void Collect(const MeshInterpreter& ranks, const std::vector<Program>& programs, Outcome* outcome) {
+    for (size_t rank = 0; rank < programs.size(); ++rank) {
+      const Graph& graph = programs[rank].Find("update")->graph;
+      for (const int id : graph.Inputs(Role::kParameter)) {
+        const Node& input = graph.node(id);
+        Floats& whole = outcome->parameters[input.name];
+        whole.resize(static_cast<size_t>(Elements(WholeShape(input))));
+        const Floats held = Get(ranks, static_cast<int>(rank), input.name);
+        const int twin = static_cast<int>(rank) % programs[0].mesh.tensor;
+        EXPECT_EQ(held, Get(ranks, input.input->part ? twin : 0, input.name)) << input.name << " of rank " << rank;
+        if (const auto& part = input.input->part) {
+          PutPart(*part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
+                  reinterpret_cast<std::byte*>(whole.data()));
+        } else {
+          whole = held;
+        }
+      }
+    }
+  }
+
+  std::unique_ptr<TestDevice> test_;
+};
+
+double Distance(const Floats& found, const Floats& expected) {
+  double difference = 0, size = 1e-12;
+  EXPECT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+    difference += std::pow(double{found[i]} - expected[i], 2);
+    size += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+void ExpectEqual(const Outcome& found, const Outcome& one) {
+  EXPECT_LT(Distance(found.losses, one.losses), 1e-6);
+  EXPECT_LT(Distance(found.norms, one.norms), 1e-5);
+  EXPECT_LT(Distance(found.logits,
+                     Floats(one.logits.begin(), one.logits.begin() + static_cast<int64_t>(found.logits.size()))),
+            1e-5);
+  ASSERT_EQ(found.parameters.size(), one.parameters.size());
+  for (const auto& [name, values] : one.parameters)
+    EXPECT_LT(Distance(found.parameters.at(name), values), 1e-5) << name;
+}
+
+ProgramOptions Options(const Mesh& mesh) {
+  ProgramOptions options;
+  options.mesh = mesh;
+  options.optimizer.kind = SY_OPTIMIZER_SGD;
+  options.optimizer.momentum = 0.9f;
+  options.optimizer.clip = 0.5f;
+  return options;
+}
+
+TEST_F(TensorParallel, VisionTransformersTrainAsOnOneRank) {
+  const Outcome one = Train(Vit(SmallVit(4)), Options({}));
+  EXPECT_GT(std::abs(one.losses[1] - one.losses[0]), 1e-2);
+  for (const Mesh& mesh : {Mesh{.tensor = 2}, Mesh{.tensor = 4}, Mesh{.tensor = 3}, Mesh{.data = 2, .tensor = 2}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", mesh.data, mesh.tensor));
+    ExpectEqual(Train(Vit(SmallVit(4)), Options(mesh)), one);  // 3: heads, hidden units and classes unevenly
+  }
+  ProgramOptions rounds = Options({.tensor = 2});
+  rounds.accumulation = 2;
+  ExpectEqual(Train(Vit(SmallVit(4)), rounds), one);
+}
+
+TEST_F(TensorParallel, DropoutIsThatOfOneRank) {
+  VisionTransformerConfig config = SmallVit(4);
+  config.dropout = config.drop_path = 0.2f;
+  ExpectEqual(Train(Vit(config), Options({.tensor = 2})), Train(Vit(config), Options({})));
+}
+
+TEST_F(TensorParallel, SwinAndMlpTrainAsOnOneRank) {
+  SwinTransformerConfig swin = {.image_size = kSide, .channels = 1, .classes = 10};
+  swin.patch = 2;
+  swin.width = 16;
+  swin.depths = {"2", "2"};
+  swin.heads = 2;
+  swin.window = 7;
+  swin.drop_path = 0;
+  const Build windows = [swin](nn::Context& context, const Value& images) {
+    return SwinTransformer(swin, context, images);
+  };
+  ExpectEqual(Train(windows, Options({.tensor = 2})), Train(windows, Options({})));
+  for (const int depth : {1, 2}) {
+    MultiLayerPerceptronConfig config = {.image_size = kSide, .channels = 1, .classes = 10};
+    config.width = 20;
+    config.depth = depth;
+    const Build mlp = [config](nn::Context& c, const Value& images) { return MultiLayerPerceptron(config, c, images); };
+    ExpectEqual(Train(mlp, Options({.tensor = 4})), Train(mlp, Options({})));
+  }
+}
+
+TEST(TensorParallelGraph, HasTwoSumsForwardAndTwoBackwardABlock) {
+  const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), Options({.tensor = 2}), 0);
+  ASSERT_TRUE(program.ok()) << Message(program.status());
+  std::map<std::pair<Phase, int>, int> sums;
+  int gathers = 0;
+  for (const Node& node : program->Find("update")->graph.nodes()) {
+    if (node.op == "all_reduce") ++sums[{node.phase, node.block}];
+    gathers += node.op == "all_gather";
+  }
+  for (const int block : {0, 1}) {
+    EXPECT_EQ((sums[{Phase::kForward, block}]), 2);
+    EXPECT_EQ((sums[{Phase::kBackward, block}]), 2);
+  }
+  EXPECT_EQ((sums[{Phase::kForward, -1}]), 0);
+  EXPECT_EQ((sums[{Phase::kBackward, -1}]), 1);  // what the classifier's product reads
+  EXPECT_EQ((sums[{Phase::kUpdate, -1}]), 1);    // the norm
+  EXPECT_EQ(gathers, 1);                         // the classes' logits
+  EXPECT_EQ(program->gathered, (std::map<std::string, int>{{"cross_entropy", 1}, {"cross_entropy_backward", 1}}));
+}
+
+TEST(TensorParallelGraph, HoldsPartsOfWeightsAndMoments) {
+  ProgramOptions options = Options({.tensor = 2});
+  options.optimizer.kind = SY_OPTIMIZER_ADAMW;
+  const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), options, 1);
+  ASSERT_TRUE(program.ok()) << Message(program.status());
+  Graph graph = program->Find("update")->graph;
+  for (const char* name : {"blocks.0.attn.qkv.weight", "moment1/blocks.0.attn.qkv.weight"}) {
+    const Value value = graph.FindInput(name);
+    EXPECT_EQ(value.shape(), (Shape{36, 24})) << name;
+    EXPECT_EQ(graph.node(value.ref().node).input->part->whole, (Shape{72, 24})) << name;
+  }
+  EXPECT_EQ(graph.FindInput("blocks.1.mlp.fc2.weight").shape(), (Shape{24, 24}));
+  EXPECT_EQ(graph.FindInput("blocks.1.mlp.fc2.bias").shape(), (Shape{24}));
+}
+
+TEST(TensorParallelGraph, RefusesTrustRatiosOfDividedWeights) {
+  ProgramOptions options = Options({.tensor = 2});
+  options.optimizer.kind = SY_OPTIMIZER_LAMB;
+  const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), options, 0);
+  EXPECT_THAT(Message(program.status()), testing::HasSubstr("use --optimizer=adamw"));
+}
+
+TEST(Parts, AreCutAndPutBack) {
+  const Shape whole = {2, 12};
+  const DividedAxis axis = {1, 2, 3, 2};  // 12 is (2, 3, 2)
+  Floats elements(24), back(24, -1);
+  for (size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<float>(i);
+  for (int rank = 0; rank < 2; ++rank) {
+    const Part part = PartOf(whole, axis, rank, 2);
+    EXPECT_EQ(ShapeOf(part), rank == 0 ? (Shape{2, 4}) : (Shape{2, 8}));
+    Floats held(static_cast<size_t>(Elements(ShapeOf(part))));
+    CutPart(part, sizeof(float), reinterpret_cast<const std::byte*>(elements.data()),
+            reinterpret_cast<std::byte*>(held.data()));
+    EXPECT_EQ(held.front(), rank == 0 ? 0 : 2);
+    PutPart(part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
+            reinterpret_cast<std::byte*>(back.data()));
+  }
+  EXPECT_EQ(back, elements);
+}
+
+}  // namespace
+}  // namespace switchyard
