@@ -4,6 +4,14 @@
 
 namespace switchyard {
 
+StatusOr<Mesh> MeshOf(int ranks, int tensor) {
+  if (tensor < 1 || ranks % tensor != 0) {
+    return InvalidArgument("--tp={0}: expected a number that divides the {1} rank{2}; start a multiple of {0} ranks",
+                           tensor, ranks, ranks == 1 ? "" : "s");
+  }
+  return Mesh{.data = ranks / tensor, .tensor = tensor};
+}
+
 StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank) {
   if (mesh.data < 1 || mesh.pipeline < 1 || mesh.tensor < 1) {
     return InvalidArgument("a mesh of {} x {} x {} ranks (data, pipeline, tensor): expected at least 1 along each axis",

@@ -16,6 +16,10 @@ struct Mesh {
   int size() const { return data * pipeline * tensor; }
 };
 
+// What a run asks for: so many ranks, of which `tensor` neighbours share each model; the rest is data parallel.
+// InvalidArgument where `ranks` is no multiple of `tensor`.
+StatusOr<Mesh> MeshOf(int ranks, int tensor);
+
 // Ranks that communicate, in the order of their ranks in the group. A collective node names its group by index.
 struct Group {
   std::string name;

@@ -42,6 +42,7 @@ class Sharding {
     }
   }
 
+  bool divides() const { return !divided_.empty(); }
   // Nodes that leave partial sums with something added to them, which every rank would add.
   const std::set<int>& with_addends() const { return with_addends_; }
   // Ops that were made whole, with how many nodes each.
@@ -263,6 +264,7 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
     RewritePlan(
         plan, "tensor_parallel", [&](Rewriting& r, int id) { return sharding.Replace(r, id); },
         [&](const Node& input, TensorType* type, InputInfo* info) { sharding.DivideInput(input, type, info); });
+    if (!sharding.divides()) throw BuildError("it marks no weight that tensor-parallel ranks could divide; use --tp=1");
     plan.graph.SetPhase(Phase::kBackward);
     for (size_t i = 0; i < before.size(); ++i) {
       Ref& gradient = plan.gradients[i].gradient;

@@ -62,9 +62,17 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(const Layout& layout, Device&
   memory->buffers_.resize(layout.arenas().size());
   for (size_t i = 0; i < layout.arenas().size(); ++i) {
     const Arena& arena = layout.arenas()[i];
-    const uint64_t bytes = layout.bytes(static_cast<int>(i));
+    uint64_t bytes = layout.bytes(static_cast<int>(i));
+    const bool shared_by_ranks =
+        arena.space == Arena::Space::kCollective && communicator != nullptr && communicator->size() > 1;
+    // Ranks that hold unequal parts of a model have unequal gradients, and memory of a collective is as large on all.
+    if (shared_by_ranks) {
+      auto most = static_cast<int64_t>(bytes);
+      SY_RETURN_IF_ERROR(communicator->AllReduce("memory", &most, &most, 1, SY_I64, SY_MAX));
+      bytes = static_cast<uint64_t>(most);
+    }
     if (bytes == 0) continue;
-    if (arena.space == Arena::Space::kCollective && communicator != nullptr && communicator->size() > 1) {
+    if (shared_by_ranks) {
       auto shared = communicator->AllocateShared(bytes);
       if (shared.ok()) {
         memory->buffers_[i] = std::move(*shared);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -62,9 +63,11 @@ class Layout {
     Role role = Role::kState;  // of graph inputs
     Initializer initializer;
     bool of_model = false;                                  // state of the model itself
+    std::optional<Part> part;                               // where this rank holds a part of the tensor
     std::shared_ptr<const std::vector<std::byte>> content;  // of a constant that the graph knows; else null
     // What files of weights hold: parameters, and state of the model.
     bool is_weight() const { return role == Role::kParameter || of_model; }
+    const Shape& whole_shape() const { return part ? part->whole : type.shape; }
   };
   explicit Layout(uint64_t alignment, int io_slots = 1);
   // The place of `name`, made at first mention; a later mention with another size or arena is a logic error

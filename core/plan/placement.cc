@@ -320,6 +320,7 @@ class Placer {
       entry.role = role;
       entry.initializer = node.input->initializer;
       entry.of_model = node.input->of_model;
+      entry.part = node.input->part;
       entry.content = node.input->content;
       return;
     }

@@ -44,11 +44,11 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);
-  SY_ASSIGN_OR_RETURN(const GroupCommunicators communicators, world_.CommunicatorsOf(plans_.program.groups));
+  SY_ASSIGN_OR_RETURN(groups_, world_.CommunicatorsOf(plans_.program.groups));
   slots_.resize(layout().arena(kIoArena).slots);
   for (int i = 0; i < slots(); ++i) {
     for (const auto& plan : plans_.plans) {
-      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, communicators, i));
+      SY_ASSIGN_OR_RETURN(auto instance, Instance::Bind(*plan, *memory_, groups_, i));
       slots_[i].instances.push_back(std::move(instance));
     }
   }
@@ -92,7 +92,7 @@ Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sampl
     const auto* const first = static_cast<const std::byte*>(tensors[i]);
     SY_RETURN_IF_ERROR(copy(tensors_[i], first + static_cast<uint64_t>(skip) * tensors_[i]->bytes));
   }
-  const auto before = static_cast<int32_t>(micro_step * batch_size_ * world_.size());
+  const auto before = static_cast<int32_t>(micro_step * batch_size_ * world_.data_size());
   for (size_t i = 0; i < in_update_.size(); ++i) in_update_[i] = sample_ids[i] + before;
   SY_RETURN_IF_ERROR(copy(sample_ids_, in_update_.data()));
   const int32_t step[2] = {static_cast<int32_t>(data_step), 0};

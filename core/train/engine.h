@@ -59,6 +59,7 @@ class Engine {
   const Layout& layout() const { return *plans_.layout; }
   Memory& memory() const { return *memory_; }
   World& world() const { return world_; }
+  const GroupCommunicators& groups() const { return groups_; }  // by GroupIndex; after Allocate
   bool async() const { return world_.device->async(); }
   // Of the last step that updated, with --debug=sync.
   const std::vector<Instance::Timing>& timings() const { return In(slots_[slot_], "update").timings(); }
@@ -78,6 +79,7 @@ class Engine {
   Status Run(Instance& instance);
 
   World& world_;
+  GroupCommunicators groups_ = nullptr;
   TrainingPlans plans_;
   int batch_size_ = 0;
   std::unique_ptr<Memory> memory_;

@@ -32,12 +32,12 @@ int BlocksOf(const Program& program) {
 // What a rank's plans take with each step; a plan is compiled once, when it is asked for.
 class RecomputePlans {
  public:
-  RecomputePlans(TrainConfig config, const TrainableModel& model, World& world, int ranks, int64_t updates,
+  RecomputePlans(TrainConfig config, const TrainableModel& model, World& world, const Mesh& mesh, int64_t updates,
                  double available)
       : config_(std::move(config)),
         model_(model),
         world_(world),
-        ranks_(ranks),
+        mesh_(mesh),
         updates_(updates),
         available_(available) {}
 
@@ -51,7 +51,7 @@ class RecomputePlans {
     config_.recompute = RecomputeText(steps_[at]);
     if (!bytes_.contains(step)) {
       TrainingPlans plans;
-      SY_RETURN_IF_ERROR(plans.CompileRun(config_, model_, ranks_, updates_, *world_.device, world_.reference.get()));
+      SY_RETURN_IF_ERROR(plans.CompileRun(config_, model_, mesh_, updates_, *world_.device, world_.reference.get()));
       if (step == 0) steps_ = RecomputeSteps(BlocksOf(plans.program));
       bytes_[step] = plans.PlannedBytes();
     }
@@ -72,7 +72,7 @@ class RecomputePlans {
   TrainConfig config_;
   const TrainableModel& model_;
   World& world_;
-  const int ranks_;
+  const Mesh mesh_;
   const int64_t updates_;
   const double available_;
   std::vector<int> steps_ = {0};
@@ -102,14 +102,13 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
     c.batch_size = batch;
     int64_t updates = 1;
     if (samples) {
-      const auto table = Timetable::Of(c, *samples, world.size());
+      const auto table = Timetable::Of(c, *samples, world.data_size());
       if (!table.ok() && fits > 0) break;  // a run of so few updates cannot be
       SY_RETURN_IF_ERROR(table.status());
       updates = table->updates;
     }
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(
-        plans.CompileRun(c, model, world.size(), updates, *world.device, world.reference.get(), !samples));
+    SY_RETURN_IF_ERROR(plans.CompileRun(c, model, world.mesh, updates, *world.device, world.reference.get(), !samples));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;
@@ -141,13 +140,13 @@ StatusOr<int> LeastThatFitsAll(World& world, int count, absl::FunctionRef<Status
 }
 
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
-                                         int ranks, int64_t updates, double available) {
-  return RecomputePlans(config, model, world, ranks, updates, available).Least();
+                                         const Mesh& mesh, int64_t updates, double available) {
+  return RecomputePlans(config, model, world, mesh, updates, available).Least();
 }
 
 StatusOr<RecomputeChoice> LeastRecomputeOfAll(const TrainConfig& config, const TrainableModel& model, World& world,
                                               int64_t updates, double available) {
-  RecomputePlans plans(config, model, world, world.size(), updates, available);
+  RecomputePlans plans(config, model, world, world.mesh, updates, available);
   SY_ASSIGN_OR_RETURN(const int steps, plans.Steps());
   SY_ASSIGN_OR_RETURN(const int step, LeastThatFitsAll(world, steps, [&](int at) -> StatusOr<bool> {
                         SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, plans.Try(at));

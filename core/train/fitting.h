@@ -30,10 +30,10 @@ struct RecomputeChoice {
 };
 
 // The value that computes the fewest blocks again and takes at most `available` bytes; where none does, the one that
-// takes the fewest. ranks: of the run, which need not be there; updates: Timetable::updates. config.recompute is not
-// looked at. Local.
+// takes the fewest. mesh: of the run, whose ranks need not be there; updates: Timetable::updates. config.recompute is
+// not looked at. Local.
 StatusOr<RecomputeChoice> LeastRecompute(const TrainConfig& config, const TrainableModel& model, World& world,
-                                         int ranks, int64_t updates, double available);
+                                         const Mesh& mesh, int64_t updates, double available);
 
 // The least of 0, 1, … count − 1 that fits on every rank at once, the same on all; `count` where there is none. Whether
 // one fits may differ from rank to rank, and a larger one need not fit where a smaller one does. Collective.

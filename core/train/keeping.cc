@@ -55,7 +55,7 @@ StatusOr<Course> CourseIn(const LoadedCheckpoint& checkpoint, int64_t data_step)
 
 StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_per_epoch,
                                          const EvaluationResult& evaluation) {
-  const int world = engine_.world().size();
+  const int world = engine_.world().data_size();
   const bool epoch_is_over = at.batch >= updates_per_epoch * config_.accumulation;
   if (!data_checksum_) data_checksum_ = train_.Checksum();
   nlohmann::json record = {{"epoch", epoch_is_over ? at.epoch + 1 : at.epoch},
@@ -82,7 +82,8 @@ StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_
 Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
                      const EvaluationResult& evaluation) {
   SY_ASSIGN_OR_RETURN(const nlohmann::json bad, GatherBadSamples(engine_.world(), position.bad_samples));
-  if (!owner()) return OkStatus();        // with plain data parallelism every rank holds the same
+  SY_ASSIGN_OR_RETURN(WholeTensors parts, GatherParts(engine_));
+  if (!owner()) return OkStatus();        // it holds all that is not divided
   SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
   SY_RETURN_IF_ERROR(engine_.Synchronize());
   SY_RETURN_IF_ERROR(copy_.Begin());
@@ -93,8 +94,9 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
   SY_ASSIGN_OR_RETURN(ForeignConfig foreign, task_.ForOthers(train_));
   contents.config = std::move(foreign.config);
   contents.preprocessor = std::move(foreign.preprocessor);
-  const auto make = [this, contents = std::move(contents)]() mutable -> StatusOr<CheckpointContents> {
-    SY_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot(copy_, engine_.layout(), model_, contents.step));
+  const auto make = [this, contents = std::move(contents),
+                     parts = std::move(parts)]() mutable -> StatusOr<CheckpointContents> {
+    SY_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot(copy_, parts, engine_.layout(), model_, contents.step));
     contents.weights = std::move(snapshot.weights);
     contents.state = std::move(snapshot.state);
     contents.storage = std::move(snapshot.storage);
@@ -182,8 +184,8 @@ StatusOr<RunPosition> Keeping::Open() {
   SY_ASSIGN_OR_RETURN(at.skipped.in_a_row, CountIn(*resumed_, "skipped_updates/in_a_row"));
   SY_ASSIGN_OR_RETURN(at.course, CourseIn(*resumed_, at.data_step));
   SY_ASSIGN_OR_RETURN(at.best, BestIn(record, folder));
-  const int world = engine_.world().size();
-  auto bad = ShareOfBadSamples(field("bad_samples"), engine_.world().rank(), world);
+  const int world = engine_.world().data_size();
+  auto bad = ShareOfBadSamples(field("bad_samples"), engine_.world().data_rank(), world);
   if (!bad.ok()) return Annotate(bad.status(), folder + "/state.json");
   at.bad_samples = std::move(*bad);
   const int64_t per_update = SamplesPerUpdate(config_, world);

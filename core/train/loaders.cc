@@ -9,8 +9,8 @@ StatusOr<std::unique_ptr<Loader>> MakeLoader(const TrainConfig& c, std::unique_p
   LoaderOptions o;
   o.batch_size = c.batch_size;
   o.train = train;
-  o.rank = world.rank();
-  o.world = world.size();
+  o.rank = world.data_rank();
+  o.world = world.data_size();
   o.seed = c.seed;
   o.workers = c.workers;
   o.prefetch = c.prefetch;

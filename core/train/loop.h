@@ -55,7 +55,7 @@ class TrainingLoop {
   StatusOr<TrainingResult> Finish();
 
   int64_t StepOfEpoch() const { return parts_.position.batch / parts_.config.accumulation; }
-  int64_t PerUpdate() const { return SamplesPerUpdate(parts_.config, parts_.engine.world().size()); }
+  int64_t PerUpdate() const { return SamplesPerUpdate(parts_.config, parts_.engine.world().data_size()); }
 
   const Parts parts_;
   std::unique_ptr<Watching> watching_;  // of rank 0

@@ -11,11 +11,9 @@ namespace {
 
 // The average of a weight, where the run keeps one, begins where the weight does.
 Status UploadParameter(const Engine& engine, const std::string& name, const std::vector<float>& values) {
-  const uint64_t bytes = values.size() * sizeof(float);
   const std::string average = AverageOf(name);
-  if (engine.layout().Find(average) != nullptr)
-    SY_RETURN_IF_ERROR(engine.memory().Upload(average, values.data(), bytes));
-  return engine.memory().Upload(name, values.data(), bytes);
+  if (engine.layout().Find(average) != nullptr) SY_RETURN_IF_ERROR(UploadWhole(engine, average, values.data()));
+  return UploadWhole(engine, name, values.data());
 }
 
 // The first line in which two lists differ, in words.
@@ -40,6 +38,7 @@ StatusOr<DeviceBroadcasts> PrepareBroadcasts(const Engine& engine) {
   for (const auto& [name, entry] : engine.layout().entries()) {
     if (!entry.is_weight()) continue;
     const int root = weights++ % communicator.size();
+    if (entry.part) continue;
     for (const std::string& tensor : {name, AverageOf(name)}) {
       const Layout::Entry* const found = engine.layout().Find(tensor);
       if (found == nullptr) continue;
@@ -65,12 +64,38 @@ Status LaunchBroadcasts(const Engine& engine, const DeviceBroadcasts& broadcasts
 
 }  // namespace
 
+Status UploadWhole(const Engine& engine, const std::string& name, const void* whole) {
+  const Layout::Entry& entry = *engine.layout().Find(name);
+  if (!entry.part) return engine.memory().Upload(name, whole, entry.bytes);
+  std::vector<std::byte> held(entry.bytes);
+  CutPart(*entry.part, static_cast<size_t>(SizeOf(entry.type.dtype)), static_cast<const std::byte*>(whole),
+          held.data());
+  return engine.memory().Upload(name, held.data(), entry.bytes);
+}
+
+Status DownloadWhole(const Engine& engine, const std::string& name, void* whole) {
+  const Layout::Entry& entry = *engine.layout().Find(name);
+  if (!entry.part) return engine.memory().Download(name, whole, entry.bytes);
+  Communicator& group = *engine.groups()[kTensorGroup];
+  const Part& own = *entry.part;
+  const auto part_of = [&](int rank) { return PartOf(own.whole, own.axis, rank, group.size()); };
+  // The last part is the largest.
+  const size_t size = static_cast<size_t>(SizeOf(entry.type.dtype)),
+               most = static_cast<size_t>(Elements(ShapeOf(part_of(group.size() - 1)))) * size;
+  std::vector<std::byte> held(most), all(most * static_cast<size_t>(group.size()));
+  SY_RETURN_IF_ERROR(engine.memory().Download(name, held.data(), entry.bytes));
+  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name).c_str(), held.data(), all.data(), most, SY_U8));
+  for (int rank = 0; rank < group.size(); ++rank)
+    PutPart(part_of(rank), size, all.data() + static_cast<size_t>(rank) * most, static_cast<std::byte*>(whole));
+  return OkStatus();
+}
+
 Status VerifyParameters(const Engine& engine) {
   World& world = engine.world();
   if (world.size() == 1) return OkStatus();
   std::string list;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.is_weight()) list += fmt::format("{} {}\n", name, ToString(entry.type));
+    if (entry.is_weight()) list += fmt::format("{} {}\n", name, ToString({entry.type.dtype, entry.whole_shape()}));
   }
   std::string theirs = list;
   SY_RETURN_IF_ERROR(world.BroadcastText(theirs, 0));
@@ -111,9 +136,10 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
   Status status;
   ParallelFor(world.host_threads, static_cast<int64_t>(parameters.size()), [&](int64_t i) {
     Parameter& p = parameters[i];
-    if (i % ranks != world.rank()) return;
-    p.values = nn::InitialValues(*p.name, p.entry->type, p.entry->initializer, seed);
-    if (through_host) return;
+    const bool part = p.entry->part.has_value();  // every rank draws the whole and keeps its own
+    if (!part && i % ranks != world.rank()) return;
+    p.values = nn::InitialValues(*p.name, {p.entry->type.dtype, p.entry->whole_shape()}, p.entry->initializer, seed);
+    if (through_host && !part) return;
     const std::lock_guard lock(mutex);
     status.Update(upload(p));
   });
@@ -121,6 +147,7 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
   if (!broadcasts.empty()) SY_RETURN_IF_ERROR(LaunchBroadcasts(engine, broadcasts));
   for (size_t i = 0; i < parameters.size() && through_host; ++i) {
     Parameter& p = parameters[i];
+    if (p.entry->part) continue;
     p.values.resize(p.entry->bytes / sizeof(float));
     SY_RETURN_IF_ERROR(world.communicator->Broadcast(("broadcast/" + *p.name).c_str(), p.values.data(), p.entry->bytes,
                                                      SY_U8, static_cast<int>(i) % ranks));
@@ -142,8 +169,8 @@ StatusOr<HostTensors> DownloadParameters(const Engine& engine) {
   HostTensors tensors;
   for (const auto& [name, entry] : engine.layout().entries()) {
     if (!entry.is_weight()) continue;
-    HostTensor tensor{entry.type.shape, std::vector<float>(static_cast<size_t>(entry.type.elements()))};
-    SY_RETURN_IF_ERROR(engine.memory().Download(name, tensor.values.data(), entry.bytes));
+    HostTensor tensor{entry.whole_shape(), std::vector<float>(static_cast<size_t>(Elements(entry.whole_shape())))};
+    SY_RETURN_IF_ERROR(DownloadWhole(engine, name, tensor.values.data()));
     tensors.emplace(name, std::move(tensor));
   }
   return tensors;
@@ -155,10 +182,10 @@ Status UploadParameters(Engine& engine, const std::string& model, const HostTens
     if (!entry.is_weight()) continue;
     const auto found = values.find(name);
     if (found == values.end()) {
-      if (!partial) problems += fmt::format("\n  {} {} is missing", name, ToString(entry.type.shape));
-    } else if (found->second.shape != entry.type.shape) {
-      problems +=
-          fmt::format("\n  {}: expected {}, found {}", name, ToString(entry.type.shape), ToString(found->second.shape));
+      if (!partial) problems += fmt::format("\n  {} {} is missing", name, ToString(entry.whole_shape()));
+    } else if (found->second.shape != entry.whole_shape()) {
+      problems += fmt::format("\n  {}: expected {}, found {}", name, ToString(entry.whole_shape()),
+                              ToString(found->second.shape));
     }
   }
   for (const auto& [name, tensor] : values) {

@@ -1,6 +1,5 @@
-// A model's weights on the device of a rank, parameters and state of its own (InputInfo::of_model): their start, and host
-// copies by the graph's names. Collective where it
-// says so; not thread-safe.
+// A model's weights on the device of a rank, parameters and state of its own (InputInfo::of_model): their start, and
+// host copies by the graph's names. Collective where it says so; not thread-safe.
 #pragma once
 
 #include <string>
@@ -21,6 +20,12 @@ Status InitializeParameters(Engine& engine, uint64_t seed);
 // State that is not the model's own and does not start at zero: f32, filled with its initializer's constant. Local.
 Status InitializeStates(Engine& engine);
 
+// A named tensor of the state, whole: each rank uploads the part that it holds; parts are gathered from all ranks that
+// share the model, for each of them. Download is collective where the tensor is divided.
+Status UploadWhole(const Engine& engine, const std::string& name, const void* whole);
+Status DownloadWhole(const Engine& engine, const std::string& name, void* whole);
+
+// Collective where ranks share a model.
 StatusOr<HostTensors> DownloadParameters(const Engine& engine);
 
 // InvalidArgument lists what does not fit the model called `model`; then nothing is uploaded. partial: parameters that

@@ -7,10 +7,10 @@
 
 namespace switchyard {
 
-StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int world, int rank, int64_t updates,
+StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,
                             double static_loss_scale, bool evaluation_only) {
   ProgramOptions o;
-  o.mesh.data = world;
+  o.mesh = mesh;
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, static_loss_scale));
   o.precision = mixed.half;
   o.amp = mixed.level;
@@ -88,11 +88,11 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   return OkStatus();
 }
 
-Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, int world, int64_t updates,
-                                 Device& device, Device* reference, bool evaluation_only) {
+Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
+                                 int64_t updates, Device& device, Device* reference, bool evaluation_only) {
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
   SY_ASSIGN_OR_RETURN(Program run,
-                      ProgramOf(config, *task, world, 0, updates, device.info().static_loss_scale, evaluation_only));
+                      ProgramOf(config, *task, mesh, 0, updates, device.info().static_loss_scale, evaluation_only));
   return Compile(config, std::move(run), device, reference);
 }
 

@@ -12,10 +12,10 @@
 
 namespace switchyard {
 
-// The program of a run with these settings on rank `rank` of `world`. `updates`: of the whole run, the length of the
+// The program of a run with these settings on rank `rank` of a mesh. `updates`: of the whole run, the length of the
 // table of learning rates; `static_loss_scale`: DeviceInfo's of the device that computes. A model that cannot be built
 // is InvalidArgument and names the source line.
-StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, int world, int rank, int64_t updates,
+StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,
                             double static_loss_scale, bool evaluation_only = false);
 
 // A program's plans over one state, on one device.
@@ -28,8 +28,8 @@ struct TrainingPlans {
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none.
   Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference);
   // What each rank of such a run allocates and runs, without its data. updates: of the whole run (Timetable::updates).
-  Status CompileRun(const TrainConfig& config, const TrainableModel& model, int world, int64_t updates, Device& device,
-                    Device* reference, bool evaluation_only = false);
+  Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int64_t updates,
+                    Device& device, Device* reference, bool evaluation_only = false);
   int IndexOf(const std::string& plan) const;  // -1: there is none
   const Plan& Main() const;                    // "update"; without one "evaluate"
   uint64_t PlannedBytes() const;

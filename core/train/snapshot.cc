@@ -82,15 +82,33 @@ StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, con
 
 }  // namespace
 
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const Layout& layout, const TrainableModel& model, int64_t data_step) {
+StatusOr<WholeTensors> GatherParts(Engine& engine) {
+  WholeTensors parts;
+  const World& world = engine.world();
+  if (world.mesh.tensor == 1 || world.data_rank() != 0) return parts;
+  SY_RETURN_IF_ERROR(engine.Synchronize());
+  for (const auto& [name, entry] : engine.layout().entries()) {
+    if (!entry.part || (!entry.is_weight() && !IsSaved(entry))) continue;
+    std::vector<std::byte>& whole = parts[name];
+    whole.resize(static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype)));
+    SY_RETURN_IF_ERROR(DownloadWhole(engine, name, whole.data()));
+  }
+  return parts;
+}
+
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const WholeTensors& parts, const Layout& layout,
+                                const TrainableModel& model, int64_t data_step) {
   SY_RETURN_IF_ERROR(copy.Wait());
   const auto storage = std::make_shared<Storage>();
   Snapshot snapshot;
   for (const auto& [name, entry] : layout.entries()) {
     if (!entry.is_weight() && !IsSaved(entry)) continue;
     if (entry.arena != kStateArena) return Internal("{} does not lie among the state, so it is not saved", name);
-    const auto* const values = reinterpret_cast<const float*>(copy.At(entry));
-    const auto elements = static_cast<size_t>(entry.type.elements());
+    const auto found = parts.find(name);
+    const std::byte* const bytes = found != parts.end() ? found->second.data() : copy.At(entry);
+    const auto* const values = reinterpret_cast<const float*>(bytes);
+    const Shape& shape = entry.whole_shape();
+    const auto elements = static_cast<size_t>(Elements(shape));
     if (entry.is_weight()) {
       if (!std::all_of(values, values + elements, [](float value) { return std::isfinite(value); })) {
         return FailedPrecondition(
@@ -98,13 +116,12 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const Layout& layout, const Tra
             "before is whole. Lower --lr, or raise --warmup",
             name, data_step);
       }
-      storage->weights[name] = {entry.type.shape, std::vector<float>(values, values + elements)};
+      storage->weights[name] = {shape, std::vector<float>(values, values + elements)};
     } else if (BelongsToWeight(layout, name, entry)) {
       const auto [kind, weight] = KindAndWeight(name);
-      storage->of_weights[kind][weight] = {entry.type.shape, std::vector<float>(values, values + elements)};
+      storage->of_weights[kind][weight] = {shape, std::vector<float>(values, values + elements)};
     } else {
-      snapshot.state.push_back(
-          {name, SavedType(entry), {entry.type.shape.begin(), entry.type.shape.end()}, copy.At(entry)});
+      snapshot.state.push_back({name, SavedType(entry), {shape.begin(), shape.end()}, bytes});
     }
   }
   if (model.to_file) {
@@ -145,11 +162,11 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
     if (!found.contains(name)) return refused(name, "is missing");
     const NamedTensor& tensor = *found[name];
     const Shape shape(tensor.shape.begin(), tensor.shape.end());
-    if (tensor.dtype != SavedType(entry) || shape != entry.type.shape) {
+    if (tensor.dtype != SavedType(entry) || shape != entry.whole_shape()) {
       return refused(name, fmt::format("is {} {}, expected {} {}", tensor.dtype, ToString(shape), SavedType(entry),
-                                       ToString(entry.type.shape)));
+                                       ToString(entry.whole_shape())));
     }
-    SY_RETURN_IF_ERROR(engine.memory().Upload(name, tensor.data, entry.bytes));
+    SY_RETURN_IF_ERROR(UploadWhole(engine, name, tensor.data));
   }
   return OkStatus();
 }

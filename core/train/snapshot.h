@@ -6,6 +6,8 @@
 // Local; not thread-safe.
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,10 +23,17 @@ struct Snapshot {
   std::shared_ptr<const void> storage;  // of their data
 };
 
+// Tensors of which a rank holds a part, whole: by name, row-major.
+using WholeTensors = std::map<std::string, std::vector<std::byte>>;
+// Those of the state that a checkpoint holds, for the ranks that share rank 0's model; none elsewhere. It waits for the
+// steps begun so far. Collective where ranks share a model.
+StatusOr<WholeTensors> GatherParts(Engine& engine);
+
 // From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The snapshot refers
-// to the copy's memory. FailedPrecondition where a parameter holds values that are not finite; data_step: after which
-// update, for that message.
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const Layout& layout, const TrainableModel& model, int64_t data_step);
+// to the copy's memory and to `parts`. FailedPrecondition where a parameter holds values that are not finite;
+// data_step: after which update, for that message.
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const WholeTensors& parts, const Layout& layout,
+                                const TrainableModel& model, int64_t data_step);
 
 // InvalidArgument where the weights or the state are not those of the engine's plans; then the device may hold a part.
 // path: as the user named the checkpoint, for the message.

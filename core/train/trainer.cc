@@ -70,14 +70,14 @@ Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& valid
   SY_ASSIGN_OR_RETURN(auto samples, task->Samples(train, true));
   const int64_t size = samples->size();
   SY_ASSIGN_OR_RETURN(training.loader, MakeLoader(config, std::move(samples), world, true));
-  config.global_batch_size = static_cast<int>(SamplesPerUpdate(config, world.size()));
+  config.global_batch_size = static_cast<int>(SamplesPerUpdate(config, world.data_size()));
   training.keeping = std::make_unique<Keeping>(engine, config, model, *task, train);
   RunPosition& at = training.position;
   if (config.resume) {
     SY_ASSIGN_OR_RETURN(at, training.keeping->Open());
     training.loader->RestoreBadSamples(at.bad_samples);
   }
-  SY_ASSIGN_OR_RETURN(training.timetable, Timetable::Of(config, size, world.size(), at));
+  SY_ASSIGN_OR_RETURN(training.timetable, Timetable::Of(config, size, world.data_size(), at));
   at.course = training.timetable.course;
   training.gradients = std::make_unique<GradientWatch>(engine, config.on_nonfinite == "skip", at.skipped);
   return OkStatus();
@@ -85,11 +85,11 @@ Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& valid
 
 Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   World& world = engine.world();
-  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.size(), world.rank(), updates,
+  SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.mesh, world.rank(), updates,
                                                  world.device->info().static_loss_scale, evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
-  for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.size() + world.rank());
+  for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.data_size() + world.data_rank());
   step_tensors = task->tensors();
   step_data.resize(step_tensors.size());
   const Status allocated = engine.Allocate(step_tensors);
@@ -101,7 +101,7 @@ Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
 Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates) {
   World& world = engine.world();
   const double available = DeviceBytesOf(world);
-  const auto least = LeastRecompute(config, model, world, world.size(), updates, available);
+  const auto least = LeastRecompute(config, model, world, world.mesh, updates, available);
   if (!least.ok() || least->setting == "none" || least->bytes >= engine.plans().PlannedBytes()) return out_of_memory;
   return Status(
       out_of_memory.code(),

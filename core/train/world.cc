@@ -83,6 +83,7 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   auto world = std::make_unique<World>();
   SY_ASSIGN_OR_RETURN(world->processes, ProcessMap::FromEnvironment());
   SetLogRank(world->processes.rank, world->processes.world);
+  SY_ASSIGN_OR_RETURN(world->mesh, MeshOf(world->size(), request.tensor));
   if (world->size() > 1) {
     WatchOptions watch;
     watch.freeze_limit_ms = request.freeze_limit_ms;

@@ -162,6 +162,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
     // Settings that came after the file: their defaults.
     const nlohmann::json newer = {{"recompute", "none"},
                                   {"num_losses", 1},
+                                  {"tp", 1},
                                   {"dampening", 0.0},
                                   {"adam_w_mode", true},
                                   {"grad_averaging", true},

@@ -60,7 +60,7 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     TrainingPlans explained;
     const auto timetable = Timetable::Of(run->setup.config, run->setup.train->size(), world.size());
     ASSERT_TRUE(timetable.ok()) << Message(timetable.status());
-    const Status compiled = explained.CompileRun(run->setup.config, run->setup.model, world.size(), timetable->updates,
+    const Status compiled = explained.CompileRun(run->setup.config, run->setup.model, world.mesh, timetable->updates,
                                                  *world.device, world.reference.get());
     ASSERT_TRUE(compiled.ok()) << Message(compiled);
     const PlanReport told = explained.Report(), &runs = run->trainer->report();

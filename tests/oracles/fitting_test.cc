@@ -30,7 +30,7 @@ class Fitting : public testing::Test {
       c.recompute = setting;
       TrainingPlans plans;
       ASSERT_TRUE(plans
-                      .CompileRun(c, run_.setup.model, SharedWorld().size(), kUpdates, *SharedWorld().device,
+                      .CompileRun(c, run_.setup.model, SharedWorld().mesh, kUpdates, *SharedWorld().device,
                                   SharedWorld().reference.get())
                       .ok());
       by_setting_.emplace_back(setting, plans.PlannedBytes());

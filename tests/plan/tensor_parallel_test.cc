@@ -4,9 +4,11 @@
 
 #include "core/base/random.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/layout.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "core/nn/layers.h"
 #include "core/parallel/mesh_interpreter.h"
 #include "core/parallel/program.h"
 #include "gmock/gmock.h"
@@ -286,6 +288,14 @@ TEST(TensorParallelGraph, RefusesTrustRatiosOfDividedWeights) {
   options.optimizer.kind = SY_OPTIMIZER_LAMB;
   const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), options, 0);
   EXPECT_THAT(Message(program.status()), testing::HasSubstr("use --optimizer=adamw"));
+}
+
+TEST(TensorParallelGraph, RefusesAModelWithNothingToDivide) {
+  const Build plain = [](nn::Context& context, const Value& images) {
+    return nn::Linear(context, "head", ops::Reshape(images, {images.dim(0), kSide * kSide}), 10);
+  };
+  const auto program = BuildProgram(Classifier(plain, 2), Options({.tensor = 2}), 0);
+  EXPECT_THAT(Message(program.status()), testing::HasSubstr("no weight that tensor-parallel ranks could divide"));
 }
 
 TEST(Parts, AreCutAndPutBack) {

@@ -27,7 +27,7 @@ StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
   const TrainConfig& c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, setup.model, nullptr));
-  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, *task, 1, 0, 1, /*static_loss_scale=*/0));
+  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, *task, {}, 0, 1, /*static_loss_scale=*/0));
   return program.Find("update")->graph;
 }
 
@@ -64,28 +64,30 @@ Status ExplainCommand(const CommandLine& line) {
   if (ShowSettings(setup.settings, 0)) return OkStatus();
   TrainConfig c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
+  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(world, c.tp));
   std::optional<int64_t> updates = c.steps;
   if (data != nullptr) {
-    SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, data->size(), world));
+    SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, data->size(), mesh.data));
     updates = timetable.updates;
   }
-  SY_ASSIGN_OR_RETURN(const auto here, World::Join(WorldRequestOf(c)));
+  WorldRequest request = WorldRequestOf(c);
+  request.tensor = 1;  // here is one process, whatever is explained
+  SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
   const bool automatic = c.recompute == kAutoRecompute;
   if (automatic) {
     SY_ASSIGN_OR_RETURN(const RecomputeChoice choice,
-                        LeastRecompute(c, setup.model, *here, world, updates.value_or(1), DeviceBytesOf(*here)));
+                        LeastRecompute(c, setup.model, *here, mesh, updates.value_or(1), DeviceBytesOf(*here)));
     c.recompute = choice.setting;
   }
   TrainingPlans plans;
-  SY_RETURN_IF_ERROR(
-      plans.CompileRun(c, setup.model, world, updates.value_or(1), *here->device, here->reference.get()));
+  SY_RETURN_IF_ERROR(plans.CompileRun(c, setup.model, mesh, updates.value_or(1), *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
     TrainConfig without = c;
     without.recompute = "none";
     SY_RETURN_IF_ERROR(
-        kept.CompileRun(without, setup.model, world, updates.value_or(1), *here->device, here->reference.get()));
+        kept.CompileRun(without, setup.model, mesh, updates.value_or(1), *here->device, here->reference.get()));
   }
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
@@ -112,6 +114,9 @@ Status ExplainCommand(const CommandLine& line) {
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", report.ToText());
+  for (const auto& [op, nodes] : plans.program.gathered)
+    fmt::print("--tp={}: whole on every rank of a model: {}\n", mesh.tensor,
+               fmt::format("{} {} node{}", nodes, op, nodes > 1 ? "s" : ""));
   if (c.recompute != "none") fmt::print("{}", RecomputeLine(c.recompute, plans, kept));
   if (automatic)
     fmt::print("--recompute=auto is {} here: {:.1f} MB planned, {:.1f} MB for this rank\n", c.recompute,

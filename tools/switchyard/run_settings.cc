@@ -5,6 +5,7 @@
 #include "absl/flags/flag.h"
 #include "core/base/json.h"
 #include "core/base/logging.h"
+#include "core/parallel/mesh.h"
 #include "core/settings/listing.h"
 #include "core/settings/sources.h"
 #include "core/train/batch_division.h"
@@ -191,9 +192,10 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
         kept);
   }
   const BatchRequest wanted = {GivenNumber(given, "batch_size"), GivenNumber(given, "accumulation")};
+  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(processes.world, static_cast<int>(*given.Get<int64_t>("tp"))));
   SY_ASSIGN_OR_RETURN(const BatchDivision division,
-                      DivideGlobalBatch(global, processes.world, wanted, *of_run.Get<int64_t>("batch_size")));
-  const std::string how = fmt::format("{}, divided over {} ranks", saved.file, processes.world);
+                      DivideGlobalBatch(global, mesh.data, wanted, *of_run.Get<int64_t>("batch_size")));
+  const std::string how = fmt::format("{}, divided over {} ranks", saved.file, mesh.data);
   if (!wanted.batch_size) settings.Replace("batch_size", division.batch_size, Origin::kCheckpoint, how);
   if (!wanted.accumulation) settings.Replace("accumulation", division.accumulation, Origin::kCheckpoint, how);
   if (!given.IsGiven("global_batch_size"))

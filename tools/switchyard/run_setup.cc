@@ -104,6 +104,7 @@ WorldRequest WorldRequestOf(const TrainConfig& c) {
   request.deterministic = c.deterministic;
   request.freeze_limit_ms = c.freeze_limit_ms;
   request.init_timeout_ms = c.init_timeout_ms;
+  request.tensor = c.tp;
   request.interpose = c.interpose;
   return request;
 }
@@ -113,7 +114,7 @@ int MostClasses(const ResolvedModel& model) {
   return foreground ? kIgnoredClass : model.classes;
 }
 
-StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, int world) {
+StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, int ranks) {
   RunSetup setup;
   setup.settings = settings;
   ModelOptions options = OptionsOf(settings);
@@ -134,7 +135,8 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
   // Mixed precision without a word about the type is that in fp16.
   if (const auto amp = setup.settings.Get<std::string>("amp"); amp && *amp != "O0")
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
-  SY_ASSIGN_OR_RETURN(setup.automatic_batch, DecideBatch(setup.settings, info, world));
+  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks, static_cast<int>(*settings.Get<int64_t>("tp"))));
+  SY_ASSIGN_OR_RETURN(setup.automatic_batch, DecideBatch(setup.settings, info, mesh.data));
   if (setup.automatic_batch && setup.settings.Value("recompute") == kAutoRecompute)
     return InvalidArgument("--batch_size=auto and --recompute=auto both ask what fits; give one of them");
   setup.config = RunConfigOf(setup.settings, resolved);
@@ -210,7 +212,7 @@ StatusOr<RunSetup> SetUpRun(const Settings& given, const ProcessMap& processes) 
 Status ChooseBatch(RunSetup& setup, World& world) {
   if (!setup.automatic_batch) return OkStatus();
   TrainConfig& c = setup.config;
-  const int64_t per_update = int64_t{world.size()} * c.accumulation;
+  const int64_t per_update = int64_t{world.data_size()} * c.accumulation;
   const auto limit = static_cast<int>(std::clamp<int64_t>(setup.train->size() / per_update, 1, 1 << 16));
   SY_ASSIGN_OR_RETURN(c.batch_size, LargestBatch(c, setup.model, world, limit, setup.train->size()));
   c.global_batch_size = static_cast<int>(c.batch_size * per_update);
@@ -220,7 +222,7 @@ Status ChooseBatch(RunSetup& setup, World& world) {
 Status ChooseRecompute(RunSetup& setup, World& world) {
   TrainConfig& c = setup.config;
   if (c.recompute != kAutoRecompute) return OkStatus();
-  SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, setup.train->size(), world.size()));
+  SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, setup.train->size(), world.data_size()));
   SY_ASSIGN_OR_RETURN(const RecomputeChoice choice,
                       LeastRecomputeOfAll(c, setup.model, world, timetable.updates, DeviceBytesOf(world)));
   c.recompute = choice.setting;

@@ -52,13 +52,14 @@ std::string WarmupText(const std::string& warmup, const ScheduleOptions& schedul
 Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) {
   const TrainConfig& c = setup.config;
   const DeviceInfo& device = world.device->info();
-  const std::string line =
-      fmt::format("  rank {} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(), HostName(), getpid(),
-                  device.plugin, device.index, device.name,
-                  world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "",
-                  world.collective + (world.communicator != nullptr && world.communicator->goes_through_peer_memory()
-                                          ? " and device memory (peer/1)"
-                                          : ""));
+  const std::string line = fmt::format(
+      "  rank {}{} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(),
+      world.mesh.tensor > 1 ? fmt::format(" (data {}, tensor {})", world.data_rank(), world.tensor_rank()) : "",
+      HostName(), getpid(), device.plugin, device.index, device.name,
+      world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "",
+      world.collective + (world.communicator != nullptr && world.communicator->goes_through_peer_memory()
+                              ? " and device memory (peer/1)"
+                              : ""));
   std::vector<std::string> lines = {line};
   if (world.size() > 1) {
     SY_RETURN_IF_ERROR(world.rendezvous->Put(fmt::format("banner/{}", world.rank()), line));
@@ -75,9 +76,11 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
              setup.validation->size(), setup.train->class_names().size(), setup.train->Checksum());
   fmt::print("  model       {:.2f} M parameters, image {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6,
              fmt::join(InputShapeOf(setup.model), " x "));
-  const int64_t batch = int64_t{c.batch_size} * world.size() * c.accumulation;
-  fmt::print("  batch       {} images per update: {} per rank, {}{}\n", batch, c.batch_size,
-             Count(world.size(), "rank"), c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
+  const int64_t batch = int64_t{c.batch_size} * world.data_size() * c.accumulation;
+  fmt::print("  batch       {} images per update: {} per rank, {}{}{}\n", batch, c.batch_size,
+             Count(world.size(), "rank"),
+             world.mesh.tensor > 1 ? fmt::format(", {} of which share each model", world.mesh.tensor) : "",
+             c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
   fmt::print("  length      {}\n",
              c.steps ? Count(*c.steps, "update")
                      : fmt::format("{} of {}", Count(c.epochs, "epoch"), Count(trainer.updates_per_epoch(), "update")));
@@ -231,7 +234,7 @@ Status BenchCommand(const CommandLine& line) {
     std::vector<double> sorted = ms;
     std::sort(sorted.begin(), sorted.end());
     const double median = sorted[sorted.size() / 2];
-    const double rate = 1e3 * static_cast<double>(samples * world.size()) / median;
+    const double rate = 1e3 * static_cast<double>(samples * world.data_size()) / median;
     const PlanReport& report = trainer->report();
     if (world.rank() != 0) return OkStatus();
     if (absl::GetFlag(FLAGS_json)) {
