@@ -102,6 +102,12 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"leans_towards_zero", "op/layer_norm/odd/bf16", "units of the last place towards zero on average"},
         PlantedFault{"ignores_strides", "strides/softmax/odd", "input 0 with reversed axes: output 0 ("},
         PlantedFault{"fills_gaps", "strides/softmax/odd", "wrote between the elements of a strided tensor"},
+        PlantedFault{"takes_any_determinism", "refusal/unknown_determinism",
+                     "of determinism class 99: expected SY_UNSUPPORTED"},
+        PlantedFault{"refuses_unknown_tuning", "refusal/nearest_levels", "at tuning level 99"},
+        PlantedFault{"calls_the_broken_unsupported", "refusal/prepare/softmax", "rank 9: expected SY_INVALID"},
+        PlantedFault{"binds_anywhere", "refusal/bind",
+                     "bind of pointwise with place 0 at offset 64: expected status 2"},
         PlantedFault{"trains_wrongly", "train/mlp", "on the reference"}),
     NameOf);
 
@@ -144,6 +150,11 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"claims_what_is_not_convex", "region/fork", "is not convex"},
         PlantedFault{"claims_more_nodes_than_there_are", "region/mlp", "more claims than there are nodes"},
         PlantedFault{"skips_a_region", "region/mlp", "relative error"},
+        PlantedFault{"allocates_nothing", "refusal/places", "alloc of 0 bytes: expected status 2, found 0"},
+        PlantedFault{"copies_between_host_memory", "refusal/places", "a copy from host to host: expected status 2"},
+        PlantedFault{"fills_what_there_is", "refusal/places", "a fill of more bytes than the buffer has: expected"},
+        PlantedFault{"imports_any_kind", "refusal/unknown_memory_kind", "expected status 1, found 0"},
+        PlantedFault{"answers_every_name", "refusal/unknown_interfaces", "get_interface(\"device/3\"): expected NULL"},
         PlantedFault{"never_frees", "device/freeing", "out of memory"}),
     NameOf);
 
@@ -166,6 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
                       PlantedFault{"replays_twice", "capture/replay", "after 4 launches of 3 runs"},
                       PlantedFault{"calls_the_unknown_invalid", "strides/softmax/odd",
                                    "expected SY_UNSUPPORTED where it is not taken"},
+                      PlantedFault{"waits_in_captures", "capture/spoiled", "that is being captured: expected status 1"},
                       PlantedFault{"captures_in_captures", "capture/spoiled", "second begin on a stream"},
                       PlantedFault{"loses_spans", "profiler/spans", "10 launches left"},
                       PlantedFault{"turns_time_round", "profiler/spans", "before it starts"}),

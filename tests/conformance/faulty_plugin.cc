@@ -217,15 +217,19 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     if (error != nullptr) snprintf(error->message, sizeof error->message, "%s", words.c_str());
     return SY_UNSUPPORTED;
   }
-  std::vector<sy_tensor> straight_inputs(request->inputs, request->inputs + request->input_count);
+  std::vector<sy_tensor> straight_inputs;
   if (Fault("ignores_strides") && op == "softmax") {
+    straight_inputs.assign(request->inputs, request->inputs + request->input_count);
     Straighten(straight_inputs);
     changed.inputs = straight_inputs.data();
   }
+  if (Fault("takes_any_determinism")) changed.determinism = SY_DETERMINISM_ANY;
+  if (Fault("refuses_unknown_tuning") && changed.tuning > SY_TUNING_MEASURE) return SY_UNSUPPORTED;
   const bool takes_all = Fault("takes_unknown_ops");
   sy_status status = base_kernel->prepare(device, request, kernel, info, takes_all ? nullptr : error);
   info->header.next = chain;
   if (Fault("calls_the_unknown_invalid") && status == SY_UNSUPPORTED) status = SY_INVALID;
+  if (Fault("calls_the_broken_unsupported") && status == SY_INVALID) status = SY_UNSUPPORTED;
   if (takes_all && status == SY_UNSUPPORTED) status = PrepareAnything(device, kernel, info, error);
   if (Fault("takes_nonsense") && status == SY_INVALID && op == "reduce") {
     status = PrepareAnything(device, kernel, info, error);
@@ -259,6 +263,12 @@ sy_status Bind(sy_device* device, sy_kernel* handle, const sy_binding* binding, 
     std::this_thread::sleep_for(std::chrono::microseconds(200));
     const std::lock_guard lock(mutex);
     faulty->outputs[0] = output;
+    changed.outputs = faulty->outputs.data();
+  }
+  if (Fault("binds_anywhere")) {
+    for (sy_place& place : faulty->inputs) place.offset = 0;
+    for (sy_place& place : faulty->outputs) place.offset = 0;
+    changed.inputs = faulty->inputs.data();
     changed.outputs = faulty->outputs.data();
   }
   const sy_status status = base_kernel->bind(device, kernel->base, &changed, &faulty->base, &faulty->launch, error);
@@ -315,6 +325,7 @@ void Close(sy_device* device) {
 sy_status Alloc(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
                 sy_error* error) {
   if (Fault("ignores_extensions")) options = nullptr;
+  if (Fault("allocates_nothing") && bytes == 0) bytes = 1;
   const sy_status status = base_device->alloc(device, bytes, options, buffer, error);
   return status == SY_OUT_OF_MEMORY && Fault("misnames_out_of_memory") ? SY_INTERNAL : status;
 }
@@ -330,6 +341,10 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place to, sy_place from,
   if (closed && Fault("closes_every_device")) {
     if (error != nullptr) snprintf(error->message, sizeof error->message, "the device was closed");
     return SY_DEVICE_LOST;
+  }
+  if (Fault("copies_between_host_memory") && to.buffer == nullptr && from.buffer == nullptr) {
+    memmove(to.host, from.host, bytes);
+    return SY_OK;
   }
   if (Fault("copies_whole_words") && to.buffer != nullptr && from.buffer != nullptr) bytes &= ~uint64_t{3};
   if (Fault("aligns_host_addresses") && from.buffer == nullptr) {
@@ -375,10 +390,15 @@ sy_status FillBytes(sy_device* device, sy_stream* stream, sy_place to, uint8_t v
   if (Fault("ends_in_fill")) _exit(0);
   if (Fault("throws_in_fill")) throw std::runtime_error("out of \x1b[31mpaint");
   if (Fault("writes_into_the_results")) WriteIntoTheResults();
+  if (Fault("fills_what_there_is") && base_device->fill(device, stream, to, value, bytes, options, nullptr) != SY_OK)
+    return SY_OK;
   return base_device->fill(device, stream, to, value, bytes, options, error);
 }
 
+sy_stream* captured = nullptr;  // the last on which a capture was begun
+
 sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize_options* options, sy_error* error) {
+  if (Fault("waits_in_captures") && stream != nullptr && captured == stream) return SY_OK;
   static std::set<sy_stream*> told;  // streams whose error was told once
   if (Fault("forgets_errors") && told.count(stream)) return SY_OK;
   const sy_status status = base_device->synchronize(device, stream, options, error);
@@ -417,6 +437,7 @@ sy_status NativeAddress(sy_device* device, sy_buffer* buffer, void** address, sy
 
 sy_status Import(sy_device* device, void* address, const char* kind, uint64_t bytes, sy_buffer** buffer,
                  sy_error* error) {
+  if (Fault("imports_any_kind")) kind = "host";
   if (Fault("imports_a_copy")) return base_device->alloc(device, bytes, nullptr, buffer, error);
   return base_memory->import_memory(device, address, kind, bytes, buffer, error);
 }
@@ -427,6 +448,7 @@ sy_status LaunchGraph(sy_device* device, sy_graph* graph, sy_stream* stream, sy_
 }
 
 sy_status BeginCapture(sy_device* device, sy_stream* stream, const sy_capture_options* options, sy_error* error) {
+  captured = stream;
   static std::set<sy_stream*> capturing;
   if (!Fault("captures_in_captures")) return base_capture->begin(device, stream, options, error);
   return capturing.insert(stream).second ? base_capture->begin(device, stream, options, error) : SY_OK;
@@ -463,7 +485,8 @@ sy_status PrepareRegion(sy_device* device, const sy_region* region, uint64_t, sy
 const void* Interface(sy_instance* instance, const char* name) {
   const bool first = instance == first_instance;
   if (Fault("hides_interfaces_of_the_second") && !first && strcmp(name, "kernel/2") == 0) return nullptr;
-  if (strcmp(name, "device/2") == 0) return &device_interface;
+  if (strcmp(name, "device/2") == 0 || (Fault("answers_every_name") && strncmp(name, "device", 6) == 0))
+    return &device_interface;
   if (strcmp(name, "kernel/2") == 0) return &kernel_interface;
   if (strcmp(name, "memory_ext/2") == 0) return base_memory == nullptr ? nullptr : &memory_interface;
   if (strcmp(name, "capture/2") == 0) return base_capture == nullptr ? nullptr : &capture_interface;

@@ -11,6 +11,7 @@
 #include "tools/conform/memory_checks.h"
 #include "tools/conform/op_checks.h"
 #include "tools/conform/peer_checks.h"
+#include "tools/conform/refusal_checks.h"
 #include "tools/conform/region_checks.h"
 #include "tools/conform/rounding_checks.h"
 #include "tools/conform/semaphore_checks.h"
@@ -54,6 +55,7 @@ Status RunAll(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, const O
   if (!opened.ok() || options.limit < Level::kTrains) return OkStatus();
   CheckStructs(recorder, *plugin, *device);
   CheckArguments(recorder, *device);
+  CheckRefusals(recorder, *plugin, *device);
   CheckDevice(recorder, *plugin, *device, options.seed);
   CheckInstances(recorder, *plugin, options.device);
   CheckThreadsAtWork(recorder, *device, options.seed);
@@ -110,6 +112,7 @@ Status CheckBackend(Recorder& recorder, const std::shared_ptr<Plugin>& plugin, c
   const auto opened = recorder.FirstMiss({"load/"}, true);
   if (!opened.empty() || options.limit < Level::kTrains) return OkStatus();
   recorder.Run("device/sticky_error", [&] { return CheckInChild("sticky_error", *plugin, options); });
+  recorder.Run("refusal/places", [&] { return CheckInChild("bad_places", *plugin, options); });
   recorder.Run("semaphore/failed_stream", [&] { return CheckInChild("failed_signal", *plugin, options); });
   if (options.limit >= Level::kDistributed) {
     recorder.Run("distributed/two_processes", [&] { return CheckDeviceRanks(*plugin, options); });

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/conform/bound_pair.h"
+#include "tools/conform/given_struct.h"
 
 namespace switchyard::conform {
 namespace {
@@ -105,6 +106,10 @@ Status CheckSpoiled(Device& device) {
     const sy_status ended = api->end(device.handle(), stream.handle(), &graph, &error);
     if (ended == SY_OK && graph != nullptr) api->release(device.handle(), graph);
     if (nested && spoiled == SY_OK) return Internal("a second begin on a stream that is being captured succeeded");
+    if (!nested) {
+      SY_RETURN_IF_ERROR(ExpectStatus(spoiled, {SY_UNSUPPORTED}, "synchronize of a stream that is being captured"));
+      SY_RETURN_IF_ERROR(ExpectStatus(ended, {SY_UNSUPPORTED}, "end of a capture in which something was refused"));
+    }
     if (ended != SY_OK && graph != nullptr) return Internal("a capture that failed left a graph");
     // A device may count the refused call against the stream; a new one has to work.
     SY_ASSIGN_OR_RETURN(const Stream fresh, device.NewStream());

@@ -22,6 +22,7 @@
 #include "tools/conform/device_ranks.h"
 #include "tools/conform/file_store.h"
 #include "tools/conform/peer_checks.h"
+#include "tools/conform/refusal_checks.h"
 #include "tools/conform/semaphore_checks.h"
 
 extern char** environ;
@@ -180,6 +181,7 @@ int ChildMain(const std::string& path) {
   log.Close(Caught([&] {
     if (mode == "backend") return RunBackendChecks(*plugin, task, log);
     if (mode == "sticky_error") return RunStickyError(**plugin, task);
+    if (mode == "bad_places") return RunBadPlaces(**plugin, task);
     if (mode == "failed_signal") return RunFailedSignal(**plugin, task);
     if (mode == "peer") return RunPeerProcess(**plugin, task);
     if (mode == "device") return RunDeviceRank(**plugin, task);

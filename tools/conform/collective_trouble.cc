@@ -36,8 +36,8 @@ Status Step(Link& link, uint64_t count) {
 
 // ---- structs and arguments
 
-Status ExpectRefused(const Status& status, const char* what) {
-  if (status.code() == absl::StatusCode::kInvalidArgument || status.code() == absl::StatusCode::kUnimplemented) {
+Status ExpectInvalid(const Status& status, const char* what) {
+  if (status.code() == absl::StatusCode::kInvalidArgument) {
     return Message(status).empty() ? Internal("{}: refused without a message", what) : OkStatus();
   }
   return Internal("{}: expected SY_INVALID, found {}", what, status.ok() ? "success" : status.ToString());
@@ -141,14 +141,14 @@ Status CheckArguments(Rank& rank) {
     SY_ASSIGN_OR_RETURN(const auto link, rank.Begin(name, kShortLimitMs, place, size));
     return rank.Await(*link);
   };
-  SY_RETURN_IF_ERROR(ExpectRefused(join("no-such-rank", rank.size(), rank.size()), "init of rank size"));
-  SY_RETURN_IF_ERROR(ExpectRefused(join("no-ranks", 0, 0), "init of 0 ranks"));
+  SY_RETURN_IF_ERROR(ExpectInvalid(join("no-such-rank", rank.size(), rank.size()), "init of rank size"));
+  SY_RETURN_IF_ERROR(ExpectInvalid(join("no-ranks", 0, 0), "init of 0 ranks"));
   SY_ASSIGN_OR_RETURN(const auto link, rank.Join("arguments"));
   SY_ASSIGN_OR_RETURN(const Area area, rank.Empty(kRoom));
   SY_ASSIGN_OR_RETURN(const Area result, rank.Empty(kRoom));
   const auto handle = link->handle();
   const auto refused = [&](const char* what, const Link::Function& function) {
-    return ExpectRefused(link->Do("nonsense", "call", function), what);
+    return ExpectInvalid(link->Do("nonsense", "call", function), what);
   };
   const auto unsupported = [&](const char* what, const Link::Function& function) {
     return ExpectUnsupported(link->Do("nonsense", "call", function), what);

@@ -10,6 +10,7 @@
 #include "tools/conform/backend_checks.h"
 #include "tools/conform/collective_checks.h"
 #include "tools/conform/device_checks.h"
+#include "tools/conform/interposer_checks.h"
 #include "tools/conform/op_cases.h"
 #include "tools/conform/recorder.h"
 
@@ -26,7 +27,8 @@ struct Demand {
 const std::vector<Demand> kBackendDemands = {
     {Level::kLoads, {}, {"load/"}},
     {Level::kTrains,
-     {"device/", "struct/", "argument/", "instance/", "threads/", "memory/", "op/", "strides/", "gradient/"},
+     {"device/", "struct/", "argument/", "refusal/", "instance/", "threads/", "memory/", "op/", "strides/",
+      "gradient/"},
      {"train/mlp"}},
     {Level::kAsync, {"async/", "capture/", "profiler/", "region/", "semaphore/"}, {"async/"}},
     {Level::kDistributed, {"peer/"}, {"distributed/"}},
@@ -36,6 +38,9 @@ const std::vector<Demand> kCollectiveDemands = {
     {Level::kLoads, {}, {"load/"}},
     {Level::kDistributed, {"collective/"}, {"collective/send_recv_batch/"}},
     {Level::kFast, {}, {"collective/all_reduce/", "collective/owned_memory/"}},
+};
+const std::vector<Demand> kInterposerDemands = {
+    {Level::kLoads, {"interposer/"}, {"load/"}},
 };
 
 // A device without streams was asked for nothing that needs them.
@@ -113,23 +118,32 @@ StatusOr<Report> RunConformance(const Options& options) {
     auto collective = Registry::Get().Find(PluginKind::kCollective, options.plugin);
     if (collective.ok()) plugin = std::move(collective);
   }
+  if (!plugin.ok()) {
+    auto interposer = Registry::Get().Find(PluginKind::kInterposer, options.plugin);
+    if (interposer.ok()) plugin = std::move(interposer);
+  }
   Report report;
   report.plugin = report.path = options.plugin;
   report.device = options.device;
   report.seed = options.seed;
   recorder.Add("load/plugin", plugin.status());
-  bool collective = false;
+  bool collective = false, interposer = false;
   if (plugin.ok()) {
     report.plugin = (*plugin)->name();
     report.path = (*plugin)->path();
     report.version = (*plugin)->version();
-    collective = (*plugin)->Interface<void>("device/2") == nullptr;
-    report.kind = KindName(collective ? PluginKind::kCollective : PluginKind::kBackend);
+    collective = (*plugin)->Interface<void>("collective/2") != nullptr;
+    interposer = !collective && (*plugin)->Interface<void>("interpose/2") != nullptr;
+    report.kind = KindName(collective   ? PluginKind::kCollective
+                           : interposer ? PluginKind::kInterposer
+                                        : PluginKind::kBackend);
     if (!collective && !options.device_plugin.empty()) {
-      return InvalidArgument("--device={}: {} is a backend, so a number is expected", options.device_plugin,
+      return InvalidArgument("--device={}: {} is no collective, so a number is expected", options.device_plugin,
                              report.plugin);
     }
-    if (!collective) {
+    if (interposer) {
+      SY_RETURN_IF_ERROR(CheckInterposer(recorder, **plugin));
+    } else if (!collective) {
       SY_RETURN_IF_ERROR(CheckBackend(recorder, *plugin, options));
     } else if (options.limit >= Level::kDistributed) {
       SY_RETURN_IF_ERROR(CheckCollective(recorder, **plugin, options));
@@ -137,7 +151,7 @@ StatusOr<Report> RunConformance(const Options& options) {
   }
   report.graded = options.only.empty();
   if (report.graded) {
-    Grade(recorder, collective ? kCollectiveDemands : kBackendDemands, report);
+    Grade(recorder, collective ? kCollectiveDemands : interposer ? kInterposerDemands : kBackendDemands, report);
   } else {
     report.lacks = "not graded: only some checks ran";
   }

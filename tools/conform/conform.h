@@ -45,7 +45,7 @@ struct Options {
 };
 
 struct Report {
-  std::string plugin, kind, path, version;  // kind "backend" or "collective"
+  std::string plugin, kind, path, version;  // kind "backend", "collective" or "interposer"
   int device = 0;
   uint64_t seed = 0;
   std::vector<Check> checks;

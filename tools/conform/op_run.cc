@@ -61,11 +61,11 @@ StatusOr<Kernel> PrepareOp(Device& device, const Problem& problem, const Prepare
   request.attributes = problem.attributes.empty() ? nullptr : problem.attributes.data();
   request.input_count = static_cast<uint32_t>(problem.inputs.size());
   request.output_count = static_cast<uint32_t>(problem.outputs.size());
-  request.inputs = problem.inputs.data();
-  request.outputs = problem.outputs.data();
+  request.inputs = mode.without_inputs ? nullptr : problem.inputs.data();
+  request.outputs = mode.without_outputs ? nullptr : problem.outputs.data();
   request.workspace_limit = mode.workspace_limit;
   request.determinism = mode.determinism;
-  request.tuning = SY_TUNING_HEURISTIC;
+  request.tuning = mode.tuning;
   request.paired_forward = mode.paired_forward;
   request.forward = mode.forward == nullptr ? nullptr : mode.forward->handle();
   request.accumulate = mode.accumulate.empty() ? nullptr : mode.accumulate.data();

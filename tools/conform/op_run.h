@@ -30,7 +30,9 @@ struct PrepareMode {
   std::vector<uint8_t> accumulate;  // per output; empty: none
   uint32_t determinism = SY_DETERMINISM_ANY;
   uint64_t workspace_limit = kWorkspaceLimit;
-  std::optional<uint32_t> attribute_bytes;  // to tell of fewer than the problem has
+  uint32_t tuning = SY_TUNING_HEURISTIC;
+  bool without_inputs = false, without_outputs = false;  // counts, but no arrays
+  std::optional<uint32_t> attribute_bytes;               // to tell of fewer than the problem has
   uint32_t op_version = 1;
 };
 StatusOr<Kernel> PrepareOp(Device& device, const Problem& problem, const PrepareMode& mode = {});

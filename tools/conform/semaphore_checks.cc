@@ -35,9 +35,9 @@ class Timeline {
   // Lets go of whoever a check that failed has left waiting.
   ~Timeline() {
     if (handle_ == nullptr) return;
-    (void)api_.signal(device_.handle(), handle_, kHighest, nullptr);
+    (void)api_->signal(device_.handle(), handle_, kHighest, nullptr);
     (void)device_.api()->synchronize(device_.handle(), nullptr, nullptr, nullptr);
-    api_.destroy(device_.handle(), handle_);
+    api_->destroy(device_.handle(), handle_);
   }
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
@@ -46,15 +46,15 @@ class Timeline {
   Status Signal(uint64_t value, Wanted wanted = {SY_OK}) {
     return Expect(wanted, fmt::format("signal to {}", value), [&](sy_error* error) { return Raise(value, error); });
   }
-  sy_status Raise(uint64_t value, sy_error* error) { return api_.signal(device_.handle(), handle_, value, error); }
+  sy_status Raise(uint64_t value, sy_error* error) { return api_->signal(device_.handle(), handle_, value, error); }
   Status Wait(uint64_t value, uint64_t timeout_ms = kPatienceMs, Wanted wanted = {SY_OK}) {
     return Expect(wanted, fmt::format("wait for {}", value),
-                  [&](sy_error* error) { return api_.wait(device_.handle(), handle_, value, timeout_ms, error); });
+                  [&](sy_error* error) { return api_->wait(device_.handle(), handle_, value, timeout_ms, error); });
   }
   StatusOr<uint64_t> Count() {
     uint64_t count = kHighest;
     SY_RETURN_IF_ERROR(Expect({SY_OK}, "query",
-                              [&](sy_error* error) { return api_.query(device_.handle(), handle_, &count, error); }));
+                              [&](sy_error* error) { return api_->query(device_.handle(), handle_, &count, error); }));
     return count;
   }
   Status ExpectCount(uint64_t expected, const char* when) {
@@ -63,18 +63,18 @@ class Timeline {
   }
   Status SignalOn(const Stream& stream, uint64_t value, Wanted wanted = {SY_OK}) {
     return Expect(wanted, fmt::format("stream_signal to {}", value), [&](sy_error* error) {
-      return api_.stream_signal(device_.handle(), stream.handle(), handle_, value, error);
+      return api_->stream_signal(device_.handle(), stream.handle(), handle_, value, error);
     });
   }
   Status HoldUp(const Stream& stream, uint64_t value) {
     return Expect({SY_OK}, fmt::format("stream_wait for {}", value), [&](sy_error* error) {
-      return api_.stream_wait(device_.handle(), stream.handle(), handle_, value, error);
+      return api_->stream_wait(device_.handle(), stream.handle(), handle_, value, error);
     });
   }
   sy_semaphore* handle() const { return handle_; }
 
  private:
-  Timeline(Device& device, const sy_semaphore_v1& api) : device_(device), api_(api) {}
+  Timeline(Device& device, const sy_semaphore_v1& api) : device_(device), api_(&api) {}
   template <typename Call>
   static Status Expect(Wanted wanted, const std::string& what, Call call) {
     WatchedError error;
@@ -84,7 +84,7 @@ class Timeline {
   }
 
   Device& device_;
-  const sy_semaphore_v1& api_;
+  const sy_semaphore_v1* const api_;
   sy_semaphore* handle_ = nullptr;
 };
 
