@@ -313,7 +313,8 @@ struct CheckpointWriter::Job {
 
   Status Run(const std::string& run_folder, const SaveOptions& options) {
     // Of this thread alone, on Linux: where steps are computed on host cores, they go first.
-    (void)setpriority(PRIO_PROCESS, 0, 10);
+    constexpr int kBehind = 10, kLast = 19;
+    (void)setpriority(PRIO_PROCESS, 0, std::min(kLast, getpriority(PRIO_PROCESS, 0) + kBehind));
     auto contents = std::exchange(make, nullptr)();
     SY_RETURN_IF_ERROR(contents.status());
     return SaveCheckpoint(run_folder, *contents, options).status();
@@ -346,6 +347,9 @@ Status CheckpointWriter::Save(MakeContents make, const SaveOptions& options) {
         job->status = job->Run(run_folder, options);
       } catch (const std::bad_alloc&) {
         job->status = out_of_memory(run_folder);
+      } catch (const std::exception& error) {
+        job->status =
+            Internal("saving a checkpoint in {}: {}; what was saved before is whole", run_folder, error.what());
       }
     });
     job_ = std::move(job);

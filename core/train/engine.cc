@@ -88,7 +88,6 @@ Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sampl
   };
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i] == nullptr) continue;  // as what only the loss reads, where nothing is trained
-    if (tensors_[i] == nullptr) continue;  // no plan reads it
     const auto* const first = static_cast<const std::byte*>(tensors[i]);
     SY_RETURN_IF_ERROR(copy(tensors_[i], first + static_cast<uint64_t>(skip) * tensors_[i]->bytes));
   }

@@ -72,6 +72,8 @@ Status GradientWatch::Refuse(const Unread& update, float norm, bool followed) {
     SY_ASSIGN_OR_RETURN(const float scale, engine_.ReadIn(Engine::Scalar::kLossScale, update.slot));
     if (scale != 1) scaled = fmt::format(" The loss is scaled by {:g}: try --loss_scale=dynamic.", scale);
   }
+  if (fp16_wire_)
+    scaled += " They travel in fp16, which ends at 65504: --allreduce_dtype=bf16 or fp32 holds larger ones.";
   return FailedPrecondition(
       "the norm of the gradients is {} at update {} (epoch {}, loss {:.4g}, lr {:.3g}){}; {}.{} Lower --lr, raise "
       "--warmup, set --clip, find the first bad value with --debug=nan, or leave such updates out with "

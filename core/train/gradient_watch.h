@@ -15,9 +15,12 @@ namespace switchyard {
 
 class GradientWatch {
  public:
-  // skipped: before, by the run that goes on.
-  GradientWatch(Engine& engine, bool skip, const SkippedUpdates& skipped)
-      : engine_(engine), skip_(skip), skipped_(skipped) {}
+  // skipped: before, by the run that goes on. config.on_nonfinite says whether such updates are left out.
+  GradientWatch(Engine& engine, const TrainConfig& config, const SkippedUpdates& skipped)
+      : engine_(engine),
+        skip_(config.on_nonfinite == "skip"),
+        fp16_wire_(config.allreduce_dtype == "fp16" && engine.world().data_size() > 1),
+        skipped_(skipped) {}
 
   // An update was begun in the engine's current slot. update: counted from 1; epoch: from 1.
   void Begun(int64_t update, int64_t epoch) { unread_ = {engine_.slot(), update, epoch}; }
@@ -36,7 +39,7 @@ class GradientWatch {
   StatusOr<std::string> FirstNonFinite(bool followed);  // the tensor, in words
 
   Engine& engine_;
-  const bool skip_;
+  const bool skip_, fp16_wire_;
   std::optional<Unread> unread_;
   SkippedUpdates skipped_;
 };

@@ -16,16 +16,6 @@ Status UploadParameter(const Engine& engine, const std::string& name, const std:
   return UploadWhole(engine, name, values.data());
 }
 
-// The first line in which two lists differ, in words.
-std::string FirstDifference(const std::string& list, const std::string& of_rank_0) {
-  size_t line = 0;
-  const auto at = [&line](const std::string& text) {
-    return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "none";
-  };
-  while (line < list.size() && line < of_rank_0.size() && at(list) == at(of_rank_0)) line = list.find('\n', line) + 1;
-  return fmt::format("\"{}\" there, \"{}\" on rank 0", at(list), at(of_rank_0));
-}
-
 // Broadcasts that go from device to device, in one group. Weight i, and its average, lies on rank i mod the number of
 // ranks.
 using DeviceBroadcasts = std::vector<std::shared_ptr<Communicator::DeviceCall>>;  // none: they go through the host
@@ -97,16 +87,10 @@ Status VerifyParameters(const Engine& engine) {
   for (const auto& [name, entry] : engine.layout().entries()) {
     if (entry.is_weight()) list += fmt::format("{} {}\n", name, ToString({entry.type.dtype, entry.whole_shape()}));
   }
-  std::string theirs = list;
-  SY_RETURN_IF_ERROR(world.BroadcastText(theirs, 0));
-  int32_t first = theirs == list ? world.size() : world.rank();
-  SY_RETURN_IF_ERROR(world.communicator->AllReduce("parameters/compare", &first, &first, 1, SY_I32, SY_MIN));
-  if (first == world.size()) return OkStatus();
-  std::string difference = world.rank() == first ? FirstDifference(list, theirs) : "";
-  SY_RETURN_IF_ERROR(world.BroadcastText(difference, first));
-  return FailedPrecondition(
-      "rank {} has other parameters than rank 0; the first difference: {}; start all ranks with the same model", first,
-      difference);
+  SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(list));
+  if (difference.empty()) return OkStatus();
+  return FailedPrecondition("the parameters are not the same on all ranks: {}; start all ranks with the same model",
+                            difference);
 }
 
 Status InitializeParameters(Engine& engine, uint64_t seed) {

@@ -45,7 +45,7 @@ StatusOr<When> ParseWhen(const std::string& flag, const std::string& word) {
 // In updates, at least one.
 int64_t UpdatesOf(const When& when, int64_t updates, int64_t updates_per_epoch) {
   const int64_t unit = when.unit == When::kUpdates ? 1 : when.unit == When::kEpochs ? updates_per_epoch : updates;
-  return std::max<int64_t>(1, std::llround(when.number * static_cast<double>(unit)));
+  return std::llround(std::clamp(when.number * static_cast<double>(unit), 1.0, kMostUpdates));
 }
 
 // Where the rate falls: ascending, all in the unit of the first.

@@ -79,7 +79,7 @@ Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& valid
   }
   SY_ASSIGN_OR_RETURN(training.timetable, Timetable::Of(config, size, world.data_size(), at));
   at.course = training.timetable.course;
-  training.gradients = std::make_unique<GradientWatch>(engine, config.on_nonfinite == "skip", at.skipped);
+  training.gradients = std::make_unique<GradientWatch>(engine, config, at.skipped);
   return OkStatus();
 }
 
@@ -110,11 +110,24 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
                   least->fits ? ", which would fit" : ", which is still too much"));
 }
 
+// What a run is must be the same on all ranks; what devices decide for themselves (a bare --amp, an open loss scale) is
+// decided by now. Collective.
+static Status VerifySettings(const TrainConfig& config, World& world) {
+  std::string lines = fmt::format("--tp={}\n", config.tp);
+  const auto settings = ToJson(config, {SettingKind::kProperty});
+  for (const auto& [name, value] : settings.items()) lines += fmt::format("--{}={}\n", name, value.dump());
+  SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
+  if (difference.empty()) return OkStatus();
+  return InvalidArgument("the settings are not the same on all ranks: {}; start all ranks with the same settings",
+                         difference);
+}
+
 StatusOr<std::unique_ptr<Trainer>> Trainer::Make(const TrainConfig& config, const TrainableModel& model, World& world) {
   TrainConfig resolved = config;
   ResolveMixedPrecision(world.device->info().static_loss_scale, &resolved);
   SY_RETURN_IF_ERROR(CheckTrainConfig(resolved));
   if (config.batch_size < 1) return InvalidArgument("--batch_size: expected at least 1, found {}", config.batch_size);
+  SY_RETURN_IF_ERROR(VerifySettings(resolved, world));
   return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(resolved, model, world)));
 }
 

@@ -75,6 +75,16 @@ StatusOr<std::shared_ptr<Plugin>> ChooseCollective(World& world, const WorldRequ
   return plugin;
 }
 
+// The first line in which two lists differ, in words.
+std::string LinesThatDiffer(const std::string& list, const std::string& of_rank_0) {
+  size_t line = 0;
+  const auto at = [&line](const std::string& text) {
+    return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "none";
+  };
+  while (line < list.size() && line < of_rank_0.size() && at(list) == at(of_rank_0)) line = list.find('\n', line) + 1;
+  return fmt::format("\"{}\", rank 0 has \"{}\"", at(list), at(of_rank_0));
+}
+
 }  // namespace
 
 World::~World() = default;
@@ -160,6 +170,18 @@ StatusOr<double> World::Mean(const char* name, double value) {
   if (!communicator) return value;
   SY_RETURN_IF_ERROR(communicator->AllReduce(name, &value, &value, 1, SY_F64, SY_SUM));
   return value / size();
+}
+
+StatusOr<std::string> World::FirstDifference(const std::string& lines) {
+  if (size() == 1) return std::string();
+  std::string theirs = lines;
+  SY_RETURN_IF_ERROR(BroadcastText(theirs, 0));
+  int32_t first = theirs == lines ? size() : rank();
+  SY_RETURN_IF_ERROR(communicator->AllReduce("first_difference", &first, &first, 1, SY_I32, SY_MIN));
+  if (first == size()) return std::string();
+  std::string difference = rank() == first ? LinesThatDiffer(lines, theirs) : "";
+  SY_RETURN_IF_ERROR(BroadcastText(difference, first));
+  return fmt::format("rank {} has {}", first, difference);
 }
 
 Status World::BroadcastText(std::string& text, int root) {

@@ -67,6 +67,9 @@ struct World {
 
   // Of every rank's value, the same on all. Collective.
   StatusOr<double> Mean(const char* name, double value);
+  // Lines of names and values, as every rank has them. "": all ranks have those of rank 0; else the same words on all:
+  // the first rank that differs and the first line in which it does. Collective.
+  StatusOr<std::string> FirstDifference(const std::string& lines);
   // `text` becomes that of rank `root`. Collective, among two ranks or more.
   Status BroadcastText(std::string& text, int root);
 

@@ -253,27 +253,49 @@ TEST(DataParallelTraining, ManyRanksTrainOnTheSameDataAsOneRank) {
   EXPECT_NEAR(result->train_loss, expected->train_loss, 1e-4);
 }
 
-TEST(DataParallelTraining, AllRanksStartFromTheParametersOfRankZero) {
+TEST(DataParallelTraining, AllRanksStartFromTheParametersOfOne) {
   TrainConfig config = SmallConfig();
   const auto lone = LoneWorld();
-  const auto of_rank_zero = MakeRun(config, *lone);
-  ASSERT_TRUE(of_rank_zero.ok()) << Message(of_rank_zero.status());
-  config.seed += static_cast<uint64_t>(SharedWorld().rank());
+  const auto of_one = MakeRun(config, *lone);
+  ASSERT_TRUE(of_one.ok()) << Message(of_one.status());
   const auto run = MakeRun(config, SharedWorld());
   ASSERT_TRUE(run.ok()) << Message(run.status());
-  ExpectEqual(*run->trainer->Parameters(), *of_rank_zero->trainer->Parameters());
+  ExpectEqual(*run->trainer->Parameters(), *of_one->trainer->Parameters());
 }
 
 TEST(DataParallelTraining, OtherParametersOnOneRankAreRefusedByName) {
   const int world = SharedWorld().size();
   if (world == 1) GTEST_SKIP() << "needs two ranks";
-  TrainConfig config = SmallConfig();
-  if (SharedWorld().rank() == world - 1) config.own["width"] = 64;
-  const auto run = MakeRun(config, SharedWorld());
-  ASSERT_FALSE(run.ok());
-  EXPECT_THAT(Message(run.status()),
-              AllOf(HasSubstr(fmt::format("rank {} has other parameters than rank 0", world - 1)),
-                    HasSubstr("blocks.0.attn.proj.bias f32(64)"), HasSubstr("blocks.0.attn.proj.bias f32(32)")));
+  const auto lone = LoneWorld();
+  TrainConfig wide = SmallConfig();
+  wide.own["width"] = 64;
+  const auto run = MakeRun(SmallConfig(), *lone), other = MakeRun(wide, *lone);
+  ASSERT_TRUE(run.ok() && other.ok());
+  const RunSetup& setup = run->setup;
+  const TrainableModel& model = SharedWorld().rank() == world - 1 ? other->setup.model : setup.model;
+  const auto trainer = Trainer::Create(setup.config, model, *setup.train, *setup.validation, SharedWorld());
+  ASSERT_FALSE(trainer.ok());
+  EXPECT_THAT(Message(trainer.status()),
+              AllOf(HasSubstr("the parameters are not the same on all ranks"),
+                    HasSubstr(fmt::format("rank {} has \"blocks.0.attn.proj.bias f32(64)\"", world - 1)),
+                    HasSubstr("rank 0 has \"blocks.0.attn.proj.bias f32(32)\"")));
+  EXPECT_TRUE(MakeRun(SmallConfig(), SharedWorld()).ok()) << "the world is still whole";
+}
+
+TEST(DataParallelTraining, OtherSettingsOnOneRankAreRefusedByName) {
+  const int world = SharedWorld().size();
+  if (world == 1) GTEST_SKIP() << "needs two ranks";
+  const auto refusal = [&](const std::function<void(TrainConfig&)>& change) {
+    TrainConfig config = SmallConfig();
+    if (SharedWorld().rank() == world - 1) change(config);
+    const auto run = MakeRun(config, SharedWorld());
+    return run.ok() ? std::string("all of them train") : Message(run.status());
+  };
+  EXPECT_THAT(
+      refusal([](TrainConfig& c) { c.lr = 0.5f; }),
+      AllOf(HasSubstr(fmt::format("rank {} has \"--lr=0.5\"", world - 1)), HasSubstr("rank 0 has \"--lr=0.05\"")));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.seed = 7; }), HasSubstr("\"--seed=7\""));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.own["width"] = 64; }), HasSubstr("\"--width=64\""));
   EXPECT_TRUE(MakeRun(SmallConfig(), SharedWorld()).ok()) << "the world is still whole";
 }
 

@@ -436,6 +436,13 @@ TEST_F(CheckpointTest, TheWriterTellsTheErrorOnTheNextCall) {
   EXPECT_EQ(WhichExample(In("run")), 10);
 }
 
+TEST_F(CheckpointTest, WhatMakesTheContentsMayThrow) {
+  CheckpointWriter writer(In("run"));
+  const auto make = []() -> StatusOr<CheckpointContents> { throw std::out_of_range("no such tensor"); };
+  ASSERT_TRUE(writer.Save(make, {}).ok());
+  EXPECT_THAT(Message(writer.Finish()), HasSubstr("no such tensor; what was saved before is whole"));
+}
+
 TEST_F(CheckpointTest, RefusesARecordThatIsNoObject) {
   ExampleCheckpoint example(10);
   example.contents.record = {1, 2};

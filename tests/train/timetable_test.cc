@@ -66,6 +66,8 @@ TEST(TimetableTest, FallsToldInEpochsAreAtTheirUpdates) {
   EXPECT_EQ(steps, milestones);
   EXPECT_EQ(steps[199], 1);
   EXPECT_FLOAT_EQ(steps[200], 0.1f);
+  const std::vector<float> never = rates("step", {}, "900000000000000e");  // more updates than can be counted
+  EXPECT_EQ(never.back(), 1);
 }
 
 TEST(TimetableTest, AWarmUpThatIsOverStaysOver) {

@@ -39,6 +39,14 @@ static floatW adaptive_direction(floatW w, floatW d, floatW* m1, floatW* v2, flo
 #endif
 }
 
+// x, and 0 from lane `count` on.
+static floatW first_lanes(floatW x, uint count) {
+  float lanes[WIDTH];
+  VSTORE(x, lanes);
+  for (uint lane = count; lane < WIDTH; ++lane) lanes[lane] = 0.0f;
+  return VLOAD(lanes);
+}
+
 // sums[2·place …] = Σ p², Σ of the squares of LAMB's direction or of LARS' gradient, over the chunk.
 GROUP_KERNEL void norms(UPDATE_ARGUMENTS) {
   GROUP_SCRATCH
@@ -52,6 +60,7 @@ GROUP_KERNEL void norms(UPDATE_ARGUMENTS) {
 #if KIND == LAMB
     floatW m1 = LOAD(f32, FROM(float, m), i, n, 0.0f), v2 = LOAD(f32, FROM(float, v), i, n, 0.0f);
     d = DIRECTION(w, d, m1, v2);
+    if (i + WIDTH > n) d = first_lanes(d, n - i);  // without eps it is 0/0 beyond the tensor
 #endif
     weight += w * w;
     other += d * d;

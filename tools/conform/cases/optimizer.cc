@@ -65,6 +65,9 @@ void AddOptimizer(Table& table) {
   add("large_lamb", a, 2, large, true, false, 30);
   add("first_lamb", a, 2, {{5}, {2, 3}}, true, true);
   add("skipped_lamb", a, 2, shapes, false, false);
+  a.eps = 0;
+  add("lamb_without_eps", a, 2, shapes, true, false);
+  a.eps = 1e-8f;
   a.half_copies = 1;
   add("lamb_half_copies", a, 2, shapes, true, false);
   a.half_copies = a.adam_w_mode = a.grad_averaging = 0;
