@@ -591,6 +591,64 @@ TEST_F(PromiseTest, WhatAGraphNamesOutlivesIt) {
   End();
 }
 
+// What a capture drew in is being captured like the stream on which it was begun, and no longer.
+TEST_F(PromiseTest, StreamsThatACaptureDrewInAreCaptured) {
+  fake_.device.query = [](sy_instance*, int32_t, sy_device_info* info, sy_error*) {
+    info->flags = SY_DEVICE_ASYNC | SY_DEVICE_CAPTURES_STREAMS;
+    return sy_status{SY_OK};
+  };
+  fake_.kernel.prepare = [](sy_device*, const sy_prepare_request* request, sy_kernel** made, sy_kernel_info* info,
+                            sy_error*) {
+    info->capturable = std::strcmp(request->op, "recorded") == 0;
+    return NewHandle(made);
+  };
+  Wrap();
+  sy_kernel* const kernel = Prepare("recorded");
+  sy_bound* const bound = Bind(kernel);
+  const sy_launch launch = launch_;
+  sy_kernel* const other = Prepare("not recorded");
+  sy_bound* const other_bound = Bind(other);
+  sy_stream *branch = nullptr, *outside = nullptr;
+  sy_event *fork = nullptr, *join = nullptr;
+  for (sy_stream** stream : {&branch, &outside})
+    ASSERT_EQ(api_->stream_create(device_, nullptr, stream, &error_), SY_OK);
+  for (sy_event** event : {&fork, &join}) ASSERT_EQ(api_->event_create(device_, nullptr, event, &error_), SY_OK);
+
+  ASSERT_EQ(capture_->begin(device_, stream_, nullptr, &error_), SY_OK);
+  ASSERT_EQ(api_->event_record(device_, fork, stream_, &error_), SY_OK) << error_.message;
+  EXPECT_EQ(launch_(other_bound, branch, &error_), SY_OK) << "not drawn in yet";
+  ASSERT_EQ(api_->stream_wait(device_, branch, fork, &error_), SY_OK) << error_.message;
+  ASSERT_EQ(launch(bound, branch, &error_), SY_OK) << error_.message;
+  ExpectRefused(launch_(other_bound, branch, &error_), {"is not capturable", "between begin and end"});
+  ExpectRefused(api_->synchronize(device_, branch, nullptr, &error_), {"is being captured"});
+  ExpectRefused(capture_->begin(device_, branch, nullptr, &error_), {"is being captured already"});
+  sy_graph* graph = nullptr;
+  ExpectRefused(capture_->end(device_, branch, &graph, &error_), {"was drawn into a capture"});
+  api_->stream_destroy(device_, branch);
+  ExpectPending({"stream_destroy", "is being captured"});
+  kernels_->unbind(device_, bound);
+  ExpectPending({"unbind", "is named by what stream", "captures"});
+  EXPECT_EQ(launch_(other_bound, outside, &error_), SY_OK) << "a stream that waits for nothing of it";
+  EXPECT_EQ(api_->synchronize(device_, outside, nullptr, &error_), SY_OK) << error_.message;
+  ASSERT_EQ(api_->event_record(device_, join, branch, &error_), SY_OK);
+  ASSERT_EQ(api_->stream_wait(device_, stream_, join, &error_), SY_OK);
+  ASSERT_EQ(capture_->end(device_, stream_, &graph, &error_), SY_OK) << error_.message;
+
+  kernels_->unbind(device_, bound);
+  ExpectPending({"unbind", "is named by graph"});
+  EXPECT_EQ(launch_(other_bound, branch, &error_), SY_OK) << "after the end it runs work as before";
+  EXPECT_EQ(api_->stream_wait(device_, outside, fork, &error_), SY_OK);
+  EXPECT_EQ(api_->synchronize(device_, outside, nullptr, &error_), SY_OK) << "which draws nobody in any more";
+  EXPECT_EQ(api_->synchronize(device_, nullptr, nullptr, &error_), SY_OK) << error_.message;
+  capture_->release(device_, graph);
+  for (sy_event* event : {fork, join}) api_->event_destroy(device_, event);
+  for (sy_bound* const one : {bound, other_bound}) kernels_->unbind(device_, one);
+  for (sy_kernel* const one : {kernel, other}) kernels_->release(device_, one);
+  for (sy_stream* stream : {branch, outside}) api_->stream_destroy(device_, stream);
+  EXPECT_EQ(Pending(), "");
+  End();
+}
+
 TEST_F(PromiseTest, GraphsAndSemaphoresEndBeforeTheirDevice) {
   Wrap();
   sy_graph* graph = nullptr;

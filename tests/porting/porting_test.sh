@@ -71,14 +71,20 @@ block() {  # language, which: the n-th fenced block of that language
 }
 block c 1 | diff -u - abacus/backend.c || fail "the guide prints another source than the scaffold writes"
 block json 1 | diff -u - abacus/manifest.json || fail "the guide prints another manifest than the scaffold writes"
-for step in 1 2; do
-  block diff $step > step.diff
-  [ -s step.diff ] || fail "the guide has no patch $step"
-  (cd abacus && patch -p0 < ../step.diff)
-  build_plugin abacus
-  conformed=$("$switchyard" conform abacus/build/plugins/switchyard_backend_abacus.so) || { echo "$conformed"; fail "patch $step does not conform"; }
-  if [ $step = 1 ]; then expect "level Distributed (Async as a synchronous device, without streams; 1 of " "$(tail -1 <<< "$conformed")"
-  else expect "level Distributed (1 of " "$(tail -1 <<< "$conformed")"
-  fi
+for language in c c++; do
+  rm -rf abacus
+  "$work/sdk/bin/switchyard_new_backend" abacus --language=$language > /dev/null
+  for step in 1 2; do
+    patch=$((2 * step - 1)) # those of C and of C++ take turns
+    if [ $language = c++ ]; then patch=$((2 * step)); fi
+    block diff $patch > step.diff
+    [ -s step.diff ] || fail "the guide has no patch $patch"
+    (cd abacus && patch -p0 < ../step.diff)
+    build_plugin abacus
+    conformed=$("$switchyard" conform abacus/build/plugins/switchyard_backend_abacus.so) || { echo "$conformed"; fail "patch $patch does not conform"; }
+    if [ $step = 1 ]; then expect "level Distributed (Async as a synchronous device, without streams; 1 of " "$(tail -1 <<< "$conformed")"
+    else expect "level Distributed (1 of " "$(tail -1 <<< "$conformed")"
+    fi
+  done
 done
 echo "the guide holds what it promises"

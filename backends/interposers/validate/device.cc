@@ -36,12 +36,21 @@ void Validate::Note(std::vector<Use>& uses, const Use& use) {
   uses.push_back(use);
 }
 
+StreamRecord* Validate::BeganCapture(uint64_t capture) {
+  for (auto& [handle, entry] : streams_.live()) {
+    if (entry.record.begins_capture && entry.record.capture == capture) return &entry.record;
+  }
+  return nullptr;
+}
+
 Submission Validate::Uses(Checked& check, Objects<StreamRecord>::Entry* stream, const char* function, Names names,
                           const Named& self, std::vector<Use>* uses_of_self) {
   if (stream == nullptr) return {};
-  if (stream->record.capturing) {
-    stream->record.captured.insert(stream->record.captured.end(), names->begin(), names->end());
-    if (self.kind != Named::kNothing) stream->record.captured.push_back(self);
+  if (stream->record.capture != 0) {
+    if (auto* const first = BeganCapture(stream->record.capture); first != nullptr) {
+      first->captured.insert(first->captured.end(), names->begin(), names->end());
+      if (self.kind != Named::kNothing) first->captured.push_back(self);
+    }
     return {};
   }
   const uint64_t line = stream->record.line, item = timelines_.Submit(line);
@@ -133,6 +142,7 @@ sy_status Validate::Around(Call<&sy_device_v2::open> call, sy_instance* instance
   check.Return();
   DeviceState record;
   if (known == SY_OK && info.alignment > 0) record.alignment = info.alignment;
+  if (known == SY_OK) record.captures_streams = (info.flags & SY_DEVICE_CAPTURES_STREAMS) != 0;
   if (known == SY_OK && info.copy_granularity > 0) record.copy_granularity = info.copy_granularity;
   Make(*device, this);
   devices_.Add(*device, record, check.Here(" of device ", index));
@@ -237,7 +247,7 @@ sy_status Validate::Around(Call<&sy_device_v2::synchronize> call, sy_device* dev
   std::vector<std::pair<uint64_t, uint64_t>> reached;  // line, item
   for (const auto& [handle, entry] : streams_.live()) {
     if (entry.record.device != device || (on != nullptr && handle != stream)) continue;
-    check.Expect(!entry.record.capturing, streams_.Describe(handle), " is being captured");
+    check.Expect(entry.record.capture == 0, streams_.Describe(handle), " is being captured");
     reached.emplace_back(entry.record.line, timelines_.submitted(entry.record.line));
   }
   if (!check.good()) return check.Refuse(error);
@@ -258,7 +268,10 @@ sy_status Validate::Around(Call<&sy_device_v2::stream_create> call, sy_device* d
   const sy_status status = Forward(call, device, options, stream, error);
   if (status != SY_OK) return status;
   check.Return();
-  streams_.Add(*stream, {device, timelines_.New(), false, {}}, check.Here());
+  StreamRecord record;
+  record.device = device;
+  record.line = timelines_.New();
+  streams_.Add(*stream, std::move(record), check.Here());
   return SY_OK;
 }
 
@@ -266,7 +279,7 @@ void Validate::Around(Call<&sy_device_v2::stream_destroy> call, sy_device* devic
   Checked check(*this, "stream_destroy", kNoStatus);
   check.Live(devices_, device);
   const auto* entry = check.LiveOn(streams_, stream, device);
-  if (entry != nullptr) check.Expect(!entry->record.capturing, streams_.Describe(stream), " is being captured");
+  if (entry != nullptr) check.Expect(entry->record.capture == 0, streams_.Describe(stream), " is being captured");
   if (!check.good()) return check.Report();
   streams_.Remove(stream, check.Here());
   check.Leave();
@@ -306,7 +319,8 @@ sy_status Validate::Around(Call<&sy_device_v2::event_record> call, sy_device* de
   auto* const on = CheckStream(check, device, stream);
   if (!check.good()) return check.Refuse(error);
   entry->record.recorded = true;
-  entry->record.on_line = on != nullptr && !on->record.capturing;
+  entry->record.capture = on == nullptr ? 0 : on->record.capture;
+  entry->record.on_line = on != nullptr && entry->record.capture == 0;
   const Submission work = Uses(check, on, "event_record", Naming({NameOf(events_, event)}));
   entry->record.line = work.line;
   entry->record.item = work.item;
@@ -353,12 +367,21 @@ sy_status Validate::Around(Call<&sy_device_v2::stream_wait> call, sy_device* dev
   const auto* entry = check.LiveOn(events_, event, device);
   if (entry != nullptr) check.Expect(entry->record.recorded, events_.Describe(event), " was never recorded");
   if (!check.good()) return check.Refuse(error);
+  // A stream that waits for what a capture holds is drawn into it.
+  const bool draws = on->record.capture == 0 && BeganCapture(entry->record.capture) != nullptr &&
+                     devices_.Find(device)->record.captures_streams;
+  if (draws) on->record.capture = entry->record.capture;
   const Submission work = Uses(check, on, "stream_wait", Naming({NameOf(events_, event)}));
   if (entry->record.on_line && work.names != nullptr) {
     timelines_.Order(work.line, work.item, entry->record.line, entry->record.item);
   }
   check.Leave();
-  return Heed(device, Forward(call, device, stream, event, error), work);
+  const sy_status status = Heed(device, Forward(call, device, stream, event, error), work);
+  if (status != SY_OK && draws) {
+    check.Return();
+    if (auto* const now = streams_.Find(stream)) now->record.capture = 0;
+  }
+  return status;
 }
 
 sy_status Validate::Around(Call<&sy_memory_ext_v2::native_address> call, sy_device* device, sy_buffer* buffer,

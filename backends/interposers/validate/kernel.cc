@@ -243,7 +243,7 @@ sy_status Validate::Around(Call<&sy_launch_table::launch> call, sy_bound* bound,
                  " names constants that write_constants has not written");
   }
   auto* const on = CheckStream(check, entry->record.device, stream);
-  if (on != nullptr && on->record.capturing) {
+  if (on != nullptr && on->record.capture != 0) {
     const auto* kernel = kernels_.Find(entry->record.kernel);
     check.Expect(kernel->record.capturable, kernels_.Describe(entry->record.kernel),
                  " is not capturable, and is launched on ", streams_.Describe(stream), " between begin and end");
@@ -287,14 +287,16 @@ sy_status Validate::Around(Call<&sy_capture_v2::begin> call, sy_device* device, 
   Checked check(*this, "begin of a capture");
   check.Live(devices_, device);
   auto* const entry = check.LiveOn(streams_, stream, device);
-  if (entry != nullptr) check.Expect(!entry->record.capturing, streams_.Describe(stream), " is being captured already");
+  if (entry != nullptr)
+    check.Expect(entry->record.capture == 0, streams_.Describe(stream), " is being captured already");
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   const sy_status status = Forward(call, device, stream, options, error);
   if (status != SY_OK) return status;
   check.Return();
   if (auto* const now = streams_.Find(stream)) {
-    now->record.capturing = true;
+    now->record.capture = ++captures_;
+    now->record.begins_capture = true;
     now->record.captured.clear();
   }
   return SY_OK;
@@ -305,9 +307,17 @@ sy_status Validate::Around(Call<&sy_capture_v2::end> call, sy_device* device, sy
   Checked check(*this, "end of a capture");
   check.Live(devices_, device);
   auto* const entry = check.LiveOn(streams_, stream, device);
-  if (entry != nullptr) check.Expect(entry->record.capturing, streams_.Describe(stream), " is not being captured");
+  if (entry != nullptr) {
+    check.Expect(entry->record.capture != 0, streams_.Describe(stream), " is not being captured");
+    check.Expect(entry->record.capture == 0 || entry->record.begins_capture, streams_.Describe(stream),
+                 " was drawn into a capture that ends where it was begun, on another stream");
+  }
   if (!check.good()) return check.Refuse(error);
-  entry->record.capturing = false;
+  const uint64_t capture = entry->record.capture;
+  for (auto& [handle, other] : streams_.live()) {
+    if (other.record.capture == capture) other.record.capture = 0;
+  }
+  entry->record.begins_capture = false;
   std::vector<Named> captured = std::exchange(entry->record.captured, {});
   check.Leave();
   const sy_status status = Forward(call, device, stream, graph, error);

@@ -79,7 +79,7 @@ class Objects {
 struct DeviceState {
   uint64_t alignment = 1, copy_granularity = 1;
   int communicators = 0;  // that name it
-  bool profiles = false;
+  bool profiles = false, captures_streams = false;
   bool lost = false;  // SY_DEVICE_LOST was answered: none of its work runs any more
 };
 
@@ -146,7 +146,8 @@ struct BufferRecord : Usable {
 struct StreamRecord {
   sy_device* device = nullptr;
   uint64_t line = 0;
-  bool capturing = false;
+  uint64_t capture = 0;         // the number of the capture that records it; 0: it runs its work
+  bool begins_capture = false;  // it was begun there: what all its streams name is in `captured`
   std::vector<Named> captured;
 };
 
@@ -154,6 +155,7 @@ struct EventRecord : Usable {
   bool recorded = false;
   bool on_line = false;  // false: recorded where no stream is followed
   uint64_t line = 0, item = 0;
+  uint64_t capture = 0;  // the number of the capture in which it was recorded last; 0: outside of any
 };
 
 struct SemaphoreRecord : Usable {

@@ -275,6 +275,7 @@ class Validate : public Wrapped {
   // The stream may be NULL: the call then has finished on return. Null also where there is a problem.
   Objects<StreamRecord>::Entry* CheckStream(Checked& check, sy_device* device, sy_stream* stream);
   // Notes that work on `stream` uses what is named, and `self`, whose uses are given.
+  StreamRecord* BeganCapture(uint64_t capture);  // the stream on which it was begun; null: it has ended, or is 0
   Submission Uses(Checked& check, Objects<StreamRecord>::Entry* stream, const char* function, Names names,
                   const Named& self = {}, std::vector<Use>* uses_of_self = nullptr);
   void Note(std::vector<Use>& uses, const Use& use);
@@ -330,15 +331,15 @@ class Validate : public Wrapped {
       }
     }
     for (const auto& [stream, state] : streams_.live()) {
-      check.Expect(!state.record.capturing || !names(state.record.captured), objects.Describe(handle),
-                   " is named by what ", streams_.Describe(stream), " captures");
+      check.Expect(!names(state.record.captured), objects.Describe(handle), " is named by what ",
+                   streams_.Describe(stream), " captures");
     }
   }
 
   static inline thread_local Validate* guess = nullptr;  // where this thread's last launch went
   const std::string vendor_;                             // of the plugin
   std::mutex mutex_;
-  uint64_t calls_ = 0;
+  uint64_t calls_ = 0, captures_ = 0;
   std::string pending_;  // what nobody was told yet
   std::map<std::thread::id, int> groups_;
   Timelines timelines_;
