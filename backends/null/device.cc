@@ -216,6 +216,7 @@ const sy_device_v2 kNullDevice = {.header = SY_HEADER(sy_device_v2),
 sy_device::sy_device(const sy_instance& instance, int32_t given)
     : index(given),
       delay(instance.NumberSetting("NULL_DELAY_US", 20, 0)),
+      copy_mb_s(instance.NumberSetting("NULL_COPY_MB_S", 0, 0)),
       fail_at(instance.NumberSetting("NULL_FAIL_AT", 0, 0)),
       line_bytes(switchyard::LineBytes(instance)),
       last_branch_first(instance.NumberSetting("NULL_GRAPH_LAST", 0, 0) != 0),

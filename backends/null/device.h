@@ -1,9 +1,10 @@
 // The null device: opaque, asynchronous, delayed and slow on purpose; several of them, so that code which assumes host
 // pointers, copies that finish at once or a single device fails in the ordinary tests. Settings, each of the instance
 // that opened the device: NULL_DEVICES (2), NULL_MEMORY (bytes per device, 2 GiB), NULL_DELAY_US (before every command,
-// 20), NULL_FAIL_AT (n: the n-th launch of an opened device fails; never), NULL_LINE_BYTES (copy_granularity, 1),
-// NULL_GRAPH_LAST (1: of what edges leave open, a replay does last what stood on the stream of `begin`; else first). The
-// instances drive the same devices: what one allocates another lacks. Thread-safe as device/2 demands.
+// 20), NULL_COPY_MB_S (of copies from device memory to device memory; 0: no limit), NULL_FAIL_AT (n: the
+// n-th launch of an opened device fails; never), NULL_LINE_BYTES (copy_granularity, 1), NULL_GRAPH_LAST (1: of what
+// edges leave open, a replay does last what stood on the stream of `begin`; else first). The instances drive the same
+// devices: what one allocates another lacks. Thread-safe as device/2 demands.
 #pragma once
 
 #include <atomic>
@@ -32,6 +33,7 @@ struct sy_device {
   sy_device(const sy_instance& instance, int32_t index);
   const int32_t index;
   const std::chrono::microseconds delay;
+  const int64_t copy_mb_s;  // 0: no limit
   const int64_t fail_at;
   const uint64_t line_bytes;
   const bool last_branch_first;  // in replays

@@ -215,6 +215,9 @@ sy_status Stream::Execute(const Command& command, sy_error* error) {
   }
   const char* from = device_->memory.Resolve(command.source, command.bytes, error);
   if (from == nullptr) return SY_INVALID;
+  const bool on_device = command.destination.buffer != nullptr && command.source.buffer != nullptr;
+  if (on_device && device_->copy_mb_s > 0)  // a byte in a microsecond is 1 MB in a second
+    std::this_thread::sleep_for(std::chrono::microseconds(command.bytes / device_->copy_mb_s));
   std::memmove(to, from, command.bytes);
   return SY_OK;
 }

@@ -55,6 +55,7 @@ struct PlanReport {
   uint64_t collective_bytes = 0;   // payload per rank and run
   bool reaches_peers = false;      // the device has peer/1
   uint64_t peer_memory_bytes = 0;  // that a communicator of all ranks then holds, beside `memory`
+  uint64_t checkpoint_bytes = 0;   // of the copy that a first save makes on the device, beside `memory`
   double wire_bytes = 0;           // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;
   struct OpLine {

@@ -52,6 +52,11 @@ std::string PlanReport::ToText() const {
     total += static_cast<double>(line.bytes);
   }
   text += fmt::format("  {:<14}{:>14}\n", "total", Bytes(total));
+  if (checkpoint_bytes > 0)
+    text += fmt::format(
+        "  beside it, from the first checkpoint on, {}: a copy of the state, which steps need not wait for; without "
+        "room for it they do\n",
+        Bytes(static_cast<double>(checkpoint_bytes)));
   text += fmt::format("\ntraffic per rank and step: {} in {} collectives, {} on the wire\n",
                       Bytes(static_cast<double>(collective_bytes)), collectives, Bytes(wire_bytes));
   if (reaches_peers && collectives > 0)

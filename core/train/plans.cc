@@ -62,6 +62,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   kernels = std::make_unique<KernelCache>(device, kernel_options);
   if (reference != nullptr) reference_kernels = std::make_unique<KernelCache>(*reference, kernel_options);
   layout = std::make_unique<Layout>(device.info().alignment, IoSlots(device));
+  copies_state = device.async();
 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
@@ -111,6 +112,7 @@ const Plan& TrainingPlans::Main() const {
 PlanReport TrainingPlans::Report() const {
   PlanReport report = Main().report();
   report.memory = MemoryOf(*layout);
+  if (copies_state) report.checkpoint_bytes = layout->bytes(kStateArena);
   return report;
 }
 

@@ -24,6 +24,7 @@ struct TrainingPlans {
   std::unique_ptr<Layout> layout;
   Program program;
   std::vector<std::unique_ptr<Plan>> plans;  // as program.plans
+  bool copies_state = false;                 // on the device, where a checkpoint is saved: see state_copy.h
 
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none.
   Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference);
@@ -33,7 +34,7 @@ struct TrainingPlans {
   int IndexOf(const std::string& plan) const;  // -1: there is none
   const Plan& Main() const;                    // "update"; without one "evaluate"
   uint64_t PlannedBytes() const;
-  PlanReport Report() const;  // of Main(), with the memory of all plans
+  PlanReport Report() const;  // of Main(), with the memory of all plans and of a checkpoint's copy
 };
 
 }  // namespace switchyard

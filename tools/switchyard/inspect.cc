@@ -105,6 +105,7 @@ Status ExplainCommand(const CommandLine& line) {
                                                {"wire_bytes", report.wire_bytes},
                                                {"memory_bytes", plans.PlannedBytes()},
                                                {"peer_memory_bytes", report.peer_memory_bytes},
+                                               {"checkpoint_bytes", report.checkpoint_bytes},
                                                {"memory_by_class", classes},
                                                {"recompute", c.recompute}})
                            .dump(2));
