@@ -1,7 +1,9 @@
 #include "core/train/volume_segmentation.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "core/data/mask_picture.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/parallel/mesh.h"
 #include "core/train/confusion.h"
@@ -185,6 +187,38 @@ std::unique_ptr<Collector> VolumeSegmentation::Predicting(const SampleSource& sa
       [classes = options_.classes, read](int64_t volume, const Sample* sample, std::span<const float> logits) {
         return read(volume, sample == nullptr ? Prediction() : Prediction{{}, ClassesOf(logits, classes)});
       });
+}
+
+std::optional<Example> VolumeSegmentation::Show(std::span<const void* const> rows, const Prediction& prediction,
+                                                const std::vector<std::string>& /*names*/) const {
+  const Extents& patch = options_.transform.patch;
+  const auto slice = static_cast<size_t>(patch[1] * patch[2]);
+  const size_t first = slice * static_cast<size_t>(patch[0] / 2);
+  const std::span<const float> voxels(static_cast<const float*>(rows[0]) + first, slice);
+  const std::span<const int32_t> truth(static_cast<const int32_t*>(rows[1]) + first, slice);
+  const auto picture = [&](auto color_of) {
+    Raster raster{static_cast<int>(patch[2]), static_cast<int>(patch[1]), {}};
+    for (size_t i = 0; i < slice; ++i) {
+      const std::array<uint8_t, 3> color = color_of(i);
+      raster.rgb.insert(raster.rgb.end(), color.begin(), color.end());
+    }
+    return raster;
+  };
+  const auto [low, high] = std::minmax_element(voxels.begin(), voxels.end());
+  const float scale = 255 / std::max(*high - *low, 1e-6f);
+  Example example;
+  example.image = picture([&](size_t i) {
+    const float share = (voxels[i] - *low) * scale;
+    const auto grey = static_cast<uint8_t>(share > 0 ? std::min(share, 255.0f) : 0);
+    return std::array<uint8_t, 3>{grey, grey, grey};
+  });
+  const bool foreground = options_.classes == 1;
+  example.truth_mask = picture([&](size_t i) {
+    const int32_t label = std::max(truth[i], 0);  // what does not count is black, as the background
+    return ClassColor(static_cast<uint8_t>(foreground ? std::min(label, 1) : label));
+  });
+  example.predicted_mask = picture([&](size_t i) { return ClassColor(prediction.classes[first + i]); });
+  return example;
 }
 
 StatusOr<nlohmann::json> VolumeSegmentation::Record(const Dataset& train) const {

@@ -53,6 +53,9 @@ class VolumeSegmentation : public Task {
   std::string prediction() const override { return "eval_logits"; }
   Prediction Predict(const void* row) const override;  // of one window; volumes are predicted by
   std::unique_ptr<Collector> Predicting(const SampleSource& samples, ReadPrediction read) const override;
+  // The middle slice of a window along its depth, from its darkest voxel to its brightest.
+  std::optional<Example> Show(std::span<const void* const> rows, const Prediction& prediction,
+                              const std::vector<std::string>& names) const override;
 
   StatusOr<nlohmann::json> Record(const Dataset& train) const override;
   Status CheckRecord(const nlohmann::json& record, const Dataset& train, const std::string& folder) const override;

@@ -175,6 +175,21 @@ TEST_F(VolumeRuns, PredictWritesMasksInTheFormatThatCameIn) {
   ExpectRefused(Run(predict + "data"), {"no volume in this folder", ".nii.gz"});
 }
 
+TEST_F(VolumeRuns, ShowSlicesWithTheirMasks) {
+  WriteData(2);
+  ExpectSuccess(Run(Training("--epochs=1")));
+  std::string events;
+  for (const auto& entry : fs::directory_iterator(In(run_ + "/0/log"))) {
+    if (entry.path().filename().string().starts_with("events.out"))
+      events += Text(run_ + "/0/log/" + entry.path().filename().string());
+  }
+  for (const char* tag : {"images", "Label/ground_truth", "Label/predicted"}) EXPECT_THAT(events, HasSubstr(tag));
+  ExpectSuccess(Run("plot " + run_ + " --html --to=report --data=data"));
+  const std::string page = Text("report/unet3d-volume.html");
+  for (const char* part : {"alt=\"image\"", "alt=\"true mask\"", "alt=\"predicted mask\""})
+    EXPECT_THAT(page, HasSubstr(part));
+}
+
 TEST_F(VolumeRuns, AreTimedOnMadeUpData) {
   ExpectSuccess(
       Run("bench --model=unet3d --patch_size=8,8,8 --width=2 --levels=2 --batch_size=2 --steps=2 --device=cpu"),

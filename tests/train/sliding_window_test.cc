@@ -3,7 +3,9 @@
 
 #include <cmath>
 
+#include "core/data/mask_picture.h"
 #include "core/train/confusion.h"
+#include "core/train/volume_segmentation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -65,6 +67,46 @@ TEST(SegmentationSums, OfSeveralLogitsAreOfTheirSoftmax) {
   const double dice = 1 - (2 * sure / (0.5 + sure + 1) + 2 * 0.5 / (0.5 + 1 - sure + 1)) / 2;
   EXPECT_NEAR(counts.Loss(sums, 1, 0), -(std::log(0.5) + std::log(sure)) / 2, 1e-12);
   EXPECT_NEAR(counts.Loss(sums, 0, 1), dice, 1e-12);
+}
+
+// The window is (4, 2, 3), so that its middle slice is the third: voxels 12 to 17.
+TEST(VolumePictures, AreTheMiddleSliceWithItsMasks) {
+  for (const int classes : {1, 3}) {
+    TrainableModel model;
+    model.name = "voxels";
+    model.input_shape = {4, 2, 3, 1};
+    model.classes = classes;
+    const auto task = VolumeSegmentation::Create(TrainConfig(), model);
+    ASSERT_TRUE(task.ok()) << Message(task.status());
+    std::vector<float> voxels(24, 50);
+    const std::vector<float> slice = {-1, 0, 1, 3, 2, -1};
+    std::copy(slice.begin(), slice.end(), voxels.begin() + 12);
+    std::vector<int32_t> labels(24, 1);
+    const std::vector<int32_t> labels_of_slice = {0, 2, -1, 1, 0, 0};
+    std::copy(labels_of_slice.begin(), labels_of_slice.end(), labels.begin() + 12);
+    Prediction prediction;
+    for (int i = 0; i < 24; ++i) prediction.classes.push_back(i == 13 ? static_cast<uint8_t>(classes == 1 ? 1 : 2) : 0);
+    const auto example = (*task)->Show(std::vector<const void*>{voxels.data(), labels.data()}, prediction, {});
+    ASSERT_TRUE(example.has_value());
+    for (const Raster* picture : {&example->image, &example->truth_mask, &example->predicted_mask}) {
+      EXPECT_EQ(picture->width, 3);
+      EXPECT_EQ(picture->height, 2);
+      ASSERT_EQ(picture->rgb.size(), 18u);
+    }
+    const auto color = [](const Raster& picture, int i) {
+      const uint8_t* const rgb = &picture.rgb[static_cast<size_t>(3 * i)];
+      return std::array<uint8_t, 3>{rgb[0], rgb[1], rgb[2]};
+    };
+    for (int i = 0; i < 6; ++i) {
+      const int grey = static_cast<int>(255 * (slice[static_cast<size_t>(i)] + 1) / 4);
+      EXPECT_NEAR(color(example->image, i)[0], grey, 1);
+      EXPECT_EQ(color(example->image, i)[0], color(example->image, i)[2]) << "grey";
+      const int label = std::max(labels_of_slice[static_cast<size_t>(i)], 0);
+      EXPECT_EQ(color(example->truth_mask, i), ClassColor(static_cast<uint8_t>(classes == 1 ? label > 0 : label)));
+      EXPECT_EQ(color(example->predicted_mask, i),
+                ClassColor(static_cast<uint8_t>(i == 1 ? (classes == 1 ? 1 : 2) : 0)));
+    }
+  }
 }
 
 }  // namespace
