@@ -96,5 +96,53 @@ TEST_P(DeviceMemory, IsExactlyWhatWasPlanned) {
   EXPECT_EQ(world.device->allocated_bytes() - before + (shared ? gradients : 0), run->trainer->planned_bytes());
 }
 
+// A small model of each family.
+struct Small {
+  const char *model, *dataset;
+  int image_size;
+  SettingValues own;
+};
+const std::vector<Small> kModels = {
+    {"vit_micro", "shapes", 28, {}},
+    {"swin_tiny_cifar", "synthetic", 32, {}},
+    {"resnet18", "synthetic", 32, {}},
+    {"deeplabv3plus_resnet50", "synthetic", 64, {}},
+    {"unet3d", "synthetic", 16, {{"width", 8}, {"levels", 3}}},
+    {"mlp", "shapes", 28, {}},
+};
+
+class ModelMemory : public ::testing::TestWithParam<std::tuple<Small, std::string>> {};
+INSTANTIATE_TEST_SUITE_P(Models, ModelMemory,
+                         ::testing::Combine(::testing::ValuesIn(kModels), ::testing::Values("none", "blocks")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).model + ("_" + std::get<1>(info.param));
+                         });
+
+// The most that the plugin was ever asked for at once, kernels' and inputs' memory included, while the step runs.
+TEST_P(ModelMemory, PeaksWherePlanned) {
+  const auto& [small, recompute] = GetParam();
+  const auto world = LoneWorld();
+  ASSERT_NE(world->device, nullptr);
+  TrainConfig config = SmallConfig();
+  config.model = small.model;
+  config.dataset = small.dataset;
+  config.image_size = small.image_size;
+  config.own = small.own;
+  config.optimizer = "adamw";
+  config.batch_size = 2;
+  config.recompute = recompute;
+  const auto run = MakeRun(config, *world);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  std::vector<std::vector<std::byte>> zeros;
+  for (const SampleTensor& tensor : run->trainer->task().tensors())
+    zeros.emplace_back(static_cast<size_t>(config.batch_size * tensor.row.bytes()));
+  const std::vector<std::span<const std::byte>> tensors(zeros.begin(), zeros.end());
+  for (int update = 0; update < 2; ++update) {
+    const auto result = run->trainer->Step(tensors);
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+  }
+  EXPECT_EQ(world->device->peak_allocated_bytes(), run->trainer->planned_bytes());
+}
+
 }  // namespace
 }  // namespace switchyard
