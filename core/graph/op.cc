@@ -12,10 +12,19 @@ namespace {
 std::map<std::string, OpDefinition>& Table() {
   static std::map<std::string, OpDefinition> table = [] {
     std::map<std::string, OpDefinition> ops;
-    for (const auto& family :
-         {StructureOps, MatmulOps, AttentionOps, NormalizationOps, SoftmaxOps, LossOps, PointwiseOps, ReductionOps,
-          LayoutOps, RandomOps, OptimizerOps, ConvolutionOps, CollectiveOps}) {
-      for (OpDefinition& op : family()) ops.emplace(op.name, std::move(op));
+    const std::pair<const char*, std::vector<OpDefinition> (*)()> families[] = {
+        {"structure", StructureOps},  {"matmul", MatmulOps},
+        {"attention", AttentionOps},  {"normalization", NormalizationOps},
+        {"softmax", SoftmaxOps},      {"loss", LossOps},
+        {"pointwise", PointwiseOps},  {"reduction", ReductionOps},
+        {"layout", LayoutOps},        {"random", RandomOps},
+        {"optimizer", OptimizerOps},  {"convolution", ConvolutionOps},
+        {"collective", CollectiveOps}};
+    for (const auto& [family, of_family] : families) {
+      for (OpDefinition& op : of_family()) {
+        op.family = family;
+        ops.emplace(op.name, std::move(op));
+      }
     }
     return ops;
   }();
@@ -99,6 +108,11 @@ Precision PrecisionOf(const Node& node) {
   const OpDefinition* definition = FindOp(node.op);
   if (definition == nullptr) return Precision::kWidest;
   return definition->precision ? definition->precision(node) : definition->traits.precision;
+}
+
+std::string FamilyOf(const std::string& op) {
+  const OpDefinition* definition = FindOp(op);
+  return definition == nullptr || definition->family.empty() ? op : definition->family;
 }
 
 Cost CostOf(const Graph& graph, const Node& node) {

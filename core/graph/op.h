@@ -84,6 +84,8 @@ struct OpDefinition {
   std::function<Precision(const Node& node)> precision = nullptr;
   // Along which axes it may be split over ranks (core/graph/factors.h). None: it is gathered for.
   FactorRule factors = {};
+  // Under which name its time is counted: the file of core/graph/ops, which the table fills in.
+  std::string family = {};
 };
 
 // nullptr for a name that is no op.
@@ -105,6 +107,7 @@ bool HasInference(const std::string& op);
 
 const OpTraits& TraitsOf(const std::string& op);
 Precision PrecisionOf(const Node& node);
+std::string FamilyOf(const std::string& op);  // "matmul", "pointwise", …; an op from outside without one: its own name
 Cost CostOf(const Graph& graph, const Node& node);
 
 // True for ops that need no kernel: input, output, assign, reshape.

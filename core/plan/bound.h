@@ -82,13 +82,14 @@ struct Instance::Impl {
   std::vector<const BoundStep*> deferred;
   size_t performed = 0;  // of `deferred`, in this run
   sy_error error = EmptyError();
+  bool recording = false;
   std::vector<Timing> timings;
   double fallback_seconds = 0;
 
   bool started = false;  // since the last Finish: calls may be under way
   Status Finish();
 
-  bool debugged() const { return plan->options.debug_sync || plan->options.debug_nan; }
+  bool debugged() const { return recording || plan->options.debug_sync || plan->options.debug_nan; }
   sy_place At(const PlanPlace& place) const { return memory->place(place.arena, place.offset, io_slot); }
   Communicator& CommunicatorOf(const BoundStep& step) const { return *communicators[static_cast<size_t>(step.group)]; }
   const Stream& CommunicationOf(const BoundStep& step) const { return communication[static_cast<size_t>(step.group)]; }
@@ -118,6 +119,7 @@ struct Instance::Impl {
   // Running
   Status Submit(const Stream& compute);
   Status RunSteps(const Stream& compute);
+  Status FinishCollective(const BoundStep& step);
   Status RunDebugged(const Stream& compute);
   Status RunStep(const BoundStep& step, const Stream& compute);
   Status RunGroup(const CollectiveGroup& group);

@@ -11,10 +11,16 @@ double Seconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
+uint64_t Nanoseconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
 }  // namespace
 
 Instance::Instance() : impl_(new Impl) {}
 Instance::~Instance() = default;
+void Instance::Record(bool on) { impl_->recording = on; }
 const std::vector<Instance::Timing>& Instance::timings() const { return impl_->timings; }
 double Instance::fallback_seconds() const { return impl_->fallback_seconds; }
 int Instance::captured_launches() const {
@@ -26,7 +32,7 @@ int Instance::captured_launches() const {
 
 Status Instance::Run(const Stream& stream) {
   Impl& impl = *impl_;
-  if (impl.whole != nullptr) {
+  if (impl.whole != nullptr && !impl.recording) {
     // What a replay sends passes no call of the communicators, which would look.
     for (const auto& [communicator, bytes] : impl.sent_by_replay) SY_RETURN_IF_ERROR(communicator->health());
     const Device& device = *impl.plan->device;
@@ -188,16 +194,27 @@ Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const 
   return OkStatus();
 }
 
+// A collective that is under way or was put off ends here, so that its time is its own. Messages are left alone: what a
+// peer sends may wait for what this rank sends later.
+Status Instance::Impl::FinishCollective(const BoundStep& step) {
+  if (step.kind != Step::kCollective || !step.call) return OkStatus();
+  const std::string& op = plan->graph.node(step.node).op;
+  if (op == "send" || op == "receive" || step.way == BoundStep::Way::kInOrder) return OkStatus();
+  if (step.way == BoundStep::Way::kDeferred) return PerformDeferred(step.deferred);
+  const Status status = CommunicatorOf(step).Finish(*step.call);
+  return status.ok() ? status : Failed(step.node, status);
+}
+
 Status Instance::Impl::RunDebugged(const Stream& compute) {
   timings.clear();
   for (size_t i = 0; i < steps.size(); ++i) {
     const BoundStep& step = steps[i];
-    const auto start = std::chrono::steady_clock::now();
+    const uint64_t start = Nanoseconds();
     Status status = RunStep(step, compute);
+    if (status.ok()) status = FinishCollective(step);
     if (!status.ok()) return status;
     status = plan->device->Synchronize(StreamOf(step, compute));
-    const Node& node = plan->graph.node(step.node);
-    timings.push_back({node.name, step.kind == Step::kCopy ? "copy" : node.op, Seconds(start)});
+    timings.push_back({static_cast<int>(i), start, Nanoseconds()});
     if (status.ok() && plan->options.debug_nan) status = LookForNonFinite(plan->schedule.steps[i]);
     if (!status.ok()) return Failed(step.node, status);
   }

@@ -96,14 +96,15 @@ double WireBytes(const std::string& op, double bytes, int ranks) {
   return op == "send" ? bytes : others * bytes;
 }
 
-// Counts what the steps do, by kind and by op.
-void Count(const Graph& graph, const StepSchedule& schedule, const RegionGraph& lowered, const PlanOptions& options,
+// Counts what the steps do, each by itself, by kind and by op.
+void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowered, const PlanOptions& options,
            PlanReport& report) {
   std::map<std::string, PlanReport::OpLine> by_op;
-  for (const Step& step : schedule.steps) {
+  for (Step& step : schedule.steps) {
     const Node& node = graph.node(step.node);
     if (step.kind == Step::kCopy) {
       ++report.copies;
+      step.cost.bytes = 2 * static_cast<double>(step.inputs[0].bytes);
     } else if (step.kind == Step::kCollective) {
       uint64_t bytes = 0;
       for (const auto* places : {&step.inputs, &step.outputs}) {
@@ -111,11 +112,12 @@ void Count(const Graph& graph, const StepSchedule& schedule, const RegionGraph& 
       }
       ++report.collectives;
       report.collective_bytes += bytes;
+      step.cost.bytes = static_cast<double>(bytes);
       report.wire_bytes += WireBytes(node.op, static_cast<double>(bytes), RanksOf(options, node));
     } else {
       ++report.launches;
       const auto region = lowered.regions.find(step.node);
-      const Cost cost = region == lowered.regions.end() ? CostOf(graph, node) : region->second.cost;
+      const Cost cost = step.cost = region == lowered.regions.end() ? CostOf(graph, node) : region->second.cost;
       report.flops += cost.flops;
       report.bytes += cost.bytes;
       auto& line = by_op[node.op];

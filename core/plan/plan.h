@@ -112,10 +112,13 @@ class Instance {
   // How the host-request collectives of the last run ended, for which the host waits. A device that waited for them by
   // semaphores knows no failure: ask before what it computed is believed. At once where the stream was waited for.
   Status Finish();
-  // Seconds spent in each step of the last run where debug_sync is set; else empty.
+  // From now on every step is waited for and timed, and nothing is replayed, as with debug_sync; or no longer.
+  void Record(bool on);
+  // The steps of the last run in their order, where they were recorded or debug_sync is set; else empty. Times are ns
+  // of the steady clock.
   struct Timing {
-    std::string node, op;
-    double seconds = 0;
+    int step = 0;  // of the plan's schedule
+    uint64_t start_ns = 0, end_ns = 0;
   };
   const std::vector<Timing>& timings() const;
   double fallback_seconds() const;  // in all runs so far

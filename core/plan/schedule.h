@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/graph/graph.h"
+#include "core/graph/op.h"
 #include "core/plan/memory.h"
 
 namespace switchyard {
@@ -35,6 +35,7 @@ struct Step {
   Kernel* kernel = nullptr;
   std::vector<PlanPlace> inputs, outputs;
   PlanPlace residual, persistent, constants;  // no bytes: there is none
+  Cost cost;  // of a run: a kernel's as its op says, else the bytes that are read and written
 };
 
 // In Step::waits: what stood on the compute stream when the run began.

@@ -108,7 +108,18 @@ Status Engine::Run(Instance& instance) {
 
 Status Engine::RunMicroStep(int micro_step) {
   const Action& action = plans_.program.schedule[static_cast<size_t>(micro_step)];
-  return Run(*slots_[slot_].instances[static_cast<size_t>(action.plan)]);
+  const auto plan = static_cast<size_t>(action.plan);
+  Instance& instance = *slots_[slot_].instances[plan];
+  SY_RETURN_IF_ERROR(Run(instance));
+  if (profile_ != nullptr) profile_->Add(plans_.program.plans[plan].name, *plans_.plans[plan], instance.timings());
+  return OkStatus();
+}
+
+void Engine::Record(Profile* profile) {
+  profile_ = profile;
+  for (const Slot& slot : slots_) {
+    for (const auto& instance : slot.instances) instance->Record(profile != nullptr);
+  }
 }
 
 Status Engine::RunEvaluation(bool averaged) { return Run(In(slots_[slot_], averaged ? "evaluate_ema" : "evaluate")); }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/plan/profile.h"
 #include "core/train/plans.h"
 #include "core/train/world.h"
 
@@ -34,7 +35,9 @@ class Engine {
   // is divided into micro-steps. skip: batches that lie before this one in each tensor.
   Status Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step, int micro_step,
                 int64_t skip = 0);
-  Status RunMicroStep(int micro_step);          // over the current slot; the last of a round updates
+  Status RunMicroStep(int micro_step);  // over the current slot; the last of a round updates
+  // Micro-steps from now on go step by step into `profile`; null: no more.
+  void Record(Profile* profile);
   Status RunEvaluation(bool averaged = false);  // averaged: of the averaged weights, where the run keeps them
   bool HasAverages() const { return plans_.IndexOf("evaluate_ema") >= 0; }
   // Half-precision copies of the parameters, where there are some, made anew: after parameters were uploaded. Waits.
@@ -61,8 +64,6 @@ class Engine {
   World& world() const { return world_; }
   const GroupCommunicators& groups() const { return groups_; }  // by GroupIndex; after Allocate
   bool async() const { return world_.device->async(); }
-  // Of the last step that updated, with --debug=sync.
-  const std::vector<Instance::Timing>& timings() const { return In(slots_[slot_], "update").timings(); }
 
  private:
   struct Slot {
@@ -81,6 +82,7 @@ class Engine {
   World& world_;
   GroupCommunicators groups_ = nullptr;
   TrainingPlans plans_;
+  Profile* profile_ = nullptr;
   int batch_size_ = 0;
   std::unique_ptr<Memory> memory_;
   Stream stream_, uploads_;  // where steps run; where batches are copied in

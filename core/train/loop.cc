@@ -22,7 +22,10 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
     const Clock clock;
     const bool logged = Logged();
     std::vector<double> losses;
+    const int64_t done = parts_.position.data_step;
+    recording_.BeginUpdate(done + 1, parts_.timetable.updates - done);
     SY_RETURN_IF_ERROR(Update(logged, &losses));
+    SY_RETURN_IF_ERROR(recording_.EndUpdate(parts_.keeping.run_folder()));
     const int64_t left_out = parts_.gradients.skipped().count;
     if (logged || !parts_.engine.async()) SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/false));
     SY_ASSIGN_OR_RETURN(stop, stopping.After(parts_.position.data_step));
@@ -75,6 +78,7 @@ Status TrainingLoop::Update(bool logged, std::vector<double>* losses) {
     SY_ASSIGN_OR_RETURN(const bool more, parts_.loader.Next(&next));
     if (!more) return Internal("the loader ended after {} of {} updates", at.data_step, parts_.timetable.updates);
     interval_.data_wait += next.wait_seconds;
+    recording_.WaitedForData(next.wait_seconds);
     if (next.index >= parts_.timetable.updates_per_epoch * accumulation)
       continue;  // the epoch's last batches do not fill a round
     SY_RETURN_IF_ERROR(parts_.engine.Upload(next.tensors, next.sample_ids, at.data_step, a));

@@ -11,6 +11,7 @@
 #include "core/data/loader.h"
 #include "core/train/gradient_watch.h"
 #include "core/train/keeping.h"
+#include "core/train/recording.h"
 #include "core/train/timetable.h"
 #include "core/train/watching.h"
 
@@ -32,7 +33,7 @@ class TrainingLoop {
     std::function<StatusOr<std::vector<Example>>(int count)> examples;  // what the model makes of some samples
     std::string title;                                                  // of the loss curve
   };
-  explicit TrainingLoop(Parts parts) : parts_(std::move(parts)) {}
+  explicit TrainingLoop(Parts parts) : parts_(std::move(parts)), recording_(parts_.engine, parts_.config.profile) {}
 
   StatusOr<TrainingResult> Run();
 
@@ -59,6 +60,7 @@ class TrainingLoop {
 
   const Parts parts_;
   std::unique_ptr<Watching> watching_;  // of rank 0
+  Recording recording_;                 // with --profile
   Interval interval_;
   TrainingResult result_;
   int64_t end_epoch_ = 0, saved_at_ = 0;

@@ -35,6 +35,7 @@ struct Trainer::Impl {
   std::vector<SampleTensor> step_tensors;
   std::vector<const void*> step_data;
   std::vector<int32_t> own_samples;
+  Profile* profile = nullptr;
 
   Status MakeTask();
   Status PrepareTraining(const Dataset& train, const Dataset& validation);
@@ -50,7 +51,6 @@ const Task& Trainer::task() const { return *impl_->task; }
 const ScheduleOptions& Trainer::schedule() const { return impl_->training.timetable.schedule; }
 const PlanReport& Trainer::report() const { return impl_->engine.plans().Main().report(); }
 int64_t Trainer::updates_per_epoch() const { return impl_->training.timetable.updates_per_epoch; }
-const std::vector<Instance::Timing>& Trainer::timings() const { return impl_->engine.timings(); }
 std::string Trainer::run_folder() const {
   return impl_->training.keeping ? impl_->training.keeping->run_folder() : std::string();
 }
@@ -204,6 +204,7 @@ StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std:
     impl.step_data[i] = tensors[i].data();
   }
   StepResult result;
+  if (impl.profile != nullptr) impl.profile->BeginUpdate(impl.training.position.data_step + 1);
   for (int a = 0; a < impl.config.accumulation; ++a) {
     SY_RETURN_IF_ERROR(
         impl.engine.Upload(impl.step_data, impl.own_samples.data(), impl.training.position.data_step, a, a));
@@ -217,7 +218,13 @@ StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std:
     SY_ASSIGN_OR_RETURN(result.loss_scale, impl.engine.Read(Engine::Scalar::kLossScale));
   }
   ++impl.training.position.data_step;
+  if (impl.profile != nullptr) impl.profile->EndUpdate();
   return result;
+}
+
+void Trainer::Record(Profile* profile) {
+  impl_->profile = profile;
+  impl_->engine.Record(profile);
 }
 
 Status Trainer::LoadWeights(const std::string& path, bool reset_head, bool averaged) {

@@ -17,7 +17,7 @@
 #include "core/data/dataset.h"
 #include "core/graph/host_tensor.h"
 #include "core/optim/schedule.h"
-#include "core/plan/plan.h"
+#include "core/plan/profile.h"
 #include "core/train/config.h"
 #include "core/train/trainable_model.h"
 #include "core/train/world.h"
@@ -68,15 +68,16 @@ class Trainer {
     double loss_scale = 1;                   // that of its gradients
   };
   StatusOr<StepResult> Step(std::span<const std::span<const std::byte>> tensors);
+  // Calls of Step from now on are updates of `profile`; null: no more.
+  void Record(Profile* profile);
 
   // Host copies of parameters (graph names) and of everything that a checkpoint holds; local.
   StatusOr<HostTensors> Parameters() const;
   Status SetParameters(const HostTensors& values);
   const Task& task() const;
-  const ScheduleOptions& schedule() const;               // as the run follows it: rates scaled, times in updates
-  const PlanReport& report() const;                      // of the step that updates, if any, else of evaluation
-  const std::vector<Instance::Timing>& timings() const;  // of the last such step, with --debug=sync
-  uint64_t planned_bytes() const;                        // must equal allocated_bytes()
+  const ScheduleOptions& schedule() const;  // as the run follows it: rates scaled, times in updates
+  const PlanReport& report() const;         // of the step that updates, if any, else of evaluation
+  uint64_t planned_bytes() const;           // must equal allocated_bytes()
   uint64_t allocated_bytes() const;
   int64_t updates_per_epoch() const;
   std::string run_folder() const;

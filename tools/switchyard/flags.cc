@@ -14,6 +14,8 @@ ABSL_FLAG(bool, json, false, "print JSON instead of text");
 ABSL_FLAG(std::string, to, "plots", "folder for the charts, created where it is missing");
 ABSL_FLAG(bool, html, false, "write a page with charts, table and settings too, which needs no server");
 ABSL_FLAG(int, world, 1, "data-parallel ranks to plan for; none of them has to be there");
+ABSL_FLAG(bool, measure, false,
+          "measure products and memory of this device for a second or two, and tell the least time of each op family");
 ABSL_FLAG(int, top, 3, "classes to show for each file");
 ABSL_FLAG(bool, overlay, false, "of masks: write each over its image too, as NAME_overlay.png");
 ABSL_FLAG(std::string, match_classes, "name",

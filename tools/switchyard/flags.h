@@ -13,6 +13,7 @@ ABSL_DECLARE_FLAG(bool, json);
 ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(bool, html);
 ABSL_DECLARE_FLAG(int, world);
+ABSL_DECLARE_FLAG(bool, measure);
 ABSL_DECLARE_FLAG(int, top);
 ABSL_DECLARE_FLAG(bool, overlay);
 ABSL_DECLARE_FLAG(std::string, match_classes);

@@ -6,9 +6,11 @@
 #include "core/base/names.h"
 #include "core/graph/op.h"
 #include "core/parallel/recompute.h"
+#include "core/plan/roofline.h"
 #include "core/runtime/plugins/doctor.h"
 #include "core/runtime/plugins/registry.h"
 #include "core/train/fitting.h"
+#include "core/train/mixed_precision.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
 #include "tools/switchyard/commands.h"
@@ -89,32 +91,40 @@ Status ExplainCommand(const CommandLine& line) {
     SY_RETURN_IF_ERROR(
         kept.CompileRun(without, setup.model, mesh, updates.value_or(1), *here->device, here->reference.get()));
   }
+  DeviceRates rates;
+  if (absl::GetFlag(FLAGS_measure)) {
+    SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, here->device->info().plugin));
+    SY_ASSIGN_OR_RETURN(rates, MeasureRates(*here->device, mixed.half));
+  }
+  const bool measured = rates.flops_per_s > 0;
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
     for (const ArenaBytes& line : report.memory) classes[line.arena] = line.bytes;
-    fmt::print("{}\n", nlohmann::ordered_json({{"model", c.model},
-                                               {"batch_size", c.batch_size},
-                                               {"ranks", world},
-                                               {"device", here->device->info().plugin},
-                                               {"precision", c.precision},
-                                               {"updates", updates ? nlohmann::ordered_json(*updates) : nullptr},
-                                               {"launches", report.launches},
-                                               {"collectives", report.collectives},
-                                               {"fallbacks", report.fallbacks.size()},
-                                               {"gflop_per_step", report.flops / 1e9},
-                                               {"wire_bytes", report.wire_bytes},
-                                               {"memory_bytes", plans.PlannedBytes()},
-                                               {"peer_memory_bytes", report.peer_memory_bytes},
-                                               {"checkpoint_bytes", report.checkpoint_bytes},
-                                               {"memory_by_class", classes},
-                                               {"recompute", c.recompute}})
-                           .dump(2));
+    nlohmann::ordered_json told = {{"model", c.model},
+                                   {"batch_size", c.batch_size},
+                                   {"ranks", world},
+                                   {"device", here->device->info().plugin},
+                                   {"precision", c.precision},
+                                   {"updates", updates ? nlohmann::ordered_json(*updates) : nullptr},
+                                   {"launches", report.launches},
+                                   {"collectives", report.collectives},
+                                   {"fallbacks", report.fallbacks.size()},
+                                   {"gflop_per_step", report.flops / 1e9},
+                                   {"wire_bytes", report.wire_bytes},
+                                   {"memory_bytes", plans.PlannedBytes()},
+                                   {"peer_memory_bytes", report.peer_memory_bytes},
+                                   {"checkpoint_bytes", report.checkpoint_bytes},
+                                   {"memory_by_class", classes},
+                                   {"recompute", c.recompute}};
+    if (measured) told["estimate"] = EstimateJson(FamiliesOf(plans.Main(), rates), rates);
+    fmt::print("{}\n", told.dump(2));
     return OkStatus();
   }
   fmt::print("{} ({:.2f} M parameters), batch {} per rank, {} rank{}, {}, on {} ({})\n\n", c.model,
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", report.ToText());
+  if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates), rates));
   for (const auto& [op, nodes] : plans.program.gathered)
     fmt::print("--tp={}: whole on every rank of a model: {}\n", mesh.tensor,
                fmt::format("{} {} node{}", nodes, op, nodes > 1 ? "s" : ""));

@@ -105,12 +105,20 @@ const std::vector<Command>& Commands() {
       {"explain",
        "[--model=NAME --batch_size=B --world=N]",
        "the plan of a training step: kernels, FLOPs, memory, traffic",
-       "Nothing is run, and the ranks need not exist.\n",
-       {{"world", "json"}, true},
+       "Nothing is run, and the ranks need not exist. With --measure two small programs are, to tell the least time "
+       "that "
+       "the device takes:\nno kernel is faster than its FLOPs over the rate of a large product, or its bytes over that "
+       "of the memory, "
+       "unless a cache holds its tensors.\n",
+       {{"world", "measure", "json"}, true},
        ExplainCommand},
       {"bench",
        "[--model=NAME --batch_size=B --steps=N]",
        "time training steps on made-up data",
+       "With --profile three more steps are recorded kernel by kernel into profile.json, for ui.perfetto.dev, and a "
+       "table "
+       "shows time, GFLOP/s and GB/s\nof each op family beside what this device reaches in a large product and in "
+       "memory.\n"
        "With --compare=ddp,ddp:O1,… each configuration in processes of its own, in turn, and a table of images/s and "
        "memory.\n",
        {{"warmup_steps", "json", "compare", "nproc_per_node"}, true},

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 
 #include "absl/flags/flag.h"
 #include "core/base/environment.h"
@@ -11,6 +10,7 @@
 #include "core/settings/listing.h"
 #include "core/train/file_calls.h"
 #include "core/train/mixed_precision.h"
+#include "core/train/recording.h"
 #include "core/train/stopping.h"
 #include "core/train/without_effect.h"
 #include "fmt/ranges.h"
@@ -110,24 +110,6 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   return OkStatus();
 }
 
-// Where the last step's time went, by op; only with --debug=sync.
-void PrintTimings(const Trainer& trainer) {
-  std::map<std::string, std::pair<int, double>> by_op;
-  double total = 0;
-  for (const Instance::Timing& timing : trainer.timings()) {
-    auto& [count, seconds] = by_op[timing.op];
-    ++count;
-    seconds += timing.seconds;
-    total += timing.seconds;
-  }
-  std::map<std::string, double> flops;
-  for (const PlanReport::OpLine& line : trainer.report().ops) flops[line.op] = line.flops;
-  for (const auto& [op, entry] : by_op) {
-    fmt::print(stderr, "  {:<24}{:>6} x {:>9.2f} ms {:>5.1f} % {:>8.0f} GFLOP/s\n", op, entry.first, 1e3 * entry.second,
-               100 * entry.second / total, flops[op] / entry.second / 1e9);
-  }
-}
-
 // Where each setting came from, for people who look at the run later.
 Status WriteSettings(const std::string& run_folder, const Settings& settings) {
   SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder));
@@ -201,6 +183,17 @@ Status TrainCommand(const CommandLine& line) {
   });
 }
 
+// Some more steps, each step of their plan by itself, into ./profile.json; and what the device could do.
+StatusOr<DeviceRates> RecordSteps(Trainer& trainer, std::span<const std::span<const std::byte>> tensors,
+                                  const TrainConfig& config, const World& world, Profile& profile) {
+  trainer.Record(&profile);
+  for (int64_t i = 0; i < kRecordedUpdates; ++i) SY_RETURN_IF_ERROR(trainer.Step(tensors).status());
+  trainer.Record(nullptr);
+  SY_RETURN_IF_ERROR(WriteProfile(profile, ".", world.rank()));
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, world.device->info().plugin));
+  return MeasureRates(*world.device, mixed.half);
+}
+
 Status BenchCommand(const CommandLine& line) {
   if (!absl::GetFlag(FLAGS_compare).empty()) return CompareRuns(line);
   Settings settings = line.settings;
@@ -230,7 +223,11 @@ Status BenchCommand(const CommandLine& line) {
       if (i == 0) first_ms = elapsed;
       if (i >= absl::GetFlag(FLAGS_warmup_steps)) ms.push_back(elapsed);
     }
-    if (world.rank() == 0) PrintTimings(*trainer);
+    Profile profile;
+    DeviceRates rates;
+    if (c.profile) {
+      SY_ASSIGN_OR_RETURN(rates, RecordSteps(*trainer, tensors, c, world, profile));
+    }
     std::vector<double> sorted = ms;
     std::sort(sorted.begin(), sorted.end());
     const double median = sorted[sorted.size() / 2];
@@ -238,24 +235,25 @@ Status BenchCommand(const CommandLine& line) {
     const PlanReport& report = trainer->report();
     if (world.rank() != 0) return OkStatus();
     if (absl::GetFlag(FLAGS_json)) {
-      fmt::print("{}\n", nlohmann::ordered_json({{"model", c.model},
-                                                 {"batch_size", c.batch_size},
-                                                 {"ranks", world.size()},
-                                                 {"threads", world.threads},
-                                                 {"device", world.device->info().plugin},
-                                                 {"precision", c.precision},
-                                                 {"median_ms", median},
-                                                 {"samples_ms", ms},
-                                                 {"images_per_s", rate},
-                                                 {"gflop_per_step", report.flops / 1e9},
-                                                 {"gflops", report.flops / 1e6 / median},
-                                                 {"memory_bytes", trainer->allocated_bytes()},
-                                                 {"prepare_s", prepared},
-                                                 {"kernels", report.kernels},
-                                                 {"kernels_s", report.kernel_seconds},
-                                                 {"ready_s", ready},
-                                                 {"first_step_ms", first_ms}})
-                             .dump());
+      nlohmann::ordered_json told = {{"model", c.model},
+                                     {"batch_size", c.batch_size},
+                                     {"ranks", world.size()},
+                                     {"threads", world.threads},
+                                     {"device", world.device->info().plugin},
+                                     {"precision", c.precision},
+                                     {"median_ms", median},
+                                     {"samples_ms", ms},
+                                     {"images_per_s", rate},
+                                     {"gflop_per_step", report.flops / 1e9},
+                                     {"gflops", report.flops / 1e6 / median},
+                                     {"memory_bytes", trainer->allocated_bytes()},
+                                     {"prepare_s", prepared},
+                                     {"kernels", report.kernels},
+                                     {"kernels_s", report.kernel_seconds},
+                                     {"ready_s", ready},
+                                     {"first_step_ms", first_ms}};
+      if (c.profile) told["profile"] = profile.ToJson(rates);
+      fmt::print("{}\n", told.dump());
     } else {
       fmt::print(
           "{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, "
@@ -263,6 +261,7 @@ Status BenchCommand(const CommandLine& line) {
           c.model, c.precision, c.batch_size, world.size(), world.size() > 1 ? "s" : "", median, ms.size(), rate,
           report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared, report.kernels,
           report.kernel_seconds, ready);
+      if (c.profile) fmt::print("\n{}", profile.Table(rates));
     }
     return OkStatus();
   });

@@ -1,0 +1,170 @@
+#include "core/plan/roofline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "core/graph/ops/matmul.h"
+#include "core/graph/ops/pointwise.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kRepetitions = 5;
+constexpr double kLongEnough = 0.03;  // s
+constexpr int64_t kMostRows = 8192;
+constexpr int64_t kMostElements = 32 << 20;  // 128 MiB, more than caches hold
+constexpr int64_t kFewestElements = 1 << 16;
+constexpr int kEveryByte = 0x3c;  // a number near 0.01 in f32 and bf16, near 1 in f16
+
+// A graph on a device of its own inputs, ready to be timed.
+struct Timed {
+  std::unique_ptr<KernelCache> kernels;
+  std::unique_ptr<Layout> layout;
+  std::unique_ptr<Plan> plan;
+  std::unique_ptr<Memory> memory;
+  std::unique_ptr<Instance> instance;
+  Stream stream;
+
+  static StatusOr<Timed> Make(const Graph& graph, Device& device) {
+    Timed made;
+    made.kernels = std::make_unique<KernelCache>(device, KernelOptions());
+    made.layout = std::make_unique<Layout>(device.info().alignment);
+    PlanOptions options;
+    options.capture = false;
+    SY_ASSIGN_OR_RETURN(made.plan, Plan::Compile(graph, *made.kernels, nullptr, *made.layout, options));
+    SY_ASSIGN_OR_RETURN(made.memory, Memory::Allocate(*made.layout, device, nullptr));
+    SY_ASSIGN_OR_RETURN(made.instance, Instance::Bind(*made.plan, *made.memory, nullptr));
+    SY_ASSIGN_OR_RETURN(made.stream, device.NewStream());
+    for (const char* name : {"x", "w"}) {
+      const Layout::Entry* const entry = made.layout->Find(name);
+      if (entry == nullptr) continue;
+      const std::vector<unsigned char> bytes(entry->bytes, kEveryByte);
+      SY_RETURN_IF_ERROR(made.memory->Upload(name, bytes.data(), bytes.size()));
+    }
+    SY_RETURN_IF_ERROR(made.Seconds(device).status());  // the first run touches its memory
+    return made;
+  }
+
+  StatusOr<double> Seconds(Device& device) const {
+    const auto start = std::chrono::steady_clock::now();
+    SY_RETURN_IF_ERROR(instance->Run(stream));
+    SY_RETURN_IF_ERROR(device.Synchronize(stream));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+};
+
+StatusOr<double> BestSeconds(const Timed& timed, Device& device) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kRepetitions; ++i) {
+    SY_ASSIGN_OR_RETURN(const double seconds, timed.Seconds(device));
+    best = std::min(best, seconds);
+  }
+  return best;
+}
+
+StatusOr<double> ProductRate(Device& device, DType dtype) {
+  double rate = 0;
+  for (int64_t rows = 512;; rows *= 2) {
+    Graph graph;
+    const Value x = graph.Input("x", {dtype, {rows, rows}}, {.role = Role::kBatch});
+    const Value w = graph.Input("w", {dtype, {rows, rows}}, {.role = Role::kBatch});
+    graph.Output("y", ops::Matmul(x, w));
+    auto timed = Timed::Make(graph, device);
+    if (rate > 0 && timed.status().code() == absl::StatusCode::kResourceExhausted) return rate;
+    SY_RETURN_IF_ERROR(timed.status());
+    SY_ASSIGN_OR_RETURN(const double seconds, BestSeconds(*timed, device));
+    rate = std::max(rate, timed->plan->report().flops / seconds);
+    if (seconds > kLongEnough || rows == kMostRows) return rate;
+  }
+}
+
+StatusOr<double> MemoryRate(Device& device) {
+  for (int64_t elements = kMostElements;; elements /= 2) {
+    Graph graph;
+    const Value x = graph.Input("x", {DType::kF32, {elements}}, {.role = Role::kBatch});
+    graph.Output("y", ops::Scale(x, 2));
+    auto timed = Timed::Make(graph, device);
+    if (elements > kFewestElements && timed.status().code() == absl::StatusCode::kResourceExhausted) continue;
+    SY_RETURN_IF_ERROR(timed.status());
+    SY_ASSIGN_OR_RETURN(const double seconds, BestSeconds(*timed, device));
+    return timed->plan->report().bytes / seconds;
+  }
+}
+
+}  // namespace
+
+StatusOr<DeviceRates> MeasureRates(Device& device, DType dtype) {
+  DeviceRates rates;
+  rates.dtype = dtype;
+  SY_ASSIGN_OR_RETURN(rates.flops_per_s, ProductRate(device, dtype));
+  SY_ASSIGN_OR_RETURN(rates.bytes_per_s, MemoryRate(device));
+  return rates;
+}
+
+std::string FamilyNameOf(const Plan& plan, const Step& step) {
+  return step.kind == Step::kCopy ? "copy" : FamilyOf(plan.graph().node(step.node).op);
+}
+
+FamilyWork& AddStep(const Plan& plan, const Step& step, const DeviceRates& rates, std::vector<FamilyWork>& families) {
+  const std::string family = FamilyNameOf(plan, step);
+  auto found = std::find_if(families.begin(), families.end(), [&](const auto& work) { return work.family == family; });
+  if (found == families.end()) found = families.insert(families.end(), {.family = family});
+  ++found->calls;
+  found->cost.flops += step.cost.flops;
+  found->cost.bytes += step.cost.bytes;
+  if (step.kind != Step::kCollective) found->least_seconds += rates.LeastSeconds(step.cost);
+  return *found;
+}
+
+std::vector<FamilyWork> FamiliesOf(const Plan& plan, const DeviceRates& rates) {
+  std::vector<FamilyWork> families;
+  for (const Step& step : plan.schedule().steps) AddStep(plan, step, rates, families);
+  std::stable_sort(families.begin(), families.end(),
+                   [](const auto& a, const auto& b) { return a.least_seconds > b.least_seconds; });
+  return families;
+}
+
+std::string BoundOf(const FamilyWork& work, const DeviceRates& rates) {
+  if (work.least_seconds == 0) return "";
+  return rates.ComputeSeconds(work.cost) > rates.MemorySeconds(work.cost) ? "compute" : "memory";
+}
+
+std::string RatesText(const DeviceRates& rates) {
+  return fmt::format("measured here: {:.1f} GFLOP/s in a large product of {}, {:.1f} GB/s in scaling a large array\n",
+                     rates.flops_per_s / 1e9, NameOf(rates.dtype), rates.bytes_per_s / 1e9);
+}
+
+std::string EstimateText(const std::vector<FamilyWork>& families, const DeviceRates& rates) {
+  std::string text =
+      RatesText(rates) + fmt::format("{:<16}{:>8}{:>14}{:>12}  {}\n", "family", "calls", "GFLOP", "least ms", "bound");
+  double seconds = 0;
+  for (const FamilyWork& work : families) {
+    text += fmt::format("{:<16}{:>8}{:>14.3f}{:>12.3f}  {}\n", work.family, work.calls, work.cost.flops / 1e9,
+                        1e3 * work.least_seconds, BoundOf(work, rates));
+    seconds += work.least_seconds;
+  }
+  return text +
+         fmt::format("a step computes for {:.3f} ms at least; traffic between ranks is not in it\n", 1e3 * seconds);
+}
+
+nlohmann::ordered_json EstimateJson(const std::vector<FamilyWork>& families, const DeviceRates& rates) {
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  double seconds = 0;
+  for (const FamilyWork& work : families) {
+    lines.push_back({{"family", work.family},
+                     {"calls", work.calls},
+                     {"flops", work.cost.flops},
+                     {"bytes", work.cost.bytes},
+                     {"bound", BoundOf(work, rates)},
+                     {"least_ms", 1e3 * work.least_seconds}});
+    seconds += work.least_seconds;
+  }
+  return {{"gflops", rates.flops_per_s / 1e9},
+          {"gflops_of", NameOf(rates.dtype)},
+          {"gb_per_s", rates.bytes_per_s / 1e9},
+          {"least_ms", 1e3 * seconds},
+          {"families", lines}};
+}
+
+}  // namespace switchyard
