@@ -76,5 +76,45 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
   }
 }
 
+double FlopsOf(const Plan& plan, const std::function<bool(const std::string& family)>& counts) {
+  double flops = 0;
+  for (const Step& step : plan.schedule().steps) {
+    if (counts(FamilyOf(plan.graph().node(step.node).op))) flops += step.cost.flops;
+  }
+  return flops;
+}
+
+// Forward, the gradients of what goes into each layer, and those of its weights. But nobody asks for the gradient of
+// the images, so that the first product has two of the three; and attention's backward pass computes the scores again,
+// half of its forward pass, rather than keep them. What a step does once for each parameter is little at this batch.
+TEST(Explain, FlopsOfTrainingAreThreeTimesThoseOfAForwardPass) {
+  World& world = SharedWorld();
+  for (const char* model : {"vit_micro", "vit_tiny", "vit_base", "swin_tiny", "resnet18", "resnet50", "unet3d",
+                            "deeplabv3plus_resnet50", "mlp"}) {
+    SCOPED_TRACE(model);
+    Settings settings(RunTable());
+    ASSERT_TRUE(settings.Give("model", model, Origin::kFlag, "this test").ok());
+    ASSERT_TRUE(settings.Give("batch_size", 256, Origin::kFlag, "this test").ok());
+    const auto setup = SetUpModel(settings, nullptr, world.size());
+    ASSERT_TRUE(setup.ok()) << Message(setup.status());
+    const auto compile = [&](TrainingPlans& plans, bool evaluation_only) {
+      return plans.CompileRun(setup->config, setup->model, world.size(), 1, *world.device, world.reference.get(),
+                              evaluation_only);
+    };
+    TrainingPlans training, evaluation;
+    ASSERT_TRUE(compile(training, false).ok());
+    ASSERT_TRUE(compile(evaluation, true).ok());
+    double first_product = 0;
+    for (const Step& step : evaluation.Main().schedule().steps) {
+      const std::string family = FamilyOf(evaluation.Main().graph().node(step.node).op);
+      if (first_product == 0 && (family == "matmul" || family == "convolution")) first_product = step.cost.flops;
+    }
+    const double scores =
+        FlopsOf(evaluation.Main(), [](const std::string& family) { return family == "attention"; }) / 2;
+    const double forward = FlopsOf(evaluation.Main(), [](const std::string&) { return true; });
+    EXPECT_NEAR((training.Report().flops + first_product - scores) / forward, 3, 0.03);
+  }
+}
+
 }  // namespace
 }  // namespace switchyard
