@@ -172,6 +172,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"layer_decay", 1.0},
                                   {"fused_optimizer", true},
                                   {"ema_decay", 0.0},
+                                  {"profile", false},
                                   {"best_by", "weights"},
                                   {"sync_batchnorm", false},
                                   {"delay_allreduce", false},

@@ -98,8 +98,8 @@ TEST(Explain, FlopsOfTrainingAreThreeTimesThoseOfAForwardPass) {
     const auto setup = SetUpModel(settings, nullptr, world.size());
     ASSERT_TRUE(setup.ok()) << Message(setup.status());
     const auto compile = [&](TrainingPlans& plans, bool evaluation_only) {
-      return plans.CompileRun(setup->config, setup->model, world.size(), 1, *world.device, world.reference.get(),
-                              evaluation_only);
+      return plans.CompileRun(setup->config, setup->model, Mesh{.data = world.size()}, 1, *world.device,
+                              world.reference.get(), evaluation_only);
     };
     TrainingPlans training, evaluation;
     ASSERT_TRUE(compile(training, false).ok());

@@ -93,7 +93,7 @@ Status ExplainCommand(const CommandLine& line) {
   }
   DeviceRates rates;
   if (absl::GetFlag(FLAGS_measure)) {
-    SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, here->device->info().plugin));
+    SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, here->device->info().static_loss_scale));
     SY_ASSIGN_OR_RETURN(rates, MeasureRates(*here->device, mixed.half));
   }
   const bool measured = rates.flops_per_s > 0;

@@ -1,21 +1,15 @@
-// train, bench: the commands that take training steps.
+// train: the command, and what it prints at the start and the end.
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-
-#include "absl/flags/flag.h"
 #include "core/base/environment.h"
 #include "core/base/logging.h"
 #include "core/settings/listing.h"
 #include "core/train/file_calls.h"
 #include "core/train/mixed_precision.h"
-#include "core/train/recording.h"
 #include "core/train/stopping.h"
 #include "core/train/without_effect.h"
 #include "fmt/ranges.h"
 #include "tools/switchyard/commands.h"
-#include "tools/switchyard/compare.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/hints.h"
 #include "tools/switchyard/in_world.h"
@@ -23,8 +17,6 @@
 
 namespace switchyard {
 namespace {
-
-const auto process_start = std::chrono::steady_clock::now();  // within milliseconds
 
 std::string Count(int64_t count, const char* noun, const char* plural = "s") {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : plural);
@@ -116,22 +108,6 @@ Status WriteSettings(const std::string& run_folder, const Settings& settings) {
   return folder.Replace("settings.txt", {BytesOf(SettingsListing(settings))});
 }
 
-// The first samples of the data as the task has them, a tensor each.
-using Rows = std::vector<std::vector<std::byte>>;
-StatusOr<Rows> FirstSamples(const Task& task, const Dataset& data, int64_t samples) {
-  SY_ASSIGN_OR_RETURN(const auto source, task.Samples(data, true));
-  Rows tensors;
-  for (const SampleTensor& tensor : source->tensors())
-    tensors.emplace_back(static_cast<size_t>(samples * tensor.row.bytes()));
-  for (int64_t i = 0; i < samples; ++i) {
-    std::vector<void*> rows;
-    for (std::vector<std::byte>& tensor : tensors)
-      rows.push_back(tensor.data() + tensor.size() / static_cast<size_t>(samples) * static_cast<size_t>(i));
-    SY_RETURN_IF_ERROR(source->Fill(0, i % data.size(), rows));
-  }
-  return tensors;
-}
-
 }  // namespace
 
 Status TrainCommand(const CommandLine& line) {
@@ -179,90 +155,6 @@ Status TrainCommand(const CommandLine& line) {
     fmt::print("  throughput  {:.0f} images/s over {}\n", result.images_per_s, Count(world.size(), "rank"));
     fmt::print("  run         {}\n", result.run_folder);
     fmt::print("  loss curve  {}\n", result.picture);
-    return OkStatus();
-  });
-}
-
-// Some more steps, each step of their plan by itself, into ./profile.json; and what the device could do.
-StatusOr<DeviceRates> RecordSteps(Trainer& trainer, std::span<const std::span<const std::byte>> tensors,
-                                  const TrainConfig& config, const World& world, Profile& profile) {
-  trainer.Record(&profile);
-  for (int64_t i = 0; i < kRecordedUpdates; ++i) SY_RETURN_IF_ERROR(trainer.Step(tensors).status());
-  trainer.Record(nullptr);
-  SY_RETURN_IF_ERROR(WriteProfile(profile, ".", world.rank()));
-  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, world.device->info().plugin));
-  return MeasureRates(*world.device, mixed.half);
-}
-
-Status BenchCommand(const CommandLine& line) {
-  if (!absl::GetFlag(FLAGS_compare).empty()) return CompareRuns(line);
-  Settings settings = line.settings;
-  settings.Fill("dataset", "synthetic", Origin::kDefault);
-  settings.Fill("steps", 20, Origin::kDefault);
-  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
-  if (ShowSettings(setup.settings, processes.rank)) return OkStatus();
-  return InWorld(setup.config, [&](World& world) -> Status {
-    const auto start = std::chrono::steady_clock::now();
-    SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
-    SY_RETURN_IF_ERROR(ChooseRecompute(setup, world));
-    SY_ASSIGN_OR_RETURN(const auto trainer,
-                        Trainer::Create(setup.config, setup.model, *setup.train, *setup.validation, world));
-    const double prepared = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const double ready = std::chrono::duration<double>(std::chrono::steady_clock::now() - process_start).count();
-    const TrainConfig& c = setup.config;
-    const int64_t samples = int64_t{c.batch_size} * c.accumulation;
-    SY_ASSIGN_OR_RETURN(const Rows batch, FirstSamples(trainer->task(), *setup.train, samples));
-    const std::vector<std::span<const std::byte>> tensors(batch.begin(), batch.end());
-    std::vector<double> ms;
-    double first_ms = 0;
-    for (int64_t i = 0; i < absl::GetFlag(FLAGS_warmup_steps) + *c.steps; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      SY_RETURN_IF_ERROR(trainer->Step(tensors).status());
-      const double elapsed = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      if (i == 0) first_ms = elapsed;
-      if (i >= absl::GetFlag(FLAGS_warmup_steps)) ms.push_back(elapsed);
-    }
-    Profile profile;
-    DeviceRates rates;
-    if (c.profile) {
-      SY_ASSIGN_OR_RETURN(rates, RecordSteps(*trainer, tensors, c, world, profile));
-    }
-    std::vector<double> sorted = ms;
-    std::sort(sorted.begin(), sorted.end());
-    const double median = sorted[sorted.size() / 2];
-    const double rate = 1e3 * static_cast<double>(samples * world.data_size()) / median;
-    const PlanReport& report = trainer->report();
-    if (world.rank() != 0) return OkStatus();
-    if (absl::GetFlag(FLAGS_json)) {
-      nlohmann::ordered_json told = {{"model", c.model},
-                                     {"batch_size", c.batch_size},
-                                     {"ranks", world.size()},
-                                     {"threads", world.threads},
-                                     {"device", world.device->info().plugin},
-                                     {"precision", c.precision},
-                                     {"median_ms", median},
-                                     {"samples_ms", ms},
-                                     {"images_per_s", rate},
-                                     {"gflop_per_step", report.flops / 1e9},
-                                     {"gflops", report.flops / 1e6 / median},
-                                     {"memory_bytes", trainer->allocated_bytes()},
-                                     {"prepare_s", prepared},
-                                     {"kernels", report.kernels},
-                                     {"kernels_s", report.kernel_seconds},
-                                     {"ready_s", ready},
-                                     {"first_step_ms", first_ms}};
-      if (c.profile) told["profile"] = profile.ToJson(rates);
-      fmt::print("{}\n", told.dump());
-    } else {
-      fmt::print(
-          "{} {} batch {} on {} rank{}: {:.1f} ms/step (median of {}), {:.1f} images/s, {:.0f} GFLOP/s, {:.0f} MB, "
-          "prepared in {:.2f} s ({} kernels in {:.3f} s), {:.2f} s after the process started\n",
-          c.model, c.precision, c.batch_size, world.size(), world.size() > 1 ? "s" : "", median, ms.size(), rate,
-          report.flops / 1e6 / median, static_cast<double>(trainer->allocated_bytes()) / 1e6, prepared, report.kernels,
-          report.kernel_seconds, ready);
-      if (c.profile) fmt::print("\n{}", profile.Table(rates));
-    }
     return OkStatus();
   });
 }
