@@ -7,7 +7,10 @@
 namespace switchyard {
 namespace {
 
-constexpr size_t kKeptVolumes = 3;
+// Volumes that windows are cut from at once, and what more of them may take: those of few windows are read far ahead of
+// what is put together.
+constexpr size_t kFewestKept = 3;
+constexpr int64_t kMostKeptVoxels = int64_t{1} << 26;  // 5 bytes each
 
 void FillEmptyPatch(const Extents& patch, std::span<void* const> rows) {
   std::fill_n(static_cast<float*>(rows[0]), VoxelsOf(patch), 0.0f);
@@ -51,12 +54,22 @@ StatusOr<std::shared_ptr<const Sample>> VolumeWindows::Get(int64_t volume) const
     if (found != kept_.end()) {
       kept = found->second;
     } else {
-      if (kept_.size() == kKeptVolumes) kept_.erase(kept_.begin());
+      MakeRoom(volume);
       kept = kept_.emplace_back(volume, std::make_shared<Kept>()).second;
     }
   }
   std::call_once(kept->once, [&] { kept->sample = Read(volume); });
   return kept->sample;
+}
+
+void VolumeWindows::MakeRoom(int64_t volume) const {
+  const auto voxels = [this](int64_t of) { return VoxelsOf(extents_[static_cast<size_t>(of)]); };
+  int64_t total = voxels(volume);
+  for (const auto& entry : kept_) total += voxels(entry.first);
+  while (kept_.size() >= kFewestKept && total > kMostKeptVoxels) {
+    total -= voxels(kept_.front().first);
+    kept_.erase(kept_.begin());
+  }
 }
 
 StatusOr<std::shared_ptr<const Sample>> VolumeWindows::Read(int64_t volume) const {

@@ -53,7 +53,7 @@ class VolumeWindows : public SampleSource {
   };
   const Window& window(int64_t index) const { return windows_[static_cast<size_t>(index)]; }
   const Extents& patch() const { return options_.patch; }
-  // A volume, normalised, with its labels. The last few are kept, as its windows follow each other; threads read
+  // A volume, normalised, with its labels. The last ones are kept, as its windows follow each other; threads read
   // different ones at once. DataLoss where its extents are not those of before.
   StatusOr<std::shared_ptr<const Sample>> Get(int64_t volume) const;
 
@@ -67,6 +67,7 @@ class VolumeWindows : public SampleSource {
     StatusOr<std::shared_ptr<const Sample>> sample;
   };
   StatusOr<std::shared_ptr<const Sample>> Read(int64_t volume) const;
+  void MakeRoom(int64_t volume) const;  // with mutex_ held
 
   std::vector<Extents> extents_;                                         // by volume
   mutable std::mutex mutex_;                                             // of the list, not of its entries

@@ -17,7 +17,7 @@ namespace switchyard {
 // What decides about the effect of settings beside other settings.
 struct RunFacts {
   int64_t updates = 0, updates_per_epoch = 0;
-  int ranks = 1;
+  int ranks = 1;                               // that divide the data
   bool batch_norms = true;                     // the model has some
   Content content = Content::kLabelledImages;  // that the model learns from
 };

@@ -320,6 +320,43 @@ TEST(VolumeWindows, OfDifferentVolumesAreReadAtOnceAndEachVolumeOnce) {
   EXPECT_EQ(data.reads, 2) << "extents were not read from the voxels, nor a volume twice";
 }
 
+// What is put together comes long after what is read ahead, and has it still.
+TEST(VolumeWindows, OfSmallVolumesAreReadOnceForAllThatUseThem) {
+  struct Many : Volumes {
+    int64_t size() const override { return 40; }
+    StatusOr<Extents> ReadExtents(int64_t index) const override { return Extents{2, 2, 2 + 2 * index}; }
+  };
+  const Many data;
+  const VolumeWindows windows(data, {.patch = {2, 2, 100}}, 0);
+  for (int round = 0; round < 2; ++round) {
+    for (int64_t volume = 0; volume < data.size(); ++volume) EXPECT_TRUE(windows.Get(volume).ok());
+  }
+  EXPECT_EQ(data.reads, 40);
+}
+
+// Of large ones only the last few, for lack of memory.
+TEST(VolumeWindows, OfLargeVolumesAreFew) {
+  struct Large : Volumes {
+    int64_t size() const override { return 5; }
+    StatusOr<Extents> ReadExtents(int64_t) const override { return Extents{256, 512, 512}; }
+    Status Read(int64_t, Sample* sample) const override {
+      sample->volume.depth = 256, sample->volume.height = sample->volume.width = 512;  // without its voxels
+      ++reads;
+      return OkStatus();
+    }
+  };
+  const Large data;
+  const VolumeWindows windows(data, {.patch = {256, 512, 512}, .normalization = Normalization::kNone}, 0);
+  const auto get = [&](int64_t volume) {
+    const int before = data.reads;
+    EXPECT_TRUE(windows.Get(volume).ok());
+    return data.reads - before;
+  };
+  for (int64_t volume = 0; volume < 5; ++volume) EXPECT_EQ(get(volume), 1);
+  for (int64_t volume = 2; volume < 5; ++volume) EXPECT_EQ(get(volume), 0) << volume;
+  EXPECT_EQ(get(0), 1);
+}
+
 TEST(VolumeWindows, RefuseAVolumeThatHasChanged) {
   struct Changed : Volumes {
     StatusOr<Extents> ReadExtents(int64_t) const override { return Extents{2, 2, 8}; }

@@ -134,7 +134,7 @@ Status TrainCommand(const CommandLine& line) {
       const int64_t per_epoch = trainer->updates_per_epoch();
       const RunFacts facts = {.updates = setup.config.steps.value_or(setup.config.epochs * per_epoch),
                               .updates_per_epoch = per_epoch,
-                              .ranks = world.size(),
+                              .ranks = world.data_size(),
                               .batch_norms = HasBatchNorms(setup.resolved),
                               .content = setup.resolved.info->family->data};
       for (const std::string& sentence : SettingsWithoutEffect(
