@@ -8,6 +8,10 @@ namespace {
 // move(byte of the whole, byte of the part, bytes) for each run of elements that lie together in both.
 template <typename F>
 void ForEachRun(const Part& part, size_t size, F move) {
+  if (part.axis.dimension == DividedAxis::kAllElements) {
+    const auto unit = static_cast<int64_t>(size);
+    return move(part.begin * unit, 0, (part.end - part.begin) * unit);
+  }
   const auto dimension = static_cast<size_t>(part.axis.dimension);
   int64_t before = part.axis.outer, run = part.axis.inner * static_cast<int64_t>(size);
   for (size_t d = 0; d < dimension; ++d) before *= part.whole[d];
@@ -23,6 +27,7 @@ Part PartOf(const Shape& whole, const DividedAxis& axis, int index, int count) {
 }
 
 Shape ShapeOf(const Part& part) {
+  if (part.axis.dimension == DividedAxis::kAllElements) return {part.end - part.begin};
   Shape shape = part.whole;
   shape[static_cast<size_t>(part.axis.dimension)] = part.axis.outer * (part.end - part.begin) * part.axis.inner;
   return shape;

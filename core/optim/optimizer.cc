@@ -1,10 +1,12 @@
 #include "core/optim/optimizer.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <tuple>
 
 #include "core/base/names.h"
+#include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/optimizer.h"
 #include "core/graph/ops/pointwise.h"
@@ -34,10 +36,16 @@ sy_optimizer_attributes ToAbi(const OptimizerOptions& options, bool decay) {
 
 const Node& InputOf(const Value& value) { return value.graph().node(value.ref().node); }
 
-// State of the optimizer that a parameter has: divided as it is.
-InputInfo Following(const Value& parameter) {
+// State of the optimizer that a parameter has: divided as it is, or as its update is.
+InputInfo Following(const Value& parameter, const SharedUpdate& shared = {}) {
   InputInfo info = {Role::kState};
   info.part = InputOf(parameter).input->part;
+  if (shared.ranks == 1) return info;
+  const int64_t elements = parameter.type().elements(), share = (elements + shared.ranks - 1) / shared.ranks;
+  info.part = Part{parameter.shape(), {DividedAxis::kAllElements, 1, elements, 1}};
+  info.part->begin = std::min(elements, shared.rank * share);
+  info.part->end = std::min(elements, info.part->begin + share);
+  info.part->group = shared.group;
   return info;
 }
 
@@ -87,32 +95,88 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
   return groups;
 }
 
+// A rank's share of a tensor of n elements: elements [rank·c, rank·c + c) with c = ⌈n/ranks⌉, zeros behind the last.
+int64_t ShareOf(const TensorType& type, int ranks) { return (type.elements() + ranks - 1) / ranks; }
+
+Value Share(const Value& tensor, const SharedUpdate& shared, Graph::Location where) {
+  const int64_t elements = tensor.type().elements(), share = ShareOf(tensor.type(), shared.ranks);
+  const int64_t begin = std::min(elements, shared.rank * share), held = std::min(elements - begin, share);
+  const Value flat = ops::Reshape(tensor, {elements}, where);
+  if (held == 0) return ops::Full(tensor.graph(), {share}, 0, tensor.dtype(), where);
+  const Value own = ops::Slice(flat, 0, begin, held, 1, where);
+  return held == share ? own : ops::Pad(own, {0}, {share - held}, 0, where);
+}
+
+// The tensors of which these are the ranks' shares, gathered together.
+std::vector<Value> Joined(const std::vector<Value>& shares, const std::vector<TensorType>& types,
+                          const SharedUpdate& shared, Graph::Location where) {
+  const Value own = ops::Concat(shares, 0, where);
+  const int64_t all = own.dim(0);
+  const Value rows =
+      ops::AllGather(ops::Reshape(own, {1, all}, where), shared.ranks, shared.group, "parameters", where);
+  std::vector<Value> tensors;
+  int64_t start = 0;
+  for (const TensorType& type : types) {
+    const int64_t share = ShareOf(type, shared.ranks);
+    const Value columns = ops::Reshape(ops::Slice(rows, 1, start, share, 1, where), {shared.ranks * share}, where);
+    tensors.push_back(ops::Reshape(ops::Slice(columns, 0, 0, type.elements(), 1, where), type.shape, where));
+    start += share;
+  }
+  return tensors;
+}
+
+// The new parameters in place of this rank's shares of them, in as many gathers as it takes.
+void GatherParameters(const std::vector<ParameterGradient>& gradients, const std::vector<size_t>& members,
+                      const SharedUpdate& shared, std::vector<ops::OptimizerTensor>* updated, Graph::Location where) {
+  for (size_t first = 0; first < members.size();) {
+    std::vector<Value> shares;
+    std::vector<TensorType> types;
+    uint64_t bytes = 0;
+    for (size_t k = first; k < members.size(); ++k) {
+      const TensorType& type = gradients[members[k]].parameter.type();
+      if (k > first && bytes + static_cast<uint64_t>(type.bytes()) > shared.gather_bytes) break;
+      bytes += static_cast<uint64_t>(type.bytes());
+      shares.push_back((*updated)[k].parameter);
+      types.push_back(type);
+    }
+    for (const Value& whole : Joined(shares, types, shared, where)) (*updated)[first++].parameter = whole;
+  }
+}
+
 // The update of a group's tensors, and the assignments of its results; each new parameter goes to `next`.
 void UpdateGroup(Graph& graph, const std::vector<ParameterGradient>& gradients, const Group& group,
                  const std::vector<size_t>& members, const Scalars& scalars, const OptimizerOptions& options,
-                 std::vector<Value>* next, Graph::Location where) {
+                 const SharedUpdate& shared, std::vector<Value>* next, Graph::Location where) {
   sy_optimizer_attributes attributes = ToAbi(options, group.decay);
-  attributes.half_copies = group.half != DType::kF32;
+  const bool divided = shared.ranks > 1;
+  attributes.half_copies = group.half != DType::kF32 && !divided;
   const int moments = ops::OptimizerMoments(attributes);
   std::vector<ops::OptimizerTensor> tensors;
   for (const size_t i : members) {
     const Value& parameter = gradients[i].parameter;
     const auto moment = [&, name = InputOf(parameter).name](const char* which) {
-      return graph.Input(fmt::format("{}/{}", which, name), parameter.type(), Following(parameter), where);
+      TensorType type = parameter.type();
+      if (divided) type.shape = {ShareOf(type, shared.ranks)};
+      return graph.Input(fmt::format("{}/{}", which, name), type, Following(parameter, shared), where);
     };
     ops::OptimizerTensor tensor = {parameter, gradients[i].gradient, {}, {}, {}};
+    if (divided) {
+      tensor.parameter = Share(parameter, shared, where);
+      tensor.gradient = Share(gradients[i].gradient, shared, where);
+    }
     if (moments > 0) tensor.moment1 = moment("moment1");
     if (moments > 1) tensor.moment2 = moment("moment2");
     tensors.push_back(tensor);
   }
-  const std::vector<ops::OptimizerTensor> updated = ops::OptimizerUpdate(
+  std::vector<ops::OptimizerTensor> updated = ops::OptimizerUpdate(
       scalars.lr, scalars.update, scalars.gradient_scale, scalars.finite, tensors, attributes, group.half, where);
+  if (divided) GatherParameters(gradients, members, shared, &updated, where);
   for (size_t k = 0; k < tensors.size(); ++k) {
-    const Value& half = gradients[members[k]].half;
-    graph.Assign(tensors[k].parameter, updated[k].parameter, where);
+    const auto& [parameter, gradient, half] = gradients[members[k]];
+    graph.Assign(parameter, updated[k].parameter, where);
     if (tensors[k].moment1) graph.Assign(tensors[k].moment1, updated[k].moment1, where);
     if (tensors[k].moment2) graph.Assign(tensors[k].moment2, updated[k].moment2, where);
-    if (half) graph.Assign(half, updated[k].half, where);
+    if (half) graph.Assign(half, divided ? ops::Cast(updated[k].parameter, group.half, where) : updated[k].half, where);
     (*next)[members[k]] = updated[k].parameter;
   }
 }
@@ -163,7 +227,7 @@ std::string AverageOf(const std::string& parameter) { return "ema/" + parameter;
 
 Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const Value& squares,
                    const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale,
-                   Graph::Location where) {
+                   const SharedUpdate& shared, Graph::Location where) {
   CheckGradients(gradients, where);
   const Graph::Scope root(graph);
   const Phase before = graph.phase();
@@ -195,7 +259,7 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
     Scalars own = scalars;
     const float factor = layers.empty() ? 1 : LayerRate(options.layer_decay, group.layer, layers);
     if (factor != 1) own.lr = ops::Scale(scalars.lr, factor, where);
-    UpdateGroup(graph, gradients, group, members, own, options, &next, where);
+    UpdateGroup(graph, gradients, group, members, own, options, shared, &next, where);
   }
   if (options.ema_decay > 0) UpdateAverages(graph, gradients, next, scalars, options.ema_decay, where);
   graph.Assign(update, ops::Add(update, ops::Cast(scalars.finite, DType::kI32, where), where), where);

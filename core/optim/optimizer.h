@@ -60,11 +60,20 @@ struct ParameterGradient {
   Value half = {};  // an input of a half type and the same shape that becomes the new parameter, rounded; or none
 };
 
+// Each rank of a group updates its share of every tensor and has the moments of that share alone; the new parameters
+// are gathered (Rajbhandari et al. 2020, "ZeRO", stage 1). The bits are those of a rank that updates all; for the
+// optimizers that work element by element.
+struct SharedUpdate {
+  int ranks = 1, rank = 0;
+  int group = 0;                      // an index as in Program::groups
+  uint64_t gather_bytes = 25u << 20;  // of new parameters in one all_gather, unless one tensor has more
+};
+
 // squares: Σ g² over all gradients, f32 (1), where the caller has a cheaper way (flat buckets) or the gradients given
 // are a part; none: of those given. table_length: T ≥ 1. inverse_scale: f32 (1), what gradients of a
 // scaled loss are multiplied by; none: 1. Returns `finite`.
 Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const Value& squares,
                    const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale = {},
-                   Graph::Location where = Graph::Location::current());
+                   const SharedUpdate& shared = {}, Graph::Location where = Graph::Location::current());
 
 }  // namespace switchyard

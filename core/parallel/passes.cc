@@ -116,6 +116,18 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
   }
 }
 
+Status UpdateLegal(const ProgramOptions& o) {
+  if (o.zero == 0) return OkStatus();
+  if (o.zero != 1) return Unimplemented("--zero={}: only 0 and 1 are there; use --zero=1", o.zero);
+  if (o.mesh.tensor > 1) return Unimplemented("--zero=1 with --tp={}: not there yet; use one of them", o.mesh.tensor);
+  if (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS) {
+    return Unimplemented(
+        "--zero=1 with lamb or lars: no rank has the norm of a tensor that all update; use --optimizer=adamw, adam or "
+        "sgd");
+  }
+  return OkStatus();
+}
+
 // Σ g² over all gradients: those of weights that ranks of the tensor group divide are summed over the group.
 Value SquaredGradients(NamedGraph& plan) {
   std::vector<Value> whole, parts;
@@ -140,7 +152,11 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
     Value inverse_scale;
     if (plan.loss_scale.node >= 0)
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
-    plan.finite = AddOptimizer(plan.graph, PairsOf(plan), squares, o.optimizer, o.table_length, inverse_scale).ref();
+    SharedUpdate shared;
+    if (o.zero == 1)
+      shared = {o.mesh.data, program.rank / (o.mesh.pipeline * o.mesh.tensor), kDataGroup, o.bucket_bytes};
+    plan.finite =
+        AddOptimizer(plan.graph, PairsOf(plan), squares, o.optimizer, o.table_length, inverse_scale, shared).ref();
   }
 }
 
@@ -150,7 +166,7 @@ Pass AutocastPass() { return {"autocast", AutocastLegal, ApplyAutocast}; }
 Pass RankSumsPass() { return {"rank_sums", AlwaysLegal, ApplyRankSums}; }
 Pass GradientsPass() { return {"gradients", GradientsLegal, ApplyGradients}; }
 Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
-Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
+Pass UpdatePass() { return {"update", UpdateLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {

@@ -51,6 +51,7 @@ class Sharding {
   void DivideInput(const Node& input, TensorType* type, InputInfo* info) const {
     if (!IsDivided(*info)) return;
     info->part = PartOf(input.outputs[0].shape, *info->divisible, rank_, ranks_);
+    info->part->group = kTensorGroup;
     type->shape = ShapeOf(*info->part);
   }
 

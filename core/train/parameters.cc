@@ -66,17 +66,26 @@ Status UploadWhole(const Engine& engine, const std::string& name, const void* wh
 Status DownloadWhole(const Engine& engine, const std::string& name, void* whole) {
   const Layout::Entry& entry = *engine.layout().Find(name);
   if (!entry.part) return engine.memory().Download(name, whole, entry.bytes);
-  Communicator& group = *engine.groups()[kTensorGroup];
-  const Part& own = *entry.part;
-  const auto part_of = [&](int rank) { return PartOf(own.whole, own.axis, rank, group.size()); };
-  // The last part is the largest.
-  const size_t size = static_cast<size_t>(SizeOf(entry.type.dtype)),
-               most = static_cast<size_t>(Elements(ShapeOf(part_of(group.size() - 1)))) * size;
-  std::vector<std::byte> held(most), all(most * static_cast<size_t>(group.size()));
-  SY_RETURN_IF_ERROR(engine.memory().Download(name, held.data(), entry.bytes));
-  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name).c_str(), held.data(), all.data(), most, SY_U8));
-  for (int rank = 0; rank < group.size(); ++rank)
-    PutPart(part_of(rank), size, all.data() + static_cast<size_t>(rank) * most, static_cast<std::byte*>(whole));
+  Communicator& group = *engine.groups()[static_cast<size_t>(entry.part->group)];
+  const auto ranks = static_cast<size_t>(group.size());
+  struct Held {
+    int64_t begin, end, bytes;
+  };
+  const Held own = {entry.part->begin, entry.part->end, static_cast<int64_t>(entry.bytes)};
+  std::vector<Held> held(ranks);
+  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name + "/held").c_str(), &own, held.data(), sizeof own, SY_U8));
+  size_t most = 0;
+  for (const Held& h : held) most = std::max(most, static_cast<size_t>(h.bytes));
+  std::vector<std::byte> bytes(most), all(most * ranks);
+  SY_RETURN_IF_ERROR(engine.memory().Download(name, bytes.data(), entry.bytes));
+  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name).c_str(), bytes.data(), all.data(), most, SY_U8));
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    Part part = *entry.part;
+    part.begin = held[rank].begin;
+    part.end = held[rank].end;
+    PutPart(part, static_cast<size_t>(SizeOf(entry.type.dtype)), all.data() + rank * most,
+            static_cast<std::byte*>(whole));
+  }
   return OkStatus();
 }
 

@@ -31,7 +31,7 @@ std::pair<std::string, std::string> KindAndWeight(const std::string& name) {
 // State of a weight, in the weight's shape: it is kept as the weight is.
 bool BelongsToWeight(const Layout& layout, const std::string& name, const Layout::Entry& entry) {
   const Layout::Entry* const weight = layout.Find(KindAndWeight(name).second);
-  return weight != nullptr && weight->role == Role::kParameter && entry.type == weight->type &&
+  return weight != nullptr && weight->role == Role::kParameter && entry.whole_shape() == weight->whole_shape() &&
          entry.type.dtype == DType::kF32;
 }
 
@@ -85,10 +85,11 @@ StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, con
 StatusOr<WholeTensors> GatherParts(Engine& engine) {
   WholeTensors parts;
   const World& world = engine.world();
-  if (world.mesh.tensor == 1 || world.data_rank() != 0) return parts;
-  SY_RETURN_IF_ERROR(engine.Synchronize());
+  bool synchronized = false;
   for (const auto& [name, entry] : engine.layout().entries()) {
     if (!entry.part || (!entry.is_weight() && !IsSaved(entry))) continue;
+    if ((entry.part->group == kTensorGroup ? world.data_rank() : world.tensor_rank()) != 0) continue;
+    if (!std::exchange(synchronized, true)) SY_RETURN_IF_ERROR(engine.Synchronize());
     std::vector<std::byte>& whole = parts[name];
     whole.resize(static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype)));
     SY_RETURN_IF_ERROR(DownloadWhole(engine, name, whole.data()));

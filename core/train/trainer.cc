@@ -113,7 +113,7 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 // What a run is must be the same on all ranks; what devices decide for themselves (a bare --amp, an open loss scale) is
 // decided by now. Collective.
 static Status VerifySettings(const TrainConfig& config, World& world) {
-  std::string lines = fmt::format("--tp={}\n", config.tp);
+  std::string lines = fmt::format("--tp={}\n--zero={}\n", config.tp, config.zero);
   const auto settings = ToJson(config, {SettingKind::kProperty});
   for (const auto& [name, value] : settings.items()) lines += fmt::format("--{}={}\n", name, value.dump());
   SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));
