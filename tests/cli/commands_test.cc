@@ -57,7 +57,8 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
   EXPECT_EQ(ops["batch_size"], 2);
   EXPECT_GT(ops["ops"].size(), 10u);
   ExpectSuccess(Run("ops"), {"layer_norm"});
-  const CommandResult plan = Run("explain --model=vit_micro --batch_size=2 --world=64");
+  const CommandResult plan = Run("explain --model=vit_micro --batch_size=2 --world=64 --overlap=0.5");
+  EXPECT_THAT(plan.output, testing::HasSubstr("--overlap has no effect with --model=vit_micro"));
   ExpectSuccess(plan, {"64 ranks", "GFLOP", "activations", "traffic per rank"});
 }
 

@@ -100,6 +100,15 @@ TEST(WithoutEffect, AreSettingsOfRanksWithOne) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2, false), UnorderedElementsAre("broadcast_buffers"));
 }
 
+TEST(WithoutEffect, IsMeasuringWhereEveryBitIsToRepeat) {
+  TrainConfig c = Augmented("crop");
+  c.kernel_opt = true;
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"kernel_opt"}),
+              UnorderedElementsAre("kernel_opt"));
+  c.deterministic = false;
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"kernel_opt"}), IsEmpty());
+}
+
 // Of evaluation and prediction: nothing is said of training alone.
 TEST(WithoutEffect, InEvaluationAreThoseOfOtherTasks) {
   const auto sentences = SettingsOfOtherTasks(Augmented("none"), Content::kMaskedVolumes, [](const std::string& name) {

@@ -8,6 +8,7 @@
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/compare.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/hints.h"
 #include "tools/switchyard/in_world.h"
 #include "tools/switchyard/run_setup.h"
 
@@ -53,6 +54,7 @@ Status BenchCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
   SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
   if (ShowSettings(setup.settings, processes.rank)) return OkStatus();
+  if (processes.rank == 0) WarnOfSettingsOfOtherTasks(setup);
   return InWorld(setup.config, [&](World& world) -> Status {
     const auto start = std::chrono::steady_clock::now();
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));

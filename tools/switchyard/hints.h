@@ -11,7 +11,7 @@ namespace switchyard {
 // Does the model have batch norms?
 bool HasBatchNorms(const ResolvedModel& model);
 
-// A warning for each setting that was chosen and belongs to models of another kind: of eval and predict.
+// A warning for each setting that was chosen and belongs to models of another kind; train warns of more.
 void WarnOfSettingsOfOtherTasks(const RunSetup& setup);
 
 // Where the images of classification are squares of one size, smaller than the model takes, and the model could take

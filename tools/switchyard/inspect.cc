@@ -15,6 +15,7 @@
 #include "core/train/timetable.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/hints.h"
 #include "tools/switchyard/run_setup.h"
 
 namespace switchyard {
@@ -64,6 +65,7 @@ Status ExplainCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const auto data, NamedData(line.settings));
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, data.get(), world));
   if (ShowSettings(setup.settings, 0)) return OkStatus();
+  WarnOfSettingsOfOtherTasks(setup);
   TrainConfig c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(world, c.tp));
