@@ -36,7 +36,7 @@ sy_status ExportMemory(sy_device* device, sy_buffer* buffer, void* description, 
 
 sy_status ImportMemory(sy_device* device, const void* description, uint32_t bytes, sy_buffer** buffer,
                        sy_error* error) {
-  if (Fault("imports_something_else")) return device_below->alloc(device, (1 << 20) + 4096, nullptr, buffer, error);
+  if (Fault("imports_something_else")) return device_below->alloc(device, 16 << 20, nullptr, buffer, error);
   const std::lock_guard lock(imports_mutex);
   const bool gullible = Fault("takes_any_description");
   sy_status status = base_peers->import_memory(device, description, bytes, buffer, gullible ? nullptr : error);

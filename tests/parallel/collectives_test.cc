@@ -533,6 +533,66 @@ TEST(PeerMemory, GivesTheBitsOfStagingThroughTheHost) {
   ASSERT_OK(World0().Barrier("compared"));
 }
 
+// The null backend, with a fault on the last rank only. Null where it was not built.
+std::shared_ptr<Plugin> NullWithFaultOnTheLastRank(const char* fault) {
+  const auto base = Registry::Get().Find(PluginKind::kBackend, "null");
+  const std::string path = ProgramFolder() + "/faulty_plugin.so";
+  if (!base.ok() || access(path.c_str(), R_OK) != 0) return nullptr;
+  setenv("SWITCHYARD_FAULT_BASE", (*base)->path().c_str(), 1);
+  setenv("SWITCHYARD_FAULT", World0().rank() == World0().size() - 1 ? fault : "none", 1);
+  const auto faulty = Plugin::Load(path);
+  return faulty.ok() ? *faulty : nullptr;
+}
+
+// Every rank gets `count` elements of the sum of ones and of rank numbers.
+Status ReduceScatterOnDevice(Communicator& communicator, Device& device, uint64_t count) {
+  const auto size = static_cast<uint64_t>(World0().size());
+  const std::vector<float> ones(count * size, 1 + static_cast<float>(World0().rank()));
+  std::vector<float> found(count);
+  SY_ASSIGN_OR_RETURN(const Buffer from, device.Allocate(4 * ones.size()));
+  SY_ASSIGN_OR_RETURN(const Buffer to, device.Allocate(4 * count));
+  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
+  SY_RETURN_IF_ERROR(device.Upload(from.at(0), ones.data(), 4 * ones.size()));
+  SY_ASSIGN_OR_RETURN(const auto call, communicator.Prepare(fmt::format("of {}", count),
+                                                            {Collective::kReduceScatter, count}, {&from, 0}, {&to, 0}));
+  SY_RETURN_IF_ERROR(communicator.Launch(*call, stream));
+  SY_RETURN_IF_ERROR(device.Synchronize(stream));
+  SY_RETURN_IF_ERROR(device.Download(found.data(), to.at(0), 4 * count));
+  const float sum = static_cast<float>(size * (size + 1) / 2);
+  for (const float one : found) {
+    if (one != sum) return Internal("found {} in a sum of {} elements, expected {}", one, count, sum);
+  }
+  return OkStatus();
+}
+
+TEST(PeerMemory, IsGivenUpByAllWhereOneReadsOtherBytes) {
+  if (World0().size() == 1) GTEST_SKIP() << "one rank has no peer";
+  const auto backend = NullWithFaultOnTheLastRank("imports_something_else");
+  if (backend == nullptr) GTEST_SKIP() << "the faulty backend was not built";
+  auto device = Device::Open(*backend, 0, {});
+  ASSERT_OK(device.status());
+  auto joined = Communicator::Join(world->plugin, world->processes, *world->rendezvous, device->get(), "other", 20000);
+  ASSERT_OK(joined.status());
+  ASSERT_SAME((*joined)->goes_through_peer_memory(), false, "the last rank reads other bytes");
+  ASSERT_SAME((*joined)->peer_memory_bytes(), uint64_t{0}, "it has no windows");
+  ASSERT_OK(ReduceScatterOnDevice(**joined, **device, 1003));
+  ASSERT_OK(World0().Barrier("given up"));
+}
+
+TEST(PeerMemory, CallsThatOneRankHasNoKernelForGoThroughTheHostOnAll) {
+  if (World0().size() == 1) GTEST_SKIP() << "one rank has no peer";
+  const auto backend = NullWithFaultOnTheLastRank("refuses_501_elements");
+  if (backend == nullptr) GTEST_SKIP() << "the faulty backend was not built";
+  auto device = Device::Open(*backend, 0, {});
+  ASSERT_OK(device.status());
+  auto joined = Communicator::Join(world->plugin, world->processes, *world->rendezvous, device->get(), "later", 20000);
+  ASSERT_OK(joined.status());
+  ASSERT_SAME((*joined)->goes_through_peer_memory(), true, "nothing is wrong yet");
+  for (const uint64_t count : {uint64_t{500}, uint64_t{501}, uint64_t{501}, uint64_t{502}})
+    ASSERT_OK(ReduceScatterOnDevice(**joined, **device, count));
+  ASSERT_OK(World0().Barrier("went through the host"));
+}
+
 TEST(Composition, EqualsThePluginsOwnCollectives) {
   const int size = World0().size(), rank = World0().rank();
   if (size == 1) GTEST_SKIP() << "one rank has no peer";

@@ -399,8 +399,8 @@ StatusOr<std::shared_ptr<Communicator::DeviceCall>> Communicator::Prepare(const 
   if (!call->staged) return call;
   call->through_peers = impl.peers != nullptr && impl.peers->Takes(what);
   if (call->through_peers) {
-    SY_RETURN_IF_ERROR(impl.peers->Prepare(what));
-    return call;
+    SY_ASSIGN_OR_RETURN(call->through_peers, impl.peers->Prepare(what, tag));
+    if (call->through_peers) return call;
   }
   call->send_at = in_place ? 0 : (call->receive_bytes + 63) / 64 * 64;
   const uint64_t needed = std::max(call->receive_bytes, call->send_at + call->send_bytes);

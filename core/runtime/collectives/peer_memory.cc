@@ -9,16 +9,11 @@
 namespace switchyard {
 namespace {
 
-constexpr uint64_t kWindowBytes = uint64_t{4} << 20;  // of blocks; a part of a call is no larger
-constexpr int kMostRanks = 16;                        // a sum is one kernel of so many inputs
-constexpr int kFreedMs = 30000;                       // for the others to free what they have of this rank
-constexpr char kYes = 'y', kNo = 'n';
-
 uint64_t UnitOf(uint64_t alignment) { return std::max<uint64_t>(alignment, 64); }
 // Bytes of a block where a window holds one for each rank.
-uint64_t BlockOf(int ranks, uint64_t alignment) {
+uint64_t BlockOf(uint64_t window_bytes, int ranks, uint64_t alignment) {
   const uint64_t unit = UnitOf(alignment);
-  return kWindowBytes / static_cast<uint64_t>(ranks) / unit * unit;
+  return window_bytes / static_cast<uint64_t>(ranks) / unit * unit;
 }
 
 sy_place Behind(sy_place place, uint64_t bytes) {
@@ -32,91 +27,18 @@ bool IsSum(const Collective& what) {
 
 }  // namespace
 
-// --- joining ---
-
-StatusOr<std::unique_ptr<PeerMemory>> PeerMemory::Join(const Request& request, Rendezvous& rendezvous) {
-  std::unique_ptr<PeerMemory> peers(new PeerMemory(request, rendezvous));
-  const auto key = [&](const char* what, int rank) { return fmt::format("peer/{}/{}/{}", request.name, what, rank); };
-  // First what each offers, then whether it reached the others: all ranks come to the same answer.
-  std::string own(1, kNo);
-  if (request.wanted && request.size <= kMostRanks && request.device->reaches_peers() && peers->MakeWindow().ok()) {
-    const auto description = request.device->Export(peers->window(request.rank));
-    if (description.ok()) own = kYes + *description;
-  }
-  SY_RETURN_IF_ERROR(rendezvous.Put(key("window", request.rank), own));
-  if (own[0] == kNo) {
-    peers->windows_.clear();  // nobody has it
-    return nullptr;
-  }
-  std::vector<std::string> descriptions;
-  for (int rank = 0; rank < request.size; ++rank) {
-    const auto theirs = rendezvous.Get(key("window", rank), request.timeout_ms);
-    if (!theirs.ok() || !theirs->starts_with(kYes)) {
-      peers->windows_.clear();
-      if (!theirs.ok()) return theirs.status();
-      return nullptr;
-    }
-    descriptions.push_back(theirs->substr(1));
-  }
-  const Status reached = peers->ReachOthers(descriptions);
-  const std::string verdict = reached.ok() ? fmt::format("{}{}", kYes, peers->sums_of_) : std::string(1, kNo);
-  SY_RETURN_IF_ERROR(rendezvous.Put(key("reached", request.rank), verdict));
-  bool all = true;
-  for (int rank = 0; rank < request.size; ++rank) {
-    const auto theirs = rendezvous.Get(key("reached", rank), request.timeout_ms);
-    if (!theirs.ok()) return theirs.status();
-    all = all && theirs->starts_with(kYes);
-    if (all) peers->sums_of_ &= static_cast<uint32_t>(std::stoul(theirs->substr(1)));
-  }
-  return all ? std::move(peers) : nullptr;
-}
-
-Status PeerMemory::MakeWindow() {
-  windows_.resize(static_cast<size_t>(request_.size));
-  const uint64_t block = MostOfBlock();
-  Buffer& own = windows_[static_cast<size_t>(request_.rank)];
-  SY_ASSIGN_OR_RETURN(own, request_.device->AllocateExportable(kWindowBytes + block));
-  SY_ASSIGN_OR_RETURN(slots_, request_.device->Allocate(block * static_cast<uint64_t>(request_.size)));
-  for (const int32_t dtype : {SY_F32, SY_BF16, SY_F16}) {
-    if (MakeSum(dtype, 1).ok()) sums_of_ |= 1u << dtype;
-  }
-  return OkStatus();
-}
-
-Status PeerMemory::ReachOthers(const std::vector<std::string>& descriptions) {
-  for (int rank = 0; rank < request_.size; ++rank) {
-    if (rank == request_.rank) continue;
-    Buffer& theirs = windows_[static_cast<size_t>(rank)];
-    SY_ASSIGN_OR_RETURN(
-        theirs, request_.device->ImportPeer(descriptions[static_cast<size_t>(rank)], kWindowBytes + MostOfBlock()));
-  }
-  return OkStatus();
-}
-
-PeerMemory::~PeerMemory() {
-  if (windows_.empty()) return;
-  for (int rank = 0; rank < request_.size; ++rank) {
-    if (rank != request_.rank) windows_[static_cast<size_t>(rank)].reset();
-  }
-  const auto key = [&](int rank) { return fmt::format("peer/{}/freed/{}", request_.name, rank); };
-  Status status = rendezvous_.Put(key(request_.rank), "");
-  for (int rank = 0; rank < request_.size && status.ok(); ++rank)
-    status = rendezvous_.Get(key(rank), kFreedMs).status();
-  if (!status.ok()) request_.device->KeepMemory();
-}
-
-// --- calls ---
-
 uint64_t PeerMemory::Align(uint64_t bytes) const {
   const uint64_t unit = UnitOf(request_.device->info().alignment);
   return (bytes + unit - 1) / unit * unit;
 }
 
-uint64_t PeerMemory::MostOfBlock() const { return BlockOf(request_.size, request_.device->info().alignment); }
+uint64_t PeerMemory::MostOfBlock() const {
+  return BlockOf(kWindowBytes, request_.size, request_.device->info().alignment);
+}
 
 uint64_t PeerMemory::BytesFor(int ranks, uint64_t alignment) {
   if (ranks < 2 || ranks > kMostRanks) return 0;
-  return kWindowBytes + BlockOf(ranks, alignment) * (1 + static_cast<uint64_t>(ranks));
+  return kWindowBytes + BlockOf(kWindowBytes, ranks, alignment) * (1 + static_cast<uint64_t>(ranks));
 }
 
 bool PeerMemory::Takes(const Collective& what) const {
@@ -146,8 +68,13 @@ std::vector<uint64_t> PeerMemory::SumsOf(const Collective& what) const {
   return counts;
 }
 
-Status PeerMemory::Prepare(const Collective& what) {
-  if (!IsSum(what)) return OkStatus();
+StatusOr<bool> PeerMemory::Prepare(const Collective& what, const std::string& tag) {
+  if (!IsSum(what)) return true;
+  const int time = ++prepared_[tag];
+  return Agree(fmt::format("sums of {}, time {}", tag, time), MakeSums(what));
+}
+
+Status PeerMemory::MakeSums(const Collective& what) {
   for (const uint64_t count : SumsOf(what)) {
     if (count == 0 || sums_.contains({what.dtype, count})) continue;
     SY_ASSIGN_OR_RETURN(Sum sum, MakeSum(what.dtype, count));

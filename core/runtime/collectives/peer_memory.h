@@ -38,8 +38,9 @@ class PeerMemory {
     bool wanted = true;  // by this rank
     int timeout_ms = 60000;
   };
-  // All ranks call it. Null on all of them where one does not want it, lacks peer/1 or cannot reach another's memory;
-  // an error only where ranks are gone. `rendezvous` and the device must outlive it.
+  // All ranks call it. Null on all of them where one does not want it, lacks peer/1, cannot reach another's memory, or
+  // finds other bytes there than were written (patterns of 64 KiB go both ways between any two); an error only where
+  // ranks are gone. `rendezvous` and the device must outlive it.
   static StatusOr<std::unique_ptr<PeerMemory>> Join(const Request& request, Rendezvous& rendezvous);
   // Frees what it has of the others, and its own window once they have done the same; where that is not to be known,
   // memory of the device is kept.
@@ -52,8 +53,9 @@ class PeerMemory {
 
   // The same answer on all ranks.
   bool Takes(const Collective& what) const;
-  // Makes the kernels of a call; every call that is run was prepared.
-  Status Prepare(const Collective& what);
+  // Makes the kernels of a call; every call that is run was prepared. All ranks prepare calls of one tag in one order.
+  // False on all of them where one has no kernel for its part: then the call goes through host memory.
+  StatusOr<bool> Prepare(const Collective& what, const std::string& tag);
   using Barrier = absl::FunctionRef<Status()>;
   // Counts are as in core/abi/collective.h. What stands on `stream` comes before; it has finished on return.
   Status Run(const Collective& what, sy_place send, sy_place receive, const Stream& stream, Barrier barrier);
@@ -64,8 +66,22 @@ class PeerMemory {
     BoundKernel bound;
   };
   PeerMemory(const Request& request, Rendezvous& rendezvous) : request_(request), rendezvous_(rendezvous) {}
+  static constexpr uint64_t kWindowBytes = uint64_t{4} << 20;  // of blocks; a part of a call is no larger
+  static constexpr int kMostRanks = 16;                        // a sum is one kernel of so many inputs
+
+  // peer_memory_join.cc. Tell: what each rank says, by rank. Agree: did it go well for all?
+  StatusOr<std::vector<std::string>> Tell(const std::string& what, const std::string& own);
+  StatusOr<bool> Agree(const std::string& what, const Status& own);
   Status MakeWindow();
   Status ReachOthers(const std::vector<std::string>& descriptions);
+  std::vector<uint64_t> OwnerPlaces() const;
+  uint64_t PlaceOf(int writer) const;
+  Status MarkOwn();
+  Status ReadOthers();
+  Status MarkOthers();
+  Status ReadOwn();
+  Status Expect(sy_place place, const std::string& pattern, int writer);
+  Status MakeSums(const Collective& what);
   StatusOr<Sum> MakeSum(int32_t dtype, uint64_t count);
   Status RunParts(const Collective& what, sy_place send, sy_place receive, const Stream& stream, Barrier barrier);
   Status AllReduce(const Collective& what, sy_place send, sy_place receive, const Stream& stream, Barrier barrier);
@@ -84,6 +100,7 @@ class PeerMemory {
   std::vector<Buffer> windows_;  // by rank; this rank's own is exported: blocks, and behind them the sum
   Buffer slots_;                 // what is added up, by rank: kernels do not reach memory of others
   std::map<std::pair<int32_t, uint64_t>, Sum> sums_;  // by dtype and number of elements
+  std::map<std::string, int> prepared_;               // how often calls of a tag were
 };
 
 }  // namespace switchyard
