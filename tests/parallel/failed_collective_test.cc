@@ -43,8 +43,9 @@ TEST_F(FailedCollective, LeavesNothingBehindInACheckpoint) {
   EXPECT_TRUE(Checkpoints("peers") == healthy);
   for (const bool through_peers : {false, true}) {
     int of_gradients = 0, kept = 0;
-    for (int call = 16; of_gradients < 2; call += 2) {
-      ASSERT_LT(call, 100) << "too few of the calls that may fail are reductions of gradients";
+    for (int call = 16; of_gradients < 2 || kept == 0; call += 2) {
+      ASSERT_LT(call, 100)
+          << "too few of the calls that may fail are reductions of gradients, or none behind the first step";
       const std::string suffix = fmt::format("failed_{}_{}", through_peers, call);
       const CommandResult failed = Train(suffix, through_peers, fmt::format("--interpose=fault:collective@{}", call));
       if (failed.output.find(" \"all_reduce/") == std::string::npos) continue;
@@ -56,7 +57,6 @@ TEST_F(FailedCollective, LeavesNothingBehindInACheckpoint) {
       }
       EXPECT_LT(Checkpoints(suffix).size(), healthy.size()) << failed.output;
     }
-    EXPECT_GT(kept, 0) << "none failed behind the first step";
   }
 }
 

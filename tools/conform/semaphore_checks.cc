@@ -1,92 +1,18 @@
 #include "tools/conform/semaphore_checks.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
 
 #include "tools/conform/device_checks.h"
 #include "tools/conform/failing_stream.h"
-#include "tools/conform/given_struct.h"
-#include "tools/conform/own_process.h"
+#include "tools/conform/timeline.h"
 
 namespace switchyard::conform {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kPatienceMs = 20000;                      // for what must come, however busy the machine is
-constexpr auto kLongEnough = std::chrono::milliseconds(40);  // for what must not come to show itself
-constexpr uint64_t kHighest = (uint64_t{1} << 63) - 1;
-
-// A semaphore. Every call is judged: its status, and its words on refusal only. Thread-safe as the interface is.
-class Timeline {
- public:
-  static StatusOr<std::unique_ptr<Timeline>> Make(Device& device, const sy_semaphore_v1& api) {
-    std::unique_ptr<Timeline> made(new Timeline(device, api));
-    SY_RETURN_IF_ERROR(made->Expect({SY_OK}, "create", [&](sy_error* error) {
-      return api.create(device.handle(), nullptr, &made->handle_, error);
-    }));
-    if (made->handle_ == nullptr) return Internal("create answered no semaphore");
-    return made;
-  }
-  // Lets go of whoever a check that failed has left waiting.
-  ~Timeline() {
-    if (handle_ == nullptr) return;
-    (void)api_->signal(device_.handle(), handle_, kHighest, nullptr);
-    (void)device_.api()->synchronize(device_.handle(), nullptr, nullptr, nullptr);
-    api_->destroy(device_.handle(), handle_);
-  }
-  Timeline(const Timeline&) = delete;
-  Timeline& operator=(const Timeline&) = delete;
-
-  using Wanted = std::initializer_list<sy_status>;
-  Status Signal(uint64_t value, Wanted wanted = {SY_OK}) {
-    return Expect(wanted, fmt::format("signal to {}", value), [&](sy_error* error) { return Raise(value, error); });
-  }
-  sy_status Raise(uint64_t value, sy_error* error) { return api_->signal(device_.handle(), handle_, value, error); }
-  Status Wait(uint64_t value, uint64_t timeout_ms = kPatienceMs, Wanted wanted = {SY_OK}) {
-    return Expect(wanted, fmt::format("wait for {}", value),
-                  [&](sy_error* error) { return api_->wait(device_.handle(), handle_, value, timeout_ms, error); });
-  }
-  StatusOr<uint64_t> Count() {
-    uint64_t count = kHighest;
-    SY_RETURN_IF_ERROR(Expect({SY_OK}, "query",
-                              [&](sy_error* error) { return api_->query(device_.handle(), handle_, &count, error); }));
-    return count;
-  }
-  Status ExpectCount(uint64_t expected, const char* when) {
-    SY_ASSIGN_OR_RETURN(const uint64_t found, Count());
-    return found == expected ? OkStatus() : Internal("{}: expected a count of {}, found {}", when, expected, found);
-  }
-  Status SignalOn(const Stream& stream, uint64_t value, Wanted wanted = {SY_OK}) {
-    return Expect(wanted, fmt::format("stream_signal to {}", value), [&](sy_error* error) {
-      return api_->stream_signal(device_.handle(), stream.handle(), handle_, value, error);
-    });
-  }
-  Status HoldUp(const Stream& stream, uint64_t value) {
-    return Expect({SY_OK}, fmt::format("stream_wait for {}", value), [&](sy_error* error) {
-      return api_->stream_wait(device_.handle(), stream.handle(), handle_, value, error);
-    });
-  }
-  sy_semaphore* handle() const { return handle_; }
-
- private:
-  Timeline(Device& device, const sy_semaphore_v1& api) : device_(device), api_(&api) {}
-  template <typename Call>
-  static Status Expect(Wanted wanted, const std::string& what, Call call) {
-    WatchedError error;
-    const sy_status status = call(error.get());
-    SY_RETURN_IF_ERROR(error.Judge(status, what));
-    return ExpectStatus(status, wanted, what);
-  }
-
-  Device& device_;
-  const sy_semaphore_v1* const api_;
-  sy_semaphore* handle_ = nullptr;
-};
 
 // Copies inside the device that take a while, the last of which leaves `bytes` at `to`.
 class SlowCopy {
@@ -126,39 +52,6 @@ class SlowCopy {
 };
 
 using Api = const sy_semaphore_v1&;
-
-Status CheckHostCount(Device& device, Api api) {
-  SY_ASSIGN_OR_RETURN(const auto timeline, Timeline::Make(device, api));
-  SY_RETURN_IF_ERROR(timeline->ExpectCount(0, "a new semaphore"));
-  SY_RETURN_IF_ERROR(timeline->Wait(0, 0));
-  SY_RETURN_IF_ERROR(timeline->Signal(0, {SY_INVALID}));
-  uint64_t last = 0;
-  for (const uint64_t value : {uint64_t{1}, uint64_t{2}, uint64_t{7}, uint64_t{1} << 33, kHighest - 1}) {
-    SY_RETURN_IF_ERROR(timeline->Signal(value));
-    SY_RETURN_IF_ERROR(timeline->ExpectCount(value, "after a signal"));
-    for (const uint64_t reached : {uint64_t{0}, last, value}) SY_RETURN_IF_ERROR(timeline->Wait(reached, 0));
-    for (const uint64_t refused : {value, last, value - 1}) {
-      SY_RETURN_IF_ERROR(timeline->Signal(refused, {SY_INVALID}));
-    }
-    SY_RETURN_IF_ERROR(timeline->ExpectCount(value, "after a signal that was refused"));
-    last = value;
-  }
-  return OkStatus();
-}
-
-Status CheckTimeout(Device& device, Api api) {
-  SY_ASSIGN_OR_RETURN(const auto timeline, Timeline::Make(device, api));
-  SY_RETURN_IF_ERROR(timeline->Signal(3));
-  for (const uint64_t limit_ms : {0, 30}) {
-    const auto start = Clock::now();
-    SY_RETURN_IF_ERROR(timeline->Wait(4, limit_ms, {SY_TIMEOUT}));
-    const std::chrono::duration<double, std::milli> taken = Clock::now() - start;
-    if (taken.count() < static_cast<double>(limit_ms) - 1 || taken.count() > kPatienceMs / 2.0) {
-      return Internal("a wait of at most {} ms took {:.1f} ms", limit_ms, taken.count());
-    }
-  }
-  return timeline->ExpectCount(3, "after waits that timed out");
-}
 
 // What the host waits for has happened when a stream raises the count behind it.
 Status CheckStreamToHost(Device& device, Api api, uint64_t seed) {
@@ -246,52 +139,6 @@ Status CheckBetweenStreams(Device& device, Api api, uint64_t seed) {
   return OkStatus();
 }
 
-// Threads and streams that wait for several values: each goes on at its own.
-Status CheckSeveralWaiters(Device& device, Api api) {
-  constexpr size_t kEach = 3;
-  std::array<Event, kEach> events;
-  std::array<Stream, kEach> streams;
-  SY_ASSIGN_OR_RETURN(const auto timeline, Timeline::Make(device, api));
-  for (size_t i = 0; i < kEach && device.async(); ++i) {
-    SY_ASSIGN_OR_RETURN(events[i], device.NewEvent());
-    SY_ASSIGN_OR_RETURN(streams[i], device.NewStream());
-    SY_RETURN_IF_ERROR(timeline->HoldUp(streams[i], i + 1));
-    SY_RETURN_IF_ERROR(events[i].Record(streams[i]));
-  }
-  std::array<Status, kEach> results;
-  std::array<std::atomic<bool>, kEach> gone{};
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < kEach; ++i) {
-    threads.emplace_back([&, i] {
-      results[i] = Caught([&] { return timeline->Wait(i + 1); });
-      gone[i] = true;
-    });
-  }
-  const auto left_waiting = [&](size_t first) -> Status {
-    std::this_thread::sleep_for(kLongEnough);
-    for (size_t i = first; i < kEach; ++i) {
-      if (gone[i]) return Internal("a thread that waits for {} went on at {}", i + 1, first);
-      if (!device.async()) continue;
-      SY_ASSIGN_OR_RETURN(const bool done, events[i].Done());
-      if (done) return Internal("a stream that waits for {} went on at {}", i + 1, first);
-    }
-    return OkStatus();
-  };
-  Status status = left_waiting(0);
-  if (status.ok()) status = timeline->Signal(1);
-  if (status.ok()) status = left_waiting(1);
-  const auto raised = Clock::now();
-  if (status.ok()) status = timeline->Signal(kEach);
-  if (!status.ok()) (void)timeline->Raise(kHighest, nullptr);
-  for (std::thread& thread : threads) thread.join();
-  SY_RETURN_IF_ERROR(status);
-  for (const Status& result : results) SY_RETURN_IF_ERROR(result);
-  for (size_t i = 0; i < kEach && device.async(); ++i) SY_RETURN_IF_ERROR(events[i].Wait());
-  const std::chrono::duration<double, std::milli> taken = Clock::now() - raised;
-  if (taken.count() < kPatienceMs / 2.0) return OkStatus();
-  return Internal("those who waited went on {:.0f} ms after the count was there", taken.count());
-}
-
 // A stream that raises the count to less than it is: refused, an error of the stream, or nothing at all; but the count
 // stays.
 Status CheckNeverFalls(Device& device, Api api) {
@@ -311,77 +158,6 @@ Status CheckNeverFalls(Device& device, Api api) {
   SY_RETURN_IF_ERROR(timeline->SignalOn(first, 6));
   SY_RETURN_IF_ERROR(timeline->Wait(6));
   return timeline->ExpectCount(6, "after a later signal");
-}
-
-// Threads that raise the count to every number, of which the first succeeds, while others watch and wait.
-Status CheckSemaphoreThreads(Device& device, Api api) {
-  constexpr uint64_t kLast = 300;
-  constexpr int kRaisers = 3, kWatchers = 2;
-  SY_ASSIGN_OR_RETURN(const auto timeline, Timeline::Make(device, api));
-  std::atomic<uint64_t> raised{0};
-  std::vector<Status> results(kRaisers + kWatchers);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kRaisers; ++t) {
-    threads.emplace_back([&, t] {
-      results[t] = Caught([&]() -> Status {
-        for (uint64_t value = 1; value <= kLast; ++value) {
-          const sy_status status = timeline->Raise(value, nullptr);
-          SY_RETURN_IF_ERROR(ExpectStatus(status, {SY_OK, SY_INVALID}, "signal"));
-          raised += status == SY_OK;
-        }
-        return OkStatus();
-      });
-    });
-  }
-  for (int t = 0; t < kWatchers; ++t) {
-    threads.emplace_back([&, t] {
-      results[kRaisers + t] = Caught([&]() -> Status {
-        uint64_t last = 0;
-        while (last < kLast) {
-          SY_RETURN_IF_ERROR(timeline->Wait(last + 1));
-          SY_ASSIGN_OR_RETURN(const uint64_t count, timeline->Count());
-          if (count <= last) return Internal("the count is {} after a wait for {}", count, last + 1);
-          last = count;
-        }
-        return OkStatus();
-      });
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const Status& result : results) SY_RETURN_IF_ERROR(result);
-  if (raised != kLast) return Internal("threads raised a count to each of {} numbers {} times", kLast, raised.load());
-  return timeline->ExpectCount(kLast, "after signals of several threads");
-}
-
-// What is destroyed leaves nothing behind, and harms no other.
-Status CheckDestroy(Device& device, Api api) {
-  constexpr int kRounds = 200, kSettled = 20;
-  SY_ASSIGN_OR_RETURN(const Stream stream, device.NewStream());
-  SY_ASSIGN_OR_RETURN(const auto survivor, Timeline::Make(device, api));
-  uint64_t descriptors = 0, threads = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    if (round == kSettled) {
-      descriptors = OpenDescriptors();
-      threads = Threads();
-    }
-    sy_semaphore* handle = nullptr;
-    SY_RETURN_IF_ERROR(ExpectStatus(api.create(device.handle(), nullptr, &handle, nullptr), {SY_OK}, "create"));
-    if (round % 2 == 1 && device.async()) {
-      (void)api.stream_signal(device.handle(), stream.handle(), handle, 1, nullptr);
-      (void)api.stream_wait(device.handle(), stream.handle(), handle, 1, nullptr);
-      SY_RETURN_IF_ERROR(device.Synchronize(stream));
-    }
-    api.destroy(device.handle(), handle);
-  }
-  if (OpenDescriptors() >= descriptors + kRounds - kSettled) {
-    return Internal("{} semaphores, all destroyed, kept {} file descriptors", kRounds - kSettled,
-                    OpenDescriptors() - descriptors);
-  }
-  if (Threads() >= threads + kRounds - kSettled) {
-    return Internal("{} semaphores, all destroyed, kept {} threads", kRounds - kSettled, Threads() - threads);
-  }
-  SY_RETURN_IF_ERROR(survivor->Signal(1));
-  return survivor->ExpectCount(1, "after others were destroyed");
 }
 
 const sy_semaphore_v1* SemaphoresOf(const Plugin& plugin) { return plugin.Interface<sy_semaphore_v1>("semaphore/1"); }
