@@ -14,12 +14,6 @@
 namespace switchyard {
 namespace {
 
-std::string Bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // Four updates an epoch, six in all; every update is saved.
 TrainConfig SavingConfig(int accumulation) {
   TrainConfig config = SmallConfig();
@@ -40,45 +34,6 @@ TrainConfig SavingConfig(int accumulation) {
   config.keep = 0;
   config.suffix = fmt::format("resume_{}", accumulation);
   return config;
-}
-
-// All ranks have come here, and what they wrote is there.
-void TakeTurns() {
-  if (SharedWorld().communicator) {
-    ASSERT_TRUE(SharedWorld().communicator->Barrier("turns").ok());
-  }
-}
-
-// Taken up in the middle of the first epoch, between two, and in the middle of the second.
-void ExpectToGoOnAnywhere(const TrainConfig& config) {
-  auto whole = MakeRun(config, SharedWorld());
-  ASSERT_TRUE(whole.ok()) << Message(whole.status());
-  const auto result = whole->trainer->Train();
-  ASSERT_TRUE(result.ok()) << Message(result.status());
-  const HostTensors expected = *whole->trainer->Parameters();
-  ExpectEqualOnAllRanks(expected);
-  const std::string checkpoints = result->run_folder + "/checkpoints/";
-  const std::string last = fmt::format("{}step-{:08}", checkpoints, *config.steps);
-  const bool reads = SharedWorld().rank() == 0;
-  const std::string state = reads ? Bytes(last + "/state.safetensors") : "";
-  const std::string model = reads ? Bytes(last + "/model.safetensors") : "";
-
-  for (const int from : {1, 4, 5}) {  // in the middle of the first epoch, between two, in the middle of the second
-    SCOPED_TRACE(fmt::format("resumed after update {}", from));
-    TakeTurns();
-    TrainConfig on = config;
-    on.resume = fmt::format("{}step-{:08}", checkpoints, from);
-    auto resumed = MakeRun(on, SharedWorld());
-    ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
-    const auto again = resumed->trainer->Train();
-    ASSERT_TRUE(again.ok()) << Message(again.status());
-    EXPECT_EQ(again->updates, config.steps);
-    EXPECT_EQ(again->run_folder, std::filesystem::canonical(result->run_folder));
-    ExpectEqual(*resumed->trainer->Parameters(), expected);
-    if (!reads) continue;
-    EXPECT_EQ(Bytes(last + "/state.safetensors"), state) << "moments and counters";
-    EXPECT_EQ(Bytes(last + "/model.safetensors"), model);
-  }
 }
 
 class Resume : public ::testing::TestWithParam<int> {};

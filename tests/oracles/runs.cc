@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "core/base/environment.h"
 #include "core/base/random.h"
@@ -158,6 +159,60 @@ void ExpectEqualOnAllRanks(const HostTensors& tensors) {
     ASSERT_TRUE(communicator.AllReduce("lowest", &lowest, &lowest, 1, SY_F64, SY_MIN).ok());
     ASSERT_TRUE(communicator.AllReduce("highest", &highest, &highest, 1, SY_F64, SY_MAX).ok());
     EXPECT_EQ(lowest, highest) << name << " differs between ranks";
+  }
+}
+
+double DistanceOfMovements(const HostTensors& found, const HostTensors& expected, const HostTensors& start) {
+  double difference = 0, movement = 0;
+  for (const auto& [name, tensor] : expected) {
+    for (size_t i = 0; i < tensor.values.size(); ++i) {
+      difference += std::pow(double{found.at(name).values[i]} - tensor.values[i], 2);
+      movement += std::pow(double{tensor.values[i]} - start.at(name).values[i], 2);
+    }
+  }
+  return std::sqrt(difference / movement);
+}
+
+std::string Bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void TakeTurns() {
+  if (SharedWorld().communicator) {
+    ASSERT_TRUE(SharedWorld().communicator->Barrier("turns").ok());
+  }
+}
+
+void ExpectToGoOnAnywhere(const TrainConfig& config) {
+  auto whole = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(whole.ok()) << Message(whole.status());
+  const auto result = whole->trainer->Train();
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  const HostTensors expected = *whole->trainer->Parameters();
+  ExpectEqualOnAllRanks(expected);
+  const std::string checkpoints = result->run_folder + "/checkpoints/";
+  const std::string last = fmt::format("{}step-{:08}", checkpoints, *config.steps);
+  const bool reads = SharedWorld().rank() == 0;
+  const std::string state = reads ? Bytes(last + "/state.safetensors") : "";
+  const std::string model = reads ? Bytes(last + "/model.safetensors") : "";
+
+  for (const int from : {1, 4, 5}) {  // in the middle of the first epoch, between two, in the middle of the second
+    SCOPED_TRACE(fmt::format("resumed after update {}", from));
+    TakeTurns();
+    TrainConfig on = config;
+    on.resume = fmt::format("{}step-{:08}", checkpoints, from);
+    auto resumed = MakeRun(on, SharedWorld());
+    ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
+    const auto again = resumed->trainer->Train();
+    ASSERT_TRUE(again.ok()) << Message(again.status());
+    EXPECT_EQ(again->updates, config.steps);
+    EXPECT_EQ(again->run_folder, std::filesystem::canonical(result->run_folder));
+    ExpectEqual(*resumed->trainer->Parameters(), expected);
+    if (!reads) continue;
+    EXPECT_EQ(Bytes(last + "/state.safetensors"), state) << "moments and counters";
+    EXPECT_EQ(Bytes(last + "/model.safetensors"), model);
   }
 }
 

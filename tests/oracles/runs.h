@@ -49,4 +49,14 @@ void ExpectEqual(const HostTensors& found, const HostTensors& expected);        
 void ExpectClose(const HostTensors& found, const HostTensors& expected, double tolerance);  // of each tensor's norm
 void ExpectEqualOnAllRanks(const HostTensors& tensors);                                     // bit for bit
 
+// ‖found − expected‖ / ‖expected − start‖ over all tensors: of how far training went.
+double DistanceOfMovements(const HostTensors& found, const HostTensors& expected, const HostTensors& start);
+
+std::string Bytes(const std::string& path);  // of a file
+// All ranks have come here, and what they wrote is there.
+void TakeTurns();
+// A run that saves after every update, in epochs of four, taken up in the middle of the first epoch, between two, and
+// in the middle of the second: the same parameters and the same files as without.
+void ExpectToGoOnAnywhere(const TrainConfig& config);
+
 }  // namespace switchyard
