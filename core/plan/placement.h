@@ -1,22 +1,14 @@
-// Where every value of a graph lies: which values share storage (views, buckets, in-place updates) and at which offset
-// each storage is put, by liveness over the launch order. Pure function of the graph, the order and what the kernels
-// declare; internal to core/plan.
+// Where every value of a graph lies: in which storage (sharing.h says which values have one together), and at which
+// offset each storage is put, by liveness over the launch order. Pure function of the graph, the order and what the
+// kernels declare; internal to core/plan.
 #pragma once
 
 #include <vector>
 
-#include "core/plan/kernels.h"
 #include "core/plan/memory.h"
+#include "core/plan/sharing.h"
 
 namespace switchyard {
-
-struct PlannedNode {
-  Kernel* kernel = nullptr;         // nullptr: structural, collective, or elided
-  bool fallback = false;            // the kernel is the reference plugin's
-  bool paired = false;              // forward of a pair with residual bytes
-  std::vector<uint8_t> accumulate;  // a flag for each result that the kernel adds to its place; empty: none
-  bool absorbed = false;            // an accumulate node: the kernel of what it adds does it
-};
 
 struct Spot {
   int storage = -1;

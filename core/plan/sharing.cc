@@ -1,0 +1,246 @@
+#include "core/plan/sharing.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/graph/op.h"
+
+namespace switchyard {
+namespace {
+
+class Finder {
+ public:
+  Finder(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned, uint64_t alignment)
+      : graph_(graph), users_(graph.Users()), order_(order), planned_(planned), alignment_(alignment) {}
+
+  Sharing Run() {
+    result_.position.assign(static_cast<size_t>(graph_.size()), 0);
+    for (size_t i = 0; i < order_.size(); ++i) result_.position[order_[i]] = static_cast<int>(i);
+    FindParts();
+    FindGroups();
+    FindLastUses();
+    FindAssignments();
+    return std::move(result_);
+  }
+
+ private:
+  // A bucket may be reduced as soon as it is full: whatever reads a member of it otherwise would find the sum. And what
+  // it held before is overwritten: whatever reads that must have run.
+  bool MayLieIn(int concat, Ref member, uint64_t offset) const {
+    if (IsReduced(concat) && !ReadOnlyBy(concat, member)) return false;
+    const auto held = held_.find(graph_.node(concat).bucket);
+    return held == held_.end() ||
+           IsReadBefore({held->second, 0}, 0, member, offset, static_cast<uint64_t>(graph_.type(member).bytes()));
+  }
+  // May a collective work where `id`, or what is a view of it, lies?
+  bool IsReduced(int id) const {
+    return std::any_of(users_[id].begin(), users_[id].end(), [&](int user) {
+      const Node& node = graph_.node(user);
+      return IsCollective(node.op) || ((TraitsOf(node.op).view || node.op == "slice") && IsReduced(user));
+    });
+  }
+  // `place`, at byte `start` of a bucket: has what it held at [offset, offset + bytes) been read when `member` is
+  // written there?
+  bool IsReadBefore(Ref place, uint64_t start, Ref member, uint64_t offset, uint64_t bytes) const {
+    const uint64_t end = start + static_cast<uint64_t>(graph_.type(place).bytes());
+    if (end <= offset || offset + bytes <= start) return true;
+    return std::all_of(users_[place.node].begin(), users_[place.node].end(), [&](int user) {
+      const Node& node = graph_.node(user);
+      uint64_t within = 0;
+      if (node.op == "assign" || planned_[user].absorbed) return true;
+      if (node.op == "reshape" || (node.op == "slice" && ContiguousSlice(graph_, node, alignment_, &within)))
+        return IsReadBefore({user, 0}, start + within, member, offset, bytes);
+      if (user != member.node) return HasRead(user) < result_.position[member.node];
+      if (planned_[user].fallback) return true;
+      const auto& inplace = planned_[user].kernel->info().inplace;
+      const int shared = member.output < static_cast<int>(inplace.size()) ? inplace[member.output] : -1;
+      return start == offset && end == offset + bytes && shared >= 0 && node.inputs[shared] == place &&
+             std::count(node.inputs.begin(), node.inputs.end(), place) == 1;
+    });
+  }
+  bool ReadOnlyBy(int reader, Ref value) const {
+    return std::all_of(users_[value.node].begin(), users_[value.node].end(), [&](int user) {
+      const Node& node = graph_.node(user);
+      if (user == reader || std::find(node.inputs.begin(), node.inputs.end(), value) == node.inputs.end()) return true;
+      return (TraitsOf(node.op).view || planned_[user].absorbed) && ReadOnlyBy(reader, {user, 0});
+    });
+  }
+
+  // The position of the first node that waits for what `id` gives, behind views; Sharing::kEnd: none does before all
+  // has run.
+  int FirstReader(int id) const {
+    int first = Sharing::kEnd;
+    for (const int user : users_[id]) {
+      const std::string& op = graph_.node(user).op;
+      const bool view = result_.view_offset.contains(user) && !IsCollective(op);
+      if (op != "output" && op != "assign") first = std::min(first, view ? FirstReader(user) : result_.position[user]);
+    }
+    return first;
+  }
+
+  // The position behind which a node has read its inputs: of a collective that does not work in place, when it is
+  // waited for; of what is copied when all has run, the end.
+  int HasRead(int id) const {
+    const Node& node = graph_.node(id);
+    if (node.op == "output" || node.op == "assign") return Sharing::kEnd;
+    return !IsCollective(node.op) || WorksInPlace(node) ? result_.position[id] : FirstReader(id);
+  }
+
+  // May a collective work where the value that it reads lies? Not where that is a named input's place, or where anybody
+  // else reads the value or what it is a view of.
+  bool OwnsItsPlace(Ref value, const std::vector<int>& reads) const {
+    for (;;) {
+      const Node& node = graph_.node(value.node);
+      if (node.input || reads[value.node] != 1) return false;
+      if (!TraitsOf(node.op).view && !result_.view_offset.contains(value.node)) return true;
+      value = SourceOf(graph_, planned_, value.node);
+    }
+  }
+
+  // Which values are written straight into a concat's storage?
+  void FindParts() {
+    for (const int id : order_) {
+      if (graph_.node(id).input && graph_.node(id).input->role == Role::kGradient) held_[graph_.node(id).name] = id;
+    }
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      if (node.op != "concat" || !ContiguousConcat(node)) continue;
+      std::vector<std::pair<Ref, uint64_t>> parts;
+      uint64_t offset = 0;
+      for (const Ref& input : node.inputs) {
+        const Ref root = Origin(graph_, planned_, input);
+        const bool fresh = planned_[root.node].kernel != nullptr && !result_.part_of.contains(root) &&
+                           graph_.node(root.node).op != "concat" && offset % alignment_ == 0;
+        uint64_t unused = 0;
+        const bool view = graph_.node(root.node).op == "slice" &&
+                          ContiguousSlice(graph_, graph_.node(root.node), alignment_, &unused);
+        if (fresh && !view && MayLieIn(id, root, offset) &&
+            std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; }))
+          parts.push_back({root, offset});
+        offset += static_cast<uint64_t>(graph_.type(input).bytes());
+      }
+      const auto is_part = [&](Ref root) {
+        return std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return part.first == root; });
+      };
+      for (const Ref& input : node.inputs) {
+        if (const Ref root = Origin(graph_, planned_, input); !planned_[root.node].accumulate.empty() && !is_part(root))
+          throw BuildError("a kernel adds to a bucket in which its result does not lie: " + node.name);
+      }
+      if (parts.empty() && node.bucket.empty()) continue;
+      result_.in_place_concat.insert(id);
+      for (const auto& [root, at] : parts) result_.part_of[root] = {id, at};
+    }
+  }
+
+  // Values that share storage for certain: reshapes, contiguous slices, parts of a concat, collectives in place.
+  void FindGroups() {
+    std::vector<int> reads(graph_.size(), 0);
+    for (const int id : order_) {
+      for (const Ref& input : graph_.node(id).inputs) ++reads[input.node];
+    }
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      for (size_t o = 0; o < node.outputs.size(); ++o) {
+        const Ref ref{id, static_cast<int>(o)};
+        const auto part = result_.part_of.find(ref);
+        result_.group[ref] = part != result_.part_of.end() ? Ref{part->second.first, 0} : ref;
+      }
+      uint64_t offset = 0;
+      if (node.op == "reshape" || planned_[id].absorbed) {
+        result_.group[{id, 0}] = result_.group.at(SourceOf(graph_, planned_, id));
+        result_.view_offset[id] = 0;
+      } else if (node.op == "slice" && ContiguousSlice(graph_, node, alignment_, &offset)) {
+        result_.group[{id, 0}] = result_.group.at(node.inputs[0]);
+        result_.view_offset[id] = offset;
+      } else if (WorksInPlace(node)) {
+        if (OwnsItsPlace(node.inputs[0], reads)) {
+          result_.group[{id, 0}] = result_.group.at(node.inputs[0]);
+          result_.view_offset[id] = 0;
+        }
+      }
+    }
+  }
+
+  // Until when is each storage needed?
+  void FindLastUses() {
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      for (const Ref& input : node.inputs)
+        result_.last_use[result_.group.at(input)] =
+            node.op == "output" || node.op == "assign"
+                ? Sharing::kEnd
+                : std::max(result_.last_use[result_.group.at(input)], result_.position[id]);
+      for (size_t o = 0; o < node.outputs.size(); ++o) {
+        int& last = result_.last_use[result_.group.at({id, static_cast<int>(o)})];
+        last = std::max(last, result_.position[id]);
+      }
+    }
+    // A collective may go on until its result is waited for: before its first reader, or at the end.
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      if (!IsCollective(node.op)) continue;
+      const int joined = FirstReader(id);
+      for (const Ref& input : node.inputs)
+        result_.last_use[result_.group.at(input)] = std::max(result_.last_use[result_.group.at(input)], joined);
+      for (size_t o = 0; o < node.outputs.size(); ++o) {
+        int& last = result_.last_use[result_.group.at({id, static_cast<int>(o)})];
+        last = std::max(last, joined);
+      }
+    }
+  }
+
+  // New values of states that may be written over the old ones.
+  void FindAssignments() {
+    std::map<Ref, std::vector<std::pair<int, int>>> readers;  // group → (reader, input index)
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const bool is_target = node.op == "assign" && i == 0;
+        if (!is_target && node.op != "reshape" && !planned_[id].absorbed &&
+            !(node.op == "slice" && result_.view_offset.contains(id)))
+          readers[result_.group.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
+      }
+    }
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      if (node.op != "assign") continue;
+      const Ref state = node.inputs[0], value = Origin(graph_, planned_, node.inputs[1]);
+      bool possible = planned_[value.node].kernel != nullptr && !result_.part_of.contains(value) &&
+                      !result_.in_place_concat.contains(value.node) && !result_.view_offset.contains(value.node) &&
+                      !result_.over_state.contains(value);
+      for (const auto& [reader, index] : readers[result_.group.at(state)]) {
+        if (!possible) break;
+        if (reader == value.node) {
+          const auto& inplace = planned_[reader].kernel->info().inplace;
+          const bool legal = planned_[reader].fallback ||
+                             (value.output < static_cast<int>(inplace.size()) && inplace[value.output] == index &&
+                              graph_.node(reader).inputs[index] == state);
+          possible = legal;
+        } else {
+          possible = HasRead(reader) < result_.position[value.node];
+        }
+      }
+      if (possible) {
+        result_.over_state[value] = state;
+        result_.written_in_place.insert(id);
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const std::vector<std::vector<int>> users_;
+  const std::vector<int>& order_;
+  const std::vector<PlannedNode>& planned_;
+  const uint64_t alignment_;
+  Sharing result_;
+  std::map<std::string, int> held_;  // bucket → the input by which what it holds is read
+};
+
+}  // namespace
+
+Sharing FindSharing(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned,
+                    uint64_t alignment) {
+  return Finder(graph, order, planned, alignment).Run();
+}
+
+}  // namespace switchyard
