@@ -100,6 +100,7 @@ sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* op
 
 void Free(sy_device* device, sy_buffer* buffer) {
   if (buffer == nullptr) return;
+  if (buffer->origin == sy_buffer::kExportable) ForgetExport(*buffer);
   if (buffer->origin != sy_buffer::kForeign && Enter(device->index, nullptr) == SY_OK) {
     if (buffer->origin == sy_buffer::kOpened) {
       LogFailure(*device, cudaIpcCloseMemHandle(buffer->address), "cudaIpcCloseMemHandle");

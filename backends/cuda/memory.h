@@ -13,6 +13,8 @@ constexpr char kMemoryKind[] = "cuda";  // as sy_device_info.memory_kind names i
 sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
                    sy_error* error);
 void Free(sy_device* device, sy_buffer* buffer);
+// peer.cc: memory that was allocated as exportable is freed; a description of it is worth nothing any more.
+void ForgetExport(const sy_buffer& buffer);
 sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_place source, uint64_t bytes,
                const sy_copy_options* options, sy_error* error);
 sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8_t value, uint64_t bytes,

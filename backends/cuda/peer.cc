@@ -1,17 +1,20 @@
 // peer/1. Between processes a description carries CUDA's handle of the whole allocation (an exportable one has its
 // memory for itself), and the driver counts how often a process has opened it: the same handle gives the same address
 // again, and the last close unmaps it. In the process that exported, where CUDA opens no handle of its own, the
-// description's address is the memory itself; devices that can reach each other were joined when they were opened.
+// description's address is the memory itself, if it is one that this process wrote, of memory that is still there;
+// devices that can reach each other were joined when they were opened.
 // Thread-safe.
 // https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__DEVICE.html (cudaIpcGetMemHandle)
 #include <sys/random.h>
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 
-#include "backends/cuda/device.h"
+#include "backends/cuda/memory.h"
 
 namespace switchyard {
 namespace {
@@ -37,6 +40,26 @@ bool ThisProcess(ProcessId* id) {
   return known;
 }
 
+// What this process has described, by address, as long as it is allocated.
+struct Exports {
+  std::mutex mutex;
+  std::map<const char*, Description> described;
+};
+Exports& OwnExports() {
+  static auto& exports = *new Exports;
+  return exports;
+}
+
+// The handle, which the process itself does not use, may be any.
+bool IsOwnExport(Description given) {
+  Exports& exports = OwnExports();
+  const std::lock_guard lock(exports.mutex);
+  const auto found = exports.described.find(given.address);
+  if (found == exports.described.end()) return false;
+  given.handle = found->second.handle;
+  return std::memcmp(&found->second, &given, sizeof given) == 0;
+}
+
 sy_status Export(sy_device* device, sy_buffer* buffer, void* description, uint32_t capacity, uint32_t* bytes,
                  sy_error* error) {
   *bytes = 0;
@@ -55,9 +78,14 @@ sy_status Export(sy_device* device, sy_buffer* buffer, void* description, uint32
   made.address = buffer->address;
   made.bytes = buffer->bytes;
   SY_CUDA(error, cudaIpcGetMemHandle(&made.handle, buffer->address));
-  std::memcpy(description, &made, sizeof made);
-  *bytes = sizeof made;
-  return SY_OK;
+  return Guarded(error, [&] {
+    Exports& exports = OwnExports();
+    const std::lock_guard lock(exports.mutex);
+    exports.described.insert_or_assign(made.address, made);
+    std::memcpy(description, &made, sizeof made);
+    *bytes = sizeof made;
+    return SY_OK;
+  });
 }
 
 // SY_UNSUPPORTED where the device is one of this process, and CUDA cannot reach its memory from `device`. (It may well
@@ -88,7 +116,11 @@ sy_status Import(sy_device* device, const void* description, uint32_t bytes, sy_
   ProcessId own{};
   std::unique_ptr<sy_buffer> made(new (std::nothrow) sy_buffer{given.address, given.bytes, sy_buffer::kForeign});
   if (made == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cuda: no host memory for a buffer");
-  if (!ThisProcess(&own) || own != given.process) {
+  const bool foreign = !ThisProcess(&own) || own != given.process;
+  if (!foreign && !IsOwnExport(given))
+    return SY_FAIL(error, SY_INVALID,
+                   "cuda: a description that this process did not write, or of memory that it freed");
+  if (foreign) {
     void* address = nullptr;
     const cudaError_t code = cudaIpcOpenMemHandle(&address, given.handle, cudaIpcMemLazyEnablePeerAccess);
     if (code != cudaSuccess) {
@@ -103,6 +135,12 @@ sy_status Import(sy_device* device, const void* description, uint32_t bytes, sy_
 }
 
 }  // namespace
+
+void ForgetExport(const sy_buffer& buffer) {
+  Exports& exports = OwnExports();
+  const std::lock_guard lock(exports.mutex);
+  exports.described.erase(buffer.address);
+}
 
 const sy_peer_v1 kCudaPeers = {.header = SY_HEADER(sy_peer_v1), .export_memory = Export, .import_memory = Import};
 
