@@ -78,6 +78,11 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "model_ema_decay", .of = "timm", .setting = "ema_decay"},
       // Colossal-AI's plugins
       {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
+      {.name = "tp_size", .of = "Colossal-AI", .setting = "tp"},
+      {.name = "zero_stage", .of = "Colossal-AI", .setting = "zero"},
+      {.name = "initial_scale", .of = "Colossal-AI", .setting = "init_scale"},
+      {.name = "bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
+      {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
   };
   return aliases;
 }
