@@ -79,9 +79,8 @@ class QueuedCollectives : public testing::Test {
     if (!loaded.ok()) return observed;
     void* const library = dlopen(kPlugin.c_str(), RTLD_NOW | RTLD_NOLOAD);
     const Counts& counts = *reinterpret_cast<const Counts* (*)()>(dlsym(library, "device_messages_counts"))();
-    const int calls = counts.calls, groups_before = counts.groups, in_groups = counts.in_groups,
-              replays = counts.replays;
-    int bound = 0;
+    const int groups_before = counts.groups, in_groups = counts.in_groups, replays = counts.replays;
+    int calls = 0, bound = 0;
     OnRanks(kRanks, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
       const auto opened = Device::Open(**loaded, rank, {});
       ASSERT_TRUE(opened.ok()) << Message(opened.status());
@@ -97,6 +96,10 @@ class QueuedCollectives : public testing::Test {
       ASSERT_TRUE(memory.ok()) << Message(memory.status());
       const auto stream = device.NewStream();
       ASSERT_TRUE(stream.ok());
+      // The ranks agree on how much they allocate.
+      ASSERT_TRUE(rendezvous.Barrier("allocated", 10000).ok());
+      if (rank == 0) calls = counts.calls;
+      ASSERT_TRUE(rendezvous.Barrier("begun", 10000).ok());
       const auto instance = Instance::Bind(**plan, **memory, &communicator);
       ASSERT_TRUE(instance.ok()) << Message(instance.status());
       ASSERT_TRUE(rendezvous.Barrier("bound", 10000).ok());
