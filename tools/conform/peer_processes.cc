@@ -163,6 +163,7 @@ Status RunTwoProcesses(const PeerMode& mode, const std::vector<int>& devices, co
       if (status.ok() || status.code() == absl::StatusCode::kDeadlineExceeded) status = result.status;
     }
   }
+  if (status.code() == absl::StatusCode::kUnimplemented) return status;
   return Annotate(status, fmt::format("devices {} and {}", devices[0], devices[1]));
 }
 
@@ -171,7 +172,6 @@ Status RunTwoProcesses(const PeerMode& mode, const std::vector<int>& devices, co
 void CheckPeerProcesses(Recorder& recorder, const Plugin& plugin, const Options& options) {
   for (const PeerMode& mode : kPeerModes) {
     recorder.Run(std::string("peer/") + mode.name, [&]() -> Status {
-      if (plugin.Interface<sy_peer_v1>("peer/1") == nullptr) return Unimplemented(kNoPeers);
       SY_ASSIGN_OR_RETURN(const int count, plugin.DeviceCount());
       SY_ASSIGN_OR_RETURN(const DeviceInfo info, plugin.Describe(options.device));
       const bool shareable = info.flags & SY_DEVICE_SHAREABLE;
@@ -187,6 +187,7 @@ Status RunPeerProcess(const Plugin& plugin, const nlohmann::json& task) {
   const auto devices = task.value("devices", std::vector<int>{0, 0});
   const auto rank = static_cast<size_t>(task.value("rank", 0));
   if (rank >= devices.size()) return InvalidArgument("rank {} of {}", rank, devices.size());
+  if (plugin.Interface<sy_peer_v1>("peer/1") == nullptr) return Unimplemented(kNoPeers);
   SY_ASSIGN_OR_RETURN(const auto device, Device::Open(plugin, devices[rank], {}));
   const std::string check = task.value("check", "");
   for (const PeerMode& mode : kPeerModes) {
