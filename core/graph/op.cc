@@ -118,9 +118,13 @@ std::string FamilyOf(const std::string& op) {
 Cost CostOf(const Graph& graph, const Node& node) {
   Cost cost;
   if (IsStructural(node.op)) return cost;
-  for (const Ref& input : node.inputs) cost.bytes += static_cast<double>(graph.type(input).bytes());
-  for (const TensorType& output : node.outputs) cost.bytes += static_cast<double>(output.bytes());
   const OpDefinition* op = FindOp(node.op);
+  if (op != nullptr && op->bytes) {
+    cost.bytes = op->bytes(graph, node);
+  } else {
+    for (const Ref& input : node.inputs) cost.bytes += static_cast<double>(graph.type(input).bytes());
+    for (const TensorType& output : node.outputs) cost.bytes += static_cast<double>(output.bytes());
+  }
   if (op != nullptr && op->flops) {
     cost.flops = op->flops(graph, node);
   } else if (!node.outputs.empty()) {

@@ -77,8 +77,10 @@ struct OpDefinition {
   // it always is.
   std::function<std::vector<Value>(Graph& graph, const Node& node, const std::vector<Value>& inputs)> decompose =
       nullptr;
-  // FLOPs of one run; nullptr: one per output element. Bytes are counted from the tensors.
+  // FLOPs of one run; nullptr: one per output element.
   std::function<double(const Graph& graph, const Node& node)> flops = nullptr;
+  // Bytes that one run reads and writes; nullptr: every tensor once.
+  std::function<double(const Graph& graph, const Node& node)> bytes = nullptr;
   OpTraits traits = {};
   // The precision class where a node's attributes decide it; nullptr: that of the traits.
   std::function<Precision(const Node& node)> precision = nullptr;

@@ -117,10 +117,10 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
 }
 
 Status UpdateLegal(const ProgramOptions& o) {
-  if (o.zero == 0) return OkStatus();
+  if (o.zero == 0 || o.evaluation_only) return OkStatus();
   if (o.zero != 1) return Unimplemented("--zero={}: only 0 and 1 are there; use --zero=1", o.zero);
   if (o.mesh.tensor > 1) return Unimplemented("--zero=1 with --tp={}: not there yet; use one of them", o.mesh.tensor);
-  if (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS) {
+  if (o.mesh.data > 1 && (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)) {
     return Unimplemented(
         "--zero=1 with lamb or lars: no rank has the norm of a tensor that all update; use --optimizer=adamw, adam or "
         "sgd");
@@ -128,8 +128,9 @@ Status UpdateLegal(const ProgramOptions& o) {
   return OkStatus();
 }
 
-// Σ g² over all gradients: those of weights that ranks of the tensor group divide are summed over the group.
-Value SquaredGradients(NamedGraph& plan) {
+// Σ g² over all gradients. Where ranks of the tensor group divide weights, each adds the squares of its parts and its
+// share of those of whole weights, so that norm, clipping and what follows from them have the same bits on all.
+Value SquaredGradients(NamedGraph& plan, const Mesh& mesh) {
   std::vector<Value> whole, parts;
   for (const auto& [parameter, gradient] : plan.gradients) {
     const bool part = plan.graph.node(parameter.node).input->part.has_value();
@@ -140,15 +141,16 @@ Value SquaredGradients(NamedGraph& plan) {
     for (const Ref& ref : plan.flat_gradients) whole.push_back(plan.graph.value(ref));
     return ops::SquaredNorm(whole);
   }
-  const Value shared = ops::AllReduce(ops::SquaredNorm(parts), SY_SUM, 1, kTensorGroup, "squared_norm/sum");
-  return whole.empty() ? shared : ops::Add(ops::SquaredNorm(whole), shared);
+  Value own = ops::SquaredNorm(parts);
+  if (!whole.empty()) own = ops::Add(own, ops::Scale(ops::SquaredNorm(whole), 1 / static_cast<float>(mesh.tensor)));
+  return ops::AllReduce(own, SY_SUM, 1, kTensorGroup, "squared_norm/sum");
 }
 
 void ApplyUpdate(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains || !plan.buckets.reduces) continue;
     plan.graph.SetPhase(Phase::kUpdate);
-    const Value squares = SquaredGradients(plan);
+    const Value squares = SquaredGradients(plan, o.mesh);
     Value inverse_scale;
     if (plan.loss_scale.node >= 0)
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));

@@ -244,7 +244,8 @@ void TakeAddendsOut(NamedGraph& plan, const std::set<int>& nodes) {
 }
 
 Status TensorParallelLegal(const ProgramOptions& o) {
-  if (o.mesh.tensor > 1 && (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)) {
+  if (o.mesh.tensor > 1 && !o.evaluation_only &&
+      (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)) {
     return Unimplemented(
         "tensor parallelism over {} ranks with lamb or lars: no rank has the norm of a weight that is divided; use "
         "--optimizer=adamw, adam or sgd",

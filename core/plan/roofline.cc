@@ -144,8 +144,11 @@ std::string EstimateText(const std::vector<FamilyWork>& families, const DeviceRa
                         1e3 * work.least_seconds, BoundOf(work, rates));
     seconds += work.least_seconds;
   }
-  return text +
-         fmt::format("a step computes for {:.3f} ms at least; traffic between ranks is not in it\n", 1e3 * seconds);
+  return text + fmt::format(
+                    "a step computes for {:.3f} ms at these rates, less where tensors stay in a cache; traffic between "
+                    "ranks is "
+                    "not in it\n",
+                    1e3 * seconds);
 }
 
 nlohmann::ordered_json EstimateJson(const std::vector<FamilyWork>& families, const DeviceRates& rates) {

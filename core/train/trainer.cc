@@ -114,6 +114,8 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 // decided by now. Collective.
 static Status VerifySettings(const TrainConfig& config, World& world) {
   std::string lines = fmt::format("--tp={}\n--zero={}\n", config.tp, config.zero);
+  // Ranks that share a model each compute what is not divided: to the same bits, by the same kernels.
+  if (world.mesh.tensor > 1) lines += fmt::format("--device={}\n", world.device->info().plugin);
   const auto settings = ToJson(config, {SettingKind::kProperty});
   for (const auto& [name, value] : settings.items()) lines += fmt::format("--{}={}\n", name, value.dump());
   SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(lines));

@@ -154,5 +154,15 @@ TEST(CostTest, BytesCountEachTensorOnce) {
   EXPECT_EQ(cost.bytes, 4 * (4 * 8) + 2 * (2 * 8) + 4 * (4 * 2));
 }
 
+// Of a large table a few rows are read, and of a large tensor a part.
+TEST(CostTest, OfATableAndATensorOnlyThePartCounts) {
+  Graph graph;
+  const Value table = graph.Input("table", {DType::kF32, {1000, 4}}, {});
+  const Value rows = graph.Input("rows", {DType::kI32, {2}}, {});
+  const Value read = ops::Gather(table, rows), part = ops::Slice(table, 0, 10, 3);
+  EXPECT_EQ(CostOf(graph, graph.node(read.ref().node)).bytes, 2 * (2 * 4 * 4) + 2 * 4);
+  EXPECT_EQ(CostOf(graph, graph.node(part.ref().node)).bytes, 2 * (3 * 4 * 4));
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -129,8 +129,12 @@ TEST(SharedUpdate, HoldsItsShareOfTheMomentsAlone) {
 TEST(SharedUpdate, RefusesWhatItCannotShare) {
   TrainConfig config = ZeroConfig("lamb");
   config.zero = 1;
-  EXPECT_THAT(Message(MakeRun(config, SharedWorld()).status()),
-              ::testing::HasSubstr("use --optimizer=adamw, adam or sgd"));
+  const Status lamb = MakeRun(config, SharedWorld()).status();
+  if (SharedWorld().size() == 1) {
+    EXPECT_TRUE(lamb.ok()) << "nobody is there to share with: " << Message(lamb);
+  } else {
+    EXPECT_THAT(Message(lamb), ::testing::HasSubstr("use --optimizer=adamw, adam or sgd"));
+  }
   config.optimizer = "adamw";
   config.zero = 3;
   EXPECT_THAT(Message(MakeRun(config, SharedWorld()).status()),

@@ -288,6 +288,10 @@ TEST(TensorParallelGraph, RefusesTrustRatiosOfDividedWeights) {
   options.optimizer.kind = SY_OPTIMIZER_LAMB;
   const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), options, 0);
   EXPECT_THAT(Message(program.status()), testing::HasSubstr("use --optimizer=adamw"));
+  options.evaluation_only = true;  // which updates nothing
+  options.zero = 1;
+  const auto evaluation = BuildProgram(Classifier(Vit(SmallVit(4)), 2), options, 0);
+  EXPECT_TRUE(evaluation.ok()) << Message(evaluation.status());
 }
 
 TEST(TensorParallelGraph, RefusesAModelWithNothingToDivide) {

@@ -12,5 +12,8 @@ trap 'rm -rf "$work"' EXIT
 template=$tree/tools/backend_template/backend.c
 sed 's/@NAME@/frozen_minimal/g' "$template" > "$frozen/minimal.c"
 sed 's/@NAME@/abacus/g' "$template" > "$work/backend.c"
-awk '$0 == "```" { on = 0 } on { print } $0 == "```diff" { on = 1 }' "$tree/backends/PORTING.md" | patch -s -d "$work" -p0
+# The guide has each patch twice, of backend.c and of backend.cc.
+awk '$0 == "```" { if (on && patch !~ /backend\.cc/) printf "%s", patch; on = 0 }
+     on { patch = patch $0 "\n" }
+     $0 == "```diff" { on = 1; patch = "" }' "$tree/backends/PORTING.md" | patch -s -d "$work" -p0
 sed 's/abacus/frozen_streams/g' "$work/backend.c" > "$frozen/streams.c"

@@ -321,6 +321,13 @@ std::string ScatterAddFactors(const Graph& graph, const Node& node) {
 
 double NoFlops(const Graph&, const Node&) { return 0; }
 
+// What is read of the first input is as much as is written; what says which part is read whole.
+double BytesOfPart(const Graph& graph, const Node& node) {
+  auto bytes = 2 * static_cast<double>(node.outputs[0].bytes());
+  for (size_t i = 1; i < node.inputs.size(); ++i) bytes += static_cast<double>(graph.type(node.inputs[i]).bytes());
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<OpDefinition> LayoutOps() {
@@ -342,6 +349,7 @@ std::vector<OpDefinition> LayoutOps() {
            .infer = SliceTypes,
            .gradient = SliceGradient,
            .flops = NoFlops,
+           .bytes = BytesOfPart,
            .factors = {"x _ -> x _", SliceFactors}},
           {.name = "pad",
            .summary = "surrounds with a constant",
@@ -368,6 +376,7 @@ std::vector<OpDefinition> LayoutOps() {
            .infer = GatherTypes,
            .gradient = GatherGradient,
            .flops = NoFlops,
+           .bytes = BytesOfPart,
            .factors = {"_ r, i -> i r", GatherFactors}},
           {.name = "scatter_add",
            .summary = "adds rows into a table by index",

@@ -341,7 +341,7 @@ static sy_status prepare(sy_device* device, const sy_prepare_request* given, sy_
   if (request.op_version != 1) return refuse(error, SY_UNSUPPORTED, "softmax: version %u", request.op_version);
   if (request.determinism > SY_DETERMINISM_EXACT) /* what this kernel reaches, and so do all weaker classes */
     return refuse(error, SY_UNSUPPORTED, "softmax: determinism class %u", request.determinism);
-  if (request.input_count != 1 || request.output_count != 1)
+  if (request.input_count != 1 || request.output_count != 1 || request.inputs == NULL || request.outputs == NULL)
     return refuse(error, SY_INVALID, "softmax: expected one input and one output");
   const sy_tensor *x = &request.inputs[0], *y = &request.outputs[0];
   if (x->dtype != SY_F32 || y->dtype != SY_F32) return refuse(error, SY_UNSUPPORTED, "softmax: only f32");

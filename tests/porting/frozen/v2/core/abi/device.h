@@ -113,7 +113,7 @@ typedef struct sy_memory_ext_v2 {
   sy_status (*native_stream)(sy_device* device, sy_stream* stream, void** handle, sy_error* error);
 } sy_memory_ext_v2;
 
-/* semaphore/1: a count that host and device raise and wait for. It starts at 0 and only grows; a wait for `value` ends once the count is at
+/* semaphore/1: a count below 2^63 that host and device raise and wait for. It starts at 0 and only grows; a wait for `value` ends once the count is at
  * least that, also when it is asked before anybody raised it. Host functions may be called from any thread at any time. */
 typedef struct sy_semaphore sy_semaphore;
 typedef struct sy_semaphore_options {
@@ -127,8 +127,8 @@ typedef struct sy_semaphore_v1 {
   sy_status (*signal)(sy_device* device, sy_semaphore* semaphore, uint64_t value, sy_error* error);
   sy_status (*query)(sy_device* device, sy_semaphore* semaphore, uint64_t* value, sy_error* error);
   sy_status (*wait)(sy_device* device, sy_semaphore* semaphore, uint64_t value, uint64_t timeout_ms, sy_error* error);
-  /* Work on a stream, which the call only queues: raise the count, hold later work of the stream until it is reached. A stream that has failed
-   * holds nobody up: who waits for what it was to raise is let go, with its first error. */
+  /* Work on a stream, which the call only queues: raise the count (to what it is already: nothing happens, or SY_INVALID), hold later work of the
+   * stream until it is reached. A stream that has failed holds nobody up: who waits for what it was to raise is let go, with its first error. */
   sy_status (*stream_signal)(sy_device* device, sy_stream* stream, sy_semaphore* semaphore, uint64_t value, sy_error* error);
   sy_status (*stream_wait)(sy_device* device, sy_stream* stream, sy_semaphore* semaphore, uint64_t value, sy_error* error);
 } sy_semaphore_v1;
@@ -136,11 +136,11 @@ typedef struct sy_semaphore_v1 {
 /* peer/1: memory of one device that another device, or another process of the same host and user, can copy from and to. */
 typedef struct sy_peer_v1 {
   sy_header header;
-  /* Describes the whole of `buffer` in at most `capacity` bytes that may be sent to another process; *bytes: how many. The buffer lives until every
-   * importer has freed it; where its process ends before, copies from and to it fail or give undefined bytes, and nothing crashes. */
+  /* Describes the whole of `buffer` in at most `capacity` bytes (too few: SY_INVALID) that may be sent to another process; *bytes: how many. The buffer
+   * lives until every importer has freed it; where its process ends before, copies from and to it fail or give undefined bytes, and nothing crashes. */
   sy_status (*export_memory)(sy_device* device, sy_buffer* buffer, void* description, uint32_t capacity, uint32_t* bytes, sy_error* error);
-  /* A buffer of `device` for what was exported by the same plugin; for copy and fill only, not for kernels. free() ends it. SY_UNSUPPORTED
-   * where this device cannot reach that memory. */
+  /* A buffer of `device`, each time a new one, for what the same plugin exported in any process; for copy and fill only, not for kernels. free() ends
+   * it. SY_UNSUPPORTED where this device cannot reach that memory; that or SY_INVALID, and never other memory, for what no export_memory wrote. */
   sy_status (*import_memory)(sy_device* device, const void* description, uint32_t bytes, sy_buffer** buffer, sy_error* error);
 } sy_peer_v1;
 enum { SY_MEMORY_DESCRIPTION_BYTES = 256 }; /* capacity that always suffices */
