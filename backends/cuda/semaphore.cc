@@ -1,15 +1,20 @@
-// semaphore/1: the count is a word of pinned host memory that the device maps. The host raises it by an atomic store;
-// streams write it and wait for it by the driver's stream memory operations, which need no kernel and wait on the
-// device itself. The driver's library is bound at run time as the others are, once per process. Thread-safe.
+// semaphore/1: the count is a word of pinned host memory that the device maps. Only the processor raises it, so that it
+// never falls whatever streams and threads do at once: a stream by a host function, which runs when the work before it
+// is done. Streams wait for it by the driver's stream memory operation, which needs no kernel and waits on the device
+// itself. The driver's library is bound at run time as the others are, once per process. A stream that fails takes the
+// device's context with it: streams that wait end with that, and the host's wait asks for it. Thread-safe.
 // https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html
+// https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__EXECUTION.html (cudaLaunchHostFunc)
 #include <cuda.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <new>
-#include <thread>
 #include <type_traits>
 
 #include "backends/cuda/device.h"
@@ -17,9 +22,29 @@
 #include "backends/cuda/stream.h"
 
 struct sy_semaphore {
+  // What a stream is to do with the count, until it has.
+  struct Order {
+    sy_semaphore* semaphore;
+    uint64_t value;
+    std::list<Order>::iterator self;
+  };
+
+  // With `mutex` held: raises the count to `value`, or leaves it where it is that far. What it was.
+  uint64_t Raise(uint64_t value) {
+    const uint64_t found = Count().load();
+    if (found < value) {
+      Count().store(value);
+      raised.notify_all();
+    }
+    return found;
+  }
   std::atomic_ref<uint64_t> Count() const { return std::atomic_ref<uint64_t>(*count); }
+
   uint64_t* count = nullptr;
   CUdeviceptr address = 0;  // of the count, for the device
+  std::mutex mutex;
+  std::condition_variable raised;
+  std::list<Order> orders;  // guarded by mutex
 };
 
 namespace switchyard {
@@ -28,7 +53,6 @@ namespace {
 #define SY_DRIVER_FUNCTIONS(X) \
   X(cuDeviceGet)               \
   X(cuDeviceGetAttribute)      \
-  X(cuStreamWriteValue64)      \
   X(cuStreamWaitValue64)
 
 struct DriverFunctions {
@@ -70,6 +94,8 @@ sy_status CheckDriver(const sy_device& device, sy_error* error) {
 
 void Destroy(sy_device* device, sy_semaphore* semaphore) {
   if (semaphore == nullptr) return;
+  // Who saw the count may be here before the thread that raised it has let go.
+  { const std::lock_guard last(semaphore->mutex); }
   if (semaphore->count != nullptr && Enter(device->index, nullptr) == SY_OK)
     LogFailure(*device, cudaFreeHost(semaphore->count), "cudaFreeHost");
   delete semaphore;
@@ -93,13 +119,11 @@ sy_status Create(sy_device* device, const sy_semaphore_options* options, sy_sema
 }
 
 sy_status Signal(sy_device*, sy_semaphore* semaphore, uint64_t value, sy_error* error) {
-  uint64_t found = semaphore->Count().load();
-  do {
-    if (found >= value)
-      return SY_FAIL(error, SY_INVALID, "cuda: a semaphore at %llu cannot be raised to %llu",
-                     static_cast<unsigned long long>(found), static_cast<unsigned long long>(value));
-  } while (!semaphore->Count().compare_exchange_weak(found, value));
-  return SY_OK;
+  const std::lock_guard lock(semaphore->mutex);
+  const uint64_t found = semaphore->Raise(value);
+  if (found < value) return SY_OK;
+  return SY_FAIL(error, SY_INVALID, "cuda: a semaphore at %llu cannot be raised to %llu",
+                 static_cast<unsigned long long>(found), static_cast<unsigned long long>(value));
 }
 
 sy_status Query(sy_device* device, sy_semaphore* semaphore, uint64_t* value, sy_error* error) {
@@ -108,24 +132,35 @@ sy_status Query(sy_device* device, sy_semaphore* semaphore, uint64_t* value, sy_
   return SY_OK;
 }
 
-// CUDA wakes no host thread for a word in memory: the wait looks, ever more rarely, down to every half millisecond.
+// Any call tells of a lost device; this one does nothing else.
+sy_status LookForLoss(sy_device* device, sy_error* error) {
+  SY_TRY(Enter(device->index, error));
+  const cudaError_t code = cudaStreamQuery(device->own.stream);
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();
+    return SY_OK;
+  }
+  SY_CUDA(error, code);
+  return SY_OK;
+}
+
 sy_status Wait(sy_device* device, sy_semaphore* semaphore, uint64_t value, uint64_t timeout_ms, sy_error* error) {
   using Clock = std::chrono::steady_clock;
-  const auto began = Clock::now();
-  for (int look = 0; semaphore->Count().load() < value; ++look) {
-    SY_TRY(FirstLoss(device->index, error));
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began).count();
-    if (static_cast<uint64_t>(waited) >= timeout_ms)
+  constexpr auto kBetweenLooks = std::chrono::milliseconds(5);
+  constexpr uint64_t kLongest = uint64_t{1} << 40;  // milliseconds: what the clock can add to now
+  const auto end = Clock::now() + std::chrono::milliseconds(std::min(timeout_ms, kLongest));
+  for (;;) {
+    {
+      std::unique_lock lock(semaphore->mutex);
+      const auto reached = [&] { return semaphore->Count().load() >= value; };
+      if (semaphore->raised.wait_until(lock, std::min(end, Clock::now() + kBetweenLooks), reached)) return SY_OK;
+    }
+    SY_TRY(LookForLoss(device, error));
+    if (Clock::now() >= end)
       return SY_FAIL(error, SY_TIMEOUT, "cuda: a semaphore stood at %llu after %llu ms, expected %llu",
                      static_cast<unsigned long long>(semaphore->Count().load()),
                      static_cast<unsigned long long>(timeout_ms), static_cast<unsigned long long>(value));
-    if (look < 100) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(std::min(look, 500)));
-    }
   }
-  return SY_OK;
 }
 
 // A replay would raise the count to what it is already.
@@ -134,11 +169,29 @@ sy_status CheckNotCaptured(const sy_stream* stream, sy_error* error) {
   return SY_FAIL(error, SY_UNSUPPORTED, "cuda: work on a semaphore cannot be captured");
 }
 
+// On a thread of the driver's, where nothing of CUDA may be called. Where the count is that far it stays.
+void RaiseAsOrdered(void* data) {
+  const auto order = *static_cast<sy_semaphore::Order*>(data);
+  const std::lock_guard lock(order.semaphore->mutex);
+  order.semaphore->orders.erase(order.self);
+  order.semaphore->Raise(order.value);
+}
+
 sy_status SignalOn(sy_device* device, sy_stream* stream, sy_semaphore* semaphore, uint64_t value, sy_error* error) {
   SY_TRY(CheckNotCaptured(stream, error));
   SY_TRY(Enter(device->index, error));
-  SY_DRIVER(error, cuStreamWriteValue64, stream ? stream->stream : device->own.stream, semaphore->address, value,
-            CU_STREAM_WRITE_VALUE_DEFAULT);
+  sy_semaphore::Order* order = nullptr;
+  {
+    const std::lock_guard lock(semaphore->mutex);
+    order = &semaphore->orders.emplace_front(semaphore, value);
+    order->self = semaphore->orders.begin();
+  }
+  const cudaError_t code = cudaLaunchHostFunc(stream ? stream->stream : device->own.stream, RaiseAsOrdered, order);
+  if (code != cudaSuccess) {
+    const std::lock_guard lock(semaphore->mutex);
+    semaphore->orders.erase(order->self);
+  }
+  SY_CUDA(error, code);
   return SY_OK;
 }
 

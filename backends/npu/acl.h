@@ -133,9 +133,8 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
 
 /* Of later toolkits; null where the runtime lacks them. 04_device_management.md, and 11-09_stream_memory_operation.md:
  * of Atlas A2 and A3, at device addresses that are multiples of 8 */
-#define NPU_OPTIONAL_FUNCTIONS(FUNCTION)                                                                \
-  FUNCTION(aclError, aclrtGetPhyDevIdByUserDevId, const int32_t userDevId, int32_t* const phyDevId)     \
-  FUNCTION(aclError, aclrtValueWrite, void* devAddr, uint64_t value, uint32_t flag, aclrtStream stream) \
+#define NPU_OPTIONAL_FUNCTIONS(FUNCTION)                                                            \
+  FUNCTION(aclError, aclrtGetPhyDevIdByUserDevId, const int32_t userDevId, int32_t* const phyDevId) \
   FUNCTION(aclError, aclrtValueWait, void* devAddr, uint64_t value, uint32_t flag, aclrtStream stream)
 
 /* OPERATOR(Name, parameters …) is aclnnNameGetWorkspaceSize(parameters …, workspaceSize, executor) and

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "backends/npu/timeline.h"
 #include "core/abi/boundary.h"
 
 namespace switchyard {
@@ -68,6 +69,7 @@ sy_status OpenDevice(sy_instance* instance, int32_t index, const sy_open_options
 
 void CloseDevice(sy_device* device) {
   if (device->Enter(nullptr) == SY_OK) {
+    device->signals.reset();
     for (const auto& [bytes, address] : device->constants) device->acl->aclrtFree(address);
     device->acl->aclrtResetDevice(device->index);  // aclrtSetDevice of open is counted, and so is this
   }
@@ -134,6 +136,9 @@ const sy_device_v2 kNpuDevice = {.header = SY_HEADER(sy_device_v2),
                                  .fill = Fill};
 
 }  // namespace switchyard
+
+sy_device::sy_device() : signals(std::make_unique<switchyard::Signals>(*this)) {}
+sy_device::~sy_device() = default;
 
 sy_status sy_device::Enter(sy_error* error) const {
   return switchyard::CheckAcl(error, acl->aclrtSetCurrentContext(context), "aclrtSetCurrentContext");

@@ -1,6 +1,6 @@
 // The NPU as device/2 and memory_ext/2: opaque memory, asynchronous streams, events. AscendCL keeps a current context
-// per thread; every entry makes the device's own context current first, so that callers need not know. A stream keeps
-// its first error, since the runtime tells it only once. Thread-safe as device/2 demands.
+// per thread; every entry makes the device's own context current first, so that callers need not know. Thread-safe as
+// device/2 demands.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,19 @@
 #include <string>
 #include <vector>
 
+#include "backends/npu/failure.h"
 #include "backends/npu/runtime.h"
 #include "core/abi/device.h"
 #include "core/abi/kernel.h"
 
+namespace switchyard {
+class Signals;  // timeline.h: what streams are to do with semaphores
+}  // namespace switchyard
+
 struct sy_device {
+  sy_device();
+  ~sy_device();
+
   const switchyard::Runtime* acl = nullptr;
   int32_t index = 0;
   aclrtContext context = nullptr;
@@ -26,6 +34,7 @@ struct sy_device {
   std::map<std::string, void*> constants;  // guarded by mutex
   // Guarded by mutex. Whoever waits for all of them keeps them meanwhile.
   std::vector<std::shared_ptr<sy_stream>> streams;
+  std::unique_ptr<switchyard::Signals> signals;  // never replaced
 
   // Makes this device's context the calling thread's.
   sy_status Enter(sy_error* error) const;
@@ -45,19 +54,17 @@ struct sy_stream {
   ~sy_stream();  // waits for what is queued
   const sy_device& device;
   aclrtStream stream = nullptr;
-  std::mutex mutex;
-  sy_status first_status = SY_OK;             // guarded by mutex
-  sy_error first_error{SY_HEADER(sy_error)};  // guarded by mutex
-
-  // Keeps `status` where it is the first failure.
-  void Keep(sy_status status, const sy_error& error);
-  // The first failure, also into `error`; SY_OK where there is none.
-  sy_status Failure(sy_error* error);
+  const std::shared_ptr<switchyard::StreamFailure> failure = std::make_shared<switchyard::StreamFailure>();
 };
 
 struct sy_event {
+  // Where in which stream it was recorded last.
+  struct Record {
+    std::shared_ptr<switchyard::StreamFailure> stream;
+    uint64_t place;
+  };
   aclrtEvent event = nullptr;
-  std::atomic<bool> recorded{false};  // an event that was never recorded is complete
+  std::atomic<std::shared_ptr<const Record>> record;  // none: never recorded, and so complete
 };
 
 namespace switchyard {

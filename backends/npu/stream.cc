@@ -1,5 +1,5 @@
 // Streams and events. The runtime reports a failed task to whoever waits next; the first failure is kept with the
-// stream. Events report what the runtime says of the tasks that they captured.
+// stream. Events report what the runtime says of the tasks that they captured, and what those waited for in vain.
 #include <algorithm>
 #include <memory>
 
@@ -14,8 +14,8 @@ sy_status Wait(const sy_device* device, sy_stream* stream, sy_error* error) {
   sy_error fresh{SY_HEADER(sy_error)};
   const sy_status status =
       CheckAcl(&fresh, device->acl->aclrtSynchronizeStream(stream->stream), "aclrtSynchronizeStream");
-  stream->Keep(status, fresh);
-  return stream->Failure(error);
+  stream->failure->Keep(status, fresh);
+  return stream->failure->Tell(error);
 }
 
 }  // namespace
@@ -91,31 +91,41 @@ sy_status RecordEvent(sy_device* device, sy_event* event, sy_stream* stream, sy_
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
   const sy_status status =
       CheckAcl(error, device->acl->aclrtRecordEvent(event->event, stream->stream), "aclrtRecordEvent");
-  if (status == SY_OK) event->recorded = true;
+  if (status == SY_OK)
+    event->record = std::make_shared<const sy_event::Record>(stream->failure, stream->failure->NextPlace());
   return status;
 }
 
 sy_status QueryEvent(sy_device* device, sy_event* event, sy_error* error) {
-  if (!event->recorded) return SY_OK;
+  const auto record = event->record.load();
+  if (record == nullptr) return SY_OK;
   if (const sy_status entered = device->Enter(error); entered != SY_OK) return entered;
   aclrtEventRecordedStatus state = ACL_EVENT_RECORDED_STATUS_NOT_READY;
   const sy_status status =
       CheckAcl(error, device->acl->aclrtQueryEventStatus(event->event, &state), "aclrtQueryEventStatus");
   if (status != SY_OK) return status;
-  return state == ACL_EVENT_RECORDED_STATUS_COMPLETE ? SY_OK : SY_IN_PROGRESS;
+  if (state != ACL_EVENT_RECORDED_STATUS_COMPLETE) return SY_IN_PROGRESS;
+  return record->stream->TellAt(record->place, error);
 }
 
 sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) {
-  if (!event->recorded) return SY_OK;
+  const auto record = event->record.load();
+  if (record == nullptr) return SY_OK;
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
-  return CheckAcl(error, device->acl->aclrtSynchronizeEvent(event->event), "aclrtSynchronizeEvent");
+  const sy_status status = CheckAcl(error, device->acl->aclrtSynchronizeEvent(event->event), "aclrtSynchronizeEvent");
+  return status == SY_OK ? record->stream->TellAt(record->place, error) : status;
 }
 
 sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
   if (stream == nullptr) return Refuse(error, SY_INVALID, "stream_wait: expected a stream");
-  if (!event->recorded) return SY_OK;
+  const auto record = event->record.load();
+  if (record == nullptr) return SY_OK;
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
-  return CheckAcl(error, device->acl->aclrtStreamWaitEvent(stream->stream, event->event), "aclrtStreamWaitEvent");
+  const sy_status status =
+      CheckAcl(error, device->acl->aclrtStreamWaitEvent(stream->stream, event->event), "aclrtStreamWaitEvent");
+  if (status == SY_OK && record->stream != stream->failure)
+    record->stream->LetFollow(record->place, stream->failure, stream->failure->NextPlace());
+  return status;
 }
 
 }  // namespace switchyard
@@ -124,17 +134,4 @@ sy_stream::~sy_stream() {
   if (stream == nullptr || device.Enter(nullptr) != SY_OK) return;
   device.acl->aclrtSynchronizeStream(stream);  // its documentation asks for it
   device.acl->aclrtDestroyStream(stream);
-}
-
-void sy_stream::Keep(sy_status status, const sy_error& error) {
-  const std::lock_guard lock(mutex);
-  if (status == SY_OK || first_status != SY_OK) return;
-  first_status = status;
-  first_error = error;
-}
-
-sy_status sy_stream::Failure(sy_error* error) {
-  const std::lock_guard lock(mutex);
-  if (first_status != SY_OK && error != nullptr) switchyard::FillStruct(error, first_error);
-  return first_status;
 }

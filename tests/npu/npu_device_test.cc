@@ -264,6 +264,58 @@ TEST_F(NpuSemaphore, AStreamWaitsForAnotherThatSignalsLater) {
   EXPECT_EQ(Count(), 1u);
 }
 
+// Of the runtime's own calls none tells of this failure: the stream that waits is let go by us.
+TEST_F(NpuSemaphore, WhoWaitsForAFailedStreamFailsWithItAndSoDoesWhoWaitsForThat) {
+  sy_event* events[3];  // before the wait, behind it, and of a stream that waits for the second
+  for (sy_event*& event : events) ASSERT_EQ(api().event_create(device(), nullptr, &event, error()), SY_OK);
+  sy_stream *third = nullptr, *failing = nullptr;
+  ASSERT_EQ(api().stream_create(device(), nullptr, &third, error()), SY_OK);
+  setenv("SWITCHYARD_NPU_SIMULATOR_FAIL_AT", "2", 1);  // the first task is the wait
+  ASSERT_EQ(api().stream_create(device(), nullptr, &failing, error()), SY_OK);
+  ASSERT_EQ(api().event_record(device(), events[0], other_, error()), SY_OK);
+  ASSERT_EQ(StreamWait(other_, 2), SY_OK) << backend_->message();
+  ASSERT_EQ(api().event_record(device(), events[1], other_, error()), SY_OK);
+  ASSERT_EQ(api().stream_wait(device(), third, events[1], error()), SY_OK);
+  ASSERT_EQ(api().event_record(device(), events[2], third, error()), SY_OK);
+  ASSERT_EQ(StreamSignal(failing, 1), SY_OK) << backend_->message();
+  ASSERT_EQ(Wait(1, 20000), SY_OK) << backend_->message();
+
+  ASSERT_EQ(api().fill(device(), failing, At(buffer_), 0, 4, nullptr, error()), SY_OK);
+  ASSERT_EQ(StreamSignal(failing, 2), SY_OK) << backend_->message();
+  EXPECT_NE(Wait(2, 20000), SY_OK);
+  const std::string told = backend_->message();
+  EXPECT_THAT(told, HasSubstr("task 2 fails"));
+  for (sy_stream* each : {failing, other_, third}) {
+    EXPECT_NE(api().synchronize(device(), each, nullptr, error()), SY_OK);
+    EXPECT_EQ(told, backend_->message());
+  }
+  EXPECT_EQ(api().event_query(device(), events[0], error()), SY_OK) << "nothing before the wait has failed";
+  for (sy_event* each : {events[1], events[2]}) {
+    EXPECT_NE(api().event_synchronize(device(), each, error()), SY_OK);
+    EXPECT_EQ(told, backend_->message());
+    EXPECT_NE(api().event_query(device(), each, error()), SY_OK);
+  }
+  // A stream that did not wait goes on, and whoever waits later is told too.
+  sy_stream* late = nullptr;
+  ASSERT_EQ(api().stream_create(device(), nullptr, &late, error()), SY_OK);
+  EXPECT_EQ(api().synchronize(device(), late, nullptr, error()), SY_OK);
+  ASSERT_EQ(StreamWait(late, 2), SY_OK) << backend_->message();
+  EXPECT_NE(api().synchronize(device(), late, nullptr, error()), SY_OK);
+  for (sy_event* event : events) api().event_destroy(device(), event);
+  for (sy_stream* each : {third, failing, late}) api().stream_destroy(device(), each);
+}
+
+// Streams that nobody orders: the lower count comes last and changes nothing, whatever the host signals meanwhile.
+TEST_F(NpuSemaphore, ACountNeverFallsWhoeverSignalsLast) {
+  ASSERT_EQ(StreamWait(other_, 10), SY_OK) << backend_->message();
+  ASSERT_EQ(StreamSignal(other_, 3), SY_OK) << backend_->message();
+  ASSERT_EQ(StreamSignal(stream(), 12), SY_OK) << backend_->message();
+  ASSERT_EQ(api().synchronize(device(), other_, nullptr, error()), SY_OK) << backend_->message();
+  EXPECT_EQ(Count(), 12u);
+  EXPECT_EQ(Signal(11), SY_INVALID);
+  EXPECT_EQ(Count(), 12u);
+}
+
 TEST_F(NpuDevice, AKernelOverFreedMemoryFailsItsStreamByName) {
   Open();
   const sy_tensor tensor = Describe(F32({8}));

@@ -74,13 +74,13 @@ TEST_F(Simulator, ThereAreEightDevices) {
   EXPECT_EQ(aclrtSetDevice(8), ACL_ERROR_RT_INVALID_DEVICEID);
 }
 
-TEST_F(Simulator, AStreamWaitsForAValueAndTheHostSeesWhatItWrites) {
+TEST_F(Simulator, AStreamWaitsForAValueThatTheHostWrites) {
   auto* value = static_cast<char*>(Allocate(16));
   uint64_t host = 0;
   const auto write = [&](uint64_t now) { return aclrtMemcpy(value, 8, &now, 8, ACL_MEMCPY_HOST_TO_DEVICE); };
   ASSERT_EQ(write(1), ACL_SUCCESS);
   ASSERT_EQ(aclrtValueWait(value, 3, ACL_STREAM_WAIT_VALUE_GEQ, stream_), ACL_SUCCESS);
-  ASSERT_EQ(aclrtValueWrite(value, 9, 0, stream_), ACL_SUCCESS);
+  ASSERT_EQ(aclrtMemsetAsync(value, 8, 9, 8, stream_), ACL_SUCCESS);
   for (const uint64_t now : {1, 2}) {
     ASSERT_EQ(write(now), ACL_SUCCESS);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -90,8 +90,8 @@ TEST_F(Simulator, AStreamWaitsForAValueAndTheHostSeesWhatItWrites) {
   ASSERT_EQ(write(4), ACL_SUCCESS);
   ASSERT_EQ(aclrtSynchronizeStream(stream_), ACL_SUCCESS);
   ASSERT_EQ(aclrtMemcpy(&host, 8, value, 8, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
-  EXPECT_EQ(host, 9u);
-  EXPECT_NE(aclrtValueWrite(value + 4, 1, 0, stream_), ACL_SUCCESS);
+  EXPECT_EQ(host, 0x0909090909090909u);
+  EXPECT_NE(aclrtValueWait(value + 4, 1, ACL_STREAM_WAIT_VALUE_GEQ, stream_), ACL_SUCCESS);
   EXPECT_THAT(Words(), HasSubstr("at a multiple of 8"));
 }
 

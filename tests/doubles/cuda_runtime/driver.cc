@@ -1,4 +1,4 @@
-// Stands in for libcuda.so.1, as far as the cuda plugin calls it itself: the stream memory operations
+// Stands in for libcuda.so.1, as far as the cuda plugin calls it itself: a stream's wait for a value
 // (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html), on the streams of the runtime's double.
 // A library of its own, as the driver's is. Thread-safe.
 #include <cuda.h>
@@ -53,20 +53,14 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
-  return Enqueue(stream, address, value, [](void* data) {
-    const Operation& operation = *static_cast<Operation*>(data);
-    std::atomic_ref(*operation.address).store(operation.value);
-  });
-}
-
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
   if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
   return Enqueue(stream, address, value, [](void* data) {
     const Operation& operation = *static_cast<Operation*>(data);
-    while (static_cast<int64_t>(std::atomic_ref(*operation.address).load() - operation.value) < 0)
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    const auto reached = [&] {
+      return static_cast<int64_t>(std::atomic_ref(*operation.address).load() - operation.value) >= 0;
+    };
+    while (!reached() && cudaDoubleLoss() == cudaSuccess) std::this_thread::sleep_for(std::chrono::microseconds(50));
   });
 }
 

@@ -26,6 +26,9 @@ int cudaDoubleHasContext(void);
 // answers it.
 void cudaDoubleLoseDevice(cudaError_t error);
 
+// The error that the device was lost with, or cudaSuccess.
+cudaError_t cudaDoubleLoss(void);
+
 }  // extern "C"
 
 #endif  // SWITCHYARD_TESTS_DOUBLES_CUDA_RUNTIME_ENQUEUE_H_

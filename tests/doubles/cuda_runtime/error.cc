@@ -103,4 +103,6 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 void cudaDoubleLoseDevice(cudaError_t error) { cuda_double::Lose(error); }
 
+cudaError_t cudaDoubleLoss() { return cuda_double::Lost(); }
+
 }  // extern "C"

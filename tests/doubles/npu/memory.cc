@@ -165,20 +165,10 @@ NPU_EXPORT aclError aclrtMemsetAsync(void* address, size_t room, int32_t value, 
   return Enqueue(stream, [=] { return Set(address, value, count); });
 }
 
-NPU_EXPORT aclError aclrtValueWrite(void* address, uint64_t value, uint32_t flag, aclrtStream stream) {
-  if (flag != 0 || !IsAligned(address))
-    return Fail(ACL_ERROR_RT_PARAM_INVALID, "a value is 8 bytes at a multiple of 8");
-  return Enqueue(stream, [=]() -> Outcome {
-    auto* at = reinterpret_cast<uint64_t*>(Translate(address, sizeof value));
-    if (at == nullptr) return {ACL_ERROR_RT_PARAM_INVALID, "a value is written to memory that is not allocated"};
-    __atomic_store_n(at, value, __ATOMIC_RELEASE);
-    return {};
-  });
-}
-
 NPU_EXPORT aclError aclrtValueWait(void* address, uint64_t value, uint32_t flag, aclrtStream stream) {
-  if (flag != ACL_STREAM_WAIT_VALUE_GEQ || !IsAligned(address))
-    return Fail(ACL_ERROR_RT_PARAM_INVALID, "the simulator waits for a value of 8 bytes that is large enough");
+  if (!IsAligned(address)) return Fail(ACL_ERROR_RT_PARAM_INVALID, "a value is 8 bytes at a multiple of 8");
+  if (flag != ACL_STREAM_WAIT_VALUE_GEQ)
+    return Fail(ACL_ERROR_RT_PARAM_INVALID, "the simulator waits for a value that is large enough");
   return Enqueue(stream, [=]() -> Outcome {
     for (;;) {
       const auto* at = reinterpret_cast<const uint64_t*>(Translate(address, sizeof value));
