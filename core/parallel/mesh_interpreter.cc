@@ -159,7 +159,8 @@ Status MeshInterpreter::Impl::Exchange(const std::vector<int>& ranks, const Node
   const auto& a = CollectiveOf(node);
   if (a.root < 0 || static_cast<size_t>(a.root) >= count)
     return InvalidArgument("there is no rank {} in the group", a.root);
-  const auto dtype = static_cast<sy_dtype>(players[static_cast<size_t>(ranks[0])].graph->type(node.inputs[0]).dtype);
+  const Player& first = players[static_cast<size_t>(ranks[0])];  // whose graph may differ from the others'
+  const auto dtype = static_cast<sy_dtype>(first.graph->type(first.node().inputs[0]).dtype);
   Bytes whole;
   if (node.op == "all_gather") {
     for (const Bytes& part : sent) whole.insert(whole.end(), part.begin(), part.end());

@@ -46,6 +46,7 @@ struct ProgramOptions {
   bool sync_batchnorm = false;    // batch norms over the samples of all ranks
   bool broadcast_buffers = true;  // state of the model itself is that of rank 0 where an update ends; else each its own
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
+  bool sequence = false;  // ranks that share a model divide the samples between its divided layers
   int zero = 0;  // 1: the ranks of the data group share the update and its moments
   OptimizerOptions optimizer;
   int64_t table_length = 1;      // of the learning-rate table: updates

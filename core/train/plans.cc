@@ -45,6 +45,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   o.optimizer.layer_decay = config.layer_decay;
   o.optimizer.fused = config.fused_optimizer;
   o.optimizer.ema_decay = config.ema_decay;
+  o.sequence = config.sp;
   o.zero = config.zero;
   o.table_length = std::max<int64_t>(1, updates);
   o.sync_batchnorm = config.sync_batchnorm;

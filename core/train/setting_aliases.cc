@@ -79,6 +79,7 @@ const std::vector<Alias>& TrainAliases() {
       // Colossal-AI's plugins
       {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
       {.name = "tp_size", .of = "Colossal-AI", .setting = "tp"},
+      {.name = "enable_sequence_parallelism", .of = "Colossal-AI", .setting = "sp"},
       {.name = "zero_stage", .of = "Colossal-AI", .setting = "zero"},
       {.name = "initial_scale", .of = "Colossal-AI", .setting = "init_scale"},
       {.name = "bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},

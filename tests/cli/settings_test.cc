@@ -163,6 +163,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
     const nlohmann::json newer = {{"recompute", "none"},
                                   {"num_losses", 1},
                                   {"tp", 1},
+                                  {"sp", false},
                                   {"zero", 0},
                                   {"dampening", 0.0},
                                   {"adam_w_mode", true},

@@ -70,6 +70,30 @@ TEST_F(OnMeshes, DividedModelsTrainAsOneRank) {
   ExpectAsOneRank(config, 1e-5);
 }
 
+TEST_F(OnMeshes, RanksThatDivideTheSamplesBetweenDividedLayersTrainAsOneRank) {
+  TrainConfig config = SmallConfig();
+  config.clip = 0.5f;
+  config.own["dropout"] = 0.2;
+  const auto alone = LoneWorld();
+  float expected_norm = 0, norm = 0;
+  const HostTensors expected = Trained(config, *alone, &expected_norm);
+  if (world_.size() == 1) GTEST_SKIP() << "one rank has nobody to share a model with";
+  config.sp = true;
+  for (const int tensor : {2, world_.size()}) {
+    if (world_.size() % tensor != 0) continue;
+    SCOPED_TRACE(tensor);
+    world_.mesh = {.data = world_.size() / tensor, .tensor = tensor};
+    for (const char* precision : {"fp32", "bf16"}) {
+      config.precision = precision;
+      const HostTensors found = Trained(config, world_, &norm);
+      const double tolerance = config.precision == "bf16" ? 2e-2 : 1e-5;
+      ExpectClose(found, expected, tolerance);
+      ExpectEqualOnAllRanks(found);
+      EXPECT_NEAR(norm, expected_norm, tolerance * expected_norm);
+    }
+  }
+}
+
 // What is saved is whole: a run that is taken up on another mesh ends as if it had always been there.
 TEST_F(OnMeshes, RunsGoOnOnAnotherMesh) {
   if (world_.size() == 1) GTEST_SKIP() << "one rank has one mesh";

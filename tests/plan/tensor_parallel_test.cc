@@ -35,6 +35,20 @@ Build Vit(const VisionTransformerConfig& config) {
   return [config](nn::Context& context, const Value& images) { return VisionTransformer(config, context, images); };
 }
 
+SwinTransformerConfig SmallSwin() {
+  SwinTransformerConfig c = {.image_size = kSide, .channels = 1, .classes = 10};
+  c.patch = 2;
+  c.width = 16;
+  c.depths = {"2", "2"};
+  c.heads = 2;
+  c.window = 7;
+  c.drop_path = 0;
+  return c;
+}
+Build Swin(const SwinTransformerConfig& config) {
+  return [config](nn::Context& context, const Value& images) { return SwinTransformer(config, context, images); };
+}
+
 // The classifier of a batch of this many samples.
 Workload Classifier(const Build& build, int64_t batch) {
   const auto logits = [=](nn::Context& context) {
@@ -228,16 +242,7 @@ TEST_F(TensorParallel, DropoutIsThatOfOneRank) {
 }
 
 TEST_F(TensorParallel, SwinAndMlpTrainAsOnOneRank) {
-  SwinTransformerConfig swin = {.image_size = kSide, .channels = 1, .classes = 10};
-  swin.patch = 2;
-  swin.width = 16;
-  swin.depths = {"2", "2"};
-  swin.heads = 2;
-  swin.window = 7;
-  swin.drop_path = 0;
-  const Build windows = [swin](nn::Context& context, const Value& images) {
-    return SwinTransformer(swin, context, images);
-  };
+  const Build windows = Swin(SmallSwin());
   ExpectEqual(Train(windows, Options({.tensor = 2})), Train(windows, Options({})));
   for (const int depth : {1, 2}) {
     MultiLayerPerceptronConfig config = {.image_size = kSide, .channels = 1, .classes = 10};
@@ -266,6 +271,61 @@ TEST(TensorParallelGraph, HasTwoSumsForwardAndTwoBackwardABlock) {
   EXPECT_EQ((sums[{Phase::kUpdate, -1}]), 1);    // the norm
   EXPECT_EQ(gathers, 1);                         // the classes' logits
   EXPECT_EQ(program->gathered, (std::map<std::string, int>{{"cross_entropy", 1}, {"cross_entropy_backward", 1}}));
+}
+
+ProgramOptions InSequence(const Mesh& mesh) {
+  ProgramOptions options = Options(mesh);
+  options.sequence = true;
+  return options;
+}
+
+TEST_F(TensorParallel, SamplesBetweenDividedLayersAreDividedToo) {
+  VisionTransformerConfig config = SmallVit(4);
+  config.dropout = config.drop_path = 0.2f;
+  const Outcome one = Train(Vit(config), Options({}));
+  for (const Mesh& mesh : {Mesh{.tensor = 2}, Mesh{.tensor = 4}, Mesh{.data = 2, .tensor = 2}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", mesh.data, mesh.tensor));
+    ExpectEqual(Train(Vit(config), InSequence(mesh)), one);
+  }
+  ProgramOptions rounds = InSequence({.tensor = 2});
+  rounds.accumulation = 2;
+  rounds.recompute = 1;
+  ExpectEqual(Train(Vit(config), rounds), one);
+  SwinTransformerConfig swin = SmallSwin();
+  swin.drop_path = 0.3f;
+  ExpectEqual(Train(Swin(swin), InSequence({.tensor = 2})), Train(Swin(swin), Options({})));
+}
+
+// Norms' own gradients are sums over samples that the ranks have divided.
+TEST(TensorParallelGraph, InSequenceScattersSumsAndGathersForDividedLayers) {
+  const auto program = BuildProgram(Classifier(Vit(SmallVit(4)), 2), InSequence({.tensor = 2}), 0);
+  ASSERT_TRUE(program.ok()) << Message(program.status());
+  std::map<std::tuple<std::string, Phase, int>, int> nodes;
+  for (const Node& node : program->Find("update")->graph.nodes()) {
+    if (IsCollective(node.op)) ++nodes[{node.op, node.phase, node.block}];
+    if (node.op == "layer_norm" && node.name.starts_with("blocks.1")) {
+      EXPECT_EQ(node.outputs[0].shape[0], 1) << node.name;
+    }
+    if (node.op == "all_reduce" && node.phase == Phase::kBackward) {
+      EXPECT_LE(Elements(node.outputs[0].shape), 24 * 50) << node.name << ": of a small parameter";
+    }
+  }
+  const auto count = [&](const char* op, Phase phase, int block) { return nodes[{op, phase, block}]; };
+  for (const int block : {0, 1}) {
+    EXPECT_EQ(count("reduce_scatter", Phase::kForward, block), 2);
+    EXPECT_EQ(count("all_reduce", Phase::kForward, block), 0);
+    EXPECT_EQ(count("reduce_scatter", Phase::kBackward, block), 2);
+  }
+  EXPECT_EQ(count("all_gather", Phase::kForward, 0), 1);  // the first norm reads what all ranks have
+  EXPECT_EQ(count("all_gather", Phase::kForward, 1), 2);
+  EXPECT_EQ(count("all_gather", Phase::kBackward, 1), 4);  // gradients, and the layers' inputs once more
+}
+
+TEST(TensorParallelGraph, InSequenceNeedsRanksThatShareAModelAndSamplesForEach) {
+  const auto alone = BuildProgram(Classifier(Vit(SmallVit(4)), 2), InSequence({}), 0);
+  EXPECT_THAT(Message(alone.status()), testing::HasSubstr("give --tp=2 or more"));
+  const auto odd = BuildProgram(Classifier(Vit(SmallVit(4)), 3), InSequence({.tensor = 2}), 0);
+  EXPECT_THAT(Message(odd.status()), testing::HasSubstr("use a --batch_size that 2 divides"));
 }
 
 TEST(TensorParallelGraph, HoldsPartsOfWeightsAndMoments) {

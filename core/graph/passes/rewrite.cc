@@ -83,7 +83,8 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
     const int stand_in = made ? (*replacement)[0].ref().node : copy ? result.size() - 1 : -1;
     if (stand_in >= 0 && result.node(stand_in).op == node.op) {
       copied[id] = stand_in;
-      if (node.forward >= 0) result.mutable_node(stand_in).forward = copied[node.forward];
+      if (node.forward >= 0 && !state.unpaired.contains(id))
+        result.mutable_node(stand_in).forward = copied[node.forward];
       if (node.repeats >= 0) result.mutable_node(stand_in).repeats = copied[node.repeats];
     }
     for (const int earlier : node.control) {

@@ -32,6 +32,7 @@ class Rewriting {
   std::vector<Value> Map(const std::vector<Ref>& old) const;
   bool HasAll(const std::vector<Ref>& old) const;  // have they all been reached?
   std::vector<std::vector<Value>> mapped;          // by old node id
+  std::set<int> unpaired;  // old backward nodes that are no longer those of their forward nodes; for rules to add to
 };
 // Who reads a node's results, where a node and its second computation (Node::repeats) count as one: what goes by
 // readers then treats both alike, and as it would if there was no second one, so that results keep their bits.
