@@ -1,0 +1,170 @@
+// Memory of a device: buffers, host memory that it copies quickly, and what it shares with others.
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+
+#include "core/runtime/device/device_impl.h"
+#include "core/runtime/device/kept.h"
+
+namespace switchyard {
+namespace {
+
+uint64_t RoundUp(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
+
+}  // namespace
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    reset();
+    device_ = std::exchange(other.device_, nullptr);
+    handle_ = std::exchange(other.handle_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+void Buffer::reset() {
+  if (handle_ == nullptr) return;
+  Device::Impl& impl = *device_->impl_;
+  if (impl.keeps_memory) {
+    KeepForever(handle_);
+  } else {
+    bool ours = true;
+    {
+      const std::lock_guard lock(impl.mutex);
+      ours = impl.imported.erase(handle_) == 0;
+    }
+    device_->api_->free(device_->handle_, handle_);
+    if (ours) impl.allocated -= bytes_;
+  }
+  handle_ = nullptr;
+  bytes_ = 0;
+}
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  device_ = std::exchange(other.device_, nullptr);
+  address_ = std::exchange(other.address_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  pinned_ = other.pinned_;
+  return *this;
+}
+
+void HostMemory::reset() {
+  if (address_ == nullptr) return;
+  if (device_->impl_->keeps_memory)
+    KeepForever(address_);
+  else if (pinned_)
+    device_->memory_ext_->host_free(device_->handle_, address_);
+  else
+    std::free(address_);
+  address_ = nullptr;
+  bytes_ = 0;
+}
+
+StatusOr<Buffer> Device::Allocate(uint64_t bytes) { return Allocate(bytes, nullptr); }
+
+StatusOr<Buffer> Device::Allocate(uint64_t bytes, const sy_alloc_options* options) {
+  sy_error error = EmptyError();
+  sy_buffer* handle = nullptr;
+  const uint64_t rounded = RoundUp(std::max<uint64_t>(bytes, 1), info_.copy_granularity);
+  const sy_status status = api_->alloc(handle_, rounded, options, &handle, &error);
+  if (status == SY_OUT_OF_MEMORY) {
+    sy_device_info now{};
+    now.header = SY_HEADER(sy_device_info);
+    sy_error ignored = EmptyError();
+    const bool known =
+        api_->query(plugin_->table().instance, info_.index, &now, &ignored) == SY_OK && now.free_bytes > 0;
+    return Annotate(
+        FromAbi(status, error, fmt::format("{}: alloc of {} bytes", info_.plugin, bytes)),
+        fmt::format("device {} is out of memory: {} bytes asked for, {} free of {}, {} held by this process",
+                    info_.index, bytes, known ? std::to_string(now.free_bytes) : "an unknown number",
+                    info_.memory_bytes, allocated_bytes()));
+  }
+  if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: alloc of {} bytes", info_.plugin, bytes));
+  if (handle == nullptr) return Internal("{}: alloc of {} bytes succeeded without a buffer", info_.plugin, bytes);
+  const uint64_t now = impl_->allocated += bytes;
+  uint64_t peak = impl_->peak;
+  while (now > peak && !impl_->peak.compare_exchange_weak(peak, now)) {
+  }
+  return Buffer(this, handle, bytes);
+}
+
+uint64_t Device::allocated_bytes() const { return impl_->allocated; }
+uint64_t Device::peak_allocated_bytes() const { return impl_->peak; }
+
+StatusOr<Buffer> Device::Import(void* address, const std::string& memory_kind, uint64_t bytes) {
+  if (memory_ext_ == nullptr || memory_ext_->import_memory == nullptr) {
+    return Unimplemented("{}: the plugin cannot import memory", info_.plugin);
+  }
+  sy_error error = EmptyError();
+  sy_buffer* handle = nullptr;
+  const sy_status status = memory_ext_->import_memory(handle_, address, memory_kind.c_str(), bytes, &handle, &error);
+  if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: import of {} bytes", info_.plugin, bytes));
+  const std::lock_guard lock(impl_->mutex);
+  impl_->imported.insert(handle);
+  return Buffer(this, handle, bytes);
+}
+
+StatusOr<Buffer> Device::AllocateExportable(uint64_t bytes) {
+  sy_alloc_options options{};
+  options.header = SY_HEADER(sy_alloc_options);
+  options.exportable = 1;
+  return Allocate(bytes, &options);
+}
+
+StatusOr<std::string> Device::Export(const Buffer& buffer) {
+  if (peers_ == nullptr) return Unimplemented("{}: the plugin has no peer/1", info_.plugin);
+  std::string description(SY_MEMORY_DESCRIPTION_BYTES, '\0');
+  uint32_t bytes = 0;
+  sy_error error = EmptyError();
+  const sy_status status = peers_->export_memory(handle_, buffer.handle(), description.data(),
+                                                 static_cast<uint32_t>(description.size()), &bytes, &error);
+  if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": export_memory");
+  if (bytes > description.size())
+    return Internal("{}: export_memory wrote {} bytes where there is room for {}", info_.plugin, bytes,
+                    description.size());
+  description.resize(bytes);
+  return description;
+}
+
+StatusOr<Buffer> Device::ImportPeer(const std::string& description, uint64_t bytes) {
+  if (peers_ == nullptr) return Unimplemented("{}: the plugin has no peer/1", info_.plugin);
+  sy_error error = EmptyError();
+  sy_buffer* handle = nullptr;
+  const sy_status status =
+      peers_->import_memory(handle_, description.data(), static_cast<uint32_t>(description.size()), &handle, &error);
+  if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": import_memory of another process");
+  const std::lock_guard lock(impl_->mutex);
+  impl_->imported.insert(handle);
+  return Buffer(this, handle, bytes);
+}
+
+StatusOr<void*> Device::AddressOf(const Buffer& buffer) {
+  if (memory_ext_ == nullptr || memory_ext_->native_address == nullptr || info_.memory_kind.empty()) {
+    return Unimplemented("{}: the plugin does not tell native addresses", info_.plugin);
+  }
+  sy_error error = EmptyError();
+  void* address = nullptr;
+  const sy_status status = memory_ext_->native_address(handle_, buffer.handle(), &address, &error);
+  if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": native_address");
+  return address;
+}
+
+StatusOr<HostMemory> Device::AllocateHost(uint64_t bytes) {
+  bytes = std::max<uint64_t>(bytes, 1);
+  if (memory_ext_ != nullptr && memory_ext_->host_alloc != nullptr && memory_ext_->host_free != nullptr) {
+    sy_error error = EmptyError();
+    void* address = nullptr;
+    const sy_status status = memory_ext_->host_alloc(handle_, bytes, &address, &error);
+    if (status == SY_OK) return HostMemory(this, address, bytes, true);
+    if (status != SY_UNSUPPORTED)
+      return FromAbi(status, error, fmt::format("{}: {} bytes of pinned host memory", info_.plugin, bytes));
+  }
+  void* const address = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (address == nullptr) return ResourceExhausted("{} bytes of host memory: none is left", bytes);
+  return HostMemory(this, address, bytes, false);
+}
+
+}  // namespace switchyard
