@@ -75,6 +75,9 @@ class WatchedCollective {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static double MillisecondsSince(Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  }
   // What the watch thread needs to abort a communicator that may be destroyed meanwhile.
   struct AbortHandle;
 
@@ -88,7 +91,8 @@ class WatchedCollective {
   }
   Status Run(const char* what, const char* tag, const Stream* stream, uint64_t* counter, Start start);
   sy_status Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason);
-  Status PeerFailure(int patience_ms) const;
+  // A plugin may see the loss of a peer a little earlier than the watch does.
+  Status PeerFailure(int patience_ms = 500) const;
   Status Overdue() const;
 
   std::shared_ptr<Plugin> plugin_;
