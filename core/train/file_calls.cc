@@ -1,6 +1,5 @@
 #include "core/train/file_calls.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,21 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <filesystem>
 #include <utility>
 
 namespace switchyard {
 namespace {
 
-constexpr int kOpenFolder = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-
 std::atomic<const FileCalls*> replaced{nullptr};
-
-const FileCalls& Calls() {
-  static const FileCalls system = SystemFileCalls();
-  const FileCalls* calls = replaced.load();
-  return calls != nullptr ? *calls : system;
-}
 
 // Repeats a call that a signal interrupted.
 template <typename Call>
@@ -30,27 +20,6 @@ auto Uninterrupted(Call call) {
   auto result = call();
   while (result < 0 && errno == EINTR) result = call();
   return result;
-}
-
-int OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0) {
-  return Uninterrupted([&] { return Calls().openat(folder, name.c_str(), flags, mode); });
-}
-
-Status WriteAll(int descriptor, const std::string& path, ByteView piece) {
-  constexpr size_t kLargestWrite = size_t{1} << 30;
-  while (!piece.empty()) {
-    const size_t bytes = std::min(piece.size(), kLargestWrite);
-    const ssize_t written = Uninterrupted([&] { return Calls().write(descriptor, piece.data(), bytes); });
-    if (written < 0) return FileError("write", path, errno);
-    if (written == 0) return FileError("write", path, ENOSPC);
-    piece = piece.subspan(static_cast<size_t>(written));
-  }
-  return OkStatus();
-}
-
-Status SyncFile(int descriptor, const std::string& path) {
-  if (Uninterrupted([&] { return Calls().fsync(descriptor); }) < 0) return FileError("fsync", path, errno);
-  return OkStatus();
 }
 
 }  // namespace
@@ -72,160 +41,31 @@ FileCalls SystemFileCalls() {
 
 void ReplaceFileCalls(const FileCalls* for_tests) { replaced.store(for_tests); }
 
-Folder::Folder(Folder&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-Folder& Folder::operator=(Folder&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
+const FileCalls& CurrentFileCalls() {
+  static const FileCalls system = SystemFileCalls();
+  const FileCalls* calls = replaced.load();
+  return calls != nullptr ? *calls : system;
 }
 
-Folder::~Folder() {
-  if (descriptor_ >= 0) ::close(descriptor_);  // only read from: nothing that could be lost, or fail
+int OpenAt(int folder, const std::string& name, int flags, mode_t mode) {
+  return Uninterrupted([&] { return CurrentFileCalls().openat(folder, name.c_str(), flags, mode); });
 }
 
-StatusOr<Folder> Folder::Open(const std::string& path) {
-  const int descriptor = OpenAt(AT_FDCWD, path, kOpenFolder);
-  if (descriptor < 0) return FileError("open the folder", path, errno);
-  return Folder(path, descriptor);
-}
-
-StatusOr<Folder> Folder::Make(const std::string& path) {
-  auto folder = Open(path);
-  if (folder.ok() || folder.status().code() != absl::StatusCode::kNotFound) return folder;
-  const std::filesystem::path whole(path);
-  const std::string parent = whole.has_parent_path() ? whole.parent_path().string() : ".";
-  if (parent == path) return folder;
-  SY_ASSIGN_OR_RETURN(Folder above, Make(parent));
-  if (!whole.has_filename()) return above;  // "run/" is "run"
-  SY_ASSIGN_OR_RETURN(Folder made, above.MakeInside(whole.filename().string()));
-  made.path_ = path;
-  return made;
-}
-
-StatusOr<Folder> Folder::OpenInside(const std::string& name) const {
-  const int descriptor = OpenAt(descriptor_, name, kOpenFolder | O_NOFOLLOW);
-  if (descriptor >= 0) return Folder(PathOf(name), descriptor);
-  if (errno == ENOTDIR) {
-    return FailedPrecondition("cannot use {}: expected a folder, found a file or a symbolic link", PathOf(name));
-  }
-  return FileError("open the folder", PathOf(name), errno);
-}
-
-StatusOr<Folder> Folder::MakeInside(const std::string& name) const {
-  if (Calls().mkdirat(descriptor_, name.c_str(), 0777) == 0) {
-    SY_RETURN_IF_ERROR(Sync());
-  } else if (errno != EEXIST) {
-    return FileError("create the folder", PathOf(name), errno);
-  }
-  return OpenInside(name);
-}
-
-StatusOr<Folder> Folder::CreateInside(const std::string& name) const {
-  if (Calls().mkdirat(descriptor_, name.c_str(), 0777) < 0) {
-    return FileError("create the folder", PathOf(name), errno);
-  }
-  return OpenInside(name);
-}
-
-StatusOr<std::vector<std::string>> Folder::Names() const {
-  const int descriptor = OpenAt(descriptor_, ".", kOpenFolder);
-  DIR* const listing = descriptor < 0 ? nullptr : ::fdopendir(descriptor);
-  if (listing == nullptr) {
-    const int error_number = errno;
-    if (descriptor >= 0) ::close(descriptor);
-    return FileError("list the folder", path_, error_number);
-  }
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(listing)) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  const int error_number = errno;
-  ::closedir(listing);
-  if (error_number != 0) return FileError("list the folder", path_, error_number);
-  return names;
-}
-
-bool Folder::Has(const std::string& name) const {
-  struct stat about = {};
-  return ::fstatat(descriptor_, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
-Status Folder::Write(const std::string& name, const std::vector<ByteView>& pieces) const {
-  const std::string path = PathOf(name);
-  const int file = OpenAt(descriptor_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (file < 0) return FileError("create", path, errno);
-  Status status;
-  for (const ByteView piece : pieces) {
-    if (status.ok()) status = WriteAll(file, path, piece);
-  }
-  if (status.ok()) status = SyncFile(file, path);
-  if (Calls().close(file) < 0 && status.ok()) status = FileError("close", path, errno);
-  if (!status.ok()) Calls().unlinkat(descriptor_, name.c_str(), 0);
-  return status;
-}
-
-Status Folder::Replace(const std::string& name, const std::vector<ByteView>& pieces) const {
-  const std::string draft = fmt::format(".{}.tmp", name);
-  SY_RETURN_IF_ERROR(Remove(draft));
-  SY_RETURN_IF_ERROR(Write(draft, pieces));
-  const Status status = Rename(draft, name);
-  if (!status.ok()) {
-    Calls().unlinkat(descriptor_, draft.c_str(), 0);
-    return status;
-  }
-  return Sync();
-}
-
-Status Folder::ReplaceLink(const std::string& target, const std::string& name) const {
-  const std::string draft = fmt::format(".{}.tmp", name);
-  SY_RETURN_IF_ERROR(Remove(draft));
-  if (Calls().symlinkat(target.c_str(), descriptor_, draft.c_str()) < 0) return FileError("link", PathOf(draft), errno);
-  const Status status = Rename(draft, name);
-  if (!status.ok()) Calls().unlinkat(descriptor_, draft.c_str(), 0);
-  return status;
-}
-
-Status Folder::Rename(const std::string& from, const std::string& to) const { return MoveInto(from, *this, to); }
-
-Status Folder::MoveInto(const std::string& from, const Folder& other, const std::string& to) const {
-  if (Calls().renameat(descriptor_, from.c_str(), other.descriptor_, to.c_str()) < 0) {
-    return FileError("rename " + PathOf(from) + " to", other.PathOf(to), errno);
+Status WriteAll(int descriptor, const std::string& path, ByteView piece) {
+  constexpr size_t kLargestWrite = size_t{1} << 30;
+  while (!piece.empty()) {
+    const size_t bytes = std::min(piece.size(), kLargestWrite);
+    const ssize_t written = Uninterrupted([&] { return CurrentFileCalls().write(descriptor, piece.data(), bytes); });
+    if (written < 0) return FileError("write", path, errno);
+    if (written == 0) return FileError("write", path, ENOSPC);
+    piece = piece.subspan(static_cast<size_t>(written));
   }
   return OkStatus();
 }
 
-Status Folder::Remove(const std::string& name) const {
-  if (Calls().unlinkat(descriptor_, name.c_str(), 0) == 0 || errno == ENOENT) return OkStatus();
-  if (errno != EISDIR) return FileError("remove", PathOf(name), errno);
-  SY_ASSIGN_OR_RETURN(const Folder inside, OpenInside(name));
-  SY_ASSIGN_OR_RETURN(const std::vector<std::string> names, inside.Names());
-  Status first;
-  const auto note = [&](const Status& status) {
-    if (first.ok()) first = status;
-  };
-  for (const std::string& inner : names) note(inside.Remove(inner));
-  if (Calls().unlinkat(descriptor_, name.c_str(), AT_REMOVEDIR) < 0) {
-    note(FileError("remove the folder", PathOf(name), errno));
-  }
-  return first;
-}
-
-Status Folder::Sync() const {
-  if (Uninterrupted([&] { return Calls().fsync(descriptor_); }) < 0) {
-    return FileError("fsync the folder", path_, errno);
-  }
+Status SyncFile(int descriptor, const std::string& path, const char* what) {
+  if (Uninterrupted([&] { return CurrentFileCalls().fsync(descriptor); }) < 0) return FileError(what, path, errno);
   return OkStatus();
-}
-
-StatusOr<PlaceInFolder> MakePlace(const std::string& path) {
-  const std::filesystem::path whole(path);
-  if (!whole.has_filename()) return InvalidArgument("{}: expected the name of a file, found a folder's", path);
-  SY_ASSIGN_OR_RETURN(Folder folder, Folder::Make(whole.has_parent_path() ? whole.parent_path().string() : "."));
-  return PlaceInFolder{std::move(folder), whole.filename().string()};
 }
 
 StatusOr<GrowingFile> GrowingFile::Open(const Folder& folder, const std::string& name, int flags) {

@@ -35,9 +35,15 @@ struct FileCalls {
 
 FileCalls SystemFileCalls();                        // the real ones
 void ReplaceFileCalls(const FileCalls* for_tests);  // nullptr restores the real ones
+const FileCalls& CurrentFileCalls();                // those in use
 
 using ByteView = std::span<const std::byte>;
 inline ByteView BytesOf(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+// Calls of the table, repeated where a signal interrupted them. `path` is for the error.
+int OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0);  // −1 and errno on failure
+Status WriteAll(int descriptor, const std::string& path, ByteView piece);
+Status SyncFile(int descriptor, const std::string& path, const char* what = "fsync");
 
 // A folder that is held open. `name` is always one component: what lies directly in it.
 class Folder {

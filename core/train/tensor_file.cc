@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/json.h"
+#include "core/train/tensor_file_header.h"
 
 namespace switchyard {
 namespace {
@@ -20,7 +21,6 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // keeps what it writes in order, but looks keys up one by one
 
 constexpr int64_t kLengthBytes = 8;
-constexpr uint64_t kLargestHeader = 100'000'000;  // as the format's own reader
 // A header of ours starts with this text and eight hexadecimal digits, which count as zeros in the checksum itself.
 constexpr char kHeaderStart[] = R"({"__metadata__":{"header_crc32":")";
 constexpr size_t kHeaderStartBytes = sizeof kHeaderStart - 1;
@@ -28,86 +28,14 @@ constexpr char kNoChecksum[] = "00000000";
 constexpr char kTensorChecksum[] = "crc32:";
 constexpr char kWriter[] = "writer";
 constexpr char kWriterName[] = "switchyard";
-constexpr size_t kMostDimensions = 64;
 
 uint32_t Checksum(const void* data, size_t bytes, uint32_t before = 0) {
   return static_cast<uint32_t>(crc32_z(before, static_cast<const Bytef*>(data), bytes));
 }
 
-std::string Quoted(const std::string& name) { return "'" + Printable(name) + "'"; }
-
-// shape × element bytes; false on a negative dimension or beyond 2^62.
-bool PayloadBytes(const std::vector<int64_t>& shape, int64_t element_bytes, int64_t* bytes) {
-  constexpr int64_t kLimit = int64_t{1} << 62;
-  *bytes = element_bytes;
-  bool empty = false;
-  for (const int64_t dimension : shape) {
-    if (dimension < 0) return false;
-    if (dimension == 0) empty = true;
-    if (dimension > 0 && *bytes > kLimit / dimension) return false;
-    if (dimension > 0) *bytes *= dimension;
-  }
-  if (empty) *bytes = 0;
-  return true;
-}
-
 uint32_t HeaderChecksum(const char length[kLengthBytes], std::string header) {
   header.replace(kHeaderStartBytes, 8, kNoChecksum);
   return Checksum(header.data(), header.size(), Checksum(length, kLengthBytes));
-}
-
-StatusOr<Json> ParseHeader(const std::string& path, const std::string& text) {
-  JsonRules rules;
-  rules.bytes = kLargestHeader;
-  rules.depth = 4;
-  rules.unique_keys = true;
-  auto header = ParseJson(text, rules);
-  if (!header.ok()) {
-    return DataLoss("{}: header: expected a JSON object, found {}; the file is damaged or not a safetensors file", path,
-                    Message(header.status()));
-  }
-  if (!header->is_object()) return DataLoss("{}: header: expected a JSON object, found {}", path, header->type_name());
-  return header;
-}
-
-StatusOr<TensorFile::Entry> ParseEntry(const std::string& where, const std::string& name, const Json& value) {
-  if (!value.is_object()) return DataLoss("{}: expected an object with dtype, shape, data_offsets", where);
-  for (const char* field : {"dtype", "shape", "data_offsets"}) {
-    if (!value.contains(field)) return DataLoss("{}: the field {} is missing", where, field);
-  }
-  TensorFile::Entry entry;
-  entry.name = name;
-  const Json& dtype = value["dtype"];
-  if (!dtype.is_string()) return DataLoss("{}: dtype: expected text", where);
-  entry.dtype = dtype.get<std::string>();
-  const int64_t element_bytes = ElementBytes(entry.dtype);
-  if (element_bytes == 0) return DataLoss("{}: dtype: {} is not one that can be read", where, Quoted(entry.dtype));
-  if (!value["shape"].is_array() || value["shape"].size() > kMostDimensions) {
-    return DataLoss("{}: shape: expected a list of at most {} numbers", where, kMostDimensions);
-  }
-  for (const Json& dimension : value["shape"]) {
-    if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > uint64_t{1} << 62) {
-      return DataLoss("{}: shape: expected whole numbers from 0 up", where);
-    }
-    entry.shape.push_back(dimension.get<int64_t>());
-  }
-  const Json& offsets = value["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
-      !offsets[1].is_number_unsigned() || offsets[0].get<uint64_t>() > offsets[1].get<uint64_t>() ||
-      offsets[1].get<uint64_t>() > uint64_t{1} << 62) {
-    return DataLoss("{}: data_offsets: expected [begin, end] with begin ≤ end", where);
-  }
-  entry.offset = offsets[0].get<int64_t>();
-  entry.bytes = offsets[1].get<int64_t>() - entry.offset;
-  int64_t expected = 0;
-  if (!PayloadBytes(entry.shape, element_bytes, &expected)) {
-    return DataLoss("{}: shape: {} is too large", where, ShapeText(entry.shape));
-  }
-  if (expected != entry.bytes) {
-    return DataLoss("{}: data_offsets: {} bytes, expected {} for {} {}", where, entry.bytes, expected, entry.dtype,
-                    ShapeText(entry.shape));
-  }
-  return entry;
 }
 
 Status PreadAll(int descriptor, const std::string& path, int64_t offset, void* destination, int64_t bytes) {
@@ -175,7 +103,8 @@ StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::str
 
   std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');  // the payload starts on a multiple of 8
-  if (text.size() > kLargestHeader) return InvalidArgument("{}: a header of {} bytes is too large", path, text.size());
+  if (text.size() > kLargestTensorFileHeader)
+    return InvalidArgument("{}: a header of {} bytes is too large", path, text.size());
   const uint64_t length = text.size();
   std::string length_bytes(kLengthBytes, '\0');
   std::memcpy(length_bytes.data(), &length, kLengthBytes);
@@ -214,9 +143,9 @@ Status TensorFile::ReadHeader() {
   SY_RETURN_IF_ERROR(PreadAll(file_.get(), path_, 0, length_bytes, kLengthBytes));
   uint64_t length = 0;
   std::memcpy(&length, length_bytes, kLengthBytes);
-  if (length > kLargestHeader) {
+  if (length > kLargestTensorFileHeader) {
     return DataLoss("{}: header length: {} bytes, expected at most {}; not a safetensors file, or damaged", path_,
-                    length, kLargestHeader);
+                    length, kLargestTensorFileHeader);
   }
   if (length > static_cast<uint64_t>(summary_.bytes - kLengthBytes)) {
     return DataLoss("{}: header length: {} bytes, but the file ends after {}: truncated or damaged", path_, length,
@@ -239,7 +168,7 @@ Status TensorFile::ReadHeader() {
     summary_.header_crc32 = Checksum(text.data(), text.size(), Checksum(length_bytes, kLengthBytes));
   }
 
-  SY_ASSIGN_OR_RETURN(const Json header, ParseHeader(path_, text));
+  SY_ASSIGN_OR_RETURN(const Json header, ParseTensorFileHeader(path_, text));
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
       if (!value.is_object()) return DataLoss("{}: __metadata__: expected an object of texts", path_);
@@ -249,7 +178,8 @@ Status TensorFile::ReadHeader() {
       }
       continue;
     }
-    SY_ASSIGN_OR_RETURN(Entry entry, ParseEntry(fmt::format("{}: tensor {}", path_, Quoted(name)), name, value));
+    SY_ASSIGN_OR_RETURN(Entry entry,
+                        ParseTensorFileEntry(fmt::format("{}: tensor {}", path_, Quoted(name)), name, value));
     entries_.push_back(std::move(entry));
   }
   const auto writer = metadata_.find(kWriter);
