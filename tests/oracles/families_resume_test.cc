@@ -25,14 +25,9 @@ TEST_P(FamilyResume, AnywhereEqualsTheUninterruptedRun) {
     config.hysteresis = 1;
     config.growth_interval = 2;
   }
-  config.optimizer = "adamw";
-  config.lr = 1e-3f;
-  config.schedule = "cosine";
-  config.warmup = "2";
-  config.clip = 1;
-  config.ema_decay = 0.9f;
   config.accumulation = 2;
-  config.augmentation = std::string(family) == "deeplab" ? "scale_crop" : "crop_flip";
+  SaveEveryUpdate(&config);
+  if (std::string(family) == "deeplab") config.augmentation = "scale_crop";
   if (std::string(family) == "vit" || std::string(family) == "resnet") {
     config.auto_augment = "rand-m9-mstd0.5-inc1";
     config.erase_prob = 0.25f;
@@ -40,11 +35,7 @@ TEST_P(FamilyResume, AnywhereEqualsTheUninterruptedRun) {
     config.cutmix = 1;
     config.label_smoothing = 0.1f;
   }
-  config.train_size = int64_t{4} * config.batch_size * config.accumulation * SharedWorld().size();
   config.validation_size = 4;
-  config.steps = 6;
-  config.save_every = 1;
-  config.keep = 0;
   config.suffix = fmt::format("resume_{}_{}", family, level.name);
   ExpectToGoOnAnywhere(config);
   if (!level.fp16() || SharedWorld().rank() != 0) return;

@@ -14,24 +14,13 @@
 namespace switchyard {
 namespace {
 
-// Four updates an epoch, six in all; every update is saved.
 TrainConfig SavingConfig(int accumulation) {
   TrainConfig config = SmallConfig();
-  config.optimizer = "adamw";
-  config.lr = 1e-3f;
-  config.schedule = "cosine";
-  config.warmup = "2";
-  config.clip = 1;
-  config.ema_decay = 0.9f;
   config.own["dropout"] = 0.2;
   config.own["drop_path"] = 0.1;
-  config.augmentation = "crop_flip";
   config.batch_size = 2;
   config.accumulation = accumulation;
-  config.train_size = int64_t{4} * config.batch_size * accumulation * SharedWorld().size();
-  config.steps = 6;
-  config.save_every = 1;
-  config.keep = 0;
+  SaveEveryUpdate(&config);
   config.suffix = fmt::format("resume_{}", accumulation);
   return config;
 }

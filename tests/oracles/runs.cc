@@ -185,6 +185,20 @@ void TakeTurns() {
   }
 }
 
+void SaveEveryUpdate(TrainConfig* config) {
+  config->optimizer = "adamw";
+  config->lr = 1e-3f;
+  config->schedule = "cosine";
+  config->warmup = "2";
+  config->clip = 1;
+  config->ema_decay = 0.9f;
+  config->augmentation = "crop_flip";
+  config->train_size = int64_t{4} * config->batch_size * config->accumulation * SharedWorld().size();
+  config->steps = 6;
+  config->save_every = 1;
+  config->keep = 0;
+}
+
 void ExpectToGoOnAnywhere(const TrainConfig& config) {
   auto whole = MakeRun(config, SharedWorld());
   ASSERT_TRUE(whole.ok()) << Message(whole.status());

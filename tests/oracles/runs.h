@@ -55,6 +55,9 @@ double DistanceOfMovements(const HostTensors& found, const HostTensors& expected
 std::string Bytes(const std::string& path);  // of a file
 // All ranks have come here, and what they wrote is there.
 void TakeTurns();
+// Four updates an epoch with the batch that `config` has, six in all, each saved; and with all that a run takes from
+// one update to the next: moments, averages of the weights, a schedule, places in the data.
+void SaveEveryUpdate(TrainConfig* config);
 // A run that saves after every update, in epochs of four, taken up in the middle of the first epoch, between two, and
 // in the middle of the second: the same parameters and the same files as without.
 void ExpectToGoOnAnywhere(const TrainConfig& config);
