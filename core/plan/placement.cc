@@ -138,6 +138,11 @@ class Placer {
       result_.copies[id].push_back({At(node.inputs[0]), At({id, 0}), bytes, id});
       return;
     }
+    if (sharing_.copied_at_once.contains(id) && !sharing_.written_in_place.contains(id)) {
+      const Spot &state = At(node.inputs[0]), &value = At(node.inputs[1]);
+      if (!SamePlace(state, value))
+        result_.copies[id].push_back({value, state, static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
+    }
     if (planned_[id].kernel == nullptr) return;  // assign, output: see Finish
     std::set<int> taken;
     for (size_t o = 0; o < node.outputs.size(); ++o) {
@@ -207,7 +212,8 @@ class Placer {
     std::set<int> written;  // storages of states
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op != "assign" || sharing_.written_in_place.contains(id)) continue;
+      if (node.op != "assign" || sharing_.written_in_place.contains(id) || sharing_.copied_at_once.contains(id))
+        continue;
       const Spot &state = At(node.inputs[0]), &value = At(node.inputs[1]);
       if (SamePlace(state, value)) continue;
       written.insert(state.storage);

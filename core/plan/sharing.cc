@@ -11,13 +11,19 @@ namespace {
 class Finder {
  public:
   Finder(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned, uint64_t alignment)
-      : graph_(graph), users_(graph.Users()), order_(order), planned_(planned), alignment_(alignment) {}
+      : graph_(graph), users_(graph.Users()), order_(order), planned_(planned), alignment_(alignment) {
+    for (int id = 0; id < graph.size(); ++id) {
+      for (const int earlier : graph.node(id).control) followers_[earlier].push_back(id);
+    }
+  }
 
   Sharing Run() {
     result_.position.assign(static_cast<size_t>(graph_.size()), 0);
     for (size_t i = 0; i < order_.size(); ++i) result_.position[order_[i]] = static_cast<int>(i);
     FindParts();
     FindGroups();
+    FindReaders();
+    FindCopiesAtOnce();
     FindLastUses();
     FindAssignments();
     return std::move(result_);
@@ -66,14 +72,18 @@ class Finder {
     });
   }
 
-  // The position of the first node that waits for what `id` gives, behind views; Sharing::kEnd: none does before all
-  // has run.
+  // The position of the first node that waits for what `id` gives, behind views, or by a control edge; Sharing::kEnd:
+  // none does before all has run.
   int FirstReader(int id) const {
     int first = Sharing::kEnd;
     for (const int user : users_[id]) {
       const std::string& op = graph_.node(user).op;
       const bool view = result_.view_offset.contains(user) && !IsCollective(op);
-      if (op != "output" && op != "assign") first = std::min(first, view ? FirstReader(user) : result_.position[user]);
+      if (op == "output" || (op == "assign" && !result_.copied_at_once.contains(user))) continue;
+      first = std::min(first, view ? FirstReader(user) : result_.position[user]);
+    }
+    if (const auto found = followers_.find(id); found != followers_.end()) {
+      for (const int follower : found->second) first = std::min(first, result_.position[follower]);
     }
     return first;
   }
@@ -161,13 +171,38 @@ class Finder {
     }
   }
 
+  void FindReaders() {
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const bool is_target = node.op == "assign" && i == 0;
+        if (!is_target && node.op != "reshape" && !planned_[id].absorbed &&
+            !(node.op == "slice" && result_.view_offset.contains(id)))
+          readers_[result_.group.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
+      }
+    }
+  }
+
+  // New values that lie elsewhere are copied over their states where their assignments stand, so that their place is
+  // free from there on; but not before the old value has been read by all, and not from another state.
+  void FindCopiesAtOnce() {
+    for (const int id : order_) {
+      const Node& node = graph_.node(id);
+      if (node.op != "assign" || graph_.node(result_.group.at(node.inputs[1]).node).input) continue;
+      const auto& readers = readers_[result_.group.at(node.inputs[0])];
+      if (std::all_of(readers.begin(), readers.end(),
+                      [&](const auto& reader) { return HasRead(reader.first) < result_.position[id]; }))
+        result_.copied_at_once.insert(id);
+    }
+  }
+
   // Until when is each storage needed?
   void FindLastUses() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       for (const Ref& input : node.inputs)
         result_.last_use[result_.group.at(input)] =
-            node.op == "output" || node.op == "assign"
+            node.op == "output" || (node.op == "assign" && !result_.copied_at_once.contains(id))
                 ? Sharing::kEnd
                 : std::max(result_.last_use[result_.group.at(input)], result_.position[id]);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
@@ -191,16 +226,6 @@ class Finder {
 
   // New values of states that may be written over the old ones.
   void FindAssignments() {
-    std::map<Ref, std::vector<std::pair<int, int>>> readers;  // group → (reader, input index)
-    for (const int id : order_) {
-      const Node& node = graph_.node(id);
-      for (size_t i = 0; i < node.inputs.size(); ++i) {
-        const bool is_target = node.op == "assign" && i == 0;
-        if (!is_target && node.op != "reshape" && !planned_[id].absorbed &&
-            !(node.op == "slice" && result_.view_offset.contains(id)))
-          readers[result_.group.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
-      }
-    }
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       if (node.op != "assign") continue;
@@ -208,7 +233,7 @@ class Finder {
       bool possible = planned_[value.node].kernel != nullptr && !result_.part_of.contains(value) &&
                       !result_.in_place_concat.contains(value.node) && !result_.view_offset.contains(value.node) &&
                       !result_.over_state.contains(value);
-      for (const auto& [reader, index] : readers[result_.group.at(state)]) {
+      for (const auto& [reader, index] : readers_[result_.group.at(state)]) {
         if (!possible) break;
         if (reader == value.node) {
           const auto& inplace = planned_[reader].kernel->info().inplace;
@@ -233,7 +258,9 @@ class Finder {
   const std::vector<PlannedNode>& planned_;
   const uint64_t alignment_;
   Sharing result_;
-  std::map<std::string, int> held_;  // bucket → the input by which what it holds is read
+  std::map<int, std::vector<int>> followers_;                // node → those with a control edge from it
+  std::map<Ref, std::vector<std::pair<int, int>>> readers_;  // group → (reader, input index)
+  std::map<std::string, int> held_;                          // bucket → the input by which what it holds is read
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ struct Sharing {
   std::map<Ref, int> last_use;                      // by that one: a position
   std::map<Ref, Ref> over_state;                    // new value → the state over which it is written
   std::set<int> written_in_place;                   // the assignments of those
+  std::set<int> copied_at_once;                     // other assignments: copied where they stand, not at the end
 };
 
 // `order`: ids of all nodes, collectives where they will run. `planned`: by node. Offsets that are no multiples of

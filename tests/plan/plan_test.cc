@@ -3,6 +3,7 @@
 #include "core/plan/plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/base/random.h"
 #include "core/graph/gradients.h"
@@ -399,6 +400,35 @@ TEST_P(PlanOnDevice, ReusesMemoryOfDeadValues) {
   const auto c = Compiled::Make(g, *test_);
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_LE((*c)->layout->bytes(kActivationsArena), static_cast<uint64_t>(3 * one));
+}
+
+// A new value that cannot be written over its state is copied there as soon as nobody needs the old one.
+TEST_P(PlanOnDevice, ReusesMemoryOfValuesThatStatesHaveTaken) {
+  Graph g;
+  const Value x = g.Input("x", {DType::kF32, {128, 256}}, As(Role::kBatch));
+  std::vector<Value> states;
+  for (int i = 0; i < 8; ++i) {
+    states.push_back(g.Input(fmt::format("s{}", i), {DType::kF32, {64, 256}}, As(Role::kState)));
+    g.Assign(states.back(), ops::Slice(ops::Softmax(ops::Scale(x, static_cast<float>(i + 1))), 0, 64, 64));
+  }
+  g.Output("before", states[7]);
+  const auto c = Compiled::Make(g, *test_);
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_LE((*c)->layout->bytes(kActivationsArena), static_cast<uint64_t>(4 * x.type().bytes()));
+  const std::vector<float> old(64 * 256, 5);
+  (*c)->Set("s7", old);
+  (*c)->Set("x", Ramp(128 * 256));
+  ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());
+  EXPECT_EQ((*c)->Get("output/before"), old);
+  EXPECT_NE((*c)->Get("s7"), old);
+  for (int i = 0; i < 8; ++i) {
+    const std::vector<float> rows = (*c)->Get(fmt::format("s{}", i));
+    for (size_t row = 0; row < 64; ++row) {
+      EXPECT_NEAR(std::accumulate(rows.begin() + static_cast<std::ptrdiff_t>(256 * row),
+                                  rows.begin() + static_cast<std::ptrdiff_t>(256 * (row + 1)), 0.0),
+                  1, 1e-4);
+    }
+  }
 }
 
 TEST_P(PlanOnDevice, FusedAndUnfusedPlansAgree) {

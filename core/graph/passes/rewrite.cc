@@ -89,8 +89,10 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
     }
     for (const int earlier : node.control) {
       if (result.size() == before) continue;
+      std::vector<int>& control = result.mutable_node(before).control;
+      if (state.mapped[earlier].empty() && copied[earlier] >= 0) control.push_back(copied[earlier]);  // an assignment
       for (const Value& value : state.mapped[earlier]) {
-        if (value) result.mutable_node(before).control.push_back(value.ref().node);
+        if (value) control.push_back(value.ref().node);
       }
     }
     state.mapped[id] = std::move(*replacement);
