@@ -23,6 +23,7 @@
 #include "core/abi/ops.h"
 #include "core/base/status.h"
 #include "core/graph/graph.h"
+#include "core/optim/shared_update.h"
 
 namespace switchyard {
 
@@ -54,24 +55,11 @@ StatusOr<int> ParseOptimizer(const std::string& name);
 // "ema/<parameter>": where the average of a parameter is kept.
 std::string AverageOf(const std::string& parameter);
 
-struct ParameterGradient {
-  Value parameter;  // an input of role kParameter, f32
-  Value gradient;   // of the same shape, floating
-  Value half = {};  // an input of a half type and the same shape that becomes the new parameter, rounded; or none
-};
-
-// Each rank of a group updates its share of every tensor and has the moments of that share alone; the new parameters
-// are gathered (Rajbhandari et al. 2020, "ZeRO", stage 1). The bits are those of a rank that updates all; for the
-// optimizers that work element by element.
-struct SharedUpdate {
-  int ranks = 1, rank = 0;
-  int group = 0;                      // an index as in Program::groups
-  uint64_t gather_bytes = 25u << 20;  // of new parameters in one all_gather, unless one tensor has more
-};
-
 // squares: Σ g² over all gradients, f32 (1), where the caller has a cheaper way (flat buckets) or the gradients given
 // are a part; none: of those given. table_length: T ≥ 1. inverse_scale: f32 (1), what gradients of a
-// scaled loss are multiplied by; none: 1. Returns `finite`.
+// scaled loss are multiplied by; none: 1. shared: with more than one rank, gradients lie in its buckets, `squares` is
+// needed, and the bits are those of a rank that updates all, for optimizers that work element by element. Returns
+// `finite`.
 Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients, const Value& squares,
                    const OptimizerOptions& options, int64_t table_length, const Value& inverse_scale = {},
                    const SharedUpdate& shared = {}, Graph::Location where = Graph::Location::current());

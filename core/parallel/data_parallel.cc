@@ -16,9 +16,12 @@ namespace {
 
 constexpr int64_t kAlignment = 64;  // elements: every parameter's part starts at a multiple of 256 bytes on any device
 
+using Share = DataParallelOptions::Share;
+
 struct Bucket {
   std::vector<size_t> members;  // indices into the gradients
-  int64_t elements = 0;
+  int64_t elements = 0;         // of the members, padded
+  int64_t shared = 0;           // with zeros behind them, so that it divides over the ranks
 };
 
 int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
@@ -40,13 +43,16 @@ std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients,
     buckets.back().members.push_back(i);
     buckets.back().elements += size;
   }
+  const int64_t unit = options.world * kAlignment;
+  for (Bucket& bucket : buckets) bucket.shared = (bucket.elements + unit - 1) / unit * unit;
   return buckets;
 }
 
 // The members one behind the other, with zeros between where a member does not end at a multiple of the alignment.
-// `sums`: what the bucket holds of earlier micro-batches, or none.
+// `sums`: what the bucket holds of earlier micro-batches, or none. `place`: where it lies; "": it does not outlast the
+// step. divides: over the ranks.
 Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, const Bucket& bucket, const Value& sums,
-              const std::string& place) {
+              const std::string& place, bool divides) {
   std::vector<Value> parts;
   int64_t start = 0;
   for (const size_t i : bucket.members) {
@@ -57,16 +63,56 @@ Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, con
     if (gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
     start += elements + gap;
   }
+  if (divides && bucket.shared > bucket.elements)
+    parts.push_back(ops::Full(graph, {bucket.shared - bucket.elements}, 0));
   const Value flat = graph.Add("concat", parts, Attributes(sy_axes_attributes{}))[0];
   graph.mutable_node(flat.ref().node).bucket = place;
   return flat;
 }
 
-// The bucket summed over the ranks, in f32.
-Value Reduced(const Value& flat, const DataParallelOptions& options, size_t bucket) {
-  const Value sum =
-      ops::AllReduce(ops::Cast(flat, options.wire), SY_SUM, 1, options.group, fmt::format("all_reduce/{}", bucket));
+// A sum over the ranks, of a bucket or a part of one, in f32.
+Value Finished(const Value& sum, const DataParallelOptions& options) {
   return ops::Scale(ops::Cast(sum, DType::kF32), PredivisionOf(options) / static_cast<float>(options.world));
+}
+
+// The bucket summed over the ranks.
+Value Reduced(const Value& flat, const DataParallelOptions& options, size_t bucket) {
+  return Finished(
+      ops::AllReduce(ops::Cast(flat, options.wire), SY_SUM, 1, options.group, fmt::format("all_reduce/{}", bucket)),
+      options);
+}
+
+SharedBucket SharedOf(const Bucket& bucket, const std::vector<ParameterGradient>& gradients, const Value& sums) {
+  SharedBucket shared{{}, bucket.shared, sums ? sums.ref() : Ref()};
+  int64_t start = 0;
+  for (const size_t i : bucket.members) {
+    shared.members.push_back({i, start});
+    start += Padded(gradients[i].parameter.type().elements());
+  }
+  return shared;
+}
+
+// This rank's part of the buckets' sums, added to what it has of earlier micro-batches. Buckets are of the step, and a
+// bucket is reduced when the one before has been, so that there are few at a time.
+void ReduceParts(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Bucket>& buckets,
+                 const DataParallelOptions& options, BucketUse use, Buckets* result) {
+  int before = -1;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const Value flat = Flatten(graph, gradients, buckets[b], {}, "", true);
+    const Value part = ops::ReduceScatter(ops::Cast(flat, options.wire), SY_SUM, options.world, options.group,
+                                          fmt::format("reduce_scatter/{}", b));
+    if (before >= 0) graph.mutable_node(part.ref().node).control.push_back(before);
+    before = part.ref().node;
+    Value sums = Finished(part, options);
+    if (use.adds || !use.reduces) {
+      const Value kept = graph.Input(fmt::format("gradients/{}", b), sums.type(), {Role::kGradient, {}, false});
+      if (use.adds) sums = ops::Add(kept, sums);
+      if (!use.reduces) graph.Assign(kept, sums);
+    }
+    if (use.reduces) result->shared.push_back(SharedOf(buckets[b], gradients, sums));
+    for (const size_t i : buckets[b].members)
+      result->places.push_back({graph.node(gradients[i].parameter.ref().node).name, "", 0, 0});
+  }
 }
 
 }  // namespace
@@ -93,8 +139,13 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
   }
   graph.SetPhase(Phase::kUpdate);
   Buckets result;
-  if (use.reduces) result.gradients.resize(gradients.size());
   const auto buckets = FillBuckets(gradients, options);
+  if (options.share == Share::kSums) {
+    ReduceParts(graph, gradients, buckets, options, use, &result);
+    graph.SetPhase(Phase::kForward);
+    return result;
+  }
+  if (use.reduces) result.gradients.resize(gradients.size());
   for (size_t b = 0; b < buckets.size(); ++b) {
     const std::string place = fmt::format("gradients/{}", b);
     // What the bucket becomes where no collective works in it.
@@ -103,7 +154,7 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
     Value sums;
     if (use.adds || !use.reduces || (reduces && copied))
       sums = graph.Input(place, {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false});
-    Value flat = Flatten(graph, gradients, buckets[b], use.adds ? sums : Value(), place);
+    Value flat = Flatten(graph, gradients, buckets[b], use.adds ? sums : Value(), place, false);
     if (!use.reduces) {
       graph.Assign(sums, flat);
     } else if (reduces) {
@@ -111,6 +162,11 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
       if (copied) graph.Assign(sums, flat);
     }
     if (use.reduces) result.flat.push_back(flat);
+    if (use.reduces && options.share == Share::kUpdate) {
+      const int64_t share = buckets[b].shared / options.world, begin = options.rank * share;
+      const int64_t held = std::min(share, buckets[b].elements - begin);
+      result.shared.push_back(SharedOf(buckets[b], gradients, held > 0 ? ops::Slice(flat, 0, begin, held) : Value()));
+    }
     int64_t start = 0;
     for (const size_t i : buckets[b].members) {
       const Shape& shape = gradients[i].parameter.shape();

@@ -26,6 +26,10 @@ struct DataParallelOptions {
   // The gradients given are divided by it; 0: by `world`. The sums are multiplied by predivide/world. One rank:
   // ignored.
   float predivide = 0;
+  // Ranks share the update (core/optim/shared_update.h), each with its part of every bucket: `rank` in the group.
+  // kSums: each has the sums of its part alone.
+  enum class Share { kNothing, kUpdate, kSums } share = Share::kNothing;
+  int rank = 0;
 };
 
 // The reduction is a sum. The loss carries the factor 1/(predivide·A), so that no pass over the gradients is spent on
@@ -39,7 +43,8 @@ struct BucketUse {
   bool reduces = true;  // the micro-batch is the update's last
 };
 
-// Where a gradient lies after a step: `elements` f32 values of the named place `bucket`, from element `start` on.
+// Where a gradient lies after a step: `elements` f32 values of the named place `bucket`, from element `start` on; "":
+// it is not kept.
 struct GradientPlace {
   std::string parameter, bucket;
   int64_t start = 0, elements = 0;
@@ -49,11 +54,15 @@ struct Buckets {
   std::vector<ParameterGradient>
       gradients;            // in the order of `gradients` given; each a view of a bucket, summed over the ranks
   std::vector<Value> flat;  // the reduced buckets
+  std::vector<SharedBucket>
+      shared;  // where ranks share the update; with Share::kSums instead of `gradients` and `flat`
   std::vector<GradientPlace> places;  // in the order in which the backward pass finishes them
 };
 
-// Bucket N lies at "gradients/N" (role kGradient). Without `reduces` it keeps the sums and the result holds only
-// `places`. A parameter whose gradient is none throws BuildError naming it, unless `zero_fill`: then it counts as zero.
+// Bucket N lies at "gradients/N" (role kGradient); with Share::kSums only this rank's part does, and where an update
+// has several micro-batches each is reduced into it, as ZeRO-2 elsewhere does (more traffic, less memory). Without
+// `reduces` it keeps the sums and the result holds only `places`. A parameter whose gradient is none throws BuildError
+// naming it, unless `zero_fill`: then it counts as zero.
 Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& gradients,
                         const DataParallelOptions& options, BucketUse use = {}, bool zero_fill = false);
 

@@ -14,6 +14,7 @@ namespace switchyard {
 struct Mesh {
   int data = 1, pipeline = 1, tensor = 1;  // ranks along each axis
   int size() const { return data * pipeline * tensor; }
+  int DataRankOf(int rank) const { return rank / (pipeline * tensor); }  // its coordinate along the data axis
 };
 
 // What a run asks for: so many ranks, of which `tensor` neighbours share each model; the rest is data parallel.

@@ -56,6 +56,8 @@ DataParallelOptions DataParallelOf(const ProgramOptions& o) {
   options.delay_reduction = o.delay_allreduce;
   options.wire = o.allreduce_dtype;
   options.predivide = o.grad_predivide;
+  using Share = DataParallelOptions::Share;
+  if (o.zero > 0 && o.mesh.data > 1) options.share = o.zero == 1 ? Share::kUpdate : Share::kSums;
   return options;
 }
 
@@ -104,26 +106,36 @@ Status BucketsLegal(const ProgramOptions& o) {
   return OkStatus();
 }
 void ApplyBuckets(Program& program, const ProgramOptions& o) {
-  const DataParallelOptions options = DataParallelOf(o);
+  DataParallelOptions options = DataParallelOf(o);
+  options.rank = o.mesh.DataRankOf(program.rank);
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
     const Buckets buckets = AddDataParallel(plan.graph, PairsOf(plan), options, plan.buckets, o.find_unused_parameters);
+    plan.shared = buckets.shared;
+    if (plan.buckets.reduces) program.gradient_places = buckets.places;
+    if (options.share == DataParallelOptions::Share::kSums) {
+      for (GradientOf& pair : plan.gradients) pair.gradient = {};
+      if (!plan.buckets.reduces) plan.gradients.clear();
+      for (const SharedBucket& bucket : plan.shared) plan.flat_gradients.push_back(bucket.sums);
+      continue;
+    }
     plan.gradients.clear();
     for (const ParameterGradient& pair : buckets.gradients)
       plan.gradients.push_back({pair.parameter.ref(), pair.gradient.ref()});
     for (const Value& flat : buckets.flat) plan.flat_gradients.push_back(flat.ref());
-    if (plan.buckets.reduces) program.gradient_places = buckets.places;
   }
 }
 
 Status UpdateLegal(const ProgramOptions& o) {
   if (o.zero == 0 || o.evaluation_only) return OkStatus();
-  if (o.zero != 1) return Unimplemented("--zero={}: only 0 and 1 are there; use --zero=1", o.zero);
-  if (o.mesh.tensor > 1) return Unimplemented("--zero=1 with --tp={}: not there yet; use one of them", o.mesh.tensor);
+  if (o.zero > 2) return Unimplemented("--zero={}: only 0, 1 and 2 are there; use --zero=2", o.zero);
+  if (o.mesh.tensor > 1)
+    return Unimplemented("--zero={} with --tp={}: not there yet; use one of them", o.zero, o.mesh.tensor);
   if (o.mesh.data > 1 && (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)) {
     return Unimplemented(
-        "--zero=1 with lamb or lars: no rank has the norm of a tensor that all update; use --optimizer=adamw, adam or "
-        "sgd");
+        "--zero={} with lamb or lars: no rank has the norm of a tensor that all update; use --optimizer=adamw, adam or "
+        "sgd",
+        o.zero);
   }
   return OkStatus();
 }
@@ -139,7 +151,9 @@ Value SquaredGradients(NamedGraph& plan, const Mesh& mesh) {
   if (parts.empty()) {
     whole.clear();
     for (const Ref& ref : plan.flat_gradients) whole.push_back(plan.graph.value(ref));
-    return ops::SquaredNorm(whole);
+    const Value own = ops::SquaredNorm(whole);
+    const bool shares_sums = plan.gradients[0].gradient.node < 0;
+    return shares_sums ? ops::AllReduce(own, SY_SUM, 1, kDataGroup, "squared_norm/sum") : own;
   }
   Value own = ops::SquaredNorm(parts);
   if (!whole.empty()) own = ops::Add(own, ops::Scale(ops::SquaredNorm(whole), 1 / static_cast<float>(mesh.tensor)));
@@ -155,8 +169,7 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
     if (plan.loss_scale.node >= 0)
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
     SharedUpdate shared;
-    if (o.zero == 1)
-      shared = {o.mesh.data, program.rank / (o.mesh.pipeline * o.mesh.tensor), kDataGroup, o.bucket_bytes};
+    if (o.zero > 0) shared = {o.mesh.data, o.mesh.DataRankOf(program.rank), kDataGroup, plan.shared};
     plan.finite =
         AddOptimizer(plan.graph, PairsOf(plan), squares, o.optimizer, o.table_length, inverse_scale, shared).ref();
   }

@@ -57,6 +57,7 @@ void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, co
     follow(pair.gradient);
   }
   for (Ref& flat : plan.flat_gradients) follow(flat);
+  for (SharedBucket& bucket : plan.shared) follow(bucket.sums);
   follow(plan.loss_scale);
   follow(plan.finite);
 }

@@ -47,14 +47,14 @@ struct ProgramOptions {
   bool broadcast_buffers = true;  // state of the model itself is that of rank 0 where an update ends; else each its own
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
   bool sequence = false;  // ranks that share a model divide the samples between its divided layers
-  int zero = 0;  // 1: the ranks of the data group share the update and its moments
+  int zero = 0;  // the ranks of the data group share 1: the update and its moments, 2: also the sums of gradients
   OptimizerOptions optimizer;
   int64_t table_length = 1;      // of the learning-rate table: updates
   bool evaluation_only = false;  // no other plan
 };
 
 // A parameter and the gradient of the plan's loss by it, of the same shape. Before "gradients" there are none; behind
-// it `gradient.node` is −1 where the loss does not depend on the parameter.
+// it `gradient.node` is −1 where the loss does not depend on the parameter, behind "buckets" where ranks share sums.
 struct GradientOf {
   Ref parameter, gradient;
 };
@@ -66,7 +66,9 @@ struct NamedGraph {
   BucketUse buckets;
   bool trains = true;
   std::vector<GradientOf> gradients;  // of all parameters, in their order; none left where "buckets" keeps sums alone
-  std::vector<Ref> flat_gradients;    // behind "buckets": tensors that hold every gradient's elements once, or zeros
+  std::vector<Ref> flat_gradients;    // behind "buckets": tensors that hold every gradient's elements once, or zeros;
+                                      // where ranks share sums, together
+  std::vector<SharedBucket> shared;   // behind "buckets": where ranks share the update; members are of `gradients`
   Ref loss_scale;  // behind "loss_scale": f32 (1), what the loss is multiplied by; node −1: there is none
   Ref finite;      // behind "update", of the plan that updates: 0 where it left the update out
 };

@@ -101,6 +101,8 @@ StatusOr<std::string> GradientWatch::FirstNonFinite(bool followed) {
   std::map<std::string, std::vector<float>> buckets;
   std::pair<float, std::string> largest;
   for (const GradientPlace& place : places) {
+    if (place.bucket.empty())
+      return std::string("which gradient it was is not known, as ranks share their sums: --zero=1 names it");
     std::vector<float>& bucket = buckets[place.bucket];
     if (bucket.empty()) {
       const Layout::Entry* entry = layout.Find(place.bucket);

@@ -14,6 +14,7 @@ namespace {
 
 const std::vector<int64_t> kSizes = {1, 63, 64, 65, 1000, 4097, 7};
 constexpr int64_t kMicroSteps = 3;
+using Share = DataParallelOptions::Share;
 
 // The integer that `rank` contributes to element i of parameter p in micro-step a.
 float Contribution(int rank, int64_t a, int64_t p, int64_t i) {
@@ -37,10 +38,22 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use) {
   std::vector<ParameterGradient> pairs;
   for (size_t p = 0; p < kSizes.size(); ++p) pairs.push_back({parameters[p], gradients[p]});
   options.world = SharedWorld().size();
+  options.rank = SharedWorld().rank();
+  if (options.world == 1) options.share = Share::kNothing;
   const Buckets buckets = AddDataParallel(graph, pairs, options, use);
   OptimizerOptions sgd;
   sgd.kind = SY_OPTIMIZER_SGD;
-  if (!buckets.gradients.empty()) AddOptimizer(graph, buckets.gradients, ops::SquaredNorm(buckets.flat), sgd, 1);
+  if (!use.reduces) return graph;
+  if (options.share == Share::kNothing) {
+    AddOptimizer(graph, buckets.gradients, ops::SquaredNorm(buckets.flat), sgd, 1);
+  } else {
+    std::vector<Value> sums = buckets.flat;
+    if (options.share == Share::kSums) {
+      for (const SharedBucket& bucket : buckets.shared) sums.push_back(graph.value(bucket.sums));
+    }
+    AddOptimizer(graph, pairs, ops::SquaredNorm(sums), sgd, 1, {},
+                 {options.world, options.rank, options.group, buckets.shared});
+  }
   return graph;
 }
 
@@ -191,6 +204,29 @@ TEST_P(BucketSize, AndWhatIsSentAndWhenDoNotChangeABit) {
           EXPECT_EQ(found.collectives, world > 1 ? 1 : 0);
         }
       }
+    }
+  }
+}
+
+// Each rank updates its part of each bucket, of the sums of all ranks or of those that it has alone.
+TEST_P(BucketSize, AndWhoUpdatesDoNotChangeABit) {
+  const int ranks = SharedWorld().size();
+  for (const Share share : {Share::kUpdate, Share::kSums}) {
+    for (const DType wire : {DType::kF32, DType::kF16}) {
+      Round round, whole;
+      DataParallelOptions options{.bucket_bytes = GetParam(), .wire = wire, .share = share};
+      const Status made = round.Make(options, {{false, false}, {true, false}, {true, true}});
+      ASSERT_TRUE(made.ok()) << Message(made);
+      for (int64_t a = 0; a < kMicroSteps; ++a) {
+        const Status ran = round.Run(static_cast<size_t>(a), a);
+        ASSERT_TRUE(ran.ok()) << Message(ran);
+      }
+      ExpectExactSums(round, kMicroSteps);
+      options.share = Share::kNothing;
+      ASSERT_TRUE(whole.Make(options, {BucketUse{}}).ok());
+      const int buckets = whole.report(0).collectives;
+      EXPECT_EQ(round.report(2).collectives, 2 * buckets) << "each is reduced, and its parameters are gathered";
+      EXPECT_EQ(round.report(0).collectives, ranks > 1 && share == Share::kSums ? buckets : 0);
     }
   }
 }

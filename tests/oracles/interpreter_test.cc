@@ -191,6 +191,25 @@ INSTANTIATE_TEST_SUITE_P(Families, PlayedFamily,
                            return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param).name);
                          });
 
+// Played ranks add in the same order whether they reduce a bucket or their part of it.
+TEST_P(PlayedFamily, SixtyFourRanksThatShareTheUpdateEqualThoseThatDoNot) {
+  TrainConfig config = Config();
+  config.clip = 0;
+  config.bucket_mb = 0.02;
+  Played whole(config, kRanks, *reference_);
+  whole.Update(0);
+  whole.Update(1);
+  const HostTensors expected = whole.Weights(0);
+  for (const int zero : {1, 2}) {
+    SCOPED_TRACE(zero);
+    config.zero = zero;
+    Played shared(config, kRanks, *reference_);
+    shared.Update(0);
+    shared.Update(1);
+    for (const int rank : {0, 31, 63}) ExpectEqual(shared.Weights(rank), expected);
+  }
+}
+
 class PlayedOverflow : public PlayedFamily {};
 
 TEST_P(PlayedOverflow, OnOneOfSixtyFourRanksLeavesTheUpdateOutOnAll) {

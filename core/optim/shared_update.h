@@ -1,0 +1,61 @@
+// The optimizer's update shared by the ranks of a group (Rajbhandari et al. 2020, "ZeRO", stages 1 and 2). Gradients
+// lie in flat buckets that divide evenly over the ranks; rank r updates what lies in the r-th part of each bucket,
+// pieces of parameters, and has the moments of those alone. The new parameters are gathered bucket by bucket: two are
+// on their way or copied to their places at a time. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/graph/graph.h"
+
+namespace switchyard {
+
+struct ParameterGradient {
+  Value parameter;  // an input of role kParameter, f32
+  Value gradient;   // of the same shape, floating; none where an update is shared
+  Value half = {};  // an input of a half type and the same shape that becomes the new parameter, rounded; or none
+};
+
+// A bucket of gradients, and what this rank has of their sums.
+struct SharedBucket {
+  struct Member {
+    size_t tensor = 0;  // an index into the parameters
+    int64_t start = 0;  // of its elements in the bucket
+  };
+  std::vector<Member> members;  // one behind the other
+  int64_t elements = 0;         // of the bucket, a multiple of the ranks
+  Ref sums;  // f32 (elements / ranks): this rank's part; it may end behind the last member. Node −1: none lies there
+};
+
+struct SharedUpdate {
+  int ranks = 1, rank = 0;
+  int group = 0;  // an index as in Program::groups
+  std::vector<SharedBucket> buckets;
+};
+
+// What this rank updates of a tensor: elements [begin, begin + elements) of it, which lie at `at` in its part of the
+// bucket. No elements: nothing, and the values are none.
+struct Piece {
+  size_t tensor = 0;
+  int64_t begin = 0, elements = 0, at = 0;
+  Value parameter, gradient;  // (elements)
+};
+
+// Of every member, bucket by bucket.
+std::vector<Piece> PiecesOf(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
+                            Graph::Location where);
+
+// The input that holds state of a piece, "moment1/w": the piece's elements, or a zero where it has none.
+Value StateOf(const Piece& piece, const Value& parameter, const std::string& name, const SharedUpdate& shared,
+              Graph::Location where);
+
+// updated: by piece, its new elements; after: what depends on all reductions, since a rank may have nothing to update
+// of a bucket and would gather it before others have reduced. Calls done(tensor, its new value) for each tensor, which
+// assigns it.
+void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
+                  const std::vector<Piece>& pieces, const std::vector<Value>& updated, const Value& after,
+                  const std::function<void(size_t tensor, const Value& whole)>& done, Graph::Location where);
+
+}  // namespace switchyard
