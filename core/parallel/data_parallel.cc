@@ -8,6 +8,7 @@
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/structure.h"
+#include "core/parallel/hierarchical_all_reduce.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -77,9 +78,11 @@ Value Finished(const Value& sum, const DataParallelOptions& options) {
 
 // The bucket summed over the ranks.
 Value Reduced(const Value& flat, const DataParallelOptions& options, size_t bucket) {
-  return Finished(
-      ops::AllReduce(ops::Cast(flat, options.wire), SY_SUM, 1, options.group, fmt::format("all_reduce/{}", bucket)),
-      options);
+  const std::string name = fmt::format("all_reduce/{}", bucket);
+  const Value sent = ops::Cast(flat, options.wire);
+  return Finished(HasHierarchy(options.nodes) ? HierarchicalAllReduce(sent, options.nodes, options.rank, name)
+                                              : ops::AllReduce(sent, SY_SUM, 1, options.group, name),
+                  options);
 }
 
 SharedBucket SharedOf(const Bucket& bucket, const std::vector<ParameterGradient>& gradients, const Value& sums) {
@@ -149,7 +152,8 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
   for (size_t b = 0; b < buckets.size(); ++b) {
     const std::string place = fmt::format("gradients/{}", b);
     // What the bucket becomes where no collective works in it.
-    const bool copied = options.wire != DType::kF32 || PredivisionOf(options) != static_cast<float>(options.world);
+    const bool copied = options.wire != DType::kF32 || HasHierarchy(options.nodes) ||
+                        PredivisionOf(options) != static_cast<float>(options.world);
     const bool reduces = use.reduces && options.world > 1;
     Value sums;
     if (use.adds || !use.reduces || (reduces && copied))

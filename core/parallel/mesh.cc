@@ -1,8 +1,27 @@
 #include "core/parallel/mesh.h"
 
+#include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace switchyard {
+namespace {
+
+// Of the ranks of a data group, those on the node of `rank` and those at its place of theirs.
+std::pair<Group, Group> NodeGroups(const std::vector<int>& ranks, const std::vector<int>& nodes, int rank) {
+  const auto node_of = [&](int other) { return nodes[static_cast<size_t>(other)]; };
+  std::map<int, std::vector<int>> by_node, by_place;
+  for (const int other : ranks) {
+    std::vector<int>& local = by_node[node_of(other)];
+    by_place[static_cast<int>(local.size())].push_back(other);
+    local.push_back(other);
+  }
+  const std::vector<int>& local = by_node.at(node_of(rank));
+  const auto place = static_cast<int>(std::find(local.begin(), local.end(), rank) - local.begin());
+  return {{"node", local, true}, {"across", by_place.at(place), true}};
+}
+
+}  // namespace
 
 StatusOr<Mesh> MeshOf(int ranks, int tensor) {
   if (tensor < 1 || ranks % tensor != 0) {
@@ -31,6 +50,12 @@ StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank) {
     for (int i = 0; i < axis.ranks; ++i) group.ranks.push_back(first + i * axis.stride);
     groups.push_back(std::move(group));
   }
+  if (mesh.nodes.empty()) return groups;
+  if (mesh.nodes.size() != static_cast<size_t>(mesh.size()))
+    return InvalidArgument("the nodes of {} ranks are known, and the mesh has {}", mesh.nodes.size(), mesh.size());
+  auto [node, across] = NodeGroups(groups[kDataGroup].ranks, mesh.nodes, rank);
+  groups.push_back(std::move(node));
+  groups.push_back(std::move(across));
   return groups;
 }
 

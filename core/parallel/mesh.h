@@ -13,6 +13,7 @@ namespace switchyard {
 
 struct Mesh {
   int data = 1, pipeline = 1, tensor = 1;  // ranks along each axis
+  std::vector<int> nodes = {};             // by rank, the node that it is on; none: nobody knows
   int size() const { return data * pipeline * tensor; }
   int DataRankOf(int rank) const { return rank / (pipeline * tensor); }  // its coordinate along the data axis
 };
@@ -25,13 +26,21 @@ StatusOr<Mesh> MeshOf(int ranks, int tensor);
 struct Group {
   std::string name;
   std::vector<int> ranks;
+  bool uneven = false;  // groups of this index may have other sizes for other ranks, also one where this has several
 };
 
 // What a collective node's `group` means.
-enum GroupIndex { kWorldGroup = 0, kDataGroup = 1, kPipelineGroup = 2, kTensorGroup = 3 };
+enum GroupIndex {
+  kWorldGroup = 0,
+  kDataGroup = 1,
+  kPipelineGroup = 2,
+  kTensorGroup = 3,
+  kNodeGroup = 4,    // with Mesh::nodes: the ranks of the data group on this rank's node
+  kAcrossGroup = 5,  // with Mesh::nodes: those of the data group at the same place of their nodes
+};
 
-// The groups that `rank` belongs to, by GroupIndex: all ranks, and those that differ from it along one axis only.
-// Errors: an axis without ranks, a rank outside the mesh.
+// The groups that `rank` belongs to, by GroupIndex: all ranks, those that differ from it along one axis only, and those
+// that nodes make. Errors: an axis without ranks, a rank outside the mesh, nodes of another number of ranks.
 StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank);
 
 }  // namespace switchyard

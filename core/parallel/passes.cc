@@ -103,11 +103,20 @@ Status BucketsLegal(const ProgramOptions& o) {
   if (!(o.grad_predivide >= 0) || !std::isfinite(o.grad_predivide))
     return InvalidArgument("gradients divided by {:g}: expected a finite number above 0, or 0 for the number of ranks",
                            o.grad_predivide);
+  if (o.hierarchical_allreduce && o.zero >= 2)
+    return Unimplemented(
+        "hierarchical sums with --zero={}, where each rank takes the sums of its part alone: not there yet; use "
+        "--zero=1, or leave --hierarchical_allreduce out",
+        o.zero);
   return OkStatus();
 }
 void ApplyBuckets(Program& program, const ProgramOptions& o) {
   DataParallelOptions options = DataParallelOf(o);
   options.rank = o.mesh.DataRankOf(program.rank);
+  if (program.groups.size() > kNodeGroup) {
+    for (const int rank : program.groups[kDataGroup].ranks)
+      options.nodes.push_back(o.mesh.nodes[static_cast<size_t>(rank)]);
+  }
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
     const Buckets buckets = AddDataParallel(plan.graph, PairsOf(plan), options, plan.buckets, o.find_unused_parameters);

@@ -70,7 +70,9 @@ StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o
   Program program;
   program.mesh = o.mesh;
   program.rank = rank;
-  SY_ASSIGN_OR_RETURN(program.groups, GroupsOf(o.mesh, rank));
+  Mesh grouped = o.mesh;
+  if (!o.hierarchical_allreduce) grouped.nodes.clear();  // nobody needs communicators of nodes
+  SY_ASSIGN_OR_RETURN(program.groups, GroupsOf(grouped, rank));
   try {
     const auto add = [&](const char* name, BucketUse buckets) {
       program.plans.push_back(Forward(workload, o, name, buckets));

@@ -40,13 +40,14 @@ struct ProgramOptions {
   int accumulation = 1;  // micro-batches of an update
   uint64_t bucket_bytes = 25u << 20;
   bool delay_allreduce = false;         // one reduction when the backward pass has ended
+  bool hierarchical_allreduce = false;  // sums within nodes before sums between them, by Mesh::nodes
   DType allreduce_dtype = DType::kF32;  // of gradients between ranks: kF32, kF16, kBF16
   float grad_predivide = 0;             // gradients are divided by it before and by W/it behind the reduction; 0: W
   int recompute = 0;              // every so-many-th block of the model, from the first on, is computed again; 0: none
   bool sync_batchnorm = false;    // batch norms over the samples of all ranks
   bool broadcast_buffers = true;  // state of the model itself is that of rank 0 where an update ends; else each its own
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
-  bool sequence = false;  // ranks that share a model divide the samples between its divided layers
+  bool sequence = false;                // ranks that share a model divide the samples between its divided layers
   int zero = 0;  // the ranks of the data group share 1: the update and its moments, 2: also the sums of gradients
   OptimizerOptions optimizer;
   int64_t table_length = 1;      // of the learning-rate table: updates

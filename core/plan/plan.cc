@@ -88,6 +88,11 @@ int RanksOf(const PlanOptions& options, const Node& collective) {
   return group < options.group_sizes.size() ? options.group_sizes[group] : 1;
 }
 
+bool SpansNodes(const PlanOptions& options, const Node& collective) {
+  const auto group = static_cast<size_t>(collective.attributes.as<sy_collective_attributes>().group);
+  return group < options.group_spans.size() && options.group_spans[group];
+}
+
 // What a rank sends where the collective goes by a ring; `bytes`: of the larger of what is sent and received.
 double WireBytes(const std::string& op, double bytes, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
@@ -113,7 +118,9 @@ void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowere
       ++report.collectives;
       report.collective_bytes += bytes;
       step.cost.bytes = static_cast<double>(bytes);
-      report.wire_bytes += WireBytes(node.op, static_cast<double>(bytes), RanksOf(options, node));
+      const double sent = WireBytes(node.op, static_cast<double>(bytes), RanksOf(options, node));
+      report.wire_bytes += sent;
+      if (SpansNodes(options, node)) report.wire_bytes_between_nodes += sent;
     } else {
       ++report.launches;
       const auto region = lowered.regions.find(step.node);

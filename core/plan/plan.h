@@ -32,6 +32,8 @@ struct PlanOptions {
   bool debug_nan = false;                         // and look for inf and nan in every floating output
   double max_fallback = -1;                       // nodes that may run on the reference plugin; -1 = any
   std::vector<int> group_sizes;  // ranks of the groups that collectives name, for traffic in the report; none: 1
+  std::vector<bool>
+      group_spans;  // of them, those that are known to have ranks on several nodes; none: nothing is known
 };
 
 struct ArenaBytes {
@@ -51,12 +53,13 @@ struct PlanReport {
   int regions = 0, region_nodes = 0;  // subgraphs that the plugin compiled whole, and the nodes in them
   double kernel_seconds = 0;          // that the plugin took for the distinct kernels of this plan and those before it
   double flops = 0, bytes = 0;
-  std::vector<ArenaBytes> memory;  // by arena
-  uint64_t collective_bytes = 0;   // payload per rank and run
-  bool reaches_peers = false;      // the device has peer/1
-  uint64_t peer_memory_bytes = 0;  // that a communicator of all ranks then holds, beside `memory`
-  uint64_t checkpoint_bytes = 0;   // of the copy that a first save makes on the device, beside `memory`
-  double wire_bytes = 0;           // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
+  std::vector<ArenaBytes> memory;       // by arena
+  uint64_t collective_bytes = 0;        // payload per rank and run
+  bool reaches_peers = false;           // the device has peer/1
+  uint64_t peer_memory_bytes = 0;       // that a communicator of all ranks then holds, beside `memory`
+  uint64_t checkpoint_bytes = 0;        // of the copy that a first save makes on the device, beside `memory`
+  double wire_bytes_between_nodes = 0;  // of wire_bytes, those of groups with ranks on several nodes
+  double wire_bytes = 0;                // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;
   struct OpLine {
     std::string op;

@@ -57,8 +57,11 @@ std::string PlanReport::ToText() const {
         "  beside it, from the first checkpoint on, {}: a copy of the state, which steps need not wait for; without "
         "room for it they do\n",
         Bytes(static_cast<double>(checkpoint_bytes)));
-  text += fmt::format("\ntraffic per rank and step: {} in {} collectives, {} on the wire\n",
-                      Bytes(static_cast<double>(collective_bytes)), collectives, Bytes(wire_bytes));
+  text += fmt::format("\ntraffic per rank and step: {} in {} collectives, {} on the wire{}\n",
+                      Bytes(static_cast<double>(collective_bytes)), collectives, Bytes(wire_bytes),
+                      wire_bytes_between_nodes > 0
+                          ? fmt::format(", of which {} in groups of several nodes", Bytes(wire_bytes_between_nodes))
+                          : "");
   if (reaches_peers && collectives > 0)
     text += fmt::format(
         "ranks of one node: what the collective does not reach goes from device to device (peer/1), through {} of "

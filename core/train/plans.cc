@@ -7,10 +7,25 @@
 
 namespace switchyard {
 
+namespace {
+
+// The mesh with the nodes of its ranks: as they are, or as many neighbours each as --ranks_per_node says, the last
+// perhaps fewer.
+Mesh WithNodes(const TrainConfig& config, Mesh mesh) {
+  if (config.ranks_per_node) {
+    mesh.nodes.clear();
+    for (int rank = 0; rank < mesh.size(); ++rank) mesh.nodes.push_back(rank / *config.ranks_per_node);
+  }
+  return mesh;
+}
+
+}  // namespace
+
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,
                             double static_loss_scale, bool evaluation_only) {
   ProgramOptions o;
-  o.mesh = mesh;
+  o.mesh = WithNodes(config, mesh);
+  o.hierarchical_allreduce = config.hierarchical_allreduce;
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, static_loss_scale));
   o.precision = mixed.half;
   o.amp = mixed.level;
@@ -69,7 +84,13 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
   plan_options.max_fallback = config.max_fallback;
-  for (const Group& group : program.groups) plan_options.group_sizes.push_back(static_cast<int>(group.ranks.size()));
+  for (const Group& group : program.groups) {
+    plan_options.group_sizes.push_back(static_cast<int>(group.ranks.size()));
+    if (program.mesh.nodes.empty()) continue;
+    const auto node_of = [&](int rank) { return program.mesh.nodes[static_cast<size_t>(rank)]; };
+    plan_options.group_spans.push_back(std::any_of(group.ranks.begin(), group.ranks.end(),
+                                                   [&](int rank) { return node_of(rank) != node_of(group.ranks[0]); }));
+  }
   for (const std::string& word : config.debug) {
     if (word == "sync") {
       plan_options.debug_sync = true;

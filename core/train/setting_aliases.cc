@@ -22,6 +22,7 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "opt_level", .of = "apex", .setting = "amp"},
       {.name = "amp_level", .of = "TorchAcc", .setting = "amp"},
       {.name = "AIAK_FUSED_OPTIMIZER", .of = "AIAK", .setting = "fused_optimizer"},
+      {.name = "AIAK_HIERARCHICAL_ALLREDUCE", .of = "AIAK", .setting = "hierarchical_allreduce"},
       compression("fp16_compression", "fp16"),
       compression("AIAK_FP16_COMPRESSION", "fp16"),
       compression("bf16_compression", "bf16"),

@@ -98,6 +98,7 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
     WatchOptions watch;
     watch.freeze_limit_ms = request.freeze_limit_ms;
     SY_ASSIGN_OR_RETURN(world->rendezvous, Rendezvous::Connect(world->processes, request.init_timeout_ms, watch));
+    world->mesh.nodes = world->processes.hosts;
     if (request.on_peer_failure) world->rendezvous->OnFailure(request.on_peer_failure);
   }
 
@@ -153,13 +154,16 @@ StatusOr<GroupCommunicators> World::CommunicatorsOf(const std::vector<Group>& wa
   const int division = divisions++;
   for (const Group& group : wanted) {
     communicators.push_back(nullptr);
-    if (group.ranks.size() == 1) continue;
+    const bool alone = group.ranks.size() == 1;
+    if (alone && !group.uneven) continue;
     if (static_cast<int>(group.ranks.size()) == size()) {
       communicators.back() = communicator.get();
       continue;
     }
-    SY_ASSIGN_OR_RETURN(auto split,
-                        communicator->Split(group.ranks[0], rank(), fmt::format("group/{}/{}", division, group.name)));
+    // Others may have company in theirs, and all take part in a split.
+    SY_ASSIGN_OR_RETURN(auto split, communicator->Split(alone ? -1 : group.ranks[0], rank(),
+                                                        fmt::format("group/{}/{}", division, group.name)));
+    if (alone) continue;
     groups.push_back(std::move(split));
     communicators.back() = groups.back().get();
   }

@@ -164,6 +164,8 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"num_losses", 1},
                                   {"tp", 1},
                                   {"sp", false},
+                                  {"hierarchical_allreduce", false},
+                                  {"ranks_per_node", nullptr},
                                   {"zero", 0},
                                   {"dampening", 0.0},
                                   {"adam_w_mode", true},

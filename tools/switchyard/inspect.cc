@@ -113,6 +113,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"fallbacks", report.fallbacks.size()},
                                    {"gflop_per_step", report.flops / 1e9},
                                    {"wire_bytes", report.wire_bytes},
+                                   {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},
                                    {"memory_bytes", plans.PlannedBytes()},
                                    {"peer_memory_bytes", report.peer_memory_bytes},
                                    {"checkpoint_bytes", report.checkpoint_bytes},

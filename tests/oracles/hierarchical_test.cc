@@ -1,0 +1,71 @@
+// Ranks whose gradients are summed node by node train as those that sum at once; nodes are simulated by neighbours.
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+class NodeByNode : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (world_.size() < 3 || 12 % world_.size() != 0) GTEST_SKIP() << "3 ranks or 4 make nodes of several";
+  }
+  void TearDown() override { world_.mesh = {.data = world_.size()}; }
+
+  HostTensors Trained(TrainConfig config) {
+    world_.mesh = {.data = world_.size() / config.tp, .tensor = config.tp};
+    config.batch_size = 12 / world_.data_size();
+    auto run = MakeRun(config, world_);
+    EXPECT_TRUE(run.ok()) << Message(run.status());
+    if (!run.ok()) return {};
+    for (int64_t update = 0; update < 3; ++update) {
+      HostBatch batch;
+      for (int64_t i = world_.data_rank(); i < 12 * config.accumulation; i += world_.data_size())
+        batch.Append(run->setup, "node_by_node", 12 * config.accumulation * update + i);
+      const auto result = run->trainer->Step(batch.tensors());
+      EXPECT_TRUE(result.ok()) << Message(result.status());
+    }
+    auto parameters = run->trainer->Parameters();
+    EXPECT_TRUE(parameters.ok()) << Message(parameters.status());
+    return parameters.ok() ? std::move(*parameters) : HostTensors();
+  }
+  void ExpectSame(TrainConfig config, double tolerance) {
+    config.hierarchical_allreduce = false;
+    const HostTensors at_once = Trained(config);
+    config.hierarchical_allreduce = true;
+    for (const int ranks : {2, 3}) {  // 4 ranks: nodes of equal size, and of unequal size
+      SCOPED_TRACE(ranks);
+      config.ranks_per_node = ranks;
+      const HostTensors found = Trained(config);
+      ExpectClose(found, at_once, tolerance);
+      ExpectEqualOnAllRanks(found);
+    }
+  }
+  World& world_ = SharedWorld();
+};
+
+TEST_F(NodeByNode, RanksTrainAsAtOnce) {
+  TrainConfig config = SmallConfig();
+  config.clip = 0.5f;
+  config.bucket_mb = 0.01;
+  ExpectSame(config, 1e-5);
+  config.delay_allreduce = true;
+  config.accumulation = 2;
+  ExpectSame(config, 1e-5);
+  config.delay_allreduce = false;
+  config.zero = 1;
+  ExpectSame(config, 1e-5);
+}
+
+TEST_F(NodeByNode, RanksThatShareModelsAndSendHalvesTrainAsAtOnce) {
+  TrainConfig config = SmallConfig();
+  config.allreduce_dtype = "bf16";
+  ExpectSame(config, 2e-2);
+  if (world_.size() % 2 != 0) return;
+  config.allreduce_dtype = "fp32";
+  config.tp = 2;
+  ExpectSame(config, 1e-5);
+}
+
+}  // namespace
+}  // namespace switchyard
