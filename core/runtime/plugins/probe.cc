@@ -4,35 +4,26 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
 
-#include "core/abi/device.h"
+#include "core/abi/base.h"
 #include "core/base/child_process.h"
-#include "core/base/environment.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/logging.h"
-#include "core/runtime/plugins/abi_status.h"
-#include "core/runtime/plugins/library.h"
-#include "core/runtime/plugins/plugin.h"
-#include "core/runtime/plugins/process_state.h"
+#include "core/runtime/plugins/probe_terms.h"
 #include "nlohmann/json.hpp"
 
 extern char** environ;
@@ -42,22 +33,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
-
-constexpr int kReportDescriptor = 3;
-constexpr int kReportLost = 99;     // exit status of a probe that could not write its report
-constexpr int kExited = 98;         // of one that accepted the library, and that nothing kept from exiting as it wanted
-constexpr int kHardwareFactor = 4;  // count and query may start a driver
-constexpr auto kGrace = std::chrono::milliseconds(200);  // for what has ended, and is still seen
-constexpr size_t kLongestReason = 4096;                  // bytes
-constexpr char kAccepted[] = "accepted";
-
-// How long one stage of a probe may take.
-std::chrono::seconds TimeLimit(const std::string& stage) {
-  const auto seconds = EnvironmentInt("SWITCHYARD_PROBE_TIMEOUT");
-  const int limit = seconds && *seconds > 0 ? static_cast<int>(*seconds) : 5;
-  const bool hardware = stage == "count" || stage == "query";
-  return std::chrono::seconds(hardware ? kHardwareFactor * limit : limit);
-}
 
 std::string ProbeProgram() {
   for (const char* place : {"/switchyard-probe", "/../bin/switchyard-probe"}) {
@@ -117,7 +92,7 @@ struct ProbeReport {
 ProbeReport ReadReport(int descriptor) {
   ProbeReport report;
   std::string line;
-  auto deadline = Clock::now() + TimeLimit(report.stage);
+  auto deadline = Clock::now() + ProbeTimeLimit(report.stage);
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd ready{descriptor, POLLIN, 0};
@@ -145,7 +120,7 @@ ProbeReport ReadReport(int descriptor) {
       return report;
     }
     report.stage = Printable(line.substr(6), kLongestReason);
-    deadline = Clock::now() + TimeLimit(report.stage);
+    deadline = Clock::now() + ProbeTimeLimit(report.stage);
     line.clear();
   }
 }
@@ -158,7 +133,7 @@ struct End {
 // Waits for the process to end, at most as long as a stage may take (it may have closed the pipe and gone on), and ends
 // whatever it started.
 End WaitForEnd(pid_t process, bool late) {
-  const auto deadline = Clock::now() + (late ? std::chrono::seconds(0) : TimeLimit(""));
+  const auto deadline = Clock::now() + (late ? std::chrono::seconds(0) : ProbeTimeLimit(""));
   int status = 0;
   pid_t found = 0;
   while (found == 0) {
@@ -169,7 +144,7 @@ End WaitForEnd(pid_t process, bool late) {
   }
   End end;
   if (found == process) end.status = status;
-  const auto seen_until = Clock::now() + kGrace;
+  const auto seen_until = Clock::now() + kProbeGrace;
   while (found == process && (end.left_a_process = kill(-process, 0) == 0) && Clock::now() < seen_until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -207,7 +182,7 @@ Status RunProbe(const std::string& program, const std::string& path) {
   const bool accepted = report.verdict == kAccepted;
   if (report.verdict.rfind("refused ", 0) == 0) return FailedPrecondition("{}", report.verdict.substr(8));
   if (report.late || !end.status) {
-    return FailedPrecondition("did not return from {} within {} s", report.stage, TimeLimit(report.stage).count());
+    return FailedPrecondition("did not return from {} within {} s", report.stage, ProbeTimeLimit(report.stage).count());
   }
   if (WIFSIGNALED(*end.status)) {
     return FailedPrecondition("crashed in {} (signal {}, {})", report.stage, WTERMSIG(*end.status),
@@ -222,83 +197,6 @@ Status RunProbe(const std::string& program, const std::string& path) {
   if (!report.note.empty()) LogWarning("plugin {}: {}", path, report.note);
   if (end.left_a_process) return FailedPrecondition("left a process behind when the program exited");
   return OkStatus();
-}
-
-// What a library did to the process around it when it was loaded, or OK.
-Status CheckUnchanged(const ProcessState& before) {
-  const std::string changes = ProcessState::Now().ChangesSince(before);
-  if (changes.empty()) return OkStatus();
-  return FailedPrecondition("it {} when it was loaded; a plugin leaves the process as it found it", changes);
-}
-
-// Threads of its own: a driver may have some once it was asked for devices, a library that was only loaded may not.
-Status CheckNoThreads(const ProcessState& before) {
-  int more = 0;
-  for (const auto deadline = Clock::now() + kGrace; Clock::now() < deadline;) {
-    more = ProcessState::Now().threads() - before.threads();
-    if (more <= 0) return OkStatus();
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return FailedPrecondition("it started {} thread{} when it was loaded; a plugin has none before a device is opened",
-                            more, more == 1 ? "" : "s");
-}
-
-// Those that left the group of the probe would outlive it. What a child has started becomes a child of the probe when
-// the child ends, so that it goes on until there are none.
-void EndChildren() {
-  for (const auto deadline = Clock::now() + std::chrono::milliseconds(TimeLimit("")) / 2; Clock::now() < deadline;) {
-    std::error_code error;
-    for (std::filesystem::directory_iterator task("/proc/self/task", error), end; !error && task != end;
-         task.increment(error)) {
-      std::ifstream children(task->path() / "children");
-      for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
-    }
-    const pid_t ended = waitpid(-1, nullptr, WNOHANG);
-    if (ended < 0 && errno == ECHILD) return;
-    if (ended == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-// A struct that a plugin fills, with bytes behind it that it must leave alone.
-template <typename T>
-struct Guarded {
-  explicit Guarded(const T& initial) : value(initial) { std::memset(guard, kGuard, sizeof guard); }
-  bool Whole() const {
-    return std::all_of(std::begin(guard), std::end(guard), [](unsigned char byte) { return byte == kGuard; });
-  }
-  static constexpr unsigned char kGuard = 0xA5;
-  T value;
-  unsigned char guard[64];
-};
-
-// count and query may start a driver, and the program will call them without any protection.
-Status AskDevices(const OpenedLibrary& library, const std::function<void(const std::string&)>& stage) try {
-  const auto found = library.interfaces.find("device/2");
-  if (found == library.interfaces.end()) return OkStatus();
-  const auto* api = reinterpret_cast<const sy_device_v2*>(found->second.data());
-  stage("count");
-  int32_t count = 0;
-  Guarded<sy_error> error(EmptyError());
-  sy_instance* const instance = library.table.instance;
-  const sy_status status = api->count(instance, &count, &error.value);
-  if (!error.Whole()) return FailedPrecondition("count wrote behind the end of sy_error");
-  if (status != SY_OK) return OkStatus();  // why, it says to everybody who asks
-  if (count < 0 || count > kMostDevices) {
-    return FailedPrecondition("count answered {} devices; expected 0 to {}", count, kMostDevices);
-  }
-  for (int32_t index = 0; index < count; ++index) {
-    if (index == 0) stage("query");
-    Guarded<sy_device_info> info({.header = SY_HEADER(sy_device_info)});
-    api->query(instance, index, &info.value, &error.value);
-    if (!error.Whole()) return FailedPrecondition("query wrote behind the end of sy_error");
-    if (!info.Whole()) return FailedPrecondition("query wrote behind the end of sy_device_info");
-  }
-  return OkStatus();
-} catch (const std::exception& exception) {
-  return FailedPrecondition("it threw a C++ exception across the plugin interface: {}",
-                            Printable(exception.what(), kLongestReason));
-} catch (...) {
-  return FailedPrecondition("it threw a C++ exception across the plugin interface");
 }
 
 // What dlopen would say in words that help nobody ("No such file or directory", of a library for another machine).
@@ -342,51 +240,6 @@ Status ProbeLibrary(const std::string& path) {
   cache[path] = fingerprint;
   WriteCache(cache);
   return OkStatus();
-}
-
-int ProbeMain(int argc, char** argv) {
-  if (argc != 2 || fcntl(kReportDescriptor, F_GETFD) < 0) {
-    const char text[] = "switchyard-probe is started by switchyard, to try a plugin before loading it\n";
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
-    return 2;
-  }
-  // No core files of plugins that crash, and a place for what they print.
-  const rlimit none{0, 0};
-  setrlimit(RLIMIT_CORE, &none);
-  const int printed = memfd_create("printed", MFD_CLOEXEC);
-  if (printed >= 0) dup2(printed, STDOUT_FILENO);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // so that processes whose parents have ended are seen, too
-  const pid_t self = getpid();
-  const auto report = [self](std::string line) {
-    if (getpid() != self) _exit(0);  // a copy of the process that the plugin made
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    line += '\n';
-    if (write(kReportDescriptor, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(kReportLost);
-  };
-  const auto stage = [&](const std::string& name) { report("stage " + name); };
-  const ProcessState before = ProcessState::Now();
-  const auto library = OpenLibrary(argv[1], stage);
-  Status verdict = library.status();
-  if (verdict.ok()) verdict = CheckUnchanged(before);
-  if (verdict.ok()) verdict = CheckNoThreads(before);
-  if (verdict.ok()) verdict = AskDevices(*library, stage);
-  // What is changed from here on may be the doing of a driver that the plugin cannot do without; only a process that
-  // would stay is no driver's need.
-  const ProcessState after = ProcessState::Now();
-  if (verdict.ok() && after.children() && !before.children()) {
-    verdict = FailedPrecondition("it started a process when it was asked for its devices");
-  }
-  if (const std::string changes = after.ChangesSince(before); verdict.ok() && !changes.empty()) {
-    report(fmt::format("note when it was asked for its devices it {}", changes));
-  }
-  if (!verdict.ok()) {
-    report("refused " + Message(verdict));
-    EndChildren();
-    _exit(0);
-  }
-  stage("exit");
-  report(kAccepted);
-  std::exit(kExited);
 }
 
 }  // namespace switchyard

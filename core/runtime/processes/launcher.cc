@@ -20,51 +20,13 @@
 #include "core/base/logging.h"
 #include "core/runtime/processes/launch_report.h"
 #include "core/runtime/processes/node_meeting.h"
-
-extern char** environ;
+#include "core/runtime/processes/rank_environment.h"
+#include "core/runtime/processes/rank_output.h"
 
 namespace switchyard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr size_t kLongestLine = 64 << 10;  // a longer one is passed on in parts
-
-// One output of a child, passed on line by line.
-struct Pipe {
-  int from = -1, to = -1;
-  std::string prefix, line;
-  bool in_line = false;  // a part of the line has been passed on
-
-  // False at its end.
-  bool Pass() {
-    char piece[8192];
-    const ssize_t got = read(from, piece, sizeof piece);
-    if (got < 0) return errno == EAGAIN || errno == EINTR;
-    const size_t searched = line.size();
-    line.append(piece, static_cast<size_t>(got));
-    if (got == 0 && (in_line || !line.empty())) line += '\n';
-    size_t start = 0;
-    for (size_t end; (end = line.find('\n', std::max(start, searched))) != std::string::npos; start = end + 1) {
-      Write(start, end + 1 - start);
-      in_line = false;
-    }
-    if (line.size() - start >= kLongestLine) {
-      Write(start, line.size() - start);
-      in_line = true;
-      start = line.size();
-    }
-    line.erase(0, start);
-    return got > 0;
-  }
-
-  void Write(size_t start, size_t size) const {
-    // The program's own log lines name the rank already.
-    const bool named = in_line || line.compare(start, 6, "[rank ") == 0;
-    const std::string text = (named ? "" : prefix) + line.substr(start, size);
-    [[maybe_unused]] const ssize_t written = write(to, text.data(), text.size());
-  }
-};
 
 struct Child {
   int rank = 0;
@@ -72,50 +34,13 @@ struct Child {
   bool running = false;
 };
 
-// The child's environment: ours without what another launcher says of places, and with ours.
-std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodePlace& place, int local_rank, int socket,
-                                       const LaunchReports& reports) {
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry, name = text.substr(0, text.find('='));
-    const auto starts = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
-    const bool replaced = starts("OMPI_") || starts("PMIX_") || starts("PMI_") || starts("TORCHELASTIC_") ||
-                          name == "GROUP_RANK" || name == "GROUP_WORLD_SIZE" || name == "RANK" ||
-                          name == "WORLD_SIZE" || name == "LOCAL_RANK" || name == "LOCAL_WORLD_SIZE" ||
-                          name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" ||
-                          name == "SWITCHYARD_LAUNCH_REPORT" || name == "SWITCHYARD_TOKEN" ||
-                          name == "SWITCHYARD_TOKEN_FILE";
-    if (!replaced) variables.push_back(text);
-  }
-  const auto set = [&](const char* name, const auto& value) { variables.push_back(fmt::format("{}={}", name, value)); };
-  set("RANK", place.first_rank + local_rank);
-  set("WORLD_SIZE", place.world);
-  set("LOCAL_RANK", local_rank);
-  set("LOCAL_WORLD_SIZE", options.nproc_per_node);
-  set("GROUP_RANK", options.node_rank);
-  set("GROUP_WORLD_SIZE", options.nnodes);
-  set("MASTER_ADDR", options.master_address);
-  set("MASTER_PORT", place.port);
-  set("SWITCHYARD_TOKEN", place.token);
-  variables.push_back(reports.Variable());
-  if (socket >= 0) set("SWITCHYARD_MASTER_SOCKET", socket);
-  return variables;
-}
-
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options) : options_(options) {
     if (options_.nnodes == 1) options_.master_address = "127.0.0.1";
   }
   ~Launcher() {
-    for (const Pipe& pipe : pipes_) close(pipe.from);
+    for (const RankOutput& pipe : pipes_) close(pipe.from);
     if (socket_ >= 0) close(socket_);
     if (signals_ >= 0) {
       close(signals_);
@@ -243,7 +168,7 @@ class Launcher {
 
   void Round() {
     std::vector<pollfd> polled{{signals_, POLLIN, 0}};
-    for (const Pipe& pipe : pipes_) polled.push_back({pipe.from, POLLIN, 0});
+    for (const RankOutput& pipe : pipes_) polled.push_back({pipe.from, POLLIN, 0});
     nodes_->AddTo(&polled);
     const bool waits_for_time = stopping_ || !Running();
     poll(polled.data(), polled.size(), waits_for_time ? 50 : -1);
@@ -309,7 +234,7 @@ class Launcher {
   bool stopping_ = false;
   std::unique_ptr<NodeMeeting> nodes_;
   std::vector<Child> children_;
-  std::vector<Pipe> pipes_;
+  std::vector<RankOutput> pipes_;
   LaunchReports reports_;
   Clock::time_point kill_at_, ended_at_;
 };

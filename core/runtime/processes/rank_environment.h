@@ -1,0 +1,21 @@
+// What a process of a launch finds in its environment. Private to the launcher.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/runtime/processes/launch_report.h"
+#include "core/runtime/processes/launcher.h"
+#include "core/runtime/processes/node_meeting.h"
+
+namespace switchyard {
+
+// NAME=value: this process's own without what another launcher says of places, and with this one's. `socket`: of the
+// meeting, where this process holds it, else -1.
+std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodePlace& place, int local_rank, int socket,
+                                       const LaunchReports& reports);
+
+// As execve takes them, which ends with a null; they point into `strings`.
+std::vector<char*> Pointers(const std::vector<std::string>& strings);
+
+}  // namespace switchyard
