@@ -86,7 +86,7 @@ struct OpDefinition {
   std::function<Precision(const Node& node)> precision = nullptr;
   // Along which axes it may be split over ranks (core/graph/factors.h). None: it is gathered for.
   FactorRule factors = {};
-  // Under which name its time is counted: the file of core/graph/ops, which the table fills in.
+  // Under which name its time is counted: a header of core/graph/ops, which the table fills in.
   std::string family = {};
 };
 

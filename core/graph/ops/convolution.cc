@@ -1,22 +1,13 @@
-// convolution, pool, resize and their gradients.
+// convolution and its gradients.
 #include "core/graph/ops/convolution.h"
 
 #include "core/graph/ops/families.h"
-#include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "core/graph/ops/spatial.h"
 #include "fmt/format.h"
 
 namespace switchyard {
 namespace {
-
-int64_t WindowExtent(int64_t n, int64_t kernel, int stride, int dilation, int before, int after) {
-  return (n + before + after - int64_t{dilation} * (kernel - 1) - 1) / stride + 1;
-}
-
-void CheckSpatialRank(const Signature& call, int spatial_rank, int rank) {
-  call.Require((spatial_rank == 2 || spatial_rank == 3) && rank == spatial_rank + 2,
-               "the input must be (N, H, W, C) or (N, D, H, W, C)");
-}
 
 // y (N, spatial', K) of a convolution of x (N, spatial, C) with w (K, kernel, C/groups).
 Shape ConvolutionShape(const Signature& call, const Shape& x, const Shape& w) {
@@ -59,54 +50,10 @@ std::vector<TensorType> ConvolutionWeightTypes(const Signature& call) {
   return {{call.DTypeOr(call[0].dtype), w}};
 }
 
-Shape PoolShape(const Signature& call) {
-  const auto& a = call.attributes.as<sy_pool_attributes>();
-  const Shape& x = call.shape(0);
-  CheckSpatialRank(call, a.spatial_rank, static_cast<int>(x.size()));
-  Shape y = {x[0]};
-  for (int i = 0; i < a.spatial_rank; ++i) {
-    call.Require(a.stride[i] > 0 && a.kernel[i] > 0, "kernel and stride must be 1 or more");
-    y.push_back(WindowExtent(x[i + 1], a.kernel[i], a.stride[i], 1, a.before[i], a.after[i]));
-    call.Require(y.back() >= 1, "the window is larger than the padded input");
-  }
-  y.push_back(x.back());
-  return y;
-}
-
-std::vector<TensorType> PoolTypes(const Signature& call) {
-  call.RequireInputs(1);
-  return {{call[0].dtype, PoolShape(call)}};
-}
-
-std::vector<TensorType> PoolBackwardTypes(const Signature& call) {
-  call.RequireInputs(2);
-  call.Require(call.shape(1) == PoolShape(call), "dy must have the shape of the pooled x");
-  return {call[0]};
-}
-
-// Of either direction: the size is asked for, batch and channels stay.
-std::vector<TensorType> ResizeTypes(const Signature& call) {
-  call.RequireInputs(1);
-  const auto& a = call.attributes.as<sy_resize_attributes>();
-  CheckSpatialRank(call, a.spatial_rank, call.rank(0));
-  call.Require(a.mode == SY_RESIZE_NEAREST || a.mode == SY_RESIZE_LINEAR, "the mode is nearest or linear");
-  const Shape &from = call.shape(0), &to = call.WantedShape();
-  call.Require(to.size() == from.size() && to[0] == from[0] && to.back() == from.back() && Elements(to) > 0,
-               "one size per spatial axis is needed");
-  return {{call[0].dtype, to}};
-}
-
 }  // namespace
 
 namespace ops {
 namespace {
-
-int SpatialRank(const char* op, const Value& x, Where where) {
-  const int spatial = x.rank() - 2;
-  if (spatial != 2 && spatial != 3)
-    ThrowBuildError(op, "the input must be (N, H, W, C) or (N, D, H, W, C)", {x}, where);
-  return spatial;
-}
 
 sy_convolution_attributes Window(int spatial_rank, const WindowOptions& options) {
   sy_convolution_attributes a{};
@@ -141,30 +88,6 @@ Value TransposedConvolution(const Value& x, const Value& weight, const WindowOpt
   shape.push_back(weight.dim(-1));
   return x.graph().Add("convolution_backward_data", {x, weight}, Attributes(Window(spatial, o)), {.shape = shape},
                        where)[0];
-}
-
-Value Pool(const Value& x, const PoolOptions& options, Where where) {
-  sy_pool_attributes a{};
-  a.spatial_rank = SpatialRank("pool", x, where);
-  a.average = options.average;
-  a.count_include_pad = options.count_include_pad;
-  for (int i = 0; i < a.spatial_rank; ++i) {
-    a.kernel[i] = options.kernel;
-    a.stride[i] = options.stride;
-    a.before[i] = a.after[i] = options.padding;
-  }
-  return x.graph().Add("pool", {x}, Attributes(a), {}, where)[0];
-}
-
-Value Resize(const Value& x, const Shape& size, int mode, bool align_corners, Where where) {
-  sy_resize_attributes a{};
-  a.spatial_rank = SpatialRank("resize", x, where);
-  a.mode = mode;
-  a.align_corners = align_corners;
-  Shape shape = {x.dim(0)};
-  shape.insert(shape.end(), size.begin(), size.end());
-  shape.push_back(x.dim(-1));
-  return x.graph().Add("resize", {x}, Attributes(a), {.shape = shape}, where)[0];
 }
 
 }  // namespace ops
@@ -207,20 +130,6 @@ std::vector<Value> ConvolutionDataGradient(Graph& graph, int id, const std::vect
   return gradients;
 }
 
-std::vector<Value> PoolGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
-  const Node node = graph.node(id);
-  const Value x = graph.value(node.inputs[0]);
-  const auto dx = graph.Add("pool_backward", {x, dy[0]}, node.attributes, {}, node.where, node.name + "/backward");
-  graph.mutable_node(dx[0].ref().node).forward = id;
-  return dx;
-}
-
-std::vector<Value> ResizeGradient(Graph& graph, int id, const std::vector<Value>& dy, const std::vector<bool>&) {
-  const Node node = graph.node(id);
-  return graph.Add("resize_backward", {dy[0]}, node.attributes, {.shape = graph.type(node.inputs[0]).shape}, node.where,
-                   node.name + "/backward");
-}
-
 // Two FLOPs for each product of an output element with a weight: 2·|y|·|w|/K.
 double ConvolutionFlops(const TensorType& y, const TensorType& w) {
   return 2.0 * static_cast<double>(y.elements()) * static_cast<double>(w.elements()) / static_cast<double>(w.shape[0]);
@@ -242,54 +151,29 @@ std::string ConvolutionWeightFactors(const Graph&, const Node& node) {
   return OneGroup(node, "n _... c, n _... k -> k _... c", "n _..., n _... -> _...");
 }
 
-double PoolFlops(const Node& node, const TensorType& y) {
-  const auto a = node.attributes.as<sy_pool_attributes>();
-  double window = 1;
-  for (int i = 0; i < a.spatial_rank; ++i) window *= a.kernel[i];
-  return window * static_cast<double>(y.elements());
-}
-
 }  // namespace
 
 std::vector<OpDefinition> ConvolutionOps() {
-  return {
-      {.name = "convolution",
-       .summary = "2-D and 3-D convolution, channels last",
-       .infer = ConvolutionTypes,
-       .gradient = ConvolutionGradient,
-       .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(n.outputs[0], g.type(n.inputs[1])); },
-       .traits = {.precision = Precision::kHalf, .half_inputs = 2},
-       .factors = {"n _... c, k _... c, +k -> n _... k", ConvolutionFactors}},
-      {.name = "convolution_backward_data",
-       .summary = "its gradient for the input, and the transposed convolution",
-       .infer = ConvolutionDataTypes,
-       .gradient = ConvolutionDataGradient,
-       .flops = [](const Graph& g,
-                   const Node& n) { return ConvolutionFlops(g.type(n.inputs[0]), g.type(n.inputs[1])); },
-       .traits = {.precision = Precision::kHalf, .half_inputs = 2},
-       .factors = {"n _... k, k _... c -> n _... c", ConvolutionDataFactors}},
-      {.name = "convolution_backward_weights",
-       .summary = "its gradient for the weight",
-       .infer = ConvolutionWeightTypes,
-       .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(g.type(n.inputs[1]), n.outputs[0]); },
-       .factors = {"n _... c, n _... k -> k _... c", ConvolutionWeightFactors}},
-      {.name = "pool",
-       .summary = "max and average pooling",
-       .infer = PoolTypes,
-       .gradient = PoolGradient,
-       .flops = [](const Graph&, const Node& n) { return PoolFlops(n, n.outputs[0]); },
-       .factors = "n _... c -> n _... c"},
-      {.name = "pool_backward",
-       .summary = "its gradient",
-       .infer = PoolBackwardTypes,
-       .flops = [](const Graph& g, const Node& n) { return PoolFlops(n, g.type(n.inputs[1])); },
-       .factors = "n _... c, n _... c -> n _... c"},
-      {.name = "resize",
-       .summary = "nearest and linear interpolation",
-       .infer = ResizeTypes,
-       .gradient = ResizeGradient,
-       .factors = "n _... c -> n _... c"},
-      {.name = "resize_backward", .summary = "its gradient", .infer = ResizeTypes, .factors = "n _... c -> n _... c"}};
+  return {{.name = "convolution",
+           .summary = "2-D and 3-D convolution, channels last",
+           .infer = ConvolutionTypes,
+           .gradient = ConvolutionGradient,
+           .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(n.outputs[0], g.type(n.inputs[1])); },
+           .traits = {.precision = Precision::kHalf, .half_inputs = 2},
+           .factors = {"n _... c, k _... c, +k -> n _... k", ConvolutionFactors}},
+          {.name = "convolution_backward_data",
+           .summary = "its gradient for the input, and the transposed convolution",
+           .infer = ConvolutionDataTypes,
+           .gradient = ConvolutionDataGradient,
+           .flops = [](const Graph& g,
+                       const Node& n) { return ConvolutionFlops(g.type(n.inputs[0]), g.type(n.inputs[1])); },
+           .traits = {.precision = Precision::kHalf, .half_inputs = 2},
+           .factors = {"n _... k, k _... c -> n _... c", ConvolutionDataFactors}},
+          {.name = "convolution_backward_weights",
+           .summary = "its gradient for the weight",
+           .infer = ConvolutionWeightTypes,
+           .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(g.type(n.inputs[1]), n.outputs[0]); },
+           .factors = {"n _... c, n _... k -> k _... c", ConvolutionWeightFactors}}};
 }
 
 }  // namespace switchyard

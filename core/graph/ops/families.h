@@ -1,4 +1,4 @@
-// The op families, one function each, in the file of the same name: what core/graph/op.cc puts into the table.
+// The ops, one function for each file: what core/graph/op.cc puts into the table, under the family's name.
 #pragma once
 
 #include <vector>
@@ -11,6 +11,7 @@ std::vector<OpDefinition> StructureOps();
 std::vector<OpDefinition> MatmulOps();
 std::vector<OpDefinition> AttentionOps();
 std::vector<OpDefinition> NormalizationOps();
+std::vector<OpDefinition> BatchNormOps();
 std::vector<OpDefinition> SoftmaxOps();
 std::vector<OpDefinition> LossOps();
 std::vector<OpDefinition> PointwiseOps();
@@ -19,6 +20,7 @@ std::vector<OpDefinition> LayoutOps();
 std::vector<OpDefinition> RandomOps();
 std::vector<OpDefinition> OptimizerOps();
 std::vector<OpDefinition> ConvolutionOps();
+std::vector<OpDefinition> PoolingOps();
 std::vector<OpDefinition> CollectiveOps();
 
 }  // namespace switchyard

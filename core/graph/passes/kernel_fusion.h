@@ -1,0 +1,69 @@
+// The rules by which several nodes become one kernel, as one pass over a graph. Private to fusion.h.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/graph/op.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/passes/fusion.h"
+#include "core/graph/passes/rewrite.h"
+
+namespace switchyard {
+
+// One fusion round's view of the source graph.
+struct Pattern {
+  const Graph& graph;
+  std::vector<std::vector<int>> users;
+  switchyard::Readers readers;
+  explicit Pattern(const Graph& g) : graph(g), users(g.Users()), readers(g) {}
+
+  // The opcode of a pointwise node with one instruction, else -1.
+  int Opcode(const Node& node) const;
+  // Is it this operation of two values? A value with itself is a program over one input.
+  bool Combines(const Node& node, int opcode) const { return Opcode(node) == opcode && node.inputs.size() == 2; }
+  // What really produces `ref`, through reshapes.
+  Ref Behind(Ref ref) const;
+  // Is there more than one node that reads node `id` or its second computation, through reshapes?
+  bool SeveralRead(int id) const;
+  // Every reader of node `id`, through reshapes.
+  std::vector<int> Readers(int id) const;
+  // The one node that reads `ref`, counted with its second computation, or -1.
+  int OnlyReader(Ref ref) const;
+};
+
+// Patterns that become one kernel. What a rule decides at a node may also settle a later one (`done`), or hold an
+// earlier one back until then (`held`).
+class KernelFusion {
+ public:
+  KernelFusion(const Graph& source, const CanPrepare& can_prepare);
+  Graph Run();
+
+ private:
+  using Replacement = std::optional<std::vector<Value>>;
+  Replacement Replace(Rewriting& r, int id);
+  bool Exists(const std::string& op, const std::vector<Ref>& inputs, const Attributes& attributes,
+              const Wanted& wanted) const;
+  static std::vector<Value> Emit(Rewriting& r, const Node& like, const std::vector<Ref>& inputs,
+                                 const Attributes& attributes, const Wanted& wanted);
+
+  // matmul_fusion.cc
+  void HoldBackProduct(int id);
+  Replacement GradientOfActivation(Rewriting& r, int id);
+  Replacement MatmulWithActivation(Rewriting& r, int id);
+  Replacement WeightAndBiasGradient(Rewriting& r, int id);
+  // norm_fusion.cc
+  Replacement NormOfResidualSum(Rewriting& r, int id);
+  Replacement NormGradientWithResidual(Rewriting& r, int id);
+  Replacement BatchNormWithActivation(Rewriting& r, int id);
+  Replacement BatchNormGradientWithActivation(Rewriting& r, int id);
+
+  const Graph& source_;
+  const CanPrepare& can_prepare_;
+  const Pattern pattern_;
+  std::vector<std::vector<Value>> done_;  // replacements decided at an earlier node
+  std::vector<bool> held_;                // comes later, with its only reader
+  std::vector<int> product_of_;           // Mul by an activation's derivative → the matmul that it waits for
+};
+
+}  // namespace switchyard
