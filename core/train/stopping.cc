@@ -11,7 +11,9 @@ namespace {
 constexpr double kAgreeEverySeconds = 0.5;
 constexpr double kMostUpdates = 10000;  // between two agreements
 
-std::atomic<bool> training = false, asked = false;  // a Stopping lives; a signal came since it was made
+std::atomic<int> training = 0;    // Stoppings that live
+std::atomic<bool> asked = false;  // a signal came since the first of them was made
+std::mutex making;                // of them
 
 // A launcher sends its signal to one rank after the other. The ranks that another one's copy has stopped still get
 // their own, which then asks for nothing more: one that comes within this time is dropped.
@@ -65,7 +67,7 @@ class Waiter {
       const std::lock_guard lock(delivery_);
       if (ending_) return;
       if (signal < 0) continue;
-      if (training) {
+      if (training > 0) {
         asked = true;
       } else if (std::chrono::steady_clock::now() > copy_until.exchange(std::chrono::steady_clock::time_point{})) {
         LetThrough(signal);
@@ -100,12 +102,15 @@ StopSignals::~StopSignals() {
 }
 
 Stopping::Stopping(Communicator* communicator) : communicator_(communicator), agreed_(Clock::now()) {
-  asked = false;
-  copy_until = Clock::time_point{};
-  training = true;
+  const std::lock_guard lock(making);
+  if (training == 0) {
+    asked = false;
+    copy_until = Clock::time_point{};
+  }
+  ++training;
 }
 
-Stopping::~Stopping() { training = false; }
+Stopping::~Stopping() { --training; }
 
 StatusOr<bool> Stopping::After(int64_t step) {
   if (communicator_ == nullptr) return asked.load();

@@ -34,7 +34,8 @@ class StopSignals {
 };
 
 // Asks whether the run is to end. Agreeing makes the ranks wait for each other, so they do it about twice a second, not
-// after every update. One object at a time, while a StopSignals lives.
+// after every update. While a StopSignals lives. Of one run at a time: several ranks of it may be threads of this
+// process, an object each, and a signal to the process asks all of them.
 class Stopping {
  public:
   explicit Stopping(Communicator* communicator);  // null with one rank

@@ -1,6 +1,7 @@
 #include "core/train/world.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
@@ -9,6 +10,12 @@
 
 namespace switchyard {
 namespace {
+
+// The registry is for one thread at a time, and ranks may be threads of one process.
+std::mutex& AccessToPlugins() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
 
 // Why this plugin cannot join the run; OK where nothing is known against it.
 Status CanJoin(const Plugin& plugin, const World& world) {
@@ -37,6 +44,7 @@ StatusOr<std::string> BestCollective(const World& world) {
   const auto refuse = [&](const Candidate& candidate, const Status& verdict) {
     refused += fmt::format("\n  {}: {}", candidate.name, Message(verdict));
   };
+  const std::lock_guard lock(AccessToPlugins());
   Registry& registry = Registry::Get();
   for (const Candidate& candidate : registry.candidates()) {
     if (candidate.kind == PluginKind::kCollective && !candidate.verdict.ok()) refuse(candidate, candidate.verdict);
@@ -53,7 +61,6 @@ StatusOr<std::string> BestCollective(const World& world) {
 }
 
 StatusOr<std::shared_ptr<Plugin>> ChooseCollective(World& world, const WorldRequest& request) {
-  Registry& registry = Registry::Get();
   std::string name = request.collective;
   if (name == "auto") {
     constexpr char kKey[] = "collective";
@@ -67,7 +74,8 @@ StatusOr<std::shared_ptr<Plugin>> ChooseCollective(World& world, const WorldRequ
     world.collective_why = fmt::format("{}: highest priority that can join {} ranks on {} node{}", name, world.size(),
                                        nodes, nodes > 1 ? "s" : "");
   }
-  SY_ASSIGN_OR_RETURN(const auto plugin, registry.Find(PluginKind::kCollective, name));
+  const std::lock_guard lock(AccessToPlugins());
+  SY_ASSIGN_OR_RETURN(const auto plugin, Registry::Get().Find(PluginKind::kCollective, name));
   if (const Status verdict = CanJoin(*plugin, world); !verdict.ok()) {
     const std::string who = request.collective == "auto" ? "which rank 0 chose" : "as asked for";
     return Annotate(verdict, fmt::format("collective {}, {}; choose another --collective", name, who));
@@ -92,61 +100,87 @@ World::~World() = default;
 StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   auto world = std::make_unique<World>();
   SY_ASSIGN_OR_RETURN(world->processes, ProcessMap::FromEnvironment());
-  SetLogRank(world->processes.rank, world->processes.world);
-  SY_ASSIGN_OR_RETURN(world->mesh, MeshOf(world->size(), request.tensor));
+  SetLogRank(world->rank(), world->size());
+  SY_RETURN_IF_ERROR(MeshOf(world->size(), request.tensor).status());
   if (world->size() > 1) {
     WatchOptions watch;
     watch.freeze_limit_ms = request.freeze_limit_ms;
     SY_ASSIGN_OR_RETURN(world->rendezvous, Rendezvous::Connect(world->processes, request.init_timeout_ms, watch));
-    world->mesh.nodes = world->processes.hosts;
-    if (request.on_peer_failure) world->rendezvous->OnFailure(request.on_peer_failure);
   }
+  SY_RETURN_IF_ERROR(world->Open(request));
+  return world;
+}
 
-  DeviceRequest device;
-  device.device = request.device;
-  device.device_list = request.device_list;
-  device.ranks_per_device = request.ranks_per_device;
-  device.cpu_devices = request.cpu_devices;
-  device.local_rank = world->processes.local_rank;
-  device.local_world = world->processes.local_world;
-  const std::vector<PluginDevices> survey = SurveyDevices(Registry::Get(), device);
-  SY_ASSIGN_OR_RETURN(world->choice, ChooseDevice(device, survey));
+StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request, const ProcessMap& processes,
+                                             std::shared_ptr<Rendezvous> rendezvous) {
+  auto world = std::make_unique<World>();
+  world->processes = processes;
+  world->rendezvous = std::move(rendezvous);
+  SY_RETURN_IF_ERROR(world->Open(request));
+  return world;
+}
 
-  SY_ASSIGN_OR_RETURN(std::shared_ptr<Plugin> plugin, Registry::Get().Find(PluginKind::kBackend, world->choice.plugin));
-  SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
-  SY_ASSIGN_OR_RETURN(const DeviceInfo info, plugin->Describe(world->choice.index));
-  const std::vector<int> cores =
-      CoresOfLocalRank(AllowedCores(), world->processes.local_rank, world->processes.local_world);
-  world->host_threads = static_cast<int>(cores.size());
+Status World::Open(const WorldRequest& request) {
+  SY_ASSIGN_OR_RETURN(mesh, MeshOf(size(), request.tensor));
+  if (rendezvous) {
+    mesh.nodes = processes.hosts;
+    if (request.on_peer_failure) rendezvous->OnFailure(request.on_peer_failure);
+  }
+  SY_RETURN_IF_ERROR(OpenDevice(request));
+  collective = "none";
+  if (size() > 1) return OpenCommunicator(request);
+  if (request.collective == "auto") return OkStatus();
+  const std::lock_guard lock(AccessToPlugins());  // one rank needs none, but a name must be right
+  return Registry::Get().Find(PluginKind::kCollective, request.collective).status();
+}
+
+Status World::OpenDevice(const WorldRequest& request) {
+  DeviceRequest wanted;
+  wanted.device = request.device;
+  wanted.device_list = request.device_list;
+  wanted.ranks_per_device = request.ranks_per_device;
+  wanted.cpu_devices = request.cpu_devices;
+  wanted.local_rank = processes.local_rank;
+  wanted.local_world = processes.local_world;
+  std::shared_ptr<Plugin> plugin;
+  StatusOr<std::shared_ptr<Plugin>> last_resort = NotFound("");
+  {
+    const std::lock_guard lock(AccessToPlugins());
+    const std::vector<PluginDevices> survey = SurveyDevices(Registry::Get(), wanted);
+    SY_ASSIGN_OR_RETURN(choice, ChooseDevice(wanted, survey));
+    SY_ASSIGN_OR_RETURN(plugin, Registry::Get().Find(PluginKind::kBackend, choice.plugin));
+    SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
+    if (plugin->name() != "reference") last_resort = Registry::Get().Find(PluginKind::kBackend, "reference");
+  }
+  SY_ASSIGN_OR_RETURN(const DeviceInfo info, plugin->Describe(choice.index));
+  const std::vector<int> cores = CoresOfLocalRank(AllowedCores(), processes.local_rank, processes.local_world);
+  host_threads = static_cast<int>(cores.size());
   OpenOptions options;
   options.deterministic = request.deterministic;
   if ((info.flags & SY_DEVICE_CPU_CORES) != 0) {
     options.cores = cores;
     options.threads = request.threads > 0 ? request.threads : static_cast<int>(options.cores.size());
     if (options.threads != static_cast<int>(options.cores.size())) options.cores.clear();
-    world->threads = world->host_threads = options.threads;
+    threads = host_threads = options.threads;
   }
-  SY_ASSIGN_OR_RETURN(world->device, Device::Open(*plugin, world->choice.index, options));
-  if (plugin->name() != "reference") {
-    const auto reference = Registry::Get().Find(PluginKind::kBackend, "reference");
-    if (reference.ok()) {
-      OpenOptions one_thread;
-      one_thread.threads = 1;
-      SY_ASSIGN_OR_RETURN(world->reference, Device::Open(**reference, 0, one_thread));
-    }
-  }
+  SY_ASSIGN_OR_RETURN(device, Device::Open(*plugin, choice.index, options));
+  if (!last_resort.ok()) return OkStatus();
+  OpenOptions one_thread;
+  one_thread.threads = 1;
+  SY_ASSIGN_OR_RETURN(reference, Device::Open(**last_resort, 0, one_thread));
+  return OkStatus();
+}
 
-  world->collective = "none";
-  if (world->size() > 1) {
-    SY_ASSIGN_OR_RETURN(auto collective, ChooseCollective(*world, request));
-    SY_ASSIGN_OR_RETURN(collective, Interpose(collective, request.interpose));
-    world->collective = collective->name();
-    SY_ASSIGN_OR_RETURN(world->communicator, Communicator::Join(collective, world->processes, *world->rendezvous,
-                                                                world->device.get(), "world", request.init_timeout_ms));
-  } else if (request.collective != "auto") {  // one rank needs none, but a name must be right
-    SY_RETURN_IF_ERROR(Registry::Get().Find(PluginKind::kCollective, request.collective).status());
+Status World::OpenCommunicator(const WorldRequest& request) {
+  SY_ASSIGN_OR_RETURN(std::shared_ptr<Plugin> plugin, ChooseCollective(*this, request));
+  {
+    const std::lock_guard lock(AccessToPlugins());
+    SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
   }
-  return world;
+  collective = plugin->name();
+  SY_ASSIGN_OR_RETURN(
+      communicator, Communicator::Join(plugin, processes, *rendezvous, device.get(), "world", request.init_timeout_ms));
+  return OkStatus();
 }
 
 StatusOr<GroupCommunicators> World::CommunicatorsOf(const std::vector<Group>& wanted) {

@@ -40,7 +40,7 @@ struct World {
   DeviceChoice choice;
   int threads = 0;                             // that the device may use; 0 where it does not compute on host cores
   int host_threads = 1;                        // that preparing may use on the host
-  std::unique_ptr<Rendezvous> rendezvous;      // null with one rank
+  std::shared_ptr<Rendezvous> rendezvous;      // null with one rank
   std::unique_ptr<Device> device, reference;   // reference: null where the plugin is missing or is the device itself
   std::unique_ptr<Communicator> communicator;  // one rank: every collective is the identity
   std::vector<std::unique_ptr<Communicator>> groups;  // of CommunicatorsOf
@@ -78,6 +78,14 @@ struct World {
   // device work that holds some, barriers and the store of the rendezvous. The world is of no more use then, but the
   // process is: nothing here ends it, and destroying the world waits for nobody.
   static StatusOr<std::unique_ptr<World>> Join(const WorldRequest& request);
+  // The same for a rank whose place is known and who has met the others: a thread of a process with several ranks.
+  static StatusOr<std::unique_ptr<World>> Join(const WorldRequest& request, const ProcessMap& processes,
+                                               std::shared_ptr<Rendezvous> rendezvous);
+
+ private:
+  Status Open(const WorldRequest& request);
+  Status OpenDevice(const WorldRequest& request);
+  Status OpenCommunicator(const WorldRequest& request);
 };
 
 }  // namespace switchyard

@@ -198,19 +198,20 @@ TEST_F(Commands, ARunsPageAndItsEventFileShowSamplesWithTheirPredictions) {
 TEST_F(Commands, BenchComparesConfigurationsAndNamesTheOneThatFails) {
   const std::string bench = "bench --model=mlp --width=16 --batch_size=4 --steps=3 --device=cpu --nproc_per_node=2 ";
   const CommandResult compared =
-      Run(bench + "--compare=single,ddp,ddp:optimizer=nothing,ddp:O1:precision=bf16 --json 2>/dev/null");
+      Run(bench + "--compare=single,ddp,ddp:optimizer=nothing,ddp:O1:precision=bf16,dp,dp:tp=2 --json 2>/dev/null");
   EXPECT_EQ(compared.code, 1) << "one failed";
   const nlohmann::json rows = nlohmann::json::parse(compared.output, nullptr, false);
-  ASSERT_EQ(rows.size(), 4u) << compared.output;
+  ASSERT_EQ(rows.size(), 6u) << compared.output;
   EXPECT_EQ(rows[0].at("ratio"), 1);
   EXPECT_EQ(rows[0].at("ranks"), 1);
   EXPECT_THAT(rows[2].at("failure").get<std::string>(), testing::HasSubstr("optimizer"));
-  for (const int row : {1, 3}) {
+  EXPECT_THAT(rows[5].at("failure").get<std::string>(), testing::HasSubstr("--mode=dp keeps a whole model"));
+  for (const int row : {1, 3, 4}) {
     EXPECT_EQ(rows[row].at("ranks"), 2);
     EXPECT_EQ(rows[row].at("updates"), 9) << "three rounds of three";
     EXPECT_GT(rows[row].at("images_per_s"), 0);
   }
-  ExpectRefused(Run(bench + "--compare=dp"), {"--compare=dp: expected ddp"});
+  ExpectRefused(Run(bench + "--compare=fsdp"), {"--compare=fsdp: expected dp"});
 }
 
 }  // namespace

@@ -162,6 +162,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
     // Settings that came after the file: their defaults.
     const nlohmann::json newer = {{"recompute", "none"},
                                   {"num_losses", 1},
+                                  {"mode", "ddp"},
                                   {"tp", 1},
                                   {"sp", false},
                                   {"hierarchical_allreduce", false},

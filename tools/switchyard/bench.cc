@@ -51,11 +51,12 @@ Status BenchCommand(const CommandLine& line) {
   Settings settings = line.settings;
   settings.Fill("dataset", "synthetic", Origin::kDefault);
   settings.Fill("steps", 20, Origin::kDefault);
-  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
-  if (ShowSettings(setup.settings, processes.rank)) return OkStatus();
-  if (processes.rank == 0) WarnOfSettingsOfOtherTasks(setup);
-  return InWorld(setup.config, [&](World& world) -> Status {
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(settings));
+  SY_ASSIGN_OR_RETURN(const RunSetup of_all, SetUpRun(settings, processes));
+  if (ShowSettings(of_all.settings, processes.rank)) return OkStatus();
+  if (processes.rank == 0) WarnOfSettingsOfOtherTasks(of_all);
+  return InWorld(of_all.config, processes, [&](World& world) -> Status {
+    RunSetup setup = of_all;
     const auto start = std::chrono::steady_clock::now();
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_RETURN_IF_ERROR(ChooseRecompute(setup, world));

@@ -18,7 +18,8 @@ constexpr int kRounds = 3;
 
 struct Configuration {
   std::string name;
-  int ranks = 1;
+  int ranks = 1;                   // that take part
+  bool launched = false;           // as processes, else all are in one
   std::vector<std::string> flags;  // beside those of all
   std::vector<double> ms;          // of the measured updates of all rounds
   nlohmann::json last;             // what `bench --json` said in the last round
@@ -29,13 +30,17 @@ struct Configuration {
 StatusOr<Configuration> Parse(const std::string& text, int ranks) {
   Configuration c{.name = text};
   const std::vector<std::string> words = absl::StrSplit(text, ':');
-  if (words[0] != "ddp" && words[0] != "single") {
+  const bool dp = words[0] == "dp", ddp = words[0] == "ddp";
+  if (!dp && !ddp && words[0] != "single") {
     return InvalidArgument(
-        "--compare={}: expected ddp (a rank for each device) or single (one rank alone), then levels and settings, as "
-        "ddp:O1 or ddp:allreduce_dtype=fp16",
+        "--compare={}: expected dp (one process that drives all devices), ddp (a process for each device) or single "
+        "(one rank alone), then levels and settings, as ddp:O1 or ddp:allreduce_dtype=fp16",
         text);
   }
-  c.ranks = words[0] == "ddp" ? ranks : 1;
+  c.ranks = dp || ddp ? ranks : 1;
+  c.launched = c.ranks > 1 && ddp;
+  c.flags.push_back(dp ? "--mode=dp" : "--mode=ddp");
+  if (dp) c.flags.push_back(fmt::format("--devices={}", ranks));
   for (auto word = words.begin() + 1; word != words.end(); ++word) {
     const bool level = word->size() == 2 && (*word)[0] == 'O';
     if (!level && word->find('=') == std::string::npos)
@@ -72,7 +77,7 @@ std::string Complaint(const std::string& output) {
 Status Measure(Configuration& c, const std::vector<std::string>& given) {
   const std::string program = ProgramFolder() + "/switchyard";
   std::vector<std::string> command = {program};
-  if (c.ranks > 1) command.insert(command.end(), {"launch", fmt::format("--nproc_per_node={}", c.ranks)});
+  if (c.launched) command.insert(command.end(), {"launch", fmt::format("--nproc_per_node={}", c.ranks)});
   command.insert(command.end(),
                  {"bench", "--json", fmt::format("--warmup_steps={}", absl::GetFlag(FLAGS_warmup_steps))});
   // What the configuration says stands in for what was given for all.

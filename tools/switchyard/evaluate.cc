@@ -55,7 +55,7 @@ Status EvalCommand(const CommandLine& line) {
         "eval needs --checkpoint=RUN, the folder that `train` prints at its end, or weights: a .safetensors file or a "
         "folder with one");
   }
-  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(line.settings));
   SY_ASSIGN_OR_RETURN(TrainedModel model, OpenTrainedModel(path, line.settings, processes.world));
   if (model.weights.checkpoint() == nullptr && !line.settings.Has("dataset"))
     return InvalidArgument("{}: these weights come without a run: say with --dataset what to evaluate them on", path);
@@ -67,7 +67,7 @@ Status EvalCommand(const CommandLine& line) {
   }
   if (processes.rank == 0) WarnOfSettingsOfOtherTasks(model.setup);
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
-  return InWorld(model.setup.config, [&](World& world) -> Status {
+  return InWorld(model.setup.config, processes, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));
     SY_ASSIGN_OR_RETURN(const EvaluationResult result, trainer->Evaluate(*data));
     if (world.rank() == 0) PrintEvaluation(trainer->task(), result, data->class_names(), absl::GetFlag(FLAGS_json));

@@ -33,6 +33,6 @@ ABSL_FLAG(std::string, token_file, "",
           "$SWITCHYARD_TOKEN_FILE, or ~/.switchyard_token");
 ABSL_FLAG(
     std::string, compare, "",
-    "configurations to time in turn, in processes of their own: ddp (with --nproc_per_node=N) or single, then levels "
-    "of mixed precision and settings, as ddp,ddp:O1,ddp:allreduce_dtype=fp16");
+    "configurations to time in turn, in processes of their own: dp or ddp (with --nproc_per_node=N devices) or single, "
+    "then levels of mixed precision and settings, as dp,ddp,ddp:O1,ddp:allreduce_dtype=fp16");
 ABSL_FLAG(int, warmup_steps, 3, "updates before those that are measured");

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/base/logging.h"
+#include "core/train/replicas.h"
 
 namespace switchyard {
 namespace {
@@ -20,10 +21,18 @@ constexpr int kPeerFailed = 3;  // exit status
   _exit(kPeerFailed);
 }
 
+// A replica has failed, and another is still in a kernel or in a library that nobody can end.
+void LeaveReplicas(const Status& failure) {
+  LogError("{}; leaving without the replicas that go on", Message(failure));
+  std::fflush(nullptr);
+  _exit(1);
+}
+
 }  // namespace
 
-Status InWorld(const TrainConfig& config, absl::FunctionRef<Status(World&)> body) {
+Status InWorld(const TrainConfig& config, const ProcessMap& ranks, absl::FunctionRef<Status(World&)> body) {
   WorldRequest request = WorldRequestOf(config);
+  if (ranks.threads) return OnReplicas(request, ranks.world, body, LeaveReplicas);
   request.on_peer_failure = LeaveAfterPeer;
   SY_ASSIGN_OR_RETURN(std::unique_ptr<World> world, World::Join(request));
   const Status status = body(*world);

@@ -7,8 +7,9 @@
 
 namespace switchyard {
 
-// Joins the world that the settings ask for and runs `body` in it. A rank that cannot go on tells the others why, and
-// leaves without waiting for them: then this does not return.
-Status InWorld(const TrainConfig& config, absl::FunctionRef<Status(World&)> body);
+// Joins the world that the settings ask for and runs `body` in it: of `ranks` as RanksOf found them, in each of them
+// that is a thread of this process, at the same time (core/train/replicas.h). A rank that cannot go on tells the others
+// why. A process of several leaves without waiting for the others: then this does not return.
+Status InWorld(const TrainConfig& config, const ProcessMap& ranks, absl::FunctionRef<Status(World&)> body);
 
 }  // namespace switchyard

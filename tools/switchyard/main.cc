@@ -119,7 +119,8 @@ const std::vector<Command>& Commands() {
        "table "
        "shows time, GFLOP/s and GB/s\nof each op family beside what this device reaches in a large product and in "
        "memory.\n"
-       "With --compare=ddp,ddp:O1,… each configuration in processes of its own, in turn, and a table of images/s and "
+       "With --compare=dp,ddp,ddp:O1,… each configuration in processes of its own, in turn, and a table of images/s "
+       "and "
        "memory.\n",
        {{"warmup_steps", "json", "compare", "nproc_per_node"}, true},
        BenchCommand},

@@ -40,7 +40,7 @@ StatusOr<std::vector<Example>> ExamplesOfRun(const std::string& run_folder, cons
   options.download = false;
   SY_ASSIGN_OR_RETURN(const auto data, OpenDataset(options, Split::kValidation));
   std::vector<Example> examples;
-  SY_RETURN_IF_ERROR(InWorld(model.setup.config, [&](World& world) -> Status {
+  SY_RETURN_IF_ERROR(InWorld(model.setup.config, ProcessMap{}, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world));
     SY_ASSIGN_OR_RETURN(examples, trainer->Examples(*data, data->class_names(), kExamples));
     return OkStatus();

@@ -163,9 +163,10 @@ Status PredictCommand(const CommandLine& line) {
         "switchyard predict leaf.jpg --checkpoint=output/...");
   if (absl::GetFlag(FLAGS_top) < 1)
     return InvalidArgument("--top: expected at least 1, found {}", absl::GetFlag(FLAGS_top));
-  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(line.settings));
   if (processes.world > 1)
-    return InvalidArgument("predict runs in one process, found {} ranks; start it without a launcher", processes.world);
+    return InvalidArgument("predict runs on one device in one process, found {} ranks; {}", processes.world,
+                           processes.threads ? "leave --mode=dp out" : "start it without a launcher");
   for (const std::string& argument : line.positional) {  // what is not there is said before anything slow is done
     struct stat about = {};
     if (::stat(argument.c_str(), &about) < 0) return FileError("read", argument, errno);
@@ -180,7 +181,7 @@ Status PredictCommand(const CommandLine& line) {
   }
   SY_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(line.positional, content));
   const FileList list(files, model.setup.model.channels, content);
-  return InWorld(model.setup.config, [&](World& world) -> Status {
+  return InWorld(model.setup.config, processes, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, list, world, absl::GetFlag(FLAGS_ema)));
     nlohmann::ordered_json results = nlohmann::ordered_json::array();
     if (content == Content::kMaskedVolumes) {

@@ -64,8 +64,7 @@ StatusOr<TaskFactory> TaskFor(Content content) {
   return Unimplemented("there is no task for {} yet", ContentName(content));
 }
 
-// World::Join chooses in earnest; this is for an early answer.
-StatusOr<DeviceChoice> DeviceOf(const TrainConfig& c, const ProcessMap& processes) {
+DeviceRequest DeviceRequestOf(const TrainConfig& c, const ProcessMap& processes) {
   DeviceRequest request;
   request.device = c.device;
   request.device_list = c.device_list.value_or("");
@@ -73,10 +72,39 @@ StatusOr<DeviceChoice> DeviceOf(const TrainConfig& c, const ProcessMap& processe
   request.cpu_devices = c.cpu_devices.value_or(0);
   request.local_rank = processes.local_rank;
   request.local_world = processes.local_world;
+  return request;
+}
+
+// World::Join chooses in earnest; this is for an early answer.
+StatusOr<DeviceChoice> DeviceOf(const TrainConfig& c, const ProcessMap& processes) {
+  const DeviceRequest request = DeviceRequestOf(c, processes);
   return ChooseDevice(request, SurveyDevices(Registry::Get(), request));
 }
 
 }  // namespace
+
+StatusOr<ProcessMap> RanksOf(const Settings& settings) {
+  SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
+  const TrainConfig c = ConfigOf(settings);
+  if (c.mode != "dp") return processes;
+  if (processes.world > 1) {
+    return InvalidArgument(
+        "--mode=dp is one process that drives all devices, found {} ranks (started by {}); start it without a "
+        "launcher, or leave --mode=dp out: a process for each device",
+        processes.world, processes.launcher);
+  }
+  if (c.tp > 1 || c.zero > 0) {
+    return InvalidArgument(
+        "--mode=dp keeps a whole model with its optimizer on each device, and {} divides them; leave --mode=dp out and "
+        "start a process for each device: switchyard launch --nproc_per_node=N",
+        c.tp > 1 ? fmt::format("--tp={}", c.tp) : fmt::format("--zero={}", c.zero));
+  }
+  SY_ASSIGN_OR_RETURN(processes.world,
+                      CountReplicas(Registry::Get(), DeviceRequestOf(c, processes), c.devices.value_or(0)));
+  processes.local_world = processes.world;
+  processes.threads = true;
+  return processes;
+}
 
 DatasetOptions DatasetOptionsOf(const TrainConfig& c, const ResolvedModel& model) {
   DatasetOptions options;

@@ -12,13 +12,18 @@
 
 namespace switchyard {
 
+// The ranks that run a command, this process's first or only one as the place of this: those of the launcher, or with
+// --mode=dp one for each device that this process drives. InvalidArgument where both are asked for.
+StatusOr<ProcessMap> RanksOf(const Settings& settings);
+
+// Copies share the datasets; ranks that are threads have one each.
 struct RunSetup {
   Settings settings = Settings(RunTable());  // with who said each
   TrainConfig config;                        // the same, resolved
   bool automatic_batch = false;              // config.batch_size is for ChooseBatch to say
   ResolvedModel resolved;
   TrainableModel model;
-  std::unique_ptr<Dataset> train, validation;
+  std::shared_ptr<const Dataset> train, validation;
 };
 
 // How many classes data may have for the model: as many as it tells apart. With one logit for each voxel of a volume,

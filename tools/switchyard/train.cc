@@ -91,7 +91,8 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
     fmt::print("  recompute   {}{}\n", c.recompute, why.starts_with("auto") ? fmt::format(" ({})", why) : "");
   }
   if (const std::string hint = EnlargementHint(setup); !hint.empty()) fmt::print("  hint        {}\n", hint);
-  fmt::print("  device      {}\n", world.choice.why);
+  fmt::print("  device      {}{}\n", world.choice.why,
+             world.processes.threads ? "; one process drives all devices (--mode=dp)" : "");
   for (const auto& [name, alias] : setup.settings.Translated())
     fmt::print("  alias       {} is --{}={}\n", alias, name, ValueText(setup.settings.Value(name)));
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
@@ -114,15 +115,16 @@ Status TrainCommand(const CommandLine& line) {
   // Before the first thread, which may be a plugin's. It lives as long as the process, to whose end a signal may come.
   [[maybe_unused]] static const auto& stop_signals = *new StopSignals;
   Settings settings = line.settings;
-  SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(settings));
   if (settings.Has("resume")) {
     SY_ASSIGN_OR_RETURN(settings, SettingsOfResumedRun(settings, processes));
   } else if (*settings.Get<bool>("reset_head") && !settings.Has("pretrained")) {
     return InvalidArgument("--reset_head is about weights to start from: give them with --pretrained");
   }
-  SY_ASSIGN_OR_RETURN(RunSetup setup, SetUpRun(settings, processes));
-  if (ShowSettings(setup.settings, processes.rank)) return OkStatus();
-  return InWorld(setup.config, [&](World& world) -> Status {
+  SY_ASSIGN_OR_RETURN(const RunSetup of_all, SetUpRun(settings, processes));
+  if (ShowSettings(of_all.settings, processes.rank)) return OkStatus();
+  return InWorld(of_all.config, processes, [&](World& world) -> Status {
+    RunSetup setup = of_all;
     SY_RETURN_IF_ERROR(ChooseBatch(setup, world));
     SY_RETURN_IF_ERROR(ChooseRecompute(setup, world));
     SY_ASSIGN_OR_RETURN(const auto trainer,

@@ -59,20 +59,21 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
   return TrainedModel{std::move(weights), std::move(setup), std::move(classes), transform.has_value()};
 }
 
-StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const Dataset& data, World& world,
+StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(const TrainedModel& trained, const Dataset& data, World& world,
                                                      bool averaged) {
-  TrainConfig& c = model.setup.config;
-  EvaluationTransform& transform = *model.setup.model.evaluation;
-  if (!model.has_transform) transform.resize = ResizeForCrop(transform.image_size, data.crop_ratio());
+  TrainConfig c = trained.setup.config;
+  TrainableModel model = trained.setup.model;
+  EvaluationTransform& transform = *model.evaluation;
+  if (!trained.has_transform) transform.resize = ResizeForCrop(transform.image_size, data.crop_ratio());
   const int64_t share = std::clamp<int64_t>((data.size() + world.data_size() - 1) / world.data_size(), 1, 1 << 16);
-  if (model.setup.automatic_batch) {
+  if (trained.setup.automatic_batch) {
     const auto limit = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(share)));
-    SY_ASSIGN_OR_RETURN(c.batch_size, LargestBatch(c, model.setup.model, world, limit, std::nullopt));
+    SY_ASSIGN_OR_RETURN(c.batch_size, LargestBatch(c, model, world, limit, std::nullopt));
   }
   c.batch_size = static_cast<int>(std::min<int64_t>(c.batch_size, share));
   c.global_batch_size = c.batch_size * world.data_size();
-  SY_ASSIGN_OR_RETURN(auto trainer, Trainer::CreateForEvaluation(c, model.setup.model, world));
-  SY_RETURN_IF_ERROR(trainer->LoadWeights(model.weights.path(), false, averaged));
+  SY_ASSIGN_OR_RETURN(auto trainer, Trainer::CreateForEvaluation(c, model, world));
+  SY_RETURN_IF_ERROR(trainer->LoadWeights(trained.weights.path(), false, averaged));
   return trainer;
 }
 

@@ -24,7 +24,7 @@ StatusOr<TrainedModel> OpenTrainedModel(const std::string& path, const Settings&
 // Weights loaded, ready to Evaluate and Predict on `data`, whose kind decides the transform where the weights do not.
 // The batch is at most the rank's share of the data. Collective.
 // averaged: the weights that the run averaged (--ema).
-StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(TrainedModel& model, const Dataset& data, World& world,
+StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(const TrainedModel& model, const Dataset& data, World& world,
                                                      bool averaged = false);
 
 }  // namespace switchyard

@@ -165,4 +165,18 @@ StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vec
   return choice;
 }
 
+StatusOr<int> CountReplicas(Registry& registry, DeviceRequest request, int devices) {
+  SY_ASSIGN_OR_RETURN(const std::vector<int> ids, ParseDeviceList(request.device_list));
+  const int on_each = std::max(1, request.ranks_per_device);
+  request.local_rank = 0;
+  request.local_world = devices > 0 ? devices : std::max(1, static_cast<int>(ids.size())) * on_each;
+  SY_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(request, SurveyDevices(registry, request)));
+  if (devices > 0 || !ids.empty()) return request.local_world;
+  const int count = static_cast<int>(choice.ids.size()) * on_each;
+  if (count > 1) return count;
+  return FailedPrecondition(
+      "--mode=dp drives all devices of {}, and it has one; say how many there are to be with --devices={}",
+      choice.plugin, choice.plugin == "cpu" ? "2 (parts of the cores)" : "2 (which share it), or leave --mode=dp out");
+}
+
 }  // namespace switchyard

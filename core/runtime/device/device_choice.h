@@ -50,4 +50,9 @@ std::vector<PluginDevices> SurveyDevices(Registry& registry, const DeviceRequest
 // devices.
 StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vector<PluginDevices>& survey);
 
+// How many replicas one process drives in mode dp: `devices` where above 0, else one for each device of the list, or of
+// the plugin that is chosen, times ranks_per_device. Errors are those of ChooseDevice for so many ranks; and where
+// nobody gave a number, that there is one device alone.
+StatusOr<int> CountReplicas(Registry& registry, DeviceRequest request, int devices);
+
 }  // namespace switchyard

@@ -14,10 +14,11 @@ namespace switchyard {
 
 struct ProcessMap {
   int rank = 0, world = 1, local_rank = 0, local_world = 1, node = 0, nodes = 1;
-  std::string launcher;        // "mpirun", "slurm", "env", "alone"
+  std::string launcher;        // "mpirun", "slurm", "env", "alone", "threads"
   std::string master_address;  // where rank 0 listens; "" where PMIx tells it
   int master_port = 0;
   bool one_node = false;  // the launcher says that all ranks are on this node
+  bool threads = false;   // the ranks are threads of this process
   std::string run_id;     // equal on all ranks of a run and different in another, where the launcher has such a word
   // Of every rank, filled by Rendezvous::Connect, which also replaces the launcher's word on nodes and local ranks by
   // what it finds: ranks are on one node where they share a kernel and its network.

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -173,6 +175,30 @@ StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms) {
   meeting.key = HmacSha256(terms.token, "switchyard store");
   Fill(processes, members);
   return meeting;
+}
+
+StatusOr<std::vector<RankMeeting>> MeetThreads(std::vector<ProcessMap>& processes) {
+  const int world = static_cast<int>(processes.size());
+  const std::vector<Member> members(processes.size(), {HostName(), getpid(), NodeIdentity()});
+  std::vector<RankMeeting> meetings(processes.size());
+  const std::string key = RandomToken();
+  for (int rank = 0; rank < world; ++rank) {
+    ProcessMap& map = processes[rank];
+    map.launcher = "threads";
+    map.rank = rank;
+    map.world = world;
+    map.threads = map.one_node = true;
+    Fill(map, members);
+    meetings[rank].key = key;
+    meetings[rank].links.resize(processes.size());
+    if (rank == 0) continue;
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0)
+      return Internal("socketpair for rank {}: {}", rank, std::strerror(errno));
+    meetings[0].links[rank] = std::make_unique<MessageLink>(ends[0]);
+    meetings[rank].links[0] = std::make_unique<MessageLink>(ends[1]);
+  }
+  return meetings;
 }
 
 }  // namespace switchyard

@@ -23,4 +23,8 @@ struct RankMeeting {
 // timeout_ms, or that died on the way.
 StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms);
 
+// The same of ranks that are threads of this process, for all of them at once: no address, no port, no token. Fills all
+// of `processes`, which has an entry for each rank.
+StatusOr<std::vector<RankMeeting>> MeetThreads(std::vector<ProcessMap>& processes);
+
 }  // namespace switchyard

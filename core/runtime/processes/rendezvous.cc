@@ -255,6 +255,21 @@ Rendezvous::Rendezvous() : impl_(std::make_unique<Impl>()) {}
 StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Connect(ProcessMap& processes, int timeout_ms,
                                                           const WatchOptions& watch) {
   SY_ASSIGN_OR_RETURN(RankMeeting meeting, MeetRanks(processes, timeout_ms));
+  return Begin(std::move(meeting), processes, watch);
+}
+
+StatusOr<std::vector<std::unique_ptr<Rendezvous>>> Rendezvous::ConnectThreads(std::vector<ProcessMap>& processes,
+                                                                              const WatchOptions& watch) {
+  SY_ASSIGN_OR_RETURN(std::vector<RankMeeting> meetings, MeetThreads(processes));
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  for (size_t rank = 0; rank < processes.size(); ++rank) {
+    SY_ASSIGN_OR_RETURN(ranks.emplace_back(), Begin(std::move(meetings[rank]), processes[rank], watch));
+  }
+  return ranks;
+}
+
+StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, const ProcessMap& processes,
+                                                        const WatchOptions& watch) {
   std::unique_ptr<Rendezvous> rendezvous(new Rendezvous);
   Impl& impl = *rendezvous->impl_;
   impl.rank = processes.rank;

@@ -10,12 +10,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/abi/collective.h"
 #include "core/base/status.h"
 #include "core/runtime/processes/process_map.h"
 
 namespace switchyard {
+
+struct RankMeeting;
 
 struct WatchOptions {
   int heartbeat_ms = 500;       // how often; every rank of a run takes the same
@@ -28,6 +31,10 @@ class Rendezvous {
   // timeout_ms; the error names the ranks that did not come. With one rank it opens no socket and starts no thread.
   static StatusOr<std::unique_ptr<Rendezvous>> Connect(ProcessMap& processes, int timeout_ms,
                                                        const WatchOptions& watch);
+  // Of all ranks of a run that are threads of this process, by rank; fills all of `processes`, which has an entry for
+  // each. Each is destroyed on a thread of its own, or they wait for each other's goodbye.
+  static StatusOr<std::vector<std::unique_ptr<Rendezvous>>> ConnectThreads(std::vector<ProcessMap>& processes,
+                                                                           const WatchOptions& watch);
   // A clean goodbye: peers do not take it for death. Rank 0 lingers up to a second for the goodbyes of the others.
   ~Rendezvous();
 
@@ -53,6 +60,8 @@ class Rendezvous {
 
  private:
   Rendezvous();
+  static StatusOr<std::unique_ptr<Rendezvous>> Begin(RankMeeting meeting, const ProcessMap& processes,
+                                                     const WatchOptions& watch);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
