@@ -103,6 +103,15 @@ Status BucketsLegal(const ProgramOptions& o) {
   if (!(o.grad_predivide >= 0) || !std::isfinite(o.grad_predivide))
     return InvalidArgument("gradients divided by {:g}: expected a finite number above 0, or 0 for the number of ranks",
                            o.grad_predivide);
+  // They add what they hold in common in one order only if their nodes look alike.
+  for (size_t rank = 0; o.hierarchical_allreduce && rank < o.mesh.nodes.size(); ++rank) {
+    const size_t first = rank - rank % static_cast<size_t>(o.mesh.tensor);
+    if (o.mesh.nodes[rank] == o.mesh.nodes[first]) continue;
+    return InvalidArgument(
+        "ranks {} and {} share a model and are on two nodes, which hierarchical sums cannot follow; use as many ranks a "
+        "node as --tp={} divides, or leave --hierarchical_allreduce out",
+        first, rank, o.mesh.tensor);
+  }
   if (o.hierarchical_allreduce && o.zero >= 2)
     return Unimplemented(
         "hierarchical sums with --zero={}, where each rank takes the sums of its part alone: not there yet; use "

@@ -1,0 +1,145 @@
+// Which features of a training run can be combined: every two of them either train as one rank trains with the same
+// optimizer and precision, or are refused by name at the start. The table of core/parallel/README.md is what comes out.
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "core/base/environment.h"
+#include "gmock/gmock.h"
+#include "tests/oracles/played.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kDataRanks = 4, kSamples = 16;  // of an update
+
+struct Feature {
+  const char* name;  // as users know it
+  void (*use)(TrainConfig&);
+  bool arithmetic = false;  // what one rank does differently with it, too
+};
+
+const Feature kFeatures[] = {
+    {"--tp", [](TrainConfig& c) { c.tp = 2; }},
+    {"--tp --sp",
+     [](TrainConfig& c) {
+       c.tp = 2;
+       c.sp = true;
+     }},
+    {"--zero=1", [](TrainConfig& c) { c.zero = 1; }},
+    {"--zero=2", [](TrainConfig& c) { c.zero = 2; }},
+    {"--hierarchical_allreduce",
+     [](TrainConfig& c) {
+       c.hierarchical_allreduce = true;
+       c.ranks_per_node = 3;  // nodes of unequal size
+     }},
+    {"--allreduce_dtype=bf16", [](TrainConfig& c) { c.allreduce_dtype = "bf16"; }},
+    {"--delay_allreduce", [](TrainConfig& c) { c.delay_allreduce = true; }},
+    {"--grad_predivide", [](TrainConfig& c) { c.grad_predivide = 2; }},
+    {"--accumulation", [](TrainConfig& c) { c.accumulation = 2; }},
+    {"--recompute", [](TrainConfig& c) { c.recompute = "blocks"; }},
+    {"--amp=O1 (bf16)", [](TrainConfig& c) { Use(kLevels[3], &c); }, true},
+    {"--amp=O2 (fp16)", [](TrainConfig& c) { Use(kLevels[2], &c); }, true},
+    {"--optimizer=adamw",
+     [](TrainConfig& c) {
+       c.optimizer = "adamw";
+       c.eps = 1e-2f;  // else gradients near zero decide
+     },
+     true},
+    {"--optimizer=lamb",
+     [](TrainConfig& c) {
+       c.optimizer = "lamb";
+       c.eps = 1e-2f;
+     },
+     true},
+    {"--optimizer=lars", [](TrainConfig& c) { c.optimizer = "lars"; }, true},
+    {"--ema_decay", [](TrainConfig& c) { c.ema_decay = 0.5f; }, true},
+};
+
+class Combinations : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    reference_ = OneThreadedReference();
+    ASSERT_NE(reference_, nullptr);
+  }
+  static TrainConfig Base() {
+    TrainConfig config = FamilyConfig("vit");
+    config.sync_batchnorm = false;
+    config.bucket_mb = 0.02;  // several
+    config.clip = 1;
+    return config;
+  }
+  // Two updates of as many samples on any number of ranks.
+  HostTensors Trained(TrainConfig config, int data_ranks, Status* status, HostTensors* start = nullptr) {
+    config.batch_size = kSamples / data_ranks / config.accumulation;
+    Played played(config, data_ranks * config.tp, *reference_);
+    *status = played.status();
+    if (!status->ok()) return {};
+    played.Update(0);
+    played.Update(1);
+    if (start != nullptr) *start = played.Start();
+    const HostTensors weights = played.Weights(0);
+    ExpectEqual(played.Weights(data_ranks * config.tp - 1), weights);
+    return weights;
+  }
+  // "": they train together. Else why they are refused.
+  std::string Together(const Feature& a, const Feature& b) {
+    TrainConfig on = Base(), alone = Base();
+    for (const Feature* feature : {&a, &b}) {
+      feature->use(on);
+      if (feature->arithmetic) feature->use(alone);
+    }
+    if (on.ranks_per_node) *on.ranks_per_node *= on.tp;  // whole models on each node
+    Status status, unexpected;
+    const HostTensors found = Trained(on, kDataRanks, &status);
+    if (!status.ok()) return Message(status);
+    HostTensors start;
+    alone.accumulation = on.accumulation;
+    const HostTensors expected = Trained(alone, 1, &unexpected, &start);
+    EXPECT_TRUE(unexpected.ok()) << Message(unexpected);
+    const bool half = alone.precision != "fp32" || on.allreduce_dtype != "fp32";
+    EXPECT_LE(DistanceOfMovements(found, expected, start), half ? 3e-2 : 1e-4);
+    return "";
+  }
+  std::unique_ptr<Device> reference_;
+  std::map<std::pair<std::string, std::string>, std::string> why_;
+};
+
+// The part of a page behind the line `heading`, up to the next blank line.
+std::string TableBehind(const std::string& page, const std::string& heading) {
+  const size_t at = page.find(heading);
+  if (at == std::string::npos) return "";
+  const size_t begin = page.find("\n|", at) + 1;
+  return page.substr(begin, page.find("\n\n", begin) + 1 - begin);
+}
+
+TEST_F(Combinations, OfTwoFeaturesTrainAsOneRankOrAreRefusedByName) {
+  if (SharedWorld().size() > 1) GTEST_SKIP() << "one process plays all ranks";
+  std::string table = "| | cannot be combined with |\n|---|---|\n";
+  for (const Feature& a : kFeatures) {
+    std::string refused;
+    for (const Feature& b : kFeatures) {
+      if (&a == &b) continue;
+      if (std::string(a.name).starts_with("--optimizer") && std::string(b.name).starts_with("--optimizer")) continue;
+      if (std::string(a.name).starts_with("--amp") && std::string(b.name).starts_with("--amp")) continue;
+      if (std::string(a.name).starts_with("--zero") && std::string(b.name).starts_with("--zero")) continue;
+      SCOPED_TRACE(fmt::format("{} and {}", a.name, b.name));
+      std::string& why = why_[std::minmax(std::string(a.name), std::string(b.name))];
+      if (&a < &b) {
+        why = Together(a, b);
+        if (!why.empty()) {
+          EXPECT_THAT(why, testing::HasSubstr("use ")) << "it should say what to use instead";
+        }
+      }
+      if (!why.empty()) refused += fmt::format("{}`{}`", refused.empty() ? "" : ", ", b.name);
+    }
+    table += fmt::format("| `{}` | {} |\n", a.name, refused.empty() ? "-" : refused);
+  }
+  std::ifstream file(SWITCHYARD_SOURCE "/core/parallel/README.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  EXPECT_EQ(TableBehind(page.str(), "## What can be combined"), table);
+}
+
+}  // namespace
+}  // namespace switchyard

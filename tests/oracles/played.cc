@@ -1,0 +1,143 @@
+#include "tests/oracles/played.h"
+
+#include "core/runtime/plugins/registry.h"
+
+namespace switchyard {
+
+std::unique_ptr<Device> OneThreadedReference() {
+  OpenOptions options;
+  options.threads = 1;
+  const auto plugin = Registry::Get().Find(PluginKind::kBackend, "reference");
+  EXPECT_TRUE(plugin.ok()) << Message(plugin.status());
+  if (!plugin.ok()) return nullptr;
+  auto device = Device::Open(**plugin, 0, options);
+  EXPECT_TRUE(device.ok()) << Message(device.status());
+  return device.ok() ? std::move(*device) : nullptr;
+}
+
+Played::Played(const TrainConfig& config, int ranks, Device& reference) : ranks_(ranks), reference_(reference) {
+  status_ = Begin(config);
+}
+
+Status Played::Begin(const TrainConfig& config) {
+  TrainConfig alone = config;  // this process is one rank, whatever it plays
+  alone.tp = 1;
+  alone.sp = false;
+  alone.zero = 0;
+  SY_ASSIGN_OR_RETURN(run_, MakeRun(alone, SharedWorld()));
+  TrainConfig& played = run_.setup.config;
+  played.tp = config.tp;
+  played.sp = config.sp;
+  played.zero = config.zero;
+  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks_, config.tp));
+  for (int rank = 0; rank < ranks_; ++rank) {
+    SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, run_.trainer->task(), mesh, rank, 2, 0));
+  }
+  mesh_ = std::make_unique<MeshInterpreter>(programs_[0].mesh, reference_);
+  const HostTensors start = Start();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const auto& [name, node] : States(rank)) {
+      const auto found = start.find(name);
+      if (found == start.end()) continue;
+      std::vector<float> values = found->second.values;
+      if (const auto& part = node->input->part) {
+        values.resize(static_cast<size_t>(Elements(ShapeOf(*part))));
+        CutPart(*part, sizeof(float), reinterpret_cast<const std::byte*>(found->second.values.data()),
+                reinterpret_cast<std::byte*>(values.data()));
+      }
+      Set(rank, name, values);
+    }
+    Set(rank, "lr_table", std::vector<float>(2, played.lr));
+    if (played.loss_scale == "dynamic") Set(rank, "loss_scale", std::vector{*played.init_scale});
+  }
+  RefreshHalves();
+  return OkStatus();
+}
+
+void Played::Update(int64_t update, int spoilt) {
+  const std::vector<SampleTensor> inputs = run_.trainer->task().tensors();
+  const TrainConfig& config = run_.setup.config;
+  const int data_ranks = ranks_ / config.tp;
+  for (const Action& action : programs_[0].schedule) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const int data_rank = rank / config.tp;
+      auto tensors = OwnSamples(run_, update, data_rank, data_ranks);
+      for (size_t t = 0; t < tensors.size(); ++t) {
+        if (rank == spoilt && inputs[t].row.dtype == DType::kF32) {
+          auto* const values = reinterpret_cast<float*>(tensors[t].data());
+          for (size_t i = 0; i < tensors[t].size() / sizeof(float); ++i) values[i] *= 1e6f;
+        }
+        const size_t bytes = tensors[t].size() / programs_[0].schedule.size();
+        mesh_->Set(rank, inputs[t].name, tensors[t].data() + static_cast<size_t>(action.micro_batch) * bytes, bytes);
+      }
+      std::vector<int32_t> ids;
+      for (int i = 0; i < config.batch_size; ++i)
+        ids.push_back((action.micro_batch * config.batch_size + i) * data_ranks + data_rank);
+      Set(rank, "sample_ids", ids);
+      Set(rank, "step", std::vector<int32_t>{static_cast<int32_t>(update), 0});
+    }
+    RunPlan(action.plan);
+  }
+}
+
+void Played::TakeUp(const Played& other) {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const auto& [name, input] : States(rank)) {
+      const auto bytes = other.mesh_->Get(rank, name);
+      if (bytes.ok() && !name.starts_with("half/")) mesh_->Set(rank, name, bytes->data(), bytes->size());
+    }
+  }
+  RefreshHalves();
+}
+
+HostTensors Played::Weights(int rank) const {
+  HostTensors found;
+  const int tensor = run_.setup.config.tp;
+  for (const auto& [name, node] : States(rank)) {
+    if (node->input->role != Role::kParameter && !node->input->of_model) continue;
+    HostTensor& weight = found[name];
+    weight.shape = node->input->part ? node->input->part->whole : node->outputs[0].shape;
+    weight.values = Floats(rank, name);
+    if (!node->input->part) continue;
+    weight.values.assign(static_cast<size_t>(Elements(weight.shape)), 0);
+    for (int other = rank / tensor * tensor; other < (rank / tensor + 1) * tensor; ++other) {
+      const std::vector<float> held = Floats(other, name);
+      PutPart(*States(other).at(name)->input->part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
+              reinterpret_cast<std::byte*>(weight.values.data()));
+    }
+  }
+  return found;
+}
+
+std::vector<float> Played::Floats(int rank, const std::string& name) const {
+  const auto bytes = mesh_->Get(rank, name);
+  EXPECT_TRUE(bytes.ok()) << Message(bytes.status());
+  if (!bytes.ok()) return {};
+  std::vector<float> values(bytes->size() / sizeof(float));
+  std::copy_n(bytes->data(), bytes->size(), reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
+std::map<std::string, const Node*> Played::States(int rank) const {
+  std::map<std::string, const Node*> states;
+  for (const Node& node : programs_[static_cast<size_t>(rank)].Find("update")->graph.nodes()) {
+    if (node.input && (node.input->role == Role::kParameter || node.input->role == Role::kState))
+      states[node.name] = &node;
+  }
+  return states;
+}
+
+void Played::RefreshHalves() {
+  for (size_t i = 0; i < programs_[0].plans.size(); ++i) {
+    if (programs_[0].plans[i].name == "halves") RunPlan(static_cast<int>(i));
+  }
+}
+
+void Played::RunPlan(int plan) {
+  std::vector<const Graph*> graphs;
+  for (const Program& program : programs_) graphs.push_back(&program.plans[static_cast<size_t>(plan)].graph);
+  const Status ran = mesh_->Run(graphs);
+  ASSERT_TRUE(ran.ok()) << Message(ran);
+}
+
+}  // namespace switchyard

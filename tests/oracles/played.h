@@ -1,0 +1,53 @@
+// One process plays all ranks of a run, on the reference plugin: whole models' programs as the Trainer would run them,
+// on the samples that each rank would read.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/parallel/mesh_interpreter.h"
+#include "core/train/plans.h"
+#include "gtest/gtest.h"
+#include "tests/oracles/families.h"
+
+namespace switchyard {
+
+std::unique_ptr<Device> OneThreadedReference();  // null where there is none; then the test has failed
+
+class Played {
+ public:
+  // `ranks` ranks, of which as many neighbours share a model as config.tp says.
+  Played(const TrainConfig& config, int ranks, Device& reference);
+
+  // What kept the run from being made, if anything did; then nothing else may be called.
+  const Status& status() const { return status_; }
+  // Micro-steps of `update`. spoilt: a rank whose floats are multiplied by 10^6, which is beyond fp16.
+  void Update(int64_t update, int spoilt = -1);
+  // What a checkpoint holds is that of `other`; half copies follow from it.
+  void TakeUp(const Played& other);
+  HostTensors Weights(int rank) const;  // whole: with the parts of the ranks that share the model
+  HostTensors Start() const { return *run_.trainer->Parameters(); }
+  std::vector<float> Floats(int rank, const std::string& name) const;
+  float Scalar(int rank, const std::string& name) const { return Floats(rank, name).at(0); }
+
+ private:
+  std::map<std::string, const Node*> States(int rank) const;
+  template <typename T>
+  void Set(int rank, const std::string& name, const std::vector<T>& values) {
+    mesh_->Set(rank, name, values.data(), values.size() * sizeof(T));
+  }
+  Status Begin(const TrainConfig& config);
+  void RefreshHalves();
+  void RunPlan(int plan);
+
+  const int ranks_;
+  Device& reference_;
+  Run run_;
+  std::vector<Program> programs_;
+  std::unique_ptr<MeshInterpreter> mesh_;
+  Status status_;
+};
+
+}  // namespace switchyard
