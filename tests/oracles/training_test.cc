@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/base/environment.h"
+#include "core/nn/context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
@@ -135,6 +136,46 @@ TEST(DataParallelTraining, GradientsSentInAHalfTypeDifferByTheirRounding) {
       }
     }
   }
+}
+
+// A model with a weight that its loss does not use is refused by name; with --find_unused_parameters the rest trains as
+// without that weight, which only decays, on all ranks.
+TEST(DataParallelTraining, AnUnusedParameterIsNamedOrCountsAsZero) {
+  TrainConfig config = SmallConfig();
+  config.momentum = 0;
+  config.clip = 0.5f;
+  config.accumulation = 2;
+  config.train_size = 96;
+  const HostTensors expected = Trained(config, SharedWorld());
+  auto run = MakeRun(config, SharedWorld());
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  TrainableModel model = run->setup.model;
+  model.build = [build = model.build](nn::Context& context, const Value& images) {
+    nn::Parameter(context, "spare.weight", {5, 3}, {Initializer::kConstant, 1}, true);
+    return build(context, images);
+  };
+  const auto create = [&] {
+    return Trainer::Create(config, model, *run->setup.train, *run->setup.validation, SharedWorld());
+  };
+  EXPECT_THAT(Message(create().status()), AllOf(HasSubstr("spare.weight"), HasSubstr("--find_unused_parameters")));
+  config.find_unused_parameters = true;
+  auto trainer = create();
+  ASSERT_TRUE(trainer.ok()) << Message(trainer.status());
+  for (int64_t update = 0; update < 3; ++update) {
+    const HostBatch batch = OwnBatch(run->setup, update, SharedWorld().rank(), SharedWorld().size());
+    ASSERT_TRUE((*trainer)->Step(batch.tensors()).ok());
+  }
+  HostTensors found = *(*trainer)->Parameters();
+  ExpectEqualOnAllRanks(found);
+  const HostTensors spare = {*found.find("spare.weight")};
+  found.erase("spare.weight");
+  if (AddsInAFixedOrder()) {
+    ExpectEqual(found, expected);
+  } else {
+    ExpectClose(found, expected, 1e-6);
+  }
+  for (const float value : spare.at("spare.weight").values)
+    EXPECT_NEAR(value, std::pow(1 - config.lr * config.weight_decay, 3), 1e-6);
 }
 
 TEST(DataParallelTraining, RepeatsBitForBit) {
