@@ -108,7 +108,8 @@ Status BucketsLegal(const ProgramOptions& o) {
     const size_t first = rank - rank % static_cast<size_t>(o.mesh.tensor);
     if (o.mesh.nodes[rank] == o.mesh.nodes[first]) continue;
     return InvalidArgument(
-        "ranks {} and {} share a model and are on two nodes, which hierarchical sums cannot follow; use as many ranks a "
+        "ranks {} and {} share a model and are on two nodes, which hierarchical sums cannot follow; use as many ranks "
+        "a "
         "node as --tp={} divides, or leave --hierarchical_allreduce out",
         first, rank, o.mesh.tensor);
   }

@@ -9,8 +9,8 @@
 
 namespace switchyard {
 
-Sharding::Sharding(const Graph& source, const Divider& divider, bool sequence)
-    : source_(source), divider_(divider), sequence_(sequence) {
+Sharding::Sharding(const Graph& source, const Divider& divider, bool sequence, std::set<Ref> late)
+    : source_(source), divider_(divider), sequence_(sequence), late_(std::move(late)) {
   for (int id = 0; id < source_.size(); ++id) {
     const Node& node = source_.node(id);
     if (node.input && IsDivided(*node.input)) divided_[{id, 0}] = *node.input->divisible;
@@ -129,6 +129,7 @@ void Sharding::Follow(int id) {
     if (const Division division = DivisionAt(*factors, factors->outputs[o], *choice)) divided_[result] = *division;
     if (!IsPartial(*factors, factors->outputs[o], choice->axis)) continue;
     partial = true;
+    if (late_.contains(result)) addends_.insert(result);
     TakeOwnSamples(result);
   }
   const bool addend =
@@ -186,11 +187,11 @@ std::vector<Value> Sharding::Divide(Rewriting& r, int id, const Followed& follow
     wanted.shape = ShapeOf(divider_.PartOf(*wanted.shape, *division));
   std::vector<Value> results = r.result.Clone(node, inputs, wanted);
   for (size_t o = 0; o < results.size(); ++o) {
-    if (!IsPartial(factors, factors.outputs[o], choice.axis)) continue;
+    const Ref old{id, static_cast<int>(o)};
+    if (!IsPartial(factors, factors.outputs[o], choice.axis) || addends_.contains(old)) continue;
     const std::string name = node.name + "/sum";
-    results[o] = scattered_.contains({id, static_cast<int>(o)})
-                     ? divider_.ScatterSum(results[o], name, node.where)
-                     : ops::AllReduce(results[o], SY_SUM, 1, kTensorGroup, name, node.where);
+    results[o] = scattered_.contains(old) ? divider_.ScatterSum(results[o], name, node.where)
+                                          : ops::AllReduce(results[o], SY_SUM, 1, kTensorGroup, name, node.where);
   }
   return results;
 }

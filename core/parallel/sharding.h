@@ -17,15 +17,18 @@ namespace switchyard {
 
 class Sharding {
  public:
-  // Keeps `source`. sequence: of sums that have rows of each sample a rank takes those of its samples. Throws
-  // BuildError where the samples do not come out even.
-  Sharding(const Graph& source, const Divider& divider, bool sequence);
+  // Keeps `source`. sequence: of sums that have rows of each sample a rank takes those of its samples. late: values
+  // that no node reads; where ranks have addends of one, they keep them. Throws BuildError where the samples do not
+  // come out even.
+  Sharding(const Graph& source, const Divider& divider, bool sequence, std::set<Ref> late);
 
   bool divides() const { return !divided_.empty(); }
   // Nodes that leave partial sums with something added to them, which every rank would add.
   const std::set<int>& with_addends() const { return with_addends_; }
   // Ops that were made whole, with how many nodes each.
   const std::map<std::string, int>& gathered() const { return gathered_; }
+  // Does each rank have an addend of this old value, one of `late`?
+  bool IsAddend(const Ref& old) const { return addends_.contains(old); }
   // How an old value is held.
   Division DivisionOf(const Ref& old) const;
 
@@ -64,8 +67,10 @@ class Sharding {
   const bool sequence_;
   std::map<Ref, DividedAxis> divided_;  // old values; others are whole
   std::map<Ref, DividedAxis> samples_;  // old values: where they have the samples of the batch; with sequence_
-  std::set<Ref> scattered_;             // sums of which each rank takes the part of its samples
-  std::map<int, Followed> followed_;    // nodes that work on parts
+  const std::set<Ref> late_;
+  std::set<Ref> addends_;             // those of late_ of which ranks have addends
+  std::set<Ref> scattered_;           // sums of which each rank takes the part of its samples
+  std::map<int, Followed> followed_;  // nodes that work on parts
   std::set<int> with_addends_;
   std::map<std::string, int> gathered_;
   std::map<std::tuple<Ref, Division, Phase>, Value> converted_;

@@ -10,9 +10,13 @@
 // follows works on these until a divided weight needs them all. The two sums of a block become a reduce_scatter and an
 // all_gather each, and norms, residuals and dropout between them are divided. (Along the samples, not along the tokens
 // of each: there are 197 of those.)
+#include <algorithm>
 #include <set>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/pointwise.h"
 #include "core/parallel/passes.h"
 #include "core/parallel/sharding.h"
 #include "fmt/format.h"
@@ -49,15 +53,53 @@ Status TensorParallelLegal(const ProgramOptions& o) {
   return OkStatus();
 }
 
+// Of weights that all ranks have whole, where no node reads them.
+std::set<Ref> GradientsOfWholeWeights(const Graph& graph, const std::vector<GradientOf>& pairs) {
+  const auto users = graph.Users();
+  std::set<Ref> gradients;
+  for (const auto& [parameter, gradient] : pairs) {
+    if (gradient.node < 0 || graph.node(parameter.node).input->divisible) continue;
+    const auto& readers = users[static_cast<size_t>(gradient.node)];
+    const bool read = std::any_of(readers.begin(), readers.end(), [&](int reader) {
+      const auto& inputs = graph.node(reader).inputs;
+      return std::find(inputs.begin(), inputs.end(), gradient) != inputs.end();
+    });
+    if (!read) gradients.insert(gradient);
+  }
+  return gradients;
+}
+
+// Gradients of which ranks have addends (those of norms and biases over samples that the ranks divide) are many and
+// small: one sum over the group for all.
+void SumAddends(NamedGraph& plan, const std::vector<GradientOf>& before, const Sharding& sharding) {
+  std::vector<Ref*> gradients;
+  std::vector<Value> flat;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i].gradient.node < 0 || !sharding.IsAddend(before[i].gradient)) continue;
+    gradients.push_back(&plan.gradients[i].gradient);
+    const Value addend = plan.graph.value(*gradients.back());
+    flat.push_back(ops::Reshape(ops::Cast(addend, DType::kF32), {addend.type().elements()}));
+  }
+  if (gradients.empty()) return;
+  const Value sums = ops::AllReduce(flat.size() > 1 ? ops::Concat(flat, 0) : flat[0], SY_SUM, 1, kTensorGroup,
+                                    "gradients_of_whole_weights/sum");
+  int64_t start = 0;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Value sum = ops::Slice(sums, 0, start, flat[i].dim(0));
+    *gradients[i] = ops::Reshape(sum, plan.graph.type(*gradients[i]).shape).ref();
+    start += flat[i].dim(0);
+  }
+}
+
 void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
   if (o.mesh.tensor == 1) return;
   const Divider divider(o.mesh.tensor, program.rank % o.mesh.tensor, kTensorGroup);
   for (NamedGraph& plan : program.plans) {
-    if (const Sharding first(plan.graph, divider, o.sequence); !first.with_addends().empty())
+    if (const Sharding first(plan.graph, divider, o.sequence, {}); !first.with_addends().empty())
       TakeAddendsOut(plan, first.with_addends());
     const Graph source = plan.graph;
     const std::vector<GradientOf> before = plan.gradients;
-    Sharding sharding(source, divider, o.sequence);
+    Sharding sharding(source, divider, o.sequence, GradientsOfWholeWeights(source, before));
     RewritePlan(
         plan, "tensor_parallel", [&](Rewriting& r, int id) { return sharding.Replace(r, id); },
         [&](const Node& input, TensorType* type, InputInfo* info) { sharding.DivideInput(input, type, info); });
@@ -72,6 +114,7 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
                               sharding.DivisionOf(parameter), source.node(old.node).name)
                      .ref();
     }
+    SumAddends(plan, before, sharding);
     plan.graph.SetPhase(Phase::kForward);
     for (const auto& [op, nodes] : sharding.gathered()) program.gathered[op] += nodes;
   }
