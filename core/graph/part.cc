@@ -1,6 +1,7 @@
 #include "core/graph/part.h"
 
 #include <cstring>
+#include <vector>
 
 namespace switchyard {
 namespace {
@@ -33,7 +34,15 @@ Shape ShapeOf(const Part& part) {
   return shape;
 }
 
+const Shape& WholeShape(const Part& part) { return part.of ? WholeShape(*part.of) : part.whole; }
+
 void CutPart(const Part& part, size_t size, const std::byte* whole, std::byte* elements) {
+  std::vector<std::byte> held;
+  if (part.of) {
+    held.resize(static_cast<size_t>(Elements(part.whole)) * size);
+    CutPart(*part.of, size, whole, held.data());
+    whole = held.data();
+  }
   ForEachRun(part, size, [&](int64_t from, int64_t to, int64_t bytes) {
     std::memcpy(elements + to, whole + from, static_cast<size_t>(bytes));
   });

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "core/graph/types.h"
 
@@ -24,16 +25,18 @@ struct Part {
   Shape whole;
   DividedAxis axis;
   int64_t begin = 0, end = 0;
-  int group = 0;  // the ranks that share the tensor, an index as in Program::groups
+  int group = 0;                             // the ranks that share the tensor, an index as in Program::groups
+  std::shared_ptr<const Part> of = nullptr;  // where that tensor is itself a part of one: which
 };
+const Shape& WholeShape(const Part& part);  // of the tensor that is no part
 
 // Part `index` of `count`, which together are the tensor; they differ by one element of the axis at most. `count` is at
 // most the axis' extent.
 Part PartOf(const Shape& whole, const DividedAxis& axis, int index, int count);
 Shape ShapeOf(const Part& part);
 
-// The part's elements, row-major, out of the whole tensor's and back into them; an element has `size` bytes. What is
-// not of the part stays as it is.
+// The part's elements, row-major, out of those of the tensor that is no part, and back into those of shape `whole`; an
+// element has `size` bytes. What is not of the part stays as it is.
 void CutPart(const Part& part, size_t size, const std::byte* whole, std::byte* elements);
 void PutPart(const Part& part, size_t size, const std::byte* elements, std::byte* whole);
 

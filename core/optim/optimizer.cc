@@ -1,39 +1,17 @@
 #include "core/optim/optimizer.h"
 
-#include <algorithm>
 #include <array>
-#include <map>
-#include <tuple>
 
 #include "core/base/names.h"
 #include "core/graph/ops/layout.h"
-#include "core/graph/ops/optimizer.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/optim/parameter_rules.h"
+#include "core/optim/updates.h"
 #include "fmt/format.h"
 
 namespace switchyard {
 namespace {
-
-sy_optimizer_attributes ToAbi(const OptimizerOptions& options, bool decay) {
-  sy_optimizer_attributes attributes{};
-  attributes.kind = options.kind;
-  attributes.momentum = options.momentum;
-  attributes.dampening = options.dampening;
-  attributes.nesterov = options.nesterov;
-  attributes.beta1 = options.beta1;
-  attributes.beta2 = options.beta2;
-  attributes.eps = options.eps;
-  attributes.weight_decay = decay ? options.weight_decay : 0;
-  attributes.adam_w_mode = options.adam_w_mode;
-  attributes.grad_averaging = options.grad_averaging;
-  attributes.use_nvlamb = options.use_nvlamb;
-  attributes.trust_coefficient = options.trust_coefficient;
-  return attributes;
-}
-
-const Node& InputOf(const Value& value) { return value.graph().node(value.ref().node); }
 
 void CheckGradients(const std::vector<ParameterGradient>& gradients, bool shared, Graph::Location where) {
   std::string unused;
@@ -50,92 +28,6 @@ void CheckGradients(const std::vector<ParameterGradient>& gradients, bool shared
   if (gradients.empty()) ThrowBuildError("optimizer", "there is nothing to train", {}, where);
 }
 
-// What every update reads, each of one element.
-struct Scalars {
-  Value lr, update, gradient_scale, finite;
-};
-
-// What one update has in common: tensors that differ in it are updated by another node.
-struct Group {
-  bool decay = true;
-  int layer = 0;             // the rate's
-  DType half = DType::kF32;  // of the half copies; kF32: there are none
-  size_t alone = 0;          // the parameter, where each is updated for itself
-  auto operator<=>(const Group& o) const {
-    return std::tuple(!decay, layer, half, alone) <=> std::tuple(!o.decay, o.layer, o.half, o.alone);
-  }
-};
-
-// By index into `pieces`.
-std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradient>& gradients,
-                                              const std::vector<Piece>& pieces, const std::vector<int>& layers,
-                                              const OptimizerOptions& options) {
-  std::map<Group, std::vector<size_t>> groups;
-  for (size_t k = 0; k < pieces.size(); ++k) {
-    const size_t i = pieces[k].tensor;
-    const auto& [parameter, gradient, half] = gradients[i];
-    const Node& input = InputOf(parameter);
-    groups[{.decay = input.input->weight_decay && Decays(input.name, parameter.shape()),
-            .layer = layers.empty() ? 0 : layers[i],
-            .half = half ? half.dtype() : DType::kF32,
-            .alone = options.fused ? 0 : i}]
-        .push_back(k);
-  }
-  return groups;
-}
-
-std::vector<Piece> WholesOf(const std::vector<ParameterGradient>& gradients) {
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const auto& [parameter, gradient, half] = gradients[i];
-    pieces.push_back({i, 0, parameter.type().elements(), 0, parameter, gradient});
-  }
-  return pieces;
-}
-
-// State of the optimizer that a parameter has, divided as it is.
-InputInfo Following(const Value& parameter) {
-  InputInfo info = {Role::kState};
-  info.part = InputOf(parameter).input->part;
-  return info;
-}
-
-// The update of a group's tensors, and the assignments of their moments. `results`: by piece.
-void UpdateGroup(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Piece>& pieces,
-                 const Group& group, const std::vector<size_t>& members, const Scalars& scalars,
-                 const OptimizerOptions& options, const SharedUpdate& shared,
-                 std::vector<ops::OptimizerTensor>* results, Graph::Location where) {
-  sy_optimizer_attributes attributes = ToAbi(options, group.decay);
-  const bool divided = shared.ranks > 1;
-  attributes.half_copies = group.half != DType::kF32 && !divided;
-  const int moments = ops::OptimizerMoments(attributes);
-  std::vector<ops::OptimizerTensor> tensors;
-  std::vector<size_t> present;
-  for (const size_t k : members) {
-    const Piece& piece = pieces[k];
-    const Value& parameter = gradients[piece.tensor].parameter;
-    const auto moment = [&](const char* which) {
-      const std::string name = fmt::format("{}/{}", which, InputOf(parameter).name);
-      return divided ? StateOf(piece, parameter, name, shared, where)
-                     : graph.Input(name, parameter.type(), Following(parameter), where);
-    };
-    ops::OptimizerTensor tensor = {piece.parameter, piece.gradient, {}, {}, {}};
-    if (moments > 0) tensor.moment1 = moment("moment1");
-    if (moments > 1) tensor.moment2 = moment("moment2");
-    if (piece.elements == 0) continue;
-    tensors.push_back(tensor);
-    present.push_back(k);
-  }
-  if (tensors.empty()) return;
-  const std::vector<ops::OptimizerTensor> updated = ops::OptimizerUpdate(
-      scalars.lr, scalars.update, scalars.gradient_scale, scalars.finite, tensors, attributes, group.half, where);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].moment1) graph.Assign(tensors[i].moment1, updated[i].moment1, where);
-    if (tensors[i].moment2) graph.Assign(tensors[i].moment2, updated[i].moment2, where);
-    (*results)[present[i]] = updated[i];
-  }
-}
-
 // The factor on all gradients.
 Value ClippingScale(Graph& graph, const Value& norm, const OptimizerOptions& options, Graph::Location where) {
   const Value one = ops::Full(graph, {1}, 1, DType::kF32, where);
@@ -150,7 +42,7 @@ Value ClippingScale(Graph& graph, const Value& norm, const OptimizerOptions& opt
 }
 
 // How far averages move towards the new parameters: nowhere where the step is left out.
-Value StepOfAverages(Graph& graph, const Scalars& scalars, float decay, Graph::Location where) {
+Value StepOfAverages(Graph& graph, const UpdateScalars& scalars, float decay, Graph::Location where) {
   const Value t = ops::AddScalar(ops::Cast(scalars.update, DType::kF32, where), 1, where);
   const Value warm = ops::Div(ops::AddScalar(t, 1, where), ops::AddScalar(t, 10, where), where);
   const Value kept = ops::Minimum(ops::Full(graph, {1}, decay, DType::kF32, where), warm, where);
@@ -199,7 +91,7 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
   for (const ParameterGradient& pair : gradients) measured.push_back(pair.gradient);
   Value norm = ops::Unary(SY_PW_SQRT, squares ? squares : ops::SquaredNorm(measured, where), where);
   if (inverse_scale) norm = ops::Mul(norm, inverse_scale, where);
-  Scalars scalars;
+  UpdateScalars scalars;
   scalars.lr = ops::Gather(table, update, where);
   scalars.update = update;
   scalars.finite = ops::Unary(SY_PW_IS_FINITE, norm, where);
@@ -214,25 +106,17 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
     }
   }
   if (inverse_scale) scalars.gradient_scale = ops::Mul(scalars.gradient_scale, inverse_scale, where);
-  const bool divided = shared.ranks > 1;
-  const std::vector<Piece> pieces = divided ? PiecesOf(graph, gradients, shared, where) : WholesOf(gradients);
-  std::vector<ops::OptimizerTensor> results(pieces.size());
-  for (const auto& [group, members] : GroupsOf(gradients, pieces, layers, options)) {
-    Scalars own = scalars;
-    const float factor = layers.empty() ? 1 : LayerRate(options.layer_decay, group.layer, layers);
-    if (factor != 1) own.lr = ops::Scale(scalars.lr, factor, where);
-    UpdateGroup(graph, gradients, pieces, group, members, own, options, shared, &results, where);
-  }
+  const Updates updates = AddUpdates(graph, gradients, scalars, options, layers, shared, where);
   const Value step = options.ema_decay > 0 ? StepOfAverages(graph, scalars, options.ema_decay, where) : Value();
-  if (divided) {
+  if (shared.ranks > 1) {
     std::vector<Value> updated;
-    for (const ops::OptimizerTensor& result : results) updated.push_back(result.parameter);
+    for (const ops::OptimizerTensor& result : updates.results) updated.push_back(result.parameter);
     GatherPieces(
-        graph, gradients, shared, pieces, updated, scalars.finite,
+        graph, gradients, shared, updates.pieces, updated, updates.last,
         [&](size_t i, const Value& whole) { Assign(gradients[i], whole, {}, step, where); }, where);
   } else {
     for (size_t i = 0; i < gradients.size(); ++i)
-      Assign(gradients[i], results[i].parameter, results[i].half, step, where);
+      Assign(gradients[i], updates.results[i].parameter, updates.results[i].half, step, where);
   }
   graph.Assign(update, ops::Add(update, ops::Cast(scalars.finite, DType::kI32, where), where), where);
   graph.Output("lr", scalars.lr, where);

@@ -1,6 +1,7 @@
 #include "core/optim/shared_update.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
@@ -37,6 +38,8 @@ Value StateOf(const Piece& piece, const Value& parameter, const std::string& nam
   info.part->begin = piece.begin;
   info.part->end = piece.begin + piece.elements;
   info.part->group = shared.group;
+  if (const auto& of = parameter.graph().node(parameter.ref().node).input->part)
+    info.part->of = std::make_shared<const Part>(*of);
   return parameter.graph().Input(name, {DType::kF32, {std::max<int64_t>(1, piece.elements)}}, info, where);
 }
 

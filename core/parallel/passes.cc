@@ -1,5 +1,6 @@
 #include "core/parallel/passes.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/graph/gradients.h"
@@ -148,47 +149,48 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
 Status UpdateLegal(const ProgramOptions& o) {
   if (o.zero == 0 || o.evaluation_only) return OkStatus();
   if (o.zero > 2) return Unimplemented("--zero={}: only 0, 1 and 2 are there; use --zero=2", o.zero);
-  if (o.mesh.tensor > 1)
-    return Unimplemented("--zero={} with --tp={}: not there yet; use one of them", o.zero, o.mesh.tensor);
-  if (o.mesh.data > 1 && (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)) {
-    return Unimplemented(
-        "--zero={} with lamb or lars: no rank has the norm of a tensor that all update; use --optimizer=adamw, adam or "
-        "sgd",
-        o.zero);
-  }
   return OkStatus();
 }
 
 // Σ g² over all gradients. Where ranks of the tensor group divide weights, each adds the squares of its parts and its
-// share of those of whole weights, so that norm, clipping and what follows from them have the same bits on all.
-Value SquaredGradients(NamedGraph& plan, const Mesh& mesh) {
+// share of those of whole weights; where ranks of the data group share sums, each adds those of its own. So norm,
+// clipping and what follows from them have the same bits on all.
+Value SquaredGradients(NamedGraph& plan, const Mesh& mesh, const SharedUpdate& shared) {
+  Graph& graph = plan.graph;
+  const auto is_part = [&](const GradientOf& pair) { return graph.node(pair.parameter.node).input->part.has_value(); };
+  const bool shares_sums = plan.gradients[0].gradient.node < 0;
   std::vector<Value> whole, parts;
-  for (const auto& [parameter, gradient] : plan.gradients) {
-    const bool part = plan.graph.node(parameter.node).input->part.has_value();
-    (part ? parts : whole).push_back(plan.graph.value(gradient));
+  Value squares;
+  if (std::any_of(plan.gradients.begin(), plan.gradients.end(), is_part)) {
+    if (shares_sums) {
+      for (const Piece& piece : PiecesOf(graph, PairsOf(plan), shared, Graph::Location::current())) {
+        if (piece.elements > 0) (is_part(plan.gradients[piece.tensor]) ? parts : whole).push_back(piece.gradient);
+      }
+    } else {
+      for (const GradientOf& pair : plan.gradients)
+        (is_part(pair) ? parts : whole).push_back(graph.value(pair.gradient));
+    }
+    squares = parts.empty() ? ops::Full(graph, {1}, 0) : ops::SquaredNorm(parts);
+    if (!whole.empty())
+      squares = ops::Add(squares, ops::Scale(ops::SquaredNorm(whole), 1 / static_cast<float>(mesh.tensor)));
+    squares = ops::AllReduce(squares, SY_SUM, 1, kTensorGroup, "squared_norm/sum");
+  } else {
+    for (const Ref& ref : plan.flat_gradients) whole.push_back(graph.value(ref));
+    squares = ops::SquaredNorm(whole);
   }
-  if (parts.empty()) {
-    whole.clear();
-    for (const Ref& ref : plan.flat_gradients) whole.push_back(plan.graph.value(ref));
-    const Value own = ops::SquaredNorm(whole);
-    const bool shares_sums = plan.gradients[0].gradient.node < 0;
-    return shares_sums ? ops::AllReduce(own, SY_SUM, 1, kDataGroup, "squared_norm/sum") : own;
-  }
-  Value own = ops::SquaredNorm(parts);
-  if (!whole.empty()) own = ops::Add(own, ops::Scale(ops::SquaredNorm(whole), 1 / static_cast<float>(mesh.tensor)));
-  return ops::AllReduce(own, SY_SUM, 1, kTensorGroup, "squared_norm/sum");
+  return shares_sums ? ops::AllReduce(squares, SY_SUM, 1, kDataGroup, "squared_norm/sum_of_shares") : squares;
 }
 
 void ApplyUpdate(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains || !plan.buckets.reduces) continue;
     plan.graph.SetPhase(Phase::kUpdate);
-    const Value squares = SquaredGradients(plan, o.mesh);
+    SharedUpdate shared;
+    if (o.zero > 0) shared = {o.mesh.data, o.mesh.DataRankOf(program.rank), kDataGroup, plan.shared};
+    const Value squares = SquaredGradients(plan, o.mesh, shared);
     Value inverse_scale;
     if (plan.loss_scale.node >= 0)
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
-    SharedUpdate shared;
-    if (o.zero > 0) shared = {o.mesh.data, o.mesh.DataRankOf(program.rank), kDataGroup, plan.shared};
     plan.finite =
         AddOptimizer(plan.graph, PairsOf(plan), squares, o.optimizer, o.table_length, inverse_scale, shared).ref();
   }

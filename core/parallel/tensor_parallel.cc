@@ -38,13 +38,6 @@ void TakeAddendsOut(NamedGraph& plan, const std::set<int>& nodes) {
 }
 
 Status TensorParallelLegal(const ProgramOptions& o) {
-  if (o.mesh.tensor > 1 && !o.evaluation_only &&
-      (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)) {
-    return Unimplemented(
-        "tensor parallelism over {} ranks with lamb or lars: no rank has the norm of a weight that is divided; use "
-        "--optimizer=adamw, adam or sgd",
-        o.mesh.tensor);
-  }
   if (o.sequence && o.mesh.tensor == 1) {
     return InvalidArgument(
         "sequence parallelism without tensor parallelism: the ranks that share a model divide what lies between its "

@@ -67,7 +67,7 @@ class Layout {
     std::shared_ptr<const std::vector<std::byte>> content;  // of a constant that the graph knows; else null
     // What files of weights hold: parameters, and state of the model.
     bool is_weight() const { return role == Role::kParameter || of_model; }
-    const Shape& whole_shape() const { return part ? part->whole : type.shape; }
+    const Shape& whole_shape() const { return part ? WholeShape(*part) : type.shape; }
   };
   explicit Layout(uint64_t alignment, int io_slots = 1);
   // The place of `name`, made at first mention; a later mention with another size or arena is a logic error

@@ -1,5 +1,6 @@
 #include "core/train/parameters.h"
 
+#include <cstring>
 #include <mutex>
 
 #include "core/base/parallel.h"
@@ -52,6 +53,32 @@ Status LaunchBroadcasts(const Engine& engine, const DeviceBroadcasts& broadcasts
   return communicator.Synchronize(stream);
 }
 
+// The tensor of which ranks hold parts, this one `held`.
+StatusOr<std::vector<std::byte>> Joined(const GroupCommunicators& groups, const std::string& name, const Part& own,
+                                        size_t size, std::vector<std::byte> held) {
+  Communicator& group = *groups[static_cast<size_t>(own.group)];
+  const auto ranks = static_cast<size_t>(group.size());
+  struct Range {
+    int64_t begin, end, bytes;
+  };
+  const Range range = {own.begin, own.end, static_cast<int64_t>(held.size())};
+  std::vector<Range> ranges(ranks);
+  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name + "/held").c_str(), &range, ranges.data(), sizeof range, SY_U8));
+  size_t most = 0;
+  for (const Range& r : ranges) most = std::max(most, static_cast<size_t>(r.bytes));
+  held.resize(most);
+  std::vector<std::byte> all(most * ranks), whole(static_cast<size_t>(Elements(own.whole)) * size);
+  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name).c_str(), held.data(), all.data(), most, SY_U8));
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    Part part = own;
+    part.begin = ranges[rank].begin;
+    part.end = ranges[rank].end;
+    PutPart(part, size, all.data() + rank * most, whole.data());
+  }
+  if (own.of) return Joined(groups, name, *own.of, size, std::move(whole));
+  return whole;
+}
+
 }  // namespace
 
 Status UploadWhole(const Engine& engine, const std::string& name, const void* whole) {
@@ -66,26 +93,11 @@ Status UploadWhole(const Engine& engine, const std::string& name, const void* wh
 Status DownloadWhole(const Engine& engine, const std::string& name, void* whole) {
   const Layout::Entry& entry = *engine.layout().Find(name);
   if (!entry.part) return engine.memory().Download(name, whole, entry.bytes);
-  Communicator& group = *engine.groups()[static_cast<size_t>(entry.part->group)];
-  const auto ranks = static_cast<size_t>(group.size());
-  struct Held {
-    int64_t begin, end, bytes;
-  };
-  const Held own = {entry.part->begin, entry.part->end, static_cast<int64_t>(entry.bytes)};
-  std::vector<Held> held(ranks);
-  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name + "/held").c_str(), &own, held.data(), sizeof own, SY_U8));
-  size_t most = 0;
-  for (const Held& h : held) most = std::max(most, static_cast<size_t>(h.bytes));
-  std::vector<std::byte> bytes(most), all(most * ranks);
-  SY_RETURN_IF_ERROR(engine.memory().Download(name, bytes.data(), entry.bytes));
-  SY_RETURN_IF_ERROR(group.AllGather(("parts/" + name).c_str(), bytes.data(), all.data(), most, SY_U8));
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    Part part = *entry.part;
-    part.begin = held[rank].begin;
-    part.end = held[rank].end;
-    PutPart(part, static_cast<size_t>(SizeOf(entry.type.dtype)), all.data() + rank * most,
-            static_cast<std::byte*>(whole));
-  }
+  std::vector<std::byte> held(entry.bytes);
+  SY_RETURN_IF_ERROR(engine.memory().Download(name, held.data(), entry.bytes));
+  const auto size = static_cast<size_t>(SizeOf(entry.type.dtype));
+  SY_ASSIGN_OR_RETURN(const auto joined, Joined(engine.groups(), name, *entry.part, size, std::move(held)));
+  std::memcpy(whole, joined.data(), joined.size());
   return OkStatus();
 }
 

@@ -88,7 +88,8 @@ StatusOr<WholeTensors> GatherParts(Engine& engine) {
   bool synchronized = false;
   for (const auto& [name, entry] : engine.layout().entries()) {
     if (!entry.part || (!entry.is_weight() && !IsSaved(entry))) continue;
-    if ((entry.part->group == kTensorGroup ? world.data_rank() : world.tensor_rank()) != 0) continue;
+    const int other_axis = entry.part->group == kTensorGroup ? world.data_rank() : world.tensor_rank();
+    if (other_axis != 0 && !entry.part->of) continue;  // parts of parts are all ranks'
     if (!std::exchange(synchronized, true)) SY_RETURN_IF_ERROR(engine.Synchronize());
     std::vector<std::byte>& whole = parts[name];
     whole.resize(static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype)));

@@ -2,12 +2,9 @@
 // (You et al. 2017).
 #include "core/graph/ops/optimizer.h"
 
-#include <cmath>
-
 #include "core/graph/factor_lines.h"
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/pointwise.h"
-#include "core/graph/ops/reduction.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -83,75 +80,8 @@ std::vector<TensorType> OptimizerTypes(const Signature& call) {
   return results;
 }
 
-// What the formulas of all kinds read.
-struct Update {
-  sy_optimizer_attributes a;
-  Value lr;
-  Value later;                     // 0 where t = update + 1 is 1
-  Value correction1, correction2;  // 1 − βᵗ, of two moments
-};
-
-struct Moved {
-  Value p, m, v;
-};
-
-// t·factor, without a node where that is t.
-Value Times(const Value& t, float factor) { return factor == 1 ? t : Scale(t, factor); }
-
-// x ≠ 0 and y ≠ 0 ? ratio : 1, each of one element.
-Value WhereBoth(const Value& x, const Value& y, const Value& ratio) {
-  const Value one = Full(x.graph(), {1}, 1);
-  return Select(x, Select(y, ratio, one), one);
-}
-
-Value Norm(const Value& x) { return Unary(SY_PW_SQRT, SquaredNorm({x})); }
-
-Moved Sgd(const Update& u, const Value& p, Value g, const Value& m) {
-  if (u.a.weight_decay != 0) g = Add(g, Scale(p, u.a.weight_decay));
-  if (!m) return {Sub(p, Mul(u.lr, g)), {}, {}};
-  const Value next = Select(u.later, Add(Scale(m, u.a.momentum), Scale(g, 1 - u.a.dampening)), g);
-  g = u.a.nesterov ? Add(g, Scale(next, u.a.momentum)) : next;
-  return {Sub(p, Mul(u.lr, g)), next, {}};
-}
-
-Moved Lars(const Update& u, const Value& p, const Value& g, const Value& m) {
-  const float wd = u.a.weight_decay;
-  Value rate = u.lr, decayed = g;
-  if (wd != 0) {
-    const Value weight = Norm(p), gradient = Norm(g);
-    const Value ratio = Div(Scale(weight, u.a.trust_coefficient), AddScalar(Add(gradient, Scale(weight, wd)), u.a.eps));
-    rate = Mul(rate, WhereBoth(weight, gradient, ratio));
-    decayed = Add(g, Scale(p, wd));
-  }
-  const Value step = Mul(rate, decayed);
-  if (!m) return {Sub(p, step), {}, {}};
-  const Value next = Select(u.later, Add(Scale(m, u.a.momentum), step), step);
-  return {Sub(p, u.a.nesterov ? Add(step, Scale(next, u.a.momentum)) : next), next, {}};
-}
-
-// Adam, AdamW and LAMB.
-Moved Adaptive(const Update& u, const Value& p, Value g, const Value& m, const Value& v) {
-  const sy_optimizer_attributes& a = u.a;
-  const bool lamb = a.kind == SY_OPTIMIZER_LAMB, decays = a.weight_decay != 0;
-  const bool coupled = a.kind == SY_OPTIMIZER_ADAM || (lamb && !a.adam_w_mode);
-  if (coupled && decays) g = Add(g, Scale(p, a.weight_decay));
-  const float beta3 = lamb && !a.grad_averaging ? 1 : 1 - a.beta1;
-  const Value m2 = Add(Scale(m, a.beta1), Times(g, beta3)), v2 = Add(Scale(v, a.beta2), Scale(Mul(g, g), 1 - a.beta2));
-  const Value denominator = AddScalar(Unary(SY_PW_SQRT, Div(v2, u.correction2)), a.eps);
-  Value step = Div(Div(m2, u.correction1), denominator), from = p, rate = u.lr;
-  if (a.kind == SY_OPTIMIZER_ADAMW && decays) from = Sub(p, Mul(Scale(rate, a.weight_decay), p));
-  if (lamb) {
-    if (a.adam_w_mode && decays) step = Add(step, Scale(p, a.weight_decay));
-    if (decays || a.use_nvlamb) {
-      const Value weight = Norm(p), length = Norm(step);
-      rate = Mul(rate, WhereBoth(weight, length, Div(weight, length)));
-    }
-  }
-  return {Sub(from, Mul(rate, step)), m2, v2};
-}
-
-// The formulas of core/abi/ops.h, tensor by tensor. Half copies alone are the update without them and a conversion, so
-// that a backend's own update is used where it makes none.
+// Half copies alone are the update without them and a conversion, so that a backend's own update is
+// used where it makes none.
 std::vector<Value> OptimizerDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
   auto a = node.attributes.as<sy_optimizer_attributes>();
   const auto moments = static_cast<size_t>(OptimizerMoments(a));
@@ -166,28 +96,18 @@ std::vector<Value> OptimizerDecompose(Graph&, const Node& node, const std::vecto
     }
     return results;
   }
-  const Value &scale = inputs[2], &finite = inputs[3];
-  Update u{a, inputs[0], inputs[1], {}, {}};
-  if (moments == 2) {
-    const Value t = AddScalar(Cast(inputs[1], DType::kF32), 1);
-    // 1 − e⁻ᶻ as 2·tanh(z/2)/(1 + tanh(z/2)): nothing cancels where β is near 1.
-    const auto correction = [&](float beta) {
-      const Value half = Unary(SY_PW_TANH, Scale(t, static_cast<float>(-0.5 * std::log(double{beta}))));
-      return Div(Scale(half, 2), AddScalar(half, 1));
-    };
-    u.correction1 = correction(a.beta1);
-    u.correction2 = correction(a.beta2);
+  std::vector<OptimizerTensor> tensors;
+  for (size_t i = 4; i < inputs.size(); i += 2 + moments) {
+    tensors.push_back({inputs[i], inputs[i + 1], {}, {}, {}});
+    if (moments > 0) tensors.back().moment1 = inputs[i + 2];
+    if (moments > 1) tensors.back().moment2 = inputs[i + 3];
   }
   std::vector<Value> results;
-  for (size_t i = 4; i < inputs.size(); i += 2 + moments) {
-    const Value &p = inputs[i], g = Mul(Cast(inputs[i + 1], DType::kF32), scale);
-    const Value m = moments > 0 ? inputs[i + 2] : Value(), v = moments > 1 ? inputs[i + 3] : Value();
-    const Moved next = a.kind == SY_OPTIMIZER_SGD    ? Sgd(u, p, g, m)
-                       : a.kind == SY_OPTIMIZER_LARS ? Lars(u, p, g, m)
-                                                     : Adaptive(u, p, g, m, v);
-    results.push_back(Select(finite, next.p, p));
-    if (m) results.push_back(Select(finite, next.m, m));
-    if (v) results.push_back(Select(finite, next.v, v));
+  for (const OptimizerTensor& next :
+       OptimizerUpdateByFormulas(inputs[0], inputs[1], inputs[2], inputs[3], tensors, a, nullptr)) {
+    for (const Value& value : {next.parameter, next.moment1, next.moment2}) {
+      if (value) results.push_back(value);
+    }
   }
   return results;
 }

@@ -1,6 +1,7 @@
 // The fused multi-tensor update (core/abi/ops.h: optimizer_update), as a node.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "core/abi/ops.h"
@@ -20,5 +21,17 @@ std::vector<OptimizerTensor> OptimizerUpdate(const Value& lr, const Value& updat
                                              const Value& finite, const std::vector<OptimizerTensor>& tensors,
                                              const sy_optimizer_attributes& attributes, DType half_type = DType::kBF16,
                                              std::source_location where = std::source_location::current());
+
+// Does the step of a tensor depend on norms of the whole tensor? LAMB, LARS.
+bool HasTrustRatio(const sy_optimizer_attributes& attributes);
+
+// The same by simple ops, tensor by tensor and without half copies; or, with `sum`, where this rank has parts of
+// tensors: it adds up over the ranks the squares of whatever has a norm, f32 (n), n the same on all ranks. Tensors of
+// which it has nothing are none, and so are their results.
+std::vector<OptimizerTensor> OptimizerUpdateByFormulas(const Value& lr, const Value& update,
+                                                       const Value& gradient_scale, const Value& finite,
+                                                       const std::vector<OptimizerTensor>& tensors,
+                                                       const sy_optimizer_attributes& attributes,
+                                                       const std::function<Value(const Value& squares)>& sum);
 
 }  // namespace switchyard::ops
