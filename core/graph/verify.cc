@@ -3,6 +3,7 @@
 #include <set>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/structure.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -31,7 +32,7 @@ std::string ProblemOf(const Graph& graph, int id) {
   if (node.forward >= id) return "the forward node that it is paired with does not come before it";
   if (node.repeats >= id) return "the node that it repeats does not come before it";
   if (node.repeats >= 0 && graph.node(node.repeats).op != node.op) return "it repeats a node of another op";
-  if (node.input.has_value() != (node.op == "input")) return "only inputs have a role";
+  if (node.input.has_value() != IsInput(node)) return "only inputs have a role";
   if (node.input || !HasInference(node.op)) return "";
   try {
     const auto inferred = InferTypes(node.op, types, node.attributes, WantedOf(node));
@@ -56,7 +57,7 @@ void Verify(const Graph& graph, const std::string& pass) {
     const Node& node = graph.node(id);
     std::string problem = ProblemOf(graph, id);
     if (problem.empty() && !names.insert(node.name).second) problem = "another node has its name";
-    if (problem.empty() && node.op == "assign") {
+    if (problem.empty() && IsAssign(node)) {
       if (!graph.node(node.inputs[0].node).input) problem = "the target is not a named input";
       if (!assigned.insert(node.inputs[0].node).second) problem = "a second assignment to one state";
     }

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <span>
+#include <utility>
 
 #include "core/abi/ops.h"
 #include "core/graph/graph.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/structure.h"
+#include "core/parallel/mesh_exchange.h"
+#include "core/parallel/mesh_player.h"
+#include "core/parallel/run_node.h"
 #include "core/plan/kernels.h"
 #include "core/runtime/collectives/composition.h"
 
@@ -15,18 +19,6 @@ namespace switchyard {
 namespace {
 
 using Bytes = std::vector<char>;
-
-struct Player {
-  const Graph* graph = nullptr;
-  int at = 0;  // the node that is next
-  std::map<std::string, Bytes> named;
-  std::map<Ref, std::shared_ptr<Buffer>> values;
-  std::vector<int> reads_left;                       // by node
-  std::vector<std::pair<std::string, Ref>> written;  // when the run has ended: assignments and outputs
-
-  const Node& node() const { return graph->node(at); }
-  bool ended() const { return at == graph->size(); }
-};
 
 const sy_collective_attributes& CollectiveOf(const Node& node) {
   return node.attributes.as<sy_collective_attributes>();
@@ -69,39 +61,16 @@ struct MeshInterpreter::Impl {
   Status Compute(Player& p, const Node& node);
   StatusOr<bool> Communicate(int rank);
   Status Exchange(const std::vector<int>& ranks, const Node& node);
-  void Advance(Player& p);
   Status Finish(Player& p);
 };
 
 Status MeshInterpreter::Impl::RunKernel(Player& p, const Node& node) {
-  SY_ASSIGN_OR_RETURN(Kernel* const kernel, kernels.Find(*p.graph, node));
-  if (kernel == nullptr) return Unimplemented("{} does not offer {}", device.info().plugin, node.op);
-  std::vector<sy_place> inputs, outputs;
-  for (const Ref& input : node.inputs) inputs.push_back(p.values.at(input)->at(0));
-  for (size_t o = 0; o < node.outputs.size(); ++o) {
-    SY_ASSIGN_OR_RETURN(auto buffer, NewBuffer(static_cast<uint64_t>(node.outputs[o].bytes())));
-    outputs.push_back(buffer->at(0));
-    p.values[{p.at, static_cast<int>(o)}] = std::move(buffer);
-  }
-  sy_binding binding{};
-  binding.header = SY_HEADER(sy_binding);
-  binding.inputs = inputs.data();
-  binding.outputs = outputs.data();
-  SY_ASSIGN_OR_RETURN(const auto workspace, NewBuffer(kernel->info().workspace_bytes));
-  SY_ASSIGN_OR_RETURN(const auto persistent, NewBuffer(kernel->info().persistent_bytes));
-  if (kernel->info().workspace_bytes > 0) binding.workspace = workspace->at(0);
-  if (kernel->info().persistent_bytes > 0) {
-    SY_RETURN_IF_ERROR(device.Fill(Stream(), persistent->at(0), 0, kernel->info().persistent_bytes));
-    binding.persistent = persistent->at(0);
-  }
-  SY_ASSIGN_OR_RETURN(const auto constants, NewBuffer(kernel->info().constant_bytes));
-  if (kernel->info().constant_bytes > 0) {
-    SY_RETURN_IF_ERROR(device.WriteConstants(*kernel, Stream(), constants->at(0)));
-    binding.constants = constants->at(0);
-  }
-  SY_ASSIGN_OR_RETURN(const BoundKernel bound, device.Bind(*kernel, binding));
-  sy_error error = EmptyError();
-  return FromAbi(bound.Launch(nullptr, &error), error, "launch");
+  std::vector<const Buffer*> inputs;
+  for (const Ref& input : node.inputs) inputs.push_back(p.values.at(input).get());
+  SY_ASSIGN_OR_RETURN(std::vector<Buffer> outputs, RunNode(kernels, *p.graph, node, inputs));
+  for (size_t o = 0; o < outputs.size(); ++o)
+    p.values[{p.at, static_cast<int>(o)}] = std::make_shared<Buffer>(std::move(outputs[o]));
+  return OkStatus();
 }
 
 Status MeshInterpreter::Impl::Accumulate(Player& p, const Node& node) {
@@ -120,27 +89,17 @@ Status MeshInterpreter::Impl::Compute(Player& p, const Node& node) {
     if (node.input->content != nullptr) std::memcpy(contents.data(), node.input->content->data(), contents.size());
     return Fill(p, {p.at, 0}, contents);
   }
-  if (node.op == "accumulate") return Accumulate(p, node);
-  if (node.op == "reshape") {
+  if (IsAccumulate(node)) return Accumulate(p, node);
+  if (TraitsOf(node.op).view) {
     p.values[{p.at, 0}] = p.values.at(node.inputs[0]);
-  } else if (node.op == "assign") {
+  } else if (IsAssign(node)) {
     p.written.push_back({p.graph->node(node.inputs[0].node).name, node.inputs[1]});
-  } else if (node.op == "output") {
+  } else if (IsOutput(node)) {
     p.written.push_back({node.name, node.inputs[0]});
   } else {
     return RunKernel(p, node);
   }
   return OkStatus();
-}
-
-// Values that nobody reads any more are let go.
-void MeshInterpreter::Impl::Advance(Player& p) {
-  for (const Ref& input : p.node().inputs) {
-    if (--p.reads_left[static_cast<size_t>(input.node)] > 0) continue;
-    for (size_t o = 0; o < p.graph->node(input.node).outputs.size(); ++o)
-      p.values.erase({input.node, static_cast<int>(o)});
-  }
-  ++p.at;
 }
 
 // The collective at which all of `ranks`, in the order of the group, have arrived.
@@ -161,27 +120,11 @@ Status MeshInterpreter::Impl::Exchange(const std::vector<int>& ranks, const Node
     return InvalidArgument("there is no rank {} in the group", a.root);
   const Player& first = players[static_cast<size_t>(ranks[0])];  // whose graph may differ from the others'
   const auto dtype = static_cast<sy_dtype>(first.graph->type(first.node().inputs[0]).dtype);
-  Bytes whole;
-  if (node.op == "all_gather") {
-    for (const Bytes& part : sent) whole.insert(whole.end(), part.begin(), part.end());
-  } else if (node.op == "broadcast") {
-    whole = sent[static_cast<size_t>(a.root)];
-  } else if (node.op != "all_to_all") {
-    whole = sent[0];
-    for (size_t i = 1; i < count; ++i)
-      switchyard::Accumulate(whole.data(), sent[i].data(), whole.size() / BytesOf(dtype), dtype, a.reduction);
-  }
-  const size_t part = sent[0].size() / count;
+  const std::vector<Bytes> received = Exchanged(*ExchangeOf(node), a, dtype, sent);
   for (size_t i = 0; i < count; ++i) {
     Player& p = players[static_cast<size_t>(ranks[i])];
-    const auto mine = [&](const Bytes& of) { return std::span(of).subspan(i * part, part); };
-    Bytes received = whole;
-    if (node.op == "reduce_scatter") received.assign(mine(whole).begin(), mine(whole).end());
-    if (node.op == "all_to_all") {
-      for (const Bytes& from : sent) received.insert(received.end(), mine(from).begin(), mine(from).end());
-    }
-    SY_RETURN_IF_ERROR(Fill(p, {p.at, 0}, received));
-    Advance(p);
+    SY_RETURN_IF_ERROR(Fill(p, {p.at, 0}, received[i]));
+    p.Advance();
   }
   return OkStatus();
 }
@@ -194,28 +137,26 @@ StatusOr<bool> MeshInterpreter::Impl::Communicate(int rank) {
   const auto group = static_cast<size_t>(a.group);
   if (group >= groups[static_cast<size_t>(rank)].size()) return InvalidArgument("there is no group {}", a.group);
   const std::vector<int>& ranks = groups[static_cast<size_t>(rank)][group].ranks;
-  if (node.op == "send" || node.op == "receive") {
+  if (IsMessage(node)) {
     if (a.root < 0 || static_cast<size_t>(a.root) >= ranks.size() || ranks[static_cast<size_t>(a.root)] == rank)
       return InvalidArgument("there is no peer {} in a group of {}", a.root, ranks.size());
     const int peer = ranks[static_cast<size_t>(a.root)];
-    if (node.op == "receive") return false;  // the sender hands it over
+    if (ExchangeOf(node) == Exchange::kReceive) return false;  // the sender hands it over
     Player& to = players[static_cast<size_t>(peer)];
     if (to.ended()) return InvalidArgument("rank {} has ended, which is to receive", peer);
-    if (to.node().op != "receive") return false;
+    if (ExchangeOf(to.node()) != Exchange::kReceive) return false;
     const auto& theirs = groups[static_cast<size_t>(peer)].at(static_cast<size_t>(CollectiveOf(to.node()).group)).ranks;
     if (theirs.at(static_cast<size_t>(CollectiveOf(to.node()).root)) != rank) return false;
     SY_ASSIGN_OR_RETURN(const Bytes contents, Contents(p, node.inputs[0]));
     SY_RETURN_IF_ERROR(Fill(to, {to.at, 0}, contents));
-    Advance(to);
-    Advance(p);
+    to.Advance();
+    p.Advance();
     return true;
   }
   for (const int other : ranks) {
     const Player& q = players[static_cast<size_t>(other)];
     if (q.ended()) return InvalidArgument("rank {} has ended, which is to take part", other);
-    if (!IsCollective(q.node().op) || CollectiveOf(q.node()).group != a.group || q.node().op == "send" ||
-        q.node().op == "receive")
-      return false;
+    if (!IsCollective(q.node().op) || CollectiveOf(q.node()).group != a.group || IsMessage(q.node())) return false;
     if (q.node().op != node.op || !(q.node().attributes == node.attributes))
       return InvalidArgument("rank {} is at {} ({}) instead", other, q.node().name, q.node().op);
   }
@@ -259,17 +200,7 @@ Status MeshInterpreter::Run(const std::vector<const Graph*>& graphs) {
   for (int rank = 0; rank < ranks; ++rank) {
     SY_ASSIGN_OR_RETURN(auto groups, GroupsOf(impl.mesh, rank));
     impl.groups.push_back(std::move(groups));
-    Player& p = impl.players[static_cast<size_t>(rank)];
-    p.graph = graphs[static_cast<size_t>(rank)];
-    p.at = 0;
-    p.values.clear();
-    p.written.clear();
-    p.reads_left.assign(static_cast<size_t>(p.graph->size()), 0);
-    for (const Node& node : p.graph->nodes()) {
-      for (const Ref& input : node.inputs) ++p.reads_left[static_cast<size_t>(input.node)];
-      // What the run writes is read when it has ended.
-      if (node.op == "assign" || node.op == "output") ++p.reads_left[static_cast<size_t>(node.inputs.back().node)];
-    }
+    impl.players[static_cast<size_t>(rank)].Begin(*graphs[static_cast<size_t>(rank)]);
   }
   for (bool moved = true; moved;) {
     moved = false;
@@ -280,7 +211,7 @@ Status MeshInterpreter::Run(const std::vector<const Graph*>& graphs) {
         if (!IsCollective(node.op)) {
           const Status computed = impl.Compute(p, node);
           if (!computed.ok()) return Annotate(computed, fmt::format("rank {}, {} ({})", rank, node.name, node.op));
-          impl.Advance(p);
+          p.Advance();
         } else {
           const StatusOr<bool> done = impl.Communicate(rank);
           if (!done.ok()) return Annotate(done.status(), fmt::format("rank {}, {} ({})", rank, node.name, node.op));

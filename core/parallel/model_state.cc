@@ -4,6 +4,7 @@
 // forward pass that follows: one broadcast of all of it in one tensor.
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
+#include "core/graph/ops/structure.h"
 #include "core/parallel/passes.h"
 
 namespace switchyard {
@@ -12,7 +13,7 @@ namespace {
 Status ModelStateLegal(const ProgramOptions&) { return OkStatus(); }
 
 bool AssignsModelState(const Graph& graph, const Node& node) {
-  return node.op == "assign" && graph.node(node.inputs[0].node).input->of_model;
+  return IsAssign(node) && graph.node(node.inputs[0].node).input->of_model;
 }
 
 void ApplyModelState(Program& program, const ProgramOptions& o) {

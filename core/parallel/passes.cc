@@ -7,6 +7,7 @@
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "core/graph/ops/structure.h"
 #include "core/graph/passes/autocast.h"
 #include "core/parallel/half_weights.h"
 #include "core/parallel/loss_scaling.h"
@@ -29,7 +30,7 @@ void ApplyAutocast(Program& program, const ProgramOptions& o) {
 // The value that output node `name` shows.
 Value Shown(Graph& graph, const std::string& name) {
   for (const Node& node : graph.nodes()) {
-    if (node.op == "output" && node.name == name) return graph.value(node.inputs[0]);
+    if (IsOutput(node) && node.name == name) return graph.value(node.inputs[0]);
   }
   throw BuildError("the graph has no output " + name);
 }
@@ -42,7 +43,8 @@ void ApplyRankSums(Program& program, const ProgramOptions& o) {
     const Graph source = plan.graph;
     RewritePlan(plan, "rank_sums", [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
       const Node& node = source.node(id);
-      if (node.op != "all_reduce" || node.attributes.as<sy_collective_attributes>().group != kDataGroup)
+      if (ExchangeOf(node) != Exchange::kAllReduce ||
+          node.attributes.as<sy_collective_attributes>().group != kDataGroup)
         return std::nullopt;
       return r.Map(node.inputs);
     });

@@ -4,6 +4,7 @@
 
 #include "core/graph/op.h"
 #include "core/graph/ops/collective.h"
+#include "core/graph/ops/structure.h"
 #include "core/parallel/mesh.h"
 #include "fmt/format.h"
 
@@ -28,7 +29,7 @@ void Sharding::DivideInput(const Node& input, TensorType* type, InputInfo* info)
 
 std::optional<std::vector<Value>> Sharding::Replace(Rewriting& r, int id) {
   const Node& node = source_.node(id);
-  if (node.op == "assign") {
+  if (IsAssign(node)) {
     r.result.Assign(r.Map(node.inputs[0]), As(r, node.inputs[1], DivisionOf(node.inputs[0])), node.where);
     return std::vector<Value>();
   }
@@ -119,7 +120,7 @@ void Sharding::Follow(int id) {
   const std::optional<Factors> factors = FactorsOf(source_, node);
   const std::optional<Choice> choice = factors ? Choose(node, *factors) : std::nullopt;
   if (!choice) {
-    if (node.op != "assign" && node.op != "output") ++gathered_[node.op];
+    if (!IsKept(node)) ++gathered_[node.op];
     return;
   }
   followed_.emplace(id, Followed{*factors, *choice});

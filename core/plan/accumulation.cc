@@ -4,12 +4,13 @@
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/structure.h"
 
 namespace switchyard {
 namespace {
 
 Ref BehindReshapes(const Graph& graph, Ref ref) {
-  while (graph.node(ref.node).op == "reshape") ref = graph.node(ref.node).inputs[0];
+  while (TraitsOf(graph.node(ref.node).op).view) ref = graph.node(ref.node).inputs[0];
   return ref;
 }
 
@@ -37,7 +38,7 @@ std::vector<std::vector<uint8_t>> ResultsToAccumulate(const Graph& graph, uint64
     uint64_t offset = 0;
     for (const Ref& part : concat.inputs) {
       const Ref sum = BehindReshapes(graph, part);
-      if (graph.node(sum.node).op == "accumulate" && offset % alignment == 0) {
+      if (IsAccumulate(graph.node(sum.node)) && offset % alignment == 0) {
         const Ref added = AddedBy(graph, sum.node);
         const Node& producer = graph.node(added.node);
         const bool computed = !IsStructural(producer.op) && !IsCollective(producer.op);

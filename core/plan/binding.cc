@@ -4,12 +4,33 @@
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/collective.h"
 #include "core/plan/bound.h"
 
 namespace switchyard {
 namespace {
 
 constexpr size_t kShortestSegment = 2;
+
+Collective::Kind KindOf(Exchange exchange) {
+  switch (exchange) {
+    case Exchange::kAllReduce:
+      return Collective::kAllReduce;
+    case Exchange::kReduceScatter:
+      return Collective::kReduceScatter;
+    case Exchange::kAllGather:
+      return Collective::kAllGather;
+    case Exchange::kBroadcast:
+      return Collective::kBroadcast;
+    case Exchange::kAllToAll:
+      return Collective::kAllToAll;
+    case Exchange::kSend:
+      return Collective::kSend;
+    case Exchange::kReceive:
+      return Collective::kReceive;
+  }
+  return Collective::kAllReduce;
+}
 
 }  // namespace
 
@@ -156,15 +177,10 @@ Status Instance::Impl::BindCollective(const Step& step, BoundStep& bound) {
     bound.bytes = step.inputs[0].bytes;
     return OkStatus();
   }
-  static const std::map<std::string, Collective::Kind> kinds = {
-      {"all_reduce", Collective::kAllReduce}, {"reduce_scatter", Collective::kReduceScatter},
-      {"all_gather", Collective::kAllGather}, {"broadcast", Collective::kBroadcast},
-      {"all_to_all", Collective::kAllToAll},  {"send", Collective::kSend},
-      {"receive", Collective::kReceive}};
   const TensorType& sent = node.inputs.empty() ? node.outputs[0] : plan->graph.type(node.inputs[0]);
   const int64_t ranks = communicator->size();
   Collective what;
-  what.kind = kinds.at(node.op);
+  what.kind = KindOf(*ExchangeOf(node));
   what.dtype = static_cast<sy_dtype>(sent.dtype);
   what.reduction = a.reduction;
   what.peer = a.root;

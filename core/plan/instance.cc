@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/graph/ops/collective.h"
 #include "core/plan/bound.h"
 
 namespace switchyard {
@@ -109,7 +110,7 @@ Status Instance::Impl::RunStep(const BoundStep& step, const Stream& compute) {
       if (!step.call) break;
       if (step.way == BoundStep::Way::kStarted) return Start(step);
       if (step.way == BoundStep::Way::kDeferred)
-        return plan->graph.node(step.node).op == "send" ? PerformDeferred(step.deferred) : OkStatus();
+        return ExchangeOf(plan->graph.node(step.node)) == Exchange::kSend ? PerformDeferred(step.deferred) : OkStatus();
       status = CommunicatorOf(step).Launch(*step.call, stream);
       break;
     case Step::kFallback:
@@ -198,8 +199,7 @@ Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const 
 // peer sends may wait for what this rank sends later.
 Status Instance::Impl::FinishCollective(const BoundStep& step) {
   if (step.kind != Step::kCollective || !step.call) return OkStatus();
-  const std::string& op = plan->graph.node(step.node).op;
-  if (op == "send" || op == "receive" || step.way == BoundStep::Way::kInOrder) return OkStatus();
+  if (IsMessage(plan->graph.node(step.node)) || step.way == BoundStep::Way::kInOrder) return OkStatus();
   if (step.way == BoundStep::Way::kDeferred) return PerformDeferred(step.deferred);
   const Status status = CommunicatorOf(step).Finish(*step.call);
   return status.ok() ? status : Failed(step.node, status);

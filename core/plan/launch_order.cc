@@ -7,13 +7,15 @@
 #include <utility>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/structure.h"
 
 namespace switchyard {
 
 std::vector<int> BuiltOrder(const Graph& graph) {
   std::vector<int> before(graph.size(), -1);
-  const bool sends = std::any_of(graph.nodes().begin(), graph.nodes().end(),
-                                 [](const Node& node) { return node.op == "send" || node.op == "receive"; });
+  const bool sends = std::any_of(graph.nodes().begin(), graph.nodes().end(), IsMessage);
   for (int id = 0, last = -1; sends && id < graph.size(); ++id) {
     if (IsCollective(graph.node(id).op)) before[id] = std::exchange(last, id);
   }
@@ -41,31 +43,33 @@ struct Fetches {
   std::vector<int> of;       // by node: the fetch that it is, or is a part or another shape of; -1: none
 };
 
+bool IsGather(const Node& node) { return ExchangeOf(node) == Exchange::kAllGather; }
+
 Fetches FindFetches(const Graph& graph, const std::vector<std::vector<int>>& followers) {
   Fetches fetches{std::vector<bool>(graph.size(), false), std::vector<int>(graph.size(), -1)};
   std::vector<bool> there(graph.size(), false), computed_with(graph.size(), false);
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
-    const bool unary = node.inputs.size() == 1 && (!IsCollective(node.op) || node.op == "all_gather");
+    const bool unary = node.inputs.size() == 1 && (!IsCollective(node.op) || IsGather(node));
     there[id] = node.input ? node.input->role != Role::kBatch : unary && there[node.inputs[0].node];
   }
   for (int id = graph.size() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
     const auto& users = followers[id];
     computed_with[id] = std::any_of(users.begin(), users.end(), [&](int user) {
-      const std::string& op = graph.node(user).op;
-      return op != "assign" && op != "output" && (!TraitsOf(op).view || computed_with[user]);
+      const Node& reader = graph.node(user);
+      return !IsKept(reader) && (!TraitsOf(reader.op).view || computed_with[user]);
     });
-    const bool fetch = there[id] && node.op == "all_gather" && computed_with[id];
+    const bool fetch = there[id] && IsGather(node) && computed_with[id];
     fetches.brings[id] =
         fetch || (there[id] && !node.input && !users.empty() &&
                   std::all_of(users.begin(), users.end(), [&](int user) { return fetches.brings[user]; }));
   }
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
-    if (fetches.brings[id] && node.op == "all_gather") {
+    if (fetches.brings[id] && IsGather(node)) {
       fetches.of[id] = id;
-    } else if (TraitsOf(node.op).view || node.op == "slice") {
+    } else if (TraitsOf(node.op).view || IsSlice(node)) {
       fetches.of[id] = fetches.of[node.inputs[0].node];
     }
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/structure.h"
 
 namespace switchyard {
 namespace {
@@ -91,7 +92,7 @@ class Placer {
   void Place(int id) {
     const Node& node = graph_.node(id);
     const int t = sharing_.position[id];
-    if (node.op == "input") {
+    if (node.input) {
       const Role role = node.input->role;
       const int arena = role == Role::kBatch ? kIoArena : role == Role::kGradient ? kGradientsArena : kStateArena;
       At({id, 0}) = {NamedStorage(node.name, arena, node.outputs[0]), 0};
@@ -201,7 +202,7 @@ class Placer {
   void Finish() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op != "output") continue;
+      if (!IsOutput(node)) continue;
       const TensorType& type = graph_.type(node.inputs[0]);
       result_.final_copies.push_back({At(node.inputs[0]),
                                       {NamedStorage("output/" + node.name, kIoArena, type), 0},
@@ -212,8 +213,7 @@ class Placer {
     std::set<int> written;  // storages of states
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op != "assign" || sharing_.written_in_place.contains(id) || sharing_.copied_at_once.contains(id))
-        continue;
+      if (!IsAssign(node) || sharing_.written_in_place.contains(id) || sharing_.copied_at_once.contains(id)) continue;
       const Spot &state = At(node.inputs[0]), &value = At(node.inputs[1]);
       if (SamePlace(state, value)) continue;
       written.insert(state.storage);

@@ -4,6 +4,8 @@
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/structure.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
 #include "core/plan/accumulation.h"
@@ -23,7 +25,7 @@ Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* refe
   auto accumulate = ResultsToAccumulate(graph, cache.device().info().alignment);
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
-    if (node.op == "accumulate") {
+    if (IsAccumulate(node)) {
       const Ref added = AddedBy(graph, id);
       const auto& flags = planned[added.node].accumulate;
       planned[id].absorbed = !flags.empty() && flags[static_cast<size_t>(added.output)] != 0;
@@ -94,11 +96,18 @@ bool SpansNodes(const PlanOptions& options, const Node& collective) {
 }
 
 // What a rank sends where the collective goes by a ring; `bytes`: of the larger of what is sent and received.
-double WireBytes(const std::string& op, double bytes, int ranks) {
+double WireBytes(const Node& collective, double bytes, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
-  if (op == "all_reduce") return 2 * others * bytes;
-  if (op == "receive") return 0;
-  return op == "send" ? bytes : others * bytes;
+  switch (*ExchangeOf(collective)) {
+    case Exchange::kAllReduce:
+      return 2 * others * bytes;
+    case Exchange::kSend:
+      return bytes;
+    case Exchange::kReceive:
+      return 0;
+    default:
+      return others * bytes;
+  }
 }
 
 // Counts what the steps do, each by itself, by kind and by op.
@@ -118,7 +127,7 @@ void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowere
       ++report.collectives;
       report.collective_bytes += bytes;
       step.cost.bytes = static_cast<double>(bytes);
-      const double sent = WireBytes(node.op, static_cast<double>(bytes), RanksOf(options, node));
+      const double sent = WireBytes(node, static_cast<double>(bytes), RanksOf(options, node));
       report.wire_bytes += sent;
       if (SpansNodes(options, node)) report.wire_bytes_between_nodes += sent;
     } else {

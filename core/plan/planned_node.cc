@@ -1,10 +1,14 @@
 #include "core/plan/planned_node.h"
 
 #include "core/abi/ops.h"
+#include "core/graph/op.h"
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/layout.h"
 
 namespace switchyard {
 
 bool ContiguousSlice(const Graph& graph, const Node& node, uint64_t alignment, uint64_t* offset) {
+  if (!IsSlice(node)) return false;
   const auto& a = node.attributes.as<sy_slice_attributes>();
   const TensorType& in = graph.type(node.inputs[0]);
   const Shape& out = node.outputs[0].shape;
@@ -26,6 +30,7 @@ bool ContiguousSlice(const Graph& graph, const Node& node, uint64_t alignment, u
 }
 
 bool ContiguousConcat(const Node& node) {
+  if (!IsConcat(node)) return false;
   const int axis = node.attributes.as<sy_axes_attributes>().values[0];
   for (int i = 0; i < axis; ++i) {
     if (node.outputs[0].shape[i] != 1) return false;
@@ -33,14 +38,17 @@ bool ContiguousConcat(const Node& node) {
   return true;
 }
 
-bool WorksInPlace(const Node& collective) { return collective.op == "all_reduce" || collective.op == "broadcast"; }
+bool WorksInPlace(const Node& node) {
+  const auto exchange = ExchangeOf(node);
+  return exchange == Exchange::kAllReduce || exchange == Exchange::kBroadcast;
+}
 
 Ref Origin(const Graph& graph, const std::vector<PlannedNode>& planned, Ref ref) {
   for (;;) {
     const Node& node = graph.node(ref.node);
     if (planned[ref.node].absorbed) {
       ref = node.inputs[1];
-    } else if (node.op == "reshape") {
+    } else if (TraitsOf(node.op).view) {
       ref = node.inputs[0];
     } else {
       return ref;

@@ -21,13 +21,13 @@ struct PlannedNode {
 Ref Origin(const Graph& graph, const std::vector<PlannedNode>& planned, Ref ref);
 // Of which value is node `id`, which needs no launch, a view?
 Ref SourceOf(const Graph& graph, const std::vector<PlannedNode>& planned, int id);
-// Those collectives work on one place; the others read one and write another.
-bool WorksInPlace(const Node& collective);
+// A collective that works on one place; the others read one and write another.
+bool WorksInPlace(const Node& node);
 
-// A slice that is a contiguous part of its input: the axes before the cut one have extent 1, and there is no step.
-// offset: bytes from the input's start, a multiple of the alignment.
+// Is it a slice that is a contiguous part of its input: the axes before the cut one have extent 1, and there is no
+// step? offset: bytes from the input's start, a multiple of the alignment.
 bool ContiguousSlice(const Graph& graph, const Node& node, uint64_t alignment, uint64_t* offset);
-// A concat whose parts lie one behind the other in memory.
+// Is it a concat whose parts lie one behind the other in memory?
 bool ContiguousConcat(const Node& node);
 
 }  // namespace switchyard

@@ -10,7 +10,7 @@ namespace switchyard {
 namespace {
 
 // Inputs, assignments, outputs and collectives belong to the engine.
-bool Offered(const Node& node) { return !IsCollective(node.op) && (!IsStructural(node.op) || node.op == "reshape"); }
+bool Offered(const Node& node) { return !IsCollective(node.op) && (!IsStructural(node.op) || TraitsOf(node.op).view); }
 
 // A graph, or a part of it, as the plugin sees it. Points into itself and into `graph`.
 struct RegionView {

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/layout.h"
+#include "core/graph/ops/structure.h"
 
 namespace switchyard {
 namespace {
@@ -42,7 +44,7 @@ class Finder {
   bool IsReduced(int id) const {
     return std::any_of(users_[id].begin(), users_[id].end(), [&](int user) {
       const Node& node = graph_.node(user);
-      return IsCollective(node.op) || ((TraitsOf(node.op).view || node.op == "slice") && IsReduced(user));
+      return IsCollective(node.op) || ((TraitsOf(node.op).view || IsSlice(node)) && IsReduced(user));
     });
   }
   // `place`, at byte `start` of a bucket: has what it held at [offset, offset + bytes) been read when `member` is
@@ -53,8 +55,8 @@ class Finder {
     return std::all_of(users_[place.node].begin(), users_[place.node].end(), [&](int user) {
       const Node& node = graph_.node(user);
       uint64_t within = 0;
-      if (node.op == "assign" || planned_[user].absorbed) return true;
-      if (node.op == "reshape" || (node.op == "slice" && ContiguousSlice(graph_, node, alignment_, &within)))
+      if (IsAssign(node) || planned_[user].absorbed) return true;
+      if (TraitsOf(node.op).view || ContiguousSlice(graph_, node, alignment_, &within))
         return IsReadBefore({user, 0}, start + within, member, offset, bytes);
       if (user != member.node) return HasRead(user) < result_.position[member.node];
       if (planned_[user].fallback) return true;
@@ -77,9 +79,9 @@ class Finder {
   int FirstReader(int id) const {
     int first = Sharing::kEnd;
     for (const int user : users_[id]) {
-      const std::string& op = graph_.node(user).op;
-      const bool view = result_.view_offset.contains(user) && !IsCollective(op);
-      if (op == "output" || (op == "assign" && !result_.copied_at_once.contains(user))) continue;
+      const Node& node = graph_.node(user);
+      const bool view = result_.view_offset.contains(user) && !IsCollective(node.op);
+      if (IsOutput(node) || (IsAssign(node) && !result_.copied_at_once.contains(user))) continue;
       first = std::min(first, view ? FirstReader(user) : result_.position[user]);
     }
     if (const auto found = followers_.find(id); found != followers_.end()) {
@@ -92,7 +94,7 @@ class Finder {
   // waited for; of what is copied when all has run, the end.
   int HasRead(int id) const {
     const Node& node = graph_.node(id);
-    if (node.op == "output" || node.op == "assign") return Sharing::kEnd;
+    if (IsKept(node)) return Sharing::kEnd;
     return !IsCollective(node.op) || WorksInPlace(node) ? result_.position[id] : FirstReader(id);
   }
 
@@ -114,16 +116,15 @@ class Finder {
     }
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op != "concat" || !ContiguousConcat(node)) continue;
+      if (!ContiguousConcat(node)) continue;
       std::vector<std::pair<Ref, uint64_t>> parts;
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
         const Ref root = Origin(graph_, planned_, input);
         const bool fresh = planned_[root.node].kernel != nullptr && !result_.part_of.contains(root) &&
-                           graph_.node(root.node).op != "concat" && offset % alignment_ == 0;
+                           !IsConcat(graph_.node(root.node)) && offset % alignment_ == 0;
         uint64_t unused = 0;
-        const bool view = graph_.node(root.node).op == "slice" &&
-                          ContiguousSlice(graph_, graph_.node(root.node), alignment_, &unused);
+        const bool view = ContiguousSlice(graph_, graph_.node(root.node), alignment_, &unused);
         if (fresh && !view && MayLieIn(id, root, offset) &&
             std::none_of(parts.begin(), parts.end(), [&](const auto& p) { return p.first == root; }))
           parts.push_back({root, offset});
@@ -156,10 +157,10 @@ class Finder {
         result_.group[ref] = part != result_.part_of.end() ? Ref{part->second.first, 0} : ref;
       }
       uint64_t offset = 0;
-      if (node.op == "reshape" || planned_[id].absorbed) {
+      if (TraitsOf(node.op).view || planned_[id].absorbed) {
         result_.group[{id, 0}] = result_.group.at(SourceOf(graph_, planned_, id));
         result_.view_offset[id] = 0;
-      } else if (node.op == "slice" && ContiguousSlice(graph_, node, alignment_, &offset)) {
+      } else if (ContiguousSlice(graph_, node, alignment_, &offset)) {
         result_.group[{id, 0}] = result_.group.at(node.inputs[0]);
         result_.view_offset[id] = offset;
       } else if (WorksInPlace(node)) {
@@ -175,9 +176,9 @@ class Finder {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        const bool is_target = node.op == "assign" && i == 0;
-        if (!is_target && node.op != "reshape" && !planned_[id].absorbed &&
-            !(node.op == "slice" && result_.view_offset.contains(id)))
+        const bool is_target = IsAssign(node) && i == 0;
+        if (!is_target && !TraitsOf(node.op).view && !planned_[id].absorbed &&
+            !(IsSlice(node) && result_.view_offset.contains(id)))
           readers_[result_.group.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
       }
     }
@@ -188,7 +189,7 @@ class Finder {
   void FindCopiesAtOnce() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op != "assign" || graph_.node(result_.group.at(node.inputs[1]).node).input) continue;
+      if (!IsAssign(node) || graph_.node(result_.group.at(node.inputs[1]).node).input) continue;
       const auto& readers = readers_[result_.group.at(node.inputs[0])];
       if (std::all_of(readers.begin(), readers.end(),
                       [&](const auto& reader) { return HasRead(reader.first) < result_.position[id]; }))
@@ -202,7 +203,7 @@ class Finder {
       const Node& node = graph_.node(id);
       for (const Ref& input : node.inputs)
         result_.last_use[result_.group.at(input)] =
-            node.op == "output" || (node.op == "assign" && !result_.copied_at_once.contains(id))
+            IsOutput(node) || (IsAssign(node) && !result_.copied_at_once.contains(id))
                 ? Sharing::kEnd
                 : std::max(result_.last_use[result_.group.at(input)], result_.position[id]);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
@@ -228,7 +229,7 @@ class Finder {
   void FindAssignments() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (node.op != "assign") continue;
+      if (!IsAssign(node)) continue;
       const Ref state = node.inputs[0], value = Origin(graph_, planned_, node.inputs[1]);
       bool possible = planned_[value.node].kernel != nullptr && !result_.part_of.contains(value) &&
                       !result_.in_place_concat.contains(value.node) && !result_.view_offset.contains(value.node) &&

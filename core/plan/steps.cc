@@ -48,7 +48,7 @@ class StepBuilder {
     Step& step = Add(Step::kCollective, id);
     step.stream = CommunicationStream(node.attributes.as<sy_collective_attributes>().group);
     // In place, what is sent lies where the result will be.
-    const bool in_place = node.op == "all_reduce" || node.op == "broadcast";
+    const bool in_place = WorksInPlace(node);
     for (const Ref& input : node.inputs) step.inputs.push_back(PlaceOf(in_place ? Ref{id, 0} : input));
     for (size_t o = 0; o < node.outputs.size(); ++o) step.outputs.push_back(PlaceOf({id, static_cast<int>(o)}));
   }

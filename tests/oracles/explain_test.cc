@@ -1,5 +1,7 @@
 // `explain` tells the truth: for random settings its bytes and FLOPs, made without data and memory, are those of the
 // Trainer that runs them.
+#include <ctime>
+
 #include "core/base/random.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
@@ -114,6 +116,28 @@ TEST(Explain, FlopsOfTrainingAreThreeTimesThoseOfAForwardPass) {
     const double forward = FlopsOf(evaluation.Main(), [](const std::string&) { return true; });
     EXPECT_NEAR((training.Report().flops + first_product - scores) / forward, 3, 0.03);
   }
+}
+
+// Nothing in planning may grow faster than the graph: for runs of many ranks `explain` is asked again and again.
+TEST(Explain, PlansAHundredLayersForSixtyFourRanksInThreeSecondsOfOneCore) {
+#ifndef NDEBUG
+  GTEST_SKIP() << "the limit is that of an optimised build";
+#endif
+  World& world = SharedWorld();
+  Settings settings(RunTable());
+  ASSERT_TRUE(settings.Give("model", "vit_base", Origin::kFlag, "this test").ok());
+  ASSERT_TRUE(settings.Give("depth", 100, Origin::kFlag, "this test").ok());
+  ASSERT_TRUE(settings.Give("batch_size", 8, Origin::kFlag, "this test").ok());
+  const auto setup = SetUpModel(settings, nullptr, 64);
+  ASSERT_TRUE(setup.ok()) << Message(setup.status());
+  const std::clock_t start = std::clock();
+  TrainingPlans plans;
+  const Status compiled =
+      plans.CompileRun(setup->config, setup->model, Mesh{.data = 64}, 1, *world.device, world.reference.get());
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  EXPECT_LE(seconds, 3.0);
+  if (world.rank() == 0) fmt::print("planned in {:.2f} s of processor time\n", seconds);
 }
 
 }  // namespace

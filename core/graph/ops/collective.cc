@@ -1,6 +1,8 @@
 // all_reduce and its relatives.
 #include "core/graph/ops/collective.h"
 
+#include <map>
+
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/pointwise.h"
 
@@ -93,6 +95,21 @@ std::vector<TensorType> Received(const Signature& call) {
 }
 
 }  // namespace
+
+std::optional<Exchange> ExchangeOf(const Node& node) {
+  static const std::map<std::string, Exchange> exchanges = {
+      {"all_reduce", Exchange::kAllReduce}, {"reduce_scatter", Exchange::kReduceScatter},
+      {"all_gather", Exchange::kAllGather}, {"broadcast", Exchange::kBroadcast},
+      {"all_to_all", Exchange::kAllToAll},  {"send", Exchange::kSend},
+      {"receive", Exchange::kReceive}};
+  const auto found = exchanges.find(node.op);
+  return found == exchanges.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool IsMessage(const Node& node) {
+  const auto exchange = ExchangeOf(node);
+  return exchange == Exchange::kSend || exchange == Exchange::kReceive;
+}
 
 std::vector<OpDefinition> CollectiveOps() {
   const auto none = [](const Graph&, const Node&) { return 0.0; };

@@ -4,9 +4,21 @@
 // which they were built, one after the other: two ranks that both send first may wait for each other.
 #pragma once
 
+#include <optional>
+
 #include "core/abi/collective.h"
 #include "core/abi/ops.h"
 #include "core/graph/graph.h"
+
+namespace switchyard {
+
+enum class Exchange { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kAllToAll, kSend, kReceive };
+// What a node exchanges with other ranks; none where its op is no collective.
+std::optional<Exchange> ExchangeOf(const Node& node);
+// A send or a receive: between two ranks, and not of the whole group.
+bool IsMessage(const Node& node);
+
+}  // namespace switchyard
 
 namespace switchyard::ops {
 

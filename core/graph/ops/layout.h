@@ -4,6 +4,14 @@
 #include "core/abi/ops.h"
 #include "core/graph/graph.h"
 
+namespace switchyard {
+
+// These two may be places in memory instead of copies. (A reshape always is one: OpTraits::view.)
+inline bool IsSlice(const Node& node) { return node.op == "slice"; }
+inline bool IsConcat(const Node& node) { return node.op == "concat"; }
+
+}  // namespace switchyard
+
 namespace switchyard::ops {
 
 using Where = std::source_location;

@@ -1,9 +1,20 @@
-// What the engine does itself, without a kernel of its own.
+// What the engine does itself, without a kernel of its own, and how its nodes are told from others.
 #pragma once
 
 #include <source_location>
 
 #include "core/graph/graph.h"
+
+namespace switchyard {
+
+inline bool IsInput(const Node& node) { return node.op == "input"; }
+inline bool IsAssign(const Node& node) { return node.op == "assign"; }
+inline bool IsOutput(const Node& node) { return node.op == "output"; }
+inline bool IsAccumulate(const Node& node) { return node.op == "accumulate"; }
+// It says what is kept of a run, and computes nothing.
+inline bool IsKept(const Node& node) { return IsAssign(node) || IsOutput(node); }
+
+}  // namespace switchyard
 
 namespace switchyard::ops {
 
