@@ -41,6 +41,18 @@ TEST_F(NcclTraining, MpiStagesToTheSameLosses) {
   EXPECT_EQ(ranks::LossesOf(In("run"), "nccl"), ranks::LossesOf(In("run"), "mpi"));
 }
 
+TEST_F(NcclTraining, OneProcessWithTwoGpusHasTheLossesOfTwoProcesses) {
+  for (const std::string collective : {"nccl", "shm"}) {
+    ExpectSuccess(Train("mlp", collective));
+    const std::vector<double> expected = ranks::LossesOf(In("run"), collective);
+    std::filesystem::remove_all(In("run"));
+    const CommandResult dp = Train("mlp --mode=dp", collective, Start::kAlone);
+    ExpectSuccess(dp, {"one process drives all devices (--mode=dp)", "cuda device 1", "collective " + collective});
+    EXPECT_EQ(ranks::LossesOf(In("run"), collective), expected);
+    EXPECT_EQ(expected.size(), 4u);
+  }
+}
+
 TEST_F(NcclTraining, SharedGpuIsStagedThroughHostMemory) {
   ExpectRefused(Train("mlp", "nccl", Start::kLaunch, "CUDA_DOUBLE_DEVICES=1"), {"needs a device for each rank"});
   const CommandResult chosen = Train("mlp", "auto", Start::kLaunch, "CUDA_DOUBLE_DEVICES=1");
