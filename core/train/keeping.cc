@@ -96,7 +96,8 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
   contents.preprocessor = std::move(foreign.preprocessor);
   const auto make = [this, contents = std::move(contents),
                      parts = std::move(parts)]() mutable -> StatusOr<CheckpointContents> {
-    SY_ASSIGN_OR_RETURN(Snapshot snapshot, TakeSnapshot(copy_, parts, engine_.layout(), model_, contents.step));
+    SY_ASSIGN_OR_RETURN(Snapshot snapshot,
+                        TakeSnapshot(copy_, std::move(parts), engine_.layout(), model_, contents.step));
     contents.weights = std::move(snapshot.weights);
     contents.state = std::move(snapshot.state);
     contents.storage = std::move(snapshot.storage);

@@ -1,9 +1,12 @@
 #include "core/train/snapshot.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "core/parallel/loss_scaling.h"
@@ -35,9 +38,8 @@ bool BelongsToWeight(const Layout& layout, const std::string& name, const Layout
          entry.type.dtype == DType::kF32;
 }
 
-// Host memory of a Snapshot.
+// Host memory of a checkpoint's state, read.
 struct Storage {
-  HostTensors weights;
   std::map<std::string, HostTensors> of_weights;  // by what they are: moment1, …
   std::map<std::string, std::vector<char>> others;
 };
@@ -80,6 +82,48 @@ StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, con
   return state;
 }
 
+// Values in blocks of a fixed size, which the compiler takes several at a time.
+bool AllFinite(std::span<const float> values) {
+  constexpr uint32_t kExponent = 0x7f800000;  // all ones: infinite or not a number
+  constexpr size_t kBlock = 256;
+  for (; values.size() >= kBlock; values = values.subspan(kBlock)) {
+    uint32_t found = 0;
+    for (size_t i = 0; i < kBlock; ++i) {
+      found |= static_cast<uint32_t>((std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent);
+    }
+    if (found != 0) return false;
+  }
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+// Brings tensors into the layout of files one by one, each in the memory where it lies: a second copy of the state
+// would cost more than all else that saving does, most of it for memory that was not touched before.
+class FileLayout {
+ public:
+  explicit FileLayout(const TrainableModel& model) : model_(model) {}
+
+  // Adds what `values`, which has the shape of the parameter `name`, is in a file: one tensor or several.
+  void Add(const std::string& prefix, const std::string& name, const Shape& shape, float* values,
+           std::vector<NamedTensor>* list) {
+    const auto add = [&](const std::string& in_file, const Shape& shape_in_file) {
+      list->push_back({prefix + in_file, "F32", {shape_in_file.begin(), shape_in_file.end()}, values});
+    };
+    if (!model_.to_file) return add(name, shape);
+    scratch_.assign(values, values + Elements(shape));
+    HostTensors whole;
+    whole[name] = {shape, std::move(scratch_)};
+    for (auto& [in_file, tensor] : model_.to_file(std::move(whole))) {
+      add(in_file, tensor.shape);
+      values = std::copy(tensor.values.begin(), tensor.values.end(), values);
+      scratch_ = std::move(tensor.values);  // warm memory for the next
+    }
+  }
+
+ private:
+  const TrainableModel& model_;
+  std::vector<float> scratch_;
+};
+
 }  // namespace
 
 StatusOr<WholeTensors> GatherParts(Engine& engine) {
@@ -98,40 +142,36 @@ StatusOr<WholeTensors> GatherParts(Engine& engine) {
   return parts;
 }
 
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const WholeTensors& parts, const Layout& layout,
-                                const TrainableModel& model, int64_t data_step) {
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, WholeTensors parts, const Layout& layout, const TrainableModel& model,
+                                int64_t data_step) {
   SY_RETURN_IF_ERROR(copy.Wait());
-  const auto storage = std::make_shared<Storage>();
+  const auto storage = std::make_shared<WholeTensors>(std::move(parts));
+  FileLayout file_layout(model);
   Snapshot snapshot;
   for (const auto& [name, entry] : layout.entries()) {
     if (!entry.is_weight() && !IsSaved(entry)) continue;
     if (entry.arena != kStateArena) return Internal("{} does not lie among the state, so it is not saved", name);
-    const auto found = parts.find(name);
-    const std::byte* const bytes = found != parts.end() ? found->second.data() : copy.At(entry);
-    const auto* const values = reinterpret_cast<const float*>(bytes);
+    const auto found = storage->find(name);
+    std::byte* const bytes = found != storage->end() ? found->second.data() : copy.At(entry);
+    auto* const values = reinterpret_cast<float*>(bytes);
     const Shape& shape = entry.whole_shape();
-    const auto elements = static_cast<size_t>(Elements(shape));
     if (entry.is_weight()) {
-      if (!std::all_of(values, values + elements, [](float value) { return std::isfinite(value); })) {
+      if (!AllFinite({values, static_cast<size_t>(Elements(shape))})) {
         return FailedPrecondition(
             "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved "
             "before is whole. Lower --lr, or raise --warmup",
             name, data_step);
       }
-      storage->weights[name] = {shape, std::vector<float>(values, values + elements)};
+      file_layout.Add("", name, shape, values, &snapshot.weights);
     } else if (BelongsToWeight(layout, name, entry)) {
       const auto [kind, weight] = KindAndWeight(name);
-      storage->of_weights[kind][weight] = {shape, std::vector<float>(values, values + elements)};
+      file_layout.Add(kind + "/", weight, shape, values, &snapshot.state);
     } else {
       snapshot.state.push_back({name, SavedType(entry), {shape.begin(), shape.end()}, bytes});
     }
   }
-  if (model.to_file) {
-    storage->weights = model.to_file(std::move(storage->weights));
-    for (auto& [kind, tensors] : storage->of_weights) tensors = model.to_file(std::move(tensors));
-  }
-  AddAll(storage->weights, "", &snapshot.weights);
-  for (const auto& [kind, tensors] : storage->of_weights) AddAll(tensors, kind + "/", &snapshot.state);
+  for (std::vector<NamedTensor>* list : {&snapshot.weights, &snapshot.state})
+    std::sort(list->begin(), list->end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   snapshot.storage = storage;
   return snapshot;
 }

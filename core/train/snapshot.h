@@ -20,7 +20,7 @@ namespace switchyard {
 
 struct Snapshot {
   std::vector<NamedTensor> weights, state;
-  std::shared_ptr<const void> storage;  // of their data
+  std::shared_ptr<const void> storage;  // of what is not in the copy
 };
 
 // Tensors of which a rank holds a part, whole: by name, row-major.
@@ -30,10 +30,10 @@ using WholeTensors = std::map<std::string, std::vector<std::byte>>;
 StatusOr<WholeTensors> GatherParts(Engine& engine);
 
 // From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The snapshot refers
-// to the copy's memory and to `parts`. FailedPrecondition where a parameter holds values that are not finite;
-// data_step: after which update, for that message.
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, const WholeTensors& parts, const Layout& layout,
-                                const TrainableModel& model, int64_t data_step);
+// to the copy's memory, in which it brings each tensor into the layout of files, and keeps `parts`. FailedPrecondition
+// where a parameter holds values that are not finite; data_step: after which update, for that message.
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, WholeTensors parts, const Layout& layout, const TrainableModel& model,
+                                int64_t data_step);
 
 // InvalidArgument where the weights or the state are not those of the engine's plans; then the device may hold a part.
 // path: as the user named the checkpoint, for the message.

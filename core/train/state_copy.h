@@ -20,10 +20,8 @@ class StateCopy {
   // it returns. The last copy must have been waited for.
   Status Begin();
   Status Wait();
-  // The bytes of an entry of the state arena, after Wait; they stand until the next Begin.
-  const std::byte* At(const Layout::Entry& entry) const {
-    return reinterpret_cast<const std::byte*>(host_.data()) + entry.offset;
-  }
+  // The bytes of an entry of the state arena, after Wait, to read and to change; they stand until the next Begin.
+  std::byte* At(const Layout::Entry& entry) { return reinterpret_cast<std::byte*>(host_.data()) + entry.offset; }
 
  private:
   Status Allocate();

@@ -1,10 +1,12 @@
 // Saving goes on beside training: steps are taken while a checkpoint is written, which holds the state of its own step
 // all the same; a save that fails ends the run at the next one or at its end, and links name whole checkpoints only.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <span>
 #include <sstream>
 #include <thread>
 
@@ -101,6 +103,38 @@ TEST_F(Saving, StepsWaitUntilTheStateIsCopied) {
   const auto ended = Train("ended", calls_, kFirstSave);
   ASSERT_TRUE(ended.ok()) << Message(ended.status());
   EXPECT_TRUE(Checkpoint(of_whole, kFirstSave) == Checkpoint(folder_, kFirstSave));
+}
+
+// Tensors are brought into the layout of files where the copy off the device lies: what is written lies in one piece of
+// the state's size, with no second copy beside it.
+TEST_F(Saving, HostMemoryHoldsTheStateOnce) {
+  config_.optimizer = "adamw";
+  const auto run = MakeRun(config_, SharedWorld());
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  ASSERT_TRUE(run->setup.model.to_file) << "files have another layout than the graph";
+  TrainingPlans plans;
+  ASSERT_TRUE(plans
+                  .CompileRun(run->setup.config, run->setup.model, SharedWorld().mesh, 1, *SharedWorld().device,
+                              SharedWorld().reference.get())
+                  .ok());
+  std::vector<std::span<const std::byte>> written;
+  FileCalls watching = calls_;
+  watching.write = [&](int descriptor, const void* data, size_t bytes) {
+    std::error_code none;
+    const std::string file = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", descriptor), none).string();
+    const bool tensor = bytes > 8 && *static_cast<const char*>(data) != '{';  // not the length or the header
+    if (file.ends_with(".safetensors") && tensor) written.emplace_back(static_cast<const std::byte*>(data), bytes);
+    return calls_.write(descriptor, data, bytes);
+  };
+  const auto result = Train("once", watching, kFirstSave);
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  ASSERT_GT(written.size(), 50u);
+  const std::byte *begin = written[0].data(), *end = begin;
+  for (const auto& piece : written) {
+    begin = std::min(begin, piece.data());
+    end = std::max(end, piece.data() + piece.size());
+  }
+  EXPECT_LE(static_cast<uint64_t>(end - begin), plans.layout->bytes(kStateArena));
 }
 
 TEST_F(Saving, TakesTheMemoryThatExplainTellsOf) {
