@@ -1,0 +1,93 @@
+#include "core/parallel/pipeline_schedule.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace switchyard {
+
+std::vector<StageStep> OneForwardOneBackward(int stage, int stages, int micro_batches) {
+  const int ahead = std::min(stages - stage - 1, micro_batches);
+  std::vector<StageStep> steps;
+  for (int f = 0; f < ahead; ++f) steps.push_back({false, f});
+  for (int b = 0; b < micro_batches; ++b) {
+    if (b + ahead < micro_batches) steps.push_back({false, b + ahead});
+    steps.push_back({true, b});
+  }
+  return steps;
+}
+
+StatusOr<std::vector<int>> CutIntoStages(const std::vector<double>& costs, int stages) {
+  const auto blocks = static_cast<int>(costs.size());
+  if (stages < 1 || blocks < stages) {
+    return InvalidArgument(
+        "{} pipeline stages of a model of {} blocks: expected at least 1 stage, and a block for each", stages, blocks);
+  }
+  // least[s][b]: of the cuts of the blocks from b on into s stages, the cost of the dearest stage of the best.
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> least(static_cast<size_t>(stages) + 1,
+                                         std::vector<double>(static_cast<size_t>(blocks) + 1, kNever));
+  least[0][static_cast<size_t>(blocks)] = 0;
+  const auto best = [&](int left, int from, int* end) {
+    double found = kNever, cost = 0;
+    for (int to = from + 1; to <= blocks; ++to) {
+      cost += costs[static_cast<size_t>(to - 1)];
+      const double dearest = std::max(cost, least[static_cast<size_t>(left - 1)][static_cast<size_t>(to)]);
+      if (dearest >= found) continue;
+      found = dearest;
+      *end = to;
+    }
+    return found;
+  };
+  int end = 0;
+  for (int s = 1; s <= stages; ++s) {
+    for (int b = 0; b < blocks; ++b) least[static_cast<size_t>(s)][static_cast<size_t>(b)] = best(s, b, &end);
+  }
+  std::vector<int> stage_of;
+  for (int stage = 0; stage < stages; ++stage) {
+    best(stages - stage, static_cast<int>(stage_of.size()), &end);
+    stage_of.resize(static_cast<size_t>(end), stage);
+  }
+  return stage_of;
+}
+
+PipelineTimes TimesOf(const std::vector<double>& forward, const std::vector<double>& backward, int micro_batches) {
+  const size_t stages = forward.size();
+  const auto count = static_cast<size_t>(micro_batches);
+  PipelineTimes times;
+  times.steps.resize(stages);
+  std::vector<std::vector<StageStep>> orders;
+  for (size_t s = 0; s < stages; ++s)
+    orders.push_back(OneForwardOneBackward(static_cast<int>(s), static_cast<int>(stages), micro_batches));
+  // When each stage has done a micro-batch; negative: not yet.
+  std::vector<std::vector<double>> forwards(stages, std::vector<double>(count, -1)), backwards = forwards;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t s = 0; s < stages; ++s) {
+      while (times.steps[s].size() < orders[s].size()) {
+        const StageStep step = orders[s][times.steps[s].size()];
+        const auto m = static_cast<size_t>(step.micro_batch);
+        double ready = 0;
+        if (step.backward) {
+          ready = s + 1 == stages ? forwards[s][m] : backwards[s + 1][m];
+        } else if (s > 0) {
+          ready = forwards[s - 1][m];
+        }
+        if (ready < 0) break;
+        const double begin = std::max(ready, times.steps[s].empty() ? 0 : times.steps[s].back().end);
+        const double end = begin + (step.backward ? backward : forward)[s];
+        (step.backward ? backwards : forwards)[s][m] = end;
+        times.steps[s].push_back({begin, end});
+        times.makespan = std::max(times.makespan, end);
+        moved = true;
+      }
+    }
+  }
+  const double work =
+      (std::accumulate(forward.begin(), forward.end(), 0.0) + std::accumulate(backward.begin(), backward.end(), 0.0)) *
+      micro_batches;
+  times.bubble = 1 - work / (static_cast<double>(stages) * times.makespan);
+  return times;
+}
+
+}  // namespace switchyard
