@@ -97,10 +97,6 @@ std::vector<ParameterGradient> PairsOf(NamedGraph& plan) {
 }
 
 Status BucketsLegal(const ProgramOptions& o) {
-  if (o.mesh.pipeline > 1) {
-    return Unimplemented("a mesh of {} x {} x {} ranks (data, pipeline, tensor): pipelines are not there yet",
-                         o.mesh.data, o.mesh.pipeline, o.mesh.tensor);
-  }
   if (o.allreduce_dtype != DType::kF32 && o.allreduce_dtype != DType::kF16 && o.allreduce_dtype != DType::kBF16)
     return InvalidArgument("gradients reduced in {}: expected fp32, fp16 or bf16", NameOf(o.allreduce_dtype));
   if (!(o.grad_predivide >= 0) || !std::isfinite(o.grad_predivide))
@@ -189,7 +185,8 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
     plan.graph.SetPhase(Phase::kUpdate);
     SharedUpdate shared;
     if (o.zero > 0) shared = {o.mesh.data, o.mesh.DataRankOf(program.rank), kDataGroup, plan.shared};
-    const Value squares = SquaredGradients(plan, o.mesh, shared);
+    Value squares = SquaredGradients(plan, o.mesh, shared);
+    if (o.mesh.pipeline > 1) squares = ops::AllReduce(squares, SY_SUM, 1, kPipelineGroup, "squared_norm/stages");
     Value inverse_scale;
     if (plan.loss_scale.node >= 0)
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
@@ -208,8 +205,9 @@ Pass UpdatePass() { return {"update", UpdateLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {
-      AutocastPass(),    LossScalePass(), RankSumsPass(),   GradientsPass(), SyncBatchNormPass(), TensorParallelPass(),
-      HalfWeightsPass(), RecomputePass(), ModelStatePass(), BucketsPass(),   UpdatePass(),        ScalerPass()};
+      AutocastPass(),       LossScalePass(),   RankSumsPass(),  GradientsPass(), SyncBatchNormPass(),
+      TensorParallelPass(), HalfWeightsPass(), RecomputePass(), PipelinePass(),  ModelStatePass(),
+      BucketsPass(),        UpdatePass(),      ScalerPass()};
   return passes;
 }
 

@@ -8,6 +8,7 @@
 //   tensor_parallel  ranks of the tensor group share weights, and with them products, heads and hidden units
 //   half_weights  what the forward part casts of parameters becomes state; the plan "halves"
 //   recompute  of blocks of the model, the backward part reads a second computation instead of what was kept
+//   pipeline   each rank's part of the model, for all micro-batches of an update in one plan
 //   state      of the model itself, as running statistics: where an update ends, all ranks take that of rank 0
 //   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
 //   update     norm, clipping, optimizer, in the plan that ends an update; NamedGraph::finite
@@ -28,6 +29,7 @@ Pass GradientsPass();
 Pass SyncBatchNormPass();
 Pass TensorParallelPass();
 Pass RecomputePass();
+Pass PipelinePass();
 Pass ModelStatePass();
 Pass BucketsPass();
 Pass UpdatePass();

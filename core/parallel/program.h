@@ -76,7 +76,8 @@ struct NamedGraph {
 // core/graph/passes/rewrite.h on the plan's graph; what the plan says of it stays true.
 void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, const InputRule& inputs = nullptr);
 
-// Plan number `plan` runs on micro-batch `micro_batch` of the update.
+// Plan number `plan` runs on micro-batch `micro_batch` of the update; in a pipeline on all up to it, whose inputs are
+// named as MicroBatchInput (pipeline.h) says.
 struct Action {
   int plan = 0, micro_batch = 0;
 };

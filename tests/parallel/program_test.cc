@@ -124,7 +124,7 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
   };
   ProgramOptions pipeline, half, none;
   pipeline.mesh.pipeline = 2;
-  EXPECT_THAT(refusal(pipeline), HasSubstr("buckets: a mesh of 1 x 2 x 1 ranks"));
+  EXPECT_THAT(refusal(pipeline), HasSubstr("pipeline: 1 micro-batches an update in a pipeline of 2 stages"));
   half.precision = DType::kF64;
   EXPECT_THAT(refusal(half), HasSubstr("autocast: precision f64: expected fp32, bf16 or fp16"));
   none.accumulation = 0;
@@ -140,8 +140,8 @@ TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
   EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "sync_batch_norm",
-                                             "tensor_parallel", "half_weights", "recompute", "state", "buckets",
-                                             "update", "scaler"}));
+                                             "tensor_parallel", "half_weights", "recompute", "pipeline", "state",
+                                             "buckets", "update", "scaler"}));
 }
 
 // Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.

@@ -1,0 +1,248 @@
+#include "core/parallel/pipeline.h"
+
+#include <map>
+
+#include "core/graph/ops/collective.h"
+#include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/structure.h"
+#include "core/parallel/passes.h"
+#include "core/parallel/pipeline_cut.h"
+#include "fmt/format.h"
+
+namespace switchyard {
+namespace {
+
+// The part of one stage of a graph, for some micro-batches.
+class Stage {
+ public:
+  Stage(const CutGraph& cut, int stage, int micro_batches)
+      : cut_(cut), stage_(stage), values_(static_cast<size_t>(micro_batches)) {
+    for (const int id : cut.graph.Inputs(Role::kParameter)) {
+      if (cut.StageOf(id) == stage) At({id, 0}, 0);
+    }
+  }
+
+  Graph result;
+
+  // The value of a micro-batch; what may be computed anywhere is where it is not yet.
+  Value At(Ref ref, int micro_batch) {
+    auto& values = values_[static_cast<size_t>(micro_batch)];
+    const Node& node = cut_.graph.node(ref.node);
+    const bool shared = node.input && node.input->role != Role::kBatch;
+    auto& place = shared ? shared_ : values;
+    if (const auto found = place.find(ref); found != place.end()) return found->second;
+    if (node.input) {
+      const std::string name = node.input->role == Role::kBatch ? MicroBatchInput(node.name, micro_batch) : node.name;
+      return place[ref] = result.Input(name, node.outputs[0], *node.input, node.where);
+    }
+    if (cut_.StageOf(ref.node) != kAnywhere)
+      throw BuildError(fmt::format("pipeline stage {} needs {} before it can be there", stage_, node.name));
+    Copy(ref.node, micro_batch);
+    return values.at(ref);
+  }
+
+  void Run(const StageStep& step) {
+    for (int id = 0; id < cut_.graph.size(); ++id) {
+      const Node& node = cut_.graph.node(id);
+      if (cut_.StageOf(id) == stage_ && !node.input && !IsKept(node) && IsLate(node) == step.backward)
+        Copy(id, step.micro_batch);
+    }
+  }
+
+  void Communicate(const Transfer& message) {
+    if (message.from != stage_ && message.to != stage_) return;
+    const std::string& name = cut_.graph.node(message.value.node).name;
+    result.SetPhase(message.backward ? Phase::kBackward : Phase::kForward);
+    if (message.from == stage_) {
+      ops::Send(At(message.value, message.micro_batch), message.to, kPipelineGroup, "send/" + name);
+    } else {
+      values_[static_cast<size_t>(message.micro_batch)][message.value] =
+          ops::Receive(result, cut_.graph.type(message.value), message.from, kPipelineGroup, "receive/" + name);
+    }
+    result.SetPhase(Phase::kForward);
+  }
+
+  // From now on, micro-batches read what `micro_batch` makes of the model's state.
+  void MoveStates(int micro_batch) {
+    for (const auto& [state, value] : Assignments()) {
+      At(state, micro_batch);
+      shared_[state] = At(value, micro_batch);
+    }
+  }
+  // `states`: as they were when the step began.
+  void AssignStates() {
+    for (const auto& [state, value] : Assignments())
+      result.Assign(result.FindInput(cut_.graph.node(state.node).name), shared_.at(state));
+  }
+
+ private:
+  std::vector<std::pair<Ref, Ref>> Assignments() const {
+    std::vector<std::pair<Ref, Ref>> found;
+    for (const Node& node : cut_.graph.nodes()) {
+      if (IsAssign(node) && cut_.StageOf(node.inputs[0].node) == stage_)
+        found.push_back({node.inputs[0], node.inputs[1]});
+    }
+    return found;
+  }
+
+  void Copy(int id, int micro_batch) {
+    const Node& node = cut_.graph.node(id);
+    std::vector<Value> inputs;
+    for (const Ref& input : node.inputs) inputs.push_back(At(input, micro_batch));
+    auto& values = values_[static_cast<size_t>(micro_batch)];
+    const std::vector<Value> made = result.Clone(node, inputs);
+    const auto copy_of = [&](int earlier) {
+      const auto found = values.find({earlier, 0});
+      return found == values.end() ? -1 : found->second.ref().node;
+    };
+    Node& copy = result.mutable_node(result.size() - 1);
+    if (node.forward >= 0) copy.forward = copy_of(node.forward);
+    if (node.repeats >= 0) copy.repeats = copy_of(node.repeats);
+    for (const int earlier : node.control) {
+      if (copy_of(earlier) >= 0) copy.control.push_back(copy_of(earlier));
+    }
+    for (const Value& value : made) values[{id, value.ref().output}] = value;
+  }
+
+  const CutGraph& cut_;
+  const int stage_;
+  std::vector<std::map<Ref, Value>> values_;  // by micro-batch
+  std::map<Ref, Value> shared_;               // inputs that micro-batches have in common, and states as they are now
+};
+
+// Steps and messages in the order of their time; `done` after each step.
+template <typename Done>
+void Play(const CutGraph& cut, const StageTimes& times, int number, Stage& stage, const Done& done) {
+  const std::vector<Transfer> messages = MessagesOf(cut, times);
+  size_t next = 0;
+  const auto communicate = [&](double until) {
+    while (next < messages.size() && messages[next].time <= until) stage.Communicate(messages[next++]);
+  };
+  const auto& steps = times.steps[static_cast<size_t>(number)];
+  for (size_t i = 0; i < steps.size(); ++i) {
+    communicate(times.spans[static_cast<size_t>(number)][i].begin);
+    stage.Run(steps[i]);
+    done(steps[i]);
+  }
+  if (!messages.empty()) communicate(messages.back().time);
+}
+
+// The owner's value on all stages.
+Value OnAllStages(Stage& stage, const CutGraph& cut, int number, Ref shown, const Value& own, const std::string& name) {
+  const int owner = cut.StageOf(shown.node);
+  if (owner == kAnywhere) return own;
+  const TensorType& type = cut.graph.type(shown);
+  const Value value = owner == number ? own : ops::Full(stage.result, type.shape, 0, type.dtype);
+  return ops::Broadcast(value, owner, kPipelineGroup, "broadcast/" + name);
+}
+
+void CutTraining(NamedGraph& plan, const std::vector<int>& stage_of_block, int stages, int number, int micro_batches) {
+  const NamedGraph source = plan;
+  const CutGraph cut = Cut(source, stage_of_block);
+  Stage stage(cut, number, micro_batches);
+  std::vector<GradientOf> own;
+  for (const GradientOf& pair : source.gradients) {
+    if (cut.StageOf(pair.parameter.node) == number) own.push_back(pair);
+  }
+  if (own.empty()) throw BuildError(fmt::format("pipeline stage {} of {} has no parameters", number, stages));
+  std::vector<Value> sums(own.size());
+  std::map<Ref, Value> shown;  // outputs, added up
+  Play(cut, TrainingTimes(stages, micro_batches), number, stage, [&](const StageStep& step) {
+    stage.result.SetPhase(step.backward ? Phase::kBackward : Phase::kForward);
+    for (size_t i = 0; step.backward && i < own.size(); ++i) {
+      if (own[i].gradient.node < 0) continue;
+      const Value gradient = ops::Cast(stage.At(own[i].gradient, step.micro_batch), DType::kF32);
+      sums[i] = sums[i] ? ops::Add(sums[i], gradient) : gradient;
+    }
+    for (const Node& node : source.graph.nodes()) {
+      if (step.backward || !IsOutput(node) || cut.StageOf(node.inputs[0].node) != number) continue;
+      Value& sum = shown[node.inputs[0]];
+      const Value value = stage.At(node.inputs[0], step.micro_batch);
+      sum = sum ? ops::Add(sum, value) : value;
+    }
+    stage.result.SetPhase(Phase::kForward);
+    if (!step.backward) stage.MoveStates(step.micro_batch);
+  });
+  plan.gradients.clear();
+  for (size_t i = 0; i < own.size(); ++i)
+    plan.gradients.push_back({stage.At(own[i].parameter, 0).ref(), sums[i] ? sums[i].ref() : Ref()});
+  stage.AssignStates();
+  for (const Node& node : source.graph.nodes()) {
+    if (!IsOutput(node)) continue;
+    const Ref ref = node.inputs[0];
+    const auto sum = shown.find(ref);
+    const Value mean = sum == shown.end() ? Value() : ops::Scale(sum->second, 1.0f / static_cast<float>(micro_batches));
+    stage.result.Output(node.name, OnAllStages(stage, cut, number, ref, mean, node.name), node.where);
+  }
+  plan.graph = std::move(stage.result);
+  plan.buckets = {false, true};
+}
+
+void CutEvaluation(NamedGraph& plan, const std::vector<int>& stage_of_block, int stages, int number) {
+  const NamedGraph source = plan;
+  const CutGraph cut = Cut(source, stage_of_block);
+  Stage stage(cut, number, 1);
+  Play(cut, EvaluationTimes(stages), number, stage, [](const StageStep&) {});
+  for (const Node& node : source.graph.nodes()) {
+    if (!IsOutput(node)) continue;
+    const Ref ref = node.inputs[0];
+    const int owner = cut.StageOf(ref.node);
+    const Value own = owner == number || owner == kAnywhere ? stage.At(ref, 0) : Value();
+    stage.result.Output(node.name, OnAllStages(stage, cut, number, ref, own, node.name), node.where);
+  }
+  plan.graph = std::move(stage.result);
+}
+
+Status PipelineLegal(const ProgramOptions& o) {
+  if (o.mesh.pipeline <= 1) return OkStatus();
+  if (!o.evaluation_only && o.accumulation < o.mesh.pipeline) {
+    return InvalidArgument(
+        "{} micro-batches an update in a pipeline of {} stages: expected at least as many, so that every stage has "
+        "work",
+        o.accumulation, o.mesh.pipeline);
+  }
+  const auto refuse = [&](const std::string& what, const std::string& instead) {
+    return Unimplemented("a pipeline of {} stages with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
+  };
+  if (o.mesh.tensor > 1) return refuse("ranks that share weights", "pipelines or tensor parallelism alone");
+  if (o.precision != DType::kF32) return refuse("products in " + std::string(NameOf(o.precision)), "fp32");
+  if (o.loss_scale.dynamic || o.loss_scale.initial != 1) return refuse("a loss scale", "none");
+  if (o.zero > 1) return refuse(fmt::format("--zero={}", o.zero), "--zero=1");
+  if (o.sync_batchnorm) return refuse("batch norms over all ranks", "those of each rank's samples");
+  if (o.hierarchical_allreduce) return refuse("sums within nodes first", "sums over all ranks at once");
+  if (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)
+    return refuse("lamb or lars", "adamw, adam or sgd");
+  if (o.optimizer.layer_decay != 1) return refuse("rates that decay by layer", "one rate");
+  return OkStatus();
+}
+
+void ApplyPipeline(Program& program, const ProgramOptions& o) {
+  const int stages = o.mesh.pipeline;
+  if (stages <= 1) return;
+  const int number = program.rank / o.mesh.tensor % stages;
+  std::vector<NamedGraph> plans;
+  std::vector<int> stage_of_block;
+  for (NamedGraph& plan : program.plans) {
+    if (plan.trains && !plan.buckets.reduces) continue;  // the update does all micro-batches
+    if (stage_of_block.empty()) stage_of_block = StagesOfBlocks(plan.graph, stages);
+    if (plan.trains) {
+      CutTraining(plan, stage_of_block, stages, number, o.accumulation);
+    } else {
+      CutEvaluation(plan, stage_of_block, stages, number);
+    }
+    plans.push_back(std::move(plan));
+  }
+  program.plans = std::move(plans);
+  program.schedule.clear();
+  if (program.Find("update") != nullptr) program.schedule = {{0, o.accumulation - 1}};
+}
+
+}  // namespace
+
+std::string MicroBatchInput(const std::string& name, int micro_batch) {
+  return micro_batch == 0 ? name : fmt::format("{}/micro_batch/{}", name, micro_batch);
+}
+
+Pass PipelinePass() { return {"pipeline", PipelineLegal, ApplyPipeline}; }
+
+}  // namespace switchyard

@@ -1,0 +1,146 @@
+#include "core/parallel/pipeline_cut.h"
+
+#include <algorithm>
+
+#include "core/graph/op.h"
+#include "core/graph/ops/structure.h"
+#include "core/parallel/pipeline.h"
+#include "fmt/format.h"
+
+namespace switchyard {
+namespace {
+
+bool IsBatchOrConstant(const Node& node) {
+  return node.input->role == Role::kBatch || node.input->role == Role::kConstant;
+}
+
+// By node: the block in which it runs; kAnywhere for what follows from batch and constants alone.
+std::vector<int> PlacesOf(const Graph& graph) {
+  const auto size = static_cast<size_t>(graph.size());
+  std::vector<int> block(size, kAnywhere);
+  std::vector<bool> anywhere(size, false);
+  for (size_t id = 0; id < size; ++id) {
+    const Node& node = graph.node(static_cast<int>(id));
+    anywhere[id] = node.input ? IsBatchOrConstant(node)
+                              : std::all_of(node.inputs.begin(), node.inputs.end(), [&](const Ref& input) {
+                                  return anywhere[static_cast<size_t>(input.node)];
+                                });
+    if (node.input || anywhere[id] || IsLate(node)) continue;
+    block[id] = node.block;
+    for (const Ref& input : node.inputs) block[id] = std::max(block[id], block[static_cast<size_t>(input.node)]);
+  }
+  // Parameters, and what follows from them alone, run where they are read.
+  const auto users = graph.Users();
+  for (size_t id = size; id-- > 0;) {
+    if (block[id] >= 0 || anywhere[id] || IsLate(graph.node(static_cast<int>(id)))) continue;
+    for (const int user : users[id]) {
+      const int reader = block[static_cast<size_t>(user)];
+      if (reader >= 0 && (block[id] < 0 || reader < block[id])) block[id] = reader;
+    }
+    block[id] = std::max(block[id], 0);
+  }
+  // A backward node runs where its forward node does, and never behind the gradients that it reads.
+  for (size_t id = 0; id < size; ++id) {
+    const Node& node = graph.node(static_cast<int>(id));
+    if (node.input || anywhere[id] || !IsLate(node)) continue;
+    int forward = node.block, gradient = kAnywhere;
+    for (const Ref& input : node.inputs) {
+      const int of = block[static_cast<size_t>(input.node)];
+      if (of < 0) continue;
+      if (IsLate(graph.node(input.node))) {
+        gradient = gradient < 0 ? of : std::min(gradient, of);
+      } else if (node.block < 0) {
+        forward = std::max(forward, of);
+      }
+    }
+    block[id] = gradient < 0 ? std::max(forward, 0) : forward < 0 ? gradient : std::min(forward, gradient);
+  }
+  return block;
+}
+
+}  // namespace
+
+bool IsLate(const Node& node) { return node.phase != Phase::kForward || node.repeats >= 0; }
+
+void CutGraph::Needs(Ref value, int stage) {
+  const int from = StageOf(value.node);
+  if (from == kAnywhere || stage == kAnywhere || from == stage) return;
+  const Node& node = graph.node(value.node);
+  if (node.input) {
+    throw BuildError(fmt::format(
+        "the pipeline stages {} and {} both read {}; use fewer stages, or none, for a model that shares weights "
+        "between blocks",
+        from, stage, node.name));
+  }
+  messages.insert({value, stage});
+}
+
+CutGraph Cut(const NamedGraph& plan, const std::vector<int>& stage_of_block) {
+  CutGraph cut{plan.graph, PlacesOf(plan.graph), {}};
+  for (int& stage : cut.stages) {
+    if (stage != kAnywhere) stage = stage_of_block[std::min(static_cast<size_t>(stage), stage_of_block.size() - 1)];
+  }
+  for (int id = 0; id < plan.graph.size(); ++id) {
+    const Node& node = plan.graph.node(id);
+    if (IsOutput(node)) continue;  // all stages get it where the step ends
+    const int stage = IsAssign(node) ? cut.StageOf(node.inputs[0].node) : cut.StageOf(id);
+    for (const Ref& input : node.inputs) cut.Needs(input, stage);
+  }
+  for (const auto& [parameter, gradient] : plan.gradients) {
+    if (gradient.node >= 0) cut.Needs(gradient, cut.StageOf(parameter.node));
+  }
+  return cut;
+}
+
+StageTimes TrainingTimes(int stages, int micro_batches) {
+  StageTimes table;
+  for (int s = 0; s < stages; ++s) table.steps.push_back(OneForwardOneBackward(s, stages, micro_batches));
+  const std::vector<double> forward(static_cast<size_t>(stages), 1), backward(static_cast<size_t>(stages), 2);
+  table.spans = TimesOf(forward, backward, micro_batches).steps;
+  return table;
+}
+
+StageTimes EvaluationTimes(int stages) {
+  StageTimes table;
+  for (int s = 0; s < stages; ++s) {
+    table.steps.push_back({{false, 0}});
+    table.spans.push_back({{s + 0.0, s + 1.0}});
+  }
+  return table;
+}
+
+std::vector<Transfer> MessagesOf(const CutGraph& cut, const StageTimes& times) {
+  std::vector<Transfer> messages;
+  for (const auto& [value, to] : cut.messages) {
+    const int from = cut.StageOf(value.node);
+    const bool backward = IsLate(cut.graph.node(value.node));
+    const auto stage = static_cast<size_t>(from);
+    for (size_t i = 0; i < times.steps[stage].size(); ++i) {
+      const StageStep& step = times.steps[stage][i];
+      if (step.backward == backward)
+        messages.push_back({times.spans[stage][i].end, backward, from, to, step.micro_batch, value});
+    }
+  }
+  std::sort(messages.begin(), messages.end(),
+            [](const Transfer& a, const Transfer& b) { return a.Order() < b.Order(); });
+  return messages;
+}
+
+std::vector<int> StagesOfBlocks(const Graph& graph, int stages) {
+  const std::vector<int> block = PlacesOf(graph);
+  std::vector<double> costs;
+  for (const Node& node : graph.nodes()) {
+    if (node.block >= static_cast<int>(costs.size())) costs.resize(static_cast<size_t>(node.block) + 1);
+  }
+  for (int id = 0; id < graph.size(); ++id) {
+    const int of = block[static_cast<size_t>(id)];
+    const Node& node = graph.node(id);
+    if (of < 0 || of >= static_cast<int>(costs.size()) || node.input || IsKept(node) || IsLate(node)) continue;
+    costs[static_cast<size_t>(of)] += CostOf(graph, node).flops;
+  }
+  const auto cut = CutIntoStages(costs, stages);
+  if (!cut.ok()) throw BuildError(Message(cut.status()));
+  return *cut;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,55 @@
+// A graph cut into the stages of a pipeline: where each node runs, which values stages send one another, and in which
+// order they do. Pure functions; thread-safe.
+#pragma once
+
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/parallel/pipeline_schedule.h"
+#include "core/parallel/program.h"
+
+namespace switchyard {
+
+constexpr int kAnywhere = -1;  // the stage of what follows from the batch and constants alone
+
+// Does the node run in a micro-batch's backward step? Second computations of the forward part do.
+bool IsLate(const Node& node);
+
+// A graph with the stage of each of its nodes, and which of their values others need.
+struct CutGraph {
+  const Graph& graph;
+  std::vector<int> stages;                 // by node
+  std::set<std::pair<Ref, int>> messages;  // a value and a stage that receives it
+
+  int StageOf(int node) const { return stages[static_cast<size_t>(node)]; }
+  void Needs(Ref value, int stage);  // adds a message where it takes one; BuildError for a parameter
+};
+
+// The plan's graph, which must outlive the result, and the messages that its nodes and gradients take. BuildError where
+// two stages read a parameter.
+CutGraph Cut(const NamedGraph& plan, const std::vector<int>& stage_of_block);
+
+// What all stages do in one run of a plan, and when.
+struct StageTimes {
+  std::vector<std::vector<StageStep>> steps;  // by stage
+  std::vector<std::vector<PipelineTimes::Span>> spans;
+};
+StageTimes TrainingTimes(int stages, int micro_batches);  // 1F1B
+StageTimes EvaluationTimes(int stages);                   // the forward part of one micro-batch
+
+// A value on its way from a stage to another.
+struct Transfer {
+  double time = 0;  // when it has been computed
+  bool backward = false;
+  int from = 0, to = 0, micro_batch = 0;
+  Ref value;
+  auto Order() const { return std::tie(time, backward, micro_batch, from, to, value); }
+};
+
+// All messages of a run in the order in which ranks take them.
+std::vector<Transfer> MessagesOf(const CutGraph& cut, const StageTimes& times);
+
+}  // namespace switchyard

@@ -1,0 +1,293 @@
+// One process plays the ranks of a pipeline, where a message waits until it is received: they compute, bit for bit,
+// what one rank computes that adds up the same micro-batches in their order.
+#include "core/parallel/pipeline.h"
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <set>
+
+#include "core/graph/ops/loss.h"
+#include "core/graph/ops/reduction.h"
+#include "core/parallel/mesh_interpreter.h"
+#include "core/parallel/program.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/resnet.h"
+#include "models/vit.h"
+#include "tests/plan/world.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kBatch = 2, kClasses = 5;
+using Model = std::function<Value(nn::Context&, const Value&)>;
+
+Workload Classifier(const Model& model, int image_size) {
+  const auto logits = [=](nn::Context& context) {
+    return model(context, context.graph.Input("images", {DType::kF32, {kBatch, image_size, image_size, 1}}, {}));
+  };
+  return {"classifier",
+          [=](nn::Context& context) {
+            const Value labels = context.graph.Input("labels", {DType::kI32, {kBatch}}, {});
+            return ops::Mean(ops::CrossEntropy(logits(context), labels, 0));
+          },
+          [=](nn::Context& context) { context.graph.Output("logits", logits(context)); }};
+}
+
+Workload Transformer(int depth = 4) {
+  VisionTransformerConfig c = {
+      .image_size = 14, .channels = 1, .classes = kClasses, .patch = 7, .width = 16, .depth = depth};
+  c.heads = 2;
+  c.mlp_ratio = 2;
+  c.dropout = 0.1f;
+  return Classifier([c](nn::Context& context, const Value& images) { return VisionTransformer(c, context, images); },
+                    c.image_size);
+}
+
+Workload Residual() {
+  ResNetConfig c = {.image_size = 8, .channels = 1, .classes = kClasses, .depth = 18, .width = 4};
+  return Classifier([c](nn::Context& context, const Value& images) { return ResNet(c, context, images); },
+                    c.image_size);
+}
+
+// Numbers in ±0.2 that depend on `seed` alone.
+std::vector<float> Numbers(size_t seed, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  auto state = static_cast<uint32_t>(seed * 2654435761u + 12345u);
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = (static_cast<float>(state >> 8) / static_cast<float>(1 << 24) - 0.5f) * 0.4f;
+  }
+  return values;
+}
+
+class Ranks {
+ public:
+  Ranks(const Workload& workload, const ProgramOptions& options, Device& reference)
+      : options_(options), played_(options.mesh, reference) {
+    for (int rank = 0; rank < options.mesh.size(); ++rank) {
+      auto program = BuildProgram(workload, options, rank);
+      EXPECT_TRUE(program.ok()) << Message(program.status());
+      programs_.push_back(program.ok() ? std::move(*program) : Program());
+      for (const Node& node : Update(rank).nodes()) {
+        if (!node.input) continue;
+        const bool parameter = node.input->role == Role::kParameter;
+        if (parameter || (node.input->role == Role::kState && node.input->average)) {
+          const std::string of = parameter ? node.name : node.name.substr(node.name.find('/') + 1);
+          Set(rank, node.name, Numbers(std::hash<std::string>()(of), node.outputs[0].elements()));
+        } else if (node.input->of_model) {
+          Set(rank, node.name, std::vector<float>(static_cast<size_t>(node.outputs[0].elements()), 0.5f));
+        }
+      }
+      Set(rank, "lr_table", std::vector<float>(4, 0.05f));
+    }
+  }
+
+  void Run(int64_t update) {
+    for (const Action& action : programs_[0].schedule) {
+      const bool all = options_.mesh.pipeline > 1;
+      for (int m = all ? 0 : action.micro_batch; m <= action.micro_batch; ++m) Give(update, m, all ? m : 0);
+      RunPlan(action.plan);
+      losses_.push_back(Scalar(0, "loss"));
+    }
+  }
+  // Of rank 0, over the plans that have run.
+  float MeanLoss() const {
+    return std::accumulate(losses_.begin(), losses_.end(), 0.0f) / static_cast<float>(losses_.size());
+  }
+  void Evaluate(const std::string& plan) {
+    Give(77, 0, 0);
+    for (size_t i = 0; i < programs_[0].plans.size(); ++i) {
+      if (programs_[0].plans[i].name == plan) RunPlan(static_cast<int>(i));
+    }
+  }
+  std::set<std::string> Parameters(int rank) const {
+    std::set<std::string> names;
+    for (const int id : Update(rank).Inputs(Role::kParameter)) names.insert(Update(rank).node(id).name);
+    return names;
+  }
+  // What is trained or counted; not the gradients.
+  std::set<std::string> States(int rank) const {
+    std::set<std::string> names = Parameters(rank);
+    for (const int id : Update(rank).Inputs(Role::kState)) names.insert(Update(rank).node(id).name);
+    return names;
+  }
+  std::vector<char> Bytes(int rank, const std::string& name) const {
+    const auto bytes = played_.Get(rank, name);
+    EXPECT_TRUE(bytes.ok()) << Message(bytes.status());
+    return bytes.ok() ? *bytes : std::vector<char>();
+  }
+  float Scalar(int rank, const std::string& name) const {
+    float value = NAN;
+    const std::vector<char> bytes = Bytes(rank, name);
+    if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  }
+  const Graph& Update(int rank) const { return programs_[static_cast<size_t>(rank)].Find("update")->graph; }
+
+ private:
+  template <typename T>
+  void Set(int rank, const std::string& name, const std::vector<T>& values) {
+    played_.Set(rank, name, values.data(), values.size() * sizeof(T));
+  }
+  // The inputs of place `place` of a plan: micro-batch `m`.
+  void Give(int64_t update, int m, int place) {
+    for (int rank = 0; rank < options_.mesh.size(); ++rank) {
+      const int data_rank = options_.mesh.DataRankOf(rank);
+      const size_t seed = static_cast<size_t>((update * 100 + m) * 10 + data_rank);
+      std::vector<int32_t> ids, labels;
+      for (int i = 0; i < kBatch; ++i) {
+        ids.push_back((m * kBatch + i) * options_.mesh.data + data_rank);
+        labels.push_back(static_cast<int32_t>((seed + static_cast<size_t>(i)) % kClasses));
+      }
+      int64_t elements = 0;
+      for (const Node& node : programs_[0].Find("evaluate")->graph.nodes()) {
+        if (node.input && node.name == "images") elements = node.outputs[0].elements();
+      }
+      Set(rank, MicroBatchInput("images", place), Numbers(seed, elements));
+      Set(rank, MicroBatchInput("labels", place), labels);
+      Set(rank, MicroBatchInput("sample_ids", place), ids);
+      Set(rank, MicroBatchInput("step", place), std::vector<int32_t>{static_cast<int32_t>(update), 0});
+    }
+  }
+  void RunPlan(int plan) {
+    std::vector<const Graph*> graphs;
+    for (const Program& program : programs_) graphs.push_back(&program.plans[static_cast<size_t>(plan)].graph);
+    const Status ran = played_.Run(graphs);
+    EXPECT_TRUE(ran.ok()) << Message(ran);
+  }
+
+  const ProgramOptions options_;
+  MeshInterpreter played_;
+  std::vector<Program> programs_;
+  std::vector<float> losses_;
+};
+
+ProgramOptions Options(int micro_batches) {
+  ProgramOptions options;
+  options.accumulation = micro_batches;
+  options.table_length = 4;
+  options.bucket_bytes = 4096;
+  return options;
+}
+
+class Pipeline : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = TestDevice::Open("reference", 1);
+    ASSERT_TRUE(opened.ok()) << Message(opened.status());
+    test_ = std::move(*opened);
+  }
+
+  // Two updates and an evaluation with and without stages.
+  void ExpectEqual(const Workload& workload, const ProgramOptions& options, int stages) {
+    SCOPED_TRACE(
+        fmt::format("{} stages, {} micro-batches, {} data ranks", stages, options.accumulation, options.mesh.data));
+    ProgramOptions cut = options;
+    cut.mesh.pipeline = stages;
+    Ranks whole(workload, options, *test_->device), parts(workload, cut, *test_->device);
+    if (HasFailure()) return;
+    for (int update = 0; update < 2; ++update) {
+      whole.Run(update);
+      parts.Run(update);
+    }
+    std::vector<std::string> plans = {"evaluate"};
+    if (options.optimizer.ema_decay > 0) plans.push_back("evaluate_ema");
+    for (int rank = 0; rank < cut.mesh.size(); ++rank) {
+      const int alone = cut.mesh.DataRankOf(rank);
+      // Ranks that share the update divide buckets, which stages do not have in common with the whole model.
+      for (const std::string& name : options.zero > 0 ? parts.Parameters(rank) : parts.States(rank))
+        EXPECT_TRUE(parts.Bytes(rank, name) == whole.Bytes(alone, name)) << "rank " << rank << ": " << name;
+      EXPECT_NEAR(parts.Scalar(rank, "grad_norm") / whole.Scalar(alone, "grad_norm"), 1, 1e-6);
+      EXPECT_EQ(parts.Scalar(rank, "grad_norm"), parts.Scalar(0, "grad_norm"));
+    }
+    for (int data = 0; data < cut.mesh.data; ++data) {
+      std::multiset<std::string> held;
+      for (int stage = 0; stage < stages; ++stage) {
+        const auto names = parts.Parameters(data * stages + stage);
+        EXPECT_FALSE(names.empty());
+        held.insert(names.begin(), names.end());
+      }
+      const auto all = whole.Parameters(data);
+      EXPECT_EQ(held, std::multiset<std::string>(all.begin(), all.end()));
+    }
+    for (const std::string& plan : plans) {
+      whole.Evaluate(plan);
+      parts.Evaluate(plan);
+      for (int rank = 0; rank < cut.mesh.size(); ++rank)
+        EXPECT_TRUE(parts.Bytes(rank, "logits") == whole.Bytes(cut.mesh.DataRankOf(rank), "logits")) << plan;
+    }
+  }
+  std::unique_ptr<TestDevice> test_;
+};
+
+TEST_F(Pipeline, EqualsOneRankThatAddsUpTheMicroBatches) {
+  ExpectEqual(Transformer(), Options(2), 2);
+  ExpectEqual(Transformer(), Options(5), 3);
+  ExpectEqual(Transformer(), Options(6), 4);
+}
+
+TEST_F(Pipeline, WithDataParallelRanksEqualsThoseAlone) {
+  ProgramOptions options = Options(3);
+  options.mesh.data = 2;
+  ExpectEqual(Transformer(), options, 2);
+  options.zero = 1;
+  ExpectEqual(Transformer(), options, 3);
+}
+
+TEST_F(Pipeline, WithRecomputationAndAveragesEqualsOneRank) {
+  ProgramOptions options = Options(4);
+  options.recompute = 1;
+  options.optimizer.ema_decay = 0.9f;
+  ExpectEqual(Transformer(), options, 2);
+}
+
+TEST_F(Pipeline, MovesRunningStatisticsFromMicroBatchToMicroBatch) {
+  ExpectEqual(Residual(), Options(3), 3);
+  ProgramOptions options = Options(2);
+  options.mesh.data = 2;
+  ExpectEqual(Residual(), options, 2);
+}
+
+TEST_F(Pipeline, SaysTheMeanLossOnAllStages) {
+  ProgramOptions options = Options(4);
+  options.mesh.pipeline = 2;
+  Ranks parts(Transformer(), options, *test_->device);
+  parts.Run(0);
+  options.mesh.pipeline = 1;
+  Ranks whole(Transformer(), options, *test_->device);
+  whole.Run(0);
+  EXPECT_NEAR(parts.Scalar(0, "loss"), whole.MeanLoss(), 1e-6);
+  EXPECT_EQ(parts.Scalar(0, "loss"), parts.Scalar(1, "loss"));
+}
+
+TEST_F(Pipeline, IsRefusedWhereItCannotBe) {
+  const auto refusal = [](const ProgramOptions& options, int depth = 4) {
+    return Message(BuildProgram(Transformer(depth), options, 0).status());
+  };
+  ProgramOptions options = Options(4);
+  options.mesh.pipeline = 3;
+  EXPECT_THAT(refusal(options, 2), HasSubstr("3 pipeline stages of a model of 2 blocks"));
+  options.mesh.tensor = 2;
+  EXPECT_THAT(refusal(options), HasSubstr("pipeline: a pipeline of 3 stages with ranks that share weights"));
+  options = Options(2);
+  options.mesh.pipeline = 3;
+  EXPECT_THAT(refusal(options), HasSubstr("2 micro-batches an update in a pipeline of 3 stages"));
+  options = Options(3);
+  options.mesh.pipeline = 3;
+  options.precision = DType::kBF16;
+  EXPECT_THAT(refusal(options), HasSubstr("products in bf16: not there yet; use fp32"));
+  options = Options(3);
+  options.mesh.pipeline = 3;
+  options.zero = 2;
+  EXPECT_THAT(refusal(options), HasSubstr("--zero=2: not there yet; use --zero=1"));
+  options.zero = 0;
+  options.optimizer.kind = SY_OPTIMIZER_LAMB;
+  EXPECT_THAT(refusal(options), HasSubstr("lamb or lars: not there yet; use adamw, adam or sgd"));
+}
+
+}  // namespace
+}  // namespace switchyard
