@@ -116,8 +116,10 @@ StatusOr<bool> Stopping::After(int64_t step) {
   if (communicator_ == nullptr) return asked.load();
   if (step < next_) return false;
   const double seconds = std::chrono::duration<double>(Clock::now() - agreed_).count();
-  const double per_update = seconds / static_cast<double>(std::max<int64_t>(1, step - agreed_at_));
-  const double updates = next_ == 0 ? 1 : std::clamp(kAgreeEverySeconds / per_update, 1.0, kMostUpdates);
+  const auto passed = static_cast<double>(std::max<int64_t>(1, step - agreed_at_));
+  // What few updates took says little of many, among which checkpoints are written: no farther than twice as many.
+  const double most = std::min(2 * passed, kMostUpdates);
+  const double updates = next_ == 0 ? 1 : std::clamp(kAgreeEverySeconds * passed / seconds, 1.0, most);
   // Each rank's wish to stop, and how many updates it would let pass until they talk again: the fewest of all.
   int32_t votes[2] = {asked, -static_cast<int32_t>(updates)};
   SY_RETURN_IF_ERROR(communicator_->AllReduce("stop", votes, votes, 2, SY_I32, SY_MAX));
