@@ -1,7 +1,9 @@
 #include "core/train/world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
@@ -61,21 +63,39 @@ StatusOr<std::string> BestCollective(const World& world) {
 }
 
 StatusOr<std::shared_ptr<Plugin>> ChooseCollective(World& world, const WorldRequest& request) {
-  std::string name = request.collective;
-  if (name == "auto") {
-    constexpr char kKey[] = "collective";
-    if (world.rank() == 0) {
-      SY_ASSIGN_OR_RETURN(name, BestCollective(world));
-      SY_RETURN_IF_ERROR(world.rendezvous->Put(kKey, name));
-    } else {
-      SY_ASSIGN_OR_RETURN(name, world.rendezvous->Get(kKey, request.init_timeout_ms));
-    }
+  constexpr char kKey[] = "collective";
+  const auto find = [](const std::string& wanted) {
+    const std::lock_guard lock(AccessToPlugins());
+    return Registry::Get().Find(PluginKind::kCollective, wanted);
+  };
+  const bool first = world.rank() == 0, is_auto = request.collective == "auto";
+  std::string name = request.collective, of_rank_0;
+  std::shared_ptr<Plugin> plugin;
+  if (!is_auto) {
+    SY_ASSIGN_OR_RETURN(plugin, find(name));
+  } else if (first) {
+    SY_ASSIGN_OR_RETURN(name, BestCollective(world));
+  }
+  if (!first) {
+    SY_ASSIGN_OR_RETURN(of_rank_0, world.rendezvous->Get(kKey, request.init_timeout_ms));
+  }
+  if (is_auto) {
+    if (!first) name = of_rank_0;
+    SY_ASSIGN_OR_RETURN(plugin, find(name));
     const int nodes = world.processes.nodes;
     world.collective_why = fmt::format("{}: highest priority that can join {} ranks on {} node{}", name, world.size(),
                                        nodes, nodes > 1 ? "s" : "");
   }
+  if (first) {
+    SY_RETURN_IF_ERROR(world.rendezvous->Put(kKey, plugin->name()));
+  } else if (plugin->name() != of_rank_0) {
+    const Status differs = InvalidArgument(
+        "--collective={}: rank 0 takes {}; start all ranks with the same --collective", name, of_rank_0);
+    world.rendezvous->ReportFailure(differs);                     // the others would wait for this rank in theirs
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watch thread sends it
+    return differs;
+  }
   const std::lock_guard lock(AccessToPlugins());
-  SY_ASSIGN_OR_RETURN(const auto plugin, Registry::Get().Find(PluginKind::kCollective, name));
   if (const Status verdict = CanJoin(*plugin, world); !verdict.ok()) {
     const std::string who = request.collective == "auto" ? "which rank 0 chose" : "as asked for";
     return Annotate(verdict, fmt::format("collective {}, {}; choose another --collective", name, who));

@@ -147,7 +147,7 @@ Status TrainCommand(const CommandLine& line) {
     if (world.rank() != 0) return OkStatus();
     SY_RETURN_IF_ERROR(WriteSettings(result.run_folder, setup.settings));
     if (result.interrupted) return OkStatus();
-    fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates, "update"), result.seconds);
+    fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates - result.skipped_updates, "update"), result.seconds);
     const Metric best = trainer->task().best();
     fmt::print("  {:<11} {} of {} validation images (best {})\n", best.quantity, Text({best}, result.evaluation),
                result.evaluation.count, Text(best, result.best.value_or(0)));
