@@ -1,0 +1,66 @@
+// What other programs call the compression of gradients, as variables of the environment and as flags.
+#include "core/settings/sources.h"
+#include "gmock/gmock.h"
+#include "tools/switchyard/run_settings.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class CompressionOfGradients : public testing::Test {
+ protected:
+  void TearDown() override {
+    for (const char* half : {"FP16", "BF16"})
+      for (const char* program : {"AIAK", "SWITCHYARD"})
+        unsetenv(fmt::format("{}_{}_COMPRESSION", program, half).c_str());
+    unsetenv("AIAK_HIERARCHICAL_ALLREDUCE");
+  }
+  Status Flag(const std::string& name, const std::string& text) {
+    return settings_.GiveAlias(*RunTable().FindAlias(name), text, Origin::kFlag, "--" + name + "=" + text);
+  }
+  std::string Sent() const { return settings_.Get<std::string>("allreduce_dtype").value_or(""); }
+  Settings settings_{RunTable()};
+};
+
+TEST_F(CompressionOfGradients, IsTheDTypeInWhichTheyTravel) {
+  for (const std::string program : {"AIAK", "SWITCHYARD"}) {
+    for (const auto& [variable, dtype] : {std::pair{"FP16", "fp16"}, std::pair{"BF16", "bf16"}}) {
+      const std::string name = fmt::format("{}_{}_COMPRESSION", program, variable);
+      SCOPED_TRACE(name);
+      for (const auto& [text, sent] : {std::pair{"1", dtype}, std::pair{"0", "fp32"}}) {
+        settings_ = Settings(RunTable());
+        setenv(name.c_str(), text, 1);
+        ASSERT_TRUE(TakeEnvironment(settings_).ok());
+        EXPECT_EQ(Sent(), sent);
+        EXPECT_THAT(settings_.Translated().at("allreduce_dtype"), HasSubstr(name + "=" + text));
+      }
+      unsetenv(name.c_str());
+    }
+  }
+}
+
+TEST_F(CompressionOfGradients, InTwoDTypesIsRefusedByBothNames) {
+  ASSERT_TRUE(Flag("fp16_compression", "true").ok());
+  EXPECT_TRUE(settings_.GiveText("allreduce_dtype", "fp16", Origin::kFlag, "--allreduce_dtype=fp16").ok());
+  EXPECT_THAT(Message(Flag("bf16_compression", "true")),
+              AllOf(HasSubstr("--allreduce_dtype=fp16"), HasSubstr("--bf16_compression=true")));
+  setenv("AIAK_FP16_COMPRESSION", "1", 1);
+  setenv("AIAK_BF16_COMPRESSION", "1", 1);
+  Settings both(RunTable());
+  EXPECT_THAT(Message(TakeEnvironment(both)),
+              AllOf(HasSubstr("AIAK_FP16_COMPRESSION=1"), HasSubstr("AIAK_BF16_COMPRESSION=1")));
+}
+
+TEST_F(CompressionOfGradients, OfAFlagHoldsAgainstAVariable) {
+  setenv("AIAK_FP16_COMPRESSION", "1", 1);
+  setenv("AIAK_HIERARCHICAL_ALLREDUCE", "1", 1);
+  ASSERT_TRUE(TakeEnvironment(settings_).ok());
+  EXPECT_EQ(settings_.Get<bool>("hierarchical_allreduce"), true);
+  ASSERT_TRUE(Flag("bf16_compression", "true").ok());
+  EXPECT_EQ(Sent(), "bf16");
+}
+
+}  // namespace
+}  // namespace switchyard
