@@ -1,6 +1,9 @@
 // What both sides promise of errors, headers, kernels and counts, held to by the validating interposer.
 #include "tests/interposers/promises.h"
 
+#include <functional>
+#include <thread>
+
 namespace switchyard {
 namespace {
 
@@ -39,6 +42,57 @@ TEST_F(PromiseTest, FailuresSayWhyAndOnlyPollsAreInProgress) {
   ExpectPending({"the plugin broke a promise", "copy: it answered 1 without a message"});
   EXPECT_EQ(api_->fill(device_, nullptr, At(buffer_), 0, 8, nullptr, &error_), SY_IN_PROGRESS);
   ExpectPending({"fill: it answered SY_IN_PROGRESS, which only polls may"});
+  End();
+}
+
+TEST_F(PromiseTest, TheFirstErrorOfAStreamStays) {
+  static bool fails;
+  fails = true;
+  fake_.device.synchronize = [](sy_device*, sy_stream*, const sy_synchronize_options*, sy_error* error) {
+    return fails ? SY_FAIL(error, SY_INTERNAL, "fake: a kernel has failed") : sy_status{SY_OK};
+  };
+  Wrap();
+  EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_INTERNAL);
+  Clear();
+  EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_INTERNAL);
+  EXPECT_EQ(Pending(), "");
+  fails = false;
+  EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_OK);
+  ExpectPending({"the plugin broke a promise", "it answered SY_OK though stream", "expected its first error again"});
+  End();
+}
+
+// Whether the caller's threads take turns is seen while the plugin is at work.
+TEST_F(PromiseTest, ThreadsTakeTurnsOnAStream) {
+  static std::function<void()> meanwhile;
+  fake_.device.fill = [](sy_device*, sy_stream*, sy_place, uint8_t, uint64_t, const sy_fill_options*, sy_error*) {
+    std::thread([] { meanwhile(); }).join();
+    return sy_status{SY_OK};
+  };
+  Wrap();
+  sy_stream* other = nullptr;
+  ASSERT_EQ(api_->stream_create(device_, nullptr, &other, &error_), SY_OK) << error_.message;
+  sy_error theirs = EmptyError();
+  sy_status same = SY_OK, without = SY_OK, apart = SY_OK, waits = SY_OK;
+  meanwhile = [&] {
+    const auto copy = [&](sy_stream* stream, sy_error* error) {
+      return api_->copy(device_, stream, At(buffer_, 64), Host(host_.data()), 8, nullptr, error);
+    };
+    same = copy(stream_, &theirs);
+    without = copy(nullptr, nullptr);
+    apart = copy(other, nullptr);
+    waits = api_->synchronize(device_, stream_, nullptr, nullptr);
+  };
+  EXPECT_EQ(api_->fill(device_, stream_, At(buffer_), 0, 8, nullptr, &error_), SY_OK) << error_.message;
+  EXPECT_EQ(same, SY_INVALID);
+  EXPECT_THAT(theirs.message, testing::HasSubstr("is given work by another thread at the same time"));
+  EXPECT_EQ(without, SY_OK);
+  EXPECT_EQ(apart, SY_OK);
+  EXPECT_EQ(waits, SY_OK);
+  meanwhile = [] {};
+  EXPECT_EQ(api_->fill(device_, stream_, At(buffer_), 0, 8, nullptr, &error_), SY_OK) << error_.message;
+  EXPECT_EQ(api_->synchronize(device_, nullptr, nullptr, &error_), SY_OK) << error_.message;
+  api_->stream_destroy(device_, other);
   End();
 }
 

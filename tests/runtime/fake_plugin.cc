@@ -147,6 +147,7 @@ sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* err
   return SY_OK;
 }
 sy_status Alloc(sy_device*, uint64_t bytes, const sy_alloc_options*, sy_buffer** buffer, sy_error* error) {
+  if (Fault("answers_a_later_status")) return static_cast<sy_status>(99);
   if (used + bytes > kMemory) return Fail(SY_OUT_OF_MEMORY, error, "the fake memory is full");
   used += bytes;
   *buffer = new sy_buffer{static_cast<char*>(malloc(bytes)), bytes};

@@ -118,6 +118,16 @@ TEST_F(PluginTest, ADeviceWhoseDescriptionMakesNoSenseIsNotOpened) {
   }
 }
 
+TEST_F(PluginTest, AStatusOfALaterHeaderIsAnInternalError) {
+  const auto plugin = Plugin::Load(Install("answers_a_later_status"));
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  auto device = Device::Open(**plugin, 0, {});
+  ASSERT_TRUE(device.ok()) << device.status();
+  const Status refused = (*device)->Allocate(64).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(Message(refused), HasSubstr("the plugin returned status 99, which ABI version 2 does not know"));
+}
+
 TEST_F(PluginTest, ConstantsNeedSomebodyToWriteThem) {
   Install("kernel_lacks_write_constants");
   Registry registry({folder_});

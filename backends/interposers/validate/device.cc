@@ -28,7 +28,11 @@ void Validate::CheckGranularity(Checked& check, const char* role, sy_device* dev
 }
 
 Objects<StreamRecord>::Entry* Validate::CheckStream(Checked& check, sy_device* device, sy_stream* stream) {
-  return stream == nullptr ? nullptr : check.LiveOn(streams_, stream, device);
+  auto* const entry = stream == nullptr ? nullptr : check.LiveOn(streams_, stream, device);
+  if (entry != nullptr)
+    check.Expect(entry->record.turn.use_count() == 1, streams_.Describe(stream),
+                 " is given work by another thread at the same time; expected one call after the other");
+  return entry;
 }
 
 void Validate::Note(std::vector<Use>& uses, const Use& use) {
@@ -51,14 +55,14 @@ Submission Validate::Uses(Checked& check, Objects<StreamRecord>::Entry* stream, 
       first->captured.insert(first->captured.end(), names->begin(), names->end());
       if (self.kind != Named::kNothing) first->captured.push_back(self);
     }
-    return {};
+    return {.turn = stream->record.turn};
   }
   const uint64_t line = stream->record.line, item = timelines_.Submit(line);
   for (const Named& named : *names) {
     if (std::vector<Use>* const uses = UsesOf(named)) Note(*uses, {line, item, check.number(), function});
   }
   if (uses_of_self != nullptr) Note(*uses_of_self, {line, item, check.number(), function});
-  return {line, item, std::move(names), self};
+  return {line, item, std::move(names), self, stream->record.turn};
 }
 
 sy_status Validate::Heed(sy_device* device, sy_status status, const Submission& work) {
@@ -242,7 +246,7 @@ sy_status Validate::Around(Call<&sy_device_v2::synchronize> call, sy_device* dev
                            const sy_synchronize_options* options, sy_error* error) {
   Checked check(*this, "synchronize");
   check.Live(devices_, device);
-  const auto* on = CheckStream(check, device, stream);
+  const auto* on = stream == nullptr ? nullptr : check.LiveOn(streams_, stream, device);
   if (!check.good()) return check.Refuse(error);
   std::vector<std::pair<uint64_t, uint64_t>> reached;  // line, item
   const void* captured = nullptr;                      // a stream whose work cannot be waited for
@@ -258,6 +262,11 @@ sy_status Validate::Around(Call<&sy_device_v2::synchronize> call, sy_device* dev
   check.Promised(captured == nullptr || status != SY_OK, "it answered SY_OK though ", streams_.Describe(captured),
                  " is being captured: expected SY_UNSUPPORTED");
   if (captured != nullptr) return status;
+  if (auto* const waited = stream == nullptr ? nullptr : streams_.Find(stream); waited != nullptr) {
+    check.Promised(!waited->record.failed || status != SY_OK, "it answered SY_OK though ", streams_.Describe(stream),
+                   " has failed before: expected its first error again");
+    if (status == SY_INTERNAL || status == SY_DEVICE_LOST) waited->record.failed = true;
+  }
   for (const auto& [line, item] : reached) timelines_.Complete(line, item);
   return status;
 }

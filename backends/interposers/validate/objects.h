@@ -132,8 +132,9 @@ using Names = std::shared_ptr<const std::vector<Named>>;
 // Work that a call queued.
 struct Submission {
   uint64_t line = 0, item = 0;
-  Names names;  // null: nothing was queued
+  Names names{};  // null: nothing was queued
   Named self{};
+  std::shared_ptr<void> turn{};  // the stream's, until the call returns
 };
 
 struct BufferRecord : Usable {
@@ -149,6 +150,9 @@ struct StreamRecord {
   uint64_t capture = 0;         // the number of the capture that records it; 0: it runs its work
   bool begins_capture = false;  // it was begun there: what all its streams name is in `captured`
   std::vector<Named> captured;
+  std::shared_ptr<void> turn =
+      std::make_shared<int>();  // shared with the call that queues work, which is one at a time
+  bool failed = false;          // a synchronize of it has said so
 };
 
 struct EventRecord : Usable {
