@@ -71,16 +71,23 @@ sy_status Timeline::Wait(uint64_t value, uint64_t timeout_ms, sy_error* error) {
                 Text("semaphore: the count is ", count_, " after ", timeout_ms, " ms, expected ", value));
 }
 
+// The runtime's call may wait for room in its queue, which only a signal makes: it is made without the lock.
 sy_status Timeline::HoldUp(sy_stream& stream, uint64_t value, sy_error* error) {
-  const std::lock_guard lock(mutex_);
   const uint64_t place = stream.failure->NextPlace();
-  if (count_ >= value) {
-    if (status_ != SY_OK) stream.failure->FailFrom(place, status_, error_);
-    return SY_OK;
+  {
+    const std::lock_guard lock(mutex_);
+    if (count_ >= value) {
+      if (status_ != SY_OK) stream.failure->FailFrom(place, status_, error_);
+      return SY_OK;
+    }
+    held_up_.push_back({stream.failure, place, value});
   }
   const sy_status status = CheckAcl(
       error, device_.acl->aclrtValueWait(copy_, value, ACL_STREAM_WAIT_VALUE_GEQ, stream.stream), "aclrtValueWait");
-  if (status == SY_OK) held_up_.push_back({stream.failure, place, value});
+  if (status == SY_OK) return SY_OK;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(held_up_,
+                [&](const HeldUp& each) { return each.stream.lock() == stream.failure && each.place == place; });
   return status;
 }
 
@@ -95,20 +102,28 @@ Signals::~Signals() {
   for (const aclrtEvent event : idle_) device_.acl->aclrtDestroyEvent(event);
 }
 
+// As HoldUp, the runtime's call is made without the lock.
 sy_status Signals::Add(sy_stream& stream, std::shared_ptr<Timeline> timeline, uint64_t value, sy_error* error) {
-  const std::lock_guard lock(mutex_);
-  if (idle_.empty()) {
-    aclrtEvent made = nullptr;
-    const sy_status status =
-        CheckAcl(error, device_.acl->aclrtCreateEventExWithFlag(&made, ACL_EVENT_SYNC), "aclrtCreateEventExWithFlag");
-    if (status != SY_OK) return status;
-    idle_.push_back(made);
+  aclrtEvent event = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      event = idle_.back();
+      idle_.pop_back();
+    }
   }
-  const sy_status status =
-      CheckAcl(error, device_.acl->aclrtRecordEvent(idle_.back(), stream.stream), "aclrtRecordEvent");
+  sy_status status = SY_OK;
+  if (event == nullptr)
+    status =
+        CheckAcl(error, device_.acl->aclrtCreateEventExWithFlag(&event, ACL_EVENT_SYNC), "aclrtCreateEventExWithFlag");
   if (status != SY_OK) return status;
-  open_.push_back({idle_.back(), stream.failure, stream.failure->NextPlace(), std::move(timeline), value});
-  idle_.pop_back();
+  status = CheckAcl(error, device_.acl->aclrtRecordEvent(event, stream.stream), "aclrtRecordEvent");
+  const std::lock_guard lock(mutex_);
+  if (status != SY_OK) {
+    idle_.push_back(event);
+    return status;
+  }
+  open_.push_back({event, stream.failure, stream.failure->NextPlace(), std::move(timeline), value});
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   changed_.notify_all();
   return SY_OK;

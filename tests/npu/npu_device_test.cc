@@ -270,7 +270,7 @@ TEST_F(NpuSemaphore, WhoWaitsForAFailedStreamFailsWithItAndSoDoesWhoWaitsForThat
   for (sy_event*& event : events) ASSERT_EQ(api().event_create(device(), nullptr, &event, error()), SY_OK);
   sy_stream *third = nullptr, *failing = nullptr;
   ASSERT_EQ(api().stream_create(device(), nullptr, &third, error()), SY_OK);
-  setenv("SWITCHYARD_NPU_SIMULATOR_FAIL_AT", "2", 1);  // the first task is the wait
+  setenv("SWITCHYARD_NPU_SIMULATOR_FAIL_AT", "1", 1);  // of streams made from here on
   ASSERT_EQ(api().stream_create(device(), nullptr, &failing, error()), SY_OK);
   ASSERT_EQ(api().event_record(device(), events[0], other_, error()), SY_OK);
   ASSERT_EQ(StreamWait(other_, 2), SY_OK) << backend_->message();
@@ -284,7 +284,7 @@ TEST_F(NpuSemaphore, WhoWaitsForAFailedStreamFailsWithItAndSoDoesWhoWaitsForThat
   ASSERT_EQ(StreamSignal(failing, 2), SY_OK) << backend_->message();
   EXPECT_NE(Wait(2, 20000), SY_OK);
   const std::string told = backend_->message();
-  EXPECT_THAT(told, HasSubstr("task 2 fails"));
+  EXPECT_THAT(told, HasSubstr("task 1 fails"));
   for (sy_stream* each : {failing, other_, third}) {
     EXPECT_NE(api().synchronize(device(), each, nullptr, error()), SY_OK);
     EXPECT_EQ(told, backend_->message());

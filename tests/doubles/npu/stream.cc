@@ -111,7 +111,7 @@ class Stream {
       Outcome outcome;
       if (!failed || task.always) {
         if (task.delayed && delay_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_));
-        outcome = task.delayed && ++tasks == fail_at_
+        outcome = fail_at_ > 0 && task.delayed && ++tasks == fail_at_
                       ? Outcome{ACL_ERROR_RT_AICORE_EXCEPTION,
                                 "task " + std::to_string(fail_at_) + " fails as it was told to"}
                       : task.work();
