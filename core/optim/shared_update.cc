@@ -10,19 +10,48 @@
 
 namespace switchyard {
 
+Piece PieceOf(const SharedBucket& bucket, int64_t start, int64_t elements, const SharedUpdate& shared) {
+  const int64_t share = bucket.elements / shared.ranks, first = shared.rank * share;
+  Piece piece{.begin = std::clamp<int64_t>(first - start, 0, elements)};
+  piece.elements = std::clamp<int64_t>(first + share - start, 0, elements) - piece.begin;
+  if (piece.elements > 0) piece.at = start + piece.begin - first;
+  return piece;
+}
+
+Part PartOfPiece(const Piece& piece, const Shape& whole, const std::optional<Part>& of, const SharedUpdate& shared) {
+  Part part{whole, {DividedAxis::kAllElements, 1, Elements(whole), 1}};
+  part.begin = piece.begin;
+  part.end = piece.begin + piece.elements;
+  part.group = shared.group;
+  if (of) part.of = std::make_shared<const Part>(*of);
+  return part;
+}
+
+bool IsPiece(const InputInfo& info) { return info.part && info.part->axis.dimension == DividedAxis::kAllElements; }
+
+const Part* DividedWeight(const InputInfo& info) {
+  return !info.part ? nullptr : IsPiece(info) ? info.part->of.get() : &*info.part;
+}
+
+const Shape& UpdatedShape(const Value& parameter) {
+  const InputInfo& info = *parameter.graph().node(parameter.ref().node).input;
+  return IsPiece(info) ? info.part->whole : parameter.shape();
+}
+
 std::vector<Piece> PiecesOf(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
                             Graph::Location where) {
   std::vector<Piece> pieces;
   for (const SharedBucket& bucket : shared.buckets) {
-    const int64_t share = bucket.elements / shared.ranks, first = shared.rank * share;
     for (const auto& [tensor, start] : bucket.members) {
       const Value& parameter = tensors[tensor].parameter;
-      const int64_t all = parameter.type().elements();
-      Piece piece{.tensor = tensor, .begin = std::clamp<int64_t>(first - start, 0, all)};
-      piece.elements = std::clamp<int64_t>(first + share - start, 0, all) - piece.begin;
+      const int64_t all = Elements(UpdatedShape(parameter));
+      Piece piece = PieceOf(bucket, start, all, shared);
+      piece.tensor = tensor;
       if (piece.elements > 0) {
-        piece.at = start + piece.begin - first;
-        piece.parameter = ops::Slice(ops::Reshape(parameter, {all}, where), 0, piece.begin, piece.elements, 1, where);
+        piece.parameter =
+            IsPiece(*graph.node(parameter.ref().node).input)
+                ? parameter
+                : ops::Slice(ops::Reshape(parameter, {all}, where), 0, piece.begin, piece.elements, 1, where);
         piece.gradient = ops::Slice(graph.value(bucket.sums), 0, piece.at, piece.elements, 1, where);
       }
       pieces.push_back(piece);
@@ -33,14 +62,26 @@ std::vector<Piece> PiecesOf(Graph& graph, const std::vector<ParameterGradient>& 
 
 Value StateOf(const Piece& piece, const Value& parameter, const std::string& name, const SharedUpdate& shared,
               Graph::Location where) {
+  const InputInfo& followed = *parameter.graph().node(parameter.ref().node).input;
   InputInfo info = {Role::kState};
-  info.part = Part{parameter.shape(), {DividedAxis::kAllElements, 1, parameter.type().elements(), 1}};
-  info.part->begin = piece.begin;
-  info.part->end = piece.begin + piece.elements;
-  info.part->group = shared.group;
-  if (const auto& of = parameter.graph().node(parameter.ref().node).input->part)
-    info.part->of = std::make_shared<const Part>(*of);
+  info.part = IsPiece(followed) ? followed.part : PartOfPiece(piece, parameter.shape(), followed.part, shared);
   return parameter.graph().Input(name, {DType::kF32, {std::max<int64_t>(1, piece.elements)}}, info, where);
+}
+
+Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate& shared,
+                   const std::vector<std::pair<int64_t, Value>>& held, const std::string& name, Graph::Location where) {
+  std::vector<Value> parts;
+  int64_t end = 0;
+  const auto zeros_until = [&](int64_t begin) {
+    if (begin > end) parts.push_back(ops::Full(graph, {begin - end}, 0, DType::kF32, where));
+  };
+  for (const auto& [at, elements] : held) {
+    zeros_until(at);
+    parts.push_back(elements);
+    end = at + elements.dim(0);
+  }
+  zeros_until(bucket.elements / shared.ranks);
+  return ops::AllGather(ops::Concat(parts, 0, where), shared.ranks, shared.group, name, where);
 }
 
 void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
@@ -50,22 +91,12 @@ void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, c
   int gathered = after.ref().node;  // the node before
   std::vector<int> finished;        // by bucket: the last node that reads what was gathered
   for (const SharedBucket& bucket : shared.buckets) {
-    std::vector<Value> parts;
-    int64_t end = 0;
-    const auto zeros_until = [&](int64_t begin) {
-      if (begin > end) parts.push_back(ops::Full(graph, {begin - end}, 0, DType::kF32, where));
-    };
+    std::vector<std::pair<int64_t, Value>> held;
     for (size_t m = 0; m < bucket.members.size(); ++m, ++piece) {
-      const auto& [tensor, begin, elements, at, parameter, gradient] = pieces[piece];
-      if (elements == 0) continue;
-      zeros_until(at);
-      parts.push_back(updated[piece]);
-      end = at + elements;
+      if (pieces[piece].elements > 0) held.push_back({pieces[piece].at, updated[piece]});
     }
-    zeros_until(bucket.elements / shared.ranks);
     const size_t b = finished.size();
-    const Value whole = ops::AllGather(ops::Concat(parts, 0, where), shared.ranks, shared.group,
-                                       fmt::format("parameters/{}", b), where);
+    const Value whole = GatherBucket(graph, bucket, shared, held, fmt::format("parameters/{}", b), where);
     // In one order on all ranks, whatever each of them has to update.
     std::vector<int>& control = graph.mutable_node(whole.ref().node).control;
     control.push_back(gathered);

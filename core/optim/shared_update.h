@@ -6,6 +6,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -43,13 +46,27 @@ struct Piece {
   Value parameter, gradient;  // (elements)
 };
 
-// Of every member, bucket by bucket.
+// Of a tensor of so many elements that begins at `start` of a bucket; no values.
+Piece PieceOf(const SharedBucket& bucket, int64_t start, int64_t elements, const SharedUpdate& shared);
+// A piece of a tensor of shape `whole`, which itself may be a part.
+Part PartOfPiece(const Piece& piece, const Shape& whole, const std::optional<Part>& of, const SharedUpdate& shared);
+
+bool IsPiece(const InputInfo& info);                // is all that this rank has of the input a piece?
+const Part* DividedWeight(const InputInfo& info);   // the part of a weight that ranks of a model divide; or null
+const Shape& UpdatedShape(const Value& parameter);  // of what ranks share the update of: a parameter, whole or a part
+
+// Of every member, bucket by bucket. Parameters may be pieces already.
 std::vector<Piece> PiecesOf(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
                             Graph::Location where);
 
 // The input that holds state of a piece, "moment1/w": the piece's elements, or a zero where it has none.
 Value StateOf(const Piece& piece, const Value& parameter, const std::string& name, const SharedUpdate& shared,
               Graph::Location where);
+
+// The elements of a bucket (elements), of which this rank has those of `held`: (where in its part, f32 (n)), in order.
+Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate& shared,
+                   const std::vector<std::pair<int64_t, Value>>& held, const std::string& name,
+                   Graph::Location where = Graph::Location::current());
 
 // updated: by piece, its new elements; after: what depends on all reductions, since a rank may have nothing to update
 // of a bucket and would gather it before others have reduced. Calls done(tensor, its new value) for each tensor, which

@@ -51,10 +51,11 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
     const size_t i = pieces[k].tensor;
     const auto& [parameter, gradient, half] = gradients[i];
     const Node& input = InputOf(parameter);
-    groups[{.decay = input.input->weight_decay && Decays(input.name, parameter.shape()),
+    const Part* const weight = DividedWeight(*input.input);
+    groups[{.decay = input.input->weight_decay && Decays(input.name, UpdatedShape(parameter)),
             .layer = layers.empty() ? 0 : layers[i],
             .half = half ? half.dtype() : DType::kF32,
-            .divides = by_norm && input.input->part ? input.input->part->group : -1,
+            .divides = by_norm && weight != nullptr ? weight->group : -1,
             .alone = options.fused ? 0 : i}]
         .push_back(k);
   }

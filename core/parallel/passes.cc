@@ -144,18 +144,14 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
   }
 }
 
-Status UpdateLegal(const ProgramOptions& o) {
-  if (o.zero == 0 || o.evaluation_only) return OkStatus();
-  if (o.zero > 2) return Unimplemented("--zero={}: only 0, 1 and 2 are there; use --zero=2", o.zero);
-  return OkStatus();
-}
-
 // Σ g² over all gradients. Where ranks of the tensor group divide weights, each adds the squares of its parts and its
 // share of those of whole weights; where ranks of the data group share sums, each adds those of its own. So norm,
 // clipping and what follows from them have the same bits on all.
 Value SquaredGradients(NamedGraph& plan, const Mesh& mesh, const SharedUpdate& shared) {
   Graph& graph = plan.graph;
-  const auto is_part = [&](const GradientOf& pair) { return graph.node(pair.parameter.node).input->part.has_value(); };
+  const auto is_part = [&](const GradientOf& pair) {
+    return DividedWeight(*graph.node(pair.parameter.node).input) != nullptr;
+  };
   const bool shares_sums = plan.gradients[0].gradient.node < 0;
   std::vector<Value> whole, parts;
   Value squares;
@@ -201,13 +197,13 @@ Pass AutocastPass() { return {"autocast", AutocastLegal, ApplyAutocast}; }
 Pass RankSumsPass() { return {"rank_sums", AlwaysLegal, ApplyRankSums}; }
 Pass GradientsPass() { return {"gradients", GradientsLegal, ApplyGradients}; }
 Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
-Pass UpdatePass() { return {"update", UpdateLegal, ApplyUpdate}; }
+Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
 const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {
-      AutocastPass(),       LossScalePass(),   RankSumsPass(),  GradientsPass(), SyncBatchNormPass(),
-      TensorParallelPass(), HalfWeightsPass(), RecomputePass(), PipelinePass(),  ModelStatePass(),
-      BucketsPass(),        UpdatePass(),      ScalerPass()};
+      AutocastPass(),       LossScalePass(),         RankSumsPass(),  GradientsPass(), SyncBatchNormPass(),
+      TensorParallelPass(), HalfWeightsPass(),       RecomputePass(), PipelinePass(),  ModelStatePass(),
+      BucketsPass(),        ShardedParametersPass(), UpdatePass(),    ScalerPass()};
   return passes;
 }
 

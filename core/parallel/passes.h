@@ -11,6 +11,7 @@
 //   pipeline   each rank's part of the model, for all micro-batches of an update in one plan
 //   state      of the model itself, as running statistics: where an update ends, all ranks take that of rank 0
 //   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
+//   sharded_parameters  ranks have pieces of parameters, and gather buckets of them where they are read
 //   update     norm, clipping, optimizer, in the plan that ends an update; NamedGraph::finite
 //   scaler     the next value of a dynamic loss scale
 //
@@ -32,6 +33,7 @@ Pass RecomputePass();
 Pass PipelinePass();
 Pass ModelStatePass();
 Pass BucketsPass();
+Pass ShardedParametersPass();
 Pass UpdatePass();
 
 const std::vector<Pass>& Passes();  // in their order

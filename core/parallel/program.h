@@ -48,7 +48,8 @@ struct ProgramOptions {
   bool broadcast_buffers = true;  // state of the model itself is that of rank 0 where an update ends; else each its own
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
   bool sequence = false;                // ranks that share a model divide the samples between its divided layers
-  int zero = 0;  // the ranks of the data group share 1: the update and its moments, 2: also the sums of gradients
+  int zero = 0;  // the ranks of the data group share 1: the update and its moments, 2: also the sums of gradients, 3:
+                 // also the parameters
   OptimizerOptions optimizer;
   int64_t table_length = 1;      // of the learning-rate table: updates
   bool evaluation_only = false;  // no other plan

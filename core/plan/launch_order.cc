@@ -37,7 +37,7 @@ std::vector<bool> LeadsToBuckets(const Graph& graph, const std::vector<std::vect
   return leads;
 }
 
-// A fetch gathers an input that is there when the step begins, behind nodes with this one input.
+// A fetch gathers inputs that are there when the step begins, or what is computed of those alone.
 struct Fetches {
   std::vector<bool> brings;  // by node: a fetch, or computed for fetches alone
   std::vector<int> of;       // by node: the fetch that it is, or is a part or another shape of; -1: none
@@ -50,8 +50,10 @@ Fetches FindFetches(const Graph& graph, const std::vector<std::vector<int>>& fol
   std::vector<bool> there(graph.size(), false), computed_with(graph.size(), false);
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
-    const bool unary = node.inputs.size() == 1 && (!IsCollective(node.op) || IsGather(node));
-    there[id] = node.input ? node.input->role != Role::kBatch : unary && there[node.inputs[0].node];
+    there[id] = node.input ? node.input->role != Role::kBatch
+                           : (!IsCollective(node.op) || IsGather(node)) &&
+                                 std::all_of(node.inputs.begin(), node.inputs.end(),
+                                             [&](const Ref& input) { return there[input.node]; });
   }
   for (int id = graph.size() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);

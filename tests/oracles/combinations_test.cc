@@ -28,6 +28,7 @@ const Feature kFeatures[] = {
      }},
     {"--zero=1", [](TrainConfig& c) { c.zero = 1; }},
     {"--zero=2", [](TrainConfig& c) { c.zero = 2; }},
+    {"--zero=3", [](TrainConfig& c) { c.zero = 3; }},
     {"--hierarchical_allreduce",
      [](TrainConfig& c) {
        c.hierarchical_allreduce = true;

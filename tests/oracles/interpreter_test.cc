@@ -80,7 +80,8 @@ TEST_P(PlayedFamily, SixtyFourRanksThatShareTheUpdateEqualThoseThatDoNot) {
   whole.Update(0);
   whole.Update(1);
   const HostTensors expected = whole.Weights(0);
-  for (const int zero : {1, 2}) {
+  for (const int zero : {1, 2, 3}) {
+    if (zero == 3 && config.precision != "fp32") continue;  // not there
     SCOPED_TRACE(zero);
     config.zero = zero;
     Played shared(config, kRanks, *reference_);

@@ -41,9 +41,11 @@ Status Played::Begin(const TrainConfig& config) {
       if (found == start.end()) continue;
       std::vector<float> values = found->second.values;
       if (const auto& part = node->input->part) {
-        values.resize(static_cast<size_t>(Elements(ShapeOf(*part))));
-        CutPart(*part, sizeof(float), reinterpret_cast<const std::byte*>(found->second.values.data()),
-                reinterpret_cast<std::byte*>(values.data()));
+        std::vector<float> held(static_cast<size_t>(Elements(ShapeOf(*part))));
+        CutPart(*part, sizeof(float), reinterpret_cast<const std::byte*>(values.data()),
+                reinterpret_cast<std::byte*>(held.data()));
+        held.resize(static_cast<size_t>(node->outputs[0].elements()));  // a zero where a rank has nothing
+        values = std::move(held);
       }
       Set(rank, name, values);
     }
@@ -96,17 +98,31 @@ HostTensors Played::Weights(int rank) const {
   for (const auto& [name, node] : States(rank)) {
     if (node->input->role != Role::kParameter && !node->input->of_model) continue;
     HostTensor& weight = found[name];
-    weight.shape = node->input->part ? node->input->part->whole : node->outputs[0].shape;
-    weight.values = Floats(rank, name);
-    if (!node->input->part) continue;
+    weight.shape = node->input->part ? WholeShape(*node->input->part) : node->outputs[0].shape;
+    weight.values = Local(rank, name);
+    if (DividedWeight(*node->input) == nullptr) continue;
     weight.values.assign(static_cast<size_t>(Elements(weight.shape)), 0);
     for (int other = rank / tensor * tensor; other < (rank / tensor + 1) * tensor; ++other) {
-      const std::vector<float> held = Floats(other, name);
-      PutPart(*States(other).at(name)->input->part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
-              reinterpret_cast<std::byte*>(weight.values.data()));
+      const std::vector<float> held = Local(other, name);
+      PutPart(*DividedWeight(*States(other).at(name)->input), sizeof(float),
+              reinterpret_cast<const std::byte*>(held.data()), reinterpret_cast<std::byte*>(weight.values.data()));
     }
   }
   return found;
+}
+
+// What the ranks of a data group hold of it together.
+std::vector<float> Played::Local(int rank, const std::string& name) const {
+  const InputInfo& info = *States(rank).at(name)->input;
+  if (!IsPiece(info)) return Floats(rank, name);
+  std::vector<float> whole(static_cast<size_t>(Elements(info.part->whole)));
+  const int tensor = run_.setup.config.tp;
+  for (int other = rank % tensor; other < ranks_; other += tensor) {
+    const std::vector<float> held = Floats(other, name);
+    PutPart(*States(other).at(name)->input->part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
+            reinterpret_cast<std::byte*>(whole.data()));
+  }
+  return whole;
 }
 
 std::vector<float> Played::Floats(int rank, const std::string& name) const {

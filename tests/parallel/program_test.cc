@@ -141,7 +141,7 @@ TEST(ProgramPasses, AreInTheirOrder) {
   for (const Pass& pass : Passes()) names.push_back(pass.name);
   EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "sync_batch_norm",
                                              "tensor_parallel", "half_weights", "recompute", "pipeline", "state",
-                                             "buckets", "update", "scaler"}));
+                                             "buckets", "sharded_parameters", "update", "scaler"}));
 }
 
 // Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.
