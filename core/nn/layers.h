@@ -1,7 +1,6 @@
 // Layers as functions: each takes values, adds nodes under its name and returns values. Parameters are named as timm
-// names them
-// (<name>.weight, <name>.bias), so that files of weights need no translation beyond models/weights.h. Activations stand
-// alone behind their product; the fusion pass joins them where the backend can.
+// names them (<name>.weight, <name>.bias), so that files of weights need no translation beyond models/weights.h.
+// Activations stand alone behind their product; the fusion pass joins them where the backend can.
 //
 // Not thread-safe. Shapes are outermost first; B samples, T tokens, D width. Wrong shapes throw BuildError with the
 // line that called the layer.

@@ -18,6 +18,8 @@ struct Alias {
   // Their words and ours, where they differ. A number in `suffix`'s unit gets it behind: "20" epochs are "20e".
   std::map<std::string, std::string> values = {};
   std::string suffix = {};
+  // Our value for "no" of a switch, where other switches stand for other values of the setting: theirs holds then.
+  std::string off = {};
 
   bool IsSwitch() const { return values.contains("true"); }  // may stand without a value
 };

@@ -67,7 +67,13 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
   const Entry* there = Find(alias.setting);
   if (there != nullptr && there->origin == origin) {
     if (there->value == *value) return OkStatus();
-    return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, alias.setting);
+    const auto is_no = [](const Alias* by, const nlohmann::json& said) {
+      return by != nullptr && !by->off.empty() && ValueText(said) == by->off;
+    };
+    if (there->alias != nullptr && is_no(&alias, *value)) return OkStatus();
+    if (!is_no(there->alias, there->value))
+      return InvalidArgument("{} and {} both set --{}; give one of them", there->source, source, alias.setting);
+    entries_.erase(alias.setting);
   }
   SY_RETURN_IF_ERROR(Give(alias.setting, std::move(*value), origin, source));
   Entry& entry = entries_[alias.setting];

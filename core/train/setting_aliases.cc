@@ -9,7 +9,8 @@ const std::vector<Alias>& TrainAliases() {
     return Alias{.name = name,
                  .of = "AIAK",
                  .setting = "allreduce_dtype",
-                 .values = {{"true", half}, {"1", half}, {"false", "fp32"}, {"0", "fp32"}}};
+                 .values = {{"true", half}, {"1", half}, {"false", "fp32"}, {"0", "fp32"}},
+                 .off = "fp32"};
   };
   static const auto& aliases = *new std::vector<Alias>{
       // torch.distributed and its examples
@@ -47,8 +48,16 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "adam_beta2", .of = "Hugging Face", .setting = "beta2"},
       {.name = "adam_epsilon", .of = "Hugging Face", .setting = "eps"},
       {.name = "label_smoothing_factor", .of = "Hugging Face", .setting = "label_smoothing"},
-      {.name = "fp16", .of = "Hugging Face", .setting = "precision", .values = {{"true", "fp16"}, {"false", "fp32"}}},
-      {.name = "bf16", .of = "Hugging Face", .setting = "precision", .values = {{"true", "bf16"}, {"false", "fp32"}}},
+      {.name = "fp16",
+       .of = "Hugging Face",
+       .setting = "precision",
+       .values = {{"true", "fp16"}, {"false", "fp32"}},
+       .off = "fp32"},
+      {.name = "bf16",
+       .of = "Hugging Face",
+       .setting = "precision",
+       .values = {{"true", "bf16"}, {"false", "fp32"}},
+       .off = "fp32"},
       {.name = "dataloader_num_workers", .of = "Hugging Face", .setting = "workers"},
       {.name = "logging_steps", .of = "Hugging Face", .setting = "log_every"},
       {.name = "save_steps", .of = "Hugging Face", .setting = "save_every"},

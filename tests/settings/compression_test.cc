@@ -53,6 +53,18 @@ TEST_F(CompressionOfGradients, InTwoDTypesIsRefusedByBothNames) {
               AllOf(HasSubstr("AIAK_FP16_COMPRESSION=1"), HasSubstr("AIAK_BF16_COMPRESSION=1")));
 }
 
+// A script that names both says no to one of them.
+TEST_F(CompressionOfGradients, InOneDTypeIsThatWhateverTheSwitchOfTheOtherSays) {
+  for (const auto& [first, second] : {std::pair{"fp16", "bf16"}, std::pair{"bf16", "fp16"}}) {
+    for (const auto& [yes, no] : {std::pair{first, second}, std::pair{second, first}}) {
+      settings_ = Settings(RunTable());
+      for (const std::string half : {first, second})
+        ASSERT_TRUE(Flag(half + "_compression", half == yes ? "true" : "false").ok()) << no;
+      EXPECT_EQ(Sent(), yes);
+    }
+  }
+}
+
 TEST_F(CompressionOfGradients, OfAFlagHoldsAgainstAVariable) {
   setenv("AIAK_FP16_COMPRESSION", "1", 1);
   setenv("AIAK_HIERARCHICAL_ALLREDUCE", "1", 1);
