@@ -180,8 +180,8 @@ StatusOr<bool> TrainingLoop::Evaluate(int64_t epoch) {
   const bool best = value != decides.end() && (!at.best || parts_.task.Better(value->second, *at.best));
   if (best) at.best = value->second;
   if (watching_) SY_RETURN_IF_ERROR(watching_->Evaluated(at.data_step, epoch + 1, result_.evaluation, best));
-  // Ranks that share a model compute its examples together.
-  if (parts_.config.tensorboard && (watching_ || parts_.engine.world().mesh.tensor > 1)) {
+  // Ranks that share a model, or its parameters, compute its examples together.
+  if (parts_.config.tensorboard && (watching_ || parts_.engine.plans().EvaluatesTogether())) {
     SY_ASSIGN_OR_RETURN(const auto examples, parts_.examples(kExamples));
     if (watching_) SY_RETURN_IF_ERROR(watching_->Examples(at.data_step, examples));
   }

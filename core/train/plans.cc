@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/graph/op.h"
 #include "core/parallel/recompute.h"
 #include "core/train/mixed_precision.h"
 
@@ -123,6 +124,13 @@ Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel
 int TrainingPlans::IndexOf(const std::string& plan) const {
   const NamedGraph* const found = program.Find(plan);
   return found == nullptr ? -1 : static_cast<int>(found - program.plans.data());
+}
+
+bool TrainingPlans::EvaluatesTogether() const {
+  const NamedGraph* const evaluate = program.Find("evaluate");
+  if (evaluate == nullptr) return false;
+  const auto& nodes = evaluate->graph.nodes();
+  return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return IsCollective(node.op); });
 }
 
 uint64_t TrainingPlans::PlannedBytes() const { return layout->bytes(); }

@@ -32,6 +32,7 @@ struct TrainingPlans {
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false);
   int IndexOf(const std::string& plan) const;  // -1: there is none
+  bool EvaluatesTogether() const;              // "evaluate" holds collectives: no rank runs it by itself
   const Plan& Main() const;                    // "update"; without one "evaluate"
   uint64_t PlannedBytes() const;
   PlanReport Report() const;  // of Main(), with the memory of all plans and of a checkpoint's copy

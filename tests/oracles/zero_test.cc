@@ -29,6 +29,7 @@ TrainConfig ZeroConfig(const std::string& optimizer) {
   config.save_every = 1;
   config.keep = 0;
   config.bucket_mb = 0.02;  // several gathers
+  config.tensorboard = true;  // its pictures are computed by all ranks where these share parameters
   return config;
 }
 
