@@ -199,7 +199,7 @@ TEST_F(Weights, AFolderPredictsItsImagesInOrder) {
   ExpectRefused(Run("predict mixed/b/notes.txt" + with), {"mixed/b/notes.txt: expected a JPEG or PNG image"});
   ExpectRefused(Run("predict /dev/zero" + with), {"/dev/zero: expected an image file or a folder"});
   ExpectRefused(Run("predict mixed --top=0" + with), {"--top: expected at least 1"});
-  ExpectRefused(Run("predict mixed" + with, Start::kLaunch), {"predict runs in one process, found 2 ranks"});
+  ExpectRefused(Run("predict mixed" + with, Start::kLaunch), {"predict runs on one device in one process, found 2 ranks"});
   // A damaged file among others is skipped only by consent.
   folder_.Write("mixed/b/1.png", {0x89, 'P', 'N', 'G', 1});
   ExpectRefused(Run("predict mixed" + with), {"mixed/b/1.png: damaged PNG"});
