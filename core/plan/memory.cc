@@ -49,28 +49,28 @@ const Layout::Entry* Layout::Find(const std::string& name) const {
 }
 
 void Layout::Reserve(int arena, uint64_t bytes) {
-  if (this->arena(arena).lifetime != Arena::Lifetime::kStep)
-    throw BuildError(fmt::format("{} is not of one run", this->arena(arena).name));
+  if (this->arena(arena).lifetime != Arena::Lifetime::kStep && this->arena(arena).space != Arena::Space::kCollective)
+    throw BuildError(fmt::format("nobody else has a say in how large {} is", this->arena(arena).name));
   uint64_t& size = slot_bytes_[static_cast<size_t>(arena)];
   size = std::max(size, Align(bytes));
 }
 
-StatusOr<std::unique_ptr<Memory>> Memory::Allocate(const Layout& layout, Device& device, Communicator* communicator) {
+StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& device, Communicator* communicator) {
   std::unique_ptr<Memory> memory(new Memory);
   memory->layout_ = &layout;
   memory->device_ = &device;
   memory->buffers_.resize(layout.arenas().size());
   for (size_t i = 0; i < layout.arenas().size(); ++i) {
     const Arena& arena = layout.arenas()[i];
-    uint64_t bytes = layout.bytes(static_cast<int>(i));
     const bool shared_by_ranks =
         arena.space == Arena::Space::kCollective && communicator != nullptr && communicator->size() > 1;
     // Ranks that hold unequal parts of a model have unequal gradients, and memory of a collective is as large on all.
     if (shared_by_ranks) {
-      auto most = static_cast<int64_t>(bytes);
+      auto most = static_cast<int64_t>(layout.bytes(static_cast<int>(i)));
       SY_RETURN_IF_ERROR(communicator->AllReduce("memory", &most, &most, 1, SY_I64, SY_MAX));
-      bytes = static_cast<uint64_t>(most);
+      layout.Reserve(static_cast<int>(i), static_cast<uint64_t>(most));
     }
+    const uint64_t bytes = layout.bytes(static_cast<int>(i));
     if (bytes == 0) continue;
     if (shared_by_ranks) {
       auto shared = communicator->AllocateShared(bytes);

@@ -78,7 +78,8 @@ class Layout {
   std::map<std::string, Entry>& mutable_entries() { return entries_; }
   uint64_t alignment() const { return alignment_; }
   uint64_t Align(uint64_t bytes) const { return (bytes + alignment_ - 1) / alignment_ * alignment_; }
-  // Raises the size of an arena of lifetime kStep to at least `bytes`.
+  // Raises the size of an arena that others have a say in to at least `bytes`: of lifetime kStep the other plans, of a
+  // collective's memory, which is as large on all ranks, the other ranks.
   void Reserve(int arena, uint64_t bytes);
   const std::vector<Arena>& arenas() const { return arenas_; }
   const Arena& arena(int index) const { return arenas_[static_cast<size_t>(index)]; }
@@ -96,8 +97,9 @@ class Layout {
 // The buffers themselves.
 class Memory {
  public:
-  // All zero, but for the constants that graphs know.
-  static StatusOr<std::unique_ptr<Memory>> Allocate(const Layout& layout, Device& device, Communicator* communicator);
+  // All zero, but for the constants that graphs know. With a communicator collective: `layout` becomes as large as it
+  // is on any rank where that must be so. It must outlive the memory.
+  static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, Communicator* communicator);
   const Buffer& buffer(int arena) const { return buffers_[static_cast<size_t>(arena)]; }
   // A place in an arena as a plan knows it, for the instance of slot `slot`.
   sy_place place(int arena, uint64_t offset, int slot) const {

@@ -40,7 +40,7 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   if (async()) {
     SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
   }
-  auto allocated = Memory::Allocate(layout(), *world_.device, world_.communicator.get());
+  auto allocated = Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get());
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);

@@ -51,7 +51,8 @@ class RecomputePlans {
     config_.recompute = RecomputeText(steps_[at]);
     if (!bytes_.contains(step)) {
       TrainingPlans plans;
-      SY_RETURN_IF_ERROR(plans.CompileRun(config_, model_, mesh_, updates_, *world_.device, world_.reference.get()));
+      SY_RETURN_IF_ERROR(
+          plans.CompileRun(config_, model_, mesh_, world_.rank(), updates_, *world_.device, world_.reference.get()));
       if (step == 0) steps_ = RecomputeSteps(BlocksOf(plans.program));
       bytes_[step] = plans.PlannedBytes();
     }
@@ -108,7 +109,8 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
       updates = table->updates;
     }
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(plans.CompileRun(c, model, world.mesh, updates, *world.device, world.reference.get(), !samples));
+    SY_RETURN_IF_ERROR(
+        plans.CompileRun(c, model, world.mesh, world.rank(), updates, *world.device, world.reference.get(), !samples));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;

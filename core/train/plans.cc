@@ -113,12 +113,23 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   return OkStatus();
 }
 
-Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh,
+Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
                                  int64_t updates, Device& device, Device* reference, bool evaluation_only) {
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
-  SY_ASSIGN_OR_RETURN(Program run,
-                      ProgramOf(config, *task, mesh, 0, updates, device.info().static_loss_scale, evaluation_only));
-  return Compile(config, std::move(run), device, reference);
+  const auto compile = [&](int of, TrainingPlans* plans) -> Status {
+    SY_ASSIGN_OR_RETURN(Program run,
+                        ProgramOf(config, *task, mesh, of, updates, device.info().static_loss_scale, evaluation_only));
+    return plans->Compile(config, std::move(run), device, reference);
+  };
+  SY_RETURN_IF_ERROR(compile(rank, this));
+  const int share = mesh.pipeline * mesh.tensor, first = rank / share * share;
+  for (int other = first; other < first + share; ++other) {
+    if (other == rank) continue;
+    TrainingPlans plans;
+    SY_RETURN_IF_ERROR(compile(other, &plans));
+    layout->Reserve(kGradientsArena, plans.layout->bytes(kGradientsArena));
+  }
+  return OkStatus();
 }
 
 int TrainingPlans::IndexOf(const std::string& plan) const {

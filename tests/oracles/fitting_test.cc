@@ -30,8 +30,8 @@ class Fitting : public testing::Test {
       c.recompute = setting;
       TrainingPlans plans;
       ASSERT_TRUE(plans
-                      .CompileRun(c, run_.setup.model, SharedWorld().mesh, kUpdates, *SharedWorld().device,
-                                  SharedWorld().reference.get())
+                      .CompileRun(c, run_.setup.model, SharedWorld().mesh, SharedWorld().rank(), kUpdates,
+                                  *SharedWorld().device, SharedWorld().reference.get())
                       .ok());
       by_setting_.emplace_back(setting, plans.PlannedBytes());
     }

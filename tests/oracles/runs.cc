@@ -102,13 +102,17 @@ TrainConfig SmallConfig() {
   return c;
 }
 
-StatusOr<Run> MakeRun(const TrainConfig& config, World& world) {
-  Run run;
+StatusOr<RunSetup> SettledRun(const TrainConfig& config, World& world) {
   Settings settings(RunTable());
   const auto all = ToJson(config, {SettingKind::kProperty, SettingKind::kPlace, SettingKind::kAct});
   for (const auto& [name, value] : all.items())
     SY_RETURN_IF_ERROR(settings.Give(name, nlohmann::json(value), Origin::kFlag, "this test"));
-  SY_ASSIGN_OR_RETURN(run.setup, SetUpRun(settings, world.processes));
+  return SetUpRun(settings, world.processes);
+}
+
+StatusOr<Run> MakeRun(const TrainConfig& config, World& world) {
+  Run run;
+  SY_ASSIGN_OR_RETURN(run.setup, SettledRun(config, world));
   SY_ASSIGN_OR_RETURN(
       run.trainer, Trainer::Create(run.setup.config, run.setup.model, *run.setup.train, *run.setup.validation, world));
   return run;

@@ -32,6 +32,7 @@ struct Run {
   RunSetup setup;
   std::unique_ptr<Trainer> trainer;
 };
+StatusOr<RunSetup> SettledRun(const TrainConfig& config, World& world);  // as the command does
 StatusOr<Run> MakeRun(const TrainConfig& config, World& world);
 
 // Images and labels that depend on (name, sample) alone: of samples first, first + stride, …

@@ -114,7 +114,7 @@ TEST_F(Saving, HostMemoryHoldsTheStateOnce) {
   ASSERT_TRUE(run->setup.model.to_file) << "files have another layout than the graph";
   TrainingPlans plans;
   ASSERT_TRUE(plans
-                  .CompileRun(run->setup.config, run->setup.model, SharedWorld().mesh, 1, *SharedWorld().device,
+                  .CompileRun(run->setup.config, run->setup.model, SharedWorld().mesh, 0, 1, *SharedWorld().device,
                               SharedWorld().reference.get())
                   .ok());
   std::vector<std::span<const std::byte>> written;
@@ -151,7 +151,7 @@ TEST_F(Saving, TakesTheMemoryThatExplainTellsOf) {
   ASSERT_TRUE(run.ok()) << Message(run.status());
   TrainingPlans explained;
   ASSERT_TRUE(
-      explained.CompileRun(run->setup.config, run->setup.model, world.mesh, 1, *world.device, world.reference.get())
+      explained.CompileRun(run->setup.config, run->setup.model, world.mesh, 0, 1, *world.device, world.reference.get())
           .ok());
   const uint64_t told = explained.Report().checkpoint_bytes;
   EXPECT_EQ(told > 0, world.device->async());

@@ -84,14 +84,15 @@ Status ExplainCommand(const CommandLine& line) {
     c.recompute = choice.setting;
   }
   TrainingPlans plans;
-  SY_RETURN_IF_ERROR(plans.CompileRun(c, setup.model, mesh, updates.value_or(1), *here->device, here->reference.get()));
+  SY_RETURN_IF_ERROR(
+      plans.CompileRun(c, setup.model, mesh, 0, updates.value_or(1), *here->device, here->reference.get()));
   const PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
     TrainConfig without = c;
     without.recompute = "none";
     SY_RETURN_IF_ERROR(
-        kept.CompileRun(without, setup.model, mesh, updates.value_or(1), *here->device, here->reference.get()));
+        kept.CompileRun(without, setup.model, mesh, 0, updates.value_or(1), *here->device, here->reference.get()));
   }
   DeviceRates rates;
   if (absl::GetFlag(FLAGS_measure)) {
