@@ -44,12 +44,12 @@ int64_t Signature::dim(size_t i, int axis) const {
   return s.at(axis < 0 ? s.size() + axis : axis);
 }
 
-void Signature::Require(bool fits, const std::string& problem) const {
+void Signature::Require(bool fits, const char* problem) const {
   if (!fits) throw TypeMismatch(problem);
 }
 
 void Signature::RequireInputs(size_t count) const {
-  Require(inputs.size() == count, fmt::format("expected {} inputs, found {}", count, inputs.size()));
+  Require(inputs.size() == count, [&] { return fmt::format("expected {} inputs, found {}", count, inputs.size()); });
 }
 
 DType Signature::DTypeOr(DType otherwise, size_t o) const {

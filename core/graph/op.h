@@ -8,6 +8,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/graph/factors.h"
@@ -37,7 +38,12 @@ struct Signature {
   int64_t dim(size_t i, int axis) const;  // of input i; negative counts from the end
   int rank(size_t i) const { return static_cast<int>(inputs[i].shape.size()); }
 
-  void Require(bool fits, const std::string& problem) const;
+  void Require(bool fits, const char* problem) const;
+  template <typename Say>
+  requires std::is_invocable_r_v<std::string, Say>
+  void Require(bool fits, const Say& problem) const {  // put into words where there is one
+    if (!fits) throw TypeMismatch(problem());
+  }
   void RequireInputs(size_t count) const;
   // The dtype asked for of result `o`, else `otherwise`.
   DType DTypeOr(DType otherwise, size_t o = 0) const;

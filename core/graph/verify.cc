@@ -1,6 +1,8 @@
 #include "core/graph/verify.h"
 
 #include <set>
+#include <string_view>
+#include <unordered_set>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/structure.h"
@@ -51,7 +53,7 @@ std::string ProblemOf(const Graph& graph, int id) {
 }  // namespace
 
 void Verify(const Graph& graph, const std::string& pass) {
-  std::set<std::string> names;
+  std::unordered_set<std::string_view> names;
   std::set<int> assigned;
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);

@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kSamples = 200;
+int Samples(const World& world) { return world.size() > 1 ? 200 : 100; }  // one rank has less to draw
 
 template <typename... T>
 auto OneOf(RandomStream& random, T... choices) {
@@ -90,7 +90,7 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
   World& world = SharedWorld();
   RandomStream random(Key(HashName("explain"), 0));
   std::map<std::string, int> trained;  // how often each came up
-  for (int equal = 0, refused = 0; equal < kSamples;) {
+  for (int equal = 0, refused = 0; equal < Samples(world);) {
     const TrainConfig config = RandomConfig(random, world.size());
     SCOPED_TRACE(ToJson(config, {SettingKind::kProperty, SettingKind::kPlace}).dump());
     const OnMesh mesh(world, {.data = world.size() / config.tp, .tensor = config.tp});
@@ -104,7 +104,7 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     const auto run = MakeRun(config, world);
     if (!compiled.ok()) {
       ASSERT_EQ(Message(run.status()), Message(compiled));
-      ASSERT_LT(++refused, kSamples);
+      ASSERT_LT(++refused, Samples(world));
       continue;
     }
     ASSERT_TRUE(run.ok()) << Message(run.status());

@@ -14,7 +14,7 @@ Shape ConvolutionShape(const Signature& call, const Shape& x, const Shape& w) {
   const auto& a = call.attributes.as<sy_convolution_attributes>();
   CheckSpatialRank(call, a.spatial_rank, static_cast<int>(x.size()));
   call.Require(a.groups > 0 && w.size() == x.size() && w.back() * a.groups == x.back() && w[0] % a.groups == 0,
-               fmt::format("weight must be (K, kernel, C/groups) with {} groups", a.groups));
+               [&] { return fmt::format("weight must be (K, kernel, C/groups) with {} groups", a.groups); });
   Shape y = {x[0]};
   for (int i = 0; i < a.spatial_rank; ++i) {
     call.Require(a.stride[i] > 0 && a.dilation[i] > 0, "stride and dilation must be 1 or more");
@@ -37,7 +37,7 @@ std::vector<TensorType> ConvolutionDataTypes(const Signature& call) {
   call.RequireInputs(2);
   const Shape& x = call.WantedShape();
   call.Require(ConvolutionShape(call, x, call.shape(1)) == call.shape(0),
-               fmt::format("{} does not give a result of dy's shape", ToString(x)));
+               [&] { return fmt::format("{} does not give a result of dy's shape", ToString(x)); });
   return {{call[0].dtype, x}};
 }
 
@@ -46,7 +46,7 @@ std::vector<TensorType> ConvolutionWeightTypes(const Signature& call) {
   call.RequireInputs(2);
   const Shape& w = call.WantedShape();
   call.Require(ConvolutionShape(call, call.shape(0), w) == call.shape(1),
-               fmt::format("{} does not give a result of dy's shape", ToString(w)));
+               [&] { return fmt::format("{} does not give a result of dy's shape", ToString(w)); });
   return {{call.DTypeOr(call[0].dtype), w}};
 }
 

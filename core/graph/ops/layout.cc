@@ -91,7 +91,7 @@ std::vector<TensorType> ReshapeTypes(const Signature& call) {
   call.RequireInputs(1);
   const Shape& shape = call.WantedShape();
   call.Require(Elements(shape) == call[0].elements(),
-               fmt::format("{} has another number of elements", ToString(shape)));
+               [&] { return fmt::format("{} has another number of elements", ToString(shape)); });
   return {{call[0].dtype, shape}};
 }
 
@@ -117,8 +117,9 @@ std::vector<TensorType> SliceTypes(const Signature& call) {
   call.Require(shape.size() == call.shape(0).size(), "one length per axis is needed");
   for (int axis = 0; axis < call.rank(0); ++axis) {
     const int64_t start = a.start[axis], step = a.step[axis], length = shape[axis];
-    call.Require(start >= 0 && step >= 1 && length >= 1 && start + (length - 1) * step < call.dim(0, axis),
-                 fmt::format("axis {} from {} for {} with step {} leaves the tensor", axis, start, length, step));
+    call.Require(start >= 0 && step >= 1 && length >= 1 && start + (length - 1) * step < call.dim(0, axis), [&] {
+      return fmt::format("axis {} from {} for {} with step {} leaves the tensor", axis, start, length, step);
+    });
   }
   return {{call[0].dtype, shape}};
 }
@@ -138,14 +139,14 @@ std::vector<TensorType> ConcatTypes(const Signature& call) {
   call.Require(!call.inputs.empty(), "there is nothing to join");
   const int axis = call.attributes.as<sy_axes_attributes>().values[0];
   TensorType joined = call[0];
-  call.Require(axis >= 0 && axis < call.rank(0), fmt::format("there is no axis {}", axis));
+  call.Require(axis >= 0 && axis < call.rank(0), [&] { return fmt::format("there is no axis {}", axis); });
   joined.shape[axis] = 0;
   for (const TensorType& part : call.inputs) {
     call.Require(part.shape.size() == joined.shape.size() && part.dtype == joined.dtype,
                  "parts differ in rank or dtype");
     Shape rest = part.shape;
     rest[axis] = joined.shape[axis];
-    call.Require(rest == joined.shape, fmt::format("parts differ outside axis {}", axis));
+    call.Require(rest == joined.shape, [&] { return fmt::format("parts differ outside axis {}", axis); });
     joined.shape[axis] += part.shape[axis];
   }
   return {joined};
@@ -168,7 +169,7 @@ std::vector<TensorType> ScatterAddTypes(const Signature& call) {
                "updates (…I, …R) need the axes of indices (…I)");
   call.Require(
       !table.empty() && std::equal(table.begin() + 1, table.end(), updates.begin() + indices.size(), updates.end()),
-      fmt::format("{} is no table of such rows", ToString(table)));
+      [&] { return fmt::format("{} is no table of such rows", ToString(table)); });
   return {{call[1].dtype, table}};
 }
 

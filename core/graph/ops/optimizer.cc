@@ -56,12 +56,13 @@ using namespace ops;
 std::vector<TensorType> OptimizerTypes(const Signature& call) {
   const auto& attributes = call.attributes.as<sy_optimizer_attributes>();
   call.Require(attributes.kind >= SY_OPTIMIZER_SGD && attributes.kind <= SY_OPTIMIZER_LARS,
-               fmt::format("unknown kind of optimizer {}", attributes.kind));
+               [&] { return fmt::format("unknown kind of optimizer {}", attributes.kind); });
   const int moments = OptimizerMoments(attributes);
   const size_t each = 2 + static_cast<size_t>(moments);
-  call.Require(call.inputs.size() > 4 && (call.inputs.size() - 4) % each == 0,
-               fmt::format("expected lr, update, gradient_scale, finite, then {} inputs a tensor, found {} inputs",
-                           each, call.inputs.size()));
+  call.Require(call.inputs.size() > 4 && (call.inputs.size() - 4) % each == 0, [&] {
+    return fmt::format("expected lr, update, gradient_scale, finite, then {} inputs a tensor, found {} inputs", each,
+                       call.inputs.size());
+  });
   for (size_t i = 0; i < 4; ++i) call.Require(call[i].elements() == 1, "lr, update, gradient_scale and finite are (1)");
   std::vector<TensorType> results;
   for (size_t i = 4; i < call.inputs.size(); i += each) {

@@ -25,8 +25,9 @@ Shape CommonShape(const Signature& call) {
       const int64_t extent = input.shape[axis];
       int64_t& out = common[lead + axis];
       if (extent == out || extent == 1) continue;
-      call.Require(out == 1,
-                   fmt::format("shapes do not broadcast: {} against {} on axis {}", extent, out, lead + axis));
+      call.Require(out == 1, [&] {
+        return fmt::format("shapes do not broadcast: {} against {} on axis {}", extent, out, lead + axis);
+      });
       out = extent;
     }
   }
@@ -47,16 +48,17 @@ void CheckProgram(const Signature& call, const sy_pointwise_attributes& program)
   auto known = static_cast<int32_t>(call.inputs.size());
   for (uint32_t j = 0; j < program.instruction_count; ++j, ++known) {
     const sy_instruction& i = program.instructions[j];
-    call.Require(i.op >= 0 && i.op < SY_PW_OP_COUNT, fmt::format("instruction {} is the unknown {}", j, i.op));
+    call.Require(i.op >= 0 && i.op < SY_PW_OP_COUNT,
+                 [&] { return fmt::format("instruction {} is the unknown {}", j, i.op); });
     const int32_t operands[] = {i.a, i.b, i.c};
     for (int k = 0; k < OperandsOf(i.op); ++k) {
       call.Require(operands[k] >= 0 && operands[k] < known,
-                   fmt::format("instruction {} reads operand {} of {}", j, operands[k], known));
+                   [&] { return fmt::format("instruction {} reads operand {} of {}", j, operands[k], known); });
     }
   }
   for (uint32_t o = 0; o < program.output_count; ++o) {
     call.Require(program.outputs[o] >= 0 && program.outputs[o] < known,
-                 fmt::format("result {} is operand {} of {}", o, program.outputs[o], known));
+                 [&] { return fmt::format("result {} is operand {} of {}", o, program.outputs[o], known); });
   }
 }
 
@@ -65,7 +67,7 @@ std::vector<TensorType> PointwiseTypes(const Signature& call) {
   const auto& program = call.attributes.as<sy_pointwise_attributes>();
   CheckProgram(call, program);
   const Shape common = CommonShape(call), shape = call.wanted.shape.value_or(common);
-  call.Require(BroadcastsTo(common, shape), fmt::format("does not broadcast to {}", ToString(shape)));
+  call.Require(BroadcastsTo(common, shape), [&] { return fmt::format("does not broadcast to {}", ToString(shape)); });
   call.Require(shape.size() <= SY_MAX_RANK, "more than 8 axes");
   DType dtype = call.inputs.empty() ? DType::kF32 : call[0].dtype;
   for (const TensorType& input : call.inputs) dtype = Widest(dtype, input.dtype);

@@ -27,13 +27,13 @@ std::vector<TensorType> ReduceTypes(const Signature& call) {
   const auto& a = call.attributes.as<sy_reduce_attributes>();
   const uint32_t axes = a.axes;
   call.Require(a.reduction >= SY_REDUCE_SUM && a.reduction <= SY_REDUCE_SUM_OF_SQUARES,
-               fmt::format("there is no reduction {}", a.reduction));
+               [&] { return fmt::format("there is no reduction {}", a.reduction); });
   call.Require(axes != 0 && (axes >> call.rank(0)) == 0, "axes outside the tensor");
   const Shape dropped = Reduced(call.shape(0), axes, false), kept = Reduced(call.shape(0), axes, true);
   const Shape shape = call.wanted.shape.value_or(dropped);
   const bool none_left = shape.empty() && Elements(dropped) == 1 && axes == (1u << call.rank(0)) - 1;
   call.Require(shape == dropped || shape == kept || none_left,
-               fmt::format("{} is no result of these axes", ToString(shape)));
+               [&] { return fmt::format("{} is no result of these axes", ToString(shape)); });
   return {{call[0].dtype, shape}};
 }
 

@@ -10,11 +10,14 @@ namespace {
 constexpr size_t kMostInputs = 12;  // of a joined program
 constexpr char kPointwise[] = "pointwise";
 
-// Joins a pointwise producer into its only pointwise reader: the reader's program with the producer's in front.
-std::optional<std::pair<sy_pointwise_attributes, std::vector<Ref>>> Join(const Node& producer, const Node& reader,
-                                                                         Ref link) {
-  const auto &p = producer.attributes.as<sy_pointwise_attributes>(),
-             &q = reader.attributes.as<sy_pointwise_attributes>();
+struct Program {
+  sy_pointwise_attributes attributes;
+  std::vector<Ref> inputs;
+};
+
+// A pointwise producer joined into its only pointwise reader: the reader's program with the producer's in front.
+std::optional<Program> Join(const Program& producer, const Program& reader, Ref link) {
+  const sy_pointwise_attributes &p = producer.attributes, &q = reader.attributes;
   if (p.instruction_count + q.instruction_count > SY_PW_MAX_INSTRUCTIONS) return std::nullopt;
   std::vector<Ref> inputs;
   const auto input_index = [&](Ref ref) {
@@ -48,33 +51,42 @@ std::optional<std::pair<sy_pointwise_attributes, std::vector<Ref>>> Join(const N
   };
   for (uint32_t j = 0; j < p.instruction_count; ++j) append(p.instructions[j], in_p);
   for (uint32_t j = 0; j < q.instruction_count; ++j) append(q.instructions[j], in_q);
-  return std::make_pair(joined, inputs);
+  return Program{joined, inputs};
 }
 
-// One round: every chain becomes shorter by a link where it can.
+Program ProgramOf(const Node& node) { return {node.attributes.as<sy_pointwise_attributes>(), node.inputs}; }
+
+// One round. A chain is joined from its beginning, so that a further round finds little to do.
 Graph JoinLinks(const Graph& source, const CanPrepare& can_prepare, bool& changed) {
   const Readers readers(source);
-  return RemoveDeadNodes(
-      Rewrite("fusion of chains", source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
-        const Node& node = source.node(id);
-        if (node.op != kPointwise) return std::nullopt;
-        for (const Ref& link : node.inputs) {
-          const Node& producer = source.node(link.node);
-          if (producer.op != kPointwise || producer.outputs.size() != 1 || producer.phase != node.phase) continue;
-          const bool constant = producer.inputs.empty();
-          // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed
-          // twice.
-          const bool alone = readers.OnlyOf(link.node, id);
-          if (!constant && (!alone || producer.outputs[0].shape != node.outputs[0].shape)) continue;
-          const auto joined = Join(producer, node, link);
-          if (!joined || !r.HasAll(joined->second)) continue;
-          const Attributes program(joined->first);
-          if (!Preparable(can_prepare, kPointwise, source, joined->second, program, WantedOf(node))) continue;
-          changed = true;
-          return r.result.Add(kPointwise, r.Map(joined->second), program, WantedOf(node), node.where, node.name);
-        }
-        return std::nullopt;
-      }));
+  return Rewrite("fusion of chains", source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+    const Node& node = source.node(id);
+    if (node.op != kPointwise) return std::nullopt;
+    Program program = ProgramOf(node);
+    for (Ref& input : program.inputs) input = r.Map(input).ref();
+    bool joins = false;
+    for (const Ref& link : node.inputs) {
+      const Node &producer = source.node(link.node), &as_joined = r.result.node(r.Map(link).ref().node);
+      if (producer.op != kPointwise || producer.outputs.size() != 1 || producer.phase != node.phase) continue;
+      const bool constant = producer.inputs.empty();
+      // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed
+      // twice.
+      const bool alone = readers.OnlyOf(link.node, id);
+      if (!constant && (!alone || producer.outputs[0].shape != node.outputs[0].shape)) continue;
+      const auto joined = Join(ProgramOf(as_joined), program, r.Map(link).ref());
+      if (!joined) continue;
+      if (!Preparable(can_prepare, kPointwise, r.result, joined->inputs, Attributes(joined->attributes),
+                      WantedOf(node)))
+        continue;
+      program = *joined;
+      joins = true;
+    }
+    if (!joins) return std::nullopt;
+    changed = true;
+    std::vector<Value> inputs;
+    for (const Ref& input : program.inputs) inputs.push_back(r.result.value(input));
+    return r.result.Add(kPointwise, inputs, Attributes(program.attributes), WantedOf(node), node.where, node.name);
+  });
 }
 
 }  // namespace
@@ -82,10 +94,11 @@ Graph JoinLinks(const Graph& source, const CanPrepare& can_prepare, bool& change
 Graph JoinPointwiseChains(const Graph& source, const CanPrepare& can_prepare) {
   bool changed = false;
   Graph graph = JoinLinks(source, can_prepare, changed);
-  while (changed) {
+  if (!changed) return graph;
+  do {
     changed = false;
-    graph = JoinLinks(graph, can_prepare, changed);
-  }
+    graph = JoinLinks(RemoveDeadNodes(graph), can_prepare, changed);
+  } while (changed);
   return graph;
 }
 

@@ -125,6 +125,7 @@ Graph RemoveDeadNodes(const Graph& source) {
     for (const Ref& input : node.inputs) live[input.node] = true;
     for (const int earlier : node.control) live[earlier] = true;
   }
+  if (std::find(live.begin(), live.end(), false) == live.end()) return source;
   return RewriteKeeping("removal of dead nodes", source, live,
                         [&](Rewriting&, int id) -> std::optional<std::vector<Value>> {
                           if (live[id]) return std::nullopt;
