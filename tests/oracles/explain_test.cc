@@ -123,13 +123,11 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     ASSERT_EQ(told.ToText().substr(0, told.ToText().find("memory by class")),
               runs.ToText().substr(0, runs.ToText().find("memory by class")));
   }
-  for (const auto& [what, times] : trained) {
-    if (world.rank() == 0) fmt::print("{}: {}\n", what, times);
-    const bool possible = world.size() > 1 || (what != "tp" && what != "sp" && what != "hierarchical");
-    if (possible) {
-      EXPECT_GE(times, 3) << what << " hardly came up";
-    }
-  }
+  std::vector<std::string> kinds = {
+      "vit_micro", "mlp",    "swin_tiny_cifar", "resnet18", "deeplabv3plus_resnet50", "unet3d", "fp32", "fp16", "bf16",
+      "zero 0",    "zero 1", "zero 2",          "zero 3"};
+  if (world.size() % 2 == 0) kinds.insert(kinds.end(), {"tp", "sp", "hierarchical"});
+  for (const std::string& kind : kinds) EXPECT_GE(trained[kind], 1) << kind << " never came up";
 }
 
 double FlopsOf(const Plan& plan, const std::function<bool(const std::string& family)>& counts) {
