@@ -4,6 +4,7 @@
 // images at a time, and results are rounded once.
 #include "backends/cpu/convolution.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -257,6 +258,14 @@ class Convolution : public Kernel {
     sums_in_place_ = direction_ == Direction::kWeights && w_.given.dtype == w_.type;
   }
 
+  // oneDNN's kernels for filters of one place (seen in 3.2, with AVX2 and AVX-512) copy the places that strides leave,
+  // and where the weights' gradient has fewer channels than a vector, they read and write beyond that copy.
+  bool WritesBeyond(const char* implementation) const {
+    const bool strided = std::any_of(t_.stride, t_.stride + t_.spatial_rank, [](int stride) { return stride > 1; });
+    return direction_ == Direction::kWeights && strided && w_.given.dims[w_.given.rank - 1] < 16 &&
+           std::strstr(implementation, "1x1") != nullptr;
+  }
+
   // The primitive for so many images. All have the weights' layout of the first.
   void Create(int64_t images) {
     memory::dims stride, dilation, before, after;
@@ -273,7 +282,7 @@ class Convolution : public Kernel {
     const auto algorithm = dnnl::algorithm::convolution_direct;
     const auto keep = [&](auto description, const auto& weights_of, auto make) {
       // oneDNN lists its reference code last.
-      while (std::strstr(description.impl_info_str(), "ref") != nullptr) {
+      while (std::strstr(description.impl_info_str(), "ref") != nullptr || WritesBeyond(description.impl_info_str())) {
         if (!description.next_impl()) throw dnnl::error(dnnl_unimplemented, "has only its reference implementation");
       }
       packed_desc_ = weights_of(description);
