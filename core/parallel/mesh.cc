@@ -23,12 +23,16 @@ std::pair<Group, Group> NodeGroups(const std::vector<int>& ranks, const std::vec
 
 }  // namespace
 
-StatusOr<Mesh> MeshOf(int ranks, int tensor) {
-  if (tensor < 1 || ranks % tensor != 0) {
-    return InvalidArgument("--tp={0}: expected a number that divides the {1} rank{2}; start a multiple of {0} ranks",
-                           tensor, ranks, ranks == 1 ? "" : "s");
+StatusOr<Mesh> MeshOf(int ranks, int pipeline, int tensor) {
+  const int sharing = pipeline * tensor;
+  if (pipeline < 1 || tensor < 1 || ranks % sharing != 0) {
+    const std::string settings = pipeline == 1 ? fmt::format("--tp={}", tensor)
+                                 : tensor == 1 ? fmt::format("--pp={}", pipeline)
+                                               : fmt::format("--pp={} x --tp={}", pipeline, tensor);
+    return InvalidArgument("{0}: expected a number that divides the {1} rank{2}; start a multiple of {3} ranks",
+                           settings, ranks, ranks == 1 ? "" : "s", sharing);
   }
-  return Mesh{.data = ranks / tensor, .tensor = tensor};
+  return Mesh{.data = ranks / sharing, .pipeline = pipeline, .tensor = tensor};
 }
 
 StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank) {

@@ -15,12 +15,14 @@ struct Mesh {
   int data = 1, pipeline = 1, tensor = 1;  // ranks along each axis
   std::vector<int> nodes = {};             // by rank, the node that it is on; none: nobody knows
   int size() const { return data * pipeline * tensor; }
-  int DataRankOf(int rank) const { return rank / (pipeline * tensor); }  // its coordinate along the data axis
+  int model_ranks() const { return pipeline * tensor; }             // that share each model
+  int DataRankOf(int rank) const { return rank / model_ranks(); }   // its coordinate along the data axis
+  int StageOf(int rank) const { return rank / tensor % pipeline; }  // along the pipeline axis
 };
 
-// What a run asks for: so many ranks, of which `tensor` neighbours share each model; the rest is data parallel.
-// InvalidArgument where `ranks` is no multiple of `tensor`.
-StatusOr<Mesh> MeshOf(int ranks, int tensor);
+// What a run asks for: so many ranks, of which `pipeline` × `tensor` neighbours share each model; the rest is data
+// parallel. InvalidArgument where `ranks` is no multiple of that.
+StatusOr<Mesh> MeshOf(int ranks, int pipeline, int tensor);
 
 // Ranks that communicate, in the order of their ranks in the group. A collective node names its group by index.
 struct Group {

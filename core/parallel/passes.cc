@@ -203,7 +203,7 @@ const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {
       AutocastPass(),       LossScalePass(),         RankSumsPass(),  GradientsPass(), SyncBatchNormPass(),
       TensorParallelPass(), HalfWeightsPass(),       RecomputePass(), PipelinePass(),  ModelStatePass(),
-      BucketsPass(),        ShardedParametersPass(), UpdatePass(),    ScalerPass()};
+      BucketsPass(),        ShardedParametersPass(), UpdatePass(),    ScalerPass(),    StagePartsPass()};
   return passes;
 }
 

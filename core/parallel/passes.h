@@ -14,6 +14,7 @@
 //   sharded_parameters  ranks have pieces of parameters, and gather buckets of them where they are read
 //   update     norm, clipping, optimizer, in the plan that ends an update; NamedGraph::finite
 //   scaler     the next value of a dynamic loss scale
+//   stage_parts  in a pipeline: what a stage holds is all of a tensor or nothing of it, and it knows both
 //
 // Thread-safe: pure functions.
 #pragma once
@@ -35,6 +36,7 @@ Pass ModelStatePass();
 Pass BucketsPass();
 Pass ShardedParametersPass();
 Pass UpdatePass();
+Pass StagePartsPass();
 
 const std::vector<Pass>& Passes();  // in their order
 

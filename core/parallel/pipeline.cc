@@ -197,34 +197,35 @@ Status PipelineLegal(const ProgramOptions& o) {
   if (o.mesh.pipeline <= 1) return OkStatus();
   if (!o.evaluation_only && o.accumulation < o.mesh.pipeline) {
     return InvalidArgument(
-        "{} micro-batches an update in a pipeline of {} stages: expected at least as many, so that every stage has "
-        "work",
-        o.accumulation, o.mesh.pipeline);
+        "--pp={0} with {1} micro-batch{2} an update: expected at least as many as stages, so that every stage has "
+        "work; use --accumulation={0} or more, which divides the batch of a rank, or a lower --pp",
+        o.mesh.pipeline, o.accumulation, o.accumulation == 1 ? "" : "es");
   }
   const auto refuse = [&](const std::string& what, const std::string& instead) {
-    return Unimplemented("a pipeline of {} stages with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
+    return Unimplemented("--pp={} with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
   };
-  if (o.mesh.tensor > 1) return refuse("ranks that share weights", "pipelines or tensor parallelism alone");
-  if (o.precision != DType::kF32) return refuse("products in " + std::string(NameOf(o.precision)), "fp32");
-  if (o.loss_scale.dynamic || o.loss_scale.initial != 1) return refuse("a loss scale", "none");
+  if (o.mesh.tensor > 1) return refuse(fmt::format("--tp={}", o.mesh.tensor), "one of them alone");
+  if (o.precision != DType::kF32)
+    return refuse("a precision of " + std::string(NameOf(o.precision)), "--precision=fp32");
+  if (o.loss_scale.dynamic || o.loss_scale.initial != 1) return refuse("--loss_scale", "none");
   if (o.zero > 1) return refuse(fmt::format("--zero={}", o.zero), "--zero=1");
-  if (o.sync_batchnorm) return refuse("batch norms over all ranks", "those of each rank's samples");
-  if (o.hierarchical_allreduce) return refuse("sums within nodes first", "sums over all ranks at once");
-  if (o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS)
-    return refuse("lamb or lars", "adamw, adam or sgd");
-  if (o.optimizer.layer_decay != 1) return refuse("rates that decay by layer", "one rate");
+  if (o.sync_batchnorm) return refuse("--sync_batchnorm", "--nosync_batchnorm");
+  if (o.optimizer.layer_decay != 1) return refuse("--layer_decay", "--layer_decay=1");
   return OkStatus();
 }
 
 void ApplyPipeline(Program& program, const ProgramOptions& o) {
   const int stages = o.mesh.pipeline;
   if (stages <= 1) return;
-  const int number = program.rank / o.mesh.tensor % stages;
+  const int number = o.mesh.StageOf(program.rank);
   std::vector<NamedGraph> plans;
   std::vector<int> stage_of_block;
   for (NamedGraph& plan : program.plans) {
     if (plan.trains && !plan.buckets.reduces) continue;  // the update does all micro-batches
-    if (stage_of_block.empty()) stage_of_block = StagesOfBlocks(plan.graph, stages);
+    if (stage_of_block.empty()) {
+      stage_of_block = StagesOfBlocks(plan.graph, stages);
+      program.elsewhere = WeightsElsewhere(plan, stage_of_block, number);
+    }
     if (plan.trains) {
       CutTraining(plan, stage_of_block, stages, number, o.accumulation);
     } else {

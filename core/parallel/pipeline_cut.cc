@@ -92,6 +92,17 @@ CutGraph Cut(const NamedGraph& plan, const std::vector<int>& stage_of_block) {
   return cut;
 }
 
+std::vector<Node> WeightsElsewhere(const NamedGraph& plan, const std::vector<int>& stage_of_block, int stage) {
+  const CutGraph cut = Cut(plan, stage_of_block);
+  std::vector<Node> weights;
+  for (int id = 0; id < plan.graph.size(); ++id) {
+    const Node& node = plan.graph.node(id);
+    if (node.input && (node.input->role == Role::kParameter || node.input->of_model) && cut.StageOf(id) != stage)
+      weights.push_back(node);
+  }
+  return weights;
+}
+
 StageTimes TrainingTimes(int stages, int micro_batches) {
   StageTimes table;
   for (int s = 0; s < stages; ++s) table.steps.push_back(OneForwardOneBackward(s, stages, micro_batches));

@@ -32,6 +32,9 @@ struct CutGraph {
 // two stages read a parameter.
 CutGraph Cut(const NamedGraph& plan, const std::vector<int>& stage_of_block);
 
+// The plan's parameters, and state of the model itself, of which `stage` holds nothing.
+std::vector<Node> WeightsElsewhere(const NamedGraph& plan, const std::vector<int>& stage_of_block, int stage);
+
 // What all stages do in one run of a plan, and when.
 struct StageTimes {
   std::vector<std::vector<StageStep>> steps;  // by stage

@@ -91,6 +91,7 @@ struct Program {
                                   // where the loss is scaled, those of loss_scaling.h
   std::vector<Action> schedule;   // of one update
   std::vector<GradientPlace> gradient_places;  // after "update"
+  std::vector<Node> elsewhere;                 // behind "pipeline": the inputs that are weights of other stages
   std::map<std::string, int> gathered;  // op → how many of its nodes had "tensor_parallel" make their inputs whole
 
   const NamedGraph* Find(const std::string& plan) const;  // nullptr: there is none

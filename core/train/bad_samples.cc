@@ -11,7 +11,7 @@ StatusOr<nlohmann::json> GatherBadSamples(World& world, const std::set<int64_t>&
   if (world.communicator)
     SY_RETURN_IF_ERROR(world.communicator->AllReduce("bad_samples", &count, &count, 1, SY_I32, SY_SUM));
   nlohmann::json lists = nlohmann::json::array();
-  for (int r = 0; count > 0 && r < world.size(); r += world.mesh.tensor) {
+  for (int r = 0; count > 0 && r < world.size(); r += world.mesh.model_ranks()) {
     std::string text = nlohmann::json(own).dump();
     if (world.communicator) SY_RETURN_IF_ERROR(world.BroadcastText(text, r));
     lists.push_back(nlohmann::json::parse(text));

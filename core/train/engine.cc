@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/parallel/pipeline.h"
+
 namespace switchyard {
 
 Engine::~Engine() {
@@ -52,9 +54,15 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
       slots_[i].instances.push_back(std::move(instance));
     }
   }
-  for (const SampleTensor& input : inputs) tensors_.push_back(layout().Find(input.name));
-  sample_ids_ = layout().Find("sample_ids");
-  step_ = layout().Find("step");
+  const std::vector<Action>& schedule = plans_.program.schedule;
+  const int together = schedule.empty() ? 1 : schedule[0].micro_batch + 1;
+  for (int m = 0; m < together; ++m) {
+    const auto find = [&](const std::string& name) { return layout().Find(MicroBatchInput(name, m)); };
+    Place& place = places_.emplace_back();
+    for (const SampleTensor& input : inputs) place.tensors.push_back(find(input.name));
+    place.sample_ids = find("sample_ids");
+    place.step = find("step");
+  }
   const char* const names[] = {"output/loss", "output/lr", "output/grad_norm", "output/loss_scale_of_update",
                                "output/loss_scale_at_floor"};
   for (size_t i = 0; i < std::size(names); ++i) scalars_[i] = layout().Find(names[i]);
@@ -77,25 +85,28 @@ Status Engine::MakeReady(Slot& slot) {
 
 Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step,
                       int micro_step, int64_t skip) {
-  slot_ = (slot_ + 1) % slots();
+  const size_t together = static_cast<size_t>(micro_step) % places_.size();
+  const Place& place = places_[together];
+  if (together == 0) slot_ = (slot_ + 1) % slots();
   Slot& to = slots_[slot_];
-  if (async()) SY_RETURN_IF_ERROR(MakeReady(to));
+  if (async() && together == 0) SY_RETURN_IF_ERROR(MakeReady(to));
   const auto copy = [&](const Layout::Entry* entry, const void* data) -> Status {
     if (entry == nullptr) return OkStatus();
     if (async()) data = std::memcpy(to.staging.data() + entry->offset, data, entry->bytes);
     return world_.device->Copy(uploads_, memory_->place(entry->arena, entry->offset, slot_), HostPlace(data),
                                entry->bytes);
   };
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i] == nullptr) continue;  // as what only the loss reads, where nothing is trained
+  for (size_t i = 0; i < place.tensors.size(); ++i) {
+    const Layout::Entry* const entry = place.tensors[i];
+    if (entry == nullptr) continue;  // as what only the loss reads, where nothing is trained, or only another stage
     const auto* const first = static_cast<const std::byte*>(tensors[i]);
-    SY_RETURN_IF_ERROR(copy(tensors_[i], first + static_cast<uint64_t>(skip) * tensors_[i]->bytes));
+    SY_RETURN_IF_ERROR(copy(entry, first + static_cast<uint64_t>(skip) * entry->bytes));
   }
   const auto before = static_cast<int32_t>(micro_step * batch_size_ * world_.data_size());
   for (size_t i = 0; i < in_update_.size(); ++i) in_update_[i] = sample_ids[i] + before;
-  SY_RETURN_IF_ERROR(copy(sample_ids_, in_update_.data()));
+  SY_RETURN_IF_ERROR(copy(place.sample_ids, in_update_.data()));
   const int32_t step[2] = {static_cast<int32_t>(data_step), 0};
-  SY_RETURN_IF_ERROR(copy(step_, step));
+  SY_RETURN_IF_ERROR(copy(place.step, step));
   if (!async()) return OkStatus();
   SY_RETURN_IF_ERROR(to.uploaded.Record(uploads_));
   return to.uploaded.Before(stream_);
@@ -106,9 +117,17 @@ Status Engine::Run(Instance& instance) {
   return async() ? slots_[slot_].finished.Record(stream_) : OkStatus();
 }
 
+const Action* Engine::ActionAfter(int micro_step) const {
+  for (const Action& action : plans_.program.schedule) {
+    if (action.micro_batch == micro_step) return &action;
+  }
+  return nullptr;
+}
+
 Status Engine::RunMicroStep(int micro_step) {
-  const Action& action = plans_.program.schedule[static_cast<size_t>(micro_step)];
-  const auto plan = static_cast<size_t>(action.plan);
+  const Action* const action = ActionAfter(micro_step);
+  if (action == nullptr) return Internal("no plan runs after micro-batch {}", micro_step);
+  const auto plan = static_cast<size_t>(action->plan);
   Instance& instance = *slots_[slot_].instances[plan];
   SY_RETURN_IF_ERROR(Run(instance));
   if (profile_ != nullptr) profile_->Add(plans_.program.plans[plan].name, *plans_.plans[plan], instance.timings());

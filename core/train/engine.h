@@ -30,12 +30,17 @@ class Engine {
   // device has too little, the error says which batch would fit.
   Status Allocate(const std::vector<SampleTensor>& inputs);
 
-  // Into the next slot, ready for what runs afterwards. tensors: (B, …) each, in the order of the inputs.
-  // sample_ids: places in the micro-step's global batch; random numbers depend on the place in the update, however it
-  // is divided into micro-steps. skip: batches that lie before this one in each tensor.
+  // Into the next slot, ready for what runs afterwards; in a pipeline the first micro-batch of an update. tensors: (B,
+  // …) each, in the order of the inputs. sample_ids: places in the micro-step's global batch; random numbers depend on
+  // the place in the update, however it is divided into micro-steps. skip: batches that lie before this one in each
+  // tensor.
   Status Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step, int micro_step,
                 int64_t skip = 0);
-  Status RunMicroStep(int micro_step);  // over the current slot; the last of a round updates
+  // Over the current slot; the last of a round updates. In a pipeline one plan runs for all micro-batches, after the
+  // last, and they lie in one slot.
+  Status RunMicroStep(int micro_step);
+  bool RunsAfter(int micro_step) const { return ActionAfter(micro_step) != nullptr; }
+  int runs() const { return static_cast<int>(plans_.program.schedule.size()); }  // of plans, for an update
   // Micro-steps from now on go step by step into `profile`; null: no more.
   void Record(Profile* profile);
   Status RunEvaluation(bool averaged = false);  // averaged: of the averaged weights, where the run keeps them
@@ -75,6 +80,13 @@ class Engine {
   Instance& In(const Slot& slot, const std::string& plan) const {
     return *slot.instances[static_cast<size_t>(plans_.IndexOf(plan))];
   }
+  // Where inputs of a micro-batch lie; null: the plans have none (a model that draws no random numbers needs no
+  // sample_ids).
+  struct Place {
+    std::vector<const Layout::Entry*> tensors;
+    const Layout::Entry *sample_ids = nullptr, *step = nullptr;
+  };
+  const Action* ActionAfter(int micro_step) const;
   Status MakeReady(Slot& slot);  // to take a batch
   Status Finish(Slot& slot);
   Status Run(Instance& instance);
@@ -88,9 +100,7 @@ class Engine {
   Stream stream_, uploads_;  // where steps run; where batches are copied in
   std::vector<Slot> slots_;
   int slot_ = 0;
-  // Where inputs and scalars lie; null: the plans have none (a model that draws no random numbers needs no sample_ids).
-  std::vector<const Layout::Entry*> tensors_;
-  const Layout::Entry *sample_ids_ = nullptr, *step_ = nullptr;
+  std::vector<Place> places_;  // by micro-batch, of those that lie in a slot together
   const Layout::Entry* scalars_[5] = {};
   std::vector<int32_t> in_update_;  // sample_ids counted over the micro-steps of an update
 };

@@ -90,7 +90,7 @@ StatusOr<EvaluationResult> EvaluateSamples(Engine& engine, const Task& task, Loa
                     [&](int64_t index, std::span<const void* const> rows) { return counting->Add(index, rows); }));
   sums.back() = static_cast<double>(count);
   // Ranks that share a model have counted the same samples.
-  if (engine.world().tensor_rank() != 0) std::fill(sums.begin(), sums.end(), 0);
+  if (!engine.world().first_of_model()) std::fill(sums.begin(), sums.end(), 0);
   if (Communicator* const communicator = engine.world().communicator.get())
     SY_RETURN_IF_ERROR(communicator->AllReduce("evaluation", sums.data(), sums.data(), sums.size(), SY_F64, SY_SUM));
   EvaluationResult result;

@@ -121,6 +121,10 @@ StatusOr<std::string> GradientWatch::FirstNonFinite(bool followed) {
     }
   }
   if (followed) return std::string("which gradient it was is not known any more");
+  if (const World& world = engine_.world(); world.mesh.pipeline > 1) {
+    return fmt::format("every gradient of stage {} is finite: a rank of the stage where one is not names it",
+                       world.mesh.StageOf(world.rank()));
+  }
   return fmt::format("every gradient is finite, but the sum of their squares is not; the largest is that of {}: {:.3g}",
                      largest.second, largest.first);
 }

@@ -82,11 +82,13 @@ Status TrainingLoop::Update(bool logged, std::vector<double>* losses) {
     if (next.index >= parts_.timetable.updates_per_epoch * accumulation)
       continue;  // the epoch's last batches do not fill a round
     SY_RETURN_IF_ERROR(parts_.engine.Upload(next.tensors, next.sample_ids, at.data_step, a));
-    SY_RETURN_IF_ERROR(parts_.engine.RunMicroStep(a));
-    SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/true));
-    if (logged) {
-      SY_ASSIGN_OR_RETURN(const float loss, parts_.engine.Read(Engine::Scalar::kLoss));
-      losses->push_back(loss);
+    if (parts_.engine.RunsAfter(a)) {
+      SY_RETURN_IF_ERROR(parts_.engine.RunMicroStep(a));
+      SY_RETURN_IF_ERROR(parts_.gradients.Check(/*followed=*/true));
+      if (logged) {
+        SY_ASSIGN_OR_RETURN(const float loss, parts_.engine.Read(Engine::Scalar::kLoss));
+        losses->push_back(loss);
+      }
     }
     at.epoch = next.epoch;
     at.batch = next.index + 1;

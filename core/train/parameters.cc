@@ -142,7 +142,7 @@ Status InitializeParameters(Engine& engine, uint64_t seed) {
   ParallelFor(world.host_threads, static_cast<int64_t>(parameters.size()), [&](int64_t i) {
     Parameter& p = parameters[i];
     const bool part = p.entry->part.has_value();  // every rank draws the whole and keeps its own
-    if (!part && i % ranks != world.rank()) return;
+    if (part ? p.entry->part->begin == p.entry->part->end : i % ranks != world.rank()) return;
     p.values = nn::InitialValues(*p.name, {p.entry->type.dtype, p.entry->whole_shape()}, p.entry->initializer, seed);
     if (through_host && !part) return;
     const std::lock_guard lock(mutex);

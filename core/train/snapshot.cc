@@ -132,12 +132,14 @@ StatusOr<WholeTensors> GatherParts(Engine& engine) {
   bool synchronized = false;
   for (const auto& [name, entry] : engine.layout().entries()) {
     if (!entry.part || (!entry.is_weight() && !IsSaved(entry))) continue;
-    const int other_axis = entry.part->group == kTensorGroup ? world.data_rank() : world.tensor_rank();
-    if (other_axis != 0 && !entry.part->of) continue;  // parts of parts are all ranks'
+    const int group = entry.part->group;
+    const int other_axis = group == kTensorGroup ? world.data_rank() : group == kDataGroup ? world.tensor_rank() : 0;
+    if (other_axis != 0 && !entry.part->of)
+      continue;  // parts of parts are all ranks', and what stages hold may be such
     if (!std::exchange(synchronized, true)) SY_RETURN_IF_ERROR(engine.Synchronize());
-    std::vector<std::byte>& whole = parts[name];
-    whole.resize(static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype)));
+    std::vector<std::byte> whole(static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype)));
     SY_RETURN_IF_ERROR(DownloadWhole(engine, name, whole.data()));
+    if (world.rank() == 0) parts[name] = std::move(whole);
   }
   return parts;
 }

@@ -25,8 +25,8 @@ struct Snapshot {
 
 // Tensors of which a rank holds a part, whole: by name, row-major.
 using WholeTensors = std::map<std::string, std::vector<std::byte>>;
-// Those of the state that a checkpoint holds, for rank 0 and the ranks that share them with it. It waits for the steps
-// begun so far. Collective where ranks share tensors.
+// Those of the state that a checkpoint holds, on rank 0; none elsewhere. It waits for the steps begun so far.
+// Collective where ranks share tensors.
 StatusOr<WholeTensors> GatherParts(Engine& engine);
 
 // From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The snapshot refers

@@ -113,7 +113,8 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 // What a run is must be the same on all ranks; what devices decide for themselves (a bare --amp, an open loss scale) is
 // decided by now. Collective.
 static Status VerifySettings(const TrainConfig& config, World& world) {
-  std::string lines = fmt::format("--tp={}\n--sp={}\n--zero={}\n", config.tp, config.sp, config.zero);
+  std::string lines =
+      fmt::format("--tp={}\n--sp={}\n--pp={}\n--zero={}\n", config.tp, config.sp, config.pp, config.zero);
   if (config.ranks_per_node) lines += fmt::format("--ranks_per_node={}\n", *config.ranks_per_node);
   // Ranks that share a model each compute what is not divided: to the same bits, by the same kernels.
   if (world.mesh.tensor > 1) lines += fmt::format("--device={}\n", world.device->info().plugin);
@@ -211,9 +212,10 @@ StatusOr<Trainer::StepResult> Trainer::Step(std::span<const std::span<const std:
   for (int a = 0; a < impl.config.accumulation; ++a) {
     SY_RETURN_IF_ERROR(
         impl.engine.Upload(impl.step_data, impl.own_samples.data(), impl.training.position.data_step, a, a));
+    if (!impl.engine.RunsAfter(a)) continue;
     SY_RETURN_IF_ERROR(impl.engine.RunMicroStep(a));
     SY_ASSIGN_OR_RETURN(const float loss, impl.engine.Read(Engine::Scalar::kLoss));
-    result.loss += loss / impl.config.accumulation;
+    result.loss += loss / impl.engine.runs();
   }
   SY_ASSIGN_OR_RETURN(result.lr, impl.engine.Read(Engine::Scalar::kLearningRate));
   SY_ASSIGN_OR_RETURN(result.grad_norm, impl.engine.Read(Engine::Scalar::kGradNorm));

@@ -121,7 +121,7 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   auto world = std::make_unique<World>();
   SY_ASSIGN_OR_RETURN(world->processes, ProcessMap::FromEnvironment());
   SetLogRank(world->rank(), world->size());
-  SY_RETURN_IF_ERROR(MeshOf(world->size(), request.tensor).status());
+  SY_RETURN_IF_ERROR(MeshOf(world->size(), request.pipeline, request.tensor).status());
   if (world->size() > 1) {
     WatchOptions watch;
     watch.freeze_limit_ms = request.freeze_limit_ms;
@@ -141,7 +141,7 @@ StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request, const 
 }
 
 Status World::Open(const WorldRequest& request) {
-  SY_ASSIGN_OR_RETURN(mesh, MeshOf(size(), request.tensor));
+  SY_ASSIGN_OR_RETURN(mesh, MeshOf(size(), request.pipeline, request.tensor));
   if (rendezvous) {
     mesh.nodes = processes.hosts;
     if (request.on_peer_failure) rendezvous->OnFailure(request.on_peer_failure);

@@ -26,7 +26,7 @@ struct WorldRequest {
   int threads = 0;  // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
   bool deterministic = true;
   int freeze_limit_ms = 30000, init_timeout_ms = 60000;
-  int tensor = 1;                      // neighbouring ranks that share one model
+  int pipeline = 1, tensor = 1;        // neighbouring ranks that share one model: its stages, parts of its weights
   std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/plugins/interpose.h
   // Called once when a peer has died, frozen or failed, on a thread of the rendezvous and before the other threads can
   // know; for programs that would rather leave than wait for a kernel to end. Empty: every wait ends with the Status.
@@ -52,8 +52,9 @@ struct World {
   int size() const { return processes.world; }
   // Along the data axis: ranks that share a model share its samples, its seeds and its metrics.
   int data_size() const { return mesh.data; }
-  int data_rank() const { return rank() / (mesh.pipeline * mesh.tensor); }
+  int data_rank() const { return mesh.DataRankOf(rank()); }
   int tensor_rank() const { return rank() % mesh.tensor; }
+  bool first_of_model() const { return rank() % mesh.model_ranks() == 0; }  // of those that share a model
   ~World();
   // Wait for work of the device that may hold collectives: see Communicator.
   Status Wait(Event& event) { return communicator ? communicator->Wait(event) : event.Wait(); }

@@ -165,6 +165,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"mode", "ddp"},
                                   {"tp", 1},
                                   {"sp", false},
+                                  {"pp", 1},
                                   {"hierarchical_allreduce", false},
                                   {"ranks_per_node", nullptr},
                                   {"zero", 0},

@@ -26,6 +26,11 @@ const Feature kFeatures[] = {
        c.tp = 2;
        c.sp = true;
      }},
+    {"--pp",
+     [](TrainConfig& c) {
+       c.pp = 2;
+       c.accumulation = 2;
+     }},
     {"--zero=1", [](TrainConfig& c) { c.zero = 1; }},
     {"--zero=2", [](TrainConfig& c) { c.zero = 2; }},
     {"--zero=3", [](TrainConfig& c) { c.zero = 3; }},
@@ -73,14 +78,14 @@ class Combinations : public ::testing::Test {
   // Two updates of as many samples on any number of ranks.
   HostTensors Trained(TrainConfig config, int data_ranks, Status* status, HostTensors* start = nullptr) {
     config.batch_size = kSamples / data_ranks / config.accumulation;
-    Played played(config, data_ranks * config.tp, *reference_);
+    Played played(config, data_ranks * config.tp * config.pp, *reference_);
     *status = played.status();
     if (!status->ok()) return {};
     played.Update(0);
     played.Update(1);
     if (start != nullptr) *start = played.Start();
     const HostTensors weights = played.Weights(0);
-    ExpectEqual(played.Weights(data_ranks * config.tp - 1), weights);
+    ExpectEqual(played.Weights(data_ranks * config.tp * config.pp - 1), weights);
     return weights;
   }
   // "": they train together. Else why they are refused.
@@ -90,7 +95,7 @@ class Combinations : public ::testing::Test {
       feature->use(on);
       if (feature->arithmetic) feature->use(alone);
     }
-    if (on.ranks_per_node) *on.ranks_per_node *= on.tp;  // whole models on each node
+    if (on.ranks_per_node) *on.ranks_per_node *= on.tp * on.pp;  // whole models on each node
     Status status, unexpected;
     const HostTensors found = Trained(on, kDataRanks, &status);
     if (!status.ok()) return Message(status);

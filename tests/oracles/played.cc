@@ -1,5 +1,6 @@
 #include "tests/oracles/played.h"
 
+#include "core/parallel/pipeline.h"
 #include "core/runtime/plugins/registry.h"
 
 namespace switchyard {
@@ -21,15 +22,16 @@ Played::Played(const TrainConfig& config, int ranks, Device& reference) : ranks_
 
 Status Played::Begin(const TrainConfig& config) {
   TrainConfig alone = config;  // this process is one rank, whatever it plays
-  alone.tp = 1;
+  alone.tp = alone.pp = 1;
   alone.sp = false;
   alone.zero = 0;
   SY_ASSIGN_OR_RETURN(run_, MakeRun(alone, SharedWorld()));
   TrainConfig& played = run_.setup.config;
   played.tp = config.tp;
+  played.pp = config.pp;
   played.sp = config.sp;
   played.zero = config.zero;
-  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks_, config.tp));
+  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks_, config.pp, config.tp));
   for (int rank = 0; rank < ranks_; ++rank) {
     SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, run_.trainer->task(), mesh, rank, 2, 0));
   }
@@ -57,28 +59,34 @@ Status Played::Begin(const TrainConfig& config) {
 }
 
 void Played::Update(int64_t update, int spoilt) {
+  for (const Action& action : programs_[0].schedule) {
+    const int first = programs_[0].mesh.pipeline > 1 ? 0 : action.micro_batch;
+    for (int m = first; m <= action.micro_batch; ++m) Give(update, m, m - first, spoilt);
+    RunPlan(action.plan);
+  }
+}
+
+void Played::Give(int64_t update, int micro_batch, int place, int spoilt) {
   const std::vector<SampleTensor> inputs = run_.trainer->task().tensors();
   const TrainConfig& config = run_.setup.config;
-  const int data_ranks = ranks_ / config.tp;
-  for (const Action& action : programs_[0].schedule) {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const int data_rank = rank / config.tp;
-      auto tensors = OwnSamples(run_, update, data_rank, data_ranks);
-      for (size_t t = 0; t < tensors.size(); ++t) {
-        if (rank == spoilt && inputs[t].row.dtype == DType::kF32) {
-          auto* const values = reinterpret_cast<float*>(tensors[t].data());
-          for (size_t i = 0; i < tensors[t].size() / sizeof(float); ++i) values[i] *= 1e6f;
-        }
-        const size_t bytes = tensors[t].size() / programs_[0].schedule.size();
-        mesh_->Set(rank, inputs[t].name, tensors[t].data() + static_cast<size_t>(action.micro_batch) * bytes, bytes);
+  const Mesh& mesh = programs_[0].mesh;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const int data_rank = mesh.DataRankOf(rank);
+    auto tensors = OwnSamples(run_, update, data_rank, mesh.data);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      if (rank == spoilt && inputs[t].row.dtype == DType::kF32) {
+        auto* const values = reinterpret_cast<float*>(tensors[t].data());
+        for (size_t i = 0; i < tensors[t].size() / sizeof(float); ++i) values[i] *= 1e6f;
       }
-      std::vector<int32_t> ids;
-      for (int i = 0; i < config.batch_size; ++i)
-        ids.push_back((action.micro_batch * config.batch_size + i) * data_ranks + data_rank);
-      Set(rank, "sample_ids", ids);
-      Set(rank, "step", std::vector<int32_t>{static_cast<int32_t>(update), 0});
+      const size_t bytes = tensors[t].size() / static_cast<size_t>(config.accumulation);
+      mesh_->Set(rank, MicroBatchInput(inputs[t].name, place),
+                 tensors[t].data() + static_cast<size_t>(micro_batch) * bytes, bytes);
     }
-    RunPlan(action.plan);
+    std::vector<int32_t> ids;
+    for (int i = 0; i < config.batch_size; ++i)
+      ids.push_back((micro_batch * config.batch_size + i) * mesh.data + data_rank);
+    Set(rank, MicroBatchInput("sample_ids", place), ids);
+    Set(rank, MicroBatchInput("step", place), std::vector<int32_t>{static_cast<int32_t>(update), 0});
   }
 }
 
@@ -111,13 +119,13 @@ HostTensors Played::Weights(int rank) const {
   return found;
 }
 
-// What the ranks of a data group hold of it together.
+// What the ranks of a data group, or the stages of a pipeline, hold of it together.
 std::vector<float> Played::Local(int rank, const std::string& name) const {
   const InputInfo& info = *States(rank).at(name)->input;
   if (!IsPiece(info)) return Floats(rank, name);
   std::vector<float> whole(static_cast<size_t>(Elements(info.part->whole)));
-  const int tensor = run_.setup.config.tp;
-  for (int other = rank % tensor; other < ranks_; other += tensor) {
+  const Program& program = programs_[static_cast<size_t>(rank)];
+  for (const int other : program.groups[static_cast<size_t>(info.part->group)].ranks) {
     const std::vector<float> held = Floats(other, name);
     PutPart(*States(other).at(name)->input->part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
             reinterpret_cast<std::byte*>(whole.data()));

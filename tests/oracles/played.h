@@ -18,7 +18,7 @@ std::unique_ptr<Device> OneThreadedReference();  // null where there is none; th
 
 class Played {
  public:
-  // `ranks` ranks, of which as many neighbours share a model as config.tp says.
+  // `ranks` ranks, of which as many neighbours share a model as config.pp and config.tp say.
   Played(const TrainConfig& config, int ranks, Device& reference);
 
   // What kept the run from being made, if anything did; then nothing else may be called.
@@ -40,6 +40,8 @@ class Played {
     mesh_->Set(rank, name, values.data(), values.size() * sizeof(T));
   }
   Status Begin(const TrainConfig& config);
+  // The inputs of place `place` of a plan: a micro-batch.
+  void Give(int64_t update, int micro_batch, int place, int spoilt);
   void RefreshHalves();
   void RunPlan(int plan);
 

@@ -107,13 +107,13 @@ class Ranks {
   }
   std::set<std::string> Parameters(int rank) const {
     std::set<std::string> names;
-    for (const int id : Update(rank).Inputs(Role::kParameter)) names.insert(Update(rank).node(id).name);
+    for (const int id : Update(rank).Inputs(Role::kParameter)) Insert(Update(rank).node(id), &names);
     return names;
   }
   // What is trained or counted; not the gradients.
   std::set<std::string> States(int rank) const {
     std::set<std::string> names = Parameters(rank);
-    for (const int id : Update(rank).Inputs(Role::kState)) names.insert(Update(rank).node(id).name);
+    for (const int id : Update(rank).Inputs(Role::kState)) Insert(Update(rank).node(id), &names);
     return names;
   }
   std::vector<char> Bytes(int rank, const std::string& name) const {
@@ -130,6 +130,10 @@ class Ranks {
   const Graph& Update(int rank) const { return programs_[static_cast<size_t>(rank)].Find("update")->graph; }
 
  private:
+  // Unless the stage has nothing of it.
+  static void Insert(const Node& node, std::set<std::string>* names) {
+    if (!node.input->part || node.input->part->end > 0) names->insert(node.name);
+  }
   template <typename T>
   void Set(int rank, const std::string& name, const std::vector<T>& values) {
     played_.Set(rank, name, values.data(), values.size() * sizeof(T));
@@ -272,21 +276,22 @@ TEST_F(Pipeline, IsRefusedWhereItCannotBe) {
   options.mesh.pipeline = 3;
   EXPECT_THAT(refusal(options, 2), HasSubstr("3 pipeline stages of a model of 2 blocks"));
   options.mesh.tensor = 2;
-  EXPECT_THAT(refusal(options), HasSubstr("pipeline: a pipeline of 3 stages with ranks that share weights"));
+  EXPECT_THAT(refusal(options), HasSubstr("pipeline: --pp=3 with --tp=2: not there yet; use one of them alone"));
   options = Options(2);
   options.mesh.pipeline = 3;
-  EXPECT_THAT(refusal(options), HasSubstr("2 micro-batches an update in a pipeline of 3 stages"));
+  EXPECT_THAT(refusal(options),
+              HasSubstr("--pp=3 with 2 micro-batches an update: expected at least as many as stages"));
   options = Options(3);
   options.mesh.pipeline = 3;
   options.precision = DType::kBF16;
-  EXPECT_THAT(refusal(options), HasSubstr("products in bf16: not there yet; use fp32"));
+  EXPECT_THAT(refusal(options), HasSubstr("--pp=3 with a precision of bf16: not there yet; use --precision=fp32"));
   options = Options(3);
   options.mesh.pipeline = 3;
   options.zero = 2;
   EXPECT_THAT(refusal(options), HasSubstr("--zero=2: not there yet; use --zero=1"));
   options.zero = 0;
-  options.optimizer.kind = SY_OPTIMIZER_LAMB;
-  EXPECT_THAT(refusal(options), HasSubstr("lamb or lars: not there yet; use adamw, adam or sgd"));
+  options.optimizer.layer_decay = 0.5f;
+  EXPECT_THAT(refusal(options), HasSubstr("--pp=3 with --layer_decay: not there yet; use --layer_decay=1"));
 }
 
 }  // namespace

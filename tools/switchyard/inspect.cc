@@ -68,14 +68,14 @@ Status ExplainCommand(const CommandLine& line) {
   WarnOfSettingsOfOtherTasks(setup);
   TrainConfig c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
-  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(world, c.tp));
+  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(world, c.pp, c.tp));
   std::optional<int64_t> updates = c.steps;
   if (data != nullptr) {
     SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, data->size(), mesh.data));
     updates = timetable.updates;
   }
   WorldRequest request = WorldRequestOf(c);
-  request.tensor = 1;  // here is one process, whatever is explained
+  request.pipeline = request.tensor = 1;  // here is one process, whatever is explained
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
   const bool automatic = c.recompute == kAutoRecompute;
   if (automatic) {

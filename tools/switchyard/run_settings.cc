@@ -192,7 +192,8 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
         kept);
   }
   const BatchRequest wanted = {GivenNumber(given, "batch_size"), GivenNumber(given, "accumulation")};
-  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(processes.world, static_cast<int>(*given.Get<int64_t>("tp"))));
+  SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(processes.world, static_cast<int>(*given.Get<int64_t>("pp")),
+                                              static_cast<int>(*given.Get<int64_t>("tp"))));
   SY_ASSIGN_OR_RETURN(const BatchDivision division,
                       DivideGlobalBatch(global, mesh.data, wanted, *of_run.Get<int64_t>("batch_size")));
   const std::string how = fmt::format("{}, divided over {} ranks", saved.file, mesh.data);

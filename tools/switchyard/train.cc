@@ -40,18 +40,26 @@ std::string WarmupText(const std::string& warmup, const ScheduleOptions& schedul
   return fmt::format(" after {:.3g} % of warm-up", 100 * value);
 }
 
+// Where the rank stands among those of its model.
+std::string PlaceText(const World& world) {
+  if (world.mesh.model_ranks() == 1) return "";
+  std::string text = fmt::format(" (data {}", world.data_rank());
+  if (world.mesh.pipeline > 1) text += fmt::format(", stage {}", world.mesh.StageOf(world.rank()));
+  if (world.mesh.tensor > 1) text += fmt::format(", tensor {}", world.tensor_rank());
+  return text + ")";
+}
+
 // What every rank drives, on rank 0's standard output.
 Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) {
   const TrainConfig& c = setup.config;
   const DeviceInfo& device = world.device->info();
-  const std::string line = fmt::format(
-      "  rank {}{} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(),
-      world.mesh.tensor > 1 ? fmt::format(" (data {}, tensor {})", world.data_rank(), world.tensor_rank()) : "",
-      HostName(), getpid(), device.plugin, device.index, device.name,
-      world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "",
-      world.collective + (world.communicator != nullptr && world.communicator->goes_through_peer_memory()
-                              ? " and device memory (peer/1)"
-                              : ""));
+  const std::string line =
+      fmt::format("  rank {}{} on {} (pid {}): {} device {} ({}){}, collective {}", world.rank(), PlaceText(world),
+                  HostName(), getpid(), device.plugin, device.index, device.name,
+                  world.threads > 0 ? fmt::format(", {} thread{}", world.threads, world.threads > 1 ? "s" : "") : "",
+                  world.collective + (world.communicator != nullptr && world.communicator->goes_through_peer_memory()
+                                          ? " and device memory (peer/1)"
+                                          : ""));
   std::vector<std::string> lines = {line};
   if (world.size() > 1) {
     SY_RETURN_IF_ERROR(world.rendezvous->Put(fmt::format("banner/{}", world.rank()), line));
@@ -69,10 +77,10 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("  model       {:.2f} M parameters, image {}\n", static_cast<double>(ParameterCount(setup.resolved)) / 1e6,
              fmt::join(InputShapeOf(setup.model), " x "));
   const int64_t batch = int64_t{c.batch_size} * world.data_size() * c.accumulation;
-  fmt::print("  batch       {} images per update: {} per rank, {}{}{}\n", batch, c.batch_size,
-             Count(world.size(), "rank"),
-             world.mesh.tensor > 1 ? fmt::format(", {} of which share each model", world.mesh.tensor) : "",
-             c.accumulation > 1 ? fmt::format(", {} micro-steps", c.accumulation) : "");
+  fmt::print(
+      "  batch       {} images per update: {} per rank, {}{}{}\n", batch, c.batch_size, Count(world.size(), "rank"),
+      world.mesh.model_ranks() > 1 ? fmt::format(", {} of which share each model", world.mesh.model_ranks()) : "",
+      c.accumulation > 1 ? fmt::format(", {} micro-{}", c.accumulation, c.pp > 1 ? "batches" : "steps") : "");
   fmt::print("  length      {}\n",
              c.steps ? Count(*c.steps, "update")
                      : fmt::format("{} of {}", Count(c.epochs, "epoch"), Count(trainer.updates_per_epoch(), "update")));

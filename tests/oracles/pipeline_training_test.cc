@@ -1,0 +1,213 @@
+// Ranks that are stages of a pipeline train as one rank does that adds up the same micro-batches, on every mesh of the
+// ranks that are here; what they save is whole, and goes on on any other mesh.
+#include "core/base/environment.h"
+#include "core/train/plans.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kMicroBatches = 4, kSamples = 32;  // of an update
+
+TrainConfig PipelineConfig() {
+  TrainConfig config = SmallConfig();
+  config.own = {{"width", 16}, {"depth", 4}, {"heads", 2}, {"dropout", 0.1}};
+  config.accumulation = kMicroBatches;
+  config.clip = 0.5f;  // by a norm that counts every weight once, and adds them up in another order
+  config.bucket_mb = 0.01;
+  return config;
+}
+
+struct Stepped {
+  HostTensors parameters;
+  double loss = 0, norm = 0;
+};
+
+// Three updates on samples that do not depend on the mesh.
+Stepped StepOn(TrainConfig config, World& world) {
+  Stepped found;
+  config.pp = world.mesh.pipeline;
+  config.batch_size = kSamples / kMicroBatches / world.data_size();
+  auto run = MakeRun(config, world);
+  EXPECT_TRUE(run.ok()) << Message(run.status());
+  if (!run.ok()) return found;
+  for (int64_t update = 0; update < 3; ++update) {
+    HostBatch batch;
+    for (int64_t sample = world.data_rank(); sample < kSamples; sample += world.data_size())
+      batch.Append(run->setup, "pipeline", update * kSamples + sample);
+    const auto result = run->trainer->Step(batch.tensors());
+    EXPECT_TRUE(result.ok()) << Message(result.status());
+    if (!result.ok()) return found;
+    found.norm = result->grad_norm;
+    found.loss = *world.Mean("loss", result->loss);
+  }
+  auto parameters = run->trainer->Parameters();
+  EXPECT_TRUE(parameters.ok()) << Message(parameters.status());
+  if (parameters.ok()) found.parameters = std::move(*parameters);
+  return found;
+}
+
+class Stages : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (world_.size() == 1) GTEST_SKIP() << "one rank is no pipeline";
+  }
+  void TearDown() override { world_.mesh = {.data = world_.size()}; }
+  void Arrange(int stages) { world_.mesh = {.data = world_.size() / stages, .pipeline = stages}; }
+
+  void ExpectAsOneRank(const TrainConfig& config) {
+    const auto alone = LoneWorld();
+    const Stepped expected = StepOn(config, *alone);
+    for (int stages = 2; stages <= world_.size(); stages *= 2) {
+      SCOPED_TRACE(fmt::format("{} x {}", world_.size() / stages, stages));
+      Arrange(stages);
+      const Stepped found = StepOn(config, world_);
+      ExpectAs(expected.parameters, found.parameters, world_.data_size() == 1 && config.clip == 0);
+      ExpectEqualOnAllRanks(found.parameters);
+      EXPECT_NEAR(found.norm, expected.norm, 1e-5 * expected.norm);
+      EXPECT_NEAR(found.loss, expected.loss, 1e-5 * expected.loss);
+    }
+  }
+  // bits: where gradients are added up in the same order. Products of the null device add to sums themselves, which one
+  // rank's do and those of stages do not.
+  void ExpectAs(const HostTensors& expected, const HostTensors& found, bool bits = true) const {
+    if (bits && world_.device->info().plugin != "null") return ExpectEqual(found, expected);
+    ExpectClose(found, expected, 1e-5);
+  }
+  World& world_ = SharedWorld();
+};
+
+TEST_F(Stages, TrainAsOneRank) {
+  TrainConfig config = PipelineConfig();
+  ExpectAsOneRank(config);
+  config.recompute = "blocks";
+  config.clip = 0;
+  ExpectAsOneRank(config);
+}
+
+TEST_F(Stages, MoveRunningStatisticsAsOneRank) {
+  if (world_.size() > 2) GTEST_SKIP() << "data ranks have statistics of their own samples";
+  TrainConfig config = PipelineConfig();
+  config.model = "resnet18";
+  config.own = {{"width", 4}};
+  ExpectAsOneRank(config);
+}
+
+// What is saved is whole: a run that is taken up on another mesh ends as if it had always been there.
+class StagesThatSave : public Stages {
+ protected:
+  static TrainConfig Config() {
+    TrainConfig config = PipelineConfig();
+    config.momentum = 0.9f;
+    config.ema_decay = 0.9f;
+    config.augmentation = "crop_flip";
+    config.train_size = 4 * kSamples;
+    config.steps = 6;
+    config.save_every = 1;
+    config.keep = 0;
+    config.tensorboard = true;  // its pictures are computed by all stages
+    return config;
+  }
+  struct Ended {
+    HostTensors parameters;
+    std::string folder;
+    EvaluationResult evaluation;
+    std::string Step(int step) const { return fmt::format("{}/checkpoints/step-{:08}", folder, step); }
+  };
+  Ended Train(TrainConfig config, int stages, const std::string& from = "") {
+    Arrange(stages);
+    config.pp = stages;
+    config.batch_size = kSamples / kMicroBatches / world_.data_size();
+    if (!from.empty()) config.resume = from;
+    Ended ended;
+    auto run = MakeRun(config, world_);
+    EXPECT_TRUE(run.ok()) << Message(run.status());
+    if (!run.ok()) return ended;
+    const auto result = run->trainer->Train();
+    EXPECT_TRUE(result.ok()) << Message(result.status());
+    if (!result.ok()) return ended;
+    EXPECT_EQ(result->evaluation.count, *config.validation_size);
+    EXPECT_EQ(result->updates, *config.steps);
+    ended = {*run->trainer->Parameters(), result->run_folder, result->evaluation};
+    EXPECT_TRUE(world_.communicator->Barrier("turns").ok());
+    return ended;
+  }
+};
+
+TEST_F(StagesThatSave, GoOnOnAnotherMesh) {
+  const TrainConfig config = Config();
+  const Ended apart = Train(config, 1), staged = Train(config, world_.size());
+  EXPECT_FALSE(apart.evaluation.ema.empty());
+  for (const auto& [name, value] : apart.evaluation.metrics)
+    EXPECT_NEAR(staged.evaluation.metrics.at(name), value, 1e-4);
+  for (const auto& [name, value] : apart.evaluation.ema) EXPECT_NEAR(staged.evaluation.ema.at(name), value, 1e-4);
+  ExpectClose(staged.parameters, apart.parameters, 1e-5);
+  ExpectClose(Train(config, world_.size(), apart.Step(3)).parameters, apart.parameters, 1e-5);
+  ExpectClose(Train(config, 1, staged.Step(4)).parameters, apart.parameters, 1e-5);
+}
+
+TEST_F(StagesThatSave, GoOnWithTheBitsOfARunThatWasNotInterrupted) {
+  TrainConfig config = Config();
+  config.optimizer = "adamw";
+  config.lr = 1e-3f;
+  for (const int zero : {0, 1}) {
+    SCOPED_TRACE(zero);
+    config.zero = zero;
+    const Ended whole = Train(config, 2);
+    const bool reads = world_.rank() == 0;
+    const std::string state = reads ? Bytes(whole.Step(6) + "/state.safetensors") : "";
+    const std::string model = reads ? Bytes(whole.Step(6) + "/model.safetensors") : "";
+    TakeTurns();
+    ExpectEqual(Train(config, 2, whole.Step(2)).parameters, whole.parameters);
+    if (!reads) continue;
+    EXPECT_EQ(Bytes(whole.Step(6) + "/state.safetensors"), state) << "moments, averages and counters";
+    EXPECT_EQ(Bytes(whole.Step(6) + "/model.safetensors"), model);
+  }
+}
+
+// Moments and counters are the same on one rank and on stages, whoever saved them.
+TEST_F(StagesThatSave, GoOnWithTheBitsOfOneRank) {
+  TrainConfig config = Config();
+  config.optimizer = "adamw";
+  config.lr = 1e-3f;
+  config.clip = 0;
+  const auto alone = LoneWorld();
+  for (const int stages : {1, world_.size()}) {
+    SCOPED_TRACE(stages);
+    TrainConfig on = config;
+    on.resume = Train(config, stages).Step(3);
+    Arrange(world_.size());
+    const Stepped found = StepOn(on, world_), expected = StepOn(on, *alone);
+    ExpectAs(expected.parameters, found.parameters);
+    EXPECT_NEAR(found.norm, expected.norm, 1e-5 * expected.norm);
+  }
+}
+
+TEST_F(Stages, AreExplainedAsTheyAre) {
+  TrainConfig config = PipelineConfig();
+  Arrange(world_.size());
+  config.pp = world_.size();
+  const auto run = MakeRun(config, world_);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  TrainingPlans plans;
+  const Status compiled = plans.CompileRun(run->setup.config, run->setup.model, world_.mesh, world_.rank(),
+                                           *config.steps, *world_.device, world_.reference.get());
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  EXPECT_EQ(plans.PlannedBytes(), run->trainer->allocated_bytes());
+  EXPECT_EQ(plans.Report().flops, run->trainer->report().flops);
+}
+
+TEST_F(Stages, NeedAsManyMicroBatches) {
+  TrainConfig config = PipelineConfig();
+  config.accumulation = world_.size() - 1;
+  config.batch_size = 1;
+  Arrange(world_.size());
+  config.pp = world_.size();
+  const auto run = MakeRun(config, world_);
+  EXPECT_THAT(Message(run.status()), testing::HasSubstr(fmt::format("--accumulation={} or more", world_.size())));
+}
+
+}  // namespace
+}  // namespace switchyard
