@@ -108,8 +108,7 @@ Status BucketsLegal(const ProgramOptions& o) {
     if (o.mesh.nodes[rank] == o.mesh.nodes[first]) continue;
     return InvalidArgument(
         "ranks {} and {} share a model and are on two nodes, which hierarchical sums cannot follow; use as many ranks "
-        "a "
-        "node as --tp={} divides, or leave --hierarchical_allreduce out",
+        "a node as --tp={} divides, or leave --hierarchical_allreduce out",
         first, rank, o.mesh.tensor);
   }
   if (o.hierarchical_allreduce && o.zero >= 2)

@@ -85,6 +85,9 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
   plan_options.max_fallback = config.max_fallback;
+  // Of parameters that are gathered (--zero=3): a bucket, with what pads it, is on its way while another one is read.
+  // More would hold the whole of a small model, and take more than the pieces save.
+  plan_options.prefetch_bytes = static_cast<uint64_t>(1.1e6 * config.bucket_mb);
   for (const Group& group : program.groups) {
     plan_options.group_sizes.push_back(static_cast<int>(group.ranks.size()));
     if (program.mesh.nodes.empty()) continue;

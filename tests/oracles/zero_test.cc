@@ -1,5 +1,6 @@
-// Ranks that share the optimizer's update (--zero=1), and the sums of gradients (--zero=2), end with the bits of ranks
-// that each update all, hold their share of what they share alone, and save it whole.
+// Ranks that share the optimizer's update (--zero=1), the sums of gradients (--zero=2) and parameters (--zero=3) end
+// with the bits of ranks that each have all, or within rounding of them, hold their share of what they share alone, and
+// save it whole.
 #include "core/base/environment.h"
 #include "core/train/plans.h"
 #include "gmock/gmock.h"
@@ -28,7 +29,7 @@ TrainConfig ZeroConfig(const std::string& optimizer) {
   config.steps = 6;
   config.save_every = 1;
   config.keep = 0;
-  config.bucket_mb = 0.02;  // several gathers
+  config.bucket_mb = 0.02;    // several gathers
   config.tensorboard = true;  // its pictures are computed by all ranks where these share parameters
   return config;
 }
@@ -241,6 +242,8 @@ TEST(SharedUpdate, HoldsItsShareAlone) {
   const Planned third = PlannedWith(config, 3);
   EXPECT_NEAR(third.state, 3 * all / ranks, tolerance);
   EXPECT_LE(third.gradients, 0);
+  // Of gathered parameters one bucket is read while another one is on its way.
+  EXPECT_LE(third.activations, whole.activations + all / ranks + 5 * bucket + tolerance);
   config.accumulation = 2;
   config.train_size = int64_t{16} * SharedWorld().size();
   const Planned accumulated = PlannedWith(config, 2);
