@@ -116,22 +116,27 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   return OkStatus();
 }
 
-Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
-                                 int64_t updates, Device& device, Device* reference, bool evaluation_only) {
+StatusOr<std::vector<TrainingPlans>> TrainingPlans::OfReplica(const TrainConfig& config, const TrainableModel& model,
+                                                              const Mesh& mesh, int rank, int64_t updates,
+                                                              Device& device, Device* reference, bool evaluation_only) {
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
-  const auto compile = [&](int of, TrainingPlans* plans) -> Status {
+  std::vector<TrainingPlans> replica;
+  const int first = mesh.DataRankOf(rank) * mesh.model_ranks();
+  uint64_t most = 0;
+  for (int of = first; of < first + mesh.model_ranks(); ++of) {
     SY_ASSIGN_OR_RETURN(Program run,
                         ProgramOf(config, *task, mesh, of, updates, device.info().static_loss_scale, evaluation_only));
-    return plans->Compile(config, std::move(run), device, reference);
-  };
-  SY_RETURN_IF_ERROR(compile(rank, this));
-  const int share = mesh.pipeline * mesh.tensor, first = rank / share * share;
-  for (int other = first; other < first + share; ++other) {
-    if (other == rank) continue;
-    TrainingPlans plans;
-    SY_RETURN_IF_ERROR(compile(other, &plans));
-    layout->Reserve(kGradientsArena, plans.layout->bytes(kGradientsArena));
+    SY_RETURN_IF_ERROR(replica.emplace_back().Compile(config, std::move(run), device, reference));
+    most = std::max(most, replica.back().layout->bytes(kGradientsArena));
   }
+  for (TrainingPlans& plans : replica) plans.layout->Reserve(kGradientsArena, most);
+  return replica;
+}
+
+Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
+                                 int64_t updates, Device& device, Device* reference, bool evaluation_only) {
+  SY_ASSIGN_OR_RETURN(auto replica, OfReplica(config, model, mesh, rank, updates, device, reference, evaluation_only));
+  *this = std::move(replica[static_cast<size_t>(rank % mesh.model_ranks())]);
   return OkStatus();
 }
 

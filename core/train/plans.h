@@ -28,9 +28,12 @@ struct TrainingPlans {
 
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none.
   Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference);
-  // What rank `rank` of such a run allocates and runs, without its data. updates: of the whole run
-  // (Timetable::updates). Where ranks share a model, those of one replica are planned too: memory of a collective is as
-  // large on all.
+  // What the ranks that share a model with `rank` allocate and run, in their order, without their data. updates: of the
+  // whole run (Timetable::updates). Memory of a collective is as large on all of them.
+  static StatusOr<std::vector<TrainingPlans>> OfReplica(const TrainConfig& config, const TrainableModel& model,
+                                                        const Mesh& mesh, int rank, int64_t updates, Device& device,
+                                                        Device* reference, bool evaluation_only = false);
+  // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
                     Device& device, Device* reference, bool evaluation_only = false);
   int IndexOf(const std::string& plan) const;  // -1: there is none

@@ -57,6 +57,12 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
   ExpectAloneRefused("train --dataset=shapes --model=vit_micro --image_size=30", {"try --image_size=35"});
   ExpectAloneRefused("train --dataset=shapes --model=vit_micro --heads=7", {"no multiple of 7 heads"});
   ExpectAloneRefused("explain --world=0", {"--world: expected at least 1"});
+  ExpectAloneRefused("explain --world=3 --pp=2", {"--pp=2: expected a number that divides the 3 ranks"});
+  ExpectAloneRefused("explain --world=2 --pp=2",
+                     {"--pp=2 with 1 micro-batch an update", "use --accumulation=2 or more"});
+  ExpectAloneRefused("explain --world=4 --pp=2 --tp=2 --accumulation=2",
+                     {"--pp=2 with --tp=2: not there yet; use one of them alone"});
+  ExpectAloneRefused("explain --world=2 --pp=2 --accumulation=2 --recompute=auto", {"--recompute=auto: not there yet"});
 }
 
 TEST_F(BadInput, AConfigFileThatIsWrongSaysWhere) {

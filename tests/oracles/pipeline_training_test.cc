@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
+#include "tools/switchyard/stages.h"
 
 namespace switchyard {
 namespace {
@@ -191,12 +192,25 @@ TEST_F(Stages, AreExplainedAsTheyAre) {
   config.pp = world_.size();
   const auto run = MakeRun(config, world_);
   ASSERT_TRUE(run.ok()) << Message(run.status());
-  TrainingPlans plans;
-  const Status compiled = plans.CompileRun(run->setup.config, run->setup.model, world_.mesh, world_.rank(),
-                                           *config.steps, *world_.device, world_.reference.get());
-  ASSERT_TRUE(compiled.ok()) << Message(compiled);
-  EXPECT_EQ(plans.PlannedBytes(), run->trainer->allocated_bytes());
-  EXPECT_EQ(plans.Report().flops, run->trainer->report().flops);
+  const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, *config.steps,
+                                                *world_.device, world_.reference.get());
+  ASSERT_TRUE(replica.ok()) << Message(replica.status());
+  const PipelineReport told = ReportOf(*replica, world_.mesh, kMicroBatches);
+  ASSERT_EQ(told.stages.size(), static_cast<size_t>(world_.size()));
+  EXPECT_EQ(told.stages[static_cast<size_t>(world_.rank())].bytes, run->trainer->allocated_bytes());
+  EXPECT_EQ((*replica)[static_cast<size_t>(world_.rank())].Report().flops, run->trainer->report().flops);
+  int64_t parameters = 0, all = 0;
+  int next = 0;
+  for (const StageReport& stage : told.stages) {
+    parameters += stage.parameters;
+    EXPECT_EQ(stage.first_block, next) << "blocks go to stages in their order, none twice";
+    next = stage.last_block + 1;
+  }
+  const HostTensors weights = *run->trainer->Parameters();
+  for (const auto& [name, tensor] : weights) all += static_cast<int64_t>(tensor.values.size());
+  EXPECT_EQ(parameters, all);
+  // Were all stages as dear, they would wait for (S − 1) / (M + S − 1) of the time; these nearly are.
+  EXPECT_NEAR(told.bubble, (world_.size() - 1.0) / (kMicroBatches + world_.size() - 1.0), 0.05);
 }
 
 TEST_F(Stages, NeedAsManyMicroBatches) {

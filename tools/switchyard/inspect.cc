@@ -17,6 +17,7 @@
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/hints.h"
 #include "tools/switchyard/run_setup.h"
+#include "tools/switchyard/stages.h"
 
 namespace switchyard {
 namespace {
@@ -83,9 +84,9 @@ Status ExplainCommand(const CommandLine& line) {
                         LeastRecompute(c, setup.model, *here, mesh, updates.value_or(1), DeviceBytesOf(*here)));
     c.recompute = choice.setting;
   }
-  TrainingPlans plans;
-  SY_RETURN_IF_ERROR(
-      plans.CompileRun(c, setup.model, mesh, 0, updates.value_or(1), *here->device, here->reference.get()));
+  SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, updates.value_or(1),
+                                                                   *here->device, here->reference.get()));
+  const TrainingPlans& plans = replica[0];
   const PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
@@ -120,6 +121,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"checkpoint_bytes", report.checkpoint_bytes},
                                    {"memory_by_class", classes},
                                    {"recompute", c.recompute}};
+    if (mesh.pipeline > 1) told["pipeline"] = JsonOf(ReportOf(replica, mesh, c.accumulation));
     if (measured) told["estimate"] = EstimateJson(FamiliesOf(plans.Main(), rates), rates);
     fmt::print("{}\n", told.dump(2));
     return OkStatus();
@@ -132,6 +134,7 @@ Status ExplainCommand(const CommandLine& line) {
   for (const auto& [op, nodes] : plans.program.gathered)
     fmt::print("--tp={}: whole on every rank of a model: {}\n", mesh.tensor,
                fmt::format("{} {} node{}", nodes, op, nodes > 1 ? "s" : ""));
+  if (mesh.pipeline > 1) fmt::print("{}", TextOf(ReportOf(replica, mesh, c.accumulation)));
   if (c.recompute != "none") fmt::print("{}", RecomputeLine(c.recompute, plans, kept));
   if (automatic)
     fmt::print("--recompute=auto is {} here: {:.1f} MB planned, {:.1f} MB for this rank\n", c.recompute,

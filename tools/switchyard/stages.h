@@ -1,0 +1,31 @@
+// What the stages of a pipeline hold and compute, as `explain` shows it. Pure functions; thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/json.h"
+#include "core/train/plans.h"
+
+namespace switchyard {
+
+struct StageReport {
+  int first_block = -1,
+      last_block = -1;  // of the model; what stands before the first and behind the last goes with them
+  int64_t parameters = 0;
+  double forward = 0, backward = 0;  // FLOPs of an update, over all its micro-batches
+  uint64_t bytes = 0;                // that a rank of the stage allocates
+};
+
+struct PipelineReport {
+  std::vector<StageReport> stages;
+  int micro_batches = 1;
+  double bubble = 0;  // the share of an update in which stages wait, where FLOPs alone take time
+};
+
+// replica: the plans of a replica's ranks (TrainingPlans::OfReplica), of which each stage has `mesh.tensor`.
+PipelineReport ReportOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches);
+std::string TextOf(const PipelineReport& report);
+nlohmann::ordered_json JsonOf(const PipelineReport& report);
+
+}  // namespace switchyard
