@@ -102,19 +102,20 @@ Status BucketsLegal(const ProgramOptions& o) {
   if (!(o.grad_predivide >= 0) || !std::isfinite(o.grad_predivide))
     return InvalidArgument("gradients divided by {:g}: expected a finite number above 0, or 0 for the number of ranks",
                            o.grad_predivide);
+  if (o.evaluation_only) return OkStatus();  // which adds no gradients
   // They add what they hold in common in one order only if their nodes look alike.
   for (size_t rank = 0; o.hierarchical_allreduce && rank < o.mesh.nodes.size(); ++rank) {
     const size_t first = rank - rank % static_cast<size_t>(o.mesh.tensor);
     if (o.mesh.nodes[rank] == o.mesh.nodes[first]) continue;
     return InvalidArgument(
         "ranks {} and {} share a model and are on two nodes, which hierarchical sums cannot follow; use as many ranks "
-        "a node as --tp={} divides, or leave --hierarchical_allreduce out",
+        "a node as --tp={} divides, or --hierarchical_allreduce=0",
         first, rank, o.mesh.tensor);
   }
   if (o.hierarchical_allreduce && o.zero >= 2)
     return Unimplemented(
         "hierarchical sums with --zero={}, where each rank takes the sums of its part alone: not there yet; use "
-        "--zero=1, or leave --hierarchical_allreduce out",
+        "--zero=1, or --hierarchical_allreduce=0",
         o.zero);
   return OkStatus();
 }

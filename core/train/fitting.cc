@@ -92,13 +92,16 @@ double DeviceBytesOf(const World& world) {
          static_cast<double>(windows);
 }
 
+int BatchUnit(const TrainConfig& config) { return config.sp ? config.tp : 1; }
+
 StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
                            std::optional<int64_t> samples) {
   const DeviceInfo& device = world.device->info();
   const double available = DeviceBytesOf(world);
+  const int unit = BatchUnit(config);
   int32_t fits = 0;
   double needed = 0;
-  for (int batch = 1; batch <= limit; batch *= 2) {
+  for (int batch = unit; batch <= std::max(limit, unit); batch *= 2) {
     TrainConfig c = config;
     c.batch_size = batch;
     int64_t updates = 1;
@@ -119,9 +122,11 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
     SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
   if (fits == 0) {
     return ResourceExhausted(
-        "--batch_size=auto: the plan of {} takes {:.1f} MB for a single image, device {} of {} has {:.1f} MB for this "
-        "rank; choose a smaller model",
-        model.name, needed / 1e6, device.index, device.plugin, available / 1e6);
+        "--batch_size=auto: the plan of {} takes {:.1f} MB for {}, device {} of {} has {:.1f} MB for this rank; choose "
+        "a "
+        "smaller model",
+        model.name, needed / 1e6, unit == 1 ? "a single image" : fmt::format("{} images", unit), device.index,
+        device.plugin, available / 1e6);
   }
   return fits;
 }

@@ -16,9 +16,12 @@ namespace switchyard {
 // Bytes of the device that this rank may fill, as it was found when the world was joined, less what that took.
 double DeviceBytesOf(const World& world);
 
-// The largest power of two, at most `limit`, for which the plans of a run fit into every rank's device. samples: of the
-// training data, on which the run's length depends; nullopt: of a run that only evaluates. ResourceExhausted where not
-// even one sample fits. Collective.
+// What batches are multiples of: with --sp the ranks that share a model divide the samples.
+int BatchUnit(const TrainConfig& config);
+
+// The largest batch, BatchUnit times a power of two and where that can be at most `limit`, for which the plans of a run
+// fit into every rank's device. samples: of the training data, on which the run's length depends; nullopt: of a run
+// that only evaluates. ResourceExhausted where not even the smallest fits. Collective.
 StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
                            std::optional<int64_t> samples);
 

@@ -136,6 +136,20 @@ TEST_F(Commands, AnAutomaticBatchIsTheLargestPowerOfTwoThatFits) {
   ExpectRefused(Run(run, Start::kAlone, "SWITCHYARD_NULL_MEMORY=100000"), {"--batch_size=auto", "for a single image"});
 }
 
+// With --sp the ranks that share a model divide the samples of a batch, of which there may be any number; and what adds
+// gradients in one way or another stands in nobody's way where there are none.
+TEST_F(Commands, BatchesThatSequenceParallelRanksCanDivideAreFound) {
+  const std::string run =
+      "train --model=mlp --dataset=shapes --width=16 --train_size=64 --validation_size=13 --steps=2 --device=cpu "
+      "--output=run --suffix=a --batch_size=auto --tp=2 --sp";
+  ExpectSuccess(Run(run, Start::kLaunch), {"2 of which share each model", "of 13 validation images"});
+  const std::string eval = "eval --device=cpu --tp=2 --sp --checkpoint=" + SmallRun();
+  ExpectSuccess(Run(eval, Start::kLaunch), {"13 images"});
+  ExpectSuccess(Run(eval + " --batch_size=5", Start::kLaunch), {"13 images"});
+  ExpectSuccess(Run(eval + " --batch_size=auto", Start::kLaunch), {"13 images"});
+  ExpectSuccess(Run(eval + " --hierarchical_allreduce --ranks_per_node=1", Start::kLaunch), {"13 images"});
+}
+
 TEST_F(Commands, AutomaticRecomputationIsWhatTheMemoryAsksFor) {
   const std::string model =
       "--model=vit_micro --dataset=shapes --train_size=48 --depth=4 --width=32 --heads=2 --batch_size=16 ";

@@ -70,7 +70,9 @@ StatusOr<std::unique_ptr<Trainer>> LoadForEvaluation(const TrainedModel& trained
     const auto limit = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(share)));
     SY_ASSIGN_OR_RETURN(c.batch_size, LargestBatch(c, model, world, limit, std::nullopt));
   }
-  c.batch_size = static_cast<int>(std::min<int64_t>(c.batch_size, share));
+  // No result depends on the batch, so that it may be rounded up to what --sp can divide.
+  const int64_t unit = BatchUnit(c);
+  c.batch_size = static_cast<int>((std::min<int64_t>(c.batch_size, share) + unit - 1) / unit * unit);
   c.global_batch_size = c.batch_size * world.data_size();
   SY_ASSIGN_OR_RETURN(auto trainer, Trainer::CreateForEvaluation(c, model, world));
   SY_RETURN_IF_ERROR(trainer->LoadWeights(trained.weights.path(), false, averaged));
