@@ -61,7 +61,7 @@ TEST(ModelTest, EveryListedModelBuilds) {
     Shape input = InputShape(model);
     input.insert(input.begin(), 2);
     const Value logits = BuildModel(model, context, graph.Input("images", {DType::kF32, input}, {}));
-    const bool per_place = info.family->name == "deeplab" || info.family->name == "unet3d";
+    const bool per_place = info.family->data != Content::kLabelledImages;
     Shape expected = per_place ? Shape(input.begin(), input.end() - 1) : Shape{2};
     expected.push_back(model.classes);
     EXPECT_EQ(logits.shape(), expected) << info.name;

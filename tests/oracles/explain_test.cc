@@ -22,9 +22,9 @@ auto OneOf(RandomStream& random, T... choices) {
 // A model of any family; mostly those that are planned in no time, and whose sizes are drawn too.
 TrainConfig RandomModel(RandomStream& random) {
   const uint32_t kind = random.Below(24);
-  if (kind < 5) return FamilyConfig(kFamilies[kind]);
+  if (kind < std::size(kFamilies)) return FamilyConfig(kFamilies[kind]);
   TrainConfig c = SmallConfig();
-  if (kind < 9) {
+  if (kind < std::size(kFamilies) + 4) {
     c.model = "mlp";
     c.own = {{"width", OneOf(random, 8, 24)}};
     return c;

@@ -23,6 +23,7 @@ const Table& Whole() {
 
 const std::vector<OpCase>& OpCases() { return Whole().cases(); }
 const std::vector<Nonsense>& NonsenseCases() { return Whole().nonsense(); }
+bool RowsApart(const std::string& op) { return Whole().rows_apart().contains(op); }
 
 const OpCase& FirstCase(const std::string& op) {
   const std::vector<OpCase>& cases = OpCases();

@@ -63,6 +63,7 @@ struct Nonsense {
 
 const std::vector<OpCase>& OpCases();
 const std::vector<Nonsense>& NonsenseCases();
+bool RowsApart(const std::string& op);           // as Table::RowsApart says of it
 const OpCase& FirstCase(const std::string& op);  // op: one of OpNames
 // The table for programs (tools/fixtures/record_op_cases.py): an array of cases with op, name, attributes as
 // hexadecimal bytes, inputs and outputs; a gradient names its forward case.

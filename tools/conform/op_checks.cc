@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <set>
 
 #include "core/base/random.h"
 #include "tools/conform/op_compare.h"
@@ -15,10 +14,7 @@ namespace {
 
 // Is every row of every output made of the same row of the first input alone (and of whole other inputs)?
 bool HasRowsApart(const OpCase& one) {
-  const std::set<std::string> apart = {"matmul",           "attention",     "layer_norm",  "softmax",
-                                       "softmax_backward", "cross_entropy", "convolution", "pool",
-                                       "resize",           "group_norm",    "pointwise",   "reduce"};
-  if (!apart.count(one.op)) return false;
+  if (!RowsApart(one.op)) return false;
   const Operand& first = one.inputs[0];
   if (first.type != Type::kTested || first.dims.size() < 2 || first.fill == Fill::kExtreme) return false;
   for (const Operand& output : one.outputs) {

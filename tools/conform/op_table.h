@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,12 +90,17 @@ class Table {
                            }});
     }
   }
+  // Ops whose results have no row that is made of anything but the same row of the first input, and whole other inputs:
+  // a row beside one with inf or NaN must not notice.
+  void RowsApart(std::initializer_list<const char*> ops) { rows_apart_.insert(ops.begin(), ops.end()); }
   const std::vector<OpCase>& cases() const { return cases_; }
   const std::vector<Nonsense>& nonsense() const { return nonsense_; }
+  const std::set<std::string>& rows_apart() const { return rows_apart_; }
 
  private:
   std::vector<OpCase> cases_;
   std::vector<Nonsense> nonsense_;
+  std::set<std::string> rows_apart_;
   int forward_ = -1;
 };
 

@@ -4,6 +4,7 @@
 namespace switchyard::conform {
 
 void AddAttention(Table& table) {
+  table.RowsApart({"attention"});
   const auto add = [&](const char* name, int64_t b, int64_t t, int64_t h, int64_t d, int64_t bias, int64_t groups) {
     sy_attention_attributes a{};
     a.scale = 1.0f / static_cast<float>(d);

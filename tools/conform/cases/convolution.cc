@@ -5,6 +5,7 @@ namespace switchyard::conform {
 namespace {
 
 void AddConvolutions(Table& table) {
+  table.RowsApart({"convolution", "pool", "resize"});
   struct Sizes {
     int64_t n, c, k;
     std::vector<int64_t> image, kernel;

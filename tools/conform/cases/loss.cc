@@ -4,6 +4,7 @@
 namespace switchyard::conform {
 
 void AddLoss(Table& table) {
+  table.RowsApart({"cross_entropy"});
   const auto add = [&](const char* name, int64_t n, int64_t c, float smoothing, int32_t ignore, bool soft) {
     sy_cross_entropy_attributes a{};
     a.label_smoothing = smoothing;

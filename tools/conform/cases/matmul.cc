@@ -4,6 +4,7 @@
 namespace switchyard::conform {
 
 void AddMatmul(Table& table) {
+  table.RowsApart({"matmul"});
   sy_matmul_attributes plain{};
   plain.alpha = 1;
   const auto add = [&](const char* name, sy_matmul_attributes a, Dims lead, int64_t m, int64_t k,

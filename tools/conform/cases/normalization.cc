@@ -5,6 +5,7 @@ namespace switchyard::conform {
 namespace {
 
 void AddLayerNorm(Table& table) {
+  table.RowsApart({"layer_norm", "group_norm"});
   const auto add_layer = [&](const char* name, Dims dims, bool residual, float eps) {
     sy_layer_norm_attributes a{};
     a.eps = eps;

@@ -19,6 +19,7 @@ sy_pointwise_attributes Program(std::vector<sy_instruction> instructions, std::v
 }  // namespace
 
 void AddPointwise(Table& table) {
+  table.RowsApart({"pointwise"});
   const Dims odd = {3, 5, 7};
   const std::pair<const char*, int> binary[] = {
       {"add", SY_PW_ADD},    {"sub", SY_PW_SUB}, {"mul", SY_PW_MUL},   {"div", SY_PW_DIV},

@@ -4,6 +4,7 @@
 namespace switchyard::conform {
 
 void AddReduction(Table& table) {
+  table.RowsApart({"reduce"});
   const auto add = [&](const char* name, int reduction, Dims dims, uint32_t axes, bool keep, float scale) -> OpCase& {
     sy_reduce_attributes a{};
     a.reduction = reduction;

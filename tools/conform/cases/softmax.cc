@@ -4,6 +4,7 @@
 namespace switchyard::conform {
 
 void AddSoftmax(Table& table) {
+  table.RowsApart({"softmax", "softmax_backward"});
   table.Add("softmax", "odd", {T({5, 17})}, {T({5, 17})});
   table.Gradient("softmax_backward", {"o0", "g0"}, {0});
   table.Add("softmax", "one_class", {T({3, 1})}, {T({3, 1})});
