@@ -60,6 +60,15 @@ StatusOr<EvaluationTransform> EvaluationOf(const TrainConfig& c, const Trainable
     return InvalidArgument("the evaluation transform makes images of {0} x {0} x {1}, but {2} takes {3} x {3} x {4}",
                            e.image_size, e.channels, model.name, model.image_size, model.channels);
   }
+  const auto fits = [&](const std::vector<float>& numbers) {
+    return numbers.size() == 1 || numbers.size() == static_cast<size_t>(e.channels);
+  };
+  if (!fits(e.mean) || !fits(e.std)) {
+    return InvalidArgument(
+        "--mean has {} and --std {} numbers, but images have {} {}; those that a model brings are meant for its own: "
+        "give one number of each, as --mean=0.5 --std=0.5, or one per channel",
+        e.mean.size(), e.std.size(), e.channels, e.channels == 1 ? "channel" : "channels");
+  }
   SY_RETURN_IF_ERROR(Check(e));
   return e;
 }

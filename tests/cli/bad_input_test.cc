@@ -56,6 +56,8 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
   for (const auto& [flags, words] : cases) ExpectAloneRefused(SmallTraining(flags), {words});
   ExpectAloneRefused("train --dataset=shapes --model=vit_micro --image_size=30", {"try --image_size=35"});
   ExpectAloneRefused("train --dataset=shapes --model=vit_micro --heads=7", {"no multiple of 7 heads"});
+  ExpectAloneRefused("explain --model=resnet18 --channels=1",
+                     {"--mean has 3", "images have 1 channel;", "as --mean=0.5"});
   ExpectAloneRefused("explain --world=0", {"--world: expected at least 1"});
   ExpectAloneRefused("explain --world=3 --pp=2", {"--pp=2: expected a number that divides the 3 ranks"});
   ExpectAloneRefused("explain --world=2 --pp=2",
