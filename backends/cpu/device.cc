@@ -169,7 +169,10 @@ sy_status Alloc(sy_device* device, uint64_t bytes, const sy_alloc_options* optio
   if (allocation) {
     allocation->bytes = bytes;
     allocation->owned = true;
-    if (bytes >= kHugePage) {
+    if (options && SY_HAS(sy_alloc_options, options, exportable) && options->exportable) {
+      allocation->shared = SharedMemory::Make(bytes);
+      if (allocation->shared) allocation->address = allocation->shared->address();
+    } else if (bytes >= kHugePage) {
       // Whole huge pages, aligned to one: one page-table entry where small pages need 512.
       const uint64_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
       void* base =
@@ -207,7 +210,7 @@ void Free(sy_device* device, sy_buffer* buffer) {
     device->allocated.fetch_sub(buffer->bytes);
     if (buffer->mapped) {
       munmap(buffer->address, buffer->mapped);
-    } else {
+    } else if (buffer->shared == nullptr) {
       std::free(buffer->address);
     }
   }

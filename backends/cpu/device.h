@@ -13,6 +13,7 @@
 
 #include "core/abi/boundary.h"
 #include "core/abi/device.h"
+#include "core/abi/host_device.h"
 #include "core/abi/plugin.h"
 
 struct sy_buffer {
@@ -20,6 +21,7 @@ struct sy_buffer {
   uint64_t bytes = 0;
   uint64_t mapped = 0;  // bytes from mmap; 0: from aligned_alloc, or not ours
   bool owned = false;
+  std::shared_ptr<const switchyard::SharedMemory> shared = nullptr;  // in which it lies: exportable, or imported
   // Fresh pages are zero, and filling them with zeros would only touch them. True until somebody asks where they lie.
   std::atomic<bool> untouched{false};
 };
@@ -53,6 +55,8 @@ namespace switchyard {
 
 const sy_device_v2& DeviceInterface();
 const sy_memory_ext_v2& MemoryInterface();
+const sy_semaphore_v1& SemaphoreInterface();
+const sy_peer_v1& PeerInterface();
 
 // Chooses the instruction set of this process, for every instance, unless it is chosen already: SWITCHYARD_CPU_ISA of
 // the first instance that asks, or the best one. Why that setting cannot be followed, because it names what this CPU

@@ -95,6 +95,8 @@ const void* Interface(sy_instance*, const char* name) {
   if (!std::strcmp(name, "device/2")) return &DeviceInterface();
   if (!std::strcmp(name, "memory_ext/2")) return &MemoryInterface();
   if (!std::strcmp(name, "kernel/2")) return &kKernels;
+  if (!std::strcmp(name, "semaphore/1")) return &SemaphoreInterface();
+  if (!std::strcmp(name, "peer/1")) return &PeerInterface();
   return nullptr;
 }
 

@@ -3,9 +3,7 @@
 // are; only commands that run on a stream resolve it. The first 64 MiB of new memory are 0xFF: NaN as any
 // float, -1 as any integer.
 //
-// Memory that peer/1 exports lies in a nameless file of its process. Whoever imports it opens that file through
-// /proc/PID/fd, which the kernel allows to processes of the same user, and has its bytes from then on, even if the
-// exporter ends. Thread-safe.
+// Memory that peer/1 exports is SharedMemory (core/abi/host_device.h). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -15,6 +13,7 @@
 #include <unordered_map>
 
 #include "core/abi/base.h"
+#include "core/abi/host_device.h"
 
 namespace switchyard {
 
@@ -42,7 +41,7 @@ class DeviceMemory {
     std::shared_ptr<char> address;  // its deleter gives the memory back
     uint64_t bytes;
     bool imported;
-    std::shared_ptr<const int> file;  // in which it lies; null unless it is exportable
+    std::shared_ptr<const SharedMemory> exported;  // in which it lies; null unless it is exportable
   };
   char* Find(const sy_place& place, uint64_t bytes, bool imported_too, sy_error* error);
   sy_buffer* Add(Block block);

@@ -1,8 +1,5 @@
 #include "backends/null/semaphore.h"
 
-#include <algorithm>
-#include <chrono>
-
 #include "backends/null/device.h"
 #include "core/abi/boundary.h"
 
@@ -15,37 +12,31 @@ namespace switchyard {
 Outcome Semaphore::Raise(uint64_t value, const Outcome& before) {
   Outcome after = before;
   const std::lock_guard lock(mutex_);
-  if (before.status == SY_OK && count_ >= value) {
-    after.status = Refuse(&after.error, SY_INVALID, Text("a semaphore at ", count_, " cannot be raised to ", value));
-  } else if (first_error_.status == SY_OK) {
-    first_error_ = before;
-  }
-  count_ = std::max(count_, value);
-  raised_.notify_all();
+  if (before.status != SY_OK && first_error_.status == SY_OK) first_error_ = before;  // before anybody is woken
+  const sy_status raised = count_.Raise(value, before.status == SY_OK ? &after.error : nullptr);
+  if (before.status == SY_OK) after.status = raised;
   return after;
 }
 
-Outcome Semaphore::Query(uint64_t* value) const {
+Outcome Semaphore::FirstError() const {
   const std::lock_guard lock(mutex_);
-  *value = count_;
   return first_error_;
+}
+
+Outcome Semaphore::Query(uint64_t* value) const {
+  *value = count_.Get();
+  return FirstError();
 }
 
 Outcome Semaphore::Wait(uint64_t value) {
-  std::unique_lock lock(mutex_);
-  raised_.wait(lock, [&] { return count_ >= value; });
-  return first_error_;
+  count_.Wait(value);
+  return FirstError();
 }
 
 Outcome Semaphore::Wait(uint64_t value, uint64_t timeout_ms) {
-  constexpr uint64_t kAlways = uint64_t{1} << 40;  // ms: longer than any process, and a number that the clock holds
-  const auto most = std::chrono::milliseconds(std::min(timeout_ms, kAlways));
-  std::unique_lock lock(mutex_);
-  if (raised_.wait_for(lock, most, [&] { return count_ >= value; })) return first_error_;
   Outcome late;
-  late.status = Refuse(&late.error, SY_TIMEOUT,
-                       Text("a semaphore is at ", count_, " and not at ", value, " after ", timeout_ms, " ms"));
-  return late;
+  late.status = count_.Wait(value, timeout_ms, &late.error);
+  return late.status == SY_OK ? FirstError() : late;
 }
 
 namespace {

@@ -2,11 +2,11 @@
 // to whoever waits, as an event does, so that nobody waits for work that was skipped. Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
 #include "backends/null/stream.h"
+#include "core/abi/host_device.h"
 
 namespace switchyard {
 
@@ -19,10 +19,11 @@ class Semaphore {
   Outcome Wait(uint64_t value, uint64_t timeout_ms);  // SY_TIMEOUT
 
  private:
+  Outcome FirstError() const;
+
   mutable std::mutex mutex_;
-  std::condition_variable raised_;
-  uint64_t count_ = 0;
   Outcome first_error_;
+  HostCount count_;
 };
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@ const std::vector<Promise>& RefusalPromises() {
       {"a rank, peer or root outside of the communicator", {"collective/arguments/*"}},
       {"ranks that disagree on a call, where the plugin moves control data", {"collective/mismatch/*"}},
       {"a semaphore that the host raises to what it is already", {"semaphore/host", "semaphore/threads"}},
+      {"`stream_signal` and `stream_wait` of a semaphore, on a device without streams", {"semaphore/no_streams"}},
       {"too little room for a description of memory", {"peer/export"}},
       {"in prepare: a rank outside 0 … 8", {"refusal/prepare/*"}},
       {"in prepare: an extent below 1", {"refusal/prepare/*"}},

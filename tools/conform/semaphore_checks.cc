@@ -180,6 +180,7 @@ void CheckSemaphores(Recorder& recorder, const Plugin& plugin, Device& device, u
     });
   };
   run("host", false, [&] { return CheckHostCount(device, *api); });
+  run("no_streams", false, [&] { return CheckNoStreams(device, *api); });
   run("timeout", false, [&] { return CheckTimeout(device, *api); });
   run("stream_to_host", true, [&] { return CheckStreamToHost(device, *api, seed); });
   run("host_to_stream", true, [&] { return CheckHostToStream(device, *api, seed); });

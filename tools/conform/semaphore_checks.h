@@ -14,6 +14,7 @@ namespace switchyard::conform {
 void CheckSemaphores(Recorder& recorder, const Plugin& plugin, Device& device, uint64_t seed);
 // Those of them that a device without streams can keep, too (semaphore_host_checks.cc).
 Status CheckHostCount(Device& device, const sy_semaphore_v1& api);
+Status CheckNoStreams(Device& device, const sy_semaphore_v1& api);
 Status CheckTimeout(Device& device, const sy_semaphore_v1& api);
 Status CheckSeveralWaiters(Device& device, const sy_semaphore_v1& api);
 Status CheckSemaphoreThreads(Device& device, const sy_semaphore_v1& api);

@@ -27,6 +27,14 @@ Status CheckHostCount(Device& device, const sy_semaphore_v1& api) {
   return OkStatus();
 }
 
+Status CheckNoStreams(Device& device, const sy_semaphore_v1& api) {
+  if (device.async()) return Unimplemented("it has streams");
+  SY_ASSIGN_OR_RETURN(const auto timeline, Timeline::Make(device, api));
+  SY_RETURN_IF_ERROR(timeline->SignalOn(Stream(), 1, {SY_UNSUPPORTED}));
+  SY_RETURN_IF_ERROR(timeline->HoldUp(Stream(), 1, {SY_UNSUPPORTED}));
+  return timeline->ExpectCount(0, "after calls that were refused");
+}
+
 Status CheckTimeout(Device& device, const sy_semaphore_v1& api) {
   SY_ASSIGN_OR_RETURN(const auto timeline, Timeline::Make(device, api));
   SY_RETURN_IF_ERROR(timeline->Signal(3));

@@ -60,8 +60,8 @@ class Timeline {
       return api_->stream_signal(device_.handle(), stream.handle(), handle_, value, error);
     });
   }
-  Status HoldUp(const Stream& stream, uint64_t value) {
-    return Expect({SY_OK}, fmt::format("stream_wait for {}", value), [&](sy_error* error) {
+  Status HoldUp(const Stream& stream, uint64_t value, Wanted wanted = {SY_OK}) {
+    return Expect(wanted, fmt::format("stream_wait for {}", value), [&](sy_error* error) {
       return api_->stream_wait(device_.handle(), stream.handle(), handle_, value, error);
     });
   }
