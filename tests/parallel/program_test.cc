@@ -124,7 +124,8 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
   };
   ProgramOptions pipeline, half, none;
   pipeline.mesh.pipeline = 2;
-  EXPECT_THAT(refusal(pipeline), HasSubstr("pipeline: 1 micro-batches an update in a pipeline of 2 stages"));
+  EXPECT_THAT(refusal(pipeline),
+              HasSubstr("pipeline: --pp=2 with 1 micro-batch an update: expected at least as many as stages"));
   half.precision = DType::kF64;
   EXPECT_THAT(refusal(half), HasSubstr("autocast: precision f64: expected fp32, bf16 or fp16"));
   none.accumulation = 0;
@@ -141,7 +142,7 @@ TEST(ProgramPasses, AreInTheirOrder) {
   for (const Pass& pass : Passes()) names.push_back(pass.name);
   EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "sync_batch_norm",
                                              "tensor_parallel", "half_weights", "recompute", "pipeline", "state",
-                                             "buckets", "sharded_parameters", "update", "scaler"}));
+                                             "buckets", "sharded_parameters", "update", "scaler", "stage_parts"}));
 }
 
 // Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.
