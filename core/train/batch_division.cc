@@ -22,7 +22,8 @@ std::vector<int64_t> DivisorsOf(int64_t number) {
 
 }  // namespace
 
-StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most) {
+StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most,
+                                          int64_t unit) {
   const int64_t batch = given.batch_size.value_or(1), rounds = given.accumulation.value_or(1);
   if (global_batch < 1 || world < 1 || batch < 1 || rounds < 1) {
     return InvalidArgument("a global batch of {} cannot be divided over {} ranks into batches of {} and {} micro-steps",
@@ -36,9 +37,10 @@ StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const
   }
   const int64_t share = global_batch / world;
   if (!given.batch_size && !given.accumulation) {
-    int64_t largest = 1;
+    if (share % unit != 0) unit = 1;
+    int64_t largest = unit;
     for (const int64_t d : DivisorsOf(share)) {
-      if (d <= most) largest = d;
+      if (d <= most && d % unit == 0) largest = d;
     }
     return BatchDivision{largest, share / largest};
   }

@@ -21,9 +21,11 @@ struct BatchRequest {  // what the user says of it
 };
 
 // Fills what `given` leaves open so that batch_size · world · accumulation is `global_batch`. Where both are open
-// the batch of a rank is the largest that divides its share and is not above `most`, which fitted into memory before.
-// InvalidArgument where it cannot be: says which ranks, --batch_size or --accumulation would do.
-StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most);
+// the batch of a rank is the largest that divides its share and is not above `most`, which fitted into memory before;
+// where some do, a multiple of `unit`, the least of which may be above `most`. InvalidArgument where it cannot be: says
+// which ranks, --batch_size or --accumulation would do.
+StatusOr<BatchDivision> DivideGlobalBatch(int64_t global_batch, int world, const BatchRequest& given, int64_t most,
+                                          int64_t unit = 1);
 
 // The global batches next to `wanted`, at most one below and one above, that `world` ranks can share and that divide
 // `samples`: with them a run can go on that stands so many samples into an epoch. As text: "24 or 32", "" if none.

@@ -332,6 +332,8 @@ TEST(DataParallelTraining, OtherSettingsOnOneRankAreRefusedByName) {
       refusal([](TrainConfig& c) { c.lr = 0.5f; }),
       AllOf(HasSubstr(fmt::format("rank {} has \"--lr=0.5\"", world - 1)), HasSubstr("rank 0 has \"--lr=0.05\"")));
   EXPECT_THAT(refusal([](TrainConfig& c) { c.seed = 7; }), HasSubstr("\"--seed=7\""));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.ranks_per_node = 2; }),
+              AllOf(HasSubstr("\"--ranks_per_node=2\""), HasSubstr("rank 0 has \"--ranks_per_node=\"")));
   EXPECT_THAT(refusal([](TrainConfig& c) { c.own["width"] = 64; }), HasSubstr("\"--width=64\""));
   EXPECT_TRUE(MakeRun(SmallConfig(), SharedWorld()).ok()) << "the world is still whole";
 }

@@ -30,6 +30,17 @@ TEST(BatchDivision, KeepsTheGlobalBatchOnAnyNumberOfRanksThatDividesIt) {
   }
 }
 
+TEST(BatchDivision, GivesMultiplesOfAUnitWhereSomeDivideTheShare) {
+  const auto divided = [](int64_t global, int64_t most, int64_t unit) {
+    const auto division = DivideGlobalBatch(global, 1, {}, most, unit);
+    return division.ok() ? fmt::format("{} x {}", division->batch_size, division->accumulation) : "";
+  };
+  EXPECT_EQ(divided(30, 15, 1), "15 x 2");
+  EXPECT_EQ(divided(30, 15, 2), "10 x 3");
+  EXPECT_EQ(divided(30, 1, 2), "2 x 15") << "one sample is not enough";
+  EXPECT_EQ(divided(15, 15, 2), "15 x 1") << "none";
+}
+
 TEST(BatchDivision, TheSameRanksGetTheSameDivision) {
   for (const int64_t batch : {1, 6, 7, 12}) {
     for (const int64_t accumulation : {1, 2, 5}) {

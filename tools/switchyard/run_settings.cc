@@ -10,6 +10,7 @@
 #include "core/settings/sources.h"
 #include "core/train/batch_division.h"
 #include "core/train/checkpoint.h"
+#include "core/train/fitting.h"
 #include "core/train/mixed_precision.h"
 #include "core/train/setting_aliases.h"
 #include "tools/switchyard/flags.h"
@@ -60,7 +61,7 @@ Status DivideAnew(Settings& settings, int64_t global, int64_t batch, int world) 
   const std::string source = settings.SourceOf("global_batch_size");
   BatchRequest given;
   if (settings.OriginOf("accumulation") > origin) given.accumulation = settings.Get<int64_t>("accumulation");
-  const auto division = DivideGlobalBatch(global, world, given, batch);
+  const auto division = DivideGlobalBatch(global, world, given, batch, BatchUnit(ConfigOf(settings)));
   if (!division.ok()) return Annotate(division.status(), source);
   const std::string how = fmt::format("{}, divided over {} ranks", source, world);
   settings.Replace("batch_size", division->batch_size, origin, how);
@@ -194,8 +195,9 @@ StatusOr<Settings> SettingsOfResumedRun(const Settings& given, const ProcessMap&
   const BatchRequest wanted = {GivenNumber(given, "batch_size"), GivenNumber(given, "accumulation")};
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(processes.world, static_cast<int>(*given.Get<int64_t>("pp")),
                                               static_cast<int>(*given.Get<int64_t>("tp"))));
-  SY_ASSIGN_OR_RETURN(const BatchDivision division,
-                      DivideGlobalBatch(global, mesh.data, wanted, *of_run.Get<int64_t>("batch_size")));
+  SY_ASSIGN_OR_RETURN(
+      const BatchDivision division,
+      DivideGlobalBatch(global, mesh.data, wanted, *of_run.Get<int64_t>("batch_size"), BatchUnit(ConfigOf(given))));
   const std::string how = fmt::format("{}, divided over {} ranks", saved.file, mesh.data);
   if (!wanted.batch_size) settings.Replace("batch_size", division.batch_size, Origin::kCheckpoint, how);
   if (!wanted.accumulation) settings.Replace("accumulation", division.accumulation, Origin::kCheckpoint, how);
