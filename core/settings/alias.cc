@@ -4,6 +4,7 @@
 #include <cctype>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "core/base/text.h"
 #include "core/settings/sources.h"
 #include "fmt/ranges.h"
@@ -25,7 +26,10 @@ std::string VariableOf(const Alias& alias) {
 
 StatusOr<std::string> Translate(const Alias& alias, const std::string& text) {
   if (text.empty()) return text;  // takes back, as for any setting
-  const auto found = alias.values.find(text);
+  auto found = alias.values.find(text);
+  // A switch takes what switches of ours take, such as 1 and True.
+  if (bool on = false; found == alias.values.end() && alias.IsSwitch() && absl::SimpleAtob(text, &on))
+    found = alias.values.find(on ? "true" : "false");
   if (found != alias.values.end()) return found->second;
   if (!alias.values.empty() && alias.suffix.empty()) {
     std::vector<std::string> words;

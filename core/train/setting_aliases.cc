@@ -9,7 +9,7 @@ const std::vector<Alias>& TrainAliases() {
     return Alias{.name = name,
                  .of = "AIAK",
                  .setting = "allreduce_dtype",
-                 .values = {{"true", half}, {"1", half}, {"false", "fp32"}, {"0", "fp32"}},
+                 .values = {{"true", half}, {"false", "fp32"}},
                  .off = "fp32"};
   };
   static const auto& aliases = *new std::vector<Alias>{

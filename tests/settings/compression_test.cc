@@ -65,6 +65,19 @@ TEST_F(CompressionOfGradients, InOneDTypeIsThatWhateverTheSwitchOfTheOtherSays) 
   }
 }
 
+// As Python writes them, too; a switch of Hugging Face is no other.
+TEST_F(CompressionOfGradients, SwitchesTakeTheWordsOfOurs) {
+  for (const auto& [text, sent, computed] :
+       {std::tuple{"True", "bf16", "bf16"}, {"1", "bf16", "bf16"}, {"False", "fp32", "fp32"}, {"0", "fp32", "fp32"}}) {
+    settings_ = Settings(RunTable());
+    ASSERT_TRUE(Flag("bf16_compression", text).ok()) << text;
+    ASSERT_TRUE(Flag("bf16", text).ok()) << text;
+    EXPECT_EQ(Sent(), sent);
+    EXPECT_EQ(settings_.Get<std::string>("precision"), computed);
+  }
+  EXPECT_THAT(Message(Flag("bf16", "fp16")), HasSubstr("expected false or true, which Hugging Face calls bf16"));
+}
+
 TEST_F(CompressionOfGradients, OfAFlagHoldsAgainstAVariable) {
   setenv("AIAK_FP16_COMPRESSION", "1", 1);
   setenv("AIAK_HIERARCHICAL_ALLREDUCE", "1", 1);
