@@ -123,8 +123,7 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
   if (fits == 0) {
     return ResourceExhausted(
         "--batch_size=auto: the plan of {} takes {:.1f} MB for {}, device {} of {} has {:.1f} MB for this rank; choose "
-        "a "
-        "smaller model",
+        "a smaller model",
         model.name, needed / 1e6, unit == 1 ? "a single image" : fmt::format("{} images", unit), device.index,
         device.plugin, available / 1e6);
   }
