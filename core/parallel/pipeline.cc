@@ -152,7 +152,9 @@ void CutTraining(NamedGraph& plan, const std::vector<int>& stage_of_block, int s
     for (size_t i = 0; step.backward && i < own.size(); ++i) {
       if (own[i].gradient.node < 0) continue;
       const Value gradient = ops::Cast(stage.At(own[i].gradient, step.micro_batch), DType::kF32);
-      sums[i] = sums[i] ? ops::Add(sums[i], gradient) : gradient;
+      // Sums in a chain could become one kernel, which needs the gradients of all micro-batches at once.
+      const bool last = step.micro_batch + 1 == micro_batches;
+      sums[i] = !sums[i] ? gradient : last ? ops::Add(sums[i], gradient) : ops::Accumulate(sums[i], gradient);
     }
     for (const Node& node : source.graph.nodes()) {
       if (step.backward || !IsOutput(node) || cut.StageOf(node.inputs[0].node) != number) continue;
@@ -195,19 +197,18 @@ void CutEvaluation(NamedGraph& plan, const std::vector<int>& stage_of_block, int
 
 Status PipelineLegal(const ProgramOptions& o) {
   if (o.mesh.pipeline <= 1) return OkStatus();
-  if (!o.evaluation_only && o.accumulation < o.mesh.pipeline) {
+  if (!o.evaluation_only && o.accumulation < o.mesh.pipeline)
     return InvalidArgument(
         "--pp={0} with {1} micro-batch{2} an update: expected at least as many as stages, so that every stage has "
-        "work; use --accumulation={0} or more, which divides the batch of a rank, or a lower --pp",
+        "work; use --accumulation={0} or more",
         o.mesh.pipeline, o.accumulation, o.accumulation == 1 ? "" : "es");
-  }
   const auto refuse = [&](const std::string& what, const std::string& instead) {
     return Unimplemented("--pp={} with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
   };
   if (o.mesh.tensor > 1) return refuse(fmt::format("--tp={}", o.mesh.tensor), "one of them alone");
   if (o.precision != DType::kF32)
     return refuse("a precision of " + std::string(NameOf(o.precision)), "--precision=fp32");
-  if (o.loss_scale.dynamic || o.loss_scale.initial != 1) return refuse("--loss_scale", "none");
+  if (o.loss_scale.scales()) return refuse("--loss_scale", "none");
   if (o.zero > 1) return refuse(fmt::format("--zero={}", o.zero), "--zero=1");
   if (o.sync_batchnorm) return refuse("--sync_batchnorm", "--nosync_batchnorm");
   if (o.optimizer.layer_decay != 1) return refuse("--layer_decay", "--layer_decay=1");

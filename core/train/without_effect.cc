@@ -87,7 +87,9 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"sync_batchnorm", "broadcast_buffers", "allreduce_dtype", "grad_predivide", "delay_allreduce",
         "hierarchical_allreduce"},
        facts.ranks > 1,
-       c.tp > 1 ? fmt::format("--tp={}", c.tp) : "one rank",
+       c.tp > 1   ? fmt::format("--tp={}", c.tp)
+       : c.pp > 1 ? fmt::format("--pp={}", c.pp)
+                  : "one rank",
        "runs whose ranks divide the data"},
       {{"sync_batchnorm", "broadcast_buffers"}, facts.batch_norms, "--model=" + c.model, "models with batch norms"},
       {{"color_jitter"}, !c.auto_augment, "--auto_augment", "runs without it, as in timm"},

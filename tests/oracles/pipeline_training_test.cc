@@ -213,6 +213,28 @@ TEST_F(Stages, AreExplainedAsTheyAre) {
   EXPECT_NEAR(told.bubble, (world_.size() - 1.0) / (kMicroBatches + world_.size() - 1.0), 0.05);
 }
 
+TEST_F(Stages, HoldNoMoreForMoreMicroBatches) {
+  TrainConfig config = PipelineConfig();
+  Arrange(world_.size());
+  config.pp = world_.size();
+  config.batch_size = 1;
+  std::vector<int64_t> activations;
+  int64_t gradients = 0;
+  for (const int micro_batches : {2 * world_.size(), 6 * world_.size()}) {
+    config.accumulation = micro_batches;
+    const auto run = MakeRun(config, world_);
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, 1,
+                                                  *world_.device, world_.reference.get());
+    ASSERT_TRUE(replica.ok()) << Message(replica.status());
+    const Layout& layout = *(*replica)[static_cast<size_t>(world_.rank())].layout;
+    activations.push_back(static_cast<int64_t>(layout.bytes(kActivationsArena)));
+    gradients = static_cast<int64_t>(layout.bytes(kGradientsArena));
+  }
+  // Of 4 S more, whose messages may lie longer, but not their gradients.
+  EXPECT_LT(activations[1] - activations[0], world_.size() * gradients);
+}
+
 TEST_F(Stages, NeedAsManyMicroBatches) {
   TrainConfig config = PipelineConfig();
   config.accumulation = world_.size() - 1;
