@@ -97,6 +97,7 @@ TEST_F(PromiseTest, StreamsThatACaptureDrewInAreCaptured) {
   ASSERT_EQ(capture_->begin(device_, stream_, nullptr, &error_), SY_OK);
   ASSERT_EQ(api_->event_record(device_, fork, stream_, &error_), SY_OK) << error_.message;
   EXPECT_EQ(launch_(other_bound, branch, &error_), SY_OK) << "not drawn in yet";
+  EXPECT_EQ(api_->synchronize(device_, branch, nullptr, &error_), SY_OK) << "its next launch is on another stream";
   ASSERT_EQ(api_->stream_wait(device_, branch, fork, &error_), SY_OK) << error_.message;
   ASSERT_EQ(launch(bound, branch, &error_), SY_OK) << error_.message;
   ExpectRefused(launch_(other_bound, branch, &error_), {"is not capturable", "between begin and end"});

@@ -27,6 +27,12 @@ void Validate::CountCommunicator(sy_device* device, int change) {
   if (auto* const entry = maker->devices_.Find(device)) entry->record.communicators += change;
 }
 
+Turn Validate::TakeTurn(Checked& check, sy_communicator* communicator) {
+  const auto* const entry = communicators_.Find(communicator);
+  return entry == nullptr ? nullptr
+                          : Take(check, entry->record.turn, communicators_.Describe(communicator), " is used");
+}
+
 // A call on a communicator that has finished init.
 Objects<CommunicatorState>::Entry* Validate::CheckCall(Checked& check, sy_communicator* communicator,
                                                        const sy_call* call) {
@@ -54,6 +60,7 @@ sy_status Validate::Begin(Checked& check, bool known, Call<Function> call, Argum
   sy_communicator* const communicator = std::get<0>(all);
   const sy_call* const details = std::get<1>(all);
   sy_request** const request = std::get<sy_request**>(all);
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Refuse(ErrorOf(arguments...));
   check.Leave();
   const sy_status status = Forward(call, arguments...);
@@ -136,14 +143,24 @@ sy_status Validate::Around(Call<&sy_collective_v2::init> call, sy_instance* inst
 
 sy_status Validate::Around(Call<&sy_collective_v2::poll> call, sy_communicator* communicator, sy_error* error) {
   Checked check(*this, "poll");
-  check.Live(communicators_, communicator);
+  const auto* const entry = check.Live(communicators_, communicator);
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Refuse(error);
+  const bool was_ready = entry->record.ready;
+  const sy_status had_failed = entry->record.failed;
   check.Leave();
   const sy_status status = Forward(call, communicator, error);
-  if (status != SY_OK) return status;
   check.Return();
-  if (auto* const entry = communicators_.Find(communicator)) entry->record.ready = true;
-  return SY_OK;
+  const bool is_error = status != SY_OK && status != SY_IN_PROGRESS;
+  check.Promised(had_failed == SY_OK || is_error, communicators_.Describe(communicator), " had answered ", had_failed,
+                 " before, and a later poll answered ", status);
+  check.Promised(!was_ready || status != SY_IN_PROGRESS, communicators_.Describe(communicator),
+                 " had finished init, and a later poll answered SY_IN_PROGRESS");
+  if (auto* const now = communicators_.Find(communicator)) {
+    if (status == SY_OK) now->record.ready = true;
+    if (is_error && now->record.failed == SY_OK) now->record.failed = status;
+  }
+  return status;
 }
 
 void Validate::Around(Call<&sy_collective_v2::abort> call, sy_communicator* communicator) {
@@ -161,6 +178,7 @@ void Validate::Around(Call<&sy_collective_v2::destroy> call, sy_communicator* co
     check.Expect(entry.record.communicator != communicator, "expected every request to be released before, found ",
                  requests_.Describe(request));
   }
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Report();
   std::vector<const void*> gone;  // with it
   for (const auto& [address, entry] : owned_.live()) {
@@ -190,6 +208,7 @@ sy_status Validate::Around(Call<&sy_collective_v2::request_poll> call, sy_commun
                            sy_request* request, sy_error* error) {
   Checked check(*this, "request_poll");
   auto* entry = CheckRequest(check, communicator, request);
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Refuse(error);
   const sy_status before = entry->record.status;
   check.Leave();
@@ -205,6 +224,7 @@ void Validate::Around(Call<&sy_collective_v2::request_release> call, sy_communic
                       sy_request* request) {
   Checked check(*this, "request_release", kNoStatus);
   CheckRequest(check, communicator, request);
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Report();
   requests_.Remove(request, check.Here());  // before the call: afterwards the handle may be another request's
   check.Leave();
@@ -298,6 +318,7 @@ sy_status Validate::Around(Call<&sy_collective_v2::split> call, sy_communicator*
   check.Live(communicators_, communicator);
   check.Expect(name != nullptr && result != nullptr, "an argument is NULL");
   check.Expect(color >= -1, "expected a color from 0, or -1 for none, found ", color);
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   const sy_status status = Forward(call, communicator, color, key, name, result, error);
@@ -306,6 +327,7 @@ sy_status Validate::Around(Call<&sy_collective_v2::split> call, sy_communicator*
   // It is ready at once. Its rank and size are the plugin's to know; those of the parent bound them.
   const auto* parent = communicators_.Find(communicator);
   CommunicatorState state = parent == nullptr ? CommunicatorState{} : parent->record;
+  state.turn = NewTurn();
   Make(*result, this);
   communicators_.Add(*result, state, check.Here(" of ", name));
   check.Leave();
@@ -335,6 +357,7 @@ sy_status Validate::Around(Call<&sy_collective_v2::buffer_alloc> call, sy_commun
                            void** address, sy_error* error) {
   Checked check(*this, "buffer_alloc");
   check.Live(communicators_, communicator);
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   const sy_status status = Forward(call, communicator, bytes, address, error);
@@ -352,6 +375,7 @@ void Validate::Around(Call<&sy_collective_v2::buffer_free> call, sy_communicator
     check.Expect(entry->record.communicator == communicator, owned_.Describe(address), " belongs to ",
                  communicators_.Describe(entry->record.communicator));
   }
+  const Turn turn = TakeTurn(check, communicator);
   if (!check.good()) return check.Report();
   owned_.Remove(address, check.Here());
   check.Leave();

@@ -29,9 +29,7 @@ void Validate::CheckGranularity(Checked& check, const char* role, sy_device* dev
 
 Objects<StreamRecord>::Entry* Validate::CheckStream(Checked& check, sy_device* device, sy_stream* stream) {
   auto* const entry = stream == nullptr ? nullptr : check.LiveOn(streams_, stream, device);
-  if (entry != nullptr)
-    check.Expect(entry->record.turn.use_count() == 1, streams_.Describe(stream),
-                 " is given work by another thread at the same time; expected one call after the other");
+  if (entry != nullptr) Take(check, entry->record.turn, streams_.Describe(stream), " is given work");
   return entry;
 }
 
@@ -58,8 +56,10 @@ Submission Validate::Uses(Checked& check, Objects<StreamRecord>::Entry* stream, 
     return {.turn = stream->record.turn};
   }
   const uint64_t line = stream->record.line, item = timelines_.Submit(line);
+  const bool is_replay =
+      std::any_of(names->begin(), names->end(), [](const Named& one) { return one.kind == Named::kGraph; });
   for (const Named& named : *names) {
-    if (std::vector<Use>* const uses = UsesOf(named)) Note(*uses, {line, item, check.number(), function});
+    if (std::vector<Use>* const uses = UsesOf(named)) Note(*uses, {line, item, check.number(), function, is_replay});
   }
   if (uses_of_self != nullptr) Note(*uses_of_self, {line, item, check.number(), function});
   return {line, item, std::move(names), self, stream->record.turn};
@@ -250,6 +250,7 @@ sy_status Validate::Around(Call<&sy_device_v2::synchronize> call, sy_device* dev
   if (!check.good()) return check.Refuse(error);
   std::vector<std::pair<uint64_t, uint64_t>> reached;  // line, item
   const void* captured = nullptr;                      // a stream whose work cannot be waited for
+  const bool had_failed = on != nullptr && timelines_.HasFailed(on->record.line);
   for (const auto& [handle, entry] : streams_.live()) {
     if (entry.record.device != device || (on != nullptr && handle != stream)) continue;
     if (entry.record.capture != 0) captured = handle;
@@ -263,9 +264,9 @@ sy_status Validate::Around(Call<&sy_device_v2::synchronize> call, sy_device* dev
                  " is being captured: expected SY_UNSUPPORTED");
   if (captured != nullptr) return status;
   if (auto* const waited = stream == nullptr ? nullptr : streams_.Find(stream); waited != nullptr) {
-    check.Promised(!waited->record.failed || status != SY_OK, "it answered SY_OK though ", streams_.Describe(stream),
+    check.Promised(!had_failed || status != SY_OK, "it answered SY_OK though ", streams_.Describe(stream),
                    " has failed before: expected its first error again");
-    if (status == SY_INTERNAL || status == SY_DEVICE_LOST) waited->record.failed = true;
+    if (status == SY_INTERNAL || status == SY_DEVICE_LOST) timelines_.Fail(waited->record.line);
   }
   for (const auto& [line, item] : reached) timelines_.Complete(line, item);
   return status;
@@ -330,14 +331,20 @@ sy_status Validate::Around(Call<&sy_device_v2::event_record> call, sy_device* de
   auto* const entry = check.LiveOn(events_, event, device);
   auto* const on = CheckStream(check, device, stream);
   if (!check.good()) return check.Refuse(error);
+  const Recording before = entry->record;
   entry->record.recorded = true;
+  entry->record.failed = false;
   entry->record.capture = on == nullptr ? 0 : on->record.capture;
   entry->record.on_line = on != nullptr && entry->record.capture == 0;
   const Submission work = Uses(check, on, "event_record", Naming({NameOf(events_, event)}));
   entry->record.line = work.line;
   entry->record.item = work.item;
   check.Leave();
-  return Heed(device, Forward(call, device, event, stream, error), work);
+  const sy_status status = Heed(device, Forward(call, device, event, stream, error), work);
+  if (status == SY_OK) return status;
+  check.Return();
+  if (auto* const now = events_.Find(event)) static_cast<Recording&>(now->record) = before;
+  return status;
 }
 
 sy_status Validate::Around(Call<&sy_device_v2::event_query> call, sy_device* device, sy_event* event, sy_error* error) {
@@ -345,11 +352,13 @@ sy_status Validate::Around(Call<&sy_device_v2::event_query> call, sy_device* dev
   check.Live(devices_, device);
   const auto* entry = check.LiveOn(events_, event, device);
   if (!check.good()) return check.Refuse(error);
-  const EventRecord at = entry->record;
+  const Recording at = entry->record;
+  const bool must_fail = MustFail(at);
   check.Leave();
   const sy_status status = Heed(device, Forward(call, device, event, error));
   if (status == SY_IN_PROGRESS || !at.on_line) return status;
   check.Return();
+  CheckEvent(check, event, at, must_fail, status);
   timelines_.Complete(at.line, at.item);
   return status;
 }
@@ -361,11 +370,13 @@ sy_status Validate::Around(Call<&sy_device_v2::event_synchronize> call, sy_devic
   const auto* entry = check.LiveOn(events_, event, device);
   if (entry != nullptr) check.Expect(entry->record.recorded, events_.Describe(event), " was never recorded");
   if (!check.good()) return check.Refuse(error);
-  const EventRecord at = entry->record;
+  const Recording at = entry->record;
+  const bool must_fail = MustFail(at);
   check.Leave();
   const sy_status status = Heed(device, Forward(call, device, event, error));
   if (status == SY_TIMEOUT || !at.on_line) return status;
   check.Return();
+  CheckEvent(check, event, at, must_fail, status);
   timelines_.Complete(at.line, at.item);
   return status;
 }

@@ -5,6 +5,13 @@
 
 namespace switchyard {
 
+Turn Validate::TakeTurn(Checked& check, sy_device* device) {
+  const auto* const entry = devices_.Find(device);
+  return entry == nullptr
+             ? nullptr
+             : Take(check, entry->record.kernels, devices_.Describe(device), " prepares or releases a kernel");
+}
+
 std::vector<Use>* Validate::UsesOf(const Named& named) {
   const auto look = [&](auto& objects) -> std::vector<Use>* {
     auto* const entry = objects.Find(named.handle);
@@ -68,6 +75,7 @@ sy_status Validate::Around(Call<&sy_kernel_v2::prepare> call, sy_device* device,
     for (uint32_t o = 0; check.good() && o < request.output_count; ++o)
       known &= ElementBytes(request.outputs[o].dtype) > 0;
   }
+  const Turn turn = TakeTurn(check, device);
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   const sy_status status = Forward(call, device, given, kernel, info, error);
@@ -184,6 +192,7 @@ void Validate::Around(Call<&sy_kernel_v2::release> call, sy_device* device, sy_k
     check.Expect(entry->record.bindings == 0, kernels_.Describe(kernel), " still has ", entry->record.bindings,
                  " bindings");
   }
+  const Turn turn = TakeTurn(check, device);
   if (!check.good()) return check.Report();
   kernels_.Remove(kernel, check.Here());
   check.Leave();
@@ -248,12 +257,19 @@ sy_status Validate::Around(Call<&sy_launch_table::launch> call, sy_bound* bound,
     check.Expect(kernel->record.capturable, kernels_.Describe(entry->record.kernel),
                  " is not capturable, and is launched on ", streams_.Describe(stream), " between begin and end");
   }
+  CheckLaunch(check, bound, on);
   if (!check.good()) return check.Refuse(error);
   sy_device* const device = entry->record.device;
   const Submission work =
       Uses(check, on, "launch", entry->record.names, {Named::kBinding, bound, entry->id}, &entry->record.uses);
+  const bool waits = stream == nullptr;
+  entry->record.running += waits;
   check.Leave();
-  return Heed(device, Forward(call, bound, stream, error), work);
+  const sy_status status = Heed(device, Forward(call, bound, stream, error), work);
+  if (!waits) return status;
+  check.Return();
+  if (auto* const now = bindings_.Find(bound)) --now->record.running;
+  return status;
 }
 
 sy_status Validate::Around(Call<&sy_region_v2::partition> call, sy_device* device, const sy_region* graph,
@@ -261,6 +277,7 @@ sy_status Validate::Around(Call<&sy_region_v2::partition> call, sy_device* devic
   Checked check(*this, "partition");
   check.Live(devices_, device);
   check.Expect(graph != nullptr && claims != nullptr, "an argument is NULL");
+  const Turn turn = TakeTurn(check, device);
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   return Forward(call, device, graph, claims, error);
@@ -271,6 +288,7 @@ sy_status Validate::Around(Call<&sy_region_v2::prepare> call, sy_device* device,
   Checked check(*this, "prepare of a region");
   check.Live(devices_, device);
   check.Expect(region != nullptr && kernel != nullptr && info != nullptr, "an argument is NULL");
+  const Turn turn = TakeTurn(check, device);
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   const sy_status status = Forward(call, device, region, limit, kernel, info, error);
@@ -339,6 +357,11 @@ sy_status Validate::Around(Call<&sy_capture_v2::launch> call, sy_device* device,
   check.Live(devices_, device);
   const auto* entry = check.LiveOn(graphs_, graph, device);
   auto* const on = entry == nullptr ? nullptr : CheckStream(check, device, stream);
+  if (entry != nullptr) {
+    for (const Named& named : *entry->record.names) {
+      if (named.kind == Named::kBinding) CheckLaunch(check, named.handle, on);
+    }
+  }
   if (!check.good()) return check.Refuse(error);
   const Submission work = Uses(check, on, "launch of a graph", entry->record.names);
   check.Leave();

@@ -22,4 +22,19 @@ void Timelines::Complete(uint64_t line, uint64_t item) {
   for (const Waiting& wait : reached) Complete(wait.other, wait.item);
 }
 
+std::map<uint64_t, uint64_t> Timelines::Before(uint64_t line, uint64_t item) const {
+  std::map<uint64_t, uint64_t> last = {{line, item}};
+  std::vector<uint64_t> changed = {line};
+  while (!changed.empty()) {
+    const uint64_t from = changed.back();
+    changed.pop_back();
+    for (const Waiting& wait : lines_[from].waits) {
+      if (wait.at > last[from] || last[wait.other] >= wait.item) continue;
+      last[wait.other] = wait.item;
+      changed.push_back(wait.other);
+    }
+  }
+  return last;
+}
+
 }  // namespace switchyard

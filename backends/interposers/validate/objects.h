@@ -3,8 +3,11 @@
 // mutex.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -76,11 +79,16 @@ class Objects {
   std::unordered_map<const void*, std::pair<std::string, std::string>> dead_;
 };
 
+// Shared with the one call that is at it: two calls that may not run beside each other share a turn.
+using Turn = std::shared_ptr<void>;
+inline Turn NewTurn() { return std::make_shared<int>(); }
+
 struct DeviceState {
   uint64_t alignment = 1, copy_granularity = 1;
   int communicators = 0;  // that name it
   bool profiles = false, captures_streams = false;
-  bool lost = false;  // SY_DEVICE_LOST was answered: none of its work runs any more
+  bool lost = false;         // SY_DEVICE_LOST was answered: none of its work runs any more
+  Turn kernels = NewTurn();  // of prepare, partition and release of a kernel
 };
 
 // The order of a stream's work: item k is finished once completed ≥ k. A wait makes everything after it later than
@@ -97,13 +105,20 @@ class Timelines {
   // The item `at` of `line` is later than `item` of `other`.
   void Order(uint64_t line, uint64_t at, uint64_t other, uint64_t item);
   void Complete(uint64_t line, uint64_t item);
+  // What has certainly finished once `item` of `line` has: the last item of each line.
+  std::map<uint64_t, uint64_t> Before(uint64_t line, uint64_t item) const;
+  // Something that was submitted to the line so far has failed: so has all that is submitted later.
+  void Fail(uint64_t line) { lines_[line].failed = std::min(lines_[line].failed, lines_[line].submitted); }
+  bool HasFailed(uint64_t line) const { return lines_[line].failed != kNever; }
+  bool IsBehindFailure(uint64_t line, uint64_t item) const { return item > lines_[line].failed; }
 
  private:
+  static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
   struct Waiting {
     uint64_t at, other, item;
   };
   struct Line {
-    uint64_t submitted = 0, completed = 0;
+    uint64_t submitted = 0, completed = 0, failed = kNever;
     std::vector<Waiting> waits;
   };
   std::vector<Line> lines_;
@@ -113,6 +128,7 @@ class Timelines {
 struct Use {
   uint64_t line = 0, item = 0, call = 0;
   const char* function = "";
+  bool is_replay = false;  // of a graph that names the object
 };
 // What work may be using.
 struct Usable {
@@ -134,7 +150,7 @@ struct Submission {
   uint64_t line = 0, item = 0;
   Names names{};  // null: nothing was queued
   Named self{};
-  std::shared_ptr<void> turn{};  // the stream's, until the call returns
+  Turn turn{};  // the stream's, until the call returns
 };
 
 struct BufferRecord : Usable {
@@ -150,17 +166,18 @@ struct StreamRecord {
   uint64_t capture = 0;         // the number of the capture that records it; 0: it runs its work
   bool begins_capture = false;  // it was begun there: what all its streams name is in `captured`
   std::vector<Named> captured;
-  std::shared_ptr<void> turn =
-      std::make_shared<int>();  // shared with the call that queues work, which is one at a time
-  bool failed = false;          // a synchronize of it has said so
+  Turn turn = NewTurn();  // of calls that queue work
 };
 
-struct EventRecord : Usable {
+// Where an event was recorded last.
+struct Recording {
   bool recorded = false;
   bool on_line = false;  // false: recorded where no stream is followed
   uint64_t line = 0, item = 0;
-  uint64_t capture = 0;  // the number of the capture in which it was recorded last; 0: outside of any
+  uint64_t capture = 0;  // the number of the capture; 0: outside of any
+  bool failed = false;   // the event has answered an error since
 };
+struct EventRecord : Usable, Recording {};
 
 struct SemaphoreRecord : Usable {
   struct Queued {
@@ -191,6 +208,7 @@ struct BindingState : Usable {
   Names names;  // its buffers
   bool constants_written = false;
   ConstantsPlace constants;
+  int running = 0;  // launches without a stream that have not returned
 };
 
 struct GraphState : Usable {
@@ -204,7 +222,9 @@ struct HostMemory {
 struct CommunicatorState {
   int32_t rank = 0, size = 1;
   bool ready = false;
+  sy_status failed = SY_OK;     // the first error that poll has answered
   sy_device* device = nullptr;  // of the request, also for what was split from it
+  Turn turn = NewTurn();        // of all calls but abort
 };
 
 struct RequestState {

@@ -4,15 +4,16 @@
 // free, double free, memory, bindings, events and semaphores that end under unfinished work or under a graph that names
 // them, objects alive at close), headers of structs, places (outside their buffer, misaligned, of no multiple of what
 // the device copies, host to host), order (an event waited for before it was recorded, a stream of another device, a
-// capture that was not begun, a semaphore lowered, constants that nobody has written) and, for collectives, arguments,
-// requests and communicators that have not finished init. A call that breaks a contract is not passed on: it answers
-// SY_INVALID with the call, the handle, and where that was made. A function without a status is logged as an error, and
-// the next call that has one returns the message.
+// capture that was not begun, a semaphore lowered, constants that nobody has written, two launches of one binding that
+// nothing orders), threads (two calls at the same time that may not run beside each other) and, for collectives,
+// arguments, requests and communicators that have not finished init. A call that breaks a contract is not passed on: it
+// answers SY_INVALID with the call, the handle, and where that was made. A function without a status is logged as an
+// error, and the next call that has one returns the message.
 //
 // Afterwards, the plugin's: the error filled where it must be and untouched where it must not, statuses that the call
 // may answer, required extensions refused, strings that end, counts and sizes inside what was asked for, semaphores
-// that only grow, and requests that repeat their end. Such a call has been made and answers what it did; it is logged,
-// and the next call returns the message.
+// that only grow, and requests, streams, events and communicators that repeat their first error. Such a call has been
+// made and answers what it did; it is logged, and the next call returns the message.
 //
 // Thread-safe; one mutex around the bookkeeping, never around a call to the plugin.
 #pragma once
@@ -283,15 +284,31 @@ class Validate : public Wrapped {
   sy_status Heed(sy_device* device, sy_status status, const Submission& work = {});
   template <typename Record>
   void CheckNoneLeft(Checked& check, Objects<Record>& objects, sy_device* device);
+  // order.cc
+  // Takes the turn until what it answers ends; null and a problem where another call has it.
+  template <typename What>
+  static Turn Take(Checked& check, const Turn& turn, const What& what, const char* does) {
+    check.Expect(turn.use_count() == 1, what, does,
+                 " by another thread at the same time; expected one call after the other");
+    return check.good() ? turn : nullptr;
+  }
+  void CheckLaunch(Checked& check, const void* bound, const Objects<StreamRecord>::Entry* stream);
+  bool MayBeBehind(uint64_t line, const Use& use);  // is what comes next on the line ordered behind the use?
+  bool MustFail(const Recording& at) const {
+    return at.on_line && (at.failed || timelines_.IsBehindFailure(at.line, at.item));
+  }
+  void CheckEvent(Checked& check, sy_event* event, const Recording& at, bool failed, sy_status status);
   // kernel.cc
   std::vector<Use>* UsesOf(const Named& named);  // null for what has ended
   KernelState CheckKernel(Checked& check, sy_device* device, const sy_kernel_info& info, const char* op, uint64_t limit,
                           uint32_t inputs, uint32_t outputs);
+  Turn TakeTurn(Checked& check, sy_device* device);  // of kernels; null also where there is a problem
   void CountBinding(const std::vector<Named>& names, int change);
   // semaphore.cc
   void Reached(SemaphoreRecord& semaphore, uint64_t value);
   // collective.cc
   static void CountCommunicator(sy_device* device, int change);
+  Turn TakeTurn(Checked& check, sy_communicator* communicator);  // null also where there is a problem
   Objects<CommunicatorState>::Entry* CheckCall(Checked& check, sy_communicator* communicator, const sy_call* call);
   Objects<RequestState>::Entry* CheckRequest(Checked& check, sy_communicator* communicator, sy_request* request);
   void CheckData(Checked& check, const void* send, const void* receive, uint64_t send_count, uint64_t receive_count,
