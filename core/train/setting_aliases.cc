@@ -1,5 +1,9 @@
 #include "core/train/setting_aliases.h"
 
+#include "absl/strings/numbers.h"
+#include "core/base/environment.h"
+#include "core/base/text.h"
+
 namespace switchyard {
 
 // A switch of theirs is "true" where it stands without a value. What is not here is spelled as ours is: --batch-size,
@@ -99,6 +103,18 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
   };
   return aliases;
+}
+
+Status RefuseMissingSwitches() {
+  for (const char* variable : {"AIAK_POWERSGD_COMPRESSION", "SWITCHYARD_POWERSGD_COMPRESSION"}) {
+    const std::string text = Environment(variable).value_or("0");
+    if (bool on = true; absl::SimpleAtob(text, &on) && !on) continue;
+    return Unimplemented(
+        "{}={}: gradients of low rank (PowerSGD) are not there yet; take the variable out, and for fewer bytes between "
+        "ranks use --allreduce_dtype=bf16",
+        variable, Printable(text));
+  }
+  return OkStatus();
 }
 
 }  // namespace switchyard

@@ -4,10 +4,14 @@
 
 #include <vector>
 
+#include "core/base/status.h"
 #include "core/settings/alias.h"
 
 namespace switchyard {
 
 const std::vector<Alias>& TrainAliases();
+// Unimplemented, naming the variable, where one of the environment switches on what other programs have and this one
+// does not: a run would else train without it and never say so.
+Status RefuseMissingSwitches();
 
 }  // namespace switchyard

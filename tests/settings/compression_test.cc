@@ -1,6 +1,7 @@
 // What other programs call the compression of gradients, as variables of the environment and as flags.
 #include "core/settings/sources.h"
 #include "gmock/gmock.h"
+#include "tools/switchyard/command_line.h"
 #include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
@@ -15,6 +16,8 @@ class CompressionOfGradients : public testing::Test {
     for (const char* half : {"FP16", "BF16"})
       for (const char* program : {"AIAK", "SWITCHYARD"})
         unsetenv(fmt::format("{}_{}_COMPRESSION", program, half).c_str());
+    for (const char* program : {"AIAK", "SWITCHYARD"})
+      unsetenv(fmt::format("{}_POWERSGD_COMPRESSION", program).c_str());
     unsetenv("AIAK_HIERARCHICAL_ALLREDUCE");
   }
   Status Flag(const std::string& name, const std::string& text) {
@@ -85,6 +88,22 @@ TEST_F(CompressionOfGradients, OfAFlagHoldsAgainstAVariable) {
   EXPECT_EQ(settings_.Get<bool>("hierarchical_allreduce"), true);
   ASSERT_TRUE(Flag("bf16_compression", "true").ok());
   EXPECT_EQ(Sent(), "bf16");
+}
+
+// No run trains without it unnoticed.
+TEST_F(CompressionOfGradients, ByPowerSgdIsRefusedByTheVariableThatAsksForIt) {
+  for (const std::string program : {"AIAK", "SWITCHYARD"}) {
+    const std::string name = program + "_POWERSGD_COMPRESSION";
+    for (const auto& [text, refused] : {std::pair{"1", true}, {"True", true}, {"?", true}, {"0", false}, {"", false}}) {
+      SCOPED_TRACE(name + "=" + text);
+      setenv(name.c_str(), text, 1);
+      const auto line = ParseCommandLine({}, {.settings = true});
+      EXPECT_EQ(line.ok(), !refused);
+      if (!refused) continue;
+      EXPECT_THAT(Message(line.status()), AllOf(HasSubstr(name + "=" + text), HasSubstr("--allreduce_dtype=bf16")));
+    }
+    unsetenv(name.c_str());
+  }
 }
 
 }  // namespace

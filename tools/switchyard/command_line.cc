@@ -11,6 +11,7 @@
 #include "core/base/text.h"
 #include "core/settings/listing.h"
 #include "core/settings/sources.h"
+#include "core/train/setting_aliases.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/run_settings.h"
 
@@ -139,6 +140,7 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
       SY_RETURN_IF_ERROR(SetOwn(*accepted.Own(name), *value, variable));
   }
   if (!flags.settings) return line;
+  SY_RETURN_IF_ERROR(RefuseMissingSwitches());
   SY_RETURN_IF_ERROR(TakeEnvironment(line.settings));
   if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty())
     SY_RETURN_IF_ERROR(TakeConfigFile(path, line.settings));
