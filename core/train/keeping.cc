@@ -82,8 +82,8 @@ StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_
 Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
                      const EvaluationResult& evaluation) {
   SY_ASSIGN_OR_RETURN(const nlohmann::json bad, GatherBadSamples(engine_.world(), position.bad_samples));
-  SY_ASSIGN_OR_RETURN(WholeTensors parts, GatherParts(engine_));
-  if (!owner()) return OkStatus();        // it holds all that is not divided
+  SY_ASSIGN_OR_RETURN(Gathered gathered, GatherTensors(engine_, !config_.broadcast_buffers));
+  if (!owner()) return OkStatus();        // it holds all that is not gathered
   SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
   SY_RETURN_IF_ERROR(engine_.Synchronize());
   SY_RETURN_IF_ERROR(copy_.Begin());
@@ -95,9 +95,9 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
   contents.config = std::move(foreign.config);
   contents.preprocessor = std::move(foreign.preprocessor);
   const auto make = [this, contents = std::move(contents),
-                     parts = std::move(parts)]() mutable -> StatusOr<CheckpointContents> {
+                     gathered = std::move(gathered)]() mutable -> StatusOr<CheckpointContents> {
     SY_ASSIGN_OR_RETURN(Snapshot snapshot,
-                        TakeSnapshot(copy_, std::move(parts), engine_.layout(), model_, contents.step));
+                        TakeSnapshot(copy_, std::move(gathered), engine_.layout(), model_, contents.step));
     contents.weights = std::move(snapshot.weights);
     contents.state = std::move(snapshot.state);
     contents.storage = std::move(snapshot.storage);
@@ -224,7 +224,7 @@ StatusOr<std::optional<double>> Keeping::BestIn(const nlohmann::json& record, co
 }
 
 Status Keeping::Restore() {
-  SY_RETURN_IF_ERROR(RestoreSnapshot(engine_, model_, *resumed_, *config_.resume));
+  SY_RETURN_IF_ERROR(RestoreSnapshot(engine_, model_, *resumed_, *config_.resume, !config_.broadcast_buffers));
   resumed_.reset();
   return OkStatus();
 }

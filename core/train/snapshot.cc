@@ -9,7 +9,9 @@
 #include <span>
 #include <utility>
 
+#include "core/base/logging.h"
 #include "core/parallel/loss_scaling.h"
+#include "core/train/each_rank.h"
 #include "core/train/parameters.h"
 #include "core/train/weight_files.h"
 
@@ -126,35 +128,40 @@ class FileLayout {
 
 }  // namespace
 
-StatusOr<WholeTensors> GatherParts(Engine& engine) {
-  WholeTensors parts;
+StatusOr<Gathered> GatherTensors(Engine& engine, bool each_rank) {
+  Gathered gathered;
   const World& world = engine.world();
   bool synchronized = false;
+  const auto synchronize = [&] { return std::exchange(synchronized, true) ? OkStatus() : engine.Synchronize(); };
   for (const auto& [name, entry] : engine.layout().entries()) {
     if (!entry.part || (!entry.is_weight() && !IsSaved(entry))) continue;
     const int group = entry.part->group;
     const int other_axis = group == kTensorGroup ? world.data_rank() : group == kDataGroup ? world.tensor_rank() : 0;
     if (other_axis != 0 && !entry.part->of)
       continue;  // parts of parts are all ranks', and what stages hold may be such
-    if (!std::exchange(synchronized, true)) SY_RETURN_IF_ERROR(engine.Synchronize());
+    SY_RETURN_IF_ERROR(synchronize());
     std::vector<std::byte> whole(static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype)));
     SY_RETURN_IF_ERROR(DownloadWhole(engine, name, whole.data()));
-    if (world.rank() == 0) parts[name] = std::move(whole);
+    if (world.rank() == 0) gathered.parts[name] = std::move(whole);
   }
-  return parts;
+  if (each_rank && world.data_size() > 1) {
+    SY_RETURN_IF_ERROR(synchronize());
+    SY_ASSIGN_OR_RETURN(gathered.each_rank, GatherEachRank(engine));
+  }
+  return gathered;
 }
 
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, WholeTensors parts, const Layout& layout, const TrainableModel& model,
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout& layout, const TrainableModel& model,
                                 int64_t data_step) {
   SY_RETURN_IF_ERROR(copy.Wait());
-  const auto storage = std::make_shared<WholeTensors>(std::move(parts));
+  const auto storage = std::make_shared<Gathered>(std::move(gathered));
   FileLayout file_layout(model);
   Snapshot snapshot;
   for (const auto& [name, entry] : layout.entries()) {
     if (!entry.is_weight() && !IsSaved(entry)) continue;
     if (entry.arena != kStateArena) return Internal("{} does not lie among the state, so it is not saved", name);
-    const auto found = storage->find(name);
-    std::byte* const bytes = found != storage->end() ? found->second.data() : copy.At(entry);
+    const auto found = storage->parts.find(name);
+    std::byte* const bytes = found != storage->parts.end() ? found->second.data() : copy.At(entry);
     auto* const values = reinterpret_cast<float*>(bytes);
     const Shape& shape = entry.whole_shape();
     if (entry.is_weight()) {
@@ -172,6 +179,7 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, WholeTensors parts, const Layou
       snapshot.state.push_back({name, SavedType(entry), {shape.begin(), shape.end()}, bytes});
     }
   }
+  AddAll(storage->each_rank, kEachRank, &snapshot.state);
   for (std::vector<NamedTensor>* list : {&snapshot.weights, &snapshot.state})
     std::sort(list->begin(), list->end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   snapshot.storage = storage;
@@ -179,7 +187,7 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, WholeTensors parts, const Layou
 }
 
 Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
-                       const std::string& path) {
+                       const std::string& path, bool each_rank) {
   SY_ASSIGN_OR_RETURN(HostTensors weights, ReadWeights(checkpoint.weights));
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), false));
@@ -194,12 +202,22 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
         checkpoint.folder, name, what, path);
   };
   std::map<std::string, const NamedTensor*> found;
+  int64_t ranks = 0;  // that saved their own state of the model
   for (const NamedTensor& tensor : state.tensors) {
+    if (tensor.name.starts_with(kEachRank)) {
+      if (each_rank) SY_RETURN_IF_ERROR(RestoreEachRank(engine, tensor, checkpoint.folder));
+      ranks = tensor.shape.empty() ? 0 : tensor.shape[0];
+      continue;
+    }
     const Layout::Entry* const entry = layout.Find(tensor.name);
     if (entry == nullptr && IsLossScaleState(tensor.name)) continue;
     if (entry == nullptr || !IsSaved(*entry)) return refused(tensor.name, "is none of this run's");
     found[tensor.name] = &tensor;
   }
+  const World& world = engine.world();
+  if (each_rank && ranks != 0 && ranks != world.data_size() && world.rank() == 0)
+    LogWarning("{} has running statistics of {} ranks, this run has {}: all begin with those of rank 0",
+               checkpoint.folder, ranks, world.data_size());
   for (const auto& [name, entry] : layout.entries()) {
     if (!IsSaved(entry)) continue;
     if (!found.contains(name) && IsLossScaleState(name)) continue;  // of another precision: it starts

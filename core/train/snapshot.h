@@ -3,6 +3,8 @@
 // weight and has its shape, called
 // `<what>/<parameter>` in the graph (moment1, moment2), is called `<what>/<name of the weight>` in the file and has the
 // weight's layout there, also where one parameter is several weights (qkv). Other state keeps its name and its bytes.
+// Where each rank keeps the state of the model itself for itself (--broadcast_buffers=0), the weights have that of rank
+// 0, and `each_rank/<name in the graph>` (ranks, …) that of every rank of rank 0's data group, in their order.
 // Local; not thread-safe.
 #pragma once
 
@@ -25,19 +27,26 @@ struct Snapshot {
 
 // Tensors of which a rank holds a part, whole: by name, row-major.
 using WholeTensors = std::map<std::string, std::vector<std::byte>>;
-// Those of the state that a checkpoint holds, on rank 0; none elsewhere. It waits for the steps begun so far.
-// Collective where ranks share tensors.
-StatusOr<WholeTensors> GatherParts(Engine& engine);
+// What a checkpoint takes from several ranks. On rank 0; elsewhere there is nothing in it.
+struct Gathered {
+  WholeTensors parts;
+  HostTensors each_rank;  // (ranks, …): the model's own state; empty where all ranks have the same
+};
+// each_rank: state of the model itself differs between the ranks of a data group. It waits for the steps begun so far
+// where there is something to gather. Collective where ranks share tensors or keep their own.
+StatusOr<Gathered> GatherTensors(Engine& engine, bool each_rank);
 
 // From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The snapshot refers
-// to the copy's memory, in which it brings each tensor into the layout of files, and keeps `parts`. FailedPrecondition
-// where a parameter holds values that are not finite; data_step: after which update, for that message.
-StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, WholeTensors parts, const Layout& layout, const TrainableModel& model,
+// to the copy's memory, in which it brings each tensor into the layout of files, and keeps `gathered`.
+// FailedPrecondition where a parameter holds values that are not finite; data_step: after which update, for that
+// message.
+StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout& layout, const TrainableModel& model,
                                 int64_t data_step);
 
 // InvalidArgument where the weights or the state are not those of the engine's plans; then the device may hold a part.
-// path: as the user named the checkpoint, for the message.
+// path: as the user named the checkpoint, for the message. each_rank: as for GatherTensors; each rank takes its own up
+// again where the checkpoint has as many as there are ranks now, else all take that of rank 0.
 Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
-                       const std::string& path);
+                       const std::string& path, bool each_rank);
 
 }  // namespace switchyard

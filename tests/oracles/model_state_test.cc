@@ -1,6 +1,7 @@
 // State of the model itself, running statistics: every micro-batch moves it, where an update ends all ranks hold that
-// of rank 0, and it is saved with the weights and taken up again with them.
+// of rank 0, unless each keeps its own, and it is saved with the weights and taken up again with them.
 #include "core/train/checkpoint.h"
+#include "core/train/weight_files.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
 
@@ -70,7 +71,7 @@ TEST(ModelState, StaysEachRanksOwnWhereItIsNotBroadcast) {
   ExpectEqual(found, After(config, *lone, SharedWorld().rank(), 2));
 }
 
-TEST(ModelState, IsSavedWithTheWeightsAndTakenUpAgain) {
+TrainConfig MovingConfig() {
   TrainConfig config = StandingConfig();
   config.lr = 0.05f;
   config.momentum = 0.9f;
@@ -79,6 +80,11 @@ TEST(ModelState, IsSavedWithTheWeightsAndTakenUpAgain) {
   config.steps = 4;
   config.save_every = 2;
   config.keep = 0;
+  return config;
+}
+
+TEST(ModelState, IsSavedWithTheWeightsAndTakenUpAgain) {
+  TrainConfig config = MovingConfig();
   config.suffix = "model_state";
   auto whole = MakeRun(config, SharedWorld());
   ASSERT_TRUE(whole.ok()) << Message(whole.status());
@@ -116,6 +122,48 @@ TEST(ModelState, IsSavedWithTheWeightsAndTakenUpAgain) {
   EXPECT_EQ(checkpoint->state.Find("layer1.0.bn1.running_var"), nullptr);
   EXPECT_EQ(checkpoint->weights.Find("layer2.0.conv1.weight")->shape, (std::vector<int64_t>{8, 4, 3, 3}))
       << "as PyTorch has it";
+}
+
+// As many ranks as saved take up each its own, so that the run ends as it would have; one rank alone takes that of
+// rank 0.
+TEST(ModelState, EachRankTakesItsOwnUpAgain) {
+  World& world = SharedWorld();
+  TrainConfig config = MovingConfig();
+  config.broadcast_buffers = false;
+  config.accumulation = 2;
+  config.train_size = 2 * *config.train_size;
+  config.suffix = "own_model_state";
+  auto whole = MakeRun(config, world);
+  ASSERT_TRUE(whole.ok()) << Message(whole.status());
+  const auto result = whole->trainer->Train();
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  const HostTensors expected = *whole->trainer->Parameters();
+  TakeTurns();
+
+  TrainConfig on = config;
+  on.resume = result->run_folder + "/checkpoints/step-00000002";
+  if (world.rank() == 0) {
+    TrainConfig elsewhere = on;
+    elsewhere.batch_size *= world.size();
+    const auto lone = LoneWorld();
+    const auto alone = MakeRun(elsewhere, *lone);
+    ASSERT_TRUE(alone.ok()) << Message(alone.status());
+    const HostTensors held = RunningStatistics(*alone->trainer->Parameters());
+    const auto checkpoint = LoadCheckpoint(*on.resume);
+    ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+    ExpectEqual(held, RunningStatistics(*ReadWeights(checkpoint->weights)));
+    const TensorFile::Entry* const own = checkpoint->state.Find("each_rank/bn1.running_mean");
+    ASSERT_EQ(own != nullptr, world.size() > 1);
+    if (own != nullptr) {
+      EXPECT_EQ(own->shape, (std::vector<int64_t>{world.size(), 4}));
+    }
+  }
+  TakeTurns();
+  auto resumed = MakeRun(on, world);
+  ASSERT_TRUE(resumed.ok()) << Message(resumed.status());
+  const auto again = resumed->trainer->Train();
+  ASSERT_TRUE(again.ok()) << Message(again.status());
+  ExpectEqual(*resumed->trainer->Parameters(), expected);
 }
 
 }  // namespace
