@@ -61,7 +61,6 @@ StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_
   nlohmann::json record = {{"epoch", epoch_is_over ? at.epoch + 1 : at.epoch},
                            {"samples", epoch_is_over ? 0 : at.batch * config_.batch_size * world},  // of the epoch
                            {"step", at.data_step},
-                           {"micro_step", 0},
                            {"world", world},
                            {"evaluation_pending", at.evaluation_pending},
                            {"skipped_updates", {{"count", at.skipped.count}, {"in_a_row", at.skipped.in_a_row}}},

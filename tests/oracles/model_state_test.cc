@@ -157,6 +157,7 @@ TEST(ModelState, EachRankTakesItsOwnUpAgain) {
     if (own != nullptr) {
       EXPECT_EQ(own->shape, (std::vector<int64_t>{world.size(), 4}));
     }
+    EXPECT_FALSE(checkpoint->record.contains("micro_step")) << "a save falls between two updates";
   }
   TakeTurns();
   auto resumed = MakeRun(on, world);
