@@ -271,8 +271,10 @@ KernelPointer PrepareMatmul(const Request& r) {
       (t.activation_gradient && !r.RequireElements(r.inputs[optional.preactivation], elements, "preactivation")) ||
       (t.residual && !r.RequireElements(r.inputs[optional.residual], elements, "residual")))
     return nullptr;
-  if (t.save_preactivation && (!r.RequireElements(r.outputs[1], elements, "preactivation") || r.accumulate[1]))
-    return nullptr;
+  if (t.save_preactivation) {
+    if (r.accumulate[1]) return SY_REFUSE(r, "matmul: the preactivation is saved, not added to something");
+    if (!r.RequireElements(r.outputs[1], elements, "preactivation")) return nullptr;
+  }
   if (t.bias_gradient) {
     if (shape.batch != 1) return SY_REFUSE(r, "matmul: bias_gradient of a batch");
     if (!r.RequireDtype(r.outputs[1], SY_F32, "bias_gradient") ||

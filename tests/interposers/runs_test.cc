@@ -218,7 +218,7 @@ TEST_F(InterposedRun, ACollectiveThatFailsOnOneRankEndsBoth) {
 
 // The kit calls everything in every legal way: validate must find nothing to object to.
 TEST_F(InterposedRun, TheConformanceKitPassesBehindValidate) {
-  for (const char* arguments : {"--limit=Async null", "--ranks=2 shm"}) {
+  for (const char* arguments : {"--limit=Async null", "--only=refusal/,semaphore/,op/matmul/* cpu", "--ranks=2 shm"}) {
     ExpectSuccess(Run(std::string("conform ") + arguments, Start::kAlone, "SWITCHYARD_INTERPOSE=validate"),
                   {" 0 FAIL"});
   }

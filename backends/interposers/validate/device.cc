@@ -425,7 +425,7 @@ sy_status Validate::Around(Call<&sy_memory_ext_v2::import_memory> call, sy_devic
   Checked check(*this, "import_memory");
   check.Live(devices_, device);
   check.Expect(address != nullptr && bytes > 0, "expected memory, found ", bytes, " bytes at ", address);
-  check.Expect(memory_kind != nullptr && *memory_kind != '\0', "the memory has no kind");
+  check.Expect(memory_kind != nullptr, "the memory has no kind");
   if (!check.good()) return check.Refuse(error);
   check.Leave();
   const sy_status status = Forward(call, device, address, memory_kind, bytes, buffer, error);
