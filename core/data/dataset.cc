@@ -65,8 +65,7 @@ const std::vector<DatasetRow>& Rows() {
        Content::kMaskedImages},
       {"segmentation",
        "your images with masks: --data=FOLDER or TAR with images/train/*.jpg, masks/train/*.png, the same with val, "
-       "and "
-       "classes.txt",
+       "and classes.txt",
        true, std::nullopt,
        [](const DatasetOptions& options, const std::string& path, Split split) {
          return OpenMaskFolders(options.name, path, split);

@@ -26,8 +26,7 @@ StatusOr<RandAugment> ParseRandAugment(const std::string& words) {
   const auto wrong = [&](const std::string& word) {
     return InvalidArgument(
         "expected RandAugment as timm writes it, rand-m9-mstd0.5-inc1, with any of n (1 to 15), m (0 to 100), mstd (0 "
-        "or "
-        "more), mmax (1 to 100), p (0 to 1), inc (0 or 1), found \"{}\" in \"{}\"",
+        "or more), mmax (1 to 100), p (0 to 1), inc (0 or 1), found \"{}\" in \"{}\"",
         word, words);
   };
   const std::vector<std::string> parts = absl::StrSplit(words, '-');

@@ -193,8 +193,7 @@ StatusOr<RunPosition> Keeping::Open() {
     const std::string others = GlobalBatchesThatFit(samples, world, per_update);
     return InvalidArgument(
         "{} stands {} images into epoch {}, which a global batch of {} does not reach; go on {}from a checkpoint at "
-        "the "
-        "end of an epoch, or leave --global_batch_size out",
+        "the end of an epoch, or leave --global_batch_size out",
         folder, samples, at.epoch + 1, per_update,
         others.empty() ? "" : fmt::format("with --global_batch_size={}, ", others));
   }

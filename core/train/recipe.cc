@@ -105,8 +105,7 @@ Status CheckRecipe(const TrainConfig& c) {
   if (c.nesterov && optimizer == SY_OPTIMIZER_SGD && c.dampening != 0) {
     return InvalidArgument(
         "--nesterov looks ahead along whole gradients, and --dampening={:g} takes a part of them; give --dampening=0 "
-        "or "
-        "--nonesterov",
+        "or --nonesterov",
         c.dampening);
   }
   if (!(c.layer_decay > 0)) {

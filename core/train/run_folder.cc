@@ -75,8 +75,7 @@ StatusOr<RunFolderLock> RunFolderLock::Take(const std::string& run_folder) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
     return FailedPrecondition(
         "another process is training in the run folder {}; wait until it ends, or begin a new run from its weights "
-        "with "
-        "--pretrained={}",
+        "with --pretrained={}",
         run_folder, run_folder);
   }
   return lock;

@@ -35,8 +35,7 @@ const std::vector<Promise>& RefusalPromises() {
 const std::vector<Promise>& UnknownValuePromises() {
   static const auto& promises = *new std::vector<Promise>{
       {"op, version of an op, dtype, reduction, memory kind, determinism class; attributes that are not zero behind "
-       "the "
-       "fields it knows",
+       "the fields it knows",
        {"struct/refuses_unknown_op", "struct/refuses_later_version", "struct/refuses_unknown_dtype",
         "argument/*/other_editions", "collective/arguments/*", "refusal/unknown_memory_kind",
         "refusal/unknown_determinism"}},

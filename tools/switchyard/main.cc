@@ -85,8 +85,8 @@ const std::vector<Command>& Commands() {
        "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but "
        "rank 0, passes SIGTERM on, and\n"
        "ends with the status of the first rank that failed. On several nodes run it on each: HOST is node 0, P any "
-       "port "
-       "of it that is free; N may differ. Several nodes share a secret, so that no stranger joins: --token_file=F, "
+       "port of it that is free; N may differ. Several nodes share a secret, so that no stranger joins: "
+       "--token_file=F, "
        "or $SWITCHYARD_TOKEN, or\n"
        "~/.switchyard_token, made by: (umask 077; head -c 32 /dev/urandom | base64 > ~/.switchyard_token)\n"
        "mpirun, Slurm (srun) and torchrun can start ranks as well.\n",
@@ -106,8 +106,8 @@ const std::vector<Command>& Commands() {
        "[--model=NAME --batch_size=B --world=N]",
        "the plan of a training step: kernels, FLOPs, memory, traffic",
        "Nothing is run, and the ranks need not exist. With --measure two small programs are, to tell the least time "
+       "that the device takes:\nno kernel is faster than its FLOPs over the rate of a large product, or its bytes over "
        "that "
-       "the device takes:\nno kernel is faster than its FLOPs over the rate of a large product, or its bytes over that "
        "of the memory, "
        "unless a cache holds its tensors.\n",
        {{"world", "measure", "json"}, true},
@@ -116,12 +116,11 @@ const std::vector<Command>& Commands() {
        "[--model=NAME --batch_size=B --steps=N]",
        "time training steps on made-up data",
        "With --profile three more steps are recorded kernel by kernel into profile.json, for ui.perfetto.dev, and a "
-       "table "
-       "shows time, GFLOP/s and GB/s\nof each op family beside what this device reaches in a large product and in "
+       "table shows time, GFLOP/s and GB/s\nof each op family beside what this device reaches in a large product and "
+       "in "
        "memory.\n"
        "With --compare=dp,ddp,ddp:O1,… each configuration in processes of its own, in turn, and a table of images/s "
-       "and "
-       "memory.\n",
+       "and memory.\n",
        {{"warmup_steps", "json", "compare", "nproc_per_node"}, true},
        BenchCommand},
       {"conform", "PLUGIN.so", "test any plugin against the ABI; names the level it reaches", "", {}, nullptr},

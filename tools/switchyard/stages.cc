@@ -48,8 +48,7 @@ PipelineReport ReportOf(const std::vector<TrainingPlans>& replica, const Mesh& m
 std::string TextOf(const PipelineReport& report) {
   std::string text = fmt::format(
       "--pp={}: an update is {} micro-batches, above for stage 0; by their FLOPs, stages wait for each other in {:.1f} "
-      "% "
-      "of the time\n{:<7}{:<12}{:>12}{:>12}{:>12}\n",
+      "% of the time\n{:<7}{:<12}{:>12}{:>12}{:>12}\n",
       report.stages.size(), report.micro_batches, 100 * report.bubble, "stage", "blocks", "parameters", "GFLOP", "MB");
   for (size_t s = 0; s < report.stages.size(); ++s) {
     const StageReport& stage = report.stages[s];

@@ -135,8 +135,7 @@ Status WatchedCollective::Synchronize(const Stream& stream, const char* what) {
 Status WatchedCollective::Overdue() const {
   return DeadlineExceeded(
       "not finished after {:.0f} s; another rank is stuck or in another call (SWITCHYARD_COLLECTIVE_TIMEOUT changes "
-      "the "
-      "limit)",
+      "the limit)",
       call_limit_ms_ / 1000);
 }
 

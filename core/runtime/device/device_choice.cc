@@ -144,8 +144,7 @@ StatusOr<DeviceChoice> ChooseDevice(const DeviceRequest& request, const std::vec
   if (request.local_world > count * per_device) {
     return FailedPrecondition(
         "{} local ranks, but {} has {} device{} for them ({}) at {} per device; start fewer ranks, name more devices "
-        "with "
-        "--device_list, or share them with --ranks_per_device={}",
+        "with --device_list, or share them with --ranks_per_device={}",
         request.local_world, chosen->plugin, count, count == 1 ? "" : "s", IdText(ids), per_device,
         (request.local_world + count - 1) / count);
   }
