@@ -13,10 +13,11 @@
 
 namespace switchyard {
 
-class StreamFailure {
+class StreamFailure : public std::enable_shared_from_this<StreamFailure> {
  public:
   // A place in the stream's order, behind all places before.
   uint64_t NextPlace();
+  uint64_t LastPlace() const;
 
   // The runtime's answer for the whole stream. SY_OK tells nothing; of others the first is kept.
   void Keep(sy_status status, const sy_error& error);
@@ -27,13 +28,14 @@ class StreamFailure {
 
   // The first failure, also into `error`; SY_OK where there is none.
   sy_status Tell(sy_error* error) const;
-  // The same of FailFrom, for who stands at `place`.
-  sy_status TellAt(uint64_t place, sy_error* error) const;
+  // The stream has done what it does up to `place`: the same of FailFrom, among that. Where it is SY_OK nothing of it
+  // can fail any more, nor what it waited for.
+  sy_status TellEnded(uint64_t place, sy_error* error);
 
  private:
-  struct Follower {
+  struct Other {
     std::weak_ptr<StreamFailure> stream;
-    uint64_t place, follower_place;
+    uint64_t place, other_place;  // of this stream, and of that
   };
 
   mutable std::mutex mutex_;
@@ -41,7 +43,8 @@ class StreamFailure {
   uint64_t failed_from_ = UINT64_MAX;
   sy_status status_ = SY_OK;
   sy_error error_{SY_HEADER(sy_error)};
-  std::vector<Follower> followers_;  // of each stream the last
+  // Streams that wait for a place of this one, and places of others for which this one waits; until they have ended.
+  std::vector<Other> followers_, leaders_;
 };
 
 }  // namespace switchyard

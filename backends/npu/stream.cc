@@ -12,9 +12,11 @@ namespace {
 // Waits for `stream` and keeps what went wrong.
 sy_status Wait(const sy_device* device, sy_stream* stream, sy_error* error) {
   sy_error fresh{SY_HEADER(sy_error)};
+  const uint64_t last = stream->failure->LastPlace();
   const sy_status status =
       CheckAcl(&fresh, device->acl->aclrtSynchronizeStream(stream->stream), "aclrtSynchronizeStream");
   stream->failure->Keep(status, fresh);
+  if (status == SY_OK) stream->failure->TellEnded(last, nullptr);
   return stream->failure->Tell(error);
 }
 
@@ -105,7 +107,7 @@ sy_status QueryEvent(sy_device* device, sy_event* event, sy_error* error) {
       CheckAcl(error, device->acl->aclrtQueryEventStatus(event->event, &state), "aclrtQueryEventStatus");
   if (status != SY_OK) return status;
   if (state != ACL_EVENT_RECORDED_STATUS_COMPLETE) return SY_IN_PROGRESS;
-  return record->stream->TellAt(record->place, error);
+  return record->stream->TellEnded(record->place, error);
 }
 
 sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) {
@@ -113,7 +115,7 @@ sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) 
   if (record == nullptr) return SY_OK;
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
   const sy_status status = CheckAcl(error, device->acl->aclrtSynchronizeEvent(event->event), "aclrtSynchronizeEvent");
-  return status == SY_OK ? record->stream->TellAt(record->place, error) : status;
+  return status == SY_OK ? record->stream->TellEnded(record->place, error) : status;
 }
 
 sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {

@@ -154,7 +154,7 @@ void Signals::Carry(const Signal& signal, sy_status status, const sy_error& told
   if (status != SY_OK) {
     status = signal.stream->Tell(&error);
   } else {
-    status = signal.stream->TellAt(signal.place, &error);
+    status = signal.stream->TellEnded(signal.place, &error);
   }
   // A count that is that far stays.
   if (status == SY_OK) status = signal.timeline->Raise(signal.value, &error);

@@ -305,6 +305,28 @@ TEST_F(NpuSemaphore, WhoWaitsForAFailedStreamFailsWithItAndSoDoesWhoWaitsForThat
   for (sy_stream* each : {third, failing, late}) api().stream_destroy(device(), each);
 }
 
+// Which of its waits was in vain does not depend on how often a stream has waited for the other since.
+TEST_F(NpuSemaphore, AStreamThatWaitedTwiceFailsFromTheWaitThatWasInVain) {
+  sy_event* events[4];  // of the stream that is held: behind the wait, and later; of that which waits: between, behind
+  for (sy_event*& event : events) ASSERT_EQ(api().event_create(device(), nullptr, &event, error()), SY_OK);
+  sy_stream *third = nullptr, *failing = nullptr;
+  ASSERT_EQ(api().stream_create(device(), nullptr, &third, error()), SY_OK);
+  setenv("SWITCHYARD_NPU_SIMULATOR_FAIL_AT", "1", 1);  // of streams made from here on
+  ASSERT_EQ(api().stream_create(device(), nullptr, &failing, error()), SY_OK);
+  ASSERT_EQ(StreamWait(other_, 1), SY_OK) << backend_->message();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(api().event_record(device(), events[i], other_, error()), SY_OK);
+    ASSERT_EQ(api().stream_wait(device(), third, events[i], error()), SY_OK);
+    ASSERT_EQ(api().event_record(device(), events[2 + i], third, error()), SY_OK);
+  }
+  ASSERT_EQ(api().fill(device(), failing, At(buffer_), 0, 4, nullptr, error()), SY_OK);
+  ASSERT_EQ(StreamSignal(failing, 1), SY_OK) << backend_->message();
+  EXPECT_NE(Wait(1, 20000), SY_OK);
+  for (sy_event* each : events) EXPECT_NE(api().event_synchronize(device(), each, error()), SY_OK);
+  for (sy_event* event : events) api().event_destroy(device(), event);
+  for (sy_stream* each : {third, failing}) api().stream_destroy(device(), each);
+}
+
 // Streams that nobody orders: the lower count comes last and changes nothing, whatever the host signals meanwhile.
 TEST_F(NpuSemaphore, ACountNeverFallsWhoeverSignalsLast) {
   ASSERT_EQ(StreamWait(other_, 10), SY_OK) << backend_->message();
