@@ -181,11 +181,12 @@ sy_status SignalOn(sy_device* device, sy_stream* stream, sy_semaphore* semaphore
   SY_TRY(CheckNotCaptured(stream, error));
   SY_TRY(Enter(device->index, error));
   sy_semaphore::Order* order = nullptr;
-  {
+  SY_TRY(Guarded(error, [&] {
     const std::lock_guard lock(semaphore->mutex);
     order = &semaphore->orders.emplace_front(semaphore, value);
     order->self = semaphore->orders.begin();
-  }
+    return SY_OK;
+  }));
   const cudaError_t code = cudaLaunchHostFunc(stream ? stream->stream : device->own.stream, RaiseAsOrdered, order);
   if (code != cudaSuccess) {
     const std::lock_guard lock(semaphore->mutex);

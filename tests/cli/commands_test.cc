@@ -60,6 +60,7 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
   const CommandResult plan = Run("explain --model=vit_micro --batch_size=2 --world=64 --overlap=0.5");
   EXPECT_THAT(plan.output, testing::HasSubstr("--overlap has no effect with --model=vit_micro"));
   ExpectSuccess(plan, {"64 ranks", "GFLOP", "activations", "traffic per rank"});
+  ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --mode=dp --devices=4 --json"), {"\"ranks\": 4"});
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --world=4 --pp=2 --accumulation=4"),
                 {"--pp=2: an update is 4 micro-batches", "stages wait for each other in 2", "0 to 1", "2 to 3"});
 }

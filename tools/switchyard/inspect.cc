@@ -61,8 +61,10 @@ std::string RecomputeLine(const std::string& setting, const TrainingPlans& plans
 }  // namespace
 
 Status ExplainCommand(const CommandLine& line) {
-  const int world = absl::GetFlag(FLAGS_world);
+  int world = absl::GetFlag(FLAGS_world);
   if (world < 1) return InvalidArgument("--world: expected at least 1, found {}", world);
+  if (const TrainConfig asked = ConfigOf(line.settings); asked.mode == "dp" && asked.devices && world == 1)
+    world = *asked.devices;
   SY_ASSIGN_OR_RETURN(const auto data, NamedData(line.settings));
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, data.get(), world));
   if (ShowSettings(setup.settings, 0)) return OkStatus();
