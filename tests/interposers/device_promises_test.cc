@@ -1,4 +1,4 @@
-// What both sides promise of memory, streams, captures and semaphores, held to by the validating interposer.
+// What both sides promise of memory, streams and captures, held to by the validating interposer.
 #include "tests/interposers/promises.h"
 
 namespace switchyard {
@@ -34,6 +34,32 @@ TEST_F(PromiseTest, ABindingOutlivesItsLaunches) {
   EXPECT_EQ(Pending(), "") << "the event came after the launch";
   api_->event_destroy(device_, event);
   kernels_->release(device_, kernel);
+  End();
+}
+
+// A destroyed stream runs what is queued to its end: whoever waits for the device has waited for that.
+TEST_F(PromiseTest, TheDeviceIsWaitedForWithWhatDestroyedStreamsHaveQueued) {
+  Wrap();
+  sy_stream* stream = nullptr;
+  sy_buffer* buffer = nullptr;
+  for (const bool of_the_device : {true, false}) {
+    ASSERT_EQ(api_->stream_create(device_, nullptr, &stream, &error_), SY_OK);
+    ASSERT_EQ(api_->alloc(device_, 64, nullptr, &buffer, &error_), SY_OK);
+    EXPECT_EQ(api_->fill(device_, stream, At(buffer), 0, 64, nullptr, &error_), SY_OK);
+    api_->stream_destroy(device_, stream);
+    api_->free(device_, buffer);
+    ExpectPending({"free", "fill", "nobody has waited for"});
+    EXPECT_EQ(api_->synchronize(device_, of_the_device ? nullptr : stream_, nullptr, &error_), SY_OK);
+    api_->free(device_, buffer);
+    if (of_the_device) {
+      EXPECT_EQ(Pending(), "");
+    } else {
+      ExpectPending({"free", "fill", "nobody has waited for"});
+    }
+  }
+  EXPECT_EQ(api_->synchronize(device_, nullptr, nullptr, &error_), SY_OK);
+  api_->free(device_, buffer);
+  EXPECT_EQ(Pending(), "");
   End();
 }
 
@@ -147,59 +173,6 @@ TEST_F(PromiseTest, GraphsAndSemaphoresEndBeforeTheirDevice) {
   semaphores_->destroy(device_, semaphore);
 }
 
-TEST_F(PromiseTest, ASemaphoreOnlyGrows) {
-  Wrap();
-  sy_semaphore* semaphore = nullptr;
-  uint64_t value = 0;
-  ASSERT_EQ(semaphores_->create(device_, nullptr, &semaphore, &error_), SY_OK);
-  EXPECT_EQ(semaphores_->signal(device_, semaphore, 5, &error_), SY_OK) << error_.message;
-  ExpectRefused(semaphores_->signal(device_, semaphore, 5, &error_),
-                {"signal of a semaphore", "has reached 5", "to become 5"});
-  EXPECT_EQ(semaphores_->stream_signal(device_, stream_, semaphore, 8, &error_), SY_OK) << error_.message;
-  ExpectRefused(semaphores_->stream_signal(device_, stream_, semaphore, 7, &error_), {"will have reached 8"});
-  semaphores_->destroy(device_, semaphore);
-  ExpectPending({"destroy of a semaphore", "stream_signal", "nobody has waited for"});
-  EXPECT_EQ(semaphores_->wait(device_, semaphore, 8, 1000, &error_), SY_OK) << error_.message;
-  ExpectRefused(semaphores_->signal(device_, semaphore, 8, &error_), {"has reached 8"});
-  FakePlugin::Counts().begin()->second = 2;
-  EXPECT_EQ(semaphores_->query(device_, semaphore, &value, &error_), SY_OK);
-  ExpectPending({"the plugin broke a promise", "had reached 8 and is at 2"});
-  EXPECT_EQ(semaphores_->wait(device_, semaphore, 8, 1000, &error_), SY_TIMEOUT);
-  ExpectPending({"the plugin broke a promise", "had reached 8, and the wait for 8 answered SY_TIMEOUT"});
-  semaphores_->destroy(device_, semaphore);
-  EXPECT_EQ(Pending(), "") << "the wait came after the signal";
-  End();
-}
-
-// A wait on one stream for what another signals orders them, whichever was asked first.
-TEST_F(PromiseTest, ASemaphoreOrdersStreams) {
-  Wrap();
-  sy_stream* other = nullptr;
-  sy_semaphore* semaphore = nullptr;
-  ASSERT_EQ(api_->stream_create(device_, nullptr, &other, &error_), SY_OK);
-  ASSERT_EQ(semaphores_->create(device_, nullptr, &semaphore, &error_), SY_OK);
-  for (const bool wait_first : {false, true}) {
-    sy_buffer* buffer = nullptr;
-    const uint64_t value = wait_first ? 2 : 1;
-    ASSERT_EQ(api_->alloc(device_, 64, nullptr, &buffer, &error_), SY_OK);
-    const auto wait = [&] {
-      EXPECT_EQ(semaphores_->stream_wait(device_, other, semaphore, value, &error_), SY_OK) << error_.message;
-    };
-    if (wait_first) wait();
-    EXPECT_EQ(api_->fill(device_, stream_, At(buffer), 0, 64, nullptr, &error_), SY_OK);
-    EXPECT_EQ(semaphores_->stream_signal(device_, stream_, semaphore, value, &error_), SY_OK);
-    if (!wait_first) wait();
-    api_->free(device_, buffer);
-    ExpectPending({"free", "fill", "nobody has waited for"});
-    EXPECT_EQ(api_->synchronize(device_, other, nullptr, &error_), SY_OK);
-    api_->free(device_, buffer);
-    EXPECT_EQ(Pending(), "");
-  }
-  semaphores_->destroy(device_, semaphore);
-  api_->stream_destroy(device_, other);
-  End();
-}
-
 TEST_F(PromiseTest, ImportedMemoryIsForCopiesOnly) {
   Wrap();
   unsigned char description[SY_MEMORY_DESCRIPTION_BYTES];
@@ -222,7 +195,10 @@ TEST_F(PromiseTest, ImportedMemoryIsForCopiesOnly) {
   ExpectRefused(kernels_->bind(device_, kernel, &places.binding, &bound, &launch_, &error_),
                 {"bind", "input 0", "was imported: it is for copy and fill only"});
   kernels_->release(device_, kernel);
+  api_->free(device_, exported);
+  ExpectPending({"free", "alloc of 512 bytes", "is imported by 1 buffers that were not freed"});
   for (sy_buffer* const one : {imported, exported}) api_->free(device_, one);
+  EXPECT_EQ(Pending(), "");
   End();
 }
 
@@ -242,6 +218,24 @@ TEST_F(PromiseTest, ADescriptionFitsWhereItWasAskedFor) {
   EXPECT_EQ(peer_->export_memory(device_, exported, description, sizeof description, &bytes, &error_), SY_OK);
   ExpectPending({"the plugin broke a promise", "a description of 257 bytes where there are 256"});
   api_->free(device_, exported);
+  End();
+}
+
+TEST_F(PromiseTest, HostMemoryOutlivesItsCopies) {
+  Wrap();
+  void* memory = nullptr;
+  ASSERT_EQ(memory_->host_alloc(device_, 64, &memory, &error_), SY_OK);
+  EXPECT_EQ(api_->copy(device_, stream_, At(buffer_), Host(static_cast<char*>(memory) + 32), 32, nullptr, &error_),
+            SY_OK)
+      << error_.message;
+  memory_->host_free(device_, memory);
+  ExpectPending({"host_free", "host_alloc of 64 bytes", "copy", "nobody has waited for"});
+  EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_OK);
+  EXPECT_EQ(api_->copy(device_, stream_, At(buffer_), Host(host_.data()), 32, nullptr, &error_), SY_OK);
+  memory_->host_free(device_, memory);
+  EXPECT_EQ(Pending(), "") << "other memory is copied from";
+  memory_->host_free(device_, nullptr);
+  ExpectPending({"host_free", "found a NULL host allocation"});
   End();
 }
 

@@ -83,11 +83,27 @@ struct FakePlugin {
     kernel.release = [](sy_device*, sy_kernel*) {};
     kernel.write_constants = [](sy_device*, sy_kernel*, sy_stream*, sy_place, sy_error*) { return sy_status{SY_OK}; };
 
+    memory.header = SY_HEADER(sy_memory_ext_v2);
+    memory.host_alloc = [](sy_device*, uint64_t bytes, void** address, sy_error*) {
+      return *address = new char[bytes], sy_status{SY_OK};
+    };
+    memory.host_free = [](sy_device*, void* address) { delete[] static_cast<char*>(address); };
+    memory.native_stream = [](sy_device*, sy_stream* stream, void** handle, sy_error*) {
+      return *handle = stream, sy_status{SY_OK};
+    };
+
     capture.header = SY_HEADER(sy_capture_v2);
     capture.begin = [](sy_device*, sy_stream*, const sy_capture_options*, sy_error*) { return sy_status{SY_OK}; };
     capture.end = [](sy_device*, sy_stream*, sy_graph** made, sy_error*) { return NewHandle(made); };
     capture.launch = [](sy_device*, sy_graph*, sy_stream*, sy_error*) { return sy_status{SY_OK}; };
     capture.release = [](sy_device*, sy_graph*) {};
+
+    profiler.header = SY_HEADER(sy_profiler_v2);
+    profiler.start = [](sy_device*, sy_error*) { return sy_status{SY_OK}; };
+    profiler.drain = [](sy_device*, sy_span*, uint32_t, uint32_t* count, uint64_t*, sy_error*) {
+      return *count = 0, sy_status{SY_OK};
+    };
+    profiler.stop = profiler.start;
 
     semaphore.header = SY_HEADER(sy_semaphore_v1);
     semaphore.create = [](sy_device*, const sy_semaphore_options*, sy_semaphore** made, sy_error*) {
@@ -145,6 +161,16 @@ struct FakePlugin {
       if (dtype >= SY_DTYPE_COUNT) return SY_FAIL(error, SY_UNSUPPORTED, "fake: the dtype %d is unknown", dtype);
       return NewHandle(made);
     };
+    collective.all_gather = [](sy_communicator*, const sy_call*, const void*, void*, uint64_t, sy_dtype,
+                               sy_request** made, sy_error*) { return NewHandle(made); };
+    collective.reduce_scatter = [](sy_communicator*, const sy_call*, const void*, void*, uint64_t, sy_dtype, int32_t,
+                                   sy_request** made, sy_error*) { return NewHandle(made); };
+    collective.group_begin = [](sy_instance*, sy_error*) { return sy_status{SY_OK}; };
+    collective.group_end = collective.group_begin;
+    collective.buffer_alloc = [](sy_communicator*, uint64_t bytes, void** address, sy_error*) {
+      return *address = new char[bytes], sy_status{SY_OK};
+    };
+    collective.buffer_free = [](sy_communicator*, void* address) { delete[] static_cast<char*>(address); };
     collective.reduces = [](sy_instance*, int32_t, sy_dtype, sy_error*) { return sy_status{SY_OK}; };
 
     table.header = SY_HEADER(sy_plugin);
@@ -156,8 +182,9 @@ struct FakePlugin {
     table.get_interface = [](sy_instance* instance, const char* name) -> const void* {
       const auto* self = reinterpret_cast<const FakePlugin*>(instance);
       const std::map<std::string, const void*> interfaces = {
-          {"device/2", &self->device},       {"kernel/2", &self->kernel}, {"capture/2", &self->capture},
-          {"semaphore/1", &self->semaphore}, {"peer/1", &self->peer},     {"collective/2", &self->collective}};
+          {"device/2", &self->device},       {"kernel/2", &self->kernel},    {"capture/2", &self->capture},
+          {"semaphore/1", &self->semaphore}, {"peer/1", &self->peer},        {"collective/2", &self->collective},
+          {"profiler/2", &self->profiler},   {"memory_ext/2", &self->memory}};
       const auto found = interfaces.find(name);
       return found == interfaces.end() ? nullptr : found->second;
     };
@@ -171,7 +198,9 @@ struct FakePlugin {
 
   sy_device_v2 device{};
   sy_kernel_v2 kernel{};
+  sy_memory_ext_v2 memory{};
   sy_capture_v2 capture{};
+  sy_profiler_v2 profiler{};
   sy_semaphore_v1 semaphore{};
   sy_peer_v1 peer{};
   sy_collective_v2 collective{};

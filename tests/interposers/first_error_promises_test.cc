@@ -100,6 +100,47 @@ TEST_F(FirstErrorTest, ARecordThatWasRefusedLeavesTheEventAsItWas) {
   EndAll();
 }
 
+TEST_F(FirstErrorTest, AStreamWithoutWorkDoesNotFail) {
+  const std::string blame = "a stream fails only by its own work";
+  Synchronize(SY_OK);
+  Synchronize(SY_INTERNAL);
+  ExpectPending({"the plugin broke a promise", "synchronize: it answered 7", blame});
+  Synchronize(SY_INTERNAL);
+  EXPECT_EQ(Pending(), "") << "its first error it repeats";
+  EndAll();
+}
+
+TEST_F(FirstErrorTest, AStreamWhoseLastEventWasReachedDoesNotFail) {
+  Record(stream_);
+  Ask(SY_OK);
+  event_status = SY_INTERNAL;
+  EXPECT_EQ(api_->event_query(device_, event_, &error_), SY_INTERNAL);
+  ExpectPending({"the plugin broke a promise", "event_query: it answered 7", "fails only by its own work"});
+  EndAll();
+}
+
+TEST_F(FirstErrorTest, AStreamMayFailByWhatItWaitedForAndByWhatOthersQueuedAndWithItsDevice) {
+  Record(other_);
+  Synchronize(SY_OK);
+  EXPECT_EQ(api_->stream_wait(device_, stream_, event_, &error_), SY_OK);
+  Synchronize(SY_INTERNAL);
+  void* handle = nullptr;
+  EXPECT_EQ(memory_->native_stream(device_, other_, &handle, &error_), SY_OK);
+  for (const sy_status status : {SY_OK, SY_INTERNAL}) {
+    stream_status = status;
+    EXPECT_EQ(api_->synchronize(device_, other_, nullptr, &error_), status) << error_.message;
+    Clear();
+  }
+  sy_stream* third = nullptr;
+  EXPECT_EQ(api_->stream_create(device_, nullptr, &third, &error_), SY_OK);
+  stream_status = SY_DEVICE_LOST;
+  EXPECT_EQ(api_->synchronize(device_, third, nullptr, &error_), SY_DEVICE_LOST);
+  stream_status = SY_OK;
+  EXPECT_EQ(Pending(), "");
+  api_->stream_destroy(device_, third);
+  EndAll();
+}
+
 TEST_F(PromiseTest, ACommunicatorRepeatsItsFirstErrorAndIsInitializedOnce) {
   static sy_status answer;
   answer = SY_OK;

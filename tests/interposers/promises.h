@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/abi/collective.h"
@@ -10,6 +12,13 @@
 #include "tests/interposers/interposed.h"
 
 namespace switchyard {
+
+// What another thread does while the plugin is in a call, once.
+inline std::function<void()> in_the_call;
+inline void BeInTheCall() {
+  if (in_the_call) std::thread(std::exchange(in_the_call, nullptr)).join();
+}
+constexpr const char* kTogether = "in another thread at the same time";
 
 class PromiseTest : public testing::Test {
  protected:
@@ -30,7 +39,9 @@ class PromiseTest : public testing::Test {
         << error_.message;
     Take("device/2", api_);
     Take("kernel/2", kernels_);
+    Take("memory_ext/2", memory_);
     Take("capture/2", capture_);
+    Take("profiler/2", profiler_);
     Take("semaphore/1", semaphores_);
     Take("peer/1", peer_);
     Take("collective/2", collective_);
@@ -105,7 +116,9 @@ class PromiseTest : public testing::Test {
   sy_plugin outer_{};
   const sy_device_v2* api_ = nullptr;
   const sy_kernel_v2* kernels_ = nullptr;
+  const sy_memory_ext_v2* memory_ = nullptr;
   const sy_capture_v2* capture_ = nullptr;
+  const sy_profiler_v2* profiler_ = nullptr;
   const sy_semaphore_v1* semaphores_ = nullptr;
   const sy_peer_v1* peer_ = nullptr;
   const sy_collective_v2* collective_ = nullptr;

@@ -1,8 +1,5 @@
-// What both sides promise of errors, headers, kernels and counts, held to by the validating interposer.
+// What both sides promise of errors, headers and counts, held to by the validating interposer.
 #include "tests/interposers/promises.h"
-
-#include <functional>
-#include <thread>
 
 namespace switchyard {
 namespace {
@@ -52,6 +49,7 @@ TEST_F(PromiseTest, TheFirstErrorOfAStreamStays) {
     return fails ? SY_FAIL(error, SY_INTERNAL, "fake: a kernel has failed") : sy_status{SY_OK};
   };
   Wrap();
+  EXPECT_EQ(api_->fill(device_, stream_, At(buffer_), 0, 8, nullptr, &error_), SY_OK);
   EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_INTERNAL);
   Clear();
   EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_INTERNAL);
@@ -59,40 +57,6 @@ TEST_F(PromiseTest, TheFirstErrorOfAStreamStays) {
   fails = false;
   EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_OK);
   ExpectPending({"the plugin broke a promise", "it answered SY_OK though stream", "expected its first error again"});
-  End();
-}
-
-// Whether the caller's threads take turns is seen while the plugin is at work.
-TEST_F(PromiseTest, ThreadsTakeTurnsOnAStream) {
-  static std::function<void()> meanwhile;
-  fake_.device.fill = [](sy_device*, sy_stream*, sy_place, uint8_t, uint64_t, const sy_fill_options*, sy_error*) {
-    std::thread([] { meanwhile(); }).join();
-    return sy_status{SY_OK};
-  };
-  Wrap();
-  sy_stream* other = nullptr;
-  ASSERT_EQ(api_->stream_create(device_, nullptr, &other, &error_), SY_OK) << error_.message;
-  sy_error theirs = EmptyError();
-  sy_status same = SY_OK, without = SY_OK, apart = SY_OK, waits = SY_OK;
-  meanwhile = [&] {
-    const auto copy = [&](sy_stream* stream, sy_error* error) {
-      return api_->copy(device_, stream, At(buffer_, 64), Host(host_.data()), 8, nullptr, error);
-    };
-    same = copy(stream_, &theirs);
-    without = copy(nullptr, nullptr);
-    apart = copy(other, nullptr);
-    waits = api_->synchronize(device_, stream_, nullptr, nullptr);
-  };
-  EXPECT_EQ(api_->fill(device_, stream_, At(buffer_), 0, 8, nullptr, &error_), SY_OK) << error_.message;
-  EXPECT_EQ(same, SY_INVALID);
-  EXPECT_THAT(theirs.message, testing::HasSubstr("is given work by another thread at the same time"));
-  EXPECT_EQ(without, SY_OK);
-  EXPECT_EQ(apart, SY_OK);
-  EXPECT_EQ(waits, SY_OK);
-  meanwhile = [] {};
-  EXPECT_EQ(api_->fill(device_, stream_, At(buffer_), 0, 8, nullptr, &error_), SY_OK) << error_.message;
-  EXPECT_EQ(api_->synchronize(device_, nullptr, nullptr, &error_), SY_OK) << error_.message;
-  api_->stream_destroy(device_, other);
   End();
 }
 
@@ -132,94 +96,6 @@ TEST_F(PromiseTest, ARequiredExtensionIsNotIgnored) {
   End();
 }
 
-TEST_F(PromiseTest, ConstantsAreBoundAndWrittenBeforeTheFirstLaunch) {
-  Wrap();
-  sy_kernel* const kernel = Prepare("tabled");
-  sy_buffer* constants = nullptr;
-  ASSERT_EQ(api_->alloc(device_, FakePlugin::kConstantBytes, nullptr, &constants, &error_), SY_OK);
-  Places without(At(buffer_), At(buffer_, 256));
-  sy_bound* bound = nullptr;
-  ExpectRefused(kernels_->bind(device_, kernel, &without.binding, &bound, &launch_, &error_),
-                {"bind", "constants: expected device memory for 64 bytes"});
-  bound = Bind(kernel, At(constants));
-  ExpectRefused(launch_(bound, stream_, &error_), {"launch", "names constants that write_constants has not written"});
-  ExpectRefused(kernels_->write_constants(device_, kernel, stream_, At(constants, 64), &error_),
-                {"write_constants", "do not lie inside 64 bytes"});
-  EXPECT_EQ(kernels_->write_constants(device_, kernel, stream_, At(constants), &error_), SY_OK) << error_.message;
-  EXPECT_EQ(launch_(bound, stream_, &error_), SY_OK) << error_.message;
-  ExpectRefused(kernels_->write_constants(device_, kernel, stream_, At(constants), &error_),
-                {"are written there already"});
-  EXPECT_EQ(api_->synchronize(device_, stream_, nullptr, &error_), SY_OK);
-  kernels_->unbind(device_, bound);
-  kernels_->release(device_, kernel);
-  api_->free(device_, constants);
-  End();
-}
-
-TEST_F(PromiseTest, WhoeverAsksForConstantsWritesThem) {
-  fake_.kernel.write_constants = nullptr;
-  Wrap();
-  sy_kernel* const kernel = Prepare("tabled");
-  ExpectPending(
-      {"the plugin broke a promise", "tabled", "64 bytes of constants", "lacks the function write_constants"});
-  kernels_->release(device_, kernel);
-  End();
-}
-
-TEST_F(PromiseTest, OutputsOverlapOnlyAsTheKernelAllows) {
-  fake_.kernel.prepare = [](sy_device*, const sy_prepare_request* request, sy_kernel** made, sy_kernel_info* info,
-                            sy_error*) {
-    if (std::strcmp(request->op, "inplace") == 0) info->inplace[0] = 0;
-    return NewHandle(made);
-  };
-  Wrap();
-  sy_bound* bound = nullptr;
-  Places same(At(buffer_), At(buffer_)), askew(At(buffer_), At(buffer_, 64));
-  sy_kernel* const plain = Prepare("plain");
-  ExpectRefused(kernels_->bind(device_, plain, &same.binding, &bound, &launch_, &error_),
-                {"output 0 overlaps input 0, which the kernel does not allow"});
-  sy_kernel* const inplace = Prepare("inplace");
-  ExpectRefused(kernels_->bind(device_, inplace, &askew.binding, &bound, &launch_, &error_), {"output 0 overlaps"});
-  EXPECT_EQ(kernels_->bind(device_, inplace, &same.binding, &bound, &launch_, &error_), SY_OK) << error_.message;
-  kernels_->unbind(device_, bound);
-  for (sy_kernel* const kernel : {plain, inplace}) kernels_->release(device_, kernel);
-  End();
-}
-
-TEST_F(PromiseTest, AKernelIsAsItWasAskedFor) {
-  fake_.kernel.prepare = [](sy_device*, const sy_prepare_request* request, sy_kernel** made, sy_kernel_info* info,
-                            sy_error* error) {
-    const std::string op = request->op;
-    if (op == "hungry") info->workspace_bytes = request->workspace_limit + 1;
-    if (op == "leaving") info->residual_bytes = 8;
-    if (op == "wild") info->inplace[0] = 1;
-    if (request->inputs[0].dtype == 99) return SY_FAIL(error, SY_INVALID, "fake: a dtype of 99");
-    return NewHandle(made);
-  };
-  Wrap();
-  const std::pair<const char*, const char*> cases[] = {
-      {"hungry", "1048577 bytes of workspace where at most 1048576 were offered"},
-      {"leaving", "it leaves 8 bytes for a backward that does not follow"},
-      {"wild", "output 0 is said to share the place of input 1 of 1"},
-      {"random", "it reaches determinism 0 where 1 is required"},
-  };
-  for (const auto& [op, words] : cases) {
-    negation_.info = {};
-    negation_.info.header = SY_HEADER(sy_kernel_info);
-    negation_.info.inplace = &negation_.inplace;
-    negation_.inplace = -1;
-    negation_.request.determinism = std::strcmp(op, "random") == 0 ? SY_DETERMINISM_RUN : SY_DETERMINISM_ANY;
-    sy_kernel* const kernel = Prepare(op);
-    ExpectPending({"the plugin broke a promise", words});
-    kernels_->release(device_, kernel);
-  }
-  sy_kernel* kernel = nullptr;
-  negation_.tensor.dtype = 99;
-  EXPECT_EQ(kernels_->prepare(device_, &negation_.request, &kernel, &negation_.info, &error_), SY_INVALID);
-  ExpectPending({"the plugin broke a promise", "SY_INVALID to a dtype that it does not know"});
-  End();
-}
-
 TEST_F(PromiseTest, CountsAreCountsAndStringsEnd) {
   fake_.device.count = [](sy_instance*, int32_t* count, sy_error*) { return *count = -3, sy_status{SY_OK}; };
   fake_.device.query = [](sy_instance*, int32_t, sy_device_info* info, sy_error*) {
@@ -244,6 +120,40 @@ TEST_F(PromiseTest, CountsAreCountsAndStringsEnd) {
   about.header = SY_HEADER(sy_collective_info);
   EXPECT_EQ(collective_->query(outer_.instance, &about, &error_), SY_OK);
   ExpectPending({"query", "the name does not end"});
+  End();
+}
+
+TEST_F(PromiseTest, AStatusMeansWhatItMeans) {
+  static sy_status answer;
+  static const char* said;
+  fake_.device.copy = [](sy_device*, sy_stream*, sy_place, sy_place, uint64_t, const sy_copy_options*,
+                         sy_error* error) { return SY_FAIL(error, answer, "%s", said); };
+  fake_.device.fill = [](sy_device*, sy_stream*, sy_place, uint8_t, uint64_t, const sy_fill_options*, sy_error* error) {
+    std::strcpy(error->message, "fake: no");
+    std::memset(error->location, 'x', sizeof error->location);
+    return sy_status{SY_UNSUPPORTED};
+  };
+  Wrap();
+  std::string longest(sizeof error_.message - 2, 'x');
+  longest += "\xC3\xA9";
+  const std::tuple<sy_status, const char*, const char*> cases[] = {
+      {SY_TIMEOUT, "fake: late", "copy: it answered 4, and nobody gave it a time limit"},
+      {SY_ABORTED, "fake: gone", "copy: it answered 6, which is for collectives only"},
+      {SY_UNSUPPORTED, "fake: \xC3(", "with a message that is not UTF-8"},
+      {SY_UNSUPPORTED, "fake: \xFF", "with a message that is not UTF-8"},
+      {SY_UNSUPPORTED, "fake: \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80", ""},
+      {SY_UNSUPPORTED, longest.c_str(), ""}};
+  for (const auto& [status, message, blame] : cases) {
+    answer = status;
+    said = message;
+    EXPECT_EQ(api_->copy(device_, nullptr, At(buffer_), Host(host_.data()), 8, nullptr, &error_), status);
+    const std::string pending = Pending();
+    EXPECT_THAT(pending, testing::HasSubstr(blame));
+    EXPECT_EQ(pending.empty(), *blame == '\0') << pending;
+    Clear();
+  }
+  EXPECT_EQ(api_->fill(device_, nullptr, At(buffer_), 0, 8, nullptr, &error_), SY_UNSUPPORTED);
+  ExpectPending({"fill: it answered 1 with a location that does not end"});
   End();
 }
 

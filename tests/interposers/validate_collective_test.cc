@@ -67,86 +67,110 @@ TEST(ValidateCollectiveTest, WrongCallsAreRefused) {
   EXPECT_THAT(error.message, AllOf(HasSubstr("expected a live communicator"), HasSubstr("destroy")));
 }
 
-TEST_F(PromiseTest, CommunicatorsEndBeforeTheDeviceThatTheyName) {
-  fake_.collective.split = [](sy_communicator*, int32_t, int32_t, const char*, sy_communicator** made, sy_error*) {
-    return NewHandle(made);
-  };
+// A communicator of several ranks: the fake waits for none of them.
+class CollectiveCallTest : public PromiseTest {
+ protected:
+  sy_communicator* Rank1Of3() {
+    const int32_t hosts[3] = {};
+    sy_store store{};
+    store.header = SY_HEADER(sy_store);
+    sy_init_request request{};
+    request.header = SY_HEADER(sy_init_request);
+    request.size = 3;
+    request.rank = 1;
+    request.hosts = hosts;
+    request.name = "three";
+    request.store = &store;
+    sy_communicator* communicator = nullptr;
+    EXPECT_EQ(collective_->init(outer_.instance, &request, &communicator, &error_), SY_OK) << error_.message;
+    EXPECT_EQ(collective_->poll(communicator, &error_), SY_OK);
+    return communicator;
+  }
+  void End(sy_communicator* communicator) {
+    collective_->destroy(communicator);
+    EXPECT_EQ(Pending(), "");
+    PromiseTest::End();
+  }
+  sy_call call_ = {SY_HEADER(sy_call), "gradients"};
+};
+
+TEST_F(CollectiveCallTest, WhatIsInPlaceLiesAtTheBlockOfItsRank) {
   Wrap();
-  sy_communicator* const communicator = Communicator(device_);
-  sy_communicator* part = nullptr;
-  EXPECT_EQ(collective_->split(communicator, 0, 0, "part", &part, &error_), SY_OK) << error_.message;
-  End();
-  api_->close(device_);
-  ExpectPending({"close", "open of device 0", "is named by 2 communicators"});
-  collective_->destroy(communicator);
-  api_->close(device_);
-  ExpectPending({"close", "is named by 1 communicators"});
-  collective_->destroy(part);
+  sy_communicator* const communicator = Rank1Of3();
+  float all[12] = {}, apart[12] = {};
+  const auto gather = [&](float* send, float* receive) {
+    sy_request* request = nullptr;
+    const sy_status status = collective_->all_gather(communicator, &call_, send, receive, 4, SY_F32, &request, &error_);
+    if (status == SY_OK) collective_->request_release(communicator, request);
+    return status;
+  };
+  const auto scatter = [&](float* send, float* receive) {
+    sy_request* request = nullptr;
+    const sy_status status =
+        collective_->reduce_scatter(communicator, &call_, send, receive, 4, SY_F32, SY_SUM, &request, &error_);
+    if (status == SY_OK) collective_->request_release(communicator, request);
+    return status;
+  };
+  EXPECT_EQ(gather(all + 4, all), SY_OK) << error_.message;
+  EXPECT_EQ(gather(apart, all), SY_OK) << error_.message;
+  ExpectRefused(gather(all, all), {"all_gather", "overlap without being in place"});
+  ExpectRefused(gather(all + 8, all), {"all_gather", "overlap"});
+  EXPECT_EQ(scatter(all, all + 4), SY_OK) << error_.message;
+  EXPECT_EQ(scatter(all, apart), SY_OK) << error_.message;
+  ExpectRefused(scatter(all, all), {"reduce_scatter", "overlap without being in place"});
+  End(communicator);
 }
 
-TEST_F(PromiseTest, RequestsAreReleasedOnceAndBeforeTheirCommunicator) {
+TEST_F(CollectiveCallTest, MemoryOfACallIsNotFreedBeforeItHasEnded) {
+  fake_.collective.request_poll = [](sy_communicator*, sy_request*, sy_error*) { return sy_status{SY_OK}; };
   Wrap();
-  sy_communicator* const communicator = Communicator();
-  sy_communicator* const other = Communicator();
+  sy_communicator* const communicator = Rank1Of3();
+  void* memory = nullptr;
+  ASSERT_EQ(collective_->buffer_alloc(communicator, 64, &memory, &error_), SY_OK);
   sy_request* request = nullptr;
-  EXPECT_EQ(AllReduce(communicator, &request), SY_OK) << error_.message;
-  ExpectRefused(collective_->request_poll(other, request, &error_), {"request_poll", "belongs to communicator"});
-  collective_->destroy(communicator);
-  ExpectPending({"destroy", "every request to be released before", "all_reduce of gradients"});
-  EXPECT_EQ(collective_->request_poll(communicator, request, &error_), SY_OK) << error_.message;
-  EXPECT_EQ(collective_->request_poll(communicator, request, &error_), SY_OK) << "polled again it says the same";
-  collective_->request_release(communicator, request);
-  EXPECT_EQ(Pending(), "");
-  collective_->request_release(communicator, request);
-  ExpectPending({"request_release", "expected a live request", "ended by call"});
-  ExpectRefused(collective_->request_poll(communicator, request, &error_),
-                {"request_poll", "all_reduce of gradients", "request_release"});
-  for (sy_communicator* const one : {communicator, other}) collective_->destroy(one);
-  EXPECT_EQ(Pending(), "");
-  End();
-}
-
-TEST_F(PromiseTest, ARequestStaysAsItEnded) {
-  static int polls;
-  polls = 0;
-  fake_.collective.request_poll = [](sy_communicator*, sy_request*, sy_error* error) {
-    return ++polls == 1 ? SY_FAIL(error, SY_ABORTED, "fake: a peer is gone") : sy_status{SY_OK};
-  };
-  Wrap();
-  sy_communicator* const communicator = Communicator();
-  sy_request* request = nullptr;
-  EXPECT_EQ(AllReduce(communicator, &request), SY_OK) << error_.message;
-  EXPECT_EQ(collective_->request_poll(communicator, request, &error_), SY_ABORTED);
-  Clear();
+  float own[4] = {};
+  EXPECT_EQ(collective_->all_reduce(communicator, &call_, own, static_cast<float*>(memory) + 12, 4, SY_F32, SY_SUM,
+                                    &request, &error_),
+            SY_OK)
+      << error_.message;
+  collective_->buffer_free(communicator, memory);
+  ExpectPending({"buffer_free", "buffer_alloc of 64 bytes", "all_reduce of gradients", "no poll has seen ended"});
   EXPECT_EQ(collective_->request_poll(communicator, request, &error_), SY_OK);
-  ExpectPending({"the plugin broke a promise", "had ended with 6, and a later poll answered 0"});
+  collective_->buffer_free(communicator, memory);
+  EXPECT_EQ(Pending(), "");
+  collective_->buffer_free(communicator, nullptr);
+  ExpectPending({"buffer_free", "NULL"});
   collective_->request_release(communicator, request);
-  collective_->destroy(communicator);
-  End();
+  End(communicator);
 }
 
-TEST_F(PromiseTest, AnUnknownDtypeIsUnsupportedAndNotInvalid) {
+TEST_F(CollectiveCallTest, RequestsOfAGroupArePolledBehindIt) {
   Wrap();
-  sy_communicator* const communicator = Communicator();
+  sy_communicator* const communicator = Rank1Of3();
   sy_request* request = nullptr;
-  EXPECT_EQ(AllReduce(communicator, &request, 99), SY_UNSUPPORTED);
-  EXPECT_EQ(Pending(), "");
-  collective_->destroy(communicator);
-  End();
+  EXPECT_EQ(collective_->group_begin(outer_.instance, &error_), SY_OK);
+  EXPECT_EQ(AllReduce(communicator, &request), SY_OK) << error_.message;
+  ExpectRefused(collective_->request_poll(communicator, request, &error_),
+                {"request_poll", "a group that has not ended"});
+  EXPECT_EQ(collective_->group_end(outer_.instance, &error_), SY_OK);
+  EXPECT_EQ(collective_->request_poll(communicator, request, &error_), SY_OK) << error_.message;
+  collective_->request_release(communicator, request);
+  End(communicator);
 }
 
-TEST_F(PromiseTest, AnUnknownDtypeThatIsCalledInvalidIsABrokenPromise) {
-  fake_.collective.all_reduce = [](sy_communicator*, const sy_call*, const void*, void*, uint64_t, sy_dtype, int32_t,
-                                   sy_request**, sy_error* error) { return SY_FAIL(error, SY_INVALID, "fake: no"); };
+TEST_F(CollectiveCallTest, AnAbortedCommunicatorCallsNoMore) {
   Wrap();
-  sy_communicator* const communicator = Communicator();
+  sy_communicator* const communicator = Rank1Of3();
+  collective_->abort(communicator);
   sy_request* request = nullptr;
-  EXPECT_EQ(AllReduce(communicator, &request, 99), SY_INVALID);
-  ExpectPending({"the plugin broke a promise", "all_reduce", "expected SY_UNSUPPORTED"});
-  EXPECT_EQ(AllReduce(communicator, &request, SY_F32), SY_INVALID);
-  EXPECT_EQ(Pending(), "");
-  collective_->destroy(communicator);
-  End();
+  EXPECT_EQ(AllReduce(communicator, &request), SY_OK);
+  EXPECT_EQ(Pending(), "") << "its request may tell";
+  EXPECT_EQ(collective_->request_poll(communicator, request, &error_), SY_OK);
+  ExpectPending({"the plugin broke a promise", "request_poll", "made after its communicator was aborted"});
+  EXPECT_EQ(collective_->poll(communicator, &error_), SY_OK);
+  ExpectPending({"the plugin broke a promise", "was aborted before, and a later poll answered 0"});
+  collective_->request_release(communicator, request);
+  End(communicator);
 }
 
 }  // namespace

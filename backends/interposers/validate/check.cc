@@ -29,6 +29,25 @@ bool IsOf(const std::string& vendor, const char* extension) {
                     [&](char one, char other) { return lower(one) == lower(other); });
 }
 
+// One that was cut short, because there was no more room, may end inside of a character.
+bool IsUtf8(const char* text) {
+  const auto* at = reinterpret_cast<const unsigned char*>(text);
+  while (*at != 0) {
+    const int more = *at < 0x80                  ? 0
+                     : *at >= 0xC2 && *at < 0xE0 ? 1
+                     : (*at & 0xF0) == 0xE0      ? 2
+                     : *at >= 0xF0 && *at < 0xF5 ? 3
+                                                 : -1;
+    if (more < 0) return false;
+    ++at;
+    for (int i = 0; i < more; ++i, ++at) {
+      if (*at == 0) return true;
+      if ((*at & 0xC0) != 0x80) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string ErrorBefore::Texts() const {
@@ -81,6 +100,12 @@ void Validate::Blame(const std::string& text) {
   Log(3, Text("validate: ", plugin_name(), ": the plugin broke a promise: ", text));
 }
 
+void Validate::BlameStatus(const char* function, sy_status status) {
+  const std::lock_guard lock(mutex_);
+  Blame(Text(function, ": it answered ", status,
+             status == SY_TIMEOUT ? ", and nobody gave it a time limit" : ", which is for collectives only"));
+}
+
 void Validate::Headers::CheckOne(const sy_header& header) {
   const auto is_sane = [](const sy_header& one, size_t least) {
     return one.size >= least && one.size <= kLargestStruct;
@@ -130,6 +155,10 @@ void Validate::CheckAnswer(const char* function, bool polls, sy_status status, c
   } else if (error != nullptr && SY_HAS(sy_error, error, message)) {
     if (error->message[0] == '\0') problem = Text("it answered ", status, " without a message");
     if (!Ends(error->message)) problem = Text("it answered ", status, " with a message that does not end");
+    if (problem.empty() && !IsUtf8(error->message))
+      problem = Text("it answered ", status, " with a message that is not UTF-8");
+    if (SY_HAS(sy_error, error, location) && !Ends(error->location))
+      problem = Text("it answered ", status, " with a location that does not end");
   }
   if (problem.empty()) return;
   const std::lock_guard lock(mutex_);

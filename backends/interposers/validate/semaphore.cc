@@ -1,12 +1,17 @@
-// semaphore/1 and peer/1.
+// semaphore/1.
 #include <algorithm>
 
 #include "backends/interposers/validate/validate.h"
 
 namespace switchyard {
+namespace {
+
+constexpr uint64_t kMostCount = (uint64_t{1} << 63) - 1;
+
+}  // namespace
 
 // The count is `value` at least. Signals up to there have run: had one come later, it would have lowered the count.
-void Validate::Reached(SemaphoreRecord& semaphore, uint64_t value) {
+bool Validate::Reached(SemaphoreRecord& semaphore, uint64_t value) {
   semaphore.reached = std::max(semaphore.reached, value);
   for (const auto& signal : semaphore.signals) {
     if (timelines_.Finished(signal.line, signal.item)) semaphore.reached = std::max(semaphore.reached, signal.value);
@@ -16,7 +21,7 @@ void Validate::Reached(SemaphoreRecord& semaphore, uint64_t value) {
     if (is_reached(signal)) timelines_.Complete(signal.line, signal.item);
   }
   std::erase_if(semaphore.signals, is_reached);
-  std::erase_if(semaphore.waits, is_reached);
+  return std::erase_if(semaphore.waits, is_reached) > 0;
 }
 
 sy_status Validate::Around(Call<&sy_semaphore_v1::create> call, sy_device* device, const sy_semaphore_options* options,
@@ -37,7 +42,10 @@ sy_status Validate::Around(Call<&sy_semaphore_v1::create> call, sy_device* devic
 void Validate::Around(Call<&sy_semaphore_v1::destroy> call, sy_device* device, sy_semaphore* semaphore) {
   Checked check(*this, "destroy of a semaphore", kNoStatus);
   check.Live(devices_, device);
-  if (check.LiveOn(semaphores_, semaphore, device) != nullptr) CheckIdle(check, semaphores_, semaphore);
+  if (check.LiveOn(semaphores_, semaphore, device) != nullptr) {
+    check.Alone(semaphores_, semaphore);
+    CheckIdle(check, semaphores_, semaphore);
+  }
   if (!check.good()) return check.Report();
   semaphores_.Remove(semaphore, check.Here());
   check.Leave();
@@ -51,8 +59,10 @@ sy_status Validate::Around(Call<&sy_semaphore_v1::signal> call, sy_device* devic
   auto* entry = check.LiveOn(semaphores_, semaphore, device);
   if (entry != nullptr) {
     Reached(entry->record, 0);
+    check.Expect(value <= kMostCount, "a semaphore counts to ", kMostCount, " at most, and is asked to become ", value);
     check.Expect(value > entry->record.reached, semaphores_.Describe(semaphore), " has reached ", entry->record.reached,
                  "; it only grows, and is asked to become ", value);
+    CheckSignal(check, entry->record, value, nullptr);
   }
   if (!check.good()) return check.Refuse(error);
   check.Leave();
@@ -76,8 +86,9 @@ sy_status Validate::Around(Call<&sy_semaphore_v1::query> call, sy_device* device
   const sy_status status = Heed(device, Forward(call, device, semaphore, value, error));
   if (status != SY_OK) return status;
   check.Return();
+  check.Promised(*value <= kMostCount, semaphores_.Describe(semaphore), " is at ", *value, ", which it cannot reach");
   check.Promised(*value >= before, semaphores_.Describe(semaphore), " had reached ", before, " and is at ", *value);
-  if (entry = semaphores_.Find(semaphore); entry != nullptr) Reached(entry->record, *value);
+  if (entry = semaphores_.Find(semaphore); entry != nullptr && Reached(entry->record, *value)) undecided_.clear();
   return SY_OK;
 }
 
@@ -95,7 +106,8 @@ sy_status Validate::Around(Call<&sy_semaphore_v1::wait> call, sy_device* device,
   check.Return();
   check.Promised(status == SY_OK || value > before, semaphores_.Describe(semaphore), " had reached ", before,
                  ", and the wait for ", value, " answered SY_TIMEOUT");
-  if (entry = semaphores_.Find(semaphore); entry != nullptr && status == SY_OK) Reached(entry->record, value);
+  if (entry = semaphores_.Find(semaphore); entry != nullptr && status == SY_OK && Reached(entry->record, value))
+    undecided_.clear();
   return status;
 }
 
@@ -114,8 +126,11 @@ sy_status Validate::Around(Call<&sy_semaphore_v1::stream_signal> call, sy_device
     for (const auto& signal : entry->record.signals) {
       if (signal.line == on->record.line) least = std::max(least, signal.value);
     }
+    check.Expect(value <= kMostCount, "a semaphore counts to ", kMostCount, " at most, and is asked to become ", value);
     check.Expect(value > least, semaphores_.Describe(semaphore), " will have reached ", least,
                  "; it only grows, and is asked to become ", value);
+    CheckSignal(check, entry->record, value, &on->record);
+    entry->record.recorded |= on->record.capture != 0;
   }
   if (!check.good()) return check.Refuse(error);
   const Submission work = Uses(check, on, "stream_signal", Naming({NameOf(semaphores_, semaphore)}));
@@ -161,46 +176,6 @@ sy_status Validate::Around(Call<&sy_semaphore_v1::stream_wait> call, sy_device* 
   }
   check.Leave();
   return Heed(device, Forward(call, device, stream, semaphore, value, error), work);
-}
-
-sy_status Validate::Around(Call<&sy_peer_v1::export_memory> call, sy_device* device, sy_buffer* buffer,
-                           void* description, uint32_t capacity, uint32_t* bytes, sy_error* error) {
-  Checked check(*this, "export_memory");
-  check.Live(devices_, device);
-  const auto* entry = check.LiveOn(buffers_, buffer, device);
-  if (entry != nullptr) {
-    check.Expect(entry->record.exportable, buffers_.Describe(buffer),
-                 " was not allocated with sy_alloc_options.exportable");
-  }
-  check.Expect(description != nullptr && bytes != nullptr, "an argument is NULL");
-  if (!check.good()) return check.Refuse(error);
-  check.Leave();
-  const sy_status status = Heed(device, Forward(call, device, buffer, description, capacity, bytes, error));
-  if (status != SY_OK) return status;
-  check.Return();
-  check.Promised(*bytes > 0 && *bytes <= capacity, "it answered a description of ", *bytes, " bytes where there are ",
-                 capacity);
-  return SY_OK;
-}
-
-sy_status Validate::Around(Call<&sy_peer_v1::import_memory> call, sy_device* device, const void* description,
-                           uint32_t bytes, sy_buffer** buffer, sy_error* error) {
-  Checked check(*this, "import_memory");
-  check.Live(devices_, device);
-  check.Expect(description != nullptr && bytes > 0 && bytes <= SY_MEMORY_DESCRIPTION_BYTES,
-               "expected a description of 1 to ", int{SY_MEMORY_DESCRIPTION_BYTES}, " bytes, found ", bytes, " at ",
-               description);
-  check.Expect(buffer != nullptr, "there is no place for the handle");
-  if (!check.good()) return check.Refuse(error);
-  check.Leave();
-  const sy_status status = Heed(device, Forward(call, device, description, bytes, buffer, error));
-  if (status != SY_OK) return status;
-  check.Return();
-  BufferRecord record;
-  record.device = device;
-  record.imported = true;
-  buffers_.Add(*buffer, record, check.Here(" of another's memory"));
-  return SY_OK;
 }
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-#include "backends/interposers/validate/objects.h"
+#include "backends/interposers/validate/timelines.h"
 
 #include <algorithm>
 
@@ -22,8 +22,8 @@ void Timelines::Complete(uint64_t line, uint64_t item) {
   for (const Waiting& wait : reached) Complete(wait.other, wait.item);
 }
 
-std::map<uint64_t, uint64_t> Timelines::Before(uint64_t line, uint64_t item) const {
-  std::map<uint64_t, uint64_t> last = {{line, item}};
+Timelines::Past Timelines::Before(uint64_t line, uint64_t item) const {
+  Past last = {{line, item}};
   std::vector<uint64_t> changed = {line};
   while (!changed.empty()) {
     const uint64_t from = changed.back();
