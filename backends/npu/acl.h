@@ -80,6 +80,9 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
 #define ACL_EVENT_SYNC 0x00000001U
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
+#define ACL_IPC_MEM_KEY_BYTES 65
+#define ACL_RT_IPC_MEM_EXPORT_FLAG_DISABLE_PID_VALIDATION 0x1UL
+#define ACL_RT_IPC_MEM_IMPORT_FLAG_ENABLE_PEER_ACCESS 0x1UL
 #define ACL_STREAM_WAIT_VALUE_GEQ 0x00000000U /* until (int64_t)(*devAddr - value) >= 0 */
 
 /* FUNCTION(result, name, parameters …) */
@@ -131,11 +134,17 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
   FUNCTION(aclnnStatus, aclSetAclOpExecutorRepeatable, aclOpExecutor* executor)                                        \
   FUNCTION(aclnnStatus, aclDestroyAclOpExecutor, aclOpExecutor* executor)
 
-/* Of later toolkits; null where the runtime lacks them. 04_device_management.md, and 11-09_stream_memory_operation.md:
- * of Atlas A2 and A3, at device addresses that are multiples of 8 */
-#define NPU_OPTIONAL_FUNCTIONS(FUNCTION)                                                            \
-  FUNCTION(aclError, aclrtGetPhyDevIdByUserDevId, const int32_t userDevId, int32_t* const phyDevId) \
-  FUNCTION(aclError, aclrtValueWait, void* devAddr, uint64_t value, uint32_t flag, aclrtStream stream)
+/* Of later toolkits; null where the runtime lacks them. 04_device_management.md; 11-09_stream_memory_operation.md: of
+ * Atlas A2 and A3, at device addresses that are multiples of 8; 10_peer_access.md: between two devices of a process,
+ * each way by itself; 11-07_IPC_memory_sharing.md: pages as a whole are shared, by a key of 65 bytes */
+#define NPU_OPTIONAL_FUNCTIONS(FUNCTION)                                                                        \
+  FUNCTION(aclError, aclrtGetPhyDevIdByUserDevId, const int32_t userDevId, int32_t* const phyDevId)             \
+  FUNCTION(aclError, aclrtValueWait, void* devAddr, uint64_t value, uint32_t flag, aclrtStream stream)          \
+  FUNCTION(aclError, aclrtDeviceCanAccessPeer, int32_t* canAccessPeer, int32_t deviceId, int32_t peerDeviceId)  \
+  FUNCTION(aclError, aclrtDeviceEnablePeerAccess, int32_t peerDeviceId, uint32_t flags)                         \
+  FUNCTION(aclError, aclrtIpcMemGetExportKey, void* devPtr, size_t size, char* key, size_t len, uint64_t flags) \
+  FUNCTION(aclError, aclrtIpcMemImportByKey, void** devPtr, const char* key, uint64_t flags)                    \
+  FUNCTION(aclError, aclrtIpcMemClose, const char* key)
 
 /* OPERATOR(Name, parameters …) is aclnnNameGetWorkspaceSize(parameters …, workspaceSize, executor) and
  * aclnnName(workspace, size, executor, stream). Operands broadcast as in numpy where the page says so; 0 as

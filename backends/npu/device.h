@@ -17,7 +17,8 @@
 #include "core/abi/kernel.h"
 
 namespace switchyard {
-class Signals;  // timeline.h: what streams are to do with semaphores
+class Signals;   // timeline.h: what streams are to do with semaphores
+class Borrowed;  // peer.h: memory of another device or process
 }  // namespace switchyard
 
 struct sy_device {
@@ -45,7 +46,9 @@ struct sy_device {
 struct sy_buffer {
   char* address;  // a device address: the host must not follow it
   uint64_t bytes;
-  bool owned;  // false: imported memory that somebody else frees
+  enum Origin { kOwn, kExportable, kForeign /* by import_memory: somebody else frees it */ } origin;
+  // Of peer/1. Only queued copies inside the device reach it (peer.cc does the rest by way of memory of its own).
+  std::shared_ptr<const switchyard::Borrowed> borrowed = nullptr;
 };
 
 struct sy_stream {
@@ -54,6 +57,8 @@ struct sy_stream {
   ~sy_stream();  // waits for what is queued
   const sy_device& device;
   aclrtStream stream = nullptr;
+  void* bounce =
+      nullptr;  // device memory for copies of borrowed memory, in the order of the stream; made when first used
   const std::shared_ptr<switchyard::StreamFailure> failure = std::make_shared<switchyard::StreamFailure>();
 };
 
@@ -74,6 +79,7 @@ extern const sy_memory_ext_v2 kNpuMemory;
 extern const sy_kernel_v2 kNpuKernels;
 extern const sy_region_v2 kNpuRegions;
 extern const sy_semaphore_v1 kNpuSemaphores;
+extern const sy_peer_v1 kNpuPeers;
 
 inline constexpr uint32_t kAlignment = 64;  // of aclrtMalloc, documented
 inline constexpr char kMemoryKind[] = "npu";

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "backends/npu/device.h"
+#include "backends/npu/peer.h"
 #include "core/abi/boundary.h"
 
 namespace switchyard {
@@ -20,7 +21,7 @@ sy_status Import(sy_device*, void* address, const char* kind, uint64_t bytes, sy
                    kind ? kind : "");
   if (address == nullptr || bytes == 0)
     return Refuse(error, SY_INVALID, "import_memory: expected an address and at least 1 byte");
-  *buffer = new (std::nothrow) sy_buffer{static_cast<char*>(address), bytes, false};
+  *buffer = new (std::nothrow) sy_buffer{static_cast<char*>(address), bytes, sy_buffer::kForeign};
   return *buffer != nullptr ? SY_OK : Refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
 }
 
@@ -56,15 +57,18 @@ char* Resolve(const sy_place& place, uint64_t bytes, sy_error* error) {
 sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* options, sy_buffer** buffer,
                    sy_error* error) {
   if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
-  if (options != nullptr && ReadStruct(options).exportable != 0)
-    return Refuse(error, SY_UNSUPPORTED, "alloc: the npu plugin exports no memory");
+  const bool exportable = options != nullptr && ReadStruct(options).exportable != 0;
+  if (exportable && device->acl->aclrtIpcMemGetExportKey == nullptr)
+    return Refuse(error, SY_UNSUPPORTED, "alloc: the NPU runtime has no aclrtIpcMemGetExportKey");
   if (bytes == 0) return Refuse(error, SY_INVALID, "alloc: expected at least 1 byte");
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
   void* address = nullptr;
+  const uint64_t taken = exportable ? WholePages(bytes) : bytes;
   const sy_status status =
-      CheckAcl(error, device->acl->aclrtMalloc(&address, bytes, ACL_MEM_MALLOC_HUGE_FIRST), "aclrtMalloc");
+      CheckAcl(error, device->acl->aclrtMalloc(&address, taken, ACL_MEM_MALLOC_HUGE_FIRST), "aclrtMalloc");
   if (status != SY_OK) return status;
-  *buffer = new (std::nothrow) sy_buffer{static_cast<char*>(address), bytes, true};
+  *buffer = new (std::nothrow)
+      sy_buffer{static_cast<char*>(address), bytes, exportable ? sy_buffer::kExportable : sy_buffer::kOwn};
   if (*buffer != nullptr) return SY_OK;
   device->acl->aclrtFree(address);
   return Refuse(error, SY_OUT_OF_MEMORY, "host memory is exhausted");
@@ -72,7 +76,10 @@ sy_status Allocate(sy_device* device, uint64_t bytes, const sy_alloc_options* op
 
 void Free(sy_device* device, sy_buffer* buffer) {
   if (buffer == nullptr) return;
-  if (buffer->owned && device->Enter(nullptr) == SY_OK) device->acl->aclrtFree(buffer->address);
+  if (device->Enter(nullptr) == SY_OK) {
+    if (buffer->origin == sy_buffer::kExportable) EndExport(*device, *buffer);
+    if (buffer->origin != sy_buffer::kForeign) device->acl->aclrtFree(buffer->address);
+  }
   delete buffer;
 }
 
@@ -90,6 +97,8 @@ sy_status Copy(sy_device* device, sy_stream* stream, sy_place destination, sy_pl
                : Refuse(error, SY_INVALID, "copy: a place names neither a buffer nor a host address");
   }
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+  if (IsBorrowed(destination) || IsBorrowed(source))
+    return Guarded(error, [&] { return CopyBorrowed(*device, stream, destination, source, bytes, error); });
   const aclrtMemcpyKind kind = !to_device     ? ACL_MEMCPY_DEVICE_TO_HOST
                                : !from_device ? ACL_MEMCPY_HOST_TO_DEVICE
                                               : ACL_MEMCPY_DEVICE_TO_DEVICE;
@@ -105,6 +114,8 @@ sy_status Fill(sy_device* device, sy_stream* stream, sy_place destination, uint8
   void* to = Resolve(destination, bytes, error);
   if (to == nullptr) return SY_INVALID;
   if (const sy_status status = device->Enter(error); status != SY_OK) return status;
+  if (IsBorrowed(destination))
+    return Guarded(error, [&] { return FillBorrowed(*device, stream, destination, value, bytes, error); });
   const Runtime& acl = *device->acl;
   if (stream == nullptr) return CheckAcl(error, acl.aclrtMemset(to, bytes, value, bytes), "aclrtMemset");
   return CheckAcl(error, acl.aclrtMemsetAsync(to, bytes, value, bytes, stream->stream), "aclrtMemsetAsync");

@@ -81,7 +81,7 @@ sy_status BuildOptimizerUpdate(Sequence& s, Request& r) {
                    r.inputs.size());
   const size_t tensors = (r.inputs.size() - kScalars) / given;
   if (const sy_status status = r.Expect(r.inputs.size(), tensors * (1 + states)); status != SY_OK) return status;
-  if (const sy_status status = r.ExpectFloats({1}); status != SY_OK) return status;
+  if (const sy_status status = r.ExpectFloats(); status != SY_OK) return status;
   for (size_t i = 0; i < kScalars; ++i) {
     if (r.inputs[i].count() != 1)
       return SY_FAIL(r.error, SY_UNSUPPORTED, "optimizer_update: scalar %zu must have one element", i);

@@ -15,6 +15,7 @@ const void* GetInterface(sy_instance*, const char* name) {
   if (std::strcmp(name, "memory_ext/2") == 0) return &kNpuMemory;
   if (std::strcmp(name, "region/2") == 0) return &kNpuRegions;
   if (std::strcmp(name, "semaphore/1") == 0) return &kNpuSemaphores;
+  if (std::strcmp(name, "peer/1") == 0) return &kNpuPeers;
   return nullptr;
 }
 

@@ -135,5 +135,6 @@ sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy
 sy_stream::~sy_stream() {
   if (stream == nullptr || device.Enter(nullptr) != SY_OK) return;
   device.acl->aclrtSynchronizeStream(stream);  // its documentation asks for it
+  if (bounce != nullptr) device.acl->aclrtFree(bounce);
   device.acl->aclrtDestroyStream(stream);
 }

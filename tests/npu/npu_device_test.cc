@@ -2,6 +2,8 @@
 // the runtime refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -96,6 +98,109 @@ TEST_F(NpuDevice, MemoryOfSomebodyElseIsImportedByTheNameOfItsKind) {
   api().free(device(), same);
   ASSERT_EQ(Copy(nullptr, Host(&back), At(own, 60), 4), SY_OK) << "free only forgot it";
   api().free(device(), own);
+}
+
+class NpuPeer : public NpuDevice {
+ protected:
+  const sy_peer_v1& peers() { return *backend_->Interface<sy_peer_v1>("peer/1"); }
+  sy_buffer* Share(uint64_t bytes) {
+    sy_alloc_options options{SY_HEADER(sy_alloc_options)};
+    options.exportable = 1;
+    sy_buffer* buffer = nullptr;
+    EXPECT_EQ(api().alloc(device(), bytes, &options, &buffer, error()), SY_OK) << backend_->message();
+    return buffer;
+  }
+  std::string Export(sy_buffer* buffer) {
+    std::string description(SY_MEMORY_DESCRIPTION_BYTES, '\0');
+    uint32_t bytes = 0;
+    EXPECT_EQ(peers().export_memory(device(), buffer, description.data(), SY_MEMORY_DESCRIPTION_BYTES, &bytes, error()),
+              SY_OK)
+        << backend_->message();
+    return description.substr(0, bytes);
+  }
+  sy_status Import(const std::string& description, sy_buffer** buffer) {
+    return peers().import_memory(device(), description.data(), static_cast<uint32_t>(description.size()), buffer,
+                                 error());
+  }
+};
+
+// The kit tries what is promised; here what only this plugin says: copies are refused, not tried, once nobody knows
+// what the memory is.
+TEST_F(NpuPeer, TheMemoryOfAProcessThatHasEndedIsRefusedByItsWords) {
+  int described[2], leave[2];
+  ASSERT_EQ(pipe(described), 0);
+  ASSERT_EQ(pipe(leave), 0);
+  const pid_t owner = fork();
+  if (owner == 0) {
+    close(leave[1]);
+    Open();
+    sy_buffer* const buffer = Share(3 << 20);
+    int32_t value = 41;
+    Copy(nullptr, At(buffer, (3 << 20) - 4), Host(&value), 4);
+    const std::string description = Export(buffer);
+    char byte = 0;
+    const bool written = write(described[1], description.data(), description.size()) > 0;
+    _exit(written && read(leave[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  close(described[1]);
+  close(leave[0]);
+  std::string description(SY_MEMORY_DESCRIPTION_BYTES, '\0');
+  const ssize_t bytes = read(described[0], description.data(), description.size());
+  ASSERT_GT(bytes, 0);
+  description.resize(static_cast<size_t>(bytes));
+  Open();
+  sy_buffer *first = nullptr, *second = nullptr, *own = Allocate(8);
+  ASSERT_EQ(Import(description, &first), SY_OK) << backend_->message();
+  ASSERT_EQ(Import(description, &second), SY_OK) << backend_->message();
+  api().free(device(), first);
+  int32_t back = 0;
+  ASSERT_EQ(Copy(nullptr, Host(&back), At(second, (3 << 20) - 4), 4), SY_OK) << backend_->message();
+  EXPECT_EQ(back, 41);
+  EXPECT_EQ(Copy(stream(), At(own), At(second, (3 << 20) - 4), 8), SY_INVALID) << "beyond the end";
+  close(leave[1]);
+  int status = 0;
+  ASSERT_EQ(waitpid(owner, &status, 0), owner);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Copy(nullptr, Host(&back), At(second), 4), SY_INVALID);
+  EXPECT_THAT(backend_->message(), HasSubstr("the process that exported this memory has ended"));
+  EXPECT_EQ(Copy(stream(), At(own), At(second), 4), SY_INVALID);
+  EXPECT_EQ(api().fill(device(), stream(), At(second), 1, 4, nullptr, error()), SY_INVALID);
+  EXPECT_NE(Import(description, &first), SY_OK);
+  api().free(device(), second);
+  ASSERT_EQ(Copy(stream(), Host(&back), At(own), 4), SY_OK) << "the device goes on";
+  EXPECT_EQ(api().synchronize(device(), stream(), nullptr, error()), SY_OK);
+  api().free(device(), own);
+  close(described[0]);
+}
+
+TEST_F(NpuPeer, QueuedCopiesOfAnotherDevicesMemoryKeepTheOrderOfTheirStreamAndDoNotWait) {
+  Open("20000");
+  sy_device* other = nullptr;
+  const sy_open_options options{SY_HEADER(sy_open_options)};
+  ASSERT_EQ(api().open(instance(), 1, &options, &other, error()), SY_OK) << backend_->message();
+  sy_buffer* const shared = Share(64);
+  const std::string description = Export(shared);
+  sy_buffer* imported = nullptr;
+  ASSERT_EQ(
+      peers().import_memory(other, description.data(), static_cast<uint32_t>(description.size()), &imported, error()),
+      SY_OK)
+      << backend_->message();
+  sy_stream* queue = nullptr;
+  ASSERT_EQ(api().stream_create(other, nullptr, &queue, error()), SY_OK);
+  int32_t values[] = {1, 2}, back[] = {0, 0};
+  for (int i : {0, 1}) {
+    ASSERT_EQ(api().copy(other, queue, At(imported), Host(&values[i]), 4, nullptr, error()), SY_OK)
+        << backend_->message();
+    ASSERT_EQ(api().copy(other, queue, Host(&back[i]), At(imported), 4, nullptr, error()), SY_OK)
+        << backend_->message();
+  }
+  EXPECT_EQ(back[0] + back[1], 0) << "a queued copy returns before it has run";
+  ASSERT_EQ(api().synchronize(other, queue, nullptr, error()), SY_OK) << backend_->message();
+  EXPECT_THAT(back, ElementsAre(1, 2));
+  api().stream_destroy(other, queue);
+  api().free(other, imported);
+  api().close(other);
+  api().free(device(), shared);
 }
 
 TEST_F(NpuDevice, CopiesAndKernelsDoNotBlockTheHost) {

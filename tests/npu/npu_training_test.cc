@@ -47,6 +47,17 @@ TEST_F(NpuTraining, AnMlpOnTwoRanksHasTheLossesOfTheCpu) {
   ExpectLossesOfTheCpu(Common("mlp") + " --steps=8 --lr=0.01", "shm");
 }
 
+TEST_F(NpuTraining, RanksReachEachOthersMemoryWithTheBitsOfStaging) {
+  const std::string arguments = Common("mlp") + " --device=npu --device_list=2,3 --collective=shm --suffix=";
+  ExpectSuccess(Run(arguments + "peers", Start::kLaunch), {"and device memory (peer/1)"});
+  const CommandResult staged = Run(arguments + "staged", Start::kLaunch, "SWITCHYARD_PEER_MEMORY=0");
+  ExpectSuccess(staged);
+  EXPECT_THAT(staged.output, Not(HasSubstr("peer/1")));
+  const std::vector<double> losses = ranks::LossesOf(In("run"), "peers");
+  EXPECT_EQ(losses.size(), 4u);
+  EXPECT_EQ(losses, ranks::LossesOf(In("run"), "staged"));
+}
+
 TEST_F(NpuTraining, AVitOnTwoRanksJoinedByHcclHasTheLossesOfTheCpu) {
   if (!HasCollective("hccl")) GTEST_SKIP() << "the hccl plugin is not in this build";
   ExpectLossesOfTheCpu(Common("vit_tiny") + " --image_size=32 --classes=10 --steps=8 --lr=0.002 --warmup=0", "hccl");

@@ -153,4 +153,49 @@ TEST_F(Simulator, AnIndexOutOfRangeFailsTheStreamAndIsToldOnce) {
   aclDestroyTensor(out);
 }
 
+TEST_F(Simulator, AnotherDevicesMemoryIsReachedByQueuedCopiesOnceThatIsAllowed) {
+  void* own = Allocate(64);
+  char byte = 3, back = 0;
+  ASSERT_EQ(aclrtMemcpy(own, 1, &byte, 1, ACL_MEMCPY_HOST_TO_DEVICE), ACL_SUCCESS);
+  ASSERT_EQ(aclrtSetDevice(1), ACL_SUCCESS);
+  void* other = Allocate(64);
+  EXPECT_NE(aclrtMemcpy(&back, 1, own, 1, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("takes queued copies inside devices only"));
+  aclrtStream stream = nullptr;
+  ASSERT_EQ(aclrtCreateStreamWithConfig(&stream, 0, ACL_STREAM_FAST_LAUNCH), ACL_SUCCESS);
+  ASSERT_EQ(aclrtMemcpyAsync(other, 1, own, 1, ACL_MEMCPY_DEVICE_TO_DEVICE, stream), ACL_SUCCESS);
+  EXPECT_NE(aclrtSynchronizeStream(stream), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("device 1 was not allowed to reach device 0"));
+  ASSERT_EQ(aclrtDestroyStream(stream), ACL_SUCCESS);
+  ASSERT_EQ(aclrtCreateStreamWithConfig(&stream, 0, ACL_STREAM_FAST_LAUNCH), ACL_SUCCESS);
+  ASSERT_EQ(aclrtDeviceEnablePeerAccess(0, 0), ACL_SUCCESS) << Words();
+  ASSERT_EQ(aclrtMemcpyAsync(other, 1, own, 1, ACL_MEMCPY_DEVICE_TO_DEVICE, stream), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSynchronizeStream(stream), ACL_SUCCESS) << Words();
+  ASSERT_EQ(aclrtMemcpy(&back, 1, other, 1, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
+  EXPECT_EQ(back, 3);
+  aclrtDestroyStream(stream);
+}
+
+TEST_F(Simulator, AKeyIsOfWholePagesForOtherProcessesAndClosedBeforeTheMemoryGoes) {
+  constexpr auto kAnybody = ACL_RT_IPC_MEM_EXPORT_FLAG_DISABLE_PID_VALIDATION;
+  void* address = nullptr;
+  ASSERT_EQ(aclrtMalloc(&address, 8192, ACL_MEM_MALLOC_HUGE_FIRST), ACL_SUCCESS);
+  char key[ACL_IPC_MEM_KEY_BYTES] = {}, byte = 7, back = 0;
+  ASSERT_EQ(aclrtMemcpy(address, 1, &byte, 1, ACL_MEMCPY_HOST_TO_DEVICE), ACL_SUCCESS);
+  EXPECT_NE(aclrtIpcMemGetExportKey(address, 100, key, sizeof key, kAnybody), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("whole pages"));
+  EXPECT_NE(aclrtIpcMemGetExportKey(address, 8192, key, 64, kAnybody), ACL_SUCCESS);
+  ASSERT_EQ(aclrtIpcMemGetExportKey(address, 8192, key, sizeof key, kAnybody), ACL_SUCCESS) << Words();
+  ASSERT_EQ(aclrtMemcpy(&back, 1, address, 1, ACL_MEMCPY_DEVICE_TO_HOST), ACL_SUCCESS);
+  EXPECT_EQ(back, 7) << "what it held before it had a key";
+  void* imported = nullptr;
+  EXPECT_NE(aclrtIpcMemImportByKey(&imported, key, 0), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("for other processes"));
+  EXPECT_NE(aclrtFree(address), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("aclrtIpcMemClose first"));
+  EXPECT_EQ(aclrtIpcMemClose(key), ACL_SUCCESS);
+  EXPECT_NE(aclrtIpcMemClose(key), ACL_SUCCESS);
+  EXPECT_EQ(aclrtFree(address), ACL_SUCCESS);
+}
+
 }  // namespace

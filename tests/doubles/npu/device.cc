@@ -12,6 +12,7 @@ namespace {
 constexpr int kMostDevices = 8;
 // One context for each device, as aclrtSetDevice makes them; a handle is the address of its entry.
 std::array<int, kMostDevices> contexts = {0, 1, 2, 3, 4, 5, 6, 7};
+std::array<std::array<std::atomic<bool>, kMostDevices>, kMostDevices> may_reach{};
 std::array<std::atomic<int>, kMostDevices> references{};  // aclrtSetDevice adds one, aclrtResetDevice takes one
 thread_local int* current = nullptr;
 thread_local std::string recent, told;
@@ -39,6 +40,8 @@ int64_t NumberFromEnvironment(const char* name, int64_t otherwise) {
 }
 
 int CurrentDevice() { return current == nullptr || references[static_cast<size_t>(*current)] == 0 ? -1 : *current; }
+
+bool MayReach(int device, int other) { return may_reach[static_cast<size_t>(device)][static_cast<size_t>(other)]; }
 
 }  // namespace simulator
 
@@ -73,6 +76,21 @@ NPU_EXPORT aclError aclrtResetDevice(int32_t device) {
 NPU_EXPORT aclError aclrtGetPhyDevIdByUserDevId(const int32_t userDevId, int32_t* const phyDevId) {
   *phyDevId = userDevId;
   return CheckDevice(userDevId);
+}
+
+NPU_EXPORT aclError aclrtDeviceCanAccessPeer(int32_t* possible, int32_t device, int32_t other) {
+  *possible = device != other;
+  const aclError code = CheckDevice(device);
+  return code != ACL_SUCCESS ? code : CheckDevice(other);
+}
+
+NPU_EXPORT aclError aclrtDeviceEnablePeerAccess(int32_t other, uint32_t flags) {
+  const int device = CurrentDevice();
+  if (device < 0) return Fail(ACL_ERROR_RT_CONTEXT_NULL, "this thread has no context: aclrtSetDevice first");
+  if (flags != 0 || other == device) return Fail(ACL_ERROR_RT_PARAM_INVALID, "another device and flags of 0");
+  if (const aclError code = CheckDevice(other); code != ACL_SUCCESS) return code;
+  may_reach[static_cast<size_t>(device)][static_cast<size_t>(other)] = true;
+  return ACL_SUCCESS;
 }
 
 NPU_EXPORT aclError aclrtCtxSetSysParamOpt(aclSysParamOpt option, int64_t) {

@@ -2,6 +2,8 @@
 // rules of the real device, in host memory, so that the npu plugin's own binary runs in ordinary tests:
 //   device memory is not mapped at the addresses that aclrtMalloc gives: the host faults where it follows one;
 //   streams are asynchronous, with latency; a failed task fails the stream, which skips the rest and tells once;
+//   memory of another device is reached where aclrtDeviceEnablePeerAccess allowed it, and that of another process by a
+//   key, both by queued copies inside devices alone;
 //   every thread needs a context of its own (aclrtSetDevice), and a stream belongs to its device;
 //   operators check shapes and dtypes when they are planned, an executor runs at those only, and once unless
 //   repeatable; there are no 64-bit labels or indices, and no f64.
@@ -33,8 +35,11 @@ int64_t NumberFromEnvironment(const char* name, int64_t otherwise);
 // The current device of this thread; -1 without a context.
 int CurrentDevice();
 
-// Where the `bytes` at a device address really are; nullptr where they were freed, or were never allocated. Host
-// addresses are not translated.
+// Has `device` been allowed to reach the memory of `other`?
+bool MayReach(int device, int other);
+
+// Where the `bytes` at a device address really are; nullptr where they were freed, were never allocated, or are another
+// process's. Host addresses are not translated.
 char* Translate(const void* device_address, size_t bytes);
 
 // What a task answers: a code, and a text that the stream keeps with it.
