@@ -35,6 +35,18 @@ StatusOr<Mesh> MeshOf(int ranks, int pipeline, int tensor) {
   return Mesh{.data = ranks / sharing, .pipeline = pipeline, .tensor = tensor};
 }
 
+Status CheckDataRanks(const Mesh& mesh, std::optional<int> data) {
+  if (!data || *data == mesh.data) return OkStatus();
+  std::string axes = fmt::format("--dp={}", *data);
+  if (mesh.pipeline > 1) axes += fmt::format(" x --pp={}", mesh.pipeline);
+  if (mesh.tensor > 1) axes += fmt::format(" x --tp={}", mesh.tensor);
+  const int wanted = *data * mesh.model_ranks();
+  return InvalidArgument(
+      "{}: expected {} rank{}, found {}; start as many (switchyard launch --nproc_per_node={} …), "
+      "or leave --dp out",
+      axes, wanted, wanted == 1 ? "" : "s", mesh.size(), wanted);
+}
+
 StatusOr<std::vector<Group>> GroupsOf(const Mesh& mesh, int rank) {
   if (mesh.data < 1 || mesh.pipeline < 1 || mesh.tensor < 1) {
     return InvalidArgument("a mesh of {} x {} x {} ranks (data, pipeline, tensor): expected at least 1 along each axis",

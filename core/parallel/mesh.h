@@ -4,6 +4,7 @@
 //   rank = (data · pipeline_size + pipeline) · tensor_size + tensor
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct Mesh {
 // What a run asks for: so many ranks, of which `pipeline` × `tensor` neighbours share each model; the rest is data
 // parallel. InvalidArgument where `ranks` is no multiple of that.
 StatusOr<Mesh> MeshOf(int ranks, int pipeline, int tensor);
+
+// InvalidArgument where a run asks for `data` coordinates along the data axis and the mesh has others.
+Status CheckDataRanks(const Mesh& mesh, std::optional<int> data);
 
 // Ranks that communicate, in the order of their ranks in the group. A collective node names its group by index.
 struct Group {

@@ -42,7 +42,13 @@ std::string HelpLine(const std::string& name, const std::string& help, const std
 }
 
 std::string SettingsHelp(const SettingTable& table) {
-  return Grouped(table, [](const Setting& row) { return HelpLine(row.name, HelpText(row), StandardText(row)); });
+  return Grouped(table, [&](const Setting& row) {
+    std::string lines;  // a shorthand stands before the first of its settings
+    for (const Shorthand& shorthand : table.shorthands()) {
+      if (shorthand.parts[0].setting == row.name) lines = HelpLine(shorthand.name, shorthand.help, "");
+    }
+    return lines + HelpLine(row.name, HelpText(row), StandardText(row));
+  });
 }
 
 std::string SettingsListing(const Settings& settings) {

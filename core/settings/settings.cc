@@ -1,5 +1,7 @@
 #include "core/settings/settings.h"
 
+#include <algorithm>
+
 #include "core/base/names.h"
 #include "core/base/text.h"
 
@@ -15,8 +17,8 @@ Status UnknownSetting(const std::string& name, const SettingTable& table) {
 
 }  // namespace
 
-SettingTable::SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases)
-    : rows_(std::move(rows)), aliases_(std::move(aliases)) {
+SettingTable::SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases, std::vector<Shorthand> shorthands)
+    : rows_(std::move(rows)), aliases_(std::move(aliases)), shorthands_(std::move(shorthands)) {
   for (size_t i = 0; i < rows_.size(); ++i) by_name_[rows_[i].name] = i;
   for (size_t i = 0; i < aliases_.size(); ++i) alias_by_key_[AliasKey(aliases_[i].name)] = i;
 }
@@ -29,6 +31,12 @@ const Setting* SettingTable::Find(const std::string& name) const {
 const Alias* SettingTable::FindAlias(const std::string& name) const {
   const auto found = alias_by_key_.find(AliasKey(name));
   return found == alias_by_key_.end() ? nullptr : &aliases_[found->second];
+}
+
+const Shorthand* SettingTable::FindShorthand(const std::string& name) const {
+  const auto found = std::find_if(shorthands_.begin(), shorthands_.end(),
+                                  [&](const Shorthand& shorthand) { return shorthand.name == name; });
+  return found == shorthands_.end() ? nullptr : &*found;
 }
 
 std::vector<std::string> SettingTable::Names() const {
@@ -78,6 +86,14 @@ Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin o
   SY_RETURN_IF_ERROR(Give(alias.setting, std::move(*value), origin, source));
   Entry& entry = entries_[alias.setting];
   if (entry.origin == origin) entry.alias = &alias;
+  return OkStatus();
+}
+
+Status Settings::GiveShorthand(const Shorthand& shorthand, const std::string& text, Origin origin,
+                               const std::string& source) {
+  auto parts = PartsOf(shorthand, text);
+  if (!parts.ok()) return Annotate(parts.status(), source);
+  for (const auto& [part, value] : *parts) SY_RETURN_IF_ERROR(GiveAlias(*part, value, origin, source));
   return OkStatus();
 }
 

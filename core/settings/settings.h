@@ -11,22 +11,27 @@
 
 #include "core/settings/alias.h"
 #include "core/settings/setting.h"
+#include "core/settings/shorthand.h"
 
 namespace switchyard {
 
-// Rows in the order in which they are shown; names differ, those of aliases from them too.
+// Rows in the order in which they are shown; names differ, those of aliases and shorthands from them too.
 class SettingTable {
  public:
-  explicit SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases = {});
+  explicit SettingTable(std::vector<Setting> rows, std::vector<Alias> aliases = {},
+                        std::vector<Shorthand> shorthands = {});
   const std::vector<Setting>& rows() const { return rows_; }
   const std::vector<Alias>& aliases() const { return aliases_; }
-  const Setting* Find(const std::string& name) const;     // null: unknown
-  const Alias* FindAlias(const std::string& name) const;  // however it is spelled; null: there is none
+  const std::vector<Shorthand>& shorthands() const { return shorthands_; }
+  const Setting* Find(const std::string& name) const;             // null: unknown
+  const Alias* FindAlias(const std::string& name) const;          // however it is spelled; null: there is none
+  const Shorthand* FindShorthand(const std::string& name) const;  // null: there is none
   std::vector<std::string> Names() const;
 
  private:
   std::vector<Setting> rows_;
   std::vector<Alias> aliases_;
+  std::vector<Shorthand> shorthands_;
   std::map<std::string, size_t> by_name_, alias_by_key_;
 };
 
@@ -43,6 +48,8 @@ class Settings {
   Status Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source);
   // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it.
   Status GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source);
+  // The settings that a shorthand stands for, each as by an alias.
+  Status GiveShorthand(const Shorthand& shorthand, const std::string& text, Origin origin, const std::string& source);
   // Of a filler: only where nothing is there. The name is known and the value right.
   void Fill(const std::string& name, nlohmann::json value, Origin origin, const std::string& source = "");
   void Fill(const SettingValues& values, Origin origin, const std::string& source);

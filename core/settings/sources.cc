@@ -35,6 +35,11 @@ Status TakeEnvironment(Settings& settings) {
     if (const auto text = Environment(variable))
       SY_RETURN_IF_ERROR(settings.GiveAlias(alias, *text, Origin::kEnvironment, variable + "=" + *text));
   }
+  for (const Shorthand& shorthand : settings.table().shorthands()) {
+    const std::string variable = VariableOf(shorthand.name);
+    if (const auto text = Environment(variable))
+      SY_RETURN_IF_ERROR(settings.GiveShorthand(shorthand, *text, Origin::kEnvironment, variable + "=" + *text));
+  }
   return OkStatus();
 }
 
@@ -53,6 +58,12 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
   if (!json->is_object())
     return InvalidArgument("{}: expected a JSON object of settings, found {}", source, json->type_name());
   for (const auto& [key, value] : json->items()) {
+    if (const Shorthand* const shorthand = settings.table().FindShorthand(key)) {
+      const auto words = ShorthandText(*shorthand, value);
+      if (!words.ok()) return Annotate(words.status(), source);
+      SY_RETURN_IF_ERROR(settings.GiveShorthand(*shorthand, *words, Origin::kConfigFile, source));
+      continue;
+    }
     const Setting* row = settings.table().Find(key);
     if (row == nullptr) {
       return InvalidArgument("{}: unknown setting {}{}", source, Printable(key),

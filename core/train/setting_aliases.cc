@@ -105,6 +105,13 @@ const std::vector<Alias>& TrainAliases() {
   return aliases;
 }
 
+const std::vector<Shorthand>& TrainShorthands() {
+  static const auto& shorthands = *new std::vector<Shorthand>{ShorthandOf(
+      "parallel", "the axes of the mesh at once: dp2,tp2,pp2,zero1,sp is --dp=2 --tp=2 --pp=2 --zero=1 --sp",
+      {"dp", "tp", "pp", "zero", "sp"})};
+  return shorthands;
+}
+
 Status RefuseMissingSwitches() {
   for (const char* variable : {"AIAK_POWERSGD_COMPRESSION", "SWITCHYARD_POWERSGD_COMPRESSION"}) {
     const std::string text = Environment(variable).value_or("0");

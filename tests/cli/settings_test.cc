@@ -163,6 +163,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
     const nlohmann::json newer = {{"recompute", "none"},
                                   {"num_losses", 1},
                                   {"mode", "ddp"},
+                                  {"dp", nullptr},
                                   {"tp", 1},
                                   {"sp", false},
                                   {"pp", 1},
@@ -210,6 +211,28 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
   EXPECT_EQ(shown.at("data").value, "-");
   EXPECT_EQ(shown.at("layer_norm_eps").origin.substr(0, 11), "config file");
   EXPECT_EQ(shown.at("max_fallback").value, "inf");
+}
+
+TEST_F(RunSettings, TheAxesOfTheMeshAreGivenAtOnce) {
+  const std::string flag = "flag: --parallel=dp2,tp2,zero1,sp (several at once)";
+  ExpectShown("explain --model=vit_micro --parallel=dp2,tp2,zero1,sp", {{"dp", {"2", flag}},
+                                                                        {"tp", {"2", flag}},
+                                                                        {"zero", {"1", flag}},
+                                                                        {"sp", {"true", flag}},
+                                                                        {"pp", {"1", "default"}}});
+  std::ofstream(In("mesh.json")) << R"({"model": "vit_micro", "parallel": {"pp": 2, "zero": 1}})";
+  ExpectShown("explain --config=mesh.json --world=2",
+              {{"pp", {"2", "config file: --config=mesh.json (several at once)"}}, {"tp", {"1", "default"}}});
+  ExpectShown("explain --model=vit_micro --world=2",
+              {{"tp", {"2", "environment: SWITCHYARD_PARALLEL=tp2 (several at once)"}}}, "SWITCHYARD_PARALLEL=tp2");
+  // What --dp asks for is what explain plans, and what a start must have.
+  ExpectSuccess(Run("explain --model=vit_micro --batch_size=4 --parallel=dp3,tp2"), {"6 ranks"});
+  ExpectRefused(Run(kShapes + std::string("--model=mlp --parallel=dp3 --batch_size=4"), Start::kLaunch),
+                {"--dp=3: expected 3 ranks, found 2; start as many (switchyard launch --nproc_per_node=3"});
+  ExpectRefused(Run("explain --model=vit_micro --paralel=tp2"), {"did you mean --parallel?"});
+  ExpectRefused(
+      Run("explain --model=vit_micro --parallel=tp2,ep4"),
+      {"--parallel: expected numbers behind dp, tp, pp, zero, sp, separated by commas, as in dp2,tp2; found \"ep4\""});
 }
 
 // The record that a checkpoint of before holds: settings with sentinels, and an architecture with what an MLP lacks.

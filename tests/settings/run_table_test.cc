@@ -42,6 +42,14 @@ TEST(RunTable, AliasesAreNamesOfNothingElseAndMeanWhatTheirSettingsAllow) {
   }
 }
 
+TEST(RunTable, ShorthandsAreNamesOfNothingElseAndStandForSettings) {
+  for (const Shorthand& shorthand : RunTable().shorthands()) {
+    EXPECT_EQ(RunTable().Find(shorthand.name), nullptr) << shorthand.name;
+    EXPECT_EQ(RunTable().FindAlias(shorthand.name), nullptr) << shorthand.name;
+    for (const Alias& part : shorthand.parts) EXPECT_NE(RunTable().Find(part.setting), nullptr) << part.setting;
+  }
+}
+
 // A row of the page for each alias, and no row that the table does not know:
 // | theirs | ours | …, where theirs is "`--name` …" or "`NAME` …".
 TEST(RunTable, ThePageForPeopleFromElsewhereIsTheTableOfAliases) {

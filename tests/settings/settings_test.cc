@@ -88,6 +88,59 @@ TEST_F(AliasesOfAStart, RefuseWordsThatTheyDoNotKnowAndWhatContradicts) {
   EXPECT_EQ(other.Get<float>("lr"), 0.1f);
 }
 
+class ShorthandsOfAStart : public testing::Test {
+ protected:
+  Status Give(const std::string& text) {
+    return settings_.GiveShorthand(*table_.FindShorthand("both"), text, Origin::kFlag, "--both=" + text);
+  }
+  Status TakeFile(const std::string& json) {
+    const std::string path = testing::TempDir() + "shorthand.json";
+    std::ofstream(path) << json;
+    return TakeConfigFile(path, settings_);
+  }
+  const SettingTable table_{SmallTable().rows(), {}, {ShorthandOf("both", "two", {"batch_size", "seed", "download"})}};
+  Settings settings_{table_};
+};
+
+TEST_F(ShorthandsOfAStart, GiveEachOfTheirSettingsAndNoOther) {
+  const Status given = Give("batch_size4,seed7");
+  ASSERT_TRUE(given.ok()) << Message(given);
+  EXPECT_EQ(settings_.Get<int>("batch_size"), 4);
+  EXPECT_EQ(settings_.Get<uint64_t>("seed"), 7u);
+  EXPECT_FALSE(settings_.Has("download"));
+  EXPECT_EQ(settings_.Translated().at("seed"), "--both=batch_size4,seed7 (several at once)");
+  Settings other(table_);
+  ASSERT_TRUE(other.GiveText("seed", "3", Origin::kConfigFile, "file").ok());
+  ASSERT_TRUE(other.GiveShorthand(table_.shorthands()[0], "", Origin::kFlag, "--both=").ok());
+  EXPECT_FALSE(other.Has("seed")) << "taken back";
+}
+
+TEST_F(ShorthandsOfAStart, AreAnObjectOrATextOfAConfigFile) {
+  Status given = TakeFile(R"({"both": {"seed": 9, "download": false}})");
+  ASSERT_TRUE(given.ok()) << Message(given);
+  EXPECT_EQ(settings_.Get<uint64_t>("seed"), 9u);
+  EXPECT_EQ(settings_.Get<bool>("download"), false);
+  EXPECT_THAT(Message(TakeFile(R"({"both": "batch_size2,download"})")), HasSubstr("both set --download"));
+  settings_ = Settings(table_);
+  given = TakeFile(R"({"both": "batch_size2,download"})");
+  ASSERT_TRUE(given.ok()) << Message(given);
+  EXPECT_EQ(settings_.Get<int>("batch_size"), 2);
+  EXPECT_EQ(settings_.OriginOf("batch_size"), Origin::kConfigFile);
+  EXPECT_THAT(Message(TakeFile(R"({"both": 3})")),
+              HasSubstr("both: expected a text such as \"batch_size2\" or an object"));
+  EXPECT_THAT(Message(TakeFile(R"({"both": {"seed": -1}})")), HasSubstr("found \"seed-1\""));
+}
+
+TEST_F(ShorthandsOfAStart, RefuseWhatIsNoPartAndWhatContradicts) {
+  for (const std::string text : {"seeds3", "3", "seed3,,batch_size2", "lr3", "seed=3"})
+    EXPECT_THAT(Message(Give(text)), HasSubstr("expected numbers behind batch_size, seed, download")) << text;
+  EXPECT_THAT(Message(Give("seed99999999999999999999")), HasSubstr("--both=seed99999999999999999999"));
+  ASSERT_TRUE(settings_.GiveText("seed", "3", Origin::kFlag, "--seed=3").ok());
+  EXPECT_TRUE(Give("seed3").ok()) << "the same value";
+  EXPECT_THAT(Message(Give("seed4")), AllOf(HasSubstr("--seed=3 and --both=seed4 both set --seed")));
+  EXPECT_THAT(Message(Give("batch_size2,batch_size3")), HasSubstr("both set --batch_size"));
+}
+
 TEST_F(SettingsOfAStart, AbsenceIsNoValue) {
   EXPECT_FALSE(settings_.Has("suffix"));
   EXPECT_EQ(settings_.Get<std::string>("suffix"), std::nullopt);

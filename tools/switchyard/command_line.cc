@@ -40,8 +40,13 @@ class Accepted {
     const Alias* const alias = Contains(own_, name) || Row(name) ? nullptr : RunTable().FindAlias(name);
     return alias != nullptr && Row(alias->setting) != nullptr ? alias : nullptr;
   }
+  const Shorthand* ShorthandFor(const std::string& name) const {
+    const Shorthand* const shorthand = RunTable().FindShorthand(name);
+    return shorthand != nullptr && Row(shorthand->parts[0].setting) != nullptr ? shorthand : nullptr;
+  }
   bool Knows(const std::string& name) const {
-    return Contains(own_, name) || Contains(settings_, name) || AliasFor(name) != nullptr;
+    return Contains(own_, name) || Contains(settings_, name) || AliasFor(name) != nullptr ||
+           ShorthandFor(name) != nullptr;
   }
   bool IsSwitch(const std::string& name) const {
     const Alias* const alias = AliasFor(name);
@@ -53,6 +58,9 @@ class Accepted {
     std::vector<std::string> spelled;
     for (const auto& names : {own_, settings_}) {
       for (const std::string& one : names) spelled.push_back("--" + one);
+    }
+    for (const Shorthand& shorthand : RunTable().shorthands()) {
+      if (ShorthandFor(shorthand.name) != nullptr) spelled.push_back("--" + shorthand.name);
     }
     return InvalidArgument("unknown flag --{}{}; `switchyard <command> --help` lists what a command takes", name,
                            DidYouMean("--" + name, spelled));
@@ -108,6 +116,8 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
       return line.settings.GiveText(typed.name, typed.value, Origin::kFlag, source);
     if (const Alias* const alias = accepted.AliasFor(typed.name))
       return line.settings.GiveAlias(*alias, typed.value, Origin::kFlag, "--" + typed.name + "=" + typed.value);
+    if (const Shorthand* const shorthand = accepted.ShorthandFor(typed.name))
+      return line.settings.GiveShorthand(*shorthand, typed.value, Origin::kFlag, "--" + typed.name + "=" + typed.value);
     own_given.insert(typed.name);
     return SetOwn(*accepted.Own(typed.name), typed.value, source);
   };

@@ -13,7 +13,7 @@ ABSL_FLAG(bool, ema, false, "use the averaged weights of the checkpoint, of a ru
 ABSL_FLAG(bool, json, false, "print JSON instead of text");
 ABSL_FLAG(std::string, to, "plots", "folder for the charts, created where it is missing");
 ABSL_FLAG(bool, html, false, "write a page with charts, table and settings too, which needs no server");
-ABSL_FLAG(int, world, 1, "data-parallel ranks to plan for; none of them has to be there");
+ABSL_FLAG(int, world, 1, "ranks to plan for; else those of --dp, --tp and --pp; none of them has to be there");
 ABSL_FLAG(bool, measure, false,
           "measure products and memory of this device for a second or two, and tell the least time of each op family");
 ABSL_FLAG(int, top, 3, "classes to show for each file");
@@ -24,6 +24,7 @@ ABSL_FLAG(std::string, names, "huggingface", "whose names the weights get: huggi
 ABSL_FLAG(std::string, have, "", "succeed if this dataset is here or can be downloaded, and print where it is");
 ABSL_FLAG(int, nproc_per_node, 1, "ranks to start on this node");
 ABSL_FLAG(int, nnodes, 1, "number of nodes; run `switchyard launch` once on each");
+ABSL_FLAG(int, max_restarts, 0, "how often a run that fails is started again, from its latest checkpoint; on one node");
 ABSL_FLAG(int, node_rank, 0, "index of this node, from 0");
 ABSL_FLAG(std::string, master_addr, "127.0.0.1", "address of node 0");
 ABSL_FLAG(int, master_port, 0, "port of node 0; 0: any free one (one node only)");

@@ -63,8 +63,10 @@ std::string RecomputeLine(const std::string& setting, const TrainingPlans& plans
 Status ExplainCommand(const CommandLine& line) {
   int world = absl::GetFlag(FLAGS_world);
   if (world < 1) return InvalidArgument("--world: expected at least 1, found {}", world);
-  if (const TrainConfig asked = ConfigOf(line.settings); asked.mode == "dp" && asked.devices && world == 1)
-    world = *asked.devices;
+  if (const TrainConfig asked = ConfigOf(line.settings); world == 1) {
+    if (asked.dp) world = *asked.dp * asked.tp * asked.pp;
+    if (asked.mode == "dp" && asked.devices) world = *asked.devices;
+  }
   SY_ASSIGN_OR_RETURN(const auto data, NamedData(line.settings));
   SY_ASSIGN_OR_RETURN(const RunSetup setup, SetUpModel(line.settings, data.get(), world));
   if (ShowSettings(setup.settings, 0)) return OkStatus();

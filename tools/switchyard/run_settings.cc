@@ -26,7 +26,7 @@ SettingTable MakeTable() {
   const auto end = std::find_if(rows.begin(), rows.end(), [&](const Setting& r) { return r.group != rows[0].group; });
   const std::vector<Setting> models = ModelSettings();
   rows.insert(end, models.begin(), models.end());
-  return SettingTable(std::move(rows), TrainAliases());
+  return SettingTable(std::move(rows), TrainAliases(), TrainShorthands());
 }
 
 struct Saved {

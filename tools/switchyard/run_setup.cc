@@ -168,6 +168,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
     setup.settings.Fill("precision", "fp16", Origin::kDefault, "--amp=" + *amp);
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks, static_cast<int>(*settings.Get<int64_t>("pp")),
                                               static_cast<int>(*settings.Get<int64_t>("tp"))));
+  SY_RETURN_IF_ERROR(CheckDataRanks(mesh, settings.Get<int>("dp")));
   SY_ASSIGN_OR_RETURN(setup.automatic_batch, DecideBatch(setup.settings, info, mesh.data));
   if (setup.automatic_batch && setup.settings.Value("recompute") == kAutoRecompute)
     return InvalidArgument("--batch_size=auto and --recompute=auto both ask what fits; give one of them");
