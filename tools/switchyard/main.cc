@@ -19,6 +19,7 @@
 #include "tools/switchyard/command_line.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/in_world.h"
 #include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
@@ -80,17 +81,23 @@ const std::vector<Command>& Commands() {
        {{"to", "html"}, true},
        PlotCommand},
       {"launch",
-       "--nproc_per_node=N [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P --token_file=F] COMMAND...",
+       "--nproc_per_node=N [--max_restarts=R] [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P "
+       "--token_file=F] COMMAND...",
        "start several ranks of a command on this node",
        "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but "
        "rank 0, passes SIGTERM on, and\n"
-       "ends with the status of the first rank that failed. On several nodes run it on each: HOST is node 0, P any "
+       "ends with the status of the first rank that failed. With --max_restarts=R a training that fails after it has "
+       "begun "
+       "is started again up to R times\n"
+       "and goes on from its latest checkpoint (--save_every says how often there is one). On several nodes run it on "
+       "each: HOST is node 0, P any "
        "port of it that is free; N may differ. Several nodes share a secret, so that no stranger joins: "
        "--token_file=F, "
        "or $SWITCHYARD_TOKEN, or\n"
        "~/.switchyard_token, made by: (umask 077; head -c 32 /dev/urandom | base64 > ~/.switchyard_token)\n"
        "mpirun, Slurm (srun) and torchrun can start ranks as well.\n",
-       {{"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_timeout", "token_file"}},
+       {{"nproc_per_node", "max_restarts", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_timeout",
+         "token_file"}},
        nullptr},
       {"devices", "", "devices that can be used", "", {{"json"}}, DevicesCommand},
       {"doctor", "", "every plugin that was found, and why it was taken or refused", "", {{"json"}}, DoctorCommand},
@@ -166,6 +173,12 @@ int Fail(const Status& status) {
   return 1;
 }
 
+// The same of a command that may be one of several ranks.
+int FailAsRank(const Status& status) {
+  SayFailure(status);
+  return 1;
+}
+
 // `launch [its flags] command …`: what follows belongs to the ranks.
 int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments) {
   size_t own = 0;
@@ -188,6 +201,7 @@ int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments
   LaunchOptions options;
   options.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
   options.nnodes = absl::GetFlag(FLAGS_nnodes);
+  options.max_restarts = absl::GetFlag(FLAGS_max_restarts);
   options.node_rank = absl::GetFlag(FLAGS_node_rank);
   options.master_address = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
@@ -225,17 +239,18 @@ int Main(const std::vector<std::string>& arguments) {
   if (command->name == std::string("conform"))
     return conform::ConformMain({ProgramFolder() + "/switchyard", "conform"}, rest);
   const auto line = ParseCommandLine(rest, command->flags);
-  if (!line.ok()) return Fail(line.status());
+  if (!line.ok()) return FailAsRank(line.status());
   if (line->help) {
     fmt::print("{}", HelpOf(*command));
     return 0;
   }
   if (!line->positional.empty() && std::strstr(command->arguments, "FILE") == nullptr &&
       std::strstr(command->arguments, "FOLDER") == nullptr) {
-    return Fail(InvalidArgument("{} takes flags only, found \"{}\"; flags begin with --", name, line->positional[0]));
+    return FailAsRank(
+        InvalidArgument("{} takes flags only, found \"{}\"; flags begin with --", name, line->positional[0]));
   }
   const Status status = command->run(*line);
-  return status.ok() ? 0 : Fail(status);
+  return status.ok() ? 0 : FailAsRank(status);
 }
 
 // Nothing that the world can do wrong ends in an exception; if one comes all the same, the process says so and ends in

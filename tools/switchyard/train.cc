@@ -1,9 +1,13 @@
 // train: the command, and what it prints at the start and the end.
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/runtime/processes/launch_report.h"
 #include "core/settings/listing.h"
+#include "core/train/checkpoint.h"
 #include "core/train/file_calls.h"
 #include "core/train/mixed_precision.h"
 #include "core/train/stopping.h"
@@ -117,6 +121,26 @@ Status WriteSettings(const std::string& run_folder, const Settings& settings) {
   return folder.Replace("settings.txt", {BytesOf(SettingsListing(settings))});
 }
 
+// After a failure all ranks were started again: the run goes on from its latest checkpoint. Where it has none yet it
+// begins anew, and what it wrote so far is kept beside it.
+Status TakeUpAgain(const std::string& run, int rank, Settings& settings) {
+  if (ResolveCheckpoint(run).ok()) {
+    for (const char* act : {"pretrained", "reset_head"}) settings.Forget(act);
+    if (settings.Value("batch_size") == "auto") settings.Forget("batch_size");
+    settings.Replace("resume", run, Origin::kFlag, "switchyard launch --max_restarts");
+    return OkStatus();
+  }
+  if (rank != 0 || !std::filesystem::exists(run)) return OkStatus();
+  std::string aside = run + "-interrupted";
+  for (int attempt = 2; std::filesystem::exists(aside); ++attempt)
+    aside = fmt::format("{}-interrupted-{}", run, attempt);
+  std::error_code error;
+  std::filesystem::rename(run, aside, error);
+  if (error) return FailedPrecondition("cannot move {} to {}: {}", run, aside, error.message());
+  LogWarning("the run {} has no checkpoint yet and begins anew; what it wrote is in {}", run, aside);
+  return OkStatus();
+}
+
 }  // namespace
 
 Status TrainCommand(const CommandLine& line) {
@@ -124,6 +148,8 @@ Status TrainCommand(const CommandLine& line) {
   [[maybe_unused]] static const auto& stop_signals = *new StopSignals;
   Settings settings = line.settings;
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(settings));
+  if (const std::string run = RestartedRun(); !run.empty())
+    SY_RETURN_IF_ERROR(TakeUpAgain(run, processes.rank, settings));
   if (settings.Has("resume")) {
     SY_ASSIGN_OR_RETURN(settings, SettingsOfResumedRun(settings, processes));
   } else if (*settings.Get<bool>("reset_head") && !settings.Has("pretrained")) {

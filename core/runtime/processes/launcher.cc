@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -28,6 +29,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds kForOthersToSay{1000};  // after the first error, that they have the same
+
 struct Child {
   int rank = 0;
   pid_t pid = -1;
@@ -36,7 +39,9 @@ struct Child {
 
 class Launcher {
  public:
-  explicit Launcher(const LaunchOptions& options) : options_(options) {
+  // restarted_run: what an earlier start of the ranks has begun, or "".
+  Launcher(const LaunchOptions& options, std::string restarted_run)
+      : options_(options), restarted_run_(std::move(restarted_run)) {
     if (options_.nnodes == 1) options_.master_address = "127.0.0.1";
   }
   ~Launcher() {
@@ -49,7 +54,7 @@ class Launcher {
   }
 
   StatusOr<int> Run() {
-    SY_RETURN_IF_ERROR(CheckOptions());
+    SY_RETURN_IF_ERROR(CheckOptions(options_));
     SY_RETURN_IF_ERROR(FindPlace());
     SY_RETURN_IF_ERROR(reports_.Open());
     SY_RETURN_IF_ERROR(TakeSignals());
@@ -67,29 +72,17 @@ class Launcher {
       if (stopping_ && Running() && Clock::now() >= kill_at_) SignalAll(SIGKILL);
       // A grandchild may hold a pipe open for ever.
       if (!Running() && Clock::now() >= ended_at_ + std::chrono::seconds(1)) break;
+      if (!Running() || Clock::now() >= say_at_) Say();
     }
+    Say();
     return exit_code_;
   }
 
- private:
-  Status CheckOptions() const {
-    if (options_.nproc_per_node < 1 || options_.nnodes < 1 || options_.node_rank < 0 ||
-        options_.node_rank >= options_.nnodes) {
-      return InvalidArgument("launch: expected nproc_per_node >= 1 and 0 <= node_rank < nnodes, found {} and {} of {}",
-                             options_.nproc_per_node, options_.node_rank, options_.nnodes);
-    }
-    if (options_.command.empty())
-      return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
-    if (options_.nnodes > 1 && options_.master_port == 0)
-      return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
-    if (options_.master_port < 0 || options_.master_port > 65535 || options_.rendezvous_timeout_s < 1) {
-      return InvalidArgument(
-          "launch: expected a --master_port of 0 to 65535 and a --rdzv_timeout of at least 1 s, found {} and {}",
-          options_.master_port, options_.rendezvous_timeout_s);
-    }
-    return OkStatus();
-  }
+  // After Run.
+  const std::string& run() const { return reports_.run(); }
+  bool was_stopped() const { return was_stopped_; }  // by a signal to this process
 
+ private:
   // Opens what rank 0 listens at, so that no other program can take the port in between, and meets the other nodes.
   Status FindPlace() {
     if (options_.node_rank == 0) {
@@ -119,7 +112,7 @@ class Launcher {
       return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
     }
     const int inherited = rank == 0 ? socket_ : -1;
-    const auto variables = EnvironmentOf(options_, place, local_rank, inherited, reports_);
+    const auto variables = EnvironmentOf(options_, place, local_rank, inherited, reports_, restarted_run_);
     auto environment = Pointers(variables), arguments = Pointers(options_.command);
     const pid_t launcher = getpid(), pid = fork();
     if (pid < 0) return ResourceExhausted("launch: cannot start rank {}: {}", rank, std::strerror(errno));
@@ -170,7 +163,8 @@ class Launcher {
     std::vector<pollfd> polled{{signals_, POLLIN, 0}};
     for (const RankOutput& pipe : pipes_) polled.push_back({pipe.from, POLLIN, 0});
     nodes_->AddTo(&polled);
-    const bool waits_for_time = stopping_ || !Running();
+    polled.push_back({reports_.reader(), POLLIN, 0});
+    const bool waits_for_time = stopping_ || !Running() || reports_.has_errors();
     poll(polled.data(), polled.size(), waits_for_time ? 50 : -1);
     for (size_t i = pipes_.size(); i-- > 0;) {
       if (polled[i + 1].revents != 0 && !pipes_[i].Pass()) {
@@ -178,10 +172,13 @@ class Launcher {
         pipes_.erase(pipes_.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
+    reports_.Read();
+    if (reports_.has_errors()) SayWithin(kForOthersToSay);
     signalfd_siginfo received;
     while (read(signals_, &received, sizeof received) == sizeof received) {
       const int signal = static_cast<int>(received.ssi_signo);
       if (signal == SIGCHLD) continue;
+      was_stopped_ |= signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
       const bool again = signal == SIGINT && ++interrupts_ > 1;
       SignalAll(again ? SIGKILL : signal);
     }
@@ -222,25 +219,50 @@ class Launcher {
                     : fmt::format("{}) failed with exit code {} on host {}", own_name, code, HostName());
     }
     if (culprit.empty()) return;
-    LogError("launch: {}{}", culprit, Running() ? "; the others are stopped" : "");
+    culprit_ = culprit;
+    verdict_ = fmt::format("launch: {}{}", culprit, Running() ? "; the others are stopped" : "");
+    SayWithin(kForOthersToSay);
     nodes_->ReportFailure(culprit, exit_code_);
     Stop();
   }
 
+  void SayWithin(Clock::duration limit) { say_at_ = std::min(say_at_, Clock::now() + limit); }
+
+  // What ranks have left to say, and who failed first.
+  void Say() {
+    std::map<pid_t, int> ranks;
+    for (const Child& child : children_) ranks[child.pid] = child.rank;
+    for (const std::string& error : reports_.TakeErrors(ranks, culprit_)) LogError("{}", error);
+    if (!verdict_.empty()) LogError("{}", std::exchange(verdict_, ""));
+    say_at_ = Clock::time_point::max();
+  }
+
   LaunchOptions options_;
+  const std::string restarted_run_;
   sigset_t mask_before_{};
   int signals_ = -1, socket_ = -1, interrupts_ = 0;
   int exit_code_ = 0;  // of the first failure, here or on another node
-  bool stopping_ = false;
+  bool stopping_ = false, was_stopped_ = false;
+  std::string culprit_, verdict_;  // of the first failure here, and the line about it that is still to be said
   std::unique_ptr<NodeMeeting> nodes_;
   std::vector<Child> children_;
   std::vector<RankOutput> pipes_;
   LaunchReports reports_;
-  Clock::time_point kill_at_, ended_at_;
+  Clock::time_point kill_at_, ended_at_, say_at_ = Clock::time_point::max();
 };
 
 }  // namespace
 
-StatusOr<int> Launch(const LaunchOptions& options) { return Launcher(options).Run(); }
+StatusOr<int> Launch(const LaunchOptions& options) {
+  std::string run;
+  for (int restarts = 0;; ++restarts) {
+    Launcher launcher(options, run);
+    SY_ASSIGN_OR_RETURN(const int code, launcher.Run());
+    if (!launcher.run().empty()) run = launcher.run();
+    if (code == 0 || run.empty() || launcher.was_stopped() || restarts == options.max_restarts) return code;
+    LogWarning("launch: starts the ranks again, restart {} of {}, for the run {}", restarts + 1, options.max_restarts,
+               run);
+  }
+}
 
 }  // namespace switchyard

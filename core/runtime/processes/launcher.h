@@ -20,6 +20,7 @@ struct LaunchOptions {
   int master_port = 0;                       // 0: any free port; several nodes must agree on one
   std::string token_file;                    // of several nodes: the secret of the run; "": as token.h says
   int rendezvous_timeout_s = 300;            // how long the launchers wait for each other
+  int max_restarts = 0;                      // how often a run that fails is started again; one node only
   int grace_ms = 3000;                       // what the others get to end by themselves after the first failure
   std::vector<std::string> command;          // program (searched in PATH) and arguments
 };
@@ -28,7 +29,9 @@ struct LaunchOptions {
 // (128 + signal where one killed it; 1 where a node disappeared), else 0. Where a rank says before it leaves that
 // another one has failed, that one is named. Lines of other ranks than 0 start with "[rank] "; rank 0 writes straight
 // to our output, so that its progress bar stays one. After the first failure the others have grace_ms, then they are
-// killed; a second SIGINT kills at once. Errors before the start name the nodes that did not come.
+// killed; a second SIGINT kills at once. With max_restarts all ranks are started again after a failure, where rank 0
+// had begun a run (TellLauncherOfRun) and nobody told us to stop: `switchyard train` then goes on from its latest
+// checkpoint. Errors before the start name the nodes that did not come.
 StatusOr<int> Launch(const LaunchOptions& options);
 
 }  // namespace switchyard

@@ -6,8 +6,34 @@ extern char** environ;
 
 namespace switchyard {
 
+Status CheckOptions(const LaunchOptions& options) {
+  if (options.nproc_per_node < 1 || options.nnodes < 1 || options.node_rank < 0 ||
+      options.node_rank >= options.nnodes) {
+    return InvalidArgument("launch: expected nproc_per_node >= 1 and 0 <= node_rank < nnodes, found {} and {} of {}",
+                           options.nproc_per_node, options.node_rank, options.nnodes);
+  }
+  if (options.command.empty())
+    return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
+  if (options.max_restarts < 0)
+    return InvalidArgument("launch: expected --max_restarts of at least 0, found {}", options.max_restarts);
+  if (options.max_restarts > 0 && options.nnodes > 1) {
+    return Unimplemented(
+        "launch: --max_restarts={} with --nnodes={}: several nodes do not start again by themselves yet; leave it out, "
+        "and after a failure give the command --resume=RUN",
+        options.max_restarts, options.nnodes);
+  }
+  if (options.nnodes > 1 && options.master_port == 0)
+    return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
+  if (options.master_port < 0 || options.master_port > 65535 || options.rendezvous_timeout_s < 1) {
+    return InvalidArgument(
+        "launch: expected a --master_port of 0 to 65535 and a --rdzv_timeout of at least 1 s, found {} and {}",
+        options.master_port, options.rendezvous_timeout_s);
+  }
+  return OkStatus();
+}
+
 std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodePlace& place, int local_rank, int socket,
-                                       const LaunchReports& reports) {
+                                       const LaunchReports& reports, const std::string& restarted_run) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry, name = text.substr(0, text.find('='));
@@ -16,7 +42,7 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
                           name == "GROUP_RANK" || name == "GROUP_WORLD_SIZE" || name == "RANK" ||
                           name == "WORLD_SIZE" || name == "LOCAL_RANK" || name == "LOCAL_WORLD_SIZE" ||
                           name == "MASTER_ADDR" || name == "MASTER_PORT" || name == "SWITCHYARD_MASTER_SOCKET" ||
-                          name == "SWITCHYARD_LAUNCH_REPORT" || name == "SWITCHYARD_TOKEN" ||
+                          name == "SWITCHYARD_LAUNCH_REPORT" || name == kRestartedRun || name == "SWITCHYARD_TOKEN" ||
                           name == "SWITCHYARD_TOKEN_FILE";
     if (!replaced) variables.push_back(text);
   }
@@ -31,6 +57,7 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
   set("MASTER_PORT", place.port);
   set("SWITCHYARD_TOKEN", place.token);
   variables.push_back(reports.Variable());
+  if (!restarted_run.empty()) set(kRestartedRun, restarted_run);
   if (socket >= 0) set("SWITCHYARD_MASTER_SOCKET", socket);
   return variables;
 }
