@@ -1,6 +1,5 @@
 #include "backends/cpu/device.h"
 
-#include <omp.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <new>
 #include <string>
 
+#include "backends/cpu/openmp.h"
 #include "backends/cpu/vector/kernels.h"
 
 thread_local uint64_t sy_device::entered = 0;
@@ -24,24 +24,24 @@ void sy_device::EnterSlowly() const {
   omp_set_dynamic(0);
   omp_set_num_threads(threads);
   if (cores.empty()) return;
-#pragma omp parallel num_threads(threads)
-  {
+  switchyard::ParallelRegion(threads, [&] {
     cpu_set_t set;
     CPU_ZERO(&set);
     const int thread = omp_get_thread_num();
     for (int i = 0; i < threads; ++i)
       if ((thread == 0 || i == thread) && cores[i] >= 0 && cores[i] < CPU_SETSIZE) CPU_SET(cores[i], &set);
     sched_setaffinity(0, sizeof set, &set);  // best effort: a core that is not there leaves the thread where it was
-#pragma omp barrier                          // so that no thread is pinned in another's stead
-  }
+    GOMP_barrier();                          // so that no thread is pinned in another's stead
+  });
 }
 
 // oneDNN divides its work among as many threads as it asks for, and leaves out what a thread that is not there had.
 sy_status sy_device::CompleteTeam(sy_error* error) const {
   Enter();
   int started = 1;
-#pragma omp parallel num_threads(threads)
-  if (omp_get_thread_num() == 0) started = omp_get_num_threads();
+  switchyard::ParallelRegion(threads, [&] {
+    if (omp_get_thread_num() == 0) started = omp_get_num_threads();
+  });
   if (started < threads) {
     return SY_FAIL(error, SY_INTERNAL, "cpu: the system gives %d of %d threads; raise its limits or lower --threads",
                    started, threads);

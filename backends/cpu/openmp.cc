@@ -1,10 +1,11 @@
-// The entry points of OpenMP that g++ and oneDNN call, over teams whose waits know when the machine is busy
+// The entry points of OpenMP that this plugin and oneDNN call, over teams whose waits know when the machine is busy
 // (waiting.h). libgomp reads once, when it is loaded, how long its threads spin, and no one time is right: one that is
 // best alone loses a core's worth of time beside other processes. The loader looks for oneDNN's symbols in this plugin
 // before it looks in libgomp, so that plugin and oneDNN share one team; where another part of the process has brought
 // libgomp into the global scope, both are served from there. CMake leaves this file out where oneDNN calls more than
 // is here. Semantics, also which thread gets which part of a loop: OpenMP 4.5.
-#include <omp.h>
+#include "backends/cpu/openmp.h"
+
 #include <sched.h>
 #include <unistd.h>
 

@@ -32,9 +32,9 @@ class OptimizerUpdate : public Kernel {
 
   void Run(const Arguments& a) const override {
     const bool finite = *a.Input<float>(3) != 0.0f;
-    const OptimizerStep step = Step(*a.Input<float>(0), *a.Input<int32_t>(1), *a.Input<float>(2));
+    const OptimizerStep step = Step(*a.Input<float>(0), *a.Input<float>(1), *a.Input<float>(2));
     // Per chunk: two sums of squares, then, in the first of a tensor, the tensor's r.
-    float *squares = a.Workspace<float>(), *ratios = squares + 2 * chunks_.size();
+    float *squares = a.Workspace<float>(), *ratios = needs_norms_ ? squares + 2 * chunks_.size() : nullptr;
     if (needs_norms_ && finite) {
       ForChunks([&](const Chunk& c, size_t i) { Vector().optimizer_norms(step, Pointers(a, c), squares + 2 * i); });
       JoinNorms(squares, ratios);
@@ -82,7 +82,7 @@ class OptimizerUpdate : public Kernel {
     return static_cast<float>(attributes_.trust_coefficient * p / (other + decay * p + double{attributes_.eps}));
   }
 
-  OptimizerStep Step(float lr, int32_t update, float gradient_scale) const {
+  OptimizerStep Step(float lr, float update, float gradient_scale) const {
     const double t = update + 1.0;
     OptimizerStep s = {};
     s.kind = attributes_.kind;
@@ -161,7 +161,7 @@ KernelPointer PrepareOptimizerUpdate(const Request& r) {
   if (r.Accumulates()) return SY_REFUSE(r, "optimizer_update: cannot accumulate");
   const char* names[] = {"lr", "update", "gradient_scale", "finite"};
   for (size_t i = 0; i < kScalars; ++i)
-    if (!r.RequireDtype(r.inputs[i], i == 1 ? SY_I32 : SY_F32, names[i]) ||
+    if (!r.RequireDtype(r.inputs[i], SY_F32, names[i]) ||
         !r.RequireElements(r.inputs[i], 1, names[i]))
       return nullptr;
   for (size_t k = 0; k < tensors; ++k) {

@@ -1,12 +1,12 @@
-// Work split over the OpenMP threads of the device. The split depends on the sizes and the thread count alone, so that
+// Work split over the threads of the device. The split depends on the sizes and the thread count alone, so that
 // results repeat.
 #pragma once
-
-#include <omp.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+
+#include "backends/cpu/openmp.h"
 
 namespace switchyard {
 
@@ -20,12 +20,11 @@ void ParallelRanges(int threads, int64_t n, int64_t grain, const Body& body) {
     if (n > 0) body(int64_t{0}, n, 0);
     return;
   }
-#pragma omp parallel num_threads(team)
-  {
+  ParallelRegion(team, [&] {
     const int64_t thread = omp_get_thread_num(), count = omp_get_num_threads();
     const int64_t begin = grains * thread / count * grain, end = std::min(n, grains * (thread + 1) / count * grain);
     if (begin < end) body(begin, end, static_cast<int>(thread));
-  }
+  });
 }
 
 // body(i, thread) for each i in [0, n), whoever is free taking the next: for pieces whose results do not meet.
@@ -37,8 +36,9 @@ void ParallelPieces(int threads, int64_t n, const Body& body) {
     return;
   }
   std::atomic<int64_t> next{0};
-#pragma omp parallel num_threads(team)
-  for (int64_t i = next++; i < n; i = next++) body(i, omp_get_thread_num());
+  ParallelRegion(team, [&] {
+    for (int64_t i = next++; i < n; i = next++) body(i, omp_get_thread_num());
+  });
 }
 
 // Elements below which a parallel region costs more than it saves.

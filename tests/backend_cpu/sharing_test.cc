@@ -68,7 +68,7 @@ std::vector<Case> Cases() {
                                                       .weight_decay = 0.1f,
                                                       .trust_coefficient = 0.01f,
                                                       .half_copies = 1}),
-       {F32({1}), Of(SY_I32, {1}), F32({1}), F32({1}), x, x, x},
+       {F32({1}), F32({1}), F32({1}), F32({1}), x, x, x},
        {x, x, half}},
       {Op("softmax"), {x}, {x}},
       {Op("squared_norm"), {x, half}, {F32({1})}},

@@ -1,6 +1,5 @@
 // The cpu plugin's own OpenMP entry points (linked into this program in place of libgomp's) and how its teams wait.
 #include <gtest/gtest.h>
-#include <omp.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "backends/cpu/openmp.h"
+
+namespace switchyard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -25,11 +27,10 @@ TEST(Team, RunsEveryThreadOnceInEveryRegion) {
   std::vector<int> runs(4, 0);
   for (int region = 0; region < 2000; ++region) {
     const int size = 1 + region % 4;
-#pragma omp parallel num_threads(size)
-    {
+    ParallelRegion(size, [&] {
       EXPECT_EQ(omp_get_num_threads(), size);
       ++runs[omp_get_thread_num()];
-    }
+    });
   }
   EXPECT_EQ(runs, (std::vector<int>{2000, 1500, 1000, 500}));
   EXPECT_EQ(omp_get_thread_num(), 0);
@@ -38,51 +39,44 @@ TEST(Team, RunsEveryThreadOnceInEveryRegion) {
 
 TEST(Team, ARegionInsideARegionRunsOnItsOwnThread) {
   std::atomic<int> inner{0};
-#pragma omp parallel num_threads(3)
-  {
+  ParallelRegion(3, [&] {
     const int outer = omp_get_thread_num();
-#pragma omp parallel num_threads(3)
-    {
+    ParallelRegion(3, [&] {
       EXPECT_EQ(omp_get_num_threads(), 1);
       EXPECT_TRUE(omp_in_parallel());
       ++inner;
-    }
+    });
     EXPECT_EQ(omp_get_thread_num(), outer);
     EXPECT_EQ(omp_get_num_threads(), 3);
-  }
+  });
   EXPECT_EQ(inner, 3);
 }
 
 TEST(Team, BarriersHoldEverybody) {
   std::vector<int> values(4, 0);
-#pragma omp parallel num_threads(4)
-  {
+  ParallelRegion(4, [&] {
     const int self = omp_get_thread_num();
     for (int round = 1; round <= 500; ++round) {
       values[self] = round;
-#pragma omp barrier
+      GOMP_barrier();
       EXPECT_EQ(std::accumulate(values.begin(), values.end(), 0), 4 * round);
-#pragma omp barrier
+      GOMP_barrier();
     }
-  }
+  });
 }
-
-extern "C" bool GOMP_loop_static_start(long, long, long, long, long*, long*);
-extern "C" bool GOMP_loop_static_next(long*, long*);
 
 // As OpenMP says: without a chunk one part a thread, the first ones an iteration longer; with a chunk in turn.
 TEST(Team, StaticLoopsAreSplitAsOpenMpSays) {
   for (const auto& [begin, end, step, chunk] :
        {std::array<long, 4>{0, 10, 1, 0}, {0, 10, 1, 3}, {5, 6, 1, 0}, {7, 7, 1, 0}, {10, 0, -3, 0}, {1, 20, 4, 2}}) {
     std::vector<int> owner(64, -1);
-#pragma omp parallel num_threads(4)
-    {
+    ParallelRegion(4, [&] {
       long first = 0, last = 0;
       for (bool more = GOMP_loop_static_start(begin, end, step, chunk, &first, &last); more;
            more = GOMP_loop_static_next(&first, &last)) {
         for (long i = first; step > 0 ? i < last : i > last; i += step) owner[i] = omp_get_thread_num();
       }
-    }
+    });
     const long count = step > 0 ? (end - begin + step - 1) / step : (begin - end - step - 1) / -step;
     for (long n = 0; n < count; ++n) {
       const long wide = count / 4 + 1, wides = count % 4;
@@ -102,8 +96,7 @@ TEST(Team, EachHostThreadHasATeamOfItsOwn) {
     hosts.emplace_back([&] {
       omp_set_num_threads(2);
       for (int region = 0; region < 200; ++region) {
-#pragma omp parallel
-        sum += omp_get_num_threads();
+        ParallelRegion(0, [&] { sum += omp_get_num_threads(); });
       }
     });
   }
@@ -112,15 +105,13 @@ TEST(Team, EachHostThreadHasATeamOfItsOwn) {
 }
 
 TEST(Team, AForkedChildStartsAgain) {
-  int sum = 0;
-#pragma omp parallel num_threads(2) reduction(+ : sum)
-  sum += 1;
+  std::atomic<int> sum{0};
+  ParallelRegion(2, [&] { sum += 1; });
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
-    int inside = 0;
-#pragma omp parallel num_threads(2) reduction(+ : inside)
-    inside += 1;
+    std::atomic<int> inside{0};
+    ParallelRegion(2, [&] { inside += 1; });
     _exit(inside == 2 ? 0 : 1);
   }
   int status = 0;
@@ -142,21 +133,19 @@ TEST(Team, TheHostThreadDoesWhatAnotherHasNotBegun) {
   std::thread([&] {
     sched_setaffinity(0, sizeof one, &one);  // the team inherits it
     const std::thread::id host = std::this_thread::get_id();
-#pragma omp parallel num_threads(2)
-    {
+    ParallelRegion(2, [&] {
       const sched_param none = {};
       if (omp_get_thread_num() == 1) sched_setscheduler(0, SCHED_IDLE, &none);
-#pragma omp barrier
-    }
+      GOMP_barrier();
+    });
     for (int region = 0; region < kRegions; ++region) {
-#pragma omp parallel num_threads(2)
-      {
+      ParallelRegion(2, [&] {
         const int number = omp_get_thread_num();
         EXPECT_EQ(omp_get_num_threads(), 2);
         EXPECT_TRUE(omp_in_parallel());
         ++parts[number];
         if (number == 1 && std::this_thread::get_id() == host) ++taken_over;
-      }
+      });
       EXPECT_EQ(omp_get_thread_num(), 0);
       EXPECT_FALSE(omp_in_parallel());
     }
@@ -177,8 +166,9 @@ TEST(Team, SleepsWhereTheCoresAreCrowded) {
     sched_setaffinity(0, sizeof one, &one);  // the team inherits it
     const auto region = [] {
       std::atomic<int> work{0};
-#pragma omp parallel num_threads(2)
-      for (int i = 0; i < 200; ++i) work.fetch_add(1, std::memory_order_relaxed);
+      ParallelRegion(2, [&] {
+        for (int i = 0; i < 200; ++i) work.fetch_add(1, std::memory_order_relaxed);
+      });
     };
     for (const auto start = Clock::now(); Milliseconds(start) < 100;) region();  // finds out
     const auto start = Clock::now();
@@ -190,3 +180,4 @@ TEST(Team, SleepsWhereTheCoresAreCrowded) {
 }
 
 }  // namespace
+}  // namespace switchyard

@@ -15,12 +15,18 @@ namespace {
 std::atomic<int> threads_left{INT_MAX};  // that pthread_create may still start
 }  // namespace
 
+// A sanitizer that is linked into the program has its own, which must know of each thread.
+extern "C" __attribute__((weak)) int __interceptor_pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*),
+                                                                  void*);
+
 // In place of the C library's, for this program and the plugins that it loads.
 extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* thread,
                                                                      const pthread_attr_t* attributes,
                                                                      void* (*body)(void*), void* data) {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  static const auto create = __interceptor_pthread_create
+                                 ? &__interceptor_pthread_create
+                                 : reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   if (threads_left.fetch_sub(1) <= 0) return EAGAIN;
   return create(thread, attributes, body, data);
 }

@@ -10,7 +10,8 @@ if [ ! -e "$build/CTestTestfile.cmake" ]; then
   exit 77
 fi
 "$cmake" --build "$build" --target switchyard switchyard_backend_null switchyard_backend_reference switchyard_backend_cpu switchyard_collective_shm
-export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
+symbolizer=$(command -v addr2line || true)  # of the stacks that are printed
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:external_symbolizer_path=$symbolizer}
 for backend in null cpu reference; do
   "$build/bin/switchyard" conform $backend --only=threads/,instance/,semaphore/
 done

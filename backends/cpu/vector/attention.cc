@@ -127,7 +127,7 @@ void NarrowInPlace(float* row, int64_t n) {
 template <bool pairs>
 void Forward(const AttentionHead& a) {
   const Sizes s = SizesOf<pairs>(a.tokens, a.head_dim);
-  Arena arena = {a.scratch};
+  Arena arena = {reinterpret_cast<uintptr_t>(a.scratch)};
   const Workspace w = Layout<pairs>(s, a.dtype, false, &arena);
   const int64_t bytes = ElementBytes(a.dtype);
   const bool biased = a.bias || a.mask;
@@ -159,7 +159,7 @@ void Forward(const AttentionHead& a) {
 template <bool pairs>
 void Backward(const AttentionHead& a) {
   const Sizes s = SizesOf<pairs>(a.tokens, a.head_dim);
-  Arena arena = {a.scratch};
+  Arena arena = {reinterpret_cast<uintptr_t>(a.scratch)};
   const Workspace w = Layout<pairs>(s, a.dtype, true, &arena);
   const int64_t bytes = ElementBytes(a.dtype), columns = RoundUp(s.tokens, kLanes);
   const bool biased = a.bias || a.mask;
@@ -227,13 +227,13 @@ bool UsesPairs(sy_dtype dtype, int64_t head_dim) { return kHasPairs && dtype == 
 
 uint64_t attention_scratch(int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward) {
   if (UsesTiles(dtype)) return TileAttentionScratch(tokens, head_dim, backward);
-  Arena arena = {nullptr};
+  Arena arena;
   if (UsesPairs(dtype, head_dim)) {
     Layout<kHasPairs>(SizesOf<kHasPairs>(tokens, head_dim), dtype, backward, &arena);
   } else {
     Layout<false>(SizesOf<false>(tokens, head_dim), dtype, backward, &arena);
   }
-  return reinterpret_cast<uintptr_t>(arena.at);
+  return arena.at;
 }
 
 void attention(const AttentionHead& a) {

@@ -8,9 +8,9 @@ namespace switchyard::SY_ISA {
 
 SY_INLINE int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Takes 64-byte aligned arrays of words one after another.
+// Takes 64-byte aligned arrays of words one after another; from no memory, at 0, it counts their bytes.
 struct Arena {
-  char* at;
+  uintptr_t at = 0;
   float* Take(int64_t words) {
     float* taken = reinterpret_cast<float*>(at);
     at += RoundUp(words * 4, 64);

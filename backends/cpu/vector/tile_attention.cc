@@ -176,14 +176,14 @@ void StoreTransposed(const float* transposed, const TileSizes& s, float* pairs, 
 }  // namespace
 
 uint64_t TileAttentionScratch(int64_t tokens, int64_t head_dim, bool backward) {
-  Arena arena = {nullptr};
+  Arena arena;
   Layout(SizesOf(tokens, head_dim), backward, &arena);
-  return reinterpret_cast<uintptr_t>(arena.at);
+  return arena.at;
 }
 
 void TileAttention(const AttentionHead& a) {
   const TileSizes s = SizesOf(a.tokens, a.head_dim);
-  Arena arena = {a.scratch};
+  Arena arena = {reinterpret_cast<uintptr_t>(a.scratch)};
   const TileWorkspace w = Layout(s, false, &arena);
   const bool biased = a.bias || a.mask;
   const float scale = biased ? 1.0f : a.scale;
@@ -220,7 +220,7 @@ void TileAttention(const AttentionHead& a) {
 
 void TileAttentionBackward(const AttentionHead& a) {
   const TileSizes s = SizesOf(a.tokens, a.head_dim);
-  Arena arena = {a.scratch};
+  Arena arena = {reinterpret_cast<uintptr_t>(a.scratch)};
   const TileWorkspace w = Layout(s, true, &arena);
   const int64_t keys = s.rows / kTileWords, width = s.width / kTileWords, depth = s.pairs / kTileWords;
   Tiles tiles;
