@@ -21,7 +21,7 @@ struct Chunk {
 
 struct Scalars {
   const float* lr;
-  const int32_t* update;
+  const float* update;
   const float* gradient_scale;
   const float* finite;
 };
@@ -223,7 +223,7 @@ struct OptimizerUpdate : Kernel {
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const auto& own = static_cast<const OptimizerBound&>(b);
-    const Scalars scalars = {b.Input<float>(0), b.Input<int32_t>(1), b.Input<float>(2), b.Input<float>(3)};
+    const Scalars scalars = {b.Input<float>(0), b.Input<float>(1), b.Input<float>(2), b.Input<float>(3)};
     const dim3 grid(static_cast<unsigned>(chunk_count));
     float* const sums = HasRatio(attributes) ? b.Workspace<float>() : nullptr;
     if (sums != nullptr) {
@@ -251,7 +251,7 @@ KernelPointer PrepareOptimizerUpdate(const Request& r) {
   if (r.Accumulates()) return SY_REFUSE(r, "optimizer_update: cannot accumulate");
   const char* names[] = {"lr", "update", "gradient_scale", "finite"};
   for (size_t i = 0; i < kScalars; ++i) {
-    if (!r.RequireDtype(r.inputs[i], i == 1 ? SY_I32 : SY_F32, names[i]) ||
+    if (!r.RequireDtype(r.inputs[i], SY_F32, names[i]) ||
         !r.RequireElements(r.inputs[i], 1, names[i]))
       return nullptr;
   }

@@ -49,7 +49,7 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
     return SY_UNSUPPORTED;
   const char* scalars[] = {"lr", "update", "gradient_scale", "finite"};
   for (size_t i = 0; i < kScalars; ++i) {
-    if (!r.RequireDtype(r.inputs[i], i == 1 ? SY_I32 : SY_F32, scalars[i]) ||
+    if (!r.RequireDtype(r.inputs[i], SY_F32, scalars[i]) ||
         !r.RequireElements(r.inputs[i], 1, scalars[i])) {
       return SY_UNSUPPORTED;
     }

@@ -128,10 +128,10 @@ typedef struct sy_dropout_attributes {
   int32_t per_sample;
 } sy_dropout_attributes;
 
-/* optimizer_update: lr (1), update (1) i32, gradient_scale (1), finite (1), then for each tensor k: p, g [, m][, v]
+/* optimizer_update: lr (1), update (1), gradient_scale (1), finite (1), then for each tensor k: p, g [, m][, v]
  *   → for each tensor k: p' [, m'][, v'][, h'].  All f32 but g, which may be half, and h', which is half. If finite is 0 the outputs equal the inputs.
  *   h' if half_copies: p' in the dtype of h'. ‖·‖ is the Euclidean norm of one tensor
- * t = update + 1; g *= gradient_scale
+ * update: updates made, a whole number below 2^24; t = update + 1; g *= gradient_scale
  *   SGD:   g += wd·p; with momentum: m = momentum·m + (1−dampening)·g (m = g at t = 1), g = nesterov ? g + momentum·m : m; p −= lr·g
  *   ADAM:  g += wd·p;   ADAMW: p −= lr·wd·p first;   m = β1·m + (1−β1)·g; v = β2·v + (1−β2)·g²;
  *          p −= lr·(m/(1−β1ᵗ)) / (√(v/(1−β2ᵗ)) + eps)

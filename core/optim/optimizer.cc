@@ -1,6 +1,7 @@
 #include "core/optim/optimizer.h"
 
 #include <array>
+#include <numeric>
 
 #include "core/base/names.h"
 #include "core/graph/ops/layout.h"
@@ -41,9 +42,23 @@ Value ClippingScale(Graph& graph, const Value& norm, const OptimizerOptions& opt
   return ops::Minimum(one, ops::Div(limit, ops::AddScalar(norm, 1e-6f, where), where), where);
 }
 
+// table[min(update, T−1)], to the bit, in f32 alone: devices that know nothing else would leave a gather by i32 to the
+// host.
+Value RateOf(const Value& table, const Value& update, Graph::Location where) {
+  const int64_t length = table.type().elements();
+  if (length == 1) return table;
+  std::vector<float> places(static_cast<size_t>(length));
+  std::iota(places.begin(), places.end(), 0.0f);
+  Graph& graph = table.graph();
+  const Value last = ops::Full(graph, {1}, places.back(), DType::kF32, where);
+  const Value here = ops::Binary(SY_PW_EQUAL, graph.Constant("lr_places", table.type(), places, where),
+                                 ops::Minimum(update, last, where), where);
+  return ops::Sum(ops::Select(here, table, ops::Full(graph, {1}, 0, DType::kF32, where), where), where);
+}
+
 // How far averages move towards the new parameters: nowhere where the step is left out.
 Value StepOfAverages(Graph& graph, const UpdateScalars& scalars, float decay, Graph::Location where) {
-  const Value t = ops::AddScalar(ops::Cast(scalars.update, DType::kF32, where), 1, where);
+  const Value t = ops::AddScalar(scalars.update, 1, where);
   const Value warm = ops::Div(ops::AddScalar(t, 1, where), ops::AddScalar(t, 10, where), where);
   const Value kept = ops::Minimum(ops::Full(graph, {1}, decay, DType::kF32, where), warm, where);
   const Value one = ops::Full(graph, {1}, 1, DType::kF32, where), none = ops::Full(graph, {1}, 0, DType::kF32, where);
@@ -85,14 +100,14 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
   const Phase before = graph.phase();
   graph.SetPhase(Phase::kUpdate);
   const Value table = graph.Input("lr_table", {DType::kF32, {table_length}}, {Role::kConstant}, where);
-  const Value update = graph.Input("update", {DType::kI32, {1}}, {Role::kState}, where);
+  const Value update = graph.Input("update", {DType::kF32, {1}}, {Role::kState}, where);
 
   std::vector<Value> measured;
   for (const ParameterGradient& pair : gradients) measured.push_back(pair.gradient);
   Value norm = ops::Unary(SY_PW_SQRT, squares ? squares : ops::SquaredNorm(measured, where), where);
   if (inverse_scale) norm = ops::Mul(norm, inverse_scale, where);
   UpdateScalars scalars;
-  scalars.lr = ops::Gather(table, update, where);
+  scalars.lr = RateOf(table, update, where);
   scalars.update = update;
   scalars.finite = ops::Unary(SY_PW_IS_FINITE, norm, where);
   scalars.gradient_scale = ClippingScale(graph, norm, options, where);
@@ -123,7 +138,7 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
     for (size_t i = 0; i < gradients.size(); ++i)
       Assign(gradients[i], updates.results[i].parameter, updates.results[i].half, step, where);
   }
-  graph.Assign(update, ops::Add(update, ops::Cast(scalars.finite, DType::kI32, where), where), where);
+  graph.Assign(update, ops::Add(update, scalars.finite, where), where);
   graph.Output("lr", scalars.lr, where);
   graph.Output("grad_norm", norm, where);
   graph.SetPhase(before);

@@ -9,11 +9,11 @@
 //   lr     = lr_table[min(update, T−1)] · layer_decay^(layers above the parameter's);  update += finite
 //   ema    = ema + (1 − d)·(p' − ema), d = min(ema_decay, (1 + t)/(10 + t)), t the updates made, where finite
 //
-// Inputs it makes: "lr_table" f32 (T), constant, to be filled by LearningRateTable; "update" i32 (1), state, counts
-// updates made (exact up to 2^24); "moment1/<parameter>" and "moment2/<parameter>", f32, state, zero at first;
-// "ema/<parameter>", f32, state, to be filled with the parameters' start. Outputs: "lr" (of the top layer) and
-// "grad_norm" (before clipping), f32 (1). Not thread-safe. A gradient that is missing or of another shape throws
-// BuildError.
+// Inputs it makes: "lr_table" f32 (T), constant, to be filled by LearningRateTable; "update" f32 (1), state, counts
+// updates made (exact up to 2^24); "lr_places" f32 (T), constant; "moment1/<parameter>" and "moment2/<parameter>", f32,
+// state, zero at first; "ema/<parameter>", f32, state, to be filled with the parameters' start. Outputs: "lr" (of the
+// top layer) and "grad_norm" (before clipping), f32 (1). Not thread-safe. A gradient that is missing or of another
+// shape throws BuildError.
 #pragma once
 
 #include <cstdint>

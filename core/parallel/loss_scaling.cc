@@ -49,22 +49,21 @@ void AddScale(Program& program, const ProgramOptions& options) {
 void AddTransition(Graph& graph, const Value& scale, const Value& finite, const LossScaleOptions& o) {
   const auto number = [&](double value) { return ops::Full(graph, {1}, static_cast<float>(value)); };
   const auto counter = [&](const char* name) {
-    return graph.Input(name, {DType::kI32, {1}}, {Role::kState, {}, false});
+    return graph.Input(name, {DType::kF32, {1}}, {Role::kState, {}, false});
   };
   const Value growth = counter(kGrowthName), hysteresis = counter(kHysteresisName);
   const Value zero = number(0), most = number(static_cast<double>(o.hysteresis));
 
-  const Value grown = ops::Select(finite, ops::AddScalar(ops::Cast(growth, DType::kF32), 1), zero);
+  const Value grown = ops::Select(finite, ops::AddScalar(growth, 1), zero);
   const Value grows = ops::Binary(SY_PW_LESS_EQUAL, number(static_cast<double>(o.growth_interval)), grown);
-  const Value overflows = ops::Cast(hysteresis, DType::kF32);
-  const Value counted = ops::Select(finite, overflows, ops::Minimum(ops::AddScalar(overflows, 1), most));
+  const Value counted = ops::Select(finite, hysteresis, ops::Minimum(ops::AddScalar(hysteresis, 1), most));
   const Value backs_off = ops::Select(finite, zero, ops::Binary(SY_PW_LESS_EQUAL, most, counted));
 
   const Value lower = ops::Binary(SY_PW_MAX, ops::Scale(scale, o.backoff_factor), number(o.minimum));
   const Value higher = ops::Minimum(ops::Scale(scale, o.growth_factor), number(o.maximum));
   graph.Assign(scale, ops::Select(backs_off, lower, ops::Select(grows, higher, scale)));
-  graph.Assign(growth, ops::Cast(ops::Select(grows, zero, grown), DType::kI32));
-  graph.Assign(hysteresis, ops::Cast(ops::Select(grows, zero, counted), DType::kI32));
+  graph.Assign(growth, ops::Select(grows, zero, grown));
+  graph.Assign(hysteresis, ops::Select(grows, zero, counted));
   graph.Output("loss_scale_at_floor", ops::Mul(backs_off, ops::Binary(SY_PW_LESS_EQUAL, scale, number(o.minimum))));
 }
 

@@ -77,7 +77,7 @@ TEST_F(ReferenceContract, InPlacePairsNeedEqualBytesAndAreGivenAwayOnce) {
   EXPECT_THAT(backend_.Run(kConvert, {F32({1}, {1})}, {F32({2})}).inplace, ElementsAre(-1)) << "broadcast";
   const Op adam("optimizer_update", sy_optimizer_attributes{.kind = SY_OPTIMIZER_ADAM});
   const Tensor one = F32({1}, {1});
-  EXPECT_THAT(backend_.Run(adam, {one, I32({1}, {0}), one, one, one, one, one, one}, {one, one, one}).inplace,
+  EXPECT_THAT(backend_.Run(adam, {one, F32({1}, {0}), one, one, one, one, one, one}, {one, one, one}).inplace,
               ElementsAre(4, 6, 7));
 }
 

@@ -262,7 +262,7 @@ class Optimizer : public ReferenceOps {
  protected:
   std::vector<Tensor> Update(const sy_optimizer_attributes& attributes, double update, double finite,
                              std::vector<Tensor> states, double g = 4, double scale = 0.5) {
-    std::vector<Tensor> inputs = {F32({1}, {0.1}),    I32({1}, {update}), F32({1}, {scale}),
+    std::vector<Tensor> inputs = {F32({1}, {0.1}),    F32({1}, {update}), F32({1}, {scale}),
                                   F32({1}, {finite}), F32({1}, {1}),      F32({1}, {g})};
     inputs.insert(inputs.end(), states.begin(), states.end());
     return Run(Op("optimizer_update", attributes), inputs, std::vector<Tensor>(1 + states.size(), F32({1})));

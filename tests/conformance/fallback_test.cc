@@ -14,6 +14,7 @@ namespace switchyard {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr char kViT[] = "--model=vit_tiny";
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -35,7 +36,7 @@ class FallbackTest : public ::testing::Test {
     return RunCommand(
         fmt::format(
             "env SWITCHYARD_PLUGIN_PATH={} SWITCHYARD_FAULT={} SWITCHYARD_FAULT_BASE={} XDG_CACHE_HOME={}/cache "
-            "{}/../bin/switchyard explain --model=vit_tiny --batch_size=2 --device=faulty {}",
+            "{}/../bin/switchyard explain --batch_size=2 --steps=100 --device=faulty {}",
             folder_, fault, (*reference)->path(), folder_, ProgramFolder(), more),
         60);
   }
@@ -44,13 +45,13 @@ class FallbackTest : public ::testing::Test {
 };
 
 TEST_F(FallbackTest, ViTTinyIsExplainedWithItsFallbacks) {
-  const CommandResult result = Explain("lacks_ops", "");
+  const CommandResult result = Explain("lacks_ops", kViT);
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_THAT(result.output, HasSubstr("matmul is not one of the ops here"));
 }
 
 TEST_F(FallbackTest, NoFallbackAllowedIsAnErrorThatListsTheOps) {
-  const CommandResult result = Explain("lacks_ops", "--max_fallback=0");
+  const CommandResult result = Explain("lacks_ops", fmt::format("{} --max_fallback=0", kViT));
   EXPECT_NE(result.code, 0);
   EXPECT_LT(result.code, 124) << result.output;
   EXPECT_THAT(result.output,
@@ -64,7 +65,7 @@ TEST_F(FallbackTest, NoFallbackAllowedIsAnErrorThatListsTheOps) {
 // Also of nodes whose refusal was remembered while other ops were asked for, and where an op has several reasons.
 TEST_F(FallbackTest, EveryFallbackHasTheReasonThatThePluginGaveForIt) {
   for (const char* allowed : {"", "--max_fallback=0"}) {
-    const CommandResult result = Explain("refuses_in_different_words", allowed);
+    const CommandResult result = Explain("refuses_in_different_words", fmt::format("{} {}", kViT, allowed));
     EXPECT_EQ(result.code == 0, *allowed == '\0') << result.output;
     EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*no product of 192 columns"));
     EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*no product of 768 columns"));
@@ -74,8 +75,21 @@ TEST_F(FallbackTest, EveryFallbackHasTheReasonThatThePluginGaveForIt) {
   }
 }
 
+// What the engine counts and looks up for itself is f32; labels are the data's, and i32.
+TEST_F(FallbackTest, ACardThatKnowsOnlyF32LacksTheLossOfLabelsAlone) {
+  for (const char* trained :
+       {kViT, "--model=mlp --optimizer=lamb", "--model=resnet18 --optimizer=sgd --fused_optimizer=0",
+        "--model=vit_tiny --clip=1 --ema_decay=0.999 --layer_decay=0.75 --accumulation=2"}) {
+    const CommandResult result = Explain("knows_only_f32", trained);
+    EXPECT_EQ(result.code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("fallbacks to the reference plugin: 2 nodes")) << trained;
+    EXPECT_THAT(result.output, HasSubstr("  cross_entropy × 1 ")) << trained;
+    EXPECT_THAT(result.output, HasSubstr("  cross_entropy_backward × 1 ")) << trained;
+  }
+}
+
 TEST_F(FallbackTest, NoFallbackAllowedIsNoErrorWhereNothingIsLacking) {
-  const CommandResult result = Explain("none", "--max_fallback=0");
+  const CommandResult result = Explain("none", fmt::format("{} --max_fallback=0", kViT));
   EXPECT_EQ(result.code, 0) << result.output;
 }
 

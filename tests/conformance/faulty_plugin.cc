@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -210,6 +211,14 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     if (error != nullptr) snprintf(error->message, sizeof error->message, "%s is not one of the ops here", op.c_str());
     return SY_UNSUPPORTED;
   }
+  if (Fault("knows_only_f32")) {
+    const auto foreign = [](const sy_tensor& tensor) { return tensor.dtype != SY_F32; };
+    if (std::any_of(request->inputs, request->inputs + request->input_count, foreign) ||
+        std::any_of(request->outputs, request->outputs + request->output_count, foreign)) {
+      if (error != nullptr) snprintf(error->message, sizeof error->message, "%s of more than f32", op.c_str());
+      return SY_UNSUPPORTED;
+    }
+  }
   if (Fault("refuses_501_elements") && request->outputs[0].rank == 1 && request->outputs[0].dims[0] == 501)
     return SY_UNSUPPORTED;
   if (Fault("refuses_in_different_words") && (op == "matmul" || op == "pointwise")) {
@@ -408,7 +417,15 @@ sy_status Synchronize(sy_device* device, sy_stream* stream, const sy_synchronize
   return status;
 }
 
+std::set<sy_event*> recorded_events;
+
+sy_status EventRecord(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
+  recorded_events.insert(event);
+  return base_device->event_record(device, event, stream, error);
+}
+
 sy_status StreamWait(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
+  if (Fault("refuses_events_without_a_record") && recorded_events.count(event) == 0) return SY_INVALID;
   return Fault("waits_for_no_event") ? SY_OK : base_device->stream_wait(device, stream, event, error);
 }
 
@@ -467,14 +484,45 @@ sy_status DrainSpans(sy_device* device, sy_span* spans, uint32_t capacity, uint3
 // Claims the first and the last node of whatever it is shown.
 sy_status Partition(sy_device*, const sy_region* graph, uint32_t* claims, sy_error*) {
   for (uint32_t node = 0; node < graph->node_count; ++node) {
+    if (Fault("ignores_strides_in_regions")) {
+      claims[node] = strcmp(graph->nodes[node].op, "pointwise") == 0 ? node + 1 : 0;
+      continue;
+    }
     claims[node] = Fault("skips_a_region") || node == 0 || node + 1 == graph->node_count;
   }
   if (Fault("claims_more_nodes_than_there_are")) claims[graph->node_count] = 1;
   return SY_OK;
 }
 
+// A region of one node, as if every tensor lay in row-major order.
+sy_status PrepareStraightNode(sy_device* device, const sy_region& region, sy_kernel** kernel, sy_kernel_info* info,
+                              sy_error* error) {
+  const sy_region_node& node = region.nodes[0];
+  std::vector<sy_tensor> inputs, outputs;
+  for (uint32_t i = 0; i < node.input_count; ++i) inputs.push_back(region.tensors[node.inputs[i]]);
+  for (uint32_t o = 0; o < node.output_count; ++o) outputs.push_back(region.tensors[node.outputs[o]]);
+  Straighten(inputs);
+  Straighten(outputs);
+  sy_prepare_request request{};
+  request.header = SY_HEADER(sy_prepare_request);
+  request.op = node.op;
+  request.op_version = 1;
+  request.attributes = node.attributes;
+  request.attributes_size = node.attributes_size;
+  request.input_count = node.input_count;
+  request.output_count = node.output_count;
+  request.inputs = inputs.data();
+  request.outputs = outputs.data();
+  request.workspace_limit = uint64_t{1} << 32;
+  const sy_status status = base_kernel->prepare(device, &request, kernel, info, error);
+  if (status != SY_OK) return status;
+  *kernel = reinterpret_cast<sy_kernel*>(new FaultyKernel{device, *kernel, node.op, inputs, outputs});
+  return SY_OK;
+}
+
 sy_status PrepareRegion(sy_device* device, const sy_region* region, uint64_t, sy_kernel** kernel, sy_kernel_info* info,
                         sy_error* error) {
+  if (Fault("ignores_strides_in_regions")) return PrepareStraightNode(device, *region, kernel, info, error);
   const sy_status status = PrepareAnything(device, kernel, info, error);
   if (status != SY_OK) return status;
   auto* faulty = new FaultyKernel{device, *kernel, "region", {}, {}};
@@ -495,8 +543,8 @@ const void* Interface(sy_instance* instance, const char* name) {
   if (strcmp(name, "profiler/2") == 0) return base_profiler == nullptr ? nullptr : &profiler_interface;
   if (strcmp(name, "semaphore/1") == 0) return faulty_semaphores;
   if (strcmp(name, "peer/1") == 0) return faulty_peers;
-  const bool regions =
-      Fault("claims_what_is_not_convex") || Fault("skips_a_region") || Fault("claims_more_nodes_than_there_are");
+  const bool regions = Fault("claims_what_is_not_convex") || Fault("skips_a_region") ||
+                       Fault("claims_more_nodes_than_there_are") || Fault("ignores_strides_in_regions");
   if (strcmp(name, "region/2") == 0) return regions ? &region_interface : nullptr;
   return instance->base.get_interface(instance->base.instance, name);
 }
@@ -537,6 +585,7 @@ extern "C" SY_EXPORT sy_status sy_plugin_create(const sy_host* given, sy_plugin*
   device_interface.copy = Copy;
   device_interface.synchronize = Synchronize;
   if (base_device->stream_wait != nullptr) device_interface.stream_wait = StreamWait;
+  if (Fault("refuses_events_without_a_record")) device_interface.event_record = EventRecord;
   if (base_device->fill != nullptr) device_interface.fill = FillBytes;
   kernel_interface = {SY_HEADER(sy_kernel_v2), Prepare, Bind, Unbind, Release, WriteConstants};
   region_interface = {SY_HEADER(sy_region_v2), Partition, PrepareRegion};

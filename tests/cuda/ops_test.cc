@@ -270,7 +270,7 @@ TEST_F(CudaOps, OptimizerInSeveralChunks) {
                                     .eps = 1e-6f,
                                     .weight_decay = 0.05f};
     std::vector<Value> inputs = {{{1}, false, Fill::kConstant, 0.01},
-                                 Indices({1}, 20),
+                                 {{1}, false, Fill::kConstant, 19},
                                  {{1}, false, Fill::kConstant, 0.5},
                                  {{1}, false, Fill::kConstant, 1}};
     std::vector<Value> outputs;

@@ -211,7 +211,7 @@ TEST_F(OptimizerTest, AdamKeepsTwoMomentsAndDecaysOnlyWhereAsked) {
   }
   EXPECT_EQ(decay, (std::map<std::string, float>{{"w", 0.05f}, {"b", 0}}));
   EXPECT_EQ(graph_.FindInput("lr_table").shape(), (Shape{50}));
-  EXPECT_EQ(graph_.FindInput("update").type(), (TensorType{DType::kI32, {1}}));
+  EXPECT_EQ(graph_.FindInput("update").type(), (TensorType{DType::kF32, {1}}));
   EXPECT_EQ(graph_.Inputs(Role::kState).size(), 5u);
   EXPECT_EQ(graph_.phase(), Phase::kForward);
 }

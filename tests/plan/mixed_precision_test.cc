@@ -119,10 +119,10 @@ TEST_P(MixedPrecisionOnDevice, TheScaleMovesAsTheRecordedOnes) {
       ASSERT_TRUE(ran.ok()) << Message(ran);
       EXPECT_EQ(running.Get<float>("output/loss_scale_of_update")[0], c["scales"][i].get<float>()) << "update " << i;
       updates += !overflows;
-      ASSERT_EQ(running.Get<int32_t>("update")[0], updates) << "the schedule counts updates that were made";
+      ASSERT_EQ(running.Get<float>("update")[0], updates) << "the schedule counts updates that were made";
     }
     EXPECT_EQ(running.Get<float>("loss_scale")[0], c["last_scale"].get<float>());
-    EXPECT_EQ(running.Get<int32_t>("loss_scale_growth")[0], c["last_growth"].get<int32_t>());
+    EXPECT_EQ(running.Get<float>("loss_scale_growth")[0], c["last_growth"].get<float>());
     for (const float w : running.Get<float>("w")) EXPECT_TRUE(std::isfinite(w));
   }
 }
@@ -139,7 +139,7 @@ TEST_P(MixedPrecisionOnDevice, HysteresisToleratesOverflowsUntilItIsUsedUp) {
   struct Expected {
     bool overflows;
     float next;
-    int32_t growth, hysteresis;
+    float growth, hysteresis;
     float at_floor;
   };
   const Expected course[] = {{true, 8, 0, 1, 0},  {false, 8, 1, 1, 0}, {true, 4, 0, 2, 0},  {true, 2, 0, 2, 0},
@@ -151,8 +151,8 @@ TEST_P(MixedPrecisionOnDevice, HysteresisToleratesOverflowsUntilItIsUsedUp) {
     const auto before = running.Get<float>("w");
     ASSERT_TRUE(running.Update(course[i].overflows ? kInfinity : 0.5f).ok());
     EXPECT_EQ(running.Get<float>("loss_scale")[0], course[i].next);
-    EXPECT_EQ(running.Get<int32_t>("loss_scale_growth")[0], course[i].growth);
-    EXPECT_EQ(running.Get<int32_t>("loss_scale_hysteresis")[0], course[i].hysteresis);
+    EXPECT_EQ(running.Get<float>("loss_scale_growth")[0], course[i].growth);
+    EXPECT_EQ(running.Get<float>("loss_scale_hysteresis")[0], course[i].hysteresis);
     EXPECT_EQ(running.Get<float>("output/loss_scale_at_floor")[0], course[i].at_floor);
     EXPECT_EQ(running.Get<float>("w") == before, course[i].overflows);
   }

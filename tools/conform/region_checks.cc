@@ -8,6 +8,7 @@
 
 #include "core/base/random.h"
 #include "tools/conform/op_data.h"
+#include "tools/conform/stride_checks.h"
 
 namespace switchyard::conform {
 namespace {
@@ -74,6 +75,7 @@ class SmallGraph {
   StatusOr<Values> RunOnReference(Device& reference, uint64_t seed) const;
   Status CheckConvex(const std::vector<size_t>& members) const;
   Status CheckRegion(Device& device, const std::vector<size_t>& members, const Values& values) const;
+  static Status CheckResults(Device& device, const View& view, const Values& values, const std::string& what);
 
   std::vector<sy_tensor> tensors_;
   std::vector<OneNode> nodes_;
@@ -170,16 +172,39 @@ Status SmallGraph::CheckConvex(const std::vector<size_t>& members) const {
 }
 
 Status SmallGraph::CheckRegion(Device& device, const std::vector<size_t>& members, const Values& values) const {
-  constexpr double kLimit = 1e-5;  // of the root of the normalised squared error
+  const std::string what = fmt::format("region of {} nodes", members.size());
   const View view = ViewOf(members);
+  SY_RETURN_IF_ERROR(CheckResults(device, view, values, what));
+  // What goes in and out, one tensor and all, may lie in another way, or be refused.
+  for (const Layout& layout : Layouts()) {
+    const auto check = [&](size_t first, size_t last, const std::string& which) -> Status {
+      View laid = ViewOf(members);
+      std::vector<uint32_t> edges = laid.inputs;
+      edges.insert(edges.end(), laid.outputs.begin(), laid.outputs.end());
+      bool any = false;
+      for (size_t e = first; e < last; ++e) any |= layout.apply(laid.tensors[edges[e]]);
+      const std::string name = fmt::format("{}, {} with {}", what, which, layout.name);
+      const Status status = any ? CheckResults(device, laid, values, name) : OkStatus();
+      if (status.ok() || status.code() == absl::StatusCode::kUnimplemented) return OkStatus();
+      return status.code() == absl::StatusCode::kInternal ? status : Annotate(status, name);
+    };
+    const size_t inputs = view.inputs.size(), outputs = view.outputs.size();
+    for (size_t i = 0; i < inputs; ++i) SY_RETURN_IF_ERROR(check(i, i + 1, fmt::format("input {}", i)));
+    for (size_t o = 0; o < outputs; ++o)
+      SY_RETURN_IF_ERROR(check(inputs + o, inputs + o + 1, fmt::format("output {}", o)));
+    SY_RETURN_IF_ERROR(check(0, inputs + outputs, "every tensor"));
+  }
+  return OkStatus();
+}
+
+Status SmallGraph::CheckResults(Device& device, const View& view, const Values& values, const std::string& what) {
+  constexpr double kLimit = 1e-5;  // of the root of the normalised squared error
   auto prepared = device.PrepareRegion(view.region, kWorkspaceLimit);
   if (!prepared.ok()) return prepared.status();  // it may refuse what it claimed: the nodes then run one by one
   Problem problem{"region", {}, {}, {}, {}};
-  for (const uint32_t tensor : view.input_ids) {
-    problem.inputs.push_back(tensors_[tensor]);
-    problem.values.push_back(values[tensor]);
-  }
-  for (const uint32_t tensor : view.output_ids) problem.outputs.push_back(tensors_[tensor]);
+  for (const uint32_t tensor : view.inputs) problem.inputs.push_back(view.tensors[tensor]);
+  for (const uint32_t tensor : view.input_ids) problem.values.push_back(values[tensor]);
+  for (const uint32_t tensor : view.outputs) problem.outputs.push_back(view.tensors[tensor]);
   SY_ASSIGN_OR_RETURN(const auto bound, BoundOp::Make(device, problem, *prepared, {}));
   for (int round = 0; round < 2; ++round) {
     SY_ASSIGN_OR_RETURN(const auto found, bound->Run());
@@ -191,8 +216,8 @@ Status SmallGraph::CheckRegion(Device& device, const std::vector<size_t>& member
         scale += expected[i] * expected[i];
       }
       if (!(std::sqrt(error) <= kLimit * std::sqrt(scale))) {
-        return Internal("region of {} nodes, output {} of run {}: relative error {:.2g}, at most {:.2g} is allowed",
-                        members.size(), o, round, std::sqrt(error / scale), kLimit);
+        return Internal("{}, output {} of run {}: relative error {:.2g}, at most {:.2g} is allowed", what, o, round,
+                        std::sqrt(error / scale), kLimit);
       }
     }
   }

@@ -65,10 +65,6 @@ size_t WithoutAxis(const sy_tensor& tensor, int32_t axis, size_t i) {
   return i - along * inner;
 }
 
-struct Layout {
-  const char* name;
-  bool (*apply)(sy_tensor&);  // false: it says nothing new of this tensor
-};
 constexpr Layout kLayouts[] = {{"reversed axes", Reverse},
                                {"gaps between rows", SpreadRows},
                                {"every second element", SkipElements},
@@ -145,6 +141,8 @@ class StrideChecker {
 };
 
 }  // namespace
+
+std::span<const Layout> Layouts() { return kLayouts; }
 
 void CheckStrides(Recorder& recorder, Device& device, Device& reference, uint64_t seed) {
   if (!(device.info().dtypes & (uint64_t{1} << SY_F32))) return;

@@ -93,7 +93,7 @@ void Update(Machine& machine, int step, std::vector<Tensor>& weights, std::vecto
   attributes.eps = 1e-6f;
   attributes.weight_decay = 0.01f;
   const sy_tensor one = Contiguous(SY_F32, {1});
-  std::vector<Tensor> inputs = {{one, {0.02}}, {Contiguous(SY_I32, {1}), {double(step)}}, {one, {1}}, {one, {1}}};
+  std::vector<Tensor> inputs = {{one, {0.02}}, {one, {double(step)}}, {one, {1}}, {one, {1}}};
   std::vector<sy_tensor> outputs;
   for (size_t k = 0; k < weights.size(); ++k) {
     for (const Tensor& tensor : {weights[k], gradients[k], m[k], v[k]}) inputs.push_back(tensor);

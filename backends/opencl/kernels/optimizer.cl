@@ -52,7 +52,7 @@ GROUP_KERNEL void norms(UPDATE_ARGUMENTS) {
   GROUP_SCRATCH
   const Chunk chunk = OF(Chunk, chunks)[first_chunk + get_group_id(0)];
   const uint n = (uint)chunk.count;
-  const float scale = OF(float, gradient_scale)[0], t = (float)(OF(int, step)[0] + 1);
+  const float scale = OF(float, gradient_scale)[0], t = OF(float, step)[0] + 1;
   floatW weight = (floatW)0.0f, other = (floatW)0.0f;
   EACH_VECTOR(i, n) {
     const floatW w = LOAD(f32, FROM(float, p), i, n, 0.0f);
@@ -95,7 +95,7 @@ static float ratio_of(Chunk chunk, const __global float* sums, float trust, floa
 GROUP_KERNEL void update(UPDATE_ARGUMENTS) {
   const Chunk chunk = OF(Chunk, chunks)[first_chunk + get_group_id(0)];
   const uint n = (uint)chunk.count;
-  const float rate = OF(float, lr)[0], scale = OF(float, gradient_scale)[0], t = (float)(OF(int, step)[0] + 1);
+  const float rate = OF(float, lr)[0], scale = OF(float, gradient_scale)[0], t = OF(float, step)[0] + 1;
   const float step_rate = rate * ratio_of(chunk, OF(float, sums), trust, decay, eps);
   const bool apply = OF(float, finite)[0] != 0;
   EACH_VECTOR(i, n) {

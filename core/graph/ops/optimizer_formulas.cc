@@ -87,7 +87,7 @@ Moved Adaptive(const Update& u, const Value& p, const AdaptiveStep& next, const 
 Update UpdateBy(const sy_optimizer_attributes& a, const Value& lr, const Value& update) {
   Update u{a, lr, update, {}, {}};
   if (OptimizerMoments(a) < 2) return u;
-  const Value t = AddScalar(Cast(update, DType::kF32), 1);
+  const Value t = AddScalar(update, 1);
   // 1 − e⁻ᶻ as 2·tanh(z/2)/(1 + tanh(z/2)): nothing cancels where β is near 1.
   const auto correction = [&](float beta) {
     const Value half = Unary(SY_PW_TANH, Scale(t, static_cast<float>(-0.5 * std::log(double{beta}))));

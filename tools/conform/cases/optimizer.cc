@@ -6,10 +6,8 @@ namespace switchyard::conform {
 void AddOptimizer(Table& table) {
   const auto add = [&](const char* name, sy_optimizer_attributes a, int states, std::vector<Dims> shapes, bool finite,
                        bool first, double drift = 0) {
-    std::vector<Operand> inputs = {F({1}, Fill::kConstant, 0.03), I({1}, 0), F({1}, Fill::kConstant, 0.25),
-                                   F({1}, Fill::kConstant, finite ? 1 : 0)};
-    inputs[1].fill = Fill::kConstant;
-    inputs[1].value = first ? 0 : 12;
+    std::vector<Operand> inputs = {F({1}, Fill::kConstant, 0.03), F({1}, Fill::kConstant, first ? 0 : 12),
+                                   F({1}, Fill::kConstant, 0.25), F({1}, Fill::kConstant, finite ? 1 : 0)};
     std::vector<Operand> outputs;
     for (const Dims& dims : shapes) {
       inputs.push_back(F(dims, Fill::kDrifting, drift));
