@@ -66,6 +66,10 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step) {
   bound.node = step.node;
   bound.stream = step.stream;
   bound.waits = step.waits;
+  for (const PlanPlace& place : step.outputs) {
+    if (place.arena == kStateArena)
+      bound.writes_state_until = std::max(bound.writes_state_until, place.offset + place.bytes);
+  }
   switch (step.kind) {
     case Step::kCopy:
       bound.source = At(step.inputs[0]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct BoundStep {
   int stream;
   std::vector<int> waits;
   int event = -1;  // into Impl::events: recorded behind the step, where the device makes somebody wait for it
+  uint64_t writes_state_until = 0;  // the end of the last byte of the state arena that it writes
   BoundKernel kernel;
   sy_place source{}, destination{};
   uint64_t bytes = 0;
@@ -121,6 +123,7 @@ struct Instance::Impl {
   Status RunSteps(const Stream& compute);
   Status FinishCollective(const BoundStep& step);
   Status RunDebugged(const Stream& compute);
+  void AwaitReader(std::span<const BoundStep> writers);
   Status RunStep(const BoundStep& step, const Stream& compute);
   Status RunGroup(const CollectiveGroup& group);
   Status WaitFor(int earlier, const Stream& stream);

@@ -107,6 +107,7 @@ Status Memory::Upload(const std::string& name, const void* data, uint64_t bytes)
   const Layout::Entry* entry = layout_->Find(name);
   if (entry == nullptr || entry->bytes != bytes)
     return Internal("upload of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
+  if (entry->arena == kStateArena) state_reading_.Await(entry->offset + entry->bytes);
   return device_->Upload(place(entry->arena, entry->offset, 0), data, bytes);
 }
 

@@ -15,6 +15,7 @@
 
 #include "core/base/status.h"
 #include "core/graph/graph.h"
+#include "core/plan/state_reading.h"
 #include "core/runtime/collectives/communicator.h"
 #include "core/runtime/device/device.h"
 
@@ -110,6 +111,7 @@ class Memory {
   bool TakesConstantsOf(const Kernel* kernel) { return constants_.insert(kernel).second; }
   bool gradients_are_shared() const { return gradients_are_shared_; }
   uint64_t allocated_bytes() const;
+  StateReading& state_reading() { return state_reading_; }  // steps and uploads wait for it
   // Host copies of named places (they wait).
   Status Upload(const std::string& name, const void* data, uint64_t bytes);
   Status Download(const std::string& name, void* data, uint64_t bytes, int slot = 0) const;
@@ -122,6 +124,7 @@ class Memory {
   Device* device_ = nullptr;
   std::vector<Buffer> buffers_;  // by arena
   std::set<const Kernel*> constants_;
+  StateReading state_reading_;
   bool gradients_are_shared_ = false;
 };
 

@@ -17,7 +17,7 @@ constexpr char kWeights[] = "model.safetensors";
 constexpr char kState[] = "state.safetensors";
 constexpr char kConfig[] = "config.json";
 constexpr char kPreprocessor[] = "preprocessor_config.json";
-constexpr char kFormatFamily[] = "switchyard-checkpoint/", kFormat[] = "switchyard-checkpoint/2";
+constexpr char kFormatFamily[] = "switchyard-checkpoint/", kFormat[] = "switchyard-checkpoint/3";
 constexpr size_t kLargestJson = JsonRules{}.bytes;
 
 std::string Hex(uint32_t value) { return fmt::format("{:08x}", value); }

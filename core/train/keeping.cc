@@ -8,6 +8,7 @@
 #include "core/base/json.h"
 #include "core/base/logging.h"
 #include "core/runtime/plugins/library.h"
+#include "core/runtime/processes/launch_report.h"
 #include "core/train/architecture.h"
 #include "core/train/bad_samples.h"
 #include "core/train/batch_division.h"
@@ -84,8 +85,6 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
   SY_ASSIGN_OR_RETURN(Gathered gathered, GatherTensors(engine_, !config_.broadcast_buffers));
   if (!owner()) return OkStatus();        // it holds all that is not gathered
   SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
-  SY_RETURN_IF_ERROR(engine_.Synchronize());
-  SY_RETURN_IF_ERROR(copy_.Begin());
   CheckpointContents contents;
   contents.step = position.data_step;
   SY_ASSIGN_OR_RETURN(contents.record, Record(position, updates_per_epoch, evaluation));
@@ -102,7 +101,11 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
     contents.storage = std::move(snapshot.storage);
     return std::move(contents);
   };
-  return writer_->Save(make, {.best = best, .keep = config_.keep});
+  SY_RETURN_IF_ERROR(engine_.Synchronize());
+  SY_RETURN_IF_ERROR(copy_.Begin());
+  const Status begun = writer_->Save(make, {.best = best, .keep = config_.keep});
+  if (!begun.ok()) copy_.Wait().IgnoreError();  // nobody else will
+  return begun;
 }
 
 Status Keeping::Finish() {
@@ -140,6 +143,7 @@ Status Keeping::OpenRunFolder() {
     if (!owner() && verdict[0] == '-') status = FailedPrecondition("{}", verdict.substr(1));
   }
   SY_RETURN_IF_ERROR(status);
+  if (owner()) TellLauncherOfRun(run_folder_);
   // Where --interpose=trace writes, unless the user chose.
   if (!config_.interpose.empty() && !Environment("SWITCHYARD_TRACE"))
     ProvideSetting("TRACE", run_folder_ + "/trace.json");

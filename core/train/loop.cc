@@ -16,9 +16,12 @@ constexpr int kExamples = 8;  // samples in the pictures of event files
 
 StatusOr<TrainingResult> TrainingLoop::Run() {
   SY_RETURN_IF_ERROR(Start());
-  Stopping stopping(parts_.engine.world().communicator.get());
+  const World& world = parts_.engine.world();
+  Stopping stopping(world.communicator.get());
   SY_RETURN_IF_ERROR(CatchUp());
   for (bool stop = false; !stop && parts_.position.data_step < parts_.timetable.updates;) {
+    // What beginning, evaluating and saving have waited for is not an update's.
+    if (world.communicator) world.communicator->TakeWaitMilliseconds();
     const Clock clock;
     const bool logged = Logged();
     std::vector<double> losses;
@@ -31,6 +34,7 @@ StatusOr<TrainingResult> TrainingLoop::Run() {
     SY_ASSIGN_OR_RETURN(stop, stopping.After(parts_.position.data_step));
     const double seconds = clock.Seconds();
     interval_.seconds += seconds;
+    if (world.communicator) interval_.comm_wait_ms += world.communicator->TakeWaitMilliseconds();
     result_.seconds += seconds;
     if (logged) SY_RETURN_IF_ERROR(Log(losses, parts_.gradients.skipped().count > left_out));
     SY_RETURN_IF_ERROR(AfterUpdate(stop));
@@ -126,7 +130,7 @@ Status TrainingLoop::Log(const std::vector<double>& losses, bool left_out) {
   if (!watching_) return OkStatus();
   const auto updates = static_cast<double>(interval.updates);
   const double rate = updates * static_cast<double>(PerUpdate()) / interval.seconds;
-  const double comm = world.communicator ? world.communicator->TakeWaitMilliseconds() / updates : 0;
+  const double comm = interval.comm_wait_ms / updates;
   const uint64_t memory = engine.memory().allocated_bytes();
   ProgressState state;
   state.epoch = at.epoch + 1;

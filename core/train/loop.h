@@ -40,7 +40,7 @@ class TrainingLoop {
  private:
   // The updates since the last line of the log.
   struct Interval {
-    double seconds = 0, data_wait = 0;
+    double seconds = 0, data_wait = 0, comm_wait_ms = 0;
     int64_t updates = 0;
   };
 

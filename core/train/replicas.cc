@@ -8,6 +8,8 @@
 #include <system_error>
 #include <thread>
 
+#include "core/base/log_rank.h"
+
 namespace switchyard {
 namespace {
 
@@ -44,6 +46,7 @@ struct Outcome {
 // What one thread does: its rank's part of the run.
 void Replicate(const WorldRequest& request, const ProcessMap& place, std::shared_ptr<Rendezvous> rendezvous,
                absl::FunctionRef<Status(World&)> body, Outcome& outcome) {
+  SetLogRankOfThread(place.rank, place.world);
   const auto fail = [&](const Status& status, std::exception_ptr exception = nullptr) {
     outcome.Fail(place.rank, status, std::move(exception));  // before the others can fail because of it
     if (rendezvous) rendezvous->ReportFailure(status);

@@ -1,8 +1,15 @@
 #include "core/train/state_copy.h"
 
+#include <algorithm>
+
 #include "core/base/logging.h"
 
 namespace switchyard {
+namespace {
+
+constexpr uint64_t kPiece = uint64_t{4} << 20;  // bytes after which waiting steps are told how far the copy is
+
+}  // namespace
 
 StateCopy::~StateCopy() {
   if (copies_.handle() == nullptr) return;
@@ -35,8 +42,11 @@ Status StateCopy::Begin() {
   SY_RETURN_IF_ERROR(Allocate());
   Device& device = *engine_.world().device;
   const sy_place state = engine_.memory().place(kStateArena, 0, 0);
-  const bool beside = beside_.bytes() > 0;
-  if (!beside) return device.Download(host_.data(), state, host_.bytes());
+  if (!engine_.async()) {
+    engine_.memory().state_reading().Begin();
+    return OkStatus();
+  }
+  if (beside_.bytes() == 0) return device.Download(host_.data(), state, host_.bytes());
   SY_RETURN_IF_ERROR(device.Copy(copies_, beside_.at(0), state, host_.bytes()));
   SY_RETURN_IF_ERROR(begun_.Record(copies_));
   SY_RETURN_IF_ERROR(engine_.StartAfter(begun_));
@@ -44,6 +54,23 @@ Status StateCopy::Begin() {
   return done_.Record(copies_);
 }
 
-Status StateCopy::Wait() { return beside_.bytes() > 0 ? done_.Wait() : OkStatus(); }
+Status StateCopy::Wait() {
+  if (!engine_.async()) return CopyBesideSteps();
+  return beside_.bytes() > 0 ? done_.Wait() : OkStatus();
+}
+
+Status StateCopy::CopyBesideSteps() {
+  StateReading& reading = engine_.memory().state_reading();
+  if (!reading.reads()) return OkStatus();
+  Status status;
+  for (uint64_t begin = 0, end = 0; status.ok() && begin < host_.bytes(); begin = end) {
+    end = std::min(begin + kPiece, host_.bytes());
+    status = engine_.world().device->Copy(Stream(), HostPlace(host_.data() + begin),
+                                          engine_.memory().place(kStateArena, begin, 0), end - begin);
+    reading.Reach(end);
+  }
+  reading.End();
+  return status;
+}
 
 }  // namespace switchyard

@@ -1,8 +1,9 @@
 // The state of a run (parameters, moments, counters), copied off the device while the run goes on. On an asynchronous
 // device the bytes go to a second place on the device, which takes no time to speak of, and from there to the host
 // beside the steps that follow; that place is taken with the first copy and kept. Where the device has no memory left
-// for it, and on a synchronous device, the bytes go to the host at once. Begin from the thread that runs the steps;
-// Wait and At from one other.
+// for it, the bytes go to the host at once. A synchronous device copies in the thread that asks: that is whoever waits
+// for the copy, beside the steps, of which those that write the state wait for it (StateReading). Begin from the
+// thread that runs the steps; Wait and At from one other.
 #pragma once
 
 #include "core/train/engine.h"
@@ -17,7 +18,8 @@ class StateCopy {
   StateCopy& operator=(const StateCopy&) = delete;
 
   // Of the state as the steps begun so far leave it; they must have ended (Engine::Synchronize). Steps may begin when
-  // it returns. The last copy must have been waited for.
+  // it returns. The last copy must have been waited for, and this one must be: until then no step ends that writes the
+  // state.
   Status Begin();
   Status Wait();
   // The bytes of an entry of the state arena, after Wait, to read and to change; they stand until the next Begin.
@@ -25,6 +27,7 @@ class StateCopy {
 
  private:
   Status Allocate();
+  Status CopyBesideSteps();
 
   Engine& engine_;
   HostMemory host_;

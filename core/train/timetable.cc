@@ -63,6 +63,12 @@ StatusOr<Timetable> Timetable::Of(const TrainConfig& config, int64_t samples, in
     schedule.warmup = std::min(schedule.warmup, over);
   }
   table.updates = config.steps.value_or(std::max(of_epochs + course.shift, from.data_step));
+  constexpr int64_t kMostUpdates = int64_t{1} << 24;  // what the device's counter, an f32, counts one by one
+  if (table.updates > kMostUpdates) {
+    return InvalidArgument(
+        "a run makes at most {} updates, and this one would make {}; set fewer --epochs or --steps, or a larger batch",
+        kMostUpdates, table.updates);
+  }
   table.schedule = schedule;
   table.rates = LearningRateTable(table.schedule, table.updates);
   return table;

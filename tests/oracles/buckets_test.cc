@@ -16,21 +16,31 @@ const std::vector<int64_t> kSizes = {1, 63, 64, 65, 1000, 4097, 7};
 constexpr int64_t kMicroSteps = 3;
 using Share = DataParallelOptions::Share;
 
-// The integer that `rank` contributes to element i of parameter p in micro-step a.
-float Contribution(int rank, int64_t a, int64_t p, int64_t i) {
-  return static_cast<float>((rank + 1) * (i % 101 - 50) + 7 * p - 3 * a * (rank + 2));
-}
+// What gradients are: of type `dtype`, and integers of at most `most`.
+struct Integers {
+  DType dtype = DType::kF32;
+  int64_t most = 0;  // 0: small enough for any sum to be exact in f32, and in f16
+
+  // What `rank` contributes to element i of parameter p in micro-step a.
+  float Contribution(int rank, int64_t a, int64_t p, int64_t i) const {
+    if (most == 0) return static_cast<float>((rank + 1) * (i % 101 - 50) + 7 * p - 3 * a * (rank + 2));
+    return static_cast<float>((7 * i + 13 * rank + 29 * a + 5 * p) % (2 * most + 1) - most);
+  }
+};
 
 // loss = Σ p·x: the gradient of p is the batch input x. SGD at rate 1 from zero leaves −Σ x.
-Graph IntegerStep(DataParallelOptions options, BucketUse use) {
+Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
   Graph graph;
   std::vector<Value> parameters;
   Value loss;
   for (size_t p = 0; p < kSizes.size(); ++p) {
     const TensorType type = {DType::kF32, {kSizes[p]}};
     const Value parameter = graph.Input(fmt::format("p{}", p), type, {Role::kParameter, {}, false});
-    const Value term =
-        ops::Sum(ops::Mul(parameter, graph.Input(fmt::format("x{}", p), type, {Role::kBatch, {}, false})));
+    const Value x = graph.Input(fmt::format("x{}", p), type, {Role::kBatch, {}, false});
+    const Value product = dtype == DType::kF32
+                              ? ops::Mul(parameter, x)
+                              : ops::Cast(ops::Mul(ops::Cast(parameter, dtype), ops::Cast(x, dtype)), DType::kF32);
+    const Value term = ops::Sum(product);
     loss = loss ? ops::Add(loss, term) : term;
     parameters.push_back(parameter);
   }
@@ -60,14 +70,16 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use) {
 // Plans for the places in a round, over one memory.
 class Round {
  public:
-  Status Make(const DataParallelOptions& options, const std::vector<BucketUse>& uses, bool overlap = true) {
+  Status Make(const DataParallelOptions& options, const std::vector<BucketUse>& uses, bool overlap = true,
+              Integers integers = {}) {
     World& world = SharedWorld();
+    integers_ = integers;
     kernels_ = std::make_unique<KernelCache>(*world.device, KernelOptions{});
     if (world.reference) reference_ = std::make_unique<KernelCache>(*world.reference, KernelOptions{});
     layout_ = std::make_unique<Layout>(world.device->info().alignment);
     for (const BucketUse use : uses) {
-      SY_ASSIGN_OR_RETURN(auto plan, Plan::Compile(IntegerStep(options, use), *kernels_, reference_.get(), *layout_,
-                                                   {.overlap = overlap}));
+      SY_ASSIGN_OR_RETURN(auto plan, Plan::Compile(IntegerStep(options, use, integers.dtype), *kernels_,
+                                                   reference_.get(), *layout_, {.overlap = overlap}));
       plans_.push_back(std::move(plan));
     }
     SY_ASSIGN_OR_RETURN(memory_, Memory::Allocate(*layout_, *world.device, world.communicator.get()));
@@ -84,7 +96,7 @@ class Round {
     for (size_t p = 0; p < kSizes.size(); ++p) {
       std::vector<float> x(static_cast<size_t>(kSizes[p]));
       for (size_t i = 0; i < x.size(); ++i)
-        x[i] = Contribution(SharedWorld().rank(), a, static_cast<int64_t>(p), static_cast<int64_t>(i));
+        x[i] = integers_.Contribution(SharedWorld().rank(), a, static_cast<int64_t>(p), static_cast<int64_t>(i));
       SY_RETURN_IF_ERROR(memory_->Upload(fmt::format("x{}", p), x.data(), x.size() * sizeof(float)));
     }
     SY_RETURN_IF_ERROR(instances_[plan]->Run(stream_));
@@ -96,8 +108,10 @@ class Round {
     return values;
   }
   const PlanReport& report(size_t plan) const { return plans_[plan]->report(); }
+  const Integers& integers() const { return integers_; }
 
  private:
+  Integers integers_;
   std::unique_ptr<KernelCache> kernels_, reference_;
   std::unique_ptr<Layout> layout_;
   std::vector<std::unique_ptr<Plan>> plans_;
@@ -114,7 +128,7 @@ void ExpectExactSums(const Round& round, int64_t micro_steps, float factor = 1) 
       float sum = 0;
       for (int rank = 0; rank < SharedWorld().size(); ++rank) {
         for (int64_t a = 0; a < micro_steps; ++a)
-          sum += Contribution(rank, a, static_cast<int64_t>(p), static_cast<int64_t>(i));
+          sum += round.integers().Contribution(rank, a, static_cast<int64_t>(p), static_cast<int64_t>(i));
       }
       ASSERT_EQ(found[i], -sum * factor) << "p" << p << "[" << i << "]";
     }
@@ -175,6 +189,31 @@ TEST_P(BucketSize, AccumulationWithOneRoundEqualsSyncingEveryMicroStep) {
     ASSERT_TRUE(status.ok()) << Message(status);
   }
   for (size_t p = 0; p < kSizes.size(); ++p) EXPECT_EQ(once.Parameter(p), always.Parameter(p)) << "p" << p;
+}
+
+// Gradients of half types are integers that these hold, and what is sent in one has sums that it holds; the sums of
+// micro-steps, which are f32, are integers that halves do not hold.
+TEST_P(BucketSize, AccumulationWithOneRoundEqualsSyncingEveryMicroStepInHalfTypes) {
+  for (const auto& [dtype, exact] : {std::pair<DType, int64_t>{DType::kBF16, 256}, {DType::kF16, 2048}}) {
+    for (const DType wire : {DType::kF32, dtype}) {
+      SCOPED_TRACE(fmt::format("{} sent as {}", NameOf(dtype), NameOf(wire)));
+      const Integers integers = {dtype, wire == DType::kF32 ? exact : exact / (SharedWorld().size() * kMicroSteps)};
+      const DataParallelOptions options{.bucket_bytes = GetParam(), .wire = wire};
+      Round once, always;
+      Status status = once.Make(options, {{false, false}, {true, false}, {true, true}}, true, integers);
+      ASSERT_TRUE(status.ok()) << Message(status);
+      status = always.Make(options, {BucketUse{}}, true, integers);
+      ASSERT_TRUE(status.ok()) << Message(status);
+      for (int64_t a = 0; a < kMicroSteps; ++a) {
+        status = once.Run(static_cast<size_t>(a), a);
+        ASSERT_TRUE(status.ok()) << Message(status);
+        status = always.Run(0, a);
+        ASSERT_TRUE(status.ok()) << Message(status);
+      }
+      ExpectExactSums(once, kMicroSteps);
+      ExpectExactSums(always, kMicroSteps);
+    }
+  }
 }
 
 // Integers below 2^11 are exact in f16 too.

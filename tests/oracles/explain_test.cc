@@ -11,6 +11,8 @@
 namespace switchyard {
 namespace {
 
+constexpr char kPlannedAlone[] = "the ranks of this world would all plan the same, as one alone does";
+
 int Samples(const World& world) { return world.size() > 1 ? 200 : 100; }  // one rank has less to draw
 
 template <typename... T>
@@ -153,6 +155,7 @@ double FlopsOf(const Plan& plan, const std::function<bool(const std::string& fam
 // half of its forward pass, rather than keep them. What a step does once for each parameter is little at this batch.
 TEST(Explain, FlopsOfTrainingAreThreeTimesThoseOfAForwardPass) {
   World& world = SharedWorld();
+  if (world.size() > 1) GTEST_SKIP() << kPlannedAlone;
   for (const char* model : {"vit_micro", "vit_tiny", "vit_base", "swin_tiny", "resnet18", "resnet50", "unet3d",
                             "deeplabv3plus_resnet50", "mlp"}) {
     SCOPED_TRACE(model);
@@ -186,6 +189,7 @@ TEST(Explain, PlansAHundredLayersForSixtyFourRanksInThreeSecondsOfOneCore) {
   GTEST_SKIP() << "the limit is that of an optimised build";
 #endif
   World& world = SharedWorld();
+  if (world.size() > 1) GTEST_SKIP() << kPlannedAlone;
   Settings settings(RunTable());
   ASSERT_TRUE(settings.Give("model", "vit_base", Origin::kFlag, "this test").ok());
   ASSERT_TRUE(settings.Give("depth", 100, Origin::kFlag, "this test").ok());

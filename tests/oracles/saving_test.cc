@@ -114,8 +114,8 @@ TEST_F(Saving, HostMemoryHoldsTheStateOnce) {
   ASSERT_TRUE(run->setup.model.to_file) << "files have another layout than the graph";
   TrainingPlans plans;
   ASSERT_TRUE(plans
-                  .CompileRun(run->setup.config, run->setup.model, SharedWorld().mesh, 0, 1, *SharedWorld().device,
-                              SharedWorld().reference.get())
+                  .CompileRun(run->setup.config, run->setup.model, SharedWorld().mesh, 0, kFirstSave,
+                              *SharedWorld().device, SharedWorld().reference.get())
                   .ok());
   std::vector<std::span<const std::byte>> written;
   FileCalls watching = calls_;

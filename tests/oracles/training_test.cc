@@ -1,9 +1,12 @@
 // Whole trainers against each other: buckets, accumulation, the number of ranks, the broadcast of parameters,
 // evaluation.
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "core/base/environment.h"
 #include "core/nn/context.h"
+#include "core/train/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/oracles/runs.h"
@@ -265,6 +268,19 @@ TEST(DataParallelTraining, ManyRanksEqualOneRankWithTheWholeBatch) {
 }
 
 // The same through the loader: sampler, augmentation, dropout and drop_path, epochs and all.
+// An update has not waited longer for other ranks than it took.
+void ExpectWaitsWithinUpdates(const TrainingResult& result, int images) {
+  const auto log = ReadMetrics(result.run_folder + "/0/log/metrics.jsonl");
+  ASSERT_TRUE(log.ok()) << Message(log.status());
+  int updates = 0;
+  for (const MetricsRecord& record : *log) {
+    if (!record.contains("comm_wait_ms")) continue;
+    EXPECT_LE(record.at("comm_wait_ms"), 1e3 * images / record.at("images_per_s").get<double>()) << record.dump();
+    ++updates;
+  }
+  EXPECT_GT(updates, 0);
+}
+
 TEST(DataParallelTraining, ManyRanksTrainOnTheSameDataAsOneRank) {
   TrainConfig config = SmallConfig();
   config.train_size = 12 * SharedWorld().size();
@@ -275,8 +291,13 @@ TEST(DataParallelTraining, ManyRanksTrainOnTheSameDataAsOneRank) {
   config.suffix = "many_ranks";
   auto run = MakeRun(config, SharedWorld());
   ASSERT_TRUE(run.ok()) << Message(run.status());
+  if (SharedWorld().size() > 1) {  // what rank 0 waits for here is no update's
+    if (SharedWorld().rank() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    ASSERT_TRUE(SharedWorld().communicator->Barrier("before the first update").ok());
+  }
   const auto result = run->trainer->Train();
   ASSERT_TRUE(result.ok()) << Message(result.status());
+  if (SharedWorld().rank() == 0) ExpectWaitsWithinUpdates(*result, config.batch_size * SharedWorld().size());
 
   TrainConfig whole = config;
   whole.batch_size = config.batch_size * SharedWorld().size();

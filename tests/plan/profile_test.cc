@@ -2,6 +2,7 @@
 // what a plan needs.
 #include "core/plan/profile.h"
 
+#include <regex>
 #include <set>
 
 #include "core/base/json.h"
@@ -93,6 +94,13 @@ TEST_P(ProfileOnDevice, HasEveryStepOfThePlanInOrder) {
   EXPECT_DOUBLE_EQ(flops, 2 * plan.report().flops);
   EXPECT_EQ(calls, static_cast<int64_t>(of_steps.size()));
   EXPECT_LE(seconds, profile.seconds());
+
+  // Beside a device that reaches next to nothing.
+  const std::string table = profile.Table({.flops_per_s = 1, .bytes_per_s = 1});
+  EXPECT_THAT(table, testing::HasSubstr(">100 %"));
+  const std::regex share("([0-9.]+) %");
+  for (std::sregex_iterator found(table.begin(), table.end(), share), none; found != none; ++found)
+    EXPECT_LE(std::stod((*found)[1]), 100) << table;
 
   (*c)->instance->Record(false);
   ASSERT_TRUE((*c)->instance->Run((*c)->stream).ok());

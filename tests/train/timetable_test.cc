@@ -180,5 +180,13 @@ TEST(TimetableTest, EpochsOfAChangedBatchBeginWhereTheyBegin) {
   }
 }
 
+TEST(TimetableTest, MoreUpdatesThanTheDeviceCountsAreRefused) {
+  TrainConfig config = Config("cosine", "0");
+  config.steps = (int64_t{1} << 24) + 1;
+  EXPECT_EQ(Message(Timetable::Of(config, kSamples, 1, {}).status()),
+            "a run makes at most 16777216 updates, and this one would make 16777217; set fewer --epochs or --steps, or "
+            "a larger batch");
+}
+
 }  // namespace
 }  // namespace switchyard
