@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/base/log_rank.h"
 #include "core/base/text.h"
 
 namespace switchyard {
@@ -22,6 +23,7 @@ LogLevel LevelFromEnvironment() {
 
 std::atomic<LogLevel> least_level{LevelFromEnvironment()};
 std::atomic<int> log_rank{-1};
+thread_local int thread_rank = -1;  // wins
 
 constexpr size_t kMostOfALine = 16 << 10;  // bytes; what a file or a plugin says may be longer
 
@@ -30,11 +32,13 @@ constexpr const char* kPrefix[] = {"debug: ", "", "warning: ", "error: "};
 }  // namespace
 
 void SetLogRank(int rank, int world) { log_rank = world > 1 ? rank : -1; }
+void SetLogRankOfThread(int rank, int world) { thread_rank = world > 1 ? rank : -1; }
 void SetLogLevel(LogLevel level) { least_level = level; }
 
 void LogLine(LogLevel level, const std::string& line) {
   if (level < least_level.load()) return;
-  std::string text = log_rank >= 0 ? fmt::format("[rank {}] ", log_rank.load()) : std::string();
+  const int rank = thread_rank >= 0 ? thread_rank : log_rank.load();
+  std::string text = rank >= 0 ? fmt::format("[rank {}] ", rank) : std::string();
   text += kPrefix[static_cast<int>(level)];
   text += PrintableLines(line, kMostOfALine);
   text += '\n';

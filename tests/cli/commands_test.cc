@@ -228,6 +228,7 @@ TEST_F(Commands, BenchComparesConfigurationsAndNamesTheOneThatFails) {
     EXPECT_EQ(rows[row].at("updates"), 9) << "three rounds of three";
     EXPECT_GT(rows[row].at("images_per_s"), 0);
   }
+  ExpectRefused(Run(bench), {"give --compare=ddp with it", "switchyard launch --nproc_per_node=2 bench"});
   ExpectRefused(Run(bench + "--compare=fsdp"), {"--compare=fsdp: expected dp"});
 }
 

@@ -130,6 +130,7 @@ TEST_F(Replicas, AFailureOnOneDeviceEndsTheRunWithItsMessage) {
     const CommandResult result = Run(SmallTraining("--mode=dp --devices=3 --steps=200 --interpose=fault:" + fault +
                                                    " --suffix=" + device + fault.substr(0, 5) + " --device=" + device));
     ExpectRefused(result, {"error: replica ", "because --interpose asks for it: fault:" + fault});
+    EXPECT_THAT(result.output, testing::ContainsRegex("\\[rank [012]\\] warning: fault:" + fault.substr(0, 5)));
     EXPECT_THAT(result.output, testing::Not(testing::HasSubstr("trained")));
   }
 }

@@ -143,6 +143,33 @@ TEST_F(VolumeFiles, CompressedComesBackCompressed) {
   EXPECT_EQ(again, plain);
 }
 
+// A header as scanners leave it: left-handed voxels of unequal size, an oblique sform beside another qform, units,
+// words and an intent. All of it stays but what says how the mask's own voxels are stored.
+TEST_F(VolumeFiles, AMaskKeepsEveryByteOfTheHeaderThatPlacesItsImage) {
+  const Bytes ids(24, 1);
+  for (const bool big : {false, true}) {
+    Bytes bytes = NiftiBytes(Counting<int16_t>(), 4, big, 2, -1024);
+    const auto put = [&](size_t at, const std::vector<float>& values) {
+      for (size_t i = 0; i < values.size(); ++i) Put(values[i], big, at + 4 * i, &bytes);
+    };
+    put(76, {-1, 0.7f, 0.8f, 2.5f, 1.5f});          // pixdim: qfac, millimetres, seconds
+    bytes[123] = 2 | 8;                             // xyzt_units
+    put(124, {3000, -1000});                        // cal_max, cal_min: of the image's intensities
+    std::memcpy(&bytes[148], "head, 3 of 7", 12);   // descrip
+    Put(int16_t{1}, big, 252, &bytes);              // qform_code: the scanner's
+    Put(int16_t{2}, big, 254, &bytes);              // sform_code: aligned
+    put(256, {0.1f, -0.2f, 0.97f, -90, 126, -72});  // quaternion and offset
+    put(280, {-0.6f, 0.1f, 0.9f, 91, 0.2f, -0.7f, 0.3f, -17, 0.1f, 0.2f, -2.3f, 55});  // srow_x, srow_y, srow_z
+    const std::vector<uint8_t> written = EncodeVolume(MaskLike(Read("image.nii", bytes), ids));
+    const auto own = [](size_t at) {  // datatype and bitpix, scl_slope and scl_inter, cal_max and cal_min
+      return (at >= 70 && at < 74) || (at >= 112 && at < 120) || (at >= 124 && at < 132);
+    };
+    for (size_t at = 0; at < 368; ++at) {
+      EXPECT_TRUE(own(at) || written[at] == bytes[at]) << at;
+    }
+  }
+}
+
 TEST_F(VolumeFiles, AMaskHasTheFormatAndOrientationOfItsImage) {
   Bytes ids(24);
   for (size_t i = 0; i < 24; ++i) ids[i] = static_cast<uint8_t>(i % 3);

@@ -48,6 +48,13 @@ StatusOr<DeviceRates> RecordSteps(Trainer& trainer, std::span<const std::span<co
 
 Status BenchCommand(const CommandLine& line) {
   if (!absl::GetFlag(FLAGS_compare).empty()) return CompareRuns(line);
+  if (const int ranks = absl::GetFlag(FLAGS_nproc_per_node); ranks != 1) {
+    return InvalidArgument(
+        "bench --nproc_per_node={} is of the ranks that --compare starts: give --compare=ddp with it, or start them "
+        "with "
+        "switchyard launch --nproc_per_node={} bench",
+        ranks, ranks);
+  }
   Settings settings = line.settings;
   settings.Fill("dataset", "synthetic", Origin::kDefault);
   settings.Fill("steps", 20, Origin::kDefault);

@@ -12,4 +12,8 @@ namespace switchyard {
 // why. A process of several leaves without waiting for the others: then this does not return.
 Status InWorld(const TrainConfig& config, const ProcessMap& ranks, absl::FunctionRef<Status(World&)> body);
 
+// The error with which a command ends. Ranks that fail before they have joined the world, as over a wrong folder, meet
+// here for a moment: what rank 0 says the others do not say again. Those that did not fail learn of it.
+void SayFailure(const Status& failure);
+
 }  // namespace switchyard
