@@ -54,11 +54,22 @@ void AsStored(VoxelType type, With with) {
 // Calls `with` with each voxel's place in memory and in the file.
 template <typename With>
 void ForEachVoxel(const Volume& v, With with) {
+  const Extents extents = ExtentsOf(v);
+  Extents in_file, strides;  // of the file's axes; of ours there
+  for (size_t i = 0; i < 3; ++i) in_file[v.order.axis[i]] = extents[i];
+  const Extents steps = {in_file[1] * in_file[2], in_file[2], 1};
+  int64_t first = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    strides[i] = steps[v.order.axis[i]];
+    if (!v.order.reversed[i]) continue;
+    first += strides[i] * (extents[i] - 1);
+    strides[i] = -strides[i];
+  }
   size_t place = 0;
   for (int64_t d = 0; d < v.depth; ++d) {
     for (int64_t h = 0; h < v.height; ++h) {
-      for (int64_t w = 0; w < v.width; ++w, ++place)
-        with(place, v.first_fastest ? static_cast<size_t>(d + v.depth * (h + v.height * w)) : place);
+      int64_t at = first + d * strides[0] + h * strides[1];
+      for (int64_t w = 0; w < v.width; ++w, ++place, at += strides[2]) with(place, static_cast<size_t>(at));
     }
   }
 }
@@ -120,11 +131,11 @@ std::vector<uint8_t> Gzip(const std::vector<uint8_t>& bytes) {
 
 }  // namespace
 
-StatusOr<Volume> ReadVolume(const std::string& path) {
+StatusOr<Volume> ReadVolume(const std::string& path, const FileOrder& otherwise) {
   std::vector<uint8_t> bytes;
   SY_RETURN_IF_ERROR(ReadWholeFile(path, &bytes));
   Volume volume;
-  SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, bytes, &volume));
+  SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, bytes, otherwise, &volume));
   if (start > bytes.size()) {
     return DataLoss("{}: expected voxels after the header and within {} bytes, found them at {}", path, bytes.size(),
                     start);
@@ -137,7 +148,7 @@ StatusOr<Volume> ReadVolume(const std::string& path) {
 StatusOr<Extents> ReadVolumeExtents(const std::string& path) {
   SY_ASSIGN_OR_RETURN(const FileStart file, ReadFileStart(path, kMostOfAHeader));
   Volume volume;
-  SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, file.bytes, &volume));
+  SY_ASSIGN_OR_RETURN(const size_t start, ReadVolumeHeader(path, file.bytes, {}, &volume));
   SY_ASSIGN_OR_RETURN(const uint64_t expected, BytesOfVoxels(path, volume));
   const uint64_t most = file.most_bytes - std::min<uint64_t>(start, file.most_bytes);
   if (expected > most) return MissingVoxels(path, volume, expected, most);  // a damaged header asks for anything

@@ -66,7 +66,13 @@ class VolumeFiles : public MaskedVolumes {
   Status Read(int64_t index, Sample* sample) const override {
     const Pair& pair = pairs_[static_cast<size_t>(index)];
     SY_ASSIGN_OR_RETURN(sample->volume, ReadVolume(pair.image));
-    SY_ASSIGN_OR_RETURN(const Volume labels, ReadVolume(pair.label));
+    SY_ASSIGN_OR_RETURN(const Volume labels, ReadVolume(pair.label, sample->volume.order));
+    if (labels.oriented && !sample->volume.oriented && labels.order != sample->volume.order) {
+      return DataLoss(
+          "{}: its header says how the labels lie in the body, and that of {} says nothing of that; "
+          "give both the same sform or qform",
+          pair.label, pair.image);
+    }
     if (InWords(labels) != InWords(sample->volume)) {
       return DataLoss("{}: expected labels for the {} voxels of {}, found {}", pair.label, InWords(sample->volume),
                       pair.image, InWords(labels));

@@ -54,8 +54,10 @@ void Store(T value, bool swapped, uint8_t* at) {
   std::memcpy(at, bytes.data(), sizeof(T));
 }
 
-// Where the voxels start, which may be beyond the bytes; all of the volume but header and voxels.
-StatusOr<size_t> ReadVolumeHeader(const std::string& path, std::span<const uint8_t> bytes, Volume* v);
+// Where the voxels start, which may be beyond the bytes; all of the volume but header and voxels. `otherwise`: how a
+// NIfTI file lies whose header does not say.
+StatusOr<size_t> ReadVolumeHeader(const std::string& path, std::span<const uint8_t> bytes, const FileOrder& otherwise,
+                                  Volume* v);
 
 // The header that goes before the volume's voxels where they are no longer those of the file that `header` came from:
 // unscaled, and of the type `stored`.

@@ -123,12 +123,12 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
   if (inverse_scale) scalars.gradient_scale = ops::Mul(scalars.gradient_scale, inverse_scale, where);
   const Updates updates = AddUpdates(graph, gradients, scalars, options, layers, shared, where);
   const Value step = options.ema_decay > 0 ? StepOfAverages(graph, scalars, options.ema_decay, where) : Value();
-  if (shared.ranks > 1 && IsPiece(*InputOf(gradients[0].parameter).input)) {
+  if (shared.ranks > 1) {
     for (size_t k = 0; k < updates.pieces.size(); ++k) {
-      if (updates.pieces[k].elements > 0)
-        Assign(gradients[updates.pieces[k].tensor], updates.results[k].parameter, {}, step, where);
+      const ParameterGradient& tensor = gradients[updates.pieces[k].tensor];
+      if (updates.pieces[k].elements > 0 && IsPiece(*InputOf(tensor.parameter).input))
+        Assign(tensor, updates.results[k].parameter, {}, step, where);
     }
-  } else if (shared.ranks > 1) {
     std::vector<Value> updated;
     for (const ops::OptimizerTensor& result : updates.results) updated.push_back(result.parameter);
     GatherPieces(

@@ -84,23 +84,29 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
   return ops::AllGather(ops::Concat(parts, 0, where), shared.ranks, shared.group, name, where);
 }
 
+static bool HoldsPieces(const SharedBucket& bucket, const std::vector<ParameterGradient>& tensors) {
+  const Value& first = tensors[bucket.members[0].tensor].parameter;
+  return IsPiece(*first.graph().node(first.ref().node).input);
+}
+
 void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
                   const std::vector<Piece>& pieces, const std::vector<Value>& updated, const Value& after,
                   const std::function<void(size_t tensor, const Value& whole)>& done, Graph::Location where) {
   size_t piece = 0;
   int gathered = after.ref().node;  // the node before
-  std::vector<int> finished;        // by bucket: the last node that reads what was gathered
-  for (const SharedBucket& bucket : shared.buckets) {
+  std::vector<int> finished;        // by gathered bucket: the last node that reads what was gathered
+  for (size_t b = 0; b < shared.buckets.size(); ++b) {
+    const SharedBucket& bucket = shared.buckets[b];
     std::vector<std::pair<int64_t, Value>> held;
     for (size_t m = 0; m < bucket.members.size(); ++m, ++piece) {
       if (pieces[piece].elements > 0) held.push_back({pieces[piece].at, updated[piece]});
     }
-    const size_t b = finished.size();
+    if (HoldsPieces(bucket, tensors)) continue;
     const Value whole = GatherBucket(graph, bucket, shared, held, fmt::format("parameters/{}", b), where);
     // In one order on all ranks, whatever each of them has to update.
     std::vector<int>& control = graph.mutable_node(whole.ref().node).control;
     control.push_back(gathered);
-    if (b >= 2) control.push_back(finished[b - 2]);
+    if (finished.size() >= 2) control.push_back(finished[finished.size() - 2]);
     gathered = whole.ref().node;
     for (const auto& [tensor, start] : bucket.members) {
       const TensorType& type = tensors[tensor].parameter.type();

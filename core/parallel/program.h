@@ -50,6 +50,8 @@ struct ProgramOptions {
   bool sequence = false;                // ranks that share a model divide the samples between its divided layers
   int zero = 0;  // the ranks of the data group share 1: the update and its moments, 2: also the sums of gradients, 3:
                  // also the parameters
+  float shard_param_frac = 1;  // with `zero` 3: of the parameters, those of the buckets that are reduced first; the
+                               // rest are whole on every rank, as with 2
   OptimizerOptions optimizer;
   int64_t table_length = 1;      // of the learning-rate table: updates
   bool evaluation_only = false;  // no other plan

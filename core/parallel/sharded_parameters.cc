@@ -1,7 +1,8 @@
 // Parameters as shares (Rajbhandari et al. 2020, "ZeRO", stage 3): each rank of the data group has its pieces of every
 // bucket's parameters alone, those that it updates (core/optim/shared_update.h). What reads a parameter reads a view
 // of its bucket, which is gathered before and let go after its last use; the backward pass gathers it once more. The
-// scheduler brings buckets as early as PlanOptions::prefetch_bytes allows.
+// scheduler brings buckets as early as PlanOptions::prefetch_bytes allows. With a shard_param_frac below 1 (Colossal-AI's
+// Gemini) the buckets of the model's first layers stay whole, whose gathering nothing of the forward pass could hide.
 #include <map>
 #include <memory>
 
@@ -13,12 +14,17 @@
 namespace switchyard {
 namespace {
 
-// The buckets of the parameters, as those of their gradients.
+// The buckets of the parameters, as those of their gradients: the first ones, until they hold `fraction` of all elements.
 class Shards {
  public:
-  Shards(const NamedGraph& update, int ranks, int rank) : shared_{ranks, rank, kDataGroup, update.shared} {
+  Shards(const NamedGraph& update, int ranks, int rank, float fraction)
+      : shared_{ranks, rank, kDataGroup, update.shared} {
+    int64_t all = 0, held = 0;
+    for (const SharedBucket& bucket : update.shared) all += bucket.elements;
     for (size_t b = 0; b < update.shared.size(); ++b) {
       const SharedBucket& bucket = update.shared[b];
+      if (static_cast<double>(held) >= static_cast<double>(fraction) * static_cast<double>(all)) break;
+      held += bucket.elements;
       for (size_t m = 0; m < bucket.members.size(); ++m) {
         const auto& [tensor, start] = bucket.members[m];
         const Ref parameter = update.gradients[tensor].parameter;
@@ -105,6 +111,8 @@ class Sharded {
 };
 
 Status ShardedParametersLegal(const ProgramOptions& o) {
+  if (!(o.shard_param_frac >= 0 && o.shard_param_frac <= 1))
+    return InvalidArgument("--shard_param_frac={:g}: expected 0 to 1", o.shard_param_frac);
   if (o.zero == 3 && o.mesh.data > 1 && o.precision != DType::kF32 && !o.evaluation_only) {
     return Unimplemented("--zero=3 with a precision of {}: not there yet; use --zero=2, or --precision=fp32",
                          NameOf(o.precision));
@@ -115,7 +123,7 @@ Status ShardedParametersLegal(const ProgramOptions& o) {
 void ApplyShardedParameters(Program& program, const ProgramOptions& o) {
   const NamedGraph* const update = program.Find("update");
   if (o.zero < 3 || o.mesh.data == 1 || update == nullptr) return;
-  const Shards shards(*update, o.mesh.data, o.mesh.DataRankOf(program.rank));
+  const Shards shards(*update, o.mesh.data, o.mesh.DataRankOf(program.rank), o.shard_param_frac);
   for (NamedGraph& plan : program.plans) {
     const Graph source = plan.graph;
     Sharded sharded(source, shards);

@@ -63,6 +63,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   o.optimizer.ema_decay = config.ema_decay;
   o.sequence = config.sp;
   o.zero = config.zero;
+  o.shard_param_frac = config.shard_param_frac;
   o.table_length = std::max<int64_t>(1, updates);
   o.sync_batchnorm = config.sync_batchnorm;
   o.broadcast_buffers = config.broadcast_buffers;

@@ -70,6 +70,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"trust_coefficient"}, lars, optimizer, "lars"},
       {{"trust_coefficient"}, !lars || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
       {{"bucket_mb"}, !c.delay_allreduce, "--delay_allreduce", "reductions beside the backward pass"},
+      {{"shard_param_frac"}, c.zero == 3, fmt::format("--zero={}", c.zero), "--zero=3"},
       {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
       {{"mixup_prob", "mixup_mode"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},
       {{"mixup_switch_prob"}, c.mixup > 0 && c.cutmix > 0, "one of mixup and cutmix alone", "both together"},

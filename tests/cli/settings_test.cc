@@ -170,6 +170,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"hierarchical_allreduce", false},
                                   {"ranks_per_node", nullptr},
                                   {"zero", 0},
+                                  {"shard_param_frac", 1.0},
                                   {"dampening", 0.0},
                                   {"adam_w_mode", true},
                                   {"grad_averaging", true},

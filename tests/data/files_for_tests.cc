@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <stdexcept>
 
@@ -109,6 +110,22 @@ Bytes GzipBytes(const Bytes& bytes) {
   packed.resize(stream.total_out);
   deflateEnd(&stream);
   return packed;
+}
+
+Bytes NiftiOfBytes(const std::array<int16_t, 3>& extents, const Bytes& voxels, const std::vector<float>& srow) {
+  Bytes bytes(352);
+  const auto put = [&](auto value, size_t at) { std::memcpy(&bytes[at], &value, sizeof value); };
+  put(int32_t{348}, 0);
+  const int16_t dim[] = {3, extents[0], extents[1], extents[2]};
+  std::memcpy(&bytes[40], dim, sizeof dim);
+  put(int16_t{2}, 70);               // datatype: u8
+  put(int16_t{8}, 72);               // bitpix
+  put(352.0f, 108);                  // vox_offset
+  put(int16_t{!srow.empty()}, 254);  // sform_code
+  if (!srow.empty()) std::memcpy(&bytes[280], srow.data(), srow.size() * sizeof(float));
+  std::memcpy(&bytes[344], "n+1", 4);
+  bytes.insert(bytes.end(), voxels.begin(), voxels.end());
+  return bytes;
 }
 
 namespace {

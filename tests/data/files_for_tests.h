@@ -1,6 +1,7 @@
 // Small files in the formats that core/data reads, written by the tests themselves into a folder that goes away.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -33,6 +34,9 @@ Bytes IdxBytes(const std::vector<uint32_t>& dims, const Bytes& elements);
 Bytes JpegBytes(const Image& image, int quality = 95, bool progressive = false);
 Bytes PngBytes(const Image& image);  // 1, 3 or 4 channels
 Bytes GzipBytes(const Bytes& bytes);
+
+// A NIfTI-1 file of bytes, the first index fastest; with twelve numbers for srow_x, srow_y and srow_z as its sform.
+Bytes NiftiOfBytes(const std::array<int16_t, 3>& extents, const Bytes& voxels, const std::vector<float>& srow = {});
 
 enum class TarNames { kUstar, kGnu, kPax };  // how names above 100 characters are kept
 Bytes TarBytes(const std::vector<std::pair<std::string, Bytes>>& files, TarNames names = TarNames::kUstar);

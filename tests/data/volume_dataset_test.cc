@@ -119,6 +119,33 @@ TEST_F(VolumeFolder, RefusesWhatDoesNotBelongTogetherNamingTheFile) {
   EXPECT_THAT(Error(Train().status()), AllOf(HasSubstr("images/z.npy"), HasSubstr("labels/z.npy"), HasSubstr("none")));
 }
 
+TEST(VolumeFolders, LabelsLieInTheBodyAsTheirImagesDo) {
+  const TemporaryFolder folder;
+  const std::vector<float> to_the_left = {-1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0},
+                           to_the_right = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0};
+  const auto write = [&](const char* name, const std::vector<float>& image, const std::vector<float>& labels) {
+    folder.Write(std::string("train/images/") + name, NiftiOfBytes({3, 1, 1}, {7, 8, 9}, image));
+    folder.Write(std::string("train/labels/") + name, NiftiOfBytes({3, 1, 1}, {0, 1, 2}, labels));
+  };
+  write("a.nii", to_the_left, to_the_left);
+  write("b.nii", to_the_left, to_the_right);
+  write("c.nii", to_the_left, {});  // nothing is said of the labels: as the image
+  write("d.nii", {}, to_the_right);
+  write("e.nii", {}, to_the_left);
+  const auto train = OpenData("volume", folder.path(), Split::kTrain);
+  ASSERT_TRUE(train.ok()) << Message(train.status());
+  for (const int64_t index : {0, 1, 2, 3}) {
+    const auto sample = (*train)->Get(index);
+    ASSERT_TRUE(sample.ok()) << Message(sample.status());
+    const bool turned = index == 0 || index == 2;  // the labels
+    EXPECT_THAT(sample->volume.voxels, ElementsAre(index < 3 ? 9 : 7, 8, index < 3 ? 7 : 9)) << index;
+    EXPECT_THAT(sample->voxels, ElementsAre(turned ? 2 : 0, 1, turned ? 0 : 2)) << index;
+  }
+  EXPECT_THAT(
+      Error((*train)->Get(4).status()),
+      AllOf(HasSubstr("labels/e.nii"), HasSubstr("images/e.nii says nothing of that"), HasSubstr("the same sform")));
+}
+
 TEST(VolumeFolders, SayWhatTheyExpect) {
   const TemporaryFolder folder;
   folder.Write("train/a.txt", {1});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <random>
 
@@ -9,6 +10,7 @@
 #include "fmt/ranges.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/data/files_for_tests.h"
 
 namespace switchyard {
@@ -24,6 +26,10 @@ void Put(T value, bool big_endian, size_t at, Bytes* bytes) {
   std::memcpy(bytes->data() + at, &value, sizeof(T));
   if (big_endian)
     std::reverse(bytes->begin() + static_cast<long>(at), bytes->begin() + static_cast<long>(at + sizeof(T)));
+}
+
+void PutFloats(size_t at, const std::vector<float>& values, bool big_endian, Bytes* bytes) {
+  for (size_t i = 0; i < values.size(); ++i) Put(values[i], big_endian, at + 4 * i, bytes);
 }
 
 // (x, y, z) = (4, 3, 2): voxels of `values`, datatype as in nifti1.h, an extension of 16 bytes before them.
@@ -149,9 +155,7 @@ TEST_F(VolumeFiles, AMaskKeepsEveryByteOfTheHeaderThatPlacesItsImage) {
   const Bytes ids(24, 1);
   for (const bool big : {false, true}) {
     Bytes bytes = NiftiBytes(Counting<int16_t>(), 4, big, 2, -1024);
-    const auto put = [&](size_t at, const std::vector<float>& values) {
-      for (size_t i = 0; i < values.size(); ++i) Put(values[i], big, at + 4 * i, &bytes);
-    };
+    const auto put = [&](size_t at, const std::vector<float>& values) { PutFloats(at, values, big, &bytes); };
     put(76, {-1, 0.7f, 0.8f, 2.5f, 1.5f});          // pixdim: qfac, millimetres, seconds
     bytes[123] = 2 | 8;                             // xyzt_units
     put(124, {3000, -1000});                        // cal_max, cal_min: of the image's intensities
@@ -187,9 +191,57 @@ TEST_F(VolumeFiles, AMaskHasTheFormatAndOrientationOfItsImage) {
   const Bytes written = EncodeVolume(MaskLike(image, ids));
   EXPECT_EQ((written.size() - 24) % 64, 0u);
   const Volume mask = Read("mask.npy", written);
-  EXPECT_TRUE(mask.first_fastest);
+  EXPECT_THAT(mask.order.axis, ElementsAre(2, 1, 0));
   EXPECT_EQ(mask.depth, 2);
   for (size_t i = 0; i < 24; ++i) EXPECT_EQ(mask.voxels[i], ids[i]);
+}
+
+Bytes OrientedBytes(const nlohmann::json& header, bool big) {
+  std::vector<int16_t> counting;
+  for (int16_t i = 0; i < 24; ++i) counting.push_back(i);
+  Bytes bytes = NiftiBytes(counting, 4, big);
+  Put(header["qform_code"].get<int16_t>(), big, 252, &bytes);
+  Put(header["sform_code"].get<int16_t>(), big, 254, &bytes);
+  PutFloats(76, header["pixdim"], big, &bytes);
+  PutFloats(256, header["quaternion"], big, &bytes);
+  for (size_t row = 0; row < 3; ++row) PutFloats(280 + 16 * row, header["srow"][row], big, &bytes);
+  return bytes;
+}
+
+TEST_F(VolumeFiles, AHeaderThatTurnsItsVolumeIsFollowedAsByNibabelAndKept) {
+  const auto recorded = nlohmann::json::parse(std::ifstream(SWITCHYARD_FIXTURES "/orientation.json"));
+  ASSERT_GT(recorded["cases"].size(), 48u);
+  for (const auto& c : recorded["cases"]) {
+    for (const bool big : {false, true}) {
+      const Bytes bytes = OrientedBytes(c, big);
+      const Volume v = Read("turned.nii", bytes);
+      EXPECT_TRUE(v.oriented);
+      const std::vector<int64_t> shape = c["canonical_shape"];  // (x, y, z)
+      ASSERT_THAT(ExtentsOf(v), ElementsAre(shape[2], shape[1], shape[0])) << c;
+      EXPECT_EQ(v.voxels, c["canonical"].get<std::vector<float>>()) << c;
+      EXPECT_EQ(EncodeVolume(v), bytes) << "written as it was read";
+      const auto extents = ReadVolumeExtents(folder_.path() + "/turned.nii");
+      ASSERT_TRUE(extents.ok());
+      EXPECT_EQ(*extents, ExtentsOf(v));
+    }
+  }
+}
+
+// Along the axes of the file unless the header says otherwise, or the caller where it says nothing.
+TEST_F(VolumeFiles, AHeaderThatDoesNotSayHowItLies) {
+  const Bytes bytes = NiftiBytes(Counting<float>(), 16);
+  const FileOrder turned = {.axis = {1, 0, 2}, .reversed = {false, true, false}};
+  const auto other = ReadVolume(folder_.Write("a.nii", bytes), turned);
+  ASSERT_TRUE(other.ok());
+  EXPECT_FALSE(other->oriented);
+  EXPECT_THAT(ExtentsOf(*other), ElementsAre(3, 2, 4));
+  EXPECT_EQ(other->voxels[0], Read("a.nii", bytes).voxels[12]) << "the second slice of the file";
+  EXPECT_EQ(EncodeVolume(*other), bytes);
+  Bytes flat = bytes;
+  Put(int16_t{1}, false, 254, &flat);  // sform_code, and srow_y and srow_z are 0
+  EXPECT_THAT(Error("a.nii", flat), AllOf(HasSubstr("a.nii"), HasSubstr("sform"), HasSubstr("no direction")));
+  Put(std::numeric_limits<float>::quiet_NaN(), false, 284, &flat);
+  EXPECT_THAT(Error("a.nii", flat), HasSubstr("no direction"));
 }
 
 TEST_F(VolumeFiles, ExtentsAreReadFromTheHeaderAlone) {

@@ -44,6 +44,7 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
     c->sp = random.Below(2) == 0;
   }
   c->zero = OneOf(random, 0, 0, 1, 2, 3);
+  c->shard_param_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->hierarchical_allreduce = random.Below(5) == 0;
   if (c->hierarchical_allreduce) c->ranks_per_node = c->tp;
   c->allreduce_dtype = OneOf(random, "fp32", "fp32", "bf16");

@@ -198,7 +198,7 @@ TEST_F(SharedUpdatesOfSharedModels, GoOnOnAnyMeshInAnyStage) {
 
 // Bytes that rank 0 plans, by arena.
 struct Planned {
-  double state = 0, gradients = 0, activations = 0, parameters = 0;
+  double state = 0, gradients = 0, activations = 0, parameters = 0, largest = 0;  // of one parameter
 };
 
 Planned PlannedWith(TrainConfig config, int zero) {
@@ -211,8 +211,11 @@ Planned PlannedWith(TrainConfig config, int zero) {
   if (!run.ok()) return {};
   Planned planned;
   const HostTensors tensors = *run->trainer->Parameters();
-  for (const auto& [name, tensor] : tensors)
-    planned.parameters += static_cast<double>(tensor.values.size() * sizeof(float));
+  for (const auto& [name, tensor] : tensors) {
+    const auto bytes = static_cast<double>(tensor.values.size() * sizeof(float));
+    planned.parameters += bytes;
+    planned.largest = std::max(planned.largest, bytes);
+  }
   const auto bytes = [&](int arena) {
     return static_cast<double>(run->trainer->report().memory[static_cast<size_t>(arena)].bytes);
   };
@@ -248,6 +251,35 @@ TEST(SharedUpdate, HoldsItsShareAlone) {
   config.train_size = int64_t{16} * SharedWorld().size();
   const Planned accumulated = PlannedWith(config, 2);
   EXPECT_NEAR(accumulated.gradients, all / ranks, tolerance);
+}
+
+// The rest is whole, as with --zero=2: neither changes a bit of what is computed.
+TEST(SharedParameters, AreAFractionOfAll) {
+  TrainConfig config = ZeroConfig("adamw");
+  config.ema_decay = 0.9f;
+  config.accumulation = 2;
+  config.train_size = int64_t{16} * SharedWorld().size();
+  const Ended second = Train(config, 2);
+  for (const float fraction : {0.0f, 0.4f}) {
+    SCOPED_TRACE(fraction);
+    config.shard_param_frac = fraction;
+    const Ended some = Train(config, 3);
+    ExpectEqual(some.parameters, second.parameters);
+    ExpectSameState(Step(some, 6), Step(second, 6));
+    config.shard_param_frac = 1;
+    ExpectEqual(Train(config, 3, Step(some, 3)).parameters, second.parameters);
+  }
+  const double ranks = SharedWorld().size();
+  config = ZeroConfig("adamw");
+  for (const float fraction : {0.0f, 0.25f, 0.5f, 0.75f}) {
+    SCOPED_TRACE(fraction);
+    config.shard_param_frac = fraction;
+    const Planned some = PlannedWith(config, 3);
+    const double whole = some.parameters * (1 - fraction) + some.parameters * fraction / ranks;
+    const double bucket = std::max(some.largest, config.bucket_mb * 1e6);  // of which the last one may be over it
+    EXPECT_LE(some.state, whole + 2 * some.parameters / ranks + 0.05 * some.parameters);
+    EXPECT_GE(some.state, whole + 2 * some.parameters / ranks - bucket - 0.05 * some.parameters);
+  }
 }
 
 TEST(SharedUpdate, RefusesWhatItCannotShare) {
