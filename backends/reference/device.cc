@@ -24,7 +24,7 @@ int32_t DeviceCount(const sy_instance& instance) {
 }
 
 uint64_t MemoryBytes(const sy_instance& instance) {
-  const auto installed = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  static const auto installed = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return static_cast<uint64_t>(instance.NumberSetting("REFERENCE_MEMORY", installed));
 }
 
