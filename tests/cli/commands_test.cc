@@ -1,5 +1,6 @@
 // What each command prints, and how settings reach it.
 #include <fstream>
+#include <limits>
 
 #include "core/base/environment.h"
 #include "nlohmann/json.hpp"
@@ -63,6 +64,75 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --mode=dp --devices=4 --json"), {"\"ranks\": 4"});
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --world=4 --pp=2 --accumulation=4"),
                 {"--pp=2: an update is 4 micro-batches", "stages wait for each other in 2", "0 to 1", "2 to 3"});
+}
+
+// Each way takes the memory that a plan of it takes, and what is said of it is how to start it.
+TEST_F(Commands, SearchFindsTheWaysThatFitIntoMemory) {
+  const std::string model = "--model=vit_micro --depth=2 --width=32 --heads=2 --device=cpu --steps=2 ",
+                    batch = "--batch_size=16 ";
+  const auto search = [&](const std::string& more) {
+    const CommandResult result = Run("explain --json --search --world=4 " + model + batch + more);
+    EXPECT_EQ(result.code, 0) << result.output;
+    return nlohmann::json::parse(result.output, nullptr, false);
+  };
+  const auto planned = [&](const nlohmann::json& way) {
+    const CommandResult result =
+        Run(fmt::format("explain --json --world=4 {} --parallel=dp{},tp{},pp{},zero{}{} --batch_size={} "
+                        "--accumulation={} --recompute={}",
+                        model, way["dp"].get<int>(), way["tp"].get<int>(), way["pp"].get<int>(), way["zero"].get<int>(),
+                        way["sp"].get<bool>() ? ",sp" : "", way["batch_size"].get<int>(),
+                        way["accumulation"].get<int>(), way["recompute"].get<std::string>()));
+    return nlohmann::json::parse(result.output, nullptr, false);
+  };
+  const auto all = search("--device_memory=1GB");
+  ASSERT_TRUE(all.is_object());
+  EXPECT_EQ(all["samples"], 64);
+  EXPECT_EQ(all["too_large"], 0);
+  EXPECT_GT(all["refused"], 0) << "pipelines beside --tp";
+  int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
+  for (const auto& way : all["fitting"]) {
+    EXPECT_EQ(way["dp"].get<int>() * way["tp"].get<int>() * way["pp"].get<int>(), 4);
+    EXPECT_EQ(way["dp"].get<int>() * way["batch_size"].get<int>() * way["accumulation"].get<int>(), 64);
+    least = std::min(least, way["device_bytes"].get<int64_t>());
+    most = std::max(most, way["device_bytes"].get<int64_t>());
+  }
+  const auto some = search(fmt::format("--device_memory={} --rates=compute:1T,memory:50G,link:1G", (least + most) / 2));
+  ASSERT_GT(some["fitting"].size(), 3u);
+  double before = 0;
+  bool micro_batches = false;
+  for (const auto& way : some["fitting"]) {
+    EXPECT_LE(way["device_bytes"], (least + most) / 2);
+    EXPECT_GT(way["least_ms"], 0);
+    EXPECT_LE(way["least_ms"], way["most_ms"]);
+    EXPECT_LE(before, way["most_ms"]) << "in this order";
+    before = way["most_ms"];
+    micro_batches |= way["accumulation"] > 1;
+  }
+  EXPECT_TRUE(micro_batches) << "where a whole batch does not fit";
+  for (const auto* found : {&all, &some}) {
+    for (const size_t at : {size_t{0}, (*found)["fitting"].size() / 2, (*found)["fitting"].size() - 1}) {
+      const auto& way = (*found)["fitting"][at];
+      const auto plan = planned(way);
+      ASSERT_TRUE(plan.is_object()) << way;
+      EXPECT_EQ(plan["device_bytes"], way["device_bytes"]) << way;
+      EXPECT_LE(plan["memory_bytes"].get<int64_t>() + plan["peer_memory_bytes"].get<int64_t>(), plan["device_bytes"]);
+    }
+  }
+  for (const auto& way : search("--tp=2 --zero=1 --recompute=blocks")["fitting"])
+    EXPECT_EQ(fmt::format("{} {} {}", way["tp"].dump(), way["zero"].dump(), way["recompute"].dump()), "2 1 \"blocks\"");
+
+  const std::string text = "explain --search --world=4 --tp=2 " + model + batch;
+  ExpectSuccess(Run(text + "--rates=compute:1T,memory:50G,link:1G"),
+                {"4 ranks, 32 samples an update", "most ms", "the first: --parallel=dp2,tp2"});
+  ExpectSuccess(Run(text), {"times need --rates=compute:"});
+  ExpectRefused(Run(text + "--device_memory=100KB"), {"none of", "fits into 0.1 MB", "the smallest, --parallel=dp2"});
+  ExpectRefused(Run(text + "--device_memory=80XB"), {"--device_memory", "80GiB", "found \"80XB\""});
+  ExpectRefused(Run(text + "--measure --rates=compute:1T"), {"both say what the device reaches"});
+  ExpectRefused(Run(text + "--rates=link:fast"), {"--rates", "node_link:25G", "found \"link:fast\""});
+  const std::string given = "explain --world=4 --zero=1 " + model + batch;
+  ExpectSuccess(Run(given + "--rates=compute:1T,memory:50G,link:1G --device_memory=1GiB"),
+                {"an update of this run takes", "of 1073.7 MB, fits"});
+  ExpectSuccess(Run(given + "--device_memory=1MB"), {"of 1.0 MB, too large"});
 }
 
 TEST_F(Commands, TrainsEvaluatesAndPredicts) {

@@ -16,6 +16,15 @@ ABSL_FLAG(bool, html, false, "write a page with charts, table and settings too, 
 ABSL_FLAG(int, world, 1, "ranks to plan for; else those of --dp, --tp and --pp; none of them has to be there");
 ABSL_FLAG(bool, measure, false,
           "measure products and memory of this device for a second or two, and tell the least time of each op family");
+ABSL_FLAG(bool, search, false,
+          "instead of one plan: the ways to divide the run over --world ranks that fit, best first; axes that you give "
+          "stay as they are");
+ABSL_FLAG(std::string, device_memory, "",
+          "what a device that is not here has, as 80GiB: for --search, --recompute=auto, and to say whether it fits");
+ABSL_FLAG(
+    std::string, rates, "",
+    "what a device and its links reach, in FLOP/s and bytes/s, to estimate times: compute:312T,memory:2T,link:300G "
+    "and, between nodes of --ranks_per_node, node_link:25G; --measure fills in the first two");
 ABSL_FLAG(int, top, 3, "classes to show for each file");
 ABSL_FLAG(bool, overlay, false, "of masks: write each over its image too, as NAME_overlay.png");
 ABSL_FLAG(std::string, match_classes, "name",

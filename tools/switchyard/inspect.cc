@@ -16,6 +16,7 @@
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
 #include "tools/switchyard/hints.h"
+#include "tools/switchyard/mesh_search.h"
 #include "tools/switchyard/run_setup.h"
 #include "tools/switchyard/stages.h"
 
@@ -58,6 +59,44 @@ std::string RecomputeLine(const std::string& setting, const TrainingPlans& plans
       plans.Report().flops / kept.Report().flops);
 }
 
+// --rates, and with --measure what this device reaches.
+StatusOr<StatedRates> RatesOf(const TrainConfig& config, World& here) {
+  StatedRates rates;
+  SY_RETURN_IF_ERROR(ParseRates(absl::GetFlag(FLAGS_rates), &rates));
+  if (!absl::GetFlag(FLAGS_measure)) return rates;
+  if (rates.device.flops_per_s > 0 || rates.device.bytes_per_s > 0)
+    return InvalidArgument("--measure and --rates={} both say what the device reaches; give one of them",
+                           absl::GetFlag(FLAGS_rates));
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, here.device->info().static_loss_scale));
+  SY_ASSIGN_OR_RETURN(rates.device, MeasureRates(*here.device, mixed.half));
+  return rates;
+}
+
+std::string TimesText(const UpdateCost& cost) {
+  return fmt::format(
+      "an update of this run takes {:.3f} ms at these rates where all sending is hidden behind computing, {:.3f} ms "
+      "where none is\n",
+      1e3 * cost.least_seconds, 1e3 * cost.most_seconds);
+}
+
+// --device_memory, else what this device has.
+StatusOr<double> AvailableBytes(const World& here) {
+  const std::string stated = absl::GetFlag(FLAGS_device_memory);
+  if (stated.empty()) return DeviceBytesOf(here);
+  auto bytes = ParseBytes(stated);
+  if (!bytes.ok()) return Annotate(bytes.status(), "--device_memory");
+  return bytes;
+}
+
+Status ExplainSearch(const RunSetup& setup, World& here, int world, int64_t updates, double available,
+                     const StatedRates& rates) {
+  SY_ASSIGN_OR_RETURN(const MeshSearch search,
+                      SearchMeshes(setup.settings, setup.config, setup.model, here, world, updates, available, rates));
+  SY_RETURN_IF_ERROR(CheckFound(search));
+  fmt::print("{}", absl::GetFlag(FLAGS_json) ? JsonOf(search).dump(2) + "\n" : TextOf(search, rates));
+  return OkStatus();
+}
+
 }  // namespace
 
 Status ExplainCommand(const CommandLine& line) {
@@ -82,10 +121,13 @@ Status ExplainCommand(const CommandLine& line) {
   WorldRequest request = WorldRequestOf(c);
   request.pipeline = request.tensor = 1;  // here is one process, whatever is explained
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
+  SY_ASSIGN_OR_RETURN(const double available, AvailableBytes(*here));
+  SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));
+  if (absl::GetFlag(FLAGS_search)) return ExplainSearch(setup, *here, world, updates.value_or(1), available, rates);
   const bool automatic = c.recompute == kAutoRecompute;
   if (automatic) {
     SY_ASSIGN_OR_RETURN(const RecomputeChoice choice,
-                        LeastRecompute(c, setup.model, *here, mesh, updates.value_or(1), DeviceBytesOf(*here)));
+                        LeastRecompute(c, setup.model, *here, mesh, updates.value_or(1), available));
     c.recompute = choice.setting;
   }
   SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, updates.value_or(1),
@@ -99,12 +141,9 @@ Status ExplainCommand(const CommandLine& line) {
     SY_RETURN_IF_ERROR(
         kept.CompileRun(without, setup.model, mesh, 0, updates.value_or(1), *here->device, here->reference.get()));
   }
-  DeviceRates rates;
-  if (absl::GetFlag(FLAGS_measure)) {
-    SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, here->device->info().static_loss_scale));
-    SY_ASSIGN_OR_RETURN(rates, MeasureRates(*here->device, mixed.half));
-  }
-  const bool measured = rates.flops_per_s > 0;
+  const UpdateCost cost = CostOf(replica, mesh, c.accumulation, rates);
+  const bool fits = static_cast<double>(cost.bytes) <= available;
+  const bool measured = absl::GetFlag(FLAGS_measure);
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
     for (const ArenaBytes& line : report.memory) classes[line.arena] = line.bytes;
@@ -122,11 +161,14 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},
                                    {"memory_bytes", plans.PlannedBytes()},
                                    {"peer_memory_bytes", report.peer_memory_bytes},
+                                   {"device_bytes", cost.bytes},
                                    {"checkpoint_bytes", report.checkpoint_bytes},
                                    {"memory_by_class", classes},
                                    {"recompute", c.recompute}};
     if (mesh.pipeline > 1) told["pipeline"] = JsonOf(ReportOf(replica, mesh, c.accumulation));
-    if (measured) told["estimate"] = EstimateJson(FamiliesOf(plans.Main(), rates), rates);
+    if (measured) told["estimate"] = EstimateJson(FamiliesOf(plans.Main(), rates.device), rates.device);
+    if (rates.complete()) told["update_ms"] = {{"least", 1e3 * cost.least_seconds}, {"most", 1e3 * cost.most_seconds}};
+    if (!absl::GetFlag(FLAGS_device_memory).empty()) told["fits"] = fits;
     fmt::print("{}\n", told.dump(2));
     return OkStatus();
   }
@@ -134,15 +176,19 @@ Status ExplainCommand(const CommandLine& line) {
              static_cast<double>(ParameterCount(setup.resolved)) / 1e6, c.batch_size, world, world > 1 ? "s" : "",
              c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", report.ToText());
-  if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates), rates));
+  if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
+  if (rates.complete()) fmt::print("{}", TimesText(cost));
+  if (!absl::GetFlag(FLAGS_device_memory).empty())
+    fmt::print("--device_memory={}: {:.1f} of {:.1f} MB, {}\n", absl::GetFlag(FLAGS_device_memory),
+               static_cast<double>(cost.bytes) / 1e6, available / 1e6, fits ? "fits" : "too large");
   for (const auto& [op, nodes] : plans.program.gathered)
     fmt::print("--tp={}: whole on every rank of a model: {}\n", mesh.tensor,
                fmt::format("{} {} node{}", nodes, op, nodes > 1 ? "s" : ""));
   if (mesh.pipeline > 1) fmt::print("{}", TextOf(ReportOf(replica, mesh, c.accumulation)));
   if (c.recompute != "none") fmt::print("{}", RecomputeLine(c.recompute, plans, kept));
   if (automatic)
-    fmt::print("--recompute=auto is {} here: {:.1f} MB planned, {:.1f} MB for this rank\n", c.recompute,
-               static_cast<double>(plans.PlannedBytes()) / 1e6, DeviceBytesOf(*here) / 1e6);
+    fmt::print("--recompute=auto is {} here: {:.1f} MB planned, {:.1f} MB for a rank\n", c.recompute,
+               static_cast<double>(plans.PlannedBytes()) / 1e6, available / 1e6);
   if (!updates)
     fmt::print(
         "not counted: 4 bytes of state for each update of the run but the first; --dataset or --steps says how "

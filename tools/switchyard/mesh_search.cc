@@ -1,0 +1,240 @@
+#include "tools/switchyard/mesh_search.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "core/parallel/recompute.h"
+#include "fmt/format.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kMostShared = 8;          // ranks of a tensor group, stages of a pipeline
+constexpr int kMicroBatchesAStage = 4;  // wanted, so that a pipeline waits little
+constexpr size_t kMostLines = 20;
+
+// The combinations that are open. `given` fixes an axis to what `config` says of it.
+std::vector<MeshChoice> Combinations(const Settings& given, const TrainConfig& config, int ranks) {
+  const auto powers = [&](const char* name, int fixed) {
+    std::vector<int> values;
+    if (given.IsGiven(name)) return std::vector<int>{fixed};
+    for (int value = 1; value <= kMostShared && ranks % value == 0; value *= 2) values.push_back(value);
+    return values;
+  };
+  std::vector<int> stages = {0, 1, 2, 3};
+  if (given.IsGiven("zero")) stages = {config.zero};
+  std::vector<MeshChoice> all;
+  for (const int tensor : powers("tp", config.tp)) {
+    for (const int pipeline : powers("pp", config.pp)) {
+      if (ranks % (tensor * pipeline) != 0) continue;
+      const int data = ranks / (tensor * pipeline);
+      if (config.dp && *config.dp != data) continue;
+      for (const bool sequence : {false, true}) {
+        if (given.IsGiven("sp") ? sequence != config.sp : sequence && tensor == 1) continue;
+        for (const int zero : stages) {
+          if (zero > 0 && data == 1 && !given.IsGiven("zero")) continue;
+          all.push_back({.data = data, .tensor = tensor, .pipeline = pipeline, .sequence = sequence, .zero = zero});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+// The plans of one run, of which no rank has to be there.
+class Planner {
+ public:
+  Planner(const TrainConfig& config, const TrainableModel& model, World& here, int64_t updates,
+          const StatedRates& rates)
+      : config_(config), model_(model), here_(here), updates_(updates), rates_(rates) {}
+
+  // Fills in what the division takes. InvalidArgument or Unimplemented where it cannot be.
+  Status Plan(MeshChoice* d) {
+    TrainConfig c = config_;
+    c.tp = d->tensor, c.pp = d->pipeline, c.sp = d->sequence, c.zero = d->zero;
+    c.recompute = d->recompute;
+    c.batch_size = static_cast<int>(d->batch_size);
+    c.accumulation = static_cast<int>(d->micro_batches);
+    c.dp.reset();
+    SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(d->data * d->tensor * d->pipeline, d->pipeline, d->tensor));
+    SY_ASSIGN_OR_RETURN(const auto replica,
+                        TrainingPlans::OfReplica(c, model_, mesh, 0, updates_, *here_.device, here_.reference.get()));
+    d->cost = CostOf(replica, mesh, c.accumulation, rates_);
+    return OkStatus();
+  }
+
+ private:
+  const TrainConfig config_;
+  const TrainableModel& model_;
+  World& here_;
+  const int64_t updates_;
+  const StatedRates rates_;
+};
+
+// How a rank may divide its samples into micro-batches, the fewest first.
+std::vector<int64_t> MicroBatches(const MeshChoice& d, int64_t samples, const Settings& given,
+                                  const TrainConfig& config) {
+  if (samples % d.data != 0) return {};
+  const int64_t own = samples / d.data;
+  if (given.IsGiven("accumulation"))
+    return own % config.accumulation == 0 ? std::vector<int64_t>{config.accumulation} : std::vector<int64_t>{};
+  std::vector<int64_t> counts;
+  for (int64_t count = 1; own % count == 0; count *= 2) counts.push_back(count);
+  if (d.pipeline == 1) return counts;
+  // As many as a stage wants, and more where that does not fit.
+  const auto enough = std::find_if(counts.begin(), counts.end(),
+                                   [&](int64_t count) { return count >= kMicroBatchesAStage * d.pipeline; });
+  if (enough != counts.end()) return {enough, counts.end()};
+  return counts.back() >= d.pipeline ? std::vector<int64_t>{counts.back()} : std::vector<int64_t>{};
+}
+
+// What to try until it fits. More micro-batches come before blocks that are computed again, which cost more.
+std::vector<MeshChoice> AttemptsOf(const MeshChoice& combination, int64_t samples, const Settings& given,
+                                   const TrainConfig& config) {
+  std::vector<std::string> recomputes = {"none", "blocks"};
+  if (given.IsGiven("recompute") && config.recompute != kAutoRecompute) recomputes = {config.recompute};
+  std::vector<MeshChoice> attempts;
+  for (const std::string& recompute : recomputes) {
+    for (const int64_t count : MicroBatches(combination, samples, given, config)) {
+      MeshChoice d = combination;
+      d.recompute = recompute;
+      d.micro_batches = count;
+      d.batch_size = samples / d.data / count;
+      if (!d.sequence || d.batch_size % d.tensor == 0) attempts.push_back(d);
+    }
+  }
+  return attempts;
+}
+
+std::string Megabytes(double bytes) { return fmt::format("{:.1f}", bytes / 1e6); }
+
+std::string FlagsOf(const MeshChoice& d) {
+  std::string flags = fmt::format("--parallel=dp{}", d.data);
+  if (d.tensor > 1) flags += fmt::format(",tp{}", d.tensor);
+  if (d.pipeline > 1) flags += fmt::format(",pp{}", d.pipeline);
+  if (d.zero > 0) flags += fmt::format(",zero{}", d.zero);
+  if (d.sequence) flags += ",sp";
+  flags += fmt::format(" --batch_size={}", d.batch_size);
+  if (d.micro_batches > 1) flags += fmt::format(" --accumulation={}", d.micro_batches);
+  if (d.recompute != "none") flags += " --recompute=" + d.recompute;
+  return flags;
+}
+
+}  // namespace
+
+StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& config, const TrainableModel& model,
+                                  World& here, int ranks, int64_t updates, double available, const StatedRates& rates) {
+  MeshSearch search;
+  SY_ASSIGN_OR_RETURN(const Mesh asked, MeshOf(ranks, config.pp, config.tp));
+  search.samples = int64_t{config.batch_size} * asked.data * config.accumulation;
+  search.ranks = ranks;
+  search.available = available;
+  Planner planner(config, model, here, updates, rates);
+  Status refusal = InvalidArgument(
+      "--search: {} samples of an update do not divide over {} ranks in any way that was "
+      "tried; give another --global_batch_size",
+      search.samples, ranks);
+  const auto fits = [&](const MeshChoice& d) { return static_cast<double>(d.cost.bytes) <= available; };
+  for (const MeshChoice& combination : Combinations(given, config, ranks)) {
+    std::vector<MeshChoice> attempts = AttemptsOf(combination, search.samples, given, config);
+    Status planned = attempts.empty() ? refusal : planner.Plan(&attempts[0]);
+    if (planned.ok() && fits(attempts[0])) {
+      search.fitting.push_back(attempts[0]);
+      continue;
+    }
+    // Whether any does, the last one says: it takes the least.
+    if (planned.ok() && attempts.size() > 1) planned = planner.Plan(&attempts.back());
+    if (!planned.ok()) {
+      refusal = planned;
+      ++search.refused;
+      continue;
+    }
+    if (!fits(attempts.back())) {
+      ++search.too_large;
+      if (!search.smallest || attempts.back().cost.bytes < search.smallest->cost.bytes)
+        search.smallest = attempts.back();
+      continue;
+    }
+    for (size_t i = 1; i < attempts.size(); ++i) {
+      SY_RETURN_IF_ERROR(planner.Plan(&attempts[i]));
+      if (!fits(attempts[i])) continue;
+      search.fitting.push_back(attempts[i]);
+      break;
+    }
+  }
+  if (search.fitting.empty() && !search.smallest) return refusal;
+  const auto key = [](const MeshChoice& d) {
+    return std::make_tuple(d.cost.most_seconds, d.cost.flops / (1 - d.cost.bubble), d.cost.wire_bytes, d.cost.bytes);
+  };
+  std::stable_sort(search.fitting.begin(), search.fitting.end(),
+                   [&](const MeshChoice& a, const MeshChoice& b) { return key(a) < key(b); });
+  return search;
+}
+
+Status CheckFound(const MeshSearch& search) {
+  if (!search.fitting.empty()) return OkStatus();
+  return ResourceExhausted(
+      "--search: none of {} ways to divide {} samples over {} ranks fits into {} MB; the smallest, {}, takes {} MB. "
+      "More ranks, a smaller --global_batch_size or a half --precision take less",
+      search.too_large, search.samples, search.ranks, Megabytes(search.available), FlagsOf(*search.smallest),
+      Megabytes(static_cast<double>(search.smallest->cost.bytes)));
+}
+
+std::string TextOf(const MeshSearch& search, const StatedRates& rates) {
+  std::string text = fmt::format(
+      "{} ranks, {} samples an update, {} MB a device: {} ways fit, {} are too large, {} are refused or do not "
+      "divide\n\n",
+      search.ranks, search.samples, Megabytes(search.available), search.fitting.size(), search.too_large,
+      search.refused);
+  text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>7}{:>7}{:>10}{:>12}{:>10}{:>9}", "dp", "tp", "pp", "sp",
+                      "zero", "recompute", "batch", "micro", "MB", "GFLOP", "wire MB", "bubble");
+  text += rates.complete() ? fmt::format("{:>11}{:>11}\n", "least ms", "most ms") : "\n";
+  for (size_t i = 0; i < std::min(kMostLines, search.fitting.size()); ++i) {
+    const MeshChoice& d = search.fitting[i];
+    text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>7}{:>7}{:>10}{:>12.3f}{:>10}{:>7.1f} %", d.data, d.tensor,
+                        d.pipeline, d.sequence ? "yes" : "-", d.zero, d.recompute, d.batch_size, d.micro_batches,
+                        Megabytes(static_cast<double>(d.cost.bytes)), d.cost.flops / 1e9, Megabytes(d.cost.wire_bytes),
+                        100 * d.cost.bubble);
+    text += rates.complete()
+                ? fmt::format("{:>11.3f}{:>11.3f}\n", 1e3 * d.cost.least_seconds, 1e3 * d.cost.most_seconds)
+                : "\n";
+  }
+  if (search.fitting.size() > kMostLines)
+    text += fmt::format("and {} more (--json)\n", search.fitting.size() - kMostLines);
+  if (rates.complete()) {
+    text +=
+        "\nan update, estimated from the stated rates: least where all sending is hidden behind computing, most where "
+        "none is\n";
+  } else {
+    text += "\nby FLOPs, waiting and traffic; times need --rates=compute:…,memory:…,link:… (or --measure and link)\n";
+  }
+  return text + "the first: " + FlagsOf(search.fitting[0]) + "\n";
+}
+
+nlohmann::ordered_json JsonOf(const MeshSearch& search) {
+  nlohmann::ordered_json ways = nlohmann::ordered_json::array();
+  for (const MeshChoice& d : search.fitting) {
+    ways.push_back({{"dp", d.data},
+                    {"tp", d.tensor},
+                    {"pp", d.pipeline},
+                    {"sp", d.sequence},
+                    {"zero", d.zero},
+                    {"recompute", d.recompute},
+                    {"batch_size", d.batch_size},
+                    {"accumulation", d.micro_batches},
+                    {"device_bytes", d.cost.bytes},
+                    {"gflop_per_update", d.cost.flops / 1e9},
+                    {"wire_bytes", d.cost.wire_bytes},
+                    {"wire_bytes_between_nodes", d.cost.wire_bytes_between_nodes},
+                    {"bubble", d.cost.bubble}});
+    if (d.cost.most_seconds > 0) {
+      ways.back()["least_ms"] = 1e3 * d.cost.least_seconds;
+      ways.back()["most_ms"] = 1e3 * d.cost.most_seconds;
+    }
+  }
+  return {{"ranks", search.ranks},         {"samples", search.samples}, {"available_bytes", search.available},
+          {"too_large", search.too_large}, {"refused", search.refused}, {"fitting", ways}};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,107 @@
+#include "tools/switchyard/update_cost.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "core/base/text.h"
+#include "tools/switchyard/stages.h"
+
+namespace switchyard {
+namespace {
+
+// "312T", with units of their own.
+template <size_t n>
+std::optional<double> Number(const std::string& text, const std::array<std::pair<const char*, double>, n>& units) {
+  for (const auto& [unit, factor] : units) {
+    double number = 0;
+    const std::string ending = unit;
+    if (!text.ends_with(ending) || text.size() == ending.size()) continue;
+    if (!absl::SimpleAtod(text.substr(0, text.size() - ending.size()), &number)) continue;
+    if (number > 0 && number * factor < 1e300) return number * factor;
+  }
+  return std::nullopt;
+}
+
+// Of an update on a rank, its micro-batches one after the other.
+double SecondsOf(const TrainingPlans& plans, const DeviceRates& rates) {
+  double seconds = 0;
+  for (const Action& action : plans.program.schedule) {
+    for (const FamilyWork& work : FamiliesOf(*plans.plans[static_cast<size_t>(action.plan)], rates))
+      seconds += work.least_seconds;
+  }
+  return seconds;
+}
+
+}  // namespace
+
+StatusOr<double> ParseBytes(const std::string& text) {
+  constexpr std::array<std::pair<const char*, double>, 10> kUnits = {{{"KiB", 1024.0},
+                                                                      {"MiB", 1048576.0},
+                                                                      {"GiB", 1073741824.0},
+                                                                      {"TiB", 1099511627776.0},
+                                                                      {"KB", 1e3},
+                                                                      {"MB", 1e6},
+                                                                      {"GB", 1e9},
+                                                                      {"TB", 1e12},
+                                                                      {"B", 1},
+                                                                      {"", 1}}};
+  if (const auto bytes = Number(text, kUnits)) return *bytes;
+  return InvalidArgument("expected bytes such as 80GiB, 24GB or 8589934592, found \"{}\"", Printable(text));
+}
+
+Status ParseRates(const std::string& text, StatedRates* rates) {
+  constexpr std::array<std::pair<const char*, double>, 5> kUnits = {
+      {{"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1}}};
+  if (text.empty()) return OkStatus();
+  const std::array<std::pair<std::string, double*>, 4> known = {{{"compute", &rates->device.flops_per_s},
+                                                                 {"memory", &rates->device.bytes_per_s},
+                                                                 {"link", &rates->link_bytes_per_s},
+                                                                 {"node_link", &rates->node_link_bytes_per_s}}};
+  for (const absl::string_view piece : absl::StrSplit(text, ',')) {
+    const std::pair<std::string, std::string> word = absl::StrSplit(piece, absl::MaxSplits(':', 1));
+    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == word.first; });
+    const auto number = Number(word.second, kUnits);
+    if (found == known.end() || !number) {
+      return InvalidArgument(
+          "--rates: expected compute:, memory:, link: and node_link: with FLOP/s and bytes/s, as in "
+          "compute:312T,memory:2T,link:300G,node_link:25G, found \"{}\"",
+          Printable(std::string(piece.data(), piece.size())));
+    }
+    *found->second = *number;
+  }
+  return OkStatus();
+}
+
+UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches,
+                  const StatedRates& rates) {
+  UpdateCost cost;
+  double computing = 0;
+  for (const TrainingPlans& plans : replica) {
+    double flops = 0, wire = 0, between = 0;
+    for (const Action& action : plans.program.schedule) {
+      const PlanReport& report = plans.plans[static_cast<size_t>(action.plan)]->report();
+      flops += report.flops, wire += report.wire_bytes, between += report.wire_bytes_between_nodes;
+    }
+    const PlanReport& main = plans.Main().report();
+    cost.bytes = std::max(cost.bytes, plans.PlannedBytes() + (main.reaches_peers ? main.peer_memory_bytes : 0));
+    cost.flops = std::max(cost.flops, flops);
+    cost.wire_bytes = std::max(cost.wire_bytes, wire);
+    cost.wire_bytes_between_nodes = std::max(cost.wire_bytes_between_nodes, between);
+    if (rates.complete()) computing = std::max(computing, SecondsOf(plans, rates.device));
+  }
+  if (mesh.pipeline > 1) cost.bubble = ReportOf(replica, mesh, micro_batches).bubble;
+  if (!rates.complete()) return cost;
+  computing /= 1 - cost.bubble;
+  const double between = rates.node_link_bytes_per_s > 0 ? rates.node_link_bytes_per_s : rates.link_bytes_per_s;
+  const double sending = (cost.wire_bytes - cost.wire_bytes_between_nodes) / rates.link_bytes_per_s +
+                         cost.wire_bytes_between_nodes / between;
+  cost.least_seconds = std::max(computing, sending);
+  cost.most_seconds = computing + sending;
+  return cost;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,42 @@
+// What an update takes on the ranks that share a model: exact bytes and FLOPs, and an estimate of the time by stated
+// rates. Pure functions; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/plan/roofline.h"
+#include "core/train/plans.h"
+
+namespace switchyard {
+
+// "80GiB", "24GB", "512MiB" or bytes; a number above 0. InvalidArgument for others.
+StatusOr<double> ParseBytes(const std::string& text);
+
+// What a device and its links reach; 0: not stated.
+struct StatedRates {
+  DeviceRates device;
+  double link_bytes_per_s = 0;       // that a rank sends
+  double node_link_bytes_per_s = 0;  // in groups with ranks on several nodes; 0: as link_bytes_per_s
+  bool complete() const { return device.flops_per_s > 0 && device.bytes_per_s > 0 && link_bytes_per_s > 0; }
+};
+// Adds "compute:312T,memory:2T,link:300G,node_link:25G" (FLOP/s and bytes/s; K, M, G, T are powers of 1000) to `rates`.
+// InvalidArgument for what is none of these.
+Status ParseRates(const std::string& text, StatedRates* rates);
+
+// Each of the rank that has the most of it.
+struct UpdateCost {
+  uint64_t bytes = 0;  // of the device, the windows of peer/1 among them
+  double flops = 0;
+  double wire_bytes = 0, wire_bytes_between_nodes = 0;  // sent; the second is part of the first
+  double bubble = 0;                                    // the share of an update in which stages of a pipeline wait
+  // Where rates are complete: all sending is hidden behind computing, or none is. 0 else.
+  double least_seconds = 0, most_seconds = 0;
+};
+
+// replica: TrainingPlans::OfReplica; micro_batches: of an update.
+UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches,
+                  const StatedRates& rates);
+
+}  // namespace switchyard
