@@ -84,6 +84,7 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
   return ops::AllGather(ops::Concat(parts, 0, where), shared.ranks, shared.group, name, where);
 }
 
+// Does this rank have pieces of the bucket's parameters alone? They are alike: ranks share a bucket or none of it.
 static bool HoldsPieces(const SharedBucket& bucket, const std::vector<ParameterGradient>& tensors) {
   const Value& first = tensors[bucket.members[0].tensor].parameter;
   return IsPiece(*first.graph().node(first.ref().node).input);

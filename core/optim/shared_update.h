@@ -68,9 +68,9 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
                    const std::vector<std::pair<int64_t, Value>>& held, const std::string& name,
                    Graph::Location where = Graph::Location::current());
 
-// Of the buckets whose parameters are whole. updated: by piece, its new elements; after: what depends on all reductions, since a rank may have nothing to update
-// of a bucket and would gather it before others have reduced. Calls done(tensor, its new value) for each of their
-// tensors, which assigns it.
+// Of the buckets whose parameters are whole. updated: by piece, its new elements; after: what depends on all
+// reductions, since a rank may have nothing to update of a bucket and would gather it before others have reduced. Calls
+// done(tensor, its new value) for each of their tensors, which assigns it.
 void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
                   const std::vector<Piece>& pieces, const std::vector<Value>& updated, const Value& after,
                   const std::function<void(size_t tensor, const Value& whole)>& done, Graph::Location where);

@@ -51,8 +51,7 @@ Status BenchCommand(const CommandLine& line) {
   if (const int ranks = absl::GetFlag(FLAGS_nproc_per_node); ranks != 1) {
     return InvalidArgument(
         "bench --nproc_per_node={} is of the ranks that --compare starts: give --compare=ddp with it, or start them "
-        "with "
-        "switchyard launch --nproc_per_node={} bench",
+        "with switchyard launch --nproc_per_node={} bench",
         ranks, ranks);
   }
   Settings settings = line.settings;

@@ -87,8 +87,7 @@ const std::vector<Command>& Commands() {
        "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but "
        "rank 0, passes SIGTERM on, and\n"
        "ends with the status of the first rank that failed. With --max_restarts=R a training that fails after it has "
-       "begun "
-       "is started again up to R times\n"
+       "begun is started again up to R times\n"
        "and goes on from its latest checkpoint (--save_every says how often there is one). On several nodes run it on "
        "each: HOST is node 0, P any "
        "port of it that is free; N may differ. Several nodes share a secret, so that no stranger joins: "
@@ -116,8 +115,8 @@ const std::vector<Command>& Commands() {
        "that the device takes:\nno kernel is faster than its FLOPs over the rate of a large product, or its bytes over "
        "that of the memory, unless a cache holds its tensors.\n--search plans the ways to divide the run over --world "
        "ranks (--tp, --pp, --sp, --zero, micro-batches, --recompute), the samples of an update being\nthe same, and "
-       "lists "
-       "those that fit into --device_memory: by the time that --rates tell, or else by work, waiting and traffic.\n",
+       "lists those that fit into --device_memory: by the time that --rates tell, or else by work, waiting and "
+       "traffic.\n",
        {{"world", "measure", "json", "search", "device_memory", "rates"}, true},
        ExplainCommand},
       {"bench",

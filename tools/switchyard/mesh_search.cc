@@ -42,36 +42,6 @@ std::vector<MeshChoice> Combinations(const Settings& given, const TrainConfig& c
   return all;
 }
 
-// The plans of one run, of which no rank has to be there.
-class Planner {
- public:
-  Planner(const TrainConfig& config, const TrainableModel& model, World& here, int64_t updates,
-          const StatedRates& rates)
-      : config_(config), model_(model), here_(here), updates_(updates), rates_(rates) {}
-
-  // Fills in what the division takes. InvalidArgument or Unimplemented where it cannot be.
-  Status Plan(MeshChoice* d) {
-    TrainConfig c = config_;
-    c.tp = d->tensor, c.pp = d->pipeline, c.sp = d->sequence, c.zero = d->zero;
-    c.recompute = d->recompute;
-    c.batch_size = static_cast<int>(d->batch_size);
-    c.accumulation = static_cast<int>(d->micro_batches);
-    c.dp.reset();
-    SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(d->data * d->tensor * d->pipeline, d->pipeline, d->tensor));
-    SY_ASSIGN_OR_RETURN(const auto replica,
-                        TrainingPlans::OfReplica(c, model_, mesh, 0, updates_, *here_.device, here_.reference.get()));
-    d->cost = CostOf(replica, mesh, c.accumulation, rates_);
-    return OkStatus();
-  }
-
- private:
-  const TrainConfig config_;
-  const TrainableModel& model_;
-  World& here_;
-  const int64_t updates_;
-  const StatedRates rates_;
-};
-
 // How a rank may divide its samples into micro-batches, the fewest first.
 std::vector<int64_t> MicroBatches(const MeshChoice& d, int64_t samples, const Settings& given,
                                   const TrainConfig& config) {
@@ -130,22 +100,36 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
   search.samples = int64_t{config.batch_size} * asked.data * config.accumulation;
   search.ranks = ranks;
   search.available = available;
-  Planner planner(config, model, here, updates, rates);
+  // Fills in what a choice takes. InvalidArgument or Unimplemented where it cannot be.
+  const auto plan = [&](MeshChoice* d) -> Status {
+    TrainConfig c = config;
+    c.tp = d->tensor, c.pp = d->pipeline, c.sp = d->sequence, c.zero = d->zero;
+    c.recompute = d->recompute;
+    c.batch_size = static_cast<int>(d->batch_size);
+    c.accumulation = static_cast<int>(d->micro_batches);
+    const Mesh mesh = {.data = d->data, .pipeline = d->pipeline, .tensor = d->tensor};
+    SY_ASSIGN_OR_RETURN(const auto replica,
+                        TrainingPlans::OfReplica(c, model, mesh, 0, updates, *here.device, here.reference.get()));
+    d->cost = CostOf(replica, mesh, c.accumulation, rates);
+    return OkStatus();
+  };
   Status refusal = InvalidArgument(
-      "--search: {} samples of an update do not divide over {} ranks in any way that was "
-      "tried; give another --global_batch_size",
+      "--search: {} samples of an update do not divide over {} ranks in any way that was tried; give another "
+      "--global_batch_size",
       search.samples, ranks);
   const auto fits = [&](const MeshChoice& d) { return static_cast<double>(d.cost.bytes) <= available; };
   for (const MeshChoice& combination : Combinations(given, config, ranks)) {
     std::vector<MeshChoice> attempts = AttemptsOf(combination, search.samples, given, config);
-    Status planned = attempts.empty() ? refusal : planner.Plan(&attempts[0]);
+    Status planned = attempts.empty() ? refusal : plan(&attempts[0]);
     if (planned.ok() && fits(attempts[0])) {
       search.fitting.push_back(attempts[0]);
       continue;
     }
     // Whether any does, the last one says: it takes the least.
-    if (planned.ok() && attempts.size() > 1) planned = planner.Plan(&attempts.back());
+    if (planned.ok() && attempts.size() > 1) planned = plan(&attempts.back());
     if (!planned.ok()) {
+      if (planned.code() != absl::StatusCode::kInvalidArgument && planned.code() != absl::StatusCode::kUnimplemented)
+        return planned;
       refusal = planned;
       ++search.refused;
       continue;
@@ -157,7 +141,7 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
       continue;
     }
     for (size_t i = 1; i < attempts.size(); ++i) {
-      SY_RETURN_IF_ERROR(planner.Plan(&attempts[i]));
+      SY_RETURN_IF_ERROR(plan(&attempts[i]));
       if (!fits(attempts[i])) continue;
       search.fitting.push_back(attempts[i]);
       break;
