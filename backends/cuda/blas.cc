@@ -63,6 +63,22 @@ sy_status SetPreference(cublasLtMatmulPreference_t preference, cublasLtMatmulPre
   return SY_OK;
 }
 
+// Numbers to measure with: a product of zeros takes less power than one of numbers, so that the clock, and with it the
+// choice, may be another. Random words of 16 bits with the sign free and the exponent of f16 between 1 and 2, which is
+// one between 1/8 and 2 in bf16 and in f32.
+const std::vector<uint16_t>& Numbers() {
+  static const std::vector<uint16_t> numbers = [] {
+    std::vector<uint16_t> made(size_t{1} << 16);
+    uint32_t state = 1;
+    for (uint16_t& number : made) {
+      state = state * 1664525 + 1013904223;  // Knuth, "The Art of Computer Programming", volume 2, 3.3.4
+      number = static_cast<uint16_t>(state >> 16 & 0x81FF) | 0x3E00;
+    }
+    return made;
+  }();
+  return numbers;
+}
+
 // Device memory for a measurement.
 struct Scratch {
   const sy_device& device;
@@ -70,9 +86,19 @@ struct Scratch {
   ~Scratch() {
     if (address) LogFailure(device, cudaFree(address), "cudaFree");
   }
-  sy_status Allocate(int64_t bytes, cudaStream_t stream, sy_error* error) {
-    SY_CUDA(error, cudaMalloc(&address, static_cast<size_t>(bytes)));
-    SY_CUDA(error, cudaMemsetAsync(address, 0, static_cast<size_t>(bytes), stream));
+  // Filled with Numbers, over and over.
+  sy_status Allocate(int64_t wanted, cudaStream_t stream, sy_error* error) {
+    const auto bytes = static_cast<size_t>(wanted);
+    SY_CUDA(error, cudaMalloc(&address, bytes));
+    const std::vector<uint16_t>& numbers = Numbers();
+    size_t filled = std::min(bytes, numbers.size() * sizeof numbers[0]);
+    SY_CUDA(error, cudaMemcpyAsync(address, numbers.data(), filled, cudaMemcpyHostToDevice, stream));
+    while (filled < bytes) {
+      const size_t more = std::min(filled, bytes - filled);
+      SY_CUDA(error,
+              cudaMemcpyAsync(static_cast<char*>(address) + filled, address, more, cudaMemcpyDeviceToDevice, stream));
+      filled += more;
+    }
     return SY_OK;
   }
 };

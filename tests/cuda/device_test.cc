@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "core/abi/boundary.h"
@@ -441,6 +444,51 @@ TEST(CudaInstances, EachLogsToItsOwnHost) {
                         }
                       }),
             "");
+}
+
+// The double loses the device where it multiplies zeros.
+TEST(CudaKernels, AlgorithmsAreMeasuredOnNumbersAndKeptOnDisk) {
+  const auto cache = std::filesystem::path(testing::TempDir()) / "cuda_measured_algorithms";
+  std::filesystem::remove_all(cache);
+  EXPECT_EQ(Processes(1,
+                      [&](int) {
+                        setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+                        setenv("CUBLAS_LT_DOUBLE_ZEROS", "fault", 1);
+                        Cuda cuda;
+                        for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16}) {
+                          sy_tensor matrix{};
+                          matrix.dtype = dtype;
+                          matrix.rank = 2;
+                          matrix.dims[0] = matrix.dims[1] = matrix.strides[0] = 32;
+                          matrix.strides[1] = 1;
+                          sy_matmul_attributes attributes{};
+                          attributes.alpha = 1;
+                          const sy_tensor inputs[] = {matrix, matrix};
+                          sy_prepare_request request{SY_HEADER(sy_prepare_request)};
+                          request.op = "matmul";
+                          request.op_version = 1;
+                          request.attributes = &attributes;
+                          request.attributes_size = sizeof attributes;
+                          request.input_count = 2;
+                          request.output_count = 1;
+                          request.inputs = inputs;
+                          request.outputs = &matrix;
+                          request.workspace_limit = 1 << 20;
+                          request.tuning = SY_TUNING_MEASURE;
+                          sy_kernel_info info{SY_HEADER(sy_kernel_info)};
+                          sy_kernel* kernel = nullptr;
+                          cuda.Ok(cuda.kernels.prepare(cuda.device, &request, &kernel, &info, cuda.Error()), "prepare");
+                          cuda.kernels.release(cuda.device, kernel);
+                        }
+                      }),
+            "");
+  int lines = 0;
+  for (const auto& file : std::filesystem::directory_iterator(cache / "switchyard")) {
+    std::ifstream stream(file.path());
+    for (std::string line; std::getline(stream, line);) ++lines;
+  }
+  EXPECT_EQ(lines, 3);
+  std::filesystem::remove_all(cache);
 }
 
 // A convolution is first asked of cuDNN, which is not there.

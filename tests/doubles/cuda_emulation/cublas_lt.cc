@@ -2,9 +2,9 @@
 // stream of the runtime's double. Epilogues, layouts and batches mean what
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api says; what the library refuses (a bias whose dtype is not
 // that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
-// environment, every epilogue is, with =invalid as an invalid value. A thread needs a context (cudaSetDevice).
-// Column-major, as there. Thread-safe: as the library, one descriptor belongs to one
-// thread at a time.
+// environment, every epilogue is, with =invalid as an invalid value. With CUBLAS_LT_DOUBLE_ZEROS=fault the device is
+// lost where a product is given nothing but zeros. A thread needs a context (cudaSetDevice). Column-major, as there.
+// Thread-safe: as the library, one descriptor belongs to one thread at a time.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -77,7 +77,16 @@ struct Product {
 
   bool Has(uint32_t bits) const { return (operation.epilogue & bits) == bits; }
 
+  // Whether the first matrix of `x` holds nothing but zeros.
+  static bool IsZero(const Matrix& x, int64_t elements) {
+    for (int64_t i = 0; i < elements; ++i)
+      if (x.Get(i) != 0) return false;
+    return true;
+  }
+
   void Run() const {
+    static const bool faults = std::getenv("CUBLAS_LT_DOUBLE_ZEROS") != nullptr;
+    if (faults && (IsZero(a, m * k) || IsZero(b, k * n))) return cudaDoubleLoseDevice(cudaErrorLaunchFailure);
     std::vector<float> left(static_cast<size_t>(m * k)), column(static_cast<size_t>(m));
     for (int64_t batch_index = 0; batch_index < batch; ++batch_index) {
       for (int64_t p = 0; p < k; ++p) {
