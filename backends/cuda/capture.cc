@@ -38,7 +38,14 @@ sy_status End(sy_device* device, sy_stream* stream, sy_graph** graph, sy_error* 
   SY_CUDA(error, cudaStreamEndCapture(stream->stream, &recorded));
   std::unique_ptr<sy_graph> made(new (std::nothrow) sy_graph);
   cudaError_t code = cudaSuccess;
-  if (made != nullptr && !stream->spoiled) code = cudaGraphInstantiate(&made->executable, recorded, 0);
+  // Its nodes keep the priorities of the streams that recorded them, and the first replay finds it on the device.
+  if (made != nullptr && !stream->spoiled) {
+    code = cudaGraphInstantiate(&made->executable, recorded, cudaGraphInstantiateFlagUseNodePriority);
+    if (code == cudaSuccess) {
+      code = cudaGraphUpload(made->executable, stream->stream);
+      if (code != cudaSuccess) LogFailure(*device, cudaGraphExecDestroy(made->executable), "cudaGraphExecDestroy");
+    }
+  }
   LogFailure(*device, cudaGraphDestroy(recorded), "cudaGraphDestroy");
   if (stream->spoiled) return SY_FAIL(error, SY_UNSUPPORTED, "cuda: something that was to be captured was refused");
   if (made == nullptr) return SY_FAIL(error, SY_OUT_OF_MEMORY, "cuda: no host memory for a graph");

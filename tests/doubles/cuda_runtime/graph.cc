@@ -1,7 +1,8 @@
 // Capture and replay (https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__STREAM.html,
 // group__CUDART__GRAPH.html). A captured graph replays on the launching stream's thread, node by node, in an order that
-// its edges allow.
+// its edges allow. With CUDA_DOUBLE_GRAPHS=ready only those are launched that were uploaded and keep node priorities.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -17,6 +18,7 @@ struct CUgraph_st {
 struct CUgraphExec_st {
   std::shared_ptr<const std::vector<Node>> nodes;
   std::vector<int> order;
+  bool has_priorities = false, uploaded = false;
 };
 
 namespace cuda_double {
@@ -132,11 +134,12 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
   });
 }
 
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   return Call([&] {
     std::lock_guard lock(Book());
     if (executable == nullptr || Known<cudaGraph_t>().count(graph) == 0) return cudaErrorInvalidValue;
-    *executable = new CUgraphExec_st{graph->nodes, ReplayOrder(*graph->nodes)};
+    *executable = new CUgraphExec_st{graph->nodes, ReplayOrder(*graph->nodes),
+                                     (flags & cudaGraphInstantiateFlagUseNodePriority) != 0};
     Known<cudaGraphExec_t>().insert(*executable);
     return cudaSuccess;
   });
@@ -146,7 +149,9 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
   return Call([&] {
     std::lock_guard lock(Book());
     const bool known = Known<cudaGraphExec_t>().count(executable) != 0 && FindStream(stream) != nullptr;
-    return known ? cudaSuccess : cudaErrorInvalidValue;
+    if (!known) return cudaErrorInvalidValue;
+    executable->uploaded = true;
+    return cudaSuccess;
   });
 }
 
@@ -158,6 +163,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
     if (stream->capture)
       return Break(*stream->capture, cudaErrorStreamCaptureUnsupported);  // no child graphs in this double
     if (Strikes("launch")) return cudaErrorLaunchOutOfResources;
+    // CUDA itself would upload it now, and run all of its nodes alike.
+    const bool ready = executable->uploaded && executable->has_priorities;
+    if (!ready && std::getenv("CUDA_DOUBLE_GRAPHS") != nullptr) return cudaErrorNotSupported;
     // An event that the graph records is pending from here on.
     std::map<int, std::shared_ptr<Mark>> marks;
     for (int node : executable->order) {
