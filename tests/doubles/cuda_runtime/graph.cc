@@ -1,8 +1,7 @@
 // Capture and replay (https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__STREAM.html,
 // group__CUDART__GRAPH.html). A captured graph replays on the launching stream's thread, node by node, in an order that
-// its edges allow. With CUDA_DOUBLE_GRAPHS=ready only those are launched that were uploaded and keep node priorities.
+// its edges allow.
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -165,7 +164,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
     if (Strikes("launch")) return cudaErrorLaunchOutOfResources;
     // CUDA itself would upload it now, and run all of its nodes alike.
     const bool ready = executable->uploaded && executable->has_priorities;
-    if (!ready && std::getenv("CUDA_DOUBLE_GRAPHS") != nullptr) return cudaErrorNotSupported;
+    if (!ready && GetSettings().graphs_ready) return cudaErrorNotSupported;
     // An event that the graph records is pending from here on.
     std::map<int, std::shared_ptr<Mark>> marks;
     for (int node : executable->order) {
