@@ -16,11 +16,11 @@ namespace {
 
 void CheckGradients(const std::vector<ParameterGradient>& gradients, bool shared, Graph::Location where) {
   std::string unused;
-  for (const auto& [parameter, gradient, half] : gradients) {
+  for (const auto& [parameter, gradient, half, read_in_half] : gradients) {
     if (!InputOf(parameter).input || parameter.dtype() != DType::kF32) {
       ThrowBuildError("optimizer", "a parameter must be an f32 input of the graph", {parameter}, where);
     }
-    if (half && (!InputOf(half).input || half.shape() != parameter.shape())) {
+    if (half && (!InputOf(half).input || half.shape() != UpdatedShape(parameter))) {
       ThrowBuildError("optimizer", "a half copy must be an input of its parameter's shape", {parameter, half}, where);
     }
     if (!gradient && !shared) unused += (unused.empty() ? "" : ", ") + InputOf(parameter).name;
@@ -65,12 +65,15 @@ Value StepOfAverages(Graph& graph, const UpdateScalars& scalars, float decay, Gr
   return ops::Select(scalars.finite, ops::Sub(one, kept, where), none, where);
 }
 
-// A tensor's new value, whole, becomes what it is and moves what follows it. step: of averages, where there are some.
+// A tensor's new value, whole or a piece, becomes what it is and moves what follows it; the half copy of a piece is not
+// of this rank alone. step: of averages, where there are some.
 void Assign(const ParameterGradient& tensor, const Value& value, Value half, const Value& step, Graph::Location where) {
   Graph& graph = value.graph();
   graph.Assign(tensor.parameter, value, where);
-  if (tensor.half && !half) half = ops::Cast(value, tensor.half.dtype(), where);
-  if (tensor.half) graph.Assign(tensor.half, half, where);
+  if (tensor.half && !IsPiece(*InputOf(tensor.parameter).input)) {
+    if (!half) half = ops::Cast(value, tensor.half.dtype(), where);
+    graph.Assign(tensor.half, half, where);
+  }
   if (!step) return;
   const Value average = graph.Input(AverageOf(InputOf(tensor.parameter).name), tensor.parameter.type(),
                                     Following(tensor.parameter), where);
@@ -133,7 +136,11 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
     for (const ops::OptimizerTensor& result : updates.results) updated.push_back(result.parameter);
     GatherPieces(
         graph, gradients, shared, updates.pieces, updated, updates.last,
-        [&](size_t i, const Value& whole) { Assign(gradients[i], whole, {}, step, where); }, where);
+        [&](size_t i, const Value& whole) {
+          if (IsPiece(*InputOf(gradients[i].parameter).input)) return graph.Assign(gradients[i].half, whole, where);
+          Assign(gradients[i], whole, {}, step, where);
+        },
+        where);
   } else {
     for (size_t i = 0; i < gradients.size(); ++i)
       Assign(gradients[i], updates.results[i].parameter, updates.results[i].half, step, where);

@@ -69,11 +69,12 @@ Value StateOf(const Piece& piece, const Value& parameter, const std::string& nam
 }
 
 Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate& shared,
-                   const std::vector<std::pair<int64_t, Value>>& held, const std::string& name, Graph::Location where) {
+                   const std::vector<std::pair<int64_t, Value>>& held, DType dtype, const std::string& name,
+                   Graph::Location where) {
   std::vector<Value> parts;
   int64_t end = 0;
   const auto zeros_until = [&](int64_t begin) {
-    if (begin > end) parts.push_back(ops::Full(graph, {begin - end}, 0, DType::kF32, where));
+    if (begin > end) parts.push_back(ops::Full(graph, {begin - end}, 0, dtype, where));
   };
   for (const auto& [at, elements] : held) {
     zeros_until(at);
@@ -84,10 +85,11 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
   return ops::AllGather(ops::Concat(parts, 0, where), shared.ranks, shared.group, name, where);
 }
 
-// Does this rank have pieces of the bucket's parameters alone? They are alike: ranks share a bucket or none of it.
-static bool HoldsPieces(const SharedBucket& bucket, const std::vector<ParameterGradient>& tensors) {
-  const Value& first = tensors[bucket.members[0].tensor].parameter;
-  return IsPiece(*first.graph().node(first.ref().node).input);
+// What this rank has whole of a bucket's parameters, by one of them, for they are alike: the parameter; its half copy,
+// where it has a piece of that; or none.
+static Value WholeOf(const ParameterGradient& tensor) {
+  const Value& parameter = tensor.parameter;
+  return IsPiece(*parameter.graph().node(parameter.ref().node).input) ? tensor.half : parameter;
 }
 
 void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
@@ -98,19 +100,21 @@ void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, c
   std::vector<int> finished;        // by gathered bucket: the last node that reads what was gathered
   for (size_t b = 0; b < shared.buckets.size(); ++b) {
     const SharedBucket& bucket = shared.buckets[b];
+    const Value kept = WholeOf(tensors[bucket.members[0].tensor]);
     std::vector<std::pair<int64_t, Value>> held;
     for (size_t m = 0; m < bucket.members.size(); ++m, ++piece) {
-      if (pieces[piece].elements > 0) held.push_back({pieces[piece].at, updated[piece]});
+      if (kept && pieces[piece].elements > 0)
+        held.push_back({pieces[piece].at, ops::Cast(updated[piece], kept.dtype(), where)});
     }
-    if (HoldsPieces(bucket, tensors)) continue;
-    const Value whole = GatherBucket(graph, bucket, shared, held, fmt::format("parameters/{}", b), where);
+    if (!kept) continue;
+    const Value whole = GatherBucket(graph, bucket, shared, held, kept.dtype(), fmt::format("parameters/{}", b), where);
     // In one order on all ranks, whatever each of them has to update.
     std::vector<int>& control = graph.mutable_node(whole.ref().node).control;
     control.push_back(gathered);
     if (finished.size() >= 2) control.push_back(finished[finished.size() - 2]);
     gathered = whole.ref().node;
     for (const auto& [tensor, start] : bucket.members) {
-      const TensorType& type = tensors[tensor].parameter.type();
+      const TensorType& type = WholeOf(tensors[tensor]).type();
       done(tensor, ops::Reshape(ops::Slice(whole, 0, start, type.elements(), 1, where), type.shape, where));
     }
     finished.push_back(graph.size() - 1);

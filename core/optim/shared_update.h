@@ -16,9 +16,11 @@
 namespace switchyard {
 
 struct ParameterGradient {
-  Value parameter;  // an input of role kParameter, f32
+  Value parameter;  // an input of role kParameter, f32; a piece where ranks share the parameters
   Value gradient;   // of the same shape, floating; none where an update is shared
-  Value half = {};  // an input of a half type and the same shape that becomes the new parameter, rounded; or none
+  Value half = {};  // an input of a half type and the same shape that becomes the new parameter, rounded; or none. Of a
+                    // parameter that is a piece it may be whole
+  bool read_in_half = false;  // all that plans read of the parameter is its half copy
 };
 
 // A bucket of gradients, and what this rank has of their sums.
@@ -29,6 +31,7 @@ struct SharedBucket {
   };
   std::vector<Member> members;  // one behind the other
   int64_t elements = 0;         // of the bucket, a multiple of the ranks
+  bool read_in_half = false;    // as of the members, which are alike
   Ref sums;  // f32 (elements / ranks): this rank's part; it may end behind the last member. Node −1: none lies there
 };
 
@@ -63,14 +66,16 @@ std::vector<Piece> PiecesOf(Graph& graph, const std::vector<ParameterGradient>& 
 Value StateOf(const Piece& piece, const Value& parameter, const std::string& name, const SharedUpdate& shared,
               Graph::Location where);
 
-// The elements of a bucket (elements), of which this rank has those of `held`: (where in its part, f32 (n)), in order.
+// The elements of a bucket (elements) in `dtype`, of which this rank has those of `held`: (where in its part, (n) of
+// that type), in order.
 Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate& shared,
-                   const std::vector<std::pair<int64_t, Value>>& held, const std::string& name,
+                   const std::vector<std::pair<int64_t, Value>>& held, DType dtype, const std::string& name,
                    Graph::Location where = Graph::Location::current());
 
-// Of the buckets whose parameters are whole. updated: by piece, its new elements; after: what depends on all
-// reductions, since a rank may have nothing to update of a bucket and would gather it before others have reduced. Calls
-// done(tensor, its new value) for each of their tensors, which assigns it.
+// Of the buckets of which ranks have something whole: the parameters, or their half copies, which are gathered in their
+// type. updated: by piece, its new elements; after: what depends on all reductions, since a rank may have nothing to
+// update of a bucket and would gather it before others have reduced. Calls done(tensor, the new value of what is whole)
+// for each of their tensors, which assigns it.
 void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, const SharedUpdate& shared,
                   const std::vector<Piece>& pieces, const std::vector<Value>& updated, const Value& after,
                   const std::function<void(size_t tensor, const Value& whole)>& done, Graph::Location where);

@@ -49,7 +49,7 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
   std::map<Group, std::vector<size_t>> groups;
   for (size_t k = 0; k < pieces.size(); ++k) {
     const size_t i = pieces[k].tensor;
-    const auto& [parameter, gradient, half] = gradients[i];
+    const auto& [parameter, gradient, half, read_in_half] = gradients[i];
     const Node& input = InputOf(parameter);
     const Part* const weight = DividedWeight(*input.input);
     groups[{.decay = input.input->weight_decay && Decays(input.name, UpdatedShape(parameter)),
@@ -65,7 +65,7 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
 std::vector<Piece> WholesOf(const std::vector<ParameterGradient>& gradients) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const auto& [parameter, gradient, half] = gradients[i];
+    const auto& [parameter, gradient, half, read_in_half] = gradients[i];
     pieces.push_back({i, 0, parameter.type().elements(), 0, parameter, gradient});
   }
   return pieces;

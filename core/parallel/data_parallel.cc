@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "core/graph/ops/collective.h"
@@ -23,6 +24,7 @@ struct Bucket {
   std::vector<size_t> members;  // indices into the gradients
   int64_t elements = 0;         // of the members, padded
   int64_t shared = 0;           // with zeros behind them, so that it divides over the ranks
+  uint64_t limit = 0;           // of its bytes
 };
 
 int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
@@ -33,17 +35,24 @@ std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients,
   // A gradient finishes where its node stands in the backward pass.
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return gradients[a].gradient.ref() < gradients[b].gradient.ref(); });
-  std::vector<Bucket> buckets(1);
+  std::vector<Bucket> buckets;
+  std::map<bool, size_t> open;  // by ParameterGradient::read_in_half: the bucket that takes the next
   for (const size_t i : order) {
-    const uint64_t limit = options.delay_reduction ? std::numeric_limits<uint64_t>::max()
-                           : buckets.size() == 1   ? std::min(options.first_bucket_bytes, options.bucket_bytes)
-                                                   : options.bucket_bytes;
     const int64_t size = Padded(gradients[i].parameter.type().elements());
-    Bucket& last = buckets.back();
-    if (last.elements > 0 && static_cast<uint64_t>(last.elements + size) * 4 > limit) buckets.emplace_back();
-    buckets.back().members.push_back(i);
-    buckets.back().elements += size;
+    const auto [last, first] = open.emplace(gradients[i].read_in_half, buckets.size());
+    if (first || static_cast<uint64_t>(buckets[last->second].elements + size) * 4 > buckets[last->second].limit) {
+      last->second = buckets.size();
+      buckets.emplace_back().limit = options.delay_reduction ? std::numeric_limits<uint64_t>::max()
+                                     : first ? std::min(options.first_bucket_bytes, options.bucket_bytes)
+                                             : options.bucket_bytes;
+    }
+    buckets[last->second].members.push_back(i);
+    buckets[last->second].elements += size;
   }
+  // By the gradient that makes them full.
+  std::stable_sort(buckets.begin(), buckets.end(), [&](const Bucket& a, const Bucket& b) {
+    return gradients[a.members.back()].gradient.ref() < gradients[b.members.back()].gradient.ref();
+  });
   const int64_t unit = options.world * kAlignment;
   for (Bucket& bucket : buckets) bucket.shared = (bucket.elements + unit - 1) / unit * unit;
   return buckets;
@@ -56,16 +65,21 @@ Value Flatten(Graph& graph, const std::vector<ParameterGradient>& gradients, con
               const std::string& place, bool divides) {
   std::vector<Value> parts;
   int64_t start = 0;
+  // Behind the gradient before them: written earlier, they would take the bucket's memory from then on.
+  const auto add_zeros = [&](int64_t elements, const Value& after) {
+    if (elements == 0) return;
+    parts.push_back(ops::Full(graph, {elements}, 0));
+    if (place.empty()) graph.mutable_node(parts.back().ref().node).control.push_back(after.ref().node);
+  };
   for (const size_t i : bucket.members) {
     const int64_t elements = gradients[i].gradient.type().elements();
     const Value gradient = ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements});
     parts.push_back(sums ? ops::Accumulate(ops::Slice(sums, 0, start, elements), gradient) : gradient);
     const int64_t gap = Padded(elements) - elements;
-    if (gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
+    add_zeros(gap, gradients[i].gradient);
     start += elements + gap;
   }
-  if (divides && bucket.shared > bucket.elements)
-    parts.push_back(ops::Full(graph, {bucket.shared - bucket.elements}, 0));
+  if (divides) add_zeros(bucket.shared - bucket.elements, gradients[bucket.members.back()].gradient);
   const Value flat = graph.Add("concat", parts, Attributes(sy_axes_attributes{}))[0];
   graph.mutable_node(flat.ref().node).bucket = place;
   return flat;
@@ -86,7 +100,7 @@ Value Reduced(const Value& flat, const DataParallelOptions& options, size_t buck
 }
 
 SharedBucket SharedOf(const Bucket& bucket, const std::vector<ParameterGradient>& gradients, const Value& sums) {
-  SharedBucket shared{{}, bucket.shared, sums ? sums.ref() : Ref()};
+  SharedBucket shared{{}, bucket.shared, gradients[bucket.members[0]].read_in_half, sums ? sums.ref() : Ref()};
   int64_t start = 0;
   for (const size_t i : bucket.members) {
     shared.members.push_back({i, start});

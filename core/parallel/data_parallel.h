@@ -4,7 +4,8 @@
 // collectives.
 //
 // Bucket order follows the backward pass (Li et al. 2020, "PyTorch Distributed"): the first bucket is small, so that
-// communication starts early.
+// communication starts early. Parameters of which plans read half copies alone have buckets of their own, so that each
+// bucket can be gathered in one type.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct DataParallelOptions {
   int group = 0;  // over which gradients are summed, an index as in Program::groups
   uint64_t bucket_bytes = 25u << 20;
   uint64_t first_bucket_bytes = 1u << 20;  // never more than bucket_bytes
-  bool delay_reduction = false;            // one bucket, reduced when the backward pass has ended
+  bool delay_reduction = false;            // one bucket of each kind, reduced when the backward pass has ended
   DType wire = DType::kF32;                // kF16, kBF16: what is reduced is a copy of the bucket in this type
   // The gradients given are divided by it; 0: by `world`. The sums are multiplied by predivide/world. One rank:
   // ignored.

@@ -1,10 +1,13 @@
 #include "core/parallel/half_weights.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
+#include "core/optim/optimizer.h"
 #include "core/parallel/program.h"
 
 namespace switchyard {
@@ -32,19 +35,72 @@ Value CopyOf(Graph& graph, const std::string& parameter, const Copied& copied) {
                   : graph.Input(kHalfPrefix + parameter, {copied.half, copied.type.shape}, {Role::kCopy, {}, false});
 }
 
-void ReadCopies(NamedGraph& plan, std::map<std::string, Copied>* copies) {
-  const Graph source = plan.graph;
-  RewritePlan(plan, "half_weights", [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
-    const Node& node = source.node(id);
-    if (node.phase != Phase::kForward || !ops::IsCast(source, node)) return std::nullopt;
+// Parameters and averages that a plan reads in a half type.
+class Reading {
+ public:
+  explicit Reading(const Graph& source) : source_(source), users_(source.Users()) {}
+
+  static bool IsWeight(const Node& node) {
+    return node.input && (node.input->role == Role::kParameter || node.input->average);
+  }
+  // A parameter or an average that the node casts to a half type, behind views; nullptr where it does not.
+  const Node* CastWeight(const Node& node, Ref* origin, std::vector<Shape>* shapes) const {
+    if (!IsHalfCast(node)) return nullptr;
+    *origin = BehindViews(source_, node.inputs[0], shapes);
+    const Node& weight = source_.node(origin->node);
+    return IsWeight(weight) ? &weight : nullptr;
+  }
+  // Is the node a view of a weight, which only such casts read?
+  bool IsPassedBy(int id) const {
     std::vector<Shape> shapes;
-    const Ref origin = BehindViews(source, node.inputs[0], &shapes);
-    const Node& parameter = source.node(origin.node);
+    return TraitsOf(source_.node(id).op).view && IsWeight(source_.node(BehindViews(source_, {id, 0}, &shapes).node)) &&
+           OnlyHalfCastsRead(id);
+  }
+  // Does no other node than such casts read the weight?
+  bool OnlyHalfCastsRead(int id) const {
+    return std::all_of(users_[id].begin(), users_[id].end(), [&](int user) {
+      const Node& reader = source_.node(user);
+      return IsHalfCast(reader) || (TraitsOf(reader.op).view && OnlyHalfCastsRead(user));
+    });
+  }
+
+ private:
+  bool IsHalfCast(const Node& node) const {
+    return node.phase == Phase::kForward && ops::IsCast(source_, node) && SizeOf(node.outputs[0].dtype) == 2;
+  }
+
+  const Graph& source_;
+  const std::vector<std::vector<int>> users_;
+};
+
+// in_f32: gets the parameters that the plan reads otherwise too, themselves or their averages.
+void ReadCopies(NamedGraph& plan, std::map<std::string, Copied>* copies, std::set<std::string>* in_f32) {
+  const Graph source = plan.graph;
+  const Reading reading(source);
+  for (int id = 0; id < source.size(); ++id) {
+    const Node& node = source.node(id);
+    if (Reading::IsWeight(node) && !reading.OnlyHalfCastsRead(id))
+      in_f32->insert(node.input->average ? node.name.substr(AverageOf("").size()) : node.name);
+  }
+  std::map<Ref, Value> averages;  // cast
+  RewritePlan(plan, "half_weights", [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
+    if (reading.IsPassedBy(id)) return std::vector<Value>();
+    const Node& node = source.node(id);
+    std::vector<Shape> shapes;
+    Ref origin;
+    const Node* const weight = reading.CastWeight(node, &origin, &shapes);
+    if (weight == nullptr) return std::nullopt;
     const DType half = node.outputs[0].dtype;
-    if (!parameter.input || parameter.input->role != Role::kParameter || SizeOf(half) != 2) return std::nullopt;
-    const Copied copied = {source.type(origin), *parameter.input, half};
-    copies->emplace(parameter.name, copied);
-    Value value = CopyOf(r.result, parameter.name, copied);
+    Value value;
+    if (weight->input->average) {
+      Value& cast = averages[origin];
+      if (!cast) cast = ops::Cast(r.Map(origin), half, node.where);
+      value = cast;
+    } else {
+      const Copied copied = {source.type(origin), *weight->input, half};
+      copies->emplace(weight->name, copied);
+      value = CopyOf(r.result, weight->name, copied);
+    }
     for (const Shape& shape : shapes) value = ops::Reshape(value, shape, node.where);
     return std::vector<Value>{value};
   });
@@ -55,8 +111,12 @@ Status HalfWeightsLegal(const ProgramOptions&) { return OkStatus(); }
 void ApplyHalfWeights(Program& program, const ProgramOptions& options) {
   if (options.precision == DType::kF32) return;
   std::map<std::string, Copied> copies;  // of all plans
-  for (NamedGraph& plan : program.plans) ReadCopies(plan, &copies);
+  std::set<std::string> in_f32;
+  for (NamedGraph& plan : program.plans) ReadCopies(plan, &copies, &in_f32);
   if (copies.empty()) return;
+  for (const auto& [name, copied] : copies) {
+    if (!in_f32.contains(name)) program.read_in_half.insert(name);
+  }
   NamedGraph& fresh = program.plans.emplace_back(NamedGraph{"halves", {}, {}, false, {}, {}, {}, {}});
   for (const auto& [name, copied] : copies) {
     const Value parameter = fresh.graph.Input(name, copied.type, copied.parameter);
@@ -76,6 +136,11 @@ Pass HalfWeightsPass() { return {"half_weights", HalfWeightsLegal, ApplyHalfWeig
 
 Value HalfWeightOf(Graph& graph, const Ref& parameter) {
   return graph.FindInput(kHalfPrefix + graph.node(parameter.node).name);
+}
+
+std::string CopiedBy(const Node& input) {
+  const bool copy = input.input && input.input->role == Role::kCopy;
+  return copy ? input.name.substr(sizeof(kHalfPrefix) - 1) : "";
 }
 
 }  // namespace switchyard

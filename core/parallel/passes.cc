@@ -87,11 +87,12 @@ void ApplyGradients(Program& program, const ProgramOptions& o) {
   }
 }
 
-std::vector<ParameterGradient> PairsOf(NamedGraph& plan) {
+std::vector<ParameterGradient> PairsOf(const Program& program, NamedGraph& plan) {
   std::vector<ParameterGradient> pairs;
   for (const auto& [parameter, gradient] : plan.gradients) {
     pairs.push_back({plan.graph.value(parameter), gradient.node < 0 ? Value() : plan.graph.value(gradient),
-                     HalfWeightOf(plan.graph, parameter)});
+                     HalfWeightOf(plan.graph, parameter),
+                     program.read_in_half.contains(plan.graph.node(parameter.node).name)});
   }
   return pairs;
 }
@@ -128,7 +129,7 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
   }
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
-    const Buckets buckets = AddDataParallel(plan.graph, PairsOf(plan), options, plan.buckets, o.find_unused_parameters);
+    const Buckets buckets = AddDataParallel(plan.graph, PairsOf(program, plan), options, plan.buckets, o.find_unused_parameters);
     plan.shared = buckets.shared;
     if (plan.buckets.reduces) program.gradient_places = buckets.places;
     if (options.share == DataParallelOptions::Share::kSums) {
@@ -147,7 +148,7 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
 // Σ g² over all gradients. Where ranks of the tensor group divide weights, each adds the squares of its parts and its
 // share of those of whole weights; where ranks of the data group share sums, each adds those of its own. So norm,
 // clipping and what follows from them have the same bits on all.
-Value SquaredGradients(NamedGraph& plan, const Mesh& mesh, const SharedUpdate& shared) {
+Value SquaredGradients(const Program& program, NamedGraph& plan, const SharedUpdate& shared) {
   Graph& graph = plan.graph;
   const auto is_part = [&](const GradientOf& pair) {
     return DividedWeight(*graph.node(pair.parameter.node).input) != nullptr;
@@ -157,7 +158,7 @@ Value SquaredGradients(NamedGraph& plan, const Mesh& mesh, const SharedUpdate& s
   Value squares;
   if (std::any_of(plan.gradients.begin(), plan.gradients.end(), is_part)) {
     if (shares_sums) {
-      for (const Piece& piece : PiecesOf(graph, PairsOf(plan), shared, Graph::Location::current())) {
+      for (const Piece& piece : PiecesOf(graph, PairsOf(program, plan), shared, Graph::Location::current())) {
         if (piece.elements > 0) (is_part(plan.gradients[piece.tensor]) ? parts : whole).push_back(piece.gradient);
       }
     } else {
@@ -166,7 +167,7 @@ Value SquaredGradients(NamedGraph& plan, const Mesh& mesh, const SharedUpdate& s
     }
     squares = parts.empty() ? ops::Full(graph, {1}, 0) : ops::SquaredNorm(parts);
     if (!whole.empty())
-      squares = ops::Add(squares, ops::Scale(ops::SquaredNorm(whole), 1 / static_cast<float>(mesh.tensor)));
+      squares = ops::Add(squares, ops::Scale(ops::SquaredNorm(whole), 1 / static_cast<float>(program.mesh.tensor)));
     squares = ops::AllReduce(squares, SY_SUM, 1, kTensorGroup, "squared_norm/sum");
   } else {
     for (const Ref& ref : plan.flat_gradients) whole.push_back(graph.value(ref));
@@ -181,13 +182,14 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
     plan.graph.SetPhase(Phase::kUpdate);
     SharedUpdate shared;
     if (o.zero > 0) shared = {o.mesh.data, o.mesh.DataRankOf(program.rank), kDataGroup, plan.shared};
-    Value squares = SquaredGradients(plan, o.mesh, shared);
+    Value squares = SquaredGradients(program, plan, shared);
     if (o.mesh.pipeline > 1) squares = ops::AllReduce(squares, SY_SUM, 1, kPipelineGroup, "squared_norm/stages");
     Value inverse_scale;
     if (plan.loss_scale.node >= 0)
       inverse_scale = ops::Div(ops::Full(plan.graph, {1}, 1), plan.graph.value(plan.loss_scale));
     plan.finite =
-        AddOptimizer(plan.graph, PairsOf(plan), squares, o.optimizer, o.table_length, inverse_scale, shared).ref();
+        AddOptimizer(plan.graph, PairsOf(program, plan), squares, o.optimizer, o.table_length, inverse_scale, shared)
+            .ref();
   }
 }
 

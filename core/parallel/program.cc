@@ -9,14 +9,16 @@
 namespace switchyard {
 namespace {
 
-// What passes must leave of a plan beside a sound graph: gradients of the parameters' shapes.
+// What passes must leave of a plan beside a sound graph: gradients of the shapes of what is updated.
 void VerifyPlan(const NamedGraph& plan, const std::string& pass) {
   Verify(plan.graph, pass);
   for (const auto& [parameter, gradient] : plan.gradients) {
     const Node& input = plan.graph.node(parameter.node);
-    const bool good = gradient.node < 0 ||
-                      (gradient.node < plan.graph.size() && plan.graph.type(gradient).shape == input.outputs[0].shape);
-    if (!input.input || input.input->role != Role::kParameter || !good)
+    const auto fits = [&] {
+      const Shape& whole = IsPiece(*input.input) ? input.input->part->whole : input.outputs[0].shape;
+      return gradient.node < 0 || (gradient.node < plan.graph.size() && plan.graph.type(gradient).shape == whole);
+    };
+    if (!input.input || input.input->role != Role::kParameter || !fits())
       throw BuildError(fmt::format("the gradients after {} are broken: that of {}", pass, input.name));
   }
 }

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,7 @@ struct Program {
                                   // where the loss is scaled, those of loss_scaling.h
   std::vector<Action> schedule;   // of one update
   std::vector<GradientPlace> gradient_places;  // after "update"
+  std::set<std::string> read_in_half;          // behind "half_weights": parameters of which plans read copies alone
   std::vector<Node> elsewhere;                 // behind "pipeline": the inputs that are weights of other stages
   std::map<std::string, int> gathered;  // op → how many of its nodes had "tensor_parallel" make their inputs whole
 

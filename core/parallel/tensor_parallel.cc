@@ -95,7 +95,10 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
     Sharding sharding(source, divider, o.sequence, GradientsOfWholeWeights(source, before));
     RewritePlan(
         plan, "tensor_parallel", [&](Rewriting& r, int id) { return sharding.Replace(r, id); },
-        [&](const Node& input, TensorType* type, InputInfo* info) { sharding.DivideInput(input, type, info); });
+        [&](const Node& input, TensorType* type, InputInfo* info) {
+          sharding.DivideInput(input, type, info);
+          return true;
+        });
     if (!sharding.divides()) throw BuildError("it marks no weight that tensor-parallel ranks could divide; use --tp=1");
     plan.graph.SetPhase(Phase::kBackward);
     for (size_t i = 0; i < before.size(); ++i) {

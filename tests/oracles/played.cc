@@ -126,11 +126,22 @@ std::vector<float> Played::Local(int rank, const std::string& name) const {
   std::vector<float> whole(static_cast<size_t>(Elements(info.part->whole)));
   const Program& program = programs_[static_cast<size_t>(rank)];
   for (const int other : program.groups[static_cast<size_t>(info.part->group)].ranks) {
+    const std::map<std::string, const Node*> states = States(other);
+    const auto found = states.find(name);
+    if (found == states.end()) continue;  // nobody needs the average of nothing
     const std::vector<float> held = Floats(other, name);
-    PutPart(*States(other).at(name)->input->part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
+    PutPart(*found->second->input->part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
             reinterpret_cast<std::byte*>(whole.data()));
   }
   return whole;
+}
+
+std::vector<float> Played::Whole(const std::string& name) const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (States(rank).contains(name)) return Local(rank, name);
+  }
+  ADD_FAILURE() << "no rank has " << name;
+  return {};
 }
 
 std::vector<float> Played::Floats(int rank, const std::string& name) const {

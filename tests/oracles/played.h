@@ -30,6 +30,7 @@ class Played {
   HostTensors Weights(int rank) const;  // whole: with the parts of the ranks that share the model
   HostTensors Start() const { return *run_.trainer->Parameters(); }
   std::vector<float> Floats(int rank, const std::string& name) const;
+  std::vector<float> Whole(const std::string& name) const;  // with the pieces of the ranks that share it
   float Scalar(int rank, const std::string& name) const { return Floats(rank, name).at(0); }
 
  private:

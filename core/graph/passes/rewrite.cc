@@ -66,7 +66,7 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
     if (!node.input || !keep[id]) continue;
     TensorType type = node.outputs[0];
     InputInfo info = *node.input;
-    if (inputs) inputs(node, &type, &info);
+    if (inputs && !inputs(node, &type, &info)) continue;
     state.mapped[id] = {result.Input(node.name, type, info, node.where)};
   }
   for (int id = 0; id < source.size(); ++id) {
