@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
@@ -11,7 +12,7 @@
 namespace switchyard {
 
 Piece PieceOf(const SharedBucket& bucket, int64_t start, int64_t elements, const SharedUpdate& shared) {
-  const int64_t share = bucket.elements / shared.ranks, first = shared.rank * share;
+  const int64_t share = bucket.elements / shared.ranks, first = shared.part * share;
   Piece piece{.begin = std::clamp<int64_t>(first - start, 0, elements)};
   piece.elements = std::clamp<int64_t>(first + share - start, 0, elements) - piece.begin;
   if (piece.elements > 0) piece.at = start + piece.begin - first;
@@ -70,7 +71,7 @@ Value StateOf(const Piece& piece, const Value& parameter, const std::string& nam
 
 Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate& shared,
                    const std::vector<std::pair<int64_t, Value>>& held, DType dtype, const std::string& name,
-                   Graph::Location where) {
+                   const std::vector<int>& after, Graph::Location where) {
   std::vector<Value> parts;
   int64_t end = 0;
   const auto zeros_until = [&](int64_t begin) {
@@ -82,7 +83,13 @@ Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate&
     end = at + elements.dim(0);
   }
   zeros_until(bucket.elements / shared.ranks);
-  return ops::AllGather(ops::Concat(parts, 0, where), shared.ranks, shared.group, name, where);
+  Value gathered = ops::Concat(parts, 0, where);
+  std::vector<int> control = after;
+  for (const GatherStep& step : shared.gathers) {
+    gathered = ops::AllGather(gathered, step.ranks, step.group, name, where);
+    graph.mutable_node(gathered.ref().node).control = std::exchange(control, {});
+  }
+  return gathered;
 }
 
 // What this rank has whole of a bucket's parameters, by one of them, for they are alike: the parameter; its half copy,
@@ -107,11 +114,11 @@ void GatherPieces(Graph& graph, const std::vector<ParameterGradient>& tensors, c
         held.push_back({pieces[piece].at, ops::Cast(updated[piece], kept.dtype(), where)});
     }
     if (!kept) continue;
-    const Value whole = GatherBucket(graph, bucket, shared, held, kept.dtype(), fmt::format("parameters/{}", b), where);
     // In one order on all ranks, whatever each of them has to update.
-    std::vector<int>& control = graph.mutable_node(whole.ref().node).control;
-    control.push_back(gathered);
-    if (finished.size() >= 2) control.push_back(finished[finished.size() - 2]);
+    std::vector<int> before = {gathered};
+    if (finished.size() >= 2) before.push_back(finished[finished.size() - 2]);
+    const Value whole =
+        GatherBucket(graph, bucket, shared, held, kept.dtype(), fmt::format("parameters/{}", b), before, where);
     gathered = whole.ref().node;
     for (const auto& [tensor, start] : bucket.members) {
       const TensorType& type = WholeOf(tensors[tensor]).type();

@@ -1,5 +1,5 @@
 // The optimizer's update shared by the ranks of a group (Rajbhandari et al. 2020, "ZeRO", stages 1 and 2). Gradients
-// lie in flat buckets that divide evenly over the ranks; rank r updates what lies in the r-th part of each bucket,
+// lie in flat buckets that divide evenly over the ranks; each rank updates what lies in one part of each bucket,
 // pieces of parameters, and has the moments of those alone. The new parameters are gathered bucket by bucket: two are
 // on their way or copied to their places at a time. Not thread-safe.
 #pragma once
@@ -35,9 +35,16 @@ struct SharedBucket {
   Ref sums;  // f32 (elements / ranks): this rank's part; it may end behind the last member. Node −1: none lies there
 };
 
+// Parts of `ranks` ranks of a group (an index as in Program::groups), in their order.
+struct GatherStep {
+  int ranks = 1, group = 0;
+};
+
 struct SharedUpdate {
-  int ranks = 1, rank = 0;
+  int ranks = 1;
+  int part = 0;   // of each bucket, which this rank updates: its place in the group, or another order of the ranks
   int group = 0;  // an index as in Program::groups
+  std::vector<GatherStep> gathers;  // one behind the other, they bring the parts of a bucket together in their order
   std::vector<SharedBucket> buckets;
 };
 
@@ -67,10 +74,10 @@ Value StateOf(const Piece& piece, const Value& parameter, const std::string& nam
               Graph::Location where);
 
 // The elements of a bucket (elements) in `dtype`, of which this rank has those of `held`: (where in its part, (n) of
-// that type), in order.
+// that type), in order. after: nodes behind which the first gather stands.
 Value GatherBucket(Graph& graph, const SharedBucket& bucket, const SharedUpdate& shared,
                    const std::vector<std::pair<int64_t, Value>>& held, DType dtype, const std::string& name,
-                   Graph::Location where = Graph::Location::current());
+                   const std::vector<int>& after = {}, Graph::Location where = Graph::Location::current());
 
 // Of the buckets of which ranks have something whole: the parameters, or their half copies, which are gathered in their
 // type. updated: by piece, its new elements; after: what depends on all reductions, since a rank may have nothing to

@@ -116,9 +116,13 @@ void ReduceParts(Graph& graph, const std::vector<ParameterGradient>& gradients, 
   int before = -1;
   for (size_t b = 0; b < buckets.size(); ++b) {
     const Value flat = Flatten(graph, gradients, buckets[b], {}, "", true);
-    const Value part = ops::ReduceScatter(ops::Cast(flat, options.wire), SY_SUM, options.world, options.group,
-                                          fmt::format("reduce_scatter/{}", b));
-    if (before >= 0) graph.mutable_node(part.ref().node).control.push_back(before);
+    const std::string name = fmt::format("reduce_scatter/{}", b);
+    const Value sent = ops::Cast(flat, options.wire);
+    const int first = graph.size();
+    const Value part = HasHierarchy(options.nodes)
+                           ? HierarchicalReduceScatter(sent, options.nodes, options.rank, name)
+                           : ops::ReduceScatter(sent, SY_SUM, options.world, options.group, name);
+    if (before >= 0) graph.mutable_node(first).control.push_back(before);
     before = part.ref().node;
     Value sums = Finished(part, options);
     if (use.adds || !use.reduces) {
@@ -181,7 +185,7 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
     }
     if (use.reduces) result.flat.push_back(flat);
     if (use.reduces && options.share == Share::kUpdate) {
-      const int64_t share = buckets[b].shared / options.world, begin = options.rank * share;
+      const int64_t share = buckets[b].shared / options.world, begin = PartOfRank(options.nodes, options.rank) * share;
       const int64_t held = std::min(share, buckets[b].elements - begin);
       result.shared.push_back(SharedOf(buckets[b], gradients, held > 0 ? ops::Slice(flat, 0, begin, held) : Value()));
     }

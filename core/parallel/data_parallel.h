@@ -30,8 +30,8 @@ struct DataParallelOptions {
   // Ranks share the update (core/optim/shared_update.h), each with its part of every bucket: `rank` in the group.
   // kSums: each has the sums of its part alone.
   enum class Share { kNothing, kUpdate, kSums } share = Share::kNothing;
-  // By rank of the group, the node that it is on. Where there is something to gain, gradients are summed as
-  // hierarchical_all_reduce.h says. None: at once. Not with kSums.
+  // By rank of the group, the node that it is on. Where there is something to gain, gradients are summed, and parts
+  // assigned, as hierarchical_all_reduce.h says. None: at once.
   std::vector<int> nodes = {};
   int rank = 0;  // this one's place in the group
 };

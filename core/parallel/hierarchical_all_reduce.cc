@@ -1,6 +1,7 @@
 #include "core/parallel/hierarchical_all_reduce.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "core/graph/ops/collective.h"
@@ -13,7 +14,8 @@ namespace {
 // Where a rank stands on its node, and how many ranks the nodes have.
 struct Stand {
   int local = 0, ranks = 0;
-  bool equal = true;  // all nodes have as many ranks
+  int across = 0, nodes = 0;  // the same among the ranks at this place of their nodes
+  bool equal = true;          // all nodes have as many ranks
 };
 
 Stand StandOf(const std::vector<int>& nodes, int rank) {
@@ -22,6 +24,10 @@ Stand StandOf(const std::vector<int>& nodes, int rank) {
   Stand stand;
   stand.local = static_cast<int>(std::count(nodes.begin(), nodes.begin() + rank, own));
   stand.ranks = on(own);
+  std::map<int, int> before;  // ranks of each node, of those before this one
+  for (int other = 0; other < rank; ++other)
+    stand.across += before[nodes[static_cast<size_t>(other)]]++ == stand.local ? 1 : 0;
+  stand.nodes = static_cast<int>(std::set<int>(nodes.begin(), nodes.end()).size());
   stand.equal = std::all_of(nodes.begin(), nodes.end(), [&](int node) { return on(node) == stand.ranks; });
   return stand;
 }
@@ -62,6 +68,29 @@ Value HierarchicalAllReduce(const Value& x, const std::vector<int>& nodes, int r
   if (share > 0) whole.push_back(ops::AllGather(part, stand.ranks, kNodeGroup, name + "/gathered"));
   if (rest > 0) whole.push_back(ops::Broadcast(left, stand.ranks - 1, kNodeGroup, name + "/spread_rest"));
   return whole.size() > 1 ? ops::Concat(whole, 0) : whole[0];
+}
+
+Value HierarchicalReduceScatter(const Value& x, const std::vector<int>& nodes, int rank, const std::string& name) {
+  const Stand stand = StandOf(nodes, rank);
+  if (stand.equal) {
+    const Value within = ops::ReduceScatter(x, SY_SUM, stand.ranks, kNodeGroup, name + "/within");
+    return ops::ReduceScatter(within, SY_SUM, stand.nodes, kAcrossGroup, name + "/across");
+  }
+  const int64_t n = x.dim(0) / static_cast<int64_t>(nodes.size());
+  return ops::Slice(ThroughFirstRanks(x, stand, name), 0, rank * n, n);
+}
+
+int PartOfRank(const std::vector<int>& nodes, int rank) {
+  if (!HasHierarchy(nodes)) return rank;
+  const Stand stand = StandOf(nodes, rank);
+  return stand.equal ? stand.local * stand.nodes + stand.across : rank;
+}
+
+std::vector<GatherStep> GathersOfParts(const std::vector<int>& nodes, int rank, int ranks) {
+  if (!HasHierarchy(nodes)) return {{ranks, kDataGroup}};
+  const Stand stand = StandOf(nodes, rank);
+  if (!stand.equal) return {{ranks, kDataGroup}};
+  return {{stand.nodes, kAcrossGroup}, {stand.ranks, kNodeGroup}};
 }
 
 }  // namespace switchyard

@@ -10,6 +10,7 @@
 #include "core/graph/ops/structure.h"
 #include "core/graph/passes/autocast.h"
 #include "core/parallel/half_weights.h"
+#include "core/parallel/hierarchical_all_reduce.h"
 #include "core/parallel/loss_scaling.h"
 
 namespace switchyard {
@@ -113,23 +114,25 @@ Status BucketsLegal(const ProgramOptions& o) {
         "a node as --tp={} divides, or --hierarchical_allreduce=0",
         first, rank, o.mesh.tensor);
   }
-  if (o.hierarchical_allreduce && o.zero >= 2)
-    return Unimplemented(
-        "hierarchical sums with --zero={}, where each rank takes the sums of its part alone: not there yet; use "
-        "--zero=1, or --hierarchical_allreduce=0",
-        o.zero);
   return OkStatus();
 }
-void ApplyBuckets(Program& program, const ProgramOptions& o) {
+// As `program.rank` sees them.
+DataParallelOptions DataParallelOf(const Program& program, const ProgramOptions& o) {
   DataParallelOptions options = DataParallelOf(o);
   options.rank = o.mesh.DataRankOf(program.rank);
   if (program.groups.size() > kNodeGroup) {
     for (const int rank : program.groups[kDataGroup].ranks)
       options.nodes.push_back(o.mesh.nodes[static_cast<size_t>(rank)]);
   }
+  return options;
+}
+
+void ApplyBuckets(Program& program, const ProgramOptions& o) {
+  const DataParallelOptions options = DataParallelOf(program, o);
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
-    const Buckets buckets = AddDataParallel(plan.graph, PairsOf(program, plan), options, plan.buckets, o.find_unused_parameters);
+    const Buckets buckets =
+        AddDataParallel(plan.graph, PairsOf(program, plan), options, plan.buckets, o.find_unused_parameters);
     plan.shared = buckets.shared;
     if (plan.buckets.reduces) program.gradient_places = buckets.places;
     if (options.share == DataParallelOptions::Share::kSums) {
@@ -180,8 +183,7 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains || !plan.buckets.reduces) continue;
     plan.graph.SetPhase(Phase::kUpdate);
-    SharedUpdate shared;
-    if (o.zero > 0) shared = {o.mesh.data, o.mesh.DataRankOf(program.rank), kDataGroup, plan.shared};
+    const SharedUpdate shared = SharedUpdateOf(program, o, plan);
     Value squares = SquaredGradients(program, plan, shared);
     if (o.mesh.pipeline > 1) squares = ops::AllReduce(squares, SY_SUM, 1, kPipelineGroup, "squared_norm/stages");
     Value inverse_scale;
@@ -200,6 +202,13 @@ Pass RankSumsPass() { return {"rank_sums", AlwaysLegal, ApplyRankSums}; }
 Pass GradientsPass() { return {"gradients", GradientsLegal, ApplyGradients}; }
 Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
+
+SharedUpdate SharedUpdateOf(const Program& program, const ProgramOptions& o, const NamedGraph& plan) {
+  const DataParallelOptions options = DataParallelOf(program, o);
+  if (options.share == DataParallelOptions::Share::kNothing) return {};
+  return {options.world, PartOfRank(options.nodes, options.rank), kDataGroup,
+          GathersOfParts(options.nodes, options.rank, options.world), plan.shared};
+}
 
 const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {

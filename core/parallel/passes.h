@@ -40,4 +40,7 @@ Pass StagePartsPass();
 
 const std::vector<Pass>& Passes();  // in their order
 
+// Behind "buckets": how the ranks of the data group share the update of the plan's buckets; one rank: they do not.
+SharedUpdate SharedUpdateOf(const Program& program, const ProgramOptions& options, const NamedGraph& plan);
+
 }  // namespace switchyard

@@ -27,8 +27,7 @@ namespace {
 // which are gathered where they are read; and those that are read in half.
 class Shards {
  public:
-  Shards(const NamedGraph& update, int ranks, int rank, int zero, float fraction)
-      : shared_{ranks, rank, kDataGroup, update.shared} {
+  Shards(const NamedGraph& update, const SharedUpdate& shared, int zero, float fraction) : shared_(shared) {
     int64_t all = 0, held = 0;
     for (const SharedBucket& bucket : update.shared) all += bucket.elements;
     for (size_t b = 0; b < update.shared.size(); ++b) {
@@ -115,8 +114,7 @@ class Sharded {
   };
   Read ReadOf(const Node& input) const {
     if (!input.input) return {};
-    if (input.input->average)
-      return {shards_.Find(input.name.substr(AverageOf("").size())), AverageOf("")};
+    if (input.input->average) return {shards_.Find(input.name.substr(AverageOf("").size())), AverageOf("")};
     if (input.input->role == Role::kParameter) return {shards_.Find(input.name), ""};
     const std::string copied = CopiedBy(input);
     return copied.empty() ? Read() : Read{shards_.Find(copied), "", true};
@@ -162,7 +160,7 @@ Status ShardedParametersLegal(const ProgramOptions& o) {
 void ApplyShardedParameters(Program& program, const ProgramOptions& o) {
   const NamedGraph* const update = program.Find("update");
   if (o.zero == 0 || o.mesh.data == 1 || update == nullptr) return;
-  const Shards shards(*update, o.mesh.data, o.mesh.DataRankOf(program.rank), o.zero, o.shard_param_frac);
+  const Shards shards(*update, SharedUpdateOf(program, o, *update), o.zero, o.shard_param_frac);
   for (NamedGraph& plan : program.plans) {
     const Graph source = plan.graph;
     Sharded sharded(source, shards, o.precision);

@@ -98,6 +98,8 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "microbatch_size", .of = "Colossal-AI", .setting = "batch_size"},
       {.name = "enable_sequence_parallelism", .of = "Colossal-AI", .setting = "sp"},
       {.name = "zero_stage", .of = "Colossal-AI", .setting = "zero"},
+      {.name = "comm_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},
+      {.name = "communication_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},
       {.name = "initial_scale", .of = "Colossal-AI", .setting = "init_scale"},
       {.name = "bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
       {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},

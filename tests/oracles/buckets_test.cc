@@ -62,7 +62,7 @@ Graph IntegerStep(DataParallelOptions options, BucketUse use, DType dtype) {
       for (const SharedBucket& bucket : buckets.shared) sums.push_back(graph.value(bucket.sums));
     }
     AddOptimizer(graph, pairs, ops::SquaredNorm(sums), sgd, 1, {},
-                 {options.world, options.rank, options.group, buckets.shared});
+                 {options.world, options.rank, options.group, {{options.world, options.group}}, buckets.shared});
   }
   return graph;
 }

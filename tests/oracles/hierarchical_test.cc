@@ -54,8 +54,11 @@ TEST_F(NodeByNode, RanksTrainAsAtOnce) {
   config.accumulation = 2;
   ExpectSame(config, 1e-5);
   config.delay_allreduce = false;
-  config.zero = 1;
-  ExpectSame(config, 1e-5);
+  for (const int zero : {1, 2, 3}) {
+    SCOPED_TRACE(fmt::format("zero {}", zero));
+    config.zero = zero;
+    ExpectSame(config, 1e-5);
+  }
 }
 
 TEST_F(NodeByNode, RanksThatShareModelsAndSendHalvesTrainAsAtOnce) {

@@ -129,6 +129,43 @@ TEST(PlayedShares, HaveTheBitsOfEachOtherInEveryPrecision) {
   }
 }
 
+// Nodes of equal size, where parts of buckets go within nodes first and so not by rank, and of unequal size.
+TEST(PlayedShares, TrainNodeByNodeAsAtOnce) {
+  const auto reference = OneThreadedReference();
+  ASSERT_NE(reference, nullptr);
+  for (const Level& level : {kLevels[0], kLevels[2]}) {
+    TrainConfig config = FamilyConfig("vit");
+    Use(level, &config);
+    config.batch_size = 1;
+    config.bucket_mb = 0.02;
+    config.momentum = 0.9f;
+    const auto trained = [&] {
+      Played played(config, 8, *reference);
+      EXPECT_TRUE(played.status().ok()) << Message(played.status());
+      if (!played.status().ok()) return HostTensors();
+      played.Update(0);
+      played.Update(1);
+      const HostTensors weights = played.Weights(0);
+      for (const int rank : {1, 6}) ExpectEqual(played.Weights(rank), weights);
+      return weights;
+    };
+    const HostTensors at_once = trained();
+    config.hierarchical_allreduce = true;
+    for (const int ranks : {2, 3, 4}) {
+      std::map<int, HostTensors> weights;
+      for (const int zero : {1, 2, 3}) {
+        SCOPED_TRACE(fmt::format("{}, {} ranks a node, zero {}", level.name, ranks, zero));
+        config.ranks_per_node = ranks;
+        config.zero = zero;
+        weights[zero] = trained();
+        ExpectClose(weights[zero], at_once, level.half() ? 1e-3 : 1e-6);
+        ExpectEqual(weights[zero], weights[1]);
+      }
+    }
+    config.hierarchical_allreduce = false;
+  }
+}
+
 // Nobody moves on where one cannot, whatever it has of the weights.
 TEST(PlayedShares, LeaveAnUpdateOutTogether) {
   const auto reference = OneThreadedReference();

@@ -193,6 +193,36 @@ TEST_F(SharedUpdatesOfSharedModels, GoOnOnAnyMeshInAnyStage) {
   ExpectClose(TrainOn(config, 2, 2, Step(expected, 5)).parameters, expected.parameters, 1e-5);
 }
 
+// Half copies follow from the f32 weights that a checkpoint holds whole, whoever has pieces of which.
+TEST_F(SharedUpdatesOfSharedModels, GoOnInHalvesOnAnotherNumberOfRanks) {
+  TrainConfig config = ZeroConfig("sgd");
+  config.clip = 0;
+  config.ema_decay = 0.9f;
+  config.precision = "fp16";
+  for (const char* amp : {"O1", "O2"}) {
+    SCOPED_TRACE(amp);
+    config.amp = amp;
+    const Ended whole = TrainOn(config, 2, 0), shared = TrainOn(config, 2, 3);
+    ExpectEqual(shared.parameters, whole.parameters);
+    // From two data-parallel ranks to four; what both wrote gives the same bits.
+    const Ended from_shared = TrainOn(config, 1, 0, Step(shared, 3)),
+                from_whole = TrainOn(config, 1, 0, Step(whole, 3));
+    {
+      SCOPED_TRACE("to four ranks that share nothing");
+      ExpectEqual(from_shared.parameters, from_whole.parameters);
+      ExpectClose(from_shared.parameters, whole.parameters, 1e-3);
+    }
+    // And back, or on in another stage.
+    {
+      SCOPED_TRACE("back to two that share");
+      ExpectEqual(TrainOn(config, 2, 3, Step(from_shared, 5)).parameters,
+                  TrainOn(config, 2, 0, Step(from_whole, 5)).parameters);
+    }
+    SCOPED_TRACE("in stage 1");  // from before those, which went on in the same folders
+    ExpectEqual(TrainOn(config, 2, 1, Step(shared, 2)).parameters, whole.parameters);
+  }
+}
+
 // Bytes that rank 0 plans, by arena.
 struct Planned {
   double state = 0, gradients = 0, activations = 0, parameters = 0, largest = 0;  // of one parameter
@@ -285,9 +315,9 @@ PerParameter PlannedFor(const char* model, int ranks, int zero, const char* prec
           1e6 * setup->config.bucket_mb / parameters};
 }
 
-// ZeRO's formulas (Rajbhandari et al. 2020, figure 1) for Adam over N ranks, in bytes for each parameter, within 5 %. In
-// f32: 4 + 8 of parameters and moments become 4 + 8/N and 12/N, 4 of gradients become 4/N. In mixed precision: 2 + 4 + 8
-// of half weights, f32 weights and moments become 2 + 12/N and, where half weights are what is gathered, 12/N.
+// ZeRO's formulas (Rajbhandari et al. 2020, figure 1) for Adam over N ranks, in bytes for each parameter, within 5 %.
+// In f32: 4 + 8 of parameters and moments become 4 + 8/N and 12/N, 4 of gradients become 4/N. In mixed precision: 2 + 4
+// + 8 of half weights, f32 weights and moments become 2 + 12/N and, where half weights are what is gathered, 12/N.
 TEST(SharedUpdate, TakesTheMemoryOfTheFormula) {
   if (SharedWorld().size() > 1) GTEST_SKIP() << "the ranks of this world would all plan the same, as one alone does";
   const auto expect = [](double found, double expected, const char* what) {

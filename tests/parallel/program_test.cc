@@ -232,5 +232,39 @@ TEST(HalfWeights, AveragesAreEvaluatedInTheSamePrecision) {
   }
 }
 
+// Weights that are read in half are pieces in f32 and gathered in half: by the update where ranks have the copies, else
+// where they are read. Nobody has a copy then, and the plan that makes them is not there.
+TEST(HalfWeights, OfSharedParametersAreGatheredInHalf) {
+  ProgramOptions options;
+  options.precision = DType::kF16;
+  options.mesh.data = 4;
+  for (const int zero : {1, 2, 3}) {
+    SCOPED_TRACE(zero);
+    options.zero = zero;
+    const Program program = Build(options);
+    const Graph& update = program.Find("update")->graph;
+    std::map<DType, int64_t> gathered;  // elements
+    for (const Node& node : update.nodes()) {
+      if (node.op == "all_gather") gathered[node.outputs[0].dtype] += node.outputs[0].elements();
+    }
+    int64_t halves = 0, floats = 0, pieces = 0;  // of weights
+    for (const int id : update.Inputs(Role::kParameter)) {
+      const Node& node = update.node(id);
+      const bool piece = IsPiece(*node.input);
+      const Shape& whole = piece ? node.input->part->whole : node.outputs[0].shape;
+      (program.read_in_half.contains(node.name) ? halves : floats) += Elements(whole);
+      pieces += piece ? 1 : 0;
+      EXPECT_EQ(piece, zero == 3 || program.read_in_half.contains(node.name)) << node.name;
+    }
+    EXPECT_EQ(program.read_in_half.size(), 4 * 3 + 2u);
+    const int64_t times = zero == 3 ? 2 : 1;  // the backward pass gathers once more
+    EXPECT_NEAR(static_cast<double>(gathered[DType::kF16]), static_cast<double>(times * halves), 1000.0);
+    EXPECT_NEAR(static_cast<double>(gathered[DType::kF32]), static_cast<double>(times * floats), 8000.0);
+    EXPECT_EQ(update.Inputs(Role::kCopy).empty(), zero == 3);
+    EXPECT_EQ(program.Find("halves") == nullptr, zero == 3);
+    EXPECT_GT(pieces, 0);
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -52,7 +52,8 @@ class Readers {
 // the node.
 using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old_id)>;
 
-// What an input becomes: its type and what is known about it. False: it goes, and the rule leaves nothing that reads it.
+// What an input becomes: its type and what is known about it. False: it goes, and the rule leaves nothing that reads
+// it.
 using InputRule = std::function<bool(const Node& input, TensorType* type, InputInfo* info)>;
 
 // The result is verified (core/graph/verify.h); `pass` is the name that an error gives. moved: gets where each old
