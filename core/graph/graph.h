@@ -102,6 +102,7 @@ struct InputInfo {
   Initializer initializer;
   bool weight_decay = true;  // parameters only: false for biases, norms, position tables
   int block = -1;            // of the model, in which the input is made; Graph::Input sets it
+  int layers_above = -1;     // parameters only: how many layers of the model lie above its own; −1: nobody said
   // State only: it is the model's own, as running statistics are. It starts with `initializer`, files of weights hold
   // it, and it is equal on all ranks after each update.
   bool of_model = false;

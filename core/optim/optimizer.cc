@@ -114,17 +114,12 @@ Value AddOptimizer(Graph& graph, const std::vector<ParameterGradient>& gradients
   scalars.update = update;
   scalars.finite = ops::Unary(SY_PW_IS_FINITE, norm, where);
   scalars.gradient_scale = ClippingScale(graph, norm, options, where);
-  std::vector<int> layers;
-  if (options.layer_decay != 1) {
-    std::vector<Value> parameters;
-    for (const ParameterGradient& pair : gradients) parameters.push_back(pair.parameter);
-    layers = LayersOf(parameters);
-    if (layers.empty()) {
+  for (const ParameterGradient& pair : gradients) {
+    if (options.layer_decay != 1 && InputOf(pair.parameter).input->layers_above < 0)
       ThrowBuildError("optimizer", "a layer_decay goes by the blocks of the model, and this one tells none", {}, where);
-    }
   }
   if (inverse_scale) scalars.gradient_scale = ops::Mul(scalars.gradient_scale, inverse_scale, where);
-  const Updates updates = AddUpdates(graph, gradients, scalars, options, layers, shared, where);
+  const Updates updates = AddUpdates(graph, gradients, scalars, options, shared, where);
   const Value step = options.ema_decay > 0 ? StepOfAverages(graph, scalars, options.ema_decay, where) : Value();
   if (shared.ranks > 1) {
     for (size_t k = 0; k < updates.pieces.size(); ++k) {

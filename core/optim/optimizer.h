@@ -6,7 +6,7 @@
 //   scale  = min(1, clip / (norm + 1e-6)) · u or u        as torch.nn.utils.clip_grad_norm_
 //            u / max(1, norm / max_grad_norm)             LAMB (You et al. 2020), which has no epsilon here
 //   finite = is_finite(norm)                              0: every parameter, moment and the counter keep their values
-//   lr     = lr_table[min(update, T−1)] · layer_decay^(layers above the parameter's);  update += finite
+//   lr     = lr_table[min(update, T−1)] · layer_decay^(InputInfo::layers_above);  update += finite
 //   ema    = ema + (1 − d)·(p' − ema), d = min(ema_decay, (1 + t)/(10 + t)), t the updates made, where finite
 //
 // Inputs it makes: "lr_table" f32 (T), constant, to be filled by LearningRateTable; "update" f32 (1), state, counts

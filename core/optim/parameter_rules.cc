@@ -3,16 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 namespace switchyard {
-namespace {
-
-int BlockOf(const Value& parameter) {
-  const Node& node = parameter.graph().node(parameter.ref().node);
-  return node.input ? node.input->block : -1;
-}
-
-}  // namespace
 
 bool Decays(std::string_view name, const Shape& shape) {
   if (shape.size() < 2) return false;
@@ -23,23 +16,23 @@ bool Decays(std::string_view name, const Shape& shape) {
   return std::find(kWithout.begin(), kWithout.end(), last) == kWithout.end();
 }
 
-std::vector<int> LayersOf(const std::vector<Value>& parameters) {
+void TellLayers(Graph& graph) {
+  const std::vector<int> parameters = graph.Inputs(Role::kParameter);
+  const auto block_of = [&](int id) { return graph.node(id).input->block; };
   int blocks = 0;
-  for (const Value& parameter : parameters) blocks = std::max(blocks, BlockOf(parameter) + 1);
-  if (blocks == 0) return {};
+  for (const int id : parameters) blocks = std::max(blocks, block_of(id) + 1);
+  if (blocks == 0) return;
   std::vector<int> layers;
   int before = -1;  // the furthest block so far
-  for (const Value& parameter : parameters) {
-    const int block = BlockOf(parameter);
-    before = std::max(before, block);
-    layers.push_back(block >= 0 ? block + 1 : before + 1 < blocks ? before + 1 : blocks + 1);
+  for (const int id : parameters) {
+    before = std::max(before, block_of(id));
+    layers.push_back(block_of(id) >= 0 ? block_of(id) + 1 : before + 1 < blocks ? before + 1 : blocks + 1);
   }
-  return layers;
+  const int top = *std::max_element(layers.begin(), layers.end());
+  for (size_t i = 0; i < parameters.size(); ++i)
+    graph.mutable_node(parameters[i]).input->layers_above = top - layers[i];
 }
 
-float LayerRate(float decay, int layer, const std::vector<int>& layers) {
-  const int above = *std::max_element(layers.begin(), layers.end()) - layer;
-  return static_cast<float>(std::pow(double{decay}, above));
-}
+float LayerRate(float decay, int layers_above) { return static_cast<float>(std::pow(double{decay}, layers_above)); }
 
 }  // namespace switchyard

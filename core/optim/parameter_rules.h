@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string_view>
-#include <vector>
 
 #include "core/graph/graph.h"
 
@@ -15,15 +14,15 @@ namespace switchyard {
 // more of its parameters (InputInfo::weight_decay), none less.
 bool Decays(std::string_view name, const Shape& shape);
 
-// The layer of each of these parameters for layer-wise rates, as BEiT counts them (Bao et al. 2021): 0 for what is made
-// before the first block of the model (embeddings), i + 1 for block i (Graph::Block), and one more than the last
-// block's for what is made behind it (the final norm, the head). What stands between two blocks, as where a Swin stage
-// ends, belongs to the one before it. timm counts alike, but for the final norm of a ViT, which it gives the layer of
-// the last block. `parameters`: inputs of one graph in the order in which the model makes them. Empty where the model
-// has no blocks.
-std::vector<int> LayersOf(const std::vector<Value>& parameters);
+// Tells each parameter of a model how many layers lie above its own (InputInfo::layers_above), for layer-wise rates, as
+// BEiT counts them (Bao et al. 2021): layer 0 is what is made before the first block of the model (embeddings), i + 1
+// block i (Graph::Block), and one more than the last block's what is made behind it (the final norm, the head). What
+// stands between two blocks, as where a Swin stage ends, belongs to the one before it. timm counts alike, but for the
+// final norm of a ViT, which it gives the layer of the last block. graph: has the whole model, its parameters in the
+// order in which the model makes them. Nothing where the model has no blocks.
+void TellLayers(Graph& graph);
 
-// The factor on the rate: decay^(layers above it), 1 for the head.
-float LayerRate(float decay, int layer, const std::vector<int>& layers);
+// The factor on the rate: decay^(layers above), 1 for the head.
+float LayerRate(float decay, int layers_above);
 
 }  // namespace switchyard

@@ -31,20 +31,19 @@ sy_optimizer_attributes ToAbi(const OptimizerOptions& options, bool decay) {
 // What one update has in common: tensors that differ in it are updated by another node.
 struct Group {
   bool decay = true;
-  int layer = 0;             // the rate's
+  int layers_above = 0;      // for the rate; 0 where it is that of all
   DType half = DType::kF32;  // of the half copies; kF32: there are none
   int divides = -1;          // the ranks that divide the parameter, an index as in Program::groups; −1: none do
   size_t alone = 0;          // the parameter, where each is updated for itself
   auto operator<=>(const Group& o) const {
-    return std::tuple(!decay, layer, half, divides, alone) <=>
-           std::tuple(!o.decay, o.layer, o.half, o.divides, o.alone);
+    return std::tuple(!decay, layers_above, half, divides, alone) <=>
+           std::tuple(!o.decay, o.layers_above, o.half, o.divides, o.alone);
   }
 };
 
 // By index into `pieces`.
 std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradient>& gradients,
-                                              const std::vector<Piece>& pieces, const std::vector<int>& layers,
-                                              const OptimizerOptions& options) {
+                                              const std::vector<Piece>& pieces, const OptimizerOptions& options) {
   const bool by_norm = options.kind == SY_OPTIMIZER_LAMB || options.kind == SY_OPTIMIZER_LARS;
   std::map<Group, std::vector<size_t>> groups;
   for (size_t k = 0; k < pieces.size(); ++k) {
@@ -53,7 +52,7 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
     const Node& input = InputOf(parameter);
     const Part* const weight = DividedWeight(*input.input);
     groups[{.decay = input.input->weight_decay && Decays(input.name, UpdatedShape(parameter)),
-            .layer = layers.empty() ? 0 : layers[i],
+            .layers_above = options.layer_decay == 1 ? 0 : input.input->layers_above,
             .half = half ? half.dtype() : DType::kF32,
             .divides = by_norm && weight != nullptr ? weight->group : -1,
             .alone = options.fused ? 0 : i}]
@@ -161,16 +160,15 @@ InputInfo Following(const Value& parameter) {
 }
 
 Updates AddUpdates(Graph& graph, const std::vector<ParameterGradient>& gradients, const UpdateScalars& scalars,
-                   const OptimizerOptions& options, const std::vector<int>& layers, const SharedUpdate& shared,
-                   Graph::Location where) {
+                   const OptimizerOptions& options, const SharedUpdate& shared, Graph::Location where) {
   Updates updates;
   updates.pieces = shared.ranks > 1 ? PiecesOf(graph, gradients, shared, where) : WholesOf(gradients);
   updates.results.resize(updates.pieces.size());
   updates.last = scalars.finite;
   Adding adding(graph, gradients, options, shared, where, &updates);
-  for (const auto& [group, members] : GroupsOf(gradients, updates.pieces, layers, options)) {
+  for (const auto& [group, members] : GroupsOf(gradients, updates.pieces, options)) {
     UpdateScalars own = scalars;
-    const float factor = layers.empty() ? 1 : LayerRate(options.layer_decay, group.layer, layers);
+    const float factor = LayerRate(options.layer_decay, group.layers_above);
     if (factor != 1) own.lr = ops::Scale(scalars.lr, factor, where);
     adding.Update(group, members, own);
   }

@@ -25,9 +25,7 @@ struct Updates {
   Value last;                                 // collectives that follow stand behind it
 };
 
-// layers: of the parameters, by index, for layer-wise rates; none: the rate is that of all.
 Updates AddUpdates(Graph& graph, const std::vector<ParameterGradient>& gradients, const UpdateScalars& scalars,
-                   const OptimizerOptions& options, const std::vector<int>& layers, const SharedUpdate& shared,
-                   Graph::Location where);
+                   const OptimizerOptions& options, const SharedUpdate& shared, Graph::Location where);
 
 }  // namespace switchyard

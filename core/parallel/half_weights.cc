@@ -117,17 +117,13 @@ void ApplyHalfWeights(Program& program, const ProgramOptions& options) {
   for (const auto& [name, copied] : copies) {
     if (!in_f32.contains(name)) program.read_in_half.insert(name);
   }
-  NamedGraph& fresh = program.plans.emplace_back(NamedGraph{"halves", {}, {}, false, {}, {}, {}, {}});
-  for (const auto& [name, copied] : copies) {
-    const Value parameter = fresh.graph.Input(name, copied.type, copied.parameter);
-    fresh.graph.Assign(CopyOf(fresh.graph, name, copied), ops::Cast(parameter, copied.half));
-  }
   // The update writes what any plan reads.
   for (NamedGraph& plan : program.plans) {
     for (const auto& [name, copied] : copies) {
       if (plan.trains && plan.buckets.reduces) CopyOf(plan.graph, name, copied);
     }
   }
+  AddHalves(program);
 }
 
 }  // namespace
@@ -141,6 +137,28 @@ Value HalfWeightOf(Graph& graph, const Ref& parameter) {
 std::string CopiedBy(const Node& input) {
   const bool copy = input.input && input.input->role == Role::kCopy;
   return copy ? input.name.substr(sizeof(kHalfPrefix) - 1) : "";
+}
+
+std::vector<std::pair<int, int>> HalfWeightsOf(const Graph& graph) {
+  std::map<std::string, int> parameters;
+  for (const int id : graph.Inputs(Role::kParameter)) parameters[kHalfPrefix + graph.node(id).name] = id;
+  std::vector<std::pair<int, int>> copies;
+  for (const int id : graph.Inputs(Role::kCopy)) copies.push_back({id, parameters.at(graph.node(id).name)});
+  return copies;
+}
+
+void AddHalves(Program& program) {
+  NamedGraph halves{"halves", {}, {}, false, {}, {}, {}, {}};
+  for (const NamedGraph& plan : program.plans) {
+    for (const auto& [copy, of] : HalfWeightsOf(plan.graph)) {
+      const Node& parameter = plan.graph.node(of);
+      if (halves.graph.FindInput(parameter.name)) continue;
+      const Copied copied = {parameter.outputs[0], *parameter.input, plan.graph.type({copy, 0}).dtype};
+      const Value value = halves.graph.Input(parameter.name, copied.type, copied.parameter);
+      halves.graph.Assign(CopyOf(halves.graph, parameter.name, copied), ops::Cast(value, copied.half));
+    }
+  }
+  if (halves.graph.size() > 0) program.plans.push_back(std::move(halves));
 }
 
 }  // namespace switchyard

@@ -13,17 +13,26 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/graph/graph.h"
 
 namespace switchyard {
 
 struct Pass;
+struct Program;
 Pass HalfWeightsPass();
 
 // The copy of a parameter that the plan keeps, for the optimizer to write beside it; none where there is none.
 Value HalfWeightOf(Graph& graph, const Ref& parameter);
 // The parameter whose copy the input of this name is; "": of none.
 std::string CopiedBy(const Node& input);
+
+// The copies that a graph has, each with its parameter: ids of inputs.
+std::vector<std::pair<int, int>> HalfWeightsOf(const Graph& graph);
+
+// The plan "halves", for the copies that the program's plans have.
+void AddHalves(Program& program);
 
 }  // namespace switchyard

@@ -9,6 +9,7 @@
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/structure.h"
 #include "core/graph/passes/autocast.h"
+#include "core/optim/parameter_rules.h"
 #include "core/parallel/half_weights.h"
 #include "core/parallel/hierarchical_all_reduce.h"
 #include "core/parallel/loss_scaling.h"
@@ -75,6 +76,7 @@ void ApplyGradients(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
     Graph& graph = plan.graph;
+    TellLayers(graph);
     std::vector<Value> parameters;
     for (const int id : graph.Inputs(Role::kParameter)) parameters.push_back(graph.value({id, 0}));
     const Value loss = Shown(graph, "loss");

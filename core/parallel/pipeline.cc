@@ -5,6 +5,7 @@
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/structure.h"
+#include "core/parallel/half_weights.h"
 #include "core/parallel/passes.h"
 #include "core/parallel/pipeline_cut.h"
 #include "fmt/format.h"
@@ -17,8 +18,10 @@ class Stage {
  public:
   Stage(const CutGraph& cut, int stage, int micro_batches)
       : cut_(cut), stage_(stage), values_(static_cast<size_t>(micro_batches)) {
-    for (const int id : cut.graph.Inputs(Role::kParameter)) {
-      if (cut.StageOf(id) == stage) At({id, 0}, 0);
+    for (const Role role : {Role::kParameter, Role::kCopy}) {
+      for (const int id : cut.graph.Inputs(role)) {
+        if (cut.StageOf(id) == stage) At({id, 0}, 0);
+      }
     }
   }
 
@@ -168,6 +171,7 @@ void CutTraining(NamedGraph& plan, const std::vector<int>& stage_of_block, int s
   plan.gradients.clear();
   for (size_t i = 0; i < own.size(); ++i)
     plan.gradients.push_back({stage.At(own[i].parameter, 0).ref(), sums[i] ? sums[i].ref() : Ref()});
+  if (source.loss_scale.node >= 0) plan.loss_scale = stage.At(source.loss_scale, 0).ref();
   stage.AssignStates();
   for (const Node& node : source.graph.nodes()) {
     if (!IsOutput(node)) continue;
@@ -206,12 +210,8 @@ Status PipelineLegal(const ProgramOptions& o) {
     return Unimplemented("--pp={} with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
   };
   if (o.mesh.tensor > 1) return refuse(fmt::format("--tp={}", o.mesh.tensor), "one of them alone");
-  if (o.precision != DType::kF32)
-    return refuse("a precision of " + std::string(NameOf(o.precision)), "--precision=fp32");
-  if (o.loss_scale.scales()) return refuse("--loss_scale", "none");
   if (o.zero > 1) return refuse(fmt::format("--zero={}", o.zero), "--zero=1");
   if (o.sync_batchnorm) return refuse("--sync_batchnorm", "--nosync_batchnorm");
-  if (o.optimizer.layer_decay != 1) return refuse("--layer_decay", "--layer_decay=1");
   return OkStatus();
 }
 
@@ -223,6 +223,7 @@ void ApplyPipeline(Program& program, const ProgramOptions& o) {
   std::vector<int> stage_of_block;
   for (NamedGraph& plan : program.plans) {
     if (plan.trains && !plan.buckets.reduces) continue;  // the update does all micro-batches
+    if (plan.name == "halves") continue;                 // a stage has those of its own weights
     if (stage_of_block.empty()) {
       stage_of_block = StagesOfBlocks(plan.graph, stages);
       program.elsewhere = WeightsElsewhere(plan, stage_of_block, number);
@@ -235,6 +236,7 @@ void ApplyPipeline(Program& program, const ProgramOptions& o) {
     plans.push_back(std::move(plan));
   }
   program.plans = std::move(plans);
+  AddHalves(program);
   program.schedule.clear();
   if (program.Find("update") != nullptr) program.schedule = {{0, o.accumulation - 1}};
 }

@@ -4,24 +4,27 @@
 
 #include "core/graph/op.h"
 #include "core/graph/ops/structure.h"
+#include "core/parallel/half_weights.h"
 #include "core/parallel/pipeline.h"
 #include "fmt/format.h"
 
 namespace switchyard {
 namespace {
 
-bool IsBatchOrConstant(const Node& node) {
-  return node.input->role == Role::kBatch || node.input->role == Role::kConstant;
+// Batch, constants, and state that belongs to no weight, as the loss scale.
+bool AllStagesHave(const InputInfo& info) {
+  return info.role == Role::kBatch || info.role == Role::kConstant ||
+         (info.role == Role::kState && !info.of_model && !info.average);
 }
 
-// By node: the block in which it runs; kAnywhere for what follows from batch and constants alone.
+// By node: the block in which it runs; kAnywhere for what follows alone from what all stages have.
 std::vector<int> PlacesOf(const Graph& graph) {
   const auto size = static_cast<size_t>(graph.size());
   std::vector<int> block(size, kAnywhere);
   std::vector<bool> anywhere(size, false);
   for (size_t id = 0; id < size; ++id) {
     const Node& node = graph.node(static_cast<int>(id));
-    anywhere[id] = node.input ? IsBatchOrConstant(node)
+    anywhere[id] = node.input ? AllStagesHave(*node.input)
                               : std::all_of(node.inputs.begin(), node.inputs.end(), [&](const Ref& input) {
                                   return anywhere[static_cast<size_t>(input.node)];
                                 });
@@ -29,8 +32,13 @@ std::vector<int> PlacesOf(const Graph& graph) {
     block[id] = node.block;
     for (const Ref& input : node.inputs) block[id] = std::max(block[id], block[static_cast<size_t>(input.node)]);
   }
-  // Parameters, and what follows from them alone, run where they are read.
-  const auto users = graph.Users();
+  // Parameters, and what follows from them alone, run where they or their half copies are read.
+  auto users = graph.Users();
+  const auto copies = HalfWeightsOf(graph);
+  for (const auto& [copy, parameter] : copies) {
+    auto& readers = users[static_cast<size_t>(parameter)];
+    readers.insert(readers.end(), users[static_cast<size_t>(copy)].begin(), users[static_cast<size_t>(copy)].end());
+  }
   for (size_t id = size; id-- > 0;) {
     if (block[id] >= 0 || anywhere[id] || IsLate(graph.node(static_cast<int>(id)))) continue;
     for (const int user : users[id]) {
@@ -39,6 +47,7 @@ std::vector<int> PlacesOf(const Graph& graph) {
     }
     block[id] = std::max(block[id], 0);
   }
+  for (const auto& [copy, parameter] : copies) block[static_cast<size_t>(copy)] = block[static_cast<size_t>(parameter)];
   // A backward node runs where its forward node does, and never behind the gradients that it reads.
   for (size_t id = 0; id < size; ++id) {
     const Node& node = graph.node(static_cast<int>(id));

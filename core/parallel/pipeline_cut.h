@@ -13,7 +13,7 @@
 
 namespace switchyard {
 
-constexpr int kAnywhere = -1;  // the stage of what follows from the batch and constants alone
+constexpr int kAnywhere = -1;  // the stage of what follows from the batch, constants and the loss scale alone
 
 // Does the node run in a micro-batch's backward step? Second computations of the forward part do.
 bool IsLate(const Node& node);

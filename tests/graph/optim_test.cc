@@ -291,10 +291,9 @@ TEST(ParameterRules, TablesOfPositionsTokensBiasesAndVectorsDoNotDecay) {
 TEST(ParameterRules, RatesFallFromTheHeadToTheEmbeddings) {
   Graph graph;
   std::vector<ParameterGradient> pairs;
-  std::vector<Value> parameters;
   const auto add = [&](const char* name) {
-    parameters.push_back(graph.Input(name, {DType::kF32, {2, 3}}, {Role::kParameter}));
-    pairs.push_back({parameters.back(), ops::Scale(parameters.back(), 2)});
+    const Value parameter = graph.Input(name, {DType::kF32, {2, 3}}, {Role::kParameter});
+    pairs.push_back({parameter, ops::Scale(parameter, 2)});
   };
   add("embed");
   {
@@ -308,7 +307,10 @@ TEST(ParameterRules, RatesFallFromTheHeadToTheEmbeddings) {
   }
   add("norm");
   add("head");
-  EXPECT_EQ(LayersOf(parameters), (std::vector<int>{0, 1, 1, 2, 3, 3}));
+  TellLayers(graph);
+  std::vector<int> above;
+  for (const int id : graph.Inputs(Role::kParameter)) above.push_back(graph.node(id).input->layers_above);
+  EXPECT_EQ(above, (std::vector<int>{3, 2, 2, 1, 0, 0}));
   AddOptimizer(graph, pairs, {}, {.layer_decay = 0.5f}, 4);
   std::map<std::string, float> rates;  // the factor on lr, by the first parameter of the update
   for (const Node& node : graph.nodes()) {
