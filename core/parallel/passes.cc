@@ -150,7 +150,7 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
   }
 }
 
-// Σ g² over all gradients. Where ranks of the tensor group divide weights, each adds the squares of its parts and its
+// Σ g² over all gradients. Ranks of a tensor group divide weights, and each adds the squares of its parts and its
 // share of those of whole weights; where ranks of the data group share sums, each adds those of its own. So norm,
 // clipping and what follows from them have the same bits on all.
 Value SquaredGradients(const Program& program, NamedGraph& plan, const SharedUpdate& shared) {
@@ -161,7 +161,7 @@ Value SquaredGradients(const Program& program, NamedGraph& plan, const SharedUpd
   const bool shares_sums = plan.gradients[0].gradient.node < 0;
   std::vector<Value> whole, parts;
   Value squares;
-  if (std::any_of(plan.gradients.begin(), plan.gradients.end(), is_part)) {
+  if (mesh.tensor > 1) {
     if (shares_sums) {
       for (const Piece& piece : PiecesOf(graph, PairsOf(program, plan), shared, Graph::Location::current())) {
         if (piece.elements > 0) (is_part(plan.gradients[piece.tensor]) ? parts : whole).push_back(piece.gradient);
@@ -214,9 +214,10 @@ SharedUpdate SharedUpdateOf(const Program& program, const ProgramOptions& o, con
 
 const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {
-      AutocastPass(),       LossScalePass(),         RankSumsPass(),  GradientsPass(), SyncBatchNormPass(),
-      TensorParallelPass(), HalfWeightsPass(),       RecomputePass(), PipelinePass(),  ModelStatePass(),
-      BucketsPass(),        ShardedParametersPass(), UpdatePass(),    ScalerPass(),    StagePartsPass()};
+      AutocastPass(),      LossScalePass(),      RankSumsPass(),          GradientsPass(), StagesPass(),
+      SyncBatchNormPass(), TensorParallelPass(), HalfWeightsPass(),       RecomputePass(), PipelinePass(),
+      ModelStatePass(),    BucketsPass(),        ShardedParametersPass(), UpdatePass(),    ScalerPass(),
+      StagePartsPass()};
   return passes;
 }
 

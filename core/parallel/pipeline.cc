@@ -1,6 +1,7 @@
 #include "core/parallel/pipeline.h"
 
 #include <map>
+#include <utility>
 
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/pointwise.h"
@@ -209,10 +210,17 @@ Status PipelineLegal(const ProgramOptions& o) {
   const auto refuse = [&](const std::string& what, const std::string& instead) {
     return Unimplemented("--pp={} with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
   };
-  if (o.mesh.tensor > 1) return refuse(fmt::format("--tp={}", o.mesh.tensor), "one of them alone");
   if (o.zero > 1) return refuse(fmt::format("--zero={}", o.zero), "--zero=1");
   if (o.sync_batchnorm) return refuse("--sync_batchnorm", "--nosync_batchnorm");
   return OkStatus();
+}
+
+// By whole products: ranks of a tensor group may have parts of unequal size, and must be stages of the same blocks.
+void ApplyStages(Program& program, const ProgramOptions& o) {
+  if (o.mesh.pipeline <= 1) return;
+  const NamedGraph* const update = program.Find("update");
+  const NamedGraph& plan = update != nullptr ? *update : *program.Find("evaluate");
+  program.stage_of_block = StagesOfBlocks(plan.graph, o.mesh.pipeline);
 }
 
 void ApplyPipeline(Program& program, const ProgramOptions& o) {
@@ -220,14 +228,12 @@ void ApplyPipeline(Program& program, const ProgramOptions& o) {
   if (stages <= 1) return;
   const int number = o.mesh.StageOf(program.rank);
   std::vector<NamedGraph> plans;
-  std::vector<int> stage_of_block;
+  const std::vector<int>& stage_of_block = program.stage_of_block;
+  bool first = true;
   for (NamedGraph& plan : program.plans) {
     if (plan.trains && !plan.buckets.reduces) continue;  // the update does all micro-batches
     if (plan.name == "halves") continue;                 // a stage has those of its own weights
-    if (stage_of_block.empty()) {
-      stage_of_block = StagesOfBlocks(plan.graph, stages);
-      program.elsewhere = WeightsElsewhere(plan, stage_of_block, number);
-    }
+    if (std::exchange(first, false)) program.elsewhere = WeightsElsewhere(plan, stage_of_block, number);
     if (plan.trains) {
       CutTraining(plan, stage_of_block, stages, number, o.accumulation);
     } else {
@@ -247,6 +253,9 @@ std::string MicroBatchInput(const std::string& name, int micro_batch) {
   return micro_batch == 0 ? name : fmt::format("{}/micro_batch/{}", name, micro_batch);
 }
 
+Pass StagesPass() {
+  return {"stages", [](const ProgramOptions&) { return OkStatus(); }, ApplyStages};
+}
 Pass PipelinePass() { return {"pipeline", PipelineLegal, ApplyPipeline}; }
 
 }  // namespace switchyard

@@ -95,6 +95,7 @@ struct Program {
   std::vector<Action> schedule;   // of one update
   std::vector<GradientPlace> gradient_places;  // after "update"
   std::set<std::string> read_in_half;          // behind "half_weights": parameters of which plans read copies alone
+  std::vector<int> stage_of_block = {0};       // behind "stages": of each block of the model
   std::vector<Node> elsewhere;                 // behind "pipeline": the inputs that are weights of other stages
   std::map<std::string, int> gathered;  // op → how many of its nodes had "tensor_parallel" make their inputs whole
 

@@ -16,6 +16,17 @@ Part AllOrNothing(const Shape& whole, bool all) {
   return {whole, {DividedAxis::kAllElements, 1, elements, 1}, 0, all ? elements : 0, kPipelineGroup};
 }
 
+// The whole tensor that an input is, or is a part of.
+const Shape& WholeOf(const Node& input) {
+  return input.input->part ? WholeShape(*input.input->part) : input.outputs[0].shape;
+}
+
+// The part, of a tensor of which the stage has `all`.
+Part WithStage(Part part, const Part& all) {
+  part.of = std::make_shared<const Part>(part.of ? WithStage(*part.of, all) : all);
+  return part;
+}
+
 bool IsWeight(const InputInfo& info) { return info.role == Role::kParameter || info.of_model; }
 
 // The parameters of a stage by name, with their shapes.
@@ -24,7 +35,7 @@ std::map<std::string, Shape> ParametersOf(const Program& program) {
   for (const NamedGraph& plan : program.plans) {
     for (const int id : plan.graph.Inputs(Role::kParameter)) {
       const Node& node = plan.graph.node(id);
-      parameters[node.name] = node.outputs[0].shape;
+      parameters[node.name] = WholeOf(node);
     }
   }
   return parameters;
@@ -43,7 +54,7 @@ void ApplyStageParts(Program& program, const ProgramOptions& o) {
     for (int id = 0; id < plan.graph.size(); ++id) {
       Node& node = plan.graph.mutable_node(id);
       if (!node.input || (!IsWeight(*node.input) && node.input->role != Role::kState)) continue;
-      Shape whole = node.outputs[0].shape;
+      Shape whole = WholeOf(node);
       if (!IsWeight(*node.input)) {
         const size_t slash = node.name.find('/');
         const auto followed =
@@ -53,16 +64,12 @@ void ApplyStageParts(Program& program, const ProgramOptions& o) {
         followers[node.name.substr(0, slash + 1)] = {node.outputs[0].dtype, *node.input};
       }
       const Part all = AllOrNothing(whole, true);
-      if (node.input->part) {
-        node.input->part->of = std::make_shared<const Part>(all);
-      } else {
-        node.input->part = all;
-      }
+      node.input->part = node.input->part ? WithStage(*node.input->part, all) : all;
     }
   }
   Graph& graph = program.plans[0].graph;
   for (const Node& weight : program.elsewhere) {
-    const Shape& whole = weight.outputs[0].shape;
+    const Shape& whole = WholeOf(weight);
     AddNothingOf(graph, weight.name, whole, weight.outputs[0].dtype, *weight.input);
     for (const auto& [prefix, state] : followers) {
       if (weight.input->role == Role::kParameter)

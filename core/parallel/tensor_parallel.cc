@@ -11,6 +11,7 @@
 // all_gather each, and norms, residuals and dropout between them are divided. (Along the samples, not along the tokens
 // of each: there are 197 of those.)
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "core/graph/op.h"
@@ -18,6 +19,7 @@
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/parallel/passes.h"
+#include "core/parallel/pipeline_cut.h"
 #include "core/parallel/sharding.h"
 #include "fmt/format.h"
 
@@ -62,18 +64,12 @@ std::set<Ref> GradientsOfWholeWeights(const Graph& graph, const std::vector<Grad
   return gradients;
 }
 
-// Gradients of which ranks have addends (those of norms and biases over samples that the ranks divide) are many and
-// small: one sum over the group for all.
-void SumAddends(NamedGraph& plan, const std::vector<GradientOf>& before, const Sharding& sharding) {
-  std::vector<Ref*> gradients;
+void SumTogether(NamedGraph& plan, const std::vector<Ref*>& gradients) {
   std::vector<Value> flat;
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].gradient.node < 0 || !sharding.IsAddend(before[i].gradient)) continue;
-    gradients.push_back(&plan.gradients[i].gradient);
-    const Value addend = plan.graph.value(*gradients.back());
+  for (const Ref* gradient : gradients) {
+    const Value addend = plan.graph.value(*gradient);
     flat.push_back(ops::Reshape(ops::Cast(addend, DType::kF32), {addend.type().elements()}));
   }
-  if (gradients.empty()) return;
   const Value sums = ops::AllReduce(flat.size() > 1 ? ops::Concat(flat, 0) : flat[0], SY_SUM, 1, kTensorGroup,
                                     "gradients_of_whole_weights/sum");
   int64_t start = 0;
@@ -82,6 +78,19 @@ void SumAddends(NamedGraph& plan, const std::vector<GradientOf>& before, const S
     *gradients[i] = ops::Reshape(sum, plan.graph.type(*gradients[i]).shape).ref();
     start += flat[i].dim(0);
   }
+}
+
+// Gradients of which ranks have addends (those of norms and biases over samples that the ranks divide) are many and
+// small: one sum over the group for all of a stage.
+void SumAddends(NamedGraph& plan, const std::vector<GradientOf>& before, const Sharding& sharding,
+                const std::vector<int>& stage_of_block) {
+  const CutGraph cut = Cut(plan, stage_of_block);
+  std::map<int, std::vector<Ref*>> by_stage;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i].gradient.node < 0 || !sharding.IsAddend(before[i].gradient)) continue;
+    by_stage[cut.StageOf(plan.gradients[i].parameter.node)].push_back(&plan.gradients[i].gradient);
+  }
+  for (const auto& [stage, gradients] : by_stage) SumTogether(plan, gradients);
 }
 
 void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
@@ -110,7 +119,7 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
                               sharding.DivisionOf(parameter), source.node(old.node).name)
                      .ref();
     }
-    SumAddends(plan, before, sharding);
+    if (o.sequence) SumAddends(plan, before, sharding, program.stage_of_block);
     plan.graph.SetPhase(Phase::kForward);
     for (const auto& [op, nodes] : sharding.gathered()) program.gathered[op] += nodes;
   }

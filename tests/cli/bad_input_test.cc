@@ -62,8 +62,6 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
   ExpectAloneRefused("explain --world=3 --pp=2", {"--pp=2: expected a number that divides the 3 ranks"});
   ExpectAloneRefused("explain --world=2 --pp=2",
                      {"--pp=2 with 1 micro-batch an update", "use --accumulation=2 or more"});
-  ExpectAloneRefused("explain --world=4 --pp=2 --tp=2 --accumulation=2",
-                     {"--pp=2 with --tp=2: not there yet; use one of them alone"});
   ExpectAloneRefused("explain --world=2 --pp=2 --accumulation=2 --recompute=auto", {"--recompute=auto: not there yet"});
 }
 

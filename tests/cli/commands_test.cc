@@ -1,4 +1,5 @@
 // What each command prints, and how settings reach it.
+#include <algorithm>
 #include <fstream>
 #include <limits>
 
@@ -64,6 +65,8 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --mode=dp --devices=4 --json"), {"\"ranks\": 4"});
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --world=4 --pp=2 --accumulation=4"),
                 {"--pp=2: an update is 4 micro-batches", "stages wait for each other in 2", "0 to 1", "2 to 3"});
+  ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --world=8 --pp=2 --tp=2 --amp=O2 --accumulation=4"),
+                {"--pp=2: an update is 4 micro-batches", "0 to 1", "2 to 3"});
 }
 
 // Each way takes the memory that a plan of it takes, and what is said of it is how to start it.
@@ -88,7 +91,9 @@ TEST_F(Commands, SearchFindsTheWaysThatFitIntoMemory) {
   ASSERT_TRUE(all.is_object());
   EXPECT_EQ(all["samples"], 64);
   EXPECT_EQ(all["too_large"], 0);
-  EXPECT_GT(all["refused"], 0) << "pipelines beside --tp";
+  EXPECT_GT(all["refused"], 0) << "pipelines beside --zero=2";
+  EXPECT_TRUE(std::any_of(all["fitting"].begin(), all["fitting"].end(),
+                          [](const auto& way) { return way["tp"] == 2 && way["pp"] == 2; }));
   int64_t least = std::numeric_limits<int64_t>::max(), most = 0;
   for (const auto& way : all["fitting"]) {
     EXPECT_EQ(way["dp"].get<int>() * way["tp"].get<int>() * way["pp"].get<int>(), 4);

@@ -23,6 +23,16 @@ TrainConfig PipelineConfig() {
   return config;
 }
 
+// In fp16, so that the first update overflows and no other does.
+void ScaleTooFarAtFirst(TrainConfig* config) {
+  config->precision = "fp16";
+  config->amp = "O2";
+  config->scaler_preset = "default";
+  config->init_scale = 4294967296.0f;
+  config->backoff_factor = 1.0f / (1 << 22);
+  config->hysteresis = 1;
+}
+
 struct Stepped {
   HostTensors parameters;
   double loss = 0, norm = 0, loss_scale = 1;  // of the last update
@@ -33,6 +43,8 @@ struct Stepped {
 Stepped StepOn(TrainConfig config, World& world) {
   Stepped found;
   config.pp = world.mesh.pipeline;
+  config.tp = world.mesh.tensor;
+  config.sp = config.sp && config.tp > 1;
   config.batch_size = kSamples / kMicroBatches / world.data_size();
   auto run = MakeRun(config, world);
   EXPECT_TRUE(run.ok()) << Message(run.status());
@@ -61,18 +73,21 @@ class Stages : public ::testing::Test {
     if (world_.size() == 1) GTEST_SKIP() << "one rank is no pipeline";
   }
   void TearDown() override { world_.mesh = {.data = world_.size()}; }
-  void Arrange(int stages) { world_.mesh = {.data = world_.size() / stages, .pipeline = stages}; }
+  void Arrange(int stages, int tensor = 1) {
+    world_.mesh = {.data = world_.size() / stages / tensor, .pipeline = stages, .tensor = tensor};
+  }
 
-  // tolerance: where ranks round otherwise, as they do with halves of another number of samples. Returns what one rank
-  // does.
-  Stepped ExpectAsOneRank(const TrainConfig& config, double tolerance = 1e-5) {
+  // tolerance: where ranks round otherwise, as they do with halves of another number of samples. tensor: ranks of a
+  // stage. Returns what one rank does.
+  Stepped ExpectAsOneRank(const TrainConfig& config, double tolerance = 1e-5, int tensor = 1) {
     const auto alone = LoneWorld();
     const Stepped expected = StepOn(config, *alone);
-    for (int stages = 2; stages <= world_.size(); stages *= 2) {
-      SCOPED_TRACE(fmt::format("{} x {}", world_.size() / stages, stages));
-      Arrange(stages);
+    for (int stages = 2; stages * tensor <= world_.size(); stages *= 2) {
+      SCOPED_TRACE(fmt::format("{} x {} x {}", world_.size() / stages / tensor, stages, tensor));
+      Arrange(stages, tensor);
       const Stepped found = StepOn(config, world_);
-      ExpectAs(expected.parameters, found.parameters, world_.data_size() == 1 && config.clip == 0, tolerance);
+      ExpectAs(expected.parameters, found.parameters, world_.data_size() == 1 && tensor == 1 && config.clip == 0,
+               tolerance);
       ExpectEqualOnAllRanks(found.parameters);
       EXPECT_NEAR(found.norm, expected.norm, tolerance * expected.norm);
       EXPECT_NEAR(found.loss, expected.loss, tolerance * expected.loss);
@@ -114,13 +129,20 @@ TEST_F(Stages, TrainInHalfPrecisionAsOneRank) {
   config.layer_decay = 0.7f;
   config.precision = "bf16";
   ExpectAsOneRank(config, 1e-2);
-  config.precision = "fp16";
-  config.amp = "O2";
-  config.scaler_preset = "default";
-  config.init_scale = 4294967296.0f;
-  config.backoff_factor = 1.0f / (1 << 22);
-  config.hysteresis = 1;
+  ScaleTooFarAtFirst(&config);
   EXPECT_EQ(ExpectAsOneRank(config, 1e-2).left_out, 1);
+}
+
+TEST_F(Stages, OfTensorParallelRanksTrainAsOneRank) {
+  if (world_.size() < 4) GTEST_SKIP() << "two stages of two ranks each";
+  TrainConfig config = PipelineConfig();
+  ExpectAsOneRank(config, 1e-5, 2);
+  config.sp = true;
+  config.recompute = "blocks";
+  ExpectAsOneRank(config, 1e-5, 2);
+  config.sp = false;
+  ScaleTooFarAtFirst(&config);
+  EXPECT_EQ(ExpectAsOneRank(config, 1e-2, 2).left_out, 1);
 }
 
 // What is saved is whole: a run that is taken up on another mesh ends as if it had always been there.
@@ -144,9 +166,10 @@ class StagesThatSave : public Stages {
     EvaluationResult evaluation;
     std::string Step(int step) const { return fmt::format("{}/checkpoints/step-{:08}", folder, step); }
   };
-  Ended Train(TrainConfig config, int stages, const std::string& from = "") {
-    Arrange(stages);
+  Ended Train(TrainConfig config, int stages, const std::string& from = "", int tensor = 1) {
+    Arrange(stages, tensor);
     config.pp = stages;
+    config.tp = tensor;
     config.batch_size = kSamples / kMicroBatches / world_.data_size();
     if (!from.empty()) config.resume = from;
     Ended ended;
@@ -193,6 +216,22 @@ TEST_F(StagesThatSave, GoOnWithTheBitsOfARunThatWasNotInterrupted) {
     EXPECT_EQ(Bytes(whole.Step(6) + "/state.safetensors"), state) << "moments, averages and counters";
     EXPECT_EQ(Bytes(whole.Step(6) + "/model.safetensors"), model);
   }
+}
+
+TEST_F(StagesThatSave, GoOnFromTensorParallelStagesToOthersAndBack) {
+  if (world_.size() < 4) GTEST_SKIP() << "two stages of two ranks each";
+  const TrainConfig config = Config();
+  const Ended apart = Train(config, 1), divided = Train(config, 2, "", 2);
+  ExpectClose(divided.parameters, apart.parameters, 1e-5);
+  ExpectClose(Train(config, 2, apart.Step(3), 2).parameters, apart.parameters, 1e-5);
+  ExpectClose(Train(config, 1, divided.Step(4)).parameters, apart.parameters, 1e-5);
+  ExpectEqual(Train(config, 2, divided.Step(2), 2).parameters, divided.parameters);
+  TrainConfig on = config;
+  on.clip = 0;
+  on.resume = divided.Step(3);
+  const auto alone = LoneWorld();
+  Arrange(2, 2);
+  ExpectClose(StepOn(on, world_).parameters, StepOn(on, *alone).parameters, 1e-5);
 }
 
 // Moments and counters are the same on one rank and on stages, whoever saved them.

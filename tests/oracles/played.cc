@@ -16,6 +16,17 @@ std::unique_ptr<Device> OneThreadedReference() {
   return device.ok() ? std::move(*device) : nullptr;
 }
 
+// The elements of a part, perhaps of a part, into those of the tensor that is none.
+static void PutIntoWhole(const Part& part, const std::vector<float>& elements, std::vector<float>* whole) {
+  const auto* const from = reinterpret_cast<const std::byte*>(elements.data());
+  auto* const to = reinterpret_cast<std::byte*>(whole->data());
+  if (!part.of) return PutPart(part, sizeof(float), from, to);
+  std::vector<float> held(static_cast<size_t>(Elements(part.whole)));
+  CutPart(*part.of, sizeof(float), to, reinterpret_cast<std::byte*>(held.data()));
+  PutPart(part, sizeof(float), from, reinterpret_cast<std::byte*>(held.data()));
+  PutIntoWhole(*part.of, held, whole);
+}
+
 Played::Played(const TrainConfig& config, int ranks, Device& reference) : ranks_(ranks), reference_(reference) {
   status_ = Begin(config);
 }
@@ -102,43 +113,33 @@ void Played::TakeUp(const Played& other) {
 
 HostTensors Played::Weights(int rank) const {
   HostTensors found;
-  const int tensor = run_.setup.config.tp;
   for (const auto& [name, node] : States(rank)) {
     if (node->input->role != Role::kParameter && !node->input->of_model) continue;
-    HostTensor& weight = found[name];
-    weight.shape = node->input->part ? WholeShape(*node->input->part) : node->outputs[0].shape;
-    weight.values = Local(rank, name);
-    if (DividedWeight(*node->input) == nullptr) continue;
-    weight.values.assign(static_cast<size_t>(Elements(weight.shape)), 0);
-    for (int other = rank / tensor * tensor; other < (rank / tensor + 1) * tensor; ++other) {
-      const std::vector<float> held = Local(other, name);
-      PutPart(*DividedWeight(*States(other).at(name)->input), sizeof(float),
-              reinterpret_cast<const std::byte*>(held.data()), reinterpret_cast<std::byte*>(weight.values.data()));
-    }
+    const auto& own = node->input->part;
+    found[name] = {own ? WholeShape(*own) : node->outputs[0].shape, Together(rank, name)};
   }
   return found;
 }
 
-// What the ranks of a data group, or the stages of a pipeline, hold of it together.
-std::vector<float> Played::Local(int rank, const std::string& name) const {
-  const InputInfo& info = *States(rank).at(name)->input;
-  if (!IsPiece(info)) return Floats(rank, name);
-  std::vector<float> whole(static_cast<size_t>(Elements(info.part->whole)));
-  const Program& program = programs_[static_cast<size_t>(rank)];
-  for (const int other : program.groups[static_cast<size_t>(info.part->group)].ranks) {
+// What all ranks that share it hold of it together.
+std::vector<float> Played::Together(int rank, const std::string& name) const {
+  const auto& own = States(rank).at(name)->input->part;
+  if (!own) return Floats(rank, name);
+  const Mesh& mesh = programs_[0].mesh;
+  std::vector<float> whole(static_cast<size_t>(Elements(WholeShape(*own))));
+  for (int other = 0; other < ranks_; ++other) {
     const std::map<std::string, const Node*> states = States(other);
     const auto found = states.find(name);
     if (found == states.end()) continue;  // nobody needs the average of nothing
-    const std::vector<float> held = Floats(other, name);
-    PutPart(*found->second->input->part, sizeof(float), reinterpret_cast<const std::byte*>(held.data()),
-            reinterpret_cast<std::byte*>(whole.data()));
+    if (own->group == kDataGroup || mesh.DataRankOf(other) == mesh.DataRankOf(rank))
+      PutIntoWhole(*found->second->input->part, Floats(other, name), &whole);
   }
   return whole;
 }
 
 std::vector<float> Played::Whole(const std::string& name) const {
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (States(rank).contains(name)) return Local(rank, name);
+    if (States(rank).contains(name)) return Together(rank, name);
   }
   ADD_FAILURE() << "no rank has " << name;
   return {};

@@ -34,7 +34,7 @@ class Played {
   float Scalar(int rank, const std::string& name) const { return Floats(rank, name).at(0); }
 
  private:
-  std::vector<float> Local(int rank, const std::string& name) const;
+  std::vector<float> Together(int rank, const std::string& name) const;
   std::map<std::string, const Node*> States(int rank) const;
   template <typename T>
   void Set(int rank, const std::string& name, const std::vector<T>& values) {

@@ -38,10 +38,10 @@ Workload Classifier(const Model& model, int image_size) {
           [=](nn::Context& context) { context.graph.Output("logits", logits(context)); }};
 }
 
-Workload Transformer(int depth = 4) {
+Workload Transformer(int depth = 4, int heads = 2) {
   VisionTransformerConfig c = {
-      .image_size = 14, .channels = 1, .classes = kClasses, .patch = 7, .width = 16, .depth = depth};
-  c.heads = 2;
+      .image_size = 14, .channels = 1, .classes = kClasses, .patch = 7, .width = 8 * heads, .depth = depth};
+  c.heads = heads;
   c.mlp_ratio = 2;
   c.dropout = 0.1f;
   return Classifier([c](nn::Context& context, const Value& images) { return VisionTransformer(c, context, images); },
@@ -201,16 +201,18 @@ class Pipeline : public testing::Test {
 
   // Two updates and an evaluation with and without stages. spoilt: a micro-batch of the first; −1: none.
   void ExpectEqual(const Workload& workload, const ProgramOptions& options, int stages, int spoilt = -1) {
-    SCOPED_TRACE(
-        fmt::format("{} stages, {} micro-batches, {} data ranks", stages, options.accumulation, options.mesh.data));
+    SCOPED_TRACE(fmt::format("{} stages of {} ranks, {} micro-batches, {} data ranks", stages, options.mesh.tensor,
+                             options.accumulation, options.mesh.data));
+    const int tensor = options.mesh.tensor;
     ProgramOptions cut = options;
     cut.mesh.pipeline = stages;
     Ranks whole(workload, options, *test_->device), parts(workload, cut, *test_->device);
+    const auto without_stages = [&](int rank) { return cut.mesh.DataRankOf(rank) * tensor + rank % tensor; };
     for (int update = 0; update < 2; ++update) {
       whole.Run(update, update == 0 ? spoilt : -1);
       parts.Run(update, update == 0 ? spoilt : -1);
       for (int rank = 0; rank < cut.mesh.size(); ++rank) {
-        const float norm = parts.Scalar(rank, "grad_norm"), alone = whole.Scalar(cut.mesh.DataRankOf(rank), "grad_norm");
+        const float norm = parts.Scalar(rank, "grad_norm"), alone = whole.Scalar(without_stages(rank), "grad_norm");
         EXPECT_EQ(std::isfinite(norm), std::isfinite(alone)) << "rank " << rank << " of update " << update;
         EXPECT_EQ(std::isfinite(alone), update > 0 || spoilt < 0) << "a micro-batch that is spoilt spoils the update";
       }
@@ -218,7 +220,7 @@ class Pipeline : public testing::Test {
     std::vector<std::string> plans = {"evaluate"};
     if (options.optimizer.ema_decay > 0) plans.push_back("evaluate_ema");
     for (int rank = 0; rank < cut.mesh.size(); ++rank) {
-      const int alone = cut.mesh.DataRankOf(rank);
+      const int alone = without_stages(rank);
       // Ranks that share the update divide buckets, which stages do not have in common with the whole model.
       for (const std::string& name : options.zero > 0 ? parts.Parameters(rank) : parts.States(rank))
         EXPECT_TRUE(parts.Bytes(rank, name) == whole.Bytes(alone, name)) << "rank " << rank << ": " << name;
@@ -228,18 +230,18 @@ class Pipeline : public testing::Test {
     for (int data = 0; data < cut.mesh.data; ++data) {
       std::multiset<std::string> held;
       for (int stage = 0; stage < stages; ++stage) {
-        const auto names = parts.Parameters(data * stages + stage);
+        const auto names = parts.Parameters((data * stages + stage) * tensor);
         EXPECT_FALSE(names.empty());
         held.insert(names.begin(), names.end());
       }
-      const auto all = whole.Parameters(data);
+      const auto all = whole.Parameters(data * tensor);
       EXPECT_EQ(held, std::multiset<std::string>(all.begin(), all.end()));
     }
     for (const std::string& plan : plans) {
       whole.Evaluate(plan);
       parts.Evaluate(plan);
       for (int rank = 0; rank < cut.mesh.size(); ++rank)
-        EXPECT_TRUE(parts.Bytes(rank, "logits") == whole.Bytes(cut.mesh.DataRankOf(rank), "logits")) << plan;
+        EXPECT_TRUE(parts.Bytes(rank, "logits") == whole.Bytes(without_stages(rank), "logits")) << plan;
     }
   }
   std::unique_ptr<TestDevice> test_;
@@ -264,6 +266,28 @@ TEST_F(Pipeline, WithRecomputationAndAveragesEqualsOneRank) {
   options.recompute = 1;
   options.optimizer.ema_decay = 0.9f;
   ExpectEqual(Transformer(), options, 2);
+}
+
+// Ranks of a stage divide its weights, also where these do not come out even.
+TEST_F(Pipeline, OfTensorParallelStagesEqualsThoseRanksAlone) {
+  ProgramOptions options = Options(3);
+  options.mesh.tensor = 2;
+  ExpectEqual(Transformer(), options, 2);
+  options.sequence = true;
+  options.recompute = 1;
+  ExpectEqual(Transformer(), options, 3);
+  options.mesh.data = 2;
+  options.zero = 1;
+  options.precision = DType::kF16;
+  options.amp = AmpLevel::kO2;
+  options.loss_scale = {.dynamic = true, .initial = 1024, .hysteresis = 1};
+  ExpectEqual(Transformer(), options, 2);
+  options.sequence = false;
+  options.zero = 0;
+  options.optimizer.kind = SY_OPTIMIZER_LAMB;
+  options.optimizer.max_grad_norm = 0;
+  options.optimizer.use_nvlamb = true;
+  ExpectEqual(Transformer(4, 3), options, 2, 2);
 }
 
 // How deep a weight lies is counted over the whole model, not over its stage.
@@ -322,8 +346,6 @@ TEST_F(Pipeline, IsRefusedWhereItCannotBe) {
   ProgramOptions options = Options(4);
   options.mesh.pipeline = 3;
   EXPECT_THAT(refusal(options, 2), HasSubstr("3 pipeline stages of a model of 2 blocks"));
-  options.mesh.tensor = 2;
-  EXPECT_THAT(refusal(options), HasSubstr("pipeline: --pp=3 with --tp=2: not there yet; use one of them alone"));
   options = Options(2);
   options.mesh.pipeline = 3;
   EXPECT_THAT(refusal(options),

@@ -140,9 +140,10 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
 TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "sync_batch_norm",
-                                             "tensor_parallel", "half_weights", "recompute", "pipeline", "state",
-                                             "buckets", "sharded_parameters", "update", "scaler", "stage_parts"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "stages", "sync_batch_norm",
+                                      "tensor_parallel", "half_weights", "recompute", "pipeline", "state", "buckets",
+                                      "sharded_parameters", "update", "scaler", "stage_parts"}));
 }
 
 // Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.

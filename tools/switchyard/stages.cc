@@ -10,7 +10,7 @@
 namespace switchyard {
 namespace {
 
-StageReport StageOf(const TrainingPlans& plans) {
+StageReport RankOf(const TrainingPlans& plans) {
   StageReport stage;
   stage.bytes = plans.PlannedBytes();
   const Graph& graph = plans.program.Find("update")->graph;
@@ -30,6 +30,16 @@ StageReport StageOf(const TrainingPlans& plans) {
   return stage;
 }
 
+// Ranks of a stage have the same blocks, and parts of them that may be of unequal size.
+StageReport Larger(const StageReport& a, const StageReport& b) {
+  return {.first_block = b.first_block,
+          .last_block = b.last_block,
+          .parameters = std::max(a.parameters, b.parameters),
+          .forward = std::max(a.forward, b.forward),
+          .backward = std::max(a.backward, b.backward),
+          .bytes = std::max(a.bytes, b.bytes)};
+}
+
 }  // namespace
 
 PipelineReport ReportOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches) {
@@ -37,7 +47,9 @@ PipelineReport ReportOf(const std::vector<TrainingPlans>& replica, const Mesh& m
   report.micro_batches = micro_batches;
   std::vector<double> forward, backward;
   for (int stage = 0; stage < mesh.pipeline; ++stage) {
-    report.stages.push_back(StageOf(replica[static_cast<size_t>(stage * mesh.tensor)]));
+    report.stages.emplace_back();
+    for (int rank = stage * mesh.tensor; rank < (stage + 1) * mesh.tensor; ++rank)
+      report.stages.back() = Larger(report.stages.back(), RankOf(replica[static_cast<size_t>(rank)]));
     forward.push_back(report.stages.back().forward / micro_batches);
     backward.push_back(report.stages.back().backward / micro_batches);
   }

@@ -9,12 +9,13 @@
 
 namespace switchyard {
 
+// Of a stage's rank; where several divide it (--tp), of that which has most.
 struct StageReport {
   int first_block = -1,
       last_block = -1;  // of the model; what stands before the first and behind the last goes with them
   int64_t parameters = 0;
   double forward = 0, backward = 0;  // FLOPs of an update, over all its micro-batches
-  uint64_t bytes = 0;                // that a rank of the stage allocates
+  uint64_t bytes = 0;                // that it allocates
 };
 
 struct PipelineReport {
