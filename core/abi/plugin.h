@@ -2,7 +2,8 @@
  *
  * Beside `switchyard_backend_NAME.so` lies its manifest `switchyard_backend_NAME.json`:
  *   {"name": "cpu", "kind": "backend", "abi": 2, "priority": 50, "library": "switchyard_backend_cpu.so", "summary": "oneDNN on x86 cores"}
- * kind is "backend", "collective" or "interposer"; priority orders --device=auto and --collective=auto (higher is tried first). */
+ * kind is "backend", "collective" or "interposer"; priority orders --device=auto and --collective=auto (higher is tried first). A backend may name
+ * the one whose kernels compute what is left to the host beside its device ("host": "reference"); else that is the cpu's. */
 #ifndef SWITCHYARD_ABI_PLUGIN_H_
 #define SWITCHYARD_ABI_PLUGIN_H_
 

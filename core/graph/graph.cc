@@ -1,6 +1,7 @@
 #include "core/graph/graph.h"
 
 #include "core/graph/op.h"
+#include "core/graph/ops/transfer.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -42,6 +43,7 @@ Value Graph::Input(const std::string& name, const TensorType& type, const InputI
   node.name = full;
   node.outputs = {type};
   node.input = info;
+  node.host = info.host;
   if (info.block < 0) node.input->block = block_;
   node.where = where;
   names_[full] = size();
@@ -71,6 +73,7 @@ void Graph::CheckOwn(const std::string& op, const std::vector<Value>& inputs, Lo
 std::vector<Value> Graph::Append(Node node, const std::vector<Value>& inputs) {
   node.inputs.clear();
   for (const Value& input : inputs) node.inputs.push_back(input.ref());
+  node.host = RunsOnHost(*this, node);
   names_[node.name] = size();
   nodes_.push_back(std::move(node));
   std::vector<Value> values;

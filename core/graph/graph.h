@@ -107,6 +107,7 @@ struct InputInfo {
   // it, and it is equal on all ranks after each update.
   bool of_model = false;
   bool average = false;  // state only: it stands for the parameter of which it is the average
+  bool host = false;     // state only: it lies in host memory
   // Parameters and what follows them (averages, moments): the axis along which a group of tensor-parallel ranks may
   // divide it, and the part that this rank holds where they do.
   std::optional<DividedAxis> divisible;
@@ -140,6 +141,9 @@ struct Node {
   std::source_location where;
   std::optional<InputInfo> input;  // op "input"
   std::string bucket;              // not "": output 0 lives in the gradients arena under this name
+  // It runs on the host, and its results lie there: inferred, as their types are. What reads values of the host does; a
+  // store and a fetch (ops/transfer.h) lead there and back.
+  bool host = false;
 };
 
 class Graph {

@@ -20,7 +20,7 @@ std::map<std::string, OpDefinition>& Table() {
         {"layout", LayoutOps},         {"random", RandomOps},
         {"optimizer", OptimizerOps},   {"convolution", ConvolutionOps},
         {"collective", CollectiveOps}, {"normalization", BatchNormOps},
-        {"convolution", PoolingOps}};
+        {"convolution", PoolingOps},   {"transfer", TransferOps}};
     for (const auto& [family, of_family] : families) {
       for (OpDefinition& op : of_family()) {
         op.family = family;

@@ -63,6 +63,7 @@ struct OpTraits {
   bool structural = false;  // no kernel runs it: input, output, assign, reshape
   bool view = false;        // its result is its input's bytes under another shape
   bool collective = false;  // a collective plugin runs it
+  bool transfer = false;    // a copy between the memory of the device and that of the host
   bool one_dtype = false;   // all inputs must have the dtype of the result
   Precision precision = Precision::kWidest;
   int half_inputs = 0;

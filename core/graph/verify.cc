@@ -6,6 +6,7 @@
 
 #include "core/graph/op.h"
 #include "core/graph/ops/structure.h"
+#include "core/graph/ops/transfer.h"
 #include "fmt/format.h"
 
 namespace switchyard {
@@ -35,6 +36,13 @@ std::string ProblemOf(const Graph& graph, int id) {
   if (node.repeats >= id) return "the node that it repeats does not come before it";
   if (node.repeats >= 0 && graph.node(node.repeats).op != node.op) return "it repeats a node of another op";
   if (node.input.has_value() != IsInput(node)) return "only inputs have a role";
+  if (node.host != (node.input ? node.input->host : RunsOnHost(graph, node))) return "it is not known where it runs";
+  for (const Ref& input : node.inputs) {
+    if (!IsTransfer(node) && graph.node(input.node).host != node.host)
+      return fmt::format("it reads {}, which lies {}, and runs elsewhere", graph.node(input.node).name,
+                         node.host ? "on the device" : "on the host");
+  }
+  if (IsOutput(node) && node.host) return "the host reads outputs from the device: fetch it first";
   if (node.input || !HasInference(node.op)) return "";
   try {
     const auto inferred = InferTypes(node.op, types, node.attributes, WantedOf(node));

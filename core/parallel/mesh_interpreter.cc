@@ -90,7 +90,7 @@ Status MeshInterpreter::Impl::Compute(Player& p, const Node& node) {
     return Fill(p, {p.at, 0}, contents);
   }
   if (IsAccumulate(node)) return Accumulate(p, node);
-  if (TraitsOf(node.op).view) {
+  if (TraitsOf(node.op).view || TraitsOf(node.op).transfer) {  // all lies on the host
     p.values[{p.at, 0}] = p.values.at(node.inputs[0]);
   } else if (IsAssign(node)) {
     p.written.push_back({p.graph->node(node.inputs[0].node).name, node.inputs[1]});

@@ -216,8 +216,8 @@ const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {
       AutocastPass(),      LossScalePass(),      RankSumsPass(),          GradientsPass(), StagesPass(),
       SyncBatchNormPass(), TensorParallelPass(), HalfWeightsPass(),       RecomputePass(), PipelinePass(),
-      ModelStatePass(),    BucketsPass(),        ShardedParametersPass(), UpdatePass(),    ScalerPass(),
-      StagePartsPass()};
+      ModelStatePass(),    BucketsPass(),        ShardedParametersPass(), UpdatePass(),    OffloadPass(),
+      ScalerPass(),        StagePartsPass()};
   return passes;
 }
 

@@ -14,6 +14,7 @@
 //   buckets    gradients gathered into flat buckets, added up over micro-batches and ranks; flat_gradients, places
 //   sharded_parameters  ranks have pieces of parameters, and gather buckets of them where they are read
 //   update     norm, clipping, optimizer, in the plan that ends an update; NamedGraph::finite
+//   offload    the optimizer's state lies in host memory, and what reads it runs there
 //   scaler     the next value of a dynamic loss scale
 //   stage_parts  in a pipeline: what a stage holds is all of a tensor or nothing of it, and it knows both
 //
@@ -38,6 +39,7 @@ Pass ModelStatePass();
 Pass BucketsPass();
 Pass ShardedParametersPass();
 Pass UpdatePass();
+Pass OffloadPass();
 Pass StagePartsPass();
 
 const std::vector<Pass>& Passes();  // in their order

@@ -54,6 +54,8 @@ struct ProgramOptions {
   float shard_param_frac = 1;  // with `zero` 3: of the parameters, those of the buckets that are reduced first; the
                                // rest are whole on every rank, as with 2
   OptimizerOptions optimizer;
+  bool offload_optimizer = false;  // its state lies in host memory, and updates run there
+  float offload_optim_frac = 1;    // of it, that of the buckets that are reduced first; the rest lies on the device
   int64_t table_length = 1;      // of the learning-rate table: updates
   bool evaluation_only = false;  // no other plan
 };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -52,6 +53,7 @@ StatusOr<std::unique_ptr<Instance>> Instance::Bind(const Plan& plan, Memory& mem
   impl.DecideHowCollectivesRun();
   SY_RETURN_IF_ERROR(impl.MakeStreams());
   SY_RETURN_IF_ERROR(impl.MakeEvents());
+  SY_RETURN_IF_ERROR(impl.MakeHostThread());
   if (!impl.debugged()) impl.FindGroups();
   if (plan.impl_->device->capture() != nullptr && plan.impl_->options.capture && !impl.debugged()) {
     if (impl.RecordsWhole()) SY_RETURN_IF_ERROR(impl.CaptureWhole());
@@ -71,9 +73,16 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step) {
       bound.writes_state_until = std::max(bound.writes_state_until, place.offset + place.bytes);
   }
   switch (step.kind) {
+    case Step::kHost:
+      SY_RETURN_IF_ERROR(BindOnHost(step, bound));
+      break;
     case Step::kCopy:
-      bound.source = At(step.inputs[0]);
-      bound.destination = At(step.outputs[0]);
+      if (step.stream == kHostStream) {
+        SY_RETURN_IF_ERROR(BindOnHost(step, bound));
+        break;
+      }
+      bound.source = memory->copy_place(step.inputs[0].arena, step.inputs[0].offset, io_slot);
+      bound.destination = memory->copy_place(step.outputs[0].arena, step.outputs[0].offset, io_slot);
       bound.bytes = step.inputs[0].bytes;
       break;
     case Step::kCollective:
@@ -89,10 +98,43 @@ StatusOr<BoundStep> Instance::Impl::BindStep(const Step& step) {
   return bound;
 }
 
-Status Instance::Impl::BindKernel(const Step& step, BoundStep& bound) {
+Status Instance::Impl::BindOnHost(const Step& step, BoundStep& bound) {
+  bound.way = BoundStep::Way::kOnHost;
+  HostThread::Call& call = host_calls.emplace_back();
+  bound.host_call = &call;
+  if (step.kind == Step::kCopy) {
+    const PlanPlace &from = step.inputs[0], &to = step.outputs[0];
+    std::byte* const destination = memory->host_address(to.arena) + to.offset;
+    const std::byte* const source = memory->host_address(from.arena) + from.offset;
+    call.body = [=, bytes = from.bytes] {
+      std::memmove(destination, source, bytes);
+      return OkStatus();
+    };
+    return OkStatus();
+  }
+  const auto [inputs, outputs] = PlacesOf(step);
+  sy_binding binding{};
+  binding.header = SY_HEADER(sy_binding);
+  binding.inputs = inputs.data();
+  binding.outputs = outputs.data();
+  if (step.kernel->info().workspace_bytes > 0) binding.workspace = memory->buffer(kHostScratchArena).at(0);
+  SY_ASSIGN_OR_RETURN(BoundKernel kernel, plan->host->Bind(*step.kernel, binding));
+  call.body = [kernel = std::make_shared<BoundKernel>(std::move(kernel))] {
+    sy_error failure = EmptyError();
+    return FromAbi(kernel->Launch(nullptr, &failure), failure, "launch on the host");
+  };
+  return OkStatus();
+}
+
+std::pair<std::vector<sy_place>, std::vector<sy_place>> Instance::Impl::PlacesOf(const Step& step) const {
   std::vector<sy_place> inputs, outputs;
   for (const PlanPlace& place : step.inputs) inputs.push_back(At(place));
   for (const PlanPlace& place : step.outputs) outputs.push_back(At(place));
+  return {std::move(inputs), std::move(outputs)};
+}
+
+Status Instance::Impl::BindKernel(const Step& step, BoundStep& bound) {
+  const auto [inputs, outputs] = PlacesOf(step);
   sy_binding binding{};
   binding.header = SY_HEADER(sy_binding);
   binding.inputs = inputs.data();
@@ -234,7 +276,12 @@ Status Instance::Impl::MakeStreams() {
   communication.resize(communicators.size());
   std::set<int> made;
   for (const BoundStep& step : steps) {
-    if (step.stream == kComputeStream || !made.insert(step.group).second) continue;
+    if (step.stream == kComputeStream || step.stream == kHostStream || !made.insert(step.stream).second) continue;
+    if (step.stream < kFirstCommunicationStream) {
+      Stream& copies = step.stream == kStoreStream ? stores : fetches;
+      SY_ASSIGN_OR_RETURN(copies, plan->device->NewStream());
+      continue;
+    }
     SY_ASSIGN_OR_RETURN(communication[static_cast<size_t>(step.group)], plan->device->NewStream(1));
   }
   return OkStatus();
@@ -264,6 +311,21 @@ Status Instance::Impl::MakeEvents() {
   };
   for (BoundStep& step : steps) SY_RETURN_IF_ERROR(keep_other_streams(step.waits, step.stream));
   return keep_other_streams(at_end, kComputeStream);
+}
+
+// What a call waits for are copies of the device, and the beginning of the run.
+Status Instance::Impl::MakeHostThread() {
+  if (host_calls.empty()) return OkStatus();
+  SY_ASSIGN_OR_RETURN(host_thread, HostThread::Make(*plan->device));
+  for (BoundStep& step : steps) {
+    if (step.way != BoundStep::Way::kOnHost) continue;
+    for (const int earlier : step.waits) {
+      const int event = earlier == kRunStart ? start_event : steps[static_cast<size_t>(earlier)].event;
+      if (event < 0) return Failed(step.node, Internal("what runs on the host waits for a collective"));
+      step.host_call->after.push_back(&events[static_cast<size_t>(event)]);
+    }
+  }
+  return OkStatus();
 }
 
 // May `step` join? It waits for nothing that they do not wait for, and needs nothing of theirs, so that nobody is held

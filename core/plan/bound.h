@@ -1,12 +1,14 @@
 // A plan bound to memory: what Instance holds. binding.cc makes it, instance.cc runs it. Internal to core/plan.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "core/plan/compiled.h"
+#include "core/plan/host_thread.h"
 
 namespace switchyard {
 
@@ -27,8 +29,9 @@ struct BoundStep {
   // How a collective runs. Where its plugin completes on streams: in order on its group's stream. Started: on the
   // communicator's thread, where it would hold up the host. Else deferred to where somebody waits for it, as ranks that
   // compute on a host's cores gain nothing earlier, but for messages that are sent: a peer waits for them. What is
-  // deferred keeps its order.
-  enum class Way { kInOrder, kStarted, kDeferred } way = Way::kInOrder;
+  // deferred keeps its order. On the host: on the thread of the instance, by `host_call`.
+  enum class Way { kInOrder, kStarted, kDeferred, kOnHost } way = Way::kInOrder;
+  HostThread::Call* host_call = nullptr;
   int group = 0;
   int deferred = -1;  // index into Impl::deferred
   int staging = -1;
@@ -81,6 +84,7 @@ struct Instance::Impl {
   std::vector<Event> events;
   int start_event = -1;               // recorded when a run begins, where somebody waits for that
   std::vector<Stream> communication;  // by group; of those that communicate
+  Stream stores, fetches;             // where there are some
   std::vector<const BoundStep*> deferred;
   size_t performed = 0;  // of `deferred`, in this run
   sy_error error = EmptyError();
@@ -89,6 +93,8 @@ struct Instance::Impl {
   double fallback_seconds = 0;
 
   bool started = false;  // since the last Finish: calls may be under way
+  std::deque<HostThread::Call> host_calls;
+  std::unique_ptr<HostThread> host_thread;  // null: nothing runs on the host
   Status Finish();
 
   bool debugged() const { return recording || plan->options.debug_sync || plan->options.debug_nan; }
@@ -96,7 +102,17 @@ struct Instance::Impl {
   Communicator& CommunicatorOf(const BoundStep& step) const { return *communicators[static_cast<size_t>(step.group)]; }
   const Stream& CommunicationOf(const BoundStep& step) const { return communication[static_cast<size_t>(step.group)]; }
   const Stream& StreamOf(const BoundStep& step, const Stream& compute) const {
-    return step.stream == kComputeStream ? compute : CommunicationOf(step);
+    switch (step.stream) {
+      case kComputeStream:
+      case kHostStream:
+        return compute;
+      case kStoreStream:
+        return stores;
+      case kFetchStream:
+        return fetches;
+      default:
+        return CommunicationOf(step);
+    }
   }
   Status Failed(int id, const Status& status) const {
     const Node& node = plan->graph.node(id);
@@ -106,12 +122,15 @@ struct Instance::Impl {
 
   // Binding
   StatusOr<BoundStep> BindStep(const Step& step);
+  std::pair<std::vector<sy_place>, std::vector<sy_place>> PlacesOf(const Step& step) const;  // inputs, outputs
   Status BindKernel(const Step& step, BoundStep& bound);
   Status BindCollective(const Step& step, BoundStep& bound);
   Status BindFallback(const Step& step, BoundStep& bound);
+  Status BindOnHost(const Step& step, BoundStep& bound);
   void DecideHowCollectivesRun();
   Status MakeStreams();
   Status MakeEvents();
+  Status MakeHostThread();
   bool BeginsWith(const CollectiveGroup& group, size_t step) const;
   void FindGroups();
   bool RecordsWhole() const;
@@ -121,7 +140,8 @@ struct Instance::Impl {
   // Running
   Status Submit(const Stream& compute);
   Status RunSteps(const Stream& compute);
-  Status FinishCollective(const BoundStep& step);
+  Status FinishHostCalls();
+  Status FinishApart(const BoundStep& step);
   Status RunDebugged(const Stream& compute);
   void AwaitReader(std::span<const BoundStep> writers);
   Status RunStep(const BoundStep& step, const Stream& compute);

@@ -10,6 +10,7 @@ struct Plan::Impl {
   Graph graph;
   Device* device = nullptr;
   Device* reference = nullptr;
+  Device* host = nullptr;
   PlanOptions options;
   StepSchedule schedule;
   PlanReport report;

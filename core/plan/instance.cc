@@ -52,6 +52,7 @@ Status Instance::Run(const Stream& stream) {
 
 Status Instance::Impl::Submit(const Stream& compute) {
   performed = 0;
+  SY_RETURN_IF_ERROR(FinishHostCalls());  // of the run before: they wait for events that are recorded anew now
   if (start_event >= 0) SY_RETURN_IF_ERROR(events[static_cast<size_t>(start_event)].Record(compute));
   SY_RETURN_IF_ERROR(debugged() ? RunDebugged(compute) : RunSteps(compute));
   return WaitFor(at_end, compute);
@@ -67,6 +68,18 @@ Status Instance::Impl::Finish() {
     if (first.ok() && !status.ok()) first = Failed(step.node, status);
   }
   started = false;
+  first.Update(FinishHostCalls());
+  return first;
+}
+
+Status Instance::Impl::FinishHostCalls() {
+  Status first;
+  if (host_thread == nullptr) return first;
+  for (const BoundStep& step : steps) {
+    if (step.way != BoundStep::Way::kOnHost) continue;
+    const Status status = host_thread->Finish(*step.host_call);
+    if (first.ok() && !status.ok()) first = Failed(step.node, status);
+  }
   return first;
 }
 
@@ -104,6 +117,10 @@ void Instance::Impl::AwaitReader(std::span<const BoundStep> writers) {
 // What it waits for, the step and its event.
 Status Instance::Impl::RunStep(const BoundStep& step, const Stream& compute) {
   AwaitReader({&step, 1});
+  if (step.way == BoundStep::Way::kOnHost) {
+    host_thread->Start(*step.host_call);
+    return OkStatus();
+  }
   const bool apart = step.way != BoundStep::Way::kInOrder;  // it waits when its turn comes
   const Stream& stream = StreamOf(step, compute);
   if (!apart && !step.waits.empty()) SY_RETURN_IF_ERROR(WaitFor(step.waits, stream));
@@ -122,6 +139,8 @@ Status Instance::Impl::RunStep(const BoundStep& step, const Stream& compute) {
       if (step.way == BoundStep::Way::kDeferred)
         return ExchangeOf(plan->graph.node(step.node)) == Exchange::kSend ? PerformDeferred(step.deferred) : OkStatus();
       status = CommunicatorOf(step).Launch(*step.call, stream);
+      break;
+    case Step::kHost:
       break;
     case Step::kFallback:
       status = RunFallback(stagings[static_cast<size_t>(step.staging)], step.kernel, stream);
@@ -151,8 +170,9 @@ Status Instance::Impl::WaitFor(int earlier, const Stream& stream) {
   if (earlier == kRunStart) return events[static_cast<size_t>(start_event)].Before(stream);
   const BoundStep& step = steps[static_cast<size_t>(earlier)];
   if (step.way == BoundStep::Way::kDeferred) return PerformDeferred(step.deferred);
-  const Status status = step.way == BoundStep::Way::kStarted ? CommunicatorOf(step).Before(*step.call, stream)
-                                                             : events[static_cast<size_t>(step.event)].Before(stream);
+  const Status status = step.way == BoundStep::Way::kStarted  ? CommunicatorOf(step).Before(*step.call, stream)
+                        : step.way == BoundStep::Way::kOnHost ? host_thread->Before(*step.host_call, stream)
+                                                              : events[static_cast<size_t>(step.event)].Before(stream);
   return status.ok() ? status : Failed(step.node, status);
 }
 
@@ -206,9 +226,13 @@ Status Instance::Impl::RunFallback(Staging& s, const BoundKernel& kernel, const 
   return OkStatus();
 }
 
-// A collective that is under way or was put off ends here, so that its time is its own. Messages are left alone: what a
-// peer sends may wait for what this rank sends later.
-Status Instance::Impl::FinishCollective(const BoundStep& step) {
+// What is under way beside the device or was put off ends here, so that its time is its own. Messages are left alone:
+// what a peer sends may wait for what this rank sends later.
+Status Instance::Impl::FinishApart(const BoundStep& step) {
+  if (step.way == BoundStep::Way::kOnHost) {
+    const Status status = host_thread->Finish(*step.host_call);
+    return status.ok() ? status : Failed(step.node, status);
+  }
   if (step.kind != Step::kCollective || !step.call) return OkStatus();
   if (IsMessage(plan->graph.node(step.node)) || step.way == BoundStep::Way::kInOrder) return OkStatus();
   if (step.way == BoundStep::Way::kDeferred) return PerformDeferred(step.deferred);
@@ -222,7 +246,7 @@ Status Instance::Impl::RunDebugged(const Stream& compute) {
     const BoundStep& step = steps[i];
     const uint64_t start = Nanoseconds();
     Status status = RunStep(step, compute);
-    if (status.ok()) status = FinishCollective(step);
+    if (status.ok()) status = FinishApart(step);
     if (!status.ok()) return status;
     status = plan->device->Synchronize(StreamOf(step, compute));
     timings.push_back({static_cast<int>(i), start, Nanoseconds()});

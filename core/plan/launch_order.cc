@@ -10,6 +10,7 @@
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/structure.h"
+#include "core/graph/ops/transfer.h"
 
 namespace switchyard {
 
@@ -24,15 +25,15 @@ std::vector<int> BuiltOrder(const Graph& graph) {
 
 namespace {
 
-// Collectives, buckets, and what the update phase computes for those alone. Forward and backward stay as they were
-// built.
+// Collectives, transfers, buckets, and what the update phase computes for those alone. Forward and backward stay as
+// they were built.
 std::vector<bool> LeadsToBuckets(const Graph& graph, const std::vector<std::vector<int>>& followers) {
   std::vector<bool> leads(graph.size(), false);
   for (int id = graph.size() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
     const bool only = node.phase == Phase::kUpdate && !node.input && !followers[id].empty() &&
                       std::all_of(followers[id].begin(), followers[id].end(), [&](int user) { return leads[user]; });
-    leads[id] = IsCollective(node.op) || !node.bucket.empty() || only;
+    leads[id] = IsCollective(node.op) || IsTransfer(node) || !node.bucket.empty() || only;
   }
   return leads;
 }

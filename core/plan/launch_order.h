@@ -1,9 +1,9 @@
 // In which order a graph's nodes are submitted. As built, which is a legal order, but for these:
 //
-// - Collectives, buckets of gradients and what the update phase computes for them alone (casts of gradients, sums into
-//   a bucket). With `early` each comes as soon as its own inputs are there, so that communication begins when its last
-//   input is written and runs beside what is computed afterwards, and no gradient waits for the others. Without, a
-//   collective comes right before the first node that needs it.
+// - Collectives, copies to and from the host, buckets of gradients and what the update phase computes for them alone
+//   (casts of gradients, sums into a bucket). With `early` each comes as soon as its own inputs are there, so that
+//   communication begins when its last input is written and runs beside what is computed afterwards, and no gradient
+//   waits for the others. Without, a collective comes right before the first node that needs it.
 // - Fetches: gathers of what is there when the step begins (a parameter's shards), with what is computed for them alone
 //   (a cast). Ready all at once, they come with `early` in the order in which they are needed, each as soon as it and
 //   those that nobody has read yet take no more than `prefetch_bytes` together, or it is needed.

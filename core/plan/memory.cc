@@ -1,5 +1,7 @@
 #include "core/plan/memory.h"
 
+#include <cstring>
+
 #include "core/base/logging.h"
 
 namespace switchyard {
@@ -12,12 +14,21 @@ Layout::Layout(uint64_t alignment, int io_slots)
               {.name = "scratch", .lifetime = Arena::Lifetime::kStep},
               {.name = "io", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots},
               {.name = "persistent", .lifetime = Arena::Lifetime::kSlot, .slots = io_slots},
-              {.name = "constants"}},
+              {.name = "constants"},
+              {.name = "host state", .space = Arena::Space::kHost},
+              {.name = "host step", .space = Arena::Space::kHost, .lifetime = Arena::Lifetime::kStep},
+              {.name = "host scratch", .space = Arena::Space::kHost, .lifetime = Arena::Lifetime::kStep}},
       slot_bytes_(arenas_.size(), 0) {}
 
 uint64_t Layout::bytes() const {
   uint64_t total = 0;
-  for (size_t i = 0; i < arenas_.size(); ++i) total += bytes(static_cast<int>(i));
+  for (int i = 0; i < static_cast<int>(arenas_.size()); ++i) total += on_host(i) ? 0 : bytes(i);
+  return total;
+}
+
+uint64_t Layout::host_bytes() const {
+  uint64_t total = 0;
+  for (int i = 0; i < static_cast<int>(arenas_.size()); ++i) total += on_host(i) ? bytes(i) : 0;
   return total;
 }
 
@@ -55,10 +66,29 @@ void Layout::Reserve(int arena, uint64_t bytes) {
   size = std::max(size, Align(bytes));
 }
 
-StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& device, Communicator* communicator) {
+Status Memory::AllocateOnHost(size_t arena, uint64_t bytes, Device* host) {
+  if (host == nullptr)
+    return FailedPrecondition("{} bytes of {}, and no backend whose kernels run on the host", bytes,
+                              layout_->arenas()[arena].name);
+  auto memory = device_->AllocateHost(bytes);
+  if (!memory.ok()) {
+    return FailedPrecondition(
+        "{} bytes of host memory for what --offload keeps there ({}): {}; use a smaller --offload_optim_frac, or "
+        "--zero=1 over more ranks",
+        bytes, layout_->arenas()[arena].name, Message(memory.status()));
+  }
+  std::memset(memory->data(), 0, bytes);
+  SY_ASSIGN_OR_RETURN(buffers_[arena], host->Import(memory->data(), host->info().memory_kind, bytes));
+  host_memory_[arena] = std::move(*memory);
+  return OkStatus();
+}
+
+StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& device, Communicator* communicator,
+                                                   Device* host) {
   std::unique_ptr<Memory> memory(new Memory);
   memory->layout_ = &layout;
   memory->device_ = &device;
+  memory->host_memory_.resize(layout.arenas().size());
   memory->buffers_.resize(layout.arenas().size());
   for (size_t i = 0; i < layout.arenas().size(); ++i) {
     const Arena& arena = layout.arenas()[i];
@@ -72,6 +102,10 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& devic
     }
     const uint64_t bytes = layout.bytes(static_cast<int>(i));
     if (bytes == 0) continue;
+    if (arena.space == Arena::Space::kHost) {
+      SY_RETURN_IF_ERROR(memory->AllocateOnHost(i, bytes, host));
+      continue;
+    }
     if (shared_by_ranks) {
       auto shared = communicator->AllocateShared(bytes);
       if (shared.ok()) {
@@ -99,7 +133,13 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& devic
 
 uint64_t Memory::allocated_bytes() const {
   uint64_t total = 0;
-  for (const Buffer& buffer : buffers_) total += buffer.bytes();
+  for (size_t i = 0; i < buffers_.size(); ++i) total += host_memory_[i].bytes() > 0 ? 0 : buffers_[i].bytes();
+  return total;
+}
+
+uint64_t Memory::host_allocated_bytes() const {
+  uint64_t total = 0;
+  for (const HostMemory& memory : host_memory_) total += memory.bytes();
   return total;
 }
 
@@ -107,6 +147,10 @@ Status Memory::Upload(const std::string& name, const void* data, uint64_t bytes)
   const Layout::Entry* entry = layout_->Find(name);
   if (entry == nullptr || entry->bytes != bytes)
     return Internal("upload of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
+  if (layout_->on_host(entry->arena)) {
+    std::memcpy(host_address(entry->arena) + entry->offset, data, bytes);
+    return OkStatus();
+  }
   if (entry->arena == kStateArena) state_reading_.Await(entry->offset + entry->bytes);
   return device_->Upload(place(entry->arena, entry->offset, 0), data, bytes);
 }
@@ -115,6 +159,10 @@ Status Memory::Download(const std::string& name, void* data, uint64_t bytes, int
   const Layout::Entry* entry = layout_->Find(name);
   if (entry == nullptr || entry->bytes != bytes)
     return Internal("download of {}: {} bytes, expected {}", name, bytes, entry == nullptr ? 0 : entry->bytes);
+  if (layout_->on_host(entry->arena)) {
+    std::memcpy(data, host_address(entry->arena) + entry->offset, bytes);
+    return OkStatus();
+  }
   return device_->Download(data, place(entry->arena, entry->offset, slot), bytes);
 }
 

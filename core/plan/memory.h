@@ -24,8 +24,9 @@ namespace switchyard {
 // A class of memory.
 struct Arena {
   enum class Space {
-    kDevice,     // of the device
-    kCollective  // of the collective, where that offers memory that the device can use; else of the device
+    kDevice,      // of the device
+    kCollective,  // of the collective, where that offers memory that the device can use; else of the device
+    kHost         // of the host, pinned where the device can; kernels of the host's backend read and write it
   };
   enum class Lifetime {
     kState,  // what has a name is kept from run to run
@@ -46,8 +47,15 @@ enum : int {
   kScratchArena,
   kIoArena,          // batch inputs, outputs that the host reads
   kPersistentArena,  // of kernels
-  kConstantsArena    // of kernels: what all their bindings read
+  kConstantsArena,   // of kernels: what all their bindings read
+  kHostStateArena,   // state inputs that lie on the host
+  kHostStepArena,    // what a step brings to the host or computes there
+  kHostScratchArena  // workspace of kernels that run there
 };
+// Of which arena is what a step computes on the device, or on the host?
+constexpr int StepArena(bool host) { return host ? kHostStepArena : kActivationsArena; }
+constexpr bool IsStepArena(int arena) { return arena == kActivationsArena || arena == kHostStepArena; }
+constexpr bool IsStateArena(int arena) { return arena == kStateArena || arena == kHostStateArena; }
 
 // How many slots of batches and outputs pay on a device: with two, the next batch is copied in, and the last step's
 // outputs are read, while a step runs; that takes copies beside kernels.
@@ -86,7 +94,9 @@ class Layout {
   const Arena& arena(int index) const { return arenas_[static_cast<size_t>(index)]; }
   uint64_t slot_bytes(int arena) const { return slot_bytes_[static_cast<size_t>(arena)]; }
   uint64_t bytes(int index) const { return slot_bytes(index) * static_cast<uint64_t>(arena(index).slots); }
-  uint64_t bytes() const;  // of all arenas
+  bool on_host(int index) const { return arena(index).space == Arena::Space::kHost; }
+  uint64_t bytes() const;       // of all arenas that the device or a collective holds
+  uint64_t host_bytes() const;  // of the others
 
  private:
   uint64_t alignment_;
@@ -99,18 +109,29 @@ class Layout {
 class Memory {
  public:
   // All zero, but for the constants that graphs know. With a communicator collective: `layout` becomes as large as it
-  // is on any rank where that must be so. It must outlive the memory.
-  static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, Communicator* communicator);
+  // is on any rank where that must be so. It must outlive the memory. host: whose kernels run on the host; needed where
+  // something lies there, and then FailedPrecondition says that the host has too little.
+  static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, Communicator* communicator,
+                                                    Device* host = nullptr);
   const Buffer& buffer(int arena) const { return buffers_[static_cast<size_t>(arena)]; }
-  // A place in an arena as a plan knows it, for the instance of slot `slot`.
+  // A place in an arena as a plan knows it, for the instance of slot `slot`; in one of the host, for its kernels.
   sy_place place(int arena, uint64_t offset, int slot) const {
     const bool slots = layout_->arena(arena).slots > 1;
     return buffer(arena).at(offset + (slots ? layout_->slot_bytes(arena) * static_cast<uint64_t>(slot) : 0));
   }
+  // Where an arena of the host lies.
+  std::byte* host_address(int arena) const {
+    return reinterpret_cast<std::byte*>(host_memory_[static_cast<size_t>(arena)].data());
+  }
+  // A place for a copy of the device: of the host, an address.
+  sy_place copy_place(int arena, uint64_t offset, int slot) const {
+    return layout_->on_host(arena) ? HostPlace(host_address(arena) + offset) : place(arena, offset, slot);
+  }
   // True once for each kernel: whoever is told so writes its constants, which all instances read.
   bool TakesConstantsOf(const Kernel* kernel) { return constants_.insert(kernel).second; }
   bool gradients_are_shared() const { return gradients_are_shared_; }
-  uint64_t allocated_bytes() const;
+  uint64_t allocated_bytes() const;                         // of the device and of a collective
+  uint64_t host_allocated_bytes() const;                    // of the host
   StateReading& state_reading() { return state_reading_; }  // steps and uploads wait for it
   // Host copies of named places (they wait).
   Status Upload(const std::string& name, const void* data, uint64_t bytes);
@@ -120,9 +141,11 @@ class Memory {
 
  private:
   Memory() = default;
+  Status AllocateOnHost(size_t arena, uint64_t bytes, Device* host);
   const Layout* layout_ = nullptr;
   Device* device_ = nullptr;
-  std::vector<Buffer> buffers_;  // by arena
+  std::vector<HostMemory> host_memory_;  // by arena; of those that lie on the host
+  std::vector<Buffer> buffers_;          // by arena; over host_memory_, what kernels of the host are bound to
   std::set<const Kernel*> constants_;
   StateReading state_reading_;
   bool gradients_are_shared_ = false;

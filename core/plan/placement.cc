@@ -14,10 +14,10 @@ namespace {
 
 // Greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference"): the largest
 // storage first, each at the lowest offset free during its life.
-void Pack(std::vector<Storage>& storages, Layout& layout) {
+void Pack(int arena, std::vector<Storage>& storages, Layout& layout) {
   std::vector<int> waiting, placed;
   for (size_t i = 0; i < storages.size(); ++i) {
-    if (storages[i].arena == kActivationsArena) waiting.push_back(static_cast<int>(i));
+    if (storages[i].arena == arena) waiting.push_back(static_cast<int>(i));
   }
   std::stable_sort(waiting.begin(), waiting.end(), [&](int a, int b) { return storages[a].bytes > storages[b].bytes; });
   uint64_t total = 0;
@@ -37,7 +37,7 @@ void Pack(std::vector<Storage>& storages, Layout& layout) {
                                    [&](int a, int b) { return storages[a].offset < storages[b].offset; }),
                   i);
   }
-  layout.Reserve(kActivationsArena, total);
+  layout.Reserve(arena, total);
 }
 
 class Placer {
@@ -58,13 +58,13 @@ class Placer {
     for (int id = 0; id < count; ++id) result_.spots[id].resize(graph_.node(id).outputs.size());
     for (const int id : order_) Place(id);
     Finish();
-    Pack(result_.storages, layout_);
+    for (const bool host : {false, true}) Pack(StepArena(host), result_.storages, layout_);
     return std::move(result_);
   }
 
  private:
-  int NewStorage(uint64_t bytes, int position) {
-    result_.storages.push_back({kActivationsArena, bytes, 0, position, position});
+  int NewStorage(uint64_t bytes, int position, bool host = false) {
+    result_.storages.push_back({StepArena(host), bytes, 0, position, position});
     return static_cast<int>(result_.storages.size()) - 1;
   }
   int NamedStorage(const std::string& name, int arena, const TensorType& type) {
@@ -83,8 +83,9 @@ class Placer {
     const auto found = concat_storage_.find(id);
     if (found != concat_storage_.end()) return found->second;
     const Node& node = graph_.node(id);
-    const int storage = node.bucket.empty() ? NewStorage(static_cast<uint64_t>(node.outputs[0].bytes()), position)
-                                            : NamedStorage(node.bucket, kGradientsArena, node.outputs[0]);
+    const int storage = node.bucket.empty()
+                            ? NewStorage(static_cast<uint64_t>(node.outputs[0].bytes()), position, node.host)
+                            : NamedStorage(node.bucket, kGradientsArena, node.outputs[0]);
     concat_storage_[id] = storage;
     return storage;
   }
@@ -94,7 +95,10 @@ class Placer {
     const int t = sharing_.position[id];
     if (node.input) {
       const Role role = node.input->role;
-      const int arena = role == Role::kBatch ? kIoArena : role == Role::kGradient ? kGradientsArena : kStateArena;
+      const int arena = node.host                 ? kHostStateArena
+                        : role == Role::kBatch    ? kIoArena
+                        : role == Role::kGradient ? kGradientsArena
+                                                  : kStateArena;
       At({id, 0}) = {NamedStorage(node.name, arena, node.outputs[0]), 0};
       Layout::Entry& entry = layout_.mutable_entries().at(node.name);
       entry.role = role;
@@ -144,7 +148,7 @@ class Placer {
       if (!SamePlace(state, value))
         result_.copies[id].push_back({value, state, static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
     }
-    if (planned_[id].kernel == nullptr) return;  // assign, output: see Finish
+    if (!MakesValue(graph_, planned_, id)) return;  // assign, output: see Finish
     std::set<int> taken;
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const Ref ref{id, static_cast<int>(o)};
@@ -158,7 +162,7 @@ class Placer {
                  input >= 0 && taken.insert(input).second) {
         At(ref) = At(node.inputs[input]);
       } else {
-        At(ref) = {NewStorage(static_cast<uint64_t>(node.outputs[o].bytes()), t), 0};
+        At(ref) = {NewStorage(static_cast<uint64_t>(node.outputs[o].bytes()), t, node.host), 0};
       }
       Extend(At(ref), ref);
     }
@@ -175,13 +179,14 @@ class Placer {
 
   // An input that dies here and whose place output o may take, or -1.
   int InPlaceInput(const Node& node, int id, int o) {
+    if (planned_[id].kernel == nullptr || planned_[id].fallback) return -1;
     const auto& inplace = planned_[id].kernel->info().inplace;
-    if (planned_[id].fallback || o >= static_cast<int>(inplace.size()) || inplace[o] < 0) return -1;
+    if (o >= static_cast<int>(inplace.size()) || inplace[o] < 0) return -1;
     const int input = inplace[o];
     const Ref ref = node.inputs[input];
     const Spot& spot = At(ref);
     const Storage& storage = result_.storages[spot.storage];
-    if (storage.arena != kActivationsArena || storage.last != sharing_.position[id] || spot.offset != 0) return -1;
+    if (!IsStepArena(storage.arena) || storage.last != sharing_.position[id] || spot.offset != 0) return -1;
     if (storage.bytes != static_cast<uint64_t>(node.outputs[o].bytes()) ||
         graph_.type(ref).bytes() != node.outputs[o].bytes())
       return -1;
@@ -194,7 +199,7 @@ class Placer {
     const Storage &x = result_.storages[a.storage], &y = result_.storages[b.storage];
     return a.storage == b.storage
                ? a.offset == b.offset
-               : x.arena == y.arena && x.arena != kActivationsArena && x.offset + a.offset == y.offset + b.offset;
+               : x.arena == y.arena && !IsStepArena(x.arena) && x.offset + a.offset == y.offset + b.offset;
   }
 
   // What the host reads is copied first: it may be the old value of a state. The old value of a state that becomes
@@ -221,7 +226,8 @@ class Placer {
     }
     for (PlannedCopy& write : writes) {
       if (!written.contains(write.source.storage)) continue;
-      const Spot aside{NewStorage(write.bytes, static_cast<int>(order_.size())), 0};
+      const bool host = layout_.on_host(result_.storages[write.source.storage].arena);
+      const Spot aside{NewStorage(write.bytes, static_cast<int>(order_.size()), host), 0};
       result_.storages[aside.storage].last = Sharing::kEnd;
       result_.final_copies.push_back({write.source, aside, write.bytes, write.node});
       write.source = aside;

@@ -18,8 +18,24 @@
 namespace switchyard {
 namespace {
 
+// Of the host's backend. What a kernel keeps between runs has no place there.
+StatusOr<Kernel*> HostKernel(const Graph& graph, const Node& node, KernelCache* host) {
+  const auto refused = [&](const std::string& why) {
+    return Unimplemented("{} ({}, built at {}:{}) is to run on the host: {}", node.name, node.op,
+                         node.where.file_name(), node.where.line(), why);
+  };
+  if (host == nullptr) return refused("no backend is there whose kernels do");
+  SY_ASSIGN_OR_RETURN(Kernel* const kernel, host->Find(graph, node));
+  const std::string& plugin = host->device().info().plugin;
+  if (kernel == nullptr)
+    return refused(fmt::format("the {} plugin does not offer it ({})", plugin, host->Refusal(graph, node)));
+  if (kernel->info().persistent_bytes + kernel->info().constant_bytes > 0)
+    return refused(fmt::format("the kernel of the {} plugin keeps something between runs", plugin));
+  return kernel;
+}
+
 // Kernels for every node, forward/backward pairs together.
-Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* reference,
+Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* reference, KernelCache* host,
                      std::vector<PlannedNode>& planned, PlanReport& report) {
   Graph& graph = lowered.graph;
   auto accumulate = ResultsToAccumulate(graph, cache.device().info().alignment);
@@ -34,6 +50,10 @@ Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* refe
     }
     if (IsStructural(node.op) || IsCollective(node.op)) continue;
     PlannedNode& plan = planned[id];
+    if (node.host) {
+      SY_ASSIGN_OR_RETURN(plan.kernel, HostKernel(graph, node, host));
+      continue;
+    }
     if (const auto region = lowered.regions.find(id); region != lowered.regions.end()) {
       plan.kernel = region->second.kernel;
       ++report.regions;
@@ -119,6 +139,8 @@ void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowere
     if (step.kind == Step::kCopy) {
       ++report.copies;
       step.cost.bytes = 2 * static_cast<double>(step.inputs[0].bytes);
+      if (step.stream == kStoreStream) report.store_bytes += step.inputs[0].bytes;
+      if (step.stream == kFetchStream) report.fetch_bytes += step.inputs[0].bytes;
     } else if (step.kind == Step::kCollective) {
       uint64_t bytes = 0;
       for (const auto* places : {&step.inputs, &step.outputs}) {
@@ -132,6 +154,7 @@ void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowere
       if (SpansNodes(options, node)) report.wire_bytes_between_nodes += sent;
     } else {
       ++report.launches;
+      report.host_launches += step.kind == Step::kHost;
       const auto region = lowered.regions.find(step.node);
       const Cost cost = step.cost = region == lowered.regions.end() ? CostOf(graph, node) : region->second.cost;
       report.flops += cost.flops;
@@ -149,9 +172,22 @@ void Count(const Graph& graph, StepSchedule& schedule, const RegionGraph& lowere
   report.edges = schedule.edges();
 }
 
-Graph Lower(const Graph& source, KernelCache& cache, bool fuse) {
-  Graph graph = Decompose(RemoveDeadNodes(source), cache.Predicate());
-  return fuse ? Fuse(graph, cache.Predicate()) : std::move(graph);
+Graph Lower(const Graph& source, KernelCache& cache, KernelCache* host, bool fuse) {
+  const CanPrepare on_host = host == nullptr ? cache.Predicate() : host->Predicate();
+  const CanPrepare can_prepare = [&, on_device = cache.Predicate()](const Graph& graph, const Node& node) {
+    return (node.host ? on_host : on_device)(graph, node);
+  };
+  Graph graph = Decompose(RemoveDeadNodes(source), can_prepare);
+  return fuse ? Fuse(graph, can_prepare) : std::move(graph);
+}
+
+// What kernels of this kind of step take while they run, one at a time.
+uint64_t WorkspaceOf(const StepSchedule& schedule, Step::Kind kind) {
+  uint64_t bytes = 0;
+  for (const Step& step : schedule.steps) {
+    if (step.kind == kind) bytes = std::max(bytes, step.kernel->info().workspace_bytes);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -159,7 +195,7 @@ Graph Lower(const Graph& source, KernelCache& cache, bool fuse) {
 std::vector<ArenaBytes> MemoryOf(const Layout& layout) {
   std::vector<ArenaBytes> memory;
   for (const Arena& arena : layout.arenas())
-    memory.push_back({arena.name, layout.bytes(static_cast<int>(memory.size()))});
+    memory.push_back({arena.name, layout.bytes(static_cast<int>(memory.size())), arena.space == Arena::Space::kHost});
   return memory;
 }
 
@@ -170,14 +206,16 @@ const Graph& Plan::graph() const { return impl_->graph; }
 const StepSchedule& Plan::schedule() const { return impl_->schedule; }
 
 StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& cache, KernelCache* reference,
-                                              Layout& layout, const PlanOptions& options) {
+                                              Layout& layout, const PlanOptions& options, KernelCache* host) {
   std::unique_ptr<Plan> plan(new Plan);
   Impl& impl = *plan->impl_;
   impl.device = &cache.device();
   impl.reference = reference == nullptr ? nullptr : &reference->device();
+  impl.host = host == nullptr ? nullptr : &host->device();
   impl.options = options;
-  Graph lowered = Lower(source, cache, options.fuse);
+  Graph lowered = Lower(source, cache, host, options.fuse);
   SY_RETURN_IF_ERROR(cache.status());
+  if (host != nullptr) SY_RETURN_IF_ERROR(host->status());
   RegionGraph claimed{std::move(lowered), {}};
   if (options.fuse) {
     SY_ASSIGN_OR_RETURN(claimed, ClaimRegions(std::move(claimed.graph), cache));
@@ -185,7 +223,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   PlanReport& report = impl.report;
 
   std::vector<PlannedNode> planned(claimed.graph.size());
-  SY_RETURN_IF_ERROR(SelectKernels(claimed, cache, reference, planned, report));
+  SY_RETURN_IF_ERROR(SelectKernels(claimed, cache, reference, host, planned, report));
   impl.graph = std::move(claimed.graph);
   const Graph& graph = impl.graph;
   if (options.max_fallback >= 0 && static_cast<double>(report.fallbacks.size()) > options.max_fallback) {
@@ -200,11 +238,10 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   AddEdges(impl.schedule, graph, !options.overlap);
   Count(graph, impl.schedule, claimed, options, report);
 
-  uint64_t scratch = 0;
-  for (const Step& step : impl.schedule.steps) {
-    if (step.kind == Step::kLaunch) scratch = std::max(scratch, step.kernel->info().workspace_bytes);
-  }
+  const uint64_t scratch = WorkspaceOf(impl.schedule, Step::kLaunch);
+  const uint64_t host_scratch = WorkspaceOf(impl.schedule, Step::kHost);
   layout.Reserve(kScratchArena, scratch);
+  layout.Reserve(kHostScratchArena, host_scratch);
   report.nodes = graph.size();
   report.reaches_peers = cache.device().reaches_peers();
   if (report.reaches_peers && !options.group_sizes.empty()) {
@@ -213,14 +250,15 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   }
   report.kernels = cache.prepared();
   report.kernel_seconds = cache.seconds();
-  uint64_t activations = 0;
-  for (const Storage& storage : placement.storages) {
-    if (storage.arena == kActivationsArena)
-      activations = std::max(activations, storage.offset + layout.Align(std::max<uint64_t>(storage.bytes, 1)));
-  }
   report.memory = MemoryOf(layout);
   report.memory[kScratchArena].bytes = layout.Align(scratch);
-  report.memory[kActivationsArena].bytes = activations;
+  report.memory[kHostScratchArena].bytes = layout.Align(host_scratch);
+  for (const bool on_host : {false, true}) report.memory[StepArena(on_host)].bytes = 0;
+  for (const Storage& storage : placement.storages) {
+    if (!IsStepArena(storage.arena)) continue;
+    uint64_t& bytes = report.memory[static_cast<size_t>(storage.arena)].bytes;
+    bytes = std::max(bytes, storage.offset + layout.Align(std::max<uint64_t>(storage.bytes, 1)));
+  }
   return plan;
 }
 

@@ -39,6 +39,7 @@ struct PlanOptions {
 struct ArenaBytes {
   std::string arena;
   uint64_t bytes = 0;
+  bool host = false;  // it lies in the memory of the host, beside the device's
 };
 std::vector<ArenaBytes> MemoryOf(const Layout& layout);  // by arena
 
@@ -49,6 +50,8 @@ struct PlanReport {
     uint64_t bytes = 0;  // staged per run
   };
   int nodes = 0, launches = 0, copies = 0, collectives = 0, kernels = 0;
+  int host_launches = 0;                      // of `launches`, on the host
+  uint64_t store_bytes = 0, fetch_bytes = 0;  // that a run copies to the host and back
   int edges = 0;                      // waits of one stream for another
   int regions = 0, region_nodes = 0;  // subgraphs that the plugin compiled whole, and the nodes in them
   double kernel_seconds = 0;          // that the plugin took for the distinct kernels of this plan and those before it
@@ -73,10 +76,11 @@ struct PlanReport {
 
 class Plan {
  public:
-  // `reference` runs what `cache.device()` cannot; nullptr: such a node is an error. Names go into `layout`, shared by
-  // all plans over one state.
+  // `reference` runs what `cache.device()` cannot; nullptr: such a node is an error. `host` has the kernels of nodes
+  // that run on the host; nullptr: there must be none. Names go into `layout`, shared by all plans over one state.
   static StatusOr<std::unique_ptr<Plan>> Compile(const Graph& graph, KernelCache& cache, KernelCache* reference,
-                                                 Layout& layout, const PlanOptions& options);
+                                                 Layout& layout, const PlanOptions& options,
+                                                 KernelCache* host = nullptr);
   ~Plan();
   const PlanReport& report() const;
   const Graph& graph() const;  // as lowered

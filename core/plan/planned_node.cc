@@ -4,6 +4,7 @@
 #include "core/graph/op.h"
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
+#include "core/graph/ops/transfer.h"
 
 namespace switchyard {
 
@@ -36,6 +37,10 @@ bool ContiguousConcat(const Node& node) {
     if (node.outputs[0].shape[i] != 1) return false;
   }
   return true;
+}
+
+bool MakesValue(const Graph& graph, const std::vector<PlannedNode>& planned, int id) {
+  return planned[id].kernel != nullptr || IsTransfer(graph.node(id));
 }
 
 bool WorksInPlace(const Node& node) {

@@ -17,6 +17,8 @@ struct PlannedNode {
   bool absorbed = false;            // an accumulate node: the kernel of what it adds does it
 };
 
+// Does node `id` write its results to places of their own, by a kernel or as a transfer?
+bool MakesValue(const Graph& graph, const std::vector<PlannedNode>& planned, int id);
 // Where a value comes from that is a view or was added to a place by the kernel that made it.
 Ref Origin(const Graph& graph, const std::vector<PlannedNode>& planned, Ref ref);
 // Of which value is node `id`, which needs no launch, a view?

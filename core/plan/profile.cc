@@ -102,8 +102,9 @@ std::string Profile::TraceJson(int rank) const {
   for (const int track : tracks) {
     const int stream = track - 1;
     events.push_back(TrackName("thread_name", rank, track,
-                               stream == kComputeStream
-                                   ? "computing"
+                               stream == kComputeStream ? "computing"
+                               : stream < kFirstCommunicationStream
+                                   ? StreamName(stream)
                                    : fmt::format("communication of group {}", stream - CommunicationStream(0))));
   }
   return nlohmann::ordered_json({{"traceEvents", events}, {"displayTimeUnit", "ms"}}).dump() + "\n";

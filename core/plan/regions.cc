@@ -9,8 +9,10 @@
 namespace switchyard {
 namespace {
 
-// Inputs, assignments, outputs and collectives belong to the engine.
-bool Offered(const Node& node) { return !IsCollective(node.op) && (!IsStructural(node.op) || TraitsOf(node.op).view); }
+// Inputs, assignments, outputs, collectives and what runs on the host belong to the engine.
+bool Offered(const Node& node) {
+  return !node.host && !IsCollective(node.op) && (!IsStructural(node.op) || TraitsOf(node.op).view);
+}
 
 // A graph, or a part of it, as the plugin sees it. Points into itself and into `graph`.
 struct RegionView {

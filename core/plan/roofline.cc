@@ -113,7 +113,7 @@ FamilyWork& AddStep(const Plan& plan, const Step& step, const DeviceRates& rates
   ++found->calls;
   found->cost.flops += step.cost.flops;
   found->cost.bytes += step.cost.bytes;
-  if (step.kind != Step::kCollective) found->least_seconds += rates.LeastSeconds(step.cost);
+  if (step.stream < kStoreStream) found->least_seconds += rates.LeastSeconds(step.cost);
   return *found;
 }
 

@@ -85,6 +85,12 @@ std::vector<int> Missing(std::vector<int> candidates, const std::vector<Step>& s
 
 }  // namespace
 
+std::string StreamName(int stream) {
+  constexpr const char* kNames[] = {"compute", "store", "fetch", "host"};
+  return stream < kFirstCommunicationStream ? kNames[stream]
+                                            : fmt::format("group {}", stream - kFirstCommunicationStream);
+}
+
 int StepSchedule::streams() const {
   int count = 1;
   for (const Step& step : steps) count = std::max(count, step.stream + 1);
@@ -98,7 +104,7 @@ int StepSchedule::edges() const {
 }
 
 std::string StepSchedule::ToText(const Graph& graph) const {
-  constexpr const char* kKinds[] = {"launch", "fallback", "copy", "collective"};
+  constexpr const char* kKinds[] = {"launch", "fallback", "host", "copy", "collective"};
   const auto list = [](const std::vector<int>& waits) {
     std::string text = waits.empty() ? "" : "  after";
     for (const int earlier : waits) text += earlier == kRunStart ? " start" : fmt::format(" {}", earlier);
@@ -107,9 +113,8 @@ std::string StepSchedule::ToText(const Graph& graph) const {
   std::string text;
   for (size_t i = 0; i < steps.size(); ++i) {
     const Step& step = steps[i];
-    text += fmt::format("{:>6}  {:<12}{:<12}{}{}\n", i,
-                        step.stream == kComputeStream ? "compute" : fmt::format("group {}", step.stream - 1),
-                        kKinds[step.kind], graph.node(step.node).name, list(step.waits));
+    text += fmt::format("{:>6}  {:<12}{:<12}{}{}\n", i, StreamName(step.stream), kKinds[step.kind],
+                        graph.node(step.node).name, list(step.waits));
   }
   return text + fmt::format("{:>6}  {:<12}{:<12}{}\n", "", "compute", "end", list(at_end));
 }

@@ -12,8 +12,10 @@
 
 namespace switchyard {
 
-constexpr int kComputeStream = 0;
-constexpr int CommunicationStream(int group) { return 1 + group; }
+// Streams of the device, and what stands in order on the host: its kernels, which run on a thread of their own.
+enum : int { kComputeStream, kStoreStream, kFetchStream, kHostStream, kFirstCommunicationStream };
+constexpr int CommunicationStream(int group) { return kFirstCommunicationStream + group; }
+std::string StreamName(int stream);  // "compute", "group 0"
 
 struct PlanPlace {
   int arena = kActivationsArena;
@@ -24,7 +26,8 @@ struct Step {
   enum Kind {
     kLaunch,     // kernel
     kFallback,   // kernel of the reference plugin, through host memory
-    kCopy,       // inputs[0] → outputs[0]
+    kHost,       // kernel of the host's backend
+    kCopy,       // inputs[0] → outputs[0]; to the host, from it and within it too
     kCollective  // works in place where inputs[0] and outputs[0] are one place
   } kind = kLaunch;
   int node = -1;

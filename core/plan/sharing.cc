@@ -121,7 +121,7 @@ class Finder {
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
         const Ref root = Origin(graph_, planned_, input);
-        const bool fresh = planned_[root.node].kernel != nullptr && !result_.part_of.contains(root) &&
+        const bool fresh = MakesValue(graph_, planned_, root.node) && !result_.part_of.contains(root) &&
                            !IsConcat(graph_.node(root.node)) && offset % alignment_ == 0;
         uint64_t unused = 0;
         const bool view = ContiguousSlice(graph_, graph_.node(root.node), alignment_, &unused);
@@ -231,7 +231,7 @@ class Finder {
       const Node& node = graph_.node(id);
       if (!IsAssign(node)) continue;
       const Ref state = node.inputs[0], value = Origin(graph_, planned_, node.inputs[1]);
-      bool possible = planned_[value.node].kernel != nullptr && !result_.part_of.contains(value) &&
+      bool possible = MakesValue(graph_, planned_, value.node) && !result_.part_of.contains(value) &&
                       !result_.in_place_concat.contains(value.node) && !result_.view_offset.contains(value.node) &&
                       !result_.over_state.contains(value);
       for (const auto& [reader, index] : readers_[result_.group.at(state)]) {

@@ -2,6 +2,7 @@
 
 #include "core/abi/ops.h"
 #include "core/graph/op.h"
+#include "core/graph/ops/transfer.h"
 
 namespace switchyard {
 namespace {
@@ -16,6 +17,10 @@ class StepBuilder {
       for (const PlannedCopy& copy : placement_.copies[id]) AddCopy(copy);
       if (IsCollective(graph_.node(id).op)) {
         AddCollective(id);
+      } else if (IsTransfer(graph_.node(id))) {
+        const auto bytes = static_cast<uint64_t>(graph_.type({id, 0}).bytes());
+        AddCopy({placement_.spots[graph_.node(id).inputs[0].node][graph_.node(id).inputs[0].output],
+                 placement_.spots[id][0], bytes, id});
       } else if (planned_[id].kernel != nullptr && !placement_.elided[id]) {
         AddKernel(id);
       }
@@ -41,6 +46,8 @@ class StepBuilder {
     Step& step = Add(Step::kCopy, copy.node);
     step.inputs = {At(copy.source, copy.bytes)};
     step.outputs = {At(copy.destination, copy.bytes)};
+    const bool from_host = layout_.on_host(step.inputs[0].arena), to_host = layout_.on_host(step.outputs[0].arena);
+    if (from_host || to_host) step.stream = !from_host ? kStoreStream : !to_host ? kFetchStream : kHostStream;
   }
 
   void AddCollective(int id) {
@@ -56,7 +63,8 @@ class StepBuilder {
   void AddKernel(int id) {
     const Node& node = graph_.node(id);
     const PlannedNode& planned = planned_[id];
-    Step& step = Add(planned.fallback ? Step::kFallback : Step::kLaunch, id);
+    Step& step = Add(node.host ? Step::kHost : planned.fallback ? Step::kFallback : Step::kLaunch, id);
+    if (node.host) step.stream = kHostStream;
     step.kernel = planned.kernel;
     for (const Ref& input : node.inputs) step.inputs.push_back(PlaceOf(input));
     for (size_t o = 0; o < node.outputs.size(); ++o) step.outputs.push_back(PlaceOf({id, static_cast<int>(o)}));

@@ -16,7 +16,7 @@ Engine::~Engine() {
 
 Status Engine::Compile(const TrainConfig& config, Program program) {
   batch_size_ = config.batch_size;
-  return plans_.Compile(config, std::move(program), *world_.device, world_.reference.get());
+  return plans_.Compile(config, std::move(program), *world_.device, world_.reference.get(), world_.host.get());
 }
 
 // Activations and batches grow with the batch, everything else does not: what would fit follows from the plan.
@@ -42,7 +42,7 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   if (async()) {
     SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
   }
-  auto allocated = Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get());
+  auto allocated = Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get(), world_.host_device());
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);

@@ -51,8 +51,8 @@ class RecomputePlans {
     config_.recompute = RecomputeText(steps_[at]);
     if (!bytes_.contains(step)) {
       TrainingPlans plans;
-      SY_RETURN_IF_ERROR(
-          plans.CompileRun(config_, model_, mesh_, world_.rank(), updates_, *world_.device, world_.reference.get()));
+      SY_RETURN_IF_ERROR(plans.CompileRun(config_, model_, mesh_, world_.rank(), updates_, *world_.device,
+                                          world_.reference.get(), false, world_.host.get()));
       if (step == 0) steps_ = RecomputeSteps(BlocksOf(plans.program));
       bytes_[step] = plans.PlannedBytes();
     }
@@ -112,8 +112,8 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
       updates = table->updates;
     }
     TrainingPlans plans;
-    SY_RETURN_IF_ERROR(
-        plans.CompileRun(c, model, world.mesh, world.rank(), updates, *world.device, world.reference.get(), !samples));
+    SY_RETURN_IF_ERROR(plans.CompileRun(c, model, world.mesh, world.rank(), updates, *world.device,
+                                        world.reference.get(), !samples, world.host.get()));
     needed = static_cast<double>(plans.PlannedBytes());
     if (needed > available) break;
     fits = batch;

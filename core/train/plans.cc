@@ -20,14 +20,21 @@ Mesh WithNodes(const TrainConfig& config, Mesh mesh) {
   return mesh;
 }
 
+bool OffloadsState(const Program& program) {
+  return std::any_of(program.plans.begin(), program.plans.end(), [](const NamedGraph& plan) {
+    const auto& nodes = plan.graph.nodes();
+    return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.host; });
+  });
+}
+
 }  // namespace
 
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,
-                            double static_loss_scale, bool evaluation_only) {
+                            const DeviceTraits& device, bool evaluation_only) {
   ProgramOptions o;
   o.mesh = WithNodes(config, mesh);
   o.hierarchical_allreduce = config.hierarchical_allreduce;
-  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, static_loss_scale));
+  SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(config, device.static_loss_scale));
   o.precision = mixed.half;
   o.amp = mixed.level;
   o.norms_in_f32 = mixed.norms_in_f32;
@@ -64,6 +71,8 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   o.sequence = config.sp;
   o.zero = config.zero;
   o.shard_param_frac = config.shard_param_frac;
+  o.offload_optimizer = config.offload == "optimizer" && device.own_memory;
+  o.offload_optim_frac = config.offload_optim_frac;
   o.table_length = std::max<int64_t>(1, updates);
   o.sync_batchnorm = config.sync_batchnorm;
   o.broadcast_buffers = config.broadcast_buffers;
@@ -72,7 +81,8 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   return BuildProgram(task.workload(), o, rank);
 }
 
-Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& device, Device* reference) {
+Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& device, Device* reference,
+                              Device* host) {
   program = std::move(built);
   plans.clear();
   KernelOptions kernel_options;
@@ -80,7 +90,13 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   if (config.kernel_opt) kernel_options.tuning = SY_TUNING_MEASURE;
   kernels = std::make_unique<KernelCache>(device, kernel_options);
   if (reference != nullptr) reference_kernels = std::make_unique<KernelCache>(*reference, kernel_options);
-  layout = std::make_unique<Layout>(device.info().alignment, IoSlots(device));
+  if (host == nullptr) host = reference;
+  uint64_t alignment = device.info().alignment;
+  if (host != nullptr && OffloadsState(program)) {
+    host_kernels = std::make_unique<KernelCache>(*host, kernel_options);
+    alignment = std::max(alignment, host->info().alignment);
+  }
+  layout = std::make_unique<Layout>(alignment, IoSlots(device));
   copies_state = device.async();
 
   PlanOptions plan_options;
@@ -107,8 +123,8 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   }
   try {
     for (const NamedGraph& plan : program.plans) {
-      SY_ASSIGN_OR_RETURN(auto compiled,
-                          Plan::Compile(plan.graph, *kernels, reference_kernels.get(), *layout, plan_options));
+      SY_ASSIGN_OR_RETURN(auto compiled, Plan::Compile(plan.graph, *kernels, reference_kernels.get(), *layout,
+                                                       plan_options, host_kernels.get()));
       plans.push_back(std::move(compiled));
     }
   } catch (const BuildError& error) {
@@ -119,15 +135,16 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
 
 StatusOr<std::vector<TrainingPlans>> TrainingPlans::OfReplica(const TrainConfig& config, const TrainableModel& model,
                                                               const Mesh& mesh, int rank, int64_t updates,
-                                                              Device& device, Device* reference, bool evaluation_only) {
+                                                              Device& device, Device* reference, bool evaluation_only,
+                                                              Device* host) {
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(config, model, &device));
   std::vector<TrainingPlans> replica;
   const int first = mesh.DataRankOf(rank) * mesh.model_ranks();
   uint64_t most = 0;
   for (int of = first; of < first + mesh.model_ranks(); ++of) {
     SY_ASSIGN_OR_RETURN(Program run,
-                        ProgramOf(config, *task, mesh, of, updates, device.info().static_loss_scale, evaluation_only));
-    SY_RETURN_IF_ERROR(replica.emplace_back().Compile(config, std::move(run), device, reference));
+                        ProgramOf(config, *task, mesh, of, updates, DeviceTraits::Of(device.info()), evaluation_only));
+    SY_RETURN_IF_ERROR(replica.emplace_back().Compile(config, std::move(run), device, reference, host));
     most = std::max(most, replica.back().layout->bytes(kGradientsArena));
   }
   for (TrainingPlans& plans : replica) plans.layout->Reserve(kGradientsArena, most);
@@ -135,8 +152,10 @@ StatusOr<std::vector<TrainingPlans>> TrainingPlans::OfReplica(const TrainConfig&
 }
 
 Status TrainingPlans::CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank,
-                                 int64_t updates, Device& device, Device* reference, bool evaluation_only) {
-  SY_ASSIGN_OR_RETURN(auto replica, OfReplica(config, model, mesh, rank, updates, device, reference, evaluation_only));
+                                 int64_t updates, Device& device, Device* reference, bool evaluation_only,
+                                 Device* host) {
+  SY_ASSIGN_OR_RETURN(auto replica,
+                      OfReplica(config, model, mesh, rank, updates, device, reference, evaluation_only, host));
   *this = std::move(replica[static_cast<size_t>(rank % mesh.model_ranks())]);
   return OkStatus();
 }
@@ -154,6 +173,7 @@ bool TrainingPlans::EvaluatesTogether() const {
 }
 
 uint64_t TrainingPlans::PlannedBytes() const { return layout->bytes(); }
+uint64_t TrainingPlans::PlannedHostBytes() const { return layout->host_bytes(); }
 
 const Plan& TrainingPlans::Main() const {
   const int update = IndexOf("update");

@@ -12,34 +12,45 @@
 
 namespace switchyard {
 
+// What of a device a program depends on.
+struct DeviceTraits {
+  double static_loss_scale = 0;  // DeviceInfo's
+  bool own_memory = true;        // beside the host's: else nothing is offloaded
+  static DeviceTraits Of(const DeviceInfo& info) {
+    return {info.static_loss_scale, info.address_kind != SY_ADDRESS_HOST};
+  }
+};
+
 // The program of a run with these settings on rank `rank` of a mesh. `updates`: of the whole run, the length of the
-// table of learning rates; `static_loss_scale`: DeviceInfo's of the device that computes. A model that cannot be built
-// is InvalidArgument and names the source line.
+// table of learning rates. A model that cannot be built is InvalidArgument and names the source line.
 StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const Mesh& mesh, int rank, int64_t updates,
-                            double static_loss_scale, bool evaluation_only = false);
+                            const DeviceTraits& device, bool evaluation_only = false);
 
 // A program's plans over one state, on one device.
 struct TrainingPlans {
-  std::unique_ptr<KernelCache> kernels, reference_kernels;
+  std::unique_ptr<KernelCache> kernels, reference_kernels, host_kernels;
   std::unique_ptr<Layout> layout;
   Program program;
   std::vector<std::unique_ptr<Plan>> plans;  // as program.plans
   bool copies_state = false;                 // on the device, where a checkpoint is saved: see state_copy.h
 
-  // Nothing is allocated, and the other ranks need not be there. reference: null where there is none.
-  Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference);
+  // Nothing is allocated, and the other ranks need not be there. reference: null where there is none. host: whose
+  // kernels run on the host; null: the reference's.
+  Status Compile(const TrainConfig& config, Program program, Device& device, Device* reference, Device* host = nullptr);
   // What the ranks that share a model with `rank` allocate and run, in their order, without their data. updates: of the
   // whole run (Timetable::updates). Memory of a collective is as large on all of them.
   static StatusOr<std::vector<TrainingPlans>> OfReplica(const TrainConfig& config, const TrainableModel& model,
                                                         const Mesh& mesh, int rank, int64_t updates, Device& device,
-                                                        Device* reference, bool evaluation_only = false);
+                                                        Device* reference, bool evaluation_only = false,
+                                                        Device* host = nullptr);
   // Those of `rank` alone.
   Status CompileRun(const TrainConfig& config, const TrainableModel& model, const Mesh& mesh, int rank, int64_t updates,
-                    Device& device, Device* reference, bool evaluation_only = false);
+                    Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);
   int IndexOf(const std::string& plan) const;  // -1: there is none
   bool EvaluatesTogether() const;              // "evaluate" holds collectives: no rank runs it by itself
   const Plan& Main() const;                    // "update"; without one "evaluate"
-  uint64_t PlannedBytes() const;
+  uint64_t PlannedBytes() const;               // of the device and of collectives
+  uint64_t PlannedHostBytes() const;           // in host memory beside it
   PlanReport Report() const;  // of Main(), with the memory of all plans and of a checkpoint's copy
 };
 

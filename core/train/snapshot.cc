@@ -19,7 +19,7 @@ namespace switchyard {
 namespace {
 
 bool IsSaved(const Layout::Entry& entry) {
-  return entry.role == Role::kState && !entry.of_model && entry.arena == kStateArena;
+  return entry.role == Role::kState && !entry.of_model && IsStateArena(entry.arena);
 }
 
 const char* SavedType(const Layout::Entry& entry) {
@@ -159,7 +159,7 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout
   Snapshot snapshot;
   for (const auto& [name, entry] : layout.entries()) {
     if (!entry.is_weight() && !IsSaved(entry)) continue;
-    if (entry.arena != kStateArena) return Internal("{} does not lie among the state, so it is not saved", name);
+    if (!IsStateArena(entry.arena)) return Internal("{} does not lie among the state, so it is not saved", name);
     const auto found = storage->parts.find(name);
     std::byte* const bytes = found != storage->parts.end() ? found->second.data() : copy.At(entry);
     auto* const values = reinterpret_cast<float*>(bytes);

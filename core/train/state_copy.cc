@@ -1,6 +1,7 @@
 #include "core/train/state_copy.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/base/logging.h"
 
@@ -21,6 +22,9 @@ Status StateCopy::Allocate() {
   if (host_.bytes() > 0) return OkStatus();
   Device& device = *engine_.world().device;
   const uint64_t bytes = engine_.layout().bytes(kStateArena);
+  if (const uint64_t on_host = engine_.layout().bytes(kHostStateArena); on_host > 0) {
+    SY_ASSIGN_OR_RETURN(of_host_, device.AllocateHost(on_host));
+  }
   SY_ASSIGN_OR_RETURN(HostMemory host, device.AllocateHost(bytes));
   if (engine_.async()) {
     SY_ASSIGN_OR_RETURN(copies_, device.NewStream());
@@ -42,6 +46,8 @@ Status StateCopy::Begin() {
   SY_RETURN_IF_ERROR(Allocate());
   Device& device = *engine_.world().device;
   const sy_place state = engine_.memory().place(kStateArena, 0, 0);
+  if (of_host_.bytes() > 0)
+    std::memcpy(of_host_.data(), engine_.memory().host_address(kHostStateArena), of_host_.bytes());
   if (!engine_.async()) {
     engine_.memory().state_reading().Begin();
     return OkStatus();

@@ -1,9 +1,9 @@
 // The state of a run (parameters, moments, counters), copied off the device while the run goes on. On an asynchronous
 // device the bytes go to a second place on the device, which takes no time to speak of, and from there to the host
 // beside the steps that follow; that place is taken with the first copy and kept. Where the device has no memory left
-// for it, the bytes go to the host at once. A synchronous device copies in the thread that asks: that is whoever waits
-// for the copy, beside the steps, of which those that write the state wait for it (StateReading). Begin from the
-// thread that runs the steps; Wait and At from one other.
+// for it, the bytes go to the host at once, as what lies in host memory does. A synchronous device copies in the thread
+// that asks: that is whoever waits for the copy, beside the steps, of which those that write the state wait for it
+// (StateReading). Begin from the thread that runs the steps; Wait and At from one other.
 #pragma once
 
 #include "core/train/engine.h"
@@ -22,15 +22,18 @@ class StateCopy {
   // state.
   Status Begin();
   Status Wait();
-  // The bytes of an entry of the state arena, after Wait, to read and to change; they stand until the next Begin.
-  std::byte* At(const Layout::Entry& entry) { return reinterpret_cast<std::byte*>(host_.data()) + entry.offset; }
+  // The bytes of an entry of the state, after Wait, to read and to change; they stand until the next Begin.
+  std::byte* At(const Layout::Entry& entry) {
+    const HostMemory& copied = entry.arena == kHostStateArena ? of_host_ : host_;
+    return reinterpret_cast<std::byte*>(copied.data()) + entry.offset;
+  }
 
  private:
   Status Allocate();
   Status CopyBesideSteps();
 
   Engine& engine_;
-  HostMemory host_;
+  HostMemory host_, of_host_;  // of_host_: of the state that lies in host memory
   Buffer beside_;  // on the device; empty: there was no memory left, or the device is synchronous
   Stream copies_;
   Event begun_, done_;  // beside_ holds the state; host_ does

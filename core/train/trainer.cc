@@ -56,6 +56,8 @@ std::string Trainer::run_folder() const {
 }
 uint64_t Trainer::allocated_bytes() const { return impl_->engine.memory().allocated_bytes(); }
 uint64_t Trainer::planned_bytes() const { return impl_->engine.plans().PlannedBytes(); }
+uint64_t Trainer::planned_host_bytes() const { return impl_->engine.plans().PlannedHostBytes(); }
+uint64_t Trainer::host_allocated_bytes() const { return impl_->engine.memory().host_allocated_bytes(); }
 
 Status Trainer::Impl::MakeTask() {
   SY_ASSIGN_OR_RETURN(task, TaskOf(config, model, engine.world().device.get()));
@@ -86,7 +88,7 @@ Status Trainer::Impl::PrepareTraining(const Dataset& train, const Dataset& valid
 Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   World& world = engine.world();
   SY_ASSIGN_OR_RETURN(Program program, ProgramOf(config, *task, world.mesh, world.rank(), updates,
-                                                 world.device->info().static_loss_scale, evaluation_only));
+                                                 DeviceTraits::Of(world.device->info()), evaluation_only));
   SY_RETURN_IF_ERROR(engine.Compile(config, std::move(program)));
   SY_RETURN_IF_ERROR(VerifyParameters(engine));
   for (int i = 0; i < config.batch_size; ++i) own_samples.push_back(i * world.data_size() + world.data_rank());
@@ -113,9 +115,9 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 // What a run is must be the same on all ranks; what devices decide for themselves (a bare --amp, an open loss scale) is
 // decided by now. Collective.
 static Status VerifySettings(const TrainConfig& config, World& world) {
-  std::string lines =
-      fmt::format("--tp={}\n--sp={}\n--pp={}\n--zero={}\n--shard_param_frac={}\n", config.tp, config.sp, config.pp,
-                  config.zero, config.shard_param_frac);
+  std::string lines = fmt::format(
+      "--tp={}\n--sp={}\n--pp={}\n--zero={}\n--shard_param_frac={}\n--offload={}\n--offload_optim_frac={}\n", config.tp,
+      config.sp, config.pp, config.zero, config.shard_param_frac, config.offload, config.offload_optim_frac);
   lines += fmt::format("--ranks_per_node={}\n", config.ranks_per_node ? fmt::to_string(*config.ranks_per_node) : "");
   // Ranks that share a model each compute what is not divided: to the same bits, by the same kernels.
   if (world.mesh.tensor > 1) lines += fmt::format("--device={}\n", world.device->info().plugin);

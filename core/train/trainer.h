@@ -79,6 +79,8 @@ class Trainer {
   const PlanReport& report() const;         // of the step that updates, if any, else of evaluation
   uint64_t planned_bytes() const;           // must equal allocated_bytes()
   uint64_t allocated_bytes() const;
+  uint64_t planned_host_bytes() const;  // must equal host_allocated_bytes()
+  uint64_t host_allocated_bytes() const;
   int64_t updates_per_epoch() const;
   std::string run_folder() const;
 

@@ -57,6 +57,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
   const bool volumes = facts.content == Content::kMaskedVolumes, augments = c.augmentation.value_or("none") != "none";
   const std::string augmentation = "--augmentation=" + c.augmentation.value_or("none");
+  const bool offloads = c.offload != "none";
   const bool varies = c.schedule != "constant" || HasWarmup(c);
   const BesideRule rules[] = {
       {{"momentum"}, sgd || lars, optimizer, "sgd and lars"},
@@ -71,6 +72,12 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"trust_coefficient"}, !lars || c.weight_decay != 0, "--weight_decay=0", "weight decay"},
       {{"bucket_mb"}, !c.delay_allreduce, "--delay_allreduce", "reductions beside the backward pass"},
       {{"shard_param_frac"}, c.zero == 3, fmt::format("--zero={}", c.zero), "--zero=3"},
+      {{"offload"},
+       facts.own_memory || !offloads,
+       "--device=" + c.device,
+       "devices that have memory beside the host's"},
+      {{"offload"}, adaptive || c.momentum != 0 || !offloads, "--momentum=0", "optimizers that keep moments"},
+      {{"offload_optim_frac"}, offloads, "--offload=" + c.offload, "--offload=optimizer"},
       {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
       {{"mixup_prob", "mixup_mode"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},
       {{"mixup_switch_prob"}, c.mixup > 0 && c.cutmix > 0, "one of mixup and cutmix alone", "both together"},

@@ -20,6 +20,7 @@ struct RunFacts {
   int ranks = 1;                               // that divide the data
   bool batch_norms = true;                     // the model has some
   Content content = Content::kLabelledImages;  // that the model learns from
+  bool own_memory = true;                      // of the device, beside the host's
 };
 // A sentence for each such setting of a training run. config: resolved.
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const RunFacts& facts,

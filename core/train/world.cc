@@ -13,6 +13,9 @@
 namespace switchyard {
 namespace {
 
+constexpr char kLastResort[] = "reference";  // the backend that has every kernel
+constexpr char kHostBackend[] = "cpu";       // the one that is fast on the host's cores
+
 // The registry is for one thread at a time, and ranks may be threads of one process.
 std::mutex& AccessToPlugins() {
   static auto& mutex = *new std::mutex;
@@ -170,7 +173,7 @@ Status World::OpenDevice(const WorldRequest& request) {
     SY_ASSIGN_OR_RETURN(choice, ChooseDevice(wanted, survey));
     SY_ASSIGN_OR_RETURN(plugin, Registry::Get().Find(PluginKind::kBackend, choice.plugin));
     SY_ASSIGN_OR_RETURN(plugin, Interpose(plugin, request.interpose));
-    if (plugin->name() != "reference") last_resort = Registry::Get().Find(PluginKind::kBackend, "reference");
+    if (plugin->name() != kLastResort) last_resort = Registry::Get().Find(PluginKind::kBackend, kLastResort);
   }
   SY_ASSIGN_OR_RETURN(const DeviceInfo info, plugin->Describe(choice.index));
   const std::vector<int> cores = CoresOfLocalRank(AllowedCores(), processes.local_rank, processes.local_world);
@@ -184,10 +187,39 @@ Status World::OpenDevice(const WorldRequest& request) {
     threads = host_threads = options.threads;
   }
   SY_ASSIGN_OR_RETURN(device, Device::Open(*plugin, choice.index, options));
+  if (request.computes_on_host && info.address_kind != SY_ADDRESS_HOST) SY_RETURN_IF_ERROR(OpenHost(request, cores));
   if (!last_resort.ok()) return OkStatus();
   OpenOptions one_thread;
   one_thread.threads = 1;
   SY_ASSIGN_OR_RETURN(reference, Device::Open(**last_resort, 0, one_thread));
+  return OkStatus();
+}
+
+// The backend that the manifest of the device's plugin names, where its numbers are those of that one; else
+// kHostBackend.
+Status World::OpenHost(const WorldRequest& request, const std::vector<int>& cores) {
+  StatusOr<std::shared_ptr<Plugin>> plugin = NotFound("");
+  {
+    const std::lock_guard lock(AccessToPlugins());
+    std::string name = kHostBackend;
+    for (const Candidate& candidate : Registry::Get().candidates()) {
+      if (candidate.kind == PluginKind::kBackend && candidate.name == choice.plugin && !candidate.host.empty())
+        name = candidate.host;
+    }
+    plugin = Registry::Get().Find(PluginKind::kBackend, name);
+  }
+  if (!plugin.ok()) {
+    LogWarning("what --offload leaves to the host runs on the reference plugin, which is slow: {}",
+               Message(plugin.status()));
+    return OkStatus();
+  }
+  if ((*plugin)->name() == kLastResort) return OkStatus();
+  OpenOptions options;
+  options.deterministic = request.deterministic;
+  options.cores = cores;
+  options.threads = request.threads > 0 ? request.threads : static_cast<int>(cores.size());
+  if (options.threads != static_cast<int>(cores.size())) options.cores.clear();
+  SY_ASSIGN_OR_RETURN(host, Device::Open(**plugin, 0, options));
   return OkStatus();
 }
 

@@ -25,6 +25,7 @@ struct WorldRequest {
   int ranks_per_device = 0, cpu_devices = 0;
   int threads = 0;  // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
   bool deterministic = true;
+  bool computes_on_host = false;  // beside a device with memory of its own: `host` is opened
   int freeze_limit_ms = 30000, init_timeout_ms = 60000;
   int pipeline = 1, tensor = 1;        // neighbouring ranks that share one model: its stages, parts of its weights
   std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/plugins/interpose.h
@@ -42,6 +43,7 @@ struct World {
   int host_threads = 1;                        // that preparing may use on the host
   std::shared_ptr<Rendezvous> rendezvous;      // null with one rank
   std::unique_ptr<Device> device, reference;   // reference: null where the plugin is missing or is the device itself
+  std::unique_ptr<Device> host;                // computes on the host's cores beside the device; null: `reference` does
   std::unique_ptr<Communicator> communicator;  // one rank: every collective is the identity
   std::vector<std::unique_ptr<Communicator>> groups;  // of CommunicatorsOf
   int divisions = 0;                                  // calls of it so far: names of groups are new in the run
@@ -55,6 +57,7 @@ struct World {
   int data_rank() const { return mesh.DataRankOf(rank()); }
   int tensor_rank() const { return rank() % mesh.tensor; }
   bool first_of_model() const { return rank() % mesh.model_ranks() == 0; }  // of those that share a model
+  Device* host_device() const { return host ? host.get() : reference.get(); }
   ~World();
   // Wait for work of the device that may hold collectives: see Communicator.
   Status Wait(Event& event) { return communicator ? communicator->Wait(event) : event.Wait(); }
@@ -86,6 +89,7 @@ struct World {
  private:
   Status Open(const WorldRequest& request);
   Status OpenDevice(const WorldRequest& request);
+  Status OpenHost(const WorldRequest& request, const std::vector<int>& cores);
   Status OpenCommunicator(const WorldRequest& request);
 };
 

@@ -171,6 +171,8 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"ranks_per_node", nullptr},
                                   {"zero", 0},
                                   {"shard_param_frac", 1.0},
+                                  {"offload", "none"},
+                                  {"offload_optim_frac", 1.0},
                                   {"dampening", 0.0},
                                   {"adam_w_mode", true},
                                   {"grad_averaging", true},

@@ -44,6 +44,8 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
     c->sp = random.Below(2) == 0;
   }
   c->zero = OneOf(random, 0, 0, 1, 2, 3);
+  c->offload = OneOf(random, "none", "none", "optimizer");
+  c->offload_optim_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->shard_param_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->hierarchical_allreduce = random.Below(5) == 0;
   if (c->hierarchical_allreduce) c->ranks_per_node = c->tp;
@@ -127,6 +129,11 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     trained["hierarchical"] += config.hierarchical_allreduce;
     const PlanReport told = explained.Report(), &runs = run->trainer->report();
     ASSERT_EQ(explained.PlannedBytes(), run->trainer->allocated_bytes());
+    ASSERT_EQ(explained.PlannedHostBytes(), run->trainer->host_allocated_bytes());
+    ASSERT_EQ(told.host_launches, runs.host_launches);
+    ASSERT_EQ(told.store_bytes, runs.store_bytes);
+    ASSERT_EQ(told.fetch_bytes, runs.fetch_bytes);
+    trained["offload"] += explained.PlannedHostBytes() > 0;
     ASSERT_EQ(told.flops, runs.flops);
     ASSERT_EQ(told.bytes, runs.bytes);
     ASSERT_EQ(told.launches, runs.launches);
@@ -141,6 +148,7 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
       "zero 0",    "zero 1", "zero 2",          "zero 3"};
   if (world.size() % 2 == 0) kinds.insert(kinds.end(), {"tp", "sp", "pp", "pp in halves", "hierarchical"});
   if (world.size() % 4 == 0) kinds.push_back("pp and tp");
+  if (world.device->info().address_kind != SY_ADDRESS_HOST) kinds.push_back("offload");
   for (const std::string& kind : kinds) EXPECT_GE(trained[kind], 1) << kind << " never came up";
 }
 

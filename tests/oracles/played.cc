@@ -36,15 +36,17 @@ Status Played::Begin(const TrainConfig& config) {
   alone.tp = alone.pp = 1;
   alone.sp = false;
   alone.zero = 0;
+  alone.offload = "none";
   SY_ASSIGN_OR_RETURN(run_, MakeRun(alone, SharedWorld()));
   TrainConfig& played = run_.setup.config;
   played.tp = config.tp;
   played.pp = config.pp;
   played.sp = config.sp;
   played.zero = config.zero;
+  played.offload = config.offload;
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks_, config.pp, config.tp));
   for (int rank = 0; rank < ranks_; ++rank) {
-    SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, run_.trainer->task(), mesh, rank, 2, 0));
+    SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, run_.trainer->task(), mesh, rank, 2, {}));
   }
   mesh_ = std::make_unique<MeshInterpreter>(programs_[0].mesh, reference_);
   const HostTensors start = Start();

@@ -37,7 +37,7 @@ class StateCopyOf : public testing::TestWithParam<const char*> {
   Status Prepare() {
     World& world = SharedWorld();
     SY_ASSIGN_OR_RETURN(task_, TaskOf(setup_.config, setup_.model, world.device.get()));
-    SY_ASSIGN_OR_RETURN(Program program, ProgramOf(setup_.config, *task_, world.mesh, 0, 4, 0));
+    SY_ASSIGN_OR_RETURN(Program program, ProgramOf(setup_.config, *task_, world.mesh, 0, 4, {}));
     SY_RETURN_IF_ERROR(engine_.Compile(setup_.config, std::move(program)));
     SY_RETURN_IF_ERROR(engine_.Allocate(task_->tensors()));
     SY_RETURN_IF_ERROR(InitializeParameters(engine_, 42));

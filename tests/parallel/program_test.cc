@@ -5,8 +5,10 @@
 #include <set>
 
 #include "core/graph/ops/loss.h"
+#include "core/graph/ops/optimizer.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "core/graph/ops/transfer.h"
 #include "core/parallel/passes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -143,7 +145,77 @@ TEST(ProgramPasses, AreInTheirOrder) {
   EXPECT_EQ(names,
             (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "stages", "sync_batch_norm",
                                       "tensor_parallel", "half_weights", "recompute", "pipeline", "state", "buckets",
-                                      "sharded_parameters", "update", "scaler", "stage_parts"}));
+                                      "sharded_parameters", "update", "offload", "scaler", "stage_parts"}));
+}
+
+// By bucket: how many updates run on the host and on the device, and the moments that lie on the host.
+struct Updates {
+  int on_host = 0, on_device = 0, stores = 0;
+  std::set<std::string> moments;
+  int64_t elements = 0;  // of the moments
+};
+
+Updates UpdatesOf(const Program& program) {
+  Updates updates;
+  const Graph& graph = program.Find("update")->graph;
+  for (const Node& node : graph.nodes()) {
+    if (ops::IsOptimizerUpdate(node)) ++(node.host ? updates.on_host : updates.on_device);
+    updates.stores += IsStore(node);
+    if (!node.input || !node.input->host) continue;
+    EXPECT_EQ(node.input->role, Role::kState);
+    updates.moments.insert(node.name);
+    updates.elements += node.outputs[0].elements();
+  }
+  return updates;
+}
+
+TEST(OffloadedUpdates, RunBucketByBucketWhereTheirMomentsLie) {
+  ProgramOptions options;
+  options.bucket_bytes = 20000;
+  options.accumulation = 2;
+  const Program without = Build(options);
+  const auto buckets = static_cast<int>(without.Find("update")->flat_gradients.size());
+  ASSERT_GT(buckets, 3);
+  const auto parameters = without.Find("update")->graph.Inputs(Role::kParameter).size();
+  EXPECT_TRUE(UpdatesOf(without).moments.empty());
+  options.offload_optimizer = true;
+  const Program all = Build(options);
+  const Updates updates = UpdatesOf(all);
+  EXPECT_EQ(updates.moments.size(), 2 * parameters);
+  EXPECT_EQ(updates.on_device, 0);
+  EXPECT_GE(updates.on_host, buckets);
+  EXPECT_LE(updates.on_host, 2 * buckets) << "what decays and what does not";
+  // Four scalars, each bucket of gradients, each parameter.
+  EXPECT_EQ(updates.stores, 4 + buckets + static_cast<int>(parameters));
+  for (const NamedGraph& plan : all.plans) {
+    if (plan.name == "update") continue;
+    for (const Node& node : plan.graph.nodes()) EXPECT_FALSE(node.host) << plan.name;
+  }
+  options.offload_optim_frac = 0.4f;
+  const Updates some = UpdatesOf(Build(options));
+  EXPECT_GT(some.on_device, 0);
+  EXPECT_GE(static_cast<double>(some.elements), 0.4 * static_cast<double>(updates.elements));
+  EXPECT_LT(static_cast<double>(some.elements), 0.4 * static_cast<double>(updates.elements) + 2 * 5000 + 2 * 3072)
+      << "a bucket more at most";
+  EXPECT_TRUE(some.moments.contains("moment1/head.weight")) << "whose gradient is there first";
+  options.offload_optim_frac = 0;
+  EXPECT_EQ(UpdatesOf(Build(options)).on_host, 0);
+  options.offload_optim_frac = 1;
+  options.optimizer.kind = SY_OPTIMIZER_SGD;
+  EXPECT_EQ(UpdatesOf(Build(options)).on_host, 0) << "without momentum there is no state";
+}
+
+TEST(OffloadedUpdates, AreRefusedWhereTheyWouldNeedNormsOverRanks) {
+  ProgramOptions options;
+  options.offload_optimizer = true;
+  options.optimizer.kind = SY_OPTIMIZER_LAMB;
+  EXPECT_TRUE(BuildProgram(Classifier(Small()), options, 0).ok());
+  options.mesh.data = 2;
+  EXPECT_TRUE(BuildProgram(Classifier(Small()), options, 0).ok());
+  options.zero = 1;
+  const auto refused = BuildProgram(Classifier(Small()), options, 0);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(Message(refused.status()), testing::AllOf(HasSubstr("offload"), HasSubstr("use --offload=none")));
 }
 
 // Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.

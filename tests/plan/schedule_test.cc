@@ -10,6 +10,7 @@
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/softmax.h"
+#include "core/graph/ops/transfer.h"
 #include "gmock/gmock.h"
 #include "tests/plan/world.h"
 
@@ -79,7 +80,8 @@ std::string Race(const StepSchedule& schedule, const Graph& graph) {
   return "";
 }
 
-// Nodes that read what is there already, some of it long dead but for them, with collectives on three groups between.
+// Nodes that read what is there already, some of it long dead but for them, with collectives on three groups and
+// detours over the host between.
 Graph RandomGraph(uint64_t seed) {
   constexpr int64_t kElements = 64;
   RandomStream random(Key(HashName(fmt::format("graph {}", seed))));
@@ -97,7 +99,7 @@ Graph RandomGraph(uint64_t seed) {
     const Value& a = values[values.size() - 1 - choose(std::min<size_t>(values.size(), 6))];
     const Value& b = values[choose(values.size())];
     const int group = static_cast<int>(choose(3));
-    switch (choose(8)) {
+    switch (choose(9)) {
       case 0:
         values.push_back(ops::AllReduce(a, SY_SUM, 1, group));
         break;
@@ -114,6 +116,9 @@ Graph RandomGraph(uint64_t seed) {
       case 4:
         values.push_back(ops::Softmax(ops::Reshape(a, {1, kElements})));
         values.back() = ops::Reshape(values.back(), {kElements});
+        break;
+      case 5:
+        values.push_back(ops::Fetch(ops::Add(ops::Store(a), ops::Store(b))));
         break;
       default:
         values.push_back(ops::Add(a, b));
@@ -133,7 +138,7 @@ class ScheduleTest : public testing::Test {
   }
   std::unique_ptr<Plan> Compile(const Graph& graph, PlanOptions options = {}) {
     Layout layout(64);
-    auto plan = Plan::Compile(graph, *test_->kernels, nullptr, layout, options);
+    auto plan = Plan::Compile(graph, *test_->kernels, nullptr, layout, options, test_->reference_kernels.get());
     EXPECT_TRUE(plan.ok()) << Message(plan.status());
     return std::move(*plan);
   }

@@ -52,9 +52,9 @@ struct Compiled {
                                                   const PlanOptions& options = {}) {
     auto c = std::make_unique<Compiled>();
     c->layout = std::make_unique<Layout>(test.device->info().alignment);
-    SY_ASSIGN_OR_RETURN(c->plan,
-                        Plan::Compile(graph, *test.kernels, test.reference_kernels.get(), *c->layout, options));
-    SY_ASSIGN_OR_RETURN(c->memory, Memory::Allocate(*c->layout, *test.device, nullptr));
+    SY_ASSIGN_OR_RETURN(c->plan, Plan::Compile(graph, *test.kernels, test.reference_kernels.get(), *c->layout, options,
+                                               test.reference_kernels.get()));
+    SY_ASSIGN_OR_RETURN(c->memory, Memory::Allocate(*c->layout, *test.device, nullptr, test.reference.get()));
     SY_ASSIGN_OR_RETURN(c->instance, Instance::Bind(*c->plan, *c->memory, nullptr));
     SY_ASSIGN_OR_RETURN(c->stream, test.device->NewStream());
     return c;

@@ -10,6 +10,7 @@
 namespace switchyard {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
@@ -98,6 +99,25 @@ TEST(WithoutEffect, AreSettingsOfRanksWithOne) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2), IsEmpty());
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), testing::UnorderedElementsAreArray(chosen));
   EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2, false), UnorderedElementsAre("broadcast_buffers"));
+}
+
+TEST(WithoutEffect, IsOffloadingWhereThereIsNothingToOffload) {
+  TrainConfig c = Augmented("crop");
+  RunFacts facts = {.updates = 10, .updates_per_epoch = 5, .ranks = 2};
+  std::set<std::string> chosen = {"offload", "offload_optim_frac"};
+  const auto sentences = [&] {
+    return SettingsWithoutEffect(c, facts, [&](const std::string& name) { return chosen.contains(name); });
+  };
+  EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--offload_optim_frac has no effect with --offload=none")));
+  c.offload = "optimizer";
+  EXPECT_THAT(sentences(), IsEmpty());
+  facts.own_memory = false;
+  EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--offload has no effect with --device=auto: it belongs to devices "
+                                                 "that have memory beside the host's")));
+  facts.own_memory = true;
+  c.optimizer = "sgd";
+  c.momentum = 0;
+  EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--offload has no effect with --momentum=0")));
 }
 
 TEST(WithoutEffect, IsMeasuringWhereEveryBitIsToRepeat) {

@@ -32,7 +32,7 @@ StatusOr<Graph> TrainingGraph(const RunSetup& setup) {
   const TrainConfig& c = setup.config;
   SY_RETURN_IF_ERROR(CheckBatch(setup));
   SY_ASSIGN_OR_RETURN(const auto task, TaskOf(c, setup.model, nullptr));
-  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, *task, {}, 0, 1, /*static_loss_scale=*/0));
+  SY_ASSIGN_OR_RETURN(const Program program, ProgramOf(c, *task, {}, 0, 1, DeviceTraits()));
   return program.Find("update")->graph;
 }
 
@@ -130,23 +130,26 @@ Status ExplainCommand(const CommandLine& line) {
                         LeastRecompute(c, setup.model, *here, mesh, updates.value_or(1), available));
     c.recompute = choice.setting;
   }
-  SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, updates.value_or(1),
-                                                                   *here->device, here->reference.get()));
+  SY_ASSIGN_OR_RETURN(const auto replica,
+                      TrainingPlans::OfReplica(c, setup.model, mesh, 0, updates.value_or(1), *here->device,
+                                               here->reference.get(), false, here->host.get()));
   const TrainingPlans& plans = replica[0];
   const PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
     TrainConfig without = c;
     without.recompute = "none";
-    SY_RETURN_IF_ERROR(
-        kept.CompileRun(without, setup.model, mesh, 0, updates.value_or(1), *here->device, here->reference.get()));
+    SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, 0, updates.value_or(1), *here->device,
+                                       here->reference.get(), false, here->host.get()));
   }
   const UpdateCost cost = CostOf(replica, mesh, c.accumulation, rates);
   const bool fits = static_cast<double>(cost.bytes) <= available;
   const bool measured = absl::GetFlag(FLAGS_measure);
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
-    for (const ArenaBytes& line : report.memory) classes[line.arena] = line.bytes;
+    for (const ArenaBytes& line : report.memory) {
+      if (!line.host || line.bytes > 0) classes[line.arena] = line.bytes;
+    }
     nlohmann::ordered_json told = {{"model", c.model},
                                    {"batch_size", c.batch_size},
                                    {"ranks", world},
@@ -160,6 +163,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"wire_bytes", report.wire_bytes},
                                    {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},
                                    {"memory_bytes", plans.PlannedBytes()},
+                                   {"host_bytes", plans.PlannedHostBytes()},
                                    {"peer_memory_bytes", report.peer_memory_bytes},
                                    {"device_bytes", cost.bytes},
                                    {"checkpoint_bytes", report.checkpoint_bytes},

@@ -10,6 +10,7 @@
 #include "core/train/checkpoint.h"
 #include "core/train/file_calls.h"
 #include "core/train/mixed_precision.h"
+#include "core/train/plans.h"
 #include "core/train/stopping.h"
 #include "core/train/without_effect.h"
 #include "fmt/ranges.h"
@@ -172,7 +173,8 @@ Status TrainCommand(const CommandLine& line) {
                               .updates_per_epoch = per_epoch,
                               .ranks = world.data_size(),
                               .batch_norms = HasBatchNorms(setup.resolved),
-                              .content = setup.resolved.info->family->data};
+                              .content = setup.resolved.info->family->data,
+                              .own_memory = DeviceTraits::Of(world.device->info()).own_memory};
       for (const std::string& sentence : SettingsWithoutEffect(
                setup.config, facts, [&](const std::string& name) { return setup.settings.IsChosen(name); }))
         LogWarning("{}", sentence);

@@ -22,5 +22,6 @@ std::vector<OpDefinition> OptimizerOps();
 std::vector<OpDefinition> ConvolutionOps();
 std::vector<OpDefinition> PoolingOps();
 std::vector<OpDefinition> CollectiveOps();
+std::vector<OpDefinition> TransferOps();
 
 }  // namespace switchyard

@@ -13,6 +13,7 @@ struct OptimizerTensor {
   Value parameter, gradient, moment1, moment2;  // moments: none where the kind has none
   Value half;                                   // of a result, with half_copies: the parameter, rounded
 };
+inline bool IsOptimizerUpdate(const Node& node) { return node.op == "optimizer_update"; }
 // How many moments each tensor has: 0, 1 or 2.
 int OptimizerMoments(const sy_optimizer_attributes& attributes);
 // New values for each tensor: parameter, moment1, moment2 (absent moments are none), half in `half_type` where

@@ -19,6 +19,7 @@ struct Candidate {
   std::string name, path, summary;  // name "" if the manifest could not be read
   PluginKind kind = PluginKind::kBackend;
   int priority = 0;
+  std::string host;      // of a backend: whose kernels stand for its own on the host; "": the cpu's
   bool tried = false;    // loading it was tried
   bool built = true;     // false: the manifest is there, its library is not
   Status verdict;        // OK: it can be used (as far as was tried); else why it was refused
