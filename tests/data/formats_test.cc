@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/data/files_for_tests.h"
+#include "tests/data/opened_data.h"
 
 namespace switchyard {
 namespace {
@@ -20,17 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-StatusOr<std::unique_ptr<Dataset>> OpenData(const std::string& name, const std::string& data, Split split) {
-  DatasetOptions options;
-  options.name = name;
-  options.data = data;
-  options.download = false;
-  return OpenDataset(options, split);
-}
-
-// The message of an error, or "no error".
-std::string Error(const Status& status) { return status.ok() ? "no error" : Message(status); }
 
 class IdxFiles : public ::testing::Test {
  protected:

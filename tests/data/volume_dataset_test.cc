@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/data/files_for_tests.h"
+#include "tests/data/opened_data.h"
 
 namespace switchyard {
 namespace {
@@ -15,16 +16,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-StatusOr<std::unique_ptr<Dataset>> OpenData(const std::string& name, const std::string& data, Split split) {
-  DatasetOptions options;
-  options.name = name;
-  options.data = data;
-  options.download = false;
-  return OpenDataset(options, split);
-}
-
-std::string Error(const Status& status) { return status.ok() ? "no error" : Message(status); }
 
 // A volume of bytes, or of floats, as .npy.
 template <typename T>

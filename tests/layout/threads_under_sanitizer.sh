@@ -9,10 +9,10 @@ if [ ! -e "$build/CTestTestfile.cmake" ]; then
   echo "skipped: no such build in $build; make one with cmake --preset tsan, or run tools/test"
   exit 77
 fi
-"$cmake" --build "$build" --target switchyard switchyard_backend_null switchyard_backend_reference switchyard_backend_cpu switchyard_collective_shm
+"$cmake" --build "$build" --target conform_alone
 symbolizer=$(command -v addr2line || true)  # of the stacks that are printed
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:external_symbolizer_path=$symbolizer}
 for backend in null cpu reference; do
-  "$build/bin/switchyard" conform $backend --only=threads/,instance/,semaphore/
+  "$build/bin/conform_alone" $backend --only=threads/,instance/,semaphore/
 done
-"$build/bin/switchyard" conform shm --only=collective/threads,collective/instances
+"$build/bin/conform_alone" shm --only=collective/threads,collective/instances

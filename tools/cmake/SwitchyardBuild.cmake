@@ -69,10 +69,20 @@ target_compile_options(switchyard_options INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>  # of the C++ library's own headers
   $<$<BOOL:${SWITCHYARD_WERROR}>:-Werror>)
 
+# What nearly every source of the core includes, compiled once: a sixth of the time that clang takes for a source, less with g++.
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled_core.cc CONTENT "int switchyard_precompiled_core_is_no_library;\n")
+add_library(switchyard_precompiled_core OBJECT ${CMAKE_BINARY_DIR}/precompiled_core.cc)
+target_link_libraries(switchyard_precompiled_core PRIVATE
+  switchyard_options absl::status absl::statusor fmt::fmt nlohmann_json::nlohmann_json)
+target_precompile_headers(switchyard_precompiled_core PRIVATE
+  <absl/status/statusor.h> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <algorithm> <array> <atomic> <chrono> <cmath>
+  <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <utility> <vector>)
+
 function(switchyard_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PUBLIC switchyard_headers ${arg_DEPS} PRIVATE $<BUILD_INTERFACE:switchyard_options>)
+  target_precompile_headers(${name} REUSE_FROM switchyard_precompiled_core)
   set_property(GLOBAL APPEND PROPERTY SWITCHYARD_LIBRARIES ${name})
 endfunction()
 
