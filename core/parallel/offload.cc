@@ -153,7 +153,10 @@ void ApplyOffload(Program& program, const ProgramOptions& o) {
     OffloadedUpdate update(source, OffloadedSums(plan, o.offload_optim_frac));
     RewritePlan(
         plan, "offload", [&](Rewriting& r, int id) { return update.Replace(r, id); },
-        [&](const Node& input, TensorType* type, InputInfo* info) { update.Move(input, type, info); });
+        [&](const Node& input, TensorType* type, InputInfo* info) {
+          update.Move(input, type, info);
+          return true;
+        });
   }
 }
 

@@ -161,7 +161,7 @@ Value SquaredGradients(const Program& program, NamedGraph& plan, const SharedUpd
   const bool shares_sums = plan.gradients[0].gradient.node < 0;
   std::vector<Value> whole, parts;
   Value squares;
-  if (mesh.tensor > 1) {
+  if (program.mesh.tensor > 1) {
     if (shares_sums) {
       for (const Piece& piece : PiecesOf(graph, PairsOf(program, plan), shared, Graph::Location::current())) {
         if (piece.elements > 0) (is_part(plan.gradients[piece.tensor]) ? parts : whole).push_back(piece.gradient);
