@@ -10,6 +10,7 @@
 
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/reduction.h"
+#include "core/graph/part.h"
 #include "core/parallel/mesh_interpreter.h"
 #include "core/parallel/program.h"
 #include "gmock/gmock.h"
@@ -78,7 +79,12 @@ class Ranks {
         const bool parameter = node.input->role == Role::kParameter;
         if (parameter || (node.input->role == Role::kState && node.input->average)) {
           const std::string of = parameter ? node.name : node.name.substr(node.name.find('/') + 1);
-          Set(rank, node.name, Numbers(std::hash<std::string>()(of), node.outputs[0].elements()));
+          const Part* const piece = PieceOf(node);
+          const int64_t elements = piece != nullptr ? Elements(piece->whole) : node.outputs[0].elements();
+          const std::vector<float> numbers = Numbers(std::hash<std::string>()(of), elements);
+          std::vector<float> held(static_cast<size_t>(node.outputs[0].elements()));
+          if (piece != nullptr) CutPart(*piece, sizeof(float), AsBytes(numbers), AsBytes(held));
+          Set(rank, node.name, piece != nullptr ? held : numbers);
         } else if (node.input->of_model) {
           Set(rank, node.name, std::vector<float>(static_cast<size_t>(node.outputs[0].elements()), 0.5f));
         }
@@ -125,6 +131,18 @@ class Ranks {
     EXPECT_TRUE(bytes.ok()) << Message(bytes.status());
     return bytes.ok() ? *bytes : std::vector<char>();
   }
+  // With the pieces of the data-parallel ranks that share it.
+  std::vector<char> Shared(int rank, const std::string& name) const {
+    const Node* const own = Find(rank, name);
+    const Part* const piece = own == nullptr ? nullptr : PieceOf(*own);
+    if (piece == nullptr) return Bytes(rank, name);
+    std::vector<char> whole(static_cast<size_t>(Elements(piece->whole)) * sizeof(float));
+    for (const int other : programs_[static_cast<size_t>(rank)].groups[kDataGroup].ranks) {
+      const std::vector<char> held = Bytes(other, name);
+      PutPart(*PieceOf(*Find(other, name)), sizeof(float), AsBytes(held), AsBytes(whole));
+    }
+    return whole;
+  }
   float Scalar(int rank, const std::string& name) const {
     float value = NAN;
     const std::vector<char> bytes = Bytes(rank, name);
@@ -134,9 +152,30 @@ class Ranks {
   const Graph& Update(int rank) const { return programs_[static_cast<size_t>(rank)].Find("update")->graph; }
 
  private:
+  // What a data-parallel rank has of a tensor that it shares; nullptr: all of it.
+  static const Part* PieceOf(const Node& node) {
+    const auto& part = node.input->part;
+    return part && part->group == kDataGroup ? &*part : nullptr;
+  }
+  template <typename T>
+  static const std::byte* AsBytes(const std::vector<T>& values) {
+    return reinterpret_cast<const std::byte*>(values.data());
+  }
+  template <typename T>
+  static std::byte* AsBytes(std::vector<T>& values) {
+    return reinterpret_cast<std::byte*>(values.data());
+  }
+  const Node* Find(int rank, const std::string& name) const {
+    for (const Node& node : Update(rank).nodes()) {
+      if (node.input && node.name == name) return &node;
+    }
+    return nullptr;
+  }
   // Unless the stage has nothing of it.
   static void Insert(const Node& node, std::set<std::string>* names) {
-    if (!node.input->part || node.input->part->end > 0) names->insert(node.name);
+    const Part* part = node.input->part ? &*node.input->part : nullptr;
+    while (part != nullptr && part->group != kPipelineGroup) part = part->of.get();
+    if (part == nullptr || part->end > 0) names->insert(node.name);
   }
   template <typename T>
   void Set(int rank, const std::string& name, const std::vector<T>& values) {
@@ -223,7 +262,7 @@ class Pipeline : public testing::Test {
       const int alone = without_stages(rank);
       // Ranks that share the update divide buckets, which stages do not have in common with the whole model.
       for (const std::string& name : options.zero > 0 ? parts.Parameters(rank) : parts.States(rank))
-        EXPECT_TRUE(parts.Bytes(rank, name) == whole.Bytes(alone, name)) << "rank " << rank << ": " << name;
+        EXPECT_TRUE(parts.Shared(rank, name) == whole.Shared(alone, name)) << "rank " << rank << ": " << name;
       EXPECT_NEAR(parts.Scalar(rank, "grad_norm") / whole.Scalar(alone, "grad_norm"), 1, 1e-6);
       EXPECT_EQ(parts.Scalar(rank, "grad_norm"), parts.Scalar(0, "grad_norm"));
     }
