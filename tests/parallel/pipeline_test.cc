@@ -81,10 +81,12 @@ class Ranks {
           const std::string of = parameter ? node.name : node.name.substr(node.name.find('/') + 1);
           const Part* const piece = PieceOf(node);
           const int64_t elements = piece != nullptr ? Elements(piece->whole) : node.outputs[0].elements();
-          const std::vector<float> numbers = Numbers(std::hash<std::string>()(of), elements);
-          std::vector<float> held(static_cast<size_t>(node.outputs[0].elements()));
-          if (piece != nullptr) CutPart(*piece, sizeof(float), AsBytes(numbers), AsBytes(held));
-          Set(rank, node.name, piece != nullptr ? held : numbers);
+          std::vector<float> numbers = Numbers(std::hash<std::string>()(of), elements);
+          if (piece != nullptr) {
+            numbers = {numbers.begin() + piece->begin, numbers.begin() + piece->end};
+            numbers.resize(static_cast<size_t>(node.outputs[0].elements()));
+          }
+          Set(rank, node.name, numbers);
         } else if (node.input->of_model) {
           Set(rank, node.name, std::vector<float>(static_cast<size_t>(node.outputs[0].elements()), 0.5f));
         }
