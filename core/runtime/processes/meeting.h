@@ -27,13 +27,15 @@ struct Member {
   std::string host;
   int pid = 0;
   std::string about;  // what else the others should know
+  int via = 0;        // whose link to number 0 it uses: its own number, unless another one relays for it (relay.h)
 };
 
 using MeetingLinks = std::vector<std::unique_ptr<MessageLink>>;  // by number
 using MeetingDeadline = std::chrono::steady_clock::time_point;
 
-// Of number 0: returns when all have come. members[0] is its own entry, the rest is filled; links[0] is null. Errors
-// name the numbers that did not come by the deadline, or a member that died on the way. `listener` stays open.
+// Of number 0: returns when all have come. members[0] is its own entry, the rest is filled; links[0] is null, and so is
+// that of a member for whom another one relays. Errors name the numbers that did not come by the deadline, or a member
+// that died on the way. `listener` stays open.
 StatusOr<MeetingLinks> HoldMeeting(const MeetingTerms& terms, int listener, MeetingDeadline deadline,
                                    std::vector<Member>* members);
 // Of the others: tries `addresses` in turn until the deadline, then waits for the list of members.

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -22,6 +23,13 @@ constexpr uint32_t kMagic = 0x4B4C5953u;  // "SYLK"
 struct FrameHeader {
   uint32_t magic, type, fields, bytes;  // fields: how many; bytes: of all of them with their lengths
 };
+
+std::atomic<uint64_t> messages_of_process{0}, bytes_of_process{0};
+
+void Count(size_t frame_bytes) {
+  messages_of_process.fetch_add(1, std::memory_order_relaxed);
+  bytes_of_process.fetch_add(frame_bytes, std::memory_order_relaxed);
+}
 
 void Append(std::string* out, uint32_t number) { out->append(reinterpret_cast<const char*>(&number), sizeof number); }
 
@@ -67,6 +75,7 @@ bool MessageLink::Send(MessageType type, const std::vector<std::string>& fields)
     Append(&unsent_, static_cast<uint32_t>(field.size()));
     unsent_ += field;
   }
+  Count(sizeof header + bytes);
   return true;
 }
 
@@ -121,10 +130,13 @@ bool MessageLink::TakeFrames(std::vector<Frame>* messages, size_t most) {
     if (left != 0) return false;
     messages->push_back(std::move(message));
     at += sizeof header + header.bytes;
+    Count(sizeof header + header.bytes);
   }
   unparsed_.erase(0, at);
   return true;
 }
+
+MessageLink::Traffic MessageLink::OfThisProcess() { return {messages_of_process, bytes_of_process}; }
 
 void MessageLink::Close() {
   if (descriptor_ >= 0) close(descriptor_);
@@ -132,7 +144,7 @@ void MessageLink::Close() {
 }
 
 const std::string& EngineVersion() {
-  static const std::string version = SWITCHYARD_VERSION "/3";
+  static const std::string version = SWITCHYARD_VERSION "/4";
   return version;
 }
 

@@ -15,16 +15,20 @@ namespace switchyard {
 
 enum class MessageType : uint32_t {
   kHello = 1,  // who comes, with a proof that it belongs here: meeting.cc
-  kWelcome,    // all who came: host name, pid, what else they say of themselves, in turn
+  kWelcome,    // all who came: greeting.h
   kPut,        // key, value
   kGet,        // key; answered by kValue once it was put
   kValue,      // key, value
   kHeartbeat,  // nothing
   kFailure,    // text: the run is over for everybody
   kGoodbye,    // nothing: the sender leaves cleanly
-  kDeparture,  // rank: rank 0 passes on a goodbye
+  kDeparture,  // rank: another one's goodbye is passed on
   kChallenge,  // nonce: the first word to whoever connects
   kProof,      // proof: the answer to a hello
+  kJoin,       // who has come to a relay, as a hello says it
+  kArrive,     // barrier, rank: it has come
+  kRelease,    // barrier: all have come
+  kMissing,    // barrier: whoever waits there wants to know for whom
 };
 
 constexpr size_t kLargestFrame = 16 << 20;            // bytes of all fields with their lengths
@@ -55,6 +59,11 @@ class MessageLink {
   bool Flush();
   bool Receive(std::vector<Frame>* messages, size_t most = ~size_t{0});  // further messages wait for the next call
   void Close();
+
+  struct Traffic {  // both ways: messages, and the bytes of their frames
+    uint64_t messages = 0, bytes = 0;
+  };
+  static Traffic OfThisProcess();  // since it began, for measurements
 
  private:
   bool TakeFrames(std::vector<Frame>* messages, size_t most);

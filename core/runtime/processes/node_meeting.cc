@@ -49,7 +49,8 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
   nodes.links_.resize(static_cast<size_t>(options.nnodes));
   // Of itself a node says how many ranks it starts; node 0 says the word by which this run differs from others.
   const Member self{HostName(), getpid(),
-                    fmt::format("{}{}", options.nproc_per_node, options.node_rank == 0 ? " " + RandomToken() : "")};
+                    fmt::format("{}{}", options.nproc_per_node, options.node_rank == 0 ? " " + RandomToken() : ""),
+                    options.node_rank};
   MeetingTerms terms{"node", options.nnodes, RandomToken(), Advice(options)};
   if (options.nnodes > 1) {
     SY_ASSIGN_OR_RETURN(terms.token, FindToken(IsLoopback(options.master_address), options.token_file));

@@ -17,9 +17,10 @@ struct ProcessMap {
   std::string launcher;        // "mpirun", "slurm", "env", "alone", "threads"
   std::string master_address;  // where rank 0 listens; "" where PMIx tells it
   int master_port = 0;
-  bool one_node = false;  // the launcher says that all ranks are on this node
-  bool threads = false;   // the ranks are threads of this process
-  std::string run_id;     // equal on all ranks of a run and different in another, where the launcher has such a word
+  bool one_node = false;      // the launcher says that all ranks are on this node
+  bool threads = false;       // the ranks are threads of this process
+  std::string node_identity;  // equal on the ranks of one node, and on them alone; "": as it is found
+  std::string run_id;  // equal on all ranks of a run and different in another, where the launcher has such a word
   // Of every rank, filled by Rendezvous::Connect, which also replaces the launcher's word on nodes and local ranks by
   // what it finds: ranks are on one node where they share a kernel and its network.
   std::vector<int> hosts;  // node index

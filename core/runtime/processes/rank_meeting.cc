@@ -11,12 +11,14 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "core/base/environment.h"
 #include "core/base/secret.h"
 #include "core/runtime/processes/meeting.h"
 #include "core/runtime/processes/pmix_bootstrap.h"
+#include "core/runtime/processes/relay.h"
 #include "core/runtime/processes/token.h"
 
 namespace switchyard {
@@ -153,7 +155,8 @@ void Fill(ProcessMap& processes, const std::vector<Member>& members) {
 
 StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
-  const Member self{HostName(), getpid(), NodeIdentity()};
+  const std::string node = processes.node_identity.empty() ? NodeIdentity() : processes.node_identity;
+  const Member self{HostName(), getpid(), node, processes.rank};
   RankMeeting meeting;
   meeting.links.resize(processes.world);
   std::vector<Member> members = {self};
@@ -169,9 +172,15 @@ StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms) {
   } else if (processes.world > 1) {
     SY_ASSIGN_OR_RETURN(const Place place, FindMeeting(processes, timeout_ms));
     terms.token = place.token;
-    SY_ASSIGN_OR_RETURN(meeting.links[0],
-                        AttendMeeting(terms, processes.rank, self, place.addresses, place.port, deadline, &members));
+    if (processes.one_node) {
+      SY_ASSIGN_OR_RETURN(meeting.links[0],
+                          AttendMeeting(terms, processes.rank, self, place.addresses, place.port, deadline, &members));
+    } else {
+      SY_ASSIGN_OR_RETURN(meeting.links, AttendThroughRelay(terms, processes.rank, self, place.addresses, place.port,
+                                                            node, deadline, &members));
+    }
   }
+  for (const Member& member : members) meeting.via.push_back(member.via);
   meeting.key = HmacSha256(terms.token, "switchyard store");
   Fill(processes, members);
   return meeting;
@@ -191,6 +200,8 @@ StatusOr<std::vector<RankMeeting>> MeetThreads(std::vector<ProcessMap>& processe
     Fill(map, members);
     meetings[rank].key = key;
     meetings[rank].links.resize(processes.size());
+    meetings[rank].via.resize(processes.size());
+    std::iota(meetings[rank].via.begin(), meetings[rank].via.end(), 0);
     if (rank == 0) continue;
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0)

@@ -1,5 +1,6 @@
 // The first meeting of all ranks: everybody connects to rank 0, says who and where it is, and learns the same of all
-// others. On one node it takes place on the loopback. Strangers (no proof of the run's token, another program) are
+// others; where there are several nodes, through one rank of its node (relay.h). On one node it takes place on the
+// loopback. Strangers (no proof of the run's token, another program) are
 // turned away; two processes that claim one rank, or that disagree on the world's size, end it. Rank 0's port is closed
 // afterwards. Used by Rendezvous alone. Called once per Rendezvous by one thread.
 #pragma once
@@ -15,8 +16,11 @@
 namespace switchyard {
 
 struct RankMeeting {
-  std::vector<std::unique_ptr<MessageLink>> links;  // by peer: all but its own for rank 0, [0] alone for the others
-  std::string key;                                  // equal on all ranks, and known to nobody else
+  // By peer. Of rank 0: one a node, or all but its own where all ranks are on one; of the others [0], or that to the
+  // neighbour which relays for this rank; who relays has those to its neighbours as well.
+  std::vector<std::unique_ptr<MessageLink>> links;
+  std::vector<int> via;  // by rank: whose link to rank 0 it uses; its own number: its own
+  std::string key;       // equal on all ranks, and known to nobody else
 };
 
 // Fills hosts, host_names, pids, nodes and local ranks of `processes`. Errors name the ranks that did not come within

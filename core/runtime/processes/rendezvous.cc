@@ -33,6 +33,8 @@ using std::chrono::milliseconds;
 
 constexpr size_t kLongestFailure = 8 << 10;     // characters of what is told of one
 constexpr auto kLastWords = milliseconds(300);  // for the news of a failure to leave this process
+constexpr int kNamesMs = 1000;                  // for rank 0 to say who did not come to a barrier
+constexpr char kMissingOf[] = "missing at ";    // before a barrier's key: what rank 0 says of it
 
 sy_status ToAbi(const Status& status, sy_error* error) {
   if (status.ok()) return SY_OK;
@@ -51,14 +53,19 @@ struct Rendezvous::Impl {
 
   mutable std::mutex mutex;  // of everything below
   std::condition_variable changed;
-  std::vector<std::unique_ptr<MessageLink>> links;  // by peer; rank 0 has all, the others only links[0]
+  std::vector<std::unique_ptr<MessageLink>> links;  // by peer: rank_meeting.h
+  std::vector<int> neighbours;                      // who has a link
+  int parent = -1;                                  // the neighbour that leads to rank 0; -1: this is rank 0
+  std::vector<std::pair<int, int>> wards;  // whom it watches for the others, and the neighbour that leads there
   std::vector<double> silent_ms;
   std::vector<bool> departed;
   std::string first_departed;
-  std::map<std::string, std::string> values;        // rank 0: the store; elsewhere: what has arrived of it
-  std::map<std::string, std::vector<int>> awaited;  // rank 0: who asked for a key that nobody put yet
-  std::set<std::string> asked;                      // elsewhere: keys asked for
-  std::map<std::string, int> barriers;              // how often each was passed
+  std::map<std::string, std::string> values;          // rank 0: the store; elsewhere: what has arrived of it
+  std::map<std::string, std::vector<int>> awaited;    // which neighbours asked for a key that is not in `values`
+  std::set<std::string> asked;                        // elsewhere than on rank 0: keys asked for
+  std::map<std::string, int> barriers;                // how often each was reached
+  std::map<std::string, std::vector<bool>> arrivals;  // rank 0: who has come, of barriers that wait
+  std::set<std::string> released;                     // barriers to which all have come, and this rank is still there
   Status failure;
   std::vector<std::function<void(const Status&)>> callbacks;
   bool stopping = false;
@@ -74,23 +81,29 @@ struct Rendezvous::Impl {
     if (wake >= 0) [[maybe_unused]]
       const ssize_t written = write(wake, &one, sizeof one);
   }
-  // Rank 0 goes on serving for a while after its goodbye; another rank does not listen any more after its own.
+  // Who relays, as rank 0 does, goes on serving for a while after its goodbye; the others do not listen any more.
   bool Serves(int peer) const {
-    return links[peer] != nullptr && links[peer]->open() && (peer == 0 || !departed[peer]);
+    return links[peer] != nullptr && links[peer]->open() && (peer == parent || !departed[peer]);
   }
-  void SendToAll(MessageType type, const std::vector<std::string>& fields = {}, int except = -1) {
-    for (int peer = 0; peer < world; ++peer) {
-      if (peer != except && Serves(peer)) links[peer]->Send(type, fields);
+  // What was said goes on from neighbour to neighbour: to all but `from`, -1 for news of our own.
+  void Spread(MessageType type, const std::vector<std::string>& fields, int from = -1) {
+    for (const int peer : neighbours) {
+      if (peer != from && Serves(peer)) links[peer]->Send(type, fields);
     }
   }
-  // Rank 0 tells the others; the first failure wins.
-  void Fail(const std::string& text) {
+  void SendUp(MessageType type, const std::vector<std::string>& fields) {
+    if (Serves(parent)) links[parent]->Send(type, fields);
+  }
+  // Who has left, for whoever needs the way to rank 0.
+  const std::string& Leaver() const { return names[departed[0] ? 0 : parent]; }
+  // The first failure wins.
+  void Fail(const std::string& text, int from = -1) {
     if (failed) return;
     failure = Unavailable("{}", text);
     failed = true;
     TellLauncher(text);
     pmix::Abandon();
-    if (rank == 0) SendToAll(MessageType::kFailure, {text});
+    Spread(MessageType::kFailure, {text}, from);
     changed.notify_all();
   }
   void Store(const std::string& key, const std::string& value) {
@@ -102,10 +115,50 @@ struct Rendezvous::Impl {
     }
     changed.notify_all();
   }
-  void Depart(int peer) {
+  // Asks rank 0, once.
+  void Ask(const std::string& key) {
+    if (parent >= 0 && asked.insert(key).second) SendUp(MessageType::kGet, {key});
+  }
+  // Rank 0 hears of every goodbye, the others of the first.
+  void Depart(int peer, int from) {
     departed[peer] = true;
-    if (first_departed.empty()) first_departed = names[peer];
+    const std::vector<std::string> who = {std::to_string(peer)};
+    if (first_departed.empty()) {
+      first_departed = names[peer];
+      Spread(MessageType::kDeparture, who, from);
+    } else if (parent >= 0 && from != parent) {
+      SendUp(MessageType::kDeparture, who);
+    }
     changed.notify_all();
+  }
+  // Of rank 0: counts, and lets all go once all have come. One message in for each rank, one out for each neighbour.
+  void Arrive(const std::string& barrier, int peer) {
+    std::vector<bool>& came = arrivals[barrier];
+    came.resize(static_cast<size_t>(world));
+    came[static_cast<size_t>(peer)] = true;
+    if (std::find(came.begin(), came.end(), false) != came.end()) return;
+    arrivals.erase(barrier);
+    Release(barrier);
+  }
+  void Release(const std::string& barrier) {
+    released.insert(barrier);
+    for (const int peer : neighbours) {
+      if (peer != parent && Serves(peer)) links[peer]->Send(MessageType::kRelease, {barrier});
+    }
+    changed.notify_all();
+  }
+  // Of rank 0: who is missing, into the store; "": all have come.
+  void NameMissing(const std::string& barrier) {
+    const auto waiting = arrivals.find(barrier);
+    std::string name;
+    for (int peer = world - 1; waiting != arrivals.end() && peer >= 0; --peer) {
+      if (!waiting->second[static_cast<size_t>(peer)]) name = names[peer];
+    }
+    if (values.count(kMissingOf + barrier) == 0) Store(kMissingOf + barrier, name);
+  }
+  bool IsRank(const std::string& text) const {
+    const int number = std::atoi(text.c_str());
+    return number >= 0 && number < world;
   }
   void Handle(int peer, const Frame& message);
   void Serve(int peer);
@@ -120,24 +173,30 @@ void Rendezvous::Impl::Handle(int peer, const Frame& message) {
   const auto& fields = message.fields;
   const auto is = [&](MessageType type, size_t count) { return message.type == type && fields.size() == count; };
   if (is(MessageType::kHeartbeat, 0)) return;
+  const bool from_below = peer != parent;
   if (is(MessageType::kGoodbye, 0)) {
-    Depart(peer);
-    if (rank == 0) SendToAll(MessageType::kDeparture, {std::to_string(peer)}, peer);
+    Depart(peer, peer);
   } else if (is(MessageType::kFailure, 1)) {
-    Fail(fields[0]);
-  } else if (rank == 0 && is(MessageType::kPut, 2)) {
-    Store(fields[0], fields[1]);
-  } else if (rank == 0 && is(MessageType::kGet, 1)) {
-    const auto found = values.find(fields[0]);
-    if (found != values.end())
+    Fail(fields[0], peer);
+  } else if (from_below && is(MessageType::kPut, 2)) {
+    rank == 0 ? Store(fields[0], fields[1]) : SendUp(message.type, fields);
+  } else if (from_below && is(MessageType::kGet, 1)) {
+    if (const auto found = values.find(fields[0]); found != values.end()) {
       links[peer]->Send(MessageType::kValue, {found->first, found->second});
-    else
+    } else {
       awaited[fields[0]].push_back(peer);
-  } else if (rank != 0 && is(MessageType::kValue, 2)) {
+      Ask(fields[0]);
+    }
+  } else if (!from_below && is(MessageType::kValue, 2)) {
     Store(fields[0], fields[1]);
-  } else if (rank != 0 && is(MessageType::kDeparture, 1)) {
-    const int gone = std::atoi(fields[0].c_str());
-    if (gone >= 0 && gone < world) Depart(gone);
+  } else if (from_below && is(MessageType::kArrive, 2) && IsRank(fields[1])) {
+    rank == 0 ? Arrive(fields[0], std::atoi(fields[1].c_str())) : SendUp(message.type, fields);
+  } else if (!from_below && is(MessageType::kRelease, 1)) {
+    Release(fields[0]);
+  } else if (from_below && is(MessageType::kMissing, 1)) {
+    rank == 0 ? NameMissing(fields[0]) : SendUp(message.type, fields);
+  } else if (is(MessageType::kDeparture, 1) && IsRank(fields[0])) {
+    Depart(std::atoi(fields[0].c_str()), peer);
   } else {
     Fail(fmt::format("{} sent a message that nobody understands (type {}); are all ranks of the same version?",
                      names[peer], static_cast<uint32_t>(message.type)));
@@ -152,29 +211,37 @@ void Rendezvous::Impl::Serve(int peer) {
   if (alive) return;
   link.Close();
   changed.notify_all();
-  // Rank 0 may leave while our own goodbye is on its way.
-  const bool leaving = stopping && rank != 0;
+  if (peer == parent && departed[peer]) {
+    // The way to rank 0 has ended, so it ends for those behind us.
+    for (const int other : neighbours) {
+      links[other]->Send(MessageType::kGoodbye);
+      links[other]->Flush();
+      links[other]->Close();
+    }
+  }
+  // Whoever is between us and rank 0 may leave while our own goodbye is on its way.
+  const bool leaving = stopping && peer == parent;
   if (!departed[peer] && !leaving) Fail(names[peer] + " died");
 }
 
-// After the goodbye: rank 0 stays until the others have left as well, so that it can pass on a failure among them.
+// After the goodbye: who watches others stays until they have left as well, so that it can pass on a failure among
+// them.
 bool Rendezvous::Impl::MayStop() const {
-  bool unsent = false, attended = false;
-  for (int peer = 0; peer < world; ++peer) {
-    if (links[peer] == nullptr || !links[peer]->open()) continue;
-    unsent |= links[peer]->wants_to_write();
-    attended |= rank == 0 && !failed && !departed[peer];
-  }
-  return stopping && ((!unsent && !attended) || Clock::now() >= stop_by);
+  if (!stopping) return false;
+  if (Clock::now() >= stop_by) return true;
+  const auto unsent = [&](int peer) { return links[peer]->open() && links[peer]->wants_to_write(); };
+  const auto attended = [&](const auto& ward) { return links[ward.second]->open() && !departed[ward.first]; };
+  return std::none_of(neighbours.begin(), neighbours.end(), unsent) &&
+         (failed || std::none_of(wards.begin(), wards.end(), attended));
 }
 
 // The callbacks of a failure may end the process. Whoever has not heard of it by then would take that for a death.
 void Rendezvous::Impl::FlushAll(Clock::duration limit) {
   for (const auto deadline = Clock::now() + limit;;) {
     std::vector<pollfd> unsent;
-    for (const auto& link : links) {
-      if (link == nullptr || !link->Flush() || !link->wants_to_write()) continue;
-      unsent.push_back({link->descriptor(), POLLOUT, 0});
+    for (const int peer : neighbours) {
+      if (!links[peer]->Flush() || !links[peer]->wants_to_write()) continue;
+      unsent.push_back({links[peer]->descriptor(), POLLOUT, 0});
     }
     if (unsent.empty() || MillisecondsUntil(deadline) == 0) return;
     poll(unsent.data(), unsent.size(), MillisecondsUntil(deadline));
@@ -185,8 +252,9 @@ void Rendezvous::Impl::FlushAll(Clock::duration limit) {
 int Rendezvous::Impl::LookAgainMs() const {
   if (stopping) return 5;
   double wait_ms = options.heartbeat_ms;
-  for (int peer = 0; options.freeze_limit_ms > 0 && !failed && peer < world; ++peer) {
-    if (links[peer] != nullptr && links[peer]->open() && !departed[peer])
+  if (options.freeze_limit_ms == 0 || failed) return std::max(1, static_cast<int>(wait_ms));
+  for (const int peer : neighbours) {
+    if (links[peer]->open() && !departed[peer])
       wait_ms = std::min(wait_ms, options.freeze_limit_ms - silent_ms[peer] + 1);
   }
   return std::max(1, static_cast<int>(wait_ms));
@@ -198,9 +266,7 @@ void Rendezvous::Impl::Watch() {
   std::vector<int> peers;
   std::unique_lock lock(mutex);
   bool told = false;
-  for (int peer = 0; peer < world; ++peer) {
-    if (links[peer] != nullptr) Serve(peer);  // what came together with the welcome
-  }
+  for (const int peer : neighbours) Serve(peer);  // what came together with the welcome
   while (!MayStop()) {
     const auto now = Clock::now();
     // A pause of our own (a stopped or starved process) says nothing about the peers: it counts as two heartbeats at
@@ -212,8 +278,8 @@ void Rendezvous::Impl::Watch() {
     if (beat) last_heartbeat = now;
     polled.assign(1, {wake, POLLIN, 0});
     peers.assign(1, -1);
-    for (int peer = 0; peer < world; ++peer) {
-      if (links[peer] == nullptr || !links[peer]->open()) continue;
+    for (const int peer : neighbours) {
+      if (!links[peer]->open()) continue;
       if (!departed[peer]) {
         silent_ms[peer] += elapsed;
         if (options.freeze_limit_ms > 0 && silent_ms[peer] > options.freeze_limit_ms) {
@@ -279,6 +345,13 @@ StatusOr<std::unique_ptr<Rendezvous>> Rendezvous::Begin(RankMeeting meeting, con
   impl.key = std::move(meeting.key);
   impl.silent_ms.assign(impl.world, 0);
   impl.departed.assign(impl.world, false);
+  impl.parent = impl.rank == 0 ? -1 : meeting.via[impl.rank] == impl.rank ? 0 : meeting.via[impl.rank];
+  for (int peer = 0; peer < impl.world; ++peer) {
+    if (impl.links[peer] != nullptr) impl.neighbours.push_back(peer);
+    const bool is_ward = impl.rank == 0 ? peer != 0 : peer != impl.rank && meeting.via[peer] == impl.rank;
+    if (is_ward) impl.wards.emplace_back(peer, meeting.via[peer]);
+    if (is_ward && impl.rank != 0) impl.wards.back().second = peer;
+  }
   for (int rank = 0; rank < impl.world; ++rank) {
     impl.names.push_back(
         fmt::format("rank {} (pid {} on host {})", rank, processes.pids[rank], processes.host_names[rank]));
@@ -340,8 +413,8 @@ Status Rendezvous::Put(const std::string& key, const std::string& value) {
   if (impl_->rank == 0) {
     impl_->Store(key, value);
   } else {
-    if (!impl_->Serves(0)) return Unavailable("cannot put {}: {} has left the run", key, impl_->names[0]);
-    impl_->links[0]->Send(MessageType::kPut, {key, value});
+    if (!impl_->Serves(impl_->parent)) return Unavailable("cannot put {}: {} has left the run", key, impl_->Leaver());
+    impl_->SendUp(MessageType::kPut, {key, value});
   }
   impl_->Wake();
   return OkStatus();
@@ -353,15 +426,15 @@ StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
                            kLargestFrame);
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
   std::unique_lock lock(impl_->mutex);
-  if (impl_->rank != 0 && impl_->values.count(key) == 0 && impl_->asked.insert(key).second && impl_->Serves(0)) {
-    impl_->links[0]->Send(MessageType::kGet, {key});
+  if (impl_->world > 1 && impl_->values.count(key) == 0) {
+    impl_->Ask(key);
     impl_->Wake();
   }
   for (;;) {
     if (const auto found = impl_->values.find(key); found != impl_->values.end()) return found->second;
     if (impl_->failed) return impl_->failure;
-    if (impl_->rank != 0 && !impl_->Serves(0))
-      return Unavailable("cannot get {}: {} has left the run", key, impl_->names[0]);
+    if (impl_->rank != 0 && !impl_->Serves(impl_->parent))
+      return Unavailable("cannot get {}: {} has left the run", key, impl_->Leaver());
     if (MillisecondsUntil(deadline) == 0) return DeadlineExceeded("nobody put {} within {} ms", key, timeout_ms);
     impl_->changed.wait_until(lock, deadline);
   }
@@ -369,22 +442,35 @@ StatusOr<std::string> Rendezvous::Get(const std::string& key, int timeout_ms) {
 
 Status Rendezvous::Barrier(const std::string& name, int timeout_ms) {
   if (impl_->world == 1) return OkStatus();
-  int passed;
-  {
-    const std::lock_guard lock(impl_->mutex);
-    passed = impl_->barriers[name]++;
-  }
-  const std::string key = fmt::format("barrier/{}/{}/", name, passed);
+  if (!MessageLink::Fits({kMissingOf + name, std::string(32, ' ')}))
+    return InvalidArgument("a barrier's name of {} bytes is too long, expected less than {}", name.size(),
+                           kLargestFrame);
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
-  SY_RETURN_IF_ERROR(Put(key + std::to_string(impl_->rank), ""));
-  for (int rank = 0; rank < impl_->world; ++rank) {
-    const auto came = Get(key + std::to_string(rank), MillisecondsUntil(deadline));
-    if (absl::IsDeadlineExceeded(came.status())) {
-      return DeadlineExceeded("barrier \"{}\": {} did not come within {} ms", name, impl_->names[rank], timeout_ms);
-    }
-    SY_RETURN_IF_ERROR(came.status());
-  }
-  return OkStatus();
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->failed) return impl_->failure;
+  const std::string key = fmt::format("{}/{}", name, impl_->barriers[name]++);
+  if (impl_->rank == 0)
+    impl_->Arrive(key, 0);
+  else
+    impl_->SendUp(MessageType::kArrive, {key, std::to_string(impl_->rank)});
+  impl_->Wake();
+  const auto over = [&] {
+    return impl_->released.count(key) > 0 || impl_->failed || (impl_->rank != 0 && !impl_->Serves(impl_->parent));
+  };
+  impl_->changed.wait_until(lock, deadline, over);
+  if (impl_->released.erase(key) > 0) return OkStatus();
+  if (impl_->failed) return impl_->failure;
+  if (over()) return Unavailable("barrier \"{}\": {} has left the run", name, impl_->Leaver());
+  if (impl_->rank == 0)
+    impl_->NameMissing(key);
+  else
+    impl_->SendUp(MessageType::kMissing, {key});
+  impl_->Wake();
+  lock.unlock();
+  const auto missing = Get(kMissingOf + key, kNamesMs);
+  if (!missing.ok() && !absl::IsDeadlineExceeded(missing.status())) return missing.status();
+  return DeadlineExceeded("barrier \"{}\": {} did not come within {} ms", name,
+                          missing.ok() && !missing->empty() ? *missing : "a rank", timeout_ms);
 }
 
 const sy_store* Rendezvous::store() const { return &impl_->store; }
@@ -409,10 +495,7 @@ void Rendezvous::OnFailure(std::function<void(const Status&)> callback) {
 void Rendezvous::ReportFailure(const Status& reason) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->failed || impl_->world == 1) return;
-  const std::string text =
-      fmt::format("{} failed: {}", impl_->names[impl_->rank], Message(reason)).substr(0, kLongestFailure);
-  if (impl_->rank != 0 && impl_->Serves(0)) impl_->links[0]->Send(MessageType::kFailure, {text});
-  impl_->Fail(text);
+  impl_->Fail(fmt::format("{} failed: {}", impl_->names[impl_->rank], Message(reason)).substr(0, kLongestFailure));
   impl_->Wake();
 }
 

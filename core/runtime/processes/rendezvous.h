@@ -1,9 +1,11 @@
-// How ranks find each other before any collective works, and how they notice that one is gone. Every rank keeps one TCP
-// connection to rank 0, found through PMIx where the launcher offers it, else at MASTER_ADDR:MASTER_PORT. Over it run a
-// key-value store that rank 0 holds, and the liveness watch: end-of-file without a goodbye = dead, silence = frozen.
-// Rank 0 tells all others; that rank 0 itself is gone everybody sees. Every survivor then gets a Status that names the
-// rank: "rank 1 (pid 4711 on host a) died". A thread per rank serves the connection; it sleeps in poll(2) and wakes
-// twice per heartbeat. Thread-safe.
+// How ranks find each other before any collective works, and how they notice that one is gone. Every rank keeps one
+// connection that leads to rank 0, found through PMIx where the launcher offers it, else at MASTER_ADDR:MASTER_PORT:
+// its own, or, on several nodes, that of the neighbour which relays for its node (relay.h), so that rank 0 has one a
+// node. Over it run a key-value store that rank 0 holds, and the liveness watch: end-of-file without a goodbye = dead,
+// silence = frozen; each watches those with whom it has a connection, and what it sees goes on to all. Every survivor
+// then gets a Status that names the rank: "rank 1 (pid 4711 on host a) died". A thread per rank serves its connections;
+// it sleeps in poll(2) and wakes twice per heartbeat. Of W ranks on N nodes, rank 0 sends and receives O(W) messages to
+// meet, to pass a barrier and to leave, and O(N) where all get one value. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +37,15 @@ class Rendezvous {
   // each. Each is destroyed on a thread of its own, or they wait for each other's goodbye.
   static StatusOr<std::vector<std::unique_ptr<Rendezvous>>> ConnectThreads(std::vector<ProcessMap>& processes,
                                                                            const WatchOptions& watch);
-  // A clean goodbye: peers do not take it for death. Rank 0 lingers up to a second for the goodbyes of the others.
+  // A clean goodbye: peers do not take it for death. Rank 0, and who relays, lingers up to a second for the goodbyes of
+  // the others.
   ~Rendezvous();
 
   // A key is put once in a run; with its value it may have a little under 16 MiB. Get waits for it; timeout_ms 0 asks
   // whether it has arrived, and makes it come if it exists.
   Status Put(const std::string& key, const std::string& value);
   StatusOr<std::string> Get(const std::string& key, int timeout_ms);
-  // Of all ranks; names one that did not come.
+  // Of all ranks; names one that did not come, up to a second after the time.
   Status Barrier(const std::string& name, int timeout_ms);
   const sy_store* store() const;  // the same, for plugins
 
