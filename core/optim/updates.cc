@@ -31,13 +31,15 @@ sy_optimizer_attributes ToAbi(const OptimizerOptions& options, bool decay) {
 // What one update has in common: tensors that differ in it are updated by another node.
 struct Group {
   bool decay = true;
-  int layers_above = 0;      // for the rate; 0 where it is that of all
-  DType half = DType::kF32;  // of the half copies; kF32: there are none
-  int divides = -1;          // the ranks that divide the parameter, an index as in Program::groups; −1: none do
-  size_t alone = 0;          // the parameter, where each is updated for itself
+  int layers_above = 0;       // for the rate; 0 where it is that of all
+  DType half = DType::kF32;   // of the half copies; kF32: there are none
+  bool read_in_half = false;  // by norms alone: such tensors fill buckets apart, which end elsewhere on ranks with
+                              // other parts, and norms over those ranks are added up by position
+  int divides = -1;  // the ranks that divide the parameter, an index as in Program::groups; −1: none do
+  size_t alone = 0;  // the parameter, where each is updated for itself
   auto operator<=>(const Group& o) const {
-    return std::tuple(!decay, layers_above, half, divides, alone) <=>
-           std::tuple(!o.decay, o.layers_above, o.half, o.divides, o.alone);
+    return std::tuple(!decay, layers_above, half, read_in_half, divides, alone) <=>
+           std::tuple(!o.decay, o.layers_above, o.half, o.read_in_half, o.divides, o.alone);
   }
 };
 
@@ -54,6 +56,7 @@ std::map<Group, std::vector<size_t>> GroupsOf(const std::vector<ParameterGradien
     groups[{.decay = input.input->weight_decay && Decays(input.name, UpdatedShape(parameter)),
             .layers_above = options.layer_decay == 1 ? 0 : input.input->layers_above,
             .half = half ? half.dtype() : DType::kF32,
+            .read_in_half = by_norm && read_in_half,
             .divides = by_norm && weight != nullptr ? weight->group : -1,
             .alone = options.fused ? 0 : i}]
         .push_back(k);

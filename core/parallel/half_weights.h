@@ -26,7 +26,7 @@ Pass HalfWeightsPass();
 
 // The copy of a parameter that the plan keeps, for the optimizer to write beside it; none where there is none.
 Value HalfWeightOf(Graph& graph, const Ref& parameter);
-// The parameter whose copy the input of this name is; "": of none.
+// The parameter whose copy the input is; "": of none.
 std::string CopiedBy(const Node& input);
 
 // The copies that a graph has, each with its parameter: ids of inputs.

@@ -40,7 +40,7 @@ struct ProgramOptions {
   uint64_t seed = 42;
   int accumulation = 1;  // micro-batches of an update
   uint64_t bucket_bytes = 25u << 20;
-  bool delay_allreduce = false;         // one reduction when the backward pass has ended
+  bool delay_allreduce = false;         // reductions when the backward pass has ended
   bool hierarchical_allreduce = false;  // sums within nodes before sums between them, by Mesh::nodes
   DType allreduce_dtype = DType::kF32;  // of gradients between ranks: kF32, kF16, kBF16
   float grad_predivide = 0;             // gradients are divided by it before and by W/it behind the reduction; 0: W
@@ -50,14 +50,14 @@ struct ProgramOptions {
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
   bool sequence = false;                // ranks that share a model divide the samples between its divided layers
   int zero = 0;  // the ranks of the data group share 1: the update and its moments, 2: also the sums of gradients, 3:
-                 // also the parameters
-  float shard_param_frac = 1;  // with `zero` 3: of the parameters, those of the buckets that are reduced first; the
-                               // rest are whole on every rank, as with 2
+                 // also the parameters; f32 weights that are read in half in each
+  float shard_param_frac = 1;  // with `zero` 3: of the parameters, those of the buckets that are reduced first; of
+                               // the rest every rank has all that it reads, as with 2
   OptimizerOptions optimizer;
   bool offload_optimizer = false;  // its state lies in host memory, and updates run there
   float offload_optim_frac = 1;    // of it, that of the buckets that are reduced first; the rest lies on the device
-  int64_t table_length = 1;      // of the learning-rate table: updates
-  bool evaluation_only = false;  // no other plan
+  int64_t table_length = 1;        // of the learning-rate table: updates
+  bool evaluation_only = false;    // no other plan
 };
 
 // A parameter and the gradient of the plan's loss by it, of the same shape. Before "gradients" there are none; behind
