@@ -14,7 +14,7 @@ symbolizer=$(command -v addr2line || true)  # of the stacks that are printed
 # conformance kit looks for leaks by the size of the process). The runtime of g++ 12 and 13 takes one in 256 blocks of thread-local
 # variables of loaded libraries for one with a header of glibc 2.19, and then its search for leaks dies ("Tracer caught signal 11"):
 # intercept_tls_get_addr=0 lets it find such blocks as the allocations that they are.
-export ASAN_OPTIONS=${ASAN_OPTIONS:-intercept_tls_get_addr=0:detect_stack_use_after_return=1:handle_segv=0:handle_abort=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64:external_symbolizer_path=$symbolizer}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-intercept_tls_get_addr=0:allocator_may_return_null=1:detect_stack_use_after_return=1:handle_segv=0:handle_abort=0:quarantine_size_mb=1:thread_local_quarantine_size_kb=64:external_symbolizer_path=$symbolizer}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:external_symbolizer_path=$symbolizer}
 # A run without a single test would say nothing: it fails. Of the tests that pass only their number is shown, so that the output of one
 # that fails is not lost among them.
