@@ -27,26 +27,27 @@ void ThrowBuildError(const std::string& op, const std::string& problem, const st
 
 std::string Graph::ScopedName(const std::string& name) const { return scope_.empty() ? name : scope_ + "." + name; }
 
+// Taken at once, for the node that is appended next.
 std::string Graph::UniqueName(const std::string& wanted) {
-  if (!names_.contains(wanted)) return wanted;
+  if (names_.try_emplace(wanted, size()).second) return wanted;
   for (;;) {
     const std::string name = fmt::format("{}_{}", wanted, ++suffixes_[wanted]);
-    if (!names_.contains(name)) return name;
+    if (names_.try_emplace(name, size()).second) return name;
   }
 }
 
 Value Graph::Input(const std::string& name, const TensorType& type, const InputInfo& info, Location where) {
   const std::string full = ScopedName(name);
-  if (names_.contains(full)) ThrowBuildError("input", fmt::format("the name {} is taken", full), {}, where);
+  if (!names_.try_emplace(full, size()).second)
+    ThrowBuildError("input", fmt::format("the name {} is taken", full), {}, where);
   Node node;
   node.op = "input";
   node.name = full;
-  node.outputs = {type};
+  node.outputs.push_back(type);
   node.input = info;
   node.host = info.host;
   if (info.block < 0) node.input->block = block_;
   node.where = where;
-  names_[full] = size();
   nodes_.push_back(std::move(node));
   return {this, {size() - 1, 0}};
 }
@@ -71,12 +72,12 @@ void Graph::CheckOwn(const std::string& op, const std::vector<Value>& inputs, Lo
 }
 
 std::vector<Value> Graph::Append(Node node, const std::vector<Value>& inputs) {
-  node.inputs.clear();
+  node.inputs.reserve(inputs.size());
   for (const Value& input : inputs) node.inputs.push_back(input.ref());
   node.host = RunsOnHost(*this, node);
-  names_[node.name] = size();
   nodes_.push_back(std::move(node));
   std::vector<Value> values;
+  values.reserve(nodes_.back().outputs.size());
   for (size_t o = 0; o < nodes_.back().outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});
   return values;
 }
@@ -86,15 +87,16 @@ std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& i
   CheckOwn(op, inputs, where);
   Node node;
   node.op = op;
-  node.name = UniqueName(name.empty() ? ScopedName(op) : name);
   node.attributes = attributes;
   std::vector<TensorType> types;
+  types.reserve(inputs.size());
   for (const Value& input : inputs) types.push_back(input.type());
   try {
     node.outputs = InferTypes(op, types, attributes, wanted);
   } catch (const TypeMismatch& mismatch) {
     ThrowBuildError(op, mismatch.what(), inputs, where);
   }
+  node.name = UniqueName(name.empty() ? ScopedName(op) : name);
   node.phase = phase_;
   node.block = block_;
   node.where = where;
@@ -169,6 +171,7 @@ std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& in
 
 Wanted WantedOf(const Node& node) {
   Wanted wanted;
+  wanted.dtypes.reserve(node.outputs.size());
   for (const TensorType& output : node.outputs) wanted.dtypes.push_back(output.dtype);
   if (!node.outputs.empty()) wanted.shape = node.outputs[0].shape;
   return wanted;

@@ -1,6 +1,8 @@
 #include "core/graph/op.h"
 
 #include <set>
+#include <string_view>
+#include <unordered_map>
 
 #include "core/base/names.h"
 #include "core/graph/ops/families.h"
@@ -30,6 +32,16 @@ std::map<std::string, OpDefinition>& Table() {
     return ops;
   }();
   return table;
+}
+
+// The same by hash: every pass looks up the op of every node several times.
+std::unordered_map<std::string_view, const OpDefinition*>& Index() {
+  static std::unordered_map<std::string_view, const OpDefinition*> index = [] {
+    std::unordered_map<std::string_view, const OpDefinition*> ops;
+    for (const auto& [name, op] : Table()) ops.emplace(name, &op);
+    return ops;
+  }();
+  return index;
 }
 
 std::set<std::string>& FromOutside() {
@@ -64,14 +76,16 @@ const Shape& Signature::WantedShape() const {
 const std::map<std::string, OpDefinition>& AllOps() { return Table(); }
 
 const OpDefinition* FindOp(const std::string& name) {
-  const auto found = Table().find(name);
-  return found == Table().end() ? nullptr : &found->second;
+  const auto found = Index().find(name);
+  return found == Index().end() ? nullptr : found->second;
 }
 
 void RegisterOp(OpDefinition op) {
   if (!op.infer) throw BuildError(fmt::format("op {}: its definition has no type rule", op.name));
   const std::string name = op.name;
-  if (!Table().emplace(name, std::move(op)).second) throw BuildError(fmt::format("op {}: the name is taken", name));
+  const auto [entered, fresh] = Table().emplace(name, std::move(op));
+  if (!fresh) throw BuildError(fmt::format("op {}: the name is taken", name));
+  Index().emplace(entered->first, &entered->second);
   FromOutside().insert(name);
 }
 

@@ -1,5 +1,6 @@
 #include "core/graph/verify.h"
 
+#include <memory_resource>
 #include <set>
 #include <string_view>
 #include <unordered_set>
@@ -18,16 +19,22 @@ bool IsThere(const Graph& graph, Ref ref, int id) {
          ref.output < static_cast<int>(graph.node(ref.node).outputs.size());
 }
 
+// Types of inputs, by how many there are: written over from node to node, so that their memory is asked for once.
+using Types = std::vector<std::vector<TensorType>>;
+
 // What is wrong with node `id`; "" if nothing.
-std::string ProblemOf(const Graph& graph, int id) {
+std::string ProblemOf(const Graph& graph, int id, Types& by_count) {
   const Node& node = graph.node(id);
-  std::vector<TensorType> types;
-  for (const Ref& input : node.inputs) {
+  if (by_count.size() <= node.inputs.size()) by_count.resize(node.inputs.size() + 1);
+  std::vector<TensorType>& types = by_count[node.inputs.size()];
+  types.resize(node.inputs.size());
+  for (size_t i = 0; i < types.size(); ++i) {
+    const Ref& input = node.inputs[i];
     if (input.node < 0 || input.node >= id) return "it reads a node that does not come before it";
     if (!IsThere(graph, input, id))
       return fmt::format("it reads result {} of {}, which has {}", input.output, graph.node(input.node).name,
                          graph.node(input.node).outputs.size());
-    types.push_back(graph.type(input));
+    types[i] = graph.type(input);
   }
   for (const int earlier : node.control) {
     if (earlier < 0 || earlier >= id) return "a control edge comes from a node that does not come before it";
@@ -37,8 +44,9 @@ std::string ProblemOf(const Graph& graph, int id) {
   if (node.repeats >= 0 && graph.node(node.repeats).op != node.op) return "it repeats a node of another op";
   if (node.input.has_value() != IsInput(node)) return "only inputs have a role";
   if (node.host != (node.input ? node.input->host : RunsOnHost(graph, node))) return "it is not known where it runs";
+  const bool transfer = IsTransfer(node);
   for (const Ref& input : node.inputs) {
-    if (!IsTransfer(node) && graph.node(input.node).host != node.host)
+    if (!transfer && graph.node(input.node).host != node.host)
       return fmt::format("it reads {}, which lies {}, and runs elsewhere", graph.node(input.node).name,
                          node.host ? "on the device" : "on the host");
   }
@@ -61,11 +69,13 @@ std::string ProblemOf(const Graph& graph, int id) {
 }  // namespace
 
 void Verify(const Graph& graph, const std::string& pass) {
-  std::unordered_set<std::string_view> names;
+  std::pmr::monotonic_buffer_resource memory;  // of the set of names
+  std::pmr::unordered_set<std::string_view> names(graph.size(), &memory);
   std::set<int> assigned;
+  Types types;
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
-    std::string problem = ProblemOf(graph, id);
+    std::string problem = ProblemOf(graph, id, types);
     if (problem.empty() && !names.insert(node.name).second) problem = "another node has its name";
     if (problem.empty() && IsAssign(node)) {
       if (!graph.node(node.inputs[0].node).input) problem = "the target is not a named input";

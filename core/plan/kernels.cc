@@ -9,7 +9,10 @@ namespace {
 
 void AppendType(std::string& key, const TensorType& type) {
   key += NameOf(type.dtype);
-  for (const int64_t extent : type.shape) key += fmt::format(",{}", extent);
+  for (const int64_t extent : type.shape) {
+    const fmt::format_int digits(extent);
+    key.append(1, ',').append(digits.data(), digits.size());
+  }
   key += ';';
 }
 

@@ -2,13 +2,17 @@
 #include "core/graph/ops/transfer.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "core/graph/ops/families.h"
 
 namespace switchyard {
 
-bool IsStore(const Node& node) { return node.op == "store"; }
-bool IsFetch(const Node& node) { return node.op == "fetch"; }
+using std::literals::operator""sv;
+
+// Asked for every input in every pass: compared by length first.
+bool IsStore(const Node& node) { return node.op == "store"sv; }
+bool IsFetch(const Node& node) { return node.op == "fetch"sv; }
 
 bool RunsOnHost(const Graph& graph, const Node& node) {
   if (IsStore(node)) return true;

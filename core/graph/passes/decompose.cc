@@ -1,6 +1,9 @@
 #include "core/graph/passes/decompose.h"
 
+#include <algorithm>
+
 #include "core/graph/op.h"
+#include "core/graph/ops/structure.h"
 
 namespace switchyard {
 namespace {
@@ -66,10 +69,14 @@ std::optional<Graph> Rebuild(const Graph& graph, const Node& node, const CanPrep
 }  // namespace
 
 Graph Decompose(const Graph& source, const CanPrepare& can_prepare) {
+  const auto runs = [&](const Node& node) { return !NeedsKernel(node) || can_prepare(source, node); };
+  const std::deque<Node>& nodes = source.nodes();
+  const bool inputs_first = std::is_partitioned(nodes.begin(), nodes.end(), IsInput);
+  if (inputs_first && std::all_of(nodes.begin(), nodes.end(), runs)) return RemoveDeadNodes(source);
   return RemoveDeadNodes(
       Rewrite("decomposition", source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
         const Node& node = source.node(id);
-        if (!NeedsKernel(node) || can_prepare(source, node)) return std::nullopt;
+        if (runs(node)) return std::nullopt;
         const auto piece = Rebuild(source, node, can_prepare, 0);
         if (!piece) return std::nullopt;
         return Inline(*piece, r.result, r.Map(node.inputs), static_cast<int>(node.outputs.size()));

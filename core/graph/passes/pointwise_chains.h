@@ -6,6 +6,6 @@
 
 namespace switchyard {
 
-Graph JoinPointwiseChains(const Graph& source, const CanPrepare& can_prepare);
+Graph JoinPointwiseChains(Graph graph, const CanPrepare& can_prepare);
 
 }  // namespace switchyard

@@ -14,6 +14,7 @@ Value Rewriting::Map(Ref old) const {
 
 std::vector<Value> Rewriting::Map(const std::vector<Ref>& old) const {
   std::vector<Value> values;
+  values.reserve(old.size());
   for (const Ref& ref : old) values.push_back(Map(ref));
   return values;
 }
@@ -38,6 +39,7 @@ bool Preparable(const CanPrepare& can_prepare, const std::string& op, const std:
 bool Preparable(const CanPrepare& can_prepare, const std::string& op, const Graph& graph,
                 const std::vector<Ref>& inputs, const Attributes& attributes, const Wanted& wanted) {
   std::vector<TensorType> types;
+  types.reserve(inputs.size());
   for (const Ref& input : inputs) types.push_back(graph.type(input));
   return Preparable(can_prepare, op, types, attributes, wanted);
 }
@@ -50,7 +52,7 @@ Readers::Readers(const Graph& graph) : first_(graph.size()), readers_(graph.size
   }
 }
 
-bool Readers::OnlyOf(int id, int reader) const { return Of(id) == std::set<int>{first_[reader]}; }
+bool Readers::OnlyOf(int id, int reader) const { return Of(id).size() == 1 && *Of(id).begin() == first_[reader]; }
 
 namespace {
 
@@ -64,9 +66,13 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
     if (!node.input || !keep[id]) continue;
+    if (!inputs) {
+      state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
+      continue;
+    }
     TensorType type = node.outputs[0];
     InputInfo info = *node.input;
-    if (inputs && !inputs(node, &type, &info)) continue;
+    if (!inputs(node, &type, &info)) continue;
     state.mapped[id] = {result.Input(node.name, type, info, node.where)};
   }
   for (int id = 0; id < source.size(); ++id) {
