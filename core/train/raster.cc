@@ -37,7 +37,8 @@ class Painter {
       for (int x = left; x < right; ++x) {
         const double px = x + 0.5 - a.x, py = y + 0.5 - a.y;
         const double t = length2 > 0 ? std::clamp((px * dx + py * dy) / length2, 0.0, 1.0) : 0.0;
-        Cover(x, y, radius + 0.5 - std::hypot(px - t * dx, py - t * dy));
+        const double away_x = px - t * dx, away_y = py - t * dy;
+        Cover(x, y, radius + 0.5 - std::sqrt(away_x * away_x + away_y * away_y));
       }
     }
     Extend(box);
@@ -65,7 +66,7 @@ class Painter {
         if (coverage <= 0) continue;
         uint8_t* pixel = &image_.rgb[(static_cast<size_t>(y) * width_ + x) * 3];
         for (int c = 0; c < 3; ++c) {
-          pixel[c] = static_cast<uint8_t>(std::lround(pixel[c] + (channels[c] - pixel[c]) * coverage * opacity));
+          pixel[c] = static_cast<uint8_t>(pixel[c] + (channels[c] - pixel[c]) * coverage * opacity + 0.5);
         }
         coverage = 0;
       }
@@ -127,6 +128,15 @@ void PaintText(Painter* painter, const Shape& shape, double scale) {
   }
 }
 
+// Do most pixels equal the one to their left, as in a drawing?
+bool IsFlat(const Raster& image) {
+  const std::vector<uint8_t>& rgb = image.rgb;
+  size_t equal = 0;
+  for (size_t p = 3; p + 2 < rgb.size(); p += 3)
+    equal += rgb[p] == rgb[p - 3] && rgb[p + 1] == rgb[p - 2] && rgb[p + 2] == rgb[p - 1];
+  return equal > rgb.size() / 3 / 2;
+}
+
 }  // namespace
 
 Raster Rasterise(const Drawing& drawing, double scale) {
@@ -167,6 +177,8 @@ StatusOr<std::string> EncodePng(const Raster& image) {
   png.width = static_cast<png_uint_32>(image.width);
   png.height = static_cast<png_uint_32>(image.height);
   png.format = PNG_FORMAT_RGB;
+  // No filters, which take four fifths of the time: they make photographs smaller, and save a drawing some 20 kB.
+  if (IsFlat(image)) png.flags |= PNG_IMAGE_FLAG_FAST;
   png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(png);
   std::string encoded(bytes, '\0');
   if (png_image_write_to_memory(&png, encoded.data(), &bytes, 0, image.rgb.data(), 0, nullptr) == 0) {
