@@ -55,6 +55,10 @@ sy_status RequireCudaMemory(const sy_init_request& request, sy_error* error) {
 
 thread_local int group_depth = 0;
 thread_local std::vector<NcclCommunicator*> grouped;  // that have calls in this thread's group
+thread_local std::vector<ncclComm_t> given_up;        // without calls in it, to be aborted after its end
+
+// What it answers changes nothing: the communicator is not used any more.
+void AbortNow(ncclComm_t comm) { static_cast<void>(TheLibrary().ncclCommAbort(comm)); }
 
 }  // namespace
 
@@ -152,9 +156,12 @@ void NcclCommunicator::Abort() {
 
 void NcclCommunicator::GiveUp() {
   if (comm_ == nullptr || in_group_) return;
-  // What it answers changes nothing: the communicator is not used any more.
-  static_cast<void>(TheLibrary().ncclCommAbort(comm_));
-  comm_ = nullptr;
+  const ncclComm_t comm = std::exchange(comm_, nullptr);
+  if (group_depth > 0) {
+    given_up.push_back(comm);
+  } else {
+    AbortNow(comm);
+  }
 }
 
 sy_status NcclCommunicator::Usable(sy_error* error) const {
@@ -255,18 +262,30 @@ sy_status NcclCommunicator::Open(const char* what, sy_error* error) {
 }
 
 sy_status NcclCommunicator::Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
-                                  sy_error* error) {
-  if (group_depth == 0) return Settle(lock, what, code, error);
+                                  sy_error* error, Need need) {
+  if (group_depth == 0) return Settle(lock, what, code, error, need);
   in_group_ = true;
   if (grouped.empty() || grouped.back() != this) grouped.push_back(this);
   const sy_status status = CheckNccl(error, code, what, comm_);
-  return status == SY_OK ? SY_OK : Fail(status, error);
+  return status == SY_OK ? SY_OK : Refused(status, code, what, error, need);
+}
+
+// A refusal of what is optional ends nothing, unless NCCL says that the communicator is at its end with it.
+sy_status NcclCommunicator::Refused(sy_status status, ncclResult_t code, const char* what, sy_error* error, Need need) {
+  ncclResult_t state = code;
+  const Library& library = TheLibrary();
+  if (need == kRequired || library.ncclCommGetAsyncError(comm_, &state) != ncclSuccess || state != ncclSuccess)
+    return Fail(status, error);
+  if (!std::exchange(has_warned_, true))
+    instance_.Log(2, switchyard::Format("nccl: \"%.64s\" goes on without %s: %s", name_.c_str(), what,
+                                        library.ncclGetErrorString(code)));
+  return SY_OK;
 }
 
 // A non-blocking communicator may take a call up a little later; until then nothing else may be done with it, and an
 // event recorded behind it would come before it.
 sy_status NcclCommunicator::Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code,
-                                   sy_error* error) {
+                                   sy_error* error, Need need) {
   const auto began = Clock::now();
   for (int look = 0; code == ncclInProgress; ++look) {
     lock.unlock();
@@ -283,7 +302,7 @@ sy_status NcclCommunicator::Settle(std::unique_lock<std::mutex>& lock, const cha
     }
   }
   const sy_status status = CheckNccl(error, code, what, comm_);
-  return status == SY_OK ? SY_OK : Fail(status, error);
+  return status == SY_OK ? SY_OK : Refused(status, code, what, error, need);
 }
 
 sy_status NcclCommunicator::GroupBegin(const sy_instance& instance, sy_error* error) {
@@ -313,11 +332,15 @@ sy_status NcclCommunicator::GroupEnd(sy_error* error) {
       if (one->aborted_ || one->failed_ != SY_OK) one->GiveUp();  // what was put off until here
     }
   }
+  if (outermost)
+    for (const ncclComm_t comm : std::exchange(given_up, {})) AbortNow(comm);
   sy_status result = SY_OK;
   for (NcclCommunicator* const one : touched) {
     std::unique_lock lock(one->mutex_);
     sy_status status = one->Usable(result == SY_OK ? error : nullptr);
-    if (status == SY_OK) status = one->Settle(lock, "ncclGroupEnd", code, result == SY_OK ? error : nullptr);
+    if (status == SY_OK) {
+      status = one->Settle(lock, "ncclGroupEnd", code, result == SY_OK ? error : nullptr, kRequired);
+    }
     if (result == SY_OK) result = status;
   }
   return touched.empty() ? CheckNccl(error, code, "ncclGroupEnd", nullptr) : result;
@@ -361,7 +384,8 @@ sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* e
     const bool exhausted = status == SY_INTERNAL && error != nullptr && error->native_code == ncclUnhandledCudaError;
     return exhausted ? SY_OUT_OF_MEMORY : status;
   }
-  Owned& owned = owned_[memory];  // NCCL may fill it a little later
+  Owned& owned = owned_[memory];         // NCCL may fill it a little later
+  sy_error reason{SY_HEADER(sy_error)};  // of what may be refused without harm
   status =
       library.ncclCommWindowRegister != nullptr && library.ncclCommWindowDeregister != nullptr
           ? Enqueue(
@@ -369,17 +393,17 @@ sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* e
                 [&](ncclComm_t comm) {
                   return library.ncclCommWindowRegister(comm, memory, bytes, &owned.window, NCCL_WIN_COLL_SYMMETRIC);
                 },
-                error)
+                &reason, kOptional)
           : Enqueue(
                 "ncclCommRegister",
                 [&](ncclComm_t comm) { return library.ncclCommRegister(comm, memory, bytes, &owned.registration); },
-                error);
+                &reason, kOptional);
   if (status == SY_OK) {
     *address = memory;
-  } else {
-    Free(memory);
+    return SY_OK;
   }
-  return status;
+  Free(memory);
+  return SY_FAIL(error, status, "%.400s; SWITCHYARD_NCCL_OWNED_MEMORY=0 does without such memory", reason.message);
 }
 
 void NcclCommunicator::Free(void* address) {

@@ -5,7 +5,9 @@
 // by Ready. Calls are not compared between ranks: nothing but the data travels.
 //
 // Abort has two phases: the flag makes every call that waits return SY_ABORTED and lets go of the communicator, then
-// ncclCommAbort ends the work that hangs on the device. Any thread. Everything else: one thread at a time, and Ready.
+// ncclCommAbort ends the work that hangs on the device; never inside a group that the calling thread has open, where
+// NCCL would put it off or mix it with the calls of the group: it then waits for the group's end. Any thread.
+// Everything else: one thread at a time, and Ready.
 #pragma once
 
 #include <atomic>
@@ -38,7 +40,8 @@ class NcclCommunicator {
                   sy_error* error);
   void Abort();
 
-  // Device memory from ncclMemAlloc, registered as a window where NCCL knows windows (2.27), else as a buffer.
+  // Device memory from ncclMemAlloc, registered as a window where NCCL knows windows (2.27), else as a buffer. NCCL may
+  // refuse to register what it could move faster that way; the memory is then used without, and that is logged once.
   sy_status Allocate(uint64_t bytes, void** address, sy_error* error);
   void Free(void* address);
 
@@ -66,12 +69,15 @@ class NcclCommunicator {
   sy_status Usable(sy_error* error) const;            // under mutex_
   sy_status Fail(sy_status status, sy_error* error);  // under mutex_: the first error stays, and ends its work
   void GiveUp();  // under mutex_: ncclCommAbort, at the end of a group at the earliest
-  // Runs call(ncclComm_t) and waits until NCCL has taken it up (not until it has finished).
+  // Runs call(ncclComm_t) and waits until NCCL has taken it up (not until it has finished). A call that is `kOptional`
+  // may be refused, as long as the communicator itself goes on.
+  enum Need { kRequired, kOptional };
   template <typename Call>
-  sy_status Enqueue(const char* what, Call call, sy_error* error);
+  sy_status Enqueue(const char* what, Call call, sy_error* error, Need need = kRequired);
   sy_status Open(const char* what, sy_error* error);  // under mutex_: may this thread make a call now?
-  sy_status Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error);
-  sy_status Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error);
+  sy_status Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error, Need need);
+  sy_status Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error, Need need);
+  sy_status Refused(sy_status status, ncclResult_t code, const char* what, sy_error* error, Need need);
   ncclResult_t AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const;
   sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
   bool Finalized();                                                // bounded
@@ -88,7 +94,8 @@ class NcclCommunicator {
   mutable std::mutex mutex_;  // of what follows; never held while waiting
   ncclComm_t comm_ = nullptr;
   bool ready_ = false;
-  bool in_group_ = false;  // calls wait for the end of an open group, which must still find the communicator
+  bool in_group_ = false;    // calls wait for the end of an open group, which must still find the communicator
+  bool has_warned_ = false;  // that NCCL refused an optional call
   sy_status failed_ = SY_OK;
   sy_error failure_{SY_HEADER(sy_error)};
   std::map<void*, Owned> owned_;
@@ -99,10 +106,10 @@ class NcclCommunicator {
 };
 
 template <typename Call>
-sy_status NcclCommunicator::Enqueue(const char* what, Call call, sy_error* error) {
+sy_status NcclCommunicator::Enqueue(const char* what, Call call, sy_error* error, Need need) {
   std::unique_lock lock(mutex_);
   const sy_status open = Open(what, error);
-  return open == SY_OK ? Taken(lock, what, call(comm_), error) : open;
+  return open == SY_OK ? Taken(lock, what, call(comm_), error, need) : open;
 }
 
 }  // namespace nccl

@@ -270,6 +270,52 @@ TEST(NcclTrouble, AnAbortInsideAGroupWaitsForItsEnd) {
             "");
 }
 
+// Of a communicator that the group does not know, by the thread that has the group open.
+TEST(NcclTrouble, NothingIsAbortedInsideAnOpenGroup) {
+  EXPECT_EQ(RunRanks({.size = 2},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(400);
+                       sy_error error{SY_HEADER(sy_error)};
+                       self.Ok(self.api->group_begin(self.instance, &error), "group_begin", error);
+                       self.api->abort(self.communicator);
+                       ExpectAborted(self, data.data());
+                       self.Ok(self.api->group_end(self.instance, &error), "group_end", error);
+                       ExpectAborted(self, data.data());
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, MemoryThatNcclDoesNotRegisterIsUsedWithout) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_FAULT", "window@1"}}},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       void* owned = nullptr;
+                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       Require(error.message[0] == '\0', "an error of a call that succeeded: {}", error.message);
+                       RequireOk(cudaMemset(owned, 0, 400), "cudaMemset");
+                       self.AllReduce(self.communicator, owned, owned, 100);
+                       RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                       self.api->buffer_free(self.communicator, owned);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, RegistrationThatRuinsTheCommunicatorSaysHowToDoWithout) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment = {{"NCCL_DOUBLE_FAULT", "ruin@1"}}},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       void* owned = nullptr;
+                       const sy_status status = self.api->buffer_alloc(self.communicator, 400, &owned, &error);
+                       Require(status == SY_INTERNAL && Contains(error.message, "mapping the window failed") &&
+                                   Contains(error.message, "SWITCHYARD_NCCL_OWNED_MEMORY=0"),
+                               "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
 // A call that NCCL never takes up: one rank makes the call of another.
 TEST(NcclTrouble, CallThatIsNotTakenUpEndsAtTheDeadline) {
   EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_LOOKS", "1000000"}}, .timeout_ms = 300},

@@ -72,7 +72,7 @@ doubles::Reduction ReductionOf(ncclRedOp_t op) {
 }  // namespace
 
 bool Strikes(const char* kind) {
-  static auto& faults = *new doubles::Faults("NCCL_DOUBLE_FAULT", "call|remote|hang|id|join|memory");
+  static auto& faults = *new doubles::Faults("NCCL_DOUBLE_FAULT", "call|remote|hang|id|join|memory|window|ruin");
   return faults.Strikes(kind);
 }
 

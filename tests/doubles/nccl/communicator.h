@@ -11,6 +11,8 @@
 //                       id:     ncclGetUniqueId (ncclSystemError)
 //                       join:   this rank never comes, though its call is in progress
 //                       memory: ncclMemAlloc (ncclUnhandledCudaError)
+//                       window: ncclCommWindowRegister (ncclInvalidUsage), and the communicator goes on
+//                       ruin:   ncclCommWindowRegister (ncclSystemError), and the communicator is at its end
 #pragma once
 
 #include <nccl.h>
@@ -28,6 +30,7 @@
 namespace nccl_double {
 
 bool Strikes(const char* kind);
+bool InGroup();  // has this thread a group open?
 
 struct Operation {
   bool is_message;  // to or from `peer`; else a collective of this kind

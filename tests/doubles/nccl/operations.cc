@@ -67,6 +67,8 @@ ncclResult_t Submit(ncclComm_t handle, Operation o, size_t send_count, size_t re
 }
 
 }  // namespace
+
+bool InGroup() { return depth > 0; }
 }  // namespace nccl_double
 
 using namespace nccl_double;

@@ -130,6 +130,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  if (InGroup()) {  // the library's answer is undefined
+    std::fprintf(stderr, "ncclCommAbort inside an open group\n");
+    std::abort();
+  }
   comm->Abort();
   Remove(handle);
   return ncclSuccess;
@@ -224,6 +228,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* address, size_t byt
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
   *window = nullptr;
+  if (Strikes("window")) return FailWithout(ncclInvalidUsage, "symmetric memory is not supported here");
+  if (Strikes("ruin"))
+    return comm->Apart([comm = comm.get()] { return comm->Fail(ncclSystemError, "mapping the window failed"); });
   if (!IsOwned(address, bytes)) return comm->Fail(ncclInvalidArgument, "the window is not memory of ncclMemAlloc");
   return comm->Apart([comm = comm.get(), address, bytes, window]() -> ncclResult_t {
     const ncclResult_t agreed = Agree(*comm, bytes);
