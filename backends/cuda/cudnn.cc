@@ -196,7 +196,8 @@ std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heurist
   return configurations;
 }
 
-bool OperationGraph::Permitted(const Descriptor& configuration, bool deterministic, bool strict) const {
+std::optional<int64_t> OperationGraph::Permitted(const Descriptor& configuration, bool deterministic,
+                                                 bool strict) const {
   Descriptor engine(device_, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.handle();
   int64_t count = 0;
@@ -208,44 +209,53 @@ bool OperationGraph::Permitted(const Descriptor& configuration, bool determinist
   Check(CudnnLibrary().cudnnBackendGetAttribute(handle, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                                 notes.size(), &count, notes.data()),
         "cudnnBackendGetAttribute of the engine's numerical notes");
-  return std::none_of(notes.begin(), notes.begin() + std::min<int64_t>(count, notes.size()), [&](auto note) {
+  const auto barred = [&](auto note) {
     return (deterministic && note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ||
            (strict && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) ||
            note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
-  });
+  };
+  if (std::any_of(notes.begin(), notes.begin() + std::min<int64_t>(count, notes.size()), barred)) return std::nullopt;
+  return engine.Int64(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
 }
 
-void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict) {
+void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict, const Descriptor* described) {
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const Descriptor& operation : operations_) operations.push_back(operation.handle());
   graph_ = std::make_unique<Descriptor>(device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
               operations.data());
-  const cudnnHandle_t cudnn = device_.cudnn->handle();
-  graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, cudnn).Finalize();
+  const cudnnHandle_t cudnn = described == nullptr ? device_.cudnn->handle() : nullptr;
+  if (described == nullptr) graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, cudnn);
+  graph_->Finalize();
   std::string reason = "the heuristics offer no engine";
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     try {
       Descriptor heuristics(device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
       heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph_)
-          .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode)
-          .Finalize();
+          .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+      if (described != nullptr) heuristics.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *described);
+      heuristics.Finalize();
       for (const Descriptor& configuration : Configurations(heuristics)) {
         try {
-          if (!Permitted(configuration, deterministic, strict)) {
+          const std::optional<int64_t> engine = Permitted(configuration, deterministic, strict);
+          if (!engine) {
             reason = "no engine has the numerics that are required";
             continue;
           }
           auto plan = std::make_unique<Descriptor>(device_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-          plan->Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, cudnn)
-              .Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration)
-              .Finalize();
+          if (described != nullptr) {
+            plan->Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *described);
+          } else {
+            plan->Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, cudnn);
+          }
+          plan->Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration).Finalize();
           const int64_t bytes = plan->Int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
           if (bytes < 0 || static_cast<uint64_t>(bytes) > workspace_limit) {
             reason = Format("an engine needs %lld bytes of workspace", static_cast<long long>(bytes));
             continue;
           }
           workspace_bytes_ = static_cast<uint64_t>(bytes);
+          engine_ = *engine;
           plan_ = std::move(plan);
           return;
         } catch (const CudnnError& error) {

@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -118,9 +119,12 @@ class OperationGraph {
   void Matmul(const Descriptor& a, const Descriptor& b, const Descriptor& c);
   void Reshape(const Descriptor& x, const Descriptor& y);
 
-  // Finds a plan. `strict`: f32 arithmetic on f32 data, no TF32. Throws CudnnError where there is none.
-  void Build(uint64_t workspace_limit, bool deterministic, bool strict);
+  // Finds a plan. `strict`: f32 arithmetic on f32 data, no TF32. `described`: the properties of the GPU to plan for
+  // (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR); nullptr: the one of the device's handle. Throws CudnnError where there is
+  // none.
+  void Build(uint64_t workspace_limit, bool deterministic, bool strict, const Descriptor* described = nullptr);
   uint64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t engine() const { return engine_; }  // the library's number of what the plan runs on
 
   // The places of one binding: (id, address) of every Tensor; constants are added.
   Descriptor Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const;
@@ -134,7 +138,8 @@ class OperationGraph {
   const Descriptor& AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims, const TensorDims& strides,
                               bool is_virtual, bool by_value);
   std::vector<Descriptor> Configurations(const Descriptor& heuristics) const;
-  bool Permitted(const Descriptor& configuration, bool deterministic, bool strict) const;
+  // The number of its engine, or nothing where that has not the numerics that are required.
+  std::optional<int64_t> Permitted(const Descriptor& configuration, bool deterministic, bool strict) const;
 
   sy_device& device_;
   std::deque<Descriptor> tensors_, operations_;  // addresses stay
@@ -142,6 +147,7 @@ class OperationGraph {
   int64_t next_virtual_ = int64_t{1} << 32;
   std::unique_ptr<Descriptor> graph_, plan_;
   uint64_t workspace_bytes_ = 0;
+  int64_t engine_ = -1;
 };
 
 }  // namespace switchyard

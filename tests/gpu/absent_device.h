@@ -1,12 +1,17 @@
-// cuDNN plans for GPUs that are not here: its heuristics work from a description of a device ("deviceless" compilation,
-// cuDNN 9.8), so that the graphs which the plugin describes can be shown to the real library anywhere. What the library
-// offers is counted; nothing runs.
+// cuDNN plans for GPUs that are not here: the library works from a description of a device ("deviceless" compilation,
+// cuDNN 9.8), so that the graphs which the plugin describes can be shown to the real library anywhere, and finalised
+// into plans by the plugin's own Build. Which engine a plan has and how much workspace it takes is compared with what
+// is written in plans_cudnn_VERSION.txt beside this file: one line a plan; another version of the library has none, and
+// its plans need only be there, within the limit. Nothing runs.
 // https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html
 #pragma once
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +28,8 @@ struct AbsentDevice {
 };
 constexpr AbsentDevice kAbsentDevices[] = {{"NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040},
                                            {"NVIDIA H200", 900, 132, 232448, 62914560}};
+
+constexpr uint64_t kWorkspaceLimit = uint64_t{1} << 32;  // as the program's (core/plan/kernels.h)
 
 inline Descriptor Describe(const sy_device& opened, const AbsentDevice& device) {
   const std::string text =
@@ -62,9 +69,37 @@ inline int64_t PermittedEngines(const OperationGraph& graph, const AbsentDevice&
         .Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties)
         .Finalize();
     for (const Descriptor& configuration : graph.Configurations(heuristics))
-      permitted += graph.Permitted(configuration, deterministic, strict);
+      permitted += graph.Permitted(configuration, deterministic, strict).has_value();
   }
   return permitted;
+}
+
+// The lines that are written for the installed version; empty: none are.
+inline const std::set<std::string>& WrittenPlans() {
+  static const std::set<std::string> written = [] {
+    const auto folder = std::filesystem::path(__FILE__).parent_path();
+    std::ifstream file(folder / Format("plans_cudnn_%zu.txt", CudnnLibrary().cudnnGetVersion()));
+    std::set<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.insert(line);
+    return lines;
+  }();
+  return written;
+}
+
+// Finalises a plan as the plugin does on a GPU, and compares it with what is written. `what`: a name of its own.
+inline void ExpectPlan(OperationGraph& graph, const AbsentDevice& device, const std::string& what, bool deterministic,
+                       bool strict) {
+  const Descriptor properties = Describe(graph.device_, device);
+  std::string line = Format("%s, %s, %s: ", device.name, what.c_str(), deterministic ? "repeatable" : "any order");
+  try {
+    graph.Build(kWorkspaceLimit, deterministic, strict, &properties);
+  } catch (const CudnnError& failure) {
+    ADD_FAILURE() << line << "no plan: " << failure.what();
+    return;
+  }
+  line += Format("engine %lld, %llu bytes of workspace", static_cast<long long>(graph.engine()),
+                 static_cast<unsigned long long>(graph.workspace_bytes()));
+  EXPECT_TRUE(WrittenPlans().empty() || WrittenPlans().contains(line)) << "not written: " << line;
 }
 
 inline sy_tensor TensorOf(sy_dtype dtype, const std::vector<int64_t>& dims) {
@@ -86,7 +121,8 @@ class CudnnGraphs : public testing::Test {
     device_.instance = &instance_;
     if (!CudnnLibrary().reason.empty()) GTEST_SKIP() << CudnnLibrary().reason;
     if (CudnnLibrary().cudnnGetVersion() < 90800) GTEST_SKIP() << "cuDNN before 9.8 plans for present devices only";
-    if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) GTEST_SKIP() << "neither a driver nor the toolkit's stub of it";
+    if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr)
+      GTEST_SKIP() << "no libcuda.so.1: run it with that of driver_that_loads_nothing.c";
   }
   Request Asking(std::vector<sy_tensor> inputs, std::vector<sy_tensor> outputs, bool deterministic) {
     Request request;

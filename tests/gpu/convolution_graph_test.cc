@@ -35,6 +35,55 @@ class ConvolutionGraphs : public CudnnGraphs {
   }
 };
 
+// What the models do with images and volumes, bf16: the patches of ViT-B/16 and Swin-B, ResNet-50 and the 3-D U-Net.
+TEST_F(ConvolutionGraphs, ArePlannedForTheModelsThatUseThem) {
+  struct Layer {
+    const char* what;
+    int rank;
+    int64_t batch, extent, channels, filters;
+    int kernel, stride, padding;
+  };
+  constexpr Layer kLayers[] = {{"vit_base patches", 2, 256, 224, 3, 768, 16, 16, 0},
+                               {"swin_base patches", 2, 128, 224, 3, 128, 4, 4, 0},
+                               {"resnet50 stem", 2, 128, 224, 3, 64, 7, 2, 3},
+                               {"resnet50 1x1 of 56", 2, 128, 56, 64, 256, 1, 1, 0},
+                               {"resnet50 3x3 of 28", 2, 128, 28, 128, 128, 3, 1, 1},
+                               {"resnet50 3x3/2 of 28", 2, 128, 28, 256, 256, 3, 2, 1},
+                               {"resnet50 1x1/2 of 14", 2, 128, 14, 1024, 2048, 1, 2, 0},
+                               {"resnet50 3x3 of 7", 2, 128, 7, 512, 512, 3, 1, 1},
+                               {"unet3d first", 3, 2, 64, 1, 32, 3, 1, 1},
+                               {"unet3d finest", 3, 2, 64, 32, 32, 3, 1, 1},
+                               {"unet3d down", 3, 2, 64, 32, 64, 2, 2, 0}};
+  constexpr const char* kDirections[] = {"", " gradient of x", " gradient of w"};
+  for (const AbsentDevice& gpu : kAbsentDevices)
+    for (const Layer& layer : kLayers)
+      for (const Direction direction : {Direction::kForward, Direction::kData, Direction::kWeights}) {
+        sy_convolution_attributes t{};
+        t.spatial_rank = layer.rank;
+        t.groups = 1;
+        const int64_t end = (layer.extent + 2 * layer.padding - layer.kernel) / layer.stride + 1;
+        std::vector<int64_t> x = {layer.batch}, w = {layer.filters}, y = {layer.batch};
+        for (int i = 0; i < layer.rank; ++i) {
+          t.stride[i] = layer.stride;
+          t.dilation[i] = 1;
+          t.before[i] = t.after[i] = layer.padding;
+          x.push_back(layer.extent);
+          w.push_back(layer.kernel);
+          y.push_back(end);
+        }
+        x.push_back(layer.channels);
+        w.push_back(layer.channels);
+        y.push_back(layer.filters);
+        const sy_tensor image = TensorOf(SY_BF16, x), weights = TensorOf(SY_BF16, w), result = TensorOf(SY_BF16, y);
+        std::vector<sy_tensor> inputs = {image, weights}, outputs = {result};
+        if (direction == Direction::kData) inputs = {result, weights}, outputs = {image};
+        if (direction == Direction::kWeights) inputs = {image, result}, outputs = {weights};
+        const Convolution kernel(Asking(inputs, outputs, true), t, direction);
+        ExpectPlan(*kernel.Describe(false), gpu, layer.what + std::string(kDirections[static_cast<int>(direction)]),
+                   true, false);
+      }
+}
+
 TEST_F(ConvolutionGraphs, HaveEnginesInEveryDirectionRankAndDtype) {
   for (const AbsentDevice& gpu : kAbsentDevices)
     for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16})

@@ -1,0 +1,115 @@
+// The descriptors of matrix products against the installed cuBLASLt, which makes them without a GPU: each attribute
+// that the plugin sets is taken (a value of the wrong size is refused) and reads back as what it was set to. What needs
+// a GPU, the choice of an algorithm, answers that the library was not initialised, and nothing before it fails.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "backends/cuda/blas.h"
+
+namespace switchyard {
+namespace {
+
+class BlasDescriptors : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!BlasLibrary().reason.empty()) GTEST_SKIP() << BlasLibrary().reason;
+    void* const library = dlopen(("libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR)).c_str(), RTLD_LAZY);
+    get_operation_ = reinterpret_cast<decltype(get_operation_)>(dlsym(library, "cublasLtMatmulDescGetAttribute"));
+    get_layout_ = reinterpret_cast<decltype(get_layout_)>(dlsym(library, "cublasLtMatrixLayoutGetAttribute"));
+    ASSERT_TRUE(get_operation_ != nullptr && get_layout_ != nullptr);
+    device_.instance = &instance_;
+    device_.blas.reset(new Blas(device_));  // without a handle, for which there would have to be a GPU
+  }
+  template <typename T>
+  void ExpectAttribute(const Gemm::Operation& operation, cublasLtMatmulDescAttributes_t attribute, T expected) {
+    T found{};
+    size_t bytes = 0;
+    ASSERT_EQ(get_operation_(operation.get(), attribute, &found, sizeof found, &bytes), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(bytes, sizeof found) << "attribute " << attribute;
+    EXPECT_EQ(found, expected) << "attribute " << attribute;
+  }
+  template <typename T>
+  void ExpectLayout(const Gemm::Layout& layout, cublasLtMatrixLayoutAttribute_t attribute, T expected) {
+    T found{};
+    size_t bytes = 0;
+    ASSERT_EQ(get_layout_(layout.get(), attribute, &found, sizeof found, &bytes), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(bytes, sizeof found) << "attribute " << attribute;
+    EXPECT_EQ(found, expected) << "attribute " << attribute;
+  }
+
+  decltype(&::cublasLtMatmulDescGetAttribute) get_operation_ = nullptr;
+  decltype(&::cublasLtMatrixLayoutGetAttribute) get_layout_ = nullptr;
+  sy_instance instance_;  // that nobody serves: nothing is logged
+  sy_device device_;
+  sy_error error_{SY_HEADER(sy_error)};
+};
+
+// The first layer of ViT-B's MLP: a tanh GELU that keeps its preactivation, with an f32 bias.
+GemmProblem FirstLayer() {
+  GemmProblem p;
+  p.batch = 2;
+  p.m = 197;
+  p.k = 768;
+  p.n = 3072;
+  p.transpose_b = true;
+  p.input = p.output = p.auxiliary = SY_BF16;
+  p.bias = SY_F32;
+  p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  return p;
+}
+
+TEST_F(BlasDescriptors, HoldEachAttributeAsItWasSet) {
+  const Gemm gemm(device_, FirstLayer());
+  Gemm::Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
+  void *const bias = reinterpret_cast<void*>(0x1000), *const auxiliary = reinterpret_cast<void*>(0x2000);
+  ASSERT_EQ(gemm.Bind({.bias = bias, .auxiliary = auxiliary}, &operation, &error_), SY_OK) << error_.message;
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, static_cast<int32_t>(CUBLAS_COMPUTE_32F));
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE, static_cast<int32_t>(CUDA_R_32F));
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(CUBLAS_OP_T));  // the library's A is b
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(CUBLAS_OP_N));
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_GELU_AUX_BIAS));
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(CUDA_R_32F));
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, auxiliary);
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{3072});
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, int64_t{197 * 3072});
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF));
+}
+
+TEST_F(BlasDescriptors, LayoutsAreTheTransposesOfRowMajorMatrices) {
+  const Gemm gemm(device_, FirstLayer());
+  Gemm::Layout layout(nullptr, BlasLibrary().cublasLtMatrixLayoutDestroy);
+  ASSERT_EQ(gemm.MakeLayout(SY_BF16, 197, 768, &layout, &error_), SY_OK) << error_.message;
+  ExpectLayout(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, static_cast<uint32_t>(CUDA_R_16BF));
+  ExpectLayout(layout, CUBLASLT_MATRIX_LAYOUT_ORDER, static_cast<int32_t>(CUBLASLT_ORDER_COL));
+  ExpectLayout(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, uint64_t{768});
+  ExpectLayout(layout, CUBLASLT_MATRIX_LAYOUT_COLS, uint64_t{197});
+  ExpectLayout(layout, CUBLASLT_MATRIX_LAYOUT_LD, int64_t{768});
+  ExpectLayout(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t{2});
+  ExpectLayout(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t{197 * 768});
+}
+
+// Descriptors, layouts and preferences are all made before the library asks for its handle.
+TEST_F(BlasDescriptors, NothingFailsBeforeAnAlgorithmIsChosen) {
+  GemmProblem weights;  // dw = dyᵀ·x with the bias' gradient, into an f32 bucket
+  weights.m = 3072;
+  weights.k = 50432;
+  weights.n = 768;
+  weights.transpose_a = true;
+  weights.input = SY_BF16;
+  weights.beta = 1;
+  weights.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+  GemmProblem plain;
+  plain.m = plain.k = plain.n = 64;
+  plain.tf32 = true;
+  for (const GemmProblem& problem : {FirstLayer(), weights, plain}) {
+    std::unique_ptr<Gemm> gemm;
+    error_ = {SY_HEADER(sy_error)};
+    EXPECT_NE(Gemm::Create(device_, problem, 1 << 25, false, &gemm, &error_), SY_OK);
+    EXPECT_NE(std::string(error_.message).find("cublasLtMatmulAlgoGetHeuristic"), std::string::npos) << error_.message;
+    EXPECT_EQ(error_.native_code, CUBLAS_STATUS_NOT_INITIALIZED) << error_.message;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
