@@ -104,8 +104,12 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     kernel->tag = device->profiler.Keep(request.tag);
 
     kernel->info.capturable = 1;
-    if (problem.op == "matmul" && request.workspace_limit >= kScratchBytes)
-      kernel->info.workspace_bytes = kScratchBytes;
+    if (problem.op == "matmul") {
+      if (request.workspace_limit >= kScratchBytes)
+        kernel->info.workspace_bytes = kScratchBytes;
+      else
+        kernel->info.second_choice = "no room for its scratch: the workspace limit is below 256 bytes";
+    }
     if (problem.op == "cross_entropy") {
       kernel->info.persistent_bytes = sizeof(uint64_t);
       for (size_t i = 0; i < kConstants; ++i) kernel->constants.push_back(next_constant++);

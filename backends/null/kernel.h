@@ -1,7 +1,7 @@
 // Kernels of the null device: the reference ops, run by a stream's worker, asking for everything that kernel/2 knows of
-// so that every path of the core is walked: scratch (matmul), persistent bytes and constants (cross_entropy), residuals
-// that replace the backward's own inputs (layer_norm, pool), accumulation (matmul only), in-place pairs
-// (optimizer_update only), contiguous tensors only, no f64. Thread-safe: constant once prepared.
+// so that every path of the core is walked: scratch, and a second choice without it (matmul), persistent bytes and
+// constants (cross_entropy), residuals that replace the backward's own inputs (layer_norm, pool), accumulation (matmul
+// only), in-place pairs (optimizer_update only), contiguous tensors only, no f64. Thread-safe: constant once prepared.
 #pragma once
 
 #include <atomic>

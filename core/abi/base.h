@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 #define SY_ABI_MAJOR 2
-#define SY_ABI_MINOR 0
+#define SY_ABI_MINOR 1
 
 typedef struct sy_header {
   uint32_t size;         /* sizeof the struct as its writer knows it, bytes */

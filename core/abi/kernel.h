@@ -50,6 +50,8 @@ typedef struct sy_kernel_info {
   int32_t* inplace;            /* inplace[o] = i: output o may share its place with input i (same bytes); -1: it may not */
   uint32_t determinism;        /* the class it reaches */
   uint32_t capturable;         /* 1: its launches may be recorded (capture/2) */
+  const char* second_choice;   /* 2.1. Why the plugin's faster way was not taken for this op here, in words for the user; NULL or missing: this is its
+                                * first choice. Lives as long as the kernel */
 } sy_kernel_info;
 
 typedef struct sy_binding {

@@ -102,7 +102,29 @@ Status SelectKernels(RegionGraph& lowered, KernelCache& cache, KernelCache* refe
     for (const TensorType& output : node.outputs) bytes += static_cast<uint64_t>(output.bytes());
     report.fallbacks.push_back({node.name, node.op, reason, bytes});
   }
+  for (int id = 0; id < graph.size(); ++id) {
+    const Node& node = graph.node(id);
+    if (planned[id].kernel == nullptr || planned[id].fallback || node.host) continue;
+    const std::string& reason = planned[id].kernel->info().second_choice;
+    if (!reason.empty()) report.second_choices.push_back({node.name, node.op, reason, 0});
+  }
   return OkStatus();
+}
+
+// What --max_fallback does not allow.
+Status CheckFallbacks(const PlanReport& report, const PlanOptions& options, const std::string& plugin) {
+  const size_t counted = report.fallbacks.size() + (options.count_second_choice ? report.second_choices.size() : 0);
+  if (options.max_fallback < 0 || static_cast<double>(counted) <= options.max_fallback) return OkStatus();
+  if (!options.count_second_choice) {
+    return FailedPrecondition(
+        "{} nodes would run on the reference plugin, more than --max_fallback={} allows; the {} plugin lacks:\n{}",
+        counted, options.max_fallback, plugin, report.FallbackList());
+  }
+  return FailedPrecondition(
+      "{} nodes would run on the reference plugin and {} in a second choice of the {} plugin, more than "
+      "--max_fallback={} with --count_second_choice allows:\n{}{}",
+      report.fallbacks.size(), report.second_choices.size(), plugin, options.max_fallback, report.FallbackList(),
+      report.SecondChoiceList());
 }
 
 int RanksOf(const PlanOptions& options, const Node& collective) {
@@ -226,11 +248,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   SY_RETURN_IF_ERROR(SelectKernels(claimed, cache, reference, host, planned, report));
   impl.graph = std::move(claimed.graph);
   const Graph& graph = impl.graph;
-  if (options.max_fallback >= 0 && static_cast<double>(report.fallbacks.size()) > options.max_fallback) {
-    return FailedPrecondition(
-        "{} nodes would run on the reference plugin, more than --max_fallback={} allows; the {} plugin lacks:\n{}",
-        report.fallbacks.size(), options.max_fallback, impl.device->info().plugin, report.FallbackList());
-  }
+  SY_RETURN_IF_ERROR(CheckFallbacks(report, options, impl.device->info().plugin));
 
   const std::vector<int> order = LaunchOrder(graph, options.overlap, options.prefetch_bytes);
   const Placement placement = PlaceValues(graph, order, planned, layout);

@@ -31,6 +31,7 @@ struct PlanOptions {
   bool debug_sync = false;                        // wait after every step and name the node that failed
   bool debug_nan = false;                         // and look for inf and nan in every floating output
   double max_fallback = -1;                       // nodes that may run on the reference plugin; -1 = any
+  bool count_second_choice = false;  // max_fallback counts kernels too that are the backend's second choice
   std::vector<int> group_sizes;  // ranks of the groups that collectives name, for traffic in the report; none: 1
   std::vector<bool>
       group_spans;  // of them, those that are known to have ranks on several nodes; none: nothing is known
@@ -64,6 +65,7 @@ struct PlanReport {
   double wire_bytes_between_nodes = 0;  // of wire_bytes, those of groups with ranks on several nodes
   double wire_bytes = 0;                // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;
+  std::vector<Fallback> second_choices;  // nodes that the backend computes in a way that it did not want, and why
   struct OpLine {
     std::string op;
     int count = 0;
@@ -71,7 +73,10 @@ struct PlanReport {
   };
   std::vector<OpLine> ops;  // by op, most FLOPs first
   std::string ToText() const;
-  std::string FallbackList() const;  // one line for each op and reason, with the number of nodes and the first of them
+  // One line for each op and reason, with the number of nodes and the first of them.
+  std::string FallbackList() const { return List(fallbacks); }
+  std::string SecondChoiceList() const { return List(second_choices); }
+  static std::string List(const std::vector<Fallback>& nodes);
 };
 
 class Plan {

@@ -17,13 +17,13 @@ std::string Bytes(double bytes) {
 
 }  // namespace
 
-std::string PlanReport::FallbackList() const {
+std::string PlanReport::List(const std::vector<Fallback>& nodes) {
   struct Line {
     int nodes = 0;
     const Fallback* first = nullptr;
   };
   std::map<std::pair<std::string, std::string>, Line> lines;  // by op and reason
-  for (const Fallback& f : fallbacks) {
+  for (const Fallback& f : nodes) {
     Line& line = lines[{f.op, f.reason}];
     if (line.nodes++ == 0) line.first = &f;
   }
@@ -88,6 +88,9 @@ std::string PlanReport::ToText() const {
     text += fmt::format("fallbacks to the reference plugin: {} nodes, {} staged per step\n{}", fallbacks.size(),
                         Bytes(staged), FallbackList());
   }
+  if (!second_choices.empty())
+    text += fmt::format("kernels that are the backend's second choice: {} nodes\n{}", second_choices.size(),
+                        SecondChoiceList());
   return text;
 }
 

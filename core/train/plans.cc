@@ -102,6 +102,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
   plan_options.max_fallback = config.max_fallback;
+  plan_options.count_second_choice = config.count_second_choice;
   // Of parameters that are gathered (--zero=3): a bucket, with what pads it, is on its way while another one is read.
   // More would hold the whole of a small model, and take more than the pieces save.
   plan_options.prefetch_bytes = static_cast<uint64_t>(1.1e6 * config.bucket_mb);

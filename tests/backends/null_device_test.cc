@@ -230,6 +230,22 @@ class NullKernels : public NullDevice {
   sy_kernel_info info_{};
 };
 
+TEST_F(NullKernels, AProductWithoutScratchIsASecondChoice) {
+  const sy_matmul_attributes attributes{.alpha = 1};
+  const auto matrix = Describe(F32({2, 2}));
+  const Op op("matmul", attributes);
+  for (const uint64_t limit : {uint64_t{0}, uint64_t{4096}}) {
+    const std::vector<sy_tensor> inputs = {matrix, matrix}, outputs = {matrix};
+    sy_prepare_request request = backend_->Request(op, inputs, outputs);
+    request.workspace_limit = limit;
+    info_ = {SY_HEADER(sy_kernel_info)};
+    sy_kernel* kernel = nullptr;
+    ASSERT_EQ(backend_->kernels().prepare(device(), &request, &kernel, &info_, error()), SY_OK) << backend_->message();
+    EXPECT_EQ(info_.second_choice != nullptr, limit == 0);
+    Release(kernel);
+  }
+}
+
 TEST_F(NullKernels, TheBackwardReadsWhatItsForwardLeft) {
   const sy_pool_attributes attributes{.spatial_rank = 2, .kernel = {1, 2}, .stride = {1, 2}};
   const auto x = Describe(F32({1, 1, 2, 1})), y = Describe(F32({1, 1, 1, 1}));

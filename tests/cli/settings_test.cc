@@ -189,6 +189,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"allreduce_dtype", "fp32"},
                                   {"broadcast_buffers", true},
                                   {"kernel_opt", false},
+                                  {"count_second_choice", false},
                                   {"mixup", 0.0},
                                   {"cutmix", 0.0},
                                   {"mixup_prob", 1.0},

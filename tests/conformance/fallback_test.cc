@@ -88,6 +88,26 @@ TEST_F(FallbackTest, ACardThatKnowsOnlyF32LacksTheLossOfLabelsAlone) {
   }
 }
 
+// Kernels that the plugin did not want, each with its reason; they are refused only where they are to be counted.
+TEST_F(FallbackTest, SecondChoicesAreReportedAndRefusedOnRequest) {
+  for (const char* allowed : {"", "--max_fallback=0", "--count_second_choice"}) {
+    const CommandResult result = Explain("lacks_a_library", fmt::format("{} {}", kViT, allowed));
+    EXPECT_EQ(result.code, 0) << result.output;
+    EXPECT_THAT(result.output, ContainsRegex("kernels that are the backend's second choice: [0-9]+ nodes"));
+    EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*; libfast is not installed"));
+    EXPECT_THAT(result.output, ContainsRegex("  attention × 12 .first: [^\n]*; libfast 1.0 is too old"));
+    EXPECT_THAT(result.output, HasSubstr("fallbacks to the reference plugin: none"));
+  }
+  const CommandResult refused =
+      Explain("lacks_a_library", fmt::format("{} --max_fallback=0 --count_second_choice", kViT));
+  EXPECT_NE(refused.code, 0);
+  EXPECT_LT(refused.code, 124) << refused.output;
+  EXPECT_THAT(refused.output,
+              ContainsRegex("0 nodes would run on the reference plugin and [0-9]+ in a second choice of the faulty "
+                            "plugin, more than --max_fallback=0 with --count_second_choice allows"));
+  EXPECT_THAT(refused.output, HasSubstr("libfast 1.0 is too old"));
+}
+
 TEST_F(FallbackTest, NoFallbackAllowedIsNoErrorWhereNothingIsLacking) {
   const CommandResult result = Explain("none", fmt::format("{} --max_fallback=0", kViT));
   EXPECT_EQ(result.code, 0) << result.output;

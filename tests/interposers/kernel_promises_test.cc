@@ -38,6 +38,21 @@ TEST_F(PromiseTest, WhoeverAsksForConstantsWritesThem) {
   End();
 }
 
+TEST_F(PromiseTest, ASecondChoiceSaysWhy) {
+  fake_.kernel.prepare = [](sy_device*, const sy_prepare_request* request, sy_kernel** made, sy_kernel_info* info,
+                            sy_error*) {
+    info->second_choice = std::strcmp(request->op, "silent") == 0 ? "" : "its library is missing";
+    return NewHandle(made);
+  };
+  Wrap();
+  sy_kernel* const frank = Prepare("frank");
+  EXPECT_EQ(Pending(), "");
+  sy_kernel* const silent = Prepare("silent");
+  ExpectPending({"the plugin broke a promise", "silent: it calls the kernel its second choice without a word why"});
+  for (sy_kernel* const kernel : {frank, silent}) kernels_->release(device_, kernel);
+  End();
+}
+
 TEST_F(PromiseTest, OutputsOverlapOnlyAsTheKernelAllows) {
   fake_.kernel.prepare = [](sy_device*, const sy_prepare_request* request, sy_kernel** made, sy_kernel_info* info,
                             sy_error*) {

@@ -158,6 +158,7 @@ static const row rows[] = {
     AT(sy_kernel_info, inplace, 48),
     AT(sy_kernel_info, determinism, 56),
     AT(sy_kernel_info, capturable, 60),
+    AT(sy_kernel_info, second_choice, 64),
     AT(sy_binding, header, 0),
     AT(sy_binding, inputs, 16),
     AT(sy_binding, outputs, 24),

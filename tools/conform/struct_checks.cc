@@ -377,7 +377,7 @@ class KernelStructs {
   void CheckInfo() {
     recorder_.Run("struct/kernel_info_smaller_and_larger", [&]() -> Status {
       for (const size_t size : {offsetof(sy_kernel_info, constant_bytes), offsetof(sy_kernel_info, inplace),
-                                sizeof(sy_kernel_info) + kLongerBy}) {
+                                offsetof(sy_kernel_info, second_choice), sizeof(sy_kernel_info) + kLongerBy}) {
         Sized<sy_kernel_info> info(static_cast<uint32_t>(size));
         int32_t inplace[1] = {-1};
         if (SY_HAS(sy_kernel_info, info.get(), inplace)) info.get()->inplace = inplace;

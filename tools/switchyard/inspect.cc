@@ -159,6 +159,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"launches", report.launches},
                                    {"collectives", report.collectives},
                                    {"fallbacks", report.fallbacks.size()},
+                                   {"second_choices", report.second_choices.size()},
                                    {"gflop_per_step", report.flops / 1e9},
                                    {"wire_bytes", report.wire_bytes},
                                    {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},

@@ -96,8 +96,10 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   if (c.ema_decay > 0) fmt::print("  average     of the weights, memory {:g} per update\n", c.ema_decay);
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.static_loss_scale));
   fmt::print("  precision   {}\n", Text(mixed));
-  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}, {:.1f} MB of device memory per rank\n",
+  const size_t second = report.second_choices.size();
+  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}{}, {:.1f} MB of device memory per rank\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
+             second > 0 ? ", " + Count(second, "second choice") : "",
              static_cast<double>(trainer.allocated_bytes()) / 1e6);
   if (c.recompute != "none") {
     const std::string& why = setup.settings.SourceOf("recompute");
@@ -112,6 +114,9 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   fmt::print("{}\n", fmt::join(lines, "\n"));
   if (!report.fallbacks.empty())
     LogWarning("{} nodes run on the reference plugin (slow):\n{}", report.fallbacks.size(), report.FallbackList());
+  if (!report.second_choices.empty())
+    LogWarning("{} nodes run in a second choice of the {} plugin (slower):\n{}", report.second_choices.size(),
+               device.plugin, report.SecondChoiceList());
   std::fflush(stdout);
   return OkStatus();
 }

@@ -27,6 +27,8 @@ KernelState Validate::CheckKernel(Checked& check, sy_device* device, const sy_ke
                  " bytes of workspace where at most ", limit, " were offered: expected SY_UNSUPPORTED");
   check.Promised(info.constant_bytes == 0 || Inner<sy_kernel_v2>().write_constants != nullptr, op, ": it asks for ",
                  info.constant_bytes, " bytes of constants and lacks the function write_constants");
+  check.Promised(info.second_choice == nullptr || info.second_choice[0] != '\0', op,
+                 ": it calls the kernel its second choice without a word why");
   check.Promised(info.determinism <= SY_DETERMINISM_EXACT, op, ": there is no determinism ", info.determinism);
   for (uint32_t o = 0; info.inplace != nullptr && o < outputs; ++o) {
     check.Promised(info.inplace[o] >= -1 && info.inplace[o] < static_cast<int64_t>(inputs), op, ": output ", o,

@@ -129,6 +129,7 @@ class Kernel {
     std::vector<int> inplace;  // per output: the input whose place it may share, or -1
     uint32_t determinism = 0;
     bool capturable = false;
+    std::string second_choice;  // why the plugin's faster way was not taken; empty: this is its first choice
   };
   Kernel() = default;
   Kernel(const Device* device, sy_kernel* handle, Info info)

@@ -79,6 +79,7 @@ StatusOr<Kernel> Device::Accept(const std::string& what, sy_kernel* handle, cons
   answer.inplace.assign(inplace.begin(), inplace.end());
   answer.determinism = info.determinism;
   answer.capturable = info.capturable != 0;
+  if (info.second_choice != nullptr) answer.second_choice = info.second_choice;
   Kernel kernel(this, handle, std::move(answer));
   if (info.constant_bytes > 0 && kernels_->write_constants == nullptr) {
     return Internal("{} asks for {} constant bytes, but kernel/2 lacks write_constants", what, info.constant_bytes);
