@@ -203,7 +203,6 @@ class CudnnAttention : public Kernel {
 KernelPointer Prepare(const Request& r, bool backward) {
   // Before 9.6 sums had to be cleared by the caller; before 9.15.1 gradients were wrong for T not a multiple of 128.
   constexpr size_t kLeastVersion = 90600, kOddTokensVersion = 91501;
-  if (r.device->cudnn == nullptr) return SY_REFUSE(r, "%s: %.300s", r.op, r.device->missing.c_str());
   const auto t = r.Attributes<sy_attention_attributes>();
   const size_t addends = backward ? 4 : 1, extra = (t.bias ? 1 : 0) + (t.mask ? 1 : 0);
   if (!r.HasCounts(addends + extra, addends + extra, backward ? 1 : 2)) return nullptr;
@@ -212,9 +211,6 @@ KernelPointer Prepare(const Request& r, bool backward) {
   if (qkv.dtype != SY_BF16 && qkv.dtype != SY_F16) return SY_REFUSE(r, "%s: cuDNN takes bf16 and f16 only", r.op);
   const int64_t batch = qkv.dims[0], tokens = qkv.dims[1], heads = qkv.dims[3], dim = qkv.dims[4];
   if (dim > 128 || dim % 8 != 0) return SY_REFUSE(r, "%s: cuDNN takes heads of 8, 16, … 128 elements", r.op);
-  const size_t version = r.device->cudnn->version();
-  if (version < kLeastVersion || (backward && tokens % 128 != 0 && version < kOddTokensVersion))
-    return SY_REFUSE(r, "%s: cuDNN %zu is too old for these shapes", r.op, version);
   if (r.Accumulates()) return SY_REFUSE(r, "%s: cuDNN does not accumulate", r.op);
   const int64_t out = batch * tokens * heads * dim;
   const auto matches = [&](const sy_tensor& tensor, sy_dtype dtype, int64_t elements, const char* name) {
@@ -235,12 +231,16 @@ KernelPointer Prepare(const Request& r, bool backward) {
     if (Elements(tensor) != planes * tokens * tokens || !(t.bias ? planes == heads : planes == 1 || planes == batch))
       return SY_REFUSE(r, "%s: cuDNN takes a bias (H, T, T) or a mask (1 or B, T, T)", r.op);
   }
+  if (r.device->cudnn == nullptr) return SY_MISS(r, "%s: %.300s", r.op, r.device->missing.c_str());
+  const size_t version = r.device->cudnn->version();
+  if (version < kLeastVersion || (backward && tokens % 128 != 0 && version < kOddTokensVersion))
+    return SY_MISS(r, "%s: cuDNN %zu is too old for these shapes", r.op, version);
   try {
     auto kernel = std::make_unique<CudnnAttention>(r, t.scale, addend, t.mask, backward);
     kernel->Prepare(r);
     return kernel;
   } catch (const CudnnError& failure) {
-    return SY_REFUSE(r, "%s: cuDNN: %.400s", r.op, failure.what());
+    return SY_MISS(r, "%s: cuDNN: %.400s", r.op, failure.what());
   }
 }
 

@@ -131,7 +131,16 @@ bool GemmProblem::HasBias() const {
   return epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
 }
 
-bool GemmProblem::HasAuxiliary() const { return epilogue & 128; }  // the bit that every _AUX and gradient epilogue has
+// The bit that every epilogue with an auxiliary matrix has, and no other of those that matmul.cc asks for.
+constexpr int kAuxiliaryBit = 128;
+static_assert((CUBLASLT_EPILOGUE_GELU_AUX & kAuxiliaryBit) && (CUBLASLT_EPILOGUE_GELU_AUX_BIAS & kAuxiliaryBit) &&
+              (CUBLASLT_EPILOGUE_DGELU & kAuxiliaryBit));
+static_assert(!((CUBLASLT_EPILOGUE_RELU_BIAS | CUBLASLT_EPILOGUE_GELU_BIAS | CUBLASLT_EPILOGUE_BGRADB) &
+                kAuxiliaryBit));
+static_assert(CUBLASLT_EPILOGUE_GELU_AUX_BIAS == (CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS) &&
+              CUBLASLT_EPILOGUE_RELU_BIAS == (CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_BIAS) &&
+              CUBLASLT_EPILOGUE_GELU_BIAS == (CUBLASLT_EPILOGUE_GELU | CUBLASLT_EPILOGUE_BIAS));
+bool GemmProblem::HasAuxiliary() const { return epilogue & kAuxiliaryBit; }
 
 cublasComputeType_t GemmProblem::ComputeType() const {
   return input == SY_F32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -281,7 +290,15 @@ sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) 
   // The heuristics read the alignment of the epilogue's pointers, not what they point to.
   void* const aligned = reinterpret_cast<void*>(static_cast<uintptr_t>(kAlignment));
   Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
-  SY_TRY(Bind({.bias = aligned, .auxiliary = aligned}, &operation, error));
+  // Of an epilogue that it does not have beside these dtypes the library says "unsupported" or "invalid", here or when
+  // it is told of the attribute: either way there is a simpler one.
+  sy_error reason{SY_HEADER(sy_error)};
+  if (sy_status described = Bind({.bias = aligned, .auxiliary = aligned}, &operation, &reason); described != SY_OK) {
+    if (reason.native_code == CUBLAS_STATUS_INVALID_VALUE && problem_.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+      described = SY_UNSUPPORTED;
+    if (error != nullptr) FillStruct(error, reason);
+    return described;
+  }
   if (device_.blas->Find(key, &choice_) && choice_.workspace_bytes <= workspace_limit) {
     cublasLtMatmulHeuristicResult_t checked{};
     if (BlasLibrary().cublasLtMatmulAlgoCheck(handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(),
@@ -306,8 +323,6 @@ sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) 
   const cublasStatus_t answer =
       BlasLibrary().cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), b_.get(), a_.get(), d_.get(), d_.get(),
                                                    made, measure ? kCandidates : 1, candidates.data(), &count);
-  // Of an epilogue that it does not have beside these dtypes the library says "unsupported" or "invalid": either way
-  // there is a simpler one.
   if (answer == CUBLAS_STATUS_INVALID_VALUE && problem_.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
     return SY_FAIL(error, SY_UNSUPPORTED, "matmul: cuBLASLt calls epilogue %d invalid for %s", problem_.epilogue,
                    problem_.Key().c_str());
@@ -316,7 +331,7 @@ sy_status Gemm::Choose(uint64_t workspace_limit, bool measure, sy_error* error) 
     return SY_FAIL(error, SY_UNSUPPORTED, "matmul: cuBLASLt has no algorithm for %s", problem_.Key().c_str());
   bool measured = false;
   if (measure && count > 1) {
-    sy_error reason{SY_HEADER(sy_error)};
+    reason = {SY_HEADER(sy_error)};
     measured = Measure(candidates.data(), count, &best, &reason) == SY_OK;
     SY_TRY(FirstLoss(device_.index, error));
     if (!measured)

@@ -181,7 +181,6 @@ bool ShapesFit(const sy_convolution_attributes& t, const sy_tensor& x, const sy_
 }
 
 KernelPointer Prepare(const Request& r, Direction direction) {
-  if (r.device->cudnn == nullptr) return SY_REFUSE(r, "%s: %.300s", r.op, r.device->missing.c_str());
   const auto t = r.Attributes<sy_convolution_attributes>();
   const size_t count = direction == Direction::kForward && t.bias ? 3 : 2;
   if (!r.HasCounts(count, count, 1)) return nullptr;
@@ -197,12 +196,13 @@ KernelPointer Prepare(const Request& r, Direction direction) {
   if (!ShapesFit(t, *x, *w, *y)) return SY_REFUSE(r, "%s: the shapes do not fit the attributes", r.op);
   if (count == 3 && (!r.RequireFloat(r.inputs[2], "bias") || !r.RequireElements(r.inputs[2], w->dims[0], "bias")))
     return nullptr;
+  if (r.device->cudnn == nullptr) return SY_MISS(r, "%s: %.300s", r.op, r.device->missing.c_str());
   try {
     auto kernel = std::make_unique<Convolution>(r, t, direction);
     kernel->Prepare(r);
     return kernel;
   } catch (const CudnnError& failure) {
-    return SY_REFUSE(r, "%s: cuDNN: %.400s", r.op, failure.what());
+    return SY_MISS(r, "%s: cuDNN: %.400s", r.op, failure.what());
   }
 }
 

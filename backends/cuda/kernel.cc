@@ -45,9 +45,14 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     sy_error refusal{SY_HEADER(sy_error)};  // of a row; the caller's error stays as it was where another row takes it
     r.error = &refusal;
     KernelPointer made;
+    bool missed = false;
+    r.missed = &missed;
     for (const Registration* row : rows) {
       if (row == nullptr || made != nullptr) continue;
+      const std::string reason = missed ? refusal.message : "";
       made = row->prepare(r);
+      if (made && made->second_choice.empty()) made->second_choice = reason;
+      missed |= made != nullptr;  // what is wrong with a kernel that was made, below, is no rule
       if (made && made->workspace_bytes > request.workspace_limit) {
         SY_REFUSE_OP(r, "needs %llu bytes of workspace, the limit is %llu",
                      static_cast<unsigned long long>(made->workspace_bytes),
@@ -67,6 +72,7 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     filled.workspace_bytes = made->workspace_bytes;
     filled.determinism = made->repeatable ? SY_DETERMINISM_RUN : SY_DETERMINISM_ANY;
     filled.capturable = made->capturable;
+    if (!made->second_choice.empty()) filled.second_choice = made->second_choice.c_str();
     if (SY_HAS(sy_kernel_info, info, inplace)) {
       filled.inplace = info->inplace;
       if (info->inplace) std::copy(made->inplace.begin(), made->inplace.end(), info->inplace);
@@ -88,6 +94,35 @@ sy_status RunBound(sy_bound* bound, sy_stream* stream, sy_error* error) {
                     if (stream == nullptr) SY_CUDA(error, cudaStreamSynchronize(context.stream));
                     return SY_OK;
                   }));
+}
+
+// Loads the code of what a kernel launches, cuBLASLt's and cuDNN's included. CUDA loads it at the first launch
+// otherwise
+// ("lazy loading"), and may wait for all work of the context meanwhile: for a collective on another stream that waits
+// for a peer, which waits for this very kernel. CUDA_MODULE_LOADING=EAGER would do, at the price of all of the
+// libraries' kernels in device memory, and only where it is set before the first call of CUDA, which a plugin of a
+// running program cannot. So the launches are recorded once into a graph, which loads what it names when it is
+// instantiated, and that is thrown away: nothing runs. Where no stream of a peer is waited for yet: before the first
+// step, in bind. https://docs.nvidia.com/cuda/cuda-c-programming-guide/#lazy-loading ("Concurrent Kernel Execution")
+sy_status Load(const Bound& bound, sy_error* error) {
+  const sy_device& device = *bound.kernel->device;
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  SY_CUDA(error, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const sy_status status = [&]() -> sy_status {
+    SY_CUDA(error, cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    const sy_status recorded = bound.kernel->Run(bound, {stream}, error);
+    const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+    SY_TRY(recorded);
+    SY_CUDA(error, ended);
+    SY_CUDA(error, cudaGraphInstantiate(&executable, graph, 0));
+    return SY_OK;
+  }();
+  if (executable != nullptr) LogFailure(device, cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+  if (graph != nullptr) LogFailure(device, cudaGraphDestroy(graph), "cudaGraphDestroy");
+  LogFailure(device, cudaStreamDestroy(stream), "cudaStreamDestroy");
+  return status;
 }
 
 sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_launch* launch,
@@ -118,6 +153,8 @@ sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound*
     if (k->workspace_bytes > 0)
       SY_TRY(resolve(binding.workspace, k->workspace_bytes, "workspace", 0, &made->workspace));
     SY_TRY(k->Bind(&made, error));
+    if (k->capturable && !k->loaded) SY_TRY(Load(*made, error));
+    k->loaded = true;
     *bound = made.release();
     *launch = RunBound;
     return SY_OK;

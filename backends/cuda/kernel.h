@@ -16,6 +16,7 @@
 //   }
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -39,6 +40,7 @@ namespace switchyard {
 struct Request : OpRequest {
   sy_device* device = nullptr;
   bool deterministic = false;  // SY_DETERMINISM_RUN or more is required, by the request or by the device
+  bool* missed = nullptr;      // set by SY_MISS
 };
 
 class Kernel;
@@ -86,7 +88,9 @@ class Kernel : public sy_kernel {
   std::vector<int32_t> inplace;  // per output: the input whose place it may share, or -1
   bool repeatable = true;        // same bits every time: SY_DETERMINISM_RUN
   bool capturable = true;
-  const char* tag = "";  // profiler tag; lives as long as the device
+  std::string second_choice;                // why a faster way was not taken; empty: this is the fastest that there is
+  const char* tag = "";                     // profiler tag; lives as long as the device
+  mutable std::atomic<bool> loaded{false};  // its code is on the device: set by the first bind
 };
 
 using KernelPointer = std::unique_ptr<Kernel>;
@@ -130,7 +134,10 @@ uint64_t RowSumBytes(int64_t rows, int64_t columns, bool transposed);
 cudaError_t LaunchRowSum(const void* a, sy_dtype dtype, int64_t rows, int64_t columns, bool transposed, bool accumulate,
                          float* out, void* workspace, cudaStream_t stream);
 
-// Fails a Prepare.
+// Fails a Prepare: this row never takes such an op.
 #define SY_REFUSE(request, ...) (SY_FAIL((request).error, SY_UNSUPPORTED, __VA_ARGS__), nullptr)
+// The same of what a library's row takes elsewhere: the library is missing, too old, or found no plan within the
+// limits. Our own kernel is then a second choice, and says so with this reason.
+#define SY_MISS(request, ...) (*(request).missed = true, SY_REFUSE(request, __VA_ARGS__))
 
 }  // namespace switchyard

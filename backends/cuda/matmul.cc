@@ -1,6 +1,9 @@
 // matmul on cuBLASLt. Bias, tanh GELU and its gradient, ReLU, the residual and accumulation become the product's own
 // epilogue where the library has that formula for the dtypes at hand; what is left over (the exact GELU, SiLU, mixed
-// dtypes) is one pass of our own over the output right after the product. Prepare tries the most fused way first.
+// dtypes) is one pass of our own over the output right after the product. Prepare tries the most fused way first; where
+// the library refuses that and a pass over a matrix comes of it, the kernel is a second choice. A bias of another dtype
+// than the product is shown to the library as it is (CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE), then converted before each
+// launch: n elements, never a pass over the product.
 #include <algorithm>
 #include <vector>
 
@@ -17,6 +20,7 @@ struct Shape {
 // What the product's epilogue takes over.
 struct Fusion {
   bool bias = false, activation = false, residual = false, bias_gradient = false;
+  bool converts_bias = false;  // to the product's dtype, before it is read
   bool operator==(const Fusion&) const = default;
 };
 
@@ -51,14 +55,26 @@ class Matmul : public Kernel {
     fewer.bias_gradient = false;
     fewest = {.bias = most.bias && !most.activation};
     std::vector<Fusion> ways;
-    for (const Fusion& way : {most, fewer, fewest, Fusion{}})
-      if (std::find(ways.begin(), ways.end(), way) == ways.end()) ways.push_back(way);
+    for (Fusion way : {most, fewer, fewest, Fusion{}}) {
+      if (std::find(ways.begin(), ways.end(), way) != ways.end()) continue;
+      ways.push_back(way);
+      fusion_ = way;
+      way.converts_bias = true;  // only pays where it spares the pass
+      if (way.bias && inputs[bias_].dtype != outputs[Product()].dtype && !NeedsPass(way)) ways.push_back(way);
+    }
+    std::string refusal;  // of the first way
     for (const Fusion& way : ways) {
       fusion_ = way;
-      status = Gemm::Create(*device, Problem(), request.workspace_limit, measure, &gemm_, request.error);
-      if (status != SY_UNSUPPORTED) break;
+      sy_error reason{SY_HEADER(sy_error)};
+      status = Gemm::Create(*device, Problem(), request.workspace_limit, measure, &gemm_, &reason);
+      if (status == SY_OK) break;
+      if (refusal.empty()) refusal = reason.message;
+      if (request.error != nullptr) FillStruct(request.error, reason);
+      if (status != SY_UNSUPPORTED) return status;
     }
     SY_TRY(status);
+    if ((NeedsPass(fusion_) && !NeedsPass(most)) || (OwnBiasGradient() && most.bias_gradient))
+      second_choice = "a pass over the product, as " + refusal;
     device->instance->Log(
         0, Format("cuda: matmul %s: epilogue %d%s%s", gemm_->problem().Key().c_str(), gemm_->problem().epilogue,
                   ConvertsBias() ? ", a converted bias" : "", NeedsPass(fusion_) ? ", a pass of our own" : ""));
@@ -135,7 +151,7 @@ class Matmul : public Kernel {
 
  private:
   bool OwnBiasGradient() const { return t_.bias_gradient && !fusion_.bias_gradient; }
-  bool ConvertsBias() const { return fusion_.bias && inputs[bias_].dtype != outputs[Product()].dtype; }
+  bool ConvertsBias() const { return fusion_.converts_bias; }
   // The output that the product writes: the preactivation where a pass makes the activation of it.
   size_t Product() const { return t_.save_preactivation && !fusion_.activation ? 1 : 0; }
   bool NeedsPass(const Fusion& f) const {
@@ -158,9 +174,6 @@ class Matmul : public Kernel {
     f.residual = linear && t_.residual && !accumulate[0] && inputs[residual_].dtype == outputs[0].dtype;
     f.bias_gradient = t_.bias_gradient && linear && !t_.bias && !accumulate[1] && shape_.batch == 1;
     f.bias = t_.bias;
-    // A bias of another dtype is converted first, which only pays where it spares the pass.
-    const size_t product = t_.save_preactivation && !f.activation ? 1 : 0;
-    if (t_.bias && inputs[bias_].dtype != outputs[product].dtype && NeedsPass(f)) f = {};
     return f;
   }
 
@@ -174,6 +187,7 @@ class Matmul : public Kernel {
     p.transpose_b = t_.transpose_b;
     p.input = inputs[0].dtype;
     p.output = p.bias = outputs[Product()].dtype;
+    if (fusion_.bias && !fusion_.converts_bias) p.bias = inputs[bias_].dtype;
     p.tf32 = device->tf32;
     p.alpha = t_.alpha;
     p.beta = fusion_.residual || accumulate[0] ? 1.0f : 0.0f;

@@ -491,8 +491,61 @@ TEST(CudaKernels, AlgorithmsAreMeasuredOnNumbersAndKeptOnDisk) {
   std::filesystem::remove_all(cache);
 }
 
+// An epilogue that the library refuses costs a pass, and is a second choice; a bias that it does not read costs the
+// conversion of as many numbers, in the workspace, and is none.
+TEST(CudaKernels, ABiasInF32BesideHalvesIsReadAsItIsOrConverted) {
+  struct Case {
+    const char *setting, *value;
+    uint64_t workspace_bytes;
+    bool second_choice;
+  };
+  for (const Case& c :
+       {Case{"CUBLAS_LT_DOUBLE_MIXED", "1", 0, false}, Case{"NOTHING", "1", 256, false},
+        Case{"CUBLAS_LT_DOUBLE_PLAIN", "1", 0, true}, Case{"CUBLAS_LT_DOUBLE_PLAIN", "attribute", 0, true}}) {
+    EXPECT_EQ(Processes(1,
+                        [&](int) {
+                          setenv(c.setting, c.value, 1);
+                          Cuda cuda;
+                          sy_tensor matrix{};
+                          matrix.dtype = SY_BF16;
+                          matrix.rank = 2;
+                          matrix.dims[0] = matrix.dims[1] = matrix.strides[0] = 32;
+                          matrix.strides[1] = 1;
+                          sy_tensor bias{};
+                          bias.dtype = SY_F32;
+                          bias.rank = 1;
+                          bias.dims[0] = 32;
+                          bias.strides[0] = 1;
+                          sy_matmul_attributes attributes{};
+                          attributes.alpha = 1;
+                          attributes.bias = 1;
+                          attributes.activation = SY_ACTIVATION_GELU_TANH;
+                          const sy_tensor inputs[] = {matrix, matrix, bias};
+                          sy_prepare_request request{SY_HEADER(sy_prepare_request)};
+                          request.op = "matmul";
+                          request.op_version = 1;
+                          request.attributes = &attributes;
+                          request.attributes_size = sizeof attributes;
+                          request.input_count = 3;
+                          request.output_count = 1;
+                          request.inputs = inputs;
+                          request.outputs = &matrix;
+                          request.workspace_limit = 1 << 20;
+                          sy_kernel_info info{SY_HEADER(sy_kernel_info)};
+                          sy_kernel* kernel = nullptr;
+                          cuda.Ok(cuda.kernels.prepare(cuda.device, &request, &kernel, &info, cuda.Error()), "prepare");
+                          Require(info.workspace_bytes == c.workspace_bytes, "{}={}: {} bytes of workspace", c.setting,
+                                  c.value, info.workspace_bytes);
+                          Require((info.second_choice != nullptr) == c.second_choice, "{}={}: second choice: {}",
+                                  c.setting, c.value, info.second_choice ? info.second_choice : "no");
+                          cuda.kernels.release(cuda.device, kernel);
+                        }),
+              "");
+  }
+}
+
 // A convolution is first asked of cuDNN, which is not there.
-TEST(CudaKernels, AnErrorIsUntouchedWhereAnotherKernelTakesTheOp) {
+TEST(CudaKernels, AnErrorIsUntouchedWhereAnotherKernelTakesTheOpAndSaysThatItIsTheSecondChoice) {
   EXPECT_EQ(
       Processes(
           1,
@@ -531,6 +584,9 @@ TEST(CudaKernels, AnErrorIsUntouchedWhereAnotherKernelTakesTheOp) {
             std::strcpy(cuda.Error()->message, "as it was");
             cuda.Is(cuda.kernels.prepare(cuda.device, &request, &kernel, &info, &cuda.error), SY_OK, "prepare",
                     "as it was");
+            Require(
+                info.second_choice != nullptr && std::string(info.second_choice).find("libcudnn") != std::string::npos,
+                "why it is the second choice: {}", info.second_choice ? info.second_choice : "not said");
             cuda.kernels.release(cuda.device, kernel);
             request.workspace_limit = 0;
             request.determinism = SY_DETERMINISM_EXACT;

@@ -282,15 +282,16 @@ void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<voi
   }
 }
 
-cudaError_t Enqueue(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread) {
+cudaError_t Enqueue(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                    std::function<void()> thread) {
   const bool block_fits = block.x > 0 && block.y > 0 && block.z > 0 && block.z <= 64 &&
                           uint64_t{block.x} * block.y * block.z <= kMaxThreads;
   const bool grid_fits =
       grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535;
   if (!block_fits || !grid_fits || shared_bytes > kSharedLimit) return cudaErrorInvalidConfiguration;
   const auto run = [](void* data) { RunLaunch(*static_cast<const Grid*>(data)); };
-  return cudaDoubleEnqueue(stream, run, new Grid{grid, block, shared_bytes, std::move(thread)},
-                           [](void* data) { delete static_cast<Grid*>(data); });
+  return cudaDoubleLaunch(kernel, stream, run, new Grid{grid, block, shared_bytes, std::move(thread)},
+                          [](void* data) { delete static_cast<Grid*>(data); });
 }
 
 }  // namespace switchyard::emulation

@@ -36,6 +36,7 @@ void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<voi
 
 // The same in order on a stream of the runtime's double; under a capture it becomes a node of the graph.
 // cudaErrorInvalidConfiguration for sizes that a GPU refuses.
-cudaError_t Enqueue(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread);
+cudaError_t Enqueue(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                    std::function<void()> thread);
 
 }  // namespace switchyard::emulation

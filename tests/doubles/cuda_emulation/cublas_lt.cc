@@ -2,7 +2,8 @@
 // stream of the runtime's double. Epilogues, layouts and batches mean what
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api says; what the library refuses (a bias whose dtype is not
 // that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
-// environment, every epilogue is, with =invalid as an invalid value. With CUBLAS_LT_DOUBLE_ZEROS=fault the device is
+// environment, every epilogue is, with =invalid as an invalid value, with =attribute when the attribute is set. With
+// CUBLAS_LT_DOUBLE_MIXED=1 a bias may be f32 beside a half D. With CUBLAS_LT_DOUBLE_ZEROS=fault the device is
 // lost where a product is given nothing but zeros. A thread needs a context (cudaSetDevice). Column-major, as there.
 // Thread-safe: as the library, one descriptor belongs to one thread at a time.
 #include <cublasLt.h>
@@ -158,7 +159,9 @@ bool IsSupported(const Operation& o, const Layout& a, const Layout& b, const Lay
   if (plain && o.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
   if (std::find(std::begin(kKnown), std::end(kKnown), o.epilogue) == std::end(kKnown)) return false;
   const bool vector = o.epilogue == CUBLASLT_EPILOGUE_BGRADB || (o.epilogue & CUBLASLT_EPILOGUE_BIAS);
-  if (vector && o.bias_type >= 0 && o.bias_type != d.type) return false;
+  static const bool mixed = std::getenv("CUBLAS_LT_DOUBLE_MIXED") != nullptr;
+  const bool reads_f32 = mixed && o.epilogue != CUBLASLT_EPILOGUE_BGRADB && o.bias_type == CUDA_R_32F;
+  if (vector && o.bias_type >= 0 && o.bias_type != d.type && !reads_f32) return false;
   return o.auxiliary_type < 0 || o.auxiliary_type == d.type;
 }
 
@@ -207,8 +210,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle, cubla
       return Read(&o.transpose_a, value, bytes);
     case CUBLASLT_MATMUL_DESC_TRANSB:
       return Read(&o.transpose_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE:
-      return Read(&o.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: {
+      const cublasStatus_t read = Read(&o.epilogue, value, bytes);
+      const char* plain = std::getenv("CUBLAS_LT_DOUBLE_PLAIN");
+      const bool unknown = plain != nullptr && std::strcmp(plain, "attribute") == 0;
+      return unknown && o.epilogue != CUBLASLT_EPILOGUE_DEFAULT ? CUBLAS_STATUS_INVALID_VALUE : read;
+    }
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Read(&o.bias, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
@@ -317,8 +324,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                                              *static_cast<const float*>(alpha),
                                              *static_cast<const float*>(beta)};
   if (product == nullptr) return CUBLAS_STATUS_ALLOC_FAILED;
-  const cudaError_t code = cudaDoubleEnqueue(
-      stream, [](void* data) { static_cast<const Product*>(data)->Run(); }, product,
+  static const char kernel = 0;
+  const cudaError_t code = cudaDoubleLaunch(
+      &kernel, stream, [](void* data) { static_cast<const Product*>(data)->Run(); }, product,
       [](void* data) { delete static_cast<Product*>(data); });
   return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

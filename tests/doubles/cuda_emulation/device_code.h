@@ -151,7 +151,8 @@ cudaError_t Launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, c
   static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");
   static_assert((sizeof(P) + ...) <= 4096, "kernel parameters are limited to 4 KiB");
   std::tuple<std::remove_const_t<P>...> values(static_cast<P>(std::forward<A>(arguments))...);
-  return emulation::Enqueue(grid, block, shared, stream, [kernel, values] { std::apply(kernel, values); });
+  return emulation::Enqueue(reinterpret_cast<const void*>(kernel), grid, block, shared, stream,
+                            [kernel, values] { std::apply(kernel, values); });
 }
 
 }  // namespace switchyard

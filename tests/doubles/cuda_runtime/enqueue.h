@@ -13,6 +13,11 @@ extern "C" {
 // CUDA_DOUBLE_FAULT.
 cudaError_t cudaDoubleEnqueue(cudaStream_t stream, void (*run)(void* data), void* data, void (*release)(void* data));
 
+// The same of a kernel that has a name, `function`, as cudaLaunchKernel has it: its code has to be loaded first
+// (CUDA_DOUBLE_LAZY).
+cudaError_t cudaDoubleLaunch(const void* function, cudaStream_t stream, void (*run)(void* data), void* data,
+                             void (*release)(void* data));
+
 // What cudaLaunchKernel and cudaLaunchKernelExC call after their checks; without one they answer
 // cudaErrorNoKernelImageForDevice.
 typedef cudaError_t (*cudaDoubleLauncher)(const void* function, dim3 grid, dim3 block, void** arguments,

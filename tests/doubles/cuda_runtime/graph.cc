@@ -139,6 +139,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
     if (executable == nullptr || Known<cudaGraph_t>().count(graph) == 0) return cudaErrorInvalidValue;
     *executable = new CUgraphExec_st{graph->nodes, ReplayOrder(*graph->nodes),
                                      (flags & cudaGraphInstantiateFlagUseNodePriority) != 0};
+    for (const Node& node : *graph->nodes)
+      if (node.function != nullptr) Loaded().insert(node.function);
     Known<cudaGraphExec_t>().insert(*executable);
     return cudaSuccess;
   });

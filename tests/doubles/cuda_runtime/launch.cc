@@ -14,6 +14,9 @@ namespace {
 
 std::atomic<cudaDoubleLauncher> launcher{nullptr};
 
+// Under Book(): may the code of `function` be loaded now, if it is not there yet?
+bool Load(const void* function) { return !GetSettings().lazy || Loaded().count(function) != 0; }
+
 cudaError_t Check(dim3 grid, dim3 block, size_t shared_bytes) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.y == 0 || block.z == 0)
     return cudaErrorInvalidConfiguration;
@@ -31,6 +34,11 @@ using namespace cuda_double;
 extern "C" {
 
 cudaError_t cudaDoubleEnqueue(cudaStream_t handle, void (*run)(void*), void* data, void (*release)(void*)) {
+  return cudaDoubleLaunch(nullptr, handle, run, data, release);
+}
+
+cudaError_t cudaDoubleLaunch(const void* function, cudaStream_t handle, void (*run)(void*), void* data,
+                             void (*release)(void*)) {
   // Declared first, so released last: after Book() is free.
   const std::shared_ptr<void> owner(data, [release](void* given) {
     if (release) release(given);
@@ -41,7 +49,9 @@ cudaError_t cudaDoubleEnqueue(cudaStream_t handle, void (*run)(void*), void* dat
     CUstream_st* stream = FindStream(handle);
     if (stream == nullptr || stream->device != CurrentDevice()) return cudaErrorInvalidResourceHandle;
     if (Strikes("launch")) return cudaErrorLaunchOutOfResources;
-    return Submit(stream, [run, owner] { run(owner.get()); });
+    if (function != nullptr && !stream->capture && !Load(function)) return cudaErrorNotSupported;
+    return Submit(
+        stream, [run, owner] { run(owner.get()); }, function);
   });
 }
 

@@ -17,6 +17,7 @@ Settings Read() {
   settings.delay_us = static_cast<int>(NumberFrom("CUDA_DOUBLE_DELAY_US", 0, 0, 10'000'000));
   settings.peers = NumberFrom("CUDA_DOUBLE_PEERS", 1, 0, 1) == 1;
   settings.graphs_ready = NumberFrom("CUDA_DOUBLE_GRAPHS_READY", 0, 0, 1) == 1;
+  settings.lazy = NumberFrom("CUDA_DOUBLE_LAZY", 0, 0, 1) == 1;
   if (const char* order = std::getenv("CUDA_DOUBLE_GRAPH_ORDER")) {
     settings.replay_last_first = std::string(order) == "last";
     if (!settings.replay_last_first && std::string(order) != "first") {

@@ -9,6 +9,8 @@
 //   CUDA_DOUBLE_PEERS         0: no device reaches the memory of another
 //   CUDA_DOUBLE_MEMORY_OPS    0: the driver has no 64-bit stream memory operations (driver.cc)
 //   CUDA_DOUBLE_GRAPHS_READY  1: a graph is launched only if it was uploaded and keeps the priorities of its nodes
+//   CUDA_DOUBLE_LAZY          1: a launch whose kernel is not loaded yet is refused, as where loading it would wait for
+//                             a collective that waits for a peer; a graph loads what it names when it is instantiated
 //   CUDA_DOUBLE_FAULT         "alloc@3,launch@5,copy@2,lost@40": which call of its kind fails, counted from 1 in this
 //                             process. alloc: cudaErrorMemoryAllocation; launch: cudaErrorLaunchOutOfResources; copy:
 //                             cudaErrorInvalidValue; lost: the n-th operation that a stream runs fails with
@@ -29,6 +31,7 @@ struct Settings {
   bool replay_last_first = false;
   bool peers = true;
   bool graphs_ready = false;
+  bool lazy = false;
 };
 
 const Settings& GetSettings();

@@ -68,10 +68,15 @@ cudaError_t RefuseInCapture() {
   return answer;
 }
 
-cudaError_t Submit(CUstream_st* stream, Work work) {
+std::set<const void*>& Loaded() {
+  static auto& functions = *new std::set<const void*>;
+  return functions;
+}
+
+cudaError_t Submit(CUstream_st* stream, Work work, const void* function) {
   if (stream->capture) {
     if (stream->capture->invalid) return cudaErrorStreamCaptureInvalidated;
-    stream->capture->nodes.push_back({std::move(work), stream->tail_nodes});
+    stream->capture->nodes.push_back({std::move(work), stream->tail_nodes, nullptr, function});
     stream->tail_nodes = {static_cast<int>(stream->capture->nodes.size()) - 1};
     return cudaSuccess;
   }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,8 +36,9 @@ using Work = std::function<void()>;
 
 struct Node {
   Work work;
-  std::vector<int> dependencies;  // indices of earlier nodes
-  cudaEvent_t records = nullptr;  // in place of work: every replay records it
+  std::vector<int> dependencies;   // indices of earlier nodes
+  cudaEvent_t records = nullptr;   // in place of work: every replay records it
+  const void* function = nullptr;  // of a kernel
 };
 
 struct Capture {
@@ -59,8 +61,11 @@ int CurrentDevice();
 CUstream_st* FindStream(cudaStream_t handle);
 
 // Under Book(): puts work on a stream, or records it as a node where the stream is captured. Once the device is lost,
-// work is dropped.
-cudaError_t Submit(CUstream_st* stream, Work work);
+// work is dropped. `function`: the kernel that the work is, if it is one.
+cudaError_t Submit(CUstream_st* stream, Work work, const void* function = nullptr);
+
+// Under Book(): the kernels whose code is loaded.
+std::set<const void*>& Loaded();
 
 // Under Book(): is there such an event?
 bool Known(cudaEvent_t event);
