@@ -77,7 +77,8 @@ typedef enum aclrtEventRecordedStatus {
   ACL_EVENT_RECORDED_STATUS_COMPLETE = 1
 } aclrtEventRecordedStatus;
 typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BLOCK = 1 } aclrtCallbackBlockType;
-#define ACL_EVENT_SYNC 0x00000001U
+#define ACL_EVENT_SYNC 0x00000001U                    /* streams may wait for it */
+#define ACL_EVENT_CAPTURE_STREAM_PROGRESS 0x00000002U /* the host may query it and wait for it */
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
 #define ACL_IPC_MEM_KEY_BYTES 65

@@ -13,7 +13,8 @@ namespace {
 struct Task {
   const Step* step;
   uint64_t workspace_bytes;
-  aclOpExecutor* executor;  // nullptr: it cannot be made repeatable, and every launch plans it anew
+  aclOpExecutor* executor;                     // nullptr: it cannot be made repeatable, and every launch plans it anew
+  std::unique_ptr<Handed> operands = nullptr;  // of those launches, which may still read them when the next is planned
 };
 
 }  // namespace
@@ -71,10 +72,10 @@ sy_status RunTask(const sy_bound& bound, const Task& task, aclrtStream stream, s
     const auto code = task.step->run(bound.operator_workspace, task.workspace_bytes, task.executor, stream);
     return CheckAcl(error, code, task.step->name);
   }
-  Handed handed(*bound.kernel.device->acl, bound.resolver);
+  task.operands->Again();
   uint64_t bytes = 0;
   aclOpExecutor* executor = nullptr;  // runs once, and goes with it
-  const aclnnStatus code = task.step->plan(handed, &bytes, &executor);
+  const aclnnStatus code = task.step->plan(*task.operands, &bytes, &executor);
   if (code != ACL_SUCCESS) return CheckAcl(error, code, task.step->name);
   if (bytes > task.workspace_bytes)
     return Refuse(error, SY_INTERNAL, Text(task.step->name, ": asks for more workspace than it did before"));
@@ -172,10 +173,12 @@ sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound*
       Task task;
       const sy_status status = Plan(*kernel->device->acl, step, bound->handed, &task, error);
       if (status != SY_OK) return status;
-      bound->tasks.push_back(task);
-      if (kernel->scratch_bytes + task.workspace_bytes > kernel->workspace_bytes) {
+      const uint64_t asked = task.workspace_bytes;
+      if (task.executor == nullptr) task.operands = std::make_unique<Handed>(*kernel->device->acl, bound->resolver);
+      bound->tasks.push_back(std::move(task));
+      if (kernel->scratch_bytes + asked > kernel->workspace_bytes) {
         return Refuse(error, SY_INTERNAL,
-                      Text(kernel->name, ": ", step.name, " asks for ", task.workspace_bytes,
+                      Text(kernel->name, ": ", step.name, " asks for ", asked,
                            " bytes of workspace at its addresses, more than it did in prepare"));
       }
     }

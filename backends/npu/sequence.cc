@@ -153,31 +153,35 @@ Handed::~Handed() {
 
 aclTensor* Handed::To(const Operand& operand) {
   if (operand.home == Operand::kNone) return nullptr;
+  if (next_.tensor < tensors_.size()) return tensors_[next_.tensor++];
   int64_t extent = operand.offset + 1;  // elements from the home's first to the view's last
   for (size_t i = 0; i < operand.dims.size(); ++i) extent += (operand.dims[i] - 1) * operand.strides[i];
   tensors_.push_back(acl_.aclCreateTensor(operand.dims.data(), operand.dims.size(), operand.dtype,
                                           operand.strides.data(), operand.offset, operand.format, &extent, 1,
                                           resolver_(operand)));
-  return tensors_.back();
+  return tensors_[next_.tensor++];
 }
 
 aclScalar* Handed::To(Scalar scalar) {
+  if (next_.scalar < scalars_.size()) return scalars_[next_.scalar++];
   auto number = static_cast<float>(scalar.value);
   auto whole = static_cast<int32_t>(scalar.value);
   void* const value = scalar.dtype == ACL_INT32 ? static_cast<void*>(&whole) : &number;
   scalars_.push_back(acl_.aclCreateScalar(value, scalar.dtype));
-  return scalars_.back();
+  return scalars_[next_.scalar++];
 }
 
 aclIntArray* Handed::To(const Dims& values) {
+  if (next_.integers < integers_.size()) return integers_[next_.integers++];
   integers_.push_back(acl_.aclCreateIntArray(values.data(), values.size()));
-  return integers_.back();
+  return integers_[next_.integers++];
 }
 
 aclBoolArray* Handed::To(const Flags& flags) {
+  if (next_.flags < flags_.size()) return flags_[next_.flags++];
   static_assert(sizeof(bool) == sizeof(uint8_t));
   flags_.push_back(acl_.aclCreateBoolArray(reinterpret_cast<const bool*>(flags.values.data()), flags.values.size()));
-  return flags_.back();
+  return flags_[next_.flags++];
 }
 
 sy_status Request::Expect(size_t inputs_expected, size_t outputs_expected) const {

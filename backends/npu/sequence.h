@@ -71,6 +71,8 @@ class Handed {
   Handed& operator=(const Handed&) = delete;
   ~Handed();
 
+  // From here on the same objects once more, in the order in which they were asked for.
+  void Again() { next_ = {}; }
   aclTensor* To(const Operand& operand);  // Operand of home kNone: an absent optional tensor
   aclScalar* To(Scalar scalar);
   aclIntArray* To(const Dims& values);
@@ -87,6 +89,9 @@ class Handed {
   std::vector<aclScalar*> scalars_;
   std::vector<aclIntArray*> integers_;
   std::vector<aclBoolArray*> flags_;
+  struct {
+    size_t tensor = 0, scalar = 0, integers = 0, flags = 0;
+  } next_;
 };
 
 struct Step {

@@ -75,8 +75,10 @@ sy_status CreateEvent(sy_device* device, const sy_event_options* options, sy_eve
     if (!KnowsExtensions(options, error)) return SY_UNSUPPORTED;
     if (const sy_status status = device->Enter(error); status != SY_OK) return status;
     auto event = std::make_unique<sy_event>();
-    const sy_status status = CheckAcl(error, device->acl->aclrtCreateEventExWithFlag(&event->event, ACL_EVENT_SYNC),
-                                      "aclrtCreateEventExWithFlag");
+    const sy_status status = CheckAcl(
+        error,
+        device->acl->aclrtCreateEventExWithFlag(&event->event, ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS),
+        "aclrtCreateEventExWithFlag");
     if (status == SY_OK) *result = event.release();
     return status;
   });

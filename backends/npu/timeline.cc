@@ -114,8 +114,8 @@ sy_status Signals::Add(sy_stream& stream, std::shared_ptr<Timeline> timeline, ui
   }
   sy_status status = SY_OK;
   if (event == nullptr)
-    status =
-        CheckAcl(error, device_.acl->aclrtCreateEventExWithFlag(&event, ACL_EVENT_SYNC), "aclrtCreateEventExWithFlag");
+    status = CheckAcl(error, device_.acl->aclrtCreateEventExWithFlag(&event, ACL_EVENT_CAPTURE_STREAM_PROGRESS),
+                      "aclrtCreateEventExWithFlag");
   if (status != SY_OK) return status;
   status = CheckAcl(error, device_.acl->aclrtRecordEvent(event, stream.stream), "aclrtRecordEvent");
   const std::lock_guard lock(mutex_);

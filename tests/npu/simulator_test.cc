@@ -153,6 +153,80 @@ TEST_F(Simulator, AnIndexOutOfRangeFailsTheStreamAndIsToldOnce) {
   aclDestroyTensor(out);
 }
 
+TEST_F(Simulator, ATensorThatWasDestroyedFailsTheTaskThatReadsIt) {
+  aclTensor *x = Vector(4), *y = Vector(4);
+  const int64_t count = 4, stride = 1;
+  aclTensor* early = aclCreateTensor(&count, 1, ACL_FLOAT, &stride, 0, ACL_FORMAT_ND, &count, 1, Allocate(16));
+  ASSERT_EQ(aclnnMulGetWorkspaceSize(x, early, y, &workspace_bytes_, &executor_), ACL_SUCCESS) << Words();
+  ASSERT_EQ(aclSetAclOpExecutorRepeatable(executor_), ACL_SUCCESS);
+  ASSERT_EQ(aclnnMul(nullptr, 0, executor_, stream_), ACL_SUCCESS);
+  ASSERT_EQ(aclrtSynchronizeStream(stream_), ACL_SUCCESS) << Words();
+  aclDestroyTensor(early);
+  ASSERT_EQ(aclnnMul(nullptr, 0, executor_, stream_), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSynchronizeStream(stream_), ACL_ERROR_RT_AICORE_EXCEPTION);
+  EXPECT_THAT(Words(), HasSubstr("a tensor that was destroyed"));
+  EXPECT_EQ(aclDestroyAclOpExecutor(executor_), ACL_SUCCESS);
+}
+
+TEST_F(Simulator, ACopyFromMemoryThatIsNotPinnedHasRunWhenItsCallReturns) {
+  setenv("SWITCHYARD_NPU_SIMULATOR_DELAY_US", "50000", 1);
+  aclrtStream slow = nullptr;
+  ASSERT_EQ(aclrtCreateStreamWithConfig(&slow, 0, ACL_STREAM_FAST_LAUNCH), ACL_SUCCESS);
+  setenv("SWITCHYARD_NPU_SIMULATOR_DELAY_US", "20", 1);
+  void *device = Allocate(64), *pinned = nullptr;
+  ASSERT_EQ(aclrtMallocHost(&pinned, 64), ACL_SUCCESS);
+  char pageable[64] = {};
+  const auto milliseconds = [&](void* host) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(aclrtMemcpyAsync(device, 64, host, 64, ACL_MEMCPY_HOST_TO_DEVICE, slow), ACL_SUCCESS) << Words();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  };
+  EXPECT_LT(milliseconds(pinned), 40);
+  EXPECT_GE(milliseconds(pageable), 40);
+  EXPECT_EQ(aclrtSynchronizeStream(slow), ACL_SUCCESS);
+  EXPECT_EQ(aclrtFreeHost(pinned), ACL_SUCCESS);
+  EXPECT_NE(aclrtFreeHost(pageable), ACL_SUCCESS) << "which nobody pinned";
+  aclrtDestroyStream(slow);
+}
+
+TEST_F(Simulator, AnEventServesWhomItWasMadeFor) {
+  aclrtEvent for_streams = nullptr, for_host = nullptr;
+  aclrtEventRecordedStatus status;
+  ASSERT_EQ(aclrtCreateEventExWithFlag(&for_streams, ACL_EVENT_SYNC), ACL_SUCCESS);
+  ASSERT_EQ(aclrtCreateEventExWithFlag(&for_host, ACL_EVENT_CAPTURE_STREAM_PROGRESS), ACL_SUCCESS);
+  for (const aclrtEvent event : {for_streams, for_host}) ASSERT_EQ(aclrtRecordEvent(event, stream_), ACL_SUCCESS);
+  EXPECT_EQ(aclrtStreamWaitEvent(stream_, for_streams), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSynchronizeEvent(for_host), ACL_SUCCESS);
+  EXPECT_EQ(aclrtQueryEventStatus(for_host, &status), ACL_SUCCESS);
+  EXPECT_NE(aclrtStreamWaitEvent(stream_, for_host), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("not for streams"));
+  EXPECT_NE(aclrtSynchronizeEvent(for_streams), ACL_SUCCESS);
+  EXPECT_NE(aclrtQueryEventStatus(for_streams, &status), ACL_SUCCESS);
+  EXPECT_THAT(Words(), HasSubstr("not for the host"));
+  for (const aclrtEvent event : {for_streams, for_host}) aclrtDestroyEvent(event);
+}
+
+// On a device that no other test uses.
+TEST_F(Simulator, ALostDeviceAnswersNothingButWhatEndsThings) {
+  ASSERT_EQ(aclrtSetDevice(7), ACL_SUCCESS);
+  void* memory = nullptr;
+  ASSERT_EQ(aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST), ACL_SUCCESS);
+  setenv("SWITCHYARD_NPU_SIMULATOR_LOST_AT", "1", 1);
+  aclrtStream stream = nullptr;
+  ASSERT_EQ(aclrtCreateStreamWithConfig(&stream, 0, ACL_STREAM_FAST_LAUNCH), ACL_SUCCESS);
+  unsetenv("SWITCHYARD_NPU_SIMULATOR_LOST_AT");
+  ASSERT_EQ(aclrtMemsetAsync(memory, 64, 0, 64, stream), ACL_SUCCESS);
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(aclrtSynchronizeStream(stream), ACL_ERROR_RT_LOST_HEARTBEAT);
+    EXPECT_THAT(Words(), HasSubstr("the device is lost"));
+  }
+  void* more = nullptr;
+  EXPECT_EQ(aclrtMalloc(&more, 64, ACL_MEM_MALLOC_HUGE_FIRST), ACL_ERROR_RT_LOST_HEARTBEAT);
+  EXPECT_EQ(aclrtMemsetAsync(memory, 64, 0, 64, stream), ACL_ERROR_RT_LOST_HEARTBEAT);
+  EXPECT_EQ(aclrtDestroyStream(stream), ACL_SUCCESS);
+  EXPECT_EQ(aclrtFree(memory), ACL_SUCCESS);
+}
+
 TEST_F(Simulator, AnotherDevicesMemoryIsReachedByQueuedCopiesOnceThatIsAllowed) {
   void* own = Allocate(64);
   char byte = 3, back = 0;

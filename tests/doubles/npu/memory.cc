@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,6 +35,18 @@ struct Block {
 std::mutex mutex;
 std::map<char*, Block> blocks;       // by device address; guarded by mutex
 std::array<size_t, 8> used_bytes{};  // guarded by mutex
+std::map<char*, size_t> pinned;      // what aclrtMallocHost gave, and its bytes; guarded by mutex
+std::atomic<int64_t> allocations{0};
+
+bool IsPinned(const void* host, size_t bytes) {
+  auto* address = const_cast<char*>(static_cast<const char*>(host));
+  const std::lock_guard lock(mutex);
+  auto next = pinned.upper_bound(address);
+  if (next == pinned.begin()) return false;
+  const auto& [begin, length] = *--next;
+  const auto offset = static_cast<size_t>(address - begin);
+  return offset <= length && bytes <= length - offset;
+}
 
 size_t TotalBytes() {
   return static_cast<size_t>(NumberFromEnvironment("SWITCHYARD_NPU_SIMULATOR_MEMORY", int64_t{2} << 30));
@@ -122,7 +135,11 @@ using namespace simulator;
 NPU_EXPORT aclError aclrtMalloc(void** address, size_t size, aclrtMemMallocPolicy) {
   const int device = CurrentDevice();
   if (device < 0) return NoContext();
+  if (IsLost(device)) return kLost;
   if (size == 0) return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtMalloc of 0 bytes");
+  const int64_t fails = NumberFromEnvironment("SWITCHYARD_NPU_SIMULATOR_OUT_OF_MEMORY_AT", 0);
+  if (fails > 0 && ++allocations == fails)
+    return Fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "the device is out of memory, as it was told to be");
   const std::lock_guard lock(mutex);
   size_t& used = used_bytes[static_cast<size_t>(device)];
   if (size > TotalBytes() - used)
@@ -168,10 +185,18 @@ NPU_EXPORT aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total) {
 NPU_EXPORT aclError aclrtMallocHost(void** address, size_t size) {
   if (CurrentDevice() < 0) return NoContext();
   *address = std::malloc(size);
-  return *address == nullptr ? Fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "the host is out of memory") : ACL_SUCCESS;
+  if (*address == nullptr) return Fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "the host is out of memory");
+  const std::lock_guard lock(mutex);
+  pinned[static_cast<char*>(*address)] = size;
+  return ACL_SUCCESS;
 }
 
 NPU_EXPORT aclError aclrtFreeHost(void* address) {
+  {
+    const std::lock_guard lock(mutex);
+    if (pinned.erase(static_cast<char*>(address)) == 0)
+      return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtFreeHost of memory that aclrtMallocHost did not give");
+  }
   std::free(address);
   return ACL_SUCCESS;
 }
@@ -179,6 +204,7 @@ NPU_EXPORT aclError aclrtFreeHost(void* address) {
 NPU_EXPORT aclError aclrtMemcpy(void* destination, size_t room, const void* source, size_t count,
                                 aclrtMemcpyKind kind) {
   if (CurrentDevice() < 0) return NoContext();
+  if (IsLost(CurrentDevice())) return kLost;
   if (count > room) return Fail(ACL_ERROR_RT_PARAM_INVALID, "a copy is larger than its destination");
   return Told(Move(destination, source, count, kind, CurrentDevice(), /*queued=*/false));
 }
@@ -188,11 +214,18 @@ NPU_EXPORT aclError aclrtMemcpyAsync(void* destination, size_t room, const void*
   if (count > room) return Fail(ACL_ERROR_RT_PARAM_INVALID, "a copy is larger than its destination");
   if (kind == ACL_MEMCPY_HOST_TO_HOST) return Fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "no copies from host to host");
   const int device = CurrentDevice();  // the stream's, or Enqueue refuses
-  return Enqueue(stream, [=] { return Move(destination, source, count, kind, device, /*queued=*/true); });
+  const aclError code =
+      Enqueue(stream, [=] { return Move(destination, source, count, kind, device, /*queued=*/true); });
+  const void* host = kind == ACL_MEMCPY_HOST_TO_DEVICE   ? source
+                     : kind == ACL_MEMCPY_DEVICE_TO_HOST ? destination
+                                                         : nullptr;
+  if (code == ACL_SUCCESS && host != nullptr && !IsPinned(host, count)) WaitFor(stream);
+  return code;
 }
 
 NPU_EXPORT aclError aclrtMemset(void* address, size_t room, int32_t value, size_t count) {
   if (CurrentDevice() < 0) return NoContext();
+  if (IsLost(CurrentDevice())) return kLost;
   if (count > room) return Fail(ACL_ERROR_RT_PARAM_INVALID, "a fill is larger than its destination");
   return Told(Set(address, value, count));
 }

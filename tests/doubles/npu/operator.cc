@@ -57,6 +57,7 @@ bool Broadcast(const Dims& a, const Dims& b, Dims* result) {
 }
 
 char* Begin(const aclTensor& tensor) {
+  if (!*tensor.alive) return nullptr;
   int64_t extent = 1;
   for (size_t i = 0; i < tensor.dims.size(); ++i) extent += (tensor.dims[i] - 1) * tensor.strides[i];
   const size_t size = SizeOf(tensor.dtype);
@@ -182,7 +183,8 @@ void Write::Finish() {
 }
 
 Outcome LostMemory(const char* name) {
-  return {ACL_ERROR_RT_AICORE_EXCEPTION, std::string(name) + " touches device memory that is not allocated"};
+  return {ACL_ERROR_RT_AICORE_EXCEPTION,
+          std::string(name) + " touches device memory that is not allocated, or a tensor that was destroyed"};
 }
 
 Planner& Planner::Need(bool condition, const std::string& complaint) {
@@ -272,6 +274,7 @@ NPU_EXPORT aclTensor* aclCreateTensor(const int64_t* viewDims, uint64_t viewDims
       dataType, Dims(viewDims, viewDims + viewDimsNum), Dims(stride, stride + viewDimsNum), offset, tensorData, format};
 }
 NPU_EXPORT aclnnStatus aclDestroyTensor(const aclTensor* tensor) {
+  *tensor->alive = false;
   delete tensor;
   return ACL_SUCCESS;
 }

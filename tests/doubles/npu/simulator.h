@@ -2,6 +2,9 @@
 // rules of the real device, in host memory, so that the npu plugin's own binary runs in ordinary tests:
 //   device memory is not mapped at the addresses that aclrtMalloc gives: the host faults where it follows one;
 //   streams are asynchronous, with latency; a failed task fails the stream, which skips the rest and tells once;
+//   a queued copy from or to host memory that aclrtMallocHost did not give has run when the call returns;
+//   an event is waited for by streams, or queried and waited for by the host, as its flags say;
+//   operands outlive the launches of their executor: a task fails where a tensor of it was destroyed;
 //   memory of another device is reached where aclrtDeviceEnablePeerAccess allowed it, and that of another process by a
 //   key, both by queued copies inside devices alone;
 //   every thread needs a context of its own (aclrtSetDevice), and a stream belongs to its device;
@@ -9,10 +12,14 @@
 //   repeatable; there are no 64-bit labels or indices, and no f64.
 // Environment: SWITCHYARD_NPU_SIMULATOR_DEVICES (8, the most), _MEMORY (bytes of each, 2 GiB), _DELAY_US (before each
 // task, 20), _FAIL_AT (the n-th task of the process fails; never), _ONCE (the operator, such as aclnnReduceSum, that
-// cannot be made repeatable; none), _REFUSES (the operator that this product lacks; none). Thread-safe as the real one:
-// a stream is fed by one thread at a time.
+// cannot be made repeatable; none), _REFUSES (the operator that this product lacks; none), _STAYS (1: a failed stream
+// tells its failure every time), _OUT_OF_MEMORY_AT (the n-th aclrtMalloc of the
+// process fails; never), _LOST_AT (with the n-th task of the process its device is lost: it answers
+// ACL_ERROR_RT_LOST_HEARTBEAT to all but what ends things; never). Thread-safe as the real one: a stream is fed by one
+// thread at a time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -35,6 +42,10 @@ int64_t NumberFromEnvironment(const char* name, int64_t otherwise);
 // The current device of this thread; -1 without a context.
 int CurrentDevice();
 
+// Is the device lost? The text is then set.
+bool IsLost(int device);
+constexpr aclError kLost = ACL_ERROR_RT_LOST_HEARTBEAT;
+
 // Has `device` been allowed to reach the memory of `other`?
 bool MayReach(int device, int other);
 
@@ -51,6 +62,8 @@ using Work = std::function<Outcome()>;
 // Runs `work` on the stream's worker, after what was queued before and the latency. Fails at once where the stream is
 // not of the current device.
 aclError Enqueue(aclrtStream stream, Work work);
+// Waits until what is queued has run; a failure is told to the next who asks.
+void WaitFor(aclrtStream stream);
 
 }  // namespace simulator
 
@@ -70,6 +83,8 @@ struct aclTensor {
   int64_t offset;  // elements
   void* address;
   aclFormat format;
+  // Shared with the executors that it was planned for; false once it was destroyed.
+  std::shared_ptr<std::atomic<bool>> alive = std::make_shared<std::atomic<bool>>(true);
 };
 struct aclOpExecutor {
   const char* name;

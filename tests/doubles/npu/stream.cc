@@ -1,4 +1,5 @@
 // Streams and events. A stream is a queue and one worker thread that waits a little before each task.
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -12,10 +13,12 @@ namespace simulator {
 namespace {
 
 std::atomic<int64_t> tasks{0};
+std::array<std::atomic<bool>, 8> lost{};  // by device
 
 // The n-th record of an event, shared with the streams that will complete it or wait for it.
 class Event {
  public:
+  explicit Event(uint32_t flags) : flags(flags) {}
   uint64_t Record() {
     const std::lock_guard lock(mutex_);
     return ++recorded_;
@@ -35,6 +38,8 @@ class Event {
     changed_.wait(lock, [&] { return completed_ >= record; });
     return outcome_;
   }
+  const uint32_t flags;
+
   bool Query(Outcome* outcome) const {
     const std::lock_guard lock(mutex_);
     *outcome = outcome_;
@@ -54,6 +59,8 @@ class Stream {
       : device(device),
         delay_(NumberFromEnvironment("SWITCHYARD_NPU_SIMULATOR_DELAY_US", 20)),
         fail_at_(NumberFromEnvironment("SWITCHYARD_NPU_SIMULATOR_FAIL_AT", 0)),
+        lost_at_(NumberFromEnvironment("SWITCHYARD_NPU_SIMULATOR_LOST_AT", 0)),
+        stays_(NumberFromEnvironment("SWITCHYARD_NPU_SIMULATOR_STAYS", 0) == 1),
         worker_([this] { Run(); }) {}
 
   ~Stream() {
@@ -78,9 +85,14 @@ class Stream {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this, until = pushed_] { return done_ >= until; });
     Outcome told;
-    if (!told_) told = failure_;
+    if (!told_ || stays_ || lost[static_cast<size_t>(device)]) told = failure_;
     told_ = failure_.code != ACL_SUCCESS;
     return told;
+  }
+
+  void Finish() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, until = pushed_] { return done_ >= until; });
   }
 
   Outcome failure() const {
@@ -111,10 +123,15 @@ class Stream {
       Outcome outcome;
       if (!failed || task.always) {
         if (task.delayed && delay_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_));
-        outcome = fail_at_ > 0 && task.delayed && ++tasks == fail_at_
-                      ? Outcome{ACL_ERROR_RT_AICORE_EXCEPTION,
-                                "task " + std::to_string(fail_at_) + " fails as it was told to"}
-                      : task.work();
+        const int64_t number = (fail_at_ > 0 || lost_at_ > 0) && task.delayed ? ++tasks : 0;
+        if (number > 0 && number == lost_at_) lost[static_cast<size_t>(device)] = true;
+        if (lost[static_cast<size_t>(device)] && !task.always) {
+          outcome = {kLost, "the device is lost, as it was told to be"};
+        } else if (number > 0 && number == fail_at_) {
+          outcome = {ACL_ERROR_RT_AICORE_EXCEPTION, "task " + std::to_string(fail_at_) + " fails as it was told to"};
+        } else {
+          outcome = task.work();
+        }
       }
       task.work = nullptr;  // what it holds goes before anybody learns that it is done
       const std::lock_guard lock(mutex_);
@@ -124,7 +141,8 @@ class Stream {
     }
   }
 
-  const int64_t delay_, fail_at_;
+  const int64_t delay_, fail_at_, lost_at_;
+  const bool stays_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> queue_;
@@ -163,11 +181,24 @@ EventHandle& Of(aclrtEvent event) { return *static_cast<EventHandle*>(event); }
 
 }  // namespace
 
+bool IsLost(int device) {
+  if (device < 0 || !lost[static_cast<size_t>(device)]) return false;
+  Fail(kLost, "the device is lost, as it was told to be");
+  return true;
+}
+
 aclError Enqueue(aclrtStream handle, Work work) {
   aclError code = ACL_SUCCESS;
   Stream* stream = Own(handle, &code);
-  if (stream != nullptr) stream->Push(std::move(work), true, false);
-  return code;
+  if (stream == nullptr) return code;
+  if (IsLost(stream->device)) return kLost;
+  stream->Push(std::move(work), true, false);
+  return ACL_SUCCESS;
+}
+
+void WaitFor(aclrtStream handle) {
+  aclError code = ACL_SUCCESS;
+  if (Stream* stream = Own(handle, &code); stream != nullptr) stream->Finish();
 }
 
 }  // namespace simulator
@@ -176,6 +207,7 @@ using namespace simulator;
 
 NPU_EXPORT aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) {
   if (CurrentDevice() < 0) return Fail(ACL_ERROR_RT_CONTEXT_NULL, "this thread has no context: aclrtSetDevice first");
+  if (IsLost(CurrentDevice())) return kLost;
   auto made = std::make_shared<Stream>(CurrentDevice());
   const std::lock_guard lock(streams_mutex);
   *stream = made.get();
@@ -196,7 +228,9 @@ NPU_EXPORT aclError aclrtDestroyStream(aclrtStream handle) {
 NPU_EXPORT aclError aclrtSynchronizeStream(aclrtStream handle) {
   aclError code = ACL_SUCCESS;
   Stream* stream = Own(handle, &code);
-  return stream == nullptr ? code : Told(stream->Drain());
+  if (stream == nullptr) return code;
+  const Outcome outcome = stream->Drain();
+  return IsLost(stream->device) ? kLost : Told(outcome);
 }
 
 NPU_EXPORT aclError aclrtSynchronizeDevice() {
@@ -215,8 +249,10 @@ NPU_EXPORT aclError aclrtSynchronizeDevice() {
   return Told(first);
 }
 
-NPU_EXPORT aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t) {
-  *event = new EventHandle(std::make_shared<Event>());
+NPU_EXPORT aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t flag) {
+  if (flag == 0 || (flag & ~(ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS)) != 0)
+    return Fail(ACL_ERROR_RT_PARAM_INVALID, "an event is for streams, for the host or for both");
+  *event = new EventHandle(std::make_shared<Event>(flag));
   return ACL_SUCCESS;
 }
 
@@ -244,11 +280,14 @@ NPU_EXPORT aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent h
   Stream* stream = Own(stream_handle, &code);
   if (stream == nullptr) return code;
   const EventHandle event = Of(handle);
+  if ((event->flags & ACL_EVENT_SYNC) == 0) return Fail(ACL_ERROR_RT_PARAM_INVALID, "the event is not for streams");
   stream->Push([event, record = event->Latest()] { return event->Wait(record); }, false, false);
   return ACL_SUCCESS;
 }
 
 NPU_EXPORT aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStatus* status) {
+  if ((Of(handle)->flags & ACL_EVENT_CAPTURE_STREAM_PROGRESS) == 0)
+    return Fail(ACL_ERROR_RT_PARAM_INVALID, "the event is not for the host");
   Outcome outcome;
   const bool complete = Of(handle)->Query(&outcome);
   *status = complete ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
@@ -257,6 +296,8 @@ NPU_EXPORT aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedS
 
 NPU_EXPORT aclError aclrtSynchronizeEvent(aclrtEvent handle) {
   const EventHandle event = Of(handle);
+  if ((event->flags & ACL_EVENT_CAPTURE_STREAM_PROGRESS) == 0)
+    return Fail(ACL_ERROR_RT_PARAM_INVALID, "the event is not for the host");
   return Told(event->Wait(event->Latest()));
 }
 
