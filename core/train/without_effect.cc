@@ -1,5 +1,6 @@
 #include "core/train/without_effect.h"
 
+#include <cmath>
 #include <span>
 
 #include "core/train/mixed_precision.h"
@@ -112,6 +113,10 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"dice_weight"}, !volumes || c.loss.value_or("") != "ce", "--loss=ce", "losses with a Dice part"},
       {{"erase_mode", "erase_count"}, c.erase_prob > 0, "--erase_prob=0", "erasing"},
       {{"kernel_opt"}, !c.kernel_opt || !c.deterministic, "--deterministic", "runs with --deterministic=0"},
+      {{"count_second_choice"},
+       !c.count_second_choice || std::isfinite(c.max_fallback),
+       "--max_fallback=inf",
+       "runs that allow fewer fallbacks"},
       {{"devices"}, c.mode == "dp", "--mode=" + c.mode, "--mode=dp, one process with several devices"},
       {{"epochs"}, !c.steps, fmt::format("--steps={}", c.steps.value_or(0)), "runs without --steps"},
   };

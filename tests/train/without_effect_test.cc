@@ -129,6 +129,15 @@ TEST(WithoutEffect, IsMeasuringWhereEveryBitIsToRepeat) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"kernel_opt"}), IsEmpty());
 }
 
+TEST(WithoutEffect, IsCountingWhereAnyNumberIsAllowed) {
+  TrainConfig c = Augmented("crop");
+  c.count_second_choice = true;
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"count_second_choice"}),
+              UnorderedElementsAre("count_second_choice"));
+  c.max_fallback = 0;
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"count_second_choice"}), IsEmpty());
+}
+
 // Of evaluation and prediction: nothing is said of training alone.
 TEST(WithoutEffect, InEvaluationAreThoseOfOtherTasks) {
   const auto sentences = SettingsOfOtherTasks(Augmented("none"), Content::kMaskedVolumes, [](const std::string& name) {
