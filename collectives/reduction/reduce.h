@@ -18,4 +18,12 @@ using ReduceFunction = void (*)(void* const* destinations, int destination_count
 // nullptr for a pair that is not offered; every dtype × reduction of core/abi is.
 ReduceFunction FindReduction(sy_dtype dtype, int reduction);
 
+// Between a half type and f32, in which it is reduced: for reductions that are made in several steps and round once.
+struct WideForm {
+  void (*widen)(float* to, const void* from, size_t count);
+  void (*narrow)(void* to, const float* from, size_t count);
+};
+// nullptr for a dtype that is reduced as it is stored.
+const WideForm* FindWideForm(sy_dtype dtype);
+
 }  // namespace switchyard

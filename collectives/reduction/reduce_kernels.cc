@@ -176,7 +176,21 @@ ReduceFunction WrapFor(sy_dtype dtype) {
   }
 }
 
+template <typename Element>
+void Widen(float* to, const void* from, size_t count) {
+  LoadBlock<Element>(to, static_cast<const uint16_t*>(from), count);
+}
+template <typename Element>
+void Narrow(void* to, const float* from, size_t count) {
+  StoreBlock<Element>(static_cast<uint16_t*>(to), from, count);
+}
+
+constexpr WideForm kOfBf16 = {Widen<Bf16>, Narrow<Bf16>}, kOfF16 = {Widen<F16>, Narrow<F16>};
+
 }  // namespace
+
+const WideForm* FindWide(sy_dtype dtype);
+const WideForm* FindWide(sy_dtype dtype) { return dtype == SY_BF16 ? &kOfBf16 : dtype == SY_F16 ? &kOfF16 : nullptr; }
 
 ReduceFunction Find(sy_dtype dtype, int reduction);
 ReduceFunction Find(sy_dtype dtype, int reduction) {

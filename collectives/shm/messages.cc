@@ -13,19 +13,24 @@ namespace {
 
 constexpr uint64_t kLengthBytes = sizeof(uint64_t);
 
-void CopyToRing(char* ring, uint64_t at, const char* from, uint64_t bytes) {
-  if (bytes == 0) return;
-  const uint64_t start = at % kRingBytes, first = std::min(bytes, kRingBytes - start);
-  memcpy(ring + start, from, first);
-  memcpy(ring, from + first, bytes - first);
-}
+// A ring's memory; its size is a power of two.
+struct Ring {
+  char* data;
+  uint64_t size;
 
-void CopyFromRing(const char* ring, uint64_t at, char* to, uint64_t bytes) {
-  if (bytes == 0) return;
-  const uint64_t start = at % kRingBytes, first = std::min(bytes, kRingBytes - start);
-  memcpy(to, ring + start, first);
-  memcpy(to + first, ring, bytes - first);
-}
+  void Write(uint64_t at, const char* from, uint64_t bytes) const {
+    if (bytes == 0) return;
+    const uint64_t start = at & (size - 1), first = std::min(bytes, size - start);
+    memcpy(data + start, from, first);
+    memcpy(data, from + first, bytes - first);
+  }
+  void Read(uint64_t at, char* to, uint64_t bytes) const {
+    if (bytes == 0) return;
+    const uint64_t start = at & (size - 1), first = std::min(bytes, size - start);
+    memcpy(to, data + start, first);
+    memcpy(to + first, data, bytes - first);
+  }
+};
 
 }  // namespace
 
@@ -45,19 +50,19 @@ bool ShmCommunicator::MoveSend(sy_request::Message& message) {
   const sy_transfer& transfer = message.transfer;
   const size_t pair = static_cast<size_t>(rank_) * size_ + transfer.peer;
   RingHeader& ring = rings_[pair];
-  char* const data = control_.base() + layout_.ring_data + pair * kRingBytes;
+  const Ring memory{control_.base() + layout_.ring_data + pair * layout_.ring_bytes, layout_.ring_bytes};
   uint64_t written = ring.written.load(std::memory_order_relaxed);
-  uint64_t room = kRingBytes - (written - ring.taken.load(std::memory_order_acquire));
+  uint64_t room = memory.size - (written - ring.taken.load(std::memory_order_acquire));
   const uint64_t before = message.done;
   if (message.done == 0 && room >= kLengthBytes) {
-    CopyToRing(data, written, reinterpret_cast<const char*>(&transfer.bytes), kLengthBytes);
+    memory.Write(written, reinterpret_cast<const char*>(&transfer.bytes), kLengthBytes);
     message.done = kLengthBytes;
     written += kLengthBytes;
     room -= kLengthBytes;
   }
   if (message.done >= kLengthBytes) {
     const uint64_t part = std::min(room, transfer.bytes + kLengthBytes - message.done);
-    CopyToRing(data, written, static_cast<const char*>(transfer.address) + message.done - kLengthBytes, part);
+    memory.Write(written, static_cast<const char*>(transfer.address) + message.done - kLengthBytes, part);
     message.done += part;
     written += part;
   }
@@ -71,12 +76,12 @@ bool ShmCommunicator::MoveReceive(sy_request::Message& message, sy_request& requ
   const sy_transfer& transfer = message.transfer;
   const size_t pair = static_cast<size_t>(transfer.peer) * size_ + rank_;
   RingHeader& ring = rings_[pair];
-  const char* const data = control_.base() + layout_.ring_data + pair * kRingBytes;
+  const Ring memory{control_.base() + layout_.ring_data + pair * layout_.ring_bytes, layout_.ring_bytes};
   uint64_t taken = ring.taken.load(std::memory_order_relaxed);
   uint64_t available = ring.written.load(std::memory_order_acquire) - taken;
   const uint64_t before = message.done;
   if (message.done == 0 && available >= kLengthBytes) {
-    CopyFromRing(data, taken, reinterpret_cast<char*>(&message.length_seen), kLengthBytes);
+    memory.Read(taken, reinterpret_cast<char*>(&message.length_seen), kLengthBytes);
     message.done = kLengthBytes;
     taken += kLengthBytes;
     available -= kLengthBytes;
@@ -90,7 +95,7 @@ bool ShmCommunicator::MoveReceive(sy_request::Message& message, sy_request& requ
   }
   if (message.done >= kLengthBytes) {
     const uint64_t part = std::min(available, transfer.bytes + kLengthBytes - message.done);
-    CopyFromRing(data, taken, static_cast<char*>(transfer.address) + message.done - kLengthBytes, part);
+    memory.Read(taken, static_cast<char*>(transfer.address) + message.done - kLengthBytes, part);
     message.done += part;
     taken += part;
   }

@@ -5,7 +5,9 @@
 
 #include <stdint.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 
 #include "collectives/shm/waiting.h"
 #include "core/abi/collective_class.h"
@@ -13,7 +15,9 @@
 namespace shm {
 
 constexpr size_t kSlotBytes = 1u << 20;  // of one staging slot: two per rank, so that one fills while the other is read
-constexpr size_t kRingBytes = 256u << 10;  // of one message ring; a power of two
+// Of the message rings from one rank to all others together, and the limits of one: what rings take grows with the
+// ranks, not with their square, and up to eight ranks each has the largest.
+constexpr size_t kRingBytesOfARank = 2u << 20, kLargestRing = 256u << 10, kSmallestRing = 1u << 10;
 
 // What a rank says about the call it is in, for the others to compare and to know where its data lies.
 struct CallHeader : switchyard::CallSignature {
@@ -45,11 +49,14 @@ struct alignas(64) ControlPage {
 // Byte offsets in the control segment of `size` ranks.
 struct Layout {
   explicit Layout(int size)
-      : ranks(sizeof(ControlPage)),
+      : ring_bytes(
+            std::clamp(std::bit_floor(kRingBytesOfARank / static_cast<size_t>(size)), kSmallestRing, kLargestRing)),
+        ranks(sizeof(ControlPage)),
         rings(ranks + sizeof(RankRecord) * static_cast<size_t>(size)),
         ring_data(rings + sizeof(RingHeader) * static_cast<size_t>(size) * static_cast<size_t>(size)),
-        slots((ring_data + kRingBytes * static_cast<size_t>(size) * static_cast<size_t>(size) + 4095) / 4096 * 4096),
+        slots((ring_data + ring_bytes * static_cast<size_t>(size) * static_cast<size_t>(size) + 4095) / 4096 * 4096),
         total(slots + 2 * kSlotBytes * static_cast<size_t>(size)) {}
+  size_t ring_bytes;  // of one ring's data; a power of two
   size_t ranks, rings, ring_data, slots, total;
 };
 

@@ -17,18 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3150435459u;     // "YTCP1"
-constexpr uint64_t kOneRoundBytes = 16 << 10;  // an all_reduce up to here: everything to everybody, one round trip
-
-// Where the share of rank `rank` begins, in elements; whole cache lines but for the last.
-uint64_t ShareBegin(uint64_t count, int rank, int size) {
-  const uint64_t share = (count + static_cast<uint64_t>(size) - 1) / static_cast<uint64_t>(size);
-  return std::min(count, (share + 63) / 64 * 64 * static_cast<uint64_t>(rank));
-}
-
-bool InOneRound(const CallSignature& call) { return call.count * BytesOf(call.dtype) <= kOneRoundBytes; }
-
-bool IsReduction(int32_t kind) { return kind == switchyard::kAllReduce || kind == switchyard::kReduceScatter; }
+constexpr uint64_t kMagic = 0x3250435459u;  // "YTCP2"
 
 }  // namespace
 
@@ -166,15 +155,16 @@ void TcpCommunicator::Release(sy_request* request) {
 sy_status TcpCommunicator::Advance(sy_request& request) {
   if (request.round < 0) {
     request.began = Clock::now();
-    FirstRound(request);
     request.round = 0;
+    if (!BeginRound(request)) return SY_OK;
   }
   for (bool waited = false;;) {
     if (aborted_) return SY_FAIL(&request.error, SY_ABORTED, "aborted");
     bool moved = false, finished = true;
     if (const sy_status status = MoveAll(request, &moved, &finished); status != SY_OK) return status;
     if (finished) {
-      if (!NextRound(request)) return SY_OK;
+      ++request.round;
+      if (!BeginRound(request)) return SY_OK;
       waited = false;
     } else if (!moved) {
       if (waited) return CheckTime(request, &request.error);
@@ -182,94 +172,6 @@ sy_status TcpCommunicator::Advance(sy_request& request) {
       waited = true;
     }
   }
-}
-
-void TcpCommunicator::ToAndFrom(sy_request& request, int peer, const void* from, uint64_t sent, void* to,
-                                uint64_t received) {
-  request.messages.push_back({{peer, 1, const_cast<void*>(from), sent}});
-  request.messages.push_back({{peer, 0, to, received}});
-}
-
-void TcpCommunicator::FirstRound(sy_request& request) {
-  const CallSignature& call = request.call;
-  if (call.kind == switchyard::kMessages) return;  // they are given
-  const uint64_t element = BytesOf(call.dtype), block = call.count * element, size = static_cast<uint64_t>(size_),
-                 rank = static_cast<uint64_t>(rank_);
-  const uint64_t mine = ShareBegin(call.count, rank_, size_), share = ShareBegin(call.count, rank_ + 1, size_) - mine;
-  if (call.kind == switchyard::kAllReduce) scratch_.resize(size * (InOneRound(call) ? block : share * element));
-  if (call.kind == switchyard::kReduceScatter) scratch_.resize(size * block);
-  if (call.kind == switchyard::kAllToAll) {
-    scratch_.assign(request.send, request.send + size * block);  // for it may be in place
-    std::copy_n(scratch_.data() + rank * block, block, request.receive + rank * block);
-  }
-  if (call.kind == switchyard::kAllGather && request.send != request.receive + rank * block)
-    std::copy_n(request.send, block, request.receive + rank * block);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const uint64_t p = static_cast<uint64_t>(peer);
-    const uint64_t theirs = ShareBegin(call.count, peer, size_);
-    switch (call.kind) {
-      case switchyard::kAllReduce:
-        if (InOneRound(call))
-          ToAndFrom(request, peer, request.send, block, scratch_.data() + p * block, block);
-        else
-          ToAndFrom(request, peer, request.send + theirs * element,
-                    (ShareBegin(call.count, peer + 1, size_) - theirs) * element, scratch_.data() + p * share * element,
-                    share * element);
-        break;
-      case switchyard::kReduceScatter:
-        ToAndFrom(request, peer, request.send + p * block, block, scratch_.data() + p * block, block);
-        break;
-      case switchyard::kAllGather:
-        ToAndFrom(request, peer, request.receive + rank * block, block, request.receive + p * block, block);
-        break;
-      case switchyard::kAllToAll:
-        ToAndFrom(request, peer, scratch_.data() + p * block, block, request.receive + p * block, block);
-        break;
-      case switchyard::kBroadcast:
-        ToAndFrom(request, peer, request.receive, rank_ == call.root ? block : 0, request.receive,
-                  peer == call.root ? block : 0);
-        break;
-      default:  // barrier, split: split sends its 8 bytes
-        ToAndFrom(request, peer, request.send, call.count, request.receive + p * call.count, call.count);
-        break;
-    }
-  }
-}
-
-// result[i] = the sum over all ranks, in rank order, of what each has sent into the scratch and of our own.
-void TcpCommunicator::ReduceBlocks(const sy_request& request, const char* own, uint64_t count, char* result) {
-  const uint64_t bytes = count * BytesOf(request.call.dtype);
-  sources_.clear();
-  for (int peer = 0; peer < size_; ++peer)
-    sources_.push_back(peer == rank_ ? own : scratch_.data() + static_cast<uint64_t>(peer) * bytes);
-  void* const out = result;
-  switchyard::FindReduction(request.call.dtype, request.call.reduction)(&out, 1, sources_.data(), size_, count);
-}
-
-bool TcpCommunicator::NextRound(sy_request& request) {
-  const CallSignature& call = request.call;
-  const uint64_t element = BytesOf(call.dtype), block = call.count * element;
-  if (!IsReduction(call.kind) || request.round > 0) return false;
-  if (call.kind == switchyard::kReduceScatter) {
-    ReduceBlocks(request, request.send + static_cast<uint64_t>(rank_) * block, call.count, request.receive);
-    return false;
-  }
-  if (InOneRound(call)) {
-    ReduceBlocks(request, request.send, call.count, request.receive);
-    return false;
-  }
-  const auto place = [&](int rank) { return ShareBegin(call.count, rank, size_) * element; };
-  const uint64_t mine = place(rank_), bytes = place(rank_ + 1) - mine;
-  ReduceBlocks(request, request.send + mine, bytes / element, request.receive + mine);
-  request.messages.clear();
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    ToAndFrom(request, peer, request.receive + mine, bytes, request.receive + place(peer),
-              place(peer + 1) - place(peer));
-  }
-  ++request.round;
-  return true;
 }
 
 // Moves what the sockets take and have. Between one pair of ranks and in one direction, messages go in order.
@@ -345,15 +247,16 @@ sy_status TcpCommunicator::CheckFrame(const sy_request& request, const sy_reques
 }
 
 sy_status TcpCommunicator::CheckTime(const sy_request& request, sy_error* error) const {
-  if (timeout_ms_ == 0 || Clock::now() - request.began < std::chrono::milliseconds(timeout_ms_)) return SY_IN_PROGRESS;
+  // Who has come to the first round may be waiting for another rank later on: that one's neighbours name it first.
+  const uint64_t limit_ms = request.round == 0 ? timeout_ms_ : timeout_ms_ + timeout_ms_ / 4 + 100;
+  if (timeout_ms_ == 0 || Clock::now() - request.began < std::chrono::milliseconds(limit_ms)) return SY_IN_PROGRESS;
   std::string late;
   for (int peer = 0; peer < size_; ++peer) {
     if (waits_for_[static_cast<size_t>(peer)] != 0)
       late += switchyard::Format("%srank %d", late.empty() ? "" : ", ", peer);
   }
   return SY_FAIL(error, SY_TIMEOUT, "rank %d waited %llu ms in %s for %s", rank_,
-                 static_cast<unsigned long long>(timeout_ms_), switchyard::Describe(request.call).c_str(),
-                 late.c_str());
+                 static_cast<unsigned long long>(limit_ms), switchyard::Describe(request.call).c_str(), late.c_str());
 }
 
 void TcpCommunicator::WaitForSockets() {

@@ -1,10 +1,9 @@
 // A communicator over the sockets of a mesh. Calls are queued and run one after another by whoever polls. Each call is
-// one or two rounds of messages that move together; every message opens with the call's signature, which the receiver
-// compares with its own, so that disagreeing ranks are told apart before data is mixed. In the first round of every
-// collective each rank sends something to each other rank, if only that signature. Reductions add in rank order: the
-// same bits on every rank, every time, and the same as those of plugin shm. Sent and received by a rank in an
-// all_reduce of N bytes on n ranks: 2 N (n - 1) / n, the least there is. The first error ends the communicator. One
-// call at a time, of whichever thread; Abort at any time.
+// a row of rounds (rounds.cc), each of messages that move together; every message opens with the call's signature,
+// which the receiver compares with its own. In the first round of every collective each rank hears from and tells the
+// ranks before and behind it, if only that signature, so that disagreeing ranks are told apart before data is mixed.
+// Reductions add in rank order, whenever what arrives: the same bits on every rank, every time, and the same as those
+// of plugin shm. The first error ends the communicator. One call at a time, of whichever thread; Abort at any time.
 #pragma once
 
 #include <poll.h>
@@ -78,10 +77,18 @@ class TcpCommunicator {
   sy_request* Queue(const CallSignature& call, const void* send, void* receive);
   void Progress();
   sy_status Advance(sy_request& request);
-  bool NextRound(sy_request& request);  // false after the last
-  void FirstRound(sy_request& request);
-  void ReduceBlocks(const sy_request& request, const char* own, uint64_t count, char* result);
-  void ToAndFrom(sy_request& request, int peer, const void* from, uint64_t sent, void* to, uint64_t received);
+  bool BeginRound(sy_request& request);  // after the one before has ended; false where no round is left
+  bool GatherRound(sy_request& request);
+  bool ChainReduceRound(sy_request& request);
+  bool ChainBroadcastRound(sy_request& request);
+  bool RingGatherRound(sy_request& request);
+  bool DirectRound(sy_request& request);
+  bool IsSmall(const CallSignature& call) const;
+  void ReducePartial(const sy_request& request, uint64_t first, uint64_t count);
+  void ReduceAll(const sy_request& request, void* result, uint64_t count);
+  void Send(sy_request& request, int peer, const void* from, uint64_t bytes);
+  void Receive(sy_request& request, int peer, void* to, uint64_t bytes);
+  void MeetNeighbours(sy_request& request);
   sy_status MoveAll(sy_request& request, bool* moved, bool* finished);
   sy_status Move(sy_request& request, sy_request::Message& message, bool* moved);
   sy_status CheckFrame(const sy_request& request, const sy_request::Message& message, sy_error* error) const;
@@ -96,7 +103,7 @@ class TcpCommunicator {
   std::unique_ptr<Mesh> mesh_;
   std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
   std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress
-  std::vector<char> scratch_;                          // one call runs at a time
+  std::vector<char> scratch_, sum_;                    // one call runs at a time; sum_: in f32, of half types
   std::vector<short> waits_for_;                       // poll events, by peer
   std::vector<const void*> sources_;
   std::vector<pollfd> polled_;
