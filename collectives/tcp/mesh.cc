@@ -14,6 +14,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "core/abi/boundary.h"
@@ -28,6 +31,7 @@ constexpr auto kAnswer = milliseconds(30000);        // of whoever has accepted 
 constexpr auto kPause = milliseconds(50);            // after all addresses of a rank were tried
 constexpr auto kHello = milliseconds(5000);          // for a visitor's hello
 constexpr auto kUndisturbed = milliseconds(100);     // no visitor is dropped for another one sooner
+constexpr rlim_t kOtherDescriptors = 32;             // files of data and checkpoints, devices, libraries
 constexpr auto kNoDescriptor = milliseconds(50);     // before the next try after descriptors had run out
 
 sy_status FromErrno(sy_error* error, const char* what, std::source_location where = std::source_location::current()) {
@@ -125,6 +129,26 @@ size_t MostVisitors() {
   return static_cast<size_t>(std::clamp<rlim_t>(descriptors.rlim_cur / 4, 4, 256));
 }
 
+// Raises the soft limit of descriptors as far as a connection with each of `ranks` asks for, beside those that are
+// open, a few for the rest of the process, and a quarter of the limit for visitors.
+sy_status MakeRoom(int ranks, sy_error* error) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return FromErrno(error, "getrlimit");
+  std::error_code problem;
+  const std::filesystem::directory_iterator open("/proc/self/fd", problem);
+  const auto is_open = problem ? 0 : std::distance(begin(open), end(open));
+  const rlim_t needed = (static_cast<rlim_t>(is_open) + static_cast<rlim_t>(ranks) + kOtherDescriptors) * 4 / 3 + 1;
+  if (limit.rlim_cur >= needed) return SY_OK;
+  if (limit.rlim_max < needed)
+    return SY_FAIL(error, SY_INVALID,
+                   "the connections of tcp between %d ranks need %llu file descriptors in each process, which may have "
+                   "%llu; raise the hard limit of open files (`ulimit -Hn %llu` as root), or take another --collective",
+                   ranks, static_cast<unsigned long long>(needed), static_cast<unsigned long long>(limit.rlim_max),
+                   static_cast<unsigned long long>(needed));
+  limit.rlim_cur = needed;
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? SY_OK : FromErrno(error, "raising the limit of open files");
+}
+
 }  // namespace
 
 Mesh::Mesh(const sy_init_request& request)
@@ -159,6 +183,9 @@ std::string Mesh::Key(int rank) const { return "tcp/" + name_ + "/" + std::to_st
 
 sy_status Mesh::Open(const sy_init_request& request, const std::string& interface, std::unique_ptr<Mesh>* mesh,
                      sy_error* error) {
+  if (request.size > 1) {
+    if (const sy_status made_room = MakeRoom(request.size, error); made_room != SY_OK) return made_room;
+  }
   std::unique_ptr<Mesh> made(new Mesh(request));
   if (request.size > 1) {
     if (!SY_HAS(sy_store, request.store, digest) || request.store->digest == nullptr)

@@ -75,8 +75,9 @@ TEST_F(Restart, DoesNotRepeatARefusal) {
   ExpectRefused(refused, {"did you mean --batch_size?"});
   EXPECT_THAT(refused.output, Not(HasSubstr("restart 1")));
   ExpectRefused(Run("launch --max_restarts=-1 train"), {"--max_restarts of at least 0"});
-  ExpectRefused(Run("launch --nnodes=2 --master_port=2345 --max_restarts=1 train"),
-                {"--max_restarts=1 with --nnodes=2", "--resume=RUN"});
+  for (const char* nodes : {"0", "3:2", "1:", "x", "1-2"})
+    ExpectRefused(Run(std::string("launch --master_port=2345 --max_restarts=1 --nnodes=") + nodes + " train"),
+                  {"expected --nnodes=M, or --nnodes=MIN:MAX", nodes});
 }
 
 }  // namespace

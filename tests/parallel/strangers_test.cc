@@ -16,6 +16,7 @@
 #include "core/base/environment.h"
 #include "core/base/secret.h"
 #include "core/runtime/processes/meeting.h"
+#include "core/runtime/processes/relay.h"
 #include "core/runtime/processes/token.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/parallel/visitor.h"
@@ -236,6 +237,55 @@ TEST_F(MeetingOfTwo, StrangersOfEveryKindAreSentAwayAndDisturbNobody) {
   EXPECT_GE(silent.WaitUntilClosed(7000), 0) << "who says nothing is not sent away";
   EXPECT_GE(slow.WaitUntilClosed(7000), 0) << "who says half is not sent away";
   ExpectThatTheMemberIsLetIn();
+}
+
+// Rank 1 relays for rank 2, which comes late; strangers know the name of the relay's socket, but not the token.
+TEST(MeetingThroughARelay, StrangersOfEveryKindAreSentAwayAndDisturbNobody) {
+  const MeetingTerms terms{"rank", 3, kToken, "look"};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const int listener = *ListenOn("127.0.0.1", 0), port = *PortOf(listener);
+  const std::string node = fmt::format("node of {}", port),
+                    name = "switchyard-" + Hexadecimal(HmacSha256(kToken, "switchyard relay " + node));
+  std::thread holder([&] {
+    std::vector<Member> members = {{"here", 1, "a"}};
+    const auto links = HoldMeeting(terms, listener, deadline, &members);
+    EXPECT_TRUE(links.ok()) << Message(links.status());
+    if (!links.ok()) return;
+    EXPECT_EQ(members[2].via, 1) << "rank 2 went past the relay";
+    EXPECT_EQ((*links)[2], nullptr);
+  });
+  const auto attend = [&](int number) {
+    std::vector<Member> members;
+    const auto links = AttendThroughRelay(terms, number, {"there", 10 + number, "b", number}, {"127.0.0.1"}, port, node,
+                                          deadline, &members);
+    EXPECT_TRUE(links.ok()) << Message(links.status());
+    if (links.ok()) {
+      EXPECT_EQ(members.size(), 3u);
+    }
+  };
+  std::thread relay([&] { attend(1); });
+  Visitor silent(name);
+  ASSERT_TRUE(silent.connected());
+  std::vector<std::unique_ptr<Visitor>> idle;  // more than there are places
+  for (int i = 0; i < 300; ++i) idle.push_back(std::make_unique<Visitor>(name, 100));
+  const std::vector<std::pair<const char*, std::function<void(Visitor&)>>> strangers = {
+      {"garbage", [](Visitor& v) { v.Say(std::string(5000, 'G')); }},
+      {"a length of 4 GiB", [](Visitor& v) { v.Say(Header(1, 1, 0xFFFFFFFF)); }},
+      {"a message of those who are in", [](Visitor& v) { v.Say(MessageType::kFailure, {"the end"}); }},
+      {"no token", [](Visitor& v) { v.Greet("", Visitor::Hello("rank", 2, 3, "b")); }},
+      {"a wrong token", [](Visitor& v) { v.Greet("the token of that run", Visitor::Hello("rank", 2, 3, "b")); }},
+      {"the token for another meeting", [](Visitor& v) { v.Greet(kToken, Visitor::Hello("node", 2, 3, "b")); }},
+  };
+  for (const auto& [what, speak] : strangers) {
+    Visitor stranger(name);
+    ASSERT_TRUE(stranger.connected()) << what;
+    speak(stranger);
+    EXPECT_GE(stranger.WaitUntilClosed(6000), 0) << what << " was not sent away";
+  }
+  EXPECT_GE(silent.WaitUntilClosed(7000), 0) << "who says nothing is not sent away";
+  std::thread neighbour([&] { attend(2); });
+  for (std::thread* thread : {&neighbour, &relay, &holder}) thread->join();
+  close(listener);
 }
 
 TEST_F(MeetingOfTwo, WhatAMemberSaidIsOfNoUseToWhoHeardIt) {

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -28,6 +29,9 @@ class Visitor {
  public:
   // Connects; waits until somebody listens there.
   explicit Visitor(int port, int limit_ms = 20000) : link_(Connect(port, limit_ms)) {}
+  // The same at an abstract socket.
+  explicit Visitor(const std::string& abstract_name, int limit_ms = 20000)
+      : link_(ConnectToName(abstract_name, limit_ms)) {}
 
   bool connected() const { return link_.open(); }
   void Say(const std::string& bytes) const {
@@ -80,6 +84,19 @@ class Visitor {
   static int Connect(int port, int limit_ms) {
     for (int waited = 0; waited < limit_ms; waited += 10) {
       if (const auto socket = ConnectTo("127.0.0.1", port, 1000); socket.ok()) return *socket;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return -1;
+  }
+  static int ConnectToName(const std::string& name, int limit_ms) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+    const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    for (int waited = 0; waited < limit_ms; waited += 10) {
+      const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      if (connect(made, reinterpret_cast<const sockaddr*>(&address), bytes) == 0) return made;
+      close(made);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return -1;

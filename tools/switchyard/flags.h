@@ -23,7 +23,7 @@ ABSL_DECLARE_FLAG(std::string, match_classes);
 ABSL_DECLARE_FLAG(std::string, names);
 ABSL_DECLARE_FLAG(std::string, have);
 ABSL_DECLARE_FLAG(int, nproc_per_node);
-ABSL_DECLARE_FLAG(int, nnodes);
+ABSL_DECLARE_FLAG(std::string, nnodes);
 ABSL_DECLARE_FLAG(int, max_restarts);
 ABSL_DECLARE_FLAG(int, node_rank);
 ABSL_DECLARE_FLAG(std::string, master_addr);

@@ -81,14 +81,16 @@ const std::vector<Command>& Commands() {
        {{"to", "html"}, true},
        PlotCommand},
       {"launch",
-       "--nproc_per_node=N [--max_restarts=R] [--nnodes=M --node_rank=I --master_addr=HOST --master_port=P "
+       "--nproc_per_node=N [--max_restarts=R] [--nnodes=M|MIN:MAX --node_rank=I --master_addr=HOST --master_port=P "
        "--token_file=F] COMMAND...",
        "start several ranks of a command on this node",
        "Starts N ranks of a switchyard command (train, eval, bench) or of any program, prefixes the output of all but "
        "rank 0, passes SIGTERM on, and\n"
        "ends with the status of the first rank that failed. With --max_restarts=R a training that fails after it has "
        "begun is started again up to R times\n"
-       "and goes on from its latest checkpoint (--save_every says how often there is one). On several nodes run it on "
+       "and goes on from its latest checkpoint (--save_every says how often there is one), on several nodes with those "
+       "that "
+       "are left, where they are MIN or more. On several nodes run it on "
        "each: HOST is node 0, P any "
        "port of it that is free; N may differ. Several nodes share a secret, so that no stranger joins: "
        "--token_file=F, "
@@ -179,6 +181,22 @@ int FailAsRank(const Status& status) {
   return 1;
 }
 
+// "3" nodes, or "2:3": three, of which two are enough after a failure or where the third does not come.
+Status TakeNodes(const std::string& text, LaunchOptions& options) {
+  int least = 0, most = 0;
+  char colon = 0, more = 0;
+  const int found = std::sscanf(text.c_str(), "%d%c%d%c", &least, &colon, &most, &more);
+  if (found == 1 && least > 0) {
+    options.nnodes = least;
+    return OkStatus();
+  }
+  options.least_nodes = least;
+  options.nnodes = most;
+  if (found == 3 && colon == ':' && least > 0 && least <= most) return OkStatus();
+  return InvalidArgument("launch: expected --nnodes=M, or --nnodes=MIN:MAX with 1 <= MIN <= MAX, found --nnodes={}",
+                         text);
+}
+
 // `launch [its flags] command …`: what follows belongs to the ranks.
 int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments) {
   size_t own = 0;
@@ -200,7 +218,7 @@ int LaunchRanks(const Command& launch, const std::vector<std::string>& arguments
         "launch needs a command to start: switchyard launch --nproc_per_node=2 train --model=vit_micro"));
   LaunchOptions options;
   options.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
-  options.nnodes = absl::GetFlag(FLAGS_nnodes);
+  if (const Status nodes = TakeNodes(absl::GetFlag(FLAGS_nnodes), options); !nodes.ok()) return Fail(nodes);
   options.max_restarts = absl::GetFlag(FLAGS_max_restarts);
   options.node_rank = absl::GetFlag(FLAGS_node_rank);
   options.master_address = absl::GetFlag(FLAGS_master_addr);

@@ -19,6 +19,7 @@
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
+#include "core/runtime/processes/descriptors.h"
 #include "core/runtime/processes/launch_report.h"
 #include "core/runtime/processes/node_meeting.h"
 #include "core/runtime/processes/rank_environment.h"
@@ -31,6 +32,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kForOthersToSay{1000};  // after the first error, that they have the same
 
+constexpr int kForNodeZeroToSayMs = 10000;  // whether ranks are started again, after its own have ended
+
 struct Child {
   int rank = 0;
   pid_t pid = -1;
@@ -39,9 +42,9 @@ struct Child {
 
 class Launcher {
  public:
-  // restarted_run: what an earlier start of the ranks has begun, or "".
-  Launcher(const LaunchOptions& options, std::string restarted_run)
-      : options_(options), restarted_run_(std::move(restarted_run)) {
+  // restarted_run: what an earlier start of the ranks has begun, or ""; gone: nodes that have left since.
+  Launcher(const LaunchOptions& options, std::string restarted_run, std::vector<int> gone)
+      : options_(options), restarted_run_(std::move(restarted_run)), gone_(std::move(gone)) {
     if (options_.nnodes == 1) options_.master_address = "127.0.0.1";
   }
   ~Launcher() {
@@ -55,6 +58,9 @@ class Launcher {
 
   StatusOr<int> Run() {
     SY_RETURN_IF_ERROR(CheckOptions(options_));
+    // Of each rank two pipes, of which both ends are open while it is started; of each node a connection.
+    SY_RETURN_IF_ERROR(MakeRoomForDescriptors(2 * options_.nproc_per_node + options_.nnodes + 8,
+                                              fmt::format("launch: {} ranks of this node", options_.nproc_per_node)));
     SY_RETURN_IF_ERROR(FindPlace());
     SY_RETURN_IF_ERROR(reports_.Open());
     SY_RETURN_IF_ERROR(TakeSignals());
@@ -81,6 +87,7 @@ class Launcher {
   // After Run.
   const std::string& run() const { return reports_.run(); }
   bool was_stopped() const { return was_stopped_; }  // by a signal to this process
+  NodeMeeting& nodes() { return *nodes_; }
 
  private:
   // Opens what rank 0 listens at, so that no other program can take the port in between, and meets the other nodes.
@@ -88,7 +95,11 @@ class Launcher {
     if (options_.node_rank == 0) {
       SY_ASSIGN_OR_RETURN(socket_, OpenNodeZero(options_));
     }
-    SY_ASSIGN_OR_RETURN(nodes_, NodeMeeting::Join(options_, socket_));
+    SY_ASSIGN_OR_RETURN(nodes_, NodeMeeting::Join(options_, socket_, gone_));
+    const NodePlace& place = nodes_->place();
+    if (place.nodes < options_.nnodes && options_.node_rank == 0)
+      LogWarning("launch: {} of {} nodes take part, with {} rank{}", place.nodes, options_.nnodes, place.world,
+                 place.world > 1 ? "s" : "");
     return OkStatus();
   }
 
@@ -239,6 +250,7 @@ class Launcher {
 
   LaunchOptions options_;
   const std::string restarted_run_;
+  const std::vector<int> gone_;
   sigset_t mask_before_{};
   int signals_ = -1, socket_ = -1, interrupts_ = 0;
   int exit_code_ = 0;  // of the first failure, here or on another node
@@ -255,11 +267,28 @@ class Launcher {
 
 StatusOr<int> Launch(const LaunchOptions& options) {
   std::string run;
+  std::vector<int> gone;
   for (int restarts = 0;; ++restarts) {
-    Launcher launcher(options, run);
+    Launcher launcher(options, run, gone);
     SY_ASSIGN_OR_RETURN(const int code, launcher.Run());
+    if (code == 0 || options.max_restarts == 0) return code;
+    if (options.node_rank > 0) {
+      run = launcher.was_stopped() ? "" : launcher.nodes().AwaitAgain(options.grace_ms + kForNodeZeroToSayMs);
+      if (run.empty()) return code;
+      LogWarning("launch: starts the ranks of this node again, for the run {}", run);
+      continue;
+    }
     if (!launcher.run().empty()) run = launcher.run();
-    if (code == 0 || run.empty() || launcher.was_stopped() || restarts == options.max_restarts) return code;
+    gone = launcher.nodes().Gone();
+    const int left = options.nnodes - static_cast<int>(gone.size());
+    const bool wanted = !run.empty() && !launcher.was_stopped() && restarts < options.max_restarts;
+    const bool enough = left >= (options.least_nodes > 0 ? options.least_nodes : options.nnodes);
+    launcher.nodes().SayAgain(wanted && enough, run);
+    if (wanted && !enough) {
+      LogError("launch: {} of {} nodes are left, too few to start again; --nnodes=MIN:MAX says how many are enough",
+               left, options.nnodes);
+    }
+    if (!wanted || !enough) return code;
     LogWarning("launch: starts the ranks again, restart {} of {}, for the run {}", restarts + 1, options.max_restarts,
                run);
   }

@@ -14,13 +14,14 @@
 namespace switchyard {
 
 struct LaunchOptions {
-  int nproc_per_node = 1;  // of this node; other nodes may have other numbers
-  int nnodes = 1, node_rank = 0;
+  int nproc_per_node = 1;                    // of this node; other nodes may have other numbers
+  int nnodes = 1, node_rank = 0;             // nnodes: the most that there may be
+  int least_nodes = 0;                       // with how many of them the run may go on; 0: with all
   std::string master_address = "127.0.0.1";  // host of node 0; one node alone stays on the loopback
   int master_port = 0;                       // 0: any free port; several nodes must agree on one
   std::string token_file;                    // of several nodes: the secret of the run; "": as token.h says
   int rendezvous_timeout_s = 300;            // how long the launchers wait for each other
-  int max_restarts = 0;                      // how often a run that fails is started again; one node only
+  int max_restarts = 0;                      // how often a run that fails is started again; node 0 counts
   int grace_ms = 3000;                       // what the others get to end by themselves after the first failure
   std::vector<std::string> command;          // program (searched in PATH) and arguments
 };
@@ -31,7 +32,8 @@ struct LaunchOptions {
 // to our output, so that its progress bar stays one. After the first failure the others have grace_ms, then they are
 // killed; a second SIGINT kills at once. With max_restarts all ranks are started again after a failure, where rank 0
 // had begun a run (TellLauncherOfRun) and nobody told us to stop: `switchyard train` then goes on from its latest
-// checkpoint. Errors before the start name the nodes that did not come.
+// checkpoint. Several nodes meet again for that, without those that are gone, where least_nodes are left; node 0, which
+// knows the run, decides, and cannot be among the gone. Errors before the start name the nodes that did not come.
 StatusOr<int> Launch(const LaunchOptions& options);
 
 }  // namespace switchyard

@@ -29,8 +29,10 @@ class Holder {
     Strangers strangers(listener);
     const auto started = Clock::now();
     Status problem = OkStatus();
-    while (problem.ok() && came_ + 1 < terms_.count) {
-      if (MillisecondsUntil(deadline) == 0)
+    while (problem.ok() && !AllCame()) {
+      const bool is_late = MillisecondsUntil(deadline) == 0;
+      if (is_late && terms_.least > 0 && came_ + 1 >= terms_.least) break;
+      if (is_late)
         problem = Missing(listener, Clock::now() - started);
       else
         problem = Round(strangers, std::min(MillisecondsUntil(deadline), 100));
@@ -51,6 +53,15 @@ class Holder {
   }
 
  private:
+  bool AllCame() const {
+    if (came_ + 1 < terms_.least) return false;
+    for (int number = 1; number < terms_.count; ++number) {
+      const bool is_gone = std::find(terms_.gone.begin(), terms_.gone.end(), number) != terms_.gone.end();
+      if (!is_gone && !present_[static_cast<size_t>(number)]) return false;
+    }
+    return true;
+  }
+
   Status Missing(int listener, Clock::duration waited) const {
     std::vector<int> missing;
     for (int number = 1; number < terms_.count; ++number) {

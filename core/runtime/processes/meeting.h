@@ -21,6 +21,10 @@ struct MeetingTerms {
   int count = 1;       // of all, the holder included
   std::string token;   // of the run: token.h
   std::string advice;  // for whoever waits in vain: "check --master_addr"
+  // Of number 0: at the deadline it goes on where so many have come, number 0 included (0: only with all), and it does
+  // not wait for those of `gone`. Whoever is not there is a member without a pid.
+  int least = 0;
+  std::vector<int> gone = {};
 };
 
 struct Member {
@@ -34,8 +38,8 @@ using MeetingLinks = std::vector<std::unique_ptr<MessageLink>>;  // by number
 using MeetingDeadline = std::chrono::steady_clock::time_point;
 
 // Of number 0: returns when all have come. members[0] is its own entry, the rest is filled; links[0] is null, and so is
-// that of a member for whom another one relays. Errors name the numbers that did not come by the deadline, or a member
-// that died on the way. `listener` stays open.
+// that of a member for whom another one relays or who did not come. Errors name the numbers that did not come by the
+// deadline, or a member that died on the way. `listener` stays open.
 StatusOr<MeetingLinks> HoldMeeting(const MeetingTerms& terms, int listener, MeetingDeadline deadline,
                                    std::vector<Member>* members);
 // Of the others: tries `addresses` in turn until the deadline, then waits for the list of members.

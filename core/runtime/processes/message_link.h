@@ -29,6 +29,7 @@ enum class MessageType : uint32_t {
   kArrive,     // barrier, rank: it has come
   kRelease,    // barrier: all have come
   kMissing,    // barrier: whoever waits there wants to know for whom
+  kAgain,      // run: of node 0, whether the ranks are started again ("1" or "0"), and for which run
 };
 
 constexpr size_t kLargestFrame = 16 << 20;            // bytes of all fields with their lengths

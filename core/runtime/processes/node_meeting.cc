@@ -42,7 +42,8 @@ StatusOr<int> OpenNodeZero(const LaunchOptions& options) {
                   "another --master_port)");
 }
 
-StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& options, int listener) {
+StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& options, int listener,
+                                                         const std::vector<int>& gone) {
   std::unique_ptr<NodeMeeting> joined(new NodeMeeting);
   NodeMeeting& nodes = *joined;
   nodes.node_ = options.node_rank;
@@ -51,7 +52,7 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
   const Member self{HostName(), getpid(),
                     fmt::format("{}{}", options.nproc_per_node, options.node_rank == 0 ? " " + RandomToken() : ""),
                     options.node_rank};
-  MeetingTerms terms{"node", options.nnodes, RandomToken(), Advice(options)};
+  MeetingTerms terms{"node", options.nnodes, RandomToken(), Advice(options), options.least_nodes, gone};
   if (options.nnodes > 1) {
     SY_ASSIGN_OR_RETURN(terms.token, FindToken(IsLoopback(options.master_address), options.token_file));
   }
@@ -68,13 +69,17 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
                                                        options.master_port, deadline, &nodes.members_));
   }
   nodes.first_ranks_ = {0};
+  nodes.place_.nodes = 0;
   for (size_t node = 0; node < nodes.members_.size(); ++node) {
     const Member& member = nodes.members_[node];
     const int ranks = std::atoi(member.about.c_str());
-    if (ranks < 1) {
+    const bool is_there = member.pid != 0;
+    if (is_there && ranks < 1) {
       return InvalidArgument("launch: {} says that it starts \"{}\" ranks",
                              MemberName("node", static_cast<int>(node), member), member.about);
     }
+    if (static_cast<int>(node) == options.node_rank) nodes.place_.node = nodes.place_.nodes;
+    nodes.place_.nodes += is_there ? 1 : 0;
     nodes.first_ranks_.push_back(nodes.first_ranks_.back() + ranks);
   }
   nodes.place_.first_rank = nodes.first_ranks_[static_cast<size_t>(options.node_rank)];
@@ -120,6 +125,32 @@ void NodeMeeting::AddTo(std::vector<pollfd>* polled) const {
   }
 }
 
+void NodeMeeting::SayAgain(bool again, const std::string& run) {
+  for (const auto& link : links_) {
+    if (link == nullptr || !link->open()) continue;
+    link->Send(MessageType::kAgain, {again ? "1" : "0", run});
+    link->Flush();
+  }
+}
+
+std::string NodeMeeting::AwaitAgain(int limit_ms) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
+  for (Serve(); !has_verdict_ && links_[0]->open() && MillisecondsUntil(deadline) > 0; Serve()) {
+    pollfd word{links_[0]->descriptor(), POLLIN, 0};
+    poll(&word, 1, MillisecondsUntil(deadline));
+  }
+  return again_;
+}
+
+std::vector<int> NodeMeeting::Gone() {
+  Serve();
+  std::vector<int> gone;
+  for (size_t node = 1; node < links_.size(); ++node) {
+    if (links_[node] == nullptr || !links_[node]->open()) gone.push_back(static_cast<int>(node));
+  }
+  return gone;
+}
+
 NodeFailure NodeMeeting::Serve() {
   for (size_t node = 0; node < links_.size(); ++node) {
     if (links_[node] == nullptr || !links_[node]->open()) continue;
@@ -131,6 +162,10 @@ NodeFailure NodeMeeting::Serve() {
       said_goodbye |= message.type == MessageType::kGoodbye;
       if (message.type == MessageType::kFailure && message.fields.size() == 2)
         failure = {message.fields[0], std::max(1, std::atoi(message.fields[1].c_str()))};
+      if (message.type == MessageType::kAgain && message.fields.size() == 2 && node_ != 0) {
+        has_verdict_ = true;
+        again_ = message.fields[0] == "1" ? message.fields[1] : "";
+      }
     }
     if (!alive || said_goodbye) links_[node]->Close();
     if (!alive && !said_goodbye && failure.code == 0 && !failed_)

@@ -20,6 +20,7 @@ namespace switchyard {
 
 struct NodePlace {
   int first_rank = 0, world = 1;  // of this node's ranks; of the run
+  int node = 0, nodes = 1;        // this node's number among those that take part, and how many these are
   int port = 0;                   // where rank 0 will listen
   std::string token;              // of the run
 };
@@ -34,8 +35,10 @@ StatusOr<int> OpenNodeZero(const LaunchOptions& options);
 
 class NodeMeeting {
  public:
-  // Waits for all nodes for at most options.rendezvous_timeout_s; `listener` on node 0 alone.
-  static StatusOr<std::unique_ptr<NodeMeeting>> Join(const LaunchOptions& options, int listener);
+  // Waits for all nodes but the `gone` ones for at most options.rendezvous_timeout_s, and goes on with
+  // options.least_nodes of them where others do not come; `listener` on node 0 alone.
+  static StatusOr<std::unique_ptr<NodeMeeting>> Join(const LaunchOptions& options, int listener,
+                                                     const std::vector<int>& gone);
   ~NodeMeeting();  // a goodbye
   const NodePlace& place() const { return place_; }
 
@@ -43,6 +46,12 @@ class NodeMeeting {
   void ReportFailure(const std::string& text, int code);
   void AddTo(std::vector<pollfd>* polled) const;
   NodeFailure Serve();  // does not wait; the first failure of another node, once
+
+  // After the ranks have ended by a failure. Node 0 says whether they are started again, and for which run; the others
+  // wait for its word, "" where there is none: no, or node 0 is gone.
+  void SayAgain(bool again, const std::string& run);
+  std::string AwaitAgain(int limit_ms);
+  std::vector<int> Gone();  // of node 0: whose launcher has left
 
  private:
   NodeMeeting() = default;
@@ -55,6 +64,8 @@ class NodeMeeting {
   std::vector<Member> members_;
   std::vector<int> first_ranks_;  // by node, and the world's size at the end
   bool failed_ = false;
+  bool has_verdict_ = false;
+  std::string again_;  // the run for which the ranks are started again, in node 0's verdict
 };
 
 }  // namespace switchyard

@@ -16,11 +16,9 @@ Status CheckOptions(const LaunchOptions& options) {
     return InvalidArgument("launch: no command; try: switchyard launch --nproc_per_node=2 train ...");
   if (options.max_restarts < 0)
     return InvalidArgument("launch: expected --max_restarts of at least 0, found {}", options.max_restarts);
-  if (options.max_restarts > 0 && options.nnodes > 1) {
-    return Unimplemented(
-        "launch: --max_restarts={} with --nnodes={}: several nodes do not start again by themselves yet; leave it out, "
-        "and after a failure give the command --resume=RUN",
-        options.max_restarts, options.nnodes);
+  if (options.least_nodes < 0 || options.least_nodes > options.nnodes) {
+    return InvalidArgument("launch: expected --nnodes=M, or --nnodes=MIN:MAX with 1 <= MIN <= MAX, found {}:{}",
+                           options.least_nodes, options.nnodes);
   }
   if (options.nnodes > 1 && options.master_port == 0)
     return InvalidArgument("launch: several nodes need a --master_port that is the same on all of them");
@@ -51,8 +49,8 @@ std::vector<std::string> EnvironmentOf(const LaunchOptions& options, const NodeP
   set("WORLD_SIZE", place.world);
   set("LOCAL_RANK", local_rank);
   set("LOCAL_WORLD_SIZE", options.nproc_per_node);
-  set("GROUP_RANK", options.node_rank);
-  set("GROUP_WORLD_SIZE", options.nnodes);
+  set("GROUP_RANK", place.node);
+  set("GROUP_WORLD_SIZE", place.nodes);
   set("MASTER_ADDR", options.master_address);
   set("MASTER_PORT", place.port);
   set("SWITCHYARD_TOKEN", place.token);

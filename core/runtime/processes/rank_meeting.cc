@@ -16,6 +16,7 @@
 
 #include "core/base/environment.h"
 #include "core/base/secret.h"
+#include "core/runtime/processes/descriptors.h"
 #include "core/runtime/processes/meeting.h"
 #include "core/runtime/processes/pmix_bootstrap.h"
 #include "core/runtime/processes/relay.h"
@@ -164,6 +165,16 @@ StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms) {
                      processes.rank == 0 ? "see the output of the missing, and check that every rank was started"
                                          : "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT are its own"};
   if (processes.world > 1 && processes.rank == 0) {
+    // A connection for each rank of this node and one a node, as far as the launcher has said which these are; it may
+    // turn out that no rank relays, so there is room for all where there can be.
+    const Status for_all =
+        MakeRoomForDescriptors(processes.world, fmt::format("the connections of rank 0 to {} ranks", processes.world));
+    if (processes.one_node) SY_RETURN_IF_ERROR(for_all);
+    if (!for_all.ok())
+      SY_RETURN_IF_ERROR(
+          MakeRoomForDescriptors(processes.local_world + processes.nodes,
+                                 fmt::format("the connections of rank 0 to {} ranks of this node and {} nodes",
+                                             processes.local_world, processes.nodes)));
     SY_ASSIGN_OR_RETURN(const int listener, OpenMeeting(processes, &terms.token));
     auto links = HoldMeeting(terms, listener, deadline, &members);
     close(listener);
@@ -176,6 +187,8 @@ StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms) {
       SY_ASSIGN_OR_RETURN(meeting.links[0],
                           AttendMeeting(terms, processes.rank, self, place.addresses, place.port, deadline, &members));
     } else {
+      SY_RETURN_IF_ERROR(MakeRoomForDescriptors(
+          processes.local_world, fmt::format("the connections of a relay to {} ranks", processes.local_world)));
       SY_ASSIGN_OR_RETURN(meeting.links, AttendThroughRelay(terms, processes.rank, self, place.addresses, place.port,
                                                             node, deadline, &members));
     }

@@ -1,7 +1,8 @@
-// switchyard-bench-allreduce [repeats] [largest size in MB]: all-reduce of f32 over the ranks that mpirun started,
-// shared memory against MPI. The ways are measured in turn within one run, each size `repeats` times (default 25); a
-// time is the median over the repeats of the slowest rank's. Bus bandwidth as nccl-tests defines it: bytes / time · 2(n
-// − 1) / n. Prints a table on standard error, JSON on standard output.
+// switchyard-bench-allreduce [repeats] [largest size in MB] [plugin.so]: all-reduce of f32 over the ranks that mpirun
+// started, shared memory against MPI; also tcp, and the plugin of that file, such as tcp of another build. The ways are
+// measured in turn within one run, each size `repeats` times (default 25); a time is the median over the repeats of the
+// slowest rank's. Bus bandwidth as nccl-tests defines it: bytes / time · 2(n − 1) / n. Prints a table on standard
+// error, JSON on standard output.
 //
 //   mpirun --bind-to none --oversubscribe -n 2 build/bin/switchyard-bench-allreduce
 #include <sched.h>
@@ -67,15 +68,23 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Status Run(int repeats, uint64_t largest) {
+Status Run(int repeats, uint64_t largest, const std::string& another) {
   SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
   SY_ASSIGN_OR_RETURN(auto rendezvous, Rendezvous::Connect(processes, 30000, {}));
   Pin(processes);
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (const char* name : {"shm", "mpi"}) {
-    SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, name));
+  const auto join = [&](const std::shared_ptr<Plugin>& plugin, const std::string& name) -> Status {
     SY_ASSIGN_OR_RETURN(auto joined, Communicator::Join(plugin, processes, *rendezvous, nullptr, name, 30000));
     communicators.push_back(std::move(joined));
+    return OkStatus();
+  };
+  for (const char* name : {"shm", "mpi", "tcp"}) {
+    SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, name));
+    SY_RETURN_IF_ERROR(join(plugin, name));
+  }
+  if (!another.empty()) {
+    SY_ASSIGN_OR_RETURN(auto plugin, Plugin::Load(another));
+    SY_RETURN_IF_ERROR(join(plugin, "another"));
   }
   Communicator &shm = *communicators[0], &mpi = *communicators[1];
   std::vector<float> ordinary(largest / 4);
@@ -104,6 +113,16 @@ Status Run(int repeats, uint64_t largest) {
        ordinary.data(),
        [&](uint64_t count) { return shm.AllReduce("bench", ordinary.data(), ordinary.data(), count, SY_F32, SY_SUM); },
        {}});
+
+  for (size_t i = 2; i < communicators.size(); ++i) {
+    ways.push_back({i == 2 ? "tcp" : "the given plugin",
+                    ordinary.data(),
+                    [&, i](uint64_t count) {
+                      return communicators[i]->AllReduce("bench", ordinary.data(), ordinary.data(), count, SY_F32,
+                                                         SY_SUM);
+                    },
+                    {}});
+  }
 
   nlohmann::json results = nlohmann::json::array();
   const double factor = 2.0 * (processes.world - 1) / processes.world;
@@ -141,7 +160,7 @@ Status Run(int repeats, uint64_t largest) {
 int main(int argc, char** argv) {
   const int repeats = argc > 1 ? std::atoi(argv[1]) : 25;
   const uint64_t largest = (argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 100) << 20;
-  const switchyard::Status status = switchyard::Run(repeats > 0 ? repeats : 25, largest);
+  const switchyard::Status status = switchyard::Run(repeats > 0 ? repeats : 25, largest, argc > 3 ? argv[3] : "");
   if (!status.ok()) fmt::print(stderr, "{}\n", switchyard::Message(status));
   return status.ok() ? 0 : 1;
 }
