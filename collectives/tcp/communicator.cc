@@ -34,33 +34,37 @@ bool TcpCommunicator::Reduces(int32_t reduction, sy_dtype dtype) {
   return switchyard::FindReduction(dtype, reduction) != nullptr;
 }
 
-TcpCommunicator::TcpCommunicator(const sy_init_request& request, const std::string& interface,
-                                 std::unique_ptr<Mesh> mesh)
+TcpCommunicator::TcpCommunicator(const sy_init_request& request, const Choices& choices, std::unique_ptr<Mesh> mesh)
     : rank_(request.rank),
       size_(request.size),
       timeout_ms_(request.timeout_ms),
       name_(request.name == nullptr ? "" : request.name),
-      interface_(interface),
+      choices_(choices),
       store_(request.store),
       hosts_(static_cast<size_t>(request.size), 0),
       mesh_(std::move(mesh)),
       waits_for_(static_cast<size_t>(request.size), 0) {
   if (request.hosts != nullptr) hosts_.assign(request.hosts, request.hosts + request.size);
+  by_neighbours_ = choices_.chain.empty() ? NeighboursPay() : choices_.chain == "1";
 }
 
 sy_status TcpCommunicator::Create(const sy_instance& instance, const sy_init_request& request,
                                   std::unique_ptr<TcpCommunicator>* result, sy_error* error) {
-  const char* const interface = instance.Setting("TCP_INTERFACE");
-  return Open(request, interface == nullptr ? "" : interface, result, error);
+  Choices choices;
+  if (const char* const interface = instance.Setting("TCP_INTERFACE")) choices.interface = interface;
+  if (const char* const chain = instance.Setting("TCP_CHAIN")) choices.chain = chain;
+  if (choices.chain != "" && choices.chain != "0" && choices.chain != "1")
+    return SY_FAIL(error, SY_INVALID, "SWITCHYARD_TCP_CHAIN=%s: expected 0 or 1", choices.chain.c_str());
+  return Open(request, choices, result, error);
 }
 
-sy_status TcpCommunicator::Open(const sy_init_request& request, const std::string& interface,
+sy_status TcpCommunicator::Open(const sy_init_request& request, const Choices& choices,
                                 std::unique_ptr<TcpCommunicator>* result, sy_error* error) {
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
     return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
   std::unique_ptr<Mesh> mesh;
-  if (const sy_status opened = Mesh::Open(request, interface, &mesh, error); opened != SY_OK) return opened;
-  result->reset(new TcpCommunicator(request, interface, std::move(mesh)));
+  if (const sy_status opened = Mesh::Open(request, choices.interface, &mesh, error); opened != SY_OK) return opened;
+  result->reset(new TcpCommunicator(request, choices, std::move(mesh)));
   return SY_OK;
 }
 
@@ -302,7 +306,7 @@ sy_status TcpCommunicator::Split(int32_t color, int32_t key, const char* name, s
   part.store = store_;
   part.timeout_ms = timeout_ms_;
   std::unique_ptr<TcpCommunicator> made;
-  status = Open(part, interface_, &made, error);
+  status = Open(part, choices_, &made, error);
   while (status == SY_OK && (status = made->Ready(error)) == SY_IN_PROGRESS) {
     if (aborted_) return SY_FAIL(error, SY_ABORTED, "aborted in split");
     poll(nullptr, 0, 1);

@@ -71,8 +71,12 @@ class TcpCommunicator {
   void Abort() { aborted_ = true; }
 
  private:
-  TcpCommunicator(const sy_init_request& request, const std::string& interface, std::unique_ptr<Mesh> mesh);
-  static sy_status Open(const sy_init_request& request, const std::string& interface,
+  struct Choices {          // of the user, for what is split from a communicator too
+    std::string interface;  // of the network; "": any
+    std::string chain;      // "1": chains and rings always, "0": never, "": where they pay
+  };
+  TcpCommunicator(const sy_init_request& request, const Choices& choices, std::unique_ptr<Mesh> mesh);
+  static sy_status Open(const sy_init_request& request, const Choices& choices,
                         std::unique_ptr<TcpCommunicator>* result, sy_error* error);
   sy_request* Queue(const CallSignature& call, const void* send, void* receive);
   void Progress();
@@ -81,9 +85,11 @@ class TcpCommunicator {
   bool GatherRound(sy_request& request);
   bool ChainReduceRound(sy_request& request);
   bool ChainBroadcastRound(sy_request& request);
+  bool DirectReduceRound(sy_request& request);
   bool RingGatherRound(sy_request& request);
   bool DirectRound(sy_request& request);
   bool IsSmall(const CallSignature& call) const;
+  bool NeighboursPay() const;  // a chain or ring at least halves what leaves a node
   void ReducePartial(const sy_request& request, uint64_t first, uint64_t count);
   void ReduceAll(const sy_request& request, void* result, uint64_t count);
   void Send(sy_request& request, int peer, const void* from, uint64_t bytes);
@@ -97,9 +103,11 @@ class TcpCommunicator {
 
   int rank_, size_;
   uint64_t timeout_ms_;
-  std::string name_, interface_;  // interface_: of the network, "" for any; of what is split from it, too
+  std::string name_;
+  Choices choices_;
   const sy_store* store_;
   std::vector<int32_t> hosts_;
+  bool by_neighbours_ = false;  // large calls go by chains and rings
   std::unique_ptr<Mesh> mesh_;
   std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
   std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress

@@ -1,15 +1,16 @@
 // Which messages each round of a call moves, and what is added up between two rounds.
 //
-// Small calls: all blocks go to all ranks in log2(n) rounds (Bruck and others, "Efficient algorithms for all-to-all
-// communications in multiport message-passing systems", 1997), and every rank adds them up by itself. Large ones: an
-// all_reduce is a chain in rank order, through which pieces flow, so that each rank adds its own to the sum of those
-// before it, as one rank that adds all in order would; sums flow back the same way. Every rank talks to its two
-// neighbours alone. A broadcast is such a chain from the root, an all_gather a ring in which blocks go round. A rank
-// sends at most 2 N bytes of an all_reduce of N, all ranks together 2 N (n - 1), the least there is; half types, whose
-// sums are rounded once, travel towards the last rank as f32, but for the numbers of rank 0. reduce_scatter and
-// all_to_all go directly from rank to rank.
+// Small calls: all blocks go to all ranks in log8(n) rounds (Bruck and others, "Efficient algorithms for all-to-all
+// communications in multiport message-passing systems", 1997, with seven ports), and every rank adds them up by itself.
+// Large ones go directly from rank to rank, each rank adding up its share of an all_reduce: two rounds, and 2 N (n - 1)
+// / n bytes of N that each rank sends, the least there is. Where several ranks share a node, that is more than has to
+// leave the node: there an all_reduce is a chain in rank order, through which pieces flow, so that each rank adds its
+// own to the sum of those before it, as one rank that adds all in order would; sums flow back the same way. An
+// all_gather is then a ring in which blocks go round. Half types, whose sums are rounded once, travel up the chain as
+// f32, but for the numbers of rank 0. A large broadcast is always a chain, from the root.
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "collectives/reduction/reduce.h"
 #include "collectives/tcp/communicator.h"
@@ -22,6 +23,7 @@ namespace {
 
 constexpr uint64_t kSmallBytes = 128 << 10;  // of all blocks of a call together
 constexpr uint64_t kSmallestPiece = 16 << 10, kLargestPiece = 256 << 10;
+constexpr uint64_t kPorts = 8;          // a round of a small call multiplies by this what a rank holds
 constexpr uint64_t kPiecesPerRank = 8;  // so many, that a chain is full for most of the time
 
 // How a buffer is cut for a chain of `size` ranks.
@@ -41,6 +43,24 @@ struct Pieces {
 };
 
 }  // namespace
+
+// Of an all_reduce of N bytes a node that holds k of n ranks sends k · 2 N (n - k) / n directly; by the chain N for
+// each of its ranks whose neighbour lies on another node.
+bool TcpCommunicator::NeighboursPay() const {
+  std::map<int32_t, int> ranks, borders;
+  for (size_t rank = 0; rank < hosts_.size(); ++rank) {
+    ++ranks[hosts_[rank]];
+    if (rank + 1 == hosts_.size() || hosts_[rank] == hosts_[rank + 1]) continue;
+    ++borders[hosts_[rank]];
+    ++borders[hosts_[rank + 1]];
+  }
+  double directly = 0, by_chain = 0;
+  for (const auto& [host, count] : ranks) {
+    directly = std::max(directly, 2.0 * count * (size_ - count) / size_);
+    by_chain = std::max<double>(by_chain, borders[host]);
+  }
+  return directly >= 2 * by_chain && by_chain > 0;
+}
 
 void TcpCommunicator::Send(sy_request& request, int peer, const void* from, uint64_t bytes) {
   request.messages.push_back({{peer, 1, const_cast<void*>(from), bytes}});
@@ -75,10 +95,12 @@ bool TcpCommunicator::BeginRound(sy_request& request) {
   bool goes_on = false;
   switch (call.kind) {
     case switchyard::kAllReduce:
-      goes_on = IsSmall(call) ? GatherRound(request) : ChainReduceRound(request);
+      goes_on = IsSmall(call)    ? GatherRound(request)
+                : by_neighbours_ ? ChainReduceRound(request)
+                                 : DirectReduceRound(request);
       break;
     case switchyard::kAllGather:
-      goes_on = IsSmall(call) ? GatherRound(request) : RingGatherRound(request);
+      goes_on = IsSmall(call) ? GatherRound(request) : by_neighbours_ ? RingGatherRound(request) : DirectRound(request);
       break;
     case switchyard::kBroadcast:
       goes_on = IsSmall(call) ? DirectRound(request) : ChainBroadcastRound(request);
@@ -95,21 +117,23 @@ bool TcpCommunicator::BeginRound(sy_request& request) {
   return goes_on;
 }
 
-// The scratch holds the block of rank r + i (mod n) at i, and twice as many after each round.
+// The scratch holds the block of rank r + i (mod n) at i, and kPorts times as many after each round.
 bool TcpCommunicator::GatherRound(sy_request& request) {
   const CallSignature& call = request.call;
   const uint64_t block = call.count * BytesOf(call.dtype), size = static_cast<uint64_t>(size_),
-                 rank = static_cast<uint64_t>(rank_), held = uint64_t{1} << request.round;
+                 rank = static_cast<uint64_t>(rank_);
   if (request.round == 0) {
     scratch_.resize(size * block);
     std::copy_n(request.send, block, scratch_.data());
   }
-  if (held < size) {
-    const uint64_t bytes = std::min(held, size - held) * block;
-    Send(request, static_cast<int>((rank + size - held) % size), scratch_.data(), bytes);
-    Receive(request, static_cast<int>((rank + held) % size), scratch_.data() + held * block, bytes);
-    return true;
+  uint64_t held = 1;
+  for (int round = 0; round < request.round; ++round) held *= kPorts;
+  for (uint64_t distance = held; distance < std::min(size, held * kPorts); distance += held) {
+    const uint64_t bytes = std::min(held, size - distance) * block;
+    Send(request, static_cast<int>((rank + size - distance) % size), scratch_.data(), bytes);
+    Receive(request, static_cast<int>((rank + distance) % size), scratch_.data() + distance * block, bytes);
   }
+  if (!request.messages.empty()) return true;
   const auto block_of = [&](uint64_t peer) { return scratch_.data() + (peer + size - rank) % size * block; };
   sources_.clear();
   for (uint64_t peer = 0; peer < size; ++peer) {
@@ -215,6 +239,35 @@ bool TcpCommunicator::RingGatherRound(sy_request& request) {
   return true;
 }
 
+// The first round brings each rank its share from all, the second brings all the shares that were added up.
+bool TcpCommunicator::DirectReduceRound(sy_request& request) {
+  const CallSignature& call = request.call;
+  const uint64_t element = BytesOf(call.dtype), size = static_cast<uint64_t>(size_);
+  const uint64_t each = ((call.count + size - 1) / size + 63) / 64 * 64;  // whole cache lines, but for the last share
+  const auto place = [&](int rank) { return std::min(call.count, each * static_cast<uint64_t>(rank)) * element; };
+  const uint64_t mine = place(rank_), bytes = place(rank_ + 1) - mine;
+  const auto theirs = [&](int peer) { return scratch_.data() + static_cast<uint64_t>(peer) * bytes; };
+  if (request.round > 1) return false;
+  if (request.round == 0) scratch_.resize(size * bytes);
+  if (request.round == 1) {
+    sources_.clear();
+    for (int peer = 0; peer < size_; ++peer) sources_.push_back(peer == rank_ ? request.send + mine : theirs(peer));
+    ReduceAll(request, request.receive + mine, bytes / element);
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const uint64_t of_peer = place(peer + 1) - place(peer);
+    if (request.round == 0) {
+      Send(request, peer, request.send + place(peer), of_peer);
+      Receive(request, peer, theirs(peer), bytes);
+    } else {
+      Send(request, peer, request.receive + mine, bytes);
+      Receive(request, peer, request.receive + place(peer), of_peer);
+    }
+  }
+  return true;
+}
+
 // One round from each rank to each other rank.
 bool TcpCommunicator::DirectRound(sy_request& request) {
   const CallSignature& call = request.call;
@@ -230,6 +283,8 @@ bool TcpCommunicator::DirectRound(sy_request& request) {
     return false;
   }
   if (call.kind == switchyard::kReduceScatter) scratch_.resize(size * block);
+  if (call.kind == switchyard::kAllGather && request.send != request.receive + rank * block)
+    std::copy_n(request.send, block, request.receive + rank * block);
   if (call.kind == switchyard::kAllToAll) {
     scratch_.assign(request.send, request.send + size * block);  // for it may be in place
     std::copy_n(scratch_.data() + rank * block, block, request.receive + rank * block);
@@ -241,6 +296,10 @@ bool TcpCommunicator::DirectRound(sy_request& request) {
       case switchyard::kReduceScatter:
         Send(request, peer, request.send + at, block);
         Receive(request, peer, scratch_.data() + at, block);
+        break;
+      case switchyard::kAllGather:
+        Send(request, peer, request.receive + rank * block, block);
+        Receive(request, peer, request.receive + at, block);
         break;
       case switchyard::kAllToAll:
         Send(request, peer, scratch_.data() + at, block);
