@@ -1,10 +1,13 @@
 #include "core/train/parameters.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
+#include <functional>
 #include <mutex>
 
+#include "core/base/logging.h"
 #include "core/base/parallel.h"
-#include "core/nn/initialize.h"
 #include "core/optim/optimizer.h"
 
 namespace switchyard {
@@ -17,40 +20,14 @@ Status UploadParameter(const Engine& engine, const std::string& name, const std:
   return UploadWhole(engine, name, values.data());
 }
 
-// Broadcasts that go from device to device, in one group. Weight i, and its average, lies on rank i mod the number of
-// ranks.
-using DeviceBroadcasts = std::vector<std::shared_ptr<Communicator::DeviceCall>>;  // none: they go through the host
-
-StatusOr<DeviceBroadcasts> PrepareBroadcasts(const Engine& engine) {
-  Communicator& communicator = *engine.world().communicator;
-  DeviceBroadcasts broadcasts;
-  if (!communicator.info().completes_on_stream) return broadcasts;
-  int weights = 0;
-  for (const auto& [name, entry] : engine.layout().entries()) {
-    if (!entry.is_weight()) continue;
-    const int root = weights++ % communicator.size();
-    if (entry.part) continue;
-    for (const std::string& tensor : {name, AverageOf(name)}) {
-      const Layout::Entry* const found = engine.layout().Find(tensor);
-      if (found == nullptr) continue;
-      const Communicator::DevicePlace at{&engine.memory().buffer(found->arena), found->offset};
-      SY_ASSIGN_OR_RETURN(auto call,
-                          communicator.Prepare("broadcast/" + tensor,
-                                               {Collective::kBroadcast, found->bytes, SY_U8, SY_SUM, root}, at, at));
-      if (!communicator.GoesInGroups(*call)) return DeviceBroadcasts{};
-      broadcasts.push_back(std::move(call));
-    }
+// Of all bits of all values, by FNV-1a over words, whose upper half is mixed into the lower; never 0.
+uint64_t DigestOf(const std::vector<float>& values) {
+  uint64_t digest = 0xCBF29CE484222325ull;
+  for (const float value : values) {
+    digest = (digest ^ std::bit_cast<uint32_t>(value)) * 0x100000001B3ull;
+    digest ^= digest >> 32;
   }
-  return broadcasts;
-}
-
-Status LaunchBroadcasts(const Engine& engine, const DeviceBroadcasts& broadcasts) {
-  Communicator& communicator = *engine.world().communicator;
-  SY_ASSIGN_OR_RETURN(const Stream stream, engine.world().device->NewStream(1));
-  std::vector<Communicator::Grouped> group;
-  for (const auto& call : broadcasts) group.push_back({&communicator, call.get(), &stream});
-  SY_RETURN_IF_ERROR(Communicator::LaunchTogether(group));
-  return communicator.Synchronize(stream);
+  return std::max<uint64_t>(digest, 1);
 }
 
 // The tensor of which ranks hold parts, this one `held`.
@@ -114,50 +91,71 @@ Status VerifyParameters(const Engine& engine) {
                             difference);
 }
 
-Status InitializeParameters(Engine& engine, uint64_t seed) {
-  struct Parameter {
-    const std::string* name;
-    const Layout::Entry* entry;
-    std::vector<float> values;
-  };
+namespace {
+
+struct Weight {
+  const std::string* name;
+  const Layout::Entry* entry;
+  TensorType whole() const { return {entry->type.dtype, entry->whole_shape()}; }
+};
+
+// Ranks that have drawn other weights than the first that has drawn them take those of that rank. `digests`: of what
+// this rank has drawn, 0 where it holds nothing of a weight. Collective.
+Status AgreeOnWeights(Engine& engine, const std::vector<Weight>& weights, const std::vector<uint64_t>& digests,
+                      const std::function<std::vector<float>(const Weight&)>& draw) {
+  Communicator& communicator = *engine.world().communicator;
+  const auto ranks = static_cast<size_t>(communicator.size());
+  std::vector<uint64_t> all(digests.size() * ranks);
+  SY_RETURN_IF_ERROR(
+      communicator.AllGather("weights/digests", digests.data(), all.data(), digests.size() * sizeof(uint64_t), SY_U8));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const auto of = [&](size_t rank) { return all[rank * digests.size() + i]; };
+    size_t first = 0;
+    while (first + 1 < ranks && of(first) == 0) ++first;
+    std::vector<int> others;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      if (of(rank) != 0 && of(rank) != of(first)) others.push_back(static_cast<int>(rank));
+    }
+    if (others.empty()) continue;
+    if (engine.world().rank() == 0) {
+      LogWarning(
+          "{} as rank{} {} draw{} it from the seed differs from that of rank {}, which all take (is there another "
+          "processor or another version on their host?)",
+          *weights[i].name, others.size() > 1 ? "s" : "", fmt::join(others, ", "), others.size() > 1 ? "" : "s", first);
+    }
+    std::vector<float> values(static_cast<size_t>(Elements(weights[i].entry->whole_shape())));
+    if (engine.world().rank() == static_cast<int>(first)) values = draw(weights[i]);
+    SY_RETURN_IF_ERROR(communicator.Broadcast(("weights/" + *weights[i].name).c_str(), values.data(), values.size(),
+                                              SY_F32, static_cast<int>(first)));
+    if (digests[i] != 0) SY_RETURN_IF_ERROR(UploadParameter(engine, *weights[i].name, values));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status InitializeParameters(Engine& engine, uint64_t seed, const DrawWeight& draw) {
   World& world = engine.world();
-  std::vector<Parameter> parameters;
+  std::vector<Weight> weights;
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (entry.is_weight()) parameters.push_back({&name, &entry, {}});
+    if (entry.is_weight()) weights.push_back({&name, &entry});
   }
-  const auto upload = [&](Parameter& p) {
-    const std::vector<float> values = std::move(p.values);
-    return UploadParameter(engine, *p.name, values);
-  };
-  // Each rank draws every so many-th tensor, for all; one that is alone lets each go as soon as it is drawn.
-  const int ranks = world.size();
-  if (ranks > 1) SY_RETURN_IF_ERROR(world.communicator->Broadcast("seed", &seed, sizeof seed, SY_U8, 0));
-  DeviceBroadcasts broadcasts;
-  if (ranks > 1) {
-    SY_ASSIGN_OR_RETURN(broadcasts, PrepareBroadcasts(engine));
-  }
-  const bool through_host = ranks > 1 && broadcasts.empty();
+  if (world.size() > 1) SY_RETURN_IF_ERROR(world.communicator->Broadcast("seed", &seed, sizeof seed, SY_U8, 0));
+  const auto drawn = [&](const Weight& w) { return draw(*w.name, w.whole(), w.entry->initializer, seed); };
+  // Every rank draws the whole of what it holds a part of, and lets each tensor go as soon as it is drawn.
+  std::vector<uint64_t> digests(weights.size());
   std::mutex mutex;
   Status status;
-  ParallelFor(world.host_threads, static_cast<int64_t>(parameters.size()), [&](int64_t i) {
-    Parameter& p = parameters[i];
-    const bool part = p.entry->part.has_value();  // every rank draws the whole and keeps its own
-    if (part ? p.entry->part->begin == p.entry->part->end : i % ranks != world.rank()) return;
-    p.values = nn::InitialValues(*p.name, {p.entry->type.dtype, p.entry->whole_shape()}, p.entry->initializer, seed);
-    if (through_host && !part) return;
+  ParallelFor(world.host_threads, static_cast<int64_t>(weights.size()), [&](int64_t i) {
+    const Weight& weight = weights[static_cast<size_t>(i)];
+    if (weight.entry->part && weight.entry->part->begin == weight.entry->part->end) return;
+    const std::vector<float> values = drawn(weight);
+    if (world.size() > 1) digests[static_cast<size_t>(i)] = DigestOf(values);
     const std::lock_guard lock(mutex);
-    status.Update(upload(p));
+    status.Update(UploadParameter(engine, *weight.name, values));
   });
   SY_RETURN_IF_ERROR(status);
-  if (!broadcasts.empty()) SY_RETURN_IF_ERROR(LaunchBroadcasts(engine, broadcasts));
-  for (size_t i = 0; i < parameters.size() && through_host; ++i) {
-    Parameter& p = parameters[i];
-    if (p.entry->part) continue;
-    p.values.resize(p.entry->bytes / sizeof(float));
-    SY_RETURN_IF_ERROR(world.communicator->Broadcast(("broadcast/" + *p.name).c_str(), p.values.data(), p.entry->bytes,
-                                                     SY_U8, static_cast<int>(i) % ranks));
-    SY_RETURN_IF_ERROR(upload(p));
-  }
+  if (world.size() > 1) SY_RETURN_IF_ERROR(AgreeOnWeights(engine, weights, digests, drawn));
   return engine.RefreshHalves();
 }
 
@@ -179,6 +177,20 @@ StatusOr<HostTensors> DownloadParameters(const Engine& engine) {
     tensors.emplace(name, std::move(tensor));
   }
   return tensors;
+}
+
+Status VerifyReadWeights(const Engine& engine, const HostTensors& weights, const std::string& path) {
+  World& world = engine.world();
+  if (world.size() == 1) return OkStatus();
+  std::string list;
+  for (const auto& [name, tensor] : weights)
+    list += fmt::format("{} {} {:016x}\n", name, ToString(tensor.shape), DigestOf(tensor.values));
+  SY_ASSIGN_OR_RETURN(const std::string difference, world.FirstDifference(list));
+  if (difference.empty()) return OkStatus();
+  return FailedPrecondition(
+      "the weights read from {} are not the same on all ranks: {}; name, shape and digest. Is it the same file on all "
+      "hosts?",
+      path, difference);
 }
 
 Status UploadParameters(Engine& engine, const std::string& model, const HostTensors& values, bool partial) {

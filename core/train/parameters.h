@@ -2,9 +2,12 @@
 // host copies by the graph's names. Collective where it says so; not thread-safe.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "core/graph/host_tensor.h"
+#include "core/nn/initialize.h"
 #include "core/train/engine.h"
 
 namespace switchyard {
@@ -14,8 +17,16 @@ namespace switchyard {
 Status VerifyParameters(const Engine& engine);
 
 // What is uploaded here is also the start of a parameter's average, where the run keeps averages.
-// Starting weights from the seed of rank 0, equal on all ranks. Collective.
-Status InitializeParameters(Engine& engine, uint64_t seed);
+// Starting weights from the seed of rank 0, equal on all ranks: each rank draws them by itself, 8 bytes a weight say
+// whether all have drawn the same, and a weight that differs is taken from one rank, with a warning that names the
+// others. `draw` is another one in tests. Collective.
+using DrawWeight = std::function<std::vector<float>(const std::string& name, const TensorType& type,
+                                                    const Initializer& initializer, uint64_t seed)>;
+Status InitializeParameters(Engine& engine, uint64_t seed, const DrawWeight& draw = nn::InitialValues);
+
+// Weights that each rank has read from `path` by itself: FailedPrecondition, on all ranks, names the first rank and
+// weight that are not as on rank 0. Collective.
+Status VerifyReadWeights(const Engine& engine, const HostTensors& weights, const std::string& path);
 
 // State that is not the model's own and does not start at zero: f32, filled with its initializer's constant. Local.
 Status InitializeStates(Engine& engine);

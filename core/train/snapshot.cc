@@ -192,6 +192,7 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), false));
   }
+  SY_RETURN_IF_ERROR(VerifyReadWeights(engine, weights, path));
   SY_RETURN_IF_ERROR(UploadParameters(engine, model.name, weights, false));
   const Layout& layout = engine.layout();
   SY_ASSIGN_OR_RETURN(const SavedState state, ReadState(checkpoint.state, layout, model));

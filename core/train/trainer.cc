@@ -242,6 +242,7 @@ Status Trainer::LoadWeights(const std::string& path, bool reset_head, bool avera
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), reset_head));
   }
+  SY_RETURN_IF_ERROR(VerifyReadWeights(impl_->engine, weights, path));
   return UploadParameters(impl_->engine, model.name, weights, reset_head);
 }
 
