@@ -45,7 +45,7 @@ TcpCommunicator::TcpCommunicator(const sy_init_request& request, const Choices& 
       mesh_(std::move(mesh)),
       waits_for_(static_cast<size_t>(request.size), 0) {
   if (request.hosts != nullptr) hosts_.assign(request.hosts, request.hosts + request.size);
-  by_neighbours_ = choices_.chain.empty() ? NeighboursPay() : choices_.chain == "1";
+  saving_ = SavingOfNeighbours();
 }
 
 sy_status TcpCommunicator::Create(const sy_instance& instance, const sy_init_request& request,

@@ -89,7 +89,8 @@ class TcpCommunicator {
   bool RingGatherRound(sy_request& request);
   bool DirectRound(sy_request& request);
   bool IsSmall(const CallSignature& call) const;
-  bool NeighboursPay() const;  // a chain or ring at least halves what leaves a node
+  double SavingOfNeighbours() const;
+  bool ByNeighbours(const CallSignature& call) const;  // by a chain or a ring, which at least halves what leaves a node
   void ReducePartial(const sy_request& request, uint64_t first, uint64_t count);
   void ReduceAll(const sy_request& request, void* result, uint64_t count);
   void Send(sy_request& request, int peer, const void* from, uint64_t bytes);
@@ -107,7 +108,7 @@ class TcpCommunicator {
   Choices choices_;
   const sy_store* store_;
   std::vector<int32_t> hosts_;
-  bool by_neighbours_ = false;  // large calls go by chains and rings
+  double saving_ = 0;  // SavingOfNeighbours
   std::unique_ptr<Mesh> mesh_;
   std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
   std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress

@@ -45,8 +45,8 @@ struct Pieces {
 }  // namespace
 
 // Of an all_reduce of N bytes a node that holds k of n ranks sends k · 2 N (n - k) / n directly; by the chain N for
-// each of its ranks whose neighbour lies on another node.
-bool TcpCommunicator::NeighboursPay() const {
+// each of its ranks whose neighbour lies on another node. How many times as much the busiest one sends directly.
+double TcpCommunicator::SavingOfNeighbours() const {
   std::map<int32_t, int> ranks, borders;
   for (size_t rank = 0; rank < hosts_.size(); ++rank) {
     ++ranks[hosts_[rank]];
@@ -54,12 +54,18 @@ bool TcpCommunicator::NeighboursPay() const {
     ++borders[hosts_[rank]];
     ++borders[hosts_[rank + 1]];
   }
-  double directly = 0, by_chain = 0;
+  double directly = 0, by_chain = 1;
   for (const auto& [host, count] : ranks) {
     directly = std::max(directly, 2.0 * count * (size_ - count) / size_);
     by_chain = std::max<double>(by_chain, borders[host]);
   }
-  return directly >= 2 * by_chain && by_chain > 0;
+  return directly / by_chain;
+}
+
+bool TcpCommunicator::ByNeighbours(const CallSignature& call) const {
+  if (!choices_.chain.empty()) return choices_.chain == "1";
+  const bool is_wide = call.kind == switchyard::kAllReduce && switchyard::FindWideForm(call.dtype) != nullptr;
+  return saving_ >= (is_wide ? 4 : 2);  // sums of halves take twice the bytes on their way up
 }
 
 void TcpCommunicator::Send(sy_request& request, int peer, const void* from, uint64_t bytes) {
@@ -95,12 +101,14 @@ bool TcpCommunicator::BeginRound(sy_request& request) {
   bool goes_on = false;
   switch (call.kind) {
     case switchyard::kAllReduce:
-      goes_on = IsSmall(call)    ? GatherRound(request)
-                : by_neighbours_ ? ChainReduceRound(request)
-                                 : DirectReduceRound(request);
+      goes_on = IsSmall(call)        ? GatherRound(request)
+                : ByNeighbours(call) ? ChainReduceRound(request)
+                                     : DirectReduceRound(request);
       break;
     case switchyard::kAllGather:
-      goes_on = IsSmall(call) ? GatherRound(request) : by_neighbours_ ? RingGatherRound(request) : DirectRound(request);
+      goes_on = IsSmall(call)        ? GatherRound(request)
+                : ByNeighbours(call) ? RingGatherRound(request)
+                                     : DirectRound(request);
       break;
     case switchyard::kBroadcast:
       goes_on = IsSmall(call) ? DirectRound(request) : ChainBroadcastRound(request);
