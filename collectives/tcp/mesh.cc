@@ -31,8 +31,8 @@ constexpr auto kAnswer = milliseconds(30000);        // of whoever has accepted 
 constexpr auto kPause = milliseconds(50);            // after all addresses of a rank were tried
 constexpr auto kHello = milliseconds(5000);          // for a visitor's hello
 constexpr auto kUndisturbed = milliseconds(100);     // no visitor is dropped for another one sooner
-constexpr rlim_t kOtherDescriptors = 32;             // files of data and checkpoints, devices, libraries
-constexpr auto kNoDescriptor = milliseconds(50);     // before the next try after descriptors had run out
+constexpr rlim_t kOtherDescriptors = 32, kFewestOthers = 8;  // files of data and checkpoints, devices, libraries
+constexpr auto kNoDescriptor = milliseconds(50);             // before the next try after descriptors had run out
 
 sy_status FromErrno(sy_error* error, const char* what, std::source_location where = std::source_location::current()) {
   const int code = errno;
@@ -137,15 +137,16 @@ sy_status MakeRoom(int ranks, sy_error* error) {
   std::error_code problem;
   const std::filesystem::directory_iterator open("/proc/self/fd", problem);
   const auto is_open = problem ? 0 : std::distance(begin(open), end(open));
-  const rlim_t needed = (static_cast<rlim_t>(is_open) + static_cast<rlim_t>(ranks) + kOtherDescriptors) * 4 / 3 + 1;
+  const rlim_t used = static_cast<rlim_t>(is_open) + static_cast<rlim_t>(ranks);
+  const rlim_t needed = (used + kOtherDescriptors) * 4 / 3 + 1;
   if (limit.rlim_cur >= needed) return SY_OK;
-  if (limit.rlim_max < needed)
+  if (limit.rlim_max < used + kFewestOthers)
     return SY_FAIL(error, SY_INVALID,
                    "the connections of tcp between %d ranks need %llu file descriptors in each process, which may have "
                    "%llu; raise the hard limit of open files (`ulimit -Hn %llu` as root), or take another --collective",
                    ranks, static_cast<unsigned long long>(needed), static_cast<unsigned long long>(limit.rlim_max),
                    static_cast<unsigned long long>(needed));
-  limit.rlim_cur = needed;
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
   return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? SY_OK : FromErrno(error, "raising the limit of open files");
 }
 

@@ -84,8 +84,8 @@ TEST_F(Descriptors, ThatCannotBeHadAreNamedAtTheStart) {
   const CommandResult launcher =
       RunCommand(fmt::format("bash -c 'ulimit -n 40; {} launch --nproc_per_node=40 true'", Program()), 60);
   ExpectRefused(launcher, {"launch: 40 ranks of this node need ", "which may have 40; ", how});
-  ExpectRefused(Reduce(12, "-n 30", "0"), {"the connections of rank 0 to 12 ranks need ", "may have 30; ", how});
-  ExpectRefused(Reduce(12, "-n 30", "1"), {"tcp between 12 ranks need ", "may have 30; ", how});
+  ExpectRefused(Reduce(12, "-n 20", "0"), {"the connections of rank 0 to 12 ranks need ", "may have 20; ", how});
+  ExpectRefused(Reduce(12, "-n 20", "1"), {"tcp between 12 ranks need ", "may have 20; ", how});
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace switchyard {
 
 // Raises this process's soft limit as far as `more` descriptors beside those that are open ask for; a quarter of the
 // limit is left to strangers (strangers.h), and a few to the rest of the process. ResourceExhausted says for `what`
-// ("64 ranks of one node") how many there must be, where the hard limit is below that; the soft one is then that.
+// ("64 ranks of one node") how many there should be, where the hard limit has no room for `more` and a few.
 Status MakeRoomForDescriptors(int more, const std::string& what);
 
 }  // namespace switchyard
