@@ -211,7 +211,6 @@ Status PipelineLegal(const ProgramOptions& o) {
     return Unimplemented("--pp={} with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
   };
   if (o.zero > 1) return refuse(fmt::format("--zero={}", o.zero), "--zero=1");
-  if (o.sync_batchnorm) return refuse("--sync_batchnorm", "--nosync_batchnorm");
   return OkStatus();
 }
 

@@ -23,6 +23,13 @@ TrainConfig PipelineConfig() {
   return config;
 }
 
+TrainConfig ResidualConfig() {
+  TrainConfig config = PipelineConfig();
+  config.model = "resnet18";
+  config.own = {{"width", 4}, {"stem", "small"}};
+  return config;
+}
+
 // In fp16, so that the first update overflows and no other does.
 void ScaleTooFarAtFirst(TrainConfig* config) {
   config->precision = "fp16";
@@ -34,7 +41,7 @@ void ScaleTooFarAtFirst(TrainConfig* config) {
 }
 
 struct Stepped {
-  HostTensors parameters;
+  HostTensors start, parameters;
   double loss = 0, norm = 0, loss_scale = 1;  // of the last update
   int left_out = 0;                           // updates, because they overflowed
 };
@@ -49,6 +56,10 @@ Stepped StepOn(TrainConfig config, World& world) {
   auto run = MakeRun(config, world);
   EXPECT_TRUE(run.ok()) << Message(run.status());
   if (!run.ok()) return found;
+  auto start = run->trainer->Parameters();
+  EXPECT_TRUE(start.ok()) << Message(start.status());
+  if (!start.ok()) return found;
+  found.start = std::move(*start);
   for (int64_t update = 0; update < 3; ++update) {
     HostBatch batch;
     for (int64_t sample = world.data_rank(); sample < kSamples; sample += world.data_size())
@@ -116,10 +127,20 @@ TEST_F(Stages, TrainAsOneRank) {
 
 TEST_F(Stages, MoveRunningStatisticsAsOneRank) {
   if (world_.size() > 2) GTEST_SKIP() << "data ranks have statistics of their own samples";
-  TrainConfig config = PipelineConfig();
-  config.model = "resnet18";
-  config.own = {{"width", 4}};
-  ExpectAsOneRank(config);
+  ExpectAsOneRank(ResidualConfig());
+}
+
+TEST_F(Stages, NormaliseOverTheDataParallelRanksOfEach) {
+  if (world_.size() < 4) GTEST_SKIP() << "two stages, each on two data-parallel ranks";
+  TrainConfig config = ResidualConfig();
+  config.sync_batchnorm = true;
+  const auto alone = LoneWorld();
+  const Stepped expected = StepOn(config, *alone);
+  Arrange(2);
+  const Stepped found = StepOn(config, world_);
+  ExpectEqualOnAllRanks(found.parameters);
+  EXPECT_LE(DistanceOfMovements(found.parameters, expected.parameters, expected.start), 1e-4);
+  EXPECT_NEAR(found.loss, expected.loss, 1e-5 * expected.loss);
 }
 
 // Halves are rounded alike, and a loss that is scaled too far leaves the update out on every stage.

@@ -345,6 +345,17 @@ TEST_F(Pipeline, MovesRunningStatisticsFromMicroBatchToMicroBatch) {
   ExpectEqual(Residual(), options, 2);
 }
 
+// Statistics go round the data-parallel ranks of each stage, and nowhere else.
+TEST_F(Pipeline, WithBatchNormsOverAllRanksEqualsThoseRanksAlone) {
+  ProgramOptions options = Options(3);
+  options.mesh.data = 2;
+  options.sync_batchnorm = true;
+  ExpectEqual(Residual(), options, 2);
+  options.recompute = 1;
+  options.zero = 1;
+  ExpectEqual(Residual(), options, 3);
+}
+
 TEST_F(Pipeline, InHalfPrecisionEqualsOneRank) {
   ProgramOptions options = Options(3);
   options.precision = DType::kBF16;
