@@ -94,8 +94,6 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
       {.name = "tp_size", .of = "Colossal-AI", .setting = "tp"},
       {.name = "pp_size", .of = "Colossal-AI", .setting = "pp"},
-      {.name = "num_microbatches", .of = "Colossal-AI", .setting = "accumulation"},
-      {.name = "microbatch_size", .of = "Colossal-AI", .setting = "batch_size"},
       {.name = "enable_sequence_parallelism", .of = "Colossal-AI", .setting = "sp"},
       {.name = "zero_stage", .of = "Colossal-AI", .setting = "zero"},
       {.name = "comm_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},

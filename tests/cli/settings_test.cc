@@ -123,6 +123,38 @@ TEST_F(RunSettings, OfTwoThatExcludeEachOtherTheNearerToTheUserStays) {
   ExpectShown(explain + "--steps=7 --epochs=3", {{"steps", {"7 updates", "flag"}}});
 }
 
+TEST_F(RunSettings, MicroBatchesDivideTheBatch) {
+  const std::string explain = "explain --model=vit_micro --world=2 --pp=2 ", of = " of 8 images";
+  ExpectShown(explain + "--batch_size=8 --num_microbatches=4",
+              {{"batch_size", {"2 images", "flag: num_microbatches=4" + of}},
+               {"accumulation", {"4", "flag: num_microbatches=4" + of}},
+               {"global_batch_size", {"8 images", "flag: batch_size x 1 ranks x accumulation 1"}}});
+  ExpectShown(explain + "--batch-size=8 --microbatch-size=1",
+              {{"batch_size", {"1 images", "flag: microbatch_size=1" + of}},
+               {"accumulation", {"8", "flag: microbatch_size=1" + of}}});
+  // Of both the number counts, and the one that is nearer to the user before any that is farther.
+  ExpectShown(explain + "--global_batch_size=8 --microbatch_size=1 --num_microbatches=2",
+              {{"batch_size", {"4 images", "flag: num_microbatches=2" + of}}});
+  ExpectShown(explain + "--batch_size=8 --microbatch_size=2",
+              {{"batch_size", {"2 images", "flag: microbatch_size=2" + of}}}, "SWITCHYARD_NUM_MICROBATCHES=8");
+  ExpectShown(explain + "--batch_size=8 --accumulation=2 --num_microbatches=4",
+              {{"batch_size", {"2 images", "flag: num_microbatches=4 of 16 images"}},
+               {"accumulation", {"8", "flag: num_microbatches=4 of 16 images"}}});
+  ExpectShown(explain + "--batch_size=auto --num_microbatches=4",
+              {{"accumulation", {"4", "flag: num_microbatches of each micro-step"}}});
+  ExpectRefused(Run(explain + "--batch_size=8 --num_microbatches=3"),
+                {"--num_microbatches=3: expected a number that divides the 8 images of a rank and update"});
+  ExpectRefused(Run(explain + "--batch_size=8 --microbatch_size=3"), {"--microbatch_size=3: expected a number"});
+  ExpectRefused(Run(explain + "--batch_size=auto --microbatch_size=3"), {"both decide the batch; give one of them"});
+  // A run that goes on keeps its global batch, however it is divided.
+  ExpectSuccess(Run(SmallTraining("--batch_size=8 --num_microbatches=4 --microbatch_size=1")),
+                {"--microbatch_size has no effect with --num_microbatches=4"});
+  const std::string resume = "train --steps=9 --resume=run/mlp/shapes/a/run ";
+  EXPECT_EQ(Show(resume).at("batch_size").value, "2 images");
+  ExpectShown(resume + "--num_microbatches=2", {{"batch_size", {"4 images", "flag: num_microbatches=2" + of}}});
+  EXPECT_FALSE(Saved("run/mlp/shapes/a/run/config.json").contains("num_microbatches"));
+}
+
 TEST_F(RunSettings, TheConfigOfARunOnOneRankServesFour) {
   ExpectSuccess(Run(SmallTraining("--batch_size=16")));
   const std::string config = "--config=run/mlp/shapes/a/run/config.json";

@@ -69,6 +69,75 @@ Status DivideAnew(Settings& settings, int64_t global, int64_t batch, int world) 
   return OkStatus();
 }
 
+// DecideBatch without micro-batches.
+StatusOr<bool> DecideMicroSteps(Settings& settings, const ModelInfo& model, int world) {
+  const auto batch = settings.Has("batch_size") ? settings.Get<int64_t>("batch_size") : std::nullopt;
+  const auto global = settings.Get<int64_t>("global_batch_size");
+  const int64_t accumulation = *settings.Get<int64_t>("accumulation"), rounds = world * accumulation;
+  if (settings.Value("batch_size") == kAuto) {
+    if (!global) return true;
+    return InvalidArgument("--batch_size=auto and --global_batch_size={} both decide the batch; give one of them",
+                           *global);
+  }
+  if (global && batch && *batch * rounds != *global) {
+    const bool saved = settings.OriginOf("batch_size") <= Origin::kConfigFile &&
+                       settings.OriginOf("global_batch_size") <= Origin::kConfigFile;
+    if (!saved || *global % *batch != 0) {
+      return InvalidArgument(
+          "--batch_size={} x {} ranks x accumulation {} = {}, but --global_batch_size={}; give one of them", *batch,
+          world, accumulation, *batch * rounds, *global);
+    }
+    SY_RETURN_IF_ERROR(DivideAnew(settings, *global, *batch, world));
+    return false;
+  }
+  if (global && !batch) {
+    if (*global % rounds != 0) {
+      return InvalidArgument("--global_batch_size={} is no multiple of {} ranks x accumulation {}", *global, world,
+                             accumulation);
+    }
+    settings.Replace("batch_size", *global / rounds, settings.OriginOf("global_batch_size"),
+                     fmt::format("global_batch_size over {} ranks x accumulation {}", world, accumulation));
+  }
+  if (!global) {
+    const auto meant = model.recipe.find("global_batch_size");
+    const int64_t recipe = meant != model.recipe.end() ? meant->second.get<int64_t>() : rounds;
+    settings.Fill("batch_size", std::max<int64_t>(1, recipe / rounds), Origin::kRecipe, model.name);
+    settings.Replace("global_batch_size", *settings.Get<int64_t>("batch_size") * rounds,
+                     settings.OriginOf("batch_size"),
+                     fmt::format("batch_size x {} ranks x accumulation {}", world, accumulation));
+  }
+  return false;
+}
+
+// What --num_microbatches, or else --microbatch_size, makes of a rank's batch. An accumulation that the user gave too
+// stands beside it: so many batches an update, each of which is divided.
+Status DivideIntoMicroBatches(Settings& settings, bool automatic) {
+  const bool counted = settings.Has("num_microbatches");
+  if (!counted && !settings.Has("microbatch_size")) return OkStatus();
+  const std::string name = counted ? "num_microbatches" : "microbatch_size";
+  const Origin origin = settings.OriginOf(name);
+  const int64_t given = *settings.Get<int64_t>(name), steps = *settings.Get<int64_t>("accumulation");
+  const int64_t batches = IsOfUser(settings.OriginOf("accumulation")) ? steps : 1;
+  if (automatic) {
+    if (!counted)
+      return InvalidArgument("--batch_size=auto and --microbatch_size={} both decide the batch; give one of them",
+                             given);
+    settings.Replace("accumulation", batches * given, origin, "num_microbatches of each micro-step");
+    return OkStatus();
+  }
+  const int64_t images = *settings.Get<int64_t>("batch_size") * steps, divisor = counted ? batches * given : given;
+  if (images % divisor != 0) {
+    return InvalidArgument(
+        "--{}={}: expected a number that divides the {} images of a rank{}; change it, or --batch_size", name, given,
+        images / batches, batches > 1 ? " and micro-step" : " and update");
+  }
+  const int64_t batch = counted ? images / divisor : given;
+  const std::string how = fmt::format("{}={} of {} images", name, given, images);
+  settings.Replace("batch_size", batch, origin, how);
+  settings.Replace("accumulation", images / batch, origin, how);
+  return OkStatus();
+}
+
 // A resumed run may have another precision, and the loss scale then is that one's, unless the user said which.
 void FollowPrecision(const Settings& of_run, const Settings& given, int rank, Settings& settings) {
   const TrainConfig before = ConfigOf(of_run), now = ConfigOf(settings);
@@ -121,42 +190,9 @@ void FillFromModel(Settings& settings, const ResolvedModel& model, const Dataset
 }
 
 StatusOr<bool> DecideBatch(Settings& settings, const ModelInfo& model, int world) {
-  const auto batch = settings.Has("batch_size") ? settings.Get<int64_t>("batch_size") : std::nullopt;
-  const auto global = settings.Get<int64_t>("global_batch_size");
-  const int64_t accumulation = *settings.Get<int64_t>("accumulation"), rounds = world * accumulation;
-  if (settings.Value("batch_size") == kAuto) {
-    if (!global) return true;
-    return InvalidArgument("--batch_size=auto and --global_batch_size={} both decide the batch; give one of them",
-                           *global);
-  }
-  if (global && batch && *batch * rounds != *global) {
-    const bool saved = settings.OriginOf("batch_size") <= Origin::kConfigFile &&
-                       settings.OriginOf("global_batch_size") <= Origin::kConfigFile;
-    if (!saved || *global % *batch != 0) {
-      return InvalidArgument(
-          "--batch_size={} x {} ranks x accumulation {} = {}, but --global_batch_size={}; give one of them", *batch,
-          world, accumulation, *batch * rounds, *global);
-    }
-    SY_RETURN_IF_ERROR(DivideAnew(settings, *global, *batch, world));
-    return false;
-  }
-  if (global && !batch) {
-    if (*global % rounds != 0) {
-      return InvalidArgument("--global_batch_size={} is no multiple of {} ranks x accumulation {}", *global, world,
-                             accumulation);
-    }
-    settings.Replace("batch_size", *global / rounds, settings.OriginOf("global_batch_size"),
-                     fmt::format("global_batch_size over {} ranks x accumulation {}", world, accumulation));
-  }
-  if (!global) {
-    const auto meant = model.recipe.find("global_batch_size");
-    const int64_t recipe = meant != model.recipe.end() ? meant->second.get<int64_t>() : rounds;
-    settings.Fill("batch_size", std::max<int64_t>(1, recipe / rounds), Origin::kRecipe, model.name);
-    settings.Replace("global_batch_size", *settings.Get<int64_t>("batch_size") * rounds,
-                     settings.OriginOf("batch_size"),
-                     fmt::format("batch_size x {} ranks x accumulation {}", world, accumulation));
-  }
-  return false;
+  SY_ASSIGN_OR_RETURN(const bool automatic, DecideMicroSteps(settings, model, world));
+  SY_RETURN_IF_ERROR(DivideIntoMicroBatches(settings, automatic));
+  return automatic;
 }
 
 TrainConfig RunConfigOf(const Settings& settings, const ResolvedModel& model) {

@@ -24,9 +24,10 @@ ModelOptions OptionsOf(const Settings& settings);
 void FillFromModel(Settings& settings, const ResolvedModel& model, const Dataset* dataset);
 
 // Makes batch_size, global_batch_size and accumulation agree on `world` ranks. A config file or checkpoint that holds
-// both batches tells of a run on other ranks perhaps: its global batch is kept and divided anew. True:
+// both batches tells of a run on other ranks perhaps: its global batch is kept and divided anew. Then
+// --num_microbatches, or else --microbatch_size, divides what a rank has of it into more and smaller micro-steps. True:
 // --batch_size=auto, which is chosen when the device is open. InvalidArgument where the user's settings contradict each
-// other.
+// other, or do not divide.
 StatusOr<bool> DecideBatch(Settings& settings, const ModelInfo& model, int world);
 
 // The resolved configuration.
