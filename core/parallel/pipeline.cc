@@ -45,10 +45,12 @@ class Stage {
     return values.at(ref);
   }
 
+  int PartOf(const StageStep& step) const { return step.chunk * cut_.stages + stage_; }
+
   void Run(const StageStep& step) {
     for (int id = 0; id < cut_.graph.size(); ++id) {
       const Node& node = cut_.graph.node(id);
-      if (cut_.StageOf(id) == stage_ && !node.input && !IsKept(node) && IsLate(node) == step.backward)
+      if (cut_.PartOf(id) == PartOf(step) && !node.input && !IsKept(node) && IsLate(node) == step.backward)
         Copy(id, step.micro_batch);
     }
   }
@@ -66,11 +68,12 @@ class Stage {
     result.SetPhase(Phase::kForward);
   }
 
-  // From now on, micro-batches read what `micro_batch` makes of the model's state.
-  void MoveStates(int micro_batch) {
+  // From now on, micro-batches read what this forward step makes of the model's state.
+  void MoveStates(const StageStep& step) {
     for (const auto& [state, value] : Assignments()) {
-      At(state, micro_batch);
-      shared_[state] = At(value, micro_batch);
+      if (cut_.PartOf(state.node) != PartOf(step)) continue;
+      At(state, step.micro_batch);
+      shared_[state] = At(value, step.micro_batch);
     }
   }
   // `states`: as they were when the step began.
@@ -140,34 +143,34 @@ Value OnAllStages(Stage& stage, const CutGraph& cut, int number, Ref shown, cons
   return ops::Broadcast(value, owner, kPipelineGroup, "broadcast/" + name);
 }
 
-void CutTraining(NamedGraph& plan, const std::vector<int>& stage_of_block, int stages, int number, int micro_batches) {
+void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro_batches) {
   const NamedGraph source = plan;
-  const CutGraph cut = Cut(source, stage_of_block);
+  const CutGraph cut = Cut(source, stages);
   Stage stage(cut, number, micro_batches);
   std::vector<GradientOf> own;
   for (const GradientOf& pair : source.gradients) {
     if (cut.StageOf(pair.parameter.node) == number) own.push_back(pair);
   }
-  if (own.empty()) throw BuildError(fmt::format("pipeline stage {} of {} has no parameters", number, stages));
+  if (own.empty()) throw BuildError(fmt::format("pipeline stage {} of {} has no parameters", number, stages.stages));
   std::vector<Value> sums(own.size());
   std::map<Ref, Value> shown;  // outputs, added up
   Play(cut, TrainingTimes(stages, micro_batches), number, stage, [&](const StageStep& step) {
     stage.result.SetPhase(step.backward ? Phase::kBackward : Phase::kForward);
     for (size_t i = 0; step.backward && i < own.size(); ++i) {
-      if (own[i].gradient.node < 0) continue;
+      if (own[i].gradient.node < 0 || cut.PartOf(own[i].parameter.node) != stage.PartOf(step)) continue;
       const Value gradient = ops::Cast(stage.At(own[i].gradient, step.micro_batch), DType::kF32);
       // Sums in a chain could become one kernel, which needs the gradients of all micro-batches at once.
       const bool last = step.micro_batch + 1 == micro_batches;
       sums[i] = !sums[i] ? gradient : last ? ops::Add(sums[i], gradient) : ops::Accumulate(sums[i], gradient);
     }
     for (const Node& node : source.graph.nodes()) {
-      if (step.backward || !IsOutput(node) || cut.StageOf(node.inputs[0].node) != number) continue;
+      if (step.backward || !IsOutput(node) || cut.PartOf(node.inputs[0].node) != stage.PartOf(step)) continue;
       Value& sum = shown[node.inputs[0]];
       const Value value = stage.At(node.inputs[0], step.micro_batch);
       sum = sum ? ops::Add(sum, value) : value;
     }
     stage.result.SetPhase(Phase::kForward);
-    if (!step.backward) stage.MoveStates(step.micro_batch);
+    if (!step.backward) stage.MoveStates(step);
   });
   plan.gradients.clear();
   for (size_t i = 0; i < own.size(); ++i)
@@ -185,9 +188,9 @@ void CutTraining(NamedGraph& plan, const std::vector<int>& stage_of_block, int s
   plan.buckets = {false, true};
 }
 
-void CutEvaluation(NamedGraph& plan, const std::vector<int>& stage_of_block, int stages, int number) {
+void CutEvaluation(NamedGraph& plan, const StageCut& stages, int number) {
   const NamedGraph source = plan;
-  const CutGraph cut = Cut(source, stage_of_block);
+  const CutGraph cut = Cut(source, stages);
   Stage stage(cut, number, 1);
   Play(cut, EvaluationTimes(stages), number, stage, [](const StageStep&) {});
   for (const Node& node : source.graph.nodes()) {
@@ -201,12 +204,18 @@ void CutEvaluation(NamedGraph& plan, const std::vector<int>& stage_of_block, int
 }
 
 Status PipelineLegal(const ProgramOptions& o) {
+  if (o.interleave < 1) return InvalidArgument("--pp_interleave={}: expected 1 or more", o.interleave);
   if (o.mesh.pipeline <= 1) return OkStatus();
   if (!o.evaluation_only && o.accumulation < o.mesh.pipeline)
     return InvalidArgument(
         "--pp={0} with {1} micro-batch{2} an update: expected at least as many as stages, so that every stage has "
         "work; use --accumulation={0} or more",
         o.mesh.pipeline, o.accumulation, o.accumulation == 1 ? "" : "es");
+  if (o.interleave > 1 && !o.evaluation_only && o.accumulation % o.mesh.pipeline != 0)
+    return InvalidArgument(
+        "--pp_interleave={} with {} micro-batches an update: expected a multiple of the {} stages, which take so many "
+        "at a time; use --accumulation={}, or --pp_interleave=1",
+        o.interleave, o.accumulation, o.mesh.pipeline, (o.accumulation / o.mesh.pipeline + 1) * o.mesh.pipeline);
   const auto refuse = [&](const std::string& what, const std::string& instead) {
     return Unimplemented("--pp={} with {}: not there yet; use {}", o.mesh.pipeline, what, instead);
   };
@@ -219,24 +228,22 @@ void ApplyStages(Program& program, const ProgramOptions& o) {
   if (o.mesh.pipeline <= 1) return;
   const NamedGraph* const update = program.Find("update");
   const NamedGraph& plan = update != nullptr ? *update : *program.Find("evaluate");
-  program.stage_of_block = StagesOfBlocks(plan.graph, o.mesh.pipeline);
+  program.stages = {o.mesh.pipeline, o.interleave, PartsOfBlocks(plan.graph, o.mesh.pipeline * o.interleave)};
 }
 
 void ApplyPipeline(Program& program, const ProgramOptions& o) {
-  const int stages = o.mesh.pipeline;
-  if (stages <= 1) return;
+  if (o.mesh.pipeline <= 1) return;
   const int number = o.mesh.StageOf(program.rank);
   std::vector<NamedGraph> plans;
-  const std::vector<int>& stage_of_block = program.stage_of_block;
   bool first = true;
   for (NamedGraph& plan : program.plans) {
     if (plan.trains && !plan.buckets.reduces) continue;  // the update does all micro-batches
     if (plan.name == "halves") continue;                 // a stage has those of its own weights
-    if (std::exchange(first, false)) program.elsewhere = WeightsElsewhere(plan, stage_of_block, number);
+    if (std::exchange(first, false)) program.elsewhere = WeightsElsewhere(plan, program.stages, number);
     if (plan.trains) {
-      CutTraining(plan, stage_of_block, stages, number, o.accumulation);
+      CutTraining(plan, program.stages, number, o.accumulation);
     } else {
-      CutEvaluation(plan, stage_of_block, stages, number);
+      CutEvaluation(plan, program.stages, number);
     }
     plans.push_back(std::move(plan));
   }

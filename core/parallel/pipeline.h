@@ -1,5 +1,5 @@
-// Pipeline parallelism: each rank of a pipeline group holds some consecutive blocks of the model with their parameters
-// and optimizer state. A rank's update is one plan in which its stage's part stands once for each micro-batch, in the
+// Pipeline parallelism: each rank of a pipeline group holds some consecutive blocks of the model, or several runs of such, with their
+// parameters and optimizer state. A rank's update is one plan in which its stage's part stands once for each micro-batch, in the
 // order of 1F1B (pipeline_schedule.h), with messages between: activations to later stages, gradients back. So
 // the planner sees how long a micro-batch's activations are needed, and the scheduler what can run beside a message.
 //
@@ -20,8 +20,8 @@ namespace switchyard {
 // The name of batch input `name` of micro-batch `micro_batch` in a plan that holds several.
 std::string MicroBatchInput(const std::string& name, int micro_batch);
 
-// The stage of each block of the model, by the FLOPs of the forward part: what stands behind a block and belongs to
-// none counts as that block's. BuildError where there are fewer blocks than stages.
-std::vector<int> StagesOfBlocks(const Graph& graph, int stages);
+// The part of each block of the model, by the FLOPs of the forward part: what stands behind a block and belongs to
+// none counts as that block's. BuildError where there are fewer blocks than parts.
+std::vector<int> PartsOfBlocks(const Graph& graph, int parts);
 
 }  // namespace switchyard

@@ -84,10 +84,11 @@ void CutGraph::Needs(Ref value, int stage) {
   messages.insert({value, stage});
 }
 
-CutGraph Cut(const NamedGraph& plan, const std::vector<int>& stage_of_block) {
-  CutGraph cut{plan.graph, PlacesOf(plan.graph), {}};
-  for (int& stage : cut.stages) {
-    if (stage != kAnywhere) stage = stage_of_block[std::min(static_cast<size_t>(stage), stage_of_block.size() - 1)];
+CutGraph Cut(const NamedGraph& plan, const StageCut& stages) {
+  CutGraph cut{plan.graph, stages.stages, PlacesOf(plan.graph), {}};
+  for (int& place : cut.parts) {
+    if (place != kAnywhere)
+      place = stages.part_of_block[std::min(static_cast<size_t>(place), stages.part_of_block.size() - 1)];
   }
   for (int id = 0; id < plan.graph.size(); ++id) {
     const Node& node = plan.graph.node(id);
@@ -101,8 +102,8 @@ CutGraph Cut(const NamedGraph& plan, const std::vector<int>& stage_of_block) {
   return cut;
 }
 
-std::vector<Node> WeightsElsewhere(const NamedGraph& plan, const std::vector<int>& stage_of_block, int stage) {
-  const CutGraph cut = Cut(plan, stage_of_block);
+std::vector<Node> WeightsElsewhere(const NamedGraph& plan, const StageCut& stages, int stage) {
+  const CutGraph cut = Cut(plan, stages);
   std::vector<Node> weights;
   for (int id = 0; id < plan.graph.size(); ++id) {
     const Node& node = plan.graph.node(id);
@@ -112,19 +113,26 @@ std::vector<Node> WeightsElsewhere(const NamedGraph& plan, const std::vector<int
   return weights;
 }
 
-StageTimes TrainingTimes(int stages, int micro_batches) {
+StageTimes TrainingTimes(const StageCut& stages, int micro_batches) {
   StageTimes table;
-  for (int s = 0; s < stages; ++s) table.steps.push_back(OneForwardOneBackward(s, stages, micro_batches));
-  const std::vector<double> forward(static_cast<size_t>(stages), 1), backward(static_cast<size_t>(stages), 2);
-  table.spans = TimesOf(forward, backward, micro_batches).steps;
+  for (int s = 0; s < stages.stages; ++s)
+    table.steps.push_back(InterleavedSteps(s, stages.stages, stages.chunks, micro_batches));
+  const auto parts = static_cast<size_t>(stages.stages * stages.chunks);
+  table.spans =
+      TimesOf(std::vector<double>(parts, 1), std::vector<double>(parts, 2), stages.stages, micro_batches).steps;
   return table;
 }
 
-StageTimes EvaluationTimes(int stages) {
+StageTimes EvaluationTimes(const StageCut& stages) {
   StageTimes table;
-  for (int s = 0; s < stages; ++s) {
-    table.steps.push_back({{false, 0}});
-    table.spans.push_back({{s + 0.0, s + 1.0}});
+  for (int s = 0; s < stages.stages; ++s) {
+    table.steps.emplace_back();
+    table.spans.emplace_back();
+    for (int chunk = 0; chunk < stages.chunks; ++chunk) {
+      const double begin = chunk * stages.stages + s;
+      table.steps.back().push_back({false, 0, chunk});
+      table.spans.back().push_back({begin, begin + 1});
+    }
   }
   return table;
 }
@@ -137,7 +145,7 @@ std::vector<Transfer> MessagesOf(const CutGraph& cut, const StageTimes& times) {
     const auto stage = static_cast<size_t>(from);
     for (size_t i = 0; i < times.steps[stage].size(); ++i) {
       const StageStep& step = times.steps[stage][i];
-      if (step.backward == backward)
+      if (step.backward == backward && step.chunk == cut.PartOf(value.node) / cut.stages)
         messages.push_back({times.spans[stage][i].end, backward, from, to, step.micro_batch, value});
     }
   }
@@ -146,7 +154,7 @@ std::vector<Transfer> MessagesOf(const CutGraph& cut, const StageTimes& times) {
   return messages;
 }
 
-std::vector<int> StagesOfBlocks(const Graph& graph, int stages) {
+std::vector<int> PartsOfBlocks(const Graph& graph, int parts) {
   const std::vector<int> block = PlacesOf(graph);
   std::vector<double> costs;
   for (const Node& node : graph.nodes()) {
@@ -158,7 +166,7 @@ std::vector<int> StagesOfBlocks(const Graph& graph, int stages) {
     if (of < 0 || of >= static_cast<int>(costs.size()) || node.input || IsKept(node) || IsLate(node)) continue;
     costs[static_cast<size_t>(of)] += CostOf(graph, node).flops;
   }
-  const auto cut = CutIntoStages(costs, stages);
+  const auto cut = CutIntoStages(costs, parts);
   if (!cut.ok()) throw BuildError(Message(cut.status()));
   return *cut;
 }

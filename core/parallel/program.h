@@ -48,6 +48,7 @@ struct ProgramOptions {
   bool sync_batchnorm = false;    // batch norms over the samples of all ranks
   bool broadcast_buffers = true;  // state of the model itself is that of rank 0 where an update ends; else each its own
   bool find_unused_parameters = false;  // their gradients count as zero instead of being an error
+  int interleave = 1;                   // chunks of a stage (pipeline_schedule.h)
   bool sequence = false;                // ranks that share a model divide the samples between its divided layers
   int zero = 0;  // the ranks of the data group share 1: the update and its moments, 2: also the sums of gradients, 3:
                  // also the parameters; f32 weights that are read in half in each
@@ -82,6 +83,13 @@ struct NamedGraph {
 // core/graph/passes/rewrite.h on the plan's graph; what the plan says of it stays true.
 void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, const InputRule& inputs = nullptr);
 
+// Which blocks of the model the stages of a pipeline have: part p of the model is on stage p mod `stages`, as its chunk
+// p / stages.
+struct StageCut {
+  int stages = 1, chunks = 1;            // chunks: of a stage
+  std::vector<int> part_of_block = {0};  // what stands behind the last block goes with it
+};
+
 // Plan number `plan` runs on micro-batch `micro_batch` of the update; in a pipeline on all up to it, whose inputs are
 // named as MicroBatchInput (pipeline.h) says.
 struct Action {
@@ -97,7 +105,7 @@ struct Program {
   std::vector<Action> schedule;   // of one update
   std::vector<GradientPlace> gradient_places;  // after "update"
   std::set<std::string> read_in_half;          // behind "half_weights": parameters of which plans read copies alone
-  std::vector<int> stage_of_block = {0};       // behind "stages": of each block of the model
+  StageCut stages;                             // behind "stages"
   std::vector<Node> elsewhere;                 // behind "pipeline": the inputs that are weights of other stages
   std::map<std::string, int> gathered;  // op → how many of its nodes had "tensor_parallel" make their inputs whole
 

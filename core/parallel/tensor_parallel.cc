@@ -81,19 +81,19 @@ void SumTogether(NamedGraph& plan, const std::vector<Ref*>& gradients) {
 }
 
 // Gradients of which ranks have addends (those of norms and biases over samples that the ranks divide) are many and
-// small: one sum over the group for all of a stage.
+// small: one sum over the group for all of a part of the model.
 void SumAddends(NamedGraph& plan, const std::vector<GradientOf>& before, const Sharding& sharding,
-                const std::vector<int>& stage_of_block) {
+                const StageCut& stages) {
   std::vector<size_t> addends;
   for (size_t i = 0; i < before.size(); ++i) {
     if (before[i].gradient.node >= 0 && sharding.IsAddend(before[i].gradient)) addends.push_back(i);
   }
   if (addends.empty()) return;
-  const CutGraph cut = Cut(plan, stage_of_block);
-  std::map<int, std::vector<Ref*>> by_stage;
+  const CutGraph cut = Cut(plan, stages);
+  std::map<int, std::vector<Ref*>> by_part;
   for (const size_t i : addends)
-    by_stage[cut.StageOf(plan.gradients[i].parameter.node)].push_back(&plan.gradients[i].gradient);
-  for (const auto& [stage, gradients] : by_stage) SumTogether(plan, gradients);
+    by_part[cut.PartOf(plan.gradients[i].parameter.node)].push_back(&plan.gradients[i].gradient);
+  for (const auto& [part, gradients] : by_part) SumTogether(plan, gradients);
 }
 
 void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
@@ -122,7 +122,7 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
                               sharding.DivisionOf(parameter), source.node(old.node).name)
                      .ref();
     }
-    SumAddends(plan, before, sharding, program.stage_of_block);
+    SumAddends(plan, before, sharding, program.stages);
     plan.graph.SetPhase(Phase::kForward);
     for (const auto& [op, nodes] : sharding.gathered()) program.gathered[op] += nodes;
   }

@@ -41,6 +41,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   o.loss_scale = mixed.loss_scale;
   o.seed = config.seed;
   o.accumulation = config.accumulation;
+  o.interleave = config.pp_interleave;
   // An evaluation has no backward pass, so that "auto" need not be decided.
   if (!evaluation_only || config.recompute != kAutoRecompute) {
     SY_ASSIGN_OR_RETURN(o.recompute, ParseRecompute(config.recompute));

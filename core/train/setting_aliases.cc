@@ -94,6 +94,7 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "max_norm", .of = "Colossal-AI", .setting = "clip"},
       {.name = "tp_size", .of = "Colossal-AI", .setting = "tp"},
       {.name = "pp_size", .of = "Colossal-AI", .setting = "pp"},
+      {.name = "num_model_chunks", .of = "Colossal-AI", .setting = "pp_interleave"},
       {.name = "enable_sequence_parallelism", .of = "Colossal-AI", .setting = "sp"},
       {.name = "zero_stage", .of = "Colossal-AI", .setting = "zero"},
       {.name = "comm_dtype", .of = "Colossal-AI", .setting = "allreduce_dtype"},

@@ -76,6 +76,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
        fmt::format("--num_microbatches={}", c.num_microbatches.value_or(0)),
        "runs that do not say how many micro-batches there are"},
       {{"bucket_mb"}, !c.delay_allreduce, "--delay_allreduce", "reductions beside the backward pass"},
+      {{"pp_interleave"}, c.pp > 1, "--pp=1", "stages (--pp)"},
       {{"shard_param_frac"}, c.zero == 3, fmt::format("--zero={}", c.zero), "--zero=3"},
       {{"offload"},
        facts.own_memory || !offloads,

@@ -199,6 +199,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"tp", 1},
                                   {"sp", false},
                                   {"pp", 1},
+                                  {"pp_interleave", 1},
                                   {"hierarchical_allreduce", false},
                                   {"ranks_per_node", nullptr},
                                   {"zero", 0},

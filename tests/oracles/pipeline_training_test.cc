@@ -125,6 +125,34 @@ TEST_F(Stages, TrainAsOneRank) {
   ExpectAsOneRank(config);
 }
 
+TEST_F(Stages, ThatAreInterleavedTrainAsOneRankAndWaitLess) {
+  TrainConfig config = PipelineConfig();
+  config.clip = 0;
+  config.own["depth"] = 2 * world_.size();
+  config.pp_interleave = 2;
+  ExpectAsOneRank(config);
+  Arrange(world_.size());
+  config.pp = world_.size();
+  config.batch_size = 1;
+  config.own["width"] = 64;
+  const auto run = MakeRun(config, world_);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto replica = TrainingPlans::OfReplica(run->setup.config, run->setup.model, world_.mesh, 0, 1, *world_.device,
+                                                world_.reference.get());
+  ASSERT_TRUE(replica.ok()) << Message(replica.status());
+  const PipelineReport told = ReportOf(*replica, world_.mesh, kMicroBatches);
+  for (int s = 0; s < world_.size(); ++s) {
+    const StageReport& stage = told.stages[static_cast<size_t>(s)];
+    ASSERT_EQ(stage.chunks.size(), 2u);
+    for (int c = 0; c < 2; ++c) {
+      EXPECT_EQ(stage.chunks[static_cast<size_t>(c)].first_block, c * world_.size() + s);
+      EXPECT_EQ(stage.chunks[static_cast<size_t>(c)].last_block, c * world_.size() + s);
+    }
+  }
+  // All blocks cost the same; what stands before and behind them little.
+  EXPECT_NEAR(told.bubble, (world_.size() - 1.0) / (2 * kMicroBatches + world_.size() - 1.0), 0.05);
+}
+
 TEST_F(Stages, MoveRunningStatisticsAsOneRank) {
   if (world_.size() > 2) GTEST_SKIP() << "data ranks have statistics of their own samples";
   ExpectAsOneRank(ResidualConfig());
@@ -290,8 +318,9 @@ TEST_F(Stages, AreExplainedAsTheyAre) {
   int next = 0;
   for (const StageReport& stage : told.stages) {
     parameters += stage.parameters;
-    EXPECT_EQ(stage.first_block, next) << "blocks go to stages in their order, none twice";
-    next = stage.last_block + 1;
+    ASSERT_EQ(stage.chunks.size(), 1u);
+    EXPECT_EQ(stage.chunks[0].first_block, next) << "blocks go to stages in their order, none twice";
+    next = stage.chunks[0].last_block + 1;
   }
   const HostTensors weights = *run->trainer->Parameters();
   for (const auto& [name, tensor] : weights) all += static_cast<int64_t>(tensor.values.size());

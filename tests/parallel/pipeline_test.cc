@@ -309,6 +309,27 @@ TEST_F(Pipeline, WithRecomputationAndAveragesEqualsOneRank) {
   ExpectEqual(Transformer(), options, 2);
 }
 
+// Stages have several runs of blocks each, between which lie those of others.
+TEST_F(Pipeline, OfInterleavedStagesEqualsOneRank) {
+  ProgramOptions options = Options(4);
+  options.interleave = 2;
+  ExpectEqual(Transformer(), options, 2);
+  options.accumulation = 6;
+  options.recompute = 1;
+  options.optimizer.ema_decay = 0.9f;
+  ExpectEqual(Transformer(7), options, 3);
+  options.recompute = 0;
+  ExpectEqual(Residual(), options, 2);
+  options.mesh = {.data = 2, .tensor = 2};
+  options.accumulation = 2;
+  options.zero = 1;
+  options.sequence = true;
+  options.precision = DType::kF16;
+  options.amp = AmpLevel::kO2;
+  options.loss_scale = {.dynamic = true, .initial = 1024, .hysteresis = 1};
+  ExpectEqual(Transformer(), options, 2, 1);
+}
+
 // Ranks of a stage divide its weights, also where these do not come out even.
 TEST_F(Pipeline, OfTensorParallelStagesEqualsThoseRanksAlone) {
   ProgramOptions options = Options(3);
@@ -402,6 +423,13 @@ TEST_F(Pipeline, IsRefusedWhereItCannotBe) {
   options.mesh.pipeline = 3;
   EXPECT_THAT(refusal(options),
               HasSubstr("--pp=3 with 2 micro-batches an update: expected at least as many as stages"));
+  options = Options(3);
+  options.mesh.pipeline = 2;
+  options.interleave = 2;
+  EXPECT_THAT(refusal(options), HasSubstr("--pp_interleave=2 with 3 micro-batches an update: expected a multiple of "
+                                          "the 2 stages"));
+  options.accumulation = 4;
+  EXPECT_THAT(refusal(options, 3), HasSubstr("4 pipeline stages of a model of 3 blocks"));
   options = Options(3);
   options.mesh.pipeline = 3;
   options.zero = 2;

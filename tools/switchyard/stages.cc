@@ -1,6 +1,7 @@
 #include "tools/switchyard/stages.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/structure.h"
@@ -10,8 +11,10 @@
 namespace switchyard {
 namespace {
 
-StageReport RankOf(const TrainingPlans& plans) {
+StageReport RankOf(const TrainingPlans& plans, int number) {
+  const StageCut& cut = plans.program.stages;
   StageReport stage;
+  stage.chunks.resize(static_cast<size_t>(cut.chunks));
   stage.bytes = plans.PlannedBytes();
   const Graph& graph = plans.program.Find("update")->graph;
   for (const Node& node : graph.nodes()) {
@@ -21,39 +24,55 @@ StageReport RankOf(const TrainingPlans& plans) {
       continue;
     }
     if (IsKept(node) || node.phase == Phase::kUpdate) continue;
-    (IsLate(node) ? stage.backward : stage.forward) += CostOf(graph, node).flops;
+    const size_t block = std::min(static_cast<size_t>(std::max(node.block, 0)), cut.part_of_block.size() - 1);
+    StageReport::Chunk& chunk = node.block >= 0
+                                    ? stage.chunks[static_cast<size_t>(cut.part_of_block[block] / cut.stages)]
+                                : number + 1 == cut.stages ? stage.chunks.back()
+                                                           : stage.chunks.front();
+    (IsLate(node) ? chunk.backward : chunk.forward) += CostOf(graph, node).flops;
     if (IsLate(node) || node.block < 0) continue;
-    if (stage.first_block < 0) stage.first_block = node.block;
-    stage.first_block = std::min(stage.first_block, node.block);
-    stage.last_block = std::max(stage.last_block, node.block);
+    if (chunk.first_block < 0) chunk.first_block = node.block;
+    chunk.first_block = std::min(chunk.first_block, node.block);
+    chunk.last_block = std::max(chunk.last_block, node.block);
   }
   return stage;
 }
 
 // Ranks of a stage have the same blocks, and parts of them that may be of unequal size.
-StageReport Larger(const StageReport& a, const StageReport& b) {
-  return {.first_block = b.first_block,
-          .last_block = b.last_block,
-          .parameters = std::max(a.parameters, b.parameters),
-          .forward = std::max(a.forward, b.forward),
-          .backward = std::max(a.backward, b.backward),
-          .bytes = std::max(a.bytes, b.bytes)};
+StageReport Larger(StageReport a, const StageReport& b) {
+  if (a.chunks.empty()) return b;
+  for (size_t c = 0; c < a.chunks.size(); ++c) {
+    a.chunks[c].forward = std::max(a.chunks[c].forward, b.chunks[c].forward);
+    a.chunks[c].backward = std::max(a.chunks[c].backward, b.chunks[c].backward);
+  }
+  a.parameters = std::max(a.parameters, b.parameters);
+  a.bytes = std::max(a.bytes, b.bytes);
+  return a;
 }
 
 }  // namespace
 
+double StageReport::Flops() const {
+  return std::accumulate(chunks.begin(), chunks.end(), 0.0,
+                         [](double sum, const Chunk& chunk) { return sum + chunk.forward + chunk.backward; });
+}
+
 PipelineReport ReportOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches) {
   PipelineReport report;
   report.micro_batches = micro_batches;
-  std::vector<double> forward, backward;
   for (int stage = 0; stage < mesh.pipeline; ++stage) {
     report.stages.emplace_back();
     for (int rank = stage * mesh.tensor; rank < (stage + 1) * mesh.tensor; ++rank)
-      report.stages.back() = Larger(report.stages.back(), RankOf(replica[static_cast<size_t>(rank)]));
-    forward.push_back(report.stages.back().forward / micro_batches);
-    backward.push_back(report.stages.back().backward / micro_batches);
+      report.stages.back() = Larger(report.stages.back(), RankOf(replica[static_cast<size_t>(rank)], stage));
   }
-  report.bubble = TimesOf(forward, backward, micro_batches).bubble;
+  std::vector<double> forward, backward;  // of a micro-batch, by part of the model
+  for (size_t c = 0; c < report.stages[0].chunks.size(); ++c) {
+    for (const StageReport& stage : report.stages) {
+      forward.push_back(stage.chunks[c].forward / micro_batches);
+      backward.push_back(stage.chunks[c].backward / micro_batches);
+    }
+  }
+  report.bubble = TimesOf(forward, backward, mesh.pipeline, micro_batches).bubble;
   return report;
 }
 
@@ -64,9 +83,11 @@ std::string TextOf(const PipelineReport& report) {
       report.stages.size(), report.micro_batches, 100 * report.bubble, "stage", "blocks", "parameters", "GFLOP", "MB");
   for (size_t s = 0; s < report.stages.size(); ++s) {
     const StageReport& stage = report.stages[s];
-    text += fmt::format("{:<7}{:<12}{:>12}{:>12.3f}{:>12.1f}\n", s,
-                        fmt::format("{} to {}", stage.first_block, stage.last_block), stage.parameters,
-                        (stage.forward + stage.backward) / 1e9, static_cast<double>(stage.bytes) / 1e6);
+    std::string blocks;
+    for (const StageReport::Chunk& chunk : stage.chunks)
+      blocks += fmt::format("{}{} to {}", blocks.empty() ? "" : ", ", chunk.first_block, chunk.last_block);
+    text += fmt::format("{:<7}{:<12}{:>12}{:>12.3f}{:>12.1f}\n", s, blocks, stage.parameters, stage.Flops() / 1e9,
+                        static_cast<double>(stage.bytes) / 1e6);
   }
   return text;
 }
@@ -74,10 +95,12 @@ std::string TextOf(const PipelineReport& report) {
 nlohmann::ordered_json JsonOf(const PipelineReport& report) {
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   for (const StageReport& stage : report.stages) {
-    stages.push_back({{"first_block", stage.first_block},
-                      {"last_block", stage.last_block},
+    nlohmann::ordered_json chunks = nlohmann::ordered_json::array();
+    for (const StageReport::Chunk& chunk : stage.chunks)
+      chunks.push_back({{"first_block", chunk.first_block}, {"last_block", chunk.last_block}});
+    stages.push_back({{"chunks", chunks},
                       {"parameters", stage.parameters},
-                      {"gflop_per_update", (stage.forward + stage.backward) / 1e9},
+                      {"gflop_per_update", stage.Flops() / 1e9},
                       {"memory_bytes", stage.bytes}});
   }
   return {{"micro_batches", report.micro_batches}, {"bubble", report.bubble}, {"stages", stages}};

@@ -11,11 +11,15 @@ namespace switchyard {
 
 // Of a stage's rank; where several divide it (--tp), of that which has most.
 struct StageReport {
-  int first_block = -1,
-      last_block = -1;  // of the model; what stands before the first and behind the last goes with them
+  // A run of the model's blocks; what stands before the model's first and behind its last goes with them.
+  struct Chunk {
+    int first_block = -1, last_block = -1;
+    double forward = 0, backward = 0;  // FLOPs of an update, over all its micro-batches
+  };
+  std::vector<Chunk> chunks;  // one, or --pp_interleave
   int64_t parameters = 0;
-  double forward = 0, backward = 0;  // FLOPs of an update, over all its micro-batches
-  uint64_t bytes = 0;                // that it allocates
+  uint64_t bytes = 0;  // that it allocates
+  double Flops() const;
 };
 
 struct PipelineReport {
