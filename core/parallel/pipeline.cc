@@ -19,9 +19,10 @@ class Stage {
  public:
   Stage(const CutGraph& cut, int stage, int micro_batches)
       : cut_(cut), stage_(stage), values_(static_cast<size_t>(micro_batches)) {
-    for (const Role role : {Role::kParameter, Role::kCopy}) {
+    // All of its weights, whatever the plan reads, as who shares and gathers them expects.
+    for (const Role role : {Role::kParameter, Role::kState, Role::kCopy}) {
       for (const int id : cut.graph.Inputs(role)) {
-        if (cut.StageOf(id) == stage) At({id, 0}, 0);
+        if (cut.StageOf(id) == stage && (role != Role::kState || cut.graph.node(id).input->average)) At({id, 0}, 0);
       }
     }
   }
@@ -229,6 +230,12 @@ void ApplyStages(Program& program, const ProgramOptions& o) {
   const NamedGraph* const update = program.Find("update");
   const NamedGraph& plan = update != nullptr ? *update : *program.Find("evaluate");
   program.stages = {o.mesh.pipeline, o.interleave, PartsOfBlocks(plan.graph, o.mesh.pipeline * o.interleave)};
+  const CutGraph cut = Cut(plan, program.stages);
+  for (int id = 0; id < plan.graph.size(); ++id) {
+    const Node& node = plan.graph.node(id);
+    if (node.input && (node.input->role == Role::kParameter || node.input->of_model))
+      program.stages.part_of_weight[node.name] = cut.PartOf(id);
+  }
 }
 
 void ApplyPipeline(Program& program, const ProgramOptions& o) {

@@ -1,7 +1,8 @@
-// Pipeline parallelism: each rank of a pipeline group holds some consecutive blocks of the model, or several runs of such, with their
-// parameters and optimizer state. A rank's update is one plan in which its stage's part stands once for each micro-batch, in the
-// order of 1F1B (pipeline_schedule.h), with messages between: activations to later stages, gradients back. So
-// the planner sees how long a micro-batch's activations are needed, and the scheduler what can run beside a message.
+// Pipeline parallelism: each rank of a pipeline group holds some consecutive blocks of the model, or several runs of
+// such, with their parameters and optimizer state. A rank's update is one plan in which its stage's part stands once
+// for each micro-batch, in the order of 1F1B (pipeline_schedule.h), with messages between: activations to later stages,
+// gradients back. So the planner sees how long a micro-batch's activations are needed, and the scheduler what can run
+// beside a message.
 //
 // Messages are values, between any two stages, so that connections that skip blocks need nothing of their own. What
 // follows from the batch and constants alone (random masks, converted labels) each stage computes for itself. All ranks

@@ -67,6 +67,14 @@ std::vector<int> PlacesOf(const Graph& graph) {
   return block;
 }
 
+// The weight that an input is, or whose average or half copy it is; "": none.
+std::string WeightOf(const Node& node) {
+  if (!node.input) return "";
+  if (node.input->average) return node.name.substr(AverageOf("").size());
+  if (node.input->role == Role::kParameter || node.input->of_model) return node.name;
+  return CopiedBy(node);
+}
+
 }  // namespace
 
 bool IsLate(const Node& node) { return node.phase != Phase::kForward || node.repeats >= 0; }
@@ -89,6 +97,10 @@ CutGraph Cut(const NamedGraph& plan, const StageCut& stages) {
   for (int& place : cut.parts) {
     if (place != kAnywhere)
       place = stages.part_of_block[std::min(static_cast<size_t>(place), stages.part_of_block.size() - 1)];
+  }
+  for (int id = 0; id < plan.graph.size(); ++id) {
+    const auto weight = stages.part_of_weight.find(WeightOf(plan.graph.node(id)));
+    if (weight != stages.part_of_weight.end()) cut.parts[static_cast<size_t>(id)] = weight->second;
   }
   for (int id = 0; id < plan.graph.size(); ++id) {
     const Node& node = plan.graph.node(id);

@@ -88,6 +88,8 @@ void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, co
 struct StageCut {
   int stages = 1, chunks = 1;            // chunks: of a stage
   std::vector<int> part_of_block = {0};  // what stands behind the last block goes with it
+  // Parameters and the model's own state, as the plan that updates reads them; other plans need not read them all.
+  std::map<std::string, int> part_of_weight = {};
 };
 
 // Plan number `plan` runs on micro-batch `micro_batch` of the update; in a pipeline on all up to it, whose inputs are

@@ -11,6 +11,7 @@
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/part.h"
+#include "core/nn/layers.h"
 #include "core/parallel/mesh_interpreter.h"
 #include "core/parallel/program.h"
 #include "gmock/gmock.h"
@@ -398,6 +399,29 @@ TEST_F(Pipeline, LeavesOutAnUpdateOfWhichOneMicroBatchOverflows) {
   options.mesh.data = 2;
   options.zero = 1;
   ExpectEqual(Transformer(), options, 2, 1);
+}
+
+// Where a weight lies the plan that updates says, also for plans that do not read it.
+TEST_F(Pipeline, HoldsWeightsThatEvaluationDoesNotRead) {
+  VisionTransformerConfig c = {
+      .image_size = 14, .channels = 1, .classes = kClasses, .patch = 7, .width = 16, .depth = 4};
+  c.heads = 2;
+  const Workload with_extra = Classifier(
+      [c](nn::Context& context, const Value& images) {
+        const Value logits = VisionTransformer(c, context, images);
+        if (context.training) return nn::Linear(context, "extra", logits, kClasses, {.bias = false});
+        nn::Parameter(context, "extra.weight", {kClasses, kClasses}, {}, true);
+        return logits;
+      },
+      c.image_size);
+  ProgramOptions options = Options(2);
+  options.mesh.data = 2;
+  options.zero = 1;
+  options.optimizer.ema_decay = 0.9f;
+  options.precision = DType::kF16;
+  options.amp = AmpLevel::kO2;
+  options.loss_scale.initial = 1024;
+  ExpectEqual(with_extra, options, 2);
 }
 
 TEST_F(Pipeline, SaysTheMeanLossOnAllStages) {
