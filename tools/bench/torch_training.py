@@ -1,13 +1,19 @@
-"""Trains a classifier on CIFAR-10 in PyTorch with the settings of a `switchyard train` run, for curves side by side.
+"""Trains a classifier on CIFAR-10 or beans in PyTorch with the settings of a `switchyard train` run, for curves side by
+side.
 
 Both ranks of a run see half of each batch; here one process has the whole batch, but batch norms take each half's own
-statistics (--halves=2), as two ranks without --sync_batchnorm do. Pictures are enlarged to --image_size (bilinear),
-crops are padded by 4 pixels and mirrored, the learning rate is cosine with a warm-up, and evaluation uses the test file.
-Prints one JSON object an epoch (epoch, train_loss, val_loss, top1, seconds), then one with the settings and versions.
+statistics (--halves=2), as two ranks without --sync_batchnorm do. Pictures are resized to --image_size (bilinear),
+crops are padded by 4 pixels and mirrored, the learning rate is cosine with a warm-up, and evaluation uses the test file
+of CIFAR-10 and the validation pictures of beans, whole (--crop_ratio=1 and --augmentation=crop_flip of the other run).
+What decays is what core/optim/parameter_rules.h says. Models other than resnet18 are timm's, with the variant's
+arguments in --model_args. Prints one JSON object an epoch (epoch, train_loss, val_loss, top1, seconds), then one with
+the settings and versions.
 
   python torch_training.py --model=resnet18 --data=FOLDER/cifar10 --epochs=15 --batch=128 --lr=0.1 --seed=1 \
       [--image_size=64 --stem=imagenet] [--dtype=bf16] [--optimizer=sgd|adamw] [--weight_decay=5e-4] \
-      [--warmup_epochs=1] [--threads=2]
+      [--warmup_epochs=1] [--min_lr=0] [--clip=0] [--label_smoothing=0] [--threads=2]
+  python torch_training.py --model=vit_tiny_patch16_224 --data=FOLDER/beans --image_size=64 \
+      --model_args='{"patch_size": 8, "embed_dim": 96, "depth": 6, "num_heads": 3, "mlp_ratio": 2}'
 """
 
 import argparse
@@ -19,6 +25,7 @@ import tarfile
 import time
 
 import numpy as np
+import timm
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -38,6 +45,21 @@ def read_cifar10(folder):
     train = np.concatenate([records[f"data_batch_{i}.bin"] for i in range(1, 6)])
     return [(r[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1).copy(), r[:, 0].astype(np.int64))
             for r in (train, records["test_batch.bin"])]
+
+
+def read_beans(folder, side):
+    """(images u8 (N, side, side, 3), labels i64 (N)) of training and of validation, from beans.tar, stretched."""
+    splits = {"train": ([], []), "validation": ([], [])}
+    with tarfile.open(os.path.join(folder, "beans.tar")) as tar:
+        members = sorted((m for m in tar if m.name.endswith(".jpg")), key=lambda m: m.name)
+        classes = sorted({m.name.split("/")[-2] for m in members})
+        for member in members:
+            split, label = member.name.split("/")[-3:-1]
+            if split in splits:
+                image = Image.open(tar.extractfile(member)).convert("RGB")
+                splits[split][0].append(np.asarray(image.resize((side, side), Image.Resampling.BILINEAR)))
+                splits[split][1].append(classes.index(label))
+    return len(classes), [(np.stack(images), np.array(labels)) for images, labels in splits.values()]
 
 
 def crop_and_flip(images, random):
@@ -64,7 +86,7 @@ def enlarge(images, side):
     return np.stack([np.asarray(Image.fromarray(i).resize((side, side), Image.Resampling.BILINEAR)) for i in images])
 
 
-def build(name, classes, image_size, stem):
+def build(name, classes, image_size, stem, arguments):
     if name == "resnet18":
         model = torchvision.models.resnet18(num_classes=classes)
         if stem == "small":  # a 3x3 convolution that keeps the extents, and no pooling
@@ -72,20 +94,24 @@ def build(name, classes, image_size, stem):
             torch.nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
             model.maxpool = torch.nn.Identity()
         return model.to(memory_format=torch.channels_last)
-    import timm
-    return timm.create_model(name, num_classes=classes, img_size=image_size)
+    return timm.create_model(name, num_classes=classes, img_size=image_size, **arguments)
 
 
-def rate(step, steps, warmup, peak):
+def decays(name, parameter):
+    return parameter.dim() > 1 and not name.endswith(("pos_embed", "cls_token", "relative_position_bias_table"))
+
+
+def rate(step, steps, warmup, peak, least):
     if step < warmup:
         return peak * step / warmup
-    return 0.5 * peak * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+    return least + 0.5 * (peak - least) * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet18", help="resnet18, or a name of timm's")
-    parser.add_argument("--data", required=True, help="folder with cifar-10-binary.tar.gz")
+    parser.add_argument("--model_args", type=json.loads, default={}, help="JSON object of arguments of timm's")
+    parser.add_argument("--data", required=True, help="folder with cifar-10-binary.tar.gz or beans.tar")
     parser.add_argument("--image_size", type=int, default=32, help="side of what the model takes, pixels")
     parser.add_argument("--stem", choices=["small", "imagenet"], default="small", help="of resnet18")
     parser.add_argument("--epochs", type=int, default=15)
@@ -93,6 +119,9 @@ def main():
     parser.add_argument("--halves", type=int, default=2, help="parts of a batch with statistics of their own")
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
     parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--min_lr", type=float, default=0)
+    parser.add_argument("--clip", type=float, default=0, help="largest norm of the gradient; 0: any")
+    parser.add_argument("--label_smoothing", type=float, default=0)
     parser.add_argument("--weight_decay", type=float, default=5e-4)
     parser.add_argument("--warmup_epochs", type=int, default=1)
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16 is autocast over f32 weights")
@@ -102,11 +131,14 @@ def main():
     torch.set_num_threads(o.threads)
     torch.manual_seed(o.seed)
     random = np.random.default_rng(o.seed)
-    (images, labels), (test_images, test_labels) = read_cifar10(o.data)
-    images, test_images = enlarge(images, o.image_size), enlarge(test_images, o.image_size)
-    model = build(o.model, 10, o.image_size, o.stem)
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
+    if os.path.exists(os.path.join(o.data, "beans.tar")):
+        classes, ((images, labels), (test_images, test_labels)) = read_beans(o.data, o.image_size)
+    else:
+        classes, ((images, labels), (test_images, test_labels)) = 10, read_cifar10(o.data)
+        images, test_images = enlarge(images, o.image_size), enlarge(test_images, o.image_size)
+    model = build(o.model, classes, o.image_size, o.stem, o.model_args)
+    decayed = [p for name, p in model.named_parameters() if decays(name, p)]
+    others = [p for name, p in model.named_parameters() if not decays(name, p)]
     groups = [{"params": decayed, "weight_decay": o.weight_decay}, {"params": others, "weight_decay": 0}]
     optimizer = (torch.optim.SGD(groups, lr=o.lr, momentum=0.9, nesterov=True) if o.optimizer == "sgd"
                  else torch.optim.AdamW(groups, lr=o.lr))
@@ -119,14 +151,17 @@ def main():
         for k in range(per_epoch):
             batch = order[k * o.batch:(k + 1) * o.batch]
             for group in optimizer.param_groups:
-                group["lr"] = rate(step, steps, o.warmup_epochs * per_epoch, o.lr)
+                group["lr"] = rate(step, steps, o.warmup_epochs * per_epoch, o.lr, o.min_lr)
             optimizer.zero_grad(set_to_none=True)
             for part in np.array_split(batch, o.halves):
                 x = to_tensor(crop_and_flip(images[part], random))
                 with autocast:
-                    loss = F.cross_entropy(model(x).float(), torch.from_numpy(labels[part]))
+                    loss = F.cross_entropy(model(x).float(), torch.from_numpy(labels[part]),
+                                           label_smoothing=o.label_smoothing)
                 (loss * (len(part) / len(batch))).backward()
                 losses.append(loss.item())
+            if o.clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip)
             optimizer.step()
             step += 1
         model.eval()
@@ -139,7 +174,8 @@ def main():
                 right += (logits.argmax(1) == y).sum().item()
         print(json.dumps({"epoch": epoch, "train_loss": float(np.mean(losses)), "val_loss": total / len(test_images),
                           "top1": right / len(test_images), "seconds": round(time.time() - began, 1)}), flush=True)
-    print(json.dumps({"settings": vars(o), "torch": torch.__version__, "torchvision": torchvision.__version__}))
+    print(json.dumps({"settings": vars(o), "torch": torch.__version__, "torchvision": torchvision.__version__,
+                      "timm": timm.__version__}))
 
 
 if __name__ == "__main__":
