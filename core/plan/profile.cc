@@ -14,22 +14,25 @@ uint64_t NanosecondsNow() {
 
 double SecondsOf(uint64_t start_ns, uint64_t end_ns) { return 1e-9 * static_cast<double>(end_ns - start_ns); }
 
-constexpr int kHostTrack = 0;
-int TrackOf(const Step& step) { return 1 + step.stream; }
+// Process 0 and thread 0 are the kernel's idle task to Perfetto, which shows them in ways of their own, so both are
+// counted from 1 (https://github.com/google/perfetto/issues/394).
+int ProcessOf(int rank) { return 1 + rank; }
+constexpr int kHostTrack = 1;
+int TrackOf(const Step& step) { return 1 + kHostTrack + step.stream; }
 
 nlohmann::ordered_json TraceEvent(const std::string& name, const std::string& category, int rank, int track,
                                   uint64_t start_ns, uint64_t end_ns) {
   return {{"ph", "X"},
           {"name", name},
           {"cat", category},
-          {"pid", rank},
+          {"pid", ProcessOf(rank)},
           {"tid", track},
           {"ts", static_cast<double>(start_ns) / 1e3},
           {"dur", static_cast<double>(end_ns - start_ns) / 1e3}};
 }
 
 nlohmann::ordered_json TrackName(const char* what, int rank, int track, const std::string& name) {
-  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", track}, {"args", {{"name", name}}}};
+  return {{"ph", "M"}, {"name", what}, {"pid", ProcessOf(rank)}, {"tid", track}, {"args", {{"name", name}}}};
 }
 
 // Of what the device reaches. A family that is faster than that works in caches, or was measured in a better moment:
@@ -100,7 +103,7 @@ std::string Profile::TraceJson(int rank) const {
   events.push_back(TrackName("process_name", rank, kHostTrack, fmt::format("rank {}", rank)));
   events.push_back(TrackName("thread_name", rank, kHostTrack, "host"));
   for (const int track : tracks) {
-    const int stream = track - 1;
+    const int stream = track - 1 - kHostTrack;
     events.push_back(TrackName("thread_name", rank, track,
                                stream == kComputeStream ? "computing"
                                : stream < kFirstCommunicationStream

@@ -26,9 +26,8 @@ class Profile {
   // Of all updates, the longest first.
   std::vector<FamilyWork> Families(const DeviceRates& rates) const;
 
-  // Trace Event Format: pid is the rank, tid 0 the host, 1 computing, 2 + g the communication of group g; times are
-  // those of the steady clock, which ranks of one machine share. args of a step: node, family, plan, update, bytes,
-  // flops, output.
+  // Trace Event Format: pid is the rank + 1, tid 1 the host, 2 + s the stream s of the plan; times are those of the
+  // steady clock, which ranks of one machine share. args of a step: node, family, plan, update, bytes, flops, output.
   std::string TraceJson(int rank) const;
   // The families of one update, with rates reached and the bound that each has, and what is left between the steps.
   std::string Table(const DeviceRates& rates) const;

@@ -31,7 +31,7 @@ TEST_F(Profiles, OfTwoRanksHaveThreeUpdatesEachAndLieBesideOneAnother) {
     std::map<int, double> flops;
     std::map<int, int> launches, collectives;
     for (const nlohmann::json& event : trace.at("traceEvents")) {
-      EXPECT_EQ(event.at("pid"), rank);
+      EXPECT_EQ(event.at("pid"), rank + 1);
       if (event.at("ph") != "X" || !event.contains("args")) continue;
       const nlohmann::json& arguments = event.at("args");
       const int update = arguments.at("update");
@@ -54,8 +54,7 @@ TEST_F(Profiles, OfAShortRunAreOfItsLastUpdates) {
   ExpectSuccess(Run(SmallTraining("--steps=2 --profile")));
   int updates = 0;
   const nlohmann::json trace = Trace("run/mlp/shapes/a/run/profile.json");
-  for (const nlohmann::json& event : trace.at("traceEvents"))
-    updates += event.value("cat", "") == "update";
+  for (const nlohmann::json& event : trace.at("traceEvents")) updates += event.value("cat", "") == "update";
   EXPECT_EQ(updates, 2);
 }
 

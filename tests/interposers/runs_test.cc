@@ -65,7 +65,7 @@ TEST_F(InterposedRun, TheTraceHoldsCallsAndDeviceSpansInPerfettosFormat) {
   const nlohmann::json trace = Trace(RunFolder("a") + "/trace.json");
   std::set<std::string> tracks, names, device_spans;
   for (const auto& event : trace["traceEvents"]) {
-    ASSERT_TRUE(event["pid"] == 0 && event["tid"].is_number()) << event;
+    ASSERT_TRUE(event["pid"] == 1 && event["tid"].is_number_integer() && event["tid"] >= 1) << event;
     if (event["ph"] == "M") {
       tracks.insert(event["args"]["name"].get<std::string>());
       continue;
@@ -117,7 +117,7 @@ TEST_F(InterposedRun, EachRankWritesItsOwnTraceWhereTheUserSays) {
     const nlohmann::json trace = Trace(In(rank == 0 ? "spans.json" : "spans.1.json"));
     std::set<std::string> names, tracks;
     for (const auto& event : trace["traceEvents"]) {
-      EXPECT_EQ(event["pid"], rank);
+      EXPECT_EQ(event["pid"], rank + 1);
       names.insert(event["name"].get<std::string>());
       if (event["ph"] == "M") tracks.insert(event["args"]["name"].get<std::string>());
     }

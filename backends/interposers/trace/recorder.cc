@@ -62,7 +62,7 @@ void Recorder::set_rank(int rank) {
 
 int Recorder::Track(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  return tracks_.try_emplace(name, static_cast<int>(tracks_.size())).first->second;
+  return tracks_.try_emplace(name, static_cast<int>(tracks_.size()) + 1).first->second;
 }
 
 int Recorder::HostTrack() {
@@ -100,15 +100,17 @@ void Recorder::Closed() {
 }
 
 std::string Recorder::ToJson() const {
+  const int process = rank_ + 1;
   std::string json = "{\"traceEvents\":[\n";
-  json += Format(R"({"ph":"M","name":"process_name","pid":%d,"tid":0,"args":{"name":"rank %d"}})", rank_, rank_);
+  json += Format(R"({"ph":"M","name":"process_name","pid":%d,"tid":1,"args":{"name":"rank %d"}})", process, rank_);
   for (const auto& [name, track] : tracks_) {
-    json += Format(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", rank_, track);
+    json +=
+        Format(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":", process, track);
     json += Quoted(name) + "}}";
   }
   for (const TraceSpan& span : spans_) {
     json += ",\n{\"ph\":\"X\",\"cat\":" + Quoted(span.category) + ",\"name\":" + Quoted(span.name);
-    json += Format(",\"pid\":%d,\"tid\":%d,\"ts\":", rank_, span.track) + Microseconds(span.start_ns);
+    json += Format(",\"pid\":%d,\"tid\":%d,\"ts\":", process, span.track) + Microseconds(span.start_ns);
     json += ",\"dur\":" + Microseconds(span.end_ns - span.start_ns) + ",\"args\":{";
     std::string arguments;
     if (span.what != nullptr) arguments += ",\"what\":" + Quoted(span.what);

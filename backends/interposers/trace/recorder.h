@@ -1,8 +1,9 @@
 // What a process did, as spans on tracks, and the file they are written to: Trace Event Format, which Perfetto
 // (ui.perfetto.dev) and chrome://tracing open. A track is a host thread, a device's stream or a communicator; pid is
-// the rank and tid the track. All plugins that trace stands around in a process share one recorder. Times are
-// nanoseconds of the steady clock, which ranks of one machine share, so that their files can be laid over each other.
-// Thread-safe. Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+// the rank + 1 and tid the track, from 1: 0 is the kernel's idle task to Perfetto. All plugins that trace stands around
+// in a process share one recorder. Times are nanoseconds of the steady clock, which ranks of one machine share, so that
+// their files can be laid over each other. Thread-safe. Format:
+// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 #pragma once
 
 #include <cstdint>
