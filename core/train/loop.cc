@@ -49,6 +49,7 @@ Status TrainingLoop::Start() {
   if (world.rank() == 0) {
     SY_ASSIGN_OR_RETURN(watching_, Watching::Open(parts_.keeping.run_folder(), world.processes.node, at.data_step,
                                                   parts_.config, parts_.task));
+    if (parts_.began) SY_RETURN_IF_ERROR(parts_.began(parts_.keeping.run_folder()));
   }
   const int64_t per_epoch = parts_.timetable.updates_per_epoch;
   if (StepOfEpoch() >= per_epoch) {

@@ -32,6 +32,7 @@ class TrainingLoop {
     std::function<StatusOr<EvaluationResult>()> evaluate;
     std::function<StatusOr<std::vector<Example>>(int count)> examples;  // what the model makes of some samples
     std::string title;                                                  // of the loss curve
+    std::function<Status(const std::string& run_folder)> began;         // called on rank 0, if there is one
   };
   explicit TrainingLoop(Parts parts) : parts_(std::move(parts)), recording_(parts_.engine, parts_.config.profile) {}
 

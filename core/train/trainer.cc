@@ -161,13 +161,13 @@ StatusOr<std::unique_ptr<Trainer>> Trainer::CreateForEvaluation(const TrainConfi
   return trainer;
 }
 
-StatusOr<TrainingResult> Trainer::Train() {
+StatusOr<TrainingResult> Trainer::Train(const std::function<Status(const std::string& run_folder)>& began) {
   Impl& impl = *impl_;
   Impl::Training& t = impl.training;
   TrainingLoop loop({impl.config, t.timetable, *impl.task, impl.engine, *t.loader, *t.keeping, *t.gradients, t.position,
                      [&] { return Evaluate(*t.validation); },
                      [&](int count) { return Examples(*t.validation, t.validation->class_names(), count); },
-                     fmt::format("{} on {}", impl.model.name, impl.config.dataset)});
+                     fmt::format("{} on {}", impl.model.name, impl.config.dataset), began});
   return loop.Run();
 }
 

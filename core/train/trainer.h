@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,7 +47,8 @@ class Trainer {
                                                                 World& world);
   ~Trainer();
 
-  StatusOr<TrainingResult> Train();
+  // began: called on rank 0 when the run folder is there, before the first update.
+  StatusOr<TrainingResult> Train(const std::function<Status(const std::string& run_folder)>& began = nullptr);
   // Where the run averages its weights, also of those.
   StatusOr<EvaluationResult> Evaluate(const Dataset& dataset);
   // Calls `read` with what the task predicts for each sample of a dataset whose labels do not matter, in its order;

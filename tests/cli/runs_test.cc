@@ -152,6 +152,11 @@ TEST_F(Runs, ARunFolderBelongsToOneRun) {
   for (const std::string& name : names) EXPECT_EQ(Logged("many/mlp/shapes/" + name + "/run", "val_loss").size(), 1u);
 }
 
+TEST_F(Runs, WhereSettingsCameFromIsSaidAlsoOfARunThatFails) {
+  ExpectRefused(Run(SmallTraining("--optimizer=sgd --warmup=0 --lr=2e9")), {"the norm of the gradients is"});
+  EXPECT_THAT(Text(SmallRun() + "/settings.txt"), testing::ContainsRegex("optimizer +sgd +flag"));
+}
+
 TEST_F(Runs, ARunIsContinuedOnceAtATime) {
   {
     RunningProgram first(folder_.path(), CommandLineOf(Start::kAlone, SmallTraining("--steps=2000000 --save_every=9")));

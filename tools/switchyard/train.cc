@@ -184,10 +184,10 @@ Status TrainCommand(const CommandLine& line) {
                setup.config, facts, [&](const std::string& name) { return setup.settings.IsChosen(name); }))
         LogWarning("{}", sentence);
     }
-    SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train());
-    if (world.rank() != 0) return OkStatus();
-    SY_RETURN_IF_ERROR(WriteSettings(result.run_folder, setup.settings));
-    if (result.interrupted) return OkStatus();
+    SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train([&](const std::string& run_folder) {
+      return WriteSettings(run_folder, setup.settings);
+    }));
+    if (world.rank() != 0 || result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates - result.skipped_updates, "update"), result.seconds);
     const Metric best = trainer->task().best();
     fmt::print("  {:<11} {} of {} validation images (best {})\n", best.quantity, Text({best}, result.evaluation),
