@@ -98,8 +98,8 @@ std::string ExampleFigures(std::span<const Example> examples) {
     }
     if (!example.predicted.empty()) {
       const bool right = example.predicted == example.truth;
-      html += fmt::format("<figcaption><b class=\"{}\">{}</b> {:.1f} %<br>{}</figcaption>", right ? "right" : "wrong",
-                          XmlText(Printable(example.predicted)), 100 * example.probability,
+      html += fmt::format("<figcaption><b class=\"{}\">{}</b> {:.1f}&nbsp;%<br>{}</figcaption>",
+                          right ? "right" : "wrong", XmlText(Printable(example.predicted)), 100 * example.probability,
                           right ? "" : "is " + XmlText(Printable(example.truth)));
     }
     html += "</figure>\n";

@@ -278,7 +278,7 @@ TEST_F(Commands, ARunsPageAndItsEventFileShowSamplesWithTheirPredictions) {
 
   ExpectSuccess(Run("plot run/mlp/shapes/a/run --html --to=report"), {".html"});
   const std::string page = text_of("report/mlp-shapes.html");
-  for (const char* part : {"Sample predictions", "<figure><img", "data:image/png;base64,", "<figcaption>"})
+  for (const char* part : {"Sample predictions", "<figure><img", "data:image/png;base64,", "<figcaption>", "&nbsp;%"})
     EXPECT_THAT(page, HasSubstr(part));
   EXPECT_THAT(page, testing::Not(testing::ContainsRegex("(src|href)=.(http|/|[.])"))) << "nothing lies outside";
 
