@@ -14,28 +14,32 @@ __global__ void __launch_bounds__(Tiles::kThreads)
   using Element = typename Tiles::Element;
   SWITCHYARD_DYNAMIC_SHARED(char, shared);
   auto* queries = reinterpret_cast<Element*>(shared);
-  auto* others = reinterpret_cast<Element*>(shared + Tiles::kOwnBytes);  // keys, then values
-  auto* weights = reinterpret_cast<float*>(shared + Tiles::kOwnBytes + Tiles::kOtherBytes);
+  auto* keys = reinterpret_cast<Element*>(shared + Tiles::kOwnBytes);
+  auto* values = reinterpret_cast<Element*>(shared + Tiles::kOwnBytes + Tiles::kOtherBytes);
+  auto* weights = reinterpret_cast<float*>(shared + Tiles::kOwnBytes + 2 * Tiles::kOtherBytes);
   const int64_t b = blockIdx.x / s.heads, h = blockIdx.x % s.heads;
   const int64_t first = blockIdx.y * static_cast<int64_t>(Tiles::kRows);
   float largest[Tiles::kHeld], total[Tiles::kHeld], sum[Tiles::kHeld][Tiles::kWidth] = {};
 #pragma unroll
   for (int r = 0; r < Tiles::kHeld; ++r) largest[r] = -INFINITY, total[r] = 0;
   Tiles::LoadTile(s, qkv, s.Qkv(b, 0, 0, h), s.QkvStride(), first, Tiles::kRows, queries);
+  Tiles::LoadTile(s, qkv, s.Qkv(b, 0, 1, h), s.QkvStride(), 0, Tiles::kColumns, keys);
+  CommitCopies();
+  // Values come while scores are computed, the next keys while values are added up.
   for (int64_t key = 0; key < s.tokens; key += Tiles::kColumns) {
     __syncthreads();  // the values of the tile before have been used
-    Tiles::LoadTile(s, qkv, s.Qkv(b, 0, 1, h), s.QkvStride(), key, Tiles::kColumns, others);
-    __syncthreads();
+    Tiles::LoadTile(s, qkv, s.Qkv(b, 0, 2, h), s.QkvStride(), key, Tiles::kColumns, values);
+    CommitCopies();
+    WaitForCopies<1>();
+    __syncthreads();  // the keys are there
     float p[Tiles::kHeld][Tiles::kScores];
-    Tiles::Multiply(queries, others, p);
+    Tiles::Multiply(queries, keys, p);
+    terms.Finish<false, Tiles>(s, b, h, first, key, p);
 #pragma unroll
     for (int r = 0; r < Tiles::kHeld; ++r) {
       float top = largest[r], row_sum = 0;
 #pragma unroll
-      for (int c = 0; c < Tiles::kScores; ++c) {
-        p[r][c] = terms.Score(s, b, h, first + Tiles::Row(r), key + Tiles::Column(c), p[r][c]);
-        top = Greater()(p[r][c], top);
-      }
+      for (int c = 0; c < Tiles::kScores; ++c) top = Greater()(p[r][c], top);
       top = Tiles::ReduceRow(top, Greater());
       const float shift = top == -INFINITY ? 0 : top;  // a row with no key so far
 #pragma unroll
@@ -50,9 +54,11 @@ __global__ void __launch_bounds__(Tiles::kThreads)
       for (int k = 0; k < Tiles::kWidth; ++k) sum[r][k] *= keep;
     }
     __syncthreads();  // the keys have been used
-    Tiles::LoadTile(s, qkv, s.Qkv(b, 0, 2, h), s.QkvStride(), key, Tiles::kColumns, others);
-    __syncthreads();
-    Tiles::AddWeighted(p, others, weights, sum);
+    Tiles::LoadTile(s, qkv, s.Qkv(b, 0, 1, h), s.QkvStride(), key + Tiles::kColumns, Tiles::kColumns, keys);
+    CommitCopies();
+    WaitForCopies<1>();
+    __syncthreads();  // the values are there
+    Tiles::AddWeighted(p, values, weights, sum);
   }
   float factor[Tiles::kHeld];
 #pragma unroll
@@ -61,7 +67,8 @@ __global__ void __launch_bounds__(Tiles::kThreads)
     const int64_t row = first + Tiles::Row(r);
     if (Tiles::Column(0) == 0 && row < s.tokens) StoreOne(logsumexp, s.Row(b, h, row), largest[r] + logf(total[r]));
   }
-  Tiles::StoreRows(s, out, s.Out(b, 0, h), s.OutStride(), first, sum, factor);
+  WaitForCopies<0>();
+  Tiles::StoreRows(s, out, s.Out(b, 0, h), s.OutStride(), first, sum, factor, reinterpret_cast<float*>(shared));
 }
 
 struct Attention : Kernel {
@@ -70,7 +77,7 @@ struct Attention : Kernel {
 
   template <typename Tiles>
   cudaError_t Start(const Bound& b, const LaunchContext& context) const {
-    constexpr size_t kShared = Tiles::kOwnBytes + Tiles::kOtherBytes + Tiles::kWeightBytes;
+    constexpr size_t kShared = Tiles::kOwnBytes + 2 * Tiles::kOtherBytes + Tiles::kWeightBytes;
     static_assert(kShared <= 48 << 10);
     const AttentionTerms terms = {attributes.bias ? In(b, 1) : View(),
                                   attributes.mask ? In(b, inputs.size() - 1) : View()};
@@ -83,12 +90,12 @@ struct Attention : Kernel {
   cudaError_t StartHalf(const Bound& b, const LaunchContext& context) const {
     if (shape.depth <= 32) return Start<MatrixTiles<kDtype, 32, 64, 64>>(b, context);
     if (shape.depth <= 64) return Start<MatrixTiles<kDtype, 64, 64, 64>>(b, context);
-    return Start<MatrixTiles<kDtype, 128, 64, 64>>(b, context);
+    return Start<MatrixTiles<kDtype, 128, 64, 32>>(b, context);
   }
   cudaError_t StartSingle(const Bound& b, const LaunchContext& context) const {
     if (shape.depth <= 32) return Start<ScalarTiles<32, 64, 32>>(b, context);
     if (shape.depth <= 64) return Start<ScalarTiles<64, 64, 32>>(b, context);
-    return Start<ScalarTiles<128, 32, 32>>(b, context);
+    return Start<ScalarTiles<128, 32, 16>>(b, context);
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     if (inputs[0].dtype == SY_BF16) {
@@ -106,10 +113,7 @@ struct Attention : Kernel {
 
 KernelPointer PrepareAttention(const Request& r) {
   AttentionShape shape;
-  if (!CheckAttention(r, 1, 2, &shape)) return nullptr;
-  if (!r.RequireElements(r.outputs[0], shape.batch * shape.tokens * shape.heads * shape.depth, "out") ||
-      !r.RequireElements(r.outputs[1], shape.batch * shape.heads * shape.tokens, "logsumexp"))
-    return nullptr;
+  if (!CheckAttentionForward(r, &shape)) return nullptr;
   return std::make_unique<Attention>(r, shape);
 }
 

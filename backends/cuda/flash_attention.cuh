@@ -32,23 +32,89 @@ struct AttentionShape {
   }
 };
 
-// Not inline: unrolled code asks for them at dozens of places; most attention has no such term, and results are stored
-// once, at the end of a block.
-__device__ __noinline__ inline float LoadTerm(View x, int64_t i) { return LoadOne(x, i); }
-__device__ __noinline__ inline void StoreResult(View x, int64_t i, float value) { StoreOne(x, i, value); }
+// One element of a tensor whose dtype is known.
+template <sy_dtype kDtype>
+__device__ __forceinline__ float At(const char* data, int64_t i) {
+  if constexpr (kDtype == SY_F32) {
+    return reinterpret_cast<const float*>(data)[i];
+  } else {
+    const uint32_t bits = reinterpret_cast<const uint16_t*>(data)[i];
+    return kDtype == SY_BF16 ? FromBf16(bits) : FromF16(bits);
+  }
+}
 
 struct AttentionTerms {
   View bias, mask;  // (H, T, T) and (G, T, T); may be absent
 
-  // scale·(q·k) + bias + mask for query i and key j; −∞ beyond the tokens, so that they weigh nothing.
-  __device__ __forceinline__ float Score(const AttentionShape& s, int64_t b, int64_t h, int64_t i, int64_t j,
-                                         float product) const {
-    if (i >= s.tokens || j >= s.tokens) return -INFINITY;
-    float score = s.scale * product;
-    if (bias) score += LoadTerm(bias, (h * s.tokens + i) * s.tokens + j);
-    if (mask) score += LoadTerm(mask, (b % s.groups * s.tokens + i) * s.tokens + j);
-    return score;
+  // score = scale·score + bias + mask for this thread's rows from `row` and columns from `column` on; −∞ beyond the
+  // tokens, so that they weigh nothing. Rows are queries and columns keys, or the other way round.
+  template <bool kRowsAreKeys, typename Tiles>
+  __device__ __forceinline__ void Finish(const AttentionShape& s, int64_t b, int64_t h, int64_t row, int64_t column,
+                                         float (&score)[Tiles::kHeld][Tiles::kScores]) const {
+#pragma unroll
+    for (int r = 0; r < Tiles::kHeld; ++r) {
+#pragma unroll
+      for (int c = 0; c < Tiles::kScores; ++c) {
+        const bool inside = row + Tiles::Row(r) < s.tokens && column + Tiles::Column(c) < s.tokens;
+        score[r][c] = inside ? s.scale * score[r][c] : -INFINITY;
+      }
+    }
+    const int64_t plane = s.tokens * s.tokens;
+    if (bias) AddPlane<kRowsAreKeys, Tiles>(s, bias, h * plane, row, column, score);
+    if (mask) AddPlane<kRowsAreKeys, Tiles>(s, mask, b % s.groups * plane, row, column, score);
   }
+
+ private:
+  // Asks for the dtype once, not for every element.
+  template <bool kRowsAreKeys, typename Tiles>
+  __device__ static __forceinline__ void AddPlane(const AttentionShape& s, const View& x, int64_t plane, int64_t row,
+                                                  int64_t column, float (&score)[Tiles::kHeld][Tiles::kScores]) {
+    if (x.dtype == SY_F32) {
+      AddPlaneOf<SY_F32, kRowsAreKeys, Tiles>(s, x.data, plane, row, column, score);
+    } else if (x.dtype == SY_BF16) {
+      AddPlaneOf<SY_BF16, kRowsAreKeys, Tiles>(s, x.data, plane, row, column, score);
+    } else {
+      AddPlaneOf<SY_F16, kRowsAreKeys, Tiles>(s, x.data, plane, row, column, score);
+    }
+  }
+  template <sy_dtype kDtype, bool kRowsAreKeys, typename Tiles>
+  __device__ static __forceinline__ void AddPlaneOf(const AttentionShape& s, const char* x, int64_t plane, int64_t row,
+                                                    int64_t column, float (&score)[Tiles::kHeld][Tiles::kScores]) {
+#pragma unroll
+    for (int r = 0; r < Tiles::kHeld; ++r) {
+#pragma unroll
+      for (int c = 0; c < Tiles::kScores; ++c) {
+        const int64_t own = row + Tiles::Row(r), other = column + Tiles::Column(c);
+        const int64_t i = kRowsAreKeys ? other : own, j = kRowsAreKeys ? own : other;
+        if (i < s.tokens && j < s.tokens) score[r][c] += At<kDtype>(x, plane + i * s.tokens + j);
+      }
+    }
+  }
+};
+
+// dbias is a sum over the batch, made in two levels whose order the shape alone decides: each block adds the samples of
+// its part one after another and writes its sums to the part's slot (H, T, T) f32 of the workspace; then the slots are
+// added in order.
+struct BatchParts {
+  int64_t samples, parts, elements;  // samples of a part, parts, elements of dbias
+
+  // `blocks`: of one part.
+  BatchParts(const AttentionShape& s, int64_t blocks)
+      : samples(CeilDivide(s.batch, Largest<int64_t>(1, kBlocks / blocks))),
+        parts(CeilDivide(s.batch, samples)),
+        elements(s.heads * s.tokens * s.tokens) {}
+  uint64_t Bytes() const { return parts == 1 ? 0 : SlotBytes() + RowSumBytes(elements, parts, true); }
+  // Where the blocks write: one part needs no slot.
+  float* Slots(char* workspace, float* dbias) const { return parts == 1 ? dbias : reinterpret_cast<float*>(workspace); }
+  cudaError_t Sum(char* workspace, float* dbias, cudaStream_t stream) const {
+    if (parts == 1) return cudaSuccess;
+    return LaunchRowSum(workspace, SY_F32, elements, parts, true, false, dbias, workspace + SlotBytes(), stream);
+  }
+
+ private:
+  // Three or four blocks on each of 132 multiprocessors, a few times over.
+  static constexpr int64_t kBlocks = 1536;
+  uint64_t SlotBytes() const { return (static_cast<uint64_t>(parts * elements) * sizeof(float) + 255) / 256 * 256; }
 };
 
 // What both kinds do alike, given Row and Depth of `Tiles`.
@@ -67,23 +133,49 @@ struct AttentionTiles {
         if (s.depth % kPack == 0) {
           Load<kPack>(x, at, v);
         } else {
-          for (int k = 0; k < kPack; ++k) v[k] = column + k < s.depth ? LoadTerm(x, at + k) : 0;
+#pragma unroll
+          for (int k = 0; k < kPack; ++k) v[k] = column + k < s.depth ? LoadOne(x, at + k) : 0;
         }
       }
       put(row, column, v);
     }
   }
-  // x[base + (first + row)·step + d] = factor·sum
+  // The same where x has the tile's elements and rows of whole 16 bytes: without passing registers.
+  template <int kDepth, int kThreads, int kStride, typename Element>
+  __device__ static void CopyTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
+                                  int rows, Element* tile) {
+    constexpr int kEach = 16 / sizeof(Element), kCopies = kDepth / kEach;
+    const auto* from = reinterpret_cast<const Element*>(x.data);
+    for (int i = threadIdx.x; i < rows * kCopies; i += kThreads) {
+      const int row = i / kCopies, column = i % kCopies * kEach;
+      const bool inside = first + row < s.tokens && column < s.depth;
+      CopyAsync(tile + row * kStride + column, inside ? from + base + (first + row) * step + column : from, inside);
+    }
+  }
+  // x[base + (first + row)·step + d] = factor·sum, by way of shared memory, from where each thread takes eight elements
+  // at a time. `shared` has room for kRows·(kMostDepth + 4) floats; the block has no copies under way there.
   template <int kHeld, int kWidth>
   __device__ static void StoreRows(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
-                                   const float (&sum)[kHeld][kWidth], const float (&factor)[kHeld]) {
+                                   const float (&sum)[kHeld][kWidth], const float (&factor)[kHeld], float* shared) {
+    constexpr int kStride = Tiles::kMostDepth + 4, kPacks = Tiles::kMostDepth / kPack;
+    __syncthreads();
 #pragma unroll
     for (int r = 0; r < kHeld; ++r) {
-      const int64_t row = first + Tiles::Row(r);
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        const int d = Tiles::Depth(k);
-        if (row < s.tokens && d < s.depth) StoreResult(x, base + row * step + d, factor[r] * sum[r][k]);
+      for (int k = 0; k < kWidth; ++k) shared[Tiles::Row(r) * kStride + Tiles::Depth(k)] = factor[r] * sum[r][k];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < Tiles::kRows * kPacks; i += Tiles::kThreads) {
+      const int row = i / kPacks, column = i % kPacks * kPack;
+      if (first + row >= s.tokens || column >= s.depth) continue;
+      const float* from = shared + row * kStride + column;
+      const int64_t at = base + (first + row) * step + column;
+      if (s.depth % kPack == 0) {
+        const auto *low = reinterpret_cast<const float4*>(from), *high = low + 1;
+        const float v[kPack] = {low->x, low->y, low->z, low->w, high->x, high->y, high->z, high->w};
+        Store<kPack>(x, at, v);
+      } else {
+        for (int k = 0; k < kPack && column + k < s.depth; ++k) StoreOne(x, at + k, from[k]);
       }
     }
   }
@@ -101,6 +193,7 @@ template <int kDepth, int kRowCount, int kColumnCount>
 struct ScalarTiles : AttentionTiles<ScalarTiles<kDepth, kRowCount, kColumnCount>> {
   using Element = float;
   using Base = AttentionTiles<ScalarTiles>;
+  static constexpr int kMostDepth = kDepth;
   static constexpr int kRows = kRowCount, kColumns = kColumnCount, kSharers = 16, kThreads = kSharers * kRows / 4;
   static constexpr int kStride = kDepth + 4;  // of a row of a tile: 16-byte aligned, banks apart
   static constexpr int kWeightStride = kColumns + 4;
@@ -113,8 +206,13 @@ struct ScalarTiles : AttentionTiles<ScalarTiles<kDepth, kRowCount, kColumnCount>
   __device__ static int Column(int c) { return X() + c * kSharers; }
   __device__ static int Depth(int k) { return X() + k * kSharers; }
 
+  // Also asks for copies, which the thread has to commit and wait for.
   __device__ static void LoadTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
                                   int rows, float* tile) {
+    if (x.dtype == SY_F32 && s.depth % kPack == 0) {
+      Base::template CopyTile<kDepth, kThreads, kStride>(s, x, base, step, first, rows, tile);
+      return;
+    }
     Base::template ForTile<kDepth, kThreads>(s, x, base, step, first, rows, [&](int row, int column, const float* v) {
       auto* to = reinterpret_cast<float4*>(tile + row * kStride + column);
       to[0] = make_float4(v[0], v[1], v[2], v[3]);
@@ -177,6 +275,7 @@ template <sy_dtype kDtype, int kDepth, int kRowCount, int kColumnCount>
 struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColumnCount>> {
   using Element = uint16_t;
   using Base = AttentionTiles<MatrixTiles>;
+  static constexpr int kMostDepth = kDepth;
   static constexpr int kRows = kRowCount, kColumns = kColumnCount, kSharers = 4, kThreads = 2 * kRows;
   static constexpr int kStride = kDepth + 8;  // of a row of a tile: 16-byte aligned, banks apart
   static constexpr size_t kOwnBytes = kRows * kStride * sizeof(Element);
@@ -192,6 +291,10 @@ struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColu
 
   __device__ static void LoadTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
                                   int rows, Element* tile) {
+    if (x.dtype == kDtype && s.depth % kPack == 0) {
+      Base::template CopyTile<kDepth, kThreads, kStride>(s, x, base, step, first, rows, tile);
+      return;
+    }
     Base::template ForTile<kDepth, kThreads>(s, x, base, step, first, rows, [&](int row, int column, const float* v) {
       *reinterpret_cast<uint4*>(tile + row * kStride + column) =
           make_uint4(PackTwo(v[0], v[1], kDtype), PackTwo(v[2], v[3], kDtype), PackTwo(v[4], v[5], kDtype),
@@ -229,6 +332,24 @@ struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColu
       for (int d = 0; d < kDepth; d += 16) {
         uint32_t b[4];
         LoadMatricesTransposed(other + (column + matrix % 2 * 8 + row) * kStride + d + matrix / 2 * 8, b);
+        Add(a, b, d / 4, sum);
+      }
+    }
+  }
+
+  // sum += Σ over the other rows of wᵀ·other, w in shared memory: a row for each other row, `stride` elements apart, a
+  // column for each row.
+  __device__ static void AddTransposed(const Element* weights, int stride, const Element* other,
+                                       float (&sum)[kHeld][kWidth]) {
+    const int row = Lane() % 8, matrix = Lane() / 8;
+#pragma unroll
+    for (int first = 0; first < kColumns; first += 16) {
+      uint32_t a[4];
+      LoadMatricesTransposed(weights + (first + matrix / 2 * 8 + row) * stride + FirstRow() + matrix % 2 * 8, a);
+#pragma unroll
+      for (int d = 0; d < kDepth; d += 16) {
+        uint32_t b[4];
+        LoadMatricesTransposed(other + (first + matrix % 2 * 8 + row) * kStride + d + matrix / 2 * 8, b);
         Add(a, b, d / 4, sum);
       }
     }
@@ -276,6 +397,27 @@ inline bool CheckAttention(const Request& r, size_t first, size_t outputs, Atten
     if (!r.RequireElements(mask, shape->groups * square, "mask")) return false;
   }
   return true;
+}
+
+inline bool CheckAttentionForward(const Request& r, AttentionShape* shape) {
+  return CheckAttention(r, 1, 2, shape) &&
+         r.RequireElements(r.outputs[0], shape->batch * shape->tokens * shape->heads * shape->depth, "out") &&
+         r.RequireElements(r.outputs[1], shape->batch * shape->heads * shape->tokens, "logsumexp");
+}
+inline bool CheckAttentionBackward(const Request& r, AttentionShape* shape) {
+  const bool dbias = r.outputs.size() == 2;
+  if (!CheckAttention(r, 4, dbias ? 2 : 1, shape)) return false;
+  const int64_t rows = shape->batch * shape->tokens * shape->heads;
+  if (!r.RequireElements(r.inputs[1], rows * shape->depth, "out") ||
+      !r.RequireElements(r.inputs[2], rows, "logsumexp") || !r.RequireDtype(r.inputs[2], SY_F32, "logsumexp") ||
+      !r.RequireElements(r.inputs[3], rows * shape->depth, "dout") ||
+      !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dqkv"))
+    return false;
+  if (!dbias) return true;
+  if (!r.Attributes<sy_attention_attributes>().bias)
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: dbias without a bias", r.op), false;
+  return r.RequireElements(r.outputs[1], shape->heads * shape->tokens * shape->tokens, "dbias") &&
+         r.RequireDtype(r.outputs[1], SY_F32, "dbias");
 }
 
 }  // namespace switchyard

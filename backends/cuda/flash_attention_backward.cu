@@ -2,6 +2,8 @@
 // algorithm 4). With p = exp(s − logsumexp), δ = dout·out and ds = p·(dout·v − δ):
 //   dq_i = scale·Σ_j ds·k_j    dk_j = scale·Σ_i ds·q_i    dv_j = Σ_i p·dout_i    dbias = Σ_b ds
 // Each of the three kinds of result has blocks of its own, which own their rows: no atomics, the same bits every time.
+#include <type_traits>
+
 #include "backends/cuda/flash_attention.cuh"
 #include "backends/cuda/team.cuh"
 
@@ -32,6 +34,7 @@ template <bool kRowsAreKeys, typename Tiles>
 __device__ __forceinline__ void Weigh(const AttentionShape& s, const Operands& o, int64_t b, int64_t h, int64_t row,
                                       int64_t column, float (&p)[Tiles::kHeld][Tiles::kScores],
                                       float (&ds)[Tiles::kHeld][Tiles::kScores]) {
+  o.terms.Finish<kRowsAreKeys, Tiles>(s, b, h, row, column, p);
 #pragma unroll
   for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
@@ -39,7 +42,7 @@ __device__ __forceinline__ void Weigh(const AttentionShape& s, const Operands& o
       const int64_t y = row + Tiles::Row(r), x = column + Tiles::Column(c);
       const int64_t i = kRowsAreKeys ? x : y, j = kRowsAreKeys ? y : x;
       if (i < s.tokens && j < s.tokens) {
-        p[r][c] = expf(o.terms.Score(s, b, h, i, j, p[r][c]) - o.logsumexp[s.Row(b, h, i)]);
+        p[r][c] = expf(p[r][c] - o.logsumexp[s.Row(b, h, i)]);
         ds[r][c] = p[r][c] * (ds[r][c] - o.delta[s.Row(b, h, i)]);
       } else {
         p[r][c] = ds[r][c] = 0;
@@ -49,10 +52,11 @@ __device__ __forceinline__ void Weigh(const AttentionShape& s, const Operands& o
 }
 
 // A block has kRows queries, or keys and values, of one head, and runs over tiles of the others: blockIdx.x = b·H + h.
-// For dbias it has kRows × kColumns pairs of one head and runs over the batch: blockIdx.x = h, blockIdx.z = which keys.
+// For dbias it has kRows × kColumns pairs of one head and runs over a part of the batch: blockIdx.x = part·H + h,
+// blockIdx.z = which keys.
 template <typename Tiles, Result kResult>
 __global__ void __launch_bounds__(Tiles::kThreads)
-    AttentionBackwardKernel(AttentionShape s, Operands o, View dqkv, View dbias) {
+    AttentionBackwardKernel(AttentionShape s, Operands o, View dqkv, BatchParts batch, float* slots) {
   using Element = typename Tiles::Element;
   constexpr bool kKeys = kResult == Result::kKeys, kBias = kResult == Result::kBias;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
@@ -62,14 +66,16 @@ __global__ void __launch_bounds__(Tiles::kThreads)
   auto* other = reinterpret_cast<Element*>(shared + 2 * Tiles::kOwnBytes);  // … and the others
   auto* other_gradient = reinterpret_cast<Element*>(shared + 2 * Tiles::kOwnBytes + Tiles::kOtherBytes);
   auto* weights = reinterpret_cast<float*>(shared + 2 * Tiles::kOwnBytes + 2 * Tiles::kOtherBytes);
-  const int64_t h = kBias ? blockIdx.x : blockIdx.x % s.heads, first = blockIdx.y * static_cast<int64_t>(kRows);
+  const int64_t h = blockIdx.x % s.heads, outer = blockIdx.x / s.heads,
+                first = blockIdx.y * static_cast<int64_t>(kRows);
   const int64_t qkv_step = s.QkvStride(), out_step = s.OutStride();
   float gradient[Tiles::kHeld][Tiles::kWidth] = {}, value_gradient[Tiles::kHeld][Tiles::kWidth] = {};
   float bias_gradient[Tiles::kHeld][Tiles::kScores] = {};
 
-  const int64_t steps = kBias ? s.batch : CeilDivide(s.tokens, kColumns);
-  for (int64_t step = 0; step < steps; ++step) {
-    const int64_t b = kBias ? step : blockIdx.x / s.heads;
+  const int64_t begin = kBias ? outer * batch.samples : 0;
+  const int64_t end = kBias ? Least(s.batch, begin + batch.samples) : CeilDivide(s.tokens, kColumns);
+  for (int64_t step = begin; step < end; ++step) {
+    const int64_t b = kBias ? step : outer;
     const int64_t column = (kBias ? blockIdx.z : step) * kColumns;
     const int64_t q = s.Qkv(b, 0, 0, h), k = s.Qkv(b, 0, 1, h), v = s.Qkv(b, 0, 2, h), out = s.Out(b, 0, h);
     __syncthreads();  // the tiles of the step before have been used
@@ -81,6 +87,8 @@ __global__ void __launch_bounds__(Tiles::kThreads)
     Tiles::LoadTile(s, o.qkv, kKeys ? q : k, qkv_step, column, kColumns, other);
     Tiles::LoadTile(s, kKeys ? o.dout : o.qkv, kKeys ? out : v, kKeys ? out_step : qkv_step, column, kColumns,
                     other_gradient);
+    CommitCopies();
+    WaitForCopies<0>();
     __syncthreads();
     float p[Tiles::kHeld][Tiles::kScores], ds[Tiles::kHeld][Tiles::kScores];
     Tiles::Multiply(own, other, p);
@@ -104,53 +112,73 @@ __global__ void __launch_bounds__(Tiles::kThreads)
 #pragma unroll
       for (int c = 0; c < Tiles::kScores; ++c) {
         const int64_t i = first + Tiles::Row(r), j = blockIdx.z * static_cast<int64_t>(kColumns) + Tiles::Column(c);
-        if (i < s.tokens && j < s.tokens) StoreResult(dbias, (h * s.tokens + i) * s.tokens + j, bias_gradient[r][c]);
+        if (i < s.tokens && j < s.tokens)
+          slots[outer * batch.elements + (h * s.tokens + i) * s.tokens + j] = bias_gradient[r][c];
       }
     }
   } else {
     float scale[Tiles::kHeld], one[Tiles::kHeld];
 #pragma unroll
     for (int r = 0; r < Tiles::kHeld; ++r) scale[r] = s.scale, one[r] = 1;
-    const int64_t b = blockIdx.x / s.heads;
-    Tiles::StoreRows(s, dqkv, s.Qkv(b, 0, kKeys ? 1 : 0, h), qkv_step, first, gradient, scale);
-    if constexpr (kKeys) Tiles::StoreRows(s, dqkv, s.Qkv(b, 0, 2, h), qkv_step, first, value_gradient, one);
+    auto* const staging = reinterpret_cast<float*>(shared);
+    Tiles::StoreRows(s, dqkv, s.Qkv(outer, 0, kKeys ? 1 : 0, h), qkv_step, first, gradient, scale, staging);
+    if constexpr (kKeys)
+      Tiles::StoreRows(s, dqkv, s.Qkv(outer, 0, 2, h), qkv_step, first, value_gradient, one, staging);
   }
 }
 
 struct AttentionBackward : Kernel {
+  // f(std::type_identity<Tiles>()) for the tiles of this dtype and depth.
+  template <typename F>
+  auto WithTiles(F f) const {
+    if (inputs[0].dtype == SY_BF16) return WithHalfTiles<SY_BF16>(f);
+    if (inputs[0].dtype == SY_F16) return WithHalfTiles<SY_F16>(f);
+    if (shape.depth <= 32) return f(std::type_identity<ScalarTiles<32, 64, 32>>());
+    if (shape.depth <= 64) return f(std::type_identity<ScalarTiles<64, 32, 32>>());
+    return f(std::type_identity<ScalarTiles<128, 16, 16>>());
+  }
+  template <sy_dtype kDtype, typename F>
+  auto WithHalfTiles(F f) const {
+    if (shape.depth <= 32) return f(std::type_identity<MatrixTiles<kDtype, 32, 64, 32>>());
+    if (shape.depth <= 64) return f(std::type_identity<MatrixTiles<kDtype, 64, 64, 32>>());
+    return f(std::type_identity<MatrixTiles<kDtype, 128, 32, 32>>());
+  }
+
   AttentionBackward(const Request& r, const AttentionShape& s)
       : Kernel(r), shape(s), attributes(r.Attributes<sy_attention_attributes>()), rows(s.batch * s.tokens * s.heads) {
-    workspace_bytes = static_cast<uint64_t>(rows) * sizeof(float);
+    workspace_bytes = DeltaBytes();
+    if (outputs.size() == 2)
+      workspace_bytes += WithTiles([&](auto tiles) { return Parts<typename decltype(tiles)::type>().Bytes(); });
+  }
+
+  uint64_t DeltaBytes() const { return (static_cast<uint64_t>(rows) * sizeof(float) + 255) / 256 * 256; }
+  template <typename Tiles>
+  BatchParts Parts() const {
+    return {shape, shape.heads * CeilDivide(shape.tokens, Tiles::kRows) * CeilDivide(shape.tokens, Tiles::kColumns)};
   }
 
   template <typename Tiles, Result kResult>
-  cudaError_t Start(const Operands& o, const Bound& b, const LaunchContext& context) const {
+  cudaError_t Start(const Operands& o, const Bound& b, const BatchParts& parts, float* slots,
+                    cudaStream_t stream) const {
     constexpr size_t kShared = 2 * Tiles::kOwnBytes + 2 * Tiles::kOtherBytes + Tiles::kWeightBytes;
     static_assert(kShared <= 48 << 10);
     const auto tiles = static_cast<unsigned>(CeilDivide(shape.tokens, Tiles::kRows));
-    const dim3 grid = kResult == Result::kBias ? dim3(static_cast<unsigned>(shape.heads), tiles,
+    const dim3 grid = kResult == Result::kBias ? dim3(static_cast<unsigned>(parts.parts * shape.heads), tiles,
                                                       static_cast<unsigned>(CeilDivide(shape.tokens, Tiles::kColumns)))
                                                : dim3(static_cast<unsigned>(shape.batch * shape.heads), tiles);
-    return Launch(AttentionBackwardKernel<Tiles, kResult>, grid, dim3(Tiles::kThreads), kShared, context.stream, shape,
-                  o, Out(b, 0), outputs.size() == 2 ? Out(b, 1) : View());
+    return Launch(AttentionBackwardKernel<Tiles, kResult>, grid, dim3(Tiles::kThreads), kShared, stream, shape, o,
+                  Out(b, 0), parts, slots);
   }
   template <typename Tiles>
-  cudaError_t StartAll(const Operands& o, const Bound& b, const LaunchContext& context) const {
-    cudaError_t code = Start<Tiles, Result::kQueries>(o, b, context);
-    if (code == cudaSuccess) code = Start<Tiles, Result::kKeys>(o, b, context);
+  cudaError_t StartAll(const Operands& o, const Bound& b, cudaStream_t stream) const {
+    const BatchParts parts = Parts<Tiles>();
+    cudaError_t code = Start<Tiles, Result::kQueries>(o, b, parts, nullptr, stream);
+    if (code == cudaSuccess) code = Start<Tiles, Result::kKeys>(o, b, parts, nullptr, stream);
     if (code != cudaSuccess || outputs.size() == 1) return code;
-    return Start<Tiles, Result::kBias>(o, b, context);
-  }
-  template <sy_dtype kDtype>
-  cudaError_t StartHalf(const Operands& o, const Bound& b, const LaunchContext& context) const {
-    if (shape.depth <= 32) return StartAll<MatrixTiles<kDtype, 32, 64, 32>>(o, b, context);
-    if (shape.depth <= 64) return StartAll<MatrixTiles<kDtype, 64, 64, 32>>(o, b, context);
-    return StartAll<MatrixTiles<kDtype, 128, 32, 32>>(o, b, context);
-  }
-  cudaError_t StartSingle(const Operands& o, const Bound& b, const LaunchContext& context) const {
-    if (shape.depth <= 32) return StartAll<ScalarTiles<32, 64, 32>>(o, b, context);
-    if (shape.depth <= 64) return StartAll<ScalarTiles<64, 32, 32>>(o, b, context);
-    return StartAll<ScalarTiles<128, 16, 16>>(o, b, context);
+    char* const workspace = b.workspace + DeltaBytes();
+    auto* const dbias = b.Output<float>(1);
+    code = Start<Tiles, Result::kBias>(o, b, parts, parts.Slots(workspace, dbias), stream);
+    return code == cudaSuccess ? parts.Sum(workspace, dbias, stream) : code;
   }
 
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
@@ -163,13 +191,8 @@ struct AttentionBackward : Kernel {
                         b.Input<float>(2),
                         delta,
                         {attributes.bias ? In(b, 4) : View(), attributes.mask ? In(b, inputs.size() - 1) : View()}};
-    if (inputs[0].dtype == SY_BF16) {
-      SY_CUDA(error, StartHalf<SY_BF16>(o, b, context));
-    } else if (inputs[0].dtype == SY_F16) {
-      SY_CUDA(error, StartHalf<SY_F16>(o, b, context));
-    } else {
-      SY_CUDA(error, StartSingle(o, b, context));
-    }
+    SY_CUDA(error,
+            WithTiles([&](auto tiles) { return StartAll<typename decltype(tiles)::type>(o, b, context.stream); }));
     return SY_OK;
   }
   const AttentionShape shape;
@@ -178,18 +201,8 @@ struct AttentionBackward : Kernel {
 };
 
 KernelPointer PrepareAttentionBackward(const Request& r) {
-  const bool dbias = r.outputs.size() == 2;
   AttentionShape shape;
-  if (!CheckAttention(r, 4, dbias ? 2 : 1, &shape)) return nullptr;
-  const int64_t rows = shape.batch * shape.tokens * shape.heads;
-  if (!r.RequireElements(r.inputs[1], rows * shape.depth, "out") ||
-      !r.RequireElements(r.inputs[2], rows, "logsumexp") || !r.RequireDtype(r.inputs[2], SY_F32, "logsumexp") ||
-      !r.RequireElements(r.inputs[3], rows * shape.depth, "dout") ||
-      !r.RequireDimsOf(r.outputs[0], r.inputs[0], "dqkv"))
-    return nullptr;
-  if (dbias && (!r.Attributes<sy_attention_attributes>().bias ||
-                !r.RequireElements(r.outputs[1], shape.heads * shape.tokens * shape.tokens, "dbias")))
-    return SY_REFUSE(r, "attention_backward: dbias without a bias, or of other dims");
+  if (!CheckAttentionBackward(r, &shape)) return nullptr;
   return std::make_unique<AttentionBackward>(r, shape);
 }
 

@@ -30,8 +30,11 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
   const sy_prepare_request request = ReadStruct(given);
   if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
   if (request.op == nullptr) return SY_FAIL(error, SY_INVALID, "prepare: the request names no op");
-  const Registration* const rows[] = {Registration::Find(request.op, kLibrary), Registration::Find(request.op, kOwn)};
-  const Registration* op = rows[0] != nullptr ? rows[0] : rows[1];
+  const Registration* const rows[] = {Registration::Find(request.op, kTailored),
+                                      Registration::Find(request.op, kLibrary), Registration::Find(request.op, kOwn)};
+  const auto* const* first =
+      std::find_if(std::begin(rows), std::end(rows), [](const auto* row) { return row != nullptr; });
+  const Registration* const op = first != std::end(rows) ? *first : nullptr;
   if (op == nullptr) return SY_FAIL(error, SY_UNSUPPORTED, "%s: not an op of the cuda plugin", request.op);
   if (request.determinism > SY_DETERMINISM_RUN)
     return SY_FAIL(error, SY_UNSUPPORTED, "%s: results may depend on the batch split", op->op);

@@ -98,9 +98,9 @@ using KernelPointer = std::unique_ptr<Kernel>;
 using PrepareFunction = KernelPointer (*)(const Request& request);
 
 // An op's row in the plugin's table. Defined at namespace scope beside the op's code, it enters itself when the plugin
-// is loaded, so that an op is one file: const Registration kSoftmax{"softmax", PrepareSoftmax, 0}; An op may have two
-// rows: a library's kernel is asked first, our own for what the library does not take.
-enum Provider { kOwn, kLibrary };
+// is loaded, so that an op is one file: const Registration kSoftmax{"softmax", PrepareSoftmax, 0}; An op may have
+// a row of each kind: our own for certain shapes is asked first, then a library's, then our own for what is left.
+enum Provider { kOwn, kLibrary, kTailored };
 struct Registration {
   Registration(const char* name, PrepareFunction function, size_t bytes, Provider by = kOwn);
   static const Registration* Find(const char* op, Provider by);  // nullptr where there is none

@@ -1,10 +1,11 @@
-// Products of small matrices by tensor cores, from compute capability 8.0 on: the instructions of a whole warp, each
-// thread with its share ("fragment"). With g = lane / 4 and t = lane % 4, for a 16×16 A, a 16×8 B and a 16×8 C:
+// What a block does from compute capability 8.0 on beside ordinary arithmetic: copies into shared memory that do not
+// pass its registers, and products of small matrices by tensor cores, instructions of a whole warp, each thread with
+// its share ("fragment"). With g = lane / 4 and t = lane % 4, for a 16×16 A, a 16×8 B and a 16×8 C:
 //   a[0], a[1]: A(g, 2t), A(g, 2t + 1) as one word; and of row g + 8       a[2], a[3]: the same, columns 2t + 8, 2t + 9
 //   b[0], b[1]: B(2t, g), B(2t + 1, g) as one word; and of rows 2t + 8, 2t + 9
 //   c[0], c[1], c[2], c[3]: C(g, 2t), C(g, 2t + 1), C(g + 8, 2t), C(g + 8, 2t + 1)
-// https://docs.nvidia.com/cuda/parallel-thread-execution/ (mma.m16n8k16, ldmatrix). Elements are bf16 or f16, the lower
-// address in the lower half of a word. (A host emulation of CUDA defines its own before and
+// https://docs.nvidia.com/cuda/parallel-thread-execution/ (mma.m16n8k16, ldmatrix, cp.async). Elements are bf16 or f16,
+// the lower address in the lower half of a word. (A host emulation of CUDA defines its own before and
 // SWITCHYARD_TENSOR_CORE_CUH_.)
 #ifndef SWITCHYARD_TENSOR_CORE_CUH_
 #define SWITCHYARD_TENSOR_CORE_CUH_
@@ -50,6 +51,22 @@ __device__ __forceinline__ void LoadMatricesTransposed(const void* row, uint32_t
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
+}
+
+// 16 bytes, aligned, from global to shared memory while the thread goes on; zeros where not `valid`, and then nothing
+// is read. There once the thread has waited for them (for others of the block: and met it at a barrier).
+__device__ __forceinline__ void CopyAsync(void* to, const void* from, bool valid) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
+               : "memory");
+}
+// Makes one group of the copies since the last, and waits until at most the `kLeft` latest groups are under way.
+__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <int kLeft>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
 }
 
 }  // namespace switchyard

@@ -230,6 +230,19 @@ TEST_F(CudaOps, AttentionInSeveralTiles) {
   }
 }
 
+// So many that a block has three, of more than one plane of the mask, and dbias more than one part.
+TEST_F(CudaOps, AttentionInManyWindows) {
+  looser_ = 4;
+  const int64_t b = 6, t = 9, h = 520, d = 8, g = 3;
+  const sy_attention_attributes a{.scale = 0.3f, .bias = 1, .mask = 1};
+  const Value qkv = {{b, t, 3, h, d}}, out = {{b, t, h, d}}, bias = Fixed({h, t, t});
+  const Value mask = {{g, t, t}, false, Fill::kMask, 0};
+  Agree("attention", a, {qkv, bias, mask}, {out, Fixed({b, h, t})});
+  Value logsumexp = Fixed({b, h, t}, Fill::kConstant);
+  logsumexp.limit = 5;
+  Agree("attention_backward", a, {qkv, out, logsumexp, out, bias, mask}, {qkv, bias});
+}
+
 TEST_F(CudaOps, ImagesOfEights) {
   for (const bool average : {false, true}) {
     sy_pool_attributes a{

@@ -55,13 +55,21 @@ struct Fiber {  // a stack, and where it was left
   ~Fiber() { Stacks::Shared().Give(std::move(stack)); }
 };
 
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+  size_t bytes;
+};
+
 struct Thread {
   Coordinates at;
   State state = State::kReady;
-  Fiber* fiber = nullptr;   // null before its first instruction
-  uint64_t value = 0;       // what it passes to its warp
-  char shown[kMostShared];  // what it shows to its warp
-  unsigned mask = 0;        // the warp barrier that it waits at
+  Fiber* fiber = nullptr;      // null before its first instruction
+  uint64_t value = 0;          // what it passes to its warp
+  char shown[kMostShared];     // what it shows to its warp
+  unsigned mask = 0;           // the warp barrier that it waits at
+  std::vector<Copy> copies;    // not made yet, oldest first
+  std::vector<size_t> groups;  // where each group that is not complete ends among them
 };
 
 struct Block {
@@ -256,6 +264,28 @@ void Show(const void* value, size_t bytes, const char* (&lanes)[kWarp]) {
   SyncWarp(~0u);
   for (size_t lane = 0; lane < kWarp; ++lane)
     lanes[lane] = first + lane < block.threads.size() ? block.threads[first + lane].shown : nullptr;
+}
+
+void CopyLater(void* to, const void* from, size_t bytes) { t_block.running->copies.push_back({to, from, bytes}); }
+
+void CommitCopies() { t_block.running->groups.push_back(t_block.running->copies.size()); }
+
+void WaitForCopies(size_t groups_left) {
+  Thread& self = *t_block.running;
+  if (self.groups.size() <= groups_left) return;
+  const auto last = self.groups.end() - static_cast<std::ptrdiff_t>(groups_left);
+  const size_t count = *(last - 1);
+  for (size_t i = 0; i < count; ++i) {
+    const Copy& copy = self.copies[i];
+    if (copy.from != nullptr) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+  self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(count));
+  self.groups.erase(self.groups.begin(), last);
+  for (size_t& end : self.groups) end -= count;
 }
 
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane) {

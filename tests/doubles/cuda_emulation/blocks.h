@@ -31,6 +31,12 @@ constexpr size_t kMostShared = 32;
 void Show(const void* value, size_t bytes, const char* (&lanes)[32]);
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane);  // the value that lane `from_lane` passed
 
+// Copies that the running thread has asked for are made when it waits for them, no sooner: who reads before finds what
+// was there. From null: zeros.
+void CopyLater(void* to, const void* from, size_t bytes);
+void CommitCopies();
+void WaitForCopies(size_t groups_left);
+
 // Runs `thread` for every thread of the grid, now.
 void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);
 

@@ -140,6 +140,16 @@ void LoadFourMatrices(const void* row, uint32_t (&r)[4]) {
 inline void LoadMatrices(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<false>(row, r); }
 inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<true>(row, r); }
 
+inline void CopyAsync(void* to, const void* from, bool valid) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) __builtin_trap();
+  emulation::CopyLater(to, valid ? from : nullptr, 16);
+}
+inline void CommitCopies() { emulation::CommitCopies(); }
+template <int kLeft>
+void WaitForCopies() {
+  emulation::WaitForCopies(kLeft);
+}
+
 }  // namespace switchyard
 
 #define SWITCHYARD_CUDA_LAUNCH_H_  // backends/cuda/launch.h has nothing to add

@@ -1,0 +1,332 @@
+// Attention within small windows (at most 64 tokens of at most 32 elements a head, bf16 or f16), as Swin has it: a
+// whole window of one head is one tile. A block runs over windows of one head one behind the other; windows that share
+// a plane of the mask are neighbours in its order, so that bias and mask stay in registers. Forward, the next window's
+// tiles come while this one's are computed. Backward, one pass makes dq, dk and dv, and its share of dbias on the way
+// (BatchParts); formulas: flash_attention_backward.cu. No atomics, the same bits every time.
+#include "backends/cuda/flash_attention.cuh"
+#include "backends/cuda/team.cuh"
+
+namespace switchyard {
+namespace {
+
+constexpr int kSide = 64, kMostDepth = 32, kWindowThreads = 128;  // four warps of 16 rows
+constexpr int kWeightStride = kSide + 8;                          // of weights in shared memory, elements; banks apart
+
+template <sy_dtype kDtype>
+using WindowTiles = MatrixTiles<kDtype, kMostDepth, kSide, kSide>;
+using Scores = float[2][kSide / 4];              // a thread's share of a product of two tiles
+using Results = float[2][kMostDepth / 4];        // and of rows of results
+constexpr int kTile = kSide * (kMostDepth + 8);  // elements of a tile
+
+// The windows of a block: `samples` of them from blockIdx.x / H · samples on, of head blockIdx.x % H.
+struct Windows {
+  int32_t count, heads, samples, groups, per_group;  // count = groups·per_group
+
+  Windows(const AttentionShape& s, const BatchParts& parts)
+      : count(static_cast<int32_t>(s.batch)),
+        heads(static_cast<int32_t>(s.heads)),
+        samples(static_cast<int32_t>(parts.samples)),
+        groups(static_cast<int32_t>(s.groups)),
+        per_group(static_cast<int32_t>(s.batch / s.groups)) {}
+  __device__ __forceinline__ int Head() const { return static_cast<int>(blockIdx.x) % heads; }
+  __device__ __forceinline__ int Part() const { return static_cast<int>(blockIdx.x) / heads; }
+  __device__ __forceinline__ int First() const { return Part() * samples; }
+  __device__ __forceinline__ int Last() const { return Least(count, First() + samples); }
+  // Window n in this order: all of a plane of the mask, then the next plane's.
+  __device__ __forceinline__ int Group(int n) const { return n / per_group; }
+  __device__ __forceinline__ int At(int n) const { return n % per_group * groups + n / per_group; }
+};
+
+// scores = scale·scores + addend
+__device__ __forceinline__ void AddTerms(float scale, const Scores& addend, Scores& scores) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int c = 0; c < kSide / 4; ++c) scores[r][c] = scale * scores[r][c] + addend[r][c];
+  }
+}
+
+// bias + mask of this thread's scores, −∞ beyond the tokens.
+template <typename Tiles>
+__device__ __forceinline__ void LoadTerms(const AttentionShape& s, const AttentionTerms& terms, int64_t b, int64_t h,
+                                          Scores& addend) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int c = 0; c < kSide / 4; ++c) addend[r][c] = 0;
+  }
+  terms.Finish<false, Tiles>(s, b, h, 0, 0, addend);
+}
+
+// x[base + row·step + d] = factor·sum for the rows of this warp, which alone uses these rows of the tile `staging`.
+template <sy_dtype kDtype>
+__device__ __forceinline__ void StoreResults(const AttentionShape& s, const View& x, int64_t base, int64_t step,
+                                             const Results& sum, const float (&factor)[2], uint16_t* staging) {
+  using Tiles = WindowTiles<kDtype>;
+  __syncwarp();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int k = 0; k < kMostDepth / 4; k += 2)
+      *reinterpret_cast<uint32_t*>(staging + Tiles::Row(r) * Tiles::kStride + Tiles::Depth(k)) =
+          PackTwo(factor[r] * sum[r][k], factor[r] * sum[r][k + 1], kDtype);
+  }
+  __syncwarp();
+  constexpr int kPacks = kMostDepth / kPack;
+#pragma unroll
+  for (int i = Tiles::Lane(); i < 16 * kPacks; i += kWarp) {
+    const int row = Tiles::FirstRow() + i / kPacks, column = i % kPacks * kPack;
+    if (row < s.tokens && column < s.depth)
+      *reinterpret_cast<uint4*>(x.data + 2 * (base + row * step + column)) =
+          *reinterpret_cast<const uint4*>(staging + row * Tiles::kStride + column);
+  }
+}
+
+template <sy_dtype kDtype>
+__global__ void __launch_bounds__(kWindowThreads, 4)
+    WindowAttentionKernel(AttentionShape s, Windows windows, View qkv, AttentionTerms terms, View out,
+                          float* logsumexp) {
+  using Tiles = WindowTiles<kDtype>;
+  SWITCHYARD_DYNAMIC_SHARED(uint16_t, shared);  // twice q, k and v
+  const int h = windows.Head(), last = windows.Last();
+  const auto load = [&](int n, int buffer) {
+    for (int part = 0; n < last && part < 3; ++part)
+      Tiles::LoadTile(s, qkv, s.Qkv(windows.At(n), 0, part, h), s.QkvStride(), 0, kSide,
+                      shared + (3 * buffer + part) * kTile);
+    CommitCopies();
+  };
+  Scores addend;
+  int group = -1, buffer = 0;
+  load(windows.First(), buffer);
+  for (int n = windows.First(); n < last; ++n, buffer ^= 1) {
+    const int b = windows.At(n);
+    load(n + 1, buffer ^ 1);
+    if (windows.Group(n) != group) LoadTerms<Tiles>(s, terms, b, h, addend);
+    group = windows.Group(n);
+    uint16_t* const q = shared + 3 * buffer * kTile;
+    WaitForCopies<1>();
+    __syncthreads();  // this window's tiles are there
+    Scores p;
+    Tiles::Multiply(q, q + kTile, p);
+    AddTerms(s.scale, addend, p);
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = -INFINITY, total = 0;
+#pragma unroll
+      for (int c = 0; c < kSide / 4; ++c) top = Greater()(p[r][c], top);
+      top = Tiles::ReduceRow(top, Greater());
+      const float shift = top == -INFINITY ? 0 : top;  // a row that sees no key
+#pragma unroll
+      for (int c = 0; c < kSide / 4; ++c) {
+        p[r][c] = expf(p[r][c] - shift);
+        total += p[r][c];
+      }
+      total = Tiles::ReduceRow(total, Plus());
+      factor[r] = 1 / total;
+      if (Tiles::Column(0) == 0 && Tiles::Row(r) < s.tokens) logsumexp[s.Row(b, h, Tiles::Row(r))] = top + logf(total);
+    }
+    Results sum = {};
+    Tiles::AddWeighted(p, q + 2 * kTile, nullptr, sum);
+    StoreResults<kDtype>(s, out, s.Out(b, 0, h), s.OutStride(), sum, factor, q);
+    __syncthreads();  // these tiles have been used
+  }
+}
+
+struct WindowOperands {
+  View qkv, out, dout;
+  const float* logsumexp;
+  AttentionTerms terms;
+};
+
+// The tile of dout, and δ of its rows.
+template <sy_dtype kDtype>
+__device__ __forceinline__ void LoadGradient(const AttentionShape& s, const WindowOperands& o, int64_t base,
+                                             uint16_t* tile, float* delta) {
+  constexpr int kPacks = kMostDepth / kPack;
+#pragma unroll
+  for (int first = 0; first < kSide * kPacks; first += kWindowThreads) {
+    const int i = first + static_cast<int>(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
+    uint4 gradient = make_uint4(0, 0, 0, 0), result = gradient;
+    if (row < s.tokens && column < s.depth) {
+      const int64_t at = 2 * (base + row * s.OutStride() + column);
+      gradient = *reinterpret_cast<const uint4*>(o.dout.data + at);
+      result = *reinterpret_cast<const uint4*>(o.out.data + at);
+    }
+    *reinterpret_cast<uint4*>(tile + row * WindowTiles<kDtype>::kStride + column) = gradient;
+    const uint32_t g[4] = {gradient.x, gradient.y, gradient.z, gradient.w},
+                   y[4] = {result.x, result.y, result.z, result.w};
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      sum += kDtype == SY_BF16 ? FromBf16(g[k] & 0xFFFF) * FromBf16(y[k] & 0xFFFF)
+                               : FromF16(g[k] & 0xFFFF) * FromF16(y[k] & 0xFFFF);
+      sum +=
+          kDtype == SY_BF16 ? FromBf16(g[k] >> 16) * FromBf16(y[k] >> 16) : FromF16(g[k] >> 16) * FromF16(y[k] >> 16);
+    }
+#pragma unroll
+    for (int bits = kPacks / 2; bits > 0; bits /= 2) sum += __shfl_xor_sync(~0u, sum, bits);
+    if (column == 0) delta[row] = sum;
+  }
+}
+
+// The thread's weights as halves into the rows of its own.
+template <sy_dtype kDtype>
+__device__ __forceinline__ void PutWeights(const Scores& w, uint16_t* to) {
+  using Tiles = WindowTiles<kDtype>;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int c = 0; c < kSide / 4; c += 2)
+      *reinterpret_cast<uint32_t*>(to + Tiles::Row(r) * kWeightStride + Tiles::Column(c)) =
+          PackTwo(w[r][c], w[r][c + 1], kDtype);
+  }
+}
+
+constexpr int kWeights = kSide * kWeightStride;  // elements of a matrix of weights
+constexpr size_t kForwardBytes = 6 * kTile * sizeof(uint16_t);
+constexpr size_t kBackwardBytes = (4 * kTile + 2 * kWeights) * sizeof(uint16_t) + 2 * kSide * sizeof(float);
+static_assert(kForwardBytes <= 48 << 10 && kBackwardBytes <= 48 << 10);
+
+// `slots` (parts, H, T, T); null: no dbias.
+template <sy_dtype kDtype>
+__global__ void __launch_bounds__(kWindowThreads, 3)
+    WindowAttentionBackwardKernel(AttentionShape s, Windows windows, WindowOperands o, View dqkv, float* slots) {
+  using Tiles = WindowTiles<kDtype>;
+  SWITCHYARD_DYNAMIC_SHARED(uint16_t, shared);
+  uint16_t *const q = shared, *const k = q + kTile, *const v = k + kTile, *const dout = v + kTile;
+  uint16_t *const p_halves = dout + kTile, *const ds_halves = p_halves + kWeights;
+  auto *const logsumexp = reinterpret_cast<float*>(ds_halves + kWeights), *const delta = logsumexp + kSide;
+  const int h = windows.Head(), last = windows.Last();
+  Scores addend, bias_gradient = {};
+  int group = -1;
+  for (int n = windows.First(); n < last; ++n) {
+    const int b = windows.At(n);
+    __syncthreads();  // the tiles of the window before have been used
+    for (int part = 0; part < 3; ++part)
+      Tiles::LoadTile(s, o.qkv, s.Qkv(b, 0, part, h), s.QkvStride(), 0, kSide, q + part * kTile);
+    CommitCopies();
+    LoadGradient<kDtype>(s, o, s.Out(b, 0, h), dout, delta);
+    if (threadIdx.x < kSide) {
+      const auto row = static_cast<int>(threadIdx.x);
+      logsumexp[row] = row < s.tokens ? o.logsumexp[s.Row(b, h, row)] : 0;
+    }
+    if (windows.Group(n) != group) LoadTerms<Tiles>(s, o.terms, b, h, addend);
+    group = windows.Group(n);
+    WaitForCopies<0>();
+    __syncthreads();  // this window's tiles are there
+    Scores p, ds;
+    Tiles::Multiply(q, k, p);
+    AddTerms(s.scale, addend, p);
+    Tiles::Multiply(dout, v, ds);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float of_row = logsumexp[Tiles::Row(r)], delta_of_row = delta[Tiles::Row(r)];
+#pragma unroll
+      for (int c = 0; c < kSide / 4; ++c) {
+        p[r][c] = expf(p[r][c] - of_row);
+        ds[r][c] = p[r][c] * (ds[r][c] - delta_of_row);
+        bias_gradient[r][c] += ds[r][c];
+      }
+    }
+    PutWeights<kDtype>(p, p_halves);
+    PutWeights<kDtype>(ds, ds_halves);
+    const float scale[2] = {s.scale, s.scale}, one[2] = {1, 1};
+    Results dq = {};
+    Tiles::AddWeighted(ds, k, nullptr, dq);
+    __syncthreads();  // the weights are there; v has been used and takes results on their way
+    StoreResults<kDtype>(s, dqkv, s.Qkv(b, 0, 0, h), s.QkvStride(), dq, scale, v);
+    Results dv = {};
+    Tiles::AddTransposed(p_halves, kWeightStride, dout, dv);
+    StoreResults<kDtype>(s, dqkv, s.Qkv(b, 0, 2, h), s.QkvStride(), dv, one, v);
+    Results dk = {};
+    Tiles::AddTransposed(ds_halves, kWeightStride, q, dk);
+    StoreResults<kDtype>(s, dqkv, s.Qkv(b, 0, 1, h), s.QkvStride(), dk, scale, v);
+  }
+  if (slots == nullptr) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int c = 0; c < kSide / 4; ++c) {
+      const int64_t i = Tiles::Row(r), j = Tiles::Column(c);
+      if (i < s.tokens && j < s.tokens)
+        slots[((windows.Part() * s.heads + h) * s.tokens + i) * s.tokens + j] = bias_gradient[r][c];
+    }
+  }
+}
+
+struct WindowAttention : Kernel {
+  WindowAttention(const Request& r, const AttentionShape& s)
+      : Kernel(r),
+        shape(s),
+        attributes(r.Attributes<sy_attention_attributes>()),
+        parts(s, s.heads),
+        blocks(static_cast<unsigned>(parts.parts * s.heads)) {}
+
+  AttentionTerms Terms(const Bound& b, size_t first) const {
+    return {attributes.bias ? In(b, first) : View(), attributes.mask ? In(b, inputs.size() - 1) : View()};
+  }
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    const auto kernel = inputs[0].dtype == SY_BF16 ? WindowAttentionKernel<SY_BF16> : WindowAttentionKernel<SY_F16>;
+    SY_CUDA(error, Launch(kernel, dim3(blocks), dim3(kWindowThreads), kForwardBytes, context.stream, shape,
+                          Windows(shape, parts), In(b, 0), Terms(b, 1), Out(b, 0), b.Output<float>(1)));
+    return SY_OK;
+  }
+  const AttentionShape shape;
+  const sy_attention_attributes attributes;
+  const BatchParts parts;
+  const unsigned blocks;
+};
+
+struct WindowAttentionBackward : WindowAttention {
+  WindowAttentionBackward(const Request& r, const AttentionShape& s) : WindowAttention(r, s) {
+    if (outputs.size() == 2) workspace_bytes = parts.Bytes();
+  }
+  sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
+    const auto kernel =
+        inputs[0].dtype == SY_BF16 ? WindowAttentionBackwardKernel<SY_BF16> : WindowAttentionBackwardKernel<SY_F16>;
+    const WindowOperands o = {In(b, 0), In(b, 1), In(b, 3), b.Input<float>(2), Terms(b, 4)};
+    auto* const dbias = outputs.size() == 2 ? b.Output<float>(1) : nullptr;
+    SY_CUDA(error, Launch(kernel, dim3(blocks), dim3(kWindowThreads), kBackwardBytes, context.stream, shape,
+                          Windows(shape, parts), o, Out(b, 0), dbias ? parts.Slots(b.workspace, dbias) : nullptr));
+    if (dbias) SY_CUDA(error, parts.Sum(b.workspace, dbias, context.stream));
+    return SY_OK;
+  }
+};
+
+// Whether the shape is one of these; `halves` are the operands that need qkv's dtype.
+bool IsWindow(const Request& r, const AttentionShape& s, std::initializer_list<const sy_tensor*> halves) {
+  const auto complain = [&](const char* what) { return SY_FAIL(r.error, SY_UNSUPPORTED, "%s: %s", r.op, what), false; };
+  const sy_dtype dtype = r.inputs[0].dtype;
+  if (dtype != SY_BF16 && dtype != SY_F16) return complain("the kernel for windows takes bf16 and f16");
+  if (s.tokens > kSide || s.depth > kMostDepth || !Packs(s.depth))
+    return complain("the kernel for windows takes at most 64 tokens, and heads of 8, 16, 24 or 32 elements");
+  if (s.batch % s.groups != 0)
+    return complain("the kernel for windows takes as many windows for each plane of the mask");
+  for (const sy_tensor* x : halves) {
+    if (x->dtype != dtype) return complain("the kernel for windows takes one dtype");
+  }
+  return true;
+}
+
+KernelPointer PrepareWindowAttention(const Request& r) {
+  AttentionShape shape;
+  if (!CheckAttentionForward(r, &shape) || !r.RequireDtype(r.outputs[1], SY_F32, "logsumexp") ||
+      !IsWindow(r, shape, {&r.outputs[0]}))
+    return nullptr;
+  return std::make_unique<WindowAttention>(r, shape);
+}
+
+KernelPointer PrepareWindowAttentionBackward(const Request& r) {
+  AttentionShape shape;
+  if (!CheckAttentionBackward(r, &shape) || !IsWindow(r, shape, {&r.inputs[1], &r.inputs[3], &r.outputs[0]}))
+    return nullptr;
+  return std::make_unique<WindowAttentionBackward>(r, shape);
+}
+
+const Registration kWindow{"attention", PrepareWindowAttention, sizeof(sy_attention_attributes), kTailored};
+const Registration kWindowBackward{"attention_backward", PrepareWindowAttentionBackward,
+                                   sizeof(sy_attention_attributes), kTailored};
+
+}  // namespace
+}  // namespace switchyard
