@@ -51,11 +51,13 @@ struct AttentionTerms {
   template <bool kRowsAreKeys, typename Tiles>
   __device__ __forceinline__ void Finish(const AttentionShape& s, int64_t b, int64_t h, int64_t row, int64_t column,
                                          float (&score)[Tiles::kHeld][Tiles::kScores]) const {
+    const auto rows_left = static_cast<int32_t>(s.tokens - row) - Tiles::Row(0);
+    const auto columns_left = static_cast<int32_t>(s.tokens - column) - Tiles::Column(0);
 #pragma unroll
     for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
       for (int c = 0; c < Tiles::kScores; ++c) {
-        const bool inside = row + Tiles::Row(r) < s.tokens && column + Tiles::Column(c) < s.tokens;
+        const bool inside = RowStep<Tiles>(r) < rows_left && ColumnStep<Tiles>(c) < columns_left;
         score[r][c] = inside ? s.scale * score[r][c] : -INFINITY;
       }
     }
@@ -65,6 +67,15 @@ struct AttentionTerms {
   }
 
  private:
+  // From the thread's first row or column: constants, so that addresses differ by constants too.
+  template <typename Tiles>
+  __device__ static __forceinline__ int32_t RowStep(int r) {
+    return Tiles::Row(r) - Tiles::Row(0);
+  }
+  template <typename Tiles>
+  __device__ static __forceinline__ int32_t ColumnStep(int c) {
+    return Tiles::Column(c) - Tiles::Column(0);
+  }
   // Asks for the dtype once, not for every element.
   template <bool kRowsAreKeys, typename Tiles>
   __device__ static __forceinline__ void AddPlane(const AttentionShape& s, const View& x, int64_t plane, int64_t row,
@@ -80,13 +91,18 @@ struct AttentionTerms {
   template <sy_dtype kDtype, bool kRowsAreKeys, typename Tiles>
   __device__ static __forceinline__ void AddPlaneOf(const AttentionShape& s, const char* x, int64_t plane, int64_t row,
                                                     int64_t column, float (&score)[Tiles::kHeld][Tiles::kScores]) {
+    const int64_t own = row + Tiles::Row(0), other = column + Tiles::Column(0);
+    const auto rows_left = static_cast<int32_t>(s.tokens - own), columns_left = static_cast<int32_t>(s.tokens - other);
+    const int64_t first = plane + (kRowsAreKeys ? other * s.tokens + own : own * s.tokens + other);
+    const char* const from = x + first * static_cast<int64_t>(kDtype == SY_F32 ? 4 : 2);
 #pragma unroll
     for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
       for (int c = 0; c < Tiles::kScores; ++c) {
-        const int64_t own = row + Tiles::Row(r), other = column + Tiles::Column(c);
-        const int64_t i = kRowsAreKeys ? other : own, j = kRowsAreKeys ? own : other;
-        if (i < s.tokens && j < s.tokens) score[r][c] += At<kDtype>(x, plane + i * s.tokens + j);
+        const int64_t i = kRowsAreKeys ? ColumnStep<Tiles>(c) : RowStep<Tiles>(r);
+        const int32_t j = kRowsAreKeys ? RowStep<Tiles>(r) : ColumnStep<Tiles>(c);
+        if (RowStep<Tiles>(r) < rows_left && ColumnStep<Tiles>(c) < columns_left)
+          score[r][c] += At<kDtype>(from, i * s.tokens + j);
       }
     }
   }
@@ -112,8 +128,8 @@ struct BatchParts {
   }
 
  private:
-  // Three or four blocks on each of 132 multiprocessors, a few times over.
-  static constexpr int64_t kBlocks = 1536;
+  // Eight for each of 132 multiprocessors, which have room for three or four at once.
+  static constexpr int64_t kBlocks = 1056;
   uint64_t SlotBytes() const { return (static_cast<uint64_t>(parts * elements) * sizeof(float) + 255) / 256 * 256; }
 };
 

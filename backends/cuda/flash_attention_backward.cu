@@ -35,18 +35,16 @@ __device__ __forceinline__ void Weigh(const AttentionShape& s, const Operands& o
                                       int64_t column, float (&p)[Tiles::kHeld][Tiles::kScores],
                                       float (&ds)[Tiles::kHeld][Tiles::kScores]) {
   o.terms.Finish<kRowsAreKeys, Tiles>(s, b, h, row, column, p);
+  const auto tokens = static_cast<int32_t>(s.tokens), first = static_cast<int32_t>(kRowsAreKeys ? column : row);
+  const float *const logsumexp = o.logsumexp + s.Row(b, h, 0), *const delta = o.delta + s.Row(b, h, 0);
 #pragma unroll
   for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
     for (int c = 0; c < Tiles::kScores; ++c) {
-      const int64_t y = row + Tiles::Row(r), x = column + Tiles::Column(c);
-      const int64_t i = kRowsAreKeys ? x : y, j = kRowsAreKeys ? y : x;
-      if (i < s.tokens && j < s.tokens) {
-        p[r][c] = expf(p[r][c] - o.logsumexp[s.Row(b, h, i)]);
-        ds[r][c] = p[r][c] * (ds[r][c] - o.delta[s.Row(b, h, i)]);
-      } else {
-        p[r][c] = ds[r][c] = 0;
-      }
+      const int32_t i = first + (kRowsAreKeys ? Tiles::Column(c) : Tiles::Row(r));  // the query
+      // Beyond the tokens p is zero: exp(−∞), with any number in place of what is not there.
+      p[r][c] = expf(p[r][c] - (i < tokens ? logsumexp[i] : 0));
+      ds[r][c] = p[r][c] * (ds[r][c] - (i < tokens ? delta[i] : 0));
     }
   }
 }

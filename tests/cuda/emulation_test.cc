@@ -53,6 +53,29 @@ TEST(CudaEmulation, AMissingBarrierShows) {
   EXPECT_GT(wrong, 60);
 }
 
+// Each thread copies 16 bytes into shared memory and reads its own.
+template <bool kWaits>
+__global__ void CopyAndRead(const int* from, int* out) {
+  SWITCHYARD_DYNAMIC_SHARED(int, numbers);
+  const int at = 4 * static_cast<int>(threadIdx.x);
+  switchyard::CopyAsync(numbers + at, from + at, threadIdx.x % 2 == 0);
+  switchyard::CommitCopies();
+  if (kWaits) switchyard::WaitForCopies<0>();
+  out[threadIdx.x] = numbers[at + 3];
+}
+
+TEST(CudaEmulation, ACopyIsThereOnceItWasWaitedFor) {
+  alignas(16) int from[32];
+  for (int i = 0; i < 32; ++i) from[i] = i;
+  std::vector<int> out(8), early(8);
+  Wait(Launch(CopyAndRead<true>, dim3(1), dim3(8), 32 * sizeof(int), nullptr, from, out.data()));
+  Wait(Launch(CopyAndRead<false>, dim3(1), dim3(8), 32 * sizeof(int), nullptr, from, early.data()));
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(out[static_cast<size_t>(i)], i % 2 == 0 ? 4 * i + 3 : 0) << i;
+    EXPECT_EQ(early[static_cast<size_t>(i)], -1) << i;  // the poison of shared memory
+  }
+}
+
 __global__ void SumOfWarp(float* out) {
   float x = static_cast<float>(threadIdx.x);
   for (int bits = 16; bits > 0; bits /= 2) x += __shfl_xor_sync(~0u, x, bits);
