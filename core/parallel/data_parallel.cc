@@ -27,6 +27,8 @@ struct Bucket {
   uint64_t limit = 0;           // of its bytes
 };
 
+std::string PlaceOf(size_t bucket) { return fmt::format("gradients/{}", bucket); }
+
 int64_t Padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
 
 std::vector<Bucket> FillBuckets(const std::vector<ParameterGradient>& gradients, const DataParallelOptions& options) {
@@ -109,6 +111,59 @@ SharedBucket SharedOf(const Bucket& bucket, const std::vector<ParameterGradient>
   return shared;
 }
 
+// The buckets, with means over the ranks that little was sent for (power_sgd.h); of gradients that are not compressed
+// the sums, as Reduced. One rank finds of the mean gradient what several find.
+std::vector<Value> Compressed(Graph& graph, const std::vector<ParameterGradient>& gradients,
+                              const std::vector<Bucket>& buckets, const DataParallelOptions& options, bool adds,
+                              const Value& loss_scale, std::vector<StateMove>* moves) {
+  std::vector<std::vector<LowRankGradient>> low(buckets.size());
+  std::vector<Value> plain(buckets.size());  // of each bucket, one behind the other
+  const auto is_low = [&](size_t i) { return IsCompressed(gradients[i].parameter.shape(), options.power_sgd.rank); };
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const Value sums =
+        adds ? graph.Input(PlaceOf(b), {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false}) : Value();
+    std::vector<Value> others;
+    int64_t start = 0;
+    for (const size_t i : buckets[b].members) {
+      const int64_t elements = gradients[i].gradient.type().elements();
+      Value own = ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements});
+      if (adds) own = ops::Add(ops::Slice(sums, 0, start, elements), own);
+      if (is_low(i)) {
+        low[b].push_back({gradients[i].parameter, ops::Reshape(own, gradients[i].parameter.shape())});
+      } else {
+        others.push_back(own);
+      }
+      start += Padded(elements);
+    }
+    if (others.empty()) continue;
+    plain[b] = ops::Concat(others, 0);
+    if (options.world > 1) plain[b] = Reduced(plain[b], options, b);
+  }
+  LowRankSums sums{options.power_sgd.rank, options.world, options.seed, 1, loss_scale, {}};
+  if (options.world > 1) sums.factor = PredivisionOf(options);
+  sums.sum = [&](const Value& flat, const std::string& name) {
+    if (options.world == 1) return flat;
+    return HasHierarchy(options.nodes) ? HierarchicalAllReduce(flat, options.nodes, options.rank, name)
+                                       : ops::AllReduce(flat, SY_SUM, 1, options.group, name);
+  };
+  const auto means = AddLowRankMeans(graph, low, sums, moves);
+  std::vector<Value> flats;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    std::vector<Value> parts;
+    auto mean = means[b].begin();
+    int64_t start = 0;
+    for (const size_t i : buckets[b].members) {
+      const int64_t elements = gradients[i].gradient.type().elements();
+      parts.push_back(is_low(i) ? ops::Reshape(*mean++, {elements}) : ops::Slice(plain[b], 0, start, elements));
+      if (!is_low(i)) start += elements;
+      if (const int64_t gap = Padded(elements) - elements; gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
+    }
+    flats.push_back(graph.Add("concat", parts, Attributes(sy_axes_attributes{}))[0]);
+    graph.mutable_node(flats[b].ref().node).bucket = PlaceOf(b);
+  }
+  return flats;
+}
+
 // This rank's part of the buckets' sums, added to what it has of earlier micro-batches. Buckets are of the step, and a
 // bucket is reduced when the one before has been, so that there are few at a time.
 void ReduceParts(Graph& graph, const std::vector<ParameterGradient>& gradients, const std::vector<Bucket>& buckets,
@@ -126,7 +181,7 @@ void ReduceParts(Graph& graph, const std::vector<ParameterGradient>& gradients, 
     before = part.ref().node;
     Value sums = Finished(part, options);
     if (use.adds || !use.reduces) {
-      const Value kept = graph.Input(fmt::format("gradients/{}", b), sums.type(), {Role::kGradient, {}, false});
+      const Value kept = graph.Input(PlaceOf(b), sums.type(), {Role::kGradient, {}, false});
       if (use.adds) sums = ops::Add(kept, sums);
       if (!use.reduces) graph.Assign(kept, sums);
     }
@@ -143,7 +198,7 @@ float PredivisionOf(const DataParallelOptions& options) {
 }
 
 Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& given, const DataParallelOptions& options,
-                        BucketUse use, bool zero_fill) {
+                        BucketUse use, bool zero_fill, const Value& loss_scale) {
   std::vector<ParameterGradient> gradients = given;
   std::vector<std::string> unused;
   graph.SetPhase(Phase::kBackward);
@@ -167,16 +222,20 @@ Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& give
     return result;
   }
   if (use.reduces) result.gradients.resize(gradients.size());
+  const std::vector<Value> compressed =
+      use.compresses ? Compressed(graph, gradients, buckets, options, use.adds, loss_scale, &result.moves)
+                     : std::vector<Value>();
   for (size_t b = 0; b < buckets.size(); ++b) {
-    const std::string place = fmt::format("gradients/{}", b);
+    const std::string place = PlaceOf(b);
     // What the bucket becomes where no collective works in it.
     const bool copied = options.wire != DType::kF32 || HasHierarchy(options.nodes) ||
                         PredivisionOf(options) != static_cast<float>(options.world);
-    const bool reduces = use.reduces && options.world > 1;
+    const bool reduces = use.reduces && options.world > 1 && !use.compresses;
     Value sums;
-    if (use.adds || !use.reduces || (reduces && copied))
+    if (!use.compresses && (use.adds || !use.reduces || (reduces && copied)))
       sums = graph.Input(place, {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false});
-    Value flat = Flatten(graph, gradients, buckets[b], use.adds ? sums : Value(), place, false);
+    Value flat =
+        use.compresses ? compressed[b] : Flatten(graph, gradients, buckets[b], use.adds ? sums : Value(), place, false);
     if (!use.reduces) {
       graph.Assign(sums, flat);
     } else if (reduces) {

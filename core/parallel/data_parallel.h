@@ -14,6 +14,7 @@
 
 #include "core/graph/graph.h"
 #include "core/optim/optimizer.h"
+#include "core/parallel/power_sgd.h"
 
 namespace switchyard {
 
@@ -33,7 +34,9 @@ struct DataParallelOptions {
   // By rank of the group, the node that it is on. Where there is something to gain, gradients are summed, and parts
   // assigned, as hierarchical_all_reduce.h says. None: at once.
   std::vector<int> nodes = {};
-  int rank = 0;  // this one's place in the group
+  int rank = 0;                    // this one's place in the group
+  PowerSgdOptions power_sgd = {};  // of plans that compress; not with Share::kSums
+  uint64_t seed = 0;               // of what that draws
 };
 
 // The reduction is a sum. The loss carries the factor 1/(predivide·A), so that no pass over the gradients is spent on
@@ -43,8 +46,9 @@ float PredivisionOf(const DataParallelOptions& options);  // options.predivide, 
 // What a plan does with the gradients of its micro-batch. An update of several micro-batches holds its gradients once:
 // the first plan writes the buckets, the others add to them, and the last one reduces.
 struct BucketUse {
-  bool adds = false;    // to what the buckets hold from earlier micro-batches of the update
-  bool reduces = true;  // the micro-batch is the update's last
+  bool adds = false;        // to what the buckets hold from earlier micro-batches of the update
+  bool reduces = true;      // the micro-batch is the update's last
+  bool compresses = false;  // what ranks send of the sums: DataParallelOptions::power_sgd
 };
 
 // Where a gradient lies after a step: `elements` f32 values of the named place `bucket`, from element `start` on; "":
@@ -61,13 +65,16 @@ struct Buckets {
   std::vector<SharedBucket>
       shared;  // where ranks share the update; with Share::kSums instead of `gradients` and `flat`
   std::vector<GradientPlace> places;  // in the order in which the backward pass finishes them
+  std::vector<StateMove> moves;       // with BucketUse::compresses
 };
 
 // Bucket N lies at "gradients/N" (role kGradient); with Share::kSums only this rank's part does, and where an update
 // has several micro-batches each is reduced into it, as ZeRO-2 elsewhere does (more traffic, less memory). Without
 // `reduces` it keeps the sums and the result holds only `places`. A parameter whose gradient is none throws BuildError
-// naming it, unless `zero_fill`: then it counts as zero.
+// naming it, unless `zero_fill`: then it counts as zero. loss_scale: f32 (1), what the gradients are multiplied by;
+// none: 1.
 Buckets AddDataParallel(Graph& graph, const std::vector<ParameterGradient>& gradients,
-                        const DataParallelOptions& options, BucketUse use = {}, bool zero_fill = false);
+                        const DataParallelOptions& options, BucketUse use = {}, bool zero_fill = false,
+                        const Value& loss_scale = {});
 
 }  // namespace switchyard

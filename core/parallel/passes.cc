@@ -61,6 +61,8 @@ DataParallelOptions DataParallelOf(const ProgramOptions& o) {
   options.delay_reduction = o.delay_allreduce;
   options.wire = o.allreduce_dtype;
   options.predivide = o.grad_predivide;
+  options.power_sgd = o.power_sgd;
+  options.seed = o.seed;
   using Share = DataParallelOptions::Share;
   if (o.zero > 0 && o.mesh.data > 1) options.share = o.zero == 1 ? Share::kUpdate : Share::kSums;
   return options;
@@ -100,6 +102,26 @@ std::vector<ParameterGradient> PairsOf(const Program& program, NamedGraph& plan)
   return pairs;
 }
 
+// One rank is to find what several do: of whole gradients, of which each rank has its own.
+Status PowerSgdLegal(const ProgramOptions& o) {
+  if (o.power_sgd.rank == 0) return OkStatus();
+  if (o.power_sgd.rank < 0 || o.power_sgd.rank > kLargestPowerSgdRank)
+    return InvalidArgument("--matrix_approximation_rank={}: expected 1 to {}", o.power_sgd.rank, kLargestPowerSgdRank);
+  if (o.power_sgd.start < 2) return InvalidArgument("--start_compress_iter={}: expected at least 2", o.power_sgd.start);
+  const std::string instead = "use --allreduce_dtype=bf16, which halves what is sent, or ";
+  if (o.mesh.tensor > 1)
+    return Unimplemented(
+        "--powersgd_compression with --tp={}, whose ranks have parts of gradients: not there yet; {}--tp=1",
+        o.mesh.tensor, instead);
+  if (o.mesh.pipeline > 1)
+    return Unimplemented("--powersgd_compression with --pp={}: not there yet; {}--pp=1", o.mesh.pipeline, instead);
+  if (o.zero > 1)
+    return Unimplemented(
+        "--powersgd_compression with --zero={}, where no rank has whole gradients: not there yet; {}--zero=1", o.zero,
+        instead);
+  return OkStatus();
+}
+
 Status BucketsLegal(const ProgramOptions& o) {
   if (o.allreduce_dtype != DType::kF32 && o.allreduce_dtype != DType::kF16 && o.allreduce_dtype != DType::kBF16)
     return InvalidArgument("gradients reduced in {}: expected fp32, fp16 or bf16", NameOf(o.allreduce_dtype));
@@ -107,6 +129,7 @@ Status BucketsLegal(const ProgramOptions& o) {
     return InvalidArgument("gradients divided by {:g}: expected a finite number above 0, or 0 for the number of ranks",
                            o.grad_predivide);
   if (o.evaluation_only) return OkStatus();  // which adds no gradients
+  SY_RETURN_IF_ERROR(PowerSgdLegal(o));
   // They add what they hold in common in one order only if their nodes look alike.
   for (size_t rank = 0; o.hierarchical_allreduce && rank < o.mesh.nodes.size(); ++rank) {
     const size_t first = rank - rank % static_cast<size_t>(o.mesh.tensor);
@@ -134,8 +157,10 @@ void ApplyBuckets(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
     const Buckets buckets =
-        AddDataParallel(plan.graph, PairsOf(program, plan), options, plan.buckets, o.find_unused_parameters);
+        AddDataParallel(plan.graph, PairsOf(program, plan), options, plan.buckets, o.find_unused_parameters,
+                        plan.loss_scale.node < 0 ? Value() : plan.graph.value(plan.loss_scale));
     plan.shared = buckets.shared;
+    plan.moves = buckets.moves;
     if (plan.buckets.reduces) program.gradient_places = buckets.places;
     if (options.share == DataParallelOptions::Share::kSums) {
       for (GradientOf& pair : plan.gradients) pair.gradient = {};
@@ -194,6 +219,8 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
     plan.finite =
         AddOptimizer(plan.graph, PairsOf(program, plan), squares, o.optimizer, o.table_length, inverse_scale, shared)
             .ref();
+    for (const StateMove& move : plan.moves)
+      ops::AssignWhen(plan.graph.value(plan.finite), plan.graph.value(move.state), plan.graph.value(move.next));
   }
 }
 

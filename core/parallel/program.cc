@@ -60,6 +60,10 @@ void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, co
   }
   for (Ref& flat : plan.flat_gradients) follow(flat);
   for (SharedBucket& bucket : plan.shared) follow(bucket.sums);
+  for (StateMove& move : plan.moves) {
+    follow(move.state);
+    follow(move.next);
+  }
   follow(plan.loss_scale);
   follow(plan.finite);
 }
@@ -86,6 +90,11 @@ StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o
       const int update = add("update", {o.accumulation > 1, true});
       for (int a = 0; a + 1 < o.accumulation; ++a) program.schedule.push_back({a == 0 ? begin : accumulate, a});
       program.schedule.push_back({update, o.accumulation - 1});
+      if (o.power_sgd.rank > 0 && o.power_sgd.start < o.table_length) {
+        program.schedule.back().until = o.power_sgd.start;
+        const int compressed = add("compressed_update", {o.accumulation > 1, true, true});
+        program.schedule.push_back({compressed, o.accumulation - 1, o.power_sgd.start});
+      }
     }
     add("evaluate", {});
     if (!o.evaluation_only && o.optimizer.ema_decay > 0) add("evaluate_ema", {});

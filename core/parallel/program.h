@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -43,6 +44,7 @@ struct ProgramOptions {
   bool delay_allreduce = false;         // reductions when the backward pass has ended
   bool hierarchical_allreduce = false;  // sums within nodes before sums between them, by Mesh::nodes
   DType allreduce_dtype = DType::kF32;  // of gradients between ranks: kF32, kF16, kBF16
+  PowerSgdOptions power_sgd;            // what ranks send of gradients, from some update on
   float grad_predivide = 0;             // gradients are divided by it before and by W/it behind the reduction; 0: W
   int recompute = 0;              // every so-many-th block of the model, from the first on, is computed again; 0: none
   bool sync_batchnorm = false;    // batch norms over the samples of all ranks
@@ -68,8 +70,8 @@ struct GradientOf {
 };
 
 struct NamedGraph {
-  std::string name;  // "begin", "accumulate", "update"; "evaluate", "evaluate_ema" (the averaged weights); "halves"
-                     // where weights have half copies
+  std::string name;  // "begin", "accumulate", "update", "compressed_update"; "evaluate", "evaluate_ema" (the averaged
+                     // weights); "halves" where weights have half copies
   Graph graph;
   BucketUse buckets;
   bool trains = true;
@@ -78,7 +80,8 @@ struct NamedGraph {
                                       // where ranks share sums, together
   std::vector<SharedBucket> shared;   // behind "buckets": where ranks share the update; members are of `gradients`
   Ref loss_scale;  // behind "loss_scale": f32 (1), what the loss is multiplied by; node −1: there is none
-  Ref finite;      // behind "update", of the plan that updates: 0 where it left the update out
+  std::vector<StateMove> moves;  // behind "buckets": of what "update" writes back beside the optimizer's
+  Ref finite;                    // behind "update", of the plan that updates: 0 where it left the update out
 };
 // core/graph/passes/rewrite.h on the plan's graph; what the plan says of it stays true.
 void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, const InputRule& inputs = nullptr);
@@ -94,8 +97,13 @@ struct StageCut {
 
 // Plan number `plan` runs on micro-batch `micro_batch` of the update; in a pipeline on all up to it, whose inputs are
 // named as MicroBatchInput (pipeline.h) says.
+inline constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
 struct Action {
   int plan = 0, micro_batch = 0;
+  int64_t from = 0, until = kForEver;  // of the run's updates, from 0 on, those that it is a part of
+
+  // kForEver: an update behind all changes.
+  bool RunsIn(int64_t update) const { return from <= update && (update < until || until == kForEver); }
 };
 
 struct Program {
@@ -104,7 +112,7 @@ struct Program {
   std::vector<Group> groups;      // by GroupIndex
   std::vector<NamedGraph> plans;  // outputs of training plans: "loss" f32 (1); of "update" also "lr", "grad_norm" and,
                                   // where the loss is scaled, those of loss_scaling.h
-  std::vector<Action> schedule;   // of one update
+  std::vector<Action> schedule;   // of an update, those that run in it
   std::vector<GradientPlace> gradient_places;  // after "update"
   std::set<std::string> read_in_half;          // behind "half_weights": parameters of which plans read copies alone
   StageCut stages;                             // behind "stages"

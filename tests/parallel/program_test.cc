@@ -219,6 +219,64 @@ TEST(OffloadedUpdates, AreRefusedWhereTheyWouldNeedNormsOverRanks) {
 }
 
 // Weights in half are inputs of every plan, written where the parameter is; nothing casts a parameter any more.
+TEST(LowRankGradients, EndUpdatesFromTheirStartOn) {
+  ProgramOptions options;
+  options.mesh.data = 2;
+  options.accumulation = 2;
+  options.power_sgd = {2, 5};
+  options.table_length = 6;
+  const Program program = Build(options);
+  const auto plans_of = [&](int64_t update) {
+    std::vector<std::string> names;
+    for (const Action& action : program.schedule) {
+      if (action.RunsIn(update)) names.push_back(program.plans[static_cast<size_t>(action.plan)].name);
+    }
+    return names;
+  };
+  for (const int64_t plain : {0, 4}) EXPECT_THAT(plans_of(plain), testing::ElementsAre("begin", "update"));
+  for (const int64_t compressed : {int64_t{5}, int64_t{6}, kForEver})
+    EXPECT_THAT(plans_of(compressed), testing::ElementsAre("begin", "compressed_update"));
+
+  // Errors are each rank's own; they and the factors are written back where the update is made.
+  const Graph& graph = program.Find("compressed_update")->graph;
+  std::set<std::string> own, moved;
+  for (const Node& node : graph.nodes()) {
+    if (node.input && node.input->of_rank) own.insert(node.name);
+    if (node.op != "assign") continue;
+    const std::string& state = graph.node(node.inputs[0].node).name;
+    if (!IsPowerSgdState(state)) continue;
+    moved.insert(state);
+    const Node& selected = graph.node(node.inputs[1].node);
+    EXPECT_EQ(selected.inputs[0], program.Find("compressed_update")->finite) << state << " moves where all is finite";
+  }
+  EXPECT_TRUE(own.contains("power_sgd_error/blocks.0.mlp.fc1.weight"));
+  EXPECT_FALSE(own.contains("power_sgd_error/blocks.0.mlp.fc1.bias"));
+  EXPECT_EQ(moved.size(), 2 * own.size());
+  for (const Node& node : program.Find("update")->graph.nodes()) EXPECT_FALSE(node.input && node.input->of_rank);
+
+  options.table_length = 5;
+  EXPECT_EQ(Build(options).Find("compressed_update"), nullptr) << "it would begin when the run ends";
+}
+
+TEST(LowRankGradients, AreRefusedWhereARankHasNoWholeOnes) {
+  const auto refused = [](const std::function<void(ProgramOptions&)>& change) {
+    ProgramOptions options;
+    options.mesh.data = 2;
+    options.power_sgd = {1, 2};
+    options.table_length = 9;
+    change(options);
+    return Message(BuildProgram(Classifier(Small()), options, 0).status());
+  };
+  EXPECT_EQ(refused([](ProgramOptions& o) { o.zero = 1; }), "");
+  EXPECT_THAT(refused([](ProgramOptions& o) { o.mesh.tensor = 2; }), HasSubstr("--tp=2"));
+  EXPECT_THAT(refused([](ProgramOptions& o) { o.mesh.pipeline = 2, o.accumulation = 2; }), HasSubstr("--pp=1"));
+  EXPECT_THAT(refused([](ProgramOptions& o) { o.zero = 2; }), HasSubstr("--powersgd_compression with --zero=2"));
+  EXPECT_THAT(refused([](ProgramOptions& o) { o.zero = 3; }), HasSubstr("use --allreduce_dtype=bf16"));
+  EXPECT_THAT(refused([](ProgramOptions& o) { o.power_sgd.start = 1; }), HasSubstr("expected at least 2"));
+  EXPECT_THAT(refused([](ProgramOptions& o) { o.power_sgd.rank = 65; }), HasSubstr("expected 1 to 64"));
+  EXPECT_EQ(refused([](ProgramOptions& o) { o.zero = 2, o.evaluation_only = true; }), "");
+}
+
 TEST(HalfWeights, AreReadByAllPlansAndWrittenByTheUpdate) {
   ProgramOptions options;
   options.precision = DType::kF16;

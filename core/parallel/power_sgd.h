@@ -1,0 +1,59 @@
+// Means of gradients over ranks, of which little is sent: PowerSGD (Vogels, Karimireddy, Jaggi 2019, "PowerSGD",
+// algorithms 1 and 2). A gradient g of this rank is a matrix (n, m): its first dimension and the rest. With what
+// earlier updates left out, e, and the factor Q (m, r) of the update before:
+//
+//   x = g + e;  P = orthonormal(Σ x·orthonormal(Q));  Q = Σ xᵀ·P / W;  M = P·Qᵀ;  e = x − M
+//
+// Sums are over the W ranks; M stands for the mean. All is linear in Σx, so that W ranks find what one finds of the
+// mean gradient. Columns of Q that are zero, as all are at first, are drawn from N(0, 1) by the seed and the
+// parameter's name; columns that depend on those before them become zero instead of being divided by nothing.
+//
+// State, f32: "power_sgd_error/<parameter>" in its shape, different on each rank, and "power_sgd_factor/<parameter>",
+// Qᵀ (r, m), equal on all. Both are in units of the unscaled gradient. Thread-safe: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/graph/graph.h"
+
+namespace switchyard {
+
+struct PowerSgdOptions {
+  int rank = 0;          // r; 0: gradients are sent as they are
+  int64_t start = 1000;  // updates of the run that send them as they are, before the others
+};
+inline constexpr int kLargestPowerSgdRank = 64;  // columns are made orthonormal one by one, by nodes of their own
+
+// Is there less to send of a gradient of this shape? (n + m)·r·2 < n·m.
+bool IsCompressed(const Shape& shape, int rank);
+
+// Is a state of this name one of these?
+bool IsPowerSgdState(const std::string& name);
+
+// What `state`, an input, becomes with an update that is made.
+struct StateMove {
+  Ref state, next;
+};
+
+// A gradient of this rank, f32 in the parameter's shape.
+struct LowRankGradient {
+  Value parameter, gradient;
+};
+
+struct LowRankSums {
+  int rank = 1, world = 1;
+  uint64_t seed = 0;
+  float factor = 1;  // of the gradients given, to make them the means over this rank's samples
+  Value scale;       // f32 (1), the loss scale that they carry, and the means are to carry; or none
+  std::function<Value(const Value& flat, const std::string& name)> sum;  // over the ranks; f32 (n)
+};
+
+// M times the scale, f32 in the parameters' shapes, bucket by bucket, in the order in which buckets finish: the P of a
+// bucket travel together, and so do its Q. moves: gets two for each gradient, its error's first.
+std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<std::vector<LowRankGradient>>& buckets,
+                                                const LowRankSums& sums, std::vector<StateMove>* moves);
+
+}  // namespace switchyard
