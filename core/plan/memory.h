@@ -72,6 +72,7 @@ class Layout {
     Role role = Role::kState;  // of graph inputs
     Initializer initializer;
     bool of_model = false;                                  // state of the model itself
+    bool of_rank = false;                                   // state that each rank of a data group has for itself
     std::optional<Part> part;                               // where this rank holds a part of the tensor
     std::shared_ptr<const std::vector<std::byte>> content;  // of a constant that the graph knows; else null
     // What files of weights hold: parameters, and state of the model.

@@ -104,6 +104,7 @@ class Placer {
       entry.role = role;
       entry.initializer = node.input->initializer;
       entry.of_model = node.input->of_model;
+      entry.of_rank = node.input->of_rank;
       entry.part = node.input->part;
       entry.content = node.input->content;
       return;

@@ -85,6 +85,7 @@ Status Engine::MakeReady(Slot& slot) {
 
 Status Engine::Upload(std::span<const void* const> tensors, const int32_t* sample_ids, int64_t data_step,
                       int micro_step, int64_t skip) {
+  data_step_ = data_step;
   const size_t together = static_cast<size_t>(micro_step) % places_.size();
   const Place& place = places_[together];
   if (together == 0) slot_ = (slot_ + 1) % slots();
@@ -119,9 +120,15 @@ Status Engine::Run(Instance& instance) {
 
 const Action* Engine::ActionAfter(int micro_step) const {
   for (const Action& action : plans_.program.schedule) {
-    if (action.micro_batch == micro_step) return &action;
+    if (action.micro_batch == micro_step && action.RunsIn(data_step_)) return &action;
   }
   return nullptr;
+}
+
+int Engine::runs() const {
+  const std::vector<Action>& schedule = plans_.program.schedule;
+  return static_cast<int>(
+      std::count_if(schedule.begin(), schedule.end(), [&](const Action& a) { return a.RunsIn(0); }));
 }
 
 Status Engine::RunMicroStep(int micro_step) {

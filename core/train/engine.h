@@ -40,7 +40,7 @@ class Engine {
   // last, and they lie in one slot.
   Status RunMicroStep(int micro_step);
   bool RunsAfter(int micro_step) const { return ActionAfter(micro_step) != nullptr; }
-  int runs() const { return static_cast<int>(plans_.program.schedule.size()); }  // of plans, for an update
+  int runs() const;  // of plans, for an update
   // Micro-steps from now on go step by step into `profile`; null: no more.
   void Record(Profile* profile);
   Status RunEvaluation(bool averaged = false);  // averaged: of the averaged weights, where the run keeps them
@@ -100,6 +100,7 @@ class Engine {
   Stream stream_, uploads_;  // where steps run; where batches are copied in
   std::vector<Slot> slots_;
   int slot_ = 0;
+  int64_t data_step_ = 0;      // of the last batch
   std::vector<Place> places_;  // by micro-batch, of those that lie in a slot together
   const Layout::Entry* scalars_[5] = {};
   std::vector<int32_t> in_update_;  // sample_ids counted over the micro-steps of an update

@@ -51,6 +51,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   o.allreduce_dtype = config.allreduce_dtype == "fp16"   ? DType::kF16
                       : config.allreduce_dtype == "bf16" ? DType::kBF16
                                                          : DType::kF32;
+  if (config.powersgd_compression) o.power_sgd = {config.matrix_approximation_rank, config.start_compress_iter};
   o.grad_predivide = static_cast<float>(config.grad_predivide.value_or(0));
   SY_ASSIGN_OR_RETURN(o.optimizer.kind, ParseOptimizer(config.optimizer));
   o.optimizer.weight_decay = config.weight_decay;
@@ -178,8 +179,10 @@ uint64_t TrainingPlans::PlannedBytes() const { return layout->bytes(); }
 uint64_t TrainingPlans::PlannedHostBytes() const { return layout->host_bytes(); }
 
 const Plan& TrainingPlans::Main() const {
-  const int update = IndexOf("update");
-  return *plans[static_cast<size_t>(update >= 0 ? update : IndexOf("evaluate"))];
+  for (const char* name : {"compressed_update", "update"}) {
+    if (const int index = IndexOf(name); index >= 0) return *plans[static_cast<size_t>(index)];
+  }
+  return *plans[static_cast<size_t>(IndexOf("evaluate"))];
 }
 
 PlanReport TrainingPlans::Report() const {

@@ -48,7 +48,7 @@ struct TrainingPlans {
                     Device& device, Device* reference, bool evaluation_only = false, Device* host = nullptr);
   int IndexOf(const std::string& plan) const;  // -1: there is none
   bool EvaluatesTogether() const;              // "evaluate" holds collectives: no rank runs it by itself
-  const Plan& Main() const;                    // "update"; without one "evaluate"
+  const Plan& Main() const;                    // that which ends most updates; without one "evaluate"
   uint64_t PlannedBytes() const;               // of the device and of collectives
   uint64_t PlannedHostBytes() const;           // in host memory beside it
   PlanReport Report() const;  // of Main(), with the memory of all plans and of a checkpoint's copy

@@ -1,9 +1,5 @@
 #include "core/train/setting_aliases.h"
 
-#include "absl/strings/numbers.h"
-#include "core/base/environment.h"
-#include "core/base/text.h"
-
 namespace switchyard {
 
 // A switch of theirs is "true" where it stands without a value. What is not here is spelled as ours is: --batch-size,
@@ -32,6 +28,9 @@ const std::vector<Alias>& TrainAliases() {
       compression("AIAK_FP16_COMPRESSION", "fp16"),
       compression("bf16_compression", "bf16"),
       compression("AIAK_BF16_COMPRESSION", "bf16"),
+      {.name = "AIAK_POWERSGD_COMPRESSION", .of = "AIAK", .setting = "powersgd_compression"},
+      {.name = "AIAK_MATRIX_APPROXIMATION_RANK", .of = "AIAK", .setting = "matrix_approximation_rank"},
+      {.name = "AIAK_START_COMPRESS_ITER", .of = "AIAK", .setting = "start_compress_iter"},
       {.name = "gradient_predivide_factor", .of = "apex", .setting = "grad_predivide"},
       // Hugging Face's TrainingArguments
       {.name = "learning_rate", .of = "Hugging Face", .setting = "lr"},
@@ -111,18 +110,6 @@ const std::vector<Shorthand>& TrainShorthands() {
       "parallel", "the axes of the mesh at once: dp2,tp2,pp2,zero1,sp is --dp=2 --tp=2 --pp=2 --zero=1 --sp",
       {"dp", "tp", "pp", "zero", "sp"})};
   return shorthands;
-}
-
-Status RefuseMissingSwitches() {
-  for (const char* variable : {"AIAK_POWERSGD_COMPRESSION", "SWITCHYARD_POWERSGD_COMPRESSION"}) {
-    const std::string text = Environment(variable).value_or("0");
-    if (bool on = true; absl::SimpleAtob(text, &on) && !on) continue;
-    return Unimplemented(
-        "{}={}: gradients of low rank (PowerSGD) are not there yet; take the variable out, and for fewer bytes between "
-        "ranks use --allreduce_dtype=bf16",
-        variable, Printable(text));
-  }
-  return OkStatus();
 }
 
 }  // namespace switchyard

@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "core/base/status.h"
 #include "core/settings/alias.h"
 #include "core/settings/shorthand.h"
 
@@ -12,8 +11,5 @@ namespace switchyard {
 
 const std::vector<Alias>& TrainAliases();
 const std::vector<Shorthand>& TrainShorthands();
-// Unimplemented, naming the variable, where one of the environment switches on what other programs have and this one
-// does not: a run would else train without it and never say so.
-Status RefuseMissingSwitches();
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@
 
 #include "core/base/logging.h"
 #include "core/parallel/loss_scaling.h"
+#include "core/parallel/power_sgd.h"
 #include "core/train/each_rank.h"
 #include "core/train/parameters.h"
 #include "core/train/weight_files.h"
@@ -19,7 +20,7 @@ namespace switchyard {
 namespace {
 
 bool IsSaved(const Layout::Entry& entry) {
-  return entry.role == Role::kState && !entry.of_model && IsStateArena(entry.arena);
+  return entry.role == Role::kState && !entry.of_model && !entry.of_rank && IsStateArena(entry.arena);
 }
 
 const char* SavedType(const Layout::Entry& entry) {
@@ -144,9 +145,9 @@ StatusOr<Gathered> GatherTensors(Engine& engine, bool each_rank) {
     SY_RETURN_IF_ERROR(DownloadWhole(engine, name, whole.data()));
     if (world.rank() == 0) gathered.parts[name] = std::move(whole);
   }
-  if (each_rank && world.data_size() > 1) {
+  if (KeepsEachRank(engine, each_rank)) {
     SY_RETURN_IF_ERROR(synchronize());
-    SY_ASSIGN_OR_RETURN(gathered.each_rank, GatherEachRank(engine));
+    SY_ASSIGN_OR_RETURN(gathered.each_rank, GatherEachRank(engine, each_rank));
   }
   return gathered;
 }
@@ -206,12 +207,13 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
   int64_t ranks = 0;  // that saved their own state of the model
   for (const NamedTensor& tensor : state.tensors) {
     if (tensor.name.starts_with(kEachRank)) {
-      if (each_rank) SY_RETURN_IF_ERROR(RestoreEachRank(engine, tensor, checkpoint.folder));
-      ranks = tensor.shape.empty() ? 0 : tensor.shape[0];
+      SY_RETURN_IF_ERROR(RestoreEachRank(engine, tensor, each_rank, checkpoint.folder));
+      const bool left_over = IsPowerSgdState(tensor.name.substr(sizeof kEachRank - 1));
+      if (!left_over) ranks = tensor.shape.empty() ? 0 : tensor.shape[0];
       continue;
     }
     const Layout::Entry* const entry = layout.Find(tensor.name);
-    if (entry == nullptr && IsLossScaleState(tensor.name)) continue;
+    if (entry == nullptr && (IsLossScaleState(tensor.name) || IsPowerSgdState(tensor.name))) continue;
     if (entry == nullptr || !IsSaved(*entry)) return refused(tensor.name, "is none of this run's");
     found[tensor.name] = &tensor;
   }
@@ -221,10 +223,12 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
                checkpoint.folder, ranks, world.data_size());
   for (const auto& [name, entry] : layout.entries()) {
     if (!IsSaved(entry)) continue;
-    if (!found.contains(name) && IsLossScaleState(name)) continue;  // of another precision: it starts
+    // Of another precision, or without compression, or of another rank: it starts.
+    if (!found.contains(name) && (IsLossScaleState(name) || IsPowerSgdState(name))) continue;
     if (!found.contains(name)) return refused(name, "is missing");
     const NamedTensor& tensor = *found[name];
     const Shape shape(tensor.shape.begin(), tensor.shape.end());
+    if (IsPowerSgdState(name) && shape != entry.whole_shape()) continue;
     if (tensor.dtype != SavedType(entry) || shape != entry.whole_shape()) {
       return refused(name, fmt::format("is {} {}, expected {} {}", tensor.dtype, ToString(shape), SavedType(entry),
                                        ToString(entry.whole_shape())));

@@ -3,8 +3,9 @@
 // weight and has its shape, called
 // `<what>/<parameter>` in the graph (moment1, moment2), is called `<what>/<name of the weight>` in the file and has the
 // weight's layout there, also where one parameter is several weights (qkv). Other state keeps its name and its bytes.
-// Where each rank keeps the state of the model itself for itself (--broadcast_buffers=0), the weights have that of rank
-// 0, and `each_rank/<name in the graph>` (ranks, …) that of every rank of rank 0's data group, in their order.
+// State that ranks have for themselves (each_rank.h) is `each_rank/<name in the graph>` (ranks, …), of every rank of
+// rank 0's data group, in their order; where it is that of the model itself (--broadcast_buffers=0), the weights have
+// rank 0's.
 // Local; not thread-safe.
 #pragma once
 
@@ -30,7 +31,7 @@ using WholeTensors = std::map<std::string, std::vector<std::byte>>;
 // What a checkpoint takes from several ranks. On rank 0; elsewhere there is nothing in it.
 struct Gathered {
   WholeTensors parts;
-  HostTensors each_rank;  // (ranks, …): the model's own state; empty where all ranks have the same
+  HostTensors each_rank;  // (ranks, …): what ranks have for themselves
 };
 // each_rank: state of the model itself differs between the ranks of a data group. It waits for the steps begun so far
 // where there is something to gather. Collective where ranks share tensors or keep their own.

@@ -77,6 +77,10 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
        "runs that do not say how many micro-batches there are"},
       {{"bucket_mb"}, !c.delay_allreduce, "--delay_allreduce", "reductions beside the backward pass"},
       {{"pp_interleave"}, c.pp > 1, "--pp=1", "stages (--pp)"},
+      {{"matrix_approximation_rank", "start_compress_iter"},
+       c.powersgd_compression,
+       "--powersgd_compression=0",
+       "--powersgd_compression"},
       {{"shard_param_frac"}, c.zero == 3, fmt::format("--zero={}", c.zero), "--zero=3"},
       {{"offload"},
        facts.own_memory || !offloads,
@@ -141,6 +145,12 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
           fmt::format("--{} has no effect with {}: it belongs to --loss_scale=dynamic", setting, scale));
   }
   Follow(rules, chosen, &sentences);
+  if (c.powersgd_compression && c.start_compress_iter >= facts.updates && chosen("powersgd_compression")) {
+    sentences.push_back(fmt::format(
+        "--powersgd_compression has no effect: it would begin after {} updates (--start_compress_iter), and "
+        "the run has {}",
+        c.start_compress_iter, facts.updates));
+  }
   // The first change comes too late.
   const auto too_late = [&](const char* setting, int64_t first) {
     if (first < facts.updates || !chosen(setting)) return;

@@ -40,6 +40,12 @@ const Feature kFeatures[] = {
        c.ranks_per_node = 3;  // nodes of unequal size
      }},
     {"--allreduce_dtype=bf16", [](TrainConfig& c) { c.allreduce_dtype = "bf16"; }},
+    {"--powersgd_compression",
+     [](TrainConfig& c) {
+       c.powersgd_compression = true;
+       c.start_compress_iter = 2;
+     },
+     true},
     {"--delay_allreduce", [](TrainConfig& c) { c.delay_allreduce = true; }},
     {"--grad_predivide", [](TrainConfig& c) { c.grad_predivide = 2; }},
     {"--accumulation", [](TrainConfig& c) { c.accumulation = 2; }},
@@ -82,8 +88,9 @@ class Combinations : public ::testing::Test {
     Played played(config, data_ranks * config.tp * config.pp, *reference_);
     *status = played.status();
     if (!status->ok()) return {};
-    played.Update(0);
-    played.Update(1);
+    const int64_t first = config.powersgd_compression ? config.start_compress_iter : 0;
+    played.Update(first);
+    played.Update(first + 1);
     if (start != nullptr) *start = played.Start();
     const HostTensors weights = played.Weights(0);
     ExpectEqual(played.Weights(data_ranks * config.tp * config.pp - 1), weights);

@@ -53,7 +53,11 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
   c->grad_predivide = OneOf(random, 1.0f, 1.0f, 2.0f);
   c->delay_allreduce = random.Below(4) == 0;
   c->sync_batchnorm = random.Below(2) == 0;
+  c->powersgd_compression = random.Below(5) == 0;
+  c->start_compress_iter = 2;
+  c->matrix_approximation_rank = OneOf(random, 1, 2);
   if (ranks % 2 != 0 || random.Below(5) != 0) return;
+  c->powersgd_compression = false;
   c->pp = 2;  // with what pipelines can be combined with, for little would be left of a free draw
   c->accumulation = OneOf(random, 2, 3, 4);
   if (ranks % (c->tp * c->pp) != 0) c->tp = 1, c->sp = false;
@@ -127,6 +131,7 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     trained["pp and tp"] += config.pp > 1 && config.tp > 1;
     trained["pp in halves"] += config.pp > 1 && config.precision != "fp32";
     trained["hierarchical"] += config.hierarchical_allreduce;
+    trained["compressed"] += config.powersgd_compression && timetable->updates > config.start_compress_iter;
     const PlanReport told = explained.Report(), &runs = run->trainer->report();
     ASSERT_EQ(explained.PlannedBytes(), run->trainer->allocated_bytes());
     ASSERT_EQ(explained.PlannedHostBytes(), run->trainer->host_allocated_bytes());
@@ -143,9 +148,20 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     ASSERT_EQ(told.ToText().substr(0, told.ToText().find("memory by class")),
               runs.ToText().substr(0, runs.ToText().find("memory by class")));
   }
-  std::vector<std::string> kinds = {
-      "vit_micro", "mlp",    "swin_tiny_cifar", "resnet18", "deeplabv3plus_resnet50", "unet3d", "fp32", "fp16", "bf16",
-      "zero 0",    "zero 1", "zero 2",          "zero 3"};
+  std::vector<std::string> kinds = {"vit_micro",
+                                    "mlp",
+                                    "swin_tiny_cifar",
+                                    "resnet18",
+                                    "deeplabv3plus_resnet50",
+                                    "unet3d",
+                                    "fp32",
+                                    "fp16",
+                                    "bf16",
+                                    "zero 0",
+                                    "zero 1",
+                                    "zero 2",
+                                    "zero 3",
+                                    "compressed"};
   if (world.size() % 2 == 0) kinds.insert(kinds.end(), {"tp", "sp", "pp", "pp in halves", "hierarchical"});
   if (world.size() % 4 == 0) kinds.push_back("pp and tp");
   if (world.device->info().address_kind != SY_ADDRESS_HOST) kinds.push_back("offload");
@@ -190,6 +206,42 @@ TEST(Explain, FlopsOfTrainingAreThreeTimesThoseOfAForwardPass) {
         FlopsOf(evaluation.Main(), [](const std::string& family) { return family == "attention"; }) / 2;
     const double forward = FlopsOf(evaluation.Main(), [](const std::string&) { return true; });
     EXPECT_NEAR((training.Report().flops + first_product - scores) / forward, 3, 0.03);
+  }
+}
+
+// P and Q of what is compressed, and the rest as it is.
+TEST(Explain, TellsWhatIsSentOfGradientsOfLowRank) {
+  World& world = SharedWorld();
+  if (world.size() > 1) GTEST_SKIP() << kPlannedAlone;
+  constexpr int kRanks = 8;
+  Settings settings(RunTable());
+  ASSERT_TRUE(settings.Give("model", "vit_small", Origin::kFlag, "this test").ok());
+  ASSERT_TRUE(settings.Give("batch_size", 2, Origin::kFlag, "this test").ok());
+  auto setup = SetUpModel(settings, nullptr, kRanks);
+  ASSERT_TRUE(setup.ok()) << Message(setup.status());
+  const auto planned = [&](int64_t updates) {
+    TrainingPlans plans;
+    const Status compiled = plans.CompileRun(setup->config, setup->model, Mesh{.data = kRanks}, 0, updates,
+                                             *world.device, world.reference.get());
+    EXPECT_TRUE(compiled.ok()) << Message(compiled);
+    return plans;
+  };
+  const double plain = planned(5000).Report().wire_bytes;
+  setup->config.powersgd_compression = true;
+  for (const int rank : {1, 4}) {
+    setup->config.matrix_approximation_rank = rank;
+    const TrainingPlans plans = planned(5000);
+    double sent = 0, all = 0;
+    for (const auto& [name, entry] : plans.layout->entries()) {
+      if (entry.role != Role::kParameter) continue;
+      const auto elements = static_cast<double>(entry.type.elements()), n = static_cast<double>(entry.type.shape[0]);
+      all += elements;
+      sent += (n + elements / n) * rank * 2 < elements ? (n + elements / n) * rank : elements;
+    }
+    EXPECT_DOUBLE_EQ(plans.Report().wire_bytes, 2.0 * (kRanks - 1) / kRanks * 4 * sent);
+    EXPECT_NEAR(plain, 2.0 * (kRanks - 1) / kRanks * 4 * all, 0.001 * plain) << "and zeros between tensors";
+    EXPECT_LT(plans.Report().wire_bytes, plain / (rank == 1 ? 60 : 20));
+    EXPECT_EQ(planned(1000).Report().wire_bytes, plain) << "1000 updates end before --start_compress_iter";
   }
 }
 

@@ -16,6 +16,8 @@ std::unique_ptr<Device> OneThreadedReference() {
   return device.ok() ? std::move(*device) : nullptr;
 }
 
+constexpr int64_t kUpdates = 8;  // of the run that is played, at most
+
 // The elements of a part, perhaps of a part, into those of the tensor that is none.
 static void PutIntoWhole(const Part& part, const std::vector<float>& elements, std::vector<float>* whole) {
   const auto* const from = reinterpret_cast<const std::byte*>(elements.data());
@@ -37,6 +39,7 @@ Status Played::Begin(const TrainConfig& config) {
   alone.sp = false;
   alone.zero = 0;
   alone.offload = "none";
+  alone.powersgd_compression = false;
   SY_ASSIGN_OR_RETURN(run_, MakeRun(alone, SharedWorld()));
   TrainConfig& played = run_.setup.config;
   played.tp = config.tp;
@@ -44,9 +47,10 @@ Status Played::Begin(const TrainConfig& config) {
   played.sp = config.sp;
   played.zero = config.zero;
   played.offload = config.offload;
+  played.powersgd_compression = config.powersgd_compression;
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks_, config.pp, config.tp));
   for (int rank = 0; rank < ranks_; ++rank) {
-    SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, run_.trainer->task(), mesh, rank, 2, {}));
+    SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, run_.trainer->task(), mesh, rank, kUpdates, {}));
   }
   mesh_ = std::make_unique<MeshInterpreter>(programs_[0].mesh, reference_);
   const HostTensors start = Start();
@@ -64,7 +68,7 @@ Status Played::Begin(const TrainConfig& config) {
       }
       Set(rank, name, values);
     }
-    Set(rank, "lr_table", std::vector<float>(2, played.lr));
+    Set(rank, "lr_table", std::vector<float>(kUpdates, played.lr));
     if (played.loss_scale == "dynamic") Set(rank, "loss_scale", std::vector{*played.init_scale});
   }
   RefreshHalves();
@@ -73,6 +77,7 @@ Status Played::Begin(const TrainConfig& config) {
 
 void Played::Update(int64_t update, int spoilt) {
   for (const Action& action : programs_[0].schedule) {
+    if (!action.RunsIn(update)) continue;
     const int first = programs_[0].mesh.pipeline > 1 ? 0 : action.micro_batch;
     for (int m = first; m <= action.micro_batch; ++m) Give(update, m, m - first, spoilt);
     RunPlan(action.plan);
@@ -158,9 +163,12 @@ std::vector<float> Played::Floats(int rank, const std::string& name) const {
 
 std::map<std::string, const Node*> Played::States(int rank) const {
   std::map<std::string, const Node*> states;
-  for (const Node& node : programs_[static_cast<size_t>(rank)].Find("update")->graph.nodes()) {
-    if (node.input && (node.input->role == Role::kParameter || node.input->role == Role::kState))
-      states[node.name] = &node;
+  for (const NamedGraph& plan : programs_[static_cast<size_t>(rank)].plans) {
+    if (!plan.trains || !plan.buckets.reduces) continue;
+    for (const Node& node : plan.graph.nodes()) {
+      if (node.input && (node.input->role == Role::kParameter || node.input->role == Role::kState))
+        states[node.name] = &node;
+    }
   }
   return states;
 }

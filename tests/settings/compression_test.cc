@@ -1,7 +1,6 @@
 // What other programs call the compression of gradients, as variables of the environment and as flags.
 #include "core/settings/sources.h"
 #include "gmock/gmock.h"
-#include "tools/switchyard/command_line.h"
 #include "tools/switchyard/run_settings.h"
 
 namespace switchyard {
@@ -16,9 +15,14 @@ class CompressionOfGradients : public testing::Test {
     for (const char* half : {"FP16", "BF16"})
       for (const char* program : {"AIAK", "SWITCHYARD"})
         unsetenv(fmt::format("{}_{}_COMPRESSION", program, half).c_str());
-    for (const char* program : {"AIAK", "SWITCHYARD"})
-      unsetenv(fmt::format("{}_POWERSGD_COMPRESSION", program).c_str());
     unsetenv("AIAK_HIERARCHICAL_ALLREDUCE");
+    Unset();
+  }
+  static void Unset() {  // what asks for PowerSGD
+    for (const char* program : {"AIAK", "SWITCHYARD"}) {
+      for (const char* name : {"POWERSGD_COMPRESSION", "MATRIX_APPROXIMATION_RANK", "START_COMPRESS_ITER"})
+        unsetenv(fmt::format("{}_{}", program, name).c_str());
+    }
   }
   Status Flag(const std::string& name, const std::string& text) {
     return settings_.GiveAlias(*RunTable().FindAlias(name), text, Origin::kFlag, "--" + name + "=" + text);
@@ -90,19 +94,23 @@ TEST_F(CompressionOfGradients, OfAFlagHoldsAgainstAVariable) {
   EXPECT_EQ(Sent(), "bf16");
 }
 
-// No run trains without it unnoticed.
-TEST_F(CompressionOfGradients, ByPowerSgdIsRefusedByTheVariableThatAsksForIt) {
+TEST_F(CompressionOfGradients, ByPowerSgdIsAskedForByVariablesOfEitherName) {
   for (const std::string program : {"AIAK", "SWITCHYARD"}) {
-    const std::string name = program + "_POWERSGD_COMPRESSION";
-    for (const auto& [text, refused] : {std::pair{"1", true}, {"True", true}, {"?", true}, {"0", false}, {"", false}}) {
-      SCOPED_TRACE(name + "=" + text);
-      setenv(name.c_str(), text, 1);
-      const auto line = ParseCommandLine({}, {.settings = true});
-      EXPECT_EQ(line.ok(), !refused);
-      if (!refused) continue;
-      EXPECT_THAT(Message(line.status()), AllOf(HasSubstr(name + "=" + text), HasSubstr("--allreduce_dtype=bf16")));
-    }
-    unsetenv(name.c_str());
+    SCOPED_TRACE(program);
+    settings_ = Settings(RunTable());
+    ASSERT_TRUE(TakeEnvironment(settings_).ok());
+    EXPECT_FALSE(settings_.Get<bool>("powersgd_compression").value_or(false));
+    for (const auto& [name, text] :
+         {std::pair{"POWERSGD_COMPRESSION", "1"}, {"MATRIX_APPROXIMATION_RANK", "4"}, {"START_COMPRESS_ITER", "50"}})
+      setenv(fmt::format("{}_{}", program, name).c_str(), text, 1);
+    ASSERT_TRUE(TakeEnvironment(settings_).ok());
+    EXPECT_EQ(settings_.Get<bool>("powersgd_compression"), true);
+    EXPECT_EQ(settings_.Get<int>("matrix_approximation_rank"), 4);
+    EXPECT_EQ(settings_.Get<int64_t>("start_compress_iter"), 50);
+    setenv((program + "_START_COMPRESS_ITER").c_str(), "1", 1);
+    Settings early(RunTable());
+    EXPECT_THAT(Message(TakeEnvironment(early)), HasSubstr(program + "_START_COMPRESS_ITER=1"));
+    Unset();
   }
 }
 

@@ -120,6 +120,22 @@ TEST(WithoutEffect, IsOffloadingWhereThereIsNothingToOffload) {
   EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--offload has no effect with --momentum=0")));
 }
 
+TEST(WithoutEffect, IsCompressionThatWouldBeginBehindTheLastUpdate) {
+  TrainConfig c = Augmented("crop");
+  const RunFacts facts = {.updates = 1000, .updates_per_epoch = 5, .ranks = 2};
+  std::set<std::string> chosen = {"matrix_approximation_rank", "start_compress_iter"};
+  const auto sentences = [&] {
+    return SettingsWithoutEffect(c, facts, [&](const std::string& name) { return chosen.contains(name); });
+  };
+  EXPECT_THAT(sentences(), testing::Each(HasSubstr("it belongs to --powersgd_compression")));
+  EXPECT_EQ(sentences().size(), 2u);
+  chosen.insert("powersgd_compression");
+  c.powersgd_compression = true;
+  EXPECT_THAT(sentences(), ElementsAre(HasSubstr("it would begin after 1000 updates (--start_compress_iter)")));
+  c.start_compress_iter = 999;
+  EXPECT_THAT(sentences(), IsEmpty());
+}
+
 TEST(WithoutEffect, IsMeasuringWhereEveryBitIsToRepeat) {
   TrainConfig c = Augmented("crop");
   c.kernel_opt = true;

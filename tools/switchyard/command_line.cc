@@ -150,7 +150,6 @@ StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments
       SY_RETURN_IF_ERROR(SetOwn(*accepted.Own(name), *value, variable));
   }
   if (!flags.settings) return line;
-  SY_RETURN_IF_ERROR(RefuseMissingSwitches());
   SY_RETURN_IF_ERROR(TakeEnvironment(line.settings));
   if (const std::string path = absl::GetFlag(FLAGS_config); !path.empty())
     SY_RETURN_IF_ERROR(TakeConfigFile(path, line.settings));

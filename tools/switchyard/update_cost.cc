@@ -26,10 +26,11 @@ std::optional<double> Number(const std::string& text, const std::array<std::pair
   return std::nullopt;
 }
 
-// Of an update on a rank, its micro-batches one after the other.
+// Of a late update of the run on a rank, its micro-batches one after the other.
 double SecondsOf(const TrainingPlans& plans, const DeviceRates& rates) {
   double seconds = 0;
   for (const Action& action : plans.program.schedule) {
+    if (!action.RunsIn(kForEver)) continue;
     for (const FamilyWork& work : FamiliesOf(*plans.plans[static_cast<size_t>(action.plan)], rates))
       seconds += work.least_seconds;
   }
@@ -83,6 +84,7 @@ UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, i
   for (const TrainingPlans& plans : replica) {
     double flops = 0, wire = 0, between = 0;
     for (const Action& action : plans.program.schedule) {
+      if (!action.RunsIn(kForEver)) continue;
       const PlanReport& report = plans.plans[static_cast<size_t>(action.plan)]->report();
       flops += report.flops, wire += report.wire_bytes, between += report.wire_bytes_between_nodes;
     }

@@ -1,0 +1,182 @@
+// Ranks that send gradients of low rank: before that starts they train as those that send all, behind it several as one
+// does; a run that is taken up goes on with what each rank has left over; they learn.
+#include <set>
+
+#include "core/base/environment.h"
+#include "gmock/gmock.h"
+#include "tests/oracles/runs.h"
+
+namespace switchyard {
+namespace {
+
+std::string LowRankStep(const std::string& folder, int step) {
+  return fmt::format("{}/checkpoints/step-{:08}", folder, step);
+}
+
+// Six updates, of which the last four compress.
+TrainConfig LowRankConfig(const std::string& suffix) {
+  TrainConfig config = SmallConfig();
+  config.momentum = 0.9f;
+  config.lr = 0.05f;
+  config.batch_size = 12 / SharedWorld().size();
+  config.train_size = 48;
+  config.steps = 6;
+  config.save_every = 1;
+  config.keep = 0;
+  config.bucket_mb = 0.02;
+  config.powersgd_compression = true;
+  config.start_compress_iter = 2;
+  config.matrix_approximation_rank = 2;
+  config.suffix = "power_sgd_" + suffix;
+  return config;
+}
+
+struct LowRankRun {
+  std::string folder;
+  HostTensors parameters;
+};
+LowRankRun TrainLowRank(const TrainConfig& config, World& world) {
+  auto run = MakeRun(config, world);
+  EXPECT_TRUE(run.ok()) << Message(run.status());
+  if (!run.ok()) return {};
+  const auto result = run->trainer->Train();
+  EXPECT_TRUE(result.ok()) << Message(result.status());
+  if (!result.ok()) return {};
+  return {result->run_folder, *run->trainer->Parameters()};
+}
+
+TEST(PowerSgdTraining, IsPlainTrainingBeforeItStarts) {
+  TrainConfig config = LowRankConfig("starts");
+  const LowRankRun compressed = TrainLowRank(config, SharedWorld());
+  ExpectEqualOnAllRanks(compressed.parameters);
+  config.powersgd_compression = false;
+  config.suffix = "power_sgd_plain";
+  const LowRankRun plain = TrainLowRank(config, SharedWorld());
+  TakeTurns();
+  if (SharedWorld().rank() != 0) return;
+  for (const int step : {1, 2}) {
+    EXPECT_EQ(Bytes(LowRankStep(compressed.folder, step) + "/model.safetensors"),
+              Bytes(LowRankStep(plain.folder, step) + "/model.safetensors"));
+  }
+  EXPECT_NE(Bytes(LowRankStep(compressed.folder, 3) + "/model.safetensors"),
+            Bytes(LowRankStep(plain.folder, 3) + "/model.safetensors"));
+}
+
+// Also where a checkpoint of several ranks is taken up by one: it has the mean of what they have left over.
+TEST(PowerSgdTraining, OnSeveralRanksIsThatOnOne) {
+  TrainConfig config = LowRankConfig("ranks");
+  const LowRankRun several = TrainLowRank(config, SharedWorld());
+  TakeTurns();
+  if (SharedWorld().rank() == 0) {
+    const auto lone = LoneWorld();
+    TrainConfig one = config;
+    one.batch_size = 12;
+    one.suffix = "power_sgd_one";
+    ExpectClose(TrainLowRank(one, *lone).parameters, several.parameters, 1e-4);
+    one.suffix = config.suffix;
+    one.resume = LowRankStep(several.folder, 4);
+    ExpectClose(TrainLowRank(one, *lone).parameters, several.parameters, 1e-4);
+  }
+  TakeTurns();
+}
+
+class PowerSgdResume : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+
+TEST_P(PowerSgdResume, AnywhereEqualsTheUninterruptedRun) {
+  const auto& [accumulation, precision] = GetParam();
+  TrainConfig config = LowRankConfig(fmt::format("resume_{}_{}", accumulation, precision));
+  config.batch_size = 2;
+  config.accumulation = accumulation;
+  SaveEveryUpdate(&config);
+  config.precision = precision;
+  if (config.precision == "fp16") {
+    config.amp = "O2";
+    config.scaler_preset = "default";
+    config.init_scale = 1024;
+  }
+  ExpectToGoOnAnywhere(config);
+  if (SharedWorld().rank() != 0) return;
+  const auto checkpoint = LoadCheckpoint(
+      fmt::format("{}/vit_micro/shapes/{}/run/checkpoints/step-00000006", config.output, *config.suffix));
+  ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+  const std::string name = "blocks.0.mlp.fc1.weight";
+  const TensorFile::Entry* const errors = checkpoint->state.Find("each_rank/power_sgd_error/" + name);
+  const TensorFile::Entry* const factor = checkpoint->state.Find("power_sgd_factor/" + name);
+  ASSERT_NE(errors, nullptr);
+  ASSERT_NE(factor, nullptr);
+  EXPECT_EQ(factor->shape[0], 2);
+  EXPECT_EQ(errors->shape[0], SharedWorld().size());
+  const auto row = static_cast<size_t>(errors->shape[1] * errors->shape[2]);
+  std::vector<float> values(row * static_cast<size_t>(SharedWorld().size()));
+  ASSERT_TRUE(checkpoint->state.Read(*errors, values.data()).ok());
+  std::set<std::vector<float>> own;
+  for (int rank = 0; rank < SharedWorld().size(); ++rank)
+    own.emplace(values.begin() + static_cast<ptrdiff_t>(row) * rank,
+                values.begin() + static_cast<ptrdiff_t>(row) * (rank + 1));
+  EXPECT_EQ(own.size(), static_cast<size_t>(SharedWorld().size())) << "each rank has its own";
+  EXPECT_FALSE(own.contains(std::vector<float>(row, 0)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, PowerSgdResume,
+                         ::testing::Values(std::tuple(1, "fp32"), std::tuple(2, "fp32"), std::tuple(1, "fp16")),
+                         [](const auto& info) {
+                           return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param));
+                         });
+
+// A run goes on without it, with it where it was not, and with another rank.
+TEST(PowerSgdTraining, BeginsAndEndsWhereARunIsTakenUp) {
+  TrainConfig config = LowRankConfig("changes");
+  const LowRankRun with = TrainLowRank(config, SharedWorld());
+  TakeTurns();
+  TrainConfig on = config;
+  on.resume = LowRankStep(with.folder, 4);
+  on.matrix_approximation_rank = 1;
+  ExpectEqualOnAllRanks(TrainLowRank(on, SharedWorld()).parameters);
+  TakeTurns();
+  on.powersgd_compression = false;
+  on.resume = LowRankStep(with.folder, 3);
+  ExpectEqualOnAllRanks(TrainLowRank(on, SharedWorld()).parameters);
+  TakeTurns();
+  on.powersgd_compression = true;
+  on.resume = LowRankStep(with.folder, 5);
+  ExpectEqualOnAllRanks(TrainLowRank(on, SharedWorld()).parameters);
+}
+
+TEST(PowerSgdTraining, LearnsFashionMnistAsPlainTrainingDoes) {
+  if (!Environment("SWITCHYARD_DATA")) GTEST_SKIP() << "SWITCHYARD_DATA is not set";
+  if (SharedWorld().size() != 2 || Environment("SWITCHYARD_COLLECTIVE") != "shm")
+    GTEST_SKIP() << "of two ranks, whatever the collective";
+  if (SharedWorld().device->info().plugin != "cpu") GTEST_SKIP() << "on the cpu plugin";
+  std::map<bool, double> losses;
+  for (const bool compresses : {false, true}) {
+    TrainConfig config = SmallConfig();
+    config.own = {};
+    config.dataset = "fashion-mnist";
+    config.image_size.reset();
+    config.train_size.reset();
+    config.validation_size.reset();
+    config.batch_size = 32;
+    config.steps = 240;
+    config.optimizer = "adamw";
+    config.lr = 2e-3f;
+    config.warmup = "20";
+    config.clip = 1;
+    config.schedule = "cosine";
+    config.powersgd_compression = compresses;
+    config.start_compress_iter = 20;
+    config.matrix_approximation_rank = 4;
+    config.suffix = fmt::format("power_sgd_learns_{}", compresses);
+    auto run = MakeRun(config, SharedWorld());
+    ASSERT_TRUE(run.ok()) << Message(run.status());
+    const auto result = run->trainer->Train();
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    losses[compresses] = result->evaluation.metrics.at("loss");
+    ExpectEqualOnAllRanks(*run->trainer->Parameters());
+  }
+  if (SharedWorld().rank() == 0) fmt::print("loss {:.4f} compressed, {:.4f} plain\n", losses[true], losses[false]);
+  EXPECT_LT(losses[true], 1.1) << "of 2.3 at the start";
+  EXPECT_LT(losses[true], losses[false] + 0.1);
+}
+
+}  // namespace
+}  // namespace switchyard
