@@ -107,7 +107,7 @@ struct InputInfo {
   // it, and it is equal on all ranks after each update.
   bool of_model = false;
   bool average = false;  // state only: it stands for the parameter of which it is the average
-  bool host = false;     // state only: it lies in host memory
+  bool host = false;     // parameters, their copies and state: it lies in host memory
   bool of_rank = false;  // state only: each rank of a data group has its own
   // Parameters and what follows them (averages, moments): the axis along which a group of tensor-parallel ranks may
   // divide it, and the part that this rank holds where they do.

@@ -130,8 +130,10 @@ void ApplyHalfWeights(Program& program, const ProgramOptions& options) {
 
 Pass HalfWeightsPass() { return {"half_weights", HalfWeightsLegal, ApplyHalfWeights}; }
 
+std::string HalfWeightName(const std::string& parameter) { return kHalfPrefix + parameter; }
+
 Value HalfWeightOf(Graph& graph, const Ref& parameter) {
-  return graph.FindInput(kHalfPrefix + graph.node(parameter.node).name);
+  return graph.FindInput(HalfWeightName(graph.node(parameter.node).name));
 }
 
 std::string CopiedBy(const Node& input) {

@@ -25,6 +25,7 @@ struct Program;
 Pass HalfWeightsPass();
 
 // The copy of a parameter that the plan keeps, for the optimizer to write beside it; none where there is none.
+std::string HalfWeightName(const std::string& parameter);  // the input's
 Value HalfWeightOf(Graph& graph, const Ref& parameter);
 // The parameter whose copy the input is; "": of none.
 std::string CopiedBy(const Node& input);

@@ -1,18 +1,25 @@
-// The optimizer's state in host memory (Ren et al. 2021, "ZeRO-Offload"): moments lie there, and the updates that read
+// State in host memory (Ren et al. 2021, "ZeRO-Offload"). With `optimizer` moments lie there, and the updates that read
 // them run there, bucket by bucket. What a bucket of gradients holds for this rank goes to the host as soon as it is
 // there, parameters when the step begins, the four scalars of the update (rate, counter, scale, whether all is finite)
 // when they are known; new parameters come back. So a step that is left out after an overflow is left out there too,
 // and nobody waits for the host but who reads the new parameters.
 //
-// A fraction of the state (offload_optim_frac, Colossal-AI's Gemini) is that of the buckets that are reduced first: the
-// rest of the backward pass hides their way.
+// With `all` parameters, their half copies and averages lie there too: each pass of a step fetches what it reads, which
+// the scheduler brings as early as PlanOptions::prefetch_bytes allows, and updates write where they lie.
+//
+// A fraction of either (offload_optim_frac, offload_param_frac, as Colossal-AI's Gemini has them) is that of the
+// buckets that are reduced first: the rest of the backward pass hides the way of their gradients, and parameters that
+// are read first are there.
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/optimizer.h"
+#include "core/graph/ops/structure.h"
 #include "core/graph/ops/transfer.h"
+#include "core/parallel/half_weights.h"
 #include "core/parallel/passes.h"
 #include "fmt/format.h"
 
@@ -22,23 +29,53 @@ namespace {
 constexpr int kOnDevice = -1;
 constexpr size_t kScalars = 4;  // of an optimizer_update
 
-// What this rank has of the gradients' sums, by bucket, of those whose state is to lie on the host.
-std::map<Ref, int> OffloadedSums(const NamedGraph& plan, float fraction) {
-  std::vector<std::pair<Ref, int64_t>> buckets;  // with their elements on all ranks
+// A bucket of the plan that updates.
+struct OffloadBucket {
+  Ref sums;              // what this rank has of the gradients' sums; node −1: nothing
+  int64_t elements = 0;  // on all ranks
+};
+
+std::vector<OffloadBucket> OffloadBucketsOf(const NamedGraph& plan) {
+  std::vector<OffloadBucket> buckets;
   if (plan.shared.empty()) {
     for (const Ref& flat : plan.flat_gradients) buckets.push_back({flat, plan.graph.type(flat).elements()});
   } else {
     for (const SharedBucket& bucket : plan.shared) buckets.push_back({bucket.sums, bucket.elements});
   }
+  return buckets;
+}
+
+// How many of the buckets, from the first on, hold that fraction of all elements.
+int CountOf(const std::vector<OffloadBucket>& buckets, float fraction) {
   int64_t all = 0, held = 0;
-  for (const auto& [sums, elements] : buckets) all += elements;
-  std::map<Ref, int> offloaded;
-  for (const auto& [sums, elements] : buckets) {
+  for (const OffloadBucket& bucket : buckets) all += bucket.elements;
+  int count = 0;
+  for (; count < static_cast<int>(buckets.size()); ++count) {
     if (static_cast<double>(held) >= static_cast<double>(fraction) * static_cast<double>(all)) break;
-    held += elements;
-    if (sums.node >= 0) offloaded.emplace(sums, static_cast<int>(offloaded.size()));
+    held += buckets[static_cast<size_t>(count)].elements;
   }
-  return offloaded;
+  return count;
+}
+
+// The bucket that a gradient is a part of; kOnDevice: none.
+int BucketOf(const Graph& graph, const std::vector<OffloadBucket>& buckets, Ref gradient) {
+  for (;;) {
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      if (buckets[b].sums == gradient) return static_cast<int>(b);
+    }
+    const Node& node = graph.node(gradient.node);
+    if (!TraitsOf(node.op).view && !IsSlice(node)) return kOnDevice;
+    gradient = node.inputs[0];
+  }
+}
+
+// What views and slices of a value lead to.
+Ref OriginOf(const Graph& graph, Ref ref) {
+  for (;;) {
+    const Node& node = graph.node(ref.node);
+    if (!TraitsOf(node.op).view && !IsSlice(node)) return ref;
+    ref = node.inputs[0];
+  }
 }
 
 // The operands of an update.
@@ -53,108 +90,174 @@ struct UpdateShape {
   size_t moments, results, tensors;
 };
 
-class OffloadedUpdate {
- public:
-  OffloadedUpdate(const Graph& source, std::map<Ref, int> sums) : source_(source), sums_(std::move(sums)) {
-    for (const Node& node : source.nodes()) {
+// What lies on the host, by the plan that updates.
+struct Offloaded {
+  Offloaded(const NamedGraph& update, const ProgramOptions& o) : buckets(OffloadBucketsOf(update)) {
+    const Graph& graph = update.graph;
+    const int with_state = CountOf(buckets, o.offload_optim_frac);
+    const int with_parameters = o.offload == Offload::kAll ? CountOf(buckets, o.offload_param_frac) : 0;
+    const bool has_moments = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
+      return ops::IsOptimizerUpdate(node) && UpdateShape(node).moments > 0;
+    });
+    for (size_t i = 0; i < update.gradients.size(); ++i) {
+      const std::string& name = graph.node(update.gradients[i].parameter.node).name;
+      int bucket = kOnDevice;
+      if (update.shared.empty()) bucket = BucketOf(graph, buckets, update.gradients[i].gradient);
+      for (size_t b = 0; b < update.shared.size(); ++b) {
+        for (const auto& member : update.shared[b].members) {
+          if (member.tensor == i) bucket = static_cast<int>(b);
+        }
+      }
+      if (bucket == kOnDevice) continue;
+      if (bucket < with_parameters) inputs.insert({name, HalfWeightName(name), AverageOf(name)});
+      if (bucket < (has_moments ? with_state : with_parameters)) updated_there.emplace(name, bucket);
+    }
+    for (const Node& node : graph.nodes()) {
       if (!ops::IsOptimizerUpdate(node)) continue;
       const UpdateShape shape(node);
       for (size_t k = 0; k < shape.tensors; ++k) {
-        if (shape.moments == 0 || BucketOf(node.inputs[shape.input(k) + 1]) == kOnDevice) continue;
+        if (BucketToUpdate(graph, node.inputs[shape.input(k)]) == kOnDevice) continue;
         for (size_t m = 0; m < shape.moments; ++m)
-          states_.insert(source.node(node.inputs[shape.input(k) + 2 + m].node).name);
+          inputs.insert(graph.node(node.inputs[shape.input(k) + 2 + m].node).name);
       }
     }
   }
 
-  void Move(const Node& input, TensorType*, InputInfo* info) const { info->host = states_.contains(input.name); }
+  // The bucket with which a parameter, or a piece of one, is updated on the host.
+  int BucketToUpdate(const Graph& graph, Ref parameter) const {
+    const auto found = updated_there.find(graph.node(OriginOf(graph, parameter).node).name);
+    return found == updated_there.end() ? kOnDevice : found->second;
+  }
+
+  const std::vector<OffloadBucket> buckets;
+  std::set<std::string> inputs;              // that lie there
+  std::map<std::string, int> updated_there;  // parameters with their buckets
+};
+
+// A plan some of whose inputs lie on the host: what runs on the device fetches what it reads of it, the backward pass
+// anew, so that it need not be kept from the forward pass on.
+class OffloadedPlan {
+ public:
+  OffloadedPlan(const Graph& source, const Offloaded& offloaded) : source_(source), offloaded_(offloaded) {}
 
   std::optional<std::vector<Value>> Replace(Rewriting& r, int id) {
     const Node& node = source_.node(id);
-    if (!ops::IsOptimizerUpdate(node)) return std::nullopt;
-    const UpdateShape shape(node);
-    std::map<int, std::vector<size_t>> by_bucket;
-    for (size_t k = 0; k < shape.tensors; ++k)
-      by_bucket[shape.moments > 0 ? BucketOf(node.inputs[shape.input(k) + 1]) : kOnDevice].push_back(k);
-    if (by_bucket.size() == 1 && by_bucket.contains(kOnDevice)) return std::nullopt;
-    std::vector<Value> values(node.outputs.size());
-    for (const auto& [bucket, members] : by_bucket) Update(r, node, shape, bucket, members, &values);
-    return values;
+    if (ops::IsOptimizerUpdate(node)) return ReplaceUpdate(r, node);
+    const auto on_host = [&](Ref input) { return IsOnHost(r.Map(input)); };
+    if (IsAssign(node) && on_host(node.inputs[0]))
+      return r.result.Clone(node, {r.Map(node.inputs[0]), OnHost(r, node.inputs[1])});
+    std::vector<Value> inputs;
+    if (MovesAverage(node)) {
+      averaging_.insert(id);
+      for (const Ref& input : node.inputs) inputs.push_back(OnHost(r, input));
+      return r.result.Clone(node, inputs);
+    }
+    if (std::none_of(node.inputs.begin(), node.inputs.end(), on_host)) return std::nullopt;
+    for (const Ref& input : node.inputs) inputs.push_back(OnDevice(r, input, node));
+    return r.result.Clone(node, inputs);
   }
 
  private:
-  // The bucket that `gradient` is a part of; kOnDevice: none of those.
-  int BucketOf(Ref gradient) const {
-    for (;;) {
-      const auto found = sums_.find(gradient);
-      if (found != sums_.end()) return found->second;
-      const Node& node = source_.node(gradient.node);
-      if (!TraitsOf(node.op).view && !IsSlice(node)) return kOnDevice;
-      gradient = node.inputs[0];
-    }
+  static bool IsOnHost(const Value& value) { return value.graph().node(value.ref().node).host; }
+
+  // A step of an average that lies on the host towards the new parameter?
+  bool MovesAverage(const Node& node) const {
+    return node.phase == Phase::kUpdate && FamilyOf(node.op) == "pointwise" &&
+           std::any_of(node.inputs.begin(), node.inputs.end(), [&](Ref input) {
+             const Node& read = source_.node(input.node);
+             return averaging_.contains(input.node) ||
+                    (read.input && read.input->role == Role::kState && offloaded_.inputs.contains(read.name));
+           });
   }
 
-  // Where it is a part of a bucket, the same part of the bucket there.
-  Value Stored(Rewriting& r, Ref ref) {
-    Value& stored = stored_[ref];
-    if (stored) return stored;
-    const bool cut = !sums_.contains(ref) && BucketOf(ref) != kOnDevice;
+  // A value of the source on the device, for `reader`.
+  Value OnDevice(Rewriting& r, Ref ref, const Node& reader) {
+    const Value value = r.Map(ref);
+    if (!IsOnHost(value)) return value;
+    const bool again = reader.phase == Phase::kForward && reader.repeats >= 0;
+    Value& fetched = fetched_[{again ? Phase::kBackward : reader.phase, ref}];
+    return fetched ? fetched : fetched = ops::Fetch(value, reader.where);
+  }
+
+  // A value of the source on the host. Parts of what lies there, or goes there as a whole, are cut there.
+  Value OnHost(Rewriting& r, Ref ref) {
+    Value& value = on_host_[ref];
+    if (value) return value;
     const Node& node = source_.node(ref.node);
-    return stored = cut ? r.result.Clone(node, {Stored(r, node.inputs[0])})[0] : ops::Store(r.Map(ref), node.where);
+    const bool goes_whole = std::any_of(offloaded_.buckets.begin(), offloaded_.buckets.end(),
+                                        [&](const OffloadBucket& bucket) { return bucket.sums == ref; });
+    const bool cut = !goes_whole && (TraitsOf(node.op).view || IsSlice(node)) && IsPartOfWhole(r, node.inputs[0]);
+    if (cut) {
+      const Value whole = OnHost(r, node.inputs[0]);
+      return on_host_[ref] = r.result.Clone(node, {whole})[0];
+    }
+    const Value given = r.Map(ref);
+    return on_host_[ref] = IsOnHost(given) ? given : ops::Store(given, node.where);
+  }
+  // Of a bucket's sums, or of an input that lies on the host?
+  bool IsPartOfWhole(Rewriting& r, Ref ref) const {
+    return BucketOf(source_, offloaded_.buckets, ref) != kOnDevice || IsOnHost(r.Map(OriginOf(source_, ref)));
+  }
+
+  std::optional<std::vector<Value>> ReplaceUpdate(Rewriting& r, const Node& node) {
+    const UpdateShape shape(node);
+    std::map<int, std::vector<size_t>> by_bucket;
+    for (size_t k = 0; k < shape.tensors; ++k)
+      by_bucket[offloaded_.BucketToUpdate(source_, node.inputs[shape.input(k)])].push_back(k);
+    std::vector<Value> values(node.outputs.size());
+    for (const auto& [bucket, members] : by_bucket) Update(r, node, shape, bucket, members, &values);
+    return values;
   }
 
   // That of some tensors of `node`, which lie in one bucket; their values go to `values`.
   void Update(Rewriting& r, const Node& node, const UpdateShape& shape, int bucket, const std::vector<size_t>& members,
               std::vector<Value>* values) {
     const bool host = bucket != kOnDevice;
-    const auto given = [&](Ref ref) { return host ? Stored(r, ref) : r.Map(ref); };
+    const auto given = [&](Ref ref) { return host ? OnHost(r, ref) : OnDevice(r, ref, node); };
     std::vector<Value> inputs;
     for (size_t i = 0; i < kScalars; ++i) inputs.push_back(given(node.inputs[i]));
     Wanted wanted;
     for (const size_t k : members) {
-      const size_t first = shape.input(k);
-      for (size_t i = 0; i < 2; ++i) inputs.push_back(given(node.inputs[first + i]));
-      for (size_t m = 0; m < shape.moments; ++m) inputs.push_back(r.Map(node.inputs[first + 2 + m]));
+      for (size_t i = 0; i < 2 + shape.moments; ++i) inputs.push_back(given(node.inputs[shape.input(k) + i]));
       for (size_t o = 0; o < shape.results; ++o) wanted.dtypes.push_back(node.outputs[k * shape.results + o].dtype);
     }
     const std::string name = host ? fmt::format("{}/on_host/{}", node.name, bucket) : node.name;
     const std::vector<Value> made = r.result.Add(node.op, inputs, node.attributes, wanted, node.where, name);
     for (size_t i = 0; i < members.size(); ++i) {
-      for (size_t o = 0; o < shape.results; ++o) {
-        const Value& value = made[i * shape.results + o];
-        const bool is_moment = o >= 1 && o <= shape.moments;
-        (*values)[members[i] * shape.results + o] = host && !is_moment ? ops::Fetch(value, node.where) : value;
-      }
+      for (size_t o = 0; o < shape.results; ++o)
+        (*values)[members[i] * shape.results + o] = made[i * shape.results + o];
     }
   }
 
   const Graph& source_;
-  const std::map<Ref, int> sums_;
-  std::set<std::string> states_;  // the moments' names
-  std::map<Ref, Value> stored_;   // by value of the source
+  const Offloaded& offloaded_;
+  std::map<std::pair<Phase, Ref>, Value> fetched_;  // by value of the source, as on_host_
+  std::map<Ref, Value> on_host_;
+  std::set<int> averaging_;  // nodes of the source that move averages on the host
 };
 
 Status OffloadLegal(const ProgramOptions& o) {
-  if (!o.offload_optimizer || o.evaluation_only) return OkStatus();
+  if (o.offload == Offload::kNone || o.evaluation_only) return OkStatus();
   const bool by_norm = o.optimizer.kind == SY_OPTIMIZER_LAMB || o.optimizer.kind == SY_OPTIMIZER_LARS;
   if (by_norm && ((o.zero > 0 && o.mesh.data > 1) || o.mesh.tensor > 1)) {
     return Unimplemented(
-        "LAMB and LARS, which add up norms over the ranks that share tensors, with --offload=optimizer: not there yet; "
-        "use --offload=none, or --zero=0 and --tp=1");
+        "LAMB and LARS, which add up norms over the ranks that share tensors, with --offload: not there yet; use "
+        "--offload=none, or --zero=0 and --tp=1");
   }
   return OkStatus();
 }
 
 void ApplyOffload(Program& program, const ProgramOptions& o) {
-  if (!o.offload_optimizer) return;
+  const NamedGraph* const update = program.Find("update");
+  if (o.offload == Offload::kNone || update == nullptr) return;
+  const Offloaded offloaded(*update, o);
   for (NamedGraph& plan : program.plans) {
-    if (plan.finite.node < 0) continue;
     const Graph source = plan.graph;
-    OffloadedUpdate update(source, OffloadedSums(plan, o.offload_optim_frac));
+    OffloadedPlan rewritten(source, offloaded);
     RewritePlan(
-        plan, "offload", [&](Rewriting& r, int id) { return update.Replace(r, id); },
-        [&](const Node& input, TensorType* type, InputInfo* info) {
-          update.Move(input, type, info);
+        plan, "offload", [&](Rewriting& r, int id) { return rewritten.Replace(r, id); },
+        [&](const Node& input, TensorType*, InputInfo* info) {
+          info->host = offloaded.inputs.contains(input.name);
           return true;
         });
   }

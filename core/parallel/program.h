@@ -32,6 +32,9 @@ struct Workload {
   std::function<void(nn::Context&)> evaluate;  // makes the batch's inputs and the outputs that evaluation reads
 };
 
+// What lies in host memory: the optimizer's state, whose updates then run there; parameters too.
+enum class Offload { kNone, kOptimizer, kAll };
+
 struct ProgramOptions {
   Mesh mesh;
   DType precision = DType::kF32;  // of products; kBF16, kF16: mixed precision, as `amp` says
@@ -57,8 +60,9 @@ struct ProgramOptions {
   float shard_param_frac = 1;  // with `zero` 3: of the parameters, those of the buckets that are reduced first; of
                                // the rest every rank has all that it reads, as with 2
   OptimizerOptions optimizer;
-  bool offload_optimizer = false;  // its state lies in host memory, and updates run there
-  float offload_optim_frac = 1;    // of it, that of the buckets that are reduced first; the rest lies on the device
+  Offload offload = Offload::kNone;
+  float offload_optim_frac = 1, offload_param_frac = 1;  // of what is offloaded of each, that of the buckets that are
+                                                         // reduced first; the rest lies on the device
   int64_t table_length = 1;        // of the learning-rate table: updates
   bool evaluation_only = false;    // no other plan
 };

@@ -38,21 +38,22 @@ std::vector<bool> LeadsToBuckets(const Graph& graph, const std::vector<std::vect
   return leads;
 }
 
-// A fetch gathers inputs that are there when the step begins, or what is computed of those alone.
+// A fetch gathers inputs that are there when the step begins, or what is computed of those alone, or brings such from
+// the host; what is brought to be gathered is part of that.
 struct Fetches {
   std::vector<bool> brings;  // by node: a fetch, or computed for fetches alone
   std::vector<int> of;       // by node: the fetch that it is, or is a part or another shape of; -1: none
 };
 
-bool IsGather(const Node& node) { return ExchangeOf(node) == Exchange::kAllGather; }
+bool Brings(const Node& node) { return ExchangeOf(node) == Exchange::kAllGather || IsFetch(node); }
 
 Fetches FindFetches(const Graph& graph, const std::vector<std::vector<int>>& followers) {
   Fetches fetches{std::vector<bool>(graph.size(), false), std::vector<int>(graph.size(), -1)};
-  std::vector<bool> there(graph.size(), false), computed_with(graph.size(), false);
+  std::vector<bool> there(graph.size(), false), computed_with(graph.size(), false), for_fetches(graph.size(), false);
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
     there[id] = node.input ? node.input->role != Role::kBatch
-                           : (!IsCollective(node.op) || IsGather(node)) &&
+                           : (!IsCollective(node.op) || Brings(node)) &&
                                  std::all_of(node.inputs.begin(), node.inputs.end(),
                                              [&](const Ref& input) { return there[input.node]; });
   }
@@ -63,14 +64,14 @@ Fetches FindFetches(const Graph& graph, const std::vector<std::vector<int>>& fol
       const Node& reader = graph.node(user);
       return !IsKept(reader) && (!TraitsOf(reader.op).view || computed_with[user]);
     });
-    const bool fetch = there[id] && IsGather(node) && computed_with[id];
-    fetches.brings[id] =
-        fetch || (there[id] && !node.input && !users.empty() &&
-                  std::all_of(users.begin(), users.end(), [&](int user) { return fetches.brings[user]; }));
+    const bool fetch = there[id] && Brings(node) && computed_with[id];
+    for_fetches[id] = there[id] && !node.input && !users.empty() &&
+                      std::all_of(users.begin(), users.end(), [&](int user) { return fetches.brings[user]; });
+    fetches.brings[id] = fetch || for_fetches[id];
   }
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
-    if (fetches.brings[id] && IsGather(node)) {
+    if (fetches.brings[id] && Brings(node) && !(IsFetch(node) && for_fetches[id])) {
       fetches.of[id] = id;
     } else if (TraitsOf(node.op).view || IsSlice(node)) {
       fetches.of[id] = fetches.of[node.inputs[0].node];

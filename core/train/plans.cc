@@ -73,8 +73,10 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   o.sequence = config.sp;
   o.zero = config.zero;
   o.shard_param_frac = config.shard_param_frac;
-  o.offload_optimizer = config.offload == "optimizer" && device.own_memory;
+  if (device.own_memory && config.offload != "none")
+    o.offload = config.offload == "all" ? Offload::kAll : Offload::kOptimizer;
   o.offload_optim_frac = config.offload_optim_frac;
+  o.offload_param_frac = config.offload_param_frac;
   o.table_length = std::max<int64_t>(1, updates);
   o.sync_batchnorm = config.sync_batchnorm;
   o.broadcast_buffers = config.broadcast_buffers;

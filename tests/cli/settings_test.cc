@@ -206,6 +206,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"shard_param_frac", 1.0},
                                   {"offload", "none"},
                                   {"offload_optim_frac", 1.0},
+                                  {"offload_param_frac", 1.0},
                                   {"dampening", 0.0},
                                   {"adam_w_mode", true},
                                   {"grad_averaging", true},

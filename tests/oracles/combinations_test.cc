@@ -66,6 +66,7 @@ const Feature kFeatures[] = {
      true},
     {"--optimizer=lars", [](TrainConfig& c) { c.optimizer = "lars"; }, true},
     {"--offload=optimizer", [](TrainConfig& c) { c.offload = "optimizer"; }},
+    {"--offload=all", [](TrainConfig& c) { c.offload = "all"; }},
     {"--ema_decay", [](TrainConfig& c) { c.ema_decay = 0.5f; }, true},
 };
 

@@ -44,7 +44,7 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
     c->sp = random.Below(2) == 0;
   }
   c->zero = OneOf(random, 0, 0, 1, 2, 3);
-  c->offload = OneOf(random, "none", "none", "optimizer");
+  c->offload = OneOf(random, "none", "none", "optimizer", "all");
   c->offload_optim_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->shard_param_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->hierarchical_allreduce = random.Below(5) == 0;

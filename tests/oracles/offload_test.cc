@@ -1,6 +1,9 @@
-// The optimizer's state in host memory (--offload=optimizer): training ends with the bits of a device that holds all
-// (oracle 4), holds exactly the moments less there, and goes on from checkpoints of either kind. On `null`, whose
-// kernels are those of the reference plugin, as the host's beside it are, and which really moves what is offloaded.
+// What --offload keeps in host memory, the optimizer's state or parameters too: training ends with the bits of a device
+// that holds all (oracle 4), holds exactly what was moved less there, and goes on from checkpoints of either kind. On
+// `null`, whose kernels are those of the reference plugin, as the host's beside it are, and which really moves what is
+// offloaded.
+#include <filesystem>
+
 #include "core/train/plans.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,6 +16,7 @@ struct Ended {
   HostTensors parameters;
   std::string folder;
   int64_t skipped = 0;
+  std::map<std::string, double> metrics;  // of the last evaluation, and those of the averaged weights
 };
 
 // Six updates, all saved.
@@ -31,10 +35,13 @@ TrainConfig Config(const std::string& optimizer, int zero) {
   return config;
 }
 
-Ended Train(TrainConfig config, const std::string& offload, float fraction = 1, const std::string& from = "") {
+// fraction: of the state; of_parameters: of those.
+Ended Train(TrainConfig config, const std::string& offload, float fraction = 1, const std::string& from = "",
+            float of_parameters = 1) {
   Ended ended;
   config.offload = offload;
   config.offload_optim_frac = fraction;
+  config.offload_param_frac = of_parameters;
   if (!from.empty()) config.resume = from;
   auto run = MakeRun(config, SharedWorld());
   EXPECT_TRUE(run.ok()) << Message(run.status());
@@ -47,6 +54,8 @@ Ended Train(TrainConfig config, const std::string& offload, float fraction = 1, 
   if (!result.ok()) return ended;
   ended.folder = result->run_folder;
   ended.skipped = result->skipped_updates;
+  ended.metrics = result->evaluation.metrics;
+  for (const auto& [name, value] : result->evaluation.ema) ended.metrics["ema " + name] = value;
   ended.parameters = *run->trainer->Parameters();
   ExpectEqualOnAllRanks(ended.parameters);
   TakeTurns();
@@ -55,9 +64,10 @@ Ended Train(TrainConfig config, const std::string& offload, float fraction = 1, 
 
 std::string Step(const Ended& run, int step) { return fmt::format("{}/checkpoints/step-{:08}", run.folder, step); }
 
-// The parameters, and all that the last checkpoint holds.
+// The parameters, what was evaluated, and all that the last checkpoint holds.
 void ExpectSame(const Ended& found, const Ended& expected) {
   ExpectEqual(found.parameters, expected.parameters);
+  EXPECT_EQ(found.metrics, expected.metrics);
   if (SharedWorld().rank() != 0) return;
   for (const char* file : {"/model.safetensors", "/state.safetensors"})
     EXPECT_EQ(Bytes(Step(found, 6) + file), Bytes(Step(expected, 6) + file)) << file;
@@ -88,10 +98,21 @@ TEST_P(Offload, HasTheBitsOfADeviceThatHoldsAll) {
   ExpectSame(Train(other, "optimizer", 0.5f, Step(offloaded, 2)), expected);
 }
 
+TEST_P(Offload, OfParametersTooHasTheBitsOfADeviceThatHoldsAll) {
+  const auto& [optimizer, zero] = GetParam();
+  const TrainConfig config = Config(optimizer, zero);
+  const Ended expected = Train(config, "none"), offloaded = Train(config, "all");
+  ExpectSame(offloaded, expected);
+  ExpectSame(Train(config, "all", 0.4f, "", 0.7f), expected);
+  ExpectSame(Train(config, "all", 0.7f, Step(expected, 3), 0.4f), expected);
+  ExpectSame(Train(config, "none", 1, Step(offloaded, 4)), expected);
+  ExpectSame(Train(config, "optimizer", 1, Step(offloaded, 2)), expected);
+  if (optimizer != "adamw") return;
+}
+
 TEST_P(Offload, LeavesOutWhatOverflowsAndClipsAveragesAndAccumulates) {
   const auto& [optimizer, zero] = GetParam();
   if (optimizer != "adamw") GTEST_SKIP() << "for one optimizer";
-  if (zero == 3) GTEST_SKIP() << "not there in half precision";
   TrainConfig config = Config(optimizer, zero);
   config.clip = 0.5f;
   config.ema_decay = 0.9f;
@@ -106,43 +127,52 @@ TEST_P(Offload, LeavesOutWhatOverflowsAndClipsAveragesAndAccumulates) {
   for (const char* amp : {"O1", "O2"}) {
     SCOPED_TRACE(amp);
     config.amp = amp;
-    const Ended expected = Train(config, "none"), offloaded = Train(config, "optimizer");
+    const Ended expected = Train(config, "none");
     EXPECT_GE(expected.skipped, 1);
     EXPECT_LT(expected.skipped, 6);
-    EXPECT_EQ(offloaded.skipped, expected.skipped);
-    ExpectSame(offloaded, expected);
+    EXPECT_TRUE(expected.metrics.contains("ema loss"));
+    for (const char* offload : {"optimizer", "all"}) {
+      SCOPED_TRACE(offload);
+      const Ended offloaded = Train(config, offload);
+      EXPECT_EQ(offloaded.skipped, expected.skipped);
+      ExpectSame(offloaded, expected);
+    }
   }
 }
+
+TrainingPlans PlansOf(const TrainConfig& config) {
+  TrainingPlans plans;
+  const auto setup = SettledRun(config, SharedWorld());
+  EXPECT_TRUE(setup.ok()) << Message(setup.status());
+  if (!setup.ok()) return plans;
+  const Status compiled = plans.CompileRun(setup->config, setup->model, SharedWorld().mesh, SharedWorld().rank(), 6,
+                                           *SharedWorld().device, SharedWorld().reference.get());
+  EXPECT_TRUE(compiled.ok()) << Message(compiled);
+  return plans;
+}
+
+uint64_t BytesOf(const TrainingPlans& plans, int arena) { return plans.layout->bytes(arena); }
 
 TEST_P(Offload, TakesExactlyTheMomentsFromTheDevice) {
   const auto& [optimizer, zero] = GetParam();
   TrainConfig config = Config(optimizer, zero);
-  PlanReport with[2];
+  const TrainingPlans without = PlansOf(config);
+  config.offload = "optimizer";
+  const TrainingPlans with = PlansOf(config);
   uint64_t moments = 0;
-  for (const bool offload : {false, true}) {
-    config.offload = offload ? "optimizer" : "none";
-    const auto setup = SettledRun(config, SharedWorld());
-    ASSERT_TRUE(setup.ok()) << Message(setup.status());
-    TrainingPlans plans;
-    const Status compiled = plans.CompileRun(setup->config, setup->model, SharedWorld().mesh, SharedWorld().rank(), 6,
-                                             *SharedWorld().device, SharedWorld().reference.get());
-    ASSERT_TRUE(compiled.ok()) << Message(compiled);
-    with[offload] = plans.Report();
-    for (const auto& [name, entry] : plans.layout->entries()) {
-      if (!name.starts_with("moment")) continue;
-      EXPECT_EQ(entry.arena, offload && (zero == 0 || !entry.part || entry.part->end > entry.part->begin)
-                                 ? kHostStateArena
-                                 : kStateArena)
-          << name;
-      if (entry.arena == kHostStateArena) moments += plans.layout->Align(entry.bytes);
-    }
+  for (const auto& [name, entry] : with.layout->entries()) {
+    if (!name.starts_with("moment")) continue;
+    EXPECT_EQ(entry.arena,
+              zero == 0 || !entry.part || entry.part->end > entry.part->begin ? kHostStateArena : kStateArena)
+        << name;
+    if (entry.arena == kHostStateArena) moments += with.layout->Align(entry.bytes);
   }
   EXPECT_GT(moments, 0u);
-  EXPECT_EQ(with[false].memory[kStateArena].bytes - with[true].memory[kStateArena].bytes, moments);
-  EXPECT_EQ(with[true].memory[kHostStateArena].bytes, moments);
-  EXPECT_EQ(with[false].memory[kHostStateArena].bytes, 0u);
-  EXPECT_EQ(with[true].memory[kGradientsArena].bytes, with[false].memory[kGradientsArena].bytes);
-  EXPECT_GT(with[true].host_launches, 1) << "bucket by bucket";
+  EXPECT_EQ(BytesOf(without, kStateArena) - BytesOf(with, kStateArena), moments);
+  EXPECT_EQ(BytesOf(with, kHostStateArena), moments);
+  EXPECT_EQ(BytesOf(without, kHostStateArena), 0u);
+  EXPECT_EQ(BytesOf(with, kGradientsArena), BytesOf(without, kGradientsArena));
+  EXPECT_GT(with.Report().host_launches, 1) << "bucket by bucket";
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, Offload,
@@ -152,6 +182,66 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Offload,
                          [](const auto& info) {
                            return fmt::format("{}_zero_{}", std::get<0>(info.param), std::get<1>(info.param));
                          });
+
+// Of a run on so many ranks, which need not be there: bytes for each parameter.
+struct PerParameter {
+  double state = 0, host = 0, gradients = 0, activations = 0;
+  double bucket = 0;
+};
+PerParameter PlannedFor(int ranks, int zero, const char* precision, const char* offload) {
+  World& world = SharedWorld();
+  Settings settings(RunTable());
+  const auto give = [&](const char* name, const nlohmann::json& value) {
+    EXPECT_TRUE(settings.Give(name, value, Origin::kFlag, "this test").ok()) << name;
+  };
+  give("model", "vit_small");
+  give("optimizer", "adamw");
+  give("batch_size", 2);
+  give("bucket_mb", 4);
+  give("zero", zero);
+  give("precision", precision);
+  give("offload", offload);
+  const auto setup = SetUpModel(settings, nullptr, ranks);
+  EXPECT_TRUE(setup.ok()) << Message(setup.status());
+  if (!setup.ok()) return {};
+  TrainingPlans plans;
+  const Status compiled =
+      plans.CompileRun(setup->config, setup->model, Mesh{.data = ranks}, 0, 1, *world.device, world.reference.get());
+  EXPECT_TRUE(compiled.ok()) << Message(compiled);
+  if (!compiled.ok()) return {};
+  double parameters = 0;
+  for (const auto& [name, entry] : plans.layout->entries()) {
+    if (entry.role == Role::kParameter) parameters += static_cast<double>(Elements(entry.whole_shape()));
+  }
+  const auto bytes = [&](int arena) { return static_cast<double>(plans.layout->bytes(arena)) / parameters; };
+  return {bytes(kStateArena), bytes(kHostStateArena), bytes(kGradientsArena), bytes(kActivationsArena),
+          1e6 * setup->config.bucket_mb / parameters};
+}
+
+// 12 bytes of parameters and moments for each parameter, 14 with half copies, lie on the host, or this rank's share of
+// what it shares; on the device none, but for the bucket that is read and one that comes.
+TEST(OffloadedParameters, TakeTheMemoryOfTheFormula) {
+  if (SharedWorld().device->info().address_kind == SY_ADDRESS_HOST)
+    GTEST_SKIP() << "the device's memory is the host's: there is nothing to offload";
+  if (SharedWorld().size() > 1) GTEST_SKIP() << "the ranks of this world would all plan the same, as one alone does";
+  for (const char* precision : {"fp32", "bf16"}) {
+    const bool half = std::string(precision) != "fp32";
+    for (const double ranks : {2, 4}) {
+      for (int zero = 0; zero < 4; ++zero) {
+        SCOPED_TRACE(fmt::format("{} {} ranks, zero {}", precision, ranks, zero));
+        const PerParameter none = PlannedFor(static_cast<int>(ranks), zero, precision, "none");
+        const PerParameter all = PlannedFor(static_cast<int>(ranks), zero, precision, "all");
+        if (::testing::Test::HasFailure()) return;
+        const double shared[] = {half ? 14.0 : 12.0, half ? 2 + 12 / ranks : 4 + 8 / ranks,
+                                 half ? 2 + 12 / ranks : 4 + 8 / ranks, 12 / ranks};
+        EXPECT_NEAR(all.host, shared[zero], 0.05 * shared[zero]);
+        EXPECT_LT(all.state, 0.01);
+        EXPECT_EQ(all.gradients, none.gradients);
+        EXPECT_LE(all.activations, 1.05 * (none.activations + all.bucket));
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace switchyard

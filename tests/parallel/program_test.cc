@@ -178,7 +178,7 @@ TEST(OffloadedUpdates, RunBucketByBucketWhereTheirMomentsLie) {
   ASSERT_GT(buckets, 3);
   const auto parameters = without.Find("update")->graph.Inputs(Role::kParameter).size();
   EXPECT_TRUE(UpdatesOf(without).moments.empty());
-  options.offload_optimizer = true;
+  options.offload = Offload::kOptimizer;
   const Program all = Build(options);
   const Updates updates = UpdatesOf(all);
   EXPECT_EQ(updates.moments.size(), 2 * parameters);
@@ -205,9 +205,70 @@ TEST(OffloadedUpdates, RunBucketByBucketWhereTheirMomentsLie) {
   EXPECT_EQ(UpdatesOf(Build(options)).on_host, 0) << "without momentum there is no state";
 }
 
+// Where parameters and what follows them lie, and what goes each way.
+struct OffloadedInputs {
+  std::set<std::string> parameters;
+  int64_t elements = 0;  // of those
+  int others = 0;        // their copies, averages and moments
+  std::map<Phase, int> fetches;
+  int stores = 0;
+};
+
+OffloadedInputs OffloadedOf(const Graph& graph) {
+  OffloadedInputs found;
+  for (const Node& node : graph.nodes()) {
+    found.stores += IsStore(node);
+    if (IsFetch(node)) ++found.fetches[node.phase];
+    if (!node.input || !node.input->host) continue;
+    if (node.input->role != Role::kParameter) {
+      ++found.others;
+      continue;
+    }
+    found.parameters.insert(node.name);
+    found.elements += node.outputs[0].elements();
+  }
+  return found;
+}
+
+TEST(OffloadedParameters, AreFetchedByEachPassAndUpdatedWhereTheyLie) {
+  ProgramOptions options;
+  options.bucket_bytes = 20000;
+  options.accumulation = 2;
+  options.offload = Offload::kAll;
+  options.optimizer.ema_decay = 0.9f;
+  const Program all = Build(options);
+  const Graph& update = all.Find("update")->graph;
+  const auto count = static_cast<int>(update.Inputs(Role::kParameter).size());
+  const auto buckets = static_cast<int>(all.Find("update")->flat_gradients.size());
+  for (const char* plan : {"begin", "update", "evaluate"}) {
+    SCOPED_TRACE(plan);
+    const OffloadedInputs found = OffloadedOf(all.Find(plan)->graph);
+    EXPECT_EQ(found.parameters.size(), static_cast<size_t>(count));
+    EXPECT_EQ(found.fetches.at(Phase::kForward), count);
+    EXPECT_EQ(found.fetches.count(Phase::kBackward), std::string(plan) == "evaluate" ? 0 : 1);
+    EXPECT_EQ(found.fetches.count(Phase::kUpdate), 0) << "nobody there reads a new parameter";
+  }
+  EXPECT_EQ(OffloadedOf(update).others, 3 * count) << "moments and averages";
+  EXPECT_EQ(OffloadedOf(update).stores, 4 + buckets + 1) << "scalars, gradients, how far averages move";
+  EXPECT_EQ(OffloadedOf(all.Find("evaluate_ema")->graph).fetches.at(Phase::kForward), count);
+  options.optimizer.ema_decay = 0;
+  options.optimizer.kind = SY_OPTIMIZER_SGD;
+  const Program without_moments = Build(options);
+  for (const Node& node : without_moments.Find("update")->graph.nodes())
+    EXPECT_TRUE(node.host || !ops::IsOptimizerUpdate(node));
+  options.offload_param_frac = 0.4f;
+  const OffloadedInputs some = OffloadedOf(Build(options).Find("update")->graph), of_all = OffloadedOf(update);
+  EXPECT_GE(static_cast<double>(some.elements), 0.4 * static_cast<double>(of_all.elements));
+  EXPECT_LT(static_cast<double>(some.elements), 0.4 * static_cast<double>(of_all.elements) + 5000 + 3072)
+      << "a bucket more at most";
+  EXPECT_TRUE(some.parameters.contains("head.weight")) << "whose gradient is there first";
+  options.offload_param_frac = 0;
+  EXPECT_TRUE(OffloadedOf(Build(options).Find("update")->graph).parameters.empty());
+}
+
 TEST(OffloadedUpdates, AreRefusedWhereTheyWouldNeedNormsOverRanks) {
   ProgramOptions options;
-  options.offload_optimizer = true;
+  options.offload = Offload::kOptimizer;
   options.optimizer.kind = SY_OPTIMIZER_LAMB;
   EXPECT_TRUE(BuildProgram(Classifier(Small()), options, 0).ok());
   options.mesh.data = 2;

@@ -5,6 +5,7 @@
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/transfer.h"
 #include "core/plan/launch_order.h"
 #include "tests/plan/world.h"
 
@@ -17,6 +18,8 @@ constexpr uint64_t kLayerBytes = kWidth * sizeof(float);
 struct ChainOptions {
   int layers = 8, ranks = 1;
   bool cast = false;  // gathers halves, and cuts them out of what it gathers
+  bool host = false;  // parameters lie in host memory
+  bool gathers = true;
 };
 
 // x → tanh(x · p) for the parameter of each layer, of which every rank holds a part.
@@ -24,10 +27,12 @@ Graph GatheredChain(const ChainOptions& options) {
   Graph g;
   Value x = g.Input("x", {DType::kF32, {kWidth}}, {});
   for (int i = 0; i < options.layers; ++i) {
-    Value shard =
-        g.Input(fmt::format("p{}", i), {DType::kF32, {kWidth / options.ranks}}, {Role::kParameter, {}, false});
+    Value shard = g.Input(fmt::format("p{}", i), {DType::kF32, {kWidth / options.ranks}},
+                          {.role = Role::kParameter, .weight_decay = false, .host = options.host});
+    if (options.host) shard = ops::Fetch(shard);
     if (options.cast) shard = ops::Cast(shard, DType::kBF16);
-    Value whole = ops::AllGather(shard, options.ranks, 1, fmt::format("gather{}", i));
+    Value whole =
+        options.gathers ? ops::AllGather(shard, options.ranks, 1, fmt::format("gather{}", i)) : std::move(shard);
     if (options.cast) whole = ops::Reshape(ops::Slice(ops::Reshape(whole, {1, kWidth}), 0, 0, 1), {kWidth});
     x = ops::Unary(SY_PW_TANH, ops::Mul(x, options.cast ? ops::Cast(whole, DType::kF32) : whole));
   }
@@ -66,6 +71,17 @@ TEST_F(Prefetch, TheBudgetAndNotTheNumberOfLayersSaysHowMuchIsThereAtOnce) {
   }
 }
 
+TEST_F(Prefetch, WhatIsBroughtFromTheHostComesByTheSameBudget) {
+  const auto peak = [&](int layers, uint64_t ahead) {
+    return PeakBytes({.layers = layers, .host = true, .gathers = false}, ahead * kLayerBytes);
+  };
+  const uint64_t one_by_one = peak(4, 0);
+  for (const int layers : {4, 16, 48}) EXPECT_EQ(peak(layers, 0), one_by_one);
+  for (const uint64_t ahead : {1, 2, 5}) {
+    for (const int layers : {16, 48}) EXPECT_EQ(peak(layers, ahead), one_by_one + (ahead - 1) * kLayerBytes);
+  }
+}
+
 // By gather: how many computing nodes lie between it and its reader.
 std::vector<int> Distances(const Graph& g, const std::vector<int>& order) {
   std::vector<int> distances;
@@ -96,6 +112,14 @@ TEST_F(Prefetch, WithoutABudgetEachGatherIsRightBeforeItsReader) {
     const std::vector<int> ahead = Distances(g, LaunchOrder(g, true, 2 * kLayerBytes));
     EXPECT_GT(*std::min_element(ahead.begin() + 3, ahead.end()), 0) << "each comes a layer ahead";
   }
+}
+
+TEST_F(Prefetch, WhatIsBroughtToBeGatheredTakesNoneOfTheBudget) {
+  const Graph here = GatheredChain({.layers = 8, .ranks = 2}),
+              there = GatheredChain({.layers = 8, .ranks = 2, .host = true});
+  for (const uint64_t ahead : {0, 1, 2, 3})
+    EXPECT_EQ(Distances(there, LaunchOrder(there, true, ahead * kLayerBytes)),
+              Distances(here, LaunchOrder(here, true, ahead * kLayerBytes)));
 }
 
 TEST_F(Prefetch, KeepsTheOrderOfGathersAndLeavesReductionsWhereTheyWere) {

@@ -118,6 +118,13 @@ TEST(WithoutEffect, IsOffloadingWhereThereIsNothingToOffload) {
   c.optimizer = "sgd";
   c.momentum = 0;
   EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--offload has no effect with --momentum=0")));
+  c.offload = "all";
+  EXPECT_THAT(sentences(), IsEmpty());
+  chosen.insert("offload_param_frac");
+  EXPECT_THAT(sentences(), IsEmpty());
+  c.offload = "optimizer";
+  c.momentum = 0.9f;
+  EXPECT_THAT(sentences(), ElementsAre(HasSubstr("--offload_param_frac has no effect with --offload=optimizer")));
 }
 
 TEST(WithoutEffect, IsCompressionThatWouldBeginBehindTheLastUpdate) {

@@ -119,7 +119,8 @@ Status ExplainCommand(const CommandLine& line) {
     updates = timetable.updates;
   }
   WorldRequest request = WorldRequestOf(c);
-  request.pipeline = request.tensor = 1;  // here is one process, whatever is explained
+  request.pipeline = request.tensor = 1;                    // here is one process, whatever is explained
+  request.computes_on_host |= absl::GetFlag(FLAGS_search);  // which may come to --offload
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
   SY_ASSIGN_OR_RETURN(const double available, AvailableBytes(*here));
   SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));

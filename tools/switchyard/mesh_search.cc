@@ -59,6 +59,13 @@ std::vector<int64_t> MicroBatches(const MeshChoice& d, int64_t samples, const Se
   return counts.back() >= d.pipeline ? std::vector<int64_t>{counts.back()} : std::vector<int64_t>{};
 }
 
+// What to keep in host memory, in the order in which it is tried until some way fits: each costs more than the one
+// before.
+std::vector<std::string> OffloadsOf(const Settings& given, const TrainConfig& config, const Device& device) {
+  if (given.IsGiven("offload") || !DeviceTraits::Of(device.info()).own_memory) return {config.offload};
+  return {"none", "optimizer", "all"};
+}
+
 // What to try until it fits. More micro-batches come before blocks that are computed again, which cost more.
 std::vector<MeshChoice> AttemptsOf(const MeshChoice& combination, int64_t samples, const Settings& given,
                                    const TrainConfig& config) {
@@ -88,6 +95,7 @@ std::string FlagsOf(const MeshChoice& d) {
   flags += fmt::format(" --batch_size={}", d.batch_size);
   if (d.micro_batches > 1) flags += fmt::format(" --accumulation={}", d.micro_batches);
   if (d.recompute != "none") flags += " --recompute=" + d.recompute;
+  if (d.offload != "none") flags += " --offload=" + d.offload;
   return flags;
 }
 
@@ -105,6 +113,7 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
     TrainConfig c = config;
     c.tp = d->tensor, c.pp = d->pipeline, c.sp = d->sequence, c.zero = d->zero;
     c.recompute = d->recompute;
+    c.offload = d->offload;
     c.batch_size = static_cast<int>(d->batch_size);
     c.accumulation = static_cast<int>(d->micro_batches);
     const Mesh mesh = {.data = d->data, .pipeline = d->pipeline, .tensor = d->tensor};
@@ -118,12 +127,12 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
       "--global_batch_size",
       search.samples, ranks);
   const auto fits = [&](const MeshChoice& d) { return static_cast<double>(d.cost.bytes) <= available; };
-  for (const MeshChoice& combination : Combinations(given, config, ranks)) {
+  const auto try_combination = [&](const MeshChoice& combination) -> Status {
     std::vector<MeshChoice> attempts = AttemptsOf(combination, search.samples, given, config);
     Status planned = attempts.empty() ? refusal : plan(&attempts[0]);
     if (planned.ok() && fits(attempts[0])) {
       search.fitting.push_back(attempts[0]);
-      continue;
+      return OkStatus();
     }
     // Whether any does, the last one says: it takes the least.
     if (planned.ok() && attempts.size() > 1) planned = plan(&attempts.back());
@@ -132,19 +141,28 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
         return planned;
       refusal = planned;
       ++search.refused;
-      continue;
+      return OkStatus();
     }
     if (!fits(attempts.back())) {
       ++search.too_large;
       if (!search.smallest || attempts.back().cost.bytes < search.smallest->cost.bytes)
         search.smallest = attempts.back();
-      continue;
+      return OkStatus();
     }
     for (size_t i = 1; i < attempts.size(); ++i) {
       SY_RETURN_IF_ERROR(plan(&attempts[i]));
       if (!fits(attempts[i])) continue;
       search.fitting.push_back(attempts[i]);
       break;
+    }
+    return OkStatus();
+  };
+  for (const std::string& offload : OffloadsOf(given, config, *here.device)) {
+    if (!search.fitting.empty()) break;
+    search.refused = 0;
+    for (MeshChoice combination : Combinations(given, config, ranks)) {
+      combination.offload = offload;
+      SY_RETURN_IF_ERROR(try_combination(combination));
     }
   }
   if (search.fitting.empty() && !search.smallest) return refusal;
@@ -171,15 +189,15 @@ std::string TextOf(const MeshSearch& search, const StatedRates& rates) {
       "divide\n\n",
       search.ranks, search.samples, Megabytes(search.available), search.fitting.size(), search.too_large,
       search.refused);
-  text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>7}{:>7}{:>10}{:>12}{:>10}{:>9}", "dp", "tp", "pp", "sp",
-                      "zero", "recompute", "batch", "micro", "MB", "GFLOP", "wire MB", "bubble");
+  text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>12}{:>10}{:>9}", "dp", "tp", "pp", "sp",
+                      "zero", "recompute", "offload", "batch", "micro", "MB", "GFLOP", "wire MB", "bubble");
   text += rates.complete() ? fmt::format("{:>11}{:>11}\n", "least ms", "most ms") : "\n";
   for (size_t i = 0; i < std::min(kMostLines, search.fitting.size()); ++i) {
     const MeshChoice& d = search.fitting[i];
-    text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>7}{:>7}{:>10}{:>12.3f}{:>10}{:>7.1f} %", d.data, d.tensor,
-                        d.pipeline, d.sequence ? "yes" : "-", d.zero, d.recompute, d.batch_size, d.micro_batches,
-                        Megabytes(static_cast<double>(d.cost.bytes)), d.cost.flops / 1e9, Megabytes(d.cost.wire_bytes),
-                        100 * d.cost.bubble);
+    text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>12.3f}{:>10}{:>7.1f} %", d.data,
+                        d.tensor, d.pipeline, d.sequence ? "yes" : "-", d.zero, d.recompute, d.offload, d.batch_size,
+                        d.micro_batches, Megabytes(static_cast<double>(d.cost.bytes)), d.cost.flops / 1e9,
+                        Megabytes(d.cost.wire_bytes), 100 * d.cost.bubble);
     text += rates.complete()
                 ? fmt::format("{:>11.3f}{:>11.3f}\n", 1e3 * d.cost.least_seconds, 1e3 * d.cost.most_seconds)
                 : "\n";
@@ -205,9 +223,11 @@ nlohmann::ordered_json JsonOf(const MeshSearch& search) {
                     {"sp", d.sequence},
                     {"zero", d.zero},
                     {"recompute", d.recompute},
+                    {"offload", d.offload},
                     {"batch_size", d.batch_size},
                     {"accumulation", d.micro_batches},
                     {"device_bytes", d.cost.bytes},
+                    {"host_bytes", d.cost.host_bytes},
                     {"gflop_per_update", d.cost.flops / 1e9},
                     {"wire_bytes", d.cost.wire_bytes},
                     {"wire_bytes_between_nodes", d.cost.wire_bytes_between_nodes},

@@ -1,7 +1,7 @@
 // `explain --search`: the ways to divide a run over so many ranks, which need not be there, that fit into a device's
 // memory. Each is planned as a run would be, so that bytes and FLOPs are exact; times are estimates by stated rates.
 // The samples of an update stay the same: micro-batches and recomputation are added only where a way would not fit
-// without. Not thread-safe.
+// without, and --offload only where no way does. Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ struct MeshChoice {
   int data = 1, tensor = 1, pipeline = 1;
   bool sequence = false;
   int zero = 0;
-  std::string recompute = "none";
+  std::string recompute = "none", offload = "none";
   int64_t batch_size = 1, micro_batches = 1;  // of a rank
   UpdateCost cost;
 };

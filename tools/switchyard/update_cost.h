@@ -27,7 +27,8 @@ Status ParseRates(const std::string& text, StatedRates* rates);
 
 // Each of the rank that has the most of it.
 struct UpdateCost {
-  uint64_t bytes = 0;  // of the device, the windows of peer/1 among them
+  uint64_t bytes = 0;       // of the device, the windows of peer/1 among them
+  uint64_t host_bytes = 0;  // in host memory beside it
   double flops = 0;
   double wire_bytes = 0, wire_bytes_between_nodes = 0;  // sent; the second is part of the first
   double bubble = 0;                                    // the share of an update in which stages of a pipeline wait

@@ -23,11 +23,12 @@ bool Rewriting::HasAll(const std::vector<Ref>& old) const {
   return std::all_of(old.begin(), old.end(), [this](Ref ref) { return static_cast<bool>(Map(ref)); });
 }
 
-bool Preparable(const CanPrepare& can_prepare, const std::string& op, const std::vector<TensorType>& inputs,
-                const Attributes& attributes, const Wanted& wanted) {
+static bool Preparable(const CanPrepare& can_prepare, const std::string& op, const std::vector<TensorType>& inputs,
+                       const Attributes& attributes, const Wanted& wanted, bool host) {
   Graph scratch;
   std::vector<Value> values;
-  for (const TensorType& type : inputs) values.push_back(scratch.Input(std::to_string(values.size()), type, {}));
+  for (const TensorType& type : inputs)
+    values.push_back(scratch.Input(std::to_string(values.size()), type, {.host = host}));
   try {
     scratch.Add(op, values, attributes, wanted);
   } catch (const BuildError&) {
@@ -36,12 +37,19 @@ bool Preparable(const CanPrepare& can_prepare, const std::string& op, const std:
   return can_prepare(scratch, scratch.nodes().back());
 }
 
+bool Preparable(const CanPrepare& can_prepare, const std::string& op, const std::vector<TensorType>& inputs,
+                const Attributes& attributes, const Wanted& wanted) {
+  return Preparable(can_prepare, op, inputs, attributes, wanted, false);
+}
+
 bool Preparable(const CanPrepare& can_prepare, const std::string& op, const Graph& graph,
                 const std::vector<Ref>& inputs, const Attributes& attributes, const Wanted& wanted) {
   std::vector<TensorType> types;
   types.reserve(inputs.size());
   for (const Ref& input : inputs) types.push_back(graph.type(input));
-  return Preparable(can_prepare, op, types, attributes, wanted);
+  const bool host =
+      std::any_of(inputs.begin(), inputs.end(), [&](const Ref& input) { return graph.node(input.node).host; });
+  return Preparable(can_prepare, op, types, attributes, wanted, host);
 }
 
 Readers::Readers(const Graph& graph) : first_(graph.size()), readers_(graph.size()) {
