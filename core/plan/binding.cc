@@ -388,6 +388,7 @@ bool Instance::Impl::RecordsWhole() const {
   if (several_streams && (device.info().flags & SY_DEVICE_CAPTURES_STREAMS) == 0) return false;
   for (size_t i = 0; i < steps.size(); ++i) {
     const BoundStep& step = steps[i];
+    if (step.way == BoundStep::Way::kOnHost) return false;
     const bool records =
         step.kind == Step::kLaunch ? plan->schedule.steps[i].kernel->info().capturable
         : step.kind == Step::kCopy

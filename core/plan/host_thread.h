@@ -1,7 +1,8 @@
 // The thread on which the steps of a plan run that stand on the host: kernels of the host's backend, beside a device.
 // They run in the order in which they are started, each when what it waits for on the device has ended; streams of the
 // device wait for them by a semaphore, so that the thread that submits a run waits for nothing. On a device without
-// semaphores it waits where a stream needs what a call computes. One thread starts and waits.
+// semaphores it waits where a stream needs what a call computes. Where somebody does not answer for whom the device's
+// streams wait (Device::keeps_memory), calls end with Unavailable. One thread starts and waits.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,9 @@ class HostThread {
   Status Finish(Call& call) { return thread_.Wait(call.task); }
 
  private:
-  HostThread() = default;
+  explicit HostThread(Device& device) : device_(device) {}
+  Status Await(Event& event) const;
+  Device& device_;
   Semaphore done_;  // the ticket of the last call that has ended; none: the device has no semaphores
   uint64_t started_ = 0;
   ProgressThread thread_;

@@ -258,13 +258,18 @@ Status Instance::Impl::RunDebugged(const Stream& compute) {
 
 // Downloads what the step has just written and names the first element that is not finite.
 Status Instance::Impl::LookForNonFinite(const Step& step) {
-  if (step.kind != Step::kLaunch && step.kind != Step::kFallback) return OkStatus();
+  if (step.kind != Step::kLaunch && step.kind != Step::kFallback && step.kind != Step::kHost) return OkStatus();
   const Node& node = plan->graph.node(step.node);
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     const TensorType& type = node.outputs[o];
     if (type.dtype != DType::kF32 && type.dtype != DType::kBF16) continue;
     std::vector<unsigned char> bytes(static_cast<size_t>(type.bytes()));
-    SY_RETURN_IF_ERROR(plan->device->Download(bytes.data(), At(step.outputs[o]), bytes.size()));
+    const PlanPlace& place = step.outputs[o];
+    if (step.kind == Step::kHost) {
+      std::memcpy(bytes.data(), memory->host_address(place.arena) + place.offset, bytes.size());
+    } else {
+      SY_RETURN_IF_ERROR(plan->device->Download(bytes.data(), At(place), bytes.size()));
+    }
     for (int64_t i = 0; i < type.elements(); ++i) {
       uint32_t word = 0;
       if (type.dtype == DType::kF32) {

@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "core/base/host_memory.h"
 #include "core/base/logging.h"
+#include "core/base/text.h"
 
 namespace switchyard {
 
@@ -66,26 +68,46 @@ void Layout::Reserve(int arena, uint64_t bytes) {
   size = std::max(size, Align(bytes));
 }
 
-Status Memory::AllocateOnHost(size_t arena, uint64_t bytes, Device* host) {
-  if (host == nullptr)
-    return FailedPrecondition("{} bytes of {}, and no backend whose kernels run on the host", bytes,
-                              layout_->arenas()[arena].name);
-  auto memory = device_->AllocateHost(bytes);
-  if (!memory.ok()) {
-    return FailedPrecondition(
-        "{} bytes of host memory for what --offload keeps there ({}): {}; use a smaller --offload_optim_frac, or "
-        "--zero=1 over more ranks",
-        bytes, layout_->arenas()[arena].name, Message(memory.status()));
+StatusOr<HostMemory> Memory::HostMemoryFor(int arena) const {
+  const uint64_t bytes = layout_->bytes(arena);
+  if (arena == kHostStateArena && !folder_.empty()) {
+    auto memory = device_->AllocateInFile(folder_, bytes);
+    if (memory.ok()) return memory;
+    return FailedPrecondition("--offload_dir={}, for what --offload keeps there ({}): {}", Printable(folder_, 4096),
+                              layout_->arena(arena).name, Message(memory.status()));
   }
+  const auto refused = [&](const std::string& why) {
+    return FailedPrecondition(
+        "{} bytes of host memory for what --offload keeps there ({}): {}; use a smaller --offload_optim_frac, "
+        "--offload_dir on a disk, or --zero=1 over more ranks",
+        bytes, layout_->arena(arena).name, why);
+  };
+  // The system gives more than there is, and ends whoever fills it.
+  if (const auto available = AvailableHostBytes(); available && *available < bytes)
+    return refused(fmt::format("{} are left", *available));
+  auto memory = device_->AllocateHost(bytes);
+  if (!memory.ok()) return refused(Message(memory.status()));
   std::memset(memory->data(), 0, bytes);
-  SY_ASSIGN_OR_RETURN(buffers_[arena], host->Import(memory->data(), host->info().memory_kind, bytes));
-  host_memory_[arena] = std::move(*memory);
+  return memory;
+}
+
+StatusOr<HostMemory> Memory::AllocateAsHostState() const { return HostMemoryFor(kHostStateArena); }
+
+Status Memory::AllocateOnHost(int arena, Device* host) {
+  const auto at = static_cast<size_t>(arena);
+  if (host == nullptr)
+    return FailedPrecondition("{} bytes of {}, and no backend whose kernels run on the host", layout_->bytes(arena),
+                              layout_->arena(arena).name);
+  SY_ASSIGN_OR_RETURN(host_memory_[at], HostMemoryFor(arena));
+  SY_ASSIGN_OR_RETURN(buffers_[at],
+                      host->Import(host_memory_[at].data(), host->info().memory_kind, layout_->bytes(arena)));
   return OkStatus();
 }
 
 StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& device, Communicator* communicator,
-                                                   Device* host) {
+                                                   Device* host, const std::string& folder) {
   std::unique_ptr<Memory> memory(new Memory);
+  memory->folder_ = folder;
   memory->layout_ = &layout;
   memory->device_ = &device;
   memory->host_memory_.resize(layout.arenas().size());
@@ -103,7 +125,7 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& devic
     const uint64_t bytes = layout.bytes(static_cast<int>(i));
     if (bytes == 0) continue;
     if (arena.space == Arena::Space::kHost) {
-      SY_RETURN_IF_ERROR(memory->AllocateOnHost(i, bytes, host));
+      SY_RETURN_IF_ERROR(memory->AllocateOnHost(static_cast<int>(i), host));
       continue;
     }
     if (shared_by_ranks) {

@@ -111,9 +111,12 @@ class Memory {
  public:
   // All zero, but for the constants that graphs know. With a communicator collective: `layout` becomes as large as it
   // is on any rank where that must be so. It must outlive the memory. host: whose kernels run on the host; needed where
-  // something lies there, and then FailedPrecondition says that the host has too little.
+  // something lies there, and then FailedPrecondition says that the host has too little. folder: the state of the host
+  // lies in a file there; "": in its memory.
   static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, Communicator* communicator,
-                                                    Device* host = nullptr);
+                                                    Device* host = nullptr, const std::string& folder = "");
+  // As much as the state of the host takes, and where that lies: for a copy of it. Errors as Allocate's.
+  StatusOr<HostMemory> AllocateAsHostState() const;
   const Buffer& buffer(int arena) const { return buffers_[static_cast<size_t>(arena)]; }
   // A place in an arena as a plan knows it, for the instance of slot `slot`; in one of the host, for its kernels.
   sy_place place(int arena, uint64_t offset, int slot) const {
@@ -142,9 +145,11 @@ class Memory {
 
  private:
   Memory() = default;
-  Status AllocateOnHost(size_t arena, uint64_t bytes, Device* host);
+  StatusOr<HostMemory> HostMemoryFor(int arena) const;
+  Status AllocateOnHost(int arena, Device* host);
   const Layout* layout_ = nullptr;
   Device* device_ = nullptr;
+  std::string folder_;                   // in which the state of the host lies; "": in its memory
   std::vector<HostMemory> host_memory_;  // by arena; of those that lie on the host
   std::vector<Buffer> buffers_;          // by arena; over host_memory_, what kernels of the host are bound to
   std::set<const Kernel*> constants_;

@@ -64,6 +64,9 @@ std::string PlanReport::ToText() const {
     text.back() = ';';
     text += fmt::format(" {} launches run on the host, {} go there and {} come back each step\n", host_launches,
                         Bytes(static_cast<double>(store_bytes)), Bytes(static_cast<double>(fetch_bytes)));
+    if (checkpoint_host_bytes > 0)
+      text += fmt::format("  from the first checkpoint on, {} more there on rank 0: a copy of the state\n",
+                          Bytes(static_cast<double>(checkpoint_host_bytes)));
   }
   if (checkpoint_bytes > 0)
     text += fmt::format(

@@ -16,6 +16,7 @@ Engine::~Engine() {
 
 Status Engine::Compile(const TrainConfig& config, Program program) {
   batch_size_ = config.batch_size;
+  offload_dir_ = config.offload_dir.value_or("");
   return plans_.Compile(config, std::move(program), *world_.device, world_.reference.get(), world_.host.get());
 }
 
@@ -42,7 +43,8 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
   if (async()) {
     SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
   }
-  auto allocated = Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get(), world_.host_device());
+  auto allocated =
+      Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get(), world_.host_device(), offload_dir_);
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);

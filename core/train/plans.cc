@@ -191,6 +191,7 @@ PlanReport TrainingPlans::Report() const {
   PlanReport report = Main().report();
   report.memory = MemoryOf(*layout);
   if (copies_state) report.checkpoint_bytes = layout->bytes(kStateArena);
+  report.checkpoint_host_bytes = layout->bytes(kStateArena) + layout->bytes(kHostStateArena);
   return report;
 }
 

@@ -22,8 +22,8 @@ Status StateCopy::Allocate() {
   if (host_.bytes() > 0) return OkStatus();
   Device& device = *engine_.world().device;
   const uint64_t bytes = engine_.layout().bytes(kStateArena);
-  if (const uint64_t on_host = engine_.layout().bytes(kHostStateArena); on_host > 0) {
-    SY_ASSIGN_OR_RETURN(of_host_, device.AllocateHost(on_host));
+  if (engine_.layout().bytes(kHostStateArena) > 0) {
+    SY_ASSIGN_OR_RETURN(of_host_, engine_.memory().AllocateAsHostState());
   }
   SY_ASSIGN_OR_RETURN(HostMemory host, device.AllocateHost(bytes));
   if (engine_.async()) {

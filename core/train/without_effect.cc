@@ -91,6 +91,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
        "--momentum=0",
        "optimizers that keep moments"},
       {{"offload_optim_frac"}, offloads, "--offload=" + c.offload, "--offload=optimizer and --offload=all"},
+      {{"offload_dir"}, offloads, "--offload=" + c.offload, "--offload=optimizer and --offload=all"},
       {{"offload_param_frac"}, c.offload == "all", "--offload=" + c.offload, "--offload=all"},
       {{"per_epoch"}, varies, schedule, "schedules that change the rate"},
       {{"mixup_prob", "mixup_mode"}, c.mixup > 0 || c.cutmix > 0, "--mixup=0 --cutmix=0", "mixup and cutmix"},

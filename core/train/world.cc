@@ -214,6 +214,13 @@ Status World::OpenHost(const WorldRequest& request, const std::vector<int>& core
     return OkStatus();
   }
   if ((*plugin)->name() == kLastResort) return OkStatus();
+  SY_ASSIGN_OR_RETURN(const DeviceInfo info, (*plugin)->Describe(0));
+  if (info.address_kind != SY_ADDRESS_HOST) {
+    return FailedPrecondition(
+        "what --offload leaves to the host would run on the {} plugin, which the manifest of {} names: expected one "
+        "whose memory is the host's; use --offload=none, or name another there",
+        (*plugin)->name(), choice.plugin);
+  }
   OpenOptions options;
   options.deterministic = request.deterministic;
   options.cores = cores;

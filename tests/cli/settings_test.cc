@@ -207,6 +207,7 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"offload", "none"},
                                   {"offload_optim_frac", 1.0},
                                   {"offload_param_frac", 1.0},
+                                  {"offload_dir", nullptr},
                                   {"dampening", 0.0},
                                   {"adam_w_mode", true},
                                   {"grad_averaging", true},

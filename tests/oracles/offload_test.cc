@@ -108,6 +108,12 @@ TEST_P(Offload, OfParametersTooHasTheBitsOfADeviceThatHoldsAll) {
   ExpectSame(Train(config, "none", 1, Step(offloaded, 4)), expected);
   ExpectSame(Train(config, "optimizer", 1, Step(offloaded, 2)), expected);
   if (optimizer != "adamw") return;
+  TrainConfig on_disk = config;
+  on_disk.offload_dir = SharedFolder() + "/offloaded";
+  std::filesystem::create_directories(*on_disk.offload_dir);
+  ExpectSame(Train(on_disk, "all", 0.4f, Step(expected, 3)), expected);
+  ExpectSame(Train(on_disk, "optimizer"), expected);
+  EXPECT_TRUE(std::filesystem::is_empty(*on_disk.offload_dir)) << "files have no names";
 }
 
 TEST_P(Offload, LeavesOutWhatOverflowsAndClipsAveragesAndAccumulates) {

@@ -1,9 +1,14 @@
 // Nodes that run on the host beside a device: what they compute, where it lies, and what happens where it fails.
+#include <filesystem>
+#include <fstream>
+
+#include "core/base/host_memory.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/transfer.h"
 #include "core/graph/verify.h"
 #include "core/plan/host_thread.h"
 #include "gmock/gmock.h"
+#include "tests/data/files_for_tests.h"
 #include "tests/plan/world.h"
 
 namespace switchyard {
@@ -24,6 +29,14 @@ Graph SumOnHost() {
   g.Assign(sum, next);
   g.Output("y", ops::Add(ops::Fetch(next), x));
   return g;
+}
+
+// How many mappings of this process are of files in the folder.
+int MappedFrom(const std::string& folder) {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(folder) != std::string::npos;
+  return count;
 }
 
 class HostSteps : public DeviceTest {};
@@ -52,6 +65,17 @@ TEST_P(HostSteps, ComputeInTheHostsMemoryWhatTheDeviceReads) {
   }
   EXPECT_THAT(c.Get("sum"), ElementsAre(16, 32, 36));
   EXPECT_THAT(c.Get("output/y"), ElementsAre(17, 34, 38));
+}
+
+TEST_P(HostSteps, AreSearchedForWhatIsNotFinite) {
+  PlanOptions options;
+  options.debug_nan = true;
+  auto made = Compiled::Make(SumOnHost(), *test_, options);
+  ASSERT_TRUE(made.ok()) << Message(made.status());
+  (*made)->Set("x", std::vector<float>{1, 2, 3});
+  (*made)->Set("sum", std::vector<float>{0, std::numeric_limits<float>::infinity(), 0});
+  const Status found = (*made)->instance->Run((*made)->stream);
+  EXPECT_THAT(Message(found), testing::AllOf(HasSubstr("pointwise"), HasSubstr("inf at element 1")));
 }
 
 // Runs are submitted while those before still run.
@@ -95,6 +119,74 @@ TEST(HostState, IsAllocatedOrRefusedInWords) {
   EXPECT_EQ((*test)->device->allocated_bytes(), 0u) << "nothing is left behind";
 }
 
+TEST(HostMemoryLeft, IsThatOfTheMachineOrOfTheControlGroup) {
+  const TemporaryFolder root;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    root.Write(name, Bytes(text.begin(), text.end()));
+  };
+  EXPECT_FALSE(AvailableHostBytes(root.path())) << "nobody says";
+  write("proc/meminfo", "MemTotal:       9000 kB\nMemAvailable:   5000 kB\nSwapFree:        100 kB\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 5100u * 1024);
+  write("sys/fs/cgroup/memory.max", "max\n");
+  write("sys/fs/cgroup/memory.current", "3000000\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 5100u * 1024);
+  write("sys/fs/cgroup/memory.max", "4000000\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 1000000u);
+  write("sys/fs/cgroup/memory.stat", "anon 1000000\ninactive_file 500000\nactive_file 300000\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 1800000u) << "cached files make room";
+  write("sys/fs/cgroup/memory.max", "2000000\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 0u);
+}
+
+// What does not fit is refused before the system gives it away and ends whoever fills it.
+TEST(HostState, IsNoLargerThanWhatIsLeft) {
+  const auto left = AvailableHostBytes();
+  if (!left) GTEST_SKIP() << "the system does not say how much memory is left";
+  auto test = TestDevice::Open("null");
+  if (!test.ok()) GTEST_SKIP() << Message(test.status());
+  Layout layout(256);
+  layout.Reserve(kHostStepArena, *left + (uint64_t{4} << 30));
+  const auto memory = Memory::Allocate(layout, *(*test)->device, nullptr, (*test)->reference.get());
+  EXPECT_EQ(memory.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(memory.status()), testing::AllOf(HasSubstr("host step"), HasSubstr(" are left; use ")));
+}
+
+TEST(HostState, LiesInAFileWithoutANameWhereAFolderIsGiven) {
+  auto test = TestDevice::Open("null");
+  if (!test.ok()) GTEST_SKIP() << Message(test.status());
+  const TemporaryFolder folder;
+  Layout layout(256);
+  layout.Place("moments", kHostStateArena, {DType::kF32, {1000}}, 4000);
+  layout.Reserve(kHostStepArena, 512);
+  const auto allocate = [&](const std::string& path) {
+    return Memory::Allocate(layout, *(*test)->device, nullptr, (*test)->reference.get(), path);
+  };
+  {
+    auto memory = allocate(folder.path());
+    ASSERT_TRUE(memory.ok()) << Message(memory.status());
+    EXPECT_EQ((*memory)->host_allocated_bytes(), layout.host_bytes());
+    std::vector<float> values(1000, 3), zeros(1000), found(1000, 1);
+    ASSERT_TRUE((*memory)->Download("moments", found.data(), 4000).ok());
+    EXPECT_EQ(found, zeros);
+    ASSERT_TRUE((*memory)->Upload("moments", values.data(), 4000).ok());
+    ASSERT_TRUE((*memory)->Download("moments", found.data(), 4000).ok());
+    EXPECT_EQ(found, values);
+    EXPECT_EQ(MappedFrom(folder.path()), 1);
+    EXPECT_TRUE((*memory)->AllocateAsHostState()->in_file());
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  }
+  EXPECT_EQ(MappedFrom(folder.path()), 0);
+  EXPECT_THAT(Message(allocate(folder.path() + "/nowhere").status()),
+              testing::AllOf(HasSubstr("--offload_dir="), HasSubstr("/nowhere"), HasSubstr("No such file")));
+  Layout large(256);
+  large.Place("moments", kHostStateArena, {DType::kU8, {int64_t{1} << 60}}, uint64_t{1} << 60);
+  const auto full = Memory::Allocate(large, *(*test)->device, nullptr, (*test)->reference.get(), folder.path());
+  EXPECT_EQ(full.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(full.status()), testing::AllOf(HasSubstr("--offload_dir=" + folder.path()),
+                                                     HasSubstr("cannot reserve 1152921504606846976 bytes")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(HostNodes, ReadWhatLiesWhereTheyRun) {
   Graph mixed;
   const TensorType type = {DType::kF32, {kElements}};
@@ -132,6 +224,33 @@ TEST(HostThreads, EndWhatWaitsForACallThatFails) {
     EXPECT_TRUE((*thread)->Finish(fails).ok());
     EXPECT_TRUE((*thread)->Finish(precedes).ok());
   }
+}
+
+// Nobody waits for a stream that waits for ever.
+TEST(HostThreads, EndWhereTheDeviceWaitsForSomebodyWhoDoesNotAnswer) {
+  auto test = TestDevice::Open("null");
+  if (!test.ok()) GTEST_SKIP() << Message(test.status());
+  Device& device = *(*test)->device;
+  auto thread = HostThread::Make(device);
+  auto stream = device.NewStream();
+  auto event = device.NewEvent();
+  auto never = device.NewSemaphore();
+  ASSERT_TRUE(thread.ok() && stream.ok() && event.ok() && never.ok());
+  ASSERT_TRUE(never->Before(*stream, 1).ok());
+  ASSERT_TRUE(event->Record(*stream).ok());
+  HostThread::Call call;
+  bool ran = false;
+  call.body = [&] {
+    ran = true;
+    return OkStatus();
+  };
+  call.after = {&*event};
+  (*thread)->Start(call);
+  device.KeepMemory();
+  EXPECT_EQ((*thread)->Finish(call).code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(ran);
+  ASSERT_TRUE(never->Signal(1).ok());
+  ASSERT_TRUE(device.Synchronize(*stream).ok());
 }
 
 }  // namespace

@@ -169,6 +169,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"peer_memory_bytes", report.peer_memory_bytes},
                                    {"device_bytes", cost.bytes},
                                    {"checkpoint_bytes", report.checkpoint_bytes},
+                                   {"checkpoint_host_bytes", report.checkpoint_host_bytes},
                                    {"memory_by_class", classes},
                                    {"recompute", c.recompute}};
     if (mesh.pipeline > 1) told["pipeline"] = JsonOf(ReportOf(replica, mesh, c.accumulation));

@@ -70,6 +70,8 @@ Device::~Device() {
   api_->close(handle_);
 }
 
+bool Device::keeps_memory() const { return impl_->keeps_memory; }
+
 void Device::KeepMemory() {
   if (impl_->keeps_memory.exchange(true)) return;
   LogWarning("the memory of {} is not freed any more: somebody may still use it", info_.name);

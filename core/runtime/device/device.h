@@ -48,25 +48,27 @@ class Buffer {
 };
 inline sy_place HostPlace(const void* address) { return {nullptr, const_cast<void*>(address), 0}; }
 
-// Host memory that this device copies quickly (pinned where the plugin offers it). Move-only.
+// Host memory that this device copies quickly (pinned where the plugin offers it), or what lies in a file. Move-only.
 class HostMemory {
  public:
+  enum class Kind { kOrdinary, kPinned, kFile };
   HostMemory() = default;
-  HostMemory(Device* device, void* address, uint64_t bytes, bool pinned)
-      : device_(device), address_(address), bytes_(bytes), pinned_(pinned) {}
+  HostMemory(Device* device, void* address, uint64_t bytes, Kind kind)
+      : device_(device), address_(address), bytes_(bytes), kind_(kind) {}
   HostMemory(HostMemory&& other) noexcept { *this = std::move(other); }
   HostMemory& operator=(HostMemory&& other) noexcept;
   ~HostMemory() { reset(); }
   void reset();
   char* data() const { return static_cast<char*>(address_); }
   uint64_t bytes() const { return bytes_; }
-  bool pinned() const { return pinned_; }
+  bool pinned() const { return kind_ == Kind::kPinned; }
+  bool in_file() const { return kind_ == Kind::kFile; }
 
  private:
   Device* device_ = nullptr;
   void* address_ = nullptr;
   uint64_t bytes_ = 0;
-  bool pinned_ = false;
+  Kind kind_ = Kind::kOrdinary;
 };
 
 class Stream {
@@ -205,6 +207,9 @@ class Device {
 
   // At least 64-byte aligned; ordinary memory where the plugin has no better.
   StatusOr<HostMemory> AllocateHost(uint64_t bytes);
+  // Zeros in a file of `folder` without a name, mapped into memory: it goes with whoever holds it, however that ends.
+  // Its place on the disk is reserved, so that nothing fails later: ResourceExhausted where there is too little.
+  StatusOr<HostMemory> AllocateInFile(const std::string& folder, uint64_t bytes);
 
   StatusOr<Stream> NewStream(int priority = 0);
   StatusOr<Event> NewEvent();
@@ -220,6 +225,7 @@ class Device {
   Status Synchronize();  // everything
   // From now on no memory of it is freed, and it is not closed: somebody who does not answer may still use them.
   void KeepMemory();
+  bool keeps_memory() const;  // its streams may then wait for ever
   // How often the host has waited for this device (Synchronize and Event::Wait); 0 for ever on a synchronous one.
   int64_t host_waits() const;
   // Copies and waits.

@@ -1,8 +1,14 @@
 // Memory of a device: buffers, host memory that it copies quickly, and what it shares with others.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <mutex>
 
+#include "core/base/file.h"
 #include "core/runtime/device/device_impl.h"
 #include "core/runtime/device/kept.h"
 
@@ -47,7 +53,7 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   device_ = std::exchange(other.device_, nullptr);
   address_ = std::exchange(other.address_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
-  pinned_ = other.pinned_;
+  kind_ = other.kind_;
   return *this;
 }
 
@@ -55,8 +61,10 @@ void HostMemory::reset() {
   if (address_ == nullptr) return;
   if (device_->impl_->keeps_memory)
     KeepForever(address_);
-  else if (pinned_)
+  else if (kind_ == Kind::kPinned)
     device_->memory_ext_->host_free(device_->handle_, address_);
+  else if (kind_ == Kind::kFile)
+    ::munmap(address_, bytes_);
   else
     std::free(address_);
   address_ = nullptr;
@@ -158,13 +166,27 @@ StatusOr<HostMemory> Device::AllocateHost(uint64_t bytes) {
     sy_error error = EmptyError();
     void* address = nullptr;
     const sy_status status = memory_ext_->host_alloc(handle_, bytes, &address, &error);
-    if (status == SY_OK) return HostMemory(this, address, bytes, true);
+    if (status == SY_OK) return HostMemory(this, address, bytes, HostMemory::Kind::kPinned);
     if (status != SY_UNSUPPORTED)
       return FromAbi(status, error, fmt::format("{}: {} bytes of pinned host memory", info_.plugin, bytes));
   }
   void* const address = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
   if (address == nullptr) return ResourceExhausted("{} bytes of host memory: none is left", bytes);
-  return HostMemory(this, address, bytes, false);
+  return HostMemory(this, address, bytes, HostMemory::Kind::kOrdinary);
+}
+
+StatusOr<HostMemory> Device::AllocateInFile(const std::string& folder, uint64_t bytes) {
+  bytes = std::max<uint64_t>(bytes, 1);
+  std::string path = folder + "/switchyard-XXXXXX";
+  const Descriptor file(::mkostemp(path.data(), O_CLOEXEC));
+  if (file.get() < 0) return FileError("make a file in", folder, errno);
+  ::unlink(path.c_str());
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) return FileError(fmt::format("reserve {} bytes in", bytes), folder, error);
+  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (address == MAP_FAILED) return FileError(fmt::format("map {} bytes of a file in", bytes), folder, errno);
+  return HostMemory(this, address, bytes, HostMemory::Kind::kFile);
 }
 
 }  // namespace switchyard
