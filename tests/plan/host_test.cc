@@ -68,9 +68,13 @@ TEST_P(HostSteps, ComputeInTheHostsMemoryWhatTheDeviceReads) {
 }
 
 TEST_P(HostSteps, AreSearchedForWhatIsNotFinite) {
+  Graph g;
+  const TensorType type = {DType::kF32, {kElements}};
+  const Value sum = g.Input("sum", type, {.role = Role::kState, .host = true});
+  g.Assign(sum, ops::Add(sum, ops::Store(g.Input("x", type, {.role = Role::kBatch}))));
   PlanOptions options;
   options.debug_nan = true;
-  auto made = Compiled::Make(SumOnHost(), *test_, options);
+  auto made = Compiled::Make(g, *test_, options);
   ASSERT_TRUE(made.ok()) << Message(made.status());
   (*made)->Set("x", std::vector<float>{1, 2, 3});
   (*made)->Set("sum", std::vector<float>{0, std::numeric_limits<float>::infinity(), 0});
