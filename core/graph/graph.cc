@@ -49,6 +49,7 @@ Value Graph::Input(const std::string& name, const TensorType& type, const InputI
   if (info.block < 0) node.input->block = block_;
   node.where = where;
   nodes_.push_back(std::move(node));
+  verified_ = false;
   return {this, {size() - 1, 0}};
 }
 
@@ -76,6 +77,7 @@ std::vector<Value> Graph::Append(Node node, const std::vector<Value>& inputs) {
   for (const Value& input : inputs) node.inputs.push_back(input.ref());
   node.host = RunsOnHost(*this, node);
   nodes_.push_back(std::move(node));
+  verified_ = false;
   std::vector<Value> values;
   values.reserve(nodes_.back().outputs.size());
   for (size_t o = 0; o < nodes_.back().outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});

@@ -10,12 +10,12 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <source_location>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/graph/part.h"
@@ -181,7 +181,10 @@ class Graph {
 
   const std::deque<Node>& nodes() const { return nodes_; }
   const Node& node(int id) const { return nodes_[id]; }
-  Node& mutable_node(int id) { return nodes_[id]; }
+  Node& mutable_node(int id) {
+    verified_ = false;
+    return nodes_[id];
+  }
   int size() const { return static_cast<int>(nodes_.size()); }
   const TensorType& type(Ref ref) const { return nodes_[ref.node].outputs[ref.output]; }
   Value value(Ref ref) { return {this, ref}; }
@@ -229,6 +232,10 @@ class Graph {
 
   std::string ToText() const;  // one line a node
 
+  // Whether Verify (core/graph/verify.h) has seen the graph since it last changed.
+  bool verified() const { return verified_; }
+  void SetVerified() { verified_ = true; }
+
  private:
   Value ConstantOfBytes(const std::string& name, const TensorType& type, std::vector<std::byte> content,
                         Location where);
@@ -236,11 +243,12 @@ class Graph {
   void CheckOwn(const std::string& op, const std::vector<Value>& inputs, Location where) const;
   std::vector<Value> Append(Node node, const std::vector<Value>& inputs);
   std::deque<Node> nodes_;
-  std::map<std::string, int> names_;  // name → id
-  std::map<std::string, int> suffixes_;
+  std::unordered_map<std::string, int> names_;  // name → id
+  std::unordered_map<std::string, int> suffixes_;
   std::string scope_;
   Phase phase_ = Phase::kForward;
   int block_ = -1;
+  bool verified_ = false;
 };
 
 // What was asked for when `node` was made.

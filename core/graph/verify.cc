@@ -68,7 +68,8 @@ std::string ProblemOf(const Graph& graph, int id, Types& by_count) {
 
 }  // namespace
 
-void Verify(const Graph& graph, const std::string& pass) {
+void Verify(Graph& graph, const std::string& pass) {
+  if (graph.verified()) return;
   std::pmr::monotonic_buffer_resource memory;  // of the set of names
   std::pmr::unordered_set<std::string_view> names(graph.size(), &memory);
   std::set<int> assigned;
@@ -84,11 +85,12 @@ void Verify(const Graph& graph, const std::string& pass) {
     if (problem.empty()) continue;
     std::vector<Value> inputs;
     for (const Ref& input : node.inputs) {
-      if (IsThere(graph, input, id)) inputs.push_back(const_cast<Graph&>(graph).value(input));
+      if (IsThere(graph, input, id)) inputs.push_back(graph.value(input));
     }
     ThrowBuildError(node.op, fmt::format("the graph after {} is broken at {}: {}", pass, node.name, problem), inputs,
                     node.where);
   }
+  graph.SetVerified();
 }
 
 }  // namespace switchyard

@@ -10,7 +10,7 @@ namespace switchyard {
 namespace {
 
 // What passes must leave of a plan beside a sound graph: gradients of the shapes of what is updated.
-void VerifyPlan(const NamedGraph& plan, const std::string& pass) {
+void VerifyPlan(NamedGraph& plan, const std::string& pass) {
   Verify(plan.graph, pass);
   for (const auto& [parameter, gradient] : plan.gradients) {
     const Node& input = plan.graph.node(parameter.node);
@@ -100,7 +100,7 @@ StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o
     if (!o.evaluation_only && o.optimizer.ema_decay > 0) add("evaluate_ema", {});
     for (const Pass& pass : Passes()) {
       pass.apply(program, o);
-      for (const NamedGraph& plan : program.plans) VerifyPlan(plan, pass.name);
+      for (NamedGraph& plan : program.plans) VerifyPlan(plan, pass.name);
     }
   } catch (const BuildError& error) {
     return InvalidArgument("the model {} cannot be built: {}", workload.name, error.what());

@@ -21,9 +21,9 @@ Ref Pattern::Behind(Ref ref) const {
 }
 
 bool Pattern::SeveralRead(int id) const {
-  const std::set<int>& all = readers.Of(id);
+  const std::vector<int>& all = readers.Of(id);
   if (all.size() != 1) return all.size() > 1;
-  return TraitsOf(graph.node(*all.begin()).op).view && SeveralRead(*all.begin());
+  return TraitsOf(graph.node(all[0]).op).view && SeveralRead(all[0]);
 }
 
 std::vector<int> Pattern::Readers(int id) const {

@@ -56,11 +56,15 @@ Readers::Readers(const Graph& graph) : first_(graph.size()), readers_(graph.size
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
     first_[id] = node.repeats >= 0 ? first_[node.repeats] : id;
-    for (const Ref& input : node.inputs) readers_[first_[input.node]].insert(first_[id]);
+    for (const Ref& input : node.inputs) readers_[first_[input.node]].push_back(first_[id]);
+  }
+  for (std::vector<int>& readers : readers_) {
+    std::sort(readers.begin(), readers.end());
+    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
   }
 }
 
-bool Readers::OnlyOf(int id, int reader) const { return Of(id).size() == 1 && *Of(id).begin() == first_[reader]; }
+bool Readers::OnlyOf(int id, int reader) const { return Of(id).size() == 1 && Of(id)[0] == first_[reader]; }
 
 namespace {
 

@@ -39,13 +39,13 @@ class Rewriting {
 class Readers {
  public:
   explicit Readers(const Graph& graph);
-  // Ids, those of first computations.
-  const std::set<int>& Of(int id) const { return readers_[first_[id]]; }
+  // Ids in ascending order, those of first computations.
+  const std::vector<int>& Of(int id) const { return readers_[first_[id]]; }
   bool OnlyOf(int id, int reader) const;  // is this the one reader?
 
  private:
   std::vector<int> first_;  // of each node: itself, or what it repeats
-  std::vector<std::set<int>> readers_;
+  std::vector<std::vector<int>> readers_;
 };
 
 // Returns the values that replace the node's outputs (an empty vector: nothing uses them any more), or nullopt: copy
