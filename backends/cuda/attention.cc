@@ -22,8 +22,8 @@ struct Shape {
 uint64_t Aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 struct AttentionBound : Bound {
-  AttentionBound(Bound&& bound, Descriptor&& made) : Bound(std::move(bound)), pack(std::move(made)) {}
-  Descriptor pack;
+  AttentionBound(Bound&& bound, CudnnDescriptor&& made) : Bound(std::move(bound)), pack(std::move(made)) {}
+  CudnnDescriptor pack;
 };
 
 class CudnnAttention : public Kernel {
@@ -66,7 +66,7 @@ class CudnnAttention : public Kernel {
       if (accumulates_queries_) places.emplace_back(kDQSum, b.workspace + query_sum_at_);
     }
     try {
-      Descriptor pack = graph_.Pack(places, b.workspace ? b.workspace + plan_at_ : nullptr);
+      CudnnDescriptor pack = graph_.Pack(places, b.workspace ? b.workspace + plan_at_ : nullptr);
       *bound = std::make_unique<AttentionBound>(std::move(**bound), std::move(pack));
       return SY_OK;
     } catch (const CudnnError& failure) {
@@ -102,20 +102,21 @@ class CudnnAttention : public Kernel {
     const int64_t t = shape_.tokens;
     return {shape_.heads * t * t, t * t, t, 1};
   }
-  const Descriptor& Row() { return graph_.Virtual(SY_F32, RowDims(), RowStrides()); }
-  const Descriptor& Score(sy_dtype dtype = SY_F32) { return graph_.Virtual(dtype, ScoreDims(), ScoreStrides()); }
-  const Descriptor& TransposedScore() { return graph_.Virtual(dtype_, ScoreDims(), Transposed(ScoreStrides())); }
-  const Descriptor& Pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b,
-                              const Descriptor& y) {
+  const CudnnDescriptor& Row() { return graph_.Virtual(SY_F32, RowDims(), RowStrides()); }
+  const CudnnDescriptor& Score(sy_dtype dtype = SY_F32) { return graph_.Virtual(dtype, ScoreDims(), ScoreStrides()); }
+  const CudnnDescriptor& TransposedScore() { return graph_.Virtual(dtype_, ScoreDims(), Transposed(ScoreStrides())); }
+  const CudnnDescriptor& Pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
+                                   const CudnnDescriptor& y) {
     graph_.Pointwise(mode, x, b, y);
     return y;
   }
 
   // s = scale·q·kᵀ (+ addend).
-  const Descriptor& DescribeScores(const Descriptor& q, const Descriptor& k_transposed, const Descriptor& scale) {
-    const Descriptor& product = Score();
+  const CudnnDescriptor& DescribeScores(const CudnnDescriptor& q, const CudnnDescriptor& k_transposed,
+                                        const CudnnDescriptor& scale) {
+    const CudnnDescriptor& product = Score();
     graph_.Matmul(q, k_transposed, product);
-    const Descriptor& scores = Pointwise(CUDNN_POINTWISE_MUL, product, &scale, Score());
+    const CudnnDescriptor& scores = Pointwise(CUDNN_POINTWISE_MUL, product, &scale, Score());
     if (!addend_) return scores;
     const sy_tensor& t = inputs[*addend_];
     const int64_t plane = shape_.tokens * shape_.tokens;
@@ -124,68 +125,68 @@ class CudnnAttention : public Kernel {
     TensorDims dims = {1, 1, shape_.tokens, shape_.tokens}, strides = {plane, plane, shape_.tokens, 1};
     dims[per_head ? 1 : 0] = t.dims[0];
     if (per_head) strides[0] = t.dims[0] * plane;
-    const Descriptor& addend = graph_.Tensor(kAddend, t.dtype, dims, strides);
+    const CudnnDescriptor& addend = graph_.Tensor(kAddend, t.dtype, dims, strides);
     return Pointwise(CUDNN_POINTWISE_ADD, scores, &addend, Score());
   }
 
   void DescribeForward() {
-    const Descriptor& q = graph_.Tensor(kQ, dtype_, Heads(), PackedStrides());
-    const Descriptor& k = graph_.Tensor(kK, dtype_, Transposed(Heads()), Transposed(PackedStrides()));
-    const Descriptor& v = graph_.Tensor(kV, dtype_, Heads(), PackedStrides());
-    const Descriptor& scores = DescribeScores(q, k, graph_.Constant(kScale, 4, scale_));
-    const Descriptor &max = Row(), &sum = Row();
+    const CudnnDescriptor& q = graph_.Tensor(kQ, dtype_, Heads(), PackedStrides());
+    const CudnnDescriptor& k = graph_.Tensor(kK, dtype_, Transposed(Heads()), Transposed(PackedStrides()));
+    const CudnnDescriptor& v = graph_.Tensor(kV, dtype_, Heads(), PackedStrides());
+    const CudnnDescriptor& scores = DescribeScores(q, k, graph_.Constant(kScale, 4, scale_));
+    const CudnnDescriptor &max = Row(), &sum = Row();
     graph_.Reduce(CUDNN_REDUCE_TENSOR_MAX, scores, max);
-    const Descriptor& below_max = Pointwise(CUDNN_POINTWISE_SUB, scores, &max, Score());
-    const Descriptor& exponential = Pointwise(CUDNN_POINTWISE_EXP, below_max, nullptr, Score());
+    const CudnnDescriptor& below_max = Pointwise(CUDNN_POINTWISE_SUB, scores, &max, Score());
+    const CudnnDescriptor& exponential = Pointwise(CUDNN_POINTWISE_EXP, below_max, nullptr, Score());
     graph_.Reduce(CUDNN_REDUCE_TENSOR_ADD, exponential, sum);
-    const Descriptor& log_sum = Pointwise(CUDNN_POINTWISE_LOG, sum, nullptr, Row());
+    const CudnnDescriptor& log_sum = Pointwise(CUDNN_POINTWISE_LOG, sum, nullptr, Row());
     Pointwise(CUDNN_POINTWISE_ADD, max, &log_sum, graph_.Tensor(kStatistics, SY_F32, RowDims(), RowStrides()));
-    const Descriptor& probabilities = Pointwise(CUDNN_POINTWISE_DIV, exponential, &sum, Score(dtype_));
+    const CudnnDescriptor& probabilities = Pointwise(CUDNN_POINTWISE_DIV, exponential, &sum, Score(dtype_));
     graph_.Matmul(probabilities, v, graph_.Tensor(kOut, dtype_, Heads(), OutStrides()));
   }
 
   void DescribeBackward() {
     const TensorDims heads = Heads(), packed = PackedStrides(), out = OutStrides();
-    const Descriptor& q = graph_.Tensor(kQ, dtype_, heads, packed);
-    const Descriptor& k = graph_.Tensor(kK, dtype_, Transposed(heads), Transposed(packed));
-    const Descriptor& v = graph_.Tensor(kV, dtype_, Transposed(heads), Transposed(packed));
-    const Descriptor& o = graph_.Tensor(kOut, dtype_, heads, out);
-    const Descriptor& d_out = graph_.Tensor(kDOut, dtype_, heads, out);
-    const Descriptor& statistics = graph_.Tensor(kStatistics, SY_F32, RowDims(), RowStrides());
-    const Descriptor& scale = graph_.Constant(kScale, 4, scale_);
+    const CudnnDescriptor& q = graph_.Tensor(kQ, dtype_, heads, packed);
+    const CudnnDescriptor& k = graph_.Tensor(kK, dtype_, Transposed(heads), Transposed(packed));
+    const CudnnDescriptor& v = graph_.Tensor(kV, dtype_, Transposed(heads), Transposed(packed));
+    const CudnnDescriptor& o = graph_.Tensor(kOut, dtype_, heads, out);
+    const CudnnDescriptor& d_out = graph_.Tensor(kDOut, dtype_, heads, out);
+    const CudnnDescriptor& statistics = graph_.Tensor(kStatistics, SY_F32, RowDims(), RowStrides());
+    const CudnnDescriptor& scale = graph_.Constant(kScale, 4, scale_);
     // D = Σ_d dout·out. The pattern wants it scaled by the dropout's keep rate, 1 here, and stored.
     const int64_t t = shape_.tokens, d = shape_.dim, h = shape_.heads;
-    const Descriptor& product = graph_.Virtual(SY_F32, heads, {h * t * d, t * d, h * d, 1});
+    const CudnnDescriptor& product = graph_.Virtual(SY_F32, heads, {h * t * d, t * d, h * d, 1});
     graph_.Pointwise(CUDNN_POINTWISE_MUL, d_out, &o, product);
-    const Descriptor& reduced = Row();
+    const CudnnDescriptor& reduced = Row();
     graph_.Reduce(CUDNN_REDUCE_TENSOR_ADD, product, reduced);
-    const Descriptor& row_sum = Pointwise(CUDNN_POINTWISE_MUL, reduced, &graph_.Constant(kOne, 4, 1.0f),
-                                          graph_.Tensor(kRowSum, SY_F32, RowDims(), RowStrides()));
+    const CudnnDescriptor& row_sum = Pointwise(CUDNN_POINTWISE_MUL, reduced, &graph_.Constant(kOne, 4, 1.0f),
+                                               graph_.Tensor(kRowSum, SY_F32, RowDims(), RowStrides()));
     // p and dv
-    const Descriptor& scores = DescribeScores(q, k, scale);
-    const Descriptor& below = Pointwise(CUDNN_POINTWISE_SUB, scores, &statistics, Score());
-    const Descriptor& p = Pointwise(CUDNN_POINTWISE_EXP, below, nullptr, Score());
-    const Descriptor& p_transposed = TransposedScore();
+    const CudnnDescriptor& scores = DescribeScores(q, k, scale);
+    const CudnnDescriptor& below = Pointwise(CUDNN_POINTWISE_SUB, scores, &statistics, Score());
+    const CudnnDescriptor& p = Pointwise(CUDNN_POINTWISE_EXP, below, nullptr, Score());
+    const CudnnDescriptor& p_transposed = TransposedScore();
     graph_.Reshape(p, p_transposed);
     graph_.Matmul(p_transposed, d_out, graph_.Tensor(kDV, dtype_, heads, packed));
     // ds and dk
-    const Descriptor& dp = Score();
+    const CudnnDescriptor& dp = Score();
     graph_.Matmul(d_out, v, dp);
-    const Descriptor& difference = Pointwise(CUDNN_POINTWISE_SUB, dp, &row_sum, Score());
-    const Descriptor& unscaled = Pointwise(CUDNN_POINTWISE_MUL, difference, &p, Score());
-    const Descriptor& ds = Pointwise(CUDNN_POINTWISE_MUL, unscaled, &scale, Score());
-    const Descriptor& ds_transposed = TransposedScore();
+    const CudnnDescriptor& difference = Pointwise(CUDNN_POINTWISE_SUB, dp, &row_sum, Score());
+    const CudnnDescriptor& unscaled = Pointwise(CUDNN_POINTWISE_MUL, difference, &p, Score());
+    const CudnnDescriptor& ds = Pointwise(CUDNN_POINTWISE_MUL, unscaled, &scale, Score());
+    const CudnnDescriptor& ds_transposed = TransposedScore();
     graph_.Reshape(ds, ds_transposed);
     graph_.Matmul(ds_transposed, q, graph_.Tensor(kDK, dtype_, heads, packed));
     // dq, summed in f32 by whichever block comes, unless the sum has to be repeatable
-    const Descriptor& k_rows = graph_.Virtual(SY_F32, heads, packed);
+    const CudnnDescriptor& k_rows = graph_.Virtual(SY_F32, heads, packed);
     graph_.Reshape(k, k_rows);
-    const Descriptor& dq = graph_.Tensor(kDQ, dtype_, heads, packed);
+    const CudnnDescriptor& dq = graph_.Tensor(kDQ, dtype_, heads, packed);
     if (!accumulates_queries_) {
       graph_.Matmul(ds, k_rows, dq);
       return;
     }
-    const Descriptor& sum = graph_.Tensor(kDQSum, SY_F32, heads, {h * t * d, t * d, d, 1});
+    const CudnnDescriptor& sum = graph_.Tensor(kDQSum, SY_F32, heads, {h * t * d, t * d, d, 1});
     graph_.Matmul(ds, k_rows, sum);
     graph_.Pointwise(CUDNN_POINTWISE_IDENTITY, sum, nullptr, dq);
   }

@@ -32,8 +32,8 @@ TensorDims Strides(const sy_tensor& t) {
 }
 
 struct ConvolutionBound : Bound {
-  ConvolutionBound(Bound&& bound, Descriptor&& made) : Bound(std::move(bound)), pack(std::move(made)) {}
-  Descriptor pack;
+  ConvolutionBound(Bound&& bound, CudnnDescriptor&& made) : Bound(std::move(bound)), pack(std::move(made)) {}
+  CudnnDescriptor pack;
 };
 
 class Convolution : public Kernel {
@@ -68,7 +68,7 @@ class Convolution : public Kernel {
     places.emplace_back(OutputId(), (*bound)->outputs[0]);
     if (t_.bias && !own_bias_) places.emplace_back(kBias, (*bound)->inputs[2]);
     try {
-      Descriptor pack = graph_->Pack(places, (*bound)->workspace);
+      CudnnDescriptor pack = graph_->Pack(places, (*bound)->workspace);
       *bound = std::make_unique<ConvolutionBound>(std::move(**bound), std::move(pack));
       return SY_OK;
     } catch (const CudnnError& failure) {
@@ -101,7 +101,7 @@ class Convolution : public Kernel {
     auto graph = std::make_unique<OperationGraph>(*device);
     const auto rank = static_cast<size_t>(t_.spatial_rank);
     const auto vector = [&](const int32_t* values) { return TensorDims(values, values + rank); };
-    Descriptor function(*device, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    CudnnDescriptor function(*device, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     function.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
         .Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION)
         .Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, static_cast<int64_t>(rank))
@@ -110,15 +110,16 @@ class Convolution : public Kernel {
         .Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, vector(t_.stride))
         .Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, vector(t_.dilation))
         .Finalize();
-    const auto tensor = [&](int64_t id, const sy_tensor& t) -> const Descriptor& {
+    const auto tensor = [&](int64_t id, const sy_tensor& t) -> const CudnnDescriptor& {
       return graph->Tensor(id, t.dtype, Dims(t), Strides(t));
     };
-    const Descriptor &first = tensor(InputId(0), inputs[0]), &second = tensor(InputId(1), inputs[1]);
-    const Descriptor& output = tensor(OutputId(), outputs[0]);
+    const CudnnDescriptor &first = tensor(InputId(0), inputs[0]), &second = tensor(InputId(1), inputs[1]);
+    const CudnnDescriptor& output = tensor(OutputId(), outputs[0]);
     const float one = 1, zero = 0;
     switch (direction_) {
       case Direction::kForward: {
-        const Descriptor& product = with_bias ? graph->Virtual(SY_F32, Dims(outputs[0]), Strides(outputs[0])) : output;
+        const CudnnDescriptor& product =
+            with_bias ? graph->Virtual(SY_F32, Dims(outputs[0]), Strides(outputs[0])) : output;
         graph->Add(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
             .Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, first)
             .Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, second)
@@ -132,7 +133,7 @@ class Convolution : public Kernel {
         TensorDims dims(rank + 2, 1), strides(rank + 2, filters);
         dims[1] = filters;
         strides[1] = 1;
-        const Descriptor& bias = graph->Tensor(kBias, inputs[2].dtype, dims, strides);
+        const CudnnDescriptor& bias = graph->Tensor(kBias, inputs[2].dtype, dims, strides);
         graph->Pointwise(CUDNN_POINTWISE_ADD, product, &bias, output);
         break;
       }

@@ -70,28 +70,28 @@ sy_status Cudnn::Execute(cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t
   return LibraryFailed(error, SY_INTERNAL, code, Reason(code).c_str(), "cudnnBackendExecute");
 }
 
-Descriptor::Descriptor(const sy_device& device, cudnnBackendDescriptorType_t type) : device_(&device) {
+CudnnDescriptor::CudnnDescriptor(const sy_device& device, cudnnBackendDescriptorType_t type) : device_(&device) {
   Check(CudnnLibrary().cudnnBackendCreateDescriptor(type, &handle_), "cudnnBackendCreateDescriptor");
 }
 
-Descriptor::~Descriptor() {
+CudnnDescriptor::~CudnnDescriptor() {
   if (handle_ != nullptr && CudnnLibrary().cudnnBackendDestroyDescriptor(handle_) != CUDNN_STATUS_SUCCESS)
     device_->instance->Log(2, "cuda: cudnnBackendDestroyDescriptor failed");
 }
 
-Descriptor& Descriptor::Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                            const void* values) {
+CudnnDescriptor& CudnnDescriptor::Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                                      const void* values) {
   const cudnnStatus_t code = CudnnLibrary().cudnnBackendSetAttribute(handle_, name, type, count, values);
   if (code != CUDNN_STATUS_SUCCESS) throw CudnnError(Format("attribute %d: %.300s", name, Reason(code).c_str()));
   return *this;
 }
 
-Descriptor& Descriptor::Finalize() {
+CudnnDescriptor& CudnnDescriptor::Finalize() {
   Check(CudnnLibrary().cudnnBackendFinalize(handle_), "cudnnBackendFinalize");
   return *this;
 }
 
-int64_t Descriptor::Int64(cudnnBackendAttributeName_t name) const {
+int64_t CudnnDescriptor::Int64(cudnnBackendAttributeName_t name) const {
   int64_t value = 0, count = 0;
   Check(CudnnLibrary().cudnnBackendGetAttribute(handle_, name, CUDNN_TYPE_INT64, 1, &count, &value),
         "cudnnBackendGetAttribute");
@@ -102,9 +102,9 @@ cudnnDataType_t CudnnType(sy_dtype dtype) {
   return dtype == SY_BF16 ? CUDNN_DATA_BFLOAT16 : dtype == SY_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT;
 }
 
-const Descriptor& OperationGraph::AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims,
-                                            const TensorDims& strides, bool is_virtual, bool by_value) {
-  Descriptor& tensor = tensors_.emplace_back(device_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+const CudnnDescriptor& OperationGraph::AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims,
+                                                 const TensorDims& strides, bool is_virtual, bool by_value) {
+  CudnnDescriptor& tensor = tensors_.emplace_back(device_, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
       .Set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims)
       .Set(CUDNN_ATTR_TENSOR_STRIDES, strides)
@@ -115,41 +115,41 @@ const Descriptor& OperationGraph::AddTensor(int64_t id, cudnnDataType_t type, co
   return tensor.Finalize();
 }
 
-const Descriptor& OperationGraph::Tensor(int64_t id, sy_dtype dtype, const TensorDims& dims,
-                                         const TensorDims& strides) {
+const CudnnDescriptor& OperationGraph::Tensor(int64_t id, sy_dtype dtype, const TensorDims& dims,
+                                              const TensorDims& strides) {
   return AddTensor(id, CudnnType(dtype), dims, strides, false, false);
 }
 
-const Descriptor& OperationGraph::Virtual(sy_dtype dtype, const TensorDims& dims, const TensorDims& strides) {
+const CudnnDescriptor& OperationGraph::Virtual(sy_dtype dtype, const TensorDims& dims, const TensorDims& strides) {
   return AddTensor(next_virtual_++, CudnnType(dtype), dims, strides, true, false);
 }
 
-const Descriptor& OperationGraph::Constant(int64_t id, size_t rank, float value) {
+const CudnnDescriptor& OperationGraph::Constant(int64_t id, size_t rank, float value) {
   constants_.push_back({id, value});
   const TensorDims ones(rank, 1);
   return AddTensor(id, CUDNN_DATA_FLOAT, ones, ones, false, true);
 }
 
-Descriptor& OperationGraph::Add(cudnnBackendDescriptorType_t operation) {
+CudnnDescriptor& OperationGraph::Add(cudnnBackendDescriptorType_t operation) {
   return operations_.emplace_back(device_, operation);
 }
 
-void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b,
-                               const Descriptor& y) {
-  Descriptor function(device_, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
+                               const CudnnDescriptor& y) {
+  CudnnDescriptor function(device_, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   function.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
       .Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
       .Finalize();
-  Descriptor& operation = Add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-                              .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function)
-                              .Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x)
-                              .Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  CudnnDescriptor& operation = Add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+                                   .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function)
+                                   .Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x)
+                                   .Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
   if (b != nullptr) operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
   operation.Finalize();
 }
 
-void OperationGraph::Reduce(cudnnReduceTensorOp_t mode, const Descriptor& x, const Descriptor& y) {
-  Descriptor function(device_, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+void OperationGraph::Reduce(cudnnReduceTensorOp_t mode, const CudnnDescriptor& x, const CudnnDescriptor& y) {
+  CudnnDescriptor function(device_, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
   function.Set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, mode)
       .Set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
       .Finalize();
@@ -160,8 +160,8 @@ void OperationGraph::Reduce(cudnnReduceTensorOp_t mode, const Descriptor& x, con
       .Finalize();
 }
 
-void OperationGraph::Matmul(const Descriptor& a, const Descriptor& b, const Descriptor& c) {
-  Descriptor function(device_, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+void OperationGraph::Matmul(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& c) {
+  CudnnDescriptor function(device_, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
   function.Set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT).Finalize();
   Add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
       .Set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a)
@@ -171,7 +171,7 @@ void OperationGraph::Matmul(const Descriptor& a, const Descriptor& b, const Desc
       .Finalize();
 }
 
-void OperationGraph::Reshape(const Descriptor& x, const Descriptor& y) {
+void OperationGraph::Reshape(const CudnnDescriptor& x, const CudnnDescriptor& y) {
   Add(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
       .Set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x)
       .Set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y)
@@ -179,7 +179,7 @@ void OperationGraph::Reshape(const Descriptor& x, const Descriptor& y) {
 }
 
 // What the heuristics offer, best first.
-std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heuristics) const {
+std::vector<CudnnDescriptor> OperationGraph::Configurations(const CudnnDescriptor& heuristics) const {
   const auto get = [&](int64_t capacity, int64_t* count, cudnnBackendDescriptor_t* handles) {
     Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, capacity, count, handles),
@@ -187,7 +187,7 @@ std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heurist
   };
   int64_t offered = 0, filled = 0;
   get(0, &offered, nullptr);
-  std::vector<Descriptor> configurations;
+  std::vector<CudnnDescriptor> configurations;
   std::vector<cudnnBackendDescriptor_t> handles;
   for (int64_t i = 0; i < offered; ++i)
     handles.push_back(configurations.emplace_back(device_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
@@ -196,9 +196,9 @@ std::vector<Descriptor> OperationGraph::Configurations(const Descriptor& heurist
   return configurations;
 }
 
-std::optional<int64_t> OperationGraph::Permitted(const Descriptor& configuration, bool deterministic,
+std::optional<int64_t> OperationGraph::Permitted(const CudnnDescriptor& configuration, bool deterministic,
                                                  bool strict) const {
-  Descriptor engine(device_, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  CudnnDescriptor engine(device_, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.handle();
   int64_t count = 0;
   Check(CudnnLibrary().cudnnBackendGetAttribute(configuration.handle(), CUDNN_ATTR_ENGINECFG_ENGINE,
@@ -218,10 +218,11 @@ std::optional<int64_t> OperationGraph::Permitted(const Descriptor& configuration
   return engine.Int64(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
 }
 
-void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict, const Descriptor* described) {
+void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict,
+                           const CudnnDescriptor* described) {
   std::vector<cudnnBackendDescriptor_t> operations;
-  for (const Descriptor& operation : operations_) operations.push_back(operation.handle());
-  graph_ = std::make_unique<Descriptor>(device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  for (const CudnnDescriptor& operation : operations_) operations.push_back(operation.handle());
+  graph_ = std::make_unique<CudnnDescriptor>(device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
               operations.data());
   const cudnnHandle_t cudnn = described == nullptr ? device_.cudnn->handle() : nullptr;
@@ -230,19 +231,19 @@ void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool st
   std::string reason = "the heuristics offer no engine";
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     try {
-      Descriptor heuristics(device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+      CudnnDescriptor heuristics(device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
       heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, *graph_)
           .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
       if (described != nullptr) heuristics.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *described);
       heuristics.Finalize();
-      for (const Descriptor& configuration : Configurations(heuristics)) {
+      for (const CudnnDescriptor& configuration : Configurations(heuristics)) {
         try {
           const std::optional<int64_t> engine = Permitted(configuration, deterministic, strict);
           if (!engine) {
             reason = "no engine has the numerics that are required";
             continue;
           }
-          auto plan = std::make_unique<Descriptor>(device_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+          auto plan = std::make_unique<CudnnDescriptor>(device_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
           if (described != nullptr) {
             plan->Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *described);
           } else {
@@ -269,7 +270,7 @@ void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool st
   throw CudnnError(reason);
 }
 
-Descriptor OperationGraph::Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const {
+CudnnDescriptor OperationGraph::Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const {
   std::vector<int64_t> ids;
   std::vector<void*> addresses;
   for (const auto& [id, address] : places) {
@@ -282,7 +283,7 @@ Descriptor OperationGraph::Pack(const std::vector<std::pair<int64_t, void*>>& pl
     ids.push_back(constant.id);
     addresses.push_back(const_cast<float*>(&constant.value));
   }
-  Descriptor pack(device_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  CudnnDescriptor pack(device_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<int64_t>(addresses.size()),
            addresses.data())
       .Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids)
@@ -291,7 +292,7 @@ Descriptor OperationGraph::Pack(const std::vector<std::pair<int64_t, void*>>& pl
   return pack;
 }
 
-sy_status OperationGraph::Run(const Descriptor& pack, cudaStream_t stream, sy_error* error) const {
+sy_status OperationGraph::Run(const CudnnDescriptor& pack, cudaStream_t stream, sy_error* error) const {
   return device_.cudnn->Execute(plan_->handle(), pack.handle(), stream, error);
 }
 

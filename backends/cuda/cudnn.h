@@ -67,30 +67,31 @@ struct CudnnError : std::runtime_error {
 };
 
 // A backend descriptor under construction, and then finalised. Throws CudnnError.
-class Descriptor {
+class CudnnDescriptor {
  public:
-  Descriptor(const sy_device& device, cudnnBackendDescriptorType_t type);
-  Descriptor(Descriptor&& other) noexcept : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  CudnnDescriptor(const sy_device& device, cudnnBackendDescriptorType_t type);
+  CudnnDescriptor(CudnnDescriptor&& other) noexcept
+      : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
+  CudnnDescriptor& operator=(CudnnDescriptor&& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(handle_, other.handle_);
     return *this;
   }
-  ~Descriptor();
+  ~CudnnDescriptor();
 
   cudnnBackendDescriptor_t handle() const { return handle_; }
-  Descriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                  const void* values);
-  Descriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const auto& value) {
+  CudnnDescriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                       const void* values);
+  CudnnDescriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const auto& value) {
     return Set(name, type, 1, &value);
   }
-  Descriptor& Set(cudnnBackendAttributeName_t name, const std::vector<int64_t>& values) {
+  CudnnDescriptor& Set(cudnnBackendAttributeName_t name, const std::vector<int64_t>& values) {
     return Set(name, CUDNN_TYPE_INT64, static_cast<int64_t>(values.size()), values.data());
   }
-  Descriptor& Set(cudnnBackendAttributeName_t name, const Descriptor& value) {
+  CudnnDescriptor& Set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
     return Set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value.handle_);
   }
-  Descriptor& Finalize();
+  CudnnDescriptor& Finalize();
   int64_t Int64(cudnnBackendAttributeName_t name) const;
 
  private:
@@ -106,46 +107,47 @@ class OperationGraph {
   explicit OperationGraph(sy_device& device) : device_(device) {}
 
   // A tensor at a place: `id` names it in the pack. Strides in elements.
-  const Descriptor& Tensor(int64_t id, sy_dtype dtype, const TensorDims& dims, const TensorDims& strides);
+  const CudnnDescriptor& Tensor(int64_t id, sy_dtype dtype, const TensorDims& dims, const TensorDims& strides);
   // One that only exists inside the graph.
-  const Descriptor& Virtual(sy_dtype dtype, const TensorDims& dims, const TensorDims& strides);
+  const CudnnDescriptor& Virtual(sy_dtype dtype, const TensorDims& dims, const TensorDims& strides);
   // An f32 constant of rank `rank`, read from the host when the plan is enqueued.
-  const Descriptor& Constant(int64_t id, size_t rank, float value);
+  const CudnnDescriptor& Constant(int64_t id, size_t rank, float value);
 
-  Descriptor& Add(cudnnBackendDescriptorType_t operation);  // set its attributes, then Finalize it
+  CudnnDescriptor& Add(cudnnBackendDescriptorType_t operation);  // set its attributes, then Finalize it
   // y = mode(x [, b]), arithmetic in f32.
-  void Pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b, const Descriptor& y);
-  void Reduce(cudnnReduceTensorOp_t mode, const Descriptor& x, const Descriptor& y);
-  void Matmul(const Descriptor& a, const Descriptor& b, const Descriptor& c);
-  void Reshape(const Descriptor& x, const Descriptor& y);
+  void Pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
+                 const CudnnDescriptor& y);
+  void Reduce(cudnnReduceTensorOp_t mode, const CudnnDescriptor& x, const CudnnDescriptor& y);
+  void Matmul(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& c);
+  void Reshape(const CudnnDescriptor& x, const CudnnDescriptor& y);
 
   // Finds a plan. `strict`: f32 arithmetic on f32 data, no TF32. `described`: the properties of the GPU to plan for
   // (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR); nullptr: the one of the device's handle. Throws CudnnError where there is
   // none.
-  void Build(uint64_t workspace_limit, bool deterministic, bool strict, const Descriptor* described = nullptr);
+  void Build(uint64_t workspace_limit, bool deterministic, bool strict, const CudnnDescriptor* described = nullptr);
   uint64_t workspace_bytes() const { return workspace_bytes_; }
   int64_t engine() const { return engine_; }  // the library's number of what the plan runs on
 
   // The places of one binding: (id, address) of every Tensor; constants are added.
-  Descriptor Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const;
-  sy_status Run(const Descriptor& pack, cudaStream_t stream, sy_error* error) const;
+  CudnnDescriptor Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const;
+  sy_status Run(const CudnnDescriptor& pack, cudaStream_t stream, sy_error* error) const;
 
  private:
   struct Value {
     int64_t id;
     float value;
   };
-  const Descriptor& AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims, const TensorDims& strides,
-                              bool is_virtual, bool by_value);
-  std::vector<Descriptor> Configurations(const Descriptor& heuristics) const;
+  const CudnnDescriptor& AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims, const TensorDims& strides,
+                                   bool is_virtual, bool by_value);
+  std::vector<CudnnDescriptor> Configurations(const CudnnDescriptor& heuristics) const;
   // The number of its engine, or nothing where that has not the numerics that are required.
-  std::optional<int64_t> Permitted(const Descriptor& configuration, bool deterministic, bool strict) const;
+  std::optional<int64_t> Permitted(const CudnnDescriptor& configuration, bool deterministic, bool strict) const;
 
   sy_device& device_;
-  std::deque<Descriptor> tensors_, operations_;  // addresses stay
-  std::deque<Value> constants_;                  // their addresses are in the packs
+  std::deque<CudnnDescriptor> tensors_, operations_;  // addresses stay
+  std::deque<Value> constants_;                       // their addresses are in the packs
   int64_t next_virtual_ = int64_t{1} << 32;
-  std::unique_ptr<Descriptor> graph_, plan_;
+  std::unique_ptr<CudnnDescriptor> graph_, plan_;
   uint64_t workspace_bytes_ = 0;
   int64_t engine_ = -1;
 };

@@ -31,7 +31,7 @@ constexpr AbsentDevice kAbsentDevices[] = {{"NVIDIA A100-SXM4-80GB", 800, 108, 1
 
 constexpr uint64_t kWorkspaceLimit = uint64_t{1} << 32;  // as the program's (core/plan/kernels.h)
 
-inline Descriptor Describe(const sy_device& opened, const AbsentDevice& device) {
+inline CudnnDescriptor Describe(const sy_device& opened, const AbsentDevice& device) {
   const std::string text =
       Format(R"({"deviceVer":%d,"driverVer":13000,"cudaDeviceId":0,"maxGridSize":[2147483647,65535,65535],)"
              R"("maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":%d,"warpSize":32,)",
@@ -43,7 +43,7 @@ inline Descriptor Describe(const sy_device& opened, const AbsentDevice& device) 
           R"("pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,"smClockRateKHz":1410000,"memClockRateKHz":1593000,)"
           R"("l2CacheSize":%d,"totalGlobalMem":80000000000,"deviceName":"%s"})",
           device.l2_bytes, device.name);
-  Descriptor properties(opened, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  CudnnDescriptor properties(opened, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   properties
       .Set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<int64_t>(text.size()), text.data())
       .Finalize();
@@ -53,22 +53,22 @@ inline Descriptor Describe(const sy_device& opened, const AbsentDevice& device) 
 // How many engines the heuristics offer for `graph` on `device` that the plugin would take. Throws CudnnError.
 inline int64_t PermittedEngines(const OperationGraph& graph, const AbsentDevice& device, bool deterministic,
                                 bool strict) {
-  const Descriptor properties = Describe(graph.device_, device);
+  const CudnnDescriptor properties = Describe(graph.device_, device);
   std::vector<cudnnBackendDescriptor_t> operations;
-  for (const Descriptor& operation : graph.operations_) operations.push_back(operation.handle());
-  Descriptor finished(graph.device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  for (const CudnnDescriptor& operation : graph.operations_) operations.push_back(operation.handle());
+  CudnnDescriptor finished(graph.device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   finished
       .Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
            operations.data())
       .Finalize();
   int64_t permitted = 0;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    Descriptor heuristics(graph.device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    CudnnDescriptor heuristics(graph.device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, finished)
         .Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode)
         .Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties)
         .Finalize();
-    for (const Descriptor& configuration : graph.Configurations(heuristics))
+    for (const CudnnDescriptor& configuration : graph.Configurations(heuristics))
       permitted += graph.Permitted(configuration, deterministic, strict).has_value();
   }
   return permitted;
@@ -89,7 +89,7 @@ inline const std::set<std::string>& WrittenPlans() {
 // Finalises a plan as the plugin does on a GPU, and compares it with what is written. `what`: a name of its own.
 inline void ExpectPlan(OperationGraph& graph, const AbsentDevice& device, const std::string& what, bool deterministic,
                        bool strict) {
-  const Descriptor properties = Describe(graph.device_, device);
+  const CudnnDescriptor properties = Describe(graph.device_, device);
   std::string line = Format("%s, %s, %s: ", device.name, what.c_str(), deterministic ? "repeatable" : "any order");
   try {
     graph.Build(kWorkspaceLimit, deterministic, strict, &properties);
