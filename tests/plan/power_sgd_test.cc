@@ -126,8 +126,8 @@ class LowRank : public testing::Test {
   }
 
   LowRankRun given_;
-  std::unique_ptr<MeshInterpreter> mesh_;
   std::unique_ptr<TestDevice> test_;
+  std::unique_ptr<MeshInterpreter> mesh_;
 };
 
 TEST_F(LowRank, FindsTheMeansAndErrorsOfPyTorch) {

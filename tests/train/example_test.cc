@@ -46,7 +46,7 @@ TEST(Examples, FiguresHoldTheirPicturesAndEscapeNames) {
   const std::string html = ExampleFigures(examples);
   EXPECT_THAT(html, HasSubstr("src=\"data:image/png;base64,iVBORw0KGgo"));
   EXPECT_THAT(html, HasSubstr("<b class=\"right\">a&lt;b&gt;&amp;"));
-  EXPECT_THAT(html, HasSubstr("<b class=\"wrong\">&lt;script&gt;</b> 75.0 %<br>is cat"));
+  EXPECT_THAT(html, HasSubstr("<b class=\"wrong\">&lt;script&gt;</b> 75.0&nbsp;%<br>is cat"));
   EXPECT_THAT(html, Not(HasSubstr("<script>")));
   EXPECT_THAT(html, Not(HasSubstr("http")));
   EXPECT_THAT(NoExampleFigures("no <data>"), HasSubstr("None: no &lt;data&gt;"));
