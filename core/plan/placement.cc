@@ -56,7 +56,12 @@ class Placer {
     result_.elided.assign(count, false);
     result_.copies.resize(count);
     for (int id = 0; id < count; ++id) result_.spots[id].resize(graph_.node(id).outputs.size());
-    for (const int id : order_) Place(id);
+    // Inputs first: an update may be written over its state, wherever that stands among the nodes.
+    for (const bool input : {true, false}) {
+      for (const int id : order_) {
+        if (graph_.node(id).input.has_value() == input) Place(id);
+      }
+    }
     Finish();
     for (const bool host : {false, true}) Pack(StepArena(host), result_.storages, layout_);
     return std::move(result_);

@@ -109,6 +109,23 @@ TEST_P(HostSteps, KeepTheOrderOfRuns) {
   }
 }
 
+// What goes to the host goes as soon as it is there: before the state that it is written over is mentioned.
+TEST_P(HostSteps, WriteOverStateThatIsMentionedLater) {
+  Graph g;
+  const TensorType type = {DType::kF32, {kElements}};
+  const Value here = g.Input("here", type, {.role = Role::kState});
+  const Value there = g.Input("there", type, {.role = Role::kState, .host = true});
+  g.Assign(there, ops::Store(here));
+  auto made = Compiled::Make(g, *test_);
+  ASSERT_TRUE(made.ok()) << Message(made.status());
+  EXPECT_EQ((*made)->layout->bytes(kHostStepArena), 0u) << "written in place";
+  (*made)->Set("here", std::vector<float>{1, 2, 3});
+  ASSERT_TRUE((*made)->instance->Run((*made)->stream).ok());
+  ASSERT_TRUE(test_->device->Synchronize().ok());
+  ASSERT_TRUE((*made)->instance->Finish().ok());
+  EXPECT_THAT((*made)->Get("there"), ElementsAre(1, 2, 3));
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, HostSteps, testing::Values("reference", "cpu", "null"));
 
 TEST(HostState, IsAllocatedOrRefusedInWords) {
