@@ -49,6 +49,15 @@ std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& c, Content cont
   return sentences;
 }
 
+std::vector<std::string> SettingsOfUpdates(const std::string& command,
+                                           absl::FunctionRef<bool(const std::string& setting)> chosen) {
+  const BesideRule rules[] = {
+      {{"offload", "offload_optim_frac", "offload_param_frac", "offload_dir"}, false, command, "train"}};
+  std::vector<std::string> sentences;
+  Follow(rules, chosen, &sentences);
+  return sentences;
+}
+
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFacts& facts,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen) {
   const bool sgd = c.optimizer == "sgd", lamb = c.optimizer == "lamb", lars = c.optimizer == "lars";

@@ -151,6 +151,12 @@ TEST_F(RecipeSettings, ASettingThatDoesNothingIsSaidSo) {
                 {"--overlap has no effect with --model=mlp: it belongs to models of volumes", "--loss has no effect"});
   ExpectSuccess(Run("eval --checkpoint=run/mlp/shapes/a/run --device=cpu --window_weights=gaussian"),
                 {"--window_weights has no effect with --model=mlp"});
+  const std::string device = " --checkpoint=run/mlp/shapes/a/run --device=cpu ";
+  ExpectSuccess(Run("eval" + device + "--offload=all --offload_dir=nowhere"),
+                {"--offload has no effect with eval: it belongs to train", "--offload_dir has no effect with eval"});
+  ExpectSuccess(Run("export exported" + device + "--names=timm --offload=optimizer"),
+                {"--offload has no effect with export"});
+  EXPECT_THAT(Run("eval" + device + "--offload=none").output, Not(HasSubstr("has no effect")));
   // The settings of a whole run are no choice of each of them, and what works is not spoken of.
   for (const std::string arguments : {"train --config=run/mlp/shapes/a/run/config.json --suffix=b",
                                       "train --config=run/mlp/shapes/a/run/config.json --suffix=c --optimizer=sgd "

@@ -161,6 +161,13 @@ TEST(WithoutEffect, IsCountingWhereAnyNumberIsAllowed) {
   EXPECT_THAT(Idle(c, Content::kLabelledImages, std::vector<std::string>{"count_second_choice"}), IsEmpty());
 }
 
+TEST(WithoutEffect, IsOffloadingWhereNothingIsUpdated) {
+  EXPECT_THAT(SettingsOfUpdates("eval", [](const std::string& name) { return name == "offload" || name == "lr"; }),
+              ElementsAre("--offload has no effect with eval: it belongs to train"));
+  EXPECT_THAT(SettingsOfUpdates("export", [](const std::string& name) { return name.starts_with("offload_"); }),
+              testing::SizeIs(3));
+}
+
 // Of evaluation and prediction: nothing is said of training alone.
 TEST(WithoutEffect, InEvaluationAreThoseOfOtherTasks) {
   const auto sentences = SettingsOfOtherTasks(Augmented("none"), Content::kMaskedVolumes, [](const std::string& name) {

@@ -65,7 +65,10 @@ Status EvalCommand(const CommandLine& line) {
         "these are the weights themselves; the run chose its best checkpoint by their averages (--best_by=ema), "
         "which --ema evaluates");
   }
-  if (processes.rank == 0) WarnOfSettingsOfOtherTasks(model.setup);
+  if (processes.rank == 0) {
+    WarnOfSettingsOfOtherTasks(model.setup);
+    WarnOfSettingsOfUpdates(model.setup, "eval");
+  }
   SY_ASSIGN_OR_RETURN(const auto data, OpenEvaluationData(model));
   return InWorld(model.setup.config, processes, [&](World& world) -> Status {
     SY_ASSIGN_OR_RETURN(const auto trainer, LoadForEvaluation(model, *data, world, absl::GetFlag(FLAGS_ema)));

@@ -9,6 +9,7 @@
 #include "models/weights.h"
 #include "tools/switchyard/commands.h"
 #include "tools/switchyard/flags.h"
+#include "tools/switchyard/hints.h"
 #include "tools/switchyard/trained_model.h"
 
 namespace switchyard {
@@ -38,6 +39,7 @@ Status ExportCommand(const CommandLine& line) {
 
   SY_ASSIGN_OR_RETURN(const TrainedModel model, OpenTrainedModel(path, line.settings, 1));
   if (ShowSettings(model.setup.settings, 0)) return OkStatus();
+  WarnOfSettingsOfUpdates(model.setup, "export");
   const ResolvedModel& resolved = model.setup.resolved;
   SY_ASSIGN_OR_RETURN(const ForeignFormat* const format, FormatOf(*resolved.info->family, names));
   SY_ASSIGN_OR_RETURN(HostTensors tensors,

@@ -49,6 +49,13 @@ void WarnOfSettingsOfOtherTasks(const RunSetup& setup) {
     LogWarning("{}", sentence);
 }
 
+void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command) {
+  for (const std::string& sentence : SettingsOfUpdates(command, [&](const std::string& name) {
+         return setup.settings.IsChosen(name) && setup.settings.Value(name) != "none";
+       }))
+    LogWarning("{}", sentence);
+}
+
 std::string EnlargementHint(const RunSetup& setup) {
   if (setup.train->content() != Content::kLabelledImages || setup.resolved.own.contains("patch")) return "";
   const int side = SideOf(*setup.train);

@@ -14,6 +14,9 @@ bool HasBatchNorms(const ResolvedModel& model);
 // A warning for each setting that was chosen and belongs to models of another kind; train warns of more.
 void WarnOfSettingsOfOtherTasks(const RunSetup& setup);
 
+// And one for each that was chosen and is of updates, which this command does not make.
+void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command);
+
 // Where the images of classification are squares of one size, smaller than the model takes, and the model could take
 // them as they are: how they are enlarged, and what a step would cost without. "" elsewhere, and of models that cut
 // images into patches, which would have to be smaller too.
