@@ -4,6 +4,7 @@
 // must have ended.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "core/train/checkpoint.h"
@@ -13,17 +14,18 @@ namespace switchyard {
 
 inline constexpr char kEachRank[] = "each_rank/";
 
-// Has the run state that differs between ranks? of_model: that of the model is such, where several ranks divide the
-// data.
-bool KeepsEachRank(const Engine& engine, bool of_model);
+// Of the state of a run that differs between ranks, of all of them; 0: it has none. of_model: that of the model is
+// such, where several ranks divide the data.
+uint64_t BytesOfEachRank(const Layout& layout, bool of_model, int data_ranks);
 
 // By name in the graph, on rank 0; none elsewhere. Collective.
 StatusOr<HostTensors> GatherEachRank(Engine& engine, bool of_model);
 
-// Takes this rank's own up from such a tensor where it has one for each rank there is now. Of another number of ranks,
-// state of the model stays as it is, and of what gradients have left out each gets the mean: the sum over ranks that
-// counts goes on as it was. What this run has no use for is left. DataLoss where it is no such state, or has another
-// shape. folder: of the checkpoint, for the message. Local.
-Status RestoreEachRank(Engine& engine, const NamedTensor& tensor, bool of_model, const std::string& folder);
+// Takes this rank's own up from such tensors of a checkpoint's state, where they have one for each rank there is now.
+// Of another number of ranks, state of the model stays as it is, and of what gradients have left out each gets the
+// mean: the sum over ranks that counts goes on as it was. What this run has no use for is not read, and the first rank
+// warns of what is lost by that. Host memory holds one tensor at a time, of all ranks. DataLoss where one is no such
+// state, or has another shape. folder: of the checkpoint, for messages. Local.
+Status RestoreEachRank(Engine& engine, const TensorFile& state, bool of_model, const std::string& folder);
 
 }  // namespace switchyard

@@ -5,6 +5,7 @@
 #include "core/graph/op.h"
 #include "core/parallel/recompute.h"
 #include "core/train/mixed_precision.h"
+#include "core/train/snapshot.h"
 
 namespace switchyard {
 
@@ -102,6 +103,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   }
   layout = std::make_unique<Layout>(alignment, IoSlots(device));
   copies_state = device.async();
+  statistics_of_each_rank = !config.broadcast_buffers;
 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
@@ -191,7 +193,8 @@ PlanReport TrainingPlans::Report() const {
   PlanReport report = Main().report();
   report.memory = MemoryOf(*layout);
   if (copies_state) report.checkpoint_bytes = layout->bytes(kStateArena);
-  report.checkpoint_host_bytes = layout->bytes(kStateArena) + layout->bytes(kHostStateArena);
+  report.checkpoint_host_bytes = layout->bytes(kStateArena) + layout->bytes(kHostStateArena) +
+                                 GatheredBytes(*layout, statistics_of_each_rank, program.mesh.data);
   return report;
 }
 

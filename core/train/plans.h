@@ -33,6 +33,7 @@ struct TrainingPlans {
   Program program;
   std::vector<std::unique_ptr<Plan>> plans;  // as program.plans
   bool copies_state = false;                 // on the device, where a checkpoint is saved: see state_copy.h
+  bool statistics_of_each_rank = false;      // --broadcast_buffers=0
 
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none. host: whose
   // kernels run on the host; null: the reference's.
@@ -51,7 +52,7 @@ struct TrainingPlans {
   const Plan& Main() const;                    // that which ends most updates; without one "evaluate"
   uint64_t PlannedBytes() const;               // of the device and of collectives
   uint64_t PlannedHostBytes() const;           // in host memory beside it
-  PlanReport Report() const;  // of Main(), with the memory of all plans and of a checkpoint's copy
+  PlanReport Report() const;                   // of Main(), with the memory of all plans and of a checkpoint's copy
 };
 
 }  // namespace switchyard

@@ -9,7 +9,6 @@
 #include <span>
 #include <utility>
 
-#include "core/base/logging.h"
 #include "core/parallel/loss_scaling.h"
 #include "core/parallel/power_sgd.h"
 #include "core/train/each_rank.h"
@@ -21,6 +20,13 @@ namespace {
 
 bool IsSaved(const Layout::Entry& entry) {
   return entry.role == Role::kState && !entry.of_model && !entry.of_rank && IsStateArena(entry.arena);
+}
+
+// Do ranks hold parts of it, which a checkpoint brings together?
+bool IsGathered(const Layout::Entry& entry) { return entry.part && (entry.is_weight() || IsSaved(entry)); }
+
+size_t BytesOfWhole(const Layout::Entry& entry) {
+  return static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype));
 }
 
 const char* SavedType(const Layout::Entry& entry) {
@@ -52,7 +58,7 @@ void AddAll(const HostTensors& tensors, const std::string& prefix, std::vector<N
     list->push_back({prefix + name, "F32", {tensor.shape.begin(), tensor.shape.end()}, tensor.values.data()});
 }
 
-// The state of a checkpoint under the names of the graph.
+// The state of a checkpoint under the names of the graph, but for what ranks have for themselves.
 struct SavedState {
   Storage storage;
   std::vector<NamedTensor> tensors;
@@ -65,6 +71,7 @@ StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, con
   }
   SavedState state;
   for (const TensorFile::Entry& saved : file.entries()) {
+    if (saved.name.starts_with(kEachRank)) continue;
     const auto [kind, weight] = KindAndWeight(saved.name);
     if (kinds.contains(kind) && saved.dtype == "F32") {
       HostTensor& tensor = state.storage.of_weights[kind][weight];
@@ -129,23 +136,29 @@ class FileLayout {
 
 }  // namespace
 
+uint64_t GatheredBytes(const Layout& layout, bool each_rank, int data_ranks) {
+  uint64_t total = BytesOfEachRank(layout, each_rank, data_ranks);
+  for (const auto& [name, entry] : layout.entries()) total += IsGathered(entry) ? BytesOfWhole(entry) : 0;
+  return total;
+}
+
 StatusOr<Gathered> GatherTensors(Engine& engine, bool each_rank) {
   Gathered gathered;
   const World& world = engine.world();
   bool synchronized = false;
   const auto synchronize = [&] { return std::exchange(synchronized, true) ? OkStatus() : engine.Synchronize(); };
   for (const auto& [name, entry] : engine.layout().entries()) {
-    if (!entry.part || (!entry.is_weight() && !IsSaved(entry))) continue;
+    if (!IsGathered(entry)) continue;
     const int group = entry.part->group;
     const int other_axis = group == kTensorGroup ? world.data_rank() : group == kDataGroup ? world.tensor_rank() : 0;
     if (other_axis != 0 && !entry.part->of)
       continue;  // parts of parts are all ranks', and what stages hold may be such
     SY_RETURN_IF_ERROR(synchronize());
-    std::vector<std::byte> whole(static_cast<size_t>(Elements(entry.whole_shape()) * SizeOf(entry.type.dtype)));
+    std::vector<std::byte> whole(BytesOfWhole(entry));
     SY_RETURN_IF_ERROR(DownloadWhole(engine, name, whole.data()));
     if (world.rank() == 0) gathered.parts[name] = std::move(whole);
   }
-  if (KeepsEachRank(engine, each_rank)) {
+  if (BytesOfEachRank(engine.layout(), each_rank, world.data_size()) > 0) {
     SY_RETURN_IF_ERROR(synchronize());
     SY_ASSIGN_OR_RETURN(gathered.each_rank, GatherEachRank(engine, each_rank));
   }
@@ -204,23 +217,12 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
         checkpoint.folder, name, what, path);
   };
   std::map<std::string, const NamedTensor*> found;
-  int64_t ranks = 0;  // that saved their own state of the model
   for (const NamedTensor& tensor : state.tensors) {
-    if (tensor.name.starts_with(kEachRank)) {
-      SY_RETURN_IF_ERROR(RestoreEachRank(engine, tensor, each_rank, checkpoint.folder));
-      const bool left_over = IsPowerSgdState(tensor.name.substr(sizeof kEachRank - 1));
-      if (!left_over) ranks = tensor.shape.empty() ? 0 : tensor.shape[0];
-      continue;
-    }
     const Layout::Entry* const entry = layout.Find(tensor.name);
     if (entry == nullptr && (IsLossScaleState(tensor.name) || IsPowerSgdState(tensor.name))) continue;
     if (entry == nullptr || !IsSaved(*entry)) return refused(tensor.name, "is none of this run's");
     found[tensor.name] = &tensor;
   }
-  const World& world = engine.world();
-  if (each_rank && ranks != 0 && ranks != world.data_size() && world.rank() == 0)
-    LogWarning("{} has running statistics of {} ranks, this run has {}: all begin with those of rank 0",
-               checkpoint.folder, ranks, world.data_size());
   for (const auto& [name, entry] : layout.entries()) {
     if (!IsSaved(entry)) continue;
     // Of another precision, or without compression, or of another rank: it starts.
@@ -235,7 +237,7 @@ Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const Loaded
     }
     SY_RETURN_IF_ERROR(UploadWhole(engine, name, tensor.data));
   }
-  return OkStatus();
+  return RestoreEachRank(engine, checkpoint.state, each_rank, checkpoint.folder);
 }
 
 }  // namespace switchyard

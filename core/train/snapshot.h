@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,6 +37,8 @@ struct Gathered {
 // each_rank: state of the model itself differs between the ranks of a data group. It waits for the steps begun so far
 // where there is something to gather. Collective where ranks share tensors or keep their own.
 StatusOr<Gathered> GatherTensors(Engine& engine, bool each_rank);
+// How much that is on rank 0, whose layout it is given.
+uint64_t GatheredBytes(const Layout& layout, bool each_rank, int data_ranks);
 
 // From a copy that is begun, for which it waits; may run beside the steps, in a thread of its own. The snapshot refers
 // to the copy's memory, in which it brings each tensor into the layout of files, and keeps `gathered`.

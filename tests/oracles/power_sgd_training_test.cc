@@ -1,8 +1,11 @@
 // Ranks that send gradients of low rank: before that starts they train as those that send all, behind it several as one
 // does; a run that is taken up goes on with what each rank has left over; they learn.
+#include <fstream>
 #include <set>
 
 #include "core/base/environment.h"
+#include "core/train/checkpoint.h"
+#include "core/train/plans.h"
 #include "gmock/gmock.h"
 #include "tests/oracles/runs.h"
 
@@ -122,6 +125,71 @@ INSTANTIATE_TEST_SUITE_P(Runs, PowerSgdResume,
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param));
                          });
+
+// Of what a file of tensors holds of `name`, the first byte becomes another one.
+void Damage(const std::string& path, const std::string& name) {
+  const auto file = TensorFile::Open(path);
+  ASSERT_TRUE(file.ok()) << Message(file.status());
+  const TensorFile::Entry* const entry = file->Find(name);
+  ASSERT_NE(entry, nullptr);
+  std::fstream bytes(path, std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header = 0;
+  bytes.read(reinterpret_cast<char*>(&header), sizeof header);
+  const auto at = static_cast<std::streamoff>(sizeof header + header) + entry->offset;
+  bytes.seekg(at);
+  const int found = bytes.get();
+  bytes.seekp(at);
+  bytes.put(static_cast<char>(found ^ 1));
+}
+
+// A run that has no use for what ranks left over does not read it: there it may be damaged. It says once what is lost.
+TEST(PowerSgdTraining, ErrorsAreReadOnlyWhereTheyGoOn) {
+  TrainConfig config = LowRankConfig("unread");
+  const LowRankRun with = TrainLowRank(config, SharedWorld());
+  TakeTurns();
+  config.resume = LowRankStep(with.folder, 5);
+  if (SharedWorld().rank() == 0)
+    Damage(*config.resume + "/state.safetensors", "each_rank/power_sgd_error/blocks.0.mlp.fc1.weight");
+  TakeTurns();
+  const auto damaged = MakeRun(config, SharedWorld());
+  EXPECT_THAT(Message(damaged.status()), testing::HasSubstr("each_rank/power_sgd_error/blocks.0.mlp.fc1.weight"));
+  TakeTurns();
+  config.powersgd_compression = false;
+  testing::internal::CaptureStderr();
+  const auto without = MakeRun(config, SharedWorld());
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(without.ok()) << Message(without.status());
+  const std::string warning = "what --powersgd_compression left out of gradients that this run sends whole is lost";
+  const size_t first = said.find(warning);
+  EXPECT_EQ(first != std::string::npos, SharedWorld().rank() == 0) << said;
+  if (first != std::string::npos) {
+    EXPECT_EQ(said.find(warning, first + 1), std::string::npos) << said;
+  }
+  TakeTurns();
+}
+
+// What ranks bring together for a checkpoint is told as what it is in the file.
+TEST(PowerSgdTraining, ExplainTellsOfWhatACheckpointGathers) {
+  const TrainConfig config = LowRankConfig("gathers");
+  World& world = SharedWorld();
+  const auto setup = SettledRun(config, world);
+  ASSERT_TRUE(setup.ok()) << Message(setup.status());
+  TrainingPlans plans;
+  const Status compiled =
+      plans.CompileRun(setup->config, setup->model, world.mesh, 0, 6, *world.device, world.reference.get());
+  ASSERT_TRUE(compiled.ok()) << Message(compiled);
+  const LowRankRun run = TrainLowRank(config, world);
+  TakeTurns();
+  const auto checkpoint = LoadCheckpoint(LowRankStep(run.folder, 6));
+  ASSERT_TRUE(checkpoint.ok()) << Message(checkpoint.status());
+  uint64_t gathered = 0;
+  for (const TensorFile::Entry& entry : checkpoint->state.entries()) {
+    if (entry.name.starts_with("each_rank/")) gathered += static_cast<uint64_t>(entry.bytes);
+  }
+  EXPECT_GT(gathered, 0u);
+  EXPECT_EQ(plans.Report().checkpoint_host_bytes, plans.layout->bytes(kStateArena) + gathered);
+  TakeTurns();
+}
 
 // A run goes on without it, with it where it was not, and with another rank.
 TEST(PowerSgdTraining, BeginsAndEndsWhereARunIsTakenUp) {
