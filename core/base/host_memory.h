@@ -7,10 +7,11 @@
 
 namespace switchyard {
 
-// Bytes that this process can still fill, by the kernel's own estimate: of the machine (MemAvailable and free swap of
-// /proc/meminfo) and of the control group's limit (cgroup v2: memory.max, less memory.current but for the files that it
-// caches), whichever is less. What other processes take at the same time is not known. nullopt: nobody says. root: of
-// the file system, for tests.
+// Bytes that this process can still fill, by the kernel's own estimate: of the machine (MemAvailable of /proc/meminfo;
+// not swap, which pinned memory cannot lie in and what a step reads had better not) and of the limits of its control
+// group and of those above (/proc/self/cgroup; version 2: memory.max, less memory.current but for the files that it
+// caches; version 1: memory.limit_in_bytes and memory.usage_in_bytes), whichever is least. What other processes take at
+// the same time is not known. nullopt: nobody says. root: of the file system, for tests.
 std::optional<uint64_t> AvailableHostBytes(const std::string& root = "");
 
 }  // namespace switchyard

@@ -147,16 +147,48 @@ TEST(HostMemoryLeft, IsThatOfTheMachineOrOfTheControlGroup) {
   };
   EXPECT_FALSE(AvailableHostBytes(root.path())) << "nobody says";
   write("proc/meminfo", "MemTotal:       9000 kB\nMemAvailable:   5000 kB\nSwapFree:        100 kB\n");
-  EXPECT_EQ(AvailableHostBytes(root.path()), 5100u * 1024);
+  EXPECT_EQ(AvailableHostBytes(root.path()), 5000u * 1024) << "without swap";
   write("sys/fs/cgroup/memory.max", "max\n");
   write("sys/fs/cgroup/memory.current", "3000000\n");
-  EXPECT_EQ(AvailableHostBytes(root.path()), 5100u * 1024);
+  EXPECT_EQ(AvailableHostBytes(root.path()), 5000u * 1024);
   write("sys/fs/cgroup/memory.max", "4000000\n");
   EXPECT_EQ(AvailableHostBytes(root.path()), 1000000u);
   write("sys/fs/cgroup/memory.stat", "anon 1000000\ninactive_file 500000\nactive_file 300000\n");
   EXPECT_EQ(AvailableHostBytes(root.path()), 1800000u) << "cached files make room";
   write("sys/fs/cgroup/memory.max", "2000000\n");
   EXPECT_EQ(AvailableHostBytes(root.path()), 0u);
+}
+
+TEST(HostMemoryLeft, IsThatOfTheGroupOfThisProcessAndOfThoseAboveIt) {
+  const TemporaryFolder root;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    root.Write(name, Bytes(text.begin(), text.end()));
+  };
+  const auto limit = [&](const std::string& group, const std::string& bytes) {
+    write("sys/fs/cgroup/" + group + "/memory.max", bytes + "\n");
+    write("sys/fs/cgroup/" + group + "/memory.current", "1000\n");
+  };
+  write("proc/self/cgroup", "12:cpu,memory_of_others:/else\n0::/jobs/7/step\n");
+  limit("else", "2000");
+  limit("jobs", "9000");
+  limit("jobs/7", "max");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 8000u);
+  limit("jobs/7/step", "5000");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 4000u);
+  limit("jobs", "4000");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 3000u);
+  // The first version, whose root is the container's own group where the name is that of the machine's.
+  write("proc/self/cgroup", "7:cpu,memory:/machine/container\n3:pids:/\n");
+  const std::string memory = "sys/fs/cgroup/memory/";
+  write(memory + "memory.limit_in_bytes", "9223372036854771712\n");
+  write(memory + "memory.usage_in_bytes", "5000\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 9223372036854771712u - 5000u);
+  write(memory + "memory.limit_in_bytes", "8000\n");
+  write(memory + "memory.stat", "inactive_file 1\ntotal_inactive_file 700\ntotal_active_file 50\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 3750u);
+  write(memory + "machine/container/memory.limit_in_bytes", "6000\n");
+  write(memory + "machine/container/memory.usage_in_bytes", "4000\n");
+  EXPECT_EQ(AvailableHostBytes(root.path()), 2000u);
 }
 
 // What does not fit is refused before the system gives it away and ends whoever fills it.
