@@ -1,10 +1,12 @@
 #include "core/plan/memory.h"
 
 #include <cstring>
+#include <utility>
 
 #include "core/base/host_memory.h"
 #include "core/base/logging.h"
 #include "core/base/text.h"
+#include "fmt/ranges.h"
 
 namespace switchyard {
 
@@ -68,19 +70,20 @@ void Layout::Reserve(int arena, uint64_t bytes) {
   size = std::max(size, Align(bytes));
 }
 
-StatusOr<HostMemory> Memory::HostMemoryFor(int arena) const {
+StatusOr<HostMemory> Memory::HostMemoryFor(int arena, const std::string& what) const {
   const uint64_t bytes = layout_->bytes(arena);
-  if (arena == kHostStateArena && !folder_.empty()) {
-    auto memory = device_->AllocateInFile(folder_, bytes);
+  const bool of_state = arena == kHostStateArena;
+  if (of_state && !on_host_.folder.empty()) {
+    auto memory = device_->AllocateInFile(on_host_.folder, bytes);
     if (memory.ok()) return memory;
-    return FailedPrecondition("--offload_dir={}, for what --offload keeps there ({}): {}", Printable(folder_, 4096),
+    return FailedPrecondition("--offload_dir={}, for {} ({}): {}", Printable(on_host_.folder, 4096), what,
                               layout_->arena(arena).name, Message(memory.status()));
   }
   const auto refused = [&](const std::string& why) {
-    return FailedPrecondition(
-        "{} bytes of host memory for what --offload keeps there ({}): {}; use a smaller --offload_optim_frac, "
-        "--offload_dir on a disk, or --zero=1 over more ranks",
-        bytes, layout_->arena(arena).name, why);
+    std::vector<std::string> ways = on_host_.ways_to_less;
+    if (of_state) ways.push_back("--offload_dir on a disk");
+    return FailedPrecondition("{} bytes of host memory for {} ({}): {}; use {}", bytes, what,
+                              layout_->arena(arena).name, why, fmt::join(ways, ", or "));
   };
   // The system gives more than there is, and ends whoever fills it.
   if (const auto available = AvailableHostBytes(); available && *available < bytes)
@@ -91,23 +94,25 @@ StatusOr<HostMemory> Memory::HostMemoryFor(int arena) const {
   return memory;
 }
 
-StatusOr<HostMemory> Memory::AllocateAsHostState() const { return HostMemoryFor(kHostStateArena); }
+StatusOr<HostMemory> Memory::AllocateForCopy(int arena) const {
+  return HostMemoryFor(arena, "the copy that checkpoints are written from");
+}
 
 Status Memory::AllocateOnHost(int arena, Device* host) {
   const auto at = static_cast<size_t>(arena);
   if (host == nullptr)
     return FailedPrecondition("{} bytes of {}, and no backend whose kernels run on the host", layout_->bytes(arena),
                               layout_->arena(arena).name);
-  SY_ASSIGN_OR_RETURN(host_memory_[at], HostMemoryFor(arena));
+  SY_ASSIGN_OR_RETURN(host_memory_[at], HostMemoryFor(arena, "what --offload keeps there"));
   SY_ASSIGN_OR_RETURN(buffers_[at],
                       host->Import(host_memory_[at].data(), host->info().memory_kind, layout_->bytes(arena)));
   return OkStatus();
 }
 
 StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& device, Communicator* communicator,
-                                                   Device* host, const std::string& folder) {
+                                                   Device* host, HostPlacement on_host) {
   std::unique_ptr<Memory> memory(new Memory);
-  memory->folder_ = folder;
+  memory->on_host_ = std::move(on_host);
   memory->layout_ = &layout;
   memory->device_ = &device;
   memory->host_memory_.resize(layout.arenas().size());

@@ -106,17 +106,24 @@ class Layout {
   std::map<std::string, Entry> entries_;
 };
 
+// Of what lies on the host.
+struct HostPlacement {
+  std::string folder;  // its state lies in a file there; "": in memory
+  // What a user may do so that there is less of it, for the words of a refusal.
+  std::vector<std::string> ways_to_less = {"a smaller --offload_optim_frac"};
+};
+
 // The buffers themselves.
 class Memory {
  public:
   // All zero, but for the constants that graphs know. With a communicator collective: `layout` becomes as large as it
   // is on any rank where that must be so. It must outlive the memory. host: whose kernels run on the host; needed where
-  // something lies there, and then FailedPrecondition says that the host has too little. folder: the state of the host
-  // lies in a file there; "": in its memory.
+  // something lies there, and then FailedPrecondition says that the host has too little.
   static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, Communicator* communicator,
-                                                    Device* host = nullptr, const std::string& folder = "");
-  // As much as the state of the host takes, and where that lies: for a copy of it. Errors as Allocate's.
-  StatusOr<HostMemory> AllocateAsHostState() const;
+                                                    Device* host = nullptr, HostPlacement on_host = {});
+  // On the host, as much as an arena of state takes, and of the host's state where that lies: for the copy that
+  // checkpoints are written from. Errors as Allocate's of the host.
+  StatusOr<HostMemory> AllocateForCopy(int arena) const;
   const Buffer& buffer(int arena) const { return buffers_[static_cast<size_t>(arena)]; }
   // A place in an arena as a plan knows it, for the instance of slot `slot`; in one of the host, for its kernels.
   sy_place place(int arena, uint64_t offset, int slot) const {
@@ -145,11 +152,11 @@ class Memory {
 
  private:
   Memory() = default;
-  StatusOr<HostMemory> HostMemoryFor(int arena) const;
+  StatusOr<HostMemory> HostMemoryFor(int arena, const std::string& what) const;
   Status AllocateOnHost(int arena, Device* host);
   const Layout* layout_ = nullptr;
   Device* device_ = nullptr;
-  std::string folder_;                   // in which the state of the host lies; "": in its memory
+  HostPlacement on_host_;
   std::vector<HostMemory> host_memory_;  // by arena; of those that lie on the host
   std::vector<Buffer> buffers_;          // by arena; over host_memory_, what kernels of the host are bound to
   std::set<const Kernel*> constants_;

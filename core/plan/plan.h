@@ -41,6 +41,7 @@ struct ArenaBytes {
   std::string arena;
   uint64_t bytes = 0;
   bool host = false;  // it lies in the memory of the host, beside the device's
+  bool file = false;  // or in a file there
 };
 std::vector<ArenaBytes> MemoryOf(const Layout& layout);  // by arena
 

@@ -46,9 +46,9 @@ std::string PlanReport::ToText() const {
                         flops > 0 ? 100 * line.flops / flops : 0, Bytes(line.bytes));
   }
   text += "\nmemory by class\n";
-  double total = 0, on_host = 0;
+  double total = 0, on_host = 0, in_file = 0;
   for (const ArenaBytes& line : memory) {
-    if (line.host) on_host += static_cast<double>(line.bytes);
+    if (line.host) (line.file ? in_file : on_host) += static_cast<double>(line.bytes);
     if (line.host) continue;
     text += fmt::format("  {:<14}{:>14}\n", line.arena, Bytes(static_cast<double>(line.bytes)));
     total += static_cast<double>(line.bytes);
@@ -57,17 +57,21 @@ std::string PlanReport::ToText() const {
   if (on_host > 0) {
     text += fmt::format("  in host memory beside it {}:", Bytes(on_host));
     for (const ArenaBytes& line : memory) {
-      if (line.host && line.bytes > 0)
+      if (line.host && !line.file && line.bytes > 0)
         text +=
             fmt::format(" {} {},", line.arena.substr(line.arena.find(' ') + 1), Bytes(static_cast<double>(line.bytes)));
     }
     text.back() = ';';
     text += fmt::format(" {} launches run on the host, {} go there and {} come back each step\n", host_launches,
                         Bytes(static_cast<double>(store_bytes)), Bytes(static_cast<double>(fetch_bytes)));
-    if (checkpoint_host_bytes > 0)
-      text += fmt::format("  from the first checkpoint on, {} more there on rank 0: a copy of the state\n",
-                          Bytes(static_cast<double>(checkpoint_host_bytes)));
   }
+  if (in_file > 0)
+    text += fmt::format(
+        "  in a file of --offload_dir {}: state; as much again on rank 0, from which checkpoints are written\n",
+        Bytes(in_file));
+  if (on_host + in_file > 0 && checkpoint_host_bytes > 0)
+    text += fmt::format("  in host memory of rank 0 {} more, from which checkpoints are written\n",
+                        Bytes(static_cast<double>(checkpoint_host_bytes)));
   if (checkpoint_bytes > 0)
     text += fmt::format(
         "  beside it, from the first checkpoint on, {}: a copy of the state, which steps need not wait for; without "

@@ -8,6 +8,22 @@
 
 namespace switchyard {
 
+namespace {
+
+HostPlacement HostPlacementOf(const TrainConfig& config) {
+  HostPlacement on_host{.folder = config.offload_dir.value_or("")};
+  if (config.offload == "all") on_host.ways_to_less.push_back("a smaller --offload_param_frac");
+  const bool may_share = config.optimizer != "lamb" && config.optimizer != "lars";
+  if (config.zero > 0) {
+    on_host.ways_to_less.push_back("more ranks");
+  } else if (may_share) {
+    on_host.ways_to_less.push_back("--zero=1 over more ranks");
+  }
+  return on_host;
+}
+
+}  // namespace
+
 Engine::~Engine() {
   for (Stream* const used : {&uploads_, &stream_}) {
     if (used->handle() != nullptr) (void)world_.Synchronize(*used);
@@ -16,7 +32,7 @@ Engine::~Engine() {
 
 Status Engine::Compile(const TrainConfig& config, Program program) {
   batch_size_ = config.batch_size;
-  offload_dir_ = config.offload_dir.value_or("");
+  on_host_ = HostPlacementOf(config);
   return plans_.Compile(config, std::move(program), *world_.device, world_.reference.get(), world_.host.get());
 }
 
@@ -44,7 +60,7 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
     SY_ASSIGN_OR_RETURN(uploads_, world_.device->NewStream());
   }
   auto allocated =
-      Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get(), world_.host_device(), offload_dir_);
+      Memory::Allocate(*plans_.layout, *world_.device, world_.communicator.get(), world_.host_device(), on_host_);
   if (allocated.status().code() == absl::StatusCode::kResourceExhausted) return WithLargestBatch(allocated.status());
   SY_RETURN_IF_ERROR(allocated.status());
   memory_ = std::move(*allocated);

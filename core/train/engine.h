@@ -96,7 +96,7 @@ class Engine {
   TrainingPlans plans_;
   Profile* profile_ = nullptr;
   int batch_size_ = 0;
-  std::string offload_dir_;
+  HostPlacement on_host_;
   std::unique_ptr<Memory> memory_;
   Stream stream_, uploads_;  // where steps run; where batches are copied in
   std::vector<Slot> slots_;

@@ -135,7 +135,10 @@ Status Keeping::MakeOrTakeUpRunFolder() {
 Status Keeping::OpenRunFolder() {
   World& world = engine_.world();
   Status status;
-  if (owner()) status = MakeOrTakeUpRunFolder();
+  if (owner()) {
+    status = copy_.Reserve();
+    if (status.ok()) status = MakeOrTakeUpRunFolder();
+  }
   if (world.size() > 1) {
     std::string verdict = status.ok() ? "+" + run_folder_ : "-" + Message(status);
     SY_RETURN_IF_ERROR(world.BroadcastText(verdict, 0));

@@ -28,7 +28,9 @@ class Keeping {
   // Weights and state of what Open found. Local.
   Status Restore();
 
-  // A folder for the run, or its own where it goes on in one; locked. All ranks come to the verdict of rank 0.
+  // A folder for the run, or its own where it goes on in one; locked. Where state lies in host memory, that of the copy
+  // that Save makes is taken before, so that no checkpoint is refused it later. All ranks come to the verdict of rank
+  // 0.
   Status OpenRunFolder();
   const std::string& run_folder() const { return run_folder_; }
 

@@ -103,6 +103,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   }
   layout = std::make_unique<Layout>(alignment, IoSlots(device));
   copies_state = device.async();
+  state_in_file = config.offload_dir.has_value();
   statistics_of_each_rank = !config.broadcast_buffers;
 
   PlanOptions plan_options;
@@ -193,8 +194,10 @@ PlanReport TrainingPlans::Report() const {
   PlanReport report = Main().report();
   report.memory = MemoryOf(*layout);
   if (copies_state) report.checkpoint_bytes = layout->bytes(kStateArena);
-  report.checkpoint_host_bytes = layout->bytes(kStateArena) + layout->bytes(kHostStateArena) +
-                                 GatheredBytes(*layout, statistics_of_each_rank, program.mesh.data);
+  report.memory[kHostStateArena].file = state_in_file;
+  report.checkpoint_host_bytes =
+      layout->bytes(kStateArena) + GatheredBytes(*layout, statistics_of_each_rank, program.mesh.data);
+  if (!state_in_file) report.checkpoint_host_bytes += layout->bytes(kHostStateArena);
   return report;
 }
 

@@ -33,6 +33,7 @@ struct TrainingPlans {
   Program program;
   std::vector<std::unique_ptr<Plan>> plans;  // as program.plans
   bool copies_state = false;                 // on the device, where a checkpoint is saved: see state_copy.h
+  bool state_in_file = false;                // what of it lies on the host: --offload_dir
   bool statistics_of_each_rank = false;      // --broadcast_buffers=0
 
   // Nothing is allocated, and the other ranks need not be there. reference: null where there is none. host: whose

@@ -18,14 +18,22 @@ StateCopy::~StateCopy() {
   (void)engine_.Synchronize();  // the steps have waited for begun_
 }
 
+Status StateCopy::Reserve() {
+  if (of_host_.bytes() > 0 || engine_.layout().bytes(kHostStateArena) == 0) return OkStatus();
+  SY_ASSIGN_OR_RETURN(HostMemory of_host, engine_.memory().AllocateForCopy(kHostStateArena));
+  SY_ASSIGN_OR_RETURN(host_, engine_.memory().AllocateForCopy(kStateArena));
+  of_host_ = std::move(of_host);
+  return OkStatus();
+}
+
 Status StateCopy::Allocate() {
-  if (host_.bytes() > 0) return OkStatus();
+  if (allocated_) return OkStatus();
+  SY_RETURN_IF_ERROR(Reserve());
   Device& device = *engine_.world().device;
   const uint64_t bytes = engine_.layout().bytes(kStateArena);
-  if (engine_.layout().bytes(kHostStateArena) > 0) {
-    SY_ASSIGN_OR_RETURN(of_host_, engine_.memory().AllocateAsHostState());
+  if (host_.bytes() == 0) {
+    SY_ASSIGN_OR_RETURN(host_, device.AllocateHost(bytes));
   }
-  SY_ASSIGN_OR_RETURN(HostMemory host, device.AllocateHost(bytes));
   if (engine_.async()) {
     SY_ASSIGN_OR_RETURN(copies_, device.NewStream());
     SY_ASSIGN_OR_RETURN(begun_, device.NewEvent());
@@ -38,7 +46,7 @@ Status StateCopy::Allocate() {
                  static_cast<double>(bytes) / 1e6);
     }
   }
-  host_ = std::move(host);
+  allocated_ = true;
   return OkStatus();
 }
 

@@ -189,6 +189,52 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Offload,
                            return fmt::format("{}_zero_{}", std::get<0>(info.param), std::get<1>(info.param));
                          });
 
+// A run of hours is not to end at its first checkpoint: what that needs is taken before the first update.
+TEST(OffloadedState, IsRefusedAtTheStartWhereItsCopyHasNoPlace) {
+  if (SharedWorld().device->info().address_kind == SY_ADDRESS_HOST)
+    GTEST_SKIP() << "the device's memory is the host's: there is nothing to offload";
+  const std::string folder = SharedFolder() + "/room_for_one";
+  TrainConfig config = Config("adamw", 0);
+  config.offload = "optimizer";
+  config.offload_dir = folder;
+  std::filesystem::create_directories(folder);
+  TakeTurns();
+  auto run = MakeRun(config, SharedWorld());
+  TakeTurns();
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  // The state lies in a file without a name: without the folder it stays, and there is no place for more.
+  if (SharedWorld().rank() == 0) std::filesystem::remove(folder);
+  TakeTurns();
+  bool began = false;
+  const auto result = run->trainer->Train([&](const std::string&) {
+    began = true;
+    return OkStatus();
+  });
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(result.status()),
+              testing::AllOf(testing::HasSubstr("--offload_dir=" + folder),
+                             testing::HasSubstr("for the copy that checkpoints are written from (host state)")));
+  EXPECT_FALSE(began);
+  TakeTurns();
+}
+
+TEST(OffloadedState, IsCalledMemoryOnlyWhereItLiesThere) {
+  if (SharedWorld().device->info().address_kind == SY_ADDRESS_HOST)
+    GTEST_SKIP() << "the device's memory is the host's: there is nothing to offload";
+  TrainConfig config = Config("adamw", 0);
+  config.offload = "optimizer";
+  const TrainingPlans in_memory = PlansOf(config);
+  config.offload_dir = SharedFolder();
+  const TrainingPlans in_file = PlansOf(config);
+  const uint64_t state = BytesOf(in_file, kHostStateArena);
+  EXPECT_EQ(in_memory.Report().checkpoint_host_bytes - in_file.Report().checkpoint_host_bytes, state);
+  const std::string of_memory = in_memory.Report().ToText(), of_file = in_file.Report().ToText();
+  EXPECT_THAT(of_memory, testing::ContainsRegex("in host memory beside it [^\n]*: state"));
+  EXPECT_THAT(of_memory, testing::Not(testing::HasSubstr("--offload_dir")));
+  EXPECT_THAT(of_file, testing::ContainsRegex("in host memory beside it [^\n]*: step"));
+  EXPECT_THAT(of_file, testing::HasSubstr("in a file of --offload_dir "));
+}
+
 // Of a run on so many ranks, which need not be there: bytes for each parameter.
 struct PerParameter {
   double state = 0, host = 0, gradients = 0, activations = 0;

@@ -136,7 +136,10 @@ TEST(HostState, IsAllocatedOrRefusedInWords) {
   const auto memory = Memory::Allocate(layout, *(*test)->device, nullptr, (*test)->reference.get());
   EXPECT_EQ(memory.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(memory.status()), HasSubstr("1152921504606846976 bytes of host memory for what --offload keeps"));
-  EXPECT_THAT(Message(memory.status()), HasSubstr("--offload_optim_frac"));
+  EXPECT_THAT(Message(memory.status()), HasSubstr("use a smaller --offload_optim_frac, or --offload_dir on a disk"));
+  const auto shared = Memory::Allocate(layout, *(*test)->device, nullptr, (*test)->reference.get(),
+                                       {.ways_to_less = {"fewer moments", "more ranks"}});
+  EXPECT_THAT(Message(shared.status()), HasSubstr("use fewer moments, or more ranks, or --offload_dir on a disk"));
   EXPECT_EQ((*test)->device->allocated_bytes(), 0u) << "nothing is left behind";
 }
 
@@ -202,6 +205,7 @@ TEST(HostState, IsNoLargerThanWhatIsLeft) {
   const auto memory = Memory::Allocate(layout, *(*test)->device, nullptr, (*test)->reference.get());
   EXPECT_EQ(memory.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(memory.status()), testing::AllOf(HasSubstr("host step"), HasSubstr(" are left; use ")));
+  EXPECT_THAT(Message(memory.status()), testing::Not(HasSubstr("--offload_dir"))) << "which moves state alone";
 }
 
 TEST(HostState, LiesInAFileWithoutANameWhereAFolderIsGiven) {
@@ -212,7 +216,7 @@ TEST(HostState, LiesInAFileWithoutANameWhereAFolderIsGiven) {
   layout.Place("moments", kHostStateArena, {DType::kF32, {1000}}, 4000);
   layout.Reserve(kHostStepArena, 512);
   const auto allocate = [&](const std::string& path) {
-    return Memory::Allocate(layout, *(*test)->device, nullptr, (*test)->reference.get(), path);
+    return Memory::Allocate(layout, *(*test)->device, nullptr, (*test)->reference.get(), {.folder = path});
   };
   {
     auto memory = allocate(folder.path());
@@ -225,7 +229,7 @@ TEST(HostState, LiesInAFileWithoutANameWhereAFolderIsGiven) {
     ASSERT_TRUE((*memory)->Download("moments", found.data(), 4000).ok());
     EXPECT_EQ(found, values);
     EXPECT_EQ(MappedFrom(folder.path()), 1);
-    EXPECT_TRUE((*memory)->AllocateAsHostState()->in_file());
+    EXPECT_TRUE((*memory)->AllocateForCopy(kHostStateArena)->in_file());
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   }
   EXPECT_EQ(MappedFrom(folder.path()), 0);
@@ -233,7 +237,8 @@ TEST(HostState, LiesInAFileWithoutANameWhereAFolderIsGiven) {
               testing::AllOf(HasSubstr("--offload_dir="), HasSubstr("/nowhere"), HasSubstr("No such file")));
   Layout large(256);
   large.Place("moments", kHostStateArena, {DType::kU8, {int64_t{1} << 60}}, uint64_t{1} << 60);
-  const auto full = Memory::Allocate(large, *(*test)->device, nullptr, (*test)->reference.get(), folder.path());
+  const auto full =
+      Memory::Allocate(large, *(*test)->device, nullptr, (*test)->reference.get(), {.folder = folder.path()});
   EXPECT_EQ(full.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(full.status()), testing::AllOf(HasSubstr("--offload_dir=" + folder.path()),
                                                      HasSubstr("cannot reserve 1152921504606846976 bytes")));
