@@ -116,10 +116,10 @@ Status Trainer::Impl::WithRecompute(const Status& out_of_memory, int64_t updates
 // decided by now. Collective.
 static Status VerifySettings(const TrainConfig& config, World& world) {
   std::string lines = fmt::format(
-      "--tp={}\n--sp={}\n--pp={}\n--zero={}\n--shard_param_frac={}\n--offload={}\n--offload_optim_frac={}\n"
-      "--offload_param_frac={}\n",
-      config.tp, config.sp, config.pp, config.zero, config.shard_param_frac, config.offload, config.offload_optim_frac,
-      config.offload_param_frac);
+      "--tp={}\n--sp={}\n--pp={}\n--pp_interleave={}\n--zero={}\n--shard_param_frac={}\n--offload={}\n"
+      "--offload_optim_frac={}\n--offload_param_frac={}\n",
+      config.tp, config.sp, config.pp, config.pp_interleave, config.zero, config.shard_param_frac, config.offload,
+      config.offload_optim_frac, config.offload_param_frac);
   lines += fmt::format("--ranks_per_node={}\n", config.ranks_per_node ? fmt::to_string(*config.ranks_per_node) : "");
   // Ranks that share a model each compute what is not divided: to the same bits, by the same kernels.
   if (world.mesh.tensor > 1) lines += fmt::format("--device={}\n", world.device->info().plugin);

@@ -355,6 +355,8 @@ TEST(DataParallelTraining, OtherSettingsOnOneRankAreRefusedByName) {
   EXPECT_THAT(refusal([](TrainConfig& c) { c.seed = 7; }), HasSubstr("\"--seed=7\""));
   EXPECT_THAT(refusal([](TrainConfig& c) { c.ranks_per_node = 2; }),
               AllOf(HasSubstr("\"--ranks_per_node=2\""), HasSubstr("rank 0 has \"--ranks_per_node=\"")));
+  EXPECT_THAT(refusal([](TrainConfig& c) { c.pp_interleave = 2; }),
+              AllOf(HasSubstr("\"--pp_interleave=2\""), HasSubstr("rank 0 has \"--pp_interleave=1\"")));
   EXPECT_THAT(refusal([](TrainConfig& c) { c.own["width"] = 64; }), HasSubstr("\"--width=64\""));
   EXPECT_TRUE(MakeRun(SmallConfig(), SharedWorld()).ok()) << "the world is still whole";
 }
