@@ -5,7 +5,8 @@
 // and nobody waits for the host but who reads the new parameters.
 //
 // With `all` parameters, their half copies and averages lie there too: each pass of a step fetches what it reads, which
-// the scheduler brings as early as PlanOptions::prefetch_bytes allows, and updates write where they lie.
+// the scheduler brings as early as PlanOptions::prefetch_bytes allows, and updates write where they lie. In a pipeline,
+// whose plan holds all micro-batches, each step of a stage does: else they would stay on the device between them.
 //
 // A fraction of either (offload_optim_frac, offload_param_frac, as Colossal-AI's Gemini has them) is that of the
 // buckets that are reduced first: the rest of the backward pass hides the way of their gradients, and parameters that
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/layout.h"
@@ -29,7 +31,7 @@ namespace {
 constexpr int kOnDevice = -1;
 constexpr size_t kScalars = 4;  // of an optimizer_update
 
-// A bucket of the plan that updates.
+// A bucket of a plan that updates.
 struct OffloadBucket {
   Ref sums;              // what this rank has of the gradients' sums; node −1: nothing
   int64_t elements = 0;  // on all ranks
@@ -92,8 +94,9 @@ struct UpdateShape {
 
 // What lies on the host, by the plan that updates.
 struct Offloaded {
-  Offloaded(const NamedGraph& update, const ProgramOptions& o) : buckets(OffloadBucketsOf(update)) {
+  Offloaded(const NamedGraph& update, const ProgramOptions& o) {
     const Graph& graph = update.graph;
+    const std::vector<OffloadBucket> buckets = OffloadBucketsOf(update);
     const int with_state = CountOf(buckets, o.offload_optim_frac);
     const int with_parameters = o.offload == Offload::kAll ? CountOf(buckets, o.offload_param_frac) : 0;
     const bool has_moments = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
@@ -129,7 +132,6 @@ struct Offloaded {
     return found == updated_there.end() ? kOnDevice : found->second;
   }
 
-  const std::vector<OffloadBucket> buckets;
   std::set<std::string> inputs;              // that lie there
   std::map<std::string, int> updated_there;  // parameters with their buckets
 };
@@ -138,10 +140,13 @@ struct Offloaded {
 // anew, so that it need not be kept from the forward pass on.
 class OffloadedPlan {
  public:
-  OffloadedPlan(const Graph& source, const Offloaded& offloaded) : source_(source), offloaded_(offloaded) {}
+  // plan: as it is before, with a graph like `source`.
+  OffloadedPlan(const NamedGraph& plan, const Graph& source, const Offloaded& offloaded)
+      : source_(source), offloaded_(offloaded), buckets_(OffloadBucketsOf(plan)), steps_(plan.steps) {}
 
   std::optional<std::vector<Value>> Replace(Rewriting& r, int id) {
     const Node& node = source_.node(id);
+    while (step_ < steps_.size() && steps_[step_].node <= id) ++step_;
     if (ops::IsOptimizerUpdate(node)) return ReplaceUpdate(r, node);
     const auto on_host = [&](Ref input) { return IsOnHost(r.Map(input)); };
     if (IsAssign(node) && on_host(node.inputs[0]))
@@ -175,7 +180,7 @@ class OffloadedPlan {
     const Value value = r.Map(ref);
     if (!IsOnHost(value)) return value;
     const bool again = reader.phase == Phase::kForward && reader.repeats >= 0;
-    Value& fetched = fetched_[{again ? Phase::kBackward : reader.phase, ref}];
+    Value& fetched = fetched_[{step_, again ? Phase::kBackward : reader.phase, ref}];
     return fetched ? fetched : fetched = ops::Fetch(value, reader.where);
   }
 
@@ -184,8 +189,8 @@ class OffloadedPlan {
     Value& value = on_host_[ref];
     if (value) return value;
     const Node& node = source_.node(ref.node);
-    const bool goes_whole = std::any_of(offloaded_.buckets.begin(), offloaded_.buckets.end(),
-                                        [&](const OffloadBucket& bucket) { return bucket.sums == ref; });
+    const bool goes_whole =
+        std::any_of(buckets_.begin(), buckets_.end(), [&](const OffloadBucket& bucket) { return bucket.sums == ref; });
     const bool cut = !goes_whole && (TraitsOf(node.op).view || IsSlice(node)) && IsPartOfWhole(r, node.inputs[0]);
     if (cut) {
       const Value whole = OnHost(r, node.inputs[0]);
@@ -196,7 +201,7 @@ class OffloadedPlan {
   }
   // Of a bucket's sums, or of an input that lies on the host?
   bool IsPartOfWhole(Rewriting& r, Ref ref) const {
-    return BucketOf(source_, offloaded_.buckets, ref) != kOnDevice || IsOnHost(r.Map(OriginOf(source_, ref)));
+    return BucketOf(source_, buckets_, ref) != kOnDevice || IsOnHost(r.Map(OriginOf(source_, ref)));
   }
 
   std::optional<std::vector<Value>> ReplaceUpdate(Rewriting& r, const Node& node) {
@@ -231,7 +236,10 @@ class OffloadedPlan {
 
   const Graph& source_;
   const Offloaded& offloaded_;
-  std::map<std::pair<Phase, Ref>, Value> fetched_;  // by value of the source, as on_host_
+  const std::vector<OffloadBucket> buckets_;  // of this plan
+  const std::vector<Ref> steps_;
+  size_t step_ = 0;                                          // how many of them have begun
+  std::map<std::tuple<size_t, Phase, Ref>, Value> fetched_;  // by step, and value of the source as on_host_
   std::map<Ref, Value> on_host_;
   std::set<int> averaging_;  // nodes of the source that move averages on the host
 };
@@ -253,7 +261,7 @@ void ApplyOffload(Program& program, const ProgramOptions& o) {
   const Offloaded offloaded(*update, o);
   for (NamedGraph& plan : program.plans) {
     const Graph source = plan.graph;
-    OffloadedPlan rewritten(source, offloaded);
+    OffloadedPlan rewritten(plan, source, offloaded);
     RewritePlan(
         plan, "offload", [&](Rewriting& r, int id) { return rewritten.Replace(r, id); },
         [&](const Node& input, TensorType*, InputInfo* info) {

@@ -49,12 +49,19 @@ class Stage {
   int PartOf(const StageStep& step) const { return step.chunk * cut_.stages + stage_; }
 
   void Run(const StageStep& step) {
+    const int begin = result.size();
     for (int id = 0; id < cut_.graph.size(); ++id) {
       const Node& node = cut_.graph.node(id);
       if (cut_.PartOf(id) == PartOf(step) && !node.input && !IsKept(node) && IsLate(node) == step.backward)
         Copy(id, step.micro_batch);
     }
+    for (int id = begin; id < result.size(); ++id) {
+      if (result.node(id).input) continue;
+      first_values_.push_back({id, 0});
+      break;
+    }
   }
+  const std::vector<Ref>& first_values() const { return first_values_; }  // of the steps that were run
 
   void Communicate(const Transfer& message) {
     if (message.from != stage_ && message.to != stage_) return;
@@ -115,7 +122,8 @@ class Stage {
   const CutGraph& cut_;
   const int stage_;
   std::vector<std::map<Ref, Value>> values_;  // by micro-batch
-  std::map<Ref, Value> shared_;               // inputs that micro-batches have in common, and states as they are now
+  std::vector<Ref> first_values_;
+  std::map<Ref, Value> shared_;  // inputs that micro-batches have in common, and states as they are now
 };
 
 // Steps and messages in the order of their time; `done` after each step.
@@ -186,6 +194,7 @@ void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro
     stage.result.Output(node.name, OnAllStages(stage, cut, number, ref, mean, node.name), node.where);
   }
   plan.graph = std::move(stage.result);
+  plan.steps = stage.first_values();
   plan.buckets = {false, true};
 }
 

@@ -66,6 +66,7 @@ void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, co
   }
   follow(plan.loss_scale);
   follow(plan.finite);
+  for (Ref& first : plan.steps) follow(first);
 }
 
 StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o, int rank) {

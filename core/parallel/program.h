@@ -86,6 +86,7 @@ struct NamedGraph {
   Ref loss_scale;  // behind "loss_scale": f32 (1), what the loss is multiplied by; node −1: there is none
   std::vector<StateMove> moves;  // behind "buckets": of what "update" writes back beside the optimizer's
   Ref finite;                    // behind "update", of the plan that updates: 0 where it left the update out
+  std::vector<Ref> steps;        // behind "pipeline": the first value of each step of the stage, in their order
 };
 // core/graph/passes/rewrite.h on the plan's graph; what the plan says of it stays true.
 void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, const InputRule& inputs = nullptr);

@@ -236,11 +236,13 @@ TEST(OffloadedState, IsCalledMemoryOnlyWhereItLiesThere) {
 }
 
 // Of a run on so many ranks, which need not be there: bytes for each parameter.
+// Of a run on so many ranks that divide the data, which need not be there: bytes for each parameter. stages: of a
+// pipeline, with twice as many micro-batches.
 struct PerParameter {
   double state = 0, host = 0, gradients = 0, activations = 0;
   double bucket = 0;
 };
-PerParameter PlannedFor(int ranks, int zero, const char* precision, const char* offload) {
+PerParameter PlannedFor(int ranks, int zero, const char* precision, const char* offload, int stages = 1) {
   World& world = SharedWorld();
   Settings settings(RunTable());
   const auto give = [&](const char* name, const nlohmann::json& value) {
@@ -253,12 +255,16 @@ PerParameter PlannedFor(int ranks, int zero, const char* precision, const char* 
   give("zero", zero);
   give("precision", precision);
   give("offload", offload);
-  const auto setup = SetUpModel(settings, nullptr, ranks);
+  if (stages > 1) {
+    give("pp", stages);
+    give("accumulation", 2 * stages);
+  }
+  const auto setup = SetUpModel(settings, nullptr, ranks * stages);
   EXPECT_TRUE(setup.ok()) << Message(setup.status());
   if (!setup.ok()) return {};
   TrainingPlans plans;
-  const Status compiled =
-      plans.CompileRun(setup->config, setup->model, Mesh{.data = ranks}, 0, 1, *world.device, world.reference.get());
+  const Status compiled = plans.CompileRun(setup->config, setup->model, Mesh{.data = ranks, .pipeline = stages}, 0, 1,
+                                           *world.device, world.reference.get());
   EXPECT_TRUE(compiled.ok()) << Message(compiled);
   if (!compiled.ok()) return {};
   double parameters = 0;
@@ -293,6 +299,18 @@ TEST(OffloadedParameters, TakeTheMemoryOfTheFormula) {
       }
     }
   }
+}
+
+// Micro-batches overlap there, and none keeps for the next one what it has fetched.
+TEST(OffloadedParameters, OfAStageTakeNoMoreThanThatEither) {
+  if (SharedWorld().device->info().address_kind == SY_ADDRESS_HOST)
+    GTEST_SKIP() << "the device's memory is the host's: there is nothing to offload";
+  if (SharedWorld().size() > 1) GTEST_SKIP() << "the ranks of this world would all plan the same, as one alone does";
+  const PerParameter none = PlannedFor(1, 0, "fp32", "none", 2), all = PlannedFor(1, 0, "fp32", "all", 2);
+  EXPECT_GT(none.state, 4) << "a good half of 12 bytes";
+  EXPECT_LT(all.state, 0.02) << "an element of what other stages have";
+  EXPECT_EQ(all.gradients, none.gradients);
+  EXPECT_LE(all.activations, 1.05 * (none.activations + all.bucket));
 }
 
 }  // namespace

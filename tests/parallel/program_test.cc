@@ -266,6 +266,52 @@ TEST(OffloadedParameters, AreFetchedByEachPassAndUpdatedWhereTheyLie) {
   EXPECT_TRUE(OffloadedOf(Build(options).Find("update")->graph).parameters.empty());
 }
 
+// One plan holds all micro-batches of a stage, and would else keep what the first one fetched for the last.
+TEST(OffloadedParameters, AreFetchedByEachStepOfAStage) {
+  ProgramOptions options;
+  options.mesh.pipeline = 2;
+  options.accumulation = 4;
+  options.offload = Offload::kAll;
+  for (const int recompute : {0, 1}) {
+    SCOPED_TRACE(recompute);
+    options.recompute = recompute;
+    const Program program = Build(options);
+    const NamedGraph& update = *program.Find("update");
+    ASSERT_EQ(update.steps.size(), 8u) << "a forward and a backward one for each micro-batch";
+    const OffloadedInputs found = OffloadedOf(update.graph);
+    if (recompute == 0) {
+      EXPECT_EQ(found.fetches.at(Phase::kForward), 4 * static_cast<int>(found.parameters.size()));
+    }
+    std::map<int, std::set<size_t>> readers;  // by fetch: the steps that read it
+    size_t step = 0;
+    for (int id = 0; id < update.graph.size(); ++id) {
+      while (step < update.steps.size() && update.steps[step].node <= id) ++step;
+      for (const Ref& input : update.graph.node(id).inputs) {
+        if (IsFetch(update.graph.node(input.node))) readers[input.node].insert(step);
+      }
+    }
+    EXPECT_GT(readers.size(), 4 * found.parameters.size());
+    for (const auto& [fetch, steps] : readers) EXPECT_EQ(steps.size(), 1u) << update.graph.node(fetch).name;
+  }
+}
+
+TEST(OffloadedUpdates, OfGradientsOfLowRankGetThemBucketByBucket) {
+  ProgramOptions options;
+  options.bucket_bytes = 20000;
+  options.offload = Offload::kOptimizer;
+  options.power_sgd = {1, 2};
+  options.table_length = 3;
+  for (const int zero : {0, 1}) {
+    SCOPED_TRACE(zero);
+    options.zero = zero;
+    options.mesh.data = 2;
+    const Program program = Build(options);
+    const auto stores = [&](const char* plan) { return OffloadedOf(program.Find(plan)->graph).stores; };
+    EXPECT_GT(stores("update"), 0);
+    EXPECT_EQ(stores("compressed_update"), stores("update"));
+  }
+}
+
 TEST(OffloadedUpdates, AreRefusedWhereTheyWouldNeedNormsOverRanks) {
   ProgramOptions options;
   options.offload = Offload::kOptimizer;
