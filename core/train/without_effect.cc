@@ -58,6 +58,14 @@ std::vector<std::string> SettingsOfUpdates(const std::string& command,
   return sentences;
 }
 
+std::string CompressionThatNeverBegins(const TrainConfig& c, int64_t updates) {
+  if (!c.powersgd_compression || c.start_compress_iter < updates) return "";
+  return fmt::format(
+      "--powersgd_compression has no effect: it would begin after {} updates (--start_compress_iter), and the run has "
+      "{}",
+      c.start_compress_iter, updates);
+}
+
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFacts& facts,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen) {
   const bool sgd = c.optimizer == "sgd", lamb = c.optimizer == "lamb", lars = c.optimizer == "lars";
@@ -159,12 +167,8 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
           fmt::format("--{} has no effect with {}: it belongs to --loss_scale=dynamic", setting, scale));
   }
   Follow(rules, chosen, &sentences);
-  if (c.powersgd_compression && c.start_compress_iter >= facts.updates && chosen("powersgd_compression")) {
-    sentences.push_back(fmt::format(
-        "--powersgd_compression has no effect: it would begin after {} updates (--start_compress_iter), and "
-        "the run has {}",
-        c.start_compress_iter, facts.updates));
-  }
+  const std::string never = CompressionThatNeverBegins(c, facts.updates);
+  if (!never.empty() && chosen("powersgd_compression")) sentences.push_back(never);
   // The first change comes too late.
   const auto too_late = [&](const char* setting, int64_t first) {
     if (first < facts.updates || !chosen(setting)) return;

@@ -26,6 +26,9 @@ struct RunFacts {
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const RunFacts& facts,
                                                absl::FunctionRef<bool(const std::string& setting)> chosen);
 
+// Of these, that about --powersgd_compression in a run of so many updates; "" where it begins before the run ends.
+std::string CompressionThatNeverBegins(const TrainConfig& config, int64_t updates);
+
 // Of these, the settings of another task alone, which do nothing in evaluation and prediction either.
 std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& config, Content content,
                                               absl::FunctionRef<bool(const std::string& setting)> chosen);

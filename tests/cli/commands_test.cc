@@ -69,6 +69,24 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
                 {"--pp=2: an update is 4 micro-batches", "0 to 1", "2 to 3"});
 }
 
+// A run whose length is not said is one that comes to compress.
+TEST_F(Commands, ExplainAndBenchTellOfGradientsOfLowRank) {
+  const std::string model = "--model=vit_micro --depth=2 --batch_size=2 --device=cpu --world=8 ";
+  const auto told = [&](const std::string& more) {
+    return nlohmann::json::parse(Run("explain --json " + model + more + " 2> /dev/null").output, nullptr, false);
+  };
+  const double plain = told("")["wire_bytes"], compressed = told("--powersgd_compression")["wire_bytes"];
+  EXPECT_LT(compressed, plain / 5);
+  EXPECT_EQ(told("--powersgd_compression --steps=1001")["wire_bytes"], compressed);
+  EXPECT_EQ(told("--powersgd_compression --steps=1000")["wire_bytes"], plain);
+  EXPECT_EQ(told("--search --tp=1 --pp=1 --zero=0 --powersgd_compression")["fitting"][0]["wire_bytes"], compressed);
+  const std::string never = "--powersgd_compression has no effect: it would begin after 1000 updates";
+  EXPECT_THAT(Run("explain --powersgd_compression " + model).output, Not(HasSubstr("has no effect")));
+  ExpectSuccess(Run("explain --powersgd_compression --steps=9 " + model), {never});
+  ExpectSuccess(Run("bench --model=mlp --width=16 --batch_size=4 --steps=1 --device=cpu --powersgd_compression"),
+                {never});
+}
+
 // Each way takes the memory that a plan of it takes, and what is said of it is how to start it.
 TEST_F(Commands, SearchFindsTheWaysThatFitIntoMemory) {
   const std::string model = "--model=vit_micro --depth=2 --width=32 --heads=2 --device=cpu --steps=2 ",

@@ -60,7 +60,10 @@ Status BenchCommand(const CommandLine& line) {
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(settings));
   SY_ASSIGN_OR_RETURN(const RunSetup of_all, SetUpRun(settings, processes));
   if (ShowSettings(of_all.settings, processes.rank)) return OkStatus();
-  if (processes.rank == 0) WarnOfSettingsOfOtherTasks(of_all);
+  if (processes.rank == 0) {
+    WarnOfSettingsOfOtherTasks(of_all);
+    WarnOfCompressionThatNeverBegins(of_all, *of_all.config.steps);
+  }
   return InWorld(of_all.config, processes, [&](World& world) -> Status {
     RunSetup setup = of_all;
     const auto start = std::chrono::steady_clock::now();

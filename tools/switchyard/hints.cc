@@ -56,6 +56,11 @@ void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command) 
     LogWarning("{}", sentence);
 }
 
+void WarnOfCompressionThatNeverBegins(const RunSetup& setup, int64_t updates) {
+  const std::string sentence = CompressionThatNeverBegins(setup.config, updates);
+  if (!sentence.empty() && setup.settings.IsChosen("powersgd_compression")) LogWarning("{}", sentence);
+}
+
 std::string EnlargementHint(const RunSetup& setup) {
   if (setup.train->content() != Content::kLabelledImages || setup.resolved.own.contains("patch")) return "";
   const int side = SideOf(*setup.train);

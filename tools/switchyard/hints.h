@@ -16,6 +16,8 @@ void WarnOfSettingsOfOtherTasks(const RunSetup& setup);
 
 // And one for each that was chosen and is of updates, which this command does not make.
 void WarnOfSettingsOfUpdates(const RunSetup& setup, const std::string& command);
+// A warning where --powersgd_compression was chosen and a run of so many updates ends before it begins.
+void WarnOfCompressionThatNeverBegins(const RunSetup& setup, int64_t updates);
 
 // Where the images of classification are squares of one size, smaller than the model takes, and the model could take
 // them as they are: how they are enlarged, and what a step would cost without. "" elsewhere, and of models that cut

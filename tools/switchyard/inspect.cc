@@ -72,6 +72,11 @@ StatusOr<StatedRates> RatesOf(const TrainConfig& config, World& here) {
   return rates;
 }
 
+// The shortest run that has all plans, for what is explained without the length of its run.
+int64_t ShortestRun(const TrainConfig& config) {
+  return config.powersgd_compression ? config.start_compress_iter + 1 : 1;
+}
+
 std::string TimesText(const UpdateCost& cost) {
   return fmt::format(
       "an update of this run takes {:.3f} ms at these rates where all sending is hidden behind computing, {:.3f} ms "
@@ -118,30 +123,30 @@ Status ExplainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(const Timetable timetable, Timetable::Of(c, data->size(), mesh.data));
     updates = timetable.updates;
   }
+  if (updates) WarnOfCompressionThatNeverBegins(setup, *updates);
+  const int64_t planned = updates.value_or(ShortestRun(c));
   WorldRequest request = WorldRequestOf(c);
   request.pipeline = request.tensor = 1;                    // here is one process, whatever is explained
   request.computes_on_host |= absl::GetFlag(FLAGS_search);  // which may come to --offload
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
   SY_ASSIGN_OR_RETURN(const double available, AvailableBytes(*here));
   SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));
-  if (absl::GetFlag(FLAGS_search)) return ExplainSearch(setup, *here, world, updates.value_or(1), available, rates);
+  if (absl::GetFlag(FLAGS_search)) return ExplainSearch(setup, *here, world, planned, available, rates);
   const bool automatic = c.recompute == kAutoRecompute;
   if (automatic) {
-    SY_ASSIGN_OR_RETURN(const RecomputeChoice choice,
-                        LeastRecompute(c, setup.model, *here, mesh, updates.value_or(1), available));
+    SY_ASSIGN_OR_RETURN(const RecomputeChoice choice, LeastRecompute(c, setup.model, *here, mesh, planned, available));
     c.recompute = choice.setting;
   }
-  SY_ASSIGN_OR_RETURN(const auto replica,
-                      TrainingPlans::OfReplica(c, setup.model, mesh, 0, updates.value_or(1), *here->device,
-                                               here->reference.get(), false, here->host.get()));
+  SY_ASSIGN_OR_RETURN(const auto replica, TrainingPlans::OfReplica(c, setup.model, mesh, 0, planned, *here->device,
+                                                                   here->reference.get(), false, here->host.get()));
   const TrainingPlans& plans = replica[0];
   const PlanReport report = plans.Report();
   TrainingPlans kept;  // the same run with nothing computed again
   if (c.recompute != "none") {
     TrainConfig without = c;
     without.recompute = "none";
-    SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, 0, updates.value_or(1), *here->device,
-                                       here->reference.get(), false, here->host.get()));
+    SY_RETURN_IF_ERROR(kept.CompileRun(without, setup.model, mesh, 0, planned, *here->device, here->reference.get(),
+                                       false, here->host.get()));
   }
   const UpdateCost cost = CostOf(replica, mesh, c.accumulation, rates);
   const bool fits = static_cast<double>(cost.bytes) <= available;
@@ -198,8 +203,9 @@ Status ExplainCommand(const CommandLine& line) {
                static_cast<double>(plans.PlannedBytes()) / 1e6, available / 1e6);
   if (!updates)
     fmt::print(
-        "not counted: 4 bytes of state for each update of the run but the first; --dataset or --steps says how "
-        "many, and --dataset also how many classes and channels\n");
+        "not counted: 4 bytes of state for each update of the run but the first{}; --dataset or --steps says how "
+        "many, and --dataset also how many classes and channels\n",
+        planned == 1 ? "" : fmt::format(" {}", planned));
   return OkStatus();
 }
 
