@@ -146,8 +146,7 @@ std::string EstimateText(const std::vector<FamilyWork>& families, const DeviceRa
   }
   return text + fmt::format(
                     "a step computes for {:.3f} ms at these rates, less where tensors stay in a cache; traffic between "
-                    "ranks is "
-                    "not in it\n",
+                    "ranks, and what concerns the host, is not in it\n",
                     1e3 * seconds);
 }
 

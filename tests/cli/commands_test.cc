@@ -180,6 +180,28 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
   })) << ways.dump(2);
   for (const auto& way : ways) EXPECT_EQ(way["offload"], "all");
   ExpectSuccess(explain(search), {"the first: --parallel=dp2", "--offload=all"});
+  const auto counts = nlohmann::json::parse(found.output, nullptr, false);
+  EXPECT_EQ(ways.size() + counts["too_large"].get<size_t>() + counts["refused"].get<size_t>(), 4u)
+      << "one for each --zero, not one for each --offload that was tried";
+
+  // What goes to the host takes its time.
+  const std::string rates = "--rates=compute:1T,memory:50G,link:1G";
+  const auto at = [&](const std::string& host) {
+    return nlohmann::json::parse(explain(search + rates + host + " --json").output, nullptr, false)["fitting"];
+  };
+  const auto slow = at(",host:1M"), by_default = at("");
+  ASSERT_EQ(slow.size(), ways.size());
+  for (const auto* found_ways : {&slow, &by_default}) {
+    const double per_s = found_ways == &slow ? 1e6 : 25e9;
+    for (const auto& way : *found_ways) {
+      const double host_ms = 1e3 * way["host_traffic_bytes"].get<double>() / per_s;
+      EXPECT_GT(way["host_traffic_bytes"], way["host_bytes"]) << "parameters come twice, moments are read and written";
+      EXPECT_GE(way["least_ms"].get<double>(), host_ms * 0.999999);
+      EXPECT_GT(way["most_ms"].get<double>(), host_ms);
+    }
+  }
+  EXPECT_GT(slow[0]["most_ms"], by_default[0]["most_ms"]);
+  ExpectSuccess(explain(search + rates), {"host MB", "at 25 GB/s (host: in --rates)"});
 
   const std::string train = "train --output=run --suffix=a " + model,
                     memory = fmt::format("SWITCHYARD_NULL_MEMORY={}", limit);

@@ -77,11 +77,12 @@ int64_t ShortestRun(const TrainConfig& config) {
   return config.powersgd_compression ? config.start_compress_iter + 1 : 1;
 }
 
-std::string TimesText(const UpdateCost& cost) {
+std::string TimesText(const UpdateCost& cost, const StatedRates& rates) {
   return fmt::format(
-      "an update of this run takes {:.3f} ms at these rates where all sending is hidden behind computing, {:.3f} ms "
-      "where none is\n",
-      1e3 * cost.least_seconds, 1e3 * cost.most_seconds);
+             "an update of this run takes {:.3f} ms at these rates where all sending is hidden behind computing, "
+             "{:.3f} ms where none is\n",
+             1e3 * cost.least_seconds, 1e3 * cost.most_seconds) +
+         HostRateText(cost, rates);
 }
 
 // --device_memory, else what this device has.
@@ -189,7 +190,7 @@ Status ExplainCommand(const CommandLine& line) {
              c.precision, here->device->info().plugin, here->device->info().name);
   fmt::print("{}", report.ToText());
   if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
-  if (rates.complete()) fmt::print("{}", TimesText(cost));
+  if (rates.complete()) fmt::print("{}", TimesText(cost, rates));
   if (!absl::GetFlag(FLAGS_device_memory).empty())
     fmt::print("--device_memory={}: {:.1f} of {:.1f} MB, {}\n", absl::GetFlag(FLAGS_device_memory),
                static_cast<double>(cost.bytes) / 1e6, available / 1e6, fits ? "fits" : "too large");

@@ -159,7 +159,7 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
   };
   for (const std::string& offload : OffloadsOf(given, config, *here.device)) {
     if (!search.fitting.empty()) break;
-    search.refused = 0;
+    search.refused = search.too_large = 0;
     for (MeshChoice combination : Combinations(given, config, ranks)) {
       combination.offload = offload;
       SY_RETURN_IF_ERROR(try_combination(combination));
@@ -167,7 +167,8 @@ StatusOr<MeshSearch> SearchMeshes(const Settings& given, const TrainConfig& conf
   }
   if (search.fitting.empty() && !search.smallest) return refusal;
   const auto key = [](const MeshChoice& d) {
-    return std::make_tuple(d.cost.most_seconds, d.cost.flops / (1 - d.cost.bubble), d.cost.wire_bytes, d.cost.bytes);
+    return std::make_tuple(d.cost.most_seconds, d.cost.flops / (1 - d.cost.bubble), d.cost.wire_bytes,
+                           d.cost.host_traffic, d.cost.bytes);
   };
   std::stable_sort(search.fitting.begin(), search.fitting.end(),
                    [&](const MeshChoice& a, const MeshChoice& b) { return key(a) < key(b); });
@@ -189,14 +190,16 @@ std::string TextOf(const MeshSearch& search, const StatedRates& rates) {
       "divide\n\n",
       search.ranks, search.samples, Megabytes(search.available), search.fitting.size(), search.too_large,
       search.refused);
-  text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>12}{:>10}{:>9}", "dp", "tp", "pp", "sp",
-                      "zero", "recompute", "offload", "batch", "micro", "MB", "GFLOP", "wire MB", "bubble");
+  text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>10}{:>12}{:>10}{:>9}", "dp", "tp", "pp",
+                      "sp", "zero", "recompute", "offload", "batch", "micro", "MB", "host MB", "GFLOP", "wire MB",
+                      "bubble");
   text += rates.complete() ? fmt::format("{:>11}{:>11}\n", "least ms", "most ms") : "\n";
   for (size_t i = 0; i < std::min(kMostLines, search.fitting.size()); ++i) {
     const MeshChoice& d = search.fitting[i];
-    text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>12.3f}{:>10}{:>7.1f} %", d.data,
+    text += fmt::format("{:>5}{:>4}{:>4}{:>4}{:>6}{:>11}{:>11}{:>7}{:>7}{:>10}{:>10}{:>12.3f}{:>10}{:>7.1f} %", d.data,
                         d.tensor, d.pipeline, d.sequence ? "yes" : "-", d.zero, d.recompute, d.offload, d.batch_size,
-                        d.micro_batches, Megabytes(static_cast<double>(d.cost.bytes)), d.cost.flops / 1e9,
+                        d.micro_batches, Megabytes(static_cast<double>(d.cost.bytes)),
+                        Megabytes(static_cast<double>(d.cost.host_bytes)), d.cost.flops / 1e9,
                         Megabytes(d.cost.wire_bytes), 100 * d.cost.bubble);
     text += rates.complete()
                 ? fmt::format("{:>11.3f}{:>11.3f}\n", 1e3 * d.cost.least_seconds, 1e3 * d.cost.most_seconds)
@@ -208,6 +211,7 @@ std::string TextOf(const MeshSearch& search, const StatedRates& rates) {
     text +=
         "\nan update, estimated from the stated rates: least where all sending is hidden behind computing, most where "
         "none is\n";
+    text += HostRateText(search.fitting[0].cost, rates);
   } else {
     text += "\nby FLOPs, waiting and traffic; times need --rates=compute:…,memory:…,link:… (or --measure and link)\n";
   }
@@ -228,6 +232,7 @@ nlohmann::ordered_json JsonOf(const MeshSearch& search) {
                     {"accumulation", d.micro_batches},
                     {"device_bytes", d.cost.bytes},
                     {"host_bytes", d.cost.host_bytes},
+                    {"host_traffic_bytes", d.cost.host_traffic},
                     {"gflop_per_update", d.cost.flops / 1e9},
                     {"wire_bytes", d.cost.wire_bytes},
                     {"wire_bytes_between_nodes", d.cost.wire_bytes_between_nodes},

@@ -31,7 +31,7 @@ struct MeshSearch {
   int ranks = 1;
   double available = 0;                // bytes
   std::vector<MeshChoice> fitting;     // by most_seconds where rates are stated, else by work, waiting and traffic
-  int refused = 0, too_large = 0;      // combinations: by a pass, by memory
+  int refused = 0, too_large = 0;      // combinations, with the last --offload that was tried: by a pass, by memory
   std::optional<MeshChoice> smallest;  // of those that are too large
 };
 

@@ -37,6 +37,16 @@ double SecondsOf(const TrainingPlans& plans, const DeviceRates& rates) {
   return seconds;
 }
 
+// Of a run of the plan.
+double HostTrafficOf(const Plan& plan) {
+  double bytes = 0;
+  for (const Step& step : plan.schedule().steps) {
+    if (step.stream == kStoreStream || step.stream == kFetchStream) bytes += static_cast<double>(step.inputs[0].bytes);
+    if (step.stream == kHostStream) bytes += step.cost.bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 StatusOr<double> ParseBytes(const std::string& text) {
@@ -58,18 +68,19 @@ Status ParseRates(const std::string& text, StatedRates* rates) {
   constexpr std::array<std::pair<const char*, double>, 5> kUnits = {
       {{"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1}}};
   if (text.empty()) return OkStatus();
-  const std::array<std::pair<std::string, double*>, 4> known = {{{"compute", &rates->device.flops_per_s},
+  const std::array<std::pair<std::string, double*>, 5> known = {{{"compute", &rates->device.flops_per_s},
                                                                  {"memory", &rates->device.bytes_per_s},
                                                                  {"link", &rates->link_bytes_per_s},
-                                                                 {"node_link", &rates->node_link_bytes_per_s}}};
+                                                                 {"node_link", &rates->node_link_bytes_per_s},
+                                                                 {"host", &rates->host_bytes_per_s}}};
   for (const absl::string_view piece : absl::StrSplit(text, ',')) {
     const std::pair<std::string, std::string> word = absl::StrSplit(piece, absl::MaxSplits(':', 1));
     const auto found = std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == word.first; });
     const auto number = Number(word.second, kUnits);
     if (found == known.end() || !number) {
       return InvalidArgument(
-          "--rates: expected compute:, memory:, link: and node_link: with FLOP/s and bytes/s, as in "
-          "compute:312T,memory:2T,link:300G,node_link:25G, found \"{}\"",
+          "--rates: expected compute:, memory:, link:, node_link: and host: with FLOP/s and bytes/s, as in "
+          "compute:312T,memory:2T,link:300G,node_link:25G,host:25G, found \"{}\"",
           Printable(std::string(piece.data(), piece.size())));
     }
     *found->second = *number;
@@ -82,11 +93,13 @@ UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, i
   UpdateCost cost;
   double computing = 0;
   for (const TrainingPlans& plans : replica) {
-    double flops = 0, wire = 0, between = 0;
+    double flops = 0, wire = 0, between = 0, host = 0;
     for (const Action& action : plans.program.schedule) {
       if (!action.RunsIn(kForEver)) continue;
-      const PlanReport& report = plans.plans[static_cast<size_t>(action.plan)]->report();
+      const Plan& plan = *plans.plans[static_cast<size_t>(action.plan)];
+      const PlanReport& report = plan.report();
       flops += report.flops, wire += report.wire_bytes, between += report.wire_bytes_between_nodes;
+      host += HostTrafficOf(plan);
     }
     const PlanReport& main = plans.Main().report();
     cost.bytes = std::max(cost.bytes, plans.PlannedBytes() + (main.reaches_peers ? main.peer_memory_bytes : 0));
@@ -94,6 +107,7 @@ UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, i
     cost.flops = std::max(cost.flops, flops);
     cost.wire_bytes = std::max(cost.wire_bytes, wire);
     cost.wire_bytes_between_nodes = std::max(cost.wire_bytes_between_nodes, between);
+    cost.host_traffic = std::max(cost.host_traffic, host);
     if (rates.complete()) computing = std::max(computing, SecondsOf(plans, rates.device));
   }
   if (mesh.pipeline > 1) cost.bubble = ReportOf(replica, mesh, micro_batches).bubble;
@@ -102,9 +116,18 @@ UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, i
   const double between = rates.node_link_bytes_per_s > 0 ? rates.node_link_bytes_per_s : rates.link_bytes_per_s;
   const double sending = (cost.wire_bytes - cost.wire_bytes_between_nodes) / rates.link_bytes_per_s +
                          cost.wire_bytes_between_nodes / between;
-  cost.least_seconds = std::max(computing, sending);
-  cost.most_seconds = computing + sending;
+  const double on_host = cost.host_traffic / rates.host_bytes_per_s;
+  cost.least_seconds = std::max({computing, sending, on_host});
+  cost.most_seconds = computing + sending + on_host;
   return cost;
+}
+
+std::string HostRateText(const UpdateCost& cost, const StatedRates& rates) {
+  if (cost.host_traffic == 0) return "";
+  return fmt::format(
+      "what goes to the host, comes back and is computed there is in it as if it were sent, at {:.3g} GB/s (host: in "
+      "--rates)\n",
+      rates.host_bytes_per_s / 1e9);
 }
 
 }  // namespace switchyard

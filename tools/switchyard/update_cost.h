@@ -19,9 +19,13 @@ struct StatedRates {
   DeviceRates device;
   double link_bytes_per_s = 0;       // that a rank sends
   double node_link_bytes_per_s = 0;  // in groups with ranks on several nodes; 0: as link_bytes_per_s
+  // Of a rank's share of the host: what goes there and comes back, and what its cores read and write. As 16 lanes of
+  // PCIe 4.0 reach, and an eighth of a server's memory.
+  double host_bytes_per_s = 25e9;
   bool complete() const { return device.flops_per_s > 0 && device.bytes_per_s > 0 && link_bytes_per_s > 0; }
 };
-// Adds "compute:312T,memory:2T,link:300G,node_link:25G" (FLOP/s and bytes/s; K, M, G, T are powers of 1000) to `rates`.
+// Adds "compute:312T,memory:2T,link:300G,node_link:25G,host:25G" (FLOP/s and bytes/s; K, M, G, T are powers of 1000) to
+// `rates`.
 // InvalidArgument for what is none of these.
 Status ParseRates(const std::string& text, StatedRates* rates);
 
@@ -31,13 +35,18 @@ struct UpdateCost {
   uint64_t host_bytes = 0;  // in host memory beside it
   double flops = 0;
   double wire_bytes = 0, wire_bytes_between_nodes = 0;  // sent; the second is part of the first
-  double bubble = 0;                                    // the share of an update in which stages of a pipeline wait
-  // Where rates are complete: all sending is hidden behind computing, or none is. 0 else.
+  double host_traffic = 0;  // bytes that go to the host and back, and that its cores read and write
+  double bubble = 0;        // the share of an update in which stages of a pipeline wait
+  // Where rates are complete: all sending, and all that concerns the host, is hidden behind computing, or none is. 0
+  // else.
   double least_seconds = 0, most_seconds = 0;
 };
 
 // replica: TrainingPlans::OfReplica; micro_batches: of an update.
 UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, int micro_batches,
                   const StatedRates& rates);
+
+// At which rate the estimate counts what goes to the host and is computed there; "" where nothing is.
+std::string HostRateText(const UpdateCost& cost, const StatedRates& rates);
 
 }  // namespace switchyard
