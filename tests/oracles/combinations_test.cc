@@ -17,6 +17,7 @@ struct Feature {
   const char* name;  // as users know it
   void (*use)(TrainConfig&);
   bool arithmetic = false;  // what one rank does differently with it, too
+  int blocks = 0;           // that the model needs for it, on one rank too
 };
 
 const Feature kFeatures[] = {
@@ -31,6 +32,12 @@ const Feature kFeatures[] = {
        c.pp = 2;
        c.accumulation = 2;
      }},
+    {"--pp --pp_interleave",
+     [](TrainConfig& c) {
+       c.pp = c.pp_interleave = 2;
+       c.accumulation = 2;
+     },
+     false, 4},
     {"--zero=1", [](TrainConfig& c) { c.zero = 1; }},
     {"--zero=2", [](TrainConfig& c) { c.zero = 2; }},
     {"--zero=3", [](TrainConfig& c) { c.zero = 3; }},
@@ -103,6 +110,9 @@ class Combinations : public ::testing::Test {
     for (const Feature* feature : {&a, &b}) {
       feature->use(on);
       if (feature->arithmetic) feature->use(alone);
+      for (TrainConfig* config : {&on, &alone}) {
+        if (feature->blocks > 0) config->own["depth"] = feature->blocks;
+      }
     }
     if (on.ranks_per_node) *on.ranks_per_node *= on.tp * on.pp;  // whole models on each node
     Status status, unexpected;
