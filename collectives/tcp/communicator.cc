@@ -63,7 +63,8 @@ sy_status TcpCommunicator::Open(const sy_init_request& request, const Choices& c
   if (request.size < 1 || request.rank < 0 || request.rank >= request.size)
     return SY_FAIL(error, SY_INVALID, "rank %d of %d ranks", request.rank, request.size);
   std::unique_ptr<Mesh> mesh;
-  if (const sy_status opened = Mesh::Open(request, choices.interface, &mesh, error); opened != SY_OK) return opened;
+  if (const sy_status opened = Mesh::Open(request, choices.interface, choices.chain, &mesh, error); opened != SY_OK)
+    return opened;
   result->reset(new TcpCommunicator(request, choices, std::move(mesh)));
   return SY_OK;
 }
@@ -244,10 +245,10 @@ sy_status TcpCommunicator::CheckFrame(const sy_request& request, const sy_reques
                    first ? message.transfer.peer : rank_, switchyard::Describe(first ? theirs : request.call).c_str());
   }
   if (frame.bytes == message.transfer.bytes) return SY_OK;
-  return SY_FAIL(error, SY_INVALID,
-                 "ranks disagree: rank %d sends %llu bytes in \"%s\", rank %d expects %llu in send_recv_batch \"%s\"",
-                 message.transfer.peer, static_cast<unsigned long long>(frame.bytes), theirs.tag, rank_,
-                 static_cast<unsigned long long>(message.transfer.bytes), request.call.tag);
+  return SY_FAIL(error, SY_INVALID, "ranks disagree: rank %d sends %llu bytes in %s, rank %d expects %llu in %s",
+                 message.transfer.peer, static_cast<unsigned long long>(frame.bytes),
+                 switchyard::Describe(theirs).c_str(), rank_, static_cast<unsigned long long>(message.transfer.bytes),
+                 switchyard::Describe(request.call).c_str());
 }
 
 sy_status TcpCommunicator::CheckTime(const sy_request& request, sy_error* error) const {

@@ -73,7 +73,7 @@ class TcpCommunicator {
  private:
   struct Choices {          // of the user, for what is split from a communicator too
     std::string interface;  // of the network; "": any
-    std::string chain;      // "1": chains and rings always, "0": never, "": where they pay
+    std::string chain;      // "1": chains and rings always, "0": never, "": where they pay; the same on all ranks
   };
   TcpCommunicator(const sy_init_request& request, const Choices& choices, std::unique_ptr<Mesh> mesh);
   static sy_status Open(const sy_init_request& request, const Choices& choices,
@@ -90,7 +90,7 @@ class TcpCommunicator {
   bool DirectRound(sy_request& request);
   bool IsSmall(const CallSignature& call) const;
   double SavingOfNeighbours() const;
-  bool ByNeighbours(const CallSignature& call) const;  // by a chain or a ring, which at least halves what leaves a node
+  bool ByNeighbours(const CallSignature& call) const;  // by a chain or a ring
   void ReducePartial(const sy_request& request, uint64_t first, uint64_t count);
   void ReduceAll(const sy_request& request, void* result, uint64_t count);
   void Send(sy_request& request, int peer, const void* from, uint64_t bytes);
@@ -108,7 +108,7 @@ class TcpCommunicator {
   Choices choices_;
   const sy_store* store_;
   std::vector<int32_t> hosts_;
-  double saving_ = 0;  // SavingOfNeighbours
+  double saving_ = 0;  // SavingOfNeighbours, of an all_reduce; the ring of an all_gather goes by it too
   std::unique_ptr<Mesh> mesh_;
   std::vector<std::unique_ptr<sy_request>> requests_;  // as many as were ever pending at once
   std::vector<sy_request*> unused_, queue_;            // queue_: in the order of the calls; the first is in progress

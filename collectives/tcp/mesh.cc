@@ -152,10 +152,11 @@ sy_status MakeRoom(int ranks, sy_error* error) {
 
 }  // namespace
 
-Mesh::Mesh(const sy_init_request& request)
+Mesh::Mesh(const sy_init_request& request, const std::string& chain)
     : rank_(request.rank),
       size_(request.size),
       name_(request.name == nullptr ? "" : request.name),
+      chain_(chain.empty() ? "unset" : chain),
       store_(request.store),
       hosts_(static_cast<size_t>(request.size), 0),
       started_(Clock::now()),
@@ -182,12 +183,12 @@ Mesh::~Mesh() {
 
 std::string Mesh::Key(int rank) const { return "tcp/" + name_ + "/" + std::to_string(rank); }
 
-sy_status Mesh::Open(const sy_init_request& request, const std::string& interface, std::unique_ptr<Mesh>* mesh,
-                     sy_error* error) {
+sy_status Mesh::Open(const sy_init_request& request, const std::string& interface, const std::string& chain,
+                     std::unique_ptr<Mesh>* mesh, sy_error* error) {
   if (request.size > 1) {
     if (const sy_status made_room = MakeRoom(request.size, error); made_room != SY_OK) return made_room;
   }
-  std::unique_ptr<Mesh> made(new Mesh(request));
+  std::unique_ptr<Mesh> made(new Mesh(request, chain));
   if (request.size > 1) {
     if (!SY_HAS(sy_store, request.store, digest) || request.store->digest == nullptr)
       return SY_FAIL(error, SY_INVALID,
@@ -201,7 +202,7 @@ sy_status Mesh::Open(const sy_init_request& request, const std::string& interfac
     if (addresses.empty() && !interface.empty())
       return SY_FAIL(error, SY_INVALID, "SWITCHYARD_TCP_INTERFACE=%s: no interface of this name has an address",
                      interface.c_str());
-    std::string text = std::to_string(port);
+    std::string text = std::to_string(port) + " " + made->chain_;
     for (const std::string& address : addresses) text += " " + address;
     const sy_status told = request.store->put(request.store->context, made->Key(request.rank).c_str(), text.data(),
                                               static_cast<uint32_t>(text.size()), error);
@@ -218,9 +219,14 @@ sy_status Mesh::LookUp(Visit& visit, sy_error* error) {
   if (found == SY_TIMEOUT) return SY_IN_PROGRESS;
   if (found != SY_OK) return found;
   std::istringstream words(std::string(text, bytes));
-  words >> visit.meeting.port;
+  std::string chain;
+  words >> visit.meeting.port >> chain;
   if (!words || visit.meeting.port < 1 || visit.meeting.port > 65535)
     return SY_FAIL(error, SY_INVALID, "rank %d told no address; are all ranks of the same version?", visit.peer);
+  if (chain != chain_)
+    return SY_FAIL(error, SY_INVALID,
+                   "SWITCHYARD_TCP_CHAIN is %s on rank %d and %s on rank %d; set it to the same on all nodes",
+                   chain.c_str(), visit.peer, chain_.c_str(), rank_);
   for (std::string address; words >> address;) visit.meeting.addresses.push_back(address);
   // On one node the loopback does, and it is there even where no network is.
   const size_t peer = static_cast<size_t>(visit.peer), own = static_cast<size_t>(rank_);

@@ -4,7 +4,8 @@
 // program behind an address that several hosts share (a container bridge) is taken for a peer. Visitors that have not
 // proved it yet are bounded in bytes, in time and in number. Nothing here waits: Poll goes on where something has
 // happened.
-// SWITCHYARD_TCP_INTERFACE=eth1 limits the addresses that are told to those of one interface. One thread.
+// SWITCHYARD_TCP_INTERFACE=eth1 limits the addresses that are told to those of one interface. With its addresses a rank
+// tells its SWITCHYARD_TCP_CHAIN, by which all ranks must cut their calls alike. One thread.
 #pragma once
 
 #include <chrono>
@@ -20,11 +21,12 @@ namespace tcp {
 
 class Mesh {
  public:
-  // Listens and tells the others. `interface`: "" for all.
-  static sy_status Open(const sy_init_request& request, const std::string& interface, std::unique_ptr<Mesh>* mesh,
-                        sy_error* error);
+  // Listens and tells the others. `interface`: "" for all; `chain`: as it was set, "" where it was not.
+  static sy_status Open(const sy_init_request& request, const std::string& interface, const std::string& chain,
+                        std::unique_ptr<Mesh>* mesh, sy_error* error);
   ~Mesh();
-  // SY_IN_PROGRESS until there is a connection with every other rank; SY_TIMEOUT names a rank that cannot be reached.
+  // SY_IN_PROGRESS until there is a connection with every other rank; SY_TIMEOUT names a rank that cannot be reached,
+  // SY_INVALID one that was set up otherwise.
   sy_status Poll(sy_error* error);
   int socket(int peer) const { return sockets_[static_cast<size_t>(peer)]; }  // non-blocking; -1: this rank itself
 
@@ -53,7 +55,7 @@ class Mesh {
     size_t received = 0;           // bytes of its hello
     char hello[sizeof(Hello)] = {};
   };
-  explicit Mesh(const sy_init_request& request);
+  Mesh(const sy_init_request& request, const std::string& chain);
   std::string Key(int rank) const;
   sy_status LookUp(Visit& visit, sy_error* error);
   Acquaintance With(int listener, int visitor, const char* listener_nonce, const char* visitor_nonce) const;
@@ -66,7 +68,7 @@ class Mesh {
   bool Listen(Visitor& visitor);
 
   int rank_, size_;
-  std::string name_;
+  std::string name_, chain_;
   const sy_store* store_;
   std::vector<int32_t> hosts_;
   Clock::time_point started_;

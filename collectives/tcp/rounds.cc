@@ -7,7 +7,7 @@
 // leave the node: there an all_reduce is a chain in rank order, through which pieces flow, so that each rank adds its
 // own to the sum of those before it, as one rank that adds all in order would; sums flow back the same way. An
 // all_gather is then a ring in which blocks go round. Half types, whose sums are rounded once, travel up the chain as
-// f32, but for the numbers of rank 0. A large broadcast is always a chain, from the root.
+// f32, but for the numbers of rank 0. A large broadcast is a chain from the root, wherever ranks are.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -111,7 +111,7 @@ bool TcpCommunicator::BeginRound(sy_request& request) {
                                      : DirectRound(request);
       break;
     case switchyard::kBroadcast:
-      goes_on = IsSmall(call) ? DirectRound(request) : ChainBroadcastRound(request);
+      goes_on = IsSmall(call) || choices_.chain == "0" ? DirectRound(request) : ChainBroadcastRound(request);
       break;
     case switchyard::kReduceScatter:
     case switchyard::kAllToAll:

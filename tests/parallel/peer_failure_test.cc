@@ -125,6 +125,29 @@ TEST_P(PeerFailure, DisagreeingRanksAreNamedWithBothCalls) {
   expect("other_call", usual + "broadcast .gradient.");
 }
 
+// Rank 0 has come first, and waits in a later round for rank 1, which waits for rank 2.
+TEST(Tcp, ARankThatDoesNotComeToAChainIsNamedBeforeThoseThatWaitForIt) {
+  if (!HasCollective("tcp")) GTEST_SKIP() << "collective tcp was not built";
+  const CommandResult result = RunCommand("env SWITCHYARD_TCP_CHAIN=1 SWITCHYARD_COLLECTIVE_TIMEOUT=2 " +
+                                          RankCommand("launch", 5, "late_in_chain", "tcp 2"));
+  EXPECT_NE(result.code, 0);
+  EXPECT_NE(result.code, 124) << result.output;
+  std::smatch first;
+  ASSERT_TRUE(std::regex_search(result.output, first, std::regex("survivor [0-9] at [^\n]*"))) << result.output;
+  EXPECT_THAT(first.str(), ContainsRegex("survivor [13] at .* waited 2000 ms in all_reduce .* for rank 2([^0-9,]|$)"));
+  EXPECT_THAT(result.output, testing::Not(HasSubstr("another rank is stuck")));
+}
+
+// The root's numbers reach rank 4 although rank 2, through which a chain goes, does not come.
+TEST(Tcp, ABroadcastGoesThroughNoChainWhereThatIsSwitchedOff) {
+  if (!HasCollective("tcp")) GTEST_SKIP() << "collective tcp was not built";
+  const std::string late = RankCommand("launch", 5, "late_in_broadcast", "tcp 2");
+  EXPECT_THAT(RunCommand("env SWITCHYARD_TCP_CHAIN=0 SWITCHYARD_COLLECTIVE_TIMEOUT=2 " + late).output,
+              HasSubstr("rank 4 has the numbers of rank 0"));
+  EXPECT_THAT(RunCommand("env SWITCHYARD_TCP_CHAIN=1 SWITCHYARD_COLLECTIVE_TIMEOUT=2 " + late).output,
+              HasSubstr("rank 4 has the numbers of rank 4"));
+}
+
 TEST(Mpi, WithoutMpirunItSaysWhatToUse) {
   if (!HasCollective("mpi")) GTEST_SKIP() << "collective mpi was not built";
   const CommandResult result = RunCommand(RankCommand("launch", 2, "reduce", "mpi"));

@@ -60,6 +60,22 @@ Status PlayOnDevices(std::shared_ptr<Plugin> plugin, const ProcessMap& processes
   }
 }
 
+// One large call to which the victim does not come, and rank 0 comes before the others.
+Status PlayLate(const std::string& scenario, Communicator& communicator, bool victim) {
+  std::vector<float> data(1 << 16, static_cast<float>(communicator.rank()));
+  SY_RETURN_IF_ERROR(communicator.Barrier("begin"));
+  if (victim) {
+    Say(fmt::format("victim at {}", Now()));
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+  }
+  if (communicator.rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  if (scenario == "late_in_chain")
+    return communicator.AllReduce("gradient", data.data(), data.data(), data.size(), SY_F32, SY_SUM);
+  const Status sent = communicator.Broadcast("gradient", data.data(), data.size(), SY_F32, 0);
+  Say(fmt::format("rank {} has the numbers of rank {}", communicator.rank(), data.back()));
+  return sent;
+}
+
 Status Play(const std::string& scenario, const std::string& collective, int victim_rank) {
   SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
   const bool victim = processes.rank == victim_rank;
@@ -94,6 +110,7 @@ Status Play(const std::string& scenario, const std::string& collective, int vict
   SY_ASSIGN_OR_RETURN(auto plugin, Registry::Get().Find(PluginKind::kCollective, collective));
   if (scenario == "kill_in_peers") return PlayOnDevices(plugin, processes, *rendezvous, victim);
   SY_ASSIGN_OR_RETURN(auto communicator, Communicator::Join(plugin, processes, *rendezvous, nullptr, "world", 20000));
+  if (scenario == "late_in_chain" || scenario == "late_in_broadcast") return PlayLate(scenario, *communicator, victim);
   std::vector<float> data(scenario == "kill_in_large" ? 8 << 20 : 1000, 1.0f);
   const int calls = scenario == "reduce" ? 50 : 1 << 30;
   for (int call = 0; call < calls; ++call) {

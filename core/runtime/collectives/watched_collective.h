@@ -1,7 +1,7 @@
 // A communicator of a collective plugin whose calls and waits end: when the plugin is done or fails, when a peer dies
 // or freezes (the Status names it), when a peer has said goodbye, or after the time limit of a call
-// (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600). After an error it is of no more use. One thread at a time;
-// Abort from any thread.
+// (SWITCHYARD_COLLECTIVE_TIMEOUT seconds, default 600; half as much again where a plugin that is polled does not end
+// the call itself). After an error it is of no more use. One thread at a time; Abort from any thread.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -93,7 +93,7 @@ class WatchedCollective {
   sy_status Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason);
   // A plugin may see the loss of a peer a little earlier than the watch does.
   Status PeerFailure(int patience_ms = 500) const;
-  Status Overdue() const;
+  static Status Overdue(double limit_ms);
 
   std::shared_ptr<Plugin> plugin_;
   const sy_collective_v2* api_;
