@@ -9,13 +9,15 @@ using testing::Not;
 
 class Elastic : public NodesTest {
  protected:
-  // One rank on node `node` of `nodes`, "2" or "1:2"; all nodes write to one folder.
+  // One rank on node `node` of `nodes`, "2" or "1:2"; all nodes write to one folder. Node 0 alone has to know how often
+  // ranks are started again.
   std::string Node(const std::string& nodes, int node, const std::string& more, const std::string& flags = "",
                    const std::string& command = Program()) const {
     return fmt::format(
-        "{} launch --nnodes={} --node_rank={} --nproc_per_node=1 --master_port={} --max_restarts=2 {} {} "
+        "{} launch --nnodes={} --node_rank={} --nproc_per_node=1 --master_port={} {} {} {} "
         "{} --collective=tcp --output={} {}",
-        Program(), nodes, node, port_, flags, command, Training(), In("shared"), more);
+        Program(), nodes, node, port_, node == 0 ? "--max_restarts=2" : "", flags, command, Training(), In("shared"),
+        more);
   }
   std::string Checkpoints() const { return In("shared/mlp/shapes/a/run/checkpoints"); }
   void AwaitCheckpoint() {

@@ -84,6 +84,17 @@ TEST_F(TwoHosts, OneThatIsCutOffIsNamed) {
   EXPECT_THAT(node(1).Output(), ContainsRegex("rank 0 .pid [0-9]+ on host node-a. froze"));
 }
 
+// Ranks that have not met yet, so that nobody but the launchers watches.
+TEST_F(TwoHosts, OneThatIsCutOffIsNamedByTheLauncherOfTheOtherInHalfAMinute) {
+  const std::string command = RankProgram() + " wait_for_signal";
+  Start({LaunchOn('a', 1, command), LaunchOn('b', 1, command)});
+  ASSERT_GE(RunningProgram::WaitFor([&] { return node(1).Output().find("ready") != std::string::npos; }, 30000), 0);
+  ASSERT_EQ(RunCommand(fmt::format("ip -n {}b link set veth down", name_)).code, 0);
+  WaitForEnd(60000);
+  EXPECT_THAT(node(0).Output(), ContainsRegex("node 1 .launcher pid [0-9]+ on host node-b, rank 1. is gone"));
+  EXPECT_THAT(node(1).Output(), ContainsRegex("node 0 .launcher pid [0-9]+ on host node-a, rank 0. is gone"));
+}
+
 TEST_F(TwoHosts, AnAddressThatNobodyHasIsNamed) {
   Start({On('b', Launch(2, 1, 1, 29517, "true", "--master_addr=10.213.77.9 --rdzv_timeout=1"))});
   WaitForEnd(20000);

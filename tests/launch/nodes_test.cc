@@ -113,6 +113,38 @@ TEST_F(Nodes, AKilledLauncherIsNamed) {
   EXPECT_THAT(node(0).Output(), ContainsRegex("node 1 .launcher pid [0-9]+ on host .*, ranks 1, 2. is gone"));
 }
 
+// Node 0 is frozen and says nothing any more.
+TEST_F(Nodes, ASignalEndsTheWaitForTheWordOfNodeZero) {
+  Start({Launch(2, 0, 1, port_, "sleep 60", "--max_restarts=1"),
+         Launch(2, 1, 1, port_, "sh -c 'echo started; until [ -e failing ]; do sleep 0.05; done; exit 7'")});
+  const auto await_of_node_1 = [&](const char* text) {
+    return RunningProgram::WaitFor([&] { return node(1).Output().find(text) != std::string::npos; }, 30000) >= 0;
+  };
+  ASSERT_TRUE(await_of_node_1("started"));
+  node(0).Signal(SIGSTOP);
+  std::ofstream(In("node1/failing")).put('\n');
+  ASSERT_TRUE(await_of_node_1("exit code 7")) << Outputs();
+  EXPECT_LT(RunningProgram::WaitFor([&] { return node(1).HasEnded(); }, 2000), 0) << Outputs();
+  node(1).Signal(SIGTERM);
+  ASSERT_GE(RunningProgram::WaitFor([&] { return node(1).HasEnded(); }, 30000), 0) << Outputs();
+  EXPECT_EQ(node(1).code(), 7) << Outputs();
+}
+
+TEST_F(Nodes, WhereTheChainsOfTcpAreSwitchedOnOneAloneAreRefusedByTheNameOfTheSetting) {
+  const std::string command = RankProgram() + " reduce tcp";
+  Start({Launch(2, 0, 1, port_, "env SWITCHYARD_TCP_CHAIN=1 " + command), Launch(2, 1, 1, port_, command)});
+  WaitForEnd(30000);
+  EXPECT_THAT(node(1).Output(), HasSubstr("SWITCHYARD_TCP_CHAIN is 1 on rank 0 and unset on rank 1"));
+}
+
+// A rank alone meets nobody, and would leave what it inherits open.
+TEST_F(Nodes, ARankAloneInheritsNoListener) {
+  Start({Launch(1, 0, 1, 0, "sh -c 'echo inherits: $SWITCHYARD_MASTER_SOCKET.; ls -l /proc/$$/fd'")});
+  ExpectSuccessOfAll();
+  EXPECT_THAT(node(0).Output(), HasSubstr("inherits: ."));
+  EXPECT_THAT(node(0).Output(), testing::Not(HasSubstr("socket:")));
+}
+
 TEST_F(Nodes, ThatFinishAtDifferentTimesAllSucceed) {
   Start({Launch(3, 0, 1, port_, "true"), Launch(3, 1, 1, port_, "sleep 1"), Launch(3, 2, 1, port_, "true")});
   ExpectSuccessOfAll();

@@ -364,6 +364,55 @@ TEST_F(MeetingOfTwo, ManyAtOnceWithFewDescriptorsNeitherKeepAMemberOutNorTakeTim
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
+// --- where some are enough ---
+
+class MeetingOfSome : public testing::Test {
+ protected:
+  static MeetingDeadline In(int ms) { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ms); }
+  ~MeetingOfSome() override { close(listener_); }
+  void Hold(int limit_ms) {
+    const auto links = HoldMeeting(terms_, listener_, In(limit_ms), &members_);
+    EXPECT_TRUE(links.ok()) << Message(links.status());
+  }
+  void Attend(int number, int limit_ms) const {
+    std::vector<Member> members;
+    const auto link = AttendMeeting(terms_, number, {"there", 10 + number, "1", number}, {"127.0.0.1"}, port_,
+                                    In(limit_ms), &members);
+    EXPECT_TRUE(link.ok()) << Message(link.status());
+  }
+  const MeetingTerms terms_{"node", 3, kToken, "look", 2};  // of three two are enough
+  const int listener_ = *ListenOn("127.0.0.1", 0), port_ = *PortOf(listener_);
+  std::vector<Member> members_ = {{"here", 1, "1"}};
+};
+
+TEST_F(MeetingOfSome, OneThatLeavesWhileTheyGatherMayComeAgainAndOthersMayGoOnWithoutIt) {
+  for (const bool comes_again : {true, false}) {
+    std::thread holder([&] { Hold(comes_again ? 20000 : 2000); });
+    {
+      Visitor leaver(port_);
+      leaver.Greet(kToken, Visitor::Hello("node", 1, 3, "1"));
+      EXPECT_TRUE(leaver.Hear()) << "it was not let in";
+    }
+    std::thread again([&] {
+      if (comes_again) Attend(1, 20000);
+    });
+    Attend(2, 20000);
+    for (std::thread* thread : {&again, &holder}) thread->join();
+    EXPECT_EQ(members_[1].pid, comes_again ? 11 : 0);
+    EXPECT_EQ(members_[2].pid, 12);
+    members_.resize(1);
+  }
+}
+
+// Its own patience, counted from when it began, would be at its end.
+TEST_F(MeetingOfSome, WhoWasLetInWaitsForOneThatBeganLater) {
+  std::thread early([&] { Attend(1, 2000); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+  Hold(3000);
+  early.join();
+  EXPECT_EQ(members_[1].pid, 11);
+}
+
 // A member that lost patience and comes again is not taken for one that has died.
 TEST(Strangers, WhoHasSpokenAndGoneDoesNotArrive) {
   const int listener = *ListenOn("127.0.0.1", 0);

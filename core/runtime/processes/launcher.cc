@@ -32,8 +32,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kForOthersToSay{1000};  // after the first error, that they have the same
 
-constexpr int kForNodeZeroToSayMs = 10000;  // whether ranks are started again, after its own have ended
-
 struct Child {
   int rank = 0;
   pid_t pid = -1;
@@ -88,6 +86,18 @@ class Launcher {
   const std::string& run() const { return reports_.run(); }
   bool was_stopped() const { return was_stopped_; }  // by a signal to this process
   NodeMeeting& nodes() { return *nodes_; }
+  // Of another node than 0: the run for which node 0 starts the ranks again, once its own have ended; "": it does not,
+  // is gone or does not answer, or somebody stops us.
+  std::string AwaitAgain() {
+    const auto deadline = Clock::now() + std::chrono::seconds(options_.rendezvous_timeout_s);
+    for (nodes_->Serve(); !was_stopped_ && !nodes_->HasVerdict() && MillisecondsUntil(deadline) > 0; nodes_->Serve()) {
+      std::vector<pollfd> polled{{signals_, POLLIN, 0}};
+      nodes_->AddTo(&polled);
+      poll(polled.data(), polled.size(), MillisecondsUntil(deadline));
+      PassSignalsOn();
+    }
+    return was_stopped_ ? "" : nodes_->Again();
+  }
 
  private:
   // Opens what rank 0 listens at, so that no other program can take the port in between, and meets the other nodes.
@@ -122,7 +132,7 @@ class Launcher {
         (piped && (pipe2(outputs[0], O_CLOEXEC) != 0 || pipe2(outputs[1], O_CLOEXEC) != 0))) {
       return ResourceExhausted("launch: pipe: {}", std::strerror(errno));
     }
-    const int inherited = rank == 0 ? socket_ : -1;
+    const int inherited = rank == 0 && place.world > 1 ? socket_ : -1;  // a rank alone would leave it open
     const auto variables = EnvironmentOf(options_, place, local_rank, inherited, reports_, restarted_run_);
     auto environment = Pointers(variables), arguments = Pointers(options_.command);
     const pid_t launcher = getpid(), pid = fork();
@@ -185,6 +195,17 @@ class Launcher {
     }
     reports_.Read();
     if (reports_.has_errors()) SayWithin(kForOthersToSay);
+    PassSignalsOn();
+    Reap();
+    const NodeFailure failure = nodes_->Serve();
+    if (failure.code == 0 || stopping_ || !Running()) return;
+    LogError("launch: {}; the ranks of this node are stopped", failure.text);
+    exit_code_ = failure.code;
+    Stop();
+  }
+
+  // Signals to us are for the ranks.
+  void PassSignalsOn() {
     signalfd_siginfo received;
     while (read(signals_, &received, sizeof received) == sizeof received) {
       const int signal = static_cast<int>(received.ssi_signo);
@@ -193,12 +214,6 @@ class Launcher {
       const bool again = signal == SIGINT && ++interrupts_ > 1;
       SignalAll(again ? SIGKILL : signal);
     }
-    Reap();
-    const NodeFailure failure = nodes_->Serve();
-    if (failure.code == 0 || stopping_ || !Running()) return;
-    LogError("launch: {}; the ranks of this node are stopped", failure.text);
-    exit_code_ = failure.code;
-    Stop();
   }
 
   void Stop() {
@@ -271,9 +286,9 @@ StatusOr<int> Launch(const LaunchOptions& options) {
   for (int restarts = 0;; ++restarts) {
     Launcher launcher(options, run, gone);
     SY_ASSIGN_OR_RETURN(const int code, launcher.Run());
-    if (code == 0 || options.max_restarts == 0) return code;
+    if (code == 0 || !launcher.nodes().place().restarts) return code;
     if (options.node_rank > 0) {
-      run = launcher.was_stopped() ? "" : launcher.nodes().AwaitAgain(options.grace_ms + kForNodeZeroToSayMs);
+      run = launcher.AwaitAgain();
       if (run.empty()) return code;
       LogWarning("launch: starts the ranks of this node again, for the run {}", run);
       continue;

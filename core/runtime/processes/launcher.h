@@ -33,7 +33,9 @@ struct LaunchOptions {
 // killed; a second SIGINT kills at once. With max_restarts all ranks are started again after a failure, where rank 0
 // had begun a run (TellLauncherOfRun) and nobody told us to stop: `switchyard train` then goes on from its latest
 // checkpoint. Several nodes meet again for that, without those that are gone, where least_nodes are left; node 0, which
-// knows the run, decides, and cannot be among the gone. Errors before the start name the nodes that did not come.
+// knows the run, decides by its own max_restarts, and cannot be among the gone: the others wait for its word after a
+// failure, at most rendezvous_timeout_s. A node whose host is lost counts as gone within half a minute. Errors before
+// the start name the nodes that did not come.
 StatusOr<int> Launch(const LaunchOptions& options);
 
 }  // namespace switchyard

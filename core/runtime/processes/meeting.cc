@@ -102,7 +102,15 @@ class Holder {
       if (frame.type == MessageType::kJoin && frame.fields.size() == kHelloFields)
         SY_RETURN_IF_ERROR(Admit(frame.fields, number));
     }
-    return alive ? OkStatus() : Unavailable("{}", DiedWhileGathering(terms_, Name(number)));
+    if (alive) return OkStatus();
+    const std::string died = DiedWhileGathering(terms_, Name(number));
+    if (terms_.least == 0) return Unavailable("{}", died);
+    LogWarning("{}; the others wait for it to come again", died);
+    links_[static_cast<size_t>(number)].reset();
+    present_[static_cast<size_t>(number)] = false;
+    members_[static_cast<size_t>(number)] = {};
+    --came_;
+    return OkStatus();
   }
 
   std::string Name(int number) const { return MemberName(terms_.noun, number, members_[static_cast<size_t>(number)]); }
@@ -184,9 +192,11 @@ StatusOr<std::unique_ptr<MessageLink>> AttendMeeting(const MeetingTerms& terms, 
                                                      const std::vector<std::string>& addresses, int port,
                                                      MeetingDeadline deadline, std::vector<Member>* members) {
   const std::vector<std::string> hello = HelloOf(terms, number, self);
+  const auto patience = 2 * std::chrono::milliseconds(MillisecondsUntil(deadline));
   std::unique_ptr<MessageLink> link;
   const auto visit = [&](const std::string& address, MeetingDeadline until) -> Status {
     SY_ASSIGN_OR_RETURN(link, VisitHolder(terms, hello, address, port, until));
+    until = std::max(until, Clock::now() + patience);
     return AwaitVerdict(terms, fmt::format("{} port {}", address, port), until, *link, members);
   };
   SY_RETURN_IF_ERROR(VisitUntil(terms, number, addresses, deadline, visit));

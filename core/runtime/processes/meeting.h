@@ -22,7 +22,8 @@ struct MeetingTerms {
   std::string token;   // of the run: token.h
   std::string advice;  // for whoever waits in vain: "check --master_addr"
   // Of number 0: at the deadline it goes on where so many have come, number 0 included (0: only with all), and it does
-  // not wait for those of `gone`. Whoever is not there is a member without a pid.
+  // not wait for those of `gone`. Whoever is not there is a member without a pid; it may leave before the end, and come
+  // again.
   int least = 0;
   std::vector<int> gone = {};
 };
@@ -42,7 +43,8 @@ using MeetingDeadline = std::chrono::steady_clock::time_point;
 // deadline, or a member that died on the way. `listener` stays open.
 StatusOr<MeetingLinks> HoldMeeting(const MeetingTerms& terms, int listener, MeetingDeadline deadline,
                                    std::vector<Member>* members);
-// Of the others: tries `addresses` in turn until the deadline, then waits for the list of members.
+// Of the others: tries `addresses` in turn until the deadline. Once let in it waits for the list of members twice as
+// long as it had at the beginning, for number 0 may have begun later and waits until its own deadline.
 StatusOr<std::unique_ptr<MessageLink>> AttendMeeting(const MeetingTerms& terms, int number, const Member& self,
                                                      const std::vector<std::string>& addresses, int port,
                                                      MeetingDeadline deadline, std::vector<Member>* members);

@@ -136,6 +136,18 @@ bool MessageLink::TakeFrames(std::vector<Frame>* messages, size_t most) {
   return true;
 }
 
+// A host is asked after 10 s of silence and then every 5 s; what it has not acknowledged after 30 s ends the link
+// (tcp(7)).
+void MessageLink::WatchHost() {
+  const int on = 1, idle_s = 10, pause_s = 5, tries = 4;
+  const unsigned int limit_ms = 30000;
+  setsockopt(descriptor_, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(descriptor_, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(descriptor_, IPPROTO_TCP, TCP_KEEPINTVL, &pause_s, sizeof pause_s);
+  setsockopt(descriptor_, IPPROTO_TCP, TCP_KEEPCNT, &tries, sizeof tries);
+  setsockopt(descriptor_, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
+}
+
 MessageLink::Traffic MessageLink::OfThisProcess() { return {messages_of_process, bytes_of_process}; }
 
 void MessageLink::Close() {
@@ -144,7 +156,7 @@ void MessageLink::Close() {
 }
 
 const std::string& EngineVersion() {
-  static const std::string version = SWITCHYARD_VERSION "/4";
+  static const std::string version = SWITCHYARD_VERSION "/5";
   return version;
 }
 

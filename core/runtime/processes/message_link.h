@@ -52,6 +52,8 @@ class MessageLink {
   bool open() const { return descriptor_ >= 0; }
   bool wants_to_write() const { return !unsent_.empty(); }
   void Trust() { largest_frame_ = kLargestFrame; }  // a stranger has proved who it is
+  // From now on the link ends within half a minute where the other side's host has lost its power or its network.
+  void WatchHost();
   // Whether the fields fit a frame that the other side takes.
   static bool Fits(const std::vector<std::string>& fields);
   // False, and nothing is sent, where they do not.

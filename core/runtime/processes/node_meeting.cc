@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <numeric>
+#include <sstream>
 
 #include "core/base/environment.h"
 #include "core/base/logging.h"
@@ -48,9 +49,12 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
   NodeMeeting& nodes = *joined;
   nodes.node_ = options.node_rank;
   nodes.links_.resize(static_cast<size_t>(options.nnodes));
-  // Of itself a node says how many ranks it starts; node 0 says the word by which this run differs from others.
+  // Of itself a node says how many ranks it starts; node 0 also whether it may start them again, and the word by which
+  // this run differs from others.
   const Member self{HostName(), getpid(),
-                    fmt::format("{}{}", options.nproc_per_node, options.node_rank == 0 ? " " + RandomToken() : ""),
+                    options.node_rank != 0
+                        ? fmt::to_string(options.nproc_per_node)
+                        : fmt::format("{} {:d} {}", options.nproc_per_node, options.max_restarts > 0, RandomToken()),
                     options.node_rank};
   MeetingTerms terms{"node", options.nnodes, RandomToken(), Advice(options), options.least_nodes, gone};
   if (options.nnodes > 1) {
@@ -68,6 +72,9 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
     SY_ASSIGN_OR_RETURN(nodes.links_[0], AttendMeeting(terms, options.node_rank, self, {options.master_address},
                                                        options.master_port, deadline, &nodes.members_));
   }
+  for (const auto& link : nodes.links_) {
+    if (link != nullptr) link->WatchHost();
+  }
   nodes.first_ranks_ = {0};
   nodes.place_.nodes = 0;
   for (size_t node = 0; node < nodes.members_.size(); ++node) {
@@ -84,8 +91,9 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
   }
   nodes.place_.first_rank = nodes.first_ranks_[static_cast<size_t>(options.node_rank)];
   nodes.place_.world = nodes.first_ranks_.back();
-  const std::string& of_node_zero = nodes.members_[0].about;
-  const std::string word = of_node_zero.substr(of_node_zero.find(' ') + 1);
+  int ranks_of_node_zero = 0;
+  std::string word;
+  std::istringstream(nodes.members_[0].about) >> ranks_of_node_zero >> nodes.place_.restarts >> word;
   nodes.place_.token = Hexadecimal(HmacSha256(terms.token, "switchyard ranks " + word));
   return joined;
 }
@@ -131,15 +139,6 @@ void NodeMeeting::SayAgain(bool again, const std::string& run) {
     link->Send(MessageType::kAgain, {again ? "1" : "0", run});
     link->Flush();
   }
-}
-
-std::string NodeMeeting::AwaitAgain(int limit_ms) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
-  for (Serve(); !has_verdict_ && links_[0]->open() && MillisecondsUntil(deadline) > 0; Serve()) {
-    pollfd word{links_[0]->descriptor(), POLLIN, 0};
-    poll(&word, 1, MillisecondsUntil(deadline));
-  }
-  return again_;
 }
 
 std::vector<int> NodeMeeting::Gone() {

@@ -22,6 +22,7 @@ struct NodePlace {
   int first_rank = 0, world = 1;  // of this node's ranks; of the run
   int node = 0, nodes = 1;        // this node's number among those that take part, and how many these are
   int port = 0;                   // where rank 0 will listen
+  bool restarts = false;          // whether node 0 may start the ranks again after a failure
   std::string token;              // of the run
 };
 
@@ -48,9 +49,10 @@ class NodeMeeting {
   NodeFailure Serve();  // does not wait; the first failure of another node, once
 
   // After the ranks have ended by a failure. Node 0 says whether they are started again, and for which run; the others
-  // wait for its word, "" where there is none: no, or node 0 is gone.
+  // hear its word in Serve: HasVerdict, also once node 0 is gone, which means no. Again: the run, "" for no.
   void SayAgain(bool again, const std::string& run);
-  std::string AwaitAgain(int limit_ms);
+  bool HasVerdict() const { return has_verdict_ || !links_[0]->open(); }
+  const std::string& Again() const { return again_; }
   std::vector<int> Gone();  // of node 0: whose launcher has left
 
  private:
