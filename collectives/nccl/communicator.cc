@@ -386,24 +386,34 @@ sy_status NcclCommunicator::Allocate(uint64_t bytes, void** address, sy_error* e
   }
   Owned& owned = owned_[memory];         // NCCL may fill it a little later
   sy_error reason{SY_HEADER(sy_error)};  // of what may be refused without harm
+  bool asked = false;
   status =
       library.ncclCommWindowRegister != nullptr && library.ncclCommWindowDeregister != nullptr
           ? Enqueue(
                 "ncclCommWindowRegister",
                 [&](ncclComm_t comm) {
+                  asked = true;
                   return library.ncclCommWindowRegister(comm, memory, bytes, &owned.window, NCCL_WIN_COLL_SYMMETRIC);
                 },
                 &reason, kOptional)
           : Enqueue(
                 "ncclCommRegister",
-                [&](ncclComm_t comm) { return library.ncclCommRegister(comm, memory, bytes, &owned.registration); },
+                [&](ncclComm_t comm) {
+                  asked = true;
+                  return library.ncclCommRegister(comm, memory, bytes, &owned.registration);
+                },
                 &reason, kOptional);
   if (status == SY_OK) {
     *address = memory;
     return SY_OK;
   }
   Free(memory);
-  return SY_FAIL(error, status, "%.400s; SWITCHYARD_NCCL_OWNED_MEMORY=0 does without such memory", reason.message);
+  // A peer that is gone or does not come would be missed in other calls as well.
+  const bool was_refused = asked && status != SY_ABORTED && status != SY_TIMEOUT;
+  SY_FAIL(error, status, "%.400s%s", reason.message,
+          was_refused ? "; SWITCHYARD_NCCL_OWNED_MEMORY=0 does without such memory" : "");
+  if (error != nullptr) error->native_code = reason.native_code;
+  return status;
 }
 
 void NcclCommunicator::Free(void* address) {
