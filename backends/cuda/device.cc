@@ -139,10 +139,10 @@ sy_status EnablePeers(int32_t index, sy_error* error) {
 
 void Close(sy_device* device) {
   if (device == nullptr) return;
-  if (Enter(device->index, nullptr) == SY_OK) {
-    if (device->own.stream != nullptr) LogFailure(*device, cudaStreamDestroy(device->own.stream), "cudaStreamDestroy");
-    device->own.stream = nullptr;
-  }
+  const bool usable = Enter(device->index, nullptr) == SY_OK;
+  device->cudnn.reset();  // its handle keeps the last stream that it was given
+  for (const cudaStream_t stream : {device->own.stream, device->loading.stream})
+    if (usable && stream != nullptr) LogFailure(*device, cudaStreamDestroy(stream), "cudaStreamDestroy");
   {
     const std::lock_guard lock(opened_mutex);
     const auto found = std::find(opened.begin(), opened.end(), device->index);
@@ -178,6 +178,7 @@ sy_status OpenIndex(const sy_instance& instance, int32_t index, const sy_open_op
   made->shared_bytes_per_block = static_cast<size_t>(shared);
   made->shared_bytes_per_block_max = static_cast<size_t>(std::max(shared, shared_most));
   SY_CUDA(error, cudaStreamCreateWithPriority(&made->own.stream, cudaStreamNonBlocking, 0));
+  SY_CUDA(error, cudaStreamCreateWithPriority(&made->loading.stream, cudaStreamNonBlocking, 0));
   made->profiler = std::make_unique<Profiler>(*made);
   std::string reason;
   made->blas = Blas::Open(*made, &reason);

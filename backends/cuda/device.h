@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "backends/cuda/check.h"
@@ -57,6 +58,12 @@ struct sy_device {
   // asking.
   bool tf32 = false;
   sy_stream own;  // for callers that pass no stream
+  // On which bind records what it launches (kernel.cc), one kernel at a time.
+  struct {
+    std::mutex mutex;
+    cudaStream_t stream = nullptr;
+    bool warned = false;  // guarded by mutex
+  } loading;
 
   // Set at open and never replaced; null where the library is missing, and then `missing` says which and why.
   std::unique_ptr<switchyard::Blas> blas;

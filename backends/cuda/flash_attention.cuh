@@ -402,7 +402,8 @@ inline bool CheckAttention(const Request& r, size_t first, size_t outputs, Atten
   *shape = {qkv.dims[0], qkv.dims[1], qkv.dims[3], qkv.dims[4], 1, a.scale};
   const int64_t square = shape->tokens * shape->tokens;
   if (shape->depth > 128) return complain("more than 128 elements per head");
-  if (shape->batch * shape->heads > kMostIndices || shape->tokens > 1 << 20)
+  constexpr int64_t kMostTokens = 65535 * 16;  // blocks of a grid's second and third axis, of at least 16 rows
+  if (shape->batch * shape->heads > kMostIndices || shape->tokens > kMostTokens)
     return complain("too many tokens or heads");
   if (r.Accumulates()) return complain("cannot accumulate");
   if (a.bias && !r.RequireElements(r.inputs[first], shape->heads * square, "bias")) return false;

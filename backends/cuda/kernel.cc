@@ -50,9 +50,10 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
     KernelPointer made;
     bool missed = false;
     r.missed = &missed;
+    std::string reason;  // of the first that was missed
     for (const Registration* row : rows) {
       if (row == nullptr || made != nullptr) continue;
-      const std::string reason = missed ? refusal.message : "";
+      if (missed && reason.empty()) reason = refusal.message;
       made = row->prepare(r);
       if (made && made->second_choice.empty()) made->second_choice = reason;
       missed |= made != nullptr;  // what is wrong with a kernel that was made, below, is no rule
@@ -100,32 +101,39 @@ sy_status RunBound(sy_bound* bound, sy_stream* stream, sy_error* error) {
 }
 
 // Loads the code of what a kernel launches, cuBLASLt's and cuDNN's included. CUDA loads it at the first launch
-// otherwise
-// ("lazy loading"), and may wait for all work of the context meanwhile: for a collective on another stream that waits
-// for a peer, which waits for this very kernel. CUDA_MODULE_LOADING=EAGER would do, at the price of all of the
-// libraries' kernels in device memory, and only where it is set before the first call of CUDA, which a plugin of a
+// otherwise ("lazy loading"), and may wait for all work of the context meanwhile: for a collective on another stream
+// that waits for a peer, which waits for this very kernel. CUDA_MODULE_LOADING=EAGER would do, at the price of all of
+// the libraries' kernels in device memory, and only where it is set before the first call of CUDA, which a plugin of a
 // running program cannot. So the launches are recorded once into a graph, which loads what it names when it is
 // instantiated, and that is thrown away: nothing runs. Where no stream of a peer is waited for yet: before the first
 // step, in bind. https://docs.nvidia.com/cuda/cuda-c-programming-guide/#lazy-loading ("Concurrent Kernel Execution")
+// A kernel that cannot be loaded so may run all the same: only the loss of the device is an error, the rest a warning.
 sy_status Load(const Bound& bound, sy_error* error) {
-  const sy_device& device = *bound.kernel->device;
-  cudaStream_t stream = nullptr;
+  sy_device& device = *bound.kernel->device;
+  const std::lock_guard lock(device.loading.mutex);
+  const cudaStream_t stream = device.loading.stream;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  SY_CUDA(error, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  sy_error reason{SY_HEADER(sy_error)};
   const sy_status status = [&]() -> sy_status {
-    SY_CUDA(error, cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    const sy_status recorded = bound.kernel->Run(bound, {stream}, error);
+    SY_CUDA(&reason, cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    const sy_status recorded = Guarded(&reason, [&] { return bound.kernel->Run(bound, {stream}, &reason); });
     const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
     SY_TRY(recorded);
-    SY_CUDA(error, ended);
-    SY_CUDA(error, cudaGraphInstantiate(&executable, graph, 0));
+    SY_CUDA(&reason, ended);
+    SY_CUDA(&reason, cudaGraphInstantiate(&executable, graph, 0));
     return SY_OK;
   }();
   if (executable != nullptr) LogFailure(device, cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
   if (graph != nullptr) LogFailure(device, cudaGraphDestroy(graph), "cudaGraphDestroy");
-  LogFailure(device, cudaStreamDestroy(stream), "cudaStreamDestroy");
-  return status;
+  if (status == SY_OK) return SY_OK;
+  cudaGetLastError();  // of a capture that was given up: the next launch is not to answer it
+  SY_TRY(FirstLoss(device.index, error));
+  if (!std::exchange(device.loading.warned, true))
+    device.instance->Log(2, Format("cuda: the code of %s, and perhaps of others, is loaded at its first launch, where "
+                                   "ranks may wait for each other: %.300s",
+                                   bound.kernel->tag, reason.message));
+  return SY_OK;
 }
 
 sy_status Bind(sy_device*, sy_kernel* kernel, const sy_binding* given, sy_bound** bound, sy_launch* launch,

@@ -1,9 +1,10 @@
 // matmul on cuBLASLt. Bias, tanh GELU and its gradient, ReLU, the residual and accumulation become the product's own
 // epilogue where the library has that formula for the dtypes at hand; what is left over (the exact GELU, SiLU, mixed
 // dtypes) is one pass of our own over the output right after the product. Prepare tries the most fused way first; where
-// the library refuses that and a pass over a matrix comes of it, the kernel is a second choice. A bias of another dtype
-// than the product is shown to the library as it is (CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE), then converted before each
-// launch: n elements, never a pass over the product.
+// the library refuses that and a pass over a matrix comes of it, the kernel is a second choice. A bias has the
+// product's dtype there ("Bias vector elements are the same type as the elements of output matrix", cublasLt.h);
+// another one, f32 beside halves, is converted before each launch: n elements, where it spares a pass or the rewriting
+// of what is saved.
 #include <algorithm>
 #include <vector>
 
@@ -20,11 +21,11 @@ struct Shape {
 // What the product's epilogue takes over.
 struct Fusion {
   bool bias = false, activation = false, residual = false, bias_gradient = false;
-  bool converts_bias = false;  // to the product's dtype, before it is read
   bool operator==(const Fusion&) const = default;
 };
 
-uint64_t Aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+constexpr uint64_t kAlignment = 256;  // of parts of the workspace, bytes
+uint64_t Aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 struct MatmulBound : Bound {
   explicit MatmulBound(Bound&& bound)
@@ -51,22 +52,28 @@ class Matmul : public Kernel {
         request.tuning == SY_TUNING_MEASURE && !request.deterministic;  // timing may choose differently
     sy_status status = SY_UNSUPPORTED;
     const Fusion most = MostFused();
-    Fusion fewer = most, fewest = most;
+    Fusion fewer = most;
     fewer.bias_gradient = false;
-    fewest = {.bias = most.bias && !most.activation};
+    const Fusion fewest = {.bias = most.bias && (!most.activation || t_.save_preactivation)};
     std::vector<Fusion> ways;
-    for (Fusion way : {most, fewer, fewest, Fusion{}}) {
-      if (std::find(ways.begin(), ways.end(), way) != ways.end()) continue;
-      ways.push_back(way);
-      fusion_ = way;
-      way.converts_bias = true;  // only pays where it spares the pass
-      if (way.bias && inputs[bias_].dtype != outputs[Product()].dtype && !NeedsPass(way)) ways.push_back(way);
+    for (const Fusion& way : {most, fewer, fewest, Fusion{}}) {
+      // A bias that would have to be converted waits for a pass that is made anyway, unless that writes the sum
+      // besides.
+      const bool waits = ConvertsBias(way) && NeedsPass(way) && !t_.save_preactivation;
+      if (!waits && std::find(ways.begin(), ways.end(), way) == ways.end()) ways.push_back(way);
     }
     std::string refusal;  // of the first way
     for (const Fusion& way : ways) {
       fusion_ = way;
+      const uint64_t own = ConvertedBiasBytes() + RowSumWorkspaceBytes();
       sy_error reason{SY_HEADER(sy_error)};
-      status = Gemm::Create(*device, Problem(), request.workspace_limit, measure, &gemm_, &reason);
+      if (own > request.workspace_limit) {
+        status = SY_FAIL(&reason, SY_UNSUPPORTED, "matmul: %llu bytes of workspace are more than the limit",
+                         static_cast<unsigned long long>(own));
+      } else {
+        const uint64_t limit = (request.workspace_limit - own) / kAlignment * kAlignment;
+        status = Gemm::Create(*device, Problem(), limit, measure, &gemm_, &reason);
+      }
       if (status == SY_OK) break;
       if (refusal.empty()) refusal = reason.message;
       if (request.error != nullptr) FillStruct(request.error, reason);
@@ -77,11 +84,11 @@ class Matmul : public Kernel {
       second_choice = "a pass over the product, as " + refusal;
     device->instance->Log(
         0, Format("cuda: matmul %s: epilogue %d%s%s", gemm_->problem().Key().c_str(), gemm_->problem().epilogue,
-                  ConvertsBias() ? ", a converted bias" : "", NeedsPass(fusion_) ? ", a pass of our own" : ""));
+                  ConvertsBias(fusion_) ? ", a converted bias" : "", NeedsPass(fusion_) ? ", a pass of our own" : ""));
     if (fusion_.residual) inplace[0] = static_cast<int32_t>(residual_);
     converted_bias_at_ = Aligned(gemm_->workspace_bytes());
-    row_sums_at_ = converted_bias_at_ + (ConvertsBias() ? Aligned(static_cast<uint64_t>(shape_.n) * 4) : 0);
-    workspace_bytes = row_sums_at_ + (OwnBiasGradient() ? RowSumBytes(shape_.m, shape_.k, t_.transpose_a) : 0);
+    row_sums_at_ = converted_bias_at_ + ConvertedBiasBytes();
+    workspace_bytes = row_sums_at_ + RowSumWorkspaceBytes();
     return SY_OK;
   }
 
@@ -90,26 +97,26 @@ class Matmul : public Kernel {
     Gemm::Places& p = made->places;
     p.a = made->inputs[0];
     p.b = made->inputs[1];
-    p.d = made->outputs[Product()];
+    p.d = made->outputs[Product(fusion_)];
     p.c = fusion_.residual ? made->inputs[residual_] : p.d;
     p.workspace = made->workspace;
-    if (fusion_.bias) p.bias = ConvertsBias() ? made->workspace + converted_bias_at_ : made->inputs[bias_];
+    if (fusion_.bias) p.bias = ConvertsBias(fusion_) ? made->workspace + converted_bias_at_ : made->inputs[bias_];
     if (fusion_.bias_gradient) p.bias = made->outputs[1];
     if (gemm_->problem().HasAuxiliary())
       p.auxiliary = t_.activation_gradient ? made->inputs[preactivation_] : made->outputs[1];
     if (OwnBiasGradient()) made->row_sum_workspace = made->workspace + row_sums_at_;
-    if (ConvertsBias()) {
+    if (ConvertsBias(fusion_)) {
       MatmulEpilogue& conversion = made->bias_conversion;
       conversion.accumulator = made->inputs[bias_];
       conversion.accumulator_dtype = inputs[bias_].dtype;
       conversion.output = p.bias;
-      conversion.output_dtype = outputs[Product()].dtype;
+      conversion.output_dtype = outputs[Product(fusion_)].dtype;
       conversion.rows = 1;
       conversion.columns = shape_.n;
     }
     MatmulEpilogue& pass = made->pass;
     pass.accumulator = p.d;
-    pass.accumulator_dtype = outputs[Product()].dtype;
+    pass.accumulator_dtype = outputs[Product(fusion_)].dtype;
     pass.output = made->outputs[0];
     pass.output_dtype = outputs[0].dtype;
     pass.rows = shape_.batch * shape_.m;
@@ -140,7 +147,7 @@ class Matmul : public Kernel {
 
   sy_status Run(const Bound& bound, const LaunchContext& context, sy_error* error) const override {
     const auto& b = static_cast<const MatmulBound&>(bound);
-    if (ConvertsBias()) SY_CUDA(error, LaunchMatmulEpilogue(b.bias_conversion, context.stream));
+    if (ConvertsBias(fusion_)) SY_CUDA(error, LaunchMatmulEpilogue(b.bias_conversion, context.stream));
     SY_TRY(gemm_->Run(b.operation, b.places, context.stream, error));
     if (NeedsPass(fusion_)) SY_CUDA(error, LaunchMatmulEpilogue(b.pass, context.stream));
     if (OwnBiasGradient())
@@ -151,9 +158,15 @@ class Matmul : public Kernel {
 
  private:
   bool OwnBiasGradient() const { return t_.bias_gradient && !fusion_.bias_gradient; }
-  bool ConvertsBias() const { return fusion_.converts_bias; }
   // The output that the product writes: the preactivation where a pass makes the activation of it.
-  size_t Product() const { return t_.save_preactivation && !fusion_.activation ? 1 : 0; }
+  size_t Product(const Fusion& f) const { return t_.save_preactivation && !f.activation ? 1 : 0; }
+  bool ConvertsBias(const Fusion& f) const { return f.bias && inputs[bias_].dtype != outputs[Product(f)].dtype; }
+  uint64_t ConvertedBiasBytes() const {
+    return ConvertsBias(fusion_) ? Aligned(static_cast<uint64_t>(shape_.n) * sizeof(float)) : 0;
+  }
+  uint64_t RowSumWorkspaceBytes() const {
+    return OwnBiasGradient() ? RowSumBytes(shape_.m, shape_.k, t_.transpose_a) : 0;
+  }
   bool NeedsPass(const Fusion& f) const {
     const bool activates = t_.activation != SY_ACTIVATION_NONE || t_.save_preactivation;
     return (t_.bias && !f.bias) || (activates && !f.activation) || (t_.residual && !f.residual);
@@ -186,8 +199,7 @@ class Matmul : public Kernel {
     p.transpose_a = t_.transpose_a;
     p.transpose_b = t_.transpose_b;
     p.input = inputs[0].dtype;
-    p.output = p.bias = outputs[Product()].dtype;
-    if (fusion_.bias && !fusion_.converts_bias) p.bias = inputs[bias_].dtype;
+    p.output = p.bias = outputs[Product(fusion_)].dtype;
     p.tf32 = device->tf32;
     p.alpha = t_.alpha;
     p.beta = fusion_.residual || accumulate[0] ? 1.0f : 0.0f;

@@ -36,6 +36,46 @@ struct Listener {
   const sy_host host = {SY_HEADER(sy_host), this, Log, Setting};
 };
 
+sy_tensor Contiguous(sy_dtype dtype, const std::vector<int64_t>& dims) {
+  sy_tensor tensor{};
+  tensor.dtype = dtype;
+  tensor.rank = static_cast<int32_t>(dims.size());
+  int64_t stride = 1;
+  for (size_t i = dims.size(); i-- > 0; stride *= dims[i]) {
+    tensor.dims[i] = dims[i];
+    tensor.strides[i] = stride;
+  }
+  return tensor;
+}
+
+// An op with its operands, to be changed and prepared.
+struct Op {
+  template <typename A>
+  Op(const char* name, const A& given, std::vector<sy_tensor> in, std::vector<sy_tensor> out) : Op(name, in, out) {
+    attributes.assign(reinterpret_cast<const uint8_t*>(&given), reinterpret_cast<const uint8_t*>(&given + 1));
+    request.attributes = attributes.data();
+    request.attributes_size = static_cast<uint32_t>(attributes.size());
+  }
+  Op(const char* name, std::vector<sy_tensor> in, std::vector<sy_tensor> out)
+      : inputs(std::move(in)), outputs(std::move(out)), inplace(outputs.size()) {
+    request.op = name;
+    request.op_version = 1;
+    request.input_count = static_cast<uint32_t>(inputs.size());
+    request.output_count = static_cast<uint32_t>(outputs.size());
+    request.inputs = inputs.data();
+    request.outputs = outputs.data();
+    request.workspace_limit = 1 << 20;
+    info.inplace = inplace.data();
+  }
+  Op(const Op&) = delete;
+
+  Bytes attributes;
+  std::vector<sy_tensor> inputs, outputs;
+  std::vector<int32_t> inplace;
+  sy_prepare_request request{SY_HEADER(sy_prepare_request)};
+  sy_kernel_info info{SY_HEADER(sy_kernel_info)};
+};
+
 // A new instance of the plugin, which serves `listener`.
 sy_plugin NewInstance(const Listener& listener) {
   void* const library = dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
@@ -73,6 +113,7 @@ class Cuda {
     Require(status == expected, "{} answered {}, expected {}: {}", what, status, expected, error.message);
     Require(std::string(error.message).find(words) != std::string::npos, "{} said: {}", what, error.message);
   }
+  std::string Heard() const { return listener_->heard; }
   // What frees and cannot fail logs what went wrong.
   void ExpectNothingLogged() const { Require(listener_->heard.empty(), "logged: {}", listener_->heard); }
   sy_stream* Stream() {
@@ -97,6 +138,14 @@ class Cuda {
     Ok(api.copy(device, nullptr, {nullptr, found.data(), 0}, {buffer, nullptr, 0}, kBytes, nullptr, Error()), "copy");
     for (uint64_t i = 0; i < kBytes; ++i)
       Require(found[i] == expected, "{}: byte {} is {}, expected {}", what, i, found[i], expected);
+  }
+  sy_status TryPrepare(Op& op, sy_kernel** kernel) {
+    return kernels.prepare(device, &op.request, kernel, &op.info, Error());
+  }
+  sy_kernel* Prepare(Op& op) {
+    sy_kernel* kernel = nullptr;
+    Ok(TryPrepare(op, &kernel), "prepare");
+    return kernel;
   }
   sy_semaphore* Semaphore() {
     sy_semaphore* semaphore = nullptr;
@@ -456,29 +505,10 @@ TEST(CudaKernels, AlgorithmsAreMeasuredOnNumbersAndKeptOnDisk) {
                         setenv("CUBLAS_LT_DOUBLE_ZEROS", "fault", 1);
                         Cuda cuda;
                         for (const sy_dtype dtype : {SY_F32, SY_BF16, SY_F16}) {
-                          sy_tensor matrix{};
-                          matrix.dtype = dtype;
-                          matrix.rank = 2;
-                          matrix.dims[0] = matrix.dims[1] = matrix.strides[0] = 32;
-                          matrix.strides[1] = 1;
-                          sy_matmul_attributes attributes{};
-                          attributes.alpha = 1;
-                          const sy_tensor inputs[] = {matrix, matrix};
-                          sy_prepare_request request{SY_HEADER(sy_prepare_request)};
-                          request.op = "matmul";
-                          request.op_version = 1;
-                          request.attributes = &attributes;
-                          request.attributes_size = sizeof attributes;
-                          request.input_count = 2;
-                          request.output_count = 1;
-                          request.inputs = inputs;
-                          request.outputs = &matrix;
-                          request.workspace_limit = 1 << 20;
-                          request.tuning = SY_TUNING_MEASURE;
-                          sy_kernel_info info{SY_HEADER(sy_kernel_info)};
-                          sy_kernel* kernel = nullptr;
-                          cuda.Ok(cuda.kernels.prepare(cuda.device, &request, &kernel, &info, cuda.Error()), "prepare");
-                          cuda.kernels.release(cuda.device, kernel);
+                          const sy_tensor matrix = Contiguous(dtype, {32, 32});
+                          Op op("matmul", sy_matmul_attributes{.alpha = 1}, {matrix, matrix}, {matrix});
+                          op.request.tuning = SY_TUNING_MEASURE;
+                          cuda.kernels.release(cuda.device, cuda.Prepare(op));
                         }
                       }),
             "");
@@ -491,53 +521,45 @@ TEST(CudaKernels, AlgorithmsAreMeasuredOnNumbersAndKeptOnDisk) {
   std::filesystem::remove_all(cache);
 }
 
-// An epilogue that the library refuses costs a pass, and is a second choice; a bias that it does not read costs the
-// conversion of as many numbers, in the workspace, and is none.
-TEST(CudaKernels, ABiasInF32BesideHalvesIsReadAsItIsOrConverted) {
+// An epilogue that the library refuses costs a pass, and is a second choice; an f32 bias beside halves costs the
+// conversion of as many numbers, in the workspace, and is none. It waits for a pass that is made anyway, unless that
+// would write the preactivation again.
+TEST(CudaKernels, ABiasInF32BesideHalvesIsConvertedWhereThatSparesAPass) {
   struct Case {
-    const char *setting, *value;
-    uint64_t workspace_bytes;
+    int32_t activation, save;
+    const char* epilogues;  // which are there: "all", or a value of CUBLAS_LT_DOUBLE_PLAIN
+    uint64_t limit, workspace_bytes;
+    const char* way;
     bool second_choice;
   };
   for (const Case& c :
-       {Case{"CUBLAS_LT_DOUBLE_MIXED", "1", 0, false}, Case{"NOTHING", "1", 256, false},
-        Case{"CUBLAS_LT_DOUBLE_PLAIN", "1", 0, true}, Case{"CUBLAS_LT_DOUBLE_PLAIN", "attribute", 0, true}}) {
+       {Case{SY_ACTIVATION_NONE, 0, "all", 4096, 256, "epilogue 4, a converted bias", false},
+        Case{SY_ACTIVATION_GELU_TANH, 0, "all", 4096, 256, "epilogue 36, a converted bias", false},
+        Case{SY_ACTIVATION_GELU_TANH, 1, "all", 4096, 256, "epilogue 164, a converted bias", false},
+        Case{SY_ACTIVATION_GELU, 0, "all", 4096, 0, "epilogue 1, a pass of our own", false},
+        Case{SY_ACTIVATION_GELU, 1, "all", 4096, 256, "epilogue 4, a converted bias, a pass of our own", false},
+        Case{SY_ACTIVATION_GELU, 1, "all", 255, 0, "epilogue 1, a pass of our own", false},
+        Case{SY_ACTIVATION_GELU_TANH, 1, "all", 255, 0, "epilogue 1, a pass of our own", true},
+        Case{SY_ACTIVATION_GELU_TANH, 0, "1", 4096, 0, "epilogue 1, a pass of our own", true},
+        Case{SY_ACTIVATION_GELU_TANH, 0, "attribute", 4096, 0, "epilogue 1, a pass of our own", true}}) {
+    const std::string name = std::to_string(c.activation) + std::to_string(c.save) + " " + c.epilogues;
     EXPECT_EQ(Processes(1,
                         [&](int) {
-                          setenv(c.setting, c.value, 1);
+                          if (std::strcmp(c.epilogues, "all") != 0) setenv("CUBLAS_LT_DOUBLE_PLAIN", c.epilogues, 1);
                           Cuda cuda;
-                          sy_tensor matrix{};
-                          matrix.dtype = SY_BF16;
-                          matrix.rank = 2;
-                          matrix.dims[0] = matrix.dims[1] = matrix.strides[0] = 32;
-                          matrix.strides[1] = 1;
-                          sy_tensor bias{};
-                          bias.dtype = SY_F32;
-                          bias.rank = 1;
-                          bias.dims[0] = 32;
-                          bias.strides[0] = 1;
-                          sy_matmul_attributes attributes{};
-                          attributes.alpha = 1;
-                          attributes.bias = 1;
-                          attributes.activation = SY_ACTIVATION_GELU_TANH;
-                          const sy_tensor inputs[] = {matrix, matrix, bias};
-                          sy_prepare_request request{SY_HEADER(sy_prepare_request)};
-                          request.op = "matmul";
-                          request.op_version = 1;
-                          request.attributes = &attributes;
-                          request.attributes_size = sizeof attributes;
-                          request.input_count = 3;
-                          request.output_count = 1;
-                          request.inputs = inputs;
-                          request.outputs = &matrix;
-                          request.workspace_limit = 1 << 20;
-                          sy_kernel_info info{SY_HEADER(sy_kernel_info)};
-                          sy_kernel* kernel = nullptr;
-                          cuda.Ok(cuda.kernels.prepare(cuda.device, &request, &kernel, &info, cuda.Error()), "prepare");
-                          Require(info.workspace_bytes == c.workspace_bytes, "{}={}: {} bytes of workspace", c.setting,
-                                  c.value, info.workspace_bytes);
-                          Require((info.second_choice != nullptr) == c.second_choice, "{}={}: second choice: {}",
-                                  c.setting, c.value, info.second_choice ? info.second_choice : "no");
+                          const sy_tensor matrix = Contiguous(SY_BF16, {32, 32});
+                          sy_matmul_attributes attributes{.alpha = 1, .bias = 1, .activation = c.activation};
+                          attributes.save_preactivation = c.save;
+                          Op op("matmul", attributes, {matrix, matrix, Contiguous(SY_F32, {32})},
+                                std::vector<sy_tensor>(c.save ? 2 : 1, matrix));
+                          op.request.workspace_limit = c.limit;
+                          sy_kernel* const kernel = cuda.Prepare(op);
+                          const std::string heard = cuda.Heard(), way = heard.substr(heard.find("epilogue"));
+                          Require(way == c.way, "{}: {}", name, heard);
+                          Require(op.info.workspace_bytes == c.workspace_bytes, "{}: {} bytes of workspace", name,
+                                  op.info.workspace_bytes);
+                          Require((op.info.second_choice != nullptr) == c.second_choice, "{}: second choice: {}", name,
+                                  op.info.second_choice ? op.info.second_choice : "no");
                           cuda.kernels.release(cuda.device, kernel);
                         }),
               "");
@@ -546,54 +568,116 @@ TEST(CudaKernels, ABiasInF32BesideHalvesIsReadAsItIsOrConverted) {
 
 // A convolution is first asked of cuDNN, which is not there.
 TEST(CudaKernels, AnErrorIsUntouchedWhereAnotherKernelTakesTheOpAndSaysThatItIsTheSecondChoice) {
+  EXPECT_EQ(Processes(1,
+                      [](int) {
+                        Cuda cuda;
+                        sy_convolution_attributes attributes{};
+                        attributes.spatial_rank = 2;
+                        attributes.groups = 1;
+                        for (int i : {0, 1}) attributes.stride[i] = attributes.dilation[i] = 1;
+                        Op op("convolution", attributes,
+                              {Contiguous(SY_F32, {1, 4, 4, 3}), Contiguous(SY_F32, {2, 3, 3, 3})},
+                              {Contiguous(SY_F32, {1, 2, 2, 2})});
+                        sy_kernel* kernel = nullptr;
+                        std::strcpy(cuda.Error()->message, "as it was");
+                        cuda.Is(cuda.kernels.prepare(cuda.device, &op.request, &kernel, &op.info, &cuda.error), SY_OK,
+                                "prepare", "as it was");
+                        const std::string why = op.info.second_choice ? op.info.second_choice : "not said";
+                        Require(why.find("libcudnn") != std::string::npos, "why it is the second choice: {}", why);
+                        cuda.kernels.release(cuda.device, kernel);
+                        op.request.workspace_limit = 0;
+                        op.request.determinism = SY_DETERMINISM_EXACT;
+                        cuda.Is(cuda.TryPrepare(op, &kernel), SY_UNSUPPORTED, "prepare", "batch split");
+                      }),
+            "");
+}
+
+// The kernel for windows lacks workspace; then cuDNN is asked, which never makes the gradient of a bias.
+TEST(CudaKernels, ASecondChoiceSaysWhyTheFirstWasNotTaken) {
   EXPECT_EQ(
-      Processes(
-          1,
-          [](int) {
-            Cuda cuda;
-            const auto tensor = [](std::vector<int64_t> dims) {
-              sy_tensor made{};
-              made.dtype = SY_F32;
-              made.rank = static_cast<int32_t>(dims.size());
-              int64_t stride = 1;
-              for (size_t i = dims.size(); i-- > 0; stride *= dims[i]) {
-                made.dims[i] = dims[i];
-                made.strides[i] = stride;
-              }
-              return made;
-            };
-            sy_convolution_attributes attributes{};
-            attributes.spatial_rank = 2;
-            attributes.groups = 1;
-            for (int i : {0, 1}) attributes.stride[i] = attributes.dilation[i] = 1;
-            const sy_tensor inputs[] = {tensor({1, 4, 4, 3}), tensor({2, 3, 3, 3})}, outputs[] = {tensor({1, 2, 2, 2})};
-            sy_prepare_request request{SY_HEADER(sy_prepare_request)};
-            request.op = "convolution";
-            request.op_version = 1;
-            request.attributes = &attributes;
-            request.attributes_size = sizeof attributes;
-            request.input_count = 2;
-            request.output_count = 1;
-            request.inputs = inputs;
-            request.outputs = outputs;
-            request.workspace_limit = 1 << 20;
-            int32_t inplace = -1;
-            sy_kernel_info info{SY_HEADER(sy_kernel_info)};
-            info.inplace = &inplace;
-            sy_kernel* kernel = nullptr;
-            std::strcpy(cuda.Error()->message, "as it was");
-            cuda.Is(cuda.kernels.prepare(cuda.device, &request, &kernel, &info, &cuda.error), SY_OK, "prepare",
-                    "as it was");
-            Require(
-                info.second_choice != nullptr && std::string(info.second_choice).find("libcudnn") != std::string::npos,
-                "why it is the second choice: {}", info.second_choice ? info.second_choice : "not said");
-            cuda.kernels.release(cuda.device, kernel);
-            request.workspace_limit = 0;
-            request.determinism = SY_DETERMINISM_EXACT;
-            cuda.Is(cuda.kernels.prepare(cuda.device, &request, &kernel, &info, cuda.Error()), SY_UNSUPPORTED,
-                    "prepare", "batch split");
-          }),
+      Processes(1,
+                [](int) {
+                  Cuda cuda;
+                  const int64_t b = 600, t = 49, h = 2, d = 32;
+                  const sy_tensor qkv = Contiguous(SY_BF16, {b, t, 3, h, d}), bias = Contiguous(SY_F32, {h, t, t});
+                  const sy_tensor out = Contiguous(SY_BF16, {b, t, h, d}), rows = Contiguous(SY_F32, {b, h, t});
+                  Op op("attention_backward", sy_attention_attributes{.scale = 1, .bias = 1},
+                        {qkv, out, rows, out, bias}, {qkv, bias});
+                  op.request.workspace_limit = 5'000'000;  // 5.8 MB in windows, 4.1 MB otherwise
+                  sy_kernel* const kernel = cuda.Prepare(op);
+                  const std::string why = op.info.second_choice ? op.info.second_choice : "not said";
+                  Require(why.find("bytes of workspace") != std::string::npos, "why it is the second choice: {}", why);
+                  cuda.kernels.release(cuda.device, kernel);
+                }),
       "");
+}
+
+// A grid has at most 65535 blocks along its second axis, here of 16 keys.
+TEST(CudaKernels, AttentionOfMoreTokensThanAGridHasBlocksForIsRefused) {
+  EXPECT_EQ(
+      Processes(1,
+                [](int) {
+                  Cuda cuda;
+                  for (const int64_t tokens : {65535 * 16, 65535 * 16 + 1}) {
+                    const sy_tensor qkv = Contiguous(SY_F32, {1, tokens, 3, 1, 128});
+                    const sy_tensor out = Contiguous(SY_F32, {1, tokens, 1, 128});
+                    const sy_tensor rows = Contiguous(SY_F32, {1, 1, tokens});
+                    Op op("attention_backward", sy_attention_attributes{.scale = 1}, {qkv, out, rows, out}, {qkv});
+                    op.request.workspace_limit = 1 << 30;
+                    sy_kernel* kernel = nullptr;
+                    const sy_status status = cuda.TryPrepare(op, &kernel);
+                    if (tokens == 65535 * 16) {
+                      cuda.Ok(status, "as many tokens as there is room for");
+                      cuda.kernels.release(cuda.device, kernel);
+                    } else {
+                      cuda.Is(status, SY_UNSUPPORTED, "one more", "too many tokens");
+                    }
+                  }
+                }),
+      "");
+}
+
+// The first launch that bind records fails, then the graph of the second: neither is an error, one warning is heard,
+// and the third, of the same code, is loaded by the stream that failed before.
+TEST(CudaKernels, WhatBindCannotLoadIsWarnedOfOnceAndRunsAllTheSame) {
+  EXPECT_EQ(Processes(1,
+                      [](int) {
+                        Cuda cuda;
+                        const sy_tensor x = Contiguous(SY_F32, {4, 8});
+                        sy_buffer *const from = cuda.Buffer(0, 128), *const to = cuda.Buffer(1, 128);
+                        const sy_place input{from, nullptr, 0}, output{to, nullptr, 0};
+                        sy_binding binding{SY_HEADER(sy_binding)};
+                        binding.inputs = &input;
+                        binding.outputs = &output;
+                        Op op("softmax", {x}, {x});
+                        std::vector<sy_kernel*> kernels;
+                        std::vector<sy_bound*> bounds;
+                        sy_launch launch = nullptr;
+                        for (const char* what : {"first", "second", "third"}) {
+                          kernels.push_back(cuda.Prepare(op));
+                          std::strcpy(cuda.Error()->message, "as it was");
+                          cuda.Is(cuda.kernels.bind(cuda.device, kernels.back(), &binding, &bounds.emplace_back(),
+                                                    &launch, &cuda.error),
+                                  SY_OK, what, "as it was");
+                        }
+                        const std::string heard = cuda.Heard(), words = "is loaded at its first launch";
+                        Require(heard.find(words) != std::string::npos && heard.find(words) == heard.rfind(words),
+                                "heard: {}", heard);
+                        Require(heard.find("cudaErrorLaunchOutOfResources") != std::string::npos, "heard: {}", heard);
+                        for (sy_bound* const bound : bounds) {
+                          cuda.Fill(nullptr, to, 1, 128);
+                          cuda.Ok(launch(bound, nullptr, cuda.Error()), "launch");
+                          std::vector<float> found(32);
+                          cuda.Ok(cuda.api.copy(cuda.device, nullptr, {nullptr, found.data(), 0}, output, 128, nullptr,
+                                                cuda.Error()),
+                                  "copy");
+                          Require(found == std::vector<float>(32, 0.125f), "found {}", found[0]);
+                          cuda.kernels.unbind(cuda.device, bound);
+                        }
+                        for (sy_kernel* const kernel : kernels) cuda.kernels.release(cuda.device, kernel);
+                      },
+                      {{"CUDA_DOUBLE_FAULT", "launch@1,graph@1"}, {"CUDA_DOUBLE_LAZY", "1"}}),
+            "");
 }
 
 }  // namespace

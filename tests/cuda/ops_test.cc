@@ -310,7 +310,8 @@ TEST_F(CudaOps, AFreshThreadMultiplies) {
 TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
   for (int activation = SY_ACTIVATION_NONE; activation <= SY_ACTIVATION_SILU; ++activation) {
     sy_matmul_attributes a{.transpose_b = 1, .alpha = 1, .bias = 1, .activation = activation, .save_preactivation = 1};
-    Agree("matmul", a, {{{40, 16}}, {{24, 16}}, {{24}}}, {{{40, 24}}, {{40, 24}}});
+    for (const Value& bias : {Value{{24}}, Fixed({24})})
+      Agree("matmul", a, {{{40, 16}}, {{24, 16}}, bias}, {{{40, 24}}, {{40, 24}}});
     a.save_preactivation = 0;
     a.residual = 1;
     Agree("matmul", a, {{{40, 16}}, {{24, 16}}, Fixed({24}), {{40, 24}}}, {{{40, 24}}});

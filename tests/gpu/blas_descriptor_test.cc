@@ -44,7 +44,7 @@ class BlasDescriptors : public testing::Test {
   sy_error error_{SY_HEADER(sy_error)};
 };
 
-// The first layer of ViT-B's MLP: a tanh GELU that keeps its preactivation, with an f32 bias.
+// The first layer of ViT-B's MLP: a tanh GELU that keeps its preactivation, with its bias.
 GemmProblem FirstLayer() {
   GemmProblem p;
   p.batch = 2;
@@ -52,8 +52,7 @@ GemmProblem FirstLayer() {
   p.k = 768;
   p.n = 3072;
   p.transpose_b = true;
-  p.input = p.output = p.auxiliary = SY_BF16;
-  p.bias = SY_F32;
+  p.input = p.output = p.bias = p.auxiliary = SY_BF16;
   p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
   return p;
 }
@@ -69,7 +68,7 @@ TEST_F(BlasDescriptors, HoldEachAttributeAsItWasSet) {
   ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(CUBLAS_OP_N));
   ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_GELU_AUX_BIAS));
   ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(CUDA_R_32F));
+  ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(CUDA_R_16BF));
   ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, auxiliary);
   ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{3072});
   ExpectAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, int64_t{197 * 3072});

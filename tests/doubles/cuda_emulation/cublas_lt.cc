@@ -3,8 +3,7 @@
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api says; what the library refuses (a bias whose dtype is not
 // that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
 // environment, every epilogue is, with =invalid as an invalid value, with =attribute when the attribute is set. With
-// CUBLAS_LT_DOUBLE_MIXED=1 a bias may be f32 beside a half D. With CUBLAS_LT_DOUBLE_ZEROS=fault the device is
-// lost where a product is given nothing but zeros. A thread needs a context (cudaSetDevice). Column-major, as there.
+// CUBLAS_LT_DOUBLE_ZEROS=fault the device is lost where a product is given nothing but zeros. A thread needs a context (cudaSetDevice). Column-major, as there.
 // Thread-safe: as the library, one descriptor belongs to one thread at a time.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -159,9 +158,7 @@ bool IsSupported(const Operation& o, const Layout& a, const Layout& b, const Lay
   if (plain && o.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return false;
   if (std::find(std::begin(kKnown), std::end(kKnown), o.epilogue) == std::end(kKnown)) return false;
   const bool vector = o.epilogue == CUBLASLT_EPILOGUE_BGRADB || (o.epilogue & CUBLASLT_EPILOGUE_BIAS);
-  static const bool mixed = std::getenv("CUBLAS_LT_DOUBLE_MIXED") != nullptr;
-  const bool reads_f32 = mixed && o.epilogue != CUBLASLT_EPILOGUE_BGRADB && o.bias_type == CUDA_R_32F;
-  if (vector && o.bias_type >= 0 && o.bias_type != d.type && !reads_f32) return false;
+  if (vector && o.bias_type >= 0 && o.bias_type != d.type) return false;
   return o.auxiliary_type < 0 || o.auxiliary_type == d.type;
 }
 

@@ -137,6 +137,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   return Call([&] {
     std::lock_guard lock(Book());
     if (executable == nullptr || Known<cudaGraph_t>().count(graph) == 0) return cudaErrorInvalidValue;
+    if (Strikes("graph")) return cudaErrorMemoryAllocation;
     *executable = new CUgraphExec_st{graph->nodes, ReplayOrder(*graph->nodes),
                                      (flags & cudaGraphInstantiateFlagUseNodePriority) != 0};
     for (const Node& node : *graph->nodes)

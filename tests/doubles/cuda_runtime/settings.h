@@ -11,8 +11,9 @@
 //   CUDA_DOUBLE_GRAPHS_READY  1: a graph is launched only if it was uploaded and keeps the priorities of its nodes
 //   CUDA_DOUBLE_LAZY          1: a launch whose kernel is not loaded yet is refused, as where loading it would wait for
 //                             a collective that waits for a peer; a graph loads what it names when it is instantiated
-//   CUDA_DOUBLE_FAULT         "alloc@3,launch@5,copy@2,lost@40": which call of its kind fails, counted from 1 in this
-//                             process. alloc: cudaErrorMemoryAllocation; launch: cudaErrorLaunchOutOfResources; copy:
+//   CUDA_DOUBLE_FAULT         "alloc@3,launch@5,copy@2,graph@1,lost@40": which call of its kind fails, counted from 1
+//                             in this process. alloc, and graph of a graph that is instantiated:
+//                             cudaErrorMemoryAllocation; launch: cudaErrorLaunchOutOfResources; copy:
 //                             cudaErrorInvalidValue; lost: the n-th operation that a stream runs fails with
 //                             cudaErrorIllegalAddress, which stays
 // Thread-safe.

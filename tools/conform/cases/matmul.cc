@@ -7,8 +7,8 @@ void AddMatmul(Table& table) {
   table.RowsApart({"matmul"});
   sy_matmul_attributes plain{};
   plain.alpha = 1;
-  const auto add = [&](const char* name, sy_matmul_attributes a, Dims lead, int64_t m, int64_t k,
-                       int64_t n) -> OpCase& {
+  const auto add = [&](const char* name, sy_matmul_attributes a, Dims lead, int64_t m, int64_t k, int64_t n,
+                       bool f32_bias = false) -> OpCase& {
     const auto with = [&](Dims tail) {
       Dims dims = lead;
       dims.insert(dims.end(), tail.begin(), tail.end());
@@ -16,7 +16,7 @@ void AddMatmul(Table& table) {
     };
     std::vector<Operand> inputs = {T(a.transpose_a ? with({k, m}) : with({m, k})),
                                    T(a.transpose_b ? with({n, k}) : with({k, n}))};
-    if (a.bias) inputs.push_back(T({n}));
+    if (a.bias) inputs.push_back(f32_bias ? F({n}) : T({n}));
     if (a.activation_gradient) inputs.push_back(T(with({m, n})));
     if (a.residual) inputs.push_back(T(with({m, n})));
     std::vector<Operand> outputs = {T(with({m, n}))};
@@ -43,13 +43,17 @@ void AddMatmul(Table& table) {
   a.alpha = 1;
   a.bias = 1;
   add("linear", a, {}, 37, 24, 41);
+  add("linear_f32_bias", a, {}, 37, 24, 40, true);  // as mixed precision has it: f32 beside halves
   constexpr const char* kNames[] = {"", "linear_gelu", "linear_gelu_tanh", "linear_relu", "linear_silu"};
+  constexpr const char* kF32Names[] = {"", "linear_gelu_f32_bias", "linear_gelu_tanh_f32_bias", "linear_relu_f32_bias",
+                                       "linear_silu_f32_bias"};
   constexpr const char* kGradients[] = {"", "gelu_gradient", "gelu_tanh_gradient", "relu_gradient", "silu_gradient"};
   for (const int activation : {SY_ACTIVATION_GELU, SY_ACTIVATION_GELU_TANH, SY_ACTIVATION_RELU, SY_ACTIVATION_SILU}) {
     sy_matmul_attributes b = a;
     b.activation = activation;
     b.save_preactivation = activation != SY_ACTIVATION_RELU;
     add(kNames[activation], b, {}, 11, 24, 23);
+    add(kF32Names[activation], b, {}, 11, 24, 40, true);  // in eights, which library epilogues want
     b = plain;
     b.activation = activation;
     b.activation_gradient = 1;
