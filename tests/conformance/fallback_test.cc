@@ -88,13 +88,14 @@ TEST_F(FallbackTest, ACardThatKnowsOnlyF32LacksTheLossOfLabelsAlone) {
   }
 }
 
-// Kernels that the plugin did not want, each with its reason; they are refused only where they are to be counted.
+// Kernels that the plugin did not want, each with its reason, in which nothing acts on a terminal; they are refused
+// only where they are to be counted.
 TEST_F(FallbackTest, SecondChoicesAreReportedAndRefusedOnRequest) {
   for (const char* allowed : {"", "--max_fallback=0", "--count_second_choice"}) {
     const CommandResult result = Explain("lacks_a_library", fmt::format("{} {}", kViT, allowed));
     EXPECT_EQ(result.code, 0) << result.output;
     EXPECT_THAT(result.output, ContainsRegex("kernels that are the backend's second choice: [0-9]+ nodes"));
-    EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*; libfast is not installed"));
+    EXPECT_THAT(result.output, ContainsRegex("  matmul × [0-9]+ .first: [^\n]*; libfast is not installed[\\\\]x1b"));
     EXPECT_THAT(result.output, ContainsRegex("  attention × 12 .first: [^\n]*; libfast 1.0 is too old"));
     EXPECT_THAT(result.output, HasSubstr("fallbacks to the reference plugin: none"));
   }

@@ -250,7 +250,7 @@ sy_status Prepare(sy_device* device, const sy_prepare_request* given, sy_kernel*
   if (Fault("ignores_determinism")) info->determinism = SY_DETERMINISM_ANY;
   if (Fault("ignores_the_workspace_limit")) info->workspace_bytes = 4096;
   if (Fault("lacks_a_library") && (op == "matmul" || op == "attention"))
-    info->second_choice = op == "matmul" ? "libfast is not installed" : "libfast 1.0 is too old";
+    info->second_choice = op == "matmul" ? "libfast is not installed\x1b[2J" : "libfast 1.0 is too old";
   auto* faulty = new FaultyKernel{device, *kernel, op, {}, {}};
   faulty->inputs.assign(request->inputs, request->inputs + request->input_count);
   faulty->outputs.assign(request->outputs, request->outputs + request->output_count);

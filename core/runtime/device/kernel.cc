@@ -1,6 +1,7 @@
 // Kernels of a device: prepared, checked and bound.
 #include <algorithm>
 
+#include "core/base/text.h"
 #include "core/runtime/device/device.h"
 
 namespace switchyard {
@@ -79,7 +80,7 @@ StatusOr<Kernel> Device::Accept(const std::string& what, sy_kernel* handle, cons
   answer.inplace.assign(inplace.begin(), inplace.end());
   answer.determinism = info.determinism;
   answer.capturable = info.capturable != 0;
-  if (info.second_choice != nullptr) answer.second_choice = info.second_choice;
+  if (info.second_choice != nullptr) answer.second_choice = Printable(info.second_choice, 2 * sizeof sy_error::message);
   Kernel kernel(this, handle, std::move(answer));
   if (info.constant_bytes > 0 && kernels_->write_constants == nullptr) {
     return Internal("{} asks for {} constant bytes, but kernel/2 lacks write_constants", what, info.constant_bytes);
