@@ -63,8 +63,8 @@ struct ProgramOptions {
   Offload offload = Offload::kNone;
   float offload_optim_frac = 1, offload_param_frac = 1;  // of what is offloaded of each, that of the buckets that are
                                                          // reduced first; the rest lies on the device
-  int64_t table_length = 1;        // of the learning-rate table: updates
-  bool evaluation_only = false;    // no other plan
+  int64_t table_length = 1;                              // of the learning-rate table: updates
+  bool evaluation_only = false;                          // no other plan
 };
 
 // A parameter and the gradient of the plan's loss by it, of the same shape. Before "gradients" there are none; behind

@@ -32,7 +32,7 @@ struct PlanOptions {
   bool debug_nan = false;                         // and look for inf and nan in every floating output
   double max_fallback = -1;                       // nodes that may run on the reference plugin; -1 = any
   bool count_second_choice = false;  // max_fallback counts kernels too that are the backend's second choice
-  std::vector<int> group_sizes;  // ranks of the groups that collectives name, for traffic in the report; none: 1
+  std::vector<int> group_sizes;      // ranks of the groups that collectives name, for traffic in the report; none: 1
   std::vector<bool>
       group_spans;  // of them, those that are known to have ranks on several nodes; none: nothing is known
 };
@@ -54,9 +54,9 @@ struct PlanReport {
   int nodes = 0, launches = 0, copies = 0, collectives = 0, kernels = 0;
   int host_launches = 0;                      // of `launches`, on the host
   uint64_t store_bytes = 0, fetch_bytes = 0;  // that a run copies to the host and back
-  int edges = 0;                      // waits of one stream for another
-  int regions = 0, region_nodes = 0;  // subgraphs that the plugin compiled whole, and the nodes in them
-  double kernel_seconds = 0;          // that the plugin took for the distinct kernels of this plan and those before it
+  int edges = 0;                              // waits of one stream for another
+  int regions = 0, region_nodes = 0;          // subgraphs that the plugin compiled whole, and the nodes in them
+  double kernel_seconds = 0;  // that the plugin took for the distinct kernels of this plan and those before it
   double flops = 0, bytes = 0;
   std::vector<ArenaBytes> memory;       // by arena
   uint64_t collective_bytes = 0;        // payload per rank and run

@@ -235,7 +235,6 @@ TEST(OffloadedState, IsCalledMemoryOnlyWhereItLiesThere) {
   EXPECT_THAT(of_file, testing::HasSubstr("in a file of --offload_dir "));
 }
 
-// Of a run on so many ranks, which need not be there: bytes for each parameter.
 // Of a run on so many ranks that divide the data, which need not be there: bytes for each parameter. stages: of a
 // pipeline, with twice as many micro-batches.
 struct PerParameter {

@@ -34,7 +34,8 @@ ABSL_FLAG(std::string, names, "huggingface", "whose names the weights get: huggi
 ABSL_FLAG(std::string, have, "", "succeed if this dataset is here or can be downloaded, and print where it is");
 ABSL_FLAG(int, nproc_per_node, 1, "ranks to start on this node");
 ABSL_FLAG(std::string, nnodes, "1", "number of nodes, or least:most; run `switchyard launch` once on each");
-ABSL_FLAG(int, max_restarts, 0, "how often a run that fails is started again, from its latest checkpoint, with the nodes that are left");
+ABSL_FLAG(int, max_restarts, 0,
+          "how often a run that fails is started again, from its latest checkpoint, with the nodes that are left");
 ABSL_FLAG(int, node_rank, 0, "index of this node, from 0");
 ABSL_FLAG(std::string, master_addr, "127.0.0.1", "address of node 0");
 ABSL_FLAG(int, master_port, 0, "port of node 0; 0: any free one (one node only)");

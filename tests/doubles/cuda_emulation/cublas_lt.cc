@@ -3,8 +3,8 @@
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api says; what the library refuses (a bias whose dtype is not
 // that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
 // environment, every epilogue is, with =invalid as an invalid value, with =attribute when the attribute is set. With
-// CUBLAS_LT_DOUBLE_ZEROS=fault the device is lost where a product is given nothing but zeros. A thread needs a context (cudaSetDevice). Column-major, as there.
-// Thread-safe: as the library, one descriptor belongs to one thread at a time.
+// CUBLAS_LT_DOUBLE_ZEROS=fault the device is lost where a product is given nothing but zeros. A thread needs a context
+// (cudaSetDevice). Column-major, as there. Thread-safe: as the library, one descriptor belongs to one thread at a time.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -35,7 +35,8 @@ const Settings& GetSettings() {
 }
 
 bool Strikes(const char* kind) {
-  static auto& faults = *new doubles::Faults("CUDA_DOUBLE_FAULT", "alloc|launch|copy|graph|lost");  // outlives static objects
+  static auto& faults =
+      *new doubles::Faults("CUDA_DOUBLE_FAULT", "alloc|launch|copy|graph|lost");  // outlives static objects
   return faults.Strikes(kind);
 }
 
