@@ -24,8 +24,9 @@ struct Pass;
 struct Program;
 Pass HalfWeightsPass();
 
+// What the input that is the copy of a parameter is called.
+std::string HalfWeightName(const std::string& parameter);
 // The copy of a parameter that the plan keeps, for the optimizer to write beside it; none where there is none.
-std::string HalfWeightName(const std::string& parameter);  // the input's
 Value HalfWeightOf(Graph& graph, const Ref& parameter);
 // The parameter whose copy the input is; "": of none.
 std::string CopiedBy(const Node& input);

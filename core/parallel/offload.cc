@@ -59,6 +59,9 @@ int CountOf(const std::vector<OffloadBucket>& buckets, float fraction) {
   return count;
 }
 
+// Is the node a part of its input, or another shape of it?
+bool IsPartOfInput(const Node& node) { return TraitsOf(node.op).view || IsSlice(node); }
+
 // The bucket that a gradient is a part of; kOnDevice: none.
 int BucketOf(const Graph& graph, const std::vector<OffloadBucket>& buckets, Ref gradient) {
   for (;;) {
@@ -66,18 +69,15 @@ int BucketOf(const Graph& graph, const std::vector<OffloadBucket>& buckets, Ref 
       if (buckets[b].sums == gradient) return static_cast<int>(b);
     }
     const Node& node = graph.node(gradient.node);
-    if (!TraitsOf(node.op).view && !IsSlice(node)) return kOnDevice;
+    if (!IsPartOfInput(node)) return kOnDevice;
     gradient = node.inputs[0];
   }
 }
 
-// What views and slices of a value lead to.
+// What parts of a value lead to.
 Ref OriginOf(const Graph& graph, Ref ref) {
-  for (;;) {
-    const Node& node = graph.node(ref.node);
-    if (!TraitsOf(node.op).view && !IsSlice(node)) return ref;
-    ref = node.inputs[0];
-  }
+  while (IsPartOfInput(graph.node(ref.node))) ref = graph.node(ref.node).inputs[0];
+  return ref;
 }
 
 // The operands of an update.
@@ -191,7 +191,7 @@ class OffloadedPlan {
     const Node& node = source_.node(ref.node);
     const bool goes_whole =
         std::any_of(buckets_.begin(), buckets_.end(), [&](const OffloadBucket& bucket) { return bucket.sums == ref; });
-    const bool cut = !goes_whole && (TraitsOf(node.op).view || IsSlice(node)) && IsPartOfWhole(r, node.inputs[0]);
+    const bool cut = !goes_whole && IsPartOfInput(node) && IsPartOfWhole(r, node.inputs[0]);
     if (cut) {
       const Value whole = OnHost(r, node.inputs[0]);
       return on_host_[ref] = r.result.Clone(node, {whole})[0];

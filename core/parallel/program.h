@@ -100,9 +100,10 @@ struct StageCut {
   std::map<std::string, int> part_of_weight = {};
 };
 
+inline constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+
 // Plan number `plan` runs on micro-batch `micro_batch` of the update; in a pipeline on all up to it, whose inputs are
 // named as MicroBatchInput (pipeline.h) says.
-inline constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
 struct Action {
   int plan = 0, micro_batch = 0;
   int64_t from = 0, until = kForEver;  // of the run's updates, from 0 on, those that it is a part of

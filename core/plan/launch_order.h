@@ -5,8 +5,9 @@
 //   communication begins when its last input is written and runs beside what is computed afterwards, and no gradient
 //   waits for the others. Without, a collective comes right before the first node that needs it.
 // - Fetches: gathers of what is there when the step begins (a parameter's shards) and what is brought from the host,
-//   with what is computed for them alone (a cast). Ready all at once, they come with `early` in the order in which they are needed, each as soon as it and
-//   those that nobody has read yet take no more than `prefetch_bytes` together, or it is needed.
+//   with what is computed for them alone (a cast). Ready all at once, they come with `early` in the order in which they
+//   are needed, each as soon as it and those that nobody has read yet take no more than `prefetch_bytes` together, or
+//   it is needed.
 #pragma once
 
 #include <cstdint>

@@ -20,21 +20,22 @@ class BlasDescriptors : public testing::Test {
     device_.instance = &instance_;
     device_.blas.reset(new Blas(device_));  // without a handle, for which there would have to be a GPU
   }
-  template <typename T>
-  void ExpectAttribute(const Gemm::Operation& operation, cublasLtMatmulDescAttributes_t attribute, T expected) {
+  // get: of the library, for descriptors of its kind.
+  template <typename T, typename Get, typename Handle, typename Attribute>
+  static void ExpectHeld(Get get, Handle handle, Attribute attribute, T expected) {
     T found{};
     size_t bytes = 0;
-    ASSERT_EQ(get_operation_(operation.get(), attribute, &found, sizeof found, &bytes), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(get(handle, attribute, &found, sizeof found, &bytes), CUBLAS_STATUS_SUCCESS);
     EXPECT_EQ(bytes, sizeof found) << "attribute " << attribute;
     EXPECT_EQ(found, expected) << "attribute " << attribute;
   }
   template <typename T>
+  void ExpectAttribute(const Gemm::Operation& operation, cublasLtMatmulDescAttributes_t attribute, T expected) {
+    ExpectHeld(get_operation_, operation.get(), attribute, expected);
+  }
+  template <typename T>
   void ExpectLayout(const Gemm::Layout& layout, cublasLtMatrixLayoutAttribute_t attribute, T expected) {
-    T found{};
-    size_t bytes = 0;
-    ASSERT_EQ(get_layout_(layout.get(), attribute, &found, sizeof found, &bytes), CUBLAS_STATUS_SUCCESS);
-    EXPECT_EQ(bytes, sizeof found) << "attribute " << attribute;
-    EXPECT_EQ(found, expected) << "attribute " << attribute;
+    ExpectHeld(get_layout_, layout.get(), attribute, expected);
   }
 
   decltype(&::cublasLtMatmulDescGetAttribute) get_operation_ = nullptr;

@@ -221,19 +221,9 @@ TEST(HalfModels, LearnFashionMnistAsF32Does) {
   for (const auto& [precision, amp] : std::vector<std::pair<std::string, std::string>>{
            {"fp32", "O0"}, {"fp16", "O1"}, {"fp16", "O2"}, {"bf16", "O2"}}) {
     for (uint64_t seed = 42; seed < 42 + kSeeds; ++seed) {
-      TrainConfig config = SmallConfig();
-      config.own = {};
-      config.dataset = "fashion-mnist";
-      config.image_size.reset();
-      config.train_size.reset();
-      config.validation_size.reset();
+      TrainConfig config = FashionMnistConfig();
       config.batch_size = 64;
       config.steps = 120;
-      config.optimizer = "adamw";
-      config.lr = 2e-3f;
-      config.warmup = "20";
-      config.clip = 1;
-      config.schedule = "cosine";
       config.seed = seed;
       config.precision = precision;
       config.amp = amp;

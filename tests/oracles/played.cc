@@ -2,6 +2,7 @@
 
 #include "core/parallel/pipeline.h"
 #include "core/runtime/plugins/registry.h"
+#include "tests/parallel/nested_part.h"
 
 namespace switchyard {
 
@@ -17,17 +18,6 @@ std::unique_ptr<Device> OneThreadedReference() {
 }
 
 constexpr int64_t kUpdates = 8;  // of the run that is played, at most
-
-// The elements of a part, perhaps of a part, into those of the tensor that is none.
-static void PutIntoWhole(const Part& part, const std::vector<float>& elements, std::vector<float>* whole) {
-  const auto* const from = reinterpret_cast<const std::byte*>(elements.data());
-  auto* const to = reinterpret_cast<std::byte*>(whole->data());
-  if (!part.of) return PutPart(part, sizeof(float), from, to);
-  std::vector<float> held(static_cast<size_t>(Elements(part.whole)));
-  CutPart(*part.of, sizeof(float), to, reinterpret_cast<std::byte*>(held.data()));
-  PutPart(part, sizeof(float), from, reinterpret_cast<std::byte*>(held.data()));
-  PutIntoWhole(*part.of, held, whole);
-}
 
 Played::Played(const TrainConfig& config, int ranks, Device& reference) : ranks_(ranks), reference_(reference) {
   status_ = Begin(config);

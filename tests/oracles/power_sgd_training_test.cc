@@ -217,19 +217,9 @@ TEST(PowerSgdTraining, LearnsFashionMnistAsPlainTrainingDoes) {
   if (SharedWorld().device->info().plugin != "cpu") GTEST_SKIP() << "on the cpu plugin";
   std::map<bool, double> losses;
   for (const bool compresses : {false, true}) {
-    TrainConfig config = SmallConfig();
-    config.own = {};
-    config.dataset = "fashion-mnist";
-    config.image_size.reset();
-    config.train_size.reset();
-    config.validation_size.reset();
+    TrainConfig config = FashionMnistConfig();
     config.batch_size = 32;
     config.steps = 240;
-    config.optimizer = "adamw";
-    config.lr = 2e-3f;
-    config.warmup = "20";
-    config.clip = 1;
-    config.schedule = "cosine";
     config.powersgd_compression = compresses;
     config.start_compress_iter = 20;
     config.matrix_approximation_rank = 4;

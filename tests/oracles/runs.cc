@@ -102,6 +102,21 @@ TrainConfig SmallConfig() {
   return c;
 }
 
+TrainConfig FashionMnistConfig() {
+  TrainConfig c = SmallConfig();
+  c.own = {};
+  c.dataset = "fashion-mnist";
+  c.image_size.reset();
+  c.train_size.reset();
+  c.validation_size.reset();
+  c.optimizer = "adamw";
+  c.lr = 2e-3f;
+  c.warmup = "20";
+  c.clip = 1;
+  c.schedule = "cosine";
+  return c;
+}
+
 StatusOr<RunSetup> SettledRun(const TrainConfig& config, World& world) {
   Settings settings(RunTable());
   const auto all = ToJson(config, {SettingKind::kProperty, SettingKind::kPlace, SettingKind::kAct});

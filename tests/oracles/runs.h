@@ -27,6 +27,8 @@ const std::string& SharedFolder();
 // A ViT of two narrow layers on 28-pixel shapes: SGD at a constant rate, no clipping, batch 4 per rank, no log, no
 // augmentation left out.
 TrainConfig SmallConfig();
+// vit_micro on Fashion-MNIST, of SWITCHYARD_DATA: AdamW to 2e-3 and back; batch and updates are the test's own.
+TrainConfig FashionMnistConfig();
 
 struct Run {
   RunSetup setup;

@@ -4,6 +4,7 @@
 #include "core/parallel/pipeline.h"
 #include "tests/graph/fixtures.h"
 #include "tests/graph/steps.h"
+#include "tests/parallel/nested_part.h"
 #include "tests/parity/step_run.h"
 
 namespace switchyard {
@@ -13,17 +14,6 @@ constexpr double kTolerance = 1e-4;  // of a tensor's norm
 constexpr const char* kBaseFile = "vit_base_parity.safetensors";
 constexpr int64_t kPixels = 224 * 224 * 3;
 constexpr int kImages = 2;  // of the fixture, and micro-batches of one image on each data-parallel rank
-
-// The elements of a part, perhaps of a part, into those of the tensor that is none.
-void PutIntoWhole(const Part& part, const std::vector<float>& elements, std::vector<float>* whole) {
-  const auto* const from = reinterpret_cast<const std::byte*>(elements.data());
-  auto* const to = reinterpret_cast<std::byte*>(whole->data());
-  if (!part.of) return PutPart(part, sizeof(float), from, to);
-  std::vector<float> held(static_cast<size_t>(Elements(part.whole)));
-  CutPart(*part.of, sizeof(float), to, reinterpret_cast<std::byte*>(held.data()));
-  PutPart(part, sizeof(float), from, reinterpret_cast<std::byte*>(held.data()));
-  PutIntoWhole(*part.of, held, whole);
-}
 
 class BaseVitOnAMesh : public ::testing::Test {
  protected:

@@ -91,15 +91,13 @@ const std::vector<Command>& Commands() {
        "and goes on from its latest checkpoint (--save_every says how often there is one), on several nodes with those "
        "that are left, where they are MIN or more.\n"
        "R is that of node 0. A first start waits --rdzv_timeout=S seconds (300) for MAX nodes. SIGTERM to one launcher "
-       "is "
-       "no failure: it ends the run\n"
+       "is no failure: it ends the run\n"
        "on all nodes, with a checkpoint and as a success; to take one node away from the others, SIGKILL its launcher. "
-       "On "
-       "several nodes run it on each:\n"
+       "On several nodes run it on each:\n"
        "HOST is node 0, P any port of it that is free; N may differ. Several nodes share a secret, so that no stranger "
        "joins: --token_file=F, or\n"
-       "$SWITCHYARD_TOKEN, or "
-       "~/.switchyard_token, made by: (umask 077; head -c 32 /dev/urandom | base64 > ~/.switchyard_token)\n"
+       "$SWITCHYARD_TOKEN, or ~/.switchyard_token, made by: (umask 077; head -c 32 /dev/urandom | base64 > "
+       "~/.switchyard_token)\n"
        "mpirun, Slurm (srun) and torchrun can start ranks as well.\n",
        {{"nproc_per_node", "max_restarts", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_timeout",
          "token_file"}},

@@ -25,8 +25,7 @@ struct StatedRates {
   bool complete() const { return device.flops_per_s > 0 && device.bytes_per_s > 0 && link_bytes_per_s > 0; }
 };
 // Adds "compute:312T,memory:2T,link:300G,node_link:25G,host:25G" (FLOP/s and bytes/s; K, M, G, T are powers of 1000) to
-// `rates`.
-// InvalidArgument for what is none of these.
+// `rates`. InvalidArgument for what is none of these.
 Status ParseRates(const std::string& text, StatedRates* rates);
 
 // Each of the rank that has the most of it.
