@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures"))
 from record_unet3d import UNet3d
 from torch_models import versions
-from torch_unet3d_step import bce_dice
+from torch_train_step import bce_dice
 
 
 def hippocampus(split):
