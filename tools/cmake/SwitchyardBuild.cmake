@@ -137,11 +137,18 @@ function(switchyard_test_program name)
   endif()
 endfunction()
 
-# One GoogleTest program; every test case in it is a CTest test of its own.
+# One GoogleTest program; every test case in it is a CTest test of its own. SERIAL: each alone on the machine. LIMITS: they hold
+# processes to limits of time, in which a busy machine would leave them behind, but mostly wait: they come last, two at a time.
 function(switchyard_test name)
-  cmake_parse_arguments(arg "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "SERIAL;LIMITS" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
+  endif()
+  set(places 1)
+  set(cost 0)
+  if(arg_LIMITS)
+    set(places 2)
+    set(cost -1)
   endif()
   switchyard_test_program(${name} SOURCES ${arg_SOURCES} DEPS ${arg_DEPS} LABELS ${arg_LABELS})
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_cases)
@@ -150,7 +157,7 @@ function(switchyard_test name)
   file(CONFIGURE OUTPUT ${properties} @ONLY CONTENT [[
 if(@name@_cases)
   set_tests_properties(${@name@_cases} PROPERTIES LABELS "@arg_LABELS@" TIMEOUT @arg_TIMEOUT@
-                       RUN_SERIAL @arg_SERIAL@ ENVIRONMENT "@arg_ENVIRONMENT@")
+                       RUN_SERIAL @arg_SERIAL@ PROCESSORS @places@ COST @cost@ ENVIRONMENT "@arg_ENVIRONMENT@")
 endif()
 ]])
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${properties})

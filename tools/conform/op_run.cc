@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "core/abi/op_request.h"
 
 namespace switchyard::conform {
 namespace {
@@ -29,7 +32,8 @@ uint64_t StoredBytes(const sy_tensor& tensor) {
 
 // Row-major values as the (possibly strided) tensor stores them; poison in the gaps.
 Bytes Stored(const std::vector<double>& values, const sy_tensor& tensor) {
-  const Bytes packed = Encode(values, tensor.dtype);
+  Bytes packed = Encode(values, tensor.dtype);
+  if (IsContiguous(tensor)) return packed;
   const size_t size = BytesOf(tensor.dtype);
   Bytes stored(StoredBytes(tensor), kPoison);
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(&stored[PlaceOf(tensor, i)], &packed[i * size], size);
@@ -37,7 +41,8 @@ Bytes Stored(const std::vector<double>& values, const sy_tensor& tensor) {
 }
 
 // The way back; kInternal where a gap was written.
-StatusOr<Bytes> Packed(const Bytes& stored, const sy_tensor& tensor) {
+StatusOr<Bytes> Packed(Bytes stored, const sy_tensor& tensor) {
+  if (IsContiguous(tensor)) return stored;
   const size_t size = BytesOf(tensor.dtype);
   Bytes packed(static_cast<size_t>(Elements(tensor)) * size), gaps = stored;
   for (size_t i = 0; i < packed.size() / size; ++i) {
@@ -92,14 +97,13 @@ Status GuardedBuffer::Write(const Bytes& payload) {
 StatusOr<Bytes> GuardedBuffer::Read() const {
   Bytes image(lead_ + bytes_ + kGuardBytes);
   SY_RETURN_IF_ERROR(device_->Download(image.data(), buffer_.at(0), image.size()));
-  for (uint64_t i = 0; i < image.size(); ++i) {
-    const bool payload = i >= lead_ && i < lead_ + bytes_;
-    if (!payload && image[i] != kGuard) {
-      return Internal("wrote outside of a buffer of {} bytes, at byte {}", bytes_,
-                      static_cast<int64_t>(i) - static_cast<int64_t>(lead_));
-    }
+  const auto payload = image.begin() + static_cast<ptrdiff_t>(lead_), behind = payload + static_cast<ptrdiff_t>(bytes_);
+  const auto is_written = [](uint8_t byte) { return byte != kGuard; };
+  for (const auto& [begin, end] : {std::pair{image.begin(), payload}, std::pair{behind, image.end()}}) {
+    const auto written = std::find_if(begin, end, is_written);
+    if (written != end) return Internal("wrote outside of a buffer of {} bytes, at byte {}", bytes_, written - payload);
   }
-  return Bytes(image.begin() + static_cast<ptrdiff_t>(lead_), image.begin() + static_cast<ptrdiff_t>(lead_ + bytes_));
+  return Bytes(payload, behind);
 }
 
 StatusOr<std::unique_ptr<BoundOp>> BoundOp::Make(Device& device, const Problem& problem, const Kernel& kernel,
