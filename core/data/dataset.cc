@@ -1,10 +1,9 @@
 #include "core/data/dataset.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <optional>
 
+#include "core/base/checksum.h"
 #include "core/base/names.h"
 #include "core/data/formats.h"
 #include "core/data/location.h"
@@ -126,9 +125,7 @@ StatusOr<std::string> Locate(const DatasetRow& row, const DatasetOptions& option
   return LocateData(row.name, options.data, row.download ? &*row.download : nullptr, options.download);
 }
 
-void AddToChecksum(const void* bytes, size_t count, uLong* sum) {
-  *sum = crc32_z(*sum, static_cast<const Bytef*>(bytes), count);
-}
+void AddToChecksum(const void* bytes, size_t count, uint32_t* sum) { *sum = Crc32(bytes, count, *sum); }
 
 }  // namespace
 
@@ -162,7 +159,7 @@ StatusOr<Sample> Dataset::Get(int64_t index) const {
 }
 
 uint32_t Dataset::Checksum() const {
-  uLong sum = crc32_z(0, nullptr, 0);
+  uint32_t sum = 0;
   std::string head = fmt::format("{} {}", size(), channels());
   for (const std::string& class_name : class_names()) head += "\n" + class_name;
   AddToChecksum(head.data(), head.size(), &sum);
@@ -183,7 +180,7 @@ uint32_t Dataset::Checksum() const {
     AddToChecksum(sample.image.bytes.data(), sample.image.bytes.size(), &sum);
     if (content() == Content::kMaskedImages) AddToChecksum(sample.mask.bytes.data(), sample.mask.bytes.size(), &sum);
   }
-  return static_cast<uint32_t>(sum);
+  return sum;
 }
 
 StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {

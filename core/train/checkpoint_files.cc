@@ -1,10 +1,9 @@
 #include "core/train/checkpoint_files.h"
 
-#include <zlib.h>
-
 #include <filesystem>
 #include <utility>
 
+#include "core/base/checksum.h"
 #include "core/base/json.h"
 
 namespace switchyard {
@@ -22,9 +21,7 @@ constexpr size_t kLargestJson = JsonRules{}.bytes;
 
 std::string Hex(uint32_t value) { return fmt::format("{:08x}", value); }
 
-uint32_t TextChecksum(const std::string& text) {
-  return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(text.data()), text.size()));
-}
+uint32_t TextChecksum(const std::string& text) { return Crc32(text.data(), text.size()); }
 
 // The record as text. Its last member holds the checksum of every byte before it.
 constexpr char kSealFormat[] = ",\n  \"state_crc32\": \"{}\"\n}}\n";

@@ -1,7 +1,6 @@
 #include "core/train/tensor_file.h"
 
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/base/checksum.h"
 #include "core/base/json.h"
 #include "core/train/tensor_file_header.h"
 
@@ -29,13 +29,9 @@ constexpr char kTensorChecksum[] = "crc32:";
 constexpr char kWriter[] = "writer";
 constexpr char kWriterName[] = "switchyard";
 
-uint32_t Checksum(const void* data, size_t bytes, uint32_t before = 0) {
-  return static_cast<uint32_t>(crc32_z(before, static_cast<const Bytef*>(data), bytes));
-}
-
 uint32_t HeaderChecksum(const char length[kLengthBytes], std::string header) {
   header.replace(kHeaderStartBytes, 8, kNoChecksum);
-  return Checksum(header.data(), header.size(), Checksum(length, kLengthBytes));
+  return Crc32(header.data(), header.size(), Crc32(length, kLengthBytes));
 }
 
 Status PreadAll(int descriptor, const std::string& path, int64_t offset, void* destination, int64_t bytes) {
@@ -95,7 +91,7 @@ StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::str
     }
     header[tensor->name] = {
         {"dtype", tensor->dtype}, {"shape", tensor->shape}, {"data_offsets", {offset, offset + bytes}}};
-    about[kTensorChecksum + tensor->name] = fmt::format("{:08x}", Checksum(tensor->data, static_cast<size_t>(bytes)));
+    about[kTensorChecksum + tensor->name] = fmt::format("{:08x}", Crc32(tensor->data, static_cast<size_t>(bytes)));
     if (bytes > 0) payload.push_back({static_cast<const std::byte*>(tensor->data), static_cast<size_t>(bytes)});
     offset += bytes;
   }
@@ -165,7 +161,7 @@ Status TensorFile::ReadHeader() {
                       Printable(found));
     }
   } else {
-    summary_.header_crc32 = Checksum(text.data(), text.size(), Checksum(length_bytes, kLengthBytes));
+    summary_.header_crc32 = Crc32(text.data(), text.size(), Crc32(length_bytes, kLengthBytes));
   }
 
   SY_ASSIGN_OR_RETURN(const Json header, ParseTensorFileHeader(path_, text));
@@ -217,7 +213,7 @@ Status TensorFile::Read(const Entry& entry, void* destination) const {
   SY_RETURN_IF_ERROR(PreadAll(file_.get(), path_, payload_ + entry.offset, destination, entry.bytes));
   const auto recorded = metadata_.find(kTensorChecksum + entry.name);
   if (recorded == metadata_.end()) return OkStatus();
-  const std::string found = fmt::format("{:08x}", Checksum(destination, static_cast<size_t>(entry.bytes)));
+  const std::string found = fmt::format("{:08x}", Crc32(destination, static_cast<size_t>(entry.bytes)));
   if (found != recorded->second) {
     return DataLoss("{}: tensor {}: the payload has checksum {}, the header records {}: the file is damaged", path_,
                     Quoted(entry.name), found, Printable(recorded->second));
