@@ -56,11 +56,18 @@ Status WriteAll(int descriptor, const std::string& path, ByteView piece) {
   while (!piece.empty()) {
     const size_t bytes = std::min(piece.size(), kLargestWrite);
     const ssize_t written = Uninterrupted([&] { return CurrentFileCalls().write(descriptor, piece.data(), bytes); });
+    // Not aligned as this disk wants it, or memory that no disk reaches: the cache takes both.
+    if (written < 0 && (errno == EINVAL || errno == EFAULT) && SetDirect(descriptor, false)) continue;
     if (written < 0) return FileError("write", path, errno);
     if (written == 0) return FileError("write", path, ENOSPC);
     piece = piece.subspan(static_cast<size_t>(written));
   }
   return OkStatus();
+}
+
+bool SetDirect(int descriptor, bool direct) {
+  const int flags = ::fcntl(descriptor, F_GETFL), other = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  return flags >= 0 && other != flags && ::fcntl(descriptor, F_SETFL, other) == 0;
 }
 
 Status SyncFile(int descriptor, const std::string& path, const char* what) {

@@ -42,7 +42,13 @@ inline ByteView BytesOf(const std::string& text) { return std::as_bytes(std::spa
 
 // Calls of the table, repeated where a signal interrupted them. `path` is for the error.
 int OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0);  // −1 and errno on failure
+// Where O_DIRECT is on and does not allow a write, that one and all that follow go through the page cache.
 Status WriteAll(int descriptor, const std::string& path, ByteView piece);
+// The same of several pieces, one behind another, to a file that was just created; many bytes go past the page cache
+// where the file system lets them. Durable, either way, after SyncFile.
+Status WritePieces(int descriptor, const std::string& path, const std::vector<ByteView>& pieces);
+// Turns O_DIRECT on or off; false where it was so, or the file system has no such thing.
+bool SetDirect(int descriptor, bool direct);
 Status SyncFile(int descriptor, const std::string& path, const char* what = "fsync");
 
 // A folder that is held open. `name` is always one component: what lies directly in it.

@@ -103,10 +103,7 @@ Status Folder::Write(const std::string& name, const std::vector<ByteView>& piece
   const std::string path = PathOf(name);
   const int file = OpenAt(descriptor_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file < 0) return FileError("create", path, errno);
-  Status status;
-  for (const ByteView piece : pieces) {
-    if (status.ok()) status = WriteAll(file, path, piece);
-  }
+  Status status = WritePieces(file, path, pieces);
   if (status.ok()) status = SyncFile(file, path);
   if (CurrentFileCalls().close(file) < 0 && status.ok()) status = FileError("close", path, errno);
   if (!status.ok()) CurrentFileCalls().unlinkat(descriptor_, name.c_str(), 0);
