@@ -201,6 +201,15 @@ typedef struct sy_group_norm_attributes {
   int32_t groups;
 } sy_group_norm_attributes;
 
+/* orthonormalize: a0 … an-1 [, d0 … dn-1] → q0 … qn-1, dᵢ and qᵢ in the dims (r, k) of aᵢ: the rows of each matrix made orthonormal, in their order. All f32.
+ * Of row i of a matrix: v = that of a, or if `drawn` that of d where Σ a² = 0; s = Σ v²; then
+ *   twice: v −= Σ over j < i of (v·qⱼ)·qⱼ               (Gram and Schmidt, classical or modified; "twice is enough", Kahan and Parlett)
+ *   t = Σ v²; q = v/√t, or v·(0·t) where t ≤ 10⁻¹⁰·s: zero where the row depends on those before it, NaN where squares are not finite.
+ *   Σ a², s and t are f32 numbers: what is beyond their range is infinite, or 0 */
+typedef struct sy_orthonormalize_attributes {
+  int32_t drawn; /* 0/1 */
+} sy_orthonormalize_attributes;
+
 #ifdef __cplusplus
 }
 #endif

@@ -14,15 +14,23 @@ namespace {
 std::map<std::string, OpDefinition>& Table() {
   static std::map<std::string, OpDefinition> table = [] {
     std::map<std::string, OpDefinition> ops;
-    const std::pair<const char*, std::vector<OpDefinition> (*)()> families[] = {
-        {"structure", StructureOps},   {"matmul", MatmulOps},
-        {"attention", AttentionOps},   {"normalization", NormalizationOps},
-        {"softmax", SoftmaxOps},       {"loss", LossOps},
-        {"pointwise", PointwiseOps},   {"reduction", ReductionOps},
-        {"layout", LayoutOps},         {"random", RandomOps},
-        {"optimizer", OptimizerOps},   {"convolution", ConvolutionOps},
-        {"collective", CollectiveOps}, {"normalization", BatchNormOps},
-        {"convolution", PoolingOps},   {"transfer", TransferOps}};
+    const std::pair<const char*, std::vector<OpDefinition> (*)()> families[] = {{"structure", StructureOps},
+                                                                                {"matmul", MatmulOps},
+                                                                                {"attention", AttentionOps},
+                                                                                {"normalization", NormalizationOps},
+                                                                                {"softmax", SoftmaxOps},
+                                                                                {"loss", LossOps},
+                                                                                {"pointwise", PointwiseOps},
+                                                                                {"reduction", ReductionOps},
+                                                                                {"layout", LayoutOps},
+                                                                                {"random", RandomOps},
+                                                                                {"optimizer", OptimizerOps},
+                                                                                {"convolution", ConvolutionOps},
+                                                                                {"collective", CollectiveOps},
+                                                                                {"normalization", BatchNormOps},
+                                                                                {"convolution", PoolingOps},
+                                                                                {"transfer", TransferOps},
+                                                                                {"orthonormalize", OrthonormalizeOps}};
     for (const auto& [family, of_family] : families) {
       for (OpDefinition& op : of_family()) {
         op.family = family;

@@ -2,8 +2,8 @@
 
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/matmul.h"
+#include "core/graph/ops/orthonormalize.h"
 #include "core/graph/ops/pointwise.h"
-#include "core/graph/ops/reduction.h"
 #include "core/nn/initialize.h"
 #include "fmt/format.h"
 
@@ -11,51 +11,28 @@ namespace switchyard {
 namespace {
 
 constexpr char kErrorOf[] = "power_sgd_error/", kFactorOf[] = "power_sgd_factor/";
-constexpr float kDependent = 1e-10f;  // share of a row's squares below which what is left of it is rounding
 
 Shape MatrixOf(const Shape& shape) { return {shape[0], Elements(shape) / shape[0]}; }
 
-// The rows of `a` (r, k) by Gram and Schmidt, each cleared twice of those before it ("twice is enough", Kahan and
-// Parlett). What is not finite, or has squares that are not, makes NaN.
-Value Orthonormal(const Value& a) {
-  Graph& graph = a.graph();
-  const Value one = ops::Full(graph, {1}, 1);
-  std::vector<Value> rows;
-  for (int64_t i = 0; i < a.dim(0); ++i) {
-    const Value given = a.dim(0) > 1 ? ops::Slice(a, 0, i, 1) : a;
-    Value row = given;
-    if (i > 0) {
-      const Value before = rows.size() > 1 ? ops::Concat(rows, 0) : rows[0];
-      for (int round = 0; round < 2; ++round)
-        row = ops::Sub(row, ops::Matmul(ops::Matmul(row, before, {.transpose_b = true}), before));
-    }
-    const Value left = ops::SquaredNorm({row});
-    const Value depends = ops::Binary(SY_PW_LESS_EQUAL, left, ops::Scale(ops::SquaredNorm({given}), kDependent));
-    rows.push_back(
-        ops::Mul(row, ops::Select(depends, ops::Scale(left, 0), ops::Div(one, ops::Unary(SY_PW_SQRT, left)))));
-  }
-  return rows.size() > 1 ? ops::Concat(rows, 0) : rows[0];
-}
-
-// Qᵀ of a parameter, with rows of zeros drawn anew.
-Value StartOf(const std::string& parameter, const Value& factor, uint64_t seed) {
+// What stands in for rows of zeros of Qᵀ of a parameter, as all are at first.
+Value DrawnFor(const std::string& parameter, const Value& factor, uint64_t seed) {
   const std::string name = "power_sgd_start/" + parameter;
   const TensorType type = factor.type();
-  const Value drawn =
-      factor.graph().Constant(name, type, nn::InitialValues(name, type, {Initializer::kNormal, 1}, seed));
-  const Value squares = ops::Reduce(ops::Mul(factor, factor), SY_REDUCE_SUM, 1u << 1, 1, true);
-  return ops::Select(squares, factor, drawn);
+  return factor.graph().Constant(name, type, nn::InitialValues(name, type, {Initializer::kNormal, 1}, seed));
 }
 
-// `parts` in one message, and back.
-std::vector<Value> SumTogether(const std::vector<Value>& parts, const LowRankSums& sums, const std::string& name) {
-  std::vector<Value> flat, result;
+// `parts` one behind the other, and out of such a value.
+Value Joined(const std::vector<Value>& parts) {
+  std::vector<Value> flat;
   for (const Value& part : parts) flat.push_back(ops::Reshape(part, {part.type().elements()}));
-  const Value sum = sums.sum(flat.size() > 1 ? ops::Concat(flat, 0) : flat[0], name);
+  return flat.size() > 1 ? ops::Concat(flat, 0) : flat[0];
+}
+std::vector<Value> CutAs(const Value& flat, const std::vector<Value>& parts) {
+  std::vector<Value> result;
   int64_t start = 0;
   for (const Value& part : parts) {
     const int64_t elements = part.type().elements();
-    result.push_back(ops::Reshape(flat.size() > 1 ? ops::Slice(sum, 0, start, elements) : sum, part.shape()));
+    result.push_back(ops::Reshape(parts.size() > 1 ? ops::Slice(flat, 0, start, elements) : flat, part.shape()));
     start += elements;
   }
   return result;
@@ -75,17 +52,18 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
                                                 const LowRankSums& sums, std::vector<StateMove>* moves) {
   const Value inverse = sums.scale ? ops::Div(ops::Full(graph, {1}, 1), sums.scale) : Value();
   struct State {
-    Value error, factor, x;
+    Value error, factor;
   };
-  // x is made wherever it is read: it costs little, so that P can leave while the backward pass goes on, and the
-  // gradient can be let go before the error is known to be kept.
+  // x is made both for P and for what comes after it: it costs little, so that P can leave while the backward pass goes
+  // on, and the gradient can be let go before the error is known to be kept.
   const auto x = [&](const LowRankGradient& g, const State& state) {
     Value own = sums.factor != 1 ? ops::Scale(g.gradient, sums.factor) : g.gradient;
     if (inverse) own = ops::Mul(own, inverse);
-    return ops::Reshape(ops::Add(own, state.error), MatrixOf(g.parameter.shape()));
+    return ops::Add(own, state.error);
   };
+  const auto matrix = [](const Value& value) { return ops::Reshape(value, MatrixOf(value.shape())); };
   std::vector<std::vector<State>> states(buckets.size());
-  std::vector<std::vector<Value>> p(buckets.size()), q(buckets.size()), means(buckets.size());
+  std::vector<Value> factors, drawn;  // of all buckets
   for (size_t b = 0; b < buckets.size(); ++b) {
     for (const LowRankGradient& g : buckets[b]) {
       const std::string name = graph.node(g.parameter.ref().node).name;
@@ -95,28 +73,36 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
       state.error = graph.Input(kErrorOf + name, {DType::kF32, g.parameter.shape()}, of_rank);
       state.factor = graph.Input(kFactorOf + name, {DType::kF32, {sums.rank, MatrixOf(g.parameter.shape())[1]}},
                                  {Role::kState, {}, false});
-      const Value start = Orthonormal(StartOf(name, state.factor, sums.seed));
-      p[b].push_back(ops::Matmul(start, x(g, state), {.transpose_b = true}));
+      factors.push_back(state.factor);
+      drawn.push_back(DrawnFor(name, state.factor, sums.seed));
     }
-    if (!p[b].empty()) p[b] = SumTogether(p[b], sums, fmt::format("power_sgd_p/{}", b));
+  }
+  std::vector<std::vector<Value>> p(buckets.size()), means(buckets.size());
+  if (factors.empty()) return means;
+  const std::vector<Value> starts = ops::Orthonormalize(factors, drawn);
+  auto start = starts.begin();
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    if (buckets[b].empty()) continue;
+    for (size_t i = 0; i < buckets[b].size(); ++i)
+      p[b].push_back(ops::Matmul(*start++, matrix(x(buckets[b][i], states[b][i])), {.transpose_b = true}));
+    p[b] = ops::Orthonormalize(CutAs(sums.sum(Joined(p[b]), fmt::format("power_sgd_p/{}", b)), p[b]));
   }
   for (size_t b = 0; b < buckets.size(); ++b) {
+    if (buckets[b].empty()) continue;
+    std::vector<Value> xs, q;
     for (size_t i = 0; i < buckets[b].size(); ++i) {
-      p[b][i] = Orthonormal(p[b][i]);
-      states[b][i].x = x(buckets[b][i], states[b][i]);
-      q[b].push_back(ops::Matmul(p[b][i], states[b][i].x, {.alpha = 1 / static_cast<float>(sums.world)}));
+      xs.push_back(x(buckets[b][i], states[b][i]));
+      q.push_back(ops::Matmul(p[b][i], matrix(xs[i]), {.alpha = 1 / static_cast<float>(sums.world)}));
     }
-    if (!q[b].empty()) q[b] = SumTogether(q[b], sums, fmt::format("power_sgd_q/{}", b));
-  }
-  for (size_t b = 0; b < buckets.size(); ++b) {
+    const Value sum = sums.sum(Joined(q), fmt::format("power_sgd_q/{}", b));
+    const std::vector<Value> next = CutAs(sum, q), scaled = sums.scale ? CutAs(ops::Mul(sum, sums.scale), q) : next;
     for (size_t i = 0; i < buckets[b].size(); ++i) {
       const State& state = states[b][i];
-      const Value mean =
-          ops::Matmul(sums.scale ? ops::Mul(p[b][i], sums.scale) : p[b][i], q[b][i], {.transpose_a = true});
-      const Value left = ops::Sub(state.x, inverse ? ops::Mul(mean, inverse) : mean);
-      means[b].push_back(ops::Reshape(mean, state.error.shape()));
-      moves->push_back({state.error.ref(), ops::Reshape(left, state.error.shape()).ref()});
-      moves->push_back({state.factor.ref(), q[b][i].ref()});
+      const Value product = ops::Matmul(p[b][i], scaled[i], {.transpose_a = true});
+      const Value mean = ops::Reshape(product, state.error.shape());
+      means[b].push_back(mean);
+      moves->push_back({state.error.ref(), ops::Sub(xs[i], inverse ? ops::Mul(mean, inverse) : mean).ref()});
+      moves->push_back({state.factor.ref(), next[i].ref()});
     }
   }
   return means;

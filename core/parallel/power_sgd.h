@@ -25,7 +25,7 @@ struct PowerSgdOptions {
   int rank = 0;          // r; 0: gradients are sent as they are
   int64_t start = 1000;  // updates of the run that send them as they are, before the others
 };
-inline constexpr int kLargestPowerSgdRank = 64;  // columns are made orthonormal one by one, by nodes of their own
+inline constexpr int kLargestPowerSgdRank = 64;  // a column is cleared of those before it, one after the other
 
 // Is there less to send of a gradient of this shape? (n + m)·r·2 < n·m.
 bool IsCompressed(const Shape& shape, int rank);

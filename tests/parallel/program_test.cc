@@ -354,7 +354,7 @@ TEST(LowRankGradients, EndUpdatesFromTheirStartOn) {
     if (!IsPowerSgdState(state)) continue;
     moved.insert(state);
     const Node& selected = graph.node(node.inputs[1].node);
-    EXPECT_EQ(selected.inputs[0], program.Find("compressed_update")->finite) << state << " moves where all is finite";
+    EXPECT_EQ(selected.inputs[1], program.Find("compressed_update")->finite) << state << " moves where all is finite";
   }
   EXPECT_TRUE(own.contains("power_sgd_error/blocks.0.mlp.fc1.weight"));
   EXPECT_FALSE(own.contains("power_sgd_error/blocks.0.mlp.fc1.bias"));

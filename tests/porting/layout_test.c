@@ -272,6 +272,7 @@ static const row rows[] = {
     AT(sy_collective_attributes, scale, 12),
     AT(sy_group_norm_attributes, eps, 0),
     AT(sy_group_norm_attributes, groups, 4),
+    AT(sy_orthonormalize_attributes, drawn, 0),
     AT(sy_collective_info, header, 0),
     AT(sy_collective_info, name, 16),
     AT(sy_collective_info, completion, 80),

@@ -11,7 +11,7 @@ const Table& Whole() {
   static const auto* const whole = [] {
     auto* table = new Table;
     for (const auto family : {AddMatmul, AddAttention, AddNormalization, AddSoftmax, AddLoss, AddPointwise,
-                              AddReduction, AddLayout, AddRandom, AddOptimizer, AddConvolution}) {
+                              AddReduction, AddLayout, AddRandom, AddOptimizer, AddConvolution, AddOrthonormalize}) {
       family(*table);
     }
     return table;

@@ -112,6 +112,7 @@ void AddSoftmax(Table& table);
 void AddLoss(Table& table);
 void AddPointwise(Table& table);
 void AddReduction(Table& table);
+void AddOrthonormalize(Table& table);
 void AddLayout(Table& table);
 void AddRandom(Table& table);
 void AddOptimizer(Table& table);

@@ -85,6 +85,12 @@ struct OptimizerChunk {
   float ratio;  // LAMB, LARS: r of the chunk's tensor
   int64_t count;
 };
+// The rows of a, or of `drawn` (or none) where they are zero, made orthonormal; q may be a.
+struct OrthonormalizeMatrix {
+  int64_t rows, columns;
+  const float *a, *drawn;
+  float* q;
+};
 // Elements [begin, end) of one sample. scratch: 2·1024 floats.
 struct DropoutSample {
   uint64_t key;
@@ -148,6 +154,7 @@ struct AttentionHead {
   K(void, optimizer_update, (const OptimizerStep& step, const OptimizerChunk& chunk))                                     \
   /* LAMB: m' and v', which optimizer_update then reads; Σp² and Σu². LARS: Σp² and Σg² */                                \
   K(void, optimizer_norms, (const OptimizerStep& step, const OptimizerChunk& chunk, float* squares))                      \
+  K(void, orthonormalize, (const OrthonormalizeMatrix& a))                                                                \
   K(void, dropout, (const DropoutSample& a, int64_t begin, int64_t end, float* scratch))                                  \
   K(uint64_t, attention_scratch, (int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward))                       \
   K(void, attention, (const AttentionHead& a))                                                                            \

@@ -80,6 +80,30 @@ SY_INLINE void AddProducts(const Rows& x, int64_t x_stride, const Rows& y, int64
 
 }  // namespace
 
+// By Gram and Schmidt, modified: each row that was made is cleared out before the next product.
+void orthonormalize(const OrthonormalizeMatrix& a) {
+  const int64_t n = a.columns;
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const float* from = a.a + i * n;
+    float given = Dot(from, from, n);
+    if (a.drawn != nullptr && given == 0) {
+      from = a.drawn + i * n;
+      given = Dot(from, from, n);
+    }
+    float* const v = a.q + i * n;
+    ForEachVector(n, [&](int64_t k, int64_t lanes) SY_INLINED { Store(v + k, Load(from + k, lanes), lanes); });
+    for (int64_t step = 0; step < 2 * i; ++step) {
+      const float* const q = a.q + step % i * n;
+      const Floats share = Splat(Dot(v, q, n));
+      ForEachVector(n, [&](int64_t k, int64_t lanes)
+                           SY_INLINED { Store(v + k, Load(v + k, lanes) - share * Load(q + k, lanes), lanes); });
+    }
+    const float left = i > 0 ? Dot(v, v, n) : given;
+    const Floats scale = Splat(left <= 1e-10f * given ? 0 * left : 1 / __builtin_sqrtf(left));
+    ForEachVector(n, [&](int64_t k, int64_t lanes) SY_INLINED { Store(v + k, Load(v + k, lanes) * scale, lanes); });
+  }
+}
+
 void add_products(Rows x, int64_t x_stride, Rows y, int64_t y_stride, int64_t rows, int64_t n, float* accumulator) {
   if (x.dtype == SY_F32 && y.dtype == SY_F32)
     return AddProducts({x.data, SY_F32}, x_stride, {y.data, SY_F32}, y_stride, rows, n, accumulator);

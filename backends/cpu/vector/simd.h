@@ -241,4 +241,8 @@ SY_INLINE float SumOver(int64_t n, Term term) {
   return Sum((s0 + s1) + (s2 + s3));
 }
 
+SY_INLINE float Dot(const float* a, const float* b, int64_t n) {
+  return SumOver(n, [&](int64_t i, int64_t lanes) SY_INLINED { return Load(a + i, lanes) * Load(b + i, lanes); });
+}
+
 }  // namespace switchyard::SY_ISA

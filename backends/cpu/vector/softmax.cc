@@ -20,10 +20,6 @@ Exponentials Exponentiate(const float* x, float* y, int64_t n) {
   return {sum, shift};
 }
 
-float Dot(const float* a, const float* b, int64_t n) {
-  return SumOver(n, [&](int64_t i, int64_t lanes) SY_INLINED { return Load(a + i, lanes) * Load(b + i, lanes); });
-}
-
 bool Ignored(const CrossEntropyRows& a, int64_t row) {
   return a.labels && (a.labels[row] == a.ignore_index || a.labels[row] < 0);
 }

@@ -16,6 +16,7 @@ std::vector<OpDefinition> SoftmaxOps();
 std::vector<OpDefinition> LossOps();
 std::vector<OpDefinition> PointwiseOps();
 std::vector<OpDefinition> ReductionOps();
+std::vector<OpDefinition> OrthonormalizeOps();
 std::vector<OpDefinition> LayoutOps();
 std::vector<OpDefinition> RandomOps();
 std::vector<OpDefinition> OptimizerOps();

@@ -154,7 +154,9 @@ Value Scale(const Value& x, float factor, Where where) {
 Value AddScalar(const Value& x, float term, Where where) { return WithScalar(SY_PW_ADD, x, term, where); }
 
 void AssignWhen(const Value& condition, const Value& state, const Value& value, Where where) {
-  state.graph().Assign(state, Select(condition, value, state, where), where);
+  const auto select = OneInstruction({SY_PW_SELECT, 1, 2, 0, 0}, 3);
+  state.graph().Assign(
+      state, Pointwise({state, condition, value}, select, {Widest(value.dtype(), state.dtype())}, where)[0], where);
 }
 
 Value Activation(const Value& x, int act, Where where) {

@@ -32,7 +32,7 @@ inline Value Minimum(const Value& a, const Value& b, Where w = Where::current())
 Value Scale(const Value& x, float factor, Where where = Where::current());
 Value AddScalar(const Value& x, float term, Where where = Where::current());
 // At the end of the step `state` becomes `value` where condition (1) is not 0, and stays as it is elsewhere: what is
-// written "when finite".
+// written "when finite". The first input of the node is the state, over which its result may be written.
 void AssignWhen(const Value& condition, const Value& state, const Value& value, Where where = Where::current());
 // act: SY_ACTIVATION_*
 Value Activation(const Value& x, int act, Where where = Where::current());

@@ -15,10 +15,12 @@ struct Program {
   std::vector<Ref> inputs;
 };
 
-// A pointwise producer joined into its only pointwise reader: the reader's program with the producer's in front.
+// A pointwise producer joined into its only pointwise reader: the reader's program with the producer's in front. Its
+// inputs stand where the reader has the link, so that the first one stays that in whose place the result may lie.
 std::optional<Program> Join(const Program& producer, const Program& reader, Ref link) {
   const sy_pointwise_attributes &p = producer.attributes, &q = reader.attributes;
   if (p.instruction_count + q.instruction_count > SY_PW_MAX_INSTRUCTIONS) return std::nullopt;
+  if (std::find(reader.inputs.begin(), reader.inputs.end(), link) == reader.inputs.end()) return std::nullopt;  // twice
   std::vector<Ref> inputs;
   const auto input_index = [&](Ref ref) {
     const auto found = std::find(inputs.begin(), inputs.end(), ref);
@@ -27,8 +29,11 @@ std::optional<Program> Join(const Program& producer, const Program& reader, Ref 
     return static_cast<int>(inputs.size()) - 1;
   };
   std::vector<int> from_producer, from_reader;
-  for (const Ref& ref : producer.inputs) from_producer.push_back(input_index(ref));
-  for (const Ref& ref : reader.inputs) from_reader.push_back(ref == link ? -1 : input_index(ref));
+  for (const Ref& ref : reader.inputs) {
+    from_reader.push_back(ref == link ? -1 : input_index(ref));
+    if (ref != link || !from_producer.empty()) continue;
+    for (const Ref& own : producer.inputs) from_producer.push_back(input_index(own));
+  }
   if (inputs.size() > kMostInputs) return std::nullopt;
   const int n = static_cast<int>(inputs.size());
   const auto in_p = [&](int operand) {
