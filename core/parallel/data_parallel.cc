@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "core/graph/ops/collective.h"
 #include "core/graph/ops/layout.h"
@@ -118,28 +119,47 @@ std::vector<Value> Compressed(Graph& graph, const std::vector<ParameterGradient>
                               const Value& loss_scale, std::vector<StateMove>* moves) {
   std::vector<std::vector<LowRankGradient>> low(buckets.size());
   std::vector<Value> plain(buckets.size());  // of each bucket, one behind the other
-  const auto is_low = [&](size_t i) { return IsCompressed(gradients[i].parameter.shape(), options.power_sgd.rank); };
+  std::map<size_t, int64_t> place;  // by gradient: its number in `low`, or where it begins in `plain`, of its bucket
+  const auto is_low = [&](size_t i) {
+    const Node& parameter = graph.node(gradients[i].parameter.ref().node);
+    return !LowRankStatesOf(parameter, options.power_sgd.rank, options.tensor).empty();
+  };
+  // Such tensors are sent behind the others, so that these lie where kernels can read and write them.
+  const auto is_odd = [&](size_t i) {
+    const Shape& shape = gradients[i].parameter.shape();
+    const int64_t elements = Elements(shape);
+    return is_low(i) ? shape[0] % kAlignment != 0 || elements / shape[0] % kAlignment != 0 : elements % kAlignment != 0;
+  };
   for (size_t b = 0; b < buckets.size(); ++b) {
     const Value sums =
         adds ? graph.Input(PlaceOf(b), {DType::kF32, {buckets[b].elements}}, {Role::kGradient, {}, false}) : Value();
-    std::vector<Value> others;
+    std::map<size_t, int64_t> starts;
     int64_t start = 0;
     for (const size_t i : buckets[b].members) {
+      starts[i] = start;
+      start += Padded(gradients[i].gradient.type().elements());
+    }
+    std::vector<size_t> members = buckets[b].members;
+    std::stable_partition(members.begin(), members.end(), [&](size_t i) { return !is_odd(i); });
+    std::vector<Value> others;
+    int64_t sent = 0;
+    for (const size_t i : members) {
       const int64_t elements = gradients[i].gradient.type().elements();
       Value own = ops::Reshape(ops::Cast(gradients[i].gradient, DType::kF32), {elements});
-      if (adds) own = ops::Add(ops::Slice(sums, 0, start, elements), own);
+      if (adds) own = ops::Add(ops::Slice(sums, 0, starts[i], elements), own);
       if (is_low(i)) {
+        place[i] = static_cast<int64_t>(low[b].size());
         low[b].push_back({gradients[i].parameter, ops::Reshape(own, gradients[i].parameter.shape())});
       } else {
+        place[i] = std::exchange(sent, sent + elements);
         others.push_back(own);
       }
-      start += Padded(elements);
     }
     if (others.empty()) continue;
     plain[b] = ops::Concat(others, 0);
     if (options.world > 1) plain[b] = Reduced(plain[b], options, b);
   }
-  LowRankSums sums{options.power_sgd.rank, options.world, options.seed, 1, loss_scale, {}};
+  LowRankSums sums{options.power_sgd.rank, options.world, options.tensor, options.seed, 1, loss_scale, {}};
   if (options.world > 1) sums.factor = PredivisionOf(options);
   sums.sum = [&](const Value& flat, const std::string& name) {
     if (options.world == 1) return flat;
@@ -150,12 +170,10 @@ std::vector<Value> Compressed(Graph& graph, const std::vector<ParameterGradient>
   std::vector<Value> flats;
   for (size_t b = 0; b < buckets.size(); ++b) {
     std::vector<Value> parts;
-    auto mean = means[b].begin();
-    int64_t start = 0;
     for (const size_t i : buckets[b].members) {
       const int64_t elements = gradients[i].gradient.type().elements();
-      parts.push_back(is_low(i) ? ops::Reshape(*mean++, {elements}) : ops::Slice(plain[b], 0, start, elements));
-      if (!is_low(i)) start += elements;
+      parts.push_back(is_low(i) ? ops::Reshape(means[b][static_cast<size_t>(place[i])], {elements})
+                                : ops::Slice(plain[b], 0, place[i], elements));
       if (const int64_t gap = Padded(elements) - elements; gap > 0) parts.push_back(ops::Full(graph, {gap}, 0));
     }
     flats.push_back(graph.Add("concat", parts, Attributes(sy_axes_attributes{}))[0]);

@@ -36,6 +36,7 @@ struct DataParallelOptions {
   std::vector<int> nodes = {};
   int rank = 0;                    // this one's place in the group
   PowerSgdOptions power_sgd = {};  // of plans that compress; not with Share::kSums
+  TensorPlace tensor = {};         // among the ranks that divide parameters, for those plans
   uint64_t seed = 0;               // of what that draws
 };
 

@@ -102,23 +102,17 @@ std::vector<ParameterGradient> PairsOf(const Program& program, NamedGraph& plan)
   return pairs;
 }
 
-// One rank is to find what several do: of whole gradients, of which each rank has its own.
+// One rank is to find what several do, of gradients of which each rank has its own.
 Status PowerSgdLegal(const ProgramOptions& o) {
   if (o.power_sgd.rank == 0) return OkStatus();
   if (o.power_sgd.rank < 0 || o.power_sgd.rank > kLargestPowerSgdRank)
     return InvalidArgument("--matrix_approximation_rank={}: expected 1 to {}", o.power_sgd.rank, kLargestPowerSgdRank);
   if (o.power_sgd.start < 2) return InvalidArgument("--start_compress_iter={}: expected at least 2", o.power_sgd.start);
-  const std::string instead = "use --allreduce_dtype=bf16, which halves what is sent, or ";
-  if (o.mesh.tensor > 1)
-    return Unimplemented(
-        "--powersgd_compression with --tp={}, whose ranks have parts of gradients: not there yet; {}--tp=1",
-        o.mesh.tensor, instead);
-  if (o.mesh.pipeline > 1)
-    return Unimplemented("--powersgd_compression with --pp={}: not there yet; {}--pp=1", o.mesh.pipeline, instead);
   if (o.zero > 1)
     return Unimplemented(
-        "--powersgd_compression with --zero={}, where no rank has whole gradients: not there yet; {}--zero=1", o.zero,
-        instead);
+        "--powersgd_compression with --zero={}, where no rank has the gradients of a whole update: not there yet; use "
+        "--allreduce_dtype=bf16, which halves what is sent, or --zero=1",
+        o.zero);
   return OkStatus();
 }
 
@@ -145,6 +139,7 @@ Status BucketsLegal(const ProgramOptions& o) {
 DataParallelOptions DataParallelOf(const Program& program, const ProgramOptions& o) {
   DataParallelOptions options = DataParallelOf(o);
   options.rank = o.mesh.DataRankOf(program.rank);
+  options.tensor = {o.mesh.tensor, program.rank % o.mesh.tensor};
   if (program.groups.size() > kNodeGroup) {
     for (const int rank : program.groups[kDataGroup].ranks)
       options.nodes.push_back(o.mesh.nodes[static_cast<size_t>(rank)]);

@@ -195,7 +195,7 @@ void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro
   }
   plan.graph = std::move(stage.result);
   plan.steps = stage.first_values();
-  plan.buckets = {false, true};
+  plan.buckets.adds = false;  // the sums are in the graph
 }
 
 void CutEvaluation(NamedGraph& plan, const StageCut& stages, int number) {
@@ -251,10 +251,13 @@ void ApplyPipeline(Program& program, const ProgramOptions& o) {
   if (o.mesh.pipeline <= 1) return;
   const int number = o.mesh.StageOf(program.rank);
   std::vector<NamedGraph> plans;
+  std::map<int, int> number_of;  // of the plans before, those that stay
   bool first = true;
-  for (NamedGraph& plan : program.plans) {
+  for (size_t i = 0; i < program.plans.size(); ++i) {
+    NamedGraph& plan = program.plans[i];
     if (plan.trains && !plan.buckets.reduces) continue;  // the update does all micro-batches
     if (plan.name == "halves") continue;                 // a stage has those of its own weights
+    number_of[static_cast<int>(i)] = static_cast<int>(plans.size());
     if (std::exchange(first, false)) program.elsewhere = WeightsElsewhere(plan, program.stages, number);
     if (plan.trains) {
       CutTraining(plan, program.stages, number, o.accumulation);
@@ -265,8 +268,8 @@ void ApplyPipeline(Program& program, const ProgramOptions& o) {
   }
   program.plans = std::move(plans);
   AddHalves(program);
-  program.schedule.clear();
-  if (program.Find("update") != nullptr) program.schedule = {{0, o.accumulation - 1}};
+  std::erase_if(program.schedule, [&](const Action& action) { return !number_of.contains(action.plan); });
+  for (Action& action : program.schedule) action.plan = number_of.at(action.plan);
 }
 
 }  // namespace

@@ -38,7 +38,37 @@ std::vector<Value> CutAs(const Value& flat, const std::vector<Value>& parts) {
   return result;
 }
 
+// Qᵀ of a divided parameter among those of the other parts.
+Part PartOfFactor(const Part& parameter, int rank, TensorPlace place) {
+  const Shape& whole = parameter.whole;
+  if (parameter.axis.dimension == 0) {
+    Part part =
+        PartOf({int64_t{rank} * place.ranks, MatrixOf(whole)[1]}, {0, 1, place.ranks, rank}, place.rank, place.ranks);
+    part.group = parameter.group;
+    return part;
+  }
+  Part part = parameter;
+  const auto dimension = static_cast<size_t>(parameter.axis.dimension);
+  part.whole = {rank, MatrixOf(whole)[1]};
+  part.axis.dimension = 1;
+  for (size_t d = 1; d < dimension; ++d) part.axis.outer *= whole[d];
+  for (size_t d = dimension + 1; d < whole.size(); ++d) part.axis.inner *= whole[d];
+  return part;
+}
+
 }  // namespace
+
+std::vector<LowRankState> LowRankStatesOf(const Node& parameter, int rank, TensorPlace place) {
+  const std::optional<Part>& part = parameter.input->part;
+  const Shape& shape = parameter.outputs[0].shape;
+  if (!IsCompressed(part ? WholeShape(*part) : shape, rank)) return {};
+  LowRankState error{kErrorOf + parameter.name, {DType::kF32, shape}, {Role::kState, {}, false}};
+  error.info.of_rank = true;
+  error.info.part = part;
+  LowRankState factor{kFactorOf + parameter.name, {DType::kF32, {rank, MatrixOf(shape)[1]}}, {Role::kState, {}, false}};
+  if (part) factor.info.part = PartOfFactor(*part, rank, place);
+  return {error, factor};
+}
 
 bool IsCompressed(const Shape& shape, int rank) {
   if (rank < 1 || shape.empty() || shape[0] == 0) return false;
@@ -66,13 +96,11 @@ std::vector<std::vector<Value>> AddLowRankMeans(Graph& graph, const std::vector<
   std::vector<Value> factors, drawn;  // of all buckets
   for (size_t b = 0; b < buckets.size(); ++b) {
     for (const LowRankGradient& g : buckets[b]) {
-      const std::string name = graph.node(g.parameter.ref().node).name;
-      InputInfo of_rank{Role::kState, {}, false};
-      of_rank.of_rank = true;
-      State& state = states[b].emplace_back();
-      state.error = graph.Input(kErrorOf + name, {DType::kF32, g.parameter.shape()}, of_rank);
-      state.factor = graph.Input(kFactorOf + name, {DType::kF32, {sums.rank, MatrixOf(g.parameter.shape())[1]}},
-                                 {Role::kState, {}, false});
+      const Node& parameter = graph.node(g.parameter.ref().node);
+      const std::string name = parameter.name;
+      const std::vector<LowRankState> own = LowRankStatesOf(parameter, sums.rank, sums.place);
+      const auto input = [&](const LowRankState& state) { return graph.Input(state.name, state.type, state.info); };
+      State& state = states[b].emplace_back(State{input(own[0]), input(own[1])});
       factors.push_back(state.factor);
       drawn.push_back(DrawnFor(name, state.factor, sums.seed));
     }

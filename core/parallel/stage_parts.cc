@@ -3,8 +3,10 @@
 // name and shape, and who saves, loads or compares them need not know of stages. Of what it has nothing a rank keeps
 // one element.
 #include <memory>
+#include <set>
 
 #include "core/parallel/passes.h"
+#include "core/parallel/power_sgd.h"
 
 namespace switchyard {
 namespace {
@@ -29,14 +31,11 @@ Part WithStage(Part part, const Part& all) {
 
 bool IsWeight(const InputInfo& info) { return info.role == Role::kParameter || info.of_model; }
 
-// The parameters of a stage by name, with their shapes.
-std::map<std::string, Shape> ParametersOf(const Program& program) {
-  std::map<std::string, Shape> parameters;
+// The parameters of a stage by name.
+std::set<std::string> ParametersOf(const Program& program) {
+  std::set<std::string> parameters;
   for (const NamedGraph& plan : program.plans) {
-    for (const int id : plan.graph.Inputs(Role::kParameter)) {
-      const Node& node = plan.graph.node(id);
-      parameters[node.name] = WholeOf(node);
-    }
+    for (const int id : plan.graph.Inputs(Role::kParameter)) parameters.insert(plan.graph.node(id).name);
   }
   return parameters;
 }
@@ -48,22 +47,19 @@ void AddNothingOf(Graph& graph, const std::string& name, const Shape& whole, DTy
 
 void ApplyStageParts(Program& program, const ProgramOptions& o) {
   if (o.mesh.pipeline <= 1) return;
-  const std::map<std::string, Shape> parameters = ParametersOf(program);
+  const std::set<std::string> parameters = ParametersOf(program);
   std::map<std::string, std::pair<DType, InputInfo>> followers;  // "moment1/": what parameters have such state
   for (NamedGraph& plan : program.plans) {
     for (int id = 0; id < plan.graph.size(); ++id) {
       Node& node = plan.graph.mutable_node(id);
       if (!node.input || (!IsWeight(*node.input) && node.input->role != Role::kState)) continue;
-      Shape whole = WholeOf(node);
       if (!IsWeight(*node.input)) {
         const size_t slash = node.name.find('/');
-        const auto followed =
-            slash == std::string::npos ? parameters.end() : parameters.find(node.name.substr(slash + 1));
-        if (followed == parameters.end()) continue;
-        whole = followed->second;
-        followers[node.name.substr(0, slash + 1)] = {node.outputs[0].dtype, *node.input};
+        if (slash == std::string::npos || !parameters.contains(node.name.substr(slash + 1))) continue;
+        if (!IsPowerSgdState(node.name))
+          followers[node.name.substr(0, slash + 1)] = {node.outputs[0].dtype, *node.input};
       }
-      const Part all = AllOrNothing(whole, true);
+      const Part all = AllOrNothing(WholeOf(node), true);
       node.input->part = node.input->part ? WithStage(*node.input->part, all) : all;
     }
   }
@@ -71,10 +67,13 @@ void ApplyStageParts(Program& program, const ProgramOptions& o) {
   for (const Node& weight : program.elsewhere) {
     const Shape& whole = WholeOf(weight);
     AddNothingOf(graph, weight.name, whole, weight.outputs[0].dtype, *weight.input);
-    for (const auto& [prefix, state] : followers) {
-      if (weight.input->role == Role::kParameter)
-        AddNothingOf(graph, prefix + weight.name, whole, state.first, state.second);
-    }
+    if (weight.input->role != Role::kParameter) continue;
+    for (const auto& [prefix, state] : followers)
+      AddNothingOf(graph, prefix + weight.name, whole, state.first, state.second);
+    if (program.Find("compressed_update") == nullptr) continue;
+    const TensorPlace place = {o.mesh.tensor, program.rank % o.mesh.tensor};
+    for (const LowRankState& state : LowRankStatesOf(weight, o.power_sgd.rank, place))
+      AddNothingOf(graph, state.name, state.whole(), state.type.dtype, state.info);
   }
 }
 

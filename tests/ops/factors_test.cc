@@ -177,9 +177,8 @@ TEST_F(OpFactors, PartsPutTogetherAreTheWhole) {
     }
   }
   // Each row of what is made orthonormal hangs together with all before it, and with all columns.
-  EXPECT_EQ(without_factors,
-            (std::set<std::string>{"all_gather", "all_reduce", "all_to_all", "broadcast", "input", "orthonormalize",
-                                   "output", "receive", "reduce_scatter", "send"}));
+  EXPECT_EQ(without_factors, (std::set<std::string>{"all_gather", "all_reduce", "all_to_all", "broadcast", "input",
+                                                    "orthonormalize", "output", "receive", "reduce_scatter", "send"}));
 }
 
 TEST(FactorsOfReshape, KeepTheOrderOfElements) {

@@ -1,5 +1,6 @@
 // Which features of a training run can be combined: every two of them either train as one rank trains with the same
-// optimizer and precision, or are refused by name at the start. The table of core/parallel/README.md is what comes out.
+// optimizer and precision (as one divided model, where what its ranks compress are parts), or are refused by name at
+// the start. The table of core/parallel/README.md is what comes out.
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -114,6 +115,7 @@ class Combinations : public ::testing::Test {
         if (feature->blocks > 0) config->own["depth"] = feature->blocks;
       }
     }
+    if (on.powersgd_compression) alone.tp = on.tp;  // ranks compress their parts of divided weights by themselves
     if (on.ranks_per_node) *on.ranks_per_node *= on.tp * on.pp;  // whole models on each node
     Status status, unexpected;
     const HostTensors found = Trained(on, kDataRanks, &status);

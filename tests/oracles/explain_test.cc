@@ -57,7 +57,6 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
   c->start_compress_iter = 2;
   c->matrix_approximation_rank = OneOf(random, 1, 2);
   if (ranks % 2 != 0 || random.Below(5) != 0) return;
-  c->powersgd_compression = false;
   c->pp = 2;  // with what pipelines can be combined with, for little would be left of a free draw
   c->accumulation = OneOf(random, 2, 3, 4);
   if (ranks % (c->tp * c->pp) != 0) c->tp = 1, c->sp = false;

@@ -127,7 +127,8 @@ std::vector<float> Played::Together(int rank, const std::string& name) const {
   for (int other = 0; other < ranks_; ++other) {
     const std::map<std::string, const Node*> states = States(other);
     const auto found = states.find(name);
-    if (found == states.end()) continue;  // nobody needs the average of nothing
+    if (found == states.end() || found->second->input->part->begin == found->second->input->part->end)
+      continue;  // nobody needs the average of nothing, and what is left over of nothing is nowhere
     if (own->group == kDataGroup || mesh.DataRankOf(other) == mesh.DataRankOf(rank))
       PutIntoWhole(*found->second->input->part, Floats(other, name), &whole);
   }

@@ -31,10 +31,10 @@ class Played {
   HostTensors Start() const { return *run_.trainer->Parameters(); }
   std::vector<float> Floats(int rank, const std::string& name) const;
   std::vector<float> Whole(const std::string& name) const;  // with the pieces of the ranks that share it
+  std::vector<float> Together(int rank, const std::string& name) const;  // whole, with the parts of that rank's model
   float Scalar(int rank, const std::string& name) const { return Floats(rank, name).at(0); }
 
  private:
-  std::vector<float> Together(int rank, const std::string& name) const;
   std::map<std::string, const Node*> States(int rank) const;
   template <typename T>
   void Set(int rank, const std::string& name, const std::vector<T>& values) {

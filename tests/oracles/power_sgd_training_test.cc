@@ -126,6 +126,32 @@ INSTANTIATE_TEST_SUITE_P(Runs, PowerSgdResume,
                            return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param));
                          });
 
+// Also on meshes, where ranks hold parts of what the checkpoint has whole; and on from there on another mesh.
+TEST(PowerSgdTraining, OfStagesAndDividedModelsGoesOnAnywhere) {
+  World& world = SharedWorld();
+  if (world.size() % 2 != 0) GTEST_SKIP() << "of an even number of ranks";
+  const Mesh apart{.data = world.size()};
+  for (const Mesh& mesh :
+       {Mesh{.data = world.size() / 2, .pipeline = 2}, Mesh{.data = world.size() / 2, .tensor = 2}}) {
+    SCOPED_TRACE(fmt::format("{} stages, {} tensor ranks", mesh.pipeline, mesh.tensor));
+    TrainConfig config = LowRankConfig(fmt::format("mesh_{}", mesh.tensor));
+    config.batch_size = 2;
+    config.accumulation = 2;
+    SaveEveryUpdate(&config);
+    config.pp = mesh.pipeline;
+    config.tp = mesh.tensor;
+    world.mesh = mesh;
+    ExpectToGoOnAnywhere(config);
+    TakeTurns();
+    world.mesh = apart;
+    config.pp = config.tp = 1;
+    config.batch_size = 1;
+    config.resume = LowRankStep(fmt::format("{}/vit_micro/shapes/{}/run", config.output, *config.suffix), 4);
+    ExpectEqualOnAllRanks(TrainLowRank(config, world).parameters);
+    TakeTurns();
+  }
+}
+
 // Of what a file of tensors holds of `name`, the first byte becomes another one.
 void Damage(const std::string& path, const std::string& name) {
   const auto file = TensorFile::Open(path);
