@@ -4,7 +4,8 @@
 // the library refuses that and a pass over a matrix comes of it, the kernel is a second choice. A bias has the
 // product's dtype there ("Bias vector elements are the same type as the elements of output matrix", cublasLt.h);
 // another one, f32 beside halves, is converted before each launch: n elements, where it spares a pass or the rewriting
-// of what is saved.
+// of what is saved. A bias' gradient is BGRADB's beside a weight gradient in f32; where the plan accumulates, a pass
+// over its M elements adds it, as that epilogue has no sum.
 #include <algorithm>
 #include <vector>
 
@@ -32,7 +33,7 @@ struct MatmulBound : Bound {
       : Bound(std::move(bound)), operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy) {}
   Gemm::Operation operation;
   Gemm::Places places;
-  MatmulEpilogue bias_conversion, pass;
+  MatmulEpilogue bias_conversion, pass, bias_gradient_sum;
   void* row_sum_workspace = nullptr;
 };
 
@@ -65,7 +66,7 @@ class Matmul : public Kernel {
     std::string refusal;  // of the first way
     for (const Fusion& way : ways) {
       fusion_ = way;
-      const uint64_t own = ConvertedBiasBytes() + RowSumWorkspaceBytes();
+      const uint64_t own = VectorBytes() + RowSumWorkspaceBytes();
       sy_error reason{SY_HEADER(sy_error)};
       if (own > request.workspace_limit) {
         status = SY_FAIL(&reason, SY_UNSUPPORTED, "matmul: %llu bytes of workspace are more than the limit",
@@ -86,8 +87,8 @@ class Matmul : public Kernel {
         0, Format("cuda: matmul %s: epilogue %d%s%s", gemm_->problem().Key().c_str(), gemm_->problem().epilogue,
                   ConvertsBias(fusion_) ? ", a converted bias" : "", NeedsPass(fusion_) ? ", a pass of our own" : ""));
     if (fusion_.residual) inplace[0] = static_cast<int32_t>(residual_);
-    converted_bias_at_ = Aligned(gemm_->workspace_bytes());
-    row_sums_at_ = converted_bias_at_ + ConvertedBiasBytes();
+    vector_at_ = Aligned(gemm_->workspace_bytes());
+    row_sums_at_ = vector_at_ + VectorBytes();
     workspace_bytes = row_sums_at_ + RowSumWorkspaceBytes();
     return SY_OK;
   }
@@ -100,8 +101,8 @@ class Matmul : public Kernel {
     p.d = made->outputs[Product(fusion_)];
     p.c = fusion_.residual ? made->inputs[residual_] : p.d;
     p.workspace = made->workspace;
-    if (fusion_.bias) p.bias = ConvertsBias(fusion_) ? made->workspace + converted_bias_at_ : made->inputs[bias_];
-    if (fusion_.bias_gradient) p.bias = made->outputs[1];
+    if (fusion_.bias) p.bias = ConvertsBias(fusion_) ? made->workspace + vector_at_ : made->inputs[bias_];
+    if (fusion_.bias_gradient) p.bias = AddsBiasGradient() ? made->workspace + vector_at_ : made->outputs[1];
     if (gemm_->problem().HasAuxiliary())
       p.auxiliary = t_.activation_gradient ? made->inputs[preactivation_] : made->outputs[1];
     if (OwnBiasGradient()) made->row_sum_workspace = made->workspace + row_sums_at_;
@@ -113,6 +114,14 @@ class Matmul : public Kernel {
       conversion.output_dtype = outputs[Product(fusion_)].dtype;
       conversion.rows = 1;
       conversion.columns = shape_.n;
+    }
+    if (AddsBiasGradient()) {
+      MatmulEpilogue& sum = made->bias_gradient_sum;
+      sum.accumulator = p.bias;
+      sum.output = made->outputs[1];
+      sum.accumulate = true;
+      sum.rows = 1;
+      sum.columns = shape_.m;
     }
     MatmulEpilogue& pass = made->pass;
     pass.accumulator = p.d;
@@ -150,6 +159,7 @@ class Matmul : public Kernel {
     if (ConvertsBias(fusion_)) SY_CUDA(error, LaunchMatmulEpilogue(b.bias_conversion, context.stream));
     SY_TRY(gemm_->Run(b.operation, b.places, context.stream, error));
     if (NeedsPass(fusion_)) SY_CUDA(error, LaunchMatmulEpilogue(b.pass, context.stream));
+    if (AddsBiasGradient()) SY_CUDA(error, LaunchMatmulEpilogue(b.bias_gradient_sum, context.stream));
     if (OwnBiasGradient())
       SY_CUDA(error, LaunchRowSum(b.inputs[0], inputs[0].dtype, shape_.m, shape_.k, t_.transpose_a, accumulate[1],
                                   b.Output<float>(1), b.row_sum_workspace, context.stream));
@@ -161,8 +171,11 @@ class Matmul : public Kernel {
   // The output that the product writes: the preactivation where a pass makes the activation of it.
   size_t Product(const Fusion& f) const { return t_.save_preactivation && !f.activation ? 1 : 0; }
   bool ConvertsBias(const Fusion& f) const { return f.bias && inputs[bias_].dtype != outputs[Product(f)].dtype; }
-  uint64_t ConvertedBiasBytes() const {
-    return ConvertsBias(fusion_) ? Aligned(static_cast<uint64_t>(shape_.n) * sizeof(float)) : 0;
+  bool AddsBiasGradient() const { return fusion_.bias_gradient && accumulate[1]; }
+  // Of the bias that is converted, or of its gradient that is added: a product has one of them at most.
+  uint64_t VectorBytes() const {
+    const int64_t elements = ConvertsBias(fusion_) ? shape_.n : AddsBiasGradient() ? shape_.m : 0;
+    return Aligned(static_cast<uint64_t>(elements) * sizeof(float));
   }
   uint64_t RowSumWorkspaceBytes() const {
     return OwnBiasGradient() ? RowSumBytes(shape_.m, shape_.k, t_.transpose_a) : 0;
@@ -185,7 +198,7 @@ class Matmul : public Kernel {
     Fusion f;
     f.activation = !linear && LibraryActivates();
     f.residual = linear && t_.residual && !accumulate[0] && inputs[residual_].dtype == outputs[0].dtype;
-    f.bias_gradient = t_.bias_gradient && linear && !t_.bias && !accumulate[1] && shape_.batch == 1;
+    f.bias_gradient = t_.bias_gradient && linear && !t_.bias && shape_.batch == 1;
     f.bias = t_.bias;
     return f;
   }
@@ -226,7 +239,7 @@ class Matmul : public Kernel {
   size_t bias_ = 0, preactivation_ = 0, residual_ = 0;  // input indices
   Fusion fusion_;
   std::unique_ptr<Gemm> gemm_;
-  uint64_t converted_bias_at_ = 0, row_sums_at_ = 0;  // offsets into the workspace, bytes
+  uint64_t vector_at_ = 0, row_sums_at_ = 0;  // offsets into the workspace, bytes
 };
 
 bool ProductType(sy_dtype input, sy_dtype output) { return output == input || output == SY_F32; }

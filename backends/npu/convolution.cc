@@ -118,6 +118,9 @@ sy_status BuildBackwardWeights(Sequence& s, Request& r) {
   Problem p;
   const Operand& output = r.outputs[0];
   if (const sy_status status = ReadProblem(r, r.inputs[0], output, r.inputs[1], &p); status != SY_OK) return status;
+  // As of a product (matmul.cc).
+  if (r.inputs[0].dtype == r.inputs[1].dtype && r.inputs[0].dtype != ACL_FLOAT && output.dtype == ACL_FLOAT)
+    return Refuse(r.error, SY_UNSUPPORTED, r.op + ": the gradient of halves is half, expected no f32");
   const Operand view = output.ChannelsFirst();
   Operand dw = s.Scratch(p.dtype, view.dims), shape = s.Scratch(p.dtype, view.dims);  // shape: its values are not read
   dw.format = shape.format = view.format;

@@ -80,6 +80,10 @@ sy_status BuildMatmul(Sequence& s, Request& r) {
     if (status != SY_OK) return status;
   }
 
+  // Its result has the type that its operands promote to (aclnnMatmul.md, `out`). To widen halves instead would make an
+  // f32 product of it: the engine's half product with a cast behind it is faster.
+  if (left.dtype == right.dtype && left.dtype != ACL_FLOAT && r.outputs[0].dtype == ACL_FLOAT)
+    return SY_FAIL(r.error, SY_UNSUPPORTED, "matmul: a product of halves is half, expected no f32");
   const aclDataType dtype = left.dtype == right.dtype && r.outputs[0].dtype == left.dtype ? left.dtype : ACL_FLOAT;
   const Operand from_left = dtype == ACL_FLOAT ? s.Wide(left) : left,
                 from_right = dtype == ACL_FLOAT ? s.Wide(right) : right;

@@ -65,6 +65,7 @@ struct OpTraits {
   bool collective = false;  // a collective plugin runs it
   bool transfer = false;    // a copy between the memory of the device and that of the host
   bool one_dtype = false;   // all inputs must have the dtype of the result
+  bool wide_sums = false;   // result 0 is sums over halves that may be asked for in f32, without being rounded to half
   Precision precision = Precision::kWidest;
   int half_inputs = 0;
 };

@@ -236,10 +236,10 @@ SharedUpdate SharedUpdateOf(const Program& program, const ProgramOptions& o, con
 
 const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {
-      AutocastPass(),      LossScalePass(),      RankSumsPass(),          GradientsPass(), StagesPass(),
-      SyncBatchNormPass(), TensorParallelPass(), HalfWeightsPass(),       RecomputePass(), PipelinePass(),
-      ModelStatePass(),    BucketsPass(),        ShardedParametersPass(), UpdatePass(),    OffloadPass(),
-      ScalerPass(),        StagePartsPass()};
+      AutocastPass(), LossScalePass(),     RankSumsPass(),       GradientsPass(),         WideGradientsPass(),
+      StagesPass(),   SyncBatchNormPass(), TensorParallelPass(), HalfWeightsPass(),       RecomputePass(),
+      PipelinePass(), ModelStatePass(),    BucketsPass(),        ShardedParametersPass(), UpdatePass(),
+      OffloadPass(),  ScalerPass(),        StagePartsPass()};
   return passes;
 }
 

@@ -4,6 +4,7 @@
 //   loss_scale what the loss is multiplied by; NamedGraph::loss_scale
 //   rank_sums  what a loss sums over the data group stays as it is where one rank is all of it
 //   gradients  the backward part, behind each training plan's loss; NamedGraph::gradients
+//   wide_gradients  weights' gradients that are sums over halves are f32, as their weights are
 //   stages     which blocks each stage of a pipeline has
 //   sync_batch_norm  batch norms over the samples of all ranks
 //   tensor_parallel  ranks of the tensor group share weights, and with them products, heads and hidden units
@@ -30,6 +31,7 @@ namespace switchyard {
 Pass AutocastPass();
 Pass RankSumsPass();
 Pass GradientsPass();
+Pass WideGradientsPass();
 Pass StagesPass();
 Pass SyncBatchNormPass();
 Pass TensorParallelPass();

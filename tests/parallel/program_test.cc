@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "core/graph/op.h"
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/optimizer.h"
 #include "core/graph/ops/pointwise.h"
@@ -142,10 +143,10 @@ TEST(ProgramPasses, WhatCannotBeCombinedIsRefusedByThePassThatCannot) {
 TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "stages", "sync_batch_norm",
-                                      "tensor_parallel", "half_weights", "recompute", "pipeline", "state", "buckets",
-                                      "sharded_parameters", "update", "offload", "scaler", "stage_parts"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "wide_gradients",
+                                             "stages", "sync_batch_norm", "tensor_parallel", "half_weights",
+                                             "recompute", "pipeline", "state", "buckets", "sharded_parameters",
+                                             "update", "offload", "scaler", "stage_parts"}));
 }
 
 // By bucket: how many updates run on the host and on the device, and the moments that lie on the host.
@@ -450,6 +451,35 @@ TEST(LowRankGradients, AreRefusedWhereARankHasNoWholeOnes) {
   EXPECT_THAT(refused([](ProgramOptions& o) { o.power_sgd.start = 1; }), HasSubstr("expected at least 2"));
   EXPECT_THAT(refused([](ProgramOptions& o) { o.power_sgd.rank = 65; }), HasSubstr("expected 1 to 64"));
   EXPECT_EQ(refused([](ProgramOptions& o) { o.zero = 2, o.evaluation_only = true; }), "");
+}
+
+// Products of halves, and sums over them, write weights' gradients in f32: none of a bucket's parts is a half that was
+// cast.
+TEST(WideGradients, AreF32AsTheirBucketsAndNeverHalf) {
+  for (const AmpLevel level : {AmpLevel::kO1, AmpLevel::kO2, AmpLevel::kO3}) {
+    ProgramOptions options;
+    options.precision = DType::kBF16;
+    options.amp = level;
+    options.norms_in_f32 = level != AmpLevel::kO3;
+    const Program program = Build(options);
+    const Graph& graph = program.Find("update")->graph;
+    int products = 0, sums = 0;
+    for (const Node& concat : graph.nodes()) {
+      if (concat.bucket.empty()) continue;
+      for (Ref part : concat.inputs) {
+        while (TraitsOf(graph.node(part.node).op).view) part = graph.node(part.node).inputs[0];
+        const Node& node = graph.node(part.node);
+        EXPECT_EQ(graph.type(part).dtype, DType::kF32) << node.name;
+        if (level != AmpLevel::kO3) {
+          EXPECT_FALSE(ops::IsCast(graph, node)) << node.name;
+        }
+        products += node.op == "matmul" && graph.type(node.inputs[0]).dtype == DType::kBF16;
+        sums += node.op == "reduce" && graph.type(node.inputs[0]).dtype == DType::kBF16;
+      }
+    }
+    EXPECT_EQ(products, 4 * 3 + 2) << "qkv, proj, fc1 and fc2 of each block, patches, head";
+    EXPECT_GE(sums, 4 * 3 + 2) << "their biases";
+  }
 }
 
 TEST(HalfWeights, AreReadByAllPlansAndWrittenByTheUpdate) {

@@ -2,6 +2,7 @@
 #include "core/graph/ops/convolution.h"
 
 #include "core/graph/ops/families.h"
+#include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
 #include "core/graph/ops/spatial.h"
 #include "fmt/format.h"
@@ -172,7 +173,9 @@ std::vector<OpDefinition> ConvolutionOps() {
           {.name = "convolution_backward_weights",
            .summary = "its gradient for the weight",
            .infer = ConvolutionWeightTypes,
+           .decompose = ops::CastSums,
            .flops = [](const Graph& g, const Node& n) { return ConvolutionFlops(g.type(n.inputs[1]), n.outputs[0]); },
+           .traits = {.wide_sums = true},
            .factors = {"n _... c, n _... k -> k _... c", ConvolutionWeightFactors}}};
 }
 

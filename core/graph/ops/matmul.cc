@@ -117,10 +117,11 @@ std::vector<Value> MatmulGradient(Graph& graph, int id, const std::vector<Value>
 }
 
 // Drops what a plain product does not have: activation, residual, bias, alpha, bias gradient, each as its own node.
-std::vector<Value> MatmulDecompose(Graph&, const Node& node, const std::vector<Value>& inputs) {
+std::vector<Value> MatmulDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
   const auto a = node.attributes.as<sy_matmul_attributes>();
   if (!a.bias && !a.activation && !a.save_preactivation && !a.activation_gradient && !a.residual && !a.bias_gradient &&
       a.alpha == 1) {
+    if (std::vector<Value> rounded = ops::CastSums(graph, node, inputs); !rounded.empty()) return rounded;
     // Strip transposes last: an elementary product takes neither.
     if (!a.transpose_a && !a.transpose_b) return {};
     const auto swap_last = [](const Value& v) {
@@ -191,7 +192,7 @@ std::vector<OpDefinition> MatmulOps() {
            .gradient = MatmulGradient,
            .decompose = MatmulDecompose,
            .flops = MatmulFlops,
-           .traits = {.precision = Precision::kHalf, .half_inputs = 2},
+           .traits = {.wide_sums = true, .precision = Precision::kHalf, .half_inputs = 2},
            .factors = {"... m k, ... k n, +n -> ... m n", MatmulFactors}}};
 }
 

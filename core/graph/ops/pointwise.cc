@@ -132,6 +132,17 @@ bool IsCast(const Graph& graph, const Node& node) {
          graph.type(node.inputs[0]).dtype != node.outputs[0].dtype;
 }
 
+std::vector<Value> CastSums(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
+  DType widest = inputs[0].dtype();
+  for (const Value& input : inputs) widest = Widest(widest, input.dtype());
+  if (SizeOf(widest) != 2 || node.outputs[0].dtype != DType::kF32) return {};
+  Wanted wanted = WantedOf(node);
+  wanted.dtypes[0] = widest;
+  std::vector<Value> results = graph.Add(node.op, inputs, node.attributes, wanted, node.where);
+  results[0] = Cast(results[0], DType::kF32, node.where);
+  return results;
+}
+
 Value BroadcastTo(const Value& x, const Shape& shape, Where where) {
   return x.shape() == shape ? x : x.graph().Add("pointwise", {x}, Attributes(Copy()), {.shape = shape}, where)[0];
 }

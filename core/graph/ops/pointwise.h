@@ -22,6 +22,9 @@ Value Select(const Value& condition, const Value& a, const Value& b,
 Value Full(Graph& graph, const Shape& shape, float value, DType dtype = DType::kF32, Where where = Where::current());
 Value Cast(const Value& x, DType dtype, Where where = Where::current());  // x itself where the dtype is already that
 bool IsCast(const Graph& graph, const Node& node);                        // does it change the dtype and nothing else?
+// The decomposition of an op of OpTraits::wide_sums whose sums over halves are f32, for who has them in half alone:
+// those, and a cast. Nothing where its result is as wide as its operands.
+std::vector<Value> CastSums(Graph& graph, const Node& node, const std::vector<Value>& inputs);
 Value BroadcastTo(const Value& x, const Shape& shape, Where where = Where::current());
 
 inline Value Add(const Value& a, const Value& b, Where w = Where::current()) { return Binary(SY_PW_ADD, a, b, w); }

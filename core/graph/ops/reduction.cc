@@ -21,7 +21,8 @@ Shape Reduced(const Shape& x, uint32_t axes, bool keep) {
   return shape.empty() ? Shape{1} : shape;
 }
 
-// Without the axes, (1) where none is left, or, where that is asked for, with each at extent 1, or without any.
+// Without the axes, (1) where none is left, or, where that is asked for, with each at extent 1, or without any. What
+// comes of halves may be asked for in f32.
 std::vector<TensorType> ReduceTypes(const Signature& call) {
   call.RequireInputs(1);
   const auto& a = call.attributes.as<sy_reduce_attributes>();
@@ -34,7 +35,10 @@ std::vector<TensorType> ReduceTypes(const Signature& call) {
   const bool none_left = shape.empty() && Elements(dropped) == 1 && axes == (1u << call.rank(0)) - 1;
   call.Require(shape == dropped || shape == kept || none_left,
                [&] { return fmt::format("{} is no result of these axes", ToString(shape)); });
-  return {{call[0].dtype, shape}};
+  const DType dtype = call.DTypeOr(call[0].dtype);
+  call.Require(dtype == call[0].dtype || (SizeOf(call[0].dtype) == 2 && dtype == DType::kF32),
+               "only sums over halves may be of another dtype, f32");
+  return {{dtype, shape}};
 }
 
 std::vector<TensorType> SquaredNormTypes(const Signature& call) {
@@ -149,13 +153,13 @@ double InputElements(const Graph& graph, const Node& node) {
 }  // namespace
 
 std::vector<OpDefinition> ReductionOps() {
-  const OpTraits traits = {.precision = Precision::kFull};
   return {{.name = "reduce",
            .summary = "sum, max, min, sum of squares over axes",
            .infer = ReduceTypes,
            .gradient = ReduceGradient,
+           .decompose = ops::CastSums,
            .flops = InputElements,
-           .traits = traits,
+           .traits = {.wide_sums = true, .precision = Precision::kFull},
            .factors = {"x y -> x", ReduceFactors}},
           {.name = "squared_norm",
            .summary = "sum of squares over many tensors",
@@ -163,7 +167,7 @@ std::vector<OpDefinition> ReductionOps() {
            .gradient = SquaredNormGradient,
            .decompose = SquaredNormDecompose,
            .flops = [](const Graph& g, const Node& n) { return 2 * InputElements(g, n); },
-           .traits = traits,
+           .traits = {.precision = Precision::kFull},
            .factors = {"+..., +... -> 1", SquaredNormFactors}}};
 }
 

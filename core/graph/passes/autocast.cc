@@ -77,7 +77,10 @@ Graph Autocast(const Graph& forward, const AutocastOptions& options) {
         break;
       case Precision::kFull:
         round_parameters();
-        if (options.level == AmpLevel::kO3) break;
+        if (options.level == AmpLevel::kO3) {
+          if (traits.wide_sums) wanted.dtypes[0] = inputs[0].dtype();
+          break;
+        }
         for (Value& v : inputs) {
           if (IsFloating(v.dtype())) v = ops::Cast(v, DType::kF32, node.where);
         }

@@ -65,6 +65,11 @@ void AddMatmul(Table& table) {
   a.transpose_a = 1;
   a.bias_gradient = 1;
   add("weight_and_bias_gradient", a, {}, 15, 64, 24);
+  // As mixed precision has it: f32 from halves, not rounded to half first.
+  a.bias_gradient = 0;
+  add("weight_gradient_f32", a, {}, 40, 129, 24).outputs[0].type = Type::kF32;
+  a.bias_gradient = 1;
+  add("weight_and_bias_gradient_f32", a, {}, 40, 129, 24).outputs[0].type = Type::kF32;
   OpCase& strided = add("strided", plain, {2}, 6, 10, 14);
   for (Operand& operand : strided.inputs) operand.transposed = true;
   table.Refuse<sy_matmul_attributes>({"matmul"}, "activation 99", [](auto& a) { a.activation = 99; });

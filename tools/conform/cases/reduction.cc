@@ -33,6 +33,7 @@ void AddReduction(Table& table) {
   add("sum_of_squares", SY_REDUCE_SUM_OF_SQUARES, {3, 129}, 2, false, 1);
   add("one_element", SY_REDUCE_SUM, {1}, 1, true, 1);
   add("long", SY_REDUCE_SUM, {100003}, 1, false, 1);
+  add("columns_f32", SY_REDUCE_SUM, {4099, 3}, 1, false, 1).outputs[0].type = Type::kF32;
   OpCase& integers = add("integers", SY_REDUCE_SUM, {7, 513}, 2, false, 1);
   integers.inputs[0].fill = Fill::kIntegers;
   integers.outputs[0].type = Type::kF32;
