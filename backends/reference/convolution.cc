@@ -28,6 +28,10 @@ void ForEachProduct(const ConvolutionAttributes& attr, const Dims& x, const Dims
   }
 }
 
+void AddScaled(double scale, const double* from, int64_t count, double* __restrict to) {
+  for (int64_t c = 0; c < count; ++c) to[c] += scale * from[c];
+}
+
 void CheckShapes(Check& check, const Dims& x, const Dims& w, const Dims& y) {
   const auto& attr = check.attributes<ConvolutionAttributes>();
   check.Need(x[0] == y[0], Text("x and y must have equally many images, found ", x[0], " and ", y[0]));
@@ -50,7 +54,9 @@ void RunConvolution(Call& call) {
   const Array &x = call.input(0), &w = call.input(1);
   Array& y = call.output(0);
   ForEachProduct(attr, x.dims, w.dims, y.dims, [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
-    for (int64_t c = 0; c < count; ++c) y[yi] += x[xi + c] * w[wi + c];
+    double sum = y[yi];
+    for (int64_t c = 0; c < count; ++c) sum += x[xi + c] * w[wi + c];
+    y[yi] = sum;
   });
   if (!attr.bias) return;
   for (int64_t at = 0; at < y.size(); ++at) y[at] += call.input(2)[at % y.dims.back()];
@@ -67,7 +73,7 @@ void RunBackwardData(Call& call) {
   Array& dx = call.output(0);
   ForEachProduct(call.attributes<ConvolutionAttributes>(), dx.dims, w.dims, dy.dims,
                  [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
-                   for (int64_t c = 0; c < count; ++c) dx[xi + c] += dy[yi] * w[wi + c];
+                   AddScaled(dy[yi], &w.values[static_cast<size_t>(wi)], count, &dx[xi]);
                  });
 }
 
@@ -82,7 +88,7 @@ void RunBackwardWeights(Call& call) {
   Array& dw = call.output(0);
   ForEachProduct(call.attributes<ConvolutionAttributes>(), x.dims, dw.dims, dy.dims,
                  [&](int64_t xi, int64_t wi, int64_t yi, int64_t count) {
-                   for (int64_t c = 0; c < count; ++c) dw[wi + c] += dy[yi] * x[xi + c];
+                   AddScaled(dy[yi], &x.values[static_cast<size_t>(xi)], count, &dw[wi]);
                  });
 }
 

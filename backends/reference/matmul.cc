@@ -54,6 +54,21 @@ Array Transposed(const Array& x, int64_t rows, int64_t columns) {
   return y;
 }
 
+// out[j] += Σ a[i]·b[i, j] over i in its order, of b (k, n): four terms at a time, so that out is read and written once
+// for them.
+void AddProduct(const double* a, const double* b, int64_t k, int64_t n, double* __restrict out) {
+  int64_t i = 0;
+  for (; i + 4 <= k; i += 4) {
+    const double *b0 = b + i * n, *b1 = b0 + n, *b2 = b1 + n, *b3 = b2 + n;
+    const double a0 = a[i], a1 = a[i + 1], a2 = a[i + 2], a3 = a[i + 3];
+    for (int64_t j = 0; j < n; ++j) out[j] = out[j] + a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j];
+  }
+  for (; i < k; ++i) {
+    const double* row = b + i * n;
+    for (int64_t j = 0; j < n; ++j) out[j] += a[i] * row[j];
+  }
+}
+
 void RunMatmul(Call& call) {
   const auto& attr = call.attributes<sy_matmul_attributes>();
   const Optional optional(attr);
@@ -61,17 +76,14 @@ void RunMatmul(Call& call) {
   const size_t rank = c.dims.size();
   const int64_t m = c.dims[rank - 2], n = c.dims[rank - 1], batch = c.size() / (m * n);
   const int64_t k = call.input(0).size() / (batch * m);
-  const Array a = attr.transpose_a ? Transposed(call.input(0), k, m) : call.input(0);  // (batch, m, k)
-  const Array b = attr.transpose_b ? Transposed(call.input(1), n, k) : call.input(1);  // (batch, k, n)
+  const Array turned_a = attr.transpose_a ? Transposed(call.input(0), k, m) : Array();
+  const Array turned_b = attr.transpose_b ? Transposed(call.input(1), n, k) : Array();
+  const Array& a = attr.transpose_a ? turned_a : call.input(0);  // (batch, m, k)
+  const Array& b = attr.transpose_b ? turned_b : call.input(1);  // (batch, k, n)
 
-  for (int64_t row = 0; row < batch * m; ++row) {
-    double* out = &c[row * n];
-    for (int64_t i = 0; i < k; ++i) {
-      const double scale = a[row * k + i];
-      const double* from = &b.values[static_cast<size_t>((row / m * k + i) * n)];
-      for (int64_t j = 0; j < n; ++j) out[j] += scale * from[j];
-    }
-  }
+  for (int64_t row = 0; row < batch * m; ++row)
+    AddProduct(&a.values[static_cast<size_t>(row * k)], &b.values[static_cast<size_t>(row / m * k * n)], k, n,
+               &c[row * n]);
   for (int64_t at = 0; at < c.size(); ++at) {
     double t = double{attr.alpha} * c[at];
     if (attr.bias) t += call.input(optional.bias)[at % n];

@@ -1,5 +1,6 @@
 // pointwise: a straight-line program per element over broadcast inputs. Every result is rounded to f32, as the
 // program's arithmetic is f32 by definition (so 1e30·1e30 is not finite here either), unless an operand is f64.
+#include <algorithm>
 #include <cmath>
 
 #include "backends/reference/operation.h"
@@ -135,28 +136,53 @@ Dims BroadcastStrides(const Dims& input, const Dims& dims) {
 // Where each element of the output finds its operand in `input`.
 std::vector<int64_t> Sources(const Dims& input, const Dims& dims) {
   std::vector<int64_t> sources;
+  sources.reserve(static_cast<size_t>(Count(dims)));
   const Dims strides = BroadcastStrides(input, dims);
   ForEach(dims, strides, strides, [&](const Dims&, int64_t at, int64_t) { sources.push_back(at); });
   return sources;
 }
 
+constexpr int64_t kBlock = 64;  // elements that go through the program together
+
+// results[e] = op(a[e], b[e], c[e]), as it is stored.
+void EvaluateAll(const sy_instruction& step, const double* a, const double* b, const double* c, int64_t count,
+                 bool double_precision, double* results) {
+  for (int64_t e = 0; e < count; ++e) {
+    const double result = Evaluate(step.op, a[e], b[e], c[e], double{step.value});
+    results[e] = double_precision ? result : double{static_cast<float>(result)};
+  }
+}
+
 void RunPointwise(Call& call) {
   const auto& attr = call.attributes<sy_pointwise_attributes>();
   const Dims dims = call.output(0).dims;
-  const size_t inputs = call.input_count();
-  std::vector<std::vector<int64_t>> sources;
-  for (size_t i = 0; i < inputs; ++i) sources.push_back(Sources(call.input(i).dims, dims));
-  std::vector<double> operand(inputs + attr.instruction_count);
-  for (int64_t at = 0; at < Count(dims); ++at) {
-    for (size_t i = 0; i < inputs; ++i) operand[i] = call.input(i)[sources[i][static_cast<size_t>(at)]];
+  const size_t inputs = call.input_count(), operands = inputs + attr.instruction_count;
+  std::vector<std::vector<int64_t>> sources(inputs);  // empty: as the outputs lie
+  for (size_t i = 0; i < inputs; ++i) {
+    if (call.input(i).dims != dims) sources[i] = Sources(call.input(i).dims, dims);
+  }
+  std::vector<double> values(operands * kBlock);  // of one block, operand by operand
+  std::vector<const double*> operand(operands);
+  const double none[kBlock] = {};
+  const int64_t elements = call.output(0).size();
+  for (int64_t begin = 0; begin < elements; begin += kBlock) {
+    const int64_t count = std::min(kBlock, elements - begin);
+    for (size_t k = 0; k < operands; ++k) operand[k] = &values[k * kBlock];
+    for (size_t i = 0; i < inputs; ++i) {
+      const Array& x = call.input(i);
+      if (sources[i].empty()) operand[i] = &x.values[static_cast<size_t>(begin)];
+      for (size_t e = 0; !sources[i].empty() && e < static_cast<size_t>(count); ++e)
+        values[i * kBlock + e] = x[sources[i][static_cast<size_t>(begin) + e]];
+    }
     for (uint32_t j = 0; j < attr.instruction_count; ++j) {
       const sy_instruction& step = attr.instructions[j];
       const int used = OperandCount(step.op);
-      const auto read = [&](int k, int32_t index) { return k < used ? operand[static_cast<size_t>(index)] : 0.0; };
-      const double result = Evaluate(step.op, read(0, step.a), read(1, step.b), read(2, step.c), double{step.value});
-      operand[inputs + j] = call.double_precision() ? result : double{static_cast<float>(result)};
+      const auto read = [&](int k, int32_t index) { return k < used ? operand[static_cast<size_t>(index)] : none; };
+      EvaluateAll(step, read(0, step.a), read(1, step.b), read(2, step.c), count, call.double_precision(),
+                  &values[(inputs + j) * kBlock]);
     }
-    for (uint32_t o = 0; o < attr.output_count; ++o) call.output(o)[at] = operand[static_cast<size_t>(attr.outputs[o])];
+    for (uint32_t o = 0; o < attr.output_count; ++o)
+      std::copy_n(operand[static_cast<size_t>(attr.outputs[o])], count, &call.output(o)[begin]);
   }
 }
 

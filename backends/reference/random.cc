@@ -37,12 +37,17 @@ void RunDropout(Call& call) {
   const auto& attr = call.attributes<sy_dropout_attributes>();
   const Array &x = call.input(0), &ids = call.input(1), &step = call.input(2);
   const int64_t size = x.size() / ids.size();
-  for (int64_t at = 0; at < x.size(); ++at) {
-    const auto e = static_cast<uint64_t>(attr.per_sample ? 0 : at % size);
-    const Words words =
-        Philox(attr.key, {static_cast<uint32_t>(e / 4), Word(ids[at / size]), Word(step[0]), Word(step[1])});
-    const bool keep = (words[e % 4] >> 8) * 0x1p-24 >= double{attr.p};
-    call.output(0)[at] = keep ? x[at] / (1 - double{attr.p}) : 0;
+  for (int64_t sample = 0; sample < ids.size(); ++sample) {
+    Words words{};
+    for (int64_t i = 0; i < size; ++i) {
+      const auto e = static_cast<uint64_t>(attr.per_sample ? 0 : i);
+      if (i == 0 || (!attr.per_sample && e % 4 == 0)) {  // of one draw there are four words
+        words = Philox(attr.key, {static_cast<uint32_t>(e / 4), Word(ids[sample]), Word(step[0]), Word(step[1])});
+      }
+      const bool keep = (words[e % 4] >> 8) * 0x1p-24 >= double{attr.p};
+      const int64_t at = sample * size + i;
+      call.output(0)[at] = keep ? x[at] / (1 - double{attr.p}) : 0;
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 #include "backends/reference/tensor.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -7,13 +9,18 @@
 namespace switchyard {
 namespace {
 
+// 2^exponent, of a normal double.
+double PowerOfTwo(int exponent) { return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52); }
+
 // `value` rounded to nearest even at `digits` binary digits, with subnormals below 2^lowest.
 double Round(double value, int digits, int lowest) {
   if (value == 0 || !std::isfinite(value)) return value;
-  int exponent;
-  std::frexp(value, &exponent);
-  const double quantum = std::ldexp(1.0, std::max(exponent, lowest) - digits);
-  return std::nearbyint(value / quantum) * quantum;
+  const int exponent = static_cast<int>(std::bit_cast<uint64_t>(value) >> 52 & 0x7FF) - 1022;  // as frexp has it
+  const int quantum = std::max(exponent, lowest) - digits;
+  // As std::nearbyint, of what has few digits before the point: beside this sum a double has none behind it.
+  constexpr double kWhole = 0x1.8p52;
+  const double count = (value * PowerOfTwo(-quantum) + kWhole) - kWhole;
+  return std::copysign(count * PowerOfTwo(quantum), value);
 }
 
 // bf16 is the upper half of an f32.
@@ -39,8 +46,8 @@ struct F16 {
   static double Get(F16 stored) {
     const int exponent = stored.bits >> 10 & 31, fraction = stored.bits & 1023;
     const double magnitude = exponent == 31  ? (fraction ? std::numeric_limits<double>::quiet_NaN() : INFINITY)
-                             : exponent == 0 ? std::ldexp(fraction, -24)
-                                             : std::ldexp(1024 + fraction, exponent - 25);
+                             : exponent == 0 ? fraction * 0x1p-24
+                                             : (1024 + fraction) * PowerOfTwo(exponent - 25);
     return stored.bits & 0x8000 ? -magnitude : magnitude;
   }
   static F16 Put(double value) {
@@ -49,9 +56,8 @@ struct F16 {
     if (std::isnan(value)) return {0x7E00};
     if (magnitude > 65504) return {static_cast<uint16_t>(sign | 0x7C00)};
     if (magnitude < 0x1p-14) return {static_cast<uint16_t>(sign | static_cast<int>(magnitude * 0x1p24))};
-    const int exponent = std::ilogb(magnitude);
-    const int fraction = static_cast<int>(std::ldexp(magnitude, 10 - exponent)) - 1024;
-    return {static_cast<uint16_t>(sign | (exponent + 15) << 10 | fraction)};
+    // The exponent counts from 15 instead of 1023; of 52 digits of the fraction 10 are not zero.
+    return {static_cast<uint16_t>(sign | ((std::bit_cast<uint64_t>(magnitude) >> 42) - (uint64_t{1023 - 15} << 10)))};
   }
 };
 
