@@ -9,7 +9,6 @@
 #include <limits>
 #include <random>
 
-#include "core/base/random.h"
 #include "tests/backends/backend.h"
 
 namespace switchyard::test {
@@ -68,11 +67,9 @@ class CpuOps : public testing::Test {
   }
 
   Tensor Random(std::vector<int64_t> dims, sy_dtype dtype = SY_F32, double mean = 0, double deviation = 1) {
+    std::normal_distribution<float> normal(static_cast<float>(mean), static_cast<float>(deviation));
     Tensor t{dtype, dims, {}};
-    t.values.reserve(static_cast<size_t>(Count(dims)));
-    for (int64_t i = 0; i < Count(dims); ++i) {
-      t.values.push_back(ToBits(dtype, static_cast<float>(mean + deviation * normal_.Normal())));
-    }
+    for (int64_t i = 0; i < Count(dims); ++i) t.values.push_back(ToBits(dtype, normal(generator_)));
     return t;
   }
   Tensor Indices(std::vector<int64_t> dims, int lowest, int highest) {
@@ -113,7 +110,6 @@ class CpuOps : public testing::Test {
   }
 
   std::mt19937 generator_{7};
-  RandomStream normal_{7};  // several times as fast as std::normal_distribution, and many numbers are drawn
   static inline Backend *cpu_ = nullptr, *reference_ = nullptr;
   static inline std::string lacking_;
 };
