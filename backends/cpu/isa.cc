@@ -24,11 +24,28 @@ namespace avx512_bf16 {
 extern const VectorKernels kTable;
 }
 namespace amx {
-extern const VectorKernels kTable;
-}
+uint64_t attention_scratch(int64_t tokens, int64_t head_dim, sy_dtype dtype, bool backward);
+void attention(const AttentionHead& a);
+void attention_backward(const AttentionHead& a);
+}  // namespace amx
 #endif
 
 namespace {
+
+#if defined(SY_X86_64)
+// AMX has tiles beside what AVX-512 has, and they serve attention alone.
+const VectorKernels& AmxTable() {
+  static const VectorKernels table = [] {
+    VectorKernels t = avx512_bf16::kTable;
+    t.isa = "amx";
+    t.attention_scratch = amx::attention_scratch;
+    t.attention = amx::attention;
+    t.attention_backward = amx::attention_backward;
+    return t;
+  }();
+  return table;
+}
+#endif
 
 struct InstructionSet {
   const VectorKernels* table;
@@ -72,12 +89,12 @@ Choice Choose(const sy_instance& instance) {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
   // Asked of the kernel only where it would be chosen.
-  const bool tiles = bf16 && (wanted == nullptr || std::strcmp(wanted, amx::kTable.isa) == 0) && UsesTiles(instance);
+  const bool tiles = bf16 && (wanted == nullptr || std::strcmp(wanted, AmxTable().isa) == 0) && UsesTiles(instance);
   const InstructionSet sets[] = {{&baseline::kTable, true, dnnl_cpu_isa_sse41},
                                  {&avx2::kTable, avx2, dnnl_cpu_isa_avx2},
                                  {&avx512::kTable, avx512, dnnl_cpu_isa_avx512_core},
                                  {&avx512_bf16::kTable, bf16, dnnl_cpu_isa_avx512_core_bf16},
-                                 {&amx::kTable, tiles, dnnl_cpu_isa_avx512_core_amx}};
+                                 {&AmxTable(), tiles, dnnl_cpu_isa_avx512_core_amx}};
 #else
   const InstructionSet sets[] = {{&baseline::kTable, true, dnnl_cpu_isa_default}};
 #endif
