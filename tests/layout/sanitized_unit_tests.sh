@@ -8,7 +8,7 @@ if [ ! -e "$build/CTestTestfile.cmake" ]; then
   echo "skipped: no sanitized build in $build; make one with cmake --preset asan, or run tools/test"
   exit 77
 fi
-"$cmake" --build "$build" --target unit_tests
+"$cmake" --build "$build" --target unit_tests -j"$(nproc)"
 symbolizer=$(command -v addr2line || true)  # of the stacks that are printed
 # Crashes keep their signal (tests of crashing plugins look for it), and freed memory is kept for a short while only (the
 # conformance kit looks for leaks by the size of the process). The runtime of g++ 12 and 13 takes one in 256 blocks of thread-local
@@ -18,5 +18,5 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-intercept_tls_get_addr=0:allocator_may_retur
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:external_symbolizer_path=$symbolizer}
 # A run without a single test would say nothing: it fails. Of the tests that pass only their number is shown, so that the output of one
 # that fails is not lost among them.
-"$(dirname "$cmake")/ctest" --test-dir "$build" --label-regex '^unit$' --output-on-failure --no-tests=error -j"$(($(nproc) + 1))" |
+"$(dirname "$cmake")/ctest" --test-dir "$build" --label-regex '^unit$' --output-on-failure --no-tests=error -j"$(nproc)" |
   grep --invert-match --extended-regexp '^ *(Start +[0-9]+: |[0-9]+/[0-9]+ Test .* Passed )'

@@ -9,7 +9,7 @@ if [ ! -e "$build/CTestTestfile.cmake" ]; then
   echo "skipped: no such build in $build; make one with cmake --preset tsan, or run tools/test"
   exit 77
 fi
-"$cmake" --build "$build" --target conform_alone
+"$cmake" --build "$build" --target conform_alone -j"$(nproc)"
 symbolizer=$(command -v addr2line || true)  # of the stacks that are printed
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:external_symbolizer_path=$symbolizer}
 for backend in null cpu reference; do
