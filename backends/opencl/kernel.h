@@ -60,6 +60,8 @@ class Launch {
   Launch& Struct(const S& value) {
     return Scalar(&value, sizeof value);
   }
+  // The same where the source is generated, and with it the struct.
+  Launch& Words(const std::vector<uint32_t>& words) { return Scalar(words.data(), words.size() * sizeof words[0]); }
   // The grid, in work-groups of `lanes` work-items along the first axis (Kernel::Add sets the device's).
   Launch& Groups(int64_t x, int64_t y = 1, int64_t z = 1);
   Launch& Lanes(uint32_t x, uint32_t y = 1);

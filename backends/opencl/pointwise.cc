@@ -1,5 +1,7 @@
-// pointwise: the program is written out as OpenCL C and compiled, once for each program, dtypes and pattern of
-// broadcast axes; extents and strides are arguments. Neighbouring axes along which every operand runs on are merged.
+// pointwise: the program is written out as OpenCL C and compiled, once for each program, dtypes and steps along the
+// innermost axis. Extents, strides, how many axes lie outside, and which outputs are added to are arguments: to compile
+// a program takes longer than to run it thousands of times. Neighbouring axes along which every operand runs on are
+// merged.
 #include <algorithm>
 
 #include "backends/opencl/kernel.h"
@@ -128,34 +130,30 @@ class Generator {
   const std::vector<Axis>& axes() const { return axes_; }
 
   std::string Source() const {
-    std::string text = "GROUP_KERNEL void pointwise(";
-    for (size_t i = 0; i < r_.inputs.size(); ++i) text += Format("ARRAY(x%zu), ", i);
+    const size_t inputs = r_.inputs.size();
+    std::string text = Format("typedef struct {\n  uint extent[%zu], stride[%zu];\n} Walk;\n", Room(),
+                              std::max<size_t>(inputs, 1) * Room());
+    text += "GROUP_KERNEL void pointwise(";
+    for (size_t i = 0; i < inputs; ++i) text += Format("ARRAY(x%zu), ", i);
     for (size_t o = 0; o < r_.outputs.size(); ++o) text += Format("ARRAY(y%zu), ", o);
-    text += "uint rows, uint columns, uint rows_each, uint columns_each";
-    ForOuter([&](size_t axis) { text += Format(", uint extent%zu", axis); });
-    for (size_t i = 0; i < r_.inputs.size(); ++i) {
-      ForOuter([&](size_t axis) {
-        if (axes_[axis].strides[i]) text += Format(", uint stride%zu_%zu", i, axis);
-      });
+    text += "Walk walk, uint outer, uint rows, uint columns, uint rows_each, uint columns_each, uint added_to";
+    for (size_t i = 0; i < inputs; ++i) {
       if (Inner(i) > 1) text += Format(", uint step%zu", i);
     }
     text += ") {\n  TILE_OF(rows, columns, rows_each, columns_each)\n";
     text += "  for (uint row = first_row; row < last_row; ++row) {\n    uint rest = row;\n";
-    for (size_t i = 0; i < r_.inputs.size(); ++i) text += Format("    uint at%zu = 0;\n", i);
-    for (size_t axis = axes_.size() - 1; axis-- > 0;) {
-      text += axis > 0 ? Format("    { const uint index = rest %% extent%zu; rest /= extent%zu;\n", axis, axis)
-                       : std::string("    { const uint index = rest;\n");
-      for (size_t i = 0; i < r_.inputs.size(); ++i) {
-        if (axes_[axis].strides[i]) text += Format("      at%zu += index * stride%zu_%zu;\n", i, i, axis);
-      }
-      text += "    }\n";
+    for (size_t i = 0; i < inputs; ++i) text += Format("    uint at%zu = 0;\n", i);
+    text += "    for (uint axis = outer; axis-- > 0;) {\n";
+    text += "      const uint index = rest % walk.extent[axis];\n      rest /= walk.extent[axis];\n";
+    for (size_t i = 0; i < inputs; ++i) {
+      text += Format("      at%zu += index * walk.stride[%zu + axis];\n", i, i * Room());
     }
-    text += "    EACH_VECTOR_OF_TILE(i) {\n";
-    for (size_t i = 0; i < r_.inputs.size(); ++i) text += Read(i);
+    text += "    }\n    EACH_VECTOR_OF_TILE(i) {\n";
+    for (size_t i = 0; i < inputs; ++i) text += Read(i);
     for (uint32_t j = 0; j < program_.instruction_count; ++j) {
       const sy_instruction& step = program_.instructions[j];
       const auto name = [](int32_t operand) { return Format("v%d", operand); };
-      text += Format("      const floatW v%zu = ", r_.inputs.size() + j) +
+      text += Format("      const floatW v%zu = ", inputs + j) +
               Expression(step, name(step.a), name(step.b), name(step.c)) + ";\n";
     }
     for (size_t o = 0; o < r_.outputs.size(); ++o) text += Write(o);
@@ -163,14 +161,22 @@ class Generator {
   }
 
   void AddArguments(Launch& launch, const Tiling& tiling, int64_t rows, int64_t columns) const {
-    for (size_t i = 0; i < r_.inputs.size(); ++i) launch.In(i);
+    const size_t inputs = r_.inputs.size(), outer = axes_.size() - 1;
+    for (size_t i = 0; i < inputs; ++i) launch.In(i);
     for (size_t o = 0; o < r_.outputs.size(); ++o) launch.Out(o);
-    launch.Uint(rows).Uint(columns).Uint(tiling.rows_each).Uint(tiling.columns_each);
-    ForOuter([&](size_t axis) { launch.Uint(axes_[axis].extent); });
-    for (size_t i = 0; i < r_.inputs.size(); ++i) {
-      ForOuter([&](size_t axis) {
-        if (axes_[axis].strides[i]) launch.Uint(axes_[axis].strides[i]);
-      });
+    // Walk of the source: extents of the outer axes, then each input's strides along them.
+    std::vector<uint32_t> walk((1 + std::max<size_t>(inputs, 1)) * Room(), 0);
+    for (size_t axis = 0; axis < outer; ++axis) {
+      walk[axis] = static_cast<uint32_t>(axes_[axis].extent);
+      for (size_t i = 0; i < inputs; ++i) {
+        walk[(1 + i) * Room() + axis] = static_cast<uint32_t>(axes_[axis].strides[i]);
+      }
+    }
+    uint32_t added_to = 0;
+    for (size_t o = 0; o < r_.outputs.size(); ++o) added_to |= r_.accumulate[o] ? 1u << o : 0u;
+    launch.Words(walk).Uint(static_cast<int64_t>(outer));
+    launch.Uint(rows).Uint(columns).Uint(tiling.rows_each).Uint(tiling.columns_each).Uint(added_to);
+    for (size_t i = 0; i < inputs; ++i) {
       if (Inner(i) > 1) launch.Uint(Inner(i));
     }
     launch.Groups(tiling.groups);
@@ -178,10 +184,8 @@ class Generator {
 
  private:
   int64_t Inner(size_t input) const { return axes_.back().strides[input]; }
-  template <typename F>
-  void ForOuter(F f) const {
-    for (size_t axis = 0; axis + 1 < axes_.size(); ++axis) f(axis);
-  }
+  // For how many outer axes a Walk has room: few, since a driver may take no more than 1024 bytes of arguments.
+  size_t Room() const { return std::max<size_t>(axes_.size() - 1, 3); }
 
   std::string Read(size_t i) const {
     const char* type = TypeName(r_.inputs[i].dtype);
@@ -200,9 +204,14 @@ class Generator {
   std::string Write(size_t o) const {
     const char* type = TypeName(r_.outputs[o].dtype);
     const std::string to = Format("OF(S_%s, y%zu) + (ulong)row * columns", type, o);
-    const std::string added =
-        r_.accumulate[o] ? Format(" + load_%s(%s, i, last, 0.0f)", type, to.c_str()) : std::string();
-    return Format("      store_%s(%s, i, last, v%d%s);\n", type, to.c_str(), program_.outputs[o], added.c_str());
+    if (!IsFloat(r_.outputs[o].dtype)) {
+      return Format("      store_%s(%s, i, last, v%d);\n", type, to.c_str(), program_.outputs[o]);
+    }
+    return Format(
+        "      floatW r%zu = v%d;\n"
+        "      if (added_to & %uu) r%zu += load_%s(%s, i, last, 0.0f);\n"
+        "      store_%s(%s, i, last, r%zu);\n",
+        o, program_.outputs[o], 1u << o, o, type, to.c_str(), type, to.c_str(), o);
   }
 
   const Request& r_;
