@@ -55,15 +55,14 @@ void AddRows(const Request& r, Kernel& kernel, const Sizes& s, const char* funct
              const std::vector<Operand>& scratch, size_t optional, const Operand& logsumexp, int64_t first,
              int64_t count) {
   const auto a = r.Attributes<sy_attention_attributes>();
-  std::string options = Define("TM", s.dtype);
-  if (a.bias) options += Define("BIAS", int64_t{1});
-  if (a.mask) options += Define("MASK", int64_t{1});
-  Launch& launch = kernel.Add("attention", function, options);
+  constexpr int64_t kBiasAdded = 1, kMaskAdded = 2;  // BIAS, MASK of attention.cl
+  Launch& launch = kernel.Add("attention", function, Define("TM", s.dtype));
   for (const Operand& operand : scratch) launch.Array(operand);
   launch.In(a.bias ? optional : 0).In(a.mask ? r.inputs.size() - 1 : 0);
   launch.Array(logsumexp.Plus(static_cast<uint64_t>(first * s.h * s.t * DtypeBytes(SY_F32))));
   const int64_t rows = count * s.h * s.t;
   launch.Uint(rows).Uint(s.t).Uint(s.h).Uint(a.mask ? r.inputs.back().dims[0] : 1).Uint(first);
+  launch.Uint((a.bias ? kBiasAdded : 0) + (a.mask ? kMaskAdded : 0));
   launch.Groups(RowGroups(*kernel.device(), rows));
 }
 

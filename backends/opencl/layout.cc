@@ -61,7 +61,7 @@ void AddCopy(Kernel& kernel, size_t input, sy_dtype dtype, StridedCopy copy) {
     walk.to[i] = static_cast<uint32_t>(copy.axes[i].to);
     rows *= copy.axes[i].extent;
   }
-  std::string options = ElementType(dtype) + Define("AXES", static_cast<int64_t>(outer));
+  std::string options = ElementType(dtype);
   if (inner.from == 1) options += " -DX_UNIT";
   if (inner.to == 1) options += " -DY_UNIT";
   const Tiling tiling = TileOver(*kernel.device(), rows, inner.extent);
@@ -69,6 +69,7 @@ void AddCopy(Kernel& kernel, size_t input, sy_dtype dtype, StridedCopy copy) {
       .In(input)
       .Out(0)
       .Struct(walk)
+      .Uint(static_cast<int64_t>(outer))
       .Uint(copy.from_start)
       .Uint(copy.to_start)
       .Uint(inner.from)

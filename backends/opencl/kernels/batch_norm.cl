@@ -1,14 +1,13 @@
-// batch_norm over columns.   T: storage of activations; gammas, betas and statistics are f32. ACTIVATION: SY_ACTIVATION_NONE
-// or RELU. With RESIDUAL it is added before the activation, and has a gradient of its own.
+// batch_norm over columns.   T: storage of activations; gammas, betas and statistics are f32. `fused` says what comes
+// with it: RECTIFIES: ReLU follows. ADDS: a residual is added before it, and has a gradient of its own.
+enum { RECTIFIES = 1, ADDS = 2, INFERENCE = 4 };
 
 // g of the element's gradient: what lies before the activation, which let pass what left it above 0.
-#if ACTIVATION == 3
-#define PASSED(i, columns, start)                                               \
-  select((floatW)0.0f, LOAD(T, OF(STORED(T), dy) + (start), i, columns, 0.0f), \
-         LOAD(T, OF(STORED(T), y) + (start), i, columns, 0.0f) > 0.0f)
-#else
-#define PASSED(i, columns, start) LOAD(T, OF(STORED(T), dy) + (start), i, columns, 0.0f)
-#endif
+static floatW passed(const __global STORED(T) * dy, const __global STORED(T) * y, uint i, uint columns, uint fused) {
+  const floatW g = LOAD(T, dy, i, columns, 0.0f);
+  return fused & RECTIFIES ? select((floatW)0.0f, g, LOAD(T, y, i, columns, 0.0f) > 0.0f) : g;
+}
+#define PASSED(i, columns, start) passed(OF(STORED(T), dy) + (start), OF(STORED(T), y) + (start), i, columns, fused)
 
 // Σ (x − mean)² over the rows of work-group g, partial (parts, columns).
 GROUP_KERNEL void squares_about_mean(ARRAY(x), ARRAY(mean), ARRAY(partial), uint rows, uint columns, uint share) {
@@ -41,30 +40,27 @@ GROUP_KERNEL void batch_statistics(ARRAY(squares), ARRAY(mean), ARRAY(running_me
   }
 }
 
-// y = act((x − mean)·rstd·gamma + beta + residual); with INFERENCE, `rstd` holds the variance.
+// y = act((x − mean)·rstd·gamma + beta + residual); in INFERENCE, `rstd` holds the variance.
 GROUP_KERNEL void batch_norm(ARRAY(x), ARRAY(gamma), ARRAY(beta), ARRAY(mean), ARRAY(rstd), ARRAY(residual), ARRAY(y),
-                             uint rows, uint columns, float eps) {
+                             uint rows, uint columns, float eps, uint fused) {
   EACH_ROW(row, rows) {
     const ulong start = (ulong)row * columns;
     EACH_VECTOR(i, columns) {
       floatW scale = LOAD(f32, OF(float, rstd), i, columns, 1.0f);
-#ifdef INFERENCE
-      scale = 1.0f / sqrt(scale + eps);
-#endif
+      if (fused & INFERENCE) scale = 1.0f / sqrt(scale + eps);
       const floatW normal =
           (LOAD(T, OF(STORED(T), x) + start, i, columns, 0.0f) - LOAD(f32, OF(float, mean), i, columns, 0.0f)) * scale;
       floatW v = normal * LOAD(f32, OF(float, gamma), i, columns, 0.0f) + LOAD(f32, OF(float, beta), i, columns, 0.0f);
-#ifdef RESIDUAL
-      v += LOAD(T, OF(STORED(T), residual) + start, i, columns, 0.0f);
-#endif
-      STORE(T, OF(STORED(T), y) + start, i, columns, activate(ACTIVATION, v));
+      if (fused & ADDS) v += LOAD(T, OF(STORED(T), residual) + start, i, columns, 0.0f);
+      if (fused & RECTIFIES) v = activate(RELU, v);
+      STORE(T, OF(STORED(T), y) + start, i, columns, v);
     }
   }
 }
 
 // Σ g·normal and Σ g over the rows of work-group g, partial (parts, 2, columns).
 GROUP_KERNEL void batch_norm_sums(ARRAY(x), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(y), ARRAY(partial), uint rows,
-                                  uint columns, uint share) {
+                                  uint columns, uint share, uint fused) {
   const uint first = get_group_id(0) * share;
   __global float* to = OF(float, partial) + (ulong)get_group_id(0) * 2 * columns;
   EACH_VECTOR(i, columns) {
@@ -84,7 +80,7 @@ GROUP_KERNEL void batch_norm_sums(ARRAY(x), ARRAY(mean), ARRAY(rstd), ARRAY(dy),
 
 // sums (2, columns): Σ g·normal, Σ g.
 GROUP_KERNEL void batch_norm_backward(ARRAY(x), ARRAY(gamma), ARRAY(mean), ARRAY(rstd), ARRAY(dy), ARRAY(y), ARRAY(sums),
-                                      ARRAY(dx), ARRAY(dresidual), uint rows, uint columns) {
+                                      ARRAY(dx), ARRAY(dresidual), uint rows, uint columns, uint fused) {
   EACH_ROW(row, rows) {
     const ulong start = (ulong)row * columns;
     EACH_VECTOR(i, columns) {
@@ -96,9 +92,7 @@ GROUP_KERNEL void batch_norm_backward(ARRAY(x), ARRAY(gamma), ARRAY(mean), ARRAY
       const floatW sum = LOAD(f32, OF(float, sums) + columns, i, columns, 0.0f);
       const floatW d = PASSED(i, columns, start);
       STORE(T, OF(STORED(T), dx) + start, i, columns, scale * g * (d - sum / rows - normal * product / rows));
-#ifdef RESIDUAL
-      STORE(T, OF(STORED(T), dresidual) + start, i, columns, d);
-#endif
+      if (fused & ADDS) STORE(T, OF(STORED(T), dresidual) + start, i, columns, d);
     }
   }
 }

@@ -1,21 +1,19 @@
-// Strided copies of raw elements.   E: an unsigned integer as wide as an element. AXES: how many axes lie outside of
-// the innermost one. X_UNIT, Y_UNIT: neighbours along it are neighbours in x, in y.
-typedef CAT(E, SUFFIX) elementW;
-#ifdef AXES
+// Strided copies of raw elements.   E: an unsigned integer as wide as an element. X_UNIT, Y_UNIT: neighbours along the
+// innermost axis are neighbours in x, in y.
 // Strides are in elements, modulo 2^32 as all arithmetic on them, so that they may be negative.
 typedef struct {
   uint extent[8], x[8], y[8];
 } Walk;
 
-GROUP_KERNEL void copy(ARRAY(x), ARRAY(y), Walk walk, uint x_start, uint y_start, uint x_step, uint y_step, uint rows,
-                       uint columns, uint rows_each, uint columns_each) {
+// outer: how many axes lie outside of the innermost one.
+GROUP_KERNEL void copy(ARRAY(x), ARRAY(y), Walk walk, uint outer, uint x_start, uint y_start, uint x_step, uint y_step,
+                       uint rows, uint columns, uint rows_each, uint columns_each) {
   TILE_OF(rows, columns, rows_each, columns_each)
   for (uint row = first_row; row < last_row; ++row) {
     uint rest = row, x_at = x_start, y_at = y_start;
-#pragma unroll
-    for (int axis = AXES - 1; axis >= 0; --axis) {
-      const uint index = axis > 0 ? rest % walk.extent[axis] : rest;
-      if (axis > 0) rest /= walk.extent[axis];
+    for (uint axis = outer; axis-- > 0;) {
+      const uint index = rest % walk.extent[axis];
+      rest /= walk.extent[axis];
       x_at += index * walk.x[axis];
       y_at += index * walk.y[axis];
     }
@@ -43,7 +41,6 @@ GROUP_KERNEL void copy(ARRAY(x), ARRAY(y), Walk walk, uint x_start, uint y_start
     }
   }
 }
-#endif
 
 GROUP_KERNEL void fill(ARRAY(y), ulong bits, uint rows, uint columns, uint rows_each, uint columns_each) {
   TILE_OF(rows, columns, rows_each, columns_each)
