@@ -144,6 +144,8 @@ function(switchyard_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  # PoCL keeps compiled kernels beside the build, so that only the first test that needs one compiles it.
+  list(APPEND arg_ENVIRONMENT POCL_CACHE_DIR=${CMAKE_BINARY_DIR}/opencl_kernels)
   set(places 1)
   set(cost 0)
   if(arg_LIMITS)
