@@ -29,10 +29,11 @@ std::string OptionsOf(const sy_optimizer_attributes& a, sy_dtype gradient, sy_dt
   std::string options =
       Define("KIND", int64_t{a.kind}) + Define("STATES", static_cast<int64_t>(StateCount(a))) + Define("TG", gradient);
   if (a.half_copies) options += Define("TH", half);
-  if (a.nesterov) options += " -DNESTEROV";
-  if (HasRatio(a)) options += " -DRATIO";
-  if (a.kind == SY_OPTIMIZER_ADAM || (a.kind == SY_OPTIMIZER_LAMB && !a.adam_w_mode)) options += " -DCOUPLED";
   return options;
+}
+int64_t FlagsOf(const sy_optimizer_attributes& a) {
+  constexpr int64_t kNesterov = 1, kCoupled = 2, kRatio = 4;  // NESTEROV and so on of optimizer.cl
+  return (a.nesterov ? kNesterov : 0) + (a.adam_w_mode ? 0 : kCoupled) + (HasRatio(a) ? kRatio : 0);
 }
 
 sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
@@ -129,7 +130,7 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
             .Float(a.beta2);
         launch.Float(a.kind == SY_OPTIMIZER_LAMB && !a.grad_averaging ? 1 : 1 - double{a.beta1});
         launch.Float(std::log(double{a.beta1})).Float(std::log(double{a.beta2})).Float(a.eps).Float(a.weight_decay);
-        launch.Float(a.trust_coefficient).Groups(chunks).Lanes(device->lanes);
+        launch.Float(a.trust_coefficient).Uint(FlagsOf(a)).Groups(chunks).Lanes(device->lanes);
       }
     });
   };

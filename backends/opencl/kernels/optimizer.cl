@@ -3,7 +3,9 @@
 // chunks: stretches of tensors that lie in the same buffers, at byte offsets in a table, one work-group each.
 #ifdef KIND
 // KIND: SY_OPTIMIZER_*. STATES: how many moments there are. TG: storage of gradients; TH: of the half copies, where
-// there are some. NESTEROV. COUPLED: the decay is part of the gradient. RATIO: a ratio of norms scales the step.
+// there are some. In `flags`: NESTEROV. COUPLED: the decay is part of LAMB's gradient. RATIO: a ratio of norms scales
+// the step of LAMB or LARS.
+enum { NESTEROV = 1, COUPLED = 2, RATIO = 4 };
 #define SGD 0
 #define ADAM 1
 #define ADAMW 2
@@ -18,25 +20,27 @@ typedef struct {
   ARRAY(lr), ARRAY(step), ARRAY(gradient_scale), ARRAY(finite), ARRAY(chunks), ARRAY(p), ARRAY(g), ARRAY(m),          \
       ARRAY(v), ARRAY(next_p), ARRAY(next_m), ARRAY(next_v), ARRAY(next_h), ARRAY(sums), uint first_chunk,            \
       float momentum, float dampening, float beta1, float beta2, float gain, float log_beta1, float log_beta2,        \
-      float eps, float decay, float trust
+      float eps, float decay, float trust, uint flags
 
 // Adam, AdamW, LAMB: the direction of the step, by moments that become the next ones. 1 − βᵗ without cancellation for β
 // near 1.
 #define DIRECTION(w, d, m1, v2)                                                                                       \
-  adaptive_direction(w, d, &m1, &v2, beta1, beta2, gain, -expm1(t * log_beta1), -expm1(t * log_beta2), eps, decay)
+  adaptive_direction(w, d, &m1, &v2, beta1, beta2, gain, -expm1(t * log_beta1), -expm1(t * log_beta2), eps, decay,    \
+                     flags)
 static floatW adaptive_direction(floatW w, floatW d, floatW* m1, floatW* v2, float beta1, float beta2, float gain,
-                                 float correction1, float correction2, float eps, float decay) {
-#ifdef COUPLED
+                                 float correction1, float correction2, float eps, float decay, uint flags) {
+#if KIND == ADAM
   d += decay * w;
+#elif KIND == LAMB
+  if (flags & COUPLED) d += decay * w;
 #endif
   *m1 = beta1 * *m1 + gain * d;
   *v2 = beta2 * *v2 + (1.0f - beta2) * d * d;
   const floatW u = (*m1 / correction1) / (sqrt(*v2 / correction2) + eps);
-#if KIND == LAMB && !defined(COUPLED)
-  return u + decay * w;
-#else
-  return u;
+#if KIND == LAMB
+  if (!(flags & COUPLED)) return u + decay * w;
 #endif
+  return u;
 }
 
 // x, and 0 from lane `count` on.
@@ -73,8 +77,9 @@ GROUP_KERNEL void norms(UPDATE_ARGUMENTS) {
 }
 
 // What scales the tensor's step, from the sums over its chunks.
-static float ratio_of(Chunk chunk, const __global float* sums, float trust, float decay, float eps) {
-#ifdef RATIO
+static float ratio_of(Chunk chunk, const __global float* sums, float trust, float decay, float eps, uint flags) {
+#if KIND == LAMB || KIND == LARS
+  if (!(flags & RATIO)) return 1.0f;
   float weights = 0, others = 0;
   for (ulong k = chunk.first; k < chunk.first + chunk.parts; ++k) {
     weights += sums[2 * k];
@@ -96,7 +101,7 @@ GROUP_KERNEL void update(UPDATE_ARGUMENTS) {
   const Chunk chunk = OF(Chunk, chunks)[first_chunk + get_group_id(0)];
   const uint n = (uint)chunk.count;
   const float rate = OF(float, lr)[0], scale = OF(float, gradient_scale)[0], t = OF(float, step)[0] + 1;
-  const float step_rate = rate * ratio_of(chunk, OF(float, sums), trust, decay, eps);
+  const float step_rate = rate * ratio_of(chunk, OF(float, sums), trust, decay, eps, flags);
   const bool apply = OF(float, finite)[0] != 0;
   EACH_VECTOR(i, n) {
     floatW w = LOAD(f32, FROM(float, p), i, n, 0.0f), d = LOAD(TG, FROM(STORED(TG), g), i, n, 0.0f) * scale;
@@ -120,11 +125,11 @@ GROUP_KERNEL void update(UPDATE_ARGUMENTS) {
 #endif
 #if STATES == 1
       m1 = t == 1.0f ? d : momentum * m1 + (1.0f - dampening) * d;
-#ifdef NESTEROV
-      d += momentum * m1;
-#else
-      d = m1;
-#endif
+      if (flags & NESTEROV) {
+        d += momentum * m1;
+      } else {
+        d = m1;
+      }
 #endif
 #if KIND == LARS
       w -= d;
