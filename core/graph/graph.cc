@@ -1,5 +1,9 @@
 #include "core/graph/graph.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "core/graph/op.h"
 #include "core/graph/ops/transfer.h"
 #include "fmt/format.h"
@@ -27,19 +31,43 @@ void ThrowBuildError(const std::string& op, const std::string& problem, const st
 
 std::string Graph::ScopedName(const std::string& name) const { return scope_.empty() ? name : scope_ + "." + name; }
 
-// Taken at once, for the node that is appended next.
+int NameTable::Find(const std::deque<Node>& nodes, std::string_view name) const {
+  if (slots_.empty()) return -1;
+  const size_t hash = std::hash<std::string_view>()(name);
+  for (size_t at = hash;; ++at) {
+    const Slot& slot = slots_[at & (slots_.size() - 1)];
+    if (slot.id < 0 || (slot.hash == hash && nodes[slot.id].name == name)) return slot.id;
+  }
+}
+
+void NameTable::Add(const std::deque<Node>& nodes, int id) {
+  if (2 * static_cast<size_t>(id) + 2 > slots_.size()) {
+    const std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(std::max<size_t>(16, 2 * slots_.size())));
+    for (const Slot& slot : before) {
+      if (slot.id >= 0) Put(slot);
+    }
+  }
+  Put({std::hash<std::string_view>()(nodes[id].name), id});
+}
+
+void NameTable::Put(Slot slot) {
+  size_t at = slot.hash;
+  while (slots_[at & (slots_.size() - 1)].id >= 0) ++at;
+  slots_[at & (slots_.size() - 1)] = slot;
+}
+
+// For the node that is appended next.
 std::string Graph::UniqueName(const std::string& wanted) {
-  if (names_.try_emplace(wanted, size()).second) return wanted;
+  if (Find(wanted) < 0) return wanted;
   for (;;) {
-    const std::string name = fmt::format("{}_{}", wanted, ++suffixes_[wanted]);
-    if (names_.try_emplace(name, size()).second) return name;
+    std::string name = fmt::format("{}_{}", wanted, ++suffixes_[wanted]);
+    if (Find(name) < 0) return name;
   }
 }
 
 Value Graph::Input(const std::string& name, const TensorType& type, const InputInfo& info, Location where) {
   const std::string full = ScopedName(name);
-  if (!names_.try_emplace(full, size()).second)
-    ThrowBuildError("input", fmt::format("the name {} is taken", full), {}, where);
+  if (Find(full) >= 0) ThrowBuildError("input", fmt::format("the name {} is taken", full), {}, where);
   Node node;
   node.op = "input";
   node.name = full;
@@ -49,6 +77,7 @@ Value Graph::Input(const std::string& name, const TensorType& type, const InputI
   if (info.block < 0) node.input->block = block_;
   node.where = where;
   nodes_.push_back(std::move(node));
+  names_.Add(nodes_, size() - 1);
   verified_ = false;
   return {this, {size() - 1, 0}};
 }
@@ -72,37 +101,44 @@ void Graph::CheckOwn(const std::string& op, const std::vector<Value>& inputs, Lo
   }
 }
 
-std::vector<Value> Graph::Append(Node node, const std::vector<Value>& inputs) {
+std::vector<Value> Graph::Append(Node node, const std::vector<Value>& inputs, bool verified) {
   node.inputs.reserve(inputs.size());
   for (const Value& input : inputs) node.inputs.push_back(input.ref());
   node.host = RunsOnHost(*this, node);
   nodes_.push_back(std::move(node));
+  names_.Add(nodes_, size() - 1);
   verified_ = false;
+  if (!verified) changed_.push_back(size() - 1);
   std::vector<Value> values;
   values.reserve(nodes_.back().outputs.size());
   for (size_t o = 0; o < nodes_.back().outputs.size(); ++o) values.push_back({this, {size() - 1, static_cast<int>(o)}});
   return values;
 }
 
-std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& inputs, const Attributes& attributes,
-                              const Wanted& wanted, Location where, const std::string& name) {
+std::vector<TensorType> Graph::Inferred(const std::string& op, const std::vector<Value>& inputs,
+                                        const Attributes& attributes, const Wanted& wanted, Location where) const {
   CheckOwn(op, inputs, where);
-  Node node;
-  node.op = op;
-  node.attributes = attributes;
   std::vector<TensorType> types;
   types.reserve(inputs.size());
   for (const Value& input : inputs) types.push_back(input.type());
   try {
-    node.outputs = InferTypes(op, types, attributes, wanted);
+    return InferTypes(op, types, attributes, wanted);
   } catch (const TypeMismatch& mismatch) {
     ThrowBuildError(op, mismatch.what(), inputs, where);
   }
+}
+
+std::vector<Value> Graph::Add(const std::string& op, const std::vector<Value>& inputs, const Attributes& attributes,
+                              const Wanted& wanted, Location where, const std::string& name) {
+  Node node;
+  node.op = op;
+  node.attributes = attributes;
+  node.outputs = Inferred(op, inputs, attributes, wanted, where);
   node.name = UniqueName(name.empty() ? ScopedName(op) : name);
   node.phase = phase_;
   node.block = block_;
   node.where = where;
-  return Append(std::move(node), inputs);
+  return Append(std::move(node), inputs, false);
 }
 
 std::vector<Value> Graph::Region(const std::vector<Value>& inputs, const std::vector<TensorType>& results,
@@ -114,7 +150,7 @@ std::vector<Value> Graph::Region(const std::vector<Value>& inputs, const std::ve
   node.outputs = results;
   node.phase = phase_;
   node.where = where;
-  return Append(std::move(node), inputs);
+  return Append(std::move(node), inputs, false);
 }
 
 void Graph::Assign(const Value& state, const Value& value, Location where) {
@@ -128,9 +164,9 @@ void Graph::Output(const std::string& name, const Value& value, Location where) 
 }
 
 Value Graph::FindInput(const std::string& name) {
-  const auto found = names_.find(name);
-  if (found == names_.end() || !nodes_[found->second].input) return {};
-  return {this, {found->second, 0}};
+  const int id = Find(name);
+  if (id < 0 || !nodes_[id].input) return {};
+  return {this, {id, 0}};
 }
 
 std::vector<int> Graph::Inputs(Role role) const {
@@ -141,12 +177,12 @@ std::vector<int> Graph::Inputs(Role role) const {
   return ids;
 }
 
-std::vector<std::vector<int>> Graph::Users() const {
-  std::vector<std::vector<int>> users(nodes_.size());
-  for (int id = 0; id < size(); ++id) {
-    for (const Ref& input : nodes_[id].inputs) users[input.node].push_back(id);
-  }
-  return users;
+IdLists Graph::Users() const {
+  return {size(), [this](const auto& add) {
+            for (int id = 0; id < size(); ++id) {
+              for (const Ref& input : nodes_[id].inputs) add(input.node, id);
+            }
+          }};
 }
 
 Graph::Scope::Scope(Graph& graph, const std::string& name) : graph_(graph), before_(graph.scope_) {
@@ -160,15 +196,63 @@ std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& in
 }
 
 std::vector<Value> Graph::Clone(const Node& source, const std::vector<Value>& inputs, const Wanted& wanted) {
-  const Phase before = phase_;
-  phase_ = source.phase;
-  const std::vector<Value> values = HasInference(source.op)
-                                        ? Add(source.op, inputs, source.attributes, wanted, source.where, source.name)
-                                        : Region(inputs, source.outputs, source.where, source.name);
-  phase_ = before;
-  nodes_.back().block = source.block;
-  nodes_.back().bucket = source.bucket;
-  return values;
+  if (!HasInference(source.op)) return Copy(source, source.outputs, inputs, false);
+  return Copy(source, Inferred(source.op, inputs, source.attributes, wanted, source.where), inputs, false);
+}
+
+std::vector<Value> Graph::Clone(const Graph& source, int id, const std::vector<Value>& inputs) {
+  const Node& node = source.node(id);
+  bool same = source.verified() && inputs.size() == node.inputs.size();
+  for (size_t i = 0; same && i < inputs.size(); ++i)
+    same = inputs[i] && inputs[i].type() == source.type(node.inputs[i]);
+  return same ? Copy(node, node.outputs, inputs, true) : Clone(node, inputs);
+}
+
+std::vector<Value> Graph::Copy(const Node& source, std::vector<TensorType> outputs, const std::vector<Value>& inputs,
+                               bool verified) {
+  CheckOwn(source.op, inputs, source.where);
+  Node node;
+  node.op = source.op;
+  node.name = UniqueName(source.name);
+  node.attributes = source.attributes;
+  node.outputs = std::move(outputs);
+  node.phase = source.phase;
+  node.block = source.block;
+  node.where = source.where;
+  node.bucket = source.bucket;
+  return Append(std::move(node), inputs, verified);
+}
+
+void Graph::AddControl(int id, int earlier) {
+  verified_ = false;
+  std::vector<int>& control = nodes_[id].control;
+  if (std::find(control.begin(), control.end(), earlier) == control.end()) control.push_back(earlier);
+}
+
+void Graph::Keep(const std::vector<bool>& marked) {
+  std::vector<int> moved(nodes_.size(), -1);  // old id → new id
+  std::deque<Node> kept;
+  for (const bool input : {true, false}) {
+    for (int id = 0; id < size(); ++id) {
+      if (!marked[id] || nodes_[id].input.has_value() != input) continue;
+      moved[id] = static_cast<int>(kept.size());
+      kept.push_back(std::move(nodes_[id]));
+    }
+  }
+  const auto follow = [&](int& id) { id = id < 0 ? id : moved[id]; };
+  for (Node& node : kept) {
+    for (Ref& input : node.inputs) follow(input.node);
+    for (int& earlier : node.control) follow(earlier);
+    std::erase(node.control, -1);
+    follow(node.forward);
+    follow(node.repeats);
+  }
+  for (int& id : changed_) follow(id);
+  std::erase(changed_, -1);
+  nodes_ = std::move(kept);
+  names_ = {};
+  for (int id = 0; id < size(); ++id) names_.Add(nodes_, id);
+  suffixes_.clear();
 }
 
 Wanted WantedOf(const Node& node) {

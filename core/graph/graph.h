@@ -13,8 +13,10 @@
 #include <memory>
 #include <optional>
 #include <source_location>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -57,27 +59,30 @@ class Value {
   Ref ref_;
 };
 
-// The attribute struct of core/abi/ops.h that belongs to a node's op, as bytes that compare and hash.
+// The attribute struct of core/abi/ops.h that belongs to a node's op, as bytes that compare and hash. Copies share
+// them.
 class Attributes {
  public:
   Attributes() = default;
   template <typename T>
-  explicit Attributes(const T& attributes) : bytes_(sizeof(T)) {
-    std::memcpy(bytes_.data(), &attributes, sizeof(T));
-  }
+  explicit Attributes(const T& attributes)
+      : Attributes(reinterpret_cast<const unsigned char*>(&attributes), sizeof(T)) {}
   // A struct that is at hand as bytes.
-  Attributes(const unsigned char* bytes, size_t size) : bytes_(bytes, bytes + size) {}
+  Attributes(const unsigned char* bytes, size_t size)
+      : bytes_(size == 0 ? nullptr : std::make_shared<const std::vector<unsigned char>>(bytes, bytes + size)) {}
   template <typename T>
   const T& as() const {
-    if (bytes_.size() != sizeof(T)) throw std::logic_error("attributes of another op");
-    return *reinterpret_cast<const T*>(bytes_.data());
+    if (size() != sizeof(T)) throw std::logic_error("attributes of another op");
+    return *static_cast<const T*>(data());
   }
-  const void* data() const { return bytes_.empty() ? nullptr : bytes_.data(); }
-  uint32_t size() const { return static_cast<uint32_t>(bytes_.size()); }
-  bool operator==(const Attributes&) const = default;
+  const void* data() const { return bytes_ ? bytes_->data() : nullptr; }
+  uint32_t size() const { return bytes_ ? static_cast<uint32_t>(bytes_->size()) : 0; }
+  bool operator==(const Attributes& other) const {
+    return bytes_ == other.bytes_ || (bytes_ && other.bytes_ && *bytes_ == *other.bytes_);
+  }
 
  private:
-  std::vector<unsigned char> bytes_;
+  std::shared_ptr<const std::vector<unsigned char>> bytes_;  // null: none
 };
 
 // What a named input is for: where its memory lives and who fills it.
@@ -147,6 +152,45 @@ struct Node {
   bool host = false;
 };
 
+// The nodes of a graph by their names, which they alone keep: ids in an open-addressed table.
+class NameTable {
+ public:
+  // The id of the node with this name; −1: there is none.
+  int Find(const std::deque<Node>& nodes, std::string_view name) const;
+  // Node `id`, whose name is new; the nodes before it are there.
+  void Add(const std::deque<Node>& nodes, int id);
+
+ private:
+  struct Slot {
+    size_t hash = 0;
+    int id = -1;  // −1: it is free
+  };
+  void Put(Slot slot);
+  std::vector<Slot> slots_;  // none, or a power of two of them, at most half of which are taken
+};
+
+// A list of ids for each node, in one array.
+class IdLists {
+ public:
+  // `visit` is called twice with a function add(node, id), and adds the same both times.
+  template <typename Visit>
+  IdLists(int nodes, const Visit& visit) : ends_(static_cast<size_t>(nodes) + 1, 0) {
+    visit([&](int node, int) { ++ends_[static_cast<size_t>(node) + 1]; });
+    for (size_t node = 1; node < ends_.size(); ++node) ends_[node] += ends_[node - 1];
+    ids_.resize(ends_.back());
+    std::vector<size_t> next(ends_.begin(), ends_.end() - 1);
+    visit([&](int node, int id) { ids_[next[static_cast<size_t>(node)]++] = id; });
+  }
+  std::span<const int> operator[](int node) const {
+    const size_t begin = ends_[static_cast<size_t>(node)];
+    return {ids_.data() + begin, ends_[static_cast<size_t>(node) + 1] - begin};
+  }
+
+ private:
+  std::vector<size_t> ends_;  // of the lists before each node, and of all
+  std::vector<int> ids_;
+};
+
 class Graph {
  public:
   using Location = std::source_location;
@@ -174,6 +218,8 @@ class Graph {
   // Makes `value` readable by the host after each run under `name`.
   void Output(const std::string& name, const Value& value, Location where = Location::current());
 
+  // The id of the node that was made with this name; −1: there is none.
+  int Find(std::string_view name) const { return names_.Find(nodes_, name); }
   // The named input, or none.
   Value FindInput(const std::string& name);
   // Ids of the input nodes with this role, in order of creation.
@@ -183,15 +229,26 @@ class Graph {
   const Node& node(int id) const { return nodes_[id]; }
   Node& mutable_node(int id) {
     verified_ = false;
+    changed_.push_back(id);
     return nodes_[id];
   }
+  // Ties between nodes, which change no types: see Node.
+  void SetForward(int id, int forward) {
+    verified_ = false;
+    nodes_[id].forward = forward;
+  }
+  void SetRepeats(int id, int first) {
+    verified_ = false;
+    nodes_[id].repeats = first;
+  }
+  void AddControl(int id, int earlier);  // where it is not there yet
   int size() const { return static_cast<int>(nodes_.size()); }
   const TensorType& type(Ref ref) const { return nodes_[ref.node].outputs[ref.output]; }
   Value value(Ref ref) { return {this, ref}; }
 
   // For every node, the nodes that read each of its outputs: users()[node] = list of reader ids (with repeats for
   // repeated reads).
-  std::vector<std::vector<int>> Users() const;
+  IdLists Users() const;
 
   // Name prefix of what is built inside: { Scope scope(graph, "blocks.0"); … } gives "blocks.0.attn.qkv.weight". Nested
   // scopes join with '.'.
@@ -229,26 +286,43 @@ class Graph {
   // use. Its results are inferred anew; dtypes and shape as before, unless `wanted` asks for others.
   std::vector<Value> Clone(const Node& node, const std::vector<Value>& inputs);
   std::vector<Value> Clone(const Node& node, const std::vector<Value>& inputs, const Wanted& wanted);
+  // The same of a node of `source`: where inputs have the types that they have there, so do its results.
+  std::vector<Value> Clone(const Graph& source, int id, const std::vector<Value>& inputs);
+
+  // Takes out the nodes that are not marked, which none of the others reads; inputs come first then. Ids change.
+  void Keep(const std::vector<bool>& marked);
 
   std::string ToText() const;  // one line a node
 
   // Whether Verify (core/graph/verify.h) has seen the graph since it last changed.
   bool verified() const { return verified_; }
-  void SetVerified() { verified_ = true; }
+  void SetVerified() {
+    verified_ = true;
+    changed_.clear();
+  }
+  // The nodes that were made or changed since then, but for copies of verified ones; some more than once.
+  const std::vector<int>& changed() const { return changed_; }
 
  private:
   Value ConstantOfBytes(const std::string& name, const TensorType& type, std::vector<std::byte> content,
                         Location where);
   std::string UniqueName(const std::string& wanted);
   void CheckOwn(const std::string& op, const std::vector<Value>& inputs, Location where) const;
-  std::vector<Value> Append(Node node, const std::vector<Value>& inputs);
+  // verified: as a node of a graph that was.
+  std::vector<Value> Append(Node node, const std::vector<Value>& inputs, bool verified);
+  // The types of an op's results; BuildError where it refuses the inputs.
+  std::vector<TensorType> Inferred(const std::string& op, const std::vector<Value>& inputs,
+                                   const Attributes& attributes, const Wanted& wanted, Location where) const;
+  std::vector<Value> Copy(const Node& source, std::vector<TensorType> outputs, const std::vector<Value>& inputs,
+                          bool verified);
   std::deque<Node> nodes_;
-  std::unordered_map<std::string, int> names_;  // name → id
+  NameTable names_;
   std::unordered_map<std::string, int> suffixes_;
   std::string scope_;
   Phase phase_ = Phase::kForward;
   int block_ = -1;
   bool verified_ = false;
+  std::vector<int> changed_;
 };
 
 // What was asked for when `node` was made.

@@ -1,9 +1,7 @@
 #include "core/graph/verify.h"
 
-#include <memory_resource>
 #include <set>
-#include <string_view>
-#include <unordered_set>
+#include <vector>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/structure.h"
@@ -19,22 +17,35 @@ bool IsThere(const Graph& graph, Ref ref, int id) {
          ref.output < static_cast<int>(graph.node(ref.node).outputs.size());
 }
 
-// Types of inputs, by how many there are: written over from node to node, so that their memory is asked for once.
-using Types = std::vector<std::vector<TensorType>>;
+// What is wrong with the types of node `id`, whose inputs are there.
+std::string ProblemOfTypes(const Graph& graph, const Node& node) {
+  std::vector<TensorType> types;
+  for (const Ref& input : node.inputs) types.push_back(graph.type(input));
+  try {
+    const auto inferred = InferTypes(node.op, types, node.attributes, WantedOf(node));
+    if (inferred.size() != node.outputs.size())
+      return fmt::format("it has {} results, the op gives {}", node.outputs.size(), inferred.size());
+    for (size_t o = 0; o < inferred.size(); ++o) {
+      if (inferred[o] != node.outputs[o])
+        return fmt::format("result {} is {}, the op gives {}", o, ToString(node.outputs[o]), ToString(inferred[o]));
+    }
+  } catch (const TypeMismatch& mismatch) {
+    return mismatch.what();
+  }
+  return "";
+}
 
-// What is wrong with node `id`; "" if nothing.
-std::string ProblemOf(const Graph& graph, int id, Types& by_count) {
+// What is wrong with node `id`; "" if nothing. changed: by node. What is copied from a verified graph, and reads what
+// is, has the types and the name that it had there.
+std::string ProblemOf(const Graph& graph, int id, const std::vector<bool>& changed) {
   const Node& node = graph.node(id);
-  if (by_count.size() <= node.inputs.size()) by_count.resize(node.inputs.size() + 1);
-  std::vector<TensorType>& types = by_count[node.inputs.size()];
-  types.resize(node.inputs.size());
-  for (size_t i = 0; i < types.size(); ++i) {
-    const Ref& input = node.inputs[i];
+  bool retyped = changed[id];
+  for (const Ref& input : node.inputs) {
     if (input.node < 0 || input.node >= id) return "it reads a node that does not come before it";
     if (!IsThere(graph, input, id))
       return fmt::format("it reads result {} of {}, which has {}", input.output, graph.node(input.node).name,
                          graph.node(input.node).outputs.size());
-    types[i] = graph.type(input);
+    retyped = retyped || changed[input.node];
   }
   for (const int earlier : node.control) {
     if (earlier < 0 || earlier >= id) return "a control edge comes from a node that does not come before it";
@@ -51,33 +62,21 @@ std::string ProblemOf(const Graph& graph, int id, Types& by_count) {
                          node.host ? "on the device" : "on the host");
   }
   if (IsOutput(node) && node.host) return "the host reads outputs from the device: fetch it first";
-  if (node.input || !HasInference(node.op)) return "";
-  try {
-    const auto inferred = InferTypes(node.op, types, node.attributes, WantedOf(node));
-    if (inferred.size() != node.outputs.size())
-      return fmt::format("it has {} results, the op gives {}", node.outputs.size(), inferred.size());
-    for (size_t o = 0; o < inferred.size(); ++o) {
-      if (inferred[o] != node.outputs[o])
-        return fmt::format("result {} is {}, the op gives {}", o, ToString(node.outputs[o]), ToString(inferred[o]));
-    }
-  } catch (const TypeMismatch& mismatch) {
-    return mismatch.what();
-  }
-  return "";
+  if (const int named = changed[id] ? graph.Find(node.name) : id; named != id)
+    return named >= 0 ? "another node has its name" : "it was made with another name";
+  return !retyped || node.input || !HasInference(node.op) ? "" : ProblemOfTypes(graph, node);
 }
 
 }  // namespace
 
 void Verify(Graph& graph, const std::string& pass) {
   if (graph.verified()) return;
-  std::pmr::monotonic_buffer_resource memory;  // of the set of names
-  std::pmr::unordered_set<std::string_view> names(graph.size(), &memory);
   std::set<int> assigned;
-  Types types;
+  std::vector<bool> changed(graph.size(), false);
+  for (const int id : graph.changed()) changed[id] = true;
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
-    std::string problem = ProblemOf(graph, id, types);
-    if (problem.empty() && !names.insert(node.name).second) problem = "another node has its name";
+    std::string problem = ProblemOf(graph, id, changed);
     if (problem.empty() && IsAssign(node)) {
       if (!graph.node(node.inputs[0].node).input) problem = "the target is not a named input";
       if (!assigned.insert(node.inputs[0].node).second) problem = "a second assignment to one state";

@@ -70,12 +70,12 @@ class Reading {
   }
 
   const Graph& source_;
-  const std::vector<std::vector<int>> users_;
+  const IdLists users_;
 };
 
 // in_f32: gets the parameters that the plan reads otherwise too, themselves or their averages.
 void ReadCopies(NamedGraph& plan, std::map<std::string, Copied>* copies, std::set<std::string>* in_f32) {
-  const Graph source = plan.graph;
+  const Graph& source = plan.graph;
   const Reading reading(source);
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);

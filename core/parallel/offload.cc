@@ -260,7 +260,7 @@ void ApplyOffload(Program& program, const ProgramOptions& o) {
   if (o.offload == Offload::kNone || update == nullptr) return;
   const Offloaded offloaded(*update, o);
   for (NamedGraph& plan : program.plans) {
-    const Graph source = plan.graph;
+    const Graph& source = plan.graph;
     OffloadedPlan rewritten(plan, source, offloaded);
     RewritePlan(
         plan, "offload", [&](Rewriting& r, int id) { return rewritten.Replace(r, id); },

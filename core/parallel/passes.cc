@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "core/graph/gradients.h"
 #include "core/graph/ops/collective.h"
@@ -42,7 +44,7 @@ void ApplyRankSums(Program& program, const ProgramOptions& o) {
   if (o.mesh.data > 1) return;
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
-    const Graph source = plan.graph;
+    const Graph& source = plan.graph;
     RewritePlan(plan, "rank_sums", [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
       const Node& node = source.node(id);
       if (ExchangeOf(node) != Exchange::kAllReduce ||
@@ -90,6 +92,32 @@ void ApplyGradients(Program& program, const ProgramOptions& o) {
     for (size_t i = 0; i < parameters.size(); ++i)
       plan.gradients.push_back({parameters[i].ref(), gradients[i] ? gradients[i].ref() : Ref()});
   }
+}
+
+// Training plans are alike up to their gradients: so far one, the first plan, stands for all.
+void ApplyMicroBatches(Program& program, const ProgramOptions& o) {
+  if (o.evaluation_only) return;
+  NamedGraph training = std::move(program.plans[0]);
+  std::vector<NamedGraph> plans;
+  const auto add = [&](NamedGraph plan, const char* name, BucketUse buckets) {
+    plan.name = name;
+    plan.buckets = buckets;
+    plans.push_back(std::move(plan));
+    return static_cast<int>(plans.size()) - 1;
+  };
+  const int begin = o.accumulation > 1 ? add(training, "begin", {false, false}) : 0;
+  const int accumulate = o.accumulation > 2 ? add(training, "accumulate", {true, false}) : 0;
+  for (int a = 0; a + 1 < o.accumulation; ++a) program.schedule.push_back({a == 0 ? begin : accumulate, a});
+  const bool compresses = o.power_sgd.rank > 0 && o.power_sgd.start < o.table_length;
+  const int update = add(compresses ? NamedGraph(training) : std::move(training), "update", {o.accumulation > 1, true});
+  program.schedule.push_back({update, o.accumulation - 1});
+  if (compresses) {
+    program.schedule.back().until = o.power_sgd.start;
+    const int compressed = add(std::move(training), "compressed_update", {o.accumulation > 1, true, true});
+    program.schedule.push_back({compressed, o.accumulation - 1, o.power_sgd.start});
+  }
+  std::move(program.plans.begin() + 1, program.plans.end(), std::back_inserter(plans));
+  program.plans = std::move(plans);
 }
 
 std::vector<ParameterGradient> PairsOf(const Program& program, NamedGraph& plan) {
@@ -224,6 +252,7 @@ void ApplyUpdate(Program& program, const ProgramOptions& o) {
 Pass AutocastPass() { return {"autocast", AutocastLegal, ApplyAutocast}; }
 Pass RankSumsPass() { return {"rank_sums", AlwaysLegal, ApplyRankSums}; }
 Pass GradientsPass() { return {"gradients", GradientsLegal, ApplyGradients}; }
+Pass MicroBatchesPass() { return {"micro_batches", AlwaysLegal, ApplyMicroBatches}; }
 Pass BucketsPass() { return {"buckets", BucketsLegal, ApplyBuckets}; }
 Pass UpdatePass() { return {"update", AlwaysLegal, ApplyUpdate}; }
 
@@ -236,10 +265,10 @@ SharedUpdate SharedUpdateOf(const Program& program, const ProgramOptions& o, con
 
 const std::vector<Pass>& Passes() {
   static const std::vector<Pass> passes = {
-      AutocastPass(), LossScalePass(),     RankSumsPass(),       GradientsPass(),         WideGradientsPass(),
-      StagesPass(),   SyncBatchNormPass(), TensorParallelPass(), HalfWeightsPass(),       RecomputePass(),
-      PipelinePass(), ModelStatePass(),    BucketsPass(),        ShardedParametersPass(), UpdatePass(),
-      OffloadPass(),  ScalerPass(),        StagePartsPass()};
+      AutocastPass(),  LossScalePass(),     RankSumsPass(),     GradientsPass(),      WideGradientsPass(),
+      StagesPass(),    SyncBatchNormPass(), MicroBatchesPass(), TensorParallelPass(), HalfWeightsPass(),
+      RecomputePass(), PipelinePass(),      ModelStatePass(),   BucketsPass(),        ShardedParametersPass(),
+      UpdatePass(),    OffloadPass(),       ScalerPass(),       StagePartsPass()};
   return passes;
 }
 

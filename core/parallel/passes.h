@@ -7,6 +7,7 @@
 //   wide_gradients  weights' gradients that are sums over halves are f32, as their weights are
 //   stages     which blocks each stage of a pipeline has
 //   sync_batch_norm  batch norms over the samples of all ranks
+//   micro_batches  from here on there is a training plan for each kind of micro-batch; the schedule
 //   tensor_parallel  ranks of the tensor group share weights, and with them products, heads and hidden units
 //   half_weights  what the forward part casts of parameters becomes state; the plan "halves"
 //   recompute  of blocks of the model, the backward part reads a second computation instead of what was kept
@@ -34,6 +35,7 @@ Pass GradientsPass();
 Pass WideGradientsPass();
 Pass StagesPass();
 Pass SyncBatchNormPass();
+Pass MicroBatchesPass();
 Pass TensorParallelPass();
 Pass RecomputePass();
 Pass PipelinePass();

@@ -105,16 +105,16 @@ class Stage {
     std::vector<Value> inputs;
     for (const Ref& input : node.inputs) inputs.push_back(At(input, micro_batch));
     auto& values = values_[static_cast<size_t>(micro_batch)];
-    const std::vector<Value> made = result.Clone(node, inputs);
+    const std::vector<Value> made = result.Clone(cut_.graph, id, inputs);
     const auto copy_of = [&](int earlier) {
       const auto found = values.find({earlier, 0});
       return found == values.end() ? -1 : found->second.ref().node;
     };
-    Node& copy = result.mutable_node(result.size() - 1);
-    if (node.forward >= 0) copy.forward = copy_of(node.forward);
-    if (node.repeats >= 0) copy.repeats = copy_of(node.repeats);
+    const int copy = result.size() - 1;
+    if (node.forward >= 0) result.SetForward(copy, copy_of(node.forward));
+    if (node.repeats >= 0) result.SetRepeats(copy, copy_of(node.repeats));
     for (const int earlier : node.control) {
-      if (copy_of(earlier) >= 0) copy.control.push_back(copy_of(earlier));
+      if (copy_of(earlier) >= 0) result.AddControl(copy, copy_of(earlier));
     }
     for (const Value& value : made) values[{id, value.ref().output}] = value;
   }
@@ -153,11 +153,10 @@ Value OnAllStages(Stage& stage, const CutGraph& cut, int number, Ref shown, cons
 }
 
 void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro_batches) {
-  const NamedGraph source = plan;
-  const CutGraph cut = Cut(source, stages);
+  const CutGraph cut = Cut(plan, stages);
   Stage stage(cut, number, micro_batches);
   std::vector<GradientOf> own;
-  for (const GradientOf& pair : source.gradients) {
+  for (const GradientOf& pair : plan.gradients) {
     if (cut.StageOf(pair.parameter.node) == number) own.push_back(pair);
   }
   if (own.empty()) throw BuildError(fmt::format("pipeline stage {} of {} has no parameters", number, stages.stages));
@@ -172,7 +171,7 @@ void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro
       const bool last = step.micro_batch + 1 == micro_batches;
       sums[i] = !sums[i] ? gradient : last ? ops::Add(sums[i], gradient) : ops::Accumulate(sums[i], gradient);
     }
-    for (const Node& node : source.graph.nodes()) {
+    for (const Node& node : plan.graph.nodes()) {
       if (step.backward || !IsOutput(node) || cut.PartOf(node.inputs[0].node) != stage.PartOf(step)) continue;
       Value& sum = shown[node.inputs[0]];
       const Value value = stage.At(node.inputs[0], step.micro_batch);
@@ -184,9 +183,9 @@ void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro
   plan.gradients.clear();
   for (size_t i = 0; i < own.size(); ++i)
     plan.gradients.push_back({stage.At(own[i].parameter, 0).ref(), sums[i] ? sums[i].ref() : Ref()});
-  if (source.loss_scale.node >= 0) plan.loss_scale = stage.At(source.loss_scale, 0).ref();
+  if (plan.loss_scale.node >= 0) plan.loss_scale = stage.At(plan.loss_scale, 0).ref();
   stage.AssignStates();
-  for (const Node& node : source.graph.nodes()) {
+  for (const Node& node : plan.graph.nodes()) {
     if (!IsOutput(node)) continue;
     const Ref ref = node.inputs[0];
     const auto sum = shown.find(ref);
@@ -199,11 +198,10 @@ void CutTraining(NamedGraph& plan, const StageCut& stages, int number, int micro
 }
 
 void CutEvaluation(NamedGraph& plan, const StageCut& stages, int number) {
-  const NamedGraph source = plan;
-  const CutGraph cut = Cut(source, stages);
+  const CutGraph cut = Cut(plan, stages);
   Stage stage(cut, number, 1);
   Play(cut, EvaluationTimes(stages), number, stage, [](const StageStep&) {});
-  for (const Node& node : source.graph.nodes()) {
+  for (const Node& node : plan.graph.nodes()) {
     if (!IsOutput(node)) continue;
     const Ref ref = node.inputs[0];
     const int owner = cut.StageOf(ref.node);

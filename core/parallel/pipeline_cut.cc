@@ -33,17 +33,17 @@ std::vector<int> PlacesOf(const Graph& graph) {
     for (const Ref& input : node.inputs) block[id] = std::max(block[id], block[static_cast<size_t>(input.node)]);
   }
   // Parameters, and what follows from them alone, run where they or their half copies are read.
-  auto users = graph.Users();
+  const auto users = graph.Users();
   const auto copies = HalfWeightsOf(graph);
-  for (const auto& [copy, parameter] : copies) {
-    auto& readers = users[static_cast<size_t>(parameter)];
-    readers.insert(readers.end(), users[static_cast<size_t>(copy)].begin(), users[static_cast<size_t>(copy)].end());
-  }
+  std::vector<int> copy_of(size, -1);
+  for (const auto& [copy, parameter] : copies) copy_of[static_cast<size_t>(parameter)] = copy;
   for (size_t id = size; id-- > 0;) {
     if (block[id] >= 0 || anywhere[id] || IsLate(graph.node(static_cast<int>(id)))) continue;
-    for (const int user : users[id]) {
-      const int reader = block[static_cast<size_t>(user)];
-      if (reader >= 0 && (block[id] < 0 || reader < block[id])) block[id] = reader;
+    for (const int node : {static_cast<int>(id), copy_of[id]}) {
+      for (const int user : node < 0 ? std::span<const int>() : users[node]) {
+        const int reader = block[static_cast<size_t>(user)];
+        if (reader >= 0 && (block[id] < 0 || reader < block[id])) block[id] = reader;
+      }
     }
     block[id] = std::max(block[id], 0);
   }

@@ -46,27 +46,27 @@ const NamedGraph* Program::Find(const std::string& name) const {
 }
 
 void RewritePlan(NamedGraph& plan, const std::string& pass, const Rule& rule, const InputRule& inputs) {
-  std::map<Ref, Ref> moved;
-  plan.graph = Rewrite(pass, plan.graph, rule, &moved, inputs);
-  const auto follow = [&](Ref& ref) {
-    if (ref.node < 0) return;
-    const auto found = moved.find(ref);
-    if (found == moved.end()) throw BuildError(fmt::format("{} lost a gradient of the plan {}", pass, plan.name));
-    ref = found->second;
-  };
-  for (GradientOf& pair : plan.gradients) {
-    follow(pair.parameter);
-    follow(pair.gradient);
-  }
-  for (Ref& flat : plan.flat_gradients) follow(flat);
-  for (SharedBucket& bucket : plan.shared) follow(bucket.sums);
-  for (StateMove& move : plan.moves) {
-    follow(move.state);
-    follow(move.next);
-  }
-  follow(plan.loss_scale);
-  follow(plan.finite);
-  for (Ref& first : plan.steps) follow(first);
+  plan.graph = Rewrite(pass, plan.graph, rule, inputs, [&](const Rewriting& rewriting) {
+    const auto follow = [&](Ref& ref) {
+      if (ref.node < 0) return;
+      const Value value = rewriting.Map(ref);
+      if (!value) throw BuildError(fmt::format("{} lost a gradient of the plan {}", pass, plan.name));
+      ref = value.ref();
+    };
+    for (GradientOf& pair : plan.gradients) {
+      follow(pair.parameter);
+      follow(pair.gradient);
+    }
+    for (Ref& flat : plan.flat_gradients) follow(flat);
+    for (SharedBucket& bucket : plan.shared) follow(bucket.sums);
+    for (StateMove& move : plan.moves) {
+      follow(move.state);
+      follow(move.next);
+    }
+    follow(plan.loss_scale);
+    follow(plan.finite);
+    for (Ref& first : plan.steps) follow(first);
+  });
 }
 
 StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o, int rank) {
@@ -81,24 +81,10 @@ StatusOr<Program> BuildProgram(const Workload& workload, const ProgramOptions& o
   if (!o.hierarchical_allreduce) grouped.nodes.clear();  // nobody needs communicators of nodes
   SY_ASSIGN_OR_RETURN(program.groups, GroupsOf(grouped, rank));
   try {
-    const auto add = [&](const char* name, BucketUse buckets) {
-      program.plans.push_back(Forward(workload, o, name, buckets));
-      return static_cast<int>(program.plans.size()) - 1;
-    };
-    if (!o.evaluation_only) {
-      const int begin = o.accumulation > 1 ? add("begin", {false, false}) : 0;
-      const int accumulate = o.accumulation > 2 ? add("accumulate", {true, false}) : 0;
-      const int update = add("update", {o.accumulation > 1, true});
-      for (int a = 0; a + 1 < o.accumulation; ++a) program.schedule.push_back({a == 0 ? begin : accumulate, a});
-      program.schedule.push_back({update, o.accumulation - 1});
-      if (o.power_sgd.rank > 0 && o.power_sgd.start < o.table_length) {
-        program.schedule.back().until = o.power_sgd.start;
-        const int compressed = add("compressed_update", {o.accumulation > 1, true, true});
-        program.schedule.push_back({compressed, o.accumulation - 1, o.power_sgd.start});
-      }
-    }
-    add("evaluate", {});
-    if (!o.evaluation_only && o.optimizer.ema_decay > 0) add("evaluate_ema", {});
+    if (!o.evaluation_only) program.plans.push_back(Forward(workload, o, "update", {o.accumulation > 1, true}));
+    program.plans.push_back(Forward(workload, o, "evaluate", {}));
+    if (!o.evaluation_only && o.optimizer.ema_decay > 0)
+      program.plans.push_back(Forward(workload, o, "evaluate_ema", {}));
     for (const Pass& pass : Passes()) {
       pass.apply(program, o);
       for (NamedGraph& plan : program.plans) VerifyPlan(plan, pass.name);

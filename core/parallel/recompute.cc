@@ -110,11 +110,11 @@ void ApplyRecompute(Program& program, const ProgramOptions& o) {
   if (o.recompute == 0) return;
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
-    const Graph source = plan.graph;
+    const Graph& source = plan.graph;
     Recomputation recomputation(source, o.recompute);
     if (!recomputation.chosen()) throw BuildError("there is nothing to recompute: the model marks no blocks");
     RewritePlan(plan, "recompute", [&](Rewriting& r, int id) { return recomputation.Replace(r, id); });
-    for (const auto& [backward, forward] : recomputation.pairs()) plan.graph.mutable_node(backward).forward = forward;
+    for (const auto& [backward, forward] : recomputation.pairs()) plan.graph.SetForward(backward, forward);
   }
 }
 

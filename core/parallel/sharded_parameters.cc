@@ -162,7 +162,7 @@ void ApplyShardedParameters(Program& program, const ProgramOptions& o) {
   if (o.zero == 0 || o.mesh.data == 1 || update == nullptr) return;
   const Shards shards(*update, SharedUpdateOf(program, o, *update), o.zero, o.shard_param_frac);
   for (NamedGraph& plan : program.plans) {
-    const Graph source = plan.graph;
+    const Graph& source = plan.graph;
     Sharded sharded(source, shards, o.precision);
     RewritePlan(
         plan, "sharded_parameters",

@@ -86,7 +86,7 @@ void ApplySyncBatchNorm(Program& program, const ProgramOptions& o) {
   if (!o.sync_batchnorm || o.mesh.data == 1) return;
   for (NamedGraph& plan : program.plans) {
     if (!plan.trains) continue;
-    const Graph source = plan.graph;
+    const Graph& source = plan.graph;
     Synchronization synchronization(source, o.mesh.data);
     RewritePlan(plan, "sync_batch_norm", [&](Rewriting& r, int id) { return synchronization.Replace(r, id); });
   }

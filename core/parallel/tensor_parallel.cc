@@ -28,7 +28,7 @@ namespace {
 
 // The nodes apart from what is added to their results.
 void TakeAddendsOut(NamedGraph& plan, const std::set<int>& nodes) {
-  const Graph source = plan.graph;
+  const Graph& source = plan.graph;
   RewritePlan(plan, "tensor_parallel", [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
     const Node& node = source.node(id);
     if (!nodes.contains(id)) return std::nullopt;
@@ -102,9 +102,11 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
   for (NamedGraph& plan : program.plans) {
     if (const Sharding first(plan.graph, divider, o.sequence, {}); !first.with_addends().empty())
       TakeAddendsOut(plan, first.with_addends());
-    const Graph source = plan.graph;
     const std::vector<GradientOf> before = plan.gradients;
-    Sharding sharding(source, divider, o.sequence, GradientsOfWholeWeights(source, before));
+    std::vector<Node> makers;  // of the gradients, as they were
+    for (const GradientOf& pair : before)
+      makers.push_back(pair.gradient.node < 0 ? Node() : plan.graph.node(pair.gradient.node));
+    Sharding sharding(plan.graph, divider, o.sequence, GradientsOfWholeWeights(plan.graph, before));
     RewritePlan(
         plan, "tensor_parallel", [&](Rewriting& r, int id) { return sharding.Replace(r, id); },
         [&](const Node& input, TensorType* type, InputInfo* info) {
@@ -118,8 +120,8 @@ void ApplyTensorParallel(Program& program, const ProgramOptions& o) {
       if (gradient.node < 0) continue;
       const auto& [parameter, old] = before[i];
       gradient = divider
-                     .Convert(plan.graph.value(gradient), source.type(old).shape, sharding.DivisionOf(old),
-                              sharding.DivisionOf(parameter), source.node(old.node).name)
+                     .Convert(plan.graph.value(gradient), makers[i].outputs[static_cast<size_t>(old.output)].shape,
+                              sharding.DivisionOf(old), sharding.DivisionOf(parameter), makers[i].name)
                      .ref();
     }
     SumAddends(plan, before, sharding, program.stages);

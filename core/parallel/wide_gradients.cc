@@ -15,7 +15,7 @@ namespace {
 
 // The nodes that become f32 for a gradient, from its last one back: views, the cast that is left out with them, what
 // makes the sums. Empty where the gradient is none, or where others read them in half too.
-std::vector<int> WideGradientsNodes(const Graph& graph, const std::vector<std::vector<int>>& users, Ref gradient) {
+std::vector<int> WideGradientsNodes(const Graph& graph, const IdLists& users, Ref gradient) {
   std::vector<int> nodes;
   for (Ref ref = gradient; ref.node >= 0; ref = graph.node(ref.node).inputs[0]) {
     const Node& node = graph.node(ref.node);
@@ -33,7 +33,7 @@ Status WideGradientsLegal(const ProgramOptions&) { return OkStatus(); }
 void ApplyWideGradients(Program& program, const ProgramOptions& options) {
   if (options.precision == DType::kF32) return;
   for (NamedGraph& plan : program.plans) {
-    const Graph source = plan.graph;
+    const Graph& source = plan.graph;
     const auto users = source.Users();
     std::set<int> wide;
     for (const GradientOf& pair : plan.gradients) {

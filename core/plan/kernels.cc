@@ -7,24 +7,31 @@
 namespace switchyard {
 namespace {
 
-void AppendType(std::string& key, const TensorType& type) {
-  key += NameOf(type.dtype);
-  for (const int64_t extent : type.shape) {
-    const fmt::format_int digits(extent);
-    key.append(1, ',').append(digits.data(), digits.size());
-  }
-  key += ';';
+template <typename T>
+void Append(std::string& key, const T* values, size_t count) {
+  key.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+}
+
+void Append(std::string& key, size_t value) { Append(key, &value, 1); }
+
+void Append(std::string& key, const TensorType& type) {
+  Append(key, static_cast<size_t>(type.dtype));
+  Append(key, type.shape.size());
+  Append(key, type.shape.data(), type.shape.size());
 }
 
 // What a kernel depends on: nodes with equal keys share one.
 std::string KeyOf(const Graph& graph, const Node& node, bool paired_forward, const Kernel* forward,
                   const std::vector<uint8_t>& accumulate) {
   std::string key = node.op + '(';
-  for (const Ref& input : node.inputs) AppendType(key, graph.type(input));
-  key += ")(";
-  for (const TensorType& output : node.outputs) AppendType(key, output);
-  key += fmt::format("){}{}+", paired_forward, static_cast<const void*>(forward));
-  for (const uint8_t flag : accumulate) key += flag != 0 ? '1' : '0';
+  Append(key, node.inputs.size());
+  for (const Ref& input : node.inputs) Append(key, graph.type(input));
+  Append(key, node.outputs.size());
+  for (const TensorType& output : node.outputs) Append(key, output);
+  Append(key, static_cast<size_t>(paired_forward));
+  Append(key, &forward, 1);
+  Append(key, accumulate.size());
+  Append(key, accumulate.data(), accumulate.size());
   key.append(static_cast<const char*>(node.attributes.data()), node.attributes.size());
   return key;
 }

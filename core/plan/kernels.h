@@ -2,9 +2,9 @@
 // many bindings. Not thread-safe. Must outlive the plans made with it, and be destroyed before its Device.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -44,10 +44,10 @@ class KernelCache {
  private:
   Device& device_;
   KernelOptions options_;
-  std::map<std::string, std::unique_ptr<Kernel>> kernels_;  // nullptr: refused
+  std::unordered_map<std::string, std::unique_ptr<Kernel>> kernels_;  // nullptr: refused
   Status status_;
   double seconds_ = 0;
-  std::map<std::string, std::string> refusals_;  // by the key of the kernel
+  std::unordered_map<std::string, std::string> refusals_;  // by the key of the kernel
 };
 
 }  // namespace switchyard

@@ -4,6 +4,7 @@
 #include <functional>
 #include <queue>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "core/graph/op.h"
@@ -27,7 +28,7 @@ namespace {
 
 // Collectives, transfers, buckets, and what the update phase computes for those alone. Forward and backward stay as
 // they were built.
-std::vector<bool> LeadsToBuckets(const Graph& graph, const std::vector<std::vector<int>>& followers) {
+std::vector<bool> LeadsToBuckets(const Graph& graph, const IdLists& followers) {
   std::vector<bool> leads(graph.size(), false);
   for (int id = graph.size() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
@@ -47,7 +48,7 @@ struct Fetches {
 
 bool Brings(const Node& node) { return ExchangeOf(node) == Exchange::kAllGather || IsFetch(node); }
 
-Fetches FindFetches(const Graph& graph, const std::vector<std::vector<int>>& followers) {
+Fetches FindFetches(const Graph& graph, const IdLists& followers) {
   Fetches fetches{std::vector<bool>(graph.size(), false), std::vector<int>(graph.size(), -1)};
   std::vector<bool> there(graph.size(), false), computed_with(graph.size(), false), for_fetches(graph.size(), false);
   for (int id = 0; id < graph.size(); ++id) {
@@ -59,7 +60,7 @@ Fetches FindFetches(const Graph& graph, const std::vector<std::vector<int>>& fol
   }
   for (int id = graph.size() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
-    const auto& users = followers[id];
+    const std::span<const int> users = followers[id];
     computed_with[id] = std::any_of(users.begin(), users.end(), [&](int user) {
       const Node& reader = graph.node(user);
       return !IsKept(reader) && (!TraitsOf(reader.op).view || computed_with[user]);
@@ -86,19 +87,24 @@ class Order {
   Order(const Graph& graph, bool early, std::vector<int> fetched, uint64_t prefetch_bytes)
       : graph_(graph),
         before_(BuiltOrder(graph)),
-        followers_(graph.Users()),
-        fetches_(FindFetches(graph, followers_)),
+        followers_(graph.size(),
+                   [&](const auto& add) {
+                     for (int id = 0; id < graph.size(); ++id) {
+                       for (const Ref& input : graph.node(id).inputs) add(input.node, id);
+                     }
+                     for (int id = 0; id < graph.size(); ++id) {
+                       if (before_[id] >= 0) add(before_[id], id);
+                       for (const int earlier : graph.node(id).control) add(earlier, id);
+                     }
+                   }),
+        fetches_(FindFetches(graph, graph.Users())),
         missing_(graph.size(), 0),
         when_(graph.size(), When::kAsBuilt),
         done_(graph.size(), false),
         fetched_(std::move(fetched)),
         prefetch_bytes_(prefetch_bytes) {
     for (int id = 0; id < graph.size(); ++id) {
-      if (before_[id] >= 0) followers_[before_[id]].push_back(id);
-      for (const int earlier : graph.node(id).control) followers_[earlier].push_back(id);
-    }
-    for (const auto& users : followers_) {
-      for (const int user : users) ++missing_[user];
+      for (const int user : followers_[id]) ++missing_[user];
     }
     const std::vector<bool> leads = LeadsToBuckets(graph, followers_);
     for (int id = 0; id < graph.size(); ++id) {
@@ -198,7 +204,7 @@ class Order {
 
   const Graph& graph_;
   const std::vector<int> before_;
-  std::vector<std::vector<int>> followers_;  // readers and targets of control edges, with repeats
+  const IdLists followers_;  // readers and targets of control edges, with repeats
   const Fetches fetches_;
   std::vector<int> missing_;  // inputs and control edges that are not done
   std::vector<When> when_;

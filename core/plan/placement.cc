@@ -55,7 +55,13 @@ class Placer {
     result_.residuals.resize(count);
     result_.elided.assign(count, false);
     result_.copies.resize(count);
-    for (int id = 0; id < count; ++id) result_.spots[id].resize(graph_.node(id).outputs.size());
+    last_backward_.assign(count, -1);
+    for (int id = 0; id < count; ++id) {
+      const Node& node = graph_.node(id);
+      result_.spots[id].resize(node.outputs.size());
+      if (node.forward >= 0)
+        last_backward_[node.forward] = std::max(last_backward_[node.forward], sharing_.position[id]);
+    }
     // Inputs first: an update may be written over its state, wherever that stands among the nodes.
     for (const bool input : {true, false}) {
       for (const int id : order_) {
@@ -80,7 +86,7 @@ class Placer {
   Spot& At(Ref ref) { return result_.spots[ref.node][ref.output]; }
   void Extend(const Spot& spot, Ref ref) {
     Storage& s = result_.storages[spot.storage];
-    s.last = std::max(s.last, sharing_.last_use.at(sharing_.group.at(ref)));
+    s.last = std::max(s.last, sharing_.last_use[sharing_.group[ref]]);
   }
 
   // The storage of a concat whose parts are written in place; made when its first part is.
@@ -114,22 +120,21 @@ class Placer {
       entry.content = node.input->content;
       return;
     }
-    if (sharing_.view_offset.contains(id)) {
+    if (const auto& offset = sharing_.view_offset[id]) {
       const Spot source = At(SourceOf(graph_, planned_, id));
-      At({id, 0}) = {source.storage, source.offset + sharing_.view_offset.at(id)};
+      At({id, 0}) = {source.storage, source.offset + *offset};
       Extend(source, {id, 0});
       result_.elided[id] = !IsCollective(node.op);
       return;
     }
-    if (sharing_.in_place_concat.contains(id)) {
+    if (sharing_.in_place_concat[id]) {
       const int storage = ConcatStorage(id, t);
       At({id, 0}) = {storage, 0};
       Extend(At({id, 0}), {id, 0});
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
         const uint64_t bytes = static_cast<uint64_t>(graph_.type(input).bytes());
-        const auto part = sharing_.part_of.find(Origin(graph_, planned_, input));
-        if (part == sharing_.part_of.end() || part->second != std::make_pair(id, offset))
+        if (sharing_.part_of[Origin(graph_, planned_, input)] != std::make_pair(id, offset))
           result_.copies[id].push_back({At(input), {storage, offset}, bytes, id});
         offset += bytes;
       }
@@ -149,7 +154,7 @@ class Placer {
       result_.copies[id].push_back({At(node.inputs[0]), At({id, 0}), bytes, id});
       return;
     }
-    if (sharing_.copied_at_once.contains(id) && !sharing_.written_in_place.contains(id)) {
+    if (sharing_.copied_at_once[id] && !sharing_.written_in_place[id]) {
       const Spot &state = At(node.inputs[0]), &value = At(node.inputs[1]);
       if (!SamePlace(state, value))
         result_.copies[id].push_back({value, state, static_cast<uint64_t>(graph_.type(node.inputs[0]).bytes()), id});
@@ -158,12 +163,10 @@ class Placer {
     std::set<int> taken;
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const Ref ref{id, static_cast<int>(o)};
-      const auto part = sharing_.part_of.find(ref);
-      const auto over = sharing_.over_state.find(ref);
-      if (part != sharing_.part_of.end()) {
-        At(ref) = {ConcatStorage(part->second.first, t), part->second.second};
-      } else if (over != sharing_.over_state.end()) {
-        At(ref) = At(over->second);
+      if (const auto& part = sharing_.part_of[ref]) {
+        At(ref) = {ConcatStorage(part->first, t), part->second};
+      } else if (const auto& state = sharing_.over_state[ref]) {
+        At(ref) = At(*state);
       } else if (const int input = InPlaceInput(node, id, static_cast<int>(o));
                  input >= 0 && taken.insert(input).second) {
         At(ref) = At(node.inputs[input]);
@@ -173,12 +176,8 @@ class Placer {
       Extend(At(ref), ref);
     }
     if (planned_[id].paired && planned_[id].kernel->info().residual_bytes > 0) {
-      int last = t;
-      for (const int other : order_) {
-        if (graph_.node(other).forward == id) last = std::max(last, sharing_.position[other]);
-      }
       const int storage = NewStorage(planned_[id].kernel->info().residual_bytes, t);
-      result_.storages[storage].last = last;
+      result_.storages[storage].last = std::max(t, last_backward_[id]);
       result_.residuals[id] = {storage, 0};
     }
   }
@@ -224,7 +223,7 @@ class Placer {
     std::set<int> written;  // storages of states
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (!IsAssign(node) || sharing_.written_in_place.contains(id) || sharing_.copied_at_once.contains(id)) continue;
+      if (!IsAssign(node) || sharing_.written_in_place[id] || sharing_.copied_at_once[id]) continue;
       const Spot &state = At(node.inputs[0]), &value = At(node.inputs[1]);
       if (SamePlace(state, value)) continue;
       written.insert(state.storage);
@@ -248,6 +247,7 @@ class Placer {
   const Sharing sharing_;
   Placement result_;
   std::map<int, int> concat_storage_;
+  std::vector<int> last_backward_;  // by forward node: where the last of those stands that are paired with it
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ struct RegionView {
   std::vector<Ref> input_refs, output_refs;
   sy_region region{};
 
-  RegionView(const Graph& graph, const std::vector<int>& members, const std::vector<std::vector<int>>& users) {
+  RegionView(const Graph& graph, const std::vector<int>& members, const IdLists& users) {
     const std::set<int> inside(members.begin(), members.end());
     std::map<Ref, uint32_t> numbers;
     const auto number = [&](Ref ref) {
@@ -86,8 +86,7 @@ struct RegionView {
 };
 
 // What the plugin marked, as lists of node ids; regions of fewer than two nodes are left out.
-StatusOr<std::vector<std::vector<int>>> Claims(const Graph& graph, Device& device,
-                                               const std::vector<std::vector<int>>& users) {
+StatusOr<std::vector<std::vector<int>>> Claims(const Graph& graph, Device& device, const IdLists& users) {
   std::vector<int> offered;
   for (int id = 0; id < graph.size(); ++id) {
     if (Offered(graph.node(id))) offered.push_back(id);
@@ -168,18 +167,17 @@ StatusOr<RegionGraph> ClaimRegions(Graph source, KernelCache& cache) {
       if (node.input) {
         made = {result.graph.Input(node.name, node.outputs[0], *node.input, node.where)};
       } else {
-        made = result.graph.Clone(node, map(node.inputs));
+        made = result.graph.Clone(source, item, map(node.inputs));
       }
       for (size_t o = 0; o < made.size(); ++o) replaced.push_back({item, static_cast<int>(o)});
       new_id[item] = result.graph.size() - 1;
-      Node& copy = result.graph.mutable_node(new_id[item]);
-      if (node.forward >= 0 && region_of[node.forward] < 0) copy.forward = new_id[node.forward];
+      if (node.forward >= 0 && region_of[node.forward] < 0) result.graph.SetForward(new_id[item], new_id[node.forward]);
     }
     for (size_t o = 0; o < made.size(); ++o) value_of[replaced[o]] = made[o];
     const std::vector<int> alone = {item};
     for (const int id : item < 0 ? accepted[-1 - item] : alone) {
       for (const int earlier : source.node(id).control) {
-        if (new_id[earlier] != new_id[id]) result.graph.mutable_node(new_id[id]).control.push_back(new_id[earlier]);
+        if (new_id[earlier] != new_id[id]) result.graph.AddControl(new_id[id], new_id[earlier]);
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "core/plan/sharing.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "core/graph/op.h"
@@ -13,14 +14,29 @@ namespace {
 class Finder {
  public:
   Finder(const Graph& graph, const std::vector<int>& order, const std::vector<PlannedNode>& planned, uint64_t alignment)
-      : graph_(graph), users_(graph.Users()), order_(order), planned_(planned), alignment_(alignment) {
-    for (int id = 0; id < graph.size(); ++id) {
-      for (const int earlier : graph.node(id).control) followers_[earlier].push_back(id);
-    }
-  }
+      : graph_(graph),
+        users_(graph.Users()),
+        order_(order),
+        planned_(planned),
+        alignment_(alignment),
+        followers_(graph.size(),
+                   [&](const auto& add) {
+                     for (int id = 0; id < graph.size(); ++id) {
+                       for (const int earlier : graph.node(id).control) add(earlier, id);
+                     }
+                   }),
+        readers_(graph) {}
 
   Sharing Run() {
-    result_.position.assign(static_cast<size_t>(graph_.size()), 0);
+    const auto nodes = static_cast<size_t>(graph_.size());
+    result_.position.assign(nodes, 0);
+    for (auto* marks : {&result_.in_place_concat, &result_.written_in_place, &result_.copied_at_once})
+      marks->assign(nodes, false);
+    result_.view_offset.resize(nodes);
+    result_.part_of = decltype(result_.part_of)(graph_);
+    result_.group = ValueTable<Ref>(graph_);
+    result_.last_use = ValueTable<int>(graph_);
+    result_.over_state = ValueTable<std::optional<Ref>>(graph_);
     for (size_t i = 0; i < order_.size(); ++i) result_.position[order_[i]] = static_cast<int>(i);
     FindParts();
     FindGroups();
@@ -80,13 +96,11 @@ class Finder {
     int first = Sharing::kEnd;
     for (const int user : users_[id]) {
       const Node& node = graph_.node(user);
-      const bool view = result_.view_offset.contains(user) && !IsCollective(node.op);
-      if (IsOutput(node) || (IsAssign(node) && !result_.copied_at_once.contains(user))) continue;
+      const bool view = result_.view_offset[user].has_value() && !IsCollective(node.op);
+      if (IsOutput(node) || (IsAssign(node) && !result_.copied_at_once[user])) continue;
       first = std::min(first, view ? FirstReader(user) : result_.position[user]);
     }
-    if (const auto found = followers_.find(id); found != followers_.end()) {
-      for (const int follower : found->second) first = std::min(first, result_.position[follower]);
-    }
+    for (const int follower : followers_[id]) first = std::min(first, result_.position[follower]);
     return first;
   }
 
@@ -104,7 +118,7 @@ class Finder {
     for (;;) {
       const Node& node = graph_.node(value.node);
       if (node.input || reads[value.node] != 1) return false;
-      if (!TraitsOf(node.op).view && !result_.view_offset.contains(value.node)) return true;
+      if (!TraitsOf(node.op).view && !result_.view_offset[value.node].has_value()) return true;
       value = SourceOf(graph_, planned_, value.node);
     }
   }
@@ -121,7 +135,7 @@ class Finder {
       uint64_t offset = 0;
       for (const Ref& input : node.inputs) {
         const Ref root = Origin(graph_, planned_, input);
-        const bool fresh = MakesValue(graph_, planned_, root.node) && !result_.part_of.contains(root) &&
+        const bool fresh = MakesValue(graph_, planned_, root.node) && !result_.part_of[root] &&
                            !IsConcat(graph_.node(root.node)) && offset % alignment_ == 0;
         uint64_t unused = 0;
         const bool view = ContiguousSlice(graph_, graph_.node(root.node), alignment_, &unused);
@@ -138,8 +152,8 @@ class Finder {
           throw BuildError("a kernel adds to a bucket in which its result does not lie: " + node.name);
       }
       if (parts.empty() && node.bucket.empty()) continue;
-      result_.in_place_concat.insert(id);
-      for (const auto& [root, at] : parts) result_.part_of[root] = {id, at};
+      result_.in_place_concat[id] = true;
+      for (const auto& [root, at] : parts) result_.part_of[root] = std::make_pair(id, at);
     }
   }
 
@@ -153,19 +167,19 @@ class Finder {
       const Node& node = graph_.node(id);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         const Ref ref{id, static_cast<int>(o)};
-        const auto part = result_.part_of.find(ref);
-        result_.group[ref] = part != result_.part_of.end() ? Ref{part->second.first, 0} : ref;
+        const auto& part = result_.part_of[ref];
+        result_.group[ref] = part ? Ref{part->first, 0} : ref;
       }
       uint64_t offset = 0;
       if (TraitsOf(node.op).view || planned_[id].absorbed) {
-        result_.group[{id, 0}] = result_.group.at(SourceOf(graph_, planned_, id));
+        result_.group[{id, 0}] = result_.group[SourceOf(graph_, planned_, id)];
         result_.view_offset[id] = 0;
       } else if (ContiguousSlice(graph_, node, alignment_, &offset)) {
-        result_.group[{id, 0}] = result_.group.at(node.inputs[0]);
+        result_.group[{id, 0}] = result_.group[node.inputs[0]];
         result_.view_offset[id] = offset;
       } else if (WorksInPlace(node)) {
         if (OwnsItsPlace(node.inputs[0], reads)) {
-          result_.group[{id, 0}] = result_.group.at(node.inputs[0]);
+          result_.group[{id, 0}] = result_.group[node.inputs[0]];
           result_.view_offset[id] = 0;
         }
       }
@@ -178,8 +192,8 @@ class Finder {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         const bool is_target = IsAssign(node) && i == 0;
         if (!is_target && !TraitsOf(node.op).view && !planned_[id].absorbed &&
-            !(IsSlice(node) && result_.view_offset.contains(id)))
-          readers_[result_.group.at(node.inputs[i])].push_back({id, static_cast<int>(i)});
+            !(IsSlice(node) && result_.view_offset[id].has_value()))
+          readers_[result_.group[node.inputs[i]]].push_back({id, static_cast<int>(i)});
       }
     }
   }
@@ -189,11 +203,11 @@ class Finder {
   void FindCopiesAtOnce() {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
-      if (!IsAssign(node) || graph_.node(result_.group.at(node.inputs[1]).node).input) continue;
-      const auto& readers = readers_[result_.group.at(node.inputs[0])];
+      if (!IsAssign(node) || graph_.node(result_.group[node.inputs[1]].node).input) continue;
+      const auto& readers = readers_[result_.group[node.inputs[0]]];
       if (std::all_of(readers.begin(), readers.end(),
                       [&](const auto& reader) { return HasRead(reader.first) < result_.position[id]; }))
-        result_.copied_at_once.insert(id);
+        result_.copied_at_once[id] = true;
     }
   }
 
@@ -202,12 +216,12 @@ class Finder {
     for (const int id : order_) {
       const Node& node = graph_.node(id);
       for (const Ref& input : node.inputs)
-        result_.last_use[result_.group.at(input)] =
-            IsOutput(node) || (IsAssign(node) && !result_.copied_at_once.contains(id))
+        result_.last_use[result_.group[input]] =
+            IsOutput(node) || (IsAssign(node) && !result_.copied_at_once[id])
                 ? Sharing::kEnd
-                : std::max(result_.last_use[result_.group.at(input)], result_.position[id]);
+                : std::max(result_.last_use[result_.group[input]], result_.position[id]);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
-        int& last = result_.last_use[result_.group.at({id, static_cast<int>(o)})];
+        int& last = result_.last_use[result_.group[{id, static_cast<int>(o)}]];
         last = std::max(last, result_.position[id]);
       }
     }
@@ -217,9 +231,9 @@ class Finder {
       if (!IsCollective(node.op)) continue;
       const int joined = FirstReader(id);
       for (const Ref& input : node.inputs)
-        result_.last_use[result_.group.at(input)] = std::max(result_.last_use[result_.group.at(input)], joined);
+        result_.last_use[result_.group[input]] = std::max(result_.last_use[result_.group[input]], joined);
       for (size_t o = 0; o < node.outputs.size(); ++o) {
-        int& last = result_.last_use[result_.group.at({id, static_cast<int>(o)})];
+        int& last = result_.last_use[result_.group[{id, static_cast<int>(o)}]];
         last = std::max(last, joined);
       }
     }
@@ -231,10 +245,10 @@ class Finder {
       const Node& node = graph_.node(id);
       if (!IsAssign(node)) continue;
       const Ref state = node.inputs[0], value = Origin(graph_, planned_, node.inputs[1]);
-      bool possible = MakesValue(graph_, planned_, value.node) && !result_.part_of.contains(value) &&
-                      !result_.in_place_concat.contains(value.node) && !result_.view_offset.contains(value.node) &&
-                      !result_.over_state.contains(value);
-      for (const auto& [reader, index] : readers_[result_.group.at(state)]) {
+      bool possible = MakesValue(graph_, planned_, value.node) && !result_.part_of[value] &&
+                      !result_.in_place_concat[value.node] && !result_.view_offset[value.node].has_value() &&
+                      !result_.over_state[value];
+      for (const auto& [reader, index] : readers_[result_.group[state]]) {
         if (!possible) break;
         if (reader == value.node) {
           const auto& inplace = planned_[reader].kernel->info().inplace;
@@ -248,20 +262,20 @@ class Finder {
       }
       if (possible) {
         result_.over_state[value] = state;
-        result_.written_in_place.insert(id);
+        result_.written_in_place[id] = true;
       }
     }
   }
 
   const Graph& graph_;
-  const std::vector<std::vector<int>> users_;
+  const IdLists users_;
   const std::vector<int>& order_;
   const std::vector<PlannedNode>& planned_;
   const uint64_t alignment_;
   Sharing result_;
-  std::map<int, std::vector<int>> followers_;                // node → those with a control edge from it
-  std::map<Ref, std::vector<std::pair<int, int>>> readers_;  // group → (reader, input index)
-  std::map<std::string, int> held_;                          // bucket → the input by which what it holds is read
+  const IdLists followers_;                               // by node: those with a control edge from it
+  ValueTable<std::vector<std::pair<int, int>>> readers_;  // by group: (reader, input index)
+  std::map<std::string, int> held_;                       // bucket → the input by which what it holds is read
 };
 
 }  // namespace

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <set>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "core/graph/value_table.h"
 #include "core/plan/planned_node.h"
 
 namespace switchyard {
@@ -16,15 +16,17 @@ namespace switchyard {
 struct Sharing {
   static constexpr int kEnd = 1 << 30;  // a position behind all nodes
 
-  std::vector<int> position;                        // by node: in the launch order
-  std::map<Ref, std::pair<int, uint64_t>> part_of;  // value → (concat, offset in it)
-  std::set<int> in_place_concat;                    // concats in whose storage at least one part is written
-  std::map<int, uint64_t> view_offset;              // node that needs no launch → where it begins in its source
-  std::map<Ref, Ref> group;                         // value → the one that stands for its storage
-  std::map<Ref, int> last_use;                      // by that one: a position
-  std::map<Ref, Ref> over_state;                    // new value → the state over which it is written
-  std::set<int> written_in_place;                   // the assignments of those
-  std::set<int> copied_at_once;                     // other assignments: copied where they stand, not at the end
+  // By node.
+  std::vector<int> position;                         // in the launch order
+  std::vector<bool> in_place_concat;                 // a concat in whose storage at least one part is written
+  std::vector<std::optional<uint64_t>> view_offset;  // of what needs no launch: where it begins in its source
+  std::vector<bool> written_in_place;                // an assignment whose value is written over the state
+  std::vector<bool> copied_at_once;                  // another one: copied where it stands, not at the end
+  // By value.
+  ValueTable<std::optional<std::pair<int, uint64_t>>> part_of;  // a concat, and the offset in it
+  ValueTable<Ref> group;                                        // the value that stands for its storage
+  ValueTable<int> last_use;                                     // of one that does: a position
+  ValueTable<std::optional<Ref>> over_state;                    // of a new value: the state over which it is written
 };
 
 // `order`: ids of all nodes, collectives where they will run. `planned`: by node. Offsets that are no multiples of

@@ -1,6 +1,7 @@
 #include "core/graph/graph.h"
 
 #include <set>
+#include <span>
 
 #include "core/graph/op.h"
 #include "core/graph/ops/attention.h"
@@ -12,6 +13,7 @@
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/random.h"
 #include "core/graph/ops/reduction.h"
+#include "core/graph/verify.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/graph/steps.h"
@@ -106,6 +108,50 @@ TEST(GraphTest, NamesAreUniqueAndTheSameInEveryBuild) {
   for (int id = 0; id < graph.size(); ++id) ASSERT_EQ(graph.node(id).name, larger.node(id).name);
 }
 
+TEST(GraphTest, NamesAreFoundInCopiesAndWhereNodesWereTakenOut) {
+  Graph graph;
+  std::vector<bool> kept;
+  const auto name = [](int i) { return fmt::format("input.{}", i); };
+  for (int i = 0; i < 100; ++i) {
+    graph.Input(name(i), {DType::kF32, {2}}, {});
+    kept.push_back(i % 3 == 0);
+  }
+  Graph copy = graph;
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(copy.FindInput(name(i)).ref(), (Ref{i, 0}));
+  const Value x = copy.FindInput(name(0));
+  const Attributes attributes = copy.node(ops::Unary(SY_PW_EXP, x).ref().node).attributes;
+  const auto add = [&](const std::string& wanted) {
+    const Value added = copy.Add("pointwise", {x}, attributes, {}, Graph::Location::current(), wanted)[0];
+    return copy.node(added.ref().node).name;
+  };
+  EXPECT_EQ(add("input.7"), "input.7_1");
+  EXPECT_EQ(add("input.7"), "input.7_2");
+  EXPECT_EQ(graph.Find("input.7_1"), -1) << "it is the copy's";
+  graph.Keep(kept);
+  ASSERT_EQ(graph.size(), 34);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(graph.Find(name(i)), i % 3 == 0 ? i / 3 : -1) << name(i);
+}
+
+TEST(GraphTest, WhatIsTakenOutLeavesIdsThatFit) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {2}}, {});
+  ops::Unary(SY_PW_LOG, x);
+  const Value first = ops::Unary(SY_PW_EXP, x), y = graph.Input("y", {DType::kF32, {2}}, {});
+  const Value second = ops::Add(first, y);
+  Node& node = graph.mutable_node(second.ref().node);
+  node.control = {first.ref().node};
+  node.forward = first.ref().node;
+  Verify(graph, "this test");
+  graph.Keep({true, false, true, true, true});
+  EXPECT_TRUE(graph.verified());
+  ASSERT_EQ(graph.size(), 4);
+  EXPECT_EQ(graph.node(1).name, "y") << "inputs come first";
+  const Node& sum = graph.node(3);
+  EXPECT_EQ(sum.inputs, (std::vector<Ref>{{2, 0}, {1, 0}}));
+  EXPECT_EQ(sum.control, std::vector<int>{2});
+  EXPECT_EQ(sum.forward, 2);
+}
+
 TEST(GraphTest, EveryInputComesBeforeItsUse) {
   const Graph graph = TrainingGraph({.name = "vit_micro"}, 4);
   for (int id = 0; id < graph.size(); ++id) {
@@ -119,8 +165,12 @@ TEST(GraphTest, UsersListsEveryReaderOncePerRead) {
   const Value y = ops::Mul(x, x);
   graph.Output("y", y);
   const auto users = graph.Users();
-  EXPECT_EQ(users[x.ref().node], (std::vector<int>{y.ref().node, y.ref().node}));
-  EXPECT_EQ(users[y.ref().node], (std::vector<int>{graph.size() - 1}));
+  const auto of = [&](const Value& value) {
+    const std::span<const int> ids = users[value.ref().node];
+    return std::vector<int>(ids.begin(), ids.end());
+  };
+  EXPECT_EQ(of(x), (std::vector<int>{y.ref().node, y.ref().node}));
+  EXPECT_EQ(of(y), (std::vector<int>{graph.size() - 1}));
 }
 
 double Flops(const Graph& graph) {

@@ -289,6 +289,16 @@ TEST(DeadNodesTest, ControlEdgesKeepWhatTheyName) {
   }
 }
 
+TEST(RewriteTest, ANodeWaitsOnceForOneOfSeveralResults) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {2, 4}}, {}), w = graph.Input("w", {DType::kF32, {4}}, {});
+  const Value first = ops::LayerNorm(x, w, w, 1e-5f), second = ops::Unary(SY_PW_EXP, x);
+  ASSERT_EQ(graph.node(first.ref().node).outputs.size(), 3u);
+  graph.mutable_node(second.ref().node).control = {first.ref().node};
+  for (int times = 0; times < 2; ++times) graph = Rewrite("copy", graph, [](Rewriting&, int) { return std::nullopt; });
+  EXPECT_EQ(graph.nodes().back().control, std::vector<int>{graph.size() - 2});
+}
+
 TEST(RewriteTest, ACopyKeepsNamesPhasesLinesAndPairs) {
   const Graph source = TrainingGraph(kMicro, 2);
   const Graph copy = Rewrite("copy", source, [](Rewriting&, int) { return std::nullopt; });

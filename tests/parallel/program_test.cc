@@ -144,9 +144,9 @@ TEST(ProgramPasses, AreInTheirOrder) {
   std::vector<std::string> names;
   for (const Pass& pass : Passes()) names.push_back(pass.name);
   EXPECT_EQ(names, (std::vector<std::string>{"autocast", "loss_scale", "rank_sums", "gradients", "wide_gradients",
-                                             "stages", "sync_batch_norm", "tensor_parallel", "half_weights",
-                                             "recompute", "pipeline", "state", "buckets", "sharded_parameters",
-                                             "update", "offload", "scaler", "stage_parts"}));
+                                             "stages", "sync_batch_norm", "micro_batches", "tensor_parallel",
+                                             "half_weights", "recompute", "pipeline", "state", "buckets",
+                                             "sharded_parameters", "update", "offload", "scaler", "stage_parts"}));
 }
 
 // By bucket: how many updates run on the host and on the device, and the moments that lie on the host.

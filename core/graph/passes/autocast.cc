@@ -13,7 +13,7 @@ namespace {
 bool IsHalfOp(const Node& node) { return PrecisionOf(node) == Precision::kHalf; }
 
 // Is node `id` read by half ops alone, directly or through views?
-bool OnlyHalfOpsRead(const Graph& graph, const std::vector<std::vector<int>>& users, int id) {
+bool OnlyHalfOpsRead(const Graph& graph, const IdLists& users, int id) {
   return !users[id].empty() && std::all_of(users[id].begin(), users[id].end(), [&](int user) {
     const Node& reader = graph.node(user);
     return TraitsOf(reader.op).view ? OnlyHalfOpsRead(graph, users, user) : IsHalfOp(reader);

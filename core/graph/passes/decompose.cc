@@ -68,11 +68,11 @@ std::optional<Graph> Rebuild(const Graph& graph, const Node& node, const CanPrep
 
 }  // namespace
 
-Graph Decompose(const Graph& source, const CanPrepare& can_prepare) {
+Graph Decompose(Graph source, const CanPrepare& can_prepare) {
   const auto runs = [&](const Node& node) { return !NeedsKernel(node) || can_prepare(source, node); };
   const std::deque<Node>& nodes = source.nodes();
   const bool inputs_first = std::is_partitioned(nodes.begin(), nodes.end(), IsInput);
-  if (inputs_first && std::all_of(nodes.begin(), nodes.end(), runs)) return RemoveDeadNodes(source);
+  if (inputs_first && std::all_of(nodes.begin(), nodes.end(), runs)) return RemoveDeadNodes(std::move(source));
   return RemoveDeadNodes(
       Rewrite("decomposition", source, [&](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
         const Node& node = source.node(id);

@@ -7,6 +7,6 @@
 
 namespace switchyard {
 
-Graph Decompose(const Graph& source, const CanPrepare& can_prepare);
+Graph Decompose(Graph source, const CanPrepare& can_prepare);
 
 }  // namespace switchyard

@@ -14,7 +14,7 @@ namespace switchyard {
 // One fusion round's view of the source graph.
 struct Pattern {
   const Graph& graph;
-  std::vector<std::vector<int>> users;
+  IdLists users;
   switchyard::Readers readers;
   explicit Pattern(const Graph& g) : graph(g), users(g.Users()), readers(g) {}
 

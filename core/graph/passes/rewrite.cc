@@ -66,18 +66,15 @@ Readers::Readers(const Graph& graph) : first_(graph.size()), readers_(graph.size
 
 bool Readers::OnlyOf(int id, int reader) const { return Of(id).size() == 1 && Of(id)[0] == first_[reader]; }
 
-namespace {
-
-// Rewrite without the inputs that `keep` marks false.
-Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::vector<bool>& keep, const Rule& rule,
-                     std::map<Ref, Ref>* moved = nullptr, const InputRule& inputs = nullptr) {
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, const InputRule& inputs,
+              const std::function<void(const Rewriting&)>& done) {
   Graph result;
   Rewriting state(source, result);
   state.mapped.resize(source.size());
   std::vector<int> copied(source.size(), -1);  // old id → id of the node that stands for it
   for (int id = 0; id < source.size(); ++id) {
     const Node& node = source.node(id);
-    if (!node.input || !keep[id]) continue;
+    if (!node.input) continue;
     if (!inputs) {
       state.mapped[id] = {result.Input(node.name, node.outputs[0], *node.input, node.where)};
       continue;
@@ -95,47 +92,35 @@ Graph RewriteKeeping(const std::string& pass, const Graph& source, const std::ve
     const int before = result.size();
     auto replacement = rule(state, id);
     const bool copy = !replacement;
-    if (copy) replacement = result.Clone(node, state.Map(node.inputs));
+    if (copy) replacement = result.Clone(source, id, state.Map(node.inputs));
     // A copy, and a replacement of the same op, stand for the old node in its forward/backward pair.
     const bool made = !replacement->empty() && (*replacement)[0];
     const int stand_in = made ? (*replacement)[0].ref().node : copy ? result.size() - 1 : -1;
     if (stand_in >= 0 && result.node(stand_in).op == node.op) {
       copied[id] = stand_in;
-      if (node.forward >= 0 && !state.unpaired.contains(id))
-        result.mutable_node(stand_in).forward = copied[node.forward];
-      if (node.repeats >= 0) result.mutable_node(stand_in).repeats = copied[node.repeats];
+      if (node.forward >= 0 && !state.unpaired.contains(id)) result.SetForward(stand_in, copied[node.forward]);
+      if (node.repeats >= 0) result.SetRepeats(stand_in, copied[node.repeats]);
     }
     for (const int earlier : node.control) {
       if (result.size() == before) continue;
-      std::vector<int>& control = result.mutable_node(before).control;
-      if (state.mapped[earlier].empty() && copied[earlier] >= 0) control.push_back(copied[earlier]);  // an assignment
+      if (state.mapped[earlier].empty() && copied[earlier] >= 0)
+        result.AddControl(before, copied[earlier]);  // an assignment
       for (const Value& value : state.mapped[earlier]) {
-        if (value) control.push_back(value.ref().node);
+        if (value) result.AddControl(before, value.ref().node);
       }
     }
     state.mapped[id] = std::move(*replacement);
   }
   result.SetPhase(Phase::kForward);
   Verify(result, pass);
-  for (int id = 0; moved != nullptr && id < source.size(); ++id) {
-    for (size_t o = 0; o < state.mapped[id].size(); ++o) {
-      if (state.mapped[id][o]) (*moved)[{id, static_cast<int>(o)}] = state.mapped[id][o].ref();
-    }
-  }
+  if (done) done(state);
   return result;
 }
 
-}  // namespace
-
-Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved,
-              const InputRule& inputs) {
-  return RewriteKeeping(pass, source, std::vector<bool>(source.size(), true), rule, moved, inputs);
-}
-
-Graph RemoveDeadNodes(const Graph& source) {
-  std::vector<bool> live(source.size(), false);
-  for (int id = source.size() - 1; id >= 0; --id) {
-    const Node& node = source.node(id);
+Graph RemoveDeadNodes(Graph graph) {
+  std::vector<bool> live(graph.size(), false);
+  for (int id = graph.size() - 1; id >= 0; --id) {
+    const Node& node = graph.node(id);
     if (node.input && node.input->role != Role::kBatch) live[id] = true;
     const OpTraits& traits = TraitsOf(node.op);
     if ((traits.structural && node.outputs.empty()) || traits.collective) live[id] = true;
@@ -143,12 +128,10 @@ Graph RemoveDeadNodes(const Graph& source) {
     for (const Ref& input : node.inputs) live[input.node] = true;
     for (const int earlier : node.control) live[earlier] = true;
   }
-  if (std::find(live.begin(), live.end(), false) == live.end()) return source;
-  return RewriteKeeping("removal of dead nodes", source, live,
-                        [&](Rewriting&, int id) -> std::optional<std::vector<Value>> {
-                          if (live[id]) return std::nullopt;
-                          return std::vector<Value>();
-                        });
+  if (std::find(live.begin(), live.end(), false) == live.end()) return graph;
+  graph.Keep(live);
+  Verify(graph, "removal of dead nodes");
+  return graph;
 }
 
 }  // namespace switchyard

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -56,12 +55,12 @@ using Rule = std::function<std::optional<std::vector<Value>>(Rewriting&, int old
 // it.
 using InputRule = std::function<bool(const Node& input, TensorType* type, InputInfo* info)>;
 
-// The result is verified (core/graph/verify.h); `pass` is the name that an error gives. moved: gets where each old
-// output that is left lies in the result. inputs: none: they stay as they are.
-Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, std::map<Ref, Ref>* moved = nullptr,
-              const InputRule& inputs = nullptr);
+// The result is verified (core/graph/verify.h); `pass` is the name that an error gives. inputs: none: they stay as they
+// are. done: is told at the end what every old value has become.
+Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, const InputRule& inputs = nullptr,
+              const std::function<void(const Rewriting&)>& done = nullptr);
 
 // Without the nodes that no output, assignment or collective needs. Inputs of role kBatch that nothing reads go too.
-Graph RemoveDeadNodes(const Graph& source);
+Graph RemoveDeadNodes(Graph graph);
 
 }  // namespace switchyard
