@@ -54,9 +54,10 @@ TrainConfig FamilyConfig(const std::string& family) {
   return config;
 }
 
-std::vector<std::vector<std::byte>> OwnSamples(const Run& run, int64_t update, int rank, int world) {
-  const TrainConfig& config = run.setup.config;
-  const auto source = run.trainer->task().Samples(*run.setup.train, true);
+std::vector<std::vector<std::byte>> OwnSamples(const RunSetup& setup, const Task& task, int64_t update, int rank,
+                                               int world) {
+  const TrainConfig& config = setup.config;
+  const auto source = task.Samples(*setup.train, true);
   EXPECT_TRUE(source.ok()) << Message(source.status());
   if (!source.ok()) return {};
   const std::vector<SampleTensor> expected = (*source)->tensors();
@@ -90,7 +91,7 @@ Trained TrainOn(const TrainConfig& config, World& world, int64_t updates) {
   if (!run.ok()) return trained;
   trained.start = *run->trainer->Parameters();
   for (int64_t update = 0; update < updates; ++update) {
-    const auto result = StepOn(*run, OwnSamples(*run, update, world.rank(), world.size()));
+    const auto result = StepOn(*run, OwnSamples(run->setup, run->trainer->task(), update, world.rank(), world.size()));
     EXPECT_TRUE(result.ok()) << Message(result.status());
     if (!result.ok()) return trained;
     EXPECT_TRUE(std::isfinite(result->grad_norm)) << "update " << update << " was left out";

@@ -35,7 +35,8 @@ TrainConfig FamilyConfig(const std::string& family);
 
 // The tensors of a rank's samples of update `update`, (A, B, …) each: rank r of `world` takes samples r, r + W, … of
 // each micro-step.
-std::vector<std::vector<std::byte>> OwnSamples(const Run& run, int64_t update, int rank, int world);
+std::vector<std::vector<std::byte>> OwnSamples(const RunSetup& setup, const Task& task, int64_t update, int rank,
+                                               int world);
 StatusOr<Trainer::StepResult> StepOn(Run& run, const std::vector<std::vector<std::byte>>& tensors);
 
 struct Trained {

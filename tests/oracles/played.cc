@@ -1,7 +1,9 @@
 #include "tests/oracles/played.h"
 
+#include "core/nn/initialize.h"
 #include "core/parallel/pipeline.h"
 #include "core/runtime/plugins/registry.h"
+#include "core/train/mixed_precision.h"
 #include "tests/parallel/nested_part.h"
 
 namespace switchyard {
@@ -30,8 +32,13 @@ Status Played::Begin(const TrainConfig& config) {
   alone.zero = 0;
   alone.offload = "none";
   alone.powersgd_compression = false;
-  SY_ASSIGN_OR_RETURN(run_, MakeRun(alone, SharedWorld()));
-  TrainConfig& played = run_.setup.config;
+  World& world = SharedWorld();
+  SY_ASSIGN_OR_RETURN(setup_, SettledRun(alone, world));
+  TrainConfig resolved = setup_.config;
+  ResolveMixedPrecision(world.device->info().static_loss_scale, &resolved);
+  SY_RETURN_IF_ERROR(CheckTrainConfig(resolved));
+  SY_ASSIGN_OR_RETURN(task_, TaskOf(resolved, setup_.model, world.device.get()));
+  TrainConfig& played = setup_.config;
   played.tp = config.tp;
   played.pp = config.pp;
   played.sp = config.sp;
@@ -40,14 +47,14 @@ Status Played::Begin(const TrainConfig& config) {
   played.powersgd_compression = config.powersgd_compression;
   SY_ASSIGN_OR_RETURN(const Mesh mesh, MeshOf(ranks_, config.pp, config.tp));
   for (int rank = 0; rank < ranks_; ++rank) {
-    SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, run_.trainer->task(), mesh, rank, kUpdates, {}));
+    SY_ASSIGN_OR_RETURN(programs_.emplace_back(), ProgramOf(played, *task_, mesh, rank, kUpdates, {}));
   }
   mesh_ = std::make_unique<MeshInterpreter>(programs_[0].mesh, reference_);
-  const HostTensors start = Start();
+  DrawStart();
   for (int rank = 0; rank < ranks_; ++rank) {
     for (const auto& [name, node] : States(rank)) {
-      const auto found = start.find(name);
-      if (found == start.end()) continue;
+      const auto found = start_.find(name);
+      if (found == start_.end()) continue;
       std::vector<float> values = found->second.values;
       if (const auto& part = node->input->part) {
         std::vector<float> held(static_cast<size_t>(Elements(ShapeOf(*part))));
@@ -65,6 +72,19 @@ Status Played::Begin(const TrainConfig& config) {
   return OkStatus();
 }
 
+// As a Trainer draws it, from the name and the seed alone.
+void Played::DrawStart() {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (const auto& [name, node] : States(rank)) {
+      if ((node->input->role != Role::kParameter && !node->input->of_model) || start_.contains(name)) continue;
+      const auto& part = node->input->part;
+      const TensorType whole = {DType::kF32, part ? WholeShape(*part) : node->outputs[0].shape};
+      const auto seed = static_cast<uint64_t>(setup_.config.seed);
+      start_[name] = {whole.shape, nn::InitialValues(name, whole, node->input->initializer, seed)};
+    }
+  }
+}
+
 void Played::Update(int64_t update, int spoilt) {
   for (const Action& action : programs_[0].schedule) {
     if (!action.RunsIn(update)) continue;
@@ -75,12 +95,12 @@ void Played::Update(int64_t update, int spoilt) {
 }
 
 void Played::Give(int64_t update, int micro_batch, int place, int spoilt) {
-  const std::vector<SampleTensor> inputs = run_.trainer->task().tensors();
-  const TrainConfig& config = run_.setup.config;
+  const std::vector<SampleTensor> inputs = task_->tensors();
+  const TrainConfig& config = setup_.config;
   const Mesh& mesh = programs_[0].mesh;
   for (int rank = 0; rank < ranks_; ++rank) {
     const int data_rank = mesh.DataRankOf(rank);
-    auto tensors = OwnSamples(run_, update, data_rank, mesh.data);
+    auto tensors = OwnSamples(setup_, *task_, update, data_rank, mesh.data);
     for (size_t t = 0; t < tensors.size(); ++t) {
       if (rank == spoilt && inputs[t].row.dtype == DType::kF32) {
         auto* const values = reinterpret_cast<float*>(tensors[t].data());

@@ -28,7 +28,7 @@ class Played {
   // What a checkpoint holds is that of `other`; half copies follow from it.
   void TakeUp(const Played& other);
   HostTensors Weights(int rank) const;  // whole: with the parts of the ranks that share the model
-  HostTensors Start() const { return *run_.trainer->Parameters(); }
+  const HostTensors& Start() const { return start_; }
   std::vector<float> Floats(int rank, const std::string& name) const;
   std::vector<float> Whole(const std::string& name) const;  // with the pieces of the ranks that share it
   std::vector<float> Together(int rank, const std::string& name) const;  // whole, with the parts of that rank's model
@@ -41,6 +41,7 @@ class Played {
     mesh_->Set(rank, name, values.data(), values.size() * sizeof(T));
   }
   Status Begin(const TrainConfig& config);
+  void DrawStart();
   // The inputs of place `place` of a plan: a micro-batch.
   void Give(int64_t update, int micro_batch, int place, int spoilt);
   void RefreshHalves();
@@ -48,8 +49,10 @@ class Played {
 
   const int ranks_;
   Device& reference_;
-  Run run_;
+  RunSetup setup_;
+  std::unique_ptr<Task> task_;
   std::vector<Program> programs_;
+  HostTensors start_;  // parameters and the model's own state, whole
   std::unique_ptr<MeshInterpreter> mesh_;
   Status status_;
 };
