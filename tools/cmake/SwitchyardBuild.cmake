@@ -2,7 +2,7 @@
 #   switchyard_library(name SOURCES ... DEPS ...)            a static library of the core, part of the installed SDK
 #   switchyard_add_backend(name SOURCES ... [DEPS ...])      a device plugin in <build>/lib/switchyard/plugins and its manifest
 #   switchyard_add_collective(name SOURCES ... [DEPS ...])   the same for a collective
-#   switchyard_test(name SOURCES ... DEPS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds] [SERIAL])
+#   switchyard_test(name SOURCES ... DEPS ... LABELS ... [ENVIRONMENT ...] [TIMEOUT seconds] [APART] [SERIAL])
 #                                                            SERIAL: nothing beside it, because it holds time limits
 #   switchyard_parallel_test(name RANKS 1 2 4 SOURCES ... DEPS ... [COLLECTIVES mpi shm] [LABELS ...] [TIMEOUT seconds])
 #   switchyard_conformance_tests([TIMEOUT seconds])          `switchyard conform` on every plugin of the build
@@ -137,10 +137,11 @@ function(switchyard_test_program name)
   endif()
 endfunction()
 
-# One GoogleTest program; every test case in it is a CTest test of its own. SERIAL: each alone on the machine. LIMITS: they hold
+# One GoogleTest program; every test case in it is a CTest test of its own, in a sanitized build a fourth of them together. APART: each has
+# a process of its own there too, because it leaves behind what another would find. SERIAL: each alone on the machine. LIMITS: they hold
 # processes to limits of time, in which a busy machine would leave them behind, but mostly wait: they come last, two at a time.
 function(switchyard_test name)
-  cmake_parse_arguments(arg "SERIAL;LIMITS" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "APART;SERIAL;LIMITS" "TIMEOUT" "SOURCES;DEPS;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -153,6 +154,17 @@ function(switchyard_test name)
     set(cost -1)
   endif()
   switchyard_test_program(${name} SOURCES ${arg_SOURCES} DEPS ${arg_DEPS} LABELS ${arg_LABELS})
+  if(SWITCHYARD_SANITIZE AND NOT arg_APART)
+    # A sanitized process takes longer to start, and to be searched for leaks when it ends, than most cases run.
+    math(EXPR timeout "4 * ${arg_TIMEOUT}")
+    foreach(part RANGE 3)
+      add_test(NAME ${name}_part_${part} COMMAND ${name})
+      set_tests_properties(${name}_part_${part} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${timeout}
+                           RUN_SERIAL ${arg_SERIAL} PROCESSORS ${places} COST ${cost}
+                           ENVIRONMENT "GTEST_TOTAL_SHARDS=4;GTEST_SHARD_INDEX=${part};${arg_ENVIRONMENT}")
+    endforeach()
+    return()
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_cases)
   # gtest_discover_tests cannot carry properties that are lists, so they are set by a file of our own that CTest reads after it.
   set(properties ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
