@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <numeric>
 
 #include "core/train/file_calls.h"
@@ -36,7 +37,10 @@ class BulkWriteTest : public Scratch {
     constexpr size_t kApart = 5;
     memory_.resize(std::accumulate(sizes.begin(), sizes.end(), kPage + sizes.size() * kApart));
     uint32_t word = 1;
-    for (char& byte : memory_) byte = static_cast<char>((word = word * 1664525 + 1013904223) >> 24);
+    for (size_t i = 0; i + sizeof word <= memory_.size(); i += sizeof word) {
+      word = word * 1664525 + 1013904223;
+      std::memcpy(&memory_[i], &word, sizeof word);
+    }
     size_t at = (kPage - reinterpret_cast<uintptr_t>(memory_.data()) % kPage) % kPage;
     std::vector<ByteView> pieces;
     for (const size_t size : sizes) {
