@@ -142,7 +142,7 @@ TEST_F(TensorFileTest, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(Refusal("{\"" + std::string(5000, 'x') + "\":0}", ""), HasSubstr("xxx…"));
   EXPECT_THAT(Refusal(R"({"\u001b[2J":0})", ""), HasSubstr("tensor '\\x1b[2J'"));
   std::string dimensions = "1";
-  for (int i = 0; i < 200'000; ++i) dimensions += ",1";
+  for (int i = 0; i < 2'000'000; ++i) dimensions += ",1";
   const std::string refusal =
       Refusal(one("\"dtype\":\"F32\",\"shape\":[" + dimensions + "],\"data_offsets\":[0,8]"), eight);
   EXPECT_THAT(refusal, HasSubstr("shape: expected a list of at most 64 numbers"));
