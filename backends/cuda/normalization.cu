@@ -1,8 +1,11 @@
 // layer_norm over the last axis (Ba et al., 2016), with the sum of a residual branch in front, and its gradient. A team
-// of threads has one row; the gradients of gamma and beta are sums over columns (column_sums.cuh).
+// of threads has one row. The gradient of rows of eights reads each operand once: dh, and the block's part of the sums
+// over rows that dgamma and dbeta are. Other rows take two passes, of which the first is for the sums
+// (column_sums.cuh).
 #include <cmath>
 
 #include "backends/cuda/column_sums.cuh"
+#include "backends/cuda/packed.cuh"
 
 namespace switchyard {
 namespace {
@@ -59,43 +62,179 @@ struct LayerNormGradientOperands {
 };
 
 // dh = rstd·(g − mean(g) − x̂·mean(g·x̂)) [+ dsum], g = dy·gamma, x̂ = (h − mean)·rstd
-template <int N>
+
+// A part of the rows for each block, cut by the shape alone. A thread has eight elements of a row, so that a row
+// belongs to some lanes of a warp, or to a whole block where it has more than 256 elements.
+constexpr int kRowsAtOnce = 2;        // of a team, so that their loads are under way together
+constexpr int64_t kWidestRow = 4096;  // elements: a block of 512 threads
+constexpr int kMostWarps = kWidestRow / (kWarp * kPack);
+constexpr int kMultiprocessors = 132, kWarpsOfEach = 16;  // what an H200 has room for, at the registers of the kernel
+
+struct RowParts {
+  int64_t rows, c, rows_per_part;
+  int32_t lanes;  // of a warp that have a row between them, a power of 2
+  int32_t warps;  // of a block
+  int32_t parts;
+
+  static bool Takes(int64_t row_elements) { return Packs(row_elements) && row_elements <= kWidestRow; }
+  RowParts(int64_t row_count, int64_t row_elements) : rows(row_count), c(row_elements), lanes(1) {
+    while (lanes < kWarp && lanes * kPack < c) lanes *= 2;
+    warps = InWarps() ? kLanes : static_cast<int32_t>(CeilDivide(c, kWarp * kPack));
+    const int64_t at_once = int64_t{Teams()} * kRowsAtOnce;
+    const int64_t most = int64_t{kMultiprocessors} * Largest(1, kWarpsOfEach / warps);
+    rows_per_part = CeilDivide(CeilDivide(rows, most), at_once) * at_once;
+    parts = static_cast<int32_t>(CeilDivide(rows, rows_per_part));
+  }
+  __host__ __device__ bool InWarps() const { return c <= kWarp * kPack; }
+  __host__ __device__ int Teams() const { return InWarps() ? kLanes * (kWarp / lanes) : 1; }  // of a block
+};
+
+// Adds up two values of each of kRowsAtOnce rows over the team, for every thread of it. `turn` counts the calls: a
+// block writes one call's places while its slower warps still read those of the call before.
+__device__ __forceinline__ void SumOverTeam(const RowParts& t, int turn, float (&sums)[2 * kRowsAtOnce]) {
+  static_assert(2 * kRowsAtOnce == 4, "a float4");
+  __shared__ float4 of_warp[2][kMostWarps];
+  for (int bits = t.lanes / 2; bits > 0; bits /= 2) {
+#pragma unroll
+    for (float& sum : sums) sum += __shfl_xor_sync(~0u, sum, bits);
+  }
+  if (t.InWarps()) return;
+  auto& places = of_warp[turn % 2];
+  if (threadIdx.x == 0) places[threadIdx.y] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  __syncthreads();
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+  for (int warp = 0; warp < t.warps; ++warp) {
+    const float4 more = places[warp];
+    sums[0] += more.x, sums[1] += more.y, sums[2] += more.z, sums[3] += more.w;
+  }
+}
+
+// Adds up what the teams of a block have, where a warp has several, for the threads of its first team.
+__device__ __forceinline__ void SumOverTeams(const RowParts& t, float (&sum)[kPack]) {
+  for (int bits = t.lanes; bits < kWarp; bits *= 2) {
+#pragma unroll
+    for (float& x : sum) x += __shfl_xor_sync(~0u, x, bits);
+  }
+  AddLanes<kPack>(sum);
+}
+
+__device__ __forceinline__ void StorePartial(float* to, const float (&v)[kPack]) {
+  auto* const four = reinterpret_cast<float4*>(to);
+  four[0] = make_float4(v[0], v[1], v[2], v[3]);
+  four[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+// One pass over the rows: dh, and the block's part of dgamma and dbeta. Every thread makes every turn; what lies beyond
+// the end of a row or of the part reads an element that is there, and counts for nothing.
+__global__ void __launch_bounds__(kMostWarps* kWarp)
+    LayerNormGradientKernel(RowParts t, LayerNormGradientOperands p, float* partials) {
+  const bool in_warps = t.InWarps();
+  const auto thread = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
+  const int rank = in_warps ? thread % t.lanes : thread, team = in_warps ? thread / t.lanes : 0, teams = t.Teams();
+  const bool in_row = rank * kPack < t.c;
+  const int64_t column = in_row ? rank * kPack : 0;
+  const int64_t first = blockIdx.x * t.rows_per_part, last = Least(t.rows, first + t.rows_per_part);
+  const float one_over_c = 1 / static_cast<float>(t.c);
+  float gamma[kPack], dgamma[kPack] = {}, dbeta[kPack] = {};
+  Load<kPack>(p.gamma, column, gamma);
+  int turn = 0;
+  for (int64_t from = first; from < last; from += teams * kRowsAtOnce, ++turn) {
+    Packed h[kRowsAtOnce], dy[kRowsAtOnce], dsum[kRowsAtOnce];
+    int64_t row[kRowsAtOnce];
+    float mean[kRowsAtOnce], rstd[kRowsAtOnce];
+    bool counts[kRowsAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int64_t wanted = from + team + r * teams;
+      row[r] = Least(wanted, last - 1);
+      counts[r] = in_row && wanted < last;
+      h[r] = LoadPacked(p.h, row[r] * t.c + column);
+      dy[r] = LoadPacked(p.dy, row[r] * t.c + column);
+      dsum[r] = {};
+      if (p.dsum) dsum[r] = LoadPacked(p.dsum, row[r] * t.c + column);
+      mean[r] = LoadOne(p.mean, row[r]);
+      rstd[r] = LoadOne(p.rstd, row[r]);
+    }
+    float x[kRowsAtOnce][kPack], g[kRowsAtOnce][kPack], sums[2 * kRowsAtOnce] = {};
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      Unpack(h[r], p.h.dtype, x[r]);
+      Unpack(dy[r], p.dy.dtype, g[r]);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        const float d = counts[r] ? g[r][k] : 0;
+        x[r][k] = counts[r] ? (x[r][k] - mean[r]) * rstd[r] : 0;
+        dgamma[k] += d * x[r][k];
+        dbeta[k] += d;
+        g[r][k] = counts[r] ? d * gamma[k] : 0;
+        sums[2 * r] += g[r][k];
+        sums[2 * r + 1] += g[r][k] * x[r][k];
+      }
+    }
+    SumOverTeam(t, turn, sums);
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const float mean_g = sums[2 * r] * one_over_c, mean_gx = sums[2 * r + 1] * one_over_c;
+      float s[kPack];
+      Unpack(dsum[r], p.dsum.dtype, s);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) s[k] += rstd[r] * (g[r][k] - mean_g - x[r][k] * mean_gx);
+      if (counts[r]) Store<kPack>(p.dh, row[r] * t.c + column, s);
+    }
+  }
+  if (in_warps) {
+    SumOverTeams(t, dgamma);
+    SumOverTeams(t, dbeta);
+  }
+  if (!in_row || team != 0) return;
+  StorePartial(partials + blockIdx.x * t.c + column, dgamma);
+  StorePartial(partials + (t.parts + blockIdx.x) * t.c + column, dbeta);
+}
+
+// dgamma and dbeta from their parts, (2, parts, c): 32 lanes add up 32 columns of one of the two, each every 32nd part,
+// and a warp the lanes of a column.
+__global__ void LayerNormFinishKernel(int parts, int64_t c, const float* partials, View dgamma, View dbeta) {
+  __shared__ float of_lane[kWarp][kWarp + 1];
+  const int64_t first_column = int64_t{blockIdx.x} * kWarp, column = first_column + threadIdx.x;
+  const float* const from = partials + blockIdx.y * parts * c;
+  float sum = 0;
+  if (column < c) {
+#pragma unroll 8
+    for (int part = threadIdx.y; part < parts; part += kWarp) sum += from[part * c + column];
+  }
+  of_lane[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  sum = WarpReduce(of_lane[threadIdx.x][threadIdx.y], Plus());
+  if (threadIdx.x != 0 || first_column + threadIdx.y >= c) return;
+  if (blockIdx.y == 0) {
+    StoreOne(dgamma, first_column + threadIdx.y, sum);
+  } else {
+    StoreOne(dbeta, first_column + threadIdx.y, sum);
+  }
+}
+
+// The two passes of rows that are no eights, or wider.
+__global__ void LayerNormSumsKernel(ColumnParts p, View h, View mean, View rstd, View dy, float* partials) {
+  SumGradients<1, true>(p, h, mean, rstd, dy, View{}, partials);
+}
+
 __global__ void LayerNormBackwardKernel(Teams teams, int64_t c, LayerNormGradientOperands p) {
   const int64_t row = teams.Row(), base = row * c;
   if (row >= teams.rows) return;
   const float mean = LoadOne(p.mean, row), rstd = LoadOne(p.rstd, row);
   float sum = 0, sum_x = 0;
-  teams.ForRow<N>(c, [&](int64_t i) {
-    float v[N], g[N], d[N];
-    Load<N>(p.h, base + i, v);
-    Load<N>(p.gamma, i, g);
-    Load<N>(p.dy, base + i, d);
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      sum += d[k] * g[k];
-      sum_x += d[k] * g[k] * (v[k] - mean) * rstd;
-    }
+  teams.ForRow<1>(c, [&](int64_t i) {
+    const float g = LoadOne(p.dy, base + i) * LoadOne(p.gamma, i);
+    sum += g;
+    sum_x += g * (LoadOne(p.h, base + i) - mean) * rstd;
   });
   const float mean_g = teams.Sum(sum) / static_cast<float>(c), mean_gx = teams.Sum(sum_x) / static_cast<float>(c);
-  teams.ForRow<N>(c, [&](int64_t i) {
-    float v[N], g[N], d[N], s[N] = {};
-    Load<N>(p.h, base + i, v);
-    Load<N>(p.gamma, i, g);
-    Load<N>(p.dy, base + i, d);
-    if (p.dsum) Load<N>(p.dsum, base + i, s);
-#pragma unroll
-    for (int k = 0; k < N; ++k) v[k] = rstd * (d[k] * g[k] - mean_g - (v[k] - mean) * rstd * mean_gx) + s[k];
-    Store<N>(p.dh, base + i, v);
+  teams.ForRow<1>(c, [&](int64_t i) {
+    const float g = LoadOne(p.dy, base + i) * LoadOne(p.gamma, i);
+    const float x = (LoadOne(p.h, base + i) - mean) * rstd, past = p.dsum ? LoadOne(p.dsum, base + i) : 0;
+    StoreOne(p.dh, base + i, rstd * (g - mean_g - x * mean_gx) + past);
   });
-}
-
-template <int N>
-__global__ void LayerNormSumsKernel(ColumnParts p, View h, View mean, View rstd, View dy, float* partials) {
-  SumGradients<N, true>(p, h, mean, rstd, dy, View{}, partials);
-}
-
-__global__ void LayerNormFinishKernel(ColumnParts p, const float* partials, View dgamma, View dbeta) {
-  FinishGradients(p, partials, dgamma, dbeta);
 }
 
 struct LayerNormShape {
@@ -125,21 +264,34 @@ struct LayerNorm : Kernel, LayerNormShape {
 };
 
 struct LayerNormBackward : Kernel, LayerNormShape {
-  explicit LayerNormBackward(const Request& r) : Kernel(r), LayerNormShape(inputs[0]), parts(rows, c) {
-    workspace_bytes = static_cast<uint64_t>(2 * parts.Partials()) * sizeof(float);
+  explicit LayerNormBackward(const Request& r)
+      : Kernel(r), LayerNormShape(inputs[0]), row_parts(rows, c), column_parts(rows, c) {
+    const int64_t parts = RowParts::Takes(c) ? row_parts.parts : column_parts.parts;
+    workspace_bytes = static_cast<uint64_t>(2 * parts * c) * sizeof(float);
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const LayerNormGradientOperands p = {
         In(b, 0), In(b, 1), In(b, 2), In(b, 3), In(b, 4), inputs.size() == 6 ? In(b, 5) : View(), Out(b, 0)};
-    SY_LAUNCH_PACKED(error, Packs(c), LayerNormSumsKernel, parts.Grid(), dim3(kWarp, kLanes), 0, context.stream, parts,
-                     p.h, p.mean, p.rstd, p.dy, b.Workspace<float>());
-    SY_CUDA(error, Launch(LayerNormFinishKernel, dim3(static_cast<unsigned>(CeilDivide(c, kTeamBlock))),
-                          dim3(kTeamBlock), 0, context.stream, parts, b.Workspace<float>(), Out(b, 1), Out(b, 2)));
-    SY_LAUNCH_PACKED(error, Packs(c), LayerNormBackwardKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams,
-                     c, p);
+    auto* const partials = b.Workspace<float>();
+    const bool one_pass = RowParts::Takes(c);
+    if (one_pass) {
+      SY_CUDA(error,
+              Launch(LayerNormGradientKernel, dim3(static_cast<unsigned>(row_parts.parts)),
+                     dim3(kWarp, static_cast<unsigned>(row_parts.warps)), 0, context.stream, row_parts, p, partials));
+    } else {
+      const dim3 grid(static_cast<unsigned>(CeilDivide(c, kWarp)), static_cast<unsigned>(column_parts.parts));
+      SY_CUDA(error, Launch(LayerNormSumsKernel, grid, dim3(kWarp, kLanes), 0, context.stream, column_parts, p.h,
+                            p.mean, p.rstd, p.dy, partials));
+    }
+    SY_CUDA(error,
+            Launch(LayerNormFinishKernel, dim3(static_cast<unsigned>(CeilDivide(c, kWarp)), 2), dim3(kWarp, kWarp), 0,
+                   context.stream, one_pass ? row_parts.parts : column_parts.parts, c, partials, Out(b, 1), Out(b, 2)));
+    if (!one_pass)
+      SY_CUDA(error, Launch(LayerNormBackwardKernel, teams.Grid(), dim3(kTeamBlock), 0, context.stream, teams, c, p));
     return SY_OK;
   }
-  const ColumnParts parts;
+  const RowParts row_parts;
+  const ColumnParts column_parts;
 };
 
 bool AllFloat(const Request& r) {

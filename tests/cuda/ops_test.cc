@@ -3,6 +3,7 @@
 // runs on the emulated plugin in each float dtype and is compared with the reference plugin in f64.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <thread>
@@ -119,6 +120,34 @@ TEST_F(CudaOps, LayerNormOfManyRows) {
     Agree("layer_norm_backward", plain, {x, vector, row, rstd, x}, {x, vector, vector});
     Agree("layer_norm_backward", residual, {x, vector, row, rstd, x, x}, {x, vector, vector});
   }
+}
+
+// The one pass over rows of eights: teams of one lane to 32, blocks of two warps to sixteen, a row that ends within a
+// warp, parts of which the last is not full; in the first case a second turn, whose sums go elsewhere while those of
+// the first are read. Then the first widths that take two passes.
+TEST_F(CudaOps, LayerNormGradientInOnePass) {
+  const sy_layer_norm_attributes plain{.eps = 1e-5f}, residual{.eps = 1e-5f, .residual = 1};
+  const std::vector<std::array<int64_t, 2>> shapes = {{2120, 264}, {1037, 8}, {531, 72}, {70, 128}, {17, 256},
+                                                      {1, 768},    {5, 520},  {3, 1024}, {3, 4096}, {3, 4104}};
+  for (const auto& [rows, c] : shapes) {
+    const Value x = {{rows, c}}, vector = Fixed({c}), row = Fixed({rows}), rstd = Fixed({rows}, Fill::kPositive);
+    SCOPED_TRACE(testing::Message() << rows << " rows of " << c);
+    const bool many = rows > 2000;
+    dtypes_ = {SY_BF16};
+    if (!many) dtypes_ = {SY_F32, SY_BF16, SY_F16};
+    if (!many) Agree("layer_norm_backward", plain, {x, vector, row, rstd, x}, {x, vector, vector});
+    Agree("layer_norm_backward", residual, {x, vector, row, rstd, x, x}, {x, vector, vector});
+  }
+}
+
+// A gradient of another dtype than what it was taken of, and statistics in halves.
+TEST_F(CudaOps, LayerNormGradientInMixedDtypes) {
+  const sy_layer_norm_attributes residual{.eps = 1e-5f, .residual = 1};
+  const Value half = {{40, 64}}, single = Fixed({40, 64}), vector = Fixed({64}), row = Fixed({40});
+  const Value mean = {{40}}, rstd = {{40}, true, Fill::kPositive}, positive = Fixed({40}, Fill::kPositive);
+  dtypes_ = {SY_BF16, SY_F16};
+  Agree("layer_norm_backward", residual, {half, vector, row, positive, single, half}, {single, vector, vector});
+  Agree("layer_norm_backward", residual, {single, vector, mean, rstd, half, single}, {half, vector, vector});
 }
 
 TEST_F(CudaOps, BatchNormOfManyRows) {

@@ -1,0 +1,42 @@
+// Eight elements as they lie in memory, for threads that want several loads under way at once: a load that converts at
+// once (element.cuh) is waited for before the next one starts. Device code; every function belongs to the calling
+// thread.
+#pragma once
+
+#include "backends/cuda/element.cuh"
+
+namespace switchyard {
+
+struct Packed {
+  uint4 low, high;  // high: of f32 alone
+};
+
+// x[i], …, x[i + 7]; i is a multiple of 8, x is f32, bf16 or f16.
+__device__ __forceinline__ Packed LoadPacked(const View& x, int64_t i) {
+  const bool wide = x.dtype == SY_F32;
+  const auto* from = reinterpret_cast<const uint4*>(x.data + i * (wide ? sizeof(float) : sizeof(uint16_t)));
+  return {from[0], wide ? from[1] : make_uint4(0, 0, 0, 0)};
+}
+
+__device__ __forceinline__ void Unpack(const Packed& packed, sy_dtype dtype, float (&v)[kPack]) {
+  const uint32_t words[kPack] = {packed.low.x,  packed.low.y,  packed.low.z,  packed.low.w,
+                                 packed.high.x, packed.high.y, packed.high.z, packed.high.w};
+  if (dtype == SY_F32) {
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) v[k] = BitCast<float>(words[k]);
+  } else if (dtype == SY_BF16) {
+#pragma unroll
+    for (int k = 0; k < kPack / 2; ++k) {
+      v[2 * k] = BitCast<float>(words[k] << 16);
+      v[2 * k + 1] = BitCast<float>(words[k] & 0xFFFF0000u);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kPack / 2; ++k) {
+      v[2 * k] = FromF16(words[k] & 0xFFFF);
+      v[2 * k + 1] = FromF16(words[k] >> 16);
+    }
+  }
+}
+
+}  // namespace switchyard
