@@ -1,6 +1,9 @@
+#include <cstring>
 #include <set>
+#include <vector>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/layout.h"
 #include "core/graph/ops/matmul.h"
 #include "core/graph/ops/normalization.h"
 #include "core/graph/ops/pointwise.h"
@@ -37,6 +40,9 @@ int ResidualNorms(const Graph& graph, const std::string& op) {
   return CountWhere<sy_layer_norm_attributes>(graph, op,
                                               [](const sy_layer_norm_attributes& a) { return a.residual == 1; });
 }
+int ResidualMatmuls(const Graph& graph) {
+  return Matmuls(graph, [](const sy_matmul_attributes& a) { return a.residual == 1; });
+}
 int PlainMatmuls(const Graph& graph) {
   return Matmuls(graph,
                  [](const sy_matmul_attributes& a) { return a.bias_gradient == 0 && a.activation_gradient == 0; });
@@ -66,9 +72,93 @@ TEST(FusionTest, AForwardPassFusesActivationsAndResidualSums) {
   EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.activation == SY_ACTIVATION_GELU; }), kDepth);
   EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.save_preactivation != 0; }), 0);
   EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.bias == 1; }), 4 * kDepth + 2);
-  // Every sum but the last (behind which the class token is cut out) feeds a norm; the first norm reads tokens +
-  // positions.
+  // Every residual sum is its product's; the first norm reads tokens + positions.
+  EXPECT_EQ(ResidualMatmuls(fused), 2 * kDepth);
+  EXPECT_EQ(ResidualNorms(fused, "layer_norm"), 0);
+}
+
+TEST(FusionTest, AResidualSumIsTheNormsWhereTheProductTakesNone) {
+  const Graph fused = Fuse(ForwardGraph(kMicro, 2), [](const Graph&, const Node& node) {
+    return node.op != "matmul" || node.attributes.as<sy_matmul_attributes>().residual == 0;
+  });
+  ExpectWellFormed(fused);
+  EXPECT_EQ(ResidualMatmuls(fused), 0);
+  // Every sum but the last, behind which the class token is cut out, feeds a norm.
   EXPECT_EQ(ResidualNorms(fused, "layer_norm"), 2 * kDepth - 1);
+}
+
+// y = product + residual, of given dtypes and shapes; y is in f32.
+Graph SumBehindProduct(DType product, DType residual, Shape residual_shape, bool read_twice) {
+  Graph graph;
+  const Value a = graph.Input("a", {DType::kBF16, {6, 5}}, {}), b = graph.Input("b", {DType::kBF16, {5, 4}}, {});
+  const Value c = ops::Reshape(ops::MatmulNode({a, b}, {.alpha = 1}, product)[0], {2, 3, 4});
+  const Value sum = ops::Add(c, graph.Input("r", {residual, std::move(residual_shape)}, {}));
+  graph.Output("y", sum);
+  if (read_twice) graph.Output("c", c);
+  return graph;
+}
+
+TEST(FusionTest, AProductTakesAResidualOfItsOwnDtypeAndShapeThatIsAllThatReadsIt) {
+  const auto fused = [](const Graph& graph) { return ResidualMatmuls(Fuse(graph, Everything)); };
+  const DType half = DType::kBF16, single = DType::kF32;
+  EXPECT_EQ(fused(SumBehindProduct(half, half, {2, 3, 4}, false)), 1);
+  EXPECT_EQ(fused(SumBehindProduct(single, single, {2, 3, 4}, false)), 1);
+  EXPECT_EQ(fused(SumBehindProduct(half, half, {2, 3, 4}, true)), 0);
+  EXPECT_EQ(fused(SumBehindProduct(half, half, {3, 4}, false)), 0);
+  EXPECT_EQ(fused(SumBehindProduct(half, single, {2, 3, 4}, false)), 0);
+  EXPECT_EQ(fused(SumBehindProduct(single, half, {2, 3, 4}, false)), 0);
+}
+
+// Maps (2, 6, 6, width), rolled and cut into windows of 3×3, and the way back.
+Graph WindowsGraph(int64_t width, bool first_is_read) {
+  Graph graph;
+  const Value x = graph.Input("x", {DType::kF32, {2, 6, 6, width}}, {});
+  const Value rolled = ops::Roll(x, {0, -1, 2, 0});
+  const Value windows = ops::Transpose(ops::Reshape(rolled, {2, 2, 3, 2, 3, width}), {0, 1, 3, 2, 4, 5});
+  graph.Output("windows", windows);
+  const Value y = graph.Input("y", windows.type(), {});
+  const Value map = ops::Reshape(ops::Transpose(y, {0, 1, 3, 2, 4, 5}), x.shape());
+  graph.Output("map", ops::Roll(map, {0, 1, -2, 0}));
+  if (first_is_read) graph.Output("rolled", rolled);
+  return graph;
+}
+std::vector<int32_t> Elements32(const Graph& graph, Ref ref) {
+  const std::vector<std::byte>& content = *graph.node(ref.node).input->content;
+  std::vector<int32_t> elements(content.size() / sizeof(int32_t));
+  std::memcpy(elements.data(), content.data(), content.size());
+  return elements;
+}
+
+TEST(FusionTest, RowsThatAreMovedTwiceAreGatheredOnce) {
+  const Graph fused = Fuse(WindowsGraph(16, false), Everything);
+  ExpectWellFormed(fused);
+  EXPECT_EQ(Count(fused, "roll") + Count(fused, "transpose"), 0);
+  ASSERT_EQ(Count(fused, "gather"), 2);
+  std::vector<std::vector<int32_t>> rows;
+  for (const Node& node : fused.nodes()) {
+    if (node.op == "gather") rows.push_back(Elements32(fused, node.inputs[1]));
+  }
+  ASSERT_EQ(rows[0].size(), 72u);
+  // Row (i, j) of window (w, v) was at (3w + i + 1, 3v + j − 2), around the edges.
+  for (int at = 0; at < 72; ++at) {
+    const int image = at / 36, w = at / 18 % 2, v = at / 9 % 2, i = at / 3 % 3, j = at % 3;
+    ASSERT_EQ(rows[0][at], image * 36 + (3 * w + i + 1) % 6 * 6 + (3 * v + j + 4) % 6) << at;
+    ASSERT_EQ(rows[1][rows[0][at]], at) << "and goes back there";
+  }
+}
+
+TEST(FusionTest, RowsAreMovedOneByOneWhereAGatherIsNoGain) {
+  const auto gathers = [](const Graph& graph, const CanPrepare& can_prepare) {
+    return Count(Fuse(graph, can_prepare), "gather");
+  };
+  EXPECT_EQ(gathers(WindowsGraph(15, false), Everything), 0) << "rows of 60 bytes";
+  EXPECT_EQ(gathers(WindowsGraph(16, true), Everything), 1) << "of the first, the rolled map is read besides";
+  EXPECT_EQ(gathers(WindowsGraph(16, false), AllBut({"gather"})), 0);
+  Graph graph;  // the last axis does not stay where it is
+  const Value x = graph.Input("x", {DType::kF32, {4, 32, 16}}, {});
+  graph.Output("y", ops::Transpose(ops::Roll(x, {1, 0, 0}), {0, 2, 1}));
+  graph.Output("z", ops::Transpose(ops::Roll(x, {0, 0, 1}), {1, 0, 2}));
+  EXPECT_EQ(gathers(graph, Everything), 0);
 }
 
 TEST(FusionTest, ATrainingStepFusesItsGradientsToo) {
@@ -80,7 +170,8 @@ TEST(FusionTest, ATrainingStepFusesItsGradientsToo) {
   EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.activation_gradient == 1; }), kDepth);
   EXPECT_EQ(Matmuls(fused, [](const sy_matmul_attributes& a) { return a.bias_gradient == 1; }), 4 * kDepth + 2);
   EXPECT_EQ(Count(fused, "matmul"), Count(source, "matmul"));
-  EXPECT_EQ(ResidualNorms(fused, "layer_norm"), 2 * kDepth - 1);
+  EXPECT_EQ(ResidualMatmuls(fused), 2 * kDepth);
+  EXPECT_EQ(ResidualNorms(fused, "layer_norm"), 0);
   EXPECT_EQ(ResidualNorms(fused, "layer_norm_backward"), 2 * kDepth);
   EXPECT_LT(Count(fused, "pointwise"), Count(source, "pointwise") / 2);
   for (const Node& node : fused.nodes()) {
@@ -98,7 +189,7 @@ TEST(FusionTest, NothingIsFusedThatTheBackendRefuses) {
     }
     if (node.op != "matmul") return node.op != "pointwise";
     const auto& a = node.attributes.as<sy_matmul_attributes>();
-    return !a.activation && !a.activation_gradient && !a.bias_gradient;
+    return !a.activation && !a.activation_gradient && !a.bias_gradient && !a.residual;
   });
   ExpectWellFormed(plain);
   EXPECT_EQ(PlainMatmuls(plain), Count(source, "matmul"));

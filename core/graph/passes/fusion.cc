@@ -66,13 +66,15 @@ Graph KernelFusion::Run() {
 
 KernelFusion::Replacement KernelFusion::Replace(Rewriting& r, int id) {
   if (!done_[id].empty()) return done_[id];
-  if (product_of_[id] >= 0) return GradientOfActivation(r, id);
   const Node& node = source_.node(id);
+  if (product_of_[id] >= 0)
+    return pattern_.Combines(node, SY_PW_ADD) ? MatmulWithResidual(r, id) : GradientOfActivation(r, id);
   const bool view_of_held = TraitsOf(node.op).view && held_[pattern_.Behind(node.inputs[0]).node];
   if (held_[id] || view_of_held) return std::vector<Value>();
-  for (const auto rule : {&KernelFusion::MatmulWithActivation, &KernelFusion::WeightAndBiasGradient,
-                          &KernelFusion::NormOfResidualSum, &KernelFusion::NormGradientWithResidual,
-                          &KernelFusion::BatchNormWithActivation, &KernelFusion::BatchNormGradientWithActivation}) {
+  for (const auto rule :
+       {&KernelFusion::MatmulWithActivation, &KernelFusion::WeightAndBiasGradient, &KernelFusion::RowsMovedTwice,
+        &KernelFusion::NormOfResidualSum, &KernelFusion::NormGradientWithResidual,
+        &KernelFusion::BatchNormWithActivation, &KernelFusion::BatchNormGradientWithActivation}) {
     if (Replacement replacement = (this->*rule)(r, id)) return replacement;
   }
   return std::nullopt;

@@ -1,7 +1,9 @@
 // The rules by which several nodes become one kernel, as one pass over a graph. Private to fusion.h.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/graph/op.h"
@@ -49,9 +51,13 @@ class KernelFusion {
 
   // matmul_fusion.cc
   void HoldBackProduct(int id);
+  void HoldBackForResidual(int id, int side);
+  Replacement MatmulWithResidual(Rewriting& r, int id);
   Replacement GradientOfActivation(Rewriting& r, int id);
   Replacement MatmulWithActivation(Rewriting& r, int id);
   Replacement WeightAndBiasGradient(Rewriting& r, int id);
+  // layout_fusion.cc
+  Replacement RowsMovedTwice(Rewriting& r, int id);
   // norm_fusion.cc
   Replacement NormOfResidualSum(Rewriting& r, int id);
   Replacement NormGradientWithResidual(Rewriting& r, int id);
@@ -63,7 +69,8 @@ class KernelFusion {
   const Pattern pattern_;
   std::vector<std::vector<Value>> done_;  // replacements decided at an earlier node
   std::vector<bool> held_;                // comes later, with its only reader
-  std::vector<int> product_of_;           // Mul by an activation's derivative → the matmul that it waits for
+  std::vector<int> product_of_;  // Mul by an activation's derivative, Add of a residual → the matmul that waits
+  std::map<std::string, Value> row_tables_;  // of the result, by name
 };
 
 }  // namespace switchyard

@@ -1,4 +1,5 @@
-// Products with what is done to their result: bias, activation, the activation's derivative, the bias' gradient.
+// Products with what is done to their result: bias, activation, the activation's derivative, a residual sum, the bias'
+// gradient.
 #include <utility>
 
 #include "core/graph/ops/layout.h"
@@ -33,9 +34,13 @@ constexpr int ActivationOf(int opcode) {
 
 }  // namespace
 
-// Mul(reshape*(matmul), act'(pre)) with a matmul that nothing else reads: the matmul waits for the Mul.
+// Mul(reshape*(matmul), act'(pre)) with a matmul that nothing else reads: the matmul waits for the Mul. So it does for
+// the Add of a residual.
 void KernelFusion::HoldBackProduct(int id) {
   const Node& node = source_.node(id);
+  if (pattern_.Combines(node, SY_PW_ADD)) {
+    for (int side = 1; side >= 0 && product_of_[id] < 0; --side) HoldBackForResidual(id, side);
+  }
   if (!pattern_.Combines(node, SY_PW_MUL)) return;
   for (int side = 0; side < 2; ++side) {
     const Ref product = pattern_.Behind(node.inputs[side]), factor = node.inputs[1 - side];
@@ -47,6 +52,50 @@ void KernelFusion::HoldBackProduct(int id) {
     held_[product.node] = true;
     return;
   }
+}
+
+// A product of the forward pass whose only reader adds it to another value in its dtype: a residual branch's last
+// product. (Gradients that are added up are left to those who place them.)
+void KernelFusion::HoldBackForResidual(int id, int side) {
+  const Node& node = source_.node(id);
+  const Ref product = pattern_.Behind(node.inputs[side]), residual = node.inputs[1 - side];
+  const Node& matmul = source_.node(product.node);
+  const Node& first = node.repeats >= 0 ? source_.node(node.repeats) : node;
+  if (first.phase != Phase::kForward || matmul.op != "matmul" || matmul.outputs.size() != 1) return;
+  if (pattern_.Readers(product.node).size() != 1 || pattern_.SeveralRead(product.node)) return;
+  auto a = matmul.attributes.as<sy_matmul_attributes>();
+  if (a.activation != SY_ACTIVATION_NONE || a.residual || a.bias_gradient) return;
+  const TensorType sum = {node.outputs[0].dtype, matmul.outputs[0].shape};
+  if (matmul.outputs[0].dtype != sum.dtype || source_.type(residual) != node.outputs[0]) return;
+  a.residual = 1;
+  std::vector<TensorType> types;
+  for (const Ref& input : matmul.inputs) types.push_back(source_.type(input));
+  types.push_back(sum);
+  if (!Preparable(can_prepare_, "matmul", types, Attributes(a), {.dtypes = {sum.dtype}})) return;
+  product_of_[id] = product.node;
+  held_[product.node] = true;
+}
+
+// a·b + bias + residual, where HoldBackForResidual has seen that there is such a kernel.
+KernelFusion::Replacement KernelFusion::MatmulWithResidual(Rewriting& r, int id) {
+  const Node& node = source_.node(id);
+  const Node& matmul = source_.node(product_of_[id]);
+  const int side = pattern_.Behind(node.inputs[1]).node == product_of_[id] ? 1 : 0;
+  auto a = matmul.attributes.as<sy_matmul_attributes>();
+  a.residual = 1;
+  std::vector<Value> inputs = r.Map(matmul.inputs);
+  inputs.push_back(ops::Reshape(r.Map(node.inputs[1 - side]), matmul.outputs[0].shape, node.where));
+  const Value sum = ops::MatmulNode(inputs, a, node.outputs[0].dtype, matmul.where, matmul.name)[0];
+  Node& fused = r.result.mutable_node(sum.ref().node);
+  for (const int earlier : matmul.control) {
+    for (const Value& value : r.mapped[earlier]) fused.control.push_back(value.ref().node);
+  }
+  if (node.repeats >= 0) {  // the sum of the first computation has become such a node too
+    Ref first = r.Map({node.repeats, 0}).ref();
+    while (TraitsOf(r.result.node(first.node).op).view) first = r.result.node(first.node).inputs[0];
+    if (r.result.node(first.node).op == fused.op) fused.repeats = first.node;
+  }
+  return std::vector<Value>{ops::Reshape(sum, node.outputs[0].shape, node.where)};
 }
 
 // dy·act'(pre) as the epilogue of the product that gives dy.
