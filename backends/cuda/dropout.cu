@@ -44,9 +44,9 @@ __global__ void DropoutKernel(Sampling s, View x, const int32_t* sample_ids, con
   const int64_t sample = at / s.size, element = s.per_sample ? 0 : at % s.size;
   const auto group = static_cast<uint32_t>(element / 4);
   const float scale = 1 / (1 - s.p);
-  float v[N];
-  Load<N>(x, at, v);
+  float v[N] = {};
   uint4 words = Philox(s.key, group, sample_ids[sample], step);
+  if (!s.per_sample || Keeps(s, words.x)) Load<N>(x, at, v);  // a sample that is dropped whole is not read
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     if (k == 4 && !s.per_sample) words = Philox(s.key, group + 1, sample_ids[sample], step);
