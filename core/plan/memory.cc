@@ -117,16 +117,21 @@ StatusOr<std::unique_ptr<Memory>> Memory::Allocate(Layout& layout, Device& devic
   memory->device_ = &device;
   memory->host_memory_.resize(layout.arenas().size());
   memory->buffers_.resize(layout.arenas().size());
+  const bool several = communicator != nullptr && communicator->size() > 1;
+  for (size_t i = 0; several && i < layout.arenas().size(); ++i) {
+    // Ranks that hold unequal parts of a model have unequal gradients, and memory of a collective is as large on all.
+    if (layout.arenas()[i].space != Arena::Space::kCollective) continue;
+    auto most = static_cast<int64_t>(layout.bytes(static_cast<int>(i)));
+    SY_RETURN_IF_ERROR(communicator->AllReduce("memory", &most, &most, 1, SY_I64, SY_MAX));
+    layout.Reserve(static_cast<int>(i), static_cast<uint64_t>(most));
+  }
+  // Where not all may be held, nothing is taken.
+  if (device.held_bytes() + layout.bytes() > device.memory_limit())
+    return ResourceExhausted("--memory_limit allows {} bytes of device {}: {} bytes are planned, {} held by this rank",
+                             device.memory_limit(), device.info().index, layout.bytes(), device.held_bytes());
   for (size_t i = 0; i < layout.arenas().size(); ++i) {
     const Arena& arena = layout.arenas()[i];
-    const bool shared_by_ranks =
-        arena.space == Arena::Space::kCollective && communicator != nullptr && communicator->size() > 1;
-    // Ranks that hold unequal parts of a model have unequal gradients, and memory of a collective is as large on all.
-    if (shared_by_ranks) {
-      auto most = static_cast<int64_t>(layout.bytes(static_cast<int>(i)));
-      SY_RETURN_IF_ERROR(communicator->AllReduce("memory", &most, &most, 1, SY_I64, SY_MAX));
-      layout.Reserve(static_cast<int>(i), static_cast<uint64_t>(most));
-    }
+    const bool shared_by_ranks = several && arena.space == Arena::Space::kCollective;
     const uint64_t bytes = layout.bytes(static_cast<int>(i));
     if (bytes == 0) continue;
     if (arena.space == Arena::Space::kHost) {

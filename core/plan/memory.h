@@ -117,8 +117,9 @@ struct HostPlacement {
 class Memory {
  public:
   // All zero, but for the constants that graphs know. With a communicator collective: `layout` becomes as large as it
-  // is on any rank where that must be so. It must outlive the memory. host: whose kernels run on the host; needed where
-  // something lies there, and then FailedPrecondition says that the host has too little.
+  // is on any rank where that must be so. It must outlive the memory. ResourceExhausted, with nothing allocated, where
+  // that is more than the device's memory_limit allows. host: whose kernels run on the host; needed where something
+  // lies there, and then FailedPrecondition says that the host has too little.
   static StatusOr<std::unique_ptr<Memory>> Allocate(Layout& layout, Device& device, Communicator* communicator,
                                                     Device* host = nullptr, HostPlacement on_host = {});
   // On the host, as much as an arena of state takes, and of the host's state where that lies: for the copy that

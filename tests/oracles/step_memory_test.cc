@@ -82,11 +82,12 @@ INSTANTIATE_TEST_SUITE_P(Recompute, DeviceMemory, ::testing::Values("none", "blo
 
 TEST_P(DeviceMemory, IsExactlyWhatWasPlanned) {
   World& world = SharedWorld();
-  const uint64_t before = world.device->allocated_bytes();
+  const uint64_t before = world.device->allocated_bytes(), held = world.device->held_bytes();
   TrainConfig config = MicroConfig();
   config.recompute = GetParam();
   const auto run = MakeRun(config, world);
   ASSERT_TRUE(run.ok()) << Message(run.status());
+  EXPECT_EQ(world.device->held_bytes() - held, run->trainer->planned_bytes()) << "with what the collective owns";
   const PlanReport& report = run->trainer->report();
   EXPECT_EQ(run->trainer->planned_bytes(), run->trainer->allocated_bytes());
   // Gradients lie in memory of the collective where it has some that the device can use.

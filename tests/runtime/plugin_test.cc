@@ -74,6 +74,27 @@ TEST_F(PluginTest, OutOfMemoryNamesWhatWasAskedForAndWhatIsFree) {
   EXPECT_TRUE((*device)->Allocate(1000).ok());
 }
 
+TEST_F(PluginTest, ADeviceHoldsNoMoreThanItsLimit) {
+  Install("whole");
+  Registry registry({folder_});
+  OpenOptions options;
+  options.memory_limit = 1000;
+  auto device = Device::Open(**registry.Find(PluginKind::kBackend, "fake"), 0, options);
+  ASSERT_TRUE(device.ok());
+  {
+    const auto first = (*device)->Allocate(600), more = (*device)->Allocate(401), rest = (*device)->Allocate(400);
+    EXPECT_TRUE(first.ok() && rest.ok());
+    EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(Message(more.status()),
+                HasSubstr("--memory_limit allows 1000 bytes of device 0: 401 bytes asked for, 600 held"));
+    EXPECT_EQ((*device)->held_bytes(), 1000u);
+  }
+  EXPECT_EQ((*device)->held_bytes(), 0u);
+  EXPECT_FALSE((*device)->Allocate(std::numeric_limits<uint64_t>::max()).ok());
+  EXPECT_TRUE((*device)->Allocate(1000).ok()) << "what was refused or freed does not count";
+  EXPECT_EQ((*device)->peak_held_bytes(), 1000u);
+}
+
 TEST_F(PluginTest, ReadsOnlyTheFieldsThatAPluginHas) {
   Install("older", "older");
   EXPECT_THAT(Refusal("older"), HasSubstr("it calls itself \"fake\", its manifest \"older\""));

@@ -24,6 +24,7 @@ StatusOr<std::unique_ptr<Device>> Device::Open(const Plugin& plugin, int index, 
   std::unique_ptr<Device> device(new Device());
   SY_ASSIGN_OR_RETURN(device->info_, plugin.Describe(index));
   device->plugin_ = &plugin;
+  device->memory_limit_ = options.memory_limit;
   device->api_ = api;
   device->kernels_ = plugin.Interface<sy_kernel_v2>("kernel/2");
   device->memory_ext_ = plugin.Interface<sy_memory_ext_v2>("memory_ext/2");

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -167,10 +168,13 @@ class BoundKernel {
   sy_launch launch_ = nullptr;
 };
 
+inline constexpr uint64_t kNoMemoryLimit = std::numeric_limits<uint64_t>::max();
+
 struct OpenOptions {
   int threads = 0;         // host threads for a device that computes on host cores; 0 = its own choice
   std::vector<int> cores;  // pin to these; empty: do not pin
   bool deterministic = true;
+  uint64_t memory_limit = kNoMemoryLimit;  // bytes that may be held at once through this Device
 };
 
 class Device {
@@ -184,12 +188,16 @@ class Device {
   sy_device* handle() const { return handle_; }
   bool async() const { return info_.async(); }
 
-  // Out of memory names the size asked for and what is free.
+  // Out of memory names the size asked for, and what is free or what limit is reached.
   StatusOr<Buffer> Allocate(uint64_t bytes);
   // Bytes allocated through this Device now, and the most ever: what "planned bytes equal allocated bytes" is checked
   // against.
   uint64_t allocated_bytes() const;
   uint64_t peak_allocated_bytes() const;
+  // With what Import brought, which counts against the limit too.
+  uint64_t held_bytes() const;
+  uint64_t peak_held_bytes() const;
+  uint64_t memory_limit() const { return memory_limit_; }
   // Memory that somebody else owns (a collective's segment) as a buffer; kUnimplemented where the plugin cannot.
   StatusOr<Buffer> Import(void* address, const std::string& memory_kind, uint64_t bytes);
   // The address that a collective which reaches info().memory_kind can use; kUnimplemented where there is none.
@@ -258,9 +266,12 @@ class Device {
   StatusOr<Kernel> Accept(const std::string& what, sy_kernel* handle, const sy_kernel_info& info,
                           std::vector<int32_t> inplace, uint32_t input_count, uint64_t workspace_limit);
   StatusOr<Buffer> Allocate(uint64_t bytes, const sy_alloc_options* options);
+  StatusOr<Buffer> AllocateHeld(uint64_t bytes, const sy_alloc_options* options);
+  Status Hold(uint64_t bytes);
   Status Transfer(sy_place destination, sy_place source, uint64_t bytes);
   const Plugin* plugin_ = nullptr;  // lives as long as the process
   DeviceInfo info_;
+  uint64_t memory_limit_ = kNoMemoryLimit;
   sy_device* handle_ = nullptr;
   const sy_device_v2* api_ = nullptr;
   const sy_kernel_v2* kernels_ = nullptr;

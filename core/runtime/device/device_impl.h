@@ -4,19 +4,46 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "core/runtime/device/device.h"
 
 namespace switchyard {
 
+// Bytes now, and the most ever.
+class ByteCount {
+ public:
+  uint64_t now() const { return now_; }
+  uint64_t peak() const { return peak_; }
+  // False, and nothing is added, where that would be more than `limit`.
+  bool Add(uint64_t bytes, uint64_t limit = kNoMemoryLimit) {
+    uint64_t before = now_;
+    do {
+      if (before > limit || bytes > limit - before) return false;
+    } while (!now_.compare_exchange_weak(before, before + bytes));
+    return true;
+  }
+  void Remove(uint64_t bytes) { now_ -= bytes; }
+  // What was added is really there.
+  void NotePeak() {
+    const uint64_t now = now_;
+    uint64_t peak = peak_;
+    while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
+    }
+  }
+
+ private:
+  std::atomic<uint64_t> now_{0}, peak_{0};
+};
+
 struct Device::Impl {
-  std::atomic<uint64_t> allocated{0}, peak{0};
+  ByteCount allocated, held;
   std::atomic<int64_t> host_waits{0};
   std::atomic<bool> keeps_memory{false};
-  std::mutex mutex;                         // guards what follows
-  std::unordered_set<sy_buffer*> imported;  // buffers whose memory is not ours to count
-  sy_stream* transfer_stream = nullptr;     // of Upload and Download on an asynchronous device
+  std::mutex mutex;  // guards what follows
+  // Buffers whose memory somebody else owns, with the bytes of it that this device holds all the same.
+  std::unordered_map<sy_buffer*, uint64_t> imported;
+  sy_stream* transfer_stream = nullptr;  // of Upload and Download on an asynchronous device
 };
 
 }  // namespace switchyard

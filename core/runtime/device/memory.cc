@@ -35,13 +35,18 @@ void Buffer::reset() {
   if (impl.keeps_memory) {
     KeepForever(handle_);
   } else {
-    bool ours = true;
+    uint64_t own = bytes_, held = bytes_;
     {
       const std::lock_guard lock(impl.mutex);
-      ours = impl.imported.erase(handle_) == 0;
+      const auto imported = impl.imported.find(handle_);
+      if (imported != impl.imported.end()) {
+        own = 0, held = imported->second;
+        impl.imported.erase(imported);
+      }
     }
     device_->api_->free(device_->handle_, handle_);
-    if (ours) impl.allocated -= bytes_;
+    impl.allocated.Remove(own);
+    impl.held.Remove(held);
   }
   handle_ = nullptr;
   bytes_ = 0;
@@ -73,7 +78,27 @@ void HostMemory::reset() {
 
 StatusOr<Buffer> Device::Allocate(uint64_t bytes) { return Allocate(bytes, nullptr); }
 
+// Counts what is about to be held; more than the limit allows is refused before the plugin is asked.
+Status Device::Hold(uint64_t bytes) {
+  if (impl_->held.Add(bytes, memory_limit_)) return OkStatus();
+  return ResourceExhausted("--memory_limit allows {} bytes of device {}: {} bytes asked for, {} held by this rank",
+                           memory_limit_, info_.index, bytes, held_bytes());
+}
+
 StatusOr<Buffer> Device::Allocate(uint64_t bytes, const sy_alloc_options* options) {
+  SY_RETURN_IF_ERROR(Hold(bytes));
+  auto buffer = AllocateHeld(bytes, options);
+  if (!buffer.ok()) {
+    impl_->held.Remove(bytes);
+    return buffer;
+  }
+  impl_->allocated.Add(bytes);
+  impl_->allocated.NotePeak();
+  impl_->held.NotePeak();
+  return buffer;
+}
+
+StatusOr<Buffer> Device::AllocateHeld(uint64_t bytes, const sy_alloc_options* options) {
   sy_error error = EmptyError();
   sy_buffer* handle = nullptr;
   const uint64_t rounded = RoundUp(std::max<uint64_t>(bytes, 1), info_.copy_granularity);
@@ -92,26 +117,29 @@ StatusOr<Buffer> Device::Allocate(uint64_t bytes, const sy_alloc_options* option
   }
   if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: alloc of {} bytes", info_.plugin, bytes));
   if (handle == nullptr) return Internal("{}: alloc of {} bytes succeeded without a buffer", info_.plugin, bytes);
-  const uint64_t now = impl_->allocated += bytes;
-  uint64_t peak = impl_->peak;
-  while (now > peak && !impl_->peak.compare_exchange_weak(peak, now)) {
-  }
   return Buffer(this, handle, bytes);
 }
 
-uint64_t Device::allocated_bytes() const { return impl_->allocated; }
-uint64_t Device::peak_allocated_bytes() const { return impl_->peak; }
+uint64_t Device::allocated_bytes() const { return impl_->allocated.now(); }
+uint64_t Device::peak_allocated_bytes() const { return impl_->allocated.peak(); }
+uint64_t Device::held_bytes() const { return impl_->held.now(); }
+uint64_t Device::peak_held_bytes() const { return impl_->held.peak(); }
 
 StatusOr<Buffer> Device::Import(void* address, const std::string& memory_kind, uint64_t bytes) {
   if (memory_ext_ == nullptr || memory_ext_->import_memory == nullptr) {
     return Unimplemented("{}: the plugin cannot import memory", info_.plugin);
   }
+  SY_RETURN_IF_ERROR(Hold(bytes));
   sy_error error = EmptyError();
   sy_buffer* handle = nullptr;
   const sy_status status = memory_ext_->import_memory(handle_, address, memory_kind.c_str(), bytes, &handle, &error);
-  if (status != SY_OK) return FromAbi(status, error, fmt::format("{}: import of {} bytes", info_.plugin, bytes));
+  if (status != SY_OK) {
+    impl_->held.Remove(bytes);
+    return FromAbi(status, error, fmt::format("{}: import of {} bytes", info_.plugin, bytes));
+  }
+  impl_->held.NotePeak();
   const std::lock_guard lock(impl_->mutex);
-  impl_->imported.insert(handle);
+  impl_->imported.emplace(handle, bytes);
   return Buffer(this, handle, bytes);
 }
 
@@ -145,7 +173,7 @@ StatusOr<Buffer> Device::ImportPeer(const std::string& description, uint64_t byt
       peers_->import_memory(handle_, description.data(), static_cast<uint32_t>(description.size()), &handle, &error);
   if (status != SY_OK) return FromAbi(status, error, info_.plugin + ": import_memory of another process");
   const std::lock_guard lock(impl_->mutex);
-  impl_->imported.insert(handle);
+  impl_->imported.emplace(handle, 0);
   return Buffer(this, handle, bytes);
 }
 
