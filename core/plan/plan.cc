@@ -221,6 +221,21 @@ std::vector<ArenaBytes> MemoryOf(const Layout& layout) {
   return memory;
 }
 
+std::vector<ArenaBytes> MemoryByUse(const Layout& layout) {
+  uint64_t weights = 0, sums = 0;  // of the state; the rest of it is the optimizer's
+  for (const auto& [name, entry] : layout.entries()) {
+    if (entry.arena != kStateArena) continue;
+    const uint64_t bytes = layout.Align(std::max<uint64_t>(entry.bytes, 1));
+    if (entry.is_weight() || entry.role == Role::kCopy || entry.role == Role::kConstant) weights += bytes;
+    if (entry.role == Role::kGradient) sums += bytes;
+  }
+  return {{"weights", weights},
+          {"gradients", layout.bytes(kGradientsArena) + sums},
+          {"optimizer state", layout.bytes(kStateArena) - weights - sums},
+          {"activations", layout.bytes(kActivationsArena) + layout.bytes(kIoArena)},
+          {"workspace", layout.bytes(kScratchArena) + layout.bytes(kPersistentArena) + layout.bytes(kConstantsArena)}};
+}
+
 Plan::Plan() : impl_(new Impl) {}
 Plan::~Plan() = default;
 const PlanReport& Plan::report() const { return impl_->report; }

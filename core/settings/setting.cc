@@ -158,6 +158,8 @@ StatusOr<Json> ValueFromJson(const Setting& setting, const Json& value, bool exa
 Status CheckValue(const Setting& setting, const Json& value) {
   if (value.is_string() && value != setting.word && !setting.choices.empty())
     return CheckChoice(setting, value.get<std::string>());
+  if (value.is_string() && setting.grammar != nullptr)
+    return Annotate(setting.grammar(value.get<std::string>()), "--" + setting.name);
   if (value.is_array() && !setting.choices.empty()) {
     for (const Json& word : value) SY_RETURN_IF_ERROR(CheckChoice(setting, word.get<std::string>()));
   }

@@ -45,11 +45,12 @@ enum class FormerlyOpen { kNo, kAtZero, kBelowZero };
 
 // What people write about a setting.
 struct SettingTraits {
-  std::string help;                  // one line, without unit, choices and default
-  std::string unit;                  // "pixels", "ms", …
-  std::vector<std::string> choices;  // of a text, or of each item of a list; empty: any
-  Range range;                       // of a number
-  Origin by = Origin::kDefault;      // who fills it when the user does not: default, dataset, model or recipe
+  std::string help;                                      // one line, without unit, choices and default
+  std::string unit;                                      // "pixels", "ms", …
+  std::vector<std::string> choices;                      // of a text, or of each item of a list; empty: any
+  Status (*grammar)(const std::string& text) = nullptr;  // of a text that has one: InvalidArgument, what was expected
+  Range range;                                           // of a number
+  Origin by = Origin::kDefault;  // who fills it when the user does not: default, dataset, model or recipe
   SettingKind kind = SettingKind::kProperty;
   FormerlyOpen formerly_open = FormerlyOpen::kNo;
   std::string yields_to;      // another setting that decides the same: this one is dropped where that comes from nearer
@@ -77,7 +78,7 @@ StatusOr<nlohmann::json> ValueFromText(const Setting& setting, const std::string
 // ValueFromText would take, and a text with commas for a list.
 StatusOr<nlohmann::json> ValueFromJson(const Setting& setting, const nlohmann::json& value, bool exact);
 
-// Choices and range; null is always fine. The message begins "--name: expected ..., found ...".
+// Choices, grammar and range; null is always fine. The message begins "--name: expected ..., found ...".
 Status CheckValue(const Setting& setting, const nlohmann::json& value);
 
 // ---- typed fields ----

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/units.h"
 #include "core/parallel/power_sgd.h"
 #include "core/train/recipe.h"
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/units.h"
 #include "core/parallel/recompute.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
@@ -80,7 +81,152 @@ class RecomputePlans {
   std::map<int, uint64_t> bytes_;  // by step
 };
 
+std::string RoomText(const World& world, double available) {
+  const DeviceInfo& device = world.device->info();
+  return fmt::format("device {} of {} has {:.1f} MB for this rank{}", device.index, device.plugin, available / 1e6,
+                     world.device->memory_limit() == kNoMemoryLimit ? "" : " within --memory_limit");
+}
+
+// A change of a run that may take less memory.
+struct Way {
+  TrainConfig config;
+  Mesh mesh;
+  std::string flags;   // what the user would give
+  uint64_t bytes = 0;  // of the device, once it was planned
+};
+
+std::string FlagsOfChange(const TrainConfig& from, const TrainConfig& to) {
+  std::string flags;
+  const auto add = [&](const char* name, const auto& before, const auto& after) {
+    if (before != after) flags += fmt::format("{}--{}={}", flags.empty() ? "" : " ", name, after);
+  };
+  add("batch_size", from.batch_size, to.batch_size);
+  add("accumulation", from.accumulation, to.accumulation);
+  add("recompute", from.recompute, to.recompute);
+  add("zero", from.zero, to.zero);
+  add("offload", from.offload, to.offload);
+  return flags;
+}
+
+// What to try, in groups of one kind of saving: of each the last takes the least, and what costs least comes first.
+// Updates keep their samples, but for the last group, of twice the ranks.
+std::vector<std::vector<Way>> WaysToSave(const TrainConfig& config, const World& world, int blocks,
+                                         bool evaluation_only) {
+  std::vector<std::vector<Way>> ways;
+  const auto add = [&](const TrainConfig& c, Mesh mesh) {
+    std::string flags = FlagsOfChange(config, c);
+    if (mesh.size() > world.size()) flags += fmt::format("{}{} ranks", flags.empty() ? "" : " on ", mesh.size());
+    if (!flags.empty()) ways.back().push_back({c, std::move(mesh), std::move(flags)});
+  };
+  TrainConfig least = config;
+  ways.emplace_back();
+  for (int parts = 2; parts <= config.batch_size; ++parts) {
+    if (config.batch_size % parts != 0 || config.batch_size / parts % BatchUnit(config) != 0) continue;
+    least.batch_size = config.batch_size / parts;
+    least.accumulation = evaluation_only ? 1 : config.accumulation * parts;
+    add(least, world.mesh);
+  }
+  if (evaluation_only) return ways;
+  TrainConfig c = config;
+  ways.emplace_back();
+  for (const int every : RecomputeSteps(blocks)) {
+    if (every == 0 || (config.recompute != "none" && every > 1)) continue;
+    c.recompute = least.recompute = RecomputeText(every);
+    add(c, world.mesh);
+  }
+  const auto share = [&](Mesh mesh) {
+    c = config;
+    ways.emplace_back();
+    const bool more = mesh.size() > world.size();
+    for (c.zero = std::max(1, config.zero + (more ? 0 : 1)); c.zero <= 3; ++c.zero) add(c, mesh);
+  };
+  const bool offloads = DeviceTraits::Of(world.device->info()).own_memory && config.offload != "all";
+  if (world.mesh.data > 1) {
+    share(world.mesh);
+    least.zero = 3;
+  }
+  if (offloads) {
+    c = config;
+    ways.emplace_back();
+    for (const char* offload : {"optimizer", "all"}) {
+      c.offload = least.offload = offload;
+      if (c.offload != config.offload) add(c, world.mesh);
+    }
+  }
+  const auto share_and_offload = [&](Mesh mesh) {
+    c = config;
+    c.zero = 3;
+    c.offload = "all";
+    ways.emplace_back();
+    add(c, std::move(mesh));
+  };
+  if (offloads && world.mesh.data > 1) share_and_offload(world.mesh);
+  ways.emplace_back();
+  add(least, world.mesh);
+  Mesh twice = world.mesh;
+  twice.data *= 2;
+  twice.nodes.clear();
+  share(twice);
+  if (offloads) share_and_offload(twice);
+  return ways;
+}
+
+// Plans ways to save memory until one fits.
+class SavingPlans {
+ public:
+  SavingPlans(const TrainableModel& model, World& world, int64_t updates, bool evaluation_only)
+      : model_(model), world_(world), updates_(updates), evaluation_only_(evaluation_only) {}
+
+  Status Try(std::vector<std::vector<Way>> groups) {
+    for (std::vector<Way>& group : groups) {
+      if (group.empty()) continue;
+      SY_ASSIGN_OR_RETURN(const Answer of_last, PlanOf(group.back()));
+      if (of_last == Answer::kTooLarge) continue;
+      for (Way& way : group) {
+        Answer answer = of_last;
+        if (&way != &group.back()) {
+          SY_ASSIGN_OR_RETURN(answer, PlanOf(way));
+        }
+        if (answer != Answer::kFits) continue;
+        found = way;
+        return OkStatus();
+      }
+    }
+    return OkStatus();
+  }
+  std::optional<Way> found, smallest;  // smallest: of those that do not fit on the ranks that are there
+
+ private:
+  enum class Answer { kFits, kTooLarge, kRefused };  // refused: by a pass
+  StatusOr<Answer> PlanOf(Way& way) {
+    TrainingPlans plans;
+    const Status planned = plans.CompileRun(way.config, model_, way.mesh, world_.rank(), updates_, *world_.device,
+                                            world_.reference.get(), evaluation_only_, world_.host.get());
+    if (planned.code() == absl::StatusCode::kInvalidArgument || planned.code() == absl::StatusCode::kUnimplemented)
+      return Answer::kRefused;
+    SY_RETURN_IF_ERROR(planned);
+    const bool here = way.mesh.size() == world_.size();
+    const PlanReport& report = plans.Main().report();
+    const uint64_t windows = here ? world_.device->held_bytes() : report.reaches_peers ? report.peer_memory_bytes : 0;
+    way.bytes = plans.PlannedBytes() + windows;
+    if (way.bytes <= world_.device->memory_limit()) return Answer::kFits;
+    if (here && (!smallest || way.bytes < smallest->bytes)) smallest = way;
+    return Answer::kTooLarge;
+  }
+
+  const TrainableModel& model_;
+  World& world_;
+  const int64_t updates_;
+  const bool evaluation_only_;
+};
+
 }  // namespace
+
+uint64_t MemoryLimitOf(const TrainConfig& config) {
+  if (!config.memory_limit) return kNoMemoryLimit;
+  const double bytes = ParseBytes(*config.memory_limit).value();
+  return bytes < static_cast<double>(kNoMemoryLimit) ? static_cast<uint64_t>(bytes) : kNoMemoryLimit;
+}
 
 double DeviceBytesOf(const World& world) {
   const DeviceInfo& device = world.device->info();
@@ -88,15 +234,41 @@ double DeviceBytesOf(const World& world) {
       (device.flags & SY_DEVICE_CPU_CORES) != 0 ? world.processes.local_world : world.choice.ranks_per_device;
   // The communicator's windows came after the device was asked what is free.
   const uint64_t windows = world.communicator ? world.communicator->peer_memory_bytes() : 0;
-  return static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing -
-         static_cast<double>(windows);
+  const double share = static_cast<double>(device.free_bytes > 0 ? device.free_bytes : device.memory_bytes) / sharing;
+  return std::min(share, static_cast<double>(world.device->memory_limit())) - static_cast<double>(windows);
+}
+
+Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model, World& world,
+                         const TrainingPlans& plans, int64_t updates, bool evaluation_only) {
+  const uint64_t held = world.device->held_bytes();
+  std::string uses;
+  for (const ArenaBytes& use : MemoryByUse(*plans.layout))
+    uses += fmt::format("{}{} {:.1f}", uses.empty() ? "" : ", ", use.arena, static_cast<double>(use.bytes) / 1e6);
+  if (held > 0) uses += fmt::format(", windows of the collective {:.1f}", static_cast<double>(held) / 1e6);
+  const std::string limit = config.memory_limit.value_or("");
+  const std::string refusal =
+      fmt::format("--memory_limit={}: {} of {} needs {:.1f} MB of device memory ({}), and {:.1f} MB are allowed", limit,
+                  evaluation_only ? "an evaluation" : "a training", model.name,
+                  static_cast<double>(plans.PlannedBytes() + held) / 1e6, uses,
+                  static_cast<double>(world.device->memory_limit()) / 1e6);
+  SavingPlans saving(model, world, updates, evaluation_only);
+  SY_RETURN_IF_ERROR(saving.Try(WaysToSave(config, world, BlocksOf(plans.program), evaluation_only)));
+  if (saving.found)
+    return ResourceExhausted("{}; {} would fit, with {:.1f} MB", refusal, saving.found->flags,
+                             static_cast<double>(saving.found->bytes) / 1e6);
+  std::string advice = "choose a smaller model";
+  if (!evaluation_only)
+    advice +=
+        ", or let `switchyard explain --search --world=N --memory_limit=" + limit + "` say how many ranks share it";
+  if (!saving.smallest) return ResourceExhausted("{}; there is no setting left that takes less: {}", refusal, advice);
+  return ResourceExhausted("{}; none of the settings that take less would fit, the smallest, {}, with {:.1f} MB: {}",
+                           refusal, saving.smallest->flags, static_cast<double>(saving.smallest->bytes) / 1e6, advice);
 }
 
 int BatchUnit(const TrainConfig& config) { return config.sp ? config.tp : 1; }
 
 StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& model, World& world, int limit,
                            std::optional<int64_t> samples) {
-  const DeviceInfo& device = world.device->info();
   const double available = DeviceBytesOf(world);
   const int unit = BatchUnit(config);
   int32_t fits = 0;
@@ -121,11 +293,9 @@ StatusOr<int> LargestBatch(const TrainConfig& config, const TrainableModel& mode
   if (world.communicator)
     SY_RETURN_IF_ERROR(world.communicator->AllReduce("largest_batch", &fits, &fits, 1, SY_I32, SY_MIN));
   if (fits == 0) {
-    return ResourceExhausted(
-        "--batch_size=auto: the plan of {} takes {:.1f} MB for {}, device {} of {} has {:.1f} MB for this rank; choose "
-        "a smaller model",
-        model.name, needed / 1e6, unit == 1 ? "a single image" : fmt::format("{} images", unit), device.index,
-        device.plugin, available / 1e6);
+    return ResourceExhausted("--batch_size=auto: the plan of {} takes {:.1f} MB for {}, {}; choose a smaller model",
+                             model.name, needed / 1e6, unit == 1 ? "a single image" : fmt::format("{} images", unit),
+                             RoomText(world, available));
   }
   return fits;
 }
@@ -160,12 +330,11 @@ StatusOr<RecomputeChoice> LeastRecomputeOfAll(const TrainConfig& config, const T
                       }));
   if (step < steps) return plans.Try(step);
   SY_ASSIGN_OR_RETURN(const RecomputeChoice least, plans.Least());
-  const DeviceInfo& device = world.device->info();
   return ResourceExhausted(
-      "--recompute=auto: the plan of {} takes {:.1f} MB {}with --recompute={}, device {} of {} has {:.1f} MB for this "
-      "rank{}; lower --batch_size={}, or choose a smaller model",
-      model.name, static_cast<double>(least.bytes) / 1e6, least.fits ? "" : "even ", least.setting, device.index,
-      device.plugin, available / 1e6, least.fits ? ", but no setting fits on all ranks" : "", config.batch_size);
+      "--recompute=auto: the plan of {} takes {:.1f} MB {}with --recompute={}, {}{}; lower --batch_size={}, or choose "
+      "a smaller model",
+      model.name, static_cast<double>(least.bytes) / 1e6, least.fits ? "" : "even ", least.setting,
+      RoomText(world, available), least.fits ? ", but no setting fits on all ranks" : "", config.batch_size);
 }
 
 }  // namespace switchyard

@@ -13,8 +13,20 @@
 
 namespace switchyard {
 
-// Bytes of the device that this rank may fill, as it was found when the world was joined, less what that took.
+struct TrainingPlans;
+
+// The bytes of --memory_limit, which CheckTrainConfig has let pass; kNoMemoryLimit where there is none.
+uint64_t MemoryLimitOf(const TrainConfig& config);
+
+// Bytes of the device that this rank may fill: as it was found when the world was joined, or what --memory_limit allows
+// where that is less; less what joining took.
 double DeviceBytesOf(const World& world);
+
+// Of a run whose `plans` take more than --memory_limit allows: ResourceExhausted that says what they take and for what,
+// and which of the settings that save memory would do, as far as plans of them tell. updates: Timetable::updates.
+// Local.
+Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model, World& world,
+                         const TrainingPlans& plans, int64_t updates, bool evaluation_only);
 
 // What batches are multiples of: with --sp the ranks that share a model divide the samples.
 int BatchUnit(const TrainConfig& config);

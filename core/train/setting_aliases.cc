@@ -101,6 +101,8 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "initial_scale", .of = "Colossal-AI", .setting = "init_scale"},
       {.name = "bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
       {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
+      // What explain called it
+      {.name = "device_memory", .of = "switchyard explain", .setting = "memory_limit"},
   };
   return aliases;
 }

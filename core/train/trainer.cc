@@ -95,8 +95,10 @@ Status Trainer::Impl::PrepareEngine(int64_t updates, bool evaluation_only) {
   step_tensors = task->tensors();
   step_data.resize(step_tensors.size());
   const Status allocated = engine.Allocate(step_tensors);
-  if (allocated.code() != absl::StatusCode::kResourceExhausted || evaluation_only) return allocated;
-  return WithRecompute(allocated, updates);
+  if (allocated.code() != absl::StatusCode::kResourceExhausted) return allocated;
+  if (world.device->held_bytes() + engine.plans().PlannedBytes() > world.device->memory_limit())
+    return BeyondMemoryLimit(config, model, world, engine.plans(), updates, evaluation_only);
+  return evaluation_only ? allocated : WithRecompute(allocated, updates);
 }
 
 // What recomputation would save, said beside what a smaller batch would.

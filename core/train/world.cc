@@ -180,6 +180,7 @@ Status World::OpenDevice(const WorldRequest& request) {
   host_threads = static_cast<int>(cores.size());
   OpenOptions options;
   options.deterministic = request.deterministic;
+  options.memory_limit = request.memory_limit;
   if ((info.flags & SY_DEVICE_CPU_CORES) != 0) {
     options.cores = cores;
     options.threads = request.threads > 0 ? request.threads : static_cast<int>(options.cores.size());

@@ -25,7 +25,8 @@ struct WorldRequest {
   int ranks_per_device = 0, cpu_devices = 0;
   int threads = 0;  // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
   bool deterministic = true;
-  bool computes_on_host = false;  // beside a device with memory of its own: `host` is opened
+  uint64_t memory_limit = kNoMemoryLimit;  // bytes of the device that this rank may hold
+  bool computes_on_host = false;           // beside a device with memory of its own: `host` is opened
   int freeze_limit_ms = 30000, init_timeout_ms = 60000;
   int pipeline = 1, tensor = 1;        // neighbouring ranks that share one model: its stages, parts of its weights
   std::vector<std::string> interpose;  // around device and collective plugin: core/runtime/plugins/interpose.h

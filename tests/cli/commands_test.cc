@@ -176,7 +176,7 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
   const std::string offloaded = "--zero=3 --offload=all ";
   const int64_t limit = bytes_of("--world=2 " + offloaded);
   ASSERT_LT(limit, bytes_of("")) << "though it holds the windows of two ranks";
-  const std::string search = fmt::format("--search --world=2 --tp=1 --pp=1 --device_memory={} ", limit);
+  const std::string search = fmt::format("--search --world=2 --tp=1 --pp=1 --memory_limit={} ", limit);
   ExpectRefused(explain(search + "--offload=none"), {"none of", "fits into"});
   const CommandResult found = explain(search + "--json");
   ASSERT_EQ(found.code, 0) << found.output;
@@ -209,10 +209,48 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
   EXPECT_GT(slow[0]["most_ms"], by_default[0]["most_ms"]);
   ExpectSuccess(explain(search + rates), {"host MB", "at 25 GB/s (host: in --rates)"});
 
-  const std::string train = "train --output=run --suffix=a " + model,
-                    memory = fmt::format("SWITCHYARD_NULL_MEMORY={}", limit);
-  ExpectRefused(Run(train, Start::kAlone, memory), {"out of memory"});
-  ExpectSuccess(Run(train + offloaded, Start::kLaunch, memory), {"trained 2 updates"});
+  const std::string within = fmt::format("--memory_limit={} ", limit);
+  const auto train = [&](const std::string& suffix, const std::string& more) {
+    return fmt::format("train --output=run --suffix={} {}{}", suffix, model, more);
+  };
+  const std::string memory = fmt::format("SWITCHYARD_NULL_MEMORY={}", limit);
+  ExpectRefused(Run(train("a", ""), Start::kAlone, memory), {"out of memory"});
+  ExpectSuccess(Run(train("b", offloaded), Start::kLaunch, memory), {"trained 2 updates"});
+
+  // The same by a limit, on devices that have more.
+  ExpectRefused(Run(train("c", within)),
+                {fmt::format("--memory_limit={}: a training of vit_micro needs ", limit), "(weights ", ", gradients ",
+                 ", optimizer state ", ", activations ", ", workspace ", " would fit, with "});
+  ExpectRefused(Run(train("d", within), Start::kLaunch), {"windows of the collective ", "--offload=all would fit"});
+  EXPECT_FALSE(std::filesystem::exists(In("run/vit_micro/shapes/c"))) << "nothing is begun";
+  const CommandResult trained = Run(train("e", within + offloaded), Start::kLaunch);
+  ExpectSuccess(trained, {fmt::format("MB of device memory per rank (--memory_limit={})", limit), "trained 2 updates"});
+  double peak = 0;
+  const size_t line = trained.output.find("  memory      ");
+  ASSERT_NE(line, std::string::npos) << trained.output;
+  ASSERT_EQ(std::sscanf(trained.output.c_str() + line, " memory %lf MB of device memory at most", &peak), 1);
+  EXPECT_GT(peak, 0);
+  EXPECT_LE(peak, static_cast<double>(limit) / 1e6 + 0.05) << "said to a tenth";
+  ExpectRefused(Run(train("f", fmt::format("--memory_limit={} ", limit - 1) + offloaded), Start::kLaunch),
+                {"--memory_limit="});
+}
+
+TEST_F(Commands, AMemoryLimitHoldsForEveryCommandThatUsesADevice) {
+  ExpectSuccess(Run(SmallTraining("--memory_limit=1GB")),
+                {"(--memory_limit=1GB)", "at most on a rank, of 1000.0 MB (--memory_limit=1GB)"});
+  folder_.Write("a.jpg", JpegBytes(Pattern(40, 50, 3)));
+  const std::string of_run = " --device=cpu --checkpoint=" + SmallRun();
+  ExpectSuccess(Run("eval --memory_limit=100MiB" + of_run));
+  ExpectRefused(Run("eval --memory_limit=10KiB" + of_run), {"--memory_limit=10KiB: an evaluation of mlp needs"});
+  ExpectRefused(Run("predict a.jpg --memory_limit=10KiB" + of_run),
+                {"--memory_limit=10KiB: an evaluation of mlp needs"});
+  const std::string bench = "bench --model=mlp --width=16 --batch_size=2 --steps=2 --device=cpu ";
+  ExpectSuccess(Run(bench + "--memory_limit=1GB"));
+  ExpectRefused(Run(bench, Start::kAlone, "SWITCHYARD_MEMORY_LIMIT=10KB"),
+                {"--memory_limit=10KB: a training of mlp needs", "none of the settings that take less would fit"});
+  ExpectRefused(Run(bench + "--memory_limit=10kb"),
+                {"--memory_limit: expected bytes such as 80GiB", "found \"10kb\"", "given by --memory_limit=10kb"});
+  ExpectRefused(Run(bench + "--batch_size=auto --memory_limit=10KB"), {"--batch_size=auto", "within --memory_limit"});
 }
 
 TEST_F(Commands, TrainsEvaluatesAndPredicts) {

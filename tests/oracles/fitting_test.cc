@@ -72,6 +72,99 @@ TEST_F(Fitting, AllRanksDoWhatTheOneWithTheLeastMemoryNeeds) {
   EXPECT_EQ(Message(refused.status()).find("no setting fits on all ranks") == std::string::npos, last);
 }
 
+// Each rank alone: what a limit refuses, what it says would fit, and that this does.
+class MemoryLimit : public Fitting {
+ protected:
+  static StatusOr<switchyard::Run> RunWithin(TrainConfig config, World& world) {
+    config.memory_limit = fmt::format("{}B", world.device->memory_limit());
+    return MakeRun(config, world);
+  }
+  TrainConfig Config(int batch) const {
+    TrainConfig config = SmallConfig();
+    config.own = {{"width", 32}, {"depth", 5}, {"heads", 2}};
+    config.batch_size = batch;
+    return config;
+  }
+  static uint64_t BytesOf(const TrainConfig& config) {
+    const auto world = LoneWorld();
+    const auto run = MakeRun(config, *world);
+    EXPECT_TRUE(run.ok()) << Message(run.status());
+    return run.ok() ? run->trainer->planned_bytes() : 0;
+  }
+};
+
+TEST_F(MemoryLimit, IsReachedToTheByte) {
+  TrainConfig config = Config(4);
+  config.suffix = fmt::format("rank{}", SharedWorld().rank());
+  const uint64_t bytes = BytesOf(config);
+  const auto exact = LoneWorld(bytes);
+  auto run = RunWithin(config, *exact);
+  ASSERT_TRUE(run.ok()) << Message(run.status());
+  const auto result = run->trainer->Train();
+  ASSERT_TRUE(result.ok()) << Message(result.status());
+  EXPECT_EQ(exact->device->peak_held_bytes(), bytes) << "the run, its checkpoint and its evaluation";
+
+  const auto less = LoneWorld(bytes - 1);
+  const Status refused = RunWithin(config, *less).status();
+  ASSERT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(refused),
+              testing::StartsWith(fmt::format("--memory_limit={}B: a training of vit_micro", bytes - 1)));
+  for (const char* use : {"(weights ", ", gradients ", ", optimizer state ", ", activations ", ", workspace "})
+    EXPECT_THAT(Message(refused), HasSubstr(use));
+  EXPECT_EQ(less->device->peak_held_bytes(), 0u) << "refused before anything is allocated";
+}
+
+TEST_F(MemoryLimit, NamesASettingThatFits) {
+  // Half the samples at a time cost nothing but time; where there is one sample, fewer blocks are kept.
+  TrainConfig half = Config(2);
+  half.accumulation = 2;
+  const auto world = LoneWorld(BytesOf(half));
+  EXPECT_THAT(Message(RunWithin(Config(4), *world).status()),
+              HasSubstr(fmt::format("--batch_size=2 --accumulation=2 would fit, with {:.1f} MB",
+                                    static_cast<double>(world->device->memory_limit()) / 1e6)));
+  EXPECT_TRUE(RunWithin(half, *world).ok());
+
+  TrainConfig some = Config(1);
+  some.recompute = "every:3";
+  const auto small = LoneWorld(BytesOf(some));
+  EXPECT_THAT(Message(RunWithin(Config(1), *small).status()), HasSubstr("; --recompute=every:3 would fit"));
+  EXPECT_TRUE(RunWithin(some, *small).ok());
+
+  const auto tiny = LoneWorld(1000);
+  EXPECT_THAT(Message(RunWithin(Config(4), *tiny).status()),
+              testing::AllOf(HasSubstr("none of the settings that take less would fit, the smallest, --batch_size=1 "
+                                       "--accumulation=4 --recompute=blocks, with "),
+                             HasSubstr("`switchyard explain --search --world=N --memory_limit=1000B`")));
+}
+
+TEST_F(MemoryLimit, HoldsForWhatIsChosenToFit) {
+  const TrainConfig config = run_.setup.config;
+  TrainConfig some = config;
+  some.recompute = "every:2";
+  const auto all = LoneWorld();
+  TrainingPlans plans;
+  ASSERT_TRUE(
+      plans.CompileRun(some, run_.setup.model, all->mesh, 0, kUpdates, *all->device, all->reference.get()).ok());
+  const auto world = LoneWorld(plans.PlannedBytes());
+  const auto choice = LeastRecomputeOfAll(config, run_.setup.model, *world, kUpdates, DeviceBytesOf(*world));
+  ASSERT_TRUE(choice.ok()) << Message(choice.status());
+  EXPECT_EQ(choice->setting, "every:2");
+  const auto largest = LargestBatch(config, run_.setup.model, *world, 1024, std::nullopt);
+  ASSERT_TRUE(largest.ok()) << Message(largest.status());
+  EXPECT_LT(*largest, 1024);
+}
+
+TEST_F(MemoryLimit, HoldsForAnEvaluation) {
+  TrainConfig config = Config(8);
+  const auto world = LoneWorld(200000);
+  config.memory_limit = "200KB";
+  const auto setup = SettledRun(config, *world);
+  ASSERT_TRUE(setup.ok()) << Message(setup.status());
+  const auto refused = Trainer::CreateForEvaluation(setup->config, setup->model, *world);
+  ASSERT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(refused.status()), testing::StartsWith("--memory_limit=200KB: an evaluation of vit_micro needs"));
+}
+
 // Of unequal devices: what fits on one may be too much for another, and the other way round.
 TEST_F(Fitting, RanksOfUnequalDevicesAgree) {
   World& world = SharedWorld();

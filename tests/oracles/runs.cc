@@ -58,11 +58,12 @@ auto* const environment = static_cast<WorldEnvironment*>(::testing::AddGlobalTes
 World& SharedWorld() { return *environment->world; }
 const std::string& SharedFolder() { return environment->folder; }
 
-std::unique_ptr<World> LoneWorld() {
+std::unique_ptr<World> LoneWorld(uint64_t memory_limit) {
   auto world = std::make_unique<World>();
-  const auto open = [](const std::string& name, int index) -> std::unique_ptr<Device> {
+  const auto open = [](const std::string& name, int index, uint64_t limit) -> std::unique_ptr<Device> {
     OpenOptions options;
     options.threads = 1;
+    options.memory_limit = limit;
     const auto plugin = Registry::Get().Find(PluginKind::kBackend, name);
     if (!plugin.ok()) return nullptr;
     auto device = Device::Open(**plugin, index, options);
@@ -71,8 +72,8 @@ std::unique_ptr<World> LoneWorld() {
   };
   world->choice = SharedWorld().choice;
   world->collective = "none";
-  world->device = open(world->choice.plugin, world->choice.index);
-  world->reference = open("reference", 0);
+  world->device = open(world->choice.plugin, world->choice.index, memory_limit);
+  world->reference = open("reference", 0, kNoMemoryLimit);
   return world;
 }
 

@@ -19,7 +19,7 @@ namespace switchyard {
 World& SharedWorld();
 
 // A world of one rank on a device of its own: what a run without the other ranks would be. Local.
-std::unique_ptr<World> LoneWorld();
+std::unique_ptr<World> LoneWorld(uint64_t memory_limit = kNoMemoryLimit);
 
 // A folder that all ranks see, removed after the last test.
 const std::string& SharedFolder();

@@ -7,6 +7,7 @@
 #include "core/data/resize.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/schedule.h"
+#include "core/train/fitting.h"
 #include "core/train/mixed_precision.h"
 #include "gmock/gmock.h"
 #include "tools/switchyard/run_settings.h"
@@ -125,6 +126,44 @@ TEST(RunTable, AConfigurationComesBackFromItsJson) {
   EXPECT_TRUE(IsRunConfig(json));
   EXPECT_FALSE(IsRunConfig({{"hidden_size", 768}}));
   EXPECT_FALSE(IsRunConfig({{"model", "mlp"}, {"dataset", "shapes"}, {"seed", "x"}, {"output", "run"}}));
+}
+
+TEST(RunTable, AMemoryLimitIsANumberOfBytesWithAUnitOrWithout) {
+  const auto give = [](const std::string& text) {
+    Settings settings(RunTable());
+    const Status given = settings.GiveText("memory_limit", text, Origin::kFlag, "--memory_limit=" + text);
+    return given.ok() ? StatusOr<uint64_t>(MemoryLimitOf(ConfigOf(settings))) : given;
+  };
+  const std::vector<std::pair<std::string, uint64_t>> taken = {{"80GiB", uint64_t{80} << 30},
+                                                               {"512MiB", 512 << 20},
+                                                               {"24GB", 24000000000},
+                                                               {"1.5KiB", 1536},
+                                                               {"8589934592", uint64_t{1} << 33},
+                                                               {"100B", 100},
+                                                               {"2TB", 2000000000000},
+                                                               {"1e30", kNoMemoryLimit},
+                                                               {"", kNoMemoryLimit}};
+  for (const auto& [text, bytes] : taken) {
+    const auto limit = give(text);
+    ASSERT_TRUE(limit.ok()) << text << ": " << Message(limit.status());
+    EXPECT_EQ(*limit, bytes) << text;
+  }
+  for (const std::string text : {"80XB", "GiB", "-1GiB", "0", "nan", "inf", "12 34", "80GiB80"}) {
+    EXPECT_EQ(Message(give(text).status()),
+              fmt::format("--memory_limit: expected bytes such as 80GiB, 24GB or 8589934592, found \"{0}\" (given by "
+                          "--memory_limit={0})",
+                          text));
+  }
+  TrainConfig config;
+  config.memory_limit = "much";
+  EXPECT_THAT(Message(CheckTrainConfig(config)), testing::HasSubstr("--memory_limit: expected bytes"));
+  // As explain called it.
+  Settings settings(RunTable());
+  const Alias& before = *RunTable().FindAlias("device_memory");
+  ASSERT_TRUE(settings.GiveAlias(before, "3MB", Origin::kFlag, "--device_memory=3MB").ok());
+  EXPECT_EQ(MemoryLimitOf(ConfigOf(settings)), 3000000u);
+  EXPECT_THAT(Message(settings.GiveAlias(before, "80XB", Origin::kFlag, "--device_memory=80XB")),
+              testing::HasSubstr("--memory_limit"));
 }
 
 TEST(RunTable, ValuesOutsideTheirRangeAreRefusedInAConfigurationToo) {

@@ -19,8 +19,6 @@ ABSL_FLAG(bool, measure, false,
 ABSL_FLAG(bool, search, false,
           "instead of one plan: the ways to divide the run over --world ranks that fit, best first; axes that you give "
           "stay as they are");
-ABSL_FLAG(std::string, device_memory, "",
-          "what a device that is not here has, as 80GiB: for --search, --recompute=auto, and to say whether it fits");
 ABSL_FLAG(
     std::string, rates, "",
     "what a device and its links reach, in FLOP/s and bytes/s, to estimate times: compute:312T,memory:2T,link:300G "

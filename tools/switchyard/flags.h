@@ -15,7 +15,6 @@ ABSL_DECLARE_FLAG(bool, html);
 ABSL_DECLARE_FLAG(int, world);
 ABSL_DECLARE_FLAG(bool, measure);
 ABSL_DECLARE_FLAG(bool, search);
-ABSL_DECLARE_FLAG(std::string, device_memory);
 ABSL_DECLARE_FLAG(std::string, rates);
 ABSL_DECLARE_FLAG(int, top);
 ABSL_DECLARE_FLAG(bool, overlay);

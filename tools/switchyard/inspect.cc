@@ -85,13 +85,9 @@ std::string TimesText(const UpdateCost& cost, const StatedRates& rates) {
          HostRateText(cost, rates);
 }
 
-// --device_memory, else what this device has.
-StatusOr<double> AvailableBytes(const World& here) {
-  const std::string stated = absl::GetFlag(FLAGS_device_memory);
-  if (stated.empty()) return DeviceBytesOf(here);
-  auto bytes = ParseBytes(stated);
-  if (!bytes.ok()) return Annotate(bytes.status(), "--device_memory");
-  return bytes;
+// --memory_limit, else what this device has.
+double AvailableBytes(const TrainConfig& config, const World& here) {
+  return config.memory_limit ? static_cast<double>(MemoryLimitOf(config)) : DeviceBytesOf(here);
 }
 
 Status ExplainSearch(const RunSetup& setup, World& here, int world, int64_t updates, double available,
@@ -128,9 +124,10 @@ Status ExplainCommand(const CommandLine& line) {
   const int64_t planned = updates.value_or(ShortestRun(c));
   WorldRequest request = WorldRequestOf(c);
   request.pipeline = request.tensor = 1;                    // here is one process, whatever is explained
+  request.memory_limit = kNoMemoryLimit;                    // of the run, not of what is measured here
   request.computes_on_host |= absl::GetFlag(FLAGS_search);  // which may come to --offload
   SY_ASSIGN_OR_RETURN(const auto here, World::Join(request));
-  SY_ASSIGN_OR_RETURN(const double available, AvailableBytes(*here));
+  const double available = AvailableBytes(c, *here);
   SY_ASSIGN_OR_RETURN(const StatedRates rates, RatesOf(c, *here));
   if (absl::GetFlag(FLAGS_search)) return ExplainSearch(setup, *here, world, planned, available, rates);
   const bool automatic = c.recompute == kAutoRecompute;
@@ -181,7 +178,7 @@ Status ExplainCommand(const CommandLine& line) {
     if (mesh.pipeline > 1) told["pipeline"] = JsonOf(ReportOf(replica, mesh, c.accumulation));
     if (measured) told["estimate"] = EstimateJson(FamiliesOf(plans.Main(), rates.device), rates.device);
     if (rates.complete()) told["update_ms"] = {{"least", 1e3 * cost.least_seconds}, {"most", 1e3 * cost.most_seconds}};
-    if (!absl::GetFlag(FLAGS_device_memory).empty()) told["fits"] = fits;
+    if (c.memory_limit) told["fits"] = fits;
     fmt::print("{}\n", told.dump(2));
     return OkStatus();
   }
@@ -191,9 +188,9 @@ Status ExplainCommand(const CommandLine& line) {
   fmt::print("{}", report.ToText());
   if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
   if (rates.complete()) fmt::print("{}", TimesText(cost, rates));
-  if (!absl::GetFlag(FLAGS_device_memory).empty())
-    fmt::print("--device_memory={}: {:.1f} of {:.1f} MB, {}\n", absl::GetFlag(FLAGS_device_memory),
-               static_cast<double>(cost.bytes) / 1e6, available / 1e6, fits ? "fits" : "too large");
+  if (c.memory_limit)
+    fmt::print("--memory_limit={}: {:.1f} of {:.1f} MB, {}\n", *c.memory_limit, static_cast<double>(cost.bytes) / 1e6,
+               available / 1e6, fits ? "fits" : "too large");
   for (const auto& [op, nodes] : plans.program.gathered)
     fmt::print("--tp={}: whole on every rank of a model: {}\n", mesh.tensor,
                fmt::format("{} {} node{}", nodes, op, nodes > 1 ? "s" : ""));

@@ -119,9 +119,9 @@ const std::vector<Command>& Commands() {
        "that the device takes:\nno kernel is faster than its FLOPs over the rate of a large product, or its bytes over "
        "that of the memory, unless a cache holds its tensors.\n--search plans the ways to divide the run over --world "
        "ranks (--tp, --pp, --sp, --zero, micro-batches, --recompute), the samples of an update being\nthe same, and "
-       "lists those that fit into --device_memory: by the time that --rates tell, or else by work, waiting and "
-       "traffic.\n",
-       {{"world", "measure", "json", "search", "device_memory", "rates"}, true},
+       "lists those that fit into --memory_limit, or this device: by the time that --rates tell, or else by work, "
+       "waiting and traffic.\n",
+       {{"world", "measure", "json", "search", "rates"}, true},
        ExplainCommand},
       {"bench",
        "[--model=NAME --batch_size=B --steps=N]",

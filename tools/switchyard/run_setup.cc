@@ -132,6 +132,7 @@ WorldRequest WorldRequestOf(const TrainConfig& c) {
   request.cpu_devices = c.cpu_devices.value_or(0);
   request.threads = c.threads.value_or(0);
   request.deterministic = c.deterministic;
+  request.memory_limit = MemoryLimitOf(c);
   request.computes_on_host = c.offload != "none";
   request.freeze_limit_ms = c.freeze_limit_ms;
   request.init_timeout_ms = c.init_timeout_ms;

@@ -9,6 +9,7 @@
 #include "core/settings/listing.h"
 #include "core/train/checkpoint.h"
 #include "core/train/file_calls.h"
+#include "core/train/fitting.h"
 #include "core/train/mixed_precision.h"
 #include "core/train/plans.h"
 #include "core/train/stopping.h"
@@ -97,10 +98,11 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   SY_ASSIGN_OR_RETURN(const MixedPrecision mixed, MixedPrecisionOf(c, device.static_loss_scale));
   fmt::print("  precision   {}\n", Text(mixed));
   const size_t second = report.second_choices.size();
-  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}{}, {:.1f} MB of device memory per rank\n",
+  fmt::print("  plan        {}, {:.2f} GFLOP per step, {}{}, {:.1f} MB of device memory per rank{}\n",
              Count(report.launches, "launch", "es"), report.flops / 1e9, Count(report.fallbacks.size(), "fallback"),
              second > 0 ? ", " + Count(second, "second choice") : "",
-             static_cast<double>(trainer.allocated_bytes()) / 1e6);
+             static_cast<double>(trainer.allocated_bytes()) / 1e6,
+             c.memory_limit ? " (--memory_limit=" + *c.memory_limit + ")" : "");
   if (c.recompute != "none") {
     const std::string& why = setup.settings.SourceOf("recompute");
     fmt::print("  recompute   {}{}\n", c.recompute, why.starts_with("auto") ? fmt::format(" ({})", why) : "");
@@ -119,6 +121,14 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
                device.plugin, report.SecondChoiceList());
   std::fflush(stdout);
   return OkStatus();
+}
+
+// The most that any rank has held on its device, against what it may hold. Collective.
+StatusOr<std::string> PeakText(const TrainConfig& c, World& world) {
+  auto peak = static_cast<int64_t>(world.device->peak_held_bytes());
+  if (world.communicator) SY_RETURN_IF_ERROR(world.communicator->AllReduce("peak", &peak, &peak, 1, SY_I64, SY_MAX));
+  return fmt::format("{:.1f} MB of device memory at most on a rank, of {:.1f} MB (--memory_limit={})",
+                     static_cast<double>(peak) / 1e6, static_cast<double>(MemoryLimitOf(c)) / 1e6, *c.memory_limit);
 }
 
 // Where each setting came from, for people who look at the run later.
@@ -187,6 +197,10 @@ Status TrainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train([&](const std::string& run_folder) {
       return WriteSettings(run_folder, setup.settings);
     }));
+    std::string peak;
+    if (setup.config.memory_limit) {
+      SY_ASSIGN_OR_RETURN(peak, PeakText(setup.config, world));
+    }
     if (world.rank() != 0 || result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates - result.skipped_updates, "update"), result.seconds);
     const Metric best = trainer->task().best();
@@ -196,6 +210,7 @@ Status TrainCommand(const CommandLine& line) {
       fmt::print("  skipped     {}, whose gradients were not finite\n", Count(result.skipped_updates, "update"));
     }
     fmt::print("  throughput  {:.0f} images/s over {}\n", result.images_per_s, Count(world.size(), "rank"));
+    if (!peak.empty()) fmt::print("  memory      {}\n", peak);
     fmt::print("  run         {}\n", result.run_folder);
     fmt::print("  loss curve  {}\n", result.picture);
     return OkStatus();

@@ -2,29 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "core/base/text.h"
+#include "core/base/units.h"
 #include "tools/switchyard/stages.h"
 
 namespace switchyard {
 namespace {
-
-// "312T", with units of their own.
-template <size_t n>
-std::optional<double> Number(const std::string& text, const std::array<std::pair<const char*, double>, n>& units) {
-  for (const auto& [unit, factor] : units) {
-    double number = 0;
-    const std::string ending = unit;
-    if (!text.ends_with(ending) || text.size() == ending.size()) continue;
-    if (!absl::SimpleAtod(text.substr(0, text.size() - ending.size()), &number)) continue;
-    if (number > 0 && number * factor < 1e300) return number * factor;
-  }
-  return std::nullopt;
-}
 
 // Of a late update of the run on a rank, its micro-batches one after the other.
 double SecondsOf(const TrainingPlans& plans, const DeviceRates& rates) {
@@ -49,24 +35,8 @@ double HostTrafficOf(const Plan& plan) {
 
 }  // namespace
 
-StatusOr<double> ParseBytes(const std::string& text) {
-  constexpr std::array<std::pair<const char*, double>, 10> kUnits = {{{"KiB", 1024.0},
-                                                                      {"MiB", 1048576.0},
-                                                                      {"GiB", 1073741824.0},
-                                                                      {"TiB", 1099511627776.0},
-                                                                      {"KB", 1e3},
-                                                                      {"MB", 1e6},
-                                                                      {"GB", 1e9},
-                                                                      {"TB", 1e12},
-                                                                      {"B", 1},
-                                                                      {"", 1}}};
-  if (const auto bytes = Number(text, kUnits)) return *bytes;
-  return InvalidArgument("expected bytes such as 80GiB, 24GB or 8589934592, found \"{}\"", Printable(text));
-}
-
 Status ParseRates(const std::string& text, StatedRates* rates) {
-  constexpr std::array<std::pair<const char*, double>, 5> kUnits = {
-      {{"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1}}};
+  static constexpr Unit kUnits[] = {{"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1}};
   if (text.empty()) return OkStatus();
   const std::array<std::pair<std::string, double*>, 5> known = {{{"compute", &rates->device.flops_per_s},
                                                                  {"memory", &rates->device.bytes_per_s},
@@ -76,7 +46,7 @@ Status ParseRates(const std::string& text, StatedRates* rates) {
   for (const absl::string_view piece : absl::StrSplit(text, ',')) {
     const std::pair<std::string, std::string> word = absl::StrSplit(piece, absl::MaxSplits(':', 1));
     const auto found = std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == word.first; });
-    const auto number = Number(word.second, kUnits);
+    const auto number = ParseQuantity(word.second, kUnits);
     if (found == known.end() || !number) {
       return InvalidArgument(
           "--rates: expected compute:, memory:, link:, node_link: and host: with FLOP/s and bytes/s, as in "

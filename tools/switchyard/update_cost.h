@@ -11,9 +11,6 @@
 
 namespace switchyard {
 
-// "80GiB", "24GB", "512MiB" or bytes; a number above 0. InvalidArgument for others.
-StatusOr<double> ParseBytes(const std::string& text);
-
 // What a device and its links reach; 0: not stated.
 struct StatedRates {
   DeviceRates device;
