@@ -5,15 +5,19 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include "tests/doubles/cuda_runtime/enqueue.h"
+#include "tests/doubles/faults.h"
 
 namespace switchyard::emulation {
 namespace {
@@ -81,15 +85,27 @@ struct Block {
   Thread* running = nullptr;
   jmp_buf scheduler;
   size_t shared_bytes = 0;
+  bool shuffled = false;
+  std::minstd_rand random;  // the order where it is
+  std::vector<size_t> block_order, warp_order, lane_order;
+  Observer* observer = nullptr;
 
   void Run(dim3 grid, dim3 block, uint3 at);
   bool RunWarp(size_t first, bool ascending, size_t* left);
+  void SetOrder(std::vector<size_t>* items, size_t count, bool ascending);
   void Resume(Thread& thread);
   void ReleaseBlock();
-  void ReleaseWarp(size_t first, unsigned mask);
+  void MeetWarp(unsigned mask, bool ordered);
+  void ReleaseWarp(size_t first, unsigned mask, bool ordered);
 };
 
 thread_local Block t_block;
+
+std::atomic<uint64_t>& Seed() {
+  static std::atomic<uint64_t> seed(static_cast<uint64_t>(doubles::NumberFrom("CUDA_EMULATION_SEED", 0, 0, INT32_MAX)));
+  return seed;
+}
+std::atomic<Observer* (*)()> g_observer{nullptr};
 
 [[noreturn]] void Fail(const char* what) {
   const Coordinates& c = Here();
@@ -102,6 +118,7 @@ size_t Index(const Thread& thread) { return static_cast<size_t>(&thread - t_bloc
 
 void SwitchToScheduler() {
   Block& block = t_block;
+  if (block.observer != nullptr) block.observer->Pauses();
   if (_setjmp(block.running->fiber->context) == 0) _longjmp(block.scheduler, 1);
 }
 
@@ -121,14 +138,17 @@ void FiberMain() {
 void Block::Resume(Thread& thread) {
   running = &thread;
   if (_setjmp(scheduler) != 0) return;
-  if (thread.fiber != nullptr) _longjmp(thread.fiber->context, 1);
-  if (!idle.empty()) {
+  bool fresh = false;
+  if (thread.fiber == nullptr && !idle.empty()) {
     thread.fiber = idle.back();
     idle.pop_back();
-    _longjmp(thread.fiber->context, 1);
+  } else if (thread.fiber == nullptr) {
+    fibers.push_back(std::make_unique<Fiber>());
+    thread.fiber = fibers.back().get();
+    fresh = true;
   }
-  fibers.push_back(std::make_unique<Fiber>());
-  thread.fiber = fibers.back().get();
+  if (observer != nullptr) observer->Runs(Index(thread), thread.fiber->stack.get(), kStackBytes);
+  if (!fresh) _longjmp(thread.fiber->context, 1);
   ucontext_t context;
   getcontext(&context);
   context.uc_stack.ss_sp = thread.fiber->stack.get();
@@ -146,9 +166,10 @@ void Block::ReleaseBlock() {
   for (Thread& thread : threads) {
     if (thread.state == State::kAtBlockBarrier) thread.state = State::kReady;
   }
+  if (observer != nullptr) observer->BlockBarrier();
 }
 
-void Block::ReleaseWarp(size_t first, unsigned mask) {
+void Block::ReleaseWarp(size_t first, unsigned mask, bool ordered) {
   for (size_t lane = 0; lane < kWarp; ++lane) {
     if (!(mask >> lane & 1) || first + lane >= threads.size()) continue;
     const Thread& thread = threads[first + lane];
@@ -158,21 +179,49 @@ void Block::ReleaseWarp(size_t first, unsigned mask) {
   for (size_t lane = 0; lane < kWarp && first + lane < threads.size(); ++lane) {
     if (mask >> lane & 1) threads[first + lane].state = State::kReady;
   }
+  if (observer == nullptr || !ordered) return;
+  for (size_t lane = 0; lane < kWarp && first + lane < threads.size(); ++lane) {
+    if (!(mask >> lane & 1) && threads[first + lane].state != State::kExited)
+      Fail("a warp barrier of some of its lanes, which nobody can watch yet");
+  }
+  observer->WarpBarrier(first / kWarp);
 }
 
-// Runs the warp that starts at thread `first` until it can go no further; false if it could not go at all.
+void Block::MeetWarp(unsigned mask, bool ordered) {
+  const size_t self = Index(*running), first = self / kWarp * kWarp;
+  if (!(mask >> (self - first) & 1)) Fail("a warp operation whose mask lacks the calling lane");
+  running->state = State::kAtWarpBarrier;
+  running->mask = mask;
+  ReleaseWarp(first, mask, ordered);
+  SwitchToScheduler();
+}
+
+// Where warps or lanes are taken: 0 … count - 1, upwards, downwards or in an order of chance.
+void Block::SetOrder(std::vector<size_t>* items, size_t count, bool ascending) {
+  items->resize(count);
+  std::iota(items->begin(), items->end(), size_t{0});
+  if (shuffled) {
+    std::shuffle(items->begin(), items->end(), random);
+  } else if (!ascending) {
+    std::reverse(items->begin(), items->end());
+  }
+}
+
+// Runs the warp that starts at thread `first` until it can go no further, or until each lane has met one barrier where
+// the order is shuffled; false if it could not go at all.
 bool Block::RunWarp(size_t first, bool ascending, size_t* left) {
   const size_t lanes = std::min<size_t>(kWarp, threads.size() - first);
   for (bool progress = false, any = false;; progress = true) {
     any = false;
-    for (size_t i = 0; i < lanes; ++i) {
-      Thread& thread = threads[first + (ascending ? i : lanes - 1 - i)];
+    SetOrder(&lane_order, lanes, ascending);
+    for (const size_t lane : lane_order) {
+      Thread& thread = threads[first + lane];
       if (thread.state != State::kReady) continue;
       any = true;
       Resume(thread);
       if (thread.state == State::kExited) --*left;
     }
-    if (!any) return progress;
+    if (!any || shuffled) return progress || any;
   }
 }
 
@@ -186,10 +235,11 @@ void Block::Run(dim3 grid, dim3 dim, uint3 at) {
   std::memset(shared.data(), kPoison, shared_bytes + kGuardBytes);
   const size_t warps = (count + kWarp - 1) / kWarp;
   const bool ascending = (at.x + at.y + at.z) % 2 == 0;
+  if (observer != nullptr) observer->BlockStarts(count, shared_bytes, threads.data(), count * sizeof(Thread));
   for (size_t left = count; left > 0;) {
     bool progress = false;
-    for (size_t w = 0; w < warps; ++w)
-      progress = RunWarp((ascending ? w : warps - 1 - w) * kWarp, ascending, &left) || progress;
+    SetOrder(&warp_order, warps, ascending);
+    for (const size_t w : warp_order) progress = RunWarp(w * kWarp, ascending, &left) || progress;
     if (!progress) Fail("the threads of this block wait for each other: a barrier that not all of them reach");
   }
   for (size_t i = 0; i < kGuardBytes; ++i) {
@@ -228,6 +278,7 @@ void RunLaunch(const Grid& launch) {
     RunGrid(launch.grid, launch.block, launch.shared_bytes, launch.thread);
   } else {
     t_block.idle.clear();
+    if (t_block.observer != nullptr) t_block.observer->Pauses();
     cudaDoubleLoseDevice(cudaErrorIllegalAddress);
   }
   t_running = false;
@@ -246,27 +297,23 @@ void SyncThreads() {
   SwitchToScheduler();
 }
 
-void SyncWarp(unsigned mask) {
-  Block& block = t_block;
-  const size_t self = Index(*block.running), first = self / kWarp * kWarp;
-  if (!(mask >> (self - first) & 1)) Fail("a warp operation whose mask lacks the calling lane");
-  block.running->state = State::kAtWarpBarrier;
-  block.running->mask = mask;
-  block.ReleaseWarp(first, mask);
-  SwitchToScheduler();
-}
+void SyncWarp(unsigned mask) { t_block.MeetWarp(mask, true); }
+void MeetWarp(unsigned mask) { t_block.MeetWarp(mask, false); }
 
 void Show(const void* value, size_t bytes, const char* (&lanes)[kWarp]) {
   Block& block = t_block;
   if (bytes > kMostShared) Fail("a warp shows too many bytes");
   std::memcpy(block.running->shown, value, bytes);
   const size_t first = Index(*block.running) / kWarp * kWarp;
-  SyncWarp(~0u);
+  MeetWarp(~0u);
   for (size_t lane = 0; lane < kWarp; ++lane)
     lanes[lane] = first + lane < block.threads.size() ? block.threads[first + lane].shown : nullptr;
 }
 
-void CopyLater(void* to, const void* from, size_t bytes) { t_block.running->copies.push_back({to, from, bytes}); }
+void CopyLater(void* to, const void* from, size_t bytes) {
+  t_block.running->copies.push_back({to, from, bytes});
+  if (t_block.observer != nullptr) t_block.observer->CopyStarts(to, from, bytes, __builtin_return_address(0));
+}
 
 void CommitCopies() { t_block.running->groups.push_back(t_block.running->copies.size()); }
 
@@ -282,6 +329,7 @@ void WaitForCopies(size_t groups_left) {
     } else {
       std::memset(copy.to, 0, copy.bytes);
     }
+    if (t_block.observer != nullptr) t_block.observer->CopyEnds(copy.to, copy.bytes, __builtin_return_address(0));
   }
   self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(count));
   self.groups.erase(self.groups.begin(), last);
@@ -292,11 +340,11 @@ uint64_t Exchange(unsigned mask, uint64_t value, int from_lane) {
   Block& block = t_block;
   Thread& self = *block.running;
   self.value = value;
-  SyncWarp(mask);
+  MeetWarp(mask);
   const size_t from = Index(self) / kWarp * kWarp + static_cast<size_t>(from_lane);
   if (!(mask >> from_lane & 1) || from >= block.threads.size()) Fail("a shuffle from a lane outside its mask");
   const uint64_t result = block.threads[from].value;
-  SyncWarp(mask);
+  MeetWarp(mask);
   return result;
 }
 
@@ -305,12 +353,24 @@ void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<voi
   here.body = &thread;
   here.shared_bytes = shared_bytes;
   here.shared.resize(kSharedLimit + kGuardBytes);
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) here.Run(grid, block, {x, y, z});
-    }
+  const uint64_t seed = Seed();
+  here.shuffled = seed != 0;
+  here.random.seed(static_cast<unsigned>(seed));
+  Observer* (*const observer)() = g_observer;
+  here.observer = observer != nullptr ? observer() : nullptr;
+  here.SetOrder(&here.block_order, size_t{grid.x} * grid.y * grid.z, true);
+  if (here.observer != nullptr) here.observer->GridStarts();
+  for (const size_t at : here.block_order) {
+    const size_t row = at / grid.x;
+    here.Run(
+        grid, block,
+        {static_cast<unsigned>(at % grid.x), static_cast<unsigned>(row % grid.y), static_cast<unsigned>(row / grid.y)});
   }
+  if (here.observer != nullptr) here.observer->GridEnds();
 }
+
+extern "C" void cudaEmulationShuffle(uint64_t seed) { Seed() = seed; }
+void SetObserver(Observer* (*of_this_thread)()) { g_observer = of_this_thread; }
 
 cudaError_t Enqueue(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                     std::function<void()> thread) {

@@ -1,6 +1,7 @@
 // Runs grids of CUDA thread blocks on the host: blocks one after another, the threads of a block as fibers that switch
 // at barriers only. A warp runs as far ahead of the others as barriers allow, the first one in even blocks, the last
-// one in odd blocks, so that a missing barrier shows as a wrong result. A barrier that can never complete, a warp
+// one in odd blocks, so that a missing barrier shows as a wrong result; or, with a seed, blocks run in an order of
+// chance, and so do the warps and the lanes between two barriers. A barrier that can never complete, a warp
 // operation that names lanes which have exited, and a write beyond the dynamic shared memory (which starts poisoned
 // with NaN) end the process with a message: a kernel that does so is wrong on a GPU too. Thread-safe: every host thread
 // has its own fibers, stacks and shared memory.
@@ -26,8 +27,9 @@ char* DynamicShared();
 
 void SyncThreads();            // threads that have exited do not count
 void SyncWarp(unsigned mask);  // every lane of `mask` must come
+void MeetWarp(unsigned mask);  // the same without an order of memory, as in shuffles and products of matrices
 constexpr size_t kMostShared = 32;
-// Shows `bytes` (at most kMostShared) to the whole warp; `lanes[l]` is what lane l shows, until the next SyncWarp.
+// Shows `bytes` (at most kMostShared) to the whole warp; `lanes[l]` is what lane l shows, until the next MeetWarp.
 void Show(const void* value, size_t bytes, const char* (&lanes)[32]);
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane);  // the value that lane `from_lane` passed
 
@@ -36,6 +38,30 @@ uint64_t Exchange(unsigned mask, uint64_t value, int from_lane);  // the value t
 void CopyLater(void* to, const void* from, size_t bytes);
 void CommitCopies();
 void WaitForCopies(size_t groups_left);
+
+// The order of blocks and threads in grids that start from now on, of the whole process: 0 as above, else drawn from
+// this seed. CUDA_EMULATION_SEED in the environment is where it starts.
+extern "C" __attribute__((visibility("default"))) void cudaEmulationShuffle(uint64_t seed);
+
+// Is told what the threads of a grid are allowed to see of each other; belongs to the host thread that runs the grid.
+// races.cc has one; where nobody sets a way to make them, nothing is watched.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void GridStarts() = 0;
+  virtual void GridEnds() = 0;
+  // `own`: memory of the emulation itself, which kernels only read.
+  virtual void BlockStarts(size_t threads, size_t shared_bytes, const void* own, size_t own_bytes) = 0;
+  virtual void BlockBarrier() = 0;            // every thread of the block has met
+  virtual void WarpBarrier(size_t warp) = 0;  // every lane of the warp that is left has met
+  // From now on instructions are those of this thread, whose stack is there; or (Pauses) of no thread.
+  virtual void Runs(size_t thread, const char* stack, size_t stack_bytes) = 0;
+  virtual void Pauses() = 0;
+  // The thread that runs has asked for a copy, by the instruction `code`; it has waited for it, and it is made.
+  virtual void CopyStarts(void* to, const void* from, size_t bytes, const void* code) = 0;
+  virtual void CopyEnds(void* to, size_t bytes, const void* code) = 0;
+};
+void SetObserver(Observer* (*of_this_thread)());
 
 // Runs `thread` for every thread of the grid, now.
 void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);

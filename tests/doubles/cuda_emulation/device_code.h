@@ -117,7 +117,7 @@ void MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (
       c[e] += HalfAt<kDtype>(left, k % 2) * HalfAt<kDtype>(right, k % 2);
     }
   }
-  emulation::SyncWarp(~0u);
+  emulation::MeetWarp(~0u);
 }
 
 template <bool kTransposed>
@@ -135,7 +135,7 @@ void LoadFourMatrices(const void* row, uint32_t (&r)[4]) {
     r[m] =
         kTransposed ? element(2 * t, g) | element(2 * t + 1, g) << 16 : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
   }
-  emulation::SyncWarp(~0u);
+  emulation::MeetWarp(~0u);
 }
 inline void LoadMatrices(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<false>(row, r); }
 inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) { LoadFourMatrices<true>(row, r); }
