@@ -26,7 +26,9 @@ std::vector<int> RecomputeSteps(int blocks) {
 
 int BlocksOf(const Program& program) {
   int blocks = 0;
-  for (const Node& node : program.Find("update")->graph.nodes()) blocks = std::max(blocks, node.block + 1);
+  const NamedGraph* const update = program.Find("update");
+  if (update == nullptr) return 0;  // of an evaluation, which keeps nothing for a backward pass
+  for (const Node& node : update->graph.nodes()) blocks = std::max(blocks, node.block + 1);
   return blocks;
 }
 
