@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
 
 // dgamma and dbeta from their parts, (2, parts, c): 32 lanes add up 32 columns of one of the two, each every 32nd part,
 // and a warp the lanes of a column.
-__global__ void LayerNormFinishKernel(int parts, int64_t c, const float* partials, View dgamma, View dbeta) {
+__global__ void __launch_bounds__(kWarp* kWarp)
+    LayerNormFinishKernel(int parts, int64_t c, const float* partials, View dgamma, View dbeta) {
   __shared__ float of_lane[kWarp][kWarp + 1];
   const int64_t first_column = int64_t{blockIdx.x} * kWarp, column = first_column + threadIdx.x;
   const float* const from = partials + blockIdx.y * parts * c;

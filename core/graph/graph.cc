@@ -250,6 +250,7 @@ void Graph::Keep(const std::vector<bool>& marked) {
   for (int& id : changed_) follow(id);
   std::erase(changed_, -1);
   nodes_ = std::move(kept);
+  verified_ = false;
   names_ = {};
   for (int id = 0; id < size(); ++id) names_.Add(nodes_, id);
   suffixes_.clear();

@@ -109,6 +109,16 @@ TEST(FusionTest, AProductTakesAResidualOfItsOwnDtypeAndShapeThatIsAllThatReadsIt
   EXPECT_EQ(fused(SumBehindProduct(single, half, {2, 3, 4}, false)), 0);
 }
 
+TEST(FusionTest, AProductThatIsBroadcastIntoASumStaysByItself) {
+  Graph graph;
+  const Value a = graph.Input("a", {DType::kF32, {2, 5}}, {}), b = graph.Input("b", {DType::kF32, {5, 4}}, {});
+  const Value condition = ops::Reshape(ops::MatmulNode({a, b}, {.alpha = 1}, DType::kF32)[0], {2, 1, 4});
+  graph.Output("y", ops::Add(graph.Input("x", {DType::kF32, {2, 3, 4}}, {}), condition));
+  const Graph fused = Fuse(graph, Everything);
+  ExpectWellFormed(fused);
+  EXPECT_EQ(ResidualMatmuls(fused), 0);
+}
+
 // Maps (2, 6, 6, width), rolled and cut into windows of 3×3, and the way back.
 Graph WindowsGraph(int64_t width, bool first_is_read) {
   Graph graph;

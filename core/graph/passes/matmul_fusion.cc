@@ -67,6 +67,7 @@ void KernelFusion::HoldBackForResidual(int id, int side) {
   if (a.activation != SY_ACTIVATION_NONE || a.residual || a.bias_gradient) return;
   const TensorType sum = {node.outputs[0].dtype, matmul.outputs[0].shape};
   if (matmul.outputs[0].dtype != sum.dtype || source_.type(residual) != node.outputs[0]) return;
+  if (sum.elements() != node.outputs[0].elements()) return;  // the product is broadcast
   a.residual = 1;
   std::vector<TensorType> types;
   for (const Ref& input : matmul.inputs) types.push_back(source_.type(input));
@@ -86,10 +87,12 @@ KernelFusion::Replacement KernelFusion::MatmulWithResidual(Rewriting& r, int id)
   std::vector<Value> inputs = r.Map(matmul.inputs);
   inputs.push_back(ops::Reshape(r.Map(node.inputs[1 - side]), matmul.outputs[0].shape, node.where));
   const Value sum = ops::MatmulNode(inputs, a, node.outputs[0].dtype, matmul.where, matmul.name)[0];
-  Node& fused = r.result.mutable_node(sum.ref().node);
   for (const int earlier : matmul.control) {
-    for (const Value& value : r.mapped[earlier]) fused.control.push_back(value.ref().node);
+    for (const Value& value : r.mapped[earlier]) {
+      if (value) r.result.AddControl(sum.ref().node, value.ref().node);
+    }
   }
+  Node& fused = r.result.mutable_node(sum.ref().node);
   if (node.repeats >= 0) {  // the sum of the first computation has become such a node too
     Ref first = r.Map({node.repeats, 0}).ref();
     while (TraitsOf(r.result.node(first.node).op).view) first = r.result.node(first.node).inputs[0];

@@ -27,7 +27,7 @@
 namespace switchyard::emulation {
 namespace {
 
-constexpr size_t kWarp = 32, kWord = 4, kPageWords = 1024, kMostReports = 4;
+constexpr size_t kWarpLanes = 32, kWord = 4, kPageWords = 1024, kMostReports = 4;
 
 enum Kind { kRead, kWrite, kAtomic };
 constexpr bool Conflict(Kind a, Kind b) { return a != b || a == kWrite; }
@@ -99,7 +99,7 @@ class Races : public Observer {
   void BlockStarts(size_t threads, size_t shared_bytes, const void* own, size_t own_bytes) override {
     ++block_, ++interval_;
     block_of_grid_ = 0;
-    warp_clock_.assign((threads + kWarp - 1) / kWarp, 0);
+    warp_clock_.assign((threads + kWarpLanes - 1) / kWarpLanes, 0);
     shared_ = {reinterpret_cast<uintptr_t>(DynamicShared()), shared_bytes};
     own_ = {reinterpret_cast<uintptr_t>(own), own_bytes};
   }
@@ -108,7 +108,7 @@ class Races : public Observer {
   void Runs(size_t thread, const char* stack, size_t stack_bytes) override {
     if (block_of_grid_ == 0) block_of_grid_ = BlockNumber();
     thread_ = static_cast<uint16_t>(thread);
-    warp_ = thread / kWarp;
+    warp_ = thread / kWarpLanes;
     stack_ = {reinterpret_cast<uintptr_t>(stack), stack_bytes};
     t_watching = this;
   }
@@ -177,7 +177,7 @@ class Races : public Observer {
 
   void Check(const Place& place, Kind kind, uintptr_t address, uintptr_t code) {
     if (place.copying != 0) Report(place, kind, kWrite, "a copy that was not waited for", address, code);
-    const uint32_t warp = 1u << warp_, lane = 1u << (thread_ % kWarp);
+    const uint32_t warp = 1u << warp_, lane = 1u << (thread_ % kWarpLanes);
     for (const Kind other : {kRead, kWrite, kAtomic}) {
       if (!Conflict(kind, other)) continue;
       const Accesses& a = place.by[other];
@@ -190,7 +190,7 @@ class Races : public Observer {
   }
   void Add(Place* place, Kind kind, uintptr_t code) const {
     Accesses& a = place->by[kind];
-    const uint32_t warp = 1u << warp_, lane = 1u << (thread_ % kWarp), clock = warp_clock_[warp_];
+    const uint32_t warp = 1u << warp_, lane = 1u << (thread_ % kWarpLanes), clock = warp_clock_[warp_];
     if (a.interval != interval_) a.interval = interval_, a.warps = 0;
     if (a.warps != warp || a.clock != clock) a.lanes = 0;
     a.warps |= warp, a.clock = clock, a.lanes |= lane;
