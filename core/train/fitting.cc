@@ -145,7 +145,6 @@ std::vector<std::vector<Way>> WaysToSave(const TrainConfig& config, const World&
   const bool offloads = DeviceTraits::Of(world.device->info()).own_memory && config.offload != "all";
   if (world.mesh.data > 1) {
     share(world.mesh);
-    least.zero = 3;
   }
   if (offloads) {
     c = config;
@@ -155,16 +154,18 @@ std::vector<std::vector<Way>> WaysToSave(const TrainConfig& config, const World&
       if (c.offload != config.offload) add(c, world.mesh);
     }
   }
-  const auto share_and_offload = [&](Mesh mesh) {
-    c = config;
-    c.zero = 3;
-    c.offload = "all";
+  // Some features are refused beside sharing, or beside some of its stages.
+  const auto with_each_stage = [&](TrainConfig way, const Mesh& mesh) {
     ways.emplace_back();
-    add(c, std::move(mesh));
+    for (way.zero = config.zero; way.zero <= (mesh.data > 1 ? 3 : config.zero); ++way.zero) add(way, mesh);
+  };
+  const auto share_and_offload = [&](const Mesh& mesh) {
+    c = config;
+    c.offload = "all";
+    with_each_stage(c, mesh);
   };
   if (offloads && world.mesh.data > 1) share_and_offload(world.mesh);
-  ways.emplace_back();
-  add(least, world.mesh);
+  with_each_stage(least, world.mesh);
   Mesh twice = world.mesh;
   twice.data *= 2;
   twice.nodes.clear();
@@ -199,14 +200,12 @@ class SavingPlans {
   std::optional<Way> found, smallest;  // smallest: of those that do not fit on the ranks that are there
 
  private:
-  enum class Answer { kFits, kTooLarge, kRefused };  // refused: by a pass
+  enum class Answer { kFits, kTooLarge, kRefused };  // refused: there is no such plan
   StatusOr<Answer> PlanOf(Way& way) {
     TrainingPlans plans;
     const Status planned = plans.CompileRun(way.config, model_, way.mesh, world_.rank(), updates_, *world_.device,
                                             world_.reference.get(), evaluation_only_, world_.host.get());
-    if (planned.code() == absl::StatusCode::kInvalidArgument || planned.code() == absl::StatusCode::kUnimplemented)
-      return Answer::kRefused;
-    SY_RETURN_IF_ERROR(planned);
+    if (!planned.ok()) return Answer::kRefused;
     const bool here = way.mesh.size() == world_.size();
     const PlanReport& report = plans.Main().report();
     const uint64_t windows = here ? world_.device->held_bytes() : report.reaches_peers ? report.peer_memory_bytes : 0;

@@ -123,10 +123,12 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   return OkStatus();
 }
 
-// The most that any rank has held on its device, against what it may hold. Collective.
+// The most that any rank has held on its device, against what this one may hold; "" where nothing limits it.
+// Collective, since ranks may have limits of their own.
 StatusOr<std::string> PeakText(const TrainConfig& c, World& world) {
   auto peak = static_cast<int64_t>(world.device->peak_held_bytes());
   if (world.communicator) SY_RETURN_IF_ERROR(world.communicator->AllReduce("peak", &peak, &peak, 1, SY_I64, SY_MAX));
+  if (!c.memory_limit) return "";
   return fmt::format("{:.1f} MB of device memory at most on a rank, of {:.1f} MB (--memory_limit={})",
                      static_cast<double>(peak) / 1e6, static_cast<double>(MemoryLimitOf(c)) / 1e6, *c.memory_limit);
 }
@@ -197,10 +199,7 @@ Status TrainCommand(const CommandLine& line) {
     SY_ASSIGN_OR_RETURN(const TrainingResult result, trainer->Train([&](const std::string& run_folder) {
       return WriteSettings(run_folder, setup.settings);
     }));
-    std::string peak;
-    if (setup.config.memory_limit) {
-      SY_ASSIGN_OR_RETURN(peak, PeakText(setup.config, world));
-    }
+    SY_ASSIGN_OR_RETURN(const std::string peak, PeakText(setup.config, world));
     if (world.rank() != 0 || result.interrupted) return OkStatus();
     fmt::print("\ntrained {} in {:.1f} s\n", Count(result.updates - result.skipped_updates, "update"), result.seconds);
     const Metric best = trainer->task().best();

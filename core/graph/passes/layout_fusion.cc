@@ -52,7 +52,8 @@ KernelFusion::Replacement KernelFusion::RowsMovedTwice(Rewriting& r, int id) {
   if (!MovesRows(node)) return std::nullopt;
   const Ref between = pattern_.Behind(node.inputs[0]);
   const Node& before = source_.node(between.node);
-  if (!MovesRows(before) || !before.control.empty() || !node.control.empty() || pattern_.SeveralRead(between.node)) return std::nullopt;
+  if (!MovesRows(before) || !before.control.empty() || !node.control.empty() || pattern_.SeveralRead(between.node))
+    return std::nullopt;
   const Ref start = before.inputs[0];
   const int64_t width = node.outputs[0].shape.back(), count = node.outputs[0].elements() / std::max<int64_t>(width, 1);
   const TensorType table = {node.outputs[0].dtype, {count, width}}, indices = {DType::kI32, {count}};
@@ -71,6 +72,7 @@ KernelFusion::Replacement KernelFusion::RowsMovedTwice(Rewriting& r, int id) {
   if (!numbers) numbers = r.result.Constant(name, indices, rows, node.where);
   const Value from = ops::Reshape(r.Map(start), table.shape, node.where);
   const Value moved = r.result.Add("gather", {from, numbers}, {}, {}, node.where, node.name)[0];
+  KeepRepeats(r, node, moved.ref().node);
   return std::vector<Value>{ops::Reshape(moved, node.outputs[0].shape, node.where)};
 }
 
