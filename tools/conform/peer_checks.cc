@@ -185,7 +185,8 @@ Status CheckForged(Device& device, const sy_peer_v1& api, uint64_t seed) {
     SY_RETURN_IF_ERROR(error.Judge(status, what));
     SY_RETURN_IF_ERROR(ExpectStatus(status, {SY_INVALID, SY_UNSUPPORTED, SY_OK}, what));
     if (status != SY_OK) continue;
-    const Buffer imported(&device, handle, kShared);
+    device.api()->free(device.handle(), handle);
+    SY_ASSIGN_OR_RETURN(const Buffer imported, ImportShared(device, forged));
     SY_RETURN_IF_ERROR(Annotate(ExchangeBytes(device, shared.own, device, imported, seed + i), what));
     SY_RETURN_IF_ERROR(Annotate(ExpectWithin(device, imported), what));
   }
