@@ -50,8 +50,7 @@ sy_status PrepareOptimizerUpdate(const Request& r, Kernel& kernel) {
     return SY_UNSUPPORTED;
   const char* scalars[] = {"lr", "update", "gradient_scale", "finite"};
   for (size_t i = 0; i < kScalars; ++i) {
-    if (!r.RequireDtype(r.inputs[i], SY_F32, scalars[i]) ||
-        !r.RequireElements(r.inputs[i], 1, scalars[i])) {
+    if (!r.RequireDtype(r.inputs[i], SY_F32, scalars[i]) || !r.RequireElements(r.inputs[i], 1, scalars[i])) {
       return SY_UNSUPPORTED;
     }
   }

@@ -44,8 +44,8 @@ struct ArenaBytes {
   bool file = false;  // or in a file there
 };
 std::vector<ArenaBytes> MemoryOf(const Layout& layout);  // by arena
-// Of the device and a collective, by what it is for: weights, gradients, optimizer state, activations (the batches among
-// them), workspace of kernels. The sum is layout.bytes().
+// Of the device and a collective, by what it is for: weights, gradients, optimizer state, activations (the batches
+// among them), workspace of kernels. The sum is layout.bytes().
 std::vector<ArenaBytes> MemoryByUse(const Layout& layout);
 
 // What a plan needs and does; all numbers are exact (FLOPs by each op's formula).

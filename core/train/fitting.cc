@@ -111,7 +111,7 @@ std::string FlagsOfChange(const TrainConfig& from, const TrainConfig& to) {
 }
 
 // What to try, in groups of one kind of saving: of each the last takes the least, and what costs least comes first.
-// Updates keep their samples, but for the last group, of twice the ranks.
+// Updates keep their samples, but for the last groups, of twice the ranks.
 std::vector<std::vector<Way>> WaysToSave(const TrainConfig& config, const World& world, int blocks,
                                          bool evaluation_only) {
   std::vector<std::vector<Way>> ways;
@@ -143,9 +143,7 @@ std::vector<std::vector<Way>> WaysToSave(const TrainConfig& config, const World&
     for (c.zero = std::max(1, config.zero + (more ? 0 : 1)); c.zero <= 3; ++c.zero) add(c, mesh);
   };
   const bool offloads = DeviceTraits::Of(world.device->info()).own_memory && config.offload != "all";
-  if (world.mesh.data > 1) {
-    share(world.mesh);
-  }
+  if (world.mesh.data > 1) share(world.mesh);
   if (offloads) {
     c = config;
     ways.emplace_back();
@@ -180,28 +178,23 @@ class SavingPlans {
   SavingPlans(const TrainableModel& model, World& world, int64_t updates, bool evaluation_only)
       : model_(model), world_(world), updates_(updates), evaluation_only_(evaluation_only) {}
 
-  Status Try(std::vector<std::vector<Way>> groups) {
+  void Try(std::vector<std::vector<Way>> groups) {
     for (std::vector<Way>& group : groups) {
       if (group.empty()) continue;
-      SY_ASSIGN_OR_RETURN(const Answer of_last, PlanOf(group.back()));
+      const Answer of_last = PlanOf(group.back());
       if (of_last == Answer::kTooLarge) continue;
       for (Way& way : group) {
-        Answer answer = of_last;
-        if (&way != &group.back()) {
-          SY_ASSIGN_OR_RETURN(answer, PlanOf(way));
-        }
-        if (answer != Answer::kFits) continue;
+        if ((&way == &group.back() ? of_last : PlanOf(way)) != Answer::kFits) continue;
         found = way;
-        return OkStatus();
+        return;
       }
     }
-    return OkStatus();
   }
   std::optional<Way> found, smallest;  // smallest: of those that do not fit on the ranks that are there
 
  private:
   enum class Answer { kFits, kTooLarge, kRefused };  // refused: there is no such plan
-  StatusOr<Answer> PlanOf(Way& way) {
+  Answer PlanOf(Way& way) {
     TrainingPlans plans;
     const Status planned = plans.CompileRun(way.config, model_, way.mesh, world_.rank(), updates_, *world_.device,
                                             world_.reference.get(), evaluation_only_, world_.host.get());
@@ -253,7 +246,7 @@ Status BeyondMemoryLimit(const TrainConfig& config, const TrainableModel& model,
                   static_cast<double>(plans.PlannedBytes() + held) / 1e6, uses,
                   static_cast<double>(world.device->memory_limit()) / 1e6);
   SavingPlans saving(model, world, updates, evaluation_only);
-  SY_RETURN_IF_ERROR(saving.Try(WaysToSave(config, world, BlocksOf(plans.program), evaluation_only)));
+  saving.Try(WaysToSave(config, world, BlocksOf(plans.program), evaluation_only));
   if (saving.found)
     return ResourceExhausted("{}; {} would fit, with {:.1f} MB", refusal, saving.found->flags,
                              static_cast<double>(saving.found->bytes) / 1e6);

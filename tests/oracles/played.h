@@ -30,7 +30,7 @@ class Played {
   HostTensors Weights(int rank) const;  // whole: with the parts of the ranks that share the model
   const HostTensors& Start() const { return start_; }
   std::vector<float> Floats(int rank, const std::string& name) const;
-  std::vector<float> Whole(const std::string& name) const;  // with the pieces of the ranks that share it
+  std::vector<float> Whole(const std::string& name) const;               // with the pieces of the ranks that share it
   std::vector<float> Together(int rank, const std::string& name) const;  // whole, with the parts of that rank's model
   float Scalar(int rank, const std::string& name) const { return Floats(rank, name).at(0); }
 

@@ -45,4 +45,5 @@ ABSL_FLAG(
     std::string, compare, "",
     "configurations to time in turn, in processes of their own: dp or ddp (with --nproc_per_node=N devices) or single, "
     "then levels of mixed precision and settings, as dp,ddp,ddp:O1,ddp:allreduce_dtype=fp16");
-ABSL_FLAG(int, warmup_steps, 3, "updates before those that are measured; as many more as it takes until --powersgd_compression begins");
+ABSL_FLAG(int, warmup_steps, 3,
+          "updates before those that are measured; as many more as it takes until --powersgd_compression begins");
