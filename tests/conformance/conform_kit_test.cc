@@ -274,6 +274,33 @@ INSTANTIATE_TEST_SUITE_P(
                                "did not return within 2000 ms after that"}),
     [](const auto& info) { return info.param.fault; });
 
+// The ranks have told what there is to tell; a launcher that does not notice their end is no fault of the plugin.
+TEST(ConformKit, DoesNotWaitForAnMpirunWhoseRanksHaveAllEnded) {
+  if (!Registry::Get().Find(PluginKind::kCollective, "shm").ok()) GTEST_SKIP() << "it needs the shm collective";
+  const std::string folder = ::testing::TempDir() + "/launcher", mpirun = folder + "/mpirun";
+  std::filesystem::create_directories(folder);
+  std::ofstream(mpirun) << R"(#!/usr/bin/env bash
+while [[ $1 != -n ]]; do shift; done
+size=$2; shift 2
+for ((rank = 0; rank < size; ++rank)); do OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=$size "$@" & done
+sleep 300
+)";
+  std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
+  const std::string path = getenv("PATH");
+  setenv("PATH", (folder + ":" + path).c_str(), 1);
+  setenv("SWITCHYARD_FAULT_BASE", PathOf(PluginKind::kCollective, "shm").c_str(), 1);
+  setenv("SWITCHYARD_FAULT", "wants_mpirun", 1);
+  const auto report = RunConformance({.plugin = ProgramFolder() + "/faulty_collective.so",
+                                      .only = "collective/death/in_init/*",
+                                      .ranks = {2},
+                                      .check_timeout_s = 60,
+                                      .self = Self()});
+  setenv("PATH", path.c_str(), 1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->passed()) << report->Text(true);
+  EXPECT_THAT(report->Text(true), HasSubstr("collective/death/in_init/2_ranks"));
+}
+
 TEST(ConformKit, GradesAWholePlugin) {
   const Report report = Conform("none", "");
   EXPECT_GE(report.level, Level::kDistributed) << report.Text(false);

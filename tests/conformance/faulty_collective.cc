@@ -2,6 +2,7 @@
 // it, SWITCHYARD_FAULT_BASE the library.
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -127,6 +128,7 @@ sy_status GroupEnd(sy_instance* instance, sy_error* error) { return real->group_
 
 sy_status Init(sy_instance* instance, const sy_init_request* given, sy_communicator** communicator, sy_error* error) {
   sy_init_request request = *given;
+  if (Fault("wants_mpirun") && getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return SY_UNSUPPORTED;
   if (Fault("ignores_extensions_of_init")) request.header.next = nullptr;
   const sy_status status = real->init(BaseOf(instance), &request, communicator, error);
   if (status == SY_OK) joined.push_back(*communicator);

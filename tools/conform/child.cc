@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "core/base/child_process.h"
@@ -34,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr uintmax_t kMostWritten = 64 << 20;  // bytes of results; who writes more is not telling of checks
+constexpr auto kLauncherEnds = std::chrono::seconds(3);  // mpirun, once none of its ranks runs any more
 
 StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
@@ -69,14 +71,29 @@ uintmax_t BytesWritten(const std::string& folder, int size) {
   return bytes;
 }
 
+// Whether every rank that mpirun started has ended, read or not by mpirun; false until all have told who they are.
+bool AllRanksHaveEnded(const FileStore& store, int size) {
+  for (int rank = 0; rank < size; ++rank) {
+    std::string process, line;
+    if (!store.Wait(fmt::format("process/{}", rank), process, 0)) return false;
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    if (!std::getline(file, line)) continue;
+    const size_t state = line.rfind(')') + 2;  // behind the name of the program, which may hold anything
+    if (state >= line.size() || line[state] != 'Z') return false;
+  }
+  return true;
+}
+
 // Waits for all. One that dies, or ends in a check, is announced to the others under the key "dead"; after too long a
-// silence all are killed.
+// silence all are killed. An mpirun that goes on without any of its ranks, as one may whose rank died while the ranks
+// met, is ended: that says nothing about them.
 std::vector<Fate> WaitForAll(const std::vector<pid_t>& processes, const ChildOptions& options,
                              const std::string& folder, int size) {
   const FileStore store(folder);
   std::vector<Fate> fates(processes.size());
   size_t running = processes.size();
   auto heard = Clock::now();
+  std::optional<Clock::time_point> ranks_ended;  // under mpirun, and it has not
   uintmax_t written = 0;
   bool late = false;
   for (int round = 0; running > 0; ++round) {
@@ -94,6 +111,12 @@ std::vector<Fate> WaitForAll(const std::vector<pid_t>& processes, const ChildOpt
       const uintmax_t now_written = BytesWritten(folder, size);
       if (now_written != written && now_written < kMostWritten) heard = Clock::now();
       written = now_written;
+      if (options.mpirun && !ranks_ended && AllRanksHaveEnded(store, size)) ranks_ended = Clock::now();
+      if (ranks_ended && Clock::now() - *ranks_ended > kLauncherEnds) {
+        kill(-processes[0], SIGKILL);
+        waitpid(processes[0], nullptr, 0);
+        return {Fate{"ended"}};
+      }
     }
     if (!late && Clock::now() - heard > std::chrono::seconds(options.silence_s)) {
       late = true;
@@ -167,7 +190,10 @@ int ChildMain(const std::string& path) {
   std::ifstream file(path);
   json task = json::parse(file, nullptr, false);
   if (!task.is_object() || !task.contains("folder")) return 2;
-  if (!task.contains("rank")) task["rank"] = EnvironmentInt("OMPI_COMM_WORLD_RANK").value_or(0);
+  if (!task.contains("rank")) {  // mpirun started it
+    task["rank"] = EnvironmentInt("OMPI_COMM_WORLD_RANK").value_or(0);
+    FileStore(task.value("folder", ".")).Put(fmt::format("process/{}", task.value("rank", 0)), std::to_string(getpid()));
+  }
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read what it finds
   signal(SIGTERM, SIG_IGN);          // mpirun sends it to the survivors of a death, who have something to report
   ResultLog log(ResultPath(task.value("folder", "."), task.value("rank", 0)));
