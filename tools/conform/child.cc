@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
-constexpr uintmax_t kMostWritten = 64 << 20;  // bytes of results; who writes more is not telling of checks
+constexpr uintmax_t kMostWritten = 64 << 20;             // bytes of results; who writes more is not telling of checks
 constexpr auto kLauncherEnds = std::chrono::seconds(3);  // mpirun, once none of its ranks runs any more
 
 StatusOr<pid_t> Spawn(const std::vector<std::string>& command) {
@@ -192,7 +192,8 @@ int ChildMain(const std::string& path) {
   if (!task.is_object() || !task.contains("folder")) return 2;
   if (!task.contains("rank")) {  // mpirun started it
     task["rank"] = EnvironmentInt("OMPI_COMM_WORLD_RANK").value_or(0);
-    FileStore(task.value("folder", ".")).Put(fmt::format("process/{}", task.value("rank", 0)), std::to_string(getpid()));
+    FileStore(task.value("folder", "."))
+        .Put(fmt::format("process/{}", task.value("rank", 0)), std::to_string(getpid()));
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read what it finds
   signal(SIGTERM, SIG_IGN);          // mpirun sends it to the survivors of a death, who have something to report
