@@ -236,6 +236,19 @@ TEST_F(Commands, SearchOffloadsWhatFitsNoOtherWay) {
   EXPECT_FALSE(std::filesystem::exists(In("run/vit_micro/shapes/f"))) << "nothing is begun";
 }
 
+TEST_F(Commands, ExplainTellsWhatLiesInAFileFromWhatLiesInHostMemory) {
+  const auto explained = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        Run("explain --model=vit_micro --device=null --offload=optimizer --json " + more).output, nullptr, false);
+  };
+  const auto in_memory = explained(""), in_file = explained("--offload_dir=" + folder_.path());
+  ASSERT_TRUE(in_memory.is_object() && in_file.is_object());
+  EXPECT_EQ(in_memory["file_bytes"], 0);
+  EXPECT_EQ(in_file["file_bytes"], in_file["memory_by_class"]["host state"]);
+  EXPECT_GT(in_file["file_bytes"], 0);
+  EXPECT_EQ(in_file["host_bytes"].get<int64_t>() + in_file["file_bytes"].get<int64_t>(), in_memory["host_bytes"]);
+}
+
 TEST_F(Commands, AMemoryLimitHoldsForEveryCommandThatUsesADevice) {
   ExpectSuccess(Run(SmallTraining("--memory_limit=1GB")),
                 {"(--memory_limit=1GB)", "at most on a rank, of 1000.0 MB (--memory_limit=1GB)"});

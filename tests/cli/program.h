@@ -38,7 +38,10 @@ inline std::string CommandLineOf(Start start, const std::string& arguments) {
 class ProgramTest : public testing::Test {
  protected:
   ProgramTest() {
-    for (const char* name : {"SWITCHYARD_DATA", "SWITCHYARD_PLUGIN_PATH", "SWITCHYARD_CPU_DEVICES"}) unsetenv(name);
+    // What whoever runs the tests chose for trainings of their own.
+    for (const char* name : {"SWITCHYARD_DATA", "SWITCHYARD_PLUGIN_PATH", "SWITCHYARD_CPU_DEVICES", "SWITCHYARD_DEVICE",
+                             "SWITCHYARD_COLLECTIVE"})
+      unsetenv(name);
     setenv("XDG_CACHE_HOME", (folder_.path() + "/cache").c_str(), 1);  // no data set of the user's
   }
   std::string In(const std::string& name) const { return folder_.path() + "/" + name; }
