@@ -1,0 +1,57 @@
+// Kills ranks of training runs of every parallel mode, as killed_runs.h says, until something does not hold:
+//   switchyard_kills [--kills=1000] [--seed=S] [--first=TRIAL] [--modes=TEXT] [--limit=SECONDS] [--folder=FOLDER]
+// modes: those whose names have this text in them. seed: else drawn. Trial `first` of a seed draws the same again.
+#include <cstdio>
+#include <iostream>
+#include <random>
+
+#include "fmt/format.h"
+#include "tests/faults/killed_runs.h"
+
+int main(int argc, char** argv) {
+  using namespace switchyard;
+  std::map<std::string, std::string> flags = {{"kills", "1000"}, {"seed", ""},    {"first", "0"},
+                                              {"modes", ""},     {"limit", "60"}, {"folder", "."}};
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const bool is_flag = argument.starts_with("--") && equals != std::string::npos;
+    if (!is_flag || !flags.contains(argument.substr(2, equals - 2))) {
+      fmt::print(stderr, "{}: expected --kills=, --seed=, --first=, --modes=, --limit= or --folder=\n", argument);
+      return 2;
+    }
+    flags[argument.substr(2, equals - 2)] = argument.substr(equals + 1);
+  }
+  std::vector<KilledMode> modes;
+  for (const KilledMode& mode : KilledModes()) {
+    if (mode.name.find(flags["modes"]) != std::string::npos) modes.push_back(mode);
+  }
+  if (modes.empty()) {
+    fmt::print(stderr, "--modes={}: no mode has this in its name\n", flags["modes"]);
+    return 2;
+  }
+  const uint64_t seed = flags["seed"].empty() ? std::random_device()() : std::stoull(flags["seed"]);
+  const uint64_t first = std::stoull(flags["first"]), kills = std::stoull(flags["kills"]);
+  const std::string folder = std::filesystem::absolute(flags["folder"]);
+  std::filesystem::create_directories(folder);
+  fmt::print("{} trials over {} modes, seed {}\n", kills, modes.size(), seed);
+  std::fflush(stdout);
+  KilledRuns runs(folder, seed, std::stod(flags["limit"]));
+  std::string finding;
+  const auto start = std::chrono::steady_clock::now();
+  uint64_t done = 0;
+  for (; finding.empty() && static_cast<uint64_t>(runs.kills()) < kills; ++done) {
+    finding = runs.Try(runs.ModeOf(first + done, modes), first + done);
+    if (!finding.empty()) {
+      fmt::print("{}\n  again: switchyard_kills --kills=20 --seed={} --first={} --modes='{}'\n", finding, seed,
+                 first + done, flags["modes"]);
+    } else if ((done + 1) % 50 == 0) {
+      fmt::print("  {} kills\n", runs.kills());
+    }
+    std::fflush(stdout);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print("{}{} trials in {:.0f} s, {:.2f} s each\n", runs.Table(), done, seconds,
+             seconds / static_cast<double>(done));
+  return finding.empty() ? 0 : 1;
+}
