@@ -4,7 +4,9 @@
 namespace switchyard {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 // On the loopback they need no token.
 class Environments : public NodesTest {
@@ -61,6 +63,32 @@ TEST_F(Environments, ASlurmStepWithPmixNeedsNoAddressAndNoToken) {
   EXPECT_THAT(node(0).Output(), HasSubstr("rank 0 finished"));
   EXPECT_THAT(node(0).Output(), HasSubstr("rank 1 finished"));
   EXPECT_FALSE(std::filesystem::exists(In("cache/switchyard/token"))) << "another token was needed";
+}
+
+// Who started the ranks ends all of them, one after the other, where one died that had not come yet: none of those that
+// had is at fault.
+TEST_F(Environments, ARankThatIsEndedWhileOthersGatherBlamesNobody) {
+  const auto rank = [&](int number) {
+    return fmt::format(
+        "env RANK={} WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 LOCAL_RANK={} MASTER_ADDR=127.0.0.1 MASTER_PORT={} {} {}", number,
+        number, port_, Program(), Training());
+  };
+  const std::string connected = fmt::format(":{:04X} 01 ", port_);  // remote port and state in /proc/net/tcp
+  for (const bool ends_both : {true, false}) {
+    Start({rank(0), rank(1)});
+    const auto has_come = [&] { return Contents("/proc/net/tcp").find(connected) != std::string::npos; };
+    ASSERT_GE(RunningProgram::WaitFor(has_come, 60000), 0) << Outputs();
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it says who it is
+    node(1).Signal(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (ends_both) node(0).Signal(SIGTERM);
+    WaitForEnd();
+    const std::string died = fmt::format("rank 1 (pid {}", node(1).pid());
+    if (ends_both)
+      EXPECT_THAT(node(0).Output(), Not(HasSubstr("rank 1")));
+    else
+      EXPECT_THAT(node(0).Output(), AllOf(HasSubstr(died), HasSubstr("died while the ranks were gathering")));
+  }
 }
 
 // Two runs that were given the same address by mistake: nobody joins the other's.

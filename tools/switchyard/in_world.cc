@@ -16,6 +16,9 @@ namespace {
 
 constexpr int kPeerFailed = 3;  // exit status
 
+// How soon whoever started the ranks ends all of them where one has died.
+constexpr std::chrono::seconds kUntilEnded(1);
+
 bool joining = false;  // the ranks are meeting, or have met, for the command itself
 
 // "rank 1 (pid 12 on host a) failed" of "… failed: why", which that rank says itself.
@@ -66,6 +69,9 @@ void SayFailure(const Status& failure) {
   constexpr int kMeetingMs = 10000, kAnswerMs = 2000;  // ranks of a busy machine begin seconds apart
   constexpr char kKey[] = "failure";
   const std::string text = Message(failure);
+  // A rank that is gone before all have met may be one that was ended because another died, which had not come yet. Who
+  // started them ends this one then as well, and knows the culprit.
+  if (joining && absl::IsUnavailable(failure)) std::this_thread::sleep_for(kUntilEnded);
   if (LeaveErrorToLauncher(text)) return;
   auto ranks = ProcessMap::FromEnvironment();
   const bool several = ranks.ok() && ranks->world > 1 && !joining;
