@@ -39,6 +39,10 @@ std::vector<KilledMode> KilledModes() {
   modes.Add("shm", {2, 3, 4}, "", "--collective=shm");
   modes.Add("saved every update", {2, 4}, "--save_every=1", "--collective=shm");
   if (HasCollective("tcp")) modes.Add("tcp", {2, 3, 4}, "", "--collective=tcp");
+  if (HasCollective("tcp")) {
+    modes.Add("two nodes", {2, 4}, "", "--collective=tcp", "nodes");
+    modes.Add("two nodes, pp, zero 1", {4}, "--accumulation=2", "--collective=tcp --pp=2 --zero=1", "nodes");
+  }
   if (HasMpirun()) modes.Add("mpirun, shm", {2, 4}, "", "--collective=shm", "mpirun");
   if (HasMpirun() && HasCollective("mpi")) {
     modes.Add("mpirun, mpi", {2, 3, 4}, "", "--collective=mpi", "mpirun");

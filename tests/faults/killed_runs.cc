@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/cli/program.h"
 #include "tests/faults/running_program.h"
+#include "tests/parallel/visitor.h"
 
 namespace switchyard {
 namespace {
@@ -20,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kUpdates = 20;  // of every mode
+constexpr int kUpdates = 20;        // of every mode
+constexpr double kLastSeconds = 5;  // for others to end after the process that we started
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 void Sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -280,7 +282,7 @@ class KilledRuns::Trial {
   }
 
   std::string Killed(Draw& draw, const Reference& reference, Figures* figures) {
-    const bool restarts = mode_.starter == "launch" && draw.Below(3) == 0;
+    const bool restarts = HasLauncher() && draw.Below(3) == 0;
     Start(restarts ? "--max_restarts=2" : "", true);
     KillOne(draw, reference, 0, figures);
     if (restarts && draw.Below(2) == 0 && IsKilled()) {
@@ -313,14 +315,25 @@ class KilledRuns::Trial {
   void Start(const std::string& launch_flags, bool from_start, const fs::path& run = "") {
     const std::string train = from_start ? fmt::format("train {} {} --output=run --suffix=a", mode_.run, mode_.places)
                                          : fmt::format("train --resume={} {}", run.string(), mode_.places);
-    const std::string line = mode_.starter == "launch" ? fmt::format("{} launch --nproc_per_node={} {} {}", Program(),
-                                                                     mode_.ranks, launch_flags, train)
-                             : mode_.starter == "mpirun"
-                                 ? fmt::format("mpirun --bind-to none --oversubscribe --allow-run-as-root -n {} {} {}",
-                                               mode_.ranks, Program(), train)
-                                 : Program() + " " + train;
     started_ = Clock::now();
-    program_ = std::make_unique<RunningProgram>(folder_, line);
+    program_ = std::make_unique<RunningProgram>(folder_, LineOf(launch_flags, train));
+  }
+
+  std::string LineOf(const std::string& launch_flags, const std::string& train) const {
+    if (mode_.starter == "alone") return Program() + " " + train;
+    if (mode_.starter == "mpirun") {
+      return fmt::format("mpirun --bind-to none --oversubscribe --allow-run-as-root -n {} {} {}", mode_.ranks,
+                         Program(), train);
+    }
+    if (mode_.starter == "launch")
+      return fmt::format("{} launch --nproc_per_node={} {} {}", Program(), mode_.ranks, launch_flags, train);
+    // The launcher of node 1 is a child of that of node 0.
+    const auto node = [port = FreePort(), &train, this](int index, const std::string& flags) {
+      return fmt::format("{} launch --nnodes=2 --node_rank={} --master_port={} --nproc_per_node={} {} {}", Program(),
+                         index, port, mode_.ranks / 2, flags, train);
+    };
+    return fmt::format("sh -c 'export SWITCHYARD_TOKEN=the.secret.of.these.nodes; {} & exec {}'", node(1, ""),
+                       node(0, launch_flags));
   }
 
   // False: neither happened within the limit, nor has the program ended.
@@ -380,6 +393,7 @@ class KilledRuns::Trial {
     }
     victims_.push_back(victim);
   }
+  bool HasLauncher() const { return mode_.starter == "launch" || mode_.starter == "nodes"; }
   bool IsKilled() const { return !victims_.empty() && victims_.back().lived; }
 
   std::string CheckEnd(bool restarts, Figures* figures) {
@@ -394,7 +408,7 @@ class KilledRuns::Trial {
     if (restarts && knows_run && program_->code() != 0) return "the launcher did not start the ranks again";
     if (const std::string words = WrongWords(output, victims_); !words.empty()) return "a wrong culprit: " + words;
     for (const Victim& victim : victims_) {
-      if (victim.lived && mode_.starter == "launch" && output.find("launch: " + victim.Name()) == std::string::npos)
+      if (victim.lived && HasLauncher() && output.find("launch: " + victim.Name()) == std::string::npos)
         return fmt::format("the launcher does not name {})", victim.Name());
     }
     return "";
@@ -407,7 +421,7 @@ class KilledRuns::Trial {
 
   std::string LeftOver() const {
     for (const auto since = Clock::now(); HasChildren(); Sleep(0.001)) {
-      if (SecondsSince(since) < 2) continue;
+      if (SecondsSince(since) < kLastSeconds) continue;
       std::string lines;
       for (const pid_t child : ChildrenOf(getpid())) {
         std::string line = Contents(fmt::format("/proc/{}/cmdline", child));

@@ -22,7 +22,7 @@ namespace switchyard {
 
 struct KilledMode {
   std::string name;
-  std::string starter;  // launch, mpirun, or alone: one process without a launcher
+  std::string starter;  // launch, nodes (two launchers), mpirun, or alone: one process without any
   int ranks = 1;        // processes
   std::string run;      // settings that the run keeps
   std::string places;   // settings that are given again where it goes on
