@@ -2,7 +2,10 @@
 // whole window of one head is one tile. A block runs over windows of one head one behind the other; windows that share
 // a plane of the mask are neighbours in its order, so that bias and mask stay in registers. Forward, the next window's
 // tiles come while this one's are computed. Backward, one pass makes dq, dk and dv, and its share of dbias on the way
-// (BatchParts); formulas: flash_attention_backward.cu. No atomics, the same bits every time.
+// (BatchParts); formulas: flash_attention_backward.cu. No atomics, the same bits every time. Tokens are read and written
+// where they lie: of window_attention, at rows of maps.
+#include <optional>
+
 #include "backends/cuda/flash_attention.cuh"
 #include "backends/cuda/team.cuh"
 
@@ -20,21 +23,46 @@ constexpr int kTile = kSide * (kMostDepth + 8);  // elements of a tile
 
 // The windows of a block: `samples` of them from blockIdx.x / H · samples on, of head blockIdx.x % H.
 struct Windows {
-  int32_t count, heads, samples, groups, per_group;  // count = groups·per_group
+  int32_t count, heads, samples, groups;
+  Divider per_group;  // count = groups·per_group
 
   Windows(const AttentionShape& s, const BatchParts& parts)
       : count(static_cast<int32_t>(s.batch)),
         heads(static_cast<int32_t>(s.heads)),
         samples(static_cast<int32_t>(parts.samples)),
         groups(static_cast<int32_t>(s.groups)),
-        per_group(static_cast<int32_t>(s.batch / s.groups)) {}
+        per_group(s.batch / s.groups) {}
   __device__ __forceinline__ int Head() const { return static_cast<int>(blockIdx.x) % heads; }
   __device__ __forceinline__ int Part() const { return static_cast<int>(blockIdx.x) / heads; }
   __device__ __forceinline__ int First() const { return Part() * samples; }
   __device__ __forceinline__ int Last() const { return Least(count, First() + samples); }
   // Window n in this order: all of a plane of the mask, then the next plane's.
-  __device__ __forceinline__ int Group(int n) const { return n / per_group; }
-  __device__ __forceinline__ int At(int n) const { return n % per_group * groups + n / per_group; }
+  __device__ __forceinline__ int Group(int n) const { return static_cast<int>(per_group.Quotient(n)); }
+  __device__ __forceinline__ int At(int n) const {
+    return (n - Group(n) * static_cast<int>(per_group.divisor)) * groups + Group(n);
+  }
+};
+
+// Where the tokens of windows lie: rows (W, T) of a map of W windows; without them one behind the other.
+struct WindowRows {
+  const int32_t* rows = nullptr;
+  Divider windows;
+};
+// The tokens of one window: the number of token i among those of all samples.
+struct Tokens {
+  const int32_t* rows;
+  int32_t first, last;  // of the map, or of the window
+
+  __device__ __forceinline__ Tokens(const WindowRows& r, const AttentionShape& s, int b) {
+    const auto tokens = static_cast<int32_t>(s.tokens), windows = static_cast<int32_t>(r.windows.divisor);
+    const int32_t of_map = static_cast<int32_t>(r.windows.Quotient(b)) * windows;
+    rows = r.rows ? r.rows + (b - of_map) * tokens : nullptr;
+    first = of_map * tokens;
+    last = first + windows * tokens - 1;
+  }
+  __device__ __forceinline__ int32_t operator()(int token) const {
+    return rows ? Largest(first, Least(first + rows[token], last)) : first + token;
+  }
 };
 
 // scores = scale·scores + addend
@@ -46,22 +74,65 @@ __device__ __forceinline__ void AddTerms(float scale, const Scores& addend, Scor
   }
 }
 
-// bias + mask of this thread's scores, −∞ beyond the tokens.
+// One row of a thread's two.
+template <typename Tiles, int kRow>
+struct OneRow {
+  static constexpr int kHeld = 1, kScores = Tiles::kScores;
+  __device__ static int Row(int) { return Tiles::Row(kRow); }
+  __device__ static int Column(int c) { return Tiles::Column(c); }
+};
+
+// bias + mask of this thread's scores, −∞ beyond the tokens; a row at a time, or its loads would take so many registers
+// that others are spilled.
 template <typename Tiles>
 __device__ __forceinline__ void LoadTerms(const AttentionShape& s, const AttentionTerms& terms, int64_t b, int64_t h,
                                           Scores& addend) {
+  float row[1][kSide / 4];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
-    for (int c = 0; c < kSide / 4; ++c) addend[r][c] = 0;
+    for (int c = 0; c < kSide / 4; ++c) row[0][c] = 0;
+    if (r == 0) terms.Finish<false, OneRow<Tiles, 0>>(s, b, h, 0, 0, row);
+    if (r == 1) terms.Finish<false, OneRow<Tiles, 1>>(s, b, h, 0, 0, row);
+#pragma unroll
+    for (int c = 0; c < kSide / 4; ++c) addend[r][c] = row[0][c];
   }
-  terms.Finish<false, Tiles>(s, b, h, 0, 0, addend);
 }
 
-// x[base + row·step + d] = factor·sum for the rows of this warp, which alone uses these rows of the tile `staging`.
-template <sy_dtype kDtype>
-__device__ __forceinline__ void StoreResults(const AttentionShape& s, const View& x, int64_t base, int64_t step,
-                                             const Results& sum, const float (&factor)[2], uint16_t* staging) {
+// Elements of a token in qkv and in out, and where head h begins in either: below 2³¹, as numbers of rows are, so that a
+// thread keeps few registers for addresses.
+__device__ __forceinline__ int32_t OutStep(const AttentionShape& s) {
+  return static_cast<int32_t>(s.heads) * static_cast<int32_t>(s.depth);
+}
+__device__ __forceinline__ int32_t HeadAt(const AttentionShape& s, int h) { return h * static_cast<int32_t>(s.depth); }
+__device__ __forceinline__ int64_t ElementAt(int32_t row, int32_t step, int32_t column) {
+  return static_cast<int64_t>(row) * step + column;
+}
+
+// The tiles of q, k and v, one behind the other, of head h; the thread has to commit the copies and to wait for them.
+// `row_of` gives the row of a token.
+template <sy_dtype kDtype, typename RowOf>
+__device__ __forceinline__ void LoadTiles(const AttentionShape& s, const View& qkv, const RowOf& row_of, int h,
+                                          uint16_t* tiles) {
+  constexpr int kPacks = kMostDepth / kPack;
+  const auto* const from = reinterpret_cast<const uint16_t*>(qkv.data);
+  const int32_t step = OutStep(s);
+#pragma unroll
+  for (int first = 0; first < kSide * kPacks; first += kWindowThreads) {
+    const int i = first + static_cast<int>(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
+    const bool inside = row < s.tokens && column < s.depth;
+    const auto* const at = inside ? from + ElementAt(row_of(row), 3 * step, HeadAt(s, h) + column) : from;
+    uint16_t* const to = tiles + row * WindowTiles<kDtype>::kStride + column;
+#pragma unroll
+    for (int part = 0; part < 3; ++part) CopyAsync(to + part * kTile, at + part * step, inside);
+  }
+}
+
+// x[base + row·step + d] = factor·sum for the rows of this warp's tokens; it alone uses its rows of the tile `staging`.
+template <sy_dtype kDtype, typename RowOf>
+__device__ __forceinline__ void StoreResults(const AttentionShape& s, const View& x, const RowOf& row_of, int32_t base,
+                                             int32_t step, const Results& sum, const float (&factor)[2],
+                                             uint16_t* staging) {
   using Tiles = WindowTiles<kDtype>;
   __syncwarp();
 #pragma unroll
@@ -77,22 +148,20 @@ __device__ __forceinline__ void StoreResults(const AttentionShape& s, const View
   for (int i = Tiles::Lane(); i < 16 * kPacks; i += kWarp) {
     const int row = Tiles::FirstRow() + i / kPacks, column = i % kPacks * kPack;
     if (row < s.tokens && column < s.depth)
-      *reinterpret_cast<uint4*>(x.data + 2 * (base + row * step + column)) =
+      *reinterpret_cast<uint4*>(x.data + 2 * ElementAt(row_of(row), step, base + column)) =
           *reinterpret_cast<const uint4*>(staging + row * Tiles::kStride + column);
   }
 }
 
 template <sy_dtype kDtype>
 __global__ void __launch_bounds__(kWindowThreads, 4)
-    WindowAttentionKernel(AttentionShape s, Windows windows, View qkv, AttentionTerms terms, View out,
+    WindowAttentionKernel(AttentionShape s, Windows windows, WindowRows rows, View qkv, AttentionTerms terms, View out,
                           float* logsumexp) {
   using Tiles = WindowTiles<kDtype>;
   SWITCHYARD_DYNAMIC_SHARED(uint16_t, shared);  // twice q, k and v
   const int h = windows.Head(), last = windows.Last();
   const auto load = [&](int n, int buffer) {
-    for (int part = 0; n < last && part < 3; ++part)
-      Tiles::LoadTile(s, qkv, s.Qkv(windows.At(n), 0, part, h), s.QkvStride(), 0, kSide,
-                      shared + (3 * buffer + part) * kTile);
+    if (n < last) LoadTiles<kDtype>(s, qkv, Tokens(rows, s, windows.At(n)), h, shared + 3 * buffer * kTile);
     CommitCopies();
   };
   Scores addend;
@@ -128,28 +197,29 @@ __global__ void __launch_bounds__(kWindowThreads, 4)
     }
     Results sum = {};
     Tiles::AddWeighted(p, q + 2 * kTile, nullptr, sum);
-    StoreResults<kDtype>(s, out, s.Out(b, 0, h), s.OutStride(), sum, factor, q);
+    StoreResults<kDtype>(s, out, Tokens(rows, s, b), HeadAt(s, h), OutStep(s), sum, factor, q);
     __syncthreads();  // these tiles have been used
   }
 }
 
 struct WindowOperands {
+  WindowRows rows;
   View qkv, out, dout;
   const float* logsumexp;
   AttentionTerms terms;
 };
 
 // The tile of dout, and δ of its rows.
-template <sy_dtype kDtype>
-__device__ __forceinline__ void LoadGradient(const AttentionShape& s, const WindowOperands& o, int64_t base,
-                                             uint16_t* tile, float* delta) {
+template <sy_dtype kDtype, typename RowOf>
+__device__ __forceinline__ void LoadGradient(const AttentionShape& s, const WindowOperands& o, const RowOf& row_of,
+                                             int h, uint16_t* tile, float* delta) {
   constexpr int kPacks = kMostDepth / kPack;
 #pragma unroll
   for (int first = 0; first < kSide * kPacks; first += kWindowThreads) {
     const int i = first + static_cast<int>(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
     uint4 gradient = make_uint4(0, 0, 0, 0), result = gradient;
     if (row < s.tokens && column < s.depth) {
-      const int64_t at = 2 * (base + row * s.OutStride() + column);
+      const int64_t at = 2 * ElementAt(row_of(row), OutStep(s), HeadAt(s, h) + column);
       gradient = *reinterpret_cast<const uint4*>(o.dout.data + at);
       result = *reinterpret_cast<const uint4*>(o.out.data + at);
     }
@@ -185,7 +255,7 @@ __device__ __forceinline__ void PutWeights(const Scores& w, uint16_t* to) {
 
 constexpr int kWeights = kSide * kWeightStride;  // elements of a matrix of weights
 constexpr size_t kForwardBytes = 6 * kTile * sizeof(uint16_t);
-constexpr size_t kBackwardBytes = (4 * kTile + 2 * kWeights) * sizeof(uint16_t) + 2 * kSide * sizeof(float);
+constexpr size_t kBackwardBytes = (4 * kTile + 2 * kWeights) * sizeof(uint16_t) + 4 * kSide * sizeof(float);
 static_assert(kForwardBytes <= 48 << 10 && kBackwardBytes <= 48 << 10);
 
 // `slots` (parts, H, T, T); null: no dbias.
@@ -197,16 +267,23 @@ __global__ void __launch_bounds__(kWindowThreads, 3)
   uint16_t *const q = shared, *const k = q + kTile, *const v = k + kTile, *const dout = v + kTile;
   uint16_t *const p_halves = dout + kTile, *const ds_halves = p_halves + kWeights;
   auto *const logsumexp = reinterpret_cast<float*>(ds_halves + kWeights), *const delta = logsumexp + kSide;
+  auto* const rows = reinterpret_cast<int32_t*>(delta + kSide);  // of this window's tokens and of the next one's
   const int h = windows.Head(), last = windows.Last();
+  const auto number = [&](int n) {
+    const auto token = static_cast<int>(threadIdx.x);
+    if (n < last && token < s.tokens) rows[n % 2 * kSide + token] = Tokens(o.rows, s, windows.At(n))(token);
+  };
   Scores addend, bias_gradient = {};
   int group = -1;
+  number(windows.First());
   for (int n = windows.First(); n < last; ++n) {
     const int b = windows.At(n);
-    __syncthreads();  // the tiles of the window before have been used
-    for (int part = 0; part < 3; ++part)
-      Tiles::LoadTile(s, o.qkv, s.Qkv(b, 0, part, h), s.QkvStride(), 0, kSide, q + part * kTile);
+    const auto row_of = [&](int token) { return rows[n % 2 * kSide + token]; };
+    __syncthreads();  // the tiles of the window before have been used; the rows are there
+    LoadTiles<kDtype>(s, o.qkv, row_of, h, q);
     CommitCopies();
-    LoadGradient<kDtype>(s, o, s.Out(b, 0, h), dout, delta);
+    LoadGradient<kDtype>(s, o, row_of, h, dout, delta);
+    number(n + 1);
     if (threadIdx.x < kSide) {
       const auto row = static_cast<int>(threadIdx.x);
       logsumexp[row] = row < s.tokens ? o.logsumexp[s.Row(b, h, row)] : 0;
@@ -215,33 +292,38 @@ __global__ void __launch_bounds__(kWindowThreads, 3)
     group = windows.Group(n);
     WaitForCopies<0>();
     __syncthreads();  // this window's tiles are there
-    Scores p, ds;
-    Tiles::Multiply(q, k, p);
-    AddTerms(s.scale, addend, p);
-    Tiles::Multiply(dout, v, ds);
+    Scores w, dp;  // w: p, then ds
+    Tiles::Multiply(q, k, w);
+    AddTerms(s.scale, addend, w);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float of_row = logsumexp[Tiles::Row(r)], delta_of_row = delta[Tiles::Row(r)];
+      const float of_row = logsumexp[Tiles::Row(r)];
+#pragma unroll
+      for (int c = 0; c < kSide / 4; ++c) w[r][c] = expf(w[r][c] - of_row);
+    }
+    PutWeights<kDtype>(w, p_halves);
+    Tiles::Multiply(dout, v, dp);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float delta_of_row = delta[Tiles::Row(r)];
 #pragma unroll
       for (int c = 0; c < kSide / 4; ++c) {
-        p[r][c] = expf(p[r][c] - of_row);
-        ds[r][c] = p[r][c] * (ds[r][c] - delta_of_row);
-        bias_gradient[r][c] += ds[r][c];
+        w[r][c] *= dp[r][c] - delta_of_row;
+        bias_gradient[r][c] += w[r][c];
       }
     }
-    PutWeights<kDtype>(p, p_halves);
-    PutWeights<kDtype>(ds, ds_halves);
+    PutWeights<kDtype>(w, ds_halves);
     const float scale[2] = {s.scale, s.scale}, one[2] = {1, 1};
     Results dq = {};
-    Tiles::AddWeighted(ds, k, nullptr, dq);
+    Tiles::AddWeighted(w, k, nullptr, dq);
     __syncthreads();  // the weights are there; v has been used and takes results on their way
-    StoreResults<kDtype>(s, dqkv, s.Qkv(b, 0, 0, h), s.QkvStride(), dq, scale, v);
+    StoreResults<kDtype>(s, dqkv, row_of, HeadAt(s, h), 3 * OutStep(s), dq, scale, v);
     Results dv = {};
     Tiles::AddTransposed(p_halves, kWeightStride, dout, dv);
-    StoreResults<kDtype>(s, dqkv, s.Qkv(b, 0, 2, h), s.QkvStride(), dv, one, v);
+    StoreResults<kDtype>(s, dqkv, row_of, HeadAt(s, h) + 2 * OutStep(s), 3 * OutStep(s), dv, one, v);
     Results dk = {};
     Tiles::AddTransposed(ds_halves, kWeightStride, q, dk);
-    StoreResults<kDtype>(s, dqkv, s.Qkv(b, 0, 1, h), s.QkvStride(), dk, scale, v);
+    StoreResults<kDtype>(s, dqkv, row_of, HeadAt(s, h) + OutStep(s), 3 * OutStep(s), dk, scale, v);
   }
   if (slots == nullptr) return;
 #pragma unroll
@@ -255,37 +337,47 @@ __global__ void __launch_bounds__(kWindowThreads, 3)
   }
 }
 
+// rows_at: the input with the rows of windows, 0: none.
 struct WindowAttention : Kernel {
-  WindowAttention(const Request& r, const AttentionShape& s)
+  WindowAttention(const Request& r, const AttentionShape& s, size_t rows_input)
       : Kernel(r),
         shape(s),
+        rows_at(rows_input),
         attributes(r.Attributes<sy_attention_attributes>()),
         parts(s, s.heads),
         blocks(static_cast<unsigned>(parts.parts * s.heads)) {}
 
-  AttentionTerms Terms(const Bound& b, size_t first) const {
+  WindowRows Rows(const Bound& b) const {
+    if (rows_at == 0) return {};
+    return {b.Input<int32_t>(rows_at), Divider(inputs[rows_at].dims[0])};
+  }
+  // `last`: of the inputs before them, but for the rows.
+  AttentionTerms Terms(const Bound& b, size_t last) const {
+    const size_t first = last + (rows_at == 0 ? 1 : 2);
     return {attributes.bias ? In(b, first) : View(), attributes.mask ? In(b, inputs.size() - 1) : View()};
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const auto kernel = inputs[0].dtype == SY_BF16 ? WindowAttentionKernel<SY_BF16> : WindowAttentionKernel<SY_F16>;
     SY_CUDA(error, Launch(kernel, dim3(blocks), dim3(kWindowThreads), kForwardBytes, context.stream, shape,
-                          Windows(shape, parts), In(b, 0), Terms(b, 1), Out(b, 0), b.Output<float>(1)));
+                          Windows(shape, parts), Rows(b), In(b, 0), Terms(b, 0), Out(b, 0), b.Output<float>(1)));
     return SY_OK;
   }
   const AttentionShape shape;
+  const size_t rows_at;
   const sy_attention_attributes attributes;
   const BatchParts parts;
   const unsigned blocks;
 };
 
 struct WindowAttentionBackward : WindowAttention {
-  WindowAttentionBackward(const Request& r, const AttentionShape& s) : WindowAttention(r, s) {
+  WindowAttentionBackward(const Request& r, const AttentionShape& s, size_t rows_input)
+      : WindowAttention(r, s, rows_input) {
     if (outputs.size() == 2) workspace_bytes = parts.Bytes();
   }
   sy_status Run(const Bound& b, const LaunchContext& context, sy_error* error) const override {
     const auto kernel =
         inputs[0].dtype == SY_BF16 ? WindowAttentionBackwardKernel<SY_BF16> : WindowAttentionBackwardKernel<SY_F16>;
-    const WindowOperands o = {In(b, 0), In(b, 1), In(b, 3), b.Input<float>(2), Terms(b, 4)};
+    const WindowOperands o = {Rows(b), In(b, 0), In(b, 1), In(b, 3), b.Input<float>(2), Terms(b, 3)};
     auto* const dbias = outputs.size() == 2 ? b.Output<float>(1) : nullptr;
     SY_CUDA(error, Launch(kernel, dim3(blocks), dim3(kWindowThreads), kBackwardBytes, context.stream, shape,
                           Windows(shape, parts), o, Out(b, 0), dbias ? parts.Slots(b.workspace, dbias) : nullptr));
@@ -301,6 +393,7 @@ bool IsWindow(const Request& r, const AttentionShape& s, std::initializer_list<c
   if (dtype != SY_BF16 && dtype != SY_F16) return complain("the kernel for windows takes bf16 and f16");
   if (s.tokens > kSide || s.depth > kMostDepth || !Packs(s.depth))
     return complain("the kernel for windows takes at most 64 tokens, and heads of 8, 16, 24 or 32 elements");
+  if (s.batch * s.tokens > kMostIndices || s.heads > kMostIndices / 128) return complain("too many tokens or heads");
   if (s.batch % s.groups != 0)
     return complain("the kernel for windows takes as many windows for each plane of the mask");
   for (const sy_tensor* x : halves) {
@@ -309,24 +402,53 @@ bool IsWindow(const Request& r, const AttentionShape& s, std::initializer_list<c
   return true;
 }
 
+// The request of attention that window_attention is but for its rows, input `at`; none, with a message, where those do
+// not fit.
+std::optional<Request> WithoutRows(const Request& r, size_t at) {
+  if (!r.HasCounts(at + 1, at + 3, r.outputs.size()) || !r.RequireDtype(r.inputs[at], SY_I32, "rows"))
+    return std::nullopt;
+  const sy_tensor &rows = r.inputs[at], &qkv = r.inputs[0];
+  if (rows.rank != 2 || qkv.rank != 5 || rows.dims[1] != qkv.dims[1] || rows.dims[0] < 1 ||
+      qkv.dims[0] % rows.dims[0] != 0) {
+    SY_FAIL(r.error, SY_UNSUPPORTED, "%s: rows is not (W, T) with B a multiple of W", r.op);
+    return std::nullopt;
+  }
+  Request plain = r;
+  plain.inputs.erase(plain.inputs.begin() + static_cast<ptrdiff_t>(at));
+  return plain;
+}
+
+KernelPointer Forward(const Request& r, const Request& plain, size_t rows_at) {
+  AttentionShape shape;
+  if (!CheckAttentionForward(plain, &shape) || !r.RequireDtype(r.outputs[1], SY_F32, "logsumexp") ||
+      !IsWindow(plain, shape, {&plain.outputs[0]}))
+    return nullptr;
+  return std::make_unique<WindowAttention>(r, shape, rows_at);
+}
+KernelPointer Backward(const Request& r, const Request& plain, size_t rows_at) {
+  AttentionShape shape;
+  if (!CheckAttentionBackward(plain, &shape) ||
+      !IsWindow(plain, shape, {&plain.inputs[1], &plain.inputs[3], &plain.outputs[0]}))
+    return nullptr;
+  return std::make_unique<WindowAttentionBackward>(r, shape, rows_at);
+}
+
+KernelPointer PrepareTailored(const Request& r) { return Forward(r, r, 0); }
+KernelPointer PrepareTailoredBackward(const Request& r) { return Backward(r, r, 0); }
 KernelPointer PrepareWindowAttention(const Request& r) {
-  AttentionShape shape;
-  if (!CheckAttentionForward(r, &shape) || !r.RequireDtype(r.outputs[1], SY_F32, "logsumexp") ||
-      !IsWindow(r, shape, {&r.outputs[0]}))
-    return nullptr;
-  return std::make_unique<WindowAttention>(r, shape);
+  const std::optional<Request> plain = WithoutRows(r, 1);
+  return plain ? Forward(r, *plain, 1) : nullptr;
 }
-
 KernelPointer PrepareWindowAttentionBackward(const Request& r) {
-  AttentionShape shape;
-  if (!CheckAttentionBackward(r, &shape) || !IsWindow(r, shape, {&r.inputs[1], &r.inputs[3], &r.outputs[0]}))
-    return nullptr;
-  return std::make_unique<WindowAttentionBackward>(r, shape);
+  const std::optional<Request> plain = WithoutRows(r, 4);
+  return plain ? Backward(r, *plain, 4) : nullptr;
 }
 
-const Registration kWindow{"attention", PrepareWindowAttention, sizeof(sy_attention_attributes), kTailored};
-const Registration kWindowBackward{"attention_backward", PrepareWindowAttentionBackward,
-                                   sizeof(sy_attention_attributes), kTailored};
+constexpr size_t kAttributes = sizeof(sy_attention_attributes);
+const Registration kTailoredAttention{"attention", PrepareTailored, kAttributes, kTailored};
+const Registration kTailoredBackward{"attention_backward", PrepareTailoredBackward, kAttributes, kTailored};
+const Registration kWindowAttention{"window_attention", PrepareWindowAttention, kAttributes};
+const Registration kWindowAttentionBackward{"window_attention_backward", PrepareWindowAttentionBackward, kAttributes};
 
 }  // namespace
 }  // namespace switchyard

@@ -1,5 +1,6 @@
 // Scaled dot-product attention over packed qkv (Vaswani et al., 2017), with additive bias and mask; the backward
-// recomputes the probabilities from logsumexp (Dao et al., "FlashAttention", 2022, algorithm 4).
+// recomputes the probabilities from logsumexp (Dao et al., "FlashAttention", 2022, algorithm 4). window_attention is the
+// same with another place for each token.
 #include <algorithm>
 #include <cmath>
 
@@ -8,14 +9,23 @@
 namespace switchyard {
 namespace {
 
-// The sizes of qkv (B, T, 3, H, D) and where its rows lie. `part` is 0 for q, 1 for k, 2 for v.
+// The sizes of qkv (B, T, 3, H, D) and where its rows lie. `part` is 0 for q, 1 for k, 2 for v. rows (W, T): where the
+// tokens of windows lie in their map; null: samples and tokens are in order.
 struct Layout {
   int64_t b, t, h, d;
-  explicit Layout(const Dims& qkv) : b(qkv[0]), t(qkv[1]), h(qkv[3]), d(qkv[4]) {}
-  int64_t Qkv(int64_t batch, int64_t token, int part, int64_t head) const {
-    return (((batch * t + token) * 3 + part) * h + head) * d;
+  const Array* rows;
+  explicit Layout(const Dims& qkv, const Array* of_windows = nullptr)
+      : b(qkv[0]), t(qkv[1]), h(qkv[3]), d(qkv[4]), rows(of_windows) {}
+  int64_t Token(int64_t batch, int64_t token) const {
+    if (rows == nullptr) return batch * t + token;
+    const int64_t windows = rows->dims[0], map = batch / windows, window = batch % windows;
+    const auto row = static_cast<int64_t>((*rows)[window * t + token]);
+    return map * windows * t + std::clamp<int64_t>(row, 0, windows * t - 1);
   }
-  int64_t Out(int64_t batch, int64_t token, int64_t head) const { return ((batch * t + token) * h + head) * d; }
+  int64_t Qkv(int64_t batch, int64_t token, int part, int64_t head) const {
+    return ((Token(batch, token) * 3 + part) * h + head) * d;
+  }
+  int64_t Out(int64_t batch, int64_t token, int64_t head) const { return (Token(batch, token) * h + head) * d; }
   int64_t Row(int64_t batch, int64_t head, int64_t token) const { return (batch * h + head) * t + token; }
 };
 
@@ -46,10 +56,21 @@ std::vector<double> Scores(const Call& call, const Layout& l, size_t first_optio
   return s;
 }
 
-bool CheckOptional(Check& check, size_t first, size_t outputs) {
+// Where the bias stands, or would: input `last` is the last before it but for the rows of windows.
+size_t FirstOptional(bool windows, size_t last) { return last + (windows ? 2 : 1); }
+
+bool CheckOptional(Check& check, bool windows, size_t last, size_t outputs) {
   const auto& attr = check.attributes<sy_attention_attributes>();
-  const size_t mask = first + (attr.bias ? 1 : 0), inputs = mask + (attr.mask ? 1 : 0);
-  if (!check.Operands(inputs, outputs) || !check.Floats() || !check.Rank("qkv", 0, 5)) return false;
+  const size_t first = FirstOptional(windows, last), mask = first + (attr.bias ? 1 : 0), inputs = mask + (attr.mask ? 1 : 0);
+  if (!check.Operands(inputs, outputs) || !check.Rank("qkv", 0, 5)) return false;
+  if (!windows && !check.Floats()) return false;
+  if (windows) {
+    const size_t rows = first - 1;
+    if (!check.FloatsExcept({rows}) || !check.Rank("rows", rows, 2)) return false;
+    const int64_t count = check.InputDims(rows)[0];
+    check.Input("rows", rows, {count, check.InputDims(0)[1]}) &&
+        check.Need(count > 0 && check.InputDims(0)[0] % count == 0, "rows must be (W, T) with B a multiple of W");
+  }
   const Dims qkv = check.InputDims(0);
   check.Need(qkv[2] == 3, "qkv must be (B, T, 3, H, D), found " + ToText(qkv));
   if (attr.bias) check.Input("bias", first, {qkv[3], qkv[1], qkv[1]});
@@ -57,19 +78,22 @@ bool CheckOptional(Check& check, size_t first, size_t outputs) {
   return check.ok();
 }
 
+template <bool kWindows>
 void CheckAttention(Check& check) {
-  if (!CheckOptional(check, 1, 2)) return;
+  if (!CheckOptional(check, kWindows, 0, 2)) return;
   const Layout l(check.InputDims(0));
   check.Output("out", 0, {l.b, l.t, l.h, l.d}) && check.Output("logsumexp", 1, {l.b, l.h, l.t});
 }
 
+template <bool kWindows>
 void RunAttention(Call& call) {
   const Array& qkv = call.input(0);
-  const Layout l(qkv.dims);
+  const size_t optional = FirstOptional(kWindows, 0);
+  const Layout l(qkv.dims, kWindows ? &call.input(optional - 1) : nullptr);
   for (int64_t b = 0; b < l.b; ++b) {
     for (int64_t h = 0; h < l.h; ++h) {
       for (int64_t i = 0; i < l.t; ++i) {
-        const std::vector<double> s = Scores(call, l, 1, b, h, i);
+        const std::vector<double> s = Scores(call, l, optional, b, h, i);
         const double largest = *std::max_element(s.begin(), s.end());
         double sum = 0;
         for (const double score : s) sum += std::exp(score - largest);
@@ -83,10 +107,11 @@ void RunAttention(Call& call) {
   }
 }
 
+template <bool kWindows>
 void CheckAttentionBackward(Check& check) {
   const bool dbias = check.output_count() == 2;
   check.Need(!dbias || check.attributes<sy_attention_attributes>().bias, "dbias is asked for, but there is no bias");
-  if (!CheckOptional(check, 4, dbias ? 2 : 1)) return;
+  if (!CheckOptional(check, kWindows, 3, dbias ? 2 : 1)) return;
   const Layout l(check.InputDims(0));
   const Dims out = {l.b, l.t, l.h, l.d};
   check.Input("out", 1, out) && check.Input("logsumexp", 2, {l.b, l.h, l.t}) && check.Input("dout", 3, out) &&
@@ -95,15 +120,17 @@ void CheckAttentionBackward(Check& check) {
 
 // p = exp(s − logsumexp);  dv_j += p·dout_i;  ds = p·(dout_i·v_j − dout_i·out_i);  dq_i += scale·ds·k_j;  dk_j +=
 // scale·ds·q_i;  dbias += ds
+template <bool kWindows>
 void RunAttentionBackward(Call& call) {
   const Array &qkv = call.input(0), &out = call.input(1), &logsumexp = call.input(2), &dout = call.input(3);
   const double scale = call.attributes<sy_attention_attributes>().scale;
   Array& dqkv = call.output(0);
-  const Layout l(qkv.dims);
+  const size_t optional = FirstOptional(kWindows, 3);
+  const Layout l(qkv.dims, kWindows ? &call.input(optional - 1) : nullptr);
   for (int64_t b = 0; b < l.b; ++b) {
     for (int64_t h = 0; h < l.h; ++h) {
       for (int64_t i = 0; i < l.t; ++i) {
-        const std::vector<double> s = Scores(call, l, 4, b, h, i);
+        const std::vector<double> s = Scores(call, l, optional, b, h, i);
         const int64_t o = l.Out(b, i, h), q = l.Qkv(b, i, 0, h);
         const double delta = Dot(dout, o, out, o, l.d);
         for (int64_t j = 0; j < l.t; ++j) {
@@ -120,9 +147,13 @@ void RunAttentionBackward(Call& call) {
   }
 }
 
-const Operation kAttention{"attention", sizeof(sy_attention_attributes), CheckAttention, RunAttention};
-const Operation kAttentionBackward{"attention_backward", sizeof(sy_attention_attributes), CheckAttentionBackward,
-                                   RunAttentionBackward};
+constexpr size_t kAttributes = sizeof(sy_attention_attributes);
+const Operation kAttention{"attention", kAttributes, CheckAttention<false>, RunAttention<false>};
+const Operation kAttentionBackward{"attention_backward", kAttributes, CheckAttentionBackward<false>,
+                                   RunAttentionBackward<false>};
+const Operation kWindowAttention{"window_attention", kAttributes, CheckAttention<true>, RunAttention<true>};
+const Operation kWindowAttentionBackward{"window_attention_backward", kAttributes, CheckAttentionBackward<true>,
+                                         RunAttentionBackward<true>};
 
 }  // namespace
 }  // namespace switchyard

@@ -73,7 +73,7 @@ class CudaOps : public testing::Test {
       SCOPED_TRACE(testing::Message() << op << " in dtype " << dtype);
       Problem problem{op, attributes, {}, {}, {}};
       for (const Value& input : inputs) {
-        const bool index = input.fill == Fill::kIndex;
+        const bool index = input.fill == Fill::kIndex || input.fill == Fill::kPermutation;
         problem.inputs.push_back(Contiguous(input.tested ? dtype : index ? SY_I32 : SY_F32, input.dims));
         problem.values.push_back(
             Rounded(Random(input.fill, input.limit, problem.inputs.back(), ++key_), problem.inputs.back().dtype));
@@ -301,6 +301,27 @@ TEST_F(CudaOps, AttentionInManyWindows) {
   Value logsumexp = Fixed({b, h, t}, Fill::kConstant);
   logsumexp.limit = 5;
   Agree("attention_backward", a, {qkv, out, logsumexp, out, bias, mask}, {qkv, bias});
+}
+
+// The tokens of windows at rows of maps: fewer tokens and elements than a tile has, and as many; blocks of one window and
+// of several; more planes of the mask than windows of a map, as many, and fewer.
+TEST_F(CudaOps, AttentionInWindowsOfMaps) {
+  looser_ = 4;
+  dtypes_ = {SY_BF16};  // f16 takes its path
+  struct Windows {
+    int64_t b, t, h, d, w, g;
+  };
+  const int64_t many = Watched() ? 2 : 529;
+  for (const Windows& s :
+       {Windows{6, 49, 2, 32, 3, 3}, {8, 64, 1, 24, 2, 4}, {8, 16, 3, 8, 4, 2}, {2, 9, many, 8, 2, 1}}) {
+    const sy_attention_attributes a{.scale = 0.3f, .bias = 1, .mask = 1};
+    const Value qkv = {{s.b, s.t, 3, s.h, s.d}}, out = {{s.b, s.t, s.h, s.d}}, bias = Fixed({s.h, s.t, s.t});
+    const Value rows = Fixed({s.w, s.t}, Fill::kPermutation), mask = {{s.g, s.t, s.t}, false, Fill::kMask, 0};
+    Value logsumexp = Fixed({s.b, s.h, s.t}, Fill::kConstant);
+    logsumexp.limit = 5;
+    Agree("window_attention", a, {qkv, rows, bias, mask}, {out, Fixed({s.b, s.h, s.t})});
+    Agree("window_attention_backward", a, {qkv, out, logsumexp, out, rows, bias, mask}, {qkv, bias});
+  }
 }
 
 TEST_F(CudaOps, ImagesOfEights) {

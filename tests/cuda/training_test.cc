@@ -2,6 +2,8 @@
 // cpu plugin's, captured or not.
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <sstream>
 
 #include "nlohmann/json.hpp"
 #include "tests/cli/program.h"
@@ -15,6 +17,10 @@ constexpr char kMlp[] = "--model=mlp --width=24 --batch_size=4";
 constexpr char kVit[] =
     "--model=vit_tiny --image_size=32 --patch=8 --width=48 --depth=2 --heads=3 --batch_size=2 --dropout=0.1 "
     "--drop_path=0.1";
+
+// Maps of 8×8 in four windows of 4×4, every second block's shifted; then one window.
+constexpr char kSwin[] =
+    "--model=swin_tiny_cifar --image_size=16 --width=24 --depths=2,1 --drop_path=0.1 --batch_size=2";
 
 class CudaTraining : public ProgramTest {
  protected:
@@ -87,6 +93,39 @@ TEST_F(CudaTraining, VitHasTheLossesOfTheCpu) {
   const auto cpu = Losses(kVit, "--device=cpu", "cpu");
   ExpectNear(Losses(kVit, "--device=cuda", "cuda"), cpu, 1e-4);
   ExpectNear(Losses(kVit, "--device=cuda --precision=bf16 --count_second_choice", "half"), cpu, 2e-2);
+}
+
+TEST_F(CudaTraining, SwinHasTheLossesOfTheCpuAndOfAttentionInWindowsThatAreMoved) {
+  const auto cpu = Losses(kSwin, "--device=cpu", "cpu");
+  ExpectNear(Losses(kSwin, "--device=cuda", "cuda"), cpu, 1e-4);
+  const auto half = Losses(kSwin, "--device=cuda --precision=bf16 --count_second_choice", "half");
+  ExpectNear(half, cpu, 2e-2);
+  ExpectNear(half, Losses(kSwin, "--device=cuda --precision=bf16 --compile=0", "plain"), 2e-2);
+}
+
+// Neither a roll nor a cut into windows, nor the way back: what is left gathers biases by position, cuts out patches and
+// joins places of maps.
+TEST_F(CudaTraining, SwinMovesNoRowsAroundAttentionInWindows) {
+  const CommandResult result =
+      Run("explain --model=swin_base --batch_size=2 --precision=bf16 --amp=O2 --device=cuda", Start::kAlone,
+          "SWITCHYARD_PLUGIN_PATH=" + ProgramFolder() + "/doubles/cuda_emulation/plugins CUDA_DOUBLE_MEMORY_BYTES=" +
+              std::to_string(int64_t{1} << 36));
+  ASSERT_EQ(result.code, 0) << result.output;
+  std::map<std::string, int> count;
+  std::istringstream lines(result.output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string op;
+    int times = 0;
+    if (words >> op >> times) count[op] = times;
+  }
+  EXPECT_EQ(count["window_attention"], 22);
+  EXPECT_EQ(count["window_attention_backward"], 22);
+  EXPECT_EQ(count["attention"], 2) << "of the last stage, a window each";
+  EXPECT_EQ(count["attention_backward"], 2);
+  EXPECT_EQ(count["roll"], 0);
+  EXPECT_EQ(count["gather"], 24);
+  EXPECT_EQ(count["transpose"], 2 * 24 + 2 * 3 + 1);
 }
 
 TEST_F(CudaTraining, CapturedAndNotGiveTheSameBits) {

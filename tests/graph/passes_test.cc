@@ -1,12 +1,15 @@
 #include <cstring>
+#include <functional>
 #include <set>
 #include <vector>
 
 #include "core/graph/op.h"
+#include "core/graph/ops/attention.h"
 #include "core/graph/ops/layout.h"
 #include "core/graph/ops/matmul.h"
 #include "core/graph/ops/normalization.h"
 #include "core/graph/ops/pointwise.h"
+#include "core/graph/ops/reduction.h"
 #include "core/graph/passes/autocast.h"
 #include "core/graph/passes/decompose.h"
 #include "core/graph/passes/fusion.h"
@@ -169,6 +172,102 @@ TEST(FusionTest, RowsAreMovedOneByOneWhereAGatherIsNoGain) {
   graph.Output("y", ops::Transpose(ops::Roll(x, {1, 0, 0}), {0, 2, 1}));
   graph.Output("z", ops::Transpose(ops::Roll(x, {0, 0, 1}), {1, 0, 2}));
   EXPECT_EQ(gathers(graph, Everything), 0);
+}
+
+// A Swin Transformer of two stages: maps of 14×14 in four windows, the second block's rolled, and of 7×7 in one.
+const ModelOptions kSwin = {.name = "swin_tiny",
+                            .image_size = 56,
+                            .own = {{"width", 12}, {"depths", {"2", "2"}}, {"drop_path", 0}}};
+// Moves of rows that are left, but for those of the tables of biases.
+int Moves(const Graph& graph) {
+  int count = 0;
+  for (const Node& node : graph.nodes()) {
+    const bool map = !node.outputs.empty() && node.outputs[0].shape.size() > 3;
+    count += map && (node.op == "transpose" || node.op == "roll" || node.op == "gather");
+  }
+  return count;
+}
+
+TEST(FusionTest, AttentionWithinWindowsTakesTheMovesOfRowsAroundIt) {
+  const Graph source = TrainingGraph(kSwin, 3);
+  const Graph fused = Fuse(source, Everything);
+  ExpectWellFormed(fused);
+  EXPECT_EQ(Written(fused), Written(source));
+  EXPECT_EQ(Count(fused, "window_attention"), 2);
+  EXPECT_EQ(Count(fused, "window_attention_backward"), 2);
+  EXPECT_EQ(Count(fused, "attention"), 2) << "of the stage with one window";
+  EXPECT_EQ(Count(fused, "attention_backward"), 2);
+  EXPECT_EQ(Count(fused, "roll"), 0);
+  EXPECT_EQ(Count(source, "roll"), 4);
+  // Patches are cut out, and four places of a map are joined into one, forward and backward.
+  EXPECT_EQ(Moves(source), 3 + 4 + 2 * 4);
+  EXPECT_EQ(Moves(fused), 3);
+  EXPECT_EQ(Count(fused, "matmul"), Count(source, "matmul"));
+  std::vector<std::vector<int32_t>> rows;
+  for (const Node& node : fused.nodes()) {
+    if (node.op != "window_attention" && node.op != "window_attention_backward") continue;
+    const bool backward = node.op == "window_attention_backward";
+    rows.push_back(Elements32(fused, node.inputs[backward ? 4 : 1]));
+    ASSERT_EQ(fused.type(node.inputs[backward ? 4 : 1]).shape, (Shape{4, 49}));
+    if (backward) {
+      EXPECT_EQ(fused.node(node.forward).op, "window_attention");
+    }
+  }
+  ASSERT_EQ(rows.size(), 4u);
+  // Backward, the last block comes first. Place (i, j) of window (w, v) is place (7w + i, 7v + j), or three further on.
+  for (int at = 0; at < 196; ++at) {
+    const int down = at / 98 * 7 + at % 49 / 7, right = at / 49 % 2 * 7 + at % 7;
+    ASSERT_EQ(rows[0][at], down * 14 + right);
+    ASSERT_EQ(rows[1][at], (down + 3) % 14 * 14 + (right + 3) % 14);
+  }
+  EXPECT_EQ(rows[2], rows[1]);
+  EXPECT_EQ(rows[3], rows[0]);
+}
+
+TEST(FusionTest, WindowsStayWhereOneOfTheKernelsIsMissing) {
+  const Graph source = TrainingGraph(kSwin, 1);
+  for (const char* op : {"window_attention", "window_attention_backward"}) {
+    const Graph fused = Fuse(source, AllBut({op}));
+    ExpectWellFormed(fused);
+    EXPECT_EQ(Count(fused, "window_attention") + Count(fused, "window_attention_backward"), 0) << op;
+    EXPECT_EQ(Count(fused, "roll"), Count(source, "roll")) << op;
+    EXPECT_EQ(Moves(fused), Moves(source)) << op;
+  }
+}
+
+// Maps (2, 6, 6, 24), whose qkv with three heads is attended to in windows of 3×3; the products' results in the order of
+// windows go through `between`.
+Graph WindowAttentionGraph(const std::function<Value(Graph&, const Value&)>& between) {
+  Graph graph;
+  const auto weight = [&](const char* name, const Shape& shape) { return graph.Input(name, {DType::kF32, shape}, {}); };
+  const Value x = graph.Input("x", {DType::kF32, {2, 6, 6, 24}}, {});
+  const Value cut = ops::Transpose(ops::Reshape(x, {2, 2, 3, 2, 3, 24}), {0, 1, 3, 2, 4, 5});
+  const Value qkv = ops::Linear(ops::Reshape(cut, {8, 9, 24}), weight("qkv", {72, 24}), weight("bias", {72}));
+  const Value y = ops::Attention(ops::Reshape(between(graph, qkv), {8, 9, 3, 3, 8}));
+  const Value z = ops::Linear(ops::Reshape(y, {8, 9, 24}), weight("proj", {24, 24}), {});
+  graph.Output("y", ops::Transpose(ops::Reshape(z, {2, 2, 2, 3, 3, 24}), {0, 1, 3, 2, 4, 5}));
+  return graph;
+}
+
+TEST(FusionTest, WindowsStayWhereAnotherNodeMindsTheirOrder) {
+  const auto folds = [](const std::function<Value(Graph&, const Value&)>& between) {
+    const Graph fused = Fuse(WindowAttentionGraph(between), Everything);
+    ExpectWellFormed(fused);
+    EXPECT_EQ(Count(fused, "transpose"), Count(fused, "window_attention") == 1 ? 0 : 2);
+    return Count(fused, "window_attention") == 1;
+  };
+  EXPECT_TRUE(folds([](Graph&, const Value& qkv) { return qkv; }));
+  EXPECT_TRUE(folds([](Graph& graph, const Value& qkv) {  // the same for every row
+    return ops::Add(ops::Scale(qkv, 2), graph.Input("c", {DType::kF32, {72}}, {}));
+  }));
+  EXPECT_FALSE(folds([](Graph& graph, const Value& qkv) {  // another one for each token of a window
+    return ops::Add(qkv, graph.Input("c", {DType::kF32, {9, 72}}, {}));
+  }));
+  EXPECT_FALSE(folds([](Graph& graph, const Value& qkv) { return graph.Output("qkv", qkv), qkv; }));
+  EXPECT_FALSE(folds([](Graph&, const Value& qkv) { return ops::Roll(qkv, {1, 0, 0}); }));
+  EXPECT_FALSE(folds([](Graph&, const Value& qkv) {
+    return ops::Sub(qkv, ops::Reduce(qkv, SY_REDUCE_MAX, 1u << 1, 1, true));  // of each window
+  }));
 }
 
 TEST(FusionTest, ATrainingStepFusesItsGradientsToo) {

@@ -63,7 +63,8 @@ std::string NativeKernels(const Recorder& recorder) {
     native.insert(check.name.substr(3, check.name.find('/', 3) - 3));
   }
   std::vector<std::string> others;
-  const std::vector<std::string> names = OpNames();
+  std::vector<std::string> names = OpNames();
+  std::erase_if(names, MadeByFusion);
   for (const std::string& op : names) {
     if (!native.count(op)) others.push_back(op);
   }

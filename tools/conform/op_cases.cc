@@ -11,7 +11,8 @@ const Table& Whole() {
   static const auto* const whole = [] {
     auto* table = new Table;
     for (const auto family : {AddMatmul, AddAttention, AddNormalization, AddSoftmax, AddLoss, AddPointwise,
-                              AddReduction, AddLayout, AddRandom, AddOptimizer, AddConvolution, AddOrthonormalize}) {
+                              AddReduction, AddLayout, AddRandom, AddOptimizer, AddConvolution, AddOrthonormalize,
+                              AddWindowAttention}) {
       family(*table);
     }
     return table;
@@ -24,6 +25,7 @@ const Table& Whole() {
 const std::vector<OpCase>& OpCases() { return Whole().cases(); }
 const std::vector<Nonsense>& NonsenseCases() { return Whole().nonsense(); }
 bool RowsApart(const std::string& op) { return Whole().rows_apart().contains(op); }
+bool MadeByFusion(const std::string& op) { return Whole().made_by_fusion().contains(op); }
 
 const OpCase& FirstCase(const std::string& op) {
   const std::vector<OpCase>& cases = OpCases();

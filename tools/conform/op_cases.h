@@ -24,6 +24,7 @@ enum class Fill {
   kPositive,     // in [0.5, 2)
   kIntegers,     // whole numbers in [-3, 3]: sums are exact in f32
   kIndex,        // whole numbers in [0, value)
+  kPermutation,  // 0, 1, 2, … in any order
   kSignedIndex,  // whole numbers in [-1, value]: with some that are out of range
   kProbability,  // rows of the last axis sum to 1
   kConstant,     // value
@@ -68,6 +69,8 @@ const OpCase& FirstCase(const std::string& op);  // op: one of OpNames
 // The table for programs (tools/fixtures/record_op_cases.py): an array of cases with op, name, attributes as
 // hexadecimal bytes, inputs and outputs; a gradient names its forward case.
 std::string OpCasesAsJson();
+// Is this an op that no graph has before fusion makes it where a backend offers it? No backend lacks it.
+bool MadeByFusion(const std::string& op);
 // Names of all ops of ops.h that kernels run.
 std::vector<std::string> OpNames();
 

@@ -53,6 +53,10 @@ std::vector<double> Random(Fill fill, double value, const sy_tensor& tensor, uin
       case Fill::kIndex:
         v = value < 1 ? 0 : random.Below(static_cast<uint32_t>(value));
         break;
+      case Fill::kPermutation:
+        v = static_cast<double>(i);
+        std::swap(v, values[random.Below(static_cast<uint32_t>(i) + 1)]);
+        break;
       case Fill::kSignedIndex:
         v = static_cast<double>(random.Below(static_cast<uint32_t>(value) + 2)) - 1;
         break;

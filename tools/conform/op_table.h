@@ -93,20 +93,24 @@ class Table {
   // Ops whose results have no row that is made of anything but the same row of the first input, and whole other inputs:
   // a row beside one with inf or NaN must not notice.
   void RowsApart(std::initializer_list<const char*> ops) { rows_apart_.insert(ops.begin(), ops.end()); }
+  // Ops that no graph has before fusion makes them where a backend offers them: none lacks them.
+  void MadeByFusion(std::initializer_list<const char*> ops) { made_by_fusion_.insert(ops.begin(), ops.end()); }
   const std::vector<OpCase>& cases() const { return cases_; }
   const std::vector<Nonsense>& nonsense() const { return nonsense_; }
   const std::set<std::string>& rows_apart() const { return rows_apart_; }
+  const std::set<std::string>& made_by_fusion() const { return made_by_fusion_; }
 
  private:
   std::vector<OpCase> cases_;
   std::vector<Nonsense> nonsense_;
-  std::set<std::string> rows_apart_;
+  std::set<std::string> rows_apart_, made_by_fusion_;
   int forward_ = -1;
 };
 
 // The families, each in cases/.
 void AddMatmul(Table& table);
 void AddAttention(Table& table);
+void AddWindowAttention(Table& table);
 void AddNormalization(Table& table);
 void AddSoftmax(Table& table);
 void AddLoss(Table& table);

@@ -1,4 +1,5 @@
-// attention: softmax(scale·q·kᵀ + bias + mask)·v and its gradient; decomposes into matmul and softmax.
+// attention: softmax(scale·q·kᵀ + bias + mask)·v and its gradient; decomposes into matmul and softmax. window_attention
+// reads and writes the tokens of windows where they lie in maps; decomposes into attention between two moves of rows.
 #include "core/graph/ops/attention.h"
 
 #include <cmath>
@@ -14,10 +15,11 @@
 namespace switchyard {
 namespace ops {
 
-Value Attention(const Value& qkv, const Value& bias, const Value& mask, float scale, Where where) {
+static Value AttentionNode(const std::string& op, std::vector<Value> inputs, const Value& bias, const Value& mask,
+                           float scale, Where where) {
+  const Value qkv = inputs[0];
   sy_attention_attributes attributes{};
   attributes.scale = scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(qkv.shape().empty() ? 1 : qkv.dim(-1)));
-  std::vector<Value> inputs = {qkv};
   if (bias) {
     attributes.bias = 1;
     inputs.push_back(bias);
@@ -26,7 +28,16 @@ Value Attention(const Value& qkv, const Value& bias, const Value& mask, float sc
     attributes.mask = 1;
     inputs.push_back(mask);
   }
-  return qkv.graph().Add("attention", inputs, Attributes(attributes), {}, where)[0];
+  return qkv.graph().Add(op, inputs, Attributes(attributes), {}, where)[0];
+}
+
+Value Attention(const Value& qkv, const Value& bias, const Value& mask, float scale, Where where) {
+  return AttentionNode("attention", {qkv}, bias, mask, scale, where);
+}
+
+Value WindowAttention(const Value& qkv, const Value& rows, const Value& bias, const Value& mask, float scale,
+                      Where where) {
+  return AttentionNode("window_attention", {qkv, rows}, bias, mask, scale, where);
 }
 
 }  // namespace ops
@@ -46,23 +57,48 @@ void CheckBiasAndMask(const Signature& call, size_t first) {
                "mask must be (G, T, T) with B a multiple of G");
 }
 
-std::vector<TensorType> AttentionTypes(const Signature& call) {
-  CheckBiasAndMask(call, 1);
+// Input `at` has the rows of windows, (W, T).
+void CheckRows(const Signature& call, size_t at) {
+  CheckBiasAndMask(call, at + 1);
+  call.Require(call[at].dtype == DType::kI32 && call.rank(at) == 2 && call.dim(at, 1) == call.dim(0, 1) &&
+                   call.dim(at, 0) > 0 && call.dim(0, 0) % call.dim(at, 0) == 0,
+               "rows must be (W, T) i32 with B a multiple of W");
+}
+
+std::vector<TensorType> ResultTypes(const Signature& call) {
   const Shape& s = call.shape(0);
   return {{call[0].dtype, {s[0], s[1], s[3], s[4]}}, {DType::kF32, {s[0], s[3], s[1]}}};
 }
 
-std::vector<TensorType> AttentionBackwardTypes(const Signature& call) {
-  CheckBiasAndMask(call, 4);
+std::vector<TensorType> AttentionTypes(const Signature& call) {
+  CheckBiasAndMask(call, 1);
+  return ResultTypes(call);
+}
+std::vector<TensorType> WindowAttentionTypes(const Signature& call) {
+  CheckRows(call, 1);
+  return ResultTypes(call);
+}
+
+// The bias, if any, is input `bias`.
+std::vector<TensorType> GradientTypes(const Signature& call, size_t bias) {
   const Shape& s = call.shape(0);
   const Shape out = {s[0], s[1], s[3], s[4]};
   call.Require(call.shape(1) == out && call.shape(3) == out && call.shape(2) == Shape{s[0], s[3], s[1]},
                "expected qkv, out (B, T, H, D), logsumexp (B, H, T), dout (B, T, H, D)");
   std::vector<TensorType> results = {call[0]};
-  if (call.attributes.as<sy_attention_attributes>().bias) results.push_back({DType::kF32, call.shape(4)});
+  if (call.attributes.as<sy_attention_attributes>().bias) results.push_back({DType::kF32, call.shape(bias)});
   return results;
 }
+std::vector<TensorType> AttentionBackwardTypes(const Signature& call) {
+  CheckBiasAndMask(call, 4);
+  return GradientTypes(call, 4);
+}
+std::vector<TensorType> WindowAttentionBackwardTypes(const Signature& call) {
+  CheckRows(call, 4);
+  return GradientTypes(call, 5);
+}
 
+// Of either op: its gradient takes results and incoming gradient behind qkv, then the other inputs.
 std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Value>& dy,
                                      const std::vector<bool>& wanted) {
   const Node node = graph.node(id);
@@ -71,11 +107,12 @@ std::vector<Value> AttentionGradient(Graph& graph, int id, const std::vector<Val
                                ops::Cast(dy[0], node.outputs[0].dtype)};
   for (size_t i = 1; i < node.inputs.size(); ++i) inputs.push_back(graph.value(node.inputs[i]));
   const auto results =
-      graph.Add("attention_backward", inputs, node.attributes, {}, node.where, node.name + "/backward");
+      graph.Add(node.op + "_backward", inputs, node.attributes, {}, node.where, node.name + "/backward");
   graph.mutable_node(results[0].ref().node).forward = id;
   std::vector<Value> gradients(node.inputs.size());
   gradients[0] = results[0];
-  if (a.bias && wanted[1]) gradients[1] = results[1];
+  const size_t bias = node.op == "attention" ? 1 : 2;
+  if (a.bias && wanted[bias]) gradients[bias] = results[1];
   return gradients;
 }
 
@@ -144,6 +181,37 @@ std::vector<Value> AttentionBackwardDecompose(Graph&, const Node& node, const st
   return results;
 }
 
+// x (B, T, …) of maps as windows, and back. Windows' tokens lie at rows (W, T) of their map.
+Value MapsToWindows(const Value& x, const Value& rows) {
+  const int64_t tokens = rows.dim(0) * rows.dim(1), maps = x.dim(0) / rows.dim(0);
+  const Value by_token = ops::Transpose(ops::Reshape(x, {maps, tokens, -1}), {1, 0, 2});
+  return ops::Reshape(ops::Transpose(ops::Gather(by_token, ops::Reshape(rows, {tokens})), {1, 0, 2}), x.shape());
+}
+Value WindowsToMaps(const Value& x, const Value& rows) {
+  const int64_t tokens = rows.dim(0) * rows.dim(1), maps = x.dim(0) / rows.dim(0);
+  const Value by_token = ops::Transpose(ops::Reshape(x, {maps, tokens, -1}), {1, 0, 2});
+  return ops::Reshape(ops::Transpose(ops::ScatterAdd(ops::Reshape(rows, {tokens}), by_token, tokens), {1, 0, 2}),
+                      x.shape());
+}
+
+std::vector<Value> WindowAttentionDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
+  std::vector<Value> windows = {MapsToWindows(inputs[0], inputs[1])};
+  windows.insert(windows.end(), inputs.begin() + 2, inputs.end());
+  std::vector<Value> results = graph.Add("attention", windows, node.attributes, {}, node.where);
+  results[0] = WindowsToMaps(results[0], inputs[1]);
+  return results;
+}
+
+std::vector<Value> WindowAttentionBackwardDecompose(Graph& graph, const Node& node, const std::vector<Value>& inputs) {
+  const Value& rows = inputs[4];
+  std::vector<Value> windows = {MapsToWindows(inputs[0], rows), MapsToWindows(inputs[1], rows), inputs[2],
+                                MapsToWindows(inputs[3], rows)};
+  windows.insert(windows.end(), inputs.begin() + 5, inputs.end());
+  std::vector<Value> results = graph.Add("attention_backward", windows, node.attributes, {}, node.where);
+  results[0] = WindowsToMaps(results[0], rows);
+  return results;
+}
+
 // With a mask, sample b = (o, g) takes the mask of group g.
 std::string AttentionFactors(const Graph&, const Node& node) {
   const auto& a = node.attributes.as<sy_attention_attributes>();
@@ -154,6 +222,17 @@ std::string AttentionBackwardFactors(const Graph&, const Node& node) {
   const auto& a = node.attributes.as<sy_attention_attributes>();
   const std::string b = a.mask ? "(o g)" : "b", bias = a.bias ? ", h _ _" : "", mask = a.mask ? ", g _ _" : "";
   return fmt::format("{0} _ 3 h _, {0} _ h _, {0} h _, {0} _ h _{1}{2} -> {0} _ 3 h _{1}", b, bias, mask);
+}
+
+// Windows of a map stay together.
+std::string WindowAttentionFactors(const Graph&, const Node& node) {
+  const auto& a = node.attributes.as<sy_attention_attributes>();
+  return fmt::format("_ _ 3 h _, _ _{}{} -> _ _ h _, _ h _", a.bias ? ", h _ _" : "", a.mask ? ", _ _ _" : "");
+}
+std::string WindowAttentionBackwardFactors(const Graph&, const Node& node) {
+  const auto& a = node.attributes.as<sy_attention_attributes>();
+  const std::string bias = a.bias ? ", h _ _" : "", mask = a.mask ? ", _ _ _" : "";
+  return fmt::format("_ _ 3 h _, _ _ h _, _ h _, _ _ h _, _ _{0}{1} -> _ _ 3 h _{0}", bias, mask);
 }
 
 // Of one product of a query with every key.
@@ -178,7 +257,21 @@ std::vector<OpDefinition> AttentionOps() {
            .infer = AttentionBackwardTypes,
            .decompose = AttentionBackwardDecompose,
            .flops = [](const Graph& g, const Node& n) { return 5 * ProductFlops(g, n); },
-           .factors = {"b _ 3 h _, b _ h _, b h _, b _ h _ -> b _ 3 h _", AttentionBackwardFactors}}};
+           .factors = {"b _ 3 h _, b _ h _, b h _, b _ h _ -> b _ 3 h _", AttentionBackwardFactors}},
+          {.name = "window_attention",
+           .summary = "attention within windows whose tokens lie scattered in maps",
+           .infer = WindowAttentionTypes,
+           .gradient = AttentionGradient,
+           .decompose = WindowAttentionDecompose,
+           .flops = [](const Graph& g, const Node& n) { return 2 * ProductFlops(g, n); },
+           .traits = {.precision = Precision::kHalf, .half_inputs = 1},
+           .factors = {"_ _ 3 h _, _ _ -> _ _ h _, _ h _", WindowAttentionFactors}},
+          {.name = "window_attention_backward",
+           .summary = "its gradient",
+           .infer = WindowAttentionBackwardTypes,
+           .decompose = WindowAttentionBackwardDecompose,
+           .flops = [](const Graph& g, const Node& n) { return 5 * ProductFlops(g, n); },
+           .factors = {"_ _ 3 h _, _ _ h _, _ h _, _ _ h _, _ _ -> _ _ 3 h _", WindowAttentionBackwardFactors}}};
 }
 
 }  // namespace switchyard

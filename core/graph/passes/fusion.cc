@@ -91,7 +91,7 @@ std::vector<Value> KernelFusion::Emit(Rewriting& r, const Node& like, const std:
 }
 
 Graph Fuse(const Graph& source, const CanPrepare& can_prepare) {
-  return JoinPointwiseChains(KernelFusion(source, can_prepare).Run(), can_prepare);
+  return JoinPointwiseChains(KernelFusion(FoldWindows(source, can_prepare), can_prepare).Run(), can_prepare);
 }
 
 }  // namespace switchyard

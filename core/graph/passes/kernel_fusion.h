@@ -13,6 +13,14 @@
 
 namespace switchyard {
 
+// layout_fusion.cc: does the node move whole rows of the last axis? And for each row of its result the number of its row
+// in the input, which has this shape, both without their first `skipped` axes, which stay.
+bool MovesRows(const Node& node);
+std::vector<int32_t> SourceRows(const Node& node, const Shape& input, size_t skipped = 0);
+
+// window_fusion.cc: attention takes the numbers of the rows that are moved into windows before it, and back behind it.
+Graph FoldWindows(const Graph& source, const CanPrepare& can_prepare);
+
 // One fusion round's view of the source graph.
 struct Pattern {
   const Graph& graph;

@@ -14,7 +14,8 @@ namespace {
 // Bytes of a row. What is moved in smaller pieces is left as it is: the table has four bytes for each.
 constexpr int64_t kSmallestRow = 64;
 
-// Does it move whole rows of the last axis?
+}  // namespace
+
 bool MovesRows(const Node& node) {
   if (node.op != "transpose" && node.op != "roll") return false;
   const auto last = node.outputs[0].shape.size() - 1;
@@ -22,14 +23,13 @@ bool MovesRows(const Node& node) {
                           (node.op == "transpose" ? static_cast<int32_t>(last) : 0);
 }
 
-// For each row of the node's result the number of its row in the input, which has this shape.
-std::vector<int32_t> SourceRows(const Node& node, const Shape& input) {
+std::vector<int32_t> SourceRows(const Node& node, const Shape& input, size_t skipped) {
   const auto& values = node.attributes.as<sy_axes_attributes>().values;
   const size_t axes = input.size() - 1;
   std::vector<int64_t> stride(axes, 1);
-  for (size_t axis = axes - 1; axis > 0; --axis) stride[axis - 1] = stride[axis] * input[axis];
+  for (size_t axis = axes - 1; axis > skipped; --axis) stride[axis - 1] = stride[axis] * input[axis];
   std::vector<int32_t> rows = {0};
-  for (size_t axis = 0; axis < axes; ++axis) {
+  for (size_t axis = skipped; axis < axes; ++axis) {
     const bool rolls = node.op == "roll";
     const size_t from = rolls ? axis : static_cast<size_t>(values[axis]);
     const int64_t extent = input[from], shift = rolls ? values[axis] % extent : 0;
@@ -43,8 +43,6 @@ std::vector<int32_t> SourceRows(const Node& node, const Shape& input) {
   }
   return rows;
 }
-
-}  // namespace
 
 // The later of two moves, where nothing else reads the first.
 KernelFusion::Replacement KernelFusion::RowsMovedTwice(Rewriting& r, int id) {
