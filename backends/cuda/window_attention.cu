@@ -2,8 +2,8 @@
 // whole window of one head is one tile. A block runs over windows of one head one behind the other; windows that share
 // a plane of the mask are neighbours in its order, so that bias and mask stay in registers. Forward, the next window's
 // tiles come while this one's are computed. Backward, one pass makes dq, dk and dv, and its share of dbias on the way
-// (BatchParts); formulas: flash_attention_backward.cu. No atomics, the same bits every time. Tokens are read and written
-// where they lie: of window_attention, at rows of maps.
+// (BatchParts); formulas: flash_attention_backward.cu. No atomics, the same bits every time. Tokens are read and
+// written where they lie: of window_attention, at rows of maps.
 #include <optional>
 
 #include "backends/cuda/flash_attention.cuh"
@@ -99,8 +99,8 @@ __device__ __forceinline__ void LoadTerms(const AttentionShape& s, const Attenti
   }
 }
 
-// Elements of a token in qkv and in out, and where head h begins in either: below 2³¹, as numbers of rows are, so that a
-// thread keeps few registers for addresses.
+// Elements of a token in qkv and in out, and where head h begins in either: below 2³¹, as numbers of rows are, so that
+// a thread keeps few registers for addresses.
 __device__ __forceinline__ int32_t OutStep(const AttentionShape& s) {
   return static_cast<int32_t>(s.heads) * static_cast<int32_t>(s.depth);
 }
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(kWindowThreads, 3)
     group = windows.Group(n);
     WaitForCopies<0>();
     __syncthreads();  // this window's tiles are there
-    Scores w, dp;  // w: p, then ds
+    Scores w, dp;     // w: p, then ds
     Tiles::Multiply(q, k, w);
     AddTerms(s.scale, addend, w);
 #pragma unroll

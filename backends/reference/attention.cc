@@ -1,6 +1,6 @@
 // Scaled dot-product attention over packed qkv (Vaswani et al., 2017), with additive bias and mask; the backward
-// recomputes the probabilities from logsumexp (Dao et al., "FlashAttention", 2022, algorithm 4). window_attention is the
-// same with another place for each token.
+// recomputes the probabilities from logsumexp (Dao et al., "FlashAttention", 2022, algorithm 4). window_attention is
+// the same with another place for each token.
 #include <algorithm>
 #include <cmath>
 
@@ -61,7 +61,8 @@ size_t FirstOptional(bool windows, size_t last) { return last + (windows ? 2 : 1
 
 bool CheckOptional(Check& check, bool windows, size_t last, size_t outputs) {
   const auto& attr = check.attributes<sy_attention_attributes>();
-  const size_t first = FirstOptional(windows, last), mask = first + (attr.bias ? 1 : 0), inputs = mask + (attr.mask ? 1 : 0);
+  const size_t first = FirstOptional(windows, last), mask = first + (attr.bias ? 1 : 0),
+               inputs = mask + (attr.mask ? 1 : 0);
   if (!check.Operands(inputs, outputs) || !check.Rank("qkv", 0, 5)) return false;
   if (!windows && !check.Floats()) return false;
   if (windows) {

@@ -40,6 +40,11 @@ typedef struct sy_attention_attributes {
   float scale;
   int32_t bias, mask; /* 0/1 */
 } sy_attention_attributes;
+/* window_attention: qkv, rows (W, T) i32 [, bias][, mask] → out, logsumexp: attention, with these attributes, of samples whose tokens lie
+ *   scattered in maps of W samples. rows is a permutation of 0 … W·T − 1: token t of sample b is row ⌊b/W⌋·W·T + rows[b mod W, t] of qkv
+ *   and of out, taken as B·T rows; an index is clamped to the map. logsumexp, bias and mask are as in attention. No graph has it before
+ *   the program has made it of attention and moves of rows, where a plugin takes it: one that lacks it lacks nothing
+ * window_attention_backward: qkv, out, logsumexp, dout, rows [, bias][, mask] → dqkv [, dbias]: dout and dqkv lie as out and qkv do */
 
 /* layer_norm: x (…, C) [, residual (…, C)], gamma (C), beta (C) → y (…, C), mean (…), rstd (…) [, sum (…, C)]      statistics f32
  *   h = x + residual, rounded to output 3 = h if residual; y = (h − mean)·rstd·gamma + beta; rstd = 1/√(var + eps), biased variance

@@ -303,8 +303,8 @@ TEST_F(CudaOps, AttentionInManyWindows) {
   Agree("attention_backward", a, {qkv, out, logsumexp, out, bias, mask}, {qkv, bias});
 }
 
-// The tokens of windows at rows of maps: fewer tokens and elements than a tile has, and as many; blocks of one window and
-// of several; more planes of the mask than windows of a map, as many, and fewer.
+// The tokens of windows at rows of maps: fewer tokens and elements than a tile has, and as many; blocks of one window
+// and of several; more planes of the mask than windows of a map, as many, and fewer.
 TEST_F(CudaOps, AttentionInWindowsOfMaps) {
   looser_ = 4;
   dtypes_ = {SY_BF16};  // f16 takes its path

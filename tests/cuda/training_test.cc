@@ -103,13 +103,13 @@ TEST_F(CudaTraining, SwinHasTheLossesOfTheCpuAndOfAttentionInWindowsThatAreMoved
   ExpectNear(half, Losses(kSwin, "--device=cuda --precision=bf16 --compile=0", "plain"), 2e-2);
 }
 
-// Neither a roll nor a cut into windows, nor the way back: what is left gathers biases by position, cuts out patches and
-// joins places of maps.
+// Neither a roll nor a cut into windows, nor the way back: what is left gathers biases by position, cuts out patches
+// and joins places of maps.
 TEST_F(CudaTraining, SwinMovesNoRowsAroundAttentionInWindows) {
   const CommandResult result =
       Run("explain --model=swin_base --batch_size=2 --precision=bf16 --amp=O2 --device=cuda", Start::kAlone,
-          "SWITCHYARD_PLUGIN_PATH=" + ProgramFolder() + "/doubles/cuda_emulation/plugins CUDA_DOUBLE_MEMORY_BYTES=" +
-              std::to_string(int64_t{1} << 36));
+          "SWITCHYARD_PLUGIN_PATH=" + ProgramFolder() +
+              "/doubles/cuda_emulation/plugins CUDA_DOUBLE_MEMORY_BYTES=" + std::to_string(int64_t{1} << 36));
   ASSERT_EQ(result.code, 0) << result.output;
   std::map<std::string, int> count;
   std::istringstream lines(result.output);

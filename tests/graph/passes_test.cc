@@ -175,9 +175,8 @@ TEST(FusionTest, RowsAreMovedOneByOneWhereAGatherIsNoGain) {
 }
 
 // A Swin Transformer of two stages: maps of 14×14 in four windows, the second block's rolled, and of 7×7 in one.
-const ModelOptions kSwin = {.name = "swin_tiny",
-                            .image_size = 56,
-                            .own = {{"width", 12}, {"depths", {"2", "2"}}, {"drop_path", 0}}};
+const ModelOptions kSwin = {
+    .name = "swin_tiny", .image_size = 56, .own = {{"width", 12}, {"depths", {"2", "2"}}, {"drop_path", 0}}};
 // Moves of rows that are left, but for those of the tables of biases.
 int Moves(const Graph& graph) {
   int count = 0;
@@ -235,8 +234,8 @@ TEST(FusionTest, WindowsStayWhereOneOfTheKernelsIsMissing) {
   }
 }
 
-// Maps (2, 6, 6, 24), whose qkv with three heads is attended to in windows of 3×3; the products' results in the order of
-// windows go through `between`.
+// Maps (2, 6, 6, 24), whose qkv with three heads is attended to in windows of 3×3; the products' results in the order
+// of windows go through `between`.
 Graph WindowAttentionGraph(const std::function<Value(Graph&, const Value&)>& between) {
   Graph graph;
   const auto weight = [&](const char* name, const Shape& shape) { return graph.Input(name, {DType::kF32, shape}, {}); };

@@ -10,9 +10,9 @@ namespace {
 const Table& Whole() {
   static const auto* const whole = [] {
     auto* table = new Table;
-    for (const auto family : {AddMatmul, AddAttention, AddNormalization, AddSoftmax, AddLoss, AddPointwise,
-                              AddReduction, AddLayout, AddRandom, AddOptimizer, AddConvolution, AddOrthonormalize,
-                              AddWindowAttention}) {
+    for (const auto family :
+         {AddMatmul, AddAttention, AddNormalization, AddSoftmax, AddLoss, AddPointwise, AddReduction, AddLayout,
+          AddRandom, AddOptimizer, AddConvolution, AddOrthonormalize, AddWindowAttention}) {
       family(*table);
     }
     return table;

@@ -8,8 +8,8 @@ namespace {
 
 nlohmann::json ToJson(const std::vector<Operand>& operands) {
   constexpr const char* kTypes[] = {"tested", "f32", "i32", "i64", "u8"};
-  constexpr const char* kFills[] = {"normal",      "positive", "integers",    "index",    "permutation",
-                                    "signed_index", "probability", "constant", "mask", "drifting", "extreme"};
+  constexpr const char* kFills[] = {"normal",      "positive", "integers", "index",    "permutation", "signed_index",
+                                    "probability", "constant", "mask",     "drifting", "extreme"};
   nlohmann::json list = nlohmann::json::array();
   for (const Operand& operand : operands) {
     nlohmann::json& one = list.emplace_back();

@@ -12,9 +12,9 @@ using Where = std::source_location;
 Value Attention(const Value& qkv, const Value& bias = {}, const Value& mask = {}, float scale = 0,
                 Where where = Where::current());
 
-// The same of windows that lie scattered in maps. rows (W, T) i32 is a permutation of the W·T tokens of a map: token t of
-// window b is token rows[b mod W, t] of map ⌊b / W⌋, in qkv and in the result. A backend need not have it: fusion makes it
-// where there is a kernel (core/graph/passes/window_fusion.cc).
+// The same of windows that lie scattered in maps. rows (W, T) i32 is a permutation of the W·T tokens of a map: token t
+// of window b is token rows[b mod W, t] of map ⌊b / W⌋, in qkv and in the result. A backend need not have it: fusion
+// makes it where there is a kernel (core/graph/passes/window_fusion.cc).
 Value WindowAttention(const Value& qkv, const Value& rows, const Value& bias = {}, const Value& mask = {},
                       float scale = 0, Where where = Where::current());
 

@@ -13,8 +13,8 @@
 
 namespace switchyard {
 
-// layout_fusion.cc: does the node move whole rows of the last axis? And for each row of its result the number of its row
-// in the input, which has this shape, both without their first `skipped` axes, which stay.
+// layout_fusion.cc: does the node move whole rows of the last axis? And for each row of its result the number of its
+// row in the input, which has this shape, both without their first `skipped` axes, which stay.
 bool MovesRows(const Node& node);
 std::vector<int32_t> SourceRows(const Node& node, const Shape& input, size_t skipped = 0);
 

@@ -1,11 +1,12 @@
 // Attention within windows of maps: rows that are moved into windows before it and back behind it stay where they are,
-// and the kernel takes their numbers (window_attention). What lies between the moves and the attention works on each row
-// by itself (products with weights, casts), or sums over all of them (gradients of weights and biases), and does not
-// notice.
+// and the kernel takes their numbers (window_attention). What lies between the moves and the attention works on each
+// row by itself (products with weights, casts), or sums over all of them (gradients of weights and biases), and does
+// not notice.
 //
-// A value is in an order where its rows are those of a map in the order of windows. Orders begin at moves and are handed on
-// by nodes that do not mind them. Where a node minds, the moves that its orders began at are left as they are, until no
-// node minds any more. Nodes that are joined by values in an order form a group; those with attention are folded.
+// A value is in an order where its rows are those of a map in the order of windows. Orders begin at moves and are
+// handed on by nodes that do not mind them. Where a node minds, the moves that its orders began at are left as they
+// are, until no node minds any more. Nodes that are joined by values in an order form a group; those with attention are
+// folded.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -22,7 +23,8 @@
 namespace switchyard {
 namespace {
 
-// Of a tensor that is taken as equal maps, one behind the other: row i of a map is row rows[i] of the map where it lies.
+// Of a tensor that is taken as equal maps, one behind the other: row i of a map is row rows[i] of the map where it
+// lies.
 using Rows = std::vector<int32_t>;
 struct Order {
   int64_t maps = 0;
@@ -41,7 +43,8 @@ class Windows {
   const Order* OrderOf(int id) const { return orders_[id].get(); }
 
  private:
-  // Gives every node its order, with the moves in `kept_` left as they are. False where a node minds: `kept_` has grown.
+  // Gives every node its order, with the moves in `kept_` left as they are. False where a node minds: `kept_` has
+  // grown.
   bool Assign();
   // Whether the node does not mind the order of what it reads; says in what order its result 0 is then.
   bool Takes(const Node& node, OrderPointer* result) const;

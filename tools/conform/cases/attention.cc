@@ -5,7 +5,8 @@ namespace switchyard::conform {
 
 namespace {
 
-// qkv (b, t, 3, h, d), with windows (0: none) the rows of as many, a bias or none, and a mask of `groups` planes (0: none).
+// qkv (b, t, 3, h, d), with windows (0: none) the rows of as many, a bias or none, and a mask of `groups` planes (0:
+// none).
 void AddCase(Table& table, const char* name, int64_t b, int64_t t, int64_t h, int64_t d, int64_t windows, bool bias,
              int64_t groups) {
   sy_attention_attributes a{};
