@@ -2,24 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <sstream>
-#include <vector>
 
 #include "backends/cuda/library.h"
+#include "backends/cuda/tuning.h"
 
 namespace switchyard {
 namespace {
 
 constexpr uint64_t kMostWorkspace = uint64_t{32} << 20;  // what the library's guide advises for compute capability 9.0
 constexpr uint32_t kAlignment = 16;                      // bytes, of every operand
-constexpr int kCandidates = 8, kWarmUps = 2, kRuns = 8;  // of a measurement
+constexpr int kCandidates = 8;                           // of a measurement
 #define SY_TEXT_OF(x) #x
 #define SY_TEXT(x) SY_TEXT_OF(x)
 constexpr char kLibrary[] = "libcublasLt.so." SY_TEXT(CUBLAS_VER_MAJOR);
@@ -36,12 +30,6 @@ BlasFunctions Load() {
 
 cudaDataType_t DataType(sy_dtype dtype) {
   return dtype == SY_BF16 ? CUDA_R_16BF : dtype == SY_F16 ? CUDA_R_16F : CUDA_R_32F;
-}
-
-std::string CacheFolder() {
-  if (const char* folder = std::getenv("XDG_CACHE_HOME"); folder && *folder) return std::string(folder) + "/switchyard";
-  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/switchyard";
-  return "";
 }
 
 template <typename T>
@@ -62,53 +50,6 @@ sy_status SetPreference(cublasLtMatmulPreference_t preference, cublasLtMatmulPre
   SY_BLAS(error, cublasLtMatmulPreferenceSetAttribute, preference, attribute, &value, sizeof value);
   return SY_OK;
 }
-
-// Numbers to measure with: a product of zeros takes less power than one of numbers, so that the clock, and with it the
-// choice, may be another. Random words of 16 bits with the sign free and the exponent of f16 between 1 and 2, which is
-// one between 1/8 and 2 in bf16 and in f32.
-const std::vector<uint16_t>& Numbers() {
-  static const std::vector<uint16_t> numbers = [] {
-    std::vector<uint16_t> made(size_t{1} << 16);
-    uint32_t state = 1;
-    for (uint16_t& number : made) {
-      state = state * 1664525 + 1013904223;  // Knuth, "The Art of Computer Programming", volume 2, 3.3.4
-      number = static_cast<uint16_t>(state >> 16 & 0x81FF) | 0x3E00;
-    }
-    return made;
-  }();
-  return numbers;
-}
-
-// Device memory for a measurement.
-struct Scratch {
-  const sy_device& device;
-  void* address = nullptr;
-  ~Scratch() {
-    if (address) LogFailure(device, cudaFree(address), "cudaFree");
-  }
-  // Filled with Numbers, over and over.
-  sy_status Allocate(int64_t wanted, cudaStream_t stream, sy_error* error) {
-    const auto bytes = static_cast<size_t>(wanted);
-    SY_CUDA(error, cudaMalloc(&address, bytes));
-    const std::vector<uint16_t>& numbers = Numbers();
-    size_t filled = std::min(bytes, numbers.size() * sizeof numbers[0]);
-    SY_CUDA(error, cudaMemcpyAsync(address, numbers.data(), filled, cudaMemcpyHostToDevice, stream));
-    while (filled < bytes) {
-      const size_t more = std::min(filled, bytes - filled);
-      SY_CUDA(error,
-              cudaMemcpyAsync(static_cast<char*>(address) + filled, address, more, cudaMemcpyDeviceToDevice, stream));
-      filled += more;
-    }
-    return SY_OK;
-  }
-};
-struct TimedEvent {
-  const sy_device& device;
-  cudaEvent_t event = nullptr;
-  ~TimedEvent() {
-    if (event) LogFailure(device, cudaEventDestroy(event), "cudaEventDestroy");
-  }
-};
 
 }  // namespace
 
@@ -152,6 +93,10 @@ std::string GemmProblem::Key() const {
                 transpose_b, input, output, bias, auxiliary, alpha, beta, epilogue, ComputeType());
 }
 
+Blas::Blas(const sy_device& device)
+    : device_(device),
+      cache_(std::make_unique<TuningCache>(device, std::to_string(BlasLibrary().cublasLtGetVersion()))) {}
+
 std::unique_ptr<Blas> Blas::Open(const sy_device& device, std::string* reason) {
   const BlasFunctions& library = BlasLibrary();
   *reason = library.reason;
@@ -161,16 +106,6 @@ std::unique_ptr<Blas> Blas::Open(const sy_device& device, std::string* reason) {
     *reason = std::string("cublasLtCreate: ") + library.cublasLtGetStatusString(code);
     return nullptr;
   }
-  cudaDeviceProp properties{};
-  const std::string folder = CacheFolder();
-  if (!folder.empty() && cudaGetDeviceProperties(&properties, device.index) == cudaSuccess) {
-    std::string model = properties.name;
-    for (char& c : model)
-      if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-    blas->cache_path_ = Format("%s/cuda-gemm-1-%s-%d-%zu", folder.c_str(), model.c_str(), device.sm_count,
-                               library.cublasLtGetVersion());
-    blas->ReadCache();
-  }
   return blas;
 }
 
@@ -179,41 +114,20 @@ Blas::~Blas() {
     device_.instance->Log(2, "cuda: cublasLtDestroy failed");
 }
 
-// One line per problem: key, workspace, the eight words of the algorithm. A line that does not read is skipped.
-void Blas::ReadCache() {
-  std::ifstream file(cache_path_);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string key;
-    GemmChoice choice;
-    words >> key >> choice.workspace_bytes >> std::hex;
-    for (uint64_t& word : choice.algorithm.data) words >> word;
-    if (words) choices_[key] = choice;
-  }
-}
-
+// Kept as text: the workspace, then the eight words of the algorithm. A text that does not read is none.
 bool Blas::Find(const std::string& key, GemmChoice* choice) {
-  const std::lock_guard lock(mutex_);
-  const auto found = choices_.find(key);
-  if (found == choices_.end()) return false;
-  *choice = found->second;
-  return true;
+  const std::optional<std::string> kept = cache_->Find(key);
+  if (!kept) return false;
+  std::istringstream words(*kept);
+  words >> choice->workspace_bytes >> std::hex;
+  for (uint64_t& word : choice->algorithm.data) words >> word;
+  return static_cast<bool>(words);
 }
 
 void Blas::Keep(const std::string& key, const GemmChoice& choice, bool measured) {
-  const std::lock_guard lock(mutex_);
-  choices_[key] = choice;
-  if (!measured || cache_path_.empty()) return;
-  std::string line = Format("%s %llu", key.c_str(), static_cast<unsigned long long>(choice.workspace_bytes));
-  for (const uint64_t word : choice.algorithm.data) line += Format(" %llx", static_cast<unsigned long long>(word));
-  line += "\n";
-  std::error_code ignored;
-  std::filesystem::create_directories(CacheFolder(), ignored);
-  // One short append is one write: ranks that share the file do not tear each other's lines.
-  if (std::FILE* file = std::fopen(cache_path_.c_str(), "a")) {
-    std::fwrite(line.data(), 1, line.size(), file);
-    std::fclose(file);
-  }
+  std::string text = Format("%llu", static_cast<unsigned long long>(choice.workspace_bytes));
+  for (const uint64_t word : choice.algorithm.data) text += Format(" %llx", static_cast<unsigned long long>(word));
+  cache_->Keep(key, text, measured);
 }
 
 Gemm::Gemm(sy_device& device, const GemmProblem& problem)
@@ -352,31 +266,24 @@ sy_status Gemm::Measure(const cublasLtMatmulHeuristicResult_t* candidates, int c
     return scratch.Allocate(elements * element_bytes, stream, error);
   };
   const int64_t input = p.input == SY_F32 ? 4 : 2, output = p.output == SY_F32 ? 4 : 2;
-  Scratch a{device_}, b{device_}, d{device_}, bias{device_}, auxiliary{device_}, workspace{device_};
+  Scratch a(device_), b(device_), d(device_), bias(device_), auxiliary(device_), workspace(device_);
   SY_TRY(allocate(a, p.batch * p.m * p.k, input));
   SY_TRY(allocate(b, p.batch * p.k * p.n, input));
   SY_TRY(allocate(d, p.batch * p.m * p.n, output));
   SY_TRY(allocate(bias, std::max(p.m, p.n), 4));
   SY_TRY(allocate(auxiliary, p.HasAuxiliary() ? p.batch * p.m * p.n : 4, 4));
   SY_TRY(allocate(workspace, static_cast<int64_t>(workspace_bytes), 1));
-  const Places places = {a.address,    b.address,         d.address,        d.address,
-                         bias.address, auxiliary.address, workspace.address};
+  const Places places = {a.address(),    b.address(),         d.address(),        d.address(),
+                         bias.address(), auxiliary.address(), workspace.address()};
   Operation operation(nullptr, BlasLibrary().cublasLtMatmulDescDestroy);
   SY_TRY(Bind(places, &operation, error));
-  TimedEvent begin{device_}, end{device_};
-  SY_CUDA(error, cudaEventCreateWithFlags(&begin.event, cudaEventDefault));
-  SY_CUDA(error, cudaEventCreateWithFlags(&end.event, cudaEventDefault));
   float least = std::numeric_limits<float>::infinity();
   for (int i = 0; i < count; ++i) {
     if (candidates[i].state != CUBLAS_STATUS_SUCCESS) continue;
     choice_ = {candidates[i].algo, candidates[i].workspaceSize};
-    for (int run = 0; run < kWarmUps; ++run) SY_TRY(Run(operation, places, stream, error));
-    SY_CUDA(error, cudaEventRecord(begin.event, stream));
-    for (int run = 0; run < kRuns; ++run) SY_TRY(Run(operation, places, stream, error));
-    SY_CUDA(error, cudaEventRecord(end.event, stream));
-    SY_CUDA(error, cudaEventSynchronize(end.event));
     float ms = 0;
-    SY_CUDA(error, cudaEventElapsedTime(&ms, begin.event, end.event));
+    SY_TRY(MeasureRuns(
+        device_, stream, [&] { return Run(operation, places, stream, error); }, &ms, error));
     if (ms < least) least = ms, *best = i;
   }
   return SY_OK;

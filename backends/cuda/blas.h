@@ -1,21 +1,20 @@
 // cuBLASLt on one device: its functions, its handle, and the algorithms that were chosen, by problem. A Gemm is one
 // matrix product at fixed shapes with an epilogue that cuBLASLt knows; matmul.cc decides which. Algorithms come from
-// the library's heuristics, or are measured on request; measured ones are kept in the user's cache folder, in a file
-// per GPU model and version of the library, since they are good for nothing else. Thread-safe.
+// the library's heuristics, or are measured on request; measured ones are kept on disk (tuning.h). Thread-safe.
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api
 #pragma once
 
 #include <cublasLt.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <type_traits>
-#include <unordered_map>
 
 #include "backends/cuda/device.h"
 
 namespace switchyard {
+
+class TuningCache;
 
 #define SY_CUBLASLT_FUNCTIONS(X)          \
   X(cublasLtCreate)                       \
@@ -83,18 +82,15 @@ class Blas {
   ~Blas();
   cublasLtHandle_t handle() const { return handle_; }
   bool Find(const std::string& key, GemmChoice* choice);
-  // `measured`: also for later processes. A file that cannot be written is no error.
   void Keep(const std::string& key, const GemmChoice& choice, bool measured);
+  TuningCache& cache() { return *cache_; }  // whose file is named after the GPU and this library
 
  private:
-  explicit Blas(const sy_device& device) : device_(device) {}
-  void ReadCache();
+  explicit Blas(const sy_device& device);
 
   const sy_device& device_;
   cublasLtHandle_t handle_ = nullptr;
-  std::string cache_path_;
-  std::mutex mutex_;
-  std::unordered_map<std::string, GemmChoice> choices_;  // guarded by mutex_
+  std::unique_ptr<TuningCache> cache_;
 };
 
 class Gemm {

@@ -35,6 +35,14 @@ void Check(cudnnStatus_t code, const char* call) {
   if (code != CUDNN_STATUS_SUCCESS) throw CudnnError(std::string(call) + ": " + Reason(code));
 }
 
+CudnnDescriptor PointwiseFunction(const sy_device& device, cudnnPointwiseMode_t mode) {
+  CudnnDescriptor function(device, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  function.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
+      .Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+      .Finalize();
+  return function;
+}
+
 }  // namespace
 
 const CudnnFunctions& CudnnLibrary() {
@@ -136,16 +144,22 @@ CudnnDescriptor& OperationGraph::Add(cudnnBackendDescriptorType_t operation) {
 
 void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
                                const CudnnDescriptor& y) {
-  CudnnDescriptor function(device_, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-  function.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
-      .Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
-      .Finalize();
   CudnnDescriptor& operation = Add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-                                   .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function)
+                                   .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, PointwiseFunction(device_, mode))
                                    .Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x)
                                    .Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
   if (b != nullptr) operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
   operation.Finalize();
+}
+
+void OperationGraph::PointwiseGradient(cudnnPointwiseMode_t mode, const CudnnDescriptor& dy, const CudnnDescriptor& x,
+                                       const CudnnDescriptor& dx) {
+  Add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+      .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, PointwiseFunction(device_, mode))
+      .Set(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy)
+      .Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x)
+      .Set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx)
+      .Finalize();
 }
 
 void OperationGraph::Reduce(cudnnReduceTensorOp_t mode, const CudnnDescriptor& x, const CudnnDescriptor& y) {
@@ -178,22 +192,27 @@ void OperationGraph::Reshape(const CudnnDescriptor& x, const CudnnDescriptor& y)
       .Finalize();
 }
 
-// What the heuristics offer, best first.
-std::vector<CudnnDescriptor> OperationGraph::Configurations(const CudnnDescriptor& heuristics) const {
+// Fills `count` descriptors of `type` with what the attribute of `from` holds.
+std::vector<CudnnDescriptor> OperationGraph::Children(const CudnnDescriptor& from, cudnnBackendAttributeName_t name,
+                                                      cudnnBackendDescriptorType_t type) const {
   const auto get = [&](int64_t capacity, int64_t* count, cudnnBackendDescriptor_t* handles) {
-    Check(CudnnLibrary().cudnnBackendGetAttribute(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, capacity, count, handles),
-          "cudnnBackendGetAttribute of the engines");
+    Check(CudnnLibrary().cudnnBackendGetAttribute(from.handle(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, capacity, count,
+                                                  handles),
+          "cudnnBackendGetAttribute of descriptors");
   };
   int64_t offered = 0, filled = 0;
   get(0, &offered, nullptr);
-  std::vector<CudnnDescriptor> configurations;
+  std::vector<CudnnDescriptor> children;
   std::vector<cudnnBackendDescriptor_t> handles;
-  for (int64_t i = 0; i < offered; ++i)
-    handles.push_back(configurations.emplace_back(device_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
+  for (int64_t i = 0; i < offered; ++i) handles.push_back(children.emplace_back(device_, type).handle());
   if (offered > 0) get(offered, &filled, handles.data());
-  while (static_cast<int64_t>(configurations.size()) > filled) configurations.pop_back();
-  return configurations;
+  while (static_cast<int64_t>(children.size()) > filled) children.pop_back();
+  return children;
+}
+
+// What the heuristics offer, best first.
+std::vector<CudnnDescriptor> OperationGraph::Configurations(const CudnnDescriptor& heuristics) const {
+  return Children(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
 }
 
 std::optional<int64_t> OperationGraph::Permitted(const CudnnDescriptor& configuration, bool deterministic,
@@ -218,17 +237,42 @@ std::optional<int64_t> OperationGraph::Permitted(const CudnnDescriptor& configur
   return engine.Int64(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
 }
 
-void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict,
-                           const CudnnDescriptor* described) {
+void OperationGraph::Finish(const CudnnDescriptor* described) {
+  if (graph_ != nullptr) return;
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const CudnnDescriptor& operation : operations_) operations.push_back(operation.handle());
-  graph_ = std::make_unique<CudnnDescriptor>(device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
-              operations.data());
-  const cudnnHandle_t cudnn = described == nullptr ? device_.cudnn->handle() : nullptr;
-  if (described == nullptr) graph_->Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, cudnn);
-  graph_->Finalize();
+  auto graph = std::make_unique<CudnnDescriptor>(device_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph->Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.size()),
+             operations.data());
+  if (described == nullptr) graph->Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, device_.cudnn->handle());
+  graph->Finalize();
+  graph_ = std::move(graph);
+}
+
+void OperationGraph::Take(const CudnnDescriptor& configuration, uint64_t workspace_limit, bool deterministic,
+                          bool strict, const CudnnDescriptor* described) {
+  const std::optional<int64_t> engine = Permitted(configuration, deterministic, strict);
+  if (!engine) throw CudnnError("no engine has the numerics that are required");
+  auto plan = std::make_unique<CudnnDescriptor>(device_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  if (described != nullptr) {
+    plan->Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *described);
+  } else {
+    plan->Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, device_.cudnn->handle());
+  }
+  plan->Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration).Finalize();
+  const int64_t bytes = plan->Int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
+  if (bytes < 0 || static_cast<uint64_t>(bytes) > workspace_limit)
+    throw CudnnError(Format("an engine needs %lld bytes of workspace", static_cast<long long>(bytes)));
+  workspace_bytes_ = static_cast<uint64_t>(bytes);
+  engine_ = *engine;
+  plan_ = std::move(plan);
+}
+
+void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool strict, const CudnnDescriptor* described,
+                           int64_t first) {
+  Finish(described);
   std::string reason = "the heuristics offer no engine";
+  int64_t offered = 0;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     try {
       CudnnDescriptor heuristics(device_, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -237,28 +281,10 @@ void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool st
       if (described != nullptr) heuristics.Set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *described);
       heuristics.Finalize();
       for (const CudnnDescriptor& configuration : Configurations(heuristics)) {
+        configuration_ = offered++;
+        if (configuration_ < first) continue;
         try {
-          const std::optional<int64_t> engine = Permitted(configuration, deterministic, strict);
-          if (!engine) {
-            reason = "no engine has the numerics that are required";
-            continue;
-          }
-          auto plan = std::make_unique<CudnnDescriptor>(device_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-          if (described != nullptr) {
-            plan->Set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *described);
-          } else {
-            plan->Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, cudnn);
-          }
-          plan->Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration).Finalize();
-          const int64_t bytes = plan->Int64(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-          if (bytes < 0 || static_cast<uint64_t>(bytes) > workspace_limit) {
-            reason = Format("an engine needs %lld bytes of workspace", static_cast<long long>(bytes));
-            continue;
-          }
-          workspace_bytes_ = static_cast<uint64_t>(bytes);
-          engine_ = *engine;
-          plan_ = std::move(plan);
-          return;
+          return Take(configuration, workspace_limit, deterministic, strict, described);
         } catch (const CudnnError& error) {
           reason = error.what();
         }
@@ -268,6 +294,51 @@ void OperationGraph::Build(uint64_t workspace_limit, bool deterministic, bool st
     }
   }
   throw CudnnError(reason);
+}
+
+CudnnDescriptor OperationGraph::Engine(int64_t index, const CudnnDescriptor* described) const {
+  CudnnDescriptor engine(device_, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.Set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, *graph_).Set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index);
+  if (described != nullptr) engine.Set(CUDNN_ATTR_ENGINE_DEVICEPROP, *described);
+  engine.Finalize();
+  return engine;
+}
+
+int64_t OperationGraph::EngineCount(const CudnnDescriptor* described) {
+  Finish(described);
+  return graph_->Int64(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT);
+}
+
+int64_t OperationGraph::KernelCount(int64_t index, const CudnnDescriptor* described) {
+  Finish(described);
+  const CudnnDescriptor engine = Engine(index, described);
+  for (const CudnnDescriptor& knob :
+       Children(engine, CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR)) {
+    cudnnBackendKnobType_t type{};
+    int64_t count = 0;
+    Check(CudnnLibrary().cudnnBackendGetAttribute(knob.handle(), CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
+                                                  &count, &type),
+          "cudnnBackendGetAttribute of a knob");
+    if (type == CUDNN_KNOB_TYPE_KERNEL_CFG) return knob.Int64(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE) + 1;
+  }
+  return 0;
+}
+
+void OperationGraph::BuildOf(int64_t index, int64_t kernel, uint64_t workspace_limit, bool deterministic, bool strict,
+                             const CudnnDescriptor* described) {
+  Finish(described);
+  const CudnnDescriptor engine = Engine(index, described);
+  CudnnDescriptor configuration(device_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  configuration.Set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  if (kernel >= 0) {
+    CudnnDescriptor choice(device_, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    choice.Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, CUDNN_KNOB_TYPE_KERNEL_CFG)
+        .Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, kernel)
+        .Finalize();
+    configuration.Set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, choice);
+  }
+  configuration.Finalize();
+  Take(configuration, workspace_limit, deterministic, strict, described);
 }
 
 CudnnDescriptor OperationGraph::Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const {

@@ -1,6 +1,7 @@
 // cuDNN on one device: its functions, its handle, and graphs of operations built with the backend API. An
 // OperationGraph is described by tensors and operations, finalised into the first execution plan that the heuristics
-// offer, the workspace limit allows and the numerics permit, and run through a VariantPack, which names the places.
+// offer, the workspace limit allows and the numerics permit, or into one of a certain engine, and run through a
+// VariantPack, which names the places.
 // While describing, failures are thrown as CudnnError (cuDNN has hundreds of calls that only fail on what it does not
 // support) and caught by Prepare, which refuses the op. Thread-safe: a graph is immutable after Build; the handle is
 // guarded while a plan is enqueued.
@@ -117,16 +118,27 @@ class OperationGraph {
   // y = mode(x [, b]), arithmetic in f32.
   void Pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
                  const CudnnDescriptor& y);
+  // dx = dy · mode'(x), for the gradient of an activation.
+  void PointwiseGradient(cudnnPointwiseMode_t mode, const CudnnDescriptor& dy, const CudnnDescriptor& x,
+                         const CudnnDescriptor& dx);
   void Reduce(cudnnReduceTensorOp_t mode, const CudnnDescriptor& x, const CudnnDescriptor& y);
   void Matmul(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& c);
   void Reshape(const CudnnDescriptor& x, const CudnnDescriptor& y);
 
   // Finds a plan. `strict`: f32 arithmetic on f32 data, no TF32. `described`: the properties of the GPU to plan for
-  // (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR); nullptr: the one of the device's handle. Throws CudnnError where there is
-  // none.
-  void Build(uint64_t workspace_limit, bool deterministic, bool strict, const CudnnDescriptor* described = nullptr);
+  // (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR); nullptr: the one of the device's handle. `first`: how many of the
+  // configurations that the heuristics offer, best first, are left out. Throws CudnnError where there is none.
+  void Build(uint64_t workspace_limit, bool deterministic, bool strict, const CudnnDescriptor* described = nullptr,
+             int64_t first = 0);
+  // Takes one engine, whatever the heuristics say: those that know the graph are among 0 to EngineCount. `kernel`:
+  // which of its kernels; -1: its own choice. Throws CudnnError where that cannot be.
+  void BuildOf(int64_t engine, int64_t kernel, uint64_t workspace_limit, bool deterministic, bool strict,
+               const CudnnDescriptor* described = nullptr);
+  int64_t EngineCount(const CudnnDescriptor* described = nullptr);
+  int64_t KernelCount(int64_t engine, const CudnnDescriptor* described = nullptr);  // 0: it leaves no choice
   uint64_t workspace_bytes() const { return workspace_bytes_; }
-  int64_t engine() const { return engine_; }  // the library's number of what the plan runs on
+  int64_t engine() const { return engine_; }                // the library's number of what the plan runs on
+  int64_t configuration() const { return configuration_; }  // of the heuristics', counted from 0, after Build
 
   // The places of one binding: (id, address) of every Tensor; constants are added.
   CudnnDescriptor Pack(const std::vector<std::pair<int64_t, void*>>& places, void* workspace) const;
@@ -139,7 +151,14 @@ class OperationGraph {
   };
   const CudnnDescriptor& AddTensor(int64_t id, cudnnDataType_t type, const TensorDims& dims, const TensorDims& strides,
                                    bool is_virtual, bool by_value);
+  void Finish(const CudnnDescriptor* described);  // the graph's description
+  CudnnDescriptor Engine(int64_t index, const CudnnDescriptor* described) const;
+  std::vector<CudnnDescriptor> Children(const CudnnDescriptor& from, cudnnBackendAttributeName_t name,
+                                        cudnnBackendDescriptorType_t type) const;
   std::vector<CudnnDescriptor> Configurations(const CudnnDescriptor& heuristics) const;
+  // Makes it the plan. Throws CudnnError where the limit or the numerics that are required do not allow it.
+  void Take(const CudnnDescriptor& configuration, uint64_t workspace_limit, bool deterministic, bool strict,
+            const CudnnDescriptor* described);
   // The number of its engine, or nothing where that has not the numerics that are required.
   std::optional<int64_t> Permitted(const CudnnDescriptor& configuration, bool deterministic, bool strict) const;
 
@@ -149,7 +168,7 @@ class OperationGraph {
   int64_t next_virtual_ = int64_t{1} << 32;
   std::unique_ptr<CudnnDescriptor> graph_, plan_;
   uint64_t workspace_bytes_ = 0;
-  int64_t engine_ = -1;
+  int64_t engine_ = -1, configuration_ = -1;
 };
 
 }  // namespace switchyard

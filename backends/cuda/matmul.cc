@@ -1,16 +1,19 @@
 // matmul on cuBLASLt. Bias, tanh GELU and its gradient, ReLU, the residual and accumulation become the product's own
 // epilogue where the library has that formula for the dtypes at hand; what is left over (the exact GELU, SiLU, mixed
-// dtypes) is one pass of our own over the output right after the product. Prepare tries the most fused way first; where
-// the library refuses that and a pass over a matrix comes of it, the kernel is a second choice. A bias has the
-// product's dtype there ("Bias vector elements are the same type as the elements of output matrix", cublasLt.h);
-// another one, f32 beside halves, is converted before each launch: n elements, where it spares a pass or the rewriting
-// of what is saved. A bias' gradient is BGRADB's beside a weight gradient in f32; where the plan accumulates, a pass
-// over its M elements adds it, as that epilogue has no sum.
+// dtypes) is one pass of our own over the output right after the product, unless a product of cuDNN's was measured to
+// be faster (gelu_matmul.h). Prepare tries the most fused way first; where the library refuses that and a pass over a
+// matrix comes of it, the kernel is a second choice. A bias has the product's dtype there ("Bias vector elements are
+// the same type as the elements of output matrix", cublasLt.h); another one, f32 beside halves, is converted before
+// each launch: n elements, where it spares a pass or the rewriting of what is saved. A bias' gradient is BGRADB's
+// beside a weight gradient in f32; where the plan accumulates, a pass over its M elements adds it, as that epilogue has
+// no sum.
 #include <algorithm>
 #include <vector>
 
 #include "backends/cuda/blas.h"
+#include "backends/cuda/gelu_matmul.h"
 #include "backends/cuda/kernel.h"
+#include "backends/cuda/tuning.h"
 
 namespace switchyard {
 namespace {
@@ -49,8 +52,7 @@ class Matmul : public Kernel {
   }
 
   sy_status Prepare(const Request& request) {
-    const bool measure =
-        request.tuning == SY_TUNING_MEASURE && !request.deterministic;  // timing may choose differently
+    const bool measure = Measures(request);
     sy_status status = SY_UNSUPPORTED;
     const Fusion most = MostFused();
     Fusion fewer = most;
@@ -289,6 +291,7 @@ KernelPointer PrepareMatmul(const Request& r) {
   }
   auto kernel = std::make_unique<Matmul>(r, t, shape);
   if (kernel->Prepare(r) != SY_OK) return nullptr;
+  if (Measures(r)) return PreferFusedGelu(r, std::move(kernel));
   return kernel;
 }
 

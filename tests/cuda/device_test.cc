@@ -521,6 +521,94 @@ TEST(CudaKernels, AlgorithmsAreMeasuredOnNumbersAndKeptOnDisk) {
   std::filesystem::remove_all(cache);
 }
 
+// An exact GELU behind a product of halves: cuDNN's double has a kernel that takes no longer than the product, which
+// its heuristics do not offer, and others that ask for too much workspace, take longer or are not there.
+TEST(CudaKernels, AProductWithGeluIsMeasuredBothWaysAndTheFasterOneKept) {
+  struct Case {
+    const char* name;
+    std::map<std::string, std::string> environment;
+    uint32_t tuning, determinism;
+    bool cudnn;
+    const char *kept, *second_choice;  // the line's value; words of the reason. "": none
+  };
+  const std::map<std::string, std::string> slow = {{"CUBLAS_LT_DOUBLE_DELAY_US", "10000"}};
+  const auto cache = std::filesystem::path(testing::TempDir()) / "cuda_gelu_products";
+  std::filesystem::remove_all(cache);
+  for (const Case& c : {Case{"cuDNN refuses each plan",
+                             {{"CUDNN_DOUBLE_REFUSES", "plans"}},
+                             SY_TUNING_MEASURE,
+                             SY_DETERMINISM_ANY,
+                             true,
+                             "",
+                             "a prerequisite of the double is missing"},
+                        Case{"cuDNN has no engine",
+                             {{"CUDNN_DOUBLE_REFUSES", "engines"}},
+                             SY_TUNING_MEASURE,
+                             SY_DETERMINISM_ANY,
+                             true,
+                             "",
+                             "no engine"},
+                        Case{"there is no cuDNN", {}, SY_TUNING_MEASURE, SY_DETERMINISM_ANY, false, "", "libcudnn"},
+                        Case{"nothing is measured", slow, SY_TUNING_HEURISTIC, SY_DETERMINISM_ANY, true, "", ""},
+                        Case{"bits have to repeat", slow, SY_TUNING_MEASURE, SY_DETERMINISM_RUN, true, "", ""},
+                        Case{"cuDNN is slower",
+                             {{"CUDNN_DOUBLE_DELAY_US", "10000"}},
+                             SY_TUNING_MEASURE,
+                             SY_DETERMINISM_ANY,
+                             true,
+                             "usual",
+                             ""},
+                        Case{"cuDNN is faster", slow, SY_TUNING_MEASURE, SY_DETERMINISM_ANY, true, "2 2", ""},
+                        Case{"it is known",
+                             {{"CUDNN_DOUBLE_DELAY_US", "10000"}},
+                             SY_TUNING_MEASURE,
+                             SY_DETERMINISM_ANY,
+                             true,
+                             "2 2",
+                             ""},
+                        Case{"what is known is refused",
+                             {{"CUDNN_DOUBLE_REFUSES", "plans"}},
+                             SY_TUNING_MEASURE,
+                             SY_DETERMINISM_ANY,
+                             true,
+                             "2 2",
+                             "a prerequisite of the double is missing"}}) {
+    SCOPED_TRACE(c.name);
+    if (std::string(c.name) == "cuDNN is faster") std::filesystem::remove_all(cache);
+    std::map<std::string, std::string> environment = c.environment;
+    environment["CUDA_DOUBLE_DELAY_US"] = "0";  // what takes time is said above
+    EXPECT_EQ(Processes(
+                  1,
+                  [&](int) {
+                    setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+                    if (c.cudnn) Require(dlopen(CUDNN_DOUBLE, RTLD_NOW | RTLD_GLOBAL) != nullptr, "no double");
+                    Cuda cuda;
+                    const sy_tensor matrix = Contiguous(SY_BF16, {32, 32});
+                    sy_matmul_attributes attributes{.alpha = 1, .bias = 1, .activation = SY_ACTIVATION_GELU};
+                    attributes.save_preactivation = 1;
+                    Op op("matmul", attributes, {matrix, matrix, Contiguous(SY_F32, {32})}, {matrix, matrix});
+                    op.request.tuning = c.tuning;
+                    op.request.determinism = c.determinism;
+                    sy_kernel* const kernel = cuda.Prepare(op);
+                    const std::string why = op.info.second_choice ? op.info.second_choice : "";
+                    Require(why.empty() == (*c.second_choice == '\0') && why.find(c.second_choice) != std::string::npos,
+                            "second choice: {}", why);
+                    cuda.kernels.release(cuda.device, kernel);
+                  },
+                  environment),
+              "");
+    std::string kept;
+    std::error_code none;
+    for (const auto& file : std::filesystem::directory_iterator(cache / "switchyard", none)) {
+      std::ifstream stream(file.path());
+      for (std::string line; std::getline(stream, line);)
+        if (line.starts_with("gelu,")) kept += line.substr(line.find(' ') + 1);
+    }
+    EXPECT_EQ(kept, c.kept);
+  }
+  std::filesystem::remove_all(cache);
+}
+
 // An epilogue that the library refuses costs a pass, and is a second choice; an f32 bias beside halves costs the
 // conversion of as many numbers, in the workspace, and is none. It waits for a pass that is made anyway, unless that
 // would write the preactivation again.

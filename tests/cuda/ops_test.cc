@@ -2,15 +2,18 @@
 // elements at a time, rows with a block of their own, sums that are cut into parts, tiles, several chunks. Every case
 // runs on the emulated plugin in each float dtype and is compared with the reference plugin in f64. With
 // CUDA_OPS_SEED=n in the environment the plugin is the one that is watched for races, and each case runs once more in
-// the order of blocks and threads that n draws, with the same bits.
+// the order of blocks and threads that n draws, with the same bits. With CUDA_OPS_MEASURE=1 kernels are measured, and
+// cuDNN's double has to be there and faster than the other way: each product that it has is then its own.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "core/base/random.h"
@@ -36,6 +39,9 @@ class CudaOps : public testing::Test {
     const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
     const char* const seed = std::getenv("CUDA_OPS_SEED");
     const auto plugin = folder / "doubles/cuda_emulation" / (seed ? "races" : "plugins") / "switchyard_backend_cuda.so";
+    measured_ = std::getenv("CUDA_OPS_MEASURE") != nullptr;
+    if (measured_) setenv("XDG_CACHE_HOME", Cache().c_str(), 1);
+    if (measured_) std::filesystem::remove_all(Cache());
     device_ = Open(plugin);
     if (seed != nullptr) {
       seed_ = std::strtoull(seed, nullptr, 10);
@@ -52,13 +58,25 @@ class CudaOps : public testing::Test {
   static std::shared_ptr<Device> Open(const std::filesystem::path& path) {
     auto plugin = Plugin::Load(path.string());
     if (!plugin.ok()) throw std::runtime_error(std::string(plugin.status().message()));
-    auto device = Device::Open(**plugin, 0, {});
+    auto device = Device::Open(**plugin, 0, {.deterministic = !measured_});
     if (!device.ok()) throw std::runtime_error(std::string(device.status().message()));
     plugins_.push_back(*plugin);
     return std::move(*device);
   }
 
   static bool Watched() { return shuffle_ != nullptr; }
+  // Where choices that were measured are kept; those of products with GELU: the plan, as words of gelu_matmul.cc.
+  static std::filesystem::path Cache() { return std::filesystem::path(testing::TempDir()) / "cuda_ops_cache"; }
+  static std::vector<std::string> MeasuredGelu() {
+    std::vector<std::string> chosen;
+    std::error_code none;
+    for (const auto& file : std::filesystem::directory_iterator(Cache() / "switchyard", none)) {
+      std::ifstream stream(file.path());
+      for (std::string line; std::getline(stream, line);)
+        if (line.rfind("gelu,", 0) == 0) chosen.push_back(line.substr(line.find(' ') + 1));
+    }
+    return chosen;
+  }
 
   // Both plugins compute the op from the same numbers; what backward ops get from a forward may be any numbers as well.
   // looser_: factor on what a half dtype may be off, for kernels that round in between.
@@ -96,7 +114,9 @@ class CudaOps : public testing::Test {
     }
   }
   void Compare(const Problem& problem) const {
-    const auto found = RunOp(*device_, problem), expected = RunOp(*reference_, InDoubles(problem));
+    PrepareMode mode;
+    if (measured_) mode.tuning = SY_TUNING_MEASURE;
+    const auto found = RunOp(*device_, problem, mode), expected = RunOp(*reference_, InDoubles(problem));
     ASSERT_TRUE(found.ok()) << found.status();
     ASSERT_TRUE(expected.ok()) << expected.status();
     if (shuffle_ != nullptr) CompareOrders(problem, *found);
@@ -119,6 +139,7 @@ class CudaOps : public testing::Test {
   uint64_t key_ = 0;
 
  protected:
+  static inline bool measured_ = false;
   double looser_ = 1;
   std::vector<sy_dtype> dtypes_ = {SY_F32, SY_BF16, SY_F16};
 };
@@ -399,6 +420,25 @@ TEST_F(CudaOps, MatmulWithEpiloguesOfTheLibraryAndOfItsOwn) {
   }
   const sy_matmul_attributes weights{.transpose_a = 1, .alpha = 1, .bias_gradient = 1};
   Agree("matmul", weights, {{{500, 40}}, {{500, 16}}}, {{{40, 16}}, Fixed({40})});
+}
+
+// Transposed and in batches, whatever makes them; where they are measured, cuDNN's double does.
+TEST_F(CudaOps, ProductsWithGeluAndItsGradient) {
+  dtypes_ = {SY_BF16, SY_F16};
+  sy_matmul_attributes a{.alpha = 1, .activation = SY_ACTIVATION_GELU};
+  Agree("matmul", a, {{{3, 8, 16}}, {{3, 16, 24}}}, {{{3, 8, 24}}});
+  a.transpose_a = a.bias = 1;
+  Agree("matmul", a, {{{2, 16, 8}}, {{2, 16, 24}}, Fixed({24})}, {{{2, 8, 24}}});
+  a.transpose_a = 0;
+  a.transpose_b = a.save_preactivation = 1;
+  Agree("matmul", a, {{{2, 3, 8, 16}}, {{2, 3, 24, 16}}, {{24}}}, {{{2, 3, 8, 24}}, {{2, 3, 8, 24}}});
+  a = {.transpose_b = 1, .alpha = 1, .activation = SY_ACTIVATION_GELU, .activation_gradient = 1};
+  Agree("matmul", a, {{{2, 8, 16}}, {{2, 24, 16}}, {{2, 8, 24}}}, {{{2, 8, 24}}});
+  const std::vector<std::string> chosen = MeasuredGelu();
+  EXPECT_EQ(std::count(chosen.begin(), chosen.end(), "2 2"), measured_ ? 8 : 0);
+  // Rows of 9 halves are none of cuDNN's.
+  Agree("matmul", a, {{{8, 16}}, {{9, 16}}, {{8, 9}}}, {{{8, 9}}});
+  EXPECT_EQ(MeasuredGelu().size(), chosen.size());
 }
 
 }  // namespace

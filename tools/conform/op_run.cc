@@ -227,8 +227,8 @@ StatusOr<std::vector<std::vector<double>>> BoundOp::Run() {
   return Collect();
 }
 
-StatusOr<std::vector<std::vector<double>>> RunOp(Device& device, const Problem& problem) {
-  SY_ASSIGN_OR_RETURN(Kernel kernel, PrepareOp(device, problem));
+StatusOr<std::vector<std::vector<double>>> RunOp(Device& device, const Problem& problem, const PrepareMode& mode) {
+  SY_ASSIGN_OR_RETURN(Kernel kernel, PrepareOp(device, problem, mode));
   SY_ASSIGN_OR_RETURN(auto bound, BoundOp::Make(device, problem, kernel, {}));
   return bound->Run();
 }

@@ -90,6 +90,6 @@ class BoundOp {
 };
 
 // Prepare, bind and run once.
-StatusOr<std::vector<std::vector<double>>> RunOp(Device& device, const Problem& problem);
+StatusOr<std::vector<std::vector<double>>> RunOp(Device& device, const Problem& problem, const PrepareMode& mode = {});
 
 }  // namespace switchyard::conform

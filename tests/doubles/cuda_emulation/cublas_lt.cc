@@ -3,22 +3,26 @@
 // https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api says; what the library refuses (a bias whose dtype is not
 // that of D, for one) is refused here, so that the plugin's other ways run too; with CUBLAS_LT_DOUBLE_PLAIN=1 in the
 // environment, every epilogue is, with =invalid as an invalid value, with =attribute when the attribute is set. With
-// CUBLAS_LT_DOUBLE_ZEROS=fault the device is lost where a product is given nothing but zeros. A thread needs a context
+// CUBLAS_LT_DOUBLE_ZEROS=fault the device is lost where a product is given nothing but zeros, and with
+// CUBLAS_LT_DOUBLE_DELAY_US each product takes that much longer. A thread needs a context
 // (cudaSetDevice). Column-major, as there. Thread-safe: as the library, one descriptor belongs to one thread at a time.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "tests/doubles/cuda_runtime/enqueue.h"
+#include "tests/doubles/faults.h"
 
 namespace {
 
@@ -85,6 +89,9 @@ struct Product {
   }
 
   void Run() const {
+    static const auto delay =
+        std::chrono::microseconds(doubles::NumberFrom("CUBLAS_LT_DOUBLE_DELAY_US", 0, 0, 1'000'000));
+    std::this_thread::sleep_for(delay);
     static const bool faults = std::getenv("CUBLAS_LT_DOUBLE_ZEROS") != nullptr;
     if (faults && (IsZero(a, m * k) || IsZero(b, k * n))) return cudaDoubleLoseDevice(cudaErrorLaunchFailure);
     std::vector<float> left(static_cast<size_t>(m * k)), column(static_cast<size_t>(m));
