@@ -9,6 +9,7 @@
 #include "backends/cuda/gelu_matmul.h"
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
 #include <vector>
 
@@ -19,7 +20,10 @@
 namespace switchyard {
 namespace {
 
-constexpr int64_t kOffered = 4;  // of the plans that the heuristics offer, measured; each is compiled for that
+// A plan is compiled when it is measured, which takes seconds: so many of those that the heuristics offer, and the
+// kernels of the fastest engine for so long.
+constexpr int64_t kOffered = 4;
+constexpr std::chrono::seconds kKernels(30);
 
 enum : int64_t { kA = 1, kB, kBias, kPreactivation, kC };
 
@@ -166,7 +170,9 @@ class Race {
     if (measured_ == 0) throw CudnnError(refusal_);
     if (fastest < 0) return SY_OK;
     const int64_t kernels = any.graph().KernelCount(fastest);
-    for (plan = {fastest, 0}; plan.number < kernels; ++plan.number) SY_TRY(Try(plan, error));
+    const auto end = std::chrono::steady_clock::now() + kKernels;
+    for (plan = {fastest, 0}; plan.number < kernels && std::chrono::steady_clock::now() < end; ++plan.number)
+      SY_TRY(Try(plan, error));
     return SY_OK;
   }
   KernelPointer TakeBest() { return std::move(best_); }  // null: the usual way

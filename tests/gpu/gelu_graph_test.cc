@@ -69,7 +69,7 @@ TEST_F(GeluGraphs, AnEngineThatTheHeuristicsDoNotOfferIsThereForH200) {
     OperationGraph& graph = kernel->graph();
     EXPECT_GT(graph.EngineCount(&with), 2);
     EXPECT_EQ(graph.KernelCount(2, &with), 49);
-    EXPECT_NO_THROW(graph.BuildOf(2, 2, 0, true, false, &with));
+    EXPECT_NO_THROW(graph.BuildOf(2, 16, 0, true, false, &with));
     EXPECT_EQ(graph.engine(), 2);
     EXPECT_THROW(graph.BuildOf(2, 49, 0, true, false, &with), CudnnError);
     EXPECT_THROW(elsewhere->graph().BuildOf(2, -1, kWorkspaceLimit, true, false, &without), CudnnError);
