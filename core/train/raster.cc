@@ -48,11 +48,19 @@ class Painter {
     const double left = std::min(a.x, b.x), right = std::max(a.x, b.x);
     const double top = std::min(a.y, b.y), bottom = std::max(a.y, b.y);
     const Box box = Clip(left, top, right + 1, bottom + 1);
+    // Between these columns it covers the whole width of a pixel.
+    const auto inner_left = static_cast<int>(std::clamp<double>(std::ceil(left), box.left, box.right));
+    const auto inner_right = static_cast<int>(std::clamp<double>(std::floor(right), inner_left, box.right));
     for (int y = box.top; y < box.bottom; ++y) {
-      const double rows = std::min<double>(y + 1, bottom) - std::max<double>(y, top);
-      for (int x = box.left; x < box.right; ++x) {
-        Cover(x, y, std::max(rows, 0.0) * (std::min<double>(x + 1, right) - std::max<double>(x, left)));
-      }
+      const double rows = std::max(std::min<double>(y + 1, bottom) - std::max<double>(y, top), 0.0);
+      const auto cover_edge = [&](int from, int to) {
+        for (int x = from; x < to; ++x) Cover(x, y, rows * (std::min<double>(x + 1, right) - std::max<double>(x, left)));
+      };
+      cover_edge(box.left, inner_left);
+      float* const row = mask_.data() + static_cast<size_t>(y) * width_;
+      const auto inner = static_cast<float>(rows);
+      for (int x = inner_left; x < inner_right; ++x) row[x] = std::max(row[x], inner);
+      cover_edge(inner_right, box.right);
     }
     Extend(box);
   }
@@ -61,14 +69,19 @@ class Painter {
   void Blend(Color color, double opacity) {
     const uint8_t channels[3] = {color.red, color.green, color.blue};
     for (int y = dirty_.top; y < dirty_.bottom; ++y) {
+      float* const row = mask_.data() + static_cast<size_t>(y) * width_;
+      uint8_t* const pixels = image_.rgb.data() + static_cast<size_t>(y) * width_ * 3;
       for (int x = dirty_.left; x < dirty_.right; ++x) {
-        float& coverage = mask_[static_cast<size_t>(y) * width_ + x];
-        if (coverage <= 0) continue;
-        uint8_t* pixel = &image_.rgb[(static_cast<size_t>(y) * width_ + x) * 3];
-        for (int c = 0; c < 3; ++c) {
-          pixel[c] = static_cast<uint8_t>(pixel[c] + (channels[c] - pixel[c]) * coverage * opacity + 0.5);
+        if (row[x] <= 0) continue;
+        uint8_t* const pixel = pixels + static_cast<size_t>(x) * 3;
+        if (row[x] == 1 && opacity == 1) {  // what the sums below come to
+          std::copy_n(channels, 3, pixel);
+        } else {
+          for (int c = 0; c < 3; ++c) {
+            pixel[c] = static_cast<uint8_t>(pixel[c] + (channels[c] - pixel[c]) * row[x] * opacity + 0.5);
+          }
         }
-        coverage = 0;
+        row[x] = 0;
       }
     }
     dirty_ = {};
@@ -131,10 +144,11 @@ void PaintText(Painter* painter, const Shape& shape, double scale) {
 // Do most pixels equal the one to their left, as in a drawing?
 bool IsFlat(const Raster& image) {
   const std::vector<uint8_t>& rgb = image.rgb;
+  const size_t most = rgb.size() / 3 / 2;
   size_t equal = 0;
-  for (size_t p = 3; p + 2 < rgb.size(); p += 3)
+  for (size_t p = 3; p + 2 < rgb.size() && equal <= most; p += 3)
     equal += rgb[p] == rgb[p - 3] && rgb[p + 1] == rgb[p - 2] && rgb[p + 2] == rgb[p - 1];
-  return equal > rgb.size() / 3 / 2;
+  return equal > most;
 }
 
 }  // namespace
