@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE  // its longjmp refuses to leave a stack upwards, which is what a fiber switch does
+#undef _FORTIFY_SOURCE  // its longjmp refuses to leave a stack upwards, as a fault on the stack of a fiber does
 #include "tests/doubles/cuda_emulation/blocks.h"
 
 #include <setjmp.h>
@@ -53,9 +53,13 @@ class Stacks {
   std::vector<std::unique_ptr<char[]>> idle_;
 };
 
+// Where code was left, for the compiler's own setjmp and longjmp: unlike the C library's they know of no cleanups, and
+// take a stack as it is.
+using Context = void* [5];
+
 struct Fiber {  // a stack, and where it was left
   std::unique_ptr<char[]> stack = Stacks::Shared().Take();
-  jmp_buf context;
+  Context context;
   ~Fiber() { Stacks::Shared().Give(std::move(stack)); }
 };
 
@@ -83,8 +87,9 @@ struct Block {
   std::vector<char> shared;
   const std::function<void()>* body = nullptr;
   Thread* running = nullptr;
-  jmp_buf scheduler;
+  Context scheduler;
   size_t shared_bytes = 0;
+  size_t waiting = 0, exited = 0;  // threads at the block's barrier, and those that are done
   bool shuffled = false;
   std::minstd_rand random;  // the order where it is
   std::vector<size_t> block_order, warp_order, lane_order;
@@ -99,7 +104,8 @@ struct Block {
   void ReleaseWarp(size_t first, unsigned mask, bool ordered);
 };
 
-thread_local Block t_block;
+// Of the host thread, where it runs a grid. A pointer, since what has a destructor is looked for anew by every access.
+constinit thread_local Block* t_block = nullptr;
 
 std::atomic<uint64_t>& Seed() {
   static std::atomic<uint64_t> seed(static_cast<uint64_t>(doubles::NumberFrom("CUDA_EMULATION_SEED", 0, 0, INT32_MAX)));
@@ -114,21 +120,22 @@ std::atomic<Observer* (*)()> g_observer{nullptr};
   std::abort();
 }
 
-size_t Index(const Thread& thread) { return static_cast<size_t>(&thread - t_block.threads.data()); }
+size_t Index(const Thread& thread) { return static_cast<size_t>(&thread - t_block->threads.data()); }
 
 void SwitchToScheduler() {
-  Block& block = t_block;
+  Block& block = *t_block;
   if (block.observer != nullptr) block.observer->Pauses();
-  if (_setjmp(block.running->fiber->context) == 0) _longjmp(block.scheduler, 1);
+  if (__builtin_setjmp(block.running->fiber->context) == 0) __builtin_longjmp(block.scheduler, 1);
 }
 
 // First function on a new stack: runs one CUDA thread after another, as the scheduler hands them to this fiber.
 void FiberMain() {
   for (;;) {
-    Block& block = t_block;
+    Block& block = *t_block;
     (*block.body)();
     Thread& done = *block.running;
     done.state = State::kExited;
+    ++block.exited;
     block.idle.push_back(done.fiber);
     block.ReleaseBlock();
     SwitchToScheduler();
@@ -137,7 +144,7 @@ void FiberMain() {
 
 void Block::Resume(Thread& thread) {
   running = &thread;
-  if (_setjmp(scheduler) != 0) return;
+  if (__builtin_setjmp(scheduler) != 0) return;
   bool fresh = false;
   if (thread.fiber == nullptr && !idle.empty()) {
     thread.fiber = idle.back();
@@ -148,7 +155,7 @@ void Block::Resume(Thread& thread) {
     fresh = true;
   }
   if (observer != nullptr) observer->Runs(Index(thread), thread.fiber->stack.get(), kStackBytes);
-  if (!fresh) _longjmp(thread.fiber->context, 1);
+  if (!fresh) __builtin_longjmp(thread.fiber->context, 1);
   ucontext_t context;
   getcontext(&context);
   context.uc_stack.ss_sp = thread.fiber->stack.get();
@@ -160,9 +167,8 @@ void Block::Resume(Thread& thread) {
 
 // Lets everybody past the block's barrier once all threads that have not exited are there.
 void Block::ReleaseBlock() {
-  for (const Thread& thread : threads) {
-    if (thread.state != State::kAtBlockBarrier && thread.state != State::kExited) return;
-  }
+  if (waiting + exited < threads.size()) return;
+  waiting = 0;
   for (Thread& thread : threads) {
     if (thread.state == State::kAtBlockBarrier) thread.state = State::kReady;
   }
@@ -228,6 +234,7 @@ bool Block::RunWarp(size_t first, bool ascending, size_t* left) {
 void Block::Run(dim3 grid, dim3 dim, uint3 at) {
   const size_t count = size_t{dim.x} * dim.y * dim.z;
   threads.assign(count, Thread());
+  waiting = exited = 0;
   for (size_t t = 0; t < count; ++t) {
     const auto i = static_cast<unsigned>(t);
     threads[t].at = {{i % dim.x, i / dim.x % dim.y, i / (dim.x * dim.y)}, at, dim, grid};
@@ -277,8 +284,8 @@ void RunLaunch(const Grid& launch) {
     t_running = true;
     RunGrid(launch.grid, launch.block, launch.shared_bytes, launch.thread);
   } else {
-    t_block.idle.clear();
-    if (t_block.observer != nullptr) t_block.observer->Pauses();
+    t_block->idle.clear();
+    if (t_block->observer != nullptr) t_block->observer->Pauses();
     cudaDoubleLoseDevice(cudaErrorIllegalAddress);
   }
   t_running = false;
@@ -286,22 +293,23 @@ void RunLaunch(const Grid& launch) {
 
 }  // namespace
 
-const Coordinates& Here() { return t_block.running->at; }
-int Lane() { return static_cast<int>(Index(*t_block.running) % kWarp); }
-char* DynamicShared() { return t_block.shared.data(); }
+const Coordinates& Here() { return t_block->running->at; }
+int Lane() { return static_cast<int>(Index(*t_block->running) % kWarp); }
+char* DynamicShared() { return t_block->shared.data(); }
 
 void SyncThreads() {
-  Block& block = t_block;
+  Block& block = *t_block;
   block.running->state = State::kAtBlockBarrier;
+  ++block.waiting;
   block.ReleaseBlock();
   SwitchToScheduler();
 }
 
-void SyncWarp(unsigned mask) { t_block.MeetWarp(mask, true); }
-void MeetWarp(unsigned mask) { t_block.MeetWarp(mask, false); }
+void SyncWarp(unsigned mask) { t_block->MeetWarp(mask, true); }
+void MeetWarp(unsigned mask) { t_block->MeetWarp(mask, false); }
 
 void Show(const void* value, size_t bytes, const char* (&lanes)[kWarp]) {
-  Block& block = t_block;
+  Block& block = *t_block;
   if (bytes > kMostShared) Fail("a warp shows too many bytes");
   std::memcpy(block.running->shown, value, bytes);
   const size_t first = Index(*block.running) / kWarp * kWarp;
@@ -311,14 +319,14 @@ void Show(const void* value, size_t bytes, const char* (&lanes)[kWarp]) {
 }
 
 void CopyLater(void* to, const void* from, size_t bytes) {
-  t_block.running->copies.push_back({to, from, bytes});
-  if (t_block.observer != nullptr) t_block.observer->CopyStarts(to, from, bytes, __builtin_return_address(0));
+  t_block->running->copies.push_back({to, from, bytes});
+  if (t_block->observer != nullptr) t_block->observer->CopyStarts(to, from, bytes, __builtin_return_address(0));
 }
 
-void CommitCopies() { t_block.running->groups.push_back(t_block.running->copies.size()); }
+void CommitCopies() { t_block->running->groups.push_back(t_block->running->copies.size()); }
 
 void WaitForCopies(size_t groups_left) {
-  Thread& self = *t_block.running;
+  Thread& self = *t_block->running;
   if (self.groups.size() <= groups_left) return;
   const auto last = self.groups.end() - static_cast<std::ptrdiff_t>(groups_left);
   const size_t count = *(last - 1);
@@ -329,7 +337,7 @@ void WaitForCopies(size_t groups_left) {
     } else {
       std::memset(copy.to, 0, copy.bytes);
     }
-    if (t_block.observer != nullptr) t_block.observer->CopyEnds(copy.to, copy.bytes, __builtin_return_address(0));
+    if (t_block->observer != nullptr) t_block->observer->CopyEnds(copy.to, copy.bytes, __builtin_return_address(0));
   }
   self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(count));
   self.groups.erase(self.groups.begin(), last);
@@ -337,7 +345,7 @@ void WaitForCopies(size_t groups_left) {
 }
 
 uint64_t Exchange(unsigned mask, uint64_t value, int from_lane) {
-  Block& block = t_block;
+  Block& block = *t_block;
   Thread& self = *block.running;
   self.value = value;
   MeetWarp(mask);
@@ -349,7 +357,8 @@ uint64_t Exchange(unsigned mask, uint64_t value, int from_lane) {
 }
 
 void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread) {
-  Block& here = t_block;
+  thread_local Block here;
+  t_block = &here;
   here.body = &thread;
   here.shared_bytes = shared_bytes;
   here.shared.resize(kSharedLimit + kGuardBytes);

@@ -20,10 +20,10 @@ struct Coordinates {
   dim3 block_dim, grid_dim;
 };
 
-// Of the CUDA thread that runs now.
-const Coordinates& Here();
-int Lane();
-char* DynamicShared();
+// Of the CUDA thread that runs now; const, because to its code they never change.
+[[gnu::const]] const Coordinates& Here();
+[[gnu::const]] int Lane();
+[[gnu::const]] char* DynamicShared();
 
 void SyncThreads();            // threads that have exited do not count
 void SyncWarp(unsigned mask);  // every lane of `mask` must come
