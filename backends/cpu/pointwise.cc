@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int64_t kBlock = 512;
+constexpr int64_t kPiece = 512;
 
 int OperandCount(int32_t op) {
   if (op == SY_PW_CONSTANT) return 0;
@@ -57,21 +57,21 @@ class Pointwise : public Kernel {
       : Kernel(request), program_(program), axes_(MergedAxes(outputs[0], inputs)), total_(Elements(outputs[0])) {
     AllocateRegisters();
     ChooseInPlace();
-    workspace_bytes = static_cast<uint64_t>(device->threads * register_count_ * kBlock) * sizeof(float);
+    workspace_bytes = static_cast<uint64_t>(device->threads * register_count_ * kPiece) * sizeof(float);
   }
 
   void Run(const Arguments& a) const override {
     const int64_t inner = axes_.back().extent;
     const int64_t grain =
-        std::max<int64_t>(kBlock, kParallelElements / static_cast<int64_t>(1 + program_.instruction_count / 4));
+        std::max<int64_t>(kPiece, kParallelElements / static_cast<int64_t>(1 + program_.instruction_count / 4));
     ParallelRanges(device->threads, total_, grain, [&](int64_t begin, int64_t end, int thread) {
-      Thread t(*this, a, a.Workspace<float>() + thread * register_count_ * kBlock);
+      Thread t(*this, a, a.Workspace<float>() + thread * register_count_ * kPiece);
       while (begin < end) {
         const int64_t row = begin / inner, column = begin % inner;
         t.StartRow(row);
         const int64_t stop = std::min(end, (row + 1) * inner);
-        for (int64_t c = column; begin < stop; c += kBlock) {
-          const int64_t n = std::min(kBlock, stop - begin);
+        for (int64_t c = column; begin < stop; c += kPiece) {
+          const int64_t n = std::min(kPiece, stop - begin);
           t.RunBlock(begin, c, n);
           begin += n;
         }
@@ -153,7 +153,7 @@ class Pointwise : public Kernel {
       const size_t n = k_.Count();
       for (size_t j = 0; j < k_.program_.instruction_count; ++j) {
         const sy_instruction& i = k_.program_.instructions[j];
-        if (i.op == SY_PW_CONSTANT) std::fill_n(Register(n + j), kBlock, i.value);
+        if (i.op == SY_PW_CONSTANT) std::fill_n(Register(n + j), kPiece, i.value);
       }
     }
 
@@ -171,7 +171,7 @@ class Pointwise : public Kernel {
           const sy_dtype dtype = k_.inputs[i].dtype;
           float value = 0;
           Vector().to_float(dtype, a_.inputs[i] + offset * DtypeBytes(dtype), &value, 1);
-          std::fill_n(Register(i), kBlock, value);
+          std::fill_n(Register(i), kPiece, value);
         }
       }
       first_ = false;
@@ -205,7 +205,7 @@ class Pointwise : public Kernel {
         const sy_dtype dtype = k_.outputs[o].dtype;
         char* to = a_.outputs[o] + element * DtypeBytes(dtype);
         const float* values = operands_[operand];
-        float sum[kBlock];
+        float sum[kPiece];
         if (k_.accumulate[o]) {
           Vector().to_float(dtype, to, sum, count);
           Vector().reduce_into(SY_REDUCE_SUM, sum, values, count);
@@ -216,7 +216,7 @@ class Pointwise : public Kernel {
     }
 
    private:
-    float* Register(size_t operand) const { return registers_ + k_.registers_[operand] * kBlock; }
+    float* Register(size_t operand) const { return registers_ + k_.registers_[operand] * kPiece; }
     const Pointwise& k_;
     const Arguments& a_;
     float* registers_;

@@ -9,7 +9,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int64_t kGroupsPerUnit = 4, kLeastRows = 32, kLeastColumns = 4096, kChunk = 16384;
+constexpr int64_t kReductionGroupsPerUnit = 4, kLeastRows = 32, kLeastColumns = 4096, kChunk = 16384;
 
 void AddStage(Kernel& kernel, const Reduction& r, int64_t parts, int64_t share) {
   const sy_device& device = *kernel.device();
@@ -44,7 +44,7 @@ void AddStage(Kernel& kernel, const Reduction& r, int64_t parts, int64_t share) 
 
 void AddReduction(Kernel& kernel, const Reduction& r) {
   const sy_device& device = *kernel.device();
-  const int64_t wanted = device.traits.compute_units * kGroupsPerUnit;
+  const int64_t wanted = device.traits.compute_units * kReductionGroupsPerUnit;
   const int64_t block = (device.grouped() ? 1 : 4) * device.lanes * device.width;
   const int64_t groups = r.outer * DivideUp(r.inner, block);
   const int64_t least = r.inner == 1 ? kLeastColumns : kLeastRows;

@@ -12,12 +12,12 @@ namespace {
 using ResizeAttributes = sy_resize_attributes;
 
 // The one or two positions along an axis that output `o` reads, with their weights.
-struct Sources {
+struct AxisSources {
   std::array<int64_t, 2> at;
   std::array<double, 2> weight;
 };
 
-Sources SourcesOf(const ResizeAttributes& attr, int64_t in, int64_t out, int64_t o) {
+AxisSources SourcesOf(const ResizeAttributes& attr, int64_t in, int64_t out, int64_t o) {
   if (attr.mode == SY_RESIZE_NEAREST) return {{o * in / out, 0}, {1, 0}};  // ⌊o·in/out⌋
   const double size = static_cast<double>(in);
   const double x = attr.align_corners
@@ -38,7 +38,7 @@ void ForEachTerm(const ResizeAttributes& attr, const Dims& x, const Dims& y, F f
       int64_t in = index.front() * from.front() + index.back();
       double weight = 1;
       for (size_t axis = 1; axis <= rank; ++axis) {
-        const Sources sources = SourcesOf(attr, x[axis], y[axis], index[axis]);
+        const AxisSources sources = SourcesOf(attr, x[axis], y[axis], index[axis]);
         const size_t side = corner >> (axis - 1) & 1;
         in += sources.at[side] * from[axis];
         weight *= sources.weight[side];

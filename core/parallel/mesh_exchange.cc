@@ -21,7 +21,7 @@ Bytes Reduced(const std::vector<Bytes>& sent, sy_dtype dtype, int reduction) {
 }
 
 // Part `part` of `parts` equal ones.
-Bytes PartOf(const Bytes& whole, size_t part, size_t parts) {
+Bytes EqualPart(const Bytes& whole, size_t part, size_t parts) {
   const auto bytes = static_cast<ptrdiff_t>(whole.size() / parts), start = static_cast<ptrdiff_t>(part) * bytes;
   return Bytes(whole.begin() + start, whole.begin() + start + bytes);
 }
@@ -37,7 +37,7 @@ std::vector<Bytes> Exchanged(Exchange exchange, const sy_collective_attributes& 
       return std::vector<Bytes>(ranks, Reduced(sent, dtype, attributes.reduction));
     case Exchange::kReduceScatter: {
       const Bytes whole = Reduced(sent, dtype, attributes.reduction);
-      for (size_t i = 0; i < ranks; ++i) received[i] = PartOf(whole, i, ranks);
+      for (size_t i = 0; i < ranks; ++i) received[i] = EqualPart(whole, i, ranks);
       return received;
     }
     case Exchange::kAllGather:
@@ -47,7 +47,7 @@ std::vector<Bytes> Exchanged(Exchange exchange, const sy_collective_attributes& 
     case Exchange::kAllToAll:
       for (size_t i = 0; i < ranks; ++i) {
         std::vector<Bytes> parts;
-        for (const Bytes& from : sent) parts.push_back(PartOf(from, i, ranks));
+        for (const Bytes& from : sent) parts.push_back(EqualPart(from, i, ranks));
         received[i] = Joined(parts);
       }
       return received;

@@ -18,7 +18,7 @@ constexpr int64_t kFewestElements = 1 << 16;
 constexpr int kEveryByte = 0x3c;  // a number near 0.01 in f32 and bf16, near 1 in f16
 
 // A graph on a device of its own inputs, ready to be timed.
-struct Timed {
+struct TimedGraph {
   std::unique_ptr<KernelCache> kernels;
   std::unique_ptr<Layout> layout;
   std::unique_ptr<Plan> plan;
@@ -26,8 +26,8 @@ struct Timed {
   std::unique_ptr<Instance> instance;
   Stream stream;
 
-  static StatusOr<Timed> Make(const Graph& graph, Device& device) {
-    Timed made;
+  static StatusOr<TimedGraph> Make(const Graph& graph, Device& device) {
+    TimedGraph made;
     made.kernels = std::make_unique<KernelCache>(device, KernelOptions());
     made.layout = std::make_unique<Layout>(device.info().alignment);
     PlanOptions options;
@@ -54,7 +54,7 @@ struct Timed {
   }
 };
 
-StatusOr<double> BestSeconds(const Timed& timed, Device& device) {
+StatusOr<double> BestSeconds(const TimedGraph& timed, Device& device) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kRepetitions; ++i) {
     SY_ASSIGN_OR_RETURN(const double seconds, timed.Seconds(device));
@@ -70,7 +70,7 @@ StatusOr<double> ProductRate(Device& device, DType dtype) {
     const Value x = graph.Input("x", {dtype, {rows, rows}}, {.role = Role::kBatch});
     const Value w = graph.Input("w", {dtype, {rows, rows}}, {.role = Role::kBatch});
     graph.Output("y", ops::Matmul(x, w));
-    auto timed = Timed::Make(graph, device);
+    auto timed = TimedGraph::Make(graph, device);
     if (rate > 0 && timed.status().code() == absl::StatusCode::kResourceExhausted) return rate;
     SY_RETURN_IF_ERROR(timed.status());
     SY_ASSIGN_OR_RETURN(const double seconds, BestSeconds(*timed, device));
@@ -84,7 +84,7 @@ StatusOr<double> MemoryRate(Device& device) {
     Graph graph;
     const Value x = graph.Input("x", {DType::kF32, {elements}}, {.role = Role::kBatch});
     graph.Output("y", ops::Scale(x, 2));
-    auto timed = Timed::Make(graph, device);
+    auto timed = TimedGraph::Make(graph, device);
     if (elements > kFewestElements && timed.status().code() == absl::StatusCode::kResourceExhausted) continue;
     SY_RETURN_IF_ERROR(timed.status());
     SY_ASSIGN_OR_RETURN(const double seconds, BestSeconds(*timed, device));

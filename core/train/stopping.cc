@@ -9,7 +9,7 @@ namespace switchyard {
 namespace {
 
 constexpr double kAgreeEverySeconds = 0.5;
-constexpr double kMostUpdates = 10000;  // between two agreements
+constexpr double kMostUpdatesBetween = 10000;  // between two agreements
 
 std::atomic<int> training = 0;    // Stoppings that live
 std::atomic<bool> asked = false;  // a signal came since the first of them was made
@@ -118,7 +118,7 @@ StatusOr<bool> Stopping::After(int64_t step) {
   const double seconds = std::chrono::duration<double>(Clock::now() - agreed_).count();
   const auto passed = static_cast<double>(std::max<int64_t>(1, step - agreed_at_));
   // What few updates took says little of many, among which checkpoints are written: no farther than twice as many.
-  const double most = std::min(2 * passed, kMostUpdates);
+  const double most = std::min(2 * passed, kMostUpdatesBetween);
   const double updates = next_ == 0 ? 1 : std::clamp(kAgreeEverySeconds * passed / seconds, 1.0, most);
   // Each rank's wish to stop, and how many updates it would let pass until they talk again: the fewest of all.
   int32_t votes[2] = {asked, -static_cast<int32_t>(updates)};

@@ -36,7 +36,7 @@ class HostLines {
   std::vector<char> lines_;
 };
 
-sy_place Behind(sy_place place, uint64_t bytes) {
+sy_place Advanced(sy_place place, uint64_t bytes) {
   if (place.buffer != nullptr)
     place.offset += bytes;
   else
@@ -58,7 +58,7 @@ Status CopyLines(Device& device, const Stream& stream, sy_place destination, sy_
   if (whole > 0) SY_RETURN_IF_ERROR(device.CopyWhole(stream, destination, source, whole));
   if (whole == bytes) return OkStatus();
   const uint64_t rest = bytes - whole;
-  destination = Behind(destination, whole), source = Behind(source, whole);
+  destination = Advanced(destination, whole), source = Advanced(source, whole);
   const char* from = static_cast<const char*>(source.host);
   HostLines read(device, stream, source, source.buffer == nullptr ? 0 : rest);
   if (source.buffer != nullptr) {
@@ -79,7 +79,7 @@ Status FillLines(Device& device, const Stream& stream, sy_place destination, uin
   const uint64_t whole = OnLines(device, destination, bytes);
   if (whole > 0) SY_RETURN_IF_ERROR(device.FillWhole(stream, destination, value, whole));
   if (whole == bytes) return OkStatus();
-  HostLines merged(device, stream, Behind(destination, whole), bytes - whole);
+  HostLines merged(device, stream, Advanced(destination, whole), bytes - whole);
   SY_RETURN_IF_ERROR(merged.Read());
   std::memset(merged.data(), value, bytes - whole);
   return merged.Write();

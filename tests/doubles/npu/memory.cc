@@ -115,10 +115,6 @@ Outcome Set(void* address, int32_t value, size_t count) {
   return {};
 }
 
-aclError Told(const Outcome& outcome) {
-  return outcome.code == ACL_SUCCESS ? ACL_SUCCESS : Fail(outcome.code, outcome.text);
-}
-
 }  // namespace
 
 char* Translate(const void* device_address, size_t bytes) {

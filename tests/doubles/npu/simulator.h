@@ -58,6 +58,11 @@ struct Outcome {
   aclError code = ACL_SUCCESS;
   std::string text;
 };
+// What a call gives back that ended so; what went wrong is kept for aclGetRecentErrMsg.
+inline aclError Told(const Outcome& outcome) {
+  return outcome.code == ACL_SUCCESS ? ACL_SUCCESS : Fail(outcome.code, outcome.text);
+}
+
 using Work = std::function<Outcome()>;
 // Runs `work` on the stream's worker, after what was queued before and the latency. Fails at once where the stream is
 // not of the current device.

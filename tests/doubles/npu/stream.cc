@@ -172,10 +172,6 @@ Stream* Own(aclrtStream handle, aclError* code) {
   return nullptr;
 }
 
-aclError Told(const Outcome& outcome) {
-  return outcome.code == ACL_SUCCESS ? ACL_SUCCESS : Fail(outcome.code, outcome.text);
-}
-
 using EventHandle = std::shared_ptr<Event>;
 EventHandle& Of(aclrtEvent event) { return *static_cast<EventHandle*>(event); }
 
