@@ -182,6 +182,7 @@ bool TrainingPlans::EvaluatesTogether() const {
 
 uint64_t TrainingPlans::PlannedBytes() const { return layout->bytes(); }
 uint64_t TrainingPlans::PlannedHostBytes() const { return layout->host_bytes(); }
+uint64_t TrainingPlans::PlannedFileBytes() const { return state_in_file ? layout->bytes(kHostStateArena) : 0; }
 
 const Plan& TrainingPlans::Main() const {
   for (const char* name : {"compressed_update", "update"}) {

@@ -52,7 +52,8 @@ struct TrainingPlans {
   bool EvaluatesTogether() const;              // "evaluate" holds collectives: no rank runs it by itself
   const Plan& Main() const;                    // that which ends most updates; without one "evaluate"
   uint64_t PlannedBytes() const;               // of the device and of collectives
-  uint64_t PlannedHostBytes() const;           // in host memory beside it
+  uint64_t PlannedHostBytes() const;           // of the host beside it
+  uint64_t PlannedFileBytes() const;           // of those, in a file: --offload_dir
   PlanReport Report() const;                   // of Main(), with the memory of all plans and of a checkpoint's copy
 };
 

@@ -277,10 +277,11 @@ INSTANTIATE_TEST_SUITE_P(
 // The ranks have told what there is to tell; a launcher that does not notice their end is no fault of the plugin.
 TEST(ConformKit, DoesNotWaitForAnMpirunWhoseRanksHaveAllEnded) {
   if (!Registry::Get().Find(PluginKind::kCollective, "shm").ok()) GTEST_SKIP() << "it needs the shm collective";
-  const std::string folder = ::testing::TempDir() + "/launcher", mpirun = folder + "/mpirun";
-  std::filesystem::create_directories(folder);
+  std::string folder = ::testing::TempDir() + "/launcher-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string mpirun = folder + "/mpirun";
   std::ofstream(mpirun) << R"(#!/usr/bin/env bash
-while [[ $1 != -n ]]; do shift; done
+while [[ $# -gt 0 && $1 != -n ]]; do shift; done
 size=$2; shift 2
 for ((rank = 0; rank < size; ++rank)); do OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=$size "$@" & done
 sleep 300
@@ -296,6 +297,7 @@ sleep 300
                                       .check_timeout_s = 60,
                                       .self = Self()});
   setenv("PATH", path.c_str(), 1);
+  std::filesystem::remove_all(folder);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE(report->passed()) << report->Text(true);
   EXPECT_THAT(report->Text(true), HasSubstr("collective/death/in_init/2_ranks"));

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <sstream>
 
 #include "core/train/checkpoint.h"
 #include "nlohmann/json.hpp"
@@ -21,15 +22,19 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kUpdates = 20;        // of every mode
-constexpr double kLastSeconds = 5;  // for others to end after the process that we started
+constexpr int kUpdates = 20;         // of every mode
+constexpr double kLastSeconds = 20;  // for others to end after the process that we started
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 void Sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
+// What can be read of it: a file of /proc may end with an error, because its process does, and no exception is wanted
+// then.
 std::string Contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 // --- processes ---
@@ -469,7 +474,8 @@ KilledRuns::KilledRuns(std::string folder, uint64_t seed, double limit_seconds)
   setenv("OMPI_MCA_btl_vader_backing_directory", temporary_.path().c_str(), 1);  // where it has shared memory
   setenv("HWLOC_COMPONENTS", "-opencl", 1);                                      // as tests/cli/program.h says
   for (const char* name : {"HOME", "XDG_CACHE_HOME"}) setenv(name, (work_ + "/home").c_str(), 1);
-  for (const char* name : {"SWITCHYARD_DATA", "SWITCHYARD_PLUGIN_PATH", "SWITCHYARD_CPU_DEVICES", "RANK"})
+  for (const char* name : {"SWITCHYARD_DATA", "SWITCHYARD_PLUGIN_PATH", "SWITCHYARD_CPU_DEVICES", "SWITCHYARD_DEVICE",
+                           "SWITCHYARD_COLLECTIVE", "RANK", "OMPI_COMM_WORLD_RANK"})
     unsetenv(name);
 }
 

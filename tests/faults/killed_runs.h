@@ -1,7 +1,7 @@
 // Training runs of every parallel mode of which a drawn rank is killed at a drawn moment, and what has to hold then:
 //
 // - whoever started the ranks ends within a limit, with an error, and every word about a failure names the killed rank;
-// - nothing is left over: no process, no shared memory, no temporary file;
+// - nothing is left over: no process, no temporary file (the shared memory of Open MPI is one);
 // - every checkpoint that was published loads to its last byte;
 // - the run goes on from the latest one, or begins again where it has none, and ends with the files that the same run
 //   has when nothing happens: weights, state and metrics; with `launch --max_restarts` without being asked.

@@ -1,8 +1,11 @@
 // Kills ranks of training runs of every parallel mode, as killed_runs.h says, until something does not hold:
 //   switchyard_kills [--kills=1000] [--seed=S] [--first=TRIAL] [--modes=TEXT] [--limit=SECONDS] [--folder=FOLDER]
 // modes: those whose names have this text in them. seed: else drawn. Trial `first` of a seed draws the same again.
+#include <charconv>
+#include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <filesystem>
+#include <map>
 #include <random>
 
 #include "fmt/format.h"
@@ -30,13 +33,23 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "--modes={}: no mode has this in its name\n", flags["modes"]);
     return 2;
   }
-  const uint64_t seed = flags["seed"].empty() ? std::random_device()() : std::stoull(flags["seed"]);
-  const uint64_t first = std::stoull(flags["first"]), kills = std::stoull(flags["kills"]);
+  std::map<std::string, uint64_t> numbers;
+  for (const char* name : {"kills", "seed", "first", "limit"}) {
+    const std::string& text = flags[name];
+    if (text.empty()) continue;  // the seed is drawn
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), numbers[name]);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      fmt::print(stderr, "--{}={}: expected a whole number from 0 up\n", name, text);
+      return 2;
+    }
+  }
+  const uint64_t seed = numbers.contains("seed") ? numbers["seed"] : std::random_device()();
+  const uint64_t first = numbers["first"], kills = numbers["kills"], most_trials = 10 * kills + 100;
   const std::string folder = std::filesystem::absolute(flags["folder"]);
   std::filesystem::create_directories(folder);
-  fmt::print("{} trials over {} modes, seed {}\n", kills, modes.size(), seed);
+  fmt::print("{} kills over {} modes, seed {}\n", kills, modes.size(), seed);
   std::fflush(stdout);
-  KilledRuns runs(folder, seed, std::stod(flags["limit"]));
+  KilledRuns runs(folder, seed, static_cast<double>(numbers["limit"]));
   std::string finding;
   const auto start = std::chrono::steady_clock::now();
   uint64_t done = 0;
@@ -49,9 +62,12 @@ int main(int argc, char** argv) {
       fmt::print("  {} kills\n", runs.kills());
     }
     std::fflush(stdout);
+    if (finding.empty() && done + 1 == most_trials) {
+      finding = "nearly no rank was found in time; is /proc/PID/task/TID/children there, and pidfd_open?";
+      fmt::print("{}\n", finding);
+    }
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{}{} trials in {:.0f} s, {:.2f} s each\n", runs.Table(), done, seconds,
-             seconds / static_cast<double>(done));
+  fmt::print("{}{} trials in {:.0f} s\n", runs.Table(), done, seconds);
   return finding.empty() ? 0 : 1;
 }

@@ -1,7 +1,5 @@
-// Few of the kills of which tools/soak does a thousand.
+// A few of the kills of which tools/soak does a thousand, always those of one seed: what is found can be found again.
 #include "tests/faults/killed_runs.h"
-
-#include <random>
 
 #include "gtest/gtest.h"
 
@@ -9,14 +7,14 @@ namespace switchyard {
 namespace {
 
 TEST(KilledRuns, EndWithTheRightCulpritAndGoOnWithTheBitsOfUninterruptedOnes) {
-  constexpr uint64_t kTrials = 4;
-  const uint64_t seed = std::random_device()();
-  printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  constexpr uint64_t kTrials = 4, kSeed = 1;
   const TemporaryFolder folder;
-  const std::vector<KilledMode> modes = KilledModes();
-  KilledRuns runs(folder.path(), seed, 60);
+  std::vector<KilledMode> modes = KilledModes();
+  std::erase_if(modes, [](const KilledMode& mode) { return mode.starter == "mpirun"; });  // slow where cores are busy
+  KilledRuns runs(folder.path(), kSeed, 60);
   for (uint64_t trial = 0; trial < kTrials; ++trial) ASSERT_EQ(runs.Try(runs.ModeOf(trial, modes), trial), "");
   printf("%s", runs.Table().c_str());
+  EXPECT_GT(runs.kills(), 0) << "no rank was found in time";
 }
 
 }  // namespace

@@ -78,9 +78,9 @@ TEST_F(Environments, ARankThatIsEndedWhileOthersGatherBlamesNobody) {
     Start({rank(0), rank(1)});
     const auto has_come = [&] { return Contents("/proc/net/tcp").find(connected) != std::string::npos; };
     ASSERT_GE(RunningProgram::WaitFor(has_come, 60000), 0) << Outputs();
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it says who it is
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // it says who it is
     node(1).Signal(SIGTERM);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (ends_both) node(0).Signal(SIGTERM);
     WaitForEnd();
     const std::string died = fmt::format("rank 1 (pid {}", node(1).pid());

@@ -22,7 +22,7 @@ set(CMAKE_C_STANDARD 11)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_UNITY_BUILD ${SWITCHYARD_UNITY})
-# A batch: small enough with g++ to keep cores busy; clang, without optimization, takes less for all of a target at once.
+# A batch: small enough with g++ to keep cores busy; clang takes less for all of a target at once.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
 if(SWITCHYARD_SANITIZE)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
@@ -82,7 +82,9 @@ target_compile_options(switchyard_options INTERFACE
 
 # nlohmann's header as it is precompiled: its literal "..."_json, which nobody uses, does not parse. It is an inline function, for which g++
 # would instantiate the whole parser in every source, used or not: 0.3 s each.
-find_file(SWITCHYARD_JSON_HEADER nlohmann/json.hpp REQUIRED)
+get_target_property(json_folders nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
+find_file(SWITCHYARD_JSON_HEADER nlohmann/json.hpp PATHS ${json_folders} NO_DEFAULT_PATH REQUIRED)
+set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${SWITCHYARD_JSON_HEADER})
 set(SWITCHYARD_PRECOMPILED_JSON ${CMAKE_BINARY_DIR}/nlohmann_json_without_literal.h)
 file(READ ${SWITCHYARD_JSON_HEADER} json)
 string(REPLACE "return nlohmann::json::parse(s, s + n);" "std::abort();" json "${json}")

@@ -151,10 +151,8 @@ Status ExplainCommand(const CommandLine& line) {
   const bool measured = absl::GetFlag(FLAGS_measure);
   if (absl::GetFlag(FLAGS_json)) {
     nlohmann::ordered_json classes;
-    uint64_t file_bytes = 0;
     for (const ArenaBytes& line : report.memory) {
       if (!line.host || line.bytes > 0) classes[line.arena] = line.bytes;
-      if (line.file) file_bytes += line.bytes;
     }
     nlohmann::ordered_json told = {{"model", c.model},
                                    {"batch_size", c.batch_size},
@@ -170,8 +168,8 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"wire_bytes", report.wire_bytes},
                                    {"wire_bytes_between_nodes", report.wire_bytes_between_nodes},
                                    {"memory_bytes", plans.PlannedBytes()},
-                                   {"host_bytes", plans.PlannedHostBytes() - file_bytes},
-                                   {"file_bytes", file_bytes},
+                                   {"host_bytes", plans.PlannedHostBytes() - plans.PlannedFileBytes()},
+                                   {"file_bytes", plans.PlannedFileBytes()},
                                    {"peer_memory_bytes", report.peer_memory_bytes},
                                    {"device_bytes", cost.bytes},
                                    {"checkpoint_bytes", report.checkpoint_bytes},

@@ -73,7 +73,7 @@ UpdateCost CostOf(const std::vector<TrainingPlans>& replica, const Mesh& mesh, i
     }
     const PlanReport& main = plans.Main().report();
     cost.bytes = std::max(cost.bytes, plans.PlannedBytes() + (main.reaches_peers ? main.peer_memory_bytes : 0));
-    cost.host_bytes = std::max(cost.host_bytes, plans.PlannedHostBytes());
+    cost.host_bytes = std::max(cost.host_bytes, plans.PlannedHostBytes() - plans.PlannedFileBytes());
     cost.flops = std::max(cost.flops, flops);
     cost.wire_bytes = std::max(cost.wire_bytes, wire);
     cost.wire_bytes_between_nodes = std::max(cost.wire_bytes_between_nodes, between);
