@@ -144,8 +144,9 @@ CudnnDescriptor& OperationGraph::Add(cudnnBackendDescriptorType_t operation) {
 
 void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
                                const CudnnDescriptor& y) {
+  const CudnnDescriptor function = PointwiseFunction(device_, mode);  // it lives until what refers to it is finalised
   CudnnDescriptor& operation = Add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-                                   .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, PointwiseFunction(device_, mode))
+                                   .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function)
                                    .Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x)
                                    .Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
   if (b != nullptr) operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
@@ -154,8 +155,9 @@ void OperationGraph::Pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor&
 
 void OperationGraph::PointwiseGradient(cudnnPointwiseMode_t mode, const CudnnDescriptor& dy, const CudnnDescriptor& x,
                                        const CudnnDescriptor& dx) {
+  const CudnnDescriptor function = PointwiseFunction(device_, mode);
   Add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-      .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, PointwiseFunction(device_, mode))
+      .Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function)
       .Set(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, dy)
       .Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x)
       .Set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, dx)
@@ -192,7 +194,7 @@ void OperationGraph::Reshape(const CudnnDescriptor& x, const CudnnDescriptor& y)
       .Finalize();
 }
 
-// Fills `count` descriptors of `type` with what the attribute of `from` holds.
+// Descriptors of `type` with what the attribute of `from` holds.
 std::vector<CudnnDescriptor> OperationGraph::Children(const CudnnDescriptor& from, cudnnBackendAttributeName_t name,
                                                       cudnnBackendDescriptorType_t type) const {
   const auto get = [&](int64_t capacity, int64_t* count, cudnnBackendDescriptor_t* handles) {
@@ -330,8 +332,8 @@ void OperationGraph::BuildOf(int64_t index, int64_t kernel, uint64_t workspace_l
   const CudnnDescriptor engine = Engine(index, described);
   CudnnDescriptor configuration(device_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   configuration.Set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  CudnnDescriptor choice(device_, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
   if (kernel >= 0) {
-    CudnnDescriptor choice(device_, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
     choice.Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, CUDNN_KNOB_TYPE_KERNEL_CFG)
         .Set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, kernel)
         .Finalize();

@@ -61,7 +61,7 @@ struct Tokens {
     last = first + windows * tokens - 1;
   }
   __device__ __forceinline__ int32_t operator()(int token) const {
-    return rows ? Largest(first, Least(first + rows[token], last)) : first + token;
+    return rows ? first + Largest(0, Least(rows[token], last - first)) : first + token;
   }
 };
 

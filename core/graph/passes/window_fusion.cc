@@ -8,12 +8,16 @@
 // are, until no node minds any more. Nodes that are joined by values in an order form a group; those with attention are
 // folded.
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/random.h"
 #include "core/graph/ops/layout.h"
