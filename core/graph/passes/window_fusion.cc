@@ -29,10 +29,10 @@ namespace {
 
 // Of a tensor that is taken as equal maps, one behind the other: row i of a map is row rows[i] of the map where it
 // lies.
-using Rows = std::vector<int32_t>;
+using RowNumbers = std::vector<int32_t>;
 struct Order {
   int64_t maps = 0;
-  Rows rows;
+  RowNumbers rows;
   int64_t all() const { return maps * static_cast<int64_t>(rows.size()); }
   bool operator==(const Order&) const = default;
 };
@@ -148,7 +148,7 @@ bool Windows::Moves(const Node& node, OrderPointer* result) const {
     if (before->maps != order->maps || before->rows.size() != order->rows.size()) return false;
     for (int32_t& row : order->rows) row = before->rows[static_cast<size_t>(row)];
   }
-  Rows in_order(order->rows.size());
+  RowNumbers in_order(order->rows.size());
   std::iota(in_order.begin(), in_order.end(), 0);
   if (order->rows != in_order) *result = std::move(order);  // else all lies where it lay
   return true;
@@ -228,7 +228,7 @@ Graph FoldWindows(const Graph& source, const CanPrepare& can_prepare) {
     if (MovesRows(node))
       return std::vector<Value>{ops::Reshape(r.Map(node.inputs[0]), node.outputs[0].shape, node.where)};
     if (!IsAttention(node)) return std::nullopt;
-    const Rows& rows = windows.OrderOf(id)->rows;
+    const RowNumbers& rows = windows.OrderOf(id)->rows;
     const auto tokens = source.type(node.inputs[0]).shape[1], count = static_cast<int64_t>(rows.size()) / tokens;
     std::string bytes(rows.size() * sizeof(int32_t), '\0');
     std::memcpy(bytes.data(), rows.data(), bytes.size());
