@@ -80,24 +80,13 @@ target_compile_options(switchyard_options INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>  # of the C++ library's own headers
   $<$<BOOL:${SWITCHYARD_WERROR}>:-Werror>)
 
-# nlohmann's header as it is precompiled: its literal "..."_json, which nobody uses, does not parse. It is an inline function, for which g++
-# would instantiate the whole parser in every source, used or not: 0.3 s each.
-get_target_property(json_folders nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
-find_file(SWITCHYARD_JSON_HEADER nlohmann/json.hpp PATHS ${json_folders} NO_DEFAULT_PATH REQUIRED)
-set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${SWITCHYARD_JSON_HEADER})
-set(SWITCHYARD_PRECOMPILED_JSON ${CMAKE_BINARY_DIR}/nlohmann_json_without_literal.h)
-file(READ ${SWITCHYARD_JSON_HEADER} json)
-string(REPLACE "return nlohmann::json::parse(s, s + n);" "std::abort();" json "${json}")
-file(WRITE ${SWITCHYARD_PRECOMPILED_JSON}.new "#pragma GCC system_header\n${json}")
-file(COPY_FILE ${SWITCHYARD_PRECOMPILED_JSON}.new ${SWITCHYARD_PRECOMPILED_JSON} ONLY_IF_DIFFERENT)
-
 # What nearly every source of the core includes, compiled once: a sixth of the time that clang takes for a source, less with g++.
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled_core.cc CONTENT "int switchyard_precompiled_core_is_no_library;\n")
 add_library(switchyard_precompiled_core OBJECT ${CMAKE_BINARY_DIR}/precompiled_core.cc)
 target_link_libraries(switchyard_precompiled_core PRIVATE
   switchyard_options absl::status absl::statusor fmt::fmt nlohmann_json::nlohmann_json)
 target_precompile_headers(switchyard_precompiled_core PRIVATE
-  <absl/status/statusor.h> <fmt/format.h> <fmt/ranges.h> ${SWITCHYARD_PRECOMPILED_JSON} <algorithm> <array> <atomic> <chrono> <cmath>
+  <absl/status/statusor.h> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <algorithm> <array> <atomic> <chrono> <cmath>
   <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <utility> <vector>)
 
 function(switchyard_library name)

@@ -111,7 +111,7 @@ std::vector<Fate> WaitForAll(const std::vector<pid_t>& processes, const ChildOpt
       const uintmax_t now_written = BytesWritten(folder, size);
       if (now_written != written && now_written < kMostWritten) heard = Clock::now();
       written = now_written;
-      if (running > 0 && options.mpirun && !ranks_ended && AllRanksHaveEnded(store, size)) ranks_ended = Clock::now();
+      if (options.mpirun && !ranks_ended && AllRanksHaveEnded(store, size)) ranks_ended = Clock::now();
       if (running > 0 && ranks_ended && Clock::now() - *ranks_ended > kLauncherEnds) {
         kill(-processes[0], SIGKILL);
         waitpid(processes[0], nullptr, 0);

@@ -62,8 +62,7 @@ Status BenchCommand(const CommandLine& line) {
   Settings settings = line.settings;
   settings.Fill("dataset", "synthetic", Origin::kDefault);
   settings.Fill("steps", 20, Origin::kDefault);
-  settings.Fill("start_compress_iter", 2,
-                Origin::kDefault);  // the earliest, since it is compressed updates that are timed
+  settings.Fill("start_compress_iter", 2, Origin::kDefault);  // the earliest: compressed updates are timed
   SY_ASSIGN_OR_RETURN(const ProcessMap processes, RanksOf(settings));
   SY_ASSIGN_OR_RETURN(const RunSetup of_all, SetUpRun(settings, processes));
   if (ShowSettings(of_all.settings, processes.rank)) return OkStatus();
