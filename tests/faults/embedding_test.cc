@@ -37,10 +37,6 @@ class Embedding : public testing::TestWithParam<Case> {
     return fmt::format("{}/embedding_program {} {} {} {} {}", ProgramFolder(), c.wait, c.collective, c.victim, c.harm,
                        report);
   }
-  static std::string Contents(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
   static std::string Culprit() {
     const Case& c = GetParam();
     return fmt::format("rank {} .pid [0-9]+ on host [^)]+. {}", c.victim, c.harm == "stop" ? "froze" : "died");

@@ -28,15 +28,6 @@ constexpr double kLastSeconds = 20;  // for others to end after the process that
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 void Sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// What can be read of it: a file of /proc may end with an error, because its process does, and no exception is wanted
-// then.
-std::string Contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // --- processes ---
 
 std::vector<pid_t> ChildrenOf(pid_t process) {

@@ -8,15 +8,25 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 namespace switchyard {
+
+// What can be read of it: a file of /proc may end with an error, because its process does, and no exception is wanted
+// then.
+inline std::string Contents(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
 
 class RunningProgram {
  public:
@@ -45,10 +55,7 @@ class RunningProgram {
     }
   }
 
-  std::string Output() const {
-    std::ifstream file(output_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string Output() const { return Contents(output_); }
   void Signal(int signal) const { kill(pid_, signal); }
   pid_t pid() const { return pid_; }
 

@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,10 +65,6 @@ class NodesTest : public ProgramTest {
     return "train --model=mlp --dataset=shapes --width=32 --train_size=96 --validation_size=20 --batch_size=4 "
            "--steps=8 --device=cpu --threads=1 --output=run --suffix=a " +
            more;
-  }
-  static std::string Contents(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
   }
   std::string Weights(const std::string& folder) const {
     return Contents(In(folder) + "/run/mlp/shapes/a/run/checkpoints/latest/model.safetensors");
