@@ -1,5 +1,6 @@
 // Communication runs beside computing: on a device whose kernels take a known time, with collectives that take a known
-// time, a step takes little more than the longer of the two, and without overlap their sum.
+// time, a step takes little more than the longer of the two, and without overlap their sum. A busy machine lengthens
+// sleeps and never shortens them, so a step is measured again until its bound holds; one without overlap never holds it.
 #include <algorithm>
 #include <chrono>
 
@@ -15,7 +16,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kLayers = 24, kLayersOfABucket = 4, kWidth = 64;
+constexpr int kLayers = 48, kLayersOfABucket = 4, kWidth = 64;
 constexpr int kCollectiveMs = 8;  // beside its copies; SWITCHYARD_NULL_DELAY_US says how long a kernel or a copy takes
 
 // Layers whose gradients finish one after the other.
@@ -51,7 +52,7 @@ class OverlapTest : public ::testing::Test {
     ASSERT_EQ(world_->size(), 2);
   }
 
-  // Seconds of the fastest of three steps. `communicates`: else the collectives are left out.
+  // Seconds of the faster of two steps. `communicates`: else the collectives are left out.
   double StepSeconds(bool overlap, bool communicates) {
     KernelCache kernels(*world_->device, {}), reference(*world_->reference, {});
     Layout layout(world_->device->info().alignment);
@@ -65,7 +66,7 @@ class OverlapTest : public ::testing::Test {
     auto stream = world_->device->NewStream();
     EXPECT_TRUE(stream.ok());
     double fastest = 1e9;
-    for (int run = 0; run < 3; ++run) {
+    for (int run = 0; run < 2; ++run) {
       EXPECT_TRUE(communicator->Barrier("run").ok());
       const auto start = std::chrono::steady_clock::now();
       EXPECT_TRUE((*instance)->Run(*stream).ok());
@@ -75,12 +76,27 @@ class OverlapTest : public ::testing::Test {
     return fastest;
   }
 
+  // Both ranks measure again or neither does. `name`: of this question.
+  bool HoldsOnBoth(const std::string& name, bool holds) {
+    Rendezvous& rendezvous = *world_->rendezvous;
+    EXPECT_TRUE(rendezvous.Put(fmt::format("{}.{}", name, world_->rank()), holds ? "yes" : "no").ok());
+    const auto other = rendezvous.Get(fmt::format("{}.{}", name, 1 - world_->rank()), 60000);
+    EXPECT_TRUE(other.ok()) << Message(other.status());
+    return holds && other.ok() && *other == "yes";
+  }
+
   std::unique_ptr<World> world_;
 };
 
 TEST_F(OverlapTest, AStepTakesLittleMoreThanTheLongerOfComputingAndCommunicating) {
-  const double computing = StepSeconds(true, false), in_turn = StepSeconds(false, true);
-  const double communicating = in_turn - computing, together = StepSeconds(true, true);
+  double computing = 1e9, in_turn = 1e9, together = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    computing = std::min(computing, StepSeconds(true, false));
+    in_turn = std::min(in_turn, StepSeconds(false, true));
+    together = std::min(together, StepSeconds(true, true));
+    if (HoldsOnBoth(fmt::format("round{}", round), together <= 1.1 * std::max(computing, in_turn - computing))) break;
+  }
+  const double communicating = in_turn - computing;
   EXPECT_GE(communicating, 1e-3 * kCollectiveMs * kLayers / kLayersOfABucket) << "collectives that are not waited for";
   EXPECT_LE(together, 1.1 * std::max(computing, communicating))
       << "computing " << computing << " s, communicating " << communicating << " s";

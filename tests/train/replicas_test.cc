@@ -107,7 +107,7 @@ TEST(Replicas, AnExceptionComesOutAndEndsTheOthers) {
 
 // 10 s.
 TEST(Replicas, WhoDoesNotEndIsGivenUp) {
-  std::atomic<bool> given_up = false;
+  std::atomic<bool> running = false, given_up = false;
   const auto give_up = [&](const Status& failure) {
     EXPECT_THAT(Message(failure), HasSubstr("out of order"));
     given_up = true;
@@ -115,7 +115,11 @@ TEST(Replicas, WhoDoesNotEndIsGivenUp) {
   const Status status = OnReplicas(
       Request(), 2,
       [&](World& world) -> Status {
-        if (world.rank() == 0) return Internal("out of order");
+        if (world.rank() == 0) {
+          while (!running) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          return Internal("out of order");
+        }
+        running = true;
         while (!given_up) std::this_thread::sleep_for(std::chrono::milliseconds(10));  // as a kernel that goes on
         return OkStatus();
       },
