@@ -124,7 +124,7 @@ TEST_F(NullDevice, EventsOrderStreams) {
 TEST_F(NullDevice, WithoutAnEventStreamsDoNotWaitForEachOther) {
   sy_stream* other = NewStream();
   sy_buffer* buffer = Allocate(8);
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(api().fill(device(), stream(), At(buffer), 0, 4, nullptr, error()), SY_OK);
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(api().fill(device(), stream(), At(buffer), 0, 4, nullptr, error()), SY_OK);
   ASSERT_EQ(api().fill(device(), other, At(buffer, 4), 0, 4, nullptr, error()), SY_OK);
   ASSERT_EQ(api().synchronize(device(), other, nullptr, error()), SY_OK);
   const auto start = std::chrono::steady_clock::now();
