@@ -1,8 +1,10 @@
 #include "core/graph/passes/pointwise_chains.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/abi/ops.h"
+#include "core/graph/verify.h"
 
 namespace switchyard {
 namespace {
@@ -61,72 +63,50 @@ std::optional<Program> Join(const Program& producer, const Program& reader, Ref 
 
 Program ProgramOf(const Node& node) { return {node.attributes.as<sy_pointwise_attributes>(), node.inputs}; }
 
-// One round over a graph. A chain is joined from its beginning, so that a further round finds little to do.
-class Round {
- public:
-  Round(const Graph& source, const CanPrepare& can_prepare)
-      : source_(source), can_prepare_(can_prepare), readers_(source) {}
-
-  bool FindsAny() const {
-    for (int id = 0; id < source_.size(); ++id) {
-      if (Joined(id, source_, [](Ref ref) { return ref; })) return true;
-    }
-    return false;
+// Node `id` with those of its producers in front that it can be joined with, if there are any.
+std::optional<Program> Joined(const Graph& graph, const Readers& readers, int id, const CanPrepare& can_prepare) {
+  const Node& node = graph.node(id);
+  if (node.op != kPointwise) return std::nullopt;
+  std::optional<Program> program;
+  for (const Ref& link : node.inputs) {
+    const Node& producer = graph.node(link.node);
+    if (producer.op != kPointwise || producer.outputs.size() != 1 || producer.phase != node.phase) continue;
+    const bool constant = producer.inputs.empty();
+    // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed twice.
+    const bool alone = readers.OnlyOf(link.node, id);
+    if (!constant && (!alone || producer.outputs[0].shape != node.outputs[0].shape)) continue;
+    const auto joined = Join(ProgramOf(producer), program ? *program : ProgramOf(node), link);
+    if (!joined) continue;
+    if (Preparable(can_prepare, kPointwise, graph, joined->inputs, Attributes(joined->attributes), WantedOf(node)))
+      program = joined;
   }
+  return program;
+}
 
-  Graph Run() const {
-    return Rewrite("fusion of chains", source_, [this](Rewriting& r, int id) -> std::optional<std::vector<Value>> {
-      const auto program = Joined(id, r.result, [&](Ref ref) { return r.Map(ref).ref(); });
-      if (!program) return std::nullopt;
-      std::vector<Value> inputs;
-      for (const Ref& input : program->inputs) inputs.push_back(r.result.value(input));
-      const Node& node = source_.node(id);
-      return r.result.Add(kPointwise, inputs, Attributes(program->attributes), WantedOf(node), node.where, node.name);
-    });
+// One round over a graph: false where it found nothing. A chain is joined from its beginning, so that a further round
+// finds little to do.
+bool JoinOnce(Graph& graph, const CanPrepare& can_prepare) {
+  const Readers readers(graph);
+  bool found = false;
+  for (int id = 0; id < graph.size(); ++id) {
+    auto program = Joined(graph, readers, id, can_prepare);
+    if (!program) continue;
+    Node& node = graph.mutable_node(id);
+    node.inputs = std::move(program->inputs);
+    node.attributes = Attributes(program->attributes);
+    found = true;
   }
-
- private:
-  // Node `id` with those of its producers in front that it can be joined with, if there are any, as a program over
-  // `result`, where `map` finds values of the source.
-  template <typename Map>
-  std::optional<Program> Joined(int id, const Graph& result, const Map& map) const {
-    const Node& node = source_.node(id);
-    if (node.op != kPointwise) return std::nullopt;
-    std::optional<Program> program;
-    for (const Ref& link : node.inputs) {
-      const Node& producer = source_.node(link.node);
-      if (producer.op != kPointwise || producer.outputs.size() != 1 || producer.phase != node.phase) continue;
-      const bool constant = producer.inputs.empty();
-      // Read once by this node alone (a constant may be repeated), and as large as the result: nothing is computed
-      // twice.
-      const bool alone = readers_.OnlyOf(link.node, id);
-      if (!constant && (!alone || producer.outputs[0].shape != node.outputs[0].shape)) continue;
-      Program reader = program ? *program : ProgramOf(node);
-      if (!program) {
-        for (Ref& input : reader.inputs) input = map(input);
-      }
-      const Ref linked = map(link);
-      const auto joined = Join(ProgramOf(result.node(linked.node)), reader, linked);
-      if (!joined) continue;
-      if (Preparable(can_prepare_, kPointwise, result, joined->inputs, Attributes(joined->attributes), WantedOf(node)))
-        program = joined;
-    }
-    return program;
-  }
-
-  const Graph& source_;
-  const CanPrepare& can_prepare_;
-  const Readers readers_;
-};
+  return found;
+}
 
 }  // namespace
 
 Graph JoinPointwiseChains(Graph graph, const CanPrepare& can_prepare) {
-  for (;;) {
-    const Round round(graph, can_prepare);
-    if (!round.FindsAny()) return graph;
-    graph = RemoveDeadNodes(round.Run());
+  while (JoinOnce(graph, can_prepare)) {
+    Verify(graph, "fusion of chains");
+    graph = RemoveDeadNodes(std::move(graph));
   }
+  return graph;
 }
 
 }  // namespace switchyard
