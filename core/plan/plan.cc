@@ -200,7 +200,7 @@ Graph Lower(const Graph& source, KernelCache& cache, KernelCache* host, bool fus
     return (node.host ? on_host : on_device)(graph, node);
   };
   Graph graph = Decompose(RemoveDeadNodes(source), can_prepare);
-  return fuse ? Fuse(graph, can_prepare) : std::move(graph);
+  return fuse ? Fuse(std::move(graph), can_prepare) : std::move(graph);
 }
 
 // What kernels of this kind of step take while they run, one at a time.

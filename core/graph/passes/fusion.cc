@@ -90,8 +90,9 @@ std::vector<Value> KernelFusion::Emit(Rewriting& r, const Node& like, const std:
   return r.result.Add(like.op, r.Map(inputs), attributes, wanted, like.where, like.name);
 }
 
-Graph Fuse(const Graph& source, const CanPrepare& can_prepare) {
-  return JoinPointwiseChains(KernelFusion(FoldWindows(source, can_prepare), can_prepare).Run(), can_prepare);
+Graph Fuse(Graph source, const CanPrepare& can_prepare) {
+  const Graph folded = FoldWindows(std::move(source), can_prepare);
+  return JoinPointwiseChains(KernelFusion(folded, can_prepare).Run(), can_prepare);
 }
 
 }  // namespace switchyard

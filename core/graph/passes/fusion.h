@@ -9,6 +9,6 @@
 
 namespace switchyard {
 
-Graph Fuse(const Graph& source, const CanPrepare& can_prepare);
+Graph Fuse(Graph source, const CanPrepare& can_prepare);
 
 }  // namespace switchyard

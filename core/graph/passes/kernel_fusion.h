@@ -19,7 +19,7 @@ bool MovesRows(const Node& node);
 std::vector<int32_t> SourceRows(const Node& node, const Shape& input, size_t skipped = 0);
 
 // window_fusion.cc: attention takes the numbers of the rows that are moved into windows before it, and back behind it.
-Graph FoldWindows(const Graph& source, const CanPrepare& can_prepare);
+Graph FoldWindows(Graph source, const CanPrepare& can_prepare);
 
 // One fusion round's view of the source graph.
 struct Pattern {

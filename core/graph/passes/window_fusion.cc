@@ -218,7 +218,7 @@ bool Windows::TakesAttention(const Node& node, OrderPointer* result) const {
 
 }  // namespace
 
-Graph FoldWindows(const Graph& source, const CanPrepare& can_prepare) {
+Graph FoldWindows(Graph source, const CanPrepare& can_prepare) {
   const Windows windows(source, can_prepare);
   if (!windows.FoldAny()) return source;
   std::map<std::string, Value> tables;  // of the result, by name
