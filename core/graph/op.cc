@@ -2,8 +2,8 @@
 
 #include <set>
 #include <string_view>
-#include <unordered_map>
 
+#include "absl/container/flat_hash_map.h"
 #include "core/base/names.h"
 #include "core/graph/ops/families.h"
 #include "fmt/format.h"
@@ -43,9 +43,9 @@ std::map<std::string, OpDefinition>& Table() {
 }
 
 // The same by hash: every pass looks up the op of every node several times.
-std::unordered_map<std::string_view, const OpDefinition*>& Index() {
-  static std::unordered_map<std::string_view, const OpDefinition*> index = [] {
-    std::unordered_map<std::string_view, const OpDefinition*> ops;
+absl::flat_hash_map<std::string_view, const OpDefinition*>& Index() {
+  static absl::flat_hash_map<std::string_view, const OpDefinition*> index = [] {
+    absl::flat_hash_map<std::string_view, const OpDefinition*> ops;
     for (const auto& [name, op] : Table()) ops.emplace(name, &op);
     return ops;
   }();

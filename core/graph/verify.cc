@@ -1,6 +1,5 @@
 #include "core/graph/verify.h"
 
-#include <set>
 #include <vector>
 
 #include "core/graph/op.h"
@@ -20,6 +19,7 @@ bool IsThere(const Graph& graph, Ref ref, int id) {
 // What is wrong with the types of node `id`, whose inputs are there.
 std::string ProblemOfTypes(const Graph& graph, const Node& node) {
   std::vector<TensorType> types;
+  types.reserve(node.inputs.size());
   for (const Ref& input : node.inputs) types.push_back(graph.type(input));
   try {
     const auto inferred = InferTypes(node.op, types, node.attributes, WantedOf(node));
@@ -71,15 +71,16 @@ std::string ProblemOf(const Graph& graph, int id, const std::vector<bool>& chang
 
 void Verify(Graph& graph, const std::string& pass) {
   if (graph.verified()) return;
-  std::set<int> assigned;
-  std::vector<bool> changed(graph.size(), false);
+  std::vector<bool> assigned(graph.size(), false), changed(graph.size(), false);
   for (const int id : graph.changed()) changed[id] = true;
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
     std::string problem = ProblemOf(graph, id, changed);
     if (problem.empty() && IsAssign(node)) {
-      if (!graph.node(node.inputs[0].node).input) problem = "the target is not a named input";
-      if (!assigned.insert(node.inputs[0].node).second) problem = "a second assignment to one state";
+      const int state = node.inputs[0].node;
+      if (!graph.node(state).input) problem = "the target is not a named input";
+      if (assigned[state]) problem = "a second assignment to one state";
+      assigned[state] = true;
     }
     if (problem.empty()) continue;
     std::vector<Value> inputs;

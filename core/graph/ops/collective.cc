@@ -1,7 +1,8 @@
 // all_reduce and its relatives.
 #include "core/graph/ops/collective.h"
 
-#include <map>
+#include <string_view>
+#include <utility>
 
 #include "core/graph/ops/families.h"
 #include "core/graph/ops/pointwise.h"
@@ -97,13 +98,15 @@ std::vector<TensorType> Received(const Signature& call) {
 }  // namespace
 
 std::optional<Exchange> ExchangeOf(const Node& node) {
-  static const std::map<std::string, Exchange> exchanges = {
+  static constexpr std::pair<std::string_view, Exchange> exchanges[] = {
       {"all_reduce", Exchange::kAllReduce}, {"reduce_scatter", Exchange::kReduceScatter},
       {"all_gather", Exchange::kAllGather}, {"broadcast", Exchange::kBroadcast},
       {"all_to_all", Exchange::kAllToAll},  {"send", Exchange::kSend},
       {"receive", Exchange::kReceive}};
-  const auto found = exchanges.find(node.op);
-  return found == exchanges.end() ? std::nullopt : std::optional(found->second);
+  for (const auto& [op, exchange] : exchanges) {
+    if (node.op == op) return exchange;
+  }
+  return std::nullopt;
 }
 
 bool IsMessage(const Node& node) {

@@ -117,14 +117,19 @@ Graph Rewrite(const std::string& pass, const Graph& source, const Rule& rule, co
   return result;
 }
 
+// Stays where nobody reads it.
+static bool IsKeptUnread(const Node& node) {
+  if (node.input) return node.input->role != Role::kBatch;
+  const OpTraits& traits = TraitsOf(node.op);
+  return (traits.structural && node.outputs.empty()) || traits.collective;
+}
+
 Graph RemoveDeadNodes(Graph graph) {
   std::vector<bool> live(graph.size(), false);
   for (int id = graph.size() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
-    if (node.input && node.input->role != Role::kBatch) live[id] = true;
-    const OpTraits& traits = TraitsOf(node.op);
-    if ((traits.structural && node.outputs.empty()) || traits.collective) live[id] = true;
-    if (!live[id]) continue;
+    if (!live[id] && !IsKeptUnread(node)) continue;
+    live[id] = true;
     for (const Ref& input : node.inputs) live[input.node] = true;
     for (const int earlier : node.control) live[earlier] = true;
   }
