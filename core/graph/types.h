@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "core/abi/base.h"
 
 namespace switchyard {
@@ -26,7 +26,9 @@ DType Widest(
     DType a,
     DType b);  // of two floating types: f64 > f32 > f16 = bf16 (mixed halves give f32); integers give way to floats
 
-using Shape = std::vector<int64_t>;  // elements per axis, outermost first; empty is a scalar
+// Elements per axis, outermost first; empty is a scalar. Up to six axes, which all but a few shapes have, lie in the
+// object itself: passes copy shapes all the time.
+using Shape = absl::InlinedVector<int64_t, 6>;
 int64_t Elements(const Shape& shape);
 std::string ToString(const Shape& shape);               // "(8, 197, 768)"
 bool BroadcastsTo(const Shape& from, const Shape& to);  // numpy rules
