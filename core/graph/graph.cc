@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "core/graph/op.h"
@@ -9,6 +10,9 @@
 #include "fmt/format.h"
 
 namespace switchyard {
+
+// A vector of graphs would copy them when it grows.
+static_assert(std::is_nothrow_move_constructible_v<Graph>);
 
 const TensorType& Value::type() const { return graph_->type(ref_); }
 
@@ -31,7 +35,7 @@ void ThrowBuildError(const std::string& op, const std::string& problem, const st
 
 std::string Graph::ScopedName(const std::string& name) const { return scope_.empty() ? name : scope_ + "." + name; }
 
-int NameTable::Find(const std::deque<Node>& nodes, std::string_view name) const {
+int NameTable::Find(const NodeList& nodes, std::string_view name) const {
   if (slots_.empty()) return -1;
   const size_t hash = std::hash<std::string_view>()(name);
   for (size_t at = hash;; ++at) {
@@ -40,7 +44,7 @@ int NameTable::Find(const std::deque<Node>& nodes, std::string_view name) const 
   }
 }
 
-void NameTable::Add(const std::deque<Node>& nodes, int id) {
+void NameTable::Add(const NodeList& nodes, int id) {
   if (2 * static_cast<size_t>(id) + 2 > slots_.size()) {
     const std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(std::max<size_t>(16, 2 * slots_.size())));
     for (const Slot& slot : before) {
@@ -57,7 +61,7 @@ void NameTable::Put(Slot slot) {
 }
 
 // For the node that is appended next.
-std::string Graph::UniqueName(const std::string& wanted) {
+std::string Graph::UniqueName(std::string wanted) {
   if (Find(wanted) < 0) return wanted;
   for (;;) {
     std::string name = fmt::format("{}_{}", wanted, ++suffixes_[wanted]);
@@ -66,11 +70,11 @@ std::string Graph::UniqueName(const std::string& wanted) {
 }
 
 Value Graph::Input(const std::string& name, const TensorType& type, const InputInfo& info, Location where) {
-  const std::string full = ScopedName(name);
+  std::string full = ScopedName(name);
   if (Find(full) >= 0) ThrowBuildError("input", fmt::format("the name {} is taken", full), {}, where);
   Node node;
   node.op = "input";
-  node.name = full;
+  node.name = std::move(full);
   node.outputs.push_back(type);
   node.input = info;
   node.host = info.host;
@@ -101,7 +105,7 @@ void Graph::CheckOwn(const std::string& op, const std::vector<Value>& inputs, Lo
   }
 }
 
-std::vector<Value> Graph::Append(Node node, const std::vector<Value>& inputs, bool verified) {
+std::vector<Value> Graph::Append(Node&& node, const std::vector<Value>& inputs, bool verified) {
   node.inputs.reserve(inputs.size());
   for (const Value& input : inputs) node.inputs.push_back(input.ref());
   node.host = RunsOnHost(*this, node);
@@ -231,7 +235,7 @@ void Graph::AddControl(int id, int earlier) {
 
 void Graph::Keep(const std::vector<bool>& marked) {
   std::vector<int> moved(nodes_.size(), -1);  // old id → new id
-  std::deque<Node> kept;
+  NodeList kept;
   for (const bool input : {true, false}) {
     for (int id = 0; id < size(); ++id) {
       if (!marked[id] || nodes_[id].input.has_value() != input) continue;
@@ -240,7 +244,8 @@ void Graph::Keep(const std::vector<bool>& marked) {
     }
   }
   const auto follow = [&](int& id) { id = id < 0 ? id : moved[id]; };
-  for (Node& node : kept) {
+  for (size_t id = 0; id < kept.size(); ++id) {
+    Node& node = kept[id];
     for (Ref& input : node.inputs) follow(input.node);
     for (int& earlier : node.control) follow(earlier);
     std::erase(node.control, -1);

@@ -9,7 +9,7 @@
 
 #include <cstddef>
 #include <cstring>
-#include <deque>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/graph/part.h"
@@ -152,13 +153,62 @@ struct Node {
   bool host = false;
 };
 
+// The nodes of a graph, by id. They lie in blocks and stay where they are while more are added.
+class NodeList {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = Node;
+    using difference_type = ptrdiff_t;
+    using pointer = const Node*;
+    using reference = const Node&;
+    Iterator() = default;
+    Iterator(const NodeList* list, size_t id) : list_(list), id_(id) {}
+    const Node& operator*() const { return (*list_)[id_]; }
+    const Node* operator->() const { return &(*list_)[id_]; }
+    Iterator& operator++() { return ++id_, *this; }
+    Iterator operator++(int) { return {list_, id_++}; }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    const NodeList* list_ = nullptr;
+    size_t id_ = 0;
+  };
+
+  NodeList() = default;
+  NodeList(const NodeList& other) {
+    for (const Node& node : other) push_back(node);
+  }
+  NodeList(NodeList&&) noexcept = default;
+  NodeList& operator=(NodeList other) noexcept {
+    blocks_ = std::move(other.blocks_);
+    return *this;
+  }
+
+  size_t size() const { return blocks_.empty() ? 0 : (blocks_.size() - 1) * kBlock + blocks_.back().size(); }
+  Node& operator[](size_t id) { return blocks_[id / kBlock][id % kBlock]; }
+  const Node& operator[](size_t id) const { return blocks_[id / kBlock][id % kBlock]; }
+  const Node& back() const { return blocks_.back().back(); }
+  void push_back(Node node) {
+    if (blocks_.empty() || blocks_.back().size() == kBlock) blocks_.emplace_back().reserve(kBlock);
+    blocks_.back().push_back(std::move(node));
+  }
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, size()}; }
+
+ private:
+  static constexpr size_t kBlock = 32;
+  std::vector<std::vector<Node>> blocks_;  // all but the last are full, none grows beyond kBlock
+};
+
 // The nodes of a graph by their names, which they alone keep: ids in an open-addressed table.
 class NameTable {
  public:
   // The id of the node with this name; −1: there is none.
-  int Find(const std::deque<Node>& nodes, std::string_view name) const;
+  int Find(const NodeList& nodes, std::string_view name) const;
   // Node `id`, whose name is new; the nodes before it are there.
-  void Add(const std::deque<Node>& nodes, int id);
+  void Add(const NodeList& nodes, int id);
 
  private:
   struct Slot {
@@ -172,6 +222,7 @@ class NameTable {
 // A list of ids for each node, in one array.
 class IdLists {
  public:
+  IdLists() = default;
   // `visit` is called twice with a function add(node, id), and adds the same both times.
   template <typename Visit>
   IdLists(int nodes, const Visit& visit) : ends_(static_cast<size_t>(nodes) + 1, 0) {
@@ -225,7 +276,7 @@ class Graph {
   // Ids of the input nodes with this role, in order of creation.
   std::vector<int> Inputs(Role role) const;
 
-  const std::deque<Node>& nodes() const { return nodes_; }
+  const NodeList& nodes() const { return nodes_; }
   const Node& node(int id) const { return nodes_[id]; }
   Node& mutable_node(int id) {
     verified_ = false;
@@ -306,16 +357,16 @@ class Graph {
  private:
   Value ConstantOfBytes(const std::string& name, const TensorType& type, std::vector<std::byte> content,
                         Location where);
-  std::string UniqueName(const std::string& wanted);
+  std::string UniqueName(std::string wanted);
   void CheckOwn(const std::string& op, const std::vector<Value>& inputs, Location where) const;
   // verified: as a node of a graph that was.
-  std::vector<Value> Append(Node node, const std::vector<Value>& inputs, bool verified);
+  std::vector<Value> Append(Node&& node, const std::vector<Value>& inputs, bool verified);
   // The types of an op's results; BuildError where it refuses the inputs.
   std::vector<TensorType> Inferred(const std::string& op, const std::vector<Value>& inputs,
                                    const Attributes& attributes, const Wanted& wanted, Location where) const;
   std::vector<Value> Copy(const Node& source, std::vector<TensorType> outputs, const std::vector<Value>& inputs,
                           bool verified);
-  std::deque<Node> nodes_;
+  NodeList nodes_;
   NameTable names_;
   std::unordered_map<std::string, int> suffixes_;
   std::string scope_;

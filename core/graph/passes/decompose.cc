@@ -70,7 +70,7 @@ std::optional<Graph> Rebuild(const Graph& graph, const Node& node, const CanPrep
 
 Graph Decompose(Graph source, const CanPrepare& can_prepare) {
   const auto runs = [&](const Node& node) { return !NeedsKernel(node) || can_prepare(source, node); };
-  const std::deque<Node>& nodes = source.nodes();
+  const NodeList& nodes = source.nodes();
   const bool inputs_first = std::is_partitioned(nodes.begin(), nodes.end(), IsInput);
   if (inputs_first && std::all_of(nodes.begin(), nodes.end(), runs)) return RemoveDeadNodes(std::move(source));
   return RemoveDeadNodes(
