@@ -21,7 +21,7 @@ Ref Pattern::Behind(Ref ref) const {
 }
 
 bool Pattern::SeveralRead(int id) const {
-  const std::vector<int>& all = readers.Of(id);
+  const std::span<const int> all = readers.Of(id);
   if (all.size() != 1) return all.size() > 1;
   return TraitsOf(graph.node(all[0]).op).view && SeveralRead(all[0]);
 }

@@ -52,16 +52,18 @@ bool Preparable(const CanPrepare& can_prepare, const std::string& op, const Grap
   return Preparable(can_prepare, op, types, attributes, wanted, host);
 }
 
-Readers::Readers(const Graph& graph) : first_(graph.size()), readers_(graph.size()) {
+Readers::Readers(const Graph& graph) : first_(graph.size()) {
+  std::vector<std::pair<int, int>> reads;  // who is read, who reads
   for (int id = 0; id < graph.size(); ++id) {
     const Node& node = graph.node(id);
     first_[id] = node.repeats >= 0 ? first_[node.repeats] : id;
-    for (const Ref& input : node.inputs) readers_[first_[input.node]].push_back(first_[id]);
+    for (const Ref& input : node.inputs) reads.emplace_back(first_[input.node], first_[id]);
   }
-  for (std::vector<int>& readers : readers_) {
-    std::sort(readers.begin(), readers.end());
-    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
-  }
+  std::sort(reads.begin(), reads.end());
+  reads.erase(std::unique(reads.begin(), reads.end()), reads.end());
+  readers_ = IdLists(graph.size(), [&](const auto& add) {
+    for (const auto& [read, reader] : reads) add(read, reader);
+  });
 }
 
 bool Readers::OnlyOf(int id, int reader) const { return Of(id).size() == 1 && Of(id)[0] == first_[reader]; }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -39,12 +40,12 @@ class Readers {
  public:
   explicit Readers(const Graph& graph);
   // Ids in ascending order, those of first computations.
-  const std::vector<int>& Of(int id) const { return readers_[first_[id]]; }
+  std::span<const int> Of(int id) const { return readers_[first_[id]]; }
   bool OnlyOf(int id, int reader) const;  // is this the one reader?
 
  private:
   std::vector<int> first_;  // of each node: itself, or what it repeats
-  std::vector<std::vector<int>> readers_;
+  IdLists readers_;
 };
 
 // Returns the values that replace the node's outputs (an empty vector: nothing uses them any more), or nullopt: copy
