@@ -2,15 +2,18 @@
 #pragma once
 
 #include <source_location>
+#include <string_view>
 
 #include "core/graph/graph.h"
 
 namespace switchyard {
 
-inline bool IsInput(const Node& node) { return node.op == "input"; }
-inline bool IsAssign(const Node& node) { return node.op == "assign"; }
-inline bool IsOutput(const Node& node) { return node.op == "output"; }
-inline bool IsAccumulate(const Node& node) { return node.op == "accumulate"; }
+// As views, whose lengths are compared first: most ops differ there already.
+inline bool IsOp(const Node& node, std::string_view op) { return node.op == op; }
+inline bool IsInput(const Node& node) { return IsOp(node, "input"); }
+inline bool IsAssign(const Node& node) { return IsOp(node, "assign"); }
+inline bool IsOutput(const Node& node) { return IsOp(node, "output"); }
+inline bool IsAccumulate(const Node& node) { return IsOp(node, "accumulate"); }
 // It says what is kept of a run, and computes nothing.
 inline bool IsKept(const Node& node) { return IsAssign(node) || IsOutput(node); }
 
