@@ -20,7 +20,7 @@ DType Widest(DType a, DType b) {
   return DType::kF32;
 }
 
-int64_t Elements(const Shape& shape) {
+int64_t Elements(std::span<const int64_t> shape) {
   int64_t count = 1;
   for (const int64_t extent : shape) count *= extent;
   return count;

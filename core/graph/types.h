@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -29,7 +30,7 @@ DType Widest(
 // Elements per axis, outermost first; empty is a scalar. Up to six axes, which all but a few shapes have, lie in the
 // object itself: passes copy shapes all the time.
 using Shape = absl::InlinedVector<int64_t, 6>;
-int64_t Elements(const Shape& shape);
+int64_t Elements(std::span<const int64_t> shape);
 std::string ToString(const Shape& shape);               // "(8, 197, 768)"
 bool BroadcastsTo(const Shape& from, const Shape& to);  // numpy rules
 

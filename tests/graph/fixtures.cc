@@ -15,7 +15,7 @@ HostTensors ReadFixture(const std::string& file, const std::string& prefix) {
   for (const TensorFile::Entry& entry : opened->entries()) {
     if (!entry.name.starts_with(prefix) || (entry.dtype != "F32" && entry.dtype != "F64")) continue;
     HostTensor& tensor = tensors[entry.name.substr(prefix.size())];
-    tensor.shape = entry.shape;
+    tensor.shape.assign(entry.shape.begin(), entry.shape.end());
     tensor.values.resize(static_cast<size_t>(Elements(entry.shape)));
     std::vector<double> wide(entry.dtype == "F64" ? tensor.values.size() : 0);
     const Status read = opened->Read(entry, wide.empty() ? static_cast<void*>(tensor.values.data()) : wide.data());

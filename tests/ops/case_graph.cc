@@ -52,7 +52,7 @@ std::vector<double> GetOutput(Compiled& compiled, const std::string& name, DType
 
 std::vector<TensorType> TypesOf(const std::vector<Operand>& operands, DType tested) {
   std::vector<TensorType> types;
-  for (const Operand& operand : operands) types.push_back({DTypeOf(operand.type, tested), operand.dims});
+  for (const Operand& operand : operands) types.push_back({DTypeOf(operand.type, tested), {operand.dims.begin(), operand.dims.end()}});
   return types;
 }
 
@@ -61,7 +61,7 @@ Attributes AttributesOf(const OpCase& one) { return {one.attributes.data(), one.
 Wanted WantedOf(const OpCase& one, DType tested) {
   Wanted wanted;
   for (const TensorType& type : TypesOf(one.outputs, tested)) wanted.dtypes.push_back(type.dtype);
-  wanted.shape = one.outputs[0].dims;
+  wanted.shape.emplace(one.outputs[0].dims.begin(), one.outputs[0].dims.end());
   return wanted;
 }
 

@@ -88,7 +88,7 @@ Problem OpFactors::PartOf(const Problem& whole, const Factors& factors, int axis
     const sy_tensor before = tensor;
     Shape dims = ShapeOf(before);
     dims[place.dimension] = place.outer * place.inner * static_cast<int64_t>(indices.size());
-    tensor = conform::Contiguous(static_cast<sy_dtype>(before.dtype), dims);
+    tensor = conform::Contiguous(static_cast<sy_dtype>(before.dtype), {dims.begin(), dims.end()});
   };
   for (size_t i = 0; i < share.inputs.size(); ++i) {
     if (const auto place = PlaceOf(factors, factors.inputs[i], axis)) {

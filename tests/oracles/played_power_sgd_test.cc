@@ -89,7 +89,7 @@ PlayedUpdates FiveUpdatesOn(const Mesh& mesh, int rank, Device& reference) {
 
 void ExpectSameUpdates(const PlayedUpdates& found, const PlayedUpdates& expected) {
   EXPECT_LE(DistanceOfMovements(found.weights, expected.weights, expected.start), 1e-4);
-  const std::vector<int64_t> size = {static_cast<int64_t>(expected.error.size())};
+  const Shape size = {static_cast<int64_t>(expected.error.size())};
   ExpectClose({{kWeight, {size, found.error}}}, {{kWeight, {size, expected.error}}}, 1e-3);
 }
 
