@@ -11,8 +11,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/abi/collective.h"
@@ -531,19 +533,27 @@ TEST(PeerMemory, GivesTheBitsOfStagingThroughTheHost) {
   const bool same_order = ((*peers)->info().flags & SY_COLLECTIVE_DETERMINISTIC) != 0;
   auto stream = (*device)->NewStream();
   ASSERT_OK(stream.status());
+  // What buffers hold before a call: drawn once for each count and dtype, which takes longer than the calls do.
+  std::map<std::pair<uint64_t, sy_dtype>, std::vector<char>> drawn;
+  const auto start = [&](uint64_t count, sy_dtype dtype) {
+    std::vector<char>& bytes = drawn[{count, dtype}];
+    if (!bytes.empty()) return bytes;
+    RandomStream random(Key(HashName(fmt::format("{} {} {}", rank, count, dtype))));
+    std::vector<float> values(2 * count * static_cast<uint64_t>(size));
+    for (float& value : values) value = std::ldexp(random.Uniform(-1, 1), static_cast<int>(random.Uniform(0, 12)));
+    bytes.resize(values.size() * BytesOf(dtype));
+    const auto halves = [](float value) { return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16); };
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (dtype == SY_F32) std::memcpy(&bytes[4 * i], &values[i], 4);
+      const uint16_t half = halves(values[i]);
+      if (dtype == SY_BF16) std::memcpy(&bytes[2 * i], &half, 2);
+    }
+    return bytes;
+  };
   const auto result = [&](Communicator& by, const Collective& what, bool in_place) -> StatusOr<std::vector<char>> {
     const uint64_t one = what.count * BytesOf(what.dtype), all = one * static_cast<uint64_t>(size);
     SY_ASSIGN_OR_RETURN(const Buffer buffer, (*device)->Allocate(2 * all + 256));
-    std::vector<char> bytes(2 * all);
-    RandomStream random(Key(HashName(fmt::format("{} {} {}", rank, what.count, what.dtype))));
-    std::vector<float> values(bytes.size() / BytesOf(what.dtype));
-    for (float& value : values) value = std::ldexp(random.Uniform(-1, 1), static_cast<int>(random.Uniform(0, 12)));
-    const auto halves = [](float value) { return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16); };
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (what.dtype == SY_F32) std::memcpy(&bytes[4 * i], &values[i], 4);
-      const uint16_t half = halves(values[i]);
-      if (what.dtype == SY_BF16) std::memcpy(&bytes[2 * i], &half, 2);
-    }
+    std::vector<char> bytes = start(what.count, what.dtype);
     SY_RETURN_IF_ERROR((*device)->Upload(buffer.at(0), bytes.data(), bytes.size()));
     const uint64_t own = one * static_cast<uint64_t>(rank);
     Communicator::DevicePlace from{&buffer, 0}, to{&buffer, in_place ? 0 : all};
