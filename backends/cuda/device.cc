@@ -105,7 +105,8 @@ sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* err
   }
   filled.alignment = 256;
   filled.address_kind = SY_ADDRESS_OPAQUE;
-  filled.flags = SY_DEVICE_ASYNC | (mode == cudaComputeModeDefault ? SY_DEVICE_SHAREABLE : 0);
+  filled.flags = SY_DEVICE_ASYNC | SY_DEVICE_CAPTURES_STREAMS;
+  if (mode == cudaComputeModeDefault) filled.flags |= SY_DEVICE_SHAREABLE;
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;
   std::snprintf(filled.memory_kind, sizeof filled.memory_kind, "%s", kMemoryKind);
   FillStruct(info, filled);

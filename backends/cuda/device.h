@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "backends/cuda/check.h"
 #include "core/abi/device.h"
@@ -33,14 +34,26 @@ struct sy_buffer {
   Origin origin = kForeign;
 };
 
+namespace switchyard {
+// What capture/2 records between begin and end. All calls that concern it are of one thread.
+struct Recording {
+  std::vector<sy_stream*> streams;  // of begin, and those drawn in since; each names this in turn
+  bool spoiled = false;             // something was refused
+};
+}  // namespace switchyard
+
 struct sy_stream {
   cudaStream_t stream = nullptr;
-  bool capturing = false;  // between begin and end of capture/2: a stream serves one thread at a time
-  bool spoiled = false;    // something was refused meanwhile
+  std::shared_ptr<switchyard::Recording> recording;  // that it takes part in, until end
 };
 
 struct sy_event {
-  cudaEvent_t event = nullptr;
+  cudaEvent_t event = nullptr;  // what is waited for, asked and synchronised outside of a capture
+  // Its place in the capture that recorded it last, for whoever waits there. CUDA knows places in a graph, which other
+  // captured streams can wait for, and nodes that record an event at each replay: one event cannot be both.
+  std::mutex mutex;  // guards the rest
+  cudaEvent_t place = nullptr;
+  std::weak_ptr<switchyard::Recording> recording;  // expired: none that goes on
 };
 
 struct sy_device {

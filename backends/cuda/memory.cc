@@ -132,7 +132,7 @@ sy_status CopyOn(sy_device* device, sy_stream* stream, const sy_place& destinati
   const cudaMemcpyKind kind = destination.buffer == nullptr ? cudaMemcpyDeviceToHost
                               : source.buffer == nullptr    ? cudaMemcpyHostToDevice
                                                             : cudaMemcpyDeviceToDevice;
-  if (stream != nullptr && stream->capturing && kind != cudaMemcpyDeviceToDevice)
+  if (stream != nullptr && stream->recording != nullptr && kind != cudaMemcpyDeviceToDevice)
     SY_TRY(CheckPinned(destination.buffer == nullptr ? destination : source, error));
   const cudaStream_t target = stream ? stream->stream : device->own.stream;
   SY_CUDA(error, cudaMemcpyAsync(Address(destination), Address(source), bytes, kind, target));

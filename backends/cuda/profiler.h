@@ -1,6 +1,6 @@
 // profiler/2: a pair of timed events around every launch while it runs. The device clock counts nanoseconds from
 // `start`; CUDA gives differences of events as float milliseconds, so the reference event moves along with the spans to
-// keep their resolution (0.5 µs). Launches inside a capture are not timed, the replay of the captured segment is.
+// keep their resolution (0.5 µs). Launches inside a capture are not timed, the replay of the captured graph is.
 // Thread-safe.
 #pragma once
 

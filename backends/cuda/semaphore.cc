@@ -165,7 +165,7 @@ sy_status Wait(sy_device* device, sy_semaphore* semaphore, uint64_t value, uint6
 
 // A replay would raise the count to what it is already.
 sy_status CheckNotCaptured(const sy_stream* stream, sy_error* error) {
-  if (stream == nullptr || !stream->capturing) return SY_OK;
+  if (stream == nullptr || stream->recording == nullptr) return SY_OK;
   return SY_FAIL(error, SY_UNSUPPORTED, "cuda: work on a semaphore cannot be captured");
 }
 

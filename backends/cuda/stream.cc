@@ -1,7 +1,10 @@
 #include "backends/cuda/stream.h"
 
 #include <memory>
+#include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
 
 namespace switchyard {
 
@@ -21,6 +24,10 @@ sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_s
 
 void DestroyStream(sy_device* device, sy_stream* stream) {
   if (stream == nullptr) return;
+  if (const auto recording = std::move(stream->recording)) {  // which is over where CUDA is concerned, too
+    recording->spoiled = true;
+    std::erase(recording->streams, stream);
+  }
   if (Enter(device->index, nullptr) == SY_OK)
     LogFailure(*device, cudaStreamDestroy(stream->stream), "cudaStreamDestroy");
   delete stream;
@@ -39,24 +46,52 @@ sy_status CreateEvent(sy_device* device, const sy_event_options* options, sy_eve
 
 void DestroyEvent(sy_device* device, sy_event* event) {
   if (event == nullptr) return;
-  if (Enter(device->index, nullptr) == SY_OK) LogFailure(*device, cudaEventDestroy(event->event), "cudaEventDestroy");
+  const bool usable = Enter(device->index, nullptr) == SY_OK;
+  for (const cudaEvent_t made : {event->event, event->place})
+    if (usable && made != nullptr) LogFailure(*device, cudaEventDestroy(made), "cudaEventDestroy");
   delete event;
 }
 
 namespace {
 
 // In a capture the record becomes a node, which every replay runs: what waits for the event after a replay waits for
-// that one. (CUDA's ordinary record would only mark a place in the graph.)
+// that one. Behind it lies the place for the streams of the capture: what waits for it has then waited for the node, too,
+// without which end would find the node unjoined.
 sy_status RecordOn(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
   SY_TRY(Enter(device->index, error));
-  const unsigned flags = stream != nullptr && stream->capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
-  SY_CUDA(error, cudaEventRecordWithFlags(event->event, stream ? stream->stream : device->own.stream, flags));
+  const std::lock_guard lock(event->mutex);
+  event->recording.reset();
+  if (stream == nullptr || stream->recording == nullptr) {
+    SY_CUDA(error, cudaEventRecord(event->event, stream ? stream->stream : device->own.stream));
+    return SY_OK;
+  }
+  if (event->place == nullptr) SY_CUDA(error, cudaEventCreateWithFlags(&event->place, cudaEventDisableTiming));
+  SY_CUDA(error, cudaEventRecordWithFlags(event->event, stream->stream, cudaEventRecordExternal));
+  SY_CUDA(error, cudaEventRecord(event->place, stream->stream));
+  event->recording = stream->recording;
   return SY_OK;
 }
 
+// An event of a capture that goes on draws the stream into it.
 sy_status WaitOn(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
   SY_TRY(Enter(device->index, error));
-  SY_CUDA(error, cudaStreamWaitEvent(stream ? stream->stream : device->own.stream, event->event, 0));
+  const std::lock_guard lock(event->mutex);
+  const std::shared_ptr<Recording> recording = event->recording.lock();
+  if (stream != nullptr && stream->recording != nullptr && stream->recording != recording)
+    return SY_FAIL(error, SY_UNSUPPORTED, "cuda: a wait for what the capture does not hold cannot be captured");
+  if (recording == nullptr) {
+    SY_CUDA(error, cudaStreamWaitEvent(stream ? stream->stream : device->own.stream, event->event, 0));
+    return SY_OK;
+  }
+  if (stream == nullptr) {
+    recording->spoiled = true;
+    return SY_FAIL(error, SY_UNSUPPORTED, "cuda: only a stream can be drawn into a capture");
+  }
+  if (stream->recording == nullptr) {
+    recording->streams.push_back(stream);
+    stream->recording = recording;
+  }
+  SY_CUDA(error, cudaStreamWaitEvent(stream->stream, event->place, 0));
   return SY_OK;
 }
 
@@ -84,7 +119,7 @@ sy_status SynchronizeEvent(sy_device* device, sy_event* event, sy_error* error) 
 }
 
 sy_status WaitForEvent(sy_device* device, sy_stream* stream, sy_event* event, sy_error* error) {
-  return OnStream(stream, WaitOn(device, stream, event, error));
+  return OnStream(stream, Guarded(error, [&] { return WaitOn(device, stream, event, error); }));
 }
 
 }  // namespace switchyard

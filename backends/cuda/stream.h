@@ -8,7 +8,7 @@ namespace switchyard {
 
 // `status`, of a call that enqueues on `stream`: a refusal spoils the capture that the stream is in.
 inline sy_status OnStream(sy_stream* stream, sy_status status) {
-  if (status != SY_OK && stream != nullptr && stream->capturing) stream->spoiled = true;
+  if (status != SY_OK && stream != nullptr && stream->recording != nullptr) stream->recording->spoiled = true;
   return status;
 }
 

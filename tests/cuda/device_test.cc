@@ -129,6 +129,19 @@ class Cuda {
     Fill(nullptr, buffer, content, bytes);
     return buffer;
   }
+  sy_event* Event() {
+    sy_event* event = nullptr;
+    Ok(api.event_create(device, nullptr, &event, Error()), "event_create");
+    return event;
+  }
+  void Record(sy_event* event, sy_stream* stream) {
+    Ok(api.event_record(device, event, stream, Error()), "event_record");
+  }
+  sy_status Wait(sy_stream* stream, sy_event* event) { return api.stream_wait(device, stream, event, Error()); }
+  sy_status Query(sy_device_info* info) { return api.query(plugin_.instance, 0, info, Error()); }
+  void Copy(sy_stream* stream, sy_buffer* to, sy_buffer* from) {
+    Ok(api.copy(device, stream, {to, nullptr, 0}, {from, nullptr, 0}, kBytes, nullptr, Error()), "copy");
+  }
   void Fill(sy_stream* stream, sy_buffer* buffer, uint8_t content, uint64_t bytes = kBytes) {
     Ok(api.fill(device, stream, {buffer, nullptr, 0}, content, bytes, nullptr, Error()), "fill");
   }
@@ -269,6 +282,135 @@ TEST(CudaCapture, WhatCannotBeRecordedIsUnsupportedAndSpoilsTheCapture) {
                     cuda.ExpectContent(buffer, 5, what);
                   }
                   cuda.semaphores.destroy(cuda.device, semaphore);
+                }),
+      "");
+}
+
+// Two streams take turns: `first` fills, `second` copies what it finds, `first` copies that on. With the graph's nodes
+// in the other order that its edges allow, what is not waited for has not happened.
+TEST(CudaCapture, AStreamThatWaitsIsDrawnInAndEachWaitIsAnEdge) {
+  EXPECT_EQ(
+      Processes(1,
+                [](int) {
+                  Cuda cuda;
+                  sy_device_info info{SY_HEADER(sy_device_info)};
+                  cuda.Ok(cuda.Query(&info), "query");
+                  Require((info.flags & SY_DEVICE_CAPTURES_STREAMS) != 0, "the device does not say so");
+                  sy_stream *const first = cuda.Stream(), *const second = cuda.Stream(), *const outside = cuda.Stream();
+                  sy_buffer *const a = cuda.Buffer(1), *const b = cuda.Buffer(2), *const c = cuda.Buffer(3);
+                  sy_event *const fork = cuda.Event(), *const join = cuda.Event();
+                  sy_graph* graph = nullptr;
+                  cuda.Record(join, second);  // what an event stood for before counts no more
+                  cuda.Ok(cuda.capture.begin(cuda.device, first, nullptr, cuda.Error()), "begin");
+                  cuda.Fill(first, a, 7);
+                  cuda.Record(fork, first);
+                  cuda.Ok(cuda.Wait(second, fork), "a wait that draws in");
+                  cuda.Is(cuda.capture.begin(cuda.device, outside, nullptr, cuda.Error()), SY_OK, "another capture");
+                  cuda.Is(cuda.capture.end(cuda.device, outside, &graph, cuda.Error()), SY_OK, "its end");
+                  cuda.capture.release(cuda.device, graph);
+                  cuda.Copy(second, b, a);
+                  cuda.Record(join, second);
+                  cuda.Ok(cuda.Wait(first, join), "a wait that joins");
+                  cuda.Copy(first, c, b);
+                  cuda.Record(fork, first);
+                  cuda.Is(cuda.capture.end(cuda.device, second, &graph, cuda.Error()), SY_INVALID, "end elsewhere");
+                  cuda.Ok(cuda.capture.end(cuda.device, first, &graph, cuda.Error()), "end");
+                  cuda.ExpectContent(a, 1, "before any replay");
+                  for (int replay = 0; replay < 2; ++replay) {
+                    cuda.Ok(cuda.capture.launch(cuda.device, graph, first, cuda.Error()), "launch");
+                    for (sy_event* const event : {join, fork})
+                      cuda.Is(cuda.api.event_query(cuda.device, event, cuda.Error()), SY_IN_PROGRESS, "event_query");
+                    cuda.Ok(cuda.Wait(outside, fork), "a wait for the replay");
+                    cuda.Synchronize(outside);
+                    cuda.ExpectContent(c, 7, "replayed");
+                    for (sy_buffer* const buffer : {a, b, c}) cuda.Fill(nullptr, buffer, 9);
+                  }
+                  cuda.capture.release(cuda.device, graph);
+                  cuda.Fill(second, b, 5);  // which runs, now that the capture has ended
+                  cuda.Synchronize(second);
+                  cuda.ExpectContent(b, 5, "after the capture");
+                  for (sy_event* const event : {fork, join}) cuda.api.event_destroy(cuda.device, event);
+                  cuda.ExpectNothingLogged();
+                },
+                {{"CUDA_DOUBLE_GRAPH_ORDER", "last"}}),
+      "");
+}
+
+// And its streams, which belonged to it until then, run work again.
+TEST(CudaCapture, WhatOneCaptureCannotHoldOfSeveralStreamsLeavesNoGraph) {
+  EXPECT_EQ(
+      Processes(1,
+                [](int) {
+                  Cuda cuda;
+                  sy_stream *const stream = cuda.Stream(), *const other = cuda.Stream(), *const third = cuda.Stream();
+                  sy_buffer* const buffer = cuda.Buffer(1);
+                  Bytes pageable(kBytes, 9);
+                  sy_event *const event = cuda.Event(), *const before = cuda.Event(), *const never = cuda.Event();
+                  cuda.Record(before, other);
+                  const auto draw_in = [&] {
+                    cuda.Record(event, stream);
+                    cuda.Ok(cuda.Wait(other, event), "a wait that draws in");
+                  };
+                  const std::pair<const char*, std::function<void()>> spoils[] = {
+                      {"work that is not waited for",
+                       [&] {
+                         draw_in();
+                         cuda.Fill(other, buffer, 3);
+                       }},
+                      {"an event that is not waited for",
+                       [&] {
+                         draw_in();
+                         cuda.Record(never, other);
+                       }},
+                      {"what the other stream was refused",
+                       [&] {
+                         draw_in();
+                         cuda.Is(cuda.api.copy(cuda.device, other, {buffer, nullptr, 0}, {nullptr, pageable.data(), 0},
+                                               kBytes, nullptr, cuda.Error()),
+                                 SY_UNSUPPORTED, "a copy from memory that is not pinned");
+                         cuda.Record(event, other);
+                         cuda.Ok(cuda.Wait(stream, event), "a wait that joins");
+                       }},
+                      {"a wait for an event from before",
+                       [&] { cuda.Is(cuda.Wait(stream, before), SY_UNSUPPORTED, "a wait", "does not hold"); }},
+                      {"the other stream's",
+                       [&] {
+                         draw_in();
+                         cuda.Is(cuda.Wait(other, before), SY_UNSUPPORTED, "a wait", "does not hold");
+                       }},
+                      {"a wait for an event of another capture",
+                       [&] {
+                         sy_graph* graph = nullptr;
+                         cuda.Record(event, stream);
+                         cuda.Ok(cuda.capture.begin(cuda.device, third, nullptr, cuda.Error()), "begin");
+                         cuda.Record(before, third);
+                         cuda.Is(cuda.Wait(stream, before), SY_UNSUPPORTED, "a wait", "does not hold");
+                         cuda.Ok(cuda.capture.end(cuda.device, third, &graph, cuda.Error()), "end of the other");
+                         cuda.capture.release(cuda.device, graph);
+                       }},
+                      {"a wait without a stream",
+                       [&] {
+                         cuda.Record(event, stream);
+                         cuda.Is(cuda.Wait(nullptr, event), SY_UNSUPPORTED, "a wait", "only a stream");
+                       }},
+                      {"a capture in the capture", [&] {
+                         draw_in();
+                         cuda.Is(cuda.capture.begin(cuda.device, other, nullptr, cuda.Error()), SY_INVALID, "begin");
+                       }}};
+                  for (const auto& [what, spoil] : spoils) {
+                    sy_graph* graph = nullptr;
+                    cuda.Ok(cuda.capture.begin(cuda.device, stream, nullptr, cuda.Error()), what);
+                    spoil();
+                    cuda.Is(cuda.capture.end(cuda.device, stream, &graph, cuda.Error()), SY_UNSUPPORTED, what);
+                    Require(graph == nullptr, "{}: a spoiled capture left a graph", what);
+                    uint8_t content = 50;
+                    for (sy_stream* const freed : {stream, other, third}) {
+                      cuda.Fill(freed, buffer, ++content);
+                      cuda.Synchronize(freed);
+                      cuda.ExpectContent(buffer, content, what);
+                    }
+                    cuda.Record(before, third);
+                  }
                 }),
       "");
 }

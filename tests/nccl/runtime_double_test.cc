@@ -105,6 +105,78 @@ TEST(CudaRuntimeDouble, CaptureForksAndJoinsThroughEvents) {
             "");
 }
 
+// A capture holds no wait for a place in another one, nor for one in a capture that has ended; its streams are its own
+// until it ends, and only where it began.
+TEST(CudaRuntimeDouble, StreamsAreDrawnIntoOneCaptureOnly) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        cudaStream_t other = nullptr;
+                        cudaEvent_t here = nullptr, there = nullptr;
+                        cudaGraph_t graph = nullptr;
+                        RequireOk(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "create");
+                        RequireOk(cudaEventCreate(&here), "create");
+                        RequireOk(cudaEventCreate(&there), "create");
+                        const auto begin = [](cudaStream_t stream, cudaEvent_t event) {
+                          RequireOk(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "begin");
+                          RequireOk(Launch(stream, [] {}), "launch");
+                          RequireOk(cudaEventRecord(event, stream), "record");
+                        };
+                        begin(self.stream, here);
+                        begin(other, there);
+                        Require(cudaStreamWaitEvent(other, here, 0) == cudaErrorStreamCaptureMerge, "merged");
+                        for (const cudaStream_t stream : {self.stream, other}) {
+                          Require(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated,
+                                  "a capture survived the merge");
+                        }
+                        begin(other, there);
+                        Require(cudaStreamWaitEvent(other, here, 0) == cudaErrorCapturedEvent, "waited for no place");
+                        Require(cudaStreamEndCapture(other, &graph) == cudaErrorStreamCaptureInvalidated,
+                                "the capture survived");
+                        begin(self.stream, here);
+                        RequireOk(cudaStreamWaitEvent(other, here, 0), "wait");
+                        Require(cudaStreamEndCapture(other, &graph) == cudaErrorStreamCaptureUnmatched, "it ended");
+                        Require(cudaStreamEndCapture(self.stream, &graph) == cudaErrorStreamCaptureInvalidated,
+                                "the capture survived");
+                        bool ran = false;
+                        RequireOk(Launch(other, [&] { ran = true; }), "launch");
+                        RequireOk(cudaStreamSynchronize(other), "synchronize");
+                        Require(ran, "the stream was not let go");
+                      }),
+            "");
+}
+
+// What a graph's nodes own may call the runtime where it is released: with the executable graph, or with a capture that
+// leaves none.
+TEST(CudaRuntimeDouble, WhatAGraphOwnsIsReleasedWithIt) {
+  EXPECT_EQ(InProcess({},
+                      [](Rank& self) {
+                        cudaEvent_t event = nullptr;
+                        cudaGraph_t graph = nullptr;
+                        cudaGraphExec_t executable = nullptr;
+                        int released = 0;
+                        const auto capture = [&] {
+                          RequireOk(cudaEventCreate(&event), "create");
+                          RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeRelaxed), "begin");
+                          const std::shared_ptr<void> owned(event, [&](void* made) {
+                            released += cudaEventDestroy(static_cast<cudaEvent_t>(made)) == cudaSuccess;
+                          });
+                          RequireOk(Launch(self.stream, [owned] {}), "launch");
+                        };
+                        capture();
+                        RequireOk(cudaStreamEndCapture(self.stream, &graph), "end");
+                        RequireOk(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+                        RequireOk(cudaGraphDestroy(graph), "destroy");
+                        Require(released == 0, "released with the graph");
+                        RequireOk(cudaGraphExecDestroy(executable), "destroy");
+                        Require(released == 1, "not released with the executable graph");
+                        capture();
+                        Require(cudaStreamSynchronize(self.stream) == cudaErrorStreamCaptureUnsupported, "synchronize");
+                        Require(cudaStreamEndCapture(self.stream, &graph) == cudaErrorStreamCaptureInvalidated, "end");
+                        Require(released == 2, "not released with the capture");
+                      }),
+            "");
+}
+
 // Only an external record outlives its capture: as a node, which every replay runs.
 TEST(CudaRuntimeDouble, AnExternalRecordOfACaptureIsANode) {
   EXPECT_EQ(InProcess({},

@@ -1,9 +1,13 @@
 // Training on two doubled GPUs, joined by nccl: the losses are those of ranks joined through host memory.
+#include <regex>
+
 #include "tests/cli/program.h"
 #include "tests/ranks/losses.h"
 
 namespace switchyard {
 namespace {
+
+constexpr char kVit[] = "vit_tiny --image_size=32 --patch=8 --width=48 --depth=2 --heads=3";
 
 class NcclTraining : public ProgramTest {
  protected:
@@ -26,10 +30,34 @@ class NcclTraining : public ProgramTest {
 
 TEST_F(NcclTraining, MlpHasTheLossesOfHostMemory) { ExpectLossesOfHostMemory("mlp"); }
 
-// Captured segments replay in the other order that their edges allow.
-TEST_F(NcclTraining, VitHasTheLossesOfHostMemory) {
-  ExpectLossesOfHostMemory("vit_tiny --image_size=32 --patch=8 --width=48 --depth=2 --heads=3",
-                           "CUDA_DOUBLE_GRAPH_ORDER=last");
+// With nccl a step is one graph, through host memory it is segments; both replay in the other order that their edges
+// allow.
+TEST_F(NcclTraining, VitHasTheLossesOfHostMemory) { ExpectLossesOfHostMemory(kVit, "CUDA_DOUBLE_GRAPH_ORDER=last"); }
+
+// Two further steps of two ranks launch four graphs, and no kernel by itself: so the collectives of a step, between its
+// kernels, are in its graph.
+TEST_F(NcclTraining, AStepIsOneGraphWithItsCollectives) {
+  const auto counts = [&](int steps) {
+    const CommandResult result = Train(fmt::format("{} --steps={}", kVit, steps), "nccl", Start::kLaunch,
+                                       "CUDA_DOUBLE_COUNTS=1 CUDA_DOUBLE_GRAPH_ORDER=last");
+    ExpectSuccess(result, {"collective nccl", "0 fallbacks"});
+    EXPECT_EQ(ranks::LossesOf(In("run"), "nccl").size(), static_cast<size_t>(steps)) << result.output;
+    std::filesystem::remove_all(In("run"));
+    std::pair<int64_t, int64_t> sum;
+    const std::regex line("cuda double: ([0-9]+) graphs, ([0-9]+) kernels");
+    int found = 0;
+    for (std::sregex_iterator i(result.output.begin(), result.output.end(), line); i != std::sregex_iterator(); ++i) {
+      sum.first += std::stoll((*i)[1]);
+      sum.second += std::stoll((*i)[2]);
+      ++found;
+    }
+    EXPECT_GE(found, 2) << result.output;
+    return sum;
+  };
+  const auto four = counts(4), six = counts(6);
+  EXPECT_GE(four.first, 8);
+  EXPECT_EQ(six.first - four.first, 4);
+  EXPECT_EQ(six.second, four.second);
 }
 
 TEST_F(NcclTraining, MpiStagesToTheSameLosses) {

@@ -18,7 +18,7 @@ std::set<CUevent_st*>& Events() {  // under Book()
 // on.
 cudaError_t Join(CUstream_st* stream, const CUevent_st& event) {
   Capture& capture = *event.capture;
-  if (capture.ended) return cudaErrorCapturedEvent;
+  if (capture.ended) return stream->capture ? Break(*stream->capture, cudaErrorCapturedEvent) : cudaErrorCapturedEvent;
   if (capture.invalid) return cudaErrorStreamCaptureInvalidated;
   if (stream->is_default) return Break(capture, cudaErrorStreamCaptureImplicit);
   if (stream->capture && stream->capture != event.capture) {

@@ -97,6 +97,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   return Call([&] {
     if (graph == nullptr) return cudaErrorInvalidValue;
     *graph = nullptr;
+    std::vector<Node> nodes;  // what they own may call the runtime: released after Book() is free, as below
     std::lock_guard lock(Book());
     CUstream_st* stream = FindStream(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -112,9 +113,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
       participant->capture = nullptr;
       participant->tail_nodes.clear();
     }
+    nodes.swap(capture->nodes);
     if (capture->invalid) return cudaErrorStreamCaptureInvalidated;
     if (!joined) return cudaErrorStreamCaptureUnjoined;
-    *graph = new CUgraph_st{std::make_shared<const std::vector<Node>>(std::move(capture->nodes))};
+    *graph = new CUgraph_st{std::make_shared<const std::vector<Node>>(std::move(nodes))};
     Known<cudaGraph_t>().insert(*graph);
     return cudaSuccess;
   });
@@ -168,6 +170,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
     // CUDA itself would upload it now, and run all of its nodes alike.
     const bool ready = executable->uploaded && executable->has_priorities;
     if (!ready && GetSettings().graphs_ready) return cudaErrorNotSupported;
+    ++GetCounts().graphs;
     // An event that the graph records is pending from here on.
     std::map<int, std::shared_ptr<Mark>> marks;
     for (int node : executable->order) {
@@ -191,18 +194,20 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return Call([&] {
+    std::unique_ptr<CUgraphExec_st> gone;
     std::lock_guard lock(Book());
     if (Known<cudaGraphExec_t>().erase(executable) == 0) return cudaErrorInvalidValue;
-    delete executable;
+    gone.reset(executable);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return Call([&] {
+    std::unique_ptr<CUgraph_st> gone;
     std::lock_guard lock(Book());
     if (Known<cudaGraph_t>().erase(graph) == 0) return cudaErrorInvalidValue;
-    delete graph;
+    gone.reset(graph);
     return cudaSuccess;
   });
 }

@@ -50,6 +50,7 @@ cudaError_t cudaDoubleLaunch(const void* function, cudaStream_t handle, void (*r
     if (stream == nullptr || stream->device != CurrentDevice()) return cudaErrorInvalidResourceHandle;
     if (Strikes("launch")) return cudaErrorLaunchOutOfResources;
     if (function != nullptr && !stream->capture && !Load(function)) return cudaErrorNotSupported;
+    GetCounts().kernels += function != nullptr && stream->capture == nullptr;
     return Submit(
         stream, [run, owner] { run(owner.get()); }, function);
   });

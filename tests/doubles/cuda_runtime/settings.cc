@@ -1,5 +1,6 @@
 #include "tests/doubles/cuda_runtime/settings.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -18,6 +19,12 @@ Settings Read() {
   settings.peers = NumberFrom("CUDA_DOUBLE_PEERS", 1, 0, 1) == 1;
   settings.graphs_ready = NumberFrom("CUDA_DOUBLE_GRAPHS_READY", 0, 0, 1) == 1;
   settings.lazy = NumberFrom("CUDA_DOUBLE_LAZY", 0, 0, 1) == 1;
+  if (NumberFrom("CUDA_DOUBLE_COUNTS", 0, 0, 1) == 1) {
+    std::atexit([] {
+      const Counts& counts = GetCounts();
+      std::fprintf(stderr, "cuda double: %lld graphs, %lld kernels\n", counts.graphs.load(), counts.kernels.load());
+    });
+  }
   if (const char* order = std::getenv("CUDA_DOUBLE_GRAPH_ORDER")) {
     settings.replay_last_first = std::string(order) == "last";
     if (!settings.replay_last_first && std::string(order) != "first") {
@@ -32,6 +39,11 @@ Settings Read() {
 const Settings& GetSettings() {
   static const Settings settings = Read();
   return settings;
+}
+
+Counts& GetCounts() {
+  static auto& counts = *new Counts;  // outlives static objects
+  return counts;
 }
 
 bool Strikes(const char* kind) {
