@@ -206,7 +206,8 @@ KernelPointer Prepare(const Request& r, bool backward) {
   constexpr size_t kLeastVersion = 90600, kOddTokensVersion = 91501;
   const auto t = r.Attributes<sy_attention_attributes>();
   const size_t addends = backward ? 4 : 1, extra = (t.bias ? 1 : 0) + (t.mask ? 1 : 0);
-  if (!r.HasCounts(addends + extra, addends + extra, backward ? 1 : 2)) return nullptr;
+  const bool dbias = backward && t.bias && r.outputs.size() == 2;
+  if (!r.HasCounts(addends + extra, addends + extra, backward && !dbias ? 1 : 2)) return nullptr;
   const sy_tensor& qkv = r.inputs[0];
   if (qkv.rank != 5 || qkv.dims[2] != 3) return SY_REFUSE(r, "%s: qkv must be (B, T, 3, H, D)", r.op);
   if (qkv.dtype != SY_BF16 && qkv.dtype != SY_F16) return SY_REFUSE(r, "%s: cuDNN takes bf16 and f16 only", r.op);
@@ -222,7 +223,8 @@ KernelPointer Prepare(const Request& r, bool backward) {
     return nullptr;
   if (backward && (!matches(r.inputs[3], qkv.dtype, out, "dout") || !matches(r.outputs[0], qkv.dtype, 3 * out, "dqkv")))
     return nullptr;
-  if (t.bias && t.mask) return SY_REFUSE(r, "%s: cuDNN adds a bias or a mask, not both", r.op);
+  if (t.bias && t.mask) return SY_MISS(r, "%s: cuDNN adds a bias or a mask, not both", r.op);
+  if (dbias) return SY_MISS(r, "%s: cuDNN makes no gradient of a bias", r.op);
   std::optional<size_t> addend;
   if (t.bias || t.mask) {
     addend = addends;
