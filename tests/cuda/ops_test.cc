@@ -376,23 +376,27 @@ TEST_F(CudaOps, ConvolutionInSeveralTiles) {
 }
 
 TEST_F(CudaOps, OptimizerInSeveralChunks) {
-  for (const int kind : {SY_OPTIMIZER_SGD, SY_OPTIMIZER_ADAM, SY_OPTIMIZER_ADAMW}) {
-    const sy_optimizer_attributes a{.kind = kind,
-                                    .momentum = 0.9f,
-                                    .nesterov = 1,
-                                    .beta1 = 0.9f,
-                                    .beta2 = 0.99f,
-                                    .eps = 1e-6f,
-                                    .weight_decay = 0.05f};
+  for (int kind = SY_OPTIMIZER_SGD; kind <= SY_OPTIMIZER_LARS; ++kind) {
+    const bool one_moment = kind == SY_OPTIMIZER_SGD || kind == SY_OPTIMIZER_LARS;
+    const bool ratio = kind == SY_OPTIMIZER_LAMB || kind == SY_OPTIMIZER_LARS;  // of norms, which take a launch before
+    sy_optimizer_attributes a{.kind = kind,
+                              .momentum = 0.9f,
+                              .nesterov = 1,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.99f,
+                              .eps = 1e-6f,
+                              .weight_decay = 0.05f};
+    if (ratio) a.trust_coefficient = 0.02f, a.adam_w_mode = a.grad_averaging = a.half_copies = 1;
     std::vector<Value> inputs = {{{1}, false, Fill::kConstant, 0.01},
                                  {{1}, false, Fill::kConstant, 19},
                                  {{1}, false, Fill::kConstant, 0.5},
                                  {{1}, false, Fill::kConstant, 1}};
     std::vector<Value> outputs;
     for (const int64_t n : {5, 40000}) {
-      for (int s = 0; s < (kind == SY_OPTIMIZER_SGD ? 3 : 4); ++s)
+      for (int s = 0; s < (one_moment ? 3 : 4); ++s)
         inputs.push_back({{n}, s == 1, s == 3 ? Fill::kPositive : Fill::kNormal, 0});
-      for (int s = 0; s < (kind == SY_OPTIMIZER_SGD ? 2 : 3); ++s) outputs.push_back(Fixed({n}));
+      for (int s = 0; s < (one_moment ? 2 : 3); ++s) outputs.push_back(Fixed({n}));
+      if (a.half_copies) outputs.push_back({{n}});
     }
     Agree("optimizer_update", a, inputs, outputs);
   }
