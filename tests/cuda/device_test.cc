@@ -286,7 +286,7 @@ TEST(CudaCapture, WhatCannotBeRecordedIsUnsupportedAndSpoilsTheCapture) {
       "");
 }
 
-// Two streams take turns: `first` fills, `second` copies what it finds, `first` copies that on. With the graph's nodes
+// Two streams take turns: `first` fills, `second` copies what it finds, `first` copies that on, `second` once more. With the graph's nodes
 // in the other order that its edges allow, what is not waited for has not happened.
 TEST(CudaCapture, AStreamThatWaitsIsDrawnInAndEachWaitIsAnEdge) {
   EXPECT_EQ(
@@ -297,7 +297,8 @@ TEST(CudaCapture, AStreamThatWaitsIsDrawnInAndEachWaitIsAnEdge) {
                   cuda.Ok(cuda.Query(&info), "query");
                   Require((info.flags & SY_DEVICE_CAPTURES_STREAMS) != 0, "the device does not say so");
                   sy_stream *const first = cuda.Stream(), *const second = cuda.Stream(), *const outside = cuda.Stream();
-                  sy_buffer *const a = cuda.Buffer(1), *const b = cuda.Buffer(2), *const c = cuda.Buffer(3);
+                  sy_buffer *const a = cuda.Buffer(1), *const b = cuda.Buffer(2), *const c = cuda.Buffer(3),
+                                   *const d = cuda.Buffer(4);
                   sy_event *const fork = cuda.Event(), *const join = cuda.Event();
                   sy_graph* graph = nullptr;
                   cuda.Record(join, second);  // what an event stood for before counts no more
@@ -313,6 +314,11 @@ TEST(CudaCapture, AStreamThatWaitsIsDrawnInAndEachWaitIsAnEdge) {
                   cuda.Ok(cuda.Wait(first, join), "a wait that joins");
                   cuda.Copy(first, c, b);
                   cuda.Record(fork, first);
+                  cuda.Ok(cuda.Wait(second, fork), "a wait of a stream that was drawn in before");
+                  cuda.Copy(second, d, c);
+                  cuda.Record(join, second);
+                  cuda.Ok(cuda.Wait(first, join), "a wait that joins again");
+                  cuda.Record(fork, first);
                   cuda.Is(cuda.capture.end(cuda.device, second, &graph, cuda.Error()), SY_INVALID, "end elsewhere");
                   cuda.Ok(cuda.capture.end(cuda.device, first, &graph, cuda.Error()), "end");
                   cuda.ExpectContent(a, 1, "before any replay");
@@ -322,8 +328,8 @@ TEST(CudaCapture, AStreamThatWaitsIsDrawnInAndEachWaitIsAnEdge) {
                       cuda.Is(cuda.api.event_query(cuda.device, event, cuda.Error()), SY_IN_PROGRESS, "event_query");
                     cuda.Ok(cuda.Wait(outside, fork), "a wait for the replay");
                     cuda.Synchronize(outside);
-                    cuda.ExpectContent(c, 7, "replayed");
-                    for (sy_buffer* const buffer : {a, b, c}) cuda.Fill(nullptr, buffer, 9);
+                    cuda.ExpectContent(d, 7, "replayed");
+                    for (sy_buffer* const buffer : {a, b, c, d}) cuda.Fill(nullptr, buffer, 9);
                   }
                   cuda.capture.release(cuda.device, graph);
                   cuda.Fill(second, b, 5);  // which runs, now that the capture has ended
