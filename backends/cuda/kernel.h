@@ -136,8 +136,8 @@ cudaError_t LaunchRowSum(const void* a, sy_dtype dtype, int64_t rows, int64_t co
 
 // Fails a Prepare: this row never takes such an op.
 #define SY_REFUSE(request, ...) (SY_FAIL((request).error, SY_UNSUPPORTED, __VA_ARGS__), nullptr)
-// The same of what a library's row takes elsewhere: the library is missing, too old, found no plan within the limits, or
-// takes such an op but for an operand. Our own kernel is then a second choice, and says so with this reason.
+// The same of what a library's row takes elsewhere: the library is missing, too old, found no plan within the limits,
+// or takes such an op but for an operand. Our own kernel is then a second choice, and says so with this reason.
 #define SY_MISS(request, ...) (*(request).missed = true, SY_REFUSE(request, __VA_ARGS__))
 
 }  // namespace switchyard

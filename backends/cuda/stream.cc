@@ -55,8 +55,8 @@ void DestroyEvent(sy_device* device, sy_event* event) {
 namespace {
 
 // In a capture the record becomes a node, which every replay runs: what waits for the event after a replay waits for
-// that one. Behind it lies the place for the streams of the capture: what waits for it has then waited for the node, too,
-// without which end would find the node unjoined.
+// that one. Behind it lies the place for the streams of the capture: what waits for it has then waited for the node,
+// too, without which end would find the node unjoined.
 sy_status RecordOn(sy_device* device, sy_event* event, sy_stream* stream, sy_error* error) {
   SY_TRY(Enter(device->index, error));
   const std::lock_guard lock(event->mutex);

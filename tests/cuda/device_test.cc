@@ -286,8 +286,8 @@ TEST(CudaCapture, WhatCannotBeRecordedIsUnsupportedAndSpoilsTheCapture) {
       "");
 }
 
-// Two streams take turns: `first` fills, `second` copies what it finds, `first` copies that on, `second` once more. With the graph's nodes
-// in the other order that its edges allow, what is not waited for has not happened.
+// Two streams take turns: `first` fills, `second` copies what it finds, `first` copies that on, `second` once more.
+// With the graph's nodes in the other order that its edges allow, what is not waited for has not happened.
 TEST(CudaCapture, AStreamThatWaitsIsDrawnInAndEachWaitIsAnEdge) {
   EXPECT_EQ(
       Processes(1,
@@ -857,43 +857,39 @@ TEST(CudaKernels, AttentionOfWindowsThatAreTooLargeIsASecondChoiceInHalvesAlone)
     const char* why;  // "": the first choice
   };
   const char *const both = "not both", *const gradient = "no gradient of a bias", *const missing = "libcudnn";
-  EXPECT_EQ(Processes(1,
-                      [&](int) {
-                        Cuda cuda;
-                        for (const Case& c : {Case{SY_BF16, false, true, true, false, both},
-                                              Case{SY_F16, false, true, true, false, both},
-                                              Case{SY_BF16, true, true, true, true, both},
-                                              Case{SY_BF16, true, true, true, false, both},
-                                              Case{SY_BF16, true, true, false, true, gradient},
-                                              Case{SY_F16, true, true, false, true, gradient},
-                                              Case{SY_BF16, true, true, false, false, missing},
-                                              Case{SY_BF16, false, true, false, false, missing},
-                                              Case{SY_F32, false, true, true, false, ""},
-                                              Case{SY_F32, true, true, true, true, ""},
-                                              Case{SY_F32, true, true, false, true, ""}}) {
-                          const int64_t b = 4, t = 144, h = 2, d = 32;
-                          const sy_tensor qkv = Contiguous(c.dtype, {b, t, 3, h, d}),
-                                          out = Contiguous(c.dtype, {b, t, h, d}),
-                                          rows = Contiguous(SY_F32, {b, h, t}), bias = Contiguous(SY_F32, {h, t, t});
-                          std::vector<sy_tensor> inputs = {qkv}, outputs = {out, rows};
-                          if (c.backward) inputs = {qkv, out, rows, out}, outputs = {qkv};
-                          if (c.bias) inputs.push_back(bias);
-                          if (c.mask) inputs.push_back(Contiguous(SY_F32, {2, t, t}));
-                          if (c.dbias) outputs.push_back(bias);
-                          sy_attention_attributes attributes{.scale = 1};
-                          attributes.bias = c.bias;
-                          attributes.mask = c.mask;
-                          Op op(c.backward ? "attention_backward" : "attention", attributes, inputs, outputs);
-                          op.request.workspace_limit = 1 << 30;
-                          sy_kernel* const kernel = cuda.Prepare(op);
-                          const std::string why = op.info.second_choice ? op.info.second_choice : "";
-                          Require(why.empty() == (*c.why == '\0') && why.find(c.why) != std::string::npos,
-                                  "dtype {}, backward {}, expected \"{}\": {}", static_cast<int>(c.dtype), c.backward,
-                                  c.why, why);
-                          cuda.kernels.release(cuda.device, kernel);
-                        }
-                      }),
-            "");
+  EXPECT_EQ(
+      Processes(
+          1,
+          [&](int) {
+            Cuda cuda;
+            for (const Case& c :
+                 {Case{SY_BF16, false, true, true, false, both}, Case{SY_F16, false, true, true, false, both},
+                  Case{SY_BF16, true, true, true, true, both}, Case{SY_BF16, true, true, true, false, both},
+                  Case{SY_BF16, true, true, false, true, gradient}, Case{SY_F16, true, true, false, true, gradient},
+                  Case{SY_BF16, true, true, false, false, missing}, Case{SY_BF16, false, true, false, false, missing},
+                  Case{SY_F32, false, true, true, false, ""}, Case{SY_F32, true, true, true, true, ""},
+                  Case{SY_F32, true, true, false, true, ""}}) {
+              const int64_t b = 4, t = 144, h = 2, d = 32;
+              const sy_tensor qkv = Contiguous(c.dtype, {b, t, 3, h, d}), out = Contiguous(c.dtype, {b, t, h, d}),
+                              rows = Contiguous(SY_F32, {b, h, t}), bias = Contiguous(SY_F32, {h, t, t});
+              std::vector<sy_tensor> inputs = {qkv}, outputs = {out, rows};
+              if (c.backward) inputs = {qkv, out, rows, out}, outputs = {qkv};
+              if (c.bias) inputs.push_back(bias);
+              if (c.mask) inputs.push_back(Contiguous(SY_F32, {2, t, t}));
+              if (c.dbias) outputs.push_back(bias);
+              sy_attention_attributes attributes{.scale = 1};
+              attributes.bias = c.bias;
+              attributes.mask = c.mask;
+              Op op(c.backward ? "attention_backward" : "attention", attributes, inputs, outputs);
+              op.request.workspace_limit = 1 << 30;
+              sy_kernel* const kernel = cuda.Prepare(op);
+              const std::string why = op.info.second_choice ? op.info.second_choice : "";
+              Require(why.empty() == (*c.why == '\0') && why.find(c.why) != std::string::npos,
+                      "dtype {}, backward {}, expected \"{}\": {}", static_cast<int>(c.dtype), c.backward, c.why, why);
+              cuda.kernels.release(cuda.device, kernel);
+            }
+          }),
+      "");
 }
 
 // A grid has at most 65535 blocks along its second axis, here of 16 keys.
