@@ -24,9 +24,13 @@ sy_status CreateStream(sy_device* device, const sy_stream_options* options, sy_s
 
 void DestroyStream(sy_device* device, sy_stream* stream) {
   if (stream == nullptr) return;
-  if (const auto recording = std::move(stream->recording)) {  // which is over where CUDA is concerned, too
+  if (const auto recording = std::move(stream->recording)) {
     recording->spoiled = true;
+    const bool began = recording->streams.front() == stream;  // with it the capture is over, for CUDA as well
     std::erase(recording->streams, stream);
+    if (began) {
+      for (sy_stream* const joined : recording->streams) joined->recording = nullptr;
+    }
   }
   if (Enter(device->index, nullptr) == SY_OK)
     LogFailure(*device, cudaStreamDestroy(stream->stream), "cudaStreamDestroy");

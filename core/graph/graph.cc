@@ -11,7 +11,7 @@
 
 namespace switchyard {
 
-// A vector of graphs would copy them when it grows.
+// Otherwise a vector of graphs would copy them when it grows.
 static_assert(std::is_nothrow_move_constructible_v<Graph>);
 
 const TensorType& Value::type() const { return graph_->type(ref_); }

@@ -341,14 +341,15 @@ class KilledRuns::Trial {
     return false;
   }
 
-  // An mpirun that goes on for 3 s without any of its ranks, as one may whose rank died while the ranks met (Open MPI
-  // 4.1.4), is ended and counted: that says nothing about them. What it had put into files goes with it.
+  // An mpirun that goes on for 3 s without any of its ranks, as one may whose rank was killed while the ranks met (Open
+  // MPI 4.1.4), is ended and counted: that says nothing about them. What it had put into files goes with it.
   bool AwaitEnd(Figures* figures) {
+    const bool may_hang = mode_.starter == "mpirun" && IsKilled() && victims_.back().phase <= kBeginning;
     auto had_ranks = Clock::now();
     const auto without_ranks = [&] {
-      const std::vector<pid_t> ranks = mode_.starter == "mpirun" ? ChildrenOf(program_->pid()) : std::vector<pid_t>{};
-      const bool all_ended = std::all_of(ranks.begin(), ranks.end(), RunningProgram::IsGone);
-      if (mode_.starter != "mpirun" || !all_ended) had_ranks = Clock::now();
+      if (!may_hang) return false;
+      const std::vector<pid_t> ranks = ChildrenOf(program_->pid());
+      if (!std::all_of(ranks.begin(), ranks.end(), RunningProgram::IsGone)) had_ranks = Clock::now();
       return SecondsSince(had_ranks) > 3;
     };
     if (!Await(without_ranks)) return false;
@@ -528,8 +529,8 @@ int KilledRuns::kills() const {
 std::string KilledRuns::Table() const {
   std::string table = fmt::format("{:<29}{:>6}", "mode, ranks", "kills");
   for (const char* phase : kPhaseNames) table += fmt::format("{:>11}", phase);
-  table += fmt::format("{:>10}{:>7}{:>14}{:>11}{:>9}{:>6}{:>13}\n", "too late", "hangs", "mpirun hangs",
-                       "ended in s", "resumed", "anew", "by launcher");
+  table += fmt::format("{:>10}{:>7}{:>14}{:>11}{:>9}{:>6}{:>13}\n", "too late", "hangs", "mpirun hangs", "ended in s",
+                       "resumed", "anew", "by launcher");
   const auto row = [&](const std::string& name, const Figures& figures) {
     table += fmt::format("{:<29}{:>6}", name, figures.Kills());
     for (const int kills : figures.kills) table += fmt::format("{:>11}", kills);

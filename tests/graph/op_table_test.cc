@@ -161,7 +161,8 @@ INSTANTIATE_TEST_SUITE_P(
                 NodeOf(g, "matmul").outputs[0].shape = {4, 4};
               },
               "the op gives f32(4, 3)"},
-        Fault{"count", [](Graph& g) { NodeOf(g, "matmul").outputs.emplace_back(); }, "it has 2 results, the op gives 1"},
+        Fault{"count", [](Graph& g) { NodeOf(g, "matmul").outputs.emplace_back(); },
+              "it has 2 results, the op gives 1"},
         Fault{"order", [](Graph& g) { NodeOf(g, "matmul").inputs[0].node = g.size() - 1; }, "does not come before it"},
         Fault{"result", [](Graph& g) { NodeOf(g, "output").inputs[0].output = 1; }, "it reads result 1 of matmul"},
         Fault{"control", [](Graph& g) { NodeOf(g, "matmul").control = {g.size() - 1}; }, "control edge"},

@@ -52,7 +52,8 @@ std::vector<double> GetOutput(Compiled& compiled, const std::string& name, DType
 
 std::vector<TensorType> TypesOf(const std::vector<Operand>& operands, DType tested) {
   std::vector<TensorType> types;
-  for (const Operand& operand : operands) types.push_back({DTypeOf(operand.type, tested), {operand.dims.begin(), operand.dims.end()}});
+  for (const Operand& operand : operands)
+    types.push_back({DTypeOf(operand.type, tested), {operand.dims.begin(), operand.dims.end()}});
   return types;
 }
 
