@@ -22,16 +22,19 @@ ncclResult_t Grouped(Body body) {
   return inside != ncclSuccess && inside != ncclInProgress ? inside : closed;
 }
 
-sy_status StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error) {
+}  // namespace
+
+sy_status NcclCommunicator::StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error) {
   if (call == nullptr || !SY_HAS(sy_call, call, native_stream) || call->native_stream == nullptr) {
     return SY_FAIL(error, SY_INVALID, "expected a CUDA stream in sy_call.native_stream, found none (call \"%s\")",
                    call != nullptr && call->tag != nullptr ? call->tag : "");
   }
   *stream = static_cast<cudaStream_t>(call->native_stream);
-  return SY_OK;
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  const cudaError_t asked = TheLibrary().cudaStreamIsCapturing(*stream, &capturing);
+  if (capturing != cudaStreamCaptureStatusNone) was_captured_ = true;
+  return CheckCuda(error, asked, "cudaStreamIsCapturing");
 }
-
-}  // namespace
 
 ncclResult_t NcclCommunicator::AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const {
   return Grouped([&](const Library& library) {

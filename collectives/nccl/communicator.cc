@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr char kMemoryKind[] = "cuda";  // as sy_device_info.memory_kind names it
 constexpr uint64_t kTokenBytes = 4;
 constexpr int kFinalizeMs = 1000;  // how long destroy lets peers finish what they still read from this rank
+constexpr int kAbortMs = 5000;     // how long destroy waits for ncclCommAbort
 
 // A call that NCCL takes up at once is the rule: look closely first.
 void Pause(int look) {
@@ -55,10 +57,6 @@ sy_status RequireCudaMemory(const sy_init_request& request, sy_error* error) {
 
 thread_local int group_depth = 0;
 thread_local std::vector<NcclCommunicator*> grouped;  // that have calls in this thread's group
-thread_local std::vector<ncclComm_t> given_up;        // without calls in it, to be aborted after its end
-
-// What it answers changes nothing: the communicator is not used any more.
-void AbortNow(ncclComm_t comm) { static_cast<void>(TheLibrary().ncclCommAbort(comm)); }
 
 }  // namespace
 
@@ -105,6 +103,12 @@ sy_status NcclCommunicator::Create(const sy_instance& instance, const sy_init_re
 
 NcclCommunicator::~NcclCommunicator() {
   if (!Finalized()) Abort();
+  if (!AbortEnded()) {
+    instance_.Log(2, switchyard::Format("nccl: \"%.64s\": ncclCommAbort has not ended after %d ms: is a captured graph "
+                                        "with calls of the communicator still alive? Their memory is kept",
+                                        name_.c_str(), kAbortMs));
+    return;
+  }
   while (!owned_.empty()) Free(owned_.begin()->first);
   sy_error error{SY_HEADER(sy_error)};
   const auto check = [&](cudaError_t code, const char* what) {
@@ -154,14 +158,33 @@ void NcclCommunicator::Abort() {
   GiveUp();
 }
 
+// NCCL sets the flags that end its kernels, replayed ones too, and then waits until every graph that holds calls of the
+// communicator was destroyed. Whoever calls us may be the one to destroy them. Where there can be none, nothing touches
+// the memory of calls any more on return.
 void NcclCommunicator::GiveUp() {
   if (comm_ == nullptr || in_group_) return;
-  const ncclComm_t comm = std::exchange(comm_, nullptr);
-  if (group_depth > 0) {
-    given_up.push_back(comm);
-  } else {
-    AbortNow(comm);
+  const auto abort = [comm = std::exchange(comm_, nullptr)] {
+    static_cast<void>(TheLibrary().ncclCommAbort(comm));  // what it answers changes nothing: nobody uses it any more
+  };
+  try {
+    std::packaged_task<void()> task(abort);
+    abort_ended_ = task.get_future();
+    aborter_ = std::thread(std::move(task));
+    if (!was_captured_) aborter_.join();
+  } catch (const std::exception&) {  // there is no thread to be had, and what hangs on the device has to end
+    abort();
   }
+}
+
+bool NcclCommunicator::AbortEnded() {
+  if (!aborter_.joinable()) return true;
+  const bool ended = abort_ended_.wait_for(std::chrono::milliseconds(kAbortMs)) == std::future_status::ready;
+  if (ended) {
+    aborter_.join();
+  } else {
+    aborter_.detach();
+  }
+  return ended;
 }
 
 sy_status NcclCommunicator::Usable(sy_error* error) const {
@@ -332,8 +355,6 @@ sy_status NcclCommunicator::GroupEnd(sy_error* error) {
       if (one->aborted_ || one->failed_ != SY_OK) one->GiveUp();  // what was put off until here
     }
   }
-  if (outermost)
-    for (const ncclComm_t comm : std::exchange(given_up, {})) AbortNow(comm);
   sy_status result = SY_OK;
   for (NcclCommunicator* const one : touched) {
     std::unique_lock lock(one->mutex_);
@@ -431,6 +452,10 @@ void NcclCommunicator::Free(void* address) {
     Enqueue(
         "ncclCommDeregister", [&](ncclComm_t comm) { return library.ncclCommDeregister(comm, owned.registration); },
         nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborter_.joinable()) return;  // ncclCommAbort may still look at it: destroy frees it
+  }
   LogFailure(CheckNccl(&error, library.ncclMemFree(address), "ncclMemFree", nullptr), error);
   owned_.erase(found);
 }

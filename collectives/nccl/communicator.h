@@ -5,17 +5,24 @@
 // by Ready. Calls are not compared between ranks: nothing but the data travels.
 //
 // Abort has two phases: the flag makes every call that waits return SY_ABORTED and lets go of the communicator, then
-// ncclCommAbort ends the work that hangs on the device; never inside a group that the calling thread has open, where
-// NCCL would put it off or mix it with the calls of the group: it then waits for the group's end. Any thread.
-// Everything else: one thread at a time, and Ready.
+// ncclCommAbort ends the work that hangs on the device, replays of captured calls included. It runs on a thread of the
+// communicator's own, and so never inside a group that the calling thread has open, where NCCL would put it off or mix
+// it with the calls of the group; where the communicator itself has calls in an open group, it waits for the group's
+// end. It returns only once all graphs that hold calls of the communicator were destroyed, which may be up to whoever
+// aborts: so it is waited for only where no call was captured. Then nothing touches the memory of calls any more, while
+// replays have ended when their stream is idle. A failure that Ready or a call finds ends the communicator in the same
+// way. The destructor waits in any case, but not for ever: where a graph is alive against the promise, it says so and
+// keeps the memory. Abort: any thread. Everything else: one thread at a time, and Ready.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collectives/nccl/library.h"
@@ -68,7 +75,8 @@ class NcclCommunicator {
   std::string Absent() const;                         // "ranks 1, 3", or "" where the store cannot tell
   sy_status Usable(sy_error* error) const;            // under mutex_
   sy_status Fail(sy_status status, sy_error* error);  // under mutex_: the first error stays, and ends its work
-  void GiveUp();  // under mutex_: ncclCommAbort, at the end of a group at the earliest
+  void GiveUp();      // under mutex_: begins ncclCommAbort, at the end of its group at the earliest
+  bool AbortEnded();  // bounded; true where nothing was aborted
   // Runs call(ncclComm_t) and waits until NCCL has taken it up (not until it has finished). A call that is `kOptional`
   // may be refused, as long as the communicator itself goes on.
   enum Need { kRequired, kOptional };
@@ -78,6 +86,7 @@ class NcclCommunicator {
   sy_status Taken(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error, Need need);
   sy_status Settle(std::unique_lock<std::mutex>& lock, const char* what, ncclResult_t code, sy_error* error, Need need);
   sy_status Refused(sy_status status, ncclResult_t code, const char* what, sy_error* error, Need need);
+  sy_status StreamOf(const sy_call* call, cudaStream_t* stream, sy_error* error);
   ncclResult_t AllToAll(const char* send, char* receive, uint64_t block, cudaStream_t stream) const;
   sy_status Scratch(uint64_t bytes, void** address, sy_error* error);
   bool Finalized();                                                // bounded
@@ -91,11 +100,13 @@ class NcclCommunicator {
   const sy_store* store_ = nullptr;  // until the id is known; NULL for a part of another communicator
   Clock::time_point began_ = Clock::now();
 
-  mutable std::mutex mutex_;  // of what follows; never held while waiting
+  mutable std::mutex mutex_;  // of what follows; never held while waiting for a peer or a graph
   ncclComm_t comm_ = nullptr;
   bool ready_ = false;
-  bool in_group_ = false;    // calls wait for the end of an open group, which must still find the communicator
-  bool has_warned_ = false;  // that NCCL refused an optional call
+  std::thread aborter_;            // in ncclCommAbort
+  std::future<void> abort_ended_;  // its end
+  bool in_group_ = false;          // calls wait for the end of an open group, which must still find the communicator
+  bool has_warned_ = false;        // that NCCL refused an optional call
   sy_status failed_ = SY_OK;
   sy_error failure_{SY_HEADER(sy_error)};
   std::map<void*, Owned> owned_;
@@ -103,6 +114,7 @@ class NcclCommunicator {
   uint64_t scratch_bytes_ = 0;
   void* token_ = nullptr;  // 4 bytes for barriers
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> was_captured_{false};  // graphs may hold calls of it
 };
 
 template <typename Call>

@@ -45,6 +45,7 @@ namespace nccl {
   X(cudaSetDevice)                    \
   X(cudaFree)                         \
   X(cudaMemcpyAsync)                  \
+  X(cudaStreamIsCapturing)            \
   X(cudaGetErrorString)
 
 struct Library {

@@ -92,5 +92,11 @@ TEST_F(NcclTraining, HangingCollectiveEndsTheRun) {
                 {"not finished after 2 s"});
 }
 
+// NCCL finds that on the stream, in the graph of a step, which lives until the run has ended.
+TEST_F(NcclTraining, LostPeerEndsTheReplayOfAStep) {
+  ExpectRefused(Train(kVit, "nccl", Start::kLaunch, "NCCL_DOUBLE_FAULT=remote@20"),
+                {"Connection closed by remote peer"});
+}
+
 }  // namespace
 }  // namespace switchyard

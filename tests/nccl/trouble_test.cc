@@ -1,6 +1,7 @@
 // What the nccl plugin does when NCCL, a peer or the machine fails: every wait ends, and the text says what happened.
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,6 +35,31 @@ void ExpectAborted(Rank& self, char* memory) {
   const sy_status status =
       self.api->all_reduce(self.communicator, &call, memory, memory, 10, SY_F32, SY_SUM, &request, &error);
   Require(status == SY_ABORTED, "a call after abort answered {}: {}", status, error.message);
+}
+
+// An all_reduce in a graph, which lives until this does.
+class CapturedAllReduce {
+ public:
+  CapturedAllReduce(Rank& self, void* memory, uint64_t count) {
+    cudaGraph_t graph = nullptr;
+    RequireOk(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeRelaxed), "begin");
+    self.AllReduce(self.communicator, memory, memory, count);
+    RequireOk(cudaStreamEndCapture(self.stream, &graph), "end");
+    RequireOk(cudaGraphInstantiate(&executable_, graph, 0), "instantiate");
+    RequireOk(cudaGraphDestroy(graph), "destroy");
+  }
+  CapturedAllReduce(const CapturedAllReduce&) = delete;
+  ~CapturedAllReduce() { cudaGraphExecDestroy(executable_); }
+  void Replay(Rank& self) const { RequireOk(cudaGraphLaunch(executable_, self.stream), "launch"); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+void Destroy(Rank& self, double limit_ms) {
+  const auto start = Clock::now();
+  self.api->destroy(std::exchange(self.communicator, nullptr));
+  Require(MillisecondsSince(start) < limit_ms, "destroy took {} ms", MillisecondsSince(start));
 }
 
 TEST(NcclTrouble, MissingLibraryIsNamedByQuery) {
@@ -253,6 +279,72 @@ TEST(NcclTrouble, AbortFromAnotherThreadFreesAHangingStream) {
             "");
 }
 
+// NCCL's own abort waits for the end of the graph, which is this thread's to destroy.
+TEST(NcclTrouble, AbortFreesAHangingReplayWhileItsGraphLives) {
+  EXPECT_EQ(RunRanks({.size = 2, .environment_of = {{1, {{"NCCL_DOUBLE_FAULT", "hang@1"}}}}},
+                     [](Rank& self) {
+                       self.Join();
+                       sy_error error{SY_HEADER(sy_error)};
+                       void* owned = nullptr;
+                       self.Ok(self.api->buffer_alloc(self.communicator, 400, &owned, &error), "buffer_alloc", error);
+                       RequireOk(cudaMemset(owned, 0, 400), "cudaMemset");
+                       {
+                         const CapturedAllReduce captured(self, owned, 100);
+                         captured.Replay(self);
+                         std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                         Require(cudaStreamQuery(self.stream) == cudaErrorNotReady, "a replay ended without its peer");
+                         const auto start = Clock::now();
+                         self.api->abort(self.communicator);
+                         RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                         Require(MillisecondsSince(start) < 2000, "abort took {} ms", MillisecondsSince(start));
+                         ExpectAborted(self, static_cast<char*>(owned));
+                         // NCCL may still know this memory: the double ends a program that gives it back too early.
+                         self.api->buffer_free(self.communicator, owned);
+                       }
+                       Destroy(self, 2000);
+                     }),
+            "");
+}
+
+TEST(NcclTrouble, KilledRankUnderAReplayIsFoundByPolling) {
+  EXPECT_EQ(RunRanks({.size = 3},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(4000);
+                       {
+                         const CapturedAllReduce captured(self, data.data(), 1000);
+                         for (int round = 0; round < 2; ++round) captured.Replay(self);
+                         RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                         if (self.rank == 2) ranks::Die(self.rank);
+                         captured.Replay(self);
+                         sy_error error{SY_HEADER(sy_error)};
+                         const sy_status status = FirstFailure(self, 5000, &error);
+                         Require(status == SY_ABORTED, "answered {}: {}", status, error.message);
+                         const auto start = Clock::now();
+                         RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                         self.api->abort(self.communicator);
+                         Require(MillisecondsSince(start) < 2000, "hung for {} ms", MillisecondsSince(start));
+                         ExpectAborted(self, data.data());
+                       }
+                       Destroy(self, 2000);
+                     }),
+            "");
+}
+
+// The program promises that there is none; it must not pay for a mistake with a process that never ends.
+TEST(NcclTrouble, DestroyReturnsWhileAGraphLives) {
+  EXPECT_EQ(RunRanks({.size = 2},
+                     [](Rank& self) {
+                       self.Join();
+                       const DeviceBytes data(400);
+                       const CapturedAllReduce captured(self, data.data(), 100);
+                       captured.Replay(self);
+                       RequireOk(cudaStreamSynchronize(self.stream), "synchronize");
+                       Destroy(self, 10000);
+                     }),
+            "");
+}
+
 TEST(NcclTrouble, AnAbortInsideAGroupWaitsForItsEnd) {
   EXPECT_EQ(RunRanks({.size = 2},
                      [](Rank& self) {
@@ -343,10 +435,7 @@ TEST(NcclTrouble, DestroyWaitsForNobody) {
                      [](Rank& self) {
                        self.Join();
                        if (self.rank == 1) Require(ranks::Wait("destroyed", 10000), "rank 0 is still in destroy");
-                       const auto start = Clock::now();
-                       self.api->destroy(self.communicator);
-                       self.communicator = nullptr;
-                       Require(MillisecondsSince(start) < 3000, "destroy took {} ms", MillisecondsSince(start));
+                       Destroy(self, 3000);
                        if (self.rank == 0) ranks::Put("destroyed", "yes");
                      }),
             "");

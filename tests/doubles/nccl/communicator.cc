@@ -218,7 +218,12 @@ void ncclComm::Abort() {
     std::lock_guard lock(mutex_);
     waiting_.clear();
   }
-  std::lock_guard lock(running_);  // nothing touches a buffer any more when it returns
+  { std::lock_guard lock(running_); }  // nothing touches a buffer any more when it returns
+  WaitForGraphs();
+}
+
+void ncclComm::WaitForGraphs() const {
+  while (captured_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // Work of one communicator runs in the order of its calls, on whichever streams.
@@ -229,22 +234,27 @@ ncclResult_t ncclComm::Launch(Bundle bundle) {
   cudaError_t code = cudaStreamIsCapturing(stream, &capturing);
   const bool ordered = code == cudaSuccess && capturing == cudaStreamCaptureStatusNone;
   if (ordered && last_stream_ != nullptr && last_stream_ != stream) code = cudaStreamWaitEvent(stream, order_, 0);
+  // It ends with its run on the stream, or with the graph that holds it.
   struct Job {
-    std::shared_ptr<ncclComm> comm;
-    Bundle bundle;
-    bool counted;
+    Job(std::shared_ptr<ncclComm> given, Bundle operations, std::atomic<int>& counter)
+        : comm(std::move(given)), bundle(std::move(operations)), count(counter) {
+      ++count;
+    }
+    ~Job() { --count; }
+
+    const std::shared_ptr<ncclComm> comm;
+    const Bundle bundle;
+    std::atomic<int>& count;
   };
   if (code == cudaSuccess) {
-    unfinished_ += ordered;
     code = cudaDoubleEnqueue(
         stream,
         [](void* data) {
-          Job& job = *static_cast<Job*>(data);
+          const Job& job = *static_cast<Job*>(data);
           job.comm->Run(job.bundle);
-          if (job.counted) --job.comm->unfinished_;
         },
-        new Job{shared_from_this(), std::move(bundle), ordered}, [](void* data) { delete static_cast<Job*>(data); });
-    if (code != cudaSuccess) unfinished_ -= ordered;
+        new Job(shared_from_this(), std::move(bundle), ordered ? unfinished_ : captured_),
+        [](void* data) { delete static_cast<Job*>(data); });
   }
   if (code == cudaSuccess && ordered) {
     code = cudaEventRecord(order_, stream);

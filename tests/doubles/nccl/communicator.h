@@ -1,7 +1,8 @@
 // A communicator of the double. Setting up, splitting, registering and finalizing run on threads of their own, since
 // they meet the other ranks; a non-blocking communicator answers ncclInProgress meanwhile. Collectives are put on
 // streams, by a non-blocking one only after a few looks at its state: a program that does not wait until a call was
-// taken up orders its events wrongly, and a test sees it.
+// taken up orders its events wrongly, and a test sees it. ncclCommFinalize, ncclCommDestroy and ncclCommAbort wait
+// until the graphs that hold calls of the communicator were destroyed, as the library does.
 //
 //   NCCL_DOUBLE_LOOKS   how many looks a call takes; default 2
 //   NCCL_DOUBLE_FAULT   "call@3,remote@2,hang@1,id@1,join@1,memory@1": which event of its kind fails in this process:
@@ -59,7 +60,8 @@ struct ncclComm : std::enable_shared_from_this<ncclComm> {
   ncclResult_t Join();                                           // meets all ranks; runs apart
   ncclResult_t Start(std::vector<nccl_double::Bundle> bundles);  // puts them on their streams, now or a few looks later
   ncclResult_t Look(ncclResult_t* state);
-  void Abort();
+  void Abort();                // ends what runs on streams, and then waits for the graphs
+  void WaitForGraphs() const;  // until all that hold calls of it were destroyed
   std::string last_error();
 
   const std::string name;
@@ -81,7 +83,7 @@ struct ncclComm : std::enable_shared_from_this<ncclComm> {
   std::mutex running_;  // one bundle at a time
   cudaEvent_t order_ = nullptr;
   cudaStream_t last_stream_ = nullptr;
-  std::atomic<int> unfinished_{0};  // bundles on streams that are not captured
+  std::atomic<int> unfinished_{0}, captured_{0};  // bundles on streams, and in graphs
 
  public:
   int unfinished() const { return unfinished_; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <thread>
@@ -19,10 +20,11 @@ struct Member {
   int color, key, rank;
 };
 
-// Memory from ncclMemAlloc, by address.
+// Memory from ncclMemAlloc, by address, and who has registered a window there.
 struct Memory {
   std::mutex mutex;
   std::map<const char*, size_t> blocks;
+  std::map<const void*, ncclComm_t> windows;
 };
 Memory& TheMemory() {
   static auto& memory = *new Memory;
@@ -109,7 +111,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* handle, int size, ncclUniqueId id, int
   return ncclCommInitRankConfig(handle, size, id, rank, nullptr);
 }
 
-// Succeeds once this rank's work is done and all ranks have called it.
+// Succeeds once this rank's work is done, the graphs that hold calls are gone, and all ranks have called it.
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   const auto comm = Find(handle);
   if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
@@ -117,12 +119,15 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
     while (comm->unfinished() > 0 && !comm->control.aborted()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    comm->WaitForGraphs();
     return Agree(*comm, 0xF1);
   });
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
-  if (Find(handle) == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  const auto comm = Find(handle);
+  if (comm == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  comm->WaitForGraphs();
   Remove(handle);
   return ncclSuccess;
 }
@@ -202,6 +207,14 @@ ncclResult_t ncclMemAlloc(void** address, size_t bytes) {
 ncclResult_t ncclMemFree(void* address) {
   {
     std::lock_guard lock(TheMemory().mutex);
+    const auto window = TheMemory().windows.find(address);
+    if (window != TheMemory().windows.end()) {
+      if (Find(window->second) != nullptr) {  // the library would go on to use what was freed
+        std::fprintf(stderr, "ncclMemFree: a communicator that lives has registered this memory\n");
+        std::abort();
+      }
+      TheMemory().windows.erase(window);
+    }
     if (TheMemory().blocks.erase(static_cast<const char*>(address)) == 0)
       return FailWithout(ncclInvalidArgument, "ncclMemFree: not memory of ncclMemAlloc");
   }
@@ -234,13 +247,20 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* address, size_t byt
   if (!IsOwned(address, bytes)) return comm->Fail(ncclInvalidArgument, "the window is not memory of ncclMemAlloc");
   return comm->Apart([comm = comm.get(), address, bytes, window]() -> ncclResult_t {
     const ncclResult_t agreed = Agree(*comm, bytes);
-    if (agreed == ncclSuccess) *window = new ncclWindow_vidmem{address};
-    return agreed;
+    if (agreed != ncclSuccess) return agreed;
+    *window = new ncclWindow_vidmem{address};
+    std::lock_guard lock(TheMemory().mutex);
+    TheMemory().windows[address] = comm;
+    return ncclSuccess;
   });
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
   if (Find(handle) == nullptr) return FailWithout(ncclInvalidArgument, "invalid communicator");
+  {
+    std::lock_guard lock(TheMemory().mutex);
+    TheMemory().windows.erase(window->address);
+  }
   delete window;
   return ncclSuccess;
 }
