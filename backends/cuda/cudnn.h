@@ -22,6 +22,15 @@
 
 #include "backends/cuda/device.h"
 
+// What cuDNN 9.8 added to plan for GPUs that are not present, where the headers are older; an older library refuses it.
+#if CUDNN_VERSION < 90800
+inline constexpr auto CUDNN_ATTR_ENGINEHEUR_DEVICEPROP = static_cast<cudnnBackendAttributeName_t>(204);
+inline constexpr auto CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP = static_cast<cudnnBackendAttributeName_t>(407);
+inline constexpr auto CUDNN_ATTR_ENGINE_DEVICEPROP = static_cast<cudnnBackendAttributeName_t>(1307);
+inline constexpr auto CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION = static_cast<cudnnBackendAttributeName_t>(2702);
+inline constexpr auto CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR = static_cast<cudnnBackendDescriptorType_t>(38);
+#endif
+
 namespace switchyard {
 
 #define SY_CUDNN_FUNCTIONS(X)      \

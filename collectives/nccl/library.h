@@ -10,6 +10,16 @@
 
 #include "core/abi/boundary.h"
 
+// What NCCL 2.27 added, where the headers are older: a library that is newer than they are has it all the same.
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
+#define NCCL_WIN_COLL_SYMMETRIC 1
+typedef struct SymmetricWindow* ncclWindow_t;
+extern "C" {
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, size_t bytes, ncclWindow_t* window, int flags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
+}
+#endif
+
 namespace nccl {
 
 #define NCCL_PLUGIN_NCCL_FUNCTIONS(X) \
