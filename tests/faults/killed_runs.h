@@ -1,6 +1,7 @@
 // Training runs of every parallel mode of which a drawn rank is killed at a drawn moment, and what has to hold then:
 //
-// - whoever started the ranks ends within a limit, with an error, and every word about a failure names the killed rank;
+// - whoever started the ranks ends within a limit, with an error, and every word about a failure names the killed rank
+//   (an mpirun that goes on without ranks after one was killed while they met is ended and counted, not judged);
 // - nothing is left over: no process, no temporary file (the shared memory of Open MPI is one);
 // - every checkpoint that was published loads to its last byte;
 // - the run goes on from the latest one, or begins again where it has none, and ends with the files that the same run
