@@ -5,8 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/environment.h"
@@ -63,22 +66,29 @@ struct Observed {
 
 class QueuedCollectives : public testing::Test {
  protected:
+  static StatusOr<std::shared_ptr<Plugin>> Load() {
+    const std::string null_device = ProgramFolder() + "/../lib/switchyard/plugins/switchyard_backend_null.so";
+    setenv("SWITCHYARD_MESSAGES_BASE", null_device.c_str(), 1);
+    setenv("SWITCHYARD_NULL_DEVICES", std::to_string(kRanks).c_str(), 1);
+    setenv("SWITCHYARD_MESSAGES_QUEUED", "1", 1);
+    return Plugin::Load(kPlugin);
+  }
+  // Of the plugin, which is loaded.
+  static const Counts& CountsOf() {
+    void* const library = dlopen(kPlugin.c_str(), RTLD_NOW | RTLD_NOLOAD);
+    return *reinterpret_cast<const Counts* (*)()>(dlsym(library, "device_messages_counts"))();
+  }
   // The engine and the plugin with these settings.
   Observed Run(const PlanOptions& options, bool capturable, bool last_branch_first = false,
                Graph (*step)(int rank) = Step) {
     const auto set = [](const char* name, bool on) { setenv(name, on ? "1" : "0", 1); };
-    const std::string null_device = ProgramFolder() + "/../lib/switchyard/plugins/switchyard_backend_null.so";
-    setenv("SWITCHYARD_MESSAGES_BASE", null_device.c_str(), 1);
-    setenv("SWITCHYARD_NULL_DEVICES", std::to_string(kRanks).c_str(), 1);
-    set("SWITCHYARD_MESSAGES_QUEUED", true);
     set("SWITCHYARD_MESSAGES_CAPTURABLE", capturable);
     set("SWITCHYARD_NULL_GRAPH_LAST", last_branch_first);
     Observed observed;
-    const auto loaded = Plugin::Load(kPlugin);
+    const auto loaded = Load();
     EXPECT_TRUE(loaded.ok()) << Message(loaded.status());
     if (!loaded.ok()) return observed;
-    void* const library = dlopen(kPlugin.c_str(), RTLD_NOW | RTLD_NOLOAD);
-    const Counts& counts = *reinterpret_cast<const Counts* (*)()>(dlsym(library, "device_messages_counts"))();
+    const Counts& counts = CountsOf();
     const int groups_before = counts.groups, in_groups = counts.in_groups, replays = counts.replays;
     int calls = 0, bound = 0;
     OnRanks(kRanks, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
@@ -188,6 +198,59 @@ TEST_F(QueuedCollectives, AreReplayedWithTheKernelsAroundThem) {
     EXPECT_EQ(whole.replays, kRuns) << "one for each run";
     EXPECT_EQ(whole.bytes_sent, kSent) << "which the replays send";
   }
+}
+
+// Rank 1 fails once rank 0 has queued a sum, whose work on the stream goes on for a while after it is aborted.
+class AbortedOnStream : public QueuedCollectives {
+ protected:
+  ~AbortedOnStream() override { unsetenv("SWITCHYARD_MESSAGES_LATE_MS"); }
+  void OnSurvivor(int late_ms, const std::function<void(Device& device, Event& queued)>& body) {
+    setenv("SWITCHYARD_MESSAGES_LATE_MS", std::to_string(late_ms).c_str(), 1);
+    const auto loaded = Load();
+    ASSERT_TRUE(loaded.ok()) << Message(loaded.status());
+    const Counts& counts = CountsOf();
+    const int before = counts.calls;
+    OnRanks(kRanks, [&](int rank, Rendezvous& rendezvous, const ProcessMap& map) {
+      const auto opened = Device::Open(**loaded, rank, {});
+      ASSERT_TRUE(opened.ok()) << Message(opened.status());
+      Device& device = **opened;
+      const auto joined = Communicator::Join(*loaded, map, rendezvous, &device, "world", 10000);
+      ASSERT_TRUE(joined.ok()) << Message(joined.status());
+      if (rank == 1) {
+        const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (counts.calls == before && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+        return rendezvous.ReportFailure(DataLoss("train/7.jpg is not a JPEG"));
+      }
+      auto buffer = device.Allocate(256);
+      auto stream = device.NewStream();
+      auto queued = device.NewEvent();
+      ASSERT_TRUE(buffer.ok() && stream.ok() && queued.ok());
+      const auto call = (*joined)->Prepare("sum", {Collective::kAllReduce, 8, SY_F32, SY_SUM}, {&*buffer, 0}, {&*buffer, 0});
+      ASSERT_TRUE(call.ok()) << Message(call.status());
+      ASSERT_TRUE((*joined)->Launch(**call, *stream).ok());
+      ASSERT_TRUE(queued->Record(*stream).ok());
+      EXPECT_THAT(Message((*joined)->Synchronize(*stream)), testing::HasSubstr("train/7.jpg is not a JPEG"));
+      body(device, *queued);
+    });
+  }
+};
+
+// Whoever waited may free what the work reads and writes.
+TEST_F(AbortedOnStream, EndsBeforeTheCallerGoesOn) {
+  OnSurvivor(300, [](Device& device, Event& queued) {
+    const auto ended = queued.Done();
+    EXPECT_TRUE(!ended.ok() || *ended);
+    EXPECT_FALSE(device.keeps_memory());
+  });
+}
+
+// The device tells of the failure before the watch knows of the peer: that one is named all the same.
+TEST_F(AbortedOnStream, IsTheFaultOfThePeer) {
+  OnSurvivor(0, [](Device&, Event&) {});
+}
+
+TEST_F(AbortedOnStream, KeepsItsMemoryWhereItGoesOnForLong) {
+  OnSurvivor(8000, [](Device& device, Event&) { EXPECT_TRUE(device.keeps_memory()); });
 }
 
 }  // namespace

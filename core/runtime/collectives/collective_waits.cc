@@ -22,7 +22,7 @@ constexpr auto kIdlePollAfterSleep = std::chrono::microseconds(50);  // MPI's pr
 constexpr auto kSpinLimit = std::chrono::microseconds(200);
 constexpr std::chrono::steady_clock::duration kShortestSleep = std::chrono::microseconds(20),
                                               kLongestSleep = std::chrono::microseconds(500);
-constexpr double kAbortPatienceMs = 5000;  // for a plugin to give a request up after abort
+constexpr double kAbortPatienceMs = 5000;  // for a plugin to give a call up after abort
 // How much longer than its limit we leave a request to a plugin, which knows for whom it waits: one may allow some
 // ranks more than the limit, so that those beside the late one name it first.
 constexpr double kPatience = 1.5, kPatienceMs = 500;
@@ -85,19 +85,23 @@ sy_status WatchedCollective::Wait(sy_request* request, Clock::time_point start, 
     }
   }
   api_->abort(handle_);
-  // The plugin now gives the request up; its answer is not of interest. One that does not may go on to read and write
-  // what the caller is about to free.
+  AwaitEnd([&] { return api_->request_poll(handle_, request, error) != SY_IN_PROGRESS; });
+  return SY_ABORTED;
+}
+
+// After abort the plugin gives up what it was doing; its answer is not of interest. One that does not may go on to read
+// and write what the caller is about to free.
+void WatchedCollective::AwaitEnd(absl::FunctionRef<bool()> ended) {
   const auto aborted = Clock::now();
-  while (api_->request_poll(handle_, request, error) == SY_IN_PROGRESS) {
+  while (!ended()) {
     if (MillisecondsSince(aborted) > kAbortPatienceMs) {
       deaf_ = true;
       LogWarning("{} did not give a call up within {:.0f} s of being aborted", plugin_name(), kAbortPatienceMs / 1000);
       if (device_ != nullptr) device_->KeepMemory();
-      break;
+      return;
     }
     std::this_thread::sleep_for(kShortestSleep);
   }
-  return SY_ABORTED;
 }
 
 // Looks for lost peers, and for failures that only the plugin knows of.
@@ -105,8 +109,12 @@ Status WatchedCollective::WaitFor(Event& finished, const char* what) {
   const auto start = Clock::now();
   double looked_ms = 0;
   for (;;) {
-    SY_ASSIGN_OR_RETURN(const bool done, finished.Done());
-    if (done) return OkStatus();
+    const auto done = finished.Done();
+    if (!done.ok()) {
+      const Status peer = PeerFailure();
+      return Annotate(peer.ok() ? done.status() : peer, what);
+    }
+    if (*done) return OkStatus();
     const double waited_ms = MillisecondsSince(start);
     if (waited_ms < 1) {
       sched_yield();
@@ -126,6 +134,10 @@ Status WatchedCollective::WaitFor(Event& finished, const char* what) {
     if (reason.ok() && waited_ms > call_limit_ms_) reason = Overdue(call_limit_ms_);
     if (reason.ok()) continue;
     api_->abort(handle_);
+    AwaitEnd([&finished] {
+      const auto ended = finished.Done();
+      return !ended.ok() || *ended;
+    });
     return Annotate(reason, what);
   }
 }

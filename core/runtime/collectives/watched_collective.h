@@ -91,6 +91,7 @@ class WatchedCollective {
   }
   Status Run(const char* what, const char* tag, const Stream* stream, uint64_t* counter, Start start);
   sy_status Wait(sy_request* request, Clock::time_point start, sy_error* error, Status* reason);
+  void AwaitEnd(absl::FunctionRef<bool()> ended);
   // A plugin may see the loss of a peer a little earlier than the watch does.
   Status PeerFailure(int patience_ms = 500) const;
   static Status Overdue(double limit_ms);
@@ -101,7 +102,7 @@ class WatchedCollective {
   Rendezvous* rendezvous_;
   Device* device_;
   sy_communicator* handle_ = nullptr;
-  bool deaf_ = false;  // a request went on after abort: the communicator is left as it is
+  bool deaf_ = false;  // a call went on after abort: the communicator is left as it is
   std::shared_ptr<AbortHandle> abort_handle_;
   int rank_ = 0;
   double call_limit_ms_ = 600e3;

@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -218,8 +220,11 @@ struct QueuedCall {
     staged.receive = received.data();
     {
       const std::lock_guard lock(communicator.exchanging);
-      if (doubles::RunCollective(*communicator.mesh.load(), staged) != doubles::Outcome::kDone)
+      if (doubles::RunCollective(*communicator.mesh.load(), staged) != doubles::Outcome::kDone) {
+        if (const char* const late = communicator.instance.Setting("MESSAGES_LATE_MS"))
+          std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(late)));
         return Refuse(error, SY_ABORTED, "aborted, or a peer is gone");
+      }
     }
     return Move(communicator, to, {nullptr, received.data(), 0}, received.size(), error);
   }
