@@ -225,7 +225,8 @@ class AbortedOnStream : public QueuedCollectives {
       auto stream = device.NewStream();
       auto queued = device.NewEvent();
       ASSERT_TRUE(buffer.ok() && stream.ok() && queued.ok());
-      const auto call = (*joined)->Prepare("sum", {Collective::kAllReduce, 8, SY_F32, SY_SUM}, {&*buffer, 0}, {&*buffer, 0});
+      const auto call =
+          (*joined)->Prepare("sum", {Collective::kAllReduce, 8, SY_F32, SY_SUM}, {&*buffer, 0}, {&*buffer, 0});
       ASSERT_TRUE(call.ok()) << Message(call.status());
       ASSERT_TRUE((*joined)->Launch(**call, *stream).ok());
       ASSERT_TRUE(queued->Record(*stream).ok());
