@@ -60,7 +60,7 @@ TEST_F(BadInput, ValuesOutsideTheirRangeNameTheFlag) {
                      {"--mean has 3", "images have 1 channel;", "as --mean=0.5"});
   ExpectAloneRefused("explain --world=0", {"--world: expected at least 1"});
   ExpectAloneRefused("explain --world=3 --pp=2", {"--pp=2: expected a number that divides the 3 ranks"});
-  ExpectAloneRefused("explain --world=2 --pp=2",
+  ExpectAloneRefused("explain --world=2 --pp=2 --accumulation=1",
                      {"--pp=2 with 1 micro-batch an update", "use --accumulation=2 or more"});
   ExpectAloneRefused("explain --world=2 --pp=2 --accumulation=2 --recompute=auto", {"--recompute=auto: not there yet"});
 }

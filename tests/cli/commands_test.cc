@@ -67,6 +67,8 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
                 {"--pp=2: an update is 4 micro-batches", "stages wait for each other in 2", "0 to 1", "2 to 3"});
   ExpectSuccess(Run("explain --model=vit_micro --batch_size=2 --world=8 --pp=2 --tp=2 --amp=O2 --accumulation=4"),
                 {"--pp=2: an update is 4 micro-batches", "0 to 1", "2 to 3"});
+  ExpectSuccess(Run("explain --world=64 --tp=4 --pp=2 --zero=1 --device_memory=80GiB"),
+                {"64 ranks", "an update is 8 micro-batches", "--memory_limit=80GiB: ", "fits"});
 }
 
 // A run whose length is not said is one that comes to compress.
