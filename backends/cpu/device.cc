@@ -1,5 +1,6 @@
 #include "backends/cpu/device.h"
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <new>
 #include <string>
@@ -96,6 +98,19 @@ sy_status Count(sy_instance* instance, int32_t* count, sy_error* error) {
   return SY_OK;
 }
 
+// What was bound: oneDNN, and the library that runs the threads, unless that is this one (openmp.cc).
+std::string BoundLibraries() {
+  const dnnl_version_t& onednn = *dnnl_version();
+  std::string text = Format("oneDNN %d.%d.%d", onednn.major, onednn.minor, onednn.patch);
+  Dl_info threads{}, self{};
+  if (dladdr(reinterpret_cast<const void*>(&GOMP_parallel), &threads) == 0 ||
+      dladdr(reinterpret_cast<const void*>(&BoundLibraries), &self) == 0 || threads.dli_fbase == self.dli_fbase)
+    return text + ", threads of its own";
+  std::error_code error;  // the name behind the links tells the version: libgomp.so.1.0.0
+  const auto path = std::filesystem::canonical(threads.dli_fname, error);
+  return text + ", threads of " + (error ? std::string(threads.dli_fname) : path.filename().string());
+}
+
 sy_status Query(sy_instance* instance, int32_t index, sy_device_info* info, sy_error* error) {
   if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
   if (!Exists(*instance, index, error)) return SY_INVALID;
@@ -116,6 +131,8 @@ sy_status Query(sy_instance* instance, int32_t index, sy_device_info* info, sy_e
   full.flags = SY_DEVICE_SHAREABLE | SY_DEVICE_CPU_CORES;
   full.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;
   std::snprintf(full.memory_kind, sizeof full.memory_kind, "%s", kHostMemory);
+  static const auto& libraries = *new std::string(BoundLibraries());
+  full.libraries = libraries.c_str();
   FillStruct(info, full);
   return SY_OK;
 }

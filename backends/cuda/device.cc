@@ -85,6 +85,23 @@ bool IsOpen(int32_t index) {
   return std::find(opened.begin(), opened.end(), index) != opened.end();
 }
 
+// "12.8" of 12080, as CUDA counts.
+std::string CudaVersion(int version) { return Format("%d.%d", version / 1000, version % 1000 / 10); }
+
+// What was bound, each in the version that it gives itself.
+std::string BoundLibraries() {
+  int driver = 0, runtime = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess)
+    cudaGetLastError();
+  std::string text = "CUDA driver " + CudaVersion(driver) + ", runtime " + CudaVersion(runtime);
+  const auto add = [&](const char* name, size_t version, size_t major) {  // of 120804, with major = 10000, "12.8.4"
+    text += Format(", %s %zu.%zu.%zu", name, version / major, version % major / 100, version % 100);
+  };
+  if (BlasLibrary().reason.empty()) add("cuBLASLt", BlasLibrary().cublasLtGetVersion(), 10000);
+  if (CudnnLibrary().reason.empty()) add("cuDNN", CudnnLibrary().cudnnGetVersion(), 10000);
+  return text;
+}
+
 sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* error) {
   if (!KnowsExtensions(info, error)) return SY_UNSUPPORTED;
   SY_TRY(CheckIndex(index, error));
@@ -109,6 +126,8 @@ sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* err
   if (mode == cudaComputeModeDefault) filled.flags |= SY_DEVICE_SHAREABLE;
   filled.dtypes = 1u << SY_F32 | 1u << SY_BF16 | 1u << SY_F16 | 1u << SY_I32;
   std::snprintf(filled.memory_kind, sizeof filled.memory_kind, "%s", kMemoryKind);
+  static const auto& libraries = *new std::string(BoundLibraries());
+  filled.libraries = libraries.c_str();
   FillStruct(info, filled);
   return SY_OK;
 }

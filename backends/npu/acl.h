@@ -82,6 +82,12 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
 #define ACL_STREAM_FAST_LAUNCH 0x00000001U
 #define ACL_STREAM_FAST_SYNC 0x00000002U
 #define ACL_IPC_MEM_KEY_BYTES 65
+typedef enum aclCANNPackageName { ACL_PKG_NAME_CANN = 0 } aclCANNPackageName;
+typedef struct aclCANNPackageVersion {
+  char version[128]; /* "8.0.0"; what follows are its parts */
+  char majorVersion[64], minorVersion[64], releaseVersion[64], patchVersion[64];
+  char reserved[128];
+} aclCANNPackageVersion;
 #define ACL_RT_IPC_MEM_EXPORT_FLAG_DISABLE_PID_VALIDATION 0x1UL
 #define ACL_RT_IPC_MEM_IMPORT_FLAG_ENABLE_PEER_ACCESS 0x1UL
 #define ACL_STREAM_WAIT_VALUE_GEQ 0x00000000U /* until (int64_t)(*devAddr - value) >= 0 */
@@ -135,10 +141,12 @@ typedef enum aclrtCallbackBlockType { ACL_CALLBACK_NO_BLOCK = 0, ACL_CALLBACK_BL
   FUNCTION(aclnnStatus, aclSetAclOpExecutorRepeatable, aclOpExecutor* executor)                                        \
   FUNCTION(aclnnStatus, aclDestroyAclOpExecutor, aclOpExecutor* executor)
 
-/* Of later toolkits; null where the runtime lacks them. 04_device_management.md; 11-09_stream_memory_operation.md: of
+/* Of later toolkits; null where the runtime lacks them. 24_other_APIs.md; 04_device_management.md; 11-09_stream_memory_operation.md: of
  * Atlas A2 and A3, at device addresses that are multiples of 8; 10_peer_access.md: between two devices of a process,
  * each way by itself; 11-07_IPC_memory_sharing.md: pages as a whole are shared, by a key of 65 bytes */
 #define NPU_OPTIONAL_FUNCTIONS(FUNCTION)                                                                        \
+  FUNCTION(aclError, aclrtGetVersion, int32_t* majorVersion, int32_t* minorVersion, int32_t* patchVersion)      \
+  FUNCTION(aclError, aclsysGetCANNVersion, aclCANNPackageName name, aclCANNPackageVersion* version)             \
   FUNCTION(aclError, aclrtGetPhyDevIdByUserDevId, const int32_t userDevId, int32_t* const phyDevId)             \
   FUNCTION(aclError, aclrtValueWait, void* devAddr, uint64_t value, uint32_t flag, aclrtStream stream)          \
   FUNCTION(aclError, aclrtDeviceCanAccessPeer, int32_t* canAccessPeer, int32_t deviceId, int32_t peerDeviceId)  \

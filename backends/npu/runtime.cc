@@ -26,7 +26,23 @@ struct Loaded {
     // Another part of the process may have been first.
     const aclError code = runtime.aclInit(nullptr);
     usable = code == ACL_SUCCESS || code == ACL_ERROR_REPEAT_INITIALIZE;
+    if (usable) runtime.libraries = Versions();
     if (!usable) problem = Text("aclInit answers ", code, ": is the driver loaded? (npu-smi info)");
+  }
+
+  // In what version the toolkit and its interface are, where the runtime tells; else where the runtime lies.
+  std::string Versions() const {
+    std::string text;
+    aclCANNPackageVersion package{};
+    if (runtime.aclsysGetCANNVersion != nullptr &&
+        runtime.aclsysGetCANNVersion(ACL_PKG_NAME_CANN, &package) == ACL_SUCCESS)
+      text = Format("CANN %.127s", package.version);
+    int32_t major = 0, minor = 0, patch = 0;
+    if (runtime.aclrtGetVersion != nullptr && runtime.aclrtGetVersion(&major, &minor, &patch) == ACL_SUCCESS)
+      text += Format("%sAscendCL %d.%d.%d", text.empty() ? "" : ", ", major, minor, patch);
+    Dl_info place{};
+    if (text.empty() && dladdr(reinterpret_cast<const void*>(runtime.aclInit), &place) != 0) text = place.dli_fname;
+    return text;
   }
 
   bool Open(const char* name) {

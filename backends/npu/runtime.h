@@ -4,6 +4,7 @@
 #pragma once
 
 #include <source_location>
+#include <string>
 
 #include "backends/npu/acl.h"
 #include "core/abi/boundary.h"
@@ -26,6 +27,7 @@ struct Runtime {
   NPU_RUNTIME_FUNCTIONS(NPU_POINTER)
   NPU_OPTIONAL_FUNCTIONS(NPU_POINTER)
 #undef NPU_POINTER
+  std::string libraries;  // "CANN 8.0.0, AscendCL 1.14.0", as sy_device_info has it
 };
 
 struct Operators {

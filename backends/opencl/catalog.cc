@@ -16,13 +16,32 @@ cl_int Read(cl_device_id device, cl_device_info what, T* value) {
   return clGetDeviceInfo(device, what, sizeof(T), value, nullptr);
 }
 
-cl_int ReadText(cl_device_id device, cl_device_info what, std::string* text) {
+// A text that `get` (clGetDeviceInfo, clGetPlatformInfo) answers.
+template <typename Object, typename Get>
+cl_int ReadText(Get get, Object object, cl_uint what, std::string* text) {
   size_t bytes = 0;
-  if (const cl_int code = clGetDeviceInfo(device, what, 0, nullptr, &bytes); code != CL_SUCCESS) return code;
+  if (const cl_int code = get(object, what, 0, nullptr, &bytes); code != CL_SUCCESS) return code;
   text->resize(bytes);
-  const cl_int code = clGetDeviceInfo(device, what, bytes, text->data(), nullptr);
+  const cl_int code = get(object, what, bytes, text->data(), nullptr);
   while (!text->empty() && (text->back() == '\0' || text->back() == ' ')) text->pop_back();
   return code;
+}
+cl_int ReadText(cl_device_id device, cl_device_info what, std::string* text) {
+  return ReadText(clGetDeviceInfo, device, what, text);
+}
+
+// "Portable Computing Language, OpenCL 3.0 PoCL 3.1, driver 3.1": what does not answer is left out.
+std::string LibrariesOf(cl_platform_id platform, cl_device_id device) {
+  std::string name, version, driver;
+  ReadText(clGetPlatformInfo, platform, CL_PLATFORM_NAME, &name);
+  ReadText(clGetPlatformInfo, platform, CL_PLATFORM_VERSION, &version);
+  ReadText(device, CL_DRIVER_VERSION, &driver);
+  std::string text = name;
+  if (!version.empty()) text += (text.empty() ? "" : ", ") + version;
+  if (!driver.empty()) text += (text.empty() ? "driver " : ", driver ") + driver;
+  for (char& c : text)  // one line of ASCII, whatever a driver writes
+    if (c < ' ' || c > '~') c = ' ';
+  return text;
 }
 
 int Rank(cl_device_type type) { return type & CL_DEVICE_TYPE_GPU ? 0 : type & CL_DEVICE_TYPE_ACCELERATOR ? 1 : 2; }
@@ -79,7 +98,7 @@ Catalog Look() {
       std::string defect = "a device has no type";
       if (Read(device, CL_DEVICE_TYPE, &type) == CL_SUCCESS) defect = Defect(device, type);
       if (defect.empty()) {
-        catalog.entries.push_back({platform, device, type});
+        catalog.entries.push_back({platform, device, type, LibrariesOf(platform, device)});
       } else {
         complain(defect);
       }

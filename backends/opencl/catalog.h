@@ -16,6 +16,7 @@ struct CatalogEntry {
   cl_platform_id platform;
   cl_device_id device;
   cl_device_type type;
+  std::string libraries;  // the platform and the driver, as sy_device_info names them
 };
 
 struct Catalog {

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
 #include <string>
 
 namespace hccl {
@@ -27,6 +28,11 @@ struct Loaded {
 #define HCCL_BIND(result, name, ...) Bind(runtime, #name, library.name, false);
     HCCL_OPTIONAL_FUNCTIONS(HCCL_BIND)
 #undef HCCL_BIND
+    Dl_info found{};
+    std::error_code error;
+    if (!problem.empty() || dladdr(reinterpret_cast<const void*>(library.HcclAllReduce), &found) == 0) return;
+    const auto path = std::filesystem::canonical(found.dli_fname, error);
+    library.place = "HCCL at " + (error ? std::string(found.dli_fname) : path.string());
   }
 
   void* Open(const char* name) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <source_location>
+#include <string>
 
 #include "collectives/hccl/hccl_api.h"
 #include "core/abi/boundary.h"
@@ -16,6 +17,7 @@ struct Library {
   HCCL_RUNTIME_FUNCTIONS(HCCL_POINTER)
   HCCL_OPTIONAL_FUNCTIONS(HCCL_POINTER)
 #undef HCCL_POINTER
+  std::string place;  // HCCL answers no version: the file that was bound, whose folder tells it
 };
 
 // Looks at the first call, as the settings of that instance say: a process has one HCCL, whatever later instances ask

@@ -47,6 +47,7 @@ void MpiCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
   if (CheckLauncher(2, nullptr) != SY_OK) info.flags = SY_COLLECTIVE_UNLAUNCHED;
   info.memory_kinds = kKinds;
   info.alignment = 64;
+  info.libraries = LibraryVersion();
 }
 
 sy_status MpiCommunicator::Create(const sy_instance& instance, const sy_init_request& request,

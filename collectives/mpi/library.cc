@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -51,6 +52,16 @@ sy_status CheckLauncher(int size, sy_error* error) {
   return SY_FAIL(error, SY_UNSUPPORTED,
                  "collective mpi needs mpirun, which did not start this process; use --collective=shm on one node, "
                  "or start the ranks with mpirun");
+}
+
+const char* LibraryVersion() {
+  static const auto& version = *new std::string([] {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    return std::string(text, strcspn(text, "\r\n"));
+  }());
+  return version.c_str();
 }
 
 void StartLibrary() {

@@ -20,6 +20,9 @@ sy_status CheckMpi(sy_error* error, int code, const char* what,
 // rank.
 sy_status CheckLauncher(int size, sy_error* error);
 
+// "Open MPI v4.1.4, …": the first line of what the library says of itself, whether it was started or not.
+const char* LibraryVersion();
+
 // Begins MPI_Init_thread once, and returns at once.
 void StartLibrary();
 // SY_IN_PROGRESS until it has finished.

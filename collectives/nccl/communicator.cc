@@ -67,6 +67,7 @@ void NcclCommunicator::Describe(const sy_instance&, sy_collective_info& info) {
   info.flags = SY_COLLECTIVE_DISTINCT_DEVICES | SY_COLLECTIVE_PROGRESSES_ALONE | SY_COLLECTIVE_CAPTURABLE;
   info.memory_kinds = kMemoryKinds;
   info.alignment = 256;
+  info.libraries = TheLibrary().version.c_str();
 }
 
 sy_status NcclCommunicator::Create(const sy_instance& instance, const sy_init_request& request,

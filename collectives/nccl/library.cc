@@ -32,10 +32,8 @@ struct Loaded {
     Bind(cuda, "cudaMalloc", library.cudaMalloc, true);
     int version = 0;
     if (problem.empty() && library.ncclGetVersion(&version) != ncclSuccess) problem = "ncclGetVersion failed";
-    if (problem.empty() && version < kOldest) {
-      problem = Format("NCCL %d.%d.%d is too old; expected 2.19 or later", version / 10000, version / 100 % 100,
-                       version % 100);
-    }
+    library.version = Format("NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    if (problem.empty() && version < kOldest) problem = library.version + " is too old; expected 2.19 or later";
   }
 
   void* Open(const std::string& name, const char* remedy) {

@@ -7,6 +7,7 @@
 #include <nccl.h>
 
 #include <source_location>
+#include <string>
 
 #include "core/abi/boundary.h"
 
@@ -65,6 +66,7 @@ struct Library {
   NCCL_PLUGIN_CUDA_FUNCTIONS(NCCL_PLUGIN_POINTER)
 #undef NCCL_PLUGIN_POINTER
   cudaError_t (*cudaMalloc)(void**, size_t) = nullptr;  // by hand: in C++ its header overloads it
+  std::string version;                                  // "NCCL 2.25.1", as it says itself
 };
 
 // nullptr where a library is missing, incomplete or too old; `error` then says which, and where it was looked for. The

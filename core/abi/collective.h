@@ -35,6 +35,7 @@ typedef struct sy_collective_info {
   uint32_t flags;                            /* SY_COLLECTIVE_* */
   const char* const* memory_kinds;           /* those that it reaches, as sy_device_info.memory_kind names them; ends with NULL; static */
   uint32_t alignment;                        /* of owned memory, bytes */
+  const char* libraries;                     /* 2.1. As that of sy_device_info: "NCCL 2.25.1" */
 } sy_collective_info;
 
 /* A key-value store that all ranks share: how a communicator bootstraps. Values are bytes; keys are short text without spaces.

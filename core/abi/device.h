@@ -36,6 +36,9 @@ typedef struct sy_device_info {
    * Empty: nothing but this device reaches its memory. */
   char memory_kind[32];
   double static_loss_scale;    /* default for fp16; 0 = the engine's dynamic scaling */
+  /* 2.1. The libraries under the plugin that the device runs on, with the versions that they give themselves when asked, for people:
+   * "CUDA driver 12.8, cuDNN 9.7.1". One line of printable UTF-8, valid to the end of the process; NULL or missing: nothing to say. */
+  const char* libraries;
 } sy_device_info;
 
 typedef struct sy_open_options {

@@ -53,6 +53,30 @@ TEST_F(Commands, OneCpuDeviceIsListedAndEveryPluginAccountedFor) {
   ExpectSuccess(Run("version"), {"plugin ABI 2."});
 }
 
+// What the plugins have bound, as they say it: in lists of plugins, of devices, and at the head of a run.
+TEST_F(Commands, LibrariesAreShownInTheVersionsThatTheyGiveThemselves) {
+  const std::string set = "SWITCHYARD_NULL_LIBRARIES='libfast 7.7.7'";
+  for (const std::string command : {"doctor", "devices"}) {
+    const CommandResult shown = Run(command, Start::kAlone, set);
+    ExpectSuccess(shown, {"\nLibraries that were bound, by their own account:\n"});
+    EXPECT_THAT(shown.output, testing::ContainsRegex("\n  cpu +oneDNN [0-9]+[.][0-9]+[.][0-9]+, threads of"));
+    EXPECT_THAT(shown.output, testing::ContainsRegex("\n  null +libfast 7[.]7[.]7\n"));
+    EXPECT_THAT(shown.output, Not(testing::ContainsRegex("\n  (reference|shm|tcp) ")));
+    const auto json =
+        nlohmann::json::parse(Run(command + " --json 2> /dev/null", Start::kAlone, set).output, nullptr, false);
+    ASSERT_TRUE(json.is_object());
+    int found = 0;
+    for (const auto& one : command == "doctor" ? json["candidates"] : json["devices"])
+      found += one["libraries"].dump().find("libfast 7.7.7") != std::string::npos;
+    EXPECT_EQ(found, command == "doctor" ? 1 : 2) << "the null plugin has two devices";
+  }
+  EXPECT_THAT(Run("devices").output, Not(HasSubstr("libfast")));
+  const std::string run =
+      "train --model=mlp --dataset=shapes --train_size=32 --validation_size=4 --steps=1 "
+      "--batch_size=4 --workers=1 --output=run --device=null";
+  ExpectSuccess(Run(run, Start::kAlone, set), {"\n  libraries   null: libfast 7.7.7\n"});
+}
+
 TEST_F(Commands, OpsAndExplainNeedNoData) {
   const auto ops = nlohmann::json::parse(Run("ops --model=vit_micro --batch_size=2 --json").output, nullptr, false);
   ASSERT_TRUE(ops.is_object());

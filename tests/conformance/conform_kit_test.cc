@@ -128,6 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedFault{"mixes_hosts", "instance/two_at_once", "called with the context of another"},
         PlantedFault{"crashes_at_the_end", "device/info",
                      "was killed by signal 11 (Segmentation fault) after its last"},
+        PlantedFault{"writes_lines_of_libraries", "device/libraries", "no line of printable UTF-8"},
+        PlantedFault{"forgets_what_it_said", "device/libraries", "and has become"},
         PlantedFault{"answers_nonsense_indices", "struct/no_error_wanted", "expected status 2, found 0"},
         PlantedFault{"misnames_out_of_memory", "device/out_of_memory", "expected out of memory"},
         PlantedFault{"leaks_on_the_host", "device/host_leaks", "kept"},

@@ -115,6 +115,8 @@ sy_status Query(sy_instance* instance, sy_collective_info* info, sy_error* error
   if (Fault("ignores_extensions_of_info")) info->header.next = nullptr;
   const sy_status status = real->query(BaseOf(instance), info, error);
   if (Fault("writes_errors_on_success") && error != nullptr) error->message[0] = '\0';
+  if (status == SY_OK && SY_HAS(sy_collective_info, info, libraries))
+    info->libraries = Fault("writes_in_latin_1") ? "libfast 1.0, \xA9 1999" : "libfast 1.0";
   return status;
 }
 

@@ -324,6 +324,12 @@ sy_status Query(sy_instance* instance, int32_t index, sy_device_info* info, sy_e
   info->header.next = chain;
   if (Fault("writes_errors_on_success") && status == SY_OK && error != nullptr) error->message[0] = '\0';
   if (status == SY_OK && Fault("writes_beyond_a_struct")) info->static_loss_scale = 7;
+  if (status == SY_OK && SY_HAS(sy_device_info, info, libraries)) {
+    static char told[64];
+    static int queries = 0;
+    snprintf(told, sizeof told, "libfast 1.0, query %d", Fault("forgets_what_it_said") ? ++queries : 0);
+    info->libraries = Fault("writes_lines_of_libraries") ? "libfast 1.0\nlibslow 2.0" : told;
+  }
   if (status != SY_OK && Fault("answers_nonsense_indices")) return SY_OK;
   return status;
 }

@@ -214,6 +214,31 @@ std::string Processes(int processes, const std::function<void(int)>& body,
   return ranks::RunProcesses({.size = processes, .environment = std::move(more)}, body);
 }
 
+// Other versions than those of the headers: what the libraries answer is shown, and a missing one is left out.
+TEST(CudaLibraries, AreShownInTheVersionsThatTheyAnswer) {
+  for (const bool cudnn : {false, true}) {
+    EXPECT_EQ(Processes(1,
+                        [&](int) {
+                          if (cudnn) Require(dlopen(CUDNN_DOUBLE, RTLD_NOW | RTLD_GLOBAL) != nullptr, "no double");
+                          Cuda cuda;
+                          sy_device_info info{SY_HEADER(sy_device_info)};
+                          cuda.Ok(cuda.Query(&info), "query");
+                          const std::string expected = "CUDA driver 77.6, runtime 66.5, cuBLASLt 55.4.3";
+                          Require(info.libraries == expected + (cudnn ? ", cuDNN 44.3.2" : ""), "it says {}",
+                                  info.libraries);
+                          info.header.size = offsetof(sy_device_info, libraries);  // as version 2.0 asks
+                          info.libraries = "untouched";
+                          cuda.Ok(cuda.Query(&info), "query");
+                          Require(std::string(info.libraries) == "untouched", "it wrote behind the struct of 2.0");
+                        },
+                        {{"CUDA_DOUBLE_DRIVER_VERSION", "77060"},
+                         {"CUDA_DOUBLE_RUNTIME_VERSION", "66050"},
+                         {"CUBLAS_LT_DOUBLE_VERSION", "550403"},
+                         {"CUDNN_DOUBLE_VERSION", "440302"}}),
+              "");
+  }
+}
+
 TEST(CudaCapture, AnEventOfTheCaptureIsRecordedByEveryReplay) {
   EXPECT_EQ(
       Processes(1,

@@ -142,6 +142,20 @@ TEST(Hccl, MissingLibraryIsNamedByQuery) {
             "");
 }
 
+// HCCL has no function that tells its version: the plugin says which file it has bound.
+TEST(Hccl, TheLibraryIsNamedByItsFile) {
+  EXPECT_EQ(OnRanks({.size = 1}, {},
+                    [](Rank& self) {
+                      sy_collective_info info{SY_HEADER(sy_collective_info)};
+                      sy_error error{SY_HEADER(sy_error)};
+                      const sy_status status = self.api->query(self.plugin->instance, &info, &error);
+                      Require(status == SY_OK, "answered {}: {}", status, error.message);
+                      Require(info.libraries == "HCCL at " + std::filesystem::canonical(NPU_SIMULATOR).string(),
+                              "it says {}", info.libraries);
+                    }),
+            "");
+}
+
 TEST(Hccl, RankThatNeverStartsIsNamedAtTheDeadline) {
   EXPECT_EQ(OnRanks({.size = 3, .absent = {1}}, {.timeout_ms = 500},
                     [](Rank& self) {

@@ -20,7 +20,7 @@ class NcclTraining : public ProgramTest {
   }
   void ExpectLossesOfHostMemory(const std::string& model, const std::string& more = "") const {
     const CommandResult nccl = Train(model, "nccl", Start::kLaunch, more);
-    ExpectSuccess(nccl, {"cuda device 1", "collective nccl", "0 fallbacks"});
+    ExpectSuccess(nccl, {"cuda device 1", "collective nccl", "0 fallbacks", "\n  libraries   nccl: NCCL "});
     const CommandResult shm = Train(model, "shm", Start::kLaunch, more);
     ExpectSuccess(shm);
     EXPECT_EQ(ranks::LossesOf(In("run"), "nccl").size(), 4u) << nccl.output;

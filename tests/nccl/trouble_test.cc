@@ -73,6 +73,24 @@ TEST(NcclTrouble, MissingLibraryIsNamedByQuery) {
             "");
 }
 
+TEST(NcclTrouble, TheVersionIsTheOneThatTheLibraryAnswers) {
+  EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_VERSION", "77605"}}},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       Require(self.api->query(self.instance, &self.info, &error) == SY_OK, "query: {}", error.message);
+                       Require(self.info.libraries == std::string("NCCL 7.76.5"), "it says {}", self.info.libraries);
+                     }),
+            "");
+  EXPECT_EQ(RunRanks({.size = 1, .environment = {{"NCCL_DOUBLE_VERSION", "21805"}}},
+                     [](Rank& self) {
+                       sy_error error{SY_HEADER(sy_error)};
+                       const sy_status status = self.TryJoin(&error);
+                       Require(status == SY_UNSUPPORTED && Contains(error.message, "NCCL 2.18.5 is too old"),
+                               "answered {}: {}", status, error.message);
+                     }),
+            "");
+}
+
 TEST(NcclTrouble, RankThatNeverStartsIsNamedAtTheDeadline) {
   EXPECT_EQ(RunRanks({.size = 3, .absent = {1}, .timeout_ms = 700},
                      [](Rank& self) {

@@ -121,7 +121,21 @@ TEST_F(NpuDevice, ItsRulesAreData) {
   EXPECT_NE(std::memcmp(info.uuid, Info(6).uuid, sizeof info.uuid), 0) << "two devices, two names";
 }
 
+// The runtime is bound once in a process, so each case is one of its own.
 using NpuDeviceDeathTest = NpuDevice;
+TEST_F(NpuDeviceDeathTest, TheToolkitIsShownInTheVersionThatItAnswers) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto say = [&](const char* toolkit) {
+    setenv("SWITCHYARD_NPU_SIMULATOR_MINOR_VERSION", "77", 1);
+    toolkit ? setenv("SWITCHYARD_NPU_SIMULATOR_CANN", toolkit, 1) : unsetenv("SWITCHYARD_NPU_SIMULATOR_CANN");
+    Open();
+    std::fprintf(stderr, "it says: %s.\n", Info(0).libraries);
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(say("8.7.6"), testing::ExitedWithCode(0), "it says: CANN 8.7.6, AscendCL 1.77.0[.]");
+  EXPECT_EXIT(say(nullptr), testing::ExitedWithCode(0), "it says: AscendCL 1.77.0[.]");
+}
+
 TEST_F(NpuDeviceDeathTest, TheHostFaultsWhereItFollowsADeviceAddress) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Open();

@@ -130,6 +130,7 @@ sy_status Query(sy_instance*, int32_t index, sy_device_info* info, sy_error* err
   if (Fault("crashes_in_device_query")) abort();
   if (index < 0 || index > 1) return Fail(SY_INVALID, error, "there are two devices");
   strcpy(info->name, Fault("paints_the_terminal") ? "fa\x1b[31mke" : "fake");
+  if (Fault("paints_the_terminal")) info->libraries = "lib\x1b[31mfake";
   info->uuid[15] = static_cast<uint8_t>(index);
   info->memory_bytes = kMemory;
   info->free_bytes = kMemory - used;

@@ -283,6 +283,7 @@ TEST_F(HostilePluginsTest, NothingThatItSaysActsOnATerminal) {
   const auto plugin = registry.Find(PluginKind::kBackend, "fake");
   ASSERT_TRUE(plugin.ok()) << plugin.status();
   EXPECT_EQ((*plugin)->Describe(0)->name, "fa\\x1b[31mke");
+  EXPECT_EQ((*plugin)->Describe(0)->libraries, "lib\\x1b[31mfake");
 }
 
 TEST_F(HostilePluginsTest, WhatADriverChangesIsWarnedOf) {

@@ -60,6 +60,7 @@ Status CheckStructs(Rank& rank) {
     if (info.get()->memory_kinds != rank.info().memory_kinds)
       return Internal("query of {} bytes left out memory_kinds", size);
   }
+  SY_RETURN_IF_ERROR(ExpectLibraries(rank.info().libraries));
   for (const bool required : {false, true}) {
     const UnknownExtension unknown(required);
     Sized<sy_collective_info> info(sizeof(sy_collective_info));

@@ -7,6 +7,7 @@
 
 #include "core/base/random.h"
 #include "tools/conform/failing_stream.h"
+#include "tools/conform/given_struct.h"
 #include "tools/conform/op_cases.h"
 #include "tools/conform/op_data.h"
 #include "tools/conform/op_run.h"
@@ -25,6 +26,25 @@ Status CheckInfo(const Device& device) {
     return Internal("{} bytes are free of {}", info.free_bytes, info.memory_bytes);
   }
   if (device.has_kernels() && info.dtypes == 0) return Internal("it has kernels, but for no dtype");
+  return OkStatus();
+}
+
+// A line that stays as it is, whoever asks again and whatever is opened and closed.
+Status CheckLibraries(const Plugin& plugin, const Device& device) {
+  const auto query = [&](sy_device_info* info) -> Status {
+    *info = {SY_HEADER(sy_device_info)};
+    return ExpectStatus(device.api()->query(plugin.table().instance, device.info().index, info, nullptr), {SY_OK},
+                        "query");
+  };
+  sy_device_info first{}, second{};
+  SY_RETURN_IF_ERROR(query(&first));
+  if (first.libraries == nullptr) return Unimplemented("it says nothing of the libraries under it");
+  SY_RETURN_IF_ERROR(ExpectLibraries(first.libraries));
+  const std::string said = first.libraries;
+  if (const auto opened = Device::Open(plugin, device.info().index, {}); !opened.ok()) return opened.status();
+  SY_RETURN_IF_ERROR(query(&second));
+  if (second.libraries == nullptr || said != first.libraries || said != second.libraries)
+    return Internal("libraries was \"{}\" and has become \"{}\"", said, Printable(first.libraries));
   return OkStatus();
 }
 
@@ -326,6 +346,7 @@ Status CheckCallsDuringAWait(Device& device) {
 
 void CheckDevice(Recorder& recorder, const Plugin& plugin, Device& device, uint64_t seed) {
   recorder.Run("device/info", [&] { return CheckInfo(device); });
+  recorder.Run("device/libraries", [&] { return CheckLibraries(plugin, device); });
   recorder.Run("device/reopening", [&] { return CheckReopening(plugin, device.info().index); });
   recorder.Run("device/copies", [&] { return CheckCopies(device, seed); });
   recorder.Run("device/fill", [&] { return CheckFill(device); });

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <string_view>
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/base/text.h"
 #include "tools/conform/values.h"
 
 namespace switchyard::conform {
@@ -62,6 +64,16 @@ class UnknownExtension {
 inline Status ExpectStatus(sy_status found, std::initializer_list<sy_status> wanted, const std::string& what) {
   if (std::find(wanted.begin(), wanted.end(), found) != wanted.end()) return OkStatus();
   return Internal("{}: expected status {}, found {}", what, *wanted.begin(), found);
+}
+
+// What a plugin says of the libraries under it, if it says something.
+inline Status ExpectLibraries(const char* text) {
+  if (text == nullptr) return OkStatus();
+  const std::string_view said(text);
+  if (said.empty()) return Internal("libraries is empty; expected NULL where there is nothing to say");
+  if (Printable(said, 4 * said.size()) != said)
+    return Internal("libraries is no line of printable UTF-8: \"{}\"", Printable(said));
+  return OkStatus();
 }
 
 // An error struct that tells whether it was written.

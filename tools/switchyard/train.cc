@@ -110,6 +110,9 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
   if (const std::string hint = EnlargementHint(setup); !hint.empty()) fmt::print("  hint        {}\n", hint);
   fmt::print("  device      {}{}\n", world.choice.why,
              world.processes.threads ? "; one process drives all devices (--mode=dp)" : "");
+  if (!device.libraries.empty()) fmt::print("  libraries   {}: {}\n", device.plugin, device.libraries);
+  if (world.communicator != nullptr && !world.communicator->info().libraries.empty())
+    fmt::print("  libraries   {}: {}\n", world.collective, world.communicator->info().libraries);
   for (const auto& [name, alias] : setup.settings.Translated())
     fmt::print("  alias       {} is --{}={}\n", alias, name, ValueText(setup.settings.Value(name)));
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);

@@ -34,6 +34,7 @@ sy_status Validate::Around(Call<&sy_collective_v2::query> call, sy_instance* ins
   const sy_collective_info info = ReadStruct(given);
   check.Return();
   check.Promised(Ends(info.name), "the name does not end");
+  check.Promised(IsOneLine(info.libraries), "its libraries are no line of text");
   check.Promised(info.completion <= SY_COMPLETES_BY_POLL, "there is no completion ", info.completion);
   check.Promised(info.completion == SY_COMPLETES_ON_STREAM || Inner<sy_collective_v2>().request_release != nullptr,
                  "it completes by poll and lacks the function request_release");

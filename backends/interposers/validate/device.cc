@@ -44,6 +44,7 @@ sy_status Validate::Around(Call<&sy_device_v2::query> call, sy_instance* instanc
                  info.alignment, " bytes is no power of two");
   check.Promised(info.copy_granularity == 0 || is_power(info.copy_granularity), "a copy granularity of ",
                  info.copy_granularity, " bytes is no power of two");
+  check.Promised(IsOneLine(info.libraries), "its libraries are no line of text");
   check.Promised(info.address_kind <= SY_ADDRESS_OPAQUE, "there is no address kind ", info.address_kind);
   check.Promised(!SY_HAS(sy_device_info, given, alignment) || info.copy_granularity <= info.alignment,
                  "a copy granularity of ", info.copy_granularity, " bytes does not divide the alignment of ",

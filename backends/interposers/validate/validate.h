@@ -56,6 +56,11 @@ bool Ends(const char (&text)[N]) {
   return std::memchr(text, '\0', N) != nullptr;
 }
 
+// True for NULL and for text of at least one character in one line.
+inline bool IsOneLine(const char* text) {
+  return text == nullptr || (*text != '\0' && std::strpbrk(text, "\r\n") == nullptr);
+}
+
 // True if two places share a byte.
 inline bool Overlap(const sy_place& one, uint64_t one_bytes, const sy_place& other, uint64_t other_bytes) {
   return one.buffer == other.buffer && one.offset < other.offset + other_bytes && other.offset < one.offset + one_bytes;

@@ -15,6 +15,7 @@ struct CollectiveInfo {
   bool completes_on_stream = false;
   uint32_t flags = 0;  // SY_COLLECTIVE_*
   std::vector<std::string> memory_kinds;
+  std::string libraries;  // under the plugin, with their versions, for people; "": it says nothing
   bool Reaches(const std::string& kind) const {
     return !kind.empty() && std::find(memory_kinds.begin(), memory_kinds.end(), kind) != memory_kinds.end();
   }

@@ -14,9 +14,10 @@ struct DeviceInfo {
   uint64_t memory_bytes = 0, free_bytes = 0, largest_allocation = 0, alignment = 64;
   uint64_t copy_granularity = 1;  // bytes; the alignment is a multiple of it
   uint32_t address_kind = 0, flags = 0;
-  uint64_t dtypes = 0;      // bits 1 << sy_dtype: those for which it has kernels
-  std::string memory_kind;  // as collectives name what they reach; "": its addresses are its own affair
+  uint64_t dtypes = 0;           // bits 1 << sy_dtype: those for which it has kernels
+  std::string memory_kind;       // as collectives name what they reach; "": its addresses are its own affair
   double static_loss_scale = 0;  // of fp16, where nobody says another; 0: dynamic
+  std::string libraries;         // under the plugin, with their versions, for people; "": it says nothing
   bool async() const { return flags & SY_DEVICE_ASYNC; }
   bool host_readable() const { return address_kind == SY_ADDRESS_HOST; }
 };

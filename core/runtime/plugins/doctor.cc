@@ -112,6 +112,28 @@ std::string Outcome(const Found& found) {
                      found.devices.size() == 1 ? "" : "s", found.problem.empty() ? "" : "; ", found.problem);
 }
 
+// What a plugin says of the libraries under it, each text once: its devices may have drivers of their own.
+std::vector<std::string> Libraries(const Found& found) {
+  std::vector<std::string> texts;
+  const auto add = [&](const std::string& text) {
+    if (!text.empty() && std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(text);
+  };
+  for (const DeviceInfo& info : found.devices) add(info.libraries);
+  if (found.plugin != nullptr && found.candidate->kind == PluginKind::kCollective)
+    if (const auto info = found.plugin->DescribeCollective(); info.ok()) add(info->libraries);
+  return texts;
+}
+
+// A line for each plugin that says something of them, "" where none does.
+std::string LibrariesTable(const std::vector<Found>& all, bool backends_only) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Found& found : all) {
+    if (backends_only && found.candidate->kind != PluginKind::kBackend) continue;
+    for (const std::string& text : Libraries(found)) rows.push_back({"  " + found.candidate->name, text});
+  }
+  return rows.empty() ? "" : "Libraries that were bound, by their own account:\n" + Table(std::move(rows));
+}
+
 // "Not built: cuda, nccl", or "": their manifests are there, their libraries are not.
 std::string NotBuilt(const std::vector<Found>& all, bool backends_only) {
   std::vector<std::string> names;
@@ -140,7 +162,7 @@ std::string DevicesReport(Registry& registry) {
       rest += Printable(fmt::format("{}: {}", name, Outcome(found)), kLongestCell) + "\n";
     }
   }
-  return Table(std::move(rows)) + rest + NotBuilt(all, true);
+  return Table(std::move(rows)) + rest + NotBuilt(all, true) + LibrariesTable(all, true);
 }
 
 std::string DevicesJson(Registry& registry) {
@@ -154,6 +176,7 @@ std::string DevicesJson(Registry& registry) {
                          {"memory_bytes", info.memory_bytes},
                          {"free_bytes", info.free_bytes},
                          {"dtypes", Dtypes(info.dtypes)},
+                         {"libraries", info.libraries},
                          {"capabilities", Capabilities(info, *found.plugin)}});
     }
   }
@@ -172,7 +195,7 @@ std::string DoctorReport(Registry& registry) {
     rows.push_back({named ? candidate.name : "-", named ? KindName(candidate.kind) : "-",
                     named ? std::to_string(candidate.priority) : "-", Outcome(found), candidate.path});
   }
-  return text + Table(std::move(rows)) + NotBuilt(all, false);
+  return text + Table(std::move(rows)) + NotBuilt(all, false) + LibrariesTable(all, false);
 }
 
 std::string DoctorJson(Registry& registry) {
@@ -187,6 +210,7 @@ std::string DoctorJson(Registry& registry) {
                           {"summary", candidate.summary},
                           {"taken", found.plugin != nullptr},
                           {"devices", found.devices.size()},
+                          {"libraries", Libraries(found)},
                           {"outcome", Outcome(found)}});
   }
   return json{{"search_path", registry.search_path()}, {"candidates", candidates}}.dump(1, ' ', false,

@@ -21,8 +21,8 @@
 namespace switchyard {
 namespace {
 
-constexpr uint32_t kLargestStruct = 1 << 16;              // a header that claims more is not a header
-constexpr size_t kLongestText = 4096, kLongestName = 64;  // bytes
+constexpr uint32_t kLargestStruct = 1 << 16;  // a header that claims more is not a header
+constexpr size_t kLongestText = 4096, kLongestName = 64, kLongestLibraries = 512;  // bytes
 
 void HostLog(void*, int32_t level, const char* text) {
   if (text != nullptr) LogLine(static_cast<LogLevel>(std::clamp(level, 0, 3)), Printable(text, kLongestText));
@@ -183,6 +183,8 @@ void ProvideSetting(const std::string& name, const std::string& value) {
   settings.provided[name] = value;
 }
 
+std::string ShownLibraries(const char* text) { return Shown(text, kLongestLibraries); }
+
 StatusOr<CollectiveInfo> ReadCollectiveInfo(const sy_collective_info& raw) {
   if (raw.completion > SY_COMPLETES_BY_POLL)
     return Internal("query answered the unknown completion {}", raw.completion);
@@ -190,6 +192,7 @@ StatusOr<CollectiveInfo> ReadCollectiveInfo(const sy_collective_info& raw) {
   CollectiveInfo info;
   info.completes_on_stream = raw.completion == SY_COMPLETES_ON_STREAM;
   info.flags = raw.flags;
+  info.libraries = ShownLibraries(raw.libraries);
   constexpr size_t kMostKinds = 16;  // a list that is longer has no end
   for (const char* const* kind = raw.memory_kinds; *kind != nullptr; ++kind) {
     if (info.memory_kinds.size() == kMostKinds)

@@ -34,6 +34,9 @@ StatusOr<OpenedLibrary> CheckPlugin(const sy_plugin& table, const Stage& stage);
 // What a collective plugin's query answered, checked.
 StatusOr<CollectiveInfo> ReadCollectiveInfo(const sy_collective_info& raw);
 
+// What a plugin says of the libraries under it (sy_device_info.libraries), in printable characters; "" for NULL.
+std::string ShownLibraries(const char* text);
+
 // What plugins are given: log lines, and settings from SWITCHYARD_<NAME>.
 const sy_host* Host();
 

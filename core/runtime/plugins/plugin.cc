@@ -148,6 +148,7 @@ StatusOr<DeviceInfo> Plugin::Describe(int index) const {
   info.flags = raw.flags;
   info.dtypes = raw.dtypes;
   info.static_loss_scale = raw.static_loss_scale;
+  info.libraries = ShownLibraries(raw.libraries);
   return info;
 }
 

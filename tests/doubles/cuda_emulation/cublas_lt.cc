@@ -189,7 +189,9 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
-size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+size_t cublasLtGetVersion() {
+  return static_cast<size_t>(doubles::NumberFrom("CUBLAS_LT_DOUBLE_VERSION", CUBLAS_VERSION, 1, 10'000'000));
+}
 const char* cublasLtGetStatusString(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED ? "the functionality requested is not supported"
                                                : "an error of the double";

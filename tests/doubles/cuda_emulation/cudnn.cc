@@ -418,7 +418,9 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   reinterpret_cast<Context*>(handle)->stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
-size_t cudnnGetVersion() { return CUDNN_VERSION; }
+size_t cudnnGetVersion() {
+  return static_cast<size_t>(doubles::NumberFrom("CUDNN_DOUBLE_VERSION", CUDNN_VERSION, 1, 10'000'000));
+}
 const char* cudnnGetErrorString(cudnnStatus_t status) {
   return status == CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING ? "a prerequisite of the double is missing"
                                                                            : "an error of the double";

@@ -217,13 +217,13 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
 
 cudaError_t cudaDriverGetVersion(int* version) {
   if (version == nullptr) return Answer(cudaErrorInvalidValue);
-  *version = GetSettings().driver ? CUDART_VERSION : 0;  // 0: no driver is installed
+  *version = GetSettings().driver ? GetSettings().driver_version : 0;  // 0: no driver is installed
   return cudaSuccess;
 }
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
   if (version == nullptr) return Answer(cudaErrorInvalidValue);
-  *version = CUDART_VERSION;
+  *version = GetSettings().runtime_version;
   return cudaSuccess;
 }
 

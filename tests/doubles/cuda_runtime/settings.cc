@@ -14,6 +14,8 @@ Settings Read() {
   Settings settings;
   settings.devices = static_cast<int>(NumberFrom("CUDA_DOUBLE_DEVICES", settings.devices, 0, 64));
   settings.driver = NumberFrom("CUDA_DOUBLE_NO_DRIVER", 0, 0, 1) == 0;
+  settings.driver_version = static_cast<int>(NumberFrom("CUDA_DOUBLE_DRIVER_VERSION", CUDART_VERSION, 1, 1'000'000));
+  settings.runtime_version = static_cast<int>(NumberFrom("CUDA_DOUBLE_RUNTIME_VERSION", CUDART_VERSION, 1, 1'000'000));
   settings.memory_bytes = NumberFrom("CUDA_DOUBLE_MEMORY_BYTES", settings.memory_bytes, 0, 1ll << 46);
   settings.delay_us = static_cast<int>(NumberFrom("CUDA_DOUBLE_DELAY_US", 0, 0, 10'000'000));
   settings.peers = NumberFrom("CUDA_DOUBLE_PEERS", 1, 0, 1) == 1;

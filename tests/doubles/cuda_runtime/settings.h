@@ -2,6 +2,7 @@
 //   CUDA_DOUBLE_DEVICES       number of devices, 0 to 64; default 2. Without a device every call answers
 //                             cudaErrorNoDevice
 //   CUDA_DOUBLE_NO_DRIVER     1: as where no driver is installed (cudaErrorInsufficientDriver)
+//   CUDA_DOUBLE_DRIVER_VERSION, CUDA_DOUBLE_RUNTIME_VERSION  what each answers (12080 is 12.8); default: the headers'
 //   CUDA_DOUBLE_MEMORY_BYTES  memory of each device, for this process; default 4 GiB
 //   CUDA_DOUBLE_DELAY_US      latency before each operation on a stream, µs; default 0
 //   CUDA_DOUBLE_GRAPH_ORDER   "last": a replayed graph runs, of the nodes that are ready, the one recorded last; so a
@@ -22,6 +23,8 @@
 #ifndef SWITCHYARD_TESTS_DOUBLES_CUDA_RUNTIME_SETTINGS_H_
 #define SWITCHYARD_TESTS_DOUBLES_CUDA_RUNTIME_SETTINGS_H_
 
+#include <cuda_runtime_api.h>
+
 #include <atomic>
 #include <cstddef>
 
@@ -30,6 +33,7 @@ namespace cuda_double {
 struct Settings {
   int devices = 2;
   bool driver = true;
+  int driver_version = CUDART_VERSION, runtime_version = CUDART_VERSION;
   size_t memory_bytes = size_t{4} << 30;
   int delay_us = 0;
   bool replay_last_first = false;

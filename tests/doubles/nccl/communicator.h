@@ -5,6 +5,7 @@
 // until the graphs that hold calls of the communicator were destroyed, as the library does.
 //
 //   NCCL_DOUBLE_LOOKS   how many looks a call takes; default 2
+//   NCCL_DOUBLE_VERSION what ncclGetVersion answers (22501 is 2.25.1); default: that of the headers
 //   NCCL_DOUBLE_FAULT   "call@3,remote@2,hang@1,id@1,join@1,memory@1": which event of its kind fails in this process:
 //                       call:   a collective is refused at once (ncclUnhandledCudaError)
 //                       remote: a collective finds on its stream that a peer is gone (ncclRemoteError), and hangs

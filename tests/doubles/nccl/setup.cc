@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "tests/doubles/faults.h"
 #include "tests/doubles/nccl/communicator.h"
 
 namespace nccl_double {
@@ -69,7 +70,7 @@ struct ncclWindow_vidmem {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
+  *version = static_cast<int>(doubles::NumberFrom("NCCL_DOUBLE_VERSION", NCCL_VERSION_CODE, 1, 10'000'000));
   return ncclSuccess;
 }
 

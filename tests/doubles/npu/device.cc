@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 
 #include "tests/doubles/npu/simulator.h"
@@ -71,6 +72,21 @@ NPU_EXPORT aclError aclrtResetDevice(int32_t device) {
   if (--references[static_cast<size_t>(device)] >= 0) return ACL_SUCCESS;
   ++references[static_cast<size_t>(device)];
   return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtResetDevice of a device that was not set");
+}
+
+NPU_EXPORT aclError aclrtGetVersion(int32_t* major, int32_t* minor, int32_t* patch) {
+  *major = 1;
+  *minor = static_cast<int32_t>(NumberFromEnvironment("SWITCHYARD_NPU_SIMULATOR_MINOR_VERSION", 0));
+  *patch = 0;
+  return ACL_SUCCESS;
+}
+
+NPU_EXPORT aclError aclsysGetCANNVersion(aclCANNPackageName, aclCANNPackageVersion* version) {
+  const char* const told = std::getenv("SWITCHYARD_NPU_SIMULATOR_CANN");
+  if (told == nullptr) return Fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "no toolkit is installed");
+  *version = {};
+  std::snprintf(version->version, sizeof version->version, "%s", told);
+  return ACL_SUCCESS;
 }
 
 NPU_EXPORT aclError aclrtGetPhyDevIdByUserDevId(const int32_t userDevId, int32_t* const phyDevId) {

@@ -10,11 +10,11 @@
 //   every thread needs a context of its own (aclrtSetDevice), and a stream belongs to its device;
 //   operators check shapes and dtypes when they are planned, an executor runs at those only, and once unless
 //   repeatable; there are no 64-bit labels or indices, and no f64.
-// Environment: SWITCHYARD_NPU_SIMULATOR_DEVICES (8, the most), _MEMORY (bytes of each, 2 GiB), _DELAY_US (before each
-// task, 20), _FAIL_AT (the n-th task of the process fails; never), _ONCE (the operator, such as aclnnReduceSum, that
-// cannot be made repeatable; none), _REFUSES (the operator that this product lacks; none), _STAYS (1: a failed stream
-// tells its failure every time), _OUT_OF_MEMORY_AT (the n-th aclrtMalloc of the
-// process fails; never), _LOST_AT (with the n-th task of the process its device is lost: it answers
+// Environment: SWITCHYARD_NPU_SIMULATOR_DEVICES (8, the most), _CANN, _MINOR_VERSION (of the toolkit and of AscendCL),
+// _MEMORY (bytes of each, 2 GiB), _DELAY_US (before each task, 20), _FAIL_AT (the n-th task of the process fails;
+// never), _ONCE (the operator, such as aclnnReduceSum, that cannot be made repeatable; none), _REFUSES (the operator
+// that this product lacks; none), _STAYS (1: a failed stream tells its failure every time), _OUT_OF_MEMORY_AT (the n-th
+// aclrtMalloc of the process fails; never), _LOST_AT (with the n-th task of the process its device is lost: it answers
 // ACL_ERROR_RT_LOST_HEARTBEAT to all but what ends things; never). Thread-safe as the real one: a stream is fed by one
 // thread at a time.
 #pragma once
