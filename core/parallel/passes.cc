@@ -28,7 +28,10 @@ Status AutocastLegal(const ProgramOptions& o) {
 void ApplyAutocast(Program& program, const ProgramOptions& o) {
   if (o.precision == DType::kF32) return;
   for (NamedGraph& plan : program.plans)
-    plan.graph = Autocast(plan.graph, {.half = o.precision, .level = o.amp, .norms_in_f32 = o.norms_in_f32});
+    plan.graph = Autocast(plan.graph, {.half = o.precision,
+                                       .level = o.amp,
+                                       .norms_in_f32 = o.norms_in_f32,
+                                       .residuals_in_half = o.residuals_in_half});
 }
 
 // The value that output node `name` shows.

@@ -37,9 +37,10 @@ enum class Offload { kNone, kOptimizer, kAll };
 
 struct ProgramOptions {
   Mesh mesh;
-  DType precision = DType::kF32;  // of products; kBF16, kF16: mixed precision, as `amp` says
-  AmpLevel amp = AmpLevel::kO1;   // with a half precision
-  bool norms_in_f32 = true;       // parameters of norms have no half copies, with a half precision
+  DType precision = DType::kF32;   // of products; kBF16, kF16: mixed precision, as `amp` says
+  AmpLevel amp = AmpLevel::kO1;    // with a half precision
+  bool norms_in_f32 = true;        // parameters of norms have no half copies, with a half precision
+  bool residuals_in_half = false;  // the residual stream too, at O1 (autocast.h)
   LossScaleOptions loss_scale;
   uint64_t seed = 42;
   int accumulation = 1;  // micro-batches of an update

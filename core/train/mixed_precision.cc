@@ -132,6 +132,18 @@ StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double stat
         "fp32 anyway; leave it out, or give --amp=O2",
         level);
   }
+  if (c.residual_precision == "half" && level == "O0") {
+    return InvalidArgument(
+        "--residual_precision=half is about products in a half type, and --precision=fp32 has none; leave it out, or "
+        "give --precision=bf16 or fp16");
+  }
+  if (c.residual_precision == "f32" && half_model) {
+    return InvalidArgument(
+        "--residual_precision=f32 contradicts --amp={}, whose model is in the half type; leave it out, or give "
+        "--amp=O1",
+        level);
+  }
+  m.residuals_in_half = level == "O1" && c.residual_precision == "half";
   m.norms_in_f32 = c.keep_batchnorm_fp32.value_or(level != "O3");
 
   if (c.num_losses != 1) {
@@ -154,8 +166,9 @@ StatusOr<MixedPrecision> MixedPrecisionOf(const TrainConfig& config, double stat
 std::string Text(const MixedPrecision& m) {
   std::string text = "fp32";
   if (m.half != DType::kF32) {
-    text = fmt::format("{} (O{}), {}fp32 master weights", m.half == DType::kF16 ? "fp16" : "bf16",
-                       static_cast<int>(m.level), m.level == AmpLevel::kO1 || !m.norms_in_f32 ? "" : "norms in fp32, ");
+    text = fmt::format("{} (O{}), {}{}fp32 master weights", m.half == DType::kF16 ? "fp16" : "bf16",
+                       static_cast<int>(m.level), m.level == AmpLevel::kO1 || !m.norms_in_f32 ? "" : "norms in fp32, ",
+                       m.residuals_in_half ? "half residuals, " : "");
   }
   if (m.loss_scale.dynamic) {
     text += fmt::format(", dynamic loss scale from {:g} ({})", m.loss_scale.initial, m.preset);

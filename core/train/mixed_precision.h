@@ -23,6 +23,7 @@ struct MixedPrecision {
   DType half = DType::kF32;  // of products; kF32: O0
   AmpLevel level = AmpLevel::kO1;
   bool norms_in_f32 = true;
+  bool residuals_in_half = false;  // chosen at O1; O2 and O3 have them so anyway
   LossScaleOptions loss_scale;
   std::string preset;  // of a dynamic loss scale
 };

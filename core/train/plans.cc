@@ -39,6 +39,7 @@ StatusOr<Program> ProgramOf(const TrainConfig& config, const Task& task, const M
   o.precision = mixed.half;
   o.amp = mixed.level;
   o.norms_in_f32 = mixed.norms_in_f32;
+  o.residuals_in_half = mixed.residuals_in_half;
   o.loss_scale = mixed.loss_scale;
   o.seed = config.seed;
   o.accumulation = config.accumulation;

@@ -95,6 +95,27 @@ TEST_F(Commands, OpsAndExplainNeedNoData) {
                 {"64 ranks", "an update is 8 micro-batches", "--memory_limit=80GiB: ", "fits"});
 }
 
+// What is kept of the residual stream for the backward pass: what each norm reads, two bytes an element less.
+TEST_F(Commands, ExplainTellsWhatHalfResidualsSave) {
+  constexpr int64_t kDepth = 3, kTokens = 17, kWidth = 64, kBatch = 8, kMaps = 2 * kDepth + 1;
+  const auto activations = [&](const std::string& more) {
+    const auto plan = nlohmann::json::parse(
+        Run("explain --model=vit_micro --image_size=28 --patch=7 --width=64 --depth=3 --batch_size=8 --device=cpu "
+            "--precision=bf16 --json " +
+            more)
+            .output,
+        nullptr, false);
+    return plan.is_object() ? plan["memory_by_class"]["activations"].get<int64_t>() : int64_t{0};
+  };
+  const int64_t of_a_map = 2 * kBatch * kTokens * kWidth;
+  const int64_t saved = activations("") - activations("--residual_precision=half");
+  EXPECT_GE(saved, kMaps * of_a_map);
+  EXPECT_LE(saved, (kMaps + 2) * of_a_map) << "and the stream's gradient, where the peak is";
+  const CommandResult shown =
+      Run("explain --model=vit_micro --precision=bf16 --residual_precision=half --show_settings");
+  EXPECT_THAT(shown.output, testing::ContainsRegex("residual_precision +half +flag"));
+}
+
 // A run whose length is not said is one that comes to compress.
 TEST_F(Commands, ExplainAndBenchTellOfGradientsOfLowRank) {
   const std::string model = "--model=vit_micro --depth=2 --batch_size=2 --device=cpu --world=8 ";

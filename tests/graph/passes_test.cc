@@ -435,6 +435,48 @@ TEST(AutocastTest, ProductsAreHalfAndParametersAndResultsStayFull) {
   EXPECT_EQ(biases, 4 * kDepth + 2);
 }
 
+// What goes from block to block at O1 is f32, or half where that is chosen; norms have f32 parameters and statistics.
+TEST(AutocastTest, ResidualStreamsAreHalfWhereThatIsChosen) {
+  struct Case {
+    ModelOptions model;
+    int blocks, sums;  // of each, at least
+  };
+  for (const Case& c : {Case{kMicro, kDepth, 2}, Case{{.name = "swin_tiny_cifar", .image_size = 32}, 2, 2},
+                        Case{{.name = "resnet18", .image_size = 32}, 8, 1}}) {
+    SCOPED_TRACE(c.model.name);
+    const Graph forward = ForwardGraph(c.model, 2, true);
+    for (const bool chosen : {false, true}) {
+      const Graph cast = Autocast(forward, {.half = DType::kBF16, .residuals_in_half = chosen});
+      ExpectWellFormed(cast);
+      int wide_sums = 0, wide_norms = 0, norms = 0;
+      for (const Node& node : cast.nodes()) {
+        const bool of_norm = node.op == "layer_norm" || node.op == "batch_norm";
+        if (node.op == "pointwise" && node.inputs.size() == 2) wide_sums += node.outputs[0].dtype == DType::kF32;
+        if (!of_norm) continue;
+        ++norms;
+        wide_norms += cast.type(node.inputs[0]).dtype == DType::kF32;
+        EXPECT_EQ(cast.type(node.inputs[1]).dtype, DType::kF32) << node.name;
+        EXPECT_EQ(node.outputs[1].dtype, DType::kF32) << node.name;
+      }
+      EXPECT_GE(norms, c.blocks * c.sums);
+      if (chosen) {
+        EXPECT_EQ(wide_sums, 0);
+        EXPECT_EQ(wide_norms, 0);
+      } else {
+        EXPECT_GE(wide_sums, c.blocks * c.sums);
+        if (c.model.name != "resnet18") {  // whose norms read convolutions
+          EXPECT_GE(wide_norms, c.blocks * c.sums);
+        }
+      }
+      for (const Node& node : cast.nodes()) {  // what leaves the model stays f32
+        if (node.op == "output") {
+          EXPECT_EQ(cast.type(node.inputs[0]).dtype, DType::kF32);
+        }
+      }
+    }
+  }
+}
+
 // As many conversions as a launch of each product would make of f32 biases: 50 in a step of ViT-B, 98 of Swin-B.
 TEST(AutocastTest, NoBiasIsLeftForAProductToConvert) {
   for (const auto& [model, expected] : {std::pair("vit_base", 4 * 12 + 2), std::pair("swin_base", 4 * 24 + 2)}) {

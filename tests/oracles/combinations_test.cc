@@ -60,6 +60,12 @@ const Feature kFeatures[] = {
     {"--recompute", [](TrainConfig& c) { c.recompute = "blocks"; }},
     {"--amp=O1 (bf16)", [](TrainConfig& c) { Use(kLevels[3], &c); }, true},
     {"--amp=O2 (fp16)", [](TrainConfig& c) { Use(kLevels[2], &c); }, true},
+    {"--residual_precision=half (bf16)",
+     [](TrainConfig& c) {
+       Use(kLevels[3], &c);
+       c.residual_precision = "half";
+     },
+     true},
     {"--optimizer=adamw",
      [](TrainConfig& c) {
        c.optimizer = "adamw";

@@ -185,6 +185,26 @@ TEST(HalfModels, TrainEqualOnAllRanksAndNearF32) {
   }
 }
 
+// Each of the sums of the residual stream is rounded to a half: by half a unit of bf16's last place (2^-9), as if all
+// to one side. Losses differ by no more than that, and not by nothing.
+TEST(HalfModels, WithHalfResidualsHaveTheLossesOfO1) {
+  TrainConfig config = SmallConfig();
+  config.precision = "bf16";
+  config.amp = "O1";
+  std::vector<Trainer::StepResult> full, half;
+  TrainedScaled(config, &full);
+  config.residual_precision = "half";
+  ExpectEqualOnAllRanks(TrainedScaled(config, &half));
+  ASSERT_EQ(half.size(), full.size());
+  const double tolerance = (2 * 2 + 1) * 0x1p-9;  // two sums in each of two blocks, and that with the positions
+  bool differ = false;
+  for (size_t i = 0; i < half.size(); ++i) {
+    EXPECT_NEAR(half[i].loss, full[i].loss, tolerance * full[i].loss) << "of update " << i;
+    differ |= half[i].loss != full[i].loss;
+  }
+  EXPECT_TRUE(differ);
+}
+
 // The host learns of it one update later on an asynchronous device, and names what overflowed first: the head, whose
 // gradient times 2^24 is beyond fp16.
 TEST(DynamicLossScale, AtItsFloorTheRunStopsWithTheNameOfATensor) {

@@ -571,6 +571,38 @@ TEST(HalfWeights, OfAHalfModelAreAllButThoseOfNorms) {
   }
 }
 
+// At O1 it is f32, or half where that is chosen, however ranks share the work: in forward passes, and where they are
+// made again.
+TEST(HalfResiduals, AreThoseOfEveryPlanHoweverRanksShareTheWork) {
+  const std::map<std::string, std::function<void(ProgramOptions&)>> cases = {
+      {"one rank", [](ProgramOptions&) {}},
+      {"recompute", [](ProgramOptions& o) { o.recompute = 1; }},
+      {"tensor", [](ProgramOptions& o) { o.mesh.tensor = 2; }},
+      {"sequence", [](ProgramOptions& o) { o.mesh.tensor = 2, o.sequence = true; }},
+      {"pipeline", [](ProgramOptions& o) { o.mesh.pipeline = 2, o.accumulation = 2; }},
+      {"zero 2", [](ProgramOptions& o) { o.mesh.data = 2, o.zero = 2; }},
+      {"zero 3", [](ProgramOptions& o) { o.mesh.data = 2, o.zero = 3; }}};
+  for (const auto& [name, change] : cases) {
+    for (const bool chosen : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}, {}", name, chosen ? "half" : "f32"));
+      ProgramOptions options;
+      options.precision = DType::kBF16;
+      options.residuals_in_half = chosen;
+      change(options);
+      int norms = 0, wide = 0;
+      for (const NamedGraph& plan : Build(options).plans) {
+        for (const Node& node : plan.graph.nodes()) {
+          if (node.op != "layer_norm") continue;
+          ++norms;
+          wide += plan.graph.type(node.inputs[0]).dtype == DType::kF32;
+        }
+      }
+      EXPECT_GT(norms, 0);
+      EXPECT_EQ(wide, chosen ? 0 : norms);
+    }
+  }
+}
+
 // What is computed with averaged weights has the dtypes that it has with the weights.
 TEST(HalfWeights, AveragesAreEvaluatedInTheSamePrecision) {
   for (const AmpLevel level : {AmpLevel::kO1, AmpLevel::kO2, AmpLevel::kO3}) {

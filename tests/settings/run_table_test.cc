@@ -204,6 +204,23 @@ TEST(MixedPrecisionSettings, MeanWhatIsSaidOfThem) {
   }
 }
 
+TEST(MixedPrecisionSettings, ResidualsAreHalfAtO1WhereTheyAreChosen) {
+  for (const auto& [amp, chosen, half] :
+       {std::tuple("O1", "", false), {"O1", "f32", false}, {"O1", "half", true}, {"O2", "half", false}}) {
+    TrainConfig config;
+    config.precision = "bf16";
+    config.amp = amp;
+    if (*chosen) config.residual_precision = chosen;
+    const auto mixed = MixedPrecisionOf(config);
+    ASSERT_TRUE(mixed.ok()) << Message(mixed.status());
+    EXPECT_EQ(mixed->residuals_in_half, half) << amp << " " << chosen << ": O2 has them by itself";
+    EXPECT_EQ(Text(*mixed).find("half residuals") != std::string::npos, half);
+  }
+  TrainConfig config;
+  config.residual_precision = "f32";
+  EXPECT_TRUE(MixedPrecisionOf(config).ok()) << "fp32 has them in fp32";
+}
+
 TEST(MixedPrecisionSettings, PresetsAreThoseOfTheirSystems) {
   const auto scale = [](const char* preset) {
     TrainConfig config;
@@ -248,6 +265,18 @@ TEST(MixedPrecisionSettings, ContradictionsAreNamed) {
   EXPECT_THAT(refusal([](TrainConfig& c) { c.num_losses = 2; }), HasSubstr("--num_losses=2: every model here has one"));
   EXPECT_THAT(refusal([](TrainConfig& c) { c.keep_batchnorm_fp32 = true; }),
               HasSubstr("--keep_batchnorm_fp32 is about a model in a half type"));
+  EXPECT_THAT(refusal([](TrainConfig& c) {
+                c.precision = "fp32";
+                c.residual_precision = "half";
+              }),
+              HasSubstr("--residual_precision=half is about products in a half type, and --precision=fp32 has none"));
+  for (const char* level : {"O2", "O3"}) {
+    EXPECT_THAT(refusal([&](TrainConfig& c) {
+                  c.amp = level;
+                  c.residual_precision = "f32";
+                }),
+                HasSubstr(fmt::format("--residual_precision=f32 contradicts --amp={}", level)));
+  }
   EXPECT_THAT(refusal([](TrainConfig& c) { c.loss_scale = "much"; }),
               HasSubstr("--loss_scale: expected a number from 1e-37 to 1e37, or dynamic (or -1), found much"));
   for (const char* scale : {"0", "-2", "-1.0", "inf", "nan", "1e60", "1e-45", "3e38", "1e-60"}) {

@@ -12,11 +12,19 @@ namespace {
 
 bool IsHalfOp(const Node& node) { return PrecisionOf(node) == Precision::kHalf; }
 
-// Is node `id` read by half ops alone, directly or through views?
-bool OnlyHalfOpsRead(const Graph& graph, const IdLists& users, int id) {
+// What a residual stream runs through: elementwise ops that take what comes, and norms.
+bool IsOnResidualStream(const Node& node) {
+  const Precision precision = PrecisionOf(node);
+  return precision == Precision::kReaders || (precision == Precision::kWidest && node.op == "pointwise");
+}
+
+// Is node `id` read by half ops alone, directly or through views? `or_stream`: or by what a residual stream runs
+// through.
+bool OnlyHalfOpsRead(const Graph& graph, const IdLists& users, int id, bool or_stream) {
   return !users[id].empty() && std::all_of(users[id].begin(), users[id].end(), [&](int user) {
     const Node& reader = graph.node(user);
-    return TraitsOf(reader.op).view ? OnlyHalfOpsRead(graph, users, user) : IsHalfOp(reader);
+    if (TraitsOf(reader.op).view) return OnlyHalfOpsRead(graph, users, user, or_stream);
+    return IsHalfOp(reader) || (or_stream && IsOnResidualStream(reader));
   });
 }
 
@@ -87,11 +95,13 @@ Graph Autocast(const Graph& forward, const AutocastOptions& options) {
         break;
       case Precision::kReaders:
         round_parameters();
-        if (half_model || OnlyHalfOpsRead(forward, users, id)) wanted.dtypes[0] = half;
+        if (half_model || OnlyHalfOpsRead(forward, users, id, options.residuals_in_half)) wanted.dtypes[0] = half;
         break;
-      case Precision::kWidest:
+      case Precision::kWidest: {
+        const bool narrow = options.residuals_in_half && std::any_of(inputs.begin(), inputs.end(),
+                                                                     [&](const Value& v) { return v.dtype() == half; });
         for (Value& v : inputs) {
-          if (half_model && IsGiven(v)) to_half(v);
+          if (narrow || (half_model && IsGiven(v))) to_half(v);
         }
         if (const std::optional<DType> widest = WidestFloating(inputs)) {
           for (Value& v : inputs) {
@@ -102,6 +112,7 @@ Graph Autocast(const Graph& forward, const AutocastOptions& options) {
           }
         }
         break;
+      }
     }
     return r.result.Clone(node, inputs, wanted);
   });
