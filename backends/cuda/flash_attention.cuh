@@ -32,6 +32,13 @@ struct AttentionShape {
   }
 };
 
+// x, of which the compiler knows nothing: what follows from it is computed anew in each round of a loop, where it would
+// be kept in registers otherwise.
+__device__ __forceinline__ int32_t Anew(int32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // One element of a tensor whose dtype is known.
 template <sy_dtype kDtype>
 __device__ __forceinline__ float At(const char* data, int64_t i) {
@@ -92,6 +99,7 @@ struct AttentionTerms {
   __device__ static __forceinline__ void AddPlaneOf(const AttentionShape& s, const char* x, int64_t plane, int64_t row,
                                                     int64_t column, float (&score)[Tiles::kHeld][Tiles::kScores]) {
     const int64_t own = row + Tiles::Row(0), other = column + Tiles::Column(0);
+    const auto tokens = static_cast<int32_t>(s.tokens);  // a tile's places lie less than 2³¹ elements apart
     const auto rows_left = static_cast<int32_t>(s.tokens - own), columns_left = static_cast<int32_t>(s.tokens - other);
     const int64_t first = plane + (kRowsAreKeys ? other * s.tokens + own : own * s.tokens + other);
     const char* const from = x + first * static_cast<int64_t>(kDtype == SY_F32 ? 4 : 2);
@@ -99,10 +107,10 @@ struct AttentionTerms {
     for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
       for (int c = 0; c < Tiles::kScores; ++c) {
-        const int64_t i = kRowsAreKeys ? ColumnStep<Tiles>(c) : RowStep<Tiles>(r);
+        const int32_t i = kRowsAreKeys ? ColumnStep<Tiles>(c) : RowStep<Tiles>(r);
         const int32_t j = kRowsAreKeys ? RowStep<Tiles>(r) : ColumnStep<Tiles>(c);
         if (RowStep<Tiles>(r) < rows_left && ColumnStep<Tiles>(c) < columns_left)
-          score[r][c] += At<kDtype>(from, i * s.tokens + j);
+          score[r][c] += At<kDtype>(from, i * tokens + j);
       }
     }
   }
@@ -141,11 +149,13 @@ struct AttentionTiles {
   __device__ static void ForTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
                                  int rows, Put put) {
     constexpr int kPacks = kDepth / kPack;
-    for (int i = threadIdx.x; i < rows * kPacks; i += kThreads) {
+    const int64_t from = base + first * step;  // the same for the whole block
+    const auto left = static_cast<int32_t>(s.tokens - first), each = static_cast<int32_t>(step);
+    for (int i = Anew(threadIdx.x); i < rows * kPacks; i += kThreads) {
       const int row = i / kPacks, column = i % kPacks * kPack;
-      const int64_t at = base + (first + row) * step + column;
+      const int64_t at = from + static_cast<int64_t>(row) * each + column;
       float v[kPack] = {};
-      if (first + row < s.tokens && column < s.depth) {
+      if (row < left && column < s.depth) {
         if (s.depth % kPack == 0) {
           Load<kPack>(x, at, v);
         } else {
@@ -161,11 +171,13 @@ struct AttentionTiles {
   __device__ static void CopyTile(const AttentionShape& s, const View& x, int64_t base, int64_t step, int64_t first,
                                   int rows, Element* tile) {
     constexpr int kEach = 16 / sizeof(Element), kCopies = kDepth / kEach;
-    const auto* from = reinterpret_cast<const Element*>(x.data);
-    for (int i = threadIdx.x; i < rows * kCopies; i += kThreads) {
+    const auto* const all = reinterpret_cast<const Element*>(x.data);
+    const auto* const from = all + base + first * step;  // the same for the whole block
+    const auto left = static_cast<int32_t>(s.tokens - first), each = static_cast<int32_t>(step);
+    for (int i = Anew(threadIdx.x); i < rows * kCopies; i += kThreads) {
       const int row = i / kCopies, column = i % kCopies * kEach;
-      const bool inside = first + row < s.tokens && column < s.depth;
-      CopyAsync(tile + row * kStride + column, inside ? from + base + (first + row) * step + column : from, inside);
+      const bool inside = row < left && column < s.depth;
+      CopyAsync(tile + row * kStride + column, inside ? from + static_cast<int64_t>(row) * each + column : all, inside);
     }
   }
   // x[base + (first + row)·step + d] = factor·sum, by way of shared memory, from where each thread takes eight elements
@@ -357,11 +369,11 @@ struct MatrixTiles : AttentionTiles<MatrixTiles<kDtype, kDepth, kRowCount, kColu
   // column for each row.
   __device__ static void AddTransposed(const Element* weights, int stride, const Element* other,
                                        float (&sum)[kHeld][kWidth]) {
-    const int row = Lane() % 8, matrix = Lane() / 8;
+    const int thread = Anew(threadIdx.x), own = thread / 32 * 16, row = thread % 8, matrix = thread % 32 / 8;
 #pragma unroll
     for (int first = 0; first < kColumns; first += 16) {
       uint32_t a[4];
-      LoadMatricesTransposed(weights + (first + matrix / 2 * 8 + row) * stride + FirstRow() + matrix % 2 * 8, a);
+      LoadMatricesTransposed(weights + (first + matrix / 2 * 8 + row) * stride + own + matrix % 2 * 8, a);
 #pragma unroll
       for (int d = 0; d < kDepth; d += 16) {
         uint32_t b[4];

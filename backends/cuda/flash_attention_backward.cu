@@ -49,11 +49,21 @@ __device__ __forceinline__ void Weigh(const AttentionShape& s, const Operands& o
   }
 }
 
+// Blocks that a multiprocessor is to have room for, as far as registers go. Without the number ptxas prefers a step of
+// occupancy to a few values, which it then keeps on the stack; 0 leaves the choice to it, where it makes a better one.
+template <typename Tiles, Result kResult>
+constexpr int LeastBlocks() {
+  if (Tiles::kThreads > 128 && kResult == Result::kBias) return 0;
+  constexpr int kSize = Tiles::kMostDepth <= 32 ? 0 : Tiles::kMostDepth <= 64 ? 1 : 2;
+  constexpr int kWarps[2][3] = {{20, 16, 12}, {16, 12, 8}};  // dk and dv take the registers of two results
+  return kWarps[kResult == Result::kKeys][kSize] * kWarp / Tiles::kThreads;
+}
+
 // A block has kRows queries, or keys and values, of one head, and runs over tiles of the others: blockIdx.x = b·H + h.
 // For dbias it has kRows × kColumns pairs of one head and runs over a part of the batch: blockIdx.x = part·H + h,
 // blockIdx.z = which keys.
 template <typename Tiles, Result kResult>
-__global__ void __launch_bounds__(Tiles::kThreads)
+__global__ void __launch_bounds__(Tiles::kThreads, LeastBlocks<Tiles, kResult>())
     AttentionBackwardKernel(AttentionShape s, Operands o, View dqkv, BatchParts batch, float* slots) {
   using Element = typename Tiles::Element;
   constexpr bool kKeys = kResult == Result::kKeys, kBias = kResult == Result::kBias;
@@ -64,34 +74,47 @@ __global__ void __launch_bounds__(Tiles::kThreads)
   auto* other = reinterpret_cast<Element*>(shared + 2 * Tiles::kOwnBytes);  // … and the others
   auto* other_gradient = reinterpret_cast<Element*>(shared + 2 * Tiles::kOwnBytes + Tiles::kOtherBytes);
   auto* weights = reinterpret_cast<float*>(shared + 2 * Tiles::kOwnBytes + 2 * Tiles::kOtherBytes);
-  const int64_t h = blockIdx.x % s.heads, outer = blockIdx.x / s.heads,
-                first = blockIdx.y * static_cast<int64_t>(kRows);
-  const int64_t qkv_step = s.QkvStride(), out_step = s.OutStride();
+  const auto heads = static_cast<uint32_t>(s.heads);
+  const auto h = static_cast<int32_t>(blockIdx.x % heads), outer = static_cast<int32_t>(blockIdx.x / heads),
+             first = static_cast<int32_t>(blockIdx.y) * kRows;
   float gradient[Tiles::kHeld][Tiles::kWidth] = {}, value_gradient[Tiles::kHeld][Tiles::kWidth] = {};
   float bias_gradient[Tiles::kHeld][Tiles::kScores] = {};
 
-  const int64_t begin = kBias ? outer * batch.samples : 0;
-  const int64_t end = kBias ? Least(s.batch, begin + batch.samples) : CeilDivide(s.tokens, kColumns);
-  for (int64_t step = begin; step < end; ++step) {
-    const int64_t b = kBias ? step : outer;
-    const int64_t column = (kBias ? blockIdx.z : step) * kColumns;
-    const int64_t q = s.Qkv(b, 0, 0, h), k = s.Qkv(b, 0, 1, h), v = s.Qkv(b, 0, 2, h), out = s.Out(b, 0, h);
-    __syncthreads();  // the tiles of the step before have been used
-    if (kBias || step == 0) {
-      Tiles::LoadTile(s, o.qkv, kKeys ? k : q, qkv_step, first, kRows, own);
-      Tiles::LoadTile(s, kKeys ? o.qkv : o.dout, kKeys ? v : out, kKeys ? qkv_step : out_step, first, kRows,
-                      own_gradient);
-    }
-    Tiles::LoadTile(s, o.qkv, kKeys ? q : k, qkv_step, column, kColumns, other);
-    Tiles::LoadTile(s, kKeys ? o.dout : o.qkv, kKeys ? out : v, kKeys ? out_step : qkv_step, column, kColumns,
-                    other_gradient);
+  const auto begin = static_cast<int32_t>(kBias ? outer * batch.samples : 0);
+  const auto end = static_cast<int32_t>(kBias ? Least(s.batch, begin + batch.samples) : CeilDivide(s.tokens, kColumns));
+  const auto sample = [&](int32_t step) { return kBias ? step : Anew(outer); };
+  const auto column = [&](int32_t step) { return (kBias ? static_cast<int32_t>(blockIdx.z) : step) * kColumns; };
+  // The tiles of q and k, and those of dout and v: the block's own of queries or keys once only.
+  const auto load_scores = [&](int32_t step) {
+    const int64_t b = sample(step);
+    if (kBias || step == begin)
+      Tiles::LoadTile(s, o.qkv, s.Qkv(b, 0, kKeys ? 1 : 0, h), s.QkvStride(), first, kRows, own);
+    Tiles::LoadTile(s, o.qkv, s.Qkv(b, 0, kKeys ? 0 : 1, h), s.QkvStride(), column(step), kColumns, other);
     CommitCopies();
+  };
+  const auto load_gradients = [&](int32_t step) {
+    if (step >= end) return;
+    const int64_t b = sample(step), v = s.Qkv(b, 0, 2, h), dout = s.Out(b, 0, h);
+    if (kBias || step == begin)
+      Tiles::LoadTile(s, kKeys ? o.qkv : o.dout, kKeys ? v : dout, kKeys ? s.QkvStride() : s.OutStride(), first, kRows,
+                      own_gradient);
+    Tiles::LoadTile(s, kKeys ? o.dout : o.qkv, kKeys ? dout : v, kKeys ? s.OutStride() : s.QkvStride(), column(step),
+                    kColumns, other_gradient);
+    CommitCopies();
+  };
+  // q and k come while dout·v is computed, the next dout and v while the scores and what hangs on them are.
+  load_gradients(begin);
+  for (int32_t step = begin; step < end; ++step) {
     WaitForCopies<0>();
-    __syncthreads();
+    __syncthreads();  // dout and v are there; the q and k of the step before have been used
+    load_scores(step);
     float p[Tiles::kHeld][Tiles::kScores], ds[Tiles::kHeld][Tiles::kScores];
-    Tiles::Multiply(own, other, p);
     Tiles::Multiply(own_gradient, other_gradient, ds);
-    Weigh<kKeys, Tiles>(s, o, b, h, first, column, p, ds);
+    WaitForCopies<0>();
+    __syncthreads();                                 // q and k are there …
+    if constexpr (!kKeys) load_gradients(step + 1);  // … and dout and v have been used
+    Tiles::Multiply(own, other, p);
+    Weigh<kKeys, Tiles>(s, o, sample(step), h, first, column(step), p, ds);
     if constexpr (kBias) {
 #pragma unroll
       for (int r = 0; r < Tiles::kHeld; ++r) {
@@ -99,7 +122,11 @@ __global__ void __launch_bounds__(Tiles::kThreads)
         for (int c = 0; c < Tiles::kScores; ++c) bias_gradient[r][c] += ds[r][c];
       }
     } else {
-      if constexpr (kKeys) Tiles::AddWeighted(p, other_gradient, weights, value_gradient);
+      if constexpr (kKeys) {
+        Tiles::AddWeighted(p, other_gradient, weights, value_gradient);
+        __syncthreads();  // dout has been used
+        load_gradients(step + 1);
+      }
       Tiles::AddWeighted(ds, other, weights, gradient);
     }
   }
@@ -109,7 +136,7 @@ __global__ void __launch_bounds__(Tiles::kThreads)
     for (int r = 0; r < Tiles::kHeld; ++r) {
 #pragma unroll
       for (int c = 0; c < Tiles::kScores; ++c) {
-        const int64_t i = first + Tiles::Row(r), j = blockIdx.z * static_cast<int64_t>(kColumns) + Tiles::Column(c);
+        const int64_t i = first + Tiles::Row(r), j = column(0) + Tiles::Column(c);
         if (i < s.tokens && j < s.tokens)
           slots[outer * batch.elements + (h * s.tokens + i) * s.tokens + j] = bias_gradient[r][c];
       }
@@ -119,9 +146,9 @@ __global__ void __launch_bounds__(Tiles::kThreads)
 #pragma unroll
     for (int r = 0; r < Tiles::kHeld; ++r) scale[r] = s.scale, one[r] = 1;
     auto* const staging = reinterpret_cast<float*>(shared);
-    Tiles::StoreRows(s, dqkv, s.Qkv(outer, 0, kKeys ? 1 : 0, h), qkv_step, first, gradient, scale, staging);
+    Tiles::StoreRows(s, dqkv, s.Qkv(outer, 0, kKeys ? 1 : 0, h), s.QkvStride(), first, gradient, scale, staging);
     if constexpr (kKeys)
-      Tiles::StoreRows(s, dqkv, s.Qkv(outer, 0, 2, h), qkv_step, first, value_gradient, one, staging);
+      Tiles::StoreRows(s, dqkv, s.Qkv(outer, 0, 2, h), s.QkvStride(), first, value_gradient, one, staging);
   }
 }
 

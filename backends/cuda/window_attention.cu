@@ -119,7 +119,7 @@ __device__ __forceinline__ void LoadTiles(const AttentionShape& s, const View& q
   const int32_t step = OutStep(s);
 #pragma unroll
   for (int first = 0; first < kSide * kPacks; first += kWindowThreads) {
-    const int i = first + static_cast<int>(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
+    const int i = first + Anew(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
     const bool inside = row < s.tokens && column < s.depth;
     const auto* const at = inside ? from + ElementAt(row_of(row), 3 * step, HeadAt(s, h) + column) : from;
     uint16_t* const to = tiles + row * WindowTiles<kDtype>::kStride + column;
@@ -216,7 +216,7 @@ __device__ __forceinline__ void LoadGradient(const AttentionShape& s, const Wind
   constexpr int kPacks = kMostDepth / kPack;
 #pragma unroll
   for (int first = 0; first < kSide * kPacks; first += kWindowThreads) {
-    const int i = first + static_cast<int>(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
+    const int i = first + Anew(threadIdx.x), row = i / kPacks, column = i % kPacks * kPack;
     uint4 gradient = make_uint4(0, 0, 0, 0), result = gradient;
     if (row < s.tokens && column < s.depth) {
       const int64_t at = 2 * ElementAt(row_of(row), OutStep(s), HeadAt(s, h) + column);
