@@ -55,7 +55,7 @@ TEST_F(Commands, OneCpuDeviceIsListedAndEveryPluginAccountedFor) {
 
 // What the plugins have bound, as they say it: in lists of plugins, of devices, and at the head of a run.
 TEST_F(Commands, LibrariesAreShownInTheVersionsThatTheyGiveThemselves) {
-  const std::string set = "SWITCHYARD_NULL_LIBRARIES='libfast 7.7.7'";
+  const std::string set = "SWITCHYARD_NULL_LIBRARIES=\"libfast 7.7.7\"";
   for (const std::string command : {"doctor", "devices"}) {
     const CommandResult shown = Run(command, Start::kAlone, set);
     ExpectSuccess(shown, {"\nLibraries that were bound, by their own account:\n"});
