@@ -44,25 +44,32 @@ class Painter {
     Extend(box);
   }
 
-  void Rectangle(Point a, Point b) {
+  // What an opaque rectangle covers whole is painted at once: the background is most of a drawing. The mask gets the rest.
+  void Rectangle(Point a, Point b, Color color, double opacity) {
     const double left = std::min(a.x, b.x), right = std::max(a.x, b.x);
     const double top = std::min(a.y, b.y), bottom = std::max(a.y, b.y);
     const Box box = Clip(left, top, right + 1, bottom + 1);
     // Between these columns it covers the whole width of a pixel.
     const auto inner_left = static_cast<int>(std::clamp<double>(std::ceil(left), box.left, box.right));
     const auto inner_right = static_cast<int>(std::clamp<double>(std::floor(right), inner_left, box.right));
+    std::vector<uint8_t> line;
+    for (int x = inner_left; x < inner_right && opacity == 1; ++x) line.insert(line.end(), {color.red, color.green, color.blue});
     for (int y = box.top; y < box.bottom; ++y) {
       const double rows = std::max(std::min<double>(y + 1, bottom) - std::max<double>(y, top), 0.0);
       const auto cover_edge = [&](int from, int to) {
         for (int x = from; x < to; ++x) Cover(x, y, rows * (std::min<double>(x + 1, right) - std::max<double>(x, left)));
+        Extend({from, y, to, y + 1});
       };
       cover_edge(box.left, inner_left);
-      float* const row = mask_.data() + static_cast<size_t>(y) * width_;
-      const auto inner = static_cast<float>(rows);
-      for (int x = inner_left; x < inner_right; ++x) row[x] = std::max(row[x], inner);
+      const size_t inner = static_cast<size_t>(y) * width_ + inner_left;
+      if (rows == 1 && opacity == 1) {
+        std::copy(line.begin(), line.end(), image_.rgb.begin() + static_cast<std::ptrdiff_t>(3 * inner));
+      } else {
+        std::fill_n(mask_.begin() + static_cast<std::ptrdiff_t>(inner), inner_right - inner_left, static_cast<float>(rows));
+        Extend({inner_left, y, inner_right, y + 1});
+      }
       cover_edge(inner_right, box.right);
     }
-    Extend(box);
   }
 
   // Lays the colour over what the mask covers and clears the mask.
@@ -165,7 +172,7 @@ Raster Rasterise(const Drawing& drawing, double scale) {
         }
         break;
       case ShapeKind::kRectangle:
-        painter.Rectangle(scaled(shape.points[0]), scaled(shape.points[1]));
+        painter.Rectangle(scaled(shape.points[0]), scaled(shape.points[1]), shape.color, shape.opacity);
         break;
       case ShapeKind::kDisc:
         painter.Segment(scaled(shape.points[0]), scaled(shape.points[0]), 2 * shape.size * scale);
