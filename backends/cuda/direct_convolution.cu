@@ -8,7 +8,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kTile = 64, kDepth = 16, kThreads = 256;  // a thread has 4 × 4 results
+constexpr int kTile = 64, kDepth = 16;  // a thread has 4 × 4 results
 
 enum class Direction { kForward, kData, kWeights };
 

@@ -6,8 +6,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kThreads = 256;
-
 struct Sampling {
   uint64_t key;
   float p;

@@ -6,8 +6,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kThreads = 256;
-
 __device__ __forceinline__ int64_t Clamp(int32_t index, int64_t rows) {
   return Largest<int64_t>(0, Least<int64_t>(index, rows - 1));
 }

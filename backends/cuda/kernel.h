@@ -36,6 +36,8 @@ struct sy_bound {
 
 namespace switchyard {
 
+inline constexpr int kThreads = 256;  // of a block, of kernels that have no reason for another number
+
 // One prepare call; every tensor is contiguous.
 struct Request : OpRequest {
   sy_device* device = nullptr;

@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kThreads = 256, kTile = 32, kTileRows = 8;
+constexpr int kSquare = 32, kSquareRows = 8;
 
 struct Axis {
   Divider extent;
@@ -64,15 +64,15 @@ __global__ void MoveKernel(const __grid_constant__ Move m, const Unit* x, Unit* 
 // y[batch, i, j] = x[batch, j, i]: x (batch, columns, rows) becomes (batch, rows, columns).
 template <typename Unit>
 __global__ void TransposeKernel(int64_t rows, int64_t columns, const Unit* x, Unit* y) {
-  __shared__ Unit tile[kTile][kTile + 1];
-  const int64_t row = blockIdx.x * static_cast<int64_t>(kTile), column = blockIdx.y * static_cast<int64_t>(kTile);
+  __shared__ Unit tile[kSquare][kSquare + 1];
+  const int64_t row = blockIdx.x * static_cast<int64_t>(kSquare), column = blockIdx.y * static_cast<int64_t>(kSquare);
   const int64_t batch = blockIdx.z * rows * columns;
-  for (int k = threadIdx.y; k < kTile; k += kTileRows) {
+  for (int k = threadIdx.y; k < kSquare; k += kSquareRows) {
     if (column + k < columns && row + threadIdx.x < rows)
       tile[k][threadIdx.x] = x[batch + (column + k) * rows + row + threadIdx.x];
   }
   __syncthreads();
-  for (int k = threadIdx.y; k < kTile; k += kTileRows) {
+  for (int k = threadIdx.y; k < kSquare; k += kSquareRows) {
     if (row + k < rows && column + threadIdx.x < columns)
       y[batch + (row + k) * columns + column + threadIdx.x] = tile[threadIdx.x][k];
   }
@@ -132,7 +132,7 @@ std::optional<MatrixTranspose> AsMatrixTranspose(const Move& m) {
   const int64_t batch = m.rank == 3 ? m.axes[0].extent.divisor : 1;
   const bool matrix = i.from == 1 && j.from == rows && i.to == columns && j.to == 1;
   const bool stacked = m.rank == 2 || (m.axes[0].from == rows * columns && m.axes[0].to == rows * columns);
-  if (!matrix || !stacked || batch > 65535 || CeilDivide(columns, kTile) > 65535) return std::nullopt;
+  if (!matrix || !stacked || batch > 65535 || CeilDivide(columns, kSquare) > 65535) return std::nullopt;
   return MatrixTranspose{batch, rows, columns};
 }
 
@@ -149,9 +149,9 @@ cudaError_t Start(const Piece& piece, const char* x, char* y, cudaStream_t strea
   auto* to = reinterpret_cast<Unit*>(y);
   if (piece.matrices) {
     const MatrixTranspose& t = *piece.matrices;
-    const dim3 grid(static_cast<unsigned>(CeilDivide(t.rows, kTile)),
-                    static_cast<unsigned>(CeilDivide(t.columns, kTile)), static_cast<unsigned>(t.batch));
-    return Launch(TransposeKernel<Unit>, grid, dim3(kTile, kTileRows), 0, stream, t.rows, t.columns, from, to);
+    const dim3 grid(static_cast<unsigned>(CeilDivide(t.rows, kSquare)),
+                    static_cast<unsigned>(CeilDivide(t.columns, kSquare)), static_cast<unsigned>(t.batch));
+    return Launch(TransposeKernel<Unit>, grid, dim3(kSquare, kSquareRows), 0, stream, t.rows, t.columns, from, to);
   }
   const dim3 grid(static_cast<unsigned>(CeilDivide(piece.move.count, kThreads)));
   return Launch(MoveKernel<Unit>, grid, dim3(kThreads), 0, stream, piece.move, from, to);

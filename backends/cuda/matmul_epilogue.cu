@@ -6,14 +6,12 @@
 namespace switchyard {
 namespace {
 
-constexpr int kThreads = 256;
-
-struct Operands {
+struct EpilogueOperands {
   View accumulator, bias, preactivation, residual, saved, output;  // all but the first and the last may be absent
 };
 
 template <int N>
-__global__ void MatmulEpilogueKernel(int64_t elements, int64_t columns, int activation, bool accumulate, Operands p) {
+__global__ void MatmulEpilogueKernel(int64_t elements, int64_t columns, int activation, bool accumulate, EpilogueOperands p) {
   const int64_t i = (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) * N;
   if (i >= elements) return;
   float t[N], other[N];
@@ -50,7 +48,7 @@ View Of(const void* data, sy_dtype dtype) { return {static_cast<char*>(const_cas
 }  // namespace
 
 cudaError_t LaunchMatmulEpilogue(const MatmulEpilogue& e, cudaStream_t stream) {
-  const Operands p = {
+  const EpilogueOperands p = {
       Of(e.accumulator, e.accumulator_dtype), Of(e.bias, e.bias_dtype),   Of(e.preactivation, e.preactivation_dtype),
       Of(e.residual, e.residual_dtype),       Of(e.saved, e.saved_dtype), Of(e.output, e.output_dtype)};
   const int64_t elements = e.rows * e.columns;

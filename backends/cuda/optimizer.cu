@@ -10,8 +10,7 @@ namespace switchyard {
 namespace {
 
 constexpr int64_t kChunk = 16384;  // elements of a block
-constexpr int kThreads = 256;
-constexpr size_t kScalars = 4;  // lr, update, gradient_scale, finite
+constexpr size_t kScalars = 4;         // lr, update, gradient_scale, finite
 
 struct Chunk {
   View p, g, m, v, next_p, next_m, next_v, next_h;  // at the tensors' first elements; m, v and h may be absent

@@ -7,8 +7,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kThreads = 256;
-
 struct PoolShape {
   Triple in, out, kernel, stride, before;
   int64_t channels;

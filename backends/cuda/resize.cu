@@ -7,8 +7,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kThreads = 256;
-
 struct ResizeShape {
   Triple in, out;  // of x and y
   int64_t channels;
@@ -63,10 +61,10 @@ __global__ void ResizeKernel(ResizeShape s, int64_t elements, View x, View y) {
 }
 
 // Outputs along an axis that may read input i, with room for rounding; SourcesOf says which do.
-struct Range {
+struct Extent {
   int32_t first, last;
 };
-__device__ __forceinline__ Range Readers(int32_t i, int32_t in, int32_t out) {
+__device__ __forceinline__ Extent Readers(int32_t i, int32_t in, int32_t out) {
   const float scale = static_cast<float>(out) / static_cast<float>(in);
   if (in == 1) return {0, out};
   return {Largest(static_cast<int32_t>(static_cast<float>(i - 2) * scale) - 2, 0),
@@ -78,7 +76,7 @@ __global__ void ResizeBackwardKernel(ResizeShape s, int64_t elements, View dy, V
   const int64_t at = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
   if (at >= elements) return;
   const Place place = PlaceOf(at, s.in, s.channels);
-  const Range d = Readers(place.at.d, s.in.d, s.out.d), h = Readers(place.at.h, s.in.h, s.out.h),
+  const Extent d = Readers(place.at.d, s.in.d, s.out.d), h = Readers(place.at.h, s.in.h, s.out.h),
               w = Readers(place.at.w, s.in.w, s.out.w);
   float sum[N] = {};
   for (int32_t i = d.first; i < d.last; ++i) {
