@@ -102,11 +102,14 @@ class StrangersAtARun : public NodesTest {
       const auto socket = ConnectTo("127.0.0.1", port, 1000);
       if (!socket.ok()) return;
       sockets_.push_back(*socket);
-      const std::string said[] = {"", FrameHeader(2000) + "half a hello",
-                                  FrameHeader(15 << 20) + std::string(1 << 20, 'x'), std::string(5000, 'G'),
-                                  // As rank 2 of 3 greets another one in the plugin tcp, but for the proof.
-                                  std::string("\2\0\0\0\3\0\0\0", 8) + std::string(48, '\0')};
-      const std::string& words = said[static_cast<size_t>(i) % std::size(said)];
+      std::string words;
+      switch (i % 5) {
+        case 1: words = FrameHeader(2000) + "half a hello"; break;
+        case 2: words = FrameHeader(15 << 20) + std::string(1 << 20, 'x'); break;
+        case 3: words = std::string(5000, 'G'); break;
+        case 4:  // as rank 2 of 3 greets another one in the plugin tcp, but for the proof
+          words = std::string("\2\0\0\0\3\0\0\0", 8) + std::string(48, '\0');
+      }
       [[maybe_unused]] const ssize_t sent = send(*socket, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       ++attacks_;
     }
