@@ -31,13 +31,18 @@ StatusOr<std::string> Translate(const Alias& alias, const std::string& text) {
   if (bool on = false; found == alias.values.end() && alias.IsSwitch() && absl::SimpleAtob(text, &on))
     found = alias.values.find(on ? "true" : "false");
   if (found != alias.values.end()) return found->second;
+  if (alias.setting.empty()) return InvalidArgument("{} here; {}", alias.always, alias.instead);
   if (!alias.values.empty() && alias.suffix.empty()) {
     std::vector<std::string> words;
     for (const auto& [theirs, ours] : alias.values) words.push_back(theirs);
-    return InvalidArgument("expected {}, which {} calls {}, found \"{}\"", fmt::join(words, " or "), alias.of,
-                           alias.name, Printable(text));
+    return InvalidArgument("expected {}, which {} calls {}, found \"{}\"{}{}", fmt::join(words, " or "), alias.of,
+                           alias.name, Printable(text), alias.instead.empty() ? "" : "; ", alias.instead);
   }
-  return text + alias.suffix;
+  if (alias.factor == 1) return text + alias.suffix;
+  double number = 0;
+  if (!absl::SimpleAtod(text, &number))
+    return InvalidArgument("expected a number, which {} calls {}, found \"{}\"", alias.of, alias.name, Printable(text));
+  return fmt::format("{}", number * alias.factor);
 }
 
 }  // namespace switchyard

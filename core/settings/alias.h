@@ -12,14 +12,18 @@
 namespace switchyard {
 
 struct Alias {
-  std::string name;     // as its program spells it
+  std::string name;     // as its program spells it; that of its own setting: `values` are more words for values of it
   std::string of;       // that program: "apex"
-  std::string setting;  // ours
+  std::string setting;  // ours; "": what it asks for is always so here, and the keys of `values` ask for it
   // Their words and ours, where they differ. A number in `suffix`'s unit gets it behind: "20" epochs are "20e".
   std::map<std::string, std::string> values = {};
   std::string suffix = {};
-  // Our value for "no" of a switch, where other switches stand for other values of the setting: theirs holds then.
+  double factor = 1;  // of a number: theirs times this is ours
+  // Our value that gives way to what another alias says of the setting: "no" of a switch, where other switches stand
+  // for other values.
   std::string off = {};
+  std::string always = {};   // what is so, of one without a setting: "gradients are views into buckets"
+  std::string instead = {};  // what to do where they say something else: "leave it out"
 
   bool IsSwitch() const { return values.contains("true"); }  // may stand without a value
 };

@@ -53,7 +53,7 @@ std::string SettingsHelp(const SettingTable& table) {
 
 std::string SettingsListing(const Settings& settings) {
   const std::map<std::string, std::string> aliases = settings.Translated();
-  return Grouped(settings.table(), [&](const Setting& row) {
+  std::string listing = Grouped(settings.table(), [&](const Setting& row) {
     const bool there = settings.Has(row.name);
     const std::string value = WithUnit(ValueText(there ? settings.Value(row.name) : row.standard), row);
     const std::string& source = settings.SourceOf(row.name);
@@ -69,6 +69,9 @@ std::string SettingsListing(const Settings& settings) {
     return fmt::format("  {:<24} {:<26} {}\n", row.name, value.empty() ? "-" : value,
                        value.empty() ? "not given" : from);
   });
+  if (!settings.AlwaysSo().empty()) listing += "\nNames of other programs\n";
+  for (const auto& [said, what] : settings.AlwaysSo()) listing += fmt::format("  {} is always so: {}\n", said, what);
+  return listing;
 }
 
 }  // namespace switchyard

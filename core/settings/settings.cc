@@ -48,6 +48,12 @@ std::vector<std::string> SettingTable::Names() const {
 Status Settings::GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source) {
   const Setting* row = table_->Find(name);
   if (row == nullptr) return UnknownSetting(name, *table_);
+  // A word of another program for one of our values.
+  if (const Alias* const words = table_->FindAlias(name); words != nullptr && words->setting == name) {
+    const auto ours = Translate(*words, text);
+    if (ours.ok() && *ours != text)
+      return GiveAlias(*words, text, origin, source.find('=') == std::string::npos ? source + "=" + text : source);
+  }
   auto value = ValueFromText(*row, text);
   if (!value.ok()) return Annotate(value.status(), source);
   return Give(name, std::move(*value), origin, source);
@@ -68,6 +74,10 @@ Status Settings::Give(const std::string& name, nlohmann::json value, Origin orig
 Status Settings::GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source) {
   auto ours = Translate(alias, text);
   if (!ours.ok()) return Annotate(ours.status(), source);
+  if (alias.setting.empty()) {
+    if (!text.empty()) always_so_[fmt::format("{} ({})", source, alias.of)] = alias.always;
+    return OkStatus();
+  }
   const Setting* row = table_->Find(alias.setting);
   if (row == nullptr) return UnknownSetting(alias.setting, *table_);
   auto value = ValueFromText(*row, *ours);

@@ -46,7 +46,8 @@ class Settings {
   // value that its row does not allow.
   Status GiveText(const std::string& name, const std::string& text, Origin origin, const std::string& source);
   Status Give(const std::string& name, nlohmann::json value, Origin origin, const std::string& source);
-  // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it.
+  // The setting that an alias stands for. InvalidArgument too where the same source gives another value for it, and
+  // where it asks for something else than what is always so.
   Status GiveAlias(const Alias& alias, const std::string& text, Origin origin, const std::string& source);
   // The settings that a shorthand stands for, each as by an alias.
   Status GiveShorthand(const Shorthand& shorthand, const std::string& text, Origin origin, const std::string& source);
@@ -73,6 +74,8 @@ class Settings {
   const std::string& SourceOf(const std::string& name) const;
   // What was given by an alias and holds: "--opt_level=O2 (apex)" by the setting's name.
   std::map<std::string, std::string> Translated() const;
+  // What aliases asked for that is always so: "the graph stays as it is" by "--static_graph=1 (Colossal-AI)".
+  const std::map<std::string, std::string>& AlwaysSo() const { return always_so_; }
   bool IsGiven(const std::string& name) const { return Has(name) && IsOfUser(OriginOf(name)); }  // by the user
   // By hand, for this start: not by a config file, which may hold the settings of a whole run.
   bool IsChosen(const std::string& name) const { return Has(name) && OriginOf(name) >= Origin::kEnvironment; }
@@ -88,6 +91,7 @@ class Settings {
 
   const SettingTable* table_;
   std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> always_so_;
 };
 
 }  // namespace switchyard

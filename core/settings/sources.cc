@@ -31,6 +31,7 @@ Status TakeEnvironment(Settings& settings) {
       SY_RETURN_IF_ERROR(settings.GiveText(row.name, *text, Origin::kEnvironment, variable));
   }
   for (const Alias& alias : settings.table().aliases()) {
+    if (alias.name == alias.setting) continue;  // words for its values, which its row has read
     const std::string variable = VariableOf(alias);
     if (const auto text = Environment(variable))
       SY_RETURN_IF_ERROR(settings.GiveAlias(alias, *text, Origin::kEnvironment, variable + "=" + *text));
@@ -71,6 +72,10 @@ Status TakeConfigFile(const std::string& path, Settings& settings) {
     }
     if (value.is_object() || value.is_null())
       return InvalidArgument("{}: {} is no value for the setting {}", source, Excerpt(value), key);
+    if (value.is_string()) {
+      SY_RETURN_IF_ERROR(settings.GiveText(key, value.get<std::string>(), Origin::kConfigFile, source));
+      continue;
+    }
     auto stored = ValueFromJson(*row, value, /*exact=*/false);
     if (!stored.ok()) return Annotate(stored.status(), source);
     SY_RETURN_IF_ERROR(settings.Give(key, std::move(*stored), Origin::kConfigFile, source));

@@ -12,6 +12,27 @@ const std::vector<Alias>& TrainAliases() {
                  .values = {{"true", half}, {"false", "fp32"}},
                  .off = "fp32"};
   };
+  // What may be said, but not be decided: `said` are their values that ask for what is so anyway.
+  const auto always = [](const char* name, const char* of, const std::vector<std::string>& said, const char* what,
+                         const char* instead) {
+    Alias alias{.name = name, .of = of, .setting = "", .always = what, .instead = instead};
+    for (const std::string& value : said) alias.values[value] = "";
+    return alias;
+  };
+  const auto fused = [](const char* name) {
+    return Alias{.name = name,
+                 .of = "Colossal-AI",
+                 .setting = "compile",
+                 .values = {{"true", "true"}},
+                 .instead = "--compile=0 runs the model node by node"};
+  };
+  // Of 2^20 numbers in fp32, in MB.
+  const auto in_m = [](const char* name) {
+    return Alias{.name = name, .of = "Colossal-AI", .setting = "bucket_mb", .factor = 4.194304};
+  };
+  constexpr char kPlanned[] = "memory is planned before the run, to the byte";
+  constexpr char kLimit[] = "--memory_limit says how much of the device a rank may hold";
+  constexpr char kFp32Outputs[] = "losses and what evaluation reads of a model are fp32";
   static const auto& aliases = *new std::vector<Alias>{
       // torch.distributed and its examples
       {.name = "dist_backend",
@@ -19,8 +40,26 @@ const std::vector<Alias>& TrainAliases() {
        .setting = "collective",
        .values = {{"nccl", "nccl"}, {"hccl", "hccl"}, {"mpi", "mpi"}, {"gloo", "tcp"}}},
       {.name = "wd", .of = "torch.distributed", .setting = "weight_decay"},
+      {.name = "addr", .of = "Ascend", .setting = "master_addr"},
       // Mixed precision of apex, TorchAcc and AIAK
       {.name = "opt_level", .of = "apex", .setting = "amp"},
+      {.name = "cast_model_type",
+       .of = "apex",
+       .setting = "precision",
+       .values = {{"torch.float16", "fp16"},
+                  {"float16", "fp16"},
+                  {"torch.bfloat16", "bf16"},
+                  {"bfloat16", "bf16"},
+                  {"torch.float32", "fp32"},
+                  {"float32", "fp32"}}},
+      {.name = "min_loss_scale", .of = "apex", .setting = "min_scale"},
+      {.name = "max_loss_scale", .of = "apex", .setting = "max_scale"},
+      always("master_weights", "apex and Colossal-AI", {"true"}, "master weights are fp32 at every level",
+             "leave it out"),
+      always("patch_torch_functions", "apex", {}, "the level says which ops compute in the half type",
+             "--amp=O1 as patched functions do, --amp=O2 as a model that is cast does"),
+      always("cast_model_outputs", "apex", {"torch.float32", "float32"}, kFp32Outputs, "leave it out"),
+      always("verbosity", "apex", {"0", "1"}, "the banner says the level and the scaler", "leave it out"),
       {.name = "amp_level", .of = "TorchAcc", .setting = "amp"},
       {.name = "AIAK_FUSED_OPTIMIZER", .of = "AIAK", .setting = "fused_optimizer"},
       {.name = "AIAK_HIERARCHICAL_ALLREDUCE", .of = "AIAK", .setting = "hierarchical_allreduce"},
@@ -101,6 +140,55 @@ const std::vector<Alias>& TrainAliases() {
       {.name = "initial_scale", .of = "Colossal-AI", .setting = "init_scale"},
       {.name = "bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
       {.name = "ddp_bucket_cap_mb", .of = "Colossal-AI", .setting = "bucket_mb"},
+      in_m("reduce_bucket_size_in_m"),
+      in_m("zero_bucket_size_in_m"),
+      in_m("min_chunk_size_m"),
+      {.name = "stage", .of = "Colossal-AI", .setting = "zero"},
+      {.name = "partition_grad", .of = "Colossal-AI", .setting = "zero", .values = {{"true", "2"}, {"false", "1"}}},
+      {.name = "cpu_offload",
+       .of = "Colossal-AI",
+       .setting = "offload",
+       .values = {{"true", "optimizer"}, {"false", "none"}}},
+      // Two runs of blocks for each stage, unless num_model_chunks says how many.
+      {.name = "pp_style",
+       .of = "Colossal-AI",
+       .setting = "pp_interleave",
+       .values = {{"1f1b", "1"}, {"interleaved", "2"}},
+       .off = "2"},
+      {.name = "strict_ddp_mode",
+       .of = "Colossal-AI",
+       .setting = "tp",
+       .values = {{"true", "1"}},
+       .instead = "leave it out"},
+      fused("enable_all_optimization"),
+      fused("enable_fused_normalization"),
+      fused("enable_flash_attention"),
+      fused("enable_jit_fused"),
+      always("sp_size", "Colossal-AI", {"1"}, "--sp divides over the ranks of --tp", "--tp=N --sp"),
+      always("sequence_parallelism_mode", "Colossal-AI", {"split_gather"},
+             "--sp gathers before the divided layers and scatters behind them", "leave it out"),
+      always("make_vocab_size_divisible_by", "Colossal-AI", {"1"}, "a classifier is padded to a multiple of --tp alone",
+             "leave it out"),
+      always("norm_type", "Colossal-AI", {"2", "2.0"}, "gradients are clipped by their 2-norm", "leave it out"),
+      always("gradient_as_bucket_view", "Colossal-AI", {"true"}, "gradients are views into buckets", "leave it out"),
+      always("static_graph", "Colossal-AI", {"true"}, "a step's graph is planned before the run and stays as it is",
+             "leave it out"),
+      always("check_reduction", "Colossal-AI", {"true"},
+             "a parameter that no gradient reaches is an error that names it",
+             "--find_unused_parameters counts its gradient as zero"),
+      always(
+          "placement_policy", "Colossal-AI", {"static"}, kPlanned,
+          "--offload=optimizer or all moves state to the host (their cuda and cpu are none and all), and `switchyard "
+          "explain --search` says what fits"),
+      always("search_range_m", "Colossal-AI", {"0"}, "buckets are as large as --bucket_mb says", "leave it out"),
+      always("gpu_margin_mem_ratio", "Colossal-AI", {"0", "0.0"}, kPlanned,
+             "--offload_optim_frac below 1 keeps the rest of the state on the device"),
+      always("steady_cuda_ram_ratio", "Colossal-AI", {}, kPlanned, kLimit),
+      always("steady_cuda_cap_ratio", "Colossal-AI", {}, kPlanned, kLimit),
+      always("warmup_non_model_data_ratio", "Colossal-AI", {}, kPlanned, kLimit),
+      always("force_outputs_fp32", "Colossal-AI", {"true"}, kFp32Outputs, "leave it out"),
+      always("enable_gradient_accumulation", "Colossal-AI", {"true"},
+             "gradients are added up over --accumulation micro-steps", "--accumulation=1"),
       // What explain called it
       {.name = "device_memory", .of = "switchyard explain", .setting = "memory_limit"},
   };

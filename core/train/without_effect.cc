@@ -75,7 +75,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
   const bool volumes = facts.content == Content::kMaskedVolumes, augments = c.augmentation.value_or("none") != "none";
   const std::string augmentation = "--augmentation=" + c.augmentation.value_or("none");
-  const bool offloads = c.offload != "none";
+  const bool offloads = c.offload != "none", several = facts.ranks > 1 || c.tp > 1 || c.pp > 1;
   const bool varies = c.schedule != "constant" || HasWarmup(c);
   const BesideRule rules[] = {
       {{"momentum"}, sgd || lars, optimizer, "sgd and lars"},
@@ -123,6 +123,7 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
       {{"base_batch_size", "scale_lr_factor"}, c.scale_lr != "none", "--scale_lr=none", "--scale_lr"},
       {{"train_size", "validation_size"}, made_up, "--dataset=" + c.dataset, "shapes and synthetic"},
       {{"data"}, !made_up, "--dataset=" + c.dataset, "datasets that have files"},
+      {{"master_addr"}, several, "one rank", "several, as `switchyard launch --nproc_per_node=N train …` starts them"},
       {{"ranks_per_node"}, c.hierarchical_allreduce, "one sum over all ranks", "--hierarchical_allreduce and explain"},
       {{"sync_batchnorm", "broadcast_buffers", "allreduce_dtype", "grad_predivide", "delay_allreduce",
         "hierarchical_allreduce"},

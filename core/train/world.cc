@@ -122,7 +122,7 @@ World::~World() = default;
 
 StatusOr<std::unique_ptr<World>> World::Join(const WorldRequest& request) {
   auto world = std::make_unique<World>();
-  SY_ASSIGN_OR_RETURN(world->processes, ProcessMap::FromEnvironment());
+  SY_ASSIGN_OR_RETURN(world->processes, ProcessMap::FromEnvironment(request.master_address));
   SetLogRank(world->rank(), world->size());
   SY_RETURN_IF_ERROR(MeshOf(world->size(), request.pipeline, request.tensor).status());
   if (world->size() > 1) {

@@ -22,6 +22,7 @@ namespace switchyard {
 
 struct WorldRequest {
   std::string device = "auto", device_list, collective = "auto";
+  std::string master_address;  // of rank 0, where MASTER_ADDR does not say it
   int ranks_per_device = 0, cpu_devices = 0;
   int threads = 0;  // host threads of a device that computes on host cores; 0: this rank's share of the node's cores
   bool deterministic = true;

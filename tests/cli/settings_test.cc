@@ -163,6 +163,93 @@ TEST_F(RunSettings, MicroBatchesDivideTheBatch) {
   EXPECT_FALSE(Saved("run/mlp/shapes/a/run/config.json").contains("num_microbatches"));
 }
 
+// By the names of other programs, as flags and as variables; the banner says what they became.
+TEST_F(RunSettings, NamesOfOtherProgramsTrainAndTheBannerSaysWhatTheyAre) {
+  const CommandResult run = Run(SmallTraining("--precision=bf16 --opt_level=O1 --learning-rate 0.25"), Start::kLaunch,
+                                "AIAK_FUSED_OPTIMIZER=0 SWITCHYARD_OPT=sgd");
+  ExpectSuccess(run, {"  alias       --opt_level=O1 (apex) is --amp=O1\n",
+                      "  alias       --learning_rate=0.25 (Hugging Face) is --lr=0.25\n",
+                      "  alias       AIAK_FUSED_OPTIMIZER=0 (AIAK) is --fused_optimizer=false\n",
+                      "  alias       SWITCHYARD_OPT=sgd (timm) is --optimizer=sgd\n", "sgd, lr 0.25", "bf16 (O1)"});
+  const nlohmann::json kept = Saved("run/mlp/shapes/a/run/config.json");
+  EXPECT_EQ(kept["amp"], "O1");
+  EXPECT_EQ(kept["lr"], 0.25);
+  EXPECT_EQ(kept["optimizer"], "sgd");
+  EXPECT_EQ(kept["fused_optimizer"], false);
+  ExpectRefused(Run(SmallTraining("--opt_level=O1 --amp=O2")), {"--opt_level=O1 and --amp=O2 both set --amp"});
+}
+
+// What another program lets one choose and this one does not is said where it is asked for, or refused.
+TEST_F(RunSettings, WhatIsAlwaysSoMayBeAskedForInTheWordsOfOthers) {
+  ExpectSuccess(
+      Run(SmallTraining("--gradient_as_bucket_view --norm_type=2.0"), Start::kAlone, "SWITCHYARD_STATIC_GRAPH=1"),
+      {"  alias       --gradient_as_bucket_view=true (Colossal-AI) is always so: gradients are views",
+       "  alias       --norm_type=2.0 (Colossal-AI) is always so: ",
+       "  alias       SWITCHYARD_STATIC_GRAPH=1 (Colossal-AI) is always so: "});
+  ExpectRefused(Run(SmallTraining("--gradient_as_bucket_view=0")),
+                {"--gradient_as_bucket_view=0: gradients are views into buckets here; leave it out"});
+  ExpectRefused(Run(SmallTraining("--placement_policy=auto")), {"switchyard explain --search"});
+  ExpectRefused(Run(SmallTraining("--steady_cuda_ram_ratio=0.9")), {"--memory_limit says how much"});
+}
+
+TEST_F(RunSettings, ArgumentsOfColossalAisPluginsAreSettings) {
+  const std::string explain = "explain --model=vit_micro --world=2 ";
+  const auto of = [](const std::string& typed) { return "flag: " + typed + " (Colossal-AI)"; };
+  ExpectShown(explain + "--partition_grad --reduce_bucket_size_in_m=12 --comm_dtype=bf16",
+              {{"zero", {"2", of("--partition_grad=true")}},
+               {"bucket_mb", {"50.331648 MB", of("--reduce_bucket_size_in_m=12")}},
+               {"allreduce_dtype", {"bf16", of("--comm_dtype=bf16")}}});
+  ExpectShown(explain + "--stage=1 --cpu_offload=False --min_chunk_size_m=32 --strict_ddp_mode",
+              {{"zero", {"1", of("--stage=1")}},
+               {"offload", {"none", of("--cpu_offload=False")}},
+               {"bucket_mb", {"134.217728 MB", of("--min_chunk_size_m=32")}},
+               {"tp", {"1", of("--strict_ddp_mode=true")}}});
+  ExpectShown(explain + "--pp_size=2 --batch_size=4 --accumulation=2 --pp_style=1f1b",
+              {{"pp_interleave", {"1", of("--pp_style=1f1b")}}});
+  // Interleaved in two, or in as many chunks as another parameter of theirs says.
+  ExpectShown(explain + "--pp_size=2 --batch_size=4 --accumulation=2 --pp_style=interleaved",
+              {{"pp_interleave", {"2", of("--pp_style=interleaved")}}});
+  for (const char* both :
+       {"--pp_style=interleaved --num_model_chunks=3", "--num_model_chunks=3 --pp_style=interleaved"})
+    ExpectShown(explain + "--pp_size=2 --batch_size=4 --accumulation=2 " + both,
+                {{"pp_interleave", {"3", of("--num_model_chunks=3")}}});
+  ExpectRefused(Run(explain + "--pp_style=zbv"), {"--pp_style=zbv: expected 1f1b or interleaved"});
+  ExpectRefused(Run(explain + "--strict_ddp_mode --tp_size=2"), {"both set --tp"});
+  // And those of apex.
+  ExpectShown(explain + "--cast_model_type=torch.float16 --min_loss_scale=2 --max_loss_scale=1024 --verbosity=0",
+              {{"precision", {"fp16", "flag: --cast_model_type=torch.float16 (apex)"}},
+               {"min_scale", {"2", "flag: --min_loss_scale=2 (apex)"}},
+               {"max_scale", {"1024", "flag: --max_loss_scale=1024 (apex)"}}});
+  ExpectRefused(Run(explain + "--patch_torch_functions=0"), {"--amp=O1 as patched functions do"});
+}
+
+// What launchers of others append, and what scripts hand on: it works where it is so, and is told what to do elsewhere.
+TEST_F(RunSettings, PlacesThatScriptsAppendHaveToBeTheRanks) {
+  const std::string place = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 ";
+  ExpectShown(SmallTraining("--local-rank=0 --nproc_per_node=1 --addr=here"),
+              {{"local_rank", {"0", "flag"}},
+               {"nproc_per_node", {"1", "flag"}},
+               {"master_addr", {"here", "flag: --addr=here (Ascend)"}}},
+              place);
+  ExpectShown(SmallTraining("--local_rank -1"), {{"local_rank", {"-1", "flag"}}});
+  ExpectRefused(Run(SmallTraining("--local_rank=1"), Start::kAlone, place),
+                {"--local_rank=1, but this process is local rank 0 of 1 (started by env); leave it out"});
+  ExpectRefused(Run(SmallTraining("--local_rank=1")), {"(started by alone)", "switchyard launch --nproc_per_node=N"});
+  ExpectRefused(
+      Run(SmallTraining("--nproc_per_node=4")),
+      {"this node has one rank of this run", "`switchyard launch --nproc_per_node=4 train …` starts as many"});
+  ExpectRefused(Run(SmallTraining("--nproc_per_node=2 --mode=dp")), {"--devices=2"});
+  ExpectRefused(Run(SmallTraining("--addr=there"), Start::kAlone, place + "MASTER_ADDR=here"),
+                {"--master_addr=there, but MASTER_ADDR=here", "switchyard launch --master_addr=there"});
+  ExpectSuccess(Run(SmallTraining("--addr=127.0.0.1 --nproc_per_node=2"), Start::kLaunch),
+                {"alias       --addr=127.0.0.1 (Ascend) is --master_addr=127.0.0.1", "2 ranks"});
+  const nlohmann::json kept = Saved("run/mlp/shapes/a/run/config.json");
+  for (const char* place_of_a_start : {"nproc_per_node", "master_addr", "local_rank"})
+    EXPECT_FALSE(kept.contains(place_of_a_start));
+  ExpectSuccess(Run("launch --nproc_per_node=2 --addr=127.0.0.1 version"), {"switchyard"});
+  ExpectSuccess(Run(SmallTraining("--suffix=b --addr=here")), {"--master_addr has no effect with one rank"});
+}
+
 TEST_F(RunSettings, TheConfigOfARunOnOneRankServesFour) {
   ExpectSuccess(Run(SmallTraining("--batch_size=16")));
   const std::string config = "--config=run/mlp/shapes/a/run/config.json";

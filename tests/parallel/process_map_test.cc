@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // With these variables of a launcher and no other.
-StatusOr<ProcessMap> From(const std::map<std::string, std::string>& variables) {
+StatusOr<ProcessMap> From(const std::map<std::string, std::string>& variables, const std::string& master_address = "") {
   std::vector<std::string> names;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
@@ -27,7 +27,7 @@ StatusOr<ProcessMap> From(const std::map<std::string, std::string>& variables) {
   }
   for (const std::string& name : names) unsetenv(name.c_str());
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  return ProcessMap::FromEnvironment();
+  return ProcessMap::FromEnvironment(master_address);
 }
 
 TEST(ProcessMap, NothingSetIsOneRank) {
@@ -57,6 +57,21 @@ TEST(ProcessMap, ReadsEnvironmentVariables) {
   EXPECT_EQ(map->local_rank, 1);
   EXPECT_EQ(map->master_address, "127.0.0.1");
   EXPECT_EQ(map->master_port, 1234);
+}
+
+TEST(ProcessMap, TakesTheAddressThatTheEnvironmentDoesNotSay) {
+  std::map<std::string, std::string> variables = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}};
+  EXPECT_FALSE(From(variables).ok());
+  const auto map = From(variables, "a");
+  ASSERT_TRUE(map.ok()) << Message(map.status());
+  EXPECT_EQ(map->master_address, "a");
+  variables["MASTER_ADDR"] = "b";
+  EXPECT_EQ(From(variables, "a")->master_address, "b");
+  EXPECT_EQ(From({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}, {"MASTER_PORT", "4711"}}, "a")
+                ->master_address,
+            "a");
+  EXPECT_EQ(From({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}, "a")->master_address, "")
+      << "PMIx tells it";
 }
 
 TEST(ProcessMap, ReadsTorchrun) {

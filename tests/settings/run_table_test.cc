@@ -1,8 +1,12 @@
 // The table of a training run, with the models' own settings in it.
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <functional>
 #include <set>
 
+#include "absl/flags/reflection.h"
+#include "absl/strings/str_split.h"
 #include "core/data/augmentation.h"
 #include "core/data/resize.h"
 #include "core/optim/optimizer.h"
@@ -33,7 +37,15 @@ TEST(RunTable, AliasesAreNamesOfNothingElseAndMeanWhatTheirSettingsAllow) {
   std::set<std::string> keys;
   for (const Alias& alias : RunTable().aliases()) {
     EXPECT_TRUE(keys.insert(AliasKey(alias.name)).second) << alias.name << " is there twice";
-    EXPECT_EQ(RunTable().Find(AliasKey(alias.name)), nullptr) << alias.name << " is a setting";
+    if (alias.name == alias.setting)
+      EXPECT_FALSE(alias.values.empty()) << alias.name << " has no words for its values";
+    else
+      EXPECT_EQ(RunTable().Find(AliasKey(alias.name)), nullptr) << alias.name << " is a setting";
+    EXPECT_EQ(alias.setting.empty(), !alias.always.empty()) << alias.name;
+    if (alias.setting.empty()) {
+      EXPECT_FALSE(alias.instead.empty()) << alias.name << " does not say what to do";
+      continue;
+    }
     const Setting* const row = RunTable().Find(alias.setting);
     ASSERT_NE(row, nullptr) << alias.name << " stands for --" << alias.setting;
     for (const auto& [theirs, ours] : alias.values) {
@@ -51,20 +63,59 @@ TEST(RunTable, ShorthandsAreNamesOfNothingElseAndStandForSettings) {
   }
 }
 
+// The words in backticks of a text of the page, up to their '='.
+std::vector<std::string> QuotedNames(const std::string& text) {
+  std::vector<std::string> names;
+  const std::vector<std::string> parts = absl::StrSplit(text, '`');
+  for (size_t i = 1; i < parts.size(); i += 2) {
+    const std::vector<std::string> words = absl::StrSplit(parts[i], absl::ByAnyChar(" ,;"));
+    for (const std::string& word : words) names.push_back(word.substr(0, word.find('=')));
+  }
+  return names;
+}
+
+bool IsVariable(const std::string& word) {
+  return word.find('_') != std::string::npos && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+           return std::isupper(c) || std::isdigit(c) || c == '_';
+         });
+}
+
+// What a name on the page stands for: "lr" of --lr and SWITCHYARD_LR, AIAK_… as it is, "" of what is no name.
+std::string NameOf(const std::string& word) {
+  constexpr std::string_view kOurs = "SWITCHYARD_";
+  if (word.starts_with("--")) return AliasKey(word.substr(2));
+  if (!IsVariable(word)) return "";
+  return word.starts_with(kOurs) ? AliasKey(word.substr(kOurs.size())) : word;
+}
+
 // A row of the page for each alias, and no row that the table does not know:
-// | theirs | ours | …, where theirs is "`--name` …" or "`NAME` …".
+// | theirs | ours | …, where theirs names flags "`--name` …" and variables "`NAME` …".
 TEST(RunTable, ThePageForPeopleFromElsewhereIsTheTableOfAliases) {
+  const std::set<std::string> not_ours = {"no_python", "MASTER_ADDR"};  // of torchrun, and what launchers set
   std::ifstream page(std::string(SWITCHYARD_SOURCE) + "/models/README.md");
   ASSERT_TRUE(page.good());
   std::set<std::string> told;
+  bool reached = false;
   for (std::string line; std::getline(page, line);) {
-    if (!line.starts_with("| `")) continue;
-    std::string name = line.substr(3, line.find_first_of("` =", 3) - 3);
-    if (name.starts_with("--")) name = name.substr(2);
-    const Alias* const alias = RunTable().FindAlias(name);
-    if (alias == nullptr) continue;  // spelled as ours, or a flag of `launch`
-    told.insert(AliasKey(name));
-    EXPECT_THAT(line, ::testing::HasSubstr("`--" + alias->setting)) << name;
+    reached = reached || line == "## Coming from elsewhere";
+    if (!reached) continue;
+    SCOPED_TRACE(line);
+    const std::vector<std::string> cells = absl::StrSplit(line, " | ");
+    const bool row = line.starts_with("| ") && cells.size() > 1;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      for (const std::string& word : QuotedNames(cells[i])) {
+        const std::string name = NameOf(word);
+        if (name.empty()) continue;
+        const Alias* const alias = RunTable().FindAlias(name);
+        const bool known = alias != nullptr || RunTable().Find(name) != nullptr || not_ours.contains(name) ||
+                           absl::FindCommandLineFlag(name) != nullptr;
+        EXPECT_TRUE(known) << word << " is neither an alias nor a setting nor a flag of a command";
+        if (!row || i > 0 || alias == nullptr) continue;
+        told.insert(AliasKey(name));
+        EXPECT_THAT(line, ::testing::HasSubstr(alias->setting.empty() ? alias->always : "`--" + alias->setting))
+            << name;
+      }
+    }
   }
   for (const Alias& alias : RunTable().aliases())
     EXPECT_TRUE(told.contains(AliasKey(alias.name))) << "models/README.md has no line of --" << alias.name;

@@ -56,10 +56,19 @@ class AliasesOfAStart : public testing::Test {
   Status Give(const std::string& alias, const std::string& text) {
     return settings_.GiveAlias(*settings_.table().FindAlias(alias), text, Origin::kFlag, "--" + alias + "=" + text);
   }
-  const SettingTable table_{SmallTable().rows(),
-                            {{.name = "learning-rate", .of = "theirs", .setting = "lr"},
-                             {.name = "sched", .of = "theirs", .setting = "schedule", .values = {{"cos", "cosine"}}},
-                             {.name = "THEIR_SEED", .of = "theirs", .setting = "seed", .suffix = "0"}}};
+  const SettingTable table_{
+      SmallTable().rows(),
+      {{.name = "learning-rate", .of = "theirs", .setting = "lr"},
+       {.name = "sched", .of = "theirs", .setting = "schedule", .values = {{"cos", "cosine"}}},
+       {.name = "THEIR_SEED", .of = "theirs", .setting = "seed", .suffix = "0"},
+       {.name = "min_lr_in_milli", .of = "theirs", .setting = "min_lr", .factor = 0.001},
+       {.name = "schedule", .of = "theirs", .setting = "schedule", .values = {{"poly", "linear"}}},
+       {.name = "static_graph",
+        .of = "theirs",
+        .setting = "",
+        .values = {{"true", ""}},
+        .always = "the graph stays as it is",
+        .instead = "leave it out"}}};
   Settings settings_{table_};
 };
 
@@ -86,6 +95,51 @@ TEST_F(AliasesOfAStart, RefuseWordsThatTheyDoNotKnowAndWhatContradicts) {
   EXPECT_THAT(Message(other.GiveText("lr", "0.5", Origin::kFlag, "--lr=0.5")), HasSubstr("both set --lr"));
   EXPECT_TRUE(other.GiveText("lr", "0.7", Origin::kConfigFile, "file").ok()) << "from farther";
   EXPECT_EQ(other.Get<float>("lr"), 0.1f);
+}
+
+TEST_F(AliasesOfAStart, WhatIsAlwaysSoMayBeAskedForAndNothingElse) {
+  ASSERT_TRUE(Give("static_graph", "1").ok());
+  EXPECT_EQ(settings_.AlwaysSo(),
+            (std::map<std::string, std::string>{{"--static_graph=1 (theirs)", "the graph stays as it is"}}));
+  EXPECT_THAT(SettingsListing(settings_),
+              HasSubstr("--static_graph=1 (theirs) is always so: the graph stays as it is"));
+  EXPECT_TRUE(settings_.Translated().empty()) << "no setting of ours came of it";
+  EXPECT_EQ(Message(Give("static_graph", "0")), "--static_graph=0: the graph stays as it is here; leave it out");
+  EXPECT_EQ(Message(Give("static_graph", "often")),
+            "--static_graph=often: the graph stays as it is here; leave it out");
+}
+
+TEST_F(AliasesOfAStart, NumbersInAnotherUnitAreMultiplied) {
+  ASSERT_TRUE(Give("min_lr_in_milli", "250").ok());
+  EXPECT_EQ(settings_.Get<float>("min_lr"), 0.25f);
+  EXPECT_THAT(Message(Give("min_lr_in_milli", "few")),
+              HasSubstr("expected a number, which theirs calls min_lr_in_milli"));
+}
+
+TEST_F(AliasesOfAStart, ASettingsOwnNameTakesWordsOfOthersForItsValues) {
+  ASSERT_TRUE(settings_.GiveText("schedule", "poly", Origin::kFlag, "--schedule").ok());
+  EXPECT_EQ(settings_.Get<std::string>("schedule"), "linear");
+  EXPECT_EQ(settings_.Translated().at("schedule"), "--schedule=poly (theirs)");
+  Settings ours(table_);
+  ASSERT_TRUE(ours.GiveText("schedule", "step", Origin::kFlag, "--schedule=step").ok());
+  EXPECT_TRUE(ours.Translated().empty());
+  EXPECT_THAT(Message(ours.GiveText("schedule", "poli", Origin::kFlag, "--schedule=poli")),
+              HasSubstr("expected cosine"));
+  setenv("SWITCHYARD_SCHEDULE", "poly", 1);
+  Settings of_environment(table_);
+  const Status taken = TakeEnvironment(of_environment);
+  setenv("SWITCHYARD_SCHEDULE", "step", 1);
+  Settings plain(table_);
+  const Status taken_plain = TakeEnvironment(plain);
+  unsetenv("SWITCHYARD_SCHEDULE");
+  ASSERT_TRUE(taken.ok() && taken_plain.ok()) << Message(taken) << Message(taken_plain);
+  EXPECT_EQ(of_environment.Translated().at("schedule"), "SWITCHYARD_SCHEDULE=poly (theirs)");
+  EXPECT_EQ(plain.Get<std::string>("schedule"), "step");
+  const std::string path = testing::TempDir() + "words.json";
+  std::ofstream(path) << R"({"schedule": "poly"})";
+  Settings of_file(table_);
+  ASSERT_TRUE(TakeConfigFile(path, of_file).ok());
+  EXPECT_EQ(of_file.Get<std::string>("schedule"), "linear");
 }
 
 class ShorthandsOfAStart : public testing::Test {

@@ -26,7 +26,9 @@ class Accepted {
   explicit Accepted(const AcceptedFlags& flags) : own_(flags.own), settings_(flags.some_settings) {
     if (!flags.settings) return;
     own_.insert(own_.end(), {"config", "show_settings"});
-    settings_ = RunTable().Names();
+    for (const std::string& name : RunTable().Names()) {
+      if (!Contains(own_, name)) settings_.push_back(name);
+    }
   }
   const std::vector<std::string>& own() const { return own_; }
   absl::CommandLineFlag* Own(const std::string& name) const {
@@ -38,7 +40,14 @@ class Accepted {
   // An alias of a setting that is accepted, unless a flag of ours has its name.
   const Alias* AliasFor(const std::string& name) const {
     const Alias* const alias = Contains(own_, name) || Row(name) ? nullptr : RunTable().FindAlias(name);
-    return alias != nullptr && Row(alias->setting) != nullptr ? alias : nullptr;
+    if (alias == nullptr) return nullptr;
+    const bool accepted = alias->setting.empty() ? Row("model") != nullptr : Row(alias->setting) != nullptr;
+    return accepted ? alias : nullptr;
+  }
+  // The own flag that an alias stands for (launch --addr), else the name itself.
+  std::string OwnNameFor(const std::string& name) const {
+    const Alias* const alias = Knows(name) ? nullptr : RunTable().FindAlias(name);
+    return alias != nullptr && Contains(own_, alias->setting) ? alias->setting : name;
   }
   const Shorthand* ShorthandFor(const std::string& name) const {
     const Shorthand* const shorthand = RunTable().FindShorthand(name);
@@ -95,6 +104,7 @@ Typed TakeApart(const std::string& argument, const Accepted& accepted) {
     typed.has_value = true;
   }
   std::replace(typed.name.begin(), typed.name.end(), '-', '_');
+  typed.name = accepted.OwnNameFor(typed.name);
   if (typed.has_value) return typed;
   if (accepted.IsSwitch(typed.name)) {
     typed.value = "true";

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
+#include "core/base/environment.h"
+#include "core/base/text.h"
 #include "core/parallel/recompute.h"
 #include "core/runtime/plugins/registry.h"
 #include "core/train/fitting.h"
@@ -81,11 +83,42 @@ StatusOr<DeviceChoice> DeviceOf(const TrainConfig& c, const ProcessMap& processe
   return ChooseDevice(request, SurveyDevices(Registry::Get(), request));
 }
 
+// What scripts for other launchers append: it has to be what this process is.
+Status CheckTypedPlace(const TrainConfig& c, const ProcessMap& processes) {
+  if (c.local_rank && *c.local_rank >= 0 && *c.local_rank != processes.local_rank) {
+    return InvalidArgument("--local_rank={}, but this process is local rank {} of {} (started by {}); {}",
+                           *c.local_rank, processes.local_rank, processes.local_world, processes.launcher,
+                           processes.launcher == "alone"
+                               ? "start the ranks with `switchyard launch --nproc_per_node=N train …`, or torchrun"
+                               : "leave it out");
+  }
+  if (!c.nproc_per_node || *c.nproc_per_node == processes.local_world) return OkStatus();
+  if (c.mode == "dp")
+    return InvalidArgument("--nproc_per_node={0} with --mode=dp, which is one process; --devices={0} is what it drives",
+                           *c.nproc_per_node);
+  return InvalidArgument(
+      "--nproc_per_node={}, but this node has {} of this run (started by {}); `switchyard launch --nproc_per_node={} "
+      "train …` starts as many",
+      *c.nproc_per_node, processes.local_world == 1 ? "one rank" : fmt::format("{} ranks", processes.local_world),
+      processes.launcher, *c.nproc_per_node);
+}
+
+Status CheckMasterAddress(const TrainConfig& c) {
+  const auto there = Environment("MASTER_ADDR");
+  if (!c.master_addr || !there || there == c.master_addr) return OkStatus();
+  return InvalidArgument(
+      "--master_addr={0}, but MASTER_ADDR={1} says where the ranks of this run meet; leave it out, or give it to "
+      "`switchyard launch --master_addr={0} …`",
+      Printable(*c.master_addr), Printable(*there));
+}
+
 }  // namespace
 
 StatusOr<ProcessMap> RanksOf(const Settings& settings) {
-  SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment());
   const TrainConfig c = ConfigOf(settings);
+  SY_RETURN_IF_ERROR(CheckMasterAddress(c));
+  SY_ASSIGN_OR_RETURN(ProcessMap processes, ProcessMap::FromEnvironment(c.master_addr.value_or("")));
+  SY_RETURN_IF_ERROR(CheckTypedPlace(c, processes));
   if (c.mode != "dp") return processes;
   if (processes.world > 1) {
     return InvalidArgument(
@@ -128,6 +161,7 @@ WorldRequest WorldRequestOf(const TrainConfig& c) {
   request.device = c.device;
   request.device_list = c.device_list.value_or("");
   request.collective = c.collective;
+  request.master_address = c.master_addr.value_or("");
   request.ranks_per_device = c.ranks_per_device.value_or(0);
   request.cpu_devices = c.cpu_devices.value_or(0);
   request.threads = c.threads.value_or(0);
@@ -179,7 +213,7 @@ StatusOr<RunSetup> SetUpModel(const Settings& settings, const Dataset* dataset, 
     return Unimplemented("--pp={} with --recompute=auto: not there yet; give none, blocks or every:K", mesh.pipeline);
   }
   if (DependsOnDevice(setup.config)) {
-    SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment());
+    SY_ASSIGN_OR_RETURN(const ProcessMap processes, ProcessMap::FromEnvironment(setup.config.master_addr.value_or("")));
     SY_ASSIGN_OR_RETURN(const DeviceChoice device, DeviceOf(setup.config, processes));
     ResolveMixedPrecision(device.static_loss_scale, &setup.config);
   }

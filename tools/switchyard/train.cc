@@ -115,6 +115,8 @@ Status PrintBanner(const RunSetup& setup, World& world, const Trainer& trainer) 
     fmt::print("  libraries   {}: {}\n", world.collective, world.communicator->info().libraries);
   for (const auto& [name, alias] : setup.settings.Translated())
     fmt::print("  alias       {} is --{}={}\n", alias, name, ValueText(setup.settings.Value(name)));
+  for (const auto& [said, what] : setup.settings.AlwaysSo())
+    fmt::print("  alias       {} is always so: {}\n", said, what);
   if (!world.collective_why.empty()) fmt::print("  collective  {}\n", world.collective_why);
   fmt::print("{}\n", fmt::join(lines, "\n"));
   if (!report.fallbacks.empty())

@@ -77,24 +77,29 @@ const char* FirstSet(std::initializer_list<const char*> names) {
   return *names.begin();
 }
 
-// Where MASTER_ADDR and MASTER_PORT say something, it is taken.
-Status ReadMaster(ProcessMap& map) {
+std::optional<std::string> MasterAddress(const std::string& otherwise) {
+  const auto address = Environment("MASTER_ADDR");
+  return address || otherwise.empty() ? address : otherwise;
+}
+
+// Where MASTER_ADDR (else `otherwise`) and MASTER_PORT say something, it is taken.
+Status ReadMaster(ProcessMap& map, const std::string& otherwise) {
   SY_ASSIGN_OR_RETURN(const auto port, Number("MASTER_PORT", 1, 65535));
   if (port) map.master_port = *port;
-  if (const auto address = Environment("MASTER_ADDR")) map.master_address = *address;
+  if (const auto address = MasterAddress(otherwise)) map.master_address = *address;
   return OkStatus();
 }
 
-StatusOr<ProcessMap> FromMpirun() {
+StatusOr<ProcessMap> FromMpirun(const std::string& master_address) {
   SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
   map.one_node = Environment("OMPI_COMM_WORLD_LOCAL_SIZE") && map.local_world == map.world;
   // PMIx, which mpirun always offers, tells the ranks where rank 0 listens; whoever wants to go without says both.
-  if (Environment("MASTER_ADDR") && Environment("MASTER_PORT")) SY_RETURN_IF_ERROR(ReadMaster(map));
+  if (MasterAddress(master_address) && Environment("MASTER_PORT")) SY_RETURN_IF_ERROR(ReadMaster(map, master_address));
   return map;
 }
 
-StatusOr<ProcessMap> FromEnv() {
+StatusOr<ProcessMap> FromEnv(const std::string& master_address) {
   SY_ASSIGN_OR_RETURN(ProcessMap map, Read({"env", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}));
   SY_ASSIGN_OR_RETURN(const auto node, Number("GROUP_RANK", 0, kMostRanks));
   SY_ASSIGN_OR_RETURN(const auto nodes, Number("GROUP_WORLD_SIZE", 1, kMostRanks));
@@ -103,7 +108,7 @@ StatusOr<ProcessMap> FromEnv() {
   map.one_node = Environment("LOCAL_WORLD_SIZE") && map.local_world == map.world;
   map.run_id = Environment("TORCHELASTIC_RUN_ID").value_or("");
   map.master_port = kDefaultPort;
-  SY_RETURN_IF_ERROR(ReadMaster(map));
+  SY_RETURN_IF_ERROR(ReadMaster(map, master_address));
   // torchrun listens at MASTER_PORT itself then: https://docs.pytorch.org/docs/stable/elastic/run.html
   if (Environment("TORCHELASTIC_USE_AGENT_STORE") == "True") map.master_port += map.master_port < 65535 ? 1 : -1;
   if (!map.master_address.empty() || map.world == 1) return map;
@@ -127,7 +132,7 @@ bool InSlurmStep() {
   return false;
 }
 
-StatusOr<ProcessMap> FromSlurm() {
+StatusOr<ProcessMap> FromSlurm(const std::string& master_address) {
   const char* const world_name = FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
   SY_ASSIGN_OR_RETURN(ProcessMap map,
                       Read({"slurm", "SLURM_PROCID", world_name, "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"}));
@@ -165,7 +170,7 @@ StatusOr<ProcessMap> FromSlurm() {
     map.master_port =
         static_cast<int>(20000 + (31 * int64_t{EnvironmentInt("SLURM_JOB_ID").value_or(0)} + step) % 10000);
   }
-  SY_RETURN_IF_ERROR(ReadMaster(map));
+  SY_RETURN_IF_ERROR(ReadMaster(map, master_address));
   if (!map.master_address.empty() || map.world == 1) return map;
   const char* const hosts_name = FirstSet({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto list = Environment(hosts_name);
@@ -184,10 +189,10 @@ StatusOr<ProcessMap> FromSlurm() {
 
 }  // namespace
 
-StatusOr<ProcessMap> ProcessMap::FromEnvironment() {
-  if (Environment("OMPI_COMM_WORLD_SIZE")) return FromMpirun();
-  if (Environment("RANK") || Environment("WORLD_SIZE")) return FromEnv();
-  if (InSlurmStep()) return FromSlurm();
+StatusOr<ProcessMap> ProcessMap::FromEnvironment(const std::string& master_address) {
+  if (Environment("OMPI_COMM_WORLD_SIZE")) return FromMpirun(master_address);
+  if (Environment("RANK") || Environment("WORLD_SIZE")) return FromEnv(master_address);
+  if (InSlurmStep()) return FromSlurm(master_address);
   ProcessMap map;
   map.launcher = "alone";
   return map;

@@ -29,7 +29,8 @@ struct ProcessMap {
 
   // From the environment; contradictions ("RANK=3 but WORLD_SIZE=2") are errors that name the variables. Nodes may hold
   // different numbers of ranks. A Slurm batch script that was not started by srun is one rank, whatever it asked for.
-  static StatusOr<ProcessMap> FromEnvironment();
+  // master_address: of rank 0, where MASTER_ADDR does not say it.
+  static StatusOr<ProcessMap> FromEnvironment(const std::string& master_address = "");
 };
 
 // The cores of local rank `local_rank`: the allowed cores of the node split evenly and contiguously; with fewer cores
