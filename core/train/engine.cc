@@ -32,6 +32,7 @@ Engine::~Engine() {
 
 Status Engine::Compile(const TrainConfig& config, Program program) {
   batch_size_ = config.batch_size;
+  pins_batches_ = config.pin_memory != "0";
   on_host_ = HostPlacementOf(config);
   return plans_.Compile(config, std::move(program), *world_.device, world_.reference.get(), world_.host.get());
 }
@@ -91,7 +92,7 @@ Status Engine::Allocate(const std::vector<SampleTensor>& inputs) {
 Status Engine::MakeReady(Slot& slot) {
   Device& device = *world_.device;
   if (slot.staging.bytes() == 0) {
-    SY_ASSIGN_OR_RETURN(slot.staging, device.AllocateHost(layout().slot_bytes(kIoArena)));
+    SY_ASSIGN_OR_RETURN(slot.staging, device.AllocateHost(layout().slot_bytes(kIoArena), pins_batches_));
     SY_ASSIGN_OR_RETURN(slot.uploaded, device.NewEvent());
     SY_ASSIGN_OR_RETURN(slot.finished, device.NewEvent());
     return OkStatus();

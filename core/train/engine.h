@@ -73,7 +73,7 @@ class Engine {
  private:
   struct Slot {
     std::vector<std::unique_ptr<Instance>> instances;  // as the plans
-    HostMemory staging;                                // pinned where the device can
+    HostMemory staging;                                // pinned where the device can and --pin_memory lets it
     Event uploaded, finished;  // of the last batch: it has left `staging`; its step is done, its outputs may be read
   };
   Status WithLargestBatch(const Status& out_of_memory) const;
@@ -96,6 +96,7 @@ class Engine {
   TrainingPlans plans_;
   Profile* profile_ = nullptr;
   int batch_size_ = 0;
+  bool pins_batches_ = true;
   HostPlacement on_host_;
   std::unique_ptr<Memory> memory_;
   Stream stream_, uploads_;  // where steps run; where batches are copied in

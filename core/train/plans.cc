@@ -109,6 +109,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
+  plan_options.overlap = config.overlap_communication;
   plan_options.max_fallback = config.max_fallback;
   plan_options.count_second_choice = config.count_second_choice;
   // Of parameters that are gathered (--zero=3): a bucket, with what pads it, is on its way while another one is read.

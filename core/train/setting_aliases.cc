@@ -143,6 +143,7 @@ const std::vector<Alias>& TrainAliases() {
       in_m("reduce_bucket_size_in_m"),
       in_m("zero_bucket_size_in_m"),
       in_m("min_chunk_size_m"),
+      {.name = "enable_async_reduce", .of = "Colossal-AI", .setting = "overlap_communication"},
       {.name = "stage", .of = "Colossal-AI", .setting = "zero"},
       {.name = "partition_grad", .of = "Colossal-AI", .setting = "zero", .values = {{"true", "2"}, {"false", "1"}}},
       {.name = "cpu_offload",
@@ -189,6 +190,17 @@ const std::vector<Alias>& TrainAliases() {
       always("force_outputs_fp32", "Colossal-AI", {"true"}, kFp32Outputs, "leave it out"),
       always("enable_gradient_accumulation", "Colossal-AI", {"true"},
              "gradients are added up over --accumulation micro-steps", "--accumulation=1"),
+      // HybridAdam is AdamW that updates each parameter where it lies, as --offload says.
+      {.name = "optimizer",
+       .of = "Colossal-AI",
+       .setting = "optimizer",
+       .values = {{"hybrid_adam", "adamw"}, {"cpu_adam", "adamw"}, {"fused_adam", "adamw"}}},
+      {.name = "pin_memory", .of = "PyTorch", .setting = "pin_memory", .values = {{"true", "1"}, {"false", "0"}}},
+      {.name = "dataloader_pin_memory",
+       .of = "Hugging Face",
+       .setting = "pin_memory",
+       .values = {{"true", "1"}, {"false", "0"}}},
+      {.name = "pin_mem", .of = "timm", .setting = "pin_memory", .values = {{"true", "1"}, {"false", "0"}}},
       // What explain called it
       {.name = "device_memory", .of = "switchyard explain", .setting = "memory_limit"},
   };

@@ -21,6 +21,7 @@ struct RunFacts {
   bool batch_norms = true;                     // the model has some
   Content content = Content::kLabelledImages;  // that the model learns from
   bool own_memory = true;                      // of the device, beside the host's
+  bool pins_batches = true;                    // batches go to the device through pinned memory, unless told otherwise
 };
 // A sentence for each such setting of a training run. config: resolved.
 std::vector<std::string> SettingsWithoutEffect(const TrainConfig& config, const RunFacts& facts,

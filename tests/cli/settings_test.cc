@@ -223,6 +223,53 @@ TEST_F(RunSettings, ArgumentsOfColossalAisPluginsAreSettings) {
   ExpectRefused(Run(explain + "--patch_torch_functions=0"), {"--amp=O1 as patched functions do"});
 }
 
+TEST_F(RunSettings, ValuesOfOtherProgramsAreOurs) {
+  ExpectShown("explain --model=mlp --optimizer hybrid_adam --pin_memory",
+              {{"optimizer", {"adamw", "flag: --optimizer=hybrid_adam (Colossal-AI)"}}, {"pin_memory", {"1", "flag"}}});
+  ExpectShown("explain --model=mlp --optimizer=sgd --pin-memory=False",
+              {{"optimizer", {"sgd", "flag"}}, {"pin_memory", {"0", "flag: --pin-memory=False (PyTorch)"}}});
+  ExpectShown("explain --model=mlp", {{"pin_memory", {"auto", "default"}}});
+  ExpectRefused(Run("explain --optimizer=hybrid_sgd"), {"--optimizer: expected sgd, adam"});
+  ExpectSuccess(Run(SmallTraining("--optimizer=hybrid_adam --pin_memory=1")),
+                {"  alias       --optimizer=hybrid_adam (Colossal-AI) is --optimizer=adamw",
+                 "--pin_memory has no effect with --device=cpu"});
+  EXPECT_EQ(Saved("run/mlp/shapes/a/run/config.json")["optimizer"], "adamw");
+}
+
+TEST_F(RunSettings, TheHelpOfExportNamesAllPrograms) {
+  ExpectSuccess(Run("export --help"), {"huggingface", "timm", "torchvision", "microsoft", "torch,"});
+}
+
+TEST_F(RunSettings, OverlapOfCommunicationIsPlannedAndChangesNoBit) {
+  const auto plan = [&](const std::string& more) {
+    const std::string explain = "explain --json --model=vit_micro --batch_size=2 --device=null --bucket_mb=0.1 ";
+    return nlohmann::json::parse(Run(explain + more + " 2> /dev/null").output, nullptr, false);
+  };
+  const nlohmann::json beside = plan("--world=2"), in_turn = plan("--world=2 --overlap_communication=0");
+  ASSERT_TRUE(beside.is_object() && in_turn.is_object());
+  EXPECT_EQ(beside["overlap_communication"], true);
+  EXPECT_EQ(in_turn["overlap_communication"], false);
+  EXPECT_GT(beside["collectives"], 2);
+  EXPECT_EQ(beside["collectives"], in_turn["collectives"]);
+  EXPECT_GT(in_turn["waits_between_streams"], beside["waits_between_streams"])
+      << "each waits for the computing before it";
+  ExpectSuccess(Run("explain --model=mlp --world=2 --nooverlap_communication"),
+                {"--overlap_communication=0: each collective right before what reads it"});
+
+  std::set<std::string> weights;
+  for (const char* more : {"--suffix=beside", "--suffix=in_turn --overlap_communication=0"}) {
+    ExpectSuccess(Run(SmallTraining(std::string("--bucket_mb=0.01 ") + more), Start::kLaunch));
+    const std::string suffix = std::string(more).substr(9, std::string(more).find(' ') - 9);
+    std::stringstream bytes;
+    bytes << std::ifstream(In("run/mlp/shapes/" + suffix + "/run/checkpoints/latest/model.safetensors")).rdbuf();
+    EXPECT_GT(bytes.str().size(), 1000u);
+    weights.insert(bytes.str());
+  }
+  EXPECT_EQ(weights.size(), 1u);
+  ExpectSuccess(Run(SmallTraining("--suffix=alone --overlap_communication=0")),
+                {"--overlap_communication has no effect with one rank"});
+}
+
 // What launchers of others append, and what scripts hand on: it works where it is so, and is told what to do elsewhere.
 TEST_F(RunSettings, PlacesThatScriptsAppendHaveToBeTheRanks) {
   const std::string place = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 ";
@@ -315,6 +362,8 @@ TEST_F(RunSettings, ConfigFilesWithSentinelsMeanTheSame) {
                                   {"profile", false},
                                   {"best_by", "weights"},
                                   {"sync_batchnorm", false},
+                                  {"overlap_communication", true},
+                                  {"pin_memory", "auto"},
                                   {"delay_allreduce", false},
                                   {"allreduce_dtype", "fp32"},
                                   {"powersgd_compression", false},

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,24 @@ class NpuTraining : public ProgramTest {
 
 TEST_F(NpuTraining, AnMlpOnTwoRanksHasTheLossesOfTheCpu) {
   ExpectLossesOfTheCpu(Common("mlp") + " --steps=8 --lr=0.01", "shm");
+}
+
+// Of each slot a staging in pinned memory, or in ordinary memory where that is asked for.
+TEST_F(NpuTraining, BatchesAreStagedInPinnedMemoryOrNotWithTheSameLosses) {
+  std::map<std::string, size_t> pinned;
+  for (const std::string pin : {"auto", "1", "0"}) {
+    ExpectSuccess(Run(fmt::format("{} --device=npu --device_list=2 --suffix=pin{} --pin_memory={} --interpose=trace:{}",
+                                  Common("mlp"), pin, pin, In(pin))));
+    std::stringstream trace;
+    trace << std::ifstream(In(pin)).rdbuf();
+    const std::string text = trace.str(), call = "\"host_alloc\"";
+    for (size_t at = text.find(call); at != std::string::npos; at = text.find(call, at + 1)) ++pinned[pin];
+  }
+  EXPECT_EQ(pinned["1"], pinned["0"] + 2);
+  EXPECT_EQ(pinned["auto"], pinned["1"]);
+  const std::vector<double> losses = ranks::LossesOf(In("run"), "pin1");
+  EXPECT_EQ(losses.size(), 4u);
+  EXPECT_EQ(losses, ranks::LossesOf(In("run"), "pin0"));
 }
 
 TEST_F(NpuTraining, RanksReachEachOthersMemoryWithTheBitsOfStaging) {

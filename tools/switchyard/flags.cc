@@ -1,6 +1,8 @@
 #include "tools/switchyard/flags.h"
 
 #include "absl/flags/flag.h"
+#include "fmt/ranges.h"
+#include "models/foreign_format.h"
 
 ABSL_FLAG(std::string, config, "", "JSON file of settings, such as a run's config.json; flags and environment win");
 ABSL_FLAG(bool, show_settings, false,
@@ -28,7 +30,9 @@ ABSL_FLAG(int, top, 3, "classes to show for each file");
 ABSL_FLAG(bool, overlay, false, "of masks: write each over its image too, as NAME_overlay.png");
 ABSL_FLAG(std::string, match_classes, "name",
           "name: the dataset's classes are the model's of the same names; position: of the same numbers");
-ABSL_FLAG(std::string, names, "huggingface", "whose names the weights get: huggingface or timm");
+ABSL_FLAG(std::string, names, "huggingface",
+          fmt::format("whose names the weights get, of those that the model has: {}",
+                      fmt::join(switchyard::FormatNames(), ", ")));
 ABSL_FLAG(std::string, have, "", "succeed if this dataset is here or can be downloaded, and print where it is");
 ABSL_FLAG(int, nproc_per_node, 1, "ranks to start on this node");
 ABSL_FLAG(std::string, nnodes, "1", "number of nodes, or least:most; run `switchyard launch` once on each");

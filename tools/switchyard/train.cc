@@ -196,7 +196,8 @@ Status TrainCommand(const CommandLine& line) {
                               .ranks = world.data_size(),
                               .batch_norms = HasBatchNorms(setup.resolved),
                               .content = setup.resolved.info->family->data,
-                              .own_memory = DeviceTraits::Of(world.device->info()).own_memory};
+                              .own_memory = DeviceTraits::Of(world.device->info()).own_memory,
+                              .pins_batches = world.device->async() && world.device->offers_pinned_memory()};
       for (const std::string& sentence : SettingsWithoutEffect(
                setup.config, facts, [&](const std::string& name) { return setup.settings.IsChosen(name); }))
         LogWarning("{}", sentence);

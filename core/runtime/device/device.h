@@ -214,7 +214,8 @@ class Device {
   StatusOr<Buffer> ImportPeer(const std::string& description, uint64_t bytes);
 
   // At least 64-byte aligned; ordinary memory where the plugin has no better.
-  StatusOr<HostMemory> AllocateHost(uint64_t bytes);
+  bool offers_pinned_memory() const;
+  StatusOr<HostMemory> AllocateHost(uint64_t bytes, bool pinned = true);  // pinned: where the plugin offers some
   // Zeros in a file of `folder` without a name, mapped into memory: it goes with whoever holds it, however that ends.
   // Its place on the disk is reserved, so that nothing fails later: ResourceExhausted where there is too little.
   StatusOr<HostMemory> AllocateInFile(const std::string& folder, uint64_t bytes);

@@ -188,9 +188,13 @@ StatusOr<void*> Device::AddressOf(const Buffer& buffer) {
   return address;
 }
 
-StatusOr<HostMemory> Device::AllocateHost(uint64_t bytes) {
+bool Device::offers_pinned_memory() const {
+  return memory_ext_ != nullptr && memory_ext_->host_alloc != nullptr && memory_ext_->host_free != nullptr;
+}
+
+StatusOr<HostMemory> Device::AllocateHost(uint64_t bytes, bool pinned) {
   bytes = std::max<uint64_t>(bytes, 1);
-  if (memory_ext_ != nullptr && memory_ext_->host_alloc != nullptr && memory_ext_->host_free != nullptr) {
+  if (pinned && offers_pinned_memory()) {
     sy_error error = EmptyError();
     void* address = nullptr;
     const sy_status status = memory_ext_->host_alloc(handle_, bytes, &address, &error);
