@@ -28,7 +28,8 @@ Value BinaryCrossEntropy(const Value& x, const Value& t) {
 
 }  // namespace
 
-Value SegmentationLoss(const Value& logits, const Value& labels, const SegmentationLossOptions& o, Where where) {
+SegmentationTerms TermsOfSegmentation(const Value& logits, const Value& labels, const SegmentationLossOptions& o,
+                                      Where where) {
   Shape places = logits.shape();
   const int64_t classes = places.empty() ? 0 : places.back();
   if (!places.empty()) places.pop_back();
@@ -46,10 +47,18 @@ Value SegmentationLoss(const Value& logits, const Value& labels, const Segmentat
   const Value p = ops::Mul(o.sigmoid ? ops::Unary(SY_PW_SIGMOID, x) : ops::Softmax(x), counts);
   const Value entropy =
       o.sigmoid ? ops::Mul(BinaryCrossEntropy(x, t), counts) : ops::CrossEntropy(x, ops::Reshape(labels, {-1}));
+  return {entropy, counts, ops::Mul(p, t), ops::Add(p, t)};
+}
+
+Value SegmentationLoss(const Value& logits, const Value& labels, const SegmentationLossOptions& o, Where where) {
+  const SegmentationTerms of_places = TermsOfSegmentation(logits, labels, o, where);
+  Graph& graph = logits.graph();
+  const int64_t classes = logits.shape().back();
   const auto by_class = [&](const Value& y) { return ops::Reduce(y, SY_REDUCE_SUM, 1); };
   const float terms = o.sigmoid ? static_cast<float>(classes) : 1;
-  const Value own = ops::Concat(
-      {ops::Sum(entropy), ops::Scale(ops::Sum(counts), terms), by_class(ops::Mul(p, t)), by_class(ops::Add(p, t))}, 0);
+  const Value own = ops::Concat({ops::Sum(of_places.entropy), ops::Scale(ops::Sum(of_places.counts), terms),
+                                 by_class(of_places.overlap), by_class(of_places.size)},
+                                0);
   const Value all = ops::AllReduce(own, SY_SUM, 1, o.group, "", where);
   const auto part = [&](int64_t start, int64_t length) { return ops::Slice(all, 0, start, length); };
   const auto at_least = [&](const Value& y, float least) {

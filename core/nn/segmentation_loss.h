@@ -17,6 +17,16 @@ struct SegmentationLossOptions {
   int group = 0;                              // over which sums are taken, an index as in Program::groups
 };
 
+// What the loss sums, f32. logits (…, C) and labels of P places.
+struct SegmentationTerms {
+  Value entropy;  // (P), with a sigmoid and several classes (P, C); 0 where a place does not count
+  Value counts;   // (P), with several classes (P, 1): 1 where the place counts, else 0
+  Value overlap;  // (P, C), of one class (P): p·t
+  Value size;     // the same: p + t
+};
+SegmentationTerms TermsOfSegmentation(const Value& logits, const Value& labels, const SegmentationLossOptions& options,
+                                      Where where = Where::current());
+
 // logits (…, C), labels i32 (…), of classes or negative → (1) f32:
 //   a·Σ CE / Σ places + b·(1 − mean over c of 2Σ p·t / max(Σ (p + t), 1e-5))
 // with t the one-hot label; of one class t = (label > 0), the foreground.

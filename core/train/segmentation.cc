@@ -8,7 +8,9 @@
 #include "core/graph/ops/loss.h"
 #include "core/graph/ops/pointwise.h"
 #include "core/graph/ops/reduction.h"
+#include "core/parallel/mesh.h"
 #include "core/train/confusion.h"
+#include "core/train/sliding_window.h"
 
 namespace switchyard {
 namespace {
@@ -63,7 +65,25 @@ StatusOr<SegmentationOptions> OptionsOfSegmentation(const TrainConfig& config, c
   o.mean = evaluation.mean, o.std = evaluation.std;
   o.classes = model.classes;
   o.label_smoothing = config.label_smoothing;
+  const std::string loss = config.loss.value_or("ce");
+  if (loss == "ce") return o;
+  if (o.classes < 2)
+    return InvalidArgument("--loss={}: of images, a class for every pixel is one of two at least; --classes={}", loss,
+                           o.classes);
+  if (o.label_smoothing > 0)
+    return InvalidArgument("--label_smoothing={} with --loss={}: only --loss=ce is smoothed; give one of them",
+                           o.label_smoothing, loss);
+  o.dice = {.sigmoid = loss == "bce_dice",
+            .entropy_weight = config.entropy_weight,
+            .dice_weight = config.dice_weight,
+            .group = kDataGroup};
   return o;
+}
+
+// (P, C) or (P) of the places of a batch → (B, …).
+Value BySample(const Value& places, const SegmentationOptions& o, Shape behind) {
+  behind.insert(behind.begin(), o.batch);
+  return ops::Reshape(places, behind);
 }
 
 }  // namespace
@@ -73,13 +93,24 @@ Workload SegmentationWorkload(const std::string& name, const ModelFunction& mode
   workload.name = name;
   workload.loss = [=](nn::Context& context) {
     const Value logits = model(context, AddImages(context, o)), masks = AddMasks(context, o);
+    if (o.dice) return nn::SegmentationLoss(logits, masks, *o.dice);
     const Value counted = ops::Binary(SY_PW_MAX, ops::Sum(Counted(masks)), ops::Full(context.graph, {1}, 1));
     return ops::Div(ops::Sum(PixelLosses(logits, masks, o.label_smoothing)), counted);
   };
   workload.evaluate = [=](nn::Context& context) {
     Graph& graph = context.graph;
     const Value logits = model(context, AddImages(context, o)), masks = AddMasks(context, o);
-    const Value losses = ops::Reshape(PixelLosses(logits, masks, 0), {o.batch, o.height * o.width});
+    Value losses;
+    if (o.dice) {
+      const nn::SegmentationTerms terms = nn::TermsOfSegmentation(logits, masks, *o.dice);
+      losses = BySample(terms.entropy, o, {-1});
+      const auto by_class = [&](const Value& y) {
+        return ops::Reduce(BySample(y, o, {o.height * o.width, o.classes}), SY_REDUCE_SUM, 1u << 1, 1, /*keep=*/true);
+      };
+      graph.Output("eval_dice", ops::Concat({by_class(terms.overlap), by_class(terms.size)}, 1));
+    } else {
+      losses = BySample(PixelLosses(logits, masks, 0), o, {o.height * o.width});
+    }
     const Value likeliest = Likeliest(logits), truth = ops::Cast(masks, DType::kF32);
     const Value pairs = ops::Add(ops::Scale(truth, static_cast<float>(o.classes)), likeliest);
     graph.Output("eval_loss", ops::Reduce(losses, SY_REDUCE_SUM, 1u << 1));
@@ -130,6 +161,18 @@ std::vector<Metric> Segmentation::metrics() const {
       {"pixel_accuracy", "pixel accuracy", "accuracy", "pixel_accuracy", "Metrics/validation/pixel_accuracy", true}};
 }
 
+std::vector<std::string> Segmentation::outputs() const {
+  std::vector<std::string> names = {"eval_loss", "eval_pairs"};
+  if (options_.dice) names.push_back("eval_dice");
+  return names;
+}
+
+// The entropy, the confusion matrix, and for a Dice part Σ p·t and Σ (p + t) by class.
+int Segmentation::sums() const {
+  const int64_t classes = options_.classes;
+  return static_cast<int>(1 + classes * classes + (options_.dice ? 2 * classes : 0));
+}
+
 void Segmentation::Count(std::span<const void* const> rows, std::span<double> sums) const {
   sums[0] += *static_cast<const float*>(rows[0]);
   const auto* const pairs = static_cast<const int32_t*>(rows[1]);
@@ -137,17 +180,28 @@ void Segmentation::Count(std::span<const void* const> rows, std::span<double> su
   for (size_t i = 0; i < pixels(); ++i) {
     if (pairs[i] >= 0) ++counts[pairs[i]];
   }
+  if (!options_.dice) return;
+  const auto* const dice = static_cast<const float*>(rows[2]);
+  const auto classes = static_cast<size_t>(options_.classes);
+  for (size_t i = 0; i < 2 * classes; ++i) sums[1 + classes * classes + i] += dice[i];
 }
 
 std::vector<double> Segmentation::Metrics(std::span<const double> sums, int64_t /*count*/) const {
-  const auto counts = sums.subspan(1);
   const auto classes = static_cast<size_t>(options_.classes);
-  return {sums[0] / std::max(1.0, Total(counts)), MeanIoU(counts, classes), Accuracy(counts, classes)};
+  const auto counts = sums.subspan(1, classes * classes);
+  double loss = sums[0] / std::max(1.0, Total(counts));
+  if (const auto& dice = options_.dice) {
+    const SegmentationSums of_loss = {static_cast<int>(options_.classes), dice->sigmoid};
+    std::vector<double> terms = {sums[0], Total(counts) * (dice->sigmoid ? static_cast<double>(classes) : 1)};
+    terms.insert(terms.end(), sums.begin() + static_cast<ptrdiff_t>(1 + classes * classes), sums.end());
+    loss = of_loss.Loss(terms, dice->entropy_weight, dice->dice_weight);
+  }
+  return {loss, MeanIoU(counts, classes), Accuracy(counts, classes)};
 }
 
 nlohmann::ordered_json Segmentation::ByClass(std::span<const double> sums) const {
-  const auto counts = sums.subspan(1);
   const auto classes = static_cast<size_t>(options_.classes);
+  const auto counts = sums.subspan(1, classes * classes);
   const auto number = [](const std::optional<double>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };

@@ -3,14 +3,17 @@
 //
 // The loss is the mean over the counted pixels of a rank's micro-batch, as torch.nn.CrossEntropyLoss(ignore_index=255)
 // gives it; over ranks and micro-steps gradients are the mean of these, as PyTorch's DistributedDataParallel has it,
-// though they may have counted different numbers of pixels. Evaluation sums over all pixels of all ranks: its counts
+// though they may have counted different numbers of pixels. With a Dice part it is that of the pixels of all ranks
+// (core/nn/segmentation_loss.h). Evaluation sums over all pixels of all ranks: its counts
 // are the same for every number of ranks.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/nn/segmentation_loss.h"
 #include "core/train/image_input.h"
 #include "core/train/trainable_model.h"
 
@@ -19,12 +22,14 @@ namespace switchyard {
 struct SegmentationOptions : ImageInput {
   int64_t classes = 0;
   float label_smoothing = 0;
+  std::optional<nn::SegmentationLossOptions> dice;  // the loss has a Dice part; else it is the cross entropy
 };
 
 // Inputs: "images" (B, H, W, C), "masks" i32 (B, H, W), negative where a pixel does not count, and where the model
 // draws random numbers "sample_ids" i32 (B) and "step" i32 (2). Evaluation's outputs: "eval_loss" f32 (B), the sum over
 // the sample's pixels; "eval_logits" f32 (B, H, W, classes); "eval_pairs" i32 (B, H, W): truth · classes +
-// likeliest, negative where a pixel does not count.
+// likeliest, negative where a pixel does not count; with a Dice part "eval_dice" f32 (B, 2, classes), the sums over the
+// sample's pixels of p·t and p + t.
 Workload SegmentationWorkload(const std::string& name, const ModelFunction& model, const SegmentationOptions& options);
 
 class Segmentation : public Task {
@@ -37,8 +42,8 @@ class Segmentation : public Task {
   Workload workload() const override { return SegmentationWorkload(model_.name, model_.build, options_); }
 
   std::vector<Metric> metrics() const override;
-  std::vector<std::string> outputs() const override { return {"eval_loss", "eval_pairs"}; }
-  int sums() const override { return static_cast<int>(1 + options_.classes * options_.classes); }
+  std::vector<std::string> outputs() const override;
+  int sums() const override;
   void Count(std::span<const void* const> rows, std::span<double> sums) const override;
   std::vector<double> Metrics(std::span<const double> sums, int64_t count) const override;
   nlohmann::ordered_json ByClass(std::span<const double> sums) const override;  // iou, recall, pixels

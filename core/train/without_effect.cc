@@ -38,8 +38,8 @@ std::vector<std::string> SettingsOfOtherTasks(const TrainConfig& c, Content cont
       {{"label_smoothing", "color_jitter", "mean", "std", "interpolation"}, !volumes, model, "models of images"},
       {{"train_interpolation"}, labelled, model, "models of labelled images"},
       {{"crop_ratio"}, !volumes, model, "models of labelled images"},
-      {{"loss", "entropy_weight", "dice_weight", "normalization", "intensity_scale", "intensity_shift", "overlap",
-        "window_weights"},
+      {{"loss", "entropy_weight", "dice_weight"}, !labelled, model, "models that learn from masks"},
+      {{"normalization", "intensity_scale", "intensity_shift", "overlap", "window_weights"},
        volumes,
        model,
        "models of volumes"},
@@ -74,6 +74,8 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
   const bool made_up = c.dataset == "shapes" || c.dataset == "synthetic";
   const std::string optimizer = "--optimizer=" + c.optimizer, schedule = "--schedule=" + c.schedule;
   const bool volumes = facts.content == Content::kMaskedVolumes, augments = c.augmentation.value_or("none") != "none";
+  const bool labelled = facts.content == Content::kLabelledImages;
+  const std::string loss = c.loss.value_or(volumes ? "" : "ce");
   const std::string augmentation = "--augmentation=" + c.augmentation.value_or("none");
   const bool offloads = c.offload != "none", several = facts.ranks > 1 || c.tp > 1 || c.pp > 1;
   const bool varies = c.schedule != "constant" || HasWarmup(c);
@@ -147,7 +149,8 @@ std::vector<std::string> SettingsWithoutEffect(const TrainConfig& c, const RunFa
        !volumes || c.augmentation.value_or(kIntensities) == kIntensities,
        augmentation,
        std::string("--augmentation=") + kIntensities},
-      {{"dice_weight"}, !volumes || c.loss.value_or("") != "ce", "--loss=ce", "losses with a Dice part"},
+      {{"dice_weight"}, labelled || loss != "ce", "--loss=ce", "losses with a Dice part"},
+      {{"entropy_weight"}, labelled || volumes || loss != "ce", "--loss=ce", "losses with a Dice part"},
       {{"erase_mode", "erase_count"}, c.erase_prob > 0, "--erase_prob=0", "erasing"},
       {{"kernel_opt"}, !c.kernel_opt || !c.deterministic, "--deterministic", "runs with --deterministic=0"},
       {{"count_second_choice"},

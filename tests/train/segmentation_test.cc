@@ -124,6 +124,21 @@ TEST_F(SegmentationTest, EvaluationCountsThePixelsThatCount) {
   EXPECT_GT(pixels, 30);
 }
 
+// One update over these samples.
+auto StepOn(Trainer& trainer, const Dataset& data, const std::vector<int64_t>& batch) {
+  const auto source = trainer.task().Samples(data, true).value();
+  std::vector<std::vector<std::byte>> tensors;
+  for (const SampleTensor& tensor : source->tensors())
+    tensors.emplace_back(static_cast<size_t>(tensor.row.bytes()) * batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    std::vector<void*> rows;
+    for (auto& tensor : tensors) rows.push_back(tensor.data() + i * tensor.size() / batch.size());
+    EXPECT_TRUE(source->Fill(0, batch[i], rows).ok());
+  }
+  const std::vector<std::span<const std::byte>> spans(tensors.begin(), tensors.end());
+  return trainer.Step(spans);
+}
+
 // One update's loss is the mean over the counted pixels of the batch, not the mean of the samples' means.
 TEST_F(SegmentationTest, TheLossIsTheMeanOverCountedPixels) {
   auto world = World::Join({.device = "reference"});
@@ -131,23 +146,74 @@ TEST_F(SegmentationTest, TheLossIsTheMeanOverCountedPixels) {
   const Stripes data;
   auto trainer = Trainer::Create(Config(In("runs")), Model(), data, data, **world);
   ASSERT_TRUE(trainer.ok()) << Message(trainer.status());
-  const auto source = (*trainer)->task().Samples(data, true);
-  ASSERT_TRUE(source.ok());
   for (const std::vector<int64_t>& batch : {std::vector<int64_t>{0, 1}, {2, 4}, {4, 4}}) {
     const Expected expected = Count((*trainer)->Parameters().value(), batch);
-    std::vector<std::vector<std::byte>> tensors;
-    for (const SampleTensor& tensor : (*source)->tensors())
-      tensors.emplace_back(static_cast<size_t>(tensor.row.bytes()) * batch.size());
-    for (size_t i = 0; i < batch.size(); ++i) {
-      std::vector<void*> rows;
-      for (auto& tensor : tensors) rows.push_back(tensor.data() + i * tensor.size() / batch.size());
-      ASSERT_TRUE((*source)->Fill(0, batch[i], rows).ok());
-    }
-    const std::vector<std::span<const std::byte>> spans(tensors.begin(), tensors.end());
-    const auto step = (*trainer)->Step(spans);
+    const auto step = StepOn(**trainer, data, batch);
     ASSERT_TRUE(step.ok()) << Message(step.status());
     EXPECT_NEAR(step->loss, expected.loss / std::max(1.0, Total(expected.counts)), 1e-5) << batch[0];
   }
+}
+
+// Entropy and Dice over the pixels that count, in doubles: a·CE + b·(1 − mean over classes of 2Σ p·t / Σ (p + t)).
+double DiceLoss(const HostTensors& parameters, const std::vector<int64_t>& samples, bool sigmoid, double a, double b) {
+  const std::vector<float>& weight = parameters.at("layer.weight").values;
+  const std::vector<float>& bias = parameters.at("layer.bias").values;
+  double entropy = 0, places = 0, overlap[kClasses] = {}, size[kClasses] = {};
+  Sample sample;
+  for (const int64_t index : samples) {
+    Stripes().Read(index, &sample).IgnoreError();
+    for (size_t i = 0; i < sample.mask.bytes.size(); ++i) {
+      const int truth = sample.mask.bytes[i];
+      if (truth == kIgnoredClass) continue;
+      const double x = (sample.image.bytes[i] / 255.0 - 0.5) / 0.5;
+      double power[kClasses], sum = 0;
+      for (size_t c = 0; c < kClasses; ++c) sum += power[c] = std::exp(x * weight[c] + bias[c]);
+      for (int c = 0; c < kClasses; ++c) {
+        const double p = sigmoid ? power[c] / (1 + power[c]) : power[c] / sum, t = c == truth;
+        if (sigmoid) entropy -= t * std::log(p) + (1 - t) * std::log(1 - p);
+        if (!sigmoid && c == truth) entropy -= std::log(p);
+        overlap[c] += p * t;
+        size[c] += p + t;
+      }
+      places += sigmoid ? kClasses : 1;
+    }
+  }
+  double dice = 0;
+  for (int c = 0; c < kClasses; ++c) dice += 2 * overlap[c] / std::max(size[c], 1e-5) / kClasses;
+  return a * entropy / std::max(places, 1.0) + b * (1 - dice);
+}
+
+TEST_F(SegmentationTest, LossesWithADicePartEqualTheFormula) {
+  auto world = World::Join({.device = "reference"});
+  ASSERT_TRUE(world.ok());
+  const Stripes data;
+  for (const std::string loss : {"dice_ce", "bce_dice"}) {
+    SCOPED_TRACE(loss);
+    const bool sigmoid = loss == "bce_dice";
+    TrainConfig config = Config(In(loss));
+    config.loss = loss;
+    config.entropy_weight = 0.75f;
+    config.dice_weight = 2;
+    auto trainer = Trainer::Create(config, Model(), data, data, **world);
+    ASSERT_TRUE(trainer.ok()) << Message(trainer.status());
+    const HostTensors parameters = (*trainer)->Parameters().value();
+    const auto result = (*trainer)->Evaluate(data);
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    EXPECT_NEAR(result->metrics.at("loss"), DiceLoss(parameters, {0, 1, 2, 3, 4}, sigmoid, 0.75, 2), 1e-5);
+    EXPECT_DOUBLE_EQ(result->metrics.at("miou"), MeanIoU(Count(parameters, {0, 1, 2, 3, 4}).counts, kClasses));
+    EXPECT_EQ(result->by_class.size(), static_cast<size_t>(kClasses));
+    for (const std::vector<int64_t>& batch : {std::vector<int64_t>{0, 1}, {2, 4}}) {
+      const double expected = DiceLoss((*trainer)->Parameters().value(), batch, sigmoid, 0.75, 2);
+      const auto step = StepOn(**trainer, data, batch);
+      ASSERT_TRUE(step.ok()) << Message(step.status());
+      EXPECT_NEAR(step->loss, expected, 1e-5) << batch[0];
+    }
+  }
+  TrainConfig smoothed = Config(In("runs"));
+  smoothed.loss = "dice_ce";
+  smoothed.label_smoothing = 0.1f;
+  EXPECT_THAT(Message(Trainer::Create(smoothed, Model(), data, data, **world).status()),
+              HasSubstr("--label_smoothing=0.1 with --loss=dice_ce"));
 }
 
 TEST_F(SegmentationTest, LearnsAndIsKeptWithItsClasses) {
