@@ -6,7 +6,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
+#include <cstring>
 
 namespace switchyard {
 namespace {
@@ -58,14 +58,18 @@ void Compress(State& state, const char* block) {
 
 }  // namespace
 
-std::string RandomBytes(size_t count) {
+StatusOr<std::string> RandomBytes(size_t count) {
   std::string bytes(count, '\0');
   for (size_t got = 0; got < count;) {
     const ssize_t more = getrandom(bytes.data() + got, count - got, 0);
     if (more > 0)
       got += static_cast<size_t>(more);
     else if (errno != EINTR)
-      std::abort();  // a kernel without getrandom(2); a secret that is not random must not be
+      return FailedPrecondition(
+          "the kernel gives no random bytes (getrandom: {}), and a secret is made of nothing else; a kernel from 3.17 "
+          "on, "
+          "and a sandbox that lets getrandom through, have them",
+          std::strerror(errno));
   }
   return bytes;
 }

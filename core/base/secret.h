@@ -6,9 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/status.h"
+
 namespace switchyard {
 
-std::string RandomBytes(size_t count);  // from the kernel's generator
+// From the kernel's generator; FailedPrecondition where it has none, as under a sandbox.
+StatusOr<std::string> RandomBytes(size_t count);
 std::string Hexadecimal(std::string_view bytes);
 
 // 32 bytes, not text.

@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -16,10 +20,22 @@
 #include "core/base/environment.h"
 #include "core/base/secret.h"
 #include "core/runtime/processes/meeting.h"
+#include "core/runtime/processes/rank_meeting.h"
 #include "core/runtime/processes/relay.h"
 #include "core/runtime/processes/token.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/parallel/visitor.h"
+
+namespace {
+std::atomic<bool> kernel_refuses = false;
+}
+
+// In place of the C library's: a kernel that may have no getrandom(2).
+extern "C" ssize_t getrandom(void* bytes, size_t count, unsigned flags) {
+  if (!kernel_refuses) return syscall(SYS_getrandom, bytes, count, flags);
+  errno = ENOSYS;
+  return -1;
+}
 
 namespace switchyard {
 namespace {
@@ -75,7 +91,18 @@ TEST(Proofs, DependOnTokenSideNoncesAndEveryField) {
         proof(Side::kVisitor, "t", "v", "h", {"a", "bc"}), proof(Side::kVisitor, "t", "h", "v", {"ab", "c"}),
         proof(Side::kVisitor, "t", "h", "v", {"a", "bd"}), std::string()})
     EXPECT_FALSE(SameDigest(right, other));
-  EXPECT_NE(NewNonce(), NewNonce());
+  EXPECT_NE(*NewNonce(), *NewNonce());
+}
+
+TEST(Secret, WithoutRandomBytesNothingIsSecretAndRanksDoNotMeet) {
+  kernel_refuses = true;
+  const auto bytes = RandomBytes(8), token = RandomToken(), nonce = NewNonce();
+  ProcessMap alone;
+  const auto meeting = MeetRanks(alone, 1000);
+  kernel_refuses = false;
+  for (const Status& status : {bytes.status(), token.status(), nonce.status(), meeting.status()})
+    EXPECT_THAT(Message(status), HasSubstr("the kernel gives no random bytes (getrandom: Function not implemented)"));
+  EXPECT_EQ(RandomBytes(8)->size(), 8u);
 }
 
 // --- tokens ---
@@ -298,7 +325,7 @@ TEST_F(MeetingOfTwo, WhatAMemberSaidIsOfNoUseToWhoHeardIt) {
   std::vector<Frame> heard;
   {
     MessageLink link(AcceptFrom(elsewhere));
-    link.Send(MessageType::kChallenge, {NewNonce()});
+    link.Send(MessageType::kChallenge, {*NewNonce()});
     link.Flush();
     for (int waited = 0; waited < 5000 && heard.empty() && link.Receive(&heard, 1); ++waited) usleep(1000);
     ASSERT_EQ(heard.size(), 1u);

@@ -73,7 +73,7 @@ class Visitor {
   std::vector<std::string> Greet(const std::string& token, const std::vector<std::string>& hello) {
     const auto challenge = Hear();
     if (!challenge || challenge->fields.empty()) return {};
-    const std::string nonce = NewNonce();
+    const std::string nonce = *NewNonce();
     std::vector<std::string> fields = {nonce, Proof(Side::kVisitor, token, challenge->fields[0], nonce, hello)};
     fields.insert(fields.end(), hello.begin(), hello.end());
     Say(MessageType::kHello, fields);

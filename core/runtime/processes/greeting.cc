@@ -98,7 +98,7 @@ Status Greet(const MeetingTerms& terms, const std::vector<std::string>& hello, c
   const auto challenge = NextMessage(link, patience);
   if (!challenge && Clock::now() >= patience) return silent;
   if (!challenge || challenge->type != MessageType::kChallenge || challenge->fields.size() != 1) return stranger;
-  const std::string nonce = NewNonce();
+  SY_ASSIGN_OR_RETURN(const std::string nonce, NewNonce());
   std::vector<std::string> fields = {nonce, Proof(Side::kVisitor, terms.token, challenge->fields[0], nonce, hello)};
   fields.insert(fields.end(), hello.begin(), hello.end());
   link.Send(MessageType::kHello, fields);

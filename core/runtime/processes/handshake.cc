@@ -5,7 +5,7 @@
 
 namespace switchyard {
 
-std::string NewNonce() { return RandomBytes(32); }
+StatusOr<std::string> NewNonce() { return RandomBytes(32); }
 
 std::string Proof(Side side, const std::string& token, const std::string& holder_nonce,
                   const std::string& visitor_nonce, const std::vector<std::string>& hello) {

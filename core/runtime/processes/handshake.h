@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "core/base/status.h"
+
 namespace switchyard {
 
 enum class Side { kVisitor, kHolder };
 
-std::string NewNonce();  // 32 random bytes
+StatusOr<std::string> NewNonce();  // 32 random bytes
 std::string Proof(Side side, const std::string& token, const std::string& holder_nonce,
                   const std::string& visitor_nonce, const std::vector<std::string>& hello);
 

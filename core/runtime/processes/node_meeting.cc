@@ -51,12 +51,14 @@ StatusOr<std::unique_ptr<NodeMeeting>> NodeMeeting::Join(const LaunchOptions& op
   nodes.links_.resize(static_cast<size_t>(options.nnodes));
   // Of itself a node says how many ranks it starts; node 0 also whether it may start them again, and the word by which
   // this run differs from others.
+  SY_ASSIGN_OR_RETURN(const std::string run_word, RandomToken());
+  SY_ASSIGN_OR_RETURN(const std::string token, RandomToken());
   const Member self{HostName(), getpid(),
                     options.node_rank != 0
                         ? fmt::to_string(options.nproc_per_node)
-                        : fmt::format("{} {:d} {}", options.nproc_per_node, options.max_restarts > 0, RandomToken()),
+                        : fmt::format("{} {:d} {}", options.nproc_per_node, options.max_restarts > 0, run_word),
                     options.node_rank};
-  MeetingTerms terms{"node", options.nnodes, RandomToken(), Advice(options), options.least_nodes, gone};
+  MeetingTerms terms{"node", options.nnodes, token, Advice(options), options.least_nodes, gone};
   if (options.nnodes > 1) {
     SY_ASSIGN_OR_RETURN(terms.token, FindToken(IsLoopback(options.master_address), options.token_file));
   }

@@ -99,7 +99,7 @@ StatusOr<int> OpenMeeting(const ProcessMap& processes, std::string* token) {
     SY_RETURN_IF_ERROR(pmix::Start());
     SY_ASSIGN_OR_RETURN(const int listener, ListenOn(processes.one_node ? "127.0.0.1" : "", 0));
     SY_ASSIGN_OR_RETURN(const int port, PortOf(listener));
-    *token = RandomToken();
+    SY_ASSIGN_OR_RETURN(*token, RandomToken());
     std::string text = fmt::format("{} {}", port, *token);
     for (const std::string& address : processes.one_node ? std::vector<std::string>{"127.0.0.1"} : OwnAddresses())
       text += " " + address;
@@ -161,7 +161,8 @@ StatusOr<RankMeeting> MeetRanks(ProcessMap& processes, int timeout_ms) {
   RankMeeting meeting;
   meeting.links.resize(processes.world);
   std::vector<Member> members = {self};
-  MeetingTerms terms{"rank", processes.world, RandomToken(),
+  SY_ASSIGN_OR_RETURN(const std::string token, RandomToken());
+  MeetingTerms terms{"rank", processes.world, token,
                      processes.rank == 0 ? "see the output of the missing, and check that every rank was started"
                                          : "check that rank 0 runs and that MASTER_ADDR and MASTER_PORT are its own"};
   if (processes.world > 1 && processes.rank == 0) {
@@ -203,7 +204,7 @@ StatusOr<std::vector<RankMeeting>> MeetThreads(std::vector<ProcessMap>& processe
   const int world = static_cast<int>(processes.size());
   const std::vector<Member> members(processes.size(), {HostName(), getpid(), NodeIdentity()});
   std::vector<RankMeeting> meetings(processes.size());
-  const std::string key = RandomToken();
+  SY_ASSIGN_OR_RETURN(const std::string key, RandomToken());
   for (int rank = 0; rank < world; ++rank) {
     ProcessMap& map = processes[rank];
     map.launcher = "threads";

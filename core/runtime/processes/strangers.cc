@@ -46,7 +46,10 @@ void Strangers::Accept(Clock::time_point now) {
     if (strangers_.size() >= most_) return;
     const int descriptor = AcceptFrom(listener_);
     if (descriptor >= 0) {
-      strangers_.push_back({std::make_unique<MessageLink>(descriptor, kLargestFrameOfStrangers), NewNonce(), now});
+      auto link = std::make_unique<MessageLink>(descriptor, kLargestFrameOfStrangers);
+      auto nonce = NewNonce();
+      if (!nonce.ok()) continue;  // nobody can be let in; a meeting without random bytes has failed at its token
+      strangers_.push_back({std::move(link), *std::move(nonce), now});
       strangers_.back().link->Send(MessageType::kChallenge, {strangers_.back().nonce});
       strangers_.back().link->Flush();
     } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {

@@ -55,7 +55,10 @@ StatusOr<std::string> TokenOfThisUser() {
   if (const auto found = ReadToken(path); !absl::IsNotFound(found.status())) return found;
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
-  const std::string draft = path + "." + RandomToken(), token = RandomToken() + "\n";
+  SY_ASSIGN_OR_RETURN(const std::string mark, RandomToken());
+  SY_ASSIGN_OR_RETURN(std::string token, RandomToken());
+  const std::string draft = path + "." + mark;
+  token += "\n";
   const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   const bool written = file >= 0 && write(file, token.data(), token.size()) == static_cast<ssize_t>(token.size());
   const bool made = written && (link(draft.c_str(), path.c_str()) == 0 || errno == EEXIST);
@@ -70,7 +73,10 @@ StatusOr<std::string> TokenOfThisUser() {
 
 }  // namespace
 
-std::string RandomToken() { return Hexadecimal(RandomBytes(16)); }
+StatusOr<std::string> RandomToken() {
+  SY_ASSIGN_OR_RETURN(const std::string bytes, RandomBytes(16));
+  return Hexadecimal(bytes);
+}
 
 StatusOr<std::optional<std::string>> GivenToken(const std::string& file) {
   const auto word = Environment("SWITCHYARD_TOKEN");

@@ -13,7 +13,7 @@
 namespace switchyard {
 
 // A new token: 128 random bits in hexadecimal.
-std::string RandomToken();
+StatusOr<std::string> RandomToken();
 
 // What the user gave; nullopt where that is nothing. A `file` that is not "" comes before everything else. Errors: a
 // file that is not there or that others can read, or a token that can be guessed (under 16 characters).

@@ -175,7 +175,7 @@ int Run(const Options& options) {
   if (memory == MAP_FAILED) return 1;
   Shared& shared = *new (memory) Shared;
   for (int rank = 0; rank < options.ranks; ++rank) new (&shared.ranks[rank]) Progress;
-  const std::string run_id = RandomToken();
+  const std::string run_id = *RandomToken();
   const int listener = *ListenOn("127.0.0.1", 0), port = *PortOf(listener);
   close(listener);
   std::vector<pid_t> pids;
