@@ -66,9 +66,8 @@ StatusOr<std::string> RandomBytes(size_t count) {
       got += static_cast<size_t>(more);
     else if (errno != EINTR)
       return FailedPrecondition(
-          "the kernel gives no random bytes (getrandom: {}), and a secret is made of nothing else; a kernel from 3.17 "
-          "on, "
-          "and a sandbox that lets getrandom through, have them",
+          "the kernel gives no random bytes (getrandom: {}), of which a secret is made; it takes Linux 3.17 or later, "
+          "and a sandbox that lets getrandom through",
           std::strerror(errno));
   }
   return bytes;

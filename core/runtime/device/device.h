@@ -213,9 +213,9 @@ class Device {
   // For copies and fills, not for kernels; freed before its owner frees it. kUnimplemented where it is out of reach.
   StatusOr<Buffer> ImportPeer(const std::string& description, uint64_t bytes);
 
-  // At least 64-byte aligned; ordinary memory where the plugin has no better.
   bool offers_pinned_memory() const;
-  StatusOr<HostMemory> AllocateHost(uint64_t bytes, bool pinned = true);  // pinned: where the plugin offers some
+  // At least 64-byte aligned; ordinary memory where the plugin offers no pinned memory, or none is wanted.
+  StatusOr<HostMemory> AllocateHost(uint64_t bytes, bool pinned = true);
   // Zeros in a file of `folder` without a name, mapped into memory: it goes with whoever holds it, however that ends.
   // Its place on the disk is reserved, so that nothing fails later: ResourceExhausted where there is too little.
   StatusOr<HostMemory> AllocateInFile(const std::string& folder, uint64_t bytes);
