@@ -276,6 +276,7 @@ StatusOr<std::unique_ptr<Plan>> Plan::Compile(const Graph& source, KernelCache& 
   layout.Reserve(kScratchArena, scratch);
   layout.Reserve(kHostScratchArena, host_scratch);
   report.nodes = graph.size();
+  report.overlap = options.overlap;
   report.reaches_peers = cache.device().reaches_peers();
   if (report.reaches_peers && !options.group_sizes.empty()) {
     const int ranks = *std::max_element(options.group_sizes.begin(), options.group_sizes.end());

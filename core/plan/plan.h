@@ -58,6 +58,7 @@ struct PlanReport {
   int host_launches = 0;                      // of `launches`, on the host
   uint64_t store_bytes = 0, fetch_bytes = 0;  // that a run copies to the host and back
   int edges = 0;                              // waits of one stream for another
+  bool overlap = true;                        // PlanOptions::overlap
   int regions = 0, region_nodes = 0;          // subgraphs that the plugin compiled whole, and the nodes in them
   double kernel_seconds = 0;  // that the plugin took for the distinct kernels of this plan and those before it
   double flops = 0, bytes = 0;

@@ -216,10 +216,10 @@ TEST_F(RunSettings, ArgumentsOfColossalAisPluginsAreSettings) {
   ExpectRefused(Run(explain + "--pp_style=zbv"), {"--pp_style=zbv: expected 1f1b or interleaved"});
   ExpectRefused(Run(explain + "--strict_ddp_mode --tp_size=2"), {"both set --tp"});
   // And those of apex.
-  ExpectShown(explain + "--cast_model_type=torch.float16 --min_loss_scale=2 --max_loss_scale=1024 --verbosity=0",
+  ExpectShown(explain + "--cast_model_type=torch.float16 --min_loss_scale=2 --max_loss_scale=131072 --verbosity=0",
               {{"precision", {"fp16", "flag: --cast_model_type=torch.float16 (apex)"}},
                {"min_scale", {"2", "flag: --min_loss_scale=2 (apex)"}},
-               {"max_scale", {"1024", "flag: --max_loss_scale=1024 (apex)"}}});
+               {"max_scale", {"131072", "flag: --max_loss_scale=131072 (apex)"}}});
   ExpectRefused(Run(explain + "--patch_torch_functions=0"), {"--amp=O1 as patched functions do"});
 }
 
@@ -237,7 +237,7 @@ TEST_F(RunSettings, ValuesOfOtherProgramsAreOurs) {
 }
 
 TEST_F(RunSettings, TheHelpOfExportNamesAllPrograms) {
-  ExpectSuccess(Run("export --help"), {"huggingface", "timm", "torchvision", "microsoft", "torch,"});
+  ExpectSuccess(Run("export --help"), {"huggingface", "timm", "torchvision", "microsoft", " torch [huggingface]"});
 }
 
 TEST_F(RunSettings, OverlapOfCommunicationIsPlannedAndChangesNoBit) {
@@ -251,8 +251,6 @@ TEST_F(RunSettings, OverlapOfCommunicationIsPlannedAndChangesNoBit) {
   EXPECT_EQ(in_turn["overlap_communication"], false);
   EXPECT_GT(beside["collectives"], 2);
   EXPECT_EQ(beside["collectives"], in_turn["collectives"]);
-  EXPECT_GT(in_turn["waits_between_streams"], beside["waits_between_streams"])
-      << "each waits for the computing before it";
   ExpectSuccess(Run("explain --model=mlp --world=2 --nooverlap_communication"),
                 {"--overlap_communication=0: each collective right before what reads it"});
 

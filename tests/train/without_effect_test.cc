@@ -54,8 +54,11 @@ TEST(WithoutEffect, AreSettingsOfImagesWithAModelOfVolumes) {
 TEST(WithoutEffect, AreSettingsOfVolumesWithAModelOfImages) {
   const TrainConfig c = Augmented("crop_flip");
   EXPECT_THAT(Idle(c, Content::kMaskedVolumes, kOfVolumes), IsEmpty());
-  for (const Content content : {Content::kMaskedImages, Content::kLabelledImages})
-    EXPECT_THAT(Idle(c, content, kOfVolumes), testing::UnorderedElementsAreArray(kOfVolumes));
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, kOfVolumes), testing::UnorderedElementsAreArray(kOfVolumes));
+  // Masks of images have a loss too, which without a word is the cross entropy alone.
+  EXPECT_THAT(Idle(c, Content::kMaskedImages, kOfVolumes),
+              UnorderedElementsAre("entropy_weight", "dice_weight", "overlap", "normalization", "intensity_scale",
+                                   "intensity_shift", "window_weights"));
 }
 
 TEST(WithoutEffect, AreSettingsOfLabelledImagesWithOthers) {
@@ -81,8 +84,20 @@ TEST(WithoutEffect, IsTheWeightOfDiceInALossWithoutIt) {
   const std::vector<std::string> chosen = {"dice_weight", "entropy_weight"};
   c.loss = "dice_ce";
   EXPECT_THAT(Idle(c, Content::kMaskedVolumes, chosen), IsEmpty());
+  EXPECT_THAT(Idle(c, Content::kMaskedImages, chosen), IsEmpty());
   c.loss = "ce";
   EXPECT_THAT(Idle(c, Content::kMaskedVolumes, chosen), UnorderedElementsAre("dice_weight"));
+  EXPECT_THAT(Idle(c, Content::kMaskedImages, chosen), UnorderedElementsAre("dice_weight", "entropy_weight"));
+}
+
+TEST(WithoutEffect, IsWhatIsAboutOtherRanksWhereThereAreNone) {
+  TrainConfig c = Augmented("none");
+  const std::set<std::string> chosen = {"overlap_communication", "master_addr"};
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 2), IsEmpty());
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1),
+              UnorderedElementsAre("overlap_communication", "master_addr"));
+  c.offload = "optimizer";
+  EXPECT_THAT(Idle(c, Content::kLabelledImages, chosen, 1), UnorderedElementsAre("master_addr"));
 }
 
 TEST(WithoutEffect, IsTheFilterOfTrainingWhereNothingIsResizedAtRandom) {

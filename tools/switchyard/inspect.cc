@@ -163,7 +163,7 @@ Status ExplainCommand(const CommandLine& line) {
                                    {"launches", report.launches},
                                    {"collectives", report.collectives},
                                    {"waits_between_streams", report.edges},
-                                   {"overlap_communication", c.overlap_communication},
+                                   {"overlap_communication", report.overlap},
                                    {"fallbacks", report.fallbacks.size()},
                                    {"second_choices", report.second_choices.size()},
                                    {"gflop_per_step", report.flops / 1e9},
@@ -191,10 +191,9 @@ Status ExplainCommand(const CommandLine& line) {
   fmt::print("{}", report.ToText());
   if (measured) fmt::print("\n{}", EstimateText(FamiliesOf(plans.Main(), rates.device), rates.device));
   if (report.collectives > 0)
-    fmt::print("--overlap_communication={:d}: {}\n", c.overlap_communication,
-               c.overlap_communication
-                   ? "collectives run beside computing where the device has streams"
-                   : "each collective right before what reads it, and nothing is computed beside it");
+    fmt::print("--overlap_communication={:d}: {}\n", report.overlap,
+               report.overlap ? "collectives run beside computing where the device has streams"
+                              : "each collective right before what reads it, and nothing is computed beside it");
   if (rates.complete()) fmt::print("{}", TimesText(cost, rates));
   if (c.memory_limit)
     fmt::print("--memory_limit={}: {:.1f} of {:.1f} MB, {}\n", *c.memory_limit, static_cast<double>(cost.bytes) / 1e6,
