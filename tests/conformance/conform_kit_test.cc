@@ -263,6 +263,7 @@ INSTANTIATE_TEST_SUITE_P(
         PlantedCollectiveFault{"ignores_extensions_of_info", "structs", 2, "query with an unknown required extension"},
         PlantedCollectiveFault{"ignores_extensions_of_calls", "extensions", 2, "all_gather with an unknown required"},
         PlantedCollectiveFault{"writes_errors_on_success", "structs", 2, "though the status is 0"},
+        PlantedCollectiveFault{"writes_in_latin_1", "structs", 2, "libraries is no line of printable UTF-8"},
         PlantedCollectiveFault{"aborts_every_instance", "instances", 2, "after another instance was aborted"},
         PlantedCollectiveFault{"forgets_answers", "requests/polled_again", 2, "polled again: expected status 0"},
         PlantedCollectiveFault{"waits_in_release", "requests/dropped", 2, "it waited"},
