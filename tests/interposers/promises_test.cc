@@ -101,13 +101,11 @@ TEST_F(PromiseTest, CountsAreCountsAndStringsEnd) {
   fake_.device.query = [](sy_instance*, int32_t, sy_device_info* info, sy_error*) {
     std::memset(info->memory_kind, 'x', sizeof info->memory_kind);
     info->alignment = 48;
-    info->libraries = "one\nor two";
     return sy_status{SY_OK};
   };
   fake_.collective.query = [](sy_instance*, sy_collective_info* info, sy_error*) {
     std::memset(info->name, 'x', sizeof info->name);
     info->completion = SY_COMPLETES_BY_POLL;
-    info->libraries = "";
     return sy_status{SY_OK};
   };
   Wrap();
@@ -117,11 +115,46 @@ TEST_F(PromiseTest, CountsAreCountsAndStringsEnd) {
   sy_device_info info{};
   info.header = SY_HEADER(sy_device_info);
   EXPECT_EQ(api_->query(outer_.instance, 0, &info, &error_), SY_OK);
-  ExpectPending({"query", "the name or the memory kind does not end", "its libraries are no line of text"});
+  ExpectPending({"query", "the name or the memory kind does not end"});
   sy_collective_info about{};
   about.header = SY_HEADER(sy_collective_info);
   EXPECT_EQ(collective_->query(outer_.instance, &about, &error_), SY_OK);
-  ExpectPending({"query", "the name does not end", "its libraries are no line of text"});
+  ExpectPending({"query", "the name does not end"});
+  End();
+}
+
+TEST_F(PromiseTest, LibrariesAreALineOfText) {
+  static const char* said;
+  static const char* const kinds[] = {"host", nullptr};
+  fake_.device.query = [](sy_instance*, int32_t, sy_device_info* info, sy_error*) {
+    info->alignment = 64;
+    info->libraries = said;
+    return sy_status{SY_OK};
+  };
+  fake_.collective.query = [](sy_instance*, sy_collective_info* info, sy_error*) {
+    info->completion = SY_COMPLETES_ON_STREAM;
+    info->memory_kinds = kinds;
+    info->libraries = said;
+    return sy_status{SY_OK};
+  };
+  said = nullptr;
+  Wrap();
+  for (const auto& [text, sound] : {std::pair("libfast 1.0", true), {"libfast 1.0\nlibslow 2.0", false}, {"", false}}) {
+    said = text;
+    sy_device_info info{};
+    info.header = SY_HEADER(sy_device_info);
+    EXPECT_EQ(api_->query(outer_.instance, 0, &info, &error_), SY_OK);
+    if (!sound) {
+      ExpectPending({"query", "its libraries are no line of text"});
+    }
+    sy_collective_info about{};
+    about.header = SY_HEADER(sy_collective_info);
+    EXPECT_EQ(collective_->query(outer_.instance, &about, &error_), SY_OK);
+    if (!sound) {
+      ExpectPending({"query", "its libraries are no line of text"});
+    }
+    EXPECT_EQ(Pending(), "") << text;
+  }
   End();
 }
 
