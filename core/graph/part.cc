@@ -1,7 +1,10 @@
 #include "core/graph/part.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "core/graph/part_runs.h"
 
 namespace switchyard {
 namespace {
@@ -35,6 +38,28 @@ Shape ShapeOf(const Part& part) {
 }
 
 const Shape& WholeShape(const Part& part) { return part.of ? WholeShape(*part.of) : part.whole; }
+
+std::vector<PartRun> RunsOf(const Part& part) {
+  std::vector<PartRun> runs;
+  ForEachRun(part, 1, [&](int64_t whole, int64_t at, int64_t elements) {
+    if (elements > 0) runs.push_back({whole, at, elements});
+  });
+  if (!part.of) return runs;
+  const std::vector<PartRun> outer = RunsOf(*part.of);
+  std::vector<PartRun> composed;
+  size_t i = 0;
+  for (PartRun run : runs) {
+    for (int64_t taken = 0; run.elements > 0 && i < outer.size(); run.elements -= taken) {
+      const int64_t skipped = run.whole - outer[i].at;
+      taken = std::clamp<int64_t>(outer[i].elements - skipped, 0, run.elements);
+      if (taken > 0) composed.push_back({outer[i].whole + skipped, run.at, taken});
+      run.whole += taken;
+      run.at += taken;
+      if (skipped + taken == outer[i].elements || taken == 0) ++i;
+    }
+  }
+  return composed;
+}
 
 void CutPart(const Part& part, size_t size, const std::byte* whole, std::byte* elements) {
   std::vector<std::byte> held;

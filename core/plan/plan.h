@@ -67,7 +67,7 @@ struct PlanReport {
   bool reaches_peers = false;           // the device has peer/1
   uint64_t peer_memory_bytes = 0;       // that a communicator of all ranks then holds, beside `memory`
   uint64_t checkpoint_bytes = 0;        // of the copy that a first save makes on the device, beside `memory`
-  uint64_t checkpoint_host_bytes = 0;   // and in host memory, of rank 0, with what ranks bring together there
+  uint64_t checkpoint_host_bytes = 0;   // and in host memory, of ranks that write, with what they gather
   double wire_bytes_between_nodes = 0;  // of wire_bytes, those of groups with ranks on several nodes
   double wire_bytes = 0;                // sent per rank and run by a ring: 2(W−1)/W of an all-reduce's payload
   std::vector<Fallback> fallbacks;

@@ -67,10 +67,11 @@ std::string PlanReport::ToText() const {
   }
   if (in_file > 0)
     text += fmt::format(
-        "  in a file of --offload_dir {}: state; as much again on rank 0, from which checkpoints are written\n",
+        "  in a file of --offload_dir {}: state; as much again on each rank that writes checkpoints, from which it "
+        "does\n",
         Bytes(in_file));
   if (on_host + in_file > 0 && checkpoint_host_bytes > 0)
-    text += fmt::format("  in host memory of rank 0 {} more, from which checkpoints are written\n",
+    text += fmt::format("  in host memory of each rank that writes checkpoints {} more, from which it does\n",
                         Bytes(static_cast<double>(checkpoint_host_bytes)));
   if (checkpoint_bytes > 0)
     text += fmt::format(

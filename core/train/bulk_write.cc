@@ -68,17 +68,21 @@ class DirectWriter {
 
 }  // namespace
 
-Status WritePieces(int descriptor, const std::string& path, const std::vector<ByteView>& pieces) {
-  size_t total = 0;
-  for (const ByteView piece : pieces) total += piece.size();
-  Chunk chunk = total < kChunk ? Chunk() : NewChunk();
-  if (chunk == nullptr || !SetDirect(descriptor, true)) {
-    for (const ByteView piece : pieces) SY_RETURN_IF_ERROR(WriteAll(descriptor, path, piece));
-    return OkStatus();
-  }
+Pieces PiecesOf(const std::vector<ByteView>& views) {
+  Pieces pieces{.count = views.size(), .piece = [&views](size_t i) -> StatusOr<ByteView> { return views[i]; }};
+  for (const ByteView view : views) pieces.bytes += view.size();
+  return pieces;
+}
+
+Status WritePieces(int descriptor, const std::string& path, const Pieces& pieces) {
+  Chunk chunk = pieces.bytes < kChunk ? Chunk() : NewChunk();
+  const bool direct = chunk != nullptr && SetDirect(descriptor, true);
   DirectWriter writer(descriptor, path, std::move(chunk));
-  for (const ByteView piece : pieces) SY_RETURN_IF_ERROR(writer.Write(piece));
-  return writer.Finish();
+  for (size_t i = 0; i < pieces.count; ++i) {
+    SY_ASSIGN_OR_RETURN(const ByteView piece, pieces.piece(i));
+    SY_RETURN_IF_ERROR(direct ? writer.Write(piece) : WriteAll(descriptor, path, piece));
+  }
+  return direct ? writer.Finish() : OkStatus();
 }
 
 }  // namespace switchyard

@@ -21,7 +21,7 @@ struct Point {
 enum class ShapeKind { kLine, kRectangle, kDisc, kText };
 enum class Align { kLeft, kCenter, kRight };
 
-struct Shape {
+struct DrawnShape {
   ShapeKind kind = ShapeKind::kLine;
   std::vector<Point> points;  // line: its corners; rectangle: two opposite ones; disc: centre; text: on the baseline
   Color color;
@@ -35,7 +35,7 @@ struct Shape {
 
 struct Drawing {
   double width = 0, height = 0;
-  std::vector<Shape> shapes;
+  std::vector<DrawnShape> shapes;
 };
 
 Drawing LayOut(const Chart& chart);

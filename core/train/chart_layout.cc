@@ -194,8 +194,8 @@ class Layout {
     }
   }
 
-  Shape& Add(ShapeKind kind, std::vector<Point> points, Color color, double size) {
-    Shape& shape = drawing_.shapes.emplace_back();
+  DrawnShape& Add(ShapeKind kind, std::vector<Point> points, Color color, double size) {
+    DrawnShape& shape = drawing_.shapes.emplace_back();
     shape.kind = kind;
     shape.points = std::move(points);
     shape.color = color;
@@ -211,7 +211,7 @@ class Layout {
   }
   void Text(Point at, const std::string& text, double size, Color color, Align align, bool bold = false) {
     if (text.empty()) return;
-    Shape& shape = Add(ShapeKind::kText, {at}, color, size);
+    DrawnShape& shape = Add(ShapeKind::kText, {at}, color, size);
     shape.text = text;
     shape.align = align;
     shape.bold = bold;

@@ -2,12 +2,15 @@
 //
 //   model.safetensors   weights in interchange names
 //   state.safetensors   optimizer moments as `moment1/<name of the weight>`, counters, compression state …
+//                       or, where ranks have parts of the state, a file of each and their index (shards.h)
 //   state.json          the caller's record {epoch, step, arch, best metric …}, and checksums of all files
 //   config.json, preprocessor_config.json   where the caller gives them: what Hugging Face needs beside the weights
 //
 // A published checkpoint is never changed. It is written beside its place, fsynced and renamed, then the links `latest`
 // and `best` in `checkpoints/` turn to it, each in one step: at any instant, also when the machine stops, a link names
 // a whole checkpoint. Saving a step that is there already publishes `step-00000120-2`.
+//
+// Several ranks write one checkpoint together as SharedWriting says: it is published when all their files are on disk.
 //
 // SaveCheckpoint and CheckpointWriter: one process per run folder, one at a time. Loading is thread-safe and may happen
 // beside saving.
@@ -16,19 +19,37 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/train/shards.h"
 #include "core/train/tensor_file.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
 
+// A checkpoint that several ranks write, as the one that publishes it does: the rank of the first file. The functions
+// are called once each, in this order.
+struct SharedWriting {
+  int files = 0;                 // of state, of as many ranks
+  std::vector<TensorPiece> own;  // of the first
+  // Lets the others write theirs, with WriteShard, into the folder `draft` of <run>/checkpoints.
+  std::function<Status(const std::string& draft)> begin;
+  // Until they are on disk: of each after the first, what WriteShard said.
+  std::function<StatusOr<std::vector<TensorFileSummary>>()> wait;
+  // Writes the weights, which ranks have parts of, from what all have written. Empty: `weights` of the contents are
+  // all.
+  std::function<StatusOr<TensorFileSummary>(const Folder& folder, const std::string& name, const SavedTensors& saved)>
+      join_weights;
+};
+
 struct CheckpointContents {
   int64_t step = 0;                     // names the folder
   std::vector<NamedTensor> weights;     // → model.safetensors
   std::vector<NamedTensor> state;       // → state.safetensors
+  std::optional<SharedWriting> shared;  // instead of `state`: it is written by several ranks
   std::shared_ptr<const void> storage;  // what keeps the tensors' data alive, for a CheckpointWriter
   nlohmann::json record;  // → state.json; an object; the keys "files", "format" and "state_crc32" are taken
   nlohmann::json config, preprocessor;  // → config.json, preprocessor_config.json; null writes none
@@ -43,8 +64,9 @@ struct LoadedCheckpoint {
   std::string folder;  // absolute, links resolved
   nlohmann::json record;
   nlohmann::json config, preprocessor;  // null if there is none
+  std::string seal;                     // of the record, and by it of all files: equal where these are
   TensorFile weights;
-  TensorFile state;
+  SavedTensors state;
 };
 
 // Returns the folder that was published. An error names the path and the system's reason; then earlier checkpoints
@@ -61,8 +83,9 @@ Status SetLaterCheckpointsAside(const std::string& folder);
 // `<run>/latest`. NotFound says what was looked for.
 StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 
-// Opens what ResolveCheckpoint finds and checks all but the payloads, which TensorFile::Read checks one by one.
-// DataLoss names the file and the field that is damaged.
+// Opens what ResolveCheckpoint finds and checks all but the payloads, which are checked as they are read, and of
+// several files of state all but their size, which are checked when something is read of them. DataLoss names the file
+// and the field that is damaged.
 StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& path);
 
 // Saves in a thread of its own, one checkpoint at a time. Not thread-safe: for the training loop.
@@ -71,6 +94,8 @@ class CheckpointWriter {
   explicit CheckpointWriter(std::string run_folder);
   ~CheckpointWriter();  // waits; an error that nobody asked for is logged
 
+  const std::string& run_folder() const { return run_folder_; }
+
   // Begins and returns; waits first while an earlier checkpoint is still being written. If that one failed, returns its
   // error and saves nothing. Nothing is copied: nobody may change the tensors' data, which `contents.storage` owns; it
   // is let go when they are written.
@@ -78,6 +103,9 @@ class CheckpointWriter {
   // The same of what `make` gives; it is called in the writing thread, and its error is the save's.
   using MakeContents = std::function<StatusOr<CheckpointContents>()>;
   Status Save(MakeContents make, const SaveOptions& options);
+  // The same of a part of a checkpoint: `work` writes it, in the writing thread, and `end`, where there is one, is told
+  // how that went, whatever happens, and says how the save did.
+  Status Begin(std::function<Status()> work, std::function<Status(const Status&)> end);
 
   // Waits for the checkpoint being written, if any, and returns its error.
   Status Finish();

@@ -1,10 +1,13 @@
 #include "core/train/checkpoint_files.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include "core/base/checksum.h"
 #include "core/base/json.h"
+#include "core/train/shards.h"
 
 namespace switchyard {
 namespace {
@@ -16,8 +19,10 @@ constexpr char kWeights[] = "model.safetensors";
 constexpr char kState[] = "state.safetensors";
 constexpr char kConfig[] = "config.json";
 constexpr char kPreprocessor[] = "preprocessor_config.json";
-constexpr char kFormatFamily[] = "switchyard-checkpoint/", kFormat[] = "switchyard-checkpoint/3";
-constexpr size_t kLargestJson = JsonRules{}.bytes;
+// kSharedFormat: with several files of state and their index.
+constexpr char kFormatFamily[] = "switchyard-checkpoint/", kFormat[] = "switchyard-checkpoint/3",
+               kSharedFormat[] = "switchyard-checkpoint/4";
+constexpr size_t kLargestJson = JsonRules{}.bytes, kLargestIndex = size_t{256} << 20;
 
 std::string Hex(uint32_t value) { return fmt::format("{:08x}", value); }
 
@@ -47,22 +52,27 @@ StatusOr<Json> Unseal(const std::string& path, const std::string& text) {
     return DataLoss("{}: files: expected an object; this is not a checkpoint's state.json", path);
   }
   const Json format = record.value("format", Json());
-  if (format == kFormat) return record;
+  if (format == kFormat || format == kSharedFormat) return record;
   const bool ours = format.is_string() && format.get<std::string>().starts_with(kFormatFamily);
   const std::string weights = (fs::path(path).parent_path() / kWeights).string();
-  return FailedPrecondition("{}: format: found {}, this program reads {}{}", path, Excerpt(format), kFormat,
+  return FailedPrecondition("{}: format: found {}, this program reads {} and {}{}", path, Excerpt(format), kFormat,
+                            kSharedFormat,
                             ours ? fmt::format("; the run cannot go on here, but its weights serve as they are: "
                                                "--pretrained={0} for a new run, --checkpoint={0} to use them",
                                                weights)
                                  : "");
 }
 
+Status CheckBytes(const Json& files, const std::string& name, const std::string& path, int64_t bytes) {
+  const Json entry = files.value(name, Json::object());
+  if (entry.is_object() && entry.value("bytes", Json()) == bytes) return OkStatus();
+  return DataLoss("{}: {} bytes, but state.json records {}", path, bytes, Excerpt(entry));
+}
+
 Status CheckRecorded(const Json& files, const std::string& name, const std::string& path, int64_t bytes,
                      const char* kind, uint32_t checksum) {
+  SY_RETURN_IF_ERROR(CheckBytes(files, name, path, bytes));
   const Json entry = files.value(name, Json::object());
-  if (!entry.is_object() || entry.value("bytes", Json()) != bytes) {
-    return DataLoss("{}: {} bytes, but state.json records {}", path, bytes, Excerpt(entry));
-  }
   if (entry.value(kind, Json()) != Hex(checksum)) {
     return DataLoss("{}: {}: {}, but state.json records {}: the file is damaged or belongs to another checkpoint", path,
                     kind, Hex(checksum), Excerpt(entry.value(kind, Json())));
@@ -70,7 +80,7 @@ Status CheckRecorded(const Json& files, const std::string& name, const std::stri
   return OkStatus();
 }
 
-StatusOr<TensorFile> OpenRecorded(const Json& files, const std::string& folder, const char* name) {
+StatusOr<TensorFile> OpenRecorded(const Json& files, const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
   SY_ASSIGN_OR_RETURN(TensorFile file, TensorFile::Open(path));
   const TensorFileSummary summary = file.summary();
@@ -79,28 +89,99 @@ StatusOr<TensorFile> OpenRecorded(const Json& files, const std::string& folder, 
 }
 
 // Null where none is recorded.
-StatusOr<Json> ReadRecordedJson(const Json& files, const std::string& folder, const char* name) {
+StatusOr<Json> ReadRecordedJson(const Json& files, const std::string& folder, const char* name,
+                                size_t largest = kLargestJson) {
   if (!files.contains(name)) return Json();
   const std::string path = folder + "/" + name;
-  SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kLargestJson));
+  SY_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, largest));
   SY_RETURN_IF_ERROR(CheckRecorded(files, name, path, static_cast<int64_t>(text.size()), "crc32", TextChecksum(text)));
-  auto json = ParseJson(text);
+  auto json = ParseJson(text, {.bytes = largest});
   if (!json.ok()) return DataLoss("{}: {}", path, Message(json.status()));
   return json;
 }
+
+// The state in files of several ranks; each is opened when something is read of it.
+StatusOr<SavedTensors> OpenShards(const Json& files, const std::string& folder, const Json& index) {
+  int64_t bytes = 0;  // as recorded; what is there is compared with it
+  for (const auto& [name, recorded] : files.items()) {
+    int64_t of_file = 0;
+    if (recorded.is_object() && FromJson(recorded.value("bytes", Json()), &of_file) && of_file > 0)
+      bytes += std::min(of_file, std::numeric_limits<int64_t>::max() - bytes);
+  }
+  const auto open = [files, folder](const std::string& name) { return OpenRecorded(files, folder, name); };
+  SY_ASSIGN_OR_RETURN(SavedTensors saved, SavedTensors::Of(index, folder + "/" + kShardIndex, bytes, open));
+  for (const std::string& name : saved.files()) {
+    const std::string path = folder + "/" + name;
+    SY_ASSIGN_OR_RETURN(const Descriptor file, OpenRegularFile(path));
+    SY_ASSIGN_OR_RETURN(const size_t found, FileBytes(file, path));
+    SY_RETURN_IF_ERROR(CheckBytes(files, name, path, static_cast<int64_t>(found)));
+  }
+  return saved;
+}
+
+// The state that several ranks write: this rank's file, those of the others, their index.
+class SharedState {
+ public:
+  SharedState(const Folder& folder, const SharedWriting& shared) : folder_(folder), shared_(shared) {
+    for (int i = 0; i < shared.files; ++i) names_.push_back(ShardName(i, shared.files));
+  }
+
+  Status WriteOwn() {
+    SY_ASSIGN_OR_RETURN(const TensorFileSummary summary, WriteShard(folder_, names_[0], shared_.own));
+    summaries_.push_back(summary);
+    return OkStatus();
+  }
+
+  // Opens what the others have written: it has to be seen from here. Records all files in `files`.
+  StatusOr<SavedTensors> WriteIndex(Json* files) {
+    SY_ASSIGN_OR_RETURN(const std::vector<TensorFileSummary> of_others, shared_.wait());
+    summaries_.insert(summaries_.end(), of_others.begin(), of_others.end());
+    if (summaries_.size() != names_.size())
+      return Internal("{}: {} files instead of {}", folder_.path(), summaries_.size(), names_.size());
+    std::vector<TensorFile> opened;
+    for (size_t i = 0; i < names_.size(); ++i) {
+      (*files)[names_[i]] = {{"bytes", summaries_[i].bytes}, {"header_crc32", Hex(summaries_[i].header_crc32)}};
+      SY_ASSIGN_OR_RETURN(TensorFile file, OpenRecorded(*files, folder_.path(), names_[i]));
+      opened.push_back(std::move(file));
+    }
+    SY_ASSIGN_OR_RETURN(const Json index, IndexOf(names_, opened));
+    const std::string text = index.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (text.size() > kLargestIndex)
+      return InvalidArgument("{}: an index of {} bytes is too large", folder_.PathOf(kShardIndex), text.size());
+    SY_RETURN_IF_ERROR(folder_.Write(kShardIndex, {BytesOf(text)}));
+    (*files)[kShardIndex] = {{"bytes", text.size()}, {"crc32", Hex(TextChecksum(text))}};
+    return OpenShards(*files, folder_.path(), index);
+  }
+
+ private:
+  const Folder& folder_;
+  const SharedWriting& shared_;
+  std::vector<std::string> names_;
+  std::vector<TensorFileSummary> summaries_;
+};
 
 }  // namespace
 
 Status WriteCheckpointFiles(const Folder& root, const std::string& name, const CheckpointContents& contents) {
   SY_ASSIGN_OR_RETURN(const Folder folder, root.CreateInside(name));
   Json files = Json::object();
-  const auto write_tensors = [&](const char* file, const std::vector<NamedTensor>& tensors) -> Status {
-    SY_ASSIGN_OR_RETURN(const TensorFileSummary summary, WriteTensorFile(folder, file, tensors));
-    files[file] = {{"bytes", summary.bytes}, {"header_crc32", Hex(summary.header_crc32)}};
+  const auto record_tensors = [&](const char* file, const StatusOr<TensorFileSummary>& written) -> Status {
+    SY_RETURN_IF_ERROR(written.status());
+    files[file] = {{"bytes", written->bytes}, {"header_crc32", Hex(written->header_crc32)}};
     return OkStatus();
   };
-  SY_RETURN_IF_ERROR(write_tensors(kWeights, contents.weights));
-  SY_RETURN_IF_ERROR(write_tensors(kState, contents.state));
+  const bool joins_weights = contents.shared && contents.shared->join_weights;
+  if (contents.shared) SY_RETURN_IF_ERROR(contents.shared->begin(name));
+  if (!joins_weights) SY_RETURN_IF_ERROR(record_tensors(kWeights, WriteTensorFile(folder, kWeights, contents.weights)));
+  if (contents.shared) {
+    SharedState state(folder, *contents.shared);
+    SY_RETURN_IF_ERROR(state.WriteOwn());
+    SY_ASSIGN_OR_RETURN(const SavedTensors saved, state.WriteIndex(&files));
+    if (joins_weights)
+      SY_RETURN_IF_ERROR(record_tensors(kWeights, contents.shared->join_weights(folder, kWeights, saved)));
+  } else {
+    SY_RETURN_IF_ERROR(record_tensors(kState, WriteTensorFile(folder, kState, contents.state)));
+  }
   const auto write_json = [&](const char* file, const Json& json) -> Status {
     if (json.is_null()) return OkStatus();
     const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -111,7 +192,7 @@ Status WriteCheckpointFiles(const Folder& root, const std::string& name, const C
   SY_RETURN_IF_ERROR(write_json(kConfig, contents.config));
   SY_RETURN_IF_ERROR(write_json(kPreprocessor, contents.preprocessor));
   Json record = contents.record;
-  record["format"] = kFormat;
+  record["format"] = contents.shared ? kSharedFormat : kFormat;
   record["files"] = files;
   const std::string text = Seal(record);
   if (text.size() > kLargestJson) {
@@ -127,12 +208,23 @@ StatusOr<LoadedCheckpoint> ReadCheckpointFiles(const std::string& folder) {
   SY_ASSIGN_OR_RETURN(Json record, Unseal(record_path, text));
   const Json files = record["files"];
   SY_ASSIGN_OR_RETURN(TensorFile weights, OpenRecorded(files, folder, kWeights));
-  SY_ASSIGN_OR_RETURN(TensorFile state, OpenRecorded(files, folder, kState));
+  SY_ASSIGN_OR_RETURN(const Json index, ReadRecordedJson(files, folder, kShardIndex, kLargestIndex));
+  const auto open_state = [&]() -> StatusOr<SavedTensors> {
+    if (!index.is_null()) return OpenShards(files, folder, index);
+    SY_ASSIGN_OR_RETURN(TensorFile file, OpenRecorded(files, folder, kState));
+    return SavedTensors(std::move(file));
+  };
+  SY_ASSIGN_OR_RETURN(SavedTensors state, open_state());
   SY_ASSIGN_OR_RETURN(Json config, ReadRecordedJson(files, folder, kConfig));
   SY_ASSIGN_OR_RETURN(Json preprocessor, ReadRecordedJson(files, folder, kPreprocessor));
   for (const char* ours : {"files", "format", "state_crc32"}) record.erase(ours);
-  return LoadedCheckpoint{
-      folder, std::move(record), std::move(config), std::move(preprocessor), std::move(weights), std::move(state)};
+  return LoadedCheckpoint{.folder = folder,
+                          .record = std::move(record),
+                          .config = std::move(config),
+                          .preprocessor = std::move(preprocessor),
+                          .seal = Hex(TextChecksum(text)),
+                          .weights = std::move(weights),
+                          .state = std::move(state)};
 }
 
 }  // namespace switchyard

@@ -13,18 +13,8 @@ namespace switchyard {
 
 // What the thread does, and where it leaves its result.
 struct CheckpointWriter::Job {
-  MakeContents make;
   Status status;
   std::thread thread;
-
-  Status Run(const std::string& run_folder, const SaveOptions& options) {
-    // Of this thread alone, on Linux: where steps are computed on host cores, they go first.
-    constexpr int kBehind = 10, kLast = 19;
-    (void)setpriority(PRIO_PROCESS, 0, std::min(kLast, getpriority(PRIO_PROCESS, 0) + kBehind));
-    auto contents = std::exchange(make, nullptr)();
-    SY_RETURN_IF_ERROR(contents.status());
-    return SaveCheckpoint(run_folder, *contents, options).status();
-  }
 };
 
 CheckpointWriter::CheckpointWriter(std::string run_folder) : run_folder_(std::move(run_folder)) {}
@@ -40,29 +30,46 @@ Status CheckpointWriter::Save(CheckpointContents contents, const SaveOptions& op
 }
 
 Status CheckpointWriter::Save(MakeContents make, const SaveOptions& options) {
-  SY_RETURN_IF_ERROR(Finish());
+  return Begin(
+      [make = std::move(make), options, run_folder = run_folder_]() mutable -> Status {
+        auto contents = std::exchange(make, nullptr)();
+        SY_RETURN_IF_ERROR(contents.status());
+        return SaveCheckpoint(run_folder, *contents, options).status();
+      },
+      nullptr);
+}
+
+Status CheckpointWriter::Begin(std::function<Status()> work, std::function<Status(const Status&)> end) {
+  const Status earlier = Finish();
+  if (!earlier.ok()) return end ? end(earlier) : earlier;
   const auto out_of_memory = [](const std::string& run_folder) {
     return ResourceExhausted("out of memory while saving a checkpoint in {}; what was saved before is whole",
                              run_folder);
   };
+  const auto ended = [end](const Status& status) { return end ? end(status) : status; };
   try {
     auto job = std::make_unique<Job>();
-    job->make = std::move(make);
-    job->thread = std::thread([job = job.get(), options, run_folder = run_folder_, out_of_memory] {
-      try {
-        job->status = job->Run(run_folder, options);
-      } catch (const std::bad_alloc&) {
-        job->status = out_of_memory(run_folder);
-      } catch (const std::exception& error) {
-        job->status =
-            Internal("saving a checkpoint in {}: {}; what was saved before is whole", run_folder, error.what());
-      }
-    });
+    job->thread = std::thread(
+        [job = job.get(), work = std::move(work), ended, run_folder = run_folder_, out_of_memory]() mutable {
+          // Of this thread alone, on Linux: where steps are computed on host cores, they go first.
+          constexpr int kBehind = 10, kLast = 19;
+          (void)setpriority(PRIO_PROCESS, 0, std::min(kLast, getpriority(PRIO_PROCESS, 0) + kBehind));
+          try {
+            job->status = std::exchange(work, nullptr)();
+          } catch (const std::bad_alloc&) {
+            job->status = out_of_memory(run_folder);
+          } catch (const std::exception& error) {
+            job->status =
+                Internal("saving a checkpoint in {}: {}; what was saved before is whole", run_folder, error.what());
+          }
+          job->status = ended(job->status);
+        });
     job_ = std::move(job);
   } catch (const std::bad_alloc&) {
-    return out_of_memory(run_folder_);
+    return ended(out_of_memory(run_folder_));
   } catch (const std::system_error& error) {
-    return ResourceExhausted("cannot start the thread that saves a checkpoint in {}: {}", run_folder_, error.what());
+    return ended(
+        ResourceExhausted("cannot start the thread that saves a checkpoint in {}: {}", run_folder_, error.what()));
   }
   return OkStatus();
 }

@@ -10,10 +10,6 @@
 namespace switchyard {
 namespace {
 
-bool IsOfEachRank(const Layout::Entry& entry, bool of_model, int data_ranks) {
-  return entry.of_rank || (of_model && entry.of_model && data_ranks > 1);
-}
-
 // The mean of `rows` rows of as many values.
 std::vector<float> MeanOf(const float* values, int64_t rows, int64_t elements) {
   std::vector<float> mean(static_cast<size_t>(elements));
@@ -24,6 +20,10 @@ std::vector<float> MeanOf(const float* values, int64_t rows, int64_t elements) {
 }
 
 }  // namespace
+
+bool IsOfEachRank(const Layout::Entry& entry, bool of_model, int data_ranks) {
+  return entry.of_rank || (of_model && entry.of_model && data_ranks > 1);
+}
 
 uint64_t BytesOfEachRank(const Layout& layout, bool of_model, int data_ranks) {
   uint64_t total = 0;
@@ -56,7 +56,7 @@ StatusOr<HostTensors> GatherEachRank(Engine& engine, bool of_model) {
   return gathered;
 }
 
-Status RestoreEachRank(Engine& engine, const TensorFile& state, bool of_model, const std::string& folder) {
+Status RestoreEachRank(Engine& engine, const SavedTensors& state, bool of_model, const std::string& folder) {
   const World& world = engine.world();
   std::vector<float> values;  // of one tensor
   int64_t statistics_of = 0;  // ranks that saved their own state of the model
@@ -82,10 +82,16 @@ Status RestoreEachRank(Engine& engine, const TensorFile& state, bool of_model, c
     if (entry->of_model) statistics_of = ranks;
     const bool own = ranks == world.data_size();
     if (!own && entry->of_model) continue;
-    values.resize(static_cast<size_t>(ranks * elements));
-    SY_RETURN_IF_ERROR(state.Read(saved, values.data()));
-    SY_RETURN_IF_ERROR(own ? UploadWhole(engine, name, values.data() + world.data_rank() * elements)
-                           : UploadWhole(engine, name, MeanOf(values.data(), ranks, elements).data()));
+    if (own) {
+      const Part row{{expected.begin(), expected.end()}, {0, 1, ranks, 1}, world.data_rank(), world.data_rank() + 1};
+      values.resize(static_cast<size_t>(elements));
+      SY_RETURN_IF_ERROR(state.Read(saved, row, values.data()));
+      SY_RETURN_IF_ERROR(UploadWhole(engine, name, values.data()));
+    } else {
+      values.resize(static_cast<size_t>(ranks * elements));
+      SY_RETURN_IF_ERROR(state.Read(saved, values.data()));
+      SY_RETURN_IF_ERROR(UploadWhole(engine, name, MeanOf(values.data(), ranks, elements).data()));
+    }
   }
   if (world.rank() != 0) return OkStatus();
   if (statistics_of != 0 && statistics_of != world.data_size())

@@ -14,8 +14,10 @@ namespace switchyard {
 
 inline constexpr char kEachRank[] = "each_rank/";
 
-// Of the state of a run that differs between ranks, of all of them; 0: it has none. of_model: that of the model is
-// such, where several ranks divide the data.
+// of_model: state of the model is such, where several ranks divide the data.
+bool IsOfEachRank(const Layout::Entry& entry, bool of_model, int data_ranks);
+
+// Of the state of a run that differs between ranks, of all of them; 0: it has none.
 uint64_t BytesOfEachRank(const Layout& layout, bool of_model, int data_ranks);
 
 // By name in the graph, on rank 0; none elsewhere. Collective.
@@ -26,6 +28,6 @@ StatusOr<HostTensors> GatherEachRank(Engine& engine, bool of_model);
 // mean: the sum over ranks that counts goes on as it was. What this run has no use for is not read, and the first rank
 // warns of what is lost by that. Host memory holds one tensor at a time, of all ranks. DataLoss where one is no such
 // state, or has another shape. folder: of the checkpoint, for messages. Local.
-Status RestoreEachRank(Engine& engine, const TensorFile& state, bool of_model, const std::string& folder);
+Status RestoreEachRank(Engine& engine, const SavedTensors& state, bool of_model, const std::string& folder);
 
 }  // namespace switchyard

@@ -69,7 +69,7 @@ Raster ExampleSheet(std::span<const Example> examples, SheetOf what) {
   const auto top = [caption](int i) { return kCellGap + i / kCellsInRow * (kCellSide + caption + kCellGap); };
   for (int i = 0; i < count; ++i) {
     const Example& example = examples[static_cast<size_t>(i)];
-    Shape text;
+    DrawnShape text;
     text.kind = ShapeKind::kText;
     text.text = Fitting(Caption(example, what));
     text.size = kCaptionFont;

@@ -44,9 +44,17 @@ inline ByteView BytesOf(const std::string& text) { return std::as_bytes(std::spa
 int OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0);  // −1 and errno on failure
 // Where O_DIRECT is on and does not allow a write, that one and all that follow go through the page cache.
 Status WriteAll(int descriptor, const std::string& path, ByteView piece);
-// The same of several pieces, one behind another, to a file that was just created; many bytes go past the page cache
-// where the file system lets them. Durable, either way, after SyncFile.
-Status WritePieces(int descriptor, const std::string& path, const std::vector<ByteView>& pieces);
+// Bytes of a file that is to be written, piece behind piece. `piece` is called once for each, in order, and what it
+// gives stands until the next call.
+struct Pieces {
+  size_t count = 0, bytes = 0;  // bytes: of all together
+  std::function<StatusOr<ByteView>(size_t)> piece;
+};
+Pieces PiecesOf(const std::vector<ByteView>& views);  // which must outlive them
+
+// The same as WriteAll of several pieces, one behind another, to a file that was just created; many bytes go past the
+// page cache where the file system lets them. Durable, either way, after SyncFile.
+Status WritePieces(int descriptor, const std::string& path, const Pieces& pieces);
 // Turns O_DIRECT on or off; false where it was so, or the file system has no such thing.
 bool SetDirect(int descriptor, bool direct);
 Status SyncFile(int descriptor, const std::string& path, const char* what = "fsync");
@@ -75,7 +83,10 @@ class Folder {
 
   // Creates a file that must not exist, writes the pieces one after another and fsyncs it; its name is durable after
   // the next Sync(). On an error the file is removed.
-  Status Write(const std::string& name, const std::vector<ByteView>& pieces) const;
+  Status Write(const std::string& name, const Pieces& pieces) const;
+  Status Write(const std::string& name, const std::vector<ByteView>& pieces) const {
+    return Write(name, PiecesOf(pieces));
+  }
   // Puts a whole file in the place of what has that name: a reader, and a crash, see the old one or the new one, and
   // once it returns the new one.
   Status Replace(const std::string& name, const std::vector<ByteView>& pieces) const;

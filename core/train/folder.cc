@@ -99,7 +99,7 @@ bool Folder::Has(const std::string& name) const {
   return ::fstatat(descriptor_, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-Status Folder::Write(const std::string& name, const std::vector<ByteView>& pieces) const {
+Status Folder::Write(const std::string& name, const Pieces& pieces) const {
   const std::string path = PathOf(name);
   const int file = OpenAt(descriptor_, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file < 0) return FileError("create", path, errno);

@@ -1,7 +1,10 @@
 #include "core/train/keeping.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <memory>
+#include <random>
 #include <utility>
 
 #include "core/base/environment.h"
@@ -12,6 +15,7 @@
 #include "core/train/architecture.h"
 #include "core/train/bad_samples.h"
 #include "core/train/batch_division.h"
+#include "core/train/save_meeting.h"
 #include "core/train/snapshot.h"
 
 namespace switchyard {
@@ -81,17 +85,24 @@ StatusOr<nlohmann::json> Keeping::Record(const RunPosition& at, int64_t updates_
 
 Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, bool best,
                      const EvaluationResult& evaluation) {
+  if (writer_) SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
   SY_ASSIGN_OR_RETURN(const nlohmann::json bad, GatherBadSamples(engine_.world(), position.bad_samples));
-  SY_ASSIGN_OR_RETURN(Gathered gathered, GatherTensors(engine_, !config_.broadcast_buffers));
-  if (!owner()) return OkStatus();        // it holds all that is not gathered
-  SY_RETURN_IF_ERROR(writer_->Finish());  // so that host memory holds one checkpoint at a time
   CheckpointContents contents;
   contents.step = position.data_step;
-  SY_ASSIGN_OR_RETURN(contents.record, Record(position, updates_per_epoch, evaluation));
-  if (!bad.empty()) contents.record["bad_samples"] = bad;
-  SY_ASSIGN_OR_RETURN(ForeignConfig foreign, task_.ForOthers(train_));
-  contents.config = std::move(foreign.config);
-  contents.preprocessor = std::move(foreign.preprocessor);
+  if (owner()) {
+    SY_ASSIGN_OR_RETURN(contents.record, Record(position, updates_per_epoch, evaluation));
+    if (!bad.empty()) contents.record["bad_samples"] = bad;
+    SY_ASSIGN_OR_RETURN(ForeignConfig foreign, task_.ForOthers(train_));
+    contents.config = std::move(foreign.config);
+    contents.preprocessor = std::move(foreign.preprocessor);
+  }
+  const SaveOptions options = {.best = best, .keep = config_.keep};
+  return writers_.empty() ? Begin(std::move(contents), options) : BeginShared(std::move(contents), options);
+}
+
+Status Keeping::Begin(CheckpointContents contents, const SaveOptions& options) {
+  SY_ASSIGN_OR_RETURN(Gathered gathered, GatherTensors(engine_, !config_.broadcast_buffers));
+  if (!owner()) return OkStatus();  // it holds all that is not gathered
   const auto make = [this, contents = std::move(contents),
                      gathered = std::move(gathered)]() mutable -> StatusOr<CheckpointContents> {
     SY_ASSIGN_OR_RETURN(Snapshot snapshot,
@@ -103,14 +114,55 @@ Status Keeping::Save(const RunPosition& position, int64_t updates_per_epoch, boo
   };
   SY_RETURN_IF_ERROR(engine_.Synchronize());
   SY_RETURN_IF_ERROR(copy_.Begin());
-  const Status begun = writer_->Save(make, {.best = best, .keep = config_.keep});
+  const Status begun = writer_->Save(make, options);
+  if (!begun.ok()) copy_.Wait().IgnoreError();  // nobody else will
+  return begun;
+}
+
+Status Keeping::BeginShared(CheckpointContents contents, const SaveOptions& options) {
+  World& world = engine_.world();
+  const auto meeting = std::make_shared<SaveMeeting>(*world.rendezvous, world.saves++, world.rank(), writers_);
+  const auto end = [meeting](const Status& status) { return meeting->End(status); };
+  const auto place = std::find(writers_.begin(), writers_.end(), world.rank());
+  if (place == writers_.end()) return writer_->Begin([] { return OkStatus(); }, end);
+  const auto take = [this, step = contents.step] {
+    const World& of_rank = engine_.world();
+    return TakePieces(&copy_, engine_.layout(), of_rank.mesh, of_rank.rank(), !config_.broadcast_buffers, step);
+  };
+  const auto publish = [this, meeting, take, options, contents = std::move(contents)]() mutable -> Status {
+    SharedWriting& shared = contents.shared.emplace();
+    shared.files = static_cast<int>(writers_.size());
+    SY_ASSIGN_OR_RETURN(shared.own, take());
+    shared.begin = [meeting](const std::string& draft) { return meeting->Begin(draft); };
+    shared.wait = [meeting] { return meeting->Wait(); };
+    if (WeightsAreDivided(engine_.layout())) {
+      shared.join_weights = [this](const Folder& folder, const std::string& name, const SavedTensors& saved) {
+        return JoinWeights(folder, name, saved, engine_.layout(), model_);
+      };
+    } else {
+      SY_ASSIGN_OR_RETURN(contents.weights, TakeWeights(copy_, engine_.layout(), model_, contents.step));
+    }
+    return SaveCheckpoint(run_folder_, contents, options).status();
+  };
+  const auto add = [this, meeting, take, file = static_cast<int>(place - writers_.begin())]() -> Status {
+    SY_ASSIGN_OR_RETURN(const std::vector<TensorPiece> pieces, take());
+    SY_ASSIGN_OR_RETURN(const std::string draft, meeting->Draft());
+    SY_ASSIGN_OR_RETURN(const Folder run, Folder::Open(run_folder_));
+    SY_ASSIGN_OR_RETURN(const Folder checkpoints, run.OpenInside("checkpoints"));
+    SY_ASSIGN_OR_RETURN(const Folder folder, checkpoints.OpenInside(draft));
+    SY_ASSIGN_OR_RETURN(const TensorFileSummary summary,
+                        WriteShard(folder, ShardName(file, static_cast<int>(writers_.size())), pieces));
+    return meeting->Report(summary);
+  };
+  SY_RETURN_IF_ERROR(engine_.Synchronize());
+  SY_RETURN_IF_ERROR(copy_.Begin());
+  const Status begun = owner() ? writer_->Begin(publish, end) : writer_->Begin(add, end);
   if (!begun.ok()) copy_.Wait().IgnoreError();  // nobody else will
   return begun;
 }
 
 Status Keeping::Finish() {
-  if (!owner()) return OkStatus();
-  SY_RETURN_IF_ERROR(writer_->Finish());
+  if (writer_) SY_RETURN_IF_ERROR(writer_->Finish());
   lock_.reset();
   return OkStatus();
 }
@@ -146,11 +198,66 @@ Status Keeping::OpenRunFolder() {
     if (!owner() && verdict[0] == '-') status = FailedPrecondition("{}", verdict.substr(1));
   }
   SY_RETURN_IF_ERROR(status);
+  SY_RETURN_IF_ERROR(ChooseWriters());
   if (owner()) TellLauncherOfRun(run_folder_);
   // Where --interpose=trace writes, unless the user chose.
   if (!config_.interpose.empty() && !Environment("SWITCHYARD_TRACE"))
     ProvideSetting("TRACE", run_folder_ + "/trace.json");
   return OkStatus();
+}
+
+// Rank 0 writes there what no other folder has.
+StatusOr<bool> Keeping::EveryRankSeesRunFolder() {
+  constexpr char kSeen[] = ".seen";
+  World& world = engine_.world();
+  std::string mark;
+  if (owner()) {
+    std::random_device random;
+    mark = fmt::format("{:08x}{:08x}", random(), random());
+    SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder_));
+    SY_RETURN_IF_ERROR(folder.Replace(kSeen, {BytesOf(mark)}));
+  }
+  SY_RETURN_IF_ERROR(world.BroadcastText(mark, 0));
+  const auto found = ReadWholeFile(run_folder_ + "/" + kSeen, mark.size());
+  int32_t first = found.ok() && *found == mark ? world.size() : world.rank();
+  SY_RETURN_IF_ERROR(world.communicator->AllReduce("sees_run_folder", &first, &first, 1, SY_I32, SY_MIN));
+  if (owner()) {
+    SY_ASSIGN_OR_RETURN(const Folder folder, Folder::Open(run_folder_));
+    SY_RETURN_IF_ERROR(folder.Remove(kSeen));
+    if (first != world.size())
+      LogWarning(
+          "rank {} on {} does not see the run folder {}: each checkpoint is gathered on rank 0, for which steps wait; "
+          "with --output on a file system of all hosts each rank writes its part",
+          first, world.processes.host_names[static_cast<size_t>(first)], run_folder_);
+  }
+  return first == world.size();
+}
+
+Status Keeping::ChooseWriters() {
+  World& world = engine_.world();
+  const Layout& layout = engine_.layout();
+  const bool each_rank = !config_.broadcast_buffers;
+  if (world.size() == 1 || GatheredBytes(layout, each_rank, world.data_size()) == 0) return OkStatus();
+  SY_ASSIGN_OR_RETURN(const auto pieces, TakePieces(nullptr, layout, world.mesh, world.rank(), each_rank, 0));
+  const int32_t own[] = {config_.sharded_checkpoints, !pieces.empty()};
+  std::vector<int32_t> all(2 * static_cast<size_t>(world.size()));
+  SY_RETURN_IF_ERROR(world.communicator->AllGather("checkpoint_writers", own, all.data(), 2, SY_I32));
+  for (size_t i = 0; i < all.size(); i += 2) {
+    if (all[i] == 0) return OkStatus();
+  }
+  SY_ASSIGN_OR_RETURN(const bool seen, EveryRankSeesRunFolder());
+  if (!seen) return OkStatus();
+  // Rank 0 publishes, whatever it owns.
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (rank == 0 || all[2 * static_cast<size_t>(rank) + 1] != 0) writers_.push_back(rank);
+  }
+  if (!owner()) writer_ = std::make_unique<CheckpointWriter>(run_folder_);
+  const Status reserved = pieces.empty() || owner() ? OkStatus() : copy_.Reserve();
+  int32_t first = reserved.ok() ? world.size() : world.rank();
+  SY_RETURN_IF_ERROR(world.communicator->AllReduce("checkpoint_copy", &first, &first, 1, SY_I32, SY_MIN));
+  SY_RETURN_IF_ERROR(reserved);
+  if (first == world.size()) return OkStatus();
+  return FailedPrecondition("rank {} has too little memory for a copy of its state, from which it would write", first);
 }
 
 StatusOr<RunPosition> Keeping::Open() {

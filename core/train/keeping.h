@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/train/checkpoint.h"
 #include "core/train/engine.h"
@@ -29,20 +30,25 @@ class Keeping {
   Status Restore();
 
   // A folder for the run, or its own where it goes on in one; locked. Where state lies in host memory, that of the copy
-  // that Save makes is taken before, so that no checkpoint is refused it later. All ranks come to the verdict of rank
-  // 0.
+  // that Save makes is taken before, so that no checkpoint is refused it later. All ranks come to the same verdict.
+  // Where ranks have parts of the state, each will write its own, if all see the folder; else rank 0 warns, and gathers
+  // all.
   Status OpenRunFolder();
   const std::string& run_folder() const { return run_folder_; }
 
   // updates_per_epoch: an epoch that is over is the next one's beginning, where any global batch can go on.
   // evaluation: the last one. Begins to save and returns: the copy off the device and the writing go on beside the
-  // steps. Waits first while an earlier checkpoint is still being written, and returns its error; parameters that are
-  // not finite are such an error.
+  // steps. Waits first while an earlier checkpoint is still being written, and returns its error, on all ranks where
+  // several write; parameters that are not finite are such an error.
   Status Save(const RunPosition& position, int64_t updates_per_epoch, bool best, const EvaluationResult& evaluation);
   Status Finish();  // waits until all is written, and gives the folder free
 
  private:
   Status MakeOrTakeUpRunFolder();
+  Status ChooseWriters();
+  StatusOr<bool> EveryRankSeesRunFolder();
+  Status Begin(CheckpointContents contents, const SaveOptions& options);  // of rank 0, which writes all
+  Status BeginShared(CheckpointContents contents, const SaveOptions& options);
   StatusOr<std::optional<double>> BestIn(const nlohmann::json& record, const std::string& folder) const;
   bool owner() const { return engine_.world().rank() == 0; }
   StatusOr<nlohmann::json> Record(const RunPosition& position, int64_t updates_per_epoch,
@@ -56,10 +62,11 @@ class Keeping {
   std::optional<LoadedCheckpoint> resumed_;  // from Open to Restore
   std::string resumed_from_;                 // its folder; "": a new run
   std::string run_folder_;
-  std::optional<uint32_t> data_checksum_;  // of the training data
-  std::optional<RunFolderLock> lock_;      // of rank 0, while it trains
-  StateCopy copy_;                         // what writer_ writes from
-  std::unique_ptr<CheckpointWriter> writer_;
+  std::optional<uint32_t> data_checksum_;     // of the training data
+  std::optional<RunFolderLock> lock_;         // of rank 0, while it trains
+  StateCopy copy_;                            // what writer_ writes from
+  std::vector<int> writers_;                  // ranks that write a checkpoint together, 0 first; none: rank 0 gathers
+  std::unique_ptr<CheckpointWriter> writer_;  // of rank 0, and of all where there are writers_
 };
 
 }  // namespace switchyard

@@ -106,6 +106,7 @@ Status TrainingPlans::Compile(const TrainConfig& config, Program built, Device& 
   copies_state = device.async();
   state_in_file = config.offload_dir.has_value();
   statistics_of_each_rank = !config.broadcast_buffers;
+  gathers_checkpoints = !config.sharded_checkpoints;
 
   PlanOptions plan_options;
   plan_options.fuse = plan_options.capture = config.compile;
@@ -198,8 +199,9 @@ PlanReport TrainingPlans::Report() const {
   report.memory = MemoryOf(*layout);
   if (copies_state) report.checkpoint_bytes = layout->bytes(kStateArena);
   report.memory[kHostStateArena].file = state_in_file;
-  report.checkpoint_host_bytes =
-      layout->bytes(kStateArena) + GatheredBytes(*layout, statistics_of_each_rank, program.mesh.data);
+  report.checkpoint_host_bytes = layout->bytes(kStateArena);
+  if (gathers_checkpoints)
+    report.checkpoint_host_bytes += GatheredBytes(*layout, statistics_of_each_rank, program.mesh.data);
   if (!state_in_file) report.checkpoint_host_bytes += layout->bytes(kHostStateArena);
   return report;
 }

@@ -129,7 +129,7 @@ class Painter {
   Raster image_;
 };
 
-void PaintText(Painter* painter, const Shape& shape, double scale) {
+void PaintText(Painter* painter, const DrawnShape& shape, double scale) {
   const double size = shape.size * scale, width = TextWidth(shape.text, size);
   const double shift = shape.align == Align::kLeft ? 0 : shape.align == Align::kCenter ? -width / 2 : -width;
   const Point origin = {shape.points[0].x * scale, shape.points[0].y * scale};
@@ -164,7 +164,7 @@ Raster Rasterise(const Drawing& drawing, double scale) {
   Painter painter(std::max(1, static_cast<int>(std::lround(drawing.width * scale))),
                   std::max(1, static_cast<int>(std::lround(drawing.height * scale))));
   const auto scaled = [&](const Point& point) { return Point{point.x * scale, point.y * scale}; };
-  for (const Shape& shape : drawing.shapes) {
+  for (const DrawnShape& shape : drawing.shapes) {
     switch (shape.kind) {
       case ShapeKind::kLine:
         for (size_t i = 0; i + 1 < shape.points.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/checksum.h"
 #include "core/parallel/loss_scaling.h"
 #include "core/parallel/power_sgd.h"
 #include "core/train/each_rank.h"
@@ -64,7 +65,7 @@ struct SavedState {
   std::vector<NamedTensor> tensors;
 };
 
-StatusOr<SavedState> ReadState(const TensorFile& file, const Layout& layout, const TrainableModel& model) {
+StatusOr<SavedState> ReadState(const SavedTensors& file, const Layout& layout, const TrainableModel& model) {
   std::set<std::string> kinds;
   for (const auto& [name, entry] : layout.entries()) {
     if (IsSaved(entry) && BelongsToWeight(layout, name, entry)) kinds.insert(KindAndWeight(name).first);
@@ -134,6 +135,49 @@ class FileLayout {
   std::vector<float> scratch_;
 };
 
+Status CheckLiesAmongState(const std::string& name, const Layout::Entry& entry) {
+  if (IsStateArena(entry.arena)) return OkStatus();
+  return Internal("{} does not lie among the state, so it is not saved", name);
+}
+
+Status CheckFinite(const std::string& name, const float* values, int64_t elements, int64_t data_step) {
+  if (AllFinite({values, static_cast<size_t>(elements)})) return OkStatus();
+  return FailedPrecondition(
+      "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved before is "
+      "whole. Lower --lr, or raise --warmup",
+      name, data_step);
+}
+
+void SortByName(std::vector<NamedTensor>* list) {
+  std::sort(list->begin(), list->end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+}
+
+// Is it `rank` that writes what it has of a tensor? Along an axis of the mesh that does not divide the tensor, all
+// ranks have the same, and the first one writes it. of_each_rank: along the data axis each has its own.
+bool Owns(const Part* part, bool of_each_rank, const Mesh& mesh, int rank) {
+  bool data = of_each_rank, pipeline = false, tensor = false;
+  for (; part != nullptr; part = part->of.get()) {
+    if (part->begin == part->end) return false;
+    data |= part->group == kDataGroup || part->group == kNodeGroup || part->group == kAcrossGroup;
+    pipeline |= part->group == kPipelineGroup;
+    tensor |= part->group == kTensorGroup;
+  }
+  return (data || mesh.DataRankOf(rank) == 0) && (pipeline || mesh.StageOf(rank) == 0) &&
+         (tensor || rank % mesh.tensor == 0);
+}
+
+// Row `row` of a tensor of `rows` tensors.
+Part RowOf(Shape shape, int rows, int row) {
+  shape.insert(shape.begin(), rows);
+  return {std::move(shape), {0, 1, rows, 1}, row, row + 1, kDataGroup};
+}
+
+// `part`, of a tensor that is itself `of`.
+Part PartWithin(Part part, const Part& of) {
+  part.of = std::make_shared<const Part>(part.of ? PartWithin(*part.of, of) : of);
+  return part;
+}
+
 }  // namespace
 
 uint64_t GatheredBytes(const Layout& layout, bool each_rank, int data_ranks) {
@@ -173,18 +217,13 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout
   Snapshot snapshot;
   for (const auto& [name, entry] : layout.entries()) {
     if (!entry.is_weight() && !IsSaved(entry)) continue;
-    if (!IsStateArena(entry.arena)) return Internal("{} does not lie among the state, so it is not saved", name);
+    SY_RETURN_IF_ERROR(CheckLiesAmongState(name, entry));
     const auto found = storage->parts.find(name);
     std::byte* const bytes = found != storage->parts.end() ? found->second.data() : copy.At(entry);
     auto* const values = reinterpret_cast<float*>(bytes);
     const Shape& shape = entry.whole_shape();
     if (entry.is_weight()) {
-      if (!AllFinite({values, static_cast<size_t>(Elements(shape))})) {
-        return FailedPrecondition(
-            "the parameter {} holds values that are not finite after update {}, so it is not saved; what was saved "
-            "before is whole. Lower --lr, or raise --warmup",
-            name, data_step);
-      }
+      SY_RETURN_IF_ERROR(CheckFinite(name, values, Elements(shape), data_step));
       file_layout.Add("", name, shape, values, &snapshot.weights);
     } else if (BelongsToWeight(layout, name, entry)) {
       const auto [kind, weight] = KindAndWeight(name);
@@ -194,50 +233,233 @@ StatusOr<Snapshot> TakeSnapshot(StateCopy& copy, Gathered gathered, const Layout
     }
   }
   AddAll(storage->each_rank, kEachRank, &snapshot.state);
-  for (std::vector<NamedTensor>* list : {&snapshot.weights, &snapshot.state})
-    std::sort(list->begin(), list->end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  SortByName(&snapshot.weights);
+  SortByName(&snapshot.state);
   snapshot.storage = storage;
   return snapshot;
 }
 
-Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
-                       const std::string& path, bool each_rank) {
+bool WeightsAreDivided(const Layout& layout) {
+  return std::any_of(layout.entries().begin(), layout.entries().end(),
+                     [](const auto& named) { return named.second.is_weight() && named.second.part; });
+}
+
+StatusOr<std::vector<TensorPiece>> TakePieces(StateCopy* copy, const Layout& layout, const Mesh& mesh, int rank,
+                                              bool each_rank, int64_t data_step) {
+  if (copy != nullptr) SY_RETURN_IF_ERROR(copy->Wait());
+  const bool weights = WeightsAreDivided(layout);
+  std::vector<TensorPiece> pieces;
+  const auto add = [&](const std::string& name, const Layout::Entry& entry, const Shape& whole,
+                       std::optional<Part> part) {
+    const Shape shape = part ? ShapeOf(*part) : whole;
+    pieces.push_back(
+        {{name, SavedType(entry), {shape.begin(), shape.end()}, copy != nullptr ? copy->At(entry) : nullptr},
+         {whole.begin(), whole.end()},
+         std::move(part)});
+  };
+  for (const auto& [name, entry] : layout.entries()) {
+    const bool is_piece = IsSaved(entry) || (weights && entry.is_weight());
+    const bool of_each_rank = IsOfEachRank(entry, each_rank, mesh.data);
+    if (!is_piece && !of_each_rank) continue;
+    SY_RETURN_IF_ERROR(CheckLiesAmongState(name, entry));
+    const Part* const part = entry.part ? &*entry.part : nullptr;
+    if (is_piece && Owns(part, false, mesh, rank)) {
+      if (copy != nullptr && entry.is_weight())
+        SY_RETURN_IF_ERROR(CheckFinite(name, reinterpret_cast<const float*>(copy->At(entry)),
+                                       Elements(part != nullptr ? ShapeOf(*part) : entry.type.shape), data_step));
+      add(name, entry, entry.whole_shape(), entry.part);
+    }
+    if (of_each_rank && Owns(part, true, mesh, rank)) {
+      const Part row = RowOf(entry.whole_shape(), mesh.data, mesh.DataRankOf(rank));
+      add(kEachRank + name, entry, row.whole, part != nullptr ? PartWithin(*part, row) : row);
+    }
+  }
+  return pieces;
+}
+
+StatusOr<std::vector<NamedTensor>> TakeWeights(StateCopy& copy, const Layout& layout, const TrainableModel& model,
+                                               int64_t data_step) {
+  FileLayout file_layout(model);
+  std::vector<NamedTensor> weights;
+  for (const auto& [name, entry] : layout.entries()) {
+    if (!entry.is_weight()) continue;
+    SY_RETURN_IF_ERROR(CheckLiesAmongState(name, entry));
+    auto* const values = reinterpret_cast<float*>(copy.At(entry));
+    SY_RETURN_IF_ERROR(CheckFinite(name, values, entry.type.elements(), data_step));
+    file_layout.Add("", name, entry.type.shape, values, &weights);
+  }
+  SortByName(&weights);
+  return weights;
+}
+
+StatusOr<TensorFileSummary> JoinWeights(const Folder& folder, const std::string& name, const SavedTensors& saved,
+                                        const Layout& layout, const TrainableModel& model) {
+  const auto published = [&](const std::string& weight) -> StatusOr<HostTensors> {
+    const TensorFile::Entry* const entry = saved.Find(weight);
+    if (entry == nullptr) return Internal("{}: {} is missing", saved.path(), weight);
+    HostTensors tensors;
+    HostTensor& whole = tensors[weight];
+    whole.shape = layout.Find(weight)->whole_shape();
+    whole.values.resize(static_cast<size_t>(Elements(whole.shape)));
+    SY_RETURN_IF_ERROR(saved.Read(*entry, whole.values.data()));
+    return model.to_file ? model.to_file(std::move(tensors)) : tensors;
+  };
+  std::vector<NamedTensor> weights;
+  std::map<std::string, std::string> sources;  // by name in the file
+  std::map<std::string, uint32_t> checksums;
+  for (const auto& [weight, entry] : layout.entries()) {
+    if (!entry.is_weight()) continue;
+    SY_ASSIGN_OR_RETURN(const HostTensors tensors, published(weight));
+    for (const auto& [in_file, tensor] : tensors) {
+      weights.push_back({in_file, "F32", {tensor.shape.begin(), tensor.shape.end()}, nullptr});
+      sources[in_file] = weight;
+      checksums[in_file] = Crc32(tensor.values.data(), tensor.values.size() * sizeof(float));
+    }
+  }
+  SortByName(&weights);
+  std::vector<uint32_t> crc32;
+  for (const NamedTensor& weight : weights) crc32.push_back(checksums[weight.name]);
+  std::map<std::string, HostTensors> read;  // of weights that are several tensors: those to come
+  HostTensor current;
+  return WriteTensorFile(folder, name, weights, {}, crc32, [&](size_t i) -> StatusOr<const void*> {
+    const std::string& source = sources[weights[i].name];
+    if (!read.contains(source)) {
+      SY_ASSIGN_OR_RETURN(read[source], published(source));
+    }
+    HostTensors& to_come = read[source];
+    current = std::move(to_come.at(weights[i].name));
+    to_come.erase(weights[i].name);
+    if (to_come.empty()) read.erase(source);
+    return current.values.data();
+  });
+}
+
+namespace {
+
+// Of a checkpoint whose state or weights are not those of the run.
+class Refusal {
+ public:
+  Refusal(const LoadedCheckpoint& checkpoint, const std::string& path) : checkpoint_(checkpoint), path_(path) {}
+  Status operator()(const std::string& name, const std::string& what) const {
+    return InvalidArgument(
+        "{}: state {} {}; it was saved with other settings of the optimizer: leave those out that you changed, or "
+        "start a new run from the weights with --pretrained={}",
+        checkpoint_.folder, name, what, path_);
+  }
+
+ private:
+  const LoadedCheckpoint& checkpoint_;
+  const std::string& path_;
+};
+
+// What an entry of the layout takes up from the saved tensor of its name.
+enum class Fit { kTakenUp, kBegins, kRefused };
+struct Fitting {
+  Fit fit = Fit::kTakenUp;
+  std::string why = "";  // of a refusal
+};
+Fitting FitOf(const std::string& name, const Layout::Entry& entry, const std::string* dtype,
+              const std::vector<int64_t>* saved_shape) {
+  // Of another precision, or without compression, or of another rank: it starts.
+  if (dtype == nullptr && (IsLossScaleState(name) || IsPowerSgdState(name))) return {Fit::kBegins};
+  if (dtype == nullptr) return {Fit::kRefused, "is missing"};
+  const Shape shape(saved_shape->begin(), saved_shape->end());
+  if (IsPowerSgdState(name) && shape != entry.whole_shape()) return {Fit::kBegins};
+  if (*dtype == SavedType(entry) && shape == entry.whole_shape()) return {};
+  return {Fit::kRefused, fmt::format("is {} {}, expected {} {}", *dtype, ToString(shape), SavedType(entry),
+                                     ToString(entry.whole_shape()))};
+}
+
+bool IsOfNoUse(const Layout::Entry* entry, const std::string& name) {
+  return entry == nullptr && (IsLossScaleState(name) || IsPowerSgdState(name));
+}
+
+Status RestoreWeights(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
+                      const std::string& path) {
   SY_ASSIGN_OR_RETURN(HostTensors weights, ReadWeights(checkpoint.weights));
   if (model.import_weights) {
     SY_ASSIGN_OR_RETURN(weights, model.import_weights(std::move(weights), false));
   }
   SY_RETURN_IF_ERROR(VerifyReadWeights(engine, weights, path));
-  SY_RETURN_IF_ERROR(UploadParameters(engine, model.name, weights, false));
+  return UploadParameters(engine, model.name, weights, false);
+}
+
+Status RestoreState(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
+                    const Refusal& refused) {
   const Layout& layout = engine.layout();
   SY_ASSIGN_OR_RETURN(const SavedState state, ReadState(checkpoint.state, layout, model));
-  const auto refused = [&](const std::string& name, const std::string& what) {
-    return InvalidArgument(
-        "{}: state {} {}; it was saved with other settings of the optimizer: leave those out that you changed, or "
-        "start a new run from the weights with --pretrained={}",
-        checkpoint.folder, name, what, path);
-  };
   std::map<std::string, const NamedTensor*> found;
   for (const NamedTensor& tensor : state.tensors) {
     const Layout::Entry* const entry = layout.Find(tensor.name);
-    if (entry == nullptr && (IsLossScaleState(tensor.name) || IsPowerSgdState(tensor.name))) continue;
+    if (IsOfNoUse(entry, tensor.name)) continue;
     if (entry == nullptr || !IsSaved(*entry)) return refused(tensor.name, "is none of this run's");
     found[tensor.name] = &tensor;
   }
   for (const auto& [name, entry] : layout.entries()) {
     if (!IsSaved(entry)) continue;
-    // Of another precision, or without compression, or of another rank: it starts.
-    if (!found.contains(name) && (IsLossScaleState(name) || IsPowerSgdState(name))) continue;
-    if (!found.contains(name)) return refused(name, "is missing");
-    const NamedTensor& tensor = *found[name];
-    const Shape shape(tensor.shape.begin(), tensor.shape.end());
-    if (IsPowerSgdState(name) && shape != entry.whole_shape()) continue;
-    if (tensor.dtype != SavedType(entry) || shape != entry.whole_shape()) {
-      return refused(name, fmt::format("is {} {}, expected {} {}", tensor.dtype, ToString(shape), SavedType(entry),
-                                       ToString(entry.whole_shape())));
-    }
-    SY_RETURN_IF_ERROR(UploadWhole(engine, name, tensor.data));
+    const auto tensor = found.find(name);
+    const bool there = tensor != found.end();
+    const Fitting fitting =
+        FitOf(name, entry, there ? &tensor->second->dtype : nullptr, there ? &tensor->second->shape : nullptr);
+    if (fitting.fit == Fit::kRefused) return refused(name, fitting.why);
+    if (fitting.fit == Fit::kTakenUp) SY_RETURN_IF_ERROR(UploadWhole(engine, name, tensor->second->data));
   }
-  return RestoreEachRank(engine, checkpoint.state, each_rank, checkpoint.folder);
+  return OkStatus();
+}
+
+// State, and weights where they are among them, of which this rank reads what it has.
+Status RestorePieces(Engine& engine, const SavedTensors& saved, const Refusal& refused) {
+  const Layout& layout = engine.layout();
+  bool weights = false;
+  for (const TensorFile::Entry& tensor : saved.entries()) {
+    if (tensor.name.starts_with(kEachRank)) continue;
+    const Layout::Entry* const entry = layout.Find(tensor.name);
+    if (IsOfNoUse(entry, tensor.name)) continue;
+    if (entry == nullptr || !(IsSaved(*entry) || entry->is_weight()))
+      return refused(tensor.name, "is none of this run's");
+    weights |= entry->is_weight();
+  }
+  std::vector<std::byte> held;
+  for (const auto& [name, entry] : layout.entries()) {
+    if (!IsSaved(entry) && !(weights && entry.is_weight())) continue;
+    const TensorFile::Entry* const tensor = saved.Find(name);
+    const bool there = tensor != nullptr;
+    const Fitting fitting = FitOf(name, entry, there ? &tensor->dtype : nullptr, there ? &tensor->shape : nullptr);
+    if (fitting.fit == Fit::kRefused) return refused(name, fitting.why);
+    if (fitting.fit == Fit::kBegins) continue;
+    held.assign(entry.bytes, std::byte{0});
+    SY_RETURN_IF_ERROR(entry.part ? saved.Read(*tensor, *entry.part, held.data()) : saved.Read(*tensor, held.data()));
+    SY_RETURN_IF_ERROR(engine.memory().Upload(name, held.data(), entry.bytes));
+  }
+  return weights ? engine.RefreshHalves() : OkStatus();
+}
+
+}  // namespace
+
+Status RestoreSnapshot(Engine& engine, const TrainableModel& model, const LoadedCheckpoint& checkpoint,
+                       const std::string& path, bool each_rank) {
+  const Refusal refused(checkpoint, path);
+  const Layout& layout = engine.layout();
+  const auto is_weight = [&](const TensorFile::Entry& saved) {
+    const Layout::Entry* const entry = layout.Find(saved.name);
+    return entry != nullptr && entry->is_weight();
+  };
+  const SavedTensors& state = checkpoint.state;
+  if (!state.in_pieces() || std::none_of(state.entries().begin(), state.entries().end(), is_weight))
+    SY_RETURN_IF_ERROR(RestoreWeights(engine, model, checkpoint, path));
+  if (state.in_pieces()) {
+    SY_ASSIGN_OR_RETURN(const std::string difference,
+                        engine.world().FirstDifference(fmt::format("state.json {}\n", checkpoint.seal)));
+    if (!difference.empty())
+      return FailedPrecondition(
+          "{} is not the same on all ranks: {}; name and digest. Is it the same folder on all "
+          "hosts?",
+          path, difference);
+    SY_RETURN_IF_ERROR(RestorePieces(engine, state, refused));
+  } else {
+    SY_RETURN_IF_ERROR(RestoreState(engine, model, checkpoint, refused));
+  }
+  return RestoreEachRank(engine, state, each_rank, checkpoint.folder);
 }
 
 }  // namespace switchyard

@@ -35,7 +35,7 @@ std::string ToSvg(const Drawing& drawing) {
       "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\">\n",
       drawing.width, drawing.height);
   const auto out = std::back_inserter(svg);
-  for (const Shape& shape : drawing.shapes) {
+  for (const DrawnShape& shape : drawing.shapes) {
     const std::string opacity = shape.opacity < 1 ? fmt::format(" opacity=\"{:g}\"", shape.opacity) : "";
     const std::string color = Rgb(shape.color);
     const Point& first = shape.points.front();

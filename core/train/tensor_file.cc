@@ -6,6 +6,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "core/base/checksum.h"
@@ -61,38 +62,52 @@ int64_t ElementBytes(const std::string& dtype) {
 StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
                                             const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata) {
+  std::vector<uint32_t> crc32;
+  for (const NamedTensor& tensor : tensors) {
+    int64_t bytes = 0;
+    if (!PayloadBytes(tensor.shape, ElementBytes(tensor.dtype), &bytes)) bytes = 0;  // refused below
+    if (bytes > 0 && tensor.data == nullptr)
+      return InvalidArgument("{}: tensor {}: no data given", folder.PathOf(name), Quoted(tensor.name));
+    crc32.push_back(Crc32(tensor.data, static_cast<size_t>(bytes)));
+  }
+  return WriteTensorFile(folder, name, tensors, metadata, crc32,
+                         [&](size_t i) -> StatusOr<const void*> { return tensors[i].data; });
+}
+
+StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
+                                            const std::vector<NamedTensor>& tensors,
+                                            const std::map<std::string, std::string>& metadata,
+                                            const std::vector<uint32_t>& crc32,
+                                            const std::function<StatusOr<const void*>(size_t)>& data) {
   const std::string path = folder.PathOf(name);
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    return ElementBytes(a->dtype) > ElementBytes(b->dtype);
-  });
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return ElementBytes(tensors[a].dtype) > ElementBytes(tensors[b].dtype); });
 
   OrderedJson about = {{"header_crc32", kNoChecksum}, {"format", "pt"}, {kWriter, kWriterName}};
   for (const auto& [key, value] : metadata) about[key] = value;
   OrderedJson header = {{"__metadata__", OrderedJson::object()}};
-  std::vector<ByteView> payload;
+  std::vector<size_t> payload;  // bytes, in order
   int64_t offset = 0;
-  for (const NamedTensor* tensor : order) {
-    const int64_t element_bytes = ElementBytes(tensor->dtype);
+  for (const size_t i : order) {
+    const NamedTensor& tensor = tensors[i];
+    const int64_t element_bytes = ElementBytes(tensor.dtype);
     int64_t bytes = 0;
     if (element_bytes == 0) {
-      return InvalidArgument("{}: tensor {}: unknown dtype '{}'", path, Quoted(tensor->name), tensor->dtype);
+      return InvalidArgument("{}: tensor {}: unknown dtype '{}'", path, Quoted(tensor.name), tensor.dtype);
     }
-    if (!PayloadBytes(tensor->shape, element_bytes, &bytes)) {
-      return InvalidArgument("{}: tensor {}: the shape {} cannot be", path, Quoted(tensor->name),
-                             ShapeText(tensor->shape));
+    if (!PayloadBytes(tensor.shape, element_bytes, &bytes)) {
+      return InvalidArgument("{}: tensor {}: the shape {} cannot be", path, Quoted(tensor.name),
+                             ShapeText(tensor.shape));
     }
-    if (bytes > 0 && tensor->data == nullptr) {
-      return InvalidArgument("{}: tensor {}: no data given", path, Quoted(tensor->name));
+    if (header.contains(tensor.name)) {
+      return InvalidArgument("{}: tensor {} is given twice", path, Quoted(tensor.name));
     }
-    if (header.contains(tensor->name)) {
-      return InvalidArgument("{}: tensor {} is given twice", path, Quoted(tensor->name));
-    }
-    header[tensor->name] = {
-        {"dtype", tensor->dtype}, {"shape", tensor->shape}, {"data_offsets", {offset, offset + bytes}}};
-    about[kTensorChecksum + tensor->name] = fmt::format("{:08x}", Crc32(tensor->data, static_cast<size_t>(bytes)));
-    if (bytes > 0) payload.push_back({static_cast<const std::byte*>(tensor->data), static_cast<size_t>(bytes)});
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + bytes}}};
+    about[kTensorChecksum + tensor.name] = fmt::format("{:08x}", crc32[i]);
+    payload.push_back(static_cast<size_t>(bytes));
     offset += bytes;
   }
   header["__metadata__"] = about;
@@ -109,9 +124,14 @@ StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::str
   summary.header_crc32 = HeaderChecksum(length_bytes.data(), text);
   text.replace(kHeaderStartBytes, 8, fmt::format("{:08x}", summary.header_crc32));
 
-  std::vector<ByteView> pieces = {BytesOf(length_bytes), BytesOf(text)};
-  pieces.insert(pieces.end(), payload.begin(), payload.end());
-  SY_RETURN_IF_ERROR(folder.Write(name, pieces));
+  const auto piece = [&](size_t i) -> StatusOr<ByteView> {
+    if (i == 0) return BytesOf(length_bytes);
+    if (i == 1) return BytesOf(text);
+    SY_ASSIGN_OR_RETURN(const void* const bytes, data(order[i - 2]));
+    return ByteView(static_cast<const std::byte*>(bytes), payload[i - 2]);
+  };
+  SY_RETURN_IF_ERROR(folder.Write(
+      name, Pieces{.count = order.size() + 2, .bytes = static_cast<size_t>(summary.bytes), .piece = piece}));
   return summary;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -42,6 +43,14 @@ struct TensorFileSummary {
 StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
                                             const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata = {});
+// The same of tensors that are made as they are written, so that memory need not hold them all: those in `tensors` have
+// no data, but the checksums `crc32` of theirs, by tensor. `data` is called once for each, with its place in `tensors`
+// but in the order of the file; what it gives stands until the next call.
+StatusOr<TensorFileSummary> WriteTensorFile(const Folder& folder, const std::string& name,
+                                            const std::vector<NamedTensor>& tensors,
+                                            const std::map<std::string, std::string>& metadata,
+                                            const std::vector<uint32_t>& crc32,
+                                            const std::function<StatusOr<const void*>(size_t)>& data);
 // The same at a path of the user's.
 StatusOr<TensorFileSummary> WriteTensorFile(const std::string& path, const std::vector<NamedTensor>& tensors,
                                             const std::map<std::string, std::string>& metadata = {});

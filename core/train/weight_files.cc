@@ -64,7 +64,9 @@ void ConvertAll(const std::vector<char>& bytes, const Convert& convert, std::vec
   }
 }
 
-StatusOr<HostTensor> ReadAsFloats(const TensorFile& file, const TensorFile::Entry& entry) {
+// file: a TensorFile, or SavedTensors.
+template <typename File>
+StatusOr<HostTensor> ReadAsFloats(const File& file, const TensorFile::Entry& entry) {
   HostTensor tensor;
   tensor.shape.assign(entry.shape.begin(), entry.shape.end());
   std::vector<char> bytes(static_cast<size_t>(entry.bytes));
@@ -217,14 +219,16 @@ StatusOr<HostTensors> WeightSource::Read() const {
   return tensors;
 }
 
-StatusOr<HostTensors> WeightSource::ReadAverages() const {
+StatusOr<HostTensors> WeightSource::ReadAverages(const std::function<HostTensors(HostTensors)>& to_file) const {
   const std::string prefix = AverageOf("");
   HostTensors averages;
   if (checkpoint_) {
-    for (const TensorFile::Entry& entry : checkpoint_->state.entries()) {
+    const SavedTensors& state = checkpoint_->state;
+    for (const TensorFile::Entry& entry : state.entries()) {
       if (!entry.name.starts_with(prefix)) continue;
-      SY_ASSIGN_OR_RETURN(averages[entry.name.substr(prefix.size())], ReadAsFloats(checkpoint_->state, entry));
+      SY_ASSIGN_OR_RETURN(averages[entry.name.substr(prefix.size())], ReadAsFloats(state, entry));
     }
+    if (state.in_pieces() && to_file) averages = to_file(std::move(averages));
   }
   if (averages.empty()) {
     return NotFound("{}: there are no averaged weights; a run keeps them with --ema_decay, as --ema_decay=0.9999",

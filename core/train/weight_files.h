@@ -12,6 +12,7 @@
 // Thread-safe: an open WeightSource is only read.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -38,9 +39,10 @@ class WeightSource {
   size_t size() const { return places_.size(); }                 // tensors
   const TensorFile::Entry* Find(const std::string& name) const;  // null if there is none
   StatusOr<HostTensors> Read() const;                            // every tensor, as ReadWeights
-  // The averaged weights, under the names of the others. NotFound where there are none: weights of others, or a run
-  // without --ema_decay.
-  StatusOr<HostTensors> ReadAverages() const;
+  // The averaged weights, under the names of the others. to_file: of the model (TrainableModel), for averages that a
+  // checkpoint has in the layout of the graph. NotFound where there are none: weights of others, or a run without
+  // --ema_decay.
+  StatusOr<HostTensors> ReadAverages(const std::function<HostTensors(HostTensors)>& to_file) const;
 
  private:
   Status OpenFile(const std::string& path);

@@ -49,6 +49,7 @@ struct World {
   std::unique_ptr<Communicator> communicator;  // one rank: every collective is the identity
   std::vector<std::unique_ptr<Communicator>> groups;  // of CommunicatorsOf
   int divisions = 0;                                  // calls of it so far: names of groups are new in the run
+  int saves = 0;                                      // of checkpoints that ranks wrote together: the same on all
   std::string collective;                             // "none" with one rank
   std::string collective_why;
 

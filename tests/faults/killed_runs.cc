@@ -95,7 +95,8 @@ bool HasDraft(const fs::path& run) {
   return false;
 }
 
-std::string LoadWhole(const TensorFile& file) {
+template <typename File>
+std::string LoadWhole(const File& file) {
   for (const TensorFile::Entry& entry : file.entries()) {
     std::vector<std::byte> bytes(static_cast<size_t>(entry.bytes));
     if (const Status read = file.Read(entry, bytes.data()); !read.ok()) return Message(read);
@@ -111,9 +112,8 @@ std::string DamageOf(const fs::path& run) {
     if (name.starts_with(".") || name == "abandoned") continue;
     const auto checkpoint = LoadCheckpoint(entry.path());
     if (!checkpoint.ok()) return Message(checkpoint.status());
-    for (const TensorFile* file : {&checkpoint->weights, &checkpoint->state}) {
-      if (const std::string damage = LoadWhole(*file); !damage.empty()) return damage;
-    }
+    if (const std::string damage = LoadWhole(checkpoint->weights); !damage.empty()) return damage;
+    if (const std::string damage = LoadWhole(checkpoint->state); !damage.empty()) return damage;
   }
   return "";
 }

@@ -21,16 +21,17 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+template <typename File>
+bool IsDamaged(const File& file) {
+  return std::any_of(file.entries().begin(), file.entries().end(), [&](const TensorFile::Entry& entry) {
+    return ReadTensor(file, entry.name).compare(0, 6, "error:") == 0;
+  });
+}
+
 // Whether loading it and reading all its tensors meets an error.
 bool IsRefused(const std::string& path) {
   const auto loaded = LoadCheckpoint(path);
-  if (!loaded.ok()) return true;
-  for (const TensorFile* file : {&loaded->weights, &loaded->state}) {
-    for (const auto& entry : file->entries()) {
-      if (ReadTensor(*file, entry.name).compare(0, 6, "error:") == 0) return true;
-    }
-  }
-  return false;
+  return !loaded.ok() || IsDamaged(loaded->weights) || IsDamaged(loaded->state);
 }
 
 // The system's calls, but for fsync, for which a test need not wait.

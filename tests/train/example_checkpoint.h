@@ -24,7 +24,9 @@ struct ExampleCheckpoint {
   CheckpointContents contents;
 };
 
-inline std::string ReadTensor(const TensorFile& file, const std::string& name) {
+// file: a TensorFile, or SavedTensors.
+template <typename File>
+std::string ReadTensor(const File& file, const std::string& name) {
   const TensorFile::Entry* entry = file.Find(name);
   if (entry == nullptr) return "absent";
   std::string bytes(static_cast<size_t>(entry->bytes), '\0');

@@ -42,8 +42,9 @@ Status ExportCommand(const CommandLine& line) {
   WarnOfSettingsOfUpdates(model.setup, "export");
   const ResolvedModel& resolved = model.setup.resolved;
   SY_ASSIGN_OR_RETURN(const ForeignFormat* const format, FormatOf(*resolved.info->family, names));
-  SY_ASSIGN_OR_RETURN(HostTensors tensors,
-                      absl::GetFlag(FLAGS_ema) ? model.weights.ReadAverages() : model.weights.Read());
+  SY_ASSIGN_OR_RETURN(HostTensors tensors, absl::GetFlag(FLAGS_ema)
+                                               ? model.weights.ReadAverages(model.setup.model.to_file)
+                                               : model.weights.Read());
   SY_ASSIGN_OR_RETURN(tensors, ImportWeights(resolved, std::move(tensors), false));
   SY_ASSIGN_OR_RETURN(tensors, ExportWeights(resolved, std::move(tensors), names));
   std::vector<NamedTensor> entries;
