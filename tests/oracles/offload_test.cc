@@ -146,6 +146,40 @@ TEST_P(Offload, LeavesOutWhatOverflowsAndClipsAveragesAndAccumulates) {
   }
 }
 
+// Ranks that share each model, as so many stages or parts of weights, and update it on their hosts.
+class OffloadOnMeshes : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (world_.device->info().address_kind == SY_ADDRESS_HOST)
+      GTEST_SKIP() << "the device's memory is the host's: there is nothing to offload";
+    if (world_.size() % 2 != 0) GTEST_SKIP() << "one rank shares a model with nobody";
+  }
+  void TearDown() override { world_.mesh = {.data = world_.size()}; }
+  World& world_ = SharedWorld();
+};
+
+TEST_P(OffloadOnMeshes, HasTheBitsOfADeviceThatHoldsAll) {
+  TrainConfig config = Config("adamw", 0);
+  const bool stages = std::string(GetParam()) == "pp";
+  (stages ? config.pp : config.tp) = 2;
+  config.accumulation = stages ? 2 : 1;
+  config.clip = 0.5f;
+  world_.mesh = {.data = world_.size() / 2, .pipeline = config.pp, .tensor = config.tp};
+  for (const int zero : {0, 1}) {
+    SCOPED_TRACE(zero);
+    if (zero > world_.data_size() - 1) continue;
+    config.zero = zero;
+    const Ended expected = Train(config, "none"), offloaded = Train(config, "optimizer");
+    ExpectSame(offloaded, expected);
+    ExpectSame(Train(config, "all"), expected);
+    ExpectSame(Train(config, "all", 0.4f, Step(expected, 3), 0.7f), expected);
+    ExpectSame(Train(config, "none", 1, Step(offloaded, 4)), expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Axes, OffloadOnMeshes, ::testing::Values("tp", "pp"),
+                         [](const auto& info) { return std::string(info.param); });
+
 TrainingPlans PlansOf(const TrainConfig& config) {
   TrainingPlans plans;
   const auto setup = SettledRun(config, SharedWorld());
@@ -283,7 +317,7 @@ TEST(OffloadedParameters, TakeTheMemoryOfTheFormula) {
   if (SharedWorld().size() > 1) GTEST_SKIP() << "the ranks of this world would all plan the same, as one alone does";
   for (const char* precision : {"fp32", "bf16"}) {
     const bool half = std::string(precision) != "fp32";
-    for (const double ranks : {2, 4}) {
+    for (const double ranks : {2, 4, 8}) {
       for (int zero = 0; zero < 4; ++zero) {
         SCOPED_TRACE(fmt::format("{} {} ranks, zero {}", precision, ranks, zero));
         const PerParameter none = PlannedFor(static_cast<int>(ranks), zero, precision, "none");
