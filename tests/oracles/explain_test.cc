@@ -1,8 +1,9 @@
 // `explain` tells the truth: for random settings its bytes and FLOPs, made without data and memory, are those of the
-// Trainer that runs them.
+// Trainer that runs them, and the bytes of its collectives are those that the communicators are given.
 #include <ctime>
 
 #include "core/base/random.h"
+#include "core/graph/ops/collective.h"
 #include "core/train/plans.h"
 #include "core/train/timetable.h"
 #include "gtest/gtest.h"
@@ -47,8 +48,9 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
   c->offload = OneOf(random, "none", "none", "optimizer", "all");
   c->offload_optim_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
   c->shard_param_frac = OneOf(random, 1.0f, 1.0f, 0.5f);
-  c->hierarchical_allreduce = random.Below(5) == 0;
-  if (c->hierarchical_allreduce) c->ranks_per_node = c->tp;
+  c->hierarchical_allreduce = random.Below(4) == 0;
+  const int models_per_node = OneOf(random, 1, 2, 3);
+  if (c->hierarchical_allreduce) c->ranks_per_node = models_per_node * c->tp;
   c->allreduce_dtype = OneOf(random, "fp32", "fp32", "bf16");
   c->grad_predivide = OneOf(random, 1.0f, 1.0f, 2.0f);
   c->delay_allreduce = random.Below(4) == 0;
@@ -60,7 +62,7 @@ void DrawParallelism(RandomStream& random, int ranks, TrainConfig* c) {
   c->pp = 2;  // with what pipelines can be combined with, for little would be left of a free draw
   c->accumulation = OneOf(random, 2, 3, 4);
   if (ranks % (c->tp * c->pp) != 0) c->tp = 1, c->sp = false;
-  if (c->hierarchical_allreduce) c->ranks_per_node = c->tp * c->pp;
+  if (c->hierarchical_allreduce) c->ranks_per_node = models_per_node * c->tp * c->pp;
   c->sync_batchnorm = false;
   c->zero = OneOf(random, 0, 1);
 }
@@ -93,12 +95,82 @@ TrainConfig RandomConfig(RandomStream& random, int ranks) {
   return c;
 }
 
+// What this rank gives to the communicator of each group in the plan's collectives, by the bytes that `explain` counts
+// of them: of what is gathered its own piece, of a message what is sent.
+std::vector<uint64_t> GivenBytes(const TrainingPlans& plans, int rank, int64_t update) {
+  const std::vector<Group>& groups = plans.program.groups;
+  std::vector<uint64_t> given(groups.size());
+  for (const Action& action : plans.program.schedule) {
+    if (!action.RunsIn(update)) continue;
+    const Plan& plan = *plans.plans[static_cast<size_t>(action.plan)];
+    double told = 0;
+    for (const Step& step : plan.schedule().steps) {
+      if (step.kind != Step::kCollective) continue;
+      const Node& node = plan.graph().node(step.node);
+      const auto& attributes = node.attributes.as<sy_collective_attributes>();
+      const auto group = static_cast<size_t>(attributes.group);
+      const auto bytes = static_cast<uint64_t>(step.cost.bytes);
+      told += step.cost.bytes;
+      switch (*ExchangeOf(node)) {
+        case Exchange::kAllReduce:
+        case Exchange::kReduceScatter:
+        case Exchange::kAllToAll:
+        case Exchange::kSend:
+          given[group] += bytes;
+          break;
+        case Exchange::kAllGather:
+          given[group] += bytes / groups[group].ranks.size();
+          break;
+        case Exchange::kBroadcast:
+          given[group] += groups[group].ranks.at(static_cast<size_t>(attributes.root)) == rank ? bytes : 0;
+          break;
+        case Exchange::kReceive:
+          break;
+      }
+    }
+    EXPECT_EQ(told, static_cast<double>(plan.report().collective_bytes));
+  }
+  return given;
+}
+
+// The communicators of the groups of which each has one, where `first` of those that the world split off came before.
+std::vector<Communicator*> CommunicatorsBehind(size_t first, const std::vector<Group>& groups, const World& world) {
+  std::vector<Communicator*> communicators;
+  for (const Group& group : groups) {
+    const auto ranks = static_cast<int>(group.ranks.size());
+    communicators.push_back(ranks == 1              ? nullptr
+                            : ranks == world.size() ? world.communicator.get()
+                                                    : world.groups.at(first++).get());
+  }
+  return communicators;
+}
+
 struct OnMesh {  // a mesh of the world for a while
   OnMesh(World& world, Mesh mesh) : world(world), before(std::exchange(world.mesh, mesh)) {}
   ~OnMesh() { world.mesh = before; }
   World& world;
   Mesh before;
 };
+
+// That many first updates. first_group: of the communicators of this run, among those that the world split off.
+void ExpectToSendWhatIsExplained(Run& run, const TrainingPlans& explained, size_t first_group, int64_t updates) {
+  const World& world = SharedWorld();
+  const auto communicators = CommunicatorsBehind(first_group, explained.program.groups, world);
+  for (int64_t update = 0; update < updates; ++update) {
+    const std::vector<uint64_t> given = GivenBytes(explained, world.rank(), update);
+    std::map<Communicator*, uint64_t> expected;  // several groups may have one
+    for (size_t group = 0; group < given.size(); ++group) expected[communicators[group]] += given[group];
+    for (auto& [communicator, bytes] : expected) {
+      if (communicator != nullptr) bytes += communicator->bytes_sent();
+    }
+    const auto result =
+        StepOn(run, OwnSamples(run.setup, run.trainer->task(), update, world.data_rank(), world.data_size()));
+    ASSERT_TRUE(result.ok()) << Message(result.status());
+    for (const auto& [communicator, bytes] : expected) {
+      ASSERT_EQ(communicator == nullptr ? 0 : communicator->bytes_sent(), bytes) << "after update " << update;
+    }
+  }
+}
 
 // What cannot be trained is refused in the same words by both, and another is drawn in its place.
 TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
@@ -117,7 +189,8 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     ASSERT_TRUE(timetable.ok()) << Message(timetable.status());
     const Status compiled = explained.CompileRun(setup->config, setup->model, world.mesh, world.rank(),
                                                  timetable->updates, *world.device, world.reference.get());
-    const auto run = MakeRun(config, world);
+    const size_t groups_before = world.groups.size();
+    auto run = MakeRun(config, world);
     if (!compiled.ok()) {
       ASSERT_EQ(Message(run.status()), Message(compiled));
       ASSERT_LT(++refused, Samples(world));
@@ -129,8 +202,10 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     trained["tp"] += config.tp > 1, trained["sp"] += config.sp, trained["pp"] += config.pp > 1;
     trained["pp and tp"] += config.pp > 1 && config.tp > 1;
     trained["pp in halves"] += config.pp > 1 && config.precision != "fp32";
-    trained["hierarchical"] += config.hierarchical_allreduce;
-    trained["compressed"] += config.powersgd_compression && timetable->updates > config.start_compress_iter;
+    trained["hierarchical"] += config.hierarchical_allreduce && *config.ranks_per_node > config.tp * config.pp &&
+                               *config.ranks_per_node < world.size();
+    const bool compresses = config.powersgd_compression && timetable->updates > config.start_compress_iter;
+    trained["compressed"] += compresses;
     const PlanReport told = explained.Report(), &runs = run->trainer->report();
     ASSERT_EQ(explained.PlannedBytes(), run->trainer->allocated_bytes());
     ASSERT_EQ(explained.PlannedHostBytes(), run->trainer->host_allocated_bytes());
@@ -146,6 +221,9 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
     ASSERT_EQ(told.wire_bytes, runs.wire_bytes);
     ASSERT_EQ(told.ToText().substr(0, told.ToText().find("memory by class")),
               runs.ToText().substr(0, runs.ToText().find("memory by class")));
+    ExpectToSendWhatIsExplained(*run, explained, groups_before,
+                                compresses ? config.start_compress_iter + 1 : int64_t{1});
+    ASSERT_FALSE(HasFailure());
   }
   std::vector<std::string> kinds = {"vit_micro",
                                     "mlp",
@@ -161,8 +239,8 @@ TEST(Explain, EqualsTheTrainerInEveryByteAndFlop) {
                                     "zero 2",
                                     "zero 3",
                                     "compressed"};
-  if (world.size() % 2 == 0) kinds.insert(kinds.end(), {"tp", "sp", "pp", "pp in halves", "hierarchical"});
-  if (world.size() % 4 == 0) kinds.push_back("pp and tp");
+  if (world.size() % 2 == 0) kinds.insert(kinds.end(), {"tp", "sp", "pp", "pp in halves"});
+  if (world.size() % 4 == 0) kinds.insert(kinds.end(), {"pp and tp", "hierarchical"});
   if (world.device->info().address_kind != SY_ADDRESS_HOST) kinds.push_back("offload");
   for (const std::string& kind : kinds) EXPECT_GE(trained[kind], 1) << kind << " never came up";
 }
