@@ -41,6 +41,27 @@ TEST_F(Elastic, ARunGoesOnWithoutANodeThatWasKilledAndKeepsItsGlobalBatch) {
   EXPECT_THAT(Contents(Checkpoints() + "/../config.json"), testing::ContainsRegex("global_batch_size[^0-9]+8"));
 }
 
+// Each node holds a whole model, which its two ranks divide: one data-parallel rank is left of two.
+TEST_F(Elastic, ARunWhoseRanksShareModelsGoesOnWithoutANode) {
+  const std::string shared = "--tp=2 --steps=500 --save_every=20 --keep=2";
+  const auto node_of_two = [&](int index) {
+    std::string line = Node("1:2", index, shared);
+    const std::string one = "--nproc_per_node=1";
+    return line.replace(line.find(one), one.size(), "--nproc_per_node=2");
+  };
+  Start({node_of_two(0), node_of_two(1)});
+  AwaitCheckpoint();
+  node(1).Signal(SIGKILL);
+  ASSERT_GE(RunningProgram::WaitFor([&] { return node(0).HasEnded(); }, 90000), 0) << Outputs();
+  EXPECT_EQ(node(0).code(), 0) << Outputs();
+  const std::string said = node(0).Output();
+  EXPECT_THAT(said, HasSubstr("1 of 2 nodes take part, with 2 ranks"));
+  EXPECT_THAT(said, HasSubstr("rank 3 (data 1, tensor 1)"));
+  EXPECT_THAT(said, HasSubstr("8 images per update: 4 per rank, 4 ranks, 2 of which share each model"));
+  EXPECT_THAT(said, HasSubstr("8 images per update: 4 per rank, 2 ranks, 2 of which share each model, 2 micro-steps"));
+  EXPECT_THAT(said, HasSubstr("trained 500 updates"));
+}
+
 TEST_F(Elastic, AllNodesComeAgainWhereARankFailedAndTheRunHasTheBitsOfAnUninterruptedOne) {
   const std::string more = "--steps=60 --save_every=2";
   std::filesystem::create_directories(In("node1"));
