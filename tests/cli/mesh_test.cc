@@ -1,0 +1,64 @@
+// What the commands say of runs whose ranks share models: who is who, what an update counts, what goes over which link.
+#include "nlohmann/json.hpp"
+#include "tests/cli/program.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class MeshCommands : public ProgramTest {};
+
+// Samples, and with them the rate, follow the ranks that divide the data alone: 2 of 8.
+TEST_F(MeshCommands, TheBannerTellsWhereEachRankStandsAndRatesFollowTheDataRanks) {
+  const CommandResult run =
+      Run("launch --nproc_per_node=8 " + Program() +
+          " train --model=vit_micro --dataset=shapes --width=16 --heads=2 --depth=2 --train_size=16 "
+          "--validation_size=4 --batch_size=2 --steps=1 --tp=2 --pp=2 --accumulation=2 --lr=0.5 --scale_lr=linear "
+          "--base_batch_size=16 --threads=1 --device=cpu --output=run --suffix=a");
+  ExpectSuccess(run, {"8 images per update: 2 per rank, 8 ranks, 4 of which share each model",
+                      "lr 0.25 (0.5 scaled by --scale_lr=linear from batch 16 to 8)"});
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_THAT(run.output, testing::ContainsRegex(fmt::format(
+                                "rank {} \\(data {}, stage {}, tensor {}\\) on [^\n]*: cpu device {} [^\n]*, 1 thread, "
+                                "collective shm",
+                                rank, rank / 4, rank / 2 % 2, rank % 2, rank)));
+  }
+  const CommandResult apart = Run(SmallTraining("--scale_lr=linear"), Start::kLaunch);
+  ExpectSuccess(apart, {"from batch 128 to 8)"});
+  EXPECT_THAT(apart.output, Not(HasSubstr("(data 0"))) << "each has a model of its own";
+}
+
+// n bytes of gradients among 4 ranks on two nodes. At once a ring sends 2·3/4·n, as slow as what lies between nodes.
+// Node by node a rank sends n/2 of a reduce_scatter and n/2 of an all_gather within its node, and between them half of
+// n summed by two: 2·1/2·n/2.
+TEST_F(MeshCommands, ExplainTellsWhatGoesBetweenNodes) {
+  const auto told = [&](const std::string& more) {
+    return nlohmann::json::parse(
+        Run("explain --json --model=mlp --width=64 --batch_size=2 --device=cpu --world=4 " + more + " 2> /dev/null")
+            .output,
+        nullptr, false);
+  };
+  const auto sent = [&](const std::string& more) {
+    const nlohmann::json plan = told(more);
+    return std::pair(plan["wire_bytes"].get<double>(), plan["wire_bytes_between_nodes"].get<double>());
+  };
+  // Beside the buckets nothing is sent; what pads them is less than a hundredth.
+  const double gradients = 4.0 * ((28 * 28 + 1) * 64 + (64 + 1) * 64 + (64 + 1) * 10);
+  const auto [unknown, nowhere] = sent("");
+  EXPECT_NEAR(unknown, 1.5 * gradients, 0.01 * gradients);
+  EXPECT_EQ(nowhere, 0) << "nobody knows the nodes";
+  EXPECT_EQ(sent("--ranks_per_node=4"), std::pair(unknown, 0.0));
+  EXPECT_EQ(sent("--ranks_per_node=2"), std::pair(unknown, unknown));
+  const auto [all, between] = sent("--ranks_per_node=2 --hierarchical_allreduce");
+  EXPECT_DOUBLE_EQ(all, unknown);
+  EXPECT_DOUBLE_EQ(between, unknown / 3);
+  // Of two models that each lie on a node, what divided layers sum stays there: gradients alone go between.
+  const auto [divided, of_halves] = sent("--ranks_per_node=2 --tp=2");
+  EXPECT_LT(of_halves, divided);
+  EXPECT_NEAR(of_halves, 1.0 * (gradients / 2), 0.02 * gradients) << "2·1/2 of the half that a rank has";
+}
+
+}  // namespace
+}  // namespace switchyard
