@@ -166,6 +166,80 @@ TEST(PlayedShares, TrainNodeByNodeAsAtOnce) {
   }
 }
 
+// Meshes of 64 ranks with all axes at once; two updates of 64 samples, in the micro-batches of `config`.
+class PlayedMesh : public ::testing::Test {
+ protected:
+  static TrainConfig Config() {
+    TrainConfig config = FamilyConfig("vit");
+    config.clip = 1;
+    config.bucket_mb = 0.02;
+    return config;
+  }
+  // first: the first of the two updates.
+  static void ExpectAsOneRank(TrainConfig config, int64_t first = 0) {
+    const auto reference = OneThreadedReference();
+    ASSERT_NE(reference, nullptr);
+    TrainConfig alone = config;
+    alone.tp = alone.pp = 1;
+    alone.sp = alone.hierarchical_allreduce = false;
+    alone.zero = 0;
+    const auto update_twice = [&](TrainConfig& of, int ranks) {
+      const int data = ranks / of.tp / of.pp;
+      of.batch_size = kRanks / data / of.accumulation;
+      auto played = std::make_unique<Played>(of, ranks, *reference);
+      EXPECT_TRUE(played->status().ok()) << Message(played->status());
+      if (!played->status().ok()) return played;
+      played->Update(first);
+      played->Update(first + 1);
+      return played;
+    };
+    const auto many = update_twice(config, kRanks), one = update_twice(alone, 1);
+    if (::testing::Test::HasFailure()) return;
+    const HostTensors found = many->Weights(0);
+    for (const int rank : {31, 63}) ExpectEqual(many->Weights(rank), found);
+    EXPECT_LE(DistanceOfMovements(found, one->Weights(0), one->Start()), 1e-4);
+  }
+};
+
+TEST_F(PlayedMesh, OfFourStagesOfFourRanksThatShareTheUpdateTrainsAsOneRank) {
+  TrainConfig config = Config();
+  config.own["width"] = 16;
+  config.own["depth"] = config.own["heads"] = config.tp = config.pp = config.accumulation = 4;
+  config.zero = 1;
+  ExpectAsOneRank(config);
+  config.tp = config.pp = 2;
+  config.hierarchical_allreduce = true;
+  config.ranks_per_node = 8;  // two models
+  ExpectAsOneRank(config);
+}
+
+TEST_F(PlayedMesh, OfRanksThatDivideTheSamplesAndShareParametersTrainsAsOneRank) {
+  TrainConfig config = Config();
+  config.own["width"] = 16;
+  config.tp = 2;
+  config.sp = true;
+  config.zero = 3;
+  ExpectAsOneRank(config);
+}
+
+TEST_F(PlayedMesh, OfNodesThatSumNodeByNodeTrainsAsOneRank) {
+  TrainConfig config = Config();
+  config.own["width"] = 16;
+  config.hierarchical_allreduce = true;
+  for (const int ranks : {8, 24}) {  // 24: nodes of unequal size
+    config.ranks_per_node = ranks;
+    ExpectAsOneRank(config);
+  }
+}
+
+TEST_F(PlayedMesh, OfRanksThatCompressTrainsAsOneRankThatDoes) {
+  TrainConfig config = Config();
+  config.own["width"] = 16;
+  config.powersgd_compression = true;
+  config.start_compress_iter = 2;
+  ExpectAsOneRank(config, 2);
+}
+
 // Nobody moves on where one cannot, whatever it has of the weights.
 TEST(PlayedShares, LeaveAnUpdateOutTogether) {
   const auto reference = OneThreadedReference();
