@@ -44,7 +44,7 @@ TEST(PlayedPowerSgd, OfTwoAndFourRanksIsThatOfOne) {
       ExpectEqual(played.Weights(ranks - 1), found);
       std::vector<float> mean;
       for (int r = 0; r < ranks; ++r) {
-        const std::vector<float> own = played.Floats(r, std::string("power_sgd_error/") + kWeight);
+        const std::vector<float> own = played.Floats(r, fmt::format("power_sgd_error/{}", kWeight));
         mean.resize(own.size());
         for (size_t i = 0; i < own.size(); ++i) mean[i] += own[i] / static_cast<float>(ranks);
       }
@@ -80,7 +80,7 @@ PlayedUpdates FiveUpdatesOn(const Mesh& mesh, int rank, Device& reference) {
   ExpectEqual(played.Weights(mesh.size() - 1), found.weights);
   for (int data = 0; data < mesh.data; ++data) {
     const std::vector<float> own =
-        played.Together(data * mesh.pipeline * mesh.tensor, std::string("power_sgd_error/") + kWeight);
+        played.Together(data * mesh.pipeline * mesh.tensor, fmt::format("power_sgd_error/{}", kWeight));
     found.error.resize(own.size());
     for (size_t i = 0; i < own.size(); ++i) found.error[i] += own[i] / static_cast<float>(mesh.data);
   }
