@@ -93,12 +93,14 @@ TEST_F(Runs, ACheckpointNamesNoCodeAndNoPlaces) {
   crafted.record = saved->record;
   crafted.config = saved->config;
   std::vector<std::vector<char>> bytes;
-  for (const auto& [file, to] : {std::pair{&saved->weights, &crafted.weights}, {&saved->state, &crafted.state}}) {
-    for (const TensorFile::Entry& entry : file->entries()) {
-      ASSERT_TRUE(file->Read(entry, bytes.emplace_back(static_cast<size_t>(entry.bytes)).data()).ok());
-      to->push_back({entry.name, entry.dtype, entry.shape, bytes.back().data()});
+  const auto copy = [&](const auto& from, std::vector<NamedTensor>& to) {
+    for (const TensorFile::Entry& entry : from.entries()) {
+      ASSERT_TRUE(from.Read(entry, bytes.emplace_back(static_cast<size_t>(entry.bytes)).data()).ok());
+      to.push_back({entry.name, entry.dtype, entry.shape, bytes.back().data()});
     }
-  }
+  };
+  copy(saved->weights, crafted.weights);
+  copy(saved->state, crafted.state);
   const std::string evil = In("evil.so");  // loading it fails, and says its name
   std::ofstream(evil) << "no library";
   folder_.Write("a.png", PngBytes(Pattern(9, 11, 1)));
