@@ -16,7 +16,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kBatch = 2, kMicroSteps = 4, kSamples = 32, kSide = 4, kClasses = 3;
+constexpr int kMicroBatch = 2, kMicroSteps = 4, kImageCount = 32, kSide = 4, kClasses = 3;
 constexpr int64_t kNever = -1;
 
 // Grey images. Reading the sample that is asked for as the `signal_at`-th sends this process SIGTERM, and takes so long
@@ -24,12 +24,12 @@ constexpr int64_t kNever = -1;
 struct Images : Dataset {
   explicit Images(int64_t at) : signal_at(at) {}
   std::string name() const override { return "images"; }
-  int64_t size() const override { return kSamples; }
+  int64_t size() const override { return kImageCount; }
   int channels() const override { return 1; }
   const std::vector<std::string>& class_names() const override { return names; }
   Status Read(int64_t index, Sample* sample) const override {
     if (reads++ == signal_at) {
-      const std::chrono::milliseconds until_it_waits(300);
+      const std::chrono::milliseconds until_it_waits(1000);
       std::this_thread::sleep_for(until_it_waits);
       kill(getpid(), SIGTERM);
       std::this_thread::sleep_for(until_it_waits);
@@ -45,7 +45,7 @@ struct Images : Dataset {
   const std::vector<std::string> names = {"a", "b", "c"};
 };
 
-TrainableModel Model() {
+TrainableModel LinearModel() {
   TrainableModel model;
   model.name = "linear";
   model.architecture = {{"model", "linear"}};
@@ -65,7 +65,7 @@ TEST_F(StoppedUpdate, IsEndedAndSavedAndTheRunGoesOnBitForBit) {
   auto world = World::Join({.device = "reference"});
   ASSERT_TRUE(world.ok()) << Message(world.status());
   TrainConfig config;
-  config.batch_size = kBatch;
+  config.batch_size = kMicroBatch;
   config.accumulation = kMicroSteps;
   config.epochs = 2;
   config.augmentation = "none";
@@ -73,7 +73,7 @@ TEST_F(StoppedUpdate, IsEndedAndSavedAndTheRunGoesOnBitForBit) {
   config.workers = 1;
   const Images validation(kNever);
   const auto train = [&](const TrainConfig& c, const Images& data, HostTensors* weights) {
-    auto trainer = Trainer::Create(c, Model(), data, validation, **world);
+    auto trainer = Trainer::Create(c, LinearModel(), data, validation, **world);
     EXPECT_TRUE(trainer.ok()) << Message(trainer.status());
     if (!trainer.ok()) return TrainingResult();
     const auto result = (*trainer)->Train();
@@ -85,11 +85,11 @@ TEST_F(StoppedUpdate, IsEndedAndSavedAndTheRunGoesOnBitForBit) {
   config.output = In("whole");
   const Images undisturbed(kNever);
   EXPECT_EQ(train(config, undisturbed, &whole).updates, 8);
-  EXPECT_EQ(undisturbed.reads, 2 * kSamples) << "reads are those of the batches, in their order";
+  EXPECT_EQ(undisturbed.reads, 2 * kImageCount) << "reads are those of the batches, in their order";
 
   // The first sample of the second micro-step of the sixth update.
   config.output = In("parts");
-  const Images disturbed((5 * kMicroSteps + 1) * kBatch);
+  const Images disturbed((5 * kMicroSteps + 1) * kMicroBatch);
   const TrainingResult part = train(config, disturbed, &stopped);
   EXPECT_TRUE(part.interrupted);
   EXPECT_EQ(part.updates, 6) << "the update that had begun, and no other";
